@@ -105,7 +105,9 @@ void SourceDirectory::list(const File& directory, const std::string& prefix) {
 void SourceDirectory::follow_links() {
   for (const std::string& path : std::exchange(links_, {})) {
     struct stat info {};
-    if (!stat_entry(root_, path, 0, info)) {
+    if (path == kManifestName) {  // else the directory would count as a checkpoint, in which no link is followed
+      links_.push_back(path);
+    } else if (!stat_entry(root_, path, 0, info)) {
       left_out_[path] += ", which does not exist";
       links_.push_back(path);
     } else if (S_ISREG(info.st_mode)) {

@@ -1,4 +1,4 @@
-// `chassis check`: all checks of a run that need no device and read neither data nor weights.
+// `chassis check`: all checks of a run that need no device and read no weights, and of the data only the first rows.
 #include <fmt/format.h>
 
 #include <cstdio>
@@ -71,7 +71,13 @@ Verb add_check(CLI::App& app) {
     check_positions(session.model(), settings.train.seq_len, "train.seq_len");
     warn_of_unused_samples(settings);
     Samples{session};  // throws if a prompt cannot become ids
-    if (!*without_data) find_data(session.data_needs()), check_folders(settings);
+    if (*without_data) {
+      data_config(session.data_needs());  // throws if the chat template does not fit the tokenizer
+    } else {
+      find_data(session.data_needs());
+      check_folders(settings);
+      try_first_rows(session.data_needs());
+    }
     if (settings.model.path.is_set() && settings.exports.when != "never")
       files_to_copy(settings.model.path, {"config.json"});  // throws if one cannot be read
     if (session.device().type == Device::Type::kCpu) session.optimizer().try_step(settings.optimizer.lr);

@@ -7,6 +7,7 @@
 
 #include "host/base/file.hpp"
 #include "host/base/json.hpp"
+#include "host/base/log.hpp"
 #include "host/base/output.hpp"
 #include "host/base/printable.hpp"
 #include "host/command/command.hpp"
@@ -26,7 +27,7 @@ struct DataArguments {
 
 // Plugins, the tokenizer and the program, whose vocabulary and fields data must fit; no device and no weights.
 std::unique_ptr<Session> open_session(const ConfigArguments& arguments) {
-  Config config = arguments.load();
+  Config config = arguments.load(ConfigUse::kData);
   SessionOptions options{.plugin_path = arguments.plugin_path,
                          .target = {.without_device = true, .assume_configured_device = true}};
   if (const int num_ranks = world_size_of(config.settings()); num_ranks > 1) options.world_size = num_ranks;
@@ -80,7 +81,10 @@ int preview(const DataArguments& arguments) {
     notes += note + ". ";
     if (!arguments.preview_json) print("\n" + note + "\n");
   }
-  if (!arguments.html.empty()) write_file_atomic(arguments.html, preview_html(page, notes));
+  if (!arguments.html.empty()) {
+    write_file_atomic(arguments.html, preview_html(page, notes));
+    log::info("{} is written", printable(arguments.html, 4096));
+  }
   return 0;
 }
 
@@ -123,7 +127,7 @@ std::string stats_text(const SetStats& set, const DataConfig& data) {
                         set.config->part_end);
   text += fmt::format("  rows            {}\n", num_rows);
   for (const auto& [reason, rows] : facts.dropped)
-    text += fmt::format("  dropped         {} ({:.2f} %): {}\n", rows, part(rows, num_rows), printable(reason));
+    text += fmt::format("  dropped         {} ({:.2f} %): {}\n", rows, part(rows, num_rows), printable(reason, 1000));
   const uint64_t too_long = set.source->num_long_documents();
   if (too_long > 0)
     text +=
@@ -133,7 +137,7 @@ std::string stats_text(const SetStats& set, const DataConfig& data) {
                       facts.num_tokens, facts.num_trained_tokens, part(facts.num_trained_tokens, facts.num_tokens),
                       facts.longest_document);
   for (const auto& [what, times] : facts.notes.changes)
-    text += fmt::format("  changed         {} times: {}\n", times, printable(what));
+    text += fmt::format("  changed         {} times: {}\n", times, printable(what, 1000));
   text += fmt::format("  packing         {}: {:.1f} rows of {} tokens, {:.2f} % used\n", to_text(data.packing),
                       set.source->num_rows(), data.seq_len, 100 * set.source->utilisation());
   return text;

@@ -37,6 +37,7 @@ struct GenerateArguments {
           .hint("give --prompt TEXT, --chat, or --prompts FILE.jsonl with --out FILE");
     if (prompts.empty() != out.empty())
       throw config_error(out.empty() ? "--prompts needs --out FILE for the answers" : "--out belongs to --prompts");
+    if (!out.empty()) require_other_file(prompts, out);
     if (!is_utf8(prompt)) throw config_error("--prompt is not UTF-8");
   }
 
@@ -72,8 +73,9 @@ void compare_template(Session& session, const std::string& from) {
   if (path_kind(run + "/resolved.toml") == PathKind::kAbsent && run.ends_with("/final")) run.resize(run.size() - 6);
   if (path_kind(run + "/resolved.toml") == PathKind::kAbsent) return;
   if (!settings_that_differ(run, "train.task", session.config()).empty()) return;
+  const Settings::Data& data = session.settings().data;
   for (const auto& [key, text] : settings_that_differ(run, "data", session.config()))
-    if (key == session.settings().data.template_name.key())
+    if (key == data.template_name.key() || key.starts_with(data.template_variables.key()))
       counted_warning("the chat template differs from that of the training",
                       fmt::format("{} {}: the model of {} has not learned to answer in this template; {} gives that "
                                   "of the training",

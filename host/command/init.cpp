@@ -13,10 +13,10 @@
 #include "host/base/printable.hpp"
 #include "host/command/command.hpp"
 #include "host/command/init_config.hpp"
+#include "host/command/init_template.hpp"
 #include "host/command/line_input.hpp"
 #include "host/config/paths.hpp"
-#include "host/data/chat_renderer.hpp"
-#include "host/data/preview.hpp"
+#include "host/data/row_sample.hpp"
 #include "host/plugin/registry.hpp"
 #include "host/service/host_services.hpp"
 #include "host/service/memory.hpp"
@@ -29,7 +29,7 @@ namespace chassis {
 namespace {
 
 struct InitArguments {
-  std::string file, model, data, task, method, format, output_dir;
+  std::string file, model, data, task, method, format, chat_template, output_dir;
   std::vector<std::string> plugin_path;
   bool force = false;
 };
@@ -71,14 +71,28 @@ std::string task_of(DataFormat format) {
   return format == DataFormat::kText || format == DataFormat::kTokens ? "pretrain" : "sft";
 }
 
-void check_task(const std::string& task, DataFormat format) {
-  if (format == DataFormat::kPreference)
+void check_task(const std::string& task, const FoundFormat& found) {
+  if (found.format == DataFormat::kPreference)
     throw config_error("the data has pairs of a better and a worse answer, and no task trains on pairs yet")
-        .hint("--format messages or prompt_completion trains the better answers, if columns names their key");
+        .hint(found.better ? fmt::format("--format {} trains the better answers alone", to_text(found.better->format))
+                           : "write the better answers as messages to another file");
   if (task != "sft" && task != "pretrain")
     throw config_error("--task " + printable(task) + " is unknown").hint("it is sft or pretrain");
-  if (task == "pretrain" && task_of(format) != "pretrain")
-    throw config_error(fmt::format("--task pretrain trains on text or tokens, and the data is {}", to_text(format)));
+  if (task == "pretrain" && task_of(found.format) != "pretrain")
+    throw config_error(
+        fmt::format("--task pretrain trains on text or tokens, and the data is {}", to_text(found.format)));
+}
+
+void check_model(const std::string& given) {
+  std::string path = given;
+  if (const auto problem = expand_hub(path))
+    throw config_error(fmt::format("--model {}: {}", printable(given), *problem));
+  if (const auto problem = expand_home(path))
+    throw config_error(fmt::format("--model {}: {}", printable(given), *problem));
+  if (path_kind(path) == PathKind::kDirectory) return;
+  throw config_error(fmt::format("--model {}: {}", printable(given, 4096),
+                                 path_kind(path) == PathKind::kAbsent ? "there is no such folder" : "is not a folder"))
+      .hint(hub_hint(given).empty() ? "give a folder as saved by transformers' save_pretrained" : hub_hint(given));
 }
 
 void read_model(const std::string& directory, InitFacts& facts) {
@@ -91,99 +105,52 @@ void read_model(const std::string& directory, InitFacts& facts) {
     facts.architecture = printable(config["architectures"][0].get<std::string>(), 80);
 }
 
-// Counts the tokens of the first rows. Throws what encoding them throws.
-void measure(const DataConfig& data, const Tokenizer* tokenizer, InitFacts& facts) {
-  constexpr uint64_t kRows = 200;
-  facts.num_rows = facts.longest = facts.num_tokens = 0;
-  const PreviewOfSet seen =
-      preview_rows(data.train.at(0), data, tokenizer, {.rows_of_file = kRows, .files = 1}, [&](const PreviewRow& row) {
-        ++facts.num_rows;
-        facts.longest = std::max(facts.longest, row.num_tokens);
-        facts.num_tokens += row.num_tokens;
-      });
-  facts.is_sample = seen.is_sample;
-}
-
-// The texts that a template makes of short conversations; one that it refuses is empty.
-std::vector<std::string> rendered_examples(const Tokenizer& tokenizer, const ChatConfig& config) {
-  const auto said = [](std::string role, std::string text) {
-    Message message;
-    message.role = std::move(role);
-    message.content.push_back({std::move(text), std::nullopt});
-    return message;
+// Refuses rows that `chassis train` would refuse, and decides about those that are too long.
+void use_sample(const RowSample& sample, DataConfig data, const Tokenizer* tokenizer, InitFacts& facts) {
+  const auto refuse_if_many = [&](const RowSample& rows, bool is_last) {
+    if (static_cast<double>(rows.num_dropped()) <= data.max_drop_ratio * static_cast<double>(rows.num_rows))
+      return false;
+    if (!is_last) return true;
+    std::string reasons;
+    for (const auto& [reason, count] : rows.dropped)
+      reasons += fmt::format("{}{} ({})", reasons.empty() ? "" : "; ", reason, count);
+    throw config_error(fmt::format("{} of {} rows of {} cannot be used, and a run stops above data.max_drop_ratio = "
+                                   "{:g}: {}; the first is {}",
+                                   rows.num_dropped(), rows.num_rows, printable(facts.data, 4096), data.max_drop_ratio,
+                                   reasons, rows.first_dropped))
+        .hint(
+            "only answers of the assistant are trained; roles and keys of other names are given in [[data.train]] "
+            "tags and columns");
   };
-  const std::vector<Message> turns = {said("user", "one"), said("assistant", "two"), said("user", "three"),
-                                      said("assistant", "four")};
-  std::vector<std::string> texts;
-  for (const bool has_system : {true, false}) {
-    ChatRecord chat;
-    if (has_system) chat.messages.push_back(said("system", "zero"));
-    chat.messages.insert(chat.messages.end(), turns.begin(), turns.end());
-    try {
-      texts.push_back(ChatRenderer(tokenizer, config).render(chat, false).text);
-    } catch (const Error&) {
-      texts.emplace_back();
-    }
-    while (!texts.back().empty() && texts.back().back() == '\n') texts.back().pop_back();
-  }
-  return texts;
-}
-
-struct FittingTemplate {
-  std::string name;
-  size_t num_equal = 0;  // examples that the tokenizer's own template renders the same
-  size_t rank = 0;       // 0: it has tokens of its own; "plain", without any words, is last
-};
-
-// The built-in templates that fit the tokenizer, best first.
-std::vector<FittingTemplate> fitting_templates(const Tokenizer& tokenizer, ChatConfig config) {
-  static const std::vector<std::string> kLast = {"alpaca", "deepseek", "mistral", "plain"};
-  const std::vector<std::string> names = config.fitting_slots;
-  std::vector<std::string> own;
-  if (!tokenizer.chat_template().empty()) own = rendered_examples(tokenizer, config);
-  std::vector<FittingTemplate> fitting;
-  for (const std::string& name : names) {
-    config.slots = builtin_slot_template(name);
-    config.template_name = name;
-    FittingTemplate& found = fitting.emplace_back();
-    found.name = name;
-    found.rank = static_cast<size_t>(std::find(kLast.begin(), kLast.end(), name) - kLast.begin() + 1) %
-                 (kLast.size() + 1);  // 0 of all others
-    if (name == "mistral" && spelled_token(tokenizer, "[INST]") >= 0) found.rank = 0;
-    const std::vector<std::string> texts = rendered_examples(tokenizer, config);
-    for (size_t i = 0; i < own.size(); ++i) found.num_equal += !own[i].empty() && own[i] == texts[i];
-  }
-  std::stable_sort(fitting.begin(), fitting.end(), [](const FittingTemplate& a, const FittingTemplate& b) {
-    return a.num_equal != b.num_equal ? a.num_equal > b.num_equal : a.rank < b.rank;
-  });
-  return fitting;
-}
-
-// The tokenizer's own template if the trained bytes of these rows are certain with it, else the built-in one that is
-// most like it, or whose tokens the tokenizer has.
-void choose_template(DataConfig data, const Tokenizer& tokenizer, InitFacts& facts) {
-  try {
-    measure(data, &tokenizer, facts);
-    facts.why_template = "the tokenizer's own";
-    return;
-  } catch (const Error& first) {
-    for (const FittingTemplate& fitting : fitting_templates(tokenizer, data.chat)) {
-      data.chat.slots = builtin_slot_template(fitting.name);
-      data.chat.template_name = facts.data_template = fitting.name;
-      try {
-        measure(data, &tokenizer, facts);
-      } catch (const Error&) {
-        continue;
+  if (sample.num_rows == 0)
+    throw config_error(fmt::format("{} has no document to train on", printable(facts.data, 4096)));
+  facts.num_files = sample.num_files;
+  facts.num_rows = sample.num_rows;
+  facts.longest = sample.longest();
+  facts.num_tokens = sample.num_tokens;
+  facts.is_sample = sample.is_part;
+  const auto seq_len = static_cast<uint64_t>(seq_len_of(facts));
+  if (facts.task == "pretrain") {
+    if (!facts.is_sample && facts.num_tokens < seq_len)
+      throw config_error(fmt::format("{} has {} tokens in all, and a row of a run has at least {}",
+                                     printable(facts.data, 4096), facts.num_tokens, seq_len))
+          .hint("use more text");
+  } else {
+    refuse_if_many(sample, true);
+    facts.num_too_long = sample.num_longer_than(seq_len);
+    if (static_cast<double>(facts.num_too_long) > data.max_drop_ratio * static_cast<double>(sample.lengths.size())) {
+      data.seq_len = static_cast<int64_t>(seq_len);
+      for (const Overflow overflow : {Overflow::kTruncate, Overflow::kTruncateLeftPrompt}) {
+        data.overflow = overflow;
+        facts.overflow = to_text(overflow);
+        if (!refuse_if_many(sample_rows(data.train.at(0), data, tokenizer), overflow != Overflow::kTruncate)) break;
       }
-      const std::string reason = printable(first.message().substr(0, first.message().find(": ")), 100);
-      facts.why_template = tokenizer.chat_template().empty() ? "built in; the tokenizer has none of its own"
-                           : fitting.num_equal > 0 ? "the same text as the tokenizer's own, with which " + reason
-                                                   : "built in; with the tokenizer's own " + reason;
-      return;
+      log::warn("{} of {} rows are longer than seq_len {}, so they are cut: data.overflow = \"{}\"", facts.num_too_long,
+                facts.num_rows, seq_len, facts.overflow);
     }
-    facts.data_template.clear();
-    throw;
   }
+  for (const auto& [what, times] : sample.changes)
+    log::warn("{}: {} ({} times in {} rows)", printable(facts.data, 4096), what, times, sample.num_rows);
 }
 
 std::string stem_of(const std::string& path) {
@@ -204,22 +171,65 @@ FoundFormat format_of(const std::string& data, const std::vector<std::string>& p
   return find_format(data, &row_files);
 }
 
+// The format of --format. Pairs can be read as one that trains the better answers alone.
+FoundFormat given_format(const InitArguments& arguments, const std::string& data) {
+  const DataFormat format = data_format_from_text(arguments.format);
+  try {
+    const FoundFormat found = format_of(data, arguments.plugin_path);
+    if (found.format == DataFormat::kPreference && found.better && found.better->format == format)
+      return {format, found.better->columns, "the better answers of pairs, as --format says"};
+  } catch (const Error&) {  // the format is given because it cannot be found
+  }
+  return {format, {}, "as --format says"};
+}
+
+// Opens the model and the tokenizer with a draft, and fills in what the rows become.
+void measure(const InitArguments& arguments, const std::string& draft_name, InitFacts& facts) {
+  facts.longest = 1u << 20;  // so that no row is too long
+  const Session session(
+      load_config_text(init_toml(facts), draft_name, {}),
+      {.plugin_path = arguments.plugin_path, .target = {.without_device = true, .assume_configured_device = true}});
+  read_model(session.settings().model.path, facts);
+  const DataNeeds needs = session.data_needs();
+  const bool is_sft = facts.task == "sft", has_template = !facts.data_template.empty();
+  DataConfig data;
+  if (!is_sft || has_template || !needs.tokenizer || !needs.tokenizer->chat_template().empty()) {
+    data = data_config(needs);
+  } else {
+    // Without a template of its own, the tokenizer takes one that fits until one is chosen.
+    InitFacts draft = facts;
+    for (const std::string& name : fitting_template_names(*needs.tokenizer)) draft.data_template = name;
+    const Config config = load_config_text(init_toml(draft), draft_name, {});
+    data = data_config({config.settings(), needs.program, needs.tokenizer, needs.first_on_machine, needs.row_files});
+    data.chat.slots = nullptr;
+    data.chat.template_name = "auto";
+  }
+  if (!is_sft || has_template || !session.tokenizer()) {
+    if (has_template) facts.why_template = "as --template says";
+    return use_sample(sample_rows(data.train.at(0), data, session.tokenizer()), data, session.tokenizer(), facts);
+  }
+  const ChosenTemplate chosen = choose_template(data, *session.tokenizer());
+  facts.data_template = chosen.name;
+  facts.why_template = chosen.why;
+  data.chat = chosen.chat;
+  use_sample(chosen.sample, data, session.tokenizer(), facts);
+}
+
 int init(const InitArguments& arguments) {
   refuse_other_than_toml(arguments.file);
   Questions questions;
   InitFacts facts;
   facts.model = questions.answer(arguments.model, "--model", "model directory, or hub:Org/Name");
-  std::string expanded = facts.model;
-  if (const auto problem = expand_hub(expanded))
-    throw config_error(fmt::format("--model {}: {}", printable(facts.model), *problem));
+  check_model(facts.model);
   facts.data = questions.answer(arguments.data, "--data", "data file, folder or pattern");
-  if (arguments.format.empty())
-    facts.format = format_of(facts.data, arguments.plugin_path);
-  else
-    facts.format = {data_format_from_text(arguments.format), {}, "as --format says"};
+  facts.format =
+      arguments.format.empty() ? format_of(facts.data, arguments.plugin_path) : given_format(arguments, facts.data);
   facts.task = questions.answer(arguments.task, "--task", "task, sft or pretrain", task_of(facts.format.format));
-  check_task(facts.task, facts.format.format);
+  check_task(facts.task, facts.format);
   check_method(questions.answer(arguments.method, "--method", "method", "full"));
+  facts.data_template = arguments.chat_template;
+  if (!facts.data_template.empty() && facts.task != "sft")
+    throw config_error("--template has no effect with --task pretrain, which has no conversations");
   facts.name = stem_of(arguments.file);
   facts.output_dir =
       questions.answer(arguments.output_dir, "--output-dir", "directory of the run", "out/" + facts.name);
@@ -227,29 +237,14 @@ int init(const InitArguments& arguments) {
     throw storage_error("'" + printable(arguments.file) + "' exists, and is not replaced")
         .hint("give another name, or --force");
 
-  // A draft opens the model and the tokenizer, and shows what the rows become.
-  facts.longest = 1u << 20;  // so that no row is too long
-  const Session session(
-      load_config_text(init_toml(facts), arguments.file, {}),
-      {.plugin_path = arguments.plugin_path, .target = {.without_device = true, .assume_configured_device = true}});
-  read_model(session.settings().model.path, facts);
-  const DataNeeds needs = session.data_needs();
-  DataConfig data;
-  if (facts.task != "sft" || !needs.tokenizer || !needs.tokenizer->chat_template().empty()) {
-    data = data_config(needs);
-  } else {
-    // Without a template of its own, the tokenizer takes one that fits until one is chosen.
-    InitFacts draft = facts;
-    for (const std::string& name : fitting_template_names(*needs.tokenizer)) draft.data_template = name;
-    const Config config = load_config_text(init_toml(draft), arguments.file, {});
-    data = data_config({config.settings(), needs.program, needs.tokenizer, needs.first_on_machine, needs.row_files});
-    data.chat.slots = nullptr;
-    data.chat.template_name = "auto";
+  // Lines of a file that is not written would mislead.
+  const std::string draft_name = "draft of " + arguments.file;
+  try {
+    measure(arguments, draft_name, facts);
+  } catch (const Error& error) {
+    if (error.where().file != draft_name) throw;
+    throw Error(error.code(), error.message()).hint(error.hint_text());
   }
-  if (facts.task == "sft" && session.tokenizer() != nullptr)
-    choose_template(data, *session.tokenizer(), facts);
-  else
-    measure(data, session.tokenizer(), facts);
   const std::string text = init_toml(facts);
   Config made = load_config_text(text, arguments.file, {});
   made.throw_if_problems();
@@ -275,6 +270,8 @@ Verb add_init(CLI::App& app) {
   app.add_option("--method", arguments->method,
                  "full: all parameters are trained; other methods are not available yet");
   app.add_option("--format", arguments->format, "of the data; default by the keys of its rows");
+  app.add_option("--template", arguments->chat_template,
+                 "the chat template: a built-in one, or a file; default the tokenizer's own");
   app.add_option("--output-dir", arguments->output_dir, "directory of the run; default out/NAME-OF-FILE");
   app.add_flag("--force", arguments->force, "replace the file if it exists");
   add_plugin_path(app, arguments->plugin_path);

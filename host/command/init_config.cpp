@@ -20,6 +20,8 @@ namespace chassis {
 namespace {
 
 constexpr uint64_t kRowsToLookAt = 50, kSftEpochs = 3;
+constexpr uint64_t kMinSteps = 10;
+constexpr uint64_t kMinRowsToEvaluate = 500;  // of which eval_fraction takes a few for certain
 constexpr const char* kFormats = "text, alpaca, sharegpt, messages, prompt_completion, segments, tokens and preference";
 
 std::string listed(const std::set<std::string>& names) {
@@ -33,11 +35,32 @@ bool first_has(const Json& list, const char* key) {
   return list.is_array() && !list.empty() && list[0].is_object() && list[0].contains(key);
 }
 
+// How the better answers of a row with pairs can be read alone.
+std::optional<RowFormat> format_of_better(const Json& row) {
+  const Json& chosen = row["chosen"];
+  const auto is = [&](const char* key, bool (Json::*type)() const noexcept) {
+    return row.contains(key) && (row[key].*type)();
+  };
+  if (chosen.is_string()) {
+    if (is("prompt", &Json::is_string)) return RowFormat{DataFormat::kPromptCompletion, {{"completion", "chosen"}}};
+    if (is("instruction", &Json::is_string)) return RowFormat{DataFormat::kAlpaca, {{"output", "chosen"}}};
+    return std::nullopt;
+  }
+  if (is("prompt", &Json::is_array)) return RowFormat{DataFormat::kPromptCompletion, {{"completion", "chosen"}}};
+  if (first_has(chosen, "role")) return RowFormat{DataFormat::kMessages, {{"messages", "chosen"}}};
+  if (first_has(chosen, "from")) return RowFormat{DataFormat::kShareGpt, {{"conversations", "chosen"}}};
+  return std::nullopt;
+}
+
 std::optional<FoundFormat> format_of_row(const Json& row) {
   const auto has = [&](std::initializer_list<const char*> keys) {
     return std::all_of(keys.begin(), keys.end(), [&](const char* key) { return row.contains(key); });
   };
-  if (has({"chosen", "rejected"})) return FoundFormat{DataFormat::kPreference, {}, ""};
+  if (has({"chosen", "rejected"})) {
+    FoundFormat found{DataFormat::kPreference, {}, ""};
+    found.better = format_of_better(row);
+    return found;
+  }
   for (const char* key : {"messages", "conversations", "conversation", "dialog", "dialogue", "chat"}) {
     if (!row.contains(key)) continue;
     const bool is_openai = first_has(row[key], "role"), is_sharegpt = first_has(row[key], "from");
@@ -103,8 +126,8 @@ FoundFormat find_format(const std::string& path, RowFiles* row_files) {
   set.key = "--data";
   const std::vector<std::string> files = find_files(set);
   const FileType type = file_type(files.front(), row_files);
-  if (type == FileType::kPlainText) return {DataFormat::kText, {}, "each line is a document"};
-  if (type == FileType::kTokens) return {DataFormat::kTokens, {}, "a file of token ids"};
+  if (type == FileType::kPlainText) return FoundFormat(DataFormat::kText, {}, "each line is a document");
+  if (type == FileType::kTokens) return FoundFormat(DataFormat::kTokens, {}, "a file of token ids");
   const std::unique_ptr<RowReader> rows = open_rows(files.front(), set);
   std::optional<FoundFormat> found;
   std::set<std::string> keys;
@@ -132,17 +155,18 @@ FoundFormat find_format(const std::string& path, RowFiles* row_files) {
 }
 
 int64_t seq_len_of(const InitFacts& facts) {
-  constexpr uint64_t kMin = 256, kMax = 4096;
+  constexpr uint64_t kMin = 256, kMax = 4096, kMinOfText = 64;
   uint64_t length = std::clamp(std::bit_ceil(std::max<uint64_t>(facts.longest, 1)), kMin, kMax);
   if (facts.task == "pretrain") length = 1024;  // documents are joined and split
   if (facts.max_positions > 0) length = std::min(length, static_cast<uint64_t>(facts.max_positions));
+  if (facts.task == "pretrain" && facts.num_rows > 0 && !facts.is_sample)
+    while (length > kMinOfText && facts.num_tokens < kMinSteps * length) length = std::bit_floor(length - 1);
   return static_cast<int64_t>(length);
 }
 
 InitSteps steps_of(const InitFacts& facts) {
-  constexpr uint64_t kMinSteps = 10;
   InitSteps steps;
-  if (facts.is_sample || facts.num_rows == 0) return steps;
+  if (facts.num_rows == 0) return steps;
   // Packing joins short rows.
   const auto length = static_cast<uint64_t>(seq_len_of(facts));
   const uint64_t packed = std::max<uint64_t>(1, (facts.num_tokens + length - 1) / length);
@@ -156,8 +180,9 @@ InitSteps steps_of(const InitFacts& facts) {
 
 std::string init_toml(const InitFacts& facts) {
   const bool is_sft = facts.task == "sft";
-  const std::string rows =
+  std::string rows =
       facts.is_sample ? fmt::format("the first {} rows", facts.num_rows) : fmt::format("{} rows", facts.num_rows);
+  if (facts.num_files > 1) rows += fmt::format(" of {} files", facts.num_files);
   std::string positions;
   if (facts.max_positions > 0) positions = fmt::format("; the model was made for {}", facts.max_positions);
   std::string text =
@@ -166,13 +191,19 @@ std::string init_toml(const InitFacts& facts) {
   text += line("name = " + toml_of(facts.name)) + line("output_dir = " + toml_of(facts.output_dir));
   text += line(is_sft ? fmt::format("epochs = {}", kSftEpochs) : "epochs = 1", "passes over the data; or max_steps");
   text += "\n[model]\n" + line("path = " + toml_of(facts.model), facts.architecture);
-  if (is_sft && facts.format.format != DataFormat::kSegments) {
+  if (is_sft) {
     text += "\n[data]\n";
-    text +=
-        line("template = " + toml_of(facts.data_template.empty() ? "auto" : facts.data_template), facts.why_template);
+    if (facts.format.format != DataFormat::kSegments)
+      text +=
+          line("template = " + toml_of(facts.data_template.empty() ? "auto" : facts.data_template), facts.why_template);
     const std::string fraction = "eval_fraction = 0.02";
-    text += facts.is_sample ? line(fraction, "this part of the rows is not trained, but evaluated")
-                            : line("# " + fraction, "would evaluate this part of the rows instead of training it");
+    text += facts.num_rows >= kMinRowsToEvaluate
+                ? line(fraction, "this part of the rows is not trained, but evaluated")
+                : line("# " + fraction, "would evaluate this part of the rows instead of training it");
+    if (!facts.overflow.empty())
+      text += line("overflow = " + toml_of(facts.overflow),
+                   fmt::format("{} of {} are longer than seq_len; \"drop\" leaves them out, with max_drop_ratio",
+                               facts.num_too_long, rows));
   }
   text += "\n" + data_set(facts);
   text += "\n[train]\n";
@@ -183,8 +214,9 @@ std::string init_toml(const InitFacts& facts) {
   text += line("micro_batch_size = 1", "rows at a time on one device");
   const InitSteps steps = steps_of(facts);
   text += line(fmt::format("global_batch_size = {}", steps.rows_of_step),
-               steps.num_steps > 0 ? fmt::format("rows of one step; about {} steps in all", steps.num_steps)
-                                   : std::string("rows of one step"));
+               steps.num_steps == 0 ? std::string("rows of one step")
+                                    : fmt::format("rows of one step; {} {} steps in all",
+                                                  facts.is_sample ? "more than" : "about", steps.num_steps));
   text +=
       "\n[precision]\n" + line("compute = \"auto\"", "bf16 on a GPU, fp32 on a CPU; the weights are stored as " +
                                                          (facts.stored_dtype.empty() ? "float32" : facts.stored_dtype));

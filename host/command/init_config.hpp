@@ -6,6 +6,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "host/data/data_config.hpp"
@@ -13,10 +14,16 @@
 namespace chassis {
 
 // How the rows of a data file are to be read.
-struct FoundFormat {
+struct RowFormat {
   DataFormat format = DataFormat::kText;
   std::map<std::string, std::string> columns;  // as in [[data.train]]
-  std::string why;                             // "its rows have the keys messages, id"
+};
+struct FoundFormat : RowFormat {
+  FoundFormat(DataFormat form, std::map<std::string, std::string> names, std::string reason)
+      : RowFormat{form, std::move(names)}, why(std::move(reason)) {}
+  FoundFormat() = default;
+  std::string why;                  // "its rows have the keys messages, id"
+  std::optional<RowFormat> better;  // of pairs: reads the better answers alone
 };
 // From the names of the files and the keys of the first rows. Throws a config error if they fit no format.
 FoundFormat find_format(const std::string& path, RowFiles* row_files = nullptr);
@@ -27,19 +34,23 @@ struct InitFacts {
   FoundFormat format = {};
   std::string architecture = {}, stored_dtype = {};  // of the model; empty: unknown
   int64_t max_positions = 0;                         // 0: unknown
+  uint64_t num_files = 0;                            // of the data
   uint64_t num_rows = 0, longest = 0;                // of the rows that were looked at; tokens
   uint64_t num_tokens = 0;                           // of all of them
   bool is_sample = false;                            // there are more rows
+  uint64_t num_too_long = 0;                         // rows of more tokens than seq_len_of()
+  std::string overflow = {};                         // what happens to them; empty: the default
   std::string data_template = {};                    // empty: the default
   std::string why_template = {};
 };
 
-// Tokens per row: a power of two that holds the longest row, between 256 and 4096, if the model can.
+// Tokens per row: a power of two that holds the longest row, between 256 and 4096, if the model can. For pretraining
+// less if the whole text is short.
 int64_t seq_len_of(const InitFacts& facts);
 // So that a small file is some steps, and the warm-up a small part of them.
 struct InitSteps {
   int64_t rows_of_step = 8, warmup_steps = 10;
-  int64_t num_steps = 0;  // about; 0: unknown
+  int64_t num_steps = 0;  // about, or more if there are more rows; 0: unknown
 };
 InitSteps steps_of(const InitFacts& facts);
 std::string init_toml(const InitFacts& facts);

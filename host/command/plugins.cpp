@@ -33,7 +33,7 @@ struct PluginsArguments {
   std::vector<std::string> only;
   std::string model_config;
   std::string model;
-  std::string data;
+  std::vector<std::string> data;
   double timeout_s = 300;
   bool as_json = false;
   bool with_options = false;
@@ -108,7 +108,8 @@ int check(const PluginsArguments& arguments) {
     request.arguments.insert(request.arguments.end(), {"--model-config", absolute(arguments.model_config)});
   if (!arguments.model.empty())
     request.arguments.insert(request.arguments.end(), {"--model", absolute(arguments.model)});
-  if (!arguments.data.empty()) request.arguments.insert(request.arguments.end(), {"--data", absolute(arguments.data)});
+  for (const std::string& file : arguments.data)
+    request.arguments.insert(request.arguments.end(), {"--data", absolute(file)});
   return check_plugin(std::move(request), arguments.as_json);
 }
 
@@ -157,7 +158,8 @@ std::string check_model(PluginRegistry& registry, const CheckedMember& member, c
       guessed ? sample_model_config(member.instance.library().manifest().architectures) : read_file(config_file);
   if (const std::string refusal = configure_refusal(member.instance, config); !refusal.empty()) {
     if (!guessed) throw plugin_error("the model refuses " + config_file + ": " + refusal);
-    return "it refuses the config of a small decoder (" + refusal + "); give one with --model-config FILE";
+    return "it refuses the config of a small decoder (" + refusal +
+           "); give a config.json that it accepts, with small sizes, with --model-config FILE";
   }
   const Oracles oracles(registry);
   const auto make = [&] { return member.another(Json::object()); };
@@ -206,9 +208,9 @@ std::string check_tokenizer(const CheckedMember& member, const std::string& dire
   return report.left_out;
 }
 
-std::string check_rows(const Instance& instance, const std::string& file) {
-  expect_none(rows_failures(instance, file), "promises of a reader of rows are broken");
-  return file.empty() ? "only its refusals; give a file of its kind with --data FILE" : "";
+std::string check_rows(const Instance& instance, const std::vector<std::string>& files) {
+  expect_none(rows_failures(instance, files), "promises of a reader of rows are broken");
+  return files.empty() ? "only its refusals; give a file of its kind with --data FILE" : "";
 }
 
 // Tests what a member computes. Returns why nothing could be compared; empty if it was.
@@ -276,18 +278,20 @@ Verb add_plugins(CLI::App& app) {
   conform->add_flag("--json", arguments->as_json, "results as one JSON object");
   conform
       ->add_option("--model-config", arguments->model_config,
-                   "a config.json for a model that does not take the usual keys")
+                   "a config.json with small sizes, for a model that refuses the usual one")
       ->check(CLI::ExistingFile);
   conform->add_option("--model", arguments->model, "a directory with the files of a tokenizer that needs some")
       ->check(CLI::ExistingDirectory);
-  conform->add_option("--data", arguments->data, "a file that a member of kind rows reads")->check(CLI::ExistingFile);
+  conform->add_option("--data", arguments->data, "a file that a member of kind rows reads; several may be given")
+      ->check(CLI::ExistingFile)
+      ->allow_extra_args(false);
   CLI::App* hidden = app.add_subcommand("check-in-process", "")->group("");
   hidden->add_option("file", arguments->name)->required();
   hidden->add_option("test", arguments->test)->required();
   hidden->add_option("--plugin-path", arguments->plugin_path)->allow_extra_args(false);
   hidden->add_option("--model-config", arguments->model_config);
   hidden->add_option("--model", arguments->model);
-  hidden->add_option("--data", arguments->data);
+  hidden->add_option("--data", arguments->data)->allow_extra_args(false);
   return [=]() -> int {
     if (show->parsed()) return list(*arguments);
     if (describe->parsed()) return info(*arguments);

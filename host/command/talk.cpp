@@ -66,7 +66,9 @@ class Talk {
     const std::string command = line.substr(0, line.find(' '));
     const std::string rest = command.size() == line.size() ? "" : line.substr(command.size() + 1);
     if (command == "/exit") return false;
-    if (command == "/reset")
+    if (command == "/help")
+      log::info("{}", kCommands);
+    else if (command == "/reset")
       chat_.reset();
     else if (command == "/system")
       chat_.set_system(rest);

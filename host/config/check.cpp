@@ -197,10 +197,10 @@ void Config::unknown_key(const Value& child, const std::string& key, const std::
   if (is_group) text = child.is_array() ? "unknown table [[" + name + "]]" : "unknown table [" + name + "]";
   if (const ForeignKey* foreign = find_foreign_key(without_indexes(key))) {
     text += fmt::format(" of {}: {}", foreign->trainer, foreign->answer);
-  } else if (const std::string near = nearest(leaf, known); !near.empty()) {
-    text += fmt::format(" (did you mean '{}'?)", near);
   } else if (const std::string elsewhere = key_elsewhere(*schema_, leaf); !elsewhere.empty() && !is_group) {
     text += fmt::format(" (it is a key of another table: {})", elsewhere);
+  } else if (const std::string near = nearest(leaf, known); !near.empty()) {
+    text += fmt::format(" (did you mean '{}'?)", near);
   } else if (!known.empty() && known.size() <= kMaxNames) {
     std::string all;
     for (const std::string& other : known) all += (all.empty() ? "" : ", ") + other;

@@ -220,10 +220,12 @@ void Config::cross_check() {
       has("model.path")
           ? "set tokenizer.plugin to the model's own, or tokenise the text with that and set format = \"tokens\""
           : "set tokenizer.plugin; `chassis plugins list` shows the tokenizers";
-  // Only the session knows which plugin opens the files of a directory.
+  // Only the session knows which plugin opens the files of a directory. A model with a problem of its own may have a
+  // tokenizer.
   std::error_code ignored;
   const bool may_be_found = has("tokenizer.path") || invalid_.contains("tokenizer.path") ||
-                            (valid("model.path") && std::filesystem::is_directory(get_string("model.path"), ignored));
+                            invalid_.contains("model.path") || invalid_.contains("model.plugin") ||
+                            (has("model.path") && std::filesystem::is_directory(get_string("model.path"), ignored));
   const bool without_tokenizer =
       has("tokenizer.plugin") ? is("tokenizer.plugin", "") : !may_be_found && !invalid_.contains("tokenizer.plugin");
   if (is_needed("tokenizer.plugin", use_) && without_tokenizer)

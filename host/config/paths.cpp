@@ -97,6 +97,15 @@ std::optional<std::string> expand_hub(std::string& path) {
   return std::nullopt;
 }
 
+std::string hub_hint(const std::string& path) {
+  std::error_code ignored;
+  if (path.find('/') == path.npos || !is_hub_name(path, 1) || fs::exists(path, ignored)) return "";
+  std::string snapshot = "hub:" + path;
+  const std::string found = "\"" + snapshot + "\" names that model in the local Hugging Face cache";
+  const std::optional<std::string> problem = expand_hub(snapshot);
+  return problem ? found + "; " + *problem : found;
+}
+
 std::string why_not_writable(const std::string& folder) {
   std::error_code error;
   const fs::path whole = fs::weakly_canonical(fs::absolute(folder, error), error);

@@ -446,10 +446,12 @@ std::string key_elsewhere(const Schema& schema, const std::string& key) {
 }
 
 bool is_needed(std::string_view key, ConfigUse use) {
-  if (key == "train.seq_len") return use == ConfigUse::kTraining || use == ConfigUse::kEvaluation;
+  const bool reads_data = use == ConfigUse::kTraining || use == ConfigUse::kData;
+  if (key == "train.seq_len") return reads_data || use == ConfigUse::kEvaluation;
+  if (key == "data.train") return reads_data;
   if (key == "data.eval") return use == ConfigUse::kEvaluation;
   if (key == "tokenizer.plugin") return use == ConfigUse::kGeneration;
-  for (const char* training : {"run.max_steps", "data.train", "optimizer.lr"})
+  for (const char* training : {"run.max_steps", "optimizer.lr"})
     if (key == training) return use == ConfigUse::kTraining;
   return true;
 }

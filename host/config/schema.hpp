@@ -36,8 +36,9 @@ struct Schema {
   const TableSpec* find(std::string_view table) const;
 };
 
-// What a configuration is read for: training, evaluation, generation, or copying weights to another directory.
-enum class ConfigUse { kTraining, kEvaluation, kGeneration, kWeights };
+// What a configuration is read for: training, looking at its data, evaluation, generation, or copying weights to
+// another directory.
+enum class ConfigUse { kTraining, kData, kEvaluation, kGeneration, kWeights };
 
 // False if `use` does not need a key or list of tables that is required otherwise. If it is written down, it is checked
 // anyway.

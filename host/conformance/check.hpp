@@ -22,6 +22,7 @@ enum class CheckOutcome {
   kSkipped,    // not applicable
   kSameCause,  // failed like the earlier test that `cause` names
   kNotRun,     // `text` has the reason
+  kUntested,   // its results could not be compared with anything, so that it is not known whether it conforms
 };
 
 struct CheckResult {

@@ -22,6 +22,8 @@ namespace chassis::check {
 struct Skip {
   std::string reason;
 };
+// Thrown by a test that applies, but could compare nothing.
+struct Untested : Skip {};
 
 // Hides one service.
 class WithoutService : public ServiceProvider {

@@ -8,6 +8,7 @@
 
 #include "host/base/file.hpp"
 #include "host/config/schema.hpp"
+#include "host/config/suggest.hpp"
 #include "host/conformance/check_bench.hpp"
 
 namespace chassis::check {
@@ -20,8 +21,27 @@ std::vector<ElfSymbol> symbols_of(const std::string& path) {
 
 // static: no code of the file runs.
 
+// A misspelled key is ignored, as one of a later version is.
+void expect_known_keys(const Manifest& manifest) {
+  const std::vector<std::string> known = {"id",     "version",   "abi",    "abi-min-host", "tier", "torch",
+                                          "member", "requires",  "file",   "architecture", "op",   "cuda",
+                                          "sm",     "swappable", "oracle", "license",      "git"};
+  const AbiVersion host = HostAbi().version;
+  if (manifest.abi.major != host.major || manifest.abi.minor > host.minor) return;
+  for (const std::string& key : manifest.unknown_keys) {
+    const std::string near = nearest(key, known);
+    throw plugin_error(fmt::format("its manifest has the unknown key '{}'{}; the keys are {}", key,
+                                   near.empty() ? "" : " (did you mean '" + near + "'?)", fmt::join(known, ", ")));
+  }
+}
+
 void static_manifest(Bench& bench) {
   const PluginFile file = bench.file();
+  expect_known_keys(file.manifest);
+  for (const MemberName& member : file.manifest.members)
+    if (member.kind == "rows" && file.manifest.files.empty())
+      throw plugin_error(member.text() +
+                         " can never be used: its manifest names no files; add a line such as file=*.parquet");
   check_permissions(file.path);
   for (const MemberName& member : file.manifest.members)
     if (const std::string reason = unusable_reason(file, member); !reason.empty())

@@ -9,12 +9,14 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <cstring>
 
 #include "host/base/error.hpp"
 #include "host/base/log.hpp"
 #include "host/conformance/check_bench.hpp"
 #include "host/conformance/check_process.hpp"
 #include "host/conformance/check_state.hpp"
+#include "host/plugin/call.hpp"
 
 namespace chassis {
 namespace {
@@ -29,6 +31,14 @@ void expect_no_warnings_of_ends() {
 }
 
 bool computes(const check::Test& test) { return test.name.starts_with("numerics/"); }
+
+// On request of the parent process, before it ends a test that hangs.
+void say_call_in_progress(int) {
+  char text[640] = "the call in progress: ";
+  const size_t begin = std::strlen(text), size = describe_call(text + begin, sizeof text - begin - 1);
+  text[begin + size] = '\n';
+  if (size > 0 && ::write(STDERR_FILENO, text, begin + size + 1) < 0) return;
+}
 
 // Waits up to 0.2 s for threads that are about to end.
 check::ProcessState settled_state(const check::ProcessState& before) {
@@ -76,6 +86,9 @@ CheckVerdict examine_in_process(const std::string& path, const std::string& test
         throw plugin_error(fmt::format("{}", fmt::join(texts, "\n")));
     verdict.outcome = CheckOutcome::kPassed;
     verdict.text = bench.note;
+  } catch (const check::Untested& untested) {
+    verdict.outcome = CheckOutcome::kUntested;
+    verdict.text = untested.reason;
   } catch (const check::Skip& skip) {
     verdict.outcome = CheckOutcome::kSkipped;
     verdict.text = skip.reason;
@@ -102,6 +115,7 @@ int run_check_in_process(const std::string& path, const std::string& test, Servi
       ::fcntl(check::kVerdictDescriptor, F_SETFD, FD_CLOEXEC) != 0)
     throw config_error("check-in-process is for internal use by `chassis plugins check`")
         .hint("use `chassis plugins check FILE.so`");
+  ::signal(check::kSayCallSignal, say_call_in_progress);
   log::set_level(log::Level::kOff);  // from here on, all output on stderr is the plugin's
   const std::string text = check::verdict_text(examine_in_process(path, test, services, hooks));
   std::fflush(nullptr);

@@ -156,7 +156,7 @@ void negotiation_optional_services(Bench& bench) {
 void negotiation_required_services(Bench& bench) {
   const PluginFile file = bench.file();
   if (file.manifest.required_services.empty()) throw Skip{"requires no service"};
-  const auto library = bench.load();
+  // Members are not created without it: a plugin may trust its manifest.
   for (const std::string& service : file.manifest.required_services) {
     const WithoutService without(bench.services, service);
     try {
@@ -165,7 +165,6 @@ void negotiation_required_services(Bench& bench) {
     } catch (const Error& refusal) {
       if (refusal.message().find(service) == std::string::npos) throw;
     }
-    run_without_service(bench, library, service);
   }
 }
 
@@ -333,7 +332,7 @@ void numerics(Bench& bench) {
     instance->deactivate();
     expect_no_tensors(*instance);
   });
-  if (num_compared == 0) throw Skip{reasons};
+  if (num_compared == 0) throw Untested{{reasons}};
   bench.note = reasons;
 }
 

@@ -171,6 +171,8 @@ ProcessResult run_process(const std::vector<std::string>& arguments, std::chrono
     const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now()).count();
     if (left <= 0) {
       ended.timed_out = true;
+      ::kill(pid, kSayCallSignal);
+      ::usleep(200'000);
       ::kill(-pid, SIGKILL);
     }
     // Output may end before the process does, and a grandchild may keep it open afterwards, so watch both.

@@ -1,6 +1,8 @@
 // Runs one test in a child process and collects its verdict, output, exit status and leftover files.
 #pragma once
 
+#include <signal.h>
+
 #include <chrono>
 #include <optional>
 #include <string>
@@ -12,6 +14,8 @@ namespace chassis::check {
 
 // The descriptor of the verdict's pipe in the child process.
 inline constexpr int kVerdictDescriptor = 3;
+// Makes the child process write the call in progress to its stderr.
+inline constexpr int kSayCallSignal = SIGUSR2;
 
 struct ProcessResult {
   int status = 0;

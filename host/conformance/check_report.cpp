@@ -14,11 +14,12 @@
 namespace chassis {
 namespace {
 
-constexpr size_t kNumOutcomes = 5;
-constexpr std::array<const char*, kNumOutcomes> kWords = {"passed", "FAILED", "n/a", "same", "not run"};
-constexpr std::array<const char*, kNumOutcomes> kKeys = {"passed", "failed", "not_applicable", "same_cause", "not_run"};
-constexpr std::array<const char*, kNumOutcomes> kCounted = {"passed", "failed", "not applicable", "with the same cause",
-                                                            "not run"};
+constexpr size_t kNumOutcomes = 6;
+constexpr std::array<const char*, kNumOutcomes> kWords = {"passed", "FAILED", "n/a", "same", "not run", "untested"};
+constexpr std::array<const char*, kNumOutcomes> kKeys = {"passed",     "failed",  "not_applicable",
+                                                         "same_cause", "not_run", "untested"};
+constexpr std::array<const char*, kNumOutcomes> kCounted = {
+    "passed", "failed", "not applicable", "with the same cause", "not run", "not compared with anything"};
 
 std::array<size_t, kNumOutcomes> count(const std::vector<CheckResult>& results) {
   std::array<size_t, kNumOutcomes> counts{};
@@ -44,7 +45,12 @@ std::string check_result_text(const CheckResult& result) {
 
 std::string check_summary_text(const std::string& path, const std::vector<CheckResult>& results) {
   const auto counts = count(results);
-  std::string out = printable(path) + (conforms(results) ? " conforms" : " does not conform");
+  const bool is_unknown = std::ranges::all_of(results, [](const CheckResult& result) {
+    return result.outcome == CheckOutcome::kUntested || conforms({result});
+  });
+  std::string out = printable(path) + (conforms(results) ? " conforms"
+                                       : is_unknown      ? " is not known to conform"
+                                                         : " does not conform");
   const char* separator = ": ";
   for (size_t i = 0; i < kNumOutcomes; ++i) {
     if (counts[i] == 0) continue;

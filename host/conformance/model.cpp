@@ -17,6 +17,7 @@
 #include "host/program/executor.hpp"
 #include "host/program/model_plugin.hpp"
 #include "host/service/rng.hpp"
+#include "host/session/run_model.hpp"
 
 namespace chassis {
 namespace {
@@ -78,11 +79,16 @@ class ModelExamination {
     if (const std::string text = difference(record(model), compiled_->program); !text.empty())
       fail("a second recording has {}", text);
     examine_parameters();
+    if (const std::string fault = program_fault(compiled_->program); !fault.empty()) fail("{}", fault);
+    if (const int64_t most = model.max_positions(); most < 0)
+      fail("max_positions() returns {}, expected a number of positions, or 0 for none", most);
     if (!failures_.empty()) return failures_;
     examine_mapping(model);
     examine_config(model);
+    examine_unknown_key();
     examine_refusals();
     if (failures_.empty()) examine_gradients();
+    if (failures_.empty()) examine_logits();
     return failures_;
   }
 
@@ -146,6 +152,19 @@ class ModelExamination {
         return fail("another instance returns a different config: '{}' is {}, expected {}", printable(key),
                     again.contains(key) ? again.at(key).dump() : "absent", value.dump());
     fail("another instance returns a different config: {} keys, expected {}", again.size(), config.size());
+  }
+
+  // Exports must keep what other programs read, such as eos_token_id.
+  void examine_unknown_key() {
+    constexpr const char* kKey = "conformance_unknown";
+    Json extended = parse_json(config_, "the config");
+    extended[kKey] = "kept";
+    const auto instance = make_();
+    const ModelPlugin other(*instance);
+    if (!other.configure_refusal(extended.dump()).empty()) return;
+    const Json written = Json::parse(other.config(), nullptr, false);
+    if (!written.is_object() || written.value(kKey, "") != "kept")
+      fail("config() drops the key '{}' of the config that it read; keys that the model does not know are kept", kKey);
   }
 
   void examine_refusals() {
@@ -222,6 +241,71 @@ class ModelExamination {
     for (const auto& p : compiled_->parameters->all()) examine_gradient(*p, executor, batch, loss);
   }
 
+  // What one position of one row may see.
+  void examine_logits() {
+    const Fields batch = fields();
+    if (!batch.contains("input_ids")) return;
+    Executor executor(*compiled_);
+    const auto logits_of = [&](const Fields& fields) {
+      const Tensor logits = executor.logits(fields, nullptr, false);
+      std::vector<float> values(static_cast<size_t>(logits.num_elements()));
+      Tensor::borrow(values.data(), logits.sizes(), Dtype::f32).copy_from(logits);
+      return values;
+    };
+    const auto with = [&](auto&& change) {  // change(name, t, value)
+      Fields out;
+      for (const auto& [name, field] : batch) {
+        out[name] = field.clone();
+        for (int64_t i = 0; i < kBatch * kTime; ++i) change(name, i % kTime, out[name].template data_as<int32_t>()[i]);
+      }
+      return out;
+    };
+    // The first place in [begin, end) of the first row whose logits differ from those `shift` places earlier.
+    const auto differs = [&](const std::vector<float>& a, const std::vector<float>& b, int64_t begin, int64_t end,
+                             int64_t shift = 0) -> int64_t {
+      const auto width = static_cast<int64_t>(a.size()) / (kBatch * kTime);
+      float largest = 0;
+      for (const float value : a) largest = std::max(largest, std::abs(value));
+      for (int64_t t = begin; t < end; ++t)
+        for (int64_t v = 0; v < width; ++v) {
+          const float x = a[static_cast<size_t>(t * width + v)], y = b[static_cast<size_t>((t - shift) * width + v)];
+          if (!(std::abs(x - y) <= 1e-4f * largest)) return t;
+        }
+      return -1;
+    };
+    const auto other_id = [](int32_t id) { return id == 0 ? 1 : id - 1; };
+
+    const std::vector<float> whole = logits_of(batch);
+    const auto last_changed = with([&](const std::string& name, int64_t t, int32_t& value) {
+      if (name == "input_ids" && t == kTime - 1) value = other_id(value);
+    });
+    if (const int64_t t = differs(logits_of(last_changed), whole, 0, kTime - 1); t >= 0)
+      return fail("the logits of position {} change with the id of position {}, which comes later: it is not causal", t,
+                  kTime - 1);
+
+    constexpr int64_t kSecond = 3;  // where the second document of a packed row begins
+    const auto packed_with = [&](bool changes_first) {
+      return with([&](const std::string& name, int64_t t, int32_t& value) {
+        if (name == "document_ids") value = t >= kSecond ? 1 : 0;
+        if (name == "positions") value = static_cast<int32_t>(t >= kSecond ? t - kSecond : t);
+        if (name == "input_ids" && changes_first && t < kSecond) value = other_id(value);
+      });
+    };
+    const std::vector<float> packed = logits_of(packed_with(false));
+    if (const int64_t t = differs(packed, logits_of(packed_with(true)), kSecond, kTime); t >= 0)
+      return fail(
+          "the logits of position {} change with the ids of another document of the row: attention must not cross "
+          "documents, which the field \"document_ids\" numbers",
+          t);
+    const int32_t* const ids = batch.at("input_ids").data_as<int32_t>();
+    const auto alone = with([&](const std::string& name, int64_t t, int32_t& value) {
+      if (name == "input_ids" && t + kSecond < kTime) value = ids[t + kSecond];  // of the first row
+    });
+    if (const int64_t t = differs(packed, logits_of(alone), kSecond, kTime, kSecond); t >= 0)
+      fail("the logits of position {} of a document differ from those of the same document alone in a row",
+           t - kSecond);
+  }
+
   // The direction is the gradient, which shows a wrong size, plus a random direction, which shows missing elements.
   void examine_gradient(Parameter& p, Executor& executor, const Fields& batch, double loss) {
     const auto count = static_cast<size_t>(p.stored().num_elements());
@@ -270,18 +354,12 @@ class ModelExamination {
 }  // namespace
 
 std::string sample_model_config(const std::vector<std::string>& architectures) {
-  Json config{{"vocab_size", 61},
-              {"hidden_size", 24},
-              {"intermediate_size", 36},
-              {"num_hidden_layers", 2},
-              {"num_attention_heads", 4},
-              {"num_key_value_heads", 2},
-              {"head_dim", 6},
-              {"max_position_embeddings", 64},
-              {"hidden_act", "silu"},
-              {"initializer_range", 0.02},
-              {"rms_norm_eps", 1e-5},
-              {"tie_word_embeddings", false}};
+  Json config{{"vocab_size", 61},         {"hidden_size", 64},
+              {"intermediate_size", 36},  {"num_hidden_layers", 2},
+              {"num_attention_heads", 4}, {"num_key_value_heads", 2},
+              {"head_dim", 16},           {"max_position_embeddings", 64},
+              {"hidden_act", "silu"},     {"initializer_range", 0.02},
+              {"rms_norm_eps", 1e-5},     {"tie_word_embeddings", false}};
   if (!architectures.empty()) config["architectures"] = Json::array({architectures.front()});
   return config.dump();
 }

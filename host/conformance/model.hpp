@@ -22,8 +22,13 @@ std::string configure_refusal(Instance& model, const std::string& config_json);
 // ops. Runs on the CPU in fp32. Tests:
 //   - two recordings give the same program; every parameter has positive sizes and a unique name
 //   - the disk mapping is exact: every element of every parameter is in one tensor of the files; no name is used twice
-//   - config() is a JSON object that another instance accepts, records the same program from, and returns
+//   - config() is a JSON object that another instance accepts, records the same program from, and returns,
+//     with keys that the model does not know
 //   - text that is not a JSON object is refused
+//   - max_positions is not negative; the last block outputs a scalar loss and logits
+//   - logits do not change with later tokens, nor with another document of the row, and those of a document are the
+//   same
+//     alone in a row
 //   - the gradient of every parameter agrees with finite differences of the loss; every op must have an oracle
 std::vector<std::string> model_failures(const std::function<std::unique_ptr<Instance>()>& model,
                                         const std::string& config_json, std::span<const OpsProvider> oracles);

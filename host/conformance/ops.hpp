@@ -15,7 +15,8 @@ struct ConformanceResult {
 };
 
 // [step] Runs every program of which the provider claims a node, on the CPU, in fp32 and, where all claim it, in bf16.
-// Bounds: 1e-4 and 2e-2 of the largest value. Repeated runs must give the same bits; answers about nodes are tested as
+// Bounds: 1e-4 and 2e-2 of the largest value. Forward outside of training must give the same as in training, repeated
+// runs the same bits, and a node that is refused once is refused again; answers about nodes are tested as
 // ops_answers.hpp says. Together, `oracles` must cover all ops.
 ConformanceResult compare_with_oracles(const OpsProvider& provider, std::span<const OpsProvider> oracles);
 

@@ -36,9 +36,19 @@ struct Subject {
   bool needs_whole_parameters = false;  // a parameter may not be cut
 };
 
+// The rates of a step.
+struct StepRates {
+  double lr = 0.01;
+  std::vector<double> decay = {0.1};  // one per tensor; the last one for all further tensors
+  std::vector<double> lr_scale = {};  // likewise; empty: NULL is passed
+};
+const StepRates kNoDecay{.lr = 0.01, .decay = {0.0}};
+
 // Parameters with gradients and states, on which steps run.
 class Trial {
  public:
+  using Rates = StepRates;
+
   Trial(const Subject& subject, const std::vector<Sizes>& shapes) : subject_(subject) {
     for (const Sizes& sizes : shapes) {
       params_.push_back(random("parameter", sizes));
@@ -48,13 +58,6 @@ class Trial {
       }
     }
   }
-
-  // The rates of a step.
-  struct Rates {
-    double lr = 0.01;
-    std::vector<double> decay = {0.1};  // one per tensor; the last one for all further tensors
-    std::vector<double> lr_scale = {};  // likewise; empty: NULL is passed
-  };
 
   // A step with random gradients of step `number`, times `factor`, and grad_scale 1 / factor.
   Trial& step(int64_t number, const Rates& rates, double factor = 1.0) {
@@ -68,6 +71,11 @@ class Trial {
   Trial& step_without_gradients(int64_t number, const Rates& rates) {
     for (const Tensor& grad : grads_) grad.zero();
     return run(number, rates, 1.0);
+  }
+  // A step down p²/2, whose gradient is p.
+  Trial& step_down_a_square(int64_t number) {
+    for (size_t i = 0; i < grads_.size(); ++i) grads_[i].copy_from(params_[i]);
+    return run(number, kNoDecay, 1.0);
   }
   // The first parameter of `whole`, cut at the elements `cuts`; each piece is a parameter.
   static Trial pieces(const Subject& subject, const Trial& whole, const std::vector<int64_t>& cuts) {
@@ -165,8 +173,6 @@ class Trial {
   std::vector<Tensor> params_, grads_, states_;
 };
 
-const Trial::Rates kNoDecay{.lr = 0.01, .decay = {0.0}};
-
 class OptimizerExamination {
  public:
   OptimizerExamination(const chassis_optimizer_t& table, chassis_instance* self, const std::string& label)
@@ -177,6 +183,8 @@ class OptimizerExamination {
     if (!failures_.empty()) return failures_;
     examine_steps();
     examine_decay();
+    examine_second_decay();
+    examine_descent();
     examine_repetition();
     examine_growth();
     if (!subject_.needs_whole_parameters) examine_cuts();
@@ -274,6 +282,45 @@ class OptimizerExamination {
         }
       }
     }
+  }
+
+  // Decay that enters the momentum shows in the second step: it then decays by more than lr · weight_decay · p.
+  void examine_second_decay() {
+    const double lr = 0.01, decay = 0.5;
+    const Trial::Rates rates{.lr = lr, .decay = {decay}};
+    const Trial start = trial(), once = trial().step(1, rates), with = trial().step(1, rates).step(2, rates);
+    const Trial without = trial().step(1, kNoDecay).step(2, kNoDecay);
+    for (size_t i = 0; i < start.params().size(); ++i) {
+      double wanted_size = 0, difference_size = 0;
+      for (int64_t e = 0; e < start.params()[i].num_elements(); ++e) {
+        const auto at = [&](const Trial& trial) { return static_cast<double>(trial.params()[i].data_as<float>()[e]); };
+        const double wanted = -lr * decay * (at(start) + at(once)), got = at(with) - at(without);
+        wanted_size += wanted * wanted;
+        difference_size += (got - wanted) * (got - wanted);
+      }
+      // An update may depend on the size of the parameter, which decay changes a little.
+      if (std::sqrt(difference_size) > 0.2 * std::sqrt(wanted_size))
+        return fail(
+            "weight decay {} at lr {} moves parameter {} in two steps by another vector than -lr · weight_decay · p of "
+            "each step: it differs by {:.3g} of a length of {:.3g}; decay must not enter the update or its states",
+            decay, lr, i, std::sqrt(difference_size), std::sqrt(wanted_size));
+    }
+  }
+
+  void examine_descent() {
+    constexpr int kNumSteps = 10;
+    const auto loss_of = [](const Trial& trial) {
+      double sum = 0;
+      for (const Tensor& p : trial.params())
+        for (int64_t e = 0; e < p.num_elements(); ++e) sum += std::pow(p.data_as<float>()[e], 2) / 2;
+      return sum;
+    };
+    Trial subject = trial();
+    const double before = loss_of(subject);
+    for (int number = 1; number <= kNumSteps; ++number) subject.step_down_a_square(number);
+    if (const double after = loss_of(subject); !(after < before))
+      fail("the loss p²/2 rises from {:.6g} to {:.6g} in {} steps at lr 0.01, expected it to fall", before, after,
+           kNumSteps);
   }
 
   void examine_repetition() {

@@ -5,6 +5,9 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
+#include <filesystem>
+#include <memory>
 #include <optional>
 #include <thread>
 #include <utility>
@@ -14,8 +17,10 @@
 #include "host/base/file.hpp"
 #include "host/base/json.hpp"
 #include "host/base/printable.hpp"
+#include "host/conformance/growth.hpp"
 #include "host/conformance/tokenizer.hpp"
 #include "host/plugin/status.hpp"
+#include "host/session/plugin_rows.hpp"
 
 namespace chassis {
 namespace {
@@ -37,6 +42,10 @@ class ReadFile {
     info.struct_size = sizeof info;
     take(table_.open(instance_.get("open"), str_of(path), &info, &file_));
     num_rows_ = info.num_rows;
+    if (num_rows_ < -1) fault_ = fmt::format("says that it has {} rows, expected a number or -1", num_rows_);
+    std::error_code ignored;
+    const uintmax_t size = std::filesystem::file_size(path, ignored);
+    num_file_bytes_ = ignored ? 0 : size;
   }
   ~ReadFile() {
     if (file_) table_.close(instance_.get("close"), file_);
@@ -47,9 +56,17 @@ class ReadFile {
   // False at the end, and after an error.
   bool next(uint64_t max_rows) {
     if (refusal_ || !fault_.empty()) return false;
-    const chassis_row_sink_t sink = {sizeof sink, 0, &rows_, [](const chassis_row_sink_t* self, chassis_str_t json) {
-                                       auto& rows = *static_cast<std::vector<std::string>*>(self->impl);
-                                       guarded_void([&] { rows.emplace_back(view_of(json)); });
+    struct Sink {
+      std::vector<std::string>& rows;
+      std::thread::id thread = std::this_thread::get_id();
+      std::atomic<bool> other_thread = false;
+    } kept{rows_};
+    const chassis_row_sink_t sink = {sizeof sink, 0, &kept, [](const chassis_row_sink_t* self, chassis_str_t json) {
+                                       Sink& kept = *static_cast<Sink*>(self->impl);
+                                       if (std::this_thread::get_id() != kept.thread)
+                                         kept.other_thread = true;
+                                       else
+                                         guarded_void([&] { kept.rows.emplace_back(view_of(json)); });
                                      }};
     chassis_rows_read_t read{};
     read.struct_size = sizeof read;
@@ -60,6 +77,11 @@ class ReadFile {
       fault_ = fmt::format("gives {} of {} rows, and says {}", given, max_rows, read.num_rows);
     if (read.num_bytes < num_bytes_)
       fault_ = fmt::format("has read {} bytes, and before it {}", read.num_bytes, num_bytes_);
+    if (read.num_bytes > num_file_bytes_ + kMaxLineEndBytes)
+      fault_ = fmt::format("has read {} bytes of a file of {}", read.num_bytes, num_file_bytes_);
+    if (num_rows_ >= 0 && rows_.size() > static_cast<uint64_t>(num_rows_))
+      fault_ = fmt::format("gives {} rows, and open says {}", rows_.size(), num_rows_);
+    if (kept.other_thread) fault_ = "gives rows to the sink on another thread than the one that called next";
     num_bytes_ = read.num_bytes;
     return given > 0 && fault_.empty();
   }
@@ -86,7 +108,7 @@ class ReadFile {
   const chassis_rows_t& table_;
   void* file_ = nullptr;
   int64_t num_rows_ = -1;
-  uint64_t num_bytes_ = 0;
+  uint64_t num_bytes_ = 0, num_file_bytes_ = 0;
   std::vector<std::string> rows_;
   std::optional<Refusal> refusal_;
   std::string fault_;
@@ -94,12 +116,18 @@ class ReadFile {
 
 class RowsExamination {
  public:
-  RowsExamination(const Instance& instance, const std::string& file) : instance_(instance), file_(file) {}
+  RowsExamination(const Instance& instance, const std::vector<std::string>& files)
+      : instance_(instance), files_(files) {}
 
   std::vector<std::string> run() {
     examine_refusals();
-    if (!file_.empty()) examine_rows();
-    if (!file_.empty() && failures_.empty()) examine_damage();
+    for (const std::string& file : files_) {
+      examine_rows(file);
+      if (failures_.empty()) examine_damage(file);
+    }
+    if (failures_.empty()) examine_files_together();
+    for (const std::string& file : files_)
+      if (failures_.empty()) examine_growth(file);
     return failures_;
   }
 
@@ -133,16 +161,18 @@ class RowsExamination {
     if (text.empty()) fail("{} is refused without a message", what);
   }
 
-  void examine_rows() {
-    ReadFile whole(instance_, file_);
+  void examine_rows(const std::string& file) {
+    ReadFile whole(instance_, file);
     whole.read(kMaxRows);
-    if (whole.refusal()) return fail("{}: refused: {}", file_, whole.refusal()->text);
-    if (!whole.fault().empty()) return fail("{}: {}", file_, whole.fault());
+    if (whole.refusal()) return fail("{}: refused: {}", file, whole.refusal()->text);
+    if (!whole.fault().empty()) return fail("{}: {}", file, whole.fault());
     const std::vector<std::string>& rows = whole.rows();
     const bool is_whole = rows.size() < kMaxRows;
     if (whole.num_rows() >= 0 && is_whole && rows.size() != static_cast<uint64_t>(whole.num_rows()))
-      fail("{}: gives {} rows, and open says {}", file_, rows.size(), whole.num_rows());
+      fail("{}: gives {} rows, and open says {}", file, rows.size(), whole.num_rows());
     for (size_t i = 0; i < rows.size(); ++i) {
+      if (rows[i].find_first_of("\r\n") != std::string::npos)
+        fail("row {} has a line break between its values: {}", i + 1, printable(rows[i], 80));
       try {
         if (!parse_json(rows[i], "the row").is_object())
           fail("row {} is no JSON object: {}", i + 1, printable(rows[i], 80));
@@ -156,7 +186,7 @@ class RowsExamination {
       return other.fault().empty() && !other.refusal() && (count == rows.size() || count >= kMaxRows) &&
              std::equal(rows.begin(), rows.begin() + static_cast<ptrdiff_t>(count), other.rows().begin());
     };
-    ReadFile one(instance_, file_), some(instance_, file_);
+    ReadFile one(instance_, file), some(instance_, file);
     while (one.rows().size() < kMaxRows && (one.next(1) | some.next(kSomeRows))) {
     }
     one.read(1);
@@ -174,9 +204,9 @@ class RowsExamination {
     for (bool& mine : equal)
       threads.emplace_back([&, out = &mine] {
         try {
-          ReadFile file(instance_, file_);
-          file.read(kSomeRows);
-          *out = same(file);
+          ReadFile mine(instance_, file);
+          mine.read(kSomeRows);
+          *out = same(mine);
         } catch (...) {
           *out = false;
         }
@@ -186,8 +216,34 @@ class RowsExamination {
       fail("other rows in 4 threads that read the file at once");
   }
 
-  void examine_damage() {
-    const std::string whole = read_file(file_);
+  // Rows of different files must not mix.
+  void examine_files_together() {
+    if (files_.size() < 2) return;
+    std::vector<std::unique_ptr<ReadFile>> alone, together;
+    for (const std::string& file : files_) {
+      alone.push_back(std::make_unique<ReadFile>(instance_, file));
+      alone.back()->read(kSomeRows);
+    }
+    for (const std::string& file : files_) together.push_back(std::make_unique<ReadFile>(instance_, file));
+    for (bool any = true; any;) {
+      any = false;
+      for (const auto& file : together) any |= file->rows().size() < kMaxRows && file->next(kSomeRows);
+    }
+    for (size_t i = 0; i < files_.size(); ++i)
+      if (together[i]->rows() != alone[i]->rows())
+        fail("{}: other rows if {} files are open at once than if it is read alone", files_[i], files_.size());
+  }
+
+  void examine_growth(const std::string& path) {
+    const std::string text = growth_of("readings of " + path, 20, [&] {
+      ReadFile file(instance_, path);
+      file.read(kSomeRows);
+    });
+    if (!text.empty()) fail("{}", text);
+  }
+
+  void examine_damage(const std::string& file) {
+    const std::string whole = read_file(file);
     constexpr int kNumParts = 16;
     for (int part = 1; part < kNumParts; ++part) {
       const size_t size = whole.size() * static_cast<size_t>(part) / kNumParts;
@@ -197,18 +253,18 @@ class RowsExamination {
   }
 
   const Instance& instance_;
-  const std::string& file_;
+  const std::vector<std::string>& files_;
   std::vector<std::string> failures_;
 };
 
 }  // namespace
 
-std::vector<std::string> rows_failures(const Instance& instance, const std::string& file) {
+std::vector<std::string> rows_failures(const Instance& instance, const std::vector<std::string>& files) {
   const auto& table = instance.interface<chassis_rows_t>(CHASSIS_ROWS_ID);
   instance.require(
       CHASSIS_ROWS_ID,
       {{"open", table.open != nullptr}, {"next", table.next != nullptr}, {"close", table.close != nullptr}});
-  return RowsExamination(instance, file).run();
+  return RowsExamination(instance, files).run();
 }
 
 }  // namespace chassis

@@ -13,6 +13,7 @@
 
 #include "host/base/error.hpp"
 #include "host/base/printable.hpp"
+#include "host/conformance/growth.hpp"
 #include "host/conformance/tokenizer_calls.hpp"
 #include "host/conformance/tokenizer_samples.hpp"
 #include "host/plugin/status.hpp"
@@ -41,7 +42,8 @@ class TokenizerExamination {
     examine_safely("special tokens", [&] { examine_special(); });
     examine_safely("flags", [&] { examine_flags(); });
     examine_threads();
-    examine_other_instances();
+    examine_safely("many calls", [&] { examine_many_calls(); });
+    examine_safely("other instances", [&] { examine_other_instances(); });
     return failures_;
   }
 
@@ -216,7 +218,19 @@ class TokenizerExamination {
     }
   }
 
+  // A special token that is not marked is decoded as text, and cannot be left out.
+  void examine_special_flags() {
+    for (const auto& [name, id] :
+         {std::pair("bos", info_.bos_id), std::pair("eos", info_.eos_id), std::pair("pad", info_.pad_id)}) {
+      if (id < 0) continue;
+      const TokenText token = calls::token(tokenizer_, id);
+      if (!token.special && !token.unused)
+        fail("its {} id {}, '{}', does not have the flag CHASSIS_TOKEN_SPECIAL", name, id, printable(token.text));
+    }
+  }
+
   void examine_special() {
+    examine_special_flags();
     const std::vector<int32_t> a = calls::encode(tokenizer_, "one two").ids, b = calls::encode(tokenizer_, " ten").ids;
     for (const auto& [id, token] : special_) {
       const std::string name = fmt::format("the special token '{}' ({})", printable(token.text), id);
@@ -276,9 +290,29 @@ class TokenizerExamination {
       fail("calls from 4 threads at once give different ids or text");
   }
 
+  void examine_many_calls() {
+    constexpr int kNumCalls = 2000;
+    const std::string text = tokenizer_samples().front().text;
+    const std::vector<int32_t> expected = calls::encode(tokenizer_, text).ids;
+    int num_calls = 0, first_wrong = 0;
+    const std::string growth = growth_of("calls of encode", kNumCalls, [&] {
+      ++num_calls;
+      if (calls::encode(tokenizer_, text).ids != expected && first_wrong == 0) first_wrong = num_calls;
+    });
+    if (first_wrong != 0) fail("plain ASCII: other ids in call {} of encode than in the first one", first_wrong);
+    if (!growth.empty()) fail("{}", growth);
+  }
+
   // The first sample that gets different ids; none if all get the same.
   std::optional<std::string> difference(const TokenizerSubject& other) {
-    for (const TextSample& sample : tokenizer_samples()) {
+    std::vector<TextSample> samples = tokenizer_samples();
+    std::vector<std::string> names;
+    names.reserve(other.texts.size());
+    for (const std::string& text : other.texts) {
+      names.push_back("'" + printable(text, 80) + "'");
+      samples.push_back({names.back().c_str(), text});
+    }
+    for (const TextSample& sample : samples) {
       const auto ids_of = [&](const TokenizerSubject& subject) {
         try {
           return calls::encode(subject, sample.text).ids;
@@ -299,7 +333,7 @@ class TokenizerExamination {
     for (const TokenizerSubject& variant : variants_)
       if (const auto text = difference(variant); text && fingerprint_of(variant) == fingerprint)
         fail("with {}, {} gets different ids, but the fingerprint is still '{}': it would read wrong caches",
-             variant.options, *text, printable(fingerprint));
+             variant.options, *text, printable(fingerprint, 80));
   }
 
   const TokenizerSubject& tokenizer_;

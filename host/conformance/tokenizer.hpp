@@ -17,6 +17,7 @@ struct TokenizerSubject {
   chassis_instance* self = nullptr;
   std::string label;
   std::string options = {};  // for messages, if this is a variant: "lowercase = true"
+  std::vector<std::string> texts = {};  // of a variant: further ones that may get other ids
 };
 
 // All return the failures, with the expected values; empty if none. The subjects are open, unless it says otherwise.
@@ -29,8 +30,9 @@ struct TokenizerSubject {
 //   - special tokens are found in a text, and decoded, only on request
 //   - every token is found by its text; an id outside the vocabulary is OUT_OF_RANGE
 //   - decoding restores plain ASCII exactly; any other text, also invalid UTF-8, no longer changes after one round trip
-//   - a second instance with the same options has the same ids and fingerprint; one of `variants` that gives some text
-//     different ids has a different fingerprint
+//   - bos, eos and pad are special tokens; ids are the same after many calls, which leave no memory and no threads
+//   - a second instance with the same options has the same ids and fingerprint; one of `variants` (other options, other
+//     files) that gives some text different ids has a different fingerprint
 std::vector<std::string> tokenizer_failures(const TokenizerSubject& tokenizer, const TokenizerSubject& again,
                                             const std::vector<TokenizerSubject>& variants);
 
@@ -39,11 +41,29 @@ std::vector<std::string> tokenizer_failures(const TokenizerSubject& tokenizer, c
 std::vector<std::string> chat_failures(const TokenizerSubject& tokenizer);
 
 using TokenizerFiles = std::map<std::string, std::string>;
-// [control] Trains a small vocabulary; `not_open` was not opened. Throws a plugin error if it is refused.
-TokenizerFiles trained_files(const TokenizerSubject& not_open, uint32_t num_threads = 1);
-// [control] Trains a small vocabulary several times: the files are the same, whatever the number of threads, and a
-// second instance opens them and restores the texts. `make` makes a subject that is not open.
+struct TrainedVocabulary {
+  int64_t vocab_size = 400;
+  bool of_other_words = false;
+};
+// [control] Trains a small vocabulary; `not_open` was not opened. Throws an error if it is refused.
+TokenizerFiles trained_files(const TokenizerSubject& not_open, uint32_t num_threads = 1,
+                             const TrainedVocabulary& wanted = {});
+// Some of the texts with which it is trained.
+std::vector<std::string> trained_samples(const TrainedVocabulary& wanted);
+// [control] Trains a small vocabulary several times: the files are the same, whatever the number of threads, a second
+// instance opens them and restores the texts, and the vocabulary is not larger than asked for. `make` makes a subject
+// that is not open.
 std::vector<std::string> training_failures(const std::function<TokenizerSubject()>& make);
+
+// The files of a tokenizer with one change in its vocabulary.
+struct AlteredFiles {
+  std::string what;  // "the last line of words.txt removed"
+  TokenizerFiles files;
+  std::vector<std::string> texts;  // those that may get other ids
+};
+// Changes each of the files `named`, or each file if the directory has none of them. Leaves out large directories and
+// files that are not text.
+std::vector<AlteredFiles> altered_files(const std::string& directory, const std::vector<std::string>& named);
 
 // A folder with the files, removed at the end.
 class TokenizerFolder {

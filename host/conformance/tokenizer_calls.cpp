@@ -2,6 +2,7 @@
 
 #include <fmt/core.h>
 
+#include "host/plugin/call.hpp"
 #include "host/plugin/status.hpp"
 #include "host/plugin/text_sink.hpp"
 
@@ -19,6 +20,7 @@ void expect_ok(chassis_status_t* status) {
 }  // namespace
 
 void open(const TokenizerSubject& subject, const std::string& directory) {
+  const PluginCall call(call_site(subject.label), "open");
   if (subject.table->open != nullptr) expect_ok(subject.table->open(subject.self, str_of(directory)));
 }
 
@@ -26,6 +28,7 @@ chassis_tokenizer_info_2_t info(const TokenizerSubject& subject) {
   chassis_tokenizer_info_2_t info{};
   info.struct_size = sizeof info;
   info.bos_id = info.eos_id = info.pad_id = info.unk_id = -1;
+  const PluginCall call(call_site(subject.label), "info");
   throw_if_failed(subject.table->info(subject.self, &info), subject.label);
   return info;
 }
@@ -51,6 +54,7 @@ std::vector<Encoding> encode_batch(const TokenizerSubject& subject, const std::v
                                        encoding.begin.assign(begin, begin + count);
                                        encoding.end.assign(end, end + count);
                                      }};
+  const PluginCall call(call_site(subject.label), "encode");
   expect_ok(subject.table->encode(subject.self, views.data(), views.size(), flags, &sink));
   if (kept.fault.empty() && kept.encodings.size() != texts.size())
     kept.fault = fmt::format("encode calls the sink {} times for {} texts", kept.encodings.size(), texts.size());
@@ -64,6 +68,7 @@ Encoding encode(const TokenizerSubject& subject, const std::string& text, uint32
 
 std::string decode(const TokenizerSubject& subject, const std::vector<int32_t>& ids, uint32_t flags) {
   TextSink sink;
+  const PluginCall call(call_site(subject.label), "decode");
   expect_ok(subject.table->decode(subject.self, ids.data(), ids.size(), flags, sink.get()));
   return sink.take();
 }
@@ -71,6 +76,7 @@ std::string decode(const TokenizerSubject& subject, const std::vector<int32_t>& 
 TokenText token(const TokenizerSubject& subject, int32_t id) {
   chassis_token_t out{};
   out.struct_size = sizeof out;
+  const PluginCall call(call_site(subject.label), "token");
   expect_ok(subject.table->token(subject.self, id, &out));
   return {std::string(view_of(out.text)), (out.flags & CHASSIS_TOKEN_SPECIAL) != 0,
           (out.flags & CHASSIS_TOKEN_ADDED) != 0, (out.flags & CHASSIS_TOKEN_UNUSED) != 0};
@@ -78,6 +84,7 @@ TokenText token(const TokenizerSubject& subject, int32_t id) {
 
 int32_t id_of(const TokenizerSubject& subject, std::string_view text) {
   int32_t id = -1;
+  const PluginCall call(call_site(subject.label), "id_of");
   expect_ok(subject.table->id_of(subject.self, str_of(text), &id));
   return id;
 }
@@ -109,6 +116,7 @@ RenderedChat render(const TokenizerSubject& subject, const ChatRequest& chat, ui
         kept.span_before_text |= kept.num_texts == 0;
         kept.rendered.spans.push_back({static_cast<ChatLeaf>(span->leaf), span->message, span->begin, span->end});
       }};
+  const PluginCall call(call_site(subject.label), "render");
   expect_ok(subject.table->render(subject.self, &raw, &sink));
   if (kept.num_texts != 1)
     throw Refused{0, fmt::format("render passes {} texts to the sink, expected 1", kept.num_texts), true};

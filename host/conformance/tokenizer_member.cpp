@@ -1,8 +1,10 @@
 // Chooses the version of the interface, and the directory from which a tokenizer is opened.
 #include "host/conformance/tokenizer_member.hpp"
 
+#include <deque>
 #include <memory>
 #include <optional>
+#include <utility>
 
 #include "host/base/json.hpp"
 #include "host/conformance/tokenizer.hpp"
@@ -26,6 +28,8 @@ std::vector<Json> other_options(const std::vector<OptionSpec>& specs) {
   }
   return out;
 }
+
+constexpr size_t kMaxVocabularies = 16;
 
 // Keeps the instances of its subjects.
 class Subjects {
@@ -117,6 +121,28 @@ TokenizerReport examine_tokenizer(const CheckedMember& member, const std::string
   std::vector<TokenizerSubject> variants;
   for (const Json& options : other_options(member.specs))
     if (const auto variant = subjects.open(directory, options)) variants.push_back(*variant);
+  // A fingerprint that does not change with the vocabulary would give tokens of another one.
+  std::deque<TokenizerFolder> others;  // they do not move
+  const auto add_vocabulary = [&](const std::string& what, const TokenizerFiles& files,
+                                  std::vector<std::string> texts) {
+    if (others.size() == kMaxVocabularies) return;
+    try {
+      auto subject = subjects.open(others.emplace_back(files).path());
+      subject->options = what;
+      subject->texts = std::move(texts);
+      variants.push_back(std::move(*subject));
+    } catch (const tokenizer_calls::Refused&) {  // the change made the files invalid
+    }
+  };
+  if (table->train != nullptr) try {
+      const TrainedVocabulary other{.of_other_words = true};
+      add_vocabulary("another vocabulary", trained_files(*subjects.make(), 1, other), trained_samples(other));
+    } catch (const Error& error) {
+      append(report.failures, {error.message()});
+    }
+  if (table->open != nullptr && !directory.empty())
+    for (AlteredFiles& altered : altered_files(directory, member.instance.library().manifest().files))
+      add_vocabulary(altered.what, altered.files, std::move(altered.texts));
   append(report.failures, tokenizer_failures(*tokenizer, *subjects.open(directory), variants));
   append(report.failures, chat_failures(*tokenizer));
   if (table->train != nullptr) append(report.failures, training_failures([&] { return *subjects.make(); }));

@@ -9,6 +9,7 @@
 #include "host/base/printable.hpp"
 #include "host/conformance/tokenizer.hpp"
 #include "host/conformance/tokenizer_calls.hpp"
+#include "host/plugin/call.hpp"
 #include "host/plugin/status.hpp"
 
 namespace chassis {
@@ -16,32 +17,53 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int64_t kVocabSize = 400;
-
 // The same texts each time, of a few words that occur often.
-std::vector<std::string> training_texts() {
+std::vector<std::string> training_texts(bool of_other_words = false) {
   constexpr const char* kWords[] = {"the ",    "training ", "of ",    "a ",    "vocabulary ", "größer ",
                                     "日本語 ", "merges ",   "pairs ", "that ", "occur ",      "often.\n"};
+  constexpr const char* kOtherWords[] = {"quick ", "brown ", "fox ",  "jumps ",  "over ",  "lazy ",
+                                         "dogs ",  "while ", "рыба ", "sleeps ", "under ", "trees.\n"};
+  const auto& words = of_other_words ? kOtherWords : kWords;
   std::vector<std::string> texts;
   uint32_t random = 1;
   for (int i = 0; i < 300; ++i) {
     std::string& text = texts.emplace_back();
     for (int word = 0; word < 20; ++word) {
       random = random * 1664525u + 1013904223u;
-      text += kWords[(random >> 16) % std::size(kWords)];
+      text += words[(random >> 16) % std::size(words)];
     }
   }
   texts.emplace_back();
   return texts;
 }
 
+// The size of the vocabulary that is made if `vocab_size` is wanted; 0 if that is refused.
+int64_t trained_size(const std::function<TokenizerSubject()>& make, int64_t vocab_size) {
+  TokenizerFiles files;
+  try {
+    files = trained_files(make(), 1, {.vocab_size = vocab_size});
+  } catch (const Error&) {
+    return 0;
+  }
+  const TokenizerFolder folder(files);
+  const TokenizerSubject opened = make();
+  tokenizer_calls::open(opened, folder.path());
+  return tokenizer_calls::info(opened).vocab_size;
+}
+
 }  // namespace
 
-TokenizerFiles trained_files(const TokenizerSubject& not_open, uint32_t num_threads) {
+std::vector<std::string> trained_samples(const TrainedVocabulary& wanted) {
+  std::vector<std::string> texts = training_texts(wanted.of_other_words);
+  texts.resize(4);
+  return texts;
+}
+
+TokenizerFiles trained_files(const TokenizerSubject& not_open, uint32_t num_threads, const TrainedVocabulary& wanted) {
   struct Source {
-    std::vector<std::string> texts = training_texts();
+    std::vector<std::string> texts;
     size_t next = 0;
-  } texts;
+  } texts{training_texts(wanted.of_other_words)};
   const chassis_text_source_t source = {sizeof source, 0, &texts,
                                         [](const chassis_text_source_t* self, chassis_str_t* text, uint32_t* is_end) {
                                           Source& texts = *static_cast<Source*>(self->impl);
@@ -61,7 +83,8 @@ TokenizerFiles trained_files(const TokenizerSubject& not_open, uint32_t num_thre
             throw plugin_error("train makes the file '" + printable(text) + "' twice");
         });
       }};
-  const chassis_vocabulary_t vocabulary = {sizeof vocabulary, num_threads, kVocabSize, 2};
+  const chassis_vocabulary_t vocabulary = {sizeof vocabulary, num_threads, wanted.vocab_size, 2};
+  const PluginCall call(call_site(not_open.label), "train");
   throw_if_failed(not_open.table->train(not_open.self, &vocabulary, &source, &sink), not_open.label + ": train");
   if (files.empty()) throw plugin_error(not_open.label + ": train makes no file");
   if (texts.next != texts.texts.size())
@@ -79,8 +102,11 @@ std::vector<std::string> training_failures(const std::function<TokenizerSubject(
     const TokenizerFolder folder(files);
     const TokenizerSubject opened = make();
     tokenizer_calls::open(opened, folder.path());
-    if (const int64_t size = tokenizer_calls::info(opened).vocab_size; size < 1 || size > kVocabSize)
-      failures.push_back(fmt::format("train: a vocabulary of {} ids, at most {} are wanted", size, kVocabSize));
+    const int64_t size = tokenizer_calls::info(opened).vocab_size, most = TrainedVocabulary().vocab_size;
+    if (size < 1 || size > most)
+      failures.push_back(fmt::format("train: a vocabulary of {} ids, at most {} are wanted", size, most));
+    if (const int64_t smaller = trained_size(make, size - 1); smaller > size - 1)
+      failures.push_back(fmt::format("train: a vocabulary of {} ids, at most {} are wanted", smaller, size - 1));
     for (const std::string& text : training_texts()) {
       const std::string back = tokenizer_calls::decode(opened, tokenizer_calls::encode(opened, text).ids);
       if (back == text) continue;

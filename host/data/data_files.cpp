@@ -87,10 +87,25 @@ class Chooser {
   SkippedEntries skipped_;
 };
 
+// A folder that `save_to_disk` of Hugging Face's datasets has written also has .json files, none of which is data.
+void refuse_saved_dataset(const DataSetConfig& config, const std::vector<DirectoryEntry>& entries) {
+  bool has_arrow = false, has_state = false, has_splits = false;
+  for (const DirectoryEntry& entry : entries) {
+    has_arrow |= entry.name.ends_with(".arrow");
+    has_state |= entry.name == "state.json";
+    has_splits |= entry.name == "dataset_dict.json";
+  }
+  if (!has_splits && !(has_arrow && has_state)) return;
+  throw path_error(config, " is a folder of datasets.save_to_disk, whose .arrow files are not read")
+      .hint(fmt::format("convert it with Python: datasets.load_from_disk(\"{}\"){}.to_parquet(\"a.parquet\")",
+                        config.path, has_splits ? "[\"train\"]" : ""));
+}
+
 std::vector<std::string> files_of_folder(const DataSetConfig& config, SkippedEntries* skipped) {
   Chooser chooser(config);
-  for (const DirectoryEntry& entry : list_directory(config.path))
-    chooser.add((fs::path(config.path) / entry.name).string(), entry.kind);
+  const std::vector<DirectoryEntry> entries = list_directory(config.path);
+  refuse_saved_dataset(config, entries);
+  for (const DirectoryEntry& entry : entries) chooser.add((fs::path(config.path) / entry.name).string(), entry.kind);
   return chooser.finish(skipped, "the folder has");
 }
 

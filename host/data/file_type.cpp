@@ -77,6 +77,10 @@ std::string readable_names(const DataSetConfig& config) {
 
 void require_readable(const DataSetConfig& config, const std::string& path) {
   const FileType type = file_type(path, config.row_files);
+  const std::string unused =
+      config.row_files && !config.row_files->reads(path) ? config.row_files->hint_of_unused(path) : "";
+  if (!unused.empty() && (type == FileType::kUnknown || type == FileType::kRows))
+    throw config_error("no plugin that this run may use reads files of this name").hint(unused);
   if (type == FileType::kRows && (!config.row_files || !config.row_files->reads(path))) {
     throw config_error("no plugin of kind \"rows\" that reads .parquet files is installed with this program")
         .hint(

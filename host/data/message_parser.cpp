@@ -28,6 +28,13 @@ const std::map<std::string, std::string, std::less<>>& sharegpt_roles() {
   return kRoles;
 }
 
+std::string lower_case(std::string_view word) {
+  std::string lower(word);
+  for (char& c : lower)
+    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
+  return lower;
+}
+
 std::string index_path(const std::string& name, size_t index) { return fmt::format("{}[{}]", name, index); }
 
 // Templates read tools and calls of tools by a parser with this limit.
@@ -164,14 +171,17 @@ std::string MessageParser::role(const RowFields& fields) const {
   }
   const std::string_view word = fields.place().string(fields.path("role"), *value);
   if (const auto known = roles_.find(word); known != roles_.end()) return known->second;
-  const auto alias = sharegpt_roles().find(word);
+  const auto alias = sharegpt_roles().find(lower_case(word));
   const bool is_alias = alias != sharegpt_roles().end() && alias->second != word;
   if (style_ == MessageStyle::kOpenAi && !word.empty() && !is_alias) return std::string(word);
+  const std::string tags = is_alias ? fmt::format("tags, such as {{ {} = \"{}\" }}", alias->second, printable(word))
+                                    : fmt::format(
+                                          "tags, such as {{ user = \"{0}\" }} or {{ assistant = \"{0}\" }}, "
+                                          "whichever it is",
+                                          printable(word));
   throw fields.place()
       .error(fmt::format("\"{}\" is \"{}\", not a role", printable(fields.path("role")), printable(word)))
-      .hint(fmt::format("name it by tags, such as {{ {} = \"{}\" }}; roles are system, user, assistant, tool and "
-                        "function_call",
-                        is_alias ? alias->second : "assistant", printable(word)));
+      .hint(fmt::format("name it by {}; roles are system, user, assistant, tool and function_call", tags));
 }
 
 void MessageParser::read_content(const RowFields& fields, Message& message) const {

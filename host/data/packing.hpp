@@ -67,6 +67,9 @@ class RowSource {
 
   // Unless documents are split, the number of those longer than seq_len.
   uint64_t num_long_documents() const { return num_long_documents_; }
+  // Without what is dropped or cut because it is too long.
+  uint64_t num_usable_documents() const { return num_usable_documents_; }
+  uint64_t num_usable_tokens() const { return num_usable_tokens_; }
   // The part of a pass's positions that hold tokens; the others are padding.
   double utilisation() const;
   // Passes over the set up to the cursor.

@@ -83,10 +83,15 @@ std::map<std::string, uint64_t> EncodeCounts::changes() const {
   const auto add = [&](const char* what, uint64_t times) {
     if (times > 0) changes[what] = times;
   };
-  add("tokens that lie partly in what is trained are masked", num_straddlers);
+  // Of these, the next two name their own.
+  add("tokens that lie partly in what is trained are masked",
+      num_straddlers - num_masked_beginnings - num_masked_completions);
   add("the first token of an answer is masked, since the template's header ends inside it, so the model will not learn "
       "how answers begin: end the header before its white space, or choose another data.template",
       num_masked_beginnings);
+  add("the first token of a completion is masked, since it begins inside the prompt, so the model will not learn how "
+      "completions begin: move white space at the end of prompts to the front of completions",
+      num_masked_completions);
   add("rows longer than train.seq_len are cut", num_truncated);
   add("the template leaves out the reasoning of answers", num_lost_reasoning);
   add("answers are empty: only their end can be trained", num_empty_answers);
@@ -101,7 +106,7 @@ bool RecordEncoder::encode(const Record& record, const SourcePosition& where, Do
   document.ids.clear();
   document.labels.clear();
   straddlers_.clear();
-  num_masked_beginnings_ = 0;
+  num_masked_beginnings_ = num_masked_completions_ = 0;
   drop_reason_.clear();
   try {
     encode_any(record, document);
@@ -125,6 +130,7 @@ bool RecordEncoder::encode(const Record& record, const SourcePosition& where, Do
   }
   counts_.num_straddlers += num_straddlers;
   counts_.num_masked_beginnings += num_masked_beginnings_;
+  counts_.num_masked_completions += num_masked_completions_;
   counts_.num_tokens += document.ids.size();
   counts_.num_trained_tokens += num_targets(document);
   return true;
@@ -146,7 +152,7 @@ void RecordEncoder::encode_any(const Record& record, Document& document) {
     encode_completion(*completion, document);
   else
     throw config_error("a preference pair cannot be trained: this version has no task for pairs")
-        .hint("format = \"messages\" or \"prompt_completion\" trains the better answers alone");
+        .hint("format = \"messages\" with columns = { messages = \"chosen\" } trains the better answers alone");
   require_ids_in_vocabulary(document);
 }
 
@@ -183,6 +189,7 @@ void RecordEncoder::encode_completion(const CompletionRecord& record, Document& 
   }
   const uint64_t begin = options_.chat.train_on_prompt ? 0 : record.prompt.size();
   set_labels(encoding, {{begin, text.size()}}, document);
+  num_masked_completions_ = straddlers_.size();  // only the first can lie in both
   if (!document.labels.empty() && !options_.chat.train_on_prompt && document.ids.front() == bos)
     document.labels.front() = kIgnoreLabel;  // with an empty prompt it covers no byte of it
   if (record.completion.empty()) ++counts_.num_empty_answers;

@@ -33,6 +33,7 @@ struct EncodeCounts {
   uint64_t longest = 0;                     // tokens of the longest row, before it was cut or dropped
   uint64_t num_straddlers = 0;              // tokens masked because they lie partly in what is trained
   uint64_t num_masked_beginnings = 0;       // answers whose first token lies partly in the header
+  uint64_t num_masked_completions = 0;      // completions whose first token lies partly in the prompt
   uint64_t num_truncated = 0;               // rows
   uint64_t num_lost_reasoning = 0;          // answers whose reasoning the template leaves out
   uint64_t num_empty_answers = 0;           // of which only the end can be trained
@@ -98,7 +99,7 @@ class RecordEncoder {
   EncodeCounts counts_;
   std::string drop_reason_;
   std::vector<size_t> straddlers_;
-  uint64_t num_masked_beginnings_ = 0;   // of the last row
+  uint64_t num_masked_beginnings_ = 0, num_masked_completions_ = 0;  // of the last row
   mutable std::vector<int8_t> special_;  // by id; -1: not asked yet
 };
 

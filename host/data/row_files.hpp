@@ -17,6 +17,8 @@ class RowFiles {
   virtual bool reads(std::string_view path) const = 0;
   // How such names end: ".parquet".
   virtual std::vector<std::string> endings() const = 0;
+  // How the user makes an installed reader read this file that does not read it now; empty if there is none.
+  virtual std::string hint_of_unused(std::string_view) const { return ""; }
   // [control] Loads the reader of the file, and returns what identifies it and its version. Before open().
   virtual std::string prepare(const std::string& path) = 0;
   // Rows as JSON objects, whose "line" is the number of the row. Throws config errors, which name the file.

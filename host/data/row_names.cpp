@@ -111,7 +111,13 @@ Error missing_key_error(DataFormat format, const RowFields& row, std::string_vie
                                                       : fmt::format("key \"{}\" is missing", printable(path)));
   for (const auto& [other, signs] : kSigns) {
     if (other == format || !keys.contains(signs[0]) || !keys.contains(signs[1])) continue;
-    return error.hint(fmt::format("the row looks like format \"{0}\": set format = \"{0}\"", to_text(other)));
+    if (other != DataFormat::kPreference)
+      return error.hint(fmt::format("the row looks like format \"{0}\": set format = \"{0}\"", to_text(other)));
+    const std::string_view answers[] = {"messages", "conversations", "completion", "output", "text"};
+    const bool is_answer = std::ranges::count(answers, name) > 0;
+    return error.hint(
+        "the row looks like format \"preference\", which no task of this version trains" +
+        (is_answer ? fmt::format("; columns = {{ {} = \"chosen\" }} trains the better answers", name) : ""));
   }
   if (keys.contains(path)) return error.hint("give it a value, or remove the row");
   std::string found;

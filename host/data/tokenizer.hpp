@@ -69,7 +69,8 @@ class Tokenizer {
   virtual bool adds_bos() const { return bos_id() >= 0; }
   // Changes whenever a text would get other ids.
   virtual std::string fingerprint() const = 0;
-  // The library and options that it was made from. Tokenised data is used again only with equal build and fingerprint.
+  // The library, options and files that it was made from. Tokenised data is used again only with equal build and
+  // fingerprint.
   virtual std::string build() const { return ""; }
 
   // The defaults are those of a tokenizer without files: no template, no texts of tokens.

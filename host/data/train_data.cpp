@@ -77,6 +77,7 @@ TrainData::TrainData(const DataConfig& config, const Tokenizer* tokenizer, const
                                  &config_};
     sets_.emplace_back(prepare_data_set(set, tokenizer, prepare), options, set, poll);
     num_rows_per_epoch_ += sets_.back().num_rows();
+    num_long_left_.push_back(sets_.back().num_long_documents());
   }
   mixture_.emplace(shares_of(sets_), config_.seed);
   cursor_.sets.resize(sets_.size());
@@ -141,8 +142,13 @@ StepData TrainData::next_step(const StepShape& shape) {
     const RowCounts& counts = built.counts[i];
     stats_.num_truncated_documents += counts.num_truncated_documents;
     stats_.num_dropped_documents += counts.num_dropped_documents;
-    count_long_documents(sets_[i].config(), config_.seq_len, counts.num_truncated_documents,
-                         counts.num_dropped_documents);
+    // Each document once, not in every pass.
+    uint64_t& left = num_long_left_[i];
+    const uint64_t num_truncated = std::min(counts.num_truncated_documents, left);
+    left -= num_truncated;
+    const uint64_t num_dropped = std::min(counts.num_dropped_documents, left);
+    left -= num_dropped;
+    count_long_documents(sets_[i].config(), config_.seq_len, num_truncated, num_dropped);
   }
   if (config_.prefetch) {
     prefetched_shape_ = shape;

@@ -114,6 +114,7 @@ class TrainData {
   std::vector<RowSource> sets_;
   std::optional<Mixture> mixture_;
   double num_rows_per_epoch_ = 0;
+  std::vector<uint64_t> num_long_left_;  // of each set: documents that are too long and not reported yet
   DataCursor cursor_;
   DataStats stats_;
   StepShape prefetched_shape_;

@@ -182,6 +182,7 @@ void on_foreign_exit(const std::string& function) {
   pid_t self = ::getpid();
   if (!guarded_process.compare_exchange_strong(self, 0)) return;
   const std::string call = call_in_progress();
+  log::set_level(log::Level::kError);  // `plugins check` has turned the log off
   log::error(
       "the process was ended by {} {}", function,
       call.empty() ? "while no plugin was called: by a library, or a thread that a plugin started" : "inside " + call);

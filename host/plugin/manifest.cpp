@@ -225,6 +225,8 @@ Manifest parse_manifest(std::string_view text, const std::string& name) {
       m.license = value;
     } else if (key == "git") {
       m.git = value;
+    } else {
+      m.unknown_keys.emplace_back(key);
     }
   }
   for (const std::string_view key : {"id", "version", "abi", "abi-min-host", "tier"}) {

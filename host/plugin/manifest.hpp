@@ -49,7 +49,8 @@ struct Manifest {
   std::vector<MemberName> members;
   std::vector<std::string> required_services;
   std::vector<std::string> architectures;
-  std::vector<std::string> files;      // of a model directory, from which its tokenizers are opened
+  std::vector<std::string> files;  // patterns: "tokenizer.json" of a model directory, "*.parquet" of rows
+  std::vector<std::string> unknown_keys;
   std::vector<std::string> operators;  // "aten::mm(Tensor self, Tensor mat2) -> Tensor"
   int cuda = 0;                        // CUDA major, 0 if none
   std::vector<CudaTarget> sm;

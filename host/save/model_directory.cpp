@@ -49,11 +49,18 @@ void ModelDirectory::read_adapter(const Session& session, const CheckpointReader
   for (const auto& p : parameters_.all()) {
     if (!is_kept(*p)) continue;
     std::vector<DiskPart>& parts = adapter_[p->name] = names.parts(*p);
+    if (p->added) continue;
     // Older versions of PEFT do not write base_layer.
     const auto& plain = session.disk_mapping().parts(p->name);
     for (size_t i = 0; i < parts.size(); ++i)
-      if (!p->added && reader.find(parts[i].disk_name) == nullptr && reader.find(plain[i].disk_name) != nullptr)
-        parts[i] = plain[i];
+      if (reader.find(parts[i].disk_name) == nullptr && reader.find(plain[i].disk_name) != nullptr) parts[i] = plain[i];
+    // Since it wraps modules, PEFT (0.18) writes none of the biases that "lora_only" trains.
+    const bool is_absent =
+        std::ranges::none_of(parts, [&](const DiskPart& part) { return reader.find(part.disk_name) != nullptr; });
+    if (p->role != CHASSIS_ROLE_BIAS || !is_absent) continue;
+    adapter_.erase(p->name);
+    counted_warning("biases that the adapter's file lacks",
+                    reader.path() + " has no " + parts.front().disk_name + ": the model's own is used");
   }
   // PEFT writes a tied module under both names.
   for (const auto& [slot, owner] : tied_slots(session.program())) {
@@ -67,6 +74,7 @@ void ModelDirectory::read_adapter(const Session& session, const CheckpointReader
 
 bool ModelDirectory::has(const Parameter& p) const {
   if (content_ == Content::kModel) return !p.added;
+  if (content_ == Content::kAdapter) return adapter_.contains(p.name);
   return content_ == Content::kAll || is_kept(p);
 }
 
@@ -90,6 +98,10 @@ void ModelDirectory::compare_tied_copies(CheckpointReader& reader) const {
     const auto in_files = [&](const DiskPart& part) { return reader.find(part.disk_name) != nullptr; };
     if (!std::all_of(where.begin(), where.end(), in_files)) continue;  // missing ones are reported with all others
     const std::vector<DiskPart> copied = {DiskPart::whole(copy->name, copy->global_shape)};
+    // A model of other sizes altogether: loading names both shapes.
+    const bool both_differ = where.size() == 1 && copy->global_shape != owner.global_shape &&
+                             reader.find(where[0].disk_name)->global_shape == copy->global_shape;
+    if (both_differ) continue;
     const bool same = copy->global_shape == owner.global_shape && is_float(copy->dtype) &&
                       reader.checksum(copy->global_shape, copied) == reader.checksum(owner.global_shape, where);
     if (!same)

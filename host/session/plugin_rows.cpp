@@ -5,12 +5,16 @@
 #include <fnmatch.h>
 
 #include <algorithm>
+#include <atomic>
 #include <exception>
 #include <filesystem>
+#include <thread>
 #include <utility>
 
 #include "host/base/error.hpp"
+#include "host/base/hash.hpp"
 #include "host/base/json.hpp"
+#include "host/base/printable.hpp"
 #include "host/base/units.hpp"
 #include "host/data/line_reader.hpp"
 #include "host/plugin/status.hpp"
@@ -48,6 +52,10 @@ class PluginRowReader final : public RowReader {
     throw_at(instance_, path_, 0, table_.open(instance_.get("open"), str_of(path_), &info, &file_));
     if (file_ == nullptr) throw refusal("opens no file, and returns no error");
     num_rows_of_file_ = info.num_rows;
+    if (num_rows_of_file_ < -1) {
+      table_.close(instance_.get("close"), file_);
+      throw refusal(fmt::format("says that the file has {} rows, expected a number or -1", num_rows_of_file_));
+    }
   }
   ~PluginRowReader() override {
     if (file_) table_.close(instance_.get("close"), file_);
@@ -79,6 +87,7 @@ class PluginRowReader final : public RowReader {
     const chassis_row_sink_t sink = {sizeof sink, 0, this, [](const chassis_row_sink_t* self, chassis_str_t json) {
                                        static_cast<PluginRowReader*>(self->impl)->take(view_of(json));
                                      }};
+    reading_thread_ = std::this_thread::get_id();
     chassis_status_t* const status = table_.next(instance_.get("next"), file_, max_rows, &sink, &read);
     num_given_ += block_.size();
     try {
@@ -95,7 +104,12 @@ class PluginRowReader final : public RowReader {
 
   // Called by the plugin.
   void take(std::string_view json) noexcept {
+    if (std::this_thread::get_id() != reading_thread_) {
+      other_thread_ = true;
+      return;
+    }
     try {
+      if (json.find_first_of("\r\n") != json.npos) num_broken_ = std::max<uint64_t>(num_broken_, block_.size() + 1);
       num_row_bytes_ += json.size();
       block_.emplace_back(json);
     } catch (...) {
@@ -104,13 +118,21 @@ class PluginRowReader final : public RowReader {
   }
 
   void check(const chassis_rows_read_t& read, uint64_t max_rows) const {
+    if (other_thread_) throw refusal("gives rows to the sink on another thread than the one that called next");
+    if (num_broken_ > 0)
+      throw refusal(fmt::format("row {} has a line break between its values; it must be one line of JSON",
+                                num_given_ - block_.size() + num_broken_));
     if (read.num_rows != block_.size() || block_.size() > max_rows)
       throw refusal(fmt::format("gives {} rows to the sink of {} that are asked for, and says that it gives {}",
                                 block_.size(), max_rows, read.num_rows));
     if (read.num_bytes < num_bytes_)
       throw refusal(fmt::format("has read {} bytes, and before it {}", read.num_bytes, num_bytes_));
-    if (block_.empty() && num_rows_of_file_ >= 0 && num_given_ != static_cast<uint64_t>(num_rows_of_file_))
-      throw refusal(fmt::format("gives {} rows of a file that has {}", num_given_, num_rows_of_file_));
+    if (read.num_bytes > num_file_bytes_ + kMaxLineEndBytes)
+      throw refusal(fmt::format("has read {} bytes of a file of {}", read.num_bytes, num_file_bytes_));
+    if (num_rows_of_file_ < 0) return;
+    const auto announced = static_cast<uint64_t>(num_rows_of_file_);
+    if (num_given_ > announced || (block_.empty() && num_given_ != announced))
+      throw refusal(fmt::format("gives {} rows of a file that has {}", num_given_, announced));
   }
   Error refusal(const std::string& what) const {
     return plugin_error(fmt::format("{}: {}: {}", instance_.label(), path_, what));
@@ -125,6 +147,9 @@ class PluginRowReader final : public RowReader {
   std::vector<std::string> block_;
   size_t next_ = 0;  // in the block
   uint64_t num_taken_ = 0, num_given_ = 0, num_row_bytes_ = 0, num_bytes_ = 0;
+  uint64_t num_broken_ = 0;  // number of a row of the block with a line break; 0: none
+  std::thread::id reading_thread_;
+  std::atomic<bool> other_thread_ = false;
   std::exception_ptr error_, thrown_;
   bool ended_ = false;
 };
@@ -133,28 +158,46 @@ class PluginRowReader final : public RowReader {
 
 PluginRows::PluginRows(PluginRegistry& registry) : registry_(registry) {
   const PluginIndex& index = registry.index();
-  for (const std::string& id : index.ids("rows")) {
-    const PluginFile& file = *index.find("rows", id);
-    const bool is_pinned = registry.is_pinned(file);
-    if (!is_pinned && (registry.loads_only_pinned() || !index.is_installed_with_program(file.path))) continue;
-    for (const std::string& pattern : file.manifest.files) patterns_.emplace_back(pattern, id);
+  // In the order of the folders: a plugin that the user pins comes before one of the program's own folder.
+  for (const PluginFile& file : index.files()) {
+    const bool may_read =
+        registry.is_pinned(file) || (!registry.loads_only_pinned() && index.is_installed_with_program(file.path));
+    for (const MemberName& member : file.manifest.members) {
+      if (member.kind != "rows" || index.find(member.kind, member.id) != &file) continue;
+      for (const std::string& pattern : file.manifest.files)
+        (may_read ? patterns_ : unused_).push_back({pattern, member.id, file.path, file.manifest.id});
+    }
   }
 }
 
 std::vector<std::string> PluginRows::endings() const {
   std::vector<std::string> endings;
-  for (const auto& [pattern, member] : patterns_)
-    endings.push_back(pattern.starts_with('*') ? pattern.substr(1) : pattern);
+  for (const Pattern& known : patterns_)
+    endings.push_back(known.text.starts_with('*') ? known.text.substr(1) : known.text);
   std::ranges::sort(endings);
   endings.erase(std::unique(endings.begin(), endings.end()), endings.end());
   return endings;
 }
 
-std::string PluginRows::member_of(std::string_view path) const {
+const PluginRows::Pattern* PluginRows::find(const std::vector<Pattern>& patterns, std::string_view path) {
   const std::string name(path.substr(path.rfind('/') + 1));
-  for (const auto& [pattern, member] : patterns_)
-    if (::fnmatch(pattern.c_str(), name.c_str(), 0) == 0) return member;
-  return "";
+  for (const Pattern& pattern : patterns)
+    if (::fnmatch(pattern.text.c_str(), name.c_str(), 0) == 0) return &pattern;
+  return nullptr;
+}
+
+std::string PluginRows::member_of(std::string_view path) const {
+  const Pattern* const found = find(patterns_, path);
+  return found ? found->member : "";
+}
+
+std::string PluginRows::hint_of_unused(std::string_view path) const {
+  const Pattern* const found = find(unused_, path);
+  if (found == nullptr) return "";
+  return fmt::format(
+      "member rows/{} of {} names {}; it is used if the configuration pins it: [plugins] pin = {{ {} = "
+      "\"sha256:{}\" }}",
+      found->member, printable(found->file, 4096), found->text, found->library, sha256_file(found->file));
 }
 
 std::string PluginRows::prepare(const std::string& path) {

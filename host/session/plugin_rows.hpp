@@ -2,6 +2,7 @@
 // return, so that errors name the plugin, or the file and the row.
 #pragma once
 
+#include <cstdint>
 #include <map>
 #include <memory>
 #include <string>
@@ -15,6 +16,9 @@
 
 namespace chassis {
 
+// A reader may count a line end that the last line of a file lacks.
+inline constexpr uint64_t kMaxLineEndBytes = 2;
+
 class PluginRows final : public RowFiles {
  public:
   // `registry` outlives this, and this the readers. Loads no library. A plugin that lies outside the program's own
@@ -25,13 +29,22 @@ class PluginRows final : public RowFiles {
   std::vector<std::string> endings() const override;
   std::string prepare(const std::string& path) override;
   std::unique_ptr<RowReader> open(const std::string& path) const override;
+  std::string hint_of_unused(std::string_view path) const override;
 
  private:
+  struct Pattern {
+    std::string text;    // "*.parquet"
+    std::string member;  // id
+    std::string file, library;
+  };
+  // The first that matches the name of the file; NULL if there is none.
+  static const Pattern* find(const std::vector<Pattern>& patterns, std::string_view path);
   // Empty if there is none.
   std::string member_of(std::string_view path) const;
 
   PluginRegistry& registry_;
-  std::vector<std::pair<std::string, std::string>> patterns_;  // "*.parquet" and the member
+  std::vector<Pattern> patterns_;
+  std::vector<Pattern> unused_;  // of plugins that the user has not pinned
   std::map<std::string, std::unique_ptr<Instance>> instances_;
 };
 

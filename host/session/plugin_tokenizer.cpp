@@ -9,6 +9,7 @@
 #include "host/base/error.hpp"
 #include "host/base/json.hpp"
 #include "host/base/printable.hpp"
+#include "host/data/tokenizer_files.hpp"
 #include "host/plugin/status.hpp"
 #include "host/plugin/text_sink.hpp"
 #include "host/session/tokenizer_limits.hpp"
@@ -144,6 +145,9 @@ PluginTokenizer::PluginTokenizer(std::unique_ptr<Instance> instance, const std::
     if (table_.open != nullptr) {
       instance_->check(table_.open(instance_->get("open"), str_of(directory)));
       directory_ = directory;
+      // A fingerprint that is wrong must not give ids of another vocabulary.
+      if (const std::string hash = directory.empty() ? "" : hash_of_tokenizer_files(directory, files()); !hash.empty())
+        files_hash_ = " files:" + hash;
     }
     info_.struct_size = sizeof info_;
     info_.bos_id = info_.eos_id = info_.pad_id = info_.unk_id = -1;

@@ -49,7 +49,7 @@ class PluginTokenizer final : public Tokenizer {
   bool adds_bos() const override { return (info_.flags & CHASSIS_TOKENIZER_ADDS_BOS) != 0; }
   std::string fingerprint() const override { return fingerprint_; }
   std::string build() const override {
-    return "sha256:" + instance_->library().sha256() + " " + instance_->context().options.dump();
+    return "sha256:" + instance_->library().sha256() + " " + instance_->context().options.dump() + files_hash_;
   }
   TokenText token(int32_t id) const override;
   int32_t id_of(std::string_view text) const override;
@@ -67,6 +67,7 @@ class PluginTokenizer final : public Tokenizer {
   const chassis_tokenizer_t* v1_ = nullptr;  // set if the plugin offers only chassis.tokenizer/1
   chassis_tokenizer_info_2_t info_{};
   std::string fingerprint_, chat_template_, directory_;
+  std::string files_hash_;  // " files:…"; empty if it has read none
 };
 
 }  // namespace chassis

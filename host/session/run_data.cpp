@@ -2,6 +2,7 @@
 #include "host/session/run_data.hpp"
 
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -9,10 +10,12 @@
 #include <system_error>
 
 #include "host/base/file.hpp"
+#include "host/base/log.hpp"
 #include "host/config/eval_sets.hpp"
 #include "host/data/chat_renderer.hpp"
 #include "host/data/data_files.hpp"
 #include "host/data/row_names.hpp"
+#include "host/data/row_sample.hpp"
 #include "host/data/tokenizer_files.hpp"
 #include "host/session/fields.hpp"
 #include "host/session/progress.hpp"
@@ -34,8 +37,8 @@ void refuse_pairs(const DataSetConfig& set) {
   if (set.format != DataFormat::kPreference) return;
   throw data_set_error(set, "preference pairs are read, but no task of this version trains them")
       .hint(
-          "train the better answers alone with format = \"messages\" or \"prompt_completion\"; `chassis data preview` "
-          "shows pairs");
+          "train the better answers alone: format = \"messages\" and columns = { messages = \"chosen\" }, or format = "
+          "\"prompt_completion\" and columns = { completion = \"chosen\" }; `chassis data preview` shows pairs");
 }
 
 // A table such as columns = { messages = "dialog" }.
@@ -127,6 +130,7 @@ DataConfig data_config(const DataNeeds& needs) {
   data.pad_id = needs.tokenizer && needs.tokenizer->pad_id() >= 0 ? needs.tokenizer->pad_id() : 0;
   data.cache_dir = settings.cache_dir;
   data.prefetch = settings.prefetch;
+  data.max_drop_ratio = settings.max_drop_ratio;
   data.num_threads = needs.settings.run.threads;
   data.first_on_machine = needs.first_on_machine;
   if (data.supervised) {
@@ -192,6 +196,20 @@ void find_data(const DataNeeds& needs) {
   };
   for (const Settings::TrainSet& set : needs.settings.data.train) find(set);
   for (const Settings::EvalSet& set : needs.settings.data.eval) find(set);
+}
+
+void try_first_rows(const DataNeeds& needs) {
+  const DataConfig data = data_config(needs);
+  const auto try_set = [&](const Settings::DataSet& settings) {
+    const DataSetConfig set = data_set(needs, settings);
+    const bool is_text = set.format == DataFormat::kText;
+    const RowSample sample = sample_rows(set, data, needs.tokenizer, {.rows = 1, .is_encoded = !is_text});
+    for (const auto& [what, times] : sample.changes)
+      counted_warning(fmt::format("first row {}: {}", set.path, what),
+                      fmt::format("{}: in the first row, {}", set.path, what), times);
+  };
+  for (const Settings::TrainSet& set : needs.settings.data.train) try_set(set);
+  for (const Settings::EvalSet& set : needs.settings.data.eval) try_set(set);
 }
 
 void check_folders(const Settings& settings) {

@@ -35,6 +35,9 @@ std::unique_ptr<TrainData> open_train_data(const DataNeeds& needs, const DataCon
 std::vector<std::unique_ptr<EvalData>> open_eval_data(const DataNeeds& needs, const std::function<void()>& poll = {});
 // Throws a config error if a data set has no file, or a file that cannot be opened; reads nothing.
 void find_data(const DataNeeds& needs);
+// Makes tokens of the first row of each set, to throw what does not fit it: its format, the chat template. Of plain
+// text, which fits, it only reads the row.
+void try_first_rows(const DataNeeds& needs);
 
 // The name in metrics of set number `index` of open_eval_data().
 std::string eval_name(const Settings::Data& data, size_t index);

@@ -1,6 +1,9 @@
 // Reads the model's config, hands it to the model plugin, and reports the keys that the plugin ignores.
 #include "host/session/run_model.hpp"
 
+#include <fmt/format.h>
+
+#include <cmath>
 #include <utility>
 
 #include "host/base/file.hpp"
@@ -9,6 +12,7 @@
 #include "host/base/log.hpp"
 #include "host/base/log_capture.hpp"
 #include "host/base/printable.hpp"
+#include "host/config/paths.hpp"
 #include "host/config/plugin_name.hpp"
 #include "host/config/suggest.hpp"
 #include "host/session/fields.hpp"
@@ -64,7 +68,7 @@ void count_preset_sizes(const Json& written, const std::string& complete, const 
                     "model.config does not set these sizes, so model '" + model + "' uses its defaults: " + preset);
 }
 
-// Refuses heads that no run of this version computes.
+// Refuses heads that no run of this version computes, and what a model must not record.
 void check_output(const Program& program, const std::string& model) {
   if (program.chains.empty()) return;
   const auto& outputs = program.blocks[program.chains.back().blocks.back()].outputs;
@@ -75,6 +79,8 @@ void check_output(const Program& program, const std::string& model) {
         .hint(
             "to train it as a language model, name that architecture in config.json; files need lm_head.weight, or "
             "tied embeddings");
+  if (const std::string fault = program_fault(program); !fault.empty())
+    throw plugin_error("model '" + model + "': " + fault);
 }
 
 }  // namespace
@@ -95,10 +101,12 @@ ModelSource find_model(const Settings::Model& model, const PluginRegistry& regis
   } catch (const Error& cause) {
     throw config_error(model.path, "model.path: " + cause.message()).hint(cause.hint_text());
   }
-  if (!is_there)
+  if (!is_there) {
+    const std::string hint = hub_hint(*model.path);
     throw config_error(model.path, "model.path: " + (is_link ? path + " is a link whose target does not exist"
                                                              : "there is no " + path))
-        .hint("give a folder as saved by transformers' save_pretrained");
+        .hint(hint.empty() ? "give a folder as saved by transformers' save_pretrained" : hint);
+  }
   const Json json = parse_json(source.config_text, path);
   if (!json.is_object()) throw Error(ExitCode::kConfig, SourcePosition{path}, "is not a JSON object");
   if (!source.member.empty()) return source;
@@ -112,17 +120,45 @@ ModelSource find_model(const Settings::Model& model, const PluginRegistry& regis
   return source;
 }
 
+std::string program_fault(const Program& program) {
+  for (const BlockType& block : program.blocks)
+    for (const Slot& slot : block.slots)
+      if (!std::isfinite(slot.init_std) || slot.init_std < 0)
+        return fmt::format("parameter '{}' of block '{}' has the init_std {}, expected a number that is not negative",
+                           slot.name, block.name, slot.init_std);
+  if (program.chains.empty()) return "";
+  const BlockType& last = program.blocks[program.chains.back().blocks.back()];
+  for (const auto& [name, use] : {std::pair("loss", "training minimises"), std::pair("logits", "generation reads")})
+    if (!last.outputs.contains(name))
+      return fmt::format("its last block '{}' has no output \"{}\", which {}", last.name, name, use);
+  if (const GraphValue& loss = last.values[last.outputs.at("loss")]; !loss.dims.empty())
+    return fmt::format("the output \"loss\" of block '{}' is the value '{}' with the dims {}, expected a scalar",
+                       last.name, loss.name, program.dims_text(loss.dims));
+  return "";
+}
+
 RunModel::RunModel(Config& config, RunPlugins& plugins, ModelSource source)
     : source_(std::move(source)),
       instance_(plugins.create(config.settings().model.key(), "model", source_.member)),
       plugin_(*instance_) {
   const Settings::Model& model = config.settings().model;
+  const auto check_answers = [&] {
+    try {
+      parse_json(plugin_.config(), "", ExitCode::kPlugin);
+    } catch (const Error& e) {
+      throw plugin_error(instance_->label() + ": config() returns a text that is not JSON: " + e.message());
+    }
+    if (const int64_t most = plugin_.max_positions(); most < 0)
+      throw plugin_error(instance_->label() + ": max_positions() returns " + std::to_string(most) +
+                         ", expected a number of positions, or 0 for none");
+  };
   if (model.path.is_set()) {
     try {
       plugin_.configure(source_.config_text);
     } catch (const Error& e) {
       throw Error(e.code(), model.path.where(), *model.path + "/config.json: " + e.message()).hint(e.hint_text());
     }
+    check_answers();
     return;
   }
   // A config.json has many keys that do not matter here. Each key of [model] config was written for this run, so one
@@ -130,6 +166,7 @@ RunModel::RunModel(Config& config, RunPlugins& plugins, ModelSource source)
   {
     const log::CapturedWarnings ignored;
     plugin_.configure(source_.config_text);
+    check_answers();
     for (const std::string& finding : ignored.texts()) add_ignored_key(config, plugin_.config(), finding);
   }
   count_preset_sizes(to_json(*model.config), plugin_.config(), source_.member);

@@ -41,6 +41,10 @@ class RunModel {
 // Counts a warning if `num_positions` is more than the model's weights were made for. `what` names the setting.
 void check_positions(const RunModel& model, int64_t num_positions, const std::string& what);
 
+// What no run can train or sample from, with the block and the output or parameter: a loss that is no scalar, no loss
+// or no logits, or an init_std that is negative or not finite. Empty if there is none.
+std::string program_fault(const Program& program);
+
 // SHA-256 of the member, without its version, and the shapes of its parameters: equal if two runs train the same model.
 std::string model_hash(const RunModel& model, const ParameterTable& parameters);
 

@@ -106,6 +106,24 @@ std::string tokenizer_of_directory(const PluginRegistry& registry, const std::st
   return candidates.empty() || tokenizer_files(directory).empty() ? "" : candidates.front();
 }
 
+namespace {
+
+// A tokenizer of another folder that names a file of the directory, as "wordy: words.txt"; empty if the program's own
+// do, or if there is none.
+std::pair<std::string, std::string> foreign_tokenizer(const PluginRegistry& registry, const std::string& directory) {
+  std::pair<std::string, std::string> foreign;
+  const std::vector<std::string> own = own_file_tokenizers(registry);
+  for (const std::string& id : registry.index().ids("tokenizer"))
+    for (const std::string& name : registry.index().find("tokenizer", id)->manifest.files) {
+      if (path_kind(directory + "/" + name) == PathKind::kAbsent) continue;
+      if (std::ranges::count(own, id) > 0) return {};
+      if (foreign.first.empty()) foreign = {id, name};
+    }
+  return foreign;
+}
+
+}  // namespace
+
 TokenizerChoice find_tokenizer(const Config& config, const PluginRegistry& registry) {
   const Settings& settings = config.settings();
   const Settings::Tokenizer& named = settings.tokenizer;
@@ -113,6 +131,11 @@ TokenizerChoice find_tokenizer(const Config& config, const PluginRegistry& regis
   const std::string directory = setting ? **setting : "";
   if (named.plugin.is_set()) return {named.plugin, directory, false};
   if (setting == nullptr || (!named.path.is_set() && !reads_text(config))) return {};
+  if (const auto [id, name] = foreign_tokenizer(registry, directory); !id.empty())
+    throw config_error(*setting, setting->key() + " = \"" + directory + "\" has " + name + ", which plugin '" + id +
+                                     "' opens; it lies outside of the program's own folder, so it is used only if it "
+                                     "is named")
+        .hint("set tokenizer.plugin = \"" + id + "\"");
   if (const std::string found = tokenizer_of_directory(registry, directory); !found.empty())
     return {found, directory, true};
   const std::vector<std::string> files = tokenizer_files(directory);

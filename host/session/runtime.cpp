@@ -13,6 +13,7 @@ std::vector<Purpose> purposes_of(ConfigUse use) {
   switch (use) {
     case ConfigUse::kTraining:
       return {Purpose::kTraining};
+    case ConfigUse::kData:  // only the vocabulary and the fields of the program are used
     case ConfigUse::kEvaluation:
       return {Purpose::kLoss};
     case ConfigUse::kGeneration:

@@ -1,6 +1,8 @@
 // Builds a session in order: plugins, model, mesh, program, tokenizer, optimizer, shards.
 #include "host/session/session.hpp"
 
+#include <filesystem>
+#include <system_error>
 #include <utility>
 
 #include "host/base/log.hpp"
@@ -75,7 +77,11 @@ Session::Session(Config config, const SessionOptions& options)
     collect(config_, model.plugin.key(), {}, [&] { source = find_model(model, registry); });
   }
   const bool can_configure = check_plugin_options(config_, registry, source.member);
+  // A model directory that is not there has no tokenizer either, which need not be said.
+  std::error_code ignored;
+  const bool has_directory = !model.path.is_set() || std::filesystem::is_directory(*model.path, ignored);
   collect(config_, settings().tokenizer.key(), {}, [&] {
+    if (!has_directory && !settings().tokenizer.path.is_set() && !settings().tokenizer.plugin.is_set()) return;
     tokenizer = find_tokenizer(config_, registry);
     if (tokenizer.is_default)
       config_.check_plugin_options(settings().tokenizer.key(), tokenizer.member,

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <filesystem>
 #include <memory>
 #include <string_view>
 #include <utility>
@@ -80,19 +81,53 @@ PromptRow prompt_of(std::string_view line, const SourcePosition& where, RowParse
   return row;
 }
 
-// Throws unless the kept answers were made with the same as now, so that a file never mixes two models.
-void require_made_with(const std::string& path, size_t num_answers, const std::string& beside, const Json& now) {
-  const std::string answers = fmt::format("{}: its {} answers", printable(path), num_answers);
-  const char* const advice = "choose another --out, or remove this file to answer all prompts again";
-  if (path_kind(beside) == PathKind::kAbsent)
-    throw config_error(fmt::format("{} cannot be continued: there is no {}, which says what they were made with",
-                                   answers, printable(beside)))
+// The record beside a file of answers is made_with and this key, so that no other file is taken for one.
+constexpr const char* kAnswersKey = "answers";
+
+std::string record_path(const std::string& answers) { return answers + ".made_with.json"; }
+std::string file_name(const std::string& path) { return std::filesystem::path(path).filename().string(); }
+
+// The record of `answers`; null if there is none. Throws if the file is not a record, or that of another file.
+Json own_record(const std::string& answers) {
+  const std::string path = record_path(answers);
+  if (path_kind_nofollow(path) == PathKind::kAbsent) return nullptr;
+  const std::string advice = "choose another --out, or remove " + printable(path);
+  Json record;
+  try {
+    record = parse_json(read_file(path), path);
+  } catch (const Error& cause) {
+    throw row_error(cause.where().file.empty() ? SourcePosition{path, 1, 0} : cause.where(),
+                    "was not written by this program: " + cause.message())
         .hint(advice);
-  const Json then = parse_json(read_file(beside), beside);
-  if (!then.is_object()) throw row_error({beside, 1, 0}, "expected an object").hint(advice);
+  }
+  if (!record.is_object() || !record.contains(kAnswersKey) || !record[kAnswersKey].is_string())
+    throw row_error({path, 1, 0},
+                    fmt::format("was not written by this program: it has no '{}', the name of a file", kAnswersKey))
+        .hint(advice);
+  if (const std::string name = record[kAnswersKey].get<std::string>(); name != file_name(answers))
+    throw row_error({path, 1, 0},
+                    fmt::format("belongs to {}, not to {}", printable(name), printable(file_name(answers))))
+        .hint(advice);
+  record.erase(kAnswersKey);
+  return record;
+}
+
+// Throws unless the kept answers were made with the same as now, so that a file never mixes two models.
+void require_made_with(const std::string& path, size_t num_answers, const Json& then, const Json& now) {
   if (const std::string text = differences_text(then, now); !text.empty())
-    throw config_error(fmt::format("{} were made with other weights or settings:{}", answers, text))
-        .hint(std::string(advice) + "; the same weights and settings continue it");
+    throw config_error(fmt::format("{}: its {} answers were made with other weights or settings:{}", printable(path),
+                                   num_answers, text))
+        .hint(
+            "choose another --out, or remove this file to answer all prompts again; the same weights and settings "
+            "continue it");
+}
+
+// Whether a last line without an end may be the beginning of the answer to this prompt.
+bool begins_answer(std::string_view cut, const PromptRow& prompt) {
+  std::string head = json_line(prompt.row);
+  head.back() = ',';  // was the closing brace
+  head += fmt::format("\"{}\":", kAnswerKeys.front());
+  return std::string_view(head).starts_with(cut) || cut.starts_with(head);
 }
 
 }  // namespace
@@ -114,31 +149,53 @@ std::vector<PromptRow> read_prompts(const std::string& path) {
   return rows;
 }
 
-AnswersFile::AnswersFile(const std::string& path, const std::vector<PromptRow>& prompts, const Json& made_with)
-    : file_(File::open_write(path)) {
-  std::string text(file_.size(), '\0');
-  file_.pread_exact(text.data(), text.size(), 0);
-  text.resize(text.find_last_of('\n') + 1);  // a last row without an end was cut short when the program ended
-  int line = 0;
+void require_other_file(const std::string& prompts, const std::string& answers) {
+  std::error_code absent;
+  if (std::filesystem::equivalent(prompts, answers, absent))
+    throw config_error(fmt::format("--out '{}' is the file of the prompts", printable(answers)))
+        .hint("choose another --out");
+}
+
+AnswersFile::AnswersFile(const std::string& path, const std::vector<PromptRow>& prompts, const Json& made_with) {
+  const Json record = own_record(path);
+  std::string text;
+  if (path_kind(path) != PathKind::kAbsent) {
+    file_ = File::open_write(path);
+    text.resize(file_.size());
+    file_.pread_exact(text.data(), text.size(), 0);
+  }
+  if (record.is_null() && !text.empty())
+    throw config_error(
+        fmt::format("'{}' exists, and its answers cannot be continued: there is no {}, which says what they were made "
+                    "with",
+                    printable(path), printable(record_path(path))))
+        .hint("choose another --out, or remove this file to answer all prompts again");
+  size_t line = 0;
   for (const std::string_view content : lines_of(text)) {
-    const SourcePosition where{path, ++line, 0};
+    const SourcePosition where{path, static_cast<int>(++line), 0};
     const auto refuse = [&](const std::string& what) {
       throw row_error(where, what).hint("choose another --out, or remove this file");
     };
     if (num_answered_ == prompts.size()) refuse(fmt::format("there are only {} prompts", prompts.size()));
+    const PromptRow& prompt = prompts[num_answered_];
+    const bool is_cut = content.data() + content.size() == text.data() + text.size();  // when the program ended
+    if (is_cut && !begins_answer(content, prompt)) refuse("is not the answer to " + prompt.where.text());
+    if (is_cut) break;
     Json row = object_of_line(content, where);
     for (const char* key : kAnswerKeys)
       if (row.erase(key) == 0) refuse(fmt::format("has no '{}', so it is not the row of an answer", key));
-    if (const PromptRow& prompt = prompts[num_answered_]; row != prompt.row)
-      refuse("is not the answer to " + prompt.where.text());
+    if (row != prompt.row) refuse("is not the answer to " + prompt.where.text());
+    end_ += content.size() + 1;
     ++num_answered_;
   }
-  const std::string beside = path + ".made_with.json";
-  if (num_answered_ > 0)
-    require_made_with(path, num_answered_, beside, made_with);
-  else
-    write_file_atomic(beside, json_line(made_with) + "\n");
-  end_ = text.size();
+  if (num_answered_ > 0) {
+    require_made_with(path, num_answered_, record, made_with);
+  } else {
+    Json now = made_with;
+    now[kAnswersKey] = file_name(path);
+    write_file_atomic(record_path(path), json_line(now) + "\n");
+  }
+  if (!file_.is_open()) file_ = File::open_write(path);
   file_.truncate(end_);
 }
 

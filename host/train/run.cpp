@@ -421,7 +421,13 @@ class Run {
   void log_end(bool stopped) {
     const std::string_view signal = signals_.name();
     log_totals(!stopped ? "done" : signal.empty() ? "stopped" : signal);
-    if (best_ && best_->step() >= 0 && first_rank()) log::info("best: {}; {}/best", best_->text(), directory_->path());
+    if (best_ && best_->step() >= 0 && first_rank()) {
+      const bool has_final = !stopped && settings().exports.when != "never" && best_->step() < trainer_->state().step;
+      log::info("best: {}; {}/best{}", best_->text(), directory_->path(),
+                has_final ? ", and final/ has the last weights: chassis ckpt export " +
+                                shell_word(directory_->path() + "/best") + " DIR"
+                          : "");
+    }
     const bool is_early = trainer_->state().step < trainer_->options().max_steps;
     if (!stopped)
       return log::info("{}", next_steps(settings(), session_.tokenizer(), directory_->path(), is_early, plugin_path_));

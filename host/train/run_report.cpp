@@ -26,8 +26,8 @@ std::string shell_word(const std::string& path) {
 std::string data_text(const TrainData& data, int64_t step, int64_t num_steps, int64_t rows_per_step) {
   uint64_t num_documents = 0, num_tokens = 0;
   for (const RowSource& set : data.sets()) {
-    num_documents += set.store().facts().num_documents;
-    num_tokens += set.store().facts().num_tokens;
+    num_documents += set.num_usable_documents();
+    num_tokens += set.num_usable_tokens();
   }
   const double rows_left = static_cast<double>(num_steps - step) * static_cast<double>(rows_per_step);
   const double epochs_left = rows_left / data.num_rows_per_epoch();

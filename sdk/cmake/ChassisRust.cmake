@@ -1,6 +1,12 @@
 # chassis_add_rust_plugin(): builds and audits a plugin in Rust, both in this tree and against an installed prefix.
 
-set(CHASSIS_RUST AUTO CACHE STRING "Plugins in Rust: AUTO (when a new enough cargo is found), ON, OFF")
+# A project of its own wants its plugin, so that a missing one is an error.
+set(default ON)
+if(EXISTS "${CMAKE_CURRENT_LIST_DIR}/../../host/CMakeLists.txt")
+  set(default AUTO)
+endif()
+set(CHASSIS_RUST ${default} CACHE STRING "Plugins in Rust: AUTO (when a new enough cargo is found), ON, OFF")
+unset(default)
 set_property(CACHE CHASSIS_RUST PROPERTY STRINGS AUTO ON OFF)
 set(CHASSIS_CARGO_VENDOR "" CACHE PATH
     "Crates from registries, as cargo vendor writes them; empty: those that cargo has fetched")
@@ -10,7 +16,8 @@ get_filename_component(CHASSIS_RUST_CRATES "${CMAKE_CURRENT_LIST_DIR}/../rust" A
 # makes the module <id>.so (target chassis_plugin_<id>) from a package that has a cdylib and depends on the crate
 # chassis. cargo builds it with the packages of Cargo.lock, without network. The build fails if the library's manifest
 # has another VERSION (default: any; it is that of Cargo.toml) or members of other KINDS. Without a new enough cargo, or
-# without the crates that it needs, the plugin is left out with a message; CHASSIS_RUST=ON makes this an error.
+# without the crates that it needs, the plugin is left out with a message; CHASSIS_RUST=ON, the
+# default outside of this tree, makes this an error.
 function(chassis_add_rust_plugin id)
   cmake_parse_arguments(PARSE_ARGV 1 arg "" "VERSION;MANIFEST" "KINDS")
   if(arg_UNPARSED_ARGUMENTS)

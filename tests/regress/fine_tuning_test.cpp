@@ -186,6 +186,76 @@ TEST_F(FineTuning, AnExportCarriesTheTemplateAndTheStopTokensOfItsTraining) {
   EXPECT_HAS(shell(answer + "--chat < questions.txt").output, "data.template was \"alpaca\", is \"auto\"");
   EXPECT_EQ(shell(answer + "data.template=alpaca --chat < questions.txt").output.find("data.template was"),
             std::string::npos);
+  run("chassis train chat.toml run.epochs=1 run.output_dir=out/own");
+  EXPECT_HAS(shell("chassis generate chat.toml run.output_dir=out/own generate.max_new_tokens=1 --chat "
+                   "'data.template_variables={enable_thinking=false}' < questions.txt")
+                 .output,
+             "data.template_variables.enable_thinking was not set, is false");
+}
+
+TEST_F(FineTuning, ARowThatDoesNotFitTheModelsTemplateIsNamedAndTheTemplateKept) {
+  make_base();
+  write_data();
+  if (HasFatalFailure()) return;
+  Json config = Json::parse(text_of_file(folder_ / "models/base/tokenizer_config.json"));
+  fs::remove(folder_ / "models/base/chat_template.jinja");
+  config["chat_template"] =
+      "{% for m in messages %}{% if m['role'] == 'system' %}{{ raise_exception('no system here') }}{% endif %}"
+      "<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n{% endfor %}"
+      "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
+  write_text(folder_ / "models/base/tokenizer_config.json", config.dump());
+  Json rows = {{"messages", {message("system", "s"), message("user", "q"), message("assistant", "a")}}};
+  write_text(folder_ / "chats.jsonl", text_of_file(folder_ / "chats.jsonl") + rows.dump() + "\n");
+
+  const std::string init = "chassis init chat.toml --model models/base --data chats.jsonl";
+  const Outcome refused = shell(init);
+  EXPECT_EQ(refused.exit_code, 2) << refused.output;
+  EXPECT_HAS(refused.output, "error: chats.jsonl:21: ");
+  EXPECT_HAS(refused.output, "no system here");
+  EXPECT_HAS(refused.output, "all rows fit: chatml");
+  EXPECT_FALSE(fs::exists(folder_ / "chat.toml"));
+  run(init + " --template chatml");
+  EXPECT_HAS(text_of_file(folder_ / "chat.toml"), "template = \"chatml\"");
+}
+
+TEST_F(FineTuning, AMistakeInConfigJsonIsTheOnlyError) {
+  make_base();
+  if (HasFatalFailure()) return;
+  Json config = Json::parse(text_of_file(folder_ / "models/base/config.json"));
+  config["hidden_size"] = -1;
+  write_text(folder_ / "models/base/config.json", config.dump());
+  const Outcome refused = shell("sed -e '/^\\[model/,/^max_pos/d' -e '/^\\[tokenizer/,/^path/d' base.toml > text.toml\n"
+                                "chassis check text.toml model.path=models/base");
+  EXPECT_EQ(refused.exit_code, 2) << refused.output;
+  EXPECT_HAS(refused.output, "models/base/config.json: plugin 'llama' 0.1.0: hidden_size is -1");
+  EXPECT_EQ(refused.output.find("which needs a tokenizer"), std::string::npos) << refused.output;
+}
+
+TEST_F(FineTuning, InitRefusesOrPreventsWhatTrainRefuses) {
+  make_base();
+  if (HasFatalFailure()) return;
+  const auto chat = [&](const std::string& answer) {
+    return Json({{"messages", {message("user", "q" + std::to_string(answer.size())), message("assistant", answer)}}})
+               .dump() +
+           "\n";
+  };
+  std::string rows, questions;
+  for (size_t i = 1; i <= 8; ++i) rows += chat(std::string(i % 4 == 0 ? 1500 + i : i, 'x'));
+  write_text(folder_ / "long.jsonl", rows);
+  const Outcome cut = shell("chassis init long.toml --model models/base --data long.jsonl");
+  EXPECT_EQ(cut.exit_code, 0) << cut.output;
+  EXPECT_HAS(cut.output, "2 of 8 rows are longer than seq_len 512, so they are cut: data.overflow = \"truncate\"");
+  EXPECT_HAS(text_of_file(folder_ / "long.toml"), "overflow = \"truncate\"");
+  run("chassis train long.toml run.epochs=1");
+
+  for (size_t i = 0; i < 3; ++i)
+    questions += Json({{"messages", {message("user", "q" + std::to_string(i))}}}).dump() + "\n";
+  write_text(folder_ / "questions.jsonl", questions);
+  const Outcome refused = shell("chassis init none.toml --model models/base --data questions.jsonl");
+  EXPECT_EQ(refused.exit_code, 2) << refused.output;
+  EXPECT_HAS(refused.output, "3 of 3 rows of questions.jsonl cannot be used");
+  EXPECT_HAS(refused.output, "no token is trained (3); the first is questions.jsonl:1");
+  EXPECT_FALSE(fs::exists(folder_ / "none.toml"));
 }
 
 TEST_F(FineTuning, ASlotTemplateEndsInTokensThatTheExportStopsAt) {
@@ -197,7 +267,7 @@ TEST_F(FineTuning, ASlotTemplateEndsInTokensThatTheExportStopsAt) {
   run("chassis init chat.toml --model models/base --data chats.jsonl");
   EXPECT_HAS(text_of_file(folder_ / "chat.toml"), "template = \"chatml\"");
   EXPECT_HAS(text_of_file(folder_ / "chat.toml"),
-             "the same text as the tokenizer's own, with which the model will not learn to stop");
+             "the same text as the tokenizer's own, with which the model will not learn to stop: in the tokenizer's");
   run("chassis train chat.toml run.epochs=1");
   EXPECT_EQ(Json::parse(text_of_file(folder_ / "out/chat/final/generation_config.json"))["eos_token_id"],
             Json::array({0, 3}));

@@ -202,6 +202,16 @@ TEST_F(Messages, BrokenModelDirectoriesNameFileAndKey) {
   }
 }
 
+TEST_F(Messages, AModelThatIsNotThereIsTheOnlyErrorAlsoWithTextAsData) {
+  write_text(scratch_ / "m.toml",
+             "schema_version = 1\n[run]\nmax_steps = 1\n[model]\npath = \"Qwen/Qwen3-0.6B\"\n[[data.train]]\n"
+             "path = \"x.txt\"\n[train]\nseq_len = 8\n[optimizer]\nlr = 1e-3\n");
+  const Outcome run = chassis({"check", "m.toml"});
+  expect_refusal(run, 2, "error: m.toml:5:8: model.path: there is no Qwen/Qwen3-0.6B/config.json");
+  EXPECT_HAS(run.output, "hint: \"hub:Qwen/Qwen3-0.6B\" names that model");
+  EXPECT_EQ(run.output.find("tokenizer"), std::string::npos) << run.output;
+}
+
 TEST_F(Messages, ASnapshotWhoseFilesAreLinksIsRead) {
   write_model(std::string("{") + kTiny + "}");
   fs::create_directory(scratch_ / "blobs");

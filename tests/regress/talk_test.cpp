@@ -114,7 +114,7 @@ TEST_F(Talk, TurnsSeeTheConversationBeforeThem) {
 }
 
 TEST_F(Talk, CommandsBeginWithASlashAndOtherOnesAreRefused) {
-  EXPECT_EQ(generate("--chat", "Hi\n/exit\nBye\n").output, "Hello there!\n");
+  EXPECT_EQ(generate("--chat", "/help\nHi\n/exit\nBye\n").output, "Hello there!\n");
   const Outcome unknown = generate("--chat", "Hi\n/quit\nBye\n");
   EXPECT_EQ(unknown.exit_code, 2);
   EXPECT_EQ(unknown.output, "Hello there!\n");

@@ -23,10 +23,12 @@ inline Config gemma_defaults(int64_t vocab_size, int64_t max_positions) {
           .scale_embedding = true};
 }
 
-// 0 if the key is null.
+// 0 if the key is null. In float32 a far smaller cap would be 0, which is none, and a far larger one infinite.
 inline double read_cap(Reader& reader, std::string_view key, double fallback) {
   if (reader.contains(key) && reader.find(key) == nullptr) return 0;
-  return reader.positive(key, fallback);
+  const double cap = reader.positive(key, fallback);
+  if (cap != 0 && (cap < 1e-6 || cap > 1e30)) reader.fail(key, " is ", cap, ", expected 1e-6 to 1e30, or null");
+  return cap;
 }
 
 inline void read_gemma(Reader& reader, Config& config) {

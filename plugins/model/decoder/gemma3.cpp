@@ -59,7 +59,7 @@ const Family& gemma3() {
             read_gemma(reader, config);
             config.logit_softcap = read_cap(reader, "final_logit_softcapping", 0);
             reader.require_neutral("attn_logit_softcapping", nullptr);  // transformers ignores it
-            const int64_t pattern = reader.size("sliding_window_pattern", reader.size("_sliding_window_pattern", 6));
+            const int64_t pattern = reader.same_size("sliding_window_pattern", "_sliding_window_pattern", 6);
             read_sliding_layers(reader, config, 4096, [&](int64_t layer) { return (layer + 1) % pattern != 0; });
           },
       .write =

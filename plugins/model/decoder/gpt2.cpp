@@ -143,10 +143,10 @@ class Gpt2 final : public Model {
                  " are not supported by model 'gpt2' (supported: ", decoder::list_of(kOurs), ")");
   }
 
-  // transformers reads both names.
+  // transformers reads both names; of two that disagree it takes the last.
   static int64_t size(Reader& reader, std::string_view key, std::string_view other, int64_t fallback,
                       int64_t max = int64_t{1} << 32) {
-    return reader.size(key, reader.size(other, fallback, max), max);
+    return reader.same_size(key, other, fallback, max);
   }
 
   Value attention(Builder& b, const Value& x) const {

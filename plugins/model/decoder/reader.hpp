@@ -44,6 +44,13 @@ class Reader {
     if (number < 1 || number > max) fail(key, " is ", number, ", expected 1 to ", max);
     return number;
   }
+  // A size that has two names.
+  int64_t same_size(std::string_view key, std::string_view other, int64_t fallback, int64_t max = int64_t{1} << 40) {
+    const int64_t number = size(key, size(other, fallback, max), max);
+    if (find(other) != nullptr && size(other, fallback, max) != number)
+      fail(key, " ", number, " contradicts ", other, " ", size(other, fallback, max), "; remove one of them");
+    return number;
+  }
   // From 0 on; the key is there.
   int64_t count(std::string_view key) {
     const Json* value = find(key);

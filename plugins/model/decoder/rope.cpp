@@ -34,6 +34,13 @@ void read_longrope(const std::string& name, Reader& reader, Rope& rope) {
       reader.size("original_max_position_embeddings", rope.original_max_position_embeddings);
 }
 
+// A key beside the tables, and what a table made of it.
+template <typename Number>
+void require_same(Reader& reader, const char* key, Number beside, const char* table, Number inside) {
+  if (reader.find(key) != nullptr && beside != inside)
+    fail_invalid(key, " ", beside, " contradicts ", table, ".", key, " ", inside, "; remove one of them");
+}
+
 }  // namespace
 
 void read_rope(const Json& table, std::string_view family, const std::string& name, const RopeSupport& support,
@@ -41,12 +48,16 @@ void read_rope(const Json& table, std::string_view family, const std::string& na
   if (!table.is_object()) fail_invalid(name, " is ", table.dump(), ", expected a table");
   Reader reader(table, family, name + ".");
   rope.theta = reader.positive("rope_theta", rope.theta);
-  const std::string old_spelling = reader.text("type", "default");
-  rope.type = reader.text("rope_type", old_spelling);
   const auto supports = [&](std::string_view type) {
     return std::find(support.types.begin(), support.types.end(), type) != support.types.end();
   };
-  if (rope.type == "su" && supports("longrope")) rope.type = "longrope";  // its first name
+  const auto today = [&](const std::string& type) {
+    return type == "su" && supports("longrope") ? "longrope" : type;  // its first name
+  };
+  const std::string old_spelling = today(reader.text("type", "default"));
+  rope.type = today(reader.text("rope_type", old_spelling));
+  if (reader.find("type") != nullptr && old_spelling != rope.type)
+    fail_invalid(name, ".type '", old_spelling, "' contradicts ", name, ".rope_type '", rope.type, "'");
   if (!supports(rope.type)) {
     fail_invalid("rope type '", rope.type, "' is not supported by model '", family,
                  "' (supported: ", list_of(support.types), ")");
@@ -66,7 +77,6 @@ void read_rope(const Json& table, std::string_view family, const std::string& na
 
 Rope read_both_ropes(Reader& reader, const RopeSupport& support, std::vector<std::string>& unknown) {
   Rope rope;
-  const Json* theta = reader.find("rope_theta");
   rope.theta = reader.positive("rope_theta", rope.theta);
   if (support.partial)
     rope.partial_rotary_factor = reader.positive("partial_rotary_factor", 1.0);
@@ -74,7 +84,14 @@ Rope read_both_ropes(Reader& reader, const RopeSupport& support, std::vector<std
     reader.require_neutral("partial_rotary_factor", 1.0);
   const bool long_type = std::find(support.types.begin(), support.types.end(), "longrope") != support.types.end();
   if (long_type) rope.original_max_position_embeddings = reader.size("original_max_position_embeddings", 0);
-  const auto finish = [&](Rope& read) {
+  const Rope beside = rope;
+  const auto finish = [&](const char* table, Rope& read) {
+    require_same(reader, "rope_theta", beside.theta, table, read.theta);
+    if (support.partial)
+      require_same(reader, "partial_rotary_factor", beside.partial_rotary_factor, table, read.partial_rotary_factor);
+    if (read.type == "longrope")
+      require_same(reader, "original_max_position_embeddings", beside.original_max_position_embeddings, table,
+                   read.original_max_position_embeddings);
     if (read.type == "longrope" && read.original_max_position_embeddings < 2)
       fail_invalid("a rope of type 'longrope' needs original_max_position_embeddings above 1, got ",
                    read.original_max_position_embeddings);
@@ -83,14 +100,11 @@ Rope read_both_ropes(Reader& reader, const RopeSupport& support, std::vector<std
   Rope scaled = rope;
   const Json* scaling = reader.find("rope_scaling");
   if (scaling != nullptr) read_rope(*scaling, reader.family(), "rope_scaling", support, scaled, unknown);
-  finish(scaled);
+  finish("rope_scaling", scaled);
   const Json* parameters = reader.find("rope_parameters");
   if (parameters == nullptr) return scaled;
   read_rope(*parameters, reader.family(), "rope_parameters", support, rope, unknown);
-  finish(rope);
-  if (theta != nullptr && theta->get<double>() != rope.theta) {
-    fail_invalid("rope_theta ", theta->get<double>(), " contradicts rope_parameters.rope_theta ", rope.theta);
-  }
+  finish("rope_parameters", rope);
   scaled.theta = rope.theta;
   if (scaling != nullptr && scaled != rope) {
     fail_invalid("rope_scaling ", scaling->dump(), " contradicts rope_parameters ", parameters->dump());

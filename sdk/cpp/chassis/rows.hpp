@@ -14,7 +14,7 @@ CHASSIS_SDK_BEGIN
 class RowSink {
  public:
   explicit RowSink(const chassis_row_sink_t& raw) : raw_(raw) {}
-  // One JSON object in UTF-8.
+  // One JSON object in UTF-8, without line breaks between its values; to_json() of options.hpp writes a string.
   void row(std::string_view json) {
     raw_.row(&raw_, str(json));
     ++num_rows_;

@@ -2,10 +2,9 @@
 // normalized over all heads at once.
 #include <cmath>
 #include <nlohmann/json.hpp>
-#include <set>
 #include <string>
-#include <type_traits>
 
+#include "chassis/config_keys.hpp"
 #include "chassis/model.hpp"
 #include "chassis/plugin.hpp"
 
@@ -13,53 +12,7 @@ namespace {
 
 using namespace chassis;
 using Json = nlohmann::ordered_json;
-
-// Reads config.json key by key; the keys that nobody asked for are unknown.
-class Keys {
- public:
-  explicit Keys(const Json& json) : json_(json) {}
-
-  // NULL if the key is absent or null.
-  const Json* find(const std::string& key) {
-    known_.insert(key);
-    const auto found = json_.find(key);
-    return found == json_.end() || found->is_null() ? nullptr : &*found;
-  }
-  // int64_t for sizes, double for other numbers.
-  template <typename T>
-  T positive(const std::string& key, T fallback) {
-    const Json* value = find(key);
-    if (value == nullptr) return fallback;
-    const bool is_number = std::is_integral_v<T> ? value->is_number_integer() : value->is_number();
-    if (!is_number || !(value->get<double>() > 0) || value->get<double>() > 0x1p40)
-      fail_invalid(key, " is ", value->dump(), ", expected a", std::is_integral_v<T> ? " whole" : "",
-                   " number above 0");
-    return value->get<T>();
-  }
-  bool boolean(const std::string& key, bool fallback) {
-    const Json* value = find(key);
-    if (value == nullptr) return fallback;
-    if (!value->is_boolean()) fail_invalid(key, " is ", value->dump(), ", expected true or false");
-    return value->get<bool>();
-  }
-  // What this plugin computes in one way only.
-  void require(const std::string& key, const Json& only) {
-    const Json* value = find(key);
-    if (value != nullptr && *value != only)
-      fail_invalid(key, " ", value->dump(), " is not supported by model 'model_cpp' (supported: ", only.dump(), ")");
-  }
-  template <typename Report>
-  void for_each_unknown(const Report& report) const {
-    for (const auto& [key, value] : json_.items())
-      if (!known_.contains(key)) report(key);
-  }
-
- private:
-  const Json& json_;
-  // Keys that change nothing in the program, and those that were read.
-  std::set<std::string> known_ = {"bos_token_id",         "dtype",       "eos_token_id", "pad_token_id",
-                                  "transformers_version", "torch_dtype", "use_cache",    "_name_or_path"};
-};
+using Keys = ConfigKeys;
 
 class Olmo2 final : public Model {
  public:
@@ -70,7 +23,7 @@ class Olmo2 final : public Model {
   void configure(std::string_view config_json) override {
     source_ = Json::parse(config_json, nullptr, /*allow_exceptions=*/false);
     if (!source_.is_object()) fail_invalid("config.json is not a JSON object");
-    Keys keys(source_);
+    Keys keys(source_, kId);
     keys.require("architectures", {"Olmo2ForCausalLM"});
     keys.require("model_type", "olmo2");
     keys.require("hidden_act", "silu");

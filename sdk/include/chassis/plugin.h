@@ -17,9 +17,11 @@
  *   tier=T0|T1|T2                 T0: these tables only; T1: also LibTorch's stable C shim; T2: LibTorch C++
  *   torch=2.11.0                  T1: oldest LibTorch; T2: the exact version. Absent for T0
  *   member=ops/sdpa               kind/id, once for every member, in the order of the factory
- *   requires=chassis.dispatch/1   a service that it needs; repeated
+ *   requires=chassis.dispatch/1   a service that it needs; repeated. A host without it refuses the file, so that
+ *                                 get_service never returns NULL for it
  *   architecture=LlamaForCausalLM model members: value of config.json "architectures"; repeated
- *   file=tokenizer.json           tokenizer members: a file of a model directory from which they are opened; repeated
+ *   file=tokenizer.json           tokenizer members: a file of a model directory from which they are opened. rows
+ *                                 members: the names of the files that they read, with '*', "*.parquet". Repeated
  *   op=aten::mm(Tensor self, Tensor mat2) -> Tensor     an operator it calls, with its schema; repeated
  *   cuda=13                       CUDA major, absent if none
  *   sm=80,90a,100f,ptx90          what the kernels were compiled for: devices of that major, from that minor on;
@@ -28,7 +30,7 @@
  *   oracle=1                      its members are the reference that others of their kind are compared with
  *   license=Apache-2.0
  *   git=0123abcd                  what it was built from
- * Unknown keys are ignored; a missing required key refuses the file. */
+ * Unknown keys are ignored (`chassis plugins check` reports them); a missing required key refuses the file. */
 #define CHASSIS_NOTE_SECTION ".note.chassis"
 #define CHASSIS_NOTE_NAME "Chassis"
 #define CHASSIS_NOTE_TYPE 1u

@@ -77,6 +77,51 @@ TEST_F(DataVerb, StatsThatCanUseNoRowDoNotBlameTheLimit) {
   EXPECT_EQ(refused.output.find("max_drop_ratio"), std::string::npos) << refused.output;
 }
 
+TEST_F(DataVerb, NeedsNoLengthOfTheRunAndNoLearningRate) {
+  test::write_text(scratch_ / "short.toml", "extends = [\"good.toml\"]\n[run]\nmax_steps = 0\n");
+  const Outcome counted =
+      test::run_process({CHASSIS_TEST_BINARY_DIR "/bin/chassis", "data", "stats", "short.toml", "train.task=sft",
+                         "data.train.0.path=rows.jsonl", "data.train.0.format=prompt_completion"},
+                        scratch_.path());
+  EXPECT_EQ(counted.exit_code, 0) << counted.output;
+}
+
+TEST_F(DataVerb, TheLimitOfDroppedRowsIsThatOfTheConfiguration) {
+  const auto train = [&](const std::string& limit) {
+    return test::run_process(
+        {CHASSIS_TEST_BINARY_DIR "/bin/chassis", "train", "good.toml", "run.max_steps=1", "train.task=sft",
+         "data.train.0.path=rows.jsonl", "data.train.0.format=prompt_completion", limit, "run.output_dir=out/" + limit},
+        scratch_.path());
+  };
+  EXPECT_HAS(train("data.max_drop_ratio=0.2").output, "data.max_drop_ratio is 0.2");
+  const Outcome trained = train("data.max_drop_ratio=0.25");
+  EXPECT_EQ(trained.exit_code, 0) << trained.output;
+}
+
+TEST_F(DataVerb, CheckFindsAFormatOrATemplateThatDoesNotFit) {
+  const auto check = [&](const std::vector<std::string>& more) {
+    std::vector<std::string> words = {CHASSIS_TEST_BINARY_DIR "/bin/chassis", "check", "good.toml", "train.task=sft",
+                                      "data.train.0.path=rows.jsonl"};
+    words.insert(words.end(), more.begin(), more.end());
+    return test::run_process(words, scratch_.path());
+  };
+  EXPECT_EQ(check({"data.train.0.format=prompt_completion"}).exit_code, 0);
+  const Outcome format = check({"data.train.0.format=alpaca", "data.template=alpaca"});
+  EXPECT_EQ(format.exit_code, 2);
+  const Outcome segments = check({"data.train.0.format=segments"});
+  EXPECT_EQ(segments.exit_code, 2);
+  EXPECT_HAS(segments.output, "rows.jsonl:1: key \"segments\" is missing");
+  for (const bool with_data : {true, false}) {
+    std::vector<std::string> words = {"data.train.0.format=prompt_completion", "data.template=qwen"};
+    if (!with_data) words.emplace_back("--without-data");
+    const Outcome refused = check(words);
+    EXPECT_EQ(refused.exit_code, 2) << refused.output;
+    EXPECT_HAS(refused.output, "data.template = \"qwen\" is none of \"auto\"");
+  }
+  EXPECT_HAS(check({"data.train.0.format=prompt_completion", "data.template=none.jinja"}).output,
+             "data.template: cannot open 'none.jinja'");
+}
+
 TEST_F(DataVerb, StatsCountRowsTokensAndWhatIsDropped) {
   const Outcome counted = chassis("stats");
   ASSERT_EQ(counted.exit_code, 0) << counted.output;

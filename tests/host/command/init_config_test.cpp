@@ -49,6 +49,40 @@ TEST_F(InitConfig, OtherNamesOfKeysBecomeColumns) {
             (Columns{{"prompt", "question"}, {"completion", "answer"}}));
 }
 
+TEST_F(InitConfig, TheBetterAnswersOfPairsHaveAFormatOfTheirOwn) {
+  const auto better = [&](const char* row) {
+    const FoundFormat pairs = found(row);
+    EXPECT_EQ(pairs.format, DataFormat::kPreference);
+    return pairs.better.value_or(RowFormat{DataFormat::kTokens, {}});
+  };
+  const char* const lists = R"({"chosen": [{"role": "user", "content": "a"}], "rejected": []})";
+  EXPECT_EQ(better(lists).format, DataFormat::kMessages);
+  EXPECT_EQ(better(lists).columns, (Columns{{"messages", "chosen"}}));
+  const char* const prompts =
+      R"({"prompt": [{"role": "user", "content": "a"}], "chosen": [{"role": "assistant"}], "rejected": []})";
+  EXPECT_EQ(better(prompts).format, DataFormat::kPromptCompletion);
+  EXPECT_EQ(better(prompts).columns, (Columns{{"completion", "chosen"}}));
+  EXPECT_EQ(better(R"({"prompt": "a", "chosen": "b", "rejected": "c"})").format, DataFormat::kPromptCompletion);
+  EXPECT_FALSE(found(R"({"chosen": "a dialog", "rejected": "another"})").better);
+}
+
+TEST_F(InitConfig, ATextShorterThanManyRowsGetsShorterRows) {
+  InitFacts facts{.task = "pretrain", .max_positions = 500, .num_rows = 20, .num_tokens = 2000};
+  EXPECT_EQ(seq_len_of(facts), 128);
+  facts.num_tokens = 70;
+  EXPECT_EQ(seq_len_of(facts), 64);
+  facts.is_sample = true;
+  EXPECT_EQ(seq_len_of(facts), 500) << "there is more text";
+}
+
+TEST_F(InitConfig, RowsAreEvaluatedOnlyIfThereAreMany) {
+  InitFacts facts{.task = "sft", .num_files = 3, .num_rows = 499, .longest = 90, .num_tokens = 40000};
+  EXPECT_HAS(init_toml(facts), "# eval_fraction = 0.02");
+  EXPECT_HAS(init_toml(facts), "499 rows of 3 files");
+  facts.num_rows = 500;
+  EXPECT_HAS(init_toml(facts), "\neval_fraction = 0.02");
+}
+
 TEST_F(InitConfig, RowsLengthsArePowersOfTwoThatTheModelCanDo) {
   InitFacts facts{.task = "sft", .longest = 700};
   EXPECT_EQ(seq_len_of(facts), 1024);
@@ -69,7 +103,8 @@ TEST_F(InitConfig, ASmallFileGetsSmallStepsAndAShortWarmUp) {
   EXPECT_EQ(steps_of(facts).rows_of_step, 8);
   EXPECT_EQ(steps_of(facts).warmup_steps, 3) << "of 36 steps";
   facts.is_sample = true;
-  EXPECT_EQ(steps_of(facts).warmup_steps, 10) << "there are more rows";
+  EXPECT_EQ(steps_of(facts).warmup_steps, 3) << "there are more rows, perhaps few";
+  EXPECT_HAS(init_toml(facts), "more than 36 steps in all");
   EXPECT_HAS(init_toml({.task = "sft", .num_rows = 20, .longest = 90, .num_tokens = 1200}),
              "# rows of one step; about 15 steps in all");
 }
@@ -81,7 +116,7 @@ TEST_F(InitConfig, TheTextIsAConfiguration) {
                   .name = "chat",
                   .task = "sft",
                   .format = {DataFormat::kMessages, {{"messages", "the dialog"}}, "its rows have the keys the dialog"},
-                  .num_rows = 20,
+                  .num_rows = 600,
                   .longest = 300,
                   .data_template = "chatml",
                   .why_template = "the tokenizer has none of its own"};
@@ -92,7 +127,7 @@ TEST_F(InitConfig, TheTextIsAConfiguration) {
     EXPECT_EQ(config.num_problems(), 0u) << text;
     EXPECT_EQ(*config.settings().model.path, facts.model);
     EXPECT_EQ(*config.settings().data.template_name, "chatml");
-    EXPECT_EQ(config.settings().data.eval_fraction, is_sample ? 0.02 : 0.0);
+    EXPECT_EQ(config.settings().data.eval_fraction, 0.02);
     EXPECT_EQ(config.settings().train.seq_len, 512);
   }
 }

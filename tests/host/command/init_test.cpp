@@ -32,6 +32,17 @@ seq_len = 16
 lr = 1e-3
 )";
 
+// Rows of token ids, enough for rows of as many tokens as the model can have.
+std::string ids(int num_rows = 60) {
+  std::string text;
+  for (int i = 0; i < num_rows; ++i) {
+    text += "{\"input_ids\": [1";
+    for (int k = 0; k < 59; ++k) text += "," + std::to_string((i + k) % 200);
+    text += "]}\n";
+  }
+  return text;
+}
+
 // The tokenizer of this model is not in the program's own folder, so it is not found by its file, and the data is ids;
 // tests/regress/fine_tuning_test.cpp has conversations.
 class Init : public testing::Test {
@@ -65,7 +76,7 @@ class Init : public testing::Test {
 test::ScratchDirectory* Init::folder_ = nullptr;
 
 TEST_F(Init, RefusesAFileThatNoCommandWouldRead) {
-  write_text(*folder_ / "ids.jsonl", "{\"input_ids\": [1, 2, 3]}\n");
+  write_text(*folder_ / "ids.jsonl", ids());
   const Outcome outcome = chassis({"init", "q.yaml", "--model", "model", "--data", "ids.jsonl"});
   EXPECT_EQ(outcome.exit_code, 2);
   EXPECT_HAS(outcome.output, "'q.yaml' is YAML by its name");
@@ -73,7 +84,7 @@ TEST_F(Init, RefusesAFileThatNoCommandWouldRead) {
 }
 
 TEST_F(Init, AModelWithoutWeightsIsAnsweredWithRandomOnes) {
-  write_text(*folder_ / "ids.jsonl", "{\"input_ids\": [1, 2, 3]}\n");
+  write_text(*folder_ / "ids.jsonl", ids());
   std::filesystem::copy(*folder_ / "model", *folder_ / "bare");
   for (const char* name : {"model.safetensors", "manifest.json"})
     std::filesystem::remove(*folder_ / (std::string("bare/") + name));
@@ -84,7 +95,7 @@ TEST_F(Init, AModelWithoutWeightsIsAnsweredWithRandomOnes) {
 }
 
 TEST_F(Init, MakesAConfigurationThatCheckAccepts) {
-  write_text(*folder_ / "ids.jsonl", "{\"input_ids\": [1, 2, 3]}\n");
+  write_text(*folder_ / "ids.jsonl", ids());
   const Outcome outcome = init({"--data", "ids.jsonl"});
   ASSERT_EQ(outcome.exit_code, 0) << outcome.output;
   EXPECT_HAS(outcome.output, "next: chassis check run.toml; chassis data preview run.toml; chassis train run.toml");
@@ -97,8 +108,48 @@ TEST_F(Init, MakesAConfigurationThatCheckAccepts) {
   EXPECT_EQ(check.exit_code, 0) << check.output << made();
 }
 
+TEST_F(Init, ReadsAllFilesOfAFolder) {
+  for (const char* name : {"many/a.jsonl", "many/b.jsonl"}) {
+    std::filesystem::create_directories(*folder_ / "many");
+    write_text(*folder_ / name, ids(6));
+  }
+  const Outcome outcome = init({"--data", "many"});
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.output;
+  EXPECT_HAS(made(), "seq_len = 64") << "720 tokens in all";
+  EXPECT_HAS(made(), "about 12 steps in all");
+  const Outcome trained = chassis({"train", "run.toml"});
+  EXPECT_EQ(trained.exit_code, 0) << trained.output << made();
+}
+
+TEST_F(Init, RefusesATextThatIsShorterThanARow) {
+  write_text(*folder_ / "few.jsonl", "{\"input_ids\": [1, 2, 3]}\n");
+  const Outcome outcome = init({"--data", "few.jsonl"});
+  EXPECT_EQ(outcome.exit_code, 2) << outcome.output;
+  EXPECT_HAS(outcome.output, "few.jsonl has 3 tokens in all, and a row of a run has at least 64");
+  EXPECT_FALSE(std::filesystem::exists(*folder_ / "run.toml"));
+}
+
+TEST_F(Init, NamesNoLineOfAFileThatIsNotWritten) {
+  write_text(*folder_ / "ids.jsonl", ids());
+  std::filesystem::create_directory(*folder_ / "other");
+  write_text(*folder_ / "other/config.json", R"({"architectures": ["OtherForCausalLM"]})");
+  const Outcome outcome = chassis({"init", "run.toml", "--model", "other", "--data", "ids.jsonl"});
+  EXPECT_NE(outcome.exit_code, 0);
+  EXPECT_HAS(outcome.output, "error: no installed model plugin supports the architecture OtherForCausalLM");
+  EXPECT_EQ(outcome.output.find("run.toml:"), std::string::npos) << outcome.output;
+  EXPECT_EQ(outcome.output.find("ForSequenceClassification"), std::string::npos) << outcome.output;
+}
+
+TEST_F(Init, AModelOfTheHubIsNamedByItsPrefix) {
+  write_text(*folder_ / "ids.jsonl", ids());
+  const Outcome outcome = chassis({"init", "run.toml", "--model", "Org/Name", "--data", "ids.jsonl"});
+  EXPECT_EQ(outcome.exit_code, 2);
+  EXPECT_HAS(outcome.output, "--model Org/Name: there is no such folder");
+  EXPECT_HAS(outcome.output, "hint: \"hub:Org/Name\" names that model in the local Hugging Face cache");
+}
+
 TEST_F(Init, ReplacesNoFileWithoutForce) {
-  write_text(*folder_ / "ids.jsonl", "{\"input_ids\": [1, 2, 3]}\n");
+  write_text(*folder_ / "ids.jsonl", ids());
   write_text(*folder_ / "run.toml", "mine");
   const Outcome refused = init({"--data", "ids.jsonl"});
   EXPECT_EQ(refused.exit_code, 7);
@@ -109,7 +160,7 @@ TEST_F(Init, ReplacesNoFileWithoutForce) {
 }
 
 TEST_F(Init, RefusesByNameWhatIsNotThere) {
-  write_text(*folder_ / "ids.jsonl", "{\"input_ids\": [1, 2, 3]}\n");
+  write_text(*folder_ / "ids.jsonl", ids());
   const auto refused = [&](std::vector<std::string> words, const std::string& part) {
     const Outcome outcome = init(std::move(words));
     EXPECT_EQ(outcome.exit_code, 2) << outcome.output;
@@ -125,6 +176,7 @@ TEST_F(Init, RefusesByNameWhatIsNotThere) {
   refused({"--data", "none.jsonl"}, "none.jsonl");
   write_text(*folder_ / "pairs.jsonl", R"({"prompt": "a", "chosen": "b", "rejected": "c"})");
   refused({"--data", "pairs.jsonl"}, "no task trains on pairs yet");
+  refused({"--data", "pairs.jsonl"}, "hint: --format prompt_completion trains the better answers alone");
   write_text(*folder_ / "strange.jsonl", R"({"frage": "a", "antwort": "b"})");
   refused({"--data", "strange.jsonl"}, "rows with the keys antwort, frage fit no format");
   write_text(*folder_ / "broken.jsonl", "{\"messages\": 1}\n{oops\n");

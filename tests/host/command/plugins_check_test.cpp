@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <cstdlib>
+#include <filesystem>
 
 #include "tests/support/expect_has.hpp"
 #include "tests/support/process.hpp"
@@ -56,6 +57,54 @@ TEST(PluginsCheck, ExaminesATokenizerWithFilesThatItTrainedOrThatAreGiven) {
   ::unsetenv("NONCONFORMING");
   EXPECT_EQ(bad.exit_code, 3) << bad.output;
   EXPECT_HAS(bad.output, "an endless template is rendered, expected INVALID_ARGUMENT");
+}
+
+TEST(PluginsCheck, NamesTheCallThatEndedTheProcess) {
+  ::setenv("NONCONFORMING", "exits", 1);
+  const Outcome exits = check(CHASSIS_TEST_STUB_DIR "/words.so", {"--only", "numerics/reference", "--only", "files"});
+  ::unsetenv("NONCONFORMING");
+  EXPECT_EQ(exits.exit_code, 3) << exits.output;
+  EXPECT_HAS(exits.output, "the process was ended by exit(0) inside plugin 'words' 0.1.0 in encode");
+  EXPECT_HAS(exits.output, "passed   process/files");
+}
+
+// `chassis check` of a run with plugins of the tests.
+std::string checked_run(const std::string& fault, const std::string& tables) {
+  const test::ScratchDirectory scratch;
+  std::filesystem::create_directory(scratch / "words");
+  test::write_text(scratch / "words/words.txt", "the\n");
+  test::write_text(scratch / "run.toml",
+                   "schema_version = 1\n[run]\nmax_steps = 1\ndevice = \"cpu\"\n" + tables + R"([[data.train]]
+path = "corpus.txt"
+[train]
+seq_len = 16
+[optimizer]
+lr = 1e-3
+)");
+  ::setenv("NONCONFORMING", fault.c_str(), 1);
+  const Outcome outcome = test::run_process({CHASSIS_TEST_BINARY_DIR "/bin/chassis", "check", "run.toml",
+                                             "--without-data", "--plugin-path", CHASSIS_TEST_STUB_DIR},
+                                            scratch.path());
+  ::unsetenv("NONCONFORMING");
+  return outcome.output;
+}
+
+TEST(PluginsCheck, ARunRefusesAModelThatItCannotUseByItsName) {
+  const auto refused = [](const std::string& fault) {
+    return checked_run(fault,
+                       "[model]\nplugin = \"nonconforming\"\nconfig = { family = \"nonconforming\" "
+                       "}\n[tokenizer]\nplugin = \"bytes\"\n");
+  };
+  EXPECT_HAS(refused("no logits"), "model 'nonconforming': its last block 'head' has no output \"logits\", which ");
+  EXPECT_HAS(refused("no scalar"), "model 'nonconforming': the output \"loss\" of block 'head' is the value ");
+  EXPECT_HAS(refused("no deviation"), "of block 'head' has the init_std nan, expected a number that is not negative");
+  EXPECT_HAS(refused("negative positions"), "plugin 'nonconforming' 0.1.0: max_positions() returns -5, expected ");
+  EXPECT_HAS(refused("no config"), "plugin 'nonconforming' 0.1.0: config() returns a text that is not JSON: ");
+}
+
+TEST(PluginsCheck, ARunNamesATokenizerOfAnotherFolderThatOpensTheFiles) {
+  EXPECT_HAS(checked_run("", "[model]\nplugin = \"llama\"\n[tokenizer]\npath = \"words\"\n"),
+             "tokenizer.path = \"words\" has words.txt, which plugin 'words' opens; it lies outside");
 }
 
 TEST(PluginsCheck, TakesTheNameOfAnInstalledPlugin) {

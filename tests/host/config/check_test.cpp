@@ -63,6 +63,14 @@ TEST(ForeignKeys, GetAnAnswerInEveryTable) {
   EXPECT_NE(what_is_wrong(kExample, {"data.train.0.type=chat_template"}).find("of Axolotl: use format"),
             std::string::npos);
   EXPECT_NE(what_is_wrong(kExample, {"early_stopping_patience=3"}).find("use eval.patience"), std::string::npos);
+  EXPECT_NE(what_is_wrong(kExample, {"hub_model_id=me/mine"}).find("of HF Trainer: nothing is uploaded"),
+            std::string::npos);
+  EXPECT_NE(what_is_wrong(kExample, {"special_tokens.pad_token=x"}).find("of Axolotl: special tokens come from"),
+            std::string::npos);
+  EXPECT_NE(what_is_wrong(kExample, {"beta=0.1"}).find("of TRL: losses on pairs"), std::string::npos);
+  EXPECT_NE(what_is_wrong(kExample, {"data.train.0.split=train"}).find("the file of that split"), std::string::npos);
+  EXPECT_NE(what_is_wrong(kExample, {"eval_fraction=0.1"}).find("it is a key of another table: data.eval_fraction"),
+            std::string::npos);
   EXPECT_NE(what_is_wrong(kExample, {"load_best_model_at_end=true"}).find("use eval.keep_best"), std::string::npos);
   EXPECT_EQ(
       what_is_wrong(kExample + "[zero_optimization]\nstage = 3\noverlap_comm = true\n"),

@@ -189,7 +189,9 @@ TEST_F(PluginCheck, SurvivesCrashesAndHangs) {
     EXPECT_TEXT(failure("bad/needs_log.so", "negotiation/optional-services"), "crashed with signal 11");
     EXPECT_TEXT(failure("bad/reads_tail.so", "negotiation/poison"), "crashed with signal");
   }
-  EXPECT_TEXT(failure("bad/hangs.so", "life/cycle"), "did not end within 1000 ms");
+  const std::string hang = failure("bad/hangs.so", "life/cycle");
+  EXPECT_TEXT(hang, "did not end within 1000 ms");
+  EXPECT_TEXT(hang, "the call in progress: plugin 'faulty' 0.1.0 in prepare");
 }
 
 TEST_F(PluginCheck, FindsALeak) {
@@ -220,6 +222,34 @@ TEST_F(PluginCheck, FindsAMemberOfAnUnknownKind) {
   CheckRequest one = request("good/plain.so", {"static/manifest"});
   one.path = patched_plain(scratch_, "member=model/needy", "member=quant/needy");
   EXPECT_TEXT(run_checks(one).front().text, "quant/needy cannot be used: this host does not use kind 'quant'");
+}
+
+TEST_F(PluginCheck, FindsAnUnknownManifestKeyAndAMemberThatReadsNoFiles) {
+  EXPECT_TEXT(failure("bad/unknown_key.so", "static/manifest"),
+              "its manifest has the unknown key 'filee' (did you mean 'file'?); the keys are id, ");
+  CheckRequest one = request("good/plain.so", {"static/manifest"});
+  one.path = patched_plain(scratch_, "member=model/needy", "member=rows/needyy");
+  EXPECT_TEXT(run_checks(one).front().text,
+              "rows/needyy can never be used: its manifest names no files; add a line such as file=*.parquet");
+}
+
+TEST_F(PluginCheck, APluginMayTrustThatAServiceThatItRequiresIsThere) {
+  for (const CheckResult& result : run_checks(request("bad/requires_log.so", {"negotiation"})))
+    EXPECT_EQ(result.outcome, CheckOutcome::kPassed) << check_result_text(result);
+}
+
+TEST_F(PluginCheck, APluginWhoseResultsWereNotComparedIsNotKnownToConform) {
+  FakeServices services;
+  CheckHooks hooks;
+  hooks.numerics = [](const CheckedMember&) { return std::string("it claims nothing"); };
+  const CheckVerdict verdict = examine_in_process(fixture("good/plain.so"), "numerics/reference", services, hooks);
+  EXPECT_EQ(verdict.outcome, CheckOutcome::kUntested);
+  EXPECT_TEXT(verdict.text, "it claims nothing");
+  const std::vector<CheckResult> results = {{"load/entry", CheckOutcome::kPassed, ""},
+                                            {"numerics/reference", verdict.outcome, verdict.text}};
+  EXPECT_FALSE(conforms(results));
+  EXPECT_TEXT(check_summary_text("x.so", results),
+              "x.so is not known to conform: 1 passed, 1 not compared with anything\n");
 }
 
 TEST_F(PluginCheck, PrintsCounts) {

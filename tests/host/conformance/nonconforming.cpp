@@ -1,6 +1,7 @@
 // A strategy, a model and an ops provider with one fault, which the environment variable NONCONFORMING selects and
 // `plugins check` must find. Correct if the variable is not set.
 #include <algorithm>
+#include <cmath>
 #include <cstdlib>
 #include <limits>
 #include <string>
@@ -110,6 +111,7 @@ class Family final : public Model {
       if (!has("takes any config")) fail_invalid("this is no config");
     }
     is_own_ = json.find("nonconforming") != std::string_view::npos;
+    config_ = json;
   }
   void record(Builder& b) override {
     const Dim hidden = b.dim("hidden", is_own_ && has("another program") ? 12 : 10), vocab = b.dim("vocab", 31);
@@ -122,19 +124,32 @@ class Family final : public Model {
                       const Value x = b.input("hidden", {hidden});
                       const Value y =
                           b.linear(x, has("recorded anew") && num_records_++ % 2 ? "other" : "first", {hidden});
-                      b.output("hidden", b.mul(y, b.linear(x, "second", {hidden})));
+                      Value z = b.mul(y, b.linear(x, "second", {hidden}));
+                      if (has("sees later tokens") || has("sees other documents")) {
+                        const Dim heads = b.dim("heads", 1);
+                        const auto split = [&](const char* name) { return b.linear(x, name, {heads, hidden}); };
+                        z = b.add(z, b.linear(b.attention(split("q"), split("k"), split("v"),
+                                                          {.causal = !has("sees later tokens")}, 0.3),
+                                              "o", {hidden}));
+                      }
+                      b.output("hidden", z);
                     }),
             2);
     b.chain("head", "", b.block("head", [&] {
+      if (has("no deviation")) b.init_std = std::nan("");
       const Value logits = b.linear(b.input("hidden", {hidden}), "head", {vocab}, {.role = CHASSIS_ROLE_HEAD});
-      b.output("logits", logits);
-      b.output("loss", b.cross_entropy(logits, b.field("labels")));
+      if (!has("no logits")) b.output("logits", logits);
+      b.output("loss", has("no scalar") ? logits : b.cross_entropy(logits, b.field("labels")));
     }));
   }
+  int64_t max_positions() const override { return has("negative positions") ? -5 : 0; }
   std::string config() const override {
     return has("no config")                        ? "hidden"
            : has("a config of its own") && is_own_ ? "{\"other\": 1}"
-                                                   : "{\"family\": \"nonconforming\"}";
+           : has("drops keys")                     ? "{\"family\": \"nonconforming\"}"
+           : is_own_                               ? config_
+           : config_ == "{}"                       ? "{\"family\": \"nonconforming\"}"
+                             : config_.substr(0, config_.size() - 1) + ", \"family\": \"nonconforming\"}";
   }
   void disk_mapping(DiskMapping& m) const override {
     m.tensor("disk.ends", {{"embed.weight"}, {has("no such parameter") ? "tail.weight" : "head.weight"}});
@@ -151,28 +166,33 @@ class Family final : public Model {
   }
 
  private:
+  std::string config_;
   bool is_own_ = false;
   int num_records_ = 0;
 };
 
-// The ops mul and embedding in fp32.
+// The ops mul, scale and embedding in fp32.
 class Products final : public Ops {
  public:
-  static constexpr std::string_view kDoc = "test: mul and embedding, with a fault";
+  static constexpr std::string_view kDoc = "test: mul, scale and embedding, with a fault";
   static constexpr std::string_view kId = "nonconforming";
-  static constexpr std::string_view kPatterns[] = {"mul", "embedding"};
+  static constexpr std::string_view kPatterns[] = {"mul", "scale", "embedding"};
   using Ops::Ops;
 
   double claim(const NodeView& node) override {
-    if (!has("any attribute")) node.op(0).refuse_attrs_other_than({});
+    if (is_scale(node))
+      node.op(0).refuse_attrs_other_than({"factor"});
+    else if (!has("any attribute"))
+      node.op(0).refuse_attrs_other_than({});
     const OperandView first = is_embedding(node) ? node.param(0) : node.input(0);
     if (node.device_type() != CHASSIS_DEVICE_CPU || first.dtype() != CHASSIS_DTYPE_F32) refuse("fp32 on the CPU");
+    if (has("claims every second time") && num_claims_++ % 2 == 0) refuse("not now");
     if (has("another cost")) return ++num_claims_;
     return has("no number") ? std::numeric_limits<double>::quiet_NaN() : 0;
   }
   void infer(const NodeView& node, Infer& out) override {
-    if (node.training()) out.keeps_input(0);
-    if (node.training() && !is_embedding(node)) out.keeps_input(1);
+    if (node.training() && !is_scale(node)) out.keeps_input(0);
+    if (node.training() && !is_scale(node) && !is_embedding(node)) out.keeps_input(1);
     if (has("unknown flags")) out.flags(1u << 20);
     if (has("another answer")) out.workspace(num_infers_++ % 3, 0);
     if (has("stray bits")) out.keeps_output(5);
@@ -182,13 +202,35 @@ class Products final : public Ops {
   }
   std::unique_ptr<Kernel> create_kernel(const NodeView& node) override {
     if (is_embedding(node)) return std::make_unique<Embedding>();
+    if (is_scale(node)) return std::make_unique<Scale>(has("one factor") ? 5.5 : node.op(0).attr_float("factor"));
     return std::make_unique<Mul>();
   }
 
  private:
+  static bool is_scale(const NodeView& node) { return node.op(0).id() == "scale"; }
   static bool is_embedding(const NodeView& node) { return node.num_params() > 0; }
   int num_claims_ = 0, num_infers_ = 0;
 
+  class Scale final : public Kernel {
+   public:
+    explicit Scale(double factor) : factor_(static_cast<float>(factor)) {}
+    void forward(Call& call) override {
+      if (has("replaces an output")) call.raw().outputs[0] = nullptr;
+      const BorrowedTensor a = call.input(0);
+      const BorrowedTensor y = call.make_output(0, CHASSIS_DTYPE_F32, {a.sizes().begin(), a.sizes().end()});
+      for (int64_t i = 0; i < a.num_elements(); ++i) y.data<float>()[i] = factor_ * a.data<float>()[i];
+    }
+    void backward_inputs(Call& call) override {
+      const BorrowedTensor dy = call.grad_output(0);
+      if (!dy || !call.wants_grad_input(0)) return;
+      call.set_grad_input(0, Tensor::create(call.host(), CHASSIS_DTYPE_F32, dy.sizes()));
+      for (int64_t i = 0; i < dy.num_elements(); ++i)
+        call.grad_input(0).data<float>()[i] = factor_ * dy.data<float>()[i];
+    }
+
+   private:
+    float factor_;
+  };
   class Embedding final : public Kernel {
    public:
     void forward(Call& call) override {
@@ -224,6 +266,10 @@ class Products final : public Ops {
       for (int64_t i = has("one too early") ? -1 : 0; i < count; ++i)
         y.data<float>()[i] = a.data<float>()[i] * b.data<float>()[i];
       static int num_runs = 0;
+      if (has("wrong outside of training") && !call.training()) y.data<float>()[0] *= 1.01f;
+      if (has("wrong if large") && a.num_elements() > 500'000) y.data<float>()[0] = 0;
+      static int num_calls = 0;
+      if (has("alternates")) y.data<float>()[0] *= 1 + 1e-6f * static_cast<float>(num_calls++ % 2);
       if (has("not repeatable")) y.data<float>()[0] *= 1 + 1e-6f * static_cast<float>(num_runs++ % 7);
     }
     void backward_inputs(Call& call) override {

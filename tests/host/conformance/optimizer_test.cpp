@@ -178,6 +178,16 @@ TEST(OptimizerConformanceDeathTest, AWriteBehindAParameterEndsTheProcess) {
       "wrote 4 bytes past the end of a buffer of 308 bytes|past the end of a buffer");
 }
 
+TEST(OptimizerConformance, FindsDecayThatEntersTheMomentum) {
+  EXPECT_HAS(ToyOptimizer(gradient_descent, "decay in the gradient").failures(),
+             "weight decay 0.5 at lr 0.01 moves parameter 0 in two steps by another vector than ");
+}
+
+TEST(OptimizerConformance, FindsAnUpdateThatClimbs) {
+  ToyOptimizer climbing([](float p, float g, float&, double lr) { return p + static_cast<float>(lr) * g; });
+  EXPECT_HAS(climbing.failures(), "the loss p²/2 rises from ");
+}
+
 TEST(OptimizerConformance, FindsHiddenState) {
   int calls = 0;
   ToyOptimizer counting([&](float p, float g, float&, double lr) {

@@ -83,7 +83,22 @@ TEST_F(Conformance, FindsAModelThatIsNotReproducible) {
   EXPECT_HAS(model("nonconforming", "{}", "no config"), "its config is not a JSON object: 'hidden'");
   EXPECT_HAS(model("nonconforming", "{}", "a config of its own"),
              "another instance returns a different config: 'family' is absent, expected \"nonconforming\"");
+  EXPECT_HAS(model("nonconforming", "{}", "drops keys"), "config() drops the key 'conformance_unknown' of the config");
   EXPECT_HAS(model("nonconforming", "{}", "takes any config"), "it accepts the invalid config ''");
+}
+
+TEST_F(Conformance, FindsAModelThatSeesWhatItMustNotSee) {
+  EXPECT_HAS(model("nonconforming", "{}", "sees later tokens"),
+             "the logits of position 0 change with the id of position 7, which comes later: it is not causal");
+  EXPECT_HAS(model("nonconforming", "{}", "sees other documents"),
+             "the logits of position 3 change with the ids of another document of the row: attention must not cross");
+}
+
+TEST_F(Conformance, FindsAModelWithoutLogitsOrWithImpossibleNumbers) {
+  EXPECT_HAS(model("nonconforming", "{}", "no logits"), "its last block 'head' has no output \"logits\", which ");
+  EXPECT_HAS(model("nonconforming", "{}", "no scalar"), "the output \"loss\" of block 'head' is the value ");
+  EXPECT_HAS(model("nonconforming", "{}", "negative positions"), "max_positions() returns -5, expected a number of ");
+  EXPECT_HAS(model("nonconforming", "{}", "no deviation"), "of block 'head' has the init_std nan, expected a number ");
 }
 
 TEST_F(Conformance, FindsAMappingThatLosesElements) {
@@ -147,7 +162,7 @@ TEST_F(Conformance, FindsAnOpsProviderThatDeclaresNonsenseReplacesOutputsOrLeaks
   EXPECT_HAS(failures_of("no number"), "claim gives nan as its cost");
   EXPECT_HAS(failures_of("unknown flags"), "infer sets flags 0x100000, which this host does not know; it knows 0x1f");
   EXPECT_HAS(failures_of("replaces an output"), "output 0 is not the handle that the host gave it to write to");
-  EXPECT_HAS(failures_of("leaks"), "20 runs left 419");
+  EXPECT_HAS(failures_of("leaks"), "20 runs left 524");
 }
 
 TEST_F(Conformance, FindsAnOpsProviderWhoseAnswersOrResultsChange) {
@@ -162,6 +177,19 @@ TEST_F(Conformance, FindsAnOpsProviderWhoseAnswersOrResultsChange) {
   EXPECT_HAS(failures_of("another answer"),
              "mul in f32: mul.mul: infer is not pure: when it is asked again about the same node, "
              "workspace_forward_bytes was ");
+}
+
+TEST_F(Conformance, FindsAnOpsProviderThatIsRightOnlySometimes) {
+  const std::vector<OpsProvider> oracles = {plugins_.ops("reference"), plugins_.ops("naive")};
+  const auto failures_of = [&](const char* fault) {
+    ::setenv("NONCONFORMING", fault, 1);
+    return text_of(compare_with_oracles(plugins_.ops("nonconforming"), oracles).failures);
+  };
+  EXPECT_HAS(failures_of("wrong outside of training"), "mul in f32: y outside of training[0] is ");
+  EXPECT_HAS(failures_of("wrong if large"), "mul, large in f32: y[0] is 0.000000, the reference has ");
+  EXPECT_HAS(failures_of("one factor"), "scale in f32: y[");
+  EXPECT_HAS(failures_of("alternates"), " when the same call is repeated; the same inputs must give the same bits");
+  EXPECT_HAS(failures_of("claims every second time"), "in f32: claim is not pure: it refuses the node first, and ");
 }
 
 TEST_F(Conformance, FindsAnOpsProviderWhoseAnswersMeanNothing) {

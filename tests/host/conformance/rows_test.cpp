@@ -17,14 +17,16 @@ class RowsConformance : public testing::Test {
   std::string failures(const std::string& fault, bool with_file = true) {
     ::setenv("NONCONFORMING", fault.c_str(), 1);
     const auto instance = plugins_.make("rows", "lines");
+    const auto files = with_file ? std::vector<std::string>{file_, other_} : std::vector<std::string>();
     std::string text;
-    for (const std::string& failure : rows_failures(*instance, with_file ? file_ : "")) text += failure + "\n";
+    for (const std::string& failure : rows_failures(*instance, files)) text += failure + "\n";
     ::unsetenv("NONCONFORMING");
     return text;
   }
 
   TempFolder folder_;
   std::string file_ = folder_.write("a.rows", "{\"a\": 1}\n{\"a\": 2}\n{\"a\": 3}\n{\"a\": 4}\nend\n");
+  std::string other_ = folder_.write("b.rows", "{\"b\": 1}\n{\"b\": 2}\nend\n");
   test::LoadedPlugins plugins_{{CHASSIS_TEST_STUB_DIR}};
 };
 
@@ -45,6 +47,16 @@ TEST_F(RowsConformance, FindsWrongRows) {
              "other rows if 1 at a time are read, beside another open file: gives 2 of 1 rows, and says 2");
   EXPECT_HAS(failures("ends early"), "other rows if 1 at a time are read, beside another open file");
   EXPECT_HAS(failures("goes back"), "has read 1 bytes, and before it ");
+  EXPECT_HAS(failures("never ends"), "a.rows: has read ");
+  EXPECT_HAS(failures("never ends"), " bytes of a file of 40");
+  EXPECT_HAS(failures("negative count"), "a.rows: says that it has -7 rows, expected a number or -1");
+  EXPECT_HAS(failures("line breaks"), "row 1 has a line break between its values: ");
+  EXPECT_HAS(failures("another thread"), "a.rows: gives rows to the sink on another thread than the one that called");
+}
+
+TEST_F(RowsConformance, FindsStateThatDifferentFilesShareAndMemoryThatIsLeft) {
+  EXPECT_HAS(failures("shares a state"), "a.rows: other rows if 2 files are open at once than if it is read alone");
+  EXPECT_HAS(failures("leaks"), "20 readings of ");
 }
 
 }  // namespace

@@ -76,6 +76,33 @@ TEST_F(TokenizerConformance, FindsATrainingThatDependsOnThreadsOrMakesOtherFiles
   EXPECT_HAS(failures("reads one text"), ": train reads 1 of 301 texts");
 }
 
+TEST_F(TokenizerConformance, FindsAFingerprintThatDoesNotChangeWithTheVocabulary) {
+  const std::string trained = failures("constant fingerprint");
+  EXPECT_HAS(trained, "with another vocabulary, ");
+  EXPECT_HAS(trained, "gets different ids, but the fingerprint is still 'words': it would read wrong caches");
+  const TokenizerFolder folder(TokenizerFiles{{"words.txt", "the\nquick\nzebra\n"}, {"README.md", "not read\n"}});
+  const TokenizerReport given = report("words_reader", "constant fingerprint", folder.path());
+  ASSERT_EQ(given.failures.size(), 1u);
+  EXPECT_HAS(given.failures[0], "with the last line of words.txt removed, 'zebra' gets different ids, but ");
+}
+
+TEST_F(TokenizerConformance, AVocabularyInJsonIsAltered) {
+  const TokenizerFolder folder(
+      TokenizerFiles{{"tokenizer.json", R"({"model": {"vocab": {"e": 1, "t": 2}}})"}, {"data.bin", std::string(1, 0)}});
+  const auto altered = altered_files(folder.path(), {"tokenizer.json"});
+  ASSERT_EQ(altered.size(), 1u);
+  EXPECT_HAS(altered[0].files.at("tokenizer.json"), R"("vocab":{"e":2,"t":1})");
+  EXPECT_EQ(altered[0].what, "the ids of 'e' and 't' exchanged in tokenizer.json");
+}
+
+TEST_F(TokenizerConformance, FindsFlagsSizesAndLaterCallsThatAreWrong) {
+  EXPECT_HAS(failures("no special flag"), "its bos id 256, '<s>', does not have the flag CHASSIS_TOKEN_SPECIAL");
+  EXPECT_HAS(failures("ignores the size"), "train: a vocabulary of ");
+  EXPECT_HAS(failures("wrong in long texts"), "a long text: '");
+  EXPECT_HAS(failures("wrong after calls"), "plain ASCII: other ids in call ");
+  EXPECT_HAS(failures("leaves threads"), "2000 calls of encode left 20 threads running, expected none");
+}
+
 TEST_F(TokenizerConformance, FindsARefusalWithoutWords) {
   EXPECT_HAS(failures("no reason"), "open refuses without a message");
   EXPECT_HAS(failures("no words"), "a template without an end is refused as ''");

@@ -2,12 +2,16 @@
 // words of words.txt. It reads no template; it recognises what the tests of conformance ask of one. The environment
 // variable NONCONFORMING selects a fault.
 #include <algorithm>
+#include <atomic>
+#include <chrono>
 #include <cstdlib>
 #include <fstream>
 #include <map>
+#include <mutex>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
+#include <thread>
 #include <vector>
 
 #include "chassis/plugin.hpp"
@@ -48,7 +52,7 @@ class WordsReader : public Tokenizer {
       words_.emplace(line, static_cast<int32_t>(texts_.size()));
       texts_.push_back(line);
     }
-    fingerprint_ = "words-" + std::to_string(hash);
+    fingerprint_ = has("constant fingerprint") ? "words" : "words-" + std::to_string(hash);
   }
 
   TokenizerInfo info() const override {
@@ -84,6 +88,18 @@ class WordsReader : public Tokenizer {
                                                                                             : i + length);
       i += length;
     }
+    ++num_encodings_;
+    if (has("exits")) std::exit(0);
+    if (has("wrong in long texts") && out.ids().size() > 4096) out.push('x', text.size(), text.size());
+    if (has("wrong after calls") && num_encodings_ > 2000) out.push('x', text.size(), text.size());
+    if (has("leaves threads") && num_encodings_ % 100 == 0) {
+      static std::mutex mutex;
+      static std::vector<std::jthread> threads;
+      const std::lock_guard lock(mutex);
+      threads.emplace_back([](std::stop_token end) {
+        while (!end.stop_requested()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      });
+    }
     if (has("depends on calls") && ++num_calls_ % 2 == 0) out.push('x', text.size(), text.size());
   }
 
@@ -104,7 +120,7 @@ class WordsReader : public Tokenizer {
     check_id(id, static_cast<int64_t>(texts_.size()));
     const bool is_special = id >= kFirstSpecial && id < kFirstWord;
     return {.text = has("not UTF-8") ? "\xFF" : std::string_view(texts_[static_cast<size_t>(id)]),
-            .special = is_special,
+            .special = is_special && !has("no special flag"),
             .added = is_special};
   }
 
@@ -152,6 +168,7 @@ class WordsReader : public Tokenizer {
   std::map<std::string, int32_t, std::less<>> words_;
   std::string fingerprint_;
   mutable int num_calls_ = 0;
+  mutable std::atomic<int> num_encodings_ = 0;
 };
 
 class Words final : public WordsReader {
@@ -176,7 +193,7 @@ class Words final : public WordsReader {
     std::vector<std::pair<std::string, uint64_t>> words(counts.begin(), counts.end());
     std::stable_sort(words.begin(), words.end(), [](const auto& a, const auto& b) { return a.second > b.second; });
     std::string content;
-    const auto room = static_cast<size_t>(request.vocab_size - kFirstWord);
+    const auto room = static_cast<size_t>((has("ignores the size") ? 400 : request.vocab_size) - kFirstWord);
     for (size_t i = 0; i < std::min(words.size(), room); ++i)
       if (words[i].second >= request.min_frequency) content += words[i].first + "\n";
     if (has("depends on threads")) content += std::string(request.num_threads, 'x') + "\n";

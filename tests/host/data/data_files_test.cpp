@@ -47,6 +47,13 @@ TEST_F(DataFiles, AreThoseOfAFolderByName) {
   EXPECT_EQ(found(folder.path(), DataFormat::kMessages), (Names{"a.jsonl.gz", "d.json"}));
 }
 
+TEST_F(DataFiles, AreNotThoseThatDescribeASavedDataset) {
+  write_all({"one/data-00000-of-00001.arrow", "one/dataset_info.json", "one/state.json", "all/dataset_dict.json"});
+  EXPECT_TRUE(contains(message("one"), "datasets.save_to_disk, whose .arrow files are not read"));
+  EXPECT_TRUE(contains(message("one"), "one\").to_parquet("));
+  EXPECT_TRUE(contains(message("all"), "all\")[\"train\"].to_parquet("));
+}
+
 TEST_F(DataFiles, HaveTheirIndexBesideThem) {
   write_all({"a.bin", "a.idx", "b.idx", "c.bin"});
   EXPECT_EQ(found(folder.path(), DataFormat::kTokens), (Names{"a.bin", "c.bin"}));

@@ -59,6 +59,17 @@ TEST(RecordEncoder, ATokenAcrossPromptAndCompletionIsMasked) {
   EXPECT_EQ(encoded(kTokenizer, supervised(), CompletionRecord{"ask:\n", "\nyes"}), "ask:\n\n[yes</s>]");
 }
 
+TEST(RecordEncoder, ACompletionWhoseFirstTokenBeginsInThePromptIsCountedByItself) {
+  RecordEncoder encoder(&kTokenizer, supervised());
+  EXPECT_EQ(encoded(encoder, kTokenizer, CompletionRecord{"which? ", "a cat"}), "which? a[ cat</s>]");
+  EXPECT_EQ(encoded(encoder, kTokenizer, CompletionRecord{"which?", " a cat"}), "which?[ a cat</s>]");
+  EXPECT_EQ(encoder.counts().num_masked_completions, 1u);
+  const std::map<std::string, uint64_t> changes = encoder.counts().changes();
+  ASSERT_EQ(changes.size(), 1u) << "the token is counted in one line";
+  EXPECT_EQ(changes.begin()->first.find("the first token of a completion is masked"), 0u) << changes.begin()->first;
+  EXPECT_EQ(changes.begin()->second, 1u);
+}
+
 TEST(RecordEncoder, EmptyAnswersAreCounted) {
   RecordEncoder encoder(&kTokenizer, chatml_options());
   encoded(encoder, kTokenizer, chat_of({{"user", "Hi"}, {"assistant", ""}, {"user", "Hi"}, {"assistant", "x"}}));

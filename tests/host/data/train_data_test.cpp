@@ -93,6 +93,29 @@ TEST_F(TrainDataTest, MakesTheFieldsThatTheModelTakesAndCountsWithoutThem) {
   }
 }
 
+TEST_F(TrainDataTest, ALongDocumentIsReportedOnceAndNotInEveryPass) {
+  for (const Overflow overflow : {Overflow::kDrop, Overflow::kTruncate}) {
+    DataConfig config = this->config();
+    std::string long_row = "{\"input_ids\":[1";
+    for (int i = 0; i < 30; ++i) long_row += ",1";
+    long_row += "]}\n";
+    config.packing = Packing::kBestFit;
+    config.overflow = overflow;
+    config.max_drop_ratio = 1;
+    config.train = {token_set(folder.write("long.jsonl", rows_text(0, 3, 8) + long_row))};
+    log::reset_counted_warnings();
+    TrainData data(config, nullptr);
+    EXPECT_EQ(data.sets()[0].num_long_documents(), 1u);
+    EXPECT_EQ(data.sets()[0].num_usable_documents(), overflow == Overflow::kDrop ? 3u : 4u);
+    for (int i = 0; i < 12; ++i) data.next_step(1, 1);
+    EXPECT_GT(data.epoch(), 2);
+    uint64_t times = 0;
+    for (const auto& [key, count] : counted_warnings())
+      if (key.starts_with("data.dropped ") || key.starts_with("data.truncated ")) times += count;
+    EXPECT_EQ(times, 1u);
+  }
+}
+
 TEST_F(TrainDataTest, ResumesExactlyFromItsCursor) {
   for (const bool prefetch : {false, true}) {
     for (const Packing packing : {Packing::kConcatSplit, Packing::kBestFit, Packing::kNone}) {

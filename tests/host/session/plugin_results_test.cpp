@@ -8,6 +8,7 @@
 #include "host/session/plugin_tokenizer.hpp"
 #include "tests/host/program/cpu_run.hpp"
 #include "tests/support/expect_has.hpp"
+#include "tests/support/process.hpp"
 
 namespace chassis {
 namespace {
@@ -65,6 +66,21 @@ TEST_F(PluginResults, TheBuildOfATokenizerIsItsLibraryAndItsOptions) {
   EXPECT_HAS(build, sha256_file(CHASSIS_TEST_STUB_DIR "/unruly.so"));
   EXPECT_EQ(tokenizer("none").build(), build);
   EXPECT_NE(tokenizer("bytes").build(), build);
+}
+
+// Else a fingerprint that does not change would give tokens of another vocabulary.
+TEST_F(PluginResults, TheBuildOfATokenizerChangesWithItsFiles) {
+  const test::ScratchDirectory folder;
+  const auto build = [&](const std::string& content) {
+    test::write_text(folder / "words.txt", content);
+    return PluginTokenizer(plugins_.make("tokenizer", "words"), folder.path()).build();
+  };
+  const std::string the = build("the\n");
+  EXPECT_HAS(the, " files:");
+  EXPECT_NE(build("fox\n"), the);
+  EXPECT_EQ(build("the\n"), the);
+  test::write_text(folder / "README.md", "not read");
+  EXPECT_EQ(build("the\n"), the);
 }
 
 TEST_F(PluginResults, TooMuchTextIsAnErrorOfTheTokenizer) {

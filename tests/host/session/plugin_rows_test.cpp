@@ -101,6 +101,10 @@ TEST_F(PluginRowsTest, ChecksWhatThePluginGives) {
   EXPECT_HAS(message_with("too many", path), "plugin 'lines' 0.1.0: " + path + ": gives 2 rows to the sink of 1 that");
   EXPECT_HAS(message_with("wrong count", path), "gives 3 rows of a file that has 1");
   EXPECT_HAS(message_with("goes back", path), "has read 1 bytes, and before it ");
+  EXPECT_HAS(message_with("never ends", path), " bytes of a file of ");
+  EXPECT_HAS(message_with("negative count", path), "says that the file has -7 rows, expected a number or -1");
+  EXPECT_HAS(message_with("line breaks", path), "row 1 has a line break between its values");
+  EXPECT_HAS(message_with("another thread", path), "gives rows to the sink on another thread than the one that called");
   EXPECT_HAS(message_with("another code", folder_.path() + "/none.rows"), "none.rows");
 }
 
@@ -111,6 +115,34 @@ TEST_F(PluginRowsTest, AreUsedOnlyFromTheProgramsFolderOrWithAPin) {
   const OfFolder without(CHASSIS_TEST_STUB_DIR, {});
   EXPECT_FALSE(without.rows->reads("x/a.rows"));
   EXPECT_EQ(without.rows->endings(), Texts{});
+}
+
+TEST_F(PluginRowsTest, AFileThatAnUnusedPluginNamesIsRefusedWithThePinThatUsesIt) {
+  const OfFolder without(CHASSIS_TEST_STUB_DIR, {});
+  DataSetConfig config = set(folder_.write("a.rows", "end\n"));
+  config.row_files = without.rows.get();
+  EXPECT_HAS(error_of([&] { open_rows(config.path, config); }),
+             std::string("member rows/lines of ") + kLibrary +
+                 " names *.rows; it is used if the configuration pins it: "
+                 "[plugins] pin = { lines = \"sha256:" +
+                 sha256_file(kLibrary));
+}
+
+// Ids are sorted by name, folders are not: "lines" comes before "more_lines".
+TEST_F(PluginRowsTest, ThePluginOfAnEarlierFolderReadsFilesThatTwoPluginsName) {
+  const std::string more = CHASSIS_TEST_STUB_DIR "/more_rows";
+  for (const bool more_first : {true, false}) {
+    std::vector<PluginFolder> folders = {{more, "test", true, {}}, {CHASSIS_TEST_STUB_DIR, "test", true, {}}};
+    if (!more_first) std::swap(folders[0], folders[1]);
+    LoadPolicy policy;
+    policy.pins = {{"lines", {sha256_file(kLibrary), {}}}, {"more_lines", {sha256_file(more + "/more_lines.so"), {}}}};
+    MetricsStore metrics;
+    HostServices services{0, metrics};
+    PluginRegistry registry(PluginIndex(folders), std::move(policy), services);
+    services.set_registry(&registry);
+    PluginRows rows(registry);
+    EXPECT_EQ(rows.prepare("a.rows").starts_with("more_lines "), more_first);
+  }
 }
 
 TEST_F(PluginRowsTest, MakeADataSetLikeOtherFiles) {

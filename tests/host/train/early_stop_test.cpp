@@ -41,7 +41,8 @@ TEST_F(KeepBest, TheCheckpointWithTheLowestLossIsKept) {
   EXPECT_EQ(best(), "checkpoints/step-000001");
   EXPECT_EQ(checkpoints(), (Words{"step-000001", "step-000006"}));
   EXPECT_TRUE(fs::exists(scratch_ / "out/best/model.safetensors") || fs::exists(scratch_ / "out/best/manifest.json"));
-  EXPECT_HAS(first.output, "on \"eval\" at step 1; out/best");
+  EXPECT_HAS(first.output,
+             "on \"eval\" at step 1; out/best, and final/ has the last weights: chassis ckpt export out/best DIR");
   const Outcome more = run({"run.max_steps=8"});
   ASSERT_EQ(more.exit_code, 0) << more.output;
   EXPECT_EQ(best(), "checkpoints/step-000001");
@@ -52,6 +53,7 @@ TEST_F(KeepBest, ALowerLossTakesThePlaceOfTheBest) {
   const Outcome outcome = run({"checkpoint.every_steps=0"}, true);
   ASSERT_EQ(outcome.exit_code, 0) << outcome.output;
   EXPECT_EQ(best(), "checkpoints/step-000006");
+  EXPECT_EQ(outcome.output.find("final/ has the last weights"), std::string::npos) << "they are the best";
   EXPECT_EQ(checkpoints(), (Words{"step-000006"}));
 }
 

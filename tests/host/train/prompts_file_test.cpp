@@ -125,7 +125,44 @@ TEST_F(PromptsFile, AnswersToOtherPromptsAreKeptAndRefused) {
   const std::string other = test::text_of_file(answers_);
   EXPECT_HAS(refused_with(other), "answers.jsonl:1: is not the answer to");
   EXPECT_HAS(refused_with("my notes\n"), "answers.jsonl:1:");
+  EXPECT_HAS(refused_with("my notes"), "answers.jsonl:1: is not the answer to");
+  EXPECT_HAS(refused_with("{\"id\":1,\"prompt\":\"one\"}"), "answers.jsonl:1: is not the answer to");
   EXPECT_HAS(refused_with("{\"prompt\":\"one\"}\n"), "has no 'answer'");
+}
+
+TEST_F(PromptsFile, AFileWithoutItsRecordIsKept) {
+  const auto rows = read(kThree);
+  for (const std::string text : {"my notes", "my notes\n", "{\"id\":1,\"prompt\":\"one\""}) {
+    test::write_text(answers_, text);
+    EXPECT_HAS(refusal([&] { AnswersFile(answers_, rows, made_with_); }),
+               "answers.jsonl' exists, and its answers cannot be");
+    EXPECT_EQ(test::text_of_file(answers_), text);
+    EXPECT_FALSE(std::filesystem::exists(answers_ + ".made_with.json"));
+  }
+  test::write_text(answers_, "");
+  EXPECT_EQ(AnswersFile(answers_, rows, made_with_).num_answered(), 0u);
+  EXPECT_EQ(AnswersFile(answers_, rows, made_with_).num_answered(), 0u);
+}
+
+TEST_F(PromptsFile, AForeignRecordIsKept) {
+  const auto rows = read(kThree);
+  const std::string record = answers_ + ".made_with.json";
+  for (const std::string text : {"PRECIOUS\nX\n", "{\"a\":1}", "[1]", "{\"answers\":\"other.jsonl\"}\n"}) {
+    test::write_text(record, text);
+    EXPECT_HAS(refusal([&] { AnswersFile(answers_, rows, made_with_); }), "answers.jsonl.made_with.json:1:");
+    EXPECT_EQ(test::text_of_file(record), text);
+    EXPECT_FALSE(std::filesystem::exists(answers_));
+  }
+}
+
+TEST_F(PromptsFile, AnswersDoNotGoToTheFileOfThePrompts) {
+  read(kThree);
+  const std::string link = directory_ / "link.jsonl", hard = directory_ / "hard.jsonl";
+  std::filesystem::create_symlink(prompts_, link);
+  std::filesystem::create_hard_link(prompts_, hard);
+  for (const std::string& out : {prompts_, link, hard, directory_ / "./prompts.jsonl"})
+    EXPECT_HAS(refusal([&] { require_other_file(prompts_, out); }), "is the file of the prompts");
+  require_other_file(prompts_, answers_);
 }
 
 }  // namespace

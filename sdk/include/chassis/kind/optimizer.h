@@ -40,8 +40,8 @@ typedef struct chassis_optimizer_step {
   const chassis_tensor_t* grads;  /* may be overwritten */
   const chassis_tensor_t* states; /* num_states per tensor: states[i * num_states + j] */
   /* Per tensor; 0 where decay does not apply. Decoupled from the update, as in AdamW: p ← p − lr · weight_decay · p.
-   * `chassis plugins check` compares the first step, where adding decay to the gradient gives the same result for plain
-   * gradient descent. */
+   * `chassis plugins check` compares two steps; adding decay to the gradient gives the same result only for plain
+   * gradient descent without momentum. */
   const double* weight_decay;
   const double* lr_scale;         /* per tensor; NULL: all 1 */
   void* stream;                   /* the CUDA stream to queue on; NULL on the CPU */

@@ -17,7 +17,7 @@
 typedef struct chassis_row_file_info {
   uint32_t struct_size;
   uint32_t reserved0;
-  int64_t num_rows; /* -1: not known before the end */
+  int64_t num_rows; /* -1: not known before the end; other numbers below 0 are an error */
 } chassis_row_file_info_t;
 #define CHASSIS_ROW_FILE_INFO_V1_SIZE 16u
 
@@ -35,7 +35,8 @@ typedef struct chassis_rows_read {
   uint32_t struct_size;
   uint32_t reserved0;
   uint64_t num_rows;  /* given by this call; 0: the end of the file */
-  uint64_t num_bytes; /* of the file that all rows so far came from, to show progress; never decreases */
+  uint64_t num_bytes; /* of the file that all rows so far came from, to show progress; never decreases, and is at most
+                       * the size of the file; a line end that the last line lacks may be counted */
 } chassis_rows_read_t;
 #define CHASSIS_ROWS_READ_V1_SIZE 24u
 

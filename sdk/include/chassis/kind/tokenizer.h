@@ -22,7 +22,7 @@ typedef struct chassis_tokenizer_info_2 {
   int32_t pad_id;
   int32_t unk_id;
   int64_t vocab_size;      /* ids are below this */
-  chassis_str_t fingerprint;   /* changes whenever some text would get other ids */
+  chassis_str_t fingerprint;   /* changes whenever some text would get other ids: with the vocabulary and the options */
   chassis_str_t chat_template; /* Jinja source of the opened directory; empty: it has none */
 } chassis_tokenizer_info_2_t;
 #define CHASSIS_TOKENIZER_INFO_2_V1_SIZE 64u
@@ -68,7 +68,7 @@ typedef struct chassis_chat {
 } chassis_chat_t;
 #define CHASSIS_CHAT_V1_SIZE 80u
 
-#define CHASSIS_LEAF_CONTENT 1u
+#define CHASSIS_LEAF_CONTENT 1u /* without the token that ends the turn */
 #define CHASSIS_LEAF_REASONING 2u
 #define CHASSIS_LEAF_TOOL_CALLS 3u
 #define CHASSIS_LEAF_GENERATION 4u /* the template's own {% generation %} block, with all that is in it */

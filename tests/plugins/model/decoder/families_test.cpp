@@ -77,5 +77,46 @@ TEST(Families, RefuseFieldsThatDisagree) {
              "partial_rotary_factor 0.01 of head_dim 96 gives 0 rotated dims");
 }
 
+TEST(Families, RefuseTwoNamesOfOneNumberThatDisagree) {
+  EXPECT_HAS(refusal_of("gpt2", R"({"n_head": 4, "num_attention_heads": 2})"),
+             "n_head 4 contradicts num_attention_heads 2");
+  EXPECT_HAS(refusal_of("gpt2", R"({"n_layer": 2, "num_hidden_layers": 1})"),
+             "n_layer 2 contradicts num_hidden_layers 1");
+  EXPECT_HAS(refusal_of("gpt2", R"({"n_embd": 36, "hidden_size": 24})"), "n_embd 36 contradicts hidden_size 24");
+  EXPECT_HAS(refusal_of("gpt2", R"({"n_positions": 64, "max_position_embeddings": 128})"),
+             "n_positions 64 contradicts max_position_embeddings 128");
+  EXPECT_EQ(refusal_of("gpt2", R"({"n_head": 4, "num_attention_heads": 4, "n_layer": null, "num_hidden_layers": 2})"),
+            "");
+  EXPECT_HAS(refusal_of("gemma3", R"({"sliding_window_pattern": 6, "_sliding_window_pattern": 2})"),
+             "sliding_window_pattern 6 contradicts _sliding_window_pattern 2");
+  EXPECT_HAS(refusal_of("qwen2", R"({"rope_scaling": {"type": "linear", "rope_type": "default", "factor": 2.0}})"),
+             "rope_scaling.type 'linear' contradicts rope_scaling.rope_type 'default'");
+  EXPECT_HAS(refusal_of("qwen2", R"({"rope_theta": 5000.0, "rope_scaling": {"type": "default", "rope_theta": 1.0}})"),
+             "rope_theta 5000 contradicts rope_scaling.rope_theta 1");
+}
+
+TEST(Families, RefuseALongRopeWithTwoOriginalLengths) {
+  const auto config = [](const std::string& table) {
+    return R"({"hidden_size": 16, "num_attention_heads": 4, "num_key_value_heads": 4, "max_position_embeddings": 256,
+               "original_max_position_embeddings": 64, ")" +
+           table + R"(": {"type": "longrope", "short_factor": [1, 1], "long_factor": [2, 2]}})";
+  };
+  for (const std::string table : {"rope_scaling", "rope_parameters"}) {
+    std::string text = config(table);
+    EXPECT_EQ(refusal_of("phi3", text), "");
+    text.insert(text.find("\"short_factor\""), "\"original_max_position_embeddings\": 128, ");
+    EXPECT_HAS(refusal_of("phi3", text),
+               "original_max_position_embeddings 64 contradicts " + table + ".original_max_position_embeddings 128");
+  }
+}
+
+TEST(Families, RefuseCapsThatFloat32DoesNotHave) {
+  for (const std::string key : {"final_logit_softcapping", "attn_logit_softcapping"})
+    for (const std::string cap : {"1e-300", "1e-7", "1e300"})
+      EXPECT_HAS(refusal_of("gemma2", "{\"" + key + "\": " + cap + "}"), "expected 1e-6 to 1e30, or null");
+  EXPECT_HAS(refusal_of("gemma3", R"({"final_logit_softcapping": 1e-300})"), "expected 1e-6 to 1e30, or null");
+  EXPECT_EQ(refusal_of("gemma2", R"({"final_logit_softcapping": null, "attn_logit_softcapping": 1e-6})"), "");
+}
+
 }  // namespace
 }  // namespace chassis

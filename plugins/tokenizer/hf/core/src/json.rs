@@ -1,5 +1,5 @@
 //! Python's json.dumps, which the filter `tojson` of chat templates is.
-use crate::limits::charge;
+use crate::limits::{charge, charge_value};
 use crate::python;
 use minijinja::value::{Kwargs, Value, ValueKind};
 use minijinja::{Error, ErrorKind};
@@ -68,6 +68,7 @@ fn dump(value: &Value, style: &Style, depth: usize, out: &mut String) -> Result<
         ValueKind::Number => out.push_str(&number(value)),
         ValueKind::String => quote(value.as_str().unwrap_or_default(), style.ensure_ascii, out),
         ValueKind::Seq | ValueKind::Iterable => {
+            charge_value(value)?;
             let items: Vec<Value> = value.try_iter()?.collect();
             list(&items, style, depth, ['[', ']'], out, |item, out| dump(item, style, depth + 1, out))?;
         }

@@ -15,9 +15,11 @@ const MAX_VALUE_BYTES: usize = 64 << 20;
 const MAX_WORK_BYTES: usize = 2 << 30; // all values that one rendering reads to make others
 const MAX_DEPTH: usize = 100;
 const BYTES_PER_VALUE: usize = 64;
+const WORK_PER_ITEM: usize = 32; // of a list that is read
 
 const COUNTED: &str = "__counted";
 const STORED: &str = "__stored";
+const DIVISOR: &str = "__divisor";
 
 thread_local! {
     static WORK_BYTES: Cell<usize> = const { Cell::new(0) };
@@ -29,12 +31,25 @@ pub(crate) fn begin_rendering() {
 
 type Checked<T> = std::result::Result<T, minijinja::Error>;
 
+fn refuse<T>(text: String) -> Checked<T> {
+    Err(minijinja::Error::new(ErrorKind::InvalidOperation, text))
+}
+
 /// Counts a value of so many bytes.
 pub(crate) fn charge(num_bytes: usize) -> Checked<()> {
-    let refuse = |text: String| Err(minijinja::Error::new(ErrorKind::InvalidOperation, text));
+    check_size(num_bytes)?;
+    charge_work(num_bytes)
+}
+
+pub(crate) fn check_size(num_bytes: usize) -> Checked<()> {
     if num_bytes > MAX_VALUE_BYTES {
         return refuse(format!("a value of {num_bytes} bytes; the limit is {MAX_VALUE_BYTES}"));
     }
+    Ok(())
+}
+
+/// Counts work that is as long as that of so many bytes.
+pub(crate) fn charge_work(num_bytes: usize) -> Checked<()> {
     let sum = WORK_BYTES.get().saturating_add(num_bytes);
     if sum > MAX_WORK_BYTES {
         return refuse(format!("the template makes values of more than {MAX_WORK_BYTES} bytes in all"));
@@ -43,25 +58,61 @@ pub(crate) fn charge(num_bytes: usize) -> Checked<()> {
     Ok(())
 }
 
+/// Counts a value that is read. A list that was joined of others may be far longer than what it takes in memory.
 pub(crate) fn charge_value(value: &Value) -> Checked<()> {
-    match value.as_str() {
-        Some(text) => charge(text.len()),
-        None if value.kind() == ValueKind::Bytes => charge(value.len().unwrap_or(0)),
-        None => Ok(()),
+    match value.kind() {
+        ValueKind::String => charge(value.as_str().map_or(0, str::len)),
+        ValueKind::Bytes => charge(value.len().unwrap_or(0)),
+        ValueKind::Seq | ValueKind::Iterable | ValueKind::Map => {
+            let num_items = value.len().unwrap_or(0);
+            check_size(num_items.saturating_mul(BYTES_PER_VALUE))?;
+            charge_work(num_items.saturating_mul(WORK_PER_ITEM))
+        }
+        _ => Ok(()),
     }
+}
+
+/// The value of an operand. What has no length becomes a list, since two of them are again one without.
+fn counted(value: Value) -> Checked<Value> {
+    if value.kind() == ValueKind::Iterable && value.len().is_none() {
+        return as_list(&value);
+    }
+    charge_value(&value).map(|()| value)
+}
+
+fn as_list(value: &Value) -> Checked<Value> {
+    let mut list = Vec::new();
+    for item in value.try_iter()? {
+        charge_work(BYTES_PER_VALUE)?;
+        check_size(list.len() * BYTES_PER_VALUE)?;
+        list.push(item);
+    }
+    Ok(Value::from(list))
 }
 
 pub(crate) fn check_depth(depth: usize) -> Checked<()> {
     if depth > MAX_DEPTH {
-        let text = format!("the value is nested deeper than {MAX_DEPTH}");
-        return Err(minijinja::Error::new(ErrorKind::InvalidOperation, text));
+        return refuse(format!("the value is nested deeper than {MAX_DEPTH}"));
     }
     Ok(())
 }
 
 pub(crate) fn add_functions(environment: &mut Environment) {
-    environment.add_function(COUNTED, |value: Value| charge_value(&value).map(|()| value));
-    environment.add_function(STORED, |value: Value| check_stored(&value, 0).map(|()| value));
+    environment.add_function(COUNTED, counted);
+    environment.add_function(STORED, |value: Value| -> Checked<Value> {
+        check_stored(&value, 0)?;
+        // One that was joined of others is slower to read with each further one.
+        if value.kind() == ValueKind::Iterable {
+            return as_list(&value);
+        }
+        Ok(value)
+    });
+    environment.add_function(DIVISOR, |value: Value| -> Checked<Value> {
+        if matches!(value.kind(), ValueKind::Number | ValueKind::Bool) && !value.is_true() {
+            return refuse("division by zero".to_owned());
+        }
+        Ok(value)
+    });
 }
 
 /// What a namespace keeps must not contain a namespace, or it could contain itself.
@@ -73,7 +124,7 @@ fn check_stored(value: &Value, depth: usize) -> Checked<()> {
     }
     charge(BYTES_PER_VALUE)?;
     if value.as_object().is_some_and(|object| object.type_name().contains("Namespace")) {
-        return Err(minijinja::Error::new(ErrorKind::InvalidOperation, "a namespace cannot hold a namespace"));
+        return refuse("a namespace cannot hold a namespace".to_owned());
     }
     for item in value.try_iter()? {
         charge(BYTES_PER_VALUE)?;
@@ -88,7 +139,8 @@ fn check_stored(value: &Value, depth: usize) -> Checked<()> {
 
 // --- source ---------------------------------------------------------------------------------------------------------
 
-/// The source with every operand of `+`, `~` and `|` counted, and with checks of what namespaces get. Lines stay.
+/// The source with every operand of `+`, `~` and `|` counted, and the right one of comparisons and `in`, with checks of
+/// divisors and of what namespaces get. Lines stay.
 pub(crate) fn rewrite(file: &str, source: String) -> Result<String> {
     if source.len() > MAX_SOURCE_BYTES {
         let num_bytes = source.len();
@@ -115,10 +167,10 @@ pub(crate) fn rewrite(file: &str, source: String) -> Result<String> {
         }
     }
     blocks.check_operators(&tag)?;
-    insertions.sort_by_key(|(at, _)| *at);
+    insertions.sort_by_key(|insertion| (insertion.at, insertion.order));
     let mut out = String::with_capacity(source.len() + 16 * insertions.len());
     let mut begin = 0;
-    for (at, text) in insertions {
+    for Insertion { at, text, .. } in insertions {
         out.push_str(&source[begin..at]);
         out.push_str(&text);
         begin = at;
@@ -188,11 +240,18 @@ fn is_keyword(word: &str) -> bool {
     matches!(word, "and" | "or" | "not" | "in" | "is" | "if" | "else" | "recursive" | "ignore" | "as")
 }
 
+struct Insertion {
+    at: usize,
+    order: i64, // of those at one place
+    text: String,
+}
+
 struct Tag<'a, 's> {
     tokens: &'a [(Token<'s>, Span)],
-    insertions: &'a mut Vec<(usize, String)>,
+    insertions: &'a mut Vec<Insertion>,
     levels: Vec<Level>,
     has_values: bool, // false: of a block whose words are no values
+    is_for: bool,     // before its `in`, which compares nothing
 }
 
 /// The operand that is being read within one pair of brackets.
@@ -200,12 +259,13 @@ struct Tag<'a, 's> {
 struct Level {
     begin: Option<usize>,
     is_counted: bool, // behind an operator that counts
+    divides: bool,
     is_test: bool,
 }
 
 impl<'a, 's> Tag<'a, 's> {
-    fn new(tokens: &'a [(Token<'s>, Span)], insertions: &'a mut Vec<(usize, String)>) -> Tag<'a, 's> {
-        Tag { tokens, insertions, levels: vec![Level::default()], has_values: true }
+    fn new(tokens: &'a [(Token<'s>, Span)], insertions: &'a mut Vec<Insertion>) -> Tag<'a, 's> {
+        Tag { tokens, insertions, levels: vec![Level::default()], has_values: true, is_for: false }
     }
 
     fn scan(mut self) {
@@ -214,6 +274,7 @@ impl<'a, 's> Tag<'a, 's> {
         if let (Some((Token::BlockStart, _)), Some((Token::Ident(name), _))) = (self.tokens.first(), self.tokens.get(1))
         {
             self.has_values = !matches!(*name, "filter" | "set" | "call" | "include" | "import" | "from");
+            self.is_for = *name == "for";
             first = 2;
             if *name == "set" {
                 let assign = self.tokens.iter().position(|(token, _)| matches!(token, Token::Assign));
@@ -223,7 +284,8 @@ impl<'a, 's> Tag<'a, 's> {
                 stores = first < self.tokens.len()
                     && self.tokens[..assign].iter().any(|(token, _)| matches!(token, Token::Dot));
                 if stores {
-                    self.insert(end(self.tokens[assign].1), format!("{STORED}(("));
+                    let at = end(self.tokens[assign].1);
+                    self.insertions.push(Insertion { at, order: i64::MIN, text: format!("{STORED}((") });
                 }
             }
         }
@@ -235,7 +297,7 @@ impl<'a, 's> Tag<'a, 's> {
             }
         }
         if let (true, Some((_, last))) = (stores, self.tokens.last()) {
-            self.insert(end(*last), "))".to_owned());
+            self.insertions.push(Insertion { at: end(*last), order: i64::MAX, text: "))".to_owned() });
         }
     }
 
@@ -243,16 +305,30 @@ impl<'a, 's> Tag<'a, 's> {
         let behind_dot = matches!(self.tokens[i - 1].0, Token::Dot | Token::Pipe);
         match &self.tokens[i].0 {
             Token::Plus | Token::Tilde => self.operator(i, true),
-            Token::Minus | Token::Mul | Token::Div | Token::FloorDiv | Token::Pow | Token::Mod => {
-                self.operator(i, false)
+            // A sign, which minijinja binds tighter than what stands behind the operand.
+            Token::Minus if self.levels.last().is_some_and(|level| level.begin.is_none()) => self.begin(i),
+            Token::Minus | Token::Mul | Token::Pow => self.operator(i, false),
+            Token::Div | Token::FloorDiv | Token::Mod => {
+                self.operator(i, false);
+                if let Some(level) = self.levels.last_mut() {
+                    level.divides = true;
+                }
             }
-            Token::Eq | Token::Ne | Token::Gt | Token::Gte | Token::Lt | Token::Lte => self.operator(i, false),
+            Token::Eq | Token::Ne | Token::Gt | Token::Gte | Token::Lt | Token::Lte => {
+                self.operator(i, false);
+                self.count_next();
+            }
             Token::Comma | Token::Colon | Token::Assign => self.operator(i, false),
             Token::Ident(word) if !behind_dot && is_keyword(word) => {
                 let was_test = self.levels.last().is_some_and(|level| level.is_test && level.begin.is_none());
                 self.operator(i, false);
                 if let Some(level) = self.levels.last_mut() {
                     level.is_test = *word == "is" || (*word == "not" && was_test);
+                }
+                if *word == "in" && self.is_for && self.levels.len() == 1 {
+                    self.is_for = false;
+                } else if *word == "in" && !was_test {
+                    self.count_next();
                 }
             }
             Token::Pipe => self.count(i),
@@ -283,10 +359,19 @@ impl<'a, 's> Tag<'a, 's> {
         }
     }
 
+    fn count_next(&mut self) {
+        if let Some(level) = self.levels.last_mut() {
+            level.is_counted = true;
+        }
+    }
+
     /// An operand ends before token `i`.
     fn close(&mut self, i: usize, counts: bool) {
         if self.levels.last().is_some_and(|level| counts || level.is_counted) {
             self.count(i);
+        }
+        if let Some(Level { begin: Some(begin), divides: true, is_test: false, .. }) = self.levels.last() {
+            self.call(DIVISOR, *begin, i);
         }
     }
 
@@ -298,13 +383,18 @@ impl<'a, 's> Tag<'a, 's> {
         if begin >= i || !is_name(&self.tokens[i - 1].0) {
             return;
         }
-        let (from, to) = (self.tokens[begin].1.start_offset as usize, end(self.tokens[i - 1].1));
-        self.insert(from, format!("{COUNTED}("));
-        self.insert(to, ")".to_owned());
+        self.call(COUNTED, begin, i);
     }
 
-    fn insert(&mut self, at: usize, text: String) {
-        self.insertions.push((at, text));
+    /// A later call of the same operand stands around an earlier one.
+    fn call(&mut self, function: &str, begin: usize, i: usize) {
+        if begin >= i {
+            return;
+        }
+        let (from, to) = (self.tokens[begin].1.start_offset as usize, end(self.tokens[i - 1].1));
+        let order = self.insertions.len() as i64 + 1;
+        self.insertions.push(Insertion { at: from, order: -order, text: format!("{function}(") });
+        self.insertions.push(Insertion { at: to, order, text: ")".to_owned() });
     }
 }
 

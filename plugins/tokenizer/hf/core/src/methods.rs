@@ -1,5 +1,5 @@
 //! Methods of Python's str and dict that chat templates call; those not here are minijinja's own imitation of them.
-use crate::limits::{charge, charge_value};
+use crate::limits::{charge, charge_value, charge_work};
 use crate::python::{is_space, to_str};
 use minijinja::value::{from_args, Kwargs, Rest, Value, ValueKind};
 use minijinja::{Error, ErrorKind, State};
@@ -108,11 +108,14 @@ pub(crate) fn join(values: impl Iterator<Item = Result<Value, Error>>, separator
 /// Beyond these, the length of a text is looked at while it is made.
 const MAX_JOINED_BYTES: usize = 64 << 20;
 
+const WORK_PER_MATCH: usize = 32;
+
 /// The first `count` of `from`, or all if it is negative.
 pub(crate) fn replace(text: &str, from: &str, to: &str, count: i64) -> Result<String, Error> {
     let count = usize::try_from(count).unwrap_or(usize::MAX);
     let found = text.matches(from).take(count).count();
     charge((text.len() + found.saturating_mul(to.len())).saturating_sub(found * from.len()))?;
+    charge_work(found.saturating_mul(WORK_PER_MATCH))?;
     Ok(text.replacen(from, to, count))
 }
 

@@ -103,16 +103,19 @@ impl Head {
         check_types(file, "pre_tokenizer", "pretokenizers", &self.pre_tokenizer, &PRE_TOKENIZERS)?;
         check_types(file, "post_processor", "processors", &self.post_processor, &POST_PROCESSORS)?;
         check_types(file, "decoder", "decoders", &self.decoder, &DECODERS)?;
-        let growth = check_replacements(&format!("{file}: normalizer"), "normalizers", &self.normalizer)?;
-        if growth > MAX_GROWTH {
-            return Err(Error::invalid(format!(
-                "{file}: normalizer: its replacements may make a text {growth} times as long; the limit is {MAX_GROWTH}"
-            )));
-        }
-        check_replacements(&format!("{file}: decoder"), "decoders", &self.decoder)?;
+        check_growth(&format!("{file}: normalizer"), &self.normalizer, &mut Growth { factor: 1, before: 0 })?;
+        check_patterns(&format!("{file}: normalizer"), "normalizers", &self.normalizer)?;
+        check_patterns(&format!("{file}: decoder"), "decoders", &self.decoder)?;
         check_part::<NormalizerWrapper>(file, "normalizer", &self.normalizer)?;
         check_part::<PreTokenizerWrapper>(file, "pre_tokenizer", &self.pre_tokenizer)?;
         check_part::<DecoderWrapper>(file, "decoder", &self.decoder)
+    }
+
+    /// `exists` says whether the vocabulary has an id.
+    pub(crate) fn check_post_processor(&self, file: &str, exists: &dyn Fn(u64) -> bool) -> Result<()> {
+        let part = format!("{file}: post_processor");
+        check_template(&part, &self.post_processor)?;
+        check_post_processor(&part, &self.post_processor, exists)
     }
 
     /// The ids of added_tokens are those that the library gives them.
@@ -141,6 +144,7 @@ impl Head {
 }
 
 const MAX_GROWTH: usize = 4096;
+const MAX_BEFORE: usize = 16;
 
 /// Parts that the library cannot make are named here; its own error for the file names none.
 fn check_part<T: serde::de::DeserializeOwned>(file: &str, part: &str, value: &Value) -> Result<()> {
@@ -154,20 +158,81 @@ fn check_part<T: serde::de::DeserializeOwned>(file: &str, part: &str, value: &Va
     })
 }
 
-/// Patterns that match nothing are refused. Returns how much longer the replacements may make a text.
-fn check_replacements(part: &str, list: &str, value: &Value) -> Result<usize> {
-    let mut growth = 1;
+/// Patterns that match nothing are refused.
+fn check_patterns(part: &str, list: &str, value: &Value) -> Result<()> {
     if value["type"] == "Replace" {
         let pattern = value["pattern"].get("String").or_else(|| value["pattern"].get("Regex"));
         if pattern.and_then(Value::as_str) == Some("") {
             return Err(Error::invalid(format!("{part}: the pattern of a Replace is empty")));
         }
-        growth = value["content"].as_str().map_or(1, |content| content.len().max(1));
     }
-    for (i, member) in value[list].as_array().into_iter().flatten().enumerate() {
-        growth = growth.saturating_mul(check_replacements(&format!("{part}.{list}[{i}]"), list, member)?);
+    let members = value[list].as_array().into_iter().flatten().enumerate();
+    members.map(|(i, member)| check_patterns(&format!("{part}.{list}[{i}]"), list, member)).collect()
+}
+
+/// How much longer normalizers may make a text: `factor` times, and by the bytes that they put before it.
+struct Growth {
+    factor: usize,
+    before: usize,
+}
+
+/// Refuses the first normalizer with which all up to it exceed the limits.
+fn check_growth(part: &str, value: &Value, growth: &mut Growth) -> Result<()> {
+    let text = |key: &str| value[key].as_str().unwrap_or_default();
+    match text("type") {
+        "Replace" => {
+            let factor = text("content").len().max(1);
+            growth.factor = growth.factor.saturating_mul(factor);
+            growth.before = growth.before.saturating_mul(factor);
+        }
+        "Prepend" => growth.before = growth.before.saturating_add(text("prepend").len()),
+        _ => {}
     }
-    Ok(growth)
+    let Growth { factor, before } = *growth;
+    if factor > MAX_GROWTH {
+        return Err(Error::invalid(format!(
+            "{part}: with it the replacements may make a text {factor} times as long; the limit is {MAX_GROWTH}"
+        )));
+    }
+    if before > MAX_BEFORE {
+        return Err(Error::invalid(format!(
+            "{part}: with it up to {before} bytes are put before every text; the limit is {MAX_BEFORE}"
+        )));
+    }
+    let members = value["normalizers"].as_array().into_iter().flatten().enumerate();
+    members.map(|(i, member)| check_growth(&format!("{part}.normalizers[{i}]"), member, growth)).collect()
+}
+
+/// The ids that a post-processor names must exist; it is not applied but for the bos token, so nothing else of it
+/// changes a text.
+fn check_post_processor(part: &str, value: &Value, exists: &dyn Fn(u64) -> bool) -> Result<()> {
+    let listed = value["special_tokens"]
+        .as_object()
+        .into_iter()
+        .flatten()
+        .flat_map(|(name, token)| token["ids"].as_array().into_iter().flatten().map(move |id| (name.as_str(), id)));
+    let pairs = ["sep", "cls"].iter().filter_map(|key| Some((value[key][0].as_str()?, &value[key][1])));
+    for (name, id) in listed.chain(pairs) {
+        if id.as_u64().is_some_and(|id| !exists(id)) {
+            return Err(Error::invalid(format!(
+                "{part}: {name:?} has the id {id}, which the vocabulary does not have"
+            )));
+        }
+    }
+    let members = value["processors"].as_array().into_iter().flatten().enumerate();
+    members.map(|(i, member)| check_post_processor(&format!("{part}.processors[{i}]"), member, exists)).collect()
+}
+
+/// The text once and once only: what adds it twice, or leaves it out, is of no model.
+fn check_template(part: &str, value: &Value) -> Result<()> {
+    if let Some(single) = value["single"].as_array() {
+        let num_texts = single.iter().filter(|piece| piece["Sequence"]["id"] == "A").count();
+        if num_texts != 1 {
+            return Err(Error::invalid(format!("{part}.single has the text {num_texts} times, expected once")));
+        }
+    }
+    let members = value["processors"].as_array().into_iter().flatten().enumerate();
+    members.map(|(i, member)| check_template(&format!("{part}.processors[{i}]"), member)).collect()
 }
 
 /// `list` is the key under which a Sequence of this part has its members.

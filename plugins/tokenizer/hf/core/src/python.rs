@@ -1,5 +1,5 @@
 //! Values spelt as Python's str() and repr() spell them, and Python's idea of white space.
-use crate::limits::{charge, check_depth};
+use crate::limits::{charge, charge_value, check_depth, check_size};
 use minijinja::value::{Value, ValueKind};
 use minijinja::Error;
 
@@ -28,10 +28,12 @@ fn write_repr(value: &Value, depth: usize, out: &mut String) -> Result<(), Error
         ValueKind::Number => out.push_str(&number(value)),
         ValueKind::String => repr_str(value.as_str().unwrap_or_default(), out),
         ValueKind::Seq | ValueKind::Iterable => {
+            charge_value(value)?;
             out.push('[');
             for (i, item) in value.try_iter().into_iter().flatten().enumerate() {
                 out.push_str(if i == 0 { "" } else { ", " });
                 write_repr(&item, depth + 1, out)?;
+                check_size(out.len() - begin)?;
             }
             out.push(']');
         }

@@ -63,10 +63,23 @@ fn add_with_ids(
     named: &[(String, String)],
 ) -> Result<()> {
     let present = tokenizer.get_added_tokens_decoder();
+    let contradiction = |text: &str, id: u32, got: u32| {
+        wrong(
+            file,
+            &format!(
+                "added token '{text}' should have id {id}, but with tokenizer.json it gets {got}; the files do not \
+                 belong together"
+            ),
+        )
+    };
     let mut ids = Vec::new();
     let mut tokens = Vec::new();
     for (id, mut token) in added {
-        if !present.values().any(|other| *other == token) {
+        if let Some((got, _)) = present.iter().find(|(_, other)| **other == token) {
+            if *got != id {
+                return Err(contradiction(&token.content, id, *got));
+            }
+        } else {
             token.special |= named.iter().any(|(_, text)| *text == token.content);
             ids.push(id);
             tokens.push(token);
@@ -75,14 +88,7 @@ fn add_with_ids(
     tokenizer.add_tokens(tokens.clone()).map_err(|error| wrong(file, &error.to_string()))?;
     for (id, token) in ids.into_iter().zip(tokens) {
         if let Some(got) = tokenizer.token_to_id(&token.content).filter(|got| *got != id) {
-            let text = &token.content;
-            return Err(wrong(
-                file,
-                &format!(
-                    "added token '{text}' should have id {id}, but with tokenizer.json it gets {got}; the files do not \
-                     belong together"
-                ),
-            ));
+            return Err(contradiction(&token.content, id, got));
         }
     }
     Ok(())

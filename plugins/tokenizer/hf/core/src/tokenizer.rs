@@ -22,6 +22,8 @@ pub const TOKEN_SPECIAL: u32 = 1;
 pub const TOKEN_ADDED: u32 = 2;
 pub const TOKEN_UNUSED: u32 = 4;
 
+const MAX_IDS_PER_BYTE: usize = 16; // and as many for the end of the text
+
 #[derive(Clone, Debug)]
 pub struct Info {
     pub bos_id: i32, // -1: there is none
@@ -70,6 +72,10 @@ impl Tokenizer {
         let specials = guarded(&format!("{file}: normalizer"), || special_tokens::add(&directory, &mut inner))?;
 
         let entries = entries(&inner, &file)?;
+        head.check_post_processor(&file, &|id| {
+            let entry = usize::try_from(id).ok().and_then(|id| entries.get(id));
+            entry.is_some_and(|(flags, _)| flags & TOKEN_UNUSED == 0)
+        })?;
         let ids: HashMap<String, i32> = entries
             .iter()
             .enumerate()
@@ -116,7 +122,17 @@ impl Tokenizer {
                 return Ok(());
             }
         }
-        self.encode_by_library(added, text, out)
+        self.encode_by_library(added, text, out)?;
+        let (num_ids, limit) = (out.ids.len(), MAX_IDS_PER_BYTE * (text.len() + 1));
+        if num_ids > limit {
+            let part = if self.inner.get_normalizer().is_some() { "normalizer" } else { "pre_tokenizer" };
+            return Err(Error::invalid(format!(
+                "{}: {part}: it lengthens a text of {} bytes so that it has {num_ids} ids; the limit is {limit}",
+                self.file,
+                text.len()
+            )));
+        }
+        Ok(())
     }
 
     fn encode_by_library(&self, added: &AddedVocabulary, text: &str, out: &mut Encoded) -> Result<()> {

@@ -11,8 +11,9 @@ fn render(template: &str) -> Result<String> {
 }
 
 fn refused(template: &str, words: &[&str]) {
-    let error = render(template).expect_err(&template[..template.len().min(100)]);
-    assert!(words.iter().all(|word| error.message.contains(word)), "{error}");
+    let begin = &template[..template.len().min(100)];
+    let error = render(template).expect_err(begin);
+    assert!(words.iter().all(|word| error.message.contains(word)), "{begin}: {error}");
 }
 
 #[test]
@@ -73,6 +74,44 @@ fn values_do_not_grow_without_bound() {
     refused("{{ '{:1000000000}'.format(1) }}", &["more than 4 digits"]);
     refused("{{ [1]|batch(1000000000, 'x') }}", &["bytes"]);
     refused("{{ 'a' * 10000000000 }}", &["too large"]);
+}
+
+#[test]
+fn lists_do_not_grow_without_bound() {
+    let grows = |begin: &str, step: &str, end: &str| {
+        let template = format!("{begin}{}{end}", step.repeat(60));
+        refused(&template, &["bytes"]);
+    };
+    let begin = "{% set ns=namespace(s=[1]) %}";
+    grows(begin, "{% set ns.s=ns.s+ns.s %}", "");
+    grows(begin, "{% set ns.s=[ns.s, ns.s] %}", "{{ ns.s }}");
+    grows(begin, "{% set ns.s=ns.s*2 %}", "");
+    grows("{% set s=[1] %}", "{% set s=s+s %}", "{{ s|length }}");
+    grows("{% set s=[1]|map('string') %}", "{% set s=s+s %}", "{{ s|list }}");
+    grows("{% set s=[1] %}", "{% set s=s*2 %}", "{{ 2 in s }}");
+    for end in ["|list", "|tojson", "|join", "|sum", ""] {
+        refused(&format!("{{{{ ([1]*1000000000000){end} }}}}"), &["bytes"]);
+    }
+    let many = "{% set s='a'*60000000 %}{% for i in range(100000) %}{% if 'b' in s %}{% endif %}{% endfor %}";
+    refused(many, &["bytes"]);
+}
+
+#[test]
+fn a_division_by_zero_is_an_error_as_in_python() {
+    for term in
+        ["1/0", "1//0", "1%0", "1/0.0", "1.5//0.0", "1.5%0", "1/-0", "2*(1/(3-3))", "1/false", "1/n", "4/2/n|int"]
+    {
+        refused(&format!("{{% set n=0 %}}a\n{{{{ {term} }}}}"), &["the given template:2", "division by zero"]);
+    }
+    refused("{% if 1/0 %}{% endif %}", &["division by zero"]);
+    for (template, expected) in [
+        ("{{ 7/2 }} {{ 7//2 }} {{ 7%2 }} {{ 1/2+1 }} {{ 8/2/2 }}", "3.5 3 1 1.5 2.0"),
+        ("{{ 8 / messages|length }} {{ 8 // -(messages|length) }} {{ 1 / 2 ** 2 }}", "8.0 -8 0.25"),
+        ("{% set n=3 %}{{ -n|abs }}{{ 1 - -n }}{{ 1 == -n|abs - 2 }}{{ [1, 2, -n][-1] }}", "34True-3"),
+        ("{{ '7'|int / '2'|int }}{{ 4 / nothing|default(2) }}", "3.52.0"),
+    ] {
+        assert_eq!(render(template).unwrap_or_else(|error| error.message), expected, "{template}");
+    }
 }
 
 #[test]
@@ -166,11 +205,78 @@ fn a_regular_expression_that_gives_up_is_named_with_what_to_try() {
 fn a_normalizer_cannot_make_a_text_arbitrarily_long() {
     let replace = |n: usize| json!({"type": "Replace", "pattern": {"String": "l"}, "content": "l".repeat(n)});
     let four = json!({"type": "Sequence", "normalizers": vec![replace(1000); 4]});
-    refused_part(&changed("byte_level", |json| json["normalizer"] = four), "Hello world", &["normalizer", "4096"]);
+    refused_part(
+        &changed("byte_level", |json| json["normalizer"] = four),
+        "Hello world",
+        &["normalizer.normalizers[1]", "4096"],
+    );
     let folder = changed("byte_level", |json| json["normalizer"] = replace(1000));
     refused_part(&folder, &"l".repeat(2000), &["normalizer", "2000", "limit"]);
     let folder = changed("byte_level", |json| json["normalizer"] = replace(100));
+    refused_part(&folder, "hello", &["normalizer", "a text of 5 bytes", "202 ids", "96"]);
+    let folder = changed("byte_level", |json| json["normalizer"] = replace(10));
     assert!(!encode(&folder, "hello").unwrap().is_empty());
+}
+
+#[test]
+fn what_normalizers_put_before_a_text_is_bounded_and_named() {
+    let prepend = |n: usize| json!({"type": "Prepend", "prepend": "x".repeat(n)});
+    let sequence = |steps: Vec<Value>| json!({"type": "Sequence", "normalizers": steps});
+    refused_part(
+        &changed("byte_level", |json| json["normalizer"] = prepend(1_000_000)),
+        "a",
+        &["normalizer", "1000000"],
+    );
+    let folder = changed("byte_level", |json| json["normalizer"] = sequence(vec![prepend(6); 3]));
+    refused_part(&folder, "a", &["normalizer.normalizers[2]", "18 bytes", "16"]);
+    let replace = json!({"type": "Replace", "pattern": {"String": "x"}, "content": "y".repeat(100)});
+    let folder = changed("byte_level", |json| json["normalizer"] = sequence(vec![prepend(1), replace]));
+    refused_part(&folder, "a", &["normalizer.normalizers[1]", "100 bytes", "16"]);
+    let folder = changed("byte_level", |json| json["normalizer"] = sequence(vec![prepend(1), prepend(15)]));
+    assert!(!encode(&folder, "").unwrap().is_empty() || !encode(&folder, "h").unwrap().is_empty());
+}
+
+#[test]
+fn a_post_processor_that_does_not_fit_the_vocabulary_is_refused() {
+    let text = json!({"Sequence": {"id": "A", "type_id": 0}});
+    let special = json!({"SpecialToken": {"id": "<s>", "type_id": 0}});
+    let template = |single: &Value, id: u64| {
+        json!({"type": "TemplateProcessing", "single": single, "pair": [],
+               "special_tokens": {"<s>": {"id": "<s>", "ids": [id], "tokens": ["<s>"]}}})
+    };
+    let good = json!([special, text]);
+    let refuses = |value: Value, words: &[&str]| {
+        refused_part(&changed("byte_level", |json| json["post_processor"] = value.clone()), "a", words);
+    };
+    assert!(!encode(&changed("byte_level", |json| json["post_processor"] = template(&good, 0)), "a")
+        .unwrap()
+        .is_empty());
+    refuses(template(&good, 999_999), &["post_processor", "\"<s>\"", "999999"]);
+    refuses(template(&json!([special, text, text]), 0), &["post_processor.single", "2 times"]);
+    let sequence = json!({"type": "Sequence", "processors": [template(&good, 999_999)]});
+    refuses(sequence, &["post_processor.processors[0]", "999999"]);
+    let roberta = json!({"type": "RobertaProcessing", "sep": ["</s>", 999_999], "cls": ["<s>", 0], "trim_offsets": true,
+                         "add_prefix_space": true});
+    refuses(roberta, &["post_processor", "\"</s>\"", "999999"]);
+}
+
+#[test]
+fn an_added_token_with_another_id_in_another_file_is_refused() {
+    let folder = Folder::of_golden("added-id", "byte_level");
+    let json: Value = serde_json::from_str(&folder.read("tokenizer.json")).unwrap();
+    let mut config: Value = serde_json::from_str(&folder.read("tokenizer_config.json")).unwrap();
+    let (token, id) = (json["added_tokens"][0].clone(), json["added_tokens"][0]["id"].clone());
+    let mut with_id = |id: &str| {
+        config["added_tokens_decoder"] = json!({id: token});
+        folder.write("tokenizer_config.json", config.to_string().as_bytes());
+        Tokenizer::open(&folder.0).err().map_or_else(String::new, |error| error.message)
+    };
+    assert_eq!(with_id(&id.to_string()), "");
+    let message = with_id("777");
+    assert!(
+        ["tokenizer_config.json", "should have id 777", &format!("gets {id}")].iter().all(|w| message.contains(w)),
+        "{message}"
+    );
 }
 
 #[test]
