@@ -159,8 +159,8 @@ void OptimizerDriver::try_step(double lr) const {
       states.push_back(zeros(desc.shape == CHASSIS_STATE_LIKE_PARAMETER ? sizes : own, static_cast<Dtype>(desc.dtype)));
     }
   }
-  const std::vector<double> weight_decay(params.size());
-  call_step(1, lr, 1.0, params, grads, states, weight_decay);
+  const std::vector<double> weight_decay(params.size()), lr_scale(params.size(), 1.0);
+  call_step(1, lr, 1.0, params, grads, states, weight_decay, lr_scale);
 }
 
 void OptimizerDriver::step(int64_t step, double lr, double grad_scale) {
@@ -186,7 +186,7 @@ int64_t OptimizerDriver::block_padding(const Parameter& p) const {
 
 void OptimizerDriver::step_on(Device device, int64_t step, double lr, double grad_scale) {
   std::vector<chassis_tensor_t> params, grads, states;
-  std::vector<double> weight_decay;
+  std::vector<double> weight_decay, lr_scale;
   std::deque<Tensor> pieces;
   for (size_t i = 0; i < trained_.size(); ++i) {
     Parameter* p = trained_[i];
@@ -207,12 +207,13 @@ void OptimizerDriver::step_on(Device device, int64_t step, double lr, double gra
     add(params, p->shard, elements);
     add(grads, gradient, elements);
     weight_decay.push_back(weight_decay_[i]);
+    lr_scale.push_back(p->lr_scale);
     for (size_t j = 0; j < schema_.size(); ++j) {
       const bool per_block = schema_[j].shape == CHASSIS_STATE_PER_BLOCK;
       add(states, states_[i * schema_.size() + j].tensor, per_block ? ceil_div(elements, schema_[j].block) : elements);
     }
   }
-  if (!params.empty()) call_step(step, lr, grad_scale, params, grads, states, weight_decay);
+  if (!params.empty()) call_step(step, lr, grad_scale, params, grads, states, weight_decay, lr_scale);
 }
 
 Tensor OptimizerDriver::workspace(const std::vector<chassis_tensor_t>& params, Device device) const {
@@ -235,7 +236,7 @@ void OptimizerDriver::rehearse_on(Device device) const {
 
 void OptimizerDriver::call_step(int64_t step, double lr, double grad_scale, const std::vector<chassis_tensor_t>& params,
                                 const std::vector<chassis_tensor_t>& grads, const std::vector<chassis_tensor_t>& states,
-                                const std::vector<double>& weight_decay) const {
+                                const std::vector<double>& weight_decay, const std::vector<double>& lr_scale) const {
   chassis_optimizer_step_t args{};
   args.struct_size = sizeof(args);
   args.num_tensors = static_cast<uint32_t>(params.size());
@@ -246,6 +247,8 @@ void OptimizerDriver::call_step(int64_t step, double lr, double grad_scale, cons
   args.grads = grads.data();
   args.states = states.data();
   args.weight_decay = weight_decay.data();
+  const bool is_scaled = std::any_of(lr_scale.begin(), lr_scale.end(), [](double factor) { return factor != 1.0; });
+  args.lr_scale = is_scaled ? lr_scale.data() : nullptr;
   const MemoryTag tag(MemoryCategory::kWorkspace);
   const Device device = Tensor::share(params.front()).device();
   const Tensor scratch = workspace(params, device);

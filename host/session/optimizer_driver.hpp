@@ -48,7 +48,7 @@ class OptimizerDriver {
   int64_t block_padding(const Parameter& parameter) const;
   void call_step(int64_t step, double lr, double grad_scale, const std::vector<chassis_tensor_t>& params,
                  const std::vector<chassis_tensor_t>& grads, const std::vector<chassis_tensor_t>& states,
-                 const std::vector<double>& weight_decay) const;
+                 const std::vector<double>& weight_decay, const std::vector<double>& lr_scale) const;
   // The workspace that the plugin needs for one step over these parameters.
   Tensor workspace(const std::vector<chassis_tensor_t>& params, Device device) const;
   void step_on(Device device, int64_t step, double lr, double grad_scale);

@@ -99,8 +99,7 @@ class ChannelScale : public AtenKernel {
     const int64_t columns = buffer.size(0);
     const Tensor all_x = matrix(call.input(0), columns), all_dy = matrix(call.grad_output(0), columns);
     for_slabs(all_x.size(0), columns, [&](int64_t begin, int64_t rows) {
-      const Tensor product =
-          aten_.to_dtype(aten_.narrow(all_x, 0, begin, rows), DtypeArg{buffer.dtype()}, false, true);
+      const Tensor product = aten_.to_dtype(aten_.narrow(all_x, 0, begin, rows), DtypeArg{buffer.dtype()}, false, true);
       aten_.mul_(product, aten_.narrow(all_dy, 0, begin, rows));
       aten_.add_(buffer, aten_.sum_dims(product, Shape{0}));
     });

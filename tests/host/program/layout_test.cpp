@@ -56,6 +56,42 @@ TEST(Layout, ABiasAfterADividedContractionIsRefused) {
       "axis 'tp' cannot divide block 'b': linear 'down' has a bias, which every rank of the axis would add");
 }
 
+// [B, T, ffn] divided along ffn, through one more op.
+Program behind_up(const char* id, std::vector<SlotId> (*slots)(Recorder& r, DimId ffn), Attrs attrs) {
+  return test::record([&](Recorder& r) {
+    const DimId v = r.dim("vocab", 4), f = r.dim("ffn", 8), h = r.dim("hidden", 2);
+    const uint32_t block = r.block("b", [&] {
+      const ValueId x = r.op("embedding", "e", {r.field("input_ids")}, {r.slot("e", {{v}, {h}})}, {}, {h});
+      const ValueId u = r.op("linear", "up", {x}, {r.slot("u", {{f}, {h}})}, {}, {f});
+      const ValueId y = r.op(id, "op", {u}, slots(r, f), attrs, {f});
+      r.output("y", r.op("linear", "down", {y}, {r.slot("d", {{h}, {f}})}, {}, {h}));
+    });
+    r.chain("c", "", {block});
+  });
+}
+
+TEST(Layout, DropoutOfADividedValueIsRefused) {
+  EXPECT_HAS(
+      layout_refusal(behind_up("dropout", [](Recorder&, DimId) { return std::vector<SlotId>{}; }, {{"p", 0.1}}),
+                     TensorAxis(2, {"ffn"})),
+      "axis 'tp' cannot divide block 'b': dropout 'op' draws bits by the place of an element in the whole value, "
+      "but the axis divides its input along 'ffn'");
+}
+
+TEST(Layout, ARankScalesItsOwnChannels) {
+  Program program =
+      behind_up("channel_scale", [](Recorder& r, DimId f) { return std::vector<SlotId>{r.slot("c", {{f}})}; }, {});
+  const TensorAxis axis(2, {"ffn"});
+  const LayoutStrategy* stack[] = {&axis};
+  const ProgramLayout layout = apply_layout(program, stack);
+  const BlockType& block = program.blocks[0];
+  const auto op = std::ranges::find(block.ops, "channel_scale", &Op::id);
+  ASSERT_NE(op, block.ops.end());
+  EXPECT_EQ(layout.local_shape(program, block.slots[op->params[0]]), std::vector<int64_t>{4});
+  EXPECT_EQ(layout.local_shape(program, block.values[op->outputs[0]], 1, 3), (std::vector<int64_t>{1, 3, 4}));
+  EXPECT_FALSE(block.slots[op->params[0]].partial_gradient);
+}
+
 TEST(Layout, AContractionOfAnUndividedInputIsRefused) {
   EXPECT_HAS(layout_refusal(SmallModel{}.program(), TensorAxis(2, {"hidden"})), "axis 'tp' cannot divide block");
 }

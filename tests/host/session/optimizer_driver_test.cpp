@@ -19,8 +19,8 @@ using test::SmallModel;
 
 class OptimizerDriverTest : public testing::Test {
  protected:
-  OptimizerDriver driver(double weight_decay) {
-    auto instance = plugins_.make("optimizer", "adamw");
+  OptimizerDriver driver(double weight_decay, const std::string& plugin = "adamw") {
+    auto instance = plugins_.make("optimizer", plugin);
     return OptimizerDriver(std::move(instance), run_.parameters, weight_decay);
   }
   LoadedPlugins plugins_;
@@ -75,6 +75,32 @@ TEST_F(OptimizerDriverTest, DecaySparesParametersOfOneDimension) {
   for (const auto& p : run_.parameters.all()) {
     const float expected = p->local_shape.size() > 1 ? 2.0f * (1.0f - 0.1f * 0.5f) : 2.0f;
     for (float value : test::values_of(p->value)) EXPECT_NEAR(value, expected, 1e-6) << p->name;
+  }
+}
+
+// As LoRA+ asks for: a parameter with a factor moves as if the whole run had that factor of the learning rate.
+TEST_F(OptimizerDriverTest, AFactorOfTheLearningRateReachesThePlugin) {
+  constexpr double kLr = 0.125;
+  const auto moved = [&](const std::string& plugin, double lr, double scale) {
+    std::map<std::string, std::vector<float>> out;
+    for (const auto& p : run_.parameters.all()) {
+      p->lr_scale = p->name == "embed.weight" ? scale : 1.0;
+      p->shard.fill(2.0);
+    }
+    OptimizerDriver optimizer = driver(0.5, plugin);
+    optimizer.allocate({});
+    run_.parameters.start_step();
+    run_.step({fields_of(kIds, 2)});
+    optimizer.step(1, lr, 1.0);
+    for (const auto& p : run_.parameters.all()) out[p->name] = test::values_of(p->shard);
+    return out;
+  };
+  for (const std::string plugin : {"adamw", "sgd"}) {
+    SCOPED_TRACE(plugin);
+    auto plain = moved(plugin, kLr, 1.0), faster = moved(plugin, 16 * kLr, 1.0), scaled = moved(plugin, kLr, 16.0);
+    EXPECT_NE(plain["embed.weight"], faster["embed.weight"]);
+    for (const auto& [name, values] : scaled)
+      EXPECT_EQ(values, name == "embed.weight" ? faster[name] : plain[name]) << name;
   }
 }
 
