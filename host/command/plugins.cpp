@@ -1,11 +1,13 @@
 // `chassis plugins`: lists and describes plugins, and tests them against the contract.
 #include <cstdio>
+#include <deque>
 #include <filesystem>
 
 #include "host/base/file.hpp"
 #include "host/base/json.hpp"
 #include "host/base/output.hpp"
 #include "host/command/command.hpp"
+#include "host/conformance/adapter.hpp"
 #include "host/conformance/check.hpp"
 #include "host/conformance/comm.hpp"
 #include "host/conformance/format.hpp"
@@ -208,6 +210,32 @@ std::string check_tokenizer(const CheckedMember& member, const std::string& dire
   return report.left_out;
 }
 
+// On a small model of every installed family.
+std::string check_adapter(PluginRegistry& registry, const CheckedMember& member) {
+  const Oracles oracles(registry);
+  if (oracles.providers().empty()) return kNoOracle;
+  std::vector<std::unique_ptr<Instance>> instances;
+  std::deque<ModelPlugin> models;
+  std::vector<AdapterBase> bases;
+  for (const std::string& id : registry.index().ids("model")) {
+    for (const std::string& config :
+         adapter_base_configs(registry.open("model", id)->library().manifest().architectures)) {
+      if (!configure_refusal(*registry.open("model", id), config).empty()) continue;
+      instances.push_back(registry.open("model", id));
+      const ModelPlugin& model = models.emplace_back(*instances.back());
+      model.configure(config);
+      const Recording recording{[&model](const chassis_builder_2_t* builder) { return model.record(builder); }};
+      bases.push_back({id, compile(recording, {}).program, config, &model});
+      break;
+    }
+  }
+  if (bases.empty()) return "no model plugin that takes the usual keys is installed";
+  const AdapterReport report =
+      examine_adapter([&] { return member.another(Json::object()); }, bases, oracles.providers());
+  expect_none(report.failures, "promises of an adapter are broken");
+  return report.left_out;
+}
+
 std::string check_rows(const Instance& instance, const std::vector<std::string>& files) {
   expect_none(rows_failures(instance, files), "promises of a reader of rows are broken");
   return files.empty() ? "only its refusals; give a file of its kind with --data FILE" : "";
@@ -223,6 +251,7 @@ std::string check_numerics(PluginRegistry& registry, MetricsStore& metrics, cons
   if (kind == "comm") return check_comm(member);
   if (kind == "parallel") return check_parallel(registry, metrics, member);
   if (kind == "tokenizer") return check_tokenizer(member, arguments.model);
+  if (kind == "adapter") return check_adapter(registry, member);
   if (kind == "rows") return check_rows(instance, arguments.data);
   if (kind == "optimizer") {
     const auto& table = instance.interface<chassis_optimizer_t>(CHASSIS_OPTIMIZER_ID);

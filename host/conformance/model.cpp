@@ -14,6 +14,7 @@
 #include "host/base/error.hpp"
 #include "host/base/json.hpp"
 #include "host/base/printable.hpp"
+#include "host/conformance/sample_program.hpp"
 #include "host/program/executor.hpp"
 #include "host/program/model_plugin.hpp"
 #include "host/service/rng.hpp"
@@ -21,45 +22,6 @@
 
 namespace chassis {
 namespace {
-
-constexpr int64_t kBatch = 2, kTime = 8;
-
-std::string attr_text(const AttrValue& value) {
-  return std::visit([](const auto& v) { return fmt::format("{}", v); }, value);
-}
-
-// The recorded program as text, for comparison; one line per dim, block, slot, op, output, field and chain.
-std::vector<std::string> lines_of(const Program& program) {
-  std::vector<std::string> out;
-  for (const Dim& dim : program.dims) out.push_back(fmt::format("dim {} = {}", dim.name, dim.size));
-  for (const BlockType& block : program.blocks) {
-    out.push_back("block " + block.name);
-    for (const Slot& slot : block.slots)
-      out.push_back(fmt::format("parameter {} {} role {} init {} {} tied to '{}'", slot.name,
-                                program.global_shape(slot), slot.role, slot.init, slot.init_std, slot.tied_to));
-    for (const Op& op : block.ops) {
-      std::string attrs;
-      for (const auto& [name, value] : op.attrs) attrs += " " + name + "=" + attr_text(value);
-      out.push_back(fmt::format("op {} '{}' {} {}{}", op.id, op.name, op.inputs, op.params, attrs));
-    }
-    for (const auto& [name, value] : block.outputs) out.push_back(fmt::format("output {} = {}", name, value));
-    for (const auto& [name, value] : block.fields)
-      out.push_back(fmt::format("field {} = {} {}", name, value, program.field_text(program.fields.at(name))));
-  }
-  for (const Chain& chain : program.chains)
-    out.push_back(fmt::format("chain {} {} {}", chain.name, chain.prefix, chain.blocks));
-  return out;
-}
-
-// The first line that differs; empty if none does.
-std::string difference(const Program& got, const Program& expected) {
-  const auto a = lines_of(got), b = lines_of(expected);
-  for (size_t i = 0; i < std::max(a.size(), b.size()); ++i) {
-    const std::string left = i < a.size() ? a[i] : "nothing", right = i < b.size() ? b[i] : "nothing";
-    if (left != right) return fmt::format("\"{}\", expected \"{}\"", printable(left), printable(right));
-  }
-  return "";
-}
 
 class ModelExamination {
  public:
@@ -72,8 +34,8 @@ class ModelExamination {
     const ModelPlugin model(*instance);
     model.configure(config_);
     ResolveOptions resolve;
-    resolve.batch = kBatch;
-    resolve.time = kTime;
+    resolve.batch = kSampleBatch;
+    resolve.time = kSampleTime;
     resolve.kernels.assign(oracles_.begin(), oracles_.end());
     compiled_ = compile(recording_of(model), {.resolve = std::move(resolve)});
     if (const std::string text = difference(record(model), compiled_->program); !text.empty())
@@ -191,39 +153,9 @@ class ModelExamination {
     compiled_->parameters->update_values();
   }
 
-  Fields fields() const {
-    Fields out;
-    const auto dim = compiled_->program.find_dim("vocab");
-    const int64_t vocab = dim ? compiled_->program.dims[*dim].size : 2;
-    for (const auto& [name, taken] : compiled_->program.fields) {
-      const int64_t sizes[] = {kBatch, kTime};
-      Tensor field = Tensor::empty(sizes, Dtype::i32);
-      for (int64_t i = 0; i < kBatch * kTime; ++i) {
-        const int64_t t = i % kTime;
-        const bool labels = name == "labels", ids = labels || name == "input_ids";
-        const int64_t value = ids ? (i * 7 + (labels ? 3 : 0)) % vocab : name == "positions" ? t : 0;
-        field.data_as<int32_t>()[i] = labels && i % 5 == 4 ? -100 : static_cast<int32_t>(value);
-      }
-      out[name] = std::move(field);
-    }
-    return out;
-  }
-
-  // The content of other fields is unknown here.
-  bool has_known_fields() {
-    const Field known{GraphValueType::kInt32, {CHASSIS_DIM_BATCH, CHASSIS_DIM_TIME}};
-    const std::set<std::string> names = {"input_ids", "positions", "document_ids", "labels"};
-    for (const auto& [name, field] : compiled_->program.fields) {
-      if (names.contains(name) && field == known) continue;
-      fail("its gradients cannot be compared: it needs the field '{}', {}; the test batch has {}, each {}",
-           printable(name), compiled_->program.field_text(field), names, compiled_->program.field_text(known));
-      return false;
-    }
-    return true;
-  }
-
   void examine_gradients() {
-    if (!has_known_fields()) return;
+    if (const std::string unknown = unknown_field(compiled_->program); !unknown.empty())
+      return fail("its gradients cannot be compared: {}", unknown);
     compiled_->parameters->allocate({});
     fill_parameters();
     Executor executor(*compiled_);
@@ -233,7 +165,7 @@ class ModelExamination {
     } catch (const Error& error) {
       return fail("its gradients cannot be compared: {}", error.message());
     }
-    const Fields batch = fields();
+    const Fields batch = sample_fields(compiled_->program);
     compiled_->parameters->start_step();
     const double loss = executor.forward(0, batch, 1.0).item();
     executor.backward(0);

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "host/base/json.hpp"
+#include "host/base/log.hpp"
 #include "host/save/base_reference.hpp"
 
 namespace chassis {

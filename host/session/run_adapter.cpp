@@ -37,9 +37,11 @@ RunAdapter::RunAdapter(const Settings::Adapter& settings, RunPlugins& plugins, c
   }
 }
 
-FileNames file_names(const RunModel& model, const Program& recorded) {
+FileNames file_names(const RunModel& model, const Program& recorded) { return file_names(model.plugin(), recorded); }
+
+FileNames file_names(const ModelPlugin& model, const Program& recorded) {
   const ParameterTable parameters(recorded, ProgramLayout{});
-  const DiskMapping mapping = model.plugin().disk_mapping(parameters);
+  const DiskMapping mapping = model.disk_mapping(parameters);
   FileNames names;
   for (const auto& p : parameters.all()) {
     const std::string in_file = mapping.parts(p->name).front().disk_name;

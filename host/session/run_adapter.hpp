@@ -33,6 +33,7 @@ class RunAdapter {
 };
 
 // How the model's files name the parameters of its recorded program.
+FileNames file_names(const ModelPlugin& model, const Program& recorded);
 FileNames file_names(const RunModel& model, const Program& recorded);
 
 }  // namespace chassis

@@ -1,0 +1,88 @@
+// Programs as lines of text, and ids that repeat rarely.
+#include "host/conformance/sample_program.hpp"
+
+#include <fmt/core.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <set>
+#include <vector>
+
+#include "host/base/printable.hpp"
+
+namespace chassis {
+namespace {
+
+std::string attr_text(const AttrValue& value) {
+  return std::visit([](const auto& v) { return fmt::format("{}", v); }, value);
+}
+
+std::string parameter_text(const Program& program, const Slot& slot) {
+  std::string text = fmt::format("parameter {} {} role {} init {} {} tied to '{}'", slot.name,
+                                 program.global_shape(slot), slot.role, slot.init, slot.init_std, slot.tied_to);
+  if (slot.frozen) text += " frozen";
+  if (slot.added) text += fmt::format(" added with learning rate × {}", slot.lr_scale);
+  return text;
+}
+
+// One line per dim, block, slot, op, output, field and chain.
+std::vector<std::string> lines_of(const Program& program) {
+  std::vector<std::string> out;
+  for (const Dim& dim : program.dims) out.push_back(fmt::format("dim {} = {}", dim.name, dim.size));
+  for (const BlockType& block : program.blocks) {
+    out.push_back("block " + block.name);
+    for (const Slot& slot : block.slots) out.push_back(parameter_text(program, slot));
+    for (const Op& op : block.ops) {
+      std::string attrs;
+      for (const auto& [name, value] : op.attrs) attrs += " " + name + "=" + attr_text(value);
+      out.push_back(fmt::format("op {} '{}' {} {}{}", op.id, op.name, op.inputs, op.params, attrs));
+    }
+    for (const auto& [name, value] : block.outputs) out.push_back(fmt::format("output {} = {}", name, value));
+    for (const auto& [name, value] : block.fields)
+      out.push_back(fmt::format("field {} = {} {}", name, value, program.field_text(program.fields.at(name))));
+  }
+  for (const Chain& chain : program.chains)
+    out.push_back(fmt::format("chain {} {} {}", chain.name, chain.prefix, chain.blocks));
+  return out;
+}
+
+}  // namespace
+
+std::string difference(const Program& got, const Program& expected) {
+  const auto a = lines_of(got), b = lines_of(expected);
+  for (size_t i = 0; i < std::max(a.size(), b.size()); ++i) {
+    const std::string left = i < a.size() ? a[i] : "nothing", right = i < b.size() ? b[i] : "nothing";
+    if (left != right) return fmt::format("\"{}\", expected \"{}\"", printable(left), printable(right));
+  }
+  return "";
+}
+
+std::string unknown_field(const Program& program) {
+  const Field known{GraphValueType::kInt32, {CHASSIS_DIM_BATCH, CHASSIS_DIM_TIME}};
+  const std::set<std::string> names = {"input_ids", "positions", "document_ids", "labels"};
+  for (const auto& [name, field] : program.fields)
+    if (!names.contains(name) || !(field == known))
+      return fmt::format("it needs the field '{}', {}; the test batch has {}, each {}", printable(name),
+                         program.field_text(field), names, program.field_text(known));
+  return "";
+}
+
+Fields sample_fields(const Program& program) {
+  Fields out;
+  const auto dim = program.find_dim("vocab");
+  const int64_t vocab = dim ? program.dims[*dim].size : 2;
+  for (const auto& [name, taken] : program.fields) {
+    const int64_t sizes[] = {kSampleBatch, kSampleTime};
+    Tensor field = Tensor::empty(sizes, Dtype::i32);
+    for (int64_t i = 0; i < kSampleBatch * kSampleTime; ++i) {
+      const int64_t t = i % kSampleTime;
+      const bool labels = name == "labels", ids = labels || name == "input_ids";
+      const int64_t value = ids ? (i * 7 + (labels ? 3 : 0)) % vocab : name == "positions" ? t : 0;
+      field.data_as<int32_t>()[i] = labels && i % 5 == 4 ? -100 : static_cast<int32_t>(value);
+    }
+    out[name] = std::move(field);
+  }
+  return out;
+}
+
+}  // namespace chassis

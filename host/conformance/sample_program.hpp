@@ -1,0 +1,21 @@
+// Recorded programs in conformance tests: what differs between two, and a small batch for one.
+#pragma once
+
+#include <string>
+
+#include "host/program/block_run.hpp"
+#include "host/program/program.hpp"
+
+namespace chassis {
+
+inline constexpr int64_t kSampleBatch = 2, kSampleTime = 8;
+
+// The first difference, as text; empty if there is none.
+std::string difference(const Program& got, const Program& expected);
+
+// Why sample_fields() does not suffice for the program; empty if it does.
+std::string unknown_field(const Program& program);
+// A value for every field that the program reads. Some labels are not trained.
+Fields sample_fields(const Program& program);
+
+}  // namespace chassis
