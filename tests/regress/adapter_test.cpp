@@ -12,9 +12,9 @@ namespace chassis::test {
 namespace {
 
 std::vector<std::string> with_lora(std::vector<std::string> overrides, const std::string& dropout = "0.1") {
-  overrides.insert(overrides.end(), {"adapter.plugin=lora", "adapter.rank=4", "adapter.dropout=" + dropout,
-                                     "export.plugin=safetensors", "export.when=never", "checkpoint.contents=full",
-                                     "train.global_batch_size=8"});
+  overrides.insert(overrides.end(),
+                   {"adapter.plugin=lora", "adapter.rank=4", "adapter.dropout=" + dropout, "export.plugin=safetensors",
+                    "export.when=never", "checkpoint.contents=full", "train.global_batch_size=8"});
   return overrides;
 }
 
@@ -52,8 +52,8 @@ TEST(AdapterOnTwoRanks, TrainsLikeOneProcess) {
   run.write(random_documents({9, 40, 3, 77, 21, 14, 35, 2, 60, 18}));
   const auto losses = [&](const std::vector<std::string>& more) {
     std::filesystem::remove_all(run.folder() / "run");
-    std::vector<std::string> command = {CHASSIS_PROGRAM, "train", run.config_path(), "run.max_steps=4",
-                                        "--plugin-path", CHASSIS_TEST_PLUGIN_DIR};
+    std::vector<std::string> command = {CHASSIS_PROGRAM,   "train",         run.config_path(),
+                                        "run.max_steps=4", "--plugin-path", CHASSIS_TEST_PLUGIN_DIR};
     for (const std::string& setting : with_lora(more, "0.3")) command.push_back(setting);
     Process process(command, run.folder().path());
     const Outcome outcome = process.wait();
@@ -83,9 +83,9 @@ TEST(FrozenBase, CostsItsWeightsInTheComputeDtypeAndNothingElse) {
   for (const char* compute : {"fp32", "bf16"}) {
     SCOPED_TRACE(compute);
     const uint64_t narrow = std::string(compute) == "bf16" ? 2 : 4;
-    PlannedRank rank(divisible_llama("[adapter]\nplugin = \"lora\"\nrank = 2\n"), 1, 0,
-                     {"precision.compute=" + std::string(compute), "export.plugin=safetensors",
-                      "checkpoint.contents=full"});
+    PlannedRank rank(
+        divisible_llama("[adapter]\nplugin = \"lora\"\nrank = 2\n"), 1, 0,
+        {"precision.compute=" + std::string(compute), "export.plugin=safetensors", "checkpoint.contents=full"});
     uint64_t frozen = 0, trained = 0;
     for (const auto& p : rank.parameters().all()) {
       EXPECT_EQ(p->trainable, p->added) << p->name;

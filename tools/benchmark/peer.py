@@ -3,6 +3,10 @@ eager or compiled, HF Trainer, and PyTorch's FSDP2 over gloo (under torchrun). A
 over fp32 parameters.
 
     peer.py FOLDER STEPS THREADS eager|compile|trainer|fsdp2 fp32|bf16
+    peer.py FOLDER STEPS THREADS peft[-half][-compile] fp32|bf16
+
+peft trains LoRA on all linears of FOLDER/base. In bf16 the base is bf16 and the adapter fp32 under autocast; with -half
+the adapter and its AdamW are bf16 too, without autocast.
 """
 import contextlib
 import json
@@ -17,18 +21,26 @@ folder, steps, threads, kind, dtype = sys.argv[1], int(sys.argv[2]), int(sys.arg
 torch.set_num_threads(threads)
 torch.manual_seed(0)
 config = json.load(open(f"{folder}/model.json"))
-model = LlamaForCausalLM(LlamaConfig(**config))
+is_half = kind.startswith("peft-half")
+if kind.startswith("peft"):
+    from peft import LoraConfig, get_peft_model
+    base = LlamaForCausalLM.from_pretrained(f"{folder}/base", dtype=torch.bfloat16 if dtype == "bf16" else torch.float32)
+    model = get_peft_model(base, LoraConfig(r=16, lora_alpha=32, target_modules="all-linear", task_type="CAUSAL_LM"),
+                           autocast_adapter_dtype=not is_half)
+else:
+    model = LlamaForCausalLM(LlamaConfig(**config))
 rows = [json.loads(line)["input_ids"] for line in open(f"{folder}/tokens.jsonl")]
-BATCH = 4
+BATCH = 2 if kind.startswith("peft") else 4
 
 
 def autocast():
-    return torch.autocast("cpu", torch.bfloat16) if dtype == "bf16" else contextlib.nullcontext()
+    return torch.autocast("cpu", torch.bfloat16) if dtype == "bf16" and not is_half else contextlib.nullcontext()
 
 
 def adamw():
-    decay = [p for p in model.parameters() if p.dim() > 1]
-    rest = [p for p in model.parameters() if p.dim() <= 1]
+    trained = [p for p in model.parameters() if p.requires_grad]
+    decay = [p for p in trained if p.dim() > 1]
+    rest = [p for p in trained if p.dim() <= 1]
     groups = [{"params": decay, "weight_decay": 0.1}, {"params": rest, "weight_decay": 0.0}]
     return torch.optim.AdamW(groups, lr=1e-4, fused=True)
 
@@ -40,7 +52,7 @@ def loop(run) -> None:
         with autocast():
             loss = run(input_ids=ids, labels=ids).loss
         loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        torch.nn.utils.clip_grad_norm_([p for group in optimizer.param_groups for p in group["params"]], 1.0)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
         print(f"STEP {step + 1} {loss.item():.4f}", flush=True)
@@ -101,4 +113,5 @@ def fsdp2() -> None:
 
 
 print(f"peer {kind} ready at {time.time():.2f}", flush=True)
-{"eager": eager, "compile": compiled, "trainer": trainer, "fsdp2": fsdp2}[kind]()
+{"eager": eager, "compile": compiled, "trainer": trainer, "fsdp2": fsdp2, "peft": eager, "peft-compile": compiled,
+ "peft-half": eager, "peft-half-compile": compiled}[kind]()
