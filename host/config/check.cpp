@@ -301,9 +301,11 @@ void Config::check_child(Value& child, Value& table, const TableSpec& spec, cons
                                                         shown(child), entry->instead)});
       table.children.erase(table.children.begin() + static_cast<ptrdiff_t>(index--));
     } else if (!inner->is_array && !child.is_table()) {
+      const std::string_view method = foreign_method(child_key, child.string);
       problems_.push_back(
-          {where_of(child), fmt::format("{} must be a table, not {} ({}): write {}", child_key, type_text(child.type),
-                                        shown(child), table_advice(*inner, child))});
+          {where_of(child),
+           fmt::format("{} must be a table, not {} ({}): {}", child_key, type_text(child.type), shown(child),
+                       method.empty() ? "write " + table_advice(*inner, child) : std::string(method))});
       table.children.erase(table.children.begin() + static_cast<ptrdiff_t>(index--));
     } else if (inner->is_array) {
       for (size_t i = 0; i < child.children.size(); ++i) {

@@ -16,12 +16,25 @@ constexpr std::string_view kAxolotl = "Axolotl", kLf = "LLaMA-Factory", kHf = "H
                            kTitan = "torchtitan", kTune = "torchtune", kColossal = "ColossalAI", kTrl = "TRL",
                            kOthers = "other trainers";
 
-constexpr std::string_view kNoAdapters =
-                               "adapters are not available in this version; freeze.train_only trains a part of a model",
-                           kNoQuantization = "quantization is not available in this version",
+constexpr std::string_view kNoQuantization = "quantization is not available in this version",
+                           kUseLora = "use [adapter] with plugin = \"lora\"",
+                           kUseRank = "use rank in [adapter] with plugin = \"lora\"",
+                           kUseAlpha = "use alpha in [adapter] with plugin = \"lora\"",
+                           kUseDropout = "use dropout in [adapter] with plugin = \"lora\"",
+                           kUseTargets =
+                               "use targets in [adapter] with plugin = \"lora\": ends of names such as \"q_proj\", "
+                               "or \"all-linear\", the default",
+                           kUseSaved = "use modules_to_save in [adapter] with plugin = \"lora\"",
+                           kUseRslora = "use use_rslora in [adapter] with plugin = \"lora\"",
+                           kUseLoraPlus = "use lora_plus_ratio in [adapter] with plugin = \"lora\"",
+                           kUseInit =
+                               "use init = \"kaiming\" or \"gaussian\" in [adapter] with plugin = \"lora\"; no other "
+                               "is available",
+                           kNoDora = "DoRA is not available in this version; remove it",
                            kUseFormat =
                                "use format: chat_template is \"messages\" or \"sharegpt\", completion is "
                                "\"text\", input_output is \"segments\"";
+constexpr std::string_view kPeft = "PEFT";
 
 template <const std::string_view& kFirst, const std::string_view& kSecond>
 struct Joined {
@@ -52,7 +65,7 @@ constexpr ForeignKey kKeys[] = {
     {"resize_token_embeddings_to_32x", kAxolotl, "padding of the vocabulary is a run-time detail here; remove it"},
     // what is trained
     {".stage", kLf, "use train.task: pt is \"pretrain\", sft is \"sft\"; rm is not available in this version"},
-    {"finetuning_type", kLf, "full: nothing to set; freeze: freeze.patterns; lora: not available in this version"},
+    {"finetuning_type", kLf, "full: nothing to set; freeze: freeze.patterns; lora: [adapter] with plugin = \"lora\""},
     {"reward_model", kAxolotl, "reward models are not available in this version"},
     {"rl", kAxolotl, "reinforcement learning and preference losses are not available"},
     {"unfrozen_parameters", kAxolotl, "use freeze.train_only"},
@@ -61,21 +74,53 @@ constexpr ForeignKey kKeys[] = {
     {"freeze_multi_modal_projector", kLf, "use freeze.patterns with a regular expression on the parameters' names"},
     {"freeze_language_model", kLf, "use freeze.patterns with a regular expression on the parameters' names"},
     {"freeze_mm_modules", kAxolotl, "use freeze.patterns with a regular expression on the parameters' names"},
-    {"adapter_type", kHf, kNoAdapters},
-    {"lora_r", kAxolotl, kNoAdapters},
-    {"lora_rank", kLf, kNoAdapters},
-    {"lora_alpha", kAxolotl, kNoAdapters},
-    {"lora_dropout", kAxolotl, kNoAdapters},
-    {"lora_target", kLf, kNoAdapters},
-    {"lora_target_modules", kAxolotl, kNoAdapters},
-    {"lora_target_linear", kAxolotl, kNoAdapters},
-    {"lora_modules_to_save", kAxolotl, kNoAdapters},
-    {"use_peft", kTrl, kNoAdapters},
-    {".lora", kOthers, kNoAdapters},
-    {".qlora", kOthers, kNoAdapters},
-    {".peft", kOthers, kNoAdapters},
-    {".peft_config", kTrl, kNoAdapters},
-    {".adapters", kOthers, kNoAdapters},
+    {"adapter_type", kHf, kUseLora},
+    {"lora_r", kAxolotl, kUseRank},
+    {"lora_rank", kLf, kUseRank},
+    {"lora_alpha", kAxolotl, kUseAlpha},
+    {"lora_dropout", kAxolotl, kUseDropout},
+    {"lora_target", kLf, kUseTargets},
+    {"lora_target_modules", kAxolotl, kUseTargets},
+    {"lora_target_linear", kAxolotl, "use [adapter] with plugin = \"lora\", whose targets are all linears by default"},
+    {"lora_modules_to_save", kAxolotl, kUseSaved},
+    {"additional_target", kLf, kUseSaved},
+    {"lora_model_dir", kAxolotl, "use adapter.path, a directory in PEFT's files"},
+    {"adapter_name_or_path", kLf, "use adapter.path, a directory in PEFT's files"},
+    {"lora_fan_in_fan_out", kAxolotl, "the model's family says how its files hold weights; remove it"},
+    {"peft_use_rslora", kAxolotl, kUseRslora},
+    {"use_rslora", kLf, kUseRslora},
+    {"peft_use_dora", kAxolotl, kNoDora},
+    {"use_dora", kLf, kNoDora},
+    {"pissa_init", kLf, kUseInit},
+    {"pissa_iter", kLf, kUseInit},
+    {"pissa_convert", kLf, kUseInit},
+    {"init_lora_weights", kPeft, kUseInit},
+    {"peft_init_lora_weights", kAxolotl, kUseInit},
+    {"loraplus_lr_ratio", kLf, kUseLoraPlus},
+    {"loraplus_lr_embedding", kLf, "embeddings get no branches; modules_to_save in [adapter] trains them whole"},
+    {"peft_layers_to_transform", kAxolotl, "use layers in [adapter] with plugin = \"lora\": \"0:16\""},
+    {"use_peft", kTrl, kUseLora},
+    {".lora", kOthers, kUseLora},
+    {".qlora", kOthers, kNoQuantization},
+    {".peft", kOthers, kUseLora},
+    {".peft_config", kTrl, kUseLora},
+    {".adapters", kOthers, "use [adapter]; a run has one"},
+    // inside [adapter], by PEFT's names
+    {"adapter.r", kPeft, "use rank"},
+    {"adapter.lora_r", kAxolotl, "use rank"},
+    {"adapter.lora_alpha", kPeft, "use alpha"},
+    {"adapter.lora_dropout", kPeft, "use dropout"},
+    {"adapter.target_modules", kPeft, "use targets"},
+    {"adapter.lora_target_modules", kAxolotl, "use targets"},
+    {"adapter.exclude_modules", kPeft, "use exclude"},
+    {"adapter.lora_modules_to_save", kAxolotl, "use modules_to_save"},
+    {"adapter.layers_to_transform", kPeft, "use layers: \"0:16\""},
+    {"adapter.init_lora_weights", kPeft, "use init = \"kaiming\" or \"gaussian\"; no other is available"},
+    {"adapter.loraplus_lr_ratio", kLf, "use lora_plus_ratio"},
+    {"adapter.task_type", kPeft, "models are causal language models; remove it"},
+    {"adapter.peft_type", kPeft, "use plugin, such as plugin = \"lora\""},
+    {"adapter.type", kOthers, "use plugin, such as plugin = \"lora\""},
+    {"adapter.fan_in_fan_out", kPeft, "the model's family says how its files hold weights; remove it"},
     {".beta", kTrl, "losses on pairs of answers are not available in this version"},
     {".loss_type", kTrl, "losses on pairs of answers are not available in this version"},
     {".quantization", kOthers, kNoQuantization},
@@ -349,12 +394,14 @@ std::string_view foreign_choice(std::string_view word) {
 std::string_view foreign_method(std::string_view dotted_key, std::string_view word) {
   constexpr std::string_view kPreference[] = {"dpo", "orpo", "kto", "ipo", "simpo", "rm"};
   constexpr std::string_view kRewards[] = {"ppo", "grpo", "rloo", "rlhf", "rl"};
+  if (dotted_key == "adapter") return word == "qlora" ? kNoQuantization : "";
   if (dotted_key != "train.task") return "";
   if (std::ranges::count(kPreference, word) > 0)
     return "losses on pairs of answers are not available in this version; \"sft\" trains the better answers";
   if (std::ranges::count(kRewards, word) > 0) return "reinforcement learning is not available in this version";
   if (word == "pt") return "use \"pretrain\"";
-  return word == "lora" || word == "qlora" ? kNoAdapters : "";
+  if (word == "qlora") return kNoQuantization;
+  return word == "lora" ? kUseLora : "";
 }
 
 bool is_foreign_table(std::string_view prefix) {

@@ -410,16 +410,14 @@ AdapterReport examine_adapter(const std::function<std::unique_ptr<Instance>()>& 
                               std::span<const AdapterBase> bases, std::span<const OpsProvider> oracles) {
   AdapterReport report;
   examine_refusals(adapter, report);
-  std::string refusals;
-  size_t num_refused = 0;
   for (const AdapterBase& base : bases) {
     const std::string refusal = AdapterExamination(adapter, base, oracles, report).run();
-    if (refusal.empty()) continue;
-    refusals += (refusals.empty() ? "" : "; ") + ("it refuses the model '" + base.name + "': " + refusal);
-    ++num_refused;
+    if (refusal.empty())
+      ++report.num_bases;
+    else
+      report.left_out +=
+          (report.left_out.empty() ? "" : "; ") + ("it refuses the model '" + base.name + "': " + refusal);
   }
-  if (!refusals.empty()) report.left_out += (report.left_out.empty() ? "" : "; ") + refusals;
-  if (num_refused == bases.size() && !bases.empty()) report.left_out = "nothing is computed: " + report.left_out;
   return report;
 }
 

@@ -27,6 +27,7 @@ std::vector<std::string> adapter_base_configs(const std::vector<std::string>& ar
 struct AdapterReport {
   std::vector<std::string> failures;  // with names and numbers
   std::string left_out;               // what could not be tested, and what is unusual but allowed
+  int num_bases = 0;                  // that the adapter took
 };
 
 // [step] `adapter` makes active instances, `oracles` compute the ops on the CPU in fp64. A base that the adapter

@@ -69,6 +69,7 @@ struct CheckedMember {
   Instance& instance;
   const std::vector<OptionSpec>& specs;
   std::function<std::unique_ptr<Instance>(const Json& options)> another;
+  std::function<void(const std::string&)> note = {};  // says what a comparison left out
 };
 // Compares an instance with the reference of its kind; throws an Error with both numbers if they differ. Returns why it
 // could not compare; empty if it could.

@@ -323,11 +323,13 @@ void numerics(Bench& bench) {
     };
     instance->prepare();
     instance->activate();
-    const std::string reason = bench.hooks.numerics({*instance, specs, another});
-    if (reason.empty())
-      ++num_compared;
+    const auto note = [&](const std::string& text) {
+      reasons += (reasons.empty() ? "" : "\n") + member.text() + ": " + text;
+    };
+    if (const std::string reason = bench.hooks.numerics({*instance, specs, another, note}); !reason.empty())
+      note(reason);
     else
-      reasons += (reasons.empty() ? "" : "\n") + member.text() + ": " + reason;
+      ++num_compared;
     instance->quiesce();
     instance->deactivate();
     expect_no_tensors(*instance);

@@ -88,6 +88,17 @@ class Planner {
   }
 
  private:
+  // " rank=16" of an adapter that has such an option.
+  static std::string default_rank(PluginRegistry& registry, const std::string& id) {
+    try {
+      for (const OptionSpec& spec : registry.option_specs("adapter", id))
+        if (spec.name == "rank") return " rank=" + spec.default_json;
+    } catch (const Error&) {
+      // A library that cannot be loaded is refused, with the reason, when its change is planned.
+    }
+    return "";
+  }
+
   void describe(Session& session) {
     const Settings& settings = session.settings();
     plan_.name = printable(*settings.run.name);
@@ -103,6 +114,9 @@ class Planner {
     if (settings.parallel.size() == 1)
       for (const std::string& id : session.plugins().registry().index().ids("parallel"))
         if (id != plan_.strategies) plan_.other_strategies.push_back(id);
+    if (!session.adapter())
+      for (const std::string& id : session.plugins().registry().index().ids("adapter"))
+        plan_.adapters.emplace_back(id, id + default_rank(session.plugins().registry(), id));
     for (const auto& saving : session.ranks().stack.savings())
       plan_.savings.emplace_back("parallel." + std::to_string(saving.member) + "." + saving.option, saving.json);
   }

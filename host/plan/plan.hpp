@@ -84,10 +84,11 @@ struct Plan {
   std::vector<RankPlan> ranks;                          // one per kind of rank, by first rank
 
   // For advice: sizes of the mesh, values of options with which the strategies save memory ("parallel.0.stage", "3"),
-  // other installed strategies.
+  // other installed strategies, installed adapters with their default rank ("lora rank=16") if the run has none.
   std::vector<MeshAxis> axes;
   std::vector<std::pair<std::string, std::string>> savings;
   std::vector<std::string> other_strategies;
+  std::vector<std::pair<std::string, std::string>> adapters;  // id, and the text for users
 
   const RankPlan& largest() const;
   bool fits() const { return memory_bytes == 0 || largest().peak_bytes() <= memory_bytes; }

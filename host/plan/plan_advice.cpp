@@ -18,6 +18,7 @@ struct Change {
   std::string text;
   std::vector<std::string> overrides;
   int world_factor = 1;
+  bool is_adapter = false;
 };
 
 std::string setting(const std::string& key, const std::string& json) { return key + "=" + json; }
@@ -33,7 +34,8 @@ class Adviser {
       if (auto advice = attempt({&change})) list_.single.push_back(std::move(*advice));
     std::stable_sort(list_.single.begin(), list_.single.end(),
                      [](const Advice& a, const Advice& b) { return a.saved_bytes > b.saved_bytes; });
-    if (std::none_of(list_.single.begin(), list_.single.end(), [](const Advice& a) { return a.fits; })) combine();
+    if (std::none_of(list_.single.begin(), list_.single.end(), [](const Advice& a) { return a.fits && !a.is_adapter; }))
+      combine();
     return std::move(list_);
   }
 
@@ -51,6 +53,8 @@ class Adviser {
     for (const std::string& id : plan_.other_strategies)  // with the defaults of their options
       changes_.push_back(
           {fmt::format("strategy {} → {}", plan_.strategies, id), {fmt::format("parallel=[{{plugin=\"{}\"}}]", id)}});
+    for (const auto& [id, shown] : plan_.adapters)
+      changes_.push_back({"adapter " + shown, {fmt::format("adapter.plugin={}", id)}, 1, true});
     move_replicas_to_shards();
     double_shards();
   }
@@ -102,6 +106,7 @@ class Adviser {
     for (const Change* change : changes) {
       advice.change += (advice.change.empty() ? "" : " + ") + change->text;
       advice.overrides.insert(advice.overrides.end(), change->overrides.begin(), change->overrides.end());
+      advice.is_adapter |= change->is_adapter;
       request.world_size *= change->world_factor;
     }
     request.overrides.insert(request.overrides.end(), advice.overrides.begin(), advice.overrides.end());
@@ -120,13 +125,16 @@ class Adviser {
     return advice;
   }
 
-  // Adds one change after the other, and keeps those that increase the gain; tries more ranks last.
+  // Adds one change after the other, and keeps those that increase the gain; tries more ranks
+  // and adapters last.
   void combine() {
     std::vector<const Change*> order;
-    for (const int world_factor : {1, 2})
-      for (const Advice& advice : list_.single)
-        for (const Change& change : changes_)
-          if (change.text == advice.change && change.world_factor == world_factor) order.push_back(&change);
+    for (const bool is_adapter : {false, true})
+      for (const int world_factor : {1, 2})
+        for (const Advice& advice : list_.single)
+          for (const Change& change : changes_)
+            if (change.text == advice.change && change.world_factor == world_factor && change.is_adapter == is_adapter)
+              order.push_back(&change);
     std::vector<const Change*> taken;
     for (const Change* change : order) {
       taken.push_back(change);

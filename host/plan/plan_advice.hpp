@@ -16,11 +16,14 @@ struct Advice {
   uint64_t peak_bytes = 0;  // of the rank that needs most
   int64_t saved_bytes = 0;
   bool fits = false;
+  bool is_adapter = false;  // other parameters are trained
 };
 
 struct AdviceList {
-  std::vector<Advice> single;      // that save something, the largest gain first
-  std::optional<Advice> together;  // several, if no single one is enough; on the same number of ranks if possible
+  std::vector<Advice> single;  // that save something, the largest gain first
+  // Several, if no single one that trains the same parameters is enough; if possible on the same number of ranks and
+  // without an adapter.
+  std::optional<Advice> together;
   // Changes that the configuration does not allow, with the reason.
   std::vector<std::pair<std::string, std::string>> refused;
 };

@@ -54,7 +54,10 @@ class Text {
 
   void heading() {
     const std::string trained =
-        plan_.num_trained == plan_.num_parameters ? "all" : count_text(static_cast<double>(plan_.num_trained));
+        plan_.num_trained == plan_.num_parameters
+            ? "all"
+            : fmt::format("{} ({:.2g} %)", count_text(static_cast<double>(plan_.num_trained)),
+                          100.0 * static_cast<double>(plan_.num_trained) / static_cast<double>(plan_.num_parameters));
     line("plan", "{}{} parameters, {} trained; {} on {}, {}", plan_.name.empty() ? "" : plan_.name + ": ",
          count_text(static_cast<double>(plan_.num_parameters)), trained, plan_.compute, plan_.device,
          plan_.world_size == 1 ? "one rank" : std::to_string(plan_.world_size) + " ranks");

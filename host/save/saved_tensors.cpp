@@ -110,7 +110,13 @@ LocalTensors local_tensors(Session& session, bool with_states) {
 }
 
 LocalTensors exported_tensors(Session& session) {
-  return [&session, parameters = local_tensors(session, false)](const Descriptor& tensor, int rank) {
+  return [&session, parameters = local_tensors(session, false), tied = tied_slots(session.program())](
+             const Descriptor& tensor, int rank) {
+    if (const auto copy = tied.find(tensor.fqn); copy != tied.end()) {
+      Descriptor owner = tensor;
+      owner.fqn = copy->second;
+      return parameters(owner, rank);
+    }
     const auto& literals = session.disk_mapping().literals();
     const auto literal = literals.find(tensor.fqn);
     if (literal == literals.end()) return parameters(tensor, rank);
@@ -141,6 +147,15 @@ SavePlan plan_export(Session& session, const FormatPlugin& format) {
       std::string name = parts.front().disk_name;
       tensors.push_back({std::move(descriptor), std::move(name), export_dtype(session), std::move(parts)});
     }
+    // PEFT writes a tied module under both names.
+    const std::vector<Descriptor> kept = training_tensors(session, false, Which::kKept);
+    for (const auto& [slot, owner] : tied_slots(session.program()))
+      for (Descriptor copy : kept) {
+        if (copy.fqn != owner) continue;
+        copy.fqn = slot;
+        std::vector<DiskPart> parts = {DiskPart::whole(slot, copy.global_shape)};
+        tensors.push_back({std::move(copy), slot, export_dtype(session), std::move(parts)});
+      }
     return plan_save(std::move(tensors), session.mesh(), format);
   }
   for (Descriptor& descriptor : training_tensors(session, false)) {

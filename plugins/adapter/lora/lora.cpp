@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
-#include <optional>
 #include <set>
+#include <utility>
 
 #include "chassis/adapter.hpp"
 #include "chassis/plugin.hpp"
@@ -56,17 +56,18 @@ class Lora final : public Adapter {
     if (!op.is_linear())
       fail_invalid(place("targets"), "module '", op.module, "' is ", op.op, ", and LoRA extends linears only");
     if (matches_any(settings_.modules_to_save, op.module))
-      fail_invalid(place("modules_to_save"), "module '", op.module, "' is in targets too: it cannot be frozen with a "
-                   "branch and trained whole");
+      fail_invalid(place("modules_to_save"), "module '", op.module,
+                   "' is in targets too: it cannot be frozen with a "
+                   "branch and trained whole; leave it out of one");
     if (op.num_joined > 1)
       fail_invalid(place("targets"), "files join the weights of ", op.num_joined, " linears in module '", op.module,
                    "', for which PEFT has one branch; that is not done yet: leave it out with exclude");
     const std::string module(op.module);
     const int64_t rank = settings_.rank_of(module), most = std::min(op.in_features(), op.out_features());
     if (rank > most)
-      fail_invalid(place("rank"), "rank ", rank, " of module '", op.module, "' is above ", most,
-                   ", the smaller size of its weight [", op.out_features(), ", ", op.in_features(), "]");
-    if (!std::isfinite(settings_.scale_of(module))) fail_invalid(place("alpha"), "the scale is not finite");
+      fail_invalid(place(rank == settings_.rank ? "rank" : "rank_pattern"), "rank ", rank, " of module '", op.module,
+                   "' is above ", most, ", the smaller size of its weight [", op.out_features(), ", ", op.in_features(),
+                   "]; give it another in rank_pattern, or leave it out with exclude");
     targets_[module] = rank;
     add_branch(op, b, rank, settings_.scale_of(module));
   }
@@ -78,9 +79,9 @@ class Lora final : public Adapter {
     refuse_unused_patterns("rank_pattern", settings_.rank_pattern);
     refuse_unused_patterns("alpha_pattern", settings_.alpha_pattern);
     if (settings_.layers.last() >= num_layers_)
-      fail_invalid(place("layers"), "layers names layer ", settings_.layers.last(), ", but the model has ",
-                   num_layers_, " layers");
-    if (targets_.empty()) fail_invalid(place("targets"), "no module gets a branch");
+      fail_invalid(place("layers"), "there is no layer ", settings_.layers.last(), ": the model has ", num_layers_,
+                   " layers, from 0 on");
+    if (targets_.empty()) fail_invalid(place("targets"), "no module gets a branch: exclude and layers leave none");
   }
 
   std::string config(std::string_view base_path, std::string_view base_config_json) const override {
@@ -126,7 +127,15 @@ class Lora final : public Adapter {
   }
 
   std::string place(std::string_view option) const {
-    return has_file_ ? std::string() : lora::place_of(host(), option);
+    if (!has_file_) return lora::place_of(host(), option);
+    constexpr std::pair<std::string_view, std::string_view> kInFile[] = {{"rank", "r"},
+                                                                         {"targets", "target_modules"},
+                                                                         {"exclude", "exclude_modules"},
+                                                                         {"layers", "layers_to_transform"}};
+    const auto* found =
+        std::find_if(std::begin(kInFile), std::end(kInFile), [&](const auto& k) { return k.first == option; });
+    const std::string_view key = found == std::end(kInFile) ? option : found->second;
+    return "adapter_config.json of adapter.path: " + std::string(key) + ": ";
   }
 
   bool is_target(std::string_view module, int64_t layer, bool is_linear, bool is_head) {
@@ -159,9 +168,17 @@ class Lora final : public Adapter {
     const Dim r = b.dim("lora_rank_" + std::to_string(rank), rank);
     const double bound = settings_.gaussian_init ? 1.0 / static_cast<double>(rank)
                                                  : 1.0 / std::sqrt(static_cast<double>(op.in_features()));
-    const Slot down = b.slot({"lora_A.weight", {{r}, op.weight_axes[1]}, CHASSIS_ROLE_WEIGHT,
-                              settings_.gaussian_init ? CHASSIS_INIT_NORMAL : CHASSIS_INIT_UNIFORM, bound});
-    const Slot up = b.slot({"lora_B.weight", {op.weight_axes[0], {r}}, CHASSIS_ROLE_WEIGHT, CHASSIS_INIT_ZEROS, 0, {},
+    const Slot down = b.slot({"lora_A.weight",
+                              {{r}, op.weight_axes[1]},
+                              CHASSIS_ROLE_WEIGHT,
+                              settings_.gaussian_init ? CHASSIS_INIT_NORMAL : CHASSIS_INIT_UNIFORM,
+                              bound});
+    const Slot up = b.slot({"lora_B.weight",
+                            {op.weight_axes[0], {r}},
+                            CHASSIS_ROLE_WEIGHT,
+                            CHASSIS_INIT_ZEROS,
+                            0,
+                            {},
                             settings_.lora_plus_ratio});
     const Value x = settings_.dropout > 0 ? b.dropout(op.input, settings_.dropout) : op.input;
     Value z = b.op("linear", "lora_A", {x}, {down}, {}, {r}, {kBatch, kTime, r});
@@ -177,7 +194,7 @@ class Lora final : public Adapter {
       if (used_.contains(std::string(option) + " " + pattern.text())) continue;
       std::string names;
       for (const std::string& name : known) names += (names.empty() ? "" : ", ") + name;
-      fail_invalid(place(option), option, ": '", pattern.text(), "' ", what, names);
+      fail_invalid(place(option), "'", pattern.text(), "' ", what, names);
     }
   }
   template <typename Number>
@@ -186,7 +203,7 @@ class Lora final : public Adapter {
     for (const auto& [pattern, value] : patterns) {
       const bool used = std::any_of(targets_.begin(), targets_.end(),
                                     [&pattern = pattern](const auto& target) { return pattern.matches(target.first); });
-      if (!used) fail_invalid(place(option), option, ": '", pattern.text(), "' matches no module that gets a branch");
+      if (!used) fail_invalid(place(option), "'", pattern.text(), "' matches no module that gets a branch");
     }
   }
 
@@ -195,22 +212,26 @@ class Lora final : public Adapter {
     const auto differs = [&](std::string_view option) { return option_differs(host(), options(), option); };
     const auto refuse_if = [&](std::string_view option, bool other, const auto& ours, const auto& theirs) {
       if (differs(option) && other)
-        fail_invalid(lora::place_of(host(), option), option, " = ", ours, ", but the adapter in adapter.path has ",
-                     theirs);
+        fail_invalid(lora::place_of(host(), option), ours, ", but the adapter in adapter.path has ", theirs,
+                     "; remove one of the two keys");
     };
+    const auto bias = [](const Settings& s) { return s.trains_bias ? "lora_only" : "none"; };
     refuse_if("rank", given.rank != settings_.rank, given.rank, settings_.rank);
     refuse_if("alpha", given.alpha != settings_.alpha, given.alpha, settings_.alpha);
     refuse_if("use_rslora", given.use_rslora != settings_.use_rslora, given.use_rslora, settings_.use_rslora);
+    refuse_if("bias", given.trains_bias != settings_.trains_bias, bias(given), bias(settings_));
     for (const char* option : {"targets", "exclude", "layers", "rank_pattern", "alpha_pattern", "modules_to_save"})
       if (differs(option))
-        fail_invalid(lora::place_of(host(), option), option,
-                     " cannot be set with adapter.path: adapter_config.json there says it");
+        fail_invalid(lora::place_of(host(), option),
+                     "cannot be set with adapter.path, whose adapter_config.json says it");
+    if (differs("init"))
+      fail_invalid(lora::place_of(host(), "init"), "has no effect with adapter.path, whose files have all values");
     if (differs("dropout")) settings_.dropout = given.dropout;
   }
 
   Settings settings_;
   bool has_file_ = false;
-  std::map<std::string, int64_t> targets_;  // modules with a branch: rank
+  std::map<std::string, int64_t> targets_;          // modules with a branch: rank
   std::set<std::string> modules_, linears_, left_;  // last parts of names: all, linears, linears without a branch
   std::set<std::string> saved_modules_, used_;
   bool ties_saved_modules_ = false;

@@ -159,7 +159,8 @@ Settings settings_from_peft(std::string_view config_json, const Settings& option
     s.layers = LayerRanges(list);
   }
   if (const Json* bias = in.find("bias"); bias != nullptr && *bias != "none") {
-    if (*bias != "lora_only") fail_invalid("bias = ", bias->dump(), " is not done here; \"none\" and \"lora_only\" are");
+    if (*bias != "lora_only")
+      fail_invalid("bias = ", bias->dump(), " is not done here; \"none\" and \"lora_only\" are");
     s.trains_bias = true;
   }
   s.lora_plus_ratio = options.lora_plus_ratio;

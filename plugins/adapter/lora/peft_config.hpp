@@ -17,7 +17,7 @@ Settings settings_from_peft(std::string_view config_json, const Settings& option
 // What PEFT has to know beside the settings.
 struct PeftNames {
   std::vector<std::string> target_modules;
-  std::vector<std::pair<std::string, int64_t>> rank_pattern;   // of modules whose rank differs
+  std::vector<std::pair<std::string, int64_t>> rank_pattern;  // of modules whose rank differs
   std::vector<std::pair<std::string, double>> alpha_pattern;
   std::vector<std::string> modules_to_save;
   bool ties_saved_modules = false;  // a saved module shares its weight with another

@@ -17,7 +17,7 @@ std::vector<NamePattern> patterns(const Host& host, std::string_view name) {
   try {
     for (std::string& text : option_value<std::vector<std::string>>(host, name)) out.emplace_back(std::move(text));
   } catch (const Failure& failure) {
-    fail_invalid(place_of(host, name), name, ": ", failure.what());
+    fail_invalid(place_of(host, name), failure.what());
   }
   return out;
 }
@@ -28,13 +28,13 @@ std::vector<std::pair<EndPattern, Number>> numbers_by_pattern(const Host& host, 
   const auto table = nlohmann::ordered_json::parse(option_json(host, name));
   for (const auto& [pattern, value] : table.items()) {
     const bool fits = std::is_integral_v<Number> ? value.is_number_integer() : value.is_number();
-    if (!fits || value.template get<double>() <= 0)
-      fail_invalid(place_of(host, name), name, ".", pattern, " is ", value.dump(), ", expected a ",
-                   std::is_integral_v<Number> ? "whole " : "", "number above 0");
+    if (!fits || value.template get<double>() <= 0 || value.template get<double>() > 1e9)
+      fail_invalid(place_of(host, name), pattern, " = ", value.dump(), ", expected a ",
+                   std::is_integral_v<Number> ? "whole " : "", "number above 0 and at most 1e9");
     try {
       out.emplace_back(EndPattern(pattern), value.template get<Number>());
     } catch (const Failure& failure) {
-      fail_invalid(place_of(host, name), name, ": ", failure.what());
+      fail_invalid(place_of(host, name), failure.what());
     }
   }
   return out;
@@ -66,7 +66,7 @@ const Options& options() {
 
 std::string place_of(const Host& host, std::string_view option) {
   const std::string origin = option_origin(host, option);
-  return origin == "default" ? "adapter." : origin + ": adapter.";
+  return (origin == "default" ? "" : origin + ": ") + "adapter." + std::string(option) + ": ";
 }
 
 Settings settings_from_options(const Host& host) {
@@ -76,7 +76,9 @@ Settings settings_from_options(const Host& host) {
   if (s.alpha == 0) s.alpha = 2.0 * static_cast<double>(s.rank);
   s.dropout = option_value<double>(host, "dropout");
   s.targets = patterns(host, "targets");
-  if (s.targets.empty()) fail_invalid(place_of(host, "targets"), "targets is empty: nothing would get a branch");
+  if (s.targets.empty())
+    fail_invalid(place_of(host, "targets"),
+                 "the list is empty, so nothing would get a branch; \"all-linear\" means all linears");
   s.exclude = patterns(host, "exclude");
   try {
     s.layers = LayerRanges(option_value<std::string>(host, "layers"));

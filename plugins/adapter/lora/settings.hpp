@@ -20,7 +20,7 @@ struct Settings {
   std::vector<std::pair<EndPattern, double>> alpha_pattern;
   bool use_rslora = false;
   bool gaussian_init = false;
-  bool trains_bias = false;   // of the targets
+  bool trains_bias = false;    // of the targets
   double lora_plus_ratio = 1;  // learning rate of B over that of A
 
   int64_t rank_of(std::string_view module) const;
@@ -30,7 +30,7 @@ struct Settings {
 
 const chassis::Options& options();
 Settings settings_from_options(const chassis::Host& host);
-// "run.toml:12:9: " or "adapter_config.json: " of an option, for messages.
+// "run.toml:12:9: adapter.rank: " for messages; without a position if the option is not set.
 std::string place_of(const chassis::Host& host, std::string_view option);
 
 }  // namespace lora

@@ -19,7 +19,11 @@ std::regex regex_of(const std::string& text, const std::string& expression) {
   if (text.size() > kMaxPatternBytes)
     fail_invalid("a pattern of ", text.size(), " bytes; the maximum is ", kMaxPatternBytes);
   try {
-    return std::regex(expression, std::regex::ECMAScript | std::regex::optimize);
+    auto flags = std::regex::ECMAScript | std::regex::optimize;
+#ifdef __GLIBCXX__
+    flags |= std::regex_constants::__polynomial;  // else (.*)*x takes exponential time; excludes \1
+#endif
+    return std::regex(expression, flags);
   } catch (const std::regex_error& error) {
     fail_invalid("'", text, "' is no regular expression: ", error.what());
   }
@@ -34,7 +38,7 @@ int64_t index_of(std::string_view text, const std::string& whole) {
   int64_t value = -1;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (error != std::errc() || end != text.data() + text.size() || value < 0)
-    fail_invalid("layers = \"", whole, "\": '", std::string(text), "' is not an index; write ranges such as \"0:16\"");
+    fail_invalid("\"", whole, "\": '", std::string(text), "' is not an index; write ranges such as \"0:16\"");
   return value;
 }
 
@@ -63,7 +67,7 @@ LayerRanges::LayerRanges(const std::string& text) {
     const size_t colon = part.find(':');
     const int64_t first = index_of(part.substr(0, colon), text);
     const int64_t last = colon == std::string_view::npos ? first + 1 : index_of(part.substr(colon + 1), text);
-    if (last <= first) fail_invalid("layers = \"", text, "\": ", first, ":", last, " is empty");
+    if (last <= first) fail_invalid("\"", text, "\": ", first, ":", last, " is empty");
     ranges_.emplace_back(first, last);
     begin = end + 1;
   }

@@ -65,6 +65,40 @@ TEST(PlanVerb, AdvisesIfMemoryDoesNotSuffice) {
     EXPECT_HAS(run.output, part);
 }
 
+// The recipes for LoRA, with nothing of the model but its config.json.
+TEST(PlanVerb, PlansTheRecipesForLora) {
+  struct Recipe {
+    const char *name, *model, *config, *memory;
+    int64_t parameters, trained;
+  };
+  const Recipe recipes[] = {
+      {"lora-qwen2.5-7b", "Qwen2.5-7B-Instruct",
+       R"({"architectures": ["Qwen2ForCausalLM"], "vocab_size": 152064, "hidden_size": 3584,
+           "intermediate_size": 18944, "num_hidden_layers": 28, "num_attention_heads": 28, "num_key_value_heads": 4,
+           "max_position_embeddings": 32768, "rope_theta": 1000000.0, "rms_norm_eps": 1e-6,
+           "tie_word_embeddings": false, "torch_dtype": "bfloat16", "hidden_act": "silu"})",
+       "40GiB", 7615616512, 28 * 16 * (2 * (3584 + 3584) + 2 * (3584 + 512) + 3 * (3584 + 18944))},
+      {"lora-llama3.2-1b", "Llama-3.2-1B-Instruct",
+       R"({"architectures": ["LlamaForCausalLM"], "vocab_size": 128256, "hidden_size": 2048,
+           "intermediate_size": 8192, "num_hidden_layers": 16, "num_attention_heads": 32, "num_key_value_heads": 8,
+           "head_dim": 64, "max_position_embeddings": 131072, "rope_theta": 500000.0, "rms_norm_eps": 1e-5,
+           "tie_word_embeddings": true, "torch_dtype": "bfloat16", "hidden_act": "silu"})",
+       "8GiB", 1235814400, 16 * 16 * (2 * (2048 + 2048) + 2 * (2048 + 512) + 3 * (2048 + 8192))}};
+  for (const Recipe& recipe : recipes) {
+    ScratchDirectory scratch;
+    std::filesystem::create_directories(scratch / "models" + ("/" + std::string(recipe.model)));
+    test::write_text(scratch / "models" + ("/" + std::string(recipe.model)) + "/config.json", recipe.config);
+    const Outcome run = test::run_process(
+        chassis({"plan", CHASSIS_TEST_SOURCE_DIR "/configs/recipes/" + std::string(recipe.name) + ".toml", "--memory",
+                 recipe.memory, "--json"}),
+        scratch.path());
+    ASSERT_EQ(run.exit_code, 0) << run.output;
+    const Json plan = Json::parse(run.output.substr(run.output.find('{')));
+    EXPECT_EQ(plan["parameters"], recipe.parameters + recipe.trained);
+    EXPECT_EQ(plan["trained"], recipe.trained);
+  }
+}
+
 TEST(PlanVerb, RefusesInvalidArguments) {
   ScratchDirectory scratch;
   const auto refused = [&](std::vector<std::string> words) {

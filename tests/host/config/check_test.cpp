@@ -84,6 +84,43 @@ TEST(ForeignKeys, GetAnAnswerInEveryTable) {
             "  a.toml:25:1: unknown key 'training.seq_len' (it is a key of another table: train.seq_len)");
 }
 
+TEST(ForeignKeys, OfLoraAreAnsweredWithOurs) {
+  EXPECT_EQ(what_is_wrong(kExample, {"lora_r=8"}),
+            "command line 'lora_r=8': unknown key 'lora_r' of Axolotl: use rank in [adapter] with plugin = \"lora\"");
+  EXPECT_EQ(what_is_wrong(kExample, {"adapter=lora"}),
+            "command line 'adapter=lora': adapter must be a table, not a string (\"lora\"): write adapter.plugin=lora");
+  const std::pair<const char*, const char*> answers[] = {
+      {"lora_alpha=16", "of Axolotl: use alpha in [adapter]"},
+      {"lora_dropout=0.1", "of Axolotl: use dropout in [adapter]"},
+      {"lora_target=all", "of LLaMA-Factory: use targets in [adapter]"},
+      {"lora_target_modules=[\"q_proj\"]", "of Axolotl: use targets in [adapter]"},
+      {"lora_target_linear=true", "whose targets are all linears by default"},
+      {"lora_modules_to_save=[\"lm_head\"]", "of Axolotl: use modules_to_save in [adapter]"},
+      {"additional_target=lm_head", "of LLaMA-Factory: use modules_to_save in [adapter]"},
+      {"use_rslora=true", "of LLaMA-Factory: use use_rslora in [adapter]"},
+      {"use_dora=true", "of LLaMA-Factory: DoRA is not available"},
+      {"pissa_init=true", "of LLaMA-Factory: use init = \"kaiming\" or \"gaussian\" in [adapter]"},
+      {"loraplus_lr_ratio=16", "of LLaMA-Factory: use lora_plus_ratio in [adapter]"},
+      {"peft.r=8", "use [adapter] with plugin = \"lora\""},
+      {"lora.r=8", "use [adapter] with plugin = \"lora\""},
+      {"train.task=lora", "use [adapter] with plugin = \"lora\""},
+      {"train.task=qlora", "quantization is not available in this version"}};
+  for (const auto& [other, answer] : answers)
+    EXPECT_NE(what_is_wrong(kExample, {other}).find(answer), std::string::npos)
+        << other << ": " << what_is_wrong(kExample, {other});
+}
+
+TEST(ForeignKeys, OfPeftAreAnsweredInsideTheAdapterTable) {
+  const std::string text = what_is_wrong(
+      kExample +
+      "[adapter]\nplugin = \"lora\"\nr = 8\nlora_alpha = 16\ntarget_modules = [\"q_proj\"]\nlora_dropout = 0.1\n");
+  for (const char* line : {":25:1: unknown key 'adapter.r' of PEFT: use rank\n",
+                           ":26:1: unknown key 'adapter.lora_alpha' of PEFT: use alpha\n",
+                           ":27:1: unknown key 'adapter.target_modules' of PEFT: use targets\n",
+                           ":28:1: unknown key 'adapter.lora_dropout' of PEFT: use dropout"})
+    EXPECT_NE(text.find(line), std::string::npos) << text;
+}
+
 TEST(Check, ExplainsTypeErrors) {
   EXPECT_EQ(what_is_wrong(kExample, {"train.seq_len='512'"}),
             "command line 'train.seq_len='512'': train.seq_len must be an integer, not a string (\"512\") (remove the "
@@ -133,16 +170,14 @@ TEST(Check, AnInvalidPatternIsReportedAtItsPosition) {
 }
 
 TEST(Check, UnavailableFeaturesAreRefusedAndNeverOffered) {
-  EXPECT_EQ(what_is_wrong(kExample + "[adapter]\nplugin = \"mine\"\nrank = 8\n"),
-            "a.toml:23:2: [adapter] is not available in this version: plugins of kind adapter are not used yet; "
-            "freeze.train_only trains a part of a model");
-  EXPECT_EQ(
-      what_is_wrong(kExample, {"adapter=qlora"}),
-      "command line 'adapter=qlora': adapter = \"qlora\" is not available in this version: plugins of kind adapter "
-      "are not used yet; freeze.train_only trains a part of a model");
-  for (const char* other : {"lora.r=8", "peft.r=8", "lora_alpha=16"})
-    EXPECT_NE(what_is_wrong(kExample, {other}).find("adapters are not available in this version"), std::string::npos)
-        << what_is_wrong(kExample, {other});
+  EXPECT_EQ(what_is_wrong(kExample + "[quant]\nplugin = \"nf4\"\n"),
+            "a.toml:23:2: [quant] is not available in this version: plugins of kind quant are not used yet; parameters "
+            "are fp32");
+  EXPECT_EQ(what_is_wrong(kExample, {"adapter=qlora"}),
+            "command line 'adapter=qlora': adapter must be a table, not a string (\"qlora\"): quantization is not "
+            "available in this version");
+  for (const char* other : {"load_in_4bit=true", "qlora.r=8"})
+    EXPECT_NE(what_is_wrong(kExample, {other}).find("quantization is not available"), std::string::npos) << other;
   EXPECT_NE(what_is_wrong(kExample, {"quantization=nf4"}).find("quantization is not available"), std::string::npos);
   EXPECT_NE(what_is_wrong(kExample, {"train.task=dpo"}).find("losses on pairs of answers are not available"),
             std::string::npos);

@@ -294,6 +294,48 @@ TEST(PlanAdvice, CombinesChangesIfNoneAloneSuffices) {
   EXPECT_HAS(list.together->change, " + ");
 }
 
+const std::vector<std::string> kSavedHere = {"export.plugin=safetensors", "export.when=never",
+                                             "checkpoint.contents=full"};
+
+TEST(PlanAdvice, KnowsAdapters) {
+  std::vector<std::string> overrides = kSavedHere;
+  PlanRequest request = request_of(kRun, 1, overrides);
+  request.memory_bytes = 1;
+  const AdviceList list = advise(request, make_plan(request));
+  const auto lora = std::ranges::find(list.single, "adapter lora rank=16", &Advice::change);
+  ASSERT_NE(lora, list.single.end());
+  EXPECT_TRUE(lora->is_adapter);
+  overrides.emplace_back("adapter.plugin=lora");
+  const PlanRequest with_lora = request_of(kRun, 1, overrides);
+  EXPECT_EQ(make_plan(with_lora).largest().peak_bytes(), lora->peak_bytes) << "the number comes from a rehearsal";
+}
+
+TEST(PlanAdvice, AnAdapterIsTakenOnlyIfAllElseIsNotEnough) {
+  PlanRequest request = request_of(with_strategy("plugin = \"ddp\""), 4, kSavedHere);
+  request.memory_bytes = 1;
+  const AdviceList list = advise(request, make_plan(request));
+  ASSERT_TRUE(list.together);
+  EXPECT_TRUE(list.together->change.ends_with("adapter lora rank=16")) << list.together->change;
+  request.memory_bytes = list.together->peak_bytes;
+  const AdviceList fits = advise(request, make_plan(request));
+  ASSERT_TRUE(fits.together);
+  EXPECT_TRUE(fits.together->fits);
+}
+
+TEST(PlanAdvice, OffersNoSecondAdapter) {
+  std::vector<std::string> overrides = kSavedHere;
+  overrides.emplace_back("adapter.plugin=lora");
+  PlanRequest request = request_of(kRun, 1, overrides);
+  request.memory_bytes = 1;
+  const Plan plan = make_plan(request);
+  EXPECT_TRUE(plan.adapters.empty());
+  const int64_t added = 4 * 16 * ((64 + 64) * 2 + (64 + 32) * 2 + (64 + 192) * 3);
+  EXPECT_EQ(plan.num_parameters, kParameters + added);
+  EXPECT_EQ(plan.num_trained, added);
+  EXPECT_HAS(plan_text(plan, nullptr), " %) trained");
+  for (const Advice& advice : advise(request, plan).single) EXPECT_FALSE(advice.is_adapter);
+}
+
 TEST(PlanAdvice, SaysWhyAChangeIsRefused) {
   PlanRequest request = request_of(with_strategy("plugin = \"fsdp2\""), 4);
   request.memory_bytes = 1;
