@@ -25,6 +25,12 @@ Dtype export_dtype(Session& session) {
                      "the model's dtype, which export.dtype = \"auto\" follows,");
 }
 
+std::vector<DiskPart> under_name(std::vector<DiskPart> parts, const std::string& name) {
+  CHASSIS_CHECK(parts.size() == 1, name);
+  parts.front().disk_name = name;
+  return parts;
+}
+
 }  // namespace
 
 std::unique_ptr<Instance> slot_format(Session& session, const PluginTable& slot) {
@@ -110,9 +116,12 @@ LocalTensors local_tensors(Session& session, bool with_states) {
 }
 
 LocalTensors exported_tensors(Session& session) {
-  return [&session, parameters = local_tensors(session, false)](const Descriptor& tensor, int rank) {
+  return [&session, parameters = local_tensors(session, false), tied = tied_slots(session.program())](
+             const Descriptor& tensor, int rank) {
     const auto& literals = session.disk_mapping().literals();
     const auto literal = literals.find(tensor.fqn);
+    if (const auto owner = tied.find(tensor.fqn); owner != tied.end())
+      return parameters(session.parameters().find(owner->second)->descriptor, rank);
     if (literal == literals.end()) return parameters(tensor, rank);
     const auto& [dtype, shape, bytes] = literal->second;
     return Tensor::borrow(const_cast<std::byte*>(bytes.data()), {shape.begin(), shape.end()}, dtype);
@@ -136,8 +145,16 @@ SavePlan plan_export(Session& session, const FormatPlugin& format) {
   const DiskMapping& mapping = session.disk_mapping();
   if (exports_adapter(session)) {
     const AdapterNames names(session);
+    const std::map<std::string, std::string> tied = tied_slots(session.program());
     for (Descriptor& descriptor : training_tensors(session, false, Which::kKept)) {
       std::vector<DiskPart> parts = names.parts(*session.parameters().find(descriptor.fqn));
+      // PEFT requires a tied module under both names.
+      for (const auto& [slot, owner] : tied) {
+        if (owner != descriptor.fqn) continue;
+        Descriptor copy = descriptor;
+        copy.fqn = slot;
+        tensors.push_back({std::move(copy), slot, export_dtype(session), under_name(parts, slot)});
+      }
       std::string name = parts.front().disk_name;
       tensors.push_back({std::move(descriptor), std::move(name), export_dtype(session), std::move(parts)});
     }
