@@ -272,6 +272,26 @@ TEST_F(AdapterSaving, AMergedModelComputesTheSame) {
   EXPECT_HAS(text_of_file(run_.folder() / "half/model.safetensors"), "\"BF16\"");
 }
 
+TEST_F(AdapterSaving, FrozenParametersOfAFullModelAreLeftOutToo) {
+  const std::vector<std::string> words = {"model={ path = \"" + base_ + "\" }", "freeze.train_only=[\"norm\"]",
+                                          "checkpoint.contents=trained", "schedule.name=constant"};
+  const auto train_to = [&](const std::string& name, int step) {
+    std::vector<std::string> all = words;
+    all.push_back("run.max_steps=" + std::to_string(step));
+    run_.train(name, all);
+  };
+  train_to("part", 2);
+  train_to("part", 4);
+  train_to("straight", 4);
+  const std::string file = text_of_file(run_.directory("part") + "/final/model.safetensors");
+  EXPECT_EQ(file, text_of_file(run_.directory("straight") + "/final/model.safetensors"));
+  for (const json& tensor : manifest(run_.checkpoint("part", 4))["tensors"])
+    EXPECT_HAS(tensor["name"].get<std::string>(), "norm");
+  const Outcome outcome = merge(run_.directory("part"), "m");
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.output;
+  EXPECT_EQ(text_of_file(run_.folder() / "m/model.safetensors"), file);
+}
+
 TEST_F(AdapterSaving, MergingRefusesAnotherBaseNoBaseAndOverflow) {
   train("run", {"run.max_steps=2"});
   const std::string other = run_.folder() / "other";
