@@ -34,7 +34,8 @@ Value read_config_text(std::string_view text, const std::string& name);
 // Merges tables recursively; everything else in `over` replaces what is in `base`.
 void merge(Value& base, Value over);
 
-// "a.b.0.c=value"; "table={}" removes a table that may be left out. Throws a config error if it is malformed, or a part of the key is not a table.
+// "a.b.0.c=value"; "table={}" removes a table that may be left out. Throws a config error if it is malformed, or a part
+// of the key is not a table.
 void apply_override(Value& root, const std::string& assignment, const Schema& schema);
 
 }  // namespace chassis

@@ -81,7 +81,7 @@ class Merge {
   void operator()(const SavePlan& plan, const SavePart& part, const ReserveBytes& room) {
     const Descriptor& descriptor = plan.tensors[part.tensor].descriptor;
     const Parameter& p = *session_.parameters().find(descriptor.fqn);
-    Opened& from = base_ && !is_kept(p) ? *base_ : trained_;
+    Opened& from = base_ && !trained_.directory->has(p) ? *base_ : trained_;
     const std::vector<DiskPart> where = from.directory->parts(descriptor);
     const Dtype dtype = plan.boxes[part.box].dtype;
     for_each_chunk(part.region, [&](const Box& chunk) {

@@ -41,7 +41,11 @@ void ModelDirectory::read_model(const Session& session, const CheckpointReader& 
     }
     if (const Parameter* p = ours ? parameters_.find(name) : nullptr; p && p->added) content_ = Content::kAll;
   }
-  if (ours && base_reference(manifest->about, reader.path())) content_ = Content::kTrained;
+  if (!ours || !base_reference(manifest->about, reader.path())) return;
+  content_ = Content::kTrained;
+  // A session that only reads weights has no [freeze], which says what was trained.
+  if (session.config().use() == ConfigUse::kWeights && session.adapter() == nullptr)
+    for (const auto& [name, in_file] : in_file_) trained_.insert(name);
 }
 
 void ModelDirectory::read_adapter(const Session& session, const CheckpointReader& reader) {
@@ -76,6 +80,7 @@ void ModelDirectory::read_adapter(const Session& session, const CheckpointReader
 bool ModelDirectory::has(const Parameter& p) const {
   if (content_ == Content::kModel) return !p.added;
   if (content_ == Content::kAdapter) return adapter_.contains(p.name);
+  if (!trained_.empty()) return trained_.contains(p.name);
   return content_ == Content::kAll || is_kept(p);
 }
 

@@ -46,6 +46,7 @@ class ModelDirectory {
   const DiskMapping* mapping_ = nullptr;                  // of a model's files
   std::map<std::string, std::vector<DiskPart>> adapter_;  // by parameter, in an adapter's files
   std::map<std::string, std::string> in_file_;            // by the mapping's name
+  std::set<std::string> trained_;                         // what the directory has, if only that says it
   std::set<std::string> ignored_;
   std::vector<std::pair<const DiskTensor*, Descriptor>> tied_copies_;  // with the parameter that each should equal
 };

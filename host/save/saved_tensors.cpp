@@ -25,6 +25,12 @@ Dtype export_dtype(Session& session) {
                      "the model's dtype, which export.dtype = \"auto\" follows,");
 }
 
+std::vector<DiskPart> under_name(std::vector<DiskPart> parts, const std::string& name) {
+  CHASSIS_CHECK(parts.size() == 1, name);
+  parts.front().disk_name = name;
+  return parts;
+}
+
 }  // namespace
 
 std::unique_ptr<Instance> slot_format(Session& session, const PluginTable& slot) {
@@ -112,13 +118,10 @@ LocalTensors local_tensors(Session& session, bool with_states) {
 LocalTensors exported_tensors(Session& session) {
   return [&session, parameters = local_tensors(session, false), tied = tied_slots(session.program())](
              const Descriptor& tensor, int rank) {
-    if (const auto copy = tied.find(tensor.fqn); copy != tied.end()) {
-      Descriptor owner = tensor;
-      owner.fqn = copy->second;
-      return parameters(owner, rank);
-    }
     const auto& literals = session.disk_mapping().literals();
     const auto literal = literals.find(tensor.fqn);
+    if (const auto owner = tied.find(tensor.fqn); owner != tied.end())
+      return parameters(session.parameters().find(owner->second)->descriptor, rank);
     if (literal == literals.end()) return parameters(tensor, rank);
     const auto& [dtype, shape, bytes] = literal->second;
     return Tensor::borrow(const_cast<std::byte*>(bytes.data()), {shape.begin(), shape.end()}, dtype);
@@ -142,20 +145,19 @@ SavePlan plan_export(Session& session, const FormatPlugin& format) {
   const DiskMapping& mapping = session.disk_mapping();
   if (exports_adapter(session)) {
     const AdapterNames names(session);
+    const std::map<std::string, std::string> tied = tied_slots(session.program());
     for (Descriptor& descriptor : training_tensors(session, false, Which::kKept)) {
       std::vector<DiskPart> parts = names.parts(*session.parameters().find(descriptor.fqn));
+      // PEFT requires a tied module under both names.
+      for (const auto& [slot, owner] : tied) {
+        if (owner != descriptor.fqn) continue;
+        Descriptor copy = descriptor;
+        copy.fqn = slot;
+        tensors.push_back({std::move(copy), slot, export_dtype(session), under_name(parts, slot)});
+      }
       std::string name = parts.front().disk_name;
       tensors.push_back({std::move(descriptor), std::move(name), export_dtype(session), std::move(parts)});
     }
-    // PEFT writes a tied module under both names.
-    const std::vector<Descriptor> kept = training_tensors(session, false, Which::kKept);
-    for (const auto& [slot, owner] : tied_slots(session.program()))
-      for (Descriptor copy : kept) {
-        if (copy.fqn != owner) continue;
-        copy.fqn = slot;
-        std::vector<DiskPart> parts = {DiskPart::whole(slot, copy.global_shape)};
-        tensors.push_back({std::move(copy), slot, export_dtype(session), std::move(parts)});
-      }
     return plan_save(std::move(tensors), session.mesh(), format);
   }
   for (Descriptor& descriptor : training_tensors(session, false)) {

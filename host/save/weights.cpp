@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <functional>
+#include <map>
 
 #include "host/base/file.hpp"
 #include "host/base/log.hpp"
@@ -225,6 +226,11 @@ std::string load_base(Session& session, const BucketPair& buckets, const std::st
   if (!model.is_set())
     throw config_error(model, needed_by + " has no frozen weights" + was + ", and model.path is not set")
         .hint("set model.path to the model beneath it");
+  const bool has_frozen = !std::ranges::all_of(session.parameters().all(), [](const auto& p) { return is_kept(*p); });
+  if (reference && !has_frozen)
+    throw storage_error("'" + needed_by + "' has only what was trained beside the frozen weights in " +
+                        reference->path + ", and nothing is frozen here")
+        .hint("use the configuration of that run, with its [adapter] or [freeze]");
   std::string hash;
   try {
     hash = load_part(session, model, buckets, false, true).hash;
@@ -321,9 +327,13 @@ SaveResult export_checkpoint(const ExportRequest& request) {
   save.name = place.name();
   save.mode = shared_file_mode(request.checkpoint);
   save.step = reader.manifest() ? reader.manifest()->step : 0;
-  save.source = [parameters = reader.source([&](const Descriptor& tensor) { return directory.parts(tensor); }),
-                 literals = from_tensors(exported_tensors(session)),
-                 &session](const SavePlan& plan, const SavePart& part, const ReserveBytes& room) {
+  const std::map<std::string, std::string> tied = tied_slots(session.program());
+  const auto parts = [&](const Descriptor& tensor) {
+    const auto owner = tied.find(tensor.fqn);
+    return directory.parts(owner == tied.end() ? tensor : session.parameters().find(owner->second)->descriptor);
+  };
+  save.source = [parameters = reader.source(parts), literals = from_tensors(exported_tensors(session)), &session](
+                    const SavePlan& plan, const SavePart& part, const ReserveBytes& room) {
     const std::string& name = plan.tensors[part.tensor].descriptor.fqn;
     (session.disk_mapping().literals().contains(name) ? literals : parameters)(plan, part, room);
   };

@@ -9,6 +9,7 @@
 
 #include "host/base/units.hpp"
 #include "host/checkpoint/checkpoint_root.hpp"
+#include "host/save/adapter_files.hpp"
 #include "host/session/run_chat.hpp"
 
 namespace chassis {
@@ -73,8 +74,9 @@ std::string results_text(const Settings& settings, const PluginTokenizer* tokeni
   text += fmt::format(", checkpoints/ ({}at the end)", when.empty() ? "" : when.substr(1) + ", ");
   const bool is_alone = tokenizer && tokenizer->directory().empty() && !settings.model.path.is_set();
   if (settings.exports.when != "never")
-    text += is_alone ? fmt::format(", final/ (the model; no tokenizer files, since '{}' has none)", tokenizer->id())
-                     : std::string(", final/ (the model)");
+    text += is_alone
+                ? fmt::format(", final/ (the model; no tokenizer files, since '{}' has none)", tokenizer->id())
+                : fmt::format(", final/ ({})", settings.exports.plugin == kAdapterFormat ? "the adapter" : "the model");
   return text + "; Ctrl-C saves and stops";
 }
 

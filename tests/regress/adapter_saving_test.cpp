@@ -165,7 +165,7 @@ TEST_F(AdapterSaving, RefusesABaseThatIsMissingOrChangedAndFindsOneThatMoved) {
   EXPECT_NE(changed.exit_code, 0);
   EXPECT_HAS(changed.output, "model.path = " + base_ + " (hash ");
   EXPECT_HAS(changed.output, "is not the model on which");
-  EXPECT_HAS(changed.output, old);
+  EXPECT_HAS(changed.output, run_.checkpoint("run", 3));
   const Outcome evaluated =
       chassis("eval", adapted({"run.output_dir=" + run_.directory("run"),
                                "data.eval.0.path=" + (run_.folder() / "tokens.jsonl"), "data.eval.0.format=tokens"}));
@@ -179,19 +179,22 @@ TEST_F(AdapterSaving, RefusesABaseThatIsMissingOrChangedAndFindsOneThatMoved) {
 }
 
 TEST_F(AdapterSaving, FromADirectoryOrNotAtAllTheSameWeightsAreEvaluated) {
-  train("run", {"run.max_steps=4", "optimizer.lr=0.02"});
-  const std::string with = loss_of("run"), base = loss({"model={ path = \"" + base_ + "\" }"});
+  train("adapted", {"run.max_steps=4", "optimizer.lr=0.02"});
+  const std::string with = loss_of("adapted"), base = loss({"model={ path = \"" + base_ + "\" }"});
   EXPECT_HAS(with, "eval loss ");
   EXPECT_NE(with, base);
-  EXPECT_EQ(loss_of("other", {"--from", run_.directory("run")}), with);
-  EXPECT_EQ(loss_of("other", {"--from", run_.checkpoint("run", 4)}), with);
-  EXPECT_EQ(loss_of("other", {"--from", run_.directory("run") + "/final"}), with);
-  EXPECT_EQ(loss({"model={ path = \"" + base_ + "\" }", "--from", run_.directory("run") + "/final"}), with)
+  EXPECT_EQ(loss_of("other", {"--from", run_.directory("adapted")}), with);
+  EXPECT_EQ(loss_of("other", {"--from", run_.checkpoint("adapted", 4)}), with);
+  EXPECT_EQ(loss_of("other", {"--from", run_.directory("adapted") + "/final"}), with);
+  EXPECT_EQ(loss({"model={ path = \"" + base_ + "\" }", "--from", run_.directory("adapted") + "/final"}), with)
       << "adapter_config.json names the plugin";
-  EXPECT_EQ(loss_of("run", {"--no-adapter"}), base);
-  EXPECT_EQ(loss_of("run", {"--no-adapter", "--from", run_.directory("run")}), base);
-  const Outcome generated = chassis(
-      "generate", adapted({"run.output_dir=" + run_.directory("run"), "--prompt", "a b", "generate.max_new_tokens=4"}));
+  EXPECT_EQ(loss_of("adapted", {"--no-adapter"}), base);
+  EXPECT_HAS(loss({"model={ path = \"" + base_ + "\" }", "--from", run_.directory("adapted")}),
+             "nothing is frozen here");
+  EXPECT_EQ(loss_of("adapted", {"--no-adapter", "--from", run_.directory("adapted")}), base);
+  const Outcome generated =
+      chassis("generate",
+              adapted({"run.output_dir=" + run_.directory("adapted"), "--prompt", "a b", "generate.max_new_tokens=4"}));
   EXPECT_EQ(generated.exit_code, 0) << generated.output;
 }
 
@@ -215,6 +218,30 @@ TEST_F(AdapterSaving, AnExportIsTheBeginningOfAnotherRun) {
       run_.ckpt({"export", run_.directory("run"), run_.folder() / "x", "--plugin-path", CHASSIS_TEST_PLUGIN_DIR});
   EXPECT_EQ(exported.exit_code, 0) << exported.output;
   EXPECT_EQ(text_of_file(run_.folder() / "x/adapter_model.safetensors"), final_file("run"));
+}
+
+TEST_F(AdapterSaving, ATiedModuleIsSavedUnderBothNamesAndLoadedOnce) {
+  run_.train("tied", {"model.config.vocab_size=264", "model.config.tie_word_embeddings=true", "run.max_steps=1"});
+  base_ = run_.directory("tied") + "/final";
+  const std::string model = "model={ path = \"" + base_ + "\" }", both = "modules_to_save = [\"embed_tokens\"] }";
+  run_.train("run", {model, "adapter={ plugin = \"lora\", rank = 2, " + both, "run.max_steps=2"}, kTwo);
+  const std::string file = final_file("run");
+  for (const char* name : {"base_model.model.lm_head.weight", "base_model.model.model.embed_tokens.weight"})
+    EXPECT_EQ(count_of(file, name), 1u) << name;
+  const Outcome exported =
+      run_.ckpt({"export", run_.directory("run"), run_.folder() / "x", "--plugin-path", CHASSIS_TEST_PLUGIN_DIR});
+  EXPECT_EQ(exported.exit_code, 0) << exported.output;
+  EXPECT_EQ(text_of_file(run_.folder() / "x/adapter_model.safetensors"), file);
+  ASSERT_EQ(merge(run_.directory("run"), "m").exit_code, 0);
+  const std::string adapted_loss =
+      loss({model, "run.output_dir=" + run_.directory("none"), "--from", run_.directory("run") + "/final"});
+  EXPECT_HAS(adapted_loss, "eval loss ");
+  EXPECT_EQ(loss({"model={ path = \"" + (run_.folder() / "m") + "\" }", "run.output_dir=" + run_.directory("none")}),
+            adapted_loss);
+  const std::string copy = copy_of_export("run", "copy");
+  set_value(copy + "/" + kFile, "base_model.model.lm_head.weight", 7.0f);
+  const std::string differs = loss({model, "run.output_dir=" + run_.directory("none"), "--from", copy});
+  EXPECT_HAS(differs, "lm_head.weight [264, 32] differs from model.embed_tokens.weight [264, 32]");
 }
 
 TEST_F(AdapterSaving, AMergedModelComputesTheSame) {
@@ -243,6 +270,26 @@ TEST_F(AdapterSaving, AMergedModelComputesTheSame) {
   const Outcome half = merge(run_.directory("run"), "half", {"--dtype", "bf16"});
   EXPECT_EQ(half.exit_code, 0) << half.output;
   EXPECT_HAS(text_of_file(run_.folder() / "half/model.safetensors"), "\"BF16\"");
+}
+
+TEST_F(AdapterSaving, FrozenParametersOfAFullModelAreLeftOutToo) {
+  const std::vector<std::string> words = {"model={ path = \"" + base_ + "\" }", "freeze.train_only=[\"norm\"]",
+                                          "checkpoint.contents=trained", "schedule.name=constant"};
+  const auto train_to = [&](const std::string& name, int step) {
+    std::vector<std::string> all = words;
+    all.push_back("run.max_steps=" + std::to_string(step));
+    run_.train(name, all);
+  };
+  train_to("part", 2);
+  train_to("part", 4);
+  train_to("straight", 4);
+  const std::string file = text_of_file(run_.directory("part") + "/final/model.safetensors");
+  EXPECT_EQ(file, text_of_file(run_.directory("straight") + "/final/model.safetensors"));
+  for (const json& tensor : manifest(run_.checkpoint("part", 4))["tensors"])
+    EXPECT_HAS(tensor["name"].get<std::string>(), "norm");
+  const Outcome outcome = merge(run_.directory("part"), "m");
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.output;
+  EXPECT_EQ(text_of_file(run_.folder() / "m/model.safetensors"), file);
 }
 
 TEST_F(AdapterSaving, MergingRefusesAnotherBaseNoBaseAndOverflow) {
@@ -313,7 +360,8 @@ TEST_F(AdapterSaving, RefusesSettingsThatCannotBeSaved) {
   EXPECT_HAS(refusal(adapted({"export.plugin=safetensors"})), "export.merge = true writes the merged model");
   EXPECT_HAS(refusal(adapted({"export.plugin=peft", "export.merge=true"})), "remove one");
   EXPECT_HAS(refusal({"export.merge=true"}), "there is no [adapter]");
-  EXPECT_HAS(refusal({"adapter={ plugin = \"lora\", rank = 2 }", "checkpoint.contents=trained"}),
+  EXPECT_HAS(refusal({"adapter={ plugin = \"lora\", rank = 2 }", "checkpoint.contents=trained",
+                      "model.config.vocab_size=264"}),
              "those of this run are random");
 }
 

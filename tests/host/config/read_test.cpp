@@ -181,6 +181,13 @@ TEST(Overrides, IndexArraysAndAppendOneItem) {
   EXPECT_EQ(toml_text(*root.find("parallel")), R"([{ plugin = "z" }])");
 }
 
+TEST(Overrides, RemoveATableThatMayBeLeftOut) {
+  const Value root = with_overrides({"adapter.plugin=x", "adapter={}", "quant={plugin='y'}", "run={}"});
+  EXPECT_EQ(root.find("adapter"), nullptr);
+  EXPECT_EQ(toml_text(*root.find("quant")), R"({ plugin = "y" })");
+  EXPECT_EQ(toml_text(*root.find("run")), "{}") << "the program needs this one";
+}
+
 TEST(Overrides, WithAWrongFormAreErrors) {
   EXPECT_EQ(override_error("run.name"),
             "command line 'run.name': an override has the form key=value\nhint: for example run.max_steps=100");
