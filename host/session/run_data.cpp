@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <filesystem>
 #include <system_error>
@@ -17,6 +18,7 @@
 #include "host/session/fields.hpp"
 #include "host/session/progress.hpp"
 #include "host/session/run_chat.hpp"
+#include "host/session/target.hpp"
 
 namespace chassis {
 namespace {
@@ -127,7 +129,7 @@ DataConfig data_config(const DataNeeds& needs) {
   data.pad_id = needs.tokenizer && needs.tokenizer->pad_id() >= 0 ? needs.tokenizer->pad_id() : 0;
   data.cache_dir = settings.cache_dir;
   data.prefetch = settings.prefetch;
-  data.num_threads = needs.settings.run.threads;
+  data.num_threads = std::min<int64_t>(needs.settings.run.threads, max_rank_threads());
   data.first_on_machine = needs.first_on_machine;
   if (data.supervised) {
     data.chat = chat_config(needs.settings, needs.tokenizer);
