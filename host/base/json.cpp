@@ -5,6 +5,7 @@
 #include <unordered_set>
 #include <vector>
 
+#include "host/base/printable.hpp"
 #include "host/base/reading.hpp"
 
 namespace chassis {
@@ -23,6 +24,42 @@ SourcePosition position_of_byte(std::string_view text, const std::string& name, 
     }
   }
   return at;
+}
+
+JsonDefect defect_of(const nlohmann::json::parse_error& cause) {
+  std::string detail = cause.what();
+  if (const size_t start = detail.find("syntax error"); start != std::string::npos) detail = detail.substr(start);
+  return {printable(detail, 300), cause.byte > 0 ? cause.byte - 1 : 0};
+}
+
+// A number such as 1e400; the parser does not give its position.
+JsonDefect defect_of(const nlohmann::json::out_of_range& cause, std::string_view text) {
+  const std::string detail = cause.what();
+  const size_t quote = detail.find('\'');
+  const std::string number = quote == std::string::npos ? "" : detail.substr(quote + 1, detail.rfind('\'') - quote - 1);
+  return {"the number " + printable(number) + " is too large", std::min(text.find(number), text.size())};
+}
+
+// Where a key begins that its object has had before; npos if the two are spelt with other escapes.
+size_t byte_of_duplicate_key(std::string_view text) {
+  std::vector<std::unordered_set<std::string_view>> keys;  // of the open objects and arrays
+  for (size_t i = 0; i < text.size(); ++i) {
+    if (text[i] == '{' || text[i] == '[') keys.emplace_back();
+    if ((text[i] == '}' || text[i] == ']') && !keys.empty()) keys.pop_back();
+    if (text[i] != '"') continue;
+    const size_t begin = i;
+    for (++i; i < text.size() && text[i] != '"'; ++i)
+      if (text[i] == '\\') ++i;
+    const size_t next = text.find_first_not_of(" \t\r\n", std::min(i + 1, text.size()));
+    const bool is_key = next != std::string_view::npos && text[next] == ':' && !keys.empty();
+    if (is_key && !keys.back().insert(text.substr(begin, i - begin)).second) return begin;
+  }
+  return std::string_view::npos;
+}
+
+SourcePosition position_of_duplicate_key(std::string_view text, const std::string& name) {
+  const size_t byte = byte_of_duplicate_key(text);
+  return byte == std::string_view::npos ? SourcePosition{name} : position_of_byte(text, name, byte);
 }
 
 [[noreturn]] void wrong_type(const Json& value, std::string_view key, const char* wanted, const std::string& where) {
@@ -47,7 +84,7 @@ Json parse_json(std::string_view text, const std::string& name, ExitCode code) {
     if (event == Json::parse_event_t::key) {
       const auto& key = parsed.get_ref<const std::string&>();
       if (!open_objects.back().insert(key).second)
-        throw Error(code, SourcePosition{name}, "duplicate key '" + key + "'");
+        throw Error(code, position_of_duplicate_key(text, name), "duplicate key '" + printable(key) + "'");
     }
     return true;
   };
@@ -57,19 +94,25 @@ Json parse_json(std::string_view text, const std::string& name, ExitCode code) {
   try {
     return Json::parse(text.begin(), text.end(), check);
   } catch (const nlohmann::json::parse_error& cause) {
-    std::string detail = cause.what();
-    if (const size_t start = detail.find("syntax error"); start != std::string::npos) detail = detail.substr(start);
-    throw Error(code, position_of_byte(text, name, cause.byte > 0 ? cause.byte - 1 : 0), "not valid JSON: " + detail);
+    const JsonDefect defect = defect_of(cause);
+    throw Error(code, position_of_byte(text, name, defect.byte), "not valid JSON: " + defect.what);
   } catch (const nlohmann::json::out_of_range& cause) {
-    // A number such as 1e400; the parser does not give its position.
-    const std::string detail = cause.what();
-    const size_t quote = detail.find('\'');
-    const std::string number =
-        quote == std::string::npos ? "" : detail.substr(quote + 1, detail.rfind('\'') - quote - 1);
-    throw Error(code, position_of_byte(text, name, std::min(text.find(number), text.size())),
-                "the number " + number + " is too large");
+    const JsonDefect defect = defect_of(cause, text);
+    throw Error(code, position_of_byte(text, name, defect.byte), defect.what);
   } catch (...) {
     rethrow_as_error(name, code);
+  }
+}
+
+std::optional<JsonDefect> json_defect(std::string_view text) {
+  if (const size_t zero = text.find('\0'); zero != std::string_view::npos) return JsonDefect{"a byte of value 0", zero};
+  try {
+    (void)Json::parse(text.begin(), text.end());
+    return std::nullopt;
+  } catch (const nlohmann::json::parse_error& cause) {
+    return defect_of(cause);
+  } catch (const nlohmann::json::out_of_range& cause) {
+    return defect_of(cause, text);
   }
 }
 

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -15,6 +16,13 @@ namespace chassis {
 
 // Refuses trailing text, duplicate keys, invalid UTF-8 and nesting deeper than 64. `name` is the file in messages.
 Json parse_json(std::string_view text, const std::string& name, ExitCode code = ExitCode::kConfig);
+
+struct JsonDefect {
+  std::string what;
+  size_t byte = 0;
+};
+// Nothing if the text is JSON, at any depth and with duplicate keys.
+std::optional<JsonDefect> json_defect(std::string_view text);
 
 // On one line; bytes that are not UTF-8 are replaced.
 std::string json_line(const Json& value);

@@ -88,6 +88,12 @@ bool is_beyond_int64(const std::string& text) {
   return std::from_chars(text.data(), text.data() + text.size(), value).ec == std::errc::result_out_of_range;
 }
 
+// 1e400, which a double does not hold, is read as text on the command line too.
+bool is_beyond_double(const std::string& text) {
+  double value = 0;
+  return std::from_chars(text.data(), text.data() + text.size(), value).ec == std::errc::result_out_of_range;
+}
+
 // How to make the type fit; empty if there is no simple way.
 std::string type_advice(const OptionSpec& spec, const Value& value) {
   if (is_list(spec.type) && value.type == wanted_type(spec.type)) return " (write [" + toml_text(value) + "])";
@@ -96,6 +102,9 @@ std::string type_advice(const OptionSpec& spec, const Value& value) {
     const bool truth = value.string == "true" || value.string == "false";
     if (spec.type == OptionType::kInt && plain && is_beyond_int64(value.string))
       return fmt::format(" (the largest integer is {})", std::numeric_limits<int64_t>::max());
+    if (spec.type == OptionType::kFloat && plain && is_beyond_double(value.string))
+      return fmt::format(" (the largest number is {:.4g}, the smallest {:.4g})", std::numeric_limits<double>::max(),
+                         std::numeric_limits<double>::min());
     if (spec.type == OptionType::kBool ? truth : plain) return " (remove the quotes)";
   }
   if (spec.type == OptionType::kInt && value.type == ValueType::kFloat && std::floor(value.number) == value.number &&

@@ -204,6 +204,7 @@ void RecordEncoder::encode_completion(const CompletionRecord& record, Document& 
 
 void RecordEncoder::encode_chat(const ChatRecord& chat, Document& document) {
   if (!options_.supervised) throw config_error("a conversation can be trained only with train.task = \"sft\"");
+  if (chat.messages.empty()) return;  // counted as a row without tokens
   const bool spans = needs_spans(chat, options_.chat);
   RenderedChat rendered;
   try {

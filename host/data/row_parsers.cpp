@@ -3,8 +3,12 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <iterator>
+#include <optional>
 #include <utility>
 
+#include "host/base/json.hpp"
 #include "host/base/printable.hpp"
 #include "host/data/message_parser.hpp"
 #include "host/data/row_names.hpp"
@@ -138,6 +142,29 @@ class SegmentsParser final : public JsonRowParser {
   KeyNames keys_;
 };
 
+// simdjson, which is fast, says neither where nor what; another parser does, but it takes some texts.
+Error not_json(simdjson::error_code code, const std::string& text, const RowPlace& place) {
+  const bool is_limit = code == simdjson::DEPTH_ERROR || code == simdjson::CAPACITY || code == simdjson::MEMALLOC;
+  SourcePosition where = place.position();
+  std::optional<JsonDefect> defect;
+  if (text.starts_with("\xef\xbb\xbf"))
+    defect = {"a byte order mark, which may stand only at the begin of a file", 0};
+  else if (!is_limit)
+    defect = json_defect(text);
+  if (!defect) {
+    const bool is_number = code == simdjson::NUMBER_ERROR;
+    return place.error(
+        fmt::format("not JSON: {}", is_number ? "an integer of more than 64 bits" : simdjson::error_message(code)));
+  }
+  const auto end = text.begin() + static_cast<ptrdiff_t>(std::min(defect->byte, text.size()));
+  where.line += static_cast<int>(std::count(text.begin(), end, '\n'));
+  where.column = static_cast<int>(end - std::find(std::make_reverse_iterator(end), text.rend(), '\n').base()) + 1;
+  Error error(ExitCode::kConfig, where, "not JSON: " + defect->what);
+  if (const std::string_view rest(end, text.end()); rest.starts_with("NaN") || rest.starts_with("Infinity"))
+    error.hint("JSON has no NaN and no Infinity; write null, or leave out the key");
+  return error;
+}
+
 }  // namespace
 
 JsonRowParser::JsonRowParser(const DataSetConfig& config)
@@ -156,7 +183,7 @@ Record JsonRowParser::parse(const RawRow& row, const std::string& file) {
   if (row.kind == RowKind::kTokens) return read_tokens(row, place);
   JsonElement value;
   if (const auto code = parser_.parse(row.bytes.data(), row.bytes.size()).get(value))
-    throw place.error(fmt::format("not JSON: {}", simdjson::error_message(code)));
+    throw not_json(code, row.bytes, place);
   JsonObject object;
   if (value.get(object)) throw place.error(fmt::format("the row is {}, not a JSON object", kind_text(value)));
   if (const std::string key = key_that_occurs_twice(value); !key.empty())

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <filesystem>
 #include <system_error>
@@ -20,6 +21,7 @@
 #include "host/session/fields.hpp"
 #include "host/session/progress.hpp"
 #include "host/session/run_chat.hpp"
+#include "host/session/target.hpp"
 
 namespace chassis {
 namespace {
@@ -131,7 +133,7 @@ DataConfig data_config(const DataNeeds& needs) {
   data.cache_dir = settings.cache_dir;
   data.prefetch = settings.prefetch;
   data.max_drop_ratio = settings.max_drop_ratio;
-  data.num_threads = needs.settings.run.threads;
+  data.num_threads = std::min<int64_t>(needs.settings.run.threads, max_rank_threads());
   data.first_on_machine = needs.first_on_machine;
   if (data.supervised) {
     data.chat = chat_config(needs.settings, needs.tokenizer);

@@ -3,6 +3,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <thread>
+
 #include "host/base/log.hpp"
 #include "host/base/printable.hpp"
 #include "host/launch/gpus.hpp"
@@ -72,8 +75,14 @@ Device choose_device(const Settings::Run& run, const Target& target, const World
   return target.assume_configured_device && run.device->starts_with("cuda") ? Device{Device::Type::kCuda, 0} : Device{};
 }
 
+int64_t max_rank_threads() { return std::max<int64_t>(64, 4 * int64_t{std::thread::hardware_concurrency()}); }
+
 void set_rank_threads(const Settings::Run& run, const World& world) {
-  if (const int64_t threads = run.threads)
+  if (const int64_t threads = run.threads; threads > max_rank_threads()) {
+    counted_warning("run.threads", fmt::format("run.threads = {}, and this machine has {} cores: {} threads are used",
+                                               threads, std::thread::hardware_concurrency(), max_rank_threads()));
+    set_threads(static_cast<int>(max_rank_threads()));
+  } else if (threads > 0)
     set_threads(static_cast<int>(threads));
   else if (const std::string given = omp_num_threads(); !given.empty())
     use_omp_num_threads(given, world);

@@ -25,8 +25,11 @@ std::function<std::optional<CudaVersions>()> cuda_versions_of(const Settings::Ru
 
 // The device of this rank. Throws a config error if the machine does not have it.
 Device choose_device(const Settings::Run& run, const Target& target, const World& world);
-// Sets the number of threads of LibTorch's and the kernels' pools: run.threads, else OMP_NUM_THREADS, else this
-// rank's part of the cores. Counts a warning if OMP_NUM_THREADS is not a number of threads.
+// More threads than this only wait for each other: thousands stop a small machine.
+int64_t max_rank_threads();
+// Sets the number of threads of LibTorch's and the kernels' pools: run.threads, with a counted warning where it is
+// above the maximum, else OMP_NUM_THREADS, else this rank's part of the cores. Counts a warning if OMP_NUM_THREADS is
+// not a number of threads.
 void set_rank_threads(const Settings::Run& run, const World& world);
 // The dtype that precision.compute means on this device. Counts a warning if bf16 is slow there.
 Dtype compute_dtype(const Settings::Precision& precision, const Target& target, Device device);

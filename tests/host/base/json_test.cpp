@@ -35,7 +35,12 @@ TEST(Json, RefusesANumberThatADoubleCannotHold) {
 }
 
 TEST(Json, RefusesDuplicateKeysAndDeepNesting) {
-  EXPECT_EQ(message_of([] { parse_json(R"({"a":1,"b":{"a":1},"a":2})", "c.json"); }), "c.json: duplicate key 'a'");
+  EXPECT_EQ(message_of([] { parse_json(R"({"a":1,"b":{"a":1},"a":2})", "c.json"); }), "c.json:1:20: duplicate key 'a'");
+  EXPECT_EQ(message_of([] { parse_json("{\"x\": \"a\\\": \",\n \"x\" : [{\"x\": 1}]}", "c.json"); }),
+            "c.json:2:2: duplicate key 'x'");
+  EXPECT_EQ(message_of([] { parse_json(R"({"a":1,"\u0061":2})", "c.json"); }), "c.json: duplicate key 'a'");
+  const std::string name(5000, 'k'), twice = "{\"" + name + "\":1,\"" + name + "\":1}";
+  EXPECT_LT(message_of([&] { parse_json(twice, "c.json"); }).size(), 400u);
   EXPECT_EQ(message_of([] { parse_json(R"([{"a":1},{"a":2}])", "c.json"); }), "no error");
   EXPECT_NE(message_of([] { parse_json(std::string(100000, '['), "c.json"); }).find("nested deeper"),
             std::string::npos);

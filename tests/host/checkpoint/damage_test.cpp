@@ -49,6 +49,18 @@ TEST(Verify, PassesAnIntactCheckpoint) {
   EXPECT_EQ(result.num_files, 1u);
 }
 
+TEST(Verify, FollowsNoLinkInACheckpoint) {
+  for (const bool of_manifest : {true, false}) {
+    Saved saved;
+    const std::string file = of_manifest ? saved.path + "/manifest.json" : saved.shard();
+    const std::string moved = saved.dir / "moved";
+    fs::rename(file, moved);
+    fs::create_symlink(moved, file);
+    EXPECT_NE(saved.load_error().find("is a link to '" + moved + "', expected a file"), std::string::npos)
+        << saved.load_error();
+  }
+}
+
 TEST(Verify, NamesTheTensorOfEveryFlippedBit) {
   Saved saved;
   CheckpointReader reader(saved.path, native());

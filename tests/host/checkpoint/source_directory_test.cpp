@@ -50,6 +50,20 @@ TEST(SourceDirectory, FollowsNoLinksInACheckpoint) {
   EXPECT_NE(message.find("folder/x' is a link to '../../secret', expected a file"), std::string::npos) << message;
 }
 
+TEST(SourceDirectory, AManifestThatIsALinkIsNotFollowed) {
+  const TemporaryDirectory dir;
+  write_text(dir / "elsewhere.json", "{}");
+  write_text(dir / "shard", "elements");
+  fs::create_directories(dir / "step");
+  fs::create_symlink("../elsewhere.json", dir / "step/manifest.json");
+  fs::create_symlink("../shard", dir / "step/a.safetensors");
+  SourceDirectory source(dir / "step");
+  EXPECT_EQ(source.find("manifest.json"), -1);
+  const std::string message = error_of([&] { source.find_file("manifest.json"); });
+  EXPECT_NE(message.find("manifest.json' is a link to '../elsewhere.json', expected a file"), std::string::npos)
+      << message;
+}
+
 TEST(SourceDirectory, FollowsLinksToFilesInAModelDirectory) {
   const TemporaryDirectory dir;
   const std::string hash(64, 'a');

@@ -125,6 +125,9 @@ TEST(Check, ExplainsTypeErrors) {
   EXPECT_EQ(what_is_wrong(kExample, {"train.seq_len='512'"}),
             "command line 'train.seq_len='512'': train.seq_len must be an integer, not a string (\"512\") (remove the "
             "quotes)");
+  EXPECT_EQ(what_is_wrong(kExample, {"optimizer.lr=1e400"}),
+            "command line 'optimizer.lr=1e400': optimizer.lr must be a number, not a string (\"1e400\") (the largest "
+            "number is 1.798e+308, the smallest 2.225e-308)");
   EXPECT_EQ(what_is_wrong(kExample, {"train.seq_len=512.0"}),
             "command line 'train.seq_len=512.0': train.seq_len must be an integer, not a number with a decimal point "
             "(512.0) (write 512)");

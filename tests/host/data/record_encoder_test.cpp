@@ -186,6 +186,18 @@ TEST(RecordEncoder, TheFingerprintChangesWithWhatLabelsDependOn) {
   EXPECT_EQ(print({}), "") << "texts and tokens depend on nothing";
 }
 
+TEST(RecordEncoder, AConversationWithoutMessagesHasNoTokens) {
+  ChatTokenizer jinja{{"</s>", "<|im_start|>", "<|im_end|>"}, "", "<|im_end|>"};
+  jinja.jinja_source = "{{ messages }}";
+  jinja.jinja = [](const ChatRequest&) -> RenderedChat {
+    throw config_error("a conversation has at least one message");
+  };
+  EncodeOptions with_system = chatml_options();
+  with_system.chat.default_system = "s";
+  EXPECT_EQ(encoded(jinja, supervised(), ChatRecord{}), "");
+  EXPECT_EQ(encoded(kTokenizer, with_system, ChatRecord{}), "");
+}
+
 // A template of Jinja as the tokenizer renders it: "<|im_start|>role\n" + content + end, with spans of the assistant.
 class JinjaTest : public testing::Test {
  protected:

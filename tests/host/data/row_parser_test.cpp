@@ -275,8 +275,23 @@ class BadRows : public testing::TestWithParam<BadRow> {};
 
 TEST_P(BadRows, AreRefusedWithTheirLineAndKey) {
   const std::string message = error_of([&] { parse_row(set_of(GetParam().format), GetParam().row, nullptr, 10); });
-  EXPECT_TRUE(contains(message, "a.jsonl:7: "));
+  EXPECT_TRUE(contains(message, "a.jsonl:7:"));
   EXPECT_TRUE(contains(message, GetParam().message));
+}
+
+TEST(RowParser, AnErrorOfJsonHasItsColumnAndCause) {
+  const auto error = [](const std::string& row) {
+    return error_of([&] { parse_row(set_of(DataFormat::kText), row, nullptr, 10); });
+  };
+  EXPECT_TRUE(contains(error(R"({"text":"a","x":NaN})"), "a.jsonl:7:17: not JSON: syntax error"));
+  EXPECT_TRUE(contains(error(R"({"text":"a","x":NaN})"), "hint: JSON has no NaN"));
+  EXPECT_TRUE(contains(error(R"({"text":"a","x":-Infinity})"), "hint: JSON has no NaN"));
+  EXPECT_TRUE(contains(error(R"({"text":"\ud800"})"), "surrogate"));
+  EXPECT_TRUE(contains(error(R"({"text":"a","x":1e999})"), "a.jsonl:7:17: not JSON: the number 1e999 is too large"));
+  EXPECT_TRUE(contains(error(R"({"text":"a","x":123456789012345678901234567890})"), "an integer of more than 64 bits"));
+  EXPECT_TRUE(contains(error("\xef\xbb\xbf{\"text\":\"a\"}"), "a.jsonl:7:1: not JSON: a byte order mark"));
+  EXPECT_TRUE(contains(error("{\"text\":\n  \"a\",}"), "a.jsonl:8:7: not JSON"));
+  EXPECT_LT(error("{\"text\":\"" + std::string(100000, 'a')).size(), 1000u);
 }
 
 constexpr auto kText = DataFormat::kText;

@@ -58,5 +58,13 @@ TEST_F(RankThreads, ThatOmpNumThreadsDoesNotSayAreTheCoresWithAWarning) {
   }
 }
 
+TEST_F(RankThreads, AreBoundedByTheCoresWithAWarning) {
+  if (max_rank_threads() >= 4096) GTEST_SKIP() << "more threads cannot be asked for";
+  EXPECT_HAS(choose("1", "4096"), "warning: run.threads = 4096, and this machine has ");
+  EXPECT_EQ(num_threads(), max_rank_threads());
+  EXPECT_EQ(choose("1", "64"), "");
+  EXPECT_EQ(num_threads(), 64);
+}
+
 }  // namespace
 }  // namespace chassis

@@ -60,6 +60,7 @@ impl ParquetFile {
         let source = Source { file: Arc::new(file), num_bytes };
         let reader = caught(|| SerializedFileReader::new(source))
             .map_err(|broken| damaged(format!("its footer cannot be read: {}", broken.text)))?;
+        check_num_rows(&reader)?;
         let schema = reader.metadata().file_metadata().schema_descr();
         let columns = caught(|| Ok(columns_of(schema.root_schema())))
             .map_err(|broken| damaged(format!("its schema cannot be read: {}", broken.text)))??;
@@ -159,6 +160,15 @@ impl RowFile for ParquetFile {
         let done = num_rows - self.rows_left;
         begin + (num_bytes as u128 * done as u128 / num_rows.max(1) as u128) as u64
     }
+}
+
+fn check_num_rows(reader: &SerializedFileReader<Source>) -> Result<()> {
+    let num_rows = i128::from(reader.metadata().file_metadata().num_rows());
+    let of_groups: i128 = reader.metadata().row_groups().iter().map(|group| i128::from(group.num_rows())).sum();
+    if num_rows != of_groups {
+        return Err(damaged(format!("its footer says {num_rows} rows, and its row groups have {of_groups}")));
+    }
+    Ok(())
 }
 
 fn columns_of(root: &Type) -> Result<Vec<Column>> {

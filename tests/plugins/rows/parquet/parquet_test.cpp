@@ -172,6 +172,19 @@ TEST_F(Parquet, RefusesDamageInWords) {
   EXPECT_GT(num_refused, whole.size() / 13 / 2);
 }
 
+TEST_F(Parquet, ADamagedNumberOfRowsIsDamageOfTheFile) {
+  const std::string whole = content_of(kGolden + "reference.parquet");
+  size_t num_refused = 0;
+  for (size_t at = whole.find("\x16\x06"); at != std::string::npos; at = whole.find("\x16\x06", at + 1)) {
+    std::string bytes = whole;
+    bytes[at + 1] = 8;  // 4 rows instead of 3, or some other number of the footer
+    const Read out = read(write(bytes));
+    if (out.message.find("its footer says 4 rows, and its row groups have 3") == 0) ++num_refused;
+    if (out.message.empty()) EXPECT_EQ(out.num_rows, static_cast<int64_t>(out.rows.size())) << "byte " << at;
+  }
+  EXPECT_EQ(num_refused, 1u);
+}
+
 TEST_F(Parquet, NamesTheColumnOfBytesThatAreNoText) {
   const Read out = read(kGolden + "binary.parquet");
   EXPECT_EQ(out.rows, (std::vector<std::string>{R"({"text":"one","image":""})", R"({"text":"two","image":"ok"})"}));

@@ -20,17 +20,30 @@ pub type Result<T> = std::result::Result<T, Error>;
 
 impl Error {
     pub(crate) fn invalid(message: impl Into<String>) -> Error {
-        Error { kind: ErrorKind::InvalidArgument, message: message.into() }
+        Error { kind: ErrorKind::InvalidArgument, message: shortened(message.into()) }
     }
 
     pub(crate) fn precondition(message: impl Into<String>) -> Error {
-        Error { kind: ErrorKind::FailedPrecondition, message: message.into() }
+        Error { kind: ErrorKind::FailedPrecondition, message: shortened(message.into()) }
     }
 
     pub(crate) fn internal(message: impl Into<String>) -> Error {
-        Error { kind: ErrorKind::Internal, message: message.into() }
+        Error { kind: ErrorKind::Internal, message: shortened(message.into()) }
     }
 }
+
+/// Tokens and templates, of which messages have parts, may have any length: leaves out the middle.
+fn shortened(message: String) -> String {
+    if message.len() <= 2 * KEPT {
+        return message;
+    }
+    let head = (0..=KEPT).rev().find(|at| message.is_char_boundary(*at)).unwrap_or(0);
+    let tail = (message.len() - KEPT..message.len()).find(|at| message.is_char_boundary(*at));
+    let tail = tail.unwrap_or(message.len());
+    format!("{} … ({} bytes) … {}", &message[..head], tail - head, &message[tail..])
+}
+
+const KEPT: usize = 2000;
 
 impl fmt::Display for Error {
     fn fmt(&self, out: &mut fmt::Formatter) -> fmt::Result {

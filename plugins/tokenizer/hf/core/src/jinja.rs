@@ -87,6 +87,7 @@ impl Templates {
 
 impl Compiled {
     fn new(file: &str, source: &str) -> Result<Compiled> {
+        limits::check_source(file, source)?;
         let (rewritten, has_generation) = rewrite_generation(&source.replace("\r\n", "\n").replace('\r', "\n"));
         let rewritten = limits::rewrite(file, rewritten)?;
         let mut environment = environment();

@@ -139,15 +139,19 @@ fn check_stored(value: &Value, depth: usize) -> Checked<()> {
 
 // --- source ---------------------------------------------------------------------------------------------------------
 
-/// The source with every operand of `+`, `~` and `|` counted, and the right one of comparisons and `in`, with checks of
-/// divisors and of what namespaces get. Lines stay.
-pub(crate) fn rewrite(file: &str, source: String) -> Result<String> {
+pub(crate) fn check_source(file: &str, source: &str) -> Result<()> {
     if source.len() > MAX_SOURCE_BYTES {
         let num_bytes = source.len();
         return Err(Error::invalid(format!(
             "{file}: a chat template of {num_bytes} bytes; the limit is {MAX_SOURCE_BYTES}"
         )));
     }
+    Ok(())
+}
+
+/// The source with every operand of `+`, `~` and `|` counted, and the right one of comparisons and `in`, with checks of
+/// divisors and of what namespaces get. Lines stay.
+pub(crate) fn rewrite(file: &str, source: String) -> Result<String> {
     let whitespace = WhitespaceConfig { keep_trailing_newline: true, ..WhitespaceConfig::default() };
     let mut tokens = Tokenizer::new(&source, "chat", false, Default::default(), whitespace);
     let mut blocks = Blocks { file, branches: Vec::new() };

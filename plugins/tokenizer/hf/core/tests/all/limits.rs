@@ -115,6 +115,19 @@ fn a_division_by_zero_is_an_error_as_in_python() {
 }
 
 #[test]
+fn long_texts_are_cut_in_messages() {
+    let error = render("{{ raise_exception('ä' * 3000000) }}").unwrap_err();
+    assert!(
+        error.message.len() < 5000 && error.message.starts_with("the given template:1: ää"),
+        "{}",
+        error.message.len()
+    );
+    let folder = changed("byte_level", |json| json["added_tokens"][0]["content"] = json!("x".repeat(1_000_000)));
+    let message = Tokenizer::open(&folder.0).err().map_or_else(String::new, |error| error.message);
+    assert!(message.len() < 5000, "{}", message.len());
+}
+
+#[test]
 fn what_is_counted_keeps_its_value() {
     for (template, expected) in [
         ("{{ messages[0].content + '!' }}", "Hello!"),
