@@ -267,7 +267,8 @@ class Adaptation {
     const std::string module = module_of(weight.tied_to.empty() ? file_name(name) : own);
     std::vector<chassis_adapter_axis_t> axes;
     for (const auto& axis : weight.axes) axes.push_back({axis.data(), axis.size(), program_.dim_product(axis)});
-    const std::vector<DimId> input_dims = block.values[op.inputs[0]].dims, output_dims = block.values[op.outputs[0]].dims;
+    const std::vector<DimId> input_dims = block.values[op.inputs[0]].dims;
+    const std::vector<DimId> output_dims = block.values[op.outputs[0]].dims;
     const std::string block_name = block.name;
     chassis_adapter_op_t offered{};
     offered.struct_size = sizeof(offered);

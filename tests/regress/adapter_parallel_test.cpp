@@ -1,5 +1,5 @@
-// A run with LoRA on several processes gives the numbers of one process under every strategy, with dropout too, and goes
-// on with another number of them.
+// A run with LoRA on several processes gives the numbers of one process under every strategy, with dropout too, and
+// goes on with another number of them.
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -134,8 +134,8 @@ class AdapterRun {
     write_text(folder_ / "base.toml",
                "schema_version = 1\n[run]\noutput_dir = \"made\"\nmax_steps = 1\ndevice = \"cpu\"\n[plugins]\npath = "
                "[\"" CHASSIS_TEST_PLUGIN_DIR
-               "\"]\n[model]\nplugin = \"llama\"\nconfig = { vocab_size = 96, hidden_size = 36, intermediate_size = 57, "
-               "num_hidden_layers = 3, num_attention_heads = 6, num_key_value_heads = 2, attention_bias = true, "
+               "\"]\n[model]\nplugin = \"llama\"\nconfig = { vocab_size = 96, hidden_size = 36, intermediate_size = 57"
+               ", num_hidden_layers = 3, num_attention_heads = 6, num_key_value_heads = 2, attention_bias = true, "
                "initializer_range = 0.1, tie_word_embeddings = " +
                    std::string(tied ? "true" : "false") +
                    " }\n[[data.train]]\npath = \"tokens.jsonl\"\nformat = \"tokens\"\n[data]\ncache_dir = \"cache\"\n"

@@ -1,5 +1,5 @@
-/* chassis.adapter/1, kind "adapter": adds parameters and ops to a recorded model and says what of it is trained, such as
- * LoRA (Hu et al. 2021). The host offers every parameter and every op of the model, block by block; the plugin sees no
+/* chassis.adapter/1, kind "adapter": adds parameters and ops to a recorded model and says what of it is trained, as
+ * LoRA does (Hu et al. 2021). The host offers every parameter and every op of the model, block by block; the plugin sees no
  * tensor except in merge(). Blocks that it extends alike stay one block type.
  *
  * Order of calls: configure, then parameter and extend for the whole model, then finish. The others at any time after
@@ -54,8 +54,8 @@ typedef struct chassis_adapter_op {
   const chassis_adapter_axis_t* weight_axes; /* of the first parameter: a linear has [out, in] */
   uint32_t num_weight_axes;
   uint32_t has_bias;   /* a linear or norm with a second parameter */
-  uint32_t num_joined; /* ops whose weights are one tensor in files, such as 3 of qkv_proj, with this one; they share the
-                          module */
+  uint32_t num_joined; /* ops whose weights are one tensor in files, such as 3 of qkv_proj, with this one; they share
+                          the module */
   uint32_t reserved0;
 } chassis_adapter_op_t;
 #define CHASSIS_ADAPTER_OP_V1_SIZE 152u
@@ -68,8 +68,8 @@ typedef struct chassis_adapter_builder {
   /* Offers dim, slot and op; its other functions answer FAILED_PRECONDITION. A name of a slot is relative to the op's
    * module: "lora_A.weight" becomes "model.layers.3.self_attn.q_proj.lora_A.weight". Roles and inits as in model.h. */
   const chassis_builder_2_t* record;
-  /* [control] Where the op reads its first input, it reads `value` instead, which must have the same dims and not depend
-   * on the op's output. */
+  /* [control] Where the op reads its first input, it reads `value` instead, which must have the same dims and must not
+   * depend on the op's output. */
   chassis_status_t* (*replace_input)(const struct chassis_adapter_builder* b, chassis_value_t value);
   /* [control] All that read the op's output read `value` instead, except ops recorded in this call. Same dims. */
   chassis_status_t* (*replace_output)(const struct chassis_adapter_builder* b, chassis_value_t value);
