@@ -175,7 +175,7 @@ class ModelExamination {
 
   // What one position of one row may see.
   void examine_logits() {
-    const Fields batch = fields();
+    const Fields batch = sample_fields(compiled_->program);
     if (!batch.contains("input_ids")) return;
     Executor executor(*compiled_);
     const auto logits_of = [&](const Fields& fields) {
@@ -188,14 +188,15 @@ class ModelExamination {
       Fields out;
       for (const auto& [name, field] : batch) {
         out[name] = field.clone();
-        for (int64_t i = 0; i < kBatch * kTime; ++i) change(name, i % kTime, out[name].template data_as<int32_t>()[i]);
+        for (int64_t i = 0; i < kSampleBatch * kSampleTime; ++i)
+          change(name, i % kSampleTime, out[name].template data_as<int32_t>()[i]);
       }
       return out;
     };
     // The first place in [begin, end) of the first row whose logits differ from those `shift` places earlier.
     const auto differs = [&](const std::vector<float>& a, const std::vector<float>& b, int64_t begin, int64_t end,
                              int64_t shift = 0) -> int64_t {
-      const auto width = static_cast<int64_t>(a.size()) / (kBatch * kTime);
+      const auto width = static_cast<int64_t>(a.size()) / (kSampleBatch * kSampleTime);
       float largest = 0;
       for (const float value : a) largest = std::max(largest, std::abs(value));
       for (int64_t t = begin; t < end; ++t)
@@ -209,11 +210,11 @@ class ModelExamination {
 
     const std::vector<float> whole = logits_of(batch);
     const auto last_changed = with([&](const std::string& name, int64_t t, int32_t& value) {
-      if (name == "input_ids" && t == kTime - 1) value = other_id(value);
+      if (name == "input_ids" && t == kSampleTime - 1) value = other_id(value);
     });
-    if (const int64_t t = differs(logits_of(last_changed), whole, 0, kTime - 1); t >= 0)
+    if (const int64_t t = differs(logits_of(last_changed), whole, 0, kSampleTime - 1); t >= 0)
       return fail("the logits of position {} change with the id of position {}, which comes later: it is not causal", t,
-                  kTime - 1);
+                  kSampleTime - 1);
 
     constexpr int64_t kSecond = 3;  // where the second document of a packed row begins
     const auto packed_with = [&](bool changes_first) {
@@ -224,16 +225,16 @@ class ModelExamination {
       });
     };
     const std::vector<float> packed = logits_of(packed_with(false));
-    if (const int64_t t = differs(packed, logits_of(packed_with(true)), kSecond, kTime); t >= 0)
+    if (const int64_t t = differs(packed, logits_of(packed_with(true)), kSecond, kSampleTime); t >= 0)
       return fail(
           "the logits of position {} change with the ids of another document of the row: attention must not cross "
           "documents, which the field \"document_ids\" numbers",
           t);
     const int32_t* const ids = batch.at("input_ids").data_as<int32_t>();
     const auto alone = with([&](const std::string& name, int64_t t, int32_t& value) {
-      if (name == "input_ids" && t + kSecond < kTime) value = ids[t + kSecond];  // of the first row
+      if (name == "input_ids" && t + kSecond < kSampleTime) value = ids[t + kSecond];  // of the first row
     });
-    if (const int64_t t = differs(packed, logits_of(alone), kSecond, kTime, kSecond); t >= 0)
+    if (const int64_t t = differs(packed, logits_of(alone), kSecond, kSampleTime, kSecond); t >= 0)
       fail("the logits of position {} of a document differ from those of the same document alone in a row",
            t - kSecond);
   }

@@ -108,7 +108,7 @@ class Olmo2 final : public Model {
     const Json* rope = keys.find("rope_parameters");
     if (rope == nullptr) return;
     if (!rope->is_object()) fail_invalid("rope_parameters is ", rope->dump(), ", expected a table");
-    Keys inner(*rope);
+    Keys inner(*rope, kId);
     inner.require("rope_type", "default");
     theta_ = inner.positive("rope_theta", theta_);
   }

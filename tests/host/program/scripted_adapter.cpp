@@ -1,5 +1,5 @@
 // An adapter that calls functions of the test that loaded it.
-#include "tests/host/program/scripted_adapter.hpp"
+#include "scripted_adapter.hpp"
 
 #include "chassis/adapter.hpp"
 #include "chassis/options.hpp"

@@ -1,6 +1,6 @@
 /* chassis.adapter/1, kind "adapter": adds parameters and ops to a recorded model and says what of it is trained, as
- * LoRA does (Hu et al. 2021). The host offers every parameter and every op of the model, block by block; the plugin sees no
- * tensor except in merge(). Blocks that it extends alike stay one block type.
+ * LoRA does (Hu et al. 2021). The host offers every parameter and every op of the model, block by block; the plugin
+ * sees no tensor except in merge(). Blocks that it extends alike stay one block type.
  *
  * Order of calls: configure, then parameter and extend for the whole model, then finish. The others at any time after
  * that. Recorded parameters are frozen unless parameter() says otherwise; those that the plugin adds are trained. */
