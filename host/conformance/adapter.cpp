@@ -61,9 +61,7 @@ class Adapted {
   const RewritePass& pass() const { return pass_; }
   // Throws a config error if the plugin refuses the base.
   Program program(const AdapterBase& base) const {
-    Program program = base.program;
-    pass_.rewrite(program, [](std::string, std::string) {});
-    return program;
+    return compile(base.program, {.passes = {.adapters = {&pass_}}}).program;
   }
 
  private:
