@@ -244,7 +244,6 @@ TEST_F(Messages, AnErrorOfTheModelHidesNoOtherError) {
 TEST_F(Messages, UnavailableTablesAndSinksAreRefused) {
   for (const auto& [lines, words] :
        {std::pair("[quant]\nplugin = \"mine\"\n", "bad.toml:2:2: [quant] is not available in this version"),
-        {"[adapter]\nplugin = \"mine\"\nrank = 8\n", "bad.toml:2:2: [adapter] is not available in this version"},
         {"[log]\nsinks = [\"console\", \"mine\"]\n",
          "bad.toml:3:21: log.sinks = \"mine\" is not \"console\" or \"jsonl\""}}) {
     write_text(scratch_ / "bad.toml", "extends = [\"good.toml\"]\n" + std::string(lines));

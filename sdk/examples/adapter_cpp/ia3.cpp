@@ -1,5 +1,5 @@
 // (IA)³ (Liu et al. 2022, "Few-Shot Parameter-Efficient Fine-Tuning is Better and Cheaper than In-Context Learning"):
-// learned vectors that multiply keys, values and the input of the last linear of a layer. They start at 1.
+// learned vectors that multiply keys, values and the input of the feed-forward part's last linear. They start at 1.
 #include <nlohmann/json.hpp>
 #include <set>
 
@@ -24,7 +24,7 @@ bool contains(const Names& names, std::string_view module) {
 class Ia3 final : public Adapter {
  public:
   static constexpr std::string_view kId = "adapter_cpp";
-  static constexpr std::string_view kDoc = "(IA)³: learned vectors that scale keys, values and feed-forward inputs";
+  static constexpr std::string_view kDoc = "(IA)³: vectors that scale keys, values and feed-forward inputs";
 
   static const Options& options() {
     static const Options schema = {
