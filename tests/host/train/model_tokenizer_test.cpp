@@ -58,13 +58,19 @@ TEST_F(ModelTokenizer, IsFoundByItsFilesAndExported) {
 TEST_F(ModelTokenizer, APluginOfAnotherFolderIsUsedOnlyIfItIsNamed) {
   fs::remove(copy_.plugins_folder() + "/words.so");
   const Words path = {"--plugin-path", CHASSIS_TEST_STUB_DIR};
+  const std::string foreign = run(path, 2);
+  EXPECT_HAS(foreign,
+             "run.toml:6:8: model.path = \"hub\" has words.txt, which plugin 'words' opens; it lies outside of the "
+             "program's own folder, so it is used only if it is named");
+  EXPECT_HAS(foreign, "hint: set tokenizer.plugin = \"words\"");
+  run({"tokenizer.plugin=words", "--plugin-path", CHASSIS_TEST_STUB_DIR, "run.max_steps=1"});
+  fs::remove(scratch_ / "hub/words.txt");
   EXPECT_HAS(run(path, 2),
              "run.toml:6:8: model.path = \"hub\" has no tokenizer files, and [tokenizer] names no plugin");
   test::write_text(scratch_ / "hub/tokenizer.json", "{}");
   const std::string refusal = run(path, 2);
   EXPECT_HAS(refusal, "model.path = \"hub\" has a tokenizer (tokenizer.json), but no plugin that opens such files");
   EXPECT_HAS(refusal, "hint: `chassis plugins list` shows the tokenizers");
-  run({"tokenizer.plugin=words", "--plugin-path", CHASSIS_TEST_STUB_DIR, "run.max_steps=1"});
 }
 
 TEST_F(ModelTokenizer, AnotherKindOfFileIsRefusedInTheWordsOfThePlugin) {
