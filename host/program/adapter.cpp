@@ -77,6 +77,9 @@ class OpExtension {
   // Puts the recorded ops into the block. Returns the index behind the op and its new ops.
   size_t finish() {
     const ValueId input = base().inputs[0], output = base().outputs[0];
+    for (SlotId id = num_slots_; id < block_.slots.size(); ++id)
+      if (std::ranges::none_of(recorded_, [&](const Op& op) { return std::ranges::count(op.params, id) > 0; }))
+        throw refusal("no recorded op reads the parameter '" + block_.slots[id].name + "'");
     std::set<ValueId> behind = {output};  // values that need the op's output
     std::vector<Op> before, after;
     for (Op& op : recorded_) {

@@ -11,11 +11,16 @@ constexpr uint64_t kMaxAdapterConfigBytes = uint64_t{16} << 20;
 std::string adapter_config(const Setting<std::string>& directory) {
   if (!directory.is_set()) return "";
   const std::string path = *directory + "/" + kAdapterConfigName;
+  std::string text;
+  bool is_there = false;
   try {
-    if (path_kind(path) != PathKind::kAbsent) return read_file(path, kMaxAdapterConfigBytes);
+    is_there = path_kind(path) != PathKind::kAbsent;
+    if (is_there) text = read_file(path, kMaxAdapterConfigBytes);
   } catch (const Error& cause) {
     throw config_error(directory, "adapter.path: " + cause.message()).hint(cause.hint_text());
   }
+  if (!text.empty()) return text;
+  if (is_there) throw config_error(directory, "adapter.path: " + path + " is empty");
   throw config_error(directory, "adapter.path: there is no " + path)
       .hint("give a directory as saved by PEFT's save_pretrained, or an export of a run with [adapter]");
 }

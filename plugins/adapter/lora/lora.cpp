@@ -73,14 +73,14 @@ class Lora final : public Adapter {
   }
 
   void finish() override {
+    if (settings_.layers.last() >= num_layers_)
+      fail_invalid(place("layers"), "there is no layer ", settings_.layers.last(), ": the model has ", num_layers_,
+                   " layers, from 0 on");
     refuse_unused("targets", settings_.targets, "matches no linear of the model; it has ", linears_);
     refuse_unused("exclude", settings_.exclude, "matches no linear of the model; it has ", linears_);
     refuse_unused("modules_to_save", settings_.modules_to_save, "matches no module of the model; it has ", modules_);
     refuse_unused_patterns("rank_pattern", settings_.rank_pattern);
     refuse_unused_patterns("alpha_pattern", settings_.alpha_pattern);
-    if (settings_.layers.last() >= num_layers_)
-      fail_invalid(place("layers"), "there is no layer ", settings_.layers.last(), ": the model has ", num_layers_,
-                   " layers, from 0 on");
     if (targets_.empty()) fail_invalid(place("targets"), "no module gets a branch: exclude and layers leave none");
   }
 

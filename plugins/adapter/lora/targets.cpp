@@ -46,6 +46,8 @@ int64_t index_of(std::string_view text, const std::string& whole) {
 
 NamePattern::NamePattern(std::string text)
     : text_(std::move(text)), is_regex_(text_.find_first_of("^$*+?()[]{}|\\") != std::string::npos) {
+  if (text_.size() > kMaxPatternBytes)
+    fail_invalid("a pattern of ", text_.size(), " bytes; the maximum is ", kMaxPatternBytes);
   if (is_regex_ || text_.empty()) regex_ = regex_of(text_, text_);
 }
 

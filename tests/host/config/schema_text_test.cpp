@@ -41,15 +41,15 @@ TEST(SchemaText, ListsEverything) {
 
 TEST(SchemaText, OmitsWhatIsNotAvailable) {
   const std::string text = text_of("");
-  for (const char* word : {"[quant]", "[adapter]", "groups", "reward"})
+  for (const char* word : {"[quant]", "groups", "reward"})
     EXPECT_EQ(text.find(word), std::string::npos) << word;
   EXPECT_EQ(text_of("train.task"),
             "  train.task\n      \"pretrain\" or \"sft\", default \"pretrain\"\n      the training task\n");
   try {
-    text_of("adapter");
+    text_of("quant");
     ADD_FAILURE();
   } catch (const Error& e) {
-    EXPECT_EQ(std::string(e.what()).substr(0, 44), "adapter is not available in this version: pl");
+    EXPECT_EQ(std::string(e.what()).substr(0, 44), "quant is not available in this version: plug");
   }
 }
 

@@ -30,9 +30,9 @@ TEST(LoraTargets, ThatMatchNothingAreRefusedWithWhatTheModelHas) {
   const std::string linears =
       "matches no linear of the model; it has down_proj, gate_proj, k_proj, lm_head, o_proj, "
       "q_proj, up_proj, v_proj";
-  EXPECT_HAS(adapted("targets = [\"q_proj\", \"query\"]\n"), "run.toml:34:11: adapter.targets: 'query' " + linears);
+  EXPECT_HAS(adapted("targets = [\"q_proj\", \"query\"]\n"), "run.toml:37:11: adapter.targets: 'query' " + linears);
   EXPECT_HAS(adapted("targets = [\"proj\"]\n"), "adapter.targets: 'proj' matches no linear");
-  EXPECT_HAS(adapted("exclude = [\"head\"]\n"), "run.toml:34:11: adapter.exclude: 'head' " + linears);
+  EXPECT_HAS(adapted("exclude = [\"head\"]\n"), "run.toml:37:11: adapter.exclude: 'head' " + linears);
   EXPECT_HAS(adapted("targets = []\n"), "adapter.targets: the list is empty, so nothing would get a branch");
   EXPECT_HAS(adapted("targets = [\"\"]\n"), "adapter.targets: an empty name matches nothing");
   EXPECT_HAS(adapted("targets = [\"(q_proj\"]\n"), "adapter.targets: '(q_proj' is no regular expression: ");
@@ -45,7 +45,7 @@ TEST(LoraTargets, ThatMatchNothingAreRefusedWithWhatTheModelHas) {
 
 TEST(LoraLayers, ThatDoNotExistAreRefused) {
   EXPECT_HAS(adapted("layers = \"0:4\"\n"),
-             "run.toml:34:10: adapter.layers: there is no layer 3: the model has 3 layers");
+             "run.toml:37:10: adapter.layers: there is no layer 3: the model has 3 layers");
   EXPECT_HAS(adapted("layers = \"0-2\"\n"),
              "adapter.layers: \"0-2\": '0-2' is not an index; write ranges such as \"0:16\"");
   EXPECT_HAS(adapted("layers = \"2:2\"\n"), "adapter.layers: \"2:2\": 2:2 is empty");
@@ -54,17 +54,17 @@ TEST(LoraLayers, ThatDoNotExistAreRefused) {
 TEST(LoraRank, MayNotBeAboveTheSmallerSize) {
   EXPECT_HAS(
       adapted("rank = 17\n"),
-      "run.toml:34:8: adapter.rank: rank 17 of module 'model.layers.0.self_attn.k_proj' is above 16, the smaller "
+      "run.toml:37:8: adapter.rank: rank 17 of module 'model.layers.0.self_attn.k_proj' is above 16, the smaller "
       "size of its weight [16, 48]; give it another in rank_pattern, or leave it out with exclude");
   EXPECT_HAS(adapted("rank = 0\n"), "adapter.rank = 0");
   EXPECT_HAS(adapted("rank_pattern = { v_proj = 20 }\n"),
-             "run.toml:34:16: adapter.rank_pattern: rank 20 of module 'model.layers.0.self_attn.v_proj' is above 16");
+             "run.toml:37:16: adapter.rank_pattern: rank 20 of module 'model.layers.0.self_attn.v_proj' is above 16");
   EXPECT_EQ(num_lines(adapted("rank = 17\nrank_pattern = { 'k_proj|v_proj' = 16 }\n")), 3u * 7 * 2);
 }
 
 TEST(LoraPatterns, AreCheckedAndMustMatchATarget) {
   EXPECT_HAS(adapted("rank_pattern = { query = 4 }\n"),
-             "run.toml:34:16: adapter.rank_pattern: 'query' matches no module that gets a branch");
+             "run.toml:37:16: adapter.rank_pattern: 'query' matches no module that gets a branch");
   EXPECT_HAS(adapted("alpha_pattern = { lm_head = 4 }\n"),
              "adapter.alpha_pattern: 'lm_head' matches no module that gets a branch");
   EXPECT_HAS(adapted("rank_pattern = { q_proj = 1.5 }\n"),
@@ -84,7 +84,7 @@ TEST(LoraModulesToSave, AreTrainedWhole) {
   EXPECT_HAS(text, "model.norm.weight\n");
   EXPECT_EQ(num_lines(text), 3u * 2 + 2) << text;
   EXPECT_HAS(adapted("modules_to_save = [\"score\"]\n"),
-             "run.toml:34:19: adapter.modules_to_save: 'score' matches no module of the model; it has ");
+             "run.toml:37:19: adapter.modules_to_save: 'score' matches no module of the model; it has ");
   EXPECT_HAS(adapted("modules_to_save = [\"q_proj\"]\n"),
              "adapter.modules_to_save: module 'model.layers.0.self_attn.q_proj' is in targets too");
 }
@@ -125,7 +125,7 @@ TEST(LoraOptions, ReachTheParametersTheyName) {
   EXPECT_EQ(b.init, CHASSIS_INIT_ZEROS);
 }
 
-TEST(AnAdapter, IsTheOnlyOneOfARun) { EXPECT_HAS(adapted("[[adapter]]\nplugin = \"lora\"\n"), "run.toml:34"); }
+TEST(AnAdapter, IsTheOnlyOneOfARun) { EXPECT_HAS(adapted("[[adapter]]\nplugin = \"lora\"\n"), "run.toml:37"); }
 
 // PEFT's files have one branch for weights that they join.
 TEST(JoinedLinears, AreRefused) {
