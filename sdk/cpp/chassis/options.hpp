@@ -226,8 +226,10 @@ inline bool option_differs(const Host& host, const Options& schema, std::string_
         return to_json(option_value<double>(host, name)) != fallback;
       case CHASSIS_OPTION_STRING:
         return to_json(option_value<std::string>(host, name)) != fallback;
+      case CHASSIS_OPTION_TABLE:
+        return option_json(host, name) != fallback;
       default:
-        return json_items(option_json(host, name)) != json_items(fallback);  // a table is one item or several
+        return json_items(option_json(host, name)) != json_items(fallback);
     }
   }
   return option_origin(host, name) != "default";
