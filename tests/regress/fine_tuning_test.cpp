@@ -136,7 +136,7 @@ TEST_F(FineTuning, TheCommandsOfThePageLeadToAModelThatAnswers) {
       EXPECT_HAS(outcome.output, "A small model with a good memory.");
     }
     if (has("--chat")) {
-      EXPECT_EQ(outcome.output.substr(0, answers_.size()), answers_) << block;
+      EXPECT_HAS(outcome.output, answers_) << block;
     }
     if (has("sample.prompts")) {
       EXPECT_HAS(text_of_file(folder_ / "log.txt"), "\"Who are you?\" -> \"A small model with a good memory.\"");
