@@ -107,7 +107,7 @@ Json parse_json(std::string_view text, const std::string& name, ExitCode code) {
 std::optional<JsonDefect> json_defect(std::string_view text) {
   if (const size_t zero = text.find('\0'); zero != std::string_view::npos) return JsonDefect{"a byte of value 0", zero};
   try {
-    (void)Json::parse(text.begin(), text.end());
+    [[maybe_unused]] const Json value = Json::parse(text.begin(), text.end());
     return std::nullopt;
   } catch (const nlohmann::json::parse_error& cause) {
     return defect_of(cause);
