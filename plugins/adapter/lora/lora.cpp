@@ -240,4 +240,4 @@ class Lora final : public Adapter {
 
 }  // namespace
 
-CHASSIS_PLUGIN("license=Apache-2.0\n", Lora)
+CHASSIS_PLUGIN("requires=chassis.options/1\nlicense=Apache-2.0\n", Lora)
