@@ -26,7 +26,9 @@ if [ -n "$sdk_build" ]; then
   done > "$scratch/plugins"
   # A reader of rows without a file of its kind is compared with nothing, which is not a failure here.
   cat > "$scratch/check" <<'END'
-"$1" plugins check "$2" > "$2.log" 2>&1 || grep -q 'is not known to conform' "$2.log" || { cat "$2.log"; exit 255; }
+log=$(mktemp)
+"$1" plugins check "$2" > "$log" 2>&1 || grep -q 'is not known to conform' "$log" || { cat "$log"; exit 255; }
+rm "$log"
 END
   quietly xargs -n 1 -P "${CHASSIS_JOBS:-2}" sh "$scratch/check" "$prefix/bin/chassis" < "$scratch/plugins"
   echo "$(wc -l < "$scratch/plugins") plugins pass the conformance tests"
