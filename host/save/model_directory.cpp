@@ -63,9 +63,9 @@ void ModelDirectory::read_adapter(const Session& session, const CheckpointReader
     const bool is_absent =
         std::ranges::none_of(parts, [&](const DiskPart& part) { return reader.find(part.disk_name) != nullptr; });
     if (p->role != CHASSIS_ROLE_BIAS || !is_absent) continue;
-    adapter_.erase(p->name);
     counted_warning("biases that the adapter's file lacks",
                     reader.path() + " has no " + parts.front().disk_name + ": the model's own is used");
+    adapter_.erase(p->name);
   }
   // PEFT writes a tied module under both names.
   for (const auto& [slot, owner] : tied_slots(session.program())) {

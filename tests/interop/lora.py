@@ -50,13 +50,13 @@ CASES = {
     "llama_tied_saved": Case(dict(tie_word_embeddings=True), dict(r=4, lora_alpha=8, target_modules=["v_proj"], modules_to_save=["embed_tokens"],
                                                                   ensure_weight_tying=True),
                              dict(rank=4, alpha=8.0, targets=["v_proj"], modules_to_save=["embed_tokens"]), clip=1.3),
-    "qwen2": Case(dict(family="qwen2"), dict(r=4, lora_alpha=8, target_modules=LINEAR), dict(rank=4, alpha=8.0)),
+    "qwen2": Case(dict(family="qwen2"), dict(r=4, lora_alpha=8, target_modules=LINEAR), dict(rank=4, alpha=8.0), clip=0.8),
     "qwen2_bias": Case(dict(family="qwen2", tie_word_embeddings=True), dict(r=4, lora_alpha=8, target_modules=LINEAR, bias="lora_only"),
-                       dict(rank=4, alpha=8.0, bias="lora_only"), packing="none", lengths=(5, 49)),
-    "gemma2": Case(dict(family="gemma2", sliding_window=11), dict(r=4, lora_alpha=8, target_modules=LINEAR), dict(rank=4, alpha=8.0)),
-    "gemma3": Case(dict(family="gemma3_text", sliding_window=11), dict(r=6, lora_alpha=12, target_modules=LINEAR), dict(rank=6, alpha=12.0)),
-    "qwen3": Case(dict(family="qwen3"), dict(r=4, lora_alpha=8, target_modules=LINEAR), dict(rank=4, alpha=8.0)),
-    "mistral": Case(dict(family="mistral"), dict(r=4, lora_alpha=8, target_modules=LINEAR), dict(rank=4, alpha=8.0)),
+                       dict(rank=4, alpha=8.0, bias="lora_only"), packing="none", lengths=(5, 49), clip=0.8),
+    "gemma2": Case(dict(family="gemma2", sliding_window=11), dict(r=4, lora_alpha=8, target_modules=LINEAR), dict(rank=4, alpha=8.0), clip=0.68),
+    "gemma3": Case(dict(family="gemma3_text", sliding_window=11), dict(r=6, lora_alpha=12, target_modules=LINEAR), dict(rank=6, alpha=12.0), clip=0.9),
+    "qwen3": Case(dict(family="qwen3"), dict(r=4, lora_alpha=8, target_modules=LINEAR), dict(rank=4, alpha=8.0), clip=0.9),
+    "mistral": Case(dict(family="mistral"), dict(r=4, lora_alpha=8, target_modules=LINEAR), dict(rank=4, alpha=8.0), clip=0.9),
 }
 
 
