@@ -52,7 +52,7 @@ CASES = {
                              dict(rank=4, alpha=8.0, targets=["v_proj"], modules_to_save=["embed_tokens"]), clip=1.3),
     "qwen2": Case(dict(family="qwen2"), dict(r=4, lora_alpha=8, target_modules=LINEAR), dict(rank=4, alpha=8.0), clip=0.8),
     "qwen2_bias": Case(dict(family="qwen2", tie_word_embeddings=True), dict(r=4, lora_alpha=8, target_modules=LINEAR, bias="lora_only"),
-                       dict(rank=4, alpha=8.0, bias="lora_only"), packing="none", lengths=(5, 49), clip=0.8),
+                       dict(rank=4, alpha=8.0, bias="lora_only"), packing="none", lengths=(5, 49), clip=1.2),
     "gemma2": Case(dict(family="gemma2", sliding_window=11), dict(r=4, lora_alpha=8, target_modules=LINEAR), dict(rank=4, alpha=8.0), clip=0.68),
     "gemma3": Case(dict(family="gemma3_text", sliding_window=11), dict(r=6, lora_alpha=12, target_modules=LINEAR), dict(rank=6, alpha=12.0), clip=0.9),
     "qwen3": Case(dict(family="qwen3"), dict(r=4, lora_alpha=8, target_modules=LINEAR), dict(rank=4, alpha=8.0), clip=0.9),
@@ -73,6 +73,11 @@ def adapted(model, case, number):
             if "lora_B" in name:
                 parameter.copy_(0.1 * torch.randn(parameter.shape, generator=generator))
     return peft
+
+
+def shapes(tensors):
+    """Without the biases of "lora_only", which peft 0.18 trains and loads, but does not write."""
+    return {key: value.shape for key, value in tensors.items() if not key.endswith("base_layer.bias")}
 
 
 suite = Suite(__doc__)
@@ -117,7 +122,7 @@ for number, (name, case) in enumerate(CASES.items()):
     final = load_file(run / "final" / "adapter_model.safetensors")
     state = get_peft_model_state_dict(trained)
     suite.check(f"{name} adapter_model.safetensors has peft's names and shapes",
-                {k: v.shape for k, v in final.items()} == {k: v.shape for k, v in state.items()},
+                shapes(final) == shapes(state),
                 str(sorted(final.keys() ^ state.keys())[:6]))
     both = final.keys() & state.keys()
     suite.at_most(f"{name} adapter weights", max(error(final[key], state[key]) for key in both), 2e-6)
@@ -150,7 +155,7 @@ for number, (name, case) in enumerate(CASES.items()):
     own = suite.config(name + "-own", source, run={"max_steps": WARMUP}, adapter={"plugin": "lora", **case.ours}, **shared)
     suite.run("train", own)
     fresh = load_file(suite.folder / (name + "-own-run") / "final" / "adapter_model.safetensors")
-    suite.check(f"{name} options give the same tensors", {k: v.shape for k, v in fresh.items()} == {k: v.shape for k, v in state.items()},
+    suite.check(f"{name} options give the same tensors", shapes(fresh) == shapes(state),
                 str(sorted(fresh.keys() ^ state.keys())[:6]))
     scales = {key: value for key, value in json.loads((suite.folder / (name + "-own-run") / "final" / "adapter_config.json").read_text()).items()
               if key in ("r", "lora_alpha", "use_rslora", "bias")}
