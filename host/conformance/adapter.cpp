@@ -123,23 +123,6 @@ void set_values(const Parameter& p, std::vector<float>& values) {
   p.stored().copy_from(Tensor::borrow(values.data(), p.stored().sizes(), Dtype::f32));
 }
 
-// Values that keep activations at about the same size, so that every part of the program affects the loss.
-void fill_random(ParameterTable& parameters, bool only_added) {
-  for (const auto& p : parameters.all()) {
-    if (only_added && !p->added) continue;
-    std::vector<float> values(static_cast<size_t>(p->stored().num_elements()));
-    random_normal(5, p->name, 0, values);
-    const bool is_matrix = p->local_shape.size() > 1 && p->role != CHASSIS_ROLE_EMBEDDING;
-    const double deviation = is_matrix ? 1.0 / std::sqrt(static_cast<double>(p->local_shape.back()))
-                             : p->role == CHASSIS_ROLE_EMBEDDING ? 1.0
-                                                                 : 0.2;
-    for (float& value : values)
-      value = static_cast<float>(deviation) * value + (p->init == CHASSIS_INIT_ONES ? 1.0f : 0.0f);
-    set_values(*p, values);
-  }
-  parameters.update_values();
-}
-
 // What merging needs to know of an op of the base that the adapter has extended.
 struct ExtendedOp {
   std::string module;                // as in files
@@ -211,7 +194,7 @@ class AdapterExamination {
     } catch (const Error& error) {
       return fail("its ops cannot be computed: {}", error.message());
     }
-    fill_random(with->parameters(), true);
+    fill_sample_values(with->parameters(), ParameterTable::Which::kAdded);
     examine_gradients(*with);
     try {
       examine_merge(adapted.plugin(), program, *with, *without);
@@ -221,8 +204,8 @@ class AdapterExamination {
   }
 
   void examine_start(Evaluation& with, Evaluation& without) {
-    fill_random(without.parameters(), false);
-    fill_random(with.parameters(), false);
+    fill_sample_values(without.parameters());
+    fill_sample_values(with.parameters());
     with.parameters().initialize(3, ParameterTable::Which::kAdded);
     const double base = without.loss(), start = with.loss();
     if (!std::isfinite(start)) return fail("with fresh values of its parameters the loss is {}", start);

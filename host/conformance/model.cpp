@@ -139,27 +139,11 @@ class ModelExamination {
     }
   }
 
-  // Values that keep activations at about the same size, so that every part of the program affects the loss.
-  void fill_parameters() {
-    for (const auto& p : compiled_->parameters->all()) {
-      std::vector<float> values(static_cast<size_t>(p->stored().num_elements()));
-      random_normal(5, p->name, 0, values);
-      const bool is_matrix = p->local_shape.size() > 1 && p->role != CHASSIS_ROLE_EMBEDDING;
-      const double deviation = is_matrix ? 1.0 / std::sqrt(static_cast<double>(p->local_shape.back()))
-                               : p->role == CHASSIS_ROLE_EMBEDDING ? 1.0
-                                                                   : 0.2;
-      for (float& value : values)
-        value = static_cast<float>(deviation) * value + (p->init == CHASSIS_INIT_ONES ? 1.0f : 0.0f);
-      p->stored().copy_from(Tensor::borrow(values.data(), p->stored().sizes(), Dtype::f32));
-    }
-    compiled_->parameters->update_values();
-  }
-
   void examine_gradients() {
     if (const std::string unknown = unknown_field(compiled_->program); !unknown.empty())
       return fail("its gradients cannot be compared: {}", unknown);
     compiled_->parameters->allocate({});
-    fill_parameters();
+    fill_sample_values(*compiled_->parameters);
     Executor executor(*compiled_);
     try {
       executor.resolved(Purpose::kTraining);

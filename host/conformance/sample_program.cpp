@@ -5,10 +5,12 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cmath>
 #include <set>
 #include <vector>
 
 #include "host/base/printable.hpp"
+#include "host/service/rng.hpp"
 
 namespace chassis {
 namespace {
@@ -83,6 +85,22 @@ Fields sample_fields(const Program& program) {
     out[name] = std::move(field);
   }
   return out;
+}
+
+void fill_sample_values(ParameterTable& parameters, ParameterTable::Which which) {
+  for (const auto& p : parameters.all()) {
+    if (which == ParameterTable::Which::kAdded && !p->added) continue;
+    std::vector<float> values(static_cast<size_t>(p->stored().num_elements()));
+    random_normal(5, p->name, 0, values);
+    const bool is_matrix = p->local_shape.size() > 1 && p->role != CHASSIS_ROLE_EMBEDDING;
+    const double deviation = is_matrix ? 1.0 / std::sqrt(static_cast<double>(p->local_shape.back()))
+                             : p->role == CHASSIS_ROLE_EMBEDDING ? 1.0
+                                                                 : 0.2;
+    for (float& value : values)
+      value = static_cast<float>(deviation) * value + (p->init == CHASSIS_INIT_ONES ? 1.0f : 0.0f);
+    p->stored().copy_from(Tensor::borrow(values.data(), p->stored().sizes(), Dtype::f32));
+  }
+  parameters.update_values();
 }
 
 }  // namespace chassis

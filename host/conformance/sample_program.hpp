@@ -4,6 +4,7 @@
 #include <string>
 
 #include "host/program/block_run.hpp"
+#include "host/program/parameters.hpp"
 #include "host/program/program.hpp"
 
 namespace chassis {
@@ -17,5 +18,8 @@ std::string difference(const Program& got, const Program& expected);
 std::string unknown_field(const Program& program);
 // A value for every field that the program reads. Some labels are not trained.
 Fields sample_fields(const Program& program);
+
+// Random values that keep activations at about the same size, so that every part of the program affects the loss.
+void fill_sample_values(ParameterTable& parameters, ParameterTable::Which which = ParameterTable::Which::kAll);
 
 }  // namespace chassis

@@ -132,13 +132,8 @@ class ParallelRun {
          << "[checkpoint]\nbucket_mib = 1\n[export]\ndtype = \"fp32\"\n[comm]\ntimeout_s = 60\n";
     if (variant.frozen) toml << "[freeze]\npatterns = [\"layers\\\\.[02]\\\\..*proj\", \"embed\"]\n";
     toml_ = toml.str();
-    std::string rows;
-    for (const Document& document : random_documents({9, 40, 3, 77, 21, 14, 35, 2, 60, 18, 33, 90, 41, 7, 64}, 96)) {
-      rows += "{\"input_ids\":" + nlohmann::json(document.ids).dump();
-      if (!document.labels.empty()) rows += ",\"labels\":" + nlohmann::json(document.labels).dump();
-      rows += "}\n";
-    }
-    write_text(folder_ / "tokens.jsonl", rows);
+    write_text(folder_ / "tokens.jsonl",
+               token_rows(random_documents({9, 40, 3, 77, 21, 14, 35, 2, 60, 18, 33, 90, 41, 7, 64}, 96)));
   }
 
   Result operator()(const Strategy* strategy, int ranks, const std::vector<std::string>& overrides = {}) {

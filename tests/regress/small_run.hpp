@@ -52,6 +52,22 @@ inline std::vector<Document> random_documents(const std::vector<size_t>& lengths
   return documents;
 }
 
+// As rows of a file of format "tokens".
+inline std::string token_rows(const std::vector<Document>& documents) {
+  const auto list = [](const std::vector<int32_t>& values) {
+    std::string text;
+    for (int32_t value : values) text += (text.empty() ? "" : ",") + std::to_string(value);
+    return "[" + text + "]";
+  };
+  std::string text;
+  for (const Document& document : documents) {
+    text += "{\"input_ids\":" + list(document.ids);
+    if (!document.labels.empty()) text += ",\"labels\":" + list(document.labels);
+    text += "}\n";
+  }
+  return text;
+}
+
 class SmallRun {
  public:
   // `model` is the text of [model].
@@ -97,18 +113,7 @@ plugins = )" + providers.kernels +
   std::string config_path() const { return folder_ / "run.toml"; }
 
   void write(const std::vector<Document>& documents) const {
-    const auto list = [](const std::vector<int32_t>& values) {
-      std::string text;
-      for (int32_t value : values) text += (text.empty() ? "" : ",") + std::to_string(value);
-      return "[" + text + "]";
-    };
-    std::string text;
-    for (const Document& document : documents) {
-      text += "{\"input_ids\":" + list(document.ids);
-      if (!document.labels.empty()) text += ",\"labels\":" + list(document.labels);
-      text += "}\n";
-    }
-    write_text(folder_ / "tokens.jsonl", text);
+    write_text(folder_ / "tokens.jsonl", token_rows(documents));
   }
 
   std::unique_ptr<Session> open(const std::vector<std::string>& overrides, ProgramPasses passes = {}) const {
