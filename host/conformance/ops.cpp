@@ -47,9 +47,9 @@ class CaseProgram {
     return block().fields[name] =
                block().add_value({name, {CHASSIS_DIM_BATCH, CHASSIS_DIM_TIME}, GraphValueType::kInt32, {}});
   }
-  SlotId slot(const char* name, std::vector<std::vector<DimId>> axes) {
+  SlotId slot(std::string name, std::vector<std::vector<DimId>> axes) {
     Slot slot;
-    slot.name = name;
+    slot.name = std::move(name);
     slot.axes = std::move(axes);
     return block().add_slot(std::move(slot));
   }
@@ -60,7 +60,7 @@ class CaseProgram {
     block().ops.push_back(op);
     return op.outputs[0];
   }
-  CaseProgram& output(const char* name, ValueId value) {
+  CaseProgram& output(const std::string& name, ValueId value) {
     block().outputs[name] = value;
     return *this;
   }
@@ -98,6 +98,24 @@ CaseProgram linear(bool bias, int64_t width = 20) {
 }
 
 constexpr double kSmallEps = 1e-5, kLargeEps = 0.1;
+
+// Two linears of one input with narrow branches beside them, as adapters record them.
+CaseProgram branches(bool scaled) {
+  CaseProgram c(scaled ? "linears with scaled branches" : "linears with branches");
+  const DimId in = c.dim("in", 20), out = c.dim("out", 21), ranks[] = {c.dim("rank_a", 2), c.dim("rank_b", 3)};
+  const ValueId x = c.input("x", {in});
+  ValueId narrow[2];
+  for (int i = 0; i < 2; ++i)
+    narrow[i] = c.op("linear", {x}, {c.slot(i == 0 ? "down_a" : "down_b", {{ranks[i]}, {in}})}, {}, {ranks[i]});
+  for (int i = 0; i < 2; ++i) {
+    const std::string suffix = i == 0 ? "_a" : "_b";
+    const ValueId base = c.op("linear", {x}, {c.slot("weight" + suffix, {{out}, {in}})}, {}, {out});
+    const ValueId z = scaled ? c.op("scale", {narrow[i]}, {}, {{"factor", 0.5}}) : narrow[i];
+    const ValueId y = c.op("linear", {z}, {c.slot("up" + suffix, {{out}, {ranks[i]}})}, {}, {out});
+    c.output("y" + suffix, c.op("add", {base, y}));
+  }
+  return c;
+}
 
 CaseProgram norm(bool residual, double offset = 0, double eps = kSmallEps, int64_t width = 37) {
   CaseProgram c(std::string(residual ? "add+rms_norm" : "rms_norm") + (offset != 0 ? " with an offset" : "") +
@@ -176,6 +194,8 @@ std::vector<CaseProgram> all_cases() {
   std::vector<CaseProgram> cases;
   cases.push_back(linear(false));
   cases.push_back(linear(true));
+  cases.push_back(branches(false));
+  cases.push_back(branches(true));
   cases.push_back(norm(false));
   cases.push_back(norm(true));
   cases.push_back(norm(false, 1.0));

@@ -233,7 +233,27 @@ class Adaptation {
       at = op.params.empty() || op.inputs.empty() || op.inputs[0] == kAbsent ? at + 1
                                                                              : extend(chain, index, block, at);
     }
+    gather_branches(block);
     return block;
+  }
+
+  // Moves recorded linears of one input behind the first of them, such as the A of q, k and v: a provider may compute
+  // neighbours as one product.
+  static void gather_branches(BlockType& block) {
+    const auto is_branch = [&](const Op& op) {
+      return op.id == "linear" && std::ranges::all_of(op.params, [&](SlotId s) { return block.slots[s].added; });
+    };
+    const auto begin = block.ops.begin();
+    for (size_t first = 0; first < block.ops.size(); ++first) {
+      if (!is_branch(block.ops[first])) continue;
+      const ValueId input = block.ops[first].inputs[0];
+      for (size_t next = first + 1; next < block.ops.size(); ++next)
+        if (is_branch(block.ops[next]) && block.ops[next].inputs[0] == input) {
+          ++first;
+          std::rotate(begin + static_cast<std::ptrdiff_t>(first), begin + static_cast<std::ptrdiff_t>(next),
+                      begin + static_cast<std::ptrdiff_t>(next) + 1);
+        }
+    }
   }
 
   bool slot_is_trained(const Chain& chain, size_t index, const BlockType& recorded, const Slot& slot) {

@@ -1,6 +1,8 @@
 // The tensors of one node, forward and backward.
 #include "host/program/rehearsal.hpp"
 
+#include <algorithm>
+
 #include "host/service/meta_memory.hpp"
 
 namespace chassis {
@@ -24,9 +26,10 @@ bool begins_with_sum(const ResolvedBlock& block, const Node& node, size_t input)
 }
 
 // The input's gradient is the output's, viewed in the input's shape.
-bool passes_through(const ResolvedBlock& block, const Node& node) {
-  const std::string& id = block.block.ops[node.ops[0]].id;
-  return node.ops.size() == 1 && (id == "add" || id == "reshape");
+bool passes_through(const ResolvedBlock& block, const Node& node, size_t input) {
+  const Op& last = block.block.ops[node.ops.back()];
+  if (node.ops.size() == 1) return last.id == "add" || last.id == "reshape";
+  return last.id == "add" && std::ranges::find(last.inputs, node.inputs[input]) != last.inputs.end();
 }
 
 }  // namespace
@@ -49,7 +52,7 @@ void rehearse_backward(const ResolvedBlock& block, const Node& node, const RunCo
   for (size_t i = 0; i < node.inputs.size(); ++i) {
     if (!node.input_needs_grad[i] || call.grad_inputs[i]) continue;
     Tensor gradient;
-    if (passes_through(block, node) && call.grad_outputs[0]) {
+    if (passes_through(block, node, i) && call.grad_outputs[0]) {
       const GraphValue& value = block.block.values[node.inputs[i]];
       gradient = Tensor::share(call.grad_outputs[0]).view(context.local_shape(value));
     } else if (begins_with_sum(block, node, i)) {

@@ -137,11 +137,13 @@ GemmRefusal refusal_of(const Problem& p) {
 bool has_native_bf16() { return bf16_product() != nullptr; }
 
 // Rationale: with AMX the native product is 7 to 9 times as fast as one of fp32 copies for 1024 × 384, 384 × 1024 and
-// 8192 × 384 (k = 2048), and a third as fast for 384 × 384. Without AMX (on Zen 4) both are about equally fast.
+// 8192 × 384 (k = 2048), 4 times for 16 × 768 and 768 × 16 (k = 1024), and a third as fast for 384 × 384. Without AMX
+// (on Zen 4) both are about equally fast.
 Bf16Method bf16_method(const Problem& p) {
-  constexpr int64_t kLong = 1024;
+  constexpr int64_t kLong = 1024, kNarrow = 64;
   static const bool is_fast = has_native_bf16() && has_fast_bf16(Device{});
-  return is_fast && std::max(p.m, p.n) >= kLong && fits_int(p) ? Bf16Method::kNative : Bf16Method::kWidened;
+  const bool is_suited = std::max(p.m, p.n) >= kLong || std::min(p.m, p.n) <= kNarrow;
+  return is_fast && is_suited && fits_int(p) ? Bf16Method::kNative : Bf16Method::kWidened;
 }
 
 void gemm(const Problem& p, Bf16Method method) {

@@ -268,6 +268,60 @@ OpsCase linear_cross_entropy(std::string name, int64_t rows, int64_t hidden, int
   return out;
 }
 
+// b + factor · x · weightᵀ, the branch of an adapter.
+OpsCase linear_add(std::string name, bool scaled, bool product_first) {
+  OpsCase out;
+  out.name = std::move(name);
+  out.inputs = {random({2, 5, 4}), random({2, 5, 37})};
+  out.params = {random({37, 4}, 0.5)};
+  out.node = [=](c10::ScalarType dtype) {
+    NodeSpec node;
+    const int x = node.operand({2, 5, 4}, dtype, true), b = node.operand({2, 5, 37}, dtype, true);
+    const int weight = node.operand({37, 4}, dtype, true);
+    const int product = node.operand({2, 5, 37}, dtype, true), sum = node.operand({2, 5, 37}, dtype, true);
+    node.inputs = {x, b};
+    node.params = {weight};
+    node.outputs = {sum};
+    int from = x;
+    if (scaled) {
+      from = node.operand({2, 5, 4}, dtype, true);
+      node.ops.push_back({"scale", {x}, {}, {from}, {{"factor", 0.5}}});
+    }
+    node.ops.push_back({"linear", {from}, {weight}, {product}, {}});
+    const std::vector<int> terms = product_first ? std::vector{product, b} : std::vector{b, product};
+    node.ops.push_back({"add", terms, {}, {sum}, {}});
+    return node;
+  };
+  out.expected = [=](const Tensors& x, const Tensors& p) {
+    return x[1] + at::linear(x[0], p[0]) * (scaled ? 0.5 : 1.0);
+  };
+  return out;
+}
+
+// Narrow linears of one input.
+OpsCase linear_group(std::string name, int count) {
+  OpsCase out;
+  out.name = std::move(name);
+  out.inputs = {random({2, 5, 37})};
+  for (int i = 0; i < count; ++i) out.params.push_back(random({3, 37}, 0.5));
+  out.node = [=](c10::ScalarType dtype) {
+    NodeSpec node;
+    node.inputs = {node.operand({2, 5, 37}, dtype, true)};
+    for (int i = 0; i < count; ++i) {
+      node.params.push_back(node.operand({3, 37}, dtype, true));
+      node.outputs.push_back(node.operand({2, 5, 3}, dtype, true));
+      node.ops.push_back({"linear", {node.inputs[0]}, {node.params.back()}, {node.outputs.back()}, {}});
+    }
+    return node;
+  };
+  out.expected = [](const Tensors& x, const Tensors& p) {
+    Tensors all;
+    for (const at::Tensor& weight : p) all.push_back(at::linear(x[0], weight));
+    return at::stack(all);
+  };
+  return out;
+}
+
 struct Mask {
   std::string name;
   bool causal = false;
@@ -375,7 +429,12 @@ std::vector<OpsCase> fused_cases() {
           linear_cross_entropy("linear+cross_entropy in chunks", 40, 4, 70001, false),
           linear_cross_entropy("linear+softcap+cross_entropy", 5, 12, 11, false, 2.5),
           linear_cross_entropy("linear+softcap+cross_entropy with a bias", 5, 12, 11, true, 2.5),
-          linear_cross_entropy("linear+softcap+cross_entropy in chunks", 40, 4, 70001, false, 1.5)};
+          linear_cross_entropy("linear+softcap+cross_entropy in chunks", 40, 4, 70001, false, 1.5),
+          linear_add("linear+add", false, true),
+          linear_add("linear+add, the product last", false, false),
+          linear_add("scale+linear+add", true, false),
+          linear_group("linear+linear", 2),
+          linear_group("linear+linear+linear", 3)};
 }
 
 std::vector<OpsCase> attention_cases() {

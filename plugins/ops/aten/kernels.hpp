@@ -104,6 +104,8 @@ class AtenKernel : public Kernel {
 std::unique_ptr<Kernel> make_embedding(const Operators& aten, const NodeView& node);
 std::unique_ptr<Kernel> make_score(const Operators& aten, const NodeView& node);
 std::unique_ptr<Kernel> make_linear(const Operators& aten, const NodeView& node);
+std::unique_ptr<Kernel> make_linear_group(const Operators& aten, const NodeView& node);
+std::unique_ptr<Kernel> make_linear_add(const Operators& aten, const NodeView& node);
 std::unique_ptr<Kernel> make_rms_norm(const Operators& aten, const NodeView& node);
 std::unique_ptr<Kernel> make_layer_norm(const Operators& aten, const NodeView& node);
 std::unique_ptr<Kernel> make_rope(const Operators& aten, const NodeView& node);

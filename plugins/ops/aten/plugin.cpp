@@ -21,6 +21,10 @@ struct Entry {
 const Entry kEntries[] = {
     {"linear+softcap+cross_entropy", aten::make_linear_cross_entropy, 0b11, 0, 11, {"cap", "ignore_index"}},
     {"linear+cross_entropy", aten::make_linear_cross_entropy, 0b11, 0, 8, {"ignore_index"}},
+    {"linear+linear+linear", aten::make_linear_group, 0b1, 0, 1, {}},
+    {"linear+linear", aten::make_linear_group, 0b1, 0, 1, {}},
+    {"scale+linear+add", aten::make_linear_add, 0b1, 0b10, 1, {"factor"}},
+    {"linear+add", aten::make_linear_add, 0b1, 0b10, 1, {}},
     {"embedding", aten::make_embedding, 0b1, 0, 3, {}},
     {"linear", aten::make_linear, 0b1, 0, 1, {}},
     {"rms_norm", aten::make_rms_norm, 0b1, 0b1, 6, {"eps", "offset"}},
@@ -61,6 +65,10 @@ class Aten : public Ops {
   static constexpr std::string_view kDoc = "every op but attention, by LibTorch's operators; CPU and CUDA";
   static constexpr std::string_view kPatterns[] = {"linear+softcap+cross_entropy",
                                                    "linear+cross_entropy",
+                                                   "linear+linear+linear",
+                                                   "linear+linear",
+                                                   "scale+linear+add",
+                                                   "linear+add",
                                                    "embedding",
                                                    "linear",
                                                    "rms_norm",
@@ -91,6 +99,8 @@ class Aten : public Ops {
         refuse("does not compute activation '", function, "'");
     }
     if (entry.pattern == "dropout") check_dropout(node);
+    if (entry.make == aten::make_linear_group) check_linear_group(node);
+    if (entry.make == aten::make_linear_add) check_linear_add(node);
     return cost_ns(host(), node, entry.passes);
   }
 
@@ -102,9 +112,9 @@ class Aten : public Ops {
     out.raw().overwrites_inputs = entry.overwrites_inputs;
     if (node.training()) {
       // A product reads its input only for the gradient of its weight.
-      const bool is_frozen_product =
-          (entry.pattern == "linear" || entry.pattern == "channel_scale") && !node.param(0).needs_grad();
-      out.raw().keeps_inputs = is_frozen_product ? 0 : entry.keeps_inputs;
+      const bool is_product = entry.pattern.find("linear") != entry.pattern.npos && !entry.pattern.ends_with("entropy");
+      const bool reads_inputs = !(is_product || entry.pattern == "channel_scale") || any_param_needs_grad(node);
+      out.raw().keeps_inputs = reads_inputs ? entry.keeps_inputs : 0;
       if (norm) {
         auto shape = aten::shape_of(node.input(0));
         shape.back() = 1;
@@ -117,6 +127,36 @@ class Aten : public Ops {
   std::unique_ptr<Kernel> create_kernel(const NodeView& node) override { return entry_of(node).make(aten_, node); }
 
  private:
+  static bool any_param_needs_grad(const NodeView& node) {
+    for (int i = 0; i < node.num_params(); ++i)
+      if (node.has_param(i) && node.param(i).needs_grad()) return true;
+    return false;
+  }
+
+  // Wide products gain nothing from being joined, and the copies of their weights cost more.
+  static void check_linear_group(const NodeView& node) {
+    bool is_group =
+        node.num_inputs() == 1 && node.num_params() == node.num_ops() && node.num_outputs() == node.num_ops();
+    for (int i = 0; is_group && i < node.num_ops(); ++i)
+      is_group = node.raw().ops[i]->inputs[0] == node.raw().inputs[0];
+    if (!is_group)
+      refuse("joins linears of one input, without a bias, whose outputs are all used");
+    int64_t columns = 0;
+    for (int i = 0; i < node.num_params(); ++i) columns += node.param(i).size(0);
+    if (4 * columns > node.param(0).size(1))
+      refuse("computes ", columns, " columns of ", node.param(0).size(1),
+             " features by separate products; it joins a quarter or less");
+  }
+
+  // The sum of a wide product may belong to a norm that follows.
+  static void check_linear_add(const NodeView& node) {
+    if (node.num_inputs() != 2 || node.num_outputs() != 1 || node.num_params() != 1)
+      refuse("adds a product without a bias to another value, if it is used nowhere else");
+    if (4 * node.param(0).size(1) > node.param(0).size(0))
+      refuse("adds a product of ", node.param(0).size(1), " features to ", node.param(0).size(0),
+             " columns in a second pass; in place if it has a quarter or less");
+  }
+
   static void check_dropout(const NodeView& node) {
     const uint32_t dtype = node.input(0).dtype();
     if (node.device_type() != CHASSIS_DEVICE_CPU) refuse("draws the bits of dropout on the CPU only");
@@ -160,6 +200,8 @@ class Aten : public Ops {
           input / static_cast<uint64_t>(std::max<int64_t>(1, node.input(0).size(2) * node.input(0).size(3)));
       const uint64_t angles = 3 * tokens * node.op(0).attr_floats("inv_freq").size();
       out.workspace((angles + 2 * narrow * slab) * wide_bytes, (angles + 2 * narrow * slab) * wide_bytes);
+    } else if (entry.make == aten::make_linear_group || entry.make == aten::make_linear_add) {
+      branch_workspace(node, entry, out);
     } else if (entry.pattern == "linear" && !node.param(0).needs_grad()) {
       return;  // no gradient of a weight
     } else if (entry.pattern == "linear" && aten::multiplies_into_wide(node.device_type(), dtype, aten::wide(dtype))) {
@@ -173,6 +215,24 @@ class Aten : public Ops {
                                                     node.input(0).num_elements() / in_dim)
                                : (input + output) * wide_bytes);
     }
+  }
+
+  void branch_workspace(const NodeView& node, const Entry& entry, Infer& out) const {
+    const bool is_group = entry.make == aten::make_linear_group;
+    const uint32_t dtype = node.input(0).dtype();
+    const int64_t features = node.param(0).size(1), rows = node.input(0).num_elements() / features;
+    int64_t columns = 0;
+    for (int i = 0; i < node.num_params(); ++i) columns += node.param(i).size(0);
+    const uint64_t bytes = dtype_bytes(dtype), weights = static_cast<uint64_t>(columns * features);
+    // Joined outputs and stacked weights; for the sum, scaled rows.
+    const uint64_t copies = is_group ? (static_cast<uint64_t>(rows * columns) + weights) * bytes
+                                     : static_cast<uint64_t>(rows * features) * bytes;
+    const bool by_host = dtype == CHASSIS_DTYPE_BF16 && node.device_type() == CHASSIS_DEVICE_CPU;
+    const uint64_t widened =
+        by_host ? gemm_scratch_bytes(host(), dtype, CHASSIS_DTYPE_F32, columns, features, rows)
+                : static_cast<uint64_t>(dtype == aten::wide(dtype) ? 0 : rows * (features + columns)) * sizeof(float);
+    const uint64_t product = is_group ? weights * dtype_bytes(aten::wide(dtype)) : 0;
+    out.workspace(is_group ? copies : 0, any_param_needs_grad(node) ? copies + product + widened : copies);
   }
 
   Operators aten_;

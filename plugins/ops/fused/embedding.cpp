@@ -5,6 +5,7 @@
 namespace fused {
 namespace {
 
+template <typename T>
 class Embedding final : public Kernel {
  public:
   void forward(Call& call) override {
@@ -14,8 +15,8 @@ class Embedding final : public Kernel {
     for (int64_t i = 0; i < tokens; ++i)
       if (id[i] < 0 || id[i] >= weight.size(0))
         throw Failure(CHASSIS_OUT_OF_RANGE, "id ", id[i], " is outside a table of ", weight.size(0), " rows");
-    const float* from = weight.data<float>();
-    float* to = call.output(0).data<float>();
+    const T* from = weight.data<T>();
+    T* to = call.output(0).data<T>();
     parallel_for(call.host(), tokens, row_grain(n), [&](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) std::copy_n(from + id[i] * n, n, to + i * n);
     });
@@ -27,15 +28,16 @@ class Embedding final : public Kernel {
     if (!dweight || !dy) return;
     const int32_t* id = ids.data<int32_t>();
     const int64_t tokens = ids.num_elements(), n = call.param(0).size(1);
-    const float* d = dy.data<float>();
+    const T* d = dy.data<T>();
     parallel_for(call.host(), n, kColumnGrain, [&](int64_t begin, int64_t end) {
-      for (int64_t i = 0; i < tokens; ++i) loops().add(d + i * n + begin, dweight + id[i] * n + begin, end - begin);
+      for (int64_t i = 0; i < tokens; ++i)
+        row_loops<T>().add_to_wide(d + i * n + begin, dweight + id[i] * n + begin, end - begin);
     });
   }
 };
 
 }  // namespace
 
-std::unique_ptr<Kernel> make_embedding() { return std::make_unique<Embedding>(); }
+std::unique_ptr<Kernel> make_embedding(const NodeView& node) { return make_for<Embedding>(node.output(0).dtype()); }
 
 }  // namespace fused

@@ -5,15 +5,16 @@
 namespace fused {
 namespace {
 
+template <typename T>
 class GatedActivation final : public Kernel {
  public:
   explicit GatedActivation(bool gelu)
-      : forward_(gelu ? loops().gelu_tanh_mul : loops().silu_mul),
-        backward_(gelu ? loops().gelu_tanh_mul_backward : loops().silu_mul_backward) {}
+      : forward_(gelu ? row_loops<T>().gelu_tanh_mul : row_loops<T>().silu_mul),
+        backward_(gelu ? row_loops<T>().gelu_tanh_mul_backward : row_loops<T>().silu_mul_backward) {}
 
   void forward(Call& call) override {
-    const float *gate = call.input(0).data<float>(), *up = call.input(1).data<float>();
-    float* y = call.output(0).data<float>();
+    const T *gate = call.input(0).data<T>(), *up = call.input(1).data<T>();
+    T* y = call.output(0).data<T>();
     parallel_for(call.host(), call.input(0).num_elements(), 16384,
                  [&](int64_t begin, int64_t end) { forward_(gate + begin, up + begin, y + begin, end - begin); });
   }
@@ -22,8 +23,8 @@ class GatedActivation final : public Kernel {
     const BorrowedTensor dy = call.grad_output(0), gate = call.input(0), up = call.input(1);
     if (!dy) return;
     Tensor dgate = Tensor::create_like(call.host(), gate), dup = Tensor::create_like(call.host(), up);
-    const float *d = dy.data<float>(), *g = gate.data<float>(), *u = up.data<float>();
-    float *to_gate = dgate.data<float>(), *to_up = dup.data<float>();
+    const T *d = dy.data<T>(), *g = gate.data<T>(), *u = up.data<T>();
+    T *to_gate = dgate.data<T>(), *to_up = dup.data<T>();
     parallel_for(call.host(), gate.num_elements(), 16384, [&](int64_t begin, int64_t end) {
       backward_(d + begin, g + begin, u + begin, to_gate + begin, to_up + begin, end - begin);
     });
@@ -32,14 +33,14 @@ class GatedActivation final : public Kernel {
   }
 
  private:
-  decltype(Loops::silu_mul) forward_;
-  decltype(Loops::silu_mul_backward) backward_;
+  decltype(RowLoops<T>::silu_mul) forward_;
+  decltype(RowLoops<T>::silu_mul_backward) backward_;
 };
 
 }  // namespace
 
 std::unique_ptr<Kernel> make_gated_activation(const NodeView& node) {
-  return std::make_unique<GatedActivation>(node.op(0).attr_string("function") == "gelu_tanh");
+  return make_for<GatedActivation>(node.input(0).dtype(), node.op(0).attr_string("function") == "gelu_tanh");
 }
 
 }  // namespace fused

@@ -6,12 +6,14 @@
 namespace fused {
 
 int64_t head_chunk_rows(int64_t rows, int64_t vocab) {
-  constexpr int64_t kChunkElements = 4 << 20;
+  constexpr int64_t kChunkElements = 8 << 20;
   return std::clamp<int64_t>(kChunkElements / std::max<int64_t>(1, vocab), 1, std::max<int64_t>(1, rows));
 }
 
 namespace {
 
+// T is float or Bf16. Logits are fp32; of bf16, the products of their gradient read it in bf16.
+template <typename T>
 class Head final : public Kernel {
  public:
   // softcap 0: none.
@@ -47,8 +49,9 @@ class Head final : public Kernel {
  private:
   struct Chunk {
     int64_t begin, rows, vocab;
-    Tensor x;       // [rows, in]
-    Tensor logits;  // [rows, vocab]
+    Tensor x;         // [rows, in]
+    Tensor logits;    // [rows, vocab], fp32
+    Tensor gradient;  // of the logits, in the dtype of x; of fp32, their own memory
     const int32_t* labels;
   };
 
@@ -64,16 +67,12 @@ class Head final : public Kernel {
       if (with_input) {
         const Tensor part = op_.narrow(dx, 0, chunk.begin, chunk.rows);
         if (adds)
-          add_product(call, part, chunk.logits, weight);
+          add_product(call, part, chunk.gradient, weight);
         else
-          op_.mm_out(chunk.logits, weight, part);
+          op_.mm_out(chunk.gradient, weight, part);
       }
       if (with_param && dweight) {
-        const Tensor transposed = op_.t(chunk.logits);
-        if (beta == 0.0f)
-          op_.mm_out(transposed, chunk.x, dweight);
-        else
-          op_.addmm_(dweight, transposed, chunk.x, 1.0, 1.0);
+        multiply_wide(call, dweight, op_.t(chunk.gradient), chunk.x, beta);
         beta = 1.0f;
       }
     });
@@ -85,40 +84,52 @@ class Head final : public Kernel {
   void add_product(Call& call, const Tensor& sum, const Tensor& a, const BorrowedTensor& b) const {
     const Tensor product = Tensor::create_like(call.host(), sum);
     op_.mm_out(a, b, product);
-    float* const to = sum.data<float>();
-    const float* const from = product.data<float>();
-    parallel_for(call.host(), sum.num_elements(), row_grain(1), [&](int64_t begin, int64_t end) {
-      for (int64_t i = begin; i < end; ++i) to[i] += from[i];
-    });
+    T* const to = sum.data<T>();
+    const T* const from = product.data<T>();
+    parallel_for(call.host(), sum.num_elements(), row_grain(1),
+                 [&](int64_t begin, int64_t end) { row_loops<T>().add(from + begin, to + begin, end - begin); });
   }
 
-  // Returns the rows' summed loss. With a scale, turns logits into the gradient of scale · loss.
+  // c = a · b + beta · c, of which c is fp32; beta is 0 or 1.
+  void multiply_wide(Call& call, const BorrowedTensor& c, const Tensor& a, const Tensor& b, float beta) const {
+    if constexpr (!std::is_same_v<T, float>)
+      gemm(call.host(), c, a, b, 1.0f, beta);
+    else if (beta == 0.0f)
+      op_.mm_out(a, b, c);
+    else
+      op_.addmm_(c, a, b, 1.0, 1.0);
+  }
+
+  // Returns the rows' summed loss. With a scale, turns logits into the gradient of scale · loss, rounded to T.
   double loss_of(Call& call, const Chunk& chunk, const float* scale) const {
     Scratch<float> losses(call.host(), chunk.rows);
-    float* logits = chunk.logits.data<float>();
+    float* logits = chunk.logits.template data<float>();
+    T* gradient = chunk.gradient.template data<T>();
     parallel_for(call.host(), chunk.rows, row_grain(chunk.vocab), [&](int64_t begin, int64_t end) {
       for (int64_t row = begin; row < end; ++row) {
         float* x = logits + row * chunk.vocab;
         const int32_t label = chunk.labels[row];
         losses[row] = 0.0f;
         if (label == ignore_index_) {
-          if (scale) std::fill_n(x, chunk.vocab, 0.0f);
+          if (scale) std::fill_n(gradient + row * chunk.vocab, chunk.vocab, T{});
           continue;
         }
         if (label < 0 || label >= chunk.vocab)
           throw Failure(CHASSIS_OUT_OF_RANGE, "label ", label, " is outside the vocabulary of ", chunk.vocab);
-        if (softcap_ > 0.0f) loops().softcap(x, chunk.vocab, softcap_);
-        const float lse = loops().log_sum_exp(x, chunk.vocab);
+        if (softcap_ > 0.0f) loops().logits.softcap(x, chunk.vocab, softcap_);
+        const float lse = loops().logits.log_sum_exp(x, chunk.vocab);
         losses[row] = lse - x[label];
         if (!scale) continue;
         if (softcap_ > 0.0f) {
           const float t = x[label] / softcap_;
-          loops().softmax_capped(x, chunk.vocab, lse, *scale, softcap_);
+          loops().logits.softmax_capped(x, chunk.vocab, lse, *scale, softcap_);
           x[label] -= *scale * (1.0f - t * t);
         } else {
-          loops().softmax_scaled(x, chunk.vocab, lse, *scale);
+          loops().logits.softmax_scaled(x, chunk.vocab, lse, *scale);
           x[label] -= *scale;
         }
+        if constexpr (!std::is_same_v<T, float>)
+          loops().logits.to_bf16(x, gradient + row * chunk.vocab, chunk.vocab);
       }
     });
     double sum = 0.0;
@@ -132,11 +143,15 @@ class Head final : public Kernel {
     const int64_t rows = labels.num_elements(), vocab = weight.size(0), step = head_chunk_rows(rows, vocab);
     const Tensor all_x = rows_of(call.input(0), weight.size(1)), weight_t = op_.t(weight);
     const Tensor buffer = Tensor::create(call.host(), CHASSIS_DTYPE_F32, {std::min(step, rows), vocab});
+    Tensor rounded;
+    if constexpr (!std::is_same_v<T, float>)
+      rounded = Tensor::create(call.host(), CHASSIS_DTYPE_BF16, {std::min(step, rows), vocab});
     for (int64_t begin = 0; begin < rows; begin += step) {
-      Chunk chunk{begin, std::min(step, rows - begin), vocab, {}, {}, labels.data<int32_t>() + begin};
+      Chunk chunk{begin, std::min(step, rows - begin), vocab, {}, {}, {}, labels.data<int32_t>() + begin};
       chunk.x = op_.narrow(all_x, 0, begin, chunk.rows);
       chunk.logits = op_.narrow(buffer, 0, 0, chunk.rows);
-      op_.mm_out(chunk.x, weight_t, chunk.logits);
+      chunk.gradient = op_.narrow(rounded ? rounded : buffer, 0, 0, chunk.rows);
+      multiply_wide(call, chunk.logits, chunk.x, weight_t, 0.0f);
       body(chunk);
     }
   }
@@ -156,8 +171,8 @@ class Head final : public Kernel {
 
 std::unique_ptr<Kernel> make_head(Shared& shared, const NodeView& node) {
   const bool capped = node.num_ops() == 3;
-  return std::make_unique<Head>(shared.operators, node.op(capped ? 2 : 1).attr_int("ignore_index", -100),
-                                static_cast<float>(capped ? node.op(1).attr_float("cap") : 0.0));
+  return make_for<Head>(node.param(0).dtype(), shared.operators, node.op(capped ? 2 : 1).attr_int("ignore_index", -100),
+                        static_cast<float>(capped ? node.op(1).attr_float("cap") : 0.0));
 }
 
 }  // namespace fused

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "chassis/dispatch.hpp"
+#include "chassis/gemm.hpp"
 #include "chassis/memory.hpp"
 #include "chassis/ops.hpp"
 #include "chassis/task.hpp"
@@ -26,14 +27,16 @@ constexpr int64_t kColumnGrain = 64;
 
 // The gradient of input i: a new tensor like `like`, or the one that the host passes to add to, whose data `carry` then
 // is.
+template <typename T>
 struct GradInput {
-  float* data = nullptr;
-  const float* carry = nullptr;
+  T* data = nullptr;
+  const T* carry = nullptr;
 };
-inline GradInput grad_input(Call& call, uint32_t i, const BorrowedTensor& like) {
-  if (const BorrowedTensor sum = call.grad_input(i)) return {sum.data<float>(), sum.data<float>()};
+template <typename T>
+GradInput<T> grad_input(Call& call, uint32_t i, const BorrowedTensor& like) {
+  if (const BorrowedTensor sum = call.grad_input(i)) return {sum.data<T>(), sum.data<T>()};
   call.set_grad_input(i, Tensor::create_like(call.host(), like));
-  return {call.grad_input(i).data<float>(), nullptr};
+  return {call.grad_input(i).data<T>(), nullptr};
 }
 
 // The buffer of a parameter's gradient, zeroed if beta is 0; NULL if no gradient is wanted.
@@ -82,11 +85,18 @@ struct Shared {
   std::vector<std::shared_ptr<AngleTable>> tables;
 };
 
+// A kernel for the dtype of the node's rows: Make<float> or Make<Bf16>.
+template <template <typename T> class Make, typename... Arguments>
+std::unique_ptr<Kernel> make_for(uint32_t dtype, Arguments&&... arguments) {
+  if (dtype == CHASSIS_DTYPE_BF16) return std::make_unique<Make<Bf16>>(std::forward<Arguments>(arguments)...);
+  return std::make_unique<Make<float>>(std::forward<Arguments>(arguments)...);
+}
+
 std::unique_ptr<Kernel> make_layer_norm(const NodeView& node);
 std::unique_ptr<Kernel> make_norm(const NodeView& node, bool with_add);
 std::unique_ptr<Kernel> make_rope(Shared& shared, const NodeView& node);
 std::unique_ptr<Kernel> make_gated_activation(const NodeView& node);
-std::unique_ptr<Kernel> make_embedding();
+std::unique_ptr<Kernel> make_embedding(const NodeView& node);
 std::unique_ptr<Kernel> make_head(Shared& shared, const NodeView& node);
 
 // Number of rows of logits computed at once.

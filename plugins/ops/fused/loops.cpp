@@ -1,7 +1,9 @@
 // The loops in plain C++ that compilers vectorise; compiled once for each instruction set.
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <limits>
+#include <type_traits>
 
 #include "chassis/simd.hpp"
 #include "loops.hpp"
@@ -9,80 +11,106 @@
 namespace fused {
 namespace {
 
+// Rows of bf16 are widened when read and rounded when written.
+inline float wide(float x) { return x; }
+inline float wide(Bf16 x) { return std::bit_cast<float>(static_cast<uint32_t>(x) << 16); }
+
+template <typename T>
+inline T narrow(float x) {
+  if constexpr (std::is_same_v<T, float>) {
+    return x;
+  } else {
+    const auto bits = std::bit_cast<uint32_t>(x);
+    const uint32_t rounded = (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
+    const bool is_nan = (bits & 0x7fffffff) > 0x7f800000;
+    return static_cast<Bf16>(is_nan ? 0x7fc0 : rounded);
+  }
+}
+
 inline float sigmoid(float x) { return 1.0f / (1.0f + chassis::exponential(-x)); }
 
-float norm(const float* x, const float* weight, float offset, float* y, int64_t n, float eps) {
+template <typename T>
+float norm(const T* x, const T* weight, float offset, T* y, int64_t n, float eps) {
   float squares = 0.0f;
-  for (int64_t i = 0; i < n; ++i) squares += x[i] * x[i];
+  for (int64_t i = 0; i < n; ++i) squares += wide(x[i]) * wide(x[i]);
   const float r = 1.0f / std::sqrt(squares / static_cast<float>(n) + eps);
-  for (int64_t i = 0; i < n; ++i) y[i] = x[i] * r * (offset + weight[i]);
+  for (int64_t i = 0; i < n; ++i) y[i] = narrow<T>(wide(x[i]) * r * (offset + wide(weight[i])));
   return r;
 }
 
-float add_norm(const float* a, const float* b, const float* weight, float offset, float* sum, float* y, int64_t n,
-               float eps) {
+template <typename T>
+float add_norm(const T* a, const T* b, const T* weight, float offset, T* sum, T* y, int64_t n, float eps) {
   float squares = 0.0f;
   for (int64_t i = 0; i < n; ++i) {
-    const float s = a[i] + b[i];
-    sum[i] = s;
-    squares += s * s;
+    sum[i] = narrow<T>(wide(a[i]) + wide(b[i]));
+    squares += wide(sum[i]) * wide(sum[i]);
   }
   const float r = 1.0f / std::sqrt(squares / static_cast<float>(n) + eps);
-  for (int64_t i = 0; i < n; ++i) y[i] = sum[i] * r * (offset + weight[i]);
+  for (int64_t i = 0; i < n; ++i) y[i] = narrow<T>(wide(sum[i]) * r * (offset + wide(weight[i])));
   return r;
 }
 
-void norm_backward(const float* dy, const float* x, const float* weight, float offset, const float* carry, float* dx,
-                   int64_t n, float r) {
+template <typename T>
+void norm_backward(const T* dy, const T* x, const T* weight, float offset, const T* carry, T* dx, int64_t n, float r) {
   float dot = 0.0f;
-  for (int64_t i = 0; i < n; ++i) dot += dy[i] * (offset + weight[i]) * x[i];
+  for (int64_t i = 0; i < n; ++i) dot += wide(dy[i]) * (offset + wide(weight[i])) * wide(x[i]);
   const float c = dot * r * r * r / static_cast<float>(n);
+  const auto own = [&](int64_t i) { return wide(dy[i]) * (offset + wide(weight[i])) * r - wide(x[i]) * c; };
   if (carry)
-    for (int64_t i = 0; i < n; ++i) dx[i] = carry[i] + (dy[i] * (offset + weight[i]) * r - x[i] * c);
+    for (int64_t i = 0; i < n; ++i) dx[i] = narrow<T>(wide(carry[i]) + own(i));
   else
-    for (int64_t i = 0; i < n; ++i) dx[i] = dy[i] * (offset + weight[i]) * r - x[i] * c;
+    for (int64_t i = 0; i < n; ++i) dx[i] = narrow<T>(own(i));
 }
 
-void norm_weight(const float* dy, const float* x, float* dweight, int64_t n, float r) {
-  for (int64_t i = 0; i < n; ++i) dweight[i] += dy[i] * (x[i] * r);
+template <typename T>
+void norm_weight(const T* dy, const T* x, float* dweight, int64_t n, float r) {
+  for (int64_t i = 0; i < n; ++i) dweight[i] += wide(dy[i]) * (wide(x[i]) * r);
 }
 
-void rotate(const float* x, const float* cosine, const float* sine, float* y, int64_t half, float direction) {
+template <typename T>
+void rotate(const T* x, const float* cosine, const float* sine, T* y, int64_t half, float direction) {
   for (int64_t i = 0; i < half; ++i) {
-    const float a = x[i], b = x[i + half], s = direction * sine[i];
-    y[i] = a * cosine[i] - b * s;
-    y[i + half] = b * cosine[i] + a * s;
+    const float a = wide(x[i]), b = wide(x[i + half]), s = direction * sine[i];
+    y[i] = narrow<T>(a * cosine[i] - b * s);
+    y[i + half] = narrow<T>(b * cosine[i] + a * s);
   }
 }
 
-void silu_mul(const float* gate, const float* up, float* y, int64_t n) {
-  for (int64_t i = 0; i < n; ++i) y[i] = gate[i] * sigmoid(gate[i]) * up[i];
+template <typename T>
+void silu_mul(const T* gate, const T* up, T* y, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) {
+    const float g = wide(gate[i]);
+    y[i] = narrow<T>(g * sigmoid(g) * wide(up[i]));
+  }
 }
 
-void silu_mul_backward(const float* dy, const float* gate, const float* up, float* dgate, float* dup, int64_t n) {
+template <typename T>
+void silu_mul_backward(const T* dy, const T* gate, const T* up, T* dgate, T* dup, int64_t n) {
   for (int64_t i = 0; i < n; ++i) {
-    const float s = sigmoid(gate[i]), g = gate[i], d = dy[i], u = up[i];
-    dup[i] = d * g * s;
-    dgate[i] = d * u * s * (1.0f + g * (1.0f - s));
+    const float g = wide(gate[i]), d = wide(dy[i]), u = wide(up[i]), s = sigmoid(g);
+    dup[i] = narrow<T>(d * g * s);
+    dgate[i] = narrow<T>(d * u * s * (1.0f + g * (1.0f - s)));
   }
 }
 
 // gelu_tanh(g) = g · sigmoid(2 · kScale · (g + kCubic · g³))
 constexpr float kScale = 0.7978845608028654f, kCubic = 0.044715f;
 
-void gelu_tanh_mul(const float* gate, const float* up, float* y, int64_t n) {
+template <typename T>
+void gelu_tanh_mul(const T* gate, const T* up, T* y, int64_t n) {
   for (int64_t i = 0; i < n; ++i) {
-    const float g = gate[i];
-    y[i] = g * sigmoid(2.0f * kScale * (g + kCubic * g * g * g)) * up[i];
+    const float g = wide(gate[i]);
+    y[i] = narrow<T>(g * sigmoid(2.0f * kScale * (g + kCubic * g * g * g)) * wide(up[i]));
   }
 }
 
-void gelu_tanh_mul_backward(const float* dy, const float* gate, const float* up, float* dgate, float* dup, int64_t n) {
+template <typename T>
+void gelu_tanh_mul_backward(const T* dy, const T* gate, const T* up, T* dgate, T* dup, int64_t n) {
   for (int64_t i = 0; i < n; ++i) {
-    const float g = gate[i], d = dy[i], u = up[i];
+    const float g = wide(gate[i]), d = wide(dy[i]), u = wide(up[i]);
     const float s = sigmoid(2.0f * kScale * (g + kCubic * g * g * g));
-    dup[i] = d * g * s;
-    dgate[i] = d * u * s * (1.0f + g * (1.0f - s) * 2.0f * kScale * (1.0f + 3.0f * kCubic * g * g));
+    dup[i] = narrow<T>(d * g * s);
+    dgate[i] = narrow<T>(d * u * s * (1.0f + g * (1.0f - s) * 2.0f * kScale * (1.0f + 3.0f * kCubic * g * g)));
   }
 }
 
@@ -98,10 +126,6 @@ void softmax_scaled(float* x, int64_t n, float lse, float scale) {
   for (int64_t i = 0; i < n; ++i) x[i] = chassis::exponential(x[i] - lse) * scale;
 }
 
-void add(const float* a, float* sum, int64_t n) {
-  for (int64_t i = 0; i < n; ++i) sum[i] += a[i];
-}
-
 void softcap(float* x, int64_t n, float cap) {
   for (int64_t i = 0; i < n; ++i) x[i] = cap * chassis::hyperbolic_tangent(x[i] / cap);
 }
@@ -113,58 +137,77 @@ void softmax_capped(float* x, int64_t n, float lse, float scale, float cap) {
   }
 }
 
-float layer_norm(const float* x, const float* weight, const float* bias, float* y, int64_t n, float eps, float* mean) {
+template <typename From, typename To>
+void add(const From* a, To* sum, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) sum[i] = narrow<To>(wide(sum[i]) + wide(a[i]));
+}
+
+template <typename T>
+float layer_norm(const T* x, const T* weight, const T* bias, T* y, int64_t n, float eps, float* mean) {
   float sum = 0.0f, squares = 0.0f;
-  for (int64_t i = 0; i < n; ++i) sum += x[i];
+  for (int64_t i = 0; i < n; ++i) sum += wide(x[i]);
   const float m = sum / static_cast<float>(n);
-  for (int64_t i = 0; i < n; ++i) squares += (x[i] - m) * (x[i] - m);
+  for (int64_t i = 0; i < n; ++i) squares += (wide(x[i]) - m) * (wide(x[i]) - m);
   const float r = 1.0f / std::sqrt(squares / static_cast<float>(n) + eps);
   if (bias)
-    for (int64_t i = 0; i < n; ++i) y[i] = (x[i] - m) * r * weight[i] + bias[i];
+    for (int64_t i = 0; i < n; ++i) y[i] = narrow<T>((wide(x[i]) - m) * r * wide(weight[i]) + wide(bias[i]));
   else
-    for (int64_t i = 0; i < n; ++i) y[i] = (x[i] - m) * r * weight[i];
+    for (int64_t i = 0; i < n; ++i) y[i] = narrow<T>((wide(x[i]) - m) * r * wide(weight[i]));
   *mean = m;
   return r;
 }
 
-void layer_norm_backward(const float* dy, const float* x, const float* weight, const float* carry, float* dx, int64_t n,
-                         float mean, float r) {
+template <typename T>
+void layer_norm_backward(const T* dy, const T* x, const T* weight, const T* carry, T* dx, int64_t n, float mean,
+                         float r) {
   float sum = 0.0f, dot = 0.0f;
   for (int64_t i = 0; i < n; ++i) {
-    sum += dy[i] * weight[i];
-    dot += dy[i] * weight[i] * (x[i] - mean);
+    const float d = wide(dy[i]) * wide(weight[i]);
+    sum += d;
+    dot += d * (wide(x[i]) - mean);
   }
   const float a = sum / static_cast<float>(n), b = dot * r * r / static_cast<float>(n);
+  const auto own = [&](int64_t i) {
+    return r * (wide(dy[i]) * wide(weight[i]) - a - (wide(x[i]) - mean) * b);
+  };
   if (carry)
-    for (int64_t i = 0; i < n; ++i) dx[i] = carry[i] + r * (dy[i] * weight[i] - a - (x[i] - mean) * b);
+    for (int64_t i = 0; i < n; ++i) dx[i] = narrow<T>(wide(carry[i]) + own(i));
   else
-    for (int64_t i = 0; i < n; ++i) dx[i] = r * (dy[i] * weight[i] - a - (x[i] - mean) * b);
+    for (int64_t i = 0; i < n; ++i) dx[i] = narrow<T>(own(i));
 }
 
-void layer_norm_weight(const float* dy, const float* x, float* dweight, int64_t n, float mean, float r) {
-  for (int64_t i = 0; i < n; ++i) dweight[i] += dy[i] * ((x[i] - mean) * r);
+template <typename T>
+void layer_norm_weight(const T* dy, const T* x, float* dweight, int64_t n, float mean, float r) {
+  for (int64_t i = 0; i < n; ++i) dweight[i] += wide(dy[i]) * ((wide(x[i]) - mean) * r);
+}
+
+void to_bf16(const float* x, Bf16* y, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) y[i] = narrow<Bf16>(x[i]);
+}
+
+template <typename T>
+constexpr RowLoops<T> row_table() {
+  return {norm<T>,
+          add_norm<T>,
+          norm_backward<T>,
+          norm_weight<T>,
+          rotate<T>,
+          silu_mul<T>,
+          silu_mul_backward<T>,
+          gelu_tanh_mul<T>,
+          gelu_tanh_mul_backward<T>,
+          add<T, T>,
+          add<T, float>,
+          layer_norm<T>,
+          layer_norm_backward<T>,
+          layer_norm_weight<T>};
 }
 
 }  // namespace
 
 const Loops& loops(chassis::ThisIsa) {
-  static constexpr Loops table = {norm,
-                                  add_norm,
-                                  norm_backward,
-                                  norm_weight,
-                                  rotate,
-                                  silu_mul,
-                                  silu_mul_backward,
-                                  gelu_tanh_mul,
-                                  gelu_tanh_mul_backward,
-                                  log_sum_exp,
-                                  softmax_scaled,
-                                  add,
-                                  softcap,
-                                  softmax_capped,
-                                  layer_norm,
-                                  layer_norm_backward,
-                                  layer_norm_weight};
+  static constexpr Loops table = {
+      row_table<float>(), row_table<Bf16>(), {log_sum_exp, softmax_scaled, softcap, softmax_capped, to_bf16}};
   return table;
 }
 

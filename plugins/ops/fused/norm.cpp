@@ -5,6 +5,7 @@ namespace fused {
 namespace {
 
 // Inputs x, or a and b of the add; outputs y, or sum and y. saved(0): r, [rows].
+template <typename T>
 class Norm final : public Kernel {
  public:
   Norm(float eps, float offset, bool with_add) : eps_(eps), offset_(offset), with_add_(with_add) {}
@@ -13,15 +14,14 @@ class Norm final : public Kernel {
     const BorrowedTensor x = call.input(0);
     const int64_t n = x.size(-1), rows = n ? x.num_elements() / n : 0;
     Tensor saved = Tensor::create(call.host(), CHASSIS_DTYPE_F32, {rows});
-    const float *a = x.data<float>(), *b = with_add_ ? call.input(1).data<float>() : nullptr;
-    const float* weight = call.param(0).data<float>();
-    float *sum = with_add_ ? call.output(0).data<float>() : nullptr, *y = call.output(with_add_).data<float>();
+    const T *a = x.data<T>(), *b = with_add_ ? call.input(1).data<T>() : nullptr, *weight = call.param(0).data<T>();
+    T *sum = with_add_ ? call.output(0).data<T>() : nullptr, *y = call.output(with_add_).data<T>();
     float* r = saved.data<float>();
     parallel_for(call.host(), rows, row_grain(n), [&](int64_t begin, int64_t end) {
       for (int64_t row = begin; row < end; ++row) {
         const int64_t at = row * n;
-        r[row] = with_add_ ? loops().add_norm(a + at, b + at, weight, offset_, sum + at, y + at, n, eps_)
-                           : loops().norm(a + at, weight, offset_, y + at, n, eps_);
+        r[row] = with_add_ ? row_loops<T>().add_norm(a + at, b + at, weight, offset_, sum + at, y + at, n, eps_)
+                           : row_loops<T>().norm(a + at, weight, offset_, y + at, n, eps_);
       }
     });
     call.save(0, std::move(saved));
@@ -32,7 +32,7 @@ class Norm final : public Kernel {
     const BorrowedTensor dsum = with_add_ ? call.grad_output(0) : BorrowedTensor();
     if (!with_add_) {
       if (dy && call.wants_grad_input(0)) {
-        const GradInput dx = grad_input(call, 0, x);
+        const auto dx = grad_input<T>(call, 0, x);
         backward_rows(call, dy, x, dx.carry, dx.data);
       }
       return;
@@ -41,16 +41,16 @@ class Norm final : public Kernel {
     // Both summands have the same gradient; it is computed once and returned twice.
     Tensor total = Tensor::create_like(call.host(), x);
     if (dy)
-      backward_rows(call, dy, x, dsum ? dsum.data<float>() : nullptr, total.data<float>());
+      backward_rows(call, dy, x, dsum ? dsum.data<T>() : nullptr, total.data<T>());
     else
-      std::copy_n(dsum.data<float>(), x.num_elements(), total.data<float>());
+      std::copy_n(dsum.data<T>(), x.num_elements(), total.data<T>());
     for (uint32_t i = 0; i < 2; ++i) {
       if (!call.wants_grad_input(i)) continue;
       if (const BorrowedTensor sum = call.grad_input(i)) {
-        const float* add = total.data<float>();
-        float* to = sum.data<float>();
+        const T* add = total.data<T>();
+        T* to = sum.data<T>();
         parallel_for(call.host(), x.num_elements(), 16384,
-                     [&](int64_t begin, int64_t end) { loops().add(add + begin, to + begin, end - begin); });
+                     [&](int64_t begin, int64_t end) { row_loops<T>().add(add + begin, to + begin, end - begin); });
       } else {
         call.set_grad_input(i, total.retain());
       }
@@ -62,10 +62,11 @@ class Norm final : public Kernel {
     float* dweight = grad_param(call, 0);
     if (!dweight || !dy) return;
     const int64_t n = x.size(-1), rows = x.num_elements() / n;
-    const float *d = dy.data<float>(), *v = x.data<float>(), *r = call.saved(0).data<float>();
+    const T *d = dy.data<T>(), *v = x.data<T>();
+    const float* r = call.saved(0).data<float>();
     parallel_for(call.host(), n, kColumnGrain, [&](int64_t begin, int64_t end) {
       for (int64_t row = 0; row < rows; ++row)
-        loops().norm_weight(d + row * n + begin, v + row * n + begin, dweight + begin, end - begin, r[row]);
+        row_loops<T>().norm_weight(d + row * n + begin, v + row * n + begin, dweight + begin, end - begin, r[row]);
     });
   }
 
@@ -73,15 +74,15 @@ class Norm final : public Kernel {
   // The input, or the sum.
   BorrowedTensor normalised_input(Call& call) const { return with_add_ ? call.output(0) : call.input(0); }
 
-  void backward_rows(Call& call, const BorrowedTensor& dy, const BorrowedTensor& x, const float* carry,
-                     float* dx) const {
+  void backward_rows(Call& call, const BorrowedTensor& dy, const BorrowedTensor& x, const T* carry, T* dx) const {
     const int64_t n = x.size(-1), rows = x.num_elements() / n;
-    const float *d = dy.data<float>(), *v = x.data<float>(), *r = call.saved(0).data<float>();
-    const float* weight = call.param(0).data<float>();
+    const T *d = dy.data<T>(), *v = x.data<T>();
+    const float* r = call.saved(0).data<float>();
+    const T* weight = call.param(0).data<T>();
     parallel_for(call.host(), rows, row_grain(n), [&](int64_t begin, int64_t end) {
       for (int64_t row = begin; row < end; ++row) {
         const int64_t at = row * n;
-        loops().norm_backward(d + at, v + at, weight, offset_, carry ? carry + at : nullptr, dx + at, n, r[row]);
+        row_loops<T>().norm_backward(d + at, v + at, weight, offset_, carry ? carry + at : nullptr, dx + at, n, r[row]);
       }
     });
   }
@@ -94,8 +95,8 @@ class Norm final : public Kernel {
 
 std::unique_ptr<Kernel> make_norm(const NodeView& node, bool with_add) {
   const OpView norm = node.op(with_add);
-  return std::make_unique<Norm>(static_cast<float>(norm.attr_float("eps")),
-                                static_cast<float>(norm.attr_float("offset", 0)), with_add);
+  return make_for<Norm>(node.input(0).dtype(), static_cast<float>(norm.attr_float("eps")),
+                        static_cast<float>(norm.attr_float("offset", 0)), with_add);
 }
 
 }  // namespace fused

@@ -1,4 +1,5 @@
-// The ops provider "fused": norms, rope, gated activation, embedding and the head by fused loops, in fp32 on the CPU.
+// The ops provider "fused": norms, rope, gated activation, embedding and the head by fused loops, in fp32 and bf16 on the
+// CPU.
 // It refuses everything else (linear, other dtypes, other devices).
 #include "chassis/plugin.hpp"
 #include "chassis/cost.hpp"
@@ -12,7 +13,7 @@ using fused::Shared;
 class Fused final : public Ops {
  public:
   static constexpr std::string_view kDoc =
-      "norm, rope, gated activation, embedding and head by fused loops; fp32 on the CPU";
+      "norm, rope, gated activation, embedding and head by fused loops; fp32 and bf16 on the CPU";
   static constexpr std::string_view kPatterns[] = {"linear+softcap+cross_entropy",
                                                    "linear+cross_entropy",
                                                    "add+rms_norm",
@@ -25,10 +26,13 @@ class Fused final : public Ops {
 
   double claim(const NodeView& node) override {
     if (node.device_type() != CHASSIS_DEVICE_CPU) refuse("runs only on the CPU");
-    for (int i = 0; i < node.num_params(); ++i)
-      if (node.has_param(i)) require_f32(node.param(i));
-    for (int i = 0; i < node.num_outputs(); ++i) require_f32(node.output(i));
     const std::string pattern = node.pattern();
+    const uint32_t dtype = dtype_of(node);
+    if (dtype != CHASSIS_DTYPE_F32 && dtype != CHASSIS_DTYPE_BF16)
+      refuse("computes in f32 and bf16, not ", dtype_name(dtype));
+    for (int i = 0; i < node.num_params(); ++i)
+      if (node.has_param(i) && node.param(i).dtype() != dtype)
+        refuse("parameter ", i, " is ", dtype_name(node.param(i).dtype()), ", the rows are ", dtype_name(dtype));
     for (int i = 0; i < node.num_ops(); ++i)
       node.op(i).refuse_attrs_other_than({"eps", "offset", "inv_freq", "factor", "interleaved", "rotary_dim",
                                           "long_inv_freq", "long_from", "function", "cap", "ignore_index"});
@@ -36,6 +40,8 @@ class Fused final : public Ops {
     if (whole_head && node.num_params() != 1) refuse("does not add a bias");
     if (whole_head && node.op(node.num_ops() - 1).input(1).num_elements() != node.input(1).num_elements())
       refuse("the labels are not the second input");
+    if (whole_head && dtype == CHASSIS_DTYPE_BF16 && converts_weights(node))
+      refuse("has no fast bf16 product on this processor");
     if (pattern == "rope" && node.op(0).attr_int("interleaved", 0) != 0)
       refuse("rotates halves, not interleaved pairs");
     if (pattern == "gated_activation") {
@@ -52,8 +58,9 @@ class Fused final : public Ops {
     if (pattern.ends_with("+cross_entropy")) {
       const int64_t vocab = node.param(0).size(0), in = node.param(0).size(1), rows = node.input(1).num_elements();
       const int64_t chunk_rows = fused::head_chunk_rows(rows, vocab);
-      const auto bytes = static_cast<uint64_t>(chunk_rows * (vocab + 1) * 4),
-                 product = static_cast<uint64_t>(chunk_rows * in * 4);
+      const int64_t element_bytes = dtype_bytes(dtype_of(node)), rounded = element_bytes == 4 ? 0 : element_bytes;
+      const auto bytes = static_cast<uint64_t>(chunk_rows * (vocab * (4 + rounded) + 4)),
+                 product = static_cast<uint64_t>(chunk_rows * in * element_bytes);
       out.flags(CHASSIS_KERNEL_FORWARD_BACKWARD | CHASSIS_KERNEL_ADDS_GRAD_INPUTS).keeps_input(0).keeps_input(1);
       out.workspace(bytes, bytes + product);
     } else if (pattern == "rope") {
@@ -81,14 +88,22 @@ class Fused final : public Ops {
     if (pattern.ends_with("+cross_entropy")) return fused::make_head(shared_, node);
     if (pattern == "rope") return fused::make_rope(shared_, node);
     if (pattern == "gated_activation") return fused::make_gated_activation(node);
-    if (pattern == "embedding") return fused::make_embedding();
+    if (pattern == "embedding") return fused::make_embedding(node);
     if (pattern == "layer_norm") return fused::make_layer_norm(node);
     return fused::make_norm(node, pattern == "add+rms_norm");
   }
 
  private:
-  static void require_f32(const OperandView& operand) {
-    if (operand.dtype() != CHASSIS_DTYPE_F32) refuse("computes in f32, not ", dtype_name(operand.dtype()));
+  // Of the rows that are computed; the loss of a head is fp32.
+  static uint32_t dtype_of(const NodeView& node) {
+    return node.pattern().ends_with("+cross_entropy") ? node.param(0).dtype() : node.output(0).dtype();
+  }
+
+  // Whether the host would multiply fp32 copies of the head's weights, for every chunk of rows again.
+  bool converts_weights(const NodeView& node) const {
+    const int64_t vocab = node.param(0).size(0), in = node.param(0).size(1);
+    const int64_t rows = fused::head_chunk_rows(node.input(1).num_elements(), vocab);
+    return gemm_scratch_bytes(host(), CHASSIS_DTYPE_BF16, CHASSIS_DTYPE_F32, rows, vocab, in) > 0;
   }
 
   Shared shared_;
@@ -101,6 +116,7 @@ CHASSIS_PLUGIN(
     "requires=chassis.tensor/1\n"
     "requires=chassis.task/1\n"
     "requires=chassis.memory/1\n"
+    "requires=chassis.gemm/1\n"
     "op=aten::mm.out(Tensor self, Tensor mat2, *, Tensor(a!) out) -> Tensor(a!)\n"
     "op=aten::addmm_(Tensor(a!) self, Tensor mat1, Tensor mat2, *, Scalar beta=1, Scalar alpha=1) -> Tensor(a!)\n"
     "op=aten::t(Tensor(a) self) -> Tensor(a)\n"

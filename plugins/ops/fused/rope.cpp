@@ -37,24 +37,25 @@ std::shared_ptr<AngleTable> Shared::angles(std::span<const double> inv_freq, dou
 
 namespace {
 
+template <typename T>
 class Rope final : public Kernel {
  public:
   // `long_angles` may be NULL.
   Rope(std::shared_ptr<AngleTable> angles, std::shared_ptr<AngleTable> long_angles, int64_t long_from, int64_t half)
       : angles_(std::move(angles)), long_angles_(std::move(long_angles)), long_from_(long_from), half_(half) {}
 
-  void forward(Call& call) override { rotate(call, call.input(0), call.output(0).data<float>(), 1.0f); }
+  void forward(Call& call) override { rotate(call, call.input(0), call.output(0).template data<T>(), 1.0f); }
 
   void backward_inputs(Call& call) override {
     const BorrowedTensor dy = call.grad_output(0);
     if (!dy || !call.wants_grad_input(0)) return;
     Tensor dx = Tensor::create_like(call.host(), dy);
-    rotate(call, dy, dx.data<float>(), -1.0f);
+    rotate(call, dy, dx.data<T>(), -1.0f);
     call.set_grad_input(0, std::move(dx));
   }
 
  private:
-  void rotate(Call& call, const BorrowedTensor& x, float* y, float direction) {
+  void rotate(Call& call, const BorrowedTensor& x, T* y, float direction) {
     const BorrowedTensor positions = call.input(1);
     const int32_t* position = positions.data<int32_t>();
     const int64_t tokens = positions.num_elements(), heads = x.size(2), dim = x.size(3);
@@ -65,13 +66,13 @@ class Rope final : public Kernel {
     }
     AngleTable& angles = long_angles_ && last >= long_from_ ? *long_angles_ : *angles_;
     angles.grow(last + 1);
-    const float* from = x.data<float>();
+    const T* from = x.data<T>();
     parallel_for(call.host(), tokens, row_grain(heads * dim), [&](int64_t begin, int64_t end) {
       for (int64_t token = begin; token < end; ++token) {
         const float *cosine = angles.cosine(position[token]), *sine = angles.sine(position[token]);
         for (int64_t head = 0; head < heads; ++head) {
           const int64_t at = (token * heads + head) * dim;
-          loops().rotate(from + at, cosine, sine, y + at, half_, direction);
+          row_loops<T>().rotate(from + at, cosine, sine, y + at, half_, direction);
           if (y != from) std::copy(from + at + 2 * half_, from + at + dim, y + at + 2 * half_);
         }
       }
@@ -90,8 +91,8 @@ std::unique_ptr<Kernel> make_rope(Shared& shared, const NodeView& node) {
   const std::span<const double> inv_freq = op.attr_floats("inv_freq");
   std::shared_ptr<AngleTable> long_angles;
   if (op.has_attr("long_inv_freq")) long_angles = shared.angles(op.attr_floats("long_inv_freq"), factor);
-  return std::make_unique<Rope>(shared.angles(inv_freq, factor), std::move(long_angles), op.attr_int("long_from", 0),
-                                static_cast<int64_t>(inv_freq.size()));
+  return make_for<Rope>(node.input(0).dtype(), shared.angles(inv_freq, factor), std::move(long_angles),
+                        op.attr_int("long_from", 0), static_cast<int64_t>(inv_freq.size()));
 }
 
 }  // namespace fused

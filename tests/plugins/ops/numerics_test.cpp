@@ -193,7 +193,7 @@ INSTANTIATE_TEST_SUITE_P(Providers, Numerics,
                          testing::Values(Run{"reference", at::kDouble}, Run{"reference", at::kFloat},
                                          Run{"reference", at::kBFloat16}, Run{"aten", at::kDouble},
                                          Run{"aten", at::kFloat}, Run{"aten", at::kBFloat16},
-                                         Run{"fused", at::kFloat, false}),
+                                         Run{"fused", at::kFloat, false}, Run{"fused", at::kBFloat16, false}),
                          name_of);
 
 }  // namespace

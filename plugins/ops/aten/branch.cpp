@@ -1,0 +1,156 @@
+// The narrow products of adapters: linears of one input as one product, and a product added to another value in place.
+#include <numeric>
+
+#include "kernels.hpp"
+
+namespace aten {
+namespace {
+
+// y_i = x · weight_iᵀ, by a product with all weights, one below the other.
+class LinearGroup : public AtenKernel {
+ public:
+  LinearGroup(const Operators& aten, const NodeView& node) : AtenKernel(aten), planned_x_(shape_of(node.input(0))) {
+    for (int i = 0; i < node.num_outputs(); ++i) {
+      planned_y_.push_back(shape_of(node.output(i)));
+      columns_.push_back(node.param(i).size(0));
+    }
+    all_columns_ = std::accumulate(columns_.begin(), columns_.end(), int64_t{0});
+  }
+
+  void forward(Call& call) override {
+    const BorrowedTensor x = call.input(0);
+    const Tensor weight = stacked_weights(call, x.dtype());
+    const Tensor all = aten_.mm(matrix(x, weight.size(1)), aten_.t(weight));
+    int64_t begin = 0;
+    for (uint32_t i = 0; i < columns_.size(); ++i) {
+      const BorrowedTensor y = call.make_output(i, x.dtype(), with_rows_of(x, planned_y_[i]));
+      aten_.copy_(matrix(y, columns_[i]), aten_.narrow(all, 1, begin, columns_[i]));
+      begin += columns_[i];
+    }
+  }
+
+  void backward_inputs(Call& call) override {
+    const BorrowedTensor some = some_gradient(call);
+    if (!some || !call.wants_grad_input(0)) return;
+    const Tensor dy = joined_gradients(call, some), weight = stacked_weights(call, some.dtype());
+    const bool add = static_cast<bool>(call.grad_input(0));
+    if (!add) call.set_grad_input(0, create(call, some, some.dtype(), with_rows_of(some, planned_x_)));
+    accumulate_product(matrix(call.grad_input(0), weight.size(1)), add, dy, weight);
+  }
+
+  void backward_params(Call& call) override {
+    const BorrowedTensor some = some_gradient(call), x = call.input(0);
+    if (!some) {
+      for (uint32_t i = 0; i < columns_.size(); ++i)
+        if (call.grad_param(i) && call.grad_param_beta(i) == 0) aten_.zero_(call.grad_param(i));
+      return;
+    }
+    const int64_t in = call.param(0).size(1);
+    const Tensor all = create(call, x, wide(x.dtype()), Shape{all_columns_, in});
+    accumulate_product(all, 0, aten_.t(joined_gradients(call, some)), matrix(x, in));
+    int64_t begin = 0;
+    for (uint32_t i = 0; i < columns_.size(); ++i) {
+      store_grad_param(call, i, aten_.narrow(all, 0, begin, columns_[i]));
+      begin += columns_[i];
+    }
+  }
+
+ private:
+  BorrowedTensor some_gradient(const Call& call) const {
+    for (uint32_t i = 0; i < columns_.size(); ++i)
+      if (const BorrowedTensor dy = call.grad_output(i)) return dy;
+    return {};
+  }
+
+  Tensor stacked_weights(const Call& call, uint32_t dtype) const {
+    Tensor all = create(call, call.param(0), dtype, Shape{all_columns_, call.param(0).size(1)});
+    int64_t begin = 0;
+    for (uint32_t i = 0; i < columns_.size(); ++i) {
+      aten_.copy_(aten_.narrow(all, 0, begin, columns_[i]), call.param(i));
+      begin += columns_[i];
+    }
+    return all;
+  }
+
+  Tensor joined_gradients(const Call& call, const BorrowedTensor& like) const {
+    const int64_t rows = like.size(0) * like.size(1);
+    Tensor all = create(call, like, like.dtype(), Shape{rows, all_columns_});
+    int64_t begin = 0;
+    for (uint32_t i = 0; i < columns_.size(); ++i) {
+      const Tensor part = aten_.narrow(all, 1, begin, columns_[i]);
+      if (const BorrowedTensor dy = call.grad_output(i)) aten_.copy_(part, matrix(dy, columns_[i]));
+      else aten_.zero_(part);
+      begin += columns_[i];
+    }
+    return all;
+  }
+
+  Shape planned_x_;
+  std::vector<Shape> planned_y_;
+  std::vector<int64_t> columns_;
+  int64_t all_columns_;
+};
+
+// y = b + factor · x · weightᵀ, written over b where the host lends its memory.
+class LinearAdd : public AtenKernel {
+ public:
+  LinearAdd(const Operators& aten, const NodeView& node)
+      : AtenKernel(aten),
+        planned_x_(shape_of(node.input(0))),
+        factor_(node.num_ops() == 3 ? node.op(0).attr_float("factor") : 1.0) {}
+
+  void forward(Call& call) override {
+    const BorrowedTensor x = call.input(0), b = call.input(1);
+    const Tensor weight = cast(call.param(0), x.dtype());
+    const BorrowedTensor y = call.make_output(0, b.dtype(), b.sizes());
+    const Tensor rows = matrix(x, weight.size(1)), sum = matrix(y, weight.size(0));
+    if (y.view().data != b.view().data) aten_.copy_(y, b);
+    aten_.addmm_(sum, rows, aten_.t(weight), 1.0, factor_);
+  }
+
+  void backward_inputs(Call& call) override {
+    const BorrowedTensor dy = call.grad_output(0);
+    if (!dy) return;
+    store_grad_input(call, 1, dy.dtype(), dy.retain());
+    if (!call.wants_grad_input(0)) return;
+    const Tensor weight = cast(call.param(0), dy.dtype());
+    const Tensor dx = aten_.mm(matrix(dy, weight.size(0)), weight);
+    if (factor_ != 1) aten_.mul_scalar_(dx, factor_);
+    store_grad_input(call, 0, dy.dtype(), aten_.view(dx, with_rows_of(dy, planned_x_)));
+  }
+
+  void backward_params(Call& call) override {
+    const BorrowedTensor dy = call.grad_output(0), dweight = call.grad_param(0);
+    if (!dweight) return;
+    if (!dy) {
+      if (call.grad_param_beta(0) == 0) aten_.zero_(dweight);
+      return;
+    }
+    // The factor goes to x, which has fewer columns.
+    Tensor x = matrix(call.input(0), dweight.size(1));
+    if (factor_ != 1) {
+      const Tensor scaled = create(call, x, x.dtype(), shape_of(x));
+      aten_.copy_(scaled, x);
+      aten_.mul_scalar_(scaled, factor_);
+      accumulate_product(dweight, call.grad_param_beta(0), aten_.t(matrix(dy, dweight.size(0))), scaled);
+    } else {
+      accumulate_product(dweight, call.grad_param_beta(0), aten_.t(matrix(dy, dweight.size(0))), x);
+    }
+  }
+
+ private:
+  Shape planned_x_;
+  double factor_;
+};
+
+}  // namespace
+
+std::unique_ptr<Kernel> make_linear_group(const Operators& aten, const NodeView& node) {
+  return std::make_unique<LinearGroup>(aten, node);
+}
+
+std::unique_ptr<Kernel> make_linear_add(const Operators& aten, const NodeView& node) {
+  return std::make_unique<LinearAdd>(aten, node);
+}
+
+}  // namespace aten
