@@ -6,7 +6,7 @@
 namespace fused {
 
 int64_t head_chunk_rows(int64_t rows, int64_t vocab) {
-  constexpr int64_t kChunkElements = 8 << 20;
+  constexpr int64_t kChunkElements = 16 << 20;
   return std::clamp<int64_t>(kChunkElements / std::max<int64_t>(1, vocab), 1, std::max<int64_t>(1, rows));
 }
 

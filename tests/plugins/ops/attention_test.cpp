@@ -17,6 +17,8 @@ class AttentionNumerics : public testing::TestWithParam<Run> {};
 
 TEST_P(AttentionNumerics, AgreeWithAutogradInDoublePrecision) {
   OpsProvider provider(GetParam().library);
+  NodeSpec first = attention_cases().front().node(GetParam().dtype);
+  if (provider.refusal(first).ends_with("with AMX")) GTEST_SKIP() << provider.refusal(first);
   for (const OpsCase& ops_case : attention_cases()) {
     // interval requires contiguous documents, as packing makes them, and refuses others when it is called.
     if (GetParam().library == "interval" && ops_case.name.find("returning") != std::string::npos) continue;
@@ -30,7 +32,8 @@ TEST_P(AttentionNumerics, AgreeWithAutogradInDoublePrecision) {
 INSTANTIATE_TEST_SUITE_P(Providers, AttentionNumerics,
                          testing::Values(Run{"naive", at::kDouble}, Run{"naive", at::kFloat},
                                          Run{"naive", at::kBFloat16}, Run{"sdpa", at::kDouble}, Run{"sdpa", at::kFloat},
-                                         Run{"sdpa", at::kBFloat16}, Run{"interval", at::kFloat}),
+                                         Run{"sdpa", at::kBFloat16}, Run{"interval", at::kFloat},
+                                         Run{"interval", at::kBFloat16}),
                          [](const testing::TestParamInfo<Run>& info) {
                            return info.param.library + "_" + c10::toString(info.param.dtype);
                          });
