@@ -61,10 +61,10 @@ class Questions {
 };
 
 void check_method(const std::string& method) {
-  if (method == "full") return;
-  const bool is_known = method == "lora" || method == "qlora";
-  throw config_error(fmt::format("--method {} is {}", printable(method), is_known ? "not available yet" : "unknown"))
-      .hint("--method full trains all parameters");
+  if (method == "full" || method == "lora") return;
+  throw config_error(
+      fmt::format("--method {} is {}", printable(method), method == "qlora" ? "not available yet" : "unknown"))
+      .hint("--method full trains all parameters, lora small branches beside the frozen ones");
 }
 
 std::string task_of(DataFormat format) {
@@ -99,6 +99,10 @@ void read_model(const std::string& directory, InitFacts& facts) {
   const std::string path = directory + "/config.json";
   const Json config = parse_json(read_file(path), path);
   facts.max_positions = json_int_or(config, "max_position_embeddings", 0, path);
+  const int64_t heads = json_int_or(config, "num_attention_heads", 0, path);
+  if (heads > 0)
+    facts.narrowest = json_int_or(config, "num_key_value_heads", heads, path) *
+                      json_int_or(config, "head_dim", json_int_or(config, "hidden_size", 0, path) / heads, path);
   facts.stored_dtype = json_string_or(config, "dtype", json_string_or(config, "torch_dtype", "", path), path);
   if (config.contains("architectures") && config["architectures"].is_array() && !config["architectures"].empty() &&
       config["architectures"][0].is_string())
@@ -186,8 +190,10 @@ FoundFormat given_format(const InitArguments& arguments, const std::string& data
 // Opens the model and the tokenizer with a draft, and fills in what the rows become.
 void measure(const InitArguments& arguments, const std::string& draft_name, InitFacts& facts) {
   facts.longest = 1u << 20;  // so that no row is too long
+  InitFacts first = facts;
+  first.method = "full";  // the rank of an adapter needs the model's sizes
   const Session session(
-      load_config_text(init_toml(facts), draft_name, {}),
+      load_config_text(init_toml(first), draft_name, {}),
       {.plugin_path = arguments.plugin_path, .target = {.without_device = true, .assume_configured_device = true}});
   read_model(session.settings().model.path, facts);
   const DataNeeds needs = session.data_needs();
@@ -226,7 +232,8 @@ int init(const InitArguments& arguments) {
       arguments.format.empty() ? format_of(facts.data, arguments.plugin_path) : given_format(arguments, facts.data);
   facts.task = questions.answer(arguments.task, "--task", "task, sft or pretrain", task_of(facts.format.format));
   check_task(facts.task, facts.format);
-  check_method(questions.answer(arguments.method, "--method", "method", "full"));
+  facts.method = questions.answer(arguments.method, "--method", "method, full or lora", "full");
+  check_method(facts.method);
   facts.data_template = arguments.chat_template;
   if (!facts.data_template.empty() && facts.task != "sft")
     throw config_error("--template has no effect with --task pretrain, which has no conversations");
@@ -268,7 +275,7 @@ Verb add_init(CLI::App& app) {
   app.add_option("--data", arguments->data, "a data file, a folder of such files, or a pattern");
   app.add_option("--task", arguments->task, "sft or pretrain; default by the data");
   app.add_option("--method", arguments->method,
-                 "full: all parameters are trained; other methods are not available yet");
+                 "full: all parameters are trained (the default); lora: small branches beside the frozen ones");
   app.add_option("--format", arguments->format, "of the data; default by the keys of its rows");
   app.add_option("--template", arguments->chat_template,
                  "the chat template: a built-in one, or a file; default the tokenizer's own");

@@ -191,6 +191,15 @@ std::string init_toml(const InitFacts& facts) {
   text += line("name = " + toml_of(facts.name)) + line("output_dir = " + toml_of(facts.output_dir));
   text += line(is_sft ? fmt::format("epochs = {}", kSftEpochs) : "epochs = 1", "passes over the data; or max_steps");
   text += "\n[model]\n" + line("path = " + toml_of(facts.model), facts.architecture);
+  const bool is_lora = facts.method == "lora";
+  if (is_lora) {
+    text += "\n[adapter]\n" + line("plugin = \"lora\"", "the model stays frozen; the export is in PEFT's files");
+    constexpr int64_t kRank = 16;
+    const int64_t rank = facts.narrowest > 0 ? std::min(kRank, facts.narrowest) : kRank;
+    text += line(fmt::format("rank = {}", rank), "of the branch beside each linear but the head");
+    text += line(fmt::format("alpha = {}.0", 2 * rank), "branches are multiplied by alpha / rank");
+    text += line("dropout = 0.0");
+  }
   if (is_sft) {
     text += "\n[data]\n";
     if (facts.format.format != DataFormat::kSegments)
@@ -220,7 +229,11 @@ std::string init_toml(const InitFacts& facts) {
   text +=
       "\n[precision]\n" + line("compute = \"auto\"", "bf16 on a GPU, fp32 on a CPU; the weights are stored as " +
                                                          (facts.stored_dtype.empty() ? "float32" : facts.stored_dtype));
-  text += "\n[optimizer]\n" + line("plugin = \"adamw\"") + line(is_sft ? "lr = 2e-5" : "lr = 1e-4", "the peak");
+  text += "\n[optimizer]\n" + line("plugin = \"adamw\"") +
+          line(is_lora  ? "lr = 2e-4"
+               : is_sft ? "lr = 2e-5"
+                        : "lr = 1e-4",
+               "the peak");
   text += "\n[schedule]\n" + line("name = \"cosine\"") + line(fmt::format("warmup_steps = {}", steps.warmup_steps)) +
           line("min_lr_ratio = 0.1");
   if (is_sft)

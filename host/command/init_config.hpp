@@ -30,10 +30,12 @@ FoundFormat find_format(const std::string& path, RowFiles* row_files = nullptr);
 
 struct InitFacts {
   std::string model = {}, data = {}, output_dir = {}, name = {};
-  std::string task = {};  // "sft" or "pretrain"
+  std::string task = {};    // "sft" or "pretrain"
+  std::string method = {};  // "full" or "lora"
   FoundFormat format = {};
   std::string architecture = {}, stored_dtype = {};  // of the model; empty: unknown
   int64_t max_positions = 0;                         // 0: unknown
+  int64_t narrowest = 0;                             // features of the keys; 0: unknown
   uint64_t num_files = 0;                            // of the data
   uint64_t num_rows = 0, longest = 0;                // of the rows that were looked at; tokens
   uint64_t num_tokens = 0;                           // of all of them

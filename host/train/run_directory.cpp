@@ -36,9 +36,8 @@ void compare(const RunIdentity& before, const RunIdentity& now, const std::strin
                      const std::string& no_difference, const std::string& more = "") {
     if (was == is) return;
     std::string differences;
-    for (const std::string& table : what == "data" ? std::vector<std::string>{what, "tokenizer"} : std::vector{what})
+    for (const std::string& table : {what, std::string(what == "data" ? "tokenizer" : "adapter")})
       for (const auto& [key, text] : settings_that_differ(path, table, config))
-        
         differences += "\n  " + key + " " + text;
     throw config_error(config.settings().run.output_dir,
                        "run.output_dir " + path + " holds another run: its " + what + " is " + was.substr(0, 12) +

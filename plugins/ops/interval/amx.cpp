@@ -176,8 +176,8 @@ void pair_rows(const Bf16* from, int64_t rows, int64_t columns, Bf16Pair* to) {
 void pair_columns(const Bf16* from, int64_t rows, int64_t columns, Bf16Pair* to) {
   for (int64_t c = 0; c < columns; c += 2)
     for (int64_t r = 0; r < rows; ++r)
-      to[c / 2 * rows + r] = static_cast<Bf16Pair>(from[r * columns + c]) |
-                             static_cast<Bf16Pair>(from[r * columns + c + 1]) << 16;
+      to[c / 2 * rows + r] =
+          static_cast<Bf16Pair>(from[r * columns + c]) | static_cast<Bf16Pair>(from[r * columns + c + 1]) << 16;
 }
 
 void store_transposed(const float* from, int64_t ld, int64_t rows, int64_t columns, const float* factor, Bf16* to,
@@ -204,8 +204,8 @@ float dot(const Bf16* a, const Bf16* b, int64_t n) {
 
 const Amx* amx(chassis::ThisIsa) {
 #ifdef INTERVAL_HAS_AMX
-  static constexpr Amx table = {begin, end,       product,   softmax,      gradient, copy,
-                                transpose, pair_rows, pair_columns, store_transposed, store, dot};
+  static constexpr Amx table = {begin,     end,       product,      softmax,          gradient, copy,
+                                transpose, pair_rows, pair_columns, store_transposed, store,    dot};
   return &table;
 #else
   return nullptr;

@@ -8,9 +8,9 @@
 
 namespace interval {
 
-using Bf16 = uint16_t;       // the upper half of an fp32
-using Bf16Pair = uint32_t;   // two that are neighbours in the dim that a product sums over; the first is the lower half
-constexpr int64_t kTile = 32;  // all sizes of products are multiples of it
+using Bf16 = uint16_t;      // the upper half of an fp32
+using Bf16Pair = uint32_t;  // two that are neighbours in the dim that a product sums over; the first is the lower half
+constexpr int64_t kTile = 32;     // all sizes of products are multiples of it
 constexpr int64_t kColumns = 64;  // queries of a block
 
 struct Amx {
@@ -22,8 +22,8 @@ struct Amx {
                   int64_t ldc, bool add);
 
   // Scores s of keys first … first + num_keys - 1, times scale or capped, become weights e^(s - m), with m the largest
-  // score of the column; a column sees the keys of [lo, hi). num_keys is even. Writes m + log(sum) and 1 / sum, or zeros
-  // for a column that sees none.
+  // score of the column; a column sees the keys of [lo, hi). num_keys is even. Writes m + log(sum) and 1 / sum, or
+  // zeros for a column that sees none.
   void (*softmax)(float* s, int64_t first, int64_t num_keys, const int32_t* lo, const int32_t* hi, float scale,
                   float softcap, Bf16Pair* weights, float* lse, float* inverse);
   // From scores s and products dp of the values with the output's gradient: probabilities p = e^(s - lse), and the

@@ -1,5 +1,5 @@
-// Attention by blocks of queries, as in attention.cpp, in bf16 by AMX. Sums are fp32; weights and gradients of scores are
-// rounded to bf16 before they are multiplied (Dao et al. 2022).
+// Attention by blocks of queries, as in attention.cpp, in bf16 by AMX. Sums are fp32; weights and gradients of scores
+// are rounded to bf16 before they are multiplied (Dao et al. 2022).
 #include "attention_amx.hpp"
 
 #include <algorithm>
@@ -200,7 +200,7 @@ class AmxAttention final : public Kernel {
         const AmxBlock block(intervals, s, b, index);
         const int64_t row = b * s.T + block.first, query_row = s.N * s.D, out_row = s.N * s.E;
         const Bf16 *const o = call.output(0).data<Bf16>() + (row * s.N + n) * s.E,
-                   *const d = call.grad_output(0).data<Bf16>() + (row * s.N + n) * s.E;
+                          *const d = call.grad_output(0).data<Bf16>() + (row * s.N + n) * s.E;
         h.queries.load(call.input(0).data<Bf16>() + (row * s.N + n) * s.D, query_row, block.count, s.D, s.Dp);
         h.gradients.load(d, out_row, block.count, s.E, s.Ep);
         float lse[kColumns] = {}, delta[kColumns] = {};
@@ -254,8 +254,7 @@ bool has_amx() {
 }  // namespace
 
 const Amx* amx() {
-  static const Amx* const table =
-      has_amx() ? for_best_isa([](auto isa) -> const Amx* { return amx(isa); }) : nullptr;
+  static const Amx* const table = has_amx() ? for_best_isa([](auto isa) -> const Amx* { return amx(isa); }) : nullptr;
   return table;
 }
 

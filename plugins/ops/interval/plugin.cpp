@@ -13,7 +13,8 @@ using namespace chassis;
 
 class Interval final : public Ops {
  public:
-  static constexpr std::string_view kDoc = "attention by tiles that skip hidden keys; all masks; on the CPU in fp32, and in bf16 with AMX";
+  static constexpr std::string_view kDoc =
+      "attention by tiles that skip hidden keys; all masks; on the CPU in fp32, and in bf16 with AMX";
   static constexpr std::string_view kPatterns[] = {"attention"};
   using Ops::Ops;
 

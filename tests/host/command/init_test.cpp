@@ -159,6 +159,21 @@ TEST_F(Init, ReplacesNoFileWithoutForce) {
   EXPECT_HAS(made(), "schema_version = 1");
 }
 
+TEST_F(Init, WritesAnAdapterForLora) {
+  write_text(*folder_ / "ids.jsonl", ids());
+  const Outcome lora = init({"--data", "ids.jsonl", "--method", "lora", "--force"});
+  ASSERT_EQ(lora.exit_code, 0) << lora.output;
+  EXPECT_HAS(made(), "[adapter]\nplugin = \"lora\"");
+  EXPECT_HAS(made(), "rank = 8 ");
+  EXPECT_HAS(made(), "lr = 2e-4");
+  const Outcome elsewhere = chassis({"train", "run.toml", "run.output_dir=out/base"});
+  EXPECT_EQ(elsewhere.exit_code, 2);
+  EXPECT_HAS(elsewhere.output, "adapter.plugin");
+  const Outcome trained = chassis({"train", "run.toml", "run.epochs=1", "run.output_dir=out/lora"});
+  EXPECT_EQ(trained.exit_code, 0) << trained.output;
+  EXPECT_TRUE(std::filesystem::exists(*folder_ / "out/lora/final/adapter_model.safetensors"));
+}
+
 TEST_F(Init, RefusesByNameWhatIsNotThere) {
   write_text(*folder_ / "ids.jsonl", ids());
   const auto refused = [&](std::vector<std::string> words, const std::string& part) {
@@ -167,7 +182,8 @@ TEST_F(Init, RefusesByNameWhatIsNotThere) {
     EXPECT_HAS(outcome.output, part);
     EXPECT_FALSE(std::filesystem::exists(*folder_ / "run.toml"));
   };
-  refused({"--data", "ids.jsonl", "--method", "lora"}, "--method lora is not available yet");
+  refused({"--data", "ids.jsonl", "--method", "qlora"}, "--method qlora is not available yet");
+  refused({"--data", "ids.jsonl", "--method", "dora"}, "--method dora is unknown");
   refused({"--data", "ids.jsonl", "--task", "dpo"}, "--task dpo is unknown");
   refused({}, "--data is missing");
   const Outcome hub = chassis({"init", "run.toml", "--model", "hub:../x", "--data", "none.jsonl"});
