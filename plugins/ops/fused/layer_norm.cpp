@@ -19,7 +19,8 @@ class LayerNorm final : public Kernel {
     float* moments = saved.data<float>();
     parallel_for(call.host(), rows, row_grain(n), [&](int64_t begin, int64_t end) {
       for (int64_t row = begin; row < end; ++row)
-        moments[2 * row + 1] = row_loops<T>().layer_norm(from + row * n, weight, b, y + row * n, n, eps_, moments + 2 * row);
+        moments[2 * row + 1] =
+            row_loops<T>().layer_norm(from + row * n, weight, b, y + row * n, n, eps_, moments + 2 * row);
     });
     call.save(0, std::move(saved));
   }

@@ -1,5 +1,5 @@
-// The ops provider "fused": norms, rope, gated activation, embedding and the head by fused loops, in fp32 and bf16 on the
-// CPU.
+// The ops provider "fused": norms, rope, gated activation, embedding and the head by fused loops, in fp32 and bf16 on
+// the CPU.
 // It refuses everything else (linear, other dtypes, other devices).
 #include "chassis/plugin.hpp"
 #include "chassis/cost.hpp"
