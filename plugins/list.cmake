@@ -16,6 +16,7 @@ set(CHASSIS_PLUGINS
   comm/nccl
   adapter/lora
   optimizer/adamw
+  optimizer/adamw8bit
   optimizer/sgd
   format/safetensors
   format/zero_import

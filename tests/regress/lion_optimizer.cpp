@@ -23,7 +23,7 @@ class Lion final : public Optimizer {
     if (beta1_ > beta2_) fail_invalid(option_origin(host, "beta1"), ": beta1 ", beta1_, " is above beta2 ", beta2_);
   }
 
-  std::span<const chassis_state_desc_t> states() const override {
+  std::span<const chassis_state_desc_t> states(const OptimizerParameter&) const override {
     static constexpr chassis_state_desc_t kStates[] = {element_state("exp_avg")};
     return kStates;
   }

@@ -268,7 +268,7 @@ class Misdeclaring final : public Optimizer {
     if (fault == "granularity") second.granularity = 4;
     if (fault == "block") second.granularity = CHASSIS_GRANULARITY_BLOCK, second.block = 0;
   }
-  std::span<const chassis_state_desc_t> states() const override { return states_; }
+  std::span<const chassis_state_desc_t> states(const OptimizerParameter&) const override { return states_; }
   void step(const OptimizerStep&) override {}
 
  private:
@@ -284,7 +284,7 @@ class Greedy final : public Optimizer {
     return schema;
   }
   using Optimizer::Optimizer;
-  std::span<const chassis_state_desc_t> states() const override { return {}; }
+  std::span<const chassis_state_desc_t> states(const OptimizerParameter&) const override { return {}; }
   void step(const OptimizerStep&) override {}
 };
 
