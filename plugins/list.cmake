@@ -17,6 +17,8 @@ set(CHASSIS_PLUGINS
   adapter/lora
   optimizer/adamw
   optimizer/adamw8bit
+  optimizer/lion
+  optimizer/muon
   optimizer/sgd
   format/safetensors
   format/zero_import

@@ -34,13 +34,8 @@ SteppedParameter::SteppedParameter(std::string name, uint32_t role, const Shape&
 }
 
 const chassis_optimizer_parameter_t* SteppedParameter::raw() const {
-  raw_ = {sizeof raw_,
-          role_,
-          str_of(name_),
-          global_shape_.data(),
-          static_cast<uint32_t>(global_shape_.size()),
-          num_boxes_,
-          boxes_.data()};
+  raw_ = {sizeof raw_, role_,        str_of(name_), global_shape_.data(), static_cast<uint32_t>(global_shape_.size()),
+          num_boxes_,  boxes_.data()};
   return &raw_;
 }
 
@@ -52,7 +47,8 @@ OptimizerPlugin::OptimizerPlugin(const Instance& instance)
     : OptimizerPlugin(nullptr, instance.interface_or_null<chassis_optimizer_2_t>(CHASSIS_OPTIMIZER_2_ID),
                       instance.get(), instance.label()) {
   if (second_ != nullptr) {
-    instance.require(CHASSIS_OPTIMIZER_2_ID, {{"states", second_->states != nullptr}, {"step", second_->step != nullptr}});
+    instance.require(CHASSIS_OPTIMIZER_2_ID,
+                     {{"states", second_->states != nullptr}, {"step", second_->step != nullptr}});
     return;
   }
   first_ = instance.interface_or_null<chassis_optimizer_t>(CHASSIS_OPTIMIZER_ID);
@@ -66,8 +62,8 @@ OptimizerPlugin::OptimizerPlugin(const chassis_optimizer_t* first, const chassis
                                  chassis_instance_t* self, std::string label)
     : first_(first), second_(second), self_(self), label_(std::move(label)), site_(&call_site(label_)) {}
 
-std::vector<chassis_state_desc_t> OptimizerPlugin::describe(
-    const SteppedParameter& parameter, std::vector<const chassis_state_desc_t*>* described) const {
+std::vector<chassis_state_desc_t> OptimizerPlugin::describe(const SteppedParameter& parameter,
+                                                            std::vector<const chassis_state_desc_t*>* described) const {
   const auto refuse_count = [&](uint32_t count) {
     if (count > kMostStates)
       throw plugin_error(label_ + " has " + std::to_string(count) + " states per parameter, at most " +

@@ -41,7 +41,8 @@ class OptimizerPlugin {
   OptimizerPlugin(const chassis_optimizer_t* first, const chassis_optimizer_2_t* second, chassis_instance_t* self,
                   std::string label);
 
-  // [control] As the plugin describes them; unknown members are zero. `described`, if not NULL, gets the address of each.
+  // [control] As the plugin describes them; unknown members are zero. `described`, if not NULL, gets the address of
+  // each.
   std::vector<chassis_state_desc_t> describe(const SteppedParameter& parameter,
                                              std::vector<const chassis_state_desc_t*>* described = nullptr) const;
   // [control] The same, checked: they decide what is allocated, divided and saved. Throws a plugin error.

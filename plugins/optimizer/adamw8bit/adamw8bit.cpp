@@ -46,8 +46,7 @@ class AdamW8bit final : public Optimizer {
   std::span<const chassis_state_desc_t> states(const OptimizerParameter& parameter) const override {
     static constexpr chassis_state_desc_t kFp32[] = {element_state("exp_avg"), element_state("exp_avg_sq")};
     static constexpr chassis_state_desc_t k8bit[] = {
-        block_state("exp_avg", kBlock, CHASSIS_DTYPE_U8, kDynamicSignedZero),
-        per_block_state("exp_avg_absmax", kBlock),
+        block_state("exp_avg", kBlock, CHASSIS_DTYPE_U8, kDynamicSignedZero), per_block_state("exp_avg_absmax", kBlock),
         block_state("exp_avg_sq", kBlock, CHASSIS_DTYPE_U8, kDynamicUnsignedZero),
         per_block_state("exp_avg_sq_absmax", kBlock)};
     if (is_8bit(parameter)) return k8bit;
@@ -57,8 +56,9 @@ class AdamW8bit final : public Optimizer {
   void step(const OptimizerStep& step) override {
     if (step.num_tensors() == 0) return;
     if (!step.param(0).is_cpu())
-      throw Failure(CHASSIS_UNIMPLEMENTED, "adamw8bit steps on the CPU only; use adamw, or offload the optimizer's "
-                                           "states to host memory in [[parallel]]");
+      throw Failure(CHASSIS_UNIMPLEMENTED,
+                    "adamw8bit steps on the CPU only; use adamw, or offload the optimizer's "
+                    "states to host memory in [[parallel]]");
     std::vector<Tensor> tensors;
     for (uint32_t i = 0; i < step.num_tensors(); ++i) tensors.push_back(tensor(step, i));
     static const Loops& best = for_best_isa([](auto isa) -> const Loops& { return loops(isa); });
@@ -97,14 +97,10 @@ class AdamW8bit final : public Optimizer {
     Tensor out;
     out.rows.param = step.param(i).data<float>();
     out.rows.grad = step.grad(i).data<float>();
-    out.coefficients = {static_cast<float>(settings_.beta1),
-                        static_cast<float>(1 - settings_.beta1),
-                        static_cast<float>(settings_.beta2),
-                        static_cast<float>(1 - settings_.beta2),
-                        static_cast<float>(root2 * settings_.eps),
-                        static_cast<float>(-lr * root2 / correction1),
-                        static_cast<float>(1 - lr * decay),
-                        static_cast<float>(step.grad_scale())};
+    out.coefficients = {static_cast<float>(settings_.beta1),       static_cast<float>(1 - settings_.beta1),
+                        static_cast<float>(settings_.beta2),       static_cast<float>(1 - settings_.beta2),
+                        static_cast<float>(root2 * settings_.eps), static_cast<float>(-lr * root2 / correction1),
+                        static_cast<float>(1 - lr * decay),        static_cast<float>(step.grad_scale())};
     out.fp32 = AdamWCoefficients::of(settings_, step.step(), lr, decay, step.grad_scale());
     if (is_8bit(step.parameter(i))) {
       out.rows.average = step.state(i, 0).data<uint8_t>();

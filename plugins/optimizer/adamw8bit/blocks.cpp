@@ -25,8 +25,8 @@ template <bool kSigned>
   const I entry = Lanes::gather(table.entries, cell);
   const I rest = Lanes::bit_and(magnitude, Lanes::splat((1 << table.shift) - 1));
   // All ones where the rest reaches the threshold.
-  const I beyond = Lanes::sign_mask(
-      Lanes::subtract(Lanes::subtract(Lanes::shifted_right(entry, 8), Lanes::splat(1)), rest));
+  const I beyond =
+      Lanes::sign_mask(Lanes::subtract(Lanes::subtract(Lanes::shifted_right(entry, 8), Lanes::splat(1)), rest));
   const I code = Lanes::bit_and(entry, Lanes::splat(255));
   // +1 where positive, -1 where negative.
   const I away = kSigned ? Lanes::bit_or(negative, Lanes::splat(1)) : Lanes::splat(1);
@@ -127,8 +127,10 @@ void step_blocks_in(const Rows& rows, int64_t begin, int64_t end, const Coeffici
 
 void step_blocks(const Rows& rows, int64_t begin, int64_t end, const Coefficients& k, Order order,
                  const CodeTable& signed_code, const CodeTable& unsigned_code) {
-  if (order == Order::kTorch) step_blocks_in<Order::kTorch>(rows, begin, end, k, signed_code, unsigned_code);
-  else step_blocks_in<Order::kBnb>(rows, begin, end, k, signed_code, unsigned_code);
+  if (order == Order::kTorch)
+    step_blocks_in<Order::kTorch>(rows, begin, end, k, signed_code, unsigned_code);
+  else
+    step_blocks_in<Order::kBnb>(rows, begin, end, k, signed_code, unsigned_code);
 }
 
 void step_fp32(float* p, const float* g, float* m, float* v, int64_t count, const chassis::AdamWCoefficients& k) {

@@ -24,8 +24,8 @@ struct Coefficients {
 struct Rows {
   float* param;
   const float* grad;
-  uint8_t *average, *square;             // codes
-  float *average_absmax, *square_absmax; // one for each block
+  uint8_t *average, *square;              // codes
+  float *average_absmax, *square_absmax;  // one for each block
 };
 
 struct Loops {
@@ -33,8 +33,7 @@ struct Loops {
   void (*step_blocks)(const Rows& rows, int64_t begin, int64_t end, const Coefficients& k, Order order,
                       const CodeTable& signed_code, const CodeTable& unsigned_code);
   // fp32 states, as the plugin adamw computes.
-  void (*step_fp32)(float* p, const float* g, float* m, float* v, int64_t count,
-                    const chassis::AdamWCoefficients& k);
+  void (*step_fp32)(float* p, const float* g, float* m, float* v, int64_t count, const chassis::AdamWCoefficients& k);
   // The same in the order of bitsandbytes.
   void (*step_fp32_bnb)(float* p, const float* g, float* m, float* v, int64_t count, const Coefficients& k);
 };

@@ -12,10 +12,10 @@ namespace adamw8bit {
 // threshold between two codes. An entry is code | threshold << 8: the code of a cell's smallest magnitude, and the
 // first of the remaining bits of the magnitude from which on the code is its neighbour, away from zero.
 struct CodeTable {
-  const float* values = nullptr;    // of the 256 codes
-  const int32_t* entries = nullptr; // positive cells, then negative ones
-  int32_t shift = 0;                // remaining bits
-  int32_t first = 0, last = 0;      // cells, before `first` is subtracted
+  const float* values = nullptr;     // of the 256 codes
+  const int32_t* entries = nullptr;  // positive cells, then negative ones
+  int32_t shift = 0;                 // remaining bits
+  int32_t first = 0, last = 0;       // cells, before `first` is subtracted
 };
 
 class Codes {

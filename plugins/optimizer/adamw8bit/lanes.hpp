@@ -21,9 +21,7 @@ struct Lanes {
   static I load_bytes(const uint8_t* p) {
     return _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
   }
-  static void store_bytes(uint8_t* p, I x) {
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtepi32_epi8(x));
-  }
+  static void store_bytes(uint8_t* p, I x) { _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtepi32_epi8(x)); }
   static F splat(float x) { return _mm512_set1_ps(x); }
   static I splat(int32_t x) { return _mm512_set1_epi32(x); }
   static F gather(const float* table, I at) { return _mm512_i32gather_ps(at, table, 4); }

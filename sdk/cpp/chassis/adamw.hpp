@@ -1,6 +1,6 @@
-// Adam with decoupled weight decay (Loshchilov & Hutter 2019) on fp32 states, element by element, with the arithmetic of
-// PyTorch's fused kernel. For optimizers that step some parameters so. Compile users with -ffp-contract=off: then every
-// instruction set gives the same bits.
+// Adam with decoupled weight decay (Loshchilov & Hutter 2019) on fp32 states, element by element, with the arithmetic
+// of PyTorch's fused kernel. For optimizers that step some parameters so. Compile users with -ffp-contract=off: then
+// every instruction set gives the same bits.
 #pragma once
 
 #include <cmath>
@@ -44,14 +44,10 @@ struct AdamWCoefficients {
                               double grad_scale) {
     const double correction1 = 1 - std::pow(settings.beta1, static_cast<double>(step));
     const double correction2 = 1 - std::pow(settings.beta2, static_cast<double>(step));
-    return {static_cast<float>(1 - lr * weight_decay),
-            static_cast<float>(1 - settings.beta1),
-            static_cast<float>(settings.beta2),
-            static_cast<float>(1 - settings.beta2),
-            static_cast<float>(std::sqrt(correction2)),
-            static_cast<float>(settings.eps),
-            static_cast<float>(-lr / correction1),
-            static_cast<float>(grad_scale)};
+    return {static_cast<float>(1 - lr * weight_decay),  static_cast<float>(1 - settings.beta1),
+            static_cast<float>(settings.beta2),         static_cast<float>(1 - settings.beta2),
+            static_cast<float>(std::sqrt(correction2)), static_cast<float>(settings.eps),
+            static_cast<float>(-lr / correction1),      static_cast<float>(grad_scale)};
   }
 };
 

@@ -1,7 +1,7 @@
-// The dynamic 8-bit code of Dettmers et al. 2022 ("8-bit Optimizers via Block-wise Quantization"): 256 values between -1
-// and 1, or 0 and 1, whose step grows with their size; and the code of a value, decided as the kernels of bitsandbytes
-// decide. Rationale: the values are constants, because the arithmetic that others make them with differs between
-// processors in the last bit. They are those of bitsandbytes 0.50 on AVX-512.
+// The dynamic 8-bit code of Dettmers et al. 2022 ("8-bit Optimizers via Block-wise Quantization"): 256 values between
+// -1 and 1, or 0 and 1, whose step grows with their size; and the code of a value, decided as the kernels of
+// bitsandbytes decide. Rationale: the values are constants, because the arithmetic that others make them with differs
+// between processors in the last bit. They are those of bitsandbytes 0.50 on AVX-512.
 #pragma once
 
 #include <array>
