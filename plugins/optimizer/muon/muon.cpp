@@ -25,8 +25,9 @@ class Muon final : public Optimizer {
         option("ns_steps", 5).range(1, 20).doc("Newton-Schulz iterations"),
         option("adjust_lr", "match_rms_adamw")
             .choices({"match_rms_adamw", "original"})
-            .doc("factor of lr for a matrix [A, B]. match_rms_adamw: 0.2 · sqrt(max(A, B)), so that rates of AdamW fit; "
-                 "original: sqrt(max(1, A / B))"),
+            .doc(
+                "factor of lr for a matrix [A, B]. match_rms_adamw: 0.2 · sqrt(max(A, B)), so that rates of AdamW fit; "
+                "original: sqrt(max(1, A / B))"),
         option("adamw_lr_scale", 1.0).range(0, 1e6).doc("factor of lr for what AdamW steps"),
         option("beta1", 0.9).range(0, 1).doc("AdamW: decay of the average gradient"),
         option("beta2", 0.95).range(0, 1).doc("AdamW: decay of the average squared gradient"),
@@ -65,8 +66,9 @@ class Muon final : public Optimizer {
   void step(const OptimizerStep& step) override {
     if (step.num_tensors() == 0) return;
     if (!step.param(0).is_cpu())
-      throw Failure(CHASSIS_UNIMPLEMENTED, "muon steps on the CPU only; use adamw, or offload the optimizer's states to "
-                                           "host memory in [[parallel]]");
+      throw Failure(CHASSIS_UNIMPLEMENTED,
+                    "muon steps on the CPU only; use adamw, or offload the optimizer's states to "
+                    "host memory in [[parallel]]");
     for (uint32_t i = 0; i < step.num_tensors(); ++i)
       if (step.parameter(i).is_hidden_matrix()) step_matrix(step, i);
     step_others(step);

@@ -96,8 +96,10 @@ void orthogonalize(const Host& host, float* x, int64_t rows, int64_t columns, in
 
   const auto norm = static_cast<float>(std::sqrt(sum_of_squares(host, x, rows, columns, of_rows)));
   const float inverse = 1.0f / std::max(norm, kSmallestNorm);
-  if (rows > columns) transpose(host, x, rows, columns, current);
-  else std::copy_n(x, rows * columns, current);
+  if (rows > columns)
+    transpose(host, x, rows, columns, current);
+  else
+    std::copy_n(x, rows * columns, current);
   for (int64_t i = 0; i < small * large; ++i) current[i] *= inverse;
 
   for (int i = 0; i < steps; ++i) {
@@ -109,8 +111,10 @@ void orthogonalize(const Host& host, float* x, int64_t rows, int64_t columns, in
     multiply(host, {small, large, small, polynomial, packed, current, 1, kA, next}, false);
     std::swap(current, next);
   }
-  if (rows > columns) transpose(host, current, columns, rows, x);
-  else std::copy_n(current, rows * columns, x);
+  if (rows > columns)
+    transpose(host, current, columns, rows, x);
+  else
+    std::copy_n(current, rows * columns, x);
 }
 
 }  // namespace muon

@@ -1,5 +1,5 @@
-// Products of fp32 matrices in tiles, for each instruction set. Elements are summed in one order, whatever the tiles and
-// threads.
+// Products of fp32 matrices in tiles, for each instruction set. Elements are summed in one order, whatever the tiles
+// and threads.
 #pragma once
 
 #include <algorithm>
@@ -21,8 +21,8 @@ struct Product {
 
 struct Products {
   int64_t panel;  // columns of b in one panel
-  // Panel `index` of b[k, n], which has `row_stride` elements between rows and `column_stride` between columns: k rows of
-  // `panel` elements, zero beyond n.
+  // Panel `index` of b[k, n], which has `row_stride` elements between rows and `column_stride` between columns: k rows
+  // of `panel` elements, zero beyond n.
   void (*pack)(const float* b, int64_t k, int64_t n, int64_t row_stride, int64_t column_stride, int64_t index,
                float* packed);
   // Rows [begin, end) of the columns of one panel.
