@@ -1,5 +1,5 @@
 // An optimizer declares where its states may be cut, and every strategy respects it. Optimizers with element, block and
-// matrix granularity, built against the SDK only, give the numbers of one process under every strategy, and each
+// matrix granularity, and with some of each, give the numbers of one process under every strategy, and each
 // strategy resumes from the checkpoint of another.
 #include <algorithm>
 #include <nlohmann/json.hpp>
@@ -66,7 +66,8 @@ TEST_P(Granularity, EveryStrategyStepsLikeOneProcessAndResumesFromTheOthers) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Optimizers, Granularity,
-                         testing::Values(Case{"lion", 1e-3}, Case{"orthogonal", 1e-4}, Case{"blockwise", 1e-3}),
+                         testing::Values(Case{"lion", 1e-3}, Case{"orthogonal", 1e-4}, Case{"blockwise", 1e-3},
+                                         Case{"adamw8bit", 1e-3}, Case{"muon", 1e-3}),
                          [](const auto& info) { return info.param.optimizer; });
 
 // Some options are refused only when a step is taken.
