@@ -58,6 +58,7 @@ class OptimizerParameter {
  public:
   explicit OptimizerParameter(const chassis_optimizer_parameter_t* raw) : raw_(read_sized(raw)) {}
 
+  const chassis_optimizer_parameter_t& raw() const noexcept { return raw_; }
   std::string_view name() const noexcept { return text_of(raw_.name); }
   uint32_t role() const noexcept { return raw_.role; }  // CHASSIS_ROLE_…
   // Of the whole parameter, the same on all ranks.
@@ -101,6 +102,7 @@ class OptimizerStep {
     if (const BorrowedTensor scale = device_grad_scale(); scale && scale.is_cpu()) grad_scale_ *= *scale.data<float>();
   }
 
+  const chassis_optimizer_step_t& raw() const noexcept { return raw_; }
   uint32_t num_tensors() const noexcept { return raw_.num_tensors; }
   // 1 for the first.
   int64_t step() const noexcept { return raw_.step; }

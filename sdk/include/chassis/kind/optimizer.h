@@ -25,8 +25,8 @@ typedef struct chassis_optimizer_parameter {
   const int64_t* global_shape; /* num_dims sizes of the whole parameter, the same on all ranks */
   uint32_t num_dims;
   uint32_t num_boxes; /* 0 in states(), which is called before parameters are divided */
-  /* The elements of the whole parameter that this rank steps, in the order of the tensors of a step: for each box
-   * num_dims begins, then num_dims ends. */
+  /* The elements of the whole parameter that this rank steps, in the order of the tensors of a step, which may have
+   * padding behind them: for each box num_dims begins, then num_dims ends. */
   const int64_t* boxes;
 } chassis_optimizer_parameter_t;
 #define CHASSIS_OPTIMIZER_PARAMETER_V1_SIZE 48u
