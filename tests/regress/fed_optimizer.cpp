@@ -26,7 +26,8 @@ class Fed final : public Optimizer {
  public:
   static constexpr std::string_view kDoc = "another optimizer with gradients of its own, for tests";
   static const Options& options() {
-    static const Options schema = {option("inner", "adamw").doc("the other optimizer")};
+    static const Options schema = {option("inner", "adamw").doc("the other optimizer"),
+                                   option("inner_options", "").doc("its options, in JSON")};
     return schema;
   }
   explicit Fed(const Host& host)
