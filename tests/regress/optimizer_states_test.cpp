@@ -65,34 +65,35 @@ TEST_P(OptimizerStates, HaveTheSameBitsInEveryLayout) {
   EXPECT_GT(alone.size(), 20u);
   if (std::string_view(GetParam().name) == "adamw8bit") {
     EXPECT_TRUE(alone.contains("model.embed_tokens.weight.exp_avg_absmax"));
-    for (const auto& [name, toml] : kLayouts)
-      for (const int ranks : {2, 3, 4}) {
-        const std::string directory = name + std::to_string(ranks);
-        train(directory, words(3), {name, ranks, toml});
-        ASSERT_FALSE(HasFailure()) << directory;
-        expect_equal(bytes(checkpoint(directory, 3)), alone, directory);
-      }
+    EXPECT_FALSE(alone.contains("model.norm.weight.exp_avg_absmax"));
   }
-
-  TEST_P(OptimizerStates, KeepTheirBitsWhenTheLayoutChanges) {
-    const Sharding chain[] = {{"fsdp2", 4, kLayouts[0][1]}, {"zero1", 3, kLayouts[1][1]},
-                              {"zero3", 2, kLayouts[3][1]}, {"alone1", 1, ""},
-                              {"zero2", 4, kLayouts[2][1]}, {"fsdp2b", 3, kLayouts[0][1]}};
-    const int last = static_cast<int>(std::size(chain));
-    train("alone", words(last));
-    std::string from;
-    for (int step = 1; step <= last; ++step) {
-      train(chain[step - 1].name, words(step, from), chain[step - 1]);
-      ASSERT_FALSE(HasFailure()) << chain[step - 1].name;
-      from = checkpoint(chain[step - 1].name, step);
+  for (const auto& [name, toml] : kLayouts)
+    for (const int ranks : {2, 3, 4}) {
+      const std::string directory = name + std::to_string(ranks);
+      train(directory, words(3), {name, ranks, toml});
+      ASSERT_FALSE(HasFailure()) << directory;
+      expect_equal(bytes(checkpoint(directory, 3)), alone, directory);
     }
-    expect_equal(bytes(from), bytes(checkpoint("alone", last)), "after " + std::to_string(last) + " layouts");
-  }
+}
 
-  INSTANTIATE_TEST_SUITE_P(
-      Optimizers, OptimizerStates,
-      testing::Values(Inner{"adamw8bit", R"({"min_8bit_size": 512})"}, Inner{"lion"}, Inner{"muon"}),
-      [](const auto& info) { return std::string(info.param.name); });
+TEST_P(OptimizerStates, KeepTheirBitsWhenTheLayoutChanges) {
+  const Sharding chain[] = {{"fsdp2", 4, kLayouts[0][1]}, {"zero1", 3, kLayouts[1][1]},
+                            {"zero3", 2, kLayouts[3][1]}, {"alone1", 1, ""},
+                            {"zero2", 4, kLayouts[2][1]}, {"fsdp2b", 3, kLayouts[0][1]}};
+  const int last = static_cast<int>(std::size(chain));
+  train("alone", words(last));
+  std::string from;
+  for (int step = 1; step <= last; ++step) {
+    train(chain[step - 1].name, words(step, from), chain[step - 1]);
+    ASSERT_FALSE(HasFailure()) << chain[step - 1].name;
+    from = checkpoint(chain[step - 1].name, step);
+  }
+  expect_equal(bytes(from), bytes(checkpoint("alone", last)), "after " + std::to_string(last) + " layouts");
+}
+
+INSTANTIATE_TEST_SUITE_P(Optimizers, OptimizerStates,
+                         testing::Values(Inner{"adamw8bit", R"({"min_8bit_size": 512})"}, Inner{"lion"}, Inner{"muon"}),
+                         [](const auto& info) { return std::string(info.param.name); });
 
 }  // namespace
 }  // namespace chassis::test
