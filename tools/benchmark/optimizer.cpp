@@ -1,9 +1,9 @@
 // Steps an optimizer on one parameter of a hidden layer, in host memory.
-//   chassis-optimizer PLUGIN ROWS COLUMNS STEPS THREADS                  prints a line of JSON: seconds of each step
-//   chassis-optimizer PLUGIN ROWS COLUMNS STEPS THREADS IN OUT           also reads and writes tensors, for tests: IN has
-//       lr, weight_decay, and then the parameter and the gradient of each step as fp32; OUT gets the parameter and the
+//   chassis-optimizer PLUGIN ROWS COLUMNS STEPS THREADS            prints a line of JSON: seconds of each step
+//   chassis-optimizer PLUGIN ROWS COLUMNS STEPS THREADS IN OUT     also reads and writes tensors, for tests: IN has lr
+//       and weight_decay as fp64, the parameter and the gradient of each step as fp32; OUT gets the parameter and the
 //       states after each step, without gaps
-//   … --set NAME=JSON            an option of the plugin
+//   … --set NAME=JSON                                              an option of the plugin
 #include <chrono>
 #include <cstdio>
 #include <cstring>
@@ -59,8 +59,7 @@ class Bench {
     const std::vector<const chassis_optimizer_parameter_t*> facts = {facts_.raw()};
     const std::vector<int64_t> elements = {param_.num_elements()};
     const uint64_t scratch_bytes = plugin_->workspace_bytes(facts, elements);
-    if (scratch_bytes > 0 && !scratch_)
-      scratch_ = Tensor::empty(Sizes{static_cast<int64_t>(scratch_bytes)}, Dtype::u8);
+    if (scratch_bytes > 0 && !scratch_) scratch_ = Tensor::empty(Sizes{static_cast<int64_t>(scratch_bytes)}, Dtype::u8);
     std::vector<chassis_tensor_t> params = {param_.handle()}, grads = {grad_.handle()}, states;
     for (const Tensor& state : states_) states.push_back(state.handle());
     const auto num_states = static_cast<uint32_t>(states.size());

@@ -6,6 +6,9 @@
 #include "blocks.hpp"
 #include "chassis/optimizer.hpp"
 #include "chassis/plugin.hpp"
+#if defined(CHASSIS_ADAMW8BIT_CUDA)
+#include "device.hpp"
+#endif
 
 namespace {
 
@@ -55,9 +58,12 @@ class AdamW8bit final : public Optimizer {
 
   void step(const OptimizerStep& step) override {
     if (step.num_tensors() == 0) return;
+#if defined(CHASSIS_ADAMW8BIT_CUDA)
+    if (step.param(0).device_type() == CHASSIS_DEVICE_CUDA) return step_cuda(step);
+#endif
     if (!step.param(0).is_cpu())
       throw Failure(CHASSIS_UNIMPLEMENTED,
-                    "adamw8bit steps on the CPU only; use adamw, or offload the optimizer's "
+                    "this build of adamw8bit steps on the CPU only; use adamw, or offload the optimizer's "
                     "states to host memory in [[parallel]]");
     std::vector<Tensor> tensors;
     for (uint32_t i = 0; i < step.num_tensors(); ++i) tensors.push_back(tensor(step, i));
@@ -90,26 +96,61 @@ class AdamW8bit final : public Optimizer {
     return parameter.num_elements() >= min_8bit_size_;
   }
 
+#if defined(CHASSIS_ADAMW8BIT_CUDA)
+  void step_cuda(const OptimizerStep& step) {
+    std::vector<float> values(signed_.table().values, signed_.table().values + 256);
+    values.insert(values.end(), unsigned_.table().values, unsigned_.table().values + 256);
+    const float* codes = device_codes_.on(step.param(0).view().device_index, values.data());
+    const BorrowedTensor factor = step.device_grad_scale();
+    const auto* scale = factor ? static_cast<const float*>(factor.view().data) : nullptr;
+    for (uint32_t i = 0; i < step.num_tensors(); ++i) {
+      const Tensor t = tensor(step, i);
+      const int64_t count = step.param(i).num_elements();
+      if (count == 0) continue;
+      const AdamWCoefficients& k = t.fp32;
+      if (t.average == nullptr)
+        step_blocks_on_device(t.rows, count, t.coefficients, order_, codes, scale, step.stream());
+      else if (order_ == Order::kTorch)
+        step_fp32_on_device(t.rows.param, t.rows.grad, t.average, t.square, count,
+                            {k.decay, k.one_minus_beta1, k.beta2, k.one_minus_beta2, k.sqrt_correction2, k.eps,
+                             k.minus_step_size, k.grad_scale},
+                            scale, step.stream());
+      else
+        step_fp32_bnb_on_device(t.rows.param, t.rows.grad, t.average, t.square, count, t.coefficients, scale,
+                                step.stream());
+    }
+  }
+
+  DeviceCodes device_codes_;
+#endif
+
+  // Device memory is not read here.
+  template <typename T>
+  static T* pointer(const BorrowedTensor& tensor) {
+    if (!dtype_is<T>(tensor.dtype())) throw Failure(CHASSIS_INTERNAL, "a tensor of ", dtype_name(tensor.dtype()));
+    return static_cast<T*>(tensor.view().data);
+  }
+
   Tensor tensor(const OptimizerStep& step, uint32_t i) const {
     const double lr = step.lr(i), decay = step.weight_decay(i);
     const double correction1 = 1 - std::pow(settings_.beta1, static_cast<double>(step.step()));
     const double root2 = std::sqrt(1 - std::pow(settings_.beta2, static_cast<double>(step.step())));
     Tensor out;
-    out.rows.param = step.param(i).data<float>();
-    out.rows.grad = step.grad(i).data<float>();
+    out.rows.param = pointer<float>(step.param(i));
+    out.rows.grad = pointer<float>(step.grad(i));
     out.coefficients = {static_cast<float>(settings_.beta1),       static_cast<float>(1 - settings_.beta1),
                         static_cast<float>(settings_.beta2),       static_cast<float>(1 - settings_.beta2),
                         static_cast<float>(root2 * settings_.eps), static_cast<float>(-lr * root2 / correction1),
                         static_cast<float>(1 - lr * decay),        static_cast<float>(step.grad_scale())};
     out.fp32 = AdamWCoefficients::of(settings_, step.step(), lr, decay, step.grad_scale());
     if (is_8bit(step.parameter(i))) {
-      out.rows.average = step.state(i, 0).data<uint8_t>();
-      out.rows.average_absmax = step.state(i, 1).data<float>();
-      out.rows.square = step.state(i, 2).data<uint8_t>();
-      out.rows.square_absmax = step.state(i, 3).data<float>();
+      out.rows.average = pointer<uint8_t>(step.state(i, 0));
+      out.rows.average_absmax = pointer<float>(step.state(i, 1));
+      out.rows.square = pointer<uint8_t>(step.state(i, 2));
+      out.rows.square_absmax = pointer<float>(step.state(i, 3));
     } else {
-      out.average = step.state(i, 0).data<float>();
-      out.square = step.state(i, 1).data<float>();
+      out.average = pointer<float>(step.state(i, 0));
+      out.square = pointer<float>(step.state(i, 1));
     }
     return out;
   }
