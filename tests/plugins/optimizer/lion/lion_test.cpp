@@ -28,7 +28,7 @@ TEST_F(Lion, StepsBySignsOfTheBlend) {
     for (size_t i = 0; i < params.size(); ++i)
       for (size_t e = 0; e < params[i].size(); ++e) {
         const double grad = OptimizerRun::data(run.grads[i])[e] * kScale, blend = 0.95 * averages[i][e] + 0.05 * grad;
-        near_zero += std::abs(blend) < 1e-7;
+        near_zero += std::abs(blend) < 5e-7;
         params[i][e] = params[i][e] * (1 - kLr * run.decay[i]) - kLr * ((blend > 0) - (blend < 0));
         averages[i][e] = 0.98 * averages[i][e] + 0.02 * grad;
       }
