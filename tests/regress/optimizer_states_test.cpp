@@ -63,12 +63,13 @@ TEST_P(OptimizerStates, HaveTheSameBitsInEveryLayout) {
   train("alone", words(3));
   const Bytes alone = bytes(checkpoint("alone", 3));
   EXPECT_GT(alone.size(), 20u);
-  if (std::string_view(GetParam().name) == "adamw8bit") {
-    EXPECT_TRUE(alone.contains("model.embed_tokens.weight.exp_avg_absmax"));
-    EXPECT_FALSE(alone.contains("model.norm.weight.exp_avg_absmax"));
-  }
+  const bool is_8bit = std::string_view(GetParam().name) == "adamw8bit";
+  int64_t in_blocks = 0;
+  for (const auto& [name, value] : alone) in_blocks += name.ends_with(".exp_avg_absmax");
+  EXPECT_EQ(in_blocks, is_8bit ? 2 + 7 * 3 : 0) << "embedding, head, and seven weights of each layer";
   for (const auto& [name, toml] : kLayouts)
     for (const int ranks : {2, 3, 4}) {
+      if (!is_8bit && ranks != 3) continue;
       const std::string directory = name + std::to_string(ranks);
       train(directory, words(3), {name, ranks, toml});
       ASSERT_FALSE(HasFailure()) << directory;

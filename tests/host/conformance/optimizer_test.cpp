@@ -116,13 +116,13 @@ TEST(OptimizerConformance, FindsStatesThatCannotBeSaved) {
   toy.state().block = 32;
   EXPECT_EQ(toy.failures(), "");
   toy.state().struct_size = 0;
-  EXPECT_EQ(toy.failures(), "the description of state 0 of 1 has 0 bytes, expected at least 40\n");
+  EXPECT_EQ(toy.failures(), "toy: the description of state 0 has 0 bytes, expected at least 40\n");
 }
 
 TEST(OptimizerConformance, FindsStepsThatLeakMemoryOrThreads) {
-  EXPECT_HAS(ToyOptimizer(gradient_descent, "leaks").failures(), "30 steps left 47");
+  EXPECT_HAS(ToyOptimizer(gradient_descent, "leaks").failures(), "30 steps left 62");
   EXPECT_HAS(ToyOptimizer(gradient_descent, "starts threads").failures(),
-             "30 steps left 90 threads running, expected none");
+             "30 steps left 120 threads running, expected none");
 }
 
 TEST(OptimizerConformance, FindsParametersThatMoveWithoutGradientsOrDoNotMove) {
