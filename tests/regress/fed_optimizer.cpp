@@ -31,7 +31,9 @@ class Fed final : public Optimizer {
     return schema;
   }
   explicit Fed(const Host& host)
-      : Optimizer(host), inner_(host, "optimizer", option_value<std::string>(host, "inner"), CHASSIS_OPTIMIZER_2_ID) {}
+      : Optimizer(host),
+        inner_(host, "optimizer", option_value<std::string>(host, "inner"), CHASSIS_OPTIMIZER_2_ID,
+               option_value<std::string>(host, "inner_options")) {}
 
   std::span<const chassis_state_desc_t> states(const OptimizerParameter& parameter) const override {
     const chassis_state_desc_t* found = nullptr;

@@ -29,6 +29,10 @@ class AdamW8bit final : public Optimizer {
             .choices({"torch", "bnb"})
             .doc("torch: weight decay before the update, nearest codes; bnb: as the CUDA kernels of bitsandbytes, "
                  "decay after it, and codes that keep the sign of the average"),
+        option("nonzero_squares", false)
+            .doc("an average square above 0 never becomes 0, which is the nearest code of very small ones beside a "
+                 "large "
+                 "one; such elements otherwise take steps of many times lr"),
         option("min_8bit_size", 4096)
             .range(0, 1e15)
             .doc("parameters of fewer elements, counted in the whole parameter, have fp32 states"),
@@ -43,6 +47,7 @@ class AdamW8bit final : public Optimizer {
       : Optimizer(host),
         settings_(AdamWSettings::read(host, "adamw8bit")),
         order_(option_value<std::string>(host, "order") == "bnb" ? Order::kBnb : Order::kTorch),
+        smallest_square_(option_value<bool>(host, "nonzero_squares") ? 1 : 0),
         min_8bit_size_(option_value<int64_t>(host, "min_8bit_size")),
         fp32_embeddings_(option_value<std::string>(host, "embeddings") == "fp32") {}
 
@@ -138,10 +143,15 @@ class AdamW8bit final : public Optimizer {
     Tensor out;
     out.rows.param = pointer<float>(step.param(i));
     out.rows.grad = pointer<float>(step.grad(i));
-    out.coefficients = {static_cast<float>(settings_.beta1),       static_cast<float>(1 - settings_.beta1),
-                        static_cast<float>(settings_.beta2),       static_cast<float>(1 - settings_.beta2),
-                        static_cast<float>(root2 * settings_.eps), static_cast<float>(-lr * root2 / correction1),
-                        static_cast<float>(1 - lr * decay),        static_cast<float>(step.grad_scale())};
+    out.coefficients = {.beta1 = static_cast<float>(settings_.beta1),
+                        .one_minus_beta1 = static_cast<float>(1 - settings_.beta1),
+                        .beta2 = static_cast<float>(settings_.beta2),
+                        .one_minus_beta2 = static_cast<float>(1 - settings_.beta2),
+                        .eps = static_cast<float>(root2 * settings_.eps),
+                        .minus_step_size = static_cast<float>(-lr * root2 / correction1),
+                        .decay = static_cast<float>(1 - lr * decay),
+                        .grad_scale = static_cast<float>(step.grad_scale()),
+                        .smallest_square = smallest_square_};
     out.fp32 = AdamWCoefficients::of(settings_, step.step(), lr, decay, step.grad_scale());
     if (is_8bit(step.parameter(i))) {
       out.rows.average = pointer<uint8_t>(step.state(i, 0));
@@ -157,6 +167,7 @@ class AdamW8bit final : public Optimizer {
 
   const AdamWSettings settings_;
   const Order order_;
+  const int32_t smallest_square_;
   const int64_t min_8bit_size_;
   const bool fp32_embeddings_;
   const Codes signed_{dynamic_signed_code(), true, 6}, unsigned_{dynamic_unsigned_code(), false, 7};

@@ -44,6 +44,7 @@ template <bool kSigned>
 
 struct Constants {
   F beta1, one_minus_beta1, beta2, one_minus_beta2, eps, minus_step_size, decay, grad_scale;
+  I smallest_square;
   explicit Constants(const Coefficients& k)
       : beta1(Lanes::splat(k.beta1)),
         one_minus_beta1(Lanes::splat(k.one_minus_beta1)),
@@ -52,7 +53,8 @@ struct Constants {
         eps(Lanes::splat(k.eps)),
         minus_step_size(Lanes::splat(k.minus_step_size)),
         decay(Lanes::splat(k.decay)),
-        grad_scale(Lanes::splat(k.grad_scale)) {}
+        grad_scale(Lanes::splat(k.grad_scale)),
+        smallest_square(Lanes::splat(k.smallest_square)) {}
 };
 
 template <Order kOrder>
@@ -93,7 +95,10 @@ template <Order kOrder>
     I code = codes_of<true>(Lanes::divide(m, m_divisor), signed_code);
     if (kOrder == Order::kBnb) code = with_sign_of(code, m);
     Lanes::store_bytes(average + i, code);
-    Lanes::store_bytes(square + i, codes_of<false>(Lanes::divide(Lanes::load(vs + i), v_divisor), unsigned_code));
+    const F v = Lanes::load(vs + i);
+    const I above_zero = Lanes::sign_mask(Lanes::subtract(Lanes::splat(0), Lanes::bits(v)));
+    const I code_of_square = codes_of<false>(Lanes::divide(v, v_divisor), unsigned_code);
+    Lanes::store_bytes(square + i, Lanes::largest(code_of_square, Lanes::bit_and(above_zero, k.smallest_square)));
   }
 }
 

@@ -72,7 +72,8 @@ __global__ void step_blocks_kernel(Rows rows, int64_t count, Coefficients k, boo
   int code = nearest(signed_code, __fdiv_rn(m, m_largest > 0 ? m_largest : 1.0f));
   if (is_bnb && signbit(signed_code[code]) != signbit(m)) code += m > 0 ? 1 : -1;
   rows.average[i] = static_cast<uint8_t>(code);
-  rows.square[i] = static_cast<uint8_t>(nearest(unsigned_code, __fdiv_rn(v, v_largest > 0 ? v_largest : 1.0f)));
+  const int square = nearest(unsigned_code, __fdiv_rn(v, v_largest > 0 ? v_largest : 1.0f));
+  rows.square[i] = static_cast<uint8_t>(v > 0 ? max(square, k.smallest_square) : square);
 }
 
 __global__ void step_fp32_kernel(float* p, const float* g, float* m, float* v, int64_t count, Fp32Coefficients k,

@@ -15,6 +15,7 @@ enum class Order : int32_t {
 // Of one tensor. eps and the step size carry the correction of the second average.
 struct Coefficients {
   float beta1, one_minus_beta1, beta2, one_minus_beta2, eps, minus_step_size, decay, grad_scale;
+  int32_t smallest_square;  // the lowest code of a square above 0: 0 (the nearest) or 1
 };
 
 struct Rows {

@@ -25,7 +25,7 @@ struct Reference {
   std::vector<float> param, average_absmax, square_absmax;
   std::vector<uint8_t> average, square;
   double beta1 = 0.9, beta2 = 0.999, eps = 1e-8;
-  bool is_bnb = false;
+  bool is_bnb = false, has_nonzero_squares = false;
 
   explicit Reference(const std::vector<float>& start) : param(start) {
     const size_t blocks = (start.size() + kBlock - 1) / kBlock;
@@ -67,6 +67,7 @@ struct Reference {
         if (is_bnb && std::signbit(kSigned[static_cast<size_t>(code)]) != std::signbit(m)) code += m > 0 ? 1 : -1;
         average[i] = static_cast<uint8_t>(code);
         square[i] = square_absmax[block] == 0 ? 0 : nearest_dynamic_code(kUnsigned, v / square_absmax[block]);
+        if (has_nonzero_squares && v > 0 && square[i] == 0) square[i] = 1;
       }
     }
   }
@@ -92,12 +93,14 @@ class AdamW8bit : public testing::Test {
   }
 
   // Twenty steps of one parameter, whose last block is not full, with gradients of many magnitudes.
-  void compare(const std::string& order, int steps = 20) {
-    fake::Instance made = instance({{"order", "\"" + order + "\""}});
+  void compare(const std::string& order, bool nonzero_squares = false, int steps = 20) {
+    fake::Instance made =
+        instance({{"order", "\"" + order + "\""}, {"nonzero_squares", nonzero_squares ? "true" : "false"}});
     OptimizerRun run(host_, made, {{{37, 1117}}});
     ASSERT_EQ(run.num_states[0], 4u);
     Reference reference(values<float>(run.params[0]));
     reference.is_bnb = order == "bnb";
+    reference.has_nonzero_squares = nonzero_squares;
     for (int number = 1; number <= steps; ++number) {
       run.fill_grads(number);
       float* grad = OptimizerRun::data(run.grads[0]);
@@ -120,6 +123,8 @@ class AdamW8bit : public testing::Test {
 
 TEST_F(AdamW8bit, StepsAsItsFormulasSay) { compare("torch"); }
 TEST_F(AdamW8bit, StepsAsTheKernelsOfBitsandbytesInTheirOrder) { compare("bnb"); }
+
+TEST_F(AdamW8bit, KeepsSmallSquaresAboveZeroIfAsked) { compare("torch", true); }
 
 // With both decays 0 the averages are the gradient and its square, so that codes can be chosen.
 TEST_F(AdamW8bit, EveryValueGetsTheNearestCode) {

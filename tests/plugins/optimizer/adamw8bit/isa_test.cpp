@@ -34,7 +34,7 @@ State stepped(const Loops& loops, Order order) {
     std::vector<float> grad(kCount);
     for (float& g : grad) g = normal(random) * std::exp2(20 * normal(random));
     grad[3] = NAN, grad[700] = INFINITY;
-    const Coefficients k = {0.9f, 0.1f, 0.999f, 0.001f, 1e-9f, -1e-3f, 0.9999f, 0.37f};
+    const Coefficients k = {0.9f, 0.1f, 0.999f, 0.001f, 1e-9f, -1e-3f, 0.9999f, 0.37f, static_cast<int32_t>(order)};
     loops.step_blocks({state.param.data(), grad.data(), state.average.data(), state.square.data(),
                        state.average_absmax.data(), state.square_absmax.data()},
                       0, kCount, k, order, signed_code.table(), unsigned_code.table());
