@@ -16,6 +16,9 @@ set(CHASSIS_PLUGINS
   comm/nccl
   adapter/lora
   optimizer/adamw
+  optimizer/adamw8bit
+  optimizer/lion
+  optimizer/muon
   optimizer/sgd
   format/safetensors
   format/zero_import

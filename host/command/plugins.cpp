@@ -256,8 +256,7 @@ std::string check_numerics(PluginRegistry& registry, MetricsStore& metrics, cons
   if (kind == "adapter") return check_adapter(registry, member);
   if (kind == "rows") return check_rows(instance, arguments.data);
   if (kind == "optimizer") {
-    const auto& table = instance.interface<chassis_optimizer_t>(CHASSIS_OPTIMIZER_ID);
-    expect_none(optimizer_failures(table, instance.get(), instance.label()), "promises of an optimizer are broken");
+    expect_none(optimizer_failures(OptimizerPlugin(instance)), "promises of an optimizer are broken");
     return "";
   }
   if (kind == "format") {

@@ -180,7 +180,11 @@ std::string table_advice(const TableSpec& table, const Value& value) {
   if (!names_plugin) return "[" + table.name + "]";
   const bool is_list = table.slot == SlotForm::kList;
   const bool on_command_line = value.origin.kind == Origin::Kind::kOverride;
-  const std::string name = on_command_line ? printable(value.string) : toml_text(value);
+  const std::string_view ours = table.name == "optimizer" ? foreign_optimizer(value.string) : "";
+  const std::string name = !ours.empty() && !on_command_line ? fmt::format("\"{}\"", ours)
+                           : !ours.empty()                   ? std::string(ours)
+                           : on_command_line                 ? printable(value.string)
+                                                             : toml_text(value);
   const std::string item = is_list && !on_command_line ? "[" + name + "]" : name;
   return table.name + "." + (is_list ? table.list_key : "plugin") + (on_command_line ? "=" : " = ") + item;
 }

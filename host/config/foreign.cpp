@@ -221,7 +221,8 @@ constexpr ForeignKey kKeys[] = {
     {"scheduler.type", kDs, "use schedule.name"},
     {"optimizer.type", kDs, "use optimizer.plugin"},
     {"optimizer.name", kTitan, "use optimizer.plugin"},
-    {"optim", kHf, "use optimizer.plugin"},
+    {"optim", kHf, "use optimizer.plugin: \"adamw\", \"adamw8bit\", \"lion\", \"muon\" or \"sgd\""},
+    {"optim_target_modules", kHf, "not available; freeze.train_only chooses what is trained"},
     {"optim_args", kHf, "options of the optimizer go into [optimizer]"},
     {"adam_beta1", kHf, "use betas in [optimizer]"},
     {"adam_beta2", kHf, "use betas in [optimizer]"},
@@ -389,6 +390,39 @@ std::string_view foreign_choice(std::string_view word) {
       {"gpu", "cuda"}, {"float32", "fp32"}, {"bfloat16", "bf16"}, {"float16", "fp16"}};
   const auto* found = std::ranges::find(kChoices, word, &std::pair<std::string_view, std::string_view>::first);
   return found == std::end(kChoices) ? "" : found->second;
+}
+
+std::string_view foreign_optimizer(std::string_view word) {
+  constexpr std::pair<std::string_view, std::string_view> kOptimizers[] = {{"adam", "adamw"},
+                                                                           {"Adam", "adamw"},
+                                                                           {"AdamW", "adamw"},
+                                                                           {"adamw_apex_fused", "adamw"},
+                                                                           {"adamw_hf", "adamw"},
+                                                                           {"adamw_torch", "adamw"},
+                                                                           {"adamw_torch_fused", "adamw"},
+                                                                           {"fused_adamw", "adamw"},
+                                                                           {"paged_adamw", "adamw"},
+                                                                           {"paged_adamw_32bit", "adamw"},
+                                                                           {"Adam8bit", "adamw8bit"},
+                                                                           {"AdamW8bit", "adamw8bit"},
+                                                                           {"PagedAdamW8bit", "adamw8bit"},
+                                                                           {"adam8bit", "adamw8bit"},
+                                                                           {"adamw_8bit", "adamw8bit"},
+                                                                           {"adamw_bnb_8bit", "adamw8bit"},
+                                                                           {"adamw_torch_8bit", "adamw8bit"},
+                                                                           {"ao_adamw_8bit", "adamw8bit"},
+                                                                           {"paged_adamw_8bit", "adamw8bit"},
+                                                                           {"Lion", "lion"},
+                                                                           {"lion_32bit", "lion"},
+                                                                           {"lion_8bit", "lion"},
+                                                                           {"lion_pytorch", "lion"},
+                                                                           {"paged_lion_32bit", "lion"},
+                                                                           {"paged_lion_8bit", "lion"},
+                                                                           {"Muon", "muon"},
+                                                                           {"muon_adamw", "muon"},
+                                                                           {"SGD", "sgd"}};
+  const auto* found = std::ranges::find(kOptimizers, word, &std::pair<std::string_view, std::string_view>::first);
+  return found == std::end(kOptimizers) ? "" : found->second;
 }
 
 std::string_view foreign_method(std::string_view dotted_key, std::string_view word) {

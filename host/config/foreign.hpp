@@ -19,6 +19,8 @@ std::span<const ForeignKey> foreign_keys();
 const ForeignKey* find_foreign_key(std::string_view dotted_key);
 // The choice that a word of other trainers stands for: "cuda" for "gpu"; empty for any other word.
 std::string_view foreign_choice(std::string_view word);
+// The optimizer that a name of other trainers stands for: "adamw8bit" for "adamw_bnb_8bit"; empty for any other word.
+std::string_view foreign_optimizer(std::string_view word);
 // What to say of a method of other trainers that a key does not take: "dpo" of train.task; empty for any other word.
 std::string_view foreign_method(std::string_view dotted_key, std::string_view word);
 // True if a known key begins with "prefix.", as those of [zero_optimization] do.

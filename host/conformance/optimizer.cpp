@@ -9,32 +9,54 @@
 #include <cstddef>
 #include <cstring>
 #include <functional>
+#include <memory>
 #include <numeric>
 #include <set>
 #include <utility>
 
+#include "chassis/kind/model.h"
 #include "host/base/error.hpp"
 #include "host/conformance/growth.hpp"
-#include "host/plugin/call.hpp"
-#include "host/plugin/sized.hpp"
-#include "host/plugin/status.hpp"
 #include "host/service/rng.hpp"
 #include "host/service/tensor.hpp"
 #include "host/service/threads.hpp"
+#include "host/state/box.hpp"
+#include "host/state/dtype.hpp"
 
 namespace chassis {
 namespace {
 
 using Sizes = std::vector<int64_t>;
 
-struct Subject {
-  const chassis_optimizer_t& table;
-  chassis_instance* self;
-  std::string label;
-  std::vector<chassis_state_desc_t> states;
-  int64_t unit = 1;                     // a parameter may be cut at multiples of this many elements
-  bool needs_whole_parameters = false;  // a parameter may not be cut
+// Samples of what a model trains. Sizes are no multiples of a vector or a block; one is divided between threads.
+struct Sample {
+  const char* name;
+  uint32_t role;
+  Sizes sizes;
 };
+const Sample kSamples[] = {{"weight", CHASSIS_ROLE_WEIGHT, {7, 11}},
+                           {"matrix", CHASSIS_ROLE_WEIGHT, {70, 97}},
+                           {"norm", CHASSIS_ROLE_NORM, {333}},
+                           {"embedding", CHASSIS_ROLE_EMBEDDING, {1001, 70}}};
+
+int64_t count_of(const Sizes& sizes) {
+  return std::accumulate(sizes.begin(), sizes.end(), int64_t{1}, std::multiplies<>());
+}
+
+using States = std::vector<chassis_state_desc_t>;
+
+bool is_whole(const States& states) {
+  return std::any_of(states.begin(), states.end(),
+                     [](const auto& state) { return state.granularity == CHASSIS_GRANULARITY_MATRIX; });
+}
+
+// A parameter may be cut at multiples of this many elements.
+int64_t unit_of(const States& states) {
+  int64_t unit = 1;
+  for (const chassis_state_desc_t& state : states)
+    if (has_blocks(state)) unit = std::lcm(unit, state.block);
+  return unit;
+}
 
 // The rates of a step.
 struct StepRates {
@@ -49,23 +71,19 @@ class Trial {
  public:
   using Rates = StepRates;
 
-  Trial(const Subject& subject, const std::vector<Sizes>& shapes) : subject_(subject) {
-    for (const Sizes& sizes : shapes) {
-      params_.push_back(random("parameter", sizes));
-      grads_.push_back(Tensor::zeros(sizes, Dtype::f32));
-      for (const chassis_state_desc_t& state : subject.states) {
-        states_.push_back(Tensor::zeros(sizes_of(state, sizes), static_cast<Dtype>(state.dtype)));
-      }
-    }
+  Trial(const OptimizerPlugin& plugin, const std::vector<Sample>& samples) : plugin_(plugin) {
+    for (const Sample& sample : samples)
+      add(sample, Shape(sample.sizes), {Box::whole(Shape(sample.sizes))}, random("parameter", sample.sizes));
   }
 
-  // A step with random gradients of step `number`, times `factor`, and grad_scale 1 / factor.
-  Trial& step(int64_t number, const Rates& rates, double factor = 1.0) {
+  // A step with random gradients of step `number`, times `factor`, and a scale of 1 / factor: grad_scale, or one that
+  // is in memory.
+  Trial& step(int64_t number, const Rates& rates, double factor = 1.0, bool in_memory = false) {
     for (size_t i = 0; i < grads_.size(); ++i) {
       grads_[i].copy_from(random("gradient of step " + std::to_string(number), grads_[i].sizes(), i));
       grads_[i].multiply(factor);
     }
-    return run(number, rates, 1.0 / factor);
+    return in_memory ? run(number, rates, 1.0, 1.0 / factor) : run(number, rates, 1.0 / factor);
   }
   Trial& step(int64_t number) { return step(number, Rates()); }
   Trial& step_without_gradients(int64_t number, const Rates& rates) {
@@ -77,14 +95,17 @@ class Trial {
     for (size_t i = 0; i < grads_.size(); ++i) grads_[i].copy_from(params_[i]);
     return run(number, kNoDecay, 1.0);
   }
-  // The first parameter of `whole`, cut at the elements `cuts`; each piece is a parameter.
-  static Trial pieces(const Subject& subject, const Trial& whole, const std::vector<int64_t>& cuts) {
+  // The only parameter of `whole`, cut at the elements `cuts`; each piece is a parameter.
+  static Trial pieces(const OptimizerPlugin& plugin, const Sample& sample, const Trial& whole,
+                      const std::vector<int64_t>& cuts) {
     const Tensor flat = whole.params_[0].flat();
-    std::vector<Sizes> sizes;
-    for (size_t i = 0; i <= cuts.size(); ++i)
-      sizes.push_back({(i < cuts.size() ? cuts[i] : flat.num_elements()) - (i > 0 ? cuts[i - 1] : 0)});
-    Trial out(subject, sizes);
-    out.take_pieces(out.params_, flat);
+    const Shape shape(sample.sizes);
+    Trial out(plugin, {});
+    for (size_t i = 0; i <= cuts.size(); ++i) {
+      const int64_t begin = i > 0 ? cuts[i - 1] : 0, end = i < cuts.size() ? cuts[i] : flat.num_elements();
+      out.add(sample, shape, flat_range_boxes(shape, begin, end), Tensor::empty(Sizes{end - begin}, Dtype::f32));
+    }
+    take_pieces(out.params_, flat);
     return out;
   }
   // A step with the gradients of the first parameter of `whole`, cut into pieces.
@@ -94,6 +115,9 @@ class Trial {
   }
 
   const std::vector<Tensor>& params() const { return params_; }
+  // State j of parameter i.
+  const Tensor& state(size_t i, size_t j) const { return states_[first_states_[i] + j]; }
+  const States& described(size_t i) const { return described_[i]; }
   bool all_finite() const {
     const auto finite = [](const Tensor& tensor) { return tensor.all_finite(); };
     return std::all_of(params_.begin(), params_.end(), finite) && std::all_of(states_.begin(), states_.end(), finite);
@@ -104,11 +128,12 @@ class Trial {
       std::string text = difference(params_[i], expected.params_[i], "parameter " + std::to_string(i));
       if (!text.empty()) return text;
     }
-    for (size_t i = 0; i < states_.size(); ++i) {
-      const auto role = view_of(subject_.states[i % subject_.states.size()].role);
-      std::string text = difference(states_[i], expected.states_[i], fmt::format("state '{}'", role));
-      if (!text.empty()) return text;
-    }
+    for (size_t i = 0; i < params_.size(); ++i)
+      for (size_t j = 0; j < described_[i].size(); ++j) {
+        const auto role = view_of(described_[i][j].role);
+        std::string text = difference(state(i, j), expected.state(i, j), fmt::format("state '{}'", role));
+        if (!text.empty()) return text;
+      }
     return "";
   }
   static std::string difference(const Tensor& got, const Tensor& expected, const std::string& name) {
@@ -123,11 +148,21 @@ class Trial {
   }
 
  private:
+  void add(const Sample& sample, const Shape& whole, const std::vector<Box>& boxes, const Tensor& param) {
+    described_.push_back(plugin_.states(SteppedParameter(sample.name, sample.role, whole)));
+    facts_.push_back(std::make_shared<SteppedParameter>(sample.name, sample.role, whole, boxes));
+    params_.push_back(param);
+    grads_.push_back(Tensor::zeros(param.sizes(), Dtype::f32));
+    first_states_.push_back(states_.size());
+    for (const chassis_state_desc_t& state : described_.back()) {
+      states_.push_back(Tensor::zeros(sizes_of(state, param.sizes()), static_cast<Dtype>(state.dtype)));
+      if (state.initial != 0) states_.back().fill(state.initial);
+    }
+  }
   static Sizes sizes_of(const chassis_state_desc_t& state, const Sizes& parameter) {
     if (state.shape == CHASSIS_STATE_SCALAR) return {1};
     if (state.shape == CHASSIS_STATE_LIKE_PARAMETER) return parameter;
-    const int64_t elements = std::accumulate(parameter.begin(), parameter.end(), int64_t{1}, std::multiplies<>());
-    return {(elements + state.block - 1) / state.block};
+    return {(count_of(parameter) + state.block - 1) / state.block};
   }
   static Tensor random(const std::string& name, const Sizes& sizes, uint64_t index = 0) {
     Tensor tensor = Tensor::empty(sizes, Dtype::f32);
@@ -143,7 +178,8 @@ class Trial {
     }
   }
 
-  Trial& run(int64_t number, const Rates& rates, double grad_scale) {
+  // `device_scale` 0: none.
+  Trial& run(int64_t number, const Rates& rates, double grad_scale, double device_scale = 0.0) {
     const auto handles = [](const std::vector<Tensor>& tensors) {
       std::vector<chassis_tensor_t> out;
       for (const Tensor& tensor : tensors) out.push_back(tensor.handle());
@@ -164,30 +200,56 @@ class Trial {
     step.states = states.data();
     step.weight_decay = decays.data();
     step.lr_scale = lr_scales.empty() ? nullptr : lr_scales.data();
-    const PluginCall call(call_site(subject_.label), "step");
-    throw_if_failed(subject_.table.step(subject_.self, &step), subject_.label);
+    std::vector<uint32_t> num_states;
+    std::vector<const chassis_optimizer_parameter_t*> facts;
+    std::vector<int64_t> elements;
+    for (size_t i = 0; i < params_.size(); ++i) {
+      num_states.push_back(static_cast<uint32_t>(described_[i].size()));
+      facts.push_back(facts_[i]->raw());
+      elements.push_back(params_[i].num_elements());
+    }
+    step.num_states = num_states.data();
+    step.parameters = facts.data();
+    Tensor scale;
+    if (device_scale != 0) {
+      scale = Tensor::zeros(Sizes{}, Dtype::f32);
+      scale.fill(device_scale);
+      step.device_grad_scale = scale.handle();
+    }
+    Tensor scratch;
+    if (const uint64_t bytes = plugin_.workspace_bytes(facts, elements); bytes > 0) {
+      scratch = Tensor::empty(Sizes{static_cast<int64_t>(bytes)}, Dtype::u8);
+      step.workspace = scratch.data();
+      step.workspace_bytes = bytes;
+    }
+    plugin_.step(step);
     return *this;
   }
 
-  const Subject& subject_;
+  const OptimizerPlugin& plugin_;
+  std::vector<std::shared_ptr<SteppedParameter>> facts_;
+  std::vector<States> described_;
+  std::vector<size_t> first_states_;
   std::vector<Tensor> params_, grads_, states_;
 };
 
 class OptimizerExamination {
  public:
-  OptimizerExamination(const chassis_optimizer_t& table, chassis_instance* self, const std::string& label)
-      : subject_{table, self, label, {}} {}
+  explicit OptimizerExamination(const OptimizerPlugin& plugin) : plugin_(plugin) {}
 
   std::vector<std::string> run() {
-    examine_states();
-    if (!failures_.empty()) return failures_;
+    for (const Sample& sample : kSamples) {
+      examine_states(sample);
+      if (!failures_.empty()) return failures_;
+    }
+    choose_samples();
     examine_steps();
     examine_decay();
     examine_second_decay();
     examine_descent();
     examine_repetition();
     examine_growth();
-    if (!subject_.needs_whole_parameters) examine_cuts();
+    examine_cuts();
     return failures_;
   }
 
@@ -197,17 +259,22 @@ class OptimizerExamination {
     failures_.push_back(fmt::format(format, std::forward<Args>(args)...));
   }
 
-  void examine_states() {
-    const uint32_t count = subject_.table.num_states(subject_.self);
+  States states_of(const Sample& sample) const {
+    return plugin_.describe(SteppedParameter(sample.name, sample.role, Shape(sample.sizes)));
+  }
+
+  void examine_states(const Sample& sample) {
+    const SteppedParameter parameter(sample.name, sample.role, Shape(sample.sizes));
+    std::vector<const chassis_state_desc_t*> first, second;
+    States states;
+    try {
+      states = plugin_.describe(parameter, &first);
+    } catch (const Error& error) {
+      return fail("{}", error.message());
+    }
     std::set<std::string_view> roles;
-    for (uint32_t i = 0; i < count; ++i) {
-      const chassis_state_desc_t* described = subject_.table.state(subject_.self, i);
-      chassis_state_desc_t state{};
-      try {
-        state = read_struct(described, fmt::format("the description of state {} of {}", i, count));
-      } catch (const Error& error) {
-        return fail("{}", error.message());
-      }
+    for (size_t i = 0; i < states.size(); ++i) {
+      const chassis_state_desc_t& state = states[i];
       const std::string_view role = view_of(state.role);
       const bool is_plain = !role.empty() && std::all_of(role.begin(), role.end(), [](char c) {
         return c == '_' || (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9');
@@ -216,30 +283,43 @@ class OptimizerExamination {
       if (!roles.insert(role).second) fail("two states have the role '{}'", role);
       if (size_bytes(static_cast<Dtype>(state.dtype)) == 0)
         fail("state '{}' has the unknown dtype {}", role, state.dtype);
+      else
+        examine_initial(state);
       if (state.shape < CHASSIS_STATE_LIKE_PARAMETER || state.shape > CHASSIS_STATE_PER_BLOCK)
         fail("state '{}' has the unknown shape {}", role, state.shape);
       if (state.granularity < CHASSIS_GRANULARITY_ELEMENT || state.granularity > CHASSIS_GRANULARITY_MATRIX)
         fail("state '{}' has the unknown granularity {}", role, state.granularity);
-      const bool of_blocks = state.granularity == CHASSIS_GRANULARITY_BLOCK || state.shape == CHASSIS_STATE_PER_BLOCK;
-      if (of_blocks && state.block < 1)
+      if (has_blocks(state) && state.block < 1)
         fail("state '{}' is cut in blocks of {} elements, expected at least 1", role, state.block);
-      else if (of_blocks)
-        subject_.unit = std::lcm(subject_.unit, state.block);
-      subject_.needs_whole_parameters |= state.granularity == CHASSIS_GRANULARITY_MATRIX;
-      subject_.states.push_back(state);
-      if (subject_.table.state(subject_.self, i) != described)
-        fail("the second description of state '{}' has a different address", role);
     }
-    if (const uint32_t again = subject_.table.num_states(subject_.self); again != count)
-      fail("its number of states was {}, and {} in a second call", count, again);
+    if (!failures_.empty()) return;
+    const States again = plugin_.describe(parameter, &second);
+    if (again.size() != states.size())
+      return fail("its number of states was {}, and {} in a second call", states.size(), again.size());
+    for (size_t i = 0; i < states.size(); ++i)
+      if (first[i] != second[i])
+        fail("the second description of state '{}' has a different address", view_of(states[i].role));
   }
 
-  // Sizes that are not multiples of a vector, and one that is divided between several threads.
-  std::vector<Sizes> shapes() const {
-    if (subject_.needs_whole_parameters) return {{7, 11}, {33, 64}};
-    return {{7, 11 * subject_.unit}, {subject_.unit}, {(70001 / subject_.unit + 1) * subject_.unit}};
+  // A value that the dtype does not have would be another one in a run.
+  void examine_initial(const chassis_state_desc_t& state) {
+    const Tensor stored = Tensor::zeros(Sizes{1}, static_cast<Dtype>(state.dtype));
+    const bool is_finite = std::isfinite(state.initial);
+    if (is_finite) stored.fill(state.initial);
+    if (!is_finite || stored.item() != state.initial)
+      fail("state '{}' of {} starts at {}, which is {}", view_of(state.role),
+           dtype_name(static_cast<Dtype>(state.dtype)), state.initial,
+           is_finite ? fmt::format("{} in this dtype", stored.item()) : std::string("not finite"));
   }
-  Trial trial() const { return Trial(subject_, shapes()); }
+
+  // Whole matrices are small: work on them may grow with the cube of their size.
+  void choose_samples() {
+    for (Sample sample : kSamples) {
+      if (is_whole(states_of(sample)) && count_of(sample.sizes) > 70 * 97) sample.sizes = {33, 64};
+      samples_.push_back(sample);
+    }
+  }
+  Trial trial() const { return Trial(plugin_, samples_); }
 
   void examine_steps() {
     const Trial start = trial();
@@ -327,6 +407,9 @@ class OptimizerExamination {
     const Trial first = trial().step(1).step(2);
     expect_same(trial().step(1).step(2), first, "the same two steps repeated");
     expect_same(trial().step(1, {}, 2.0).step(2, {}, 2.0), first, "gradients doubled and scaled by 1/2");
+    if (plugin_.takes_device_scale())
+      expect_same(trial().step(1, {}, 2.0, true).step(2, {}, 2.0, true), first,
+                  "gradients doubled and a device_grad_scale of 1/2");
     const std::vector<double> scales = {2.0, 0.5};
     const Trial scaled = trial().step(1, {.lr_scale = scales}), half = trial().step(1, {.lr = 0.005}),
                 twice = trial().step(1, {.lr = 0.02});
@@ -350,32 +433,67 @@ class OptimizerExamination {
     if (!text.empty()) fail("{}", text);
   }
 
+  // Parameters in units of one cut, and of many blocks, the last of which covers fewer elements.
   void examine_cuts() {
-    const bool has_scalars = std::any_of(subject_.states.begin(), subject_.states.end(),
-                                         [](const auto& state) { return state.shape == CHASSIS_STATE_SCALAR; });
-    const int64_t unit = subject_.unit;
-    // Two pieces, cuts near the edges, many pieces, and an empty piece, as a rank may have.
+    for (const uint32_t role : {CHASSIS_ROLE_WEIGHT, CHASSIS_ROLE_EMBEDDING, CHASSIS_ROLE_NORM}) {
+      const Sample large{"large", role, {6, 50 * 4096}};
+      std::vector<int64_t> units = {unit_of(states_of({"small", role, {6, 50}}))};
+      if (const States states = states_of(large); !is_whole(states)) units.push_back(unit_of(states));
+      if (units.size() > 1 && units[1] == units[0]) units.pop_back();
+      for (const int64_t unit : units) {
+        const Sample whole{"whole", role, {6, 50 * unit}}, ragged{"ragged", role, {300 * unit - unit / 2}};
+        for (const Sample& sample : {whole, ragged}) {
+          const States states = states_of(sample);
+          if (is_whole(states) || unit % unit_of(states) != 0) continue;
+          if (!examine_cuts_of(sample, unit)) return;
+          if (unit == 1) break;
+        }
+      }
+    }
+  }
+
+  // Two pieces, cuts near the edges, many pieces, and an empty piece, as a rank may have.
+  bool examine_cuts_of(const Sample& sample, int64_t unit) {
     for (std::vector<int64_t> cuts :
          {std::vector<int64_t>{113}, {1}, {299}, {64, 64, 128}, {7, 20, 33, 100, 101, 250}}) {
       for (int64_t& cut : cuts) cut *= unit;
-      Trial whole(subject_, {{6, 50 * unit}});
-      Trial parts = Trial::pieces(subject_, whole, cuts);
+      Trial whole(plugin_, {sample});
+      Trial parts = Trial::pieces(plugin_, sample, whole, cuts);
       for (int64_t step : {1, 2}) {
         parts.step_with_gradients_of(step, whole);
         whole.step(step);
       }
-      const Tensor flat = whole.params()[0].flat();
-      int64_t begin = 0;
-      for (size_t part = 0; part < parts.params().size(); begin += parts.params()[part++].num_elements()) {
-        const Tensor& got = parts.params()[part];
-        const std::string text =
-            Trial::difference(got, flat.narrow(0, begin, got.num_elements()), fmt::format("piece {}", part));
-        if (text.empty()) continue;
-        return fail("a parameter cut at element {} is updated differently from the whole parameter{}: {}",
-                    fmt::join(cuts, ", "),
-                    has_scalars ? " (a scalar state must not depend on the parameter's elements)" : "", text);
-      }
+      const std::string text = difference_of_pieces(parts, whole);
+      if (text.empty()) continue;
+      const States& states = whole.described(0);
+      const bool has_scalars = std::any_of(states.begin(), states.end(),
+                                           [](const auto& state) { return state.shape == CHASSIS_STATE_SCALAR; });
+      fail("a parameter cut at element {} is updated differently from the whole parameter{}: {}", fmt::join(cuts, ", "),
+           has_scalars ? " (a scalar state must not depend on the parameter's elements)" : "", text);
+      return false;
     }
+    return true;
+  }
+
+  static std::string difference_of_pieces(const Trial& parts, const Trial& whole) {
+    const States& states = whole.described(0);
+    const Tensor flat = whole.params()[0].flat();
+    int64_t begin = 0;
+    for (size_t part = 0; part < parts.params().size(); begin += parts.params()[part++].num_elements()) {
+      const Tensor& got = parts.params()[part];
+      if (got.num_elements() == 0) continue;
+      std::string text =
+          Trial::difference(got, flat.narrow(0, begin, got.num_elements()), fmt::format("piece {}", part));
+      for (size_t j = 0; text.empty() && j < states.size(); ++j) {
+        if (states[j].shape == CHASSIS_STATE_SCALAR) continue;
+        const int64_t block = states[j].shape == CHASSIS_STATE_PER_BLOCK ? states[j].block : 1;
+        const Tensor& of_part = parts.state(part, j);
+        text = Trial::difference(of_part, whole.state(0, j).flat().narrow(0, begin / block, of_part.num_elements()),
+                                 fmt::format("state '{}' of piece {}", view_of(states[j].role), part));
+      }
+      if (!text.empty()) return text;
+    }
+    return "";
   }
 
   void expect_same_parameters(const Trial& got, const Trial& expected, const std::string& what) {
@@ -390,15 +508,15 @@ class OptimizerExamination {
     if (!text.empty()) fail("different bits with {}: {}", what, text);
   }
 
-  Subject subject_;
+  const OptimizerPlugin& plugin_;
+  std::vector<Sample> samples_;
   std::vector<std::string> failures_;
 };
 
 }  // namespace
 
-std::vector<std::string> optimizer_failures(const chassis_optimizer_t& optimizer, chassis_instance* self,
-                                            const std::string& label) {
-  return OptimizerExamination(optimizer, self, label).run();
+std::vector<std::string> optimizer_failures(const OptimizerPlugin& plugin) {
+  return OptimizerExamination(plugin).run();
 }
 
 }  // namespace chassis

@@ -5,20 +5,24 @@
 #include <string>
 #include <vector>
 
-#include "chassis/kind/optimizer.h"
+#include "host/program/optimizer_plugin.hpp"
 
 namespace chassis {
 
 // [step] All failures, with both numbers; empty if none. Runs on the CPU; takes well under a second. Throws the error
 // of the optimizer's step if that fails. Tests:
-//   - states have roles that can be file names, and known dtypes, shapes and granularities; descriptions do not change
+//   - states have roles that can be file names, known dtypes, shapes and granularities, and start at a value that their
+//     dtype has; descriptions do not change
 //   - a step moves parameters, and all values stay finite
 //   - zero gradients without decay leave parameters unchanged; so does lr = 0
 //   - the first step decays each parameter by lr · weight_decay of its value, with any gradient; one rate per tensor
 //   - lr_scale is a factor of lr, one per tensor
-//   - the same input gives the same bits: repeated, with one thread, and with doubled gradients and grad_scale 1/2
-//   - where states may be cut, a step on the pieces of a parameter, also empty ones, equals the step on the whole one
-std::vector<std::string> optimizer_failures(const chassis_optimizer_t& optimizer, chassis_instance* self,
-                                            const std::string& label);
+//   - the same input gives the same bits: repeated, with one thread, and with doubled gradients and a scale of 1/2,
+//     on the host or on the device
+//   - where states may be cut, steps on the pieces of a parameter, also empty ones, give the parameter and the states
+//   of
+//     steps on the whole one
+// Parameters are a weight, a larger one, a norm and an embedding.
+std::vector<std::string> optimizer_failures(const OptimizerPlugin& plugin);
 
 }  // namespace chassis

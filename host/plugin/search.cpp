@@ -11,6 +11,7 @@
 
 #include "host/base/file.hpp"
 #include "host/base/log.hpp"
+#include "host/config/foreign.hpp"
 #include "host/config/plugin_name.hpp"
 #include "host/config/suggest.hpp"
 
@@ -240,8 +241,12 @@ const PluginFile& PluginIndex::at(std::string_view kind, std::string_view id) co
     else if (member.name.kind == kind && files_[member.file].manifest.id == id)
       elsewhere += fmt::format("; library '{}' offers it as '{}'", id, member.name.id);
   }
+  const std::string_view ours = kind == "optimizer" ? foreign_optimizer(without_version(id)) : "";
   const std::string close = elsewhere.empty() ? nearest(id, installed) : "";
-  if (!close.empty()) message += fmt::format(" (did you mean '{}'?)", close);
+  if (!ours.empty())
+    message += fmt::format(" (here: '{}')", ours);
+  else if (!close.empty())
+    message += fmt::format(" (did you mean '{}'?)", close);
   throw plugin_error(message + elsewhere + "; installed: " + fmt::format("{}", fmt::join(installed, ", ")))
       .hint("searched " + searched_text());
 }

@@ -1,18 +1,15 @@
-// Reads the schema of an optimizer plugin, allocates its states, and calls its step.
+// Asks an optimizer plugin for the states of each parameter, allocates them, and calls its step.
 #include "host/session/optimizer_driver.hpp"
 
 #include <algorithm>
-#include <cctype>
 #include <cmath>
 #include <cstddef>
 #include <deque>
 #include <map>
 #include <numeric>
-#include <set>
+#include <utility>
 
 #include "host/base/error.hpp"
-#include "host/base/printable.hpp"
-#include "host/plugin/sized.hpp"
 #include "host/service/comm_device.hpp"
 #include "host/service/memory.hpp"
 #include "host/service/meta_memory.hpp"
@@ -21,83 +18,45 @@
 namespace chassis {
 namespace {
 
-constexpr uint32_t kMostStates = 64;
-
 int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-bool has_blocks(const chassis_state_desc_t& desc) {
-  return desc.granularity == CHASSIS_GRANULARITY_BLOCK || desc.shape == CHASSIS_STATE_PER_BLOCK;
-}
-
-// Checks the plugin's description of one state. The role becomes part of a name on disk.
-void check_state(const Instance& instance, uint32_t index, const chassis_state_desc_t& desc) {
-  const auto refuse = [&](const std::string& what) {
-    return plugin_error(instance.label() + ": state " + std::to_string(index) + " " + what);
-  };
-  if (!desc.role.ptr || desc.role.len == 0 || desc.role.len > 128) throw refuse("has no role, which names it on disk");
-  const std::string role(view_of(desc.role));
-  const auto is_plain = [](char c) { return std::isalnum(static_cast<unsigned char>(c)) || c == '_'; };
-  if (!std::all_of(role.begin(), role.end(), is_plain))
-    throw refuse("has the role '" + printable(role) + "', expected letters, digits and '_'");
-  const std::string which = "('" + role + "') ";
-  if (size_bytes(static_cast<Dtype>(desc.dtype)) == 0)
-    throw refuse(which + "has dtype " + std::to_string(desc.dtype) + ", which is not a dtype of the ABI");
-  if (desc.shape < CHASSIS_STATE_LIKE_PARAMETER || desc.shape > CHASSIS_STATE_PER_BLOCK)
-    throw refuse(which + "has shape " + std::to_string(desc.shape) +
-                 ", expected 1 (like the parameter), 2 (scalar) or 3 (per block)");
-  if (desc.granularity < CHASSIS_GRANULARITY_ELEMENT || desc.granularity > CHASSIS_GRANULARITY_MATRIX)
-    throw refuse(which + "has granularity " + std::to_string(desc.granularity) + ", expected 1, 2 or 3");
-  if (has_blocks(desc) && desc.block < 1)
-    throw refuse(which + "is cut in blocks of " + std::to_string(desc.block) + " elements, expected at least 1");
+// The coarsest granularity of the states.
+Granularity granularity_of(const std::vector<chassis_state_desc_t>& states) {
+  Granularity out;
+  for (const chassis_state_desc_t& desc : states) {
+    if (desc.granularity == CHASSIS_GRANULARITY_MATRIX) return Granularity::matrix();
+    if (has_blocks(desc)) out = Granularity::block_of(std::lcm(out.block, desc.block));
+  }
+  return out;
 }
 
 }  // namespace
 
 OptimizerDriver::OptimizerDriver(std::unique_ptr<Instance> instance, ParameterTable& parameters, double weight_decay)
-    : instance_(std::move(instance)),
-      table_(&instance_->interface<chassis_optimizer_t>(CHASSIS_OPTIMIZER_ID)),
-      parameters_(parameters) {
-  read_schema();
+    : instance_(std::move(instance)), plugin_(*instance_), parameters_(parameters) {
   for (const auto& parameter : parameters.all()) {
     if (!parameter->trainable) continue;
-    trained_.push_back(parameter.get());
-    weight_decay_.push_back(parameter->descriptor.global_shape.ndim() >= 2 ? weight_decay : 0.0);
-    parameter->descriptor.granularity = granularity_;
+    const Shape& shape = parameter->descriptor.global_shape;
+    SteppedParameter facts(parameter->name, parameter->role, shape);
+    States schema = plugin_.states(facts);
+    parameter->descriptor.granularity = granularity_of(schema);
+    trained_parameters_.push_back(parameter.get());
+    trained_.push_back(
+        {parameter.get(), shape.ndim() >= 2 ? weight_decay : 0.0, std::move(schema), 0, std::move(facts)});
   }
   place();
 }
 
-// The schema decides what is allocated, divided and saved, so all of it is checked.
-void OptimizerDriver::read_schema() {
-  instance_->require(CHASSIS_OPTIMIZER_ID, {{"num_states", table_->num_states != nullptr},
-                                            {"state", table_->state != nullptr},
-                                            {"step", table_->step != nullptr}});
-  const uint32_t num_states = table_->num_states(instance_->get("num_states"));
-  if (num_states > kMostStates)
-    throw plugin_error(instance_->label() + " has " + std::to_string(num_states) + " states per parameter, at most " +
-                       std::to_string(kMostStates));
-  std::set<std::string, std::less<>> roles;
-  for (uint32_t i = 0; i < num_states; ++i) {
-    const chassis_state_desc_t desc =
-        read_struct(table_->state(instance_->get("state"), i),
-                    instance_->label() + ": the description of state " + std::to_string(i));
-    check_state(*instance_, i, desc);
-    const std::string role(view_of(desc.role));
-    if (!roles.insert(role).second)
-      throw plugin_error(instance_->label() + ": state " + std::to_string(i) + " has the role '" + role +
-                         "' of another state");
-    if (desc.granularity == CHASSIS_GRANULARITY_MATRIX) granularity_ = Granularity::matrix();
-    if (has_blocks(desc) && granularity_.kind != Granularity::Kind::kMatrix)
-      granularity_ = Granularity::block_of(std::lcm(granularity_.block, desc.block));
-    schema_.push_back(desc);
-  }
-}
-
 void OptimizerDriver::place() {
   states_.clear();
-  for (Parameter* parameter : trained_)
-    for (const chassis_state_desc_t& desc : schema_)
-      states_.push_back({parameter, std::string(view_of(desc.role)), desc.shape, describe(*parameter, desc), {}});
+  for (Trained& trained : trained_) {
+    Parameter& p = *trained.parameter;
+    trained.first_state = states_.size();
+    for (const chassis_state_desc_t& desc : trained.schema)
+      states_.push_back({&p, std::string(view_of(desc.role)), desc.shape, desc.initial, describe(p, desc), {}});
+    trained.facts = SteppedParameter(p.name, p.role, p.descriptor.global_shape,
+                                     Layout(p.descriptor, parameters_.mesh()).boxes(parameters_.rank()));
+  }
 }
 
 Descriptor OptimizerDriver::describe(const Parameter& parameter, const chassis_state_desc_t& desc) const {
@@ -134,38 +93,48 @@ void OptimizerDriver::allocate(Device device) {
                            std::to_string(parameters_.rank()) + " as its parameter is; its descriptor says " +
                            text(wanted) + " (" + state.descriptor.text() + ")");
     state.tensor = Tensor::zeros(sizes, state.descriptor.dtype, home);
+    if (state.initial != 0) state.tensor.fill(state.initial);
   }
 }
 
 void OptimizerDriver::try_step(double lr) const {
-  std::map<int, std::vector<int64_t>> shapes;
-  for (const Parameter* p : trained_) {
-    auto& sizes = shapes[p->descriptor.global_shape.ndim()];
-    if (sizes.empty())
-      for (int64_t size : p->descriptor.global_shape) sizes.push_back(std::min<int64_t>(size, 16));
+  std::map<std::pair<int, uint32_t>, Shape> shapes;  // by number of dims and role
+  for (const Parameter* p : trained_parameters_) {
+    Shape small = p->descriptor.global_shape;
+    for (int k = 0; k < small.ndim(); ++k) small[k] = std::min<int64_t>(small[k], 16);
+    shapes.emplace(std::pair(small.ndim(), p->role), small);
   }
   std::deque<Tensor> tensors;
-  std::vector<chassis_tensor_t> params, grads, states;
-  const auto zeros = [&](const std::vector<int64_t>& sizes, Dtype dtype) {
-    return tensors.emplace_back(Tensor::zeros(sizes, dtype)).handle();
+  std::deque<SteppedParameter> facts;
+  Step step;
+  const auto filled = [&](const Shape& shape, Dtype dtype, double value) {
+    Tensor& tensor = tensors.emplace_back(Tensor::zeros(std::vector<int64_t>(shape.begin(), shape.end()), dtype));
+    if (value != 0) tensor.fill(value);
+    return tensor.handle();
   };
-  for (const auto& [num_dims, sizes] : shapes) {
-    params.push_back(zeros(sizes, Dtype::f32));
-    grads.push_back(zeros(sizes, Dtype::f32));
-    const int64_t elements = numel(Shape(sizes));
-    for (const chassis_state_desc_t& desc : schema_) {
-      const bool is_scalar = desc.shape == CHASSIS_STATE_SCALAR;
-      const std::vector<int64_t> own = {is_scalar ? 1 : ceil_div(elements, std::max<int64_t>(1, desc.block))};
-      states.push_back(zeros(desc.shape == CHASSIS_STATE_LIKE_PARAMETER ? sizes : own, static_cast<Dtype>(desc.dtype)));
+  for (const auto& [key, shape] : shapes) {
+    const SteppedParameter& fact = facts.emplace_back("tried", key.second, shape, std::vector{Box::whole(shape)});
+    const States schema = plugin_.states(SteppedParameter("tried", key.second, shape));
+    step.params.push_back(filled(shape, Dtype::f32, 0));
+    step.grads.push_back(filled(shape, Dtype::f32, 0));
+    step.facts.push_back(fact.raw());
+    step.num_states.push_back(static_cast<uint32_t>(schema.size()));
+    for (const chassis_state_desc_t& desc : schema) {
+      const int64_t count =
+          desc.shape == CHASSIS_STATE_SCALAR ? 1 : ceil_div(numel(shape), std::max<int64_t>(1, desc.block));
+      const bool like_parameter = desc.shape == CHASSIS_STATE_LIKE_PARAMETER;
+      step.states.push_back(
+          filled(like_parameter ? shape : Shape{count}, static_cast<Dtype>(desc.dtype), desc.initial));
     }
   }
-  const std::vector<double> weight_decay(params.size()), lr_scale(params.size(), 1.0);
-  call_step(1, lr, 1.0, params, grads, states, weight_decay, lr_scale);
+  step.weight_decay.assign(step.params.size(), 0.0);
+  step.lr_scale.assign(step.params.size(), 1.0);
+  if (!step.params.empty()) call_step(1, lr, 1.0, step);
 }
 
 void OptimizerDriver::step(int64_t step, double lr, double grad_scale) {
   std::vector<Device> devices;  // offloaded shards are stepped where they are
-  for (const Parameter* p : trained_)
+  for (const Parameter* p : trained_parameters_)
     if (std::find(devices.begin(), devices.end(), p->shard.device()) == devices.end())
       devices.push_back(p->shard.device());
   for (Device device : devices) {
@@ -178,18 +147,17 @@ void OptimizerDriver::step(int64_t step, double lr, double grad_scale) {
 
 // The number of padding elements at the end of a shard of blocks. Statistics of its last block must not include them.
 int64_t OptimizerDriver::block_padding(const Parameter& p) const {
-  if (granularity_.kind != Granularity::Kind::kBlock) return 0;
+  if (p.descriptor.granularity.kind != Granularity::Kind::kBlock) return 0;
   int64_t elements = 0;
   for (const Box& box : Layout(p.descriptor, parameters_.mesh()).boxes(parameters_.rank())) elements += numel(box);
   return p.shard.num_elements() - elements;
 }
 
-void OptimizerDriver::step_on(Device device, int64_t step, double lr, double grad_scale) {
-  std::vector<chassis_tensor_t> params, grads, states;
-  std::vector<double> weight_decay, lr_scale;
+void OptimizerDriver::step_on(Device device, int64_t number, double lr, double grad_scale) {
+  Step step;
   std::deque<Tensor> pieces;
-  for (size_t i = 0; i < trained_.size(); ++i) {
-    Parameter* p = trained_[i];
+  for (const Trained& trained : trained_) {
+    Parameter* p = trained.parameter;
     // A rank may store no element of a small tensor, or of a matrix that another rank owns.
     if (p->shard.num_elements() == 0 || p->shard.device() != device) continue;
     const int64_t padding = block_padding(*p);
@@ -204,58 +172,63 @@ void OptimizerDriver::step_on(Device device, int64_t step, double lr, double gra
       const bool cut = padding > 0 && length < tensor.num_elements();
       list.push_back(cut ? pieces.emplace_back(tensor.narrow(0, 0, length)).handle() : tensor.handle());
     };
-    add(params, p->shard, elements);
-    add(grads, gradient, elements);
-    weight_decay.push_back(weight_decay_[i]);
-    lr_scale.push_back(p->lr_scale);
-    for (size_t j = 0; j < schema_.size(); ++j) {
-      const bool per_block = schema_[j].shape == CHASSIS_STATE_PER_BLOCK;
-      add(states, states_[i * schema_.size() + j].tensor, per_block ? ceil_div(elements, schema_[j].block) : elements);
+    add(step.params, p->shard, elements);
+    add(step.grads, gradient, elements);
+    step.facts.push_back(trained.facts.raw());
+    step.num_states.push_back(static_cast<uint32_t>(trained.schema.size()));
+    step.weight_decay.push_back(trained.weight_decay);
+    step.lr_scale.push_back(p->lr_scale);
+    for (size_t j = 0; j < trained.schema.size(); ++j) {
+      const chassis_state_desc_t& desc = trained.schema[j];
+      const bool per_block = desc.shape == CHASSIS_STATE_PER_BLOCK;
+      add(step.states, states_[trained.first_state + j].tensor, per_block ? ceil_div(elements, desc.block) : elements);
     }
   }
-  if (!params.empty()) call_step(step, lr, grad_scale, params, grads, states, weight_decay, lr_scale);
+  if (!step.params.empty()) call_step(number, lr, grad_scale, step);
 }
 
-Tensor OptimizerDriver::workspace(const std::vector<chassis_tensor_t>& params, Device device) const {
-  if (table_->workspace_bytes == nullptr) return {};
+Tensor OptimizerDriver::workspace(const Step& step, Device device) const {
   std::vector<int64_t> elements;
-  for (const chassis_tensor_t param : params) elements.push_back(Tensor::share(param).num_elements());
-  const uint64_t bytes = table_->workspace_bytes(instance_->get("workspace_bytes"), elements.data(),
-                                                 static_cast<uint32_t>(elements.size()));
+  for (const chassis_tensor_t param : step.params) elements.push_back(Tensor::share(param).num_elements());
+  const uint64_t bytes = plugin_.workspace_bytes(step.facts, elements);
   if (bytes == 0) return {};
   return Tensor::empty(std::vector<int64_t>{static_cast<int64_t>(bytes)}, Dtype::u8, device);
 }
 
 void OptimizerDriver::rehearse_on(Device device) const {
-  std::vector<chassis_tensor_t> params;
-  for (const Parameter* p : trained_)
-    if (p->shard.num_elements() > 0 && p->shard.device() == device) params.push_back(p->shard.handle());
+  Step step;
+  for (const Trained& trained : trained_) {
+    const Tensor& shard = trained.parameter->shard;
+    if (shard.num_elements() == 0 || shard.device() != device) continue;
+    step.params.push_back(shard.handle());
+    step.facts.push_back(trained.facts.raw());
+  }
   const MemoryTag tag(MemoryCategory::kWorkspace);
-  workspace(params, device);
+  if (!step.params.empty()) workspace(step, device);
 }
 
-void OptimizerDriver::call_step(int64_t step, double lr, double grad_scale, const std::vector<chassis_tensor_t>& params,
-                                const std::vector<chassis_tensor_t>& grads, const std::vector<chassis_tensor_t>& states,
-                                const std::vector<double>& weight_decay, const std::vector<double>& lr_scale) const {
+void OptimizerDriver::call_step(int64_t number, double lr, double grad_scale, const Step& step) const {
   chassis_optimizer_step_t args{};
   args.struct_size = sizeof(args);
-  args.num_tensors = static_cast<uint32_t>(params.size());
-  args.step = step;
+  args.num_tensors = static_cast<uint32_t>(step.params.size());
+  args.step = number;
   args.lr = lr;
   args.grad_scale = grad_scale;
-  args.params = params.data();
-  args.grads = grads.data();
-  args.states = states.data();
-  args.weight_decay = weight_decay.data();
-  const bool is_scaled = std::any_of(lr_scale.begin(), lr_scale.end(), [](double factor) { return factor != 1.0; });
-  args.lr_scale = is_scaled ? lr_scale.data() : nullptr;
+  args.params = step.params.data();
+  args.grads = step.grads.data();
+  args.states = step.states.data();
+  args.weight_decay = step.weight_decay.data();
+  const bool is_scaled = std::any_of(step.lr_scale.begin(), step.lr_scale.end(), [](double f) { return f != 1.0; });
+  args.lr_scale = is_scaled ? step.lr_scale.data() : nullptr;
+  args.num_states = step.num_states.data();
+  args.parameters = step.facts.data();
   const MemoryTag tag(MemoryCategory::kWorkspace);
-  const Device device = Tensor::share(params.front()).device();
-  const Tensor scratch = workspace(params, device);
+  const Device device = Tensor::share(step.params.front()).device();
+  const Tensor scratch = workspace(step, device);
   args.stream = current_stream(device);
   args.workspace = scratch ? scratch.data() : nullptr;
   args.workspace_bytes = scratch ? scratch.num_bytes() : 0;
-  instance_->check(table_->step(instance_->get("step"), &args));
+  plugin_.step(args);
 }
 
 double sum_of_squares(const std::vector<Parameter*>& parameters) {

@@ -8,6 +8,7 @@
 
 #include "chassis/kind/optimizer.h"
 #include "host/plugin/instance.hpp"
+#include "host/program/optimizer_plugin.hpp"
 #include "host/program/parameters.hpp"
 #include "host/service/tensor.hpp"
 
@@ -17,14 +18,15 @@ struct OptimizerState {
   Parameter* parameter = nullptr;
   std::string role;  // "exp_avg"
   uint32_t shape = CHASSIS_STATE_LIKE_PARAMETER;
+  double initial = 0.0;   // value of every element before the first step
   Descriptor descriptor;  // FQN "<parameter>.<role>"
   Tensor tensor;          // empty until allocate()
 };
 
 class OptimizerDriver {
  public:
-  // Reads the plugin's schema, and sets in the descriptors of trained parameters where they may be divided; allocates
-  // nothing. Parameters of one dimension get no weight decay, as in HF Trainer.
+  // Asks the plugin for the states of each trained parameter, and sets in its descriptor where it may be divided;
+  // allocates nothing. Parameters of one dimension get no weight decay, as in HF Trainer.
   OptimizerDriver(std::unique_ptr<Instance> instance, ParameterTable& parameters, double weight_decay);
 
   // Places states as their parameters are placed. Call it again after the parameters were placed.
@@ -39,29 +41,41 @@ class OptimizerDriver {
   void step(int64_t step, double lr, double grad_scale);
 
   std::vector<OptimizerState>& states() { return states_; }
-  const std::vector<Parameter*>& trained() const { return trained_; }
+  const std::vector<Parameter*>& trained() const { return trained_parameters_; }
   const Instance& instance() const { return *instance_; }
 
  private:
-  void read_schema();
+  using States = std::vector<chassis_state_desc_t>;
+  // A trained parameter with its part of a step.
+  struct Trained {
+    Parameter* parameter = nullptr;
+    double weight_decay = 0.0;
+    States schema;
+    size_t first_state = 0;  // in states_
+    SteppedParameter facts;
+  };
+  // The tensors of a step.
+  struct Step {
+    std::vector<chassis_tensor_t> params, grads, states;
+    std::vector<const chassis_optimizer_parameter_t*> facts;
+    std::vector<uint32_t> num_states;
+    std::vector<double> weight_decay, lr_scale;
+  };
+
   Descriptor describe(const Parameter& parameter, const chassis_state_desc_t& desc) const;
   int64_t block_padding(const Parameter& parameter) const;
-  void call_step(int64_t step, double lr, double grad_scale, const std::vector<chassis_tensor_t>& params,
-                 const std::vector<chassis_tensor_t>& grads, const std::vector<chassis_tensor_t>& states,
-                 const std::vector<double>& weight_decay, const std::vector<double>& lr_scale) const;
-  // The workspace that the plugin needs for one step over these parameters.
-  Tensor workspace(const std::vector<chassis_tensor_t>& params, Device device) const;
+  void call_step(int64_t number, double lr, double grad_scale, const Step& step) const;
+  // The workspace that the plugin needs for a step.
+  Tensor workspace(const Step& step, Device device) const;
   void step_on(Device device, int64_t step, double lr, double grad_scale);
   void rehearse_on(Device device) const;
 
   std::unique_ptr<Instance> instance_;
-  const chassis_optimizer_t* table_;
+  OptimizerPlugin plugin_;
   ParameterTable& parameters_;
-  std::vector<chassis_state_desc_t> schema_;
-  Granularity granularity_;  // the coarsest of the states
-  std::vector<Parameter*> trained_;
-  std::vector<double> weight_decay_;
-  std::vector<OptimizerState> states_;  // for each trained parameter, one for each entry of the schema
+  std::vector<Trained> trained_;
+  std::vector<Parameter*> trained_parameters_;  // of trained_
+  std::vector<OptimizerState> states_;          // of all trained parameters
 };
 
 // The sum of squares of the gradients that this rank owns, in fp64. Its sum over all ranks is the squared norm of the

@@ -22,10 +22,14 @@ class Blockwise final : public Optimizer {
   explicit Blockwise(const Host& host)
       : Optimizer(host), momentum_(static_cast<float>(option_value<double>(host, "momentum"))) {}
 
-  std::span<const chassis_state_desc_t> states() const override {
-    static constexpr chassis_state_desc_t kSteps = {
-        sizeof(chassis_state_desc_t), CHASSIS_DTYPE_F32,           {"steps", 5},
-        CHASSIS_STATE_SCALAR,         CHASSIS_GRANULARITY_ELEMENT, 1};
+  std::span<const chassis_state_desc_t> states(const OptimizerParameter&) const override {
+    static constexpr chassis_state_desc_t kSteps = {sizeof(chassis_state_desc_t),
+                                                    CHASSIS_DTYPE_F32,
+                                                    {"steps", 5},
+                                                    CHASSIS_STATE_SCALAR,
+                                                    CHASSIS_GRANULARITY_ELEMENT,
+                                                    1,
+                                                    0.0};
     static constexpr chassis_state_desc_t kStates[] = {block_state("code", kBlock, CHASSIS_DTYPE_U8),
                                                        per_block_state("absmax", kBlock),
                                                        per_block_state("mean_square", kBlock), kSteps};

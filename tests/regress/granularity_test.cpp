@@ -1,5 +1,5 @@
 // An optimizer declares where its states may be cut, and every strategy respects it. Optimizers with element, block and
-// matrix granularity, built against the SDK only, give the numbers of one process under every strategy, and each
+// matrix granularity, and with some of each, give the numbers of one process under every strategy, and each
 // strategy resumes from the checkpoint of another.
 #include <algorithm>
 #include <nlohmann/json.hpp>
@@ -13,6 +13,7 @@ namespace {
 struct Case {
   const char* optimizer;
   double tolerance;  // of weights and states together; signs and codes may flip if sums round differently
+  const char* options = "";
   friend void PrintTo(const Case& c, std::ostream* out) { *out << c.optimizer; }
 };
 
@@ -30,8 +31,9 @@ class Granularity : public testing::TestWithParam<Case>, protected StartedRun {
                     "optimizer.max_grad_norm=0", "--plugin-path", CHASSIS_TEST_STUB_DIR}) {}
 
   std::vector<std::string> words(int steps, const std::string& from = "") const {
-    std::vector<std::string> words = {std::string("optimizer={plugin=\"") + GetParam().optimizer + "\", lr=2e-3}",
-                                      "run.max_steps=" + std::to_string(steps)};
+    std::vector<std::string> words = {
+        std::string("optimizer={plugin=\"") + GetParam().optimizer + "\", lr=2e-3" + GetParam().options + "}",
+        "run.max_steps=" + std::to_string(steps)};
     if (!from.empty()) words.push_back("run.resume=" + from);
     return words;
   }
@@ -66,7 +68,8 @@ TEST_P(Granularity, EveryStrategyStepsLikeOneProcessAndResumesFromTheOthers) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Optimizers, Granularity,
-                         testing::Values(Case{"lion", 1e-3}, Case{"orthogonal", 1e-4}, Case{"blockwise", 1e-3}),
+                         testing::Values(Case{"lion", 1e-3}, Case{"orthogonal", 1e-4}, Case{"blockwise", 1e-3},
+                                         Case{"adamw8bit", 1e-3, ", min_8bit_size=512"}, Case{"muon", 1e-3}),
                          [](const auto& info) { return info.param.optimizer; });
 
 // Some options are refused only when a step is taken.

@@ -17,7 +17,7 @@ class Lazy final : public Optimizer {
   }
   using Optimizer::Optimizer;
 
-  std::span<const chassis_state_desc_t> states() const override {
+  std::span<const chassis_state_desc_t> states(const OptimizerParameter&) const override {
     static constexpr chassis_state_desc_t kStates[] = {element_state("exp_avg"), element_state("exp_avg_sq")};
     const char* rank = std::getenv("CHASSIS_RANK");
     return {kStates, rank == nullptr || rank[0] == '0' ? 2u : 1u};

@@ -59,7 +59,7 @@ class Orthogonal final : public Optimizer {
   explicit Orthogonal(const Host& host)
       : Optimizer(host), momentum_(static_cast<float>(option_value<double>(host, "momentum"))) {}
 
-  std::span<const chassis_state_desc_t> states() const override {
+  std::span<const chassis_state_desc_t> states(const OptimizerParameter&) const override {
     static constexpr chassis_state_desc_t kStates[] = {matrix_state("momentum_buffer")};
     return kStates;
   }

@@ -34,7 +34,7 @@ class Sgd final : public Optimizer {
     }
   }
 
-  std::span<const chassis_state_desc_t> states() const override {
+  std::span<const chassis_state_desc_t> states(const OptimizerParameter&) const override {
     static constexpr chassis_state_desc_t kMomentum[] = {element_state("momentum_buffer")};
     return has_momentum() ? std::span<const chassis_state_desc_t>(kMomentum) : std::span<const chassis_state_desc_t>();
   }
@@ -43,6 +43,7 @@ class Sgd final : public Optimizer {
     if (host().find(CHASSIS_DISPATCH_ID) == nullptr) return;  // not needed on the CPU
     fused_ = Operator(host(), "aten::_fused_sgd_");
     scale_ = Operator(host(), "aten::_foreach_mul_.Scalar");
+    scale_by_tensor_ = Operator(host(), "aten::_foreach_mul_.Tensor");
   }
 
   void step(const OptimizerStep& step) override {
@@ -104,6 +105,7 @@ class Sgd final : public Optimizer {
     for (const auto& [key, group] : groups) {
       const auto [lr, weight_decay] = key;
       if (step.grad_scale() != 1.0) scale_.run(group.grads, step.grad_scale());
+      if (const BorrowedTensor factor = step.device_grad_scale()) scale_by_tensor_.run(group.grads, factor);
       fused_.run(group.params, group.grads, group.momenta, weight_decay, momentum_, lr, dampening_, nesterov_,
                  /*maximize=*/false, /*is_first_step=*/step.step() == 1);
     }
@@ -111,7 +113,7 @@ class Sgd final : public Optimizer {
 
   double momentum_, dampening_;
   bool nesterov_;
-  Operator fused_, scale_;
+  Operator fused_, scale_, scale_by_tensor_;
 };
 
 }  // namespace
@@ -124,6 +126,7 @@ CHASSIS_PLUGIN(
     "float weight_decay, float momentum, float lr, float dampening, bool nesterov, bool maximize, bool is_first_step, "
     "Tensor? grad_scale=None, Tensor? found_inf=None) -> ()\n"
     "op=aten::_foreach_mul_.Scalar(Tensor(a!)[] self, Scalar scalar) -> ()\n"
+    "op=aten::_foreach_mul_.Tensor(Tensor(a!)[] self, Tensor other) -> ()\n"
     "swappable=1\n"
     "license=Apache-2.0\n",
     Sgd)

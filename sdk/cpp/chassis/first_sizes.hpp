@@ -10,6 +10,7 @@
 #include "chassis/kind/model_1.h"
 #include "chassis/kind/ops.h"
 #include "chassis/kind/optimizer.h"
+#include "chassis/kind/optimizer_1.h"
 #include "chassis/kind/parallel.h"
 #include "chassis/kind/rows.h"
 #include "chassis/kind/tokenizer.h"
@@ -75,6 +76,8 @@ CHASSIS_SDK_FIRST_SIZE(chassis_call_t, CHASSIS_CALL_V1_SIZE)
 CHASSIS_SDK_FIRST_SIZE(chassis_ops_t, CHASSIS_OPS_V1_SIZE)
 CHASSIS_SDK_FIRST_SIZE(chassis_state_desc_t, CHASSIS_STATE_DESC_V1_SIZE)
 CHASSIS_SDK_FIRST_SIZE(chassis_optimizer_step_t, CHASSIS_OPTIMIZER_STEP_V1_SIZE)
+CHASSIS_SDK_FIRST_SIZE(chassis_optimizer_parameter_t, CHASSIS_OPTIMIZER_PARAMETER_V1_SIZE)
+CHASSIS_SDK_FIRST_SIZE(chassis_optimizer_2_t, CHASSIS_OPTIMIZER_2_V1_SIZE)
 CHASSIS_SDK_FIRST_SIZE(chassis_optimizer_t, CHASSIS_OPTIMIZER_V1_SIZE)
 CHASSIS_SDK_FIRST_SIZE(chassis_parallel_parameter_t, CHASSIS_PARALLEL_PARAMETER_V1_SIZE)
 CHASSIS_SDK_FIRST_SIZE(chassis_parallel_problem_t, CHASSIS_PARALLEL_PROBLEM_V1_SIZE)

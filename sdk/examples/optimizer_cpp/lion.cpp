@@ -27,7 +27,7 @@ class Lion final : public Optimizer {
         beta2_(static_cast<float>(option_value<double>(host, "beta2"))) {}
 
   // The host allocates, shards, saves and loads the state under this role.
-  std::span<const chassis_state_desc_t> states() const override {
+  std::span<const chassis_state_desc_t> states(const OptimizerParameter&) const override {
     static constexpr chassis_state_desc_t kStates[] = {element_state("exp_avg")};
     return kStates;
   }

@@ -200,6 +200,17 @@ TEST(Check, UnavailableFeaturesAreRefusedAndNeverOffered) {
   }
 }
 
+TEST(ForeignOptimizers, AreAnsweredWithOurs) {
+  EXPECT_EQ(foreign_optimizer("adamw_bnb_8bit"), "adamw8bit");
+  EXPECT_EQ(foreign_optimizer("paged_adamw_8bit"), "adamw8bit");
+  EXPECT_EQ(foreign_optimizer("adamw_torch_fused"), "adamw");
+  EXPECT_EQ(foreign_optimizer("lion_8bit"), "lion");
+  EXPECT_EQ(foreign_optimizer("adamw"), "");
+  const std::string text = "optimizer = \"adamw_bnb_8bit\"\n[run]\nmax_steps = 1\n";
+  EXPECT_NE(what_is_wrong(text).find("write optimizer.plugin = \"adamw8bit\""), std::string::npos)
+      << what_is_wrong(text);
+}
+
 TEST(Check, EachHintIsPrintedOnce) {
   const std::string text =
       "[run]\nmax_steps = 1\n[model]\npath = \"m\"\n[train]\nseq_len = 8\n[optimizer]\nlr = 1.0\n"

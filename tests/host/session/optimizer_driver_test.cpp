@@ -23,7 +23,7 @@ class OptimizerDriverTest : public testing::Test {
     auto instance = plugins_.make("optimizer", plugin);
     return OptimizerDriver(std::move(instance), run_.parameters, weight_decay);
   }
-  LoadedPlugins plugins_;
+  LoadedPlugins plugins_{{CHASSIS_TEST_PLUGIN_DIR, CHASSIS_TEST_STUB_DIR}};
   CpuRun run_{SmallModel{}.program(), {plugins_.ops("reference")}};
 };
 
@@ -114,6 +114,59 @@ TEST_F(OptimizerDriverTest, AParameterWithoutAGradientDoesNotMove) {
   optimizer.step(1, 0.1, 1.0);
   EXPECT_EQ(test::values_of(run_.parameters.find("embed.weight")->value), before);
   EXPECT_NE(test::values_of(run_.parameters.find("lm_head.weight")->value), head);
+}
+
+TEST_F(OptimizerDriverTest, StatesDifferBetweenParametersAndStartAtTheirValues) {
+  OptimizerDriver optimizer = driver(0.0, "choosing");
+  optimizer.allocate({});
+  std::map<std::string, std::string> states;
+  for (const OptimizerState& state : optimizer.states())
+    states[state.descriptor.fqn] = std::string(dtype_name(state.descriptor.dtype)) + text(Shape(state.tensor.sizes())) +
+                                   " " + std::to_string(static_cast<int>(state.tensor.flat().narrow(0, 0, 1).item()));
+  EXPECT_EQ(states.size(), 2u + 2 + 2 * (2 + 1 + 2 + 1)) << "embedding, head, and norm, up, bias, down of each layer";
+  EXPECT_EQ(states["embed.weight.code"], "u8[11, 4] 127");
+  EXPECT_EQ(states["embed.weight.absmax"], "f32[11] 0");
+  EXPECT_EQ(states["layers.1.up.weight.momentum"], "f32[6, 4] 0");
+  EXPECT_EQ(states["layers.1.up.bias.second"], "f32[6] 0");
+  EXPECT_EQ(states["lm_head.weight.first"], "f32[11, 4] 0");
+  using Kind = Granularity::Kind;
+  EXPECT_EQ(run_.parameters.find("embed.weight")->descriptor.granularity, Granularity::block_of(4));
+  EXPECT_EQ(run_.parameters.find("layers.0.up.weight")->descriptor.granularity.kind, Kind::kMatrix);
+  EXPECT_EQ(run_.parameters.find("lm_head.weight")->descriptor.granularity.kind, Kind::kElement);
+  optimizer.try_step(0.1);
+}
+
+TEST_F(OptimizerDriverTest, AStepSaysWhichElementsTheRankHas) {
+  OptimizerDriver optimizer = driver(0.0, "choosing");
+  run_.parameters.place(MeshShape({{"dp_shard", 2}}), 1);
+  Parameter* embed = run_.parameters.find("embed.weight");
+  embed->descriptor.placements.push_back(Placement::flat_range({"dp_shard"}));
+  optimizer.place();
+  const int64_t count = numel(Shape{11, 4}) - 24;  // 6 of 11 blocks are on rank 0
+  embed->shard = Tensor::zeros(std::vector<int64_t>{24}, Dtype::f32);
+  optimizer.allocate({});
+  run_.parameters.start_step();
+  optimizer.step(1, 0.1, 1.0);
+  const std::vector<float> values = test::values_of(embed->shard);
+  for (size_t e = 0; e < values.size(); ++e)
+    EXPECT_EQ(values[e], static_cast<int64_t>(e) < count ? static_cast<float>(24 + e) : 0.0f) << e;
+}
+
+TEST_F(OptimizerDriverTest, APluginOfTheFirstVersionRunsUnchanged) {
+  OptimizerDriver optimizer = driver(0.0, "subtracting");
+  optimizer.allocate({});
+  optimizer.try_step(0.1);
+  run_.step({fields_of(kIds, 2)});
+  Parameter* up = run_.parameters.find("layers.1.up.weight");
+  const auto before = test::values_of(up->shard), grad = test::values_of(up->gradient);
+  optimizer.step(1, 0.1, 1.0);
+  const auto after = test::values_of(up->shard);
+  for (size_t e = 0; e < before.size(); ++e) EXPECT_EQ(after[e], before[e] - grad[e]);
+  for (const OptimizerState& state : optimizer.states()) {
+    EXPECT_EQ(state.role, "count");
+    for (const float count : test::values_of(state.tensor))
+      EXPECT_EQ(count, 1) << "the initial value is behind its end";
+  }
 }
 
 }  // namespace

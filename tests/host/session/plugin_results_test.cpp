@@ -202,6 +202,7 @@ TEST_F(PluginResults, AnInvalidStateSchemaIsAnErrorOfTheOptimizer) {
   EXPECT_HAS(refused_optimizer("shape"),
              second + "('other') has shape 9, expected 1 (like the parameter), 2 (scalar) or 3 (per block)");
   EXPECT_HAS(refused_optimizer("granularity"), second + "('other') has granularity 4, expected 1, 2 or 3");
+  EXPECT_HAS(refused_optimizer("initial"), second + "('other') starts at nan, expected a finite value");
   EXPECT_HAS(refused_optimizer("block"), second + "('other') is cut in blocks of 0 elements, expected at least 1");
 }
 

@@ -2,10 +2,12 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <string>
 
+#include "chassis/kind/optimizer_1.h"
 #include "chassis/kind/tokenizer_1.h"
 #include "chassis/ops.hpp"
 #include "chassis/optimizer.hpp"
@@ -249,9 +251,9 @@ class Misdeclaring final : public Optimizer {
   static constexpr std::string_view kId = "misdeclaring";
   static constexpr std::string_view kDoc = "invalid states, for tests";
   static const Options& options() {
-    static const Options schema = {
-        option("fault", "none")
-            .choices({"none", "count", "size", "role", "same role", "path", "dtype", "shape", "granularity", "block"})};
+    static const Options schema = {option("fault", "none")
+                                       .choices({"none", "count", "size", "role", "same role", "path", "dtype", "shape",
+                                                 "granularity", "block", "initial"})};
     return schema;
   }
   explicit Misdeclaring(const Host& host) : Optimizer(host) {
@@ -266,9 +268,10 @@ class Misdeclaring final : public Optimizer {
     if (fault == "dtype") second.dtype = 77;
     if (fault == "shape") second.shape = 9;
     if (fault == "granularity") second.granularity = 4;
+    if (fault == "initial") second.initial = NAN;
     if (fault == "block") second.granularity = CHASSIS_GRANULARITY_BLOCK, second.block = 0;
   }
-  std::span<const chassis_state_desc_t> states() const override { return states_; }
+  std::span<const chassis_state_desc_t> states(const OptimizerParameter&) const override { return states_; }
   void step(const OptimizerStep&) override {}
 
  private:
@@ -284,8 +287,86 @@ class Greedy final : public Optimizer {
     return schema;
   }
   using Optimizer::Optimizer;
-  std::span<const chassis_state_desc_t> states() const override { return {}; }
+  std::span<const chassis_state_desc_t> states(const OptimizerParameter&) const override { return {}; }
   void step(const OptimizerStep&) override {}
+};
+
+// Of chassis.optimizer/1, as plugins before ABI 0.6: subtracts the gradient, and counts steps in its state.
+class Subtracting final : public Member {
+ public:
+  static constexpr std::string_view kKind = "optimizer";
+  static constexpr std::string_view kId = "subtracting";
+  static constexpr std::string_view kDoc = "an optimizer of version 1, for tests";
+  static const Options& options() {
+    static const Options schema;
+    return schema;
+  }
+  using Member::Member;
+
+  template <typename T>
+  static const void* interface(std::string_view id) noexcept {
+    static constexpr chassis_optimizer_t kTable = {CHASSIS_OPTIMIZER_V1_SIZE, 0, &num_states, &state, &step, nullptr};
+    return id == CHASSIS_OPTIMIZER_ID ? &kTable : nullptr;
+  }
+
+ private:
+  static uint32_t num_states(chassis_instance*) noexcept { return 1; }
+  static const chassis_state_desc_t* state(chassis_instance*, uint32_t) noexcept {
+    static const chassis_state_desc_t kCount = [] {
+      chassis_state_desc_t out = element_state("count");
+      out.struct_size = CHASSIS_STATE_DESC_V1_SIZE;
+      out.initial = 9;  // behind the end
+      return out;
+    }();
+    return &kCount;
+  }
+  static chassis_status_t* step(chassis_instance* self, const chassis_optimizer_step_t* raw) noexcept {
+    const Host& host = member_of<Subtracting>(self).host();
+    return guard(host.table(), [&] {
+      for (uint32_t i = 0; i < raw->num_tensors; ++i) {
+        const BorrowedTensor param(host, raw->params[i]), grad(host, raw->grads[i]), count(host, raw->states[i]);
+        for (int64_t e = 0; e < param.num_elements(); ++e) {
+          param.data<float>()[e] -= grad.data<float>()[e];
+          count.data<float>()[e] += 1;
+        }
+      }
+    });
+  }
+};
+
+// Different states for different parameters, which start at a value.
+class Choosing final : public Optimizer {
+ public:
+  static constexpr std::string_view kId = "choosing";
+  static constexpr std::string_view kDoc = "blocks for embeddings, whole hidden matrices, elements else; for tests";
+  static const Options& options() {
+    static const Options schema;
+    return schema;
+  }
+  using Optimizer::Optimizer;
+  std::span<const chassis_state_desc_t> states(const OptimizerParameter& parameter) const override {
+    static constexpr chassis_state_desc_t kBlocks[] = {block_state("code", 4, CHASSIS_DTYPE_U8, 127),
+                                                       per_block_state("absmax", 4)};
+    static constexpr chassis_state_desc_t kMatrix[] = {matrix_state("momentum")};
+    static constexpr chassis_state_desc_t kElements[] = {element_state("first"), element_state("second")};
+    if (parameter.role() == CHASSIS_ROLE_EMBEDDING) return kBlocks;
+    if (parameter.is_hidden_matrix()) return kMatrix;
+    return kElements;
+  }
+  // Adds to each element its place in the whole parameter.
+  void step(const OptimizerStep& step) override {
+    for (uint32_t i = 0; i < step.num_tensors(); ++i) {
+      const OptimizerParameter p = step.parameter(i);
+      const size_t wanted = p.role() == CHASSIS_ROLE_EMBEDDING ? 2 : p.is_hidden_matrix() ? 1 : 2;
+      if (step.num_states(i) != wanted || p.num_local_elements() != step.param(i).num_elements())
+        fail_invalid(p.name(), " has ", step.num_states(i), " states and ", p.num_local_elements(), " elements");
+      const int64_t columns = p.global_shape().back();
+      const int64_t first =
+          p.box_begin(0).size() == 2 ? p.box_begin(0)[0] * columns + p.box_begin(0)[1] : p.box_begin(0)[0];
+      for (int64_t e = 0; e < step.param(i).num_elements(); ++e)
+        step.param(i).data<float>()[e] += static_cast<float>(first + e);
+    }
+  }
 };
 
 // Prints, or ends the process, while the library is being loaded.
@@ -296,4 +377,5 @@ __attribute__((constructor)) void print_when_loaded() {
 
 }  // namespace
 
-CHASSIS_PLUGIN("license=Apache-2.0\n", Unruly, Misspelt, Misnumbering, Misencoding, Misdeclaring, Greedy)
+CHASSIS_PLUGIN("license=Apache-2.0\n", Unruly, Misspelt, Misnumbering, Misencoding, Misdeclaring, Greedy, Subtracting,
+               Choosing)

@@ -1,12 +1,12 @@
-/* chassis.optimizer/1, kind "optimizer": a state schema and a step over many tensors at once. The host owns the states,
- * shards and saves them by role; lr, weight_decay and max_grad_norm are the host's keys. */
+/* chassis.optimizer/2, kind "optimizer": the states of each parameter, and a step over many tensors at once. The host
+ * owns the states, shards and saves them by role; lr, weight_decay and max_grad_norm are the host's keys. */
 #ifndef CHASSIS_KIND_OPTIMIZER_H
 #define CHASSIS_KIND_OPTIMIZER_H
 
 #include "chassis/status.h"
 #include "chassis/tensor.h"
 
-#define CHASSIS_OPTIMIZER_ID "chassis.optimizer/1"
+#define CHASSIS_OPTIMIZER_2_ID "chassis.optimizer/2"
 
 #define CHASSIS_STATE_LIKE_PARAMETER 1u /* same shape */
 #define CHASSIS_STATE_SCALAR 2u         /* one element, which must not depend on the parameter's elements */
@@ -17,7 +17,21 @@
 #define CHASSIS_GRANULARITY_BLOCK 2u    /* only at multiples of block elements; pieces have one dim */
 #define CHASSIS_GRANULARITY_MATRIX 3u   /* not at all: one rank has the whole tensor and steps it for all */
 
-/* One state per parameter, zero at the start. */
+/* A parameter that is trained. */
+typedef struct chassis_optimizer_parameter {
+  uint32_t struct_size;
+  uint32_t role; /* CHASSIS_ROLE_… of chassis/kind/model.h */
+  chassis_str_t name;
+  const int64_t* global_shape; /* num_dims sizes of the whole parameter, the same on all ranks */
+  uint32_t num_dims;
+  uint32_t num_boxes; /* 0 in states(), which is called before parameters are divided */
+  /* The elements of the whole parameter that this rank steps, in the order of the tensors of a step, which may have
+   * padding behind them: for each box num_dims begins, then num_dims ends. */
+  const int64_t* boxes;
+} chassis_optimizer_parameter_t;
+#define CHASSIS_OPTIMIZER_PARAMETER_V1_SIZE 48u
+
+/* One state of a parameter. */
 typedef struct chassis_state_desc {
   uint32_t struct_size;
   uint32_t dtype;
@@ -25,6 +39,7 @@ typedef struct chassis_state_desc {
   uint32_t shape;     /* CHASSIS_STATE_… */
   uint32_t granularity;
   int64_t block;
+  double initial; /* value of every element before the first step */
 } chassis_state_desc_t;
 #define CHASSIS_STATE_DESC_V1_SIZE 40u
 
@@ -38,7 +53,7 @@ typedef struct chassis_optimizer_step {
   double grad_scale;         /* multiply gradients by this first: clipping, unscaling */
   const chassis_tensor_t* params; /* updated in place */
   const chassis_tensor_t* grads;  /* may be overwritten */
-  const chassis_tensor_t* states; /* num_states per tensor: states[i * num_states + j] */
+  const chassis_tensor_t* states; /* those of the first tensor, then those of the second, … */
   /* Per tensor; 0 where decay does not apply. Decoupled from the update, as in AdamW: p ← p − lr · weight_decay · p.
    * `chassis plugins check` compares two steps; adding decay to the gradient gives the same result only for plain
    * gradient descent without momentum. */
@@ -47,21 +62,28 @@ typedef struct chassis_optimizer_step {
   void* stream;                   /* the CUDA stream to queue on; NULL on the CPU */
   void* workspace;                /* what workspace_bytes() asked for, on the tensors' device, 64-byte aligned */
   uint64_t workspace_bytes;
+  const uint32_t* num_states;                             /* per tensor */
+  const chassis_optimizer_parameter_t* const* parameters; /* per tensor */
+  /* One fp32 value on the tensors' device, another factor of the gradients; NULL: 1. Only chassis.optimizer/2 gets one.
+   */
+  chassis_tensor_t device_grad_scale;
 } chassis_optimizer_step_t;
 #define CHASSIS_OPTIMIZER_STEP_V1_SIZE 96u
 
-typedef struct chassis_optimizer {
+typedef struct chassis_optimizer_2 {
   uint32_t struct_size;
   uint32_t reserved0;
-  /* [control] Static for the instance. */
-  uint32_t (*num_states)(struct chassis_instance* self);
-  /* [control] i < num_states; valid as long as the instance. */
-  const chassis_state_desc_t* (*state)(struct chassis_instance* self, uint32_t i);
+  /* [control] The states of a parameter: *num_states of them, with the struct_size of the first as stride; valid as
+   * long as the instance. They may depend on role, name and global shape only, so that all ranks agree in every mesh.
+   */
+  chassis_status_t* (*states)(struct chassis_instance* self, const chassis_optimizer_parameter_t* parameter,
+                              const chassis_state_desc_t** states, uint32_t* num_states);
   /* [step] Same inputs give the same bits with any number of threads. */
   chassis_status_t* (*step)(struct chassis_instance* self, const chassis_optimizer_step_t* step);
-  /* [control] Bytes of scratch for a step over tensors of these numbers of elements. NULL: none. */
-  uint64_t (*workspace_bytes)(struct chassis_instance* self, const int64_t* num_elements, uint32_t num_tensors);
-} chassis_optimizer_t;
-#define CHASSIS_OPTIMIZER_V1_SIZE 40u
+  /* [control] Bytes of scratch for a step over these parameters. NULL: none. */
+  uint64_t (*workspace_bytes)(struct chassis_instance* self, const chassis_optimizer_parameter_t* const* parameters,
+                              uint32_t num_parameters);
+} chassis_optimizer_2_t;
+#define CHASSIS_OPTIMIZER_2_V1_SIZE 32u
 
 #endif

@@ -4,7 +4,7 @@ use crate::Growable;
 use core::ffi::c_void;
 
 pub const CHASSIS_ABI_MAJOR: u32 = 0;
-pub const CHASSIS_ABI_MINOR: u32 = 5;
+pub const CHASSIS_ABI_MINOR: u32 = 6;
 pub const CHASSIS_ABI_OLDEST_MINOR: u32 = 2;
 pub const CHASSIS_ABORTED: u32 = 10;
 pub const CHASSIS_ABSENT: u32 = 4294967295;
@@ -165,7 +165,10 @@ pub const CHASSIS_OK: u32 = 0;
 pub const CHASSIS_OPERAND_V1_SIZE: u32 = 32;
 pub const CHASSIS_OPS_ID: &str = "chassis.ops/1";
 pub const CHASSIS_OPS_V1_SIZE: u32 = 80;
+pub const CHASSIS_OPTIMIZER_2_ID: &str = "chassis.optimizer/2";
+pub const CHASSIS_OPTIMIZER_2_V1_SIZE: u32 = 32;
 pub const CHASSIS_OPTIMIZER_ID: &str = "chassis.optimizer/1";
+pub const CHASSIS_OPTIMIZER_PARAMETER_V1_SIZE: u32 = 48;
 pub const CHASSIS_OPTIMIZER_STEP_V1_SIZE: u32 = 96;
 pub const CHASSIS_OPTIMIZER_V1_SIZE: u32 = 40;
 pub const CHASSIS_OPTIONS_ID: &str = "chassis.options/1";
@@ -1171,7 +1174,39 @@ abi_struct! { chassis_optimizer_t 40 8 {
 } }
 abi_grows!(chassis_optimizer_t, CHASSIS_OPTIMIZER_V1_SIZE);
 
-abi_struct! { chassis_optimizer_step_t 96 8 {
+abi_struct! { chassis_optimizer_2_t 32 8 {
+    0 4 struct_size: u32,
+    4 4 reserved0: u32,
+    8 8 states: Option<unsafe extern "C" fn(
+        *mut chassis_instance_t,
+        *const chassis_optimizer_parameter_t,
+        *mut *const chassis_state_desc_t,
+        *mut u32,
+    ) -> *mut chassis_status_t>,
+    16 8 step: Option<unsafe extern "C" fn(
+        *mut chassis_instance_t,
+        *const chassis_optimizer_step_t,
+    ) -> *mut chassis_status_t>,
+    24 8 workspace_bytes: Option<unsafe extern "C" fn(
+        *mut chassis_instance_t,
+        *const *const chassis_optimizer_parameter_t,
+        u32,
+    ) -> u64>,
+} }
+abi_grows!(chassis_optimizer_2_t, CHASSIS_OPTIMIZER_2_V1_SIZE);
+
+abi_struct! { chassis_optimizer_parameter_t 48 8 {
+    0 4 struct_size: u32,
+    4 4 role: u32,
+    8 16 name: chassis_str_t,
+    24 8 global_shape: *const i64,
+    32 4 num_dims: u32,
+    36 4 num_boxes: u32,
+    40 8 boxes: *const i64,
+} }
+abi_grows!(chassis_optimizer_parameter_t, CHASSIS_OPTIMIZER_PARAMETER_V1_SIZE);
+
+abi_struct! { chassis_optimizer_step_t 120 8 {
     0 4 struct_size: u32,
     4 4 num_tensors: u32,
     8 8 step: i64,
@@ -1185,6 +1220,9 @@ abi_struct! { chassis_optimizer_step_t 96 8 {
     72 8 stream: *mut c_void,
     80 8 workspace: *mut c_void,
     88 8 workspace_bytes: u64,
+    96 8 num_states: *const u32,
+    104 8 parameters: *const *const chassis_optimizer_parameter_t,
+    112 8 device_grad_scale: chassis_tensor_t,
 } }
 abi_grows!(chassis_optimizer_step_t, CHASSIS_OPTIMIZER_STEP_V1_SIZE);
 
@@ -1446,13 +1484,14 @@ abi_struct! { chassis_slot_desc_t 72 8 {
 } }
 abi_grows!(chassis_slot_desc_t, CHASSIS_SLOT_DESC_V1_SIZE);
 
-abi_struct! { chassis_state_desc_t 40 8 {
+abi_struct! { chassis_state_desc_t 48 8 {
     0 4 struct_size: u32,
     4 4 dtype: u32,
     8 16 role: chassis_str_t,
     24 4 shape: u32,
     28 4 granularity: u32,
     32 8 block: i64,
+    40 8 initial: f64,
 } }
 abi_grows!(chassis_state_desc_t, CHASSIS_STATE_DESC_V1_SIZE);
 

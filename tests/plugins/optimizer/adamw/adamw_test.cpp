@@ -76,10 +76,11 @@ TEST_F(AdamW, GivesTheSameBitsWithAnyNumberOfThreads) {
 
 TEST_F(AdamW, DeclaresItsStatesByRole) {
   fake::Instance instance(host_, plugin_, "optimizer", "adamw");
-  const auto& table = instance.interface<chassis_optimizer_t>(CHASSIS_OPTIMIZER_ID);
-  ASSERT_EQ(table.num_states(instance.self()), 2u);
-  EXPECT_EQ(fake::text_of(table.state(instance.self(), 0)->role), "exp_avg");
-  EXPECT_EQ(fake::text_of(table.state(instance.self(), 1)->role), "exp_avg_sq");
+  const OptimizerRun run(host_, instance);
+  const auto states = run.describe(run.facts[0]);
+  ASSERT_EQ(states.size(), 2u);
+  EXPECT_EQ(fake::text_of(states[0].role), "exp_avg");
+  EXPECT_EQ(fake::text_of(states[1].role), "exp_avg_sq");
 }
 
 TEST_F(AdamW, RefusesContradictoryBetas) {

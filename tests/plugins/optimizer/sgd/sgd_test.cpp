@@ -24,7 +24,7 @@ class Sgd : public testing::Test {
                              {"dampening", std::to_string(dampening)},
                              {"nesterov", nesterov ? "true" : "false"}});
     OptimizerRun run(host_, instance);
-    ASSERT_EQ(run.num_states, momentum == 0 ? 0u : 1u);
+    ASSERT_EQ(run.num_states[0], momentum == 0 ? 0u : 1u);
     std::vector<at::Tensor> params, buffers;
     for (chassis_tensor_t param : run.params) {
       params.push_back(copy_of(param));

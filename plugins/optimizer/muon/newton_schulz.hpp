@@ -1,0 +1,18 @@
+// The quintic Newton-Schulz iteration of Muon (Jordan et al. 2024, "Muon: An optimizer for hidden layers in neural
+// networks"): drives the singular values of a matrix towards 1.
+#pragma once
+
+#include <cstdint>
+
+#include "chassis/host.hpp"
+
+namespace muon {
+
+// Elements of scratch for a matrix of this size.
+int64_t scratch_elements(int64_t rows, int64_t columns);
+
+// Replaces x, row-major, by x / ‖x‖ after `steps` iterations x ← a·x + (b·xxᵀ + c·(xxᵀ)²)·x. fp32; the same bits with
+// any number of threads.
+void orthogonalize(const chassis::Host& host, float* x, int64_t rows, int64_t columns, int steps, float* scratch);
+
+}  // namespace muon
