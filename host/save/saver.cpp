@@ -65,9 +65,12 @@ bool has_frozen(const Session& session) {
 uint32_t checksum_of_frozen(const Session& session) {
   uint32_t crc = 0;
   for (const auto& p : session.parameters().all()) {
-    if (is_kept(*p) || p->stored().num_elements() == 0) continue;
-    const Tensor here = p->stored().to(Device{}).contiguous();
-    crc = crc32c(crc, here.data(), static_cast<size_t>(here.num_elements() * size_bytes(here.dtype())));
+    if (is_kept(*p)) continue;
+    for (const Tensor& stored : p->all_stored()) {
+      if (stored.num_elements() == 0) continue;
+      const Tensor here = stored.to(Device{}).contiguous();
+      crc = crc32c(crc, here.data(), static_cast<size_t>(here.num_elements() * size_bytes(here.dtype())));
+    }
   }
   return crc;
 }
