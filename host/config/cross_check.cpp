@@ -205,8 +205,9 @@ void Config::cross_check() {
 
   // quant
   if (has("quant.plugin") && !adapts && use_ == ConfigUse::kTraining && !invalid_.contains("quant.plugin"))
-    add_problem("quant.plugin", config_error("quantized parameters cannot be trained, and [quant] has no [adapter] beside it")
-                                    .hint("add [adapter] with plugin = \"lora\", or remove [quant]"));
+    add_problem("quant.plugin",
+                config_error("quantized parameters cannot be trained, and [quant] has no [adapter] beside it")
+                    .hint("add [adapter] with plugin = \"lora\", or remove [quant]"));
 
   // data
   const bool has_eval_part =

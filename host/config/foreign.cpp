@@ -16,27 +16,27 @@ constexpr std::string_view kAxolotl = "Axolotl", kLf = "LLaMA-Factory", kHf = "H
                            kTitan = "torchtitan", kTune = "torchtune", kColossal = "ColossalAI", kTrl = "TRL",
                            kOthers = "other trainers";
 
-constexpr std::string_view kUseQuant = "use [quant] with plugin = \"bnb4\", beside [adapter]",
-                           kUseQuantType = "use type in [quant] with plugin = \"bnb4\": \"nf4\" or \"fp4\"",
-                           kUseDoubleQuant = "use double_quant in [quant] with plugin = \"bnb4\"",
-                           kNoInt8 = "LLM.int8 is not available; [quant] with plugin = \"bnb4\" stores 4 bits",
-                           kUseLora = "use [adapter] with plugin = \"lora\"",
-                           kUseRank = "use rank in [adapter] with plugin = \"lora\"",
-                           kUseAlpha = "use alpha in [adapter] with plugin = \"lora\"",
-                           kUseDropout = "use dropout in [adapter] with plugin = \"lora\"",
-                           kUseTargets =
-                               "use targets in [adapter] with plugin = \"lora\": ends of names such as \"q_proj\", "
-                               "or \"all-linear\", the default",
-                           kUseSaved = "use modules_to_save in [adapter] with plugin = \"lora\"",
-                           kUseRslora = "use use_rslora in [adapter] with plugin = \"lora\"",
-                           kUseLoraPlus = "use lora_plus_ratio in [adapter] with plugin = \"lora\"",
-                           kUseInit =
-                               "use init = \"kaiming\" or \"gaussian\" in [adapter] with plugin = \"lora\"; no other "
-                               "is available",
-                           kNoDora = "DoRA is not available in this version; remove it",
-                           kUseFormat =
-                               "use format: chat_template is \"messages\" or \"sharegpt\", completion is "
-                               "\"text\", input_output is \"segments\"";
+constexpr std::string_view
+    kUseQuant = "use [quant] with plugin = \"bnb4\", beside [adapter]",
+    kUseQuantType = "use type in [quant] with plugin = \"bnb4\": \"nf4\" or \"fp4\"",
+    kUseDoubleQuant = "use double_quant in [quant] with plugin = \"bnb4\"",
+    kNoInt8 = "8-bit weights (LLM int8) are not available; [quant] with plugin = \"bnb4\" stores 4 bits",
+    kUseLora = "use [adapter] with plugin = \"lora\"", kUseRank = "use rank in [adapter] with plugin = \"lora\"",
+    kUseAlpha = "use alpha in [adapter] with plugin = \"lora\"",
+    kUseDropout = "use dropout in [adapter] with plugin = \"lora\"",
+    kUseTargets =
+        "use targets in [adapter] with plugin = \"lora\": ends of names such as \"q_proj\", "
+        "or \"all-linear\", the default",
+    kUseSaved = "use modules_to_save in [adapter] with plugin = \"lora\"",
+    kUseRslora = "use use_rslora in [adapter] with plugin = \"lora\"",
+    kUseLoraPlus = "use lora_plus_ratio in [adapter] with plugin = \"lora\"",
+    kUseInit =
+        "use init = \"kaiming\" or \"gaussian\" in [adapter] with plugin = \"lora\"; no other "
+        "is available",
+    kNoDora = "DoRA is not available in this version; remove it",
+    kUseFormat =
+        "use format: chat_template is \"messages\" or \"sharegpt\", completion is "
+        "\"text\", input_output is \"segments\"";
 constexpr std::string_view kPeft = "PEFT";
 
 template <const std::string_view& kFirst, const std::string_view& kSecond>

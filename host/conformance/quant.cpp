@@ -111,7 +111,9 @@ std::string refusal_of(const auto& action) {
 }
 
 void examine(const QuantPlugin& plugin, const Shape& shape, std::vector<std::string>& failures) {
-  const auto fail = [&](const std::string& what) { failures.push_back(fmt::format("a weight {}: {}", text(shape), what)); };
+  const auto fail = [&](const std::string& what) {
+    failures.push_back(fmt::format("a weight {}: {}", text(shape), what));
+  };
   const std::vector<int64_t> sizes(shape.begin(), shape.end());
   chassis_quant_parameter_t parameter{};
   parameter.struct_size = sizeof parameter;
@@ -141,7 +143,8 @@ void examine(const QuantPlugin& plugin, const Shape& shape, std::vector<std::str
     fail(fmt::format("cut at element {}, its components have other bytes", cut));
     break;
   }
-  if (weight.encode(values, every).stored != whole.stored) fail("encoded block by block, its components have other bytes");
+  if (weight.encode(values, every).stored != whole.stored)
+    fail("encoded block by block, its components have other bytes");
 
   const std::vector<float> decoded = weight.decode(whole, {});
   if (weight.decode(whole, every) != decoded) fail("decoded block by block, its values differ");
@@ -152,17 +155,17 @@ void examine(const QuantPlugin& plugin, const Shape& shape, std::vector<std::str
   for (const float value : {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
     std::vector<float> wrong = values;
     wrong[wrong.size() / 2] = value;
-    if (refusal_of([&] { weight.encode(wrong, {}); }).empty()) fail(fmt::format("encode() accepts the value {}", value));
+    if (refusal_of([&] { weight.encode(wrong, {}); }).empty())
+      fail(fmt::format("encode() accepts the value {}", value));
   }
   if (storage->state_suffix().empty()) return;
   const std::string state = storage->write_state(weight.whole(whole), Dtype::bf16);
-  if (const std::string refused = refusal_of([&] { storage->read_state(weight.whole(whole), state); }); !refused.empty())
+  if (const std::string refused = refusal_of([&] { storage->read_state(weight.whole(whole), state); });
+      !refused.empty())
     fail("read_state() refuses what write_state() wrote: " + refused);
   const Shape turned{shape[1] + 1, shape[0]};
   QuantPart other = weight.whole(whole);
-  if (refusal_of([&] {
-        storage->read_state({turned, other.elements, other.components}, state);
-      }).empty())
+  if (refusal_of([&] { storage->read_state({turned, other.elements, other.components}, state); }).empty())
     fail("read_state() accepts the text of " + text(shape) + " for " + text(turned));
 }
 
@@ -171,7 +174,8 @@ void examine(const QuantPlugin& plugin, const Shape& shape, std::vector<std::str
 std::vector<std::string> quant_failures(const QuantPlugin& plugin) {
   std::vector<std::string> failures;
   if (plugin.configure("")) failures.push_back("configure() finds components without a configuration");
-  for (const Shape& shape : {Shape{64, 128}, Shape{33, 57}, Shape{3, 1}, Shape{40, 448}}) examine(plugin, shape, failures);
+  for (const Shape& shape : {Shape{64, 128}, Shape{33, 57}, Shape{3, 1}, Shape{40, 448}})
+    examine(plugin, shape, failures);
   const Json config = parse_json(plugin.config(), "quantization_config", ExitCode::kPlugin);
   if (!config.is_object()) failures.push_back("config() is no JSON object");
   return failures;

@@ -76,8 +76,8 @@ uint32_t NodeView::slot_operand(SlotId id) {
     for (DimId d : axis) name += (name.empty() ? "" : "*") + program_.dims[d].name;
     dims.push_back(name);
   }
-  slot_index_[id] = add_operand(layout_.local_shape(program_, slot), std::move(dims), options_.compute,
-                                slot_trainable_[id] != 0);
+  slot_index_[id] =
+      add_operand(layout_.local_shape(program_, slot), std::move(dims), options_.compute, slot_trainable_[id] != 0);
   if (slot.components) {
     operand_store_.back().num_components = slot.components->components().size();
     operand_store_.back().components = slot.components->raw_components();

@@ -250,8 +250,11 @@ void ParameterTable::finish_components(Parameter& p, const WholeStaged& whole) c
   for (size_t i = 0; i < p.components.size(); ++i) {
     staged.push_back(storage.is_staged(i) ? whole(p, i) : Tensor());
     const bool is_divided = storage.components()[i].unit_elements != 0;
-    if (is_divided && !storage.is_staged(i)) made[i].reset();
-    else made[i] = Tensor::empty(is_divided ? made[i].sizes() : p.components[i].shard.sizes(), storage.components()[i].dtype);
+    if (is_divided && !storage.is_staged(i))
+      made[i].reset();
+    else
+      made[i] =
+          Tensor::empty(is_divided ? made[i].sizes() : p.components[i].shard.sizes(), storage.components()[i].dtype);
     p.components[i].staged.reset();
   }
   std::vector<const void*> whole_addresses;

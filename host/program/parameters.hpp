@@ -21,14 +21,14 @@ namespace chassis {
 struct StoredComponent {
   Descriptor descriptor;
   std::vector<int64_t> local_shape;  // whole
-  Tensor value;   // whole, as ops read it; empty while it is not gathered
-  Tensor shard;   // what this rank stores
-  Tensor staged;  // while the parameter is loaded: the shard in the dtype that is encoded first
+  Tensor value;                      // whole, as ops read it; empty while it is not gathered
+  Tensor shard;                      // what this rank stores
+  Tensor staged;                     // while the parameter is loaded: the shard in the dtype that is encoded first
 };
 
 struct Parameter {
   std::string name;
-  Descriptor descriptor;  // of a quantized parameter: of its elements, with its components
+  Descriptor descriptor;             // of a quantized parameter: of its elements, with its components
   std::vector<int64_t> local_shape;  // whole, as ops read it on this rank; padded where a split is uneven
   uint32_t role = CHASSIS_ROLE_WEIGHT;
   uint32_t init = CHASSIS_INIT_ZEROS;
@@ -92,8 +92,8 @@ class ParameterTable {
   // `whole` returns a staged component of the whole parameter.
   using WholeStaged = std::function<Tensor(const Parameter& p, size_t component)>;
   void finish_components(Parameter& p, const WholeStaged& whole) const;
-  // After components were read: takes the rest from the text that was stored beside them, if there is one, and throws if
-  // either holds what cannot be.
+  // After components were read: takes the rest from the text that was stored beside them, if there is one, and throws
+  // if either holds what cannot be.
   void verify_components(Parameter& p, const std::string& state) const;
   // The elements of a quantized parameter that this rank stores, which are consecutive.
   FlatRange local_elements(const Parameter& p) const;

@@ -74,12 +74,13 @@ void QuantPass::rewrite(Program& program, const Report& report) const {
     std::shared_ptr<const QuantStorage> storage = plugin_.storage(raw);
     if (!storage) return storage;
     const auto refuse = [&](const std::string& why) {
-      return plugin_error(plugin_.instance().label() + " stores '" + file_name + "' as " + storage->scheme() + ", but " +
-                          why);
+      return plugin_error(plugin_.instance().label() + " stores '" + file_name + "' as " + storage->scheme() +
+                          ", but " + why);
     };
     if (slot.added) throw refuse("an adapter added it, and trains it");
     if (raw.num_tied > 0) throw refuse("other parameters are tied to it");
-    if (readers.count == 0 || !readers.as_first_parameter) throw refuse("an op does not read it as its first parameter");
+    if (readers.count == 0 || !readers.as_first_parameter)
+      throw refuse("an op does not read it as its first parameter");
     return known.emplace(storage->described_by(), storage).first->second;
   };
 

@@ -72,8 +72,9 @@ QuantStorage::QuantStorage(const QuantPlugin& plugin, const chassis_quant_storag
     if ((c.flags & ~kFlags) != 0) throw refuse("has " + name + " with unknown flags " + std::to_string(c.flags));
     constexpr int64_t kMostUnit = int64_t{1} << 40;
     const bool is_divided = c.unit_elements != 0;
-    if (is_divided ? c.unit_elements < 1 || c.unit_elements > kMostUnit || c.unit_values < 1 || c.unit_values > kMostUnit
-                   : i == 0 || c.num_values < 1 || c.num_values > kMostUnit)
+    if (is_divided
+            ? c.unit_elements < 1 || c.unit_elements > kMostUnit || c.unit_values < 1 || c.unit_values > kMostUnit
+            : i == 0 || c.num_values < 1 || c.num_values > kMostUnit)
       throw refuse("has " + name + " with units of " + std::to_string(c.unit_elements) + " elements, " +
                    std::to_string(c.unit_values) + " values, " + std::to_string(c.num_values) + " in all");
     Component& component = components_.emplace_back(

@@ -41,7 +41,8 @@ void QuantizedLoad::add_components(Parameter& p, const LoadTensor& plain, std::v
   const std::string& name = parts.front().disk_name;
   const DiskPart whole = DiskPart::whole(name, p.descriptor.global_shape);
   if (parts.size() != 1 || parts.front() != whole)
-    throw storage_error("'" + reader_.path() + "': " + name + " is quantized, and the model joins or transposes it; only "
+    throw storage_error("'" + reader_.path() + "': " + name +
+                        " is quantized, and the model joins or transposes it; only "
                         "weights of their own can be read so");
   const std::vector<Descriptor> stored = stored_tensors(session_.parameters(), plain.descriptor);
   const std::string state = p.storage->state_suffix();
@@ -57,8 +58,8 @@ void QuantizedLoad::add_components(Parameter& p, const LoadTensor& plain, std::v
     if (text->dtype != Dtype::u8 || numel(text->global_shape) > kMostBytes)
       throw storage_error("'" + reader_.path() + "': " + text->name + " is " + std::string(dtype_name(text->dtype)) +
                           chassis::text(text->global_shape) + ", expected a text of u8");
-    states_[text->name] = Tensor::zeros(
-        std::vector<int64_t>(text->global_shape.begin(), text->global_shape.end()), Dtype::u8);
+    states_[text->name] =
+        Tensor::zeros(std::vector<int64_t>(text->global_shape.begin(), text->global_shape.end()), Dtype::u8);
     state_of_[&p] = text->name;
     out.push_back({Descriptor::plain(text->name, Dtype::u8, text->global_shape), text->name});
   }
@@ -69,8 +70,7 @@ std::vector<Descriptor> stored_tensors(const ParameterTable& parameters, const D
   const Parameter* p = parameters.find(parameter.fqn);
   if (p == nullptr || !p->is_quantized()) return {parameter};
   std::vector<Descriptor> out;
-  for (const Component& component : p->storage->components())
-    out.push_back(component_descriptor(parameter, component));
+  for (const Component& component : p->storage->components()) out.push_back(component_descriptor(parameter, component));
   return out;
 }
 
@@ -79,7 +79,8 @@ std::vector<Descriptor> encoded_tensors(const ParameterTable& parameters, const 
   const Parameter& p = *parameters.find(loaded.descriptor.fqn);
   std::vector<Descriptor> out;
   for (size_t i = 0; i < p.components.size(); ++i)
-    if (p.storage->components()[i].unit_elements != 0) out.push_back(encoded_component(loaded.descriptor, *p.storage, i));
+    if (p.storage->components()[i].unit_elements != 0)
+      out.push_back(encoded_component(loaded.descriptor, *p.storage, i));
   return out;
 }
 
@@ -108,8 +109,8 @@ void QuantizedLoad::finish(const std::vector<LoadTensor>& tensors, const BucketP
       const Descriptor divided = encoded_component(logical, *p.storage, i);
       if (own.num_elements() == numel(divided.global_shape) && communicator.mesh().world_size() == 1) return own;
       const Descriptor whole = Descriptor::plain(divided.fqn, divided.dtype, divided.global_shape);
-      const Tensor all = Tensor::zeros(std::vector<int64_t>(whole.global_shape.begin(), whole.global_shape.end()),
-                                       divided.dtype);
+      const Tensor all =
+          Tensor::zeros(std::vector<int64_t>(whole.global_shape.begin(), whole.global_shape.end()), divided.dtype);
       const ReshardTensor move[] = {{Layout(divided, communicator.mesh()), Layout(whole, communicator.mesh())}};
       ReshardRequest request;
       request.tensors = move;

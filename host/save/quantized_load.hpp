@@ -23,8 +23,8 @@ class QuantizedLoad {
   // True for a name that belongs to components.
   bool has(const std::string& disk_name) const { return names_.contains(disk_name); }
   LocalTensors local(LocalTensors plain) const;
-  // [all-ranks] When all ranks have their components: makes those that depend on the whole parameter, one parameter at a
-  // time, and verifies those that were read.
+  // [all-ranks] When all ranks have their components: makes those that depend on the whole parameter, one parameter at
+  // a time, and verifies those that were read.
   void finish(const std::vector<LoadTensor>& tensors, const BucketPair& buckets);
 
  private:
@@ -33,7 +33,7 @@ class QuantizedLoad {
   Session& session_;
   const CheckpointReader& reader_;
   std::set<std::string> names_;
-  std::vector<Parameter*> read_;         // their components
+  std::vector<Parameter*> read_;          // their components
   std::map<std::string, Tensor> states_;  // texts, by name on disk
   std::map<const Parameter*, std::string> state_of_;
 };
@@ -41,8 +41,8 @@ class QuantizedLoad {
 // The tensors in which a parameter is saved: itself, or its components.
 std::vector<Descriptor> stored_tensors(const ParameterTable& parameters, const Descriptor& parameter);
 
-// What a rank has of a loaded tensor before QuantizedLoad::finish(): itself, or of one that is encoded the components, in
-// their staged dtypes.
+// What a rank has of a loaded tensor before QuantizedLoad::finish(): itself, or of one that is encoded the components,
+// in their staged dtypes.
 std::vector<Descriptor> encoded_tensors(const ParameterTable& parameters, const LoadTensor& loaded);
 
 }  // namespace chassis

@@ -16,6 +16,7 @@
 #include "host/checkpoint/plan_agreement.hpp"
 #include "host/data/tokenizer_files.hpp"
 #include "host/save/merge.hpp"
+#include "host/save/quantized_load.hpp"
 #include "host/save/resume_differences.hpp"
 #include "host/save/weights.hpp"
 #include "host/service/memory.hpp"
@@ -300,7 +301,7 @@ void Saver::set_aside_damaged(const std::vector<std::string>& passed, const std:
 }
 
 Saver::Resumed Saver::load_checkpoint(const std::string& path) {
-  const LocalTensors local = local_tensors(session_, true);
+  LocalTensors local;
   std::unique_ptr<CheckpointReader> reader;
   LoadResult result;
   expect_same_files(session_.world(), path);
@@ -316,13 +317,21 @@ Saver::Resumed Saver::load_checkpoint(const std::string& path) {
   if (reference || refers) load_frozen(path, reference);
   const uint32_t frozen = refers ? checksum_of_frozen(session_) : 0;
   std::vector<LoadTensor> tensors;
-  for (Descriptor& descriptor : training_tensors(session_, true, reference ? Which::kKept : Which::kAll))
-    tensors.push_back({std::move(descriptor), ""});
+  QuantizedLoad quantized(session_, *reader);
   run_and_agree_on_damage(session_.world(), "loading " + path, [&] {
+    for (Descriptor& descriptor : training_tensors(session_, true, reference ? Which::kKept : Which::kAll)) {
+      Parameter* const p = session_.parameters().find(descriptor.fqn);
+      if (p != nullptr && p->is_quantized())
+        quantized.add(*p, {std::move(descriptor), ""}, tensors);
+      else
+        tensors.push_back({std::move(descriptor), ""});
+    }
+    local = quantized.local(local_tensors(session_, true));
     result = reader->load(tensors, session_.mesh(), buckets_, local, load_options(session_));
   });
   log::info("read {}: {}", path, reader->verify_parts(result, session_.world()).text());
   share_loaded(session_, tensors, result, local, buckets_);
+  quantized.finish(tensors, buckets_);
   session_.refresh_parameters();
   session_.world().run_and_agree("comparing frozen weights with " + path, [&] {
     if (!refers || checksum_of_frozen(session_) == frozen) return;

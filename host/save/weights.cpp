@@ -14,8 +14,8 @@
 #include "host/checkpoint/output_directory.hpp"
 #include "host/checkpoint/reshard.hpp"
 #include "host/save/model_directory.hpp"
-#include "host/save/resume_differences.hpp"
 #include "host/save/quantized_load.hpp"
+#include "host/save/resume_differences.hpp"
 #include "host/save/saved_tensors.hpp"
 #include "host/session/finite.hpp"
 #include "host/session/progress.hpp"
@@ -166,10 +166,10 @@ LoadedPart load_part(Session& session, const std::string& path, const BucketPair
       return ignored(name) || quantized->has(name);
     };
     if (hashes)
-      options.hashed = [&](const Descriptor& tensor) { 
-      const Parameter* p = session.parameters().find(tensor.fqn);
-      return p == nullptr || !is_kept(*p);  // components and their texts are frozen
-    };
+      options.hashed = [&](const Descriptor& tensor) {
+        const Parameter* p = session.parameters().find(tensor.fqn);
+        return p == nullptr || !is_kept(*p);  // components and their texts are frozen
+      };
     if (is_first) options.progress = [&](uint64_t done, uint64_t total) { bar.update(done, total, "weights"); };
     local = quantized->local(local_tensors(session, false));
     result = reader->load(tensors, session.mesh(), buckets, local, options);

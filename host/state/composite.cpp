@@ -51,7 +51,8 @@ Descriptor component_descriptor(const Descriptor& composite, const Component& co
   const Shape& shape = composite.global_shape;
   const int64_t block = composite.block_elements();
   const int last = shape.ndim() - 1;
-  const bool keeps_dims = component.form == Component::Form::kLikeTensor && last >= 0 && shape[last] % component.unit_elements == 0 &&
+  const bool keeps_dims = component.form == Component::Form::kLikeTensor && last >= 0 &&
+                          shape[last] % component.unit_elements == 0 &&
                           composite.padded_shape[last] % component.unit_elements == 0;
   const int64_t row_elements = keeps_dims || last < 0 || shape[0] == 0 ? 1 : numel(shape) / shape[0];
 

@@ -47,7 +47,9 @@ int main(int argc, char** argv) {
   for (const Code code : {Code::kNf4, Code::kFp4}) {
     const char* const name = code == Code::kNf4 ? "nf4" : "fp4";
     const float* const table = values_of(code).data();
-    const auto print = [&](const char* what, double gigas) { std::printf("%s %-22s %6.2f Gelem/s\n", name, what, gigas); };
+    const auto print = [&](const char* what, double gigas) {
+      std::printf("%s %-22s %6.2f Gelem/s\n", name, what, gigas);
+    };
     print("quantize f32", rate(elements, threads, [&](int64_t at, int64_t count) {
             loops().quantize_f32(code, values.data() + at, count, kBlock, codes.data() + at / 2,
                                  absmax.data() + at / kBlock);

@@ -85,12 +85,12 @@ class Bnb4 final : public Quant {
         bad = loops().quantize_f32(settings_.code, static_cast<const float*>(part.values()), n, block, codes, absmax);
         break;
       case CHASSIS_DTYPE_BF16:
-        bad = loops().quantize_bf16(settings_.code, static_cast<const uint16_t*>(part.values()), n, block, codes,
-                                    absmax);
+        bad =
+            loops().quantize_bf16(settings_.code, static_cast<const uint16_t*>(part.values()), n, block, codes, absmax);
         break;
       case CHASSIS_DTYPE_F16:
-        bad = loops().quantize_f16(settings_.code, static_cast<const uint16_t*>(part.values()), n, block, codes,
-                                   absmax);
+        bad =
+            loops().quantize_f16(settings_.code, static_cast<const uint16_t*>(part.values()), n, block, codes, absmax);
         break;
       default:
         throw Failure(CHASSIS_UNIMPLEMENTED, "values of ", dtype_name(part.value_dtype()), " are not quantized");

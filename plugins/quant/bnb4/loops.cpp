@@ -1,5 +1,5 @@
-// Blocks are quantized and dequantized by vectors where the instruction set has in-register tables, and one element at a
-// time elsewhere and at the end of a block. Must be compiled without the freedom to contract or reorder.
+// Blocks are quantized and dequantized by vectors where the instruction set has in-register tables, and one element at
+// a time elsewhere and at the end of a block. Must be compiled without the freedom to contract or reorder.
 #include "loops.hpp"
 
 #include <algorithm>
@@ -78,8 +78,7 @@ inline uint32_t code_of(Code code, float scaled) {
 template <typename Type>
 uint32_t largest_magnitude(const typename Type::Stored* values, int64_t n) {
   uint32_t most = 0;
-  for (int64_t i = 0; i < n; ++i)
-    most = std::max(most, std::bit_cast<uint32_t>(load(Type{}, values + i)) & kMagnitude);
+  for (int64_t i = 0; i < n; ++i) most = std::max(most, std::bit_cast<uint32_t>(load(Type{}, values + i)) & kMagnitude);
   return most;
 }
 
@@ -213,8 +212,7 @@ inline int64_t vector_dequantize(F32, const float* table, const uint8_t* codes, 
 template <typename Type>
 int64_t vector_dequantize(Type, const uint16_t* table, const uint8_t* codes, int64_t n, uint16_t* values) {
   const int64_t whole = n / 32 * 32;
-  const __m512i scaled =
-      _mm512_broadcast_i64x4(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(table)));
+  const __m512i scaled = _mm512_broadcast_i64x4(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(table)));
   for (int64_t i = 0; i < whole; i += 32)
     _mm512_storeu_si512(values + i, _mm512_permutexvar_epi16(_mm512_cvtepu8_epi16(spread(codes + i / 2)), scaled));
   return whole;
@@ -272,8 +270,8 @@ struct Fp4Probe {
   __m256i order = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(kFp4Order.data()));
   __m256i operator()(__m256 y) const {
     const __m256 magnitude = _mm256_and_ps(y, _mm256_castsi256_ps(_mm256_set1_epi32(static_cast<int>(kMagnitude))));
-    const __m256i at = next_code(next_code(next_code(_mm256_setzero_si256(), magnitude, t1), magnitude, t2),
-                                 magnitude, t3);
+    const __m256i at =
+        next_code(next_code(next_code(_mm256_setzero_si256(), magnitude, t1), magnitude, t2), magnitude, t3);
     const __m256i negative = _mm256_castps_si256(_mm256_cmp_ps(y, _mm256_setzero_ps(), _CMP_LT_OQ));
     return _mm256_or_si256(_mm256_permutevar8x32_epi32(order, at), _mm256_and_si256(negative, _mm256_set1_epi32(8)));
   }
@@ -281,9 +279,9 @@ struct Fp4Probe {
 
 inline void store_codes(__m256i codes, uint8_t* out) {
   const __m256i pairs = _mm256_or_si256(_mm256_slli_epi64(codes, 4), _mm256_srli_epi64(codes, 32));
-  const __m256i first = _mm256_shuffle_epi8(
-      pairs, _mm256_setr_epi8(0, 8, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, 0, 8, -1, -1, -1, -1, -1, -1,
-                              -1, -1, -1, -1, -1, -1, -1, -1));
+  const __m256i first =
+      _mm256_shuffle_epi8(pairs, _mm256_setr_epi8(0, 8, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, 0, 8,
+                                                  -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1));
   const uint32_t low = static_cast<uint32_t>(_mm256_extract_epi16(first, 0)),
                  high = static_cast<uint32_t>(_mm256_extract_epi16(first, 8));
   const uint32_t bytes = low | high << 16;

@@ -1,5 +1,5 @@
-// Double quantization: the absmax of the blocks, less their mean, by the signed dynamic 8-bit code (Dettmers et al. 2022,
-// "8-bit Optimizers via Block-wise Quantization") in blocks of 256.
+// Double quantization: the absmax of the blocks, less their mean, by the signed dynamic 8-bit code (Dettmers et al.
+// 2022, "8-bit Optimizers via Block-wise Quantization") in blocks of 256.
 #pragma once
 
 #include <array>

@@ -161,7 +161,8 @@ class Product final : public Kernel {
     auto* const to = static_cast<T*>(y.view().data);
     const BorrowedTensor bias = has_bias_ ? call.param(1) : BorrowedTensor();
     if (bias)
-      for (int64_t r = 0; r < rows; ++r) std::memcpy(to + r * out, bias.view().data, static_cast<size_t>(out) * sizeof(T));
+      for (int64_t r = 0; r < rows; ++r)
+        std::memcpy(to + r * out, bias.view().data, static_cast<size_t>(out) * sizeof(T));
     auto* const workspace = static_cast<char*>(call.workspace());
     for (int64_t begin = 0; begin < out; begin += panels_.panel_rows) {
       const int64_t end = std::min(out, begin + panels_.panel_rows);
@@ -189,7 +190,8 @@ class Product final : public Kernel {
     }
     const BorrowedTensor dx = call.grad_input(0);
     auto* const workspace = static_cast<char*>(call.workspace());
-    auto* const to = kRounds ? reinterpret_cast<float*>(workspace + panels_.bytes()) : static_cast<float*>(dx.view().data);
+    auto* const to =
+        kRounds ? reinterpret_cast<float*>(workspace + panels_.bytes()) : static_cast<float*>(dx.view().data);
     for (int64_t begin = 0; begin < out; begin += panels_.panel_rows) {
       const int64_t end = std::min(out, begin + panels_.panel_rows);
       chassis_gemm_problem_t p = problem(rows, in, end - begin);

@@ -89,7 +89,7 @@ bool is_block_size(int64_t size) {
 
 QuantState parse_quant_state(std::string_view text) {
   const Json json = parsed(text);
-  static const std::set<std::string> kKnown = {"quant_type", "blocksize",       "dtype",        "shape",
+  static const std::set<std::string> kKnown = {"quant_type",       "blocksize",    "dtype",        "shape",
                                                "nested_blocksize", "nested_dtype", "nested_offset"};
   for (const auto& [key, value] : json.items())
     if (!kKnown.contains(key)) refuse_state("unknown key ", shown(key));
@@ -155,9 +155,9 @@ std::string quant_state_text(const QuantState& state) {
   for (size_t i = 0; i < state.shape.size(); ++i) out += (i ? ", " : "") + std::to_string(state.shape[i]);
   out += "]";
   if (state.is_nested)
-    out += ", \"nested_blocksize\": " + std::to_string(kNestedBlock) +
-           ", \"nested_dtype\": \"float32\", \"nested_offset\": " +
-           python_float(static_cast<double>(state.nested_offset));
+    out +=
+        ", \"nested_blocksize\": " + std::to_string(kNestedBlock) +
+        ", \"nested_dtype\": \"float32\", \"nested_offset\": " + python_float(static_cast<double>(state.nested_offset));
   return out + "}";
 }
 

@@ -12,7 +12,6 @@ namespace bnb4 {
 
 using namespace chassis;
 
-
 namespace {
 
 using OrderedJson = nlohmann::ordered_json;
@@ -27,8 +26,8 @@ T value_or(const OrderedJson& json, const char* key, T fallback) {
   if (found == json.end() || found->is_null()) return fallback;
   const bool fits = std::is_same_v<T, bool> ? found->is_boolean() : found->is_string();
   if (!fits)
-    fail_invalid(kConfigPlace, key, " is ", found->dump(-1, ' ', true, OrderedJson::error_handler_t::replace), ", expected ",
-                 std::is_same_v<T, bool> ? "true or false" : "a text");
+    fail_invalid(kConfigPlace, key, " is ", found->dump(-1, ' ', true, OrderedJson::error_handler_t::replace),
+                 ", expected ", std::is_same_v<T, bool> ? "true or false" : "a text");
   return found->template get<T>();
 }
 
@@ -72,17 +71,20 @@ FileSettings parse_quantization_config(std::string_view text) {
   if (method != "bitsandbytes")
     fail_invalid(kConfigPlace, "quant_method is '", method, "', and bnb4 reads bitsandbytes in 4 bits only");
   if (value_or(json, "load_in_8bit", false))
-    fail_invalid(kConfigPlace, "load_in_8bit: LLM.int8 is not supported; use a checkpoint that is not quantized, or one in 4 "
-                         "bits");
+    fail_invalid(kConfigPlace,
+                 "load_in_8bit: LLM.int8 is not supported; use a checkpoint that is not quantized, or one in 4 "
+                 "bits");
   if (!value_or(json, "load_in_4bit", false)) fail_invalid(kConfigPlace, "load_in_4bit is not true");
   FileSettings s;
   const std::string type = value_or<std::string>(json, "bnb_4bit_quant_type", "fp4");
-  if (type != "nf4" && type != "fp4") fail_invalid(kConfigPlace, "bnb_4bit_quant_type is '", type, "', expected nf4 or fp4");
+  if (type != "nf4" && type != "fp4")
+    fail_invalid(kConfigPlace, "bnb_4bit_quant_type is '", type, "', expected nf4 or fp4");
   s.code = code_from(type);
   s.is_nested = value_or(json, "bnb_4bit_use_double_quant", false);
   const std::string storage = value_or<std::string>(json, "bnb_4bit_quant_storage", "uint8");
   if (storage != "uint8")
-    fail_invalid(kConfigPlace, "bnb_4bit_quant_storage is '", storage, "', and only uint8 is read; save the model with it");
+    fail_invalid(kConfigPlace, "bnb_4bit_quant_storage is '", storage,
+                 "', and only uint8 is read; save the model with it");
   if (const auto skip = json.find("llm_int8_skip_modules"); skip != json.end() && !skip->is_null()) {
     if (!skip->is_array()) fail_invalid(kConfigPlace, "llm_int8_skip_modules is no list");
     for (const OrderedJson& name : *skip) {
@@ -96,18 +98,18 @@ FileSettings parse_quantization_config(std::string_view text) {
 
 std::string quantization_config_text(const Settings& s) {
   OrderedJson json = {{"_load_in_4bit", true},
-               {"_load_in_8bit", false},
-               {"bnb_4bit_compute_dtype", "bfloat16"},
-               {"bnb_4bit_quant_storage", "uint8"},
-               {"bnb_4bit_quant_type", code_name(s.code)},
-               {"bnb_4bit_use_double_quant", s.is_nested},
-               {"llm_int8_enable_fp32_cpu_offload", false},
-               {"llm_int8_has_fp16_weight", false},
-               {"llm_int8_skip_modules", s.skip.empty() ? OrderedJson() : OrderedJson(s.skip)},
-               {"llm_int8_threshold", 6.0},
-               {"load_in_4bit", true},
-               {"load_in_8bit", false},
-               {"quant_method", "bitsandbytes"}};
+                      {"_load_in_8bit", false},
+                      {"bnb_4bit_compute_dtype", "bfloat16"},
+                      {"bnb_4bit_quant_storage", "uint8"},
+                      {"bnb_4bit_quant_type", code_name(s.code)},
+                      {"bnb_4bit_use_double_quant", s.is_nested},
+                      {"llm_int8_enable_fp32_cpu_offload", false},
+                      {"llm_int8_has_fp16_weight", false},
+                      {"llm_int8_skip_modules", s.skip.empty() ? OrderedJson() : OrderedJson(s.skip)},
+                      {"llm_int8_threshold", 6.0},
+                      {"load_in_4bit", true},
+                      {"load_in_8bit", false},
+                      {"quant_method", "bitsandbytes"}};
   return json.dump(2);
 }
 

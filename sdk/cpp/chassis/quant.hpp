@@ -41,9 +41,9 @@ class QuantStorage {
   QuantStorage(std::string scheme, std::string state_suffix, std::vector<QuantComponent> components)
       : scheme_(std::move(scheme)), state_suffix_(std::move(state_suffix)), components_(std::move(components)) {
     for (const QuantComponent& c : components_)
-      pointers_.push_back(&table_.emplace_back(chassis_component_t{sizeof(chassis_component_t), c.dtype, str(c.suffix),
-                                                                   c.unit_elements, c.unit_values, c.num_values,
-                                                                   c.staged_dtype, c.flags}));
+      pointers_.push_back(
+          &table_.emplace_back(chassis_component_t{sizeof(chassis_component_t), c.dtype, str(c.suffix), c.unit_elements,
+                                                   c.unit_values, c.num_values, c.staged_dtype, c.flags}));
     raw_ = {sizeof raw_, static_cast<uint32_t>(pointers_.size()), str(scheme_), pointers_.data(), str(state_suffix_)};
   }
   QuantStorage(const QuantStorage&) = delete;
@@ -151,8 +151,13 @@ class Quant : public Ops {
                                            const chassis_quant_storage_t** storage) noexcept {
     return call(self, [&](Quant& quant) {
       const auto p = read_sized(raw);
-      const QuantStorage* found = quant.storage({text_of(p.name), text_of(p.module), text_of(p.op), p.role,
-                                                 {p.sizes, p.sizes + p.num_dims}, p.is_added != 0, p.num_tied,
+      const QuantStorage* found = quant.storage({text_of(p.name),
+                                                 text_of(p.module),
+                                                 text_of(p.op),
+                                                 p.role,
+                                                 {p.sizes, p.sizes + p.num_dims},
+                                                 p.is_added != 0,
+                                                 p.num_tied,
                                                  p.num_readers});
       *storage = found != nullptr ? found->raw() : nullptr;
     });

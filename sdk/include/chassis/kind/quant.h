@@ -82,8 +82,8 @@ typedef struct chassis_quant {
   /* [any] DATA_LOSS names the first value of a component that cannot be, such as an absmax that is NaN, infinite or
    * negative, and its element. NULL: all values can be. */
   chassis_status_t* (*verify)(struct chassis_instance* self, const chassis_quant_part_t* part);
-  /* [any] The text under state_suffix, for files, from components without unit_elements; the others and values are NULL.
-   * `value_dtype` is that of the model's files before it was quantized. */
+  /* [any] The text under state_suffix, for files, from components without unit_elements; the others and values are
+   * NULL. `value_dtype` is that of the model's files before it was quantized. */
   chassis_status_t* (*write_state)(struct chassis_instance* self, const chassis_quant_part_t* part,
                                    const chassis_text_sink_t* out);
   /* [any] Refuses a text that contradicts the storage or the sizes, by key; writes the components that files do not

@@ -18,7 +18,8 @@ namespace {
 
 template <typename T>
 void write(const std::vector<T>& values) {
-  std::cout.write(reinterpret_cast<const char*>(values.data()), static_cast<std::streamsize>(values.size() * sizeof(T)));
+  std::cout.write(reinterpret_cast<const char*>(values.data()),
+                  static_cast<std::streamsize>(values.size() * sizeof(T)));
 }
 
 template <typename T>
@@ -53,10 +54,10 @@ int run(const std::vector<std::string>& arguments) {
     std::vector<float> absmax(static_cast<size_t>((n + block - 1) / block));
     const auto f32 = values_in<float>(in);
     const auto half = values_in<uint16_t>(in);
-    const int64_t bad =
-        dtype == "f32"    ? loops().quantize_f32(code, f32.data(), n, block, codes.data(), absmax.data())
-        : dtype == "bf16" ? loops().quantize_bf16(code, half.data(), n, block, codes.data(), absmax.data())
-                          : loops().quantize_f16(code, half.data(), n, block, codes.data(), absmax.data());
+    const int64_t bad = dtype == "f32" ? loops().quantize_f32(code, f32.data(), n, block, codes.data(), absmax.data())
+                        : dtype == "bf16"
+                            ? loops().quantize_bf16(code, half.data(), n, block, codes.data(), absmax.data())
+                            : loops().quantize_f16(code, half.data(), n, block, codes.data(), absmax.data());
     if (bad >= 0) return 3;
     write(codes), write(absmax);
     return 0;

@@ -40,8 +40,7 @@ TEST(QuantState, IsWrittenByteForByteAsItWasRead) {
 }
 
 TEST(QuantState, IsReadInAnyOrderAndWithPrefixes) {
-  const std::string text =
-      R"({"w.shape": [48, 32], "w.dtype": "bfloat16", "w.quant_type": "nf4", "w.blocksize": 64})";
+  const std::string text = R"({"w.shape": [48, 32], "w.dtype": "bfloat16", "w.quant_type": "nf4", "w.blocksize": 64})";
   EXPECT_EQ(parse_quant_state(text), parse_quant_state(kPlain));
 }
 
