@@ -15,6 +15,7 @@ set(CHASSIS_PLUGINS
   comm/gloo
   comm/nccl
   adapter/lora
+  quant/bnb4
   optimizer/adamw
   optimizer/adamw8bit
   optimizer/lion

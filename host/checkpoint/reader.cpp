@@ -206,7 +206,8 @@ void CheckpointReader::check(std::span<const LoadTensor> tensors, const LoadOpti
   };
   for (const LoadTensor& tensor : tensors) {
     const Descriptor& descriptor = tensor.descriptor;
-    CHASSIS_CHECK(descriptor.components.empty(), "'" + descriptor.fqn + "': components are loaded one by one");
+    CHASSIS_CHECK(descriptor.components.empty() || tensor.take,
+                  "'" + descriptor.fqn + "': components are loaded one by one");
     for (const DiskPart& part : tensor.all_parts()) check_part(descriptor, part);
   }
   for (const DiskTensor& tensor : tensors_) {

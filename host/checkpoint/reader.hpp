@@ -31,6 +31,10 @@ struct LoadTensor {
   Descriptor descriptor;
   std::string disk_name;             // empty: the FQN
   std::vector<DiskPart> parts = {};  // empty: one part, unchanged, named disk_name
+  // If set, there is no local tensor: this receives the elements that the rank holds, which must be consecutive, as
+  // f32, in ascending parts that begin at multiples of `take_block` elements.
+  std::function<void(int64_t begin, std::span<const float> values)> take = {};
+  int64_t take_block = 1;
 
   std::vector<DiskPart> all_parts() const;
 };
@@ -133,6 +137,8 @@ class CheckpointReader {
   void load_part(const PartToLoad& wanted, const MeshShape& mesh, const BucketPair& buckets, const LocalTensors& local,
                  const LoadOptions& options, LoadResult& result);
   class BoxCopier;
+  void load_values(const LoadTensor& tensor, Values& values, const MeshShape& mesh, const BucketPair& buckets,
+                   const LoadOptions& options);
   // `crc`: of a box that was read whole. Throws DamagedCheckpoint.
   void compare_checksum(uint32_t box, uint32_t crc) const;
   std::string damage_of(uint32_t box, uint32_t crc) const;
@@ -156,6 +162,10 @@ class CheckpointReader::Values {
   void read(std::span<const DiskPart> parts, const Box& region, std::span<float> out, bool hashed = false);
   // What read() has read with `hashed`, for content_hash().
   std::vector<PartRead> hashed() const;
+  // Adds the bytes read since the last call.
+  void add_to(LoadResult& result);
+  // Adds the boxes that were read in part, and hashed().
+  void add_parts_to(LoadResult& result) const;
 
  private:
   std::unique_ptr<BoxCopier> copier_;

@@ -127,12 +127,52 @@ LoadResult CheckpointReader::load(std::span<const LoadTensor> tensors, const Mes
   };
   std::stable_sort(order.begin(), order.end(),
                    [&](const PartToLoad& a, const PartToLoad& b) { return place(*a.from) < place(*b.from); });
+  Values values(*this);
   for (const PartToLoad& wanted : order) {
-    load_part(wanted, mesh, buckets, local, options, result);
+    if (!wanted.tensor->take) {
+      load_part(wanted, mesh, buckets, local, options, result);
+    } else if (wanted.is_first) {  // with all other parts
+      load_values(*wanted.tensor, values, mesh, buckets, options);
+      values.add_to(result);
+      ++result.num_tensors;
+    }
     done_bytes += wanted.num_bytes();
     if (options.progress) options.progress(done_bytes, total_bytes);
   }
+  values.add_parts_to(result);
   return result;
+}
+
+void CheckpointReader::load_values(const LoadTensor& tensor, Values& values, const MeshShape& mesh,
+                                   const BucketPair& buckets, const LoadOptions& options) {
+  const Layout layout(tensor.descriptor, mesh);
+  const Shape& shape = tensor.descriptor.global_shape;
+  int64_t begin = numel(shape), count = 0;
+  for (const Piece& piece : layout.pieces(options.rank)) {
+    if (options.owned_only && !piece.owned) continue;
+    begin = std::min(begin, row_major_view(shape, piece.box).offset);
+    count += numel(piece.box);
+  }
+  constexpr int64_t kMostValues = 1 << 20;
+  const auto fit = std::min(kMostValues, static_cast<int64_t>(buckets.bucket_bytes() / sizeof(float)));
+  const int64_t room = fit / tensor.take_block * tensor.take_block;
+  std::vector<float> own(room == 0 ? static_cast<size_t>(tensor.take_block) : 0);  // a block exceeds the bucket
+  const std::span<float> bucket =
+      room == 0 ? std::span(own)
+                : std::span(reinterpret_cast<float*>(buckets.bucket(0).data()), static_cast<size_t>(room));
+  const std::vector<DiskPart> parts = tensor.all_parts();
+  const bool is_hashed = options.hashed && options.hashed(tensor.descriptor);
+  for (const int64_t end = begin + count; begin < end; begin += std::ssize(bucket)) {
+    const int64_t stop = std::min(end, begin + std::ssize(bucket));
+    const std::span<float> piece = bucket.first(static_cast<size_t>(stop - begin));
+    size_t at = 0;
+    for (const Box& box : flat_range_boxes(shape, begin, stop)) {
+      const auto num = static_cast<size_t>(numel(box));
+      values.read(parts, box, piece.subspan(at, num), is_hashed);
+      at += num;
+    }
+    tensor.take(begin, piece);
+  }
 }
 
 void CheckpointReader::load_part(const PartToLoad& wanted, const MeshShape& mesh, const BucketPair& buckets,

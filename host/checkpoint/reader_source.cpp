@@ -31,6 +31,16 @@ class CheckpointReader::BoxCopier {
     return parts;
   }
 
+  // The bytes read since the last call; of these, in boxes that have been compared with their checksums.
+  uint64_t take_num_bytes() { return std::exchange(num_bytes_, 0); }
+  uint64_t take_num_verified() { return std::exchange(num_verified_, 0); }
+  // Boxes that have been read in part.
+  std::vector<PartRead> unfinished() const {
+    std::vector<PartRead> parts;
+    for (const auto& [box, read] : boxes_) parts.push_back({box, read.checksum.remainder(), read.num_bytes});
+    return parts;
+  }
+
   // What is on disk of a tensor's part and lies in `to`, as f32.
   void copy_part(const DiskPart& part, const Piece& to, const ReserveBytes& room) {
     const DiskTensor* found = reader_.find(part.disk_name);
@@ -107,11 +117,13 @@ class CheckpointReader::BoxCopier {
       so_far.num_bytes += bytes.size();
       return so_far;
     };
+    num_bytes_ += bytes.size();
     if (is_hashed_) add_to(hashed_);
     if (reader_.manifest_crc_.empty()) return;
     const Read& so_far = add_to(boxes_);
     if (so_far.num_bytes < found.box.num_bytes()) return;
     reader_.compare_checksum(box, box_checksum(so_far.checksum.remainder(), so_far.num_bytes));
+    num_verified_ += so_far.num_bytes;
     boxes_.erase(box);
   }
   Dtype dtype_of(uint32_t box) const { return reader_.scan_.boxes[box].box.dtype; }
@@ -120,6 +132,7 @@ class CheckpointReader::BoxCopier {
   std::map<uint32_t, Read> boxes_;  // those that have been read in part
   std::map<uint32_t, Read> hashed_;
   bool is_hashed_ = false;
+  uint64_t num_bytes_ = 0, num_verified_ = 0;
 };
 
 CheckpointReader::Values::Values(CheckpointReader& reader) : copier_(std::make_unique<BoxCopier>(reader)) {}
@@ -137,6 +150,16 @@ void CheckpointReader::Values::read(std::span<const DiskPart> parts, const Box& 
 }
 
 std::vector<PartRead> CheckpointReader::Values::hashed() const { return copier_->hashed(); }
+
+void CheckpointReader::Values::add_to(LoadResult& result) {
+  result.num_bytes += copier_->take_num_bytes();
+  result.verified_bytes += copier_->take_num_verified();
+}
+
+void CheckpointReader::Values::add_parts_to(LoadResult& result) const {
+  for (const PartRead& part : copier_->unfinished()) result.parts.push_back(part);
+  for (const PartRead& part : copier_->hashed()) result.hashed.push_back(part);
+}
 
 PartSource CheckpointReader::source(std::function<std::vector<DiskPart>(const Descriptor& tensor)> parts) {
   auto copier = std::make_shared<BoxCopier>(*this);

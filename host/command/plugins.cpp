@@ -15,6 +15,7 @@
 #include "host/conformance/ops.hpp"
 #include "host/conformance/optimizer.hpp"
 #include "host/conformance/parallel.hpp"
+#include "host/conformance/quant.hpp"
 #include "host/conformance/rows.hpp"
 #include "host/conformance/tokenizer_member.hpp"
 #include "host/plugin/inspect.hpp"
@@ -255,6 +256,10 @@ std::string check_numerics(PluginRegistry& registry, MetricsStore& metrics, cons
   if (kind == "tokenizer") return check_tokenizer(member, arguments.model);
   if (kind == "adapter") return check_adapter(registry, member);
   if (kind == "rows") return check_rows(instance, arguments.data);
+  if (kind == "quant") {
+    expect_none(quant_failures(QuantPlugin(instance)), "promises of a quantization are broken");
+    return "";
+  }
   if (kind == "optimizer") {
     expect_none(optimizer_failures(OptimizerPlugin(instance)), "promises of an optimizer are broken");
     return "";

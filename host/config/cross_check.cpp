@@ -203,6 +203,12 @@ void Config::cross_check() {
                     .hint("export.merge = true writes the merged model; export.plugin = \"peft\", the default, writes "
                           "the adapter alone"));
 
+  // quant
+  if (has("quant.plugin") && !adapts && use_ == ConfigUse::kTraining && !invalid_.contains("quant.plugin"))
+    add_problem("quant.plugin",
+                config_error("quantized parameters cannot be trained, and [quant] has no [adapter] beside it")
+                    .hint("add [adapter] with plugin = \"lora\", or remove [quant]"));
+
   // data
   const bool has_eval_part =
       valid("data.eval_fraction") && get_double("data.eval_fraction") > 0 && count("data.train") > 0;

@@ -16,24 +16,27 @@ constexpr std::string_view kAxolotl = "Axolotl", kLf = "LLaMA-Factory", kHf = "H
                            kTitan = "torchtitan", kTune = "torchtune", kColossal = "ColossalAI", kTrl = "TRL",
                            kOthers = "other trainers";
 
-constexpr std::string_view kNoQuantization = "quantization is not available in this version",
-                           kUseLora = "use [adapter] with plugin = \"lora\"",
-                           kUseRank = "use rank in [adapter] with plugin = \"lora\"",
-                           kUseAlpha = "use alpha in [adapter] with plugin = \"lora\"",
-                           kUseDropout = "use dropout in [adapter] with plugin = \"lora\"",
-                           kUseTargets =
-                               "use targets in [adapter] with plugin = \"lora\": ends of names such as \"q_proj\", "
-                               "or \"all-linear\", the default",
-                           kUseSaved = "use modules_to_save in [adapter] with plugin = \"lora\"",
-                           kUseRslora = "use use_rslora in [adapter] with plugin = \"lora\"",
-                           kUseLoraPlus = "use lora_plus_ratio in [adapter] with plugin = \"lora\"",
-                           kUseInit =
-                               "use init = \"kaiming\" or \"gaussian\" in [adapter] with plugin = \"lora\"; no other "
-                               "is available",
-                           kNoDora = "DoRA is not available in this version; remove it",
-                           kUseFormat =
-                               "use format: chat_template is \"messages\" or \"sharegpt\", completion is "
-                               "\"text\", input_output is \"segments\"";
+constexpr std::string_view
+    kUseQuant = "use [quant] with plugin = \"bnb4\", beside [adapter]",
+    kUseQuantType = "use type in [quant] with plugin = \"bnb4\": \"nf4\" or \"fp4\"",
+    kUseDoubleQuant = "use double_quant in [quant] with plugin = \"bnb4\"",
+    kNoInt8 = "8-bit weights (LLM int8) are not available; [quant] with plugin = \"bnb4\" stores 4 bits",
+    kUseLora = "use [adapter] with plugin = \"lora\"", kUseRank = "use rank in [adapter] with plugin = \"lora\"",
+    kUseAlpha = "use alpha in [adapter] with plugin = \"lora\"",
+    kUseDropout = "use dropout in [adapter] with plugin = \"lora\"",
+    kUseTargets =
+        "use targets in [adapter] with plugin = \"lora\": ends of names such as \"q_proj\", "
+        "or \"all-linear\", the default",
+    kUseSaved = "use modules_to_save in [adapter] with plugin = \"lora\"",
+    kUseRslora = "use use_rslora in [adapter] with plugin = \"lora\"",
+    kUseLoraPlus = "use lora_plus_ratio in [adapter] with plugin = \"lora\"",
+    kUseInit =
+        "use init = \"kaiming\" or \"gaussian\" in [adapter] with plugin = \"lora\"; no other "
+        "is available",
+    kNoDora = "DoRA is not available in this version; remove it",
+    kUseFormat =
+        "use format: chat_template is \"messages\" or \"sharegpt\", completion is "
+        "\"text\", input_output is \"segments\"";
 constexpr std::string_view kPeft = "PEFT";
 
 template <const std::string_view& kFirst, const std::string_view& kSecond>
@@ -101,7 +104,7 @@ constexpr ForeignKey kKeys[] = {
     {"peft_layers_to_transform", kAxolotl, "use layers in [adapter] with plugin = \"lora\": \"0:16\""},
     {"use_peft", kTrl, kUseLora},
     {".lora", kOthers, kUseLora},
-    {".qlora", kOthers, kNoQuantization},
+    {".qlora", kOthers, kUseQuant},
     {".peft", kOthers, kUseLora},
     {".peft_config", kTrl, kUseLora},
     {".adapters", kOthers, "use [adapter]; a run has one"},
@@ -123,17 +126,25 @@ constexpr ForeignKey kKeys[] = {
     {"adapter.fan_in_fan_out", kPeft, "the model's family says how its files hold weights; remove it"},
     {".beta", kTrl, "losses on pairs of answers are not available in this version"},
     {".loss_type", kTrl, "losses on pairs of answers are not available in this version"},
-    {".quantization", kOthers, kNoQuantization},
-    {".quantization_config", kHf, kNoQuantization},
+    {".quantization", kOthers, kUseQuant},
+    {".quantization_config", kHf, kUseQuant},
     {"neftune_noise_alpha", kHf, "noise on embeddings is not available in this version; remove it"},
-    {"load_in_4bit", kAxolotl, kNoQuantization},
-    {"load_in_8bit", kAxolotl, kNoQuantization},
-    {"quantization_bit", kLf, kNoQuantization},
-    {"quantization_method", kLf, kNoQuantization},
-    {"double_quantization", kLf, kNoQuantization},
-    {"bnb_4bit_quant_type", kHf, kNoQuantization},
-    {"bnb_4bit_use_double_quant", kHf, kNoQuantization},
+    {"load_in_4bit", kAxolotl, kUseQuant},
+    {"load_in_8bit", kAxolotl, kNoInt8},
+    {"quantization_bit", kLf, kUseQuant},
+    {"quantization_method", kLf, kUseQuant},
+    {"double_quantization", kLf, kUseDoubleQuant},
+    {"bnb_4bit_quant_type", kHf, kUseQuantType},
+    {"bnb_4bit_use_double_quant", kHf, kUseDoubleQuant},
     {"bnb_4bit_compute_dtype", kHf, "use precision.compute"},
+    {"llm_int8_skip_modules", kHf, "use skip in [quant] with plugin = \"bnb4\""},
+    // inside [quant], by bitsandbytes' names
+    {"quant.quant_type", kHf, "use type"},
+    {"quant.bnb_4bit_quant_type", kHf, "use type"},
+    {"quant.blocksize", kHf, "use block_size"},
+    {"quant.use_double_quant", kHf, "use double_quant"},
+    {"quant.bnb_4bit_use_double_quant", kHf, "use double_quant"},
+    {"quant.llm_int8_skip_modules", kHf, "use skip"},
     // data
     {"datasets", kAxolotl, "use [[data.train]] with path and format"},
     {"dataset", kLf, "use [[data.train]] with path and format"},
@@ -428,13 +439,13 @@ std::string_view foreign_optimizer(std::string_view word) {
 std::string_view foreign_method(std::string_view dotted_key, std::string_view word) {
   constexpr std::string_view kPreference[] = {"dpo", "orpo", "kto", "ipo", "simpo", "rm"};
   constexpr std::string_view kRewards[] = {"ppo", "grpo", "rloo", "rlhf", "rl"};
-  if (dotted_key == "adapter") return word == "qlora" ? kNoQuantization : "";
+  if (dotted_key == "adapter") return word == "qlora" ? kUseQuant : "";
   if (dotted_key != "train.task") return "";
   if (std::ranges::count(kPreference, word) > 0)
     return "losses on pairs of answers are not available in this version; \"sft\" trains the better answers";
   if (std::ranges::count(kRewards, word) > 0) return "reinforcement learning is not available in this version";
   if (word == "pt") return "use \"pretrain\"";
-  if (word == "qlora") return kNoQuantization;
+  if (word == "qlora") return kUseQuant;
   return word == "lora" ? kUseLora : "";
 }
 

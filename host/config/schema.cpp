@@ -301,7 +301,7 @@ Schema make_schema() {
                     .is_optional = true,
                     .slot = SlotForm::kOne,
                     .kind = "quant",
-                    .doc = "how frozen parameters are stored",
+                    .doc = "how parameters are stored in fewer bits; they are not trained",
                     .keys = {plugin("", "the quantization")}});
   tables.push_back(
       {.name = "adapter",
@@ -383,7 +383,6 @@ constexpr Unavailable kUnavailable[] = {
     {"train.task", "reward", "use \"pretrain\" or \"sft\""},
     {"precision.compute", "fp16", "use \"auto\", \"fp32\" or \"bf16\""},
     {"freeze.groups", "", "models define no groups yet; use freeze.patterns"},
-    {"quant", "", "plugins of kind quant are not used yet; parameters are fp32"},
 };
 
 }  // namespace

@@ -81,7 +81,7 @@ class BlockRun {
     call_.reset(node, true);
     call_.raw.flags = training && node.has_backward && node.runs_again == again ? CHASSIS_CALL_TRAINING : 0;
     for (size_t i = 0; i < node.inputs.size(); ++i) call_.inputs[i] = handle(node.inputs[i]);
-    for (size_t i = 0; i < node.params.size(); ++i) call_.params[i] = parameter(node.params[i]).value.handle();
+    for (size_t i = 0; i < node.params.size(); ++i) call_.lend_param(i, parameter(node.params[i]));
     Tensor cached[2];
     if (context_.cache && block_.block.ops[node.ops[0]].id == "attention") read_cache(node, cached);
     if (node.flag(CHASSIS_KERNEL_HOST_OUTPUTS))
@@ -191,7 +191,7 @@ class BlockRun {
     if (std::all_of(call_.grad_outputs.begin(), call_.grad_outputs.end(), [](auto h) { return h == nullptr; })) return;
     for (size_t i = 0; i < node.inputs.size(); ++i)
       if (node.keeps_input(i)) call_.inputs[i] = handle(node.inputs[i]);
-    for (size_t i = 0; i < node.params.size(); ++i) call_.params[i] = parameter(node.params[i]).value.handle();
+    for (size_t i = 0; i < node.params.size(); ++i) call_.lend_param(i, parameter(node.params[i]));
     for (size_t i = 0; i < frame_.saved[n].size(); ++i) call_.saved[i] = frame_.saved[n][i].handle();
     lend_param_gradients(node);
 

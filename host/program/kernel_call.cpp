@@ -42,6 +42,8 @@ void KernelCall::reset(const Node& node, bool forward) {
   owns_outputs_ = forward;
   inputs.assign(node.inputs.size(), nullptr);
   params.assign(node.params.size(), nullptr);
+  components_.assign(node.params.size(), {});
+  component_lists_.assign(node.params.size(), nullptr);
   outputs.assign(node.outputs.size(), nullptr);
   saved.assign(node.infer.num_saved, nullptr);
   grad_outputs.assign(node.outputs.size(), nullptr);
@@ -52,6 +54,7 @@ void KernelCall::reset(const Node& node, bool forward) {
   raw.struct_size = sizeof(raw);
   raw.inputs = inputs.data();
   raw.params = params.data();
+  raw.components = component_lists_.data();
   raw.outputs = outputs.data();
   raw.saved = saved.data();
   raw.grad_outputs = grad_outputs.data();
@@ -61,13 +64,24 @@ void KernelCall::reset(const Node& node, bool forward) {
   raw.grad_params_beta = beta.data();
 }
 
+void KernelCall::lend_param(size_t i, const Parameter& parameter) {
+  params[i] = parameter.value.handle();
+  if (!parameter.is_quantized()) return;
+  for (const StoredComponent& component : parameter.components) components_[i].push_back(component.value.handle());
+  params[i] = components_[i].front();
+  component_lists_[i] = components_[i].data();
+}
+
 void KernelCall::remember_given() {
   given_outputs_ = outputs;
   given_gradients_ = grad_inputs;
 }
 
 std::string KernelCall::drop_invalid(bool tracked) {
+  std::vector<chassis_tensor_t> components;
+  for (const auto& of_param : components_) components.insert(components.end(), of_param.begin(), of_param.end());
   const LentHandles lent[] = {{"input", inputs},
+                              {"component", components},
                               {"parameter", params},
                               {"gradient of output", grad_outputs},
                               {"gradient of parameter", grad_params},

@@ -23,6 +23,8 @@ class KernelCall {
   std::vector<float> beta;
 
   void reset(const Node& node, bool forward);
+  // The value of params[i], or its components.
+  void lend_param(size_t i, const Parameter& parameter);
   // Must be called right before the kernel: remembers the handles that the kernel is given to write to.
   void remember_given();
   // Drops, without reading them, returned handles that are not the kernel's to return. Returns the first one and the
@@ -36,6 +38,8 @@ class KernelCall {
   void release();
 
   bool owns_outputs_ = false;  // backward borrows them
+  std::vector<std::vector<chassis_tensor_t>> components_;  // by param
+  std::vector<const chassis_tensor_t*> component_lists_;
   std::vector<chassis_tensor_t> given_outputs_, given_gradients_;
   std::vector<chassis_tensor_t*> seen_;
 };

@@ -1,6 +1,8 @@
 // Each value and slot is listed once as an operand; ops refer to operands by index.
 #include "host/program/node_view.hpp"
 
+#include "host/program/quant_plugin.hpp"
+
 namespace chassis {
 
 NodeView::NodeView(const Program& program, const ProgramLayout& layout, const BlockType& block, const Node& node,
@@ -74,8 +76,13 @@ uint32_t NodeView::slot_operand(SlotId id) {
     for (DimId d : axis) name += (name.empty() ? "" : "*") + program_.dims[d].name;
     dims.push_back(name);
   }
-  return slot_index_[id] = add_operand(layout_.local_shape(program_, slot), std::move(dims), options_.compute,
-                                       slot_trainable_[id] != 0);
+  slot_index_[id] =
+      add_operand(layout_.local_shape(program_, slot), std::move(dims), options_.compute, slot_trainable_[id] != 0);
+  if (slot.components) {
+    operand_store_.back().num_components = slot.components->components().size();
+    operand_store_.back().components = slot.components->raw_components();
+  }
+  return slot_index_[id];
 }
 
 uint32_t NodeView::add_operand(std::vector<int64_t> shape, std::vector<std::string> dims, Dtype dtype,

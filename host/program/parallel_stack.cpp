@@ -350,7 +350,7 @@ void ParallelStack::pre_forward(size_t unit, Flags flags) {
   constexpr UnitHook kHook = {"pre_forward", &chassis_parallel_t::pre_forward};
   for (const Member& m : members_) call(m, kHook, unit, static_cast<uint32_t>(unit), flags);
   for (const Parameter* p : parameters_->of_unit(unit))
-    if (!p->value)
+    if (!p->is_whole())
       throw plugin_error("parameter '" + p->name + "' is not gathered when unit " + std::to_string(unit) + " begins");
   trace(flags.recompute ? "forward again" : "forward", unit);
 }

@@ -7,6 +7,8 @@
 #include "host/service/device.hpp"
 #include "host/service/memory.hpp"
 #include "host/service/rng.hpp"
+#include "host/service/threads.hpp"
+#include "host/state/composite.hpp"
 #include "host/state/intersect.hpp"
 
 namespace chassis {
@@ -27,7 +29,21 @@ Descriptor describe(const Program& program, const ProgramLayout& layout, const S
       descriptor.placements.push_back(std::move(placement));
     }
   }
+  if (slot.components == nullptr) return descriptor;
+  if (!descriptor.placements.empty())
+    throw plugin_error("parameter '" + descriptor.fqn + "' is quantized, and " + descriptor.placements[0].text() +
+                       " would divide it within its blocks");
+  descriptor.components = slot.components->components();
+  descriptor.granularity = Granularity::block_of(slot.components->block_elements());
   return descriptor;
+}
+
+// Values [index, index + values.size()) of a parameter with a normal or uniform init, before they are scaled.
+void fill_random(const Parameter& p, int64_t index, std::span<float> values, uint64_t seed) {
+  if (p.init == CHASSIS_INIT_NORMAL) random_normal(seed, p.name, static_cast<uint64_t>(index), values);
+  if (p.init != CHASSIS_INIT_UNIFORM) return;
+  random_uniform(seed, p.name, static_cast<uint64_t>(index), values);
+  for (float& value : values) value = 2.0f * value - 1.0f;
 }
 
 // Writes elements [index, index + count) of the logical tensor, row-major, to consecutive elements of `target` from
@@ -39,11 +55,7 @@ void initialize_random(const Parameter& p, const Tensor& target, int64_t begin, 
   for (int64_t done = 0; done < count; done += kPiece) {
     const int64_t length = std::min(kPiece, count - done);
     const std::span<float> values(piece.data(), static_cast<size_t>(length));
-    if (p.init == CHASSIS_INIT_NORMAL) random_normal(seed, p.name, static_cast<uint64_t>(index + done), values);
-    if (p.init == CHASSIS_INIT_UNIFORM) {
-      random_uniform(seed, p.name, static_cast<uint64_t>(index + done), values);
-      for (float& value : values) value = 2.0f * value - 1.0f;
-    }
+    fill_random(p, index + done, values, seed);
     const int64_t sizes[] = {length};
     const Tensor slice = target.narrow(0, begin + done, length);
     slice.copy_from(Tensor::borrow(piece.data(), sizes, Dtype::f32));
@@ -79,6 +91,8 @@ ParameterTable::ParameterTable(const Program& program, const ProgramLayout& layo
         parameter->lr_scale = slot.lr_scale;
         parameter->init = slot.init;
         parameter->init_std = slot.init_std;
+        parameter->storage = slot.components;
+        if (slot.components) parameter->components.resize(slot.components->components().size());
         unit.push_back(parameter.get());
         parameters_.push_back(std::move(parameter));
       }
@@ -97,6 +111,13 @@ Parameter* ParameterTable::find(std::string_view name) const {
   for (const auto& parameter : parameters_)
     if (parameter->name == name) return parameter.get();
   return nullptr;
+}
+
+std::vector<Tensor> Parameter::all_stored() const {
+  if (!is_quantized()) return {shard};
+  std::vector<Tensor> out;
+  for (const StoredComponent& component : components) out.push_back(component.shard);
+  return out;
 }
 
 int64_t ParameterTable::num_elements(bool trainable_only) const {
@@ -126,6 +147,10 @@ void ParameterTable::allocate(Device device) {
     const std::vector<int64_t> shape = sizes_of(layout.local_shape(rank_));
     const Device home = p->offloaded ? device.host() : device;
     const bool pinned = p->pinned && device.type == Device::Type::kCuda;
+    if (p->is_quantized()) {
+      for (size_t i = 0; i < p->components.size(); ++i) allocate_component(*p, i, home, device, pinned);
+      continue;
+    }
     p->shard = pinned ? pinned_tensor(shape, p->descriptor.dtype) : Tensor::empty(shape, p->descriptor.dtype, home);
     if (p->descriptor.is_padded() || layout.is_flat()) p->shard.zero();
     if (shape != p->local_shape) continue;
@@ -133,9 +158,168 @@ void ParameterTable::allocate(Device device) {
   }
 }
 
+void ParameterTable::allocate_component(Parameter& p, size_t i, Device home, Device device, bool pinned) {
+  StoredComponent& stored = p.components[i];
+  stored.descriptor = component_descriptor(p.descriptor, p.storage->components()[i]);
+  stored.local_shape = sizes_of(stored.descriptor.global_shape);
+  const Dtype dtype = stored.descriptor.dtype;
+  const std::vector<int64_t> shape = sizes_of(Layout(stored.descriptor, mesh_).local_shape(rank_));
+  stored.shard = pinned ? pinned_tensor(shape, dtype) : Tensor::empty(shape, dtype, home);
+  stored.shard.zero();  // padding, and what a rank without elements has of it
+  if (shape != stored.local_shape) return;
+  stored.value = home == device ? stored.shard : Tensor::empty(shape, dtype, device);
+}
+
+FlatRange ParameterTable::local_elements(const Parameter& p) const {
+  FlatRange range;
+  for (const Piece& piece : Layout(p.descriptor, mesh_).pieces(rank_)) {
+    const int64_t offset = row_major_view(p.descriptor.global_shape, piece.box).offset;
+    range.offset = range.length == 0 ? offset : std::min(range.offset, offset);
+    range.length += numel(piece.box);
+  }
+  return range;
+}
+
+namespace {
+
+constexpr int64_t kEncodedElements = 1 << 20;  // at a time
+
+int64_t encoded_piece(const QuantStorage& storage) {
+  const int64_t block = storage.block_elements();
+  return (kEncodedElements + block - 1) / block * block;
+}
+
+// Tensors of one dimension in host memory in which components of `count` elements are encoded.
+std::vector<Tensor> encode_buffers(const QuantStorage& storage, int64_t count) {
+  std::vector<Tensor> buffers;
+  for (size_t i = 0; i < storage.components().size(); ++i) {
+    const Component& c = storage.components()[i];
+    const int64_t units = c.unit_elements == 0 ? 0 : (count + c.unit_elements - 1) / c.unit_elements;
+    const int64_t sizes[] = {units * c.unit_values};
+    const Dtype dtype = storage.is_staged(i) ? static_cast<Dtype>(storage.raw(i).staged_dtype) : c.dtype;
+    buffers.push_back(c.unit_elements == 0 ? Tensor() : Tensor::empty(sizes, dtype));
+  }
+  return buffers;
+}
+
+std::vector<void*> addresses(const std::vector<Tensor>& tensors) {
+  std::vector<void*> out;
+  for (const Tensor& tensor : tensors) out.push_back(tensor ? tensor.data() : nullptr);
+  return out;
+}
+
+}  // namespace
+
+void ParameterTable::start_encoding(Parameter& p) const {
+  MemoryTag tag(MemoryCategory::kParameters);
+  for (size_t i = 0; i < p.components.size(); ++i)
+    if (p.storage->is_staged(i))
+      p.components[i].staged =
+          Tensor::zeros(p.components[i].shard.sizes(), static_cast<Dtype>(p.storage->raw(i).staged_dtype));
+}
+
+void ParameterTable::encode(Parameter& p, int64_t begin, std::span<const float> values) const {
+  const QuantStorage& storage = *p.storage;
+  const FlatRange local = local_elements(p);
+  const auto count = static_cast<int64_t>(values.size());
+  CHASSIS_CHECK(begin >= local.offset && begin + count <= local.offset + local.length, "values of another rank");
+  const std::vector<Tensor> encoded = encode_buffers(storage, count);
+  const int64_t block = storage.block_elements(), num_blocks = (count + block - 1) / block;
+  run_parallel(num_blocks, std::max<int64_t>(1, (1 << 16) / block), [&](int64_t first, int64_t last) {
+    const int64_t from = first * block, to = std::min(count, last * block);
+    QuantPart part{p.descriptor.global_shape, {begin + from, to - from}, addresses(encoded)};
+    for (size_t i = 0; i < encoded.size(); ++i)
+      if (encoded[i])
+        part.components[i] = static_cast<std::byte*>(part.components[i]) +
+                             storage.value_offset(i, from) * size_bytes(encoded[i].dtype());
+    storage.encode(part, values.subspan(static_cast<size_t>(from), static_cast<size_t>(to - from)));
+  });
+  for (size_t i = 0; i < encoded.size(); ++i) {
+    if (!encoded[i]) continue;
+    StoredComponent& stored = p.components[i];
+    const Tensor& to = storage.is_staged(i) ? stored.staged : stored.shard;
+    const int64_t at = storage.value_offset(i, begin) - storage.value_offset(i, local.offset);
+    to.flat().narrow(0, at, encoded[i].num_elements()).copy_from(encoded[i]);
+  }
+}
+
+void ParameterTable::finish_components(Parameter& p, const WholeStaged& whole) const {
+  const QuantStorage& storage = *p.storage;
+  const FlatRange local = local_elements(p);
+  std::vector<Tensor> staged, made = encode_buffers(storage, local.length);
+  for (size_t i = 0; i < p.components.size(); ++i) {
+    staged.push_back(storage.is_staged(i) ? whole(p, i) : Tensor());
+    const bool is_divided = storage.components()[i].unit_elements != 0;
+    if (is_divided && !storage.is_staged(i))
+      made[i].reset();
+    else
+      made[i] =
+          Tensor::empty(is_divided ? made[i].sizes() : p.components[i].shard.sizes(), storage.components()[i].dtype);
+    p.components[i].staged.reset();
+  }
+  std::vector<const void*> whole_addresses;
+  for (const Tensor& tensor : staged) whole_addresses.push_back(tensor ? tensor.data() : nullptr);
+  storage.finish({p.descriptor.global_shape, local, addresses(made)}, whole_addresses);
+  for (size_t i = 0; i < made.size(); ++i)
+    if (made[i] && made[i].num_elements() > 0)
+      p.components[i].shard.flat().narrow(0, 0, made[i].num_elements()).copy_from(made[i]);
+}
+
+void ParameterTable::verify_components(Parameter& p, const std::string& state) const {
+  const QuantStorage& storage = *p.storage;
+  std::vector<Tensor> here;
+  for (const StoredComponent& component : p.components) here.push_back(component.shard.to(Device{}).contiguous());
+  QuantPart part{p.descriptor.global_shape, local_elements(p), addresses(here)};
+  if (!state.empty()) {
+    storage.read_state(part, state);
+    for (size_t i = 0; i < here.size(); ++i)
+      if (storage.components()[i].unit_elements == 0) p.components[i].shard.copy_from(here[i]);
+  }
+  storage.verify(part);
+}
+
+// Every rank computes the staged components of the whole parameter, so that none waits for another.
+void ParameterTable::initialize_quantized(Parameter& p, uint64_t seed) {
+  const QuantStorage& storage = *p.storage;
+  const FlatRange local = local_elements(p);
+  const int64_t elements = numel(p.descriptor.global_shape), piece = encoded_piece(storage);
+  std::vector<Tensor> staged(p.components.size());
+  for (size_t i = 0; i < staged.size(); ++i)
+    if (storage.is_staged(i)) {
+      const int64_t sizes[] = {numel(p.components[i].descriptor.global_shape)};
+      staged[i] = Tensor::empty(sizes, static_cast<Dtype>(storage.raw(i).staged_dtype));
+    }
+  const bool needs_all = std::any_of(staged.begin(), staged.end(), [](const Tensor& t) { return !!t; });
+  const int64_t first = needs_all ? 0 : local.offset, last = needs_all ? elements : local.offset + local.length;
+  start_encoding(p);
+  std::vector<float> values;
+  for (int64_t begin = first; begin < last; begin += piece) {
+    values.assign(static_cast<size_t>(std::min(piece, last - begin)), p.init == CHASSIS_INIT_ONES ? 1.0f : 0.0f);
+    fill_random(p, begin, values, seed);
+    if (p.init == CHASSIS_INIT_NORMAL || p.init == CHASSIS_INIT_UNIFORM)
+      for (float& value : values) value *= static_cast<float>(p.init_std);
+    const auto count = static_cast<int64_t>(values.size());
+    if (needs_all) {
+      const std::vector<Tensor> encoded = encode_buffers(storage, count);
+      storage.encode({p.descriptor.global_shape, {begin, count}, addresses(encoded)}, values);
+      for (size_t i = 0; i < staged.size(); ++i)
+        if (staged[i])
+          staged[i].narrow(0, storage.value_offset(i, begin), encoded[i].num_elements()).copy_from(encoded[i]);
+    }
+    const int64_t from = std::max(begin, local.offset), to = std::min(begin + count, local.offset + local.length);
+    if (from < to)
+      encode(p, from, std::span(values).subspan(static_cast<size_t>(from - begin), static_cast<size_t>(to - from)));
+  }
+  finish_components(p, [&](const Parameter&, size_t i) { return staged[i]; });
+}
+
 void ParameterTable::initialize(uint64_t seed, Which which) {
   for (auto& p : parameters_) {
     if (which == Which::kAdded && !p->added) continue;
+    if (p->is_quantized()) {
+      initialize_quantized(*p, seed);
+      continue;
+    }
     if (p->init == CHASSIS_INIT_ZEROS) p->shard.zero();
     if (p->init == CHASSIS_INIT_ZEROS) continue;
     const Tensor flat = p->shard.flat();

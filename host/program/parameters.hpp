@@ -3,21 +3,32 @@
 
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "host/program/layout.hpp"
 #include "host/program/program.hpp"
+#include "host/program/quant_plugin.hpp"
 #include "host/service/tensor.hpp"
 #include "host/state/descriptor.hpp"
 #include "host/state/layout.hpp"
 
 namespace chassis {
 
+// One of the tensors in which a quantized parameter is stored.
+struct StoredComponent {
+  Descriptor descriptor;
+  std::vector<int64_t> local_shape;  // whole
+  Tensor value;                      // whole, as ops read it; empty while it is not gathered
+  Tensor shard;                      // what this rank stores
+  Tensor staged;                     // while the parameter is loaded: the shard in the dtype that is encoded first
+};
+
 struct Parameter {
   std::string name;
-  Descriptor descriptor;
+  Descriptor descriptor;             // of a quantized parameter: of its elements, with its components
   std::vector<int64_t> local_shape;  // whole, as ops read it on this rank; padded where a split is uneven
   uint32_t role = CHASSIS_ROLE_WEIGHT;
   uint32_t init = CHASSIS_INIT_ZEROS;
@@ -37,7 +48,15 @@ struct Parameter {
   Tensor reduced;
   bool owned = true;  // of all ranks that store the shard, this one counts it in norms
 
+  // A quantized parameter is frozen and has no value, shard or gradient, but components.
+  std::shared_ptr<const QuantStorage> storage;
+  std::vector<StoredComponent> components;
+
+  bool is_quantized() const { return storage != nullptr; }
+  bool is_whole() const { return is_quantized() ? components.front().value && components.back().value : !!value; }
   const Tensor& stored() const { return shard; }
+  // The tensors in which it is stored: one, or one for each component.
+  std::vector<Tensor> all_stored() const;
   // What the optimizer reads; empty if nothing was written.
   Tensor step_gradient() const { return reduced ? reduced : gradient_written ? gradient : Tensor(); }
 };
@@ -66,6 +85,18 @@ class ParameterTable {
   void initialize(uint64_t seed, Which which = Which::kAll);
   // value = cast(shard), where they are two tensors of the same shape. Strategies update the divided ones.
   void update_values();
+  // Quantizes new values: start_encoding(), then encode() for all of this rank's elements, in parts that begin at
+  // multiples of a block, then finish_components().
+  void start_encoding(Parameter& p) const;
+  void encode(Parameter& p, int64_t begin, std::span<const float> values) const;
+  // `whole` returns a staged component of the whole parameter.
+  using WholeStaged = std::function<Tensor(const Parameter& p, size_t component)>;
+  void finish_components(Parameter& p, const WholeStaged& whole) const;
+  // After components were read: takes the rest from the text that was stored beside them, if there is one, and throws
+  // if either holds what cannot be.
+  void verify_components(Parameter& p, const std::string& state) const;
+  // The elements of a quantized parameter that this rank stores, which are consecutive.
+  FlatRange local_elements(const Parameter& p) const;
   void start_step();  // gradients count as zero again
 
   // Sets the mesh that divides the shards, and this rank. Call before allocate. Default: rank 0 of the program's own
@@ -75,6 +106,9 @@ class ParameterTable {
   int rank() const { return rank_; }
 
  private:
+  void allocate_component(Parameter& p, size_t i, Device home, Device device, bool pinned);
+  void initialize_quantized(Parameter& p, uint64_t seed);
+
   std::vector<std::unique_ptr<Parameter>> parameters_;
   std::vector<std::vector<Parameter*>> units_;
   Dtype compute_ = Dtype::f32;

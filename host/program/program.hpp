@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -51,6 +52,8 @@ struct GraphValue {
 };
 Dtype dtype_of(const GraphValue& value, Dtype compute);
 
+class QuantStorage;
+
 // A parameter of a block type. The parameter table knows its tensor in each unit.
 struct Slot {
   std::string name;
@@ -63,6 +66,7 @@ struct Slot {
   bool frozen = false;             // set by an adapter: not trained, whatever [freeze] says
   bool added = false;              // by an adapter; files of the model do not have it
   std::string storage;             // scheme of a quantised parameter; empty: plain
+  std::shared_ptr<const QuantStorage> components;  // how a quant plugin stores it; NULL: in one tensor
   std::vector<Sharding> sharding;  // by axis of the layout
   bool partial_gradient = false;   // its gradient is a partial sum over an axis that divides T
   bool operator==(const Slot&) const = default;

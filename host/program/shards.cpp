@@ -19,32 +19,14 @@ Shards& self_of(const chassis_shards_t* table) { return *static_cast<Shards*>(ta
 }  // namespace
 
 Shards::Shards(ParameterTable& parameters, std::vector<ShardRule> rules, Communicator& communicator, Device device)
-    : parameters_(parameters), communicator_(communicator), device_(device), entries_(parameters.all().size()) {
-  CHASSIS_CHECK(rules.size() == entries_.size(), "one rule for each parameter");
-  const MeshShape& mesh = parameters.mesh();
-  auto group_of = [&](const std::vector<std::string>& axes) -> CommGroup* {
-    int size = 1;
-    for (const std::string& axis : axes) size *= mesh.size(mesh.find(axis));
-    if (size == 1) return nullptr;
-    return &communicator_.group(axes);
-  };
-  for (size_t i = 0; i < entries_.size(); ++i) {
-    Entry& e = entries_[i];
-    e.parameter = parameters.all()[i].get();
-    e.rule = std::move(rules[i]);
-    if (e.rule.kind != CHASSIS_SHARD_REPLICATE) e.group = group_of(e.rule.axes);
-    e.replicas = group_of(e.rule.replica_axes);
-    e.elements = e.chunk = numel(Shape(e.parameter->local_shape));
-    const int ways = group_size(e);
-    if (!e.group || e.rule.owner >= 0) continue;
-    const auto ceil_div = [](int64_t a, int64_t b) { return (a + b - 1) / b; };
-    if (e.rule.kind == CHASSIS_SHARD_DIM) {
-      const int64_t rows = e.parameter->local_shape.empty() ? 1 : e.parameter->local_shape[0];
-      e.chunk = rows ? ceil_div(rows, ways) * (e.elements / rows) : 0;
-    } else {
-      e.chunk = ceil_div(ceil_div(e.elements, e.rule.block), ways) * e.rule.block;
-    }
+    : parameters_(parameters), communicator_(communicator), device_(device) {
+  CHASSIS_CHECK(rules.size() == parameters.all().size(), "one rule for each parameter");
+  for (size_t i = 0; i < rules.size(); ++i) {
+    Parameter& p = *parameters.all()[i];
+    first_entry_.push_back(static_cast<uint32_t>(entries_.size()));
+    for (size_t c = 0; c < std::max<size_t>(1, p.components.size()); ++c) add_entry(p, c, rules[i]);
   }
+  first_entry_.push_back(static_cast<uint32_t>(entries_.size()));
   table_.struct_size = sizeof table_;
   table_.impl = this;
   table_.gather = [](const chassis_shards_t* s, const uint32_t* ids, uint32_t n, chassis_str_t name) {
@@ -71,6 +53,58 @@ Shards::Shards(ParameterTable& parameters, std::vector<ShardRule> rules, Communi
 
 Shards::~Shards() = default;
 
+// Components are cut where their parameter is, in their own values; those without units are whole everywhere.
+void Shards::add_entry(Parameter& p, size_t component, ShardRule rule) {
+  Entry& e = entries_.emplace_back();
+  e.parameter = &p;
+  e.value_dtype = parameters_.compute();
+  const auto ceil_div = [](int64_t a, int64_t b) { return (a + b - 1) / b; };
+  int64_t unit_elements = 1, unit_values = 1;
+  if (p.is_quantized()) {
+    const Component& described = p.storage->components()[component];
+    e.component = &p.components[component];
+    e.value_dtype = rule.gather_dtype = described.dtype;
+    if (described.unit_elements == 0) {
+      rule = ShardRule();
+      rule.resident = true;
+      rule.gather_dtype = described.dtype;
+    } else {
+      CHASSIS_CHECK(rule.kind != CHASSIS_SHARD_DIM, "quantized parameters are cut between blocks");
+      unit_elements = described.unit_elements, unit_values = described.unit_values;
+    }
+  }
+  const MeshShape& mesh = parameters_.mesh();
+  const auto group_of = [&](const std::vector<std::string>& axes) -> CommGroup* {
+    int size = 1;
+    for (const std::string& axis : axes) size *= mesh.size(mesh.find(axis));
+    return size == 1 ? nullptr : &communicator_.group(axes);
+  };
+  e.rule = std::move(rule);
+  if (e.rule.kind != CHASSIS_SHARD_REPLICATE) e.group = group_of(e.rule.axes);
+  e.replicas = group_of(e.rule.replica_axes);
+  e.elements = e.chunk = numel(Shape(e.local_shape()));
+  const int ways = group_size(e);
+  if (!e.group || e.rule.owner >= 0) return;
+  if (e.rule.kind == CHASSIS_SHARD_DIM) {
+    const int64_t rows = e.local_shape().empty() ? 1 : e.local_shape()[0];
+    e.chunk = rows ? ceil_div(rows, ways) * (e.elements / rows) : 0;
+  } else {
+    const int64_t elements = numel(Shape(p.local_shape));
+    e.chunk = ceil_div(ceil_div(elements, e.rule.block), ways) * e.rule.block / unit_elements * unit_values;
+  }
+}
+
+std::vector<uint32_t> Shards::entries_of(std::span<const uint32_t> parameters) const {
+  std::vector<uint32_t> out;
+  for (const uint32_t id : parameters) {
+    if (id + 1 >= first_entry_.size())
+      throw plugin_error("a strategy named parameter " + std::to_string(id) + " of " +
+                         std::to_string(first_entry_.size() - 1));
+    for (uint32_t entry = first_entry_[id]; entry < first_entry_[id + 1]; ++entry) out.push_back(entry);
+  }
+  return out;
+}
+
 // Chunks of ceil(count / ways); the last ones may be short or empty.
 Shards::Part Shards::even_part(int64_t count, int ways, int rank) {
   const int64_t chunk = (count + ways - 1) / ways;
@@ -90,37 +124,30 @@ int64_t Shards::sent(const Entry& e, int rank) { return e.rule.owner >= 0 ? part
 // The results of a fake backend are undefined, so they are not copied.
 bool Shards::moves_data() const { return !communicator_.moves_nothing(); }
 
-Shards::Entry& Shards::entry(uint32_t id) {
-  if (id >= entries_.size())
-    throw plugin_error("a strategy named parameter " + std::to_string(id) + " of " + std::to_string(entries_.size()));
-  return entries_[id];
-}
-
 void Shards::allocate() {
   for (Entry& e : entries_) {
-    Parameter& p = *e.parameter;
+    Tensor& value = e.value();
     if (!e.rule.resident) {
-      p.value.reset();
+      value.reset();
       continue;
     }
-    if (p.value) continue;  // has the shape of its shard, so the table has allocated it
+    if (value) continue;  // has the shape of its shard, so the table has allocated it
     MemoryTag tag(MemoryCategory::kParameters);
     if (e.rule.kind != CHASSIS_SHARD_FLAT || e.rule.owner >= 0 || !value_can_be_shard(e)) {
-      p.value = Tensor::empty(p.local_shape, parameters_.compute(), device_);
+      value = Tensor::empty(e.local_shape(), e.value_dtype, device_);
       continue;
     }
     // The shard is a slice of the whole tensor, whose memory has the padding at its end.
     const int64_t sizes[] = {e.chunk * group_size(e)};
-    const Tensor whole = Tensor::zeros(sizes, p.shard.dtype(), device_);
-    p.value = whole.narrow(0, 0, e.elements).view(p.local_shape);
-    p.shard = whole.narrow(0, group_rank(e) * e.chunk, e.chunk);
+    const Tensor whole = Tensor::zeros(sizes, e.shard().dtype(), device_);
+    value = whole.narrow(0, 0, e.elements).view(e.local_shape());
+    e.shard() = whole.narrow(0, group_rank(e) * e.chunk, e.chunk);
   }
 }
 
 void Shards::mark_stale() {
   for (Entry& e : entries_) {
-    const Parameter& p = *e.parameter;
-    e.fresh = e.rule.resident && !e.group && p.value && p.value.shares_storage_with(p.shard);
+    e.fresh = e.rule.resident && !e.group && e.value() && e.value().shares_storage_with(e.shard());
     if (e.rule.resident) e.state = e.fresh ? State::kWhole : State::kSharded;
   }
 }
@@ -132,13 +159,17 @@ std::vector<std::string> Shards::stale() const {
   return names;
 }
 
-bool Shards::is_whole(uint32_t id) const { return id < entries_.size() && entries_[id].state == State::kWhole; }
+bool Shards::is_whole(uint32_t id) const {
+  if (id + 1 >= first_entry_.size()) return false;
+  return std::all_of(entries_.begin() + first_entry_[id], entries_.begin() + first_entry_[id + 1],
+                     [](const Entry& e) { return e.state == State::kWhole; });
+}
 
 // ---- gather
 
 void Shards::gather(std::span<const uint32_t> ids, const std::string& name) {
   Launches launches;
-  for (uint32_t id : ids) {
+  for (const uint32_t id : entries_of(ids)) {
     Entry& e = entry(id);
     ++e.uses;
     if (e.state != State::kSharded) continue;
@@ -161,14 +192,14 @@ bool Shards::is_large_and_unpadded(const Entry& e, Dtype dtype) const {
 }
 
 bool Shards::gathers_in_place(const Entry& e, Dtype dtype) const {
-  if (e.kept || dtype != parameters_.compute() || !is_large_and_unpadded(e, dtype)) return false;
+  if (e.kept || dtype != e.value_dtype || !is_large_and_unpadded(e, dtype)) return false;
   if (e.rule.owner >= 0) return !e.rule.resident || !value_can_be_shard(e);  // the same answer on ranks without a shard
-  return !e.rule.resident || !e.parameter->shard.shares_storage_with(e.parameter->value);
+  return !e.rule.resident || !e.shard().shares_storage_with(e.value());
 }
 
 // True if ops can read what is stored.
 bool Shards::value_can_be_shard(const Entry& e) const {
-  return e.parameter->shard.dtype() == parameters_.compute() && e.parameter->shard.device() == device_;
+  return e.shard().dtype() == e.value_dtype && e.shard().device() == device_;
 }
 
 // The executor leaves gradients in fp32.
@@ -177,12 +208,12 @@ bool Shards::reduces_in_place(const Entry& e) const {
 }
 
 void Shards::make_whole_locally(Entry& e) {
-  Parameter& p = *e.parameter;
-  if (e.rule.resident && p.value) {
-    if (!p.value.shares_storage_with(p.shard)) p.value.flat().copy_from(p.shard.flat());
+  Tensor& value = e.value();
+  if (e.rule.resident && value) {
+    if (!value.shares_storage_with(e.shard())) value.flat().copy_from(e.shard().flat());
   } else {
     MemoryTag tag(MemoryCategory::kGathered);
-    p.value = p.shard.flat().to(device_).to(parameters_.compute()).view(p.local_shape);
+    value = e.shard().flat().to(device_).to(e.value_dtype).view(e.local_shape());
   }
   e.state = State::kWhole;
   e.fresh = true;
@@ -226,7 +257,7 @@ void Shards::start_gather(CommGroup& group, Dtype dtype, const std::vector<std::
     lane.send = flat_buffer(lane.row(), dtype, device_);
     for (size_t i = 0; i < ids.size(); ++i) {
       const Entry& e = entry(ids[i]);
-      const Tensor& from = e.kept ? e.kept : e.parameter->shard;
+      const Tensor& from = e.kept ? e.kept : e.shard();
       if (const int64_t count = from.num_elements())
         lane.send.narrow(0, lane.own_offset(i), count).copy_from(from.flat());
     }
@@ -237,13 +268,13 @@ void Shards::start_gather(CommGroup& group, Dtype dtype, const std::vector<std::
 }
 
 Tensor Shards::whole_buffer(const Entry& e) const {
-  if (e.rule.resident) return e.parameter->value;
+  if (e.rule.resident) return e.value();
   MemoryTag tag(MemoryCategory::kGathered);
-  return Tensor::empty(e.parameter->local_shape, parameters_.compute(), device_);
+  return Tensor::empty(e.local_shape(), e.value_dtype, device_);
 }
 
 void Shards::wait_gathered(std::span<const uint32_t> ids) {
-  for (uint32_t id : ids) {
+  for (const uint32_t id : entries_of(ids)) {
     Entry& e = entry(id);
     if (e.state == State::kWhole) continue;
     if (e.state != State::kGathering)
@@ -265,7 +296,7 @@ void Shards::finish_gather(Flight& flight) {
           e.state = State::kSharded;
           continue;
         }
-        set_whole(e, lane.in_place ? lane.recv.view(e.parameter->local_shape) : whole_buffer(e));
+        set_whole(e, lane.in_place ? lane.recv.view(e.local_shape()) : whole_buffer(e));
       }
       if (!lane.in_place) copy_parts(e, lane, i, flight.group->size());
       e.kept.reset();
@@ -279,29 +310,28 @@ void Shards::finish_gather(Flight& flight) {
 
 void Shards::copy_parts(const Entry& e, const Lane& lane, size_t i, int ranks) {
   if (!moves_data()) return;
-  const Parameter& p = *e.parameter;
-  const Tensor whole = p.value.flat();
+  const Tensor whole = e.value().flat();
   for (int r = 0; r < ranks; ++r) {
     const Part from = e.kept ? even_part(e.elements, ranks, r) : part(e, r);
     if (from.length == 0) continue;
-    if (e.rule.resident && r == group_rank(e) && p.shard.shares_storage_with(p.value)) continue;
+    if (e.rule.resident && r == group_rank(e) && e.shard().shares_storage_with(e.value())) continue;
     whole.narrow(0, from.begin, from.length).copy_from(lane.recv.narrow(0, lane.offset(i, r), from.length));
   }
 }
 
 void Shards::set_whole(Entry& e, Tensor value) {
-  e.parameter->value = std::move(value);
-  gathered_bytes_ += e.parameter->value.num_bytes();
+  e.value() = std::move(value);
+  gathered_bytes_ += e.value().num_bytes();
 }
 
 void Shards::free_whole(Entry& e) {
-  if (e.group) gathered_bytes_ -= e.parameter->value.num_bytes();
-  e.parameter->value.reset();
+  if (e.group) gathered_bytes_ -= e.value().num_bytes();
+  e.value().reset();
   e.state = State::kSharded;
 }
 
 void Shards::release(std::span<const uint32_t> ids) {
-  for (uint32_t id : ids) {
+  for (const uint32_t id : entries_of(ids)) {
     Entry& e = entry(id);
     if (e.uses == 0)
       throw plugin_error("a strategy releases parameter '" + e.parameter->name + "' more often than it gathers it");
@@ -310,7 +340,7 @@ void Shards::release(std::span<const uint32_t> ids) {
 }
 
 void Shards::shrink(std::span<const uint32_t> ids, int ways) {
-  for (uint32_t id : ids) {
+  for (const uint32_t id : entries_of(ids)) {
     Entry& e = entry(id);
     if (e.uses == 0)
       throw plugin_error("a strategy releases parameter '" + e.parameter->name + "' more often than it gathers it");
@@ -322,7 +352,7 @@ void Shards::shrink(std::span<const uint32_t> ids, int ways) {
           .hint("choose a number that divides " + std::to_string(size));
     if (ways > 1 && e.group) {
       e.kept_group = &communicator_.group(e.rule.axes, ways);
-      const Tensor whole = e.parameter->value.flat();
+      const Tensor whole = e.value().flat();
       const Part own = even_part(whole.num_elements(), ways, e.kept_group->rank());
       MemoryTag tag(MemoryCategory::kGathered);
       const int64_t sizes[] = {even_part(whole.num_elements(), ways, 0).length};

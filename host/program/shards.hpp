@@ -66,8 +66,11 @@ class Shards {
   };
   struct Lane;
   struct Flight;
+  // A stored tensor: a plain parameter, or one component of a quantized one.
   struct Entry {
     Parameter* parameter = nullptr;
+    StoredComponent* component = nullptr;  // NULL: the parameter itself
+    Dtype value_dtype = Dtype::f32;        // as ops read it
     ShardRule rule;
     CommGroup* group = nullptr;     // ranks that share the parameter; NULL: this rank alone
     CommGroup* replicas = nullptr;  // ranks that hold the same shard; NULL: this rank alone
@@ -81,9 +84,18 @@ class Shards {
     // After shrink: this rank's part of the whole tensor within `kept_group`.
     CommGroup* kept_group = nullptr;
     Tensor kept;
+
+    Tensor& value() const { return component ? component->value : parameter->value; }
+    Tensor& shard() const { return component ? component->shard : parameter->shard; }
+    const std::vector<int64_t>& local_shape() const {
+      return component ? component->local_shape : parameter->local_shape;
+    }
   };
 
-  Entry& entry(uint32_t id);
+  void add_entry(Parameter& parameter, size_t component, ShardRule rule);
+  Entry& entry(uint32_t id) { return entries_[id]; }
+  // The entries of parameters as strategies number them.
+  std::vector<uint32_t> entries_of(std::span<const uint32_t> parameters) const;
   int group_size(const Entry& entry) const { return entry.group ? entry.group->size() : 1; }
   int group_rank(const Entry& entry) const { return entry.group ? entry.group->rank() : 0; }
   static Part part(const Entry& entry, int rank);  // `rank` of the group
@@ -117,6 +129,7 @@ class Shards {
   Communicator& communicator_;
   Device device_;
   std::vector<Entry> entries_;
+  std::vector<uint32_t> first_entry_;  // by parameter, and behind the last
   uint64_t gathered_bytes_ = 0;
   chassis_shards_t table_{};
 };

@@ -19,7 +19,7 @@ Tensor Shards::take_gradient(Entry& e) {
 void Shards::reduce(std::span<const uint32_t> ids, uint32_t flags, const std::string& name) {
   const bool keep = flags & CHASSIS_REDUCE_KEEP;
   Launches launches;
-  for (uint32_t id : ids) {
+  for (const uint32_t id : entries_of(ids)) {
     Entry& e = entry(id);
     if (!e.parameter->trainable) continue;
     if (e.reducing) finish_reduce(*std::shared_ptr<Flight>(e.reducing));
@@ -78,7 +78,7 @@ void Shards::fill_with_gradients(Lane& lane, Dtype dtype, int ranks) {
 }
 
 void Shards::wait_reduced(std::span<const uint32_t> ids) {
-  for (uint32_t id : ids)
+  for (const uint32_t id : entries_of(ids))
     if (const std::shared_ptr<Flight> flight = entry(id).reducing) finish_reduce(*flight);
 }
 

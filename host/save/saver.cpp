@@ -16,6 +16,7 @@
 #include "host/checkpoint/plan_agreement.hpp"
 #include "host/data/tokenizer_files.hpp"
 #include "host/save/merge.hpp"
+#include "host/save/quantized_load.hpp"
 #include "host/save/resume_differences.hpp"
 #include "host/save/weights.hpp"
 #include "host/service/memory.hpp"
@@ -65,9 +66,12 @@ bool has_frozen(const Session& session) {
 uint32_t checksum_of_frozen(const Session& session) {
   uint32_t crc = 0;
   for (const auto& p : session.parameters().all()) {
-    if (is_kept(*p) || p->stored().num_elements() == 0) continue;
-    const Tensor here = p->stored().to(Device{}).contiguous();
-    crc = crc32c(crc, here.data(), static_cast<size_t>(here.num_elements() * size_bytes(here.dtype())));
+    if (is_kept(*p)) continue;
+    for (const Tensor& stored : p->all_stored()) {
+      if (stored.num_elements() == 0) continue;
+      const Tensor here = stored.to(Device{}).contiguous();
+      crc = crc32c(crc, here.data(), static_cast<size_t>(here.num_elements() * size_bytes(here.dtype())));
+    }
   }
   return crc;
 }
@@ -297,7 +301,7 @@ void Saver::set_aside_damaged(const std::vector<std::string>& passed, const std:
 }
 
 Saver::Resumed Saver::load_checkpoint(const std::string& path) {
-  const LocalTensors local = local_tensors(session_, true);
+  LocalTensors local;
   std::unique_ptr<CheckpointReader> reader;
   LoadResult result;
   expect_same_files(session_.world(), path);
@@ -313,13 +317,21 @@ Saver::Resumed Saver::load_checkpoint(const std::string& path) {
   if (reference || refers) load_frozen(path, reference);
   const uint32_t frozen = refers ? checksum_of_frozen(session_) : 0;
   std::vector<LoadTensor> tensors;
-  for (Descriptor& descriptor : training_tensors(session_, true, reference ? Which::kKept : Which::kAll))
-    tensors.push_back({std::move(descriptor), ""});
+  QuantizedLoad quantized(session_, *reader);
   run_and_agree_on_damage(session_.world(), "loading " + path, [&] {
+    for (Descriptor& descriptor : training_tensors(session_, true, reference ? Which::kKept : Which::kAll)) {
+      Parameter* const p = session_.parameters().find(descriptor.fqn);
+      if (p != nullptr && p->is_quantized())
+        quantized.add(*p, {std::move(descriptor), ""}, tensors);
+      else
+        tensors.push_back({std::move(descriptor), ""});
+    }
+    local = quantized.local(local_tensors(session_, true));
     result = reader->load(tensors, session_.mesh(), buckets_, local, load_options(session_));
   });
   log::info("read {}: {}", path, reader->verify_parts(result, session_.world()).text());
   share_loaded(session_, tensors, result, local, buckets_);
+  quantized.finish(tensors, buckets_);
   session_.refresh_parameters();
   session_.world().run_and_agree("comparing frozen weights with " + path, [&] {
     if (!refers || checksum_of_frozen(session_) == frozen) return;

@@ -14,6 +14,7 @@
 #include "host/checkpoint/output_directory.hpp"
 #include "host/checkpoint/reshard.hpp"
 #include "host/save/model_directory.hpp"
+#include "host/save/quantized_load.hpp"
 #include "host/save/resume_differences.hpp"
 #include "host/save/saved_tensors.hpp"
 #include "host/session/finite.hpp"
@@ -120,7 +121,7 @@ void share_loaded(Session& session, const std::vector<LoadTensor>& tensors, cons
   std::vector<Descriptor> filled;
   for (const LoadTensor& tensor : tensors)
     if (std::find(result.absent.begin(), result.absent.end(), tensor.descriptor.fqn) == result.absent.end())
-      filled.push_back(tensor.descriptor);
+      std::ranges::move(encoded_tensors(session.parameters(), tensor), std::back_inserter(filled));
   fill_replicas(filled, local, session.device(), static_cast<int64_t>(buckets.bucket_bytes()),
                 session.ranks().communicator);
 }
@@ -135,9 +136,10 @@ struct LoadedPart {
 // [all-ranks] Fills the parameters that one directory has. If that is a model, those of an adapter get new values.
 LoadedPart load_part(Session& session, const std::string& path, const BucketPair& buckets, bool is_adapter,
                      bool hashes) {
-  const LocalTensors local = local_tensors(session, false);
   std::vector<LoadTensor> tensors;
   std::unique_ptr<CheckpointReader> reader;
+  std::optional<QuantizedLoad> quantized;
+  LocalTensors local;
   LoadResult result;
   LoadedPart loaded;
   expect_same_files(session.world(), path);
@@ -146,22 +148,36 @@ LoadedPart load_part(Session& session, const std::string& path, const BucketPair
     const bool is_first = session.world().rank() == 0;
     if (is_first) verify_copied_files(path, reader->manifest());
     const ModelDirectory directory(session, *reader, is_adapter);
+    quantized.emplace(session, *reader);
     if (is_first) directory.compare_tied_copies(*reader);
     loaded.content = directory.content();
-    for (Descriptor& descriptor : training_tensors(session, false))
-      if (directory.has(*session.parameters().find(descriptor.fqn)))
-        tensors.push_back(directory.load_tensor(std::move(descriptor)));
+    for (Descriptor& descriptor : training_tensors(session, false)) {
+      Parameter& p = *session.parameters().find(descriptor.fqn);
+      if (!directory.has(p)) continue;
+      LoadTensor tensor = directory.load_tensor(std::move(descriptor));
+      if (p.is_quantized())
+        quantized->add(p, std::move(tensor), tensors);
+      else
+        tensors.push_back(std::move(tensor));
+    }
     ProgressBar bar("loading " + path);
     LoadOptions options = load_options(session);
-    options.skip = directory.skip();
+    options.skip = [&, ignored = directory.skip()](const std::string& name) {
+      return ignored(name) || quantized->has(name);
+    };
     if (hashes)
-      options.hashed = [&](const Descriptor& tensor) { return !is_kept(*session.parameters().find(tensor.fqn)); };
+      options.hashed = [&](const Descriptor& tensor) {
+        const Parameter* p = session.parameters().find(tensor.fqn);
+        return p == nullptr || !is_kept(*p);  // components and their texts are frozen
+      };
     if (is_first) options.progress = [&](uint64_t done, uint64_t total) { bar.update(done, total, "weights"); };
+    local = quantized->local(local_tensors(session, false));
     result = reader->load(tensors, session.mesh(), buckets, local, options);
   });
   const ReadBytes read = reader->verify_parts(result, session.world());
   if (hashes) loaded.hash = reader->content_hash(result.hashed, session.world());
   share_loaded(session, tensors, result, local, buckets);
+  quantized->finish(tensors, buckets);
   if (loaded.content == Content::kModel && session.adapter() != nullptr)
     session.parameters().initialize(static_cast<uint64_t>(*session.settings().run.seed), ParameterTable::Which::kAdded);
   session.refresh_parameters();

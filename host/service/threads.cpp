@@ -12,6 +12,10 @@ namespace chassis {
 void set_threads(int count) { at::set_num_threads(count); }
 int num_threads() { return at::get_num_threads(); }
 
+void run_parallel(int64_t count, int64_t grain, const std::function<void(int64_t begin, int64_t end)>& body) {
+  at::parallel_for(0, count, grain, body);
+}
+
 std::string omp_num_threads() {
   const char* const chosen = std::getenv("OMP_NUM_THREADS");
   return chosen ? chosen : "";

@@ -1,6 +1,8 @@
 // The number of threads that LibTorch computes with.
 #pragma once
 
+#include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -10,6 +12,9 @@ namespace chassis {
 // [control] Sets it for the process. Call it before the first computation.
 void set_threads(int count);
 int num_threads();
+// Calls body(begin, end) over disjoint chunks that cover [0, count), at least `grain` long except the last, on these
+// threads. Rethrows one of the exceptions of the bodies.
+void run_parallel(int64_t count, int64_t grain, const std::function<void(int64_t begin, int64_t end)>& body);
 // The environment variable OMP_NUM_THREADS; empty if it is not set.
 std::string omp_num_threads();
 inline constexpr int kMaxThreads = 4096;

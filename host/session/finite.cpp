@@ -64,6 +64,7 @@ std::string place_text(const std::string& name, const Shape& shape, int64_t inde
 std::optional<NonFiniteElement> find_nonfinite(const ParameterTable& parameters) {
   for (size_t i = 0; i < parameters.all().size(); ++i) {
     const Parameter& p = *parameters.all()[i];
+    if (p.is_quantized()) continue;  // only finite values are encoded
     if (p.stored().num_elements() == 0 || all_finite(p.stored())) continue;
     if (const auto index = first_index(p.stored(), p.descriptor, parameters.mesh(), parameters.rank()))
       return NonFiniteElement{i, *index};

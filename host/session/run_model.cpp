@@ -50,6 +50,13 @@ void add_ignored_key(Config& config, const std::string& complete, std::string fi
   config.add_problem(described.key(), "model.config: " + finding);
 }
 
+// A model is the same however its weights are stored; the plugin of [quant] reads this key.
+std::string without_quantization(const std::string& text) {
+  Json config = parse_json(text, "the model's config.json");
+  if (config.is_object()) config.erase("quantization_config");
+  return config.dump();
+}
+
 // Warns about sizes of the model that the user left out: without num_hidden_layers the model has another size. A size
 // that equals a given size with the same last word, such as key-value heads and heads, counts as derived from it.
 void count_preset_sizes(const Json& written, const std::string& complete, const std::string& model) {
@@ -154,7 +161,8 @@ RunModel::RunModel(Config& config, RunPlugins& plugins, ModelSource source)
   };
   if (model.path.is_set()) {
     try {
-      plugin_.configure(source_.config_text);
+      plugin_.configure(config.settings().quant.plugin.is_set() ? without_quantization(source_.config_text)
+                                                                : source_.config_text);
     } catch (const Error& e) {
       throw Error(e.code(), model.path.where(), *model.path + "/config.json: " + e.message()).hint(e.hint_text());
     }

@@ -27,6 +27,8 @@ class RunModel {
 
   const std::string& member() const { return source_.member; }
   const ModelPlugin& plugin() const { return plugin_; }
+  // config.json, or [model] config.
+  const std::string& config_text() const { return source_.config_text; }
   // The input of the recording pass; refers to this object.
   Recording recording(const Settings::Model& model, ConfigUse use) const;
   // The dtype of stored weights in config.json or [model] config; "float32" if it names none.

@@ -50,10 +50,12 @@ ResolveOptions resolve_options(const Settings& settings, const Target& target, c
 }
 
 Runtime make_runtime(const Config& config, RunPlugins& plugins, const RunModel& model,
-                     const std::vector<std::string>& candidates, ResolveOptions options, const ProgramPasses& passes) {
+                     const std::vector<std::string>& candidates, ResolveOptions options, const ProgramPasses& passes,
+                     const RunQuant* quant) {
   const Settings& settings = config.settings();
   Runtime runtime;
   runtime.providers = open_providers(settings, plugins, candidates, options);
+  if (quant != nullptr) options.kernels.push_back(quant->provider());  // asked last
   runtime.compiled = std::make_unique<CompiledProgram>(
       compile(model.recording(settings.model, config.use()),
               {.passes = passes,

@@ -12,6 +12,7 @@
 #include "host/session/providers.hpp"
 #include "host/session/run_mesh.hpp"
 #include "host/session/run_model.hpp"
+#include "host/session/run_quant.hpp"
 
 namespace chassis {
 
@@ -28,9 +29,10 @@ struct Runtime {
 };
 
 // Opens the providers and compiles the model for the use of the configuration; allocates no parameter, and leaves
-// `optimizer` NULL. The model outlives it.
+// `optimizer` NULL. The model outlives it, and `quant`, which may be NULL.
 Runtime make_runtime(const Config& config, RunPlugins& plugins, const RunModel& model,
-                     const std::vector<std::string>& candidates, ResolveOptions options, const ProgramPasses& passes);
+                     const std::vector<std::string>& candidates, ResolveOptions options, const ProgramPasses& passes,
+                     const RunQuant* quant);
 // Creates the optimizer that the configuration names.
 std::unique_ptr<OptimizerDriver> make_optimizer(const Settings::Optimizer& settings, RunPlugins& plugins,
                                                 ParameterTable& parameters);

@@ -100,7 +100,9 @@ Session::Session(Config config, const SessionOptions& options)
   ProgramPasses passes = options.passes;
   if (settings().adapter.plugin.is_set())
     passes.adapters.push_back(&adapter_.emplace(settings().adapter, *plugins_, *model_).pass());
-  runtime_ = make_runtime(config_, *plugins_, *model_, candidates, std::move(resolve), passes);
+  if (settings().quant.plugin.is_set())
+    passes.quant.push_back(&quant_.emplace(settings().quant, *plugins_, *model_).pass());
+  runtime_ = make_runtime(config_, *plugins_, *model_, candidates, std::move(resolve), passes, quant());
   tokenizer_ = open_tokenizer(config_, *plugins_, tokenizer, vocab_size(program()));
   if (tokenizer.is_default && options.world_size == 0)
     log::info("tokenizer '{}' of {}: {} ids{}", tokenizer.member, tokenizer.directory, tokenizer_->vocab_size(),

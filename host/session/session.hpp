@@ -18,6 +18,7 @@
 #include "host/session/run_mesh.hpp"
 #include "host/session/run_model.hpp"
 #include "host/session/run_plugins.hpp"
+#include "host/session/run_quant.hpp"
 #include "host/session/runtime.hpp"
 #include "host/session/step.hpp"
 #include "host/session/target.hpp"
@@ -57,6 +58,8 @@ class Session {
   const RunModel& model() const { return *model_; }
   // NULL if the run has no adapter.
   const RunAdapter* adapter() const { return adapter_ ? &*adapter_ : nullptr; }
+  // NULL if the run quantizes nothing.
+  const RunQuant* quant() const { return quant_ ? &*quant_ : nullptr; }
   // NULL if the run needs no tokenizer and names none.
   const PluginTokenizer* tokenizer() const { return tokenizer_.get(); }
 
@@ -94,6 +97,7 @@ class Session {
   RunMesh mesh_;
   std::optional<RunModel> model_;
   std::optional<RunAdapter> adapter_;
+  std::optional<RunQuant> quant_;
   std::unique_ptr<PluginTokenizer> tokenizer_;
   Runtime runtime_;
 };

@@ -51,7 +51,8 @@ Descriptor component_descriptor(const Descriptor& composite, const Component& co
   const Shape& shape = composite.global_shape;
   const int64_t block = composite.block_elements();
   const int last = shape.ndim() - 1;
-  const bool keeps_dims = last >= 0 && shape[last] % component.unit_elements == 0 &&
+  const bool keeps_dims = component.form == Component::Form::kLikeTensor && last >= 0 &&
+                          shape[last] % component.unit_elements == 0 &&
                           composite.padded_shape[last] % component.unit_elements == 0;
   const int64_t row_elements = keeps_dims || last < 0 || shape[0] == 0 ? 1 : numel(shape) / shape[0];
 
@@ -64,8 +65,10 @@ Descriptor component_descriptor(const Descriptor& composite, const Component& co
       if (composite.padded_shape[k] != shape[k])
         throw config_error("tensor '" + composite.fqn + "' " + text(shape) + " is padded to " +
                            text(composite.padded_shape) + ", which moves the units of '" + component.suffix + "'");
-    out.global_shape = Shape{scale.rounded_up(numel(shape))};
-    out.padded_shape = Shape{scale.rounded_up(numel(composite.padded_shape))};
+    const bool is_column = component.form == Component::Form::kColumn;
+    const auto shape_of = [&](int64_t values) { return is_column ? Shape{values, 1} : Shape{values}; };
+    out.global_shape = shape_of(scale.rounded_up(numel(shape)));
+    out.padded_shape = shape_of(scale.rounded_up(numel(composite.padded_shape)));
   }
 
   if (!composite.cuts.parts.empty() && (!keeps_dims || composite.cuts.dim == last)) {

@@ -95,11 +95,18 @@ struct Granularity {
 // One of the tensors in which a composite tensor is stored. A 4-bit weight has 32 bytes and one absmax for every 64 of
 // its elements, and one code table.
 struct Component {
+  enum class Form {
+    kLikeTensor,  // the tensor's dims with the last one scaled, if that has whole units; else a vector
+    kVector,      // [values]
+    kColumn,      // [values, 1]
+  };
+
   std::string suffix;  // appended to the tensor's FQN
   Dtype dtype = Dtype::u8;
   int64_t unit_elements = 0;  // elements of the tensor in one unit; 0 if the component is not divided but replicated
   int64_t unit_values = 1;    // values of this component for one unit
   Shape whole_shape;          // if unit_elements == 0
+  Form form = Form::kLikeTensor;
 
   static Component per_unit(std::string suffix, Dtype dtype, int64_t unit_elements, int64_t unit_values);
   static Component whole(std::string suffix, Dtype dtype, Shape whole_shape);

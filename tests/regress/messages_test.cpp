@@ -243,7 +243,7 @@ TEST_F(Messages, AnErrorOfTheModelHidesNoOtherError) {
 
 TEST_F(Messages, UnavailableTablesAndSinksAreRefused) {
   for (const auto& [lines, words] :
-       {std::pair("[quant]\nplugin = \"mine\"\n", "bad.toml:2:2: [quant] is not available in this version"),
+       {std::pair("[quant]\nplugin = \"mine\"\n", "bad.toml:3:10: unknown plugin 'mine' of kind 'quant'"),
         {"[log]\nsinks = [\"console\", \"mine\"]\n",
          "bad.toml:3:21: log.sinks = \"mine\" is not \"console\" or \"jsonl\""}}) {
     write_text(scratch_ / "bad.toml", "extends = [\"good.toml\"]\n" + std::string(lines));

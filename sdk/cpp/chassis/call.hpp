@@ -40,6 +40,12 @@ class Call {
   // Absent if optional and left out; in a backward, also if infer() did not keep them.
   BorrowedTensor input(uint32_t i) const { return at(raw_.inputs, i, counts_.inputs); }
   BorrowedTensor param(uint32_t i) const { return at(raw_.params, i, counts_.params); }
+  // Component k of a quantized parameter, which must have it.
+  BorrowedTensor component(uint32_t i, uint32_t k) const {
+    if (raw_.components == nullptr || i >= counts_.params || raw_.components[i] == nullptr)
+      throw Failure(CHASSIS_INTERNAL, "parameter ", i, " of a call is not quantized");
+    return BorrowedTensor(host_, raw_.components[i][k]);
+  }
   BorrowedTensor output(uint32_t i) const { return at(raw_.outputs, i, counts_.outputs); }
 
   // Forward: the tensor that the host allocated, else a new one, which goes to the host.

@@ -12,6 +12,7 @@
 #include "chassis/kind/optimizer.h"
 #include "chassis/kind/optimizer_1.h"
 #include "chassis/kind/parallel.h"
+#include "chassis/kind/quant.h"
 #include "chassis/kind/rows.h"
 #include "chassis/kind/tokenizer.h"
 #include "chassis/kind/tokenizer_1.h"
@@ -68,6 +69,7 @@ CHASSIS_SDK_FIRST_SIZE(chassis_literal_t, CHASSIS_LITERAL_V1_SIZE)
 CHASSIS_SDK_FIRST_SIZE(chassis_disk_sink_t, CHASSIS_DISK_SINK_V1_SIZE)
 CHASSIS_SDK_FIRST_SIZE(chassis_model_2_t, CHASSIS_MODEL_2_V1_SIZE)
 CHASSIS_SDK_FIRST_SIZE(chassis_model_t, CHASSIS_MODEL_V1_SIZE)
+CHASSIS_SDK_FIRST_SIZE(chassis_component_t, CHASSIS_COMPONENT_V1_SIZE)
 CHASSIS_SDK_FIRST_SIZE(chassis_operand_t, CHASSIS_OPERAND_V1_SIZE)
 CHASSIS_SDK_FIRST_SIZE(chassis_op_view_t, CHASSIS_OP_VIEW_V1_SIZE)
 CHASSIS_SDK_FIRST_SIZE(chassis_node_t, CHASSIS_NODE_V1_SIZE)
@@ -85,6 +87,10 @@ CHASSIS_SDK_FIRST_SIZE(chassis_shard_rule_t, CHASSIS_SHARD_RULE_V1_SIZE)
 CHASSIS_SDK_FIRST_SIZE(chassis_parallel_sink_t, CHASSIS_PARALLEL_SINK_V1_SIZE)
 CHASSIS_SDK_FIRST_SIZE(chassis_shards_t, CHASSIS_SHARDS_V1_SIZE)
 CHASSIS_SDK_FIRST_SIZE(chassis_parallel_t, CHASSIS_PARALLEL_V1_SIZE)
+CHASSIS_SDK_FIRST_SIZE(chassis_quant_parameter_t, CHASSIS_QUANT_PARAMETER_V1_SIZE)
+CHASSIS_SDK_FIRST_SIZE(chassis_quant_storage_t, CHASSIS_QUANT_STORAGE_V1_SIZE)
+CHASSIS_SDK_FIRST_SIZE(chassis_quant_part_t, CHASSIS_QUANT_PART_V1_SIZE)
+CHASSIS_SDK_FIRST_SIZE(chassis_quant_t, CHASSIS_QUANT_V1_SIZE)
 CHASSIS_SDK_FIRST_SIZE(chassis_row_file_info_t, CHASSIS_ROW_FILE_INFO_V1_SIZE)
 CHASSIS_SDK_FIRST_SIZE(chassis_row_sink_t, CHASSIS_ROW_SINK_V1_SIZE)
 CHASSIS_SDK_FIRST_SIZE(chassis_rows_read_t, CHASSIS_ROWS_READ_V1_SIZE)

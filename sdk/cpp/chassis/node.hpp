@@ -31,6 +31,13 @@ class OperandView {
     for (int64_t size : local_shape()) n *= size;
     return n;
   }
+  // Of a quantized parameter; else 0.
+  uint64_t num_components() const noexcept { return operand_.components != nullptr ? operand_.num_components : 0; }
+  chassis_component_t component(uint64_t k) const {
+    if (k >= num_components())
+      throw Failure(CHASSIS_INTERNAL, "component ", k, " of an operand with ", num_components());
+    return read_sized(operand_.components[k]);
+  }
 
  private:
   size_t index(int dim) const {

@@ -104,7 +104,7 @@ TEST(ForeignKeys, OfLoraAreAnsweredWithOurs) {
       {"peft.r=8", "use [adapter] with plugin = \"lora\""},
       {"lora.r=8", "use [adapter] with plugin = \"lora\""},
       {"train.task=lora", "use [adapter] with plugin = \"lora\""},
-      {"train.task=qlora", "quantization is not available in this version"}};
+      {"train.task=qlora", "use [quant] with plugin = \"bnb4\", beside [adapter]"}};
   for (const auto& [other, answer] : answers)
     EXPECT_NE(what_is_wrong(kExample, {other}).find(answer), std::string::npos)
         << other << ": " << what_is_wrong(kExample, {other});
@@ -173,15 +173,18 @@ TEST(Check, AnInvalidPatternIsReportedAtItsPosition) {
 }
 
 TEST(Check, UnavailableFeaturesAreRefusedAndNeverOffered) {
-  EXPECT_EQ(what_is_wrong(kExample + "[quant]\nplugin = \"nf4\"\n"),
-            "a.toml:23:2: [quant] is not available in this version: plugins of kind quant are not used yet; parameters "
-            "are fp32");
-  EXPECT_EQ(what_is_wrong(kExample, {"adapter=qlora"}),
-            "command line 'adapter=qlora': adapter must be a table, not a string (\"qlora\"): quantization is not "
-            "available in this version");
+  EXPECT_EQ(what_is_wrong(kExample + "[quant]\nplugin = \"bnb4\"\n"),
+            "a.toml:24:10: quantized parameters cannot be trained, and [quant] has no [adapter] beside it\nhint: "
+            "add [adapter] with plugin = \"lora\", or remove [quant]");
+  EXPECT_EQ(
+      what_is_wrong(kExample, {"adapter=qlora"}),
+      "command line 'adapter=qlora': adapter must be a table, not a string (\"qlora\"): use [quant] with plugin = "
+      "\"bnb4\", beside [adapter]");
   for (const char* other : {"load_in_4bit=true", "qlora.r=8"})
-    EXPECT_NE(what_is_wrong(kExample, {other}).find("quantization is not available"), std::string::npos) << other;
-  EXPECT_NE(what_is_wrong(kExample, {"quantization=nf4"}).find("quantization is not available"), std::string::npos);
+    EXPECT_NE(what_is_wrong(kExample, {other}).find("use [quant] with plugin = \"bnb4\""), std::string::npos) << other;
+  EXPECT_NE(what_is_wrong(kExample, {"quantization=nf4"}).find("use [quant]"), std::string::npos);
+  EXPECT_NE(what_is_wrong(kExample, {"load_in_8bit=true"}).find("8-bit weights (LLM int8) are not available"),
+            std::string::npos);
   EXPECT_NE(what_is_wrong(kExample, {"train.task=dpo"}).find("losses on pairs of answers are not available"),
             std::string::npos);
   EXPECT_NE(what_is_wrong(kExample + "[freeze]\ngroups = [\"vision_tower\"]\n").find("freeze.groups is not available"),
@@ -190,7 +193,8 @@ TEST(Check, UnavailableFeaturesAreRefusedAndNeverOffered) {
       << "a resolved configuration lists defaults";
   EXPECT_EQ(what_is_wrong(kExample, {"train.task=rewarb"}),
             "command line 'train.task=rewarb': train.task = \"rewarb\" is not \"pretrain\" or \"sft\"");
-  EXPECT_EQ(what_is_wrong(kExample + "[quantt]\na = 1\n"), "a.toml:23:2: unknown table [quantt]");
+  EXPECT_EQ(what_is_wrong(kExample + "[quantt]\na = 1\n"),
+            "a.toml:23:2: unknown table [quantt] (did you mean 'quant'?)");
   for (const Unavailable& entry : unavailable()) {
     for (const ForeignKey& foreign : foreign_keys()) {
       const bool offered =

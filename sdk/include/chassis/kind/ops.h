@@ -13,7 +13,25 @@
 
 #define CHASSIS_OPS_ID "chassis.ops/1"
 
-/* A value or parameter as one node sees it: this rank's sizes. */
+#define CHASSIS_COMPONENT_COLUMN 1u       /* files hold it as one column: [values, 1] */
+#define CHASSIS_COMPONENT_NOT_IN_FILES 2u /* files of the model do not have it as a tensor */
+
+/* One of the tensors in which a quantized parameter is stored; see chassis/kind/quant.h. It is one-dimensional, and has
+ * unit_values for every unit_elements row-major elements of the parameter, also for a last unit with fewer. */
+typedef struct chassis_component {
+  uint32_t struct_size;
+  uint32_t dtype;
+  chassis_str_t suffix;  /* behind the parameter's name: ".absmax"; "" for the first */
+  int64_t unit_elements; /* 0: num_values for the whole parameter, which every rank has */
+  int64_t unit_values;
+  int64_t num_values;    /* if unit_elements is 0 */
+  uint32_t staged_dtype; /* what encode() writes, where finish() makes the stored values from it; else 0 */
+  uint32_t flags;        /* CHASSIS_COMPONENT_… */
+} chassis_component_t;
+#define CHASSIS_COMPONENT_V1_SIZE 56u
+
+/* A value or parameter as one node sees it: this rank's sizes. A quantized parameter has the shape of its elements, and
+ * the dtype in which ops compute. */
 typedef struct chassis_operand {
   uint32_t struct_size;
   uint32_t dtype;
@@ -21,6 +39,9 @@ typedef struct chassis_operand {
   uint32_t needs_grad;        /* inputs and params: 1 if its gradient is wanted */
   const int64_t* local_shape; /* B and T are those of planning; calls may have others */
   const chassis_str_t* dims;  /* names; for params "heads*head_dim" */
+  /* Of a quantized parameter; else none. The op then has the attribute storage, which says how to read them. */
+  uint64_t num_components;
+  const chassis_component_t* const* components;
 } chassis_operand_t;
 #define CHASSIS_OPERAND_V1_SIZE 32u
 
@@ -110,7 +131,7 @@ typedef struct chassis_call {
   uint32_t flags; /* CHASSIS_CALL_… */
   /* NULL for an absent optional (no document_ids: one document per row); backward: NULL unless kept. */
   const chassis_tensor_t* inputs;
-  const chassis_tensor_t* params; /* NULL for an absent optional */
+  const chassis_tensor_t* params; /* NULL for an absent optional; of a quantized one its first component */
   /* forward: filled by the kernel, OWNED by the host; those non-NULL on entry are written in place.
    * backward: NULL unless kept, borrowed. */
   chassis_tensor_t* outputs;
@@ -134,6 +155,8 @@ typedef struct chassis_call {
    * same in forward, in a repeated forward and in backward. Row b of the call is row first_row + b of the step. */
   uint64_t random_key;
   int64_t first_row;
+  /* One per param: the components of a quantized one, all of them, in the order of its operand; NULL for the others. */
+  const chassis_tensor_t* const* components;
 } chassis_call_t;
 #define CHASSIS_CALL_V1_SIZE 112u
 

@@ -1,0 +1,184 @@
+// Encodes weights whole and in parts.
+#include "host/conformance/quant.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <random>
+
+#include "host/base/error.hpp"
+#include "host/base/json.hpp"
+#include "host/plugin/status.hpp"
+
+namespace chassis {
+namespace {
+
+// Components of a whole weight in memory.
+struct Bytes {
+  std::vector<std::vector<std::byte>> encoded, stored;  // in staged dtypes where there are some
+};
+
+class Weight {
+ public:
+  Weight(const QuantStorage& storage, Shape shape) : storage_(storage), shape_(shape), elements_(numel(shape)) {}
+
+  int64_t elements() const { return elements_; }
+  const Shape& shape() const { return shape_; }
+
+  // Encodes the parts between `cuts`, then finishes them.
+  Bytes encode(const std::vector<float>& values, std::vector<int64_t> cuts) const {
+    Bytes bytes = room();
+    cuts.push_back(elements_);
+    int64_t begin = 0;
+    for (const int64_t end : cuts) {
+      const auto first = static_cast<size_t>(begin), count = static_cast<size_t>(end - begin);
+      if (count > 0)
+        storage_.encode({shape_, {begin, end - begin}, addresses(bytes.encoded, begin, true)},
+                        std::span(values).subspan(first, count));
+      begin = end;
+    }
+    std::vector<const void*> staged;
+    for (size_t i = 0; i < bytes.encoded.size(); ++i) {
+      staged.push_back(storage_.is_staged(i) ? bytes.encoded[i].data() : nullptr);
+      if (is_divided(i) && !storage_.is_staged(i)) bytes.stored[i] = bytes.encoded[i];
+    }
+    begin = 0;
+    for (const int64_t end : cuts) {
+      storage_.finish({shape_, {begin, end - begin}, addresses(bytes.stored, begin, false)}, staged);
+      begin = end;
+    }
+    return bytes;
+  }
+
+  std::vector<float> decode(Bytes& bytes, std::vector<int64_t> cuts) const {
+    std::vector<float> values(static_cast<size_t>(elements_));
+    cuts.push_back(elements_);
+    int64_t begin = 0;
+    for (const int64_t end : cuts) {
+      const auto first = static_cast<size_t>(begin), count = static_cast<size_t>(end - begin);
+      if (count > 0)
+        storage_.decode({shape_, {begin, end - begin}, addresses(bytes.stored, begin, false)},
+                        std::span(values).subspan(first, count));
+      begin = end;
+    }
+    return values;
+  }
+
+  QuantPart whole(Bytes& bytes) const { return {shape_, {0, elements_}, addresses(bytes.stored, 0, false)}; }
+
+ private:
+  bool is_divided(size_t i) const { return storage_.components()[i].unit_elements != 0; }
+
+  Bytes room() const {
+    Bytes bytes;
+    for (size_t i = 0; i < storage_.components().size(); ++i) {
+      const Component& c = storage_.components()[i];
+      const int64_t units = is_divided(i) ? (elements_ + c.unit_elements - 1) / c.unit_elements : 1;
+      const int64_t values = is_divided(i) ? units * c.unit_values : numel(c.whole_shape);
+      const Dtype staged = storage_.is_staged(i) ? static_cast<Dtype>(storage_.raw(i).staged_dtype) : c.dtype;
+      bytes.encoded.emplace_back(static_cast<size_t>(values * size_bytes(staged)));
+      bytes.stored.emplace_back(static_cast<size_t>(values * size_bytes(c.dtype)));
+    }
+    return bytes;
+  }
+  // `encodes`: those that encode() writes, in staged dtypes.
+  std::vector<void*> addresses(std::vector<std::vector<std::byte>>& bytes, int64_t begin, bool encodes) const {
+    std::vector<void*> out;
+    for (size_t i = 0; i < bytes.size(); ++i) {
+      const Component& c = storage_.components()[i];
+      const Dtype dtype = encodes && storage_.is_staged(i) ? static_cast<Dtype>(storage_.raw(i).staged_dtype) : c.dtype;
+      out.push_back(encodes && !is_divided(i) ? nullptr
+                                              : bytes[i].data() + storage_.value_offset(i, begin) * size_bytes(dtype));
+    }
+    return out;
+  }
+
+  const QuantStorage& storage_;
+  Shape shape_;
+  int64_t elements_;
+};
+
+std::string refusal_of(const auto& action) {
+  try {
+    action();
+  } catch (const Error& error) {
+    if (error.code() == ExitCode::kInternal) throw;
+    return error.message();
+  }
+  return "";
+}
+
+void examine(const QuantPlugin& plugin, const Shape& shape, std::vector<std::string>& failures) {
+  const auto fail = [&](const std::string& what) {
+    failures.push_back(fmt::format("a weight {}: {}", text(shape), what));
+  };
+  const std::vector<int64_t> sizes(shape.begin(), shape.end());
+  chassis_quant_parameter_t parameter{};
+  parameter.struct_size = sizeof parameter;
+  parameter.role = CHASSIS_ROLE_WEIGHT;
+  parameter.name = str_of("model.layers.0.mlp.up_proj.weight");
+  parameter.module = str_of("model.layers.0.mlp.up_proj");
+  parameter.op = str_of("linear");
+  parameter.sizes = sizes.data();
+  parameter.num_dims = sizes.size();
+  parameter.num_readers = 1;
+  const auto storage = plugin.storage(parameter), again = plugin.storage(parameter);
+  if (!storage) return fail("parameter() does not store the weight of a linear");
+  if (!again || again->scheme() != storage->scheme() || again->components() != storage->components())
+    return fail("parameter() describes it in two ways");
+
+  const Weight weight(*storage, shape);
+  std::mt19937 random(11);
+  std::vector<float> values(static_cast<size_t>(weight.elements()));
+  for (float& value : values) value = std::normal_distribution<float>(0.0f, 0.02f)(random);
+  Bytes whole = weight.encode(values, {});
+  if (weight.encode(values, {}).stored != whole.stored) fail("encoded twice, its bytes differ");
+  const int64_t block = storage->block_elements();
+  std::vector<int64_t> every;
+  for (int64_t cut = block; cut < weight.elements(); cut += block) {
+    every.push_back(cut);
+    if (weight.encode(values, {cut}).stored == whole.stored) continue;
+    fail(fmt::format("cut at element {}, its components have other bytes", cut));
+    break;
+  }
+  if (weight.encode(values, every).stored != whole.stored)
+    fail("encoded block by block, its components have other bytes");
+
+  const std::vector<float> decoded = weight.decode(whole, {});
+  if (weight.decode(whole, every) != decoded) fail("decoded block by block, its values differ");
+  const auto bad = std::find_if(decoded.begin(), decoded.end(), [](float v) { return !std::isfinite(v); });
+  if (bad != decoded.end()) fail(fmt::format("element {} is decoded as {}", bad - decoded.begin(), *bad));
+  if (const std::string refused = refusal_of([&] { storage->verify(weight.whole(whole)); }); !refused.empty())
+    fail("verify() refuses what encode() made: " + refused);
+  for (const float value : {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
+    std::vector<float> wrong = values;
+    wrong[wrong.size() / 2] = value;
+    if (refusal_of([&] { weight.encode(wrong, {}); }).empty())
+      fail(fmt::format("encode() accepts the value {}", value));
+  }
+  if (storage->state_suffix().empty()) return;
+  const std::string state = storage->write_state(weight.whole(whole), Dtype::bf16);
+  if (const std::string refused = refusal_of([&] { storage->read_state(weight.whole(whole), state); });
+      !refused.empty())
+    fail("read_state() refuses what write_state() wrote: " + refused);
+  const Shape turned{shape[1] + 1, shape[0]};
+  QuantPart other = weight.whole(whole);
+  if (refusal_of([&] { storage->read_state({turned, other.elements, other.components}, state); }).empty())
+    fail("read_state() accepts the text of " + text(shape) + " for " + text(turned));
+}
+
+}  // namespace
+
+std::vector<std::string> quant_failures(const QuantPlugin& plugin) {
+  std::vector<std::string> failures;
+  if (plugin.configure("")) failures.push_back("configure() finds components without a configuration");
+  for (const Shape& shape : {Shape{64, 128}, Shape{33, 57}, Shape{3, 1}, Shape{40, 448}})
+    examine(plugin, shape, failures);
+  const Json config = parse_json(plugin.config(), "quantization_config", ExitCode::kPlugin);
+  if (!config.is_object()) failures.push_back("config() is no JSON object");
+  return failures;
+}
+
+}  // namespace chassis

@@ -1,0 +1,85 @@
+// A quant plugin in use (chassis.quant/1), and how it stores one parameter.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "chassis/kind/quant.h"
+#include "host/plugin/instance.hpp"
+#include "host/state/descriptor.hpp"
+
+namespace chassis {
+
+class QuantStorage;
+
+class QuantPlugin {
+ public:
+  // The instance must outlive it and all storages. Throws a plugin error if it offers no quant or no ops, or lacks a
+  // required function.
+  explicit QuantPlugin(Instance& instance);
+
+  Instance& instance() const { return *instance_; }
+  std::string id() const { return instance_->id(); }
+  // Must be called once, before all others. Returns true if the model's files hold components.
+  bool configure(const std::string& quantization_config) const;
+  // NULL: the parameter stays as it is. `this` must not move while the result lives.
+  std::shared_ptr<const QuantStorage> storage(const chassis_quant_parameter_t& parameter) const;
+  void finish_model() const;
+  // "quantization_config" for config.json.
+  std::string config() const;
+
+ private:
+  friend class QuantStorage;
+  Instance* instance_;
+  chassis_quant_t table_{};
+};
+
+// Consecutive row-major elements of a parameter, and where their components are.
+struct QuantPart {
+  const Shape& shape;  // of the parameter
+  FlatRange elements;
+  std::vector<void*> components;  // NULL where a call has no use for them
+};
+
+class QuantStorage {
+ public:
+  // Throws a plugin error if the description is not valid.
+  QuantStorage(const QuantPlugin& plugin, const chassis_quant_storage_t& raw, std::string parameter);
+
+  // The plugin's description: equal for parameters that are stored alike.
+  const chassis_quant_storage_t* described_by() const { return raw_; }
+  const std::string& scheme() const { return scheme_; }
+  const std::string& state_suffix() const { return state_suffix_; }
+  // With suffixes, units and forms; `staged` and flags are those of raw().
+  const std::vector<Component>& components() const { return components_; }
+  const chassis_component_t& raw(size_t i) const { return described_[i]; }
+  const chassis_component_t* const* raw_components() const { return raw_->components; }
+  bool is_staged(size_t i) const { return described_[i].staged_dtype != 0; }
+  // Elements at whose multiples a parameter may be cut.
+  int64_t block_elements() const { return block_elements_; }
+  // The address of the first value of component i for elements from `begin` on, in memory that begins at `base`.
+  int64_t value_offset(size_t i, int64_t begin) const;
+
+  // As chassis_quant_t.
+  void encode(const QuantPart& part, std::span<const float> values) const;
+  void finish(const QuantPart& part, std::span<const void* const> staged) const;
+  void decode(const QuantPart& part, std::span<float> values) const;
+  void verify(const QuantPart& part) const;
+  std::string write_state(const QuantPart& part, Dtype dtype) const;
+  void read_state(const QuantPart& part, const std::string& text) const;
+
+ private:
+  chassis_quant_part_t part_of(const QuantPart& part) const;
+
+  const QuantPlugin& plugin_;
+  const chassis_quant_storage_t* raw_;
+  std::string scheme_, state_suffix_;
+  std::vector<Component> components_;
+  std::vector<chassis_component_t> described_;
+  int64_t block_elements_ = 1;
+};
+
+}  // namespace chassis

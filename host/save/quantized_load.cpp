@@ -1,0 +1,138 @@
+// Encodes on load, and gathers what double quantization needs of the whole parameter.
+#include "host/save/quantized_load.hpp"
+
+#include <map>
+#include <string>
+
+#include "host/base/error.hpp"
+#include "host/checkpoint/reshard.hpp"
+#include "host/state/composite.hpp"
+
+namespace chassis {
+namespace {
+
+Descriptor encoded_component(const Descriptor& parameter, const QuantStorage& storage, size_t i) {
+  Descriptor out = component_descriptor(parameter, storage.components()[i]);
+  if (storage.is_staged(i)) out.dtype = static_cast<Dtype>(storage.raw(i).staged_dtype);
+  return out;
+}
+
+}  // namespace
+
+void QuantizedLoad::add(Parameter& p, LoadTensor plain, std::vector<LoadTensor>& out) {
+  const std::vector<DiskPart> parts = plain.all_parts();
+  const DiskTensor* const found = reader_.find(parts.front().disk_name);
+  if (found != nullptr && !is_float(found->dtype)) return add_components(p, plain, out);
+  const ParameterTable& parameters = session_.parameters();
+  parameters.start_encoding(p);
+  plain.take_block = p.storage->block_elements();
+  plain.take = [&parameters, &p](int64_t begin, std::span<const float> values) {
+    try {
+      parameters.encode(p, begin, values);
+    } catch (const Error& cause) {
+      throw Error(cause.code(), "parameter '" + p.name + "': " + cause.message()).hint(cause.hint_text());
+    }
+  };
+  out.push_back(std::move(plain));
+}
+
+void QuantizedLoad::add_components(Parameter& p, const LoadTensor& plain, std::vector<LoadTensor>& out) {
+  const std::vector<DiskPart> parts = plain.all_parts();
+  const std::string& name = parts.front().disk_name;
+  const DiskPart whole = DiskPart::whole(name, p.descriptor.global_shape);
+  if (parts.size() != 1 || parts.front() != whole)
+    throw storage_error("'" + reader_.path() + "': " + name +
+                        " is quantized, and the model joins or transposes it; only "
+                        "weights of their own can be read so");
+  const std::vector<Descriptor> stored = stored_tensors(session_.parameters(), plain.descriptor);
+  const std::string state = p.storage->state_suffix();
+  const DiskTensor* const text = state.empty() ? nullptr : reader_.find(name + state);
+  for (size_t i = 0; i < stored.size(); ++i) {
+    const std::string& suffix = p.storage->components()[i].suffix;
+    const bool in_state = (p.storage->raw(i).flags & CHASSIS_COMPONENT_NOT_IN_FILES) != 0 && text != nullptr;
+    if (!in_state) out.push_back({stored[i], name + suffix});
+    names_.insert(name + suffix);
+  }
+  if (text != nullptr) {
+    constexpr int64_t kMostBytes = 1 << 16;
+    if (text->dtype != Dtype::u8 || numel(text->global_shape) > kMostBytes)
+      throw storage_error("'" + reader_.path() + "': " + text->name + " is " + std::string(dtype_name(text->dtype)) +
+                          chassis::text(text->global_shape) + ", expected a text of u8");
+    states_[text->name] =
+        Tensor::zeros(std::vector<int64_t>(text->global_shape.begin(), text->global_shape.end()), Dtype::u8);
+    state_of_[&p] = text->name;
+    out.push_back({Descriptor::plain(text->name, Dtype::u8, text->global_shape), text->name});
+  }
+  read_.push_back(&p);
+}
+
+std::vector<Descriptor> stored_tensors(const ParameterTable& parameters, const Descriptor& parameter) {
+  const Parameter* p = parameters.find(parameter.fqn);
+  if (p == nullptr || !p->is_quantized()) return {parameter};
+  std::vector<Descriptor> out;
+  for (const Component& component : p->storage->components()) out.push_back(component_descriptor(parameter, component));
+  return out;
+}
+
+std::vector<Descriptor> encoded_tensors(const ParameterTable& parameters, const LoadTensor& loaded) {
+  if (!loaded.take) return {loaded.descriptor};
+  const Parameter& p = *parameters.find(loaded.descriptor.fqn);
+  std::vector<Descriptor> out;
+  for (size_t i = 0; i < p.components.size(); ++i)
+    if (p.storage->components()[i].unit_elements != 0)
+      out.push_back(encoded_component(loaded.descriptor, *p.storage, i));
+  return out;
+}
+
+LocalTensors QuantizedLoad::local(LocalTensors plain) const {
+  std::map<std::string, std::pair<const Parameter*, size_t>> by_name;
+  for (const auto& p : session_.parameters().all())
+    for (size_t i = 0; i < p->components.size(); ++i)
+      by_name[p->name + p->storage->components()[i].suffix] = {p.get(), i};
+  return [this, plain = std::move(plain), by_name = std::move(by_name)](const Descriptor& tensor, int rank) {
+    if (const auto state = states_.find(tensor.fqn); state != states_.end()) return state->second;
+    const auto found = by_name.find(tensor.fqn);
+    if (found == by_name.end()) return plain(tensor, rank);
+    const StoredComponent& component = found->second.first->components[found->second.second];
+    return component.staged ? component.staged : component.shard;
+  };
+}
+
+void QuantizedLoad::finish(const std::vector<LoadTensor>& tensors, const BucketPair& buckets) {
+  ParameterTable& parameters = session_.parameters();
+  Communicator& communicator = session_.ranks().communicator;
+  for (const LoadTensor& tensor : tensors) {
+    if (!tensor.take) continue;
+    const Descriptor& logical = tensor.descriptor;
+    parameters.finish_components(*parameters.find(logical.fqn), [&](const Parameter& p, size_t i) {
+      const Tensor& own = p.components[i].staged;
+      const Descriptor divided = encoded_component(logical, *p.storage, i);
+      if (own.num_elements() == numel(divided.global_shape) && communicator.mesh().world_size() == 1) return own;
+      const Descriptor whole = Descriptor::plain(divided.fqn, divided.dtype, divided.global_shape);
+      const Tensor all =
+          Tensor::zeros(std::vector<int64_t>(whole.global_shape.begin(), whole.global_shape.end()), divided.dtype);
+      const ReshardTensor move[] = {{Layout(divided, communicator.mesh()), Layout(whole, communicator.mesh())}};
+      ReshardRequest request;
+      request.tensors = move;
+      request.options = {static_cast<int64_t>(buckets.bucket_bytes()), true};
+      request.from = [&](const Descriptor&, int) { return own; };
+      request.to = [&](const Descriptor&, int) { return all; };
+      reshard(request, communicator);
+      return all;
+    });
+  }
+  for (Parameter* p : read_) {
+    std::string state;
+    if (const auto name = state_of_.find(p); name != state_of_.end()) {
+      const Tensor& text = states_.at(name->second);
+      state.assign(text.data_as<char>(), static_cast<size_t>(text.num_elements()));
+    }
+    try {
+      parameters.verify_components(*p, state);
+    } catch (const Error& cause) {
+      throw storage_error("'" + reader_.path() + "': parameter '" + p->name + "': " + cause.message());
+    }
+  }
+}
+
+}  // namespace chassis

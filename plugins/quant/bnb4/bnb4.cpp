@@ -1,0 +1,249 @@
+// 4-bit weights as bitsandbytes stores them (Dettmers et al. 2023, "QLoRA"): nf4 and fp4, with scales in fp32 or, by
+// double quantization, in 8 bits.
+#include <bit>
+#include <cmath>
+#include <map>
+#include <memory>
+#include <set>
+
+#include "chassis/plugin.hpp"
+#include "chassis/quant.hpp"
+#include "loops.hpp"
+#include "nested.hpp"
+#include "product.hpp"
+#include "quant_state.hpp"
+#include "settings.hpp"
+
+namespace {
+
+using namespace chassis;
+using namespace bnb4;
+
+class Bnb4 final : public Quant {
+ public:
+  static constexpr std::string_view kDoc = "4-bit weights in bitsandbytes' files: nf4, fp4, double quantization";
+  static constexpr std::string_view kPatterns[] = {"linear"};
+  static const Options& options() { return bnb4::options(); }
+
+  explicit Bnb4(const Host& host) : Quant(host), settings_(settings_from_options(host)) {}
+
+  bool configure(std::string_view config_json) override {
+    if (config_json.empty()) return false;
+    const FileSettings file = parse_quantization_config(config_json);
+    const auto refuse_if = [&](std::string_view option, bool other, const auto& ours, const auto& theirs) {
+      if (option_differs(host(), options(), option) && other)
+        fail_invalid(place_of(host(), option), ours, ", but the model's config.json says ", theirs,
+                     "; remove one of the two keys");
+    };
+    const auto yes = [](bool value) { return value ? "true" : "false"; };
+    refuse_if("type", settings_.code != file.code, code_name(settings_.code), code_name(file.code));
+    refuse_if("double_quant", settings_.is_nested != file.is_nested, yes(settings_.is_nested), yes(file.is_nested));
+    if (option_differs(host(), options(), "skip"))
+      fail_invalid(place_of(host(), "skip"), "cannot be set for a model that is quantized already");
+    settings_.code = file.code;
+    settings_.is_nested = file.is_nested;
+    settings_.skip = file.skip;
+    is_stored_ = true;
+    return true;
+  }
+
+  const QuantStorage* storage(const QuantParameter& p) override {
+    if (!p.is_linear_weight() || p.is_added) return nullptr;
+    linears_.insert(std::string(p.module.substr(p.module.rfind('.') + 1)));
+    if (p.role == CHASSIS_ROLE_HEAD || p.num_tied > 0 || p.num_readers != 1) return nullptr;
+    for (const std::string& name : settings_.skip)
+      if (is_skipped({name}, p.module)) {
+        used_.insert(name);
+        return nullptr;
+      }
+    ++num_stored_;
+    int64_t elements = 1;
+    for (const int64_t size : p.sizes) elements *= size;
+    auto& known = storages_[settings_.is_nested ? elements : 0];
+    if (!known) known = std::make_unique<QuantStorage>(scheme(), state_suffix(), components(elements));
+    return known.get();
+  }
+
+  void finish_model() override {
+    std::string names;
+    for (const std::string& name : linears_) names += (names.empty() ? "" : ", ") + name;
+    if (!is_stored_)
+      for (const std::string& name : settings_.skip)
+        if (!used_.contains(name))
+          fail_invalid(place_of(host(), "skip"), "'", name, "' matches no linear of the model; it has ", names);
+    if (num_stored_ == 0) fail_invalid("[quant]: no linear is left to quantize; the model has ", names);
+  }
+
+  void encode(const QuantPart& part) const override {
+    auto* const codes = part.component<uint8_t>(kCodes);
+    auto* const absmax = part.component<float>(kAbsmax);
+    const int64_t n = part.count(), block = settings_.block_size;
+    check_part(part);
+    int64_t bad = -1;
+    switch (part.value_dtype()) {
+      case CHASSIS_DTYPE_F32:
+        bad = loops().quantize_f32(settings_.code, static_cast<const float*>(part.values()), n, block, codes, absmax);
+        break;
+      case CHASSIS_DTYPE_BF16:
+        bad =
+            loops().quantize_bf16(settings_.code, static_cast<const uint16_t*>(part.values()), n, block, codes, absmax);
+        break;
+      case CHASSIS_DTYPE_F16:
+        bad =
+            loops().quantize_f16(settings_.code, static_cast<const uint16_t*>(part.values()), n, block, codes, absmax);
+        break;
+      default:
+        throw Failure(CHASSIS_UNIMPLEMENTED, "values of ", dtype_name(part.value_dtype()), " are not quantized");
+    }
+    if (bad >= 0)
+      fail_invalid("a value among elements ", part.begin() + bad * block, " to ",
+                   std::min(part.begin() + n, part.begin() + (bad + 1) * block) - 1,
+                   " is NaN or infinite and cannot be quantized");
+  }
+
+  void finish(const QuantPart& part) const override {
+    std::copy(table().begin(), table().end(), part.component<float>(kQuantMap));
+    if (!settings_.is_nested) return;
+    const auto* const absmax = part.staged<float>(kAbsmax);
+    const int64_t num_blocks = blocks(part.num_elements());
+    const float offset = mean(absmax, num_blocks);
+    std::copy(kDynamicMap.begin(), kDynamicMap.end(), part.component<float>(kNestedMap));
+    *part.component<float>(kNestedOffset) = offset;
+    std::vector<uint8_t> codes(static_cast<size_t>(num_blocks));
+    quantize_absmax(absmax, num_blocks, kDynamicMap.data(), offset, codes.data(), part.component<float>(kNestedAbsmax));
+    const auto first = static_cast<std::ptrdiff_t>(part.begin() / settings_.block_size);
+    std::copy_n(codes.begin() + first, blocks(part.count()), part.component<uint8_t>(kAbsmax));
+  }
+
+  void decode(const QuantPart& part) const override {
+    check_part(part);
+    std::vector<float> restored;
+    const float* const absmax = absmax_of(part, restored);
+    const auto* const map = part.component<float>(kQuantMap);
+    const auto* const codes = part.component<uint8_t>(kCodes);
+    const int64_t n = part.count(), block = settings_.block_size;
+    switch (part.value_dtype()) {
+      case CHASSIS_DTYPE_F32:
+        return loops().dequantize_f32(map, codes, absmax, n, block, static_cast<float*>(part.values()));
+      case CHASSIS_DTYPE_BF16:
+        return loops().dequantize_bf16(map, codes, absmax, n, block, static_cast<uint16_t*>(part.values()));
+      case CHASSIS_DTYPE_F16:
+        return loops().dequantize_f16(map, codes, absmax, n, block, static_cast<uint16_t*>(part.values()));
+      default:
+        throw Failure(CHASSIS_UNIMPLEMENTED, "values of ", dtype_name(part.value_dtype()), " are not restored");
+    }
+  }
+
+  void verify(const QuantPart& part) const override {
+    const auto* const map = part.component<float>(kQuantMap);
+    for (size_t i = 0; i < 16; ++i)
+      if (!(std::abs(map[i] - table()[i]) < 1e-6f))
+        throw Failure(CHASSIS_DATA_LOSS, ".quant_map[", i, "] is ", map[i], ", expected ", table()[i], " of ",
+                      code_name(settings_.code));
+    if (settings_.is_nested) {
+      verify_finite(".nested_quant_map", part.component<float>(kNestedMap), 256);
+      verify_finite(".nested_absmax", part.component<float>(kNestedAbsmax), nested_blocks(part.num_elements()));
+      verify_finite("nested_offset", part.component<float>(kNestedOffset), 1);
+      return;
+    }
+    const auto* const absmax = part.component<float>(kAbsmax);
+    for (int64_t i = 0; i < blocks(part.count()); ++i)
+      if (!std::isfinite(absmax[i]) || absmax[i] < 0.0f)
+        throw Failure(CHASSIS_DATA_LOSS, ".absmax[", part.begin() / settings_.block_size + i, "] is ", absmax[i],
+                      ", expected a finite number that is not negative");
+  }
+
+  std::string write_state(const QuantPart& part) const override {
+    QuantState state;
+    state.code = settings_.code;
+    state.block_size = settings_.block_size;
+    state.dtype = part.value_dtype() == CHASSIS_DTYPE_F16   ? "float16"
+                  : part.value_dtype() == CHASSIS_DTYPE_F32 ? "float32"
+                                                            : "bfloat16";
+    state.shape.assign(part.sizes().begin(), part.sizes().end());
+    state.is_nested = settings_.is_nested;
+    if (state.is_nested) state.nested_offset = *part.component<float>(kNestedOffset);
+    return quant_state_text(state);
+  }
+
+  void read_state(const QuantPart& part, std::string_view text) const override {
+    const QuantState state = parse_quant_state(text);
+    const auto refuse_if = [](bool other, std::string_view key, const auto& found, const auto& expected) {
+      if (other) throw Failure(CHASSIS_DATA_LOSS, "quant_state: ", key, " is ", found, ", expected ", expected);
+    };
+    refuse_if(state.code != settings_.code, "quant_type", code_name(state.code), code_name(settings_.code));
+    refuse_if(state.block_size != settings_.block_size, "blocksize", state.block_size,
+              std::to_string(settings_.block_size) + ", as quant.block_size says");
+    refuse_if(!std::equal(state.shape.begin(), state.shape.end(), part.sizes().begin(), part.sizes().end()), "shape",
+              to_json(state.shape), to_json(std::vector<int64_t>(part.sizes().begin(), part.sizes().end())));
+    refuse_if(state.is_nested != settings_.is_nested, "nested_offset", state.is_nested ? "there" : "missing",
+              settings_.is_nested ? "it, since scales are quantized too" : "none, since scales are in fp32");
+    if (state.is_nested) *part.component<float>(kNestedOffset) = state.nested_offset;
+  }
+
+  std::string config() const override { return quantization_config_text(settings_); }
+
+  double claim(const NodeView& node) override { return claim_product(host(), node, scheme()); }
+  void infer(const NodeView& node, Infer& out) override { infer_product(node, settings_.block_size, out); }
+  std::unique_ptr<Kernel> create_kernel(const NodeView& node) override {
+    return make_product(host(), node, settings_.block_size);
+  }
+
+ private:
+  const std::array<float, 16>& table() const { return values_of(settings_.code); }
+  std::string scheme() const { return "bnb4/" + std::string(code_name(settings_.code)); }
+  std::string state_suffix() const { return ".quant_state.bitsandbytes__" + std::string(code_name(settings_.code)); }
+  int64_t blocks(int64_t elements) const { return (elements + settings_.block_size - 1) / settings_.block_size; }
+  int64_t nested_blocks(int64_t elements) const { return (blocks(elements) + kNestedBlock - 1) / kNestedBlock; }
+
+  std::vector<QuantComponent> components(int64_t elements) const {
+    const int64_t block = settings_.block_size;
+    std::vector<QuantComponent> out = {{"", CHASSIS_DTYPE_U8, 2, 1, 0, 0, CHASSIS_COMPONENT_COLUMN},
+                                       {".absmax", CHASSIS_DTYPE_F32, block, 1},
+                                       {".quant_map", CHASSIS_DTYPE_F32, 0, 0, 16}};
+    if (!settings_.is_nested) return out;
+    out[kAbsmax].dtype = CHASSIS_DTYPE_U8;
+    out[kAbsmax].staged_dtype = CHASSIS_DTYPE_F32;
+    out.push_back({".nested_absmax", CHASSIS_DTYPE_F32, 0, 0, nested_blocks(elements)});
+    out.push_back({".nested_quant_map", CHASSIS_DTYPE_F32, 0, 0, 256});
+    out.push_back({".nested_offset", CHASSIS_DTYPE_F32, 0, 0, 1, 0, CHASSIS_COMPONENT_NOT_IN_FILES});
+    return out;
+  }
+
+  void check_part(const QuantPart& part) const {
+    if (part.begin() % settings_.block_size != 0)
+      throw Failure(CHASSIS_INTERNAL, "elements from ", part.begin(), " on do not begin at a block of ",
+                    settings_.block_size);
+  }
+
+  const float* absmax_of(const QuantPart& part, std::vector<float>& restored) const {
+    if (!settings_.is_nested) return part.component<float>(kAbsmax);
+    restored.resize(static_cast<size_t>(blocks(part.count())));
+    restore_absmax(part.component<uint8_t>(kAbsmax), part.component<float>(kNestedAbsmax),
+                   part.component<float>(kNestedMap), *part.component<float>(kNestedOffset),
+                   part.begin() / settings_.block_size, blocks(part.count()), restored.data());
+    return restored.data();
+  }
+
+  static void verify_finite(std::string_view name, const float* values, int64_t count) {
+    for (int64_t i = 0; i < count; ++i)
+      if (!std::isfinite(values[i]))
+        throw Failure(CHASSIS_DATA_LOSS, name, "[", i, "] is ", values[i], ", expected a finite number");
+  }
+
+  Settings settings_;
+  bool is_stored_ = false;
+  int64_t num_stored_ = 0;
+  std::map<int64_t, std::unique_ptr<QuantStorage>> storages_;  // by elements, if nested companions depend on them
+  std::set<std::string> linears_, used_;
+};
+
+}  // namespace
+
+CHASSIS_PLUGIN(
+    "requires=chassis.options/1\n"
+    "requires=chassis.gemm/1\n"
+    "requires=chassis.tensor/1\n"
+    "requires=chassis.task/1\n"
+    "license=Apache-2.0\n",
+    Bnb4)

@@ -1,0 +1,123 @@
+// Options, and bitsandbytes' part of config.json.
+#include "settings.hpp"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "chassis/guard.hpp"
+#include "quant_state.hpp"
+
+namespace bnb4 {
+
+using namespace chassis;
+
+namespace {
+
+using OrderedJson = nlohmann::ordered_json;
+
+constexpr std::string_view kConfigPlace = "quantization_config of the model's config.json: ";
+
+Code code_from(const std::string& name) { return name == "nf4" ? Code::kNf4 : Code::kFp4; }
+
+template <typename T>
+T value_or(const OrderedJson& json, const char* key, T fallback) {
+  const auto found = json.find(key);
+  if (found == json.end() || found->is_null()) return fallback;
+  const bool fits = std::is_same_v<T, bool> ? found->is_boolean() : found->is_string();
+  if (!fits)
+    fail_invalid(kConfigPlace, key, " is ", found->dump(-1, ' ', true, OrderedJson::error_handler_t::replace),
+                 ", expected ", std::is_same_v<T, bool> ? "true or false" : "a text");
+  return found->template get<T>();
+}
+
+}  // namespace
+
+const Options& options() {
+  static const Options schema = {
+      option("type", "nf4").choices({"nf4", "fp4"}).doc("the 4-bit code (bnb_4bit_quant_type)"),
+      option("block_size", 64).range(kMinBlock, kMaxBlock).doc("weights that share a scale: a power of 2"),
+      option("double_quant", false).doc("store the scales in 8 bits too (bnb_4bit_use_double_quant)"),
+      option("skip", std::vector<std::string>{})
+          .doc("linears that stay as they are, by the end of their name: \"down_proj\"; the head and embeddings always "
+               "do (llm_int8_skip_modules)"),
+  };
+  return schema;
+}
+
+std::string place_of(const Host& host, std::string_view option) {
+  const std::string origin = option_origin(host, option);
+  return (origin == "default" ? "" : origin + ": ") + "quant." + std::string(option) + ": ";
+}
+
+Settings settings_from_options(const Host& host) {
+  Settings s;
+  s.code = code_from(option_value<std::string>(host, "type"));
+  s.block_size = option_value<int64_t>(host, "block_size");
+  if (!is_block_size(s.block_size))
+    fail_invalid(place_of(host, "block_size"), s.block_size,
+                 " is no power of 2; choose 32, 64, 128, 256, 512, 1024, 2048 or 4096");
+  s.is_nested = option_value<bool>(host, "double_quant");
+  s.skip = option_value<std::vector<std::string>>(host, "skip");
+  for (const std::string& name : s.skip)
+    if (name.empty()) fail_invalid(place_of(host, "skip"), "an empty name would match every linear");
+  return s;
+}
+
+FileSettings parse_quantization_config(std::string_view text) {
+  const OrderedJson json = OrderedJson::parse(text.begin(), text.end(), nullptr, false);
+  if (!json.is_object()) fail_invalid(kConfigPlace, "it is no JSON object");
+  const std::string method = value_or<std::string>(json, "quant_method", "bitsandbytes");
+  if (method != "bitsandbytes")
+    fail_invalid(kConfigPlace, "quant_method is '", method, "', and bnb4 reads bitsandbytes in 4 bits only");
+  if (value_or(json, "load_in_8bit", false))
+    fail_invalid(kConfigPlace,
+                 "load_in_8bit: LLM.int8 is not supported; use a checkpoint that is not quantized, or one in 4 "
+                 "bits");
+  if (!value_or(json, "load_in_4bit", false)) fail_invalid(kConfigPlace, "load_in_4bit is not true");
+  FileSettings s;
+  const std::string type = value_or<std::string>(json, "bnb_4bit_quant_type", "fp4");
+  if (type != "nf4" && type != "fp4")
+    fail_invalid(kConfigPlace, "bnb_4bit_quant_type is '", type, "', expected nf4 or fp4");
+  s.code = code_from(type);
+  s.is_nested = value_or(json, "bnb_4bit_use_double_quant", false);
+  const std::string storage = value_or<std::string>(json, "bnb_4bit_quant_storage", "uint8");
+  if (storage != "uint8")
+    fail_invalid(kConfigPlace, "bnb_4bit_quant_storage is '", storage,
+                 "', and only uint8 is read; save the model with it");
+  if (const auto skip = json.find("llm_int8_skip_modules"); skip != json.end() && !skip->is_null()) {
+    if (!skip->is_array()) fail_invalid(kConfigPlace, "llm_int8_skip_modules is no list");
+    for (const OrderedJson& name : *skip) {
+      if (!name.is_string() || name.get_ref<const std::string&>().empty())
+        fail_invalid(kConfigPlace, "llm_int8_skip_modules has an item that is no name");
+      s.skip.push_back(name.get<std::string>());
+    }
+  }
+  return s;
+}
+
+std::string quantization_config_text(const Settings& s) {
+  OrderedJson json = {{"_load_in_4bit", true},
+                      {"_load_in_8bit", false},
+                      {"bnb_4bit_compute_dtype", "bfloat16"},
+                      {"bnb_4bit_quant_storage", "uint8"},
+                      {"bnb_4bit_quant_type", code_name(s.code)},
+                      {"bnb_4bit_use_double_quant", s.is_nested},
+                      {"llm_int8_enable_fp32_cpu_offload", false},
+                      {"llm_int8_has_fp16_weight", false},
+                      {"llm_int8_skip_modules", s.skip.empty() ? OrderedJson() : OrderedJson(s.skip)},
+                      {"llm_int8_threshold", 6.0},
+                      {"load_in_4bit", true},
+                      {"load_in_8bit", false},
+                      {"quant_method", "bitsandbytes"}};
+  return json.dump(2);
+}
+
+bool is_skipped(const std::vector<std::string>& skip, std::string_view module) {
+  return std::any_of(skip.begin(), skip.end(), [&](const std::string& name) {
+    if (module == name || module.ends_with("." + name)) return true;
+    return module.starts_with(name + ".");
+  });
+}
+
+}  // namespace bnb4

@@ -1,0 +1,40 @@
+// The options of [quant], and quantization_config, which says the same in a model's config.json.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "chassis/options.hpp"
+#include "tables.hpp"
+
+namespace bnb4 {
+
+struct Settings {
+  Code code = Code::kNf4;
+  int64_t block_size = 64;
+  bool is_nested = false;
+  std::vector<std::string> skip;
+  bool operator==(const Settings&) const = default;
+};
+
+const chassis::Options& options();
+Settings settings_from_options(const chassis::Host& host);
+
+// "quant.type: ", with the line that sets it.
+std::string place_of(const chassis::Host& host, std::string_view option);
+
+// What a model's files say. Refuses other methods than 4 bits of bitsandbytes, by name.
+struct FileSettings {
+  Code code = Code::kFp4;  // bitsandbytes' default
+  bool is_nested = false;
+  std::vector<std::string> skip;
+};
+FileSettings parse_quantization_config(std::string_view json);
+// The object "quantization_config" of a model that is stored so.
+std::string quantization_config_text(const Settings& settings);
+
+// As transformers matches llm_int8_skip_modules: a module of that name, below it, or whose name ends so.
+bool is_skipped(const std::vector<std::string>& skip, std::string_view module);
+
+}  // namespace bnb4
