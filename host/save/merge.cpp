@@ -8,6 +8,8 @@
 
 #include "host/base/file.hpp"
 #include "host/base/json.hpp"
+#include "host/base/log.hpp"
+#include "host/base/printable.hpp"
 #include "host/checkpoint/inspect.hpp"
 #include "host/checkpoint/output_directory.hpp"
 #include "host/save/base_reference.hpp"
@@ -244,8 +246,14 @@ SaveResult merge_checkpoint(const MergeRequest& request) {
   std::set<std::string> taken = {"config.json"};
   for (const CopiedFile& file : save.carried_files) taken.insert(file.name);
   for (CopiedFile& file : files_to_copy(base, taken)) save.carried_files.push_back(std::move(file));
-  if (SourceDirectory directory(request.trained); directory.find_file(kManifestName) >= 0)
-    save.step = CheckpointManifest::read(directory).step;
+  if (SourceDirectory directory(request.trained); directory.find_file(kManifestName) >= 0) {
+    const CheckpointManifest manifest = CheckpointManifest::read(directory);
+    save.step = manifest.step;
+    if (const std::string quant = json_string_or(manifest.about, "quant", "", request.trained); !quant.empty())
+      counted_warning("an adapter of quantized weights is merged into others",
+                      "'" + request.trained + "' was trained on weights that " + printable(quant) +
+                          " stores in fewer bits, and is merged into those in " + base);
+  }
   SaveResult saved = merge_weights(session, base, request.trained, std::move(save), BucketPair(bucket_bytes(session)));
   place.log_replaced();
   return saved;

@@ -214,6 +214,7 @@ void Saver::begin(int64_t step, const Json& state) {
   if (saved_parameters(session_) == Which::kKept && has_frozen(session_)) {
     CHASSIS_CHECK(base_.has_value(), "frozen parameters were loaded from a directory");
     request.about["base"] = base_->to_json();
+    if (session_.quant() != nullptr) request.about["quant"] = session_.quant()->plugin().id();
   }
   request.tensors = async == "staged" ? staged_tensors(plan) : local_tensors(session_, request.resumable);
   request.text_files = {{"config.json", session_.model().plugin().config()},
