@@ -61,6 +61,9 @@ pub const CHASSIS_COMM_REDUCE_SCATTER: u32 = 2;
 pub const CHASSIS_COMM_ROUNDS_HALVES: u32 = 2;
 pub const CHASSIS_COMM_SEND: u32 = 6;
 pub const CHASSIS_COMM_V1_SIZE: u32 = 72;
+pub const CHASSIS_COMPONENT_COLUMN: u32 = 1;
+pub const CHASSIS_COMPONENT_NOT_IN_FILES: u32 = 2;
+pub const CHASSIS_COMPONENT_V1_SIZE: u32 = 56;
 pub const CHASSIS_DATA_LOSS: u32 = 15;
 pub const CHASSIS_DEADLINE_EXCEEDED: u32 = 4;
 pub const CHASSIS_DECODE_KEEP_SPECIAL: u32 = 1;
@@ -191,6 +194,11 @@ pub const CHASSIS_PARALLEL_PROBLEM_V1_SIZE: u32 = 56;
 pub const CHASSIS_PARALLEL_SINK_V1_SIZE: u32 = 32;
 pub const CHASSIS_PARALLEL_V1_SIZE: u32 = 112;
 pub const CHASSIS_PERMISSION_DENIED: u32 = 7;
+pub const CHASSIS_QUANT_ID: &str = "chassis.quant/1";
+pub const CHASSIS_QUANT_PARAMETER_V1_SIZE: u32 = 88;
+pub const CHASSIS_QUANT_PART_V1_SIZE: u32 = 72;
+pub const CHASSIS_QUANT_STORAGE_V1_SIZE: u32 = 48;
+pub const CHASSIS_QUANT_V1_SIZE: u32 = 88;
 pub const CHASSIS_REDUCE_AVG: u32 = 2;
 pub const CHASSIS_REDUCE_KEEP: u32 = 1;
 pub const CHASSIS_REDUCE_MAX: u32 = 3;
@@ -528,7 +536,7 @@ abi_struct! { chassis_builder_2_t 88 8 {
 } }
 abi_grows!(chassis_builder_2_t, CHASSIS_BUILDER_2_V1_SIZE);
 
-abi_struct! { chassis_call_t 128 8 {
+abi_struct! { chassis_call_t 136 8 {
     0 4 struct_size: u32,
     4 4 flags: u32,
     8 8 inputs: *const chassis_tensor_t,
@@ -546,6 +554,7 @@ abi_struct! { chassis_call_t 128 8 {
     104 8 workspace_bytes: u64,
     112 8 random_key: u64,
     120 8 first_row: i64,
+    128 8 components: *const *const chassis_tensor_t,
 } }
 abi_grows!(chassis_call_t, CHASSIS_CALL_V1_SIZE);
 
@@ -670,6 +679,18 @@ abi_struct! { chassis_comm_group_desc_t 72 8 {
     56 16 host: chassis_str_t,
 } }
 abi_grows!(chassis_comm_group_desc_t, CHASSIS_COMM_GROUP_DESC_V1_SIZE);
+
+abi_struct! { chassis_component_t 56 8 {
+    0 4 struct_size: u32,
+    4 4 dtype: u32,
+    8 16 suffix: chassis_str_t,
+    24 8 unit_elements: i64,
+    32 8 unit_values: i64,
+    40 8 num_values: i64,
+    48 4 staged_dtype: u32,
+    52 4 flags: u32,
+} }
+abi_grows!(chassis_component_t, CHASSIS_COMPONENT_V1_SIZE);
 
 abi_struct! { chassis_directory_t 32 8 {
     0 4 struct_size: u32,
@@ -1108,13 +1129,15 @@ abi_struct! { chassis_op_view_t 72 8 {
 } }
 abi_grows!(chassis_op_view_t, CHASSIS_OP_VIEW_V1_SIZE);
 
-abi_struct! { chassis_operand_t 32 8 {
+abi_struct! { chassis_operand_t 48 8 {
     0 4 struct_size: u32,
     4 4 dtype: u32,
     8 4 num_dims: u32,
     12 4 needs_grad: u32,
     16 8 local_shape: *const i64,
     24 8 dims: *const chassis_str_t,
+    32 8 num_components: u64,
+    40 8 components: *const *const chassis_component_t,
 } }
 abi_grows!(chassis_operand_t, CHASSIS_OPERAND_V1_SIZE);
 
@@ -1337,6 +1360,91 @@ abi_struct! { chassis_parallel_sink_t 32 8 {
     ) -> *mut chassis_status_t>,
 } }
 abi_grows!(chassis_parallel_sink_t, CHASSIS_PARALLEL_SINK_V1_SIZE);
+
+abi_struct! { chassis_quant_t 88 8 {
+    0 4 struct_size: u32,
+    4 4 reserved0: u32,
+    8 8 configure: Option<unsafe extern "C" fn(
+        *mut chassis_instance_t,
+        chassis_str_t,
+        *mut u32,
+    ) -> *mut chassis_status_t>,
+    16 8 parameter: Option<unsafe extern "C" fn(
+        *mut chassis_instance_t,
+        *const chassis_quant_parameter_t,
+        *mut *const chassis_quant_storage_t,
+    ) -> *mut chassis_status_t>,
+    24 8 finish_model: Option<unsafe extern "C" fn(*mut chassis_instance_t) -> *mut chassis_status_t>,
+    32 8 encode: Option<unsafe extern "C" fn(
+        *mut chassis_instance_t,
+        *const chassis_quant_part_t,
+    ) -> *mut chassis_status_t>,
+    40 8 finish: Option<unsafe extern "C" fn(
+        *mut chassis_instance_t,
+        *const chassis_quant_part_t,
+    ) -> *mut chassis_status_t>,
+    48 8 decode: Option<unsafe extern "C" fn(
+        *mut chassis_instance_t,
+        *const chassis_quant_part_t,
+    ) -> *mut chassis_status_t>,
+    56 8 verify: Option<unsafe extern "C" fn(
+        *mut chassis_instance_t,
+        *const chassis_quant_part_t,
+    ) -> *mut chassis_status_t>,
+    64 8 write_state: Option<unsafe extern "C" fn(
+        *mut chassis_instance_t,
+        *const chassis_quant_part_t,
+        *const chassis_text_sink_t,
+    ) -> *mut chassis_status_t>,
+    72 8 read_state: Option<unsafe extern "C" fn(
+        *mut chassis_instance_t,
+        *const chassis_quant_part_t,
+        chassis_str_t,
+    ) -> *mut chassis_status_t>,
+    80 8 config: Option<unsafe extern "C" fn(
+        *mut chassis_instance_t,
+        *const chassis_text_sink_t,
+    ) -> *mut chassis_status_t>,
+} }
+abi_grows!(chassis_quant_t, CHASSIS_QUANT_V1_SIZE);
+
+abi_struct! { chassis_quant_parameter_t 88 8 {
+    0 4 struct_size: u32,
+    4 4 role: u32,
+    8 16 name: chassis_str_t,
+    24 16 module: chassis_str_t,
+    40 16 op: chassis_str_t,
+    56 8 sizes: *const i64,
+    64 8 num_dims: u64,
+    72 4 is_added: u32,
+    76 4 num_tied: u32,
+    80 4 num_readers: u32,
+    84 4 reserved0: u32,
+} }
+abi_grows!(chassis_quant_parameter_t, CHASSIS_QUANT_PARAMETER_V1_SIZE);
+
+abi_struct! { chassis_quant_part_t 72 8 {
+    0 4 struct_size: u32,
+    4 4 value_dtype: u32,
+    8 8 storage: *const chassis_quant_storage_t,
+    16 8 sizes: *const i64,
+    24 8 num_sizes: u64,
+    32 8 begin: i64,
+    40 8 count: i64,
+    48 8 values: *mut c_void,
+    56 8 components: *const *mut c_void,
+    64 8 staged: *const *const c_void,
+} }
+abi_grows!(chassis_quant_part_t, CHASSIS_QUANT_PART_V1_SIZE);
+
+abi_struct! { chassis_quant_storage_t 48 8 {
+    0 4 struct_size: u32,
+    4 4 num_components: u32,
+    8 16 scheme: chassis_str_t,
+    24 8 components: *const *const chassis_component_t,
+    32 16 state_suffix: chassis_str_t,
+} }
+abi_grows!(chassis_quant_storage_t, CHASSIS_QUANT_STORAGE_V1_SIZE);
 
 abi_struct! { chassis_rng_t 32 8 {
     0 4 struct_size: u32,
