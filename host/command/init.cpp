@@ -61,10 +61,10 @@ class Questions {
 };
 
 void check_method(const std::string& method) {
-  if (method == "full" || method == "lora") return;
-  throw config_error(
-      fmt::format("--method {} is {}", printable(method), method == "qlora" ? "not available yet" : "unknown"))
-      .hint("--method full trains all parameters, lora small branches beside the frozen ones");
+  if (method == "full" || method == "lora" || method == "qlora") return;
+  throw config_error(fmt::format("--method {} is unknown", printable(method)))
+      .hint("--method full trains all parameters, lora small branches beside the frozen ones, qlora the same beside ones "
+            "in 4 bits");
 }
 
 std::string task_of(DataFormat format) {
@@ -232,7 +232,7 @@ int init(const InitArguments& arguments) {
       arguments.format.empty() ? format_of(facts.data, arguments.plugin_path) : given_format(arguments, facts.data);
   facts.task = questions.answer(arguments.task, "--task", "task, sft or pretrain", task_of(facts.format.format));
   check_task(facts.task, facts.format);
-  facts.method = questions.answer(arguments.method, "--method", "method, full or lora", "full");
+  facts.method = questions.answer(arguments.method, "--method", "method, full, lora or qlora", "full");
   check_method(facts.method);
   facts.data_template = arguments.chat_template;
   if (!facts.data_template.empty() && facts.task != "sft")
@@ -275,7 +275,8 @@ Verb add_init(CLI::App& app) {
   app.add_option("--data", arguments->data, "a data file, a folder of such files, or a pattern");
   app.add_option("--task", arguments->task, "sft or pretrain; default by the data");
   app.add_option("--method", arguments->method,
-                 "full: all parameters are trained (the default); lora: small branches beside the frozen ones");
+                 "full: all parameters are trained (the default); lora: small branches beside the frozen ones; qlora: "
+                 "the same beside ones in 4 bits");
   app.add_option("--format", arguments->format, "of the data; default by the keys of its rows");
   app.add_option("--template", arguments->chat_template,
                  "the chat template: a built-in one, or a file; default the tokenizer's own");

@@ -191,7 +191,7 @@ std::string init_toml(const InitFacts& facts) {
   text += line("name = " + toml_of(facts.name)) + line("output_dir = " + toml_of(facts.output_dir));
   text += line(is_sft ? fmt::format("epochs = {}", kSftEpochs) : "epochs = 1", "passes over the data; or max_steps");
   text += "\n[model]\n" + line("path = " + toml_of(facts.model), facts.architecture);
-  const bool is_lora = facts.method == "lora";
+  const bool is_qlora = facts.method == "qlora", is_lora = is_qlora || facts.method == "lora";
   if (is_lora) {
     text += "\n[adapter]\n" + line("plugin = \"lora\"", "the model stays frozen; the export is in PEFT's files");
     constexpr int64_t kRank = 16;
@@ -199,6 +199,9 @@ std::string init_toml(const InitFacts& facts) {
     text += line(fmt::format("rank = {}", rank), "of the branch beside each linear but the head");
     text += line(fmt::format("alpha = {}.0", 2 * rank), "branches are multiplied by alpha / rank");
     text += line("dropout = 0.0");
+    if (is_qlora)
+      text += "\n[quant]\n" + line("plugin = \"bnb4\"", "the frozen linears in 4 bits, on the CPU") +
+              line("type = \"nf4\"") + line("double_quant = true", "the scales of blocks in 8 bits, too");
   }
   if (is_sft) {
     text += "\n[data]\n";

@@ -31,7 +31,7 @@ FoundFormat find_format(const std::string& path, RowFiles* row_files = nullptr);
 struct InitFacts {
   std::string model = {}, data = {}, output_dir = {}, name = {};
   std::string task = {};    // "sft" or "pretrain"
-  std::string method = {};  // "full" or "lora"
+  std::string method = {};  // "full", "lora" or "qlora"
   FoundFormat format = {};
   std::string architecture = {}, stored_dtype = {};  // of the model; empty: unknown
   int64_t max_positions = 0;                         // 0: unknown

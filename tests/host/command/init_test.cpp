@@ -166,6 +166,12 @@ TEST_F(Init, WritesAnAdapterForLora) {
   EXPECT_HAS(made(), "[adapter]\nplugin = \"lora\"");
   EXPECT_HAS(made(), "rank = 8 ");
   EXPECT_HAS(made(), "lr = 2e-4");
+  const Outcome qlora = init({"--data", "ids.jsonl", "--method", "qlora", "--force"});
+  ASSERT_EQ(qlora.exit_code, 0) << qlora.output;
+  EXPECT_HAS(made(), "[quant]\nplugin = \"bnb4\"");
+  const Outcome checked = chassis({"check", "run.toml"});
+  EXPECT_EQ(checked.exit_code, 0) << checked.output;
+  ASSERT_EQ(init({"--data", "ids.jsonl", "--method", "lora", "--force"}).exit_code, 0);
   const Outcome elsewhere = chassis({"train", "run.toml", "run.output_dir=out/base"});
   EXPECT_EQ(elsewhere.exit_code, 2);
   EXPECT_HAS(elsewhere.output, "adapter.plugin");
@@ -182,7 +188,6 @@ TEST_F(Init, RefusesByNameWhatIsNotThere) {
     EXPECT_HAS(outcome.output, part);
     EXPECT_FALSE(std::filesystem::exists(*folder_ / "run.toml"));
   };
-  refused({"--data", "ids.jsonl", "--method", "qlora"}, "--method qlora is not available yet");
   refused({"--data", "ids.jsonl", "--method", "dora"}, "--method dora is unknown");
   refused({"--data", "ids.jsonl", "--task", "dpo"}, "--task dpo is unknown");
   refused({}, "--data is missing");
