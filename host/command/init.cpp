@@ -63,8 +63,9 @@ class Questions {
 void check_method(const std::string& method) {
   if (method == "full" || method == "lora" || method == "qlora") return;
   throw config_error(fmt::format("--method {} is unknown", printable(method)))
-      .hint("--method full trains all parameters, lora small branches beside the frozen ones, qlora the same beside ones "
-            "in 4 bits");
+      .hint(
+          "--method full trains all parameters, lora small branches beside the frozen ones, qlora the same beside ones "
+          "in 4 bits");
 }
 
 std::string task_of(DataFormat format) {

@@ -71,6 +71,12 @@ TEST(PlanVerb, PlansTheRecipesForLora) {
     const char *name, *model, *config, *memory;
     int64_t parameters, trained;
   };
+  const char* const llama_1b =
+      R"({"architectures": ["LlamaForCausalLM"], "vocab_size": 128256, "hidden_size": 2048,
+           "intermediate_size": 8192, "num_hidden_layers": 16, "num_attention_heads": 32, "num_key_value_heads": 8,
+           "head_dim": 64, "max_position_embeddings": 131072, "rope_theta": 500000.0, "rms_norm_eps": 1e-5,
+           "tie_word_embeddings": true, "torch_dtype": "bfloat16", "hidden_act": "silu"})";
+  constexpr int64_t kTrainedOfLlama1b = 16 * 16 * (2 * (2048 + 2048) + 2 * (2048 + 512) + 3 * (2048 + 8192));
   const Recipe recipes[] = {
       {"lora-qwen2.5-7b", "Qwen2.5-7B-Instruct",
        R"({"architectures": ["Qwen2ForCausalLM"], "vocab_size": 152064, "hidden_size": 3584,
@@ -78,12 +84,8 @@ TEST(PlanVerb, PlansTheRecipesForLora) {
            "max_position_embeddings": 32768, "rope_theta": 1000000.0, "rms_norm_eps": 1e-6,
            "tie_word_embeddings": false, "torch_dtype": "bfloat16", "hidden_act": "silu"})",
        "40GiB", 7615616512, 28 * 16 * (2 * (3584 + 3584) + 2 * (3584 + 512) + 3 * (3584 + 18944))},
-      {"lora-llama3.2-1b", "Llama-3.2-1B-Instruct",
-       R"({"architectures": ["LlamaForCausalLM"], "vocab_size": 128256, "hidden_size": 2048,
-           "intermediate_size": 8192, "num_hidden_layers": 16, "num_attention_heads": 32, "num_key_value_heads": 8,
-           "head_dim": 64, "max_position_embeddings": 131072, "rope_theta": 500000.0, "rms_norm_eps": 1e-5,
-           "tie_word_embeddings": true, "torch_dtype": "bfloat16", "hidden_act": "silu"})",
-       "8GiB", 1235814400, 16 * 16 * (2 * (2048 + 2048) + 2 * (2048 + 512) + 3 * (2048 + 8192))}};
+      {"lora-llama3.2-1b", "Llama-3.2-1B-Instruct", llama_1b, "8GiB", 1235814400, kTrainedOfLlama1b},
+      {"qlora-llama3.2-1b", "Llama-3.2-1B-Instruct", llama_1b, "8GiB", 1235814400, kTrainedOfLlama1b}};
   for (const Recipe& recipe : recipes) {
     ScratchDirectory scratch;
     std::filesystem::create_directories(scratch / "models" + ("/" + std::string(recipe.model)));
