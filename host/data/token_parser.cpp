@@ -31,7 +31,7 @@ class TokenParser final : public JsonRowParser {
   Record read_tokens(const RawRow& row, const RowPlace& place) override {
     TokensRecord record;
     record.ids.resize(row.bytes.size() / sizeof(int32_t));
-    std::memcpy(record.ids.data(), row.bytes.data(), record.ids.size() * sizeof(int32_t));
+    if (!record.ids.empty()) std::memcpy(record.ids.data(), row.bytes.data(), record.ids.size() * sizeof(int32_t));
     for (size_t i = 0; i < record.ids.size(); ++i) {
       if (record.ids[i] < 0 || record.ids[i] >= vocab_size_) throw id_error(place, "token", i, record.ids[i]);
     }
