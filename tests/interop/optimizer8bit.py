@@ -128,6 +128,8 @@ def drift(ours, theirs, start):
 # --- adamw8bit --------------------------------------------------------------------------------------------------------
 for name, shape, scale in (("normal", (96, 128), lambda x: x), ("ragged", (37, 1117), lambda x: x),
                            ("heavy tails", (64, 512), lambda x: x * torch.exp(2 * torch.randn_like(x)))):
+    if suite.args.only not in name:
+        continue
     start = torch.randn(shape)
     grads = [scale(torch.randn(shape)) for _ in range(STEPS)]
     for order in ("torch", "bnb"):
@@ -159,6 +161,9 @@ for name, shape, scale in (("normal", (96, 128), lambda x: x), ("ragged", (37, 1
     ours_drift, their_drift = drift(ours[-1][0], exact.data.flatten(), start), drift(theirs.data.flatten(), exact.data.flatten(), start)
     suite.check(f"{name}: as near to AdamW as bitsandbytes", ours_drift <= 1.02 * their_drift, f"{ours_drift:.4f} and {their_drift:.4f}")
     suite.at_most(f"{name}: distance to bitsandbytes", drift(ours[-1][0], theirs.data.flatten(), start), 0.2)
+
+if suite.args.only:
+    suite.close()
 
 # --- lion and muon ----------------------------------------------------------------------------------------------------
 start, grads = torch.randn(96, 160), [torch.randn(96, 160) for _ in range(10)]

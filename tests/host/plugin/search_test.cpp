@@ -161,6 +161,12 @@ TEST(PluginSearch, SuggestsAndListsInstalledMembers) {
   EXPECT_TEXT(text, "there is 'plain' of kind 'ops'; library 'plain' offers it as 'needy'; installed: ");
 }
 
+TEST(PluginSearch, AnswersNamesOfOptimizersOfOtherTrainers) {
+  const PluginIndex index = index_of({CHASSIS_TEST_PLUGIN_DIR});
+  EXPECT_TEXT(thrown_by([&] { index.at("optimizer", "paged_adamw_8bit"); }).text,
+              "unknown plugin 'paged_adamw_8bit' of kind 'optimizer' (here: 'adamw8bit'); installed: ");
+}
+
 TEST(PluginSearch, FindsAFileByAnyOfItsNames) {
   const PluginIndex index = index_of({fixture("good")});
   for (const std::string name : {"plain", "needy", "model/needy", "ops/plain"})
