@@ -220,8 +220,8 @@ TEST_F(PluginCheck, RunsAllTestsToFindTraces) {
 
 TEST_F(PluginCheck, FindsAMemberOfAnUnknownKind) {
   CheckRequest one = request("good/plain.so", {"static/manifest"});
-  one.path = patched_plain(scratch_, "member=model/needy", "member=quant/needy");
-  EXPECT_TEXT(run_checks(one).front().text, "quant/needy cannot be used: this host does not use kind 'quant'");
+  one.path = patched_plain(scratch_, "member=model/needy", "member=video/needy");
+  EXPECT_TEXT(run_checks(one).front().text, "video/needy cannot be used: this host does not use kind 'video'");
 }
 
 TEST_F(PluginCheck, FindsAnUnknownManifestKeyAndAMemberThatReadsNoFiles) {
