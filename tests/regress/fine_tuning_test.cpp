@@ -126,7 +126,7 @@ TEST_F(FineTuning, TheCommandsOfThePageLeadToAModelThatAnswers) {
   if (HasFatalFailure()) return;
   std::vector<std::string> blocks;
   EXPECT_EQ(commands_of(text_of_file(CHASSIS_TEST_SOURCE_DIR "/docs/fine-tuning.md"), blocks), "") << "an open block";
-  ASSERT_EQ(blocks.size(), 10u) << "this test reads them in order";
+  ASSERT_EQ(blocks.size(), 11u) << "this test reads them in order";
 
   for (const std::string& block : blocks) {
     const Outcome outcome = shell("{\n" + block + "} 2> log.txt");
@@ -153,7 +153,8 @@ TEST_F(FineTuning, TheCommandsOfThePageLeadToAModelThatAnswers) {
   EXPECT_EQ(i, kChats.size());
   EXPECT_NE(text_of_file(folder_ / "base.txt").substr(0, answers_.size()), answers_) << "without the adapter";
   for (const char* name : {"adapter_config.json", "adapter_model.safetensors"})
-    EXPECT_TRUE(fs::exists(folder_ / ("out/lora/final/" + std::string(name)))) << name;
+    for (const char* run : {"out/lora/final/", "out/qlora/final/"})
+      EXPECT_TRUE(fs::exists(folder_ / (std::string(run) + name))) << run << name;
   for (const char* name : {"model.safetensors", "config.json", "tokenizer.json"}) {
     EXPECT_TRUE(fs::exists(folder_ / ("merged/" + std::string(name)))) << name;
     EXPECT_TRUE(fs::exists(folder_ / ("out/chat/final/" + std::string(name)))) << name;

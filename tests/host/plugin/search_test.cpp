@@ -229,15 +229,15 @@ TEST(PluginSearch, IndexesOneFileByItsPath) {
 
 TEST(PluginInspect, NamesMembersThatThisHostCannotUse) {
   const ScratchFolder folder;
-  const std::string kind = patched_plain(folder, "member=model/needy", "member=quant/needy");
+  const std::string kind = patched_plain(folder, "member=model/needy", "member=video/needy");
   std::string text = plugin_list_text(index_of({folder.path()}));
   EXPECT_TEXT(text,
-              "unusable here: quant/needy in " + kind + ": this host does not use kind 'quant'; it uses model, ops, ");
+              "unusable here: video/needy in " + kind + ": this host does not use kind 'video'; it uses model, ops, ");
   EXPECT_EQ(text.find("unusable here: ops/plain"), std::string::npos) << text;
   text = plugin_list_text(index_of({folder.path()}), [](const PluginFile&) { return "it is refused"; });
   EXPECT_TEXT(text, "unusable here: ops/plain in " + kind + ": it is refused\n");
   EXPECT_TEXT(plugin_info_text(read_plugin_file(kind)),
-              "quant/needy: unusable here: this host does not use kind 'quant'");
+              "video/needy: unusable here: this host does not use kind 'video'");
   const std::string abi = patched_plain(folder, "abi=0.2\nabi-min-host=0.2", "abi=9.0\nabi-min-host=9.0");
   text = plugin_list_text(index_of({folder.path()}));
   EXPECT_TEXT(text,
