@@ -194,8 +194,6 @@ std::vector<CaseProgram> all_cases() {
   std::vector<CaseProgram> cases;
   cases.push_back(linear(false));
   cases.push_back(linear(true));
-  cases.push_back(branches(false));
-  cases.push_back(branches(true));
   cases.push_back(norm(false));
   cases.push_back(norm(true));
   cases.push_back(norm(false, 1.0));
@@ -239,6 +237,8 @@ std::vector<CaseProgram> all_cases() {
   cases.push_back(pointwise("softcap", {{"cap", 0.4}}, false));
   cases.push_back(attention("attention with another scale", {{"causal", one}}, 6, 0.7));
   cases.push_back(attention("attention with scores capped higher", {{"causal", one}, {"softcap", 2.0}}, 2));
+  cases.push_back(branches(false));
+  cases.push_back(branches(true));
   return cases;
 }
 
