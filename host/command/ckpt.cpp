@@ -1,4 +1,4 @@
-// `chassis ckpt`: lists, verifies, compares, exports, merges and deletes checkpoints.
+// `chassis ckpt`: lists, verifies, compares, exports, merges, quantizes and deletes checkpoints.
 #include <cstdio>
 
 #include "host/base/output.hpp"
@@ -6,7 +6,9 @@
 #include "host/base/units.hpp"
 #include "host/checkpoint/inspect.hpp"
 #include "host/command/command.hpp"
+#include "host/save/adapter_files.hpp"
 #include "host/save/merge.hpp"
+#include "host/save/quantize.hpp"
 #include "host/save/weights.hpp"
 
 namespace chassis {
@@ -110,7 +112,9 @@ Verb add_ckpt(CLI::App& app) {
     bool tensors = false;
     int64_t keep_last = 0, keep_every = 0;
     ExportRequest request;
-    std::string adapter;
+    std::string adapter, quant;
+    bool keep_quantized = false;
+    std::vector<std::string> options;
   };
   auto given = std::make_shared<Arguments>();
   const auto verb = [&](const char* name, const char* doc, const char* path_doc) {
@@ -150,6 +154,20 @@ Verb add_ckpt(CLI::App& app) {
   merge_verb->add_option("--format", given->request.format, "a format plugin; default: that of [export]");
   merge_verb->add_option("--adapter", given->adapter, "the adapter plugin; default: peft_type in adapter_config.json");
   add_plugin_path(*merge_verb, given->request.plugin_path);
+  constexpr const char* kQuantDoc = "the quant plugin; default: the only installed one";
+  for (CLI::App* app : {export_verb, merge_verb}) app->add_option("--quant", given->quant, kQuantDoc);
+  merge_verb->add_flag("--keep-quantized", given->keep_quantized,
+                       "of a quantized model: quantize the merged weights again, instead of writing values");
+  CLI::App* quantize_verb = verb("quantize", "write a model with its linears in fewer bits", "a model directory");
+  quantize_verb
+      ->add_option("--out", given->request.directory, "created if missing; replaced only if this program wrote it")
+      ->required();
+  quantize_verb->add_option("--quant", given->quant, kQuantDoc);
+  quantize_verb->add_option("--dtype", given->request.dtype, "of the other weights; auto: what the model's config says")
+      ->check(CLI::IsMember({"auto", "fp32", "bf16", "fp16"}));
+  quantize_verb->add_option("--format", given->request.format, "a format plugin; default: that of [export]");
+  quantize_verb->add_option("options", given->options, "quant.KEY=VALUE: options of the plugin, as in [quant]");
+  add_plugin_path(*quantize_verb, given->request.plugin_path);
   CLI::App* prune_verb = verb(
       "prune",
       "delete older checkpoints of a run after those that stay are verified; never the latest, and nothing that this "
@@ -179,11 +197,26 @@ Verb add_ckpt(CLI::App& app) {
                                .dtype = request.dtype,
                                .format = request.format,
                                .adapter = given->adapter,
+                               .quant = given->quant,
+                               .keep_quantized = given->keep_quantized,
                                .plugin_path = request.plugin_path};
       std::fprintf(output(), "%s\n", merge_checkpoint(merge).line().c_str());
       return 0;
     }
+    if (quantize_verb->parsed()) {
+      const ExportRequest& request = given->request;
+      const QuantizeRequest quantize{.model = given->path,
+                                     .directory = request.directory,
+                                     .dtype = request.dtype,
+                                     .format = request.format,
+                                     .quant = given->quant,
+                                     .options = given->options,
+                                     .plugin_path = request.plugin_path};
+      std::fprintf(output(), "%s\n", quantize_model(quantize).line().c_str());
+      return 0;
+    }
     ExportRequest request = given->request;
+    request.quant = given->quant;
     request.checkpoint = one_checkpoint(given->path);
     std::fprintf(output(), "%s\n", export_checkpoint(request).line().c_str());
     return 0;

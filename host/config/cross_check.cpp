@@ -205,11 +205,6 @@ void Config::cross_check() {
 
   // quant
   const bool quantizes = has("quant.plugin") && !invalid_.contains("quant.plugin");
-  if (quantizes && merges)
-    add_problem("export.merge",
-                config_error("export.merge = true merges the adapter into weights that [quant] stores in fewer bits, "
-                             "which is not done yet")
-                    .hint("export the adapter alone; `chassis ckpt merge` merges it into the original weights"));
   if (quantizes && !adapts && use_ == ConfigUse::kTraining)
     add_problem("quant.plugin",
                 config_error("quantized parameters cannot be trained, and [quant] has no [adapter] beside it")

@@ -117,8 +117,14 @@ class Planner {
     if (!session.adapter())
       for (const std::string& id : session.plugins().registry().index().ids("adapter"))
         plan_.adapters.emplace_back(id, id + default_rank(session.plugins().registry(), id));
+    if (!session.quant()) plan_.quants = session.plugins().registry().index().ids("quant");
     for (const auto& saving : session.ranks().stack.savings())
       plan_.savings.emplace_back("parallel." + std::to_string(saving.member) + "." + saving.option, saving.json);
+    if (!session.quant()) return;
+    const std::string& quant = settings.quant.plugin;
+    for (const OptionSpec& spec : session.plugins().registry().option_specs("quant", quant))
+      if (spec.type == OptionType::kBool && spec.default_json == "false")
+        plan_.savings.emplace_back("quant." + spec.name, "true");
   }
 
   void prove(Session& session) {

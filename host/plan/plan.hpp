@@ -89,6 +89,7 @@ struct Plan {
   std::vector<std::pair<std::string, std::string>> savings;
   std::vector<std::string> other_strategies;
   std::vector<std::pair<std::string, std::string>> adapters;  // id, and the text for users
+  std::vector<std::string> quants;                            // installed, if the run quantizes nothing
 
   const RankPlan& largest() const;
   bool fits() const { return memory_bytes == 0 || largest().peak_bytes() <= memory_bytes; }

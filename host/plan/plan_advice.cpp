@@ -4,6 +4,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <ranges>
 
 #include "host/base/log_capture.hpp"
 #include "host/base/mesh_axes.hpp"
@@ -18,7 +19,7 @@ struct Change {
   std::string text;
   std::vector<std::string> overrides;
   int world_factor = 1;
-  bool is_adapter = false;
+  bool changes_training = false;
 };
 
 std::string setting(const std::string& key, const std::string& json) { return key + "=" + json; }
@@ -34,7 +35,8 @@ class Adviser {
       if (auto advice = attempt({&change})) list_.single.push_back(std::move(*advice));
     std::stable_sort(list_.single.begin(), list_.single.end(),
                      [](const Advice& a, const Advice& b) { return a.saved_bytes > b.saved_bytes; });
-    if (std::none_of(list_.single.begin(), list_.single.end(), [](const Advice& a) { return a.fits && !a.is_adapter; }))
+    if (std::none_of(list_.single.begin(), list_.single.end(),
+                     [](const Advice& a) { return a.fits && !a.changes_training; }))
       combine();
     return std::move(list_);
   }
@@ -54,9 +56,20 @@ class Adviser {
       changes_.push_back(
           {fmt::format("strategy {} → {}", plan_.strategies, id), {fmt::format("parallel=[{{plugin=\"{}\"}}]", id)}});
     for (const auto& [id, shown] : plan_.adapters)
-      changes_.push_back({"adapter " + shown, {fmt::format("adapter.plugin={}", id)}, 1, true});
+      change_training("adapter " + shown, {fmt::format("adapter.plugin={}", id)});
+    if (plan_.adapters.empty()) change_training("", {});
     move_replicas_to_shards();
     double_shards();
+  }
+
+  // An adapter, and the same with its base in fewer bits; or that alone.
+  void change_training(const std::string& text, const std::vector<std::string>& overrides) {
+    if (!text.empty()) changes_.push_back({text, overrides, 1, true});
+    for (const std::string& id : plan_.quants) {
+      Change& change = changes_.emplace_back(Change{text, overrides, 1, true});
+      change.text += (text.empty() ? "quant " : " + quant ") + id;
+      change.overrides.push_back(fmt::format("quant.plugin={}", id));
+    }
   }
 
   void add(const std::string& key, const std::string& from, const std::string& json) {
@@ -106,7 +119,7 @@ class Adviser {
     for (const Change* change : changes) {
       advice.change += (advice.change.empty() ? "" : " + ") + change->text;
       advice.overrides.insert(advice.overrides.end(), change->overrides.begin(), change->overrides.end());
-      advice.is_adapter |= change->is_adapter;
+      advice.changes_training |= change->changes_training;
       request.world_size *= change->world_factor;
     }
     request.overrides.insert(request.overrides.end(), advice.overrides.begin(), advice.overrides.end());
@@ -125,25 +138,28 @@ class Adviser {
     return advice;
   }
 
-  // Adds one change after the other, and keeps those that increase the gain; tries more ranks
-  // and adapters last.
+  // Adds one change after the other, and keeps those that increase the gain. Tries more ranks late, and last what
+  // changes the training, of which it takes one: the least that is enough.
   void combine() {
     std::vector<const Change*> order;
-    for (const bool is_adapter : {false, true})
-      for (const int world_factor : {1, 2})
-        for (const Advice& advice : list_.single)
-          for (const Change& change : changes_)
-            if (change.text == advice.change && change.world_factor == world_factor && change.is_adapter == is_adapter)
-              order.push_back(&change);
+    const auto append = [&](const Advice& advice, bool changes_training, int world_factor) {
+      for (const Change& change : changes_)
+        if (change.text == advice.change && change.world_factor == world_factor &&
+            change.changes_training == changes_training)
+          order.push_back(&change);
+    };
+    for (const int world_factor : {1, 2})
+      for (const Advice& advice : list_.single) append(advice, false, world_factor);
+    for (const Advice& advice : std::views::reverse(list_.single)) append(advice, true, 1);
     std::vector<const Change*> taken;
     for (const Change* change : order) {
-      taken.push_back(change);
-      auto advice = attempt(taken);
+      std::vector<const Change*> tried = taken;
+      if (change->changes_training) std::erase_if(tried, [](const Change* other) { return other->changes_training; });
+      tried.push_back(change);
+      auto advice = attempt(tried);
       const uint64_t before = list_.together ? list_.together->peak_bytes : base_bytes_;
-      if (!advice || static_cast<double>(advice->peak_bytes) > (1.0 - kMinGain) * static_cast<double>(before)) {
-        taken.pop_back();
-        continue;
-      }
+      if (!advice || static_cast<double>(advice->peak_bytes) > (1.0 - kMinGain) * static_cast<double>(before)) continue;
+      taken = std::move(tried);
       list_.together = std::move(advice);
       if (list_.together->fits) return;
     }

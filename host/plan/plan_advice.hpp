@@ -16,7 +16,7 @@ struct Advice {
   uint64_t peak_bytes = 0;  // of the rank that needs most
   int64_t saved_bytes = 0;
   bool fits = false;
-  bool is_adapter = false;  // other parameters are trained
+  bool changes_training = false;  // other parameters are trained, or the frozen ones are stored in fewer bits
 };
 
 struct AdviceList {

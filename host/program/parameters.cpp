@@ -278,6 +278,51 @@ void ParameterTable::verify_components(Parameter& p, const std::string& state) c
   storage.verify(part);
 }
 
+void ParameterTable::allocate_components(Parameter& p) {
+  const MemoryTag tag(MemoryCategory::kParameters);
+  for (size_t i = 0; i < p.components.size(); ++i) allocate_component(p, i, Device{}, Device{}, false);
+}
+
+void ParameterTable::release_components(Parameter& p) {
+  for (StoredComponent& component : p.components) component = {};
+}
+
+void ParameterTable::decode(const Parameter& p, int64_t begin, std::span<float> values) const {
+  const QuantStorage& storage = *p.storage;
+  const FlatRange local = local_elements(p);
+  const auto count = static_cast<int64_t>(values.size());
+  const int64_t block = storage.block_elements(), end = begin + count;
+  CHASSIS_CHECK(begin >= local.offset && end <= local.offset + local.length, "values of another rank");
+  // Plugins decode whole blocks.
+  const int64_t first = begin / block * block,
+                last = std::min(local.offset + local.length, (end + block - 1) / block * block);
+  std::vector<float> wider;
+  std::span<float> room = values;
+  if (first != begin || last != end) {
+    wider.resize(static_cast<size_t>(last - first));
+    room = wider;
+  }
+  run_parallel((last - first + block - 1) / block, std::max<int64_t>(1, (1 << 16) / block), [&](int64_t a, int64_t b) {
+    const int64_t from = first + a * block, to = std::min(last, first + b * block);
+    QuantPart part{p.descriptor.global_shape, {from, to - from}, {}};
+    for (size_t i = 0; i < p.components.size(); ++i) {
+      const Tensor& shard = p.components[i].shard;
+      const int64_t at = storage.value_offset(i, from) - storage.value_offset(i, local.offset);
+      part.components.push_back(shard.data_as<std::byte>() + at * size_bytes(shard.dtype()));
+    }
+    storage.decode(part, room.subspan(static_cast<size_t>(from - first), static_cast<size_t>(to - from)));
+  });
+  if (!wider.empty()) std::copy_n(wider.begin() + (begin - first), count, values.begin());
+}
+
+std::string ParameterTable::state_text(const Parameter& p, Dtype dtype) {
+  const QuantStorage& storage = *p.storage;
+  QuantPart part{p.descriptor.global_shape, {0, numel(p.descriptor.global_shape)}, {}};
+  for (size_t i = 0; i < p.components.size(); ++i)
+    part.components.push_back(storage.components()[i].unit_elements == 0 ? p.components[i].shard.data() : nullptr);
+  return storage.write_state(part, dtype);
+}
+
 // Every rank computes the staged components of the whole parameter, so that none waits for another.
 void ParameterTable::initialize_quantized(Parameter& p, uint64_t seed) {
   const QuantStorage& storage = *p.storage;

@@ -95,6 +95,14 @@ class ParameterTable {
   // After components were read: takes the rest from the text that was stored beside them, if there is one, and throws
   // if either holds what cannot be.
   void verify_components(Parameter& p, const std::string& state) const;
+  // The components of one quantized parameter in host memory, zero, for programs that do not allocate() the table; and
+  // their end.
+  void allocate_components(Parameter& p);
+  static void release_components(Parameter& p);
+  // The values of consecutive elements, of those that this rank stores in host memory.
+  void decode(const Parameter& p, int64_t begin, std::span<float> values) const;
+  // What files have beside the components. `dtype`: of the values before they were quantized.
+  static std::string state_text(const Parameter& p, Dtype dtype);
   // The elements of a quantized parameter that this rank stores, which are consecutive.
   FlatRange local_elements(const Parameter& p) const;
   void start_step();  // gradients count as zero again

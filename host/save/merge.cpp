@@ -14,6 +14,8 @@
 #include "host/checkpoint/output_directory.hpp"
 #include "host/save/base_reference.hpp"
 #include "host/save/model_directory.hpp"
+#include "host/save/quantize.hpp"
+#include "host/save/quantized_weights.hpp"
 #include "host/save/saved_tensors.hpp"
 #include "host/state/float_dtype.hpp"
 
@@ -27,6 +29,7 @@ struct Opened {
   std::unique_ptr<CheckpointReader> reader;
   std::optional<ModelDirectory> directory;
   std::optional<CheckpointReader::Values> values;
+  std::optional<QuantizedWeights> quantized;
 
   Opened(Session& session, const std::string& path, bool is_adapter) {
     reader = is_adapter ? open_adapter(session, path) : open_directory(session, path);
@@ -34,14 +37,37 @@ struct Opened {
     directory.emplace(session, *reader, is_adapter);
     directory->compare_tied_copies(*reader);
     values.emplace(*reader);
+    if (session.quant() != nullptr && !is_adapter) quantized.emplace(session, *reader, *directory);
   }
-  void check(const Session& session) const {
+  bool has_components(const Parameter& p) const { return quantized && quantized->is_stored(p); }
+  void check(const Session& session) {
     std::vector<LoadTensor> wanted;
-    for (const auto& p : session.parameters().all())
-      if (directory->has(*p)) wanted.push_back(directory->load_tensor(p->descriptor));
+    for (const auto& p : session.parameters().all()) {
+      if (!directory->has(*p)) continue;
+      if (has_components(*p)) {
+        quantized->add_wanted(*p, wanted);
+      } else {
+        wanted.push_back(directory->load_tensor(p->descriptor));
+        wanted.back().descriptor.components.clear();
+      }
+    }
     LoadOptions options;
-    options.skip = directory->skip();
+    options.skip = [&, ignored = directory->skip()](const std::string& name) {
+      return ignored(name) || (quantized && quantized->is_wanted(name));
+    };
     reader->check(wanted, options);
+  }
+  void read(const Parameter& p, const Descriptor& descriptor, const Box& chunk, std::span<float> out, bool hashed) {
+    if (!has_components(p)) return values->read(directory->parts(descriptor), chunk, out, hashed);
+    const auto rows = row_major_view(descriptor.global_shape, chunk);
+    for_each_run({chunk, rows, {0, row_major_strides(chunk.sizes())}}, [&](int64_t from, int64_t to, int64_t length) {
+      quantized->decode(p, from, out.subspan(static_cast<size_t>(to), static_cast<size_t>(length)));
+    });
+  }
+  std::vector<PartRead> hashed() const {
+    std::vector<PartRead> all = values->hashed();
+    if (quantized) std::ranges::copy(quantized->hashed(), std::back_inserter(all));
+    return all;
   }
 };
 
@@ -76,6 +102,10 @@ class Merge {
         throw storage_error("'" + base + "' is not a model: it holds what was trained on one");
       base_->check(session);
     }
+    if (session.quant() != nullptr && !has_components())
+      counted_warning("an adapter of quantized weights is merged into others",
+                      "'" + trained + "' was trained on weights that " + printable(session.quant()->plugin().id()) +
+                          " stores in fewer bits, and is merged into those in " + model().reader->path());
     read_added();
   }
 
@@ -84,25 +114,39 @@ class Merge {
     const Descriptor& descriptor = plan.tensors[part.tensor].descriptor;
     const Parameter& p = *session_.parameters().find(descriptor.fqn);
     Opened& from = base_ && !trained_.directory->has(p) ? *base_ : trained_;
-    const std::vector<DiskPart> where = from.directory->parts(descriptor);
     const Dtype dtype = plan.boxes[part.box].dtype;
     for_each_chunk(part.region, [&](const Box& chunk) {
       const int64_t count = numel(chunk);
       values_.resize(static_cast<size_t>(count));
-      from.values->read(where, chunk, values_, &from != &trained_);
-      apply(p, chunk);
-      check_values(p, dtype);
+      from.read(p, descriptor, chunk, values_, &from != &trained_);
+      apply(p, chunk, values_);
+      check_values(p, dtype, values_);
       const Tensor flat = Tensor::borrow(values_.data(), std::vector<int64_t>{count}, Dtype::f32);
       const Piece piece{chunk, {0, row_major_strides(chunk.sizes())}, true};
       for (const Copy& copy : copies({piece}, {part.place(plan)})) cast_into(room, flat, copy, dtype);
     });
   }
 
+  // The components of the model beneath, which are then changed as the adapter says and quantized again.
+  QuantizedWeights& quantized() {
+    if (!has_components())
+      throw storage_error("'" + model().reader->path() + "' holds no quantized weights, which could be kept")
+          .hint("merge, then `chassis ckpt quantize DIR --out DIR`");
+    model().quantized->change_values([this](const Parameter& p, const Box& rows, std::span<float> values) {
+      apply(p, rows, values);
+      check_values(p, Dtype::f32, values);
+    });
+    counted_warning(
+        "merged weights are quantized again",
+        "'" + model().reader->path() + "' is quantized, and so is what is merged into it: it loses precision");
+    return *model().quantized;
+  }
+
   // Throws if the base that was read is not the one that the checkpoint refers to.
   void compare_base() const {
     if (!reference_ || !base_) return;
     World alone;
-    const std::string hash = base_->reader->content_hash(base_->values->hashed(), alone);
+    const std::string hash = base_->reader->content_hash(base_->hashed(), alone);
     if (hash != reference_->hash)
       throw storage_error(BaseReference{base_->reader->path(), hash}.text() + " is not the model on which '" +
                           trained_.reader->path() + "' was trained, " + reference_->text())
@@ -110,6 +154,11 @@ class Merge {
   }
 
  private:
+  // The directory of the weights beneath.
+  Opened& model() { return base_ ? *base_ : trained_; }
+  bool has_components() {
+    return std::ranges::any_of(session_.parameters().all(), [&](const auto& p) { return model().has_components(*p); });
+  }
   void read_added() {
     for (const auto& [name, module] : names_.modules()) {
       if (module.is_tied)
@@ -127,7 +176,7 @@ class Merge {
     }
   }
 
-  void apply(const Parameter& p, const Box& chunk) {
+  void apply(const Parameter& p, const Box& chunk, std::span<float> values) {
     const AdapterNames::Module* const module = names_.module_of(p);
     if (module == nullptr) return;
     const int ndim = chunk.ndim();
@@ -156,15 +205,15 @@ class Merge {
     merge.num_rows = chunk.end[0] - chunk.begin[0];
     merge.column_begin = ndim == 2 ? chunk.begin[1] : 0;
     merge.num_columns = ndim == 2 ? chunk.end[1] - chunk.begin[1] : 1;
-    merge.values = values_.data();
+    merge.values = values.data();
     merge.tensors = pointers.data();
     session_.adapter()->plugin().merge(merge);
   }
 
-  void check_values(const Parameter& p, Dtype dtype) const {
+  void check_values(const Parameter& p, Dtype dtype, std::span<const float> values) const {
     // From here on a value rounds to infinity.
     const float limit = dtype == Dtype::f16 ? 65520.0f : dtype == Dtype::bf16 ? 0x1.ffp127f : INFINITY;
-    for (const float value : values_) {
+    for (const float value : values) {
       if (!std::isfinite(value)) throw numeric_error("'" + p.name + "' merged has a value that is not finite");
       if (std::abs(value) >= limit)
         throw numeric_error("'" + p.name + "' merged has the value " + std::to_string(value) + ", which overflows " +
@@ -204,18 +253,22 @@ std::string base_of(const MergeRequest& request) {
 }  // namespace
 
 SaveResult merge_weights(Session& session, const std::string& base, const std::string& trained, SaveRequest request,
-                         const BucketPair& buckets) {
+                         const BucketPair& buckets, bool keep_quantized) {
   if (const RunAdapter* adapter = session.adapter(); adapter != nullptr && !adapter->plugin().can_merge())
     throw config_error("adapter '" + adapter->member() + "' cannot be merged");
   Merge merge(session, base, trained);
+  QuantizedWeights* const quantized = keep_quantized ? &merge.quantized() : nullptr;
   const auto instance = slot_format(session, session.settings().exports);
   const FormatPlugin format(*instance);
-  const SavePlan plan = plan_export(session, format);
-  request.source = [&, literals = from_tensors(exported_tensors(session)), num_done = size_t{0}](
+  const SavePlan plan = plan_export(session, format, quantized);
+  request.source = [&, literals = from_tensors(exported_tensors(session)),
+                    components = quantized != nullptr ? quantized->source() : PartSource(), num_done = size_t{0}](
                        const SavePlan& whole, const SavePart& part, const ReserveBytes& room) mutable {
-    const std::string& name = whole.tensors[part.tensor].descriptor.fqn;
-    if (session.disk_mapping().literals().contains(name))
+    const Descriptor& tensor = whole.tensors[part.tensor].descriptor;
+    if (session.disk_mapping().literals().contains(tensor.fqn))
       literals(whole, part, room);
+    else if (quantized != nullptr && quantized->has(tensor))
+      components(whole, part, room);
     else
       merge(whole, part, room);
     if (++num_done == whole.parts.size()) merge.compare_base();  // before anything is published
@@ -234,6 +287,11 @@ SaveResult merge_checkpoint(const MergeRequest& request) {
                      {"adapter.plugin=" + plugin, "adapter.path=" + request.trained, "export.merge=true"});
   }
   if (!request.format.empty()) overrides.push_back("export.plugin=" + request.format);
+  const bool is_quantized = has_quantized_weights(base);
+  if (is_quantized) overrides.push_back("quant.plugin=" + quant_plugin(request.quant, request.plugin_path));
+  if (request.keep_quantized && !is_quantized)
+    throw config_error("--keep-quantized: '" + base + "' is not quantized")
+        .hint("merge, then `chassis ckpt quantize DIR --out DIR`");
   Session session(load_config_text("schema_version = 1\n", "ckpt merge", overrides, ConfigUse::kWeights),
                   {.plugin_path = request.plugin_path, .target = {.without_device = true}});
   const OutputDirectory place(request.directory, {request.trained, base}, false);
@@ -241,7 +299,7 @@ SaveResult merge_checkpoint(const MergeRequest& request) {
   save.parent = place.parent();
   save.name = place.name();
   save.mode = shared_file_mode(base) & shared_file_mode(request.trained);
-  save.text_files = {{"config.json", export_config(session)}};
+  save.text_files = {{"config.json", export_config(session, request.keep_quantized)}};
   save.carried_files = files_to_copy(request.trained, {"config.json"});
   std::set<std::string> taken = {"config.json"};
   for (const CopiedFile& file : save.carried_files) taken.insert(file.name);
@@ -249,12 +307,14 @@ SaveResult merge_checkpoint(const MergeRequest& request) {
   if (SourceDirectory directory(request.trained); directory.find_file(kManifestName) >= 0) {
     const CheckpointManifest manifest = CheckpointManifest::read(directory);
     save.step = manifest.step;
-    if (const std::string quant = json_string_or(manifest.about, "quant", "", request.trained); !quant.empty())
+    if (const std::string quant = json_string_or(manifest.about, "quant", "", request.trained);
+        !quant.empty() && !is_quantized)
       counted_warning("an adapter of quantized weights is merged into others",
                       "'" + request.trained + "' was trained on weights that " + printable(quant) +
                           " stores in fewer bits, and is merged into those in " + base);
   }
-  SaveResult saved = merge_weights(session, base, request.trained, std::move(save), BucketPair(bucket_bytes(session)));
+  SaveResult saved = merge_weights(session, base, request.trained, std::move(save), BucketPair(bucket_bytes(session)),
+                                   request.keep_quantized);
   place.log_replaced();
   return saved;
 }

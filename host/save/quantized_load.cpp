@@ -19,11 +19,14 @@ Descriptor encoded_component(const Descriptor& parameter, const QuantStorage& st
 
 }  // namespace
 
+bool has_components(const CheckpointReader& reader, const LoadTensor& plain) {
+  const DiskTensor* const found = reader.find(plain.all_parts().front().disk_name);
+  return found != nullptr && !is_float(found->dtype);
+}
+
 void QuantizedLoad::add(Parameter& p, LoadTensor plain, std::vector<LoadTensor>& out) {
-  const std::vector<DiskPart> parts = plain.all_parts();
-  const DiskTensor* const found = reader_.find(parts.front().disk_name);
-  if (found != nullptr && !is_float(found->dtype)) return add_components(p, plain, out);
-  const ParameterTable& parameters = session_.parameters();
+  if (has_components(reader_, plain)) return add_components(p, plain, out);
+  const ParameterTable& parameters = parameters_;
   parameters.start_encoding(p);
   plain.take_block = p.storage->block_elements();
   plain.take = [&parameters, &p](int64_t begin, std::span<const float> values) {
@@ -44,7 +47,7 @@ void QuantizedLoad::add_components(Parameter& p, const LoadTensor& plain, std::v
     throw storage_error("'" + reader_.path() + "': " + name +
                         " is quantized, and the model joins or transposes it; only "
                         "weights of their own can be read so");
-  const std::vector<Descriptor> stored = stored_tensors(session_.parameters(), plain.descriptor);
+  const std::vector<Descriptor> stored = stored_tensors(parameters_, plain.descriptor);
   const std::string state = p.storage->state_suffix();
   const DiskTensor* const text = state.empty() ? nullptr : reader_.find(name + state);
   for (size_t i = 0; i < stored.size(); ++i) {
@@ -86,7 +89,7 @@ std::vector<Descriptor> encoded_tensors(const ParameterTable& parameters, const 
 
 LocalTensors QuantizedLoad::local(LocalTensors plain) const {
   std::map<std::string, std::pair<const Parameter*, size_t>> by_name;
-  for (const auto& p : session_.parameters().all())
+  for (const auto& p : parameters_.all())
     for (size_t i = 0; i < p->components.size(); ++i)
       by_name[p->name + p->storage->components()[i].suffix] = {p.get(), i};
   return [this, plain = std::move(plain), by_name = std::move(by_name)](const Descriptor& tensor, int rank) {
@@ -99,25 +102,23 @@ LocalTensors QuantizedLoad::local(LocalTensors plain) const {
 }
 
 void QuantizedLoad::finish(const std::vector<LoadTensor>& tensors, const BucketPair& buckets) {
-  ParameterTable& parameters = session_.parameters();
-  Communicator& communicator = session_.ranks().communicator;
   for (const LoadTensor& tensor : tensors) {
     if (!tensor.take) continue;
     const Descriptor& logical = tensor.descriptor;
-    parameters.finish_components(*parameters.find(logical.fqn), [&](const Parameter& p, size_t i) {
+    parameters_.finish_components(*parameters_.find(logical.fqn), [&](const Parameter& p, size_t i) {
       const Tensor& own = p.components[i].staged;
       const Descriptor divided = encoded_component(logical, *p.storage, i);
-      if (own.num_elements() == numel(divided.global_shape) && communicator.mesh().world_size() == 1) return own;
+      if (communicator_ == nullptr || communicator_->mesh().world_size() == 1) return own;
       const Descriptor whole = Descriptor::plain(divided.fqn, divided.dtype, divided.global_shape);
       const Tensor all =
           Tensor::zeros(std::vector<int64_t>(whole.global_shape.begin(), whole.global_shape.end()), divided.dtype);
-      const ReshardTensor move[] = {{Layout(divided, communicator.mesh()), Layout(whole, communicator.mesh())}};
+      const ReshardTensor move[] = {{Layout(divided, communicator_->mesh()), Layout(whole, communicator_->mesh())}};
       ReshardRequest request;
       request.tensors = move;
       request.options = {static_cast<int64_t>(buckets.bucket_bytes()), true};
       request.from = [&](const Descriptor&, int) { return own; };
       request.to = [&](const Descriptor&, int) { return all; };
-      reshard(request, communicator);
+      reshard(request, *communicator_);
       return all;
     });
   }
@@ -128,7 +129,7 @@ void QuantizedLoad::finish(const std::vector<LoadTensor>& tensors, const BucketP
       state.assign(text.data_as<char>(), static_cast<size_t>(text.num_elements()));
     }
     try {
-      parameters.verify_components(*p, state);
+      parameters_.verify_components(*p, state);
     } catch (const Error& cause) {
       throw storage_error("'" + reader_.path() + "': parameter '" + p->name + "': " + cause.message());
     }

@@ -15,7 +15,9 @@ namespace chassis {
 // How the parameters of one directory that are quantized here are loaded.
 class QuantizedLoad {
  public:
-  QuantizedLoad(Session& session, const CheckpointReader& reader) : session_(session), reader_(reader) {}
+  // `communicator`: NULL in a program of one process.
+  QuantizedLoad(ParameterTable& parameters, Communicator* communicator, const CheckpointReader& reader)
+      : parameters_(parameters), communicator_(communicator), reader_(reader) {}
 
   // Adds what fills the components of a parameter: themselves, if the directory has them, else values that are encoded
   // as they come. `plain` is where the values would be.
@@ -30,13 +32,17 @@ class QuantizedLoad {
  private:
   void add_components(Parameter& p, const LoadTensor& plain, std::vector<LoadTensor>& out);
 
-  Session& session_;
+  ParameterTable& parameters_;
+  Communicator* const communicator_;
   const CheckpointReader& reader_;
   std::set<std::string> names_;
   std::vector<Parameter*> read_;          // their components
   std::map<std::string, Tensor> states_;  // texts, by name on disk
   std::map<const Parameter*, std::string> state_of_;
 };
+
+// Whether a directory has components of the parameter whose values would be `plain`.
+bool has_components(const CheckpointReader& reader, const LoadTensor& plain);
 
 // The tensors in which a parameter is saved: itself, or its components.
 std::vector<Descriptor> stored_tensors(const ParameterTable& parameters, const Descriptor& parameter);

@@ -8,6 +8,7 @@
 #include "host/base/file.hpp"
 #include "host/base/log.hpp"
 #include "host/save/quantized_load.hpp"
+#include "host/save/quantized_weights.hpp"
 #include "host/state/float_dtype.hpp"
 #include "host/state/owners.hpp"
 
@@ -146,7 +147,7 @@ SavePlan plan_checkpoint(Session& session, const FormatPlugin& format) {
   return plan_save(std::move(tensors), session.mesh(), format);
 }
 
-SavePlan plan_export(Session& session, const FormatPlugin& format) {
+SavePlan plan_export(Session& session, const FormatPlugin& format, QuantizedWeights* quantized) {
   std::vector<SaveTensor> tensors;
   const DiskMapping& mapping = session.disk_mapping();
   if (exports_adapter(session)) {
@@ -169,10 +170,17 @@ SavePlan plan_export(Session& session, const FormatPlugin& format) {
   for (Descriptor& descriptor : training_tensors(session, false)) {
     const Parameter& p = *session.parameters().find(descriptor.fqn);
     if (p.added) continue;
-    if (p.is_quantized())
-      throw config_error(session.settings().exports.plugin, "an export of quantized weights is not written yet")
-          .hint("export the adapter alone with export.plugin = \"peft\"");
     const std::vector<DiskPart>& parts = mapping.parts(descriptor.fqn);
+    if (p.is_quantized() && quantized != nullptr) {
+      if (parts.size() != 1 || parts.front() != DiskPart::whole(parts.front().disk_name, descriptor.global_shape))
+        throw storage_error("'" + p.name + "' is quantized, and the model's files join or transpose it as " +
+                            parts.front().disk_name + ": only weights of their own can be written so")
+            .hint("leave it out of the quantization, or quantize while loading, with [quant]");
+      std::ranges::move(quantized->saved_tensors(p, parts.front().disk_name, export_dtype(session)),
+                        std::back_inserter(tensors));
+      continue;
+    }
+    descriptor.components.clear();
     tensors.push_back({std::move(descriptor), parts.front().disk_name, export_dtype(session), parts});
   }
   for (const auto& [name, literal] : mapping.literals())
@@ -180,10 +188,26 @@ SavePlan plan_export(Session& session, const FormatPlugin& format) {
   return plan_save(std::move(tensors), session.mesh(), format);
 }
 
-std::string export_config(Session& session) {
+namespace {
+
+Json model_config(Session& session, bool quantized) {
   Json config = parse_json(session.model().plugin().config(), "the model's config");
   if (!config.is_object())
     throw plugin_error("model '" + session.model().member() + "' gives a config that is not a JSON object");
+  if (quantized)
+    config["quantization_config"] =
+        parse_json(session.quant()->plugin().config(), "quantization_config", ExitCode::kPlugin);
+  return config;
+}
+
+}  // namespace
+
+std::string checkpoint_config(Session& session, bool quantized) {
+  return quantized ? model_config(session, true).dump(2) + "\n" : session.model().plugin().config();
+}
+
+std::string export_config(Session& session, bool quantized) {
+  Json config = model_config(session, quantized);
   const std::string_view name = float_dtype_name(export_dtype(session));
   for (const char* key : {"dtype", "torch_dtype"})
     if (config.contains(key) || std::string_view(key) == "torch_dtype") config[key] = name;
@@ -192,7 +216,8 @@ std::string export_config(Session& session) {
 
 void compare_with_model(Session& session, const SavePlan& plan) {
   const Settings::Model& model = session.settings().model;
-  if (!model.path.is_set() || model.init != "pretrained" || exports_adapter(session)) return;
+  const bool was_quantized = session.quant() != nullptr && session.quant()->is_stored();
+  if (!model.path.is_set() || model.init != "pretrained" || exports_adapter(session) || was_quantized) return;
   std::vector<std::string> differences = compare_with_directory(plan, *open_directory(session, model.path));
   for (const std::string& difference : differences)
     log::counted_warning("export differs from the model it starts from", difference);

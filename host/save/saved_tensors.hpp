@@ -43,9 +43,14 @@ LocalTensors exported_tensors(Session& session);
 SavePlan plan_checkpoint(Session& session, const FormatPlugin& format);
 // Parameters in the layout of the model's files and the dtype of export.dtype, and the literal tensors; or, if
 // exports_adapter(), those of the adapter in its files.
-SavePlan plan_export(Session& session, const FormatPlugin& format);
-// The model's config with the dtype of the export, under the keys dtype and torch_dtype.
-std::string export_config(Session& session);
+class QuantizedWeights;
+// Quantized parameters as values; with `quantized`, as components.
+SavePlan plan_export(Session& session, const FormatPlugin& format, QuantizedWeights* quantized = nullptr);
+// The model's config with the dtype of the export, under the keys dtype and torch_dtype, and with
+// "quantization_config" if `quantized`.
+std::string export_config(Session& session, bool quantized = false);
+// The model's config, with "quantization_config" if `quantized`.
+std::string checkpoint_config(Session& session, bool quantized);
 
 // False if there are too many shards to prove in a few seconds.
 bool can_check_saving(Session& session);

@@ -217,7 +217,8 @@ void Saver::begin(int64_t step, const Json& state) {
     if (session_.quant() != nullptr) request.about["quant"] = session_.quant()->plugin().id();
   }
   request.tensors = async == "staged" ? staged_tensors(plan) : local_tensors(session_, request.resumable);
-  request.text_files = {{"config.json", session_.model().plugin().config()},
+  const bool has_components = session_.quant() != nullptr && saved_parameters(session_) == Which::kAll;
+  request.text_files = {{"config.json", checkpoint_config(session_, has_components)},
                         {"resolved.toml", session_.config().resolved_toml()}};
   if (session_.adapter() != nullptr) request.text_files.emplace_back(kAdapterConfigName, adapter_config(session_));
   carry_files_of_model(request);
@@ -318,7 +319,7 @@ Saver::Resumed Saver::load_checkpoint(const std::string& path) {
   if (reference || refers) load_frozen(path, reference);
   const uint32_t frozen = refers ? checksum_of_frozen(session_) : 0;
   std::vector<LoadTensor> tensors;
-  QuantizedLoad quantized(session_, *reader);
+  QuantizedLoad quantized(session_.parameters(), &session_.ranks().communicator, *reader);
   run_and_agree_on_damage(session_.world(), "loading " + path, [&] {
     for (Descriptor& descriptor : training_tensors(session_, true, reference ? Which::kKept : Which::kAll)) {
       Parameter* const p = session_.parameters().find(descriptor.fqn);

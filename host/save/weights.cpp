@@ -14,7 +14,9 @@
 #include "host/checkpoint/output_directory.hpp"
 #include "host/checkpoint/reshard.hpp"
 #include "host/save/model_directory.hpp"
+#include "host/save/quantize.hpp"
 #include "host/save/quantized_load.hpp"
+#include "host/save/quantized_weights.hpp"
 #include "host/save/resume_differences.hpp"
 #include "host/save/saved_tensors.hpp"
 #include "host/session/finite.hpp"
@@ -148,7 +150,7 @@ LoadedPart load_part(Session& session, const std::string& path, const BucketPair
     const bool is_first = session.world().rank() == 0;
     if (is_first) verify_copied_files(path, reader->manifest());
     const ModelDirectory directory(session, *reader, is_adapter);
-    quantized.emplace(session, *reader);
+    quantized.emplace(session.parameters(), &session.ranks().communicator, *reader);
     if (is_first) directory.compare_tied_copies(*reader);
     loaded.content = directory.content();
     for (Descriptor& descriptor : training_tensors(session, false)) {
@@ -318,6 +320,8 @@ SaveResult export_checkpoint(const ExportRequest& request) {
     overrides.insert(overrides.end(),
                      {"adapter.plugin=" + adapter_plugin_of(request.checkpoint), "adapter.path=" + request.checkpoint});
   if (!request.format.empty()) overrides.push_back("export.plugin=" + request.format);
+  const bool is_quantized = has_quantized_weights(request.checkpoint);
+  if (is_quantized) overrides.push_back("quant.plugin=" + quant_plugin(request.quant, request.plugin_path));
   Session session(load_config_text("schema_version = 1\n", "ckpt export", overrides, ConfigUse::kWeights),
                   {.plugin_path = request.plugin_path, .target = {.without_device = true}});
   const OutputDirectory place(request.directory, {request.checkpoint, request.base}, false);
@@ -329,11 +333,19 @@ SaveResult export_checkpoint(const ExportRequest& request) {
   if (!with_adapter && directory.content() == Content::kTrained)
     throw storage_error("'" + request.checkpoint + "' holds only trained parameters")
         .hint("`chassis ckpt merge " + request.checkpoint + " --out DIR` adds them to the others");
+  const BucketPair buckets(bucket_bytes(session));
+  std::optional<QuantizedWeights> quantized;
+  if (is_quantized) quantized.emplace(session, reader, directory);
   std::vector<LoadTensor> wanted;
   for (const auto& p : session.parameters().all())
-    if (directory.has(*p)) wanted.push_back(directory.load_tensor(p->descriptor));
+    if (directory.has(*p) && p->is_quantized())
+      quantized->add_wanted(*p, wanted);
+    else if (directory.has(*p))
+      wanted.push_back(directory.load_tensor(p->descriptor));
   LoadOptions options;
-  options.skip = directory.skip();
+  options.skip = [&, ignored = directory.skip()](const std::string& name) {
+    return ignored(name) || (quantized && quantized->is_wanted(name));
+  };
   reader.check(wanted, options);
 
   const auto instance = slot_format(session, session.settings().exports);
@@ -348,16 +360,19 @@ SaveResult export_checkpoint(const ExportRequest& request) {
     const auto owner = tied.find(tensor.fqn);
     return directory.parts(owner == tied.end() ? tensor : session.parameters().find(owner->second)->descriptor);
   };
-  save.source = [parameters = reader.source(parts), literals = from_tensors(exported_tensors(session)), &session](
-                    const SavePlan& plan, const SavePart& part, const ReserveBytes& room) {
-    const std::string& name = plan.tensors[part.tensor].descriptor.fqn;
-    (session.disk_mapping().literals().contains(name) ? literals : parameters)(plan, part, room);
+  const SavePlan plan = plan_export(session, format, quantized ? &*quantized : nullptr);
+  save.source = [&, parameters = reader.source(parts), literals = from_tensors(exported_tensors(session)),
+                 components = quantized ? quantized->source() : PartSource()](
+                    const SavePlan& whole, const SavePart& part, const ReserveBytes& room) {
+    const Descriptor& tensor = whole.tensors[part.tensor].descriptor;
+    const bool is_literal = session.disk_mapping().literals().contains(tensor.fqn);
+    (quantized && quantized->has(tensor) ? components : is_literal ? literals : parameters)(whole, part, room);
   };
-  save.text_files = {with_adapter ? std::pair<std::string, std::string>(kAdapterConfigName, read_file(adapter))
-                                  : std::pair<std::string, std::string>("config.json", export_config(session))};
+  save.text_files = {with_adapter
+                         ? std::pair<std::string, std::string>(kAdapterConfigName, read_file(adapter))
+                         : std::pair<std::string, std::string>("config.json", export_config(session, is_quantized))};
   save.carried_files = files_to_copy(request.base.empty() ? request.checkpoint : request.base, {"config.json"});
-  const BucketPair buckets(bucket_bytes(session));
-  SaveResult saved = CheckpointWriter(format, buckets).save(plan_export(session, format), save);
+  SaveResult saved = CheckpointWriter(format, buckets).save(plan, save);
   place.log_replaced();
   return saved;
 }

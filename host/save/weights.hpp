@@ -59,6 +59,7 @@ struct ExportRequest {
   std::string dtype = "auto";
   std::string format = {};  // empty: the default of export.plugin
   std::string base = {};    // its tokenizer and other files are copied; empty: those of the checkpoint
+  std::string quant = {};   // the plugin, if weights are quantized, which are exported so; empty: the installed one
   std::vector<std::string> plugin_path = {};
 };
 // Exports a checkpoint as a model directory, or its adapter in PEFT's files, in one process and through two buckets; no

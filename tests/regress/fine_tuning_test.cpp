@@ -126,7 +126,7 @@ TEST_F(FineTuning, TheCommandsOfThePageLeadToAModelThatAnswers) {
   if (HasFatalFailure()) return;
   std::vector<std::string> blocks;
   EXPECT_EQ(commands_of(text_of_file(CHASSIS_TEST_SOURCE_DIR "/docs/fine-tuning.md"), blocks), "") << "an open block";
-  ASSERT_EQ(blocks.size(), 11u) << "this test reads them in order";
+  ASSERT_EQ(blocks.size(), 12u) << "this test reads them in order";
 
   for (const std::string& block : blocks) {
     const Outcome outcome = shell("{\n" + block + "} 2> log.txt");
@@ -156,6 +156,7 @@ TEST_F(FineTuning, TheCommandsOfThePageLeadToAModelThatAnswers) {
     for (const char* run : {"out/lora/final/", "out/qlora/final/"})
       EXPECT_TRUE(fs::exists(folder_ / (std::string(run) + name))) << run << name;
   for (const char* name : {"model.safetensors", "config.json", "tokenizer.json"}) {
+    EXPECT_TRUE(fs::exists(folder_ / ("models/base-nf4/" + std::string(name)))) << name;
     EXPECT_TRUE(fs::exists(folder_ / ("merged/" + std::string(name)))) << name;
     EXPECT_TRUE(fs::exists(folder_ / ("out/chat/final/" + std::string(name)))) << name;
     EXPECT_TRUE(fs::exists(folder_ / ("exported/" + std::string(name)))) << name;

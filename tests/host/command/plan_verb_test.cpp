@@ -85,7 +85,13 @@ TEST(PlanVerb, PlansTheRecipesForLora) {
            "tie_word_embeddings": false, "torch_dtype": "bfloat16", "hidden_act": "silu"})",
        "40GiB", 7615616512, 28 * 16 * (2 * (3584 + 3584) + 2 * (3584 + 512) + 3 * (3584 + 18944))},
       {"lora-llama3.2-1b", "Llama-3.2-1B-Instruct", llama_1b, "8GiB", 1235814400, kTrainedOfLlama1b},
-      {"qlora-llama3.2-1b", "Llama-3.2-1B-Instruct", llama_1b, "8GiB", 1235814400, kTrainedOfLlama1b}};
+      {"qlora-llama3.2-1b", "Llama-3.2-1B-Instruct", llama_1b, "8GiB", 1235814400, kTrainedOfLlama1b},
+      {"qlora-8b", "Llama-3.1-8B-Instruct",
+       R"({"architectures": ["LlamaForCausalLM"], "vocab_size": 128256, "hidden_size": 4096,
+           "intermediate_size": 14336, "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8,
+           "max_position_embeddings": 131072, "rope_theta": 500000.0, "rms_norm_eps": 1e-5,
+           "tie_word_embeddings": false, "torch_dtype": "bfloat16", "hidden_act": "silu"})",
+       "16GiB", 8030261248, 32 * 16 * (2 * (4096 + 4096) + 2 * (4096 + 1024) + 3 * (4096 + 14336))}};
   for (const Recipe& recipe : recipes) {
     ScratchDirectory scratch;
     std::filesystem::create_directories(scratch / "models" + ("/" + std::string(recipe.model)));
@@ -98,7 +104,21 @@ TEST(PlanVerb, PlansTheRecipesForLora) {
     const Json plan = Json::parse(run.output.substr(run.output.find('{')));
     EXPECT_EQ(plan["parameters"], recipe.parameters + recipe.trained);
     EXPECT_EQ(plan["trained"], recipe.trained);
+    EXPECT_HAS(run.output, "\"fits\": true") << recipe.name;
   }
+}
+
+TEST(PlanVerb, Fits70BillionParametersIn4BitsOn48GiB) {
+  const auto plan = [](const std::vector<std::string>& words, int exit_code = 0) {
+    std::vector<std::string> command = {"plan", CHASSIS_TEST_SOURCE_DIR "/configs/recipes/qlora-70b-2x24gb.toml"};
+    command.insert(command.end(), words.begin(), words.end());
+    const Outcome run = test::run_process(chassis(command), ScratchDirectory().path());
+    EXPECT_EQ(run.exit_code, exit_code) << run.output;
+    return run.output;
+  };
+  EXPECT_HAS(plan({"--world", "2", "--memory", "24GiB"}), "memory      fits: ");
+  EXPECT_HAS(plan({"--world", "1", "--memory", "48GiB"}), "memory      fits: ");
+  EXPECT_HAS(plan({"--world", "2", "--memory", "24GiB", "quant.double_quant=false"}, 4), "quant.double_quant = true");
 }
 
 TEST(PlanVerb, RefusesInvalidArguments) {

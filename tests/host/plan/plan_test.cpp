@@ -304,7 +304,7 @@ TEST(PlanAdvice, KnowsAdapters) {
   const AdviceList list = advise(request, make_plan(request));
   const auto lora = std::ranges::find(list.single, "adapter lora rank=16", &Advice::change);
   ASSERT_NE(lora, list.single.end());
-  EXPECT_TRUE(lora->is_adapter);
+  EXPECT_TRUE(lora->changes_training);
   overrides.emplace_back("adapter.plugin=lora");
   PlanRequest with_lora = request_of(kRun, 1, overrides);
   with_lora.memory_bytes = 1;
@@ -316,7 +316,7 @@ TEST(PlanAdvice, AnAdapterIsTakenOnlyIfAllElseIsNotEnough) {
   request.memory_bytes = 1;
   const AdviceList list = advise(request, make_plan(request));
   ASSERT_TRUE(list.together);
-  EXPECT_TRUE(list.together->change.ends_with("adapter lora rank=16")) << list.together->change;
+  EXPECT_TRUE(list.together->change.ends_with("adapter lora rank=16 + quant bnb4")) << list.together->change;
   request.memory_bytes = list.together->peak_bytes;
   const AdviceList fits = advise(request, make_plan(request));
   ASSERT_TRUE(fits.together);
@@ -330,11 +330,41 @@ TEST(PlanAdvice, OffersNoSecondAdapter) {
   request.memory_bytes = 1;
   const Plan plan = make_plan(request);
   EXPECT_TRUE(plan.adapters.empty());
+  EXPECT_EQ(plan.quants, std::vector<std::string>{"bnb4"});
   const int64_t added = 4 * 16 * ((64 + 64) * 2 + (64 + 32) * 2 + (64 + 192) * 3);
   EXPECT_EQ(plan.num_parameters, kParameters + added);
   EXPECT_EQ(plan.num_trained, added);
   EXPECT_HAS(plan_text(plan, nullptr), " %) trained");
-  for (const Advice& advice : advise(request, plan).single) EXPECT_FALSE(advice.is_adapter);
+  for (const Advice& advice : advise(request, plan).single)
+    EXPECT_EQ(advice.changes_training, advice.change == "quant bnb4") << advice.change;
+}
+
+TEST(PlanAdvice, KnowsQuantizationsAndTheirOptions) {
+  std::vector<std::string> overrides = kSavedHere;
+  overrides.emplace_back("adapter.plugin=lora");
+  PlanRequest request = request_of(kRun, 1, overrides);
+  request.memory_bytes = 1;
+  const AdviceList without = advise(request, make_plan(request));
+  const auto quant = std::ranges::find(without.single, "quant bnb4", &Advice::change);
+  ASSERT_NE(quant, without.single.end());
+  overrides.emplace_back("quant.plugin=bnb4");
+  PlanRequest with_quant = request_of(kRun, 1, overrides);
+  with_quant.memory_bytes = 1;
+  const Plan plan = make_plan(with_quant);
+  EXPECT_EQ(plan.largest().peak_bytes(), quant->peak_bytes) << "the number comes from a rehearsal";
+  const std::pair<std::string, std::string> nested("quant.double_quant", "true");
+  EXPECT_NE(std::ranges::find(plan.savings, nested), plan.savings.end());
+}
+
+TEST(PlanAdvice, TakesFewerBitsOnlyIfAnAdapterIsNotEnough) {
+  PlanRequest request = request_of(kRun, 1, kSavedHere);
+  request.memory_bytes = 1;
+  const AdviceList list = advise(request, make_plan(request));
+  const auto lora = std::ranges::find(list.single, "adapter lora rank=16", &Advice::change);
+  const auto both = std::ranges::find(list.single, "adapter lora rank=16 + quant bnb4", &Advice::change);
+  ASSERT_NE(lora, list.single.end());
+  ASSERT_NE(both, list.single.end());
+  EXPECT_LT(both->peak_bytes, lora->peak_bytes);
 }
 
 TEST(PlanAdvice, SaysWhyAChangeIsRefused) {

@@ -1,0 +1,148 @@
+// Loads, changes and quantizes one parameter at a time.
+#include "host/save/quantized_weights.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+
+#include "host/base/error.hpp"
+#include "host/save/quantized_load.hpp"
+#include "host/state/composite.hpp"
+
+namespace chassis {
+namespace {
+
+constexpr int64_t kChangedElements = 1 << 20;  // at a time
+constexpr uint64_t kReadBytes = 8 << 20;        // in each bucket
+
+}  // namespace
+
+QuantizedWeights::QuantizedWeights(Session& session, CheckpointReader& reader, const ModelDirectory& directory)
+    : reader_(reader),
+      directory_(directory),
+      buckets_(kReadBytes),
+      parameters_(session.program(), session.compiled().layout) {
+  parameters_.set_precision(Dtype::f32);
+}
+
+QuantizedWeights::~QuantizedWeights() = default;
+
+Parameter& QuantizedWeights::own(const Parameter& p) const { return *parameters_.find(p.name); }
+
+LoadTensor QuantizedWeights::plain(const Parameter& p) const { return directory_.load_tensor(own(p).descriptor); }
+
+bool QuantizedWeights::is_stored(const Parameter& p) const {
+  return p.is_quantized() && directory_.has(p) && has_components(reader_, plain(p));
+}
+
+void QuantizedWeights::add_wanted(const Parameter& p, std::vector<LoadTensor>& wanted) {
+  if (!is_stored(p)) return wanted.push_back(plain(p));
+  const size_t first = wanted.size();
+  QuantizedLoad(parameters_, nullptr, reader_).add(own(p), plain(p), wanted);
+  for (size_t i = first; i < wanted.size(); ++i) names_.insert(wanted[i].disk_name);
+}
+
+void QuantizedWeights::allocate(Parameter& p) {
+  if (held_ != nullptr) ParameterTable::release_components(*held_);
+  held_ = nullptr;
+  parameters_.allocate_components(p);
+}
+
+Parameter& QuantizedWeights::hold(Parameter& p) {
+  if (held_ == &p) return p;
+  allocate(p);
+  read(p);
+  if (change_) change(p);
+  held_ = &p;
+  return p;
+}
+
+void QuantizedWeights::read(Parameter& p) {
+  QuantizedLoad quantized(parameters_, nullptr, reader_);
+  std::vector<LoadTensor> tensors;
+  quantized.add(p, plain(p), tensors);
+  LoadOptions options;
+  options.skip = [](const std::string&) { return true; };  // the others were checked together
+  options.hashed = [&](const Descriptor&) { return true; };
+  const LocalTensors local = quantized.local([](const Descriptor& tensor, int) -> Tensor {
+    throw Error(ExitCode::kInternal, "no tensor for '" + tensor.fqn + "'");
+  });
+  const LoadResult result = reader_.load(tensors, parameters_.mesh(), buckets_, local, options);
+  quantized.finish(tensors, buckets_);
+  if (read_.insert(p.name).second) std::ranges::copy(result.hashed, std::back_inserter(hashed_));
+}
+
+// In place: when a part is encoded, its old components have been decoded.
+void QuantizedWeights::change(Parameter& p) {
+  const Shape& shape = p.descriptor.global_shape;
+  const int64_t columns = numel(shape) / std::max<int64_t>(1, shape[0]);
+  const int64_t unit = p.storage->block_elements() / std::gcd(p.storage->block_elements(), columns);
+  const int64_t step = std::max(unit, kChangedElements / std::max<int64_t>(1, columns) / unit * unit);
+  std::vector<float> values;
+  parameters_.start_encoding(p);
+  for (int64_t row = 0; row < shape[0]; row += step) {
+    Box rows = Box::whole(shape);
+    rows.begin[0] = row;
+    rows.end[0] = std::min(shape[0], row + step);
+    values.resize(static_cast<size_t>(numel(rows)));
+    parameters_.decode(p, row * columns, values);
+    change_(p, rows, values);
+    parameters_.encode(p, row * columns, values);
+  }
+  parameters_.finish_components(p, [](const Parameter& q, size_t i) { return q.components[i].staged; });
+}
+
+void QuantizedWeights::decode(const Parameter& p, int64_t begin, std::span<float> values) {
+  parameters_.decode(hold(own(p)), begin, values);
+}
+
+std::vector<SaveTensor> QuantizedWeights::saved_tensors(const Parameter& given, const std::string& name, Dtype dtype) {
+  Parameter& p = own(given);
+  const QuantStorage& storage = *p.storage;
+  const std::vector<Component>& components = storage.components();
+  std::vector<SaveTensor> out;
+  const auto add = [&](Descriptor descriptor, const std::string& suffix, size_t component) {
+    saved_[descriptor.fqn] = {&p, component};
+    std::vector<DiskPart> parts = {DiskPart::whole(name + suffix, descriptor.global_shape)};
+    const Dtype stored = descriptor.dtype;
+    out.push_back({std::move(descriptor), name + suffix, stored, std::move(parts)});
+  };
+  const bool has_text = !storage.state_suffix().empty();
+  for (size_t i = 0; i < components.size(); ++i) {
+    const bool in_text = has_text && (storage.raw(i).flags & CHASSIS_COMPONENT_NOT_IN_FILES) != 0;
+    if (!in_text) add(component_descriptor(p.descriptor, components[i]), components[i].suffix, i);
+  }
+  bool depends_on_values = is_stored(p);
+  for (size_t i = 0; i < components.size(); ++i) depends_on_values |= storage.is_staged(i);
+  if (depends_on_values) {
+    hold(p);
+  } else {
+    allocate(p);
+    parameters_.finish_components(p, {});
+  }
+  for (size_t i = 0; i < components.size(); ++i)
+    if (components[i].unit_elements == 0) kept_[p.name + components[i].suffix] = p.components[i].shard;
+  if (has_text) {
+    const std::string text = ParameterTable::state_text(p, dtype);
+    const Shape shape{static_cast<int64_t>(text.size())};
+    const Tensor bytes = Tensor::empty(std::vector<int64_t>{shape[0]}, Dtype::u8);
+    std::memcpy(bytes.data(), text.data(), text.size());
+    kept_[p.name + storage.state_suffix()] = bytes;
+    add(Descriptor::plain(p.name + storage.state_suffix(), Dtype::u8, shape), storage.state_suffix(),
+        components.size());
+  }
+  if (!depends_on_values) ParameterTable::release_components(p);
+  return out;
+}
+
+Tensor QuantizedWeights::saved(const Descriptor& tensor) {
+  if (const auto kept = kept_.find(tensor.fqn); kept != kept_.end()) return kept->second;
+  const Saved& found = saved_.at(tensor.fqn);
+  return hold(*found.parameter).components[found.component].shard;
+}
+
+PartSource QuantizedWeights::source() {
+  return from_tensors([this](const Descriptor& tensor, int) { return saved(tensor); });
+}
+
+}  // namespace chassis

@@ -1,0 +1,77 @@
+// Quantized parameters outside a run, for a program of one process that writes them to files: one at a time in memory.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <set>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "host/checkpoint/bucket.hpp"
+#include "host/checkpoint/part_stream.hpp"
+#include "host/checkpoint/reader.hpp"
+#include "host/checkpoint/save_plan.hpp"
+#include "host/save/model_directory.hpp"
+#include "host/session/session.hpp"
+
+namespace chassis {
+
+class QuantizedWeights {
+ public:
+  // Reads the parameters of `directory`, which `reader` opened: their components, or values, which it quantizes. All
+  // arguments must outlive it.
+  QuantizedWeights(Session& session, CheckpointReader& reader, const ModelDirectory& directory);
+  ~QuantizedWeights();
+  QuantizedWeights(const QuantizedWeights&) = delete;
+  QuantizedWeights& operator=(const QuantizedWeights&) = delete;
+
+  // Whether the directory has components of a parameter, rather than values or nothing.
+  bool is_stored(const Parameter& p) const;
+  // What check() of the reader expects of a quantized parameter.
+  void add_wanted(const Parameter& p, std::vector<LoadTensor>& wanted);
+  bool is_wanted(const std::string& disk_name) const { return names_.contains(disk_name); }
+  // Consecutive values of a parameter, as its components say.
+  void decode(const Parameter& p, int64_t begin, std::span<float> values);
+  // What was read of each parameter, for content_hash().
+  const std::vector<PartRead>& hashed() const { return hashed_; }
+
+  // From now on, values are changed after they are read, and quantized again. `change` gets whole rows.
+  using Change = std::function<void(const Parameter& p, const Box& rows, std::span<float> values)>;
+  void change_values(Change change) { change_ = std::move(change); }
+
+  // The tensors of a quantized parameter in a file that has it under `name`. `dtype`: of its values before. Reads the
+  // parameter if the length of its text depends on that.
+  std::vector<SaveTensor> saved_tensors(const Parameter& p, const std::string& name, Dtype dtype);
+  // True for a tensor from saved_tensors().
+  bool has(const Descriptor& tensor) const { return saved_.contains(tensor.fqn); }
+  PartSource source();
+
+ private:
+  struct Saved {
+    Parameter* parameter;
+    size_t component;  // one past the last: the text
+  };
+  Parameter& own(const Parameter& p) const;
+  LoadTensor plain(const Parameter& p) const;
+  void allocate(Parameter& p);
+  // Makes p the parameter in memory.
+  Parameter& hold(Parameter& p);
+  void read(Parameter& p);
+  void change(Parameter& p);
+  Tensor saved(const Descriptor& tensor);
+
+  CheckpointReader& reader_;
+  const ModelDirectory& directory_;
+  const BucketPair buckets_;    // of its own: those of a save hold what is being written
+  ParameterTable parameters_;  // of its own: those of a session may be in use, and divided
+  Parameter* held_ = nullptr;
+  Change change_;
+  std::set<std::string> names_, read_;
+  std::vector<PartRead> hashed_;
+  std::map<std::string, Saved> saved_;  // by name
+  std::map<std::string, Tensor> kept_;  // of those: what belongs to a whole parameter, which is small
+};
+
+}  // namespace chassis
