@@ -203,8 +203,10 @@ QuantProducts compare_quant_products(const QuantPlugin& plugin, std::span<const 
       ResolveOptions options = reference;
       options.kernels.insert(options.kernels.begin(), ops_provider(plugin.instance()));
       const Program plain = record(c);
-      Program stored = plain;
-      pass.rewrite(stored, [](const std::string&, const std::string&) {});
+      CompileOptions stores;
+      stores.passes.quant = {&pass};
+      stores.resolve = options;
+      const Program stored = compile(plain, std::move(stores)).program;
       Run ours(c, stored, options, nullptr);
       std::vector<Named> got;
       try {
