@@ -29,6 +29,8 @@ class QuantizedLoad {
 
  private:
   void add_components(Parameter& p, const LoadTensor& plain, std::vector<LoadTensor>& out);
+  void refuse_codes_in(const DiskTensor& found, const Parameter& p) const;
+  void compare_blocks(const DiskTensor& found, const Component& component, const Parameter& p) const;
 
   Session& session_;
   const CheckpointReader& reader_;
