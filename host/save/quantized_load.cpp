@@ -19,6 +19,15 @@ Descriptor encoded_component(const Descriptor& parameter, const QuantStorage& st
 
 }  // namespace
 
+QuantizedLoad::QuantizedLoad(Session& session, const CheckpointReader& reader) : session_(session), reader_(reader) {
+  if (session.quant() != nullptr || reader.manifest() == nullptr) return;
+  for (const auto& p : session.parameters().all())
+    if (const DiskTensor* const found = reader.find(p->name); found != nullptr && !is_float(found->dtype))
+      throw storage_error("'" + reader.path() + "': " + found->name + " is " + std::string(dtype_name(found->dtype)) +
+                          text(found->global_shape) + ", as a run with [quant] stores it, and there is no [quant]")
+          .hint("add [quant] with the keys of that run, which are in its resolved.toml");
+}
+
 void QuantizedLoad::add(Parameter& p, LoadTensor plain, std::vector<LoadTensor>& out) {
   const std::vector<DiskPart> parts = plain.all_parts();
   const DiskTensor* const found = reader_.find(parts.front().disk_name);
@@ -27,11 +36,12 @@ void QuantizedLoad::add(Parameter& p, LoadTensor plain, std::vector<LoadTensor>&
   const ParameterTable& parameters = session_.parameters();
   parameters.start_encoding(p);
   plain.take_block = p.storage->block_elements();
-  plain.take = [&parameters, &p](int64_t begin, std::span<const float> values) {
+  plain.take = [&parameters, &p, path = reader_.path()](int64_t begin, std::span<const float> values) {
     try {
       parameters.encode(p, begin, values);
     } catch (const Error& cause) {
-      throw Error(cause.code(), "parameter '" + p.name + "': " + cause.message()).hint(cause.hint_text());
+      throw Error(cause.code(), "'" + path + "': parameter '" + p.name + "': " + cause.message())
+          .hint(cause.hint_text());
     }
   };
   out.push_back(std::move(plain));

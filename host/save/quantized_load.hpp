@@ -15,7 +15,8 @@ namespace chassis {
 // How the parameters of one directory that are quantized here are loaded.
 class QuantizedLoad {
  public:
-  QuantizedLoad(Session& session, const CheckpointReader& reader) : session_(session), reader_(reader) {}
+  // Throws if the directory holds components, and the session quantizes nothing.
+  QuantizedLoad(Session& session, const CheckpointReader& reader);
 
   // Adds what fills the components of a parameter: themselves, if the directory has them, else values that are encoded
   // as they come. `plain` is where the values would be.

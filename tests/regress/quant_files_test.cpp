@@ -202,6 +202,40 @@ TEST_F(QuantFiles, NameTheKeyThatDiffersFromTheirs) {
              "load_in_4bit), and there is no [quant]\nhint: add [quant] with plugin = ");
 }
 
+TEST_F(QuantFiles, OfARunNeedQuant) {
+  const std::string full = "run/checkpoints/step-000004";
+  const Outcome outcome = run_->use("eval", "base", kLora + kFull, {"--from", full});
+  EXPECT_EQ(outcome.exit_code, 7);
+  EXPECT_HAS(outcome.output, "'" + full + "': ");
+  EXPECT_HAS(outcome.output, ".weight is u8[648, 1], as a run with [quant] stores it, and there is no [quant]");
+}
+
+TEST_F(QuantFiles, AreRefusedByEveryRank) {
+  for (const bool is_nested : {false, true}) {
+    StoredModel model = models_[is_nested];
+    // The last block is another rank's than the text.
+    if (is_nested)
+      set_state("nested_offset", -0.5)(model);
+    else
+      model.tensors.at(kWeight + ".absmax").set(32, -1.0f);
+    model.write(run_->folder() / "model");
+    const Outcome outcome = run_->use("eval", "model", kQuant + "[[parallel]]\nplugin = \"fsdp2\"\n", {"--nproc", "3"});
+    EXPECT_EQ(outcome.exit_code, 7) << outcome.output;
+    EXPECT_HAS(outcome.output, std::string(is_nested ? ".nested_offset[0] is -0.5" : ".absmax[32] is -1") +
+                                   ", expected a finite number that is not negative");
+  }
+}
+
+TEST_F(QuantFiles, AreNotMadeOfValuesThatAreNotFinite) {
+  StoredModel model = models_[0].dequantized();
+  model.tensors.at(kWeight).set(70, std::numeric_limits<float>::quiet_NaN());
+  model.write(run_->folder() / "model");
+  const Outcome outcome = run_->use("eval", "model", kQuant);
+  EXPECT_NE(outcome.exit_code, 0);
+  EXPECT_HAS(outcome.output, "error: 'model': parameter '" + kWeight + "': plugin 'bnb4'");
+  EXPECT_HAS(outcome.output, "a value among elements 64 to 127 is NaN or infinite and cannot be quantized");
+}
+
 TEST_F(QuantFiles, OfOtherMethodsAreRefusedByName) {
   const auto config = [](nlohmann::ordered_json about) {
     return [=](StoredModel& model) { model.config["quantization_config"] = about; };
