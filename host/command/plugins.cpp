@@ -16,6 +16,7 @@
 #include "host/conformance/optimizer.hpp"
 #include "host/conformance/parallel.hpp"
 #include "host/conformance/quant.hpp"
+#include "host/conformance/quant_product.hpp"
 #include "host/conformance/rows.hpp"
 #include "host/conformance/tokenizer_member.hpp"
 #include "host/plugin/inspect.hpp"
@@ -211,6 +212,17 @@ std::string check_tokenizer(const CheckedMember& member, const std::string& dire
   return report.left_out;
 }
 
+std::string check_quant(PluginRegistry& registry, Instance& instance) {
+  const Oracles oracles(registry);
+  const QuantPlugin plugin(instance);
+  std::vector<std::string> failures = quant_failures(plugin);
+  expect_none(failures, "promises of a quantization are broken");
+  if (oracles.providers().empty()) return kNoOracle;
+  const QuantProducts products = compare_quant_products(plugin, oracles.providers());
+  expect_none(products.failures, "products are not those of the decoded weights");
+  return products.num_compared > 0 ? "" : "none of its products was compared: " + products.left_out;
+}
+
 // On a small model of every installed family.
 std::string check_adapter(PluginRegistry& registry, const CheckedMember& member) {
   const Oracles oracles(registry);
@@ -256,10 +268,7 @@ std::string check_numerics(PluginRegistry& registry, MetricsStore& metrics, cons
   if (kind == "tokenizer") return check_tokenizer(member, arguments.model);
   if (kind == "adapter") return check_adapter(registry, member);
   if (kind == "rows") return check_rows(instance, arguments.data);
-  if (kind == "quant") {
-    expect_none(quant_failures(QuantPlugin(instance)), "promises of a quantization are broken");
-    return "";
-  }
+  if (kind == "quant") return check_quant(registry, instance);
   if (kind == "optimizer") {
     expect_none(optimizer_failures(OptimizerPlugin(instance)), "promises of an optimizer are broken");
     return "";

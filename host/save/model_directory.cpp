@@ -6,6 +6,7 @@
 #include "host/base/json.hpp"
 #include "host/base/log.hpp"
 #include "host/save/base_reference.hpp"
+#include "host/save/quantized_load.hpp"
 
 namespace chassis {
 namespace {
@@ -41,23 +42,12 @@ void ModelDirectory::read_model(const Session& session, const CheckpointReader& 
     }
     if (const Parameter* p = ours ? parameters_.find(name) : nullptr; p && p->added) content_ = Content::kAll;
   }
-  if (session.quant() == nullptr) refuse_components(session, reader);
+  refuse_components(session, reader, [&](const Parameter& p) { return parts(p.descriptor).front().disk_name; });
   if (!ours || !base_reference(manifest->about, reader.path())) return;
   content_ = Content::kTrained;
   // A session that only reads weights has no [freeze], which says what was trained.
   if (session.config().use() == ConfigUse::kWeights && session.adapter() == nullptr)
     for (const auto& [name, in_file] : in_file_) trained_.insert(name);
-}
-
-void ModelDirectory::refuse_components(const Session& session, const CheckpointReader& reader) const {
-  for (const auto& p : session.parameters().all()) {
-    const DiskTensor* const found = reader.find(parts(p->descriptor).front().disk_name);
-    if (found != nullptr && !is_float(found->dtype))
-      throw storage_error("'" + reader.path() + "' holds quantized weights, such as " + found->name + " " +
-                          std::string(dtype_name(found->dtype)) + " " + text(found->global_shape) + " for " + p->name +
-                          " " + text(p->descriptor.global_shape) + ", and the configuration has no [quant]")
-          .hint("add [quant] with the plugin that reads them; `chassis plugins list` shows those installed");
-  }
 }
 
 void ModelDirectory::read_adapter(const Session& session, const CheckpointReader& reader) {

@@ -38,7 +38,6 @@ class ModelDirectory {
 
  private:
   void read_model(const Session& session, const CheckpointReader& reader);
-  void refuse_components(const Session& session, const CheckpointReader& reader) const;
   void read_adapter(const Session& session, const CheckpointReader& reader);
   bool is_literal(const DiskTensor& tensor, const std::string& name, const CheckpointReader& reader) const;
 

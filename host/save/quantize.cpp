@@ -29,7 +29,8 @@ std::string quant_plugin(const std::string& given, const std::vector<std::string
   if (installed.size() == 1) return installed.front();
   std::string names;
   for (const std::string& id : installed) names += (names.empty() ? "" : ", ") + printable(id);
-  throw config_error(installed.empty() ? "no quant plugin is installed" : "several quant plugins are installed: " + names)
+  throw config_error(installed.empty() ? "no quant plugin is installed"
+                                       : "several quant plugins are installed: " + names)
       .hint(installed.empty() ? "give its folder with --plugin-path" : "choose one with --quant NAME");
 }
 

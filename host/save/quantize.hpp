@@ -15,11 +15,11 @@ bool has_quantized_weights(const std::string& directory);
 std::string quant_plugin(const std::string& given, const std::vector<std::string>& plugin_path);
 
 struct QuantizeRequest {
-  std::string model;      // a model directory, not quantized
-  std::string directory;  // created
-  std::string dtype = "auto";  // of what is not quantized
-  std::string format = {};     // empty: the default of export.plugin
-  std::string quant = {};      // the plugin; empty: the installed one
+  std::string model;                      // a model directory, not quantized
+  std::string directory;                  // created
+  std::string dtype = "auto";             // of what is not quantized
+  std::string format = {};                // empty: the default of export.plugin
+  std::string quant = {};                 // the plugin; empty: the installed one
   std::vector<std::string> options = {};  // "quant.double_quant=true"
   std::vector<std::string> plugin_path = {};
 };

@@ -24,19 +24,58 @@ bool has_components(const CheckpointReader& reader, const LoadTensor& plain) {
   return found != nullptr && !is_float(found->dtype);
 }
 
+void refuse_components(const Session& session, const CheckpointReader& reader,
+                       const std::function<std::string(const Parameter& p)>& name_of) {
+  if (session.quant() != nullptr) return;
+  for (const auto& p : session.parameters().all())
+    if (const DiskTensor* const found = reader.find(name_of(*p)); found != nullptr && !is_float(found->dtype))
+      throw storage_error("'" + reader.path() + "': " + found->name + " is " + std::string(dtype_name(found->dtype)) +
+                          " " + text(found->global_shape) + ", and there is no [quant]")
+          .hint(reader.manifest() != nullptr
+                    ? "add [quant] with the keys of the run that wrote it, which are in its resolved.toml"
+                    : "add [quant] with the plugin that reads it");
+}
+
 void QuantizedLoad::add(Parameter& p, LoadTensor plain, std::vector<LoadTensor>& out) {
   if (has_components(reader_, plain)) return add_components(p, plain, out);
   const ParameterTable& parameters = parameters_;
+  if (const DiskTensor* const found = reader_.find(plain.all_parts().front().disk_name)) refuse_codes_in(*found, p);
   parameters.start_encoding(p);
   plain.take_block = p.storage->block_elements();
-  plain.take = [&parameters, &p](int64_t begin, std::span<const float> values) {
+  plain.take = [&parameters, &p, path = reader_.path()](int64_t begin, std::span<const float> values) {
     try {
       parameters.encode(p, begin, values);
     } catch (const Error& cause) {
-      throw Error(cause.code(), "parameter '" + p.name + "': " + cause.message()).hint(cause.hint_text());
+      throw Error(cause.code(), "'" + path + "': parameter '" + p.name + "': " + cause.message())
+          .hint(cause.hint_text());
     }
   };
   out.push_back(std::move(plain));
+}
+
+// Values that have companions are codes, which some trainers keep in tensors of floats.
+void QuantizedLoad::refuse_codes_in(const DiskTensor& found, const Parameter& p) const {
+  for (const Component& c : p.storage->components())
+    if (!c.suffix.empty() && reader_.find(found.name + c.suffix) != nullptr)
+      throw storage_error("'" + reader_.path() + "': " + found.name + " is " + std::string(dtype_name(found.dtype)) +
+                          text(found.global_shape) + " with " + c.suffix +
+                          " beside it: codes in a tensor of floats, and only those in " +
+                          std::string(dtype_name(p.storage->components().front().dtype)) + " are read")
+          .hint("save the model again with its codes in such a tensor");
+}
+
+// Says so if a file's companion would fit another size of block.
+void QuantizedLoad::compare_blocks(const DiskTensor& found, const Component& c, const Parameter& p) const {
+  const int64_t elements = numel(p.descriptor.global_shape), units = numel(found.global_shape) / c.unit_values;
+  if (c.unit_elements < 2 || units < 1 || numel(found.global_shape) % c.unit_values != 0) return;
+  int64_t block = 1;
+  while (block < elements && (elements + block - 1) / block > units) block *= 2;
+  if (block == c.unit_elements || (elements + block - 1) / block != units) return;
+  if ((elements + c.unit_elements - 1) / c.unit_elements == units) return;
+  throw storage_error("'" + reader_.path() + "': " + found.name + " has " + std::to_string(units) + " values for " +
+                      std::to_string(elements) + " elements, one for each " + std::to_string(block) +
+                      ", and [quant] stores one for each " + std::to_string(c.unit_elements))
+      .hint("set the size of blocks in [quant] to " + std::to_string(block));
 }
 
 void QuantizedLoad::add_components(Parameter& p, const LoadTensor& plain, std::vector<LoadTensor>& out) {
@@ -50,17 +89,25 @@ void QuantizedLoad::add_components(Parameter& p, const LoadTensor& plain, std::v
   const std::vector<Descriptor> stored = stored_tensors(parameters_, plain.descriptor);
   const std::string state = p.storage->state_suffix();
   const DiskTensor* const text = state.empty() ? nullptr : reader_.find(name + state);
+  if (!state.empty() && text == nullptr && reader_.manifest() == nullptr)
+    throw storage_error("'" + reader_.path() + "': " + name + " is " +
+                        std::string(dtype_name(reader_.find(name)->dtype)) + " and has no " + name + state +
+                        ", which says how it is quantized");
   for (size_t i = 0; i < stored.size(); ++i) {
     const std::string& suffix = p.storage->components()[i].suffix;
     const bool in_state = (p.storage->raw(i).flags & CHASSIS_COMPONENT_NOT_IN_FILES) != 0 && text != nullptr;
     if (!in_state) out.push_back({stored[i], name + suffix});
     names_.insert(name + suffix);
+    if (const DiskTensor* const found = reader_.find(name + suffix); i > 0 && found != nullptr)
+      compare_blocks(*found, p.storage->components()[i], p);
   }
   if (text != nullptr) {
     constexpr int64_t kMostBytes = 1 << 16;
-    if (text->dtype != Dtype::u8 || numel(text->global_shape) > kMostBytes)
+    const int64_t num_bytes = numel(text->global_shape);
+    if (text->dtype != Dtype::u8 || num_bytes == 0 || num_bytes > kMostBytes)
       throw storage_error("'" + reader_.path() + "': " + text->name + " is " + std::string(dtype_name(text->dtype)) +
-                          chassis::text(text->global_shape) + ", expected a text of u8");
+                          chassis::text(text->global_shape) + ", expected a text of u8 with 1 to " +
+                          std::to_string(kMostBytes) + " bytes");
     states_[text->name] =
         Tensor::zeros(std::vector<int64_t>(text->global_shape.begin(), text->global_shape.end()), Dtype::u8);
     state_of_[&p] = text->name;

@@ -1,6 +1,7 @@
 // Quantizes parameters while they are loaded: each rank encodes the elements that it reads, as they come.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <set>
 #include <string>
@@ -31,6 +32,8 @@ class QuantizedLoad {
 
  private:
   void add_components(Parameter& p, const LoadTensor& plain, std::vector<LoadTensor>& out);
+  void refuse_codes_in(const DiskTensor& found, const Parameter& p) const;
+  void compare_blocks(const DiskTensor& found, const Component& component, const Parameter& p) const;
 
   ParameterTable& parameters_;
   Communicator* const communicator_;
@@ -40,6 +43,10 @@ class QuantizedLoad {
   std::map<std::string, Tensor> states_;  // texts, by name on disk
   std::map<const Parameter*, std::string> state_of_;
 };
+
+// Throws if a directory holds components and the session quantizes nothing. `name_of` returns a parameter's name there.
+void refuse_components(const Session& session, const CheckpointReader& reader,
+                       const std::function<std::string(const Parameter& p)>& name_of);
 
 // Whether a directory has components of the parameter whose values would be `plain`.
 bool has_components(const CheckpointReader& reader, const LoadTensor& plain);

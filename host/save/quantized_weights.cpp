@@ -13,7 +13,7 @@ namespace chassis {
 namespace {
 
 constexpr int64_t kChangedElements = 1 << 20;  // at a time
-constexpr uint64_t kReadBytes = 8 << 20;        // in each bucket
+constexpr uint64_t kReadBytes = 8 << 20;       // in each bucket
 
 }  // namespace
 

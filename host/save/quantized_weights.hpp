@@ -64,7 +64,7 @@ class QuantizedWeights {
 
   CheckpointReader& reader_;
   const ModelDirectory& directory_;
-  const BucketPair buckets_;    // of its own: those of a save hold what is being written
+  const BucketPair buckets_;   // of its own: those of a save hold what is being written
   ParameterTable parameters_;  // of its own: those of a session may be in use, and divided
   Parameter* held_ = nullptr;
   Change change_;

@@ -321,6 +321,7 @@ Saver::Resumed Saver::load_checkpoint(const std::string& path) {
   std::vector<LoadTensor> tensors;
   QuantizedLoad quantized(session_.parameters(), &session_.ranks().communicator, *reader);
   run_and_agree_on_damage(session_.world(), "loading " + path, [&] {
+    refuse_components(session_, *reader, [](const Parameter& p) { return p.name; });
     for (Descriptor& descriptor : training_tensors(session_, true, reference ? Which::kKept : Which::kAll)) {
       Parameter* const p = session_.parameters().find(descriptor.fqn);
       if (p != nullptr && p->is_quantized())

@@ -57,6 +57,25 @@ std::string without_quantization(const std::string& text) {
   return config.dump();
 }
 
+// Throws if the weights are quantized and there is no [quant].
+void refuse_quantized(const Config& config, const std::string& text, RunPlugins& plugins) {
+  if (config.settings().quant.plugin.is_set()) return;
+  const Json json = parse_json(text, "the model's config.json");
+  const auto found = json.is_object() ? json.find("quantization_config") : json.end();
+  if (found == json.end() || !found->is_object()) return;
+  const Setting<std::string>& path = config.settings().model.path;
+  std::string what = printable(json_string_or(*found, "quant_method", "no quant_method", path.key()));
+  for (const char* key : {"load_in_4bit", "load_in_8bit"})
+    if (found->contains(key) && found->at(key) == true) what += std::string(", ") + key;
+  std::string names;
+  for (const std::string& id : plugins.registry().index().ids("quant"))
+    names += (names.empty() ? "\"" : ", \"") + id + "\"";
+  throw config_error(path, *path + "/config.json: the weights are quantized (quantization_config: " + what +
+                               "), and there is no [quant]")
+      .hint(names.empty() ? "no plugin of kind quant is installed"
+                          : "add [quant] with plugin = a plugin that reads them; installed: " + names);
+}
+
 // Warns about sizes of the model that the user left out: without num_hidden_layers the model has another size. A size
 // that equals a given size with the same last word, such as key-value heads and heads, counts as derived from it.
 void count_preset_sizes(const Json& written, const std::string& complete, const std::string& model) {
@@ -164,6 +183,7 @@ RunModel::RunModel(Config& config, RunPlugins& plugins, ModelSource source)
       plugin_.configure(config.settings().quant.plugin.is_set() ? without_quantization(source_.config_text)
                                                                 : source_.config_text);
     } catch (const Error& e) {
+      refuse_quantized(config, source_.config_text, plugins);
       throw Error(e.code(), model.path.where(), *model.path + "/config.json: " + e.message()).hint(e.hint_text());
     }
     check_answers();

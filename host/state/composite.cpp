@@ -30,6 +30,14 @@ class Scale {
   const Component& component_;
 };
 
+// The last dims nearest to `size`, and the largest unit, that would let dims behind the first be cut.
+std::string sizes_that_would(int64_t size, int64_t unit) {
+  const int64_t below = size / unit * unit, fitting = std::gcd(size, unit);
+  return "a last dim of " + (below > 0 ? std::to_string(below) + " or " : "") + std::to_string(below + unit) +
+         " can be cut so, or one of " + std::to_string(size) + " in units of " + std::to_string(fitting) +
+         "; dim 0 and flat ranges can be cut with any size";
+}
+
 }  // namespace
 
 Descriptor component_descriptor(const Descriptor& composite, const Component& component) {
@@ -84,7 +92,8 @@ Descriptor component_descriptor(const Descriptor& composite, const Component& co
       if (!keeps_dims && placement.dim != 0)
         throw config_error("tensor '" + composite.fqn + "' " + text(shape) + ": " + placement.text() +
                            " divides units of '" + component.suffix + "', which have " +
-                           std::to_string(component.unit_elements) + " elements");
+                           std::to_string(component.unit_elements) + " elements")
+            .hint(sizes_that_would(shape[last], component.unit_elements));
       const int64_t unit = std::lcm(placement.unit, block / std::gcd(block, row_elements));
       placement.unit = scale.exact(unit * row_elements, "a cut");
     } else if (placement.kind == Placement::Kind::kFlatRange) {

@@ -4,13 +4,14 @@ on a model that both quantize from one file."""
 import json
 import os
 import pathlib
+import signal
 import subprocess
 
 os.environ["TORCHDYNAMO_DISABLE"] = "1"  # compiling for every size takes minutes
 import bitsandbytes.functional as bnb
 import numpy as np
 import torch
-from peft import LoraConfig, get_peft_model, get_peft_model_state_dict
+from peft import LoraConfig, PeftModel, get_peft_model, get_peft_model_state_dict
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, BitsAndBytesConfig
 
@@ -210,9 +211,65 @@ def check_qlora():
         suite.at_most(f"qlora {name} adapter weights", max(error(final[key], state[key]) for key in state), 2e-6)
 
 
+def kill_after_first_step(config):
+    """Trains on four ranks, and kills all of them after the first checkpoint."""
+    command = [suite.args.chassis, "train", config, "--nproc", "4", "run.max_steps=500", "checkpoint.keep_last=0"]
+    for folder in suite.args.plugin_path:
+        command += ["--plugin-path", folder]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True)
+    for line in process.stdout:
+        if "step-000001 saved" in line:
+            break
+    else:
+        raise SystemExit(f"exit code {process.wait()} before the first checkpoint: {command}")
+    os.killpg(process.pid, signal.SIGKILL)
+    process.stdout.close()
+    suite.check("qlora killed", process.wait() == -signal.SIGKILL)
+
+
+def check_killed_run():
+    """A run on a base of bitsandbytes' files that four ranks began, and two and three ended, gives peft its adapter."""
+    model = models.make(hidden_size=64, intermediate_size=192)
+    source = models.save(model, suite.folder / "killed")
+    data = suite.folder / "killed.jsonl"
+    data.write_text("".join(json.dumps(row) + "\n" for row in documents(9, 131, (3, 130), 40)))
+    load = lambda path, **four_bits: AutoModelForCausalLM.from_pretrained(
+        path, dtype=torch.float32, device_map="cpu", attn_implementation="eager", **four_bits)
+    stored = load(source, quantization_config=BitsAndBytesConfig(
+        load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_use_double_quant=True, bnb_4bit_compute_dtype=torch.float32))
+    files = suite.folder / "killed-4bit"
+    stored.save_pretrained(files)
+    tables = dict(quant={"plugin": "bnb4"}, adapter={"plugin": "lora", "rank": 8}, checkpoint={"every_steps": 1},
+                  data={"cache_dir": str(suite.folder)}, data__train=[{"path": str(data), "format": "tokens"}],
+                  train={"seq_len": 32, "micro_batch_size": 1, "global_batch_size": 12},
+                  optimizer={"plugin": "adamw8bit", "min_8bit_size": 512, "lr": 1e-2, "eps": 1e-4})
+    fsdp2 = dict(parallel=[{"plugin": "fsdp2"}])
+    whole = suite.config("killed-whole", files, run={"max_steps": 6}, **tables)
+    suite.run("train", whole)
+    losses = [step["loss"] for step in metrics(suite.folder / "killed-whole-run")]
+    kill_after_first_step(suite.config("killed-first", files, **tables, **fsdp2))
+    first = suite.folder / "killed-first-run" / "checkpoints" / "step-000001"
+    ids = torch.randint(0, 131, (2, 32), generator=torch.Generator().manual_seed(1))
+    with torch.no_grad():
+        plain = stored.train()(ids).logits
+    for ranks in (2, 3):
+        config = suite.config(f"killed-{ranks}", files, run={"max_steps": 6, "resume": str(first)}, **tables, **fsdp2)
+        suite.run("train", config, "--nproc", ranks)
+        run = suite.folder / f"killed-{ranks}-run"
+        rest = [step["loss"] for step in metrics(run)]
+        suite.at_most(f"qlora killed, losses on {ranks} ranks", max(abs(a - b) / b for a, b in zip(rest, losses[1:], strict=True)), 2e-6)
+        adapter = suite.config(f"killed-{ranks}-loaded", files, quant={"plugin": "bnb4"},
+                               adapter={"plugin": "lora", "path": str(run / "final")})
+        peft = PeftModel.from_pretrained(load(files), run / "final").train()
+        with torch.no_grad():
+            theirs = peft(ids).logits
+        suite.at_most(f"qlora killed, logits of the export of {ranks} ranks in peft", error(suite.logits(adapter, ids), theirs), 1e-5)
+        suite.check(f"qlora killed, the adapter of {ranks} ranks changes logits", error(theirs, plain) > 1e-3)
+
+
 passed = []
 suite = Suite(__doc__)
-for check in (check_codes, check_fp4, check_nested, check_states, check_qlora):
+for check in (check_codes, check_fp4, check_nested, check_states, check_qlora, check_killed_run):
     if suite.args.only in check.__name__:
         check()
 suite.close()

@@ -1,106 +1,18 @@
 // Runs with a base in 4 bits and LoRA: the same bytes and numbers under every strategy, and what is refused.
 #include <gtest/gtest.h>
 
-#include <cmath>
 #include <filesystem>
-#include <map>
-#include <nlohmann/json.hpp>
-#include <sstream>
+#include <tuple>
 
-#include "tests/regress/small_run.hpp"
-#include "tests/regress/whole_tensors.hpp"
+#include "tests/regress/quant_run.hpp"
 #include "tests/support/expect_has.hpp"
 
 namespace chassis::test {
 namespace {
 
-struct Result {
-  std::vector<double> losses;
-  std::map<std::string, std::vector<std::byte>> tensors;  // of the last checkpoint
-};
-
-// A Llama whose weights are no whole blocks in any row: 36 × 36, 57 × 36, 36 × 57, 12 × 36.
-class QuantRun {
- public:
-  QuantRun() {
-    write_text(folder_ / "tokens.jsonl",
-               token_rows(random_documents({9, 40, 3, 77, 21, 14, 35, 2, 60, 18, 33, 90, 41, 7, 64}, 96)));
-    write_text(
-        folder_ / "base.toml",
-        head("made", 1) +
-            "[model]\nplugin = \"llama\"\nconfig = { vocab_size = 96, hidden_size = 36, intermediate_size = 57, "
-            "num_hidden_layers = 3, num_attention_heads = 6, num_key_value_heads = 2, initializer_range = 0.1 }\n"
-            "[optimizer]\nlr = 1e-3\n");
-    const Outcome made = run_process({CHASSIS_PROGRAM, "train", "base.toml"}, folder_.path());
-    if (made.exit_code != 0) throw std::runtime_error(made.output);
-    std::filesystem::rename(folder_ / "made/final", folder_ / "base");
-  }
-
-  const ScratchDirectory& folder() const { return folder_; }
-
-  // `tables`: of the configuration; empty [quant] options are nf4 in blocks of 64.
-  Outcome train(const std::string& tables, int ranks, const std::vector<std::string>& overrides = {}) {
-    write_text(folder_ / "run.toml", head("run", 4) + "[model]\npath = \"base\"\n" + tables);
-    std::vector<std::string> command = {CHASSIS_PROGRAM, "train", "run.toml"};
-    command.insert(command.end(), overrides.begin(), overrides.end());
-    if (ranks > 1) command.insert(command.end(), {"--nproc", std::to_string(ranks)});
-    return Process(command, folder_.path()).wait();
-  }
-
-  Result operator()(const std::string& tables, int ranks = 1, const std::vector<std::string>& overrides = {}) {
-    std::filesystem::remove_all(folder_ / "run");
-    const Outcome outcome = train(tables, ranks, overrides);
-    if (outcome.exit_code != 0) throw std::runtime_error(outcome.output);
-    return result();
-  }
-
-  Result result() {
-    Result result;
-    std::istringstream metrics(text_of_file(folder_ / "run/metrics.jsonl"));
-    for (std::string line; std::getline(metrics, line);)
-      result.losses.push_back(nlohmann::json::parse(line).at("loss"));
-    LoadedPlugins plugins;
-    for (const auto& [name, tensor] : whole_tensors(folder_ / "run/checkpoints/step-000004", plugins)) {
-      const auto* const bytes = tensor.data_as<std::byte>();
-      result.tensors[name].assign(bytes, bytes + tensor.num_bytes());
-    }
-    return result;
-  }
-
- private:
-  static std::string head(const std::string& run, int steps) {
-    return "schema_version = 1\n[run]\noutput_dir = \"" + run + "\"\nmax_steps = " + std::to_string(steps) +
-           "\nseed = 5\nthreads = 1\ndevice = \"cpu\"\n[plugins]\npath = [\"" CHASSIS_TEST_PLUGIN_DIR
-           "\"]\n[[data.train]]\npath = \"tokens.jsonl\"\nformat = \"tokens\"\n[data]\ncache_dir = \"cache\"\n"
-           "[train]\nseq_len = 32\nglobal_batch_size = 12\nmicro_batch_size = 1\n[attention]\nplugin = \"sdpa\"\n"
-           "[kernels]\nplugins = [\"fused\", \"aten\"]\n[precision]\ncompute = \"fp32\"\n[comm]\ntimeout_s = 60\n"
-           "[checkpoint]\nbucket_mib = 1\n";
-  }
-  ScratchDirectory folder_;
-};
-
-const std::string kLora = "[adapter]\nplugin = \"lora\"\nrank = 4\n[optimizer]\nlr = 2e-3\neps = 1e-4\n";
-const std::string kFull = "[export]\nwhen = \"never\"\n";
-
-std::string quant(const std::string& options = "") { return "[quant]\nplugin = \"bnb4\"\n" + options + kLora + kFull; }
-
-bool is_component(const std::string& name) {
-  for (const char* suffix : {".absmax", ".quant_map", ".nested_absmax", ".nested_quant_map", ".nested_offset"})
-    if (name.ends_with(suffix)) return true;
-  return name.ends_with("proj.weight");
-}
-
-double largest_relative(const std::vector<double>& ours, const std::vector<double>& theirs) {
-  EXPECT_EQ(ours.size(), theirs.size());
-  double difference = 0.0;
-  for (size_t i = 0; i < std::min(ours.size(), theirs.size()); ++i)
-    difference = std::max(difference, std::abs(ours[i] - theirs[i]) / std::abs(theirs[i]));
-  return difference;
-}
-
 TEST(Quant, TrainsLoraOnABaseInFourBits) {
   QuantRun run;
-  const Result plain = run(kLora + kFull), nf4 = run(quant(), 1, {"checkpoint.contents=full"});
+  const QuantResult plain = run(kLora + kFull), nf4 = run(quant(), 1, {"checkpoint.contents=full"});
   ASSERT_EQ(nf4.losses.size(), 4u);
   EXPECT_GT(largest_relative(nf4.losses, plain.losses), 1e-5) << "4 bits change the loss";
   EXPECT_LT(largest_relative(nf4.losses, plain.losses), 0.1);
@@ -116,31 +28,78 @@ struct Row {
   const char* name;
   const char* toml;
 };
-class QuantParallel : public testing::TestWithParam<Row> {};
-INSTANTIATE_TEST_SUITE_P(
-    , QuantParallel,
-    testing::Values(Row{"ddp", "plugin = \"ddp\"\n"}, Row{"fsdp2", "plugin = \"fsdp2\"\nforward_prefetch = 1\n"},
-                    Row{"zero1", "plugin = \"zero\"\nstage = 1\n"}, Row{"zero2", "plugin = \"zero\"\nstage = 2\n"},
-                    Row{"zero3", "plugin = \"zero\"\nstage = 3\nstage3_param_persistence_threshold = 40\n"}),
-    [](const auto& info) { return info.param.name; });
+constexpr Row kRows[] = {{"ddp", "plugin = \"ddp\"\n"},
+                         {"fsdp2", "plugin = \"fsdp2\"\nforward_prefetch = 1\n"},
+                         {"zero1", "plugin = \"zero\"\nstage = 1\n"},
+                         {"zero2", "plugin = \"zero\"\nstage = 2\n"},
+                         {"zero3", "plugin = \"zero\"\nstage = 3\nstage3_param_persistence_threshold = 40\n"}};
+
+class QuantParallel : public testing::TestWithParam<std::tuple<Row, int>> {};
+std::string name_of(const testing::TestParamInfo<std::tuple<Row, int>>& info) {
+  return std::get<0>(info.param).name + ("_on_" + std::to_string(std::get<1>(info.param)));
+}
+INSTANTIATE_TEST_SUITE_P(Some, QuantParallel, testing::Combine(testing::ValuesIn(kRows), testing::Values(2, 3)),
+                         name_of);
+INSTANTIATE_TEST_SUITE_P(Matrix, QuantParallel, testing::Combine(testing::ValuesIn(kRows), testing::Values(4)),
+                         name_of);
 
 TEST_P(QuantParallel, HasTheBytesAndNumbersOfOneProcess) {
+  const auto& [row, ranks] = GetParam();
   QuantRun run;
   for (const char* options : {"", "double_quant = true\nblock_size = 32\ntype = \"fp4\"\n"}) {
     SCOPED_TRACE(options);
-    const Result alone = run(quant(options), 1, {"checkpoint.contents=full"});
+    const QuantResult alone = run(quant(options), 1, {"checkpoint.contents=full"});
     size_t num_components = 0;
-    for (const int ranks : {2, 3}) {
-      SCOPED_TRACE(ranks);
-      const Result ours = run(quant(options) + "[[parallel]]\n" + GetParam().toml, ranks, {"checkpoint.contents=full"});
-      EXPECT_LE(largest_relative(ours.losses, alone.losses), 2e-6);
-      for (const auto& [name, bytes] : alone.tensors) {
-        if (!is_component(name)) continue;
-        EXPECT_TRUE(ours.tensors.at(name) == bytes) << name;
-        ++num_components;
-      }
+    const QuantResult ours = run(quant(options) + "[[parallel]]\n" + row.toml, ranks, {"checkpoint.contents=full"});
+    EXPECT_LE(largest_relative(ours.losses, alone.losses), 2e-6);
+    for (const auto& [name, bytes] : alone.tensors) {
+      if (!is_component(name)) continue;
+      EXPECT_TRUE(ours.tensors.at(name) == bytes) << name;
+      ++num_components;
     }
-    EXPECT_EQ(num_components, 2u * 3 * 7 * (*options ? 6 : 3));
+    EXPECT_EQ(num_components, 3u * 7 * (*options ? 6 : 3));
+  }
+}
+
+// Four ranks save after one step and are killed; fewer ranks go on, and export the adapter.
+TEST(Quant, AKilledRunContinuesOnFewerRanks) {
+  const std::string tables =
+      "[quant]\nplugin = \"bnb4\"\ndouble_quant = true\n[adapter]\nplugin = \"lora\"\nrank = 8\n"
+      "[optimizer]\nplugin = \"adamw8bit\"\nmin_8bit_size = 256\nlr = 2e-3\neps = 1e-4\n"
+      "[[parallel]]\nplugin = \"fsdp2\"\n";
+  QuantRun run;
+  const auto losses = [&] {
+    std::vector<double> values;
+    std::istringstream metrics(text_of_file(run.folder() / "run/metrics.jsonl"));
+    for (std::string line; std::getline(metrics, line);) values.push_back(nlohmann::json::parse(line).at("loss"));
+    return values;
+  };
+  const std::filesystem::path folder = run.folder().path(), directory = folder / "run", killed = folder / "killed";
+  ASSERT_EQ(run.train(tables, 4, {"run.max_steps=6"}).exit_code, 0);
+  const std::vector<double> whole = losses();
+  ASSERT_EQ(whole.size(), 6u);
+  std::filesystem::remove_all(directory);
+  {
+    const auto process =
+        run.start(tables, 4, {"run.max_steps=500", "checkpoint.every_steps=1", "checkpoint.keep_last=0"});
+    ASSERT_TRUE(process->wait_for("step-000001 saved")) << process->output_so_far();
+    ASSERT_TRUE(process->running());
+    process->kill_all();
+    EXPECT_EQ(process->wait().exit_code, 128 + SIGKILL);
+  }
+  ASSERT_FALSE(std::filesystem::exists(directory / "final"));
+  std::filesystem::rename(directory, killed);
+  for (const int ranks : {2, 3}) {
+    SCOPED_TRACE(ranks);
+    std::filesystem::remove_all(directory);
+    const Outcome rest =
+        run.train(tables, ranks, {"run.max_steps=6", "run.resume=" + (killed / "checkpoints/step-000001").string()});
+    ASSERT_EQ(rest.exit_code, 0) << rest.output;
+    const std::vector<double> ours = losses();
+    ASSERT_EQ(ours.size(), 5u);
+    EXPECT_LE(largest_relative(ours, {whole.begin() + 1, whole.end()}), 2e-6);
+    EXPECT_TRUE(std::filesystem::exists(directory / "final/adapter_model.safetensors")) << rest.output;
+    EXPECT_TRUE(std::filesystem::exists(directory / "final/adapter_config.json")) << rest.output;
   }
 }
 
@@ -149,12 +108,12 @@ TEST(Quant, ContinuesFromComponentsAndFromItsBase) {
   for (const char* contents : {"full", "trained"}) {
     SCOPED_TRACE(contents);
     const std::string setting = std::string("checkpoint.contents=") + contents;
-    const Result whole = run(quant("double_quant = true\n"), 1, {setting});
+    const QuantResult whole = run(quant("double_quant = true\n"), 1, {setting});
     std::filesystem::remove_all(run.folder() / "run");
     ASSERT_EQ(run.train(quant("double_quant = true\n"), 1, {setting, "run.max_steps=2"}).exit_code, 0);
     const Outcome rest = run.train(quant("double_quant = true\n") + "[[parallel]]\nplugin = \"fsdp2\"\n", 2, {setting});
     ASSERT_EQ(rest.exit_code, 0) << rest.output;
-    const Result ours = run.result();
+    const QuantResult ours = run.result();
     EXPECT_LE(largest_relative(ours.losses, whole.losses), 2e-6);
     for (const auto& [name, bytes] : whole.tensors)
       if (is_component(name)) EXPECT_TRUE(ours.tensors.at(name) == bytes) << name;

@@ -99,6 +99,20 @@ for compiler in $compilers; do
       NR == 1 { base = $1 } NR == 2 { first = $1 } NR > 2 { last = $1 }
       END { exit !(abs(first - base) < 1e-5 && abs(last - first) > 1e-4) }' ||
     { echo "adapter_cpp-$compiler: it does not start as the model, or does not learn"; cat "$scratch/losses.sdpa" "$scratch/losses.adapter_cpp-$compiler"; exit 1; }
+  # A quantization: LoRA on it has nearly the losses of LoRA alone, and two processes those of one.
+  build quant_cpp
+  lora='attention.plugin=sdpa adapter.plugin=lora optimizer.plugin=adamw optimizer.lr=0.01 precision.compute=fp32 export.when=never checkpoint.contents=full'
+  train lora-$compiler $lora
+  train quant_cpp-$compiler $lora quant.plugin=quant_cpp --plugin-path "$dir"
+  paste "$scratch/losses.lora-$compiler" "$scratch/losses.quant_cpp-$compiler" | awk '
+      { d = ($1 - $2) / $1; if (d < 0) d = -d; if (d > worst) worst = d } NR == 1 { first = $2 } { last = $2 }
+      END { exit !(worst > 1e-8 && worst < 1e-3 && last < first - 1e-3) }' ||
+    { echo "quant_cpp-$compiler: 8 bits change nothing, or too much, or the loss does not fall"; paste "$scratch/losses.lora-$compiler" "$scratch/losses.quant_cpp-$compiler"; exit 1; }
+  cp "$scratch/run.toml" "$scratch/run.saved"
+  printf '[[parallel]]\nplugin = "fsdp2"\n' >> "$scratch/run.toml"
+  train quant_cpp+fsdp2-$compiler $lora quant.plugin=quant_cpp --nproc 2 --plugin-path "$dir"
+  mv "$scratch/run.saved" "$scratch/run.toml"
+  compare quant_cpp+fsdp2-$compiler quant_cpp-$compiler
   # A model family: two processes that divide it have the losses of one, and its export is trained further.
   build model_cpp
   olmo2='model.config={architectures = ["Olmo2ForCausalLM"], vocab_size = 259, hidden_size = 48, intermediate_size = 64, num_hidden_layers = 2, num_attention_heads = 4, num_key_value_heads = 2}'

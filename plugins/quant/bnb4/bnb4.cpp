@@ -135,22 +135,22 @@ class Bnb4 final : public Quant {
   }
 
   void verify(const QuantPart& part) const override {
-    const auto* const map = part.component<float>(kQuantMap);
+    const auto* const quant_map = part.component<float>(kQuantMap);
     for (size_t i = 0; i < 16; ++i)
-      if (!(std::abs(map[i] - table()[i]) < 1e-6f))
-        throw Failure(CHASSIS_DATA_LOSS, ".quant_map[", i, "] is ", map[i], ", expected ", table()[i], " of ",
+      if (!(std::abs(quant_map[i] - table()[i]) < 1e-6f))
+        throw Failure(CHASSIS_DATA_LOSS, ".quant_map[", i, "] is ", quant_map[i], ", expected ", table()[i], " of ",
                       code_name(settings_.code));
     if (settings_.is_nested) {
-      verify_finite(".nested_quant_map", part.component<float>(kNestedMap), 256);
-      verify_finite(".nested_absmax", part.component<float>(kNestedAbsmax), nested_blocks(part.num_elements()));
-      verify_finite("nested_offset", part.component<float>(kNestedOffset), 1);
+      const auto* const map = part.component<float>(kNestedMap);
+      for (int64_t i = 0; i < 256; ++i)
+        if (!(std::abs(map[i]) <= 1.0f))
+          throw Failure(CHASSIS_DATA_LOSS, ".nested_quant_map[", i, "] is ", map[i],
+                        ", expected a number from -1 to 1");
+      verify_scales(".nested_absmax", part.component<float>(kNestedAbsmax), 0, nested_blocks(part.num_elements()));
+      verify_scales(".nested_offset", part.component<float>(kNestedOffset), 0, 1);
       return;
     }
-    const auto* const absmax = part.component<float>(kAbsmax);
-    for (int64_t i = 0; i < blocks(part.count()); ++i)
-      if (!std::isfinite(absmax[i]) || absmax[i] < 0.0f)
-        throw Failure(CHASSIS_DATA_LOSS, ".absmax[", part.begin() / settings_.block_size + i, "] is ", absmax[i],
-                      ", expected a finite number that is not negative");
+    verify_scales(".absmax", part.component<float>(kAbsmax), part.begin() / settings_.block_size, blocks(part.count()));
   }
 
   std::string write_state(const QuantPart& part) const override {
@@ -225,10 +225,12 @@ class Bnb4 final : public Quant {
     return restored.data();
   }
 
-  static void verify_finite(std::string_view name, const float* values, int64_t count) {
+  // `first`: the index of the first one in the whole component.
+  static void verify_scales(std::string_view name, const float* values, int64_t first, int64_t count) {
     for (int64_t i = 0; i < count; ++i)
-      if (!std::isfinite(values[i]))
-        throw Failure(CHASSIS_DATA_LOSS, name, "[", i, "] is ", values[i], ", expected a finite number");
+      if (!std::isfinite(values[i]) || values[i] < 0.0f)
+        throw Failure(CHASSIS_DATA_LOSS, name, "[", first + i, "] is ", values[i],
+                      ", expected a finite number that is not negative");
   }
 
   Settings settings_;

@@ -7,6 +7,16 @@
 
 CHASSIS_SDK_BEGIN
 
+// A product of matrices of one dtype in host memory, whose sizes and addresses the caller fills in.
+inline chassis_gemm_problem_t gemm_problem(uint32_t dtype) noexcept {
+  chassis_gemm_problem_t problem{};
+  problem.struct_size = sizeof problem;
+  problem.a_dtype = problem.b_dtype = problem.c_dtype = dtype;
+  problem.device_type = CHASSIS_DEVICE_CPU;
+  problem.alpha = 1;
+  return problem;
+}
+
 // A problem over 2-dimensional tensors whose rows or columns are dense; transposed views are not copied.
 // Throws INVALID_ARGUMENT for other tensors.
 inline chassis_gemm_problem_t gemm_problem(const BorrowedTensor& c, const BorrowedTensor& a, const BorrowedTensor& b,
@@ -52,12 +62,16 @@ inline chassis_gemm_problem_t gemm_problem(const BorrowedTensor& c, const Borrow
   return problem;
 }
 
+// [step]
+inline void gemm(const Host& host, const chassis_gemm_problem_t& problem) {
+  const auto& service = host.service<chassis_gemm_t>();
+  host.check(service.run(&service, &problem));
+}
+
 // [step] c = alpha · a · b + beta · c; fp32 and bf16, on the CPU.
 inline void gemm(const Host& host, const BorrowedTensor& c, const BorrowedTensor& a, const BorrowedTensor& b,
                  float alpha = 1, float beta = 0) {
-  const chassis_gemm_problem_t problem = gemm_problem(c, a, b, alpha, beta);
-  const auto& service = host.service<chassis_gemm_t>();
-  host.check(service.run(&service, &problem));
+  gemm(host, gemm_problem(c, a, b, alpha, beta));
 }
 
 // [any] Bytes of memory that a product of two dense matrices of one dtype needs while it runs.

@@ -5,6 +5,7 @@
 
 #include "host/base/error.hpp"
 #include "host/state/cover.hpp"
+#include "tests/support/expect_has.hpp"
 
 namespace chassis {
 namespace {
@@ -51,7 +52,14 @@ TEST(Composite, CutsColumnsBetweenUnits) {
 
 TEST(Composite, RefusesColumnsThatDivideAUnit) {
   const Descriptor d = nf4({4, 96}, Placement::dim_chunk({"dp_shard"}, 1));
-  EXPECT_THROW(component_descriptor(d, d.components[1]), Error);
+  try {
+    component_descriptor(d, d.components[1]);
+    FAIL() << "not refused";
+  } catch (const Error& error) {
+    EXPECT_HAS(error.message(), "tensor 'q_proj.weight' [4, 96]: ");
+    EXPECT_HAS(error.message(), " divides units of '.absmax', which have 64 elements");
+    EXPECT_HAS(error.hint_text(), "a last dim of 64 or 128 can be cut so, or one of 96 in units of 32");
+  }
 }
 
 }  // namespace

@@ -1,0 +1,24 @@
+// Conformance tests of the products that a quant plugin computes.
+#pragma once
+
+#include <span>
+#include <string>
+#include <vector>
+
+#include "host/program/quant_plugin.hpp"
+#include "host/program/resolve.hpp"
+
+namespace chassis {
+
+struct QuantProducts {
+  size_t num_compared = 0;
+  std::string left_out;               // why none was compared
+  std::vector<std::string> failures;  // with the product, the name of the result and both numbers
+};
+
+// [step] Linears whose weights the plugin stores, forward and backward, on the CPU in fp32 and, where it claims them,
+// in bf16, beside the oracles' with the decoded weights. Bounds: 1e-4 and 2e-2 of the largest value; repeated runs must
+// give the same bits. The plugin must be configured. Together, `oracles` must cover linear and add.
+QuantProducts compare_quant_products(const QuantPlugin& plugin, std::span<const OpsProvider> oracles);
+
+}  // namespace chassis
