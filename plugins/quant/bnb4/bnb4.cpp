@@ -13,6 +13,7 @@
 #include "product.hpp"
 #include "quant_state.hpp"
 #include "settings.hpp"
+#include "weight.hpp"
 
 namespace {
 
@@ -184,7 +185,7 @@ class Bnb4 final : public Quant {
   std::string config() const override { return quantization_config_text(settings_); }
 
   double claim(const NodeView& node) override { return claim_product(host(), node, scheme()); }
-  void infer(const NodeView& node, Infer& out) override { infer_product(node, settings_.block_size, out); }
+  void infer(const NodeView& node, Infer& out) override { infer_product(host(), node, settings_.block_size, out); }
   std::unique_ptr<Kernel> create_kernel(const NodeView& node) override {
     return make_product(host(), node, settings_.block_size);
   }
