@@ -241,10 +241,27 @@ class Bnb4 final : public Quant {
 
 }  // namespace
 
-CHASSIS_PLUGIN(
-    "requires=chassis.options/1\n"
-    "requires=chassis.gemm/1\n"
-    "requires=chassis.tensor/1\n"
-    "requires=chassis.task/1\n"
-    "license=Apache-2.0\n",
-    Bnb4)
+#if defined(CHASSIS_BNB4_CUDA)
+#define BNB4_OPERATORS                                                                                              \
+  "requires=chassis.dispatch/1\n"                                                                                   \
+  "op=aten::mm.out(Tensor self, Tensor mat2, *, Tensor(a!) out) -> Tensor(a!)\n"                                    \
+  "op=aten::addmm.out(Tensor self, Tensor mat1, Tensor mat2, *, Scalar beta=1, Scalar alpha=1, Tensor(a!) out) -> " \
+  "Tensor(a!)\n"                                                                                                    \
+  "op=aten::addmm_(Tensor(a!) self, Tensor mat1, Tensor mat2, *, Scalar beta=1, Scalar alpha=1) -> Tensor(a!)\n"    \
+  "op=aten::view(Tensor(a) self, SymInt[] size) -> Tensor(a)\n"                                                     \
+  "op=aten::t(Tensor(a) self) -> Tensor(a)\n"                                                                       \
+  "op=aten::sum.dim_IntList(Tensor self, int[1]? dim, bool keepdim=False, *, ScalarType? dtype=None) -> Tensor\n"   \
+  "op=aten::copy_(Tensor(a!) self, Tensor src, bool non_blocking=False) -> Tensor(a!)\n"                            \
+  "op=aten::add_.Tensor(Tensor(a!) self, Tensor other, *, Scalar alpha=1) -> Tensor(a!)\n"                          \
+  "op=aten::zero_(Tensor(a!) self) -> Tensor(a!)\n"
+#else
+#define BNB4_OPERATORS ""
+#endif
+
+CHASSIS_PLUGIN(BNB4_OPERATORS
+               "requires=chassis.options/1\n"
+               "requires=chassis.gemm/1\n"
+               "requires=chassis.tensor/1\n"
+               "requires=chassis.task/1\n"
+               "license=Apache-2.0\n",
+               Bnb4)

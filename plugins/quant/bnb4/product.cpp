@@ -18,7 +18,7 @@ using namespace chassis;
 
 namespace {
 
-constexpr int64_t kPanelBytes = 1 << 20;  // of dequantized rows, which stay in the second-level cache
+constexpr int64_t kPanelBytes = 4 << 20;  // of dequantized rows, which stay in the cache
 constexpr int64_t kRowStep = 16;
 constexpr int64_t kAlignment = 64;
 
@@ -236,16 +236,25 @@ double claim_product(const Host& host, const NodeView& node, std::string_view sc
   op.refuse_attrs_other_than({"storage"});
   if (!op.has_attr("storage")) refuse("the weight is not quantized");
   if (op.attr_string("storage") != scheme) refuse("computes ", scheme, ", not ", op.attr_string("storage"));
-  if (node.device_type() != CHASSIS_DEVICE_CPU) refuse("runs only on the CPU");
+  const bool on_cuda = node.device_type() == CHASSIS_DEVICE_CUDA;
+#if !defined(CHASSIS_BNB4_CUDA)
+  if (on_cuda) refuse("runs only on the CPU: this program was built without CUDA");
+#endif
+  if (!on_cuda && node.device_type() != CHASSIS_DEVICE_CPU) refuse("runs only on the CPU and on CUDA devices");
   const uint32_t dtype = node.output(0).dtype();
-  if (dtype != CHASSIS_DTYPE_F32 && dtype != CHASSIS_DTYPE_BF16)
-    refuse("computes in f32 and bf16, not ", dtype_name(dtype));
+  if (dtype != CHASSIS_DTYPE_F32 && dtype != CHASSIS_DTYPE_BF16 && !(on_cuda && dtype == CHASSIS_DTYPE_F16))
+    refuse("computes in f32 and bf16, and on CUDA in f16, not ", dtype_name(dtype));
   return cost_ns(host, node, 2);
 }
 
 void infer_product(const Host& host, const NodeView& node, int64_t block_size, Infer& out) {
   const OperandView weight = node.param(0);
   const int64_t rows = weight.size(0), columns = weight.size(1);
+  if (node.device_type() == CHASSIS_DEVICE_CUDA) {
+    const auto values = static_cast<uint64_t>(weight.num_elements() * dtype_bytes(node.output(0).dtype()));
+    out.flags(CHASSIS_KERNEL_HOST_OUTPUTS | CHASSIS_KERNEL_ADDS_GRAD_INPUTS).workspace(values, values);
+    return;
+  }
   const int64_t num_rows = node.input(0).num_elements() / std::max<int64_t>(columns, 1);
   const bool is_bf16 = node.input(0).dtype() != CHASSIS_DTYPE_F32;
   int64_t forward, backward;
@@ -262,6 +271,9 @@ void infer_product(const Host& host, const NodeView& node, int64_t block_size, I
 }
 
 std::unique_ptr<Kernel> make_product(const Host& host, const NodeView& node, int64_t block_size) {
+#if defined(CHASSIS_BNB4_CUDA)
+  if (node.device_type() == CHASSIS_DEVICE_CUDA) return make_device_product(host, node, block_size);
+#endif
   return std::make_unique<Product>(host, node, block_size);
 }
 

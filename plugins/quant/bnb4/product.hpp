@@ -11,5 +11,8 @@ double claim_product(const chassis::Host& host, const chassis::NodeView& node, s
 void infer_product(const chassis::Host& host, const chassis::NodeView& node, int64_t block_size, chassis::Infer& out);
 std::unique_ptr<chassis::Kernel> make_product(const chassis::Host& host, const chassis::NodeView& node,
                                               int64_t block_size);
+// On CUDA; only in builds with it.
+std::unique_ptr<chassis::Kernel> make_device_product(const chassis::Host& host, const chassis::NodeView& node,
+                                                     int64_t block_size);
 
 }  // namespace bnb4

@@ -105,8 +105,7 @@ inline void transpose(const Bf16* from, int64_t row_stride, Bf16* to) {
 }
 
 void pack_columns(const Bf16* from, int64_t row_stride, int64_t depth, int64_t half, Bf16* to) {
-  for (int64_t p = 0; p < depth; p += kSquare)
-    transpose(from + p, row_stride, to + p * kSquare + half * (kPacked / 2));
+  for (int64_t p = 0; p < depth; p += kSquare) transpose(from + p, row_stride, to + p * kSquare + half * (kPacked / 2));
 }
 
 void pack_rows(const Bf16* from, int64_t row_stride, int64_t columns, int64_t step, Bf16* to) {

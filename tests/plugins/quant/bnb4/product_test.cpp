@@ -24,7 +24,8 @@ std::ostream& operator<<(std::ostream& to, const Case& c) {
 class Stored {
  public:
   explicit Stored(const Case& c)
-      : provider_("bnb4", "bnb4", {{"block_size", c.block}, {"double_quant", c.nested}, {"type", c.type}, {"skip", Json::array()}},
+      : provider_("bnb4", "bnb4",
+                  {{"block_size", c.block}, {"double_quant", c.nested}, {"type", c.type}, {"skip", Json::array()}},
                   "quant"),
         plugin_(provider_.instance()) {
     const std::vector<int64_t> sizes = {c.out, c.in};
@@ -48,7 +49,8 @@ class Stored {
       const int64_t units = component.unit_elements == 0
                                 ? numel(component.whole_shape)
                                 : (elements + component.unit_elements - 1) / component.unit_elements;
-      components.push_back(at::zeros({units}, at::TensorOptions(component.dtype == Dtype::u8 ? at::kByte : at::kFloat)));
+      components.push_back(
+          at::zeros({units}, at::TensorOptions(component.dtype == Dtype::u8 ? at::kByte : at::kFloat)));
       staged.push_back(storage->is_staged(i) ? at::zeros({units}, at::TensorOptions(at::kFloat)) : components.back());
     }
     std::vector<void*> encoded, whole;
@@ -61,8 +63,7 @@ class Stored {
     storage->encode({shape, {0, elements}, encoded},
                     std::span(values.data_ptr<float>(), static_cast<size_t>(elements)));
     storage->finish({shape, {0, elements}, whole}, staged_only);
-    storage->decode({shape, {0, elements}, whole},
-                    std::span(values.data_ptr<float>(), static_cast<size_t>(elements)));
+    storage->decode({shape, {0, elements}, whole}, std::span(values.data_ptr<float>(), static_cast<size_t>(elements)));
     this->values = values;
     scheme = storage->scheme();
   }
@@ -102,7 +103,8 @@ class Bnb4Product : public testing::TestWithParam<at::ScalarType> {
     node.inputs = {x}, node.params = {weight, bias}, node.outputs = {y};
     ASSERT_EQ(stored.provider().refusal(node), "");
 
-    const at::Tensor in = at::randn({1, c.rows, c.in}).to(GetParam()), dy = at::randn({1, c.rows, c.out}).to(GetParam());
+    const at::Tensor in = at::randn({1, c.rows, c.in}).to(GetParam()),
+                     dy = at::randn({1, c.rows, c.out}).to(GetParam());
     const at::Tensor added = c.bias ? at::randn({c.out}).to(GetParam()) : at::Tensor();
     const bool few = c.rows <= 8 && c.in % 32 == 0;
     const at::Tensor exact = stored.values.to(at::kDouble),
