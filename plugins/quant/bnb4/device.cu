@@ -133,9 +133,12 @@ const char* launch(const DeviceStream& on, Launch&& body) {
 template <typename Body>
 void with_type(DeviceDtype dtype, Body&& body) {
   switch (dtype) {
-    case DeviceDtype::kF32: return body(static_cast<float*>(nullptr));
-    case DeviceDtype::kF16: return body(static_cast<__half*>(nullptr));
-    case DeviceDtype::kBF16: return body(static_cast<__nv_bfloat16*>(nullptr));
+    case DeviceDtype::kF32:
+      return body(static_cast<float*>(nullptr));
+    case DeviceDtype::kF16:
+      return body(static_cast<__half*>(nullptr));
+    case DeviceDtype::kBF16:
+      return body(static_cast<__nv_bfloat16*>(nullptr));
   }
 }
 

@@ -11,8 +11,8 @@ enum class DeviceDtype { kF32, kF16, kBF16 };
 // Pointers to the device.
 struct DeviceWeight {
   const uint8_t* codes;
-  const float* map;      // 16
-  const float* absmax;   // NULL if nested
+  const float* map;       // 16
+  const float* absmax;    // NULL if nested
   const uint8_t* nested;  // codes of absmax
   const float *nested_absmax, *nested_map, *offset;
   int64_t rows, columns, block;

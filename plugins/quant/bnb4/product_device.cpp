@@ -102,8 +102,8 @@ class DeviceProduct final : public Kernel {
     return {x.view().device_index, call.stream()};
   }
   Tensor dequantized(const Call& call, const BorrowedTensor& like) const {
-    Tensor values = Tensor::create(host_, like.dtype(), std::array{rows_, columns_}, like.device_type(),
-                                   like.view().device_index);
+    Tensor values =
+        Tensor::create(host_, like.dtype(), std::array{rows_, columns_}, like.device_type(), like.view().device_index);
     check_launch(dequantize_on_device(stream_of(call, like), device_weight(call), device_dtype(like.dtype()),
                                       values.view().data),
                  "dequantizing");

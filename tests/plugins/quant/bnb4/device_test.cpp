@@ -109,7 +109,8 @@ TEST(Bnb4Gpu, DequantizesToTheBitsOfTheCpu) {
         loops().dequantize_bf16(q.map.data(), q.codes.data(), q.absmax.data(), n, block, brain.data());
         loops().dequantize_f16(q.map.data(), q.codes.data(), q.absmax.data(), n, block, half.data());
         const OnDevice<float> wide_on(std::vector<float>(wide.size(), NAN));
-        const OnDevice<uint16_t> brain_on(std::vector<uint16_t>(wide.size())), half_on(std::vector<uint16_t>(wide.size()));
+        const std::vector<uint16_t> zeros(wide.size());
+        const OnDevice<uint16_t> brain_on(zeros), half_on(zeros);
         ASSERT_EQ(dequantize_on_device(kStream, on.weight, DeviceDtype::kF32, wide_on.data()), nullptr);
         ASSERT_EQ(dequantize_on_device(kStream, on.weight, DeviceDtype::kBF16, brain_on.data()), nullptr);
         ASSERT_EQ(dequantize_on_device(kStream, on.weight, DeviceDtype::kF16, half_on.data()), nullptr);
@@ -131,15 +132,16 @@ TEST(Bnb4Gpu, MultipliesFewRows) {
       const std::vector<float> x = random_values(m * columns, 2), bias = random_values(rows, 3);
       const OnDevice<float> x_on(x), bias_on(bias), y_on(std::vector<float>(static_cast<size_t>(m * rows), NAN));
       ASSERT_TRUE(suits_device_rows(on.weight, x_on.data()));
-      ASSERT_EQ(multiply_rows_on_device(kStream, on.weight, DeviceDtype::kF32, m, x_on.data(), bias_on.data(),
-                                        y_on.data()),
-                nullptr);
+      ASSERT_EQ(
+          multiply_rows_on_device(kStream, on.weight, DeviceDtype::kF32, m, x_on.data(), bias_on.data(), y_on.data()),
+          nullptr);
       const std::vector<float> y = y_on.read();
       for (int64_t r = 0; r < m; ++r)
         for (int64_t n = 0; n < rows; ++n) {
           double sum = bias[static_cast<size_t>(n)], terms = 1;
           for (int64_t k = 0; k < columns; ++k) {
-            const double term = double(x[static_cast<size_t>(r * columns + k)]) * w[static_cast<size_t>(n * columns + k)];
+            const auto at = static_cast<size_t>(r * columns + k), of = static_cast<size_t>(n * columns + k);
+            const double term = static_cast<double>(x[at]) * static_cast<double>(w[of]);
             sum += term, terms += std::abs(term);
           }
           ASSERT_NEAR(y[static_cast<size_t>(r * rows + n)], sum, terms * 0x1p-20);
