@@ -136,7 +136,7 @@ constexpr ForeignKey kKeys[] = {
     {"double_quantization", kLf, kUseDoubleQuant},
     {"bnb_4bit_quant_type", kHf, kUseQuantType},
     {"bnb_4bit_use_double_quant", kHf, kUseDoubleQuant},
-    {"bnb_4bit_compute_dtype", kHf, "use precision.compute"},
+    {"bnb_4bit_compute_dtype", kHf, "use precision.compute, for all products"},
     {"llm_int8_skip_modules", kHf, "use skip in [quant] with plugin = \"bnb4\""},
     // inside [quant], by bitsandbytes' names
     {"quant.quant_type", kHf, "use type"},
@@ -144,6 +144,9 @@ constexpr ForeignKey kKeys[] = {
     {"quant.blocksize", kHf, "use block_size"},
     {"quant.use_double_quant", kHf, "use double_quant"},
     {"quant.bnb_4bit_use_double_quant", kHf, "use double_quant"},
+    {"quant.bnb_4bit_compute_dtype", kHf, "use precision.compute, for all products"},
+    {"quant.compute_dtype", kHf, "use precision.compute, for all products"},
+    {"quant.compute", kOthers, "use precision.compute, for all products"},
     {"quant.llm_int8_skip_modules", kHf, "use skip"},
     // data
     {"datasets", kAxolotl, "use [[data.train]] with path and format"},

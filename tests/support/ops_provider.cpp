@@ -1,6 +1,7 @@
 // Builds nodes in the form of the ABI and calls kernels as the executor does.
 #include "tests/support/ops_provider.hpp"
 
+#include <ATen/TensorOperators.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/randn_like.h>
@@ -91,7 +92,7 @@ const chassis_node_t* NodeSpec::raw(bool training) {
     dims_.emplace_back(operand.sizes.size(), str(dim));
     raw_operands_.push_back({sizeof(chassis_operand_t), dtype_word(operand.dtype),
                              static_cast<uint32_t>(operand.sizes.size()), operand.needs_grad, operand.sizes.data(),
-                             nullptr});
+                             nullptr, 0, nullptr});
   }
   operand_pointers_.clear();
   for (size_t i = 0; i < dims_.size(); ++i) {
@@ -141,7 +142,7 @@ const chassis_node_t* NodeSpec::raw(bool training) {
   return &raw_;
 }
 
-OpsProvider::OpsProvider(const std::string& library, const std::string& member, Json options) {
+OpsProvider::OpsProvider(const std::string& library, const std::string& member, Json options, const std::string& kind) {
   const std::string path = std::string(CHASSIS_TEST_PLUGIN_DIR) + "/" + library + ".so";
   const PluginFile file = read_plugin_file(path);
   LoadPolicy policy;
@@ -152,7 +153,7 @@ OpsProvider::OpsProvider(const std::string& library, const std::string& member, 
   std::filesystem::remove_all(policy.cache_folder);
   InstanceContext context;
   context.plugin_id = file.manifest.id;
-  context.kind = "ops";
+  context.kind = kind;
   context.member_id = member.empty() ? library : member;
   context.manifest = &loaded->manifest();
   context.options = std::move(options);
@@ -221,6 +222,19 @@ NodeResult OpsProvider::run(NodeSpec& node, const std::vector<at::Tensor>& input
   call.random_key = how.random_key;
   call.first_row = how.first_row;
 
+  Handles components(how.components.size());
+  for (size_t i = 0; i < how.components.size(); ++i) components[i] = handle_of(how.components[i]);
+  std::vector<const chassis_tensor_t*> quantized(params.size() + 1);
+  if (!how.components.empty()) quantized[0] = components.data(), call.components = quantized.data();
+  at::Tensor workspace;
+  const auto with_workspace = [&](uint64_t bytes) {
+    if ((infer.flags & CHASSIS_KERNEL_HOST_WORKSPACE) == 0) return;
+    workspace = at::empty({static_cast<int64_t>(bytes)}, at::TensorOptions(at::kByte));
+    workspace.fill_(0xff);
+    call.workspace = workspace.data_ptr();
+    call.workspace_bytes = bytes;
+  };
+
   std::vector<at::Tensor> lent(inputs.size()), before(params.size());
   NodeResult result;
   bool any_input = false;
@@ -245,6 +259,7 @@ NodeResult OpsProvider::run(NodeSpec& node, const std::vector<at::Tensor>& input
     }
   };
 
+  with_workspace(infer.workspace_forward_bytes + (one_call ? infer.workspace_backward_bytes : 0));
   if (one_call) {
     prepare_backward();
     check(table_->forward_backward(self(), kernel, &call));
@@ -268,6 +283,7 @@ NodeResult OpsProvider::run(NodeSpec& node, const std::vector<at::Tensor>& input
     for (size_t i = 0; i < node.outputs.size(); ++i)
       if (!(infer.keeps_outputs >> i & 1)) Tensor::adopt(std::exchange(out[i], nullptr));
     prepare_backward();
+    with_workspace(infer.workspace_backward_bytes);
     if (any_input) check(table_->backward_inputs(self(), kernel, &call));
     bool any_param = false;
     for (size_t i = 0; i < params.size(); ++i) any_param |= grad_par[i] != nullptr;

@@ -80,12 +80,14 @@ struct NodeCall {
   int64_t query_offset = 0;
   uint64_t random_key = 0;
   int64_t first_row = 0;
+  std::vector<at::Tensor> components;  // of param 0, if it is quantized
 };
 
 class OpsProvider {
  public:
-  // The library <plugins>/<library>.so, member ops/<member>.
-  explicit OpsProvider(const std::string& library, const std::string& member = "", Json options = Json::object());
+  // The library <plugins>/<library>.so, member <kind>/<member>.
+  explicit OpsProvider(const std::string& library, const std::string& member = "", Json options = Json::object(),
+                       const std::string& kind = "ops");
 
   // "" if the node is claimed, else the refusal.
   std::string refusal(NodeSpec& node);
@@ -98,6 +100,7 @@ class OpsProvider {
   // For benchmarks.
   const chassis_ops_t& table() const { return *table_; }
   chassis_instance_t* self() const { return instance_->get(); }
+  Instance& instance() const { return *instance_; }
   void check(chassis_status_t* status) const { instance_->check(status); }
 
  private:

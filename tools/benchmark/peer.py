@@ -3,10 +3,11 @@ eager or compiled, HF Trainer, and PyTorch's FSDP2 over gloo (under torchrun). A
 over fp32 parameters.
 
     peer.py FOLDER STEPS THREADS eager|compile|trainer|fsdp2 fp32|bf16
-    peer.py FOLDER STEPS THREADS peft[-half][-compile] fp32|bf16
+    peer.py FOLDER STEPS THREADS peft|qlora[-half][-compile] fp32|bf16
 
-peft trains LoRA on all linears of FOLDER/base. In bf16 the base is bf16 and the adapter fp32 under autocast; with -half
-the adapter and its AdamW are bf16 too, without autocast.
+peft trains LoRA on all linears of FOLDER/base; qlora does so on a base that bitsandbytes quantizes while it is loaded. In
+bf16 the base is bf16 and the adapter fp32 under autocast; with -half the adapter and its AdamW are bf16 too, without
+autocast.
 """
 import contextlib
 import json
@@ -21,16 +22,23 @@ folder, steps, threads, kind, dtype = sys.argv[1], int(sys.argv[2]), int(sys.arg
 torch.set_num_threads(threads)
 torch.manual_seed(0)
 config = json.load(open(f"{folder}/model.json"))
-is_half = kind.startswith("peft-half")
-if kind.startswith("peft"):
+has_adapter, is_quantized, is_half = kind.startswith(("peft", "qlora")), kind.startswith("qlora"), "-half" in kind
+if has_adapter:
     from peft import LoraConfig, get_peft_model
-    base = LlamaForCausalLM.from_pretrained(f"{folder}/base", dtype=torch.bfloat16 if dtype == "bf16" else torch.float32)
+    half_or_single = torch.bfloat16 if dtype == "bf16" else torch.float32
+    quantized = {}
+    if is_quantized:
+        from transformers import BitsAndBytesConfig
+        quantized = dict(device_map="cpu", quantization_config=BitsAndBytesConfig(
+            load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_use_double_quant=True,
+            bnb_4bit_compute_dtype=half_or_single))
+    base = LlamaForCausalLM.from_pretrained(f"{folder}/base", dtype=half_or_single, **quantized)
     model = get_peft_model(base, LoraConfig(r=16, lora_alpha=32, target_modules="all-linear", task_type="CAUSAL_LM"),
                            autocast_adapter_dtype=not is_half)
 else:
     model = LlamaForCausalLM(LlamaConfig(**config))
 rows = [json.loads(line)["input_ids"] for line in open(f"{folder}/tokens.jsonl")]
-BATCH = 2 if kind.startswith("peft") else 4
+BATCH = 2 if has_adapter else 4
 
 
 def autocast():
@@ -113,5 +121,7 @@ def fsdp2() -> None:
 
 
 print(f"peer {kind} ready at {time.time():.2f}", flush=True)
-{"eager": eager, "compile": compiled, "trainer": trainer, "fsdp2": fsdp2, "peft": eager, "peft-compile": compiled,
- "peft-half": eager, "peft-half-compile": compiled}[kind]()
+if has_adapter:
+    (compiled if kind.endswith("-compile") else eager)()
+else:
+    {"eager": eager, "compile": compiled, "trainer": trainer, "fsdp2": fsdp2}[kind]()

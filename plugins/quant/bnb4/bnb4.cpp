@@ -13,6 +13,7 @@
 #include "product.hpp"
 #include "quant_state.hpp"
 #include "settings.hpp"
+#include "weight.hpp"
 
 namespace {
 
@@ -184,7 +185,7 @@ class Bnb4 final : public Quant {
   std::string config() const override { return quantization_config_text(settings_); }
 
   double claim(const NodeView& node) override { return claim_product(host(), node, scheme()); }
-  void infer(const NodeView& node, Infer& out) override { infer_product(node, settings_.block_size, out); }
+  void infer(const NodeView& node, Infer& out) override { infer_product(host(), node, settings_.block_size, out); }
   std::unique_ptr<Kernel> create_kernel(const NodeView& node) override {
     return make_product(host(), node, settings_.block_size);
   }
@@ -242,10 +243,27 @@ class Bnb4 final : public Quant {
 
 }  // namespace
 
-CHASSIS_PLUGIN(
-    "requires=chassis.options/1\n"
-    "requires=chassis.gemm/1\n"
-    "requires=chassis.tensor/1\n"
-    "requires=chassis.task/1\n"
-    "license=Apache-2.0\n",
-    Bnb4)
+#if defined(CHASSIS_BNB4_CUDA)
+#define BNB4_OPERATORS                                                                                              \
+  "requires=chassis.dispatch/1\n"                                                                                   \
+  "op=aten::mm.out(Tensor self, Tensor mat2, *, Tensor(a!) out) -> Tensor(a!)\n"                                    \
+  "op=aten::addmm.out(Tensor self, Tensor mat1, Tensor mat2, *, Scalar beta=1, Scalar alpha=1, Tensor(a!) out) -> " \
+  "Tensor(a!)\n"                                                                                                    \
+  "op=aten::addmm_(Tensor(a!) self, Tensor mat1, Tensor mat2, *, Scalar beta=1, Scalar alpha=1) -> Tensor(a!)\n"    \
+  "op=aten::view(Tensor(a) self, SymInt[] size) -> Tensor(a)\n"                                                     \
+  "op=aten::t(Tensor(a) self) -> Tensor(a)\n"                                                                       \
+  "op=aten::sum.dim_IntList(Tensor self, int[1]? dim, bool keepdim=False, *, ScalarType? dtype=None) -> Tensor\n"   \
+  "op=aten::copy_(Tensor(a!) self, Tensor src, bool non_blocking=False) -> Tensor(a!)\n"                            \
+  "op=aten::add_.Tensor(Tensor(a!) self, Tensor other, *, Scalar alpha=1) -> Tensor(a!)\n"                          \
+  "op=aten::zero_(Tensor(a!) self) -> Tensor(a!)\n"
+#else
+#define BNB4_OPERATORS ""
+#endif
+
+CHASSIS_PLUGIN(BNB4_OPERATORS
+               "requires=chassis.options/1\n"
+               "requires=chassis.gemm/1\n"
+               "requires=chassis.tensor/1\n"
+               "requires=chassis.task/1\n"
+               "license=Apache-2.0\n",
+               Bnb4)

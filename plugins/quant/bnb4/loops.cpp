@@ -11,6 +11,7 @@
 // gcc 12 takes the undefined operands in its own intrinsics for mistakes.
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#pragma GCC diagnostic ignored "-Wuninitialized"
 #include <immintrin.h>
 #pragma GCC diagnostic pop
 #endif
@@ -190,31 +191,44 @@ int64_t vector_quantize(const Probe& probe, const typename Type::Stored* values,
   return whole;
 }
 
-// 32 codes as bytes, in the order of their elements.
-inline __m256i spread(const uint8_t* codes) {
-  const __m256i w = _mm256_cvtepu8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(codes)));
-  return _mm256_or_si256(_mm256_srli_epi16(w, 4), _mm256_slli_epi16(_mm256_and_si256(w, _mm256_set1_epi16(15)), 8));
-}
-
-inline int64_t vector_dequantize(F32, const float* table, const uint8_t* codes, int64_t n, float* values) {
+// Each byte of codes becomes a word of 32 bits; permutations look at its lowest four only.
+inline int64_t vector_dequantize(F32, const float* table, float absmax, const uint8_t* codes, int64_t n,
+                                 float* values) {
   const int64_t whole = n / 32 * 32;
-  const __m512 scaled = _mm512_loadu_ps(table);
+  const __m512 scaled = _mm512_mul_ps(_mm512_loadu_ps(table), _mm512_set1_ps(absmax));
+  const __m512i low = _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23),
+                high = _mm512_add_epi32(low, _mm512_set1_epi32(8));
   for (int64_t i = 0; i < whole; i += 32) {
-    const __m256i at = spread(codes + i / 2);
-    const __m512i low = _mm512_cvtepu8_epi32(_mm256_castsi256_si128(at)),
-                  high = _mm512_cvtepu8_epi32(_mm256_extracti128_si256(at, 1));
-    _mm512_storeu_ps(values + i, _mm512_permutexvar_ps(low, scaled));
-    _mm512_storeu_ps(values + i + 16, _mm512_permutexvar_ps(high, scaled));
+    const __m512i bytes = _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(codes + i / 2)));
+    const __m512 even = _mm512_permutexvar_ps(_mm512_srli_epi32(bytes, 4), scaled),
+                 odd = _mm512_permutexvar_ps(bytes, scaled);
+    _mm512_storeu_ps(values + i, _mm512_permutex2var_ps(even, low, odd));
+    _mm512_storeu_ps(values + i + 16, _mm512_permutex2var_ps(even, high, odd));
   }
   return whole;
 }
 
+// The 16 values of a block in both halves.
+inline __m512i scaled_table(Bf16, __m512 product) {
+  const __m512i word = _mm512_castps_si512(product),
+                odd = _mm512_and_si512(_mm512_srli_epi32(word, 16), _mm512_set1_epi32(1)),
+                sum = _mm512_add_epi32(_mm512_add_epi32(word, _mm512_set1_epi32(0x7fff)), odd);
+  return _mm512_broadcast_i64x4(_mm512_cvtepi32_epi16(_mm512_srli_epi32(sum, 16)));
+}
+inline __m512i scaled_table(F16, __m512 product) {
+  return _mm512_broadcast_i64x4(_mm512_cvtps_ph(product, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+}
+
 template <typename Type>
-int64_t vector_dequantize(Type, const uint16_t* table, const uint8_t* codes, int64_t n, uint16_t* values) {
+int64_t vector_dequantize(Type, const float* table, float absmax, const uint8_t* codes, int64_t n, uint16_t* values) {
   const int64_t whole = n / 32 * 32;
-  const __m512i scaled = _mm512_broadcast_i64x4(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(table)));
-  for (int64_t i = 0; i < whole; i += 32)
-    _mm512_storeu_si512(values + i, _mm512_permutexvar_epi16(_mm512_cvtepu8_epi16(spread(codes + i / 2)), scaled));
+  const __m512i scaled = scaled_table(Type{}, _mm512_mul_ps(_mm512_loadu_ps(table), _mm512_set1_ps(absmax)));
+  for (int64_t i = 0; i < whole; i += 32) {
+    // Pairs of indexes of 16 bits. Bit 4 chooses between the equal halves of the table.
+    const __m512i bytes = _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(codes + i / 2)));
+    const __m512i at = _mm512_or_si512(_mm512_srli_epi32(bytes, 4), _mm512_slli_epi32(bytes, 16));
+    _mm512_storeu_si512(values + i, _mm512_permutexvar_epi16(at, scaled));
+  }
   return whole;
 }
 
@@ -303,9 +317,11 @@ inline __m256i spread(const uint8_t* codes) {
   return _mm256_or_si256(_mm256_srli_epi16(w, 4), _mm256_slli_epi16(_mm256_and_si256(w, _mm256_set1_epi16(15)), 8));
 }
 
-inline int64_t vector_dequantize(F32, const float* table, const uint8_t* codes, int64_t n, float* values) {
+inline int64_t vector_dequantize(F32, const float* table, float absmax, const uint8_t* codes, int64_t n,
+                                 float* values) {
   const int64_t whole = n / 32 * 32;
-  const __m256 first = _mm256_loadu_ps(table), second = _mm256_loadu_ps(table + 8);
+  const __m256 scale = _mm256_set1_ps(absmax), first = _mm256_mul_ps(_mm256_loadu_ps(table), scale),
+               second = _mm256_mul_ps(_mm256_loadu_ps(table + 8), scale);
   for (int64_t i = 0; i < whole; i += 32) {
     alignas(32) uint8_t at[32];
     _mm256_store_si256(reinterpret_cast<__m256i*>(at), spread(codes + i / 2));
@@ -320,12 +336,14 @@ inline int64_t vector_dequantize(F32, const float* table, const uint8_t* codes, 
 }
 
 template <typename Type>
-int64_t vector_dequantize(Type, const uint16_t* table, const uint8_t* codes, int64_t n, uint16_t* values) {
+int64_t vector_dequantize(Type, const float* table, float absmax, const uint8_t* codes, int64_t n, uint16_t* values) {
   const int64_t whole = n / 32 * 32;
   alignas(16) uint8_t bytes[2][16];
   for (int i = 0; i < 16; ++i) {
-    bytes[0][i] = static_cast<uint8_t>(table[i]);
-    bytes[1][i] = static_cast<uint8_t>(table[i] >> 8);
+    uint16_t scaled;
+    store(Type{}, table[i] * absmax, &scaled);
+    bytes[0][i] = static_cast<uint8_t>(scaled);
+    bytes[1][i] = static_cast<uint8_t>(scaled >> 8);
   }
   const __m256i low = _mm256_broadcastsi128_si256(_mm_load_si128(reinterpret_cast<const __m128i*>(bytes[0])));
   const __m256i high = _mm256_broadcastsi128_si256(_mm_load_si128(reinterpret_cast<const __m128i*>(bytes[1])));
@@ -353,7 +371,7 @@ int64_t vector_quantize(const Probe&, const typename Type::Stored*, int64_t, flo
   return 0;
 }
 template <typename Type>
-int64_t vector_dequantize(Type, const typename Type::Stored*, const uint8_t*, int64_t, typename Type::Stored*) {
+int64_t vector_dequantize(Type, const float*, float, const uint8_t*, int64_t, typename Type::Stored*) {
   return 0;
 }
 
@@ -394,10 +412,11 @@ void dequantize(const float* table, const uint8_t* codes, const float* absmax, i
                 typename Type::Stored* values) {
   for (int64_t begin = 0; begin < n; begin += block, ++absmax) {
     const int64_t length = std::min(block, n - begin);
+    const uint8_t* const from = codes + begin / 2;
+    const int64_t done = vector_dequantize(Type{}, table, *absmax, from, length, values + begin);
+    if (done == length) continue;
     typename Type::Stored scaled[16];
     for (int i = 0; i < 16; ++i) store(Type{}, table[i] * *absmax, &scaled[i]);
-    const uint8_t* const from = codes + begin / 2;
-    const int64_t done = vector_dequantize(Type{}, scaled, from, length, values + begin);
     dequantize_elements<Type>(scaled, from + done / 2, length - done, values + begin + done);
   }
 }

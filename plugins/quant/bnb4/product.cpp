@@ -1,4 +1,5 @@
-// The product and the gradient of its input. Nothing is saved for backward: the weight is dequantized again.
+// The product and the gradient of its input. Nothing is saved for backward: the weight is dequantized again. Few rows
+// go from codes to sums (rows.hpp), bf16 with AMX by tiles (tiled.hpp), the others by panels that a library multiplies.
 #include "product.hpp"
 
 #include <algorithm>
@@ -8,8 +9,8 @@
 #include "chassis/cost.hpp"
 #include "chassis/gemm.hpp"
 #include "chassis/task.hpp"
-#include "loops.hpp"
-#include "nested.hpp"
+#include "rows.hpp"
+#include "tiled.hpp"
 
 namespace bnb4 {
 
@@ -17,14 +18,13 @@ using namespace chassis;
 
 namespace {
 
-constexpr int64_t kPanelBytes = 1 << 20;  // of dequantized rows, which stay in the second-level cache
+constexpr int64_t kPanelBytes = 4 << 20;  // of dequantized rows, which stay in the cache
 constexpr int64_t kRowStep = 16;
 constexpr int64_t kAlignment = 64;
 
 int64_t aligned(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 
-// How a weight [rows, columns] is cut into panels of whole rows, and the workspace of one. A panel is dequantized from
-// the block in which it begins.
+// How a weight is cut into panels of whole rows.
 struct Panels {
   int64_t rows, columns, block, element_bytes, panel_rows;
 
@@ -33,66 +33,23 @@ struct Panels {
     const int64_t fit = kPanelBytes / std::max<int64_t>(1, columns * element_bytes) / kRowStep * kRowStep;
     panel_rows = std::clamp<int64_t>(fit, kRowStep, std::max<int64_t>(rows, 1));
   }
-  int64_t panel_bytes() const { return aligned((panel_rows * columns + block) * element_bytes); }
-  int64_t absmax_bytes() const { return aligned((panel_rows * columns / block + 2) * 4); }
-  int64_t bytes() const { return panel_bytes() + absmax_bytes(); }
+  int64_t bytes() const { return aligned(panel_rows * columns * element_bytes); }
 };
 
-// A weight's components in one call.
-class Weight {
- public:
-  Weight(const Call& call, const Panels& panels) : panels_(panels) {
-    const BorrowedTensor codes = call.component(0, kCodes), absmax = call.component(0, kAbsmax);
-    codes_ = codes.data<uint8_t>();
-    map_ = call.component(0, kQuantMap).data<float>();
-    if (absmax.dtype() == CHASSIS_DTYPE_F32) {
-      absmax_ = absmax.data<float>();
-    } else {
-      nested_ = absmax.data<uint8_t>();
-      nested_absmax_ = call.component(0, kNestedAbsmax).data<float>();
-      nested_map_ = call.component(0, kNestedMap).data<float>();
-      offset_ = *call.component(0, kNestedOffset).data<float>();
-    }
-    const int64_t elements = panels.rows * panels.columns, blocks = (elements + panels.block - 1) / panels.block;
-    if (codes.num_elements() != (elements + 1) / 2 || absmax.num_elements() != blocks)
-      throw Failure(CHASSIS_INTERNAL, "a weight of ", elements, " elements has ", codes.num_elements(), " codes and ",
-                    absmax.num_elements(), " scales, expected ", (elements + 1) / 2, " and ", blocks);
-  }
+// Few rows need no panel if every row of the weight begins at a group.
+bool suits_rows(int64_t columns) { return columns % kRowGroup == 0; }
+int64_t rows_bytes(int64_t columns) { return suits_rows(columns) ? aligned(kMaxRows * columns * 4) : 0; }
 
-  // Dequantizes rows [begin, end) and returns where the first one is.
-  template <typename T>
-  const T* panel(const Host& host, int64_t begin, int64_t end, char* workspace) const {
-    const int64_t block = panels_.block, from = begin * panels_.columns, to = end * panels_.columns;
-    const int64_t first = from / block, count = (to + block - 1) / block - first;
-    T* const values = reinterpret_cast<T*>(workspace);
-    auto* const restored = reinterpret_cast<float*>(workspace + panels_.panel_bytes());
-    parallel_for(host, count, std::max<int64_t>(1, 16384 / block), [&](int64_t a, int64_t b) {
-      const float* absmax = absmax_ + first + a;
-      if (nested_ != nullptr) {
-        restore_absmax(nested_ + first + a, nested_absmax_, nested_map_, offset_, first + a, b - a, restored + a);
-        absmax = restored + a;
-      }
-      const int64_t start = (first + a) * block, length = std::min(to, (first + b) * block) - start;
-      dequantize(codes_ + start / 2, absmax, length, values + a * block);
-    });
-    return values + (from - first * block);
-  }
-
- private:
-  void dequantize(const uint8_t* codes, const float* absmax, int64_t n, float* out) const {
-    loops().dequantize_f32(map_, codes, absmax, n, panels_.block, out);
-  }
-  void dequantize(const uint8_t* codes, const float* absmax, int64_t n, uint16_t* out) const {
-    loops().dequantize_bf16(map_, codes, absmax, n, panels_.block, out);
-  }
-
-  const Panels& panels_;
-  const uint8_t* codes_ = nullptr;
-  const float *map_ = nullptr, *absmax_ = nullptr;
-  const uint8_t* nested_ = nullptr;
-  const float *nested_absmax_ = nullptr, *nested_map_ = nullptr;
-  float offset_ = 0.0f;
-};
+// Dequantizes rows [begin, end) to `out`.
+template <typename T>
+void read_panel(const Host& host, const Weight& weight, int64_t begin, int64_t end, T* out) {
+  const int64_t first = begin * weight.columns(), count = end * weight.columns() - first;
+  const int64_t step = std::max<int64_t>(weight.block(), 4096), shift = first % step;  // cut at blocks
+  parallel_for(host, (shift + count + step - 1) / step, 8, [&](int64_t a, int64_t b) {
+    const int64_t from = std::max<int64_t>(0, a * step - shift), to = std::min(count, b * step - shift);
+    weight.read(first + from, to - from, out + from);
+  });
+}
 
 class Product final : public Kernel {
  public:
@@ -157,19 +114,30 @@ class Product final : public Kernel {
   void multiply(Call& call) {
     const BorrowedTensor x = call.input(0), y = call.output(0);
     const int64_t in = panels_.columns, out = panels_.rows, rows = x.num_elements() / std::max<int64_t>(in, 1);
-    const Weight weight(call, panels_);
+    const Weight weight(call, out, in, panels_.block);
     auto* const to = static_cast<T*>(y.view().data);
     const BorrowedTensor bias = has_bias_ ? call.param(1) : BorrowedTensor();
+    if (rows <= kMaxRows && suits_rows(in))
+      return multiply_rows(weight, rows, static_cast<const T*>(x.view().data),
+                           bias ? static_cast<const T*>(bias.view().data) : nullptr, to,
+                           static_cast<float*>(call.workspace()));
+    if constexpr (sizeof(T) == 2)
+      if (tiles() != nullptr)
+        return multiply_tiled(host_, weight,
+                              {false, rows, static_cast<const T*>(x.view().data), to,
+                               bias ? static_cast<const T*>(bias.view().data) : nullptr, false},
+                              static_cast<char*>(call.workspace()));
     if (bias)
       for (int64_t r = 0; r < rows; ++r)
         std::memcpy(to + r * out, bias.view().data, static_cast<size_t>(out) * sizeof(T));
-    auto* const workspace = static_cast<char*>(call.workspace());
+    auto* const panel = static_cast<T*>(call.workspace());
     for (int64_t begin = 0; begin < out; begin += panels_.panel_rows) {
       const int64_t end = std::min(out, begin + panels_.panel_rows);
+      read_panel(host_, weight, begin, end, panel);
       chassis_gemm_problem_t p = problem(rows, end - begin, in);
       p.flags = CHASSIS_GEMM_TRANSPOSE_B;
       p.a = x.view().data, p.lda = in;
-      p.b = weight.panel<T>(host_, begin, end, workspace), p.ldb = in;
+      p.b = panel, p.ldb = in;
       p.c = to + begin, p.ldc = out;
       p.beta = bias ? 1.0f : 0.0f;
       run(p);
@@ -181,7 +149,7 @@ class Product final : public Kernel {
   void multiply_back(Call& call, const BorrowedTensor& dy) {
     constexpr bool kRounds = sizeof(T) == 2;
     const int64_t in = panels_.columns, out = panels_.rows, rows = dy.num_elements() / std::max<int64_t>(out, 1);
-    const Weight weight(call, panels_);
+    const Weight weight(call, out, in, panels_.block);
     const bool adds = static_cast<bool>(call.grad_input(0));
     if (!adds) {
       std::vector<int64_t> sizes(dy.sizes().begin(), dy.sizes().begin() + 2);
@@ -190,14 +158,22 @@ class Product final : public Kernel {
     }
     const BorrowedTensor dx = call.grad_input(0);
     auto* const workspace = static_cast<char*>(call.workspace());
+    if constexpr (kRounds)
+      if (tiles() != nullptr)
+        return multiply_tiled(
+            host_, weight,
+            {true, rows, static_cast<const T*>(dy.view().data), static_cast<T*>(dx.view().data), nullptr, adds},
+            workspace);
+    auto* const panel = reinterpret_cast<T*>(workspace);
     auto* const to =
         kRounds ? reinterpret_cast<float*>(workspace + panels_.bytes()) : static_cast<float*>(dx.view().data);
     for (int64_t begin = 0; begin < out; begin += panels_.panel_rows) {
       const int64_t end = std::min(out, begin + panels_.panel_rows);
+      read_panel(host_, weight, begin, end, panel);
       chassis_gemm_problem_t p = problem(rows, in, end - begin);
       p.c_dtype = CHASSIS_DTYPE_F32;
       p.a = static_cast<const T*>(dy.view().data) + begin, p.lda = out;
-      p.b = weight.panel<T>(host_, begin, end, workspace), p.ldb = in;
+      p.b = panel, p.ldb = in;
       p.c = to, p.ldc = in;
       p.beta = begin > 0 || (adds && !kRounds) ? 1.0f : 0.0f;
       run(p);
@@ -205,13 +181,44 @@ class Product final : public Kernel {
     if constexpr (kRounds) store_sums(to, rows * in, static_cast<uint16_t*>(dx.view().data), adds);
   }
 
+  // Each thread has some rows of the weight.
+  template <typename T>
+  void multiply_rows(const Weight& weight, int64_t rows, const T* x, const T* bias, T* y, float* split) const {
+    const int64_t in = weight.columns(), out = weight.rows();
+    for (int64_t r = 0; r < rows; ++r) split_row(x + r * in, in, split + r * in);
+    parallel_for(host_, out, std::max<int64_t>(1, (1 << 15) / std::max<int64_t>(in, 1)), [&](int64_t a, int64_t b) {
+      constexpr int64_t kBlocks = 256;
+      float restored[kBlocks];
+      for (int64_t n = a; n < b; ++n) {
+        float sums[kMaxRows] = {};
+        for (int64_t k = 0; k < in;) {
+          const int64_t first = n * in + k, within = first % weight.block();
+          const int64_t count = std::min(in - k, kBlocks * weight.block() - within);
+          const float* const absmax =
+              weight.absmax_of(first / weight.block(), (within + count - 1) / weight.block() + 1, restored);
+          row_loops().add_dots(rows, split + k, in, weight.map(), weight.codes() + first / 2, absmax, within,
+                               weight.block(), count, sums);
+          k += count;
+        }
+        for (int64_t r = 0; r < rows; ++r) y[r * out + n] = stored(sums[r], bias == nullptr ? nullptr : bias + n);
+      }
+    });
+  }
+  static void split_row(const float* x, int64_t n, float* to) { row_loops().split_f32(x, n, to); }
+  static void split_row(const uint16_t* x, int64_t n, float* to) { row_loops().split_bf16(x, n, to); }
+  static float stored(float sum, const float* bias) { return bias == nullptr ? sum : sum + *bias; }
+  static uint16_t stored(float sum, const uint16_t* bias) {
+    return rounded(bias == nullptr ? sum : sum + bf16_to_float(*bias));
+  }
+  static uint16_t rounded(float x) {
+    const auto word = std::bit_cast<uint32_t>(x);
+    if ((word & 0x7fffffff) > 0x7f800000) return 0x7fc0;  // NaN
+    return static_cast<uint16_t>((word + 0x7fffu + (word >> 16 & 1u)) >> 16);
+  }
+
   void store_sums(const float* sums, int64_t count, uint16_t* out, bool adds) const {
     parallel_for(host_, count, 1 << 15, [&](int64_t begin, int64_t end) {
-      for (int64_t i = begin; i < end; ++i) {
-        const float sum = sums[i] + (adds ? bf16_to_float(out[i]) : 0.0f);
-        const auto word = std::bit_cast<uint32_t>(sum);
-        out[i] = static_cast<uint16_t>((word + 0x7fffu + (word >> 16 & 1u)) >> 16);
-      }
+      for (int64_t i = begin; i < end; ++i) out[i] = rounded(sums[i] + (adds ? bf16_to_float(out[i]) : 0.0f));
     });
   }
 
@@ -229,25 +236,44 @@ double claim_product(const Host& host, const NodeView& node, std::string_view sc
   op.refuse_attrs_other_than({"storage"});
   if (!op.has_attr("storage")) refuse("the weight is not quantized");
   if (op.attr_string("storage") != scheme) refuse("computes ", scheme, ", not ", op.attr_string("storage"));
-  if (node.device_type() != CHASSIS_DEVICE_CPU) refuse("runs only on the CPU");
+  const bool on_cuda = node.device_type() == CHASSIS_DEVICE_CUDA;
+#if !defined(CHASSIS_BNB4_CUDA)
+  if (on_cuda) refuse("runs only on the CPU: this program was built without CUDA");
+#endif
+  if (!on_cuda && node.device_type() != CHASSIS_DEVICE_CPU) refuse("runs only on the CPU and on CUDA devices");
   const uint32_t dtype = node.output(0).dtype();
-  if (dtype != CHASSIS_DTYPE_F32 && dtype != CHASSIS_DTYPE_BF16)
-    refuse("computes in f32 and bf16, not ", dtype_name(dtype));
+  if (dtype != CHASSIS_DTYPE_F32 && dtype != CHASSIS_DTYPE_BF16 && !(on_cuda && dtype == CHASSIS_DTYPE_F16))
+    refuse("computes in f32 and bf16, and on CUDA in f16, not ", dtype_name(dtype));
   return cost_ns(host, node, 2);
 }
 
-void infer_product(const NodeView& node, int64_t block_size, Infer& out) {
+void infer_product(const Host& host, const NodeView& node, int64_t block_size, Infer& out) {
   const OperandView weight = node.param(0);
-  const Panels panels(weight.size(0), weight.size(1), block_size, node.output(0).dtype());
-  const OperandView x = node.input(0);
-  const auto bytes = static_cast<uint64_t>(panels.bytes());
-  const bool rounds = x.dtype() != CHASSIS_DTYPE_F32;  // the gradient is summed in fp32 first
-  const uint64_t sums = rounds ? static_cast<uint64_t>(x.num_elements()) * 4 : 0;
+  const int64_t rows = weight.size(0), columns = weight.size(1);
+  if (node.device_type() == CHASSIS_DEVICE_CUDA) {
+    const auto values = static_cast<uint64_t>(weight.num_elements() * dtype_bytes(node.output(0).dtype()));
+    out.flags(CHASSIS_KERNEL_HOST_OUTPUTS | CHASSIS_KERNEL_ADDS_GRAD_INPUTS).workspace(values, values);
+    return;
+  }
+  const int64_t num_rows = node.input(0).num_elements() / std::max<int64_t>(columns, 1);
+  const bool is_bf16 = node.input(0).dtype() != CHASSIS_DTYPE_F32;
+  int64_t forward, backward;
+  if (is_bf16 && tiles() != nullptr) {
+    const int threads = num_threads(host);
+    forward = tiled_bytes(threads, num_rows, rows, columns, false);
+    backward = tiled_bytes(threads, num_rows, rows, columns, true);
+  } else {
+    forward = backward = Panels(rows, columns, block_size, node.output(0).dtype()).bytes();
+    if (is_bf16) backward += num_rows * columns * 4;  // the gradient is summed in fp32 first
+  }
   out.flags(CHASSIS_KERNEL_HOST_OUTPUTS | CHASSIS_KERNEL_ADDS_GRAD_INPUTS | CHASSIS_KERNEL_HOST_WORKSPACE);
-  out.workspace(bytes, bytes + sums);
+  out.workspace(static_cast<uint64_t>(std::max(forward, rows_bytes(columns))), static_cast<uint64_t>(backward));
 }
 
 std::unique_ptr<Kernel> make_product(const Host& host, const NodeView& node, int64_t block_size) {
+#if defined(CHASSIS_BNB4_CUDA)
+  if (node.device_type() == CHASSIS_DEVICE_CUDA) return make_device_product(host, node, block_size);
+#endif
   return std::make_unique<Product>(host, node, block_size);
 }
 

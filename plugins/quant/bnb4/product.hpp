@@ -1,4 +1,4 @@
-// y = x · Wᵀ + bias with W in 4 bits: panels of rows of W are dequantized into the cache and multiplied there.
+// y = x · Wᵀ + bias with W in 4 bits: parts of W are dequantized into the cache and multiplied there.
 #pragma once
 
 #include <memory>
@@ -7,12 +7,12 @@
 
 namespace bnb4 {
 
-// Components of a weight, by their place in its storage.
-enum : uint32_t { kCodes, kAbsmax, kQuantMap, kNestedAbsmax, kNestedMap, kNestedOffset };
-
 double claim_product(const chassis::Host& host, const chassis::NodeView& node, std::string_view scheme);
-void infer_product(const chassis::NodeView& node, int64_t block_size, chassis::Infer& out);
+void infer_product(const chassis::Host& host, const chassis::NodeView& node, int64_t block_size, chassis::Infer& out);
 std::unique_ptr<chassis::Kernel> make_product(const chassis::Host& host, const chassis::NodeView& node,
                                               int64_t block_size);
+// On CUDA; only in builds with it.
+std::unique_ptr<chassis::Kernel> make_device_product(const chassis::Host& host, const chassis::NodeView& node,
+                                                     int64_t block_size);
 
 }  // namespace bnb4

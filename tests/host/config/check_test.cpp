@@ -183,6 +183,11 @@ TEST(Check, UnavailableFeaturesAreRefusedAndNeverOffered) {
   for (const char* other : {"load_in_4bit=true", "qlora.r=8"})
     EXPECT_NE(what_is_wrong(kExample, {other}).find("use [quant] with plugin = \"bnb4\""), std::string::npos) << other;
   EXPECT_NE(what_is_wrong(kExample, {"quantization=nf4"}).find("use [quant]"), std::string::npos);
+  for (const char* compute : {"quant.bnb_4bit_compute_dtype=bfloat16", "bnb_4bit_compute_dtype=bfloat16"})
+    EXPECT_NE(what_is_wrong(kExample + "[adapter]\nplugin = \"lora\"\n[quant]\nplugin = \"bnb4\"\n", {compute})
+                  .find("use precision.compute, for all products"),
+              std::string::npos)
+        << compute;
   EXPECT_NE(what_is_wrong(kExample, {"load_in_8bit=true"}).find("8-bit weights (LLM int8) are not available"),
             std::string::npos);
   EXPECT_NE(what_is_wrong(kExample, {"train.task=dpo"}).find("losses on pairs of answers are not available"),

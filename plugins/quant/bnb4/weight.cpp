@@ -1,0 +1,73 @@
+// Values may begin within a block, and at the second half of a byte.
+#include "weight.hpp"
+
+#include <algorithm>
+
+#include "loops.hpp"
+#include "nested.hpp"
+
+namespace bnb4 {
+
+using namespace chassis;
+
+namespace {
+
+constexpr int64_t kRestored = 128;  // blocks whose absmax is restored at a time
+
+void dequantize(const float* map, const uint8_t* codes, const float* absmax, int64_t n, int64_t block, float* out) {
+  loops().dequantize_f32(map, codes, absmax, n, block, out);
+}
+void dequantize(const float* map, const uint8_t* codes, const float* absmax, int64_t n, int64_t block, uint16_t* out) {
+  loops().dequantize_bf16(map, codes, absmax, n, block, out);
+}
+
+}  // namespace
+
+Weight::Weight(const Call& call, int64_t rows, int64_t columns, int64_t block)
+    : rows_(rows), columns_(columns), block_(block) {
+  const BorrowedTensor codes = call.component(0, kCodes), absmax = call.component(0, kAbsmax);
+  codes_ = codes.data<uint8_t>();
+  map_ = call.component(0, kQuantMap).data<float>();
+  if (absmax.dtype() == CHASSIS_DTYPE_F32) {
+    absmax_ = absmax.data<float>();
+  } else {
+    nested_ = absmax.data<uint8_t>();
+    nested_absmax_ = call.component(0, kNestedAbsmax).data<float>();
+    nested_map_ = call.component(0, kNestedMap).data<float>();
+    offset_ = call.component(0, kNestedOffset).data<float>();
+  }
+  const int64_t elements = rows * columns, blocks = (elements + block - 1) / block;
+  if (codes.num_elements() != (elements + 1) / 2 || absmax.num_elements() != blocks)
+    throw Failure(CHASSIS_INTERNAL, "a weight of ", elements, " elements has ", codes.num_elements(), " codes and ",
+                  absmax.num_elements(), " scales, expected ", (elements + 1) / 2, " and ", blocks);
+}
+
+const float* Weight::absmax_of(int64_t first, int64_t count, float* restored) const {
+  if (nested_ == nullptr) return absmax_ + first;
+  restore_absmax(nested_ + first, nested_absmax_, nested_map_, *offset_, first, count, restored);
+  return restored;
+}
+
+template <typename T>
+void Weight::read_as(int64_t first, int64_t count, T* out) const {
+  float restored[kRestored];
+  while (count > 0) {
+    const int64_t index = first / block_, within = first % block_;
+    int64_t n = std::min(count, within == 0 ? kRestored * block_ : block_ - within);
+    const float* const absmax = absmax_of(index, (within + n + block_ - 1) / block_, restored);
+    if (first % 2 == 0) {
+      dequantize(map_, codes_ + first / 2, absmax, n, block_, out);
+    } else {
+      T both[2];
+      dequantize(map_, codes_ + first / 2, absmax, 2, block_, both);
+      *out = both[1];
+      n = 1;
+    }
+    first += n, count -= n, out += n;
+  }
+}
+
+template void Weight::read_as(int64_t, int64_t, float*) const;
+template void Weight::read_as(int64_t, int64_t, uint16_t*) const;
+
+}  // namespace bnb4
