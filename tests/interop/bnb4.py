@@ -211,6 +211,35 @@ def check_qlora():
         suite.at_most(f"qlora {name} adapter weights", max(error(final[key], state[key]) for key in state), 2e-6)
 
 
+def check_written_files():
+    """Models that `ckpt quantize` writes: transformers loads them, and finds what it would have quantized itself. Nested
+    scales may differ in the last bit of their offset, since that is a mean whose order of summation is free. Rows are whole
+    blocks, as in check_qlora."""
+    ids = torch.randint(0, 131, (2, 48), generator=torch.Generator().manual_seed(1))
+    for code, nested, family in (("nf4", False, "llama"), ("nf4", True, "qwen2"), ("fp4", False, "mistral")):
+        name = f"written {code}{' nested' if nested else ''} {family}"
+        source = models.save(models.make(family=family, hidden_size=64, intermediate_size=192), suite.folder / f"{code}-{family}")
+        files = suite.folder / f"{code}-{family}-written"
+        suite.run("ckpt", "quantize", source, "--out", files, f"quant.type={code}", f"quant.double_quant={str(nested).lower()}")
+        load = lambda path, **four_bits: AutoModelForCausalLM.from_pretrained(
+            path, dtype=torch.float32, device_map="cpu", attn_implementation="eager", **four_bits).train()
+        ours, theirs = load(files), load(source, quantization_config=BitsAndBytesConfig(
+            load_in_4bit=True, bnb_4bit_quant_type=code, bnb_4bit_use_double_quant=nested, bnb_4bit_compute_dtype=torch.float32))
+        a, b = ours.state_dict(), theirs.state_dict()
+        suite.check(f"{name}: keys", a.keys() == b.keys(), str(sorted(a.keys() ^ b.keys())[:4]))
+        free = ("absmax", "nested_absmax", f"quant_state.bitsandbytes__{code}") if nested else ()
+        differ = [key for key in a if not (nested and key.endswith(free)) and not torch.equal(a[key], b[key])]
+        suite.check(f"{name}: {len(a)} tensors", code == "fp4" or not differ, str(differ[:4]))
+        for module in ours.modules():
+            if hasattr(module, "compute_dtype"):
+                module.compute_dtype = torch.float32
+        config = suite.config(f"{code}-{family}-read", files, quant={"plugin": "bnb4"})
+        with torch.no_grad():
+            logits = ours(ids).logits
+            suite.at_most(f"{name}: logits", error(suite.logits(config, ids), logits), 1e-5)
+            suite.at_most(f"{name}: logits beside theirs", error(logits, theirs(ids).logits), 1e-5 if not nested else 1e-2)
+
+
 def kill_after_first_step(config):
     """Trains on four ranks, and kills all of them after the first checkpoint."""
     command = [suite.args.chassis, "train", config, "--nproc", "4", "run.max_steps=500", "checkpoint.keep_last=0"]
@@ -269,7 +298,7 @@ def check_killed_run():
 
 passed = []
 suite = Suite(__doc__)
-for check in (check_codes, check_fp4, check_nested, check_states, check_qlora, check_killed_run):
+for check in (check_codes, check_fp4, check_nested, check_states, check_qlora, check_written_files, check_killed_run):
     if suite.args.only in check.__name__:
         check()
 suite.close()
