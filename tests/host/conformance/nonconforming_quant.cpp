@@ -1,0 +1,147 @@
+// 8 bits with one scale for every 16 elements, with one fault, which the environment variable NONCONFORMING selects and
+// `plugins check` must find. Correct if the variable is not set.
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <string_view>
+
+#include "chassis/plugin.hpp"
+#include "chassis/quant.hpp"
+
+namespace {
+
+using namespace chassis;
+
+constexpr int64_t kBlock = 16;
+constexpr std::string_view kScheme = "nonconforming/int8";
+
+bool has(std::string_view fault) {
+  const char* chosen = std::getenv("NONCONFORMING");
+  return chosen != nullptr && fault == chosen;
+}
+
+class Product final : public Kernel {
+ public:
+  Product(const Host& host, const NodeView& node)
+      : host_(host), outputs_(node.param(0).size(0)), inputs_(node.param(0).size(1)) {}
+
+  void forward(Call& call) override {
+    const BorrowedTensor x = call.input(0), bias = call.param(1);
+    static int num_calls = 0;  // of all kernels
+    ++num_calls;
+    const bool gives_other_bits = has("other bits"), adds_bias = bias && !has("no bias");
+    const auto* const xs = x.data<float>();
+    auto* const ys = call.output(0).data<float>();
+    each(call, x.num_elements() / inputs_, [&](int64_t row, int64_t out, int64_t in, float weight, bool is_first) {
+      float& y = ys[row * outputs_ + out];
+      if (is_first) y = adds_bias ? bias.data<float>()[out] : 0.0f;
+      if (gives_other_bits && num_calls % 2 == 0) weight *= 1.0f + 1e-6f;
+      y += xs[row * inputs_ + in] * weight;
+    });
+  }
+  void backward_inputs(Call& call) override {
+    const BorrowedTensor dy = call.grad_output(0);
+    if (!dy || !call.wants_grad_input(0)) return;
+    const int64_t sizes[] = {dy.size(0), dy.size(1), inputs_};
+    if (!call.grad_input(0)) {
+      call.set_grad_input(0, Tensor::create(host_, CHASSIS_DTYPE_F32, sizes));
+      std::fill_n(call.grad_input(0).data<float>(), call.grad_input(0).num_elements(), 0.0f);
+    } else if (has("does not add")) {
+      std::fill_n(call.grad_input(0).data<float>(), call.grad_input(0).num_elements(), 0.0f);
+    }
+    auto* const dx = call.grad_input(0).data<float>();
+    const auto* const dys = dy.data<float>();
+    const bool is_half = has("half a gradient");
+    each(call, dy.num_elements() / outputs_, [&](int64_t row, int64_t out, int64_t in, float weight, bool) {
+      if (is_half && out % 2 == 1) return;
+      dx[row * inputs_ + in] += dys[row * outputs_ + out] * weight;
+    });
+  }
+  void backward_params(Call& call) override {
+    const BorrowedTensor dy = call.grad_output(0), dbias = call.grad_param(1);
+    if (!dbias) return;
+    auto* const sums = dbias.data<float>();
+    if (call.grad_param_beta(1) == 0.0f || has("forgets the bias")) std::fill_n(sums, outputs_, 0.0f);
+    for (int64_t i = 0; dy && i < dy.num_elements(); ++i) sums[i % outputs_] += dy.data<float>()[i];
+  }
+
+ private:
+  template <typename Body>
+  void each(const Call& call, int64_t num_rows, Body&& body) const {
+    const auto* const codes = call.component(0, 0).data<int8_t>();
+    const auto* const scales = call.component(0, 1).data<float>();
+    const bool has_row_blocks = has("rows in blocks of their own");
+    const int64_t last = (outputs_ * inputs_ + kBlock - 1) / kBlock - 1;
+    for (int64_t row = 0; row < num_rows; ++row)
+      for (int64_t out = 0; out < outputs_; ++out)
+        for (int64_t in = 0; in < inputs_; ++in) {
+          const int64_t at = out * inputs_ + in;
+          const int64_t block =
+              has("rows in blocks of their own") ? out * ((inputs_ + kBlock - 1) / kBlock) + in / kBlock : at / kBlock;
+          body(row, out, in, static_cast<float>(codes[at]) * scales[std::min(block, last)], in == 0);
+        }
+  }
+
+  const Host& host_;
+  const int64_t outputs_, inputs_;
+};
+
+class Int8 final : public Quant {
+ public:
+  static constexpr std::string_view kId = "nonconforming_quant";
+  static constexpr std::string_view kDoc = "test: weights in 8 bits, with a fault";
+  static constexpr std::string_view kPatterns[] = {"linear"};
+  using Quant::Quant;
+
+  bool configure(std::string_view) override { return has("finds components"); }
+  std::string config() const override { return has("no config") ? "[8]" : "{\"quant_method\":\"int8\"}"; }
+  const QuantStorage* storage(const QuantParameter& p) override {
+    return p.is_linear_weight() && !has("stores nothing") ? &storage_ : nullptr;
+  }
+  void encode(const QuantPart& part) const override {
+    const auto* const values = static_cast<const float*>(part.values());
+    for (int64_t begin = 0; begin < part.count(); begin += kBlock) {
+      const int64_t end = std::min(part.count(), begin + kBlock);
+      float largest = has("depends on cuts") && part.count() < part.num_elements() ? 1.0f : 0.0f;
+      for (int64_t i = begin; i < end; ++i) {
+        if (!std::isfinite(values[i]) && !has("accepts NaN"))
+          fail_invalid("element ", part.begin() + i, " is infinite");
+        largest = std::max(largest, std::abs(values[i]));
+      }
+      const float scale = part.component<float>(1)[begin / kBlock] = largest / 127.0f;
+      for (int64_t i = begin; i < end; ++i)
+        part.component<int8_t>(0)[i] =
+            static_cast<int8_t>(scale > 0.0f && std::isfinite(values[i]) ? std::lround(values[i] / scale) : 0);
+    }
+  }
+  void decode(const QuantPart& part) const override {
+    for (int64_t i = 0; i < part.count(); ++i)
+      static_cast<float*>(part.values())[i] =
+          static_cast<float>(part.component<int8_t>(0)[i]) * part.component<float>(1)[i / kBlock];
+  }
+  void verify(const QuantPart&) const override {
+    if (has("refuses its own")) throw Failure(CHASSIS_DATA_LOSS, "this cannot be");
+  }
+
+  double claim(const NodeView& node) override {
+    node.op(0).refuse_attrs_other_than({"storage"});
+    if (!node.op(0).has_attr("storage") || node.output(0).dtype() != CHASSIS_DTYPE_F32 || has("computes nothing"))
+      refuse("not this one");
+    if (!has("") && node.input(0).size(1) > 100) refuse("this takes long");
+    return 0;
+  }
+  void infer(const NodeView&, Infer& out) override {
+    out.flags(CHASSIS_KERNEL_HOST_OUTPUTS | CHASSIS_KERNEL_ADDS_GRAD_INPUTS);
+  }
+  std::unique_ptr<Kernel> create_kernel(const NodeView& node) override {
+    return std::make_unique<Product>(host(), node);
+  }
+
+ private:
+  const QuantStorage storage_{
+      std::string(kScheme), "", {{"", CHASSIS_DTYPE_I8, 1}, {".scale", CHASSIS_DTYPE_F32, kBlock}}};
+};
+
+}  // namespace
+
+CHASSIS_PLUGIN("requires=chassis.tensor/1\nlicense=Apache-2.0\n", Int8)
