@@ -244,7 +244,9 @@ std::string load_base(Session& session, const BucketPair& buckets, const std::st
   if (!model.is_set())
     throw config_error(model, needed_by + " has no frozen weights" + was + ", and model.path is not set")
         .hint("set model.path to the model beneath it");
-  const bool has_frozen = !std::ranges::all_of(session.parameters().all(), [](const auto& p) { return is_kept(*p); });
+  // Quantized parameters are frozen in any run.
+  const bool has_frozen =
+      std::ranges::any_of(session.parameters().all(), [](const auto& p) { return !is_kept(*p) && !p->is_quantized(); });
   if (reference && !has_frozen)
     throw storage_error("'" + needed_by + "' has only what was trained beside the frozen weights in " +
                         reference->path + ", and nothing is frozen here")

@@ -5,7 +5,7 @@
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
 
-#include <algorithm>
+#include <type_traits>
 
 namespace bnb4 {
 namespace {

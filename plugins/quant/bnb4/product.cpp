@@ -18,7 +18,7 @@ using namespace chassis;
 
 namespace {
 
-constexpr int64_t kPanelBytes = 4 << 20;  // of dequantized rows, which stay in the cache
+constexpr int64_t kPanelBytes = 8 << 20;  // of dequantized rows in fp32, which stay in the cache
 constexpr int64_t kRowStep = 16;
 constexpr int64_t kAlignment = 64;
 
@@ -26,29 +26,55 @@ int64_t aligned(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * 
 
 // How a weight is cut into panels of whole rows.
 struct Panels {
-  int64_t rows, columns, block, element_bytes, panel_rows;
+  int64_t rows, columns, block, panel_rows;
 
-  Panels(int64_t rows, int64_t columns, int64_t block, uint32_t dtype)
-      : rows(rows), columns(columns), block(block), element_bytes(dtype_bytes(dtype)) {
-    const int64_t fit = kPanelBytes / std::max<int64_t>(1, columns * element_bytes) / kRowStep * kRowStep;
+  Panels(int64_t rows, int64_t columns, int64_t block) : rows(rows), columns(columns), block(block) {
+    const int64_t fit = kPanelBytes / 4 / std::max<int64_t>(1, columns) / kRowStep * kRowStep;
     panel_rows = std::clamp<int64_t>(fit, kRowStep, std::max<int64_t>(rows, 1));
   }
-  int64_t bytes() const { return aligned(panel_rows * columns * element_bytes); }
+  int64_t bytes() const { return aligned(panel_rows * columns * 4); }
 };
 
 // Few rows need no panel if every row of the weight begins at a group.
 bool suits_rows(int64_t columns) { return columns % kRowGroup == 0; }
 int64_t rows_bytes(int64_t columns) { return suits_rows(columns) ? aligned(kMaxRows * columns * 4) : 0; }
 
+float bf16_to_float(uint16_t half) { return std::bit_cast<float>(static_cast<uint32_t>(half) << 16); }
+
+// Elements [first, first + count) of a weight in fp32, rounded to the type T.
+template <typename T>
+void read_rounded(const Weight& weight, int64_t first, int64_t count, float* out) {
+  if constexpr (sizeof(T) == 4) {
+    weight.read(first, count, out);
+  } else {
+    constexpr int64_t kPiece = 4096;
+    uint16_t piece[kPiece];
+    for (int64_t at = 0; at < count; at += kPiece) {
+      const int64_t some = std::min(kPiece, count - at);
+      weight.read(first + at, some, piece);
+      for (int64_t i = 0; i < some; ++i) out[at + i] = bf16_to_float(piece[i]);
+    }
+  }
+}
+
 // Dequantizes rows [begin, end) to `out`.
 template <typename T>
-void read_panel(const Host& host, const Weight& weight, int64_t begin, int64_t end, T* out) {
+void read_panel(const Host& host, const Weight& weight, int64_t begin, int64_t end, float* out) {
   const int64_t first = begin * weight.columns(), count = end * weight.columns() - first;
   const int64_t step = std::max<int64_t>(weight.block(), 4096), shift = first % step;  // cut at blocks
   parallel_for(host, (shift + count + step - 1) / step, 8, [&](int64_t a, int64_t b) {
     const int64_t from = std::max<int64_t>(0, a * step - shift), to = std::min(count, b * step - shift);
-    weight.read(first + from, to - from, out + from);
+    read_rounded<T>(weight, first + from, to - from, out + from);
   });
+}
+
+// fp32 factors as they are, those in bf16 widened to `room`, once for all panels.
+const float* in_fp32(const Host&, const float* x, int64_t, float*) { return x; }
+const float* in_fp32(const Host& host, const uint16_t* x, int64_t count, float* room) {
+  parallel_for(host, count, 1 << 15, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) room[i] = bf16_to_float(x[i]);
+  });
+  return room;
 }
 
 class Product final : public Kernel {
@@ -56,7 +82,7 @@ class Product final : public Kernel {
   Product(const Host& host, const NodeView& node, int64_t block)
       : host_(host),
         dtype_(node.output(0).dtype()),
-        panels_(node.param(0).size(0), node.param(0).size(1), block, dtype_),
+        panels_(node.param(0).size(0), node.param(0).size(1), block),
         has_bias_(node.has_param(1)),
         input_tail_(node.input(0).local_shape().begin() + 2, node.input(0).local_shape().end()) {}
 
@@ -94,17 +120,18 @@ class Product final : public Kernel {
     if (x.dtype() == CHASSIS_DTYPE_F32) return static_cast<const float*>(x.view().data)[i];
     return bf16_to_float(static_cast<const uint16_t*>(x.view().data)[i]);
   }
-  static float bf16_to_float(uint16_t half) { return std::bit_cast<float>(static_cast<uint32_t>(half) << 16); }
 
   chassis_gemm_problem_t problem(int64_t m, int64_t n, int64_t k) const {
     chassis_gemm_problem_t p{};
     p.struct_size = sizeof p;
-    p.a_dtype = p.b_dtype = p.c_dtype = dtype_;
+    p.a_dtype = p.b_dtype = CHASSIS_DTYPE_F32;
+    p.c_dtype = dtype_;
     p.device_type = CHASSIS_DEVICE_CPU;
     p.m = m, p.n = n, p.k = k;
     p.alpha = 1.0f;
     return p;
   }
+  float* after_panel(float* panel) const { return panel + panels_.bytes() / 4; }
   void run(const chassis_gemm_problem_t& p) const {
     const auto& service = host_.service<chassis_gemm_t>();
     host_.check(service.run(&service, &p));
@@ -130,13 +157,14 @@ class Product final : public Kernel {
     if (bias)
       for (int64_t r = 0; r < rows; ++r)
         std::memcpy(to + r * out, bias.view().data, static_cast<size_t>(out) * sizeof(T));
-    auto* const panel = static_cast<T*>(call.workspace());
+    auto* const panel = static_cast<float*>(call.workspace());
+    const float* const factor = in_fp32(host_, static_cast<const T*>(x.view().data), rows * in, after_panel(panel));
     for (int64_t begin = 0; begin < out; begin += panels_.panel_rows) {
       const int64_t end = std::min(out, begin + panels_.panel_rows);
-      read_panel(host_, weight, begin, end, panel);
+      read_panel<T>(host_, weight, begin, end, panel);
       chassis_gemm_problem_t p = problem(rows, end - begin, in);
       p.flags = CHASSIS_GEMM_TRANSPOSE_B;
-      p.a = x.view().data, p.lda = in;
+      p.a = factor, p.lda = in;
       p.b = panel, p.ldb = in;
       p.c = to + begin, p.ldc = out;
       p.beta = bias ? 1.0f : 0.0f;
@@ -164,15 +192,15 @@ class Product final : public Kernel {
             host_, weight,
             {true, rows, static_cast<const T*>(dy.view().data), static_cast<T*>(dx.view().data), nullptr, adds},
             workspace);
-    auto* const panel = reinterpret_cast<T*>(workspace);
-    auto* const to =
-        kRounds ? reinterpret_cast<float*>(workspace + panels_.bytes()) : static_cast<float*>(dx.view().data);
+    auto* const panel = reinterpret_cast<float*>(workspace);
+    const float* const factor = in_fp32(host_, static_cast<const T*>(dy.view().data), rows * out, after_panel(panel));
+    auto* const to = kRounds ? after_panel(panel) + rows * out : static_cast<float*>(dx.view().data);
     for (int64_t begin = 0; begin < out; begin += panels_.panel_rows) {
       const int64_t end = std::min(out, begin + panels_.panel_rows);
-      read_panel(host_, weight, begin, end, panel);
+      read_panel<T>(host_, weight, begin, end, panel);
       chassis_gemm_problem_t p = problem(rows, in, end - begin);
       p.c_dtype = CHASSIS_DTYPE_F32;
-      p.a = static_cast<const T*>(dy.view().data) + begin, p.lda = out;
+      p.a = factor + begin, p.lda = out;
       p.b = panel, p.ldb = in;
       p.c = to, p.ldc = in;
       p.beta = begin > 0 || (adds && !kRounds) ? 1.0f : 0.0f;
@@ -263,8 +291,11 @@ void infer_product(const Host& host, const NodeView& node, int64_t block_size, I
     forward = tiled_bytes(threads, num_rows, rows, columns, false);
     backward = tiled_bytes(threads, num_rows, rows, columns, true);
   } else {
-    forward = backward = Panels(rows, columns, block_size, node.output(0).dtype()).bytes();
-    if (is_bf16) backward += num_rows * columns * 4;  // the gradient is summed in fp32 first
+    forward = backward = Panels(rows, columns, block_size).bytes();
+    if (is_bf16) {  // factors are widened, and the gradient is summed in fp32
+      forward += num_rows * columns * 4;
+      backward += num_rows * (rows + columns) * 4;
+    }
   }
   out.flags(CHASSIS_KERNEL_HOST_OUTPUTS | CHASSIS_KERNEL_ADDS_GRAD_INPUTS | CHASSIS_KERNEL_HOST_WORKSPACE);
   out.workspace(static_cast<uint64_t>(std::max(forward, rows_bytes(columns))), static_cast<uint64_t>(backward));

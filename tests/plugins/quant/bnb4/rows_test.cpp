@@ -29,8 +29,12 @@ TEST(Bnb4Rows, SumsAreThoseOfFp64WithEveryInstructionSet) {
   std::mt19937 generator(3);
   std::normal_distribution<float> normal;
   for (const RowLoops* loops : variants())
-    for (const auto& [n, block, within] : {std::array<int64_t, 3>{32, 32, 0}, {896, 64, 0}, {224, 128, 96},
-                                           {14336, 4096, 0}, {64, 4096, 4000 / 32 * 32}, {160, 64, 32}})
+    for (const auto& [n, block, within] : {std::array<int64_t, 3>{32, 32, 0},
+                                           {896, 64, 0},
+                                           {224, 128, 96},
+                                           {14336, 4096, 0},
+                                           {64, 4096, 4000 / 32 * 32},
+                                           {160, 64, 32}})
       for (int64_t num_rows = 1; num_rows <= kMaxRows; ++num_rows) {
         SCOPED_TRACE(testing::Message() << num_rows << " rows of " << n << " from " << within << " of " << block);
         const auto blocks = static_cast<size_t>((within + n + block - 1) / block);
