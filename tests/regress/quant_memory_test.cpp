@@ -102,7 +102,10 @@ TEST_P(QuantMemory, HoldsComponentsOneUnitAndBuckets) {
   const Outcome ours = train("large", true, limit);
   EXPECT_EQ(ours.exit_code, 0) << where << "\n" << ours.output;
   const Outcome control = train("large", false, limit);
-  EXPECT_EQ(control.exit_code, 4) << where << "\n" << control.output;
+  // The limit is met by an allocation, or by the stack of a thread that the comm backend starts.
+  EXPECT_NE(control.exit_code, 0) << where << "\n" << control.output;
+  EXPECT_TRUE(control.exit_code == 4 || control.output.find("Resource temporarily unavailable") != std::string::npos)
+      << where << "\n" << control.output;
 }
 
 INSTANTIATE_TEST_SUITE_P(, QuantMemory, testing::Values(1, 2), [](const auto& info) {
