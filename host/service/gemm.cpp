@@ -1,4 +1,4 @@
-// Checks of a problem, and its product by LibTorch or by the MKL in it.
+// Checks of a problem, and its product by LibTorch, by the MKL in it, or by product.cpp.
 #include "host/service/gemm.hpp"
 
 #include <ATen/core/TensorBody.h>
@@ -90,6 +90,10 @@ void run_native(const Problem& p) {
                  narrow(p.ldc));
 }
 
+bool is_fp32_product(const Problem& p) {
+  return p.a_dtype == CHASSIS_DTYPE_F32 && p.b_dtype == CHASSIS_DTYPE_F32 && p.c_dtype == CHASSIS_DTYPE_F32;
+}
+
 // Computes c, which is fp32, from fp32 copies.
 void run_fp32(const Problem& p, at::Tensor c) {
   const at::Tensor a = matrix(stored_a(p)).to(at::kFloat), b = matrix(stored_b(p)).to(at::kFloat);
@@ -134,6 +138,22 @@ GemmRefusal refusal_of(const Problem& p) {
   return {};
 }
 
+Product product_of(const Problem& p) {
+  const auto factor = [&](const void* data, int64_t ld, uint32_t transposed) {
+    const auto* values = static_cast<const float*>(data);
+    return p.flags & transposed ? Factor{values, 1, ld} : Factor{values, ld, 1};
+  };
+  return {p.m,
+          p.n,
+          p.k,
+          factor(p.a, p.lda, CHASSIS_GEMM_TRANSPOSE_A),
+          factor(p.b, p.ldb, CHASSIS_GEMM_TRANSPOSE_B),
+          static_cast<float*>(p.c),
+          p.ldc,
+          p.alpha,
+          p.beta};
+}
+
 bool has_native_bf16() { return bf16_product() != nullptr; }
 
 // Rationale: with AMX the native product is 7 to 9 times as fast as one of fp32 copies for 1024 × 384, 384 × 1024 and
@@ -150,6 +170,9 @@ void gemm(const Problem& p, Bf16Method method) {
   if (p.m == 0 || p.n == 0) return;
   translate_errors([&] {
     if (p.k > 0 && method == Bf16Method::kNative && is_bf16_product(p)) return run_native(p);
+    if (p.k > 0 && is_fp32_product(p)) {
+      if (const Product product = product_of(p); multiplies_faster(product)) return multiply(product);
+    }
     at::Tensor c = matrix(stored_c(p));
     if (p.k == 0) {
       if (p.beta == 0)

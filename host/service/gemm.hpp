@@ -5,6 +5,7 @@
 #include <string>
 
 #include "chassis/service/gemm.h"
+#include "host/service/product.hpp"
 
 namespace chassis {
 
@@ -25,6 +26,9 @@ GemmRefusal refusal_of(const chassis_gemm_problem_t& problem);
 Bf16Method bf16_method(const chassis_gemm_problem_t& problem);
 // Whether this LibTorch exports a bf16 product.
 bool has_native_bf16();
+
+// The same product of three fp32 matrices.
+Product product_of(const chassis_gemm_problem_t& problem);
 
 // [step] `problem` has no refusal.
 void gemm(const chassis_gemm_problem_t& problem, Bf16Method method);

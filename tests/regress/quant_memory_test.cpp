@@ -105,7 +105,8 @@ TEST_P(QuantMemory, HoldsComponentsOneUnitAndBuckets) {
   // The limit is met by an allocation, or by the stack of a thread that the comm backend starts.
   EXPECT_NE(control.exit_code, 0) << where << "\n" << control.output;
   EXPECT_TRUE(control.exit_code == 4 || control.output.find("Resource temporarily unavailable") != std::string::npos)
-      << where << "\n" << control.output;
+      << where << "\n"
+      << control.output;
 }
 
 INSTANTIATE_TEST_SUITE_P(, QuantMemory, testing::Values(1, 2), [](const auto& info) {

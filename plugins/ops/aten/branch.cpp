@@ -20,7 +20,8 @@ class LinearGroup : public AtenKernel {
   void forward(Call& call) override {
     const BorrowedTensor x = call.input(0);
     const Tensor weight = stacked_weights(call, x.dtype());
-    const Tensor all = aten_.mm(matrix(x, weight.size(1)), aten_.t(weight));
+    const Tensor rows = matrix(x, weight.size(1)), all = create(call, x, x.dtype(), Shape{rows.size(0), all_columns_});
+    multiply(all, rows, aten_.t(weight));
     int64_t begin = 0;
     for (uint32_t i = 0; i < columns_.size(); ++i) {
       const BorrowedTensor y = call.make_output(i, x.dtype(), with_rows_of(x, planned_y_[i]));
@@ -105,7 +106,7 @@ class LinearAdd : public AtenKernel {
     const BorrowedTensor y = call.make_output(0, b.dtype(), b.sizes());
     const Tensor rows = matrix(x, weight.size(1)), sum = matrix(y, weight.size(0));
     if (y.view().data != b.view().data) aten_.copy_(y, b);
-    aten_.addmm_(sum, rows, aten_.t(weight), 1.0, factor_);
+    multiply(sum, rows, aten_.t(weight), factor_, 1);
   }
 
   void backward_inputs(Call& call) override {
@@ -114,8 +115,9 @@ class LinearAdd : public AtenKernel {
     store_grad_input(call, 1, dy.dtype(), dy.retain());
     if (!call.wants_grad_input(0)) return;
     const Tensor weight = cast(call.param(0), dy.dtype());
-    const Tensor dx = aten_.mm(matrix(dy, weight.size(0)), weight);
-    if (factor_ != 1) aten_.mul_scalar_(dx, factor_);
+    const Tensor rows = matrix(dy, weight.size(0));
+    const Tensor dx = create(call, dy, dy.dtype(), Shape{rows.size(0), weight.size(1)});
+    multiply(dx, rows, weight, factor_);
     store_grad_input(call, 0, dy.dtype(), aten_.view(dx, with_rows_of(dy, planned_x_)));
   }
 

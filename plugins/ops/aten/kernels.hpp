@@ -79,6 +79,16 @@ class AtenKernel : public Kernel {
     else
       aten_.copy_(buffer, gradient);
   }
+  // c = alpha · a · b + beta · c, all of one dtype. On the CPU the host has the fastest products of fp32.
+  void multiply(const BorrowedTensor& c, const BorrowedTensor& a, const BorrowedTensor& b, double alpha = 1,
+                double beta = 0) const {
+    if (c.is_cpu() && c.dtype() == CHASSIS_DTYPE_F32)
+      gemm(aten_.host, c, a, b, static_cast<float>(alpha), static_cast<float>(beta));
+    else if (alpha == 1 && beta == 0)
+      aten_.mm_out(a, b, c);
+    else
+      aten_.addmm_(c, a, b, beta, alpha);
+  }
   // buffer = beta · buffer + a · b, in the buffer's dtype.
   void accumulate_product(const BorrowedTensor& buffer, double beta, const Tensor& a, const Tensor& b) const {
     if (a.dtype() == b.dtype() && multiplies_into_wide(a.device_type(), a.dtype(), buffer.dtype())) {
@@ -91,11 +101,7 @@ class AtenKernel : public Kernel {
     const bool is_bf16 = a.dtype() == CHASSIS_DTYPE_BF16 && b.dtype() == CHASSIS_DTYPE_BF16;
     if (is_bf16 && a.is_cpu() && buffer.dtype() == CHASSIS_DTYPE_F32)
       return gemm(aten_.host, buffer, a, b, 1, static_cast<float>(beta));
-    const Tensor wide_a = cast(a, buffer.dtype()), wide_b = cast(b, buffer.dtype());
-    if (beta != 0)
-      aten_.addmm_(buffer, wide_a, wide_b, beta, 1.0);
-    else
-      aten_.mm_out(wide_a, wide_b, buffer);
+    multiply(buffer, cast(a, buffer.dtype()), cast(b, buffer.dtype()), 1, beta);
   }
 
   const Operators& aten_;

@@ -15,7 +15,8 @@ class Linear : public AtenKernel {
     const BorrowedTensor y = call.make_output(0, x.dtype(), with_rows_of(x, planned_y_));
     const Tensor rows = matrix(x, weight.size(1)), out = matrix(y, weight.size(0));
     if (bias) aten_.addmm_out(cast(bias, x.dtype()), rows, weight_t, 1.0, 1.0, out);
-    else aten_.mm_out(rows, weight_t, out);
+    else
+      multiply(out, rows, weight_t);
   }
 
   void backward_inputs(Call& call) override {

@@ -69,10 +69,10 @@ class Head final : public Kernel {
         if (adds)
           add_product(call, part, chunk.gradient, weight);
         else
-          op_.mm_out(chunk.gradient, weight, part);
+          multiply(call, part, chunk.gradient, weight);
       }
       if (with_param && dweight) {
-        multiply_wide(call, dweight, op_.t(chunk.gradient), chunk.x, beta);
+        gemm(call.host(), dweight, op_.t(chunk.gradient), chunk.x, 1.0f, beta);  // into fp32, whatever T is
         beta = 1.0f;
       }
     });
@@ -83,21 +83,19 @@ class Head final : public Kernel {
   // bits.
   void add_product(Call& call, const Tensor& sum, const Tensor& a, const BorrowedTensor& b) const {
     const Tensor product = Tensor::create_like(call.host(), sum);
-    op_.mm_out(a, b, product);
+    multiply(call, product, a, b);
     T* const to = sum.data<T>();
     const T* const from = product.data<T>();
     parallel_for(call.host(), sum.num_elements(), row_grain(1),
                  [&](int64_t begin, int64_t end) { row_loops<T>().add(from + begin, to + begin, end - begin); });
   }
 
-  // c = a · b + beta · c, of which c is fp32; beta is 0 or 1.
-  void multiply_wide(Call& call, const BorrowedTensor& c, const Tensor& a, const Tensor& b, float beta) const {
-    if constexpr (!std::is_same_v<T, float>)
-      gemm(call.host(), c, a, b, 1.0f, beta);
-    else if (beta == 0.0f)
-      op_.mm_out(a, b, c);
+  // c = a · b, of which c is T.
+  void multiply(Call& call, const BorrowedTensor& c, const Tensor& a, const BorrowedTensor& b) const {
+    if constexpr (std::is_same_v<T, float>)
+      gemm(call.host(), c, a, b);
     else
-      op_.addmm_(c, a, b, 1.0, 1.0);
+      op_.mm_out(a, b, c);
   }
 
   // Returns the rows' summed loss. With a scale, turns logits into the gradient of scale · loss, rounded to T.
@@ -151,7 +149,7 @@ class Head final : public Kernel {
       chunk.x = op_.narrow(all_x, 0, begin, chunk.rows);
       chunk.logits = op_.narrow(buffer, 0, 0, chunk.rows);
       chunk.gradient = op_.narrow(rounded ? rounded : buffer, 0, 0, chunk.rows);
-      multiply_wide(call, chunk.logits, chunk.x, weight_t, 0.0f);
+      gemm(call.host(), chunk.logits, chunk.x, weight_t);
       body(chunk);
     }
   }

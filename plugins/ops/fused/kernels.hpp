@@ -52,11 +52,10 @@ inline float* grad_param(Call& call, uint32_t i) {
 struct Operators {
   explicit Operators(const Host& host)
       : mm_out(host, "aten::mm.out"),
-        addmm_(host, "aten::addmm_"),
         t(host, "aten::t"),
         view(host, "aten::view"),
         narrow(host, "aten::narrow") {}
-  Operator mm_out, addmm_, t, view, narrow;
+  Operator mm_out, t, view, narrow;
 };
 
 // factor · cos and factor · sin of position · inv_freq, by position; grows with the positions. Shared by all rope

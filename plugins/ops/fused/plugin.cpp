@@ -118,7 +118,6 @@ CHASSIS_PLUGIN(
     "requires=chassis.memory/1\n"
     "requires=chassis.gemm/1\n"
     "op=aten::mm.out(Tensor self, Tensor mat2, *, Tensor(a!) out) -> Tensor(a!)\n"
-    "op=aten::addmm_(Tensor(a!) self, Tensor mat1, Tensor mat2, *, Scalar beta=1, Scalar alpha=1) -> Tensor(a!)\n"
     "op=aten::t(Tensor(a) self) -> Tensor(a)\n"
     "op=aten::view(Tensor(a) self, SymInt[] size) -> Tensor(a)\n"
     "op=aten::narrow(Tensor(a) self, int dim, SymInt start, SymInt length) -> Tensor(a)\n"

@@ -209,6 +209,42 @@ TEST_F(Gemm, TakesEveryMatrixInEitherDtype) {
       }
 }
 
+// Whether or not LibTorch would be used on this CPU.
+TEST_F(Gemm, ComputesTheSameFp32ProductByAvx512) {
+  if (!can_multiply()) GTEST_SKIP() << "this processor has no AVX-512";
+  for (uint32_t flags = 0; flags < 4; ++flags)
+    for (const auto& [m, n, k] : {std::tuple{1, 1, 1},
+                                  {13, 16, 17},
+                                  {12, 17, 384},
+                                  {25, 33, 385},
+                                  {49, 64, 40},
+                                  {60, 50, 70},
+                                  {491, 95, 20},
+                                  {30, 1060, 33},
+                                  {500, 70, 400}})
+      for (const auto& [alpha, beta] : {std::pair{1.0f, 0.0f}, {1.0f, 1.0f}, {0.5f, -2.0f}})
+        for (const int64_t gap : {0, 3}) {
+          SCOPED_TRACE(testing::Message() << flags << " " << m << "×" << n << "×" << k << " beta " << beta);
+          Operands operands({.m = m, .n = n, .k = k, .flags = flags, .alpha = alpha, .beta = beta, .gap = gap});
+          operands.expect_product([&](const chassis_gemm_problem_t& problem) { multiply(product_of(problem)); });
+        }
+}
+
+TEST_F(Gemm, SumsTermsOfFp32InAnOrderThatDoesNotDependOnOtherRowsAndColumns) {
+  if (!can_multiply()) GTEST_SKIP() << "this processor has no AVX-512";
+  constexpr int64_t kM = 70, kN = 100, kK = 500;
+  Operands whole({.m = kM, .n = kN, .k = kK});
+  multiply(product_of(whole.problem()));
+  for (const auto& [m, n] : {std::pair{1, 100}, {70, 1}, {13, 33}, {50, 64}}) {
+    Operands part({.m = kM, .n = kN, .k = kK});
+    Product product = product_of(part.problem());
+    product.m = m, product.n = n;
+    multiply(product);
+    for (int64_t i = 0; i < m; ++i)
+      for (int64_t j = 0; j < n; ++j) ASSERT_EQ(part.c.at(i, j), whole.c.at(i, j)) << m << "×" << n;
+  }
+}
+
 // Whichever method this CPU would use.
 TEST_F(Gemm, ComputesTheSameBf16ProductByBothMethods) {
   if (!has_native_bf16()) GTEST_SKIP() << "this LibTorch exports no bf16 product";
