@@ -138,10 +138,11 @@ GemmRefusal refusal_of(const Problem& p) {
   return {};
 }
 
-Product product_of(const Problem& p) {
+template <typename T>
+Product<T> product_of(const Problem& p) {
   const auto factor = [&](const void* data, int64_t ld, uint32_t transposed) {
-    const auto* values = static_cast<const float*>(data);
-    return p.flags & transposed ? Factor{values, 1, ld} : Factor{values, ld, 1};
+    const auto* values = static_cast<const T*>(data);
+    return p.flags & transposed ? Factor<T>{values, 1, ld} : Factor<T>{values, ld, 1};
   };
   return {p.m,
           p.n,
@@ -153,13 +154,15 @@ Product product_of(const Problem& p) {
           p.alpha,
           p.beta};
 }
+template Product<float> product_of(const Problem& p);
+template Product<uint16_t> product_of(const Problem& p);
 
 bool has_native_bf16() { return bf16_product() != nullptr; }
 
 // Rationale: with AMX the native product is 7 to 9 times as fast as one of fp32 copies for 1024 × 384, 384 × 1024 and
-// 8192 × 384 (k = 2048), 4 times for 16 × 768 and 768 × 16 (k = 1024), and a third as fast for 384 × 384. Without AMX
-// (on Zen 4) both are about equally fast.
+// 8192 × 384 (k = 2048), 4 times for 16 × 768 and 768 × 16 (k = 1024), and a third as fast for 384 × 384.
 Bf16Method bf16_method(const Problem& p) {
+  if (is_bf16_product(p) && multiplies_faster(product_of<uint16_t>(p))) return Bf16Method::kTiles;
   constexpr int64_t kLong = 1024, kNarrow = 64;
   static const bool is_fast = has_native_bf16() && has_fast_bf16(Device{});
   const bool is_suited = std::max(p.m, p.n) >= kLong || std::min(p.m, p.n) <= kNarrow;
@@ -169,9 +172,12 @@ Bf16Method bf16_method(const Problem& p) {
 void gemm(const Problem& p, Bf16Method method) {
   if (p.m == 0 || p.n == 0) return;
   translate_errors([&] {
-    if (p.k > 0 && method == Bf16Method::kNative && is_bf16_product(p)) return run_native(p);
+    if (p.k > 0 && is_bf16_product(p)) {
+      if (method == Bf16Method::kTiles) return multiply(product_of<uint16_t>(p));
+      if (method == Bf16Method::kNative) return run_native(p);
+    }
     if (p.k > 0 && is_fp32_product(p)) {
-      if (const Product product = product_of(p); multiplies_faster(product)) return multiply(product);
+      if (const auto product = product_of<float>(p); multiplies_faster(product)) return multiply(product);
     }
     at::Tensor c = matrix(stored_c(p));
     if (p.k == 0) {
@@ -190,7 +196,7 @@ void gemm(const Problem& p, Bf16Method method) {
 }
 
 uint64_t gemm_scratch_bytes(const Problem& p, Bf16Method method) {
-  if (p.m == 0 || p.n == 0 || p.k == 0 || (method == Bf16Method::kNative && is_bf16_product(p))) return 0;
+  if (p.m == 0 || p.n == 0 || p.k == 0 || (method != Bf16Method::kWidened && is_bf16_product(p))) return 0;
   uint64_t elements = 0;
   for (const StoredMatrix& x : {stored_a(p), stored_b(p), stored_c(p)})
     if (x.dtype == CHASSIS_DTYPE_BF16) elements += static_cast<uint64_t>(x.rows) * static_cast<uint64_t>(x.columns);

@@ -11,6 +11,7 @@ namespace chassis {
 
 // How a product of two bf16 matrices into fp32 is computed.
 enum class Bf16Method {
+  kTiles,    // by multiply(), without copies of whole matrices
   kNative,   // by LibTorch's bf16 product, without copies
   kWidened,  // by a product of fp32 copies
 };
@@ -27,8 +28,9 @@ Bf16Method bf16_method(const chassis_gemm_problem_t& problem);
 // Whether this LibTorch exports a bf16 product.
 bool has_native_bf16();
 
-// The same product of three fp32 matrices.
-Product product_of(const chassis_gemm_problem_t& problem);
+// The same product, whose factors are of T and whose c is fp32.
+template <typename T>
+Product<T> product_of(const chassis_gemm_problem_t& problem);
 
 // [step] `problem` has no refusal.
 void gemm(const chassis_gemm_problem_t& problem, Bf16Method method);

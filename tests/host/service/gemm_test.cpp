@@ -211,7 +211,7 @@ TEST_F(Gemm, TakesEveryMatrixInEitherDtype) {
 
 // Whether or not LibTorch would be used on this CPU.
 TEST_F(Gemm, ComputesTheSameFp32ProductByAvx512) {
-  if (!can_multiply()) GTEST_SKIP() << "this processor has no AVX-512";
+  if (!can_multiply<float>()) GTEST_SKIP() << "this processor has no AVX-512";
   for (uint32_t flags = 0; flags < 4; ++flags)
     for (const auto& [m, n, k] : {std::tuple{1, 1, 1},
                                   {13, 16, 17},
@@ -226,18 +226,46 @@ TEST_F(Gemm, ComputesTheSameFp32ProductByAvx512) {
         for (const int64_t gap : {0, 3}) {
           SCOPED_TRACE(testing::Message() << flags << " " << m << "×" << n << "×" << k << " beta " << beta);
           Operands operands({.m = m, .n = n, .k = k, .flags = flags, .alpha = alpha, .beta = beta, .gap = gap});
-          operands.expect_product([&](const chassis_gemm_problem_t& problem) { multiply(product_of(problem)); });
+          operands.expect_product([&](const chassis_gemm_problem_t& problem) { multiply(product_of<float>(problem)); });
+        }
+}
+
+TEST_F(Gemm, ComputesTheSameBf16ProductByAvx512) {
+  if (!can_multiply<uint16_t>()) GTEST_SKIP() << "this processor has no AVX512-BF16";
+  for (uint32_t flags = 0; flags < 4; ++flags)
+    for (const auto& [m, n, k] : {std::tuple{1, 1, 1},
+                                  {13, 16, 17},
+                                  {12, 17, 769},
+                                  {25, 33, 770},
+                                  {49, 64, 40},
+                                  {60, 50, 70},
+                                  {485, 17, 20},
+                                  {13, 1060, 17}})
+      for (const auto& [alpha, beta] : {std::pair{1.0f, 0.0f}, {1.0f, 1.0f}, {0.5f, -2.0f}})
+        for (const int64_t gap : {0, 3}) {
+          SCOPED_TRACE(testing::Message() << flags << " " << m << "×" << n << "×" << k << " beta " << beta);
+          Operands operands({.m = m,
+                             .n = n,
+                             .k = k,
+                             .flags = flags,
+                             .a_dtype = CHASSIS_DTYPE_BF16,
+                             .b_dtype = CHASSIS_DTYPE_BF16,
+                             .alpha = alpha,
+                             .beta = beta,
+                             .gap = gap});
+          operands.expect_product(
+              [&](const chassis_gemm_problem_t& problem) { multiply(product_of<uint16_t>(problem)); });
         }
 }
 
 TEST_F(Gemm, SumsTermsOfFp32InAnOrderThatDoesNotDependOnOtherRowsAndColumns) {
-  if (!can_multiply()) GTEST_SKIP() << "this processor has no AVX-512";
+  if (!can_multiply<float>()) GTEST_SKIP() << "this processor has no AVX-512";
   constexpr int64_t kM = 70, kN = 100, kK = 500;
   Operands whole({.m = kM, .n = kN, .k = kK});
-  multiply(product_of(whole.problem()));
+  multiply(product_of<float>(whole.problem()));
   for (const auto& [m, n] : {std::pair{1, 100}, {70, 1}, {13, 33}, {50, 64}}) {
     Operands part({.m = kM, .n = kN, .k = kK});
-    Product product = product_of(part.problem());
+    auto product = product_of<float>(part.problem());
     product.m = m, product.n = n;
     multiply(product);
     for (int64_t i = 0; i < m; ++i)
@@ -310,9 +338,9 @@ TEST_F(Gemm, ReportsTheBytesOfItsCopies) {
   };
   EXPECT_EQ(scratch({.m = 8, .n = 4, .k = 16}), 0u);
   EXPECT_EQ(scratch({.m = 8, .n = 4, .k = 16, .a_dtype = CHASSIS_DTYPE_BF16}), 8u * 16 * 4);
-  // Neither long nor narrow, so no processor multiplies it natively.
-  EXPECT_EQ(scratch({.m = 128, .n = 96, .k = 16, .a_dtype = CHASSIS_DTYPE_BF16, .b_dtype = CHASSIS_DTYPE_BF16}),
-            (128u + 96) * 16 * 4);
+  // Neither long nor narrow, and with few terms, so every processor multiplies fp32 copies.
+  EXPECT_EQ(scratch({.m = 128, .n = 96, .k = 8, .a_dtype = CHASSIS_DTYPE_BF16, .b_dtype = CHASSIS_DTYPE_BF16}),
+            (128u + 96) * 8 * 4);
 }
 
 }  // namespace
