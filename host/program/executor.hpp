@@ -12,6 +12,7 @@
 #include "host/program/block_run.hpp"
 #include "host/program/compile.hpp"
 #include "host/program/kv_cache.hpp"
+#include "host/state/stage_division.hpp"
 
 namespace chassis {
 
@@ -31,11 +32,6 @@ class UnitEvents {
   virtual void post_backward(size_t unit, Flags flags) = 0;
 };
 
-// Units [begin, end) of the program: all units, or those of one pipeline stage.
-struct UnitRange {
-  size_t begin = 0;
-  size_t end = 0;
-};
 // The values between two units, by name.
 using StreamValues = std::map<std::string, Tensor>;
 
