@@ -48,8 +48,10 @@ class BlockRun {
     return outputs;
   }
 
-  std::map<std::string, Tensor> backward(std::map<std::string, Tensor> output_gradients) {
+  // `defers_params`: leaves the gradients of parameters to backward_params().
+  std::map<std::string, Tensor> backward(std::map<std::string, Tensor> output_gradients, bool defers_params) {
     MemoryTag tag(MemoryCategory::kActivations);
+    defers_params_ = defers_params;
     for (auto& [name, gradient] : output_gradients)
       if (auto found = block_.block.outputs.find(name); found != block_.block.outputs.end())
         accumulate(found->second, std::move(gradient));
@@ -67,8 +69,24 @@ class BlockRun {
     }
     std::map<std::string, Tensor> gradients;
     for (const auto& [name, value] : block_.block.inputs)
-      if (frame_.gradients[value]) gradients[name] = std::move(frame_.gradients[value]);
+      if (frame_.gradients[value]) {
+        Tensor& gradient = gradients[name] = std::move(frame_.gradients[value]);
+        if (is_deferred(gradient)) gradient = gradient.clone();  // the receiver may add to it
+      }
+    if (defers_params) {
+      frame_.values.clear();
+      frame_.saved.clear();
+      frame_.gradients.clear();
+    }
     return gradients;
+  }
+
+  void backward_params() {
+    for (DeferredParams& deferred : frame_.deferred) {
+      run_deferred(deferred);
+      deferred = {};
+    }
+    frame_.deferred.clear();
   }
 
  private:
@@ -125,7 +143,7 @@ class BlockRun {
 
   void make_outputs(const Node& node, int overwritten_input) {
     for (size_t i = 0; i < node.outputs.size(); ++i) {
-      if (i == 0 && overwritten_input >= 0) {
+      if (i == 0 && overwritten_input >= 0 && !is_deferred(frame_.values[node.inputs[overwritten_input]])) {
         call_.outputs[0] = Tensor(frame_.values[node.inputs[overwritten_input]]).release();
         continue;
       }
@@ -193,7 +211,8 @@ class BlockRun {
       if (node.keeps_input(i)) call_.inputs[i] = handle(node.inputs[i]);
     for (size_t i = 0; i < node.params.size(); ++i) call_.lend_param(i, parameter(node.params[i]));
     for (size_t i = 0; i < frame_.saved[n].size(); ++i) call_.saved[i] = frame_.saved[n][i].handle();
-    lend_param_gradients(node);
+    const bool defers = defers_params_ && !node.flag(CHASSIS_KERNEL_COMPOSED) && trains_params(node);
+    if (!defers) lend_param_gradients(node);
 
     if (node.flag(CHASSIS_KERNEL_COMPOSED) && !context_.rehearsal) {
       const PluginCall call(*node.site, "backward by autograd", unit());
@@ -206,8 +225,52 @@ class BlockRun {
       if (std::any_of(call_.grad_params.begin(), call_.grad_params.end(), [](auto h) { return h != nullptr; }))
         run(node, node.provider->table->backward_params, "backward_params");
     }
+    if (defers)
+      frame_.deferred.push_back(
+          {n, shared(call_.inputs), shared(call_.outputs), shared(call_.saved), shared(call_.grad_outputs)});
     mark_written(node);
     adopt_input_gradients(node);
+  }
+
+  bool trains_params(const Node& node) const {
+    return std::any_of(node.params.begin(), node.params.end(), [&](SlotId p) { return block_.slot_trainable[p]; });
+  }
+
+  static std::vector<Tensor> shared(const std::vector<chassis_tensor_t>& handles) {
+    std::vector<Tensor> out;
+    for (chassis_tensor_t handle : handles) out.push_back(handle ? Tensor::share(handle) : Tensor());
+    return out;
+  }
+
+  static void lend(const std::vector<Tensor>& tensors, std::vector<chassis_tensor_t>& handles) {
+    for (size_t i = 0; i < tensors.size(); ++i) handles[i] = tensors[i] ? tensors[i].handle() : nullptr;
+  }
+
+  void run_deferred(const DeferredParams& deferred) {
+    const Node& node = block_.nodes[deferred.node];
+    const MemoryTag tag(node.has_logits ? MemoryCategory::kLogits : MemoryCategory::kActivations);
+    call_.reset(node, false);
+    call_.raw.flags = CHASSIS_CALL_TRAINING;
+    lend(deferred.inputs, call_.inputs);
+    lend(deferred.outputs, call_.outputs);
+    lend(deferred.saved, call_.saved);
+    lend(deferred.grad_outputs, call_.grad_outputs);
+    for (size_t i = 0; i < node.params.size(); ++i) call_.lend_param(i, parameter(node.params[i]));
+    lend_param_gradients(node);
+    // A rehearsal counted the workspace of this node's backward in the first part.
+    if (!context_.rehearsal) run(node, node.provider->table->backward_params, "backward_params");
+    mark_written(node);
+  }
+
+  // A deferred node will read it, so nothing may write to its memory. Empty tensors are not deferred.
+  bool is_deferred(const Tensor& tensor) const {
+    const auto shares = [&](const Tensor& kept) { return kept && kept.shares_storage_with(tensor); };
+    const auto any_shares = [&](const std::vector<Tensor>& kept) {
+      return std::any_of(kept.begin(), kept.end(), shares);
+    };
+    return std::any_of(frame_.deferred.begin(), frame_.deferred.end(), [&](const DeferredParams& d) {
+      return any_shares(d.inputs) || any_shares(d.outputs) || any_shares(d.saved) || any_shares(d.grad_outputs);
+    });
   }
 
   // A provider that can add gets the gradient that other readers of the input have summed so far.
@@ -218,7 +281,9 @@ class BlockRun {
       if (std::count(node.inputs.begin(), node.inputs.begin() + static_cast<std::ptrdiff_t>(i), node.inputs[i]))
         continue;
       Tensor& gradient = frame_.gradients[node.inputs[i]];
-      if (gradient && owns_gradient(node.inputs[i])) call_.grad_inputs[i] = gradient.release();
+      if (!gradient || !owns_gradient(node.inputs[i])) continue;
+      if (is_deferred(gradient)) gradient = gradient.clone();
+      call_.grad_inputs[i] = gradient.release();
     }
   }
 
@@ -250,7 +315,7 @@ class BlockRun {
       sum = std::move(gradient);
       return;
     }
-    if (!owns_gradient(value)) sum = sum.clone();
+    if (!owns_gradient(value) || is_deferred(sum)) sum = sum.clone();
     sum.add(gradient);
   }
 
@@ -336,6 +401,7 @@ class BlockRun {
   const RunContext& context_;
   Frame& frame_;
   KernelCall call_;
+  bool defers_params_ = false;
 };
 
 }  // namespace
@@ -356,7 +422,16 @@ std::map<std::string, Tensor> run_forward(const ResolvedBlock& block, const RunC
 
 std::map<std::string, Tensor> run_backward(const ResolvedBlock& block, const RunContext& context,
                                            std::map<std::string, Tensor> output_gradients, Frame& frame) {
-  return BlockRun(block, context, frame).backward(std::move(output_gradients));
+  return BlockRun(block, context, frame).backward(std::move(output_gradients), false);
+}
+
+std::map<std::string, Tensor> run_backward_inputs(const ResolvedBlock& block, const RunContext& context,
+                                                  std::map<std::string, Tensor> output_gradients, Frame& frame) {
+  return BlockRun(block, context, frame).backward(std::move(output_gradients), true);
+}
+
+void run_backward_params(const ResolvedBlock& block, const RunContext& context, Frame& frame) {
+  BlockRun(block, context, frame).backward_params();
 }
 
 }  // namespace chassis

@@ -50,12 +50,19 @@ struct RunContext {
   }
 };
 
+// What the gradients of a node's parameters are computed from, if that is done later.
+struct DeferredParams {
+  size_t node = 0;
+  std::vector<Tensor> inputs, outputs, saved, grad_outputs;  // as in chassis_call_t; empty: NULL
+};
+
 // What a forward pass keeps for its backward pass.
 struct Frame {
   std::vector<Tensor> values;              // by ValueId; empty after a value is dropped
   std::vector<std::vector<Tensor>> saved;  // by node
   std::vector<Tensor> gradients;           // by ValueId
   std::vector<uint8_t> done;               // by node: its forward already computed its gradients
+  std::vector<DeferredParams> deferred;    // after run_backward_inputs, in the order of their computation
 
   uint64_t num_bytes() const;
 };
@@ -68,6 +75,12 @@ std::map<std::string, Tensor> run_forward(const ResolvedBlock& block, const RunC
 // Takes the gradients of the outputs and returns those of the inputs; parameter gradients go to their buffers.
 std::map<std::string, Tensor> run_backward(const ResolvedBlock& block, const RunContext& context,
                                            std::map<std::string, Tensor> output_gradients, Frame& frame);
+
+// The same in two parts, with the same bits. The first leaves in `frame` only what the second needs. Nodes that cannot
+// split their backward (COMPOSED, and FORWARD_BACKWARD, whose gradients forward computes) do all of it in the first.
+std::map<std::string, Tensor> run_backward_inputs(const ResolvedBlock& block, const RunContext& context,
+                                                  std::map<std::string, Tensor> output_gradients, Frame& frame);
+void run_backward_params(const ResolvedBlock& block, const RunContext& context, Frame& frame);
 
 // Runs the backward of a composed node, whose provider offers none, with LibTorch's autograd (composed.cpp). Fills
 // `call` as chassis_ops_t's backward functions do: creates grad_inputs, writes or adds to grad_params.

@@ -16,6 +16,11 @@ Tensor output(const StreamValues& outputs, const std::string& name) {
   return found->second;
 }
 
+// If not, nothing before the unit is trained either.
+bool needs_backward(const ResolvedBlock& block) {
+  return block.inputs_need_grad || std::count(block.slot_trainable.begin(), block.slot_trainable.end(), 1) > 0;
+}
+
 }  // namespace
 
 Executor::Executor(CompiledProgram& compiled, UnitEvents* events, Collectives* collectives)
@@ -97,16 +102,44 @@ Tensor Executor::forward(int microbatch, const Fields& fields, double loss_scale
 void Executor::backward(int microbatch, bool last) { backward(microbatch, all_units(), {}, last); }
 
 StreamValues Executor::backward(int microbatch, UnitRange units, StreamValues gradients, bool last) {
-  const UnitEvents::Flags flags{.last_microbatch = last}, again{.recompute = true, .last_microbatch = last};
-  const ResolvedProgram& program = resolved(Purpose::kTraining);
   auto node = microbatches_.extract({microbatch, units.begin});
-  CHASSIS_CHECK(!node.empty(), "backward of a micro-batch whose forward did not run");
+  CHASSIS_CHECK(!node.empty() && !node.mapped().awaits_params,
+                "backward of a micro-batch whose forward did not run, or whose backward_inputs did");
+  return run_backward_units(node.mapped(), units, std::move(gradients), {.last_microbatch = last});
+}
+
+StreamValues Executor::backward_inputs(int microbatch, UnitRange units, StreamValues gradients) {
+  const auto found = microbatches_.find({microbatch, units.begin});
+  CHASSIS_CHECK(found != microbatches_.end() && !found->second.awaits_params,
+                "backward_inputs of a micro-batch whose forward did not run, or a second one");
+  found->second.awaits_params = true;
+  return run_backward_units(found->second, units, std::move(gradients), {.params = false});
+}
+
+void Executor::backward_params(int microbatch, UnitRange units, bool last) {
+  auto node = microbatches_.extract({microbatch, units.begin});
+  CHASSIS_CHECK(!node.empty() && node.mapped().awaits_params,
+                "backward_params of a micro-batch whose backward_inputs did not run");
   Microbatch& mb = node.mapped();
+  const ResolvedProgram& program = resolved(Purpose::kTraining);
+  const UnitEvents::Flags flags{.last_microbatch = last, .inputs = false};
   for (size_t unit = units.end; unit-- > units.begin;) {
     const ResolvedBlock& block = program.running(unit);
-    const bool needed = block.inputs_need_grad ||
-                        std::count(block.slot_trainable.begin(), block.slot_trainable.end(), 1) > 0;
-    if (!needed) return {};  // nothing before it is trained either
+    if (!needs_backward(block)) return;
+    if (events_) events_->pre_backward(unit, flags);
+    run_backward_params(block, context(unit, mb, nullptr), *mb.frames[unit]);
+    mb.frames[unit].reset();
+    if (events_) events_->post_backward(unit, flags);
+  }
+}
+
+StreamValues Executor::run_backward_units(Microbatch& mb, UnitRange units, StreamValues gradients,
+                                          UnitEvents::Flags flags) {
+  const UnitEvents::Flags again{.recompute = true, .last_microbatch = flags.last_microbatch};
+  const ResolvedProgram& program = resolved(Purpose::kTraining);
+  for (size_t unit = units.end; unit-- > units.begin;) {
+    const ResolvedBlock& block = program.running(unit);
+    if (!needs_backward(block)) return {};
     const RunContext run = context(unit, mb, nullptr);
     if (events_) events_->pre_backward(unit, flags);
     if (program.recompute[unit] == BlockRecompute::kFull) {
@@ -116,8 +149,12 @@ StreamValues Executor::backward(int microbatch, UnitRange units, StreamValues gr
       mb.inputs[unit].clear();
       if (events_) events_->post_forward(unit, again);
     }
-    gradients = run_backward(block, run, std::move(gradients), *mb.frames[unit]);
-    mb.frames[unit].reset();
+    if (flags.params) {
+      gradients = run_backward(block, run, std::move(gradients), *mb.frames[unit]);
+      mb.frames[unit].reset();
+    } else {
+      gradients = run_backward_inputs(block, run, std::move(gradients), *mb.frames[unit]);
+    }
     if (events_) events_->post_backward(unit, flags);
   }
   return gradients;

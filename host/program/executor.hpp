@@ -12,6 +12,7 @@
 #include "host/program/block_run.hpp"
 #include "host/program/compile.hpp"
 #include "host/program/kv_cache.hpp"
+#include "host/state/stage_division.hpp"
 
 namespace chassis {
 
@@ -23,19 +24,17 @@ class UnitEvents {
     bool training = true;          // a backward will follow, or this is one
     bool recompute = false;        // a full forward that runs again for its backward
     bool last_microbatch = false;  // backward only: the step's gradients are complete after it
+    // Backward only: what it computes the gradients of. A split backward runs twice, for inputs and later for params.
+    bool inputs = true;
+    bool params = true;
   };
   virtual void pre_forward(size_t unit, Flags flags) = 0;
   virtual void post_forward(size_t unit, Flags flags) = 0;
   virtual void pre_backward(size_t unit, Flags flags) = 0;
-  // The gradient buffers hold all that this unit adds to them in this micro-batch.
+  // If flags.params: the gradient buffers hold all that this unit adds to them in this micro-batch.
   virtual void post_backward(size_t unit, Flags flags) = 0;
 };
 
-// Units [begin, end) of the program: all units, or those of one pipeline stage.
-struct UnitRange {
-  size_t begin = 0;
-  size_t end = 0;
-};
 // The values between two units, by name.
 using StreamValues = std::map<std::string, Tensor>;
 
@@ -58,6 +57,12 @@ class Executor {
                        RandomBits random = {});
   // Takes the gradients of their outputs and returns those of their inputs.
   StreamValues backward(int microbatch, UnitRange units, StreamValues output_gradients, bool last = true);
+  // [step] backward() in two parts, with the same bits if backward_params() of all micro-batches run in the order of
+  // their backward_inputs(). The first returns the gradients of the units' inputs and keeps what the second needs:
+  // also the gradients passed in, so that their memory must not be written to until then. Nodes that cannot split their
+  // backward add to the parameters' buffers earlier: COMPOSED ones in the first part, FORWARD_BACKWARD ones in forward.
+  StreamValues backward_inputs(int microbatch, UnitRange units, StreamValues output_gradients);
+  void backward_params(int microbatch, UnitRange units, bool last = true);
   UnitRange all_units() const { return {0, compiled_.program.num_units()}; }
 
   // [step] The summed loss of a micro-batch, without gradients.
@@ -82,10 +87,12 @@ class Executor {
     RandomBits random = {};
     std::vector<std::unique_ptr<Frame>> frames;  // by unit
     std::vector<std::map<std::string, Tensor>> inputs;  // by unit, if its full forward runs again
+    bool awaits_params = false;                         // backward_inputs() has run
   };
 
   StreamValues run_units(const ResolvedProgram& resolved, UnitRange units, StreamValues stream, Microbatch& mb,
                          KeyValueCache* cache, bool last_position_only);
+  StreamValues run_backward_units(Microbatch& mb, UnitRange units, StreamValues gradients, UnitEvents::Flags flags);
   // The batch's size of B or T.
   int64_t size_of(DimId dim, const Fields& fields) const;
   RunContext context(size_t unit, const Microbatch& mb, KeyValueCache* cache) const;

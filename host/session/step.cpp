@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "host/base/error.hpp"
 #include "host/service/device.hpp"
 
 namespace chassis {
@@ -21,6 +22,8 @@ double run_microbatches(Executor& executor, ParameterTable& parameters, const St
   parameters.start_step();
   double loss_sum = 0.0;
   for (const Work& work : inputs.schedule) {
+    CHASSIS_CHECK(work.chunk == 0 && (work.kind == Work::Kind::kForward || work.kind == Work::Kind::kBackward),
+                  "a step runs whole forwards and backwards of one chunk");
     if (work.kind == Work::Kind::kForward) {
       const Fields fields = inputs.fields(work.microbatch);
       const RandomBits random = inputs.random ? inputs.random(work.microbatch) : RandomBits{};
@@ -35,15 +38,6 @@ double run_microbatches(Executor& executor, ParameterTable& parameters, const St
 }
 
 }  // namespace
-
-std::vector<Work> sequential_schedule(int64_t num_microbatches) {
-  std::vector<Work> schedule;
-  for (int m = 0; m < num_microbatches; ++m) {
-    schedule.push_back({Work::Kind::kForward, m});
-    schedule.push_back({Work::Kind::kBackward, m});
-  }
-  return schedule;
-}
 
 StepResult run_step(const StepParts& parts, const StepInputs& inputs) {
   const auto& [executor, parameters, optimizer, ranks, device] = parts;

@@ -10,16 +10,9 @@
 #include "host/program/parameters.hpp"
 #include "host/session/optimizer_driver.hpp"
 #include "host/session/ranks.hpp"
+#include "host/state/schedule.hpp"
 
 namespace chassis {
-
-// One entry of a schedule of micro-batches. The default schedule runs forward and backward of each in turn; a pipeline
-// uses another schedule.
-struct Work {
-  enum class Kind { kForward, kBackward } kind;
-  int microbatch;
-};
-std::vector<Work> sequential_schedule(int64_t num_microbatches);
 
 // Per-rank requests, reduced across ranks once per step.
 struct StepRequests {
@@ -53,7 +46,7 @@ using StepObserver = std::function<void(StepPhase, int microbatch)>;
 
 struct StepInputs {
   int64_t step = 1;
-  std::vector<Work> schedule;
+  std::vector<Work> schedule;  // of one chunk: forwards and backwards
   FieldSource fields;
   std::function<RandomBits(int microbatch)> random;  // of this rank's micro-batches; NULL: all zero
   double loss_scale = 1.0;  // 1 ÷ trained tokens of the global batch

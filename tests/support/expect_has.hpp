@@ -8,9 +8,9 @@
 
 namespace chassis::test {
 
-inline testing::AssertionResult has_text(std::string_view text, std::string_view part) {
-  if (!part.empty() && text.find(part) != std::string_view::npos) return testing::AssertionSuccess();
-  return testing::AssertionFailure() << "\"" << part << "\" is not in\n" << (text.empty() ? "(empty)" : text);
+inline ::testing::AssertionResult has_text(std::string_view text, std::string_view part) {
+  if (!part.empty() && text.find(part) != std::string_view::npos) return ::testing::AssertionSuccess();
+  return ::testing::AssertionFailure() << "\"" << part << "\" is not in\n" << (text.empty() ? "(empty)" : text);
 }
 
 inline size_t count_of(std::string_view text, std::string_view part) {

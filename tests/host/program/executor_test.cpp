@@ -27,10 +27,14 @@ class EventLog final : public UnitEvents {
   Lines lines;
   void pre_forward(size_t unit, Flags flags) override { note(flags.recompute ? "again " : "forward ", unit); }
   void post_forward(size_t unit, Flags flags) override { note(flags.recompute ? "/again " : "/forward ", unit); }
-  void pre_backward(size_t unit, Flags) override { note("backward ", unit); }
-  void post_backward(size_t unit, Flags) override { note("/backward ", unit); }
+  void pre_backward(size_t unit, Flags flags) override { note("", flags, unit); }
+  void post_backward(size_t unit, Flags flags) override { note("/", flags, unit); }
 
  private:
+  void note(const char* prefix, Flags flags, size_t unit) {
+    const std::string part = flags.inputs && flags.params ? "backward " : flags.inputs ? "inputs " : "params ";
+    note((prefix + part).c_str(), unit);
+  }
   void note(const char* what, size_t unit) { lines.push_back(what + std::to_string(unit)); }
 };
 
@@ -159,6 +163,60 @@ TEST_F(ExecutorTest, RunsForwardsAndBackwardsOfAPipelineInAnyOrder) {
     EXPECT_EQ(test::values_of(gradient), test::values_of(sequential.at(name))) << name;
 }
 
+// Two micro-batches in the order of a zero-bubble schedule, whose last stage is the head and the layer before it.
+void expect_same_bits_if_split(CpuRun& run, const Fields& a, const Fields& b, Recompute recompute) {
+  run.make(recompute);
+  run.step({a, b});
+  const auto joint = run.gradients();
+  Executor& executor = *run.executor;
+  const size_t end = executor.all_units().end;
+  const UnitRange first{0, end - 2}, last{end - 2, end};
+  run.parameters.start_step();
+  const auto forward = [&](int m, const Fields& fields) {
+    executor.forward(m, last, fields, executor.forward(m, first, fields, {}, 1.0), 1.0);
+  };
+  const auto inputs = [&](int m) { executor.backward_inputs(m, first, executor.backward_inputs(m, last, {})); };
+  forward(0, a);
+  inputs(0);
+  forward(1, b);
+  inputs(1);
+  for (int m = 0; m < 2; ++m) {
+    executor.backward_params(m, last, m == 1);
+    executor.backward_params(m, first, m == 1);
+  }
+  const auto split = run.gradients();
+  ASSERT_EQ(split.size(), joint.size());
+  for (const auto& [name, gradient] : split)
+    EXPECT_EQ(test::values_of(gradient), test::values_of(joint.at(name))) << name << ", recompute " << text(recompute);
+}
+
+TEST_F(ExecutorTest, ABackwardInTwoPartsGivesTheSameBits) {
+  const Fields a = fields_of({1, 5, 9}, 1), b = fields_of({2, 2, 10}, 1);
+  const uint64_t before = memory_usage().of(MemoryCategory::kActivations).live_bytes;
+  for (const char* provider : {"reference", "aten", "fused"})
+    for (const Recompute recompute : {Recompute::kNone, Recompute{1}, Recompute::kSelective, Recompute::kFull}) {
+      SCOPED_TRACE(provider);
+      CpuRun run(SmallModel{.layers = 3}.program(), {plugins_.ops(provider), reference_});
+      expect_same_bits_if_split(run, a, b, recompute);
+    }
+  EXPECT_EQ(memory_usage().of(MemoryCategory::kActivations).live_bytes, before);
+}
+
+TEST_F(ExecutorTest, ABackwardInTwoPartsFiresEventsOfBoth) {
+  CpuRun run = run_of({.layers = 1});
+  EventLog log;
+  run.make(Recompute::kNone, &log);
+  run.executor->forward(0, fields_of(kIds, 2), 1.0);
+  log.lines.clear();
+  run.executor->backward_inputs(0, run.executor->all_units(), {});
+  EXPECT_EQ(log.lines, (Lines{"inputs 2", "/inputs 2", "inputs 1", "/inputs 1", "inputs 0", "/inputs 0"}));
+  EXPECT_FALSE(run.parameters.find("layers.0.up.weight")->gradient_written);
+  log.lines.clear();
+  run.executor->backward_params(0, run.executor->all_units());
+  EXPECT_EQ(log.lines, (Lines{"params 2", "/params 2", "params 1", "/params 1", "params 0", "/params 0"}));
+  EXPECT_TRUE(run.parameters.find("layers.0.up.weight")->gradient_written);
+}
+
 TEST_F(ExecutorTest, AStepStartsWithoutTheGradientsOfTheLast) {
   CpuRun run = run_of({});
   run.step({fields_of(kIds, 2)});
@@ -257,6 +315,41 @@ TEST_F(ExecutorTest, AGradientThatTwoValuesShareIsCopiedBeforeItIsAddedTo) {
   EXPECT_EQ(plain.step({fields_of(kIds, 2)}), shared.step({fields_of(kIds, 2)}));
   for (const auto& [name, gradient] : shared.gradients())
     EXPECT_LT(largest_difference(gradient, plain.gradients().at(name)), 1e-6) << name;
+}
+
+// y = p(x) + x passes its gradient to p, whose backward_params reads it later, and to x, to which p then adds.
+TEST_F(ExecutorTest, AGradientThatADeferredNodeReadsIsCopiedBeforeItIsAddedTo) {
+  StubProvider sharing("sharing", {"add"});
+  sharing.forward = [](const StubNode&, chassis_call_t& call) {
+    Tensor sum = Tensor::share(call.inputs[0]).clone();
+    sum.add(Tensor::share(call.inputs[1]));
+    call.outputs[0] = sum.release();
+  };
+  sharing.backward_inputs = [](const StubNode&, chassis_call_t& call) {
+    for (size_t i = 0; i < 2; ++i)
+      if (call.needs_grad_inputs[i]) call.grad_inputs[i] = Tensor::share(call.grad_outputs[0]).release();
+  };
+  CpuRun run(test::record([](Recorder& r) {
+               const DimId v = r.dim("vocab", 11), h = r.dim("hidden", 4);
+               const uint32_t block = r.block("b", [&] {
+                 const ValueId x = r.op("embedding", "e", {r.field("input_ids")}, {r.slot("e", {{v}, {h}})}, {}, {h});
+                 const ValueId p = r.op("linear", "p", {x}, {r.slot("p", {{h}, {h}})}, {}, {h});
+                 const ValueId y = r.op("add", "y", {p, x});
+                 const ValueId logits = r.op("linear", "w", {y}, {r.slot("w", {{v}, {h}})}, {}, {v});
+                 r.output("loss", r.op("cross_entropy", "l", {logits, r.field("labels")}));
+               });
+               r.chain("c", "", {block});
+             }),
+             {sharing.provider(), reference_});
+  run.step({fields_of(kIds, 2)});
+  const auto joint = run.gradients();
+  run.parameters.start_step();
+  run.executor->forward(0, fields_of(kIds, 2), 1.0);
+  run.executor->backward_inputs(0, run.executor->all_units(), {});
+  run.executor->backward_params(0, run.executor->all_units());
+  ASSERT_EQ(run.gradients().size(), 3u);
+  for (const auto& [name, gradient] : run.gradients())
+    EXPECT_EQ(test::values_of(gradient), test::values_of(joint.at(name))) << name;
 }
 
 TEST_F(ExecutorTest, AProviderWithoutABackwardIsRefusedForTraining) {

@@ -95,7 +95,7 @@ TEST_F(StepTest, FollowsTheScheduleThatItIsGiven) {
   const StepResult sequential = step();
   run_.parameters.initialize(7);
   using Kind = Work::Kind;
-  inputs_.schedule = {{Kind::kForward, 0}, {Kind::kForward, 1}, {Kind::kBackward, 0}, {Kind::kBackward, 1}};
+  inputs_.schedule = {{Kind::kForward, 0, 0}, {Kind::kForward, 0, 1}, {Kind::kBackward, 0, 0}, {Kind::kBackward, 0, 1}};
   const StepResult pipelined = step();
   EXPECT_EQ(phases_[1], "forward 1");
   EXPECT_EQ(phases_[2], "backward 0");

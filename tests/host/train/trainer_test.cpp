@@ -228,14 +228,5 @@ TEST_F(TrainerTest, TooManySkippedStepsInARowStopTheRun) {
   }
 }
 
-TEST(SequentialSchedule, IsForwardAndBackwardInTurn) {
-  const auto schedule = sequential_schedule(2);
-  ASSERT_EQ(schedule.size(), 4u);
-  EXPECT_EQ(schedule[1].kind, Work::Kind::kBackward);
-  EXPECT_EQ(schedule[1].microbatch, 0);
-  EXPECT_EQ(schedule[2].kind, Work::Kind::kForward);
-  EXPECT_EQ(schedule[2].microbatch, 1);
-}
-
 }  // namespace
 }  // namespace chassis

@@ -1,0 +1,20 @@
+// Schedules as text, in the format of torch.distributed.pipelining (schedules.py, format "compute_only"): each line is
+// a rank, each cell what it computes in one unit of time. "2F0" is the forward of stage 2 and micro-batch 0, B a
+// backward, I backward_inputs, W backward_params; an empty cell is idle.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "host/state/schedule.hpp"
+
+namespace chassis {
+
+// Cells say where stages lie; idle cells are dropped. The schedule is proven (schedule_proof.hpp). Throws a config
+// error with file, line and column.
+Schedule parse_schedule_csv(std::string_view text, const std::string& file);
+
+// With idle cells, so that each cell comes after all that it needs, as PyTorch requires. The schedule must be proven.
+std::string schedule_csv(const Schedule& schedule);
+
+}  // namespace chassis
