@@ -49,5 +49,26 @@ TEST_F(Museum, ATokenizerOfTheFirstInterfaceTrains) {
   EXPECT_EQ(check.exit_code, 0) << check.output;
 }
 
+// An optimizer of chassis.optimizer/1 trains, saves its states by role, and resumes as if it had not stopped.
+TEST_F(Museum, AnOptimizerOfTheFirstInterfaceTrainsAndResumes) {
+  const auto with_optimizer = [&](Words words) {
+    words.insert(words.end(), {"optimizer.plugin=tiny_optimizer", "checkpoint.every_steps=3"});
+    return with_plugin(words);
+  };
+  const Outcome whole = with_optimizer({"run.output_dir=whole"});
+  ASSERT_EQ(whole.exit_code, 0) << whole.output;
+  EXPECT_LT(losses("whole").back(), losses("whole").front());
+  const std::string saved = shell("cat whole/checkpoints/step-000003/*").output;
+  for (const char* name : {"model.norm.weight.velocity", "model.norm.weight.weight"}) EXPECT_HAS(saved, name);
+
+  const Outcome resumed = with_optimizer({"run.output_dir=resumed", "run.resume=whole/checkpoints/step-000003"});
+  ASSERT_EQ(resumed.exit_code, 0) << resumed.output;
+  EXPECT_HAS(resumed.output, "at step 3");
+  EXPECT_TRUE(model("resumed") == model("whole")) << "the resumed run ends with another model";
+
+  const Outcome check = shell(std::string("\"$CHASSIS\" plugins check ") + kPlugins + "/tiny_optimizer.so");
+  EXPECT_EQ(check.exit_code, 0) << check.output;
+}
+
 }  // namespace
 }  // namespace chassis

@@ -1,0 +1,136 @@
+/* chassis.adapter/1, kind "adapter": adds parameters and ops to a recorded model and says what of it is trained, as
+ * LoRA does (Hu et al. 2021). The host offers every parameter and every op of the model, block by block; the plugin
+ * sees no tensor except in merge(). Blocks that it extends alike stay one block type.
+ *
+ * Order of calls: configure, then parameter and extend for the whole model, then finish. The others at any time after
+ * that. Recorded parameters are frozen unless parameter() says otherwise; those that the plugin adds are trained. */
+#ifndef CHASSIS_KIND_ADAPTER_H
+#define CHASSIS_KIND_ADAPTER_H
+
+#include "chassis/kind/model.h"
+
+#define CHASSIS_ADAPTER_ID "chassis.adapter/1"
+
+/* A parameter of the model. Names of parameters and modules are those of the model's files, where they differ. */
+typedef struct chassis_adapter_parameter {
+  uint32_t struct_size;
+  uint32_t role;      /* CHASSIS_ROLE_… */
+  chassis_str_t name; /* "model.layers.3.self_attn.q_proj.weight" */
+  const int64_t* sizes; /* whole, undivided */
+  uint64_t num_dims;
+  /* The op that reads it, as extend() would get it: a bias is the second parameter of a linear. Empty if none. */
+  chassis_str_t module; /* "model.layers.3.self_attn.q_proj" */
+  chassis_str_t op;     /* "linear" */
+  int64_t layer;        /* index of its block in a chain with {i}; else -1 */
+  /* Names of the slots that are tied to this parameter: "lm_head.weight". */
+  const chassis_str_t* tied;
+  uint64_t num_tied;
+} chassis_adapter_parameter_t;
+#define CHASSIS_ADAPTER_PARAMETER_V1_SIZE 96u
+
+/* One axis of a parameter, with its whole size. */
+typedef struct chassis_adapter_axis {
+  const chassis_dim_t* dims;
+  uint64_t num_dims;
+  int64_t size;
+} chassis_adapter_axis_t;
+
+/* An op of the model that has parameters, in one block. Values and dims are those of the builder in the same call. */
+typedef struct chassis_adapter_op {
+  uint32_t struct_size;
+  uint32_t role;         /* of its first parameter: CHASSIS_ROLE_HEAD is the projection to the vocabulary */
+  chassis_str_t op;      /* "linear" */
+  chassis_str_t name;    /* "q_proj" */
+  chassis_str_t block;   /* the block type: "layer" */
+  chassis_str_t chain;   /* "layers" */
+  chassis_str_t module;  /* name of its first parameter without the last part: "model.layers.3.self_attn.q_proj" */
+  int64_t layer;         /* index of its block in a chain with {i}; else -1 */
+  chassis_value_t input; /* the first */
+  chassis_value_t output;
+  const chassis_dim_t* input_dims;
+  const chassis_dim_t* output_dims;
+  uint32_t num_input_dims;
+  uint32_t num_output_dims;
+  const chassis_adapter_axis_t* weight_axes; /* of the first parameter: a linear has [out, in] */
+  uint32_t num_weight_axes;
+  uint32_t has_bias;   /* a linear or norm with a second parameter */
+  uint32_t num_joined; /* ops whose weights are one tensor in files, such as 3 of qkv_proj, with this one; they share
+                          the module */
+  uint32_t reserved0;
+} chassis_adapter_op_t;
+#define CHASSIS_ADAPTER_OP_V1_SIZE 152u
+
+/* Records into one block, during one call of extend(). */
+typedef struct chassis_adapter_builder {
+  uint32_t struct_size;
+  uint32_t reserved0;
+  void* impl;
+  /* Offers dim, slot and op; its other functions answer FAILED_PRECONDITION. A name of a slot is relative to the op's
+   * module: "lora_A.weight" becomes "model.layers.3.self_attn.q_proj.lora_A.weight". Roles and inits as in model.h. */
+  const chassis_builder_2_t* record;
+  /* [control] Where the op reads its first input, it reads `value` instead, which must have the same dims and must not
+   * depend on the op's output. */
+  chassis_status_t* (*replace_input)(const struct chassis_adapter_builder* b, chassis_value_t value);
+  /* [control] All that read the op's output read `value` instead, except ops recorded in this call. Same dims. */
+  chassis_status_t* (*replace_output)(const struct chassis_adapter_builder* b, chassis_value_t value);
+} chassis_adapter_builder_t;
+#define CHASSIS_ADAPTER_BUILDER_V1_SIZE 40u
+
+/* A parameter that the plugin added, with its values. */
+typedef struct chassis_adapter_tensor {
+  uint32_t struct_size;
+  uint32_t num_dims;
+  chassis_str_t name; /* as in extend(): "lora_A.weight" */
+  const int64_t* sizes;
+  const float* values; /* whole, row-major */
+} chassis_adapter_tensor_t;
+#define CHASSIS_ADAPTER_TENSOR_V1_SIZE 40u
+
+/* A box of a parameter of an op that extend() has extended: rows and columns of a weight [out, in]; a parameter of one
+ * dim has one column. */
+typedef struct chassis_adapter_merge {
+  uint32_t struct_size;
+  uint32_t num_tensors;
+  chassis_str_t module;
+  chassis_str_t parameter; /* the rest of its name: "weight" */
+  int64_t row_begin, num_rows;
+  int64_t column_begin, num_columns;
+  float* values; /* num_rows × num_columns, row-major, written in place */
+  const chassis_adapter_tensor_t* const* tensors; /* all that the plugin added to this op */
+} chassis_adapter_merge_t;
+#define CHASSIS_ADAPTER_MERGE_V1_SIZE 88u
+
+/* What an adapter's configuration file says about the model beneath it. */
+typedef struct chassis_adapter_base {
+  uint32_t struct_size;
+  uint32_t reserved0;
+  chassis_str_t path;        /* model.path; empty if the model has random weights */
+  chassis_str_t config_json; /* the model's config.json */
+} chassis_adapter_base_t;
+#define CHASSIS_ADAPTER_BASE_V1_SIZE 40u
+
+typedef struct chassis_adapter {
+  uint32_t struct_size;
+  uint32_t reserved0;
+  /* [control] The text of adapter_config.json of [adapter] path; empty without a path. Called once, before all others.
+   * Refuses what the plugin cannot do, by name, and what contradicts an option that the user wrote. */
+  chassis_status_t* (*configure)(struct chassis_instance* self, chassis_str_t config_json);
+  /* [control] Sets *trained to 1 if this parameter of the model is trained. Tied slots are offered once. NULL: all are
+   * frozen. */
+  chassis_status_t* (*parameter)(struct chassis_instance* self, const chassis_adapter_parameter_t* parameter,
+                                 uint32_t* trained);
+  /* [control] Records what this op gets, or nothing. */
+  chassis_status_t* (*extend)(struct chassis_instance* self, const chassis_adapter_op_t* op,
+                              const chassis_adapter_builder_t* builder);
+  /* [control] The whole model was offered: refuses options that matched nothing. NULL: nothing to refuse. */
+  chassis_status_t* (*finish)(struct chassis_instance* self);
+  /* [control] adapter_config.json for files of this adapter. */
+  chassis_status_t* (*config)(struct chassis_instance* self, const chassis_adapter_base_t* base,
+                              const chassis_text_sink_t* out);
+  /* [any] Applies the adapter to a part of a parameter, so that the model without the adapter's ops computes the same.
+   * Several threads may call it. NULL: cannot be merged. */
+  chassis_status_t* (*merge)(struct chassis_instance* self, const chassis_adapter_merge_t* merge);
+} chassis_adapter_t;
+#define CHASSIS_ADAPTER_V1_SIZE 56u
+
+#endif

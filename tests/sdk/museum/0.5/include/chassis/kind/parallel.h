@@ -1,0 +1,157 @@
+/* chassis.parallel/1, kind "parallel": a strategy that divides training over ranks. It says where the shards of every
+ * parameter live and, on events from the executor, when whole tensors are gathered, freed and reduced. The host moves
+ * the bytes (chassis_shards_t), so a strategy is only policy, and every strategy gives the same numbers. */
+#ifndef CHASSIS_KIND_PARALLEL_H
+#define CHASSIS_KIND_PARALLEL_H
+
+#include "chassis/status.h"
+#include "chassis/tensor.h"
+
+#define CHASSIS_PARALLEL_ID "chassis.parallel/1"
+
+typedef struct chassis_mesh_axis {
+  chassis_str_t name; /* "dp_shard" */
+  uint32_t size;
+  uint32_t rank;      /* this rank's coordinate */
+} chassis_mesh_axis_t;
+
+/* A parameter of the recorded program; everything below refers to it by its index. */
+typedef struct chassis_parallel_parameter {
+  uint32_t struct_size;
+  uint32_t num_dims;
+  const int64_t* shape;  /* whole, as ops read it on this rank; already divided by strategies earlier in the stack */
+  chassis_str_t name;
+  int64_t num_elements;
+  uint32_t trainable;
+  uint32_t num_units;    /* how many units read it; more than one if it is tied */
+  const uint32_t* units; /* ascending, in order of forward */
+} chassis_parallel_parameter_t;
+#define CHASSIS_PARALLEL_PARAMETER_V1_SIZE 56u
+
+/* What to divide. The same on every rank except the axis ranks; borrowed until the instance is destroyed. */
+typedef struct chassis_parallel_problem {
+  uint32_t struct_size;
+  uint32_t num_axes;
+  const chassis_mesh_axis_t* axes; /* of the whole mesh, sizes of 1 included */
+  uint32_t num_parameters;
+  uint32_t num_units;
+  const chassis_parallel_parameter_t* const* parameters; /* in order of first use */
+  const chassis_str_t* unit_names;                       /* "layers.3" */
+  uint32_t compute_dtype;
+  uint32_t reduce_dtype;     /* [precision] reduce */
+  uint32_t device_type;
+  uint32_t num_microbatches; /* of a step */
+} chassis_parallel_problem_t;
+#define CHASSIS_PARALLEL_PROBLEM_V1_SIZE 56u
+
+#define CHASSIS_SHARD_REPLICATE 1u  /* every rank stores it whole */
+#define CHASSIS_SHARD_DIM 2u /* chunks of ceil(size / N) of one dim, as torch.chunk and FSDP2 cut; may be empty */
+#define CHASSIS_SHARD_FLAT 3u /* ceil(num_elements / N) consecutive elements per rank, the last ones padded (ZeRO) */
+
+/* How a parameter is stored: fp32 master, optimizer states and reduced gradient have this shape. */
+typedef struct chassis_shard_rule {
+  uint32_t struct_size;
+  uint32_t parameter;
+  uint32_t kind;           /* CHASSIS_SHARD_… */
+  uint32_t dim;            /* of CHASSIS_SHARD_DIM; only dim 0 so far */
+  uint32_t num_axes;       /* joined, the first varies slowest */
+  uint32_t resident;       /* 1: the whole tensor also stays between uses (ZeRO 1 and 2, small parameters of 3) */
+  const chassis_str_t* axes;
+  uint32_t gather_dtype; /* sent when the parameter is gathered; 0: the compute dtype */
+  uint32_t reduce_dtype; /* sent when its gradient is reduced; 0: that of the problem */
+  uint32_t offload; /* 1: shard, reduced gradient and optimizer states are in host memory, where the optimizer steps */
+  uint32_t pin_memory; /* 1: page-locks the offloaded memory that CUDA copies from or to; no effect elsewhere */
+} chassis_shard_rule_t;
+#define CHASSIS_SHARD_RULE_V1_SIZE 48u
+
+/* Receives the results of resolve(). Both functions return a status for the strategy to return. */
+typedef struct chassis_parallel_sink {
+  uint32_t struct_size;
+  uint32_t reserved0;
+  void* impl;
+  /* This strategy serves the axis, "dp_replicate" or "dp_shard": the batch is divided along it and gradients are summed
+   * over it. Each axis has exactly one strategy. */
+  chassis_status_t* (*claim)(const struct chassis_parallel_sink* s, chassis_str_t axis);
+  /* Called once for each parameter, by exactly one strategy of the stack; rule is borrowed. */
+  chassis_status_t* (*place)(const struct chassis_parallel_sink* s, const chassis_shard_rule_t* rule);
+} chassis_parallel_sink_t;
+#define CHASSIS_PARALLEL_SINK_V1_SIZE 32u
+
+#define CHASSIS_REDUCE_KEEP 1u /* sums stay per replica for now: the all_reduce over the other axes comes later */
+
+/* What the host does for a strategy. All [step][all-ranks]; only the two waits block. `name` goes into messages and
+ * metrics. The strategy returns errors unchanged. */
+typedef struct chassis_shards {
+  uint32_t struct_size;
+  uint32_t reserved0;
+  void* impl;
+  /* Adds one use of each: those that are neither whole nor being gathered are gathered by one collective. */
+  chassis_status_t* (*gather)(const struct chassis_shards* s, const uint32_t* parameters, uint32_t num_parameters,
+                              chassis_str_t name);
+  /* Blocks until they are whole and may be read. */
+  chassis_status_t* (*wait_gathered)(const struct chassis_shards* s, const uint32_t* parameters,
+                                     uint32_t num_parameters);
+  /* Removes one use of each; the last one frees what is not resident. */
+  chassis_status_t* (*release)(const struct chassis_shards* s, const uint32_t* parameters, uint32_t num_parameters);
+  /* As release, but a piece of the whole stays, so that the next gather asks only `ways` neighbouring ranks; ways
+   * divides the number of ranks that share the parameter. */
+  chassis_status_t* (*shrink)(const struct chassis_shards* s, const uint32_t* parameters, uint32_t num_parameters,
+                              uint32_t ways);
+  /* Sums the whole gradients over all data-parallel ranks, adds the sum to the shards' gradients, by one collective per
+   * dtype, and frees the whole gradients. A gradient that was not written counts as zero. */
+  chassis_status_t* (*reduce)(const struct chassis_shards* s, const uint32_t* parameters, uint32_t num_parameters,
+                              uint32_t flags, chassis_str_t name);
+  /* Blocks until their reduced gradients may be read. */
+  chassis_status_t* (*wait_reduced)(const struct chassis_shards* s, const uint32_t* parameters,
+                                    uint32_t num_parameters);
+  /* [any] 1 if whole and readable. */
+  int32_t (*is_whole)(const struct chassis_shards* s, uint32_t parameter);
+  /* [any] Bytes of whole, non-resident tensors that are gathered now. */
+  uint64_t (*gathered_bytes)(const struct chassis_shards* s);
+} chassis_shards_t;
+#define CHASSIS_SHARDS_V1_SIZE 80u
+
+#define CHASSIS_EVENT_RECOMPUTE 1u       /* a forward that is run again for its backward */
+#define CHASSIS_EVENT_LAST_MICROBATCH 2u /* of the step */
+#define CHASSIS_EVENT_TRAINING 4u        /* a backward will come; unset in evaluation and generation */
+
+/* Setting the option to this value may save memory at the cost of time; results stay the same. */
+typedef struct chassis_saving {
+  chassis_str_t option;
+  chassis_str_t value; /* JSON: "3", "\"cpu\"" */
+} chassis_saving_t;
+
+/* [step][all-ranks] Each event comes exactly once for each run of a unit: forward units ascending, backward descending;
+ * in list order of the stack before a unit, in reverse after it. Any of them may be NULL. */
+typedef struct chassis_parallel {
+  uint32_t struct_size;
+  uint32_t num_savings;
+  /* Read from the first strategy in the stack: the axis that gets all ranks that [mesh] leaves over, unless the user
+   * names another. Static text. */
+  chassis_str_t home_axis;
+  /* [control] Claims axes and places parameters, or refuses with a reason. Allocates nothing. May be called again with
+   * another mesh, for plans. */
+  chassis_status_t* (*resolve)(struct chassis_instance* self, const chassis_parallel_problem_t* problem,
+                               const chassis_parallel_sink_t* sink);
+  /* [control] Before the first event; `shards` lives as long as the instance is active. */
+  chassis_status_t* (*bind)(struct chassis_instance* self, const chassis_shards_t* shards);
+  /* When it returns, the unit's parameters are whole. */
+  chassis_status_t* (*pre_forward)(struct chassis_instance* self, uint32_t unit, uint32_t flags);
+  chassis_status_t* (*post_forward)(struct chassis_instance* self, uint32_t unit, uint32_t flags);
+  chassis_status_t* (*pre_backward)(struct chassis_instance* self, uint32_t unit, uint32_t flags);
+  /* No unit will add to this parameter's gradient again in this micro-batch. */
+  chassis_status_t* (*grad_ready)(struct chassis_instance* self, uint32_t parameter, uint32_t flags);
+  chassis_status_t* (*post_backward)(struct chassis_instance* self, uint32_t unit, uint32_t flags);
+  /* After the last backward of a step: when it returns, every trained parameter's reduced gradient is complete. */
+  chassis_status_t* (*finish_grads)(struct chassis_instance* self);
+  /* After a load, after initialization and after every optimizer step: brings resident tensors up to date. */
+  chassis_status_t* (*post_optimizer)(struct chassis_instance* self);
+  /* At the end of every step and of every evaluation, before anything is saved: when it returns, only resident tensors
+   * are whole. */
+  chassis_status_t* (*drain)(struct chassis_instance* self);
+  /* Static: what a plan tries when memory does not suffice. */
+  const chassis_saving_t* savings;
+} chassis_parallel_t;
+#define CHASSIS_PARALLEL_V1_SIZE 112u
+
+#endif

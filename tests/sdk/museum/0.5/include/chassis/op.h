@@ -1,0 +1,87 @@
+/* The vocabulary of the recorded program: dims, attributes, ops. Model plugins write it, ops plugins read it.
+ *
+ * A value is a contiguous row-major tensor described by an ordered list of *named dims*: a query is [B, T, heads,
+ * head_dim], whatever strategy divides `heads`. Adjacent dims need no reshape to be read as one: a linear that takes
+ * (heads, head_dim) reads their product. A parameter's axis is a product of dims in the same way.
+ *
+ * Vocabulary. x is [B, T, …]. Parameters are slots. Optional operands are left out at the end. An attribute with "?" is
+ * recorded only where it changes the result. A provider must refuse an op with an attribute that it does not know.
+ *   op              inputs                  parameters        attributes                        outputs
+ *   embedding       ids [B,T] i32           weight[V,H]                                         [B,T,H]
+ *   linear          x [B,T,in…]             weight[out,in],                                     [B,T,out…]
+ *                                           bias[out]?
+ *   rms_norm        x [B,T,…,n]             weight[n]         eps f, offset f?                  as x
+ *                   y = x / sqrt(mean(x²)+eps) in fp32, cast, × weight (Zhang & Sennrich 2019, as in HF Llama).
+ *                   offset: × (offset + weight) in fp32, then cast (HF Gemma)
+ *   layer_norm      x [B,T,…,n]             weight[n],bias[n]? eps f                            as x
+ *   rope            x [B,T,h,head_dim],     (none)            inv_freq floats (rotary_dim/2),   as x
+ *                   positions [B,T] i32                       factor f (on cos and sin),
+ *                                                             interleaved i (0: rotate-half),
+ *                                                             rotary_dim i?, long_inv_freq floats?, long_from i?
+ *                   RoFormer (Su et al. 2021); angles and products in fp32. rotary_dim (head_dim): the first dims of a
+ *                   head, which are rotated; the others pass. long_inv_freq replaces inv_freq in a call whose largest
+ *                   position is at least long_from (LongRoPE, Ding et al. 2024, as in HF Phi-3).
+ *   attention       q [B,T,h,Dqk],          (none)            scale f, causal i, window i,      [B,T,h,Dv]
+ *                   k [B,S,hkv,Dqk],                          chunk i, document i, prefix i,
+ *                   v [B,S,hkv,Dv],                           softcap f?
+ *                   document_ids [B,T] i32?,
+ *                   prefix_lens [B] i32?
+ *                   Query head i reads key head i / (h/hkv). Query t (counted from query_offset) sees key s iff all
+ *                   conditions that are set hold: causal: s <= t; window w > 0: t - s < w; chunk c > 0: s/c == t/c in
+ *                   positions of the row; document: equal ids (-1 is padding; its rows are zero);
+ *                   prefix: causal is lifted for s < prefix_lens[b]. document_ids is input 3, prefix_lens input 4.
+ *                   softcap c: c·tanh(s/c) of the scaled scores s, before the mask (HF Gemma 2)
+ *   activation      x                       (none)            function s: silu, gelu, gelu_tanh, as x
+ *                                                             relu
+ *   gated_activation gate, up               (none)            function s                        as gate: f(gate)·up
+ *   add, mul        a, b (same dims)        (none)                                              as a
+ *   scale           x                       (none)            factor f                          as x
+ *                   y = x · factor, with factor rounded to the dtype of x (HF Gemma)
+ *   softcap         x                       (none)            cap f                             as x: cap·tanh(x/cap)
+ *   channel_scale   x [B,T,…,c…]            weight[c]         (none)                            as x
+ *                   y = x · weight along the last dims, whose product is c; in fp32, rounded once ((IA)³, Liu et al.
+ *                   2022)
+ *   dropout         x [B,T,…]               (none)            p f in [0, 1)                     as x
+ *                   y = x / (1 - p) where kept, else 0 (Srivastava et al. 2014). Element (b, t, j), j counting the
+ *                   elements of a position, is kept iff word j % 4 of Philox4x32-10 with the key call.random_key and
+ *                   the counter words (j / 4, t, low and high half of first_row + b) is at least p · 2^32. The host
+ *                   leaves the op out where nothing is trained.
+ *   reshape         x                       (none)                                              the output's dims
+ *   cross_entropy   logits [B,T,V],         (none)            ignore_index i (-100)             loss [] f32: the SUM
+ *                   labels [B,T] i32                                                            over labels != ignore
+ *   score           x [B,T,H], lens [B] i32 weight[L,H]                                         [B,L]: at lens[b]-1
+ * A plugin's own op is "domain/name"; the model declares the dims of its outputs.
+ * The host adds attribute storage s, which names the scheme, to an op whose first parameter is quantised, and
+ * divided_by s to an embedding or cross_entropy whose vocabulary a mesh axis divides: a provider that does not know
+ * these attributes must refuse the op.
+ *
+ * A fused node is a run of ops that one provider computes as one, such as "linear+cross_entropy" or "add+rms_norm". */
+#ifndef CHASSIS_OP_H
+#define CHASSIS_OP_H
+
+#include "chassis/abi.h"
+#include "chassis/tensor.h"
+
+#define CHASSIS_ATTR_INT 1u
+#define CHASSIS_ATTR_FLOAT 2u
+#define CHASSIS_ATTR_STRING 3u
+#define CHASSIS_ATTR_INT_LIST 4u
+#define CHASSIS_ATTR_FLOAT_LIST 5u
+
+typedef struct chassis_attr {
+  chassis_str_t name;
+  uint32_t tag; /* CHASSIS_ATTR_… */
+  uint32_t reserved0;
+  union {
+    int64_t i;
+    double f;
+    struct {
+      const void* ptr; /* UTF-8 bytes, const int64_t* or const double* */
+      uint64_t len;
+    } list;
+  } value;
+} chassis_attr_t;
+
+#define CHASSIS_ABSENT 0xffffffffu /* an optional operand that is left out */
+
+#endif
