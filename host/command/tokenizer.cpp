@@ -30,7 +30,7 @@ struct TokenizerArguments {
   std::vector<std::string> plugin_path, files;
   std::string plugin, directory, out;
   VocabularyOptions vocabulary{.min_frequency = 2};
-  bool plain = false, keep_special = false;
+  bool plain = false, keep_special = false, with_offsets = false;
 };
 
 // A loaded set of plugins without a run.
@@ -111,8 +111,12 @@ int encode(const TokenizerArguments& arguments) {
   for_each_line(arguments.files, [&](std::string_view line, const SourcePosition& where) {
     out.clear();
     try {
-      for (const int32_t id : tokenizer->encode_with_offsets(line, !arguments.plain).ids)
-        out += (out.empty() ? "" : " ") + std::to_string(id);
+      const Encoding encoding = tokenizer->encode_with_offsets(line, !arguments.plain);
+      for (size_t i = 0; i < encoding.ids.size(); ++i) {
+        if (i > 0) out += ' ';
+        out += std::to_string(encoding.ids[i]);
+        if (arguments.with_offsets) out += fmt::format(":{}-{}", encoding.begin[i], encoding.end[i]);
+      }
     } catch (const Error& error) {
       throw Error(error.code(), where, error.message()).hint(error.hint_text());
     }
@@ -174,6 +178,7 @@ Verb add_tokenizer(CLI::App& app) {
     verb->add_option("files", arguments->files, "default: standard input");
   }
   to_ids->add_flag("--plain", arguments->plain, "special tokens that the text spells are plain text");
+  to_ids->add_flag("--offsets", arguments->with_offsets, "print each id as ID:BEGIN-END, with its bytes of the line");
   to_text->add_flag("--special", arguments->keep_special, "print special tokens too");
   for (CLI::App* verb : {make, to_ids, to_text})
     verb->add_option("--plugin", arguments->plugin, "the tokenizer; default: one that is installed with the program");

@@ -1,7 +1,8 @@
 """Chat templates of TRL, rendered by the core of plugin hf and by transformers: equal texts, and equal spans where a
 template has `{% generation %}` blocks. Each template renders a dozen conversations.
 
-CHASSIS_TOKENIZERS may name a folder of model directories, whose templates are compared too."""
+Those of the tokenizers that tests/interop/setup downloads are compared too; CHASSIS_TOKENIZERS may name another folder
+of model directories."""
 
 import collections
 import datetime
@@ -126,9 +127,9 @@ answer = answer_program(pathlib.Path(suite.args.chassis).resolve().parent.parent
 folder = pathlib.Path(trl.__file__).parent / "chat_templates"
 compare(suite, answer, ROOT / "plugins/tokenizer/hf/core/tests/golden/byte_level",
         {file.name: file.open(newline="").read() for file in sorted(folder.glob("*.jinja"))})
-if "CHASSIS_TOKENIZERS" in os.environ:
-    for file in sorted(pathlib.Path(os.environ["CHASSIS_TOKENIZERS"]).rglob("tokenizer_config.json")):
-        template = json.loads(file.read_text()).get("chat_template")
-        if isinstance(template, str):
-            compare(suite, answer, file.parent, {"its own": template})
+real = pathlib.Path(os.environ.get("CHASSIS_TOKENIZERS", ROOT / ".deps/interop-tokenizers"))
+for file in sorted(real.rglob("tokenizer_config.json")):
+    template = json.loads(file.read_text()).get("chat_template")
+    if isinstance(template, str):
+        compare(suite, answer, file.parent, {"its own": template})
 suite.close()

@@ -45,6 +45,7 @@ TEST_F(TokenizerVerb, TrainsAVocabularyThatEncodesAndDecodes) {
   EXPECT_EQ(shell("printf 'the words\\n\\n</s>a\\r\\nof' | \"$CHASSIS\" tokenizer encode tok"),
             "261 32 262\n\n257 97\n263\n");
   EXPECT_EQ(shell("printf '</s>' | \"$CHASSIS\" tokenizer encode tok --plain"), "60 47 115 62\n");
+  EXPECT_EQ(shell("printf 'the words' | \"$CHASSIS\" tokenizer encode tok --offsets"), "261:0-3 32:3-4 262:4-9\n");
   EXPECT_EQ(shell("printf '261 32 262\\n\\n[257, 97]\\n' | \"$CHASSIS\" tokenizer decode tok"), "the words\n\na\n");
   EXPECT_EQ(shell("echo 257 97 | \"$CHASSIS\" tokenizer decode tok --special"), "</s>a\n");
   EXPECT_EQ(shell("\"$CHASSIS\" tokenizer encode tok a.txt b.jsonl | \"$CHASSIS\" tokenizer decode tok > back; "

@@ -1,6 +1,6 @@
 //! Ids, offsets and decoding, against transformers and against themselves.
-use crate::{golden_json, open};
-use chassis_hf_core::{Encoded, ErrorKind, TOKEN_ADDED, TOKEN_SPECIAL, TOKEN_UNUSED};
+use crate::{golden_json, open, Folder};
+use chassis_hf_core::{Encoded, ErrorKind, Tokenizer, TOKEN_ADDED, TOKEN_SPECIAL, TOKEN_UNUSED};
 use serde_json::Value;
 
 const NAMES: [&str; 2] = ["byte_level", "metaspace"];
@@ -50,6 +50,16 @@ fn special_ids_and_the_size_equal_those_of_transformers() {
         got.iter().for_each(|(key, id)| assert_eq!(golden[key], *id, "{name} {key}"));
         assert_eq!(golden["vocab_size"], info.vocab_size, "{name}");
         assert_eq!(golden["adds_bos"], info.adds_bos, "{name}");
+    }
+}
+
+#[test]
+fn the_post_processor_alone_says_whether_a_text_begins_with_bos() {
+    for added in [true, false] {
+        let folder = Folder::of_golden("add-bos", "metaspace");
+        let config = format!("{{\"add_bos_token\": {added}, \"add_eos_token\": {}}}", !added);
+        folder.write("tokenizer_config.json", config.as_bytes());
+        assert!(Tokenizer::open(&folder.0).unwrap().info().adds_bos, "{added}");
     }
 }
 
