@@ -39,7 +39,11 @@ void refuse_components(const Session& session, const CheckpointReader& reader,
 void QuantizedLoad::add(Parameter& p, LoadTensor plain, std::vector<LoadTensor>& out) {
   if (has_components(reader_, plain)) return add_components(p, plain, out);
   const ParameterTable& parameters = parameters_;
-  if (const DiskTensor* const found = reader_.find(plain.all_parts().front().disk_name)) refuse_codes_in(*found, p);
+  if (const DiskTensor* const found = reader_.find(plain.all_parts().front().disk_name)) {
+    refuse_codes_in(*found, p);
+    if (first_values_.empty()) first_values_ = found->name;
+    refuse_mixture();
+  }
   parameters.start_encoding(p);
   plain.take_block = p.storage->block_elements();
   plain.take = [&parameters, &p, path = reader_.path()](int64_t begin, std::span<const float> values) {
@@ -114,6 +118,15 @@ void QuantizedLoad::add_components(Parameter& p, const LoadTensor& plain, std::v
     out.push_back({Descriptor::plain(text->name, Dtype::u8, text->global_shape), text->name});
   }
   read_.push_back(&p);
+  refuse_mixture();
+}
+
+void QuantizedLoad::refuse_mixture() const {
+  if (first_values_.empty() || read_.empty()) return;
+  throw storage_error("'" + reader_.path() + "': " + first_values_ + " is " +
+                      std::string(dtype_name(reader_.find(first_values_)->dtype)) + ", while " + read_.front()->name +
+                      " is quantized; what a quantized model stores as values stays so")
+      .hint("name its module in the list of modules that are not quantized, in the model's config.json");
 }
 
 std::vector<Descriptor> stored_tensors(const ParameterTable& parameters, const Descriptor& parameter) {

@@ -34,11 +34,14 @@ class QuantizedLoad {
   void add_components(Parameter& p, const LoadTensor& plain, std::vector<LoadTensor>& out);
   void refuse_codes_in(const DiskTensor& found, const Parameter& p) const;
   void compare_blocks(const DiskTensor& found, const Component& component, const Parameter& p) const;
+  // A directory with components of some parameters holds the values of those that stay as they are.
+  void refuse_mixture() const;
 
   ParameterTable& parameters_;
   Communicator* const communicator_;
   const CheckpointReader& reader_;
   std::set<std::string> names_;
+  std::string first_values_;              // of a parameter that is encoded, on disk
   std::vector<Parameter*> read_;          // their components
   std::map<std::string, Tensor> states_;  // texts, by name on disk
   std::map<const Parameter*, std::string> state_of_;

@@ -187,6 +187,21 @@ TEST_F(QuantFiles, AreRefusedWithAStateOfAnotherWeight) {
              "], expected a text of u8 with 1 to 65536 bytes"});
 }
 
+TEST_F(QuantFiles, KeepValuesOnlyWhereTheirListSaysSo) {
+  const Change as_values = [](StoredModel& model) {
+    const StoredTensor values = model.dequantized().tensors.at(kWeight);
+    std::erase_if(model.tensors, [](const auto& entry) { return entry.first.starts_with(kWeight); });
+    model.tensors[kWeight] = values;
+  };
+  refused(false, as_values, 7, {kWeight + " is f32, while ", " is quantized; what a quantized model stores as values"});
+  StoredModel model = models_[0];
+  as_values(model);
+  model.config["quantization_config"]["llm_int8_skip_modules"] = {"layers.1.mlp.down_proj", "lm_head"};
+  const Outcome partly = evaluate(model), wholly = evaluate(models_[0]);
+  EXPECT_EQ(partly.exit_code, 0) << partly.output;
+  EXPECT_LE(std::abs(loss_of(partly) - loss_of(wholly)), 1e-6) << partly.output << wholly.output;
+}
+
 TEST_F(QuantFiles, NameTheKeyThatDiffersFromTheirs) {
   models_[0].write(run_->folder() / "model");
   const auto refusal = [&](const std::string& tables) { return run_->use("eval", "model", tables).output; };

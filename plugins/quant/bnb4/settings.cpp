@@ -18,6 +18,8 @@ using OrderedJson = nlohmann::ordered_json;
 
 constexpr std::string_view kConfigPlace = "quantization_config of the model's config.json: ";
 
+constexpr const char* kHead = "lm_head";
+
 Code code_from(const std::string& name) { return name == "nf4" ? Code::kNf4 : Code::kFp4; }
 
 template <typename T>
@@ -39,8 +41,8 @@ const Options& options() {
       option("block_size", 64).range(kMinBlock, kMaxBlock).doc("weights that share a scale: a power of 2"),
       option("double_quant", false).doc("store the scales in 8 bits too (bnb_4bit_use_double_quant)"),
       option("skip", std::vector<std::string>{})
-          .doc("linears that stay as they are, by the end of their name: \"down_proj\"; the head and embeddings always "
-               "do (llm_int8_skip_modules)"),
+          .doc("linears that stay as they are, by the end of their name, \"down_proj\", or by what they are below, "
+               "\"model.layers.0\"; the head and embeddings always do (llm_int8_skip_modules)"),
   };
   return schema;
 }
@@ -97,6 +99,9 @@ FileSettings parse_quantization_config(std::string_view text) {
 }
 
 std::string quantization_config_text(const Settings& s) {
+  // transformers skips the head by itself only where no list is given.
+  std::vector<std::string> skip = s.skip;
+  if (!skip.empty() && !is_skipped(skip, kHead)) skip.emplace_back(kHead);
   OrderedJson json = {{"_load_in_4bit", true},
                       {"_load_in_8bit", false},
                       {"bnb_4bit_compute_dtype", "bfloat16"},
@@ -105,7 +110,7 @@ std::string quantization_config_text(const Settings& s) {
                       {"bnb_4bit_use_double_quant", s.is_nested},
                       {"llm_int8_enable_fp32_cpu_offload", false},
                       {"llm_int8_has_fp16_weight", false},
-                      {"llm_int8_skip_modules", s.skip.empty() ? OrderedJson() : OrderedJson(s.skip)},
+                      {"llm_int8_skip_modules", skip.empty() ? OrderedJson() : OrderedJson(skip)},
                       {"llm_int8_threshold", 6.0},
                       {"load_in_4bit", true},
                       {"load_in_8bit", false},
@@ -115,8 +120,7 @@ std::string quantization_config_text(const Settings& s) {
 
 bool is_skipped(const std::vector<std::string>& skip, std::string_view module) {
   return std::any_of(skip.begin(), skip.end(), [&](const std::string& name) {
-    if (module == name || module.ends_with("." + name)) return true;
-    return module.starts_with(name + ".");
+    return module.ends_with(name) || module.starts_with(name + ".");
   });
 }
 

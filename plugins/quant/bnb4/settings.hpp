@@ -34,7 +34,8 @@ FileSettings parse_quantization_config(std::string_view json);
 // The object "quantization_config" of a model that is stored so.
 std::string quantization_config_text(const Settings& settings);
 
-// As transformers matches llm_int8_skip_modules: a module of that name, below it, or whose name ends so.
+// As transformers matches llm_int8_skip_modules: a module whose name ends so, or that is below one of that name. Names
+// that are regular expressions there are plain text here.
 bool is_skipped(const std::vector<std::string>& skip, std::string_view module);
 
 }  // namespace bnb4

@@ -97,6 +97,14 @@ TEST(QuantizationConfig, IsReadAndWritten) {
   EXPECT_EQ(parse_quantization_config(R"({"load_in_4bit": true})").code, Code::kFp4) << "bitsandbytes' default";
 }
 
+TEST(QuantizationConfig, NamesTheHeadInAListThatIsGiven) {
+  Settings settings;
+  EXPECT_TRUE(parse_quantization_config(quantization_config_text(settings)).skip.empty());
+  settings.skip = {"down_proj"};
+  EXPECT_EQ(parse_quantization_config(quantization_config_text(settings)).skip,
+            (std::vector<std::string>{"down_proj", "lm_head"}));
+}
+
 TEST(QuantizationConfig, OfOtherMethodsIsRefusedByName) {
   const auto refused = [](const std::string& text) {
     try {
@@ -118,7 +126,8 @@ TEST(SkippedModules, AreNamedByTheirEndOrBeginning) {
   EXPECT_TRUE(is_skipped({"down_proj"}, "model.layers.3.mlp.down_proj"));
   EXPECT_TRUE(is_skipped({"model.layers.3"}, "model.layers.3.mlp.down_proj"));
   EXPECT_TRUE(is_skipped({"lm_head"}, "lm_head"));
-  EXPECT_FALSE(is_skipped({"proj"}, "model.layers.3.mlp.down_proj"));
+  EXPECT_TRUE(is_skipped({"proj"}, "model.layers.3.mlp.down_proj"));
+  EXPECT_FALSE(is_skipped({"down"}, "model.layers.3.mlp.down_proj"));
   EXPECT_FALSE(is_skipped({"model.layers.3"}, "model.layers.31.mlp.down_proj"));
 }
 
