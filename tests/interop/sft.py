@@ -25,14 +25,14 @@ STEPS, MICRO, ACCUMULATION, SEQ_LEN = 10, 2, 2, 256
 TEMPLATES = pathlib.Path(trl.__file__).parent / "chat_templates"
 
 # Family: token that ends a turn, special tokens, whether it takes system messages, and the templates that chassis reads
-# beside TRL's training template.
+# beside TRL's training template: TRL's others by file, and slot templates of chassis by name.
 FAMILIES = {
     "qwen3": ("<|im_end|>", ["<|im_start|>"], True, []),
-    "llama3": ("<|eot_id|>", ["<|begin_of_text|>", "<|start_header_id|>", "<|end_header_id|>"], True, ["llama3.jinja"]),
+    "llama3": ("<|eot_id|>", ["<|begin_of_text|>", "<|start_header_id|>", "<|end_header_id|>"], True, ["llama3.jinja", "llama3"]),
     "phi3": ("<|end|>", ["<|user|>", "<|assistant|>", "<|system|>", "<|endoftext|>"], True, []),
-    "gemma3": ("<end_of_turn>", ["<bos>", "<start_of_turn>"], True, ["gemma3.jinja"]),
-    "gemma": ("<end_of_turn>", ["<bos>", "<start_of_turn>"], False, ["gemma.jinja"]),
-    "qwen3_instruct_2507": ("<|im_end|>", ["<|im_start|>"], True, ["qwen3_instruct_2507.jinja"]),
+    "gemma3": ("<end_of_turn>", ["<bos>", "<start_of_turn>"], True, ["gemma3.jinja", "gemma"]),
+    "gemma": ("<end_of_turn>", ["<bos>", "<start_of_turn>"], False, ["gemma.jinja", "gemma"]),
+    "qwen3_instruct_2507": ("<|im_end|>", ["<|im_start|>"], True, ["qwen3_instruct_2507.jinja", "chatml"]),
 }
 BOS = {"llama3": "<|begin_of_text|>", "gemma3": "<bos>", "gemma": "<bos>"}
 
@@ -139,8 +139,8 @@ for number, family in enumerate(FAMILIES):
     suite.check(f"{family} labels", ours == expected,
                 f"{sum(label != -100 for _, labels in ours for label in labels)} trained tokens")
     for name in own_templates:
-        path = TEMPLATES / name
-        again = documents(suite.run("data", "preview", config(f"{family}-own", str(path)), "--json", "--rows", len(rows)))
+        template = str(TEMPLATES / name) if name.endswith(".jinja") else name
+        again = documents(suite.run("data", "preview", config(f"{family}-own", template), "--json", "--rows", len(rows)))
         turns = [(ids, to_end_of_turn(ids, labels, tokenizer.eos_token_id)) for ids, labels in expected]
         suite.check(f"{family} ids and labels by {name}", again == turns,
                     f"{sum(a == b for a, b in zip(again, turns))} of {len(turns)} rows")
