@@ -100,23 +100,6 @@ int list(const PluginsArguments& arguments) {
   return 0;
 }
 
-int check(const PluginsArguments& arguments) {
-  CheckRequest request;
-  request.path = file_to_check(arguments);
-  request.self = program_file();
-  request.only = arguments.only;
-  request.total_timeout = std::chrono::milliseconds(static_cast<int64_t>(arguments.timeout_s * 1000));
-  for (const std::string& folder : arguments.plugin_path)
-    request.arguments.insert(request.arguments.end(), {"--plugin-path", absolute(folder)});
-  if (!arguments.model_config.empty())
-    request.arguments.insert(request.arguments.end(), {"--model-config", absolute(arguments.model_config)});
-  if (!arguments.model.empty())
-    request.arguments.insert(request.arguments.end(), {"--model", absolute(arguments.model)});
-  for (const std::string& file : arguments.data)
-    request.arguments.insert(request.arguments.end(), {"--data", absolute(file)});
-  return check_plugin(std::move(request), arguments.as_json);
-}
-
 void expect_none(const std::vector<std::string>& failures, const std::string& what) {
   if (failures.empty()) return;
   std::string text = std::to_string(failures.size()) + " " + what + ":";
@@ -302,6 +285,36 @@ int check_in_process(const PluginsArguments& arguments) {
     return [] { return overwritten_guards(); };
   };
   return run_check_in_process(arguments.name, arguments.test, services, hooks);
+}
+
+int check(const PluginsArguments& arguments) {
+  CheckRequest request;
+  request.path = file_to_check(arguments);
+  request.self = program_file();
+  // Its working folder is another one.
+  PluginsArguments of_child = arguments;
+  of_child.name = absolute(request.path);
+  for (std::string& folder : of_child.plugin_path) folder = absolute(folder);
+  for (std::string* path : {&of_child.model_config, &of_child.model})
+    if (!path->empty()) *path = absolute(*path);
+  for (std::string& file : of_child.data) file = absolute(file);
+  request.in_child = [of_child](const std::string& test) mutable {
+    of_child.test = test;
+    return check_in_process(of_child);
+  };
+  request.only = arguments.only;
+  request.total_timeout = std::chrono::milliseconds(static_cast<int64_t>(arguments.timeout_s * 1000));
+  for (const std::string& folder : of_child.plugin_path)
+    request.arguments.insert(request.arguments.end(), {"--plugin-path", folder});
+  if (!of_child.model_config.empty())
+    request.arguments.insert(request.arguments.end(), {"--model-config", of_child.model_config});
+  if (!of_child.model.empty()) request.arguments.insert(request.arguments.end(), {"--model", of_child.model});
+  for (const std::string& file : of_child.data) request.arguments.insert(request.arguments.end(), {"--data", file});
+  try {
+    return check_plugin(std::move(request), arguments.as_json);
+  } catch (const EndOfChild& child) {
+    return child.exit_code;
+  }
 }
 
 }  // namespace

@@ -178,7 +178,9 @@ class Run {
     std::vector<std::string> arguments = {request_.self, "plugins", "check-in-process",
                                           std::filesystem::absolute(request_.path).string(), name};
     arguments.insert(arguments.end(), request_.arguments.begin(), request_.arguments.end());
-    const ProcessResult ended = check::run_process(arguments, limit);
+    std::function<int()> in_child;
+    if (request_.in_child) in_child = [&] { return request_.in_child(name); };
+    const ProcessResult ended = check::run_process(arguments, limit, in_child);
     CheckResult result = result_of(name, ended, limit);
     result.seconds = std::chrono::duration<double>(Clock::now() - begin).count();
     traces_.add(name, ended);

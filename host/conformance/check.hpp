@@ -41,6 +41,14 @@ struct CheckRequest {
   std::chrono::milliseconds total_timeout = std::chrono::seconds(300);  // for all tests
   std::function<void(const CheckResult&)> report = {};                  // called with each result when it is known
   std::vector<std::string> arguments = {};                              // appended to the arguments of `self`
+  // Runs a test in a copy of this process, which is then used instead of a new process of `self`: as
+  // run_check_in_process, and returns its exit code.
+  std::function<int(const std::string& test)> in_child = {};
+};
+
+// Thrown in such a copy when its test is over. main() is to return this exit code.
+struct EndOfChild {
+  int exit_code;
 };
 
 // Traces that tests leave in the process or the file system, reported once for all tests. These results come last, and
@@ -51,7 +59,7 @@ inline constexpr std::string_view kTraceTests[] = {"process/output",  "process/f
 // The names of all tests, in order.
 std::vector<std::string> check_names();
 // Throws before the first test: a config error if the file does not exist, a plugin error if it is not a plugin or a
-// name in `only` is unknown.
+// name in `only` is unknown. Throws EndOfChild in copies of the process.
 std::vector<CheckResult> run_checks(const CheckRequest& request);
 bool conforms(const std::vector<CheckResult>& results);
 // One line: "passed   load/entry (0.1 s)", with the reason on further lines.

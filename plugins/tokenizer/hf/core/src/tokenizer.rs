@@ -2,8 +2,8 @@
 //!
 //! tokenizer.json decides all of it but its truncation, padding and post-processor, which are not applied: ids are
 //! those that the text spells. Classes of transformers that build their own pipeline beside the file are not followed.
-//! `add_bos_token` and `add_eos_token` of tokenizer_config.json change nothing: transformers 5 drops both where there is
-//! a tokenizer.json, whose post-processor says whether a text begins with bos.
+//! `add_bos_token` and `add_eos_token` of tokenizer_config.json change nothing: transformers 5 drops both where there
+//! is a tokenizer.json, whose post-processor says whether a text begins with bos.
 use crate::byte_level::{ceil_char, floor_char, ByteLevelBpe};
 use crate::chat::{self, Chat, Rendered};
 use crate::directory::Directory;
