@@ -253,7 +253,7 @@ int main(int argc, char** argv) {
   chassis::report_crashes();
   const chassis::ExitGuard guard;
   const int exit_code = run_or_report(argc, argv);
-#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)   // these report when the process exits
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // these report when the process exits
   // All that a run made is destroyed. The destructors of static objects are left out: LibTorch's take 0.1 s.
   std::fflush(nullptr);
   chassis::end_process(exit_code);
