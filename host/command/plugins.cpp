@@ -195,10 +195,11 @@ std::string check_tokenizer(const CheckedMember& member, const std::string& dire
   return report.left_out;
 }
 
-std::string check_quant(PluginRegistry& registry, Instance& instance) {
+std::string check_quant(PluginRegistry& registry, const CheckedMember& member) {
   const Oracles oracles(registry);
-  const QuantPlugin plugin(instance);
-  std::vector<std::string> failures = quant_failures(plugin);
+  const QuantPlugin plugin(member.instance);
+  const std::unique_ptr<Instance> another = member.another(Json::object());
+  std::vector<std::string> failures = quant_failures(plugin, QuantPlugin(*another));
   expect_none(failures, "promises of a quantization are broken");
   if (oracles.providers().empty()) return kNoOracle;
   const QuantProducts products = compare_quant_products(plugin, oracles.providers());
@@ -251,9 +252,11 @@ std::string check_numerics(PluginRegistry& registry, MetricsStore& metrics, cons
   if (kind == "tokenizer") return check_tokenizer(member, arguments.model);
   if (kind == "adapter") return check_adapter(registry, member);
   if (kind == "rows") return check_rows(instance, arguments.data);
-  if (kind == "quant") return check_quant(registry, instance);
+  if (kind == "quant") return check_quant(registry, member);
   if (kind == "optimizer") {
-    expect_none(optimizer_failures(OptimizerPlugin(instance)), "promises of an optimizer are broken");
+    const std::unique_ptr<Instance> another = member.another(Json::object());
+    expect_none(optimizer_failures(OptimizerPlugin(instance), OptimizerPlugin(*another)),
+                "promises of an optimizer are broken");
     return "";
   }
   if (kind == "format") {

@@ -25,6 +25,12 @@ namespace {
 // Gradients are stored in fp32, and so are merged parameters; everything else is computed in fp64.
 constexpr double kGradientBound = 1e-5, kMergeBound = 1e-5, kSameLoss = 1e-9;
 
+std::string lower_case(std::string text) {
+  for (char& c : text)
+    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
+  return text;
+}
+
 std::string module_of(const std::string& parameter) {
   const size_t dot = parameter.rfind('.');
   return dot == std::string::npos ? "" : parameter.substr(0, dot);
@@ -58,6 +64,7 @@ class Adapted {
     plugin_.configure(config);
   }
   const AdapterPlugin& plugin() const { return plugin_; }
+  const std::string& id() const { return instance_->context().id; }
   const RewritePass& pass() const { return pass_; }
   // Throws a config error if the plugin refuses the base.
   Program program(const AdapterBase& base) const {
@@ -174,8 +181,17 @@ class AdapterExamination {
 
   void examine_config(const Adapted& adapted, const Program& program) {
     const std::string text = adapted.plugin().config("base", base_.config_json);
-    if (!Json::parse(text, nullptr, false).is_object())
-      return fail("its config is not a JSON object: '{}'", printable(text));
+    const Json config = Json::parse(text, nullptr, false);
+    if (!config.is_object()) return fail("its config is not a JSON object: '{}'", printable(text));
+    // By these keys a directory of the adapter is found to be one of this plugin, on this base.
+    const auto names = [&](const char* key, const std::string& expected) {
+      const auto found = config.find(key);
+      if (found != config.end() && found->is_string() && lower_case(found->get<std::string>()) == expected) return;
+      fail("its config has {} as \"{}\", expected \"{}\"", found == config.end() ? "nothing" : printable(found->dump()),
+           key, expected);
+    };
+    names("peft_type", adapted.id());
+    names("base_model_name_or_path", "base");
     try {
       const Adapted other(make_(), base_, text);
       if (const std::string differs = difference(other.program(base_), program); !differs.empty())
@@ -235,6 +251,7 @@ class AdapterExamination {
       return std::sqrt(sum);
     };
     const double size = norm(gradient), random_size = norm(random);
+    if (size == 0) return fail("no gradient reaches '{}': nothing that is computed depends on it", p.name);
     std::vector<double> direction(count);
     double expected = 0;
     for (size_t i = 0; i < count; ++i) {

@@ -71,7 +71,7 @@ class Trial {
  public:
   using Rates = StepRates;
 
-  Trial(const OptimizerPlugin& plugin, const std::vector<Sample>& samples) : plugin_(plugin) {
+  Trial(const OptimizerPlugin& plugin, const std::vector<Sample>& samples) : plugin_(&plugin) {
     for (const Sample& sample : samples)
       add(sample, Shape(sample.sizes), {Box::whole(Shape(sample.sizes))}, random("parameter", sample.sizes));
   }
@@ -86,6 +86,11 @@ class Trial {
     return in_memory ? run(number, rates, 1.0, 1.0 / factor) : run(number, rates, 1.0 / factor);
   }
   Trial& step(int64_t number) { return step(number, Rates()); }
+  // Further steps by another instance, as in a run that resumes.
+  Trial& go_on_with(const OptimizerPlugin& plugin) {
+    plugin_ = &plugin;
+    return *this;
+  }
   Trial& step_without_gradients(int64_t number, const Rates& rates) {
     for (const Tensor& grad : grads_) grad.zero();
     return run(number, rates, 1.0);
@@ -149,7 +154,7 @@ class Trial {
 
  private:
   void add(const Sample& sample, const Shape& whole, const std::vector<Box>& boxes, const Tensor& param) {
-    described_.push_back(plugin_.states(SteppedParameter(sample.name, sample.role, whole)));
+    described_.push_back(plugin_->states(SteppedParameter(sample.name, sample.role, whole)));
     facts_.push_back(std::make_shared<SteppedParameter>(sample.name, sample.role, whole, boxes));
     params_.push_back(param);
     grads_.push_back(Tensor::zeros(param.sizes(), Dtype::f32));
@@ -217,16 +222,16 @@ class Trial {
       step.device_grad_scale = scale.handle();
     }
     Tensor scratch;
-    if (const uint64_t bytes = plugin_.workspace_bytes(facts, elements); bytes > 0) {
+    if (const uint64_t bytes = plugin_->workspace_bytes(facts, elements); bytes > 0) {
       scratch = Tensor::empty(Sizes{static_cast<int64_t>(bytes)}, Dtype::u8);
       step.workspace = scratch.data();
       step.workspace_bytes = bytes;
     }
-    plugin_.step(step);
+    plugin_->step(step);
     return *this;
   }
 
-  const OptimizerPlugin& plugin_;
+  const OptimizerPlugin* plugin_;
   std::vector<std::shared_ptr<SteppedParameter>> facts_;
   std::vector<States> described_;
   std::vector<size_t> first_states_;
@@ -235,7 +240,8 @@ class Trial {
 
 class OptimizerExamination {
  public:
-  explicit OptimizerExamination(const OptimizerPlugin& plugin) : plugin_(plugin) {}
+  OptimizerExamination(const OptimizerPlugin& plugin, const OptimizerPlugin& another)
+      : plugin_(plugin), another_(another) {}
 
   std::vector<std::string> run() {
     for (const Sample& sample : kSamples) {
@@ -248,6 +254,7 @@ class OptimizerExamination {
     examine_second_decay();
     examine_descent();
     examine_repetition();
+    examine_resumption();
     examine_growth();
     examine_cuts();
     return failures_;
@@ -304,12 +311,16 @@ class OptimizerExamination {
   // A value that the dtype does not have would be another one in a run.
   void examine_initial(const chassis_state_desc_t& state) {
     const Tensor stored = Tensor::zeros(Sizes{1}, static_cast<Dtype>(state.dtype));
-    const bool is_finite = std::isfinite(state.initial);
-    if (is_finite) stored.fill(state.initial);
-    if (!is_finite || stored.item() != state.initial)
+    std::string what = std::isfinite(state.initial) ? "" : "not finite";
+    try {
+      if (what.empty()) stored.fill(state.initial);
+      if (what.empty() && stored.item() != state.initial) what = fmt::format("{} in this dtype", stored.item());
+    } catch (const Error&) {
+      what = "outside of it";
+    }
+    if (!what.empty())
       fail("state '{}' of {} starts at {}, which is {}", view_of(state.role),
-           dtype_name(static_cast<Dtype>(state.dtype)), state.initial,
-           is_finite ? fmt::format("{} in this dtype", stored.item()) : std::string("not finite"));
+           dtype_name(static_cast<Dtype>(state.dtype)), state.initial, what);
   }
 
   // Whole matrices are small: work on them may grow with the cube of their size.
@@ -426,6 +437,14 @@ class OptimizerExamination {
     expect_same(alone, first, fmt::format("one thread instead of {}", threads));
   }
 
+  void examine_resumption() {
+    const Trial straight = trial().step(1).step(2).step(3).step(4);
+    expect_same(
+        trial().step(1).step(2).go_on_with(another_).step(3).step(4), straight,
+        "steps 3 and 4 by another instance, as after a resume; all that a step needs of earlier ones must be in "
+        "its states");
+  }
+
   void examine_growth() {
     Trial subject = trial();
     int64_t number = 0;
@@ -485,7 +504,11 @@ class OptimizerExamination {
       std::string text =
           Trial::difference(got, flat.narrow(0, begin, got.num_elements()), fmt::format("piece {}", part));
       for (size_t j = 0; text.empty() && j < states.size(); ++j) {
-        if (states[j].shape == CHASSIS_STATE_SCALAR) continue;
+        if (states[j].shape == CHASSIS_STATE_SCALAR) {
+          text = Trial::difference(parts.state(part, j), whole.state(0, j),
+                                   fmt::format("scalar state '{}' of piece {}", view_of(states[j].role), part));
+          continue;
+        }
         const int64_t block = states[j].shape == CHASSIS_STATE_PER_BLOCK ? states[j].block : 1;
         const Tensor& of_part = parts.state(part, j);
         text = Trial::difference(of_part, whole.state(0, j).flat().narrow(0, begin / block, of_part.num_elements()),
@@ -509,14 +532,15 @@ class OptimizerExamination {
   }
 
   const OptimizerPlugin& plugin_;
+  const OptimizerPlugin& another_;
   std::vector<Sample> samples_;
   std::vector<std::string> failures_;
 };
 
 }  // namespace
 
-std::vector<std::string> optimizer_failures(const OptimizerPlugin& plugin) {
-  return OptimizerExamination(plugin).run();
+std::vector<std::string> optimizer_failures(const OptimizerPlugin& plugin, const OptimizerPlugin& another) {
+  return OptimizerExamination(plugin, another).run();
 }
 
 }  // namespace chassis

@@ -27,24 +27,26 @@ class Weight {
   int64_t elements() const { return elements_; }
   const Shape& shape() const { return shape_; }
 
-  // Encodes the parts between `cuts`, then finishes them.
-  Bytes encode(const std::vector<float>& values, std::vector<int64_t> cuts) const {
-    Bytes bytes = room();
+  // Encodes the parts between `cuts`, the last one first if `backwards`, then finishes them. The components hold `junk`
+  // before.
+  Bytes encode(const std::vector<float>& values, std::vector<int64_t> cuts, bool backwards = false,
+               std::byte junk = std::byte{0xa5}) const {
+    Bytes bytes = room(junk);
     cuts.push_back(elements_);
-    int64_t begin = 0;
-    for (const int64_t end : cuts) {
+    const auto encode_part = [&](size_t i) {
+      const int64_t begin = i > 0 ? cuts[i - 1] : 0, end = cuts[i];
       const auto first = static_cast<size_t>(begin), count = static_cast<size_t>(end - begin);
       if (count > 0)
         storage_.encode({shape_, {begin, end - begin}, addresses(bytes.encoded, begin, true)},
                         std::span(values).subspan(first, count));
-      begin = end;
-    }
+    };
+    for (size_t i = 0; i < cuts.size(); ++i) encode_part(backwards ? cuts.size() - 1 - i : i);
     std::vector<const void*> staged;
     for (size_t i = 0; i < bytes.encoded.size(); ++i) {
       staged.push_back(storage_.is_staged(i) ? bytes.encoded[i].data() : nullptr);
       if (is_divided(i) && !storage_.is_staged(i)) bytes.stored[i] = bytes.encoded[i];
     }
-    begin = 0;
+    int64_t begin = 0;
     for (const int64_t end : cuts) {
       storage_.finish({shape_, {begin, end - begin}, addresses(bytes.stored, begin, false)}, staged);
       begin = end;
@@ -71,15 +73,15 @@ class Weight {
  private:
   bool is_divided(size_t i) const { return storage_.components()[i].unit_elements != 0; }
 
-  Bytes room() const {
+  Bytes room(std::byte junk) const {
     Bytes bytes;
     for (size_t i = 0; i < storage_.components().size(); ++i) {
       const Component& c = storage_.components()[i];
       const int64_t units = is_divided(i) ? (elements_ + c.unit_elements - 1) / c.unit_elements : 1;
       const int64_t values = is_divided(i) ? units * c.unit_values : numel(c.whole_shape);
       const Dtype staged = storage_.is_staged(i) ? static_cast<Dtype>(storage_.raw(i).staged_dtype) : c.dtype;
-      bytes.encoded.emplace_back(static_cast<size_t>(values * size_bytes(staged)));
-      bytes.stored.emplace_back(static_cast<size_t>(values * size_bytes(c.dtype)));
+      bytes.encoded.emplace_back(static_cast<size_t>(values * size_bytes(staged)), junk);
+      bytes.stored.emplace_back(static_cast<size_t>(values * size_bytes(c.dtype)), junk);
     }
     return bytes;
   }
@@ -99,6 +101,18 @@ class Weight {
   Shape shape_;
   int64_t elements_;
 };
+
+// One bit and a scale leave an error of 0.6; zeros have one of 1.
+constexpr double kLargestError = 0.75;
+
+double relative_error(const std::vector<float>& got, const std::vector<float>& expected) {
+  double error = 0, norm = 0;
+  for (size_t i = 0; i < got.size(); ++i) {
+    error += (static_cast<double>(got[i]) - expected[i]) * (static_cast<double>(got[i]) - expected[i]);
+    norm += static_cast<double>(expected[i]) * expected[i];
+  }
+  return std::sqrt(error / norm);
+}
 
 std::string refusal_of(const auto& action) {
   try {
@@ -135,6 +149,12 @@ void examine(const QuantPlugin& plugin, const Shape& shape, std::vector<std::str
   for (float& value : values) value = std::normal_distribution<float>(0.0f, 0.02f)(random);
   Bytes whole = weight.encode(values, {});
   if (weight.encode(values, {}).stored != whole.stored) fail("encoded twice, its bytes differ");
+  if (weight.encode(values, {}, false, std::byte{0x5a}).stored != whole.stored)
+    fail("its bytes depend on what its components hold before; each is to be written wholly");
+  std::vector<float> larger = values;
+  for (float& value : larger) value *= 16;
+  weight.encode(larger, {});
+  if (weight.encode(values, {}).stored != whole.stored) fail("encoded behind another weight, its bytes differ");
   const int64_t block = storage->block_elements();
   std::vector<int64_t> every;
   for (int64_t cut = block; cut < weight.elements(); cut += block) {
@@ -145,11 +165,17 @@ void examine(const QuantPlugin& plugin, const Shape& shape, std::vector<std::str
   }
   if (weight.encode(values, every).stored != whole.stored)
     fail("encoded block by block, its components have other bytes");
+  if (weight.encode(values, every, true).stored != whole.stored)
+    fail("encoded block by block, the last one first, its components have other bytes");
 
   const std::vector<float> decoded = weight.decode(whole, {});
   if (weight.decode(whole, every) != decoded) fail("decoded block by block, its values differ");
   const auto bad = std::find_if(decoded.begin(), decoded.end(), [](float v) { return !std::isfinite(v); });
-  if (bad != decoded.end()) fail(fmt::format("element {} is decoded as {}", bad - decoded.begin(), *bad));
+  if (bad != decoded.end())
+    fail(fmt::format("element {} is decoded as {}", bad - decoded.begin(), *bad));
+  else if (const double error = relative_error(decoded, values); error > kLargestError)
+    fail(fmt::format("decoded values are {:.2f} of the norm of the encoded ones away from these, at most {} expected",
+                     error, kLargestError));
   if (const std::string refused = refusal_of([&] { storage->verify(weight.whole(whole)); }); !refused.empty())
     fail("verify() refuses what encode() made: " + refused);
   for (const float value : {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
@@ -171,13 +197,22 @@ void examine(const QuantPlugin& plugin, const Shape& shape, std::vector<std::str
 
 }  // namespace
 
-std::vector<std::string> quant_failures(const QuantPlugin& plugin) {
+std::vector<std::string> quant_failures(const QuantPlugin& plugin, const QuantPlugin& another) {
   std::vector<std::string> failures;
   if (plugin.configure("")) failures.push_back("configure() finds components without a configuration");
   for (const Shape& shape : {Shape{64, 128}, Shape{33, 57}, Shape{3, 1}, Shape{40, 448}})
     examine(plugin, shape, failures);
-  const Json config = parse_json(plugin.config(), "quantization_config", ExitCode::kPlugin);
-  if (!config.is_object()) failures.push_back("config() is no JSON object");
+  const std::string text = plugin.config();
+  if (!parse_json(text, "quantization_config", ExitCode::kPlugin).is_object()) {
+    failures.push_back("config() is no JSON object");
+    return failures;
+  }
+  bool is_stored = false;
+  const std::string refused = refusal_of([&] { is_stored = another.configure(text); });
+  if (!refused.empty())
+    failures.push_back("configure() refuses what config() wrote: " + refused);
+  else if (!is_stored)
+    failures.push_back("configure() does not say that the files of a model with what config() wrote hold components");
   return failures;
 }
 

@@ -8,12 +8,13 @@
 
 namespace chassis {
 
-// [step] All failures; empty if none. `plugin` must not have been configured. Tests, on weights of several shapes:
+// [step] All failures; empty if none. Neither instance must have been configured. Tests, on weights of several shapes:
 //   - the plugin stores the weight of a linear, and describes its components alike each time
-//   - parts that are encoded separately, cut at every legal place, give the bytes of the whole; so does a repetition
-//   - decoded parts are the whole's
+//   - parts that are encoded separately, in any order, cut at every legal place, give the bytes of the whole; so does a
+//     repetition, whatever the components hold before
+//   - decoded parts are the whole's, and not far from what was encoded
 //   - NaN and infinities are refused; components that were encoded are not
-//   - the text for files is read again, and refused for other sizes
-std::vector<std::string> quant_failures(const QuantPlugin& plugin);
+//   - the text for files is read again, and refused for other sizes; another instance takes the configuration
+std::vector<std::string> quant_failures(const QuantPlugin& plugin, const QuantPlugin& another);
 
 }  // namespace chassis

@@ -93,7 +93,8 @@ class Adapter : public Member {
   virtual void extend(const AdapterOp& op, AdapterBuilder& b) = 0;
   // The whole model was offered: refuses options that matched nothing.
   virtual void finish() {}
-  // adapter_config.json.
+  // adapter_config.json: a JSON object with "peft_type", which is kId in upper or lower case, and
+  // "base_model_name_or_path", which is base_path. By these the program finds the plugin and the base of a directory.
   virtual std::string config(std::string_view base_path, std::string_view base_config_json) const = 0;
   // [any] Applies the adapter to a part of a parameter. Adapters that cannot be merged do not override it.
   virtual void merge(const AdapterMerge&) const {}

@@ -2,8 +2,10 @@
 #pragma once
 
 #include <algorithm>
+#include <exception>
 #include <span>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "chassis/kind/model.h"
@@ -185,18 +187,25 @@ class Optimizer : public Member {
   }
   static uint64_t workspace_bytes_entry(chassis_instance* self, const chassis_optimizer_parameter_t* const* parameters,
                                         uint32_t num_parameters) noexcept {
+    Optimizer& optimizer = member_of<Optimizer>(self);
     try {
       std::vector<OptimizerParameter> list;
       for (uint32_t i = 0; i < num_parameters; ++i) list.emplace_back(parameters[i]);
-      return member_of<Optimizer>(self).workspace_bytes(list);
-    } catch (...) {  // the step reports that its workspace is missing
+      return optimizer.workspace_bytes(list);
+    } catch (...) {  // this call has no status; the next step returns it
+      optimizer.workspace_error_ = std::current_exception();
       return 0;
     }
   }
   static chassis_status_t* step_entry(chassis_instance* self, const chassis_optimizer_step_t* raw) noexcept {
     Optimizer& optimizer = member_of<Optimizer>(self);
-    return guard(optimizer.host().table(), [&] { optimizer.step(OptimizerStep(optimizer.host(), raw)); });
+    return guard(optimizer.host().table(), [&] {
+      if (optimizer.workspace_error_) std::rethrow_exception(std::exchange(optimizer.workspace_error_, nullptr));
+      optimizer.step(OptimizerStep(optimizer.host(), raw));
+    });
   }
+
+  std::exception_ptr workspace_error_;
 };
 
 CHASSIS_SDK_END

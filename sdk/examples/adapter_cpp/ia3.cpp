@@ -43,7 +43,7 @@ class Ia3 final : public Adapter {
   void configure(std::string_view text) override {
     if (text.empty()) return;
     const Json json = Json::parse(text, nullptr, false);
-    if (!json.is_object() || json.value("adapter", Json()) != kId)
+    if (!json.is_object() || json.value("peft_type", Json()) != kId)
       fail_invalid("this is no adapter_config.json of '", kId, "'");
     outputs_ = read(json, "outputs", outputs_);
     inputs_ = read(json, "inputs", inputs_);
@@ -75,7 +75,8 @@ class Ia3 final : public Adapter {
   }
 
   std::string config(std::string_view base_path, std::string_view) const override {
-    const Json json = {{"adapter", kId}, {"outputs", outputs_}, {"inputs", inputs_}, {"base", base_path}};
+    const Json json = {
+        {"peft_type", kId}, {"base_model_name_or_path", base_path}, {"outputs", outputs_}, {"inputs", inputs_}};
     return json.dump(2) + "\n";
   }
 

@@ -54,6 +54,9 @@ TEST_F(AdapterConformance, FindsAnAdapterThatIsNotReproducible) {
              "llama: another instance records a different program from its config: "
              "\"parameter self_attn.q_proj.other [3, 48]");
   EXPECT_HAS(failures("no config"), "llama: its config is not a JSON object: 'rank'");
+  EXPECT_HAS(failures("no type"),
+             "llama: its config has \"other\" as \"peft_type\", expected \"nonconforming_adapter\"");
+  EXPECT_HAS(failures("reaches nothing"), "llama: no gradient reaches '");
   EXPECT_HAS(failures("refuses its config"), "llama: another instance refuses its config: ");
   EXPECT_HAS(failures("takes any config"), "it accepts the invalid config '{'");
   EXPECT_HAS(failures("takes any config"), "it accepts the invalid config '{\"peft_type\": \"NO_SUCH_ADAPTER\"}'");

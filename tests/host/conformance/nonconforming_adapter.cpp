@@ -54,10 +54,13 @@ class Branches final : public Adapter {
     const Value z = b.op("linear", "down", {op.input}, {down}, {}, {rank}, {kBatch, kTime, rank});
     const Value same = b.op(kOp, "same", {z}, {}, {}, z.dims, z.dims);
     const Value branch = b.op("linear", "up", {same}, {up}, {}, op.weight_axes[0], op.output.dims);
+    if (has("reaches nothing")) return;
     b.replace_output(has("other dims") ? z : has("loses the base") ? branch : b.add(op.output, branch));
   }
-  std::string config(std::string_view, std::string_view) const override {
-    return has("no config") ? "rank" : "{\"adapter\": \"nonconforming\"}";
+  std::string config(std::string_view base, std::string_view) const override {
+    if (has("no config")) return "rank";
+    return "{\"adapter\": \"nonconforming\", \"peft_type\": \"" + std::string(has("no type") ? "other" : kId) +
+           "\", \"base_model_name_or_path\": \"" + std::string(base) + "\"}";
   }
   void merge(const AdapterMerge& merge) const override {
     if (merge.parameter != "weight" || has("merges nothing")) return;

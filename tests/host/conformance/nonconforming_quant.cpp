@@ -93,7 +93,10 @@ class Int8 final : public Quant {
   static constexpr std::string_view kPatterns[] = {"linear"};
   using Quant::Quant;
 
-  bool configure(std::string_view) override { return has("finds components"); }
+  bool configure(std::string_view config) override {
+    if (!config.empty() && has("refuses its config")) fail_invalid("not this one");
+    return has("finds components") || (!config.empty() && !has("forgets its files"));
+  }
   std::string config() const override { return has("no config") ? "[8]" : "{\"quant_method\":\"int8\"}"; }
   const QuantStorage* storage(const QuantParameter& p) override {
     return p.is_linear_weight() && !has("stores nothing") ? &storage_ : nullptr;
@@ -108,10 +111,16 @@ class Int8 final : public Quant {
           fail_invalid("element ", part.begin() + i, " is infinite");
         largest = std::max(largest, std::abs(values[i]));
       }
+      if (has("first range")) largest = range_ = std::max(range_, largest);
+      if (has("in one order")) largest = last_ = part.begin() + begin == 0 ? largest : std::max(last_, largest);
       const float scale = part.component<float>(1)[begin / kBlock] = largest / 127.0f;
-      for (int64_t i = begin; i < end; ++i)
-        part.component<int8_t>(0)[i] =
-            static_cast<int8_t>(scale > 0.0f && std::isfinite(values[i]) ? std::lround(values[i] / scale) : 0);
+      for (int64_t i = begin; i < end; ++i) {
+        auto code = static_cast<int8_t>(scale > 0.0f && std::isfinite(values[i]) ? std::lround(values[i] / scale) : 0);
+        if (has("stores zeros")) code = 0;
+        if (has("another sign")) code = static_cast<int8_t>(-code);
+        int8_t& to = part.component<int8_t>(0)[i];
+        to = has("adds bits") ? static_cast<int8_t>(to | code) : code;
+      }
     }
   }
   void decode(const QuantPart& part) const override {
@@ -138,6 +147,7 @@ class Int8 final : public Quant {
   }
 
  private:
+  mutable float range_ = 0, last_ = 0;  // of some faults
   const QuantStorage storage_{
       std::string(kScheme), "", {{"", CHASSIS_DTYPE_I8, 1}, {".scale", CHASSIS_DTYPE_F32, kBlock}}};
 };

@@ -45,7 +45,10 @@ class ToyOptimizer {
   std::string failures() {
     std::string text;
     const OptimizerPlugin plugin(&table_, nullptr, &instance_, "toy");
-    for (const std::string& failure : optimizer_failures(plugin)) text += failure + "\n";
+    ToyOptimizer other(update_, fault_);
+    other.state_ = state_;
+    const OptimizerPlugin another(&other.table_, nullptr, &other.instance_, "toy");
+    for (const std::string& failure : optimizer_failures(plugin, another)) text += failure + "\n";
     return text;
   }
 
@@ -53,6 +56,7 @@ class ToyOptimizer {
   static ToyOptimizer& of(chassis_instance* self) { return *static_cast<ToyOptimizer*>(self->impl); }
 
   void step(const chassis_optimizer_step_t& step) {
+    saw_first_ |= step.step == 1;
     for (uint32_t i = 0; i < step.num_tensors; ++i) {
       const Tensor param = Tensor::share(step.params[i]), grad = Tensor::share(step.grads[i]),
                    state = Tensor::share(step.states[i]);
@@ -62,6 +66,7 @@ class ToyOptimizer {
       for (int64_t e = 0; e < param.num_elements(); ++e) {
         float& p = param.data_as<float>()[e];
         float g = grad.data_as<float>()[e] * static_cast<float>(step.grad_scale);
+        if (is("keeps what no state has") && !saw_first_) g *= 2;
         if (is("decay in the gradient"))
           g += static_cast<float>(decay) * p;
         else
@@ -85,6 +90,7 @@ class ToyOptimizer {
   chassis_state_desc_t state_{};
   chassis_optimizer_t table_{};
   chassis_instance_t instance_{};
+  bool saw_first_ = false;
   std::vector<std::vector<char>> leaked_;
   std::vector<std::jthread> threads_;
 };
@@ -97,8 +103,9 @@ float gradient_descent(float param, float grad, float& momentum, double lr) {
 TEST(OptimizerConformance, OurOptimizersPass) {
   test::LoadedPlugins plugins;
   for (const char* id : {"adamw", "sgd", "adamw8bit", "lion", "muon"}) {
-    const auto instance = plugins.make("optimizer", id);
-    EXPECT_EQ(optimizer_failures(OptimizerPlugin(*instance)), std::vector<std::string>()) << id;
+    const auto instance = plugins.make("optimizer", id), another = plugins.make("optimizer", id);
+    EXPECT_EQ(optimizer_failures(OptimizerPlugin(*instance), OptimizerPlugin(*another)), std::vector<std::string>())
+        << id;
   }
   EXPECT_EQ(ToyOptimizer(gradient_descent).failures(), "");
 }
@@ -110,6 +117,10 @@ TEST(OptimizerConformance, FindsStatesThatCannotBeSaved) {
   toy.state().role = str_of("momentum");
   toy.state().dtype = 99;
   EXPECT_EQ(toy.failures(), "state 'momentum' has the unknown dtype 99\n");
+  toy.state().dtype = CHASSIS_DTYPE_I8;
+  toy.state().initial = 1000.5;
+  EXPECT_EQ(toy.failures(), "state 'momentum' of i8 starts at 1000.5, which is outside of it\n");
+  toy.state().initial = 0;
   toy.state().dtype = CHASSIS_DTYPE_F32;
   toy.state().granularity = CHASSIS_GRANULARITY_BLOCK;
   EXPECT_EQ(toy.failures(), "state 'momentum' is cut in blocks of 0 elements, expected at least 1\n");
@@ -196,6 +207,21 @@ TEST(OptimizerConformance, FindsHiddenState) {
   });
   EXPECT_NE(counting.failures().find("different bits with the same two steps repeated: element "), std::string::npos)
       << counting.failures();
+}
+
+TEST(OptimizerConformance, FindsWhatAResumedRunWouldNotHave) {
+  EXPECT_HAS(ToyOptimizer(gradient_descent, "keeps what no state has").failures(),
+             "different bits with steps 3 and 4 by another instance, as after a resume; all that a step needs");
+}
+
+TEST(OptimizerConformance, FindsAScalarStateThatDependsOnElements) {
+  // It changes no parameter, but each rank would save another value.
+  ToyOptimizer largest([](float p, float g, float& most, double lr) {
+    most = std::max(most, std::abs(g));
+    return p - static_cast<float>(lr) * g;
+  });
+  largest.state().shape = CHASSIS_STATE_SCALAR;
+  EXPECT_HAS(largest.failures(), "scalar state 'momentum' of piece ");
 }
 
 TEST(OptimizerConformance, FindsAnUpdateThatIsNotElementwise) {

@@ -18,7 +18,8 @@ class QuantConformance : public testing::Test {
 
   std::string failures(const std::string& fault) {
     ::setenv("NONCONFORMING", fault.c_str(), 1);
-    return joined(quant_failures(QuantPlugin(plugins_.create("quant", "nonconforming_quant"))));
+    return joined(quant_failures(QuantPlugin(plugins_.create("quant", "nonconforming_quant")),
+                                 QuantPlugin(plugins_.create("quant", "nonconforming_quant"))));
   }
   QuantProducts products(const std::string& id, const std::string& fault = "") {
     ::setenv("NONCONFORMING", fault.c_str(), 1);
@@ -50,12 +51,26 @@ TEST_F(QuantConformance, FindsComponentsThatDependOnMoreThanValues) {
   EXPECT_HAS(failures("depends on cuts"), "encoded block by block, its components have other bytes");
 }
 
+TEST_F(QuantConformance, FindsBytesThatDependOnWhatWasThereBefore) {
+  EXPECT_HAS(failures("adds bits"), "a weight [64, 128]: its bytes depend on what its components hold before");
+  EXPECT_HAS(failures("first range"), "encoded behind another weight, its bytes differ");
+  EXPECT_HAS(failures("in one order"), "encoded block by block, the last one first, its components have other bytes");
+}
+
+TEST_F(QuantConformance, FindsValuesThatAreLost) {
+  const std::string lost = " of the norm of the encoded ones away from these, at most 0.75 expected";
+  EXPECT_HAS(failures("stores zeros"), "a weight [64, 128]: decoded values are 1.00" + lost);
+  EXPECT_HAS(failures("another sign"), "decoded values are 2.00" + lost);
+}
+
 TEST_F(QuantConformance, FindsWrongAnswers) {
   EXPECT_HAS(failures("finds components"), "configure() finds components without a configuration");
   EXPECT_HAS(failures("stores nothing"), "parameter() does not store the weight of a linear");
   EXPECT_HAS(failures("accepts NaN"), "encode() accepts the value nan");
   EXPECT_HAS(failures("refuses its own"), "verify() refuses what encode() made");
   EXPECT_HAS(failures("no config"), "config() is no JSON object");
+  EXPECT_HAS(failures("refuses its config"), "configure() refuses what config() wrote: ");
+  EXPECT_HAS(failures("forgets its files"), "configure() does not say that the files of a model");
 }
 
 TEST_F(QuantConformance, FindsProductsThatAreNotThoseOfTheDecodedWeights) {
