@@ -124,9 +124,9 @@ typedef struct chassis_adapter {
                               const chassis_adapter_builder_t* builder);
   /* [control] The whole model was offered: refuses options that matched nothing. NULL: nothing to refuse. */
   chassis_status_t* (*finish)(struct chassis_instance* self);
-  /* [control] adapter_config.json for files of this adapter: a JSON object. The program reads two of its keys, as PEFT
-   * writes them: "peft_type", the id of this member in upper or lower case, by which it finds the plugin of a
-   * directory, and "base_model_name_or_path", which is base->path. */
+  /* [control] adapter_config.json for files of this adapter: a JSON object. The program reads two of its keys, which
+   * are PEFT's: "peft_type", the id of this member in upper or lower case, by which it finds the plugin of a directory,
+   * and "base_model_name_or_path", which is base->path. */
   chassis_status_t* (*config)(struct chassis_instance* self, const chassis_adapter_base_t* base,
                               const chassis_text_sink_t* out);
   /* [any] Applies the adapter to a part of a parameter, so that the model without the adapter's ops computes the same.
