@@ -72,8 +72,8 @@ typedef struct chassis_quant {
   chassis_status_t* (*finish_model)(struct chassis_instance* self);
   /* [any] Reads values; writes the components that have unit_elements, in their staged dtypes, and gets NULL for the
    * others. They hold anything before, and each of the part's units is written wholly. INVALID_ARGUMENT names the first
-   * value that is NaN or infinite by its index in the parameter. Parts may be encoded in any order; the same values give
-   * the same bytes on every processor. */
+   * value that is NaN or infinite by its index in the parameter. Parts may be encoded in any order; the same values
+   * give the same bytes on every processor. */
   chassis_status_t* (*encode)(struct chassis_instance* self, const chassis_quant_part_t* part);
   /* [any] Called when the whole parameter is encoded: reads `staged`; writes the part's units of components that have a
    * staged dtype, and the components without unit_elements. values is NULL. NULL: there are no such components. */
