@@ -21,6 +21,7 @@
 #include "host/conformance/tokenizer_member.hpp"
 #include "host/plugin/inspect.hpp"
 #include "host/plugin/registry.hpp"
+#include "host/program/compile.hpp"
 #include "host/program/providers.hpp"
 #include "host/service/guarded_memory.hpp"
 #include "host/service/host_services.hpp"

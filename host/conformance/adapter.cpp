@@ -64,7 +64,7 @@ class Adapted {
     plugin_.configure(config);
   }
   const AdapterPlugin& plugin() const { return plugin_; }
-  const std::string& id() const { return instance_->context().id; }
+  std::string id() const { return instance_->id(); }
   const RewritePass& pass() const { return pass_; }
   // Throws a config error if the plugin refuses the base.
   Program program(const AdapterBase& base) const {
