@@ -21,6 +21,7 @@
 #include "host/base/end_process.hpp"
 #include "host/base/error.hpp"
 #include "host/base/json.hpp"
+#include "host/plugin/crash_report.hpp"
 #include "host/plugin/library.hpp"
 
 extern char** environ;
@@ -178,6 +179,7 @@ void enter_child(const std::string& folder, Pipe& out, Pipe& err, Pipe& verdict)
                     ::close_range(kVerdictDescriptor + 1, ~0u, 0) == 0 && ::chdir(folder.c_str()) == 0;
   if (!done) end_process(127);
   for (Pipe* pipe : {&out, &err, &verdict}) pipe->forget();
+  ExitGuard::guard_copy();
 }
 
 pid_t copy_of_this_process(const std::string& folder, Pipe& out, Pipe& err, Pipe& verdict,

@@ -205,6 +205,10 @@ ExitGuard::ExitGuard() {
 
 ExitGuard::~ExitGuard() { guarded_process = 0; }
 
+void ExitGuard::guard_copy() {
+  if (guarded_process != 0) guarded_process = ::getpid();
+}
+
 void report_crashes() {
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
   void* frames[1];

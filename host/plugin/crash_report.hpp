@@ -21,6 +21,8 @@ class ExitGuard {
   ~ExitGuard();
   ExitGuard(const ExitGuard&) = delete;
   ExitGuard& operator=(const ExitGuard&) = delete;
+  // [control] In a copy of a guarded process, made by fork: guards it too.
+  static void guard_copy();
 };
 
 // [any] Records that the code at `address` belongs to plugin `label` ("plugin 'x' 1.2") until the process ends.

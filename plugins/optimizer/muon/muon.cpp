@@ -91,7 +91,8 @@ class Muon final : public Optimizer {
     auto* p = step.param(i).data<float>();
     const auto* g = step.grad(i).data<float>();
     auto* average = step.state(i, 0).data<float>();
-    auto* update = static_cast<float*>(step.workspace());
+    auto* scratch = static_cast<float*>(step.workspace());  // first, since it is aligned
+    auto* update = scratch + muon::scratch_elements(rows, columns);
     const auto scale = static_cast<float>(step.grad_scale()), momentum = static_cast<float>(momentum_),
                taken = static_cast<float>(1 - momentum_);
     constexpr int64_t kGrain = 16384;
@@ -102,7 +103,7 @@ class Muon final : public Optimizer {
         update[e] = nesterov_ ? grad + momentum * (average[e] - grad) : average[e];
       }
     });
-    muon::orthogonalize(host(), update, rows, columns, num_steps_, update + count);
+    muon::orthogonalize(host(), update, rows, columns, num_steps_, scratch);
     const auto decay = static_cast<float>(1 - step.lr(i) * step.weight_decay(i));
     const auto rate = static_cast<float>(step.lr(i) * factor(rows, columns));
     parallel_for(host(), count, kGrain, [&](int64_t begin, int64_t end) {

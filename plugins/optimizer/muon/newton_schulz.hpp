@@ -8,7 +8,7 @@
 
 namespace muon {
 
-// Elements of scratch for a matrix of this size.
+// Elements of scratch for a matrix of this size, which is aligned to 8 bytes.
 int64_t scratch_elements(int64_t rows, int64_t columns);
 
 // Replaces x, row-major, by x / ‖x‖ after `steps` iterations x ← a·x + (b·xxᵀ + c·(xxᵀ)²)·x. fp32; the same bits with
