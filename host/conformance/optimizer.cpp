@@ -315,7 +315,7 @@ class OptimizerExamination {
     try {
       if (what.empty()) stored.fill(state.initial);
       if (what.empty() && stored.item() != state.initial) what = fmt::format("{} in this dtype", stored.item());
-    } catch (const Error&) {
+    } catch (const std::exception&) {  // LibTorch's
       what = "outside of it";
     }
     if (!what.empty())
