@@ -210,10 +210,15 @@ class Lora final : public Adapter {
   // What the file of the adapter says counts; dropout may change.
   void refuse_contradictions(const Settings& given) {
     const auto differs = [&](std::string_view option) { return option_differs(host(), options(), option); };
+    // A default that is written down may come from a resolved configuration, which has every option.
     const auto refuse_if = [&](std::string_view option, bool other, const auto& ours, const auto& theirs) {
-      if (differs(option) && other)
+      if (!other) return;
+      if (differs(option))
         fail_invalid(lora::place_of(host(), option), ours, ", but the adapter in adapter.path has ", theirs,
-                     "; remove one of the two keys");
+                     "; leave the key out of [adapter]");
+      if (option_origin(host(), option) != "default")
+        host().count("options of [adapter] that adapter.path overrides", lora::place_of(host(), option), ours,
+                     ", but the adapter in adapter.path has ", theirs, ", which counts");
     };
     const auto bias = [](const Settings& s) { return s.trains_bias ? "lora_only" : "none"; };
     refuse_if("rank", given.rank != settings_.rank, given.rank, settings_.rank);
@@ -240,4 +245,4 @@ class Lora final : public Adapter {
 
 }  // namespace
 
-CHASSIS_PLUGIN("requires=chassis.options/1\nlicense=Apache-2.0\n", Lora)
+CHASSIS_PLUGIN("requires=chassis.log/1\nrequires=chassis.options/1\nlicense=Apache-2.0\n", Lora)
