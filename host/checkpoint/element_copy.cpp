@@ -2,8 +2,13 @@
 #include "host/checkpoint/element_copy.hpp"
 
 #include <bit>
+#include <cmath>
 #include <cstring>
+#include <string>
 #include <vector>
+
+#include "host/base/error.hpp"
+#include "host/state/float_dtype.hpp"
 
 namespace chassis {
 
@@ -14,6 +19,32 @@ std::byte* direct_memory(const Tensor& flat, int64_t start, Dtype dtype) {
   return flat.data_as<std::byte>() + start * size_bytes(dtype);
 }
 
+namespace {
+
+// Refuses a cast that made an infinity of a finite value.
+void expect_no_overflow(const Tensor& values, Dtype to, const std::byte* cast) {
+  if ((to != Dtype::f16 && to != Dtype::bf16) || values.dtype() == to || !is_float(values.dtype())) return;
+  const uint16_t largest = to == Dtype::f16 ? 0x7c00 : 0x7f80;  // the exponent of infinities and NaN
+  const auto count = static_cast<size_t>(values.num_elements());
+  const auto word = [&](size_t i) {
+    uint16_t bits;
+    std::memcpy(&bits, cast + i * sizeof bits, sizeof bits);
+    return bits;
+  };
+  size_t num_largest = 0;
+  for (size_t i = 0; i < count; ++i) num_largest += (word(i) & largest) == largest;
+  if (num_largest == 0) return;
+  const Tensor wide = Tensor::empty(values.sizes(), Dtype::f32);
+  wide.copy_from(values);
+  for (size_t i = 0; i < count; ++i)
+    if (const float value = wide.data_as<float>()[i]; (word(i) & largest) == largest && std::isfinite(value))
+      throw Error(ExitCode::kNumeric,
+                  "the value " + std::to_string(value) + " overflows " + std::string(float_dtype_name(to)))
+          .hint(to == Dtype::f16 ? "choose bf16 or fp32 as dtype" : "choose fp32 as dtype");
+}
+
+}  // namespace
+
 void read_elements(const Tensor& flat, int64_t start, int64_t count, Dtype to, std::byte* out) {
   if (count == 0) return;
   if (const std::byte* memory = direct_memory(flat, start, to)) {
@@ -21,7 +52,9 @@ void read_elements(const Tensor& flat, int64_t start, int64_t count, Dtype to, s
     return;
   }
   const std::vector<int64_t> sizes = {count};
-  Tensor::borrow(out, sizes, to).copy_from(flat.narrow(0, start, count));
+  const Tensor values = flat.narrow(0, start, count);
+  Tensor::borrow(out, sizes, to).copy_from(values);
+  expect_no_overflow(values, to, out);
 }
 
 void write_elements(const Tensor& flat, int64_t start, int64_t count, Dtype from, const std::byte* in) {
@@ -45,7 +78,9 @@ Tensor strided(const Tensor& flat, const Shape& sizes, const StridedView& view) 
 }  // namespace
 
 void read_strided(const Tensor& flat, const Shape& sizes, const StridedView& view, Dtype to, std::byte* out) {
-  Tensor::borrow(out, numbers(sizes), to).copy_from(strided(flat, sizes, view));
+  const Tensor values = strided(flat, sizes, view);
+  Tensor::borrow(out, numbers(sizes), to).copy_from(values);
+  expect_no_overflow(values, to, out);
 }
 
 void write_strided(const Tensor& flat, const Shape& sizes, const StridedView& view, Dtype from, const std::byte* in) {

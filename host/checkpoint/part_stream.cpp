@@ -100,12 +100,17 @@ std::vector<PartRemainders> stream_parts(
       checksum.add(filled_at, filling);
       if (plan.checksum != Crc::k32c) formats.add(filled_at, filling);
     };
-    source(part, [&](uint64_t at, uint64_t num_bytes) {
-      add_filled();
-      filled_at = at;
-      filling = writer.reserve(files[place.file], place.offset + at, num_bytes, element_bytes);
-      return filling;
-    });
+    try {
+      source(part, [&](uint64_t at, uint64_t num_bytes) {
+        add_filled();
+        filled_at = at;
+        filling = writer.reserve(files[place.file], place.offset + at, num_bytes, element_bytes);
+        return filling;
+      });
+    } catch (const Error& error) {
+      if (error.code() != ExitCode::kNumeric) throw;
+      throw Error(error.code(), "'" + box.name + "': " + error.message()).hint(error.hint_text());
+    }
     add_filled();
     remainders.push_back({checksum.remainder(), formats.remainder()});
   }

@@ -252,6 +252,31 @@ TEST(CompareWithDirectory, NamesEveryDifference) {
                                       "embed.weight f32[37, 8] would not be written"}));
 }
 
+TEST(Save, RefusesAValueThatOverflowsTheDtypeOfItsFile) {
+  const Model model = small_model();
+  const BucketPair buckets(4096);
+  const auto said = [&](Dtype dtype, double value) {
+    const TemporaryDirectory dir;
+    std::vector<SaveTensor> tensors = model.save_tensors();
+    tensors[0].disk_dtype = dtype;
+    SaveRequest request = request_for(model, dir.path(), "m");
+    request.tensors = [&](const Descriptor& d, int rank) {
+      const Tensor tensor = model.local(d, {}, rank);
+      if (d.fqn == tensors[0].descriptor.fqn) tensor.flat().narrow(0, 3, 1).fill(value);
+      return tensor;
+    };
+    const SavePlan plan = plan_save(tensors, {}, huggingface());
+    const std::string text = error_of([&] { CheckpointWriter(huggingface(), buckets).save(plan, request); });
+    EXPECT_EQ(fs::is_empty(dir.path()), text != "no error");
+    return text;
+  };
+  EXPECT_NE(said(Dtype::f16, 1e6).find("'embed.weight': the value 1000000.000000 overflows float16"), std::string::npos)
+      << said(Dtype::f16, 1e6);
+  EXPECT_EQ(said(Dtype::f16, 65000), "no error");
+  EXPECT_EQ(said(Dtype::bf16, 1e6), "no error");
+  EXPECT_NE(said(Dtype::bf16, 3.4e38).find("overflows bfloat16"), std::string::npos) << said(Dtype::bf16, 3.4e38);
+}
+
 TEST(Save, RefusesATensorThatIsNotAsDescribed) {
   const TemporaryDirectory dir;
   const BucketPair buckets(4096);
