@@ -9,8 +9,8 @@
 
 namespace chassis {
 
-// `flat` is one-dimensional. Bytes are row-major, little-endian, of dtype `to` or `from`. Reading throws a numeric error
-// if a finite value overflows `to`.
+// `flat` is one-dimensional. Bytes are row-major, little-endian, of dtype `to` or `from`. Reading throws a numeric
+// error if a finite value overflows `to`.
 void read_elements(const Tensor& flat, int64_t start, int64_t count, Dtype to, std::byte* out);
 void write_elements(const Tensor& flat, int64_t start, int64_t count, Dtype from, const std::byte* in);
 // The same for a box of elements that lie `strides` apart; the bytes are the box in row-major order.
