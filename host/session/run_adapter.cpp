@@ -2,6 +2,7 @@
 #include "host/session/run_adapter.hpp"
 
 #include "host/base/file.hpp"
+#include "host/base/json.hpp"
 
 namespace chassis {
 namespace {
@@ -19,7 +20,10 @@ std::string adapter_config(const Setting<std::string>& directory) {
   } catch (const Error& cause) {
     throw config_error(directory, "adapter.path: " + cause.message()).hint(cause.hint_text());
   }
-  if (!text.empty()) return text;
+  if (!text.empty()) {
+    parse_json(text, path);  // refuses what the parser of a plugin may not survive
+    return text;
+  }
   if (is_there) throw config_error(directory, "adapter.path: " + path + " is empty");
   throw config_error(directory, "adapter.path: there is no " + path)
       .hint("give a directory as saved by PEFT's save_pretrained, or an export of a run with [adapter]");
