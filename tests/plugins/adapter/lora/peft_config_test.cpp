@@ -87,7 +87,9 @@ TEST_F(PeftConfig, NamesWhatIsNotDoneHere) {
     EXPECT_HAS(text, words);
   }
   for (const char* text : {"", "{", "[]", "3", "null"})
-    EXPECT_HAS(with_text(text), text[0] == '\0' ? " is empty" : "is not ");
+    EXPECT_HAS(with_text(text), text[0] == '\0' ? " is empty" : text[0] == '{' ? "not valid JSON" : "is not ");
+  const std::string deep(100'000, '[');
+  EXPECT_HAS(with_text("{\"x\": " + deep + std::string(deep.size(), ']') + "}"), "nested deeper than ");
 }
 
 TEST_F(PeftConfig, OfAnotherBaseIsRefused) {
@@ -103,7 +105,7 @@ TEST_F(PeftConfig, OfAnotherBaseIsRefused) {
 }
 
 TEST_F(PeftConfig, MayNotContradictAnOption) {
-  EXPECT_HAS(refusal({}, "rank = 8\n"), ": adapter.rank: 8, but the adapter in adapter.path has 4; remove one");
+  EXPECT_HAS(refusal({}, "rank = 8\n"), ": adapter.rank: 8, but the adapter in adapter.path has 4; leave the key out");
   EXPECT_HAS(refusal({}, "alpha = 4.0\n"), ": adapter.alpha: 4, but the adapter in adapter.path has 8");
   EXPECT_HAS(refusal({}, "use_rslora = true\n"), ": adapter.use_rslora: ");
   EXPECT_HAS(refusal({}, "bias = \"lora_only\"\n"),
