@@ -75,12 +75,24 @@ std::vector<bool> files_with_parts(const SavePlan& plan, const PartOwner& owner)
   return out;
 }
 
-PartSource from_tensors(LocalTensors tensors) {
-  return [tensors = std::move(tensors)](const SavePlan& plan, const SavePart& part, const ReserveBytes& room) {
-    const Layout layout(plan.tensors[part.tensor].descriptor, plan.mesh);
-    const Tensor flat = checked_flat(layout, part.rank, tensors);
-    cast_into(room, flat, copy_to_disk(layout, plan, part), plan.boxes[part.box].dtype);
+PartSource naming_tensors(PartSource source) {
+  return [source = std::move(source)](const SavePlan& plan, const SavePart& part, const ReserveBytes& room) {
+    try {
+      source(plan, part, room);
+    } catch (const Error& error) {
+      if (error.code() != ExitCode::kNumeric) throw;
+      throw Error(error.code(), "'" + plan.boxes[part.box].name + "': " + error.message()).hint(error.hint_text());
+    }
   };
+}
+
+PartSource from_tensors(LocalTensors tensors) {
+  return naming_tensors(
+      [tensors = std::move(tensors)](const SavePlan& plan, const SavePart& part, const ReserveBytes& room) {
+        const Layout layout(plan.tensors[part.tensor].descriptor, plan.mesh);
+        const Tensor flat = checked_flat(layout, part.rank, tensors);
+        cast_into(room, flat, copy_to_disk(layout, plan, part), plan.boxes[part.box].dtype);
+      });
 }
 
 std::vector<PartRemainders> stream_parts(
@@ -100,17 +112,12 @@ std::vector<PartRemainders> stream_parts(
       checksum.add(filled_at, filling);
       if (plan.checksum != Crc::k32c) formats.add(filled_at, filling);
     };
-    try {
-      source(part, [&](uint64_t at, uint64_t num_bytes) {
-        add_filled();
-        filled_at = at;
-        filling = writer.reserve(files[place.file], place.offset + at, num_bytes, element_bytes);
-        return filling;
-      });
-    } catch (const Error& error) {
-      if (error.code() != ExitCode::kNumeric) throw;
-      throw Error(error.code(), "'" + box.name + "': " + error.message()).hint(error.hint_text());
-    }
+    source(part, [&](uint64_t at, uint64_t num_bytes) {
+      add_filled();
+      filled_at = at;
+      filling = writer.reserve(files[place.file], place.offset + at, num_bytes, element_bytes);
+      return filling;
+    });
     add_filled();
     remainders.push_back({checksum.remainder(), formats.remainder()});
   }

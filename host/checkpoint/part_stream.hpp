@@ -32,6 +32,8 @@ void copy_into(const ReserveBytes& room, uint64_t at, std::span<const std::byte>
 using PartSource = std::function<void(const SavePlan& plan, const SavePart& part, const ReserveBytes& room)>;
 // Casts elements of a tensor's storage, which is one-dimensional, into the room for them.
 void cast_into(const ReserveBytes& room, const Tensor& flat, const Copy& copy, Dtype dtype);
+// Names the tensor in numeric errors of a source, such as values that overflow the dtype on disk.
+PartSource naming_tensors(PartSource source);
 // The parts of tensors in memory, cast to the dtype on disk.
 PartSource from_tensors(LocalTensors tensors);
 

@@ -7,6 +7,7 @@
 #include "host/base/error.hpp"
 #include "host/checkpoint/checksum.hpp"
 #include "host/checkpoint/element_copy.hpp"
+#include "host/checkpoint/part_stream.hpp"
 #include "host/checkpoint/reader.hpp"
 #include "host/state/tile.hpp"
 
@@ -163,7 +164,7 @@ void CheckpointReader::Values::add_parts_to(LoadResult& result) const {
 
 PartSource CheckpointReader::source(std::function<std::vector<DiskPart>(const Descriptor& tensor)> parts) {
   auto copier = std::make_shared<BoxCopier>(*this);
-  return
+  return naming_tensors(
       [this, copier, parts = std::move(parts)](const SavePlan& plan, const SavePart& part, const ReserveBytes& room) {
         const Piece to = part.place(plan);
         for (const DiskPart& from : parts(plan.tensors[part.tensor].descriptor)) {
@@ -174,7 +175,7 @@ PartSource CheckpointReader::source(std::function<std::vector<DiskPart>(const De
             if (!piece.box.empty()) copier->copy(box, piece, to, plan.boxes[part.box].dtype, room);
           }
         }
-      };
+      });
 }
 
 uint32_t CheckpointReader::checksum(const Shape& shape, std::span<const DiskPart> parts) {

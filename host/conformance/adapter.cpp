@@ -10,6 +10,7 @@
 
 #include "host/base/error.hpp"
 #include "host/base/json.hpp"
+#include "host/base/lower_case.hpp"
 #include "host/base/printable.hpp"
 #include "host/conformance/model.hpp"
 #include "host/conformance/sample_program.hpp"
@@ -24,12 +25,6 @@ namespace {
 
 // Gradients are stored in fp32, and so are merged parameters; everything else is computed in fp64.
 constexpr double kGradientBound = 1e-5, kMergeBound = 1e-5, kSameLoss = 1e-9;
-
-std::string lower_case(std::string text) {
-  for (char& c : text)
-    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
-  return text;
-}
 
 std::string module_of(const std::string& parameter) {
   const size_t dot = parameter.rfind('.');

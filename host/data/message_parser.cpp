@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "host/base/lower_case.hpp"
 #include "host/base/printable.hpp"
 #include "host/data/json_text.hpp"
 #include "host/data/line_reader.hpp"
@@ -26,13 +27,6 @@ const std::map<std::string, std::string, std::less<>>& sharegpt_roles() {
       {"function_response", "tool"}, {"tool_response", "tool"},  {"function_call", "function_call"},
       {"tool_call", "function_call"}};
   return kRoles;
-}
-
-std::string lower_case(std::string_view word) {
-  std::string lower(word);
-  for (char& c : lower)
-    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
-  return lower;
 }
 
 std::string index_path(const std::string& name, size_t index) { return fmt::format("{}[{}]", name, index); }

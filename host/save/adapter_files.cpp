@@ -5,6 +5,7 @@
 
 #include "host/base/file.hpp"
 #include "host/base/json.hpp"
+#include "host/base/lower_case.hpp"
 #include "host/checkpoint/manifest.hpp"
 
 namespace chassis {
@@ -33,10 +34,8 @@ std::string adapter_plugin_of(const std::string& path) {
         .hint("an adapter is a directory as PEFT's save_pretrained writes it, or a checkpoint of a run with [adapter]");
   const Json json = parse_json(read_file(file, kMaxConfigBytes), file);
   if (!json.is_object()) throw config_error(file + " is not a JSON object");
-  std::string plugin = json_string(json, "peft_type", file);
+  const std::string plugin = lower_case(json_string(json, "peft_type", file));
   const auto is_plain = [](char c) { return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '_'; };
-  for (char& c : plugin)
-    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
   if (plugin.empty() || !std::all_of(plugin.begin(), plugin.end(), is_plain))
     throw config_error(file + ": peft_type names no plugin");
   return plugin;

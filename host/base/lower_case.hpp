@@ -1,0 +1,16 @@
+// Lower case of ASCII letters, whatever the locale.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+namespace chassis {
+
+inline std::string lower_case(std::string_view text) {
+  std::string out(text);
+  for (char& c : out)
+    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
+  return out;
+}
+
+}  // namespace chassis
