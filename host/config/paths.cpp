@@ -99,7 +99,9 @@ std::optional<std::string> expand_hub(std::string& path) {
 
 std::string hub_hint(const std::string& path) {
   std::error_code ignored;
-  if (path.find('/') == path.npos || !is_hub_name(path, 1) || fs::exists(path, ignored)) return "";
+  if (path.find('/') == path.npos || !is_hub_name(path, 1) || fs::exists(path, ignored) ||
+      fs::exists(fs::path(path).parent_path(), ignored))
+    return "";
   std::string snapshot = "hub:" + path;
   const std::string found = "\"" + snapshot + "\" names that model in the local Hugging Face cache";
   const std::optional<std::string> problem = expand_hub(snapshot);

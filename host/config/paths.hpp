@@ -14,8 +14,8 @@ std::optional<std::string> expand_home(std::string& path);
 // "main" if left out. Downloads nothing. Returns the problem, if any, with the command that gets a missing snapshot.
 std::optional<std::string> expand_hub(std::string& path);
 
-// Advice for a path that looks like the name of a model on the Hugging Face Hub, "Org/Name", and does not exist; else
-// empty.
+// Advice for a path that looks like the name of a model on the Hugging Face Hub, "Org/Name", while neither it nor the
+// folder "Org" exists; else empty.
 std::string hub_hint(const std::string& path);
 
 // Why the folder can never hold a run or a cache: it is the root of the file system, or in a virtual file system such

@@ -132,6 +132,11 @@ class Rehearsal {
     session_.allocate(device_);
     const uint64_t bucket_bytes = static_cast<uint64_t>(*session_.settings().checkpoint.bucket_mib) << 20;
     buckets_.emplace(2 * bucket_bytes, MemoryCategory::kCheckpoint, kMetaHost);
+    const Settings& settings = session_.settings();
+    const BatchSizes sizes = batch_sizes(settings, ranks_.num_data_ranks());
+    data_.emplace(step_data_bytes(session_.program(), sizes.micro_batch_size * sizes.num_microbatches,
+                                  settings.train.seq_len, settings.data.prefetch),
+                  MemoryCategory::kData, kMetaHost);
     session_.refresh_parameters();
     take_traffic(0);
     observer_.mark("load");
@@ -187,7 +192,7 @@ class Rehearsal {
   const Ranks ranks_;
   const Device device_;
   Observer observer_;
-  std::optional<MemoryCharge> buckets_, staged_;
+  std::optional<MemoryCharge> buckets_, staged_, data_;
   std::vector<CommCount> traffic_;
 };
 

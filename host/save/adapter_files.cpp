@@ -2,16 +2,31 @@
 #include "host/save/adapter_files.hpp"
 
 #include <algorithm>
+#include <filesystem>
 
 #include "host/base/file.hpp"
 #include "host/base/json.hpp"
+#include "host/base/log.hpp"
 #include "host/base/lower_case.hpp"
+#include "host/base/printable.hpp"
 #include "host/checkpoint/manifest.hpp"
 
 namespace chassis {
 namespace {
 
 constexpr uint64_t kMaxConfigBytes = uint64_t{16} << 20;
+
+bool same_directory(const std::string& a, const std::string& b) {
+  namespace fs = std::filesystem;
+  std::error_code error;
+  if (fs::equivalent(a, b, error) && !error) return true;
+  // "Org/Name" of the Hub and a folder ".../Name"
+  const auto last = [](const std::string& path) {
+    const fs::path whole = fs::path(path).lexically_normal();
+    return whole.has_filename() ? whole.filename() : whole.parent_path().filename();
+  };
+  return last(a) == last(b);
+}
 
 std::string without_last_part(const std::string& name) {
   const size_t dot = name.rfind('.');
@@ -39,6 +54,16 @@ std::string adapter_plugin_of(const std::string& path) {
   if (plugin.empty() || !std::all_of(plugin.begin(), plugin.end(), is_plain))
     throw config_error(file + ": peft_type names no plugin");
   return plugin;
+}
+
+void compare_base_name(const std::string& adapter, const std::string& base, const std::string& given_as) {
+  const std::string path = adapter + "/" + kAdapterConfigName;
+  if (path_kind(path) == PathKind::kAbsent) return;
+  const Json json = parse_json(read_file(path, kMaxConfigBytes), path);
+  const std::string named = json_string_or(json, "base_model_name_or_path", "", path);
+  if (!named.empty() && !same_directory(named, base))
+    counted_warning("the adapter was made for another model",
+                    path + ": base_model_name_or_path is " + printable(named) + ", " + given_as + " is " + base);
 }
 
 bool exports_adapter(const Session& session) {

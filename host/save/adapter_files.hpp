@@ -18,6 +18,9 @@ bool is_adapter_directory(const std::string& path);
 // The plugin for the adapter in a directory: peft_type in adapter_config.json, in lower case. Throws a config error if
 // the file names none.
 std::string adapter_plugin_of(const std::string& path);
+// Counts a warning if adapter_config.json names another model than `base`, which was given as "model.path" or "--base".
+// Nothing else shows that a base is another one if its shapes are the same.
+void compare_base_name(const std::string& adapter, const std::string& base, const std::string& given_as);
 // True if [export] writes the adapter alone.
 bool exports_adapter(const Session& session);
 // The text of adapter_config.json for the session's adapter.

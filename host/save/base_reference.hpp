@@ -1,4 +1,5 @@
-// The frozen weights that a checkpoint of contents = "trained" leaves out: where they were, and a hash of them.
+// The frozen weights that a checkpoint of contents = "trained" and an adapter leave out: where they were, and a hash of
+// them.
 #pragma once
 
 #include <optional>
@@ -23,6 +24,11 @@ inline std::optional<BaseReference> base_reference(const Json& about, const std:
   if (found == about.end()) return std::nullopt;
   return BaseReference{json_string(*found, "path", where + "/manifest.json"),
                        json_string(*found, "hash", where + "/manifest.json")};
+}
+
+// The plugin of [quant] that stored them, in the same `about`; empty if they were not quantized.
+inline std::string quant_of_base(const Json& about, const std::string& where) {
+  return json_string_or(about, "quant", "", where + "/manifest.json");
 }
 
 }  // namespace chassis

@@ -101,6 +101,7 @@ class Merge {
       if (base_->directory->content() != Content::kModel)
         throw storage_error("'" + base + "' is not a model: it holds what was trained on one");
       base_->check(session);
+      if (!reference_) compare_base_name(trained, base, "the model beneath it");
     }
     if (session.quant() != nullptr && !has_components())
       counted_warning("an adapter of quantized weights is merged into others",
@@ -142,15 +143,18 @@ class Merge {
     return *model().quantized;
   }
 
-  // Throws if the base that was read is not the one that the checkpoint refers to.
+  // Throws if the base that was read is not the one that the checkpoint refers to. An adapter may be meant for others,
+  // such as for the model that was quantized to train it: then counts a warning.
   void compare_base() const {
     if (!reference_ || !base_) return;
     World alone;
     const std::string hash = base_->reader->content_hash(base_->hashed(), alone);
-    if (hash != reference_->hash)
-      throw storage_error(BaseReference{base_->reader->path(), hash}.text() + " is not the model on which '" +
-                          trained_.reader->path() + "' was trained, " + reference_->text())
-          .hint("give that model with --base DIR");
+    if (hash == reference_->hash) return;
+    const std::string what = BaseReference{base_->reader->path(), hash}.text() + " is not the model on which '" +
+                             trained_.reader->path() + "' was trained, " + reference_->text();
+    if (trained_.directory->content() != Content::kAdapter)
+      throw storage_error(what).hint("give that model with --base DIR");
+    counted_warning("the adapter was made for another model", what);
   }
 
  private:
@@ -235,6 +239,7 @@ class Merge {
 std::string base_of(const MergeRequest& request) {
   if (!request.base.empty()) return request.base;
   std::string named;
+  const auto is_here = [&] { return !named.empty() && path_kind(named + "/config.json") != PathKind::kAbsent; };
   if (SourceDirectory directory(request.trained); directory.find_file(kManifestName) >= 0) {
     const CheckpointManifest manifest = CheckpointManifest::read(directory);
     const std::optional<BaseReference> base = base_reference(manifest.about, request.trained);
@@ -242,9 +247,12 @@ std::string base_of(const MergeRequest& request) {
     if (!base && manifest.format != kAdapterFormat) return request.trained;  // has all
   }
   const std::string config = request.trained + "/" + kAdapterConfigName;
-  if (named.empty() && path_kind(config) != PathKind::kAbsent)
-    named = json_string_or(parse_json(read_file(config), config), "base_model_name_or_path", "", config);
-  if (!named.empty() && path_kind(named + "/config.json") != PathKind::kAbsent) return named;
+  if (!is_here() && path_kind(config) != PathKind::kAbsent)
+    if (const std::string other =
+            json_string_or(parse_json(read_file(config), config), "base_model_name_or_path", "", config);
+        !other.empty())
+      named = other;
+  if (is_here()) return named;
   throw storage_error("'" + request.trained + "' is merged into the model beneath it, and " +
                       (named.empty() ? "names none" : "'" + named + "', which it names, is no model directory here"))
       .hint("give that model with --base DIR");

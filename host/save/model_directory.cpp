@@ -69,8 +69,23 @@ void ModelDirectory::read_adapter(const Session& session, const CheckpointReader
                     reader.path() + " has no " + parts.front().disk_name + ": the model's own is used");
     adapter_.erase(p->name);
   }
+  // Beside a branch on the head or the embeddings, PEFT writes the weight beneath, which is the model's.
+  constexpr std::string_view kBase = ".base_layer.";
+  const std::map<std::string, std::string> tied = tied_slots(session.program());
+  for (const DiskTensor& tensor : reader.tensors()) {
+    const size_t at = tensor.name.rfind(kBase);
+    if (at == std::string::npos) continue;
+    const std::string plain = tensor.name.substr(0, at + 1) + tensor.name.substr(at + kBase.size());
+    const auto owner = tied.find(plain);
+    const Parameter* const p =
+        parameters_.find(owner == tied.end() ? session.disk_mapping().name_of(plain) : owner->second);
+    if (p == nullptr || is_kept(*p) || p->descriptor.global_shape != tensor.global_shape) continue;
+    ignored_.insert(tensor.name);
+    counted_warning("weights beneath an adapter in its file",
+                    reader.path() + " has a copy of " + plain + ", which is read from the model instead");
+  }
   // PEFT writes a tied module under both names.
-  for (const auto& [slot, owner] : tied_slots(session.program())) {
+  for (const auto& [slot, owner] : tied) {
     const DiskTensor* const copy = reader.find(slot);
     const auto& where = adapter_.find(owner);
     if (copy == nullptr || where == adapter_.end() || reader.find(where->second.front().disk_name) == nullptr) continue;

@@ -138,6 +138,14 @@ void Saver::refuse_bad_contents() const {
   if (settings.exports.merge && session_.adapter() != nullptr && !session_.adapter()->plugin().can_merge())
     throw config_error(settings.exports.merge, "adapter '" + session_.adapter()->member() + "' cannot be merged")
         .hint("leave out export.merge to export the adapter alone");
+  if (!settings.exports.merge || session_.adapter() == nullptr) return;
+  const AdapterNames names(session_);
+  for (const auto& [name, module] : names.modules())
+    if (module.is_tied)
+      throw config_error(settings.exports.merge, "the branch of '" + name +
+                                                     "' cannot be merged: its weight is tied to another module, which "
+                                                     "would change too")
+          .hint("leave '" + name + "' out of the adapter's targets, or export.merge to export the adapter alone");
 }
 
 void Saver::start_from(const std::string& model) {
@@ -213,8 +221,7 @@ void Saver::begin(int64_t step, const Json& state) {
                    {"plugins", plugins_lock(session_.plugins().registry(), session_.compiled())}};
   if (saved_parameters(session_) == Which::kKept && has_frozen(session_)) {
     CHASSIS_CHECK(base_.has_value(), "frozen parameters were loaded from a directory");
-    request.about["base"] = base_->to_json();
-    if (session_.quant() != nullptr) request.about["quant"] = session_.quant()->plugin().id();
+    request.about.update(about_base());
   }
   request.tensors = async == "staged" ? staged_tensors(plan) : local_tensors(session_, request.resumable);
   const bool has_components = session_.quant() != nullptr && saved_parameters(session_) == Which::kAll;
@@ -230,6 +237,13 @@ void Saver::begin(int64_t step, const Json& state) {
   };
   save_ = std::make_unique<Save>(checkpoint_format_, buckets_, plan, std::move(request), session_.world(),
                                  async == "false" ? Save::Where::kHere : Save::Where::kOnAThread);
+}
+
+// What a manifest says about the weights that it leaves out.
+Json Saver::about_base() const {
+  Json about = {{"base", base_->to_json()}};
+  if (session_.quant() != nullptr) about["quant"] = session_.quant()->plugin().id();
+  return about;
 }
 
 // Copies the tensors that this rank writes to host memory.
@@ -368,13 +382,16 @@ std::unique_ptr<CheckpointReader> Saver::open_checkpoint(const std::string& path
   if (SourceDirectory(path).find_file(kManifestName) < 0)
     throw storage_error(path + " is not a checkpoint: it has no " + kManifestName)
         .hint("run.resume takes a checkpoint as in checkpoints/; for weights only, set model.path");
-  const auto weights_only = [&] {
-    return storage_error(path + " holds only weights and cannot be resumed")
-        .hint("start from it instead: model.path = \"" + path +
-              "\", run.resume = \"never\" and another run.output_dir");
-  };
   SourceDirectory directory(path);
-  if (!CheckpointManifest::read(directory).resumable) throw weights_only();
+  const CheckpointManifest manifest = CheckpointManifest::read(directory);
+  const auto weights_only = [&] {
+    const std::string start = session_.adapter() != nullptr && base_reference(manifest.about, path)
+                                  ? "adapter.path = \"" + path + "\" with the same model.path"
+                                  : "model.path = \"" + path + "\"";
+    return storage_error(path + " holds only weights and cannot be resumed")
+        .hint("start from it instead: " + start + ", run.resume = \"never\" and another run.output_dir");
+  };
+  if (!manifest.resumable) throw weights_only();
   const std::string format_name = format_of(session_, path);
   if (format_name != checkpoint_format_.name())
     throw storage_error(path + " is of format '" + format_name + "', [checkpoint] plugin is '" +
@@ -390,10 +407,12 @@ SaveResult Saver::export_model(const std::string& name, int64_t step) {
   request.parent = directory_;
   request.name = name;
   request.step = step;
-  if (exports_adapter(session_))
+  if (exports_adapter(session_)) {
     request.text_files = {{kAdapterConfigName, adapter_config(session_)}};
-  else
+    if (base_) request.about = about_base();
+  } else {
     request.text_files = {{"config.json", export_config(session_)}};
+  }
   carry_files_of_model(request);
   if (session_.adapter() != nullptr && session_.settings().exports.merge) return export_merged(request, step);
   request.tensors = exported_tensors(session_);

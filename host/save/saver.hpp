@@ -29,7 +29,7 @@ class Saver {
   // Fills the parameters from a model directory, and those of an adapter from adapter.path if that is set.
   void start_from(const std::string& model);
   // Fills the parameters of an adapter.
-  void start_from_adapter(const std::string& adapter) { load_adapter(session_, adapter, buckets_); }
+  void start_from_adapter(const std::string& adapter) { load_adapter(session_, adapter, buckets_, ""); }
 
   // On rank 0: throws a storage error if the disk has no room for a checkpoint.
   void check_space() { chassis::check_space(checkpoint_plan(), checkpoints()); }
@@ -69,6 +69,7 @@ class Saver {
  private:
   std::string checkpoints() const { return directory_ + "/checkpoints"; }
   void set_aside_damaged(const std::vector<std::string>& passed, const std::string& used);
+  Json about_base() const;
   void carry_files_of_model(SaveRequest& request) const;
   SaveResult export_merged(SaveRequest request, int64_t step);
   void refuse_bad_contents() const;

@@ -192,47 +192,53 @@ LoadedPart load_part(Session& session, const std::string& path, const BucketPair
   return loaded;
 }
 
-// [all-ranks] Whether a directory is an adapter, and the base that it needs beside it.
+// Whether a directory is an adapter, and the base that it needs beside it, as its manifest names it.
 struct Kind {
   bool is_adapter = false;
   std::optional<BaseReference> base;
+  std::string quant;  // the plugin that stored the base, if any
+
+  bool needs_base() const { return is_adapter || base; }
 };
+// [all-ranks]
 Kind kind_of(Session& session, const std::string& path) {
   const std::string found = find_on_rank_0(session.world(), "looking into " + path, [&] {
     const bool is_adapter = is_adapter_directory(path);
     Json kind = {{"adapter", is_adapter}};
     SourceDirectory directory(path);
-    if (!is_adapter && directory.find_file(kManifestName) >= 0)
-      if (const auto base = base_reference(CheckpointManifest::read(directory).about, path))
-        kind["base"] = base->to_json();
+    if (directory.find_file(kManifestName) >= 0) {
+      const Json about = CheckpointManifest::read(directory).about;
+      if (const auto base = base_reference(about, path)) kind["base"] = base->to_json();
+      kind["quant"] = quant_of_base(about, path);
+    }
     return kind.dump();
   });
   const Json kind = Json::parse(found);
-  return {kind["adapter"].get<bool>(), base_reference(kind, path)};
+  return {kind["adapter"].get<bool>(), base_reference(kind, path), kind.value("quant", "")};
 }
 
-bool same_directory(const std::string& a, const std::string& b) {
-  namespace fs = std::filesystem;
-  std::error_code error;
-  if (fs::equivalent(a, b, error) && !error) return true;
-  // "Org/Name" of the Hub and a folder ".../Name"
-  const auto last = [](const std::string& path) {
-    const fs::path whole = fs::path(path).lexically_normal();
-    return whole.has_filename() ? whole.filename() : whole.parent_path().filename();
-  };
-  return last(a) == last(b);
-}
-
-// A base under another name may be another one, which nothing else shows if its shapes are the same.
 void compare_base_name(Session& session, const std::string& adapter) {
-  const std::string path = adapter + "/" + kAdapterConfigName;
+  if (const auto& model = session.settings().model.path; session.world().rank() == 0 && model.is_set())
+    compare_base_name(adapter, model, "model.path");
+}
+
+// Counts a warning if what was trained beside one base is used beside another, or beside one that is stored otherwise.
+// Resuming a run refuses both; an adapter may be meant for it. `hash` is empty if it is not known.
+void compare_base(Session& session, const std::string& path, const Kind& kind, const std::string& hash) {
+  if (session.world().rank() != 0 || !kind.base) return;
   const Setting<std::string>& model = session.settings().model.path;
-  if (session.world().rank() != 0 || !model.is_set() || path_kind(path) == PathKind::kAbsent) return;
-  const Json json = parse_json(read_file(path, uint64_t{16} << 20), path);
-  const std::string base = json_string_or(json, "base_model_name_or_path", "", path);
-  if (!base.empty() && !same_directory(base, model))
-    counted_warning("the adapter was made for another model",
-                    path + ": base_model_name_or_path is " + printable(base) + ", model.path is " + *model);
+  if (kind.is_adapter && !hash.empty() && hash != kind.base->hash)
+    counted_warning(
+        "the adapter was made for another model",
+        path + " was trained on " + kind.base->text() + ", and model.path is " + BaseReference{model, hash}.text());
+  const std::string quant = session.quant() != nullptr ? session.quant()->plugin().id() : "";
+  if (quant == kind.quant) return;
+  const auto stored = [](const std::string& plugin) {
+    return plugin.empty() ? std::string("not quantized") : "quantized by " + printable(plugin);
+  };
+  counted_warning(
+      "the weights beneath are stored otherwise than in training",
+      path + " was trained on weights that were " + stored(kind.quant) + ", and here they are " + stored(quant));
 }
 
 }  // namespace
@@ -244,6 +250,10 @@ std::string load_base(Session& session, const BucketPair& buckets, const std::st
   if (!model.is_set())
     throw config_error(model, needed_by + " has no frozen weights" + was + ", and model.path is not set")
         .hint("set model.path to the model beneath it");
+  if (const Kind kind = kind_of(session, model); kind.needs_base())
+    throw config_error(model, "model.path = " + *model + " has only what was trained beside the frozen weights" +
+                                  (kind.base ? " in " + kind.base->path : " of another model"))
+        .hint("set model.path to that model" + (session.adapter() == nullptr ? "" : ", and adapter.path to " + *model));
   // Quantized parameters are frozen in any run.
   const bool has_frozen =
       std::ranges::any_of(session.parameters().all(), [](const auto& p) { return !is_kept(*p) && !p->is_quantized(); });
@@ -279,20 +289,26 @@ std::string load_weights(Session& session, const std::string& path, const Bucket
   if (kind.is_adapter && session.adapter() == nullptr)
     throw storage_error("'" + path + "' holds an adapter, and the configuration has none")
         .hint("set adapter.path to it, and model.path to the model beneath it");
-  if (kind.is_adapter || kind.base) hash = load_base(session, buckets, path, kind.base);
-  if (kind.is_adapter) compare_base_name(session, path);
-  const bool may_be_base = !kind.is_adapter && !kind.base;
+  if (kind.needs_base()) {
+    hash = load_base(session, buckets, path, kind.is_adapter ? std::nullopt : kind.base);
+    compare_base(session, path, kind, hash);
+  }
+  if (kind.is_adapter && !kind.base) compare_base_name(session, path);
+  const bool may_be_base = !kind.needs_base();
   const LoadedPart loaded =
       load_part(session, path, buckets, kind.is_adapter, may_be_base && saved_parameters(session) == Which::kKept);
   if (may_be_base) hash = loaded.hash;
-  if (loaded.content == Content::kModel && adapter.is_set()) load_adapter(session, adapter, buckets);
+  if (loaded.content == Content::kModel && adapter.is_set()) load_adapter(session, adapter, buckets, hash);
   return hash;
 }
 
-void load_adapter(Session& session, const std::string& path, const BucketPair& buckets) {
-  compare_base_name(session, path);
+void load_adapter(Session& session, const std::string& path, const BucketPair& buckets, const std::string& base_hash) {
   const Kind kind = kind_of(session, path);
-  if (!kind.is_adapter && !kind.base)
+  if (kind.base && !base_hash.empty())
+    compare_base(session, path, {.is_adapter = true, .base = kind.base, .quant = kind.quant}, base_hash);
+  else
+    compare_base_name(session, path);
+  if (!kind.needs_base())
     throw storage_error("'" + path + "' has " + kAdapterConfigName +
                         ", but is neither an adapter in PEFT's files nor a checkpoint of trained parameters");
   load_part(session, path, buckets, kind.is_adapter, false);
@@ -304,11 +320,26 @@ std::string load_weights(Session& session, const std::string& given) {
   const BucketPair buckets(bucket_bytes(session));
   const bool from_run = is_run_directory(from);
   const auto load = [&](const std::string& path) { load_weights(session, path, buckets); };
-  if (!from.empty() && !from_run) return load(from), from;
+  if (!from.empty() && !from_run) {
+    load(from);
+    if (session.quant() != nullptr && !kind_of(session, from).needs_base() && session.world().rank() == 0 &&
+        !has_quantized_weights(from))
+      counted_warning("weights quantized on load", from +
+                                                       " is not quantized, and [quant] stores its weights in fewer "
+                                                       "bits here; quant={} uses them as they are");
+    return from;
+  }
   const std::string root = (from_run ? from : *settings.run.output_dir) + "/checkpoints";
   if (const std::optional<CheckpointInfo> found = load_best(session.world(), root, load)) return found->path;
   if (from_run) throw no_checkpoint(from);
-  if (settings.model.path.is_set()) return load(settings.model.path), *settings.model.path;
+  if (const auto& model = settings.model.path; model.is_set()) {
+    const std::string text = root + " has no checkpoint: the weights are those of model.path = " + *model;
+    if (settings.run.output_dir.by_user() || session.adapter() != nullptr)
+      counted_warning("no checkpoint of the run", text);
+    else
+      log::info("{}", text);
+    return load(model), *model;
+  }
   throw storage_error("there are no weights: " + root + " has no checkpoint")
       .hint("train first, or give --from with a checkpoint or model directory");
 }
@@ -357,6 +388,10 @@ SaveResult export_checkpoint(const ExportRequest& request) {
   save.name = place.name();
   save.mode = shared_file_mode(request.checkpoint);
   save.step = reader.manifest() ? reader.manifest()->step : 0;
+  if (with_adapter && reader.manifest())
+    for (const char* key : {"base", "quant"})
+      if (const auto said = reader.manifest()->about.find(key); said != reader.manifest()->about.end())
+        save.about[key] = *said;
   const std::map<std::string, std::string> tied = tied_slots(session.program());
   const auto parts = [&](const Descriptor& tensor) {
     const auto owner = tied.find(tensor.fqn);

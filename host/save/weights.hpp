@@ -33,8 +33,9 @@ std::string load_weights(Session& session, const std::string& path, const Bucket
 // the frozen ones. Throws an error that names both if they are missing, or differ from `reference`.
 std::string load_base(Session& session, const BucketPair& buckets, const std::string& needed_by,
                       const std::optional<BaseReference>& reference);
-// [all-ranks] Fills the parameters that an adapter added or trains.
-void load_adapter(Session& session, const std::string& path, const BucketPair& buckets);
+// [all-ranks] Fills the parameters that an adapter added or trains. `base_hash` is that of the frozen ones, as
+// load_weights() returns it, to compare the base with that of the adapter; empty if it is not known.
+void load_adapter(Session& session, const std::string& path, const BucketPair& buckets, const std::string& base_hash);
 
 // [all-ranks] Calls `find` on rank 0 and returns its result on all ranks.
 std::string find_on_rank_0(World& world, const std::string& what, const std::function<std::string()>& find);

@@ -15,6 +15,7 @@
 #include "host/config/paths.hpp"
 #include "host/config/plugin_name.hpp"
 #include "host/config/suggest.hpp"
+#include "host/program/quant_plugin.hpp"
 #include "host/session/fields.hpp"
 
 namespace chassis {
@@ -67,13 +68,21 @@ void refuse_quantized(const Config& config, const std::string& text, RunPlugins&
   std::string what = printable(json_string_or(*found, "quant_method", "no quant_method", path.key()));
   for (const char* key : {"load_in_4bit", "load_in_8bit"})
     if (found->contains(key) && found->at(key) == true) what += std::string(", ") + key;
-  std::string names;
-  for (const std::string& id : plugins.registry().index().ids("quant"))
-    names += (names.empty() ? "\"" : ", \"") + id + "\"";
+  std::string readers, refusals;
+  for (const std::string& id : plugins.registry().index().ids("quant")) {
+    try {
+      const auto instance = plugins.registry().open("quant", id);
+      QuantPlugin(*instance).configure(found->dump());
+      readers += (readers.empty() ? "" : " or ") + ("plugin = \"" + printable(id) + "\"");
+    } catch (const Error& error) {
+      refusals += "; " + printable(id) + ": " + error.message();
+    }
+  }
   throw config_error(path, *path + "/config.json: the weights are quantized (quantization_config: " + what +
                                "), and there is no [quant]")
-      .hint(names.empty() ? "no plugin of kind quant is installed"
-                          : "add [quant] with plugin = a plugin that reads them; installed: " + names);
+      .hint(!readers.empty()   ? "add [quant] with " + readers
+            : refusals.empty() ? "no plugin of kind quant is installed"
+                               : "no installed plugin of kind quant reads them" + refusals);
 }
 
 // Warns about sizes of the model that the user left out: without num_hidden_layers the model has another size. A size

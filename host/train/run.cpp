@@ -17,6 +17,7 @@
 #include "host/service/device.hpp"
 #include "host/service/memory.hpp"
 #include "host/service/threads.hpp"
+#include "host/session/fields.hpp"
 #include "host/session/join.hpp"
 #include "host/session/session.hpp"
 #include "host/session/slow_phase.hpp"
@@ -109,12 +110,13 @@ class Run {
     saves_ = std::make_unique<RunSaves>(session_, *directory_, signals_, [this] { return state_to_save(); });
     make_trainer();
     if (const Settings::Eval& eval = settings().eval; eval.keeps_best()) best_.emplace(eval.keep_best, eval.patience);
-    if (const auto resumed = saves_->saver().resume())
+    if (const auto resumed = saves_->saver().resume()) {
       resume(resumed->checkpoint, resumed->state);
-    else
+      const std::string& from = settings().run.resume;
+      directory_->set_later_steps_aside(from == "auto" ? resumed->checkpoint : from, trainer_->state().step);
+    } else {
       start_anew();
-    if (const std::string& from = settings().run.resume; from != "auto" && from != "never")
-      directory_->set_later_steps_aside(from, trainer_->state().step);
+    }
     saves_->check_space();
     directory_->check_steps(settings(), trainer_->state().step, trainer_->options().max_steps);
     directory_->start(session_, identity);
@@ -264,6 +266,9 @@ class Run {
                           saves_->saver().ready()};
     };
     options.before_update = [this] { saves_->saver().await_tensors(); };
+    step_data_.emplace(step_data_bytes(session_.program(), sizes.micro_batch_size * sizes.num_microbatches,
+                                       settings().train.seq_len, settings().data.prefetch),
+                       MemoryCategory::kData);
     trainer_ = std::make_unique<Trainer>(session_.step_parts(), *data_, options);
   }
 
@@ -466,6 +471,7 @@ class Run {
   std::vector<std::unique_ptr<EvalData>> eval_data_;
   std::optional<Samples> samples_;
   std::unique_ptr<RunSaves> saves_;
+  std::optional<MemoryCharge> step_data_;  // the rows in data_, which are plain arrays
   std::unique_ptr<Trainer> trainer_;
   std::vector<std::unique_ptr<MetricsSink>> sinks_;
   std::optional<BestLoss> best_;  // if eval.keep_best is set

@@ -36,8 +36,8 @@ class RunDirectory {
   // [all-ranks] Throws if the directory has checkpoints or steps of another run, or contradicts run.resume: "never"
   // with checkpoints, "auto" with the results of a run whose checkpoints are gone.
   void check_identity(const Config& config, const RunIdentity& identity);
-  // [all-ranks] For a run that resumes from `checkpoint` at `step`, which run.resume names: renames the checkpoints of
-  // later steps instead of replacing them, and counts a warning.
+  // [all-ranks] For a run that resumes from `checkpoint` at `step`, which run.resume or the link `latest` names:
+  // renames the checkpoints of later steps instead of replacing them, and counts a warning.
   void set_later_steps_aside(const std::string& checkpoint, int64_t step);
   // [all-ranks] Throws if something is in the way of the checkpoints of steps after `first_step` up to `last_step`.
   void check_steps(const Settings& settings, int64_t first_step, int64_t last_step);

@@ -93,6 +93,9 @@ StepRecord Trainer::step() {
   if (result.applied) {
     skipped_in_a_row_ = 0;
     last_applied_ = record.step;
+    if (record.grad_norm == 0)
+      counted_warning("gradient of zero", "step " + std::to_string(record.step) +
+                                              ": the gradient norm is exactly 0, so nothing was learned from its data");
   } else {
     refuse_step(record);
   }

@@ -320,6 +320,65 @@ TEST_F(AdapterSaving, MergingRefusesAnotherBaseNoBaseAndOverflow) {
   EXPECT_HAS(model.output, "nothing to merge");
 }
 
+// A checkpoint of trained parameters has no base, and taking it for one would compute on weights that were never read.
+TEST_F(AdapterSaving, WhatWasTrainedIsNoBase) {
+  train("run", {"run.max_steps=2"});
+  for (const std::string& path : {run_.checkpoint("run", 2), run_.directory("run") + "/final"}) {
+    const std::string model = "model={ path = \"" + path + "\" }";
+    const Outcome outcome =
+        run_.start("bad", {model, "adapter={ plugin = \"lora\", rank = 2, alpha = 8 }", "run.max_steps=1"});
+    EXPECT_NE(outcome.exit_code, 0) << path;
+    if (path.ends_with("/final")) continue;  // has no config.json
+    EXPECT_HAS(outcome.output, "has only what was trained beside the frozen weights in " + base_);
+    EXPECT_HAS(outcome.output, "hint: set model.path to that model, and adapter.path to " + path);
+  }
+  train("weights", {"run.max_steps=2", "checkpoint.contents=model_only"});
+  const Outcome weights = resume("weights", {"run.max_steps=3"});
+  EXPECT_HAS(weights.output, "holds only weights and cannot be resumed");
+}
+
+TEST_F(AdapterSaving, AnotherBaseIsTold) {
+  train("run", {"run.max_steps=2"});
+  const std::string other = run_.folder() / "other", adapter = run_.directory("run") + "/final";
+  fs::copy(base_, other);
+  fs::remove(other + "/manifest.json");
+  set_value(other + "/model.safetensors", "model.layers.2.mlp.up_proj.weight", 0.5f);
+  EXPECT_EQ(manifest(adapter)["about"]["base"], manifest(run_.checkpoint("run", 2))["about"]["base"]);
+  const auto eval = [&](const std::string& model, const std::string& from) {
+    return chassis("eval", {"model={ path = \"" + model + "\" }", "--from", from, "run.output_dir=none",
+                            "data.eval.0.path=" + (run_.folder() / "tokens.jsonl"), "data.eval.0.format=tokens"})
+        .output;
+  };
+  const std::string told = "run/final was trained on " + base_ + " (hash ";
+  EXPECT_HAS(eval(other, adapter), told);
+  EXPECT_EQ(eval(base_, adapter).find(told), std::string::npos);
+  const Outcome merged = merge(adapter, "m", {"--base", other});
+  EXPECT_EQ(merged.exit_code, 0) << merged.output;
+  EXPECT_HAS(merged.output, "is not the model on which '" + adapter + "' was trained, " + base_);
+  EXPECT_EQ(merge(adapter, "n").output.find("is not the model"), std::string::npos);
+  // Without a manifest, names are all there is to compare.
+  const Outcome by_name = merge(copy_of_export("run", "copy"), "o", {"--base", other});
+  EXPECT_HAS(by_name.output, "base_model_name_or_path is " + base_ + ", the model beneath it is " + other);
+}
+
+TEST_F(AdapterSaving, ARunWithoutCheckpointsIsTold) {
+  const Outcome outcome =
+      chassis("eval", adapted({"run.output_dir=mistyped", "data.eval.0.path=" + (run_.folder() / "tokens.jsonl"),
+                               "data.eval.0.format=tokens"}));
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
+  EXPECT_HAS(outcome.output, "mistyped/checkpoints has no checkpoint: the weights are those of model.path = " + base_);
+}
+
+TEST_F(AdapterSaving, ATiedHeadIsNotMergedAndThatIsSaidAtTheStart) {
+  run_.train("tied", {"model.config.vocab_size=264", "model.config.tie_word_embeddings=true", "run.max_steps=1"});
+  const Outcome outcome =
+      run_.start("bad", {"model={ path = \"" + run_.directory("tied") + "/final\" }", "export.merge=true",
+                         "adapter={ plugin = \"lora\", rank = 2, targets = [\"lm_head\"] }", "run.max_steps=2"});
+  EXPECT_EQ(outcome.exit_code, 2) << outcome.output;
+  EXPECT_HAS(outcome.output, "the branch of 'lm_head' cannot be merged: its weight is tied to another module");
+  EXPECT_EQ(outcome.output.find("step 1/2"), std::string::npos) << outcome.output;
+}
+
 TEST_F(AdapterSaving, BadFilesAreNamed) {
   train("run", {"run.max_steps=1"});
   const auto refusal = [&](const std::string& adapter) {

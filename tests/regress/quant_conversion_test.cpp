@@ -115,6 +115,34 @@ TEST_F(QuantConversion, TellsOfAMergeIntoTheOriginalWeights) {
   EXPECT_HAS(refusal({"ckpt", "merge", "run", "--out", "kept", "--keep-quantized"}), "is not quantized");
 }
 
+TEST_F(QuantConversion, TellsWhichWeightsAreQuantizedOtherwiseThanInTraining) {
+  expect_ok({"ckpt", "quantize", "base", "--out", "nf4"});
+  expect_ok({"train", "lora.toml"});
+  const auto evaluated = [&](std::vector<std::string> words) {
+    words.insert(words.begin(), "eval");
+    return expect_ok(words);
+  };
+  const std::string otherwise = "run/final was trained on weights that were ";
+  EXPECT_EQ(evaluated({"lora.toml", "--from", "run/final"}).find(otherwise), std::string::npos);
+  EXPECT_HAS(evaluated({"plain.toml", "--from", "run/final"}),
+             otherwise + "quantized by bnb4, and here they are not quantized");
+  expect_ok({"ckpt", "merge", "run", "--out", "merged"});
+  EXPECT_HAS(
+      evaluated({"lora.toml", "adapter={}", "--from", "merged"}),
+      "merged is not quantized, and [quant] stores its weights in fewer bits here; quant={} uses them as they are");
+  EXPECT_EQ(eval({"lora.toml", "adapter={}", "quant={}", "model.path=merged", "--from", "merged"}),
+            eval({"plain.toml", "model.path=merged", "--from", "merged"}));
+}
+
+TEST_F(QuantConversion, TheHeadMayBeNamedAmongWhatIsSkipped) {
+  expect_ok({"ckpt", "quantize", "base", "--out", "nf4"});
+  expect_ok({"ckpt", "quantize", "base", "--out", "named", "quant.skip=[\"lm_head\"]"});
+  EXPECT_TRUE(weights("nf4") == weights("named"));
+  expect_ok({"ckpt", "quantize", "base", "--out", "fp4", "quant.type=fp4"});
+  EXPECT_HAS(expect_ok({"eval", "lora.toml", "model.path=fp4", "quant.type=nf4"}),
+             "quant.type: nf4, but the model's config.json says fp4, which counts");
+}
+
 TEST_F(QuantConversion, RefusesWhatCannotBeQuantized) {
   expect_ok({"ckpt", "quantize", "base", "--out", "nf4"});
   EXPECT_HAS(refusal({"ckpt", "quantize", "nf4", "--out", "twice"}), "'nf4' is quantized already");

@@ -214,7 +214,13 @@ TEST_F(QuantFiles, NameTheKeyThatDiffersFromTheirs) {
              "quant.skip: cannot be set for a model that is quantized already");
   EXPECT_HAS(refusal(""),
              "model/config.json: the weights are quantized (quantization_config: bitsandbytes, "
-             "load_in_4bit), and there is no [quant]\nhint: add [quant] with plugin = ");
+             "load_in_4bit), and there is no [quant]\nhint: add [quant] with plugin = \"bnb4\"");
+  std::string config = text_of_file(run_->folder() / "model/config.json");
+  const std::string four = "load_in_4bit";
+  ASSERT_NE(config.find(four), std::string::npos) << config;
+  config.replace(config.find(four), four.size(), "load_in_8bit");
+  write_text(run_->folder() / "model/config.json", config);
+  EXPECT_HAS(refusal(""), "hint: no installed plugin of kind quant reads them; bnb4: ");
 }
 
 TEST_F(QuantFiles, OfARunNeedQuant) {

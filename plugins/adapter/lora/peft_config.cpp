@@ -141,7 +141,7 @@ Settings settings_from_peft(std::string_view config_json, const Settings& option
 
   Settings s;
   s.rank = in.integer("r", 8);
-  s.alpha = in.number("lora_alpha", 8, 1e-9, 1e9);
+  s.alpha = in.number("lora_alpha", 8, kLeastAlpha, 1e9);
   s.dropout = in.number("lora_dropout", 0, 0, 0.999);
   s.targets = in.names("target_modules");
   if (s.targets.empty()) fail_invalid("target_modules is missing");

@@ -74,6 +74,8 @@ Settings settings_from_options(const Host& host) {
   s.rank = option_value<int64_t>(host, "rank");
   s.alpha = option_value<double>(host, "alpha");
   if (s.alpha == 0) s.alpha = 2.0 * static_cast<double>(s.rank);
+  if (s.alpha < kLeastAlpha)
+    fail_invalid(place_of(host, "alpha"), s.alpha, ", expected 0 (for 2 × rank) or at least ", kLeastAlpha);
   s.dropout = option_value<double>(host, "dropout");
   s.targets = patterns(host, "targets");
   if (s.targets.empty())

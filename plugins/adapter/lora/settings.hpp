@@ -10,6 +10,8 @@
 
 namespace lora {
 
+inline constexpr double kLeastAlpha = 1e-9;
+
 struct Settings {
   int64_t rank = 16;
   double alpha = 32;

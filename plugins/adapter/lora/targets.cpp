@@ -25,7 +25,8 @@ std::regex regex_of(const std::string& text, const std::string& expression) {
 #endif
     return std::regex(expression, flags);
   } catch (const std::regex_error& error) {
-    fail_invalid("'", text, "' is no regular expression: ", error.what());
+    fail_invalid("'", text, "' is no regular expression: ", error.what(),
+                 text.starts_with('*') ? "; the * of a file pattern is written .* here" : "");
   }
 }
 

@@ -32,9 +32,14 @@ class Bnb4 final : public Quant {
     if (config_json.empty()) return false;
     const FileSettings file = parse_quantization_config(config_json);
     const auto refuse_if = [&](std::string_view option, bool other, const auto& ours, const auto& theirs) {
-      if (option_differs(host(), options(), option) && other)
+      if (!other) return;
+      if (option_differs(host(), options(), option))
         fail_invalid(place_of(host(), option), ours, ", but the model's config.json says ", theirs,
                      "; remove one of the two keys");
+      // A default that is written down may come from a resolved configuration, which has every option.
+      if (option_origin(host(), option) != "default")
+        host().count("options of [quant] that the model's config.json overrides", place_of(host(), option), ours,
+                     ", but the model's config.json says ", theirs, ", which counts");
     };
     const auto yes = [](bool value) { return value ? "true" : "false"; };
     refuse_if("type", settings_.code != file.code, code_name(settings_.code), code_name(file.code));
@@ -51,12 +56,13 @@ class Bnb4 final : public Quant {
   const QuantStorage* storage(const QuantParameter& p) override {
     if (!p.is_linear_weight() || p.is_added) return nullptr;
     linears_.insert(std::string(p.module.substr(p.module.rfind('.') + 1)));
-    if (p.role == CHASSIS_ROLE_HEAD || p.num_tied > 0 || p.num_readers != 1) return nullptr;
+    bool is_named = false;
     for (const std::string& name : settings_.skip)
       if (is_skipped({name}, p.module)) {
         used_.insert(name);
-        return nullptr;
+        is_named = true;
       }
+    if (is_named || p.role == CHASSIS_ROLE_HEAD || p.num_tied > 0 || p.num_readers != 1) return nullptr;
     ++num_stored_;
     int64_t elements = 1;
     for (const int64_t size : p.sizes) elements *= size;

@@ -83,6 +83,19 @@ TEST_F(RunWork, StepsAfterTheResumedCheckpointAreSetAside) {
   EXPECT_HAS(sh("\"$CHASSIS\" ckpt ls out", 0), "set aside as replaced");
 }
 
+TEST_F(RunWork, StepsAfterTheCheckpointThatLatestNamesAreSetAside) {
+  run({"checkpoint.every_steps=2", "checkpoint.keep_last=0"});
+  const std::string later = test::text_of_file(scratch_ / "out/checkpoints/step-000004/manifest.json");
+  fs::remove(scratch_ / "out/checkpoints/latest");
+  fs::create_symlink("step-000002", scratch_ / "out/checkpoints/latest");
+  const std::string said = run({"run.max_steps=5", "checkpoint.every_steps=2", "optimizer.lr=5e-3"});
+  EXPECT_HAS(said, "resumed from out/checkpoints/step-000002 at step 2");
+  EXPECT_HAS(said, "out has reached step 6: step-000004.replaced, step-000006.replaced are kept in checkpoints/");
+  EXPECT_TRUE(test::text_of_file(scratch_ / "out/checkpoints/step-000004.replaced/manifest.json") == later);
+  EXPECT_EQ(losses("out").size(), 5u);
+  EXPECT_HAS(run({"run.max_steps=6"}), "resumed from out/checkpoints/step-000005 at step 5");
+}
+
 TEST_F(RunWork, IsSavedBeforeLostMetricsStopTheRun) {
   fs::create_directories(scratch_ / "out");
   std::string line = R"({"step":0,"loss":1,"grad_norm":1,"trained_tokens":1,"pad":")";
