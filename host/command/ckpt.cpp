@@ -1,6 +1,7 @@
 // `chassis ckpt`: lists, verifies, compares, exports, merges, quantizes and deletes checkpoints.
 #include <cstdio>
 
+#include "host/base/file.hpp"
 #include "host/base/output.hpp"
 #include "host/base/printable.hpp"
 #include "host/base/units.hpp"
@@ -25,6 +26,12 @@ std::string checkpoint_root(const std::string& path) {
 // A checkpoint, or the newest of a run.
 std::string one_checkpoint(const std::string& path) {
   return is_checkpoint(path) ? path : newest_checkpoint(checkpoint_root(path))->path;
+}
+
+// The same, or a model directory without a manifest, such as one that save_pretrained wrote.
+std::string one_model(const std::string& path) {
+  const bool is_model = path_kind(path + "/config.json") != PathKind::kAbsent;
+  return is_model && !is_run_directory(run_of(path)) ? path : one_checkpoint(path);
 }
 
 int print(const std::vector<std::string>& lines) {
@@ -133,7 +140,8 @@ Verb add_ckpt(CLI::App& app) {
       verb("diff", "compare the tensors of two checkpoints by name, shape and checksum; exit code 1 if they differ",
            kRunOrOne);
   diff_verb->add_option("other", given->other, kRunOrOne)->required();
-  CLI::App* export_verb = verb("export", "write a checkpoint as a model directory", kRunOrOne);
+  CLI::App* export_verb = verb("export", "write a checkpoint as a model directory",
+                                "a checkpoint, a run directory for its newest, or a model directory");
   export_verb
       ->add_option("directory", given->request.directory, "created if missing; replaced only if this program wrote it")
       ->required();
@@ -217,7 +225,7 @@ Verb add_ckpt(CLI::App& app) {
     }
     ExportRequest request = given->request;
     request.quant = given->quant;
-    request.checkpoint = one_checkpoint(given->path);
+    request.checkpoint = one_model(given->path);
     std::fprintf(output(), "%s\n", export_checkpoint(request).line().c_str());
     return 0;
   };

@@ -35,6 +35,12 @@ std::string without_last_part(const std::string& name) {
 
 }  // namespace
 
+void refuse_adapter_format(const std::string& format) {
+  if (format == kAdapterFormat)
+    throw config_error("--format " + format + " holds an adapter, and a whole model is written")
+        .hint("leave out --format for a model directory");
+}
+
 bool is_adapter_directory(const std::string& path) {
   if (path_kind(path) != PathKind::kDirectory) return false;
   SourceDirectory directory(path);

@@ -13,6 +13,8 @@ namespace chassis {
 // The format of adapters.
 inline constexpr char kAdapterFormat[] = "peft";
 
+// Throws a config error if `--format` names that of adapters, which has no place for a whole model.
+void refuse_adapter_format(const std::string& format);
 // True if the directory has files of an adapter, and is not a checkpoint of a run.
 bool is_adapter_directory(const std::string& path);
 // The plugin for the adapter in a directory: peft_type in adapter_config.json, in lower case. Throws a config error if

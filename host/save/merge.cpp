@@ -285,6 +285,7 @@ SaveResult merge_weights(Session& session, const std::string& base, const std::s
 }
 
 SaveResult merge_checkpoint(const MergeRequest& request) {
+  refuse_adapter_format(request.format);
   const std::string base = base_of(request);
   const bool has_adapter = path_kind(request.trained + "/" + kAdapterConfigName) != PathKind::kAbsent;
   std::vector<std::string> overrides = {"model.path=" + base, "model.init=random", "run.device=cpu",

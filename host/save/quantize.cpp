@@ -9,6 +9,7 @@
 #include "host/checkpoint/output_directory.hpp"
 #include "host/config/config.hpp"
 #include "host/plugin/search.hpp"
+#include "host/save/adapter_files.hpp"
 #include "host/save/model_directory.hpp"
 #include "host/save/quantized_weights.hpp"
 #include "host/save/saved_tensors.hpp"
@@ -35,6 +36,7 @@ std::string quant_plugin(const std::string& given, const std::vector<std::string
 }
 
 SaveResult quantize_model(const QuantizeRequest& request) {
+  refuse_adapter_format(request.format);
   if (has_quantized_weights(request.model))
     throw config_error("'" + request.model + "' is quantized already: its config.json has a quantization_config")
         .hint("quantize the model from which it was made");

@@ -347,6 +347,7 @@ std::string load_weights(Session& session, const std::string& given) {
 SaveResult export_checkpoint(const ExportRequest& request) {
   const std::string adapter = request.checkpoint + "/" + kAdapterConfigName;
   const bool with_adapter = path_kind(adapter) != PathKind::kAbsent;
+  if (!with_adapter) refuse_adapter_format(request.format);
   std::vector<std::string> overrides = {"model.path=" + request.checkpoint, "model.init=random", "run.device=cpu",
                                         "export.dtype=" + request.dtype};
   if (with_adapter)

@@ -181,6 +181,11 @@ def check_qlora():
             load_in_4bit=True, bnb_4bit_compute_dtype=torch.float32, **four_bits))
         files = suite.folder / (label + "-4bit")
         stored.save_pretrained(files)
+        again = suite.folder / (label + "-again")
+        suite.run("ckpt", "export", files, again)
+        before, after = (load_file(path / "model.safetensors") for path in (files, again))
+        differ = [key for key in before.keys() | after.keys() if key not in before or key not in after or raw(before[key]) != raw(after[key])]
+        suite.check(f"qlora {name}: {len(before)} tensors read and written again", not differ, str(differ[:4]))
         peft = get_peft_model(stored, LoraConfig(task_type="CAUSAL_LM", r=4, lora_alpha=8, target_modules=LINEAR))
         generator = torch.Generator().manual_seed(5)
         with torch.no_grad():

@@ -285,7 +285,8 @@ TEST_F(AdapterSaving, FrozenParametersOfAFullModelAreLeftOutToo) {
   train_to("straight", 4);
   const std::string file = text_of_file(run_.directory("part") + "/final/model.safetensors");
   EXPECT_EQ(file, text_of_file(run_.directory("straight") + "/final/model.safetensors"));
-  for (const json& tensor : manifest(run_.checkpoint("part", 4))["tensors"])
+  const json part = manifest(run_.checkpoint("part", 4));
+  for (const json& tensor : part["tensors"])
     EXPECT_HAS(tensor["name"].get<std::string>(), "norm");
   const Outcome outcome = merge(run_.directory("part"), "m");
   ASSERT_EQ(outcome.exit_code, 0) << outcome.output;

@@ -134,6 +134,28 @@ TEST_F(QuantConversion, TellsWhichWeightsAreQuantizedOtherwiseThanInTraining) {
             eval({"plain.toml", "model.path=merged", "--from", "merged"}));
 }
 
+TEST_F(QuantConversion, ComponentsAreExportedVerifiedAndCompared) {
+  expect_ok({"ckpt", "quantize", "base", "--out", "nf4", "quant.double_quant=true"});
+  expect_ok({"ckpt", "export", "nf4", "copy"});
+  EXPECT_TRUE(weights("copy") == weights("nf4")) << "written again byte for byte";
+  EXPECT_TRUE(text_of_file(folder_ / "copy/config.json") == text_of_file(folder_ / "nf4/config.json"));
+  EXPECT_HAS(expect_ok({"ckpt", "verify", "nf4"}), "ok nf4: ");
+  expect_ok({"ckpt", "diff", "nf4", "copy"});
+  expect_ok({"ckpt", "quantize", "base", "--out", "fp4", "quant.double_quant=true", "quant.type=fp4"});
+  const Outcome differs = call({"ckpt", "diff", "nf4", "fp4"});
+  EXPECT_EQ(differs.exit_code, 1);
+  EXPECT_HAS(differs.output, "model.layers.0.self_attn.q_proj.weight");
+  // The same of a run that holds its components.
+  expect_ok({"train", "lora.toml", "checkpoint.contents=full"});
+  EXPECT_HAS(expect_ok({"ckpt", "verify", "run"}), "ok run/checkpoints/step-000003: ");
+  std::string bytes = weights("copy");
+  bytes[bytes.size() - 3] = static_cast<char>(bytes[bytes.size() - 3] ^ 1);
+  write_text(folder_ / "copy/model.safetensors", bytes);
+  const Outcome damaged = call({"ckpt", "verify", "copy"});
+  EXPECT_EQ(damaged.exit_code, 7);
+  EXPECT_HAS(damaged.output, "DAMAGED copy");
+}
+
 TEST_F(QuantConversion, TheHeadMayBeNamedAmongWhatIsSkipped) {
   expect_ok({"ckpt", "quantize", "base", "--out", "nf4"});
   expect_ok({"ckpt", "quantize", "base", "--out", "named", "quant.skip=[\"lm_head\"]"});
@@ -149,6 +171,12 @@ TEST_F(QuantConversion, RefusesWhatCannotBeQuantized) {
   EXPECT_HAS(refusal({"ckpt", "quantize", "base", "--out", "other", "quant.typ=nf4"}), "unknown key 'quant.typ'");
   EXPECT_HAS(refusal({"ckpt", "quantize", "base", "--out", "other", "run.seed=3"}),
              "'run.seed=3' is no option of the quantization");
+  for (const std::vector<std::string>& words :
+       {std::vector<std::string>{"ckpt", "quantize", "base", "--out"}, {"ckpt", "export", "base"}}) {
+    std::vector<std::string> all = words;
+    all.insert(all.end(), {"other", "--format", "peft"});
+    EXPECT_HAS(refusal(all), "--format peft holds an adapter, and a whole model is written");
+  }
   EXPECT_HAS(refusal({"ckpt", "quantize", "missing", "--out", "other"}), "there is no missing/config.json");
   EXPECT_FALSE(fs::exists(folder_ / "other"));
 }

@@ -258,8 +258,13 @@ class Instance {
     }
     for (const auto& [name, json] : options) host_.options[name] = host_.set_by_user[name] = json;
     host_.check(plugin.factory().create(host_.table(), str(kind), str(id), &self_));
-    if (self_->prepare != nullptr) host_.check(self_->prepare(self_));
-    if (self_->activate != nullptr) host_.check(self_->activate(self_));
+    try {
+      if (self_->prepare != nullptr) host_.check(self_->prepare(self_));
+      if (self_->activate != nullptr) host_.check(self_->activate(self_));
+    } catch (...) {
+      self_->destroy(self_);
+      throw;
+    }
   }
   Instance(const Instance&) = delete;
   Instance& operator=(const Instance&) = delete;

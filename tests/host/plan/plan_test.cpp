@@ -104,6 +104,34 @@ TEST(Plan, ShardsTakeTheirPartAndUnitsAreGathered) {
   EXPECT_EQ(sent.at("dp_shard reduce_scatter").bytes, 3u * kParameters * 4 * 3 / 4);
 }
 
+TEST(Plan, CountsTheComponentsOfWeightsInFourBits) {
+  const int64_t linears = 4 * (64 * 64 * 2 + 64 * 32 * 2 + 3 * 64 * 192), rank = 4;
+  const int64_t added = 4 * rank * (2 * (64 + 64) + 2 * (64 + 32) + 3 * (64 + 192));
+  const int64_t others = kParameters - linears;               // embeddings, head, norms
+  const int64_t divided = linears / 2 + 4 * (linears / 64);   // codes, and a scale for each block of 64
+  const int64_t tables = 4 * 7 * 16 * 4;                      // of each weight, on every rank
+  const std::vector<std::string> overrides = {"adapter.plugin=lora", "adapter.rank=4", "quant.plugin=bnb4",
+                                              "checkpoint.contents=full"};
+  const auto parameters = [](const Plan& plan) {
+    return static_cast<int64_t>(peak(plan.ranks[0], PlanCategory::kParameters));
+  };
+  EXPECT_EQ(parameters(plan_of("", 1, overrides)), divided + tables + 4 * (others + added));
+  const Plan four = plan_of("fsdp2", 4, overrides);
+  EXPECT_EQ(parameters(four), divided / 4 + tables + others + added);
+  EXPECT_EQ(peak(four.ranks[0], PlanCategory::kOptimizer), 2u * added) << "of the adapter alone";
+}
+
+TEST(Plan, CountsStatesInEightBits) {
+  const int64_t small = 4 * (2 * 64 * 32 + 2 * 64) + 64;  // of parameters below 4096 elements
+  const int64_t large = kParameters - small;
+  const auto states = [](const Plan& plan) {
+    return static_cast<int64_t>(peak(plan.ranks[0], PlanCategory::kOptimizer));
+  };
+  const int64_t bytes = 2 * large + 2 * 4 * (large / 256) + 8 * small;
+  EXPECT_EQ(states(plan_of("", 1, {"optimizer.plugin=adamw8bit"})), bytes);
+  EXPECT_EQ(states(plan_of("fsdp2", 4, {"optimizer.plugin=adamw8bit"})), bytes / 4);
+}
+
 TEST(Plan, RehearsesEveryDifferentRankOnce) {
   const Plan plan = plan_of("fsdp2", 3);
   ASSERT_EQ(plan.ranks.size(), 2u);
