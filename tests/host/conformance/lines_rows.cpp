@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <fstream>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <string_view>
 #include <thread>
@@ -47,8 +48,12 @@ class LinesFile : public RowFile {
       num_bytes_ += line.size() + 1;
       if (has("line breaks")) line = "{\n" + line.substr(1);
       if (has("shares a state") && last_opened_ != path_hash_) line = "{\"other\": 1}";
-      static std::vector<std::vector<char>> leaked;  // reachable, so that only the check finds it
-      if (has("leaks")) leaked.emplace_back(1 << 20);
+      if (has("leaks")) {
+        static std::mutex lock;
+        static std::vector<std::vector<char>> leaked;  // reachable, so that only the check finds it
+        const std::lock_guard guard(lock);
+        leaked.emplace_back(1 << 20);
+      }
       if (!ended_ && has("another thread"))
         std::thread([&] { out.row(line); }).join();
       else if (!ended_)
