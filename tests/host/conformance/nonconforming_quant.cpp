@@ -102,31 +102,35 @@ class Int8 final : public Quant {
     return p.is_linear_weight() && !has("stores nothing") ? &storage_ : nullptr;
   }
   void encode(const QuantPart& part) const override {
+    const bool accepts_nan = has("accepts NaN"), keeps_range = has("first range"), keeps_order = has("in one order"),
+               adds_bits = has("adds bits");
+    const int sign = has("stores zeros") ? 0 : has("another sign") ? -1 : 1;
+    const float least = has("depends on cuts") && part.count() < part.num_elements() ? 1.0f : 0.0f;
     const auto* const values = static_cast<const float*>(part.values());
+    auto* const codes = part.component<int8_t>(0);
+    auto* const scales = part.component<float>(1);
     for (int64_t begin = 0; begin < part.count(); begin += kBlock) {
       const int64_t end = std::min(part.count(), begin + kBlock);
-      float largest = has("depends on cuts") && part.count() < part.num_elements() ? 1.0f : 0.0f;
+      float largest = least;
       for (int64_t i = begin; i < end; ++i) {
-        if (!std::isfinite(values[i]) && !has("accepts NaN"))
-          fail_invalid("element ", part.begin() + i, " is infinite");
+        if (!std::isfinite(values[i]) && !accepts_nan) fail_invalid("element ", part.begin() + i, " is infinite");
         largest = std::max(largest, std::abs(values[i]));
       }
-      if (has("first range")) largest = range_ = std::max(range_, largest);
-      if (has("in one order")) largest = last_ = part.begin() + begin == 0 ? largest : std::max(last_, largest);
-      const float scale = part.component<float>(1)[begin / kBlock] = largest / 127.0f;
+      if (keeps_range) largest = range_ = std::max(range_, largest);
+      if (keeps_order) largest = last_ = part.begin() + begin == 0 ? largest : std::max(last_, largest);
+      const float scale = scales[begin / kBlock] = largest / 127.0f;
       for (int64_t i = begin; i < end; ++i) {
-        auto code = static_cast<int8_t>(scale > 0.0f && std::isfinite(values[i]) ? std::lround(values[i] / scale) : 0);
-        if (has("stores zeros")) code = 0;
-        if (has("another sign")) code = static_cast<int8_t>(-code);
-        int8_t& to = part.component<int8_t>(0)[i];
-        to = has("adds bits") ? static_cast<int8_t>(to | code) : code;
+        const bool has_code = scale > 0.0f && std::isfinite(values[i]);
+        const auto code = static_cast<int8_t>(sign * (has_code ? std::lround(values[i] / scale) : 0));
+        codes[i] = adds_bits ? static_cast<int8_t>(codes[i] | code) : code;
       }
     }
   }
   void decode(const QuantPart& part) const override {
-    for (int64_t i = 0; i < part.count(); ++i)
-      static_cast<float*>(part.values())[i] =
-          static_cast<float>(part.component<int8_t>(0)[i]) * part.component<float>(1)[i / kBlock];
+    auto* const values = static_cast<float*>(part.values());
+    const auto* const codes = part.component<int8_t>(0);
+    const auto* const scales = part.component<float>(1);
+    for (int64_t i = 0; i < part.count(); ++i) values[i] = static_cast<float>(codes[i]) * scales[i / kBlock];
   }
   void verify(const QuantPart&) const override {
     if (has("refuses its own")) throw Failure(CHASSIS_DATA_LOSS, "this cannot be");

@@ -63,23 +63,31 @@ class ToyOptimizer {
       const bool scalar = state_.shape == CHASSIS_STATE_SCALAR;
       const double lr = step.lr * (step.lr_scale != nullptr && !is("ignores lr_scale") ? step.lr_scale[i] : 1.0);
       const double decay = is("no decay") ? 0.0 : step.weight_decay[is("first decay for all") ? 0 : i];
-      for (int64_t e = 0; e < param.num_elements(); ++e) {
-        float& p = param.data_as<float>()[e];
-        float g = grad.data_as<float>()[e] * static_cast<float>(step.grad_scale);
-        if (is("keeps what no state has") && !saw_first_) g *= 2;
-        if (is("decay in the gradient"))
+      const bool doubles = is("keeps what no state has") && !saw_first_, is_in_gradient = is("decay in the gradient"),
+                 has_tail = is("other tail"), writes_behind = is("writes behind");
+      const auto kept = static_cast<float>(1 - (is("decay without lr") ? 0.01 : lr) * decay);
+      const int64_t count = param.num_elements();
+      auto* const params = param.data_as<float>();
+      const auto* const grads = grad.data_as<float>();
+      auto* const states = state.data_as<float>();
+      for (int64_t e = 0; e < count; ++e) {
+        float& p = params[e];
+        float g = grads[e] * static_cast<float>(step.grad_scale);
+        if (doubles) g *= 2;
+        if (is_in_gradient)
           g += static_cast<float>(decay) * p;
         else
-          p *= static_cast<float>(1 - (is("decay without lr") ? 0.01 : lr) * decay);
-        p = update_(p, g, state.data_as<float>()[scalar ? 0 : e], lr);
-        if (is("other tail") && e >= param.num_elements() / 8 * 8) p = std::nextafter(p, 100.0f);
-        if (is("leaks") && e == 0) leaked_.emplace_back(1 << 19);
-        if (is("starts threads") && e == 0)
-          threads_.emplace_back([](std::stop_token end) {
-            while (!end.stop_requested()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
-          });
-        if (is("writes behind") && e + 1 == param.num_elements()) (&p)[1] = 0.0f;
+          p *= kept;
+        p = update_(p, g, states[scalar ? 0 : e], lr);
+        if (has_tail && e >= count / 8 * 8) p = std::nextafter(p, 100.0f);
+        if (writes_behind && e + 1 == count) (&p)[1] = 0.0f;
       }
+      if (count == 0) continue;
+      if (is("leaks")) leaked_.emplace_back(1 << 19);
+      if (is("starts threads"))
+        threads_.emplace_back([](std::stop_token end) {
+          while (!end.stop_requested()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+        });
     }
   }
 
