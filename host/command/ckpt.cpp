@@ -31,7 +31,7 @@ std::string one_checkpoint(const std::string& path) {
 // The same, or a model directory without a manifest, such as one that save_pretrained wrote.
 std::string one_model(const std::string& path) {
   const bool is_model = path_kind(path + "/config.json") != PathKind::kAbsent;
-  return is_model && !is_run_directory(run_of(path)) ? path : one_checkpoint(path);
+  return is_model && !is_run_directory(path) ? path : one_checkpoint(path);
 }
 
 int print(const std::vector<std::string>& lines) {
@@ -141,7 +141,7 @@ Verb add_ckpt(CLI::App& app) {
            kRunOrOne);
   diff_verb->add_option("other", given->other, kRunOrOne)->required();
   CLI::App* export_verb = verb("export", "write a checkpoint as a model directory",
-                                "a checkpoint, a run directory for its newest, or a model directory");
+                               "a checkpoint, a run directory for its newest, or a model directory");
   export_verb
       ->add_option("directory", given->request.directory, "created if missing; replaced only if this program wrote it")
       ->required();

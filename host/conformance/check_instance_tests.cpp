@@ -51,11 +51,12 @@ void expect_no_tensors(const Instance& instance) {
 int64_t resident_bytes() {
 #ifdef __SANITIZE_ADDRESS__
   return 0;  // its quarantine keeps what was freed
-#endif
+#else
   std::ifstream file("/proc/self/statm");
   int64_t total = 0, resident = 0;
   file >> total >> resident;
   return resident * ::sysconf(_SC_PAGESIZE);
+#endif
 }
 
 // negotiation: hosts that differ from this one.

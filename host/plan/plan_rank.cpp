@@ -97,6 +97,7 @@ class Rehearsal {
       : session_(session),
         header_bytes_(header_bytes),
         ranks_(session.ranks()),
+        sizes_(batch_sizes(session.settings(), ranks_.num_data_ranks())),
         device_(session.device().type == Device::Type::kCuda ? kMetaDevice : kMetaHost),
         observer_(device_, session.program(), ranks_.stack) {
     session.executor().set_recompute(recompute);
@@ -132,11 +133,7 @@ class Rehearsal {
     session_.allocate(device_);
     const uint64_t bucket_bytes = static_cast<uint64_t>(*session_.settings().checkpoint.bucket_mib) << 20;
     buckets_.emplace(2 * bucket_bytes, MemoryCategory::kCheckpoint, kMetaHost);
-    const Settings& settings = session_.settings();
-    const BatchSizes sizes = batch_sizes(settings, ranks_.num_data_ranks());
-    data_.emplace(step_data_bytes(session_.program(), sizes.micro_batch_size * sizes.num_microbatches,
-                                  settings.train.seq_len, settings.data.prefetch),
-                  MemoryCategory::kData, kMetaHost);
+    data_.emplace(step_data_bytes(session_.program(), session_.settings(), sizes_), MemoryCategory::kData, kMetaHost);
     session_.refresh_parameters();
     take_traffic(0);
     observer_.mark("load");
@@ -144,17 +141,16 @@ class Rehearsal {
 
   // Runs at most 3 micro-batches: those between the second and the last do the same as the second.
   void step() {
-    const BatchSizes sizes = batch_sizes(session_.settings(), ranks_.num_data_ranks());
-    const int64_t num_rehearsed = std::min<int64_t>(sizes.num_microbatches, 3);
+    const int64_t num_rehearsed = std::min<int64_t>(sizes_.num_microbatches, 3);
     StepParts parts = session_.step_parts();
     parts.device = device_;
     StepInputs inputs;
     inputs.schedule = sequential_schedule(num_rehearsed);
     const int64_t seq_len = session_.settings().train.seq_len;
-    inputs.fields = [&](int) { return empty_fields(session_.program(), sizes.micro_batch_size, seq_len, device_); };
+    inputs.fields = [&](int) { return empty_fields(session_.program(), sizes_.micro_batch_size, seq_len, device_); };
     inputs.observer = [&](StepPhase phase, int microbatch) {
       if (phase == StepPhase::kBackward)
-        take_traffic(microbatch == 1 && num_rehearsed == 3 ? sizes.num_microbatches - 2 : 1);
+        take_traffic(microbatch == 1 && num_rehearsed == 3 ? sizes_.num_microbatches - 2 : 1);
       if (phase == StepPhase::kReduction) observer_.mark("reduction of gradients");
       if (phase == StepPhase::kUpdate) observer_.mark("optimizer");
       if (phase != StepPhase::kEnd) return;
@@ -190,6 +186,7 @@ class Rehearsal {
   Session& session_;
   const uint64_t header_bytes_;
   const Ranks ranks_;
+  const BatchSizes sizes_;
   const Device device_;
   Observer observer_;
   std::optional<MemoryCharge> buckets_, staged_, data_;

@@ -62,14 +62,18 @@ std::string adapter_plugin_of(const std::string& path) {
   return plugin;
 }
 
-void compare_base_name(const std::string& adapter, const std::string& base, const std::string& given_as) {
+std::string named_base(const std::string& adapter) {
   const std::string path = adapter + "/" + kAdapterConfigName;
-  if (path_kind(path) == PathKind::kAbsent) return;
-  const Json json = parse_json(read_file(path, kMaxConfigBytes), path);
-  const std::string named = json_string_or(json, "base_model_name_or_path", "", path);
+  if (path_kind(path) == PathKind::kAbsent) return "";
+  return json_string_or(parse_json(read_file(path, kMaxConfigBytes), path), "base_model_name_or_path", "", path);
+}
+
+void compare_base_name(const std::string& adapter, const std::string& base, const std::string& given_as) {
+  const std::string named = named_base(adapter);
   if (!named.empty() && !same_directory(named, base))
-    counted_warning("the adapter was made for another model",
-                    path + ": base_model_name_or_path is " + printable(named) + ", " + given_as + " is " + base);
+    counted_warning("the adapter was made for another model", adapter + "/" + kAdapterConfigName +
+                                                                  ": base_model_name_or_path is " + printable(named) +
+                                                                  ", " + given_as + " is " + base);
 }
 
 bool exports_adapter(const Session& session) {
@@ -80,6 +84,11 @@ bool exports_adapter(const Session& session) {
 std::string adapter_config(const Session& session) {
   const Setting<std::string>& base = session.settings().model.path;
   return session.adapter()->plugin().config(base.is_set() ? *base : "", session.model().plugin().config());
+}
+
+std::string tied_branch_text(const std::string& module) {
+  return "the branch of '" + module +
+         "' cannot be merged: its weight is tied to another module, which would change too";
 }
 
 std::map<std::string, std::string> tied_slots(const Program& program) {

@@ -20,6 +20,8 @@ bool is_adapter_directory(const std::string& path);
 // The plugin for the adapter in a directory: peft_type in adapter_config.json, in lower case. Throws a config error if
 // the file names none.
 std::string adapter_plugin_of(const std::string& path);
+// base_model_name_or_path in adapter_config.json of a directory; empty if there is none.
+std::string named_base(const std::string& adapter);
 // Counts a warning if adapter_config.json names another model than `base`, which was given as "model.path" or "--base".
 // Nothing else shows that a base is another one if its shapes are the same.
 void compare_base_name(const std::string& adapter, const std::string& base, const std::string& given_as);
@@ -56,6 +58,8 @@ class AdapterNames {
   std::map<std::string, std::string> module_of_;  // by parameter
 };
 
+// Why the branch of a module whose weight is tied to another one cannot be merged.
+std::string tied_branch_text(const std::string& module);
 // Full names of slots that share a parameter, and the names of the parameters.
 std::map<std::string, std::string> tied_slots(const Program& program);
 

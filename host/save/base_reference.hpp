@@ -11,9 +11,14 @@ namespace chassis {
 
 struct BaseReference {
   std::string path;
-  std::string hash;  // CheckpointReader::content_hash()
+  std::string hash;        // CheckpointReader::content_hash()
+  std::string quant = {};  // the plugin of [quant] that stored them; empty if they were not quantized
 
-  Json to_json() const { return {{"path", path}, {"hash", hash}}; }
+  // Adds it to the `about` of a manifest.
+  void add_to(Json& about) const {
+    about["base"] = {{"path", path}, {"hash", hash}};
+    if (!quant.empty()) about["quant"] = quant;
+  }
   // "models/x (3f2a91c04d5e)"
   std::string text() const { return path + " (hash " + hash.substr(0, 12) + ")"; }
 };
@@ -22,13 +27,9 @@ struct BaseReference {
 inline std::optional<BaseReference> base_reference(const Json& about, const std::string& where) {
   const auto found = about.find("base");
   if (found == about.end()) return std::nullopt;
-  return BaseReference{json_string(*found, "path", where + "/manifest.json"),
-                       json_string(*found, "hash", where + "/manifest.json")};
-}
-
-// The plugin of [quant] that stored them, in the same `about`; empty if they were not quantized.
-inline std::string quant_of_base(const Json& about, const std::string& where) {
-  return json_string_or(about, "quant", "", where + "/manifest.json");
+  const std::string file = where + "/manifest.json";
+  return BaseReference{json_string(*found, "path", file), json_string(*found, "hash", file),
+                       json_string_or(about, "quant", "", file)};
 }
 
 }  // namespace chassis

@@ -103,9 +103,9 @@ class Merge {
       base_->check(session);
       if (!reference_) compare_base_name(trained, base, "the model beneath it");
     }
-    if (session.quant() != nullptr && !has_components())
+    if (reference_ && !reference_->quant.empty() && !has_components())
       counted_warning("an adapter of quantized weights is merged into others",
-                      "'" + trained + "' was trained on weights that " + printable(session.quant()->plugin().id()) +
+                      "'" + trained + "' was trained on weights that " + printable(reference_->quant) +
                           " stores in fewer bits, and is merged into those in " + model().reader->path());
     read_added();
   }
@@ -165,10 +165,7 @@ class Merge {
   }
   void read_added() {
     for (const auto& [name, module] : names_.modules()) {
-      if (module.is_tied)
-        throw storage_error("the branch of '" + name +
-                            "' cannot be merged: its weight is tied to another module, "
-                            "which would change too");
+      if (module.is_tied) throw storage_error(tied_branch_text(name));
       for (const Parameter* p : module.added) {
         const Descriptor& d = p->descriptor;
         std::vector<float>& values = added_[p->name];
@@ -239,20 +236,18 @@ class Merge {
 std::string base_of(const MergeRequest& request) {
   if (!request.base.empty()) return request.base;
   std::string named;
-  const auto is_here = [&] { return !named.empty() && path_kind(named + "/config.json") != PathKind::kAbsent; };
+  const auto is_model = [](const std::string& path) {
+    return !path.empty() && path_kind(path + "/config.json") != PathKind::kAbsent;
+  };
   if (SourceDirectory directory(request.trained); directory.find_file(kManifestName) >= 0) {
     const CheckpointManifest manifest = CheckpointManifest::read(directory);
     const std::optional<BaseReference> base = base_reference(manifest.about, request.trained);
     if (base) named = base->path;
     if (!base && manifest.format != kAdapterFormat) return request.trained;  // has all
   }
-  const std::string config = request.trained + "/" + kAdapterConfigName;
-  if (!is_here() && path_kind(config) != PathKind::kAbsent)
-    if (const std::string other =
-            json_string_or(parse_json(read_file(config), config), "base_model_name_or_path", "", config);
-        !other.empty())
-      named = other;
-  if (is_here()) return named;
+  if (is_model(named)) return named;
+  if (const std::string other = named_base(request.trained); !other.empty()) named = other;
+  if (is_model(named)) return named;
   throw storage_error("'" + request.trained + "' is merged into the model beneath it, and " +
                       (named.empty() ? "names none" : "'" + named + "', which it names, is no model directory here"))
       .hint("give that model with --base DIR");
@@ -313,15 +308,8 @@ SaveResult merge_checkpoint(const MergeRequest& request) {
   std::set<std::string> taken = {"config.json"};
   for (const CopiedFile& file : save.carried_files) taken.insert(file.name);
   for (CopiedFile& file : files_to_copy(base, taken)) save.carried_files.push_back(std::move(file));
-  if (SourceDirectory directory(request.trained); directory.find_file(kManifestName) >= 0) {
-    const CheckpointManifest manifest = CheckpointManifest::read(directory);
-    save.step = manifest.step;
-    if (const std::string quant = json_string_or(manifest.about, "quant", "", request.trained);
-        !quant.empty() && !is_quantized)
-      counted_warning("an adapter of quantized weights is merged into others",
-                      "'" + request.trained + "' was trained on weights that " + printable(quant) +
-                          " stores in fewer bits, and is merged into those in " + base);
-  }
+  if (SourceDirectory directory(request.trained); directory.find_file(kManifestName) >= 0)
+    save.step = CheckpointManifest::read(directory).step;
   SaveResult saved = merge_weights(session, base, request.trained, std::move(save), BucketPair(bucket_bytes(session)),
                                    request.keep_quantized);
   place.log_replaced();

@@ -135,22 +135,25 @@ void Saver::refuse_bad_contents() const {
                        "checkpoint.contents = \"trained\" leaves out frozen weights, and those of this run are random: "
                        "no file has them")
         .hint("set checkpoint.contents = \"full\"");
-  if (settings.exports.merge && session_.adapter() != nullptr && !session_.adapter()->plugin().can_merge())
+  if (!settings.exports.merge || session_.adapter() == nullptr) return;
+  if (!session_.adapter()->plugin().can_merge())
     throw config_error(settings.exports.merge, "adapter '" + session_.adapter()->member() + "' cannot be merged")
         .hint("leave out export.merge to export the adapter alone");
-  if (!settings.exports.merge || session_.adapter() == nullptr) return;
   const AdapterNames names(session_);
   for (const auto& [name, module] : names.modules())
     if (module.is_tied)
-      throw config_error(settings.exports.merge, "the branch of '" + name +
-                                                     "' cannot be merged: its weight is tied to another module, which "
-                                                     "would change too")
+      throw config_error(settings.exports.merge, tied_branch_text(name))
           .hint("leave '" + name + "' out of the adapter's targets, or export.merge to export the adapter alone");
 }
 
 void Saver::start_from(const std::string& model) {
   const std::string hash = load_weights(session_, model, buckets_);
-  if (!hash.empty()) base_ = BaseReference{absolute_path(model), hash};
+  if (!hash.empty()) base_ = reference_to_base(hash);
+}
+
+BaseReference Saver::reference_to_base(const std::string& hash) const {
+  return {absolute_path(session_.settings().model.path), hash,
+          session_.quant() != nullptr ? session_.quant()->plugin().id() : ""};
 }
 
 void Saver::self_test() {
@@ -221,7 +224,7 @@ void Saver::begin(int64_t step, const Json& state) {
                    {"plugins", plugins_lock(session_.plugins().registry(), session_.compiled())}};
   if (saved_parameters(session_) == Which::kKept && has_frozen(session_)) {
     CHASSIS_CHECK(base_.has_value(), "frozen parameters were loaded from a directory");
-    request.about.update(about_base());
+    base_->add_to(request.about);
   }
   request.tensors = async == "staged" ? staged_tensors(plan) : local_tensors(session_, request.resumable);
   const bool has_components = session_.quant() != nullptr && saved_parameters(session_) == Which::kAll;
@@ -237,13 +240,6 @@ void Saver::begin(int64_t step, const Json& state) {
   };
   save_ = std::make_unique<Save>(checkpoint_format_, buckets_, plan, std::move(request), session_.world(),
                                  async == "false" ? Save::Where::kHere : Save::Where::kOnAThread);
-}
-
-// What a manifest says about the weights that it leaves out.
-Json Saver::about_base() const {
-  Json about = {{"base", base_->to_json()}};
-  if (session_.quant() != nullptr) about["quant"] = session_.quant()->plugin().id();
-  return about;
 }
 
 // Copies the tensors that this rank writes to host memory.
@@ -364,9 +360,7 @@ Saver::Resumed Saver::load_checkpoint(const std::string& path) {
 }
 
 void Saver::load_frozen(const std::string& checkpoint, const std::optional<BaseReference>& reference) {
-  const std::string& model = session_.settings().model.path;
-  const std::string hash = load_base(session_, buckets_, checkpoint, reference);
-  base_ = BaseReference{absolute_path(model), hash};
+  base_ = reference_to_base(load_base(session_, buckets_, checkpoint, reference));
 }
 
 // A hint for a checkpoint that is intact but whose values are not finite.
@@ -379,10 +373,10 @@ std::string Saver::hint_to_avoid(const std::string& path, int64_t step) const {
 }
 
 std::unique_ptr<CheckpointReader> Saver::open_checkpoint(const std::string& path) {
-  if (SourceDirectory(path).find_file(kManifestName) < 0)
+  SourceDirectory directory(path);
+  if (directory.find_file(kManifestName) < 0)
     throw storage_error(path + " is not a checkpoint: it has no " + kManifestName)
         .hint("run.resume takes a checkpoint as in checkpoints/; for weights only, set model.path");
-  SourceDirectory directory(path);
   const CheckpointManifest manifest = CheckpointManifest::read(directory);
   const auto weights_only = [&] {
     const std::string start = session_.adapter() != nullptr && base_reference(manifest.about, path)
@@ -409,7 +403,7 @@ SaveResult Saver::export_model(const std::string& name, int64_t step) {
   request.step = step;
   if (exports_adapter(session_)) {
     request.text_files = {{kAdapterConfigName, adapter_config(session_)}};
-    if (base_) request.about = about_base();
+    if (base_) base_->add_to(request.about);
   } else {
     request.text_files = {{"config.json", export_config(session_)}};
   }

@@ -69,7 +69,7 @@ class Saver {
  private:
   std::string checkpoints() const { return directory_ + "/checkpoints"; }
   void set_aside_damaged(const std::vector<std::string>& passed, const std::string& used);
-  Json about_base() const;
+  BaseReference reference_to_base(const std::string& hash) const;
   void carry_files_of_model(SaveRequest& request) const;
   SaveResult export_merged(SaveRequest request, int64_t step);
   void refuse_bad_contents() const;

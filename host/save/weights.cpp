@@ -2,7 +2,6 @@
 #include "host/save/weights.hpp"
 
 #include <algorithm>
-#include <filesystem>
 #include <functional>
 #include <map>
 
@@ -196,7 +195,6 @@ LoadedPart load_part(Session& session, const std::string& path, const BucketPair
 struct Kind {
   bool is_adapter = false;
   std::optional<BaseReference> base;
-  std::string quant;  // the plugin that stored the base, if any
 
   bool needs_base() const { return is_adapter || base; }
 };
@@ -206,39 +204,36 @@ Kind kind_of(Session& session, const std::string& path) {
     const bool is_adapter = is_adapter_directory(path);
     Json kind = {{"adapter", is_adapter}};
     SourceDirectory directory(path);
-    if (directory.find_file(kManifestName) >= 0) {
-      const Json about = CheckpointManifest::read(directory).about;
-      if (const auto base = base_reference(about, path)) kind["base"] = base->to_json();
-      kind["quant"] = quant_of_base(about, path);
-    }
+    if (directory.find_file(kManifestName) >= 0)
+      if (const auto base = base_reference(CheckpointManifest::read(directory).about, path)) base->add_to(kind);
     return kind.dump();
   });
   const Json kind = Json::parse(found);
-  return {kind["adapter"].get<bool>(), base_reference(kind, path), kind.value("quant", "")};
-}
-
-void compare_base_name(Session& session, const std::string& adapter) {
-  if (const auto& model = session.settings().model.path; session.world().rank() == 0 && model.is_set())
-    compare_base_name(adapter, model, "model.path");
+  return {kind["adapter"].get<bool>(), base_reference(kind, path)};
 }
 
 // Counts a warning if what was trained beside one base is used beside another, or beside one that is stored otherwise.
-// Resuming a run refuses both; an adapter may be meant for it. `hash` is empty if it is not known.
+// Resuming a run refuses both; an adapter may be meant for it. `hash` is that of the base in use; if it or that of
+// training is not known, names are all there is to compare.
 void compare_base(Session& session, const std::string& path, const Kind& kind, const std::string& hash) {
-  if (session.world().rank() != 0 || !kind.base) return;
+  if (session.world().rank() != 0) return;
   const Setting<std::string>& model = session.settings().model.path;
-  if (kind.is_adapter && !hash.empty() && hash != kind.base->hash)
+  if (!kind.base || hash.empty()) {
+    if (model.is_set()) compare_base_name(path, model, "model.path");
+    return;
+  }
+  if (hash != kind.base->hash)
     counted_warning(
         "the adapter was made for another model",
         path + " was trained on " + kind.base->text() + ", and model.path is " + BaseReference{model, hash}.text());
   const std::string quant = session.quant() != nullptr ? session.quant()->plugin().id() : "";
-  if (quant == kind.quant) return;
+  if (quant == kind.base->quant) return;
   const auto stored = [](const std::string& plugin) {
     return plugin.empty() ? std::string("not quantized") : "quantized by " + printable(plugin);
   };
   counted_warning(
       "the weights beneath are stored otherwise than in training",
-      path + " was trained on weights that were " + stored(kind.quant) + ", and here they are " + stored(quant));
+      path + " was trained on weights that were " + stored(kind.base->quant) + ", and here they are " + stored(quant));
 }
 
 }  // namespace
@@ -282,9 +277,10 @@ std::string load_base(Session& session, const BucketPair& buckets, const std::st
   return hash;
 }
 
-std::string load_weights(Session& session, const std::string& path, const BucketPair& buckets) {
+namespace {
+
+std::string load_weights(Session& session, const std::string& path, const Kind& kind, const BucketPair& buckets) {
   const Setting<std::string>& adapter = session.settings().adapter.path;
-  const Kind kind = kind_of(session, path);
   std::string hash;
   if (kind.is_adapter && session.adapter() == nullptr)
     throw storage_error("'" + path + "' holds an adapter, and the configuration has none")
@@ -293,7 +289,6 @@ std::string load_weights(Session& session, const std::string& path, const Bucket
     hash = load_base(session, buckets, path, kind.is_adapter ? std::nullopt : kind.base);
     compare_base(session, path, kind, hash);
   }
-  if (kind.is_adapter && !kind.base) compare_base_name(session, path);
   const bool may_be_base = !kind.needs_base();
   const LoadedPart loaded =
       load_part(session, path, buckets, kind.is_adapter, may_be_base && saved_parameters(session) == Which::kKept);
@@ -302,12 +297,15 @@ std::string load_weights(Session& session, const std::string& path, const Bucket
   return hash;
 }
 
+}  // namespace
+
+std::string load_weights(Session& session, const std::string& path, const BucketPair& buckets) {
+  return load_weights(session, path, kind_of(session, path), buckets);
+}
+
 void load_adapter(Session& session, const std::string& path, const BucketPair& buckets, const std::string& base_hash) {
   const Kind kind = kind_of(session, path);
-  if (kind.base && !base_hash.empty())
-    compare_base(session, path, {.is_adapter = true, .base = kind.base, .quant = kind.quant}, base_hash);
-  else
-    compare_base_name(session, path);
+  compare_base(session, path, kind, base_hash);
   if (!kind.needs_base())
     throw storage_error("'" + path + "' has " + kAdapterConfigName +
                         ", but is neither an adapter in PEFT's files nor a checkpoint of trained parameters");
@@ -321,9 +319,9 @@ std::string load_weights(Session& session, const std::string& given) {
   const bool from_run = is_run_directory(from);
   const auto load = [&](const std::string& path) { load_weights(session, path, buckets); };
   if (!from.empty() && !from_run) {
-    load(from);
-    if (session.quant() != nullptr && !kind_of(session, from).needs_base() && session.world().rank() == 0 &&
-        !has_quantized_weights(from))
+    const Kind kind = kind_of(session, from);
+    load_weights(session, from, kind, buckets);
+    if (session.quant() != nullptr && !kind.needs_base() && session.world().rank() == 0 && !has_quantized_weights(from))
       counted_warning("weights quantized on load", from +
                                                        " is not quantized, and [quant] stores its weights in fewer "
                                                        "bits here; quant={} uses them as they are");
@@ -390,9 +388,7 @@ SaveResult export_checkpoint(const ExportRequest& request) {
   save.mode = shared_file_mode(request.checkpoint);
   save.step = reader.manifest() ? reader.manifest()->step : 0;
   if (with_adapter && reader.manifest())
-    for (const char* key : {"base", "quant"})
-      if (const auto said = reader.manifest()->about.find(key); said != reader.manifest()->about.end())
-        save.about[key] = *said;
+    if (const auto base = base_reference(reader.manifest()->about, request.checkpoint)) base->add_to(save.about);
   const std::map<std::string, std::string> tied = tied_slots(session.program());
   const auto parts = [&](const Descriptor& tensor) {
     const auto owner = tied.find(tensor.fqn);

@@ -47,9 +47,10 @@ Fields empty_fields(const Program& program, int64_t num_rows, int64_t seq_len, D
   return fields;
 }
 
-uint64_t step_data_bytes(const Program& program, int64_t num_rows, int64_t seq_len, bool prefetch) {
-  const uint64_t num_values = static_cast<uint64_t>(num_rows) * static_cast<uint64_t>(seq_len) * program.fields.size();
-  return num_values * sizeof(int32_t) * (prefetch ? 2 : 1);
+uint64_t step_data_bytes(const Program& program, const Settings& settings, const BatchSizes& sizes) {
+  const int64_t num_positions = sizes.micro_batch_size * sizes.num_microbatches * settings.train.seq_len;
+  return static_cast<uint64_t>(num_positions) * program.fields.size() * sizeof(int32_t) *
+         (settings.data.prefetch ? 2 : 1);
 }
 
 int64_t vocab_size(const Program& program) {

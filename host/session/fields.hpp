@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "host/config/config.hpp"
 #include "host/data/batch.hpp"
 #include "host/program/block_run.hpp"
 
@@ -17,9 +18,9 @@ std::vector<std::string> field_names(const Program& program);
 int64_t vocab_size(const Program& program);
 
 Fields to_fields(const Batch& batch, Device device);
-// Bytes of the rows that the data of a step keep in host memory on one rank: `num_rows` rows, and as many of the next
-// step with data.prefetch.
-uint64_t step_data_bytes(const Program& program, int64_t num_rows, int64_t seq_len, bool prefetch);
+// Bytes of the rows that the data of a step keep in host memory on one rank, and as many for the next step with
+// data.prefetch.
+uint64_t step_data_bytes(const Program& program, const Settings& settings, const BatchSizes& sizes);
 // The fields of a micro-batch of `num_rows` rows, with undefined contents.
 Fields empty_fields(const Program& program, int64_t num_rows, int64_t seq_len, Device device);
 

@@ -266,9 +266,7 @@ class Run {
                           saves_->saver().ready()};
     };
     options.before_update = [this] { saves_->saver().await_tensors(); };
-    step_data_.emplace(step_data_bytes(session_.program(), sizes.micro_batch_size * sizes.num_microbatches,
-                                       settings().train.seq_len, settings().data.prefetch),
-                       MemoryCategory::kData);
+    step_data_.emplace(step_data_bytes(session_.program(), settings(), sizes), MemoryCategory::kData);
     trainer_ = std::make_unique<Trainer>(session_.step_parts(), *data_, options);
   }
 

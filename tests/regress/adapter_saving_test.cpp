@@ -286,8 +286,7 @@ TEST_F(AdapterSaving, FrozenParametersOfAFullModelAreLeftOutToo) {
   const std::string file = text_of_file(run_.directory("part") + "/final/model.safetensors");
   EXPECT_EQ(file, text_of_file(run_.directory("straight") + "/final/model.safetensors"));
   const json part = manifest(run_.checkpoint("part", 4));
-  for (const json& tensor : part["tensors"])
-    EXPECT_HAS(tensor["name"].get<std::string>(), "norm");
+  for (const json& tensor : part["tensors"]) EXPECT_HAS(tensor["name"].get<std::string>(), "norm");
   const Outcome outcome = merge(run_.directory("part"), "m");
   ASSERT_EQ(outcome.exit_code, 0) << outcome.output;
   EXPECT_EQ(text_of_file(run_.folder() / "m/model.safetensors"), file);

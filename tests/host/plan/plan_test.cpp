@@ -28,7 +28,13 @@ max_steps = 1
 device = "cpu"
 [model]
 plugin = "llama"
-config = { hidden_size = 64, num_hidden_layers = 4, num_attention_heads = 4, num_key_value_heads = 2, intermediate_size = 192, vocab_size = 1024 }
+[model.config]
+hidden_size = 64
+num_hidden_layers = 4
+num_attention_heads = 4
+num_key_value_heads = 2
+intermediate_size = 192
+vocab_size = 1024
 [[data.train]]
 path = "nowhere.jsonl"
 format = "tokens"
@@ -107,9 +113,9 @@ TEST(Plan, ShardsTakeTheirPartAndUnitsAreGathered) {
 TEST(Plan, CountsTheComponentsOfWeightsInFourBits) {
   const int64_t linears = 4 * (64 * 64 * 2 + 64 * 32 * 2 + 3 * 64 * 192), rank = 4;
   const int64_t added = 4 * rank * (2 * (64 + 64) + 2 * (64 + 32) + 3 * (64 + 192));
-  const int64_t others = kParameters - linears;               // embeddings, head, norms
-  const int64_t divided = linears / 2 + 4 * (linears / 64);   // codes, and a scale for each block of 64
-  const int64_t tables = 4 * 7 * 16 * 4;                      // of each weight, on every rank
+  const int64_t others = kParameters - linears;              // embeddings, head, norms
+  const int64_t divided = linears / 2 + 4 * (linears / 64);  // codes, and a scale for each block of 64
+  const int64_t tables = 4 * 7 * 16 * 4;                     // of each weight, on every rank
   const std::vector<std::string> overrides = {"adapter.plugin=lora", "adapter.rank=4", "quant.plugin=bnb4",
                                               "checkpoint.contents=full"};
   const auto parameters = [](const Plan& plan) {
