@@ -1,8 +1,12 @@
 // Names, regular expressions and ranges of layers.
 #include "targets.hpp"
 
+#define PCRE2_CODE_UNIT_WIDTH 8
+#include <pcre2.h>
+
 #include <algorithm>
 #include <charconv>
+#include <new>
 
 #include "chassis/guard.hpp"
 
@@ -12,22 +16,23 @@ using chassis::fail_invalid;
 
 namespace {
 
-constexpr size_t kMaxPatternBytes = 1024;  // std::regex recurses over the pattern
+constexpr size_t kMaxPatternBytes = 1024;
+constexpr uint32_t kMaxNesting = 100;  // of parentheses
+// Limits of one search. A pattern without nested repetitions takes a few steps for each character of a name.
+constexpr uint32_t kMaxSteps = 1'000'000;
+constexpr uint32_t kMaxDepth = 100'000;
+constexpr uint32_t kMaxHeapKib = 65536;
 
-std::regex regex_of(const std::string& text, const std::string& expression) {
-  if (text.empty()) fail_invalid("an empty name matches nothing");
-  if (text.size() > kMaxPatternBytes)
-    fail_invalid("a pattern of ", text.size(), " bytes; the maximum is ", kMaxPatternBytes);
-  try {
-    auto flags = std::regex::ECMAScript | std::regex::optimize;
-#ifdef __GLIBCXX__
-    flags |= std::regex_constants::__polynomial;  // else (.*)*x takes exponential time; excludes \1
-#endif
-    return std::regex(expression, flags);
-  } catch (const std::regex_error& error) {
-    fail_invalid("'", text, "' is no regular expression: ", error.what(),
-                 text.starts_with('*') ? "; the * of a file pattern is written .* here" : "");
-  }
+template <class T>
+std::unique_ptr<T, void (*)(T*)> checked(T* raw, void (*release)(T*)) {
+  if (raw == nullptr) throw std::bad_alloc();
+  return {raw, release};
+}
+
+std::string error_text(int code) {
+  PCRE2_UCHAR text[256];
+  return pcre2_get_error_message(code, text, sizeof text) < 0 ? "error " + std::to_string(code)
+                                                              : reinterpret_cast<const char*>(text);
 }
 
 bool ends_in_name(std::string_view module, std::string_view name) {
@@ -45,22 +50,49 @@ int64_t index_of(std::string_view text, const std::string& whole) {
 
 }  // namespace
 
-NamePattern::NamePattern(std::string text)
-    : text_(std::move(text)), is_regex_(text_.find_first_of("^$*+?()[]{}|\\") != std::string::npos) {
-  if (text_.size() > kMaxPatternBytes)
-    fail_invalid("a pattern of ", text_.size(), " bytes; the maximum is ", kMaxPatternBytes);
-  if (is_regex_ || text_.empty()) regex_ = regex_of(text_, text_);
+NameRegex::NameRegex(const std::string& text, const std::string& expression) : text_(text) {
+  if (text.empty()) fail_invalid("an empty name matches nothing");
+  if (text.size() > kMaxPatternBytes)
+    fail_invalid("a pattern of ", text.size(), " bytes; the maximum is ", kMaxPatternBytes);
+  const auto context = checked(pcre2_compile_context_create(nullptr), pcre2_compile_context_free);
+  pcre2_set_parens_nest_limit(context.get(), kMaxNesting);
+  int code = 0;
+  PCRE2_SIZE offset = 0;
+  pcre2_code* compiled =
+      pcre2_compile(reinterpret_cast<PCRE2_SPTR>(expression.data()), expression.size(),
+                    PCRE2_MATCH_INVALID_UTF | PCRE2_ANCHORED | PCRE2_ENDANCHORED, &code, &offset, context.get());
+  if (compiled == nullptr)
+    fail_invalid("'", text, "' is not a regular expression: ", error_text(code),
+                 text.starts_with('*') ? "; the * of a file pattern is written .* here" : "");
+  code_ = std::shared_ptr<void>(compiled, [](void* raw) { pcre2_code_free(static_cast<pcre2_code*>(raw)); });
 }
+
+bool NameRegex::matches(std::string_view module) const {
+  if (!code_) return false;
+  const auto* code = static_cast<const pcre2_code*>(code_.get());
+  const auto context = checked(pcre2_match_context_create(nullptr), pcre2_match_context_free);
+  pcre2_set_match_limit(context.get(), kMaxSteps);
+  pcre2_set_depth_limit(context.get(), kMaxDepth);
+  pcre2_set_heap_limit(context.get(), kMaxHeapKib);
+  const auto data = checked(pcre2_match_data_create_from_pattern(code, nullptr), pcre2_match_data_free);
+  const int found =
+      pcre2_match(code, reinterpret_cast<PCRE2_SPTR>(module.data()), module.size(), 0, 0, data.get(), context.get());
+  if (found < 0 && found != PCRE2_ERROR_NOMATCH)
+    fail_invalid("the search for '", text_, "' in '", std::string(module), "' was given up: ", error_text(found),
+                 "; nested repetitions, such as (a+)+, take time that doubles with each character");
+  return found >= 0;
+}
+
+NamePattern::NamePattern(std::string text)
+    : text_(std::move(text)),
+      is_regex_(text_.find_first_of("^$*+?()[]{}|\\") != std::string::npos),
+      regex_(text_, text_) {}
 
 bool NamePattern::matches(std::string_view module) const {
-  return is_regex_ ? std::regex_match(module.begin(), module.end(), regex_) : ends_in_name(module, text_);
+  return is_regex_ ? regex_.matches(module) : ends_in_name(module, text_);
 }
 
-EndPattern::EndPattern(std::string text) : text_(std::move(text)), regex_(regex_of(text_, "(.*\\.)?(" + text_ + ")")) {}
-
-bool EndPattern::matches(std::string_view module) const {
-  return std::regex_match(module.begin(), module.end(), regex_);
-}
+EndPattern::EndPattern(std::string text) : text_(std::move(text)), regex_(text_, "(.*\\.)?(" + text_ + ")") {}
 
 LayerRanges::LayerRanges(const std::string& text) {
   for (size_t begin = 0; begin < text.size();) {

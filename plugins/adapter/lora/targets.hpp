@@ -2,7 +2,7 @@
 #pragma once
 
 #include <cstdint>
-#include <regex>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -10,6 +10,21 @@
 namespace lora {
 
 inline constexpr std::string_view kAllLinear = "all-linear";
+
+// A regular expression (PCRE2, a superset of Python's for names) that must match a whole name, with limits so that no
+// pattern can crash the program or keep it busy.
+class NameRegex {
+ public:
+  NameRegex() = default;  // matches nothing
+  // Compiles `expression`; `text` is what the user wrote. Throws INVALID_ARGUMENT if it is no regular expression.
+  NameRegex(const std::string& text, const std::string& expression);
+  // Throws INVALID_ARGUMENT if the search exceeds its limits.
+  bool matches(std::string_view module) const;
+
+ private:
+  std::string text_;
+  std::shared_ptr<void> code_;  // a pcre2_code; not changed after construction
+};
 
 // "q_proj" means every module whose name ends in ".q_proj" or equals it; a text with a character of regular expressions
 // must match the whole name.
@@ -24,7 +39,7 @@ class NamePattern {
  private:
   std::string text_;
   bool is_regex_ = false;
-  std::regex regex_;
+  NameRegex regex_;
 };
 
 // A key of rank_pattern and alpha_pattern: a regular expression for the end of a module's name.
@@ -32,11 +47,11 @@ class EndPattern {
  public:
   explicit EndPattern(std::string text);
   const std::string& text() const { return text_; }
-  bool matches(std::string_view module) const;
+  bool matches(std::string_view module) const { return regex_.matches(module); }
 
  private:
   std::string text_;
-  std::regex regex_;
+  NameRegex regex_;
 };
 
 // "0:16", "3", "0:4,8:12": indexes of layers, ends excluded. An empty text means all.

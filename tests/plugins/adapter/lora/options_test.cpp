@@ -26,6 +26,20 @@ TEST(LoraTargets, AreEndsOfNamesOrRegularExpressionsForWholeNames) {
   EXPECT_EQ(num_lines(adapted("layers = \"0, 2\"\ntargets = [\"o_proj\"]\n")), 2u * 2);
 }
 
+TEST(LoraTargets, MayLookAround) {
+  EXPECT_EQ(num_lines(adapted("targets = ['(?!.*\\.0\\.).*(?<=self_attn\\.)[qv]_proj']\n")), 2u * 2 * 2);
+  EXPECT_EQ(num_lines(adapted("targets = ['(?P<part>self_attn|mlp|.)*[qv]_proj']\n")), 3u * 2 * 2);
+}
+
+TEST(LoraTargets, ThatAreNoPatternsOrTakeForeverAreRefused) {
+  EXPECT_HAS(adapted("targets = ['.*\\2_proj']\n"),
+             "is not a regular expression: reference to non-existent subpattern");
+  EXPECT_HAS(adapted("targets = ['" + std::string(101, '(') + std::string(101, ')') + "']\n"),
+             "is not a regular expression: parentheses are too deeply nested");
+  EXPECT_HAS(adapted("targets = ['((.*)*)*\\.\\.']\n"),
+             "' was given up: match limit exceeded; nested repetitions, such as (a+)+, take time");
+}
+
 TEST(LoraTargets, ThatMatchNothingAreRefusedWithWhatTheModelHas) {
   const std::string linears =
       "matches no linear of the model; it has down_proj, gate_proj, k_proj, lm_head, o_proj, "
@@ -35,7 +49,7 @@ TEST(LoraTargets, ThatMatchNothingAreRefusedWithWhatTheModelHas) {
   EXPECT_HAS(adapted("exclude = [\"head\"]\n"), "run.toml:37:11: adapter.exclude: 'head' " + linears);
   EXPECT_HAS(adapted("targets = []\n"), "adapter.targets: the list is empty, so nothing would get a branch");
   EXPECT_HAS(adapted("targets = [\"\"]\n"), "adapter.targets: an empty name matches nothing");
-  EXPECT_HAS(adapted("targets = [\"(q_proj\"]\n"), "adapter.targets: '(q_proj' is no regular expression: ");
+  EXPECT_HAS(adapted("targets = [\"(q_proj\"]\n"), "adapter.targets: '(q_proj' is not a regular expression: ");
   EXPECT_HAS(adapted("targets = [\"" + std::string(1025, '.') + "\"]\n"),
              "adapter.targets: a pattern of 1025 bytes; the maximum is 1024");
   EXPECT_HAS(adapted("exclude = ['.*']\n"), "adapter.targets: no module gets a branch: exclude and layers leave none");
@@ -75,7 +89,7 @@ TEST(LoraPatterns, AreCheckedAndMustMatchATarget) {
              "adapter.alpha_pattern: q_proj = \"x\", expected a number");
   EXPECT_HAS(adapted("alpha_pattern = { q_proj = -1 }\n"),
              "adapter.alpha_pattern: q_proj = -1, expected a number above 0");
-  EXPECT_HAS(adapted("rank_pattern = { \"q(\" = 1 }\n"), "adapter.rank_pattern: 'q(' is no regular expression");
+  EXPECT_HAS(adapted("rank_pattern = { \"q(\" = 1 }\n"), "adapter.rank_pattern: 'q(' is not a regular expression");
 }
 
 TEST(LoraModulesToSave, AreTrainedWhole) {

@@ -76,7 +76,7 @@ TEST_F(PeftConfig, NamesWhatIsNotDoneHere) {
       {{{"target_modules", nullptr}}, "target_modules is missing"},
       {{{"target_modules", 3}}, "target_modules is 3, expected names of modules"},
       {{{"target_modules", {1}}}, "target_modules has 1, expected names of modules"},
-      {{{"target_modules", "(q"}}, "'((q)' is no regular expression"},
+      {{{"target_modules", "(q"}}, "'((q)' is not a regular expression"},
       {{{"rank_pattern", {{"q_proj", 0}}}}, "rank_pattern.q_proj is 0, expected a number above 0"},
       {{{"alpha_pattern", {1}}}, "alpha_pattern is [1], expected an object"},
       {{{"layers_to_transform", {-1}}}, "layers_to_transform has -1, expected 0 or more"},
