@@ -74,6 +74,18 @@ bool has_dead_marker(const std::string& path) {
   }
 }
 
+// A directory in which another process, or this one, writes parent/name just now; empty if there is none.
+std::string other_writer(const std::string& parent, const std::string& name, const std::string& own) {
+  for (const DirectoryEntry& entry : list_directory(parent)) {
+    const auto hidden = parse_hidden(entry.name);
+    const std::string path = parent + "/" + entry.name;
+    if (hidden && hidden->name == name && hidden->what == "inprogress" && path != own && exists(path + "/" + kMarker) &&
+        !has_dead_marker(path))
+      return path;
+  }
+  return "";
+}
+
 bool is_empty(const std::string& path) { return list_directory(path).empty(); }
 
 // Adds the paths in a checkpoint directory that are not in `own`.
@@ -109,6 +121,10 @@ StagedDirectory::StagedDirectory(const std::string& parent, const std::string& n
   try {
     marker_ = File::create_exclusive(path_ + "/" + kMarker);
     if (::flock(marker_.descriptor(), LOCK_EX | LOCK_NB) != 0) throw file_error("cannot lock", marker_.path(), errno);
+    // After the lock, so that of two that start at once at least one sees the other.
+    if (const std::string other = other_writer(parent, name, path_); !other.empty())
+      throw storage_error("'" + parent + "/" + name + "' is being written by another process, in '" + other + "'")
+          .hint("wait until it has ended, or choose another directory");
   } catch (...) {
     std::error_code ignored;
     fs::remove_all(path_, ignored);

@@ -13,7 +13,7 @@ namespace chassis {
 class StagedDirectory {
  public:
   // Creates parent/.name.inprogress-<id> with a locked marker file: a marker without a lock tells a later start that
-  // the save is dead. Removes dead directories of the same name.
+  // the save is dead. Removes dead directories of the same name, and refuses if another one is being written.
   StagedDirectory(const std::string& parent, const std::string& name);
   // Removes it unless it was published.
   ~StagedDirectory();

@@ -3,6 +3,7 @@
 
 #include "host/base/file.hpp"
 #include "host/base/json.hpp"
+#include "host/base/log.hpp"
 #include "host/save/adapter_files.hpp"
 #include "host/save/weights.hpp"
 
@@ -26,6 +27,8 @@ void WeightsArguments::choose_adapter(ConfigArguments& config, ConfigUse use) {
       if (!settings.model.path.is_set())
         throw config_error(settings.model.path, "--no-adapter reads the weights of model.path, which is not set");
       from = settings.model.path;
+    } else {
+      log::info("--no-adapter: '{}' holds whole weights; an adapter that was merged into them stays", from);
     }
     config.overrides.push_back("adapter={}");
     if (settings.exports.merge) config.overrides.push_back("export.merge=false");

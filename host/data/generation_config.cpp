@@ -1,6 +1,8 @@
 // Reads the keys that transformers' GenerationConfig defines.
 #include "host/data/generation_config.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -10,6 +12,7 @@
 
 #include "host/base/file.hpp"
 #include "host/base/json.hpp"
+#include "host/base/log.hpp"
 #include "host/base/printable.hpp"
 
 namespace chassis {
@@ -119,6 +122,19 @@ GenerationConfig read_generation_config(const std::string& directory) {
     if (it != object.end() && !changes_nothing(*it, neutral)) config.unused_keys.emplace_back(key);
   }
   return config;
+}
+
+std::vector<int32_t> stop_ids_of(const GenerationConfig& config, int64_t vocab_size) {
+  std::vector<int32_t> ids;
+  for (const int32_t id : config.eos_ids) {
+    if (id < vocab_size)
+      ids.push_back(id);
+    else
+      counted_warning("generation_config.json: eos_token_id",
+                      fmt::format("{}: eos_token_id {} ends no text, because the tokenizer has {} ids", config.path, id,
+                                  vocab_size));
+  }
+  return ids;
 }
 
 }  // namespace chassis

@@ -24,4 +24,7 @@ struct GenerationConfig {
 // without the file has no settings.
 GenerationConfig read_generation_config(const std::string& directory);
 
+// eos_ids that the tokenizer has; the others, which can end no text, are counted.
+std::vector<int32_t> stop_ids_of(const GenerationConfig& config, int64_t vocab_size);
+
 }  // namespace chassis

@@ -95,10 +95,12 @@ ChatConfig chat_config(const Settings& settings, const Tokenizer* tokenizer) {
   chat.train_on_prompt = data.train_on_prompt;
   chat.last_turn_only = data.last_turn_only;
   chat.reasoning = reasoning_from_text(*data.reasoning);
+  GenerationConfig file;
   if (const std::string directory = generation_directory(settings); !directory.empty())
-    chat.stop_ids = read_generation_config(directory).eos_ids;
+    file = read_generation_config(directory);
+  chat.stop_ids = file.eos_ids;
   if (tokenizer == nullptr) return chat;
-  std::erase_if(chat.stop_ids, [&](int32_t id) { return id >= tokenizer->vocab_size(); });
+  chat.stop_ids = stop_ids_of(file, tokenizer->vocab_size());
   if (tokenizer->eos_id() >= 0) chat.stop_ids.push_back(tokenizer->eos_id());
   chat.fitting_slots = fitting_template_names(*tokenizer);
   return chat;

@@ -67,11 +67,11 @@ GenerationSettings generation_settings(const Settings& settings, const Generatio
       chosen(wanted.max_new_tokens, "max_new_tokens", file.max_new_tokens, made.options.max_new_tokens);
   made.options.seed = static_cast<uint64_t>(*settings.run.seed);
   made.options.vocab_size = tokenizer.vocab_size();
-  made.options.stop_ids = file.eos_ids;
-  if (!file.eos_ids.empty()) chosen.add(fmt::format("stops at {}", fmt::join(file.eos_ids, " ")));
+  std::vector<int32_t>& stops = made.options.stop_ids;
+  stops = stop_ids_of(file, tokenizer.vocab_size());
+  if (!stops.empty()) chosen.add(fmt::format("stops at {}", fmt::join(stops, " ")));
   const int32_t eos = tokenizer.eos_id();
-  if (eos >= 0 && std::find(file.eos_ids.begin(), file.eos_ids.end(), eos) == file.eos_ids.end())
-    made.options.stop_ids.push_back(eos);
+  if (eos >= 0 && std::find(stops.begin(), stops.end(), eos) == stops.end()) stops.push_back(eos);
   made.stop_texts = wanted.stop;
   if (!chosen.text().empty()) made.from_file = file.path + ": " + chosen.text();
   for (const std::string& key : file.unused_keys)

@@ -177,8 +177,8 @@ TEST_F(QuantFiles, AreRefusedWithAStateOfAnotherWeight) {
   refused(true, set_state("nested_offset", nullptr), 7, says("it has no key nested_offset"));
   refused(true, set_state("nested_offset", 1e300), 7, says("nested_offset is 1e+300, which is no finite fp32 number"));
   refused(true, set_state("nested_blocksize", 128), 7, says("nested_blocksize is 128, expected 256"));
-  for (const std::string text : {std::string(5000, '['), std::string("\0\x1b[31m", 6), std::string("[1, 2]"),
-                                 std::string("{\"quant_type\": \"nf4\", \"quant_type\": \"nf4\"}")})
+  for (const std::string& text : {std::string(5000, '['), std::string("\0\x1b[31m", 6), std::string("[1, 2]"),
+                                  std::string("{\"quant_type\": \"nf4\", \"quant_type\": \"nf4\"}")})
     refused(
         false, [&](StoredModel& model) { model.set_state(kWeight, text); }, 7, says(""));
   for (const size_t num_bytes : {size_t{0}, size_t{70000}})

@@ -115,8 +115,9 @@ TEST(Quant, ContinuesFromComponentsAndFromItsBase) {
     ASSERT_EQ(rest.exit_code, 0) << rest.output;
     const QuantResult ours = run.result();
     EXPECT_LE(largest_relative(ours.losses, whole.losses), 2e-6);
-    for (const auto& [name, bytes] : whole.tensors)
+    for (const auto& [name, bytes] : whole.tensors) {
       if (is_component(name)) EXPECT_TRUE(ours.tensors.at(name) == bytes) << name;
+    }
   }
 }
 

@@ -31,6 +31,9 @@ class Bnb4 final : public Quant {
   bool configure(std::string_view config_json) override {
     if (config_json.empty()) return false;
     const FileSettings file = parse_quantization_config(config_json);
+    for (const std::string& key : file.unknown_keys)
+      host().count("unknown keys of quantization_config", "quantization_config of the model's config.json: '", key,
+                   "' is not known here and has no effect");
     const auto refuse_if = [&](std::string_view option, bool other, const auto& ours, const auto& theirs) {
       if (!other) return;
       if (option_differs(host(), options(), option))

@@ -20,6 +20,22 @@ constexpr std::string_view kConfigPlace = "quantization_config of the model's co
 
 constexpr const char* kHead = "lm_head";
 
+// What BitsAndBytesConfig of transformers writes. Of these, the compute dtype is [precision] compute here, the keys of
+// LLM.int8 have no meaning in 4 bits, and the storage dtype is checked.
+constexpr std::string_view kKnownKeys[] = {"_load_in_4bit",
+                                           "_load_in_8bit",
+                                           "bnb_4bit_compute_dtype",
+                                           "bnb_4bit_quant_storage",
+                                           "bnb_4bit_quant_type",
+                                           "bnb_4bit_use_double_quant",
+                                           "llm_int8_enable_fp32_cpu_offload",
+                                           "llm_int8_has_fp16_weight",
+                                           "llm_int8_skip_modules",
+                                           "llm_int8_threshold",
+                                           "load_in_4bit",
+                                           "load_in_8bit",
+                                           "quant_method"};
+
 Code code_from(const std::string& name) { return name == "nf4" ? Code::kNf4 : Code::kFp4; }
 
 template <typename T>
@@ -95,6 +111,9 @@ FileSettings parse_quantization_config(std::string_view text) {
       s.skip.push_back(name.get<std::string>());
     }
   }
+  for (const auto& [key, value] : json.items())
+    if (std::find(std::begin(kKnownKeys), std::end(kKnownKeys), key) == std::end(kKnownKeys))
+      s.unknown_keys.push_back(key);
   return s;
 }
 

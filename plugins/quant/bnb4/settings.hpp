@@ -29,6 +29,7 @@ struct FileSettings {
   Code code = Code::kFp4;  // bitsandbytes' default
   bool is_nested = false;
   std::vector<std::string> skip;
+  std::vector<std::string> unknown_keys;
 };
 FileSettings parse_quantization_config(std::string_view json);
 // The object "quantization_config" of a model that is stored so.

@@ -374,6 +374,21 @@ TEST(CheckpointRoot, RemovesOnlyTheRemainsOfKilledSaves) {
   ::close(lock);
 }
 
+TEST(StagedDirectory, RefusesWhatAnotherProcessIsWriting) {
+  const TemporaryDirectory dir;
+  const StagedDirectory first(dir.path(), "final");
+  std::string text = "accepted";
+  try {
+    const StagedDirectory second(dir.path(), "final");
+  } catch (const Error& error) {
+    text = error.what();
+  }
+  EXPECT_NE(text.find("/final' is being written by another process, in '" + first.path() + "'"), text.npos) << text;
+  EXPECT_TRUE(fs::exists(first.path() + "/.inprogress"));
+  EXPECT_EQ(entries(dir.path()).size(), 1u) << "the second one is removed";
+  const StagedDirectory other(dir.path(), "best");
+}
+
 TEST(Commit, TheCheckpointThatBestNamesIsKept) {
   const TemporaryDirectory dir;
   const std::string checkpoints = dir / "checkpoints";

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "host/base/error.hpp"
+#include "host/base/log.hpp"
 #include "tests/support/expect_has.hpp"
 #include "tests/support/process.hpp"
 
@@ -62,6 +63,13 @@ TEST_F(GenerationConfigFile, ReadsWhatQwenSays) {
   EXPECT_EQ(config.max_new_tokens, 2048);
   EXPECT_EQ(config.do_sample, false);
   EXPECT_FALSE(config.min_p);
+}
+
+TEST_F(GenerationConfigFile, IdsThatTheTokenizerLacksAreCounted) {
+  log::reset_counted_warnings();
+  EXPECT_EQ(stop_ids_of(read(R"({"eos_token_id": [2, 300, 301]})"), 300), std::vector<int32_t>{2});
+  ASSERT_EQ(counted_warnings().size(), 1u);
+  EXPECT_EQ(counted_warnings()[0], (std::pair<std::string, uint64_t>("generation_config.json: eos_token_id", 2)));
 }
 
 TEST_F(GenerationConfigFile, AnIdGivenTwiceIsOneStop) {

@@ -95,6 +95,12 @@ TEST(QuantizationConfig, IsReadAndWritten) {
   EXPECT_TRUE(read.is_nested);
   EXPECT_EQ(read.skip, settings.skip);
   EXPECT_EQ(parse_quantization_config(R"({"load_in_4bit": true})").code, Code::kFp4) << "bitsandbytes' default";
+  EXPECT_TRUE(read.unknown_keys.empty()) << "what is written here is known";
+}
+
+TEST(QuantizationConfig, NamesTheKeysThatItDoesNotKnow) {
+  const FileSettings read = parse_quantization_config(R"({"load_in_4bit": true, "bnb_4bit_blocksize": 128, "x": {}})");
+  EXPECT_EQ(read.unknown_keys, (std::vector<std::string>{"bnb_4bit_blocksize", "x"}));
 }
 
 TEST(QuantizationConfig, NamesTheHeadInAListThatIsGiven) {
