@@ -9,7 +9,7 @@
 
 namespace chassis {
 
-// In a run of one rank the stack has no members and the communicator no backend, so nothing is sent or copied.
+// In a run of one rank the communicator has no backend, so nothing is sent.
 struct Ranks {
   ParallelStack& stack;
   Communicator& communicator;
