@@ -6,6 +6,7 @@
 #include "host/plugin/crash_report.hpp"
 #include "host/plugin/thread_role.hpp"
 #include "host/service/tables.hpp"
+#include "host/service/threads.hpp"
 
 namespace chassis {
 namespace {
@@ -13,6 +14,7 @@ namespace {
 class TaskTable final : public Table {
  public:
   TaskTable() {
+    initialize_vector_math();
     table_.struct_size = sizeof table_;
     table_.num_threads = [](const chassis_task_t*) { return static_cast<uint32_t>(at::get_num_threads()); };
     table_.parallel_for = [](const chassis_task_t*, int64_t count, int64_t grain, void (*body)(void*, int64_t, int64_t),

@@ -1,6 +1,7 @@
 // LibTorch's intra-op threads.
 #include "host/service/threads.hpp"
 
+#include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 
 #include <algorithm>
@@ -9,7 +10,12 @@
 
 namespace chassis {
 
-void set_threads(int count) { at::set_num_threads(count); }
+void initialize_vector_math() { static const at::Tensor first = at::sin(at::ones({1})); }
+
+void set_threads(int count) {
+  at::set_num_threads(count);
+  initialize_vector_math();
+}
 int num_threads() { return at::get_num_threads(); }
 
 void run_parallel(int64_t count, int64_t grain, const std::function<void(int64_t begin, int64_t end)>& body) {

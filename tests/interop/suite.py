@@ -12,6 +12,8 @@ import numpy as np
 import torch
 
 torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "2")))
+# The first call of MKL's vector math is not safe from several threads; see host/service/threads.hpp.
+torch.sin(torch.ones(1))
 
 
 def toml(value):
