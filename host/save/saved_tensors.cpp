@@ -7,6 +7,7 @@
 
 #include "host/base/file.hpp"
 #include "host/base/log.hpp"
+#include "host/base/printable.hpp"
 #include "host/save/quantized_load.hpp"
 #include "host/save/quantized_weights.hpp"
 #include "host/state/float_dtype.hpp"
@@ -56,9 +57,12 @@ std::unique_ptr<CheckpointReader> open_directory(Session& session, const std::st
   // Rationale: a format from outside the program's own folder reads files only if the configuration or a manifest
   // names it.
   std::vector<std::string> formats = registry.index().ids("format");
+  std::string foreign;
   std::erase_if(formats, [&](const std::string& id) {
-    return id == expected || id == kAdapterFormat ||
-           !registry.index().is_installed_with_program(registry.index().at("format", id).path);
+    if (id == expected || id == kAdapterFormat) return true;
+    if (registry.index().is_installed_with_program(registry.index().at("format", id).path)) return false;
+    foreign += (foreign.empty() ? "" : ", ") + printable(id);
+    return true;
   });
   formats.insert(formats.begin(), expected);
   std::optional<OtherFormat> first;
@@ -78,6 +82,9 @@ std::unique_ptr<CheckpointReader> open_directory(Session& session, const std::st
     first->hint("without weights, a run starts from random ones with model.init = \"random\"");
   if (first && path_kind(path + "/" + kAdapterConfigName) != PathKind::kAbsent)
     first->hint("it holds an adapter: set adapter.path to it, and model.path to the model beneath it");
+  if (first && !foreign.empty())
+    first->hint((first->hint_text().empty() ? "" : first->hint_text() + "; ") +
+                "formats of other folders read only what is named: set export.plugin to one of " + foreign);
   throw first ? Error(*first) : plugin_error("no installed format reads '" + path + "'");
 }
 

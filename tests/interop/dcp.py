@@ -52,7 +52,7 @@ for number, (name, (processes, changes, dtype)) in enumerate(CASES.items()):
         continue
     source = models.save(models.make(seed=500 + number, **changes).to(getattr(torch, dtype)), suite.folder / name)
     shards = suite.folder / (name + "-shards")
-    command = [sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={processes}", __file__, "--worker", source, shards, dtype]
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}", __file__, "--worker", source, shards, dtype]
     result = subprocess.run(list(map(str, command)), capture_output=True, timeout=300)
     if result.returncode != 0:
         sys.stderr.buffer.write(result.stderr[-4000:])

@@ -47,7 +47,7 @@ def train(name, ranks, source, options):
     folder.mkdir()
     rows = torch.randint(0, 131, (ranks, 24), generator=torch.Generator().manual_seed(77)).tolist()
     (folder / "next.jsonl").write_text("".join(json.dumps({"input_ids": row}) + "\n" for row in rows))
-    command = [sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={ranks}", here / "deepspeed_run.py",
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}", here / "deepspeed_run.py",
                source, folder, json.dumps(options)]
     result = subprocess.run(list(map(str, command)), capture_output=True, timeout=300, env={**os.environ, "OMP_NUM_THREADS": "1"})
     if result.returncode != 0:

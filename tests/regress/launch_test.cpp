@@ -264,7 +264,8 @@ TEST_F(Launched, TorchrunGivesTheRunOfNproc) {
   const std::string torchrun = fs::exists(ours) ? ours : path_of("torchrun");
   if (torchrun.empty()) GTEST_SKIP() << "there is no torchrun";
   expect_success(joined(training("fsdp2.toml", "nproc"), {"--nproc", "2"}));
-  expect_success(joined({torchrun, "--no-python", "--nproc-per-node=2"}, training("fsdp2.toml", "torchrun")));
+  expect_success(
+      joined({torchrun, "--standalone", "--no-python", "--nproc-per-node=2"}, training("fsdp2.toml", "torchrun")));
   expect_same_run("torchrun", "nproc");
 }
 
