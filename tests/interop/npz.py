@@ -44,7 +44,7 @@ from_numpy = suite.folder / "from_numpy"
 from_numpy.mkdir()
 shutil.copy(source / "config.json", from_numpy)
 np.savez(from_numpy / "model.npz", **{key: value.numpy() for key, value in before.items()})
-suite.run("train", suite.config("from_numpy", from_numpy, export={"plugin": "format_c"}, **common))
+suite.run("train", suite.config("from_numpy", from_numpy, export={"plugin": "format_cpp"}, **common))
 with np.load(suite.folder / "from_numpy-run" / "final" / "model.npz") as arrays:
     suite.check("a file that NumPy wrote is a base model", not changed(dict(arrays)), f"{len(arrays)} tensors")
 suite.close()
