@@ -56,15 +56,15 @@ std::unique_ptr<CheckpointReader> open_directory(Session& session, const std::st
   const std::string expected = format_of(session, path);
   // Rationale: a format from outside the program's own folder reads files only if the configuration or a manifest
   // names it.
-  std::vector<std::string> formats = registry.index().ids("format");
+  std::vector<std::string> formats = {expected};
   std::string foreign;
-  std::erase_if(formats, [&](const std::string& id) {
-    if (id == expected || id == kAdapterFormat) return true;
-    if (registry.index().is_installed_with_program(registry.index().at("format", id).path)) return false;
-    foreign += (foreign.empty() ? "" : ", ") + printable(id);
-    return true;
-  });
-  formats.insert(formats.begin(), expected);
+  for (const std::string& id : registry.index().ids("format")) {
+    if (id == expected || id == kAdapterFormat) continue;
+    if (registry.index().is_installed_with_program(registry.index().at("format", id).path))
+      formats.push_back(id);
+    else
+      foreign += (foreign.empty() ? "" : ", ") + printable(id);
+  }
   std::optional<OtherFormat> first;
   for (const std::string& id : formats) {
     const bool has_slot = id == session.settings().exports.plugin;

@@ -12,10 +12,7 @@ namespace chassis {
 
 void initialize_vector_math() { static const at::Tensor first = at::sin(at::ones({1})); }
 
-void set_threads(int count) {
-  at::set_num_threads(count);
-  initialize_vector_math();
-}
+void set_threads(int count) { at::set_num_threads(count); }
 int num_threads() { return at::get_num_threads(); }
 
 void run_parallel(int64_t count, int64_t grain, const std::function<void(int64_t begin, int64_t end)>& body) {

@@ -9,11 +9,12 @@
 
 namespace chassis {
 
-// [control] Sets it for the process, and initializes vector math. Call it before the first computation.
+// [control] Sets it for the process. Call it before the first computation.
 void set_threads(int count);
 // [control] Calls a function of MKL's vector math once, by which LibTorch computes sin, tanh, erf and the like on the
 // CPU. Rationale: the first call in a process initializes all of them and is not safe (LibTorch 2.11): of two threads
-// that make it at once, one computed its share with a relative error of 2e-5, in 6 of 100 starts on a busy machine.
+// that make it at once, one computed its share with a relative error of 2e-5, in 6 of 100 starts on a busy machine. The
+// services of a plugin instance call it.
 void initialize_vector_math();
 int num_threads();
 // Calls body(begin, end) over disjoint chunks that cover [0, count), at least `grain` long except the last, on these

@@ -68,7 +68,6 @@ NameRegex::NameRegex(const std::string& text, const std::string& expression) : t
 }
 
 bool NameRegex::matches(std::string_view module) const {
-  if (!code_) return false;
   const auto* code = static_cast<const pcre2_code*>(code_.get());
   const auto context = checked(pcre2_match_context_create(nullptr), pcre2_match_context_free);
   pcre2_set_match_limit(context.get(), kMaxSteps);
@@ -83,16 +82,14 @@ bool NameRegex::matches(std::string_view module) const {
   return found >= 0;
 }
 
-NamePattern::NamePattern(std::string text)
-    : text_(std::move(text)),
-      is_regex_(text_.find_first_of("^$*+?()[]{}|\\") != std::string::npos),
-      regex_(text_, text_) {}
+NamePattern::NamePattern(const std::string& text)
+    : regex_(text, text), is_regex_(text.find_first_of("^$*+?()[]{}|\\") != std::string::npos) {}
 
 bool NamePattern::matches(std::string_view module) const {
-  return is_regex_ ? regex_.matches(module) : ends_in_name(module, text_);
+  return is_regex_ ? regex_.matches(module) : ends_in_name(module, text());
 }
 
-EndPattern::EndPattern(std::string text) : text_(std::move(text)), regex_(text_, "(.*\\.)?(" + text_ + ")") {}
+EndPattern::EndPattern(const std::string& text) : regex_(text, "(.*\\.)?(" + text + ")") {}
 
 LayerRanges::LayerRanges(const std::string& text) {
   for (size_t begin = 0; begin < text.size();) {

@@ -15,11 +15,11 @@ inline constexpr std::string_view kAllLinear = "all-linear";
 // pattern can crash the program or keep it busy.
 class NameRegex {
  public:
-  NameRegex() = default;  // matches nothing
   // Compiles `expression`; `text` is what the user wrote. Throws INVALID_ARGUMENT if it is no regular expression.
   NameRegex(const std::string& text, const std::string& expression);
   // Throws INVALID_ARGUMENT if the search exceeds its limits.
   bool matches(std::string_view module) const;
+  const std::string& text() const { return text_; }
 
  private:
   std::string text_;
@@ -31,26 +31,24 @@ class NameRegex {
 class NamePattern {
  public:
   // Throws INVALID_ARGUMENT if the text is empty or no regular expression.
-  explicit NamePattern(std::string text);
-  const std::string& text() const { return text_; }
-  bool is_all_linear() const { return text_ == kAllLinear; }
+  explicit NamePattern(const std::string& text);
+  const std::string& text() const { return regex_.text(); }
+  bool is_all_linear() const { return text() == kAllLinear; }
   bool matches(std::string_view module) const;
 
  private:
-  std::string text_;
-  bool is_regex_ = false;
   NameRegex regex_;
+  bool is_regex_;  // else a plain name
 };
 
 // A key of rank_pattern and alpha_pattern: a regular expression for the end of a module's name.
 class EndPattern {
  public:
-  explicit EndPattern(std::string text);
-  const std::string& text() const { return text_; }
+  explicit EndPattern(const std::string& text);
+  const std::string& text() const { return regex_.text(); }
   bool matches(std::string_view module) const { return regex_.matches(module); }
 
  private:
-  std::string text_;
   NameRegex regex_;
 };
 

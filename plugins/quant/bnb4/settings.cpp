@@ -20,22 +20,6 @@ constexpr std::string_view kConfigPlace = "quantization_config of the model's co
 
 constexpr const char* kHead = "lm_head";
 
-// What BitsAndBytesConfig of transformers writes. Of these, the compute dtype is [precision] compute here, the keys of
-// LLM.int8 have no meaning in 4 bits, and the storage dtype is checked.
-constexpr std::string_view kKnownKeys[] = {"_load_in_4bit",
-                                           "_load_in_8bit",
-                                           "bnb_4bit_compute_dtype",
-                                           "bnb_4bit_quant_storage",
-                                           "bnb_4bit_quant_type",
-                                           "bnb_4bit_use_double_quant",
-                                           "llm_int8_enable_fp32_cpu_offload",
-                                           "llm_int8_has_fp16_weight",
-                                           "llm_int8_skip_modules",
-                                           "llm_int8_threshold",
-                                           "load_in_4bit",
-                                           "load_in_8bit",
-                                           "quant_method"};
-
 Code code_from(const std::string& name) { return name == "nf4" ? Code::kNf4 : Code::kFp4; }
 
 template <typename T>
@@ -47,6 +31,27 @@ T value_or(const OrderedJson& json, const char* key, T fallback) {
     fail_invalid(kConfigPlace, key, " is ", found->dump(-1, ' ', true, OrderedJson::error_handler_t::replace),
                  ", expected ", std::is_same_v<T, bool> ? "true or false" : "a text");
   return found->template get<T>();
+}
+
+// The keys that BitsAndBytesConfig of transformers writes. Of these, the compute dtype is [precision] compute here, and
+// those of LLM.int8 have no meaning in 4 bits.
+OrderedJson quantization_config(const Settings& s) {
+  // transformers skips the head by itself only where no list is given.
+  std::vector<std::string> skip = s.skip;
+  if (!skip.empty() && !is_skipped(skip, kHead)) skip.emplace_back(kHead);
+  return {{"_load_in_4bit", true},
+          {"_load_in_8bit", false},
+          {"bnb_4bit_compute_dtype", "bfloat16"},
+          {"bnb_4bit_quant_storage", "uint8"},
+          {"bnb_4bit_quant_type", code_name(s.code)},
+          {"bnb_4bit_use_double_quant", s.is_nested},
+          {"llm_int8_enable_fp32_cpu_offload", false},
+          {"llm_int8_has_fp16_weight", false},
+          {"llm_int8_skip_modules", skip.empty() ? OrderedJson() : OrderedJson(skip)},
+          {"llm_int8_threshold", 6.0},
+          {"load_in_4bit", true},
+          {"load_in_8bit", false},
+          {"quant_method", "bitsandbytes"}};
 }
 
 }  // namespace
@@ -111,31 +116,13 @@ FileSettings parse_quantization_config(std::string_view text) {
       s.skip.push_back(name.get<std::string>());
     }
   }
+  const OrderedJson known = quantization_config({});
   for (const auto& [key, value] : json.items())
-    if (std::find(std::begin(kKnownKeys), std::end(kKnownKeys), key) == std::end(kKnownKeys))
-      s.unknown_keys.push_back(key);
+    if (!known.contains(key)) s.unknown_keys.push_back(key);
   return s;
 }
 
-std::string quantization_config_text(const Settings& s) {
-  // transformers skips the head by itself only where no list is given.
-  std::vector<std::string> skip = s.skip;
-  if (!skip.empty() && !is_skipped(skip, kHead)) skip.emplace_back(kHead);
-  OrderedJson json = {{"_load_in_4bit", true},
-                      {"_load_in_8bit", false},
-                      {"bnb_4bit_compute_dtype", "bfloat16"},
-                      {"bnb_4bit_quant_storage", "uint8"},
-                      {"bnb_4bit_quant_type", code_name(s.code)},
-                      {"bnb_4bit_use_double_quant", s.is_nested},
-                      {"llm_int8_enable_fp32_cpu_offload", false},
-                      {"llm_int8_has_fp16_weight", false},
-                      {"llm_int8_skip_modules", skip.empty() ? OrderedJson() : OrderedJson(skip)},
-                      {"llm_int8_threshold", 6.0},
-                      {"load_in_4bit", true},
-                      {"load_in_8bit", false},
-                      {"quant_method", "bitsandbytes"}};
-  return json.dump(2);
-}
+std::string quantization_config_text(const Settings& s) { return quantization_config(s).dump(2); }
 
 bool is_skipped(const std::vector<std::string>& skip, std::string_view module) {
   return std::any_of(skip.begin(), skip.end(), [&](const std::string& name) {
