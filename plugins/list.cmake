@@ -10,6 +10,7 @@ set(CHASSIS_PLUGINS
   ops/cuda_rms_norm
   parallel/ddp
   parallel/fsdp2
+  parallel/tensor
   parallel/zero
   comm/fake
   comm/gloo

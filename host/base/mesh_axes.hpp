@@ -41,6 +41,9 @@ constexpr bool is_data_axis(std::string_view name) {
                      [&](const AxisSpec& axis) { return axis.name == name && axis.role == AxisRole::kData; });
 }
 
+// True if ranks along the axis divide the dims of the computation.
+constexpr bool is_tensor_axis(std::string_view name) { return name == kTensorAxis; }
+
 // The configuration key of the axis's size: "mesh.tp".
 inline std::string mesh_key(std::string_view axis) { return "mesh." + std::string(axis); }
 

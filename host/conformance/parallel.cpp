@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "host/base/error.hpp"
+#include "host/program/compile.hpp"
 #include "host/program/parallel_stack.hpp"
 #include "host/state/cover.hpp"
 
@@ -60,22 +61,17 @@ constexpr const char* kFrozen = "layers.1.up.weight";
 class Rank {
  public:
   Rank(const Scenario& scenario, int rank, std::unique_ptr<Instance> strategy, std::unique_ptr<Instance> backend,
-       const Program& program, const ProgramLayout& layout, MetricsStore& metrics)
+       const Program& program, MetricsStore& metrics)
       : scenario_(scenario),
-        program_(program),
         metrics_(metrics),
+        mesh_(mesh_of(*strategy)),
         stack_(members(std::move(strategy))),
-        parameters_(program, layout) {
-    for (const auto& p : parameters_.all()) p->trainable = p->name != kFrozen;
-    parameters_.set_precision(scenario.compute);
-    const std::string axis = stack_.home_axis();
-    if (axis.empty()) throw plugin_error("it has no home axis; the mesh of this test gives all ranks to that axis");
-    mesh_ = MeshShape({{axis, kNumRanks}});
+        compiled_(compiled(program, rank)) {
     StackContext facts;
     facts.mesh = mesh_;
     facts.rank = rank;
     facts.num_microbatches = scenario.num_microbatches;
-    event("resolve", [&] { stack_.resolve(program, parameters_, facts); });
+    event("resolve", [&] { stack_.resolve(compiled_.program, parameters_, facts); });
     communicator_ = std::make_unique<Communicator>(std::move(backend), world_, mesh_, rank, Device{});
     parameters_.allocate({});
     event("bind", [&] { stack_.bind(*communicator_, {}); });
@@ -98,6 +94,22 @@ class Rank {
   const ParameterTable& parameters() const { return parameters_; }
 
  private:
+  static MeshShape mesh_of(const Instance& strategy) {
+    const std::string axis(view_of(strategy.interface<chassis_parallel_t>(CHASSIS_PARALLEL_ID).home_axis));
+    if (axis.empty()) throw plugin_error("it has no home axis; the mesh of this test gives all ranks to that axis");
+    return MeshShape({{axis, kNumRanks}});
+  }
+  CompiledProgram compiled(const Program& program, int rank) {
+    CompileOptions options;
+    options.passes.layout = stack_.layout_axes(mesh_, rank);
+    options.freeze = [](ParameterTable& parameters) {
+      for (const auto& p : parameters.all()) p->trainable = p->name != kFrozen;
+    };
+    options.resolve.compute = scenario_.compute;
+    CompiledProgram out;
+    event("divide", [&] { out = compile(Program(program), std::move(options)); });
+    return out;
+  }
   static std::vector<StackMember> members(std::unique_ptr<Instance> strategy) {
     std::vector<StackMember> out;
     out.push_back({std::move(strategy), {}});
@@ -173,15 +185,16 @@ class Rank {
   }
 
   const Scenario scenario_;
-  const Program& program_;
   MetricsStore& metrics_;
   World world_;
-  MeshShape mesh_;
-  std::unique_ptr<Communicator> communicator_;  // outlives the stack's shards
-  ParallelStack stack_;
-  ParameterTable parameters_;
+  const MeshShape mesh_;
   std::vector<std::string> events_;
   std::string where_;
+  std::unique_ptr<Communicator> communicator_;  // outlives the stack's shards
+  ParallelStack stack_;
+  CompiledProgram compiled_;
+  const Program& program_ = compiled_.program;
+  ParameterTable& parameters_ = *compiled_.parameters;
 };
 
 void compare_placements(const Rank& first, const Rank& other, int rank) {
@@ -212,7 +225,6 @@ void prove_cover_of(const Rank& rank) {
 std::vector<std::string> parallel_failures(const MakeInstance& strategy, const MakeInstance& backend,
                                            MetricsStore& metrics) {
   const Program program = small_program();
-  const ProgramLayout layout;
   std::vector<std::string> failures;
   for (const Scenario& scenario : {Scenario{}, Scenario{Dtype::bf16, false, 1}, Scenario{Dtype::f32, true, 1},
                                    Scenario{Dtype::bf16, true, 3}, Scenario{Dtype::f32, false, 2}}) {
@@ -220,7 +232,7 @@ std::vector<std::string> parallel_failures(const MakeInstance& strategy, const M
     int at = 0;
     try {
       for (; at < kNumRanks; ++at) {
-        ranks.push_back(std::make_unique<Rank>(scenario, at, strategy(), backend(), program, layout, metrics));
+        ranks.push_back(std::make_unique<Rank>(scenario, at, strategy(), backend(), program, metrics));
         ranks.back()->run();
       }
     } catch (const Error& error) {

@@ -18,14 +18,15 @@ bool contains(const std::vector<DimId>& dims, DimId dim) {
 // Walks one block for one axis and rebuilds its op list.
 class BlockLayout {
  public:
-  BlockLayout(const Program& program, BlockType& block, const LayoutStrategy& strategy, size_t axis)
-      : program_(program), block_(block), strategy_(strategy), axis_(axis) {}
+  BlockLayout(const Program& program, BlockType& block, const LayoutStrategy& strategy, const Division& division,
+              size_t axis)
+      : program_(program), block_(block), strategy_(strategy), division_(division), axis_(axis) {}
 
   void run() {
     for (Slot& slot : block_.slots) slot.sharding.resize(axis_ + 1);
     for (GraphValue& value : block_.values) value.sharding.resize(axis_ + 1);
     for (Slot& slot : block_.slots) place_slot(slot);
-    if (strategy_.sequence_parallel())
+    if (division_.sequence_parallel)
       for (const auto& [name, value] : block_.inputs) of(value) = {Kind::kShard, CHASSIS_DIM_TIME};
     const std::vector<Op> recorded = std::move(block_.ops);
     block_.ops.clear();
@@ -35,22 +36,30 @@ class BlockLayout {
 
  private:
   [[noreturn]] void refuse(const Op& op, const std::string& why) const {
-    throw config_error("axis '" + strategy_.axis() + "' cannot divide block '" + block_.name + "': " + op.id + " '" +
-                       op.name + "' " + why);
+    throw Error(ExitCode::kConfig, strategy_.where(),
+                "axis '" + strategy_.axis() + "' cannot divide block '" + block_.name + "': " + op.id + " '" + op.name +
+                    "' " + why);
   }
 
   Sharding& of(ValueId value) { return block_.values[value].sharding[axis_]; }
 
-  bool divides(DimId dim) const { return strategy_.divides(program_.dims[dim].name); }
+  bool divides(DimId dim) const { return division_.dims.contains(program_.dims[dim].name); }
+  bool pads(DimId dim) const { return division_.dims.find(program_.dims[dim].name)->second; }
+
+  void mark_partial(Slot& slot) const {
+    if (std::find(slot.partial_over.begin(), slot.partial_over.end(), strategy_.axis()) == slot.partial_over.end())
+      slot.partial_over.push_back(strategy_.axis());
+  }
 
   void place_slot(Slot& slot) {
     for (const auto& axis : slot.axes)
       for (DimId dim : axis) {
         if (!divides(dim)) continue;
         const Dim& d = program_.dims[dim];
-        if (d.size % strategy_.axis_size() != 0 && !strategy_.pads(d.name))
-          throw config_error("axis '" + strategy_.axis() + "' of size " + std::to_string(strategy_.axis_size()) +
-                             " cannot divide " + d.name + " = " + std::to_string(d.size))
+        if (d.size % strategy_.axis_size() != 0 && !pads(dim))
+          throw Error(ExitCode::kConfig, strategy_.where(),
+                      "axis '" + strategy_.axis() + "' of size " + std::to_string(strategy_.axis_size()) +
+                          " cannot divide " + d.name + " = " + std::to_string(d.size))
               .hint("choose a size that divides " + std::to_string(d.size));
         slot.sharding[axis_] = {Kind::kShard, dim};
         return;
@@ -129,7 +138,10 @@ class BlockLayout {
     }
     if (of(op.inputs[0]) != placed)
       refuse(op, "contracts '" + program_.dims[placed.dim].name + "', but its input is not divided along it");
-    if (op.params.size() > 1) refuse(op, "has a bias, which every rank of the axis would add");
+    if (op.params.size() > 1) {  // one rank adds the bias to the sum
+      mark_partial(block_.slots[op.params[1]]);
+      if (strategy_.coordinate() != 0) op.params.pop_back();
+    }
     const ValueId output = op.outputs[0];
     append(std::move(op), {Kind::kPartial, 0});
     complete_partial(output);
@@ -141,10 +153,10 @@ class BlockLayout {
     if (placed.kind == Kind::kShard && contains(block_.slots[op.params[0]].axes[0], placed.dim)) {
       op.attrs.emplace_back("divided_by", strategy_.axis());
       append(std::move(op), {Kind::kPartial, 0});
-    } else if (strategy_.sequence_parallel()) {
+    } else if (division_.sequence_parallel) {
       op.inputs[0] = slice_time(op.inputs[0]);
       append(std::move(op), {Kind::kShard, CHASSIS_DIM_TIME});
-      for (SlotId slot : block_.ops.back().params) block_.slots[slot].partial_gradient = true;
+      for (SlotId slot : block_.ops.back().params) mark_partial(block_.slots[slot]);
       return;
     } else {
       append(std::move(op), {});
@@ -179,7 +191,7 @@ class BlockLayout {
     const Sharding channels = weight.sharding[axis_], input = of(op.inputs[0]);
     if (channels.kind == Kind::kShard && input != channels)
       refuse(op, "scales '" + program_.dims[channels.dim].name + "', but its input is not divided along it");
-    if (channels.kind != Kind::kShard && input.kind == Kind::kShard) weight.partial_gradient = true;
+    if (channels.kind != Kind::kShard && input.kind == Kind::kShard) mark_partial(weight);
     append(std::move(op), input);
   }
 
@@ -193,14 +205,20 @@ class BlockLayout {
       common = of(input);
       first = false;
     }
-    if (common.kind == Kind::kShard && common.dim == CHASSIS_DIM_TIME)
-      for (SlotId slot : op.params) block_.slots[slot].partial_gradient = true;
+    if (common.kind == Kind::kShard)
+      for (SlotId id : op.params) {
+        Slot& slot = block_.slots[id];
+        if (std::any_of(slot.axes.begin(), slot.axes.end(), [&](const auto& a) { return contains(a, common.dim); }))
+          refuse(op, "needs all of '" + program_.dims[common.dim].name +
+                         "' on each rank, but its input is divided along it");
+        mark_partial(slot);  // each rank has a part of the positions, or of the heads
+      }
     append(std::move(op), common);
   }
 
   // A partial sum is completed at once: reduced for all, or scattered along T.
   void complete_partial(ValueId value) {
-    const Sharding wanted = strategy_.sequence_parallel() ? Sharding{Kind::kShard, CHASSIS_DIM_TIME} : Sharding{};
+    const Sharding wanted = division_.sequence_parallel ? Sharding{Kind::kShard, CHASSIS_DIM_TIME} : Sharding{};
     renamed_[value] = converted(value, wanted);
   }
 
@@ -213,6 +231,7 @@ class BlockLayout {
   const Program& program_;
   BlockType& block_;
   const LayoutStrategy& strategy_;
+  const Division& division_;
   const size_t axis_;
   std::map<std::pair<ValueId, std::pair<Kind, DimId>>, ValueId> converted_;
   std::map<ValueId, ValueId> entered_, renamed_;
@@ -262,7 +281,8 @@ ProgramLayout apply_layout(Program& program, std::span<const LayoutStrategy* con
   for (const LayoutStrategy* strategy : stack) {
     const size_t axis = layout.axes.size();
     layout.axes.push_back({strategy->axis(), strategy->axis_size()});
-    for (BlockType& block : program.blocks) BlockLayout(program, block, *strategy, axis).run();
+    const Division division = strategy->divide(program);
+    for (BlockType& block : program.blocks) BlockLayout(program, block, *strategy, division, axis).run();
   }
   return layout;
 }

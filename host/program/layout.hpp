@@ -4,27 +4,35 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "host/base/error.hpp"
 #include "host/program/program.hpp"
 
 namespace chassis {
 
-// One member of the parallel stack that divides the computation itself (tensor and sequence parallelism). Strategies
-// that only divide storage (FSDP, ZeRO) leave values alone: they act on unit events and shard descriptors.
+struct Division {
+  // Slots and values that carry one of these dims are split along it. True: an uneven split is padded.
+  std::map<std::string, bool, std::less<>> dims = {};
+  // Between the divided regions, values are split along T (Korthikanti et al. 2022).
+  bool sequence_parallel = false;
+};
+
+// One axis of the mesh that divides the computation itself (tensor and sequence parallelism). Strategies that only
+// divide storage (FSDP, ZeRO) leave values alone: they act on unit events and shard descriptors.
 class LayoutStrategy {
  public:
   virtual ~LayoutStrategy() = default;
   virtual std::string axis() const = 0;
   virtual int64_t axis_size() const = 0;
-  // Whether slots and values that carry this dim are split along it, and whether an uneven split is padded.
-  virtual bool divides(std::string_view dim) const = 0;
-  virtual bool pads(std::string_view dim) const = 0;
-  // Between the divided regions, values are split along T (Korthikanti et al. 2022).
-  virtual bool sequence_parallel() const = 0;
+  virtual int64_t coordinate() const { return 0; }  // of this rank
+  virtual Division divide(const Program& program) const = 0;
+  // In the configuration, for errors.
+  virtual SourcePosition where() const { return {}; }
 };
 
 struct LayoutAxis {

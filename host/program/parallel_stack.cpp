@@ -11,6 +11,7 @@
 #include "host/base/mesh_axes.hpp"
 #include "host/plugin/sized.hpp"
 #include "host/plugin/status.hpp"
+#include "host/service/memory.hpp"
 
 namespace chassis {
 
@@ -30,7 +31,137 @@ bool contains(const std::vector<std::string>& texts, const std::string& text) {
   return std::find(texts.begin(), texts.end(), text) != texts.end();
 }
 
+std::vector<chassis_mesh_axis_t> raw_axes(const MeshShape& mesh, int rank) {
+  std::vector<chassis_mesh_axis_t> out;
+  const auto at = mesh.coordinates(rank);
+  for (int a = 0; a < mesh.num_axes(); ++a)
+    out.push_back({str_of(mesh.axes()[static_cast<size_t>(a)].name), static_cast<uint32_t>(mesh.size(a)),
+                   static_cast<uint32_t>(at[static_cast<size_t>(a)])});
+  return out;
+}
+
+void expect_axis(const MeshShape& mesh, const std::string& axis, const char* verb) {
+  if (mesh.find(axis) < 0)
+    throw plugin_error("there is no axis '" + axis + "' to " + verb + "; the mesh is " + mesh.text());
+}
+
 }  // namespace
+
+// ---- what the layout pass asks
+
+// The host's side of divide(): collects what one strategy divides, by axis.
+class ParallelStack::DivisionSink {
+ public:
+  DivisionSink(const MeshShape& mesh, const Program& program) : mesh_(mesh), program_(program) {
+    raw_.struct_size = sizeof raw_;
+    raw_.impl = this;
+    raw_.divide = [](const chassis_division_sink_t* s, chassis_str_t dim, chassis_str_t axis, uint32_t flags) {
+      return guarded([&] { self(s).divide(std::string(view_of(dim)), std::string(view_of(axis)), flags); });
+    };
+    raw_.sequence_parallel = [](const chassis_division_sink_t* s, chassis_str_t axis) {
+      return guarded([&] { self(s).along(std::string(view_of(axis))).sequence_parallel = true; });
+    };
+  }
+  const chassis_division_sink_t* get() const { return &raw_; }
+  const std::map<std::string, Division>& divisions() const { return divisions_; }
+
+ private:
+  static DivisionSink& self(const chassis_division_sink_t* s) { return *static_cast<DivisionSink*>(s->impl); }
+
+  Division& along(const std::string& axis) {
+    expect_axis(mesh_, axis, "divide along");
+    if (!is_tensor_axis(axis))
+      throw plugin_error("axis '" + axis + "' cannot divide the computation; '" + std::string(kTensorAxis) + "' can");
+    return divisions_[axis];
+  }
+
+  void divide(const std::string& dim, const std::string& axis, uint32_t flags) {
+    Division& division = along(axis);
+    if ((flags & ~CHASSIS_DIVIDE_PAD) != 0)
+      throw plugin_error("the division of '" + dim + "' has the unknown flags " + std::to_string(flags));
+    const auto known = program_.find_dim(dim);
+    if (!known || program_.dims[*known].size == 0) throw plugin_error("the program has no dim '" + dim + "' to divide");
+    division.dims[dim] = (flags & CHASSIS_DIVIDE_PAD) != 0;
+  }
+
+  const MeshShape& mesh_;
+  const Program& program_;
+  std::map<std::string, Division> divisions_;
+  chassis_division_sink_t raw_{};
+};
+
+class ParallelStack::LayoutAxisOf final : public LayoutStrategy {
+ public:
+  LayoutAxisOf(ParallelStack& stack, const MeshShape& mesh, int rank, MeshAxis axis)
+      : stack_(stack), mesh_(mesh), rank_(rank), axis_(std::move(axis)) {}
+
+  std::string axis() const override { return axis_.name; }
+  int64_t axis_size() const override { return axis_.size; }
+  Division divide(const Program& program) const override {
+    return stack_.division_of(axis_.name, mesh_, rank_, program);
+  }
+  int64_t coordinate() const override { return mesh_.coordinates(rank_)[static_cast<size_t>(mesh_.find(axis_.name))]; }
+  SourcePosition where() const override {
+    for (const Member& member : stack_.members_)
+      if (contains(member.divided_axes, axis_.name)) return member.where;
+    return {};
+  }
+
+ private:
+  ParallelStack& stack_;
+  const MeshShape mesh_;
+  const int rank_;
+  const MeshAxis axis_;
+};
+
+std::vector<const LayoutStrategy*> ParallelStack::layout_axes(const MeshShape& mesh, int rank) {
+  layout_axes_.clear();
+  std::vector<const LayoutStrategy*> out;
+  for (const MeshAxis& axis : mesh.axes())
+    if (axis.size > 1 && is_tensor_axis(axis.name))
+      out.push_back(layout_axes_.emplace_back(std::make_unique<LayoutAxisOf>(*this, mesh, rank, axis)).get());
+  return out;
+}
+
+std::map<std::string, Division> ParallelStack::ask_divisions(Member& member, const MeshShape& mesh, int rank,
+                                                             const Program& program) {
+  member.divided_axes.clear();
+  if (member.table->divide == nullptr) return {};
+  const std::vector<chassis_mesh_axis_t> axes = raw_axes(mesh, rank);
+  std::vector<chassis_dim_size_t> dims;
+  for (const Dim& dim : program.dims)
+    if (dim.size > 0) dims.push_back({str_of(dim.name), dim.size});
+  chassis_division_problem_t problem{};
+  problem.struct_size = sizeof problem;
+  problem.num_axes = static_cast<uint32_t>(axes.size());
+  problem.axes = axes.data();
+  problem.dims = dims.data();
+  problem.num_dims = dims.size();
+  const DivisionSink sink(mesh, program);
+  member.instance->check(member.table->divide(member.instance->get("divide"), &problem, sink.get()));
+  for (const auto& [axis, division] : sink.divisions()) member.divided_axes.push_back(axis);
+  return sink.divisions();
+}
+
+Division ParallelStack::division_of(const std::string& axis, const MeshShape& mesh, int rank, const Program& program) {
+  Division out;
+  const Member* divider = nullptr;
+  for (Member& member : members_) {
+    const auto divisions = ask_divisions(member, mesh, rank, program);
+    const auto found = divisions.find(axis);
+    if (found == divisions.end()) continue;
+    if (divider != nullptr)
+      throw Error(
+          ExitCode::kConfig, member.where,
+          "axis '" + axis + "' is divided by " + divider->instance->label() + " and by " + member.instance->label())
+          .hint("each axis of the mesh has one strategy; remove one of the two from [[parallel]]");
+    divider = &member;
+    out = found->second;
+  }
+  return out;
+}
+
+// ---- where shards live
 
 // The host's side of resolve(). Whether the answers fit together is checked when all strategies have answered.
 class ParallelStack::Sink {
@@ -54,8 +185,7 @@ class ParallelStack::Sink {
   void claim(const std::string& axis) {
     if (!is_data_axis(axis))
       throw plugin_error("'" + axis + "' is not a data axis; strategies can claim only axes that divide the batch");
-    if (facts_.mesh.find(axis) < 0)
-      throw plugin_error("there is no axis '" + axis + "' to claim; the mesh is " + facts_.mesh.text());
+    expect_axis(facts_.mesh, axis, "claim");
     if (!contains(answer_.axes, axis)) answer_.axes.push_back(axis);
   }
 
@@ -119,7 +249,9 @@ ParallelStack::ParallelStack(std::vector<StackMember> members) {
 
 ParallelStack::~ParallelStack() = default;
 
-std::string ParallelStack::home_axis() const {
+std::string ParallelStack::home_axis(const std::vector<std::string>& given) const {
+  for (const Member& member : members_)
+    if (std::string home(view_of(member.table->home_axis)); !contains(given, home)) return home;
   if (!empty()) return std::string(view_of(members_.front().table->home_axis));
   const auto rest = std::find_if(kMeshAxes.begin(), kMeshAxes.end(), [](const AxisSpec& a) { return a.takes_rest; });
   return std::string(rest->name);
@@ -140,11 +272,7 @@ void ParallelStack::resolve(const Program& program, ParameterTable& parameters, 
   parameters_ = &parameters;
   const auto& all = parameters.all();
   auto problem = std::make_unique<Problem>();
-  const auto at = facts.mesh.coordinates(facts.rank);
-  for (int a = 0; a < facts.mesh.num_axes(); ++a)
-    problem->axes.push_back({str_of(facts.mesh.axes()[static_cast<size_t>(a)].name),
-                             static_cast<uint32_t>(facts.mesh.size(a)),
-                             static_cast<uint32_t>(at[static_cast<size_t>(a)])});
+  problem->axes = raw_axes(facts_.mesh, facts_.rank);
   problem->unit_texts = program.unit_names();
   for (const std::string& text : problem->unit_texts) problem->unit_names.push_back(str_of(text));
   std::map<const Parameter*, std::vector<uint32_t>> units;
@@ -184,17 +312,19 @@ void ParallelStack::resolve(const Program& program, ParameterTable& parameters, 
   rules_.assign(all.size(), {});
   std::vector<Answer> answers(members_.size());
   for (size_t m = 0; m < members_.size(); ++m) {
+    ask_divisions(members_[m], facts.mesh, facts.rank, program);
+    answers[m].axes = members_[m].divided_axes;
     const Sink sink(facts, parameters, rules_, answers[m]);
     members_[m].instance->check(members_[m].table->resolve(members_[m].instance->get("resolve"), &raw, sink.get()));
   }
   problem_ = std::move(problem);
   check_axes(answers);
-  check_parameters(answers);
-  served_axes_.clear();
+  data_axes_.clear();
   for (const MeshAxis& axis : facts.mesh.axes())
-    if (std::any_of(answers.begin(), answers.end(),
-                    [&](const Answer& answer) { return contains(answer.axes, axis.name); }))
-      served_axes_.push_back(axis.name);
+    if (is_data_axis(axis.name) && std::any_of(answers.begin(), answers.end(),
+                                               [&](const Answer& answer) { return contains(answer.axes, axis.name); }))
+      data_axes_.push_back(axis.name);
+  check_parameters(answers);
   place(parameters);
 }
 
@@ -240,7 +370,7 @@ void ParallelStack::check_parameters(const std::vector<Answer>& answers) {
   placed_.clear();
   unplaced_.clear();
   for (uint32_t i = 0; i < all.size(); ++i) {
-    if (!placed_by[i] && !empty())
+    if (!placed_by[i] && !data_axes_.empty())
       throw plugin_error("no strategy of [[parallel]] says where parameter '" + all[i]->name + "' lives");
     rules_[i].resident |= !placed_by[i];
     (placed_by[i] ? placed_ : unplaced_).push_back(i);
@@ -254,7 +384,8 @@ void ParallelStack::respect_granularity(const ParameterTable& parameters) {
   std::vector<size_t> matrices;
   for (size_t i = 0; i < rules_.size(); ++i) {
     ShardRule& rule = rules_[i];
-    const Granularity& granularity = parameters.all()[i]->descriptor.granularity;
+    const Descriptor& descriptor = parameters.all()[i]->descriptor;
+    const Granularity& granularity = descriptor.granularity;
     if (granularity.kind == Kind::kElement || rule.kind == CHASSIS_SHARD_REPLICATE) continue;
     if (num_ways(rule) == 1) {
       rule.kind = CHASSIS_SHARD_REPLICATE;
@@ -289,26 +420,31 @@ int ParallelStack::num_ways(const ShardRule& rule) const {
 void ParallelStack::place(ParameterTable& parameters) {
   num_data_ranks_ = 1;
   data_rank_ = 0;
+  counts_rows_ = true;
   const auto at = facts_.mesh.coordinates(facts_.rank);
-  for (const std::string& name : served_axes_) {
-    if (!is_data_axis(name)) continue;
-    const int axis = facts_.mesh.find(name);
+  for (int axis = 0; axis < facts_.mesh.num_axes(); ++axis) {
+    const int coordinate = at[static_cast<size_t>(axis)];
+    if (!contains(data_axes_, facts_.mesh.axes()[static_cast<size_t>(axis)].name)) {
+      counts_rows_ &= coordinate == 0;
+      continue;
+    }
     num_data_ranks_ *= facts_.mesh.size(axis);
-    data_rank_ = data_rank_ * facts_.mesh.size(axis) + at[static_cast<size_t>(axis)];
+    data_rank_ = data_rank_ * facts_.mesh.size(axis) + coordinate;
   }
-  if (placed_.empty()) return;  // the program's own layout stays
+  if (empty()) return;  // the program's own layout stays
   parameters.place(facts_.mesh, facts_.rank);
+  if (placed_.empty()) return;
   respect_granularity(parameters);
   bool offloads = false;
   for (size_t i = 0; i < rules_.size(); ++i) {
     ShardRule& rule = rules_[i];
-    for (const std::string& axis : served_axes_)
-      if (std::find(rule.axes.begin(), rule.axes.end(), axis) == rule.axes.end()) rule.replica_axes.push_back(axis);
+    for (const std::string& axis : data_axes_)
+      if (!contains(rule.axes, axis)) rule.replica_axes.push_back(axis);
     Descriptor& descriptor = parameters.all()[i]->descriptor;
+    // The layout's placements stay, and come first.
     std::erase_if(descriptor.placements, [&](const Placement& p) {
-      return std::all_of(p.axes.begin(), p.axes.end(), [&](const std::string& axis) {
-        return std::find(served_axes_.begin(), served_axes_.end(), axis) != served_axes_.end();
-      });
+      return std::all_of(p.axes.begin(), p.axes.end(),
+                         [&](const std::string& axis) { return contains(data_axes_, axis); });
     });
     if (rule.owner >= 0) descriptor.placements.push_back(Placement::only_on(rule.axes, rule.owner));
     else if (rule.kind == CHASSIS_SHARD_DIM) descriptor.placements.push_back(Placement::dim_chunk(rule.axes, 0));
@@ -375,8 +511,35 @@ void ParallelStack::post_backward(size_t unit, Flags flags) {
   }
 }
 
+// Sums what each rank of an axis computed of a gradient: of its positions, or of its heads.
+void ParallelStack::sum_partial_gradients() {
+  std::map<std::vector<std::string>, std::vector<Collective>> by_axes;
+  std::vector<std::pair<Tensor, Tensor>> offloaded;  // in host memory, and its copy on the device
+  for (const auto& p : parameters_->all()) {
+    if (p->partial_over.empty() || !p->trainable) continue;
+    const Device device = shards_->device();
+    Tensor own = p->step_gradient();
+    if (!own) {  // another rank of the axis may have one
+      const MemoryTag tag(MemoryCategory::kGradients);
+      own = p->reduced = Tensor::zeros(p->shard.sizes(), Dtype::f32, p->shard.device());
+    }
+    const Tensor sum = own.device() == device ? own : own.to(device);
+    if (own.device() != device) offloaded.emplace_back(own, sum);
+    Collective call;
+    call.send = call.recv = sum;
+    call.name = "partial gradients";
+    by_axes[p->partial_over].push_back(std::move(call));
+  }
+  for (auto& [axes, calls] : by_axes) {
+    CommWork work = communicator_->start(communicator_->group(axes), std::move(calls));
+    communicator_->wait(work);
+  }
+  for (const auto& [own, sum] : offloaded) own.copy_from(sum);
+}
+
 void ParallelStack::finish_grads() {
   for (const Member& m : members_) call(m, StepHook{"finish_grads", &chassis_parallel_t::finish_grads});
+  sum_partial_gradients();
   for (const uint32_t i : placed_)
     if (const Parameter& p = *parameters_->all()[i]; p.gradient_written)
       throw plugin_error("the gradient of '" + p.name + "' was not reduced by the end of the step");

@@ -1,9 +1,10 @@
-// The stack of parallel strategies ([[parallel]]): asks each where shards live, checks that together they place every
-// parameter and serve every axis, and forwards the executor's events, in list order before a unit, reversed after it.
-// Without members it is one rank that holds every parameter whole.
+// The stack of parallel strategies ([[parallel]]): asks each what it divides and where shards live, checks that
+// together they place every parameter and serve every axis, and forwards the executor's events, in list order before a
+// unit, reversed after it. Without members it is one rank that holds every parameter whole.
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -12,6 +13,7 @@
 #include "host/base/error.hpp"
 #include "host/plugin/instance.hpp"
 #include "host/program/executor.hpp"
+#include "host/program/layout.hpp"
 #include "host/program/shards.hpp"
 
 namespace chassis {
@@ -36,8 +38,12 @@ class ParallelStack final : public UnitEvents {
   ~ParallelStack() override;
 
   bool empty() const { return members_.empty(); }
-  // The axis that takes the ranks that [mesh] leaves over.
-  std::string home_axis() const;
+  // The axis that takes the ranks that [mesh] leaves over: the home of the first strategy whose home has no given size.
+  std::string home_axis(const std::vector<std::string>& given) const;
+
+  // [control] The axes of this mesh that may divide the computation, for the layout pass, which asks the strategies
+  // through them. They live as long as the stack.
+  std::vector<const LayoutStrategy*> layout_axes(const MeshShape& mesh, int rank);
 
   // [control] Sets the mesh of the parameters and the placements in their descriptors. If granularity forbids the cut
   // that a strategy chose, the parameter is cut between blocks, or has one owner. Throws a config error, where possible
@@ -54,6 +60,8 @@ class ParallelStack final : public UnitEvents {
   // The number of ranks along the data axes, which divide the batch, and the index of this rank among them.
   int num_data_ranks() const { return num_data_ranks_; }
   int data_rank() const { return data_rank_; }
+  // Of the ranks that compute the same rows together, this one counts them: their losses and tokens.
+  bool counts_rows() const { return counts_rows_; }
 
   // [control] Call after the parameters are allocated.
   void bind(Communicator& communicator, Device device);
@@ -77,7 +85,10 @@ class ParallelStack final : public UnitEvents {
     std::unique_ptr<Instance> instance;
     SourcePosition where;
     const chassis_parallel_t* table = nullptr;
+    std::vector<std::string> divided_axes = {};  // along which it divides the computation, as it last answered
   };
+  class LayoutAxisOf;
+  class DivisionSink;
   struct Problem;  // the arguments of resolve(), with their memory
   // The answer of a strategy; its placements are in rules_.
   struct Answer {
@@ -94,6 +105,11 @@ class ParallelStack final : public UnitEvents {
     chassis_status_t* (*chassis_parallel_t::*function)(chassis_instance*);
   };
 
+  // By axis; also sets the member's divided_axes.
+  static std::map<std::string, Division> ask_divisions(Member& member, const MeshShape& mesh, int rank,
+                                                       const Program& program);
+  Division division_of(const std::string& axis, const MeshShape& mesh, int rank, const Program& program);
+  void sum_partial_gradients();
   void call(const Member& member, const UnitHook& hook, size_t unit, uint32_t which, Flags flags);
   void call(const Member& member, const StepHook& hook);
   void trace(const char* what, size_t unit) const;
@@ -109,8 +125,10 @@ class ParallelStack final : public UnitEvents {
   ParameterTable* parameters_ = nullptr;
   std::vector<ShardRule> rules_;
   std::vector<uint32_t> placed_, unplaced_;  // by a member; by none: always whole on this rank
-  std::vector<std::string> served_axes_;
+  std::vector<std::string> data_axes_;       // that a member serves
   int num_data_ranks_ = 1, data_rank_ = 0;
+  bool counts_rows_ = true;
+  std::vector<std::unique_ptr<LayoutStrategy>> layout_axes_;
   std::vector<std::vector<uint32_t>> ready_at_;  // by unit: parameters whose gradients are complete after its backward
   Communicator* communicator_ = nullptr;
   std::unique_ptr<Shards> shards_;

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "host/base/error.hpp"
+#include "host/base/mesh_axes.hpp"
 #include "host/service/device.hpp"
 #include "host/service/memory.hpp"
 #include "host/service/rng.hpp"
@@ -30,9 +31,12 @@ Descriptor describe(const Program& program, const ProgramLayout& layout, const S
     }
   }
   if (slot.components == nullptr) return descriptor;
-  if (!descriptor.placements.empty())
-    throw plugin_error("parameter '" + descriptor.fqn + "' is quantized, and " + descriptor.placements[0].text() +
-                       " would divide it within its blocks");
+  if (!descriptor.placements.empty()) {
+    const std::string& axis = descriptor.placements[0].axes.front();
+    throw config_error("parameter '" + descriptor.fqn + "' is quantized, and axis '" + axis +
+                       "' would divide it within its blocks")
+        .hint("set " + mesh_key(axis) + " = 1, or quantize nothing that it divides");
+  }
   descriptor.components = slot.components->components();
   descriptor.granularity = Granularity::block_of(slot.components->block_elements());
   return descriptor;
@@ -63,6 +67,15 @@ void initialize_random(const Parameter& p, const Tensor& target, int64_t begin, 
   }
 }
 
+// A tensor has one gradient, of which each rank computes a part or the whole.
+void expect_equal_partial_sums(const Slot& tied, const Parameter* parameter) {
+  if (parameter == nullptr || tied.partial_over == parameter->partial_over) return;
+  const std::string& axis = (tied.partial_over.empty() ? parameter->partial_over : tied.partial_over).front();
+  throw config_error("parameter '" + parameter->name + "' is tied to '" + tied.name + "': along axis '" + axis +
+                     "' each rank would have a part of its gradient from one of them, and the whole from the other")
+      .hint("divide the dim that both share, usually the vocabulary");
+}
+
 std::vector<int64_t> sizes_of(const Shape& shape) { return {shape.begin(), shape.end()}; }
 
 }  // namespace
@@ -87,6 +100,7 @@ ParameterTable::ParameterTable(const Program& program, const ProgramLayout& layo
         parameter->local_shape = layout.local_shape(program, slot);
         parameter->role = slot.role;
         parameter->trainable = !slot.frozen;
+        parameter->partial_over = slot.partial_over;
         parameter->added = slot.added;
         parameter->lr_scale = slot.lr_scale;
         parameter->init = slot.init;
@@ -102,7 +116,10 @@ ParameterTable::ParameterTable(const Program& program, const ProgramLayout& layo
     for (uint32_t type : chain.blocks) {
       const auto& slots = program.blocks[type].slots;
       for (size_t s = 0; s < slots.size(); ++s)
-        if (!slots[s].tied_to.empty()) units_[unit][s] = find(slots[s].tied_to);
+        if (!slots[s].tied_to.empty()) {
+          units_[unit][s] = find(slots[s].tied_to);
+          expect_equal_partial_sums(slots[s], units_[unit][s]);
+        }
       ++unit;
     }
 }

@@ -34,6 +34,7 @@ struct Parameter {
   uint32_t init = CHASSIS_INIT_ZEROS;
   double init_std = 0.0;
   double lr_scale = 1.0;
+  std::vector<std::string> partial_over;  // axes over which its gradient is still to be summed; see Slot
   bool trainable = true;
   bool added = false;      // by an adapter
   bool offloaded = false;  // the shard, its gradient and its optimizer states lie in host memory

@@ -68,7 +68,7 @@ struct Slot {
   std::string storage;             // scheme of a quantised parameter; empty: plain
   std::shared_ptr<const QuantStorage> components;  // how a quant plugin stores it; NULL: in one tensor
   std::vector<Sharding> sharding;  // by axis of the layout
-  bool partial_gradient = false;   // its gradient is a partial sum over an axis that divides T
+  std::vector<std::string> partial_over;  // axes whose ranks each compute a part of its gradient
   bool operator==(const Slot&) const = default;
 };
 

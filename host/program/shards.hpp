@@ -55,6 +55,7 @@ class Shards {
   void wait_all();
 
   const chassis_shards_t* table() const { return &table_; }
+  Device device() const { return device_; }  // of whole parameters and gradients
 
  private:
   enum class State { kSharded, kGathering, kWhole };

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "host/base/error.hpp"
+#include "host/base/mesh_axes.hpp"
 #include "host/service/comm_device.hpp"
 #include "host/service/memory.hpp"
 #include "host/service/meta_memory.hpp"
@@ -30,6 +31,15 @@ Granularity granularity_of(const std::vector<chassis_state_desc_t>& states) {
   return out;
 }
 
+// The layout pass has divided the parameter; blocks and whole matrices are those of the undivided one.
+void refuse_divided_granularity(const Descriptor& d) {
+  if (d.granularity.kind == Granularity::Kind::kElement || d.placements.empty()) return;
+  const std::string& axis = d.placements.front().axes.front();
+  throw config_error("parameter '" + d.fqn + "' is divided along '" + axis + "', but its optimizer needs " +
+                     (d.granularity.kind == Granularity::Kind::kBlock ? "whole blocks of it" : "the whole of it"))
+      .hint("choose an optimizer with a state for each element, such as adamw, or set " + mesh_key(axis) + " = 1");
+}
+
 }  // namespace
 
 OptimizerDriver::OptimizerDriver(std::unique_ptr<Instance> instance, ParameterTable& parameters, double weight_decay)
@@ -40,6 +50,7 @@ OptimizerDriver::OptimizerDriver(std::unique_ptr<Instance> instance, ParameterTa
     SteppedParameter facts(parameter->name, parameter->role, shape);
     States schema = plugin_.states(facts);
     parameter->descriptor.granularity = granularity_of(schema);
+    refuse_divided_granularity(parameter->descriptor);
     trained_parameters_.push_back(parameter.get());
     trained_.push_back(
         {parameter.get(), shape.ndim() >= 2 ? weight_decay : 0.0, std::move(schema), 0, std::move(facts)});

@@ -16,6 +16,7 @@ struct Ranks {
 
   int num_data_ranks() const { return stack.num_data_ranks(); }
   int data_rank() const { return stack.data_rank(); }
+  bool counts_rows() const { return stack.counts_rows(); }
   // [step][all-ranks] Sums over all ranks in rank order, so every rank gets the same bits.
   void sum(std::span<double> values, std::string_view name) const {
     communicator.sum(communicator.group({}), values, name);

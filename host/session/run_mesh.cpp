@@ -89,7 +89,10 @@ RunMesh make_mesh(const Settings& settings, RunPlugins& plugins, const MeshPlace
     requests.push_back(request);
   }
   const int world_size = place.size();
-  const std::string home = stack->home_axis();
+  std::vector<std::string> given;
+  for (const AxisRequest& request : requests)
+    if (request.by_user) given.push_back(request.name);
+  const std::string home = stack->home_axis(given);
   for (AxisRequest& request : requests)
     if (request.name == home && !request.by_user && !rest_is_given) request.size = -1;
   std::vector<MeshAxis> axes;

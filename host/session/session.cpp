@@ -98,6 +98,7 @@ Session::Session(Config config, const SessionOptions& options)
   ResolveOptions resolve = resolve_options(settings(), options.target, *world_);
   communicator_ = make_communicator(config_, *plugins_, mesh_, place, resolve.device);
   ProgramPasses passes = options.passes;
+  for (const LayoutStrategy* axis : mesh_.stack->layout_axes(mesh_.shape, mesh_.rank)) passes.layout.push_back(axis);
   if (settings().adapter.plugin.is_set())
     passes.adapters.push_back(&adapter_.emplace(settings().adapter, *plugins_, *model_).pass());
   if (settings().quant.plugin.is_set())
@@ -110,6 +111,8 @@ Session::Session(Config config, const SessionOptions& options)
   if (config_.use() == ConfigUse::kTraining)
     runtime_.optimizer = make_optimizer(settings().optimizer, *plugins_, parameters());
   place_shards(config_, mesh_, runtime_);
+  collectives_ = std::make_unique<AxisCollectives>(*communicator_);
+  runtime_.executor->set_collectives(collectives_.get());
 }
 
 Session::~Session() = default;

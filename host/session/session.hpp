@@ -9,6 +9,7 @@
 
 #include "host/config/config.hpp"
 #include "host/launch/world.hpp"
+#include "host/program/axis_collectives.hpp"
 #include "host/service/metrics.hpp"
 #include "host/session/plugin_rows.hpp"
 #include "host/session/plugin_tokenizer.hpp"
@@ -94,6 +95,7 @@ class Session {
   std::optional<RunPlugins> plugins_;
   mutable std::optional<PluginRows> row_files_;
   std::unique_ptr<Communicator> communicator_;  // outlives the stack's shards
+  std::unique_ptr<AxisCollectives> collectives_;
   RunMesh mesh_;
   std::optional<RunModel> model_;
   std::optional<RunAdapter> adapter_;

@@ -48,8 +48,8 @@ StepResult run_step(const StepParts& parts, const StepInputs& inputs) {
   // Loss and squared gradient norm are sums over all ranks. If one part is not finite, the sum is not finite on any
   // rank, so all ranks step or none does. The same collective carries the requests of the ranks.
   const StepRequests own = inputs.requests ? inputs.requests() : StepRequests{};
-  double sums[] = {loss_sum, sum_of_squares(optimizer.trained()), own.stop ? 1.0 : 0.0, own.save ? 1.0 : 0.0,
-                   own.ready ? 0.0 : 1.0};
+  double sums[] = {ranks.counts_rows() ? loss_sum : 0.0, sum_of_squares(optimizer.trained()), own.stop ? 1.0 : 0.0,
+                   own.save ? 1.0 : 0.0, own.ready ? 0.0 : 1.0};
   ranks.sum(sums, "loss, gradient norm and requests");
   StepResult result;
   result.loss = sums[0] * inputs.loss_scale;

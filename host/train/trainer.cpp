@@ -169,7 +169,9 @@ EvalRecord evaluate(Executor& executor, EvalData& data, int64_t micro_batch_size
     }
     if (taken == 0) break;
     if (trained_tokens == 0) continue;
-    sums[0] += executor.loss(to_fields(*mine, device)).item();
+    const double loss = executor.loss(to_fields(*mine, device)).item();
+    if (!ranks.counts_rows()) continue;
+    sums[0] += loss;
     sums[1] += static_cast<double>(mine->num_trained_tokens);
   }
   ranks.stack.finish_step();

@@ -129,7 +129,7 @@ class AdapterRun {
     write_text(folder_ / "base.toml",
                "schema_version = 1\n[run]\noutput_dir = \"made\"\nmax_steps = 1\ndevice = \"cpu\"\n[plugins]\npath = "
                "[\"" CHASSIS_TEST_PLUGIN_DIR
-               "\"]\n[model]\nplugin = \"llama\"\nconfig = { vocab_size = 96, hidden_size = 36, intermediate_size = 57"
+               "\"]\n[model]\nplugin = \"llama\"\nconfig = { vocab_size = 96, hidden_size = 36, intermediate_size = 58"
                ", num_hidden_layers = 3, num_attention_heads = 6, num_key_value_heads = 2, attention_bias = true, "
                "initializer_range = 0.1, tie_word_embeddings = " +
                    std::string(tied ? "true" : "false") +
@@ -168,19 +168,31 @@ INSTANTIATE_TEST_SUITE_P(Some, AdapterParallel, testing::ValuesIn(some_rows()),
 INSTANTIATE_TEST_SUITE_P(Matrix, AdapterParallel, testing::ValuesIn(all_rows()),
                          [](const auto& info) { return info.param.name(); });
 
-TEST_P(AdapterParallel, GivesTheNumbersOfOneProcess) {
-  const Row row = GetParam();
-  AdapterRun run(kAdapters[row.adapter]);
+void expect_the_numbers_of_one_process(const Strategy& strategy, int ranks, const Adapter& adapter) {
+  AdapterRun run(adapter);
   const Result alone = run(nullptr, 1);
   ASSERT_EQ(alone.losses.size(), 6u);
-  const Result ours = run(&kStrategies[row.strategy], row.ranks);
+  const Result ours = run(&strategy, ranks);
   const double loss = largest_relative(ours.losses, alone.losses),
                norm = largest_relative(ours.grad_norms, alone.grad_norms), tensors = largest_difference(ours, alone);
   EXPECT_LE(loss, 2e-6);
   EXPECT_LE(norm, 1e-5);
   EXPECT_LE(tensors, 2e-6);
-  std::printf("| %s | %d | %s | %.1e | %.1e | %.1e |\n", kStrategies[row.strategy].name, row.ranks,
-              kAdapters[row.adapter].name, loss, norm, tensors);
+  std::printf("| %s | %d | %s | %.1e | %.1e | %.1e |\n", strategy.name, ranks, adapter.name, loss, norm, tensors);
+}
+
+TEST_P(AdapterParallel, GivesTheNumbersOfOneProcess) {
+  const Row row = GetParam();
+  expect_the_numbers_of_one_process(kStrategies[row.strategy], row.ranks, kAdapters[row.adapter]);
+}
+
+// The branches of q, k, v, gate and up are divided at B, those of o and down at A.
+TEST(AdapterTensorParallel, GivesTheNumbersOfOneProcess) {
+  const Strategy tensor = {"tensor", {"plugin = \"tensor\""}};
+  for (const Adapter& adapter : kAdapters) expect_the_numbers_of_one_process(tensor, 2, adapter);
+  const Strategy both = {"tensor_fsdp2",
+                         {"plugin = \"tensor\"", "[[parallel]]", "plugin = \"fsdp2\"", "[mesh]", "tp = 2"}};
+  expect_the_numbers_of_one_process(both, 4, kAdapters[0]);
 }
 
 TEST(AdapterDropout, DropsTheSameElementsUnderRecomputeAndAccumulation) {

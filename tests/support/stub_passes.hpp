@@ -65,18 +65,22 @@ class LowRankAdapter final : public RewritePass {
 // Divides the named dims by `ways`; with `sequence`, T is divided where they are not.
 class TensorAxis final : public LayoutStrategy {
  public:
-  TensorAxis(int64_t ways, std::set<std::string, std::less<>> dims, bool sequence = false)
-      : ways_(ways), dims_(std::move(dims)), sequence_(sequence) {}
+  TensorAxis(int64_t ways, std::set<std::string, std::less<>> dims, bool sequence = false, int64_t coordinate = 0)
+      : ways_(ways), dims_(std::move(dims)), sequence_(sequence), coordinate_(coordinate) {}
   std::string axis() const override { return "tp"; }
   int64_t axis_size() const override { return ways_; }
-  bool divides(std::string_view dim) const override { return dims_.contains(dim); }
-  bool pads(std::string_view dim) const override { return dim == "vocab"; }
-  bool sequence_parallel() const override { return sequence_; }
+  int64_t coordinate() const override { return coordinate_; }
+  Division divide(const Program&) const override {
+    Division division{.sequence_parallel = sequence_};
+    for (const std::string& dim : dims_) division.dims.emplace(dim, dim == "vocab");
+    return division;
+  }
 
  private:
   int64_t ways_;
   std::set<std::string, std::less<>> dims_;
   bool sequence_;
+  int64_t coordinate_;
 };
 
 // Marks the weights of the recorded linears as stored in `scheme`, and renames these ops to `op`, so that only its

@@ -14,6 +14,13 @@
 
 CHASSIS_SDK_BEGIN
 
+// Ranks along an axis; 1 if the mesh has none of that name.
+inline uint32_t size_along(std::span<const chassis_mesh_axis_t> axes, std::string_view name) noexcept {
+  for (const chassis_mesh_axis_t& axis : axes)
+    if (text_of(axis.name) == name) return axis.size;
+  return 1;
+}
+
 // What to divide; it and its spans are valid for the call.
 class ParallelProblem {
  public:
@@ -22,12 +29,7 @@ class ParallelProblem {
   }
 
   std::span<const chassis_mesh_axis_t> axes() const noexcept { return {raw_.axes, raw_.num_axes}; }
-  // Ranks along an axis; 1 if the mesh has none of that name.
-  uint32_t axis_size(std::string_view name) const noexcept {
-    for (const chassis_mesh_axis_t& axis : axes())
-      if (text_of(axis.name) == name) return axis.size;
-    return 1;
-  }
+  uint32_t axis_size(std::string_view name) const noexcept { return size_along(axes(), name); }
   std::span<const chassis_parallel_parameter_t> parameters() const noexcept { return parameters_; }
   uint32_t num_units() const noexcept { return raw_.num_units; }
   std::string_view unit_name(uint32_t unit) const noexcept { return text_of(raw_.unit_names[unit]); }
@@ -46,6 +48,38 @@ class ParallelProblem {
  private:
   chassis_parallel_problem_t raw_;
   std::vector<chassis_parallel_parameter_t> parameters_;
+};
+
+// The computation that may be divided; it and its spans are valid for the call.
+class DivisionProblem {
+ public:
+  explicit DivisionProblem(const chassis_division_problem_t* raw) : raw_(read_sized(raw)) {}
+
+  std::span<const chassis_mesh_axis_t> axes() const noexcept { return {raw_.axes, raw_.num_axes}; }
+  uint32_t axis_size(std::string_view name) const noexcept { return size_along(axes(), name); }
+  std::span<const chassis_dim_size_t> dims() const noexcept { return {raw_.dims, raw_.num_dims}; }
+  bool has_dim(std::string_view name) const noexcept {
+    for (const chassis_dim_size_t& dim : dims())
+      if (text_of(dim.name) == name) return true;
+    return false;
+  }
+
+ private:
+  chassis_division_problem_t raw_;
+};
+
+class DivisionSink {
+ public:
+  DivisionSink(const Host& host, const chassis_division_sink_t& raw) : host_(host), raw_(raw) {}
+
+  void divide(std::string_view dim, std::string_view axis, bool pads = false) {
+    host_.check(raw_.divide(&raw_, str(dim), str(axis), pads ? CHASSIS_DIVIDE_PAD : 0));
+  }
+  void sequence_parallel(std::string_view axis) { host_.check(raw_.sequence_parallel(&raw_, str(axis))); }
+
+ private:
+  const Host& host_;
+  const chassis_division_sink_t& raw_;
 };
 
 // How one parameter is stored.
@@ -137,6 +171,8 @@ class Parallel : public Member {
   static constexpr std::string_view kKind = "parallel";
   using Member::Member;
 
+  // [control] Says which dims of the computation are divided, or refuses with a reason. May be called again.
+  virtual void divide(const DivisionProblem& /*problem*/, DivisionSink&) {}
   // [control] Claims axes and places parameters, or refuses with a reason. Allocates nothing; may be called again.
   virtual void resolve(const ParallelProblem& problem, ParallelSink& sink) = 0;
   // [step][all-ranks] See chassis_parallel_t.
@@ -168,7 +204,8 @@ class Parallel : public Member {
                                                   &entry<&Parallel::finish_grads>,
                                                   &entry<&Parallel::post_optimizer>,
                                                   &entry<&Parallel::drain>,
-                                                  kSavings.data()};
+                                                  kSavings.data(),
+                                                  &divide_entry};
     return id == CHASSIS_PARALLEL_ID ? &kTable : nullptr;
   }
 
@@ -182,6 +219,14 @@ class Parallel : public Member {
     } else {
       return std::array<chassis_saving_t, 0>{};
     }
+  }
+  static chassis_status_t* divide_entry(chassis_instance* self, const chassis_division_problem_t* problem,
+                                        const chassis_division_sink_t* out) noexcept {
+    Parallel& strategy = member_of<Parallel>(self);
+    return guard(strategy.host().table(), [&] {
+      DivisionSink sink(strategy.host(), *out);
+      strategy.divide(DivisionProblem(problem), sink);
+    });
   }
   static chassis_status_t* resolve_entry(chassis_instance* self, const chassis_parallel_problem_t* problem,
                                          const chassis_parallel_sink_t* out) noexcept {

@@ -40,20 +40,44 @@ TEST(Layout, ASizeThatDoesNotDivideIsRefused) {
   EXPECT_HAS(error, "choose a size that divides 6");
 }
 
-TEST(Layout, ABiasAfterADividedContractionIsRefused) {
-  EXPECT_HAS(
-      layout_refusal(
-          test::record([](Recorder& r) {
-            const DimId v = r.dim("vocab", 4), f = r.dim("ffn", 8), h = r.dim("hidden", 2);
-            const uint32_t block = r.block("b", [&] {
-              const ValueId x = r.op("embedding", "e", {r.field("input_ids")}, {r.slot("e", {{v}, {h}})}, {}, {h});
-              const ValueId u = r.op("linear", "up", {x}, {r.slot("u", {{f}, {h}})}, {}, {f});
-              r.output("y", r.op("linear", "down", {u}, {r.slot("d", {{h}, {f}}), r.slot("c", {{h}})}, {}, {h}));
-            });
-            r.chain("c", "", {block});
-          }),
-          TensorAxis(2, {"ffn"})),
-      "axis 'tp' cannot divide block 'b': linear 'down' has a bias, which every rank of the axis would add");
+TEST(Layout, OneRankAddsTheBiasOfADividedContraction) {
+  for (int64_t coordinate : {0, 1}) {
+    Program program = test::record([](Recorder& r) {
+      const DimId v = r.dim("vocab", 4), f = r.dim("ffn", 8), h = r.dim("hidden", 2);
+      const uint32_t block = r.block("b", [&] {
+        const ValueId x = r.op("embedding", "e", {r.field("input_ids")}, {r.slot("e", {{v}, {h}})}, {}, {h});
+        const ValueId u = r.op("linear", "up", {x}, {r.slot("u", {{f}, {h}})}, {}, {f});
+        r.output("y", r.op("linear", "down", {u}, {r.slot("d", {{h}, {f}}), r.slot("c", {{h}})}, {}, {h}));
+      });
+      r.chain("c", "", {block});
+    });
+    const TensorAxis axis(2, {"ffn"}, false, coordinate);
+    const LayoutStrategy* stack[] = {&axis};
+    apply_layout(program, stack);
+    const BlockType& block = program.blocks[0];
+    EXPECT_EQ(std::ranges::find(block.ops, "down", &Op::name)->params.size(), coordinate == 0 ? 2u : 1u);
+    EXPECT_EQ(std::ranges::find(block.slots, "c", &Slot::name)->partial_over, std::vector<std::string>{"tp"});
+  }
+}
+
+// Each rank has some of the heads, all of which share the weight.
+TEST(Layout, ANormOfEachHeadHasAPartialGradient) {
+  Program program = test::record([](Recorder& r) {
+    const DimId v = r.dim("vocab", 4), n = r.dim("heads", 4), d = r.dim("head_dim", 2), h = r.dim("hidden", 2);
+    const uint32_t block = r.block("b", [&] {
+      const ValueId x = r.op("embedding", "e", {r.field("input_ids")}, {r.slot("e", {{v}, {h}})}, {}, {h});
+      const ValueId q = r.op("linear", "q", {x}, {r.slot("q", {{n, d}, {h}})}, {}, {n, d});
+      const ValueId y = r.op("rms_norm", "norm", {q}, {r.slot("w", {{d}})}, {{"eps", 1e-6}}, {});
+      r.output("y", r.op("linear", "o", {y}, {r.slot("o", {{h}, {n, d}})}, {}, {h}));
+    });
+    r.chain("c", "", {block});
+  });
+  const TensorAxis axis(2, {"heads"});
+  const LayoutStrategy* stack[] = {&axis};
+  apply_layout(program, stack);
+  const BlockType& block = program.blocks[0];
+  EXPECT_EQ(std::ranges::find(block.slots, "w", &Slot::name)->partial_over, std::vector<std::string>{"tp"});
+  EXPECT_TRUE(std::ranges::find(block.slots, "q", &Slot::name)->partial_over.empty());
 }
 
 // [B, T, ffn] divided along ffn, through one more op.
@@ -89,7 +113,7 @@ TEST(Layout, ARankScalesItsOwnChannels) {
   ASSERT_NE(op, block.ops.end());
   EXPECT_EQ(layout.local_shape(program, block.slots[op->params[0]]), std::vector<int64_t>{4});
   EXPECT_EQ(layout.local_shape(program, block.values[op->outputs[0]], 1, 3), (std::vector<int64_t>{1, 3, 4}));
-  EXPECT_FALSE(block.slots[op->params[0]].partial_gradient);
+  EXPECT_TRUE(block.slots[op->params[0]].partial_over.empty());
 }
 
 TEST(Layout, AContractionOfAnUndividedInputIsRefused) {

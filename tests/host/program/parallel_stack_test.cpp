@@ -29,7 +29,7 @@ class StackWithoutMembers : public testing::Test {
 
 TEST_F(StackWithoutMembers, IsOneRankOnTheAxisThatTakesTheRest) {
   make(Dtype::f32);
-  EXPECT_EQ(stack().home_axis(), "dp_shard");
+  EXPECT_EQ(stack().home_axis({}), "dp_shard");
   EXPECT_EQ(stack().num_data_ranks(), 1);
   EXPECT_EQ(stack().data_rank(), 0);
   EXPECT_TRUE(stack().savings().empty());

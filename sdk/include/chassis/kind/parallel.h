@@ -1,6 +1,7 @@
-/* chassis.parallel/1, kind "parallel": a strategy that divides training over ranks. It says where the shards of every
- * parameter live and, on events from the executor, when whole tensors are gathered, freed and reduced. The host moves
- * the bytes (chassis_shards_t), so a strategy is only policy, and every strategy gives the same numbers. */
+/* chassis.parallel/1, kind "parallel": a strategy that divides training over ranks. It says which dims of the
+ * computation are divided, where the shards of every parameter live and, on events from the executor, when whole
+ * tensors are gathered, freed and reduced. The host moves the bytes (chassis_shards_t) and inserts the collectives, so
+ * a strategy is only policy, and every strategy gives the same numbers. */
 #ifndef CHASSIS_KIND_PARALLEL_H
 #define CHASSIS_KIND_PARALLEL_H
 
@@ -64,6 +65,39 @@ typedef struct chassis_shard_rule {
 } chassis_shard_rule_t;
 #define CHASSIS_SHARD_RULE_V1_SIZE 48u
 
+/* A named dim of the recorded program, of its parameters and of the values that ops compute. */
+typedef struct chassis_dim_size {
+  chassis_str_t name; /* "heads", "ffn" */
+  int64_t size;
+} chassis_dim_size_t;
+
+/* The computation that a strategy may divide. The same on every rank except the axis ranks; borrowed. */
+typedef struct chassis_division_problem {
+  uint32_t struct_size;
+  uint32_t num_axes;
+  const chassis_mesh_axis_t* axes; /* of the whole mesh, sizes of 1 included */
+  const chassis_dim_size_t* dims;  /* of known size, so without B and T */
+  uint64_t num_dims;
+} chassis_division_problem_t;
+#define CHASSIS_DIVISION_PROBLEM_V1_SIZE 32u
+
+#define CHASSIS_DIVIDE_PAD 1u /* the last ranks of an uneven division are padded; without it, it is refused */
+
+/* Receives the results of divide(). Both functions return a status for the strategy to return. */
+typedef struct chassis_division_sink {
+  uint32_t struct_size;
+  uint32_t reserved0;
+  void* impl;
+  /* Every parameter and value with this dim is divided along the axis, "tp": each of its N ranks has size / N
+   * neighbouring indices, and the host inserts the collectives that keep the results. The strategy thereby serves the
+   * axis; it needs no claim(). */
+  chassis_status_t* (*divide)(const struct chassis_division_sink* s, chassis_str_t dim, chassis_str_t axis,
+                              uint32_t flags);
+  /* Values that no dim divides are divided along T (sequence parallelism, Korthikanti et al. 2022). */
+  chassis_status_t* (*sequence_parallel)(const struct chassis_division_sink* s, chassis_str_t axis);
+} chassis_division_sink_t;
+#define CHASSIS_DIVISION_SINK_V1_SIZE 32u
+
 /* Receives the results of resolve(). Both functions return a status for the strategy to return. */
 typedef struct chassis_parallel_sink {
   uint32_t struct_size;
@@ -72,7 +106,8 @@ typedef struct chassis_parallel_sink {
   /* This strategy serves the axis, "dp_replicate" or "dp_shard": the batch is divided along it and gradients are summed
    * over it. Each axis has exactly one strategy. */
   chassis_status_t* (*claim)(const struct chassis_parallel_sink* s, chassis_str_t axis);
-  /* Called once for each parameter, by exactly one strategy of the stack; rule is borrowed. */
+  /* Called once for each parameter, by exactly one strategy of the stack; rule is borrowed. In a stack that only
+   * divides the computation nobody places parameters: each rank stores what the divisions leave to it. */
   chassis_status_t* (*place)(const struct chassis_parallel_sink* s, const chassis_shard_rule_t* rule);
 } chassis_parallel_sink_t;
 #define CHASSIS_PARALLEL_SINK_V1_SIZE 32u
@@ -151,6 +186,10 @@ typedef struct chassis_parallel {
   chassis_status_t* (*drain)(struct chassis_instance* self);
   /* Static: what a plan tries when memory does not suffice. */
   const chassis_saving_t* savings;
+  /* [control] Before the program is compiled: says which dims of the computation are divided along which axes, or
+   * refuses with a reason. Allocates nothing; may be called again. NULL: none. Since 0.7. */
+  chassis_status_t* (*divide)(struct chassis_instance* self, const chassis_division_problem_t* problem,
+                              const chassis_division_sink_t* sink);
 } chassis_parallel_t;
 #define CHASSIS_PARALLEL_V1_SIZE 112u
 

@@ -4,7 +4,7 @@ use crate::Growable;
 use core::ffi::c_void;
 
 pub const CHASSIS_ABI_MAJOR: u32 = 0;
-pub const CHASSIS_ABI_MINOR: u32 = 6;
+pub const CHASSIS_ABI_MINOR: u32 = 7;
 pub const CHASSIS_ABI_OLDEST_MINOR: u32 = 2;
 pub const CHASSIS_ABORTED: u32 = 10;
 pub const CHASSIS_ABSENT: u32 = 4294967295;
@@ -79,6 +79,9 @@ pub const CHASSIS_DISK_SINK_V1_SIZE: u32 = 48;
 pub const CHASSIS_DISK_TENSOR_V1_SIZE: u32 = 64;
 pub const CHASSIS_DISPATCH_ID: &str = "chassis.dispatch/1";
 pub const CHASSIS_DISPATCH_V1_SIZE: u32 = 40;
+pub const CHASSIS_DIVIDE_PAD: u32 = 1;
+pub const CHASSIS_DIVISION_PROBLEM_V1_SIZE: u32 = 32;
+pub const CHASSIS_DIVISION_SINK_V1_SIZE: u32 = 32;
 pub const CHASSIS_DTYPE_BF16: u32 = 4;
 pub const CHASSIS_DTYPE_BOOL: u32 = 10;
 pub const CHASSIS_DTYPE_F16: u32 = 3;
@@ -692,6 +695,11 @@ abi_struct! { chassis_component_t 56 8 {
 } }
 abi_grows!(chassis_component_t, CHASSIS_COMPONENT_V1_SIZE);
 
+abi_struct! { chassis_dim_size_t 24 8 {
+    0 16 name: chassis_str_t,
+    16 8 size: i64,
+} }
+
 abi_struct! { chassis_directory_t 32 8 {
     0 4 struct_size: u32,
     4 4 num_files: u32,
@@ -791,6 +799,32 @@ abi_struct! { chassis_dispatch_t 40 8 {
     32 8 free_list: Option<unsafe extern "C" fn(*const chassis_dispatch_t, *mut chassis_boxed_t)>,
 } }
 abi_grows!(chassis_dispatch_t, CHASSIS_DISPATCH_V1_SIZE);
+
+abi_struct! { chassis_division_problem_t 32 8 {
+    0 4 struct_size: u32,
+    4 4 num_axes: u32,
+    8 8 axes: *const chassis_mesh_axis_t,
+    16 8 dims: *const chassis_dim_size_t,
+    24 8 num_dims: u64,
+} }
+abi_grows!(chassis_division_problem_t, CHASSIS_DIVISION_PROBLEM_V1_SIZE);
+
+abi_struct! { chassis_division_sink_t 32 8 {
+    0 4 struct_size: u32,
+    4 4 reserved0: u32,
+    8 8 r#impl: *mut c_void,
+    16 8 divide: Option<unsafe extern "C" fn(
+        *const chassis_division_sink_t,
+        chassis_str_t,
+        chassis_str_t,
+        u32,
+    ) -> *mut chassis_status_t>,
+    24 8 sequence_parallel: Option<unsafe extern "C" fn(
+        *const chassis_division_sink_t,
+        chassis_str_t,
+    ) -> *mut chassis_status_t>,
+} }
+abi_grows!(chassis_division_sink_t, CHASSIS_DIVISION_SINK_V1_SIZE);
 
 abi_struct! { chassis_factory_t 24 8 {
     0 4 struct_size: u32,
@@ -1300,7 +1334,7 @@ abi_struct! { chassis_options_t 64 8 {
 } }
 abi_grows!(chassis_options_t, CHASSIS_OPTIONS_V1_SIZE);
 
-abi_struct! { chassis_parallel_t 112 8 {
+abi_struct! { chassis_parallel_t 120 8 {
     0 4 struct_size: u32,
     4 4 num_savings: u32,
     8 16 home_axis: chassis_str_t,
@@ -1319,6 +1353,11 @@ abi_struct! { chassis_parallel_t 112 8 {
     88 8 post_optimizer: Option<unsafe extern "C" fn(*mut chassis_instance_t) -> *mut chassis_status_t>,
     96 8 drain: Option<unsafe extern "C" fn(*mut chassis_instance_t) -> *mut chassis_status_t>,
     104 8 savings: *const chassis_saving_t,
+    112 8 divide: Option<unsafe extern "C" fn(
+        *mut chassis_instance_t,
+        *const chassis_division_problem_t,
+        *const chassis_division_sink_t,
+    ) -> *mut chassis_status_t>,
 } }
 abi_grows!(chassis_parallel_t, CHASSIS_PARALLEL_V1_SIZE);
 

@@ -1,0 +1,27 @@
+// Carries out the collectives inside blocks over the groups of the mesh.
+#pragma once
+
+#include <string>
+
+#include "host/program/block_run.hpp"
+#include "host/service/comm.hpp"
+
+namespace chassis {
+
+class AxisCollectives final : public Collectives {
+ public:
+  // It must outlive this object.
+  explicit AxisCollectives(Communicator& communicator) : communicator_(communicator) {}
+
+  // [step][all-ranks] of the axis. Waits for the result. Throws a config error if `dim` cannot be scattered evenly.
+  Tensor run(const std::string& op, const std::string& axis, int dim, const Tensor& input) override;
+
+ private:
+  Tensor all_reduce(CommGroup& group, const Tensor& input);
+  Tensor all_gather(CommGroup& group, int dim, const Tensor& input);
+  Tensor reduce_scatter(CommGroup& group, int dim, const Tensor& input);
+
+  Communicator& communicator_;
+};
+
+}  // namespace chassis

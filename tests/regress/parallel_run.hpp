@@ -1,0 +1,152 @@
+// Runs of several processes that are compared with one process: losses, gradient norms, weights, evaluation.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <sstream>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "host/save/weights.hpp"
+#include "tests/regress/small_run.hpp"
+
+namespace chassis::test {
+
+// The text of [[parallel]], and the mesh.
+struct Strategy {
+  const char* name;
+  std::vector<std::string> toml;
+  std::vector<std::string> (*mesh)(int ranks);
+  int tensor_ways = 1;  // ranks that compute the same rows
+};
+
+struct Variant {
+  bool large, tied, accumulates, recomputes, frozen, uneven, bf16;
+
+  static Variant of_bits(unsigned bits) {
+    const auto bit = [&](unsigned i) { return ((bits >> i) & 1u) != 0; };
+    return {bit(6), bit(5), bit(4), bit(3), bit(2), bit(1), bit(0)};
+  }
+  std::string name() const {
+    std::string text;
+    const auto add = [&](bool on, const char* word) {
+      text += on ? (text.empty() ? "" : "_") + std::string(word) : "";
+    };
+    add(large, "large"), add(tied, "tied"), add(accumulates, "accumulation"), add(recomputes, "recompute"),
+        add(frozen, "frozen");
+    add(uneven, "uneven"), add(bf16, "bf16");
+    return text.empty() ? "plain" : text;
+  }
+};
+
+struct Result {
+  std::vector<double> losses, grad_norms, evaluations;
+  Values weights;
+};
+
+class ParallelRun {
+ public:
+  // `model` is the text of [model]; empty: a Llama with the variant's dims.
+  explicit ParallelRun(const Variant& variant, const std::string& model = "") : variant_(variant) {
+    std::ostringstream toml;
+    const char* dims = variant.large    ? "vocab_size = 174764, hidden_size = 48, intermediate_size = 96"
+                       : variant.uneven ? "vocab_size = 101, hidden_size = 36, intermediate_size = 57"
+                                        : "vocab_size = 96, hidden_size = 48, intermediate_size = 96";
+    toml << "schema_version = 1\n[run]\noutput_dir = \"run\"\nmax_steps = 5\nseed = 5\nthreads = 1\ndevice = \"cpu\"\n"
+         << "[plugins]\npath = [\"" << CHASSIS_TEST_PLUGIN_DIR << "\"]\n"
+         << "[model]\n";
+    if (model.empty())
+      toml << "plugin = \"llama\"\nconfig = { " << dims
+           << ", num_hidden_layers = 3, num_attention_heads = 6, num_key_value_heads = 2, attention_bias = true, "
+           << "initializer_range = 0.1, tie_word_embeddings = " << (variant.tied ? "true" : "false") << " }\n";
+    toml << model
+         << "[[data.train]]\npath = \"tokens.jsonl\"\nformat = \"tokens\"\n[[data.eval]]\npath = "
+            "\"tokens.jsonl\"\nformat = \"tokens\"\n"
+         << "[data]\ncache_dir = \"cache\"\n[train]\nseq_len = 32\nglobal_batch_size = 12\n"
+         << "[optimizer]\nplugin = \"adamw\"\nlr = 2e-3\nweight_decay = 0.1\neps = 1e-4\n"
+         << "[attention]\nplugin = \"" << (model.empty() ? "sdpa" : "interval")
+         << "\"\n[kernels]\nplugins = [\"fused\", \"aten\"]\n"
+         << "[precision]\ncompute = \"" << (variant.bf16 ? "bf16" : "fp32") << "\"\n"
+         << "[recompute]\nmode = \"" << (variant.recomputes ? "full" : "none") << "\"\n"
+         << "[checkpoint]\nbucket_mib = 1\n[export]\ndtype = \"fp32\"\n[comm]\ntimeout_s = 60\n";
+    if (variant.frozen) toml << "[freeze]\npatterns = [\"layers\\\\.[02]\\\\..*proj\", \"embed\"]\n";
+    toml_ = toml.str();
+    write_text(folder_ / "tokens.jsonl",
+               token_rows(random_documents({9, 40, 3, 77, 21, 14, 35, 2, 60, 18, 33, 90, 41, 7, 64}, 96)));
+  }
+
+  Result operator()(const Strategy* strategy, int ranks, const std::vector<std::string>& overrides = {}) {
+    std::string toml = toml_;
+    if (strategy) {
+      toml += "[[parallel]]\n";
+      for (const std::string& line : strategy->toml) toml += line + "\n";
+    }
+    write_text(folder_ / "run.toml", toml);
+    std::filesystem::remove_all(folder_ / "run");
+    std::vector<std::string> command = {CHASSIS_PROGRAM, "train", "run.toml"};
+    const int micro_batch = variant_.accumulates ? 1 : 12 * (strategy ? strategy->tensor_ways : 1) / ranks;
+    command.push_back("train.micro_batch_size=" + std::to_string(micro_batch));
+    if (strategy)
+      for (const std::string& setting : strategy->mesh(ranks)) command.push_back(setting);
+    command.insert(command.end(), overrides.begin(), overrides.end());
+    if (ranks > 1) command.insert(command.end(), {"--nproc", std::to_string(ranks)});
+    Process process(command, folder_.path());
+    const Outcome outcome = process.wait();
+    if (outcome.exit_code != 0) throw std::runtime_error(outcome.output);
+    Result result;
+    for (const auto& record : records()) {
+      if (record.contains("grad_norm")) {
+        result.losses.push_back(record.at("loss"));
+        result.grad_norms.push_back(record.at("grad_norm"));
+      } else {
+        result.evaluations.push_back(record.at("eval_loss"));
+      }
+    }
+    Session session(load_config(folder_ / "run.toml",
+                                {"run.output_dir=" + (folder_ / "run"), "data.cache_dir=" + (folder_ / "cache")}),
+                    {});
+    session.allocate();
+    load_weights(session, folder_ / "run/final");
+    for (const auto& p : session.parameters().all()) result.weights[p->name] = floats_of(p->stored());
+    return result;
+  }
+
+  // The metrics of the last run's first step.
+  nlohmann::json first_record() const { return records().at(0); }
+
+ private:
+  std::vector<nlohmann::json> records() const {
+    std::vector<nlohmann::json> out;
+    std::istringstream metrics(text_of_file(folder_ / "run/metrics.jsonl"));
+    for (std::string line; std::getline(metrics, line);) out.push_back(nlohmann::json::parse(line));
+    return out;
+  }
+
+  Variant variant_;
+  ScratchDirectory folder_;
+  std::string toml_;
+};
+
+inline double largest_relative(const std::vector<double>& ours, const std::vector<double>& theirs) {
+  EXPECT_EQ(ours.size(), theirs.size());
+  double difference = 0.0;
+  for (size_t i = 0; i < std::min(ours.size(), theirs.size()); ++i)
+    difference = std::max(difference, relative(ours[i], theirs[i]));
+  return difference;
+}
+
+inline double largest_difference(const Values& ours, const Values& theirs) {
+  double difference = 0.0;
+  for (const auto& [name, values] : theirs)
+    for (size_t i = 0; i < values.size(); ++i)
+      difference = std::max(difference, std::abs(static_cast<double>(values[i]) - ours.at(name).at(i)));
+  return difference;
+}
+
+}  // namespace chassis::test

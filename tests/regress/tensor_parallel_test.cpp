@@ -1,0 +1,122 @@
+// Tensor parallelism, alone and with strategies that divide the batch: the numbers of one process, the counted sums, and
+// what is refused.
+#include <gtest/gtest.h>
+
+#include "tests/regress/parallel_run.hpp"
+#include "tests/regress/small_families.hpp"
+#include "tests/support/expect_has.hpp"
+
+namespace chassis::test {
+namespace {
+
+std::vector<std::string> no_mesh(int) { return {}; }
+std::vector<std::string> two_way(int) { return {"mesh.tp=2"}; }
+
+Strategy with_tensor(const char* name, std::vector<std::string> other) {
+  std::vector<std::string> toml = {"plugin = \"tensor\"", "[[parallel]]"};
+  toml.insert(toml.end(), other.begin(), other.end());
+  return {name, std::move(toml), two_way, 2};
+}
+
+const Strategy kTensor = {"tp", {"plugin = \"tensor\""}, no_mesh, 2};
+
+struct Row {
+  Strategy strategy;
+  int ranks;
+  unsigned variant;  // see Variant
+  std::string name() const { return std::string(strategy.name) + "_" + Variant::of_bits(variant).name(); }
+  friend void PrintTo(const Row& row, std::ostream* out) { *out << row.name(); }
+};
+
+// Each pair of variants is on and off together; dims that two ranks cannot divide are refused.
+std::vector<Row> rows() {
+  const Strategy fsdp2 = with_tensor("tp_fsdp2", {"plugin = \"fsdp2\""}),
+                 ddp = with_tensor("tp_ddp", {"plugin = \"ddp\""}),
+                 zero1 = with_tensor("tp_zero1", {"plugin = \"zero\"", "stage = 1"}),
+                 zero3 = with_tensor("tp_zero3", {"plugin = \"zero\"", "stage3_param_persistence_threshold = 40"});
+  return {{kTensor, 2, 0b000000}, {kTensor, 2, 0b111000}, {kTensor, 2, 0b010100}, {kTensor, 2, 0b100001},
+          {fsdp2, 4, 0b100000},   {fsdp2, 4, 0b011100},   {zero3, 4, 0b010000},   {zero3, 4, 0b101100},
+          {zero1, 4, 0b110001},   {ddp, 4, 0b001101}};
+}
+
+void expect_the_numbers(const Result& ours, const Result& alone, bool bf16, const std::string& name) {
+  ASSERT_EQ(alone.losses.size(), 5u);
+  ASSERT_EQ(alone.evaluations.size(), 1u);
+  const double loss = largest_relative(ours.losses, alone.losses),
+               norm = largest_relative(ours.grad_norms, alone.grad_norms),
+               evaluation = largest_relative(ours.evaluations, alone.evaluations),
+               weights = largest_difference(ours.weights, alone.weights);
+  EXPECT_LE(loss, bf16 ? 2e-3 : 2e-6);
+  EXPECT_LE(evaluation, bf16 ? 2e-3 : 2e-6);
+  EXPECT_LE(norm, bf16 ? 4e-2 : 1e-5);
+  EXPECT_LE(weights, bf16 ? 5e-3 : 2e-6);
+  std::printf("| %s | %.1e | %.1e | %.1e | %.1e |\n", name.c_str(), loss, norm, evaluation, weights);
+}
+
+class TensorParallel : public testing::TestWithParam<Row> {};
+TEST_P(TensorParallel, GivesTheNumbersOfOneProcess) {
+  const Variant variant = Variant::of_bits(GetParam().variant);
+  ParallelRun run(variant);
+  const Result alone = run(nullptr, 1);
+  expect_the_numbers(run(&GetParam().strategy, GetParam().ranks), alone, variant.bf16, GetParam().name());
+}
+INSTANTIATE_TEST_SUITE_P(, TensorParallel, testing::ValuesIn(rows()),
+                         [](const auto& info) { return info.param.name(); });
+
+class TensorParallelFamilies : public testing::TestWithParam<SmallFamily> {};
+INSTANTIATE_TEST_SUITE_P(, TensorParallelFamilies, testing::ValuesIn(small_families()),
+                         [](const auto& info) { return info.param.name; });
+TEST_P(TensorParallelFamilies, GiveTheNumbersOfOneProcess) {
+  std::string model = GetParam().model;
+  if (GetParam().name == "gpt2")  // five heads cannot be divided
+    model.replace(model.find("n_embd = 30, n_layer = 3, n_head = 5"), 36, "n_embd = 32, n_layer = 3, n_head = 4");
+  ParallelRun run(Variant::of_bits(0), model);
+  const Result alone = run(nullptr, 1);
+  expect_the_numbers(run(&kTensor, 2), alone, false, GetParam().name);
+}
+
+// Shoeybi et al. 2019: two sums in the forward and two in the backward of a layer.
+TEST(TensorParallelTraffic, IsTwoSumsPerLayerAndDirection) {
+  ParallelRun run(Variant::of_bits(0));
+  run(&kTensor, 2);
+  const auto record = run.first_record();
+  // A micro-batch of 12 × 32 tokens × 48 values of 4 bytes in each of 3 layers; 2 (N - 1) / N of it are sent. One more
+  // call has the gradients of the layers' biases of o.
+  EXPECT_EQ(record.at("comm/tp/all_reduce_calls"), 12 + 1);
+  EXPECT_EQ(record.at("comm/tp/all_reduce_bytes"), 12 * 12 * 32 * 48 * 4 + 3 * 48 * 4);
+}
+
+std::string refusal(const std::vector<std::string>& tables, const std::vector<std::string>& overrides, int ranks = 2) {
+  ParallelRun run(Variant::of_bits(0));
+  const Strategy strategy{"refused", tables, no_mesh, 2};
+  try {
+    run(&strategy, ranks, overrides);
+  } catch (const std::exception& error) {
+    return error.what();
+  }
+  return "nothing was refused";
+}
+
+TEST(TensorParallelRefusal, HeadsThatTheAxisCannotDivide) {
+  const std::string error = refusal({"plugin = \"tensor\""}, {"train.micro_batch_size=12"}, 3);
+  EXPECT_HAS(error, "run.toml:");
+  EXPECT_HAS(error, "axis 'tp' of size 3 cannot divide kv_heads = 2");
+}
+
+TEST(TensorParallelRefusal, AnAxisWithTwoStrategies) {
+  EXPECT_HAS(refusal({"plugin = \"tensor\"", "[[parallel]]", "plugin = \"tensor\""}, {}),
+             "axis 'tp' is divided by plugin 'tensor' 0.1.0 and by plugin 'tensor' 0.1.0");
+}
+
+TEST(TensorParallelRefusal, AnAxisWithoutAStrategy) {
+  EXPECT_HAS(refusal({"plugin = \"fsdp2\""}, {"mesh.tp=2"}),
+             "mesh.tp = 2, but no strategy of [[parallel]] serves this axis");
+}
+
+TEST(TensorParallelRefusal, OptimizerStatesThatMayNotBeDivided) {
+  EXPECT_HAS(refusal({"plugin = \"tensor\""}, {"optimizer.plugin=adamw8bit"}),
+             "is divided along 'tp', but its optimizer needs whole blocks of it");
+}
+
+}  // namespace
+}  // namespace chassis::test
