@@ -1,4 +1,4 @@
-// Tensor parallelism, alone and with strategies that divide the batch: the numbers of one process, the counted sums, and
+// Tensor parallelism, alone and with strategies that divide the batch: the numbers of one process, counted sums, and
 // what is refused.
 #include <gtest/gtest.h>
 
