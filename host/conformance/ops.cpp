@@ -64,6 +64,8 @@ class CaseProgram {
     block().outputs[name] = value;
     return *this;
   }
+  // Of the last op.
+  ValueId result(size_t i) const { return program_.blocks[0].ops.back().outputs[i]; }
   const Program& program() const { return program_; }
   // A row's tokens when it runs.
   int64_t num_tokens() const { return num_tokens_; }
@@ -170,6 +172,33 @@ CaseProgram head(double cap = 0, int64_t num_classes = 29) {
   return c;
 }
 
+// The rows of a table from 8 on, as one rank of several has them.
+CaseProgram embedding_part() {
+  CaseProgram c("embedding of a part");
+  const DimId vocab = c.dim("vocab", 13), n = c.dim("n", 11);
+  c.output("y", c.op("embedding", {c.field("input_ids")}, {c.slot("weight", {{vocab}, {n}})}, {{"first", int64_t{8}}}));
+  return c;
+}
+
+// The classes from 8 on, and one column of padding.
+CaseProgram head_part(double cap) {
+  CaseProgram c(cap != 0 ? "linear+softcap+partial_cross_entropy" : "linear+partial_cross_entropy");
+  const DimId vocab = c.dim("vocab", 13), n = c.dim("n", 11);
+  ValueId logits = c.op("linear", {c.input("x", {n})}, {c.slot("weight", {{vocab}, {n}})}, {}, {vocab});
+  if (cap != 0) logits = c.op("softcap", {logits}, {}, {{"cap", cap}});
+  c.op("partial_cross_entropy", {logits, c.field("labels")}, {},
+       {{"ignore_index", int64_t{-100}}, {"first", int64_t{8}}, {"count", int64_t{12}}});
+  const ValueId log_sum = c.result(0), target = c.result(1);
+  return c.output("log_sum", log_sum).output("target", target);
+}
+
+CaseProgram total_cross_entropy() {
+  CaseProgram c("total_cross_entropy");
+  const ValueId log_sum = c.input("log_sum", {}), target = c.input("target", {});
+  return c.output(
+      "loss", c.op("total_cross_entropy", {log_sum, target, c.field("labels")}, {}, {{"ignore_index", int64_t{-100}}}));
+}
+
 CaseProgram attention(const char* name, Attrs masks, int64_t kv_heads, double scale = 0.2, int64_t num_heads = 6) {
   CaseProgram c(name);
   const DimId heads = c.dim("heads", num_heads), kv = c.dim("kv_heads", kv_heads), dim = c.dim("head_dim", 20);
@@ -205,8 +234,12 @@ std::vector<CaseProgram> all_cases() {
   cases.push_back(rope("rope with long frequencies", 10,
                        {{"long_inv_freq", std::vector<double>{0.5, 0.2, 0.1, 0.02, 0.01}}, {"long_from", int64_t{9}}}));
   cases.push_back(embedding());
+  cases.push_back(embedding_part());
   cases.push_back(head());
   cases.push_back(head(1.5));
+  cases.push_back(head_part(0));
+  cases.push_back(head_part(1.5));
+  cases.push_back(total_cross_entropy());
   cases.push_back(pointwise("scale", {{"factor", 5.5}}, false));
   cases.push_back(pointwise("softcap", {{"cap", 1.5}}, false));
   cases.push_back(pointwise("dropout", {{"p", 0.3}}, false));

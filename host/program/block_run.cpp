@@ -12,6 +12,7 @@
 #include "host/program/kernel_call.hpp"
 #include "host/program/rehearsal.hpp"
 #include "host/service/comm_device.hpp"
+#include "host/service/log_sum.hpp"
 #include "host/service/memory.hpp"
 
 namespace chassis {
@@ -178,15 +179,31 @@ class BlockRun {
   void forward_collective(const Node& node) {
     const Op& op = block_.block.ops[node.ops[0]];
     const Tensor& input = frame_.values[node.inputs[0]];
-    frame_.values[node.outputs[0]] = op.id == "comm.copy" ? input : collective(op, op.id, input);
+    frame_.values[node.outputs[0]] = op.id == "comm.copy" ? input
+                                     : op.id == "comm.all_gather"
+                                         ? without_padding(op, node.outputs[0], collective(op, op.id, input))
+                                         : collective(op, op.id, input);
+  }
+
+  // What is gathered along an unevenly divided dim ends in padding.
+  Tensor without_padding(const Op& op, ValueId value, const Tensor& gathered) const {
+    const auto dim = static_cast<int>(op.attr_int("dim", 0));
+    const int64_t size = context_.local_shape(block_.block.values[value])[static_cast<size_t>(dim)];
+    if (gathered.size(dim) <= size) return gathered;
+    return gathered.narrow(dim, 0, size).contiguous();
   }
 
   void backward_collective(const Node& node) {
     const Op& op = block_.block.ops[node.ops[0]];
     Tensor& gradient = frame_.gradients[node.outputs[0]];
     if (!gradient || !node.input_needs_grad[0]) return;
+    if (op.id == kLogSumExp)
+      return accumulate(node.inputs[0],
+                        log_sum_gradient(gradient, frame_.values[node.inputs[0]], frame_.values[node.outputs[0]]));
     const std::string dual = dual_of(op.id);
-    accumulate(node.inputs[0], dual == "comm.copy" ? std::move(gradient) : collective(op, dual, gradient));
+    if (dual == "comm.copy") return accumulate(node.inputs[0], std::move(gradient));
+    Tensor result = collective(op, dual, gradient);
+    accumulate(node.inputs[0], dual == "comm.all_gather" ? without_padding(op, node.inputs[0], result) : result);
   }
 
   Tensor collective(const Op& op, const std::string& id, const Tensor& input) {

@@ -16,6 +16,14 @@ Tensor output(const StreamValues& outputs, const std::string& name) {
   return found->second;
 }
 
+// Whether an axis divides what the block gets along that dim.
+bool divides_inputs(const BlockType& block, DimId dim) {
+  return std::any_of(block.inputs.begin(), block.inputs.end(), [&](const auto& input) {
+    const std::vector<Sharding>& sharding = block.values[input.second].sharding;
+    return std::find(sharding.begin(), sharding.end(), Sharding{Sharding::Kind::kShard, dim}) != sharding.end();
+  });
+}
+
 // If not, nothing before the unit is trained either.
 bool needs_backward(const ResolvedBlock& block) {
   return block.inputs_need_grad || std::count(block.slot_trainable.begin(), block.slot_trainable.end(), 1) > 0;
@@ -68,7 +76,9 @@ StreamValues Executor::run_units(const ResolvedProgram& resolved, UnitRange unit
   }
   for (size_t unit = units.begin; unit < units.end; ++unit) {
     RunContext run = context(unit, mb, cache);
-    if (last_position_only && unit + 1 == resolved.units.size()) {
+    const bool is_last = unit + 1 == resolved.units.size();
+    const bool divides_time = is_last && divides_inputs(resolved.running(unit).block, CHASSIS_DIM_TIME);
+    if (last_position_only && is_last && !divides_time) {
       for (auto& [name, tensor] : stream) tensor = tensor.narrow(1, tensor.size(1) - 1, 1).contiguous();
       run.time = 1;
     }
@@ -81,6 +91,8 @@ StreamValues Executor::run_units(const ResolvedProgram& resolved, UnitRange unit
     if (mode == BlockRecompute::kFull) mb.inputs[unit] = stream;
     stream = run_forward(block, run, stream, mb.fields, keeps_frame, keeps_frame ? *mb.frames[unit] : scratch);
     if (events_) events_->post_forward(unit, {.training = training});
+    if (last_position_only && divides_time)
+      for (auto& [name, tensor] : stream) tensor = tensor.narrow(1, tensor.size(1) - 1, 1).contiguous();
   }
   return stream;
 }

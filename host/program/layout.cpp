@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <map>
+#include <utility>
 
 #include "host/base/error.hpp"
 
@@ -14,6 +15,8 @@ using Kind = Sharding::Kind;
 bool contains(const std::vector<DimId>& dims, DimId dim) {
   return std::find(dims.begin(), dims.end(), dim) != dims.end();
 }
+
+int64_t divided(int64_t size, int64_t ways) { return (size + ways - 1) / ways; }
 
 // Walks one block for one axis and rebuilds its op list.
 class BlockLayout {
@@ -122,6 +125,7 @@ class BlockLayout {
     if (op.id == "attention") return place_attention(std::move(op));
     if (op.id == "cross_entropy") return place_loss(std::move(op));
     if (op.id == "channel_scale") return place_channel_scale(std::move(op));
+    if (op.id == "score") op.inputs[0] = converted(op.inputs[0], {});  // reads one position
     if (has_random_bits(op) && of(op.inputs[0]).kind != Kind::kReplicate)
       refuse(op, "draws bits by the place of an element in the whole value, but the axis divides its input along '" +
                      program_.dims[of(op.inputs[0]).dim].name + "'");
@@ -151,7 +155,7 @@ class BlockLayout {
     const Sharding placed = block_.slots[op.params[0]].sharding[axis_];
     const ValueId output = op.outputs[0];
     if (placed.kind == Kind::kShard && contains(block_.slots[op.params[0]].axes[0], placed.dim)) {
-      op.attrs.emplace_back("divided_by", strategy_.axis());
+      op.attrs.emplace_back("first", part_of(placed.dim).first);
       append(std::move(op), {Kind::kPartial, 0});
     } else if (division_.sequence_parallel) {
       op.inputs[0] = slice_time(op.inputs[0]);
@@ -181,8 +185,36 @@ class BlockLayout {
     const Sharding logits = of(op.inputs[0]);
     if (logits.kind == Kind::kShard && logits.dim == CHASSIS_DIM_TIME)
       refuse(op, "has logits divided along T, but whole labels; divide the vocabulary as well");
-    if (logits.kind == Kind::kShard) op.attrs.emplace_back("divided_by", strategy_.axis());
+    if (logits.kind != Kind::kShard) return append(std::move(op), {});
+    if (block_.values[op.inputs[0]].dims.back() != logits.dim)
+      refuse(op, "has logits divided along '" + program_.dims[logits.dim].name + "', which is not their last dim");
+    // Each rank sums its part of the classes.
+    const auto [first, count] = part_of(logits.dim);
+    Op part = op;
+    part.id = "partial_cross_entropy";
+    part.name += ".part";
+    part.attrs.emplace_back("first", first);
+    part.attrs.emplace_back("count", count);
+    part.outputs.clear();
+    for (const char* what : {".log_sum", ".target"}) {
+      GraphValue value{op.name + what, {CHASSIS_DIM_BATCH, CHASSIS_DIM_TIME}, GraphValueType::kFloat32, {}};
+      value.sharding.resize(axis_ + 1);
+      value.sharding[axis_].kind = Kind::kPartial;
+      part.outputs.push_back(block_.add_value(std::move(value)));
+    }
+    block_.ops.push_back(part);
+    const ValueId log_sum = insert(std::string(kLogSumExp), part.outputs[0], {}, 0);
+    const ValueId target = insert("comm.all_reduce", part.outputs[1], {}, 0);
+    op.id = "total_cross_entropy";
+    op.inputs = {log_sum, target, op.inputs[1]};
     append(std::move(op), {});
+  }
+
+  // This rank's indices of a divided dim: the first, and how many are not padding.
+  std::pair<int64_t, int64_t> part_of(DimId dim) const {
+    const int64_t size = program_.dims[dim].size, part = divided(size, strategy_.axis_size());
+    const int64_t first = strategy_.coordinate() * part;
+    return {first, std::clamp<int64_t>(size - first, 0, part)};
   }
 
   // Each rank scales its own channels; the weight may have fewer dims than the input.
@@ -226,6 +258,7 @@ class BlockLayout {
     if (auto renamed = renamed_.find(value); renamed != renamed_.end()) value = renamed->second;
     if (of(value).kind == Kind::kPartial)
       throw internal_error("block '" + block_.name + "' has the partial value '" + name + "' as output");
+    if (program_.is_logits(block_.values[value])) value = converted(value, {});
   }
 
   const Program& program_;
@@ -236,8 +269,6 @@ class BlockLayout {
   std::map<std::pair<ValueId, std::pair<Kind, DimId>>, ValueId> converted_;
   std::map<ValueId, ValueId> entered_, renamed_;
 };
-
-int64_t divided(int64_t size, int64_t ways) { return (size + ways - 1) / ways; }
 
 }  // namespace
 

@@ -184,10 +184,25 @@ void elementwise(OpRule& r) {
   r.output(r.dims(0));
 }
 
-constexpr std::string_view kOps[] = {"embedding", "linear",           "rms_norm", "layer_norm", "rope",
-                                     "attention", "gated_activation", "add",      "mul",        "activation",
-                                     "reshape",   "cross_entropy",    "score",    "scale",      "softcap",
-                                     "dropout",   "channel_scale"};
+constexpr std::string_view kOps[] = {"embedding",
+                                     "linear",
+                                     "rms_norm",
+                                     "layer_norm",
+                                     "rope",
+                                     "attention",
+                                     "gated_activation",
+                                     "add",
+                                     "mul",
+                                     "activation",
+                                     "reshape",
+                                     "cross_entropy",
+                                     "score",
+                                     "scale",
+                                     "softcap",
+                                     "dropout",
+                                     "channel_scale",
+                                     "partial_cross_entropy",
+                                     "total_cross_entropy"};
 
 }  // namespace
 
@@ -229,6 +244,19 @@ void infer_outputs(const Program& program, BlockType& block, Op& op, const std::
     r.operands(2, 2, 0, 0);
     r.expect_dims(1, {kB, kT});
     r.expect_type(1, GraphValueType::kInt32, "labels");
+    return r.output({}, GraphValueType::kFloat32);
+  }
+  if (op.id == "partial_cross_entropy") {
+    r.operands(2, 2, 0, 0);
+    r.expect_dims(1, {kB, kT});
+    r.expect_type(1, GraphValueType::kInt32, "labels");
+    r.output({kB, kT}, GraphValueType::kFloat32);
+    return r.output({kB, kT}, GraphValueType::kFloat32);
+  }
+  if (op.id == "total_cross_entropy") {
+    r.operands(3, 3, 0, 0);
+    for (size_t i = 0; i < 3; ++i) r.expect_dims(i, {kB, kT});
+    r.expect_type(2, GraphValueType::kInt32, "labels");
     return r.output({}, GraphValueType::kFloat32);
   }
   if (op.id == "score") {

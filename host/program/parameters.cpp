@@ -169,7 +169,9 @@ void ParameterTable::allocate(Device device) {
       continue;
     }
     p->shard = pinned ? pinned_tensor(shape, p->descriptor.dtype) : Tensor::empty(shape, p->descriptor.dtype, home);
-    if (p->descriptor.is_padded() || layout.is_flat()) p->shard.zero();
+    int64_t num_logical = 0;
+    for (const Piece& piece : pieces) num_logical += numel(piece.box);
+    if (num_logical < p->shard.num_elements()) p->shard.zero();  // padding
     if (shape != p->local_shape) continue;
     p->value = p->descriptor.dtype == compute_ && home == device ? p->shard : Tensor::empty(shape, compute_, device);
   }

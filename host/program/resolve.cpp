@@ -348,12 +348,13 @@ OpsProvider ops_provider(const Instance& instance) {
 }
 
 bool Node::keeps_input(size_t i) const {
-  if (!provider) return false;
+  if (!provider) return pattern == kLogSumExp;
   return flag(CHASSIS_KERNEL_COMPOSED) || (i < 32 && (infer.keeps_inputs >> i & 1u));
 }
 
 bool Node::keeps_output(size_t i) const {
-  return provider && !flag(CHASSIS_KERNEL_COMPOSED) && i < 32 && (infer.keeps_outputs >> i & 1u);
+  if (!provider) return pattern == kLogSumExp;
+  return !flag(CHASSIS_KERNEL_COMPOSED) && i < 32 && (infer.keeps_outputs >> i & 1u);
 }
 
 uint64_t Node::saved_bytes() const {

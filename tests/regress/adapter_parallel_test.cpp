@@ -193,6 +193,8 @@ TEST(AdapterTensorParallel, GivesTheNumbersOfOneProcess) {
   const Strategy both = {"tensor_fsdp2",
                          {"plugin = \"tensor\"", "[[parallel]]", "plugin = \"fsdp2\"", "[mesh]", "tp = 2"}};
   expect_the_numbers_of_one_process(both, 4, kAdapters[0]);
+  const Strategy sequence = {"sequence", {"plugin = \"tensor\"", "sequence_parallel = true"}};
+  expect_the_numbers_of_one_process(sequence, 2, kAdapters[2]);
 }
 
 TEST(AdapterDropout, DropsTheSameElementsUnderRecomputeAndAccumulation) {

@@ -99,6 +99,7 @@ class ParallelRun {
     Process process(command, folder_.path());
     const Outcome outcome = process.wait();
     if (outcome.exit_code != 0) throw std::runtime_error(outcome.output);
+    EXPECT_EQ(outcome.output.find("could not be planned"), std::string::npos) << outcome.output;
     Result result;
     for (const auto& record : records()) {
       if (record.contains("grad_norm")) {

@@ -20,6 +20,8 @@ Strategy with_tensor(const char* name, std::vector<std::string> other) {
 
 const Strategy kTensor = {"tp", {"plugin = \"tensor\""}, no_mesh, 2};
 
+const Strategy kSequence = {"tp_sequence", {"plugin = \"tensor\"", "sequence_parallel = true"}, no_mesh, 2};
+
 struct Row {
   Strategy strategy;
   int ranks;
@@ -33,10 +35,15 @@ std::vector<Row> rows() {
   const Strategy fsdp2 = with_tensor("tp_fsdp2", {"plugin = \"fsdp2\""}),
                  ddp = with_tensor("tp_ddp", {"plugin = \"ddp\""}),
                  zero1 = with_tensor("tp_zero1", {"plugin = \"zero\"", "stage = 1"}),
+                 sequence = {"tp_sequence_fsdp2",
+                             {"plugin = \"tensor\"", "sequence_parallel = true", "[[parallel]]", "plugin = \"fsdp2\""},
+                             two_way,
+                             2},
                  zero3 = with_tensor("tp_zero3", {"plugin = \"zero\"", "stage3_param_persistence_threshold = 40"});
-  return {{kTensor, 2, 0b000000}, {kTensor, 2, 0b111000}, {kTensor, 2, 0b010100}, {kTensor, 2, 0b100001},
-          {fsdp2, 4, 0b100000},   {fsdp2, 4, 0b011100},   {zero3, 4, 0b010000},   {zero3, 4, 0b101100},
-          {zero1, 4, 0b110001},   {ddp, 4, 0b001101}};
+  return {{kTensor, 2, 0b000000},   {kTensor, 2, 0b111000}, {kTensor, 2, 0b010100},   {kTensor, 2, 0b100001},
+          {fsdp2, 4, 0b100000},     {fsdp2, 4, 0b011100},   {zero3, 4, 0b010000},     {zero3, 4, 0b101100},
+          {zero1, 4, 0b110001},     {ddp, 4, 0b001101},     {kSequence, 2, 0b000000}, {kSequence, 2, 0b111000},
+          {kSequence, 2, 0b100101}, {sequence, 4, 0b011100}};
 }
 
 void expect_the_numbers(const Result& ours, const Result& alone, bool bf16, const std::string& name) {
@@ -75,15 +82,47 @@ TEST_P(TensorParallelFamilies, GiveTheNumbersOfOneProcess) {
   expect_the_numbers(run(&kTensor, 2), alone, false, GetParam().name);
 }
 
+// Positions that two ranks cannot divide evenly, in training, evaluation and a batch of fewer positions.
+TEST(SequenceParallel, PadsAnOddNumberOfPositions) {
+  for (const SmallFamily& family : small_families()) {
+    if (family.name != "qwen3" && family.name != "gemma2") continue;
+    SCOPED_TRACE(family.name);
+    ParallelRun run(Variant::of_bits(0), family.model);
+    const std::vector<std::string> odd = {"train.seq_len=31"};
+    const Result alone = run(nullptr, 1, odd);
+    expect_the_numbers(run(&kSequence, 2, odd), alone, false, "odd positions of " + family.name);
+  }
+}
+
+constexpr int kStepSums = 5 * 8;  // loss, gradient norm and requests, once a step
+
 // Shoeybi et al. 2019: two sums in the forward and two in the backward of a layer.
 TEST(TensorParallelTraffic, IsTwoSumsPerLayerAndDirection) {
   ParallelRun run(Variant::of_bits(0));
   run(&kTensor, 2);
   const auto record = run.first_record();
-  // A micro-batch of 12 × 32 tokens × 48 values of 4 bytes in each of 3 layers; 2 (N - 1) / N of it are sent. One more
-  // call has the gradients of the layers' biases of o.
-  EXPECT_EQ(record.at("comm/tp/all_reduce_calls"), 12 + 1);
-  EXPECT_EQ(record.at("comm/tp/all_reduce_bytes"), 12 * 12 * 32 * 48 * 4 + 3 * 48 * 4);
+  // A micro-batch of 12 × 32 tokens × 48 values of 4 bytes, of which 2 (N - 1) / N are sent: four times in each of 3
+  // layers, for the embedding, and for the gradient of the head's input. The loss needs two numbers of each token, of
+  // which one is gathered; one more call has the gradients of the layers' biases of o.
+  const int tokens = 12 * 32;
+  EXPECT_EQ(record.at("comm/tp/all_reduce_calls"), 4 * 3 + 2 + 1 + 1);
+  EXPECT_EQ(record.at("comm/tp/all_reduce_bytes"), 14 * tokens * 48 * 4 + tokens * 4 + 3 * 48 * 4);
+  EXPECT_EQ(record.at("comm/tp/all_gather_calls"), 1 + 1);
+  EXPECT_EQ(record.at("comm/tp/all_gather_bytes"), tokens * 4 + kStepSums);
+}
+
+// Korthikanti et al. 2022: the sums become scatters, and what they gave is gathered before it is used.
+TEST(SequenceParallelTraffic, IsTwoGathersAndTwoScattersPerLayerAndDirection) {
+  ParallelRun run(Variant::of_bits(0));
+  run(&kSequence, 2);
+  const auto record = run.first_record();
+  const int tokens = 12 * 32;
+  // Also the embedding's scatter, whose gradient is gathered, and the gather in front of the head, whose gradient is
+  // scattered; and one number of each token for the loss.
+  EXPECT_EQ(record.at("comm/tp/reduce_scatter_calls"), 4 * 3 + 2);
+  EXPECT_EQ(record.at("comm/tp/all_gather_calls"), 4 * 3 + 2 + 1 + 1);
+  EXPECT_EQ(record.at("comm/tp/reduce_scatter_bytes"), 14 * tokens * 48 * 4 / 2);
+  EXPECT_EQ(record.at("comm/tp/all_gather_bytes"), 14 * tokens * 48 * 4 / 2 + tokens * 4 + kStepSums);
 }
 
 std::string refusal(const std::vector<std::string>& tables, const std::vector<std::string>& overrides, int ranks = 2) {

@@ -192,8 +192,71 @@ OpsCase embedding_case(int64_t vocab, int64_t columns) {
               {}, [](const Tensors& x, const Tensors& p) { return at::embedding(p[0], x[0].to(at::kLong)); });
 }
 
+// Rows [first, first + rows) of a table; ids of other rows give zeros.
+OpsCase embedding_part(int64_t first, int64_t rows) {
+  return make("embedding of a part from " + std::to_string(first), "embedding", {ints({0, 3, 3, 6, 1, 5}, {2, 3})},
+              {random({rows, 8})}, {2, 3, 8}, {{"first", first}}, [=](const Tensors& x, const Tensors& p) {
+                const at::Tensor row = x[0].to(at::kLong) - first, here = (row >= 0).logical_and(row < rows);
+                return at::embedding(p[0], row * here) * here.unsqueeze(-1);
+              });
+}
+
+// The first `count` columns of logits, which are the classes from `first` on; both results, stacked.
+at::Tensor partial_cross_entropy(const at::Tensor& logits, const at::Tensor& labels, int64_t first, int64_t count) {
+  const at::Tensor column = labels.to(at::kLong) - first;
+  const at::Tensor here = (column >= 0).logical_and(column < count).logical_and(labels != -100);
+  const at::Tensor target = at::gather(logits, 2, (column * here).unsqueeze(-1)).squeeze(-1) * here;
+  return at::stack({at::logsumexp(logits.narrow(2, 0, count), 2), target});
+}
+
+// Of 11 classes, those from 4 on in 5 columns, with one more of padding.
+OpsCase partial_cross_entropy_case(bool with_head, double cap = 0) {
+  constexpr int64_t kFirst = 4, kCount = 5, kColumns = 6, kHidden = 12;
+  OpsCase out;
+  out.name = std::string(with_head ? "linear+" : "") + (cap > 0 ? "softcap+" : "") + "partial_cross_entropy";
+  out.inputs = {random({2, 3, with_head ? kHidden : kColumns}), ints({4, -100, 10, 8, 0, 9}, {2, 3})};
+  if (with_head) out.params = {random({kColumns, kHidden}, 0.5)};
+  out.node = [=](c10::ScalarType dtype) {
+    NodeSpec node;
+    const c10::ScalarType wide = dtype == kDouble ? kDouble : at::kFloat;
+    const int in = node.operand({2, 3, with_head ? kHidden : kColumns}, dtype, true);
+    const int label = node.operand({2, 3}, kInt, false);
+    int logits = in;
+    node.inputs = {in, label};
+    if (with_head) {
+      logits = node.operand({2, 3, kColumns}, dtype, true);
+      node.params = {node.operand({kColumns, kHidden}, dtype, true)};
+      node.ops = {{"linear", {in}, node.params, {logits}, {}}};
+    }
+    if (cap > 0) {
+      const int capped = node.operand({2, 3, kColumns}, dtype, true);
+      node.ops.push_back({"softcap", {logits}, {}, {capped}, {{"cap", cap}}});
+      logits = capped;
+    }
+    node.outputs = {node.operand({2, 3}, wide, true), node.operand({2, 3}, wide, true)};
+    node.ops.push_back({"partial_cross_entropy",
+                        {logits, label},
+                        {},
+                        node.outputs,
+                        {{"ignore_index", int64_t{-100}}, {"first", kFirst}, {"count", kCount}}});
+    return node;
+  };
+  out.expected = [=](const Tensors& x, const Tensors& p) {
+    const at::Tensor logits = with_head ? at::linear(x[0], p[0]) : x[0];
+    return partial_cross_entropy(cap > 0 ? at::tanh(logits / cap) * cap : logits, x[1], kFirst, kCount);
+  };
+  return out;
+}
+
 void add_lookups(std::vector<OpsCase>& cases) {
   cases.push_back(embedding_case(7, 8));
+  for (int64_t first : {0, 2, 4}) cases.push_back(embedding_part(first, 3));
+  cases.push_back(partial_cross_entropy_case(false));
+  cases.push_back(make(
+      "total_cross_entropy", "total_cross_entropy",
+      {random({2, 3}), random({2, 3}), ints({0, -100, 10, 4, 4, -100}, {2, 3})}, {}, {},
+      {{"ignore_index", int64_t{-100}}},
+      [](const Tensors& x, const Tensors&) { return ((x[0] - x[1]) * (x[2] != -100)).sum(); }, true));
   cases.push_back(make("score", "score", {random({3, 5, 8}), ints({1, 5, 3}, {3})}, {random({2, 8})}, {3, 2}, {},
                        [](const Tensors& x, const Tensors& p) {
                          Tensors rows;
@@ -430,6 +493,8 @@ std::vector<OpsCase> fused_cases() {
           linear_cross_entropy("linear+softcap+cross_entropy", 5, 12, 11, false, 2.5),
           linear_cross_entropy("linear+softcap+cross_entropy with a bias", 5, 12, 11, true, 2.5),
           linear_cross_entropy("linear+softcap+cross_entropy in chunks", 40, 4, 70001, false, 1.5),
+          partial_cross_entropy_case(true),
+          partial_cross_entropy_case(true, 2.5),
           linear_add("linear+add", false, true),
           linear_add("linear+add, the product last", false, false),
           linear_add("scale+linear+add", true, false),

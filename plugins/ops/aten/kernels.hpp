@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "chassis/gemm.hpp"
@@ -35,6 +36,25 @@ template <typename Body>
 void for_slabs(int64_t rows, int64_t elements_per_row, Body&& body) {
   const int64_t step = std::max<int64_t>(1, kSlabBytes / (4 * std::max<int64_t>(1, elements_per_row)));
   for (int64_t begin = 0; begin < rows; begin += step) body(begin, std::min(step, rows - begin));
+}
+
+// Indices into a part of a table, of `shape`: 0 where the part lacks them.
+struct PartIndex {
+  Tensor index;      // i64
+  Tensor elsewhere;  // bool: the part lacks it
+};
+// The part has the `count` indices from `first` on; `ignored` is an index that no part has.
+inline PartIndex part_index(const Operators& aten, const BorrowedTensor& indices, const Shape& shape, int64_t first,
+                            int64_t count, int64_t ignored) {
+  Tensor index = aten.to_dtype(aten.view(indices, shape), DtypeArg{CHASSIS_DTYPE_I64}, false, true);
+  const Tensor is_ignored = aten.eq_scalar(index, ignored);
+  aten.add_scalar_(index, -first);
+  const Tensor here = aten.to_dtype(aten.ge_scalar(index, 0), DtypeArg{CHASSIS_DTYPE_I64}, false, true);
+  aten.masked_fill_(here, aten.ge_scalar(index, count), 0);
+  aten.masked_fill_(here, is_ignored, 0);
+  Tensor elsewhere = aten.eq_scalar(here, 0);
+  aten.masked_fill_(index, elsewhere, 0);
+  return {std::move(index), std::move(elsewhere)};
 }
 
 class AtenKernel : public Kernel {
@@ -126,6 +146,9 @@ std::unique_ptr<Kernel> make_softcap(const Operators& aten, const NodeView& node
 std::unique_ptr<Kernel> make_reshape(const Operators& aten, const NodeView& node);
 std::unique_ptr<Kernel> make_cross_entropy(const Operators& aten, const NodeView& node);
 std::unique_ptr<Kernel> make_linear_cross_entropy(const Operators& aten, const NodeView& node);
+std::unique_ptr<Kernel> make_partial_cross_entropy(const Operators& aten, const NodeView& node);
+std::unique_ptr<Kernel> make_linear_partial_cross_entropy(const Operators& aten, const NodeView& node);
+std::unique_ptr<Kernel> make_total_cross_entropy(const Operators& aten, const NodeView& node);
 
 // Number of embedding columns whose gradient is summed at once.
 int64_t embedding_columns(int64_t vocab, int64_t columns);

@@ -1,16 +1,15 @@
 // The head: linear, softcap and cross entropy as one op over chunks of rows, so that whole logits never exist.
 // As the gradient of the loss is already known, one pass of three products per chunk gives the loss and all gradients.
-#include "loss.hpp"
+#include "head_chunks.hpp"
 
 namespace aten {
 namespace {
 
 constexpr uint64_t kChunkBytes = 16u << 20;
 
-class LinearCrossEntropy : public AtenKernel {
+class LinearCrossEntropy : public HeadChunks<LossRows> {
  public:
-  LinearCrossEntropy(const Operators& aten, int64_t ignore_index, double softcap)
-      : AtenKernel(aten), rows_(aten, ignore_index, softcap) {}
+  using HeadChunks::HeadChunks;
 
   void forward(Call& call) override {
     const BorrowedTensor loss = init_loss(call);
@@ -54,57 +53,10 @@ class LinearCrossEntropy : public AtenKernel {
   }
 
  private:
-  struct Chunk {
-    int64_t begin, rows;
-    Tensor x;       // [rows, in]
-    Tensor logits;  // [rows, vocab], fp32 or fp64; capped
-    Tensor slopes;  // derivatives of the cap, if gradients are wanted
-    Labels labels;
-  };
-
-  template <typename Body>
-  void for_chunks(Call& call, bool wants_slopes, Body&& body) const {
-    const BorrowedTensor x = call.input(0), labels = call.input(1);
-    const Tensor weight = cast(call.param(0), x.dtype()), weight_t = aten_.t(weight);
-    const int64_t vocab = weight.size(0), rows = labels.num_elements(), step = loss_chunk_rows(rows, vocab);
-    const Tensor all_x = matrix(x, weight.size(1)), all_labels = aten_.view(labels, Shape{rows});
-    const Tensor buffer = create(call, x, wide(x.dtype()), Shape{std::min(step, rows), vocab});
-    for (int64_t begin = 0; begin < rows; begin += step) {
-      Chunk chunk;
-      chunk.begin = begin;
-      chunk.rows = std::min(step, rows - begin);
-      chunk.x = aten_.narrow(all_x, 0, begin, chunk.rows);
-      chunk.logits = aten_.narrow(buffer, 0, 0, chunk.rows);
-      if (x.dtype() == chunk.logits.dtype())
-        aten_.mm_out(chunk.x, weight_t, chunk.logits);
-      else
-        aten_.copy_(chunk.logits, aten_.mm(chunk.x, weight_t));
-      if (call.param(1)) aten_.add_(chunk.logits, call.param(1));
-      chunk.slopes = rows_.cap(chunk.logits, wants_slopes);
-      chunk.labels = rows_.labels(aten_.narrow(all_labels, 0, begin, chunk.rows));
-      body(chunk);
-    }
-  }
-
   BorrowedTensor init_loss(Call& call) const {
     const BorrowedTensor loss = call.make_output(0, wide(call.input(0).dtype()), Shape{});
     aten_.zero_(loss);
     return loss;
-  }
-
-  // [rows, in] of the gradient: zeros, or the gradient that the host passes.
-  Tensor init_grad_input(Call& call) const {
-    const BorrowedTensor x = call.input(0);
-    if (!call.grad_input(0)) {
-      call.set_grad_input(0, Tensor::create_like(call.host(), x));
-      aten_.zero_(call.grad_input(0));
-    }
-    return matrix(call.grad_input(0), call.param(0).size(1));
-  }
-
-  void init_grad_params(Call& call) const {
-    for (uint32_t i = 0; i < 2; ++i)
-      if (call.grad_param(i) && call.grad_param_beta(i) == 0) aten_.zero_(call.grad_param(i));
   }
 
   void to_gradient(const Call& call, const Chunk& chunk) const {
@@ -117,24 +69,6 @@ class LinearCrossEntropy : public AtenKernel {
     rows_.to_gradient(chunk.logits, chunk.labels, call.grad_output(0));
     if (chunk.slopes) aten_.mul_(chunk.logits, chunk.slopes);
   }
-
-  // Rationale: some libraries add the terms of such a long product one by one to the existing sum and lose its low
-  // bits, so the product is computed first and added once to a gradient that the host passes.
-  void add_grad_input(Call& call, const Chunk& chunk, const Tensor& dx, bool adds) const {
-    const Tensor part = aten_.narrow(dx, 0, chunk.begin, chunk.rows), weight = call.param(0).retain();
-    if (!adds) return accumulate_product(part, 1, chunk.logits, weight);
-    const Tensor product = Tensor::create_like(call.host(), part);
-    accumulate_product(product, 0, chunk.logits, weight);
-    aten_.add_(part, product);
-  }
-
-  void add_grad_params(Call& call, const Chunk& chunk) const {
-    if (const BorrowedTensor dweight = call.grad_param(0))
-      accumulate_product(dweight, 1, aten_.t(chunk.logits), chunk.x);
-    if (const BorrowedTensor dbias = call.grad_param(1)) aten_.add_(dbias, aten_.sum_dims(chunk.logits, Shape{0}));
-  }
-
-  LossRows rows_;
 };
 
 }  // namespace
@@ -152,8 +86,9 @@ uint64_t loss_chunk_bytes(int64_t rows, int64_t vocab, uint32_t dtype) {
 
 std::unique_ptr<Kernel> make_linear_cross_entropy(const Operators& aten, const NodeView& node) {
   const bool capped = node.num_ops() == 3;
-  return std::make_unique<LinearCrossEntropy>(aten, node.op(capped ? 2 : 1).attr_int("ignore_index", -100),
-                                              capped ? node.op(1).attr_float("cap") : 0);
+  return std::make_unique<LinearCrossEntropy>(aten,
+                                              LossRows(aten, node.op(capped ? 2 : 1).attr_int("ignore_index", -100),
+                                                       capped ? node.op(1).attr_float("cap") : 0));
 }
 
 }  // namespace aten

@@ -6,12 +6,23 @@ namespace {
 
 class Embedding : public AtenKernel {
  public:
-  Embedding(const Operators& aten, const NodeView& node) : AtenKernel(aten), planned_(shape_of(node.output(0))) {}
+  Embedding(const Operators& aten, const NodeView& node)
+      : AtenKernel(aten),
+        planned_(shape_of(node.output(0))),
+        is_part_(node.op(0).has_attr("first")),
+        first_(node.op(0).attr_int("first", 0)) {}
 
   void forward(Call& call) override {
     const BorrowedTensor ids = call.input(0), weight = call.param(0);
     const BorrowedTensor y = call.make_output(0, weight.dtype(), with_rows_of(ids, planned_));
-    aten_.index_select_out(weight, 0, aten_.view(ids, Shape{ids.num_elements()}), matrix(y, weight.size(1)));
+    const Tensor rows = matrix(y, weight.size(1));
+    if (!is_part_) {
+      aten_.index_select_out(weight, 0, aten_.view(ids, Shape{ids.num_elements()}), rows);
+      return;
+    }
+    const PartIndex part = part_of(ids, weight.size(0));
+    aten_.index_select_out(weight, 0, part.index, rows);
+    aten_.masked_fill_(rows, aten_.view(part.elsewhere, Shape{ids.num_elements(), 1}), 0);
   }
 
   // Rationale: index_add_ would add in no fixed order on CUDA.
@@ -23,8 +34,14 @@ class Embedding : public AtenKernel {
       return;
     }
     const int64_t vocab = buffer.size(0), step = embedding_columns(vocab, buffer.size(1));
-    const Tensor rows = matrix(cast(dy, buffer.dtype()), buffer.size(1));
-    const Tensor all_ids = aten_.view(ids, Shape{ids.num_elements()});
+    Tensor rows = matrix(cast(dy, buffer.dtype()), buffer.size(1)),
+           all_ids = aten_.view(ids, Shape{ids.num_elements()});
+    if (is_part_) {
+      PartIndex part = part_of(ids, vocab);
+      rows = aten_.to_dtype(rows, DtypeArg{buffer.dtype()}, false, true);
+      aten_.masked_fill_(rows, aten_.view(part.elsewhere, Shape{ids.num_elements(), 1}), 0);
+      all_ids = std::move(part.index);
+    }
     for (int64_t begin = 0; begin < buffer.size(1); begin += step) {
       const int64_t columns = std::min(step, buffer.size(1) - begin);
       const Tensor part = aten_.narrow(rows, 1, begin, columns);
@@ -34,7 +51,14 @@ class Embedding : public AtenKernel {
   }
 
  private:
+  // Ids are not negative, so none is ignored.
+  PartIndex part_of(const BorrowedTensor& ids, int64_t vocab) const {
+    return part_index(aten_, ids, Shape{ids.num_elements()}, first_, vocab, -1);
+  }
+
   Shape planned_;
+  const bool is_part_;
+  const int64_t first_;
 };
 
 class Score : public AtenKernel {

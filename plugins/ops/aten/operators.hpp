@@ -34,6 +34,7 @@
     "(Tensor self, int dim, Tensor index, *, Tensor(a!) out) -> Tensor(a!)")  \
   X(log_softmax_out, "aten::_log_softmax.out",  \
     "(Tensor self, int dim, bool half_to_float, *, Tensor(a!) out) -> Tensor(a!)")  \
+  X(logsumexp, "aten::logsumexp", "(Tensor self, int[1] dim, bool keepdim=False) -> Tensor")  \
   X(masked_fill_, "aten::masked_fill_.Scalar", "(Tensor(a!) self, Tensor mask, Scalar value) -> Tensor(a!)")  \
   X(mm, "aten::mm", "(Tensor self, Tensor mat2) -> Tensor")  \
   X(mm_dtype, "aten::mm.dtype", "(Tensor self, Tensor mat2, ScalarType out_dtype) -> Tensor")  \

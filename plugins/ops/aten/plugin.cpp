@@ -21,11 +21,23 @@ struct Entry {
 const Entry kEntries[] = {
     {"linear+softcap+cross_entropy", aten::make_linear_cross_entropy, 0b11, 0, 11, {"cap", "ignore_index"}},
     {"linear+cross_entropy", aten::make_linear_cross_entropy, 0b11, 0, 8, {"ignore_index"}},
+    {"linear+softcap+partial_cross_entropy",
+     aten::make_linear_partial_cross_entropy,
+     0b11,
+     0,
+     11,
+     {"cap", "ignore_index", "first", "count"}},
+    {"linear+partial_cross_entropy",
+     aten::make_linear_partial_cross_entropy,
+     0b11,
+     0,
+     8,
+     {"ignore_index", "first", "count"}},
     {"linear+linear+linear", aten::make_linear_group, 0b1, 0, 1, {}},
     {"linear+linear", aten::make_linear_group, 0b1, 0, 1, {}},
     {"scale+linear+add", aten::make_linear_add, 0b1, 0b10, 1, {"factor"}},
     {"linear+add", aten::make_linear_add, 0b1, 0b10, 1, {}},
-    {"embedding", aten::make_embedding, 0b1, 0, 3, {}},
+    {"embedding", aten::make_embedding, 0b1, 0, 3, {"first"}},
     {"linear", aten::make_linear, 0b1, 0, 1, {}},
     {"rms_norm", aten::make_rms_norm, 0b1, 0b1, 6, {"eps", "offset"}},
     {"layer_norm", aten::make_layer_norm, 0b1, 0, 4, {"eps"}},
@@ -45,6 +57,8 @@ const Entry kEntries[] = {
     {"softcap", aten::make_softcap, 0b1, 0b1, 5, {"cap"}},
     {"reshape", aten::make_reshape, 0, 0b1, 2, {}},
     {"cross_entropy", aten::make_cross_entropy, 0b11, 0, 6, {"ignore_index"}},
+    {"partial_cross_entropy", aten::make_partial_cross_entropy, 0b11, 0, 6, {"ignore_index", "first", "count"}},
+    {"total_cross_entropy", aten::make_total_cross_entropy, 0b100, 0, 2, {"ignore_index"}},
     {"score", aten::make_score, 0b11, 0, 2, {}},
 };
 
@@ -62,9 +76,12 @@ bool is_float(uint32_t dtype) {
 
 class Aten : public Ops {
  public:
+  static constexpr int kMinHostMinor = 7;  // the first host that knows partial_cross_entropy
   static constexpr std::string_view kDoc = "every op but attention, by LibTorch's operators; CPU and CUDA";
   static constexpr std::string_view kPatterns[] = {"linear+softcap+cross_entropy",
                                                    "linear+cross_entropy",
+                                                   "linear+softcap+partial_cross_entropy",
+                                                   "linear+partial_cross_entropy",
                                                    "linear+linear+linear",
                                                    "linear+linear",
                                                    "scale+linear+add",
@@ -82,6 +99,8 @@ class Aten : public Ops {
                                                    "softcap",
                                                    "reshape",
                                                    "cross_entropy",
+                                                   "partial_cross_entropy",
+                                                   "total_cross_entropy",
                                                    "score",
                                                    "dropout",
                                                    "channel_scale"};
@@ -115,6 +134,7 @@ class Aten : public Ops {
       const bool is_product = entry.pattern.find("linear") != entry.pattern.npos && !entry.pattern.ends_with("entropy");
       const bool reads_inputs = !(is_product || entry.pattern == "channel_scale") || any_param_needs_grad(node);
       out.raw().keeps_inputs = reads_inputs ? entry.keeps_inputs : 0;
+      if (entry.pattern.ends_with("partial_cross_entropy")) out.raw().keeps_outputs = 0b1;
       if (norm) {
         auto shape = aten::shape_of(node.input(0));
         shape.back() = 1;
@@ -179,6 +199,13 @@ class Aten : public Ops {
       const auto slopes =
           static_cast<uint64_t>(node.num_ops() == 3 ? aten::loss_chunk_rows(rows, vocab) * vocab : 0) * wide_bytes;
       out.workspace(chunk, chunk + slopes);
+    } else if (entry.pattern.ends_with("+partial_cross_entropy")) {
+      const int64_t rows = node.input(1).num_elements(), vocab = node.param(0).size(0);
+      const uint64_t chunk = aten::loss_chunk_bytes(rows, vocab, dtype);
+      const auto logits = static_cast<uint64_t>(aten::loss_chunk_rows(rows, vocab) * vocab) * wide_bytes;
+      out.workspace(chunk + logits, chunk + (node.num_ops() == 3 ? logits : 0));
+    } else if (entry.pattern == "partial_cross_entropy") {
+      out.workspace((1 + narrow) * input * wide_bytes, (1 + narrow) * input * wide_bytes);
     } else if (entry.pattern == "channel_scale") {
       out.workspace(0, node.param(0).needs_grad() ? slab * wide_bytes : 0);
     } else if (entry.pattern == "softcap") {

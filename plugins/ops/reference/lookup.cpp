@@ -6,7 +6,10 @@ namespace {
 
 class Embedding : public Kernel {
  public:
-  explicit Embedding(const NodeView& node) : planned_(shape_of(node.output(0))) {}
+  explicit Embedding(const NodeView& node)
+      : planned_(shape_of(node.output(0))),
+        is_part_(node.op(0).has_attr("first")),
+        first_(node.op(0).attr_int("first", 0)) {}
 
   void forward(Call& call) override {
     const BorrowedTensor ids = call.input(0), weight = call.param(0);
@@ -14,10 +17,14 @@ class Embedding : public Kernel {
     const int64_t vocab = weight.size(0), width = weight.num_elements() / vocab;
     Values y;
     for (int64_t i = 0; i < ids.num_elements(); ++i) {
-      const int64_t id = ids.data<int32_t>()[i];
-      if (id < 0 || id >= vocab)
-        throw Failure(CHASSIS_INVALID_ARGUMENT, "id ", id, " is outside a table of ", vocab, " rows");
-      y.insert(y.end(), rows.begin() + id * width, rows.begin() + (id + 1) * width);
+      const int64_t row = ids.data<int32_t>()[i] - first_;
+      const bool is_here = row >= 0 && row < vocab;
+      if (!is_here && !is_part_)
+        throw Failure(CHASSIS_INVALID_ARGUMENT, "id ", row, " is outside a table of ", vocab, " rows");
+      if (is_here)
+        y.insert(y.end(), rows.begin() + row * width, rows.begin() + (row + 1) * width);
+      else
+        y.insert(y.end(), static_cast<size_t>(width), 0.0);
     }
     write_output(call, 0, weight.dtype(), output_sizes(ids, planned_), y);
   }
@@ -28,13 +35,18 @@ class Embedding : public Kernel {
     const int64_t width = buffer.num_elements() / buffer.size(0);
     const Values dy = read_grad_output(call, static_cast<size_t>(ids.num_elements() * width));
     Values dweight(static_cast<size_t>(buffer.num_elements()));
-    for (int64_t i = 0; i < ids.num_elements(); ++i)
-      for (int64_t j = 0; j < width; ++j) dweight[ids.data<int32_t>()[i] * width + j] += dy[i * width + j];
+    for (int64_t i = 0; i < ids.num_elements(); ++i) {
+      const int64_t row = ids.data<int32_t>()[i] - first_;
+      if (row < 0 || row >= buffer.size(0)) continue;  // of another part
+      for (int64_t j = 0; j < width; ++j) dweight[row * width + j] += dy[i * width + j];
+    }
     store_grad_param(call, 0, dweight);
   }
 
  private:
   std::vector<int64_t> planned_;
+  const bool is_part_;
+  const int64_t first_;
 };
 
 class Score : public Kernel {

@@ -15,7 +15,7 @@ struct Entry {
 };
 
 const Entry kEntries[] = {
-    {"embedding", reference::make_embedding, 1, {}},
+    {"embedding", reference::make_embedding, 1, {"first"}},
     {"linear", reference::make_linear, 1, {}},
     {"rms_norm", reference::make_rms_norm, 1, {"eps", "offset"}},
     {"layer_norm", reference::make_layer_norm, 1, {"eps"}},
@@ -33,6 +33,8 @@ const Entry kEntries[] = {
     {"softcap", reference::make_softcap, 1, {"cap"}},
     {"reshape", reference::make_reshape, 0, {}},
     {"cross_entropy", reference::make_cross_entropy, 3, {"ignore_index"}},
+    {"partial_cross_entropy", reference::make_partial_cross_entropy, 3, {"ignore_index", "first", "count"}},
+    {"total_cross_entropy", reference::make_total_cross_entropy, 4, {"ignore_index"}},
     {"score", reference::make_score, 3, {}},
 };
 
@@ -44,10 +46,26 @@ const Entry& entry_of(const NodeView& node) {
 
 class Reference : public Ops {
  public:
+  static constexpr int kMinHostMinor = 7;  // the first host that knows partial_cross_entropy
   static constexpr std::string_view kDoc = "naive and readable, in double precision on the CPU; the oracle of tests";
-  static constexpr std::string_view kPatterns[] = {
-      "embedding", "linear",  "rms_norm", "layer_norm",    "rope",  "activation", "gated_activation", "add", "mul",
-      "scale",     "softcap", "reshape",  "cross_entropy", "score", "dropout",    "channel_scale"};
+  static constexpr std::string_view kPatterns[] = {"embedding",
+                                                   "linear",
+                                                   "rms_norm",
+                                                   "layer_norm",
+                                                   "rope",
+                                                   "activation",
+                                                   "gated_activation",
+                                                   "add",
+                                                   "mul",
+                                                   "scale",
+                                                   "softcap",
+                                                   "reshape",
+                                                   "cross_entropy",
+                                                   "score",
+                                                   "dropout",
+                                                   "channel_scale",
+                                                   "partial_cross_entropy",
+                                                   "total_cross_entropy"};
   using Ops::Ops;
 
   double claim(const NodeView& node) override {
@@ -69,7 +87,7 @@ class Reference : public Ops {
   void infer(const NodeView& node, Infer& out) override {
     out.flags(CHASSIS_KERNEL_HOST_OUTPUTS | CHASSIS_KERNEL_ADDS_GRAD_INPUTS);
     if (!node.training()) return;
-    for (uint32_t i = 0; i < 2; ++i)
+    for (uint32_t i = 0; i < 3; ++i)
       if (entry_of(node).keeps_inputs >> i & 1) out.keeps_input(i);
   }
 

@@ -126,5 +126,7 @@ std::unique_ptr<Kernel> make_dropout(const NodeView& node);
 std::unique_ptr<Kernel> make_softcap(const NodeView& node);
 std::unique_ptr<Kernel> make_reshape(const NodeView& node);
 std::unique_ptr<Kernel> make_cross_entropy(const NodeView& node);
+std::unique_ptr<Kernel> make_partial_cross_entropy(const NodeView& node);
+std::unique_ptr<Kernel> make_total_cross_entropy(const NodeView& node);
 
 }  // namespace reference

@@ -1,5 +1,6 @@
-// Tensor parallelism (Shoeybi et al. 2019): each rank has some of the attention heads and some of the hidden units of
-// the MLP. A layer's forward sums two activations over the ranks, its backward two gradients.
+// Tensor parallelism (Shoeybi et al. 2019): each rank has some of the attention heads, of the hidden units of the MLP
+// and of the vocabulary. A layer's forward sums two activations over the ranks, its backward two gradients. Sequence
+// parallelism (Korthikanti et al. 2022) divides the positions of the values in between.
 #include "chassis/options.hpp"
 #include "chassis/parallel.hpp"
 #include "chassis/plugin.hpp"
@@ -11,22 +12,33 @@ using namespace chassis;
 class TensorParallel final : public Parallel {
  public:
   static constexpr int kMinHostMinor = 7;  // the first host that calls divide
-  static constexpr std::string_view kDoc = "attention heads and MLP widths divided over the ranks";
+  static constexpr std::string_view kDoc = "attention heads, MLP widths and vocabulary divided over the ranks";
   static constexpr std::string_view kHomeAxis = "tp";
+  static constexpr Saving kSavings[] = {{"sequence_parallel", "true"}};
 
   static const Options& options() {
-    static const Options schema = {};
+    static const Options schema = {
+        option("sequence_parallel", false)
+            .doc("true: divide positions where nothing else is divided, at norms and residual sums; less memory, and "
+                 "a gather and a scatter in place of each sum"),
+    };
     return schema;
   }
 
-  explicit TensorParallel(const Host& host) : Parallel(host) {}
+  explicit TensorParallel(const Host& host)
+      : Parallel(host), sequence_parallel_(option_value<bool>(host, "sequence_parallel")) {}
 
   void divide(const DivisionProblem& problem, DivisionSink& sink) override {
     for (const std::string_view dim : {"heads", "kv_heads", "ffn"})
       if (problem.has_dim(dim)) sink.divide(dim, kHomeAxis);
+    if (problem.has_dim("vocab")) sink.divide("vocab", kHomeAxis, true);
+    if (sequence_parallel_) sink.sequence_parallel(kHomeAxis);
   }
 
   void resolve(const ParallelProblem&, ParallelSink&) override {}  // stores what its dims leave
+
+ private:
+  const bool sequence_parallel_;
 };
 
 }  // namespace

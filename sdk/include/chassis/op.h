@@ -7,7 +7,8 @@
  * Vocabulary. x is [B, T, …]. Parameters are slots. Optional operands are left out at the end. An attribute with "?" is
  * recorded only where it changes the result. A provider must refuse an op with an attribute that it does not know.
  *   op              inputs                  parameters        attributes                        outputs
- *   embedding       ids [B,T] i32           weight[V,H]                                         [B,T,H]
+ *   embedding       ids [B,T] i32           weight[V,H]       first i?                          [B,T,H]
+ *                   first: the rows are those of ids from first on; other ids give zeros, and no gradient
  *   linear          x [B,T,in…]             weight[out,in],                                     [B,T,out…]
  *                                           bias[out]?
  *   rms_norm        x [B,T,…,n]             weight[n]         eps f, offset f?                  as x
@@ -49,11 +50,19 @@
  *   reshape         x                       (none)                                              the output's dims
  *   cross_entropy   logits [B,T,V],         (none)            ignore_index i (-100)             loss [] f32: the SUM
  *                   labels [B,T] i32                                                            over labels != ignore
+ *   partial_cross_entropy logits [B,T,V],   (none)            ignore_index i (-100), first i,   log_sum [B,T] f32,
+ *                   labels [B,T] i32                          count i                           target [B,T] f32
+ *                   Of a part of a vocabulary: the first `count` columns are the classes from `first` on, the others
+ *                   are padding. log_sum = log sum exp over the count columns (-inf if count is 0); target = the
+ *                   label's logit, or 0 if this part lacks it or it is ignored
+ *   total_cross_entropy log_sum [B,T] f32,  (none)            ignore_index i (-100)             loss [] f32: the SUM
+ *                   target [B,T] f32,                                                           of log_sum - target
+ *                   labels [B,T] i32                                                            over labels != ignore
  *   score           x [B,T,H], lens [B] i32 weight[L,H]                                         [B,L]: at lens[b]-1
  * A plugin's own op is "domain/name"; the model declares the dims of its outputs.
- * The host adds attribute storage s, which names the scheme, to an op whose first parameter is quantised, and
- * divided_by s to an embedding or cross_entropy whose vocabulary a mesh axis divides: a provider that does not know
- * these attributes must refuse the op.
+ * The host adds attribute storage s, which names the scheme, to an op whose first parameter is quantised, and first i
+ * to an embedding whose vocabulary a mesh axis divides: a provider that does not know these attributes must refuse the
+ * op. Then it also replaces cross_entropy by partial_cross_entropy, collectives and total_cross_entropy.
  *
  * A fused node is a run of ops that one provider computes as one, such as "linear+cross_entropy" or "add+rms_norm". */
 #ifndef CHASSIS_OP_H

@@ -113,6 +113,7 @@ Lines join(std::initializer_list<Lines> parts) {
 }
 
 const std::string kReduce = "all_reduce tp [2, 8, 32]";
+const Lines kLoss = {"log_sum_exp tp [2, 8]", "all_reduce tp [2, 8]"};
 const std::string kGather = "all_gather tp dim 1 [2, 4, 32]", kScatter = "reduce_scatter tp dim 1 [2, 8, 32]";
 
 TEST(Design, WithoutAStackNothingIsInserted) {
@@ -129,7 +130,8 @@ TEST(Design, TensorParallelHasExactlyTheExpectedCollectives) {
   MetaRun run(&tp);
   run.run();
   const Lines layer = {kReduce, kReduce};
-  EXPECT_EQ(run.forward, join({{kReduce}, layer, layer}));   // embedding; o_proj and down_proj of each layer
+  // embedding; o_proj and down_proj of each layer; loss
+  EXPECT_EQ(run.forward, join({{kReduce}, layer, layer, kLoss}));
   EXPECT_EQ(run.backward, join({{kReduce}, layer, layer}));  // lm_head; inputs of the MLP and of attention
   EXPECT_TRUE(run.untouched);
 }
@@ -139,7 +141,7 @@ TEST(Design, SequenceParallelHasExactlyTheExpectedCollectives) {
   MetaRun run(&sp);
   run.run();
   const Lines forward = {kGather, kScatter, kGather, kScatter}, backward = {kGather, kScatter, kGather, kScatter};
-  EXPECT_EQ(run.forward, join({{kScatter}, forward, forward, {kGather}}));
+  EXPECT_EQ(run.forward, join({{kScatter}, forward, forward, {kGather}, kLoss}));
   EXPECT_EQ(run.backward, join({{kScatter}, backward, backward, {kGather}}));
   EXPECT_TRUE(run.untouched);
   for (const Slot& slot : run.compiled.program.blocks[1].slots)
@@ -165,8 +167,9 @@ TEST(Design, EachRankHasItsShareOfHeadsAndWidths) {
     EXPECT_EQ(run.node("layer.mlp.down_proj").params[0].shape, (Shape{32, 32}));
     EXPECT_EQ(run.node("layer.input_layernorm.weight").inputs[0].shape, (Shape{kBatch, time, 32}));
     EXPECT_EQ(run.node("head.lm_head").outputs[0].shape, (Shape{kBatch, kTime, 26}));
-    EXPECT_TRUE(run.node("head.cross_entropy").has_attr("divided_by=tp"));
-    EXPECT_TRUE(run.node("embed.embedding").has_attr("divided_by=tp"));
+    EXPECT_TRUE(run.node("head.cross_entropy.part").has_attr("first=0"));
+    EXPECT_TRUE(run.node("head.cross_entropy.part").has_attr("count=26"));
+    EXPECT_TRUE(run.node("embed.embedding").has_attr("first=0"));
     EXPECT_EQ(run.compiled.parameters->find("lm_head.weight")->value.sizes(), (Shape{26, 32}));
     EXPECT_EQ(run.compiled.parameters->find("lm_head.weight")->descriptor.global_shape, (::chassis::Shape{51, 32}));
   }
@@ -191,7 +194,7 @@ TEST(Design, AdaptersAddTheirOwnSmallCollectivesUnderTensorParallelism) {
   run.run();
   const std::string rank = "all_reduce tp [2, 8, 4]";  // of the low-rank product only
   const Lines forward = {kReduce, rank, kReduce, rank};
-  EXPECT_EQ(run.forward, join({{kReduce}, forward, forward}));
+  EXPECT_EQ(run.forward, join({{kReduce}, forward, forward, kLoss}));
   const Lines mlp = {rank, rank, kReduce}, attention = {rank, rank, rank};  // up, gate; v, k, q
   // Nothing is trained below the first adapters: the input of their layer needs no gradient.
   EXPECT_EQ(run.backward, join({{kReduce}, mlp, attention, {kReduce}, mlp, attention}));

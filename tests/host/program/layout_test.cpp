@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <thread>
 
 #include "host/plugin/thread_role.hpp"
@@ -114,6 +115,28 @@ TEST(Layout, ARankScalesItsOwnChannels) {
   EXPECT_EQ(layout.local_shape(program, block.slots[op->params[0]]), std::vector<int64_t>{4});
   EXPECT_EQ(layout.local_shape(program, block.values[op->outputs[0]], 1, 3), (std::vector<int64_t>{1, 3, 4}));
   EXPECT_TRUE(block.slots[op->params[0]].partial_over.empty());
+}
+
+// A product with padding must not be NaN, whatever was in its memory.
+TEST(Layout, PaddingOfADividedParameterIsZero) {
+  Program program = test::record([](Recorder& r) {
+    const DimId v = r.dim("vocab", 5), h = r.dim("hidden", 64);
+    const uint32_t block = r.block("b", [&] {
+      r.output("y", r.op("embedding", "e", {r.field("input_ids")}, {r.slot("e", {{v}, {h}})}, {}, {h}));
+    });
+    r.chain("c", "", {block});
+  });
+  const TensorAxis axis(2, {"vocab"}, false, 1);
+  const LayoutStrategy* stack[] = {&axis};
+  const ProgramLayout layout = apply_layout(program, stack);
+  ParameterTable parameters(program, layout);
+  parameters.place(parameters.mesh(), 1);
+  const int64_t sizes[] = {3, 64};
+  for (int i = 0; i < 16; ++i) Tensor::empty(sizes, Dtype::f32).fill(NAN);  // likely the same memory
+  parameters.allocate({});
+  const Tensor& shard = parameters.find("e")->shard;
+  ASSERT_EQ(shard.sizes(), (std::vector<int64_t>{3, 64}));
+  EXPECT_EQ(shard.narrow(0, 2, 1).contiguous().sum_of_squares(), 0.0);
 }
 
 TEST(Layout, AContractionOfAnUndividedInputIsRefused) {

@@ -24,7 +24,7 @@ struct StubNode {
   bool training = false;
   Device device;
   std::vector<Operand> inputs, params, outputs;  // an absent operand has no dims and dtype f32
-  std::vector<std::string> attrs;                // of all its ops, "op.attr", with "=text" after textual ones
+  std::vector<std::string> attrs;                // of all its ops, "op.attr", with "=value" after texts and integers
 
   explicit StubNode(const chassis_node_t& node) {
     name = view_of(node.name);
@@ -37,6 +37,7 @@ struct StubNode {
         std::string text = std::string(view_of(op.id)) + "." + std::string(view_of(op.attrs[a].name));
         if (op.attrs[a].tag == CHASSIS_ATTR_STRING)
           text += "=" + std::string(static_cast<const char*>(op.attrs[a].value.list.ptr), op.attrs[a].value.list.len);
+        if (op.attrs[a].tag == CHASSIS_ATTR_INT) text += "=" + std::to_string(op.attrs[a].value.i);
         attrs.push_back(text);
       }
     }
@@ -136,8 +137,23 @@ class StubProvider {
   int live_kernels = 0;
 
   static std::vector<std::string> every_op() {
-    return {"embedding", "linear", "rms_norm", "layer_norm",    "rope",  "attention", "activation", "gated_activation",
-            "add",       "mul",    "reshape",  "cross_entropy", "score", "scale",     "softcap"};
+    return {"embedding",
+            "linear",
+            "rms_norm",
+            "layer_norm",
+            "rope",
+            "attention",
+            "activation",
+            "gated_activation",
+            "add",
+            "mul",
+            "reshape",
+            "cross_entropy",
+            "score",
+            "scale",
+            "softcap",
+            "partial_cross_entropy",
+            "total_cross_entropy"};
   }
 
  private:

@@ -1,0 +1,139 @@
+// Cross entropy over a part of the classes: of whole logits, and of a head in chunks; and the total over the parts.
+#include "head_chunks.hpp"
+
+namespace aten {
+namespace {
+
+// The gradient of output i as a column of `rows`; zeros if it is absent.
+Tensor column_of_gradient(const Operators& aten, const Call& call, uint32_t i, int64_t rows) {
+  if (const BorrowedTensor gradient = call.grad_output(i)) return aten.view(gradient, Shape{rows, 1});
+  const BorrowedTensor like = call.output(0);
+  Tensor zeros =
+      Tensor::create(call.host(), like.dtype(), Shape{rows, 1}, like.device_type(), like.view().device_index);
+  aten.zero_(zeros);
+  return zeros;
+}
+
+class PartialCrossEntropy : public AtenKernel {
+ public:
+  PartialCrossEntropy(const Operators& aten, const OpView& op) : AtenKernel(aten), rows_(aten, op) {}
+
+  void forward(Call& call) override {
+    const BorrowedTensor logits = call.input(0), labels = call.input(1);
+    const uint32_t dtype = wide(logits.dtype());
+    const BorrowedTensor log_sum = call.make_output(0, dtype, shape_of(labels)),
+                         target = call.make_output(1, dtype, shape_of(labels));
+    const Shape column = {labels.num_elements(), 1};
+    rows_.store(cast(matrix(logits, logits.size(-1)), dtype), rows_.labels(labels), aten_.view(log_sum, column),
+                aten_.view(target, column));
+  }
+
+  void backward_inputs(Call& call) override {
+    if (!call.wants_grad_input(0)) return;
+    const BorrowedTensor logits = call.input(0), labels = call.input(1);
+    const int64_t rows = labels.num_elements();
+    const Tensor gradient =
+        aten_.to_dtype(matrix(logits, logits.size(-1)), DtypeArg{wide(logits.dtype())}, false, true);
+    rows_.to_gradient(gradient, rows_.labels(labels), aten_.view(call.output(0), Shape{rows, 1}),
+                      column_of_gradient(aten_, call, 0, rows), column_of_gradient(aten_, call, 1, rows));
+    store_grad_input(call, 0, logits.dtype(), aten_.view(gradient, shape_of(logits)));
+  }
+
+ private:
+  PartialRows rows_;
+};
+
+// Backward computes the logits again, since their gradient needs the sums of all parts.
+class LinearPartialCrossEntropy : public HeadChunks<PartialRows> {
+ public:
+  using HeadChunks::HeadChunks;
+
+  void forward(Call& call) override {
+    const BorrowedTensor labels = call.input(1);
+    const uint32_t dtype = wide(call.input(0).dtype());
+    const Shape column = {labels.num_elements(), 1};
+    const BorrowedTensor log_sums = call.make_output(0, dtype, shape_of(labels)),
+                         targets = call.make_output(1, dtype, shape_of(labels));
+    const Tensor log_sum = aten_.view(log_sums, column), target = aten_.view(targets, column);
+    for_chunks(call, false, [&](const Chunk& chunk) {
+      rows_.store(chunk.logits, chunk.labels, aten_.narrow(log_sum, 0, chunk.begin, chunk.rows),
+                  aten_.narrow(target, 0, chunk.begin, chunk.rows));
+    });
+  }
+
+  void backward_inputs(Call& call) override {
+    if (!call.wants_grad_input(0)) return;
+    const bool adds = static_cast<bool>(call.grad_input(0));
+    const Tensor dx = init_grad_input(call);
+    for_gradients(call, [&](const Chunk& chunk) { add_grad_input(call, chunk, dx, adds); });
+  }
+
+  void backward_params(Call& call) override {
+    init_grad_params(call);
+    for_gradients(call, [&](const Chunk& chunk) { add_grad_params(call, chunk); });
+  }
+
+ private:
+  template <typename Body>
+  void for_gradients(Call& call, Body&& body) const {
+    const int64_t rows = call.input(1).num_elements();
+    const Tensor log_sum = aten_.view(call.output(0), Shape{rows, 1});
+    const Tensor by_log_sum = column_of_gradient(aten_, call, 0, rows),
+                 by_target = column_of_gradient(aten_, call, 1, rows);
+    for_chunks(call, true, [&](const Chunk& chunk) {
+      const auto part = [&](const Tensor& column) { return aten_.narrow(column, 0, chunk.begin, chunk.rows); };
+      rows_.to_gradient(chunk.logits, chunk.labels, part(log_sum), part(by_log_sum), part(by_target));
+      if (chunk.slopes) aten_.mul_(chunk.logits, chunk.slopes);
+      body(chunk);
+    });
+  }
+};
+
+class TotalCrossEntropy : public AtenKernel {
+ public:
+  TotalCrossEntropy(const Operators& aten, const NodeView& node)
+      : AtenKernel(aten), ignore_index_(node.op(0).attr_int("ignore_index", -100)), dtype_(node.input(0).dtype()) {}
+
+  void forward(Call& call) override {
+    const BorrowedTensor log_sum = call.input(0);
+    const uint32_t dtype = wide(log_sum.dtype());
+    const BorrowedTensor loss = call.make_output(0, dtype, Shape{});
+    const Tensor losses = aten_.to_dtype(log_sum, DtypeArg{dtype}, false, true);
+    aten_.sub_(losses, call.input(1));
+    aten_.masked_fill_(losses, aten_.eq_scalar(call.input(2), ignore_index_), 0);
+    aten_.copy_(loss, aten_.sum(losses));
+  }
+
+  void backward_inputs(Call& call) override {
+    const BorrowedTensor scale = call.grad_output(0), labels = call.input(2);
+    if (!scale) return;
+    for (uint32_t i = 0; i < 2; ++i) {
+      if (!call.wants_grad_input(i)) continue;
+      Tensor gradient = create(call, labels, scale.dtype(), shape_of(labels));
+      aten_.fill_(gradient, i == 0 ? 1.0 : -1.0);
+      aten_.mul_(gradient, scale);
+      aten_.masked_fill_(gradient, aten_.eq_scalar(labels, ignore_index_), 0);
+      store_grad_input(call, i, dtype_, std::move(gradient));
+    }
+  }
+
+ private:
+  int64_t ignore_index_;
+  uint32_t dtype_;  // of the sums
+};
+
+}  // namespace
+
+std::unique_ptr<Kernel> make_partial_cross_entropy(const Operators& aten, const NodeView& node) {
+  return std::make_unique<PartialCrossEntropy>(aten, node.op(0));
+}
+std::unique_ptr<Kernel> make_linear_partial_cross_entropy(const Operators& aten, const NodeView& node) {
+  const bool capped = node.num_ops() == 3;
+  return std::make_unique<LinearPartialCrossEntropy>(
+      aten, PartialRows(aten, node.op(capped ? 2 : 1), capped ? node.op(1).attr_float("cap") : 0));
+}
+std::unique_ptr<Kernel> make_total_cross_entropy(const Operators& aten, const NodeView& node) {
+  return std::make_unique<TotalCrossEntropy>(aten, node);
+}
+
+}  // namespace aten
