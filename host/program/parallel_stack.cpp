@@ -384,8 +384,7 @@ void ParallelStack::respect_granularity(const ParameterTable& parameters) {
   std::vector<size_t> matrices;
   for (size_t i = 0; i < rules_.size(); ++i) {
     ShardRule& rule = rules_[i];
-    const Descriptor& descriptor = parameters.all()[i]->descriptor;
-    const Granularity& granularity = descriptor.granularity;
+    const Granularity& granularity = parameters.all()[i]->descriptor.granularity;
     if (granularity.kind == Kind::kElement || rule.kind == CHASSIS_SHARD_REPLICATE) continue;
     if (num_ways(rule) == 1) {
       rule.kind = CHASSIS_SHARD_REPLICATE;
@@ -516,7 +515,8 @@ void ParallelStack::sum_partial_gradients() {
   std::map<std::vector<std::string>, std::vector<Collective>> by_axes;
   std::vector<std::pair<Tensor, Tensor>> offloaded;  // in host memory, and its copy on the device
   for (const auto& p : parameters_->all()) {
-    if (p->partial_over.empty() || !p->trainable) continue;
+    // The ranks that it is summed over store the same elements of it, maybe none.
+    if (p->partial_over.empty() || !p->trainable || p->shard.num_elements() == 0) continue;
     const Device device = shards_->device();
     Tensor own = p->step_gradient();
     if (!own) {  // another rank of the axis may have one

@@ -82,6 +82,21 @@ TEST_P(TensorParallelFamilies, GiveTheNumbersOfOneProcess) {
   expect_the_numbers(run(&kTensor, 2), alone, false, GetParam().name);
 }
 
+// 97 tokens are 13 on seven ranks and 6 on the last. ColossalAI #6108: such a vocabulary was saved with its padding.
+TEST(TensorParallelVocabulary, OfEightUnequalPartsIsSavedWhole) {
+  const std::string model =
+      "plugin = \"qwen3\"\nconfig = { vocab_size = 97, hidden_size = 32, intermediate_size = 64, num_hidden_layers = "
+      "2, "
+      "num_attention_heads = 8, num_key_value_heads = 8, head_dim = 8, initializer_range = 0.1, "
+      "tie_word_embeddings = true }\n";
+  ParallelRun run(Variant::of_bits(0), model);
+  const Result alone = run(nullptr, 1);
+  const Strategy eight = {"tp8", {"plugin = \"tensor\""}, no_mesh, 8};
+  const Result ours = run(&eight, 8);
+  expect_the_numbers(ours, alone, false, "tp = 8");
+  EXPECT_EQ(ours.weights.at("model.embed_tokens.weight").size(), 97u * 32u);
+}
+
 // Positions that two ranks cannot divide evenly, in training, evaluation and a batch of fewer positions.
 TEST(SequenceParallel, PadsAnOddNumberOfPositions) {
   for (const SmallFamily& family : small_families()) {

@@ -139,6 +139,13 @@ for compiler in $compilers; do
   train parallel_cpp+comm_cpp-$compiler attention.plugin=sdpa --nproc 2 --plugin-path "$scratch/parallel_cpp-$compiler" --plugin-path "$scratch/comm_cpp-$compiler"
   mv "$scratch/run.saved" "$scratch/run.toml"
   compare parallel_cpp+comm_cpp-$compiler
+  # Tensor parallelism: two processes that divide heads and MLPs have the losses of one.
+  build tensor_cpp
+  cp "$scratch/run.toml" "$scratch/run.saved"
+  printf '[[parallel]]\nplugin = "tensor_cpp"\n' >> "$scratch/run.toml"
+  train tensor_cpp-$compiler attention.plugin=sdpa --nproc 2 --plugin-path "$dir"
+  mv "$scratch/run.saved" "$scratch/run.toml"
+  compare tensor_cpp-$compiler
   # Formats: the examples in both languages export the same file, and a run resumes from a checkpoint of two processes.
   for example in format_cpp format_c; do
     build $example
