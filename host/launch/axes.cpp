@@ -26,6 +26,14 @@ std::string multiples_near(int64_t number, int64_t unit) {
   return below == 0 ? std::to_string(unit) : fmt::format("{} or {}", below, below + unit);
 }
 
+// "mesh.tp = 1, mesh.dp_shard = 1": what makes a mesh of one rank.
+std::string all_ones(const std::vector<AxisRequest>& axes) {
+  std::string text;
+  for (const AxisRequest& axis : axes)
+    if (axis.size > 1) text += (text.empty() ? "" : ", ") + mesh_key(axis.name) + " = 1";
+  return text;
+}
+
 Error axis_error(const AxisRequest& axis, std::string message) {
   return Error(ExitCode::kConfig, axis.where, std::move(message));
 }
@@ -56,13 +64,19 @@ std::vector<std::pair<std::string, int>> axis_sizes(const std::vector<AxisReques
   if (rest) {
     if (world_size % product != 0)
       throw axis_error(blamed, fmt::format("{}: {} ranks are not a multiple of {}", shown(axes), world_size, product))
-          .hint(fmt::format("{} is the rest: start {} ranks, or change the others", mesh_key(rest->name),
-                            multiples_near(world_size, product)));
+          .hint(world_size == 1 ? fmt::format("start {} ranks with --nproc {}, or set {} for one process",
+                                              multiples_near(world_size, product), product, all_ones(axes))
+                                : fmt::format("{} is the rest: start {} ranks, or change the others",
+                                              mesh_key(rest->name), multiples_near(world_size, product)));
     rest->size = world_size / product;
   } else if (product != world_size) {
     throw axis_error(blamed, fmt::format("{}: needs {} ranks, but there are {}", shown(axes), product, world_size))
-        .hint(fmt::format("start {} ranks with --nproc or a launcher, or set one axis to -1, which takes the rest",
-                          product));
+        .hint(world_size == 1
+                  ? fmt::format("start {} ranks with --nproc {}, or set {} for one process", product, product,
+                                all_ones(axes))
+                  : fmt::format("start {} ranks with --nproc or a launcher, or set one axis to -1, which takes the "
+                                "rest, with a strategy of [[parallel]] that serves it",
+                                product));
   }
   std::vector<std::pair<std::string, int>> sizes;
   for (const AxisRequest& axis : axes) sizes.emplace_back(axis.name, static_cast<int>(axis.size));

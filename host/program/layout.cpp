@@ -44,6 +44,17 @@ class BlockLayout {
                     "' " + why);
   }
 
+  [[noreturn]] void refuse_random_bits(const Op& op) const {
+    const DimId dim = block_.values[op.inputs[0]].sharding[axis_].dim;
+    throw Error(ExitCode::kConfig, strategy_.where(),
+                "axis '" + strategy_.axis() + "' cannot divide block '" + block_.name + "': " + op.id + " '" + op.name +
+                    "' chooses elements by their place in the whole value, but its input is divided along '" +
+                    program_.dims[dim].name + "'")
+        .hint(dim == CHASSIS_DIM_TIME ? "set sequence_parallel = false, or its probability (adapter.dropout) to 0"
+                                      : "set its probability (adapter.dropout) to 0, or exclude the linears behind " +
+                                            program_.dims[dim].name + " from the adapter");
+  }
+
   Sharding& of(ValueId value) { return block_.values[value].sharding[axis_]; }
 
   bool divides(DimId dim) const { return division_.dims.contains(program_.dims[dim].name); }
@@ -101,7 +112,7 @@ class BlockLayout {
     op.id = collective;
     op.name = strategy_.axis() + "." + result.name;
     op.attrs.emplace_back("axis", strategy_.axis());
-    if (collective == "comm.all_gather" || collective == "comm.reduce_scatter") {
+    if (collective == "comm.all_gather" || collective == "comm.reduce_scatter" || collective == "comm.slice") {
       const auto at = std::find(result.dims.begin(), result.dims.end(), moved);
       op.attrs.emplace_back("dim", static_cast<int64_t>(at - result.dims.begin()));
     }
@@ -126,9 +137,7 @@ class BlockLayout {
     if (op.id == "cross_entropy") return place_loss(std::move(op));
     if (op.id == "channel_scale") return place_channel_scale(std::move(op));
     if (op.id == "score") op.inputs[0] = converted(op.inputs[0], {});  // reads one position
-    if (has_random_bits(op) && of(op.inputs[0]).kind != Kind::kReplicate)
-      refuse(op, "draws bits by the place of an element in the whole value, but the axis divides its input along '" +
-                     program_.dims[of(op.inputs[0]).dim].name + "'");
+    if (has_random_bits(op) && of(op.inputs[0]).kind != Kind::kReplicate) refuse_random_bits(op);
     place_pointwise(std::move(op));
   }
 

@@ -312,7 +312,11 @@ void ParallelStack::resolve(const Program& program, ParameterTable& parameters, 
   rules_.assign(all.size(), {});
   std::vector<Answer> answers(members_.size());
   for (size_t m = 0; m < members_.size(); ++m) {
-    ask_divisions(members_[m], facts.mesh, facts.rank, program);
+    for (const auto& [axis, division] : ask_divisions(members_[m], facts.mesh, facts.rank, program))
+      if (division.sequence_parallel && facts.mesh.size(facts.mesh.find(axis)) == 1)
+        counted_warning("sequence parallelism", members_[m].instance->label() +
+                                                    ": sequence parallelism has no effect, " + "since " +
+                                                    mesh_key(axis) + " = 1");
     answers[m].axes = members_[m].divided_axes;
     const Sink sink(facts, parameters, rules_, answers[m]);
     members_[m].instance->check(members_[m].table->resolve(members_[m].instance->get("resolve"), &raw, sink.get()));

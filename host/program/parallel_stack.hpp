@@ -62,6 +62,8 @@ class ParallelStack final : public UnitEvents {
   int data_rank() const { return data_rank_; }
   // Of the ranks that compute the same rows together, this one counts them: their losses and tokens.
   bool counts_rows() const { return counts_rows_; }
+  // Whether any strategy divides the batch, even if its axes have one rank.
+  bool divides_batch() const { return !data_axes_.empty(); }
 
   // [control] Call after the parameters are allocated.
   void bind(Communicator& communicator, Device device);

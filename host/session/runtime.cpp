@@ -70,7 +70,13 @@ Runtime make_runtime(const Config& config, RunPlugins& plugins, const RunModel& 
 std::unique_ptr<OptimizerDriver> make_optimizer(const Settings::Optimizer& settings, RunPlugins& plugins,
                                                 ParameterTable& parameters) {
   auto instance = plugins.create(settings.key(), "optimizer", settings.plugin);
-  return std::make_unique<OptimizerDriver>(std::move(instance), parameters, settings.weight_decay);
+  try {
+    return std::make_unique<OptimizerDriver>(std::move(instance), parameters, settings.weight_decay);
+  } catch (const Error& error) {
+    if (error.code() != ExitCode::kConfig || !error.where().file.empty()) throw;
+    throw config_error(settings.plugin, "optimizer.plugin = \"" + *settings.plugin + "\": " + error.message())
+        .hint(error.hint_text());
+  }
 }
 
 void place_shards(const Config& config, const RunMesh& mesh, Runtime& runtime) {
@@ -81,6 +87,12 @@ void place_shards(const Config& config, const RunMesh& mesh, Runtime& runtime) {
     if (error.code() != ExitCode::kConfig || !error.where().file.empty()) throw;
     throw error_at(config.settings().parallel, error);
   }
+  const Setting<std::string>& reduce = config.settings().precision.reduce;
+  if (!mesh.stack->empty() && !mesh.stack->divides_batch() && reduce.by_user() && *reduce != "fp32")
+    throw config_error(reduce,
+                       "precision.reduce = \"" + *reduce +
+                           "\" has no effect: no strategy of [[parallel]] sums gradients over rows of the batch")
+        .hint("leave it out, or add a strategy that divides the batch");
   if (runtime.optimizer) runtime.optimizer->place();
   runtime.executor->set_events(mesh.stack.get());
 }

@@ -7,12 +7,24 @@
 #include <cctype>
 #include <string_view>
 
+#include "host/base/mesh_axes.hpp"
 #include "host/base/units.hpp"
 #include "host/checkpoint/checkpoint_root.hpp"
 #include "host/save/adapter_files.hpp"
 #include "host/session/run_chat.hpp"
 
 namespace chassis {
+namespace {
+
+// Overrides that make a mesh of one rank, as words of a command.
+std::string one_process(const Settings::Mesh& mesh) {
+  std::string words;
+  for (size_t i = 0; i < kMeshAxes.size(); ++i)
+    if (mesh.sizes[i].by_user() && mesh.sizes[i] > 1) words += " " + mesh_key(kMeshAxes[i].name) + "=1";
+  return words;
+}
+
+}  // namespace
 std::string shell_word(const std::string& path) {
   const bool plain = std::all_of(path.begin(), path.end(), [](unsigned char c) {
     return std::isalnum(c) || c >= 0x80 ||
@@ -118,7 +130,7 @@ std::string next_steps(const Settings& settings, const PluginTokenizer* tokenize
   std::string text = "next: ", folders;
   for (const std::string& folder : plugin_path) folders += " --plugin-path " + shell_word(folder);
   if (tokenizer != nullptr)
-    text += "chassis generate " + shell_word(directory + "/resolved.toml") + folders +
+    text += "chassis generate " + shell_word(directory + "/resolved.toml") + folders + one_process(settings.mesh) +
             (trains_chats(settings) ? " --chat; " : " --prompt TEXT; ");
   return text + "raise " +
          (early                        ? "eval.patience"

@@ -79,7 +79,8 @@ TEST_P(TensorParallelFamilies, GiveTheNumbersOfOneProcess) {
     model.replace(model.find("n_embd = 30, n_layer = 3, n_head = 5"), 36, "n_embd = 32, n_layer = 3, n_head = 4");
   ParallelRun run(Variant::of_bits(0), model);
   const Result alone = run(nullptr, 1);
-  expect_the_numbers(run(&kTensor, 2), alone, false, GetParam().name);
+  for (const Strategy* strategy : {&kTensor, &kSequence})
+    expect_the_numbers(run(strategy, 2), alone, false, std::string(strategy->name) + " of " + GetParam().name);
 }
 
 // 97 tokens are 13 on seven ranks and 6 on the last. ColossalAI #6108: such a vocabulary was saved with its padding.
@@ -169,7 +170,19 @@ TEST(TensorParallelRefusal, AnAxisWithoutAStrategy) {
 
 TEST(TensorParallelRefusal, OptimizerStatesThatMayNotBeDivided) {
   EXPECT_HAS(refusal({"plugin = \"tensor\""}, {"optimizer.plugin=adamw8bit"}),
-             "is divided along 'tp', but its optimizer needs whole blocks of it");
+             "optimizer.plugin = \"adamw8bit\": parameter 'model.embed_tokens.weight' is divided along 'tp', but its "
+             "optimizer needs whole blocks of it");
+}
+
+TEST(TensorParallelRefusal, AReductionThatNeverHappens) {
+  EXPECT_HAS(refusal({"plugin = \"tensor\""}, {"precision.reduce=bf16"}),
+             "precision.reduce = \"bf16\" has no effect: no strategy of [[parallel]] sums gradients");
+}
+
+TEST(TensorParallelWarning, OfSequenceParallelismOnOneRank) {
+  ParallelRun run(Variant::of_bits(0));
+  EXPECT_HAS(run.output_of(&kSequence, 1, {"train.micro_batch_size=12"}),
+             "sequence parallelism has no effect, since mesh.tp = 1");
 }
 
 }  // namespace

@@ -49,7 +49,9 @@ TEST(Axes, AProductThatIsNotTheNumberOfRanksIsRefusedWithBoth) {
              "run.toml:7:1: mesh.dp_shard = 3, mesh.tp = 2: needs 6 ranks, but there are 8");
   EXPECT_HAS(refusal({given("dp_shard", 1), preset("tp", 1)}, 2), "mesh.dp_shard = 1: needs 1 ranks, but there are 2");
   EXPECT_HAS(refusal({given("tp", 2)}, 1), "mesh.tp = 2: needs 2 ranks, but there are 1");
-  EXPECT_HAS(refusal({given("tp", 2)}, 1), "hint: start 2 ranks with --nproc");
+  EXPECT_HAS(refusal({given("tp", 2)}, 1), "hint: start 2 ranks with --nproc 2, or set mesh.tp = 1 for one process");
+  EXPECT_HAS(refusal({given("tp", 2), preset("dp_shard", -1)}, 1),
+             "hint: start 2 ranks with --nproc 2, or set mesh.tp = 1 for one process");
 }
 
 TEST(Axes, AProductAboveTheNumberOfRanksIsRefusedIfAxesOfOneFollow) {

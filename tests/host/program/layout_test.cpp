@@ -99,8 +99,10 @@ TEST(Layout, DropoutOfADividedValueIsRefused) {
   EXPECT_HAS(
       layout_refusal(behind_up("dropout", [](Recorder&, DimId) { return std::vector<SlotId>{}; }, {{"p", 0.1}}),
                      TensorAxis(2, {"ffn"})),
-      "axis 'tp' cannot divide block 'b': dropout 'op' draws bits by the place of an element in the whole value, "
-      "but the axis divides its input along 'ffn'");
+      "axis 'tp' cannot divide block 'b': dropout 'op' chooses elements by their place in the whole value, but its "
+      "input is divided along 'ffn'\nhint: set its probability (adapter.dropout) to 0, or exclude the linears behind "
+      "ffn "
+      "from the adapter");
 }
 
 TEST(Layout, ARankScalesItsOwnChannels) {
