@@ -14,6 +14,7 @@
 #include "host/service/comm_device.hpp"
 #include "host/service/log_sum.hpp"
 #include "host/service/memory.hpp"
+#include "host/state/shape.hpp"
 
 namespace chassis {
 namespace {
@@ -179,10 +180,13 @@ class BlockRun {
   void forward_collective(const Node& node) {
     const Op& op = block_.block.ops[node.ops[0]];
     const Tensor& input = frame_.values[node.inputs[0]];
-    frame_.values[node.outputs[0]] = op.id == "comm.copy" ? input
-                                     : op.id == "comm.all_gather"
-                                         ? without_padding(op, node.outputs[0], collective(op, op.id, input))
-                                         : collective(op, op.id, input);
+    Tensor output = op.id == "comm.copy" ? input : collective(op, op.id, input);
+    if (op.id == "comm.all_gather") output = without_padding(op, node.outputs[0], output);
+    const GraphValue& value = block_.block.values[node.outputs[0]];
+    if (output.sizes() != context_.local_shape(value))  // kernels write where the program says
+      throw internal_error(op.id + " of '" + value.name + "' gives " + text(Shape(output.sizes())) + ", expected " +
+                           text(Shape(context_.local_shape(value))));
+    frame_.values[node.outputs[0]] = std::move(output);
   }
 
   // What is gathered along an unevenly divided dim ends in padding.
