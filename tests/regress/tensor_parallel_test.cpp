@@ -174,6 +174,12 @@ TEST(TensorParallelRefusal, OptimizerStatesThatMayNotBeDivided) {
              "optimizer needs whole blocks of it");
 }
 
+TEST(TensorParallelRefusal, WeightsInFourBits) {
+  EXPECT_HAS(refusal({"plugin = \"tensor\""},
+                     {"quant.plugin=bnb4", "adapter.plugin=lora", "export.when=never", "model.config.hidden_size=64"}),
+             "is quantized, and axis 'tp' would divide it within its blocks");
+}
+
 TEST(TensorParallelRefusal, AReductionThatNeverHappens) {
   EXPECT_HAS(refusal({"plugin = \"tensor\""}, {"precision.reduce=bf16"}),
              "precision.reduce = \"bf16\" has no effect: no strategy of [[parallel]] sums gradients");

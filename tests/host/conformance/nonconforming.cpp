@@ -182,7 +182,7 @@ class Products final : public Ops {
   double claim(const NodeView& node) override {
     if (is_scale(node))
       node.op(0).refuse_attrs_other_than({"factor"});
-    else if (!has("any attribute"))
+    else if (is_embedding(node) || !has("any attribute"))
       node.op(0).refuse_attrs_other_than({});
     const OperandView first = is_embedding(node) ? node.param(0) : node.input(0);
     if (node.device_type() != CHASSIS_DEVICE_CPU || first.dtype() != CHASSIS_DTYPE_F32) refuse("fp32 on the CPU");
