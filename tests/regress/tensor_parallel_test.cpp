@@ -175,9 +175,9 @@ TEST(TensorParallelRefusal, OptimizerStatesThatMayNotBeDivided) {
 }
 
 TEST(TensorParallelRefusal, WeightsInFourBits) {
-  EXPECT_HAS(refusal({"plugin = \"tensor\""},
-                     {"quant.plugin=bnb4", "adapter.plugin=lora", "export.when=never", "model.config.hidden_size=64"}),
-             "is quantized, and axis 'tp' would divide it within its blocks");
+  EXPECT_HAS(
+      refusal({"plugin = \"tensor\""}, {"quant.plugin=bnb4", "adapter.plugin=lora", "model.config.hidden_size=96"}),
+      "is quantized, and axis 'tp' would divide it within its blocks");
 }
 
 TEST(TensorParallelRefusal, AReductionThatNeverHappens) {
