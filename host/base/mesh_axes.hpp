@@ -35,14 +35,14 @@ inline constexpr std::array kMeshAxes = {
     AxisSpec{kTensorAxis, AxisRole::kTensor, "tensor parallel"},
 };
 
-// True if ranks along the axis divide the batch.
-constexpr bool is_data_axis(std::string_view name) {
+constexpr bool has_role(std::string_view name, AxisRole role) {
   return std::any_of(kMeshAxes.begin(), kMeshAxes.end(),
-                     [&](const AxisSpec& axis) { return axis.name == name && axis.role == AxisRole::kData; });
+                     [&](const AxisSpec& axis) { return axis.name == name && axis.role == role; });
 }
-
+// True if ranks along the axis divide the batch.
+constexpr bool is_data_axis(std::string_view name) { return has_role(name, AxisRole::kData); }
 // True if ranks along the axis divide the dims of the computation.
-constexpr bool is_tensor_axis(std::string_view name) { return name == kTensorAxis; }
+constexpr bool is_tensor_axis(std::string_view name) { return has_role(name, AxisRole::kTensor); }
 
 // The configuration key of the axis's size: "mesh.tp".
 inline std::string mesh_key(std::string_view axis) { return "mesh." + std::string(axis); }

@@ -61,22 +61,22 @@ std::vector<std::pair<std::string, int>> axis_sizes(const std::vector<AxisReques
     if (other) other->size = 1;
   }
   const AxisRequest blamed = last_given ? *last_given : AxisRequest{};
+  const auto hint = [&](std::string of_several) {
+    if (world_size > 1) return of_several;
+    return fmt::format("start {} ranks with --nproc {}, or set {} for one process", product, product, all_ones(axes));
+  };
   if (rest) {
     if (world_size % product != 0)
       throw axis_error(blamed, fmt::format("{}: {} ranks are not a multiple of {}", shown(axes), world_size, product))
-          .hint(world_size == 1 ? fmt::format("start {} ranks with --nproc {}, or set {} for one process",
-                                              multiples_near(world_size, product), product, all_ones(axes))
-                                : fmt::format("{} is the rest: start {} ranks, or change the others",
-                                              mesh_key(rest->name), multiples_near(world_size, product)));
+          .hint(hint(fmt::format("{} is the rest: start {} ranks, or change the others", mesh_key(rest->name),
+                                 multiples_near(world_size, product))));
     rest->size = world_size / product;
   } else if (product != world_size) {
     throw axis_error(blamed, fmt::format("{}: needs {} ranks, but there are {}", shown(axes), product, world_size))
-        .hint(world_size == 1
-                  ? fmt::format("start {} ranks with --nproc {}, or set {} for one process", product, product,
-                                all_ones(axes))
-                  : fmt::format("start {} ranks with --nproc or a launcher, or set one axis to -1, which takes the "
-                                "rest, with a strategy of [[parallel]] that serves it",
-                                product));
+        .hint(
+            hint(fmt::format("start {} ranks with --nproc or a launcher, or set one axis to -1, which takes the rest, "
+                             "with a strategy of [[parallel]] that serves it",
+                             product)));
   }
   std::vector<std::pair<std::string, int>> sizes;
   for (const AxisRequest& axis : axes) sizes.emplace_back(axis.name, static_cast<int>(axis.size));

@@ -24,6 +24,10 @@ bool divides_inputs(const BlockType& block, DimId dim) {
   });
 }
 
+void keep_last_position(StreamValues& stream) {
+  for (auto& [name, tensor] : stream) tensor = tensor.narrow(1, tensor.size(1) - 1, 1).contiguous();
+}
+
 // If not, nothing before the unit is trained either.
 bool needs_backward(const ResolvedBlock& block) {
   return block.inputs_need_grad || std::count(block.slot_trainable.begin(), block.slot_trainable.end(), 1) > 0;
@@ -76,10 +80,11 @@ StreamValues Executor::run_units(const ResolvedProgram& resolved, UnitRange unit
   }
   for (size_t unit = units.begin; unit < units.end; ++unit) {
     RunContext run = context(unit, mb, cache);
-    const bool is_last = unit + 1 == resolved.units.size();
-    const bool divides_time = is_last && divides_inputs(resolved.running(unit).block, CHASSIS_DIM_TIME);
-    if (last_position_only && is_last && !divides_time) {
-      for (auto& [name, tensor] : stream) tensor = tensor.narrow(1, tensor.size(1) - 1, 1).contiguous();
+    const bool narrows = last_position_only && unit + 1 == resolved.units.size();
+    // The last position is on one rank only if positions are divided; then all are computed.
+    const bool narrows_after = narrows && divides_inputs(resolved.running(unit).block, CHASSIS_DIM_TIME);
+    if (narrows && !narrows_after) {
+      keep_last_position(stream);
       run.time = 1;
     }
     const BlockRecompute mode = training ? resolved.recompute[unit] : BlockRecompute::kNone;
@@ -91,8 +96,7 @@ StreamValues Executor::run_units(const ResolvedProgram& resolved, UnitRange unit
     if (mode == BlockRecompute::kFull) mb.inputs[unit] = stream;
     stream = run_forward(block, run, stream, mb.fields, keeps_frame, keeps_frame ? *mb.frames[unit] : scratch);
     if (events_) events_->post_forward(unit, {.training = training});
-    if (last_position_only && divides_time)
-      for (auto& [name, tensor] : stream) tensor = tensor.narrow(1, tensor.size(1) - 1, 1).contiguous();
+    if (narrows_after) keep_last_position(stream);
   }
   return stream;
 }

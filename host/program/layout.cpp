@@ -39,14 +39,14 @@ class BlockLayout {
 
  private:
   [[noreturn]] void refuse(const Op& op, const std::string& why) const {
-    throw Error(ExitCode::kConfig, strategy_.where(),
+    throw Error(ExitCode::kConfig, division_.where,
                 "axis '" + strategy_.axis() + "' cannot divide block '" + block_.name + "': " + op.id + " '" + op.name +
                     "' " + why);
   }
 
   [[noreturn]] void refuse_random_bits(const Op& op) const {
     const DimId dim = block_.values[op.inputs[0]].sharding[axis_].dim;
-    throw Error(ExitCode::kConfig, strategy_.where(),
+    throw Error(ExitCode::kConfig, division_.where,
                 "axis '" + strategy_.axis() + "' cannot divide block '" + block_.name + "': " + op.id + " '" + op.name +
                     "' chooses elements by their place in the whole value, but its input is divided along '" +
                     program_.dims[dim].name + "'")
@@ -71,7 +71,7 @@ class BlockLayout {
         if (!divides(dim)) continue;
         const Dim& d = program_.dims[dim];
         if (d.size % strategy_.axis_size() != 0 && !pads(dim))
-          throw Error(ExitCode::kConfig, strategy_.where(),
+          throw Error(ExitCode::kConfig, division_.where,
                       "axis '" + strategy_.axis() + "' of size " + std::to_string(strategy_.axis_size()) +
                           " cannot divide " + d.name + " = " + std::to_string(d.size))
               .hint("choose a size that divides " + std::to_string(d.size));
@@ -289,14 +289,18 @@ std::string dual_of(std::string_view collective) {
   return {};
 }
 
+int64_t ProgramLayout::local_size(const std::vector<Sharding>& sharding, DimId dim, int64_t size) const {
+  for (size_t a = 0; a < std::min(axes.size(), sharding.size()); ++a)
+    if (sharding[a] == Sharding{Kind::kShard, dim}) size = divided(size, axes[a].size);
+  return size;
+}
+
 std::vector<int64_t> ProgramLayout::local_shape(const Program& program, const GraphValue& value, int64_t batch,
                                                 int64_t time) const {
   std::vector<int64_t> shape;
   for (DimId dim : value.dims) {
-    int64_t size = dim == CHASSIS_DIM_BATCH ? batch : dim == CHASSIS_DIM_TIME ? time : program.dims[dim].size;
-    for (size_t a = 0; a < value.sharding.size(); ++a)
-      if (value.sharding[a] == Sharding{Kind::kShard, dim}) size = divided(size, axes[a].size);
-    shape.push_back(size);
+    const int64_t size = dim == CHASSIS_DIM_BATCH ? batch : dim == CHASSIS_DIM_TIME ? time : program.dims[dim].size;
+    shape.push_back(local_size(value.sharding, dim, size));
   }
   return shape;
 }
@@ -305,12 +309,7 @@ std::vector<int64_t> ProgramLayout::local_shape(const Program& program, const Sl
   std::vector<int64_t> shape;
   for (const auto& axis : slot.axes) {
     int64_t size = 1;
-    for (DimId dim : axis) {
-      int64_t local = program.dims[dim].size;
-      for (size_t a = 0; a < slot.sharding.size(); ++a)
-        if (slot.sharding[a] == Sharding{Kind::kShard, dim}) local = divided(local, axes[a].size);
-      size *= local;
-    }
+    for (DimId dim : axis) size *= local_size(slot.sharding, dim, program.dims[dim].size);
     shape.push_back(size);
   }
   return shape;

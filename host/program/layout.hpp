@@ -16,6 +16,7 @@
 namespace chassis {
 
 struct Division {
+  SourcePosition where = {};  // of the strategy, for errors
   // Slots and values that carry one of these dims are split along it. True: an uneven split is padded.
   std::map<std::string, bool, std::less<>> dims = {};
   // Between the divided regions, values are split along T (Korthikanti et al. 2022).
@@ -31,8 +32,6 @@ class LayoutStrategy {
   virtual int64_t axis_size() const = 0;
   virtual int64_t coordinate() const { return 0; }  // of this rank
   virtual Division divide(const Program& program) const = 0;
-  // In the configuration, for errors.
-  virtual SourcePosition where() const { return {}; }
 };
 
 struct LayoutAxis {
@@ -43,6 +42,8 @@ struct LayoutAxis {
 struct ProgramLayout {
   std::vector<LayoutAxis> axes;
 
+  // What one rank has of a dim, padding included. Without axes, all of it: names and whole shapes of a divided program.
+  int64_t local_size(const std::vector<Sharding>& sharding, DimId dim, int64_t size) const;
   // Sizes on one rank; `batch` and `time` are B and T before any split.
   std::vector<int64_t> local_shape(const Program& program, const GraphValue& value, int64_t batch, int64_t time) const;
   std::vector<int64_t> local_shape(const Program& program, const Slot& slot) const;

@@ -92,7 +92,7 @@ class ParallelStack::DivisionSink {
 
 class ParallelStack::LayoutAxisOf final : public LayoutStrategy {
  public:
-  LayoutAxisOf(ParallelStack& stack, const MeshShape& mesh, int rank, MeshAxis axis)
+  LayoutAxisOf(const ParallelStack& stack, const MeshShape& mesh, int rank, MeshAxis axis)
       : stack_(stack), mesh_(mesh), rank_(rank), axis_(std::move(axis)) {}
 
   std::string axis() const override { return axis_.name; }
@@ -101,14 +101,9 @@ class ParallelStack::LayoutAxisOf final : public LayoutStrategy {
     return stack_.division_of(axis_.name, mesh_, rank_, program);
   }
   int64_t coordinate() const override { return mesh_.coordinates(rank_)[static_cast<size_t>(mesh_.find(axis_.name))]; }
-  SourcePosition where() const override {
-    for (const Member& member : stack_.members_)
-      if (contains(member.divided_axes, axis_.name)) return member.where;
-    return {};
-  }
 
  private:
-  ParallelStack& stack_;
+  const ParallelStack& stack_;
   const MeshShape mesh_;
   const int rank_;
   const MeshAxis axis_;
@@ -123,9 +118,8 @@ std::vector<const LayoutStrategy*> ParallelStack::layout_axes(const MeshShape& m
   return out;
 }
 
-std::map<std::string, Division> ParallelStack::ask_divisions(Member& member, const MeshShape& mesh, int rank,
+std::map<std::string, Division> ParallelStack::ask_divisions(const Member& member, const MeshShape& mesh, int rank,
                                                              const Program& program) {
-  member.divided_axes.clear();
   if (member.table->divide == nullptr) return {};
   const std::vector<chassis_mesh_axis_t> axes = raw_axes(mesh, rank);
   std::vector<chassis_dim_size_t> dims;
@@ -139,14 +133,14 @@ std::map<std::string, Division> ParallelStack::ask_divisions(Member& member, con
   problem.num_dims = dims.size();
   const DivisionSink sink(mesh, program);
   member.instance->check(member.table->divide(member.instance->get("divide"), &problem, sink.get()));
-  for (const auto& [axis, division] : sink.divisions()) member.divided_axes.push_back(axis);
   return sink.divisions();
 }
 
-Division ParallelStack::division_of(const std::string& axis, const MeshShape& mesh, int rank, const Program& program) {
+Division ParallelStack::division_of(const std::string& axis, const MeshShape& mesh, int rank,
+                                    const Program& program) const {
   Division out;
   const Member* divider = nullptr;
-  for (Member& member : members_) {
+  for (const Member& member : members_) {
     const auto divisions = ask_divisions(member, mesh, rank, program);
     const auto found = divisions.find(axis);
     if (found == divisions.end()) continue;
@@ -157,6 +151,7 @@ Division ParallelStack::division_of(const std::string& axis, const MeshShape& me
           .hint("each axis of the mesh has one strategy; remove one of the two from [[parallel]]");
     divider = &member;
     out = found->second;
+    out.where = member.where;
   }
   return out;
 }
@@ -312,12 +307,13 @@ void ParallelStack::resolve(const Program& program, ParameterTable& parameters, 
   rules_.assign(all.size(), {});
   std::vector<Answer> answers(members_.size());
   for (size_t m = 0; m < members_.size(); ++m) {
-    for (const auto& [axis, division] : ask_divisions(members_[m], facts.mesh, facts.rank, program))
+    for (const auto& [axis, division] : ask_divisions(members_[m], facts.mesh, facts.rank, program)) {
+      answers[m].axes.push_back(axis);
       if (division.sequence_parallel && facts.mesh.size(facts.mesh.find(axis)) == 1)
-        counted_warning("sequence parallelism", members_[m].instance->label() +
-                                                    ": sequence parallelism has no effect, " + "since " +
-                                                    mesh_key(axis) + " = 1");
-    answers[m].axes = members_[m].divided_axes;
+        counted_warning(
+            "sequence parallelism",
+            members_[m].instance->label() + ": sequence parallelism has no effect, since " + mesh_key(axis) + " = 1");
+    }
     const Sink sink(facts, parameters, rules_, answers[m]);
     members_[m].instance->check(members_[m].table->resolve(members_[m].instance->get("resolve"), &raw, sink.get()));
   }

@@ -87,7 +87,6 @@ class ParallelStack final : public UnitEvents {
     std::unique_ptr<Instance> instance;
     SourcePosition where;
     const chassis_parallel_t* table = nullptr;
-    std::vector<std::string> divided_axes = {};  // along which it divides the computation, as it last answered
   };
   class LayoutAxisOf;
   class DivisionSink;
@@ -107,10 +106,10 @@ class ParallelStack final : public UnitEvents {
     chassis_status_t* (*chassis_parallel_t::*function)(chassis_instance*);
   };
 
-  // By axis; also sets the member's divided_axes.
-  static std::map<std::string, Division> ask_divisions(Member& member, const MeshShape& mesh, int rank,
+  // By axis.
+  static std::map<std::string, Division> ask_divisions(const Member& member, const MeshShape& mesh, int rank,
                                                        const Program& program);
-  Division division_of(const std::string& axis, const MeshShape& mesh, int rank, const Program& program);
+  Division division_of(const std::string& axis, const MeshShape& mesh, int rank, const Program& program) const;
   void sum_partial_gradients();
   void call(const Member& member, const UnitHook& hook, size_t unit, uint32_t which, Flags flags);
   void call(const Member& member, const StepHook& hook);

@@ -17,7 +17,7 @@ namespace {
 
 Descriptor describe(const Program& program, const ProgramLayout& layout, const Slot& slot, std::string name) {
   Descriptor descriptor = Descriptor::plain(std::move(name), Dtype::f32, Shape(program.global_shape(slot)));
-  for (size_t a = 0; a < slot.sharding.size(); ++a) {
+  for (size_t a = 0; a < std::min(layout.axes.size(), slot.sharding.size()); ++a) {
     if (slot.sharding[a].kind != Sharding::Kind::kShard) continue;
     for (size_t dim = 0; dim < slot.axes.size(); ++dim) {
       const auto& axis = slot.axes[dim];

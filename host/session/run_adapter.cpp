@@ -49,10 +49,7 @@ RunAdapter::RunAdapter(const Settings::Adapter& settings, RunPlugins& plugins, c
 FileNames file_names(const RunModel& model, const Program& recorded) { return file_names(model.plugin(), recorded); }
 
 FileNames file_names(const ModelPlugin& model, const Program& recorded) {
-  Program whole = recorded;  // names do not depend on what an axis divides
-  for (BlockType& block : whole.blocks)
-    for (Slot& slot : block.slots) slot.sharding.clear();
-  const ParameterTable parameters(whole, ProgramLayout{});
+  const ParameterTable parameters(recorded, ProgramLayout{});
   const DiskMapping mapping = model.disk_mapping(parameters);
   FileNames names;
   for (const auto& p : parameters.all()) {

@@ -25,6 +25,7 @@ std::string one_process(const Settings::Mesh& mesh) {
 }
 
 }  // namespace
+
 std::string shell_word(const std::string& path) {
   const bool plain = std::all_of(path.begin(), path.end(), [](unsigned char c) {
     return std::isalnum(c) || c >= 0x80 ||

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdio>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <sstream>
@@ -154,6 +155,21 @@ inline double largest_difference(const Values& ours, const Values& theirs) {
     for (size_t i = 0; i < values.size(); ++i)
       difference = std::max(difference, std::abs(static_cast<double>(values[i]) - ours.at(name).at(i)));
   return difference;
+}
+
+// bf16 has 8 significant bits: sums in another order round every value differently. `cells` begin the printed row.
+inline void expect_the_numbers(const Result& ours, const Result& alone, bool bf16, const std::string& cells) {
+  ASSERT_EQ(alone.losses.size(), 5u);
+  ASSERT_EQ(alone.evaluations.size(), 1u);
+  const double loss = largest_relative(ours.losses, alone.losses),
+               norm = largest_relative(ours.grad_norms, alone.grad_norms),
+               evaluation = largest_relative(ours.evaluations, alone.evaluations),
+               weights = largest_difference(ours.weights, alone.weights);
+  EXPECT_LE(loss, bf16 ? 2e-3 : 2e-6);
+  EXPECT_LE(evaluation, bf16 ? 2e-3 : 2e-6);
+  EXPECT_LE(norm, bf16 ? 4e-2 : 1e-5);
+  EXPECT_LE(weights, bf16 ? 5e-3 : 2e-6);
+  std::printf("| %s | %.1e | %.1e | %.1e | %.1e |\n", cells.c_str(), loss, norm, evaluation, weights);
 }
 
 }  // namespace chassis::test

@@ -46,20 +46,6 @@ std::vector<Row> rows() {
           {kSequence, 2, 0b100101}, {sequence, 4, 0b011100}};
 }
 
-void expect_the_numbers(const Result& ours, const Result& alone, bool bf16, const std::string& name) {
-  ASSERT_EQ(alone.losses.size(), 5u);
-  ASSERT_EQ(alone.evaluations.size(), 1u);
-  const double loss = largest_relative(ours.losses, alone.losses),
-               norm = largest_relative(ours.grad_norms, alone.grad_norms),
-               evaluation = largest_relative(ours.evaluations, alone.evaluations),
-               weights = largest_difference(ours.weights, alone.weights);
-  EXPECT_LE(loss, bf16 ? 2e-3 : 2e-6);
-  EXPECT_LE(evaluation, bf16 ? 2e-3 : 2e-6);
-  EXPECT_LE(norm, bf16 ? 4e-2 : 1e-5);
-  EXPECT_LE(weights, bf16 ? 5e-3 : 2e-6);
-  std::printf("| %s | %.1e | %.1e | %.1e | %.1e |\n", name.c_str(), loss, norm, evaluation, weights);
-}
-
 class TensorParallel : public testing::TestWithParam<Row> {};
 TEST_P(TensorParallel, GivesTheNumbersOfOneProcess) {
   const Variant variant = Variant::of_bits(GetParam().variant);
@@ -87,8 +73,7 @@ TEST_P(TensorParallelFamilies, GiveTheNumbersOfOneProcess) {
 TEST(TensorParallelVocabulary, OfEightUnequalPartsIsSavedWhole) {
   const std::string model =
       "plugin = \"qwen3\"\nconfig = { vocab_size = 97, hidden_size = 32, intermediate_size = 64, num_hidden_layers = "
-      "2, "
-      "num_attention_heads = 8, num_key_value_heads = 8, head_dim = 8, initializer_range = 0.1, "
+      "2, num_attention_heads = 8, num_key_value_heads = 8, head_dim = 8, initializer_range = 0.1, "
       "tie_word_embeddings = true }\n";
   ParallelRun run(Variant::of_bits(0), model);
   const Result alone = run(nullptr, 1);

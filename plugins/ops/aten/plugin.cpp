@@ -191,19 +191,14 @@ class Aten : public Ops {
     const uint64_t input = static_cast<uint64_t>(node.input(0).num_elements());
     const uint64_t wide_bytes = dtype_bytes(aten::wide(dtype)), narrow = dtype == aten::wide(dtype) ? 0 : 1;
     const uint64_t slab = std::min<uint64_t>(input, aten::kSlabBytes / 4);
-    if (entry.pattern.ends_with("+cross_entropy")) {
-      out.flags(CHASSIS_KERNEL_FORWARD_BACKWARD);
-      const int64_t rows = node.input(1).num_elements(), vocab = node.param(0).size(0);
-      const uint64_t chunk = aten::loss_chunk_bytes(rows, vocab, dtype);
-      // The derivatives of the cap.
-      const auto slopes =
-          static_cast<uint64_t>(node.num_ops() == 3 ? aten::loss_chunk_rows(rows, vocab) * vocab : 0) * wide_bytes;
-      out.workspace(chunk, chunk + slopes);
-    } else if (entry.pattern.ends_with("+partial_cross_entropy")) {
+    const bool is_whole_head = entry.pattern.ends_with("+cross_entropy");
+    if (is_whole_head || entry.pattern.ends_with("+partial_cross_entropy")) {
+      if (is_whole_head) out.flags(CHASSIS_KERNEL_FORWARD_BACKWARD);
       const int64_t rows = node.input(1).num_elements(), vocab = node.param(0).size(0);
       const uint64_t chunk = aten::loss_chunk_bytes(rows, vocab, dtype);
       const auto logits = static_cast<uint64_t>(aten::loss_chunk_rows(rows, vocab) * vocab) * wide_bytes;
-      out.workspace(chunk + logits, chunk + (node.num_ops() == 3 ? logits : 0));
+      // Exponentials of the logits, and the derivatives of the cap.
+      out.workspace(chunk + (is_whole_head ? 0 : logits), chunk + (node.num_ops() == 3 ? logits : 0));
     } else if (entry.pattern == "partial_cross_entropy") {
       out.workspace((1 + narrow) * input * wide_bytes, (1 + narrow) * input * wide_bytes);
     } else if (entry.pattern == "channel_scale") {

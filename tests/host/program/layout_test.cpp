@@ -101,8 +101,7 @@ TEST(Layout, DropoutOfADividedValueIsRefused) {
                      TensorAxis(2, {"ffn"})),
       "axis 'tp' cannot divide block 'b': dropout 'op' chooses elements by their place in the whole value, but its "
       "input is divided along 'ffn'\nhint: set its probability (adapter.dropout) to 0, or exclude the linears behind "
-      "ffn "
-      "from the adapter");
+      "ffn from the adapter");
 }
 
 TEST(Layout, ARankScalesItsOwnChannels) {
