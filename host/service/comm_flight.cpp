@@ -47,6 +47,13 @@ std::string pack_flight(const Flight& flight) {
   return pack(parts);
 }
 
+// What a rank says of itself while it waits.
+struct WaitReport {
+  std::string call;        // what it waits for
+  std::vector<int> ranks;  // of the call's group
+  std::vector<StoredFlight> flights;
+};
+
 StoredFlight unpack_flight(const std::string& text) {
   const std::vector<std::string> parts = unpack(text);
   StoredFlight out{parts.at(0), std::stoull(parts.at(1)), std::stoull(parts.at(2)), {}, {}};
@@ -55,6 +62,16 @@ StoredFlight unpack_flight(const std::string& text) {
     out.peer_hashes[std::stoi(parts.at(at))] = {std::stoull(parts.at(at + 1)), std::stoull(parts.at(at + 2))};
   out.calls.assign(parts.begin() + static_cast<ptrdiff_t>(at), parts.end());
   return out;
+}
+
+std::optional<WaitReport> find_report(Store& store, int rank) {
+  const std::optional<std::string> text = store.find(key_of(rank));
+  if (!text) return std::nullopt;
+  const std::vector<std::string> parts = unpack(*text);
+  WaitReport report{parts.at(0), {}, {}};
+  for (const std::string& one : unpack(parts.at(1))) report.ranks.push_back(std::stoi(one));
+  for (size_t i = 2; i < parts.size(); ++i) report.flights.push_back(unpack_flight(parts[i]));
+  return report;
 }
 
 // The first collective in which two ranks differ: the text of each, with its position in a longer batch.
@@ -108,7 +125,9 @@ void Flights::end(const Flight& flight) noexcept {
 }
 
 void Flights::report_waiting(const Flight& waiting) {
-  std::vector<std::string> parts = {waiting.text()};
+  std::vector<std::string> ranks;
+  for (int rank : *waiting.ranks) ranks.push_back(std::to_string(rank));
+  std::vector<std::string> parts = {waiting.text(), pack(ranks)};
   {
     const std::lock_guard lock(mutex_);
     if (!changed_ && reported_waiting_ == &waiting) return;
@@ -139,9 +158,8 @@ void Flights::check(const Flight& flight, std::chrono::nanoseconds waited) {
 
 void Flights::compare(const Flight& mine, int other) {
   const int ranks[] = {(*mine.ranks)[static_cast<size_t>(mine.rank)], (*mine.ranks)[static_cast<size_t>(other)]};
-  const std::optional<std::string> text = world_.store()->find(key_of(ranks[1]));
-  if (!text) return;
-  std::vector<std::string> parts = unpack(*text);
+  const std::optional<WaitReport> report = find_report(*world_.store(), ranks[1]);
+  if (!report) return;
   const auto mismatch = [&](const std::string& what, std::string own, std::string its) {
     const bool swap = ranks[1] < ranks[0];  // so that both ranks have the same text
     if (swap) std::swap(own, its);
@@ -150,8 +168,7 @@ void Flights::compare(const Flight& mine, int other) {
         .hint(kHint);
   };
   const std::lock_guard lock(mutex_);
-  for (size_t i = 1; i < parts.size(); ++i) {
-    const StoredFlight its = unpack_flight(parts[i]);
+  for (const StoredFlight& its : report->flights) {
     for (const Flight& own : flights_) {
       if (own.group_key != its.group_key || own.sequence != its.sequence) continue;
       if (own.batch.hash() != its.hash) {
@@ -171,23 +188,28 @@ void Flights::compare(const Flight& mine, int other) {
 
 Error Flights::deadline_error(const Flight& flight, std::chrono::nanoseconds waited) {
   report_waiting(flight);
-  std::vector<std::optional<std::string>> reports(flight.ranks->size());
+  // A rank of this group may wait for one outside it, so the groups that are waited for are asked as well.
+  std::map<int, std::optional<WaitReport>> reports;  // by rank
+  for (int rank : *flight.ranks) reports[rank];
   // A rank that has only just started to wait needs kCompareAfter to report.
   for (const auto end = Clock::now() + kCompareAfter + 200ms;;) {
-    for (size_t i = 0; i < reports.size(); ++i) {
-      if (!reports[i]) reports[i] = world_.store()->find(key_of((*flight.ranks)[i]));
+    for (auto& [rank, report] : reports) {
+      if (report) continue;
+      report = find_report(*world_.store(), rank);
+      if (report)
+        for (int other : report->ranks) reports[other];
     }
-    if (Clock::now() >= end || std::all_of(reports.begin(), reports.end(), [](const auto& r) { return r.has_value(); }))
-      break;
+    const bool is_complete = std::all_of(reports.begin(), reports.end(), [](const auto& r) { return r.second; });
+    if (is_complete || Clock::now() >= end) break;
     std::this_thread::sleep_for(20ms);
   }
   std::vector<int> silent;
   std::map<std::string, std::vector<int>> waiting;
-  for (size_t i = 0; i < reports.size(); ++i) {
-    if (reports[i])
-      waiting[unpack(*reports[i]).at(0)].push_back((*flight.ranks)[i]);
+  for (const auto& [rank, report] : reports) {
+    if (report)
+      waiting[report->call].push_back(rank);
     else
-      silent.push_back((*flight.ranks)[i]);
+      silent.push_back(rank);
   }
   std::string reason;
   const auto add = [&](const std::vector<int>& ranks, const std::string& what) {

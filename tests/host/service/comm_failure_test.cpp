@@ -5,6 +5,7 @@
 #include <chrono>
 #include <functional>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "tests/host/service/comm_calls.hpp"
@@ -238,6 +239,32 @@ TEST(MissingRank, IsNamedWithTheCallThatItWaitsFor) {
     named |= end.text.find("rank 2 waits in barrier 'first' (#1 of x)") != std::string::npos ||
              end.text.find("waits in barrier 'second' (#1 of x+y)") != std::string::npos;
   EXPECT_TRUE(named) << ends[0].text;
+}
+
+// Rank 3 is missed on y by rank 2, which is missed on x by rank 0, whose deadline passes first.
+TEST(MissingRank, IsNamedByRanksThatWaitForItThroughOthers) {
+  const std::vector<MeshAxis> axes = {{"x", 2}, {"y", 2}};
+  const auto ends =
+      test::run_ranks(4, {.backend = "gloo", .options = Json::object(), .axes = axes, .deadline = 2500ms},
+                      [](Communicator& communicator, RankPlugins&) {
+                        CommGroup& x = communicator.group(Axes{"x"});
+                        CommGroup& y = communicator.group(Axes{"y"});
+                        const auto meet = [&](CommGroup& group, const char* name) {
+                          Collective barrier;
+                          barrier.op = CHASSIS_COMM_BARRIER;
+                          barrier.name = name;
+                          communicator.run(group, std::move(barrier));
+                        };
+                        if (communicator.rank() == 3) {
+                          communicator.world().set_deadline(60s);
+                          communicator.world().wait_for([] { return false; }, [] { return "nobody failed"; });
+                        }
+                        // So that rank 0's deadline passes first.
+                        if (communicator.rank() != 0) std::this_thread::sleep_for(600ms);
+                        if (communicator.rank() >= 2) meet(y, "first");
+                        meet(x, "second");
+                      });
+  expect_errors(ends, {"rank 3 gave no sign"});
 }
 
 TEST(FailedRank, EndsTheOthersWithItsError) {
