@@ -180,9 +180,11 @@ class BlockRun {
   void forward_collective(const Node& node) {
     const Op& op = block_.block.ops[node.ops[0]];
     const Tensor& input = frame_.values[node.inputs[0]];
-    Tensor output = op.id == "comm.copy" ? input : collective(op, op.id, input);
-    if (op.id == "comm.all_gather") output = without_padding(op, node.outputs[0], output);
     const GraphValue& value = block_.block.values[node.outputs[0]];
+    Tensor output = op.id == "comm.copy" ? input
+                    : op.id == kTake     ? taken(op, input, context_.local_shape(value)).contiguous()
+                                         : collective(op, op.id, input);
+    if (op.id == "comm.all_gather") output = without_padding(op, node.outputs[0], output);
     if (output.sizes() != context_.local_shape(value))  // kernels write where the program says
       throw internal_error(op.id + " of '" + value.name + "' gives " + text(Shape(output.sizes())) + ", expected " +
                            text(Shape(context_.local_shape(value))));
@@ -197,6 +199,12 @@ class BlockRun {
     return gathered.narrow(dim, 0, size).contiguous();
   }
 
+  // The part of `whole` that comm.take gives.
+  static Tensor taken(const Op& op, const Tensor& whole, const std::vector<int64_t>& sizes) {
+    const auto dim = static_cast<int>(op.attr_int("dim", 0));
+    return whole.narrow(dim, op.attr_int("first", 0), sizes[static_cast<size_t>(dim)]);
+  }
+
   void backward_collective(const Node& node) {
     const Op& op = block_.block.ops[node.ops[0]];
     Tensor& gradient = frame_.gradients[node.outputs[0]];
@@ -204,6 +212,13 @@ class BlockRun {
     if (op.id == kLogSumExp)
       return accumulate(node.inputs[0],
                         log_sum_gradient(gradient, frame_.values[node.inputs[0]], frame_.values[node.outputs[0]]));
+    if (op.id == kTake) {
+      const GraphValue& value = block_.block.values[node.inputs[0]];
+      Tensor whole = Tensor::empty(context_.local_shape(value), gradient.dtype(), context_.device());
+      whole.zero();
+      taken(op, whole, gradient.sizes()).copy_from(gradient);
+      return accumulate(node.inputs[0], std::move(whole));
+    }
     const std::string dual = dual_of(op.id);
     if (dual == "comm.copy") return accumulate(node.inputs[0], std::move(gradient));
     Tensor result = collective(op, dual, gradient);

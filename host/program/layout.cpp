@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
 #include <utility>
 
 #include "host/base/error.hpp"
@@ -14,6 +15,10 @@ using Kind = Sharding::Kind;
 
 bool contains(const std::vector<DimId>& dims, DimId dim) {
   return std::find(dims.begin(), dims.end(), dim) != dims.end();
+}
+
+bool has_dim(const Slot& slot, DimId dim) {
+  return std::any_of(slot.axes.begin(), slot.axes.end(), [&](const auto& axis) { return contains(axis, dim); });
 }
 
 int64_t divided(int64_t size, int64_t ways) { return (size + ways - 1) / ways; }
@@ -55,6 +60,10 @@ class BlockLayout {
                                             program_.dims[dim].name + " from the adapter");
   }
 
+  [[noreturn]] void refuse_undivided(const Op& op, DimId dim) const {
+    refuse(op, "needs all of '" + program_.dims[dim].name + "' on each rank, but its input is divided along it");
+  }
+
   Sharding& of(ValueId value) { return block_.values[value].sharding[axis_]; }
 
   bool divides(DimId dim) const { return division_.dims.contains(program_.dims[dim].name); }
@@ -65,10 +74,24 @@ class BlockLayout {
       slot.partial_over.push_back(strategy_.axis());
   }
 
+  // The dim has fewer parts than the axis has ranks: equal numbers of neighbours share a part.
+  bool is_shared(DimId dim) const {
+    return divides(dim) && !pads(dim) && program_.dims[dim].size < strategy_.axis_size() &&
+           strategy_.axis_size() % program_.dims[dim].size == 0;
+  }
+
+  // The outputs of a linear that ranks share; nothing if there are none.
+  std::optional<DimId> shared_output(const Slot& weight) const {
+    const std::vector<DimId>& outputs = weight.axes[0];
+    const auto found = std::find_if(outputs.begin(), outputs.end(), [&](DimId dim) { return is_shared(dim); });
+    return found == outputs.end() ? std::nullopt : std::optional(*found);
+  }
+
   void place_slot(Slot& slot) {
-    for (const auto& axis : slot.axes)
-      for (DimId dim : axis) {
+    for (size_t a = 0; a < slot.axes.size(); ++a)
+      for (DimId dim : slot.axes[a]) {
         if (!divides(dim)) continue;
+        if (a == 0 && is_shared(dim)) continue;  // whole on every rank
         const Dim& d = program_.dims[dim];
         if (d.size % strategy_.axis_size() != 0 && !pads(dim))
           throw Error(ExitCode::kConfig, division_.where,
@@ -112,10 +135,12 @@ class BlockLayout {
     op.id = collective;
     op.name = strategy_.axis() + "." + result.name;
     op.attrs.emplace_back("axis", strategy_.axis());
-    if (collective == "comm.all_gather" || collective == "comm.reduce_scatter" || collective == "comm.slice") {
+    if (collective == "comm.all_gather" || collective == "comm.reduce_scatter" || collective == "comm.slice" ||
+        collective == kTake) {
       const auto at = std::find(result.dims.begin(), result.dims.end(), moved);
       op.attrs.emplace_back("dim", static_cast<int64_t>(at - result.dims.begin()));
     }
+    if (collective == kTake) op.attrs.emplace_back("first", part_of(moved).first);
     op.inputs = {value};
     op.outputs = {block_.add_value(std::move(result))};
     block_.ops.push_back(op);
@@ -144,6 +169,7 @@ class BlockLayout {
   void place_linear(Op op) {
     const Slot& weight = block_.slots[op.params[0]];
     const Sharding placed = weight.sharding[axis_];
+    if (const auto shared = shared_output(weight)) return place_shared_linear(std::move(op), *shared);
     if (placed.kind != Kind::kShard) return place_pointwise(std::move(op));
     if (contains(weight.axes[0], placed.dim)) {
       op.inputs[0] = column_input(op.inputs[0]);
@@ -158,6 +184,15 @@ class BlockLayout {
     const ValueId output = op.outputs[0];
     append(std::move(op), {Kind::kPartial, 0});
     complete_partial(output);
+  }
+
+  // All ranks compute the whole output and go on with one part of it, so each has a part of the parameters' gradients.
+  void place_shared_linear(Op op, DimId dim) {
+    op.inputs[0] = column_input(op.inputs[0]);
+    for (SlotId slot : op.params) mark_partial(block_.slots[slot]);
+    const ValueId output = op.outputs[0];
+    append(std::move(op), {});
+    renamed_[output] = insert(std::string(kTake), output, {Kind::kShard, dim}, dim);
   }
 
   void place_embedding(Op op) {
@@ -222,7 +257,8 @@ class BlockLayout {
   // This rank's indices of a divided dim: the first, and how many are not padding.
   std::pair<int64_t, int64_t> part_of(DimId dim) const {
     const int64_t size = program_.dims[dim].size, part = divided(size, strategy_.axis_size());
-    const int64_t first = strategy_.coordinate() * part;
+    const int64_t first =
+        is_shared(dim) ? strategy_.coordinate() * size / strategy_.axis_size() : strategy_.coordinate() * part;
     return {first, std::clamp<int64_t>(size - first, 0, part)};
   }
 
@@ -232,7 +268,10 @@ class BlockLayout {
     const Sharding channels = weight.sharding[axis_], input = of(op.inputs[0]);
     if (channels.kind == Kind::kShard && input != channels)
       refuse(op, "scales '" + program_.dims[channels.dim].name + "', but its input is not divided along it");
-    if (channels.kind != Kind::kShard && input.kind == Kind::kShard) mark_partial(weight);
+    if (channels.kind != Kind::kShard && input.kind == Kind::kShard) {
+      if (has_dim(weight, input.dim)) refuse_undivided(op, input.dim);
+      mark_partial(weight);
+    }
     append(std::move(op), input);
   }
 
@@ -249,9 +288,7 @@ class BlockLayout {
     if (common.kind == Kind::kShard)
       for (SlotId id : op.params) {
         Slot& slot = block_.slots[id];
-        if (std::any_of(slot.axes.begin(), slot.axes.end(), [&](const auto& a) { return contains(a, common.dim); }))
-          refuse(op, "needs all of '" + program_.dims[common.dim].name +
-                         "' on each rank, but its input is divided along it");
+        if (has_dim(slot, common.dim)) refuse_undivided(op, common.dim);
         mark_partial(slot);  // each rank has a part of the positions, or of the heads
       }
     append(std::move(op), common);

@@ -51,8 +51,10 @@ struct ProgramLayout {
 
 // Collectives are ops with attributes axis (name) and, for gather and scatter, dim (index in the value):
 //   comm.copy ↔ comm.all_reduce, comm.all_gather ↔ comm.reduce_scatter: each is the other's backward.
+//   comm.slice: a rank's part of ids. comm.take: a part of a value, from index `first` on; its backward fills the rest
+//     with zeros. Neither communicates.
 //   comm.log_sum_exp: log Σ exp over the ranks, element by element; its backward needs no communication.
-inline constexpr std::string_view kCommPrefix = "comm.", kLogSumExp = "comm.log_sum_exp";
+inline constexpr std::string_view kCommPrefix = "comm.", kLogSumExp = "comm.log_sum_exp", kTake = "comm.take";
 inline bool is_collective(const Op& op) { return op.id.starts_with(kCommPrefix); }
 std::string dual_of(std::string_view collective);
 

@@ -7,6 +7,7 @@
 #include <string_view>
 #include <utility>
 
+#include "host/program/layout.hpp"
 #include "host/program/liveness.hpp"
 #include "host/state/shape.hpp"
 
@@ -15,9 +16,9 @@ namespace {
 
 constexpr size_t kNoNode = static_cast<size_t>(-1);
 
-constexpr std::string_view kCheapOps[] = {"embedding",        "rms_norm", "layer_norm",    "rope",     "activation",
-                                          "gated_activation", "add",      "mul",           "scale",    "softcap",
-                                          "reshape",          "dropout",  "channel_scale", "comm.copy"};
+constexpr std::string_view kCheapOps[] = {"embedding",        "rms_norm", "layer_norm",    "rope",      "activation",
+                                          "gated_activation", "add",      "mul",           "scale",     "softcap",
+                                          "reshape",          "dropout",  "channel_scale", "comm.copy", kTake};
 
 // The minimum cut between source and sink, by augmenting paths (Edmonds & Karp 1972).
 class MinCut {

@@ -29,6 +29,7 @@ struct Adapter {
   const char* name;
   bool tied;
   const char* toml;
+  int key_value_heads = 2;
 };
 const std::vector<Adapter> kAdapters = {
     {"lora", false, "rank = 4\n"},
@@ -82,7 +83,7 @@ class AdapterRun {
     toml_ = toml.str();
     write_text(folder_ / "tokens.jsonl",
                token_rows(random_documents({9, 40, 3, 77, 21, 14, 35, 2, 60, 18, 33, 90, 41, 7, 64}, 96)));
-    make_base(adapter.tied);
+    make_base(adapter.tied, adapter.key_value_heads);
   }
 
   const ScratchDirectory& folder() const { return folder_; }
@@ -125,14 +126,14 @@ class AdapterRun {
 
  private:
   // A model directory, exported by a run of one step from random weights.
-  void make_base(bool tied) {
+  void make_base(bool tied, int key_value_heads) {
     write_text(folder_ / "base.toml",
                "schema_version = 1\n[run]\noutput_dir = \"made\"\nmax_steps = 1\ndevice = \"cpu\"\n[plugins]\npath = "
                "[\"" CHASSIS_TEST_PLUGIN_DIR
                "\"]\n[model]\nplugin = \"llama\"\nconfig = { vocab_size = 96, hidden_size = 36, intermediate_size = 58"
-               ", num_hidden_layers = 3, num_attention_heads = 6, num_key_value_heads = 2, attention_bias = true, "
-               "initializer_range = 0.1, tie_word_embeddings = " +
-                   std::string(tied ? "true" : "false") +
+               ", num_hidden_layers = 3, num_attention_heads = 6, attention_bias = true, initializer_range = 0.1, "
+               "num_key_value_heads = " +
+                   std::to_string(key_value_heads) + ", tie_word_embeddings = " + (tied ? "true" : "false") +
                    " }\n[[data.train]]\npath = \"tokens.jsonl\"\nformat = \"tokens\"\n[data]\ncache_dir = \"cache\"\n"
                    "[train]\nseq_len = 32\n[optimizer]\nlr = 1e-3\n[attention]\nplugin = \"sdpa\"\n[kernels]\nplugins "
                    "= [\"aten\"]\n[precision]\ncompute = \"fp32\"\n");
@@ -195,6 +196,9 @@ TEST(AdapterTensorParallel, GivesTheNumbersOfOneProcess) {
   expect_the_numbers_of_one_process(both, 4, kAdapters[0]);
   const Strategy sequence = {"sequence", {"plugin = \"tensor\"", "sequence_parallel = true"}};
   expect_the_numbers_of_one_process(sequence, 2, kAdapters[2]);
+  const Adapter shared_head = {"lora, one key-value head", false, "rank = 4\n", 1};
+  expect_the_numbers_of_one_process(both, 4, shared_head);
+  expect_the_numbers_of_one_process(sequence, 2, shared_head);
 }
 
 TEST(AdapterDropout, DropsTheSameElementsUnderRecomputeAndAccumulation) {

@@ -83,6 +83,28 @@ TEST(TensorParallelVocabulary, OfEightUnequalPartsIsSavedWhole) {
   EXPECT_EQ(ours.weights.at("model.embed_tokens.weight").size(), 97u * 32u);
 }
 
+// Two key-value heads on four ranks, with biases (qwen2) and norms (qwen3) of the heads; and one on two, for all.
+TEST(TensorParallelHeads, AreSharedByRanksWhereThereAreFewer) {
+  const auto model = [](const std::string& plugin, int heads) {
+    return "plugin = \"" + plugin + "\"\nconfig = { vocab_size = 96, hidden_size = 32, intermediate_size = 64, " +
+           "num_hidden_layers = 2, num_attention_heads = 4, num_key_value_heads = " + std::to_string(heads) +
+           ", head_dim = 8, initializer_range = 0.1 }\n";
+  };
+  const Strategy four = {"tp4", {"plugin = \"tensor\""}, no_mesh, 4},
+                 four_fsdp2 = {"tp2_fsdp2", {"plugin = \"tensor\"", "[[parallel]]", "plugin = \"fsdp2\""}, two_way, 2};
+  for (const char* plugin : {"qwen2", "qwen3"}) {
+    SCOPED_TRACE(plugin);
+    ParallelRun two_heads(Variant::of_bits(0), model(plugin, 2));
+    expect_the_numbers(two_heads(&four, 4), two_heads(nullptr, 1), false, std::string("tp = 4, two heads, ") + plugin);
+    ParallelRun one_head(Variant::of_bits(0), model(plugin, 1));
+    const Result alone = one_head(nullptr, 1);
+    expect_the_numbers(one_head(&kSequence, 2), alone, false, std::string("sequence, one head, ") + plugin);
+    for (const char* mode : {"recompute.mode=none", "recompute.mode=selective"})
+      expect_the_numbers(one_head(&four_fsdp2, 4, {mode}), alone, false,
+                         std::string("tp = 2, fsdp2, one head, ") + mode + ", " + plugin);
+  }
+}
+
 // Positions that two ranks cannot divide evenly, in training, evaluation and a batch of fewer positions.
 TEST(SequenceParallel, PadsAnOddNumberOfPositions) {
   for (const SmallFamily& family : small_families()) {

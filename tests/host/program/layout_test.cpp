@@ -167,6 +167,66 @@ TEST(Layout, HeadsDividedForOnlyOneOfQueryAndKeyAreRefused) {
       "attention 'a' has divided heads for only one of query and key");
 }
 
+TEST(Layout, RanksShareAKeyHead) {
+  for (int64_t coordinate = 0; coordinate < 4; ++coordinate) {
+    Program program = test::record([](Recorder& r) {
+      const DimId v = r.dim("vocab", 4), n = r.dim("heads", 8), k = r.dim("kv_heads", 2), d = r.dim("head_dim", 2),
+                  h = r.dim("hidden", 2);
+      const uint32_t block = r.block("b", [&] {
+        const ValueId x = r.op("embedding", "e", {r.field("input_ids")}, {r.slot("e", {{v}, {h}})}, {}, {h});
+        const ValueId q = r.op("linear", "q", {x}, {r.slot("q", {{n, d}, {h}})}, {}, {n, d});
+        const ValueId key =
+            r.op("linear", "k", {x}, {r.slot("k", {{k, d}, {h}}), r.slot("k_bias", {{k, d}})}, {}, {k, d});
+        const ValueId normed = r.op("rms_norm", "norm", {key}, {r.slot("w", {{d}})}, {{"eps", 1e-6}}, {});
+        const ValueId y = r.op("attention", "a", {q, normed, normed});
+        r.output("y", r.op("linear", "o", {y}, {r.slot("o", {{h}, {n, d}})}, {}, {h}));
+      });
+      r.chain("c", "", {block});
+    });
+    const TensorAxis axis(4, {"heads", "kv_heads"}, false, coordinate);
+    const LayoutStrategy* stack[] = {&axis};
+    const ProgramLayout layout = apply_layout(program, stack);
+    const BlockType& block = program.blocks[0];
+    const auto take = std::ranges::find(block.ops, kTake, &Op::id);
+    ASSERT_NE(take, block.ops.end());
+    EXPECT_EQ(take->attr_int("dim", -1), 2);
+    EXPECT_EQ(take->attr_int("first", -1), coordinate / 2);
+    const auto attention = std::ranges::find(block.ops, "attention", &Op::id);
+    EXPECT_EQ(layout.local_shape(program, block.values[attention->inputs[0]], 1, 3),
+              (std::vector<int64_t>{1, 3, 2, 2}));
+    EXPECT_EQ(layout.local_shape(program, block.values[attention->inputs[1]], 1, 3),
+              (std::vector<int64_t>{1, 3, 1, 2}));
+    // Every rank has these whole, and a part of their gradients.
+    for (const char* shared : {"k", "k_bias", "w"}) {
+      const auto slot = std::ranges::find(block.slots, shared, &Slot::name);
+      EXPECT_EQ(slot->sharding[0].kind, Sharding::Kind::kReplicate) << shared;
+      EXPECT_EQ(slot->partial_over, std::vector<std::string>{"tp"}) << shared;
+    }
+  }
+}
+
+TEST(Layout, RanksDoNotShareWhatIsContracted) {
+  EXPECT_HAS(layout_refusal(SmallModel{}.program(), TensorAxis(12, {"ffn"})),
+             "axis 'tp' of size 12 cannot divide ffn = 6");
+}
+
+TEST(Layout, ASharedHeadIsNotScaledByChannel) {
+  EXPECT_HAS(
+      layout_refusal(
+          test::record([](Recorder& r) {
+            const DimId v = r.dim("vocab", 4), k = r.dim("kv_heads", 1), d = r.dim("head_dim", 2),
+                        h = r.dim("hidden", 2);
+            const uint32_t block = r.block("b", [&] {
+              const ValueId x = r.op("embedding", "e", {r.field("input_ids")}, {r.slot("e", {{v}, {h}})}, {}, {h});
+              const ValueId key = r.op("linear", "k", {x}, {r.slot("k", {{k, d}, {h}})}, {}, {k, d});
+              r.output("y", r.op("channel_scale", "ia3", {key}, {r.slot("s", {{k, d}})}, {}, {k, d}));
+            });
+            r.chain("c", "", {block});
+          }),
+          TensorAxis(2, {"kv_heads"})),
+      "channel_scale 'ia3' needs all of 'kv_heads' on each rank, but its input is divided along it");
+}
+
 TEST(Layout, TwoRanksComputeWhatOneDoes) {
   LoadedPlugins plugins;
   CpuRun whole(SmallModel{.layers = 3}.program(), {plugins.ops("reference")});
