@@ -125,14 +125,15 @@ void Flights::end(const Flight& flight) noexcept {
 }
 
 void Flights::report_waiting(const Flight& waiting) {
-  std::vector<std::string> ranks;
-  for (int rank : *waiting.ranks) ranks.push_back(std::to_string(rank));
-  std::vector<std::string> parts = {waiting.text(), pack(ranks)};
+  std::vector<std::string> parts;
   {
     const std::lock_guard lock(mutex_);
     if (!changed_ && reported_waiting_ == &waiting) return;
     changed_ = false;
     reported_waiting_ = &waiting;
+    std::vector<std::string> ranks;
+    for (int rank : *waiting.ranks) ranks.push_back(std::to_string(rank));
+    parts = {waiting.text(), pack(ranks)};
     for (const Flight& flight : flights_) parts.push_back(pack_flight(flight));
   }
   world_.store()->set(key_of(world_.rank()), pack(parts));
@@ -205,11 +206,14 @@ Error Flights::deadline_error(const Flight& flight, std::chrono::nanoseconds wai
   }
   std::vector<int> silent;
   std::map<std::string, std::vector<int>> waiting;
+  const auto is_of_group = [&](int rank) {
+    return std::find(flight.ranks->begin(), flight.ranks->end(), rank) != flight.ranks->end();
+  };
   for (const auto& [rank, report] : reports) {
-    if (report)
-      waiting[report->call].push_back(rank);
-    else
+    if (!report)
       silent.push_back(rank);
+    else if (is_of_group(rank))
+      waiting[report->call].push_back(rank);
   }
   std::string reason;
   const auto add = [&](const std::vector<int>& ranks, const std::string& what) {
