@@ -91,7 +91,7 @@ TEST(TensorParallelHeads, AreSharedByRanksWhereThereAreFewer) {
            ", head_dim = 8, initializer_range = 0.1 }\n";
   };
   const Strategy four = {"tp4", {"plugin = \"tensor\""}, no_mesh, 4},
-                 four_fsdp2 = {"tp2_fsdp2", {"plugin = \"tensor\"", "[[parallel]]", "plugin = \"fsdp2\""}, two_way, 2};
+                 fsdp2 = with_tensor("tp_fsdp2", {"plugin = \"fsdp2\""});
   for (const char* plugin : {"qwen2", "qwen3"}) {
     SCOPED_TRACE(plugin);
     ParallelRun two_heads(Variant::of_bits(0), model(plugin, 2));
@@ -100,7 +100,7 @@ TEST(TensorParallelHeads, AreSharedByRanksWhereThereAreFewer) {
     const Result alone = one_head(nullptr, 1);
     expect_the_numbers(one_head(&kSequence, 2), alone, false, std::string("sequence, one head, ") + plugin);
     for (const char* mode : {"recompute.mode=none", "recompute.mode=selective"})
-      expect_the_numbers(one_head(&four_fsdp2, 4, {mode}), alone, false,
+      expect_the_numbers(one_head(&fsdp2, 4, {mode}), alone, false,
                          std::string("tp = 2, fsdp2, one head, ") + mode + ", " + plugin);
   }
 }

@@ -149,39 +149,45 @@ TEST(Layout, SequenceParallelismNeedsADividedVocabulary) {
              "cross_entropy 'loss' has logits divided along T, but whole labels; divide the vocabulary as well");
 }
 
+struct Heads {
+  DimId heads, kv_heads, head_dim, hidden;
+  ValueId x;  // [B, T, hidden]
+};
+
+// A block whose output `rest` computes from the embedding.
+template <class Rest>
+Program with_heads(int64_t heads, int64_t kv_heads, Rest rest) {
+  return test::record([&](Recorder& r) {
+    const DimId v = r.dim("vocab", 4), h = r.dim("hidden", 2);
+    const uint32_t block = r.block("b", [&] {
+      const ValueId x = r.op("embedding", "e", {r.field("input_ids")}, {r.slot("e", {{v}, {h}})}, {}, {h});
+      r.output("y", rest(r, Heads{r.dim("heads", heads), r.dim("kv_heads", kv_heads), r.dim("head_dim", 2), h, x}));
+    });
+    r.chain("c", "", {block});
+  });
+}
+
 TEST(Layout, HeadsDividedForOnlyOneOfQueryAndKeyAreRefused) {
-  EXPECT_HAS(
-      layout_refusal(
-          test::record([](Recorder& r) {
-            const DimId v = r.dim("vocab", 4), n = r.dim("heads", 4), k = r.dim("kv_heads", 1),
-                        d = r.dim("head_dim", 2), h = r.dim("hidden", 2);
-            const uint32_t block = r.block("b", [&] {
-              const ValueId x = r.op("embedding", "e", {r.field("input_ids")}, {r.slot("e", {{v}, {h}})}, {}, {h});
-              const ValueId q = r.op("linear", "q", {x}, {r.slot("q", {{n, d}, {h}})}, {}, {n, d});
-              const ValueId key = r.op("linear", "k", {x}, {r.slot("k", {{k, d}, {h}})}, {}, {k, d});
-              r.output("y", r.op("attention", "a", {q, key, key}));
-            });
-            r.chain("c", "", {block});
-          }),
-          TensorAxis(2, {"heads"})),
-      "attention 'a' has divided heads for only one of query and key");
+  const Program program = with_heads(4, 1, [](Recorder& r, const Heads& of) {
+    const auto [n, k, d, h, x] = of;
+    const ValueId q = r.op("linear", "q", {x}, {r.slot("q", {{n, d}, {h}})}, {}, {n, d});
+    const ValueId key = r.op("linear", "k", {x}, {r.slot("k", {{k, d}, {h}})}, {}, {k, d});
+    return r.op("attention", "a", {q, key, key});
+  });
+  EXPECT_HAS(layout_refusal(program, TensorAxis(2, {"heads"})),
+             "attention 'a' has divided heads for only one of query and key");
 }
 
 TEST(Layout, RanksShareAKeyHead) {
   for (int64_t coordinate = 0; coordinate < 4; ++coordinate) {
-    Program program = test::record([](Recorder& r) {
-      const DimId v = r.dim("vocab", 4), n = r.dim("heads", 8), k = r.dim("kv_heads", 2), d = r.dim("head_dim", 2),
-                  h = r.dim("hidden", 2);
-      const uint32_t block = r.block("b", [&] {
-        const ValueId x = r.op("embedding", "e", {r.field("input_ids")}, {r.slot("e", {{v}, {h}})}, {}, {h});
-        const ValueId q = r.op("linear", "q", {x}, {r.slot("q", {{n, d}, {h}})}, {}, {n, d});
-        const ValueId key =
-            r.op("linear", "k", {x}, {r.slot("k", {{k, d}, {h}}), r.slot("k_bias", {{k, d}})}, {}, {k, d});
-        const ValueId normed = r.op("rms_norm", "norm", {key}, {r.slot("w", {{d}})}, {{"eps", 1e-6}}, {});
-        const ValueId y = r.op("attention", "a", {q, normed, normed});
-        r.output("y", r.op("linear", "o", {y}, {r.slot("o", {{h}, {n, d}})}, {}, {h}));
-      });
-      r.chain("c", "", {block});
+    Program program = with_heads(8, 2, [](Recorder& r, const Heads& of) {
+      const auto [n, k, d, h, x] = of;
+      const ValueId q = r.op("linear", "q", {x}, {r.slot("q", {{n, d}, {h}})}, {}, {n, d});
+      const ValueId key =
+          r.op("linear", "k", {x}, {r.slot("k", {{k, d}, {h}}), r.slot("k_bias", {{k, d}})}, {}, {k, d});
+      const ValueId normed = r.op("rms_norm", "norm", {key}, {r.slot("w", {{d}})}, {{"eps", 1e-6}}, {});
+      const ValueId y = r.op("attention", "a", {q, normed, normed});
+      return r.op("linear", "o", {y}, {r.slot("o", {{h}, {n, d}})}, {}, {h});
     });
     const TensorAxis axis(4, {"heads", "kv_heads"}, false, coordinate);
     const LayoutStrategy* stack[] = {&axis};
@@ -211,20 +217,13 @@ TEST(Layout, RanksDoNotShareWhatIsContracted) {
 }
 
 TEST(Layout, ASharedHeadIsNotScaledByChannel) {
-  EXPECT_HAS(
-      layout_refusal(
-          test::record([](Recorder& r) {
-            const DimId v = r.dim("vocab", 4), k = r.dim("kv_heads", 1), d = r.dim("head_dim", 2),
-                        h = r.dim("hidden", 2);
-            const uint32_t block = r.block("b", [&] {
-              const ValueId x = r.op("embedding", "e", {r.field("input_ids")}, {r.slot("e", {{v}, {h}})}, {}, {h});
-              const ValueId key = r.op("linear", "k", {x}, {r.slot("k", {{k, d}, {h}})}, {}, {k, d});
-              r.output("y", r.op("channel_scale", "ia3", {key}, {r.slot("s", {{k, d}})}, {}, {k, d}));
-            });
-            r.chain("c", "", {block});
-          }),
-          TensorAxis(2, {"kv_heads"})),
-      "channel_scale 'ia3' needs all of 'kv_heads' on each rank, but its input is divided along it");
+  const Program program = with_heads(1, 1, [](Recorder& r, const Heads& of) {
+    const auto [n, k, d, h, x] = of;
+    const ValueId key = r.op("linear", "k", {x}, {r.slot("k", {{k, d}, {h}})}, {}, {k, d});
+    return r.op("channel_scale", "ia3", {key}, {r.slot("s", {{k, d}})}, {}, {k, d});
+  });
+  EXPECT_HAS(layout_refusal(program, TensorAxis(2, {"kv_heads"})),
+             "channel_scale 'ia3' needs all of 'kv_heads' on each rank, but its input is divided along it");
 }
 
 TEST(Layout, TwoRanksComputeWhatOneDoes) {
