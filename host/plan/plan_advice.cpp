@@ -20,7 +20,6 @@ struct Change {
   std::vector<std::string> overrides;
   int world_factor = 1;
   bool changes_training = false;
-  bool is_strategy = false;
 };
 
 std::string setting(const std::string& key, const std::string& json) { return key + "=" + json; }
@@ -54,9 +53,8 @@ class Adviser {
            {fmt::format("train.micro_batch_size={}", rows / 2), global_batch(plan_.batch.global_batch_size)}});
     for (const auto& [key, json] : plan_.savings) add(key, "", json);
     for (const std::string& id : plan_.other_strategies)  // with the defaults of their options
-      changes_.push_back({.text = fmt::format("strategy {} → {}", plan_.strategies, id),
-                          .overrides = {fmt::format("parallel=[{{plugin=\"{}\"}}]", id)},
-                          .is_strategy = true});
+      changes_.push_back(
+          {fmt::format("strategy {} → {}", plan_.strategies, id), {fmt::format("parallel=[{{plugin=\"{}\"}}]", id)}});
     for (const auto& [id, shown] : plan_.adapters)
       change_training("adapter " + shown, {fmt::format("adapter.plugin={}", id)});
     if (plan_.adapters.empty()) change_training("", {});
@@ -140,9 +138,9 @@ class Adviser {
     return advice;
   }
 
-  // The changes that combine() tries, in this order: more ranks late, and last what changes the training, the least
-  // first.
-  std::vector<const Change*> order() const {
+  // Adds one change after the other, and keeps those that increase the gain. Tries more ranks late, and last what
+  // changes the training, of which it takes one: the least that is enough.
+  void combine() {
     std::vector<const Change*> order;
     const auto append = [&](const Advice& advice, bool changes_training, int world_factor) {
       for (const Change& change : changes_)
@@ -153,43 +151,19 @@ class Adviser {
     for (const int world_factor : {1, 2})
       for (const Advice& advice : list_.single) append(advice, false, world_factor);
     for (const Advice& advice : std::views::reverse(list_.single)) append(advice, true, 1);
-    return order;
-  }
-
-  struct Combination {
     std::vector<const Change*> taken;
-    std::optional<Advice> advice;
-  };
-
-  // Adds one change after the other, and keeps those that increase the gain until the plan fits. Takes one of those
-  // that change the training.
-  Combination take_in_turn(const std::vector<const Change*>& order) {
-    Combination best;
     for (const Change* change : order) {
-      std::vector<const Change*> tried = best.taken;
+      std::vector<const Change*> tried = taken;
       if (change->changes_training) std::erase_if(tried, [](const Change* other) { return other->changes_training; });
       tried.push_back(change);
       auto advice = attempt(tried);
-      const uint64_t before = best.advice ? best.advice->peak_bytes : base_bytes_;
+      const uint64_t before = list_.together ? list_.together->peak_bytes : base_bytes_;
       if (!advice || static_cast<double>(advice->peak_bytes) > (1.0 - kMinGain) * static_cast<double>(before)) continue;
-      best = {std::move(tried), std::move(advice)};
-      if (best.advice->fits) break;
+      taken = std::move(tried);
+      list_.together = std::move(advice);
+      if (list_.together->fits) return;
     }
-    return best;
-  }
-
-  // The strategy that saves most alone may refuse what would save more beside another one, so where the changes
-  // together do not fit, they are tried once more without it.
-  void combine() {
-    std::vector<const Change*> changes = order();
-    Combination best = take_in_turn(changes);
-    const auto strategy = std::ranges::find_if(best.taken, &Change::is_strategy);
-    if (strategy != best.taken.end() && !best.advice->fits) {
-      std::erase(changes, *strategy);
-      Combination other = take_in_turn(changes);
-      if (other.advice && other.advice->peak_bytes < best.advice->peak_bytes) best = std::move(other);
-    }
-    if (best.taken.size() >= 2) list_.together = std::move(best.advice);
+    if (taken.size() < 2) list_.together.reset();
   }
 
   const PlanRequest& request_;
