@@ -4,7 +4,6 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <ranges>
 
 #include "host/base/log_capture.hpp"
 #include "host/base/mesh_axes.hpp"
@@ -150,7 +149,7 @@ class Adviser {
     };
     for (const int world_factor : {1, 2})
       for (const Advice& advice : list_.single) append(advice, false, world_factor);
-    for (const Advice& advice : std::views::reverse(list_.single)) append(advice, true, 1);
+    for (auto advice = list_.single.rbegin(); advice != list_.single.rend(); ++advice) append(*advice, true, 1);
     std::vector<const Change*> taken;
     for (const Change* change : order) {
       std::vector<const Change*> tried = taken;
