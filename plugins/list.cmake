@@ -8,6 +8,7 @@ set(CHASSIS_PLUGINS
   ops/sdpa
   ops/interval
   ops/cuda_rms_norm
+  parallel/context
   parallel/ddp
   parallel/fsdp2
   parallel/tensor

@@ -43,6 +43,8 @@ constexpr bool has_role(std::string_view name, AxisRole role) {
 constexpr bool is_data_axis(std::string_view name) { return has_role(name, AxisRole::kData); }
 // True if ranks along the axis divide the dims of the computation.
 constexpr bool is_tensor_axis(std::string_view name) { return has_role(name, AxisRole::kTensor); }
+// True if ranks along the axis divide the positions of a sequence.
+constexpr bool is_context_axis(std::string_view name) { return has_role(name, AxisRole::kContext); }
 
 // The configuration key of the axis's size: "mesh.tp".
 inline std::string mesh_key(std::string_view axis) { return "mesh." + std::string(axis); }

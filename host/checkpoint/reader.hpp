@@ -31,8 +31,8 @@ struct LoadTensor {
   Descriptor descriptor;
   std::string disk_name;             // empty: the FQN
   std::vector<DiskPart> parts = {};  // empty: one part, unchanged, named disk_name
-  // If set, there is no local tensor: this receives the elements that the rank holds, which must be consecutive, as
-  // f32, in ascending parts that begin at multiples of `take_block` elements.
+  // If set, there is no local tensor: this receives the elements that the rank holds as f32, in their order there, in
+  // parts that begin at multiples of `take_block` elements. `begin` counts the elements of the rank.
   std::function<void(int64_t begin, std::span<const float> values)> take = {};
   int64_t take_block = 1;
 

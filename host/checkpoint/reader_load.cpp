@@ -44,6 +44,22 @@ Plain take(std::string_view& bytes) {
   return value;
 }
 
+// Boxes of elements [begin, end) of those in the pieces, in their order.
+std::vector<Box> boxes_of(const std::vector<Piece>& pieces, int64_t begin, int64_t end) {
+  std::vector<Box> out;
+  int64_t first = 0;  // of the piece
+  for (const Piece& piece : pieces) {
+    const int64_t num = numel(piece.box), from = std::max(begin, first), to = std::min(end, first + num);
+    if (from < to)
+      for (Box& box : flat_range_boxes(piece.box.sizes(), from - first, to - first)) {
+        for (int k = 0; k < box.ndim(); ++k) box.begin[k] += piece.box.begin[k], box.end[k] += piece.box.begin[k];
+        out.push_back(std::move(box));
+      }
+    first += num;
+  }
+  return out;
+}
+
 // Reads runs of bytes. Those that lie near each other, such as the elements of a row of a transposed tensor, are read
 // at once with what lies between them.
 class RunReader {
@@ -146,13 +162,10 @@ LoadResult CheckpointReader::load(std::span<const LoadTensor> tensors, const Mes
 void CheckpointReader::load_values(const LoadTensor& tensor, Values& values, const MeshShape& mesh,
                                    const BucketPair& buckets, const LoadOptions& options) {
   const Layout layout(tensor.descriptor, mesh);
-  const Shape& shape = tensor.descriptor.global_shape;
-  int64_t begin = numel(shape), count = 0;
-  for (const Piece& piece : layout.pieces(options.rank)) {
-    if (options.owned_only && !piece.owned) continue;
-    begin = std::min(begin, row_major_view(shape, piece.box).offset);
-    count += numel(piece.box);
-  }
+  std::vector<Piece> pieces = layout.pieces(options.rank);
+  if (options.owned_only) std::erase_if(pieces, [](const Piece& piece) { return !piece.owned; });
+  int64_t count = 0;
+  for (const Piece& piece : pieces) count += numel(piece.box);
   constexpr int64_t kMostValues = 1 << 20;
   const auto fit = std::min(kMostValues, static_cast<int64_t>(buckets.bucket_bytes() / sizeof(float)));
   const int64_t room = fit / tensor.take_block * tensor.take_block;
@@ -162,16 +175,15 @@ void CheckpointReader::load_values(const LoadTensor& tensor, Values& values, con
                 : std::span(reinterpret_cast<float*>(buckets.bucket(0).data()), static_cast<size_t>(room));
   const std::vector<DiskPart> parts = tensor.all_parts();
   const bool is_hashed = options.hashed && options.hashed(tensor.descriptor);
-  for (const int64_t end = begin + count; begin < end; begin += std::ssize(bucket)) {
-    const int64_t stop = std::min(end, begin + std::ssize(bucket));
-    const std::span<float> piece = bucket.first(static_cast<size_t>(stop - begin));
+  for (int64_t begin = 0; begin < count; begin += std::ssize(bucket)) {
+    const std::span<float> some = bucket.first(static_cast<size_t>(std::min(std::ssize(bucket), count - begin)));
     size_t at = 0;
-    for (const Box& box : flat_range_boxes(shape, begin, stop)) {
+    for (const Box& box : boxes_of(pieces, begin, begin + std::ssize(some))) {
       const auto num = static_cast<size_t>(numel(box));
-      values.read(parts, box, piece.subspan(at, num), is_hashed);
+      values.read(parts, box, some.subspan(at, num), is_hashed);
       at += num;
     }
-    tensor.take(begin, piece);
+    tensor.take(begin, some);
   }
 }
 
@@ -237,9 +249,7 @@ void CheckpointReader::load_part(const PartToLoad& wanted, const MeshShape& mesh
         write_strided(flat, sizes, tile.to, dtype, bucket.data());
       });
     };
-    const Piece in_file = wanted.part.piece(found.box.box);
-    if (in_file.box.empty()) continue;
-    for (const Copy& copy : copies({in_file}, pieces)) {
+    for (const Copy& copy : copies(wanted.part.pieces(found.box.box), pieces)) {
       if (runs_agree(copy))
         load_runs(copy);
       else

@@ -243,6 +243,7 @@ std::vector<CaseProgram> all_cases() {
   cases.push_back(pointwise("scale", {{"factor", 5.5}}, false));
   cases.push_back(pointwise("softcap", {{"cap", 1.5}}, false));
   cases.push_back(pointwise("dropout", {{"p", 0.3}}, false));
+  cases.push_back(pointwise("dropout", {{"p", 0.3}, {"first", int64_t{37}}}, false));
   cases.push_back(channel_scale(false));
   cases.push_back(channel_scale(true));
   cases.push_back(pointwise("add", {}, true));

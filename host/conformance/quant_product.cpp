@@ -1,5 +1,5 @@
 // Records linears of one input, stores their weights with the plugin, and runs them twice: with the plugin's kernels,
-// and decoded with the oracles'.
+// and decoded with the oracles'. Then the same with half of the rows, and half of the columns.
 #include "host/conformance/quant_product.hpp"
 
 #include <fmt/format.h>
@@ -37,12 +37,32 @@ struct Case {
 constexpr Case kCases[] = {
     {21, 20, 2, 13},       {57, 36, 2, 13, true}, {57, 36, 2, 13, true, true},      {40, 448, 1, 1},
     {130, 96, 1, 3, true}, {96, 64, 1, 8},        {36, 57, 2, 13, false, false, 2}, {130, 270, 1, 140, true},
+    {64, 1024, 2, 13},     {64, 1024, 1, 1},
 };
+
+constexpr DimId kIn = 2, kOut = 3;
+
+// What one of two ranks has of every weight.
+struct Half {
+  DimId dim;
+  int64_t coordinate;
+};
+
+std::vector<Half> halves_of(const Case& c, const QuantStorage& storage) {
+  std::vector<Half> out;
+  if (!storage.is_divisible()) return out;
+  const auto add = [&](DimId dim, int64_t size, int64_t stride) {
+    const bool is_legal = size % 2 == 0 && size / 2 * stride % storage.block_elements() == 0;
+    if (is_legal) out.insert(out.end(), {{dim, 0}, {dim, 1}});
+  };
+  add(kOut, c.outputs, c.inputs);
+  if (c.inputs % storage.block_elements() == 0) add(kIn, c.inputs, 1);
+  return out;
+}
 
 Program record(const Case& c) {
   Program program;
   program.dims = {{"B", 0}, {"T", 0}, {"in", c.inputs}, {"out", c.outputs}};
-  const DimId in = 2, out = 3;
   BlockType& block = program.blocks.emplace_back();
   block.name = "products";
   const auto slot = [&](const std::string& name, std::vector<std::vector<DimId>> axes) {
@@ -54,7 +74,7 @@ Program record(const Case& c) {
     return block.add_slot(std::move(slot));
   };
   const ValueId x = block.inputs["x"] =
-      block.add_value({"x", {CHASSIS_DIM_BATCH, CHASSIS_DIM_TIME, in}, GraphValueType::kCompute, {}});
+      block.add_value({"x", {CHASSIS_DIM_BATCH, CHASSIS_DIM_TIME, kIn}, GraphValueType::kCompute, {}});
   const auto add_op = [&](const char* id, std::vector<ValueId> inputs, std::vector<SlotId> params,
                           const std::vector<DimId>& output_dims) {
     Op op{id, id, std::move(inputs), std::move(params), {}, {}};
@@ -65,9 +85,9 @@ Program record(const Case& c) {
   ValueId sum = 0;
   for (int i = 0; i < c.num_linears; ++i) {
     const std::string name = "linear_" + std::to_string(i);
-    std::vector<SlotId> params = {slot(name + ".weight", {{out}, {in}})};
-    if (c.has_bias) params.push_back(slot(name + ".bias", {{out}}));
-    const ValueId y = add_op("linear", {x}, params, {out});
+    std::vector<SlotId> params = {slot(name + ".weight", {{kOut}, {kIn}})};
+    if (c.has_bias) params.push_back(slot(name + ".bias", {{kOut}}));
+    const ValueId y = add_op("linear", {x}, params, {kOut});
     sum = i == 0 ? y : add_op("add", {sum, y}, {}, {});
   }
   block.outputs["y"] = sum;
@@ -92,28 +112,47 @@ void fill(const Tensor& tensor, const std::string& name) {
   tensor.copy_from(Tensor::borrow(values.data(), tensor.sizes(), Dtype::f32));
 }
 
-// The decoded values of a quantized parameter.
-void decode(const Parameter& stored, const Tensor& to) {
-  std::vector<float> values(static_cast<size_t>(to.num_elements()));
-  QuantPart part{stored.descriptor.global_shape, {0, to.num_elements()}, {}};
-  for (const StoredComponent& c : stored.components) part.components.push_back(c.shard.data());
-  stored.storage->decode(part, values);
-  to.copy_from(Tensor::borrow(values.data(), to.sizes(), Dtype::f32));
+// Every slot and value that has the dim is cut along it.
+Program divided(Program program, DimId dim) {
+  BlockType& block = program.blocks[0];
+  const auto place = [&](auto& of, const std::vector<DimId>& dims) {
+    of.sharding = {Sharding()};
+    if (std::ranges::find(dims, dim) != dims.end()) of.sharding[0] = {Sharding::Kind::kShard, dim};
+  };
+  for (GraphValue& value : block.values) place(value, value.dims);
+  for (Slot& slot : block.slots) {
+    std::vector<DimId> dims;
+    for (const auto& axis : slot.axes) dims.insert(dims.end(), axis.begin(), axis.end());
+    place(slot, dims);
+  }
+  return program;
 }
+
+ProgramLayout layout_of(const Half& half) { return {{{"tp", 2, half.coordinate}}}; }
 
 // Outputs and gradients of two micro-batches, then the outputs outside of training. `decoded`: the table whose weights
 // `program` has; NULL if it stores them itself.
 class Run {
  public:
-  Run(const Case& c, const Program& program, const ResolveOptions& options, const ParameterTable* decoded)
-      : case_(c), program_(program), options_(options), parameters_(program, layout_) {
+  Run(const Case& c, const Program& program, const ResolveOptions& options, const ParameterTable* decoded,
+      ProgramLayout layout = {})
+      : case_(c), program_(program), options_(options), layout_(std::move(layout)), parameters_(program, layout_) {
+    if (!layout_.axes.empty()) parameters_.place(parameters_.mesh(), static_cast<int>(layout_.axes[0].coordinate));
     for (const auto& p : parameters_.all()) p->trainable = trains(p->name);
     parameters_.set_precision(options.compute);
     parameters_.allocate(options.device);
     parameters_.initialize(3);
-    for (const auto& p : parameters_.all())
-      if (const Parameter* other = decoded ? decoded->find(p->name) : nullptr; other && other->is_quantized())
-        decode(*other, p->shard);
+    for (const auto& p : parameters_.all()) {
+      const Parameter* const other = decoded == nullptr ? nullptr : decoded->find(p->name);
+      if (other == nullptr) continue;
+      if (!other->is_quantized()) {
+        p->shard.copy_from(other->shard);
+        continue;
+      }
+      std::vector<float> values(static_cast<size_t>(p->shard.num_elements()));
+      decoded->decode(*other, 0, values);
+      p->shard.copy_from(Tensor::borrow(values.data(), p->shard.sizes(), Dtype::f32));
+    }
     parameters_.update_values();
     for (const auto& p : parameters_.all()) {
       if (p->is_quantized())
@@ -222,6 +261,17 @@ QuantProducts compare_quant_products(const QuantPlugin& plugin, std::span<const 
         fail("the same call gives other bits when it is repeated");
       Run theirs(c, plain, reference, &ours.parameters());
       if (const std::string what = difference(got, theirs(), bound); !what.empty()) fail(what);
+      for (const Half& half : halves_of(c, *ours.parameters().all()[0]->storage)) {
+        Case part = c;
+        (half.dim == kIn ? part.inputs : part.outputs) /= 2;
+        const Program stored_part = divided(stored, half.dim), plain_part = record(part);
+        Run one(part, stored_part, options, nullptr, layout_of(half));
+        const std::vector<Named> got_part = one();
+        Run other(part, plain_part, reference, &one.parameters());
+        if (const std::string what = difference(got_part, other(), bound); !what.empty())
+          fail(fmt::format("with {} half of the {}, {}", half.coordinate == 0 ? "the first" : "the second",
+                           half.dim == kIn ? "columns" : "rows", what));
+      }
     }
   return result;
 }

@@ -14,12 +14,13 @@ class AxisCollectives final : public Collectives {
   explicit AxisCollectives(Communicator& communicator) : communicator_(communicator) {}
 
   // [step][all-ranks] of the axis. Waits for the result. Parts of an unevenly divided dim are padded with zeros.
-  Tensor run(const std::string& op, const std::string& axis, int dim, const Tensor& input) override;
+  Tensor run(const CollectiveCall& call, const Tensor& input) override;
 
  private:
   Tensor all_reduce(CommGroup& group, const Tensor& input);
   Tensor all_gather(CommGroup& group, int dim, const Tensor& input);
   Tensor reduce_scatter(CommGroup& group, int dim, const Tensor& input);
+  Tensor all_to_all(CommGroup& group, int from, int to, const Tensor& input);
   // The inputs of all ranks, one after another.
   Tensor gather_rows(CommGroup& group, const Tensor& input);
 

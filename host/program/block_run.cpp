@@ -102,6 +102,7 @@ class BlockRun {
     call_.raw.flags = training && node.has_backward && node.runs_again == again ? CHASSIS_CALL_TRAINING : 0;
     for (size_t i = 0; i < node.inputs.size(); ++i) call_.inputs[i] = handle(node.inputs[i]);
     for (size_t i = 0; i < node.params.size(); ++i) call_.lend_param(i, parameter(node.params[i]));
+    call_.raw.query_offset = query_offset(node);
     Tensor cached[2];
     if (context_.cache && block_.block.ops[node.ops[0]].id == "attention") read_cache(node, cached);
     if (node.flag(CHASSIS_KERNEL_HOST_OUTPUTS))
@@ -140,7 +141,7 @@ class BlockRun {
       cached[i] = context_.cache->append(context_.unit, node.ops[0], i == 1, frame_.values[node.inputs[1 + i]]);
       call_.inputs[1 + i] = cached[i].handle();
     }
-    call_.raw.query_offset = context_.cache->length();
+    call_.raw.query_offset += context_.cache->length();
   }
 
   void make_outputs(const Node& node, int overwritten_input) {
@@ -184,7 +185,8 @@ class BlockRun {
     Tensor output = op.id == "comm.copy" ? input
                     : op.id == kTake     ? taken(op, input, context_.local_shape(value)).contiguous()
                                          : collective(op, op.id, input);
-    if (op.id == "comm.all_gather") output = without_padding(op, node.outputs[0], output);
+    if (op.id == "comm.all_gather" || op.id == kAllToAll)
+      output = without_padding(node.outputs[0], static_cast<int>(op.attr_int("dim", 0)), output);
     if (output.sizes() != context_.local_shape(value))  // kernels write where the program says
       throw internal_error(op.id + " of '" + value.name + "' gives " + text(Shape(output.sizes())) + ", expected " +
                            text(Shape(context_.local_shape(value))));
@@ -192,8 +194,7 @@ class BlockRun {
   }
 
   // What is gathered along an unevenly divided dim ends in padding.
-  Tensor without_padding(const Op& op, ValueId value, const Tensor& gathered) const {
-    const auto dim = static_cast<int>(op.attr_int("dim", 0));
+  Tensor without_padding(ValueId value, int dim, const Tensor& gathered) const {
     const int64_t size = context_.local_shape(block_.block.values[value])[static_cast<size_t>(dim)];
     if (gathered.size(dim) <= size) return gathered;
     return gathered.narrow(dim, 0, size).contiguous();
@@ -221,14 +222,27 @@ class BlockRun {
     }
     const std::string dual = dual_of(op.id);
     if (dual == "comm.copy") return accumulate(node.inputs[0], std::move(gradient));
-    Tensor result = collective(op, dual, gradient);
-    accumulate(node.inputs[0], dual == "comm.all_gather" ? without_padding(op, node.inputs[0], result) : result);
+    Tensor result = collective(op, dual, gradient, true);
+    if (dual == "comm.all_gather" || dual == kAllToAll)
+      result =
+          without_padding(node.inputs[0], static_cast<int>(op.attr_int(dual == kAllToAll ? "to" : "dim", 0)), result);
+    accumulate(node.inputs[0], std::move(result));
   }
 
-  Tensor collective(const Op& op, const std::string& id, const Tensor& input) {
+  // `id`: of the op, or its dual.
+  Tensor collective(const Op& op, const std::string& id, const Tensor& input, bool is_backward = false) {
     CHASSIS_CHECK(context_.collectives, "the program has collectives, but the executor was given none");
-    return context_.collectives->run(id, std::get<std::string>(*op.attr("axis")),
-                                     static_cast<int>(op.attr_int("dim", 0)), input);
+    CollectiveCall call{id, std::get<std::string>(*op.attr("axis")), static_cast<int>(op.attr_int("dim", 0)),
+                        static_cast<int>(op.attr_int("to", 0)), static_cast<double>(op.attr_int("pad", 0))};
+    if (is_backward && id == kAllToAll) std::swap(call.dim, call.to);
+    return context_.collectives->run(call, input);
+  }
+
+  // Queries are some of the positions, if an axis divides these.
+  int64_t query_offset(const Node& node) const {
+    const Op& op = block_.block.ops[node.ops[0]];
+    const int64_t part = op.id == "attention" ? op.attr_int("query_part", 0) : 0;
+    return part == 0 ? 0 : part * context_.local_shape(block_.block.values[node.outputs[0]])[1];
   }
 
   void backward_node(size_t n) {
@@ -236,6 +250,7 @@ class BlockRun {
     const MemoryTag tag(node.has_logits ? MemoryCategory::kLogits : MemoryCategory::kActivations);
     call_.reset(node, false);
     call_.raw.flags = CHASSIS_CALL_TRAINING;
+    call_.raw.query_offset = query_offset(node);
     Tensor loss_scale;
     for (size_t i = 0; i < node.outputs.size(); ++i) {
       if (is_loss(node)) loss_scale = loss_gradient(), call_.grad_outputs[i] = loss_scale.handle();

@@ -16,11 +16,19 @@ namespace chassis {
 // The fields of a micro-batch, by name; see host/data/batch.hpp.
 using Fields = std::map<std::string, Tensor>;
 
-// [step] Carries out the collectives that the layout pass inserted. `op` is "comm.all_gather" …; `dim` as in the op.
+// A collective that the layout pass inserted, or the dual of one: "comm.all_gather" …, with the op's attributes.
+struct CollectiveCall {
+  std::string op, axis;
+  int dim = 0;
+  int to = 0;        // of comm.all_to_all
+  double pad = 0.0;  // of comm.slice
+};
+
+// [step] Carries out collectives.
 class Collectives {
  public:
   virtual ~Collectives() = default;
-  virtual Tensor run(const std::string& op, const std::string& axis, int dim, const Tensor& input) = 0;
+  virtual Tensor run(const CollectiveCall& call, const Tensor& input) = 0;
 };
 
 // The key of a step's random bits, and which rows of the step a micro-batch has. Bits depend on nothing else.

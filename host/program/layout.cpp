@@ -26,15 +26,21 @@ int64_t divided(int64_t size, int64_t ways) { return (size + ways - 1) / ways; }
 // Walks one block for one axis and rebuilds its op list.
 class BlockLayout {
  public:
+  // `axes`: those that were applied before.
   BlockLayout(const Program& program, BlockType& block, const LayoutStrategy& strategy, const Division& division,
-              size_t axis)
-      : program_(program), block_(block), strategy_(strategy), division_(division), axis_(axis) {}
+              const std::vector<LayoutAxis>& axes)
+      : program_(program),
+        block_(block),
+        strategy_(strategy),
+        division_(division),
+        axes_before_(axes),
+        axis_(axes.size()) {}
 
   void run() {
     for (Slot& slot : block_.slots) slot.sharding.resize(axis_ + 1);
     for (GraphValue& value : block_.values) value.sharding.resize(axis_ + 1);
     for (Slot& slot : block_.slots) place_slot(slot);
-    if (division_.sequence_parallel)
+    if (division_.sequence_parallel || divides_context())
       for (const auto& [name, value] : block_.inputs) of(value) = {Kind::kShard, CHASSIS_DIM_TIME};
     const std::vector<Op> recorded = std::move(block_.ops);
     block_.ops.clear();
@@ -66,6 +72,7 @@ class BlockLayout {
 
   Sharding& of(ValueId value) { return block_.values[value].sharding[axis_]; }
 
+  bool divides_context() const { return division_.context != ContextMode::kNone; }
   bool divides(DimId dim) const { return division_.dims.contains(program_.dims[dim].name); }
   bool pads(DimId dim) const { return division_.dims.find(program_.dims[dim].name)->second; }
 
@@ -128,19 +135,24 @@ class BlockLayout {
     return known->second;
   }
 
-  ValueId insert(const std::string& collective, ValueId value, Sharding placed, DimId moved) {
+  ValueId insert(const std::string& collective, ValueId value, Sharding placed, DimId moved, int64_t pad = 0) {
     GraphValue result = block_.values[value];
     result.sharding[axis_] = placed;
     Op op;
     op.id = collective;
     op.name = strategy_.axis() + "." + result.name;
     op.attrs.emplace_back("axis", strategy_.axis());
-    if (collective == "comm.all_gather" || collective == "comm.reduce_scatter" || collective == "comm.slice" ||
-        collective == kTake) {
+    if (collective == "comm.all_gather" || collective == "comm.reduce_scatter" || collective == kSlice ||
+        collective == kTake || collective == kAllToAll) {
       const auto at = std::find(result.dims.begin(), result.dims.end(), moved);
       op.attrs.emplace_back("dim", static_cast<int64_t>(at - result.dims.begin()));
     }
     if (collective == kTake) op.attrs.emplace_back("first", part_of(moved).first);
+    if (collective == kAllToAll) {
+      const auto to = std::find(result.dims.begin(), result.dims.end(), placed.dim);
+      op.attrs.emplace_back("to", static_cast<int64_t>(to - result.dims.begin()));
+    }
+    if (pad != 0) op.attrs.emplace_back("pad", pad);
     op.inputs = {value};
     op.outputs = {block_.add_value(std::move(result))};
     block_.ops.push_back(op);
@@ -156,14 +168,27 @@ class BlockLayout {
     for (ValueId& input : op.inputs)
       if (input != kAbsent)
         if (auto renamed = renamed_.find(input); renamed != renamed_.end()) input = renamed->second;
+    if (divides_context()) return place_in_context(std::move(op));
+    if (is_collective(op)) expect_dims_of_one_axis(op);
     if (op.id == "linear") return place_linear(std::move(op));
     if (op.id == "embedding") return place_embedding(std::move(op));
     if (op.id == "attention") return place_attention(std::move(op));
     if (op.id == "cross_entropy") return place_loss(std::move(op));
     if (op.id == "channel_scale") return place_channel_scale(std::move(op));
     if (op.id == "score") op.inputs[0] = converted(op.inputs[0], {});  // reads one position
-    if (has_random_bits(op) && of(op.inputs[0]).kind != Kind::kReplicate) refuse_random_bits(op);
+    if (has_random_bits(op)) place_random_bits(op);
     place_pointwise(std::move(op));
+  }
+
+  // The bits of an element depend on its place in the position, so a rank that has some of its elements says which.
+  void place_random_bits(Op& op) const {
+    const GraphValue& x = block_.values[op.inputs[0]];
+    const Sharding placed = x.sharding[axis_];
+    if (placed.kind == Kind::kReplicate) return;
+    constexpr size_t kFirstOfPosition = 2;  // behind [B, T]
+    if (placed.dim == CHASSIS_DIM_TIME || x.dims[kFirstOfPosition] != placed.dim) refuse_random_bits(op);
+    const int64_t inner = program_.dim_product({x.dims.begin() + kFirstOfPosition + 1, x.dims.end()});
+    op.attrs.emplace_back("first", part_of(placed.dim).first * inner);
   }
 
   void place_linear(Op op) {
@@ -214,8 +239,85 @@ class BlockLayout {
   }
 
   // Ids are replicated, so a rank takes its part of them without communication.
-  ValueId slice_time(ValueId ids) {
-    return insert("comm.slice", ids, {Kind::kShard, CHASSIS_DIM_TIME}, CHASSIS_DIM_TIME);
+  ValueId slice_time(ValueId ids, int64_t pad = 0) {
+    const auto [known, fresh] = sliced_.try_emplace({ids, pad}, 0);
+    if (fresh)
+      known->second = insert(std::string(kSlice), ids, {Kind::kShard, CHASSIS_DIM_TIME}, CHASSIS_DIM_TIME, pad);
+    return known->second;
+  }
+
+  // ---- an axis that divides positions: every op reads those of its rank, and attention also those of others
+
+  void place_in_context(Op op) {
+    if (op.id == "attention") return place_attention_in_context(std::move(op));
+    if (op.id == "score") refuse(op, "reads one position of a row, which only one rank has");
+    if (op.attr("long_inv_freq") != nullptr) refuse(op, "chooses its frequencies by the largest position of a row");
+    if (has_random_bits(op)) refuse_random_bits(op);
+    if (op.id == "cross_entropy") return place_loss_in_context(std::move(op));
+    for (ValueId& input : op.inputs) {
+      if (input == kAbsent) continue;
+      if (block_.values[input].type == GraphValueType::kInt32) input = slice_time(input);
+    }
+    for (const SlotId slot : op.params) mark_partial(block_.slots[slot]);  // each rank has a part of the positions
+    append(std::move(op), {Kind::kShard, CHASSIS_DIM_TIME});
+  }
+
+  // Documents and prefixes stay those of whole rows.
+  void place_attention_in_context(Op op) {
+    const Sharding positions{Kind::kShard, CHASSIS_DIM_TIME};
+    if (division_.context == ContextMode::kGather) {
+      for (size_t i : {1, 2}) op.inputs[i] = converted(op.inputs[i], {});
+      op.attrs.emplace_back("query_part", strategy_.coordinate());
+      return append(std::move(op), positions);
+    }
+    for (size_t i = 0; i < 3; ++i) op.inputs[i] = with_all_positions(op, op.inputs[i]);
+    const ValueId output = op.outputs[0];
+    const Sharding heads = of(op.inputs[0]);
+    append(std::move(op), heads);
+    renamed_[output] = insert(std::string(kAllToAll), output, positions, heads.dim);
+  }
+
+  // All positions of some heads. Where ranks share a key-value head, each gathers all heads and goes on with its own.
+  ValueId with_all_positions(const Op& op, ValueId value) {
+    constexpr size_t kHeads = 2;  // of [B, T, heads, head_dim]
+    const DimId heads = block_.values[value].dims[kHeads];
+    const int64_t size = program_.dims[heads].size, ways = strategy_.axis_size();
+    const Sharding placed{Kind::kShard, heads};
+    if (size % ways == 0) return insert(std::string(kAllToAll), value, placed, CHASSIS_DIM_TIME);
+    if (ways % size != 0)
+      throw Error(ExitCode::kConfig, division_.where,
+                  "axis '" + strategy_.axis() + "' of size " + std::to_string(ways) + " cannot divide " +
+                      program_.dims[heads].name + " = " + std::to_string(size) + " of '" + op.name + "'")
+          .hint("choose a size that divides " + std::to_string(size) + ", or mode = \"gather\"");
+    return insert(std::string(kTake), converted(value, {}), placed, heads);
+  }
+
+  // Each rank has the sum over its positions; all get the sum of these.
+  void place_loss_in_context(Op op) {
+    op.inputs[1] = slice_time(op.inputs[1], op.attr_int("ignore_index", -100));
+    const ValueId output = op.outputs[0];
+    append(std::move(op), {Kind::kPartial, 0});
+    renamed_[output] = insert("comm.all_reduce", output, {}, 0);
+  }
+
+  // Heads that two axes divide must be divided evenly by both, and not be shared.
+  void expect_dims_of_one_axis(const Op& op) const {
+    const GraphValue& x = block_.values[op.inputs[0]];
+    const Sharding placed = x.sharding[axis_];
+    if (placed.kind != Kind::kShard || placed.dim == CHASSIS_DIM_TIME) return;
+    const GraphValue& y = block_.values[op.outputs[0]];
+    int64_t ways = strategy_.axis_size();
+    for (size_t a = 0; a < axis_; ++a) {
+      const bool divided_there = y.sharding[a] == placed || x.sharding[a] == placed;
+      if (divided_there) ways *= axes_before_[a].size;
+    }
+    const Dim& dim = program_.dims[placed.dim];
+    if (ways == strategy_.axis_size() || dim.size % ways == 0) return;
+    throw Error(ExitCode::kConfig, division_.where,
+                "axis '" + strategy_.axis() + "' and the axes before it, " + std::to_string(ways) +
+                    " ranks in all, cannot divide " + dim.name + " = " + std::to_string(dim.size))
+        .hint("choose sizes whose product divides " + std::to_string(dim.size) +
+              ", or mode = \"gather\" for the axis of positions");
   }
 
   void place_attention(Op op) {
@@ -257,8 +359,9 @@ class BlockLayout {
   // This rank's indices of a divided dim: the first, and how many are not padding.
   std::pair<int64_t, int64_t> part_of(DimId dim) const {
     const int64_t size = program_.dims[dim].size, part = divided(size, strategy_.axis_size());
-    const int64_t first =
-        is_shared(dim) ? strategy_.coordinate() * size / strategy_.axis_size() : strategy_.coordinate() * part;
+    const int64_t first = is_shared(dim) || (divides_context() && size < strategy_.axis_size())
+                              ? strategy_.coordinate() * size / strategy_.axis_size()
+                              : strategy_.coordinate() * part;
     return {first, std::clamp<int64_t>(size - first, 0, part)};
   }
 
@@ -311,9 +414,11 @@ class BlockLayout {
   BlockType& block_;
   const LayoutStrategy& strategy_;
   const Division& division_;
+  const std::vector<LayoutAxis>& axes_before_;
   const size_t axis_;
   std::map<std::pair<ValueId, std::pair<Kind, DimId>>, ValueId> converted_;
   std::map<ValueId, ValueId> entered_, renamed_;
+  std::map<std::pair<ValueId, int64_t>, ValueId> sliced_;  // by value and padding
 };
 
 }  // namespace
@@ -323,6 +428,7 @@ std::string dual_of(std::string_view collective) {
   if (collective == "comm.all_reduce") return "comm.copy";
   if (collective == "comm.all_gather") return "comm.reduce_scatter";
   if (collective == "comm.reduce_scatter") return "comm.all_gather";
+  if (collective == kAllToAll) return std::string(kAllToAll);
   return {};
 }
 
@@ -352,13 +458,31 @@ std::vector<int64_t> ProgramLayout::local_shape(const Program& program, const Sl
   return shape;
 }
 
+std::vector<int64_t> ProgramLayout::begin(const Program& program, const Slot& slot) const {
+  std::vector<int64_t> out;
+  for (const auto& axis : slot.axes) {
+    int64_t first = 0, size = 1;
+    for (DimId dim : axis) {
+      int64_t first_index = 0, left = program.dims[dim].size;
+      for (size_t a = 0; a < std::min(axes.size(), slot.sharding.size()); ++a) {
+        if (slot.sharding[a] != Sharding{Kind::kShard, dim}) continue;
+        left = divided(left, axes[a].size);
+        first_index += axes[a].coordinate * left;
+      }
+      first = first * program.dims[dim].size + first_index;
+      size *= program.dims[dim].size;
+    }
+    out.push_back(std::min(first, size));
+  }
+  return out;
+}
+
 ProgramLayout apply_layout(Program& program, std::span<const LayoutStrategy* const> stack) {
   ProgramLayout layout;
   for (const LayoutStrategy* strategy : stack) {
-    const size_t axis = layout.axes.size();
-    layout.axes.push_back({strategy->axis(), strategy->axis_size()});
     const Division division = strategy->divide(program);
-    for (BlockType& block : program.blocks) BlockLayout(program, block, *strategy, division, axis).run();
+    for (BlockType& block : program.blocks) BlockLayout(program, block, *strategy, division, layout.axes).run();
+    layout.axes.push_back({strategy->axis(), strategy->axis_size(), strategy->coordinate()});
   }
   return layout;
 }

@@ -15,16 +15,21 @@
 
 namespace chassis {
 
+// How attention sees positions that other ranks have.
+enum class ContextMode { kNone, kAllToAll, kGather };
+
 struct Division {
   SourcePosition where = {};  // of the strategy, for errors
   // Slots and values that carry one of these dims are split along it. True: an uneven split is padded.
   std::map<std::string, bool, std::less<>> dims = {};
   // Between the divided regions, values are split along T (Korthikanti et al. 2022).
   bool sequence_parallel = false;
+  // Not kNone: every value is split along T, and no slot. (Jacobs et al. 2023; Llama Team 2024)
+  ContextMode context = ContextMode::kNone;
 };
 
-// One axis of the mesh that divides the computation itself (tensor and sequence parallelism). Strategies that only
-// divide storage (FSDP, ZeRO) leave values alone: they act on unit events and shard descriptors.
+// One axis of the mesh that divides the computation itself (tensor, sequence and context parallelism). Strategies that
+// only divide storage (FSDP, ZeRO) leave values alone: they act on unit events and shard descriptors.
 class LayoutStrategy {
  public:
   virtual ~LayoutStrategy() = default;
@@ -37,6 +42,7 @@ class LayoutStrategy {
 struct LayoutAxis {
   std::string name;
   int64_t size = 1;
+  int64_t coordinate = 0;  // of this rank
 };
 
 struct ProgramLayout {
@@ -47,14 +53,18 @@ struct ProgramLayout {
   // Sizes on one rank; `batch` and `time` are B and T before any split.
   std::vector<int64_t> local_shape(const Program& program, const GraphValue& value, int64_t batch, int64_t time) const;
   std::vector<int64_t> local_shape(const Program& program, const Slot& slot) const;
+  // Where this rank's part of a slot begins in each dim.
+  std::vector<int64_t> begin(const Program& program, const Slot& slot) const;
 };
 
 // Collectives are ops with attributes axis (name) and, for gather and scatter, dim (index in the value):
 //   comm.copy ↔ comm.all_reduce, comm.all_gather ↔ comm.reduce_scatter: each is the other's backward.
-//   comm.slice: a rank's part of ids. comm.take: a part of a value, from index `first` on; its backward fills the rest
-//     with zeros. Neither communicates.
+//   comm.all_to_all: gathers dim, and splits dim `to` over the ranks; its backward is the same with both exchanged.
+//   comm.slice: a rank's part of ids, behind whose end it has `pad` (0). comm.take: a part of a value, from index
+//     `first` on; its backward fills the rest with zeros. Neither communicates.
 //   comm.log_sum_exp: log Σ exp over the ranks, element by element; its backward needs no communication.
-inline constexpr std::string_view kCommPrefix = "comm.", kLogSumExp = "comm.log_sum_exp", kTake = "comm.take";
+inline constexpr std::string_view kCommPrefix = "comm.", kLogSumExp = "comm.log_sum_exp", kTake = "comm.take",
+                                  kAllToAll = "comm.all_to_all", kSlice = "comm.slice";
 inline bool is_collective(const Op& op) { return op.id.starts_with(kCommPrefix); }
 std::string dual_of(std::string_view collective);
 

@@ -79,8 +79,14 @@ uint32_t NodeView::slot_operand(SlotId id) {
   slot_index_[id] =
       add_operand(layout_.local_shape(program_, slot), std::move(dims), options_.compute, slot_trainable_[id] != 0);
   if (slot.components) {
-    operand_store_.back().num_components = slot.components->components().size();
-    operand_store_.back().components = slot.components->raw_components();
+    chassis_operand_t& operand = operand_store_.back();
+    operand.num_components = slot.components->components().size();
+    operand.components = slot.components->raw_components();
+    const std::vector<int64_t>& whole = shapes_.emplace_back(program_.global_shape(slot));
+    if (whole != layout_.local_shape(program_, slot)) {
+      operand.whole_shape = whole.data();
+      operand.begin = shapes_.emplace_back(layout_.begin(program_, slot)).data();
+    }
   }
   return slot_index_[id];
 }

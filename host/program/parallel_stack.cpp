@@ -61,6 +61,9 @@ class ParallelStack::DivisionSink {
     raw_.sequence_parallel = [](const chassis_division_sink_t* s, chassis_str_t axis) {
       return guarded([&] { self(s).along(std::string(view_of(axis))).sequence_parallel = true; });
     };
+    raw_.context_parallel = [](const chassis_division_sink_t* s, chassis_str_t axis, uint32_t mode) {
+      return guarded([&] { self(s).divide_context(std::string(view_of(axis)), mode); });
+    };
   }
   const chassis_division_sink_t* get() const { return &raw_; }
   const std::map<std::string, Division>& divisions() const { return divisions_; }
@@ -73,6 +76,15 @@ class ParallelStack::DivisionSink {
     if (!is_tensor_axis(axis))
       throw plugin_error("axis '" + axis + "' cannot divide the computation; '" + std::string(kTensorAxis) + "' can");
     return divisions_[axis];
+  }
+
+  void divide_context(const std::string& axis, uint32_t mode) {
+    expect_axis(mesh_, axis, "divide positions along");
+    if (!is_context_axis(axis))
+      throw plugin_error("axis '" + axis + "' cannot divide positions; '" + std::string(kContextAxis) + "' can");
+    if (mode != CHASSIS_CONTEXT_ALL_TO_ALL && mode != CHASSIS_CONTEXT_GATHER)
+      throw plugin_error("context parallelism has the unknown mode " + std::to_string(mode));
+    divisions_[axis].context = mode == CHASSIS_CONTEXT_GATHER ? ContextMode::kGather : ContextMode::kAllToAll;
   }
 
   void divide(const std::string& dim, const std::string& axis, uint32_t flags) {
@@ -113,7 +125,7 @@ std::vector<const LayoutStrategy*> ParallelStack::layout_axes(const MeshShape& m
   layout_axes_.clear();
   std::vector<const LayoutStrategy*> out;
   for (const MeshAxis& axis : mesh.axes())
-    if (axis.size > 1 && is_tensor_axis(axis.name))
+    if (axis.size > 1 && (is_tensor_axis(axis.name) || is_context_axis(axis.name)))
       out.push_back(layout_axes_.emplace_back(std::make_unique<LayoutAxisOf>(*this, mesh, rank, axis)).get());
   return out;
 }

@@ -15,6 +15,25 @@
 namespace chassis {
 namespace {
 
+// Codes and scales of a block lie on one rank.
+void refuse_cut_blocks(const Descriptor& descriptor, const QuantStorage& storage, const Shape& local_shape) {
+  if (descriptor.placements.empty()) return;
+  const std::string& axis = descriptor.placements.front().axes.front();
+  const std::string parameter = "parameter '" + descriptor.fqn + "' " + text(descriptor.global_shape) +
+                                " is stored as " + storage.scheme() + ", ";
+  const std::string undivided = "set " + mesh_key(axis) + " = 1, or quantize nothing that it divides";
+  if (!storage.is_divisible())
+    throw config_error(parameter + "whose products need the whole of it, and axis '" + axis + "' divides it")
+        .hint(undivided);
+  const int64_t block = storage.block_elements();
+  const int dim = dim_cut_within_blocks(descriptor, local_shape, block);
+  if (dim < 0) return;
+  throw config_error(parameter + "in blocks of " + std::to_string(block) + " elements, and axis '" + axis +
+                     "' would cut dim " + std::to_string(dim) + " within them, into parts of " +
+                     std::to_string(local_shape[dim]))
+      .hint("make the blocks smaller in [quant], " + undivided);
+}
+
 Descriptor describe(const Program& program, const ProgramLayout& layout, const Slot& slot, std::string name) {
   Descriptor descriptor = Descriptor::plain(std::move(name), Dtype::f32, Shape(program.global_shape(slot)));
   for (size_t a = 0; a < std::min(layout.axes.size(), slot.sharding.size()); ++a) {
@@ -31,12 +50,7 @@ Descriptor describe(const Program& program, const ProgramLayout& layout, const S
     }
   }
   if (slot.components == nullptr) return descriptor;
-  if (!descriptor.placements.empty()) {
-    const std::string& axis = descriptor.placements[0].axes.front();
-    throw config_error("parameter '" + descriptor.fqn + "' is quantized, and axis '" + axis +
-                       "' would divide it within its blocks")
-        .hint("set " + mesh_key(axis) + " = 1, or quantize nothing that it divides");
-  }
+  refuse_cut_blocks(descriptor, *slot.components, Shape(layout.local_shape(program, slot)));
   descriptor.components = slot.components->components();
   descriptor.granularity = Granularity::block_of(slot.components->block_elements());
   return descriptor;
@@ -97,6 +111,7 @@ ParameterTable::ParameterTable(const Program& program, const ProgramLayout& layo
         auto parameter = std::make_unique<Parameter>();
         parameter->name = chain.parameter_name(i, slot);
         parameter->descriptor = describe(program, layout, slot, parameter->name);
+        parameter->num_layout_placements = parameter->descriptor.placements.size();
         parameter->local_shape = layout.local_shape(program, slot);
         parameter->role = slot.role;
         parameter->trainable = !slot.frozen;
@@ -180,7 +195,7 @@ void ParameterTable::allocate(Device device) {
 void ParameterTable::allocate_component(Parameter& p, size_t i, Device home, Device device, bool pinned) {
   StoredComponent& stored = p.components[i];
   stored.descriptor = component_descriptor(p.descriptor, p.storage->components()[i]);
-  stored.local_shape = sizes_of(stored.descriptor.global_shape);
+  stored.local_shape = whole_component(p, i);
   const Dtype dtype = stored.descriptor.dtype;
   const std::vector<int64_t> shape = sizes_of(Layout(stored.descriptor, mesh_).local_shape(rank_));
   stored.shard = pinned ? pinned_tensor(shape, dtype) : Tensor::empty(shape, dtype, home);
@@ -189,14 +204,27 @@ void ParameterTable::allocate_component(Parameter& p, size_t i, Device home, Dev
   stored.value = home == device ? stored.shard : Tensor::empty(shape, dtype, device);
 }
 
-FlatRange ParameterTable::local_elements(const Parameter& p) const {
-  FlatRange range;
-  for (const Piece& piece : Layout(p.descriptor, mesh_).pieces(rank_)) {
-    const int64_t offset = row_major_view(p.descriptor.global_shape, piece.box).offset;
-    range.offset = range.length == 0 ? offset : std::min(range.offset, offset);
-    range.length += numel(piece.box);
-  }
-  return range;
+// The shape of component i before strategies that divide only storage cut it.
+std::vector<int64_t> ParameterTable::whole_component(const Parameter& p, size_t i) const {
+  Descriptor descriptor = p.components[i].descriptor;
+  if (p.storage->components()[i].unit_elements == 0) return sizes_of(descriptor.global_shape);
+  descriptor.placements.resize(p.num_layout_placements);
+  return sizes_of(Layout(std::move(descriptor), mesh_).local_shape(rank_));
+}
+
+std::vector<LocalRun> ParameterTable::local_runs(const Parameter& p) const {
+  std::vector<LocalRun> out;
+  for (const Piece& piece : Layout(p.descriptor, mesh_).pieces(rank_))
+    for_each_run({piece.box, row_major_view(p.descriptor.global_shape, piece.box), piece.local},
+                 [&](int64_t begin, int64_t local, int64_t count) {
+                   const bool joins = !out.empty() && out.back().begin + out.back().count == begin &&
+                                      out.back().local + out.back().count == local;
+                   if (joins)
+                     out.back().count += count;
+                   else
+                     out.push_back({begin, local, count});
+                 });
+  return out;
 }
 
 namespace {
@@ -221,6 +249,33 @@ std::vector<Tensor> encode_buffers(const QuantStorage& storage, int64_t count) {
   return buffers;
 }
 
+// The parts of `runs` within [first, last) of the rank's elements, in pieces for threads that begin at blocks.
+std::vector<LocalRun> cut_runs(const std::vector<LocalRun>& runs, int64_t first, int64_t last, int64_t block) {
+  const int64_t most = std::max<int64_t>(1, (1 << 16) / block) * block;
+  std::vector<LocalRun> out;
+  for (const LocalRun& run : runs)
+    for (int64_t at = std::max(first, run.local); at < std::min(last, run.local + run.count);) {
+      const int64_t count = std::min(std::min(last, run.local + run.count) - at, most);
+      out.push_back({run.begin + at - run.local, at, count});
+      at += count;
+    }
+  return out;
+}
+
+int64_t num_local(const std::vector<LocalRun>& runs) {
+  return runs.empty() ? 0 : runs.back().local + runs.back().count;
+}
+
+// Calls visit(run) on several threads.
+template <class Visit>
+void for_each_parallel(const std::vector<LocalRun>& runs, Visit&& visit) {
+  const int64_t num_elements = runs.empty() ? 0 : num_local(runs) - runs.front().local;
+  const int64_t grain = std::ssize(runs) * (1 << 15) / std::max<int64_t>(1, num_elements);
+  run_parallel(std::ssize(runs), std::max<int64_t>(1, grain), [&](int64_t first, int64_t last) {
+    for (int64_t i = first; i < last; ++i) visit(runs[static_cast<size_t>(i)]);
+  });
+}
+
 std::vector<void*> addresses(const std::vector<Tensor>& tensors) {
   std::vector<void*> out;
   for (const Tensor& tensor : tensors) out.push_back(tensor ? tensor.data() : nullptr);
@@ -239,33 +294,34 @@ void ParameterTable::start_encoding(Parameter& p) const {
 
 void ParameterTable::encode(Parameter& p, int64_t begin, std::span<const float> values) const {
   const QuantStorage& storage = *p.storage;
-  const FlatRange local = local_elements(p);
+  const std::vector<LocalRun> runs = local_runs(p);
   const auto count = static_cast<int64_t>(values.size());
-  CHASSIS_CHECK(begin >= local.offset && begin + count <= local.offset + local.length, "values of another rank");
+  CHASSIS_CHECK(begin >= 0 && begin + count <= num_local(runs), "values of another rank");
   const std::vector<Tensor> encoded = encode_buffers(storage, count);
-  const int64_t block = storage.block_elements(), num_blocks = (count + block - 1) / block;
-  run_parallel(num_blocks, std::max<int64_t>(1, (1 << 16) / block), [&](int64_t first, int64_t last) {
-    const int64_t from = first * block, to = std::min(count, last * block);
-    QuantPart part{p.descriptor.global_shape, {begin + from, to - from}, addresses(encoded)};
+  for_each_parallel(cut_runs(runs, begin, begin + count, storage.block_elements()), [&](const LocalRun& run) {
+    QuantPart part{p.descriptor.global_shape, {run.begin, run.count}, addresses(encoded)};
     for (size_t i = 0; i < encoded.size(); ++i)
       if (encoded[i])
         part.components[i] = static_cast<std::byte*>(part.components[i]) +
-                             storage.value_offset(i, from) * size_bytes(encoded[i].dtype());
-    storage.encode(part, values.subspan(static_cast<size_t>(from), static_cast<size_t>(to - from)));
+                             storage.value_offset(i, run.local - begin) * size_bytes(encoded[i].dtype());
+    storage.encode(part, values.subspan(static_cast<size_t>(run.local - begin), static_cast<size_t>(run.count)));
   });
   for (size_t i = 0; i < encoded.size(); ++i) {
     if (!encoded[i]) continue;
     StoredComponent& stored = p.components[i];
     const Tensor& to = storage.is_staged(i) ? stored.staged : stored.shard;
-    const int64_t at = storage.value_offset(i, begin) - storage.value_offset(i, local.offset);
-    to.flat().narrow(0, at, encoded[i].num_elements()).copy_from(encoded[i]);
+    to.flat().narrow(0, storage.value_offset(i, begin), encoded[i].num_elements()).copy_from(encoded[i]);
   }
 }
 
+// A rank whose elements are not consecutive finishes the whole parameter and keeps its own.
 void ParameterTable::finish_components(Parameter& p, const WholeStaged& whole) const {
   const QuantStorage& storage = *p.storage;
-  const FlatRange local = local_elements(p);
-  std::vector<Tensor> staged, made = encode_buffers(storage, local.length);
+  const std::vector<LocalRun> runs = local_runs(p);
+  FlatRange finished{0, numel(p.descriptor.global_shape)};
+  if (runs.empty()) finished = {};
+  if (runs.size() == 1) finished = {runs[0].begin, runs[0].count};
+  std::vector<Tensor> staged, made = encode_buffers(storage, finished.length);
   for (size_t i = 0; i < p.components.size(); ++i) {
     staged.push_back(storage.is_staged(i) ? whole(p, i) : Tensor());
     const bool is_divided = storage.components()[i].unit_elements != 0;
@@ -278,23 +334,41 @@ void ParameterTable::finish_components(Parameter& p, const WholeStaged& whole) c
   }
   std::vector<const void*> whole_addresses;
   for (const Tensor& tensor : staged) whole_addresses.push_back(tensor ? tensor.data() : nullptr);
-  storage.finish({p.descriptor.global_shape, local, addresses(made)}, whole_addresses);
-  for (size_t i = 0; i < made.size(); ++i)
-    if (made[i] && made[i].num_elements() > 0)
-      p.components[i].shard.flat().narrow(0, 0, made[i].num_elements()).copy_from(made[i]);
+  storage.finish({p.descriptor.global_shape, finished, addresses(made)}, whole_addresses);
+  for (size_t i = 0; i < made.size(); ++i) {
+    if (!made[i] || made[i].num_elements() == 0) continue;
+    const Tensor shard = p.components[i].shard.flat();
+    if (storage.components()[i].unit_elements == 0) {
+      shard.copy_from(made[i].flat());
+      continue;
+    }
+    for (const LocalRun& run : runs) {
+      const int64_t from = storage.value_offset(i, run.begin - finished.offset),
+                    to = storage.value_offset(i, run.local), num_values = storage.num_values(i, run.count);
+      shard.narrow(0, to, num_values).copy_from(made[i].narrow(0, from, num_values));
+    }
+  }
 }
 
 void ParameterTable::verify_components(Parameter& p, const std::string& state) const {
   const QuantStorage& storage = *p.storage;
   std::vector<Tensor> here;
   for (const StoredComponent& component : p.components) here.push_back(component.shard.to(Device{}).contiguous());
-  QuantPart part{p.descriptor.global_shape, local_elements(p), addresses(here)};
   if (!state.empty()) {
-    storage.read_state(part, state);
+    storage.read_state({p.descriptor.global_shape, {0, numel(p.descriptor.global_shape)}, addresses(here)}, state);
     for (size_t i = 0; i < here.size(); ++i)
       if (storage.components()[i].unit_elements == 0) p.components[i].shard.copy_from(here[i]);
   }
-  storage.verify(part);
+  for (const LocalRun& run : local_runs(p)) storage.verify(part_of(p, here, run));
+}
+
+// The components of a run, in host memory.
+QuantPart ParameterTable::part_of(const Parameter& p, const std::vector<Tensor>& components, const LocalRun& run) {
+  QuantPart part{p.descriptor.global_shape, {run.begin, run.count}, {}};
+  for (size_t i = 0; i < components.size(); ++i)
+    part.components.push_back(components[i].data_as<std::byte>() +
+                              p.storage->value_offset(i, run.local) * size_bytes(components[i].dtype()));
+  return part;
 }
 
 void ParameterTable::allocate_components(Parameter& p) {
@@ -308,28 +382,22 @@ void ParameterTable::release_components(Parameter& p) {
 
 void ParameterTable::decode(const Parameter& p, int64_t begin, std::span<float> values) const {
   const QuantStorage& storage = *p.storage;
-  const FlatRange local = local_elements(p);
+  const std::vector<LocalRun> runs = local_runs(p);
   const auto count = static_cast<int64_t>(values.size());
-  const int64_t block = storage.block_elements(), end = begin + count;
-  CHASSIS_CHECK(begin >= local.offset && end <= local.offset + local.length, "values of another rank");
+  const int64_t block = storage.block_elements(), end = begin + count, all = num_local(runs);
+  CHASSIS_CHECK(begin >= 0 && end <= all, "values of another rank");
   // Plugins decode whole blocks.
-  const int64_t first = begin / block * block,
-                last = std::min(local.offset + local.length, (end + block - 1) / block * block);
+  const int64_t first = begin / block * block, last = std::min(all, (end + block - 1) / block * block);
   std::vector<float> wider;
   std::span<float> room = values;
   if (first != begin || last != end) {
     wider.resize(static_cast<size_t>(last - first));
     room = wider;
   }
-  run_parallel((last - first + block - 1) / block, std::max<int64_t>(1, (1 << 16) / block), [&](int64_t a, int64_t b) {
-    const int64_t from = first + a * block, to = std::min(last, first + b * block);
-    QuantPart part{p.descriptor.global_shape, {from, to - from}, {}};
-    for (size_t i = 0; i < p.components.size(); ++i) {
-      const Tensor& shard = p.components[i].shard;
-      const int64_t at = storage.value_offset(i, from) - storage.value_offset(i, local.offset);
-      part.components.push_back(shard.data_as<std::byte>() + at * size_bytes(shard.dtype()));
-    }
-    storage.decode(part, room.subspan(static_cast<size_t>(from - first), static_cast<size_t>(to - from)));
+  const std::vector<Tensor> shards = p.all_stored();
+  for_each_parallel(cut_runs(runs, first, last, block), [&](const LocalRun& run) {
+    storage.decode(part_of(p, shards, run),
+                   room.subspan(static_cast<size_t>(run.local - first), static_cast<size_t>(run.count)));
   });
   if (!wider.empty()) std::copy_n(wider.begin() + (begin - first), count, values.begin());
 }
@@ -345,7 +413,7 @@ std::string ParameterTable::state_text(const Parameter& p, Dtype dtype) {
 // Every rank computes the staged components of the whole parameter, so that none waits for another.
 void ParameterTable::initialize_quantized(Parameter& p, uint64_t seed) {
   const QuantStorage& storage = *p.storage;
-  const FlatRange local = local_elements(p);
+  const std::vector<LocalRun> runs = local_runs(p);
   const int64_t elements = numel(p.descriptor.global_shape), piece = encoded_piece(storage);
   std::vector<Tensor> staged(p.components.size());
   for (size_t i = 0; i < staged.size(); ++i)
@@ -354,9 +422,13 @@ void ParameterTable::initialize_quantized(Parameter& p, uint64_t seed) {
       staged[i] = Tensor::empty(sizes, static_cast<Dtype>(storage.raw(i).staged_dtype));
     }
   const bool needs_all = std::any_of(staged.begin(), staged.end(), [](const Tensor& t) { return !!t; });
-  const int64_t first = needs_all ? 0 : local.offset, last = needs_all ? elements : local.offset + local.length;
+  const int64_t first = needs_all || runs.empty() ? 0 : runs.front().begin,
+                last = needs_all      ? elements
+                       : runs.empty() ? 0
+                                      : runs.back().begin + runs.back().count;
   start_encoding(p);
-  std::vector<float> values;
+  std::vector<float> values, own;
+  int64_t num_encoded = 0;
   for (int64_t begin = first; begin < last; begin += piece) {
     values.assign(static_cast<size_t>(std::min(piece, last - begin)), p.init == CHASSIS_INIT_ONES ? 1.0f : 0.0f);
     fill_random(p, begin, values, seed);
@@ -370,9 +442,13 @@ void ParameterTable::initialize_quantized(Parameter& p, uint64_t seed) {
         if (staged[i])
           staged[i].narrow(0, storage.value_offset(i, begin), encoded[i].num_elements()).copy_from(encoded[i]);
     }
-    const int64_t from = std::max(begin, local.offset), to = std::min(begin + count, local.offset + local.length);
-    if (from < to)
-      encode(p, from, std::span(values).subspan(static_cast<size_t>(from - begin), static_cast<size_t>(to - from)));
+    own.clear();
+    for (const LocalRun& run : runs) {
+      const int64_t from = std::max(begin, run.begin), to = std::min(begin + count, run.begin + run.count);
+      if (from < to) own.insert(own.end(), values.begin() + (from - begin), values.begin() + (to - begin));
+    }
+    if (!own.empty()) encode(p, num_encoded, own);
+    num_encoded += std::ssize(own);
   }
   finish_components(p, [&](const Parameter&, size_t i) { return staged[i]; });
 }

@@ -20,16 +20,24 @@ namespace chassis {
 // One of the tensors in which a quantized parameter is stored.
 struct StoredComponent {
   Descriptor descriptor;
-  std::vector<int64_t> local_shape;  // whole
+  std::vector<int64_t> local_shape;  // of what ops read on this rank
   Tensor value;                      // whole, as ops read it; empty while it is not gathered
   Tensor shard;                      // what this rank stores
   Tensor staged;                     // while the parameter is loaded: the shard in the dtype that is encoded first
+};
+
+// Elements that a rank stores, consecutive in the parameter and among those of the rank.
+struct LocalRun {
+  int64_t begin = 0;  // the first, row-major in the parameter
+  int64_t local = 0;  // and in the rank's shard
+  int64_t count = 0;
 };
 
 struct Parameter {
   std::string name;
   Descriptor descriptor;             // of a quantized parameter: of its elements, with its components
   std::vector<int64_t> local_shape;  // whole, as ops read it on this rank; padded where a split is uneven
+  size_t num_layout_placements = 0;  // of the descriptor's, those that divide what ops read; they come first
   uint32_t role = CHASSIS_ROLE_WEIGHT;
   uint32_t init = CHASSIS_INIT_ZEROS;
   double init_std = 0.0;
@@ -87,7 +95,7 @@ class ParameterTable {
   // value = cast(shard), where they are two tensors of the same shape. Strategies update the divided ones.
   void update_values();
   // Quantizes new values: start_encoding(), then encode() for all of this rank's elements, in parts that begin at
-  // multiples of a block, then finish_components().
+  // multiples of a block, then finish_components(). `begin` counts the elements of this rank.
   void start_encoding(Parameter& p) const;
   void encode(Parameter& p, int64_t begin, std::span<const float> values) const;
   // `whole` returns a staged component of the whole parameter.
@@ -100,12 +108,10 @@ class ParameterTable {
   // their end.
   void allocate_components(Parameter& p);
   static void release_components(Parameter& p);
-  // The values of consecutive elements, of those that this rank stores in host memory.
+  // The values of elements from `begin` on, of those that this rank stores in host memory.
   void decode(const Parameter& p, int64_t begin, std::span<float> values) const;
   // What files have beside the components. `dtype`: of the values before they were quantized.
   static std::string state_text(const Parameter& p, Dtype dtype);
-  // The elements of a quantized parameter that this rank stores, which are consecutive.
-  FlatRange local_elements(const Parameter& p) const;
   void start_step();  // gradients count as zero again
 
   // Sets the mesh that divides the shards, and this rank. Call before allocate. Default: rank 0 of the program's own
@@ -115,6 +121,9 @@ class ParameterTable {
   int rank() const { return rank_; }
 
  private:
+  std::vector<LocalRun> local_runs(const Parameter& p) const;
+  static QuantPart part_of(const Parameter& p, const std::vector<Tensor>& components, const LocalRun& run);
+  std::vector<int64_t> whole_component(const Parameter& p, size_t i) const;
   void allocate_component(Parameter& p, size_t i, Device home, Device device, bool pinned);
   void initialize_quantized(Parameter& p, uint64_t seed);
 

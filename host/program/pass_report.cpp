@@ -53,9 +53,10 @@ Reports report_of_layout(const Program& program, const ProgramLayout& layout) {
     std::string inserted;
     for (const auto& [op, count] : collectives)
       inserted += (inserted.empty() ? "" : ", ") + std::to_string(count) + " × " + op;
+    const std::string divided = num_divided == 0 ? "positions" : counted(num_divided, "parameter");
     reports.push_back({"layout", axis.name,
-                       "divides " + counted(num_divided, "parameter") + " by " + std::to_string(axis.size) +
-                           " and inserts " + (inserted.empty() ? "no collective" : inserted)});
+                       "divides " + divided + " by " + std::to_string(axis.size) + " and inserts " +
+                           (inserted.empty() ? "no collective" : inserted)});
   }
   return reports;
 }

@@ -54,6 +54,9 @@ QuantStorage::QuantStorage(const QuantPlugin& plugin, const chassis_quant_storag
   scheme_ = view_of(storage.scheme);
   state_suffix_ = view_of(storage.state_suffix);
   if (scheme_.empty()) throw refuse("has no scheme");
+  if ((storage.flags & ~CHASSIS_STORAGE_DIVISIBLE) != 0)
+    throw refuse("has unknown flags " + std::to_string(storage.flags));
+  is_divisible_ = (storage.flags & CHASSIS_STORAGE_DIVISIBLE) != 0;
   constexpr uint32_t kMostComponents = 16;
   if (storage.num_components == 0 || storage.num_components > kMostComponents || storage.components == nullptr)
     throw refuse("has " + std::to_string(storage.num_components) + " components, expected 1 to " +
@@ -89,6 +92,11 @@ QuantStorage::QuantStorage(const QuantPlugin& plugin, const chassis_quant_storag
 int64_t QuantStorage::value_offset(size_t i, int64_t begin) const {
   const Component& c = components_[i];
   return c.unit_elements == 0 ? 0 : begin / c.unit_elements * c.unit_values;
+}
+
+int64_t QuantStorage::num_values(size_t i, int64_t count) const {
+  const Component& c = components_[i];
+  return (count + c.unit_elements - 1) / c.unit_elements * c.unit_values;
 }
 
 chassis_quant_part_t QuantStorage::part_of(const QuantPart& part) const {

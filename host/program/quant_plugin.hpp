@@ -58,10 +58,14 @@ class QuantStorage {
   const chassis_component_t& raw(size_t i) const { return described_[i]; }
   const chassis_component_t* const* raw_components() const { return raw_->components; }
   bool is_staged(size_t i) const { return described_[i].staged_dtype != 0; }
+  // Ops compute with parts of the parameter.
+  bool is_divisible() const { return is_divisible_; }
   // Elements at whose multiples a parameter may be cut.
   int64_t block_elements() const { return block_elements_; }
   // The address of the first value of component i for elements from `begin` on, in memory that begins at `base`.
   int64_t value_offset(size_t i, int64_t begin) const;
+  // Values of component i, which has units, for `count` elements.
+  int64_t num_values(size_t i, int64_t count) const;
 
   // As chassis_quant_t.
   void encode(const QuantPart& part, std::span<const float> values) const;
@@ -79,6 +83,7 @@ class QuantStorage {
   std::string scheme_, state_suffix_;
   std::vector<Component> components_;
   std::vector<chassis_component_t> described_;
+  bool is_divisible_ = false;
   int64_t block_elements_ = 1;
 };
 

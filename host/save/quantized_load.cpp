@@ -6,6 +6,7 @@
 
 #include "host/base/error.hpp"
 #include "host/checkpoint/reshard.hpp"
+#include "host/save/component_load.hpp"
 #include "host/state/composite.hpp"
 
 namespace chassis {
@@ -90,20 +91,19 @@ void QuantizedLoad::add_components(Parameter& p, const LoadTensor& plain, std::v
     throw storage_error("'" + reader_.path() + "': " + name +
                         " is quantized, and the model joins or transposes it; only "
                         "weights of their own can be read so");
-  const std::vector<Descriptor> stored = stored_tensors(parameters_, plain.descriptor);
   const std::string state = p.storage->state_suffix();
   const DiskTensor* const text = state.empty() ? nullptr : reader_.find(name + state);
   if (!state.empty() && text == nullptr && reader_.manifest() == nullptr)
     throw storage_error("'" + reader_.path() + "': " + name + " is " +
                         std::string(dtype_name(reader_.find(name)->dtype)) + " and has no " + name + state +
                         ", which says how it is quantized");
-  for (size_t i = 0; i < stored.size(); ++i) {
-    const std::string& suffix = p.storage->components()[i].suffix;
+  for (size_t i = 0; i < p.components.size(); ++i) {
+    const Component& component = p.storage->components()[i];
     const bool in_state = (p.storage->raw(i).flags & CHASSIS_COMPONENT_NOT_IN_FILES) != 0 && text != nullptr;
-    if (!in_state) out.push_back({stored[i], name + suffix});
-    names_.insert(name + suffix);
-    if (const DiskTensor* const found = reader_.find(name + suffix); i > 0 && found != nullptr)
-      compare_blocks(*found, p.storage->components()[i], p);
+    if (!in_state) out.push_back(load_component(reader_, plain.descriptor, component, name + component.suffix));
+    names_.insert(name + component.suffix);
+    if (const DiskTensor* const found = reader_.find(name + component.suffix); i > 0 && found != nullptr)
+      compare_blocks(*found, component, p);
   }
   if (text != nullptr) {
     constexpr int64_t kMostBytes = 1 << 16;
@@ -152,12 +152,12 @@ LocalTensors QuantizedLoad::local(LocalTensors plain) const {
   for (const auto& p : parameters_.all())
     for (size_t i = 0; i < p->components.size(); ++i)
       by_name[p->name + p->storage->components()[i].suffix] = {p.get(), i};
-  return [this, plain = std::move(plain), by_name = std::move(by_name)](const Descriptor& tensor, int rank) {
+  return [this, plain = std::move(plain), by_name = std::move(by_name)](const Descriptor& tensor, int rank) -> Tensor {
     if (const auto state = states_.find(tensor.fqn); state != states_.end()) return state->second;
     const auto found = by_name.find(tensor.fqn);
     if (found == by_name.end()) return plain(tensor, rank);
     const StoredComponent& component = found->second.first->components[found->second.second];
-    return component.staged ? component.staged : component.shard;
+    return as_described(component.staged ? component.staged : component.shard, tensor, parameters_.mesh(), rank);
   };
 }
 

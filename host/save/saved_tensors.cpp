@@ -4,10 +4,12 @@
 #include <algorithm>
 #include <map>
 #include <optional>
+#include <set>
 
 #include "host/base/file.hpp"
 #include "host/base/log.hpp"
 #include "host/base/printable.hpp"
+#include "host/save/component_load.hpp"
 #include "host/save/quantized_load.hpp"
 #include "host/save/quantized_weights.hpp"
 #include "host/state/float_dtype.hpp"
@@ -123,9 +125,16 @@ LocalTensors local_tensors(Session& session, bool with_states) {
     for (size_t i = 0; i < p->components.size(); ++i)
       (*by_name)[p->name + p->storage->components()[i].suffix] = p->components[i].shard;
   }
+  auto by_blocks = std::make_shared<std::set<std::string>>();
   if (with_states)
-    for (const OptimizerState& state : session.optimizer().states()) (*by_name)[state.descriptor.fqn] = state.tensor;
-  return [by_name](const Descriptor& tensor, int) { return by_name->at(tensor.fqn); };
+    for (const OptimizerState& state : session.optimizer().states()) {
+      (*by_name)[state.descriptor.fqn] = state.tensor;
+      if (state.shape == CHASSIS_STATE_PER_BLOCK) by_blocks->insert(state.descriptor.fqn);
+    }
+  return [by_name, by_blocks, mesh = session.mesh()](const Descriptor& tensor, int rank) {
+    const Tensor& held = by_name->at(tensor.fqn);
+    return by_blocks->contains(tensor.fqn) ? as_described(held, tensor, mesh, rank) : held;
+  };
 }
 
 LocalTensors exported_tensors(Session& session) {

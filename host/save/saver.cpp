@@ -15,6 +15,7 @@
 #include "host/checkpoint/inspect.hpp"
 #include "host/checkpoint/plan_agreement.hpp"
 #include "host/data/tokenizer_files.hpp"
+#include "host/save/component_load.hpp"
 #include "host/save/merge.hpp"
 #include "host/save/quantized_load.hpp"
 #include "host/save/resume_differences.hpp"
@@ -74,6 +75,18 @@ uint32_t checksum_of_frozen(const Session& session) {
     }
   }
   return crc;
+}
+
+// How this rank reads a parameter or a state of the optimizer.
+LoadTensor load_tensor(Session& session, const CheckpointReader& reader, Descriptor descriptor) {
+  for (const OptimizerState& state : session.optimizer().states()) {
+    if (state.shape != CHASSIS_STATE_PER_BLOCK || state.descriptor.fqn != descriptor.fqn) continue;
+    Descriptor parameter = state.parameter->descriptor;
+    parameter.owner = descriptor.owner;
+    parameter.owner_replica = descriptor.owner_replica;
+    return load_component(reader, parameter, state.component, descriptor.fqn);
+  }
+  return {std::move(descriptor), ""};
 }
 
 std::string absolute_path(const std::string& path) {
@@ -337,7 +350,7 @@ Saver::Resumed Saver::load_checkpoint(const std::string& path) {
       if (p != nullptr && p->is_quantized())
         quantized.add(*p, {std::move(descriptor), ""}, tensors);
       else
-        tensors.push_back({std::move(descriptor), ""});
+        tensors.push_back(load_tensor(session_, *reader, std::move(descriptor)));
     }
     local = quantized.local(local_tensors(session_, true));
     result = reader->load(tensors, session_.mesh(), buckets_, local, load_options(session_));

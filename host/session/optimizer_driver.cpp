@@ -14,6 +14,7 @@
 #include "host/service/comm_device.hpp"
 #include "host/service/memory.hpp"
 #include "host/service/meta_memory.hpp"
+#include "host/state/composite.hpp"
 #include "host/state/layout.hpp"
 
 namespace chassis {
@@ -32,12 +33,27 @@ Granularity granularity_of(const std::vector<chassis_state_desc_t>& states) {
 }
 
 // The layout pass has divided the parameter; blocks and whole matrices are those of the undivided one.
-void refuse_divided_granularity(const Descriptor& d) {
+void refuse_divided_granularity(const Parameter& p) {
+  const Descriptor& d = p.descriptor;
   if (d.granularity.kind == Granularity::Kind::kElement || d.placements.empty()) return;
+  const Shape part(p.local_shape);
+  const bool is_matrix = d.granularity.kind == Granularity::Kind::kMatrix;
+  const int dim = is_matrix ? d.placements.front().dim : dim_cut_within_blocks(d, part, d.granularity.block);
+  if (dim < 0) return;
   const std::string& axis = d.placements.front().axes.front();
-  throw config_error("parameter '" + d.fqn + "' is divided along '" + axis + "', but its optimizer needs " +
-                     (d.granularity.kind == Granularity::Kind::kBlock ? "whole blocks of it" : "the whole of it"))
+  throw config_error(
+      "parameter '" + d.fqn + "' " + text(d.global_shape) + " is divided along '" + axis + "' into parts of " +
+      std::to_string(part[dim]) + " in dim " + std::to_string(dim) + ", but its optimizer needs " +
+      (is_matrix ? "the whole of it" : "whole blocks of " + std::to_string(d.granularity.block) + " elements"))
       .hint("choose an optimizer with a state for each element, such as adamw, or set " + mesh_key(axis) + " = 1");
+}
+
+// A state with a value for each block is divided as its parameter is. Only its suffix differs between states.
+Component per_block(const chassis_state_desc_t& desc) {
+  Component out = Component::per_unit("." + std::string(view_of(desc.role)), static_cast<Dtype>(desc.dtype),
+                                      std::max<int64_t>(1, desc.block), 1);
+  out.form = Component::Form::kVector;
+  return out;
 }
 
 }  // namespace
@@ -50,7 +66,7 @@ OptimizerDriver::OptimizerDriver(std::unique_ptr<Instance> instance, ParameterTa
     SteppedParameter facts(parameter->name, parameter->role, shape);
     States schema = plugin_.states(facts);
     parameter->descriptor.granularity = granularity_of(schema);
-    refuse_divided_granularity(parameter->descriptor);
+    refuse_divided_granularity(*parameter);
     trained_parameters_.push_back(parameter.get());
     trained_.push_back(
         {parameter.get(), shape.ndim() >= 2 ? weight_decay : 0.0, std::move(schema), 0, std::move(facts)});
@@ -64,7 +80,8 @@ void OptimizerDriver::place() {
     Parameter& p = *trained.parameter;
     trained.first_state = states_.size();
     for (const chassis_state_desc_t& desc : trained.schema)
-      states_.push_back({&p, std::string(view_of(desc.role)), desc.shape, desc.initial, describe(p, desc), {}});
+      states_.push_back(
+          {&p, std::string(view_of(desc.role)), desc.shape, desc.initial, per_block(desc), describe(p, desc), {}});
     trained.facts = SteppedParameter(p.name, p.role, p.descriptor.global_shape,
                                      Layout(p.descriptor, parameters_.mesh()).boxes(parameters_.rank()));
   }
@@ -77,19 +94,11 @@ Descriptor OptimizerDriver::describe(const Parameter& parameter, const chassis_s
   out.fqn = fqn;
   out.dtype = static_cast<Dtype>(desc.dtype);
   if (desc.shape == CHASSIS_STATE_LIKE_PARAMETER) return out;
-  const bool is_scalar = desc.shape == CHASSIS_STATE_SCALAR;
-  const int64_t count = is_scalar ? 1 : ceil_div(numel(whole.global_shape), desc.block);
-  out = Descriptor::plain(fqn, out.dtype, Shape{count});
+  if (desc.shape == CHASSIS_STATE_PER_BLOCK) return component_descriptor(whole, per_block(desc));
+  out = Descriptor::plain(fqn, out.dtype, Shape{1});
   out.owner = whole.owner;
-  for (const Placement& placement : whole.placements) {
-    if (placement.kind == Placement::Kind::kOnlyOn) {
-      out.placements.push_back(placement);
-    } else if (!is_scalar) {
-      CHASSIS_CHECK(placement == Placement::flat_range(placement.axes), fqn + ": blocks are cut as flat ranges");
-      out.placements.push_back(placement);
-      out.granularity = Granularity::block_of(whole.granularity.block / desc.block);
-    }
-  }
+  for (const Placement& placement : whole.placements)
+    if (placement.kind == Placement::Kind::kOnlyOn) out.placements.push_back(placement);
   return out;
 }
 
@@ -104,6 +113,7 @@ void OptimizerDriver::allocate(Device device) {
                            std::to_string(parameters_.rank()) + " as its parameter is; its descriptor says " +
                            text(wanted) + " (" + state.descriptor.text() + ")");
     state.tensor = Tensor::zeros(sizes, state.descriptor.dtype, home);
+    if (state.shape == CHASSIS_STATE_PER_BLOCK) state.tensor = state.tensor.flat();
     if (state.initial != 0) state.tensor.fill(state.initial);
   }
 }

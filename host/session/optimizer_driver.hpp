@@ -19,8 +19,9 @@ struct OptimizerState {
   std::string role;  // "exp_avg"
   uint32_t shape = CHASSIS_STATE_LIKE_PARAMETER;
   double initial = 0.0;   // value of every element before the first step
+  Component component;    // of a state with a value for each block: as a component of the parameter
   Descriptor descriptor;  // FQN "<parameter>.<role>"
-  Tensor tensor;          // empty until allocate()
+  Tensor tensor;          // empty until allocate(); one-dimensional where it has a value for each block
 };
 
 class OptimizerDriver {

@@ -1,6 +1,7 @@
 // Shapes, cuts and placements of a component, scaled from those of its tensor.
 #include "host/state/composite.hpp"
 
+#include <algorithm>
 #include <numeric>
 
 #include "host/base/error.hpp"
@@ -40,7 +41,7 @@ std::string sizes_that_would(int64_t size, int64_t unit) {
 
 }  // namespace
 
-Descriptor component_descriptor(const Descriptor& composite, const Component& component) {
+Descriptor component_descriptor(const Descriptor& composite, const Component& component, bool keep_dims) {
   Descriptor out = composite;
   out.fqn += component.suffix;
   if (!out.tie.empty()) out.tie += component.suffix;
@@ -59,8 +60,11 @@ Descriptor component_descriptor(const Descriptor& composite, const Component& co
   const Shape& shape = composite.global_shape;
   const int64_t block = composite.block_elements();
   const int last = shape.ndim() - 1;
-  const bool keeps_dims = component.form == Component::Form::kLikeTensor && last >= 0 &&
-                          shape[last] % component.unit_elements == 0 &&
+  const bool cuts_columns =
+      std::any_of(composite.placements.begin(), composite.placements.end(),
+                  [](const Placement& p) { return p.kind == Placement::Kind::kDimChunk && p.dim > 0; });
+  const bool wants_dims = keep_dims || cuts_columns || component.form == Component::Form::kLikeTensor;
+  const bool keeps_dims = wants_dims && last >= 0 && shape[last] % component.unit_elements == 0 &&
                           composite.padded_shape[last] % component.unit_elements == 0;
   const int64_t row_elements = keeps_dims || last < 0 || shape[0] == 0 ? 1 : numel(shape) / shape[0];
 

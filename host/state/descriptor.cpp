@@ -128,4 +128,17 @@ std::string Descriptor::text() const {
   return out;
 }
 
+int dim_cut_within_blocks(const Descriptor& descriptor, const Shape& local_shape, int64_t block) {
+  const Shape& shape = descriptor.global_shape;
+  const Shape strides = row_major_strides(shape);
+  for (const Placement& placement : descriptor.placements) {
+    if (placement.kind != Placement::Kind::kDimChunk) continue;
+    const int dim = placement.dim;
+    // Behind the first dim, every row must begin at a block.
+    const bool rows_begin_at_blocks = dim == 0 || shape[dim] * strides[dim] % block == 0;
+    if (local_shape[dim] * strides[dim] % block != 0 || !rows_begin_at_blocks) return dim;
+  }
+  return -1;
+}
+
 }  // namespace chassis

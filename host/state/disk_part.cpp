@@ -4,12 +4,23 @@
 #include <numeric>
 #include <utility>
 
+#include "host/base/error.hpp"
+#include "host/state/byte_range.hpp"
+
 namespace chassis {
 
 DiskPart DiskPart::whole(std::string disk_name, const Shape& shape) {
   DiskPart part{std::move(disk_name), shape, Box::whole(shape), Shape::filled(shape.ndim(), 0), {}};
   part.dims.resize(static_cast<size_t>(shape.ndim()));
   std::iota(part.dims.begin(), part.dims.end(), 0);
+  return part;
+}
+
+DiskPart DiskPart::reshaped(std::string disk_name, const Shape& disk_shape, const Shape& shape) {
+  CHASSIS_CHECK(numel(disk_shape) == numel(shape), "'" + disk_name + "' has other elements on disk");
+  DiskPart part = whole(std::move(disk_name), shape);
+  part.is_reshaped = disk_shape != shape;
+  part.disk_shape = disk_shape;
   return part;
 }
 
@@ -42,6 +53,24 @@ Piece DiskPart::piece(const Box& disk_box) const {
   for (int k = 0; k < disk_box.ndim(); ++k) {
     out.local.offset += (shared.begin[k] - disk_box.begin[k]) * strides[k];
     out.local.strides[dims[static_cast<size_t>(k)]] = strides[k];
+  }
+  return out;
+}
+
+std::vector<Piece> DiskPart::pieces(const Box& disk_box) const {
+  if (disk_box.empty()) return {};
+  if (!is_reshaped) {
+    Piece one = piece(disk_box);
+    return one.box.empty() ? std::vector<Piece>() : std::vector<Piece>{std::move(one)};
+  }
+  CHASSIS_CHECK(ByteRanges(disk_box, disk_shape, 1).contiguous(),
+                "'" + disk_name + "' has dims on disk that are cut, and others in the run");
+  const int64_t begin = row_major_view(disk_shape, disk_box).offset;
+  std::vector<Piece> out;
+  for (Box& part : flat_range_boxes(box.end, begin, begin + numel(disk_box))) {
+    StridedView local = row_major_view(box.end, part);
+    local.offset -= begin;
+    out.push_back({std::move(part), std::move(local), true});
   }
   return out;
 }

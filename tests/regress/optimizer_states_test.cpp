@@ -29,9 +29,10 @@ class OptimizerStates : public testing::TestWithParam<Inner>, protected StartedR
       : StartedRun({"run.threads=1", "train.micro_batch_size=1", "train.global_batch_size=12",
                     "optimizer.max_grad_norm=0", "--plugin-path", CHASSIS_TEST_STUB_DIR}) {}
 
-  std::vector<std::string> words(int steps, const std::string& from = "") const {
+  std::vector<std::string> words(int steps, const std::string& from = "",
+                                 const std::string& options = GetParam().options) const {
     std::vector<std::string> words = {std::string("optimizer={plugin=\"fed\", inner=\"") + GetParam().name +
-                                          "\", inner_options='" + GetParam().options + "', lr=2e-3, weight_decay=0.1}",
+                                          "\", inner_options='" + options + "', lr=2e-3, weight_decay=0.1}",
                                       "run.max_steps=" + std::to_string(steps)};
     if (!from.empty()) words.push_back("run.resume=" + from);
     return words;
@@ -88,6 +89,33 @@ TEST_P(OptimizerStates, KeepTheirBitsWhenTheLayoutChanges) {
     train(chain[step - 1].name, words(step, from), chain[step - 1]);
     ASSERT_FALSE(HasFailure()) << chain[step - 1].name;
     from = checkpoint(chain[step - 1].name, step);
+  }
+  expect_equal(bytes(from), bytes(checkpoint("alone", last)), "after " + std::to_string(last) + " layouts");
+}
+
+// Rows of gate and up are cut between blocks of 256, and columns of down.
+TEST_P(OptimizerStates, HaveTheSameBitsWhereTensorParallelismCutsBlocks) {
+  if (std::string_view(GetParam().name) == "muon") GTEST_SKIP() << "needs whole matrices";
+  const char* const tensor = "[[parallel]]\nplugin = \"tensor\"\n";
+  const char* const hybrid = "[mesh]\ntp = 2\n[[parallel]]\nplugin = \"tensor\"\n[[parallel]]\nplugin = \"fsdp2\"\n";
+  const Sharding chain[] = {{"tensor", 2, tensor},        {"alone1", 1, ""},
+                            {"tensorb", 2, tensor},       {"hybrid", 4, hybrid},
+                            {"fsdp2", 3, kLayouts[0][1]}, {"hybridb", 4, hybrid}};
+  const int last = static_cast<int>(std::size(chain));
+  const bool is_8bit = std::string_view(GetParam().name) == "adamw8bit";
+  const auto even = [&](int steps, const std::string& from = "") {
+    std::vector<std::string> all = words(steps, from, is_8bit ? R"({"min_8bit_size": 10000})" : "");
+    all.insert(all.end(), {"model.config.hidden_size=64", "model.config.intermediate_size=512",
+                           "model.config.num_attention_heads=4", "model.config.num_key_value_heads=2"});
+    return all;
+  };
+  train("alone", even(last));
+  std::string from;
+  for (int step = 1; step <= last; ++step) {
+    const Sharding& sharding = chain[step - 1];
+    train(sharding.name, even(step, from), sharding);
+    ASSERT_FALSE(HasFailure()) << sharding.name;
+    from = checkpoint(sharding.name, step);
   }
   expect_equal(bytes(from), bytes(checkpoint("alone", last)), "after " + std::to_string(last) + " layouts");
 }

@@ -30,8 +30,8 @@ bool is_adapter(const std::string& name) { return name.find("lora") != std::stri
 class NoCollectives final : public Collectives {
  public:
   int num_calls = 0;
-  Tensor run(const std::string& op, const std::string&, int, const Tensor& input) override {
-    CHASSIS_CHECK(op == "comm.all_reduce", op);
+  Tensor run(const CollectiveCall& call, const Tensor& input) override {
+    CHASSIS_CHECK(call.op == "comm.all_reduce", call.op);
     ++num_calls;
     return Tensor::empty(input.sizes(), input.dtype(), input.device());
   }

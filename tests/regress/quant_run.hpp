@@ -23,18 +23,21 @@ struct QuantResult {
   std::map<std::string, std::vector<std::byte>> tensors;  // of the last checkpoint
 };
 
-// A Llama whose weights are no whole blocks in any row: 36 × 36, 57 × 36, 36 × 57, 12 × 36.
+// Sizes of a Llama whose weights are no whole blocks in any row: 36 × 36, 57 × 36, 36 × 57, 12 × 36; and of one whose
+// rows two ranks can cut in blocks of 64.
+inline const std::string kOddSizes = "hidden_size = 36, intermediate_size = 57, num_attention_heads = 6",
+                         kEvenSizes = "hidden_size = 128, intermediate_size = 256, num_attention_heads = 4";
+
 class QuantRun {
  public:
-  explicit QuantRun(int vocab_size = 96) {
+  explicit QuantRun(int vocab_size = 96, const std::string& sizes = kOddSizes) {
     write_text(folder_ / "tokens.jsonl",
                token_rows(random_documents({9, 40, 3, 77, 21, 14, 35, 2, 60, 18, 33, 90, 41, 7, 64}, 96)));
-    write_text(
-        folder_ / "base.toml",
-        head("made", 1) + "[model]\nplugin = \"llama\"\nconfig = { vocab_size = " + std::to_string(vocab_size) +
-            ", hidden_size = 36, intermediate_size = 57, "
-            "num_hidden_layers = 3, num_attention_heads = 6, num_key_value_heads = 2, initializer_range = 0.1 }\n"
-            "[optimizer]\nlr = 1e-3\n");
+    write_text(folder_ / "base.toml",
+               head("made", 1) + "[model]\nplugin = \"llama\"\nconfig = { vocab_size = " + std::to_string(vocab_size) +
+                   ", " + sizes +
+                   ", num_hidden_layers = 3, num_key_value_heads = 2, initializer_range = 0.1 }\n"
+                   "[optimizer]\nlr = 1e-3\n");
     const Outcome made = run_process({CHASSIS_PROGRAM, "train", "base.toml"}, folder_.path());
     if (made.exit_code != 0) throw std::runtime_error(made.output);
     std::filesystem::rename(folder_ / "made/final", folder_ / "base");

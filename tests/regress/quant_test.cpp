@@ -61,6 +61,75 @@ TEST_P(QuantParallel, HasTheBytesAndNumbersOfOneProcess) {
   }
 }
 
+// ---- divided by an axis that divides the computation: rows of q, k, v, gate and up, columns of o and down
+
+const std::string kTensor = "[[parallel]]\nplugin = \"tensor\"\n", kSequence = kTensor + "sequence_parallel = true\n",
+                  kHybrid = kTensor + "[[parallel]]\nplugin = \"fsdp2\"\n[mesh]\ntp = 2\n";
+const char* const kDoubleQuant = "double_quant = true\nblock_size = 32\n";
+
+void expect_components_of(const QuantResult& ours, const QuantResult& other) {
+  size_t num_components = 0;
+  for (const auto& [name, bytes] : other.tensors) {
+    if (!is_component(name)) continue;
+    EXPECT_TRUE(ours.tensors.at(name) == bytes) << name;
+    ++num_components;
+  }
+  EXPECT_GE(num_components, 3u * 7 * 3);
+}
+
+TEST(QuantTensorParallel, HasTheBytesAndNumbersOfOneProcess) {
+  QuantRun run(96, kEvenSizes);
+  const std::vector<std::string> full = {"checkpoint.contents=full"};
+  for (const char* options : {"", kDoubleQuant}) {
+    SCOPED_TRACE(options);
+    const QuantResult alone = run(quant(options), 1, full);
+    for (const auto& [tables, ranks] : {std::pair(kTensor, 2), {kSequence, 2}, {kHybrid, 4}}) {
+      SCOPED_TRACE(tables);
+      const QuantResult ours = run(quant(options) + tables, ranks, full);
+      EXPECT_LE(largest_relative(ours.losses, alone.losses), 2e-6);
+      expect_components_of(ours, alone);
+    }
+  }
+}
+
+// Columns that are cut are saved with the dims of their weight, and read by every other mesh.
+TEST(QuantTensorParallel, ContinuesOnEveryMesh) {
+  QuantRun run(96, kEvenSizes);
+  const std::vector<std::string> full = {"checkpoint.contents=full"};
+  std::vector<std::string> half = full;
+  half.emplace_back("run.max_steps=2");
+  const QuantResult whole = run(quant(kDoubleQuant), 1, full);
+  const std::pair<std::string, int> alone = {"", 1}, fsdp2 = {"[[parallel]]\nplugin = \"fsdp2\"\n", 3},
+                                    tensor = {kTensor, 2}, hybrid = {kHybrid, 4};
+  for (const auto& [from, to] :
+       {std::pair(alone, tensor), {tensor, alone}, {tensor, fsdp2}, {hybrid, tensor}, {fsdp2, hybrid}}) {
+    SCOPED_TRACE(from.first + " to " + to.first);
+    std::filesystem::remove_all(run.folder() / "run");
+    const Outcome first = run.train(quant(kDoubleQuant) + from.first, from.second, half);
+    ASSERT_EQ(first.exit_code, 0) << first.output;
+    const Outcome rest = run.train(quant(kDoubleQuant) + to.first, to.second, full);
+    ASSERT_EQ(rest.exit_code, 0) << rest.output;
+    const QuantResult ours = run.result();
+    EXPECT_LE(largest_relative(ours.losses, whole.losses), 2e-6);
+    expect_components_of(ours, whole);
+  }
+}
+
+TEST(QuantTensorParallel, ReadsAModelThatIsQuantized) {
+  QuantRun run(96, kEvenSizes);
+  const Outcome made = run_process({CHASSIS_PROGRAM, "ckpt", "quantize", "base", "--out", "nf4", "--plugin-path",
+                                    CHASSIS_TEST_PLUGIN_DIR, "quant.double_quant=true"},
+                                   run.folder().path());
+  ASSERT_EQ(made.exit_code, 0) << made.output;
+  const std::vector<std::string> overrides = {"checkpoint.contents=full", "model.path=nf4"};
+  const QuantResult alone = run(quant(), 1, overrides);
+  for (const auto& [tables, ranks] : {std::pair(kTensor, 2), {kHybrid, 4}}) {
+    const QuantResult ours = run(quant() + tables, ranks, overrides);
+    EXPECT_LE(largest_relative(ours.losses, alone.losses), 2e-6);
+    expect_components_of(ours, alone);
+  }
+}
+
 // Four ranks save after one step and are killed; fewer ranks go on, and export the adapter.
 TEST(Quant, AKilledRunContinuesOnFewerRanks) {
   const std::string tables =

@@ -177,14 +177,14 @@ TEST(TensorParallelRefusal, AnAxisWithoutAStrategy) {
 
 TEST(TensorParallelRefusal, OptimizerStatesThatMayNotBeDivided) {
   EXPECT_HAS(refusal({"plugin = \"tensor\""}, {"optimizer.plugin=adamw8bit"}),
-             "optimizer.plugin = \"adamw8bit\": parameter 'model.embed_tokens.weight' is divided along 'tp', but its "
-             "optimizer needs whole blocks of it");
+             "optimizer.plugin = \"adamw8bit\": parameter 'model.layers.0.mlp.down_proj.weight' [48, 96] is divided "
+             "along 'tp' into parts of 48 in dim 1, but its optimizer needs whole blocks of 256 elements");
 }
 
 TEST(TensorParallelRefusal, WeightsInFourBits) {
   EXPECT_HAS(
       refusal({"plugin = \"tensor\""}, {"quant.plugin=bnb4", "adapter.plugin=lora", "model.config.hidden_size=96"}),
-      "is quantized, and axis 'tp' would divide it within its blocks");
+      "is stored as bnb4/nf4, in blocks of 64 elements, and axis 'tp' would cut dim 1 within them, into parts of 48");
 }
 
 TEST(TensorParallelRefusal, AReductionThatNeverHappens) {

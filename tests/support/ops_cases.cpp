@@ -177,6 +177,12 @@ void add_dropout_and_channels(std::vector<OpsCase>& cases) {
     cases.push_back(make("dropout of " + std::to_string(p), "dropout", {random({2, 3, 5, 61})}, {}, {2, 3, 5, 61},
                          {{"p", p}}, [=](const Tensors& x, const Tensors&) { return x[0] * mask; }));
   }
+  for (int64_t first : {5, 256}) {  // of the elements of a position, which are more
+    const at::Tensor mask = dropout_mask(2, 3, first + 305, 0.3).narrow(2, first, 305).view({2, 3, 5, 61}) / 0.7;
+    cases.push_back(make("dropout from element " + std::to_string(first), "dropout", {random({2, 3, 5, 61})}, {},
+                         {2, 3, 5, 61}, {{"p", 0.3}, {"first", first}},
+                         [=](const Tensors& x, const Tensors&) { return x[0] * mask; }));
+  }
   cases.push_back(make("channel_scale", "channel_scale", {random({2, 3, 37})}, {random({37})}, {2, 3, 37}, {},
                        [](const Tensors& x, const Tensors& p) { return x[0] * p[0]; }));
   cases.push_back(make("channel_scale of two dims", "channel_scale", {random({2, 3, 4, 5})}, {random({20})},
@@ -405,7 +411,7 @@ at::Tensor visible(const Mask& mask, int64_t batch, int64_t time, int64_t keys, 
         if (mask.window > 0 && t - s >= mask.window) seen[b][i][s] = false;
         if (mask.chunk > 0 && s / mask.chunk != t / mask.chunk) seen[b][i][s] = false;
         if (mask.documents.defined()) {
-          const int of_query = mask.documents[b][i].item<int>(), of_key = mask.documents[b][s].item<int>();
+          const int of_query = mask.documents[b][t].item<int>(), of_key = mask.documents[b][s].item<int>();
           if (of_query != of_key || of_query < 0) seen[b][i][s] = false;
         }
       }
@@ -413,7 +419,7 @@ at::Tensor visible(const Mask& mask, int64_t batch, int64_t time, int64_t keys, 
 }
 
 OpsCase attention(const Mask& mask, int64_t batch, int64_t time, int64_t keys, int64_t heads, int64_t kv_heads,
-                  int64_t qk_dim, int64_t v_dim, int64_t offset, double softcap = 0) {
+                  int64_t qk_dim, int64_t v_dim, int64_t offset, double softcap = 0, bool is_part = false) {
   const double scale = 0.4;
   OpsCase out;
   out.name = "attention " + mask.name + " " + std::to_string(heads) + "/" + std::to_string(kv_heads) + " heads of " +
@@ -431,6 +437,7 @@ OpsCase attention(const Mask& mask, int64_t batch, int64_t time, int64_t keys, i
                  {"document", int64_t{mask.documents.defined()}},
                  {"prefix", int64_t{mask.prefixes.defined()}}};
   if (softcap > 0) attrs["softcap"] = softcap;
+  if (is_part) attrs["query_part"] = int64_t{1}, out.name += ", a part from " + std::to_string(offset);
   out.node = single("attention", out.inputs, {}, {batch, time, heads, v_dim}, attrs);
   out.expected = [=](const Tensors& x, const Tensors&) {
     const at::Tensor seen = visible(mask, batch, time, keys, offset).unsqueeze(1);
@@ -531,6 +538,9 @@ std::vector<OpsCase> attention_cases() {
       cases.push_back(attention(mask, 2, 1, 8, 4, 2, 8, 8, 7));
       cases.push_back(attention(mask, 2, 3, 8, 2, 1, 8, 8, 5));
     }
+  for (const Mask& mask : masks)
+    for (const int64_t offset : {0, 4})
+      if (mask.name != "returning documents") cases.push_back(attention(mask, 2, 4, 8, 4, 2, 8, 8, offset, 0, true));
   cases.push_back(attention(masks[1], 1, 70, 70, 3, 3, 24, 24, 0));
   cases.push_back(attention(masks[1], 2, 8, 8, 4, 4, 8, 5, 0));
   for (const Mask& mask : masks) cases.push_back(attention(mask, 2, 8, 8, 4, 2, 10, 10, 0, 1.5));

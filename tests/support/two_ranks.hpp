@@ -18,8 +18,8 @@ class ThreadedCollectives final : public Collectives {
   };
   ThreadedCollectives(Exchange& meeting, int rank) : meeting_(meeting), rank_(rank) {}
 
-  Tensor run(const std::string& op, const std::string&, int, const Tensor& input) override {
-    CHASSIS_CHECK(op == "comm.all_reduce", op);
+  Tensor run(const CollectiveCall& call, const Tensor& input) override {
+    CHASSIS_CHECK(call.op == "comm.all_reduce", call.op);
     meeting_.parts[rank_] = input;
     meeting_.barrier.arrive_and_wait();
     Tensor sum = meeting_.parts[0].clone();

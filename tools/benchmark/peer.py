@@ -1,8 +1,8 @@
 """The peers of tools/bench, on the same batches and at their best settings: a PyTorch loop over transformers' Llama,
-eager or compiled, HF Trainer, and PyTorch's FSDP2 over gloo (under torchrun). All use fused AdamW; bf16 is autocast
-over fp32 parameters.
+eager or compiled, HF Trainer, and over gloo (under torchrun) PyTorch's FSDP2, and its tensor parallelism (dtensor), eager
+or compiled. All use fused AdamW; bf16 is autocast over fp32 parameters.
 
-    peer.py FOLDER STEPS THREADS eager|compile|trainer|fsdp2 fp32|bf16
+    peer.py FOLDER STEPS THREADS eager|compile|trainer|fsdp2|dtensor[-compile] fp32|bf16
     peer.py FOLDER STEPS THREADS peft|qlora[-half][-compile] fp32|bf16
 
 peft trains LoRA on all linears of FOLDER/base; qlora does so on a base that bitsandbytes quantizes while it is loaded. In
@@ -120,8 +120,60 @@ def fsdp2() -> None:
     os._exit(0)  # gloo's threads may abort a process that destroys its group
 
 
+def dtensor() -> None:
+    """Heads, MLPs and the vocabulary are divided; the loss is computed from divided logits."""
+    import torch.distributed as dist
+    import torch.nn.functional as F
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import DTensor, Replicate, Shard
+    from torch.distributed.tensor.parallel import (ColwiseParallel, RowwiseParallel, loss_parallel,
+                                                   parallelize_module)
+
+    dist.init_process_group("gloo")
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    parallelize_module(model, mesh, {
+        "model.embed_tokens": RowwiseParallel(input_layouts=Replicate()),
+        "lm_head": ColwiseParallel(output_layouts=Shard(-1), use_local_output=False)})
+    for layer in model.model.layers:
+        parallelize_module(layer, mesh, {
+            "self_attn.q_proj": ColwiseParallel(), "self_attn.k_proj": ColwiseParallel(),
+            "self_attn.v_proj": ColwiseParallel(), "self_attn.o_proj": RowwiseParallel(),
+            "mlp.gate_proj": ColwiseParallel(), "mlp.up_proj": ColwiseParallel(), "mlp.down_proj": RowwiseParallel()})
+    divided = [p for p in model.parameters() if isinstance(p, DTensor)]
+    whole = [p for p in model.parameters() if not isinstance(p, DTensor)]
+    optimizer = torch.optim.AdamW([{"params": divided, "weight_decay": 0.1}, {"params": whole, "weight_decay": 0.0}],
+                                  lr=1e-4, fused=True)
+    run = torch.compile(model) if kind.endswith("-compile") else model
+
+    def clip() -> None:
+        """The same as clip_grad_norm_, with one sum over the ranks."""
+        own = [p.grad.to_local() for p in divided]
+        square = torch.stack(torch._foreach_norm(own)).square().sum()
+        dist.all_reduce(square)
+        norm = (square + torch.stack(torch._foreach_norm([p.grad for p in whole])).square().sum()).sqrt()
+        torch._foreach_mul_(own + [p.grad for p in whole], (1.0 / (norm + 1e-6)).clamp(max=1.0))
+
+    for step in range(steps):
+        ids = torch.tensor(rows[step * BATCH:(step + 1) * BATCH])
+        labels = F.pad(ids[:, 1:], (0, 1), value=-100)
+        with loss_parallel():
+            with autocast():
+                logits = run(input_ids=ids, use_cache=False).logits
+            loss = F.cross_entropy(logits.float().flatten(0, 1), labels.flatten())
+            loss.backward()
+        clip()
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        if dist.get_rank() == 0:
+            print(f"STEP {step + 1} {loss.item():.4f}", flush=True)
+    dist.barrier()
+    sys.stdout.flush()
+    os._exit(0)  # gloo's threads may abort a process that destroys its group
+
+
 print(f"peer {kind} ready at {time.time():.2f}", flush=True)
 if has_adapter:
     (compiled if kind.endswith("-compile") else eager)()
 else:
-    {"eager": eager, "compile": compiled, "trainer": trainer, "fsdp2": fsdp2}[kind]()
+    {"eager": eager, "compile": compiled, "trainer": trainer, "fsdp2": fsdp2,
+     "dtensor": dtensor, "dtensor-compile": dtensor}[kind]()

@@ -12,8 +12,9 @@ constexpr int64_t kGrainElements = 16384;
 
 class Dropout : public AtenKernel {
  public:
-  Dropout(const Operators& aten, double p)
+  Dropout(const Operators& aten, double p, int64_t first)
       : AtenKernel(aten),
+        first_(first),
         threshold_(static_cast<uint32_t>(std::ceil(p * 0x1p32))),
         scale_(1 / (1 - p)),
         loops_(for_best_isa([](auto isa) -> const DropoutLoops& { return dropout_loops(isa); })) {}
@@ -54,16 +55,19 @@ class Dropout : public AtenKernel {
                    for (int64_t position = begin; position < end; ++position) {
                      const auto t = static_cast<uint32_t>(position % time);
                      const auto row = static_cast<uint64_t>(first_row + position / time);
-                     for (int64_t j = 0; j < elements; j += kDrawnWords) {
-                       loops_.draw(key, static_cast<uint32_t>(j / 4), t, row, words);
+                     for (int64_t j = 0; j < elements;) {
+                       const int64_t word = first_ + j, within = word % 4;
+                       const int64_t count = std::min<int64_t>(kDrawnWords - within, elements - j);
+                       loops_.draw(key, static_cast<uint32_t>(word / 4), t, row, words);
                        const int64_t at = position * elements + j;
-                       apply(from + at, words, threshold_, scale_, add ? to + at : nullptr, to + at,
-                             std::min<int64_t>(kDrawnWords, elements - j));
+                       apply(from + at, words + within, threshold_, scale_, add ? to + at : nullptr, to + at, count);
+                       j += count;
                      }
                    }
                  });
   }
 
+  const int64_t first_;  // of a position's elements, that this rank has
   const uint32_t threshold_;
   const double scale_;
   const DropoutLoops& loops_;
@@ -109,7 +113,7 @@ class ChannelScale : public AtenKernel {
 }  // namespace
 
 std::unique_ptr<Kernel> make_dropout(const Operators& aten, const NodeView& node) {
-  return std::make_unique<Dropout>(aten, node.op(0).attr_float("p"));
+  return std::make_unique<Dropout>(aten, node.op(0).attr_float("p"), node.op(0).attr_int("first", 0));
 }
 std::unique_ptr<Kernel> make_channel_scale(const Operators& aten, const NodeView&) {
   return std::make_unique<ChannelScale>(aten);

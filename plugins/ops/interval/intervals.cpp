@@ -40,16 +40,17 @@ std::vector<KeyInterval> key_intervals(const Mask& mask, int64_t rows, int64_t q
                                        const BorrowedTensor& prefix_lens) {
   std::vector<KeyInterval> all(static_cast<size_t>(rows * queries));
   const bool documents = mask.document && document_ids;
-  if (documents && (query_offset != 0 || keys != queries))
-    throw Failure(CHASSIS_INVALID_ARGUMENT, "document masks do not work with a key-value cache: ", queries,
-                  " queries, ", keys, " keys");
+  if (documents && document_ids.size(1) != keys)
+    throw Failure(CHASSIS_INVALID_ARGUMENT, "document_ids has ", document_ids.size(1), " positions, expected ", keys,
+                  ", one per key");
   for (int64_t b = 0; b < rows; ++b) {
-    const auto own = documents ? documents_of(document_ids.data<int32_t>() + b * queries, queries, b)
-                               : std::vector<KeyInterval>(static_cast<size_t>(queries), KeyInterval{0, keys});
+    const auto own = documents ? documents_of(document_ids.data<int32_t>() + b * keys, keys, b)
+                               : std::vector<KeyInterval>(static_cast<size_t>(keys), KeyInterval{0, keys});
     const int64_t prefix = mask.prefix && prefix_lens ? prefix_lens.data<int32_t>()[b] : 0;
     for (int64_t t = 0; t < queries; ++t) {
-      KeyInterval seen = own[static_cast<size_t>(t)];
       const int64_t at = query_offset + t;
+      if (at >= keys) continue;  // padding sees nothing
+      KeyInterval seen = own[static_cast<size_t>(at)];
       if (mask.causal) seen.end = std::min(seen.end, std::max(at + 1, prefix));
       if (mask.window > 0) seen.begin = std::max(seen.begin, at - mask.window + 1);
       if (mask.chunk > 0) {

@@ -19,7 +19,8 @@ class Interval final : public Ops {
   using Ops::Ops;
 
   double claim(const NodeView& node) override {
-    node.op(0).refuse_attrs_other_than({"scale", "causal", "window", "chunk", "document", "prefix", "softcap"});
+    node.op(0).refuse_attrs_other_than(
+        {"scale", "causal", "window", "chunk", "document", "prefix", "softcap", "query_part"});
     if (node.device_type() != CHASSIS_DEVICE_CPU) refuse("runs only on the CPU");
     const uint32_t dtype = node.input(0).dtype();
     if (dtype == CHASSIS_DTYPE_BF16 && !interval::amx()) refuse("computes bf16 only on processors with AMX");

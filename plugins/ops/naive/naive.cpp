@@ -52,6 +52,7 @@ struct Mask {
 
   // True if query t of row b, counted from the row's first key, sees key s.
   bool sees(int64_t b, int64_t t, int64_t s) const {
+    if (t >= num_keys) return false;  // padding
     const bool in_prefix = prefix_lens && s < prefix_lens[b];
     if (causal && s > t && !in_prefix) return false;
     if (window > 0 && t - s >= window) return false;
@@ -137,7 +138,7 @@ class Attention : public Kernel {
     Mask mask = mask_;
     mask.num_keys = shape.keys;
     if (const BorrowedTensor documents = call.input(3)) {
-      if (shape.offset + shape.time != shape.keys || documents.size(1) != shape.keys)
+      if (documents.size(1) != shape.keys)
         throw Failure(CHASSIS_INVALID_ARGUMENT, "document_ids has ", documents.size(1), " positions, expected ",
                       shape.keys, ", one per key");
       mask.documents = documents.data<int32_t>();
@@ -225,7 +226,8 @@ class Naive : public Ops {
   using Ops::Ops;
 
   double claim(const NodeView& node) override {
-    node.op(0).refuse_attrs_other_than({"scale", "causal", "window", "chunk", "document", "prefix", "softcap"});
+    node.op(0).refuse_attrs_other_than(
+        {"scale", "causal", "window", "chunk", "document", "prefix", "softcap", "query_part"});
     if (node.device_type() != CHASSIS_DEVICE_CPU) refuse("runs only on the CPU");
     const uint32_t dtype = node.input(0).dtype();
     if (dtype != CHASSIS_DTYPE_F32 && dtype != CHASSIS_DTYPE_F64 && dtype != CHASSIS_DTYPE_BF16)

@@ -21,7 +21,7 @@ Words philox(Words counter, uint64_t key) {
 
 class Dropout : public Kernel {
  public:
-  explicit Dropout(double p) : p_(p) {}
+  Dropout(double p, int64_t first) : p_(p), first_(first) {}
 
   void forward(Call& call) override {
     const BorrowedTensor x = call.input(0);
@@ -38,7 +38,7 @@ class Dropout : public Kernel {
     const int64_t time = x.size(1), positions = x.size(0) * time;
     const int64_t elements = positions == 0 ? 0 : x.num_elements() / positions;
     for (int64_t i = 0; i < x.num_elements(); ++i) {
-      const int64_t j = i % elements, t = i / elements % time, b = i / elements / time;
+      const int64_t j = first_ + i % elements, t = i / elements % time, b = i / elements / time;
       const auto row = static_cast<uint64_t>(call.raw().first_row + b);
       const Words words = philox({static_cast<uint32_t>(j / 4), static_cast<uint32_t>(t), static_cast<uint32_t>(row),
                                   static_cast<uint32_t>(row >> 32)},
@@ -50,12 +50,13 @@ class Dropout : public Kernel {
   }
 
   double p_;
+  int64_t first_;
 };
 
 }  // namespace
 
 std::unique_ptr<Kernel> make_dropout(const NodeView& node) {
-  return std::make_unique<Dropout>(node.op(0).attr_float("p"));
+  return std::make_unique<Dropout>(node.op(0).attr_float("p"), node.op(0).attr_int("first", 0));
 }
 
 }  // namespace reference

@@ -79,7 +79,7 @@ class CpuAttention : public Kernel {
     problem.keys = call.input(1).size(1);
     problem.offset = call.query_offset();
     if (documents) {
-      if (documents.size(1) != problem.keys || problem.offset + problem.time != problem.keys)
+      if (documents.size(1) != problem.keys)
         throw Failure(CHASSIS_INVALID_ARGUMENT, "document_ids has ", documents.size(1), " positions, expected ",
                       problem.keys, ", one per key");
       problem.documents.assign(documents.data<int32_t>(), documents.data<int32_t>() + documents.num_elements());
@@ -144,7 +144,7 @@ class CpuAttention : public Kernel {
         static_cast<size_t>(x.num_elements() / (problem.batch * problem.time) * dtype_bytes(x.dtype()));
     for (int64_t b = 0; b < problem.batch; ++b)
       for (int64_t t = 0; t < problem.time; ++t)
-        if (problem.documents[b * problem.keys + t + problem.offset] < 0)
+        if (t + problem.offset < problem.keys && problem.documents[b * problem.keys + t + problem.offset] < 0)
           std::memset(static_cast<char*>(x.view().data) + static_cast<size_t>(b * problem.time + t) * row_bytes, 0,
                       row_bytes);
   }

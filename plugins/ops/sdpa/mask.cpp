@@ -99,7 +99,7 @@ int64_t num_mask_rows(const MaskSpec& spec, int64_t batch, int64_t time, int64_t
 }
 
 bool sees(const MaskSpec& spec, const Problem& problem, int64_t b, int64_t t, int64_t s) {
-  if (t == s) return true;
+  if (t == s || t >= problem.keys) return true;
   const bool in_prefix = !problem.prefixes.empty() && s < problem.prefixes[b];
   if (spec.causal && s > t && !in_prefix) return false;
   if (spec.window > 0 && t - s >= spec.window) return false;

@@ -50,8 +50,8 @@ Plan plan_of(const MaskSpec& spec, const Problem& problem);
 // Assumes that every document is one run of positions, as in every batch of the host.
 int64_t num_mask_rows(const MaskSpec& spec, int64_t batch, int64_t time, int64_t keys);
 
-// True if query t (counted from the row's first key) of row b sees key s. Padding sees itself, so that no row of a
-// softmax is empty.
+// True if query t (counted from the row's first key) of row b sees key s. Padding sees itself, or everything if it lies
+// behind the keys, so that no row of a softmax is empty.
 bool sees(const MaskSpec& spec, const Problem& problem, int64_t b, int64_t t, int64_t s);
 
 }  // namespace sdpa

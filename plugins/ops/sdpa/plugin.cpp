@@ -17,8 +17,9 @@ class Sdpa : public Ops {
 
   double claim(const NodeView& node) override {
     if (node.op(0).has_attr("softcap")) refuse("LibTorch's kernels do not cap scores (softcap)");
-    node.op(0).refuse_attrs_other_than({"scale", "causal", "window", "chunk", "document", "prefix"});
+    node.op(0).refuse_attrs_other_than({"scale", "causal", "window", "chunk", "document", "prefix", "query_part"});
     if (node.device_type() == CHASSIS_DEVICE_CUDA) {
+      if (node.op(0).has_attr("query_part")) refuse("computes some of the queries (query_part) on the CPU only");
       if (const std::string why = sdpa::cuda_refusal(node); !why.empty()) refuse(why);
       return attention_cost_ns(host(), node, pairs_of(node), 1, kGpuFlopsPerNs / 2);
     }

@@ -70,7 +70,8 @@ class Bnb4 final : public Quant {
     int64_t elements = 1;
     for (const int64_t size : p.sizes) elements *= size;
     auto& known = storages_[settings_.is_nested ? elements : 0];
-    if (!known) known = std::make_unique<QuantStorage>(scheme(), state_suffix(), components(elements));
+    if (!known)
+      known = std::make_unique<QuantStorage>(scheme(), state_suffix(), components(elements), CHASSIS_STORAGE_DIVISIBLE);
     return known.get();
   }
 

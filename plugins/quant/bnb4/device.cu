@@ -35,7 +35,8 @@ __device__ float widened(__nv_bfloat16 x) { return __bfloat162float(x); }
 // Two roundings when nested, as on the CPU.
 __device__ float absmax_of(const DeviceWeight& w, int64_t block) {
   if (w.nested == nullptr) return w.absmax[block];
-  return __fadd_rn(__fmul_rn(w.nested_map[w.nested[block]], w.nested_absmax[block >> kNestedShift]), *w.offset);
+  const int64_t in_whole = w.first + block + (w.skipped == 0 ? 0 : block / w.row_blocks * w.skipped);
+  return __fadd_rn(__fmul_rn(w.nested_map[w.nested[block]], w.nested_absmax[in_whole >> kNestedShift]), *w.offset);
 }
 
 // 8 consecutive elements with 16 or 32 bytes, stored at once.

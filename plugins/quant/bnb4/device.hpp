@@ -16,6 +16,7 @@ struct DeviceWeight {
   const uint8_t* nested;  // codes of absmax
   const float *nested_absmax, *nested_map, *offset;
   int64_t rows, columns, block;
+  int64_t first, row_blocks, skipped;  // as WeightShape
 };
 
 struct DeviceStream {

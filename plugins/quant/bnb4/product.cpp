@@ -26,9 +26,9 @@ int64_t aligned(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * 
 
 // How a weight is cut into panels of whole rows.
 struct Panels {
-  int64_t rows, columns, block, panel_rows;
+  int64_t rows, columns, panel_rows;
 
-  Panels(int64_t rows, int64_t columns, int64_t block) : rows(rows), columns(columns), block(block) {
+  explicit Panels(const WeightShape& weight) : rows(weight.rows), columns(weight.columns) {
     const int64_t fit = kPanelBytes / 4 / std::max<int64_t>(1, columns) / kRowStep * kRowStep;
     panel_rows = std::clamp<int64_t>(fit, kRowStep, std::max<int64_t>(rows, 1));
   }
@@ -82,7 +82,8 @@ class Product final : public Kernel {
   Product(const Host& host, const NodeView& node, int64_t block)
       : host_(host),
         dtype_(node.output(0).dtype()),
-        panels_(node.param(0).size(0), node.param(0).size(1), block),
+        shape_(node, block),
+        panels_(shape_),
         has_bias_(node.has_param(1)),
         input_tail_(node.input(0).local_shape().begin() + 2, node.input(0).local_shape().end()) {}
 
@@ -141,7 +142,7 @@ class Product final : public Kernel {
   void multiply(Call& call) {
     const BorrowedTensor x = call.input(0), y = call.output(0);
     const int64_t in = panels_.columns, out = panels_.rows, rows = x.num_elements() / std::max<int64_t>(in, 1);
-    const Weight weight(call, out, in, panels_.block);
+    const Weight weight(call, shape_);
     auto* const to = static_cast<T*>(y.view().data);
     const BorrowedTensor bias = has_bias_ ? call.param(1) : BorrowedTensor();
     if (rows <= kMaxRows && suits_rows(in))
@@ -177,7 +178,7 @@ class Product final : public Kernel {
   void multiply_back(Call& call, const BorrowedTensor& dy) {
     constexpr bool kRounds = sizeof(T) == 2;
     const int64_t in = panels_.columns, out = panels_.rows, rows = dy.num_elements() / std::max<int64_t>(out, 1);
-    const Weight weight(call, out, in, panels_.block);
+    const Weight weight(call, shape_);
     const bool adds = static_cast<bool>(call.grad_input(0));
     if (!adds) {
       std::vector<int64_t> sizes(dy.sizes().begin(), dy.sizes().begin() + 2);
@@ -252,6 +253,7 @@ class Product final : public Kernel {
 
   const Host& host_;
   const uint32_t dtype_;
+  const WeightShape shape_;
   const Panels panels_;
   const bool has_bias_;
   const std::vector<int64_t> input_tail_;
@@ -291,7 +293,7 @@ void infer_product(const Host& host, const NodeView& node, int64_t block_size, I
     forward = tiled_bytes(threads, num_rows, rows, columns, false);
     backward = tiled_bytes(threads, num_rows, rows, columns, true);
   } else {
-    forward = backward = Panels(rows, columns, block_size).bytes();
+    forward = backward = Panels(WeightShape(node, block_size)).bytes();
     if (is_bf16) {  // factors are widened, and the gradient is summed in fp32
       forward += num_rows * columns * 4;
       backward += num_rows * (rows + columns) * 4;

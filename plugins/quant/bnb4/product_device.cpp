@@ -30,9 +30,9 @@ class DeviceProduct final : public Kernel {
  public:
   DeviceProduct(const Host& host, const NodeView& node, int64_t block)
       : host_(host),
-        rows_(node.param(0).size(0)),
-        columns_(node.param(0).size(1)),
-        block_(block),
+        shape_(node, block),
+        rows_(shape_.rows),
+        columns_(shape_.columns),
         input_tail_(node.input(0).local_shape().begin() + 2, node.input(0).local_shape().end()),
         mm_out_(host, "aten::mm.out"),
         addmm_out_(host, "aten::addmm.out"),
@@ -94,9 +94,9 @@ class DeviceProduct final : public Kernel {
 
  private:
   DeviceWeight device_weight(const Call& call) const {
-    const Weight w(call, rows_, columns_, block_);
-    return {w.codes(),      w.map(),    w.absmax(), w.nested(), w.nested_absmax(),
-            w.nested_map(), w.offset(), rows_,      columns_,   block_};
+    const Weight w(call, shape_);
+    return {w.codes(), w.map(),  w.absmax(),   w.nested(),   w.nested_absmax(), w.nested_map(), w.offset(),
+            rows_,     columns_, shape_.block, shape_.first, shape_.row_blocks, shape_.skipped};
   }
   static DeviceStream stream_of(const Call& call, const BorrowedTensor& x) {
     return {x.view().device_index, call.stream()};
@@ -114,7 +114,8 @@ class DeviceProduct final : public Kernel {
   }
 
   const Host& host_;
-  const int64_t rows_, columns_, block_;
+  const WeightShape shape_;
+  const int64_t rows_, columns_;
   const std::vector<int64_t> input_tail_;
   const Operator mm_out_, addmm_out_, addmm_, view_, t_, sum_, copy_, add_, zero_;
 };

@@ -23,8 +23,17 @@ void dequantize(const float* map, const uint8_t* codes, const float* absmax, int
 
 }  // namespace
 
-Weight::Weight(const Call& call, int64_t rows, int64_t columns, int64_t block)
-    : rows_(rows), columns_(columns), block_(block) {
+WeightShape::WeightShape(const NodeView& node, int64_t block) : block(block) {
+  const OperandView weight = node.param(0);
+  rows = weight.size(0), columns = weight.size(1);
+  const int64_t whole = weight.whole_size(1);
+  first = (weight.begin(0) * whole + weight.begin(1)) / block;
+  if (whole == columns) return;
+  row_blocks = columns / block;
+  skipped = (whole - columns) / block;
+}
+
+Weight::Weight(const Call& call, const WeightShape& shape) : shape_(shape) {
   const BorrowedTensor codes = call.component(0, kCodes), absmax = call.component(0, kAbsmax);
   codes_ = codes.data<uint8_t>();
   map_ = call.component(0, kQuantMap).data<float>();
@@ -36,7 +45,7 @@ Weight::Weight(const Call& call, int64_t rows, int64_t columns, int64_t block)
     nested_map_ = call.component(0, kNestedMap).data<float>();
     offset_ = call.component(0, kNestedOffset).data<float>();
   }
-  const int64_t elements = rows * columns, blocks = (elements + block - 1) / block;
+  const int64_t elements = rows() * columns(), blocks = (elements + block() - 1) / block();
   if (codes.num_elements() != (elements + 1) / 2 || absmax.num_elements() != blocks)
     throw Failure(CHASSIS_INTERNAL, "a weight of ", elements, " elements has ", codes.num_elements(), " codes and ",
                   absmax.num_elements(), " scales, expected ", (elements + 1) / 2, " and ", blocks);
@@ -44,7 +53,14 @@ Weight::Weight(const Call& call, int64_t rows, int64_t columns, int64_t block)
 
 const float* Weight::absmax_of(int64_t first, int64_t count, float* restored) const {
   if (nested_ == nullptr) return absmax_ + first;
-  restore_absmax(nested_ + first, nested_absmax_, nested_map_, *offset_, first, count, restored);
+  for (int64_t done = 0; done < count;) {
+    const int64_t index = first + done,
+                  some = shape_.skipped == 0 ? count
+                                             : std::min(count - done, shape_.row_blocks - index % shape_.row_blocks);
+    restore_absmax(nested_ + index, nested_absmax_, nested_map_, *offset_, shape_.in_whole(index), some,
+                   restored + done);
+    done += some;
+  }
   return restored;
 }
 
@@ -52,14 +68,14 @@ template <typename T>
 void Weight::read_as(int64_t first, int64_t count, T* out) const {
   float restored[kRestored];
   while (count > 0) {
-    const int64_t index = first / block_, within = first % block_;
-    int64_t n = std::min(count, within == 0 ? kRestored * block_ : block_ - within);
-    const float* const absmax = absmax_of(index, (within + n + block_ - 1) / block_, restored);
+    const int64_t index = first / block(), within = first % block();
+    int64_t n = std::min(count, within == 0 ? kRestored * block() : block() - within);
+    const float* const absmax = absmax_of(index, (within + n + block() - 1) / block(), restored);
     if (first % 2 == 0) {
-      dequantize(map_, codes_ + first / 2, absmax, n, block_, out);
+      dequantize(map_, codes_ + first / 2, absmax, n, block(), out);
     } else {
       T both[2];
-      dequantize(map_, codes_ + first / 2, absmax, 2, block_, both);
+      dequantize(map_, codes_ + first / 2, absmax, 2, block(), both);
       *out = both[1];
       n = 1;
     }

@@ -2,20 +2,34 @@
 #pragma once
 
 #include "chassis/call.hpp"
+#include "chassis/node.hpp"
 
 namespace bnb4 {
 
 // Components of a weight, by their place in its storage.
 enum : uint32_t { kCodes, kAbsmax, kQuantMap, kNestedAbsmax, kNestedMap, kNestedOffset };
 
+// A weight of rows · columns elements, in blocks; it may be a part of a larger one.
+struct WeightShape {
+  int64_t rows, columns, block;
+  // Nested scales count the blocks of the whole weight: the part begins at block `first`, and of each row of the whole
+  // `skipped` blocks lie outside, where the part has `row_blocks`.
+  int64_t first = 0, row_blocks = 0, skipped = 0;
+
+  // Parameter 0 of a node.
+  WeightShape(const chassis::NodeView& node, int64_t block);
+  // The index of block `index` of this part in the whole weight.
+  int64_t in_whole(int64_t index) const { return first + index + (skipped == 0 ? 0 : index / row_blocks * skipped); }
+};
+
 class Weight {
  public:
-  // Parameter 0 of the call, with rows · columns elements in blocks of `block`.
-  Weight(const chassis::Call& call, int64_t rows, int64_t columns, int64_t block);
+  // Parameter 0 of the call. The shape must outlive it.
+  Weight(const chassis::Call& call, const WeightShape& shape);
 
-  int64_t rows() const { return rows_; }
-  int64_t columns() const { return columns_; }
-  int64_t block() const { return block_; }
+  int64_t rows() const { return shape_.rows; }
+  int64_t columns() const { return shape_.columns; }
+  int64_t block() const { return shape_.block; }
   const float* map() const { return map_; }
   const uint8_t* codes() const { return codes_; }
   bool is_nested() const { return nested_ != nullptr; }
@@ -36,7 +50,7 @@ class Weight {
   template <typename T>
   void read_as(int64_t first, int64_t count, T* out) const;
 
-  int64_t rows_, columns_, block_;
+  const WeightShape& shape_;
   const uint8_t* codes_ = nullptr;
   const float *map_ = nullptr, *absmax_ = nullptr;
   const uint8_t* nested_ = nullptr;

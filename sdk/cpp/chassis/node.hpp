@@ -38,6 +38,12 @@ class OperandView {
       throw Failure(CHASSIS_INTERNAL, "component ", k, " of an operand with ", num_components());
     return read_sized(operand_.components[k]);
   }
+  // Of a quantized parameter that is divided: the sizes of the whole, and where this part begins. Else its own size,
+  // and 0.
+  int64_t whole_size(int dim) const {
+    return operand_.whole_shape != nullptr ? operand_.whole_shape[index(dim)] : size(dim);
+  }
+  int64_t begin(int dim) const { return operand_.begin != nullptr ? operand_.begin[index(dim)] : 0; }
 
  private:
   size_t index(int dim) const {

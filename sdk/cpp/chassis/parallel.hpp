@@ -76,6 +76,12 @@ class DivisionSink {
     host_.check(raw_.divide(&raw_, str(dim), str(axis), pads ? CHASSIS_DIVIDE_PAD : 0));
   }
   void sequence_parallel(std::string_view axis) { host_.check(raw_.sequence_parallel(&raw_, str(axis))); }
+  // `mode`: CHASSIS_CONTEXT_…
+  void context_parallel(std::string_view axis, uint32_t mode) {
+    if (!CHASSIS_HAS(&raw_, context_parallel))
+      throw Failure(CHASSIS_UNIMPLEMENTED, "this host has no context parallelism; it needs ABI 0.8");
+    host_.check(raw_.context_parallel(&raw_, str(axis), mode));
+  }
 
  private:
   const Host& host_;

@@ -38,13 +38,20 @@ struct QuantComponent {
 // How a parameter is stored. Lives as long as the member that returned it.
 class QuantStorage {
  public:
-  QuantStorage(std::string scheme, std::string state_suffix, std::vector<QuantComponent> components)
+  // `flags`: CHASSIS_STORAGE_…
+  QuantStorage(std::string scheme, std::string state_suffix, std::vector<QuantComponent> components, uint32_t flags = 0)
       : scheme_(std::move(scheme)), state_suffix_(std::move(state_suffix)), components_(std::move(components)) {
     for (const QuantComponent& c : components_)
       pointers_.push_back(
           &table_.emplace_back(chassis_component_t{sizeof(chassis_component_t), c.dtype, str(c.suffix), c.unit_elements,
                                                    c.unit_values, c.num_values, c.staged_dtype, c.flags}));
-    raw_ = {sizeof raw_, static_cast<uint32_t>(pointers_.size()), str(scheme_), pointers_.data(), str(state_suffix_)};
+    raw_ = {sizeof raw_,
+            static_cast<uint32_t>(pointers_.size()),
+            str(scheme_),
+            pointers_.data(),
+            str(state_suffix_),
+            flags,
+            0};
   }
   QuantStorage(const QuantStorage&) = delete;
   QuantStorage& operator=(const QuantStorage&) = delete;

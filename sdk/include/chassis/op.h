@@ -24,14 +24,16 @@
  *                   position is at least long_from (LongRoPE, Ding et al. 2024, as in HF Phi-3).
  *   attention       q [B,T,h,Dqk],          (none)            scale f, causal i, window i,      [B,T,h,Dv]
  *                   k [B,S,hkv,Dqk],                          chunk i, document i, prefix i,
- *                   v [B,S,hkv,Dv],                           softcap f?
- *                   document_ids [B,T] i32?,
+ *                   v [B,S,hkv,Dv],                           softcap f?, query_part i?
+ *                   document_ids [B,S] i32?,
  *                   prefix_lens [B] i32?
  *                   Query head i reads key head i / (h/hkv). Query t (counted from query_offset) sees key s iff all
  *                   conditions that are set hold: causal: s <= t; window w > 0: t - s < w; chunk c > 0: s/c == t/c in
  *                   positions of the row; document: equal ids (-1 is padding; its rows are zero);
  *                   prefix: causal is lifted for s < prefix_lens[b]. document_ids is input 3, prefix_lens input 4.
- *                   softcap c: c·tanh(s/c) of the scaled scores s, before the mask (HF Gemma 2)
+ *                   softcap c: c·tanh(s/c) of the scaled scores s, before the mask (HF Gemma 2).
+ *                   query_part (since 0.8): queries are only some of the S positions, from call.query_offset on, also
+ *                   in backward; those from S on are padding, whose rows are finite and have no gradient
  *   activation      x                       (none)            function s: silu, gelu, gelu_tanh, as x
  *                                                             relu
  *   gated_activation gate, up               (none)            function s                        as gate: f(gate)·up
@@ -42,11 +44,11 @@
  *   channel_scale   x [B,T,…,c…]            weight[c]         (none)                            as x
  *                   y = x · weight along the last dims, whose product is c; in fp32, rounded once ((IA)³, Liu et al.
  *                   2022)
- *   dropout         x [B,T,…]               (none)            p f in [0, 1)                     as x
+ *   dropout         x [B,T,…]               (none)            p f in [0, 1), first i?           as x
  *                   y = x / (1 - p) where kept, else 0 (Srivastava et al. 2014). Element (b, t, j), j counting the
- *                   elements of a position, is kept iff word j % 4 of Philox4x32-10 with the key call.random_key and
- *                   the counter words (j / 4, t, low and high half of first_row + b) is at least p · 2^32. The host
- *                   leaves the op out where nothing is trained.
+ *                   elements of a position from `first` (0) on, is kept iff word j % 4 of Philox4x32-10 with the
+ *                   key call.random_key and the counter words (j / 4, t, low and high half of first_row + b) is at
+ *                   least p · 2^32. The host leaves the op out where nothing is trained.
  *   reshape         x                       (none)                                              the output's dims
  *   cross_entropy   logits [B,T,V],         (none)            ignore_index i (-100)             loss [] f32: the SUM
  *                   labels [B,T] i32                                                            over labels != ignore

@@ -307,14 +307,21 @@ bucket_mib = 1
   EXPECT_HAS(run.output, "planned    measured\n  parameters");
 }
 
-INSTANTIATE_TEST_SUITE_P(Runs, PlanAndRun,
-                         testing::Values(RealRun{"single", "", 1},
-                                         RealRun{"selective", "[recompute]\nmode = \"selective\"\n", 1},
-                                         RealRun{"ddp", "[[parallel]]\nplugin = \"ddp\"\n", 2},
-                                         RealRun{"zero1", "[[parallel]]\nplugin = \"zero\"\nstage = 1\n", 2},
-                                         RealRun{"zero3", "[[parallel]]\nplugin = \"zero\"\nstage = 3\n", 4},
-                                         RealRun{"fsdp2", "[[parallel]]\nplugin = \"fsdp2\"\n", 3}),
-                         [](const auto& info) { return info.param.name; });
+INSTANTIATE_TEST_SUITE_P(
+    Runs, PlanAndRun,
+    testing::Values(RealRun{"single", "", 1}, RealRun{"selective", "[recompute]\nmode = \"selective\"\n", 1},
+                    RealRun{"ddp", "[[parallel]]\nplugin = \"ddp\"\n", 2},
+                    RealRun{"zero1", "[[parallel]]\nplugin = \"zero\"\nstage = 1\n", 2},
+                    RealRun{"zero3", "[[parallel]]\nplugin = \"zero\"\nstage = 3\n", 4},
+                    RealRun{"fsdp2", "[[parallel]]\nplugin = \"fsdp2\"\n", 3},
+                    RealRun{"tensor", "[[parallel]]\nplugin = \"tensor\"\n", 2},
+                    RealRun{"tensor_fsdp2",
+                            "[mesh]\ntp = 2\n[[parallel]]\nplugin = \"tensor\"\n"
+                            "sequence_parallel = true\n[[parallel]]\nplugin = \"fsdp2\"\n",
+                            4},
+                    RealRun{"all_to_all", "[[parallel]]\nplugin = \"context\"\n", 2},
+                    RealRun{"gather", "[[parallel]]\nplugin = \"context\"\nmode = \"gather\"\n", 2}),
+    [](const auto& info) { return info.param.name; });
 
 }  // namespace
 }  // namespace chassis

@@ -110,6 +110,18 @@ TEST(Plan, ShardsTakeTheirPartAndUnitsAreGathered) {
   EXPECT_EQ(sent.at("dp_shard reduce_scatter").bytes, 3u * kParameters * 4 * 3 / 4);
 }
 
+TEST(Plan, DividesActivationsByPositions) {
+  const std::vector<std::string> long_rows = {"train.seq_len=4096", "train.micro_batch_size=1"};
+  const uint64_t whole = peak(plan_of("", 1, long_rows).ranks[0], PlanCategory::kActivations);
+  for (const char* mode : {"all_to_all", "gather"}) {
+    const std::string strategy = std::string("plugin = \"context\"\nmode = \"") + mode + "\"";
+    const Plan plan = make_plan(request_of(with_strategy(strategy), 4, long_rows));
+    for (const RankPlan& rank : plan.ranks)
+      EXPECT_LE(peak(rank, PlanCategory::kActivations), 0.35 * static_cast<double>(whole)) << mode;
+    EXPECT_EQ(peak(plan.ranks[0], PlanCategory::kParameters), 4u * kParameters) << "all of them on every rank";
+  }
+}
+
 TEST(Plan, CountsTheComponentsOfWeightsInFourBits) {
   const int64_t linears = 4 * (64 * 64 * 2 + 64 * 32 * 2 + 3 * 64 * 192), rank = 4;
   const int64_t added = 4 * rank * (2 * (64 + 64) + 2 * (64 + 32) + 3 * (64 + 192));

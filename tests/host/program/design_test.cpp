@@ -34,7 +34,8 @@ class RecordingCollectives final : public Collectives {
  public:
   Lines log;
 
-  Tensor run(const std::string& op, const std::string& axis, int dim, const Tensor& input) override {
+  Tensor run(const CollectiveCall& call, const Tensor& input) override {
+    const auto& [op, axis, dim, to, pad] = call;
     std::vector<int64_t> shape = input.sizes();
     const bool moves = op == "comm.all_gather" || op == "comm.reduce_scatter" || op == "comm.slice";
     log.push_back(op.substr(5) + " " + axis + (moves ? " dim " + std::to_string(dim) : "") + " " +

@@ -95,13 +95,33 @@ Program behind_up(const char* id, std::vector<SlotId> (*slots)(Recorder& r, DimI
   });
 }
 
-TEST(Layout, DropoutOfADividedValueIsRefused) {
-  EXPECT_HAS(
-      layout_refusal(behind_up("dropout", [](Recorder&, DimId) { return std::vector<SlotId>{}; }, {{"p", 0.1}}),
-                     TensorAxis(2, {"ffn"})),
-      "axis 'tp' cannot divide block 'b': dropout 'op' chooses elements by their place in the whole value, but its "
-      "input is divided along 'ffn'\nhint: set its probability (adapter.dropout) to 0, or exclude the linears behind "
-      "ffn from the adapter");
+TEST(Layout, DropoutOfADividedValueKnowsWhichElementsItHas) {
+  for (const int64_t rank : {0, 1}) {
+    Program program = behind_up("dropout", [](Recorder&, DimId) { return std::vector<SlotId>{}; }, {{"p", 0.1}});
+    const TensorAxis axis(2, {"ffn"}, false, rank);
+    const LayoutStrategy* stack[] = {&axis};
+    apply_layout(program, stack);
+    const auto op = std::ranges::find(program.blocks[0].ops, "dropout", &Op::id);
+    ASSERT_NE(op, program.blocks[0].ops.end());
+    EXPECT_EQ(std::get<int64_t>(*op->attr("first")), 4 * rank);
+  }
+}
+
+TEST(Layout, DropoutOfSomePositionsIsRefused) {
+  const Program program = test::record([](Recorder& r) {
+    const DimId v = r.dim("vocab", 4), f = r.dim("ffn", 8), h = r.dim("hidden", 2);
+    const uint32_t block = r.block("b", [&] {
+      const ValueId x = r.op("embedding", "e", {r.field("input_ids")}, {r.slot("e", {{v}, {h}})}, {}, {h});
+      const ValueId y = r.op("dropout", "op", {x}, {}, {{"p", 0.1}}, {h});
+      const ValueId u = r.op("linear", "up", {y}, {r.slot("u", {{f}, {h}})}, {}, {f});
+      r.output("y", r.op("linear", "down", {u}, {r.slot("d", {{h}, {f}})}, {}, {h}));
+    });
+    r.chain("c", "", {block});
+  });
+  EXPECT_HAS(layout_refusal(program, TensorAxis(2, {"ffn"}, true)),
+             "axis 'tp' cannot divide block 'b': dropout 'op' chooses elements by their place in the whole value, but "
+             "its input is divided along 'T'\nhint: set sequence_parallel = false, or its probability "
+             "(adapter.dropout) to 0");
 }
 
 TEST(Layout, ARankScalesItsOwnChannels) {

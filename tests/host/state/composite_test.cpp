@@ -50,6 +50,17 @@ TEST(Composite, CutsColumnsBetweenUnits) {
   prove_cover({&absmax, 1});
 }
 
+// A vector keeps the dims of its tensor where they are cut, and where it is asked to.
+TEST(Composite, HasTheDimsOfItsTensorWhereColumnsAreCut) {
+  Descriptor d = nf4({4, 256}, Placement::dim_chunk({"dp_shard"}, 1));
+  Component codes = d.components[0];
+  codes.form = Component::Form::kColumn;
+  EXPECT_EQ(component_descriptor(d, codes).global_shape, (Shape{4, 128}));
+  d.placements = {Placement::dim_chunk({"dp_shard"}, 0)};
+  EXPECT_EQ(component_descriptor(d, codes).global_shape, (Shape{512, 1}));
+  EXPECT_EQ(component_descriptor(d, codes, true).global_shape, (Shape{4, 128}));
+}
+
 TEST(Composite, RefusesColumnsThatDivideAUnit) {
   const Descriptor d = nf4({4, 96}, Placement::dim_chunk({"dp_shard"}, 1));
   try {

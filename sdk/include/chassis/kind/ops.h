@@ -42,6 +42,10 @@ typedef struct chassis_operand {
   /* Of a quantized parameter; else none. The op then has the attribute storage, which says how to read them. */
   uint64_t num_components;
   const chassis_component_t* const* components;
+  /* Since 0.8, of a quantized parameter of which local_shape is only a part: the sizes of the whole, and where the part
+   * begins in each dim. Else NULL. Only with CHASSIS_STORAGE_DIVISIBLE (chassis/kind/quant.h). */
+  const int64_t* whole_shape;
+  const int64_t* begin;
 } chassis_operand_t;
 #define CHASSIS_OPERAND_V1_SIZE 32u
 
@@ -144,7 +148,8 @@ typedef struct chassis_call {
    * added to if it is 1. */
   const chassis_tensor_t* grad_params;
   const float* grad_params_beta;
-  /* attention with a key-value cache: position in the row of the first query; keys start at 0. Otherwise 0. */
+  /* attention with a key-value cache or query_part: position in the row of the first query; keys start at 0. Otherwise
+   * 0. */
   int64_t query_offset;
   void* stream; /* the CUDA stream to queue on; NULL on the CPU */
   /* HOST_WORKSPACE: scratch on the node's device, 64-byte aligned, of undefined content, until the call returns; NULL

@@ -83,7 +83,11 @@ typedef struct chassis_division_problem {
 
 #define CHASSIS_DIVIDE_PAD 1u /* the last ranks of an uneven division are padded; without it, it is refused */
 
-/* Receives the results of divide(). Both functions return a status for the strategy to return. */
+/* How attention sees the positions of other ranks. */
+#define CHASSIS_CONTEXT_ALL_TO_ALL 1u /* each rank has all positions of some heads (Ulysses, Jacobs et al. 2023) */
+#define CHASSIS_CONTEXT_GATHER 2u     /* each rank gathers all keys and values for its own queries */
+
+/* Receives the results of divide(). All functions return a status for the strategy to return. */
 typedef struct chassis_division_sink {
   uint32_t struct_size;
   uint32_t reserved0;
@@ -95,6 +99,9 @@ typedef struct chassis_division_sink {
                               uint32_t flags);
   /* Values that no dim divides are divided along T (sequence parallelism, Korthikanti et al. 2022). */
   chassis_status_t* (*sequence_parallel)(const struct chassis_division_sink* s, chassis_str_t axis);
+  /* Since 0.8. Every value is divided along T over the axis, "cp", and no parameter is. `mode` is CHASSIS_CONTEXT_….
+   * The strategy thereby serves the axis. */
+  chassis_status_t* (*context_parallel)(const struct chassis_division_sink* s, chassis_str_t axis, uint32_t mode);
 } chassis_division_sink_t;
 #define CHASSIS_DIVISION_SINK_V1_SIZE 32u
 

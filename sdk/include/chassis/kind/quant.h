@@ -28,9 +28,14 @@ typedef struct chassis_quant_parameter {
 } chassis_quant_parameter_t;
 #define CHASSIS_QUANT_PARAMETER_V1_SIZE 88u
 
-/* How one parameter is stored. Valid as long as the instance. All components but those of one value for the whole
- * parameter are cut between units, so that a rank has the units of exactly its elements of the parameter, which is cut
- * at multiples of all unit_elements. */
+/* Ops that read the parameter also compute with a part of it: some of its rows, or the same columns of every row. They
+ * read its place in chassis_operand.begin if components without unit_elements depend on it. Without this flag an axis
+ * that divides the computation cannot divide the parameter. */
+#define CHASSIS_STORAGE_DIVISIBLE 1u
+
+/* How one parameter is stored. Valid as long as the instance. All components but those without unit_elements are cut
+ * between units, so that a rank has the units of exactly its elements of the parameter, in their order; the parameter
+ * is cut at multiples of all unit_elements. */
 typedef struct chassis_quant_storage {
   uint32_t struct_size;
   uint32_t num_components; /* at least 1; the first has unit_elements, and the suffix "" */
@@ -38,6 +43,8 @@ typedef struct chassis_quant_storage {
   const chassis_component_t* const* components;
   /* Files also have a text of u8 under the parameter's name and this suffix, from write_state(); empty: they do not. */
   chassis_str_t state_suffix;
+  uint32_t flags; /* since 0.8: CHASSIS_STORAGE_… */
+  uint32_t reserved0;
 } chassis_quant_storage_t;
 #define CHASSIS_QUANT_STORAGE_V1_SIZE 48u
 

@@ -4,7 +4,7 @@ use crate::Growable;
 use core::ffi::c_void;
 
 pub const CHASSIS_ABI_MAJOR: u32 = 0;
-pub const CHASSIS_ABI_MINOR: u32 = 7;
+pub const CHASSIS_ABI_MINOR: u32 = 8;
 pub const CHASSIS_ABI_OLDEST_MINOR: u32 = 2;
 pub const CHASSIS_ABORTED: u32 = 10;
 pub const CHASSIS_ABSENT: u32 = 4294967295;
@@ -231,6 +231,7 @@ pub const CHASSIS_STATE_DESC_V1_SIZE: u32 = 40;
 pub const CHASSIS_STATE_LIKE_PARAMETER: u32 = 1;
 pub const CHASSIS_STATE_PER_BLOCK: u32 = 3;
 pub const CHASSIS_STATE_SCALAR: u32 = 2;
+pub const CHASSIS_STORAGE_DIVISIBLE: u32 = 1;
 pub const CHASSIS_STORE_V1_SIZE: u32 = 40;
 pub const CHASSIS_TASK_ID: &str = "chassis.task/1";
 pub const CHASSIS_TASK_V1_SIZE: u32 = 32;
@@ -1163,7 +1164,7 @@ abi_struct! { chassis_op_view_t 72 8 {
 } }
 abi_grows!(chassis_op_view_t, CHASSIS_OP_VIEW_V1_SIZE);
 
-abi_struct! { chassis_operand_t 48 8 {
+abi_struct! { chassis_operand_t 64 8 {
     0 4 struct_size: u32,
     4 4 dtype: u32,
     8 4 num_dims: u32,
@@ -1172,6 +1173,8 @@ abi_struct! { chassis_operand_t 48 8 {
     24 8 dims: *const chassis_str_t,
     32 8 num_components: u64,
     40 8 components: *const *const chassis_component_t,
+    48 8 whole_shape: *const i64,
+    56 8 begin: *const i64,
 } }
 abi_grows!(chassis_operand_t, CHASSIS_OPERAND_V1_SIZE);
 
@@ -1476,12 +1479,14 @@ abi_struct! { chassis_quant_part_t 72 8 {
 } }
 abi_grows!(chassis_quant_part_t, CHASSIS_QUANT_PART_V1_SIZE);
 
-abi_struct! { chassis_quant_storage_t 48 8 {
+abi_struct! { chassis_quant_storage_t 56 8 {
     0 4 struct_size: u32,
     4 4 num_components: u32,
     8 16 scheme: chassis_str_t,
     24 8 components: *const *const chassis_component_t,
     32 16 state_suffix: chassis_str_t,
+    48 4 flags: u32,
+    52 4 reserved0: u32,
 } }
 abi_grows!(chassis_quant_storage_t, CHASSIS_QUANT_STORAGE_V1_SIZE);
 

@@ -1,0 +1,177 @@
+// Context parallelism in both modes, alone and with other strategies: the numbers of one process, counted bytes, and
+// what is refused.
+#include <gtest/gtest.h>
+
+#include "tests/regress/parallel_run.hpp"
+#include "tests/regress/small_families.hpp"
+#include "tests/support/expect_has.hpp"
+
+namespace chassis::test {
+namespace {
+
+std::vector<std::string> no_mesh(int) { return {}; }
+std::vector<std::string> two_way(int) { return {"mesh.cp=2"}; }
+std::vector<std::string> two_by_two(int) { return {"mesh.cp=2", "mesh.tp=2"}; }
+
+Strategy with_context(const char* name, const char* mode, std::vector<std::string> other) {
+  std::vector<std::string> toml = {"plugin = \"context\"", std::string("mode = \"") + mode + "\"", "[[parallel]]"};
+  toml.insert(toml.end(), other.begin(), other.end());
+  return {name, std::move(toml), two_way, 2};
+}
+
+const Strategy kAllToAll = {"all_to_all", {"plugin = \"context\""}, no_mesh, 2},
+               kGather = {"gather", {"plugin = \"context\"", "mode = \"gather\""}, no_mesh, 2};
+
+Strategy with_tensor(const char* name, const char* mode, bool sequence) {
+  Strategy out = with_context(name, mode, {"plugin = \"tensor\""});
+  if (sequence) out.toml.emplace_back("sequence_parallel = true");
+  out.mesh = two_by_two;
+  out.tensor_ways = 4;
+  return out;
+}
+
+struct Row {
+  Strategy strategy;
+  int ranks;
+  unsigned variant;  // see Variant
+  std::string name() const { return std::string(strategy.name) + "_" + Variant::of_bits(variant).name(); }
+  friend void PrintTo(const Row& row, std::ostream* out) { *out << row.name(); }
+};
+
+std::vector<Row> rows() {
+  const Strategy fsdp2 = with_context("all_to_all_fsdp2", "all_to_all", {"plugin = \"fsdp2\""}),
+                 zero3 = with_context("gather_zero3", "gather",
+                                      {"plugin = \"zero\"", "stage3_param_persistence_threshold = 40"}),
+                 ddp = with_context("gather_ddp", "gather", {"plugin = \"ddp\""}),
+                 zero2 = with_context("all_to_all_zero2", "all_to_all", {"plugin = \"zero\"", "stage = 2"});
+  return {{kAllToAll, 2, 0b000000}, {kAllToAll, 2, 0b111010}, {kAllToAll, 2, 0b010100}, {kAllToAll, 2, 0b100001},
+          {kGather, 2, 0b000010},   {kGather, 2, 0b111000},   {kGather, 2, 0b100101},   {fsdp2, 4, 0b100010},
+          {fsdp2, 4, 0b011100},     {zero3, 4, 0b101110},     {ddp, 4, 0b010000},       {zero2, 4, 0b110001}};
+}
+
+class ContextParallel : public testing::TestWithParam<Row> {};
+TEST_P(ContextParallel, GivesTheNumbersOfOneProcess) {
+  const Variant variant = Variant::of_bits(GetParam().variant);
+  ParallelRun run(variant);
+  const Result alone = run(nullptr, 1);
+  expect_the_numbers(run(&GetParam().strategy, GetParam().ranks), alone, variant.bf16, GetParam().name());
+}
+INSTANTIATE_TEST_SUITE_P(, ContextParallel, testing::ValuesIn(rows()),
+                         [](const auto& info) { return info.param.name(); });
+
+// Heads are divided by both axes, or positions by all of them.
+TEST(ContextAndTensorParallel, GiveTheNumbersOfOneProcess) {
+  const std::string model =
+      "plugin = \"qwen3\"\nconfig = { vocab_size = 97, hidden_size = 32, intermediate_size = 64, num_hidden_layers = "
+      "2, num_attention_heads = 8, num_key_value_heads = 4, head_dim = 8, initializer_range = 0.1, "
+      "tie_word_embeddings = true }\n";
+  ParallelRun run(Variant::of_bits(0), model);
+  const Result alone = run(nullptr, 1);
+  for (const Strategy& strategy :
+       {with_tensor("tp_all_to_all", "all_to_all", false), with_tensor("tp_gather", "gather", false),
+        with_tensor("tp_sequence_gather", "gather", true)})
+    expect_the_numbers(run(&strategy, 4), alone, false, strategy.name);
+}
+
+// One key-value head for two ranks; and with "gather" heads that these cannot divide.
+TEST(ContextParallelHeads, MayBeFewerThanRanks) {
+  const auto model = [](int heads, int kv_heads) {
+    return "plugin = \"qwen2\"\nconfig = { vocab_size = 96, hidden_size = 24, intermediate_size = 64, "
+           "num_hidden_layers = 2, num_attention_heads = " +
+           std::to_string(heads) + ", num_key_value_heads = " + std::to_string(kv_heads) +
+           ", initializer_range = 0.1 }\n";
+  };
+  ParallelRun one(Variant::of_bits(0), model(4, 1));
+  expect_the_numbers(one(&kAllToAll, 2), one(nullptr, 1), false, "all_to_all, one key-value head");
+  ParallelRun odd(Variant::of_bits(0), model(3, 3));
+  expect_the_numbers(odd(&kGather, 2), odd(nullptr, 1), false, "gather, three heads");
+}
+
+// Positions that the ranks cannot divide evenly are padded, in training, evaluation and generation.
+TEST(ContextParallelPositions, MayBeUneven) {
+  ParallelRun run(Variant::of_bits(0));
+  const std::vector<std::string> odd = {"train.seq_len=31"};
+  const Result alone = run(nullptr, 1, odd);
+  for (const Strategy* strategy : {&kAllToAll, &kGather})
+    expect_the_numbers(run(strategy, 2, odd), alone, false, std::string("odd positions, ") + strategy->name);
+}
+
+constexpr int kStepSums = 5 * 8;  // loss, gradient norm and requests, once a step
+
+// Jacobs et al. 2023: (2 + 2 · kv heads / heads) · (N - 1) / N² of an activation, in each direction of a layer.
+TEST(ContextParallelTraffic, IsFourExchangesPerLayerAndDirection) {
+  ParallelRun run(Variant::of_bits(0));
+  run(&kAllToAll, 2);
+  const auto record = run.first_record();
+  const int activation = 12 * 32 * 48 * 4, kv = activation / 3;
+  EXPECT_EQ(record.at("comm/cp/all_to_all_calls"), 2 * 4 * 3);
+  EXPECT_EQ(record.at("comm/cp/all_to_all_bytes"), 2 * 3 * (2 * activation + 2 * kv) / 4);
+  EXPECT_FALSE(record.contains("comm/cp/all_gather_calls"));
+}
+
+// Keys and values are gathered; their gradients are summed and scattered.
+TEST(ContextParallelTraffic, IsTwoGathersPerLayerAndTwoScatters) {
+  ParallelRun run(Variant::of_bits(0));
+  run(&kGather, 2);
+  const auto record = run.first_record();
+  const int kv = 12 * 32 * 16 * 4;
+  EXPECT_EQ(record.at("comm/cp/all_gather_calls"), 2 * 3);
+  EXPECT_EQ(record.at("comm/cp/all_gather_bytes"), 2 * 3 * kv / 2);
+  EXPECT_EQ(record.at("comm/cp/reduce_scatter_calls"), 2 * 3);
+  EXPECT_EQ(record.at("comm/cp/reduce_scatter_bytes"), 2 * 3 * kv / 2);
+}
+
+std::string refusal_of(ParallelRun& run, const Strategy& strategy, const std::vector<std::string>& overrides = {},
+                       int ranks = 2) {
+  try {
+    run(&strategy, ranks, overrides);
+  } catch (const std::exception& error) {
+    return error.what();
+  }
+  return "nothing was refused";
+}
+
+class ContextParallelFamilies : public testing::TestWithParam<SmallFamily> {};
+INSTANTIATE_TEST_SUITE_P(, ContextParallelFamilies, testing::ValuesIn(small_families()),
+                         [](const auto& info) { return info.param.name; });
+TEST_P(ContextParallelFamilies, GiveTheNumbersOfOneProcess) {
+  std::string model = GetParam().model;
+  if (GetParam().name == "gpt2")  // five heads cannot be divided
+    model.replace(model.find("n_embd = 30, n_layer = 3, n_head = 5"), 36, "n_embd = 32, n_layer = 3, n_head = 4");
+  ParallelRun run(Variant::of_bits(0), model);
+  if (GetParam().name == "phi3")
+    return EXPECT_HAS(refusal_of(run, kGather), "rope 'rope' chooses its frequencies by the largest position of a row");
+  const Result alone = run(nullptr, 1);
+  for (const Strategy* strategy : {&kAllToAll, &kGather})
+    expect_the_numbers(run(strategy, 2), alone, false, std::string(strategy->name) + " of " + GetParam().name);
+}
+
+std::string refusal(const std::vector<std::string>& tables, const std::vector<std::string>& overrides, int ranks = 2) {
+  ParallelRun run(Variant::of_bits(0));
+  return refusal_of(run, {"refused", tables, no_mesh, 2}, overrides, ranks);
+}
+
+TEST(ContextParallelRefusal, HeadsThatTheAxisCannotDivide) {
+  const std::string error = refusal({"plugin = \"context\""}, {"train.micro_batch_size=12", "mesh.cp=4"}, 4);
+  EXPECT_HAS(error, "run.toml:");
+  EXPECT_HAS(error, "axis 'cp' of size 4 cannot divide heads = 6");
+  EXPECT_HAS(error, "choose a size that divides 6, or mode = \"gather\"");
+}
+
+TEST(ContextParallelRefusal, HeadsThatBothAxesCannotDivide) {
+  EXPECT_HAS(refusal({"plugin = \"context\"", "[[parallel]]", "plugin = \"tensor\""},
+                     {"train.micro_batch_size=12", "mesh.cp=2", "mesh.tp=2"}, 4),
+             "axis 'tp' and the axes before it, 4 ranks in all, cannot divide heads = 6");
+}
+
+TEST(ContextParallelRefusal, AnUnknownMode) {
+  EXPECT_HAS(refusal({"plugin = \"context\"", "mode = \"ring\""}, {}), "ring");
+}
+
+TEST(ContextParallelRefusal, DropoutOfAnAdapter) {
+  EXPECT_HAS(refusal({"plugin = \"context\""}, {"adapter.plugin=lora", "adapter.dropout=0.1"}),
+             "chooses elements by their place in the whole value, but its input is divided along 'T'");
+}
+
+}  // namespace
+}  // namespace chassis::test
