@@ -344,7 +344,7 @@ class BlockLayout {
     part.outputs.clear();
     for (const char* what : {".log_sum", ".target"}) {
       GraphValue value{op.name + what, {CHASSIS_DIM_BATCH, CHASSIS_DIM_TIME}, GraphValueType::kFloat32, {}};
-      value.sharding.resize(axis_ + 1);
+      value.sharding = block_.values[op.inputs[1]].sharding;  // of the labels
       value.sharding[axis_].kind = Kind::kPartial;
       part.outputs.push_back(block_.add_value(std::move(value)));
     }
