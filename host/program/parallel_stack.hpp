@@ -116,6 +116,7 @@ class ParallelStack final : public UnitEvents {
   void trace(const char* what, size_t unit) const;
   void check_axes(const std::vector<Answer>& answers) const;
   void check_parameters(const std::vector<Answer>& answers);
+  std::vector<std::string> divide_over_context(const ParameterTable& parameters);
   void respect_granularity(const ParameterTable& parameters);
   int num_ways(const ShardRule& rule) const;
   void place(ParameterTable& parameters);

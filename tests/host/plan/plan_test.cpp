@@ -113,13 +113,22 @@ TEST(Plan, ShardsTakeTheirPartAndUnitsAreGathered) {
 TEST(Plan, DividesActivationsByPositions) {
   const std::vector<std::string> long_rows = {"train.seq_len=4096", "train.micro_batch_size=1"};
   const uint64_t whole = peak(plan_of("", 1, long_rows).ranks[0], PlanCategory::kActivations);
-  for (const char* mode : {"all_to_all", "gather"}) {
+  // Keys and values that are gathered stay until backward.
+  for (const auto& [mode, most] : {std::pair("all_to_all", 0.35), {"gather", 0.5}}) {
     const std::string strategy = std::string("plugin = \"context\"\nmode = \"") + mode + "\"";
     const Plan plan = make_plan(request_of(with_strategy(strategy), 4, long_rows));
     for (const RankPlan& rank : plan.ranks)
-      EXPECT_LE(peak(rank, PlanCategory::kActivations), 0.35 * static_cast<double>(whole)) << mode;
+      EXPECT_LE(peak(rank, PlanCategory::kActivations), most * static_cast<double>(whole)) << mode;
     EXPECT_EQ(peak(plan.ranks[0], PlanCategory::kParameters), 4u * kParameters) << "all of them on every rank";
   }
+}
+
+TEST(Plan, DividesParametersOverRanksThatDividePositions) {
+  const std::string both = "plugin = \"context\"\n[[parallel]]\nplugin = \"fsdp2\"";
+  const Plan plan = make_plan(request_of(with_strategy(both), 4, {"mesh.cp=2"})), alone = plan_of("fsdp2", 4);
+  ASSERT_EQ(plan.ranks.size(), 1u);
+  for (const PlanCategory category : {PlanCategory::kParameters, PlanCategory::kOptimizer})
+    EXPECT_EQ(peak(plan.ranks[0], category), peak(alone.ranks[0], category));
 }
 
 TEST(Plan, CountsTheComponentsOfWeightsInFourBits) {

@@ -111,7 +111,8 @@ typedef struct chassis_parallel_sink {
   uint32_t reserved0;
   void* impl;
   /* This strategy serves the axis, "dp_replicate" or "dp_shard": the batch is divided along it and gradients are summed
-   * over it. Each axis has exactly one strategy. */
+   * over it. Each axis has exactly one strategy. Where another strategy divides positions (context_parallel), the host
+   * adds its axis to those along which parameters are divided and gradients summed. */
   chassis_status_t* (*claim)(const struct chassis_parallel_sink* s, chassis_str_t axis);
   /* Called once for each parameter, by exactly one strategy of the stack; rule is borrowed. In a stack that only
    * divides the computation nobody places parameters: each rank stores what the divisions leave to it. */

@@ -64,6 +64,8 @@ pub const CHASSIS_COMM_V1_SIZE: u32 = 72;
 pub const CHASSIS_COMPONENT_COLUMN: u32 = 1;
 pub const CHASSIS_COMPONENT_NOT_IN_FILES: u32 = 2;
 pub const CHASSIS_COMPONENT_V1_SIZE: u32 = 56;
+pub const CHASSIS_CONTEXT_ALL_TO_ALL: u32 = 1;
+pub const CHASSIS_CONTEXT_GATHER: u32 = 2;
 pub const CHASSIS_DATA_LOSS: u32 = 15;
 pub const CHASSIS_DEADLINE_EXCEEDED: u32 = 4;
 pub const CHASSIS_DECODE_KEEP_SPECIAL: u32 = 1;
@@ -810,7 +812,7 @@ abi_struct! { chassis_division_problem_t 32 8 {
 } }
 abi_grows!(chassis_division_problem_t, CHASSIS_DIVISION_PROBLEM_V1_SIZE);
 
-abi_struct! { chassis_division_sink_t 32 8 {
+abi_struct! { chassis_division_sink_t 40 8 {
     0 4 struct_size: u32,
     4 4 reserved0: u32,
     8 8 r#impl: *mut c_void,
@@ -823,6 +825,11 @@ abi_struct! { chassis_division_sink_t 32 8 {
     24 8 sequence_parallel: Option<unsafe extern "C" fn(
         *const chassis_division_sink_t,
         chassis_str_t,
+    ) -> *mut chassis_status_t>,
+    32 8 context_parallel: Option<unsafe extern "C" fn(
+        *const chassis_division_sink_t,
+        chassis_str_t,
+        u32,
     ) -> *mut chassis_status_t>,
 } }
 abi_grows!(chassis_division_sink_t, CHASSIS_DIVISION_SINK_V1_SIZE);
