@@ -194,6 +194,9 @@ TEST(AdapterTensorParallel, GivesTheNumbersOfOneProcess) {
   const Strategy both = {"tensor_fsdp2",
                          {"plugin = \"tensor\"", "[[parallel]]", "plugin = \"fsdp2\"", "[mesh]", "tp = 2"}};
   expect_the_numbers_of_one_process(both, 4, kAdapters[0]);
+  const Strategy context = {"context_fsdp2",
+                            {"plugin = \"context\"", "[[parallel]]", "plugin = \"fsdp2\"", "[mesh]", "cp = 2"}};
+  expect_the_numbers_of_one_process(context, 4, kAdapters[0]);
   const Strategy sequence = {"sequence", {"plugin = \"tensor\"", "sequence_parallel = true"}};
   expect_the_numbers_of_one_process(sequence, 2, kAdapters[2]);
   const Adapter dropout = {"lora, dropout everywhere", false, "rank = 4\ndropout = 0.2\n"};

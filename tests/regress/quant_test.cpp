@@ -65,6 +65,8 @@ TEST_P(QuantParallel, HasTheBytesAndNumbersOfOneProcess) {
 
 const std::string kTensor = "[[parallel]]\nplugin = \"tensor\"\n", kSequence = kTensor + "sequence_parallel = true\n",
                   kHybrid = kTensor + "[[parallel]]\nplugin = \"fsdp2\"\n[mesh]\ntp = 2\n";
+const std::string kContext =
+    "[[parallel]]\nplugin = \"context\"\nmode = \"gather\"\n[[parallel]]\nplugin = \"fsdp2\"\n[mesh]\ncp = 2\n";
 const char* const kDoubleQuant = "double_quant = true\nblock_size = 32\n";
 
 void expect_components_of(const QuantResult& ours, const QuantResult& other) {
@@ -83,7 +85,7 @@ TEST(QuantTensorParallel, HasTheBytesAndNumbersOfOneProcess) {
   for (const char* options : {"", kDoubleQuant}) {
     SCOPED_TRACE(options);
     const QuantResult alone = run(quant(options), 1, full);
-    for (const auto& [tables, ranks] : {std::pair(kTensor, 2), {kSequence, 2}, {kHybrid, 4}}) {
+    for (const auto& [tables, ranks] : {std::pair(kTensor, 2), {kSequence, 2}, {kHybrid, 4}, {kContext, 4}}) {
       SCOPED_TRACE(tables);
       const QuantResult ours = run(quant(options) + tables, ranks, full);
       EXPECT_LE(largest_relative(ours.losses, alone.losses), 2e-6);
