@@ -44,6 +44,7 @@ class BlockLayout {
       for (const auto& [name, value] : block_.inputs) of(value) = {Kind::kShard, CHASSIS_DIM_TIME};
     const std::vector<Op> recorded = std::move(block_.ops);
     block_.ops.clear();
+    if (divides_context()) slice_fields(recorded);
     for (Op op : recorded) place(std::move(op));
     for (auto& [name, value] : block_.outputs) finish_output(name, value);
   }
@@ -248,6 +249,17 @@ class BlockLayout {
 
   // ---- an axis that divides positions: every op reads those of its rank, and attention also those of others
 
+  // At the begin of the block, so that runs of ops stay together for the patterns of providers.
+  void slice_fields(const std::vector<Op>& recorded) {
+    for (const Op& op : recorded) {
+      if (op.id == "attention") continue;
+      for (const ValueId input : op.inputs)
+        if (input != kAbsent && block_.values[input].type == GraphValueType::kInt32) slice_time(input, padding_of(op));
+    }
+  }
+  // What stands behind the end of ids or labels.
+  static int64_t padding_of(const Op& op) { return op.id == "cross_entropy" ? op.attr_int("ignore_index", -100) : 0; }
+
   void place_in_context(Op op) {
     if (op.id == "attention") return place_attention_in_context(std::move(op));
     if (op.id == "score") refuse(op, "reads one position of a row, which only one rank has");
@@ -294,7 +306,7 @@ class BlockLayout {
 
   // Each rank has the sum over its positions; all get the sum of these.
   void place_loss_in_context(Op op) {
-    op.inputs[1] = slice_time(op.inputs[1], op.attr_int("ignore_index", -100));
+    op.inputs[1] = slice_time(op.inputs[1], padding_of(op));
     const ValueId output = op.outputs[0];
     append(std::move(op), {Kind::kPartial, 0});
     renamed_[output] = insert("comm.all_reduce", output, {}, 0);

@@ -20,6 +20,7 @@ namespace chassis::test {
 
 struct QuantResult {
   std::vector<double> losses;
+  int64_t loaded_bytes = 0;                               // by all ranks
   std::map<std::string, std::vector<std::byte>> tensors;  // of the last checkpoint
 };
 
@@ -78,8 +79,11 @@ class QuantRun {
   QuantResult result() {
     QuantResult result;
     std::istringstream metrics(text_of_file(folder_ / "run/metrics.jsonl"));
-    for (std::string line; std::getline(metrics, line);)
-      result.losses.push_back(nlohmann::json::parse(line).at("loss"));
+    for (std::string line; std::getline(metrics, line);) {
+      const auto record = nlohmann::json::parse(line);
+      result.losses.push_back(record.at("loss"));
+      if (record.contains("loaded_bytes")) result.loaded_bytes = record.at("loaded_bytes");
+    }
     LoadedPlugins plugins;
     for (const auto& [name, tensor] : whole_tensors(folder_ / "run/checkpoints/step-000004", plugins)) {
       const auto* const bytes = tensor.data_as<std::byte>();

@@ -61,6 +61,22 @@ TEST_P(QuantParallel, HasTheBytesAndNumbersOfOneProcess) {
   }
 }
 
+// Layers are gathered as codes and scales, twice in each of 6 micro-batches: 4.5 bits for an element instead of 32.
+TEST(Quant, GathersNoMoreThanWhatIsStored) {
+  QuantRun run(96, kEvenSizes);
+  const auto gathered = [&](const std::string& tables) {
+    std::filesystem::remove_all(run.folder() / "run");
+    const Outcome outcome = run.train(tables + "[[parallel]]\nplugin = \"fsdp2\"\n", 2);
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
+    std::istringstream metrics(text_of_file(run.folder() / "run/metrics.jsonl"));
+    std::string line;
+    std::getline(metrics, line);
+    return nlohmann::json::parse(line).at("comm/dp_shard/all_gather_bytes").get<int64_t>();
+  };
+  const int64_t linears = 2 * 128 * 128 + 2 * 64 * 128 + 3 * 128 * 256, sent = 3 * 2 * 6 * linears / 2;
+  EXPECT_EQ(gathered(kLora + kFull) - gathered(quant()), sent * 4 - (sent / 2 + sent / 64 * 4));
+}
+
 // ---- divided by an axis that divides the computation: rows of q, k, v, gate and up, columns of o and down
 
 const std::string kTensor = "[[parallel]]\nplugin = \"tensor\"\n", kSequence = kTensor + "sequence_parallel = true\n",
@@ -125,8 +141,11 @@ TEST(QuantTensorParallel, ReadsAModelThatIsQuantized) {
   ASSERT_EQ(made.exit_code, 0) << made.output;
   const std::vector<std::string> overrides = {"checkpoint.contents=full", "model.path=nf4"};
   const QuantResult alone = run(quant(), 1, overrides);
+  EXPECT_GT(alone.loaded_bytes, 3 * 147456 / 2) << "codes of three layers";
+  EXPECT_LT(alone.loaded_bytes, std::filesystem::file_size(run.folder() / "nf4/model.safetensors"));
   for (const auto& [tables, ranks] : {std::pair(kTensor, 2), {kHybrid, 4}}) {
     const QuantResult ours = run(quant() + tables, ranks, overrides);
+    EXPECT_EQ(ours.loaded_bytes, alone.loaded_bytes) << "ranks read every byte once";
     EXPECT_LE(largest_relative(ours.losses, alone.losses), 2e-6);
     expect_components_of(ours, alone);
   }
