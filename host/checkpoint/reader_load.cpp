@@ -53,7 +53,7 @@ std::vector<Box> boxes_of(const std::vector<Piece>& pieces, int64_t begin, int64
     if (from < to)
       for (Box& box : flat_range_boxes(piece.box.sizes(), from - first, to - first)) {
         for (int k = 0; k < box.ndim(); ++k) box.begin[k] += piece.box.begin[k], box.end[k] += piece.box.begin[k];
-        out.push_back(std::move(box));
+        out.push_back(box);
       }
     first += num;
   }

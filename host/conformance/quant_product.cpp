@@ -233,7 +233,8 @@ QuantProducts compare_quant_products(const QuantPlugin& plugin, std::span<const 
   const QuantPass pass(plugin, [](const Program&) { return FileNames(); });
   for (const auto& [compute, bound] : {std::pair(Dtype::f32, 1e-4), std::pair(Dtype::bf16, 2e-2)})
     for (const Case& c : kCases) {
-      const auto fail = [&](const std::string& what) { result.failures.push_back(c.text(compute) + ": " + what); };
+      const std::string text = c.text(compute);
+      const auto fail = [&](const std::string& what) { result.failures.push_back(text + ": " + what); };
       ResolveOptions reference;
       reference.compute = compute;
       reference.batch = c.rows;
@@ -252,7 +253,7 @@ QuantProducts compare_quant_products(const QuantPlugin& plugin, std::span<const 
         got = ours();
       } catch (const Error& error) {
         if (!error.message().starts_with("no provider computes linear")) throw;
-        if (result.left_out.empty()) result.left_out = c.text(compute) + ": " + error.message();
+        if (result.left_out.empty()) result.left_out = text + ": " + error.message();
         continue;
       }
       ++result.num_compared;

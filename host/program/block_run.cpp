@@ -238,10 +238,9 @@ class BlockRun {
     return context_.collectives->run(call, input);
   }
 
-  // Queries are some of the positions, if an axis divides these.
+  // The first position of a node that has some of them, if an axis divides these.
   int64_t query_offset(const Node& node) const {
-    const Op& op = block_.block.ops[node.ops[0]];
-    const int64_t part = op.id == "attention" ? op.attr_int("query_part", 0) : 0;
+    const int64_t part = block_.block.ops[node.ops[0]].attr_int(kQueryPart, 0);
     return part == 0 ? 0 : part * context_.local_shape(block_.block.values[node.outputs[0]])[1];
   }
 

@@ -61,7 +61,7 @@ class BlockLayout {
     throw Error(ExitCode::kConfig, division_.where,
                 "axis '" + strategy_.axis() + "' cannot divide block '" + block_.name + "': " + op.id + " '" + op.name +
                     "' chooses elements by their place in the whole value, but its input is divided along '" +
-                    program_.dims[dim].name + "'")
+                    program_.dims[dim].name + "'" + (dim == CHASSIS_DIM_TIME ? " by two axes" : ""))
         .hint(dim == CHASSIS_DIM_TIME ? "set sequence_parallel = false, or its probability (adapter.dropout) to 0"
                                       : "set its probability (adapter.dropout) to 0, or exclude the linears behind " +
                                             program_.dims[dim].name + " from the adapter");
@@ -181,11 +181,15 @@ class BlockLayout {
     place_pointwise(std::move(op));
   }
 
-  // The bits of an element depend on its place in the position, so a rank that has some of its elements says which.
+  // The bits of an element depend on its position and its place there, so a rank that has some of them says which.
   void place_random_bits(Op& op) const {
     const GraphValue& x = block_.values[op.inputs[0]];
     const Sharding placed = x.sharding[axis_];
     if (placed.kind == Kind::kReplicate) return;
+    if (placed.dim == CHASSIS_DIM_TIME && op.attr(kQueryPart) == nullptr) {
+      op.attrs.emplace_back(kQueryPart, strategy_.coordinate());
+      return;
+    }
     constexpr size_t kFirstOfPosition = 2;  // behind [B, T]
     if (placed.dim == CHASSIS_DIM_TIME || x.dims[kFirstOfPosition] != placed.dim) refuse_random_bits(op);
     const int64_t inner = program_.dim_product({x.dims.begin() + kFirstOfPosition + 1, x.dims.end()});
@@ -264,7 +268,7 @@ class BlockLayout {
     if (op.id == "attention") return place_attention_in_context(std::move(op));
     if (op.id == "score") refuse(op, "reads one position of a row, which only one rank has");
     if (op.attr("long_inv_freq") != nullptr) refuse(op, "chooses its frequencies by the largest position of a row");
-    if (has_random_bits(op)) refuse_random_bits(op);
+    if (has_random_bits(op)) place_random_bits(op);
     if (op.id == "cross_entropy") return place_loss_in_context(std::move(op));
     for (ValueId& input : op.inputs) {
       if (input == kAbsent) continue;
@@ -279,7 +283,7 @@ class BlockLayout {
     const Sharding positions{Kind::kShard, CHASSIS_DIM_TIME};
     if (division_.context == ContextMode::kGather) {
       for (size_t i : {1, 2}) op.inputs[i] = converted(op.inputs[i], {});
-      op.attrs.emplace_back("query_part", strategy_.coordinate());
+      op.attrs.emplace_back(kQueryPart, strategy_.coordinate());
       return append(std::move(op), positions);
     }
     for (size_t i = 0; i < 3; ++i) op.inputs[i] = with_all_positions(op, op.inputs[i]);

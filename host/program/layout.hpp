@@ -65,6 +65,8 @@ struct ProgramLayout {
 //   comm.log_sum_exp: log Σ exp over the ranks, element by element; its backward needs no communication.
 inline constexpr std::string_view kCommPrefix = "comm.", kLogSumExp = "comm.log_sum_exp", kTake = "comm.take",
                                   kAllToAll = "comm.all_to_all", kSlice = "comm.slice";
+// Of ops that depend on positions and have those of one part: which part.
+inline constexpr char kQueryPart[] = "query_part";
 inline bool is_collective(const Op& op) { return op.id.starts_with(kCommPrefix); }
 std::string dual_of(std::string_view collective);
 

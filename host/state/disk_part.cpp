@@ -60,17 +60,17 @@ Piece DiskPart::piece(const Box& disk_box) const {
 std::vector<Piece> DiskPart::pieces(const Box& disk_box) const {
   if (disk_box.empty()) return {};
   if (!is_reshaped) {
-    Piece one = piece(disk_box);
-    return one.box.empty() ? std::vector<Piece>() : std::vector<Piece>{std::move(one)};
+    const Piece one = piece(disk_box);
+    return one.box.empty() ? std::vector<Piece>() : std::vector<Piece>{one};
   }
   CHASSIS_CHECK(ByteRanges(disk_box, disk_shape, 1).contiguous(),
                 "'" + disk_name + "' has dims on disk that are cut, and others in the run");
   const int64_t begin = row_major_view(disk_shape, disk_box).offset;
   std::vector<Piece> out;
-  for (Box& part : flat_range_boxes(box.end, begin, begin + numel(disk_box))) {
+  for (const Box& part : flat_range_boxes(box.end, begin, begin + numel(disk_box))) {
     StridedView local = row_major_view(box.end, part);
     local.offset -= begin;
-    out.push_back({std::move(part), std::move(local), true});
+    out.push_back({part, local, true});
   }
   return out;
 }

@@ -202,6 +202,8 @@ TEST(AdapterTensorParallel, GivesTheNumbersOfOneProcess) {
   const Adapter dropout = {"lora, dropout everywhere", false, "rank = 4\ndropout = 0.2\n"};
   expect_the_numbers_of_one_process(tensor, 2, dropout);
   expect_the_numbers_of_one_process(both, 4, dropout);
+  expect_the_numbers_of_one_process(sequence, 2, dropout);
+  expect_the_numbers_of_one_process(context, 4, dropout);
   const Adapter shared_head = {"lora, one key-value head", false, "rank = 4\n", 1};
   expect_the_numbers_of_one_process(both, 4, shared_head);
   expect_the_numbers_of_one_process(sequence, 2, shared_head);

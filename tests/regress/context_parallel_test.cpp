@@ -170,9 +170,12 @@ TEST(ContextParallelRefusal, AnUnknownMode) {
   EXPECT_HAS(refusal({"plugin = \"context\"", "mode = \"ring\""}, {}), "ring");
 }
 
-TEST(ContextParallelRefusal, DropoutOfAnAdapter) {
-  EXPECT_HAS(refusal({"plugin = \"context\""}, {"adapter.plugin=lora", "adapter.dropout=0.1"}),
-             "chooses elements by their place in the whole value, but its input is divided along 'T'");
+TEST(ContextParallelRefusal, DropoutOfPositionsThatTwoAxesDivide) {
+  EXPECT_HAS(
+      refusal({"plugin = \"context\"", "mode = \"gather\"", "[[parallel]]", "plugin = \"tensor\"",
+               "sequence_parallel = true"},
+              {"train.micro_batch_size=12", "mesh.cp=2", "mesh.tp=2", "adapter.plugin=lora", "adapter.dropout=0.1"}, 4),
+      "chooses elements by their place in the whole value, but its input is divided along 'T' by two axes");
 }
 
 }  // namespace

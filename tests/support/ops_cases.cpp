@@ -177,6 +177,13 @@ void add_dropout_and_channels(std::vector<OpsCase>& cases) {
     cases.push_back(make("dropout of " + std::to_string(p), "dropout", {random({2, 3, 5, 61})}, {}, {2, 3, 5, 61},
                          {{"p", p}}, [=](const Tensors& x, const Tensors&) { return x[0] * mask; }));
   }
+  {
+    const at::Tensor mask = dropout_mask(2, 9, 61, 0.3).narrow(1, 6, 3) / 0.7;
+    cases.push_back(make("dropout of positions from 6 on", "dropout", {random({2, 3, 61})}, {}, {2, 3, 61},
+                         {{"p", 0.3}, {"query_part", int64_t{2}}},
+                         [=](const Tensors& x, const Tensors&) { return x[0] * mask; }));
+    cases.back().query_offset = 6;
+  }
   for (int64_t first : {5, 256}) {  // of the elements of a position, which are more
     const at::Tensor mask = dropout_mask(2, 3, first + 305, 0.3).narrow(2, first, 305).view({2, 3, 5, 61}) / 0.7;
     cases.push_back(make("dropout from element " + std::to_string(first), "dropout", {random({2, 3, 5, 61})}, {},

@@ -45,7 +45,8 @@ class Dropout : public AtenKernel {
   void run_as(const Call& call, const BorrowedTensor& x, const BorrowedTensor& y, bool add, Apply apply) const {
     const int64_t time = x.size(1), positions = x.size(0) * time;
     if (positions == 0) return;
-    const int64_t elements = x.num_elements() / positions, first_row = call.raw().first_row;
+    const int64_t elements = x.num_elements() / positions, first_row = call.raw().first_row,
+                  first_time = call.query_offset();
     const uint64_t key = call.raw().random_key;
     const T* from = x.data<T>();
     T* to = y.data<T>();
@@ -53,7 +54,7 @@ class Dropout : public AtenKernel {
                  [&](int64_t begin, int64_t end) {
                    uint32_t words[kDrawnWords];
                    for (int64_t position = begin; position < end; ++position) {
-                     const auto t = static_cast<uint32_t>(position % time);
+                     const auto t = static_cast<uint32_t>(first_time + position % time);
                      const auto row = static_cast<uint64_t>(first_row + position / time);
                      for (int64_t j = 0; j < elements;) {
                        const int64_t word = first_ + j, within = word % 4;

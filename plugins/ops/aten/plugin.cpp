@@ -53,7 +53,7 @@ const Entry kEntries[] = {
     {"mul", aten::make_mul, 0b11, 0b11, 3, {}},
     {"scale", aten::make_scale, 0, 0b1, 2, {"factor"}},
     {"channel_scale", aten::make_channel_scale, 0b1, 0b1, 3, {}},
-    {"dropout", aten::make_dropout, 0, 0b1, 4, {"p", "first"}},
+    {"dropout", aten::make_dropout, 0, 0b1, 4, {"p", "first", "query_part"}},
     {"softcap", aten::make_softcap, 0b1, 0b1, 5, {"cap"}},
     {"reshape", aten::make_reshape, 0, 0b1, 2, {}},
     {"cross_entropy", aten::make_cross_entropy, 0b11, 0, 6, {"ignore_index"}},

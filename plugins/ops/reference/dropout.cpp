@@ -36,9 +36,10 @@ class Dropout : public Kernel {
   Values dropped(const Call& call, const BorrowedTensor& x) const {
     Values y = read(x);
     const int64_t time = x.size(1), positions = x.size(0) * time;
-    const int64_t elements = positions == 0 ? 0 : x.num_elements() / positions;
+    if (positions == 0) return y;
+    const int64_t elements = x.num_elements() / positions;
     for (int64_t i = 0; i < x.num_elements(); ++i) {
-      const int64_t j = first_ + i % elements, t = i / elements % time, b = i / elements / time;
+      const int64_t j = first_ + i % elements, t = call.query_offset() + i / elements % time, b = i / elements / time;
       const auto row = static_cast<uint64_t>(call.raw().first_row + b);
       const Words words = philox({static_cast<uint32_t>(j / 4), static_cast<uint32_t>(t), static_cast<uint32_t>(row),
                                   static_cast<uint32_t>(row >> 32)},

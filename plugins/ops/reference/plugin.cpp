@@ -29,7 +29,7 @@ const Entry kEntries[] = {
     {"mul", reference::make_mul, 3, {}},
     {"scale", reference::make_scale, 0, {"factor"}},
     {"channel_scale", reference::make_channel_scale, 1, {}},
-    {"dropout", reference::make_dropout, 0, {"p", "first"}},
+    {"dropout", reference::make_dropout, 0, {"p", "first", "query_part"}},
     {"softcap", reference::make_softcap, 1, {"cap"}},
     {"reshape", reference::make_reshape, 0, {}},
     {"cross_entropy", reference::make_cross_entropy, 3, {"ignore_index"}},

@@ -44,11 +44,13 @@
  *   channel_scale   x [B,T,…,c…]            weight[c]         (none)                            as x
  *                   y = x · weight along the last dims, whose product is c; in fp32, rounded once ((IA)³, Liu et al.
  *                   2022)
- *   dropout         x [B,T,…]               (none)            p f in [0, 1), first i?           as x
+ *   dropout         x [B,T,…]               (none)            p f in [0, 1), first i?,          as x
+ *                                                             query_part i?
  *                   y = x / (1 - p) where kept, else 0 (Srivastava et al. 2014). Element (b, t, j), j counting the
  *                   elements of a position from `first` (0) on, is kept iff word j % 4 of Philox4x32-10 with the
  *                   key call.random_key and the counter words (j / 4, t, low and high half of first_row + b) is at
- *                   least p · 2^32. The host leaves the op out where nothing is trained.
+ *                   least p · 2^32. The host leaves the op out where nothing is trained. query_part: t counts from
+ *                   call.query_offset on.
  *   reshape         x                       (none)                                              the output's dims
  *   cross_entropy   logits [B,T,V],         (none)            ignore_index i (-100)             loss [] f32: the SUM
  *                   labels [B,T] i32                                                            over labels != ignore

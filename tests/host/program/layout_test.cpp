@@ -107,8 +107,8 @@ TEST(Layout, DropoutOfADividedValueKnowsWhichElementsItHas) {
   }
 }
 
-TEST(Layout, DropoutOfSomePositionsIsRefused) {
-  const Program program = test::record([](Recorder& r) {
+TEST(Layout, DropoutKnowsWhichPositionsItHas) {
+  Program program = test::record([](Recorder& r) {
     const DimId v = r.dim("vocab", 4), f = r.dim("ffn", 8), h = r.dim("hidden", 2);
     const uint32_t block = r.block("b", [&] {
       const ValueId x = r.op("embedding", "e", {r.field("input_ids")}, {r.slot("e", {{v}, {h}})}, {}, {h});
@@ -118,10 +118,12 @@ TEST(Layout, DropoutOfSomePositionsIsRefused) {
     });
     r.chain("c", "", {block});
   });
-  EXPECT_HAS(layout_refusal(program, TensorAxis(2, {"ffn"}, true)),
-             "axis 'tp' cannot divide block 'b': dropout 'op' chooses elements by their place in the whole value, but "
-             "its input is divided along 'T'\nhint: set sequence_parallel = false, or its probability "
-             "(adapter.dropout) to 0");
+  const TensorAxis axis(2, {"ffn"}, true, 1);
+  const LayoutStrategy* stack[] = {&axis};
+  apply_layout(program, stack);
+  const auto op = std::ranges::find(program.blocks[0].ops, "dropout", &Op::id);
+  ASSERT_NE(op, program.blocks[0].ops.end());
+  EXPECT_EQ(std::get<int64_t>(*op->attr("query_part")), 1);
 }
 
 TEST(Layout, ARankScalesItsOwnChannels) {

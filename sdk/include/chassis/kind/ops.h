@@ -148,8 +148,8 @@ typedef struct chassis_call {
    * added to if it is 1. */
   const chassis_tensor_t* grad_params;
   const float* grad_params_beta;
-  /* attention with a key-value cache or query_part: position in the row of the first query; keys start at 0. Otherwise
-   * 0. */
+  /* attention with a key-value cache, and ops with query_part: position in the row of the first query; keys start at 0.
+   * Otherwise 0. */
   int64_t query_offset;
   void* stream; /* the CUDA stream to queue on; NULL on the CPU */
   /* HOST_WORKSPACE: scratch on the node's device, 64-byte aligned, of undefined content, until the call returns; NULL
