@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "host/base/error.hpp"
+#include "host/base/mesh_axes.hpp"
 
 namespace chassis {
 namespace {
@@ -50,10 +51,14 @@ class BlockLayout {
   }
 
  private:
-  [[noreturn]] void refuse(const Op& op, const std::string& why) const {
-    throw Error(ExitCode::kConfig, division_.where,
-                "axis '" + strategy_.axis() + "' cannot divide block '" + block_.name + "': " + op.id + " '" + op.name +
-                    "' " + why);
+  [[noreturn]] void refuse(const Op& op, const std::string& why) const { throw refusal(op, why); }
+  [[noreturn]] void refuse_context(const Op& op, const std::string& why) const {
+    throw refusal(op, why).hint("set " + mesh_key(strategy_.axis()) + " = 1");
+  }
+  Error refusal(const Op& op, const std::string& why) const {
+    return {ExitCode::kConfig, division_.where,
+            "axis '" + strategy_.axis() + "' cannot divide block '" + block_.name + "': " + op.id + " '" + op.name +
+                "' " + why};
   }
 
   [[noreturn]] void refuse_random_bits(const Op& op) const {
@@ -266,8 +271,9 @@ class BlockLayout {
 
   void place_in_context(Op op) {
     if (op.id == "attention") return place_attention_in_context(std::move(op));
-    if (op.id == "score") refuse(op, "reads one position of a row, which only one rank has");
-    if (op.attr("long_inv_freq") != nullptr) refuse(op, "chooses its frequencies by the largest position of a row");
+    if (op.id == "score") refuse_context(op, "reads one position of a row, which only one rank has");
+    if (op.attr("long_inv_freq") != nullptr)
+      refuse_context(op, "chooses its frequencies by the largest position of a row");
     if (has_random_bits(op)) place_random_bits(op);
     if (op.id == "cross_entropy") return place_loss_in_context(std::move(op));
     for (ValueId& input : op.inputs) {
@@ -286,7 +292,7 @@ class BlockLayout {
       op.attrs.emplace_back(kQueryPart, strategy_.coordinate());
       return append(std::move(op), positions);
     }
-    for (size_t i = 0; i < 3; ++i) op.inputs[i] = with_all_positions(op, op.inputs[i]);
+    for (size_t i = 0; i < 3; ++i) op.inputs[i] = with_all_positions(op, op.inputs[i], i > 0);
     const ValueId output = op.outputs[0];
     const Sharding heads = of(op.inputs[0]);
     append(std::move(op), heads);
@@ -294,17 +300,18 @@ class BlockLayout {
   }
 
   // All positions of some heads. Where ranks share a key-value head, each gathers all heads and goes on with its own.
-  ValueId with_all_positions(const Op& op, ValueId value) {
+  ValueId with_all_positions(const Op& op, ValueId value, bool may_share) {
     constexpr size_t kHeads = 2;  // of [B, T, heads, head_dim]
     const DimId heads = block_.values[value].dims[kHeads];
     const int64_t size = program_.dims[heads].size, ways = strategy_.axis_size();
     const Sharding placed{Kind::kShard, heads};
     if (size % ways == 0) return insert(std::string(kAllToAll), value, placed, CHASSIS_DIM_TIME);
-    if (ways % size != 0)
+    if (!may_share || ways % size != 0)
       throw Error(ExitCode::kConfig, division_.where,
                   "axis '" + strategy_.axis() + "' of size " + std::to_string(ways) + " cannot divide " +
                       program_.dims[heads].name + " = " + std::to_string(size) + " of '" + op.name + "'")
-          .hint("choose a size that divides " + std::to_string(size) + ", or mode = \"gather\"");
+          .hint("choose a size that divides " + std::to_string(size) + (may_share ? " or is a multiple of it" : "") +
+                ", or mode = \"gather\"");
     return insert(std::string(kTake), converted(value, {}), placed, heads);
   }
 
@@ -332,8 +339,8 @@ class BlockLayout {
     throw Error(ExitCode::kConfig, division_.where,
                 "axis '" + strategy_.axis() + "' and the axes before it, " + std::to_string(ways) +
                     " ranks in all, cannot divide " + dim.name + " = " + std::to_string(dim.size))
-        .hint("choose sizes whose product divides " + std::to_string(dim.size) +
-              ", or mode = \"gather\" for the axis of positions");
+        .hint("set mode = \"gather\" for the axis of positions" +
+              (dim.size == 1 ? "" : ", or choose sizes whose product divides " + std::to_string(dim.size)));
   }
 
   void place_attention(Op op) {
@@ -498,7 +505,7 @@ ProgramLayout apply_layout(Program& program, std::span<const LayoutStrategy* con
   for (const LayoutStrategy* strategy : stack) {
     const Division division = strategy->divide(program);
     for (BlockType& block : program.blocks) BlockLayout(program, block, *strategy, division, layout.axes).run();
-    layout.axes.push_back({strategy->axis(), strategy->axis_size(), strategy->coordinate()});
+    layout.axes.push_back({strategy->axis(), strategy->axis_size(), strategy->coordinate(), division.where});
   }
   return layout;
 }

@@ -42,7 +42,8 @@ class LayoutStrategy {
 struct LayoutAxis {
   std::string name;
   int64_t size = 1;
-  int64_t coordinate = 0;  // of this rank
+  int64_t coordinate = 0;     // of this rank
+  SourcePosition where = {};  // of its strategy, for errors
 };
 
 struct ProgramLayout {

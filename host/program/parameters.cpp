@@ -2,6 +2,7 @@
 #include "host/program/parameters.hpp"
 
 #include <algorithm>
+#include <numeric>
 
 #include "host/base/error.hpp"
 #include "host/base/mesh_axes.hpp"
@@ -16,22 +17,28 @@ namespace chassis {
 namespace {
 
 // Codes and scales of a block lie on one rank.
-void refuse_cut_blocks(const Descriptor& descriptor, const QuantStorage& storage, const Shape& local_shape) {
+void refuse_cut_blocks(const Descriptor& descriptor, const QuantStorage& storage, const Shape& local_shape,
+                       const ProgramLayout& layout) {
   if (descriptor.placements.empty()) return;
   const std::string& axis = descriptor.placements.front().axes.front();
+  const SourcePosition& where = std::ranges::find(layout.axes, axis, &LayoutAxis::name)->where;
   const std::string parameter = "parameter '" + descriptor.fqn + "' " + text(descriptor.global_shape) +
                                 " is stored as " + storage.scheme() + ", ";
-  const std::string undivided = "set " + mesh_key(axis) + " = 1, or quantize nothing that it divides";
+  const std::string undivided = "leave it out of the quantization, or set " + mesh_key(axis) + " = 1";
   if (!storage.is_divisible())
-    throw config_error(parameter + "whose products need the whole of it, and axis '" + axis + "' divides it")
+    throw Error(ExitCode::kConfig, where,
+                parameter + "whose products need the whole of it, and axis '" + axis + "' divides it")
         .hint(undivided);
   const int64_t block = storage.block_elements();
   const int dim = dim_cut_within_blocks(descriptor, local_shape, block);
   if (dim < 0) return;
-  throw config_error(parameter + "in blocks of " + std::to_string(block) + " elements, and axis '" + axis +
-                     "' would cut dim " + std::to_string(dim) + " within them, into parts of " +
-                     std::to_string(local_shape[dim]))
-      .hint("make the blocks smaller in [quant], " + undivided);
+  const int64_t part = local_shape[dim] * row_major_strides(descriptor.global_shape)[dim];
+  throw Error(ExitCode::kConfig, where,
+              parameter + "in blocks of " + std::to_string(block) + " elements, and axis '" + axis +
+                  "' would cut dim " + std::to_string(dim) + " within them, into parts of " +
+                  std::to_string(local_shape[dim]))
+      .hint("choose blocks of " + std::to_string(std::gcd(part, block)) + " elements or fewer in [quant], " +
+            undivided);
 }
 
 Descriptor describe(const Program& program, const ProgramLayout& layout, const Slot& slot, std::string name) {
@@ -50,7 +57,7 @@ Descriptor describe(const Program& program, const ProgramLayout& layout, const S
     }
   }
   if (slot.components == nullptr) return descriptor;
-  refuse_cut_blocks(descriptor, *slot.components, Shape(layout.local_shape(program, slot)));
+  refuse_cut_blocks(descriptor, *slot.components, Shape(layout.local_shape(program, slot)), layout);
   descriptor.components = slot.components->components();
   descriptor.granularity = Granularity::block_of(slot.components->block_elements());
   return descriptor;

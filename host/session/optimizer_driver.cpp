@@ -45,7 +45,9 @@ void refuse_divided_granularity(const Parameter& p) {
       "parameter '" + d.fqn + "' " + text(d.global_shape) + " is divided along '" + axis + "' into parts of " +
       std::to_string(part[dim]) + " in dim " + std::to_string(dim) + ", but its optimizer needs " +
       (is_matrix ? "the whole of it" : "whole blocks of " + std::to_string(d.granularity.block) + " elements"))
-      .hint("choose an optimizer with a state for each element, such as adamw, or set " + mesh_key(axis) + " = 1");
+      .hint("choose an optimizer with a state for each element, such as adamw, " +
+            std::string(is_matrix ? "" : "or its options that keep smaller parameters whole, ") + "or set " +
+            mesh_key(axis) + " = 1");
 }
 
 // A state with a value for each block is divided as its parameter is. Only its suffix differs between states.
@@ -191,7 +193,7 @@ void OptimizerDriver::step_on(Device device, int64_t number, double lr, double g
     const int64_t elements = p->shard.num_elements() - padding;
     const auto add = [&](std::vector<chassis_tensor_t>& list, const Tensor& tensor, int64_t length) {
       const bool cut = padding > 0 && length < tensor.num_elements();
-      list.push_back(cut ? pieces.emplace_back(tensor.narrow(0, 0, length)).handle() : tensor.handle());
+      list.push_back(cut ? pieces.emplace_back(tensor.flat().narrow(0, 0, length)).handle() : tensor.handle());
     };
     add(step.params, p->shard, elements);
     add(step.grads, gradient, elements);

@@ -158,6 +158,11 @@ TEST(ContextParallelRefusal, HeadsThatTheAxisCannotDivide) {
   EXPECT_HAS(error, "run.toml:");
   EXPECT_HAS(error, "axis 'cp' of size 4 cannot divide heads = 6");
   EXPECT_HAS(error, "choose a size that divides 6, or mode = \"gather\"");
+  EXPECT_HAS(refusal({"plugin = \"context\""}, {"train.micro_batch_size=12", "mesh.cp=3"}, 3),
+             "cannot divide kv_heads = 2 of 'attention'\nhint: choose a size that divides 2 or is a multiple of it");
+  EXPECT_HAS(refusal({"plugin = \"context\""},
+                     {"train.micro_batch_size=12", "model.config.num_attention_heads=2", "mesh.cp=4"}, 4),
+             "axis 'cp' of size 4 cannot divide heads = 2");
 }
 
 TEST(ContextParallelRefusal, HeadsThatBothAxesCannotDivide) {
