@@ -226,6 +226,18 @@ std::string difference(const std::vector<Named>& got, const std::vector<Named>& 
   return "";
 }
 
+// Products with half of each stored weight, and with that half decoded: the first difference, or "".
+std::string difference_of_half(const Case& whole, const Half& half, const Program& stored,
+                               const ResolveOptions& options, const ResolveOptions& reference, double bound) {
+  Case c = whole;
+  (half.dim == kIn ? c.inputs : c.outputs) /= 2;
+  const Program stored_half = divided(stored, half.dim), plain = record(c);
+  Run ours(c, stored_half, options, nullptr, layout_of(half));
+  const std::vector<Named> got = ours();
+  Run theirs(c, plain, reference, &ours.parameters());
+  return difference(got, theirs(), bound);
+}
+
 }  // namespace
 
 QuantProducts compare_quant_products(const QuantPlugin& plugin, std::span<const OpsProvider> oracles) {
@@ -262,17 +274,10 @@ QuantProducts compare_quant_products(const QuantPlugin& plugin, std::span<const 
         fail("the same call gives other bits when it is repeated");
       Run theirs(c, plain, reference, &ours.parameters());
       if (const std::string what = difference(got, theirs(), bound); !what.empty()) fail(what);
-      for (const Half& half : halves_of(c, *ours.parameters().all()[0]->storage)) {
-        Case part = c;
-        (half.dim == kIn ? part.inputs : part.outputs) /= 2;
-        const Program stored_part = divided(stored, half.dim), plain_part = record(part);
-        Run one(part, stored_part, options, nullptr, layout_of(half));
-        const std::vector<Named> got_part = one();
-        Run other(part, plain_part, reference, &one.parameters());
-        if (const std::string what = difference(got_part, other(), bound); !what.empty())
+      for (const Half& half : halves_of(c, *ours.parameters().all()[0]->storage))
+        if (const std::string what = difference_of_half(c, half, stored, options, reference, bound); !what.empty())
           fail(fmt::format("with {} half of the {}, {}", half.coordinate == 0 ? "the first" : "the second",
                            half.dim == kIn ? "columns" : "rows", what));
-      }
     }
   return result;
 }

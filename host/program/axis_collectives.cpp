@@ -12,9 +12,12 @@
 namespace chassis {
 namespace {
 
-// The size of one rank's part; the last ranks' parts are padded.
-int64_t part_size(const CommGroup& group, int dim, const Tensor& input) {
-  return (input.size(dim) + group.size() - 1) / group.size();
+// Of one rank; the last ranks' parts are padded.
+std::vector<int64_t> part_sizes(const CommGroup& group, int dim, const Tensor& input) {
+  std::vector<int64_t> sizes = input.sizes();
+  int64_t& size = sizes[static_cast<size_t>(dim)];
+  size = (size + group.size() - 1) / group.size();
+  return sizes;
 }
 
 // Writes what `rank` has of the input, and `pad` behind its end.
@@ -25,10 +28,25 @@ void copy_part(const Tensor& part, int dim, int rank, const Tensor& input, doubl
   if (length > 0) part.narrow(dim, 0, length).copy_from(input.narrow(dim, begin, length));
 }
 
-std::vector<int64_t> with_size(const Tensor& tensor, int dim, int64_t size) {
-  std::vector<int64_t> sizes = tensor.sizes();
-  sizes[static_cast<size_t>(dim)] = size;
-  return sizes;
+// One row for each rank, with its part of the input.
+Tensor rows_of_parts(const CommGroup& group, int dim, const Tensor& input) {
+  const std::vector<int64_t> sizes = part_sizes(group, dim, input);
+  const int64_t elements = numel(Shape(sizes)), all[] = {elements * group.size()};
+  const Tensor rows = Tensor::empty(all, input.dtype(), input.device());
+  for (int rank = 0; rank < group.size(); ++rank)
+    copy_part(rows.narrow(0, rank * elements, elements).view(sizes), dim, rank, input);
+  return rows;
+}
+
+// Rows with parts of these sizes, side by side along a dim.
+Tensor joined_parts(const Tensor& rows, int dim, const std::vector<int64_t>& sizes, int num_parts) {
+  const int64_t elements = numel(Shape(sizes)), part = sizes[static_cast<size_t>(dim)];
+  std::vector<int64_t> joined = sizes;
+  joined[static_cast<size_t>(dim)] = part * num_parts;
+  const Tensor whole = Tensor::empty(joined, rows.dtype(), rows.device());
+  for (int i = 0; i < num_parts; ++i)
+    whole.narrow(dim, i * part, part).copy_from(rows.narrow(0, i * elements, elements).view(sizes));
+  return whole;
 }
 
 }  // namespace
@@ -44,8 +62,7 @@ Tensor AxisCollectives::run(const CollectiveCall& call, const Tensor& input) {
     return log_sum_of_rows(gather_rows(group, input).view(rows)).view(input.sizes());
   }
   CHASSIS_CHECK(call.op == kSlice, call.op);
-  const Tensor part =
-      Tensor::empty(with_size(input, call.dim, part_size(group, call.dim, input)), input.dtype(), input.device());
+  const Tensor part = Tensor::empty(part_sizes(group, call.dim, input), input.dtype(), input.device());
   copy_part(part, call.dim, group.rank(), input, call.pad);
   return part;
 }
@@ -73,24 +90,14 @@ Tensor AxisCollectives::gather_rows(CommGroup& group, const Tensor& input) {
 }
 
 Tensor AxisCollectives::all_gather(CommGroup& group, int dim, const Tensor& input) {
-  const int64_t part = input.size(dim);
-  const Tensor rows = gather_rows(group, input);
-  const Tensor whole = Tensor::empty(with_size(input, dim, part * group.size()), input.dtype(), input.device());
-  for (int rank = 0; rank < group.size(); ++rank)
-    whole.narrow(dim, rank * part, part)
-        .copy_from(rows.narrow(0, rank * input.num_elements(), input.num_elements()).view(input.sizes()));
-  return whole;
+  return joined_parts(gather_rows(group, input), dim, input.sizes(), group.size());
 }
 
 Tensor AxisCollectives::reduce_scatter(CommGroup& group, int dim, const Tensor& input) {
-  const std::vector<int64_t> sizes = with_size(input, dim, part_size(group, dim, input));
-  const int64_t elements = numel(Shape(sizes)), all[] = {elements * group.size()};
   Collective call;
   call.op = CHASSIS_COMM_REDUCE_SCATTER;
-  call.send = Tensor::empty(all, input.dtype(), input.device());
-  for (int rank = 0; rank < group.size(); ++rank)
-    copy_part(call.send.narrow(0, rank * elements, elements).view(sizes), dim, rank, input);
-  call.recv = Tensor::empty(sizes, input.dtype(), input.device());
+  call.send = rows_of_parts(group, dim, input);
+  call.recv = Tensor::empty(part_sizes(group, dim, input), input.dtype(), input.device());
   call.name = "sum and scatter";
   Tensor sum = call.recv;
   communicator_.run(group, std::move(call));
@@ -99,23 +106,14 @@ Tensor AxisCollectives::reduce_scatter(CommGroup& group, int dim, const Tensor& 
 
 // Row r of what is sent is the part of rank r along `to`; row r of what comes is part r along `from`.
 Tensor AxisCollectives::all_to_all(CommGroup& group, int from, int to, const Tensor& input) {
-  const std::vector<int64_t> sizes = with_size(input, to, part_size(group, to, input));
-  const int64_t elements = numel(Shape(sizes)), all[] = {elements * group.size()}, part = input.size(from);
   Collective call;
   call.op = CHASSIS_COMM_ALL_TO_ALL;
-  call.send = Tensor::empty(all, input.dtype(), input.device());
-  for (int rank = 0; rank < group.size(); ++rank)
-    copy_part(call.send.narrow(0, rank * elements, elements).view(sizes), to, rank, input);
-  call.recv = Tensor::empty(all, input.dtype(), input.device());
+  call.send = rows_of_parts(group, to, input);
+  call.recv = Tensor::empty(call.send.sizes(), input.dtype(), input.device());
   call.name = "exchange";
   const Tensor rows = call.recv;
   communicator_.run(group, std::move(call));
-  std::vector<int64_t> gathered = sizes;
-  gathered[static_cast<size_t>(from)] = part * group.size();
-  const Tensor out = Tensor::empty(gathered, input.dtype(), input.device());
-  for (int rank = 0; rank < group.size(); ++rank)
-    out.narrow(from, rank * part, part).copy_from(rows.narrow(0, rank * elements, elements).view(sizes));
-  return out;
+  return joined_parts(rows, from, part_sizes(group, to, input), group.size());
 }
 
 }  // namespace chassis

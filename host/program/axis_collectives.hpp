@@ -13,7 +13,8 @@ class AxisCollectives final : public Collectives {
   // It must outlive this object.
   explicit AxisCollectives(Communicator& communicator) : communicator_(communicator) {}
 
-  // [step][all-ranks] of the axis. Waits for the result. Parts of an unevenly divided dim are padded with zeros.
+  // [step][all-ranks] of the axis. Waits for the result. Parts of an unevenly divided dim are padded, with zeros
+  // but for comm.slice.
   Tensor run(const CollectiveCall& call, const Tensor& input) override;
 
  private:

@@ -184,20 +184,11 @@ class BlockRun {
     const GraphValue& value = block_.block.values[node.outputs[0]];
     Tensor output = op.id == "comm.copy" ? input
                     : op.id == kTake     ? taken(op, input, context_.local_shape(value)).contiguous()
-                                         : collective(op, op.id, input);
-    if (op.id == "comm.all_gather" || op.id == kAllToAll)
-      output = without_padding(node.outputs[0], static_cast<int>(op.attr_int("dim", 0)), output);
+                                         : collective(call_of(op), input, node.outputs[0]);
     if (output.sizes() != context_.local_shape(value))  // kernels write where the program says
       throw internal_error(op.id + " of '" + value.name + "' gives " + text(Shape(output.sizes())) + ", expected " +
                            text(Shape(context_.local_shape(value))));
     frame_.values[node.outputs[0]] = std::move(output);
-  }
-
-  // What is gathered along an unevenly divided dim ends in padding.
-  Tensor without_padding(ValueId value, int dim, const Tensor& gathered) const {
-    const int64_t size = context_.local_shape(block_.block.values[value])[static_cast<size_t>(dim)];
-    if (gathered.size(dim) <= size) return gathered;
-    return gathered.narrow(dim, 0, size).contiguous();
   }
 
   // The part of `whole` that comm.take gives.
@@ -222,20 +213,24 @@ class BlockRun {
     }
     const std::string dual = dual_of(op.id);
     if (dual == "comm.copy") return accumulate(node.inputs[0], std::move(gradient));
-    Tensor result = collective(op, dual, gradient, true);
-    if (dual == "comm.all_gather" || dual == kAllToAll)
-      result =
-          without_padding(node.inputs[0], static_cast<int>(op.attr_int(dual == kAllToAll ? "to" : "dim", 0)), result);
-    accumulate(node.inputs[0], std::move(result));
+    CollectiveCall call = call_of(op);
+    call.op = dual;
+    if (dual == kAllToAll) std::swap(call.dim, call.to);
+    accumulate(node.inputs[0], collective(call, gradient, node.inputs[0]));
   }
 
-  // `id`: of the op, or its dual.
-  Tensor collective(const Op& op, const std::string& id, const Tensor& input, bool is_backward = false) {
+  static CollectiveCall call_of(const Op& op) {
+    return {op.id, std::get<std::string>(*op.attr("axis")), static_cast<int>(op.attr_int("dim", 0)),
+            static_cast<int>(op.attr_int("to", 0)), static_cast<double>(op.attr_int("pad", 0))};
+  }
+
+  // `value`: whose sizes the result has. What is gathered along an unevenly divided dim ends in padding, which goes.
+  Tensor collective(const CollectiveCall& call, const Tensor& input, ValueId value) {
     CHASSIS_CHECK(context_.collectives, "the program has collectives, but the executor was given none");
-    CollectiveCall call{id, std::get<std::string>(*op.attr("axis")), static_cast<int>(op.attr_int("dim", 0)),
-                        static_cast<int>(op.attr_int("to", 0)), static_cast<double>(op.attr_int("pad", 0))};
-    if (is_backward && id == kAllToAll) std::swap(call.dim, call.to);
-    return context_.collectives->run(call, input);
+    Tensor result = context_.collectives->run(call, input);
+    if (call.op != "comm.all_gather" && call.op != kAllToAll) return result;
+    const int64_t size = context_.local_shape(block_.block.values[value])[static_cast<size_t>(call.dim)];
+    return result.size(call.dim) <= size ? result : result.narrow(call.dim, 0, size).contiguous();
   }
 
   // The first position of a node that has some of them, if an axis divides these.

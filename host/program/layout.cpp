@@ -55,6 +55,13 @@ class BlockLayout {
   [[noreturn]] void refuse_context(const Op& op, const std::string& why) const {
     throw refusal(op, why).hint("set " + mesh_key(strategy_.axis()) + " = 1");
   }
+  // `of`: whose dim it is, if that must be said.
+  Error indivisible(DimId dim, const std::string& of = "") const {
+    const Dim& d = program_.dims[dim];
+    return {ExitCode::kConfig, division_.where,
+            "axis '" + strategy_.axis() + "' of size " + std::to_string(strategy_.axis_size()) + " cannot divide " +
+                d.name + " = " + std::to_string(d.size) + of};
+  }
   Error refusal(const Op& op, const std::string& why) const {
     return {ExitCode::kConfig, division_.where,
             "axis '" + strategy_.axis() + "' cannot divide block '" + block_.name + "': " + op.id + " '" + op.name +
@@ -63,10 +70,8 @@ class BlockLayout {
 
   [[noreturn]] void refuse_random_bits(const Op& op) const {
     const DimId dim = block_.values[op.inputs[0]].sharding[axis_].dim;
-    throw Error(ExitCode::kConfig, division_.where,
-                "axis '" + strategy_.axis() + "' cannot divide block '" + block_.name + "': " + op.id + " '" + op.name +
-                    "' chooses elements by their place in the whole value, but its input is divided along '" +
-                    program_.dims[dim].name + "'" + (dim == CHASSIS_DIM_TIME ? " by two axes" : ""))
+    throw refusal(op, "chooses elements by their place in the whole value, but its input is divided along '" +
+                          program_.dims[dim].name + "'" + (dim == CHASSIS_DIM_TIME ? " by two axes" : ""))
         .hint(dim == CHASSIS_DIM_TIME ? "set sequence_parallel = false, or its probability (adapter.dropout) to 0"
                                       : "set its probability (adapter.dropout) to 0, or exclude the linears behind " +
                                             program_.dims[dim].name + " from the adapter");
@@ -89,7 +94,8 @@ class BlockLayout {
 
   // The dim has fewer parts than the axis has ranks: equal numbers of neighbours share a part.
   bool is_shared(DimId dim) const {
-    return divides(dim) && !pads(dim) && program_.dims[dim].size < strategy_.axis_size() &&
+    const bool may_share = divides_context() || (divides(dim) && !pads(dim));
+    return may_share && program_.dims[dim].size < strategy_.axis_size() &&
            strategy_.axis_size() % program_.dims[dim].size == 0;
   }
 
@@ -107,10 +113,7 @@ class BlockLayout {
         if (a == 0 && is_shared(dim)) continue;  // whole on every rank
         const Dim& d = program_.dims[dim];
         if (d.size % strategy_.axis_size() != 0 && !pads(dim))
-          throw Error(ExitCode::kConfig, division_.where,
-                      "axis '" + strategy_.axis() + "' of size " + std::to_string(strategy_.axis_size()) +
-                          " cannot divide " + d.name + " = " + std::to_string(d.size))
-              .hint("choose a size that divides " + std::to_string(d.size));
+          throw indivisible(dim).hint("choose a size that divides " + std::to_string(d.size));
         slot.sharding[axis_] = {Kind::kShard, dim};
         return;
       }
@@ -175,7 +178,7 @@ class BlockLayout {
       if (input != kAbsent)
         if (auto renamed = renamed_.find(input); renamed != renamed_.end()) input = renamed->second;
     if (divides_context()) return place_in_context(std::move(op));
-    if (is_collective(op)) expect_dims_of_one_axis(op);
+    if (is_collective(op)) expect_even_division(op);
     if (op.id == "linear") return place_linear(std::move(op));
     if (op.id == "embedding") return place_embedding(std::move(op));
     if (op.id == "attention") return place_attention(std::move(op));
@@ -260,14 +263,15 @@ class BlockLayout {
 
   // At the begin of the block, so that runs of ops stay together for the patterns of providers.
   void slice_fields(const std::vector<Op>& recorded) {
-    for (const Op& op : recorded) {
-      if (op.id == "attention") continue;
-      for (const ValueId input : op.inputs)
-        if (input != kAbsent && block_.values[input].type == GraphValueType::kInt32) slice_time(input, padding_of(op));
-    }
+    for (Op op : recorded)
+      if (op.id != "attention") slice_inputs(op);
   }
-  // What stands behind the end of ids or labels.
-  static int64_t padding_of(const Op& op) { return op.id == "cross_entropy" ? op.attr_int("ignore_index", -100) : 0; }
+  // Behind the end, labels have the index that is ignored.
+  void slice_inputs(Op& op) {
+    const int64_t pad = op.id == "cross_entropy" ? op.attr_int("ignore_index", -100) : 0;
+    for (ValueId& input : op.inputs)
+      if (input != kAbsent && block_.values[input].type == GraphValueType::kInt32) input = slice_time(input, pad);
+  }
 
   void place_in_context(Op op) {
     if (op.id == "attention") return place_attention_in_context(std::move(op));
@@ -275,11 +279,8 @@ class BlockLayout {
     if (op.attr("long_inv_freq") != nullptr)
       refuse_context(op, "chooses its frequencies by the largest position of a row");
     if (has_random_bits(op)) place_random_bits(op);
+    slice_inputs(op);
     if (op.id == "cross_entropy") return place_loss_in_context(std::move(op));
-    for (ValueId& input : op.inputs) {
-      if (input == kAbsent) continue;
-      if (block_.values[input].type == GraphValueType::kInt32) input = slice_time(input);
-    }
     for (const SlotId slot : op.params) mark_partial(block_.slots[slot]);  // each rank has a part of the positions
     append(std::move(op), {Kind::kShard, CHASSIS_DIM_TIME});
   }
@@ -303,13 +304,11 @@ class BlockLayout {
   ValueId with_all_positions(const Op& op, ValueId value, bool may_share) {
     constexpr size_t kHeads = 2;  // of [B, T, heads, head_dim]
     const DimId heads = block_.values[value].dims[kHeads];
-    const int64_t size = program_.dims[heads].size, ways = strategy_.axis_size();
+    const int64_t size = program_.dims[heads].size;
     const Sharding placed{Kind::kShard, heads};
-    if (size % ways == 0) return insert(std::string(kAllToAll), value, placed, CHASSIS_DIM_TIME);
-    if (!may_share || ways % size != 0)
-      throw Error(ExitCode::kConfig, division_.where,
-                  "axis '" + strategy_.axis() + "' of size " + std::to_string(ways) + " cannot divide " +
-                      program_.dims[heads].name + " = " + std::to_string(size) + " of '" + op.name + "'")
+    if (size % strategy_.axis_size() == 0) return insert(std::string(kAllToAll), value, placed, CHASSIS_DIM_TIME);
+    if (!may_share || !is_shared(heads))
+      throw indivisible(heads, " of '" + op.name + "'")
           .hint("choose a size that divides " + std::to_string(size) + (may_share ? " or is a multiple of it" : "") +
                 ", or mode = \"gather\"");
     return insert(std::string(kTake), converted(value, {}), placed, heads);
@@ -317,23 +316,20 @@ class BlockLayout {
 
   // Each rank has the sum over its positions; all get the sum of these.
   void place_loss_in_context(Op op) {
-    op.inputs[1] = slice_time(op.inputs[1], padding_of(op));
     const ValueId output = op.outputs[0];
     append(std::move(op), {Kind::kPartial, 0});
     renamed_[output] = insert("comm.all_reduce", output, {}, 0);
   }
 
   // Heads that two axes divide must be divided evenly by both, and not be shared.
-  void expect_dims_of_one_axis(const Op& op) const {
+  void expect_even_division(const Op& op) const {
     const GraphValue& x = block_.values[op.inputs[0]];
     const Sharding placed = x.sharding[axis_];
     if (placed.kind != Kind::kShard || placed.dim == CHASSIS_DIM_TIME) return;
     const GraphValue& y = block_.values[op.outputs[0]];
     int64_t ways = strategy_.axis_size();
-    for (size_t a = 0; a < axis_; ++a) {
-      const bool divided_there = y.sharding[a] == placed || x.sharding[a] == placed;
-      if (divided_there) ways *= axes_before_[a].size;
-    }
+    for (size_t a = 0; a < axis_; ++a)
+      if (x.sharding[a] == placed || y.sharding[a] == placed) ways *= axes_before_[a].size;
     const Dim& dim = program_.dims[placed.dim];
     if (ways == strategy_.axis_size() || dim.size % ways == 0) return;
     throw Error(ExitCode::kConfig, division_.where,
@@ -382,9 +378,8 @@ class BlockLayout {
   // This rank's indices of a divided dim: the first, and how many are not padding.
   std::pair<int64_t, int64_t> part_of(DimId dim) const {
     const int64_t size = program_.dims[dim].size, part = divided(size, strategy_.axis_size());
-    const int64_t first = is_shared(dim) || (divides_context() && size < strategy_.axis_size())
-                              ? strategy_.coordinate() * size / strategy_.axis_size()
-                              : strategy_.coordinate() * part;
+    const int64_t first =
+        is_shared(dim) ? strategy_.coordinate() * size / strategy_.axis_size() : strategy_.coordinate() * part;
     return {first, std::clamp<int64_t>(size - first, 0, part)};
   }
 

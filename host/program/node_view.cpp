@@ -76,14 +76,14 @@ uint32_t NodeView::slot_operand(SlotId id) {
     for (DimId d : axis) name += (name.empty() ? "" : "*") + program_.dims[d].name;
     dims.push_back(name);
   }
-  slot_index_[id] =
-      add_operand(layout_.local_shape(program_, slot), std::move(dims), options_.compute, slot_trainable_[id] != 0);
+  const std::vector<int64_t> local = layout_.local_shape(program_, slot);
+  slot_index_[id] = add_operand(local, std::move(dims), options_.compute, slot_trainable_[id] != 0);
   if (slot.components) {
     chassis_operand_t& operand = operand_store_.back();
     operand.num_components = slot.components->components().size();
     operand.components = slot.components->raw_components();
     const std::vector<int64_t>& whole = shapes_.emplace_back(program_.global_shape(slot));
-    if (whole != layout_.local_shape(program_, slot)) {
+    if (whole != local) {
       operand.whole_shape = whole.data();
       operand.begin = shapes_.emplace_back(layout_.begin(program_, slot)).data();
     }

@@ -428,9 +428,9 @@ int ParallelStack::num_ways(const ShardRule& rule) const {
 }
 
 // Ranks that divide positions have the same parameters, each with a part of their gradients, as ranks that divide the
-// batch do. So strategies divide and reduce them over both. Returns the axes that divide positions.
+// batch do. So strategies divide and reduce them over both. Returns these axes.
 std::vector<std::string> ParallelStack::divide_over_context(const ParameterTable& parameters) {
-  std::vector<std::string> context;
+  std::vector<std::string> context, all = data_axes_;
   for (const MeshAxis& axis : facts_.mesh.axes())
     if (axis.size > 1 && is_context_axis(axis.name)) context.push_back(axis.name);
   for (const uint32_t i : placed_) {
@@ -438,7 +438,8 @@ std::vector<std::string> ParallelStack::divide_over_context(const ParameterTable
       rules_[i].axes.insert(rules_[i].axes.end(), context.begin(), context.end());
     std::erase_if(parameters.all()[i]->partial_over, [&](const std::string& axis) { return contains(context, axis); });
   }
-  return context;
+  all.insert(all.end(), context.begin(), context.end());
+  return all;
 }
 
 // Writes the rules into the descriptors, which load, save, norms and the optimizer follow.
@@ -459,20 +460,17 @@ void ParallelStack::place(ParameterTable& parameters) {
   if (empty()) return;  // the program's own layout stays
   parameters.place(facts_.mesh, facts_.rank);
   if (placed_.empty()) return;
-  const std::vector<std::string> context = divide_over_context(parameters);
+  const std::vector<std::string> axes = divide_over_context(parameters);
   respect_granularity(parameters);
   bool offloads = false;
   for (size_t i = 0; i < rules_.size(); ++i) {
     ShardRule& rule = rules_[i];
-    for (const std::vector<std::string>& axes : {data_axes_, context})
-      for (const std::string& axis : axes)
-        if (!contains(rule.axes, axis)) rule.replica_axes.push_back(axis);
+    for (const std::string& axis : axes)
+      if (!contains(rule.axes, axis)) rule.replica_axes.push_back(axis);
     Descriptor& descriptor = parameters.all()[i]->descriptor;
     // The layout's placements stay, and come first.
     std::erase_if(descriptor.placements, [&](const Placement& p) {
-      return std::all_of(p.axes.begin(), p.axes.end(), [&](const std::string& axis) {
-        return contains(data_axes_, axis) || contains(context, axis);
-      });
+      return std::all_of(p.axes.begin(), p.axes.end(), [&](const std::string& axis) { return contains(axes, axis); });
     });
     if (rule.owner >= 0) descriptor.placements.push_back(Placement::only_on(rule.axes, rule.owner));
     else if (rule.kind == CHASSIS_SHARD_DIM) descriptor.placements.push_back(Placement::dim_chunk(rule.axes, 0));

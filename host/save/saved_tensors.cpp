@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <map>
 #include <optional>
-#include <set>
 
 #include "host/base/file.hpp"
 #include "host/base/log.hpp"
@@ -119,21 +118,22 @@ std::vector<Descriptor> training_tensors(Session& session, bool with_states, Whi
 }
 
 LocalTensors local_tensors(Session& session, bool with_states) {
-  auto by_name = std::make_shared<std::map<std::string, Tensor>>();
+  struct Held {
+    Tensor tensor;
+    bool is_of_blocks = false;  // its dims are those of the descriptor
+  };
+  auto by_name = std::make_shared<std::map<std::string, Held>>();
   for (const auto& p : session.parameters().all()) {
-    if (!p->is_quantized()) (*by_name)[p->name] = p->stored();
+    if (!p->is_quantized()) (*by_name)[p->name] = {p->stored()};
     for (size_t i = 0; i < p->components.size(); ++i)
-      (*by_name)[p->name + p->storage->components()[i].suffix] = p->components[i].shard;
+      (*by_name)[p->name + p->storage->components()[i].suffix] = {p->components[i].shard};
   }
-  auto by_blocks = std::make_shared<std::set<std::string>>();
   if (with_states)
-    for (const OptimizerState& state : session.optimizer().states()) {
-      (*by_name)[state.descriptor.fqn] = state.tensor;
-      if (state.shape == CHASSIS_STATE_PER_BLOCK) by_blocks->insert(state.descriptor.fqn);
-    }
-  return [by_name, by_blocks, mesh = session.mesh()](const Descriptor& tensor, int rank) {
-    const Tensor& held = by_name->at(tensor.fqn);
-    return by_blocks->contains(tensor.fqn) ? as_described(held, tensor, mesh, rank) : held;
+    for (const OptimizerState& state : session.optimizer().states())
+      (*by_name)[state.descriptor.fqn] = {state.tensor, state.shape == CHASSIS_STATE_PER_BLOCK};
+  return [by_name, mesh = session.mesh()](const Descriptor& tensor, int rank) {
+    const Held& held = by_name->at(tensor.fqn);
+    return held.is_of_blocks ? as_described(held.tensor, tensor, mesh, rank) : held.tensor;
   };
 }
 

@@ -77,16 +77,20 @@ uint32_t checksum_of_frozen(const Session& session) {
   return crc;
 }
 
-// How this rank reads a parameter or a state of the optimizer.
-LoadTensor load_tensor(Session& session, const CheckpointReader& reader, Descriptor descriptor) {
-  for (const OptimizerState& state : session.optimizer().states()) {
-    if (state.shape != CHASSIS_STATE_PER_BLOCK || state.descriptor.fqn != descriptor.fqn) continue;
-    Descriptor parameter = state.parameter->descriptor;
-    parameter.owner = descriptor.owner;
-    parameter.owner_replica = descriptor.owner_replica;
-    return load_component(reader, parameter, state.component, descriptor.fqn);
-  }
-  return {std::move(descriptor), ""};
+// The optimizer's states with a value for each block, by FQN.
+std::map<std::string_view, const OptimizerState*> states_of_blocks(Session& session) {
+  std::map<std::string_view, const OptimizerState*> out;
+  for (const OptimizerState& state : session.optimizer().states())
+    if (state.shape == CHASSIS_STATE_PER_BLOCK) out.emplace(state.descriptor.fqn, &state);
+  return out;
+}
+
+// How this rank reads such a state. `descriptor` has its owner.
+LoadTensor load_state(const OptimizerState& state, const Descriptor& descriptor, const CheckpointReader& reader) {
+  Descriptor parameter = state.parameter->descriptor;
+  parameter.owner = descriptor.owner;
+  parameter.owner_replica = descriptor.owner_replica;
+  return load_component(reader, parameter, state.component, descriptor.fqn);
 }
 
 std::string absolute_path(const std::string& path) {
@@ -345,12 +349,15 @@ Saver::Resumed Saver::load_checkpoint(const std::string& path) {
   QuantizedLoad quantized(session_.parameters(), &session_.ranks().communicator, *reader);
   run_and_agree_on_damage(session_.world(), "loading " + path, [&] {
     refuse_components(session_, *reader, [](const Parameter& p) { return p.name; });
+    const auto of_blocks = states_of_blocks(session_);
     for (Descriptor& descriptor : training_tensors(session_, true, reference ? Which::kKept : Which::kAll)) {
       Parameter* const p = session_.parameters().find(descriptor.fqn);
       if (p != nullptr && p->is_quantized())
         quantized.add(*p, {std::move(descriptor), ""}, tensors);
+      else if (const auto state = of_blocks.find(descriptor.fqn); state != of_blocks.end())
+        tensors.push_back(load_state(*state->second, descriptor, *reader));
       else
-        tensors.push_back(load_tensor(session_, *reader, std::move(descriptor)));
+        tensors.push_back({std::move(descriptor), ""});
     }
     local = quantized.local(local_tensors(session_, true));
     result = reader->load(tensors, session_.mesh(), buckets_, local, load_options(session_));

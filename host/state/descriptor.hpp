@@ -113,12 +113,6 @@ struct Component {
   bool operator==(const Component&) const = default;
 };
 
-struct Descriptor;
-
-// The first dim that a kDimChunk placement cuts within a block of so many row-major elements, if every rank has
-// `local_shape` of it; -1 if there is none.
-int dim_cut_within_blocks(const Descriptor& descriptor, const Shape& local_shape, int64_t block);
-
 struct Descriptor {
   std::string fqn;
   Shape global_shape;  // logical: what files, norms and users see
@@ -142,5 +136,9 @@ struct Descriptor {
   std::string text() const;
   bool operator==(const Descriptor&) const = default;
 };
+
+// The first dim that a kDimChunk placement cuts within a block of so many row-major elements, if every rank has
+// `local_shape` of it; -1 if there is none.
+int dim_cut_within_blocks(const Descriptor& descriptor, const Shape& local_shape, int64_t block);
 
 }  // namespace chassis

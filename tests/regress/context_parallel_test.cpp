@@ -9,14 +9,11 @@
 namespace chassis::test {
 namespace {
 
-std::vector<std::string> no_mesh(int) { return {}; }
 std::vector<std::string> two_way(int) { return {"mesh.cp=2"}; }
 std::vector<std::string> two_by_two(int) { return {"mesh.cp=2", "mesh.tp=2"}; }
 
-Strategy with_context(const char* name, const char* mode, std::vector<std::string> other) {
-  std::vector<std::string> toml = {"plugin = \"context\"", std::string("mode = \"") + mode + "\"", "[[parallel]]"};
-  toml.insert(toml.end(), other.begin(), other.end());
-  return {name, std::move(toml), two_way, 2};
+Strategy with_context(const char* name, const char* mode, const std::vector<std::string>& other) {
+  return beside(name, {"plugin = \"context\"", std::string("mode = \"") + mode + "\""}, other, two_way, 2);
 }
 
 const Strategy kAllToAll = {"all_to_all", {"plugin = \"context\""}, no_mesh, 2},
@@ -30,15 +27,7 @@ Strategy with_tensor(const char* name, const char* mode, bool sequence) {
   return out;
 }
 
-struct Row {
-  Strategy strategy;
-  int ranks;
-  unsigned variant;  // see Variant
-  std::string name() const { return std::string(strategy.name) + "_" + Variant::of_bits(variant).name(); }
-  friend void PrintTo(const Row& row, std::ostream* out) { *out << row.name(); }
-};
-
-std::vector<Row> rows() {
+std::vector<StrategyRow> rows() {
   const Strategy fsdp2 = with_context("all_to_all_fsdp2", "all_to_all", {"plugin = \"fsdp2\""}),
                  zero3 = with_context("gather_zero3", "gather",
                                       {"plugin = \"zero\"", "stage3_param_persistence_threshold = 40"}),
@@ -49,13 +38,8 @@ std::vector<Row> rows() {
           {fsdp2, 4, 0b011100},     {zero3, 4, 0b101110},     {ddp, 4, 0b010000},       {zero2, 4, 0b110001}};
 }
 
-class ContextParallel : public testing::TestWithParam<Row> {};
-TEST_P(ContextParallel, GivesTheNumbersOfOneProcess) {
-  const Variant variant = Variant::of_bits(GetParam().variant);
-  ParallelRun run(variant);
-  const Result alone = run(nullptr, 1);
-  expect_the_numbers(run(&GetParam().strategy, GetParam().ranks), alone, variant.bf16, GetParam().name());
-}
+class ContextParallel : public testing::TestWithParam<StrategyRow> {};
+TEST_P(ContextParallel, GivesTheNumbersOfOneProcess) { expect_the_numbers_of_one_process(GetParam()); }
 INSTANTIATE_TEST_SUITE_P(, ContextParallel, testing::ValuesIn(rows()),
                          [](const auto& info) { return info.param.name(); });
 
@@ -121,36 +105,18 @@ TEST(ContextParallelTraffic, IsTwoGathersPerLayerAndTwoScatters) {
   EXPECT_EQ(record.at("comm/cp/reduce_scatter_bytes"), 2 * 3 * kv / 2);
 }
 
-std::string refusal_of(ParallelRun& run, const Strategy& strategy, const std::vector<std::string>& overrides = {},
-                       int ranks = 2) {
-  try {
-    run(&strategy, ranks, overrides);
-  } catch (const std::exception& error) {
-    return error.what();
-  }
-  return "nothing was refused";
-}
-
 class ContextParallelFamilies : public testing::TestWithParam<SmallFamily> {};
 INSTANTIATE_TEST_SUITE_P(, ContextParallelFamilies, testing::ValuesIn(small_families()),
                          [](const auto& info) { return info.param.name; });
 TEST_P(ContextParallelFamilies, GiveTheNumbersOfOneProcess) {
-  std::string model = GetParam().model;
-  if (GetParam().name == "gpt2")  // five heads cannot be divided
-    model.replace(model.find("n_embd = 30, n_layer = 3, n_head = 5"), 36, "n_embd = 32, n_layer = 3, n_head = 4");
-  ParallelRun run(Variant::of_bits(0), model);
+  ParallelRun run(Variant::of_bits(0), with_even_heads(GetParam()));
   if (GetParam().name == "phi3") {
-    EXPECT_HAS(refusal_of(run, kGather), "chooses its frequencies by the largest position of a row");
+    EXPECT_HAS(refusal_of(run, kGather, 2), "chooses its frequencies by the largest position of a row");
     return;
   }
   const Result alone = run(nullptr, 1);
   for (const Strategy* strategy : {&kAllToAll, &kGather})
     expect_the_numbers(run(strategy, 2), alone, false, std::string(strategy->name) + " of " + GetParam().name);
-}
-
-std::string refusal(const std::vector<std::string>& tables, const std::vector<std::string>& overrides, int ranks = 2) {
-  ParallelRun run(Variant::of_bits(0));
-  return refusal_of(run, {"refused", tables, no_mesh, 2}, overrides, ranks);
 }
 
 TEST(ContextParallelRefusal, HeadsThatTheAxisCannotDivide) {

@@ -27,6 +27,16 @@ struct Strategy {
   int tensor_ways = 1;  // ranks that compute the same rows
 };
 
+inline std::vector<std::string> no_mesh(int) { return {}; }
+
+// Two strategies in one run.
+inline Strategy beside(const char* name, std::vector<std::string> first, const std::vector<std::string>& second,
+                       std::vector<std::string> (*mesh)(int ranks), int tensor_ways) {
+  first.emplace_back("[[parallel]]");
+  first.insert(first.end(), second.begin(), second.end());
+  return {name, std::move(first), mesh, tensor_ways};
+}
+
 struct Variant {
   bool large, tied, accumulates, recomputes, frozen, uneven, bf16;
 
@@ -170,6 +180,39 @@ inline void expect_the_numbers(const Result& ours, const Result& alone, bool bf1
   EXPECT_LE(norm, bf16 ? 4e-2 : 1e-5);
   EXPECT_LE(weights, bf16 ? 5e-3 : 2e-6);
   std::printf("| %s | %.1e | %.1e | %.1e | %.1e |\n", cells.c_str(), loss, norm, evaluation, weights);
+}
+
+// A strategy with a variant of the model and the run.
+struct StrategyRow {
+  Strategy strategy;
+  int ranks;
+  unsigned variant;  // see Variant
+  std::string name() const { return std::string(strategy.name) + "_" + Variant::of_bits(variant).name(); }
+  friend void PrintTo(const StrategyRow& row, std::ostream* out) { *out << row.name(); }
+};
+
+inline void expect_the_numbers_of_one_process(const StrategyRow& row) {
+  const Variant variant = Variant::of_bits(row.variant);
+  ParallelRun run(variant);
+  const Result alone = run(nullptr, 1);
+  expect_the_numbers(run(&row.strategy, row.ranks), alone, variant.bf16, row.name());
+}
+
+// What a run that fails prints.
+inline std::string refusal_of(ParallelRun& run, const Strategy& strategy, int ranks,
+                              const std::vector<std::string>& overrides = {}) {
+  try {
+    run(&strategy, ranks, overrides);
+  } catch (const std::exception& error) {
+    return error.what();
+  }
+  return "nothing was refused";
+}
+// The same of two ranks or more that compute the same rows; `tables` is the text of [[parallel]].
+inline std::string refusal(const std::vector<std::string>& tables, const std::vector<std::string>& overrides,
+                           int ranks = 2) {
+  ParallelRun run(Variant::of_bits(0));
+  return refusal_of(run, {"refused", tables, no_mesh, 2}, ranks, overrides);
 }
 
 }  // namespace chassis::test

@@ -34,4 +34,13 @@ inline std::vector<SmallFamily> small_families() {
        "initializer_range = 0.1 }\n"}};
 }
 
+// The same with heads that two ranks can divide.
+inline std::string with_even_heads(const SmallFamily& family) {
+  std::string model = family.model;
+  const std::string odd = "n_embd = 30, n_layer = 3, n_head = 5";
+  if (const size_t at = model.find(odd); at != std::string::npos)
+    model.replace(at, odd.size(), "n_embd = 32, n_layer = 3, n_head = 4");
+  return model;
+}
+
 }  // namespace chassis::test

@@ -9,29 +9,18 @@
 namespace chassis::test {
 namespace {
 
-std::vector<std::string> no_mesh(int) { return {}; }
 std::vector<std::string> two_way(int) { return {"mesh.tp=2"}; }
 
-Strategy with_tensor(const char* name, std::vector<std::string> other) {
-  std::vector<std::string> toml = {"plugin = \"tensor\"", "[[parallel]]"};
-  toml.insert(toml.end(), other.begin(), other.end());
-  return {name, std::move(toml), two_way, 2};
+Strategy with_tensor(const char* name, const std::vector<std::string>& other) {
+  return beside(name, {"plugin = \"tensor\""}, other, two_way, 2);
 }
 
 const Strategy kTensor = {"tp", {"plugin = \"tensor\""}, no_mesh, 2};
 
 const Strategy kSequence = {"tp_sequence", {"plugin = \"tensor\"", "sequence_parallel = true"}, no_mesh, 2};
 
-struct Row {
-  Strategy strategy;
-  int ranks;
-  unsigned variant;  // see Variant
-  std::string name() const { return std::string(strategy.name) + "_" + Variant::of_bits(variant).name(); }
-  friend void PrintTo(const Row& row, std::ostream* out) { *out << row.name(); }
-};
-
 // Each pair of variants is on and off together; dims that two ranks cannot divide are refused.
-std::vector<Row> rows() {
+std::vector<StrategyRow> rows() {
   const Strategy fsdp2 = with_tensor("tp_fsdp2", {"plugin = \"fsdp2\""}),
                  ddp = with_tensor("tp_ddp", {"plugin = \"ddp\""}),
                  zero1 = with_tensor("tp_zero1", {"plugin = \"zero\"", "stage = 1"}),
@@ -46,13 +35,8 @@ std::vector<Row> rows() {
           {kSequence, 2, 0b100101}, {sequence, 4, 0b011100}};
 }
 
-class TensorParallel : public testing::TestWithParam<Row> {};
-TEST_P(TensorParallel, GivesTheNumbersOfOneProcess) {
-  const Variant variant = Variant::of_bits(GetParam().variant);
-  ParallelRun run(variant);
-  const Result alone = run(nullptr, 1);
-  expect_the_numbers(run(&GetParam().strategy, GetParam().ranks), alone, variant.bf16, GetParam().name());
-}
+class TensorParallel : public testing::TestWithParam<StrategyRow> {};
+TEST_P(TensorParallel, GivesTheNumbersOfOneProcess) { expect_the_numbers_of_one_process(GetParam()); }
 INSTANTIATE_TEST_SUITE_P(, TensorParallel, testing::ValuesIn(rows()),
                          [](const auto& info) { return info.param.name(); });
 
@@ -60,10 +44,7 @@ class TensorParallelFamilies : public testing::TestWithParam<SmallFamily> {};
 INSTANTIATE_TEST_SUITE_P(, TensorParallelFamilies, testing::ValuesIn(small_families()),
                          [](const auto& info) { return info.param.name; });
 TEST_P(TensorParallelFamilies, GiveTheNumbersOfOneProcess) {
-  std::string model = GetParam().model;
-  if (GetParam().name == "gpt2")  // five heads cannot be divided
-    model.replace(model.find("n_embd = 30, n_layer = 3, n_head = 5"), 36, "n_embd = 32, n_layer = 3, n_head = 4");
-  ParallelRun run(Variant::of_bits(0), model);
+  ParallelRun run(Variant::of_bits(0), with_even_heads(GetParam()));
   const Result alone = run(nullptr, 1);
   for (const Strategy* strategy : {&kTensor, &kSequence})
     expect_the_numbers(run(strategy, 2), alone, false, std::string(strategy->name) + " of " + GetParam().name);
@@ -146,17 +127,6 @@ TEST(SequenceParallelTraffic, IsTwoGathersAndTwoScattersPerLayerAndDirection) {
   EXPECT_EQ(record.at("comm/tp/all_gather_calls"), 4 * 3 + 2 + 1 + 1);
   EXPECT_EQ(record.at("comm/tp/reduce_scatter_bytes"), 14 * tokens * 48 * 4 / 2);
   EXPECT_EQ(record.at("comm/tp/all_gather_bytes"), 14 * tokens * 48 * 4 / 2 + tokens * 4 + kStepSums);
-}
-
-std::string refusal(const std::vector<std::string>& tables, const std::vector<std::string>& overrides, int ranks = 2) {
-  ParallelRun run(Variant::of_bits(0));
-  const Strategy strategy{"refused", tables, no_mesh, 2};
-  try {
-    run(&strategy, ranks, overrides);
-  } catch (const std::exception& error) {
-    return error.what();
-  }
-  return "nothing was refused";
 }
 
 TEST(TensorParallelRefusal, HeadsThatTheAxisCannotDivide) {

@@ -92,7 +92,7 @@ const chassis_node_t* NodeSpec::raw(bool training) {
     dims_.emplace_back(operand.sizes.size(), str(dim));
     raw_operands_.push_back({sizeof(chassis_operand_t), dtype_word(operand.dtype),
                              static_cast<uint32_t>(operand.sizes.size()), operand.needs_grad, operand.sizes.data(),
-                             nullptr, 0, nullptr});
+                             nullptr, 0, nullptr, nullptr, nullptr});
   }
   operand_pointers_.clear();
   for (size_t i = 0; i < dims_.size(); ++i) {

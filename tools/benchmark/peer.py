@@ -1,6 +1,6 @@
 """The peers of tools/bench, on the same batches and at their best settings: a PyTorch loop over transformers' Llama,
-eager or compiled, HF Trainer, and over gloo (under torchrun) PyTorch's FSDP2, and its tensor parallelism (dtensor), eager
-or compiled. All use fused AdamW; bf16 is autocast over fp32 parameters.
+eager or compiled, HF Trainer, and over gloo (under torchrun) PyTorch's FSDP2 and its tensor parallelism (dtensor),
+eager or compiled. All use fused AdamW; bf16 is autocast over fp32 parameters.
 
     peer.py FOLDER STEPS THREADS eager|compile|trainer|fsdp2|dtensor[-compile] fp32|bf16
     peer.py FOLDER STEPS THREADS peft|qlora[-half][-compile] fp32|bf16
@@ -89,6 +89,12 @@ def trainer() -> None:
     Trainer(model=model, args=arguments, train_dataset=data, callbacks=[PrintSteps()]).train()
 
 
+def leave(dist) -> None:
+    dist.barrier()
+    sys.stdout.flush()
+    os._exit(0)  # gloo's threads may abort a process that destroys its group
+
+
 def fsdp2() -> None:
     import torch.distributed as dist
     from torch.distributed.device_mesh import init_device_mesh
@@ -115,9 +121,7 @@ def fsdp2() -> None:
         dist.all_reduce(mean)
         if rank == 0:
             print(f"STEP {step + 1} {mean.item() / ranks:.4f}", flush=True)
-    dist.barrier()
-    sys.stdout.flush()
-    os._exit(0)  # gloo's threads may abort a process that destroys its group
+    leave(dist)
 
 
 def dtensor() -> None:
@@ -166,9 +170,7 @@ def dtensor() -> None:
         optimizer.zero_grad(set_to_none=True)
         if dist.get_rank() == 0:
             print(f"STEP {step + 1} {loss.item():.4f}", flush=True)
-    dist.barrier()
-    sys.stdout.flush()
-    os._exit(0)  # gloo's threads may abort a process that destroys its group
+    leave(dist)
 
 
 print(f"peer {kind} ready at {time.time():.2f}", flush=True)
