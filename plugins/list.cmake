@@ -11,6 +11,7 @@ set(CHASSIS_PLUGINS
   parallel/context
   parallel/ddp
   parallel/fsdp2
+  parallel/pipeline
   parallel/tensor
   parallel/zero
   comm/fake

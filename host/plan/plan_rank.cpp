@@ -139,18 +139,19 @@ class Rehearsal {
     observer_.mark("load");
   }
 
-  // Runs at most 3 micro-batches: those between the second and the last do the same as the second.
+  // Without a pipeline, runs at most 3 micro-batches: those between the second and the last do the same as the second.
   void step() {
-    const int64_t num_rehearsed = std::min<int64_t>(sizes_.num_microbatches, 3);
+    const bool divides = ranks_.stack.pipeline().divides();
+    const int64_t num_rehearsed = divides ? sizes_.num_microbatches : std::min<int64_t>(sizes_.num_microbatches, 3);
     StepParts parts = session_.step_parts();
     parts.device = device_;
     StepInputs inputs;
-    inputs.schedule = sequential_schedule(num_rehearsed);
+    inputs.schedule = ranks_.work(num_rehearsed);
     const int64_t seq_len = session_.settings().train.seq_len;
     inputs.fields = [&](int) { return empty_fields(session_.program(), sizes_.micro_batch_size, seq_len, device_); };
     inputs.observer = [&](StepPhase phase, int microbatch) {
       if (phase == StepPhase::kBackward)
-        take_traffic(microbatch == 1 && num_rehearsed == 3 ? sizes_.num_microbatches - 2 : 1);
+        take_traffic(!divides && microbatch == 1 && num_rehearsed == 3 ? sizes_.num_microbatches - 2 : 1);
       if (phase == StepPhase::kReduction) observer_.mark("reduction of gradients");
       if (phase == StepPhase::kUpdate) observer_.mark("optimizer");
       if (phase != StepPhase::kEnd) return;

@@ -36,7 +36,9 @@ bool needs_backward(const ResolvedBlock& block) {
 }  // namespace
 
 Executor::Executor(CompiledProgram& compiled, UnitEvents* events, Collectives* collectives)
-    : compiled_(compiled), events_(events), collectives_(collectives) {}
+    : compiled_(compiled), events_(events), collectives_(collectives) {
+  own_ = {{0}, {all_units()}, 1, nullptr};
+}
 
 int64_t Executor::max_recomputed_blocks() const {
   size_t longest = 1;
@@ -90,12 +92,12 @@ StreamValues Executor::run_units(const ResolvedProgram& resolved, UnitRange unit
     const BlockRecompute mode = training ? resolved.recompute[unit] : BlockRecompute::kNone;
     const bool keeps_frame = training && mode != BlockRecompute::kFull;
     const ResolvedBlock& block = resolved.running(unit);
-    if (events_) events_->pre_forward(unit, {.training = training});
+    if (events_) events_->pre_forward(unit, {.training = training, .microbatch = mb.number});
     Frame scratch;
     if (keeps_frame) mb.frames[unit] = std::make_unique<Frame>();
     if (mode == BlockRecompute::kFull) mb.inputs[unit] = stream;
     stream = run_forward(block, run, stream, mb.fields, keeps_frame, keeps_frame ? *mb.frames[unit] : scratch);
-    if (events_) events_->post_forward(unit, {.training = training});
+    if (events_) events_->post_forward(unit, {.training = training, .microbatch = mb.number});
     if (narrows_after) keep_last_position(stream);
   }
   return stream;
@@ -105,6 +107,7 @@ StreamValues Executor::forward(int microbatch, UnitRange units, const Fields& fi
                                double loss_scale, RandomBits random) {
   Microbatch& mb = microbatches_[{microbatch, units.begin}];
   mb = {};
+  mb.number = microbatch;
   mb.fields = fields;
   mb.loss_scale = loss_scale;
   mb.random = random;
@@ -121,7 +124,8 @@ StreamValues Executor::backward(int microbatch, UnitRange units, StreamValues gr
   auto node = microbatches_.extract({microbatch, units.begin});
   CHASSIS_CHECK(!node.empty() && !node.mapped().awaits_params,
                 "backward of a micro-batch whose forward did not run, or whose backward_inputs did");
-  return run_backward_units(node.mapped(), units, std::move(gradients), {.last_microbatch = last});
+  return run_backward_units(node.mapped(), units, std::move(gradients),
+                            {.last_microbatch = last, .microbatch = microbatch});
 }
 
 StreamValues Executor::backward_inputs(int microbatch, UnitRange units, StreamValues gradients) {
@@ -129,7 +133,7 @@ StreamValues Executor::backward_inputs(int microbatch, UnitRange units, StreamVa
   CHASSIS_CHECK(found != microbatches_.end() && !found->second.awaits_params,
                 "backward_inputs of a micro-batch whose forward did not run, or a second one");
   found->second.awaits_params = true;
-  return run_backward_units(found->second, units, std::move(gradients), {.params = false});
+  return run_backward_units(found->second, units, std::move(gradients), {.microbatch = microbatch, .params = false});
 }
 
 void Executor::backward_params(int microbatch, UnitRange units, bool last) {
@@ -138,7 +142,7 @@ void Executor::backward_params(int microbatch, UnitRange units, bool last) {
                 "backward_params of a micro-batch whose backward_inputs did not run");
   Microbatch& mb = node.mapped();
   const ResolvedProgram& program = resolved(Purpose::kTraining);
-  const UnitEvents::Flags flags{.last_microbatch = last, .inputs = false};
+  const UnitEvents::Flags flags{.last_microbatch = last, .microbatch = microbatch, .inputs = false};
   for (size_t unit = units.end; unit-- > units.begin;) {
     const ResolvedBlock& block = program.running(unit);
     if (!needs_backward(block)) return;
@@ -151,7 +155,8 @@ void Executor::backward_params(int microbatch, UnitRange units, bool last) {
 
 StreamValues Executor::run_backward_units(Microbatch& mb, UnitRange units, StreamValues gradients,
                                           UnitEvents::Flags flags) {
-  const UnitEvents::Flags again{.recompute = true, .last_microbatch = flags.last_microbatch};
+  const UnitEvents::Flags again{
+      .recompute = true, .last_microbatch = flags.last_microbatch, .microbatch = flags.microbatch};
   const ResolvedProgram& program = resolved(Purpose::kTraining);
   for (size_t unit = units.end; unit-- > units.begin;) {
     const ResolvedBlock& block = program.running(unit);
@@ -176,19 +181,137 @@ StreamValues Executor::run_backward_units(Microbatch& mb, UnitRange units, Strea
   return gradients;
 }
 
+// ---- the stages of this rank
+
+void Executor::set_stages(const Pipeline& pipeline, int coordinate, StageLinks* links) {
+  own_ = {{}, {}, pipeline.num_stages(), links};
+  for (int chunk = 0; chunk < pipeline.stages().num_chunks(coordinate); ++chunk) {
+    own_.stages.push_back(pipeline.stages().stage(coordinate, chunk));
+    own_.units.push_back(pipeline.units[static_cast<size_t>(own_.stages.back())]);
+  }
+}
+
+std::vector<StreamSpec> Executor::stream_into(Purpose purpose, size_t unit, const Fields& fields) {
+  const BlockType& block = resolved(purpose).running(unit).block;
+  const int64_t batch = size_of(CHASSIS_DIM_BATCH, fields), time = size_of(CHASSIS_DIM_TIME, fields);
+  std::vector<StreamSpec> out;
+  for (const auto& [name, id] : block.inputs) {
+    const GraphValue& value = block.values[id];
+    out.push_back({name, compiled_.layout.local_shape(compiled_.program, value, batch, time),
+                   dtype_of(value, compiled_.options.compute)});
+  }
+  return out;
+}
+
+StreamValues Executor::take(std::map<std::pair<int, int>, StreamValues>& waiting, int from_stage, int to_stage,
+                            int microbatch, const std::vector<StreamSpec>& specs) {
+  if (!has_stage(from_stage)) return own_.links->receive(from_stage, to_stage, specs, device());
+  auto node = waiting.extract({to_stage, microbatch});
+  CHASSIS_CHECK(!node.empty(), "a stage runs before the one that it needs");
+  return std::move(node.mapped());
+}
+
+void Executor::hand_on(std::map<std::pair<int, int>, StreamValues>& waiting, int from_stage, int to_stage,
+                       int microbatch, StreamValues values) {
+  if (has_stage(to_stage))
+    waiting[{to_stage, microbatch}] = std::move(values);
+  else
+    own_.links->send(from_stage, to_stage, std::move(values));
+}
+
+namespace {
+
+// The values that are sent, in the order of the specs; gradients that no op computed are zero.
+StreamValues chosen(StreamValues values, const std::vector<StreamSpec>& specs, Device device) {
+  StreamValues out;
+  for (const StreamSpec& spec : specs) {
+    Tensor& value = values[spec.name];
+    if (!value) {
+      value = Tensor::empty(spec.sizes, spec.dtype, device);
+      if (device.type != Device::Type::kMeta) value.zero();
+    }
+    if (value.sizes() != spec.sizes || value.dtype() != spec.dtype)
+      throw internal_error("'" + spec.name + "' leaves its stage as " + text(Shape(value.sizes())) + " " +
+                           std::string(dtype_name(value.dtype())) + ", expected " + text(Shape(spec.sizes)) + " " +
+                           std::string(dtype_name(spec.dtype)));
+    out[spec.name] = value.contiguous();
+  }
+  return out;
+}
+
+}  // namespace
+
+Tensor Executor::forward_stage(const Work& work, const Fields& fields, double loss_scale, RandomBits random) {
+  const auto chunk = static_cast<size_t>(work.chunk);
+  const int stage = own_.stages[chunk];
+  const UnitRange units = own_.units[chunk];
+  StreamValues stream;
+  if (stage > 0)
+    stream = take(values_, stage - 1, stage, work.microbatch, stream_into(Purpose::kTraining, units.begin, fields));
+  stream = forward(work.microbatch, units, fields, std::move(stream), loss_scale, random);
+  if (stage + 1 == own_.num_stages) return output(stream, "loss");
+  hand_on(values_, stage, stage + 1, work.microbatch,
+          chosen(std::move(stream), stream_into(Purpose::kTraining, units.end, fields), device()));
+  return {};
+}
+
+void Executor::backward_stage(const Work& work, bool last) {
+  const auto chunk = static_cast<size_t>(work.chunk);
+  const int stage = own_.stages[chunk];
+  const UnitRange units = own_.units[chunk];
+  if (work.kind == Work::Kind::kBackwardParams) return backward_params(work.microbatch, units, last);
+  const auto needs_gradient = [&](size_t unit) { return resolved(Purpose::kTraining).running(unit).inputs_need_grad; };
+  const auto found = microbatches_.find({work.microbatch, units.begin});
+  CHASSIS_CHECK(found != microbatches_.end(), "backward of a micro-batch whose forward did not run");
+  const Fields fields = found->second.fields;
+  StreamValues gradients;
+  if (stage + 1 < own_.num_stages && needs_gradient(units.end))
+    gradients =
+        take(gradients_, stage + 1, stage, work.microbatch, stream_into(Purpose::kTraining, units.end, fields));
+  gradients = work.kind == Work::Kind::kBackward ? backward(work.microbatch, units, std::move(gradients), last)
+                                                 : backward_inputs(work.microbatch, units, std::move(gradients));
+  if (stage == 0 || !needs_gradient(units.begin)) return;
+  hand_on(gradients_, stage, stage - 1, work.microbatch,
+          chosen(std::move(gradients), stream_into(Purpose::kTraining, units.begin, fields), device()));
+}
+
+// Runs this rank's stages one after another. Returns the outputs of the last stage, or nothing without it.
+StreamValues Executor::infer(Purpose purpose, const Fields& fields, KeyValueCache* cache, bool last_position_only) {
+  StreamValues out;
+  for (size_t chunk = 0; chunk < own_.stages.size(); ++chunk) {
+    const int stage = own_.stages[chunk];
+    const UnitRange units = own_.units[chunk];
+    Microbatch mb;
+    mb.fields = fields;
+    StreamValues stream;
+    if (stage > 0) stream = take(values_, stage - 1, stage, 0, stream_into(purpose, units.begin, fields));
+    stream = run_units(resolved(purpose), units, std::move(stream), mb, cache, last_position_only);
+    if (stage + 1 == own_.num_stages)
+      out = std::move(stream);
+    else
+      hand_on(values_, stage, stage + 1, 0,
+              chosen(std::move(stream), stream_into(purpose, units.end, fields), device()));
+  }
+  return out;
+}
+
 Tensor Executor::loss(const Fields& fields) {
-  Microbatch mb;
-  mb.fields = fields;
-  return output(run_units(resolved(Purpose::kLoss), all_units(), {}, mb, nullptr, false), "loss");
+  StreamValues outputs = infer(Purpose::kLoss, fields, nullptr, false);
+  return has_stage(own_.num_stages - 1) ? output(outputs, "loss") : Tensor();
 }
 
 Tensor Executor::logits(const Fields& fields, KeyValueCache* cache, bool last_position_only) {
-  Microbatch mb;
-  mb.fields = fields;
-  Tensor logits =
-      output(run_units(resolved(Purpose::kLogits), all_units(), {}, mb, cache, last_position_only), "logits");
+  StreamValues outputs = infer(Purpose::kLogits, fields, cache, last_position_only);
   if (cache) cache->advance(size_of(CHASSIS_DIM_TIME, fields));
-  return logits;
+  Tensor own = has_stage(own_.num_stages - 1) ? output(outputs, "logits") : Tensor();
+  if (own_.links == nullptr) return own;
+  const BlockType& block = resolved(Purpose::kLogits).units.back()->block;
+  const GraphValue& value = block.values[block.outputs.at("logits")];
+  const int64_t batch = size_of(CHASSIS_DIM_BATCH, fields),
+                time = last_position_only ? 1 : size_of(CHASSIS_DIM_TIME, fields);
+  const StreamSpec spec{"logits", compiled_.layout.local_shape(compiled_.program, value, batch, time),
+                        dtype_of(value, compiled_.options.compute)};
+  return own_.links->share_last(std::move(own), spec, device());
 }
 
 }  // namespace chassis

@@ -2,6 +2,7 @@
 // up when they are used, so that strategies can gather and free them around the units.
 #pragma once
 
+#include <algorithm>
 #include <map>
 #include <memory>
 #include <optional>
@@ -12,6 +13,8 @@
 #include "host/program/block_run.hpp"
 #include "host/program/compile.hpp"
 #include "host/program/kv_cache.hpp"
+#include "host/program/pipeline.hpp"
+#include "host/state/schedule.hpp"
 #include "host/state/stage_division.hpp"
 
 namespace chassis {
@@ -23,7 +26,8 @@ class UnitEvents {
   struct Flags {
     bool training = true;          // a backward will follow, or this is one
     bool recompute = false;        // a full forward that runs again for its backward
-    bool last_microbatch = false;  // backward only: the step's gradients are complete after it
+    bool last_microbatch = false;  // backward only: the unit's gradients of the step are complete after it
+    int microbatch = 0;
     // Backward only: what it computes the gradients of. A split backward runs twice, for inputs and later for params.
     bool inputs = true;
     bool params = true;
@@ -37,6 +41,24 @@ class UnitEvents {
 
 // The values between two units, by name.
 using StreamValues = std::map<std::string, Tensor>;
+
+// A value between two units, as a rank has it in one micro-batch.
+struct StreamSpec {
+  std::string name;
+  std::vector<int64_t> sizes;
+  Dtype dtype = Dtype::f32;
+};
+
+// [step] Hands values and their gradients from a stage of the pipeline to the next one, and back.
+class StageLinks {
+ public:
+  virtual ~StageLinks() = default;
+  // Does not wait until they have arrived. What is sent from one rank to another arrives in order.
+  virtual void send(int from_stage, int to_stage, StreamValues values) = 0;
+  virtual StreamValues receive(int from_stage, int to_stage, const std::vector<StreamSpec>& specs, Device device) = 0;
+  // What the last stage has, on the ranks of all stages; `own` is empty elsewhere.
+  virtual Tensor share_last(Tensor own, const StreamSpec& spec, Device device) = 0;
+};
 
 class Executor {
  public:
@@ -65,9 +87,16 @@ class Executor {
   void backward_params(int microbatch, UnitRange units, bool last = true);
   UnitRange all_units() const { return {0, compiled_.program.num_units()}; }
 
-  // [step] The summed loss of a micro-batch, without gradients.
+  // The stages of this rank, for the functions below; `links` is NULL if it has all of them. They outlive the executor.
+  void set_stages(const Pipeline& pipeline, int coordinate, StageLinks* links);
+  // [step] One entry of the rank's schedule: takes what the stage before has sent, and sends what the next one needs. A
+  // forward returns the summed loss if its stage is the last one; else the tensor is empty. `last`: of its chunk, in
+  // the step.
+  Tensor forward_stage(const Work& work, const Fields& fields, double loss_scale, RandomBits random);
+  void backward_stage(const Work& work, bool last);
+  // [step] The summed loss of a micro-batch, without gradients; empty on ranks without the last stage.
   Tensor loss(const Fields& fields);
-  // [step] Logits [B, T or 1, vocab] for generation. With a cache, `fields` holds only the new positions.
+  // [step] Logits [B, T or 1, vocab] for generation, on all ranks. With a cache, `fields` holds only the new positions.
   Tensor logits(const Fields& fields, KeyValueCache* cache, bool last_position_only);
 
   const ResolvedProgram& resolved(Purpose purpose) { return compiled_.resolved(purpose); }
@@ -82,6 +111,7 @@ class Executor {
 
  private:
   struct Microbatch {
+    int number = 0;
     Fields fields;
     double loss_scale = 1.0;
     RandomBits random = {};
@@ -89,6 +119,24 @@ class Executor {
     std::vector<std::map<std::string, Tensor>> inputs;  // by unit, if its full forward runs again
     bool awaits_params = false;                         // backward_inputs() has run
   };
+
+  // The stages of this rank.
+  struct Stages {
+    std::vector<int> stages;  // by chunk
+    std::vector<UnitRange> units;
+    int num_stages = 1;
+    StageLinks* links = nullptr;
+  };
+
+  // What passes from the unit before into this one; nothing into the first.
+  std::vector<StreamSpec> stream_into(Purpose purpose, size_t unit, const Fields& fields);
+  bool has_stage(int stage) const { return std::find(own_.stages.begin(), own_.stages.end(), stage) != own_.stages.end(); }
+  StreamValues take(std::map<std::pair<int, int>, StreamValues>& waiting, int from_stage, int to_stage, int microbatch,
+                    const std::vector<StreamSpec>& specs);
+  void hand_on(std::map<std::pair<int, int>, StreamValues>& waiting, int from_stage, int to_stage, int microbatch,
+               StreamValues values);
+  StreamValues infer(Purpose purpose, const Fields& fields, KeyValueCache* cache, bool last_position_only);
+  Device device() const { return rehearsal_ ? *rehearsal_ : compiled_.options.device; }
 
   StreamValues run_units(const ResolvedProgram& resolved, UnitRange units, StreamValues stream, Microbatch& mb,
                          KeyValueCache* cache, bool last_position_only);
@@ -102,6 +150,9 @@ class Executor {
   Collectives* collectives_;
   std::optional<Device> rehearsal_;
   std::map<std::pair<int, size_t>, Microbatch> microbatches_;  // by number and first unit
+  Stages own_;
+  // Values for another stage of this rank, and gradients, by stage that takes them and micro-batch.
+  std::map<std::pair<int, int>, StreamValues> values_, gradients_;
 };
 
 }  // namespace chassis

@@ -11,33 +11,29 @@
 #include "host/base/mesh_axes.hpp"
 #include "host/plugin/sized.hpp"
 #include "host/plugin/status.hpp"
+#include "host/program/unit_flops.hpp"
 #include "host/service/memory.hpp"
 
 namespace chassis {
 
+// Of one rank's stages.
 struct ParallelStack::Problem {
   chassis_parallel_problem_t raw{};
   std::vector<chassis_mesh_axis_t> axes;
+  std::vector<uint32_t> ids;        // by parameter: its index in the table
+  std::vector<size_t> whole_units;  // by unit: its index in the program
   std::deque<chassis_parallel_parameter_t> parameters;
   std::vector<const chassis_parallel_parameter_t*> pointers;
   std::deque<std::vector<uint32_t>> units;
   std::vector<std::string> unit_texts;
   std::vector<chassis_str_t> unit_names;
+  std::vector<chassis_chunk_t> chunks;
 };
 
 namespace {
 
 bool contains(const std::vector<std::string>& texts, const std::string& text) {
   return std::find(texts.begin(), texts.end(), text) != texts.end();
-}
-
-std::vector<chassis_mesh_axis_t> raw_axes(const MeshShape& mesh, int rank) {
-  std::vector<chassis_mesh_axis_t> out;
-  const auto at = mesh.coordinates(rank);
-  for (int a = 0; a < mesh.num_axes(); ++a)
-    out.push_back({str_of(mesh.axes()[static_cast<size_t>(a)].name), static_cast<uint32_t>(mesh.size(a)),
-                   static_cast<uint32_t>(at[static_cast<size_t>(a)])});
-  return out;
 }
 
 void expect_axis(const MeshShape& mesh, const std::string& axis, const char* verb) {
@@ -173,8 +169,9 @@ Division ParallelStack::division_of(const std::string& axis, const MeshShape& me
 // The host's side of resolve(). Whether the answers fit together is checked when all strategies have answered.
 class ParallelStack::Sink {
  public:
-  Sink(const StackContext& facts, const ParameterTable& parameters, std::vector<ShardRule>& rules, Answer& answer)
-      : facts_(facts), parameters_(parameters), rules_(rules), answer_(answer) {
+  Sink(const StackContext& facts, const ParameterTable& parameters, const std::vector<uint32_t>& ids,
+       std::vector<ShardRule>& rules, Answer& answer)
+      : facts_(facts), parameters_(parameters), ids_(ids), rules_(rules), answer_(answer) {
     raw_.struct_size = sizeof raw_;
     raw_.impl = this;
     raw_.claim = [](const chassis_parallel_sink_t* s, chassis_str_t axis) {
@@ -197,16 +194,17 @@ class ParallelStack::Sink {
   }
 
   void place(const chassis_shard_rule_t& raw) {
-    if (raw.parameter >= rules_.size())
+    if (raw.parameter >= ids_.size())
       throw plugin_error("there is no parameter " + std::to_string(raw.parameter) + " to place; there are " +
-                         std::to_string(rules_.size()));
-    const Parameter& p = *parameters_.all()[raw.parameter];
-    answer_.parameters.push_back(raw.parameter);
+                         std::to_string(ids_.size()));
+    const uint32_t id = ids_[raw.parameter];
+    const Parameter& p = *parameters_.all()[id];
+    answer_.parameters.push_back(id);
     if (raw.kind < CHASSIS_SHARD_REPLICATE || raw.kind > CHASSIS_SHARD_FLAT)
       throw plugin_error("'" + p.name + "' has the unknown kind of placement " + std::to_string(raw.kind));
     if (raw.kind == CHASSIS_SHARD_DIM && raw.dim != 0)
       throw plugin_error("dim " + std::to_string(raw.dim) + " of '" + p.name + "' is divided; only dim 0 can be");
-    ShardRule& rule = rules_[raw.parameter] = {};
+    ShardRule& rule = rules_[id] = {};
     rule.kind = raw.kind;
     for (uint32_t i = 0; i < raw.num_axes; ++i) {
       rule.axes.emplace_back(view_of(raw.axes[i]));
@@ -232,6 +230,7 @@ class ParallelStack::Sink {
 
   const StackContext& facts_;
   const ParameterTable& parameters_;
+  const std::vector<uint32_t>& ids_;
   std::vector<ShardRule>& rules_;
   Answer& answer_;
   chassis_parallel_sink_t raw_{};
@@ -239,9 +238,47 @@ class ParallelStack::Sink {
 
 namespace {
 
+// All-reduces of gradients of shards, by group.
+class GradientSums {
+ public:
+  explicit GradientSums(const Shards& shards) : shards_(shards) {}
+
+  // The ranks of the group store the same elements of the parameter, maybe none.
+  void add(CommGroup& group, Parameter& p) {
+    if (p.shard.num_elements() == 0) return;
+    const Device device = shards_.device();
+    Tensor own = p.step_gradient();
+    if (!own) {  // another rank of the group may have one
+      const MemoryTag tag(MemoryCategory::kGradients);
+      own = p.reduced = Tensor::zeros(p.shard.sizes(), Dtype::f32, p.shard.device());
+    }
+    const Tensor sum = own.device() == device ? own : own.to(device);
+    if (own.device() != device) offloaded_.emplace_back(own, sum);
+    Collective call;
+    call.send = call.recv = sum;
+    auto found = std::find_if(by_group_.begin(), by_group_.end(), [&](const auto& other) { return other.first == &group; });
+    if (found == by_group_.end()) found = by_group_.insert(found, {&group, {}});
+    found->second.push_back(std::move(call));
+  }
+  void run(Communicator& communicator, const char* name) {
+    for (auto& [group, calls] : by_group_) {
+      for (Collective& call : calls) call.name = name;
+      CommWork work = communicator.start(*group, std::move(calls));
+      communicator.wait(work);
+    }
+    for (const auto& [own, sum] : offloaded_) own.copy_from(sum);
+  }
+
+ private:
+  const Shards& shards_;
+  std::vector<std::pair<CommGroup*, std::vector<Collective>>> by_group_;  // in order of first use
+  std::vector<std::pair<Tensor, Tensor>> offloaded_;                      // in host memory, and its copy on the device
+};
+
 uint32_t bits(UnitEvents::Flags flags) {
   return (flags.recompute ? CHASSIS_EVENT_RECOMPUTE : 0) | (flags.last_microbatch ? CHASSIS_EVENT_LAST_MICROBATCH : 0) |
-         (flags.training ? CHASSIS_EVENT_TRAINING : 0);
+         (flags.training ? CHASSIS_EVENT_TRAINING : 0) | (flags.params ? 0 : CHASSIS_EVENT_INPUTS_ONLY) |
+         (flags.inputs ? 0 : CHASSIS_EVENT_PARAMS_ONLY);
 }
 
 }  // namespace
@@ -277,21 +314,108 @@ std::vector<ParallelStack::Saving> ParallelStack::savings() const {
 void ParallelStack::resolve(const Program& program, ParameterTable& parameters, const StackContext& facts) {
   facts_ = facts;
   parameters_ = &parameters;
-  const auto& all = parameters.all();
+  std::vector<Answer> answers(members_.size());
+  pipeline_ = ask_stages(program, answers);
+  find_stages_of(program);
+  rules_.assign(parameters.all().size(), {});
+  placed_by_.assign(parameters.all().size(), nullptr);
+  // Every rank knows where the parameters of all stages live. A strategy keeps what it heard last, so this rank's
+  // stages come last.
+  const int num_coordinates = pipeline_.divides() ? pipeline_.stages().num_ranks() : 1;
+  for (int i = 1; i <= num_coordinates; ++i)
+    resolve_stages(program, (stage_coordinate_ + i) % num_coordinates, answers);
+  check_axes(answers);
+  data_axes_.clear();
+  for (const MeshAxis& axis : facts.mesh.axes())
+    if (is_data_axis(axis.name) && std::any_of(answers.begin(), answers.end(),
+                                               [&](const Answer& answer) { return contains(answer.axes, axis.name); }))
+      data_axes_.push_back(axis.name);
+  check_parameters();
+  place(parameters);
+}
+
+Pipeline ParallelStack::ask_stages(const Program& program, std::vector<Answer>& answers) const {
+  Pipeline out;
+  const PipelineFacts facts{program, unit_flops(program, *parameters_, facts_.time), facts_.mesh, facts_.rank,
+                            facts_.trains ? facts_.num_microbatches : 0};
+  const Member* owner = nullptr;
+  for (size_t m = 0; m < members_.size(); ++m) {
+    const Member& member = members_[m];
+    if (member.table->stages == nullptr) continue;
+    const StageProblem problem(facts);
+    const StageSink sink(facts);
+    try {
+      member.instance->check(member.table->stages(member.instance->get("stages"), problem.get(), sink.get()));
+      if (!sink.is_used()) continue;
+      if (owner != nullptr)
+        throw config_error("the schedule of pipeline stages is given by " + owner->instance->label() + " and by " +
+                           member.instance->label())
+            .hint("only one strategy of [[parallel]] can own it; remove the other");
+      out = sink.pipeline();
+    } catch (const Error& error) {
+      if (error.code() != ExitCode::kConfig || !error.where().file.empty()) throw;
+      throw Error(ExitCode::kConfig, member.where, error.message()).hint(error.hint_text());
+    }
+    owner = &member;
+    answers[m].axes.push_back(out.axis);
+  }
+  if (!out.divides()) out.units = {{0, program.num_units()}};
+  return out;
+}
+
+// Which coordinates of the pipeline read each parameter.
+void ParallelStack::find_stages_of(const Program& program) {
+  stage_coordinate_ = 0;
+  coordinates_of_.assign(parameters_->all().size(), {});
+  if (!pipeline_.divides()) return;
+  stage_coordinate_ =
+      facts_.mesh.coordinates(facts_.rank)[static_cast<size_t>(facts_.mesh.find(pipeline_.axis))];
+  std::map<const Parameter*, size_t> index;
+  for (size_t i = 0; i < parameters_->all().size(); ++i) index[parameters_->all()[i].get()] = i;
+  for (size_t unit = 0; unit < program.num_units(); ++unit) {
+    const int coordinate = pipeline_.stages().rank(pipeline_.stage_of(unit));
+    for (const Parameter* p : parameters_->of_unit(unit)) {
+      std::vector<int>& of = coordinates_of_[index.at(p)];
+      if (std::find(of.begin(), of.end(), coordinate) == of.end()) of.push_back(coordinate);
+    }
+  }
+}
+
+std::unique_ptr<ParallelStack::Problem> ParallelStack::problem_of(const Program& program, int coordinate) const {
   auto problem = std::make_unique<Problem>();
-  problem->axes = raw_axes(facts_.mesh, facts_.rank);
-  problem->unit_texts = program.unit_names();
+  const auto& all = parameters_->all();
+  int rank = facts_.rank;
+  if (pipeline_.divides()) {
+    MeshShape::Coordinates at = facts_.mesh.coordinates(rank);
+    at[static_cast<size_t>(facts_.mesh.find(pipeline_.axis))] = coordinate;
+    rank = facts_.mesh.rank(at);
+  }
+  problem->axes = raw_axes(facts_.mesh, rank);
+  const std::vector<std::string> names = program.unit_names();
+  for (int chunk = 0; chunk < pipeline_.stages().num_chunks(coordinate); ++chunk) {
+    const int stage = pipeline_.stages().stage(coordinate, chunk);
+    const UnitRange units = pipeline_.units[static_cast<size_t>(stage)];
+    const auto first = static_cast<uint32_t>(problem->whole_units.size());
+    for (size_t unit = units.begin; unit < units.end; ++unit) {
+      problem->whole_units.push_back(unit);
+      problem->unit_texts.push_back(names[unit]);
+    }
+    problem->chunks.push_back(
+        {first, static_cast<uint32_t>(problem->whole_units.size()), static_cast<uint32_t>(stage), 0});
+  }
   for (const std::string& text : problem->unit_texts) problem->unit_names.push_back(str_of(text));
   std::map<const Parameter*, std::vector<uint32_t>> units;
-  const auto num_units = static_cast<uint32_t>(program.num_units());
+  const auto num_units = static_cast<uint32_t>(problem->whole_units.size());
   for (uint32_t unit = 0; unit < num_units; ++unit)
-    for (const Parameter* p : parameters.of_unit(unit))
+    for (const Parameter* p : parameters_->of_unit(problem->whole_units[unit]))
       if (auto& list = units[p]; list.empty() || list.back() != unit) list.push_back(unit);
-  ready_at_.assign(num_units, {});
   for (uint32_t i = 0; i < all.size(); ++i) {
     const Parameter& p = *all[i];
-    const std::vector<uint32_t>& of = problem->units.emplace_back(std::move(units[&p]));
-    if (!of.empty() && p.trainable) ready_at_[of.front()].push_back(i);
+    const auto found = units.find(&p);
+    if (found == units.end() && pipeline_.divides()) continue;  // of another stage
+    problem->ids.push_back(i);
+    const std::vector<uint32_t>& of =
+        problem->units.emplace_back(found == units.end() ? std::vector<uint32_t>{} : std::move(found->second));
     chassis_parallel_parameter_t raw{};
     raw.struct_size = sizeof raw;
     raw.num_dims = static_cast<uint32_t>(p.local_shape.size());
@@ -311,34 +435,69 @@ void ParallelStack::resolve(const Program& program, ParameterTable& parameters, 
   raw.num_units = num_units;
   raw.parameters = problem->pointers.data();
   raw.unit_names = problem->unit_names.data();
-  raw.compute_dtype = static_cast<uint32_t>(parameters.compute());
-  raw.reduce_dtype = static_cast<uint32_t>(facts.reduce_dtype);
-  raw.device_type = static_cast<uint32_t>(facts.device.type);
-  raw.num_microbatches = static_cast<uint32_t>(facts.num_microbatches);
-
-  rules_.assign(all.size(), {});
-  std::vector<Answer> answers(members_.size());
-  for (size_t m = 0; m < members_.size(); ++m) {
-    for (const auto& [axis, division] : ask_divisions(members_[m], facts.mesh, facts.rank, program)) {
-      answers[m].axes.push_back(axis);
-      if (division.sequence_parallel && facts.mesh.size(facts.mesh.find(axis)) == 1)
-        counted_warning(
-            "sequence parallelism",
-            members_[m].instance->label() + ": sequence parallelism has no effect, since " + mesh_key(axis) + " = 1");
-    }
-    const Sink sink(facts, parameters, rules_, answers[m]);
-    members_[m].instance->check(members_[m].table->resolve(members_[m].instance->get("resolve"), &raw, sink.get()));
-  }
-  problem_ = std::move(problem);
-  check_axes(answers);
-  data_axes_.clear();
-  for (const MeshAxis& axis : facts.mesh.axes())
-    if (is_data_axis(axis.name) && std::any_of(answers.begin(), answers.end(),
-                                               [&](const Answer& answer) { return contains(answer.axes, axis.name); }))
-      data_axes_.push_back(axis.name);
-  check_parameters(answers);
-  place(parameters);
+  raw.compute_dtype = static_cast<uint32_t>(parameters_->compute());
+  raw.reduce_dtype = static_cast<uint32_t>(facts_.reduce_dtype);
+  raw.device_type = static_cast<uint32_t>(facts_.device.type);
+  raw.num_microbatches = static_cast<uint32_t>(facts_.num_microbatches);
+  raw.num_chunks = static_cast<uint32_t>(problem->chunks.size());
+  raw.num_stages = static_cast<uint32_t>(pipeline_.num_stages());
+  raw.chunks = problem->chunks.data();
+  return problem;
 }
+
+void ParallelStack::resolve_stages(const Program& program, int coordinate, std::vector<Answer>& answers) {
+  auto problem = problem_of(program, coordinate);
+  const bool is_own = coordinate == stage_coordinate_;
+  const std::vector<ShardRule> before = rules_;
+  std::vector<const Member*> placed_here(rules_.size());
+  for (size_t m = 0; m < members_.size(); ++m) {
+    const Member& member = members_[m];
+    if (is_own)
+      for (const auto& [axis, division] : ask_divisions(member, facts_.mesh, facts_.rank, program)) {
+        answers[m].axes.push_back(axis);
+        if (division.sequence_parallel && facts_.mesh.size(facts_.mesh.find(axis)) == 1)
+          counted_warning("sequence parallelism", member.instance->label() +
+                                                      ": sequence parallelism has no effect, since " + mesh_key(axis) +
+                                                      " = 1");
+      }
+    Answer answer;
+    const Sink sink(facts_, *parameters_, problem->ids, rules_, answer);
+    member.instance->check(member.table->resolve(member.instance->get("resolve"), &problem->raw, sink.get()));
+    if (is_own) answers[m].axes.insert(answers[m].axes.end(), answer.axes.begin(), answer.axes.end());
+    for (const uint32_t id : answer.parameters) {
+      const std::string& name = parameters_->all()[id]->name;
+      if (const Member* first = std::exchange(placed_here[id], &member); first == &member)
+        throw plugin_error(member.instance->label() + " places parameter '" + name + "' twice");
+      else if (first != nullptr)
+        throw Error(ExitCode::kConfig, member.where,
+                    "parameter '" + name + "' is placed by " + first->instance->label() + " and by " +
+                        member.instance->label())
+            .hint("only one strategy of [[parallel]] can divide parameters; remove the other");
+      if (placed_by_[id] != nullptr && !(before[id] == rules_[id]))
+        throw plugin_error(member.instance->label() + " places parameter '" + name +
+                           "', which two pipeline stages read, differently on each");
+      placed_by_[id] = &member;
+    }
+  }
+  if (is_own) take_problem(std::move(problem));
+}
+
+// Keeps what this rank needs during a step.
+void ParallelStack::take_problem(std::unique_ptr<Problem> problem) {
+  problem_ = std::move(problem);
+  local_unit_.clear();
+  for (uint32_t unit = 0; unit < problem_->whole_units.size(); ++unit)
+    local_unit_[problem_->whole_units[unit]] = unit;
+  trained_of_unit_.assign(problem_->whole_units.size(), {});
+  ready_.assign(problem_->ids.size(), {});
+  for (uint32_t i = 0; i < problem_->ids.size(); ++i) {
+    ready_[i].num_units = static_cast<uint32_t>(problem_->units[i].size());
+    if (!problem_->parameters[i].trainable) continue;
+    for (const uint32_t unit : problem_->units[i]) trained_of_unit_[unit].push_back(i);
+  }
+}
+
+Parameter& ParallelStack::local(uint32_t i) const { return *parameters_->all()[problem_->ids[i]]; }
 
 void ParallelStack::check_axes(const std::vector<Answer>& answers) const {
   std::map<std::string, const Member*> served_by;
@@ -365,28 +524,19 @@ void ParallelStack::check_axes(const std::vector<Answer>& answers) const {
                 " = 1; `chassis plugins list` shows what there is");
 }
 
-void ParallelStack::check_parameters(const std::vector<Answer>& answers) {
+void ParallelStack::check_parameters() {
   const auto& all = parameters_->all();
-  std::vector<const Member*> placed_by(all.size());
-  for (size_t m = 0; m < answers.size(); ++m)
-    for (const uint32_t i : answers[m].parameters) {
-      const Member *const first = std::exchange(placed_by[i], &members_[m]), &second = members_[m];
-      if (first == &second)
-        throw plugin_error(second.instance->label() + " places parameter '" + all[i]->name + "' twice");
-      if (first)
-        throw Error(ExitCode::kConfig, second.where,
-                    "parameter '" + all[i]->name + "' is placed by " + first->instance->label() + " and by " +
-                        second.instance->label())
-            .hint("only one strategy of [[parallel]] can divide parameters; remove the other");
-    }
   placed_.clear();
-  unplaced_.clear();
   for (uint32_t i = 0; i < all.size(); ++i) {
-    if (!placed_by[i] && !data_axes_.empty())
+    if (!placed_by_[i] && !data_axes_.empty())
       throw plugin_error("no strategy of [[parallel]] says where parameter '" + all[i]->name + "' lives");
-    rules_[i].resident |= !placed_by[i];
-    (placed_by[i] ? placed_ : unplaced_).push_back(i);
+    rules_[i].resident |= !placed_by_[i];
+    if (placed_by_[i]) placed_.push_back(i);
   }
+  unplaced_here_.clear();
+  placed_here_.clear();
+  for (uint32_t i = 0; i < problem_->ids.size(); ++i)
+    (placed_by_[problem_->ids[i]] ? placed_here_ : unplaced_here_).push_back(i);
 }
 
 // The optimizer decides where strategies may cut, because its states are divided like the parameters. Whole matrices,
@@ -409,9 +559,10 @@ void ParallelStack::respect_granularity(const ParameterTable& parameters) {
   }
   const auto elements = [&](size_t i) { return numel(Shape(parameters.all()[i]->local_shape)); };
   std::stable_sort(matrices.begin(), matrices.end(), [&](size_t a, size_t b) { return elements(a) > elements(b); });
-  std::map<std::vector<std::string>, std::multimap<int64_t, int>> owned;  // by axes: elements owned, and the coordinate
+  // By axes, and by the pipeline's coordinate: elements owned, and the coordinate.
+  std::map<std::pair<std::vector<std::string>, int>, std::multimap<int64_t, int>> owned;
   for (const size_t i : matrices) {
-    auto& coordinates = owned[rules_[i].axes];
+    auto& coordinates = owned[{rules_[i].axes, coordinates_of_[i].empty() ? 0 : coordinates_of_[i].front()}];
     if (coordinates.empty())
       for (int c = 0; c < num_ways(rules_[i]); ++c) coordinates.emplace_hint(coordinates.end(), 0, c);
     const auto [least, owner] = *coordinates.begin();
@@ -450,8 +601,10 @@ void ParallelStack::place(ParameterTable& parameters) {
   const auto at = facts_.mesh.coordinates(facts_.rank);
   for (int axis = 0; axis < facts_.mesh.num_axes(); ++axis) {
     const int coordinate = at[static_cast<size_t>(axis)];
-    if (!contains(data_axes_, facts_.mesh.axes()[static_cast<size_t>(axis)].name)) {
-      counts_rows_ &= coordinate == 0;
+    const std::string& name = facts_.mesh.axes()[static_cast<size_t>(axis)].name;
+    if (!contains(data_axes_, name)) {
+      // The last stage has the loss.
+      counts_rows_ &= coordinate == (name == pipeline_.axis ? pipeline_.stages().rank(pipeline_.num_stages() - 1) : 0);
       continue;
     }
     num_data_ranks_ *= facts_.mesh.size(axis);
@@ -459,6 +612,7 @@ void ParallelStack::place(ParameterTable& parameters) {
   }
   if (empty()) return;  // the program's own layout stays
   parameters.place(facts_.mesh, facts_.rank);
+  place_stages(parameters);
   if (placed_.empty()) return;
   const std::vector<std::string> axes = divide_over_context(parameters);
   respect_granularity(parameters);
@@ -484,13 +638,60 @@ void ParallelStack::place(ParameterTable& parameters) {
     counted_warning("offload", "offload and pin_memory have no effect: the run's device is the CPU");
 }
 
+// A parameter lies on the ranks whose stages read it. The first owns it; a tied one has a copy on each other.
+void ParallelStack::place_stages(ParameterTable& parameters) {
+  if (!pipeline_.divides()) return;
+  for (size_t i = 0; i < parameters.all().size(); ++i) {
+    Parameter& p = *parameters.all()[i];
+    std::vector<int> copies = coordinates_of_[i];
+    if (copies.empty()) continue;  // no unit reads it
+    p.is_here = std::find(copies.begin(), copies.end(), stage_coordinate_) != copies.end();
+    Placement placement = Placement::only_on({pipeline_.axis}, copies.front());
+    copies.erase(copies.begin());
+    placement.copies = std::move(copies);
+    std::vector<Placement>& placements = p.descriptor.placements;
+    std::erase_if(placements, [&](const Placement& other) { return contains(other.axes, pipeline_.axis); });
+    placements.insert(placements.begin() + static_cast<std::ptrdiff_t>(p.num_layout_placements), std::move(placement));
+  }
+}
+
 void ParallelStack::bind(Communicator& communicator, Device device) {
   CHASSIS_CHECK(parameters_, "resolve must be called before bind");
   communicator_ = &communicator;
-  shards_ = std::make_unique<Shards>(*parameters_, rules_, communicator, device);
+  std::vector<Parameter*> here;
+  std::vector<ShardRule> rules;
+  for (const uint32_t id : problem_->ids) {
+    here.push_back(parameters_->all()[id].get());
+    rules.push_back(rules_[id]);
+  }
+  shards_ = std::make_unique<Shards>(*parameters_, here, std::move(rules), communicator, device);
   shards_->allocate();
+  connect();
   for (const Member& m : members_)
     if (m.table->bind) m.instance->check(m.table->bind(m.instance->get("bind"), shards_->table()));
+}
+
+// Forms the groups that a step needs while the ranks of a pipeline are at different places: whichever rank came first
+// would wait for others that wait for it. All ranks form them in the same order.
+void ParallelStack::connect() {
+  if (!pipeline_.divides()) return;
+  for (const MeshAxis& axis : facts_.mesh.axes())
+    if (axis.size > 1) communicator_->group(std::vector<std::string>{axis.name});
+  communicator_->group({});
+  links_ = std::make_unique<RankLinks>(pipeline_, *communicator_);
+  for (const auto& p : parameters_->all())
+    if (!p->partial_over.empty()) communicator_->group(p->partial_over);
+  copies_.clear();
+  std::map<std::vector<int>, std::vector<Parameter*>> by_coordinates;
+  for (size_t i = 0; i < coordinates_of_.size(); ++i)
+    if (coordinates_of_[i].size() > 1 && parameters_->all()[i]->trainable)
+      by_coordinates[coordinates_of_[i]].push_back(parameters_->all()[i].get());
+  for (auto& [coordinates, tied] : by_coordinates) {
+    if (std::find(coordinates.begin(), coordinates.end(), stage_coordinate_) == coordinates.end()) continue;
+    std::string key = "tied";
+    for (const int coordinate : coordinates) key += "," + std::to_string(coordinate);
+    copies_.push_back({&communicator_->group_on(pipeline_.axis, coordinates, key), tied});
+  }
 }
 
 void ParallelStack::call(const Member& member, const UnitHook& hook, size_t unit, uint32_t which, Flags flags) {
@@ -504,78 +705,92 @@ void ParallelStack::call(const Member& member, const StepHook& hook) {
 }
 
 // Logged between the calls of collectives, so that the log shows what was started before a unit computes.
-void ParallelStack::trace(const char* what, size_t unit) const {
+void ParallelStack::trace(const char* what, uint32_t unit) const {
   if (communicator_ && communicator_->logs_calls()) log::debug("unit: {} {}", what, problem_->unit_texts[unit]);
 }
 
 void ParallelStack::pre_forward(size_t unit, Flags flags) {
   constexpr UnitHook kHook = {"pre_forward", &chassis_parallel_t::pre_forward};
-  for (const Member& m : members_) call(m, kHook, unit, static_cast<uint32_t>(unit), flags);
+  const uint32_t here = local_unit(unit);
+  for (const Member& m : members_) call(m, kHook, here, here, flags);
   for (const Parameter* p : parameters_->of_unit(unit))
     if (!p->is_whole())
       throw plugin_error("parameter '" + p->name + "' is not gathered when unit " + std::to_string(unit) + " begins");
-  trace(flags.recompute ? "forward again" : "forward", unit);
+  trace(flags.recompute ? "forward again" : "forward", here);
 }
 
 void ParallelStack::post_forward(size_t unit, Flags flags) {
   constexpr UnitHook kHook = {"post_forward", &chassis_parallel_t::post_forward};
-  for (size_t m = members_.size(); m-- > 0;) call(members_[m], kHook, unit, static_cast<uint32_t>(unit), flags);
+  const uint32_t here = local_unit(unit);
+  for (size_t m = members_.size(); m-- > 0;) call(members_[m], kHook, here, here, flags);
 }
 
 void ParallelStack::pre_backward(size_t unit, Flags flags) {
   constexpr UnitHook kHook = {"pre_backward", &chassis_parallel_t::pre_backward};
-  for (const Member& m : members_) call(m, kHook, unit, static_cast<uint32_t>(unit), flags);
-  trace("backward", unit);
+  const uint32_t here = local_unit(unit);
+  for (const Member& m : members_) call(m, kHook, here, here, flags);
+  trace("backward", here);
+}
+
+// A tied parameter is ready when all units that read it have added to its gradient, maybe in several chunks.
+std::vector<std::pair<uint32_t, UnitEvents::Flags>> ParallelStack::ready_after(uint32_t unit, Flags flags) {
+  std::vector<std::pair<uint32_t, Flags>> out;
+  if (!flags.params) return out;
+  for (const uint32_t i : trained_of_unit_[unit]) {
+    Readiness& ready = ready_[i];
+    ready.num_last += flags.last_microbatch;
+    if (++ready.num_done[flags.microbatch] < ready.num_units) continue;
+    ready.num_done.erase(flags.microbatch);
+    Flags of_parameter = flags;
+    of_parameter.last_microbatch = ready.num_last == ready.num_units;
+    out.emplace_back(i, of_parameter);
+  }
+  return out;
 }
 
 void ParallelStack::post_backward(size_t unit, Flags flags) {
   constexpr UnitHook kReady = {"grad_ready", &chassis_parallel_t::grad_ready},
                      kAfter = {"post_backward", &chassis_parallel_t::post_backward};
+  const uint32_t here = local_unit(unit);
+  const auto ready = ready_after(here, flags);
   for (size_t m = members_.size(); m-- > 0;) {
-    for (uint32_t parameter : ready_at_[unit]) call(members_[m], kReady, unit, parameter, flags);
-    call(members_[m], kAfter, unit, static_cast<uint32_t>(unit), flags);
+    for (const auto& [parameter, of_parameter] : ready) call(members_[m], kReady, here, parameter, of_parameter);
+    call(members_[m], kAfter, here, here, flags);
   }
 }
 
-// Sums what each rank of an axis computed of a gradient: of its positions, or of its heads.
+uint32_t ParallelStack::local_unit(size_t unit) const {
+  const auto found = local_unit_.find(unit);
+  CHASSIS_CHECK(found != local_unit_.end(), "a unit of another stage runs");
+  return found->second;
+}
+
+// Sums gradients of which several ranks have a part: each computed it from its positions or heads, or from the units of
+// its stage that read a tied parameter.
 void ParallelStack::sum_partial_gradients() {
-  std::map<std::vector<std::string>, std::vector<Collective>> by_axes;
-  std::vector<std::pair<Tensor, Tensor>> offloaded;  // in host memory, and its copy on the device
-  for (const auto& p : parameters_->all()) {
-    // The ranks that it is summed over store the same elements of it, maybe none.
-    if (p->partial_over.empty() || !p->trainable || p->shard.num_elements() == 0) continue;
-    const Device device = shards_->device();
-    Tensor own = p->step_gradient();
-    if (!own) {  // another rank of the axis may have one
-      const MemoryTag tag(MemoryCategory::kGradients);
-      own = p->reduced = Tensor::zeros(p->shard.sizes(), Dtype::f32, p->shard.device());
-    }
-    const Tensor sum = own.device() == device ? own : own.to(device);
-    if (own.device() != device) offloaded.emplace_back(own, sum);
-    Collective call;
-    call.send = call.recv = sum;
-    call.name = "partial gradients";
-    by_axes[p->partial_over].push_back(std::move(call));
-  }
-  for (auto& [axes, calls] : by_axes) {
-    CommWork work = communicator_->start(communicator_->group(axes), std::move(calls));
-    communicator_->wait(work);
-  }
-  for (const auto& [own, sum] : offloaded) own.copy_from(sum);
+  GradientSums sums(*shards_);
+  for (const auto& p : parameters_->all())
+    if (!p->partial_over.empty() && p->trainable && p->is_here) sums.add(communicator_->group(p->partial_over), *p);
+  sums.run(*communicator_, "partial gradients");
+  GradientSums tied(*shards_);
+  for (const auto& [group, parameters] : copies_)
+    for (Parameter* p : parameters) tied.add(*group, *p);
+  tied.run(*communicator_, "gradients of tied parameters");
 }
 
 void ParallelStack::finish_grads() {
   for (const Member& m : members_) call(m, StepHook{"finish_grads", &chassis_parallel_t::finish_grads});
   sum_partial_gradients();
-  for (const uint32_t i : placed_)
-    if (const Parameter& p = *parameters_->all()[i]; p.gradient_written)
+  for (Readiness& ready : ready_) ready.num_last = 0, ready.num_done.clear();
+  for (const uint32_t i : placed_here_)
+    if (const Parameter& p = local(i); p.gradient_written)
       throw plugin_error("the gradient of '" + p.name + "' was not reduced by the end of the step");
 }
 
 void ParallelStack::refresh() {
   shards_->mark_stale();
-  shards_->gather(unplaced_, "");  // nothing is sent: this rank has them
-  shards_->release(unplaced_);
+  shards_->gather(unplaced_here_, "");  // nothing is sent: this rank has them
+  shards_->release(unplaced_here_);
   for (const Member& m : members_) call(m, StepHook{"post_optimizer", &chassis_parallel_t::post_optimizer});
   if (const auto stale = shards_->stale(); !stale.empty())
     throw plugin_error("parameter '" + stale.front() + "' still shows the values from before the step");
@@ -583,6 +798,7 @@ void ParallelStack::refresh() {
 
 void ParallelStack::finish_step() {
   for (const Member& m : members_) call(m, StepHook{"drain", &chassis_parallel_t::drain});
+  if (links_) links_->finish();
   shards_->wait_all();
 }
 

@@ -14,7 +14,9 @@
 #include "host/plugin/instance.hpp"
 #include "host/program/executor.hpp"
 #include "host/program/layout.hpp"
+#include "host/program/pipeline.hpp"
 #include "host/program/shards.hpp"
+#include "host/program/stage_links.hpp"
 
 namespace chassis {
 
@@ -23,7 +25,9 @@ struct StackContext {
   int rank = 0;
   Dtype reduce_dtype = Dtype::f32;
   Device device;
+  bool trains = true;
   int64_t num_microbatches = 1;
+  int64_t time = 1;  // tokens of a row
 };
 
 // One table of [[parallel]].
@@ -64,6 +68,11 @@ class ParallelStack final : public UnitEvents {
   bool counts_rows() const { return counts_rows_; }
   // Whether any strategy divides the batch, even if its axes have one rank.
   bool divides_batch() const { return !data_axes_.empty(); }
+  // How units are divided into stages, and the coordinate of this rank along the pipeline's axis.
+  const Pipeline& pipeline() const { return pipeline_; }
+  int stage_coordinate() const { return stage_coordinate_; }
+  // NULL before bind, and if nothing divides the units.
+  StageLinks* links() { return links_.get(); }
 
   // [control] Call after the parameters are allocated.
   void bind(Communicator& communicator, Device device);
@@ -94,7 +103,7 @@ class ParallelStack final : public UnitEvents {
   // The answer of a strategy; its placements are in rules_.
   struct Answer {
     std::vector<std::string> axes;     // that it serves
-    std::vector<uint32_t> parameters;  // that it places
+    std::vector<uint32_t> parameters;  // that it places, as the table numbers them
   };
   class Sink;
   struct UnitHook {
@@ -110,28 +119,64 @@ class ParallelStack final : public UnitEvents {
   static std::map<std::string, Division> ask_divisions(const Member& member, const MeshShape& mesh, int rank,
                                                        const Program& program);
   Division division_of(const std::string& axis, const MeshShape& mesh, int rank, const Program& program) const;
+  Pipeline ask_stages(const Program& program, std::vector<Answer>& answers) const;
+  void find_stages_of(const Program& program);
+  std::unique_ptr<Problem> problem_of(const Program& program, int coordinate) const;
+  void resolve_stages(const Program& program, int coordinate, std::vector<Answer>& answers);
+  void take_problem(std::unique_ptr<Problem> problem);
+  void connect();
   void sum_partial_gradients();
   void call(const Member& member, const UnitHook& hook, size_t unit, uint32_t which, Flags flags);
   void call(const Member& member, const StepHook& hook);
-  void trace(const char* what, size_t unit) const;
+  std::vector<std::pair<uint32_t, Flags>> ready_after(uint32_t unit, Flags flags);
+  uint32_t local_unit(size_t unit) const;
+  Parameter& local(uint32_t i) const;
+  void trace(const char* what, uint32_t unit) const;
   void check_axes(const std::vector<Answer>& answers) const;
-  void check_parameters(const std::vector<Answer>& answers);
+  void check_parameters();
   std::vector<std::string> divide_over_context(const ParameterTable& parameters);
   void respect_granularity(const ParameterTable& parameters);
   int num_ways(const ShardRule& rule) const;
+  void place_stages(ParameterTable& parameters);
   void place(ParameterTable& parameters);
 
+  // When the gradient of a parameter is complete.
+  struct Readiness {
+    uint32_t num_units = 0;            // that read it
+    uint32_t num_last = 0;             // of them, those whose last micro-batch of the step has come
+    std::map<int, uint32_t> num_done;  // of them, by micro-batch
+  };
+  // Parameters of which several stages have a copy.
+  struct Copies {
+    CommGroup* group;
+    std::vector<Parameter*> parameters;
+  };
+
   std::vector<Member> members_;
-  std::unique_ptr<Problem> problem_;
   StackContext facts_;
   ParameterTable* parameters_ = nullptr;
+  Pipeline pipeline_;
+  int stage_coordinate_ = 0;
+
+  // Of all stages, by parameter of the table.
   std::vector<ShardRule> rules_;
-  std::vector<uint32_t> placed_, unplaced_;  // by a member; by none: always whole on this rank
-  std::vector<std::string> data_axes_;       // that a member serves
+  std::vector<const Member*> placed_by_;          // NULL: by none, always whole on ranks that read it
+  std::vector<std::vector<int>> coordinates_of_;  // of the pipeline, that read it; empty without a pipeline
+  std::vector<uint32_t> placed_;                  // by a member
+
+  // Of this rank's stages, with units and parameters as strategies number them.
+  std::unique_ptr<Problem> problem_;
+  std::map<size_t, uint32_t> local_unit_;  // by unit of the program
+  std::vector<uint32_t> placed_here_, unplaced_here_;
+  std::vector<std::vector<uint32_t>> trained_of_unit_;
+  std::vector<Readiness> ready_;  // by parameter
+  std::vector<Copies> copies_;
+  std::unique_ptr<RankLinks> links_;
+
+  std::vector<std::string> data_axes_;  // that a member serves
   int num_data_ranks_ = 1, data_rank_ = 0;
   bool counts_rows_ = true;
   std::vector<std::unique_ptr<LayoutStrategy>> layout_axes_;
-  std::vector<std::vector<uint32_t>> ready_at_;  // by unit: parameters whose gradients are complete after its backward
   Communicator* communicator_ = nullptr;
   std::unique_ptr<Shards> shards_;
 };

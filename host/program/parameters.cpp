@@ -194,7 +194,7 @@ void ParameterTable::allocate(Device device) {
     int64_t num_logical = 0;
     for (const Piece& piece : pieces) num_logical += numel(piece.box);
     if (num_logical < p->shard.num_elements()) p->shard.zero();  // padding
-    if (shape != p->local_shape) continue;
+    if (shape != p->local_shape || !p->is_here) continue;
     p->value = p->descriptor.dtype == compute_ && home == device ? p->shard : Tensor::empty(shape, compute_, device);
   }
 }

@@ -44,6 +44,7 @@ struct Parameter {
   double lr_scale = 1.0;
   std::vector<std::string> partial_over;  // axes over which its gradient is still to be summed; see Slot
   bool trainable = true;
+  bool is_here = true;     // false: only pipeline stages of other ranks read it, and this one stores nothing of it
   bool added = false;      // by an adapter
   bool offloaded = false;  // the shard, its gradient and its optimizer states lie in host memory
   bool pinned = false;     // shard and gradient are page-locked there if the run's device is CUDA

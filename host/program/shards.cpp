@@ -18,11 +18,12 @@ Shards& self_of(const chassis_shards_t* table) { return *static_cast<Shards*>(ta
 
 }  // namespace
 
-Shards::Shards(ParameterTable& parameters, std::vector<ShardRule> rules, Communicator& communicator, Device device)
-    : parameters_(parameters), communicator_(communicator), device_(device) {
-  CHASSIS_CHECK(rules.size() == parameters.all().size(), "one rule for each parameter");
+Shards::Shards(ParameterTable& table, const std::vector<Parameter*>& here, std::vector<ShardRule> rules,
+               Communicator& communicator, Device device)
+    : parameters_(table), communicator_(communicator), device_(device) {
+  CHASSIS_CHECK(rules.size() == here.size(), "one rule for each parameter");
   for (size_t i = 0; i < rules.size(); ++i) {
-    Parameter& p = *parameters.all()[i];
+    Parameter& p = *here[i];
     first_entry_.push_back(static_cast<uint32_t>(entries_.size()));
     for (size_t c = 0; c < std::max<size_t>(1, p.components.size()); ++c) add_entry(p, c, rules[i]);
   }

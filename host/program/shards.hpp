@@ -27,12 +27,14 @@ struct ShardRule {
   Dtype gather_dtype = Dtype::f32;
   Dtype reduce_dtype = Dtype::f32;
   bool offload = false, pin_memory = false;
+  bool operator==(const ShardRule&) const = default;
 };
 
 class Shards {
  public:
-  // `rules` by parameter, in the table's order.
-  Shards(ParameterTable& parameters, std::vector<ShardRule> rules, Communicator& communicator, Device device);
+  // `here` are the parameters of the table that this rank reads, as strategies number them; `rules` in their order.
+  Shards(ParameterTable& table, const std::vector<Parameter*>& here, std::vector<ShardRule> rules,
+         Communicator& communicator, Device device);
   ~Shards();
 
   // [control] Call after the table's allocate. Makes resident tensors, in the memory of their shards where possible.

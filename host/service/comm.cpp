@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <numeric>
 #include <utility>
 
 #include "host/service/comm_impl.hpp"
@@ -90,24 +91,68 @@ CommGroup& Communicator::group(std::span<const std::string> axes, int subgroup_s
     name += fmt::format(":{}", subgroup_size);
   }
   for (const auto& known : impl_->groups) {
-    if (known->ranks_ == ranks) return *(known_group = known.get());
+    if (known->impl_->is_shared && known->ranks_ == ranks) return *(known_group = known.get());
   }
 
-  std::unique_ptr<CommGroup> new_group(new CommGroup);
-  new_group->name_ = name;
-  new_group->ranks_ = std::move(ranks);
-  new_group->rank_ = static_cast<int>(std::find(new_group->ranks_.begin(), new_group->ranks_.end(), rank_) -
-                                      new_group->ranks_.begin());
-  new_group->impl_->key = fmt::format("{}.{}", name, new_group->ranks_[0]);
-  if (new_group->size() > 1) impl_->connect(*new_group);
-  return *(known_group = impl_->groups.emplace_back(std::move(new_group)).get());
+  const std::string key = name;
+  return *(known_group = &add_group(std::move(name), key, std::move(ranks)));
+}
+
+CommGroup& Communicator::group_on(const std::string& axis, std::span<const int> coordinates, const std::string& key) {
+  CommGroup*& known_group = impl_->groups_by_axes[fmt::format("{}@{}", axis, key)];
+  if (known_group) return *known_group;
+  const int index = mesh_.find(axis);
+  CHASSIS_CHECK(index >= 0, axis);
+  MeshShape::Coordinates at = mesh_.coordinates(rank_);
+  std::vector<int> ranks;
+  for (const int coordinate : coordinates) {
+    at[static_cast<size_t>(index)] = coordinate;
+    ranks.push_back(mesh_.rank(at));
+  }
+  std::sort(ranks.begin(), ranks.end());
+  CHASSIS_CHECK(std::find(ranks.begin(), ranks.end(), rank_) != ranks.end(), key);
+  known_group = &add_group(axis, axis + ":" + key, std::move(ranks));
+  known_group->impl_->is_shared = false;
+  return *known_group;
+}
+
+CommGroup& Communicator::add_group(std::string name, const std::string& key, std::vector<int> ranks) {
+  std::unique_ptr<CommGroup> group(new CommGroup);
+  group->name_ = std::move(name);
+  group->ranks_ = std::move(ranks);
+  group->rank_ =
+      static_cast<int>(std::find(group->ranks_.begin(), group->ranks_.end(), rank_) - group->ranks_.begin());
+  group->impl_->key = fmt::format("{}.{}", key, group->ranks_[0]);
+  if (group->size() > 1) impl_->connect(*group);
+  return *impl_->groups.emplace_back(std::move(group));
+}
+
+// Blocks until all ranks of the group are here, so that a backend that forms it waits for none.
+void Communicator::Impl::meet(const CommGroup& group) {
+  const std::string prefix = fmt::format("comm/{}/arrived/", group.impl_->key);
+  Store& store = *world.store();
+  store.set(prefix + std::to_string(group.rank()), "");
+  std::vector<int> missing(static_cast<size_t>(group.size()));
+  std::iota(missing.begin(), missing.end(), 0);
+  const auto all_here = [&] {
+    std::erase_if(missing, [&](int other) { return store.find(prefix + std::to_string(other)).has_value(); });
+    return missing.empty();
+  };
+  const auto late = [&] {
+    std::vector<int> ranks;
+    for (const int other : missing) ranks.push_back(group.ranks()[static_cast<size_t>(other)]);
+    return fmt::format("the communication group {}: waited {} s for rank{} {}", group.name(),
+                       std::chrono::duration_cast<std::chrono::seconds>(world.deadline()).count(),
+                       ranks.size() > 1 ? "s" : "", fmt::join(ranks, ", "));
+  };
+  world.wait_for(all_here, late);
 }
 
 void Communicator::Impl::connect(CommGroup& group) {
   CommGroup::Impl& in = *group.impl_;
   const bool fake = has(CHASSIS_COMM_MOVES_NOTHING);
   if (!fake) {
-    world.barrier("the communication group " + group.name());
+    meet(group);
     in.store.emplace(world, fmt::format("comm/{}/", in.key));
   }
   chassis_comm_group_desc_t desc{};

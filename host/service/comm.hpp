@@ -63,11 +63,15 @@ class Communicator {
   // The backend moves nothing, so results are undefined.
   bool moves_nothing() const;
 
-  // [control][all-ranks] The ranks that differ from this one only on these axes, in ascending order; all ranks if there
-  // are no axes. `subgroup_size` > 0 divides the group into runs of that many neighbouring ranks and returns this
+  // [control][all-ranks] of the group. The ranks that differ from this one only on these axes, in ascending order; all
+  // ranks if there are no axes. `subgroup_size` > 0 divides the group into runs of that many neighbouring ranks and returns this
   // rank's. The same ranks give the same group, even if other axes of size 1 are named. Throws a config error for an
   // unknown axis, or if the group cannot be divided.
   CommGroup& group(std::span<const std::string> axes, int subgroup_size = 0);
+  // [control][all-ranks] of the group. The ranks that differ from this one only on `axis`, where they have these
+  // coordinates; this rank has one of them. Each `key` gives another group, so that calls in one do not wait for those
+  // in another. Counted under the name of the axis.
+  CommGroup& group_on(const std::string& axis, std::span<const int> coordinates, const std::string& key);
 
   // [all-ranks] of the group. Starts the calls together. Tensors are kept alive until the work is waited for.
   CommWork start(CommGroup& group, std::vector<Collective> calls);
@@ -91,6 +95,7 @@ class Communicator {
  private:
   friend class CommWork;
   struct Impl;
+  CommGroup& add_group(std::string name, const std::string& key, std::vector<int> ranks);
   World& world_;
   MeshShape mesh_;
   int rank_;

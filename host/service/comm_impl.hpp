@@ -21,6 +21,7 @@ struct CommGroup::Impl {
   std::optional<CommStore> store;
   chassis_backend_group_t* group = nullptr;
   uint64_t sequence = 0;  // number of starts so far
+  bool is_shared = true;  // serves every request for its ranks; false: only that of its key
 };
 
 struct CommWork::Impl {
@@ -50,6 +51,7 @@ struct Communicator::Impl {
   }
   bool has(uint32_t property) const { return table && (table->properties & property) != 0; }
   void connect(CommGroup& group);
+  void meet(const CommGroup& group);
   CommWork start(CommGroup& group, std::span<const chassis_collective_t* const> calls);
   void copy_to_self(const CommBatch& batch) const;
   void wait(chassis_backend_work_t* work, const Flight& flight);

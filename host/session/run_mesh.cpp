@@ -118,14 +118,16 @@ std::unique_ptr<Communicator> make_communicator(const Config& config, RunPlugins
   return communicator;
 }
 
-StackContext stack_context(const Config& config, const RunMesh& mesh, Device device) {
+StackContext stack_context(const Config& config, const RunMesh& mesh, Device device, int64_t time) {
   StackContext facts;
+  facts.time = time;
   facts.mesh = mesh.shape;
   facts.rank = mesh.rank;
   facts.device = device;
   const Setting<std::string>& reduce = config.settings().precision.reduce;
   facts.reduce_dtype = float_dtype(*reduce, reduce.key());
-  if (config.use() == ConfigUse::kTraining) {
+  facts.trains = config.use() == ConfigUse::kTraining;
+  if (facts.trains) {
     int data_ranks = 1;
     for (const MeshAxis& axis : mesh.shape.axes())
       if (is_data_axis(axis.name)) data_ranks *= axis.size;

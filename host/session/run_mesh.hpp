@@ -37,6 +37,7 @@ std::unique_ptr<Communicator> make_communicator(const Config& config, RunPlugins
                                                 const MeshPlace& place, Device device);
 
 // The facts that strategies get besides program and parameters.
-StackContext stack_context(const Config& config, const RunMesh& mesh, Device device);
+// `time`: tokens of a row.
+StackContext stack_context(const Config& config, const RunMesh& mesh, Device device, int64_t time);
 
 }  // namespace chassis

@@ -82,7 +82,8 @@ std::unique_ptr<OptimizerDriver> make_optimizer(const Settings::Optimizer& setti
 void place_shards(const Config& config, const RunMesh& mesh, Runtime& runtime) {
   const CompiledProgram& compiled = *runtime.compiled;
   try {
-    mesh.stack->resolve(compiled.program, *compiled.parameters, stack_context(config, mesh, compiled.options.device));
+    mesh.stack->resolve(compiled.program, *compiled.parameters, 
+                        stack_context(config, mesh, compiled.options.device, compiled.options.time));
   } catch (const Error& error) {
     if (error.code() != ExitCode::kConfig || !error.where().file.empty()) throw;
     throw error_at(config.settings().parallel, error);
@@ -95,27 +96,6 @@ void place_shards(const Config& config, const RunMesh& mesh, Runtime& runtime) {
         .hint("leave it out, or add a strategy that divides the batch");
   if (runtime.optimizer) runtime.optimizer->place();
   runtime.executor->set_events(mesh.stack.get());
-}
-
-double flops_per_token(const Program& program, int64_t time) {
-  double products = 0.0;
-  for (const Chain& chain : program.chains)
-    for (uint32_t type : chain.blocks)
-      for (const Op& op : program.blocks[type].ops) {
-        const BlockType& block = program.blocks[type];
-        if (op.id == "linear") {
-          const auto shape = program.global_shape(block.slots[op.params[0]]);
-          products += static_cast<double>(shape[0]) * static_cast<double>(shape[1]);
-        }
-        if (op.id == "attention") {
-          const auto& q = block.values[op.inputs[0]].dims;
-          const auto& v = block.values[op.inputs[2]].dims;
-          const double heads = static_cast<double>(program.dims[q[2]].size);
-          const double dims = static_cast<double>(program.dims[q[3]].size + program.dims[v[3]].size);
-          products += heads * dims * static_cast<double>(time) * (op.attr_int("causal", 0) ? 0.5 : 1.0);
-        }
-      }
-  return 6.0 * products;  // a product has two operations, and backward has two products for each one of forward
 }
 
 }  // namespace chassis

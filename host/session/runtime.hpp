@@ -39,7 +39,4 @@ std::unique_ptr<OptimizerDriver> make_optimizer(const Settings::Optimizer& setti
 // Places parameters and optimizer states as the strategies decide, and makes the executor call the strategies.
 void place_shards(const Config& config, const RunMesh& mesh, Runtime& runtime);
 
-// Floating-point operations of forward and backward per token of rows of `time` tokens; counts only matrix products.
-double flops_per_token(const Program& program, int64_t time);
-
 }  // namespace chassis

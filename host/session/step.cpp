@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdint>
+#include <set>
 
 #include "host/base/error.hpp"
 #include "host/service/device.hpp"
@@ -17,20 +19,32 @@ void notify(const StepInputs& inputs, StepPhase phase, int microbatch = 0) {
 // A rehearsal has no loss.
 double value_of(const Tensor& loss) { return loss.device().type == Device::Type::kMeta ? 0.0 : loss.item(); }
 
+// By entry of the schedule: whether no later entry computes gradients of parameters of its chunk.
+std::vector<uint8_t> last_of_chunk(const std::vector<Work>& schedule) {
+  std::vector<uint8_t> out(schedule.size());
+  std::set<int> seen;
+  for (size_t i = schedule.size(); i-- > 0;) {
+    const Work& work = schedule[i];
+    if (work.kind == Work::Kind::kBackward || work.kind == Work::Kind::kBackwardParams)
+      out[i] = seen.insert(work.chunk).second;
+  }
+  return out;
+}
+
 // Accumulates gradients over the schedule. Returns the sum of this rank's losses.
 double run_microbatches(Executor& executor, ParameterTable& parameters, const StepInputs& inputs) {
   parameters.start_step();
+  const std::vector<uint8_t> last = last_of_chunk(inputs.schedule);
   double loss_sum = 0.0;
-  for (const Work& work : inputs.schedule) {
-    CHASSIS_CHECK(work.chunk == 0 && (work.kind == Work::Kind::kForward || work.kind == Work::Kind::kBackward),
-                  "a step runs whole forwards and backwards of one chunk");
+  for (size_t i = 0; i < inputs.schedule.size(); ++i) {
+    const Work& work = inputs.schedule[i];
     if (work.kind == Work::Kind::kForward) {
       const Fields fields = inputs.fields(work.microbatch);
       const RandomBits random = inputs.random ? inputs.random(work.microbatch) : RandomBits{};
-      loss_sum += value_of(executor.forward(work.microbatch, fields, inputs.loss_scale, random));
+      if (const Tensor loss = executor.forward_stage(work, fields, inputs.loss_scale, random)) loss_sum += value_of(loss);
       notify(inputs, StepPhase::kForward, work.microbatch);
     } else {
-      executor.backward(work.microbatch, &work == &inputs.schedule.back());
+      executor.backward_stage(work, last[i] != 0);
       notify(inputs, StepPhase::kBackward, work.microbatch);
     }
   }

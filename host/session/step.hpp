@@ -46,7 +46,7 @@ using StepObserver = std::function<void(StepPhase, int microbatch)>;
 
 struct StepInputs {
   int64_t step = 1;
-  std::vector<Work> schedule;  // of one chunk: forwards and backwards
+  std::vector<Work> schedule;  // of this rank
   FieldSource fields;
   std::function<RandomBits(int microbatch)> random;  // of this rank's micro-batches; NULL: all zero
   double loss_scale = 1.0;  // 1 ÷ trained tokens of the global batch

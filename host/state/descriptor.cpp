@@ -54,6 +54,10 @@ Placement Placement::only_on(std::vector<std::string> axes, int coordinate) {
   return out;
 }
 
+bool Placement::is_on(int other) const {
+  return other == coordinate || std::find(copies.begin(), copies.end(), other) != copies.end();
+}
+
 std::string Placement::text() const {
   std::string out;
   switch (kind) {
@@ -77,7 +81,9 @@ std::string Placement::text() const {
       out = "partial";
       break;
     case Kind::kOnlyOn:
-      out = "only_on(" + std::to_string(coordinate) + ")";
+      out = "only_on(" + std::to_string(coordinate);
+      for (const int copy : copies) out += ", copy on " + std::to_string(copy);
+      out += ")";
       break;
   }
   out += " over ";

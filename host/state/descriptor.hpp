@@ -26,7 +26,7 @@ struct Placement {
     kFlatRange,  // a range of the row-major elements; from here on the local tensor is one-dimensional
     kReplicate,  // every coordinate holds the same
     kPartial,    // every coordinate holds a term of a sum that is not reduced yet; has no owner
-    kOnlyOn,     // one coordinate holds it, the others have no such tensor (a pipeline stage, a whole-matrix optimizer)
+    kOnlyOn,     // one coordinate holds it, most others have no such tensor (a pipeline stage, a whole-matrix optimizer)
   };
 
   Kind kind = Kind::kReplicate;
@@ -45,7 +45,11 @@ struct Placement {
   int64_t buffer_numel = 0;
   std::vector<FlatRange> ranges;
 
-  int coordinate = 0;  // kOnlyOn
+  // kOnlyOn. The coordinate owns the tensor; those of `copies` hold the same (a tied tensor that two stages use).
+  int coordinate = 0;
+  std::vector<int> copies;
+
+  bool is_on(int other) const;  // kOnlyOn
 
   static Placement dim_chunk(std::vector<std::string> axes, int dim);
   static Placement dim_chunk_per_part(std::vector<std::string> axes, int dim);

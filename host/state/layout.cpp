@@ -156,6 +156,9 @@ Layout::Step Layout::resolve(const Placement& placement, int index, bool after_f
         refuse(placement, "the offset or the size of the buffer is negative");
       break;
     case Placement::Kind::kOnlyOn:
+      for (const int coordinate : placement.copies)
+        if (coordinate < 0 || coordinate >= n || coordinate == placement.coordinate)
+          refuse(placement, "a copy lies on coordinate " + std::to_string(coordinate) + " of " + std::to_string(n));
       if (placement.coordinate < 0 || placement.coordinate >= n)
         refuse(placement, "there are " + std::to_string(n) + " coordinates");
       break;
@@ -207,7 +210,8 @@ Layout::Region Layout::region(int rank) const {
       if (!std::exchange(flat, true)) out.flat_size = out.flat_end = numel(region_shape(out));
       narrow_flat(out, step, c, rank);
     } else if (placement.kind == Placement::Kind::kOnlyOn) {
-      out.held &= c == placement.coordinate;
+      out.held &= placement.is_on(c);
+      out.owned &= c == placement.coordinate;
     }
   }
   if (!flat) out.flat_size = out.flat_end = numel(region_shape(out));
@@ -294,8 +298,7 @@ void Layout::narrow_flat(Region& region, const Step& step, int coordinate, int r
 bool Layout::holds(int rank) const {
   const MeshShape::Coordinates at = mesh_.coordinates(rank);
   for (const Step& step : steps_)
-    if (placement(step).kind == Placement::Kind::kOnlyOn && coordinate(step, at) != placement(step).coordinate)
-      return false;
+    if (placement(step).kind == Placement::Kind::kOnlyOn && !placement(step).is_on(coordinate(step, at))) return false;
   return true;
 }
 

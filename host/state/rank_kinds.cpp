@@ -7,6 +7,7 @@
 #include <string>
 #include <unordered_map>
 
+#include "host/base/mesh_axes.hpp"
 #include "host/state/layout.hpp"
 
 namespace chassis {
@@ -14,8 +15,10 @@ namespace {
 
 using Axes = std::vector<std::string>;
 
+// Stages of a pipeline differ also if they store as much: those in front keep more micro-batches.
 bool is_owned(const Descriptor& d) {
-  return d.placements.size() == 1 && d.placements[0].kind == Placement::Kind::kOnlyOn;
+  return d.placements.size() == 1 && d.placements[0].kind == Placement::Kind::kOnlyOn &&
+         !has_role(d.placements[0].axes[0], AxisRole::kStage);
 }
 
 class Kinds {

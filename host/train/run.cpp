@@ -12,6 +12,7 @@
 #include "host/base/units.hpp"
 #include "host/plan/memory_fit.hpp"
 #include "host/plan/plan.hpp"
+#include "host/program/unit_flops.hpp"
 #include "host/save/resume_differences.hpp"
 #include "host/save/weights.hpp"
 #include "host/service/device.hpp"

@@ -54,7 +54,7 @@ Trainer::Trainer(const StepParts& parts, TrainData& data, TrainerOptions options
     : parts_(parts),
       data_(data),
       options_(std::move(options)),
-      schedule_(sequential_schedule(options_.shape.num_micro_batches)) {}
+      schedule_(parts.ranks.work(options_.shape.num_micro_batches)) {}
 
 StepRecord Trainer::step() {
   StepRecord record;
@@ -169,9 +169,10 @@ EvalRecord evaluate(Executor& executor, EvalData& data, int64_t micro_batch_size
     }
     if (taken == 0) break;
     if (trained_tokens == 0) continue;
-    const double loss = executor.loss(to_fields(*mine, device)).item();
+    const Tensor loss = executor.loss(to_fields(*mine, device));
+    const double value = loss ? loss.item() : 0.0;
     if (!ranks.counts_rows()) continue;
-    sums[0] += loss;
+    sums[0] += value;
     sums[1] += static_cast<double>(mine->num_trained_tokens);
   }
   ranks.stack.finish_step();

@@ -112,6 +112,13 @@ class Fsdp2 final : public Parallel {
     if (backward_prefetch_ < 0) backward_prefetch_ = cuda;
 
     units_ = problem.parameters_by_unit();
+    chunk_end_.assign(units_.size(), 0), chunk_begin_.assign(units_.size(), 0);
+    backward_is_next_.assign(units_.size(), 0);
+    for (const chassis_chunk_t& chunk : problem.chunks()) {
+      for (uint32_t u = chunk.first_unit; u < chunk.end_unit; ++u)
+        chunk_begin_[u] = chunk.first_unit, chunk_end_[u] = chunk.end_unit;
+      if (chunk.stage + 1 == problem.num_stages()) backward_is_next_[chunk.end_unit - 1] = 1;
+    }
     elements_.clear();
     names_.clear(), bucket_.clear();
     for (uint32_t u = 0; u < problem.num_units(); ++u) names_.emplace_back(problem.unit_name(u));
@@ -134,14 +141,14 @@ class Fsdp2 final : public Parallel {
   void pre_forward(uint32_t unit, UnitFlags flags) override {
     if (flags.recompute) return;  // already gathered for backward
     gather_unit(unit);
-    for (int ahead = 1; ahead <= forward_prefetch_ && unit + ahead < units_.size(); ++ahead) gather_unit(unit + ahead);
+    for (int ahead = 1; ahead <= forward_prefetch_ && unit + ahead < chunk_end_[unit]; ++ahead) gather_unit(unit + ahead);
     shards().wait_gathered(units_[unit]);
   }
 
   void post_forward(uint32_t unit, UnitFlags flags) override {
     if (flags.recompute) return;
     if (!flags.training) return release_unit(unit);
-    if (reshard_ == "never" || (reshard_ == "default" && unit + 1 == units_.size())) return;
+    if (reshard_ == "never" || (reshard_ == "default" && backward_is_next_[unit])) return;
     if (reshard_to_ > 1) return shrink_unit(unit);
     release_unit(unit);
   }
@@ -149,8 +156,8 @@ class Fsdp2 final : public Parallel {
   void pre_backward(uint32_t unit, UnitFlags) override {
     if (gradient_elements(in_flight_) > gradient_elements(units_[unit])) wait_for_reduction();
     gather_unit(unit);
-    for (uint32_t ahead = 1; ahead <= static_cast<uint32_t>(backward_prefetch_) && unit >= first_trained_unit_ + ahead;
-         ++ahead)
+    const uint32_t last = std::max(first_trained_unit_, chunk_begin_[unit]);  // of the units that follow
+    for (uint32_t ahead = 1; ahead <= static_cast<uint32_t>(backward_prefetch_) && unit >= last + ahead; ++ahead)
       gather_unit(unit - ahead);
     shards().wait_gathered(units_[unit]);
   }
@@ -159,6 +166,7 @@ class Fsdp2 final : public Parallel {
 
   void post_backward(uint32_t unit, UnitFlags flags) override {
     release_unit(unit);
+    if (flags.inputs_only) return;
     if (flags.last_microbatch || reduce_every_microbatch_) {
       if (!reduce_tied_once_) add_tied_gradients(unit);
       wait_for_reduction();  // so that whole gradients of at most two units exist
@@ -216,6 +224,8 @@ class Fsdp2 final : public Parallel {
 
   std::vector<std::vector<uint32_t>> units_;
   std::vector<std::string> names_;
+  std::vector<uint32_t> chunk_begin_, chunk_end_;  // by unit
+  std::vector<uint8_t> backward_is_next_;          // by unit: no other unit runs before its backward
   std::vector<uint8_t> held_;      // by unit: gathered or being gathered
   std::vector<int64_t> elements_;  // by parameter, 0 if it is not trained
   std::vector<uint32_t> bucket_;   // gradients that are ready

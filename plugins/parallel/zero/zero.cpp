@@ -115,10 +115,11 @@ class Zero final : public Parallel {
     for (uint32_t u = 0; u < problem.num_units(); ++u) names_.emplace_back(problem.unit_name(u));
     held_.assign(units_.size(), 0);
     trace_.forget();
-    first_trained_unit_ = UINT32_MAX;
+    std::vector<uint8_t> trains(units_.size());
     for (uint32_t i = 0; i < parameters.size(); ++i) {
       const bool trained = parameters[i].trainable != 0;
-      if (trained) trained_.push_back(i), first_trained_unit_ = std::min(first_trained_unit_, parameters[i].units[0]);
+      if (trained) trained_.push_back(i);
+      for (uint32_t k = 0; trained && k < parameters[i].num_units; ++k) trains[parameters[i].units[k]] = 1;
       if (persists[i]) resident_.push_back(i);
       // A frozen parameter that stays whole is not divided at all.
       if (persists[i] && !trained) {
@@ -130,6 +131,11 @@ class Zero final : public Parallel {
                      .resident = persists[i] != 0,
                      .offload = offload_states[i] || offload_params[i],
                      .pin_memory = option_value<bool>(host(), "pin_memory")});
+    }
+    ends_backward_.assign(units_.size(), 0);
+    for (const chassis_chunk_t& chunk : problem.chunks()) {
+      const auto first = std::find(trains.begin() + chunk.first_unit, trains.begin() + chunk.end_unit, 1);
+      if (first != trains.begin() + chunk.end_unit) ends_backward_[static_cast<size_t>(first - trains.begin())] = 1;
     }
   }
 
@@ -144,7 +150,7 @@ class Zero final : public Parallel {
   }
   void post_backward(uint32_t unit, UnitFlags flags) override {
     if (stage_ == 3) free_unless_reused(unit, true);
-    if (stage_ > 1 && unit == first_trained_unit_) flush_bucket(flags.last_microbatch);  // backward ends here
+    if (stage_ > 1 && ends_backward_[unit]) flush_bucket(flags.last_microbatch);
   }
 
   void grad_ready(uint32_t parameter, UnitFlags flags) override {
@@ -298,7 +304,7 @@ class Zero final : public Parallel {
   double live_ = 0;  // gathered elements
   std::vector<uint32_t> trained_, resident_, bucket_, in_flight_;
   double bucketed_ = 0;
-  uint32_t first_trained_unit_ = UINT32_MAX;
+  std::vector<uint8_t> ends_backward_;  // by unit: the first of its chunk that trains anything
   zero::Trace trace_;
 };
 

@@ -37,6 +37,12 @@ class ParallelProblem {
   uint32_t reduce_dtype() const noexcept { return raw_.reduce_dtype; }
   uint32_t device_type() const noexcept { return raw_.device_type; }
   uint32_t num_microbatches() const noexcept { return raw_.num_microbatches; }
+  // The parts of the units that run as pipeline stages; one chunk of all units without a pipeline.
+  std::vector<chassis_chunk_t> chunks() const {
+    if (raw_.num_chunks == 0) return {{0, raw_.num_units, 0, 0}};  // a host before 0.9
+    return {raw_.chunks, raw_.chunks + raw_.num_chunks};
+  }
+  uint32_t num_stages() const noexcept { return raw_.num_stages == 0 ? 1 : raw_.num_stages; }
   // For each unit, the parameters that it reads; tied parameters are in several.
   std::vector<std::vector<uint32_t>> parameters_by_unit() const {
     std::vector<std::vector<uint32_t>> units(num_units());
@@ -86,6 +92,52 @@ class DivisionSink {
  private:
   const Host& host_;
   const chassis_division_sink_t& raw_;
+};
+
+// The units that may be divided into pipeline stages; it and its spans are valid for the call.
+class StageProblem {
+ public:
+  explicit StageProblem(const chassis_stage_problem_t* raw) : raw_(read_sized(raw)) {}
+
+  std::span<const chassis_mesh_axis_t> axes() const noexcept { return {raw_.axes, raw_.num_axes}; }
+  uint32_t axis_size(std::string_view name) const noexcept { return size_along(axes(), name); }
+  uint32_t num_units() const noexcept { return raw_.num_units; }
+  uint32_t num_layers() const noexcept { return raw_.end_layer - raw_.first_layer; }
+  std::string_view unit_name(uint32_t unit) const noexcept { return text_of(raw_.unit_names[unit]); }
+  std::span<const double> unit_costs() const noexcept { return {raw_.unit_costs, raw_.num_units}; }
+  uint32_t num_microbatches() const noexcept { return raw_.num_microbatches; }  // 0: nothing is trained
+
+ private:
+  chassis_stage_problem_t raw_;
+};
+
+// chassis_stage_sink_t with exceptions; documented there.
+class StageSink {
+ public:
+  StageSink(const Host& host, const chassis_stage_sink_t& raw) : host_(host), raw_(raw) {}
+
+  void named(std::string_view axis, std::string_view schedule, uint32_t num_chunks, uint32_t group_size = 0) {
+    host_.check(raw_.named(&raw_, str(axis), str(schedule), num_chunks, group_size));
+  }
+  void csv(std::string_view axis, std::string_view text, std::string_view origin) {
+    host_.check(raw_.csv(&raw_, str(axis), str(text), str(origin)));
+  }
+  // ranks: by stage; works: by rank
+  void lists(std::string_view axis, std::span<const uint32_t> ranks,
+             const std::vector<std::vector<chassis_work_t>>& works) {
+    std::vector<const chassis_work_t*> pointers;
+    std::vector<uint32_t> counts;
+    for (const auto& list : works) pointers.push_back(list.data()), counts.push_back(static_cast<uint32_t>(list.size()));
+    host_.check(raw_.lists(&raw_, str(axis), ranks.data(), static_cast<uint32_t>(ranks.size()), pointers.data(),
+                           counts.data()));
+  }
+  void layers(std::span<const int64_t> per_stage) {
+    host_.check(raw_.layers(&raw_, per_stage.data(), static_cast<uint32_t>(per_stage.size())));
+  }
+
+ private:
+  const Host& host_;
+  const chassis_stage_sink_t& raw_;
 };
 
 // How one parameter is stored.
@@ -158,11 +210,13 @@ class ShardMover {
 };
 
 struct UnitFlags {
-  bool recompute = false, last_microbatch = false, training = false;
+  bool recompute = false, last_microbatch = false, training = false, inputs_only = false, params_only = false;
   explicit UnitFlags(uint32_t bits)
       : recompute(bits & CHASSIS_EVENT_RECOMPUTE),
         last_microbatch(bits & CHASSIS_EVENT_LAST_MICROBATCH),
-        training(bits & CHASSIS_EVENT_TRAINING) {}
+        training(bits & CHASSIS_EVENT_TRAINING),
+        inputs_only(bits & CHASSIS_EVENT_INPUTS_ONLY),
+        params_only(bits & CHASSIS_EVENT_PARAMS_ONLY) {}
 };
 
 // A strategy defines `static constexpr std::string_view kHomeAxis`, the axis that gets the ranks that [mesh] leaves
@@ -179,7 +233,11 @@ class Parallel : public Member {
 
   // [control] Says which dims of the computation are divided, or refuses with a reason. May be called again.
   virtual void divide(const DivisionProblem& /*problem*/, DivisionSink&) {}
-  // [control] Claims axes and places parameters, or refuses with a reason. Allocates nothing; may be called again.
+  // [control] Says how units are divided into pipeline stages and in which order they run, or refuses with a reason. May
+  // be called again.
+  virtual void stages(const StageProblem& /*problem*/, StageSink&) {}
+  // [control] Claims axes and places parameters, or refuses with a reason. Allocates nothing; may be called again, and
+  // the last call counts.
   virtual void resolve(const ParallelProblem& problem, ParallelSink& sink) = 0;
   // [step][all-ranks] See chassis_parallel_t.
   virtual void bound() {}
@@ -211,7 +269,8 @@ class Parallel : public Member {
                                                   &entry<&Parallel::post_optimizer>,
                                                   &entry<&Parallel::drain>,
                                                   kSavings.data(),
-                                                  &divide_entry};
+                                                  &divide_entry,
+                                                  &stages_entry};
     return id == CHASSIS_PARALLEL_ID ? &kTable : nullptr;
   }
 
@@ -232,6 +291,14 @@ class Parallel : public Member {
     return guard(strategy.host().table(), [&] {
       DivisionSink sink(strategy.host(), *out);
       strategy.divide(DivisionProblem(problem), sink);
+    });
+  }
+  static chassis_status_t* stages_entry(chassis_instance* self, const chassis_stage_problem_t* problem,
+                                        const chassis_stage_sink_t* out) noexcept {
+    Parallel& strategy = member_of<Parallel>(self);
+    return guard(strategy.host().table(), [&] {
+      StageSink sink(strategy.host(), *out);
+      strategy.stages(StageProblem(problem), sink);
     });
   }
   static chassis_status_t* resolve_entry(chassis_instance* self, const chassis_parallel_problem_t* problem,

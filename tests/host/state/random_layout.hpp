@@ -98,6 +98,8 @@ inline Descriptor random_descriptor(Dice& dice, const MeshShape& mesh, const Sha
     } else if (kind < 28) {
       Placement p = Placement::only_on(axes, 0);
       p.coordinate = static_cast<int>(dice.roll(0, num_coordinates(mesh, p) - 1));
+      for (int c = 0; c < num_coordinates(mesh, p); ++c)
+        if (c != p.coordinate && dice.chance(20)) p.copies.push_back(c);
       d.placements.push_back(p);
     } else if (kind < 75 && !flat && ndim > 0) {
       Placement p = Placement::dim_chunk(axes, static_cast<int>(dice.roll(0, ndim - 1)));
@@ -209,7 +211,7 @@ inline LocalArray local_array(const Descriptor& d, const MeshShape& mesh, int ra
     for (const std::string& axis : p.axes)
       c = c * mesh.size(mesh.find(axis)) + at[static_cast<size_t>(mesh.find(axis))];
     const int n = num_coordinates(mesh, p);
-    if (p.kind == Kind::kOnlyOn && c != p.coordinate) a.held = false;
+    if (p.kind == Kind::kOnlyOn && !p.is_on(c)) a.held = false;
     if (p.kind == Kind::kDimChunk) {
       const int64_t unit = oracle::legal_unit(d, p.dim, p.unit);
       std::vector<int64_t> keep;

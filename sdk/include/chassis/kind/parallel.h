@@ -29,7 +29,17 @@ typedef struct chassis_parallel_parameter {
 } chassis_parallel_parameter_t;
 #define CHASSIS_PARALLEL_PARAMETER_V1_SIZE 56u
 
-/* What to divide. The same on every rank except the axis ranks; borrowed until the instance is destroyed. */
+/* Units that a rank runs as one pipeline stage: in forward ascending, in backward descending. */
+typedef struct chassis_chunk {
+  uint32_t first_unit;
+  uint32_t end_unit; /* behind the last */
+  uint32_t stage;    /* 0 has the first units of the model */
+  uint32_t reserved0;
+} chassis_chunk_t;
+
+/* What to divide. Units and parameters are those of the pipeline stages on this rank, numbered from 0; without a
+ * pipeline, all of them. The same on every rank with the same stages except the axis ranks; borrowed until the instance
+ * is destroyed. */
 typedef struct chassis_parallel_problem {
   uint32_t struct_size;
   uint32_t num_axes;
@@ -42,6 +52,11 @@ typedef struct chassis_parallel_problem {
   uint32_t reduce_dtype;     /* [precision] reduce */
   uint32_t device_type;
   uint32_t num_microbatches; /* of a step */
+  /* Since 0.9. A rank runs its chunks in turn, each for one micro-batch at a time; other forwards may lie between a
+   * forward and its backward. Without a pipeline there is one chunk. */
+  uint32_t num_chunks;
+  uint32_t num_stages;
+  const chassis_chunk_t* chunks; /* ascending */
 } chassis_parallel_problem_t;
 #define CHASSIS_PARALLEL_PROBLEM_V1_SIZE 56u
 
@@ -105,6 +120,57 @@ typedef struct chassis_division_sink {
 } chassis_division_sink_t;
 #define CHASSIS_DIVISION_SINK_V1_SIZE 32u
 
+/* The units that a strategy may divide into the stages of a pipeline. The same on every rank except the axis ranks;
+ * borrowed. */
+typedef struct chassis_stage_problem {
+  uint32_t struct_size;
+  uint32_t num_axes;
+  const chassis_mesh_axis_t* axes; /* of the whole mesh, sizes of 1 included */
+  uint32_t num_units;
+  uint32_t num_microbatches; /* of a step; 0: nothing is trained, so that only the places of stages matter */
+  const chassis_str_t* unit_names;
+  const double* unit_costs; /* of forward and backward, relative to each other */
+  uint32_t first_layer;     /* units [first_layer, end_layer) are the layers: the longest chain */
+  uint32_t end_layer;
+} chassis_stage_problem_t;
+#define CHASSIS_STAGE_PROBLEM_V1_SIZE 48u
+
+#define CHASSIS_WORK_FORWARD 1u
+#define CHASSIS_WORK_BACKWARD 2u        /* gradients of inputs and of parameters */
+#define CHASSIS_WORK_BACKWARD_INPUTS 3u /* only of inputs, which the stage before waits for; later the others */
+#define CHASSIS_WORK_BACKWARD_PARAMS 4u
+
+/* What a rank computes at a time. */
+typedef struct chassis_work {
+  uint32_t kind; /* CHASSIS_WORK_… */
+  uint32_t chunk;
+  uint32_t microbatch;
+} chassis_work_t;
+
+/* Receives the results of stages(). The host proves a schedule before it is used: that every stage computes every
+ * micro-batch, and that ranks never wait for each other. All functions return a status for the strategy to return. */
+typedef struct chassis_stage_sink {
+  uint32_t struct_size;
+  uint32_t reserved0;
+  void* impl;
+  /* A schedule that the host knows: "gpipe", "1f1b", "interleaved", "zb_h1", "zbv". Stages lie on the ranks of the axis,
+   * "pp", as it says; `num_chunks` on each: 1, for zbv 2, for interleaved 2 or more. `group_size`: micro-batches that a
+   * chunk of interleaved runs before the next one does; 0: the number of ranks. */
+  chassis_status_t* (*named)(const struct chassis_stage_sink* s, chassis_str_t axis, chassis_str_t schedule,
+                             uint32_t num_chunks, uint32_t group_size);
+  /* Or one as text in the format of torch.distributed.pipelining ("compute_only"); `origin` goes into messages. */
+  chassis_status_t* (*csv)(const struct chassis_stage_sink* s, chassis_str_t axis, chassis_str_t text,
+                           chassis_str_t origin);
+  /* Or one of the strategy's own: stage s lies on rank ranks[s] of the axis, whose k-th stage is its chunk k, and rank r
+   * runs the num_works[r] entries of works[r] in order. */
+  chassis_status_t* (*lists)(const struct chassis_stage_sink* s, chassis_str_t axis, const uint32_t* ranks,
+                             uint32_t num_stages, const chassis_work_t* const* works, const uint32_t* num_works);
+  /* How many layers each stage has; units before and behind the layers belong to the first and the last stage. Without
+   * it, the host divides all units so that the costliest stage costs least. */
+  chassis_status_t* (*layers)(const struct chassis_stage_sink* s, const int64_t* layers_per_stage, uint32_t num_stages);
+} chassis_stage_sink_t;
+#define CHASSIS_STAGE_SINK_V1_SIZE 48u
+
 /* Receives the results of resolve(). Both functions return a status for the strategy to return. */
 typedef struct chassis_parallel_sink {
   uint32_t struct_size;
@@ -157,6 +223,9 @@ typedef struct chassis_shards {
 #define CHASSIS_EVENT_RECOMPUTE 1u       /* a forward that is run again for its backward */
 #define CHASSIS_EVENT_LAST_MICROBATCH 2u /* of the step */
 #define CHASSIS_EVENT_TRAINING 4u        /* a backward will come; unset in evaluation and generation */
+/* Since 0.9, of a backward in two parts: this one computes only gradients of inputs, or only those of parameters. */
+#define CHASSIS_EVENT_INPUTS_ONLY 8u
+#define CHASSIS_EVENT_PARAMS_ONLY 16u
 
 /* Setting the option to this value may save memory at the cost of time; results stay the same. */
 typedef struct chassis_saving {
@@ -164,16 +233,16 @@ typedef struct chassis_saving {
   chassis_str_t value; /* JSON: "3", "\"cpu\"" */
 } chassis_saving_t;
 
-/* [step][all-ranks] Each event comes exactly once for each run of a unit: forward units ascending, backward descending;
- * in list order of the stack before a unit, in reverse after it. Any of them may be NULL. */
+/* [step][all-ranks] Each event comes exactly once for each run of a unit: of a chunk, forward units ascending, backward
+ * descending; in list order of the stack before a unit, in reverse after it. Any of them may be NULL. */
 typedef struct chassis_parallel {
   uint32_t struct_size;
   uint32_t num_savings;
   /* Read from the first strategy in the stack: the axis that gets all ranks that [mesh] leaves over, unless the user
    * names another. Static text. */
   chassis_str_t home_axis;
-  /* [control] Claims axes and places parameters, or refuses with a reason. Allocates nothing. May be called again with
-   * another mesh, for plans. */
+  /* [control] Claims axes and places parameters, or refuses with a reason. Allocates nothing. May be called again, for
+   * plans and for the stages of other ranks: the last call counts. */
   chassis_status_t* (*resolve)(struct chassis_instance* self, const chassis_parallel_problem_t* problem,
                                const chassis_parallel_sink_t* sink);
   /* [control] Before the first event; `shards` lives as long as the instance is active. */
@@ -198,6 +267,10 @@ typedef struct chassis_parallel {
    * refuses with a reason. Allocates nothing; may be called again. NULL: none. Since 0.7. */
   chassis_status_t* (*divide)(struct chassis_instance* self, const chassis_division_problem_t* problem,
                               const chassis_division_sink_t* sink);
+  /* [control] Before resolve: says how the units are divided into the stages of a pipeline and in which order ranks run
+   * them, or refuses with a reason. Allocates nothing; may be called again. NULL: none. Since 0.9. */
+  chassis_status_t* (*stages)(struct chassis_instance* self, const chassis_stage_problem_t* problem,
+                              const chassis_stage_sink_t* sink);
 } chassis_parallel_t;
 #define CHASSIS_PARALLEL_V1_SIZE 112u
 

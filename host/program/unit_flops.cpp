@@ -1,0 +1,47 @@
+// Adds up the products of linears and attention.
+#include "host/program/unit_flops.hpp"
+
+namespace chassis {
+namespace {
+
+// Of one block of this type in a row of `time` tokens: products per token of forward, by op.
+double products_of(const Program& program, const BlockType& block, const Op& op, int64_t time) {
+  if (op.id == "linear") {
+    const auto shape = program.global_shape(block.slots[op.params[0]]);
+    return static_cast<double>(shape[0]) * static_cast<double>(shape[1]);
+  }
+  if (op.id != "attention") return 0.0;
+  const auto& q = block.values[op.inputs[0]].dims;
+  const auto& v = block.values[op.inputs[2]].dims;
+  const double heads = static_cast<double>(program.dims[q[2]].size);
+  const double dims = static_cast<double>(program.dims[q[3]].size + program.dims[v[3]].size);
+  return heads * dims * static_cast<double>(time) * (op.attr_int("causal", 0) ? 0.5 : 1.0);
+}
+
+}  // namespace
+
+// A product has two operations; backward has one product for the input and one for the other operand.
+std::vector<double> unit_flops(const Program& program, const ParameterTable& parameters, int64_t time) {
+  std::vector<double> out;
+  for (const Chain& chain : program.chains)
+    for (const uint32_t type : chain.blocks) {
+      const BlockType& block = program.blocks[type];
+      double sum = 0.0;
+      for (const Op& op : block.ops) {
+        const bool frozen = op.id == "linear" && !parameters.at(out.size(), op.params[0]).trainable;
+        sum += (frozen ? 4.0 : 6.0) * products_of(program, block, op, time);
+      }
+      out.push_back(sum);
+    }
+  return out;
+}
+
+double flops_per_token(const Program& program, int64_t time) {
+  double products = 0.0;
+  for (const Chain& chain : program.chains)
+    for (const uint32_t type : chain.blocks)
+      for (const Op& op : program.blocks[type].ops) products += products_of(program, program.blocks[type], op, time);
+  return 6.0 * products;
+}
+
+}  // namespace chassis
