@@ -27,8 +27,8 @@ struct AxisSpec {
 
 // Slowest first, so that ranks that communicate most are neighbours.
 inline constexpr std::array kMeshAxes = {
-    AxisSpec{kStageAxis, AxisRole::kStage, "pipeline parallel"},
     AxisSpec{kReplicaAxis, AxisRole::kData, "data parallel, parameters replicated"},
+    AxisSpec{kStageAxis, AxisRole::kStage, "pipeline parallel"},
     AxisSpec{kShardAxis, AxisRole::kData, "data parallel, parameters sharded", true},
     AxisSpec{kContextAxis, AxisRole::kContext, "context parallel"},
     AxisSpec{kExpertAxis, AxisRole::kExpert, "expert parallel"},

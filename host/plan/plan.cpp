@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <array>
 #include <map>
+#include <numeric>
+#include <optional>
 #include <utility>
 
 #include "host/base/log.hpp"
@@ -11,10 +13,12 @@
 #include "host/base/printable.hpp"
 #include "host/base/units.hpp"
 #include "host/plan/plan_rank.hpp"
+#include "host/program/unit_flops.hpp"
 #include "host/save/saved_tensors.hpp"
 #include "host/session/session.hpp"
 #include "host/session/slow_phase.hpp"
 #include "host/state/rank_kinds.hpp"
+#include "host/state/schedule_simulation.hpp"
 
 namespace chassis {
 namespace {
@@ -23,6 +27,31 @@ std::vector<std::vector<int>> distinct_ranks(const ParameterTable& parameters) {
   std::vector<const Descriptor*> tensors;
   for (const auto& p : parameters.all()) tensors.push_back(&p->descriptor);
   return rank_kinds(tensors, parameters.mesh());
+}
+
+std::optional<PlanPipeline> plan_pipeline(const Session& session) {
+  const Pipeline& pipeline = session.ranks().stack.pipeline();
+  if (!pipeline.divides()) return std::nullopt;
+  const std::vector<std::string> units = session.program().unit_names();
+  const std::vector<double> flops =
+      unit_flops(session.program(), session.parameters(), session.settings().train.seq_len);
+  PlanPipeline out;
+  std::vector<StageCost> costs;
+  for (int stage = 0; stage < pipeline.num_stages(); ++stage) {
+    const UnitRange range = pipeline.units[static_cast<size_t>(stage)];
+    const double third = std::accumulate(flops.begin() + static_cast<std::ptrdiff_t>(range.begin),
+                                         flops.begin() + static_cast<std::ptrdiff_t>(range.end), 0.0) /
+                         3.0;
+    const int rank = pipeline.stages().rank(stage);
+    const double share = 1.0 / pipeline.stages().num_chunks(rank);
+    costs.push_back({third, third, third, 0.0, share, share});
+    out.ranks.push_back(rank);
+    out.stages.push_back(range.size() == 1 ? units[range.begin] : units[range.begin] + " … " + units[range.end - 1]);
+  }
+  const Simulation simulation = simulate(pipeline.schedule, costs);
+  out.most_in_flight = simulation.peak_activations;
+  out.bubble_share = simulation.bubble_share();
+  return out;
 }
 
 SessionOptions plan_options(const std::vector<std::string>& plugin_path, int world_size, int rank) {
@@ -107,6 +136,7 @@ class Planner {
     plan_.strategies = strategies_of(settings);
     plan_.compute = dtype_name(session.compute());
     plan_.seq_len = settings.train.seq_len;
+    plan_.pipeline = plan_pipeline(session);
     plan_.batch = batch_sizes(settings, session.ranks().num_data_ranks());
     plan_.num_parameters = session.parameters().num_elements(false);
     plan_.num_trained = session.parameters().num_elements(true);

@@ -66,6 +66,14 @@ struct RankPlan {
   uint64_t peak_bytes() const;
 };
 
+// How the units are divided into stages.
+struct PlanPipeline {
+  std::vector<std::string> stages;        // their units: "embed … layers.19"
+  std::vector<int> ranks;                 // of the pipeline, by stage
+  std::vector<double> most_in_flight;     // by rank: micro-batches that it keeps for backward, in parts of its units
+  double bubble_share = 0.0;              // of the time of all ranks in which they wait, from the products of units
+};
+
 struct Plan {
   std::string name;        // of the run
   std::string device;      // "cuda"
@@ -76,6 +84,7 @@ struct Plan {
   int64_t num_parameters = 0, num_trained = 0;
   int64_t seq_len = 0;
   BatchSizes batch;
+  std::optional<PlanPipeline> pipeline;
   Recompute recompute = Recompute::kNone;
   std::vector<std::pair<Recompute, PlanMemory>> modes;  // a step with none, selective and full
   uint64_t memory_bytes = 0;                            // limit of each device; 0: none given

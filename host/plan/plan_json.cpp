@@ -33,6 +33,15 @@ Json advice_json(const Advice& advice) {
           {"peak", advice.peak_bytes}, {"saved", advice.saved_bytes},   {"fits", advice.fits}};
 }
 
+Json pipeline_json(const PlanPipeline& pipeline) {
+  Json stages = Json::array();
+  for (size_t i = 0; i < pipeline.stages.size(); ++i)
+    stages.push_back({{"units", pipeline.stages[i]}, {"rank", pipeline.ranks[i]}});
+  return {{"stages", std::move(stages)},
+          {"most_in_flight", pipeline.most_in_flight},
+          {"bubble_share", pipeline.bubble_share}};
+}
+
 // How many first blocks of a chain are recomputed; null if all or none are.
 Json some_blocks(const Recompute& recompute) {
   const int64_t blocks = recompute.full > 0 ? recompute.full : recompute.selective;
@@ -66,6 +75,7 @@ Json plan_json(const Plan& plan, const AdviceList* advice) {
               {"recompute_blocks", some_blocks(plan.recompute)},
               {"recompute_others", mixed ? Json("selective") : Json()},
               {"recompute_modes", std::move(modes)},
+              {"pipeline", plan.pipeline ? pipeline_json(*plan.pipeline) : Json()},
               {"saving_proven", plan.proven_saving},
               {"memory_limit", plan.memory_bytes},
               {"fits", plan.fits()},

@@ -31,5 +31,7 @@ struct Traffic {
   std::string text;
 };
 std::vector<Traffic> traffic_of(const RankPlan& rank);
+// Of each group, that of the rank that sends most.
+std::vector<Traffic> largest_traffic(const std::vector<RankPlan>& ranks);
 
 }  // namespace chassis

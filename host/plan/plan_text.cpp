@@ -1,5 +1,6 @@
 // A plan as text for the terminal.
-#include <fmt/core.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 
@@ -64,6 +65,7 @@ class Text {
     if (plan_.world_size > 1) line("strategy", "{} over {}", plan_.strategies, plan_.mesh);
     line("step", "{} rows of {} tokens, {} × {} on each rank", plan_.batch.global_batch_size, plan_.seq_len,
          plan_.batch.num_microbatches, plan_.batch.micro_batch_size);
+    if (plan_.pipeline) pipeline(*plan_.pipeline);
     if (plan_.world_size > 1 && plan_.ranks.size() == 1)
       line("ranks", "all store as much of every tensor: rank 0 was rehearsed for all");
     for (size_t i = 0; plan_.ranks.size() > 1 && i < plan_.ranks.size(); ++i)
@@ -71,6 +73,13 @@ class Text {
            plan_.ranks[i].rank);
     if (!plan_.proven_saving) line("saving", "not proven: too many shards to prove it here");
     out_ += "\n";
+  }
+
+  void pipeline(const PlanPipeline& pipeline) {
+    line("pipeline", "ranks wait {:.3g} % of a step; they keep {} micro-batches", 100.0 * pipeline.bubble_share,
+         fmt::join(pipeline.most_in_flight, ", "));
+    for (size_t stage = 0; stage < pipeline.stages.size(); ++stage)
+      line("", "stage {} on rank {} of the pipeline: {}", stage, pipeline.ranks[stage], pipeline.stages[stage]);
   }
 
   template <typename Bytes>
@@ -116,7 +125,7 @@ class Text {
 
   void traffic() {
     const char* key = "traffic";
-    for (const Traffic& group : traffic_of(plan_.ranks[0])) {
+    for (const Traffic& group : largest_traffic(plan_.ranks)) {
       line(key, "{}: {} a step from each rank: {}", group.group, bytes_text(group.bytes), group.text);
       key = "";
     }
@@ -170,6 +179,7 @@ std::string ranks_text(const std::vector<int>& ranks) {
 std::vector<Traffic> traffic_of(const RankPlan& rank) {
   std::vector<Traffic> groups;
   for (const CommCount& count : rank.traffic) {
+    if (count.bytes == 0) continue;  // receives
     auto known = std::find_if(groups.begin(), groups.end(), [&](const Traffic& g) { return g.group == count.group; });
     if (known == groups.end()) known = groups.insert(known, {count.group, 0, ""});
     known->bytes += count.bytes;
@@ -177,6 +187,19 @@ std::vector<Traffic> traffic_of(const RankPlan& rank) {
                                bytes_text(count.bytes), count.calls);
   }
   return groups;
+}
+
+std::vector<Traffic> largest_traffic(const std::vector<RankPlan>& ranks) {
+  std::vector<Traffic> out;
+  for (const RankPlan& rank : ranks)
+    for (Traffic& group : traffic_of(rank)) {
+      auto known = std::find_if(out.begin(), out.end(), [&](const Traffic& g) { return g.group == group.group; });
+      if (known == out.end())
+        out.push_back(std::move(group));
+      else if (group.bytes > known->bytes)
+        *known = std::move(group);
+    }
+  return out;
 }
 
 std::string plan_text(const Plan& plan, const AdviceList* advice) { return Text(plan, advice).run(); }

@@ -135,6 +135,8 @@ class ParallelRun {
     return result;
   }
 
+  // Of the first rank of the last run, with all that it logs.
+  std::string log() const { return text_of_file(folder_ / "run/log.txt"); }
   // The metrics of the last run's first step.
   nlohmann::json first_record() const { return records().at(0); }
 

@@ -63,7 +63,11 @@ class PipelineParallel final : public Parallel {
     if (!file) fail_invalid(option_origin(host, "csv"), ": cannot read '", csv_, "': ", std::strerror(errno));
   }
 
-  void stages(const StageProblem&, StageSink& sink) override {
+  void stages(const StageProblem& problem, StageSink& sink) override {
+    if (problem.axis_size(kHomeAxis) == 1) {
+      host().count("pipeline on one rank", "a schedule has no effect: mesh.pp is 1");
+      return sink.named(kHomeAxis, "1f1b", 1);
+    }
     if (schedule_ == "csv") {
       sink.csv(kHomeAxis, text_, csv_);
     } else {
@@ -89,4 +93,4 @@ class PipelineParallel final : public Parallel {
 
 }  // namespace
 
-CHASSIS_PLUGIN("requires=chassis.options/1\nlicense=Apache-2.0\n", PipelineParallel)
+CHASSIS_PLUGIN("requires=chassis.options/1\nrequires=chassis.log/1\nlicense=Apache-2.0\n", PipelineParallel)

@@ -18,7 +18,9 @@ class ShardsTest : public testing::Test {
     parameters_.initialize(7);
     std::vector<ShardRule> rules(parameters_.all().size());
     for (ShardRule& rule : rules) rule.kind = CHASSIS_SHARD_DIM, rule.axes = {"dp_shard"};
-    shards_ = std::make_unique<Shards>(parameters_, std::move(rules), communicator_, Device{});
+    std::vector<Parameter*> all;
+    for (const auto& p : parameters_.all()) all.push_back(p.get());
+    shards_ = std::make_unique<Shards>(parameters_, all, std::move(rules), communicator_, Device{});
     shards_->allocate();
   }
 

@@ -4,7 +4,7 @@ use crate::Growable;
 use core::ffi::c_void;
 
 pub const CHASSIS_ABI_MAJOR: u32 = 0;
-pub const CHASSIS_ABI_MINOR: u32 = 8;
+pub const CHASSIS_ABI_MINOR: u32 = 9;
 pub const CHASSIS_ABI_OLDEST_MINOR: u32 = 2;
 pub const CHASSIS_ABORTED: u32 = 10;
 pub const CHASSIS_ABSENT: u32 = 4294967295;
@@ -96,7 +96,9 @@ pub const CHASSIS_DTYPE_I8: u32 = 8;
 pub const CHASSIS_DTYPE_U8: u32 = 9;
 pub const CHASSIS_ENCODE_SPECIAL: u32 = 1;
 pub const CHASSIS_ENTRY_SYMBOL: &str = "chassis_plugin_entry_v1";
+pub const CHASSIS_EVENT_INPUTS_ONLY: u32 = 8;
 pub const CHASSIS_EVENT_LAST_MICROBATCH: u32 = 2;
+pub const CHASSIS_EVENT_PARAMS_ONLY: u32 = 16;
 pub const CHASSIS_EVENT_RECOMPUTE: u32 = 1;
 pub const CHASSIS_EVENT_TRAINING: u32 = 4;
 pub const CHASSIS_FACTORY_V1_SIZE: u32 = 24;
@@ -229,6 +231,8 @@ pub const CHASSIS_SHARD_FLAT: u32 = 3;
 pub const CHASSIS_SHARD_REPLICATE: u32 = 1;
 pub const CHASSIS_SHARD_RULE_V1_SIZE: u32 = 48;
 pub const CHASSIS_SLOT_DESC_V1_SIZE: u32 = 64;
+pub const CHASSIS_STAGE_PROBLEM_V1_SIZE: u32 = 48;
+pub const CHASSIS_STAGE_SINK_V1_SIZE: u32 = 48;
 pub const CHASSIS_STATE_DESC_V1_SIZE: u32 = 40;
 pub const CHASSIS_STATE_LIKE_PARAMETER: u32 = 1;
 pub const CHASSIS_STATE_PER_BLOCK: u32 = 3;
@@ -259,6 +263,10 @@ pub const CHASSIS_UNAVAILABLE: u32 = 14;
 pub const CHASSIS_UNIMPLEMENTED: u32 = 12;
 pub const CHASSIS_UNKNOWN: u32 = 2;
 pub const CHASSIS_VOCABULARY_V1_SIZE: u32 = 24;
+pub const CHASSIS_WORK_BACKWARD: u32 = 2;
+pub const CHASSIS_WORK_BACKWARD_INPUTS: u32 = 3;
+pub const CHASSIS_WORK_BACKWARD_PARAMS: u32 = 4;
+pub const CHASSIS_WORK_FORWARD: u32 = 1;
 
 pub type chassis_block_t = u32;
 pub type chassis_dim_t = u32;
@@ -592,6 +600,13 @@ abi_struct! { chassis_chat_span_t 32 8 {
     24 8 end: u64,
 } }
 abi_grows!(chassis_chat_span_t, CHASSIS_CHAT_SPAN_V1_SIZE);
+
+abi_struct! { chassis_chunk_t 16 4 {
+    0 4 first_unit: u32,
+    4 4 end_unit: u32,
+    8 4 stage: u32,
+    12 4 reserved0: u32,
+} }
 
 abi_struct! { chassis_collective_t 80 8 {
     0 4 struct_size: u32,
@@ -1344,7 +1359,7 @@ abi_struct! { chassis_options_t 64 8 {
 } }
 abi_grows!(chassis_options_t, CHASSIS_OPTIONS_V1_SIZE);
 
-abi_struct! { chassis_parallel_t 120 8 {
+abi_struct! { chassis_parallel_t 128 8 {
     0 4 struct_size: u32,
     4 4 num_savings: u32,
     8 16 home_axis: chassis_str_t,
@@ -1368,6 +1383,11 @@ abi_struct! { chassis_parallel_t 120 8 {
         *const chassis_division_problem_t,
         *const chassis_division_sink_t,
     ) -> *mut chassis_status_t>,
+    120 8 stages: Option<unsafe extern "C" fn(
+        *mut chassis_instance_t,
+        *const chassis_stage_problem_t,
+        *const chassis_stage_sink_t,
+    ) -> *mut chassis_status_t>,
 } }
 abi_grows!(chassis_parallel_t, CHASSIS_PARALLEL_V1_SIZE);
 
@@ -1383,7 +1403,7 @@ abi_struct! { chassis_parallel_parameter_t 56 8 {
 } }
 abi_grows!(chassis_parallel_parameter_t, CHASSIS_PARALLEL_PARAMETER_V1_SIZE);
 
-abi_struct! { chassis_parallel_problem_t 56 8 {
+abi_struct! { chassis_parallel_problem_t 72 8 {
     0 4 struct_size: u32,
     4 4 num_axes: u32,
     8 8 axes: *const chassis_mesh_axis_t,
@@ -1395,6 +1415,9 @@ abi_struct! { chassis_parallel_problem_t 56 8 {
     44 4 reduce_dtype: u32,
     48 4 device_type: u32,
     52 4 num_microbatches: u32,
+    56 4 num_chunks: u32,
+    60 4 num_stages: u32,
+    64 8 chunks: *const chassis_chunk_t,
 } }
 abi_grows!(chassis_parallel_problem_t, CHASSIS_PARALLEL_PROBLEM_V1_SIZE);
 
@@ -1642,6 +1665,48 @@ abi_struct! { chassis_slot_desc_t 72 8 {
     64 8 lr_scale: f64,
 } }
 abi_grows!(chassis_slot_desc_t, CHASSIS_SLOT_DESC_V1_SIZE);
+
+abi_struct! { chassis_stage_problem_t 48 8 {
+    0 4 struct_size: u32,
+    4 4 num_axes: u32,
+    8 8 axes: *const chassis_mesh_axis_t,
+    16 4 num_units: u32,
+    20 4 num_microbatches: u32,
+    24 8 unit_names: *const chassis_str_t,
+    32 8 unit_costs: *const f64,
+    40 4 first_layer: u32,
+    44 4 end_layer: u32,
+} }
+abi_grows!(chassis_stage_problem_t, CHASSIS_STAGE_PROBLEM_V1_SIZE);
+
+abi_struct! { chassis_stage_sink_t 48 8 {
+    0 4 struct_size: u32,
+    4 4 reserved0: u32,
+    8 8 r#impl: *mut c_void,
+    16 8 named: Option<unsafe extern "C" fn(
+        *const chassis_stage_sink_t,
+        chassis_str_t,
+        chassis_str_t,
+        u32,
+        u32,
+    ) -> *mut chassis_status_t>,
+    24 8 csv: Option<unsafe extern "C" fn(
+        *const chassis_stage_sink_t,
+        chassis_str_t,
+        chassis_str_t,
+        chassis_str_t,
+    ) -> *mut chassis_status_t>,
+    32 8 lists: Option<unsafe extern "C" fn(
+        *const chassis_stage_sink_t,
+        chassis_str_t,
+        *const u32,
+        u32,
+        *const *const chassis_work_t,
+        *const u32,
+    ) -> *mut chassis_status_t>,
+    40 8 layers: Option<unsafe extern "C" fn(*const chassis_stage_sink_t, *const i64, u32) -> *mut chassis_status_t>,
+} }
+abi_grows!(chassis_stage_sink_t, CHASSIS_STAGE_SINK_V1_SIZE);
 
 abi_struct! { chassis_state_desc_t 48 8 {
     0 4 struct_size: u32,
@@ -1898,3 +1963,9 @@ abi_struct! { chassis_vocabulary_t 24 8 {
     16 8 min_frequency: u64,
 } }
 abi_grows!(chassis_vocabulary_t, CHASSIS_VOCABULARY_V1_SIZE);
+
+abi_struct! { chassis_work_t 12 4 {
+    0 4 kind: u32,
+    4 4 chunk: u32,
+    8 4 microbatch: u32,
+} }
