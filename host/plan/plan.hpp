@@ -68,10 +68,10 @@ struct RankPlan {
 
 // How the units are divided into stages.
 struct PlanPipeline {
-  std::vector<std::string> stages;        // their units: "embed … layers.19"
-  std::vector<int> ranks;                 // of the pipeline, by stage
-  std::vector<double> most_in_flight;     // by rank: micro-batches that it keeps for backward, in parts of its units
-  double bubble_share = 0.0;              // of the time of all ranks in which they wait, from the products of units
+  std::vector<std::string> stages;     // their units: "embed … layers.19"
+  std::vector<int> ranks;              // of the pipeline, by stage
+  std::vector<double> most_in_flight;  // by rank: micro-batches that it keeps for backward, in parts of its units
+  double bubble_share = 0.0;           // of the time of all ranks in which they wait, from the products of units
 };
 
 struct Plan {

@@ -266,8 +266,7 @@ void Executor::backward_stage(const Work& work, bool last) {
   const Fields fields = found->second.fields;
   StreamValues gradients;
   if (stage + 1 < own_.num_stages && needs_gradient(units.end))
-    gradients =
-        take(gradients_, stage + 1, stage, work.microbatch, stream_into(Purpose::kTraining, units.end, fields));
+    gradients = take(gradients_, stage + 1, stage, work.microbatch, stream_into(Purpose::kTraining, units.end, fields));
   gradients = work.kind == Work::Kind::kBackward ? backward(work.microbatch, units, std::move(gradients), last)
                                                  : backward_inputs(work.microbatch, units, std::move(gradients));
   if (stage == 0 || !needs_gradient(units.begin)) return;

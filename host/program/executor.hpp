@@ -130,7 +130,9 @@ class Executor {
 
   // What passes from the unit before into this one; nothing into the first.
   std::vector<StreamSpec> stream_into(Purpose purpose, size_t unit, const Fields& fields);
-  bool has_stage(int stage) const { return std::find(own_.stages.begin(), own_.stages.end(), stage) != own_.stages.end(); }
+  bool has_stage(int stage) const {
+    return std::find(own_.stages.begin(), own_.stages.end(), stage) != own_.stages.end();
+  }
   StreamValues take(std::map<std::pair<int, int>, StreamValues>& waiting, int from_stage, int to_stage, int microbatch,
                     const std::vector<StreamSpec>& specs);
   void hand_on(std::map<std::pair<int, int>, StreamValues>& waiting, int from_stage, int to_stage, int microbatch,

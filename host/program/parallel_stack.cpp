@@ -256,7 +256,8 @@ class GradientSums {
     if (own.device() != device) offloaded_.emplace_back(own, sum);
     Collective call;
     call.send = call.recv = sum;
-    auto found = std::find_if(by_group_.begin(), by_group_.end(), [&](const auto& other) { return other.first == &group; });
+    auto found =
+        std::find_if(by_group_.begin(), by_group_.end(), [&](const auto& other) { return other.first == &group; });
     if (found == by_group_.end()) found = by_group_.insert(found, {&group, {}});
     found->second.push_back(std::move(call));
   }
@@ -368,8 +369,7 @@ void ParallelStack::find_stages_of(const Program& program) {
   stage_coordinate_ = 0;
   coordinates_of_.assign(parameters_->all().size(), {});
   if (!pipeline_.divides()) return;
-  stage_coordinate_ =
-      facts_.mesh.coordinates(facts_.rank)[static_cast<size_t>(facts_.mesh.find(pipeline_.axis))];
+  stage_coordinate_ = facts_.mesh.coordinates(facts_.rank)[static_cast<size_t>(facts_.mesh.find(pipeline_.axis))];
   std::map<const Parameter*, size_t> index;
   for (size_t i = 0; i < parameters_->all().size(); ++i) index[parameters_->all()[i].get()] = i;
   for (size_t unit = 0; unit < program.num_units(); ++unit) {
@@ -456,9 +456,9 @@ void ParallelStack::resolve_stages(const Program& program, int coordinate, std::
       for (const auto& [axis, division] : ask_divisions(member, facts_.mesh, facts_.rank, program)) {
         answers[m].axes.push_back(axis);
         if (division.sequence_parallel && facts_.mesh.size(facts_.mesh.find(axis)) == 1)
-          counted_warning("sequence parallelism", member.instance->label() +
-                                                      ": sequence parallelism has no effect, since " + mesh_key(axis) +
-                                                      " = 1");
+          counted_warning(
+              "sequence parallelism",
+              member.instance->label() + ": sequence parallelism has no effect, since " + mesh_key(axis) + " = 1");
       }
     Answer answer;
     const Sink sink(facts_, *parameters_, problem->ids, rules_, answer);
@@ -469,9 +469,9 @@ void ParallelStack::resolve_stages(const Program& program, int coordinate, std::
       if (const Member* first = std::exchange(placed_here[id], &member); first == &member)
         throw plugin_error(member.instance->label() + " places parameter '" + name + "' twice");
       else if (first != nullptr)
-        throw Error(ExitCode::kConfig, member.where,
-                    "parameter '" + name + "' is placed by " + first->instance->label() + " and by " +
-                        member.instance->label())
+        throw Error(
+            ExitCode::kConfig, member.where,
+            "parameter '" + name + "' is placed by " + first->instance->label() + " and by " + member.instance->label())
             .hint("only one strategy of [[parallel]] can divide parameters; remove the other");
       if (placed_by_[id] != nullptr && !(before[id] == rules_[id]))
         throw plugin_error(member.instance->label() + " places parameter '" + name +
@@ -486,8 +486,7 @@ void ParallelStack::resolve_stages(const Program& program, int coordinate, std::
 void ParallelStack::take_problem(std::unique_ptr<Problem> problem) {
   problem_ = std::move(problem);
   local_unit_.clear();
-  for (uint32_t unit = 0; unit < problem_->whole_units.size(); ++unit)
-    local_unit_[problem_->whole_units[unit]] = unit;
+  for (uint32_t unit = 0; unit < problem_->whole_units.size(); ++unit) local_unit_[problem_->whole_units[unit]] = unit;
   trained_of_unit_.assign(problem_->whole_units.size(), {});
   ready_.assign(problem_->ids.size(), {});
   for (uint32_t i = 0; i < problem_->ids.size(); ++i) {

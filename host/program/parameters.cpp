@@ -330,7 +330,11 @@ void ParameterTable::finish_components(Parameter& p, const WholeStaged& whole) c
   if (runs.size() == 1) finished = {runs[0].begin, runs[0].count};
   std::vector<Tensor> staged, made = encode_buffers(storage, finished.length);
   for (size_t i = 0; i < p.components.size(); ++i) {
-    staged.push_back(storage.is_staged(i) ? whole(p, i) : Tensor());
+    staged.push_back(storage.is_staged(i) ? whole(p, i) : Tensor());  // all ranks ask
+    if (!p.is_here) {
+      p.components[i].staged.reset();
+      continue;
+    }
     const bool is_divided = storage.components()[i].unit_elements != 0;
     if (is_divided && !storage.is_staged(i))
       made[i].reset();
@@ -339,6 +343,7 @@ void ParameterTable::finish_components(Parameter& p, const WholeStaged& whole) c
           Tensor::empty(is_divided ? made[i].sizes() : p.components[i].shard.sizes(), storage.components()[i].dtype);
     p.components[i].staged.reset();
   }
+  if (!p.is_here) return;
   std::vector<const void*> whole_addresses;
   for (const Tensor& tensor : staged) whole_addresses.push_back(tensor ? tensor.data() : nullptr);
   storage.finish({p.descriptor.global_shape, finished, addresses(made)}, whole_addresses);
@@ -358,6 +363,7 @@ void ParameterTable::finish_components(Parameter& p, const WholeStaged& whole) c
 }
 
 void ParameterTable::verify_components(Parameter& p, const std::string& state) const {
+  if (!p.is_here) return;
   const QuantStorage& storage = *p.storage;
   std::vector<Tensor> here;
   for (const StoredComponent& component : p.components) here.push_back(component.shard.to(Device{}).contiguous());
@@ -462,7 +468,7 @@ void ParameterTable::initialize_quantized(Parameter& p, uint64_t seed) {
 
 void ParameterTable::initialize(uint64_t seed, Which which) {
   for (auto& p : parameters_) {
-    if (which == Which::kAdded && !p->added) continue;
+    if ((which == Which::kAdded && !p->added) || !p->is_here) continue;
     if (p->is_quantized()) {
       initialize_quantized(*p, seed);
       continue;

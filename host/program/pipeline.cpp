@@ -57,8 +57,7 @@ std::vector<Work> Pipeline::work(int coordinate, int64_t num_microbatches) const
 }
 
 int Pipeline::stage_of(size_t unit) const {
-  const auto found =
-      std::find_if(units.begin(), units.end(), [&](const UnitRange& range) { return unit < range.end; });
+  const auto found = std::find_if(units.begin(), units.end(), [&](const UnitRange& range) { return unit < range.end; });
   return static_cast<int>(found - units.begin());
 }
 
@@ -143,8 +142,8 @@ Schedule StageSink::named(const std::string& axis, const std::string& name, uint
 Schedule StageSink::parsed(const std::string& axis, std::string_view text, const std::string& origin) const {
   Schedule out = parse_schedule_csv(text, origin);
   if (const int ranks = num_ranks(axis); out.stages.num_ranks() != ranks)
-    throw config_error(fmt::format("{} has lists for {} ranks, {} is {}", origin, out.stages.num_ranks(),
-                                   mesh_key(axis), ranks))
+    throw config_error(
+        fmt::format("{} has lists for {} ranks, {} is {}", origin, out.stages.num_ranks(), mesh_key(axis), ranks))
         .hint("each line of the file is a rank");
   expect_microbatches(out, origin);
   return out;
@@ -158,8 +157,8 @@ Schedule StageSink::listed(const std::string& axis, const uint32_t* ranks, uint3
   for (size_t stage = 0; stage < by_stage.size(); ++stage) {
     const int rank = by_stage[stage];
     if (rank < 0 || rank >= size)
-      throw plugin_error(fmt::format("stage {} lies on rank {} of {}", stage, rank, mesh_key(axis) + " = " +
-                                                                                        std::to_string(size)));
+      throw plugin_error(
+          fmt::format("stage {} lies on rank {} of {}", stage, rank, mesh_key(axis) + " = " + std::to_string(size)));
     used[static_cast<size_t>(rank)] = 1;
   }
   const auto idle = std::find(used.begin(), used.end(), 0);
@@ -172,8 +171,8 @@ Schedule StageSink::listed(const std::string& axis, const uint32_t* ranks, uint3
       const chassis_work_t& raw = works[rank][i];
       constexpr uint32_t kMost = 1u << 24;  // so that a wrong number does not make the proof allocate without bounds
       if (raw.microbatch >= kMost || raw.chunk >= kMost)
-        throw plugin_error(fmt::format("entry {} of rank {}: chunk {}, micro-batch {}", i, rank, raw.chunk,
-                                       raw.microbatch));
+        throw plugin_error(
+            fmt::format("entry {} of rank {}: chunk {}, micro-batch {}", i, rank, raw.chunk, raw.microbatch));
       out.ranks[static_cast<size_t>(rank)].push_back(
           {kind_of(raw.kind, rank, i), static_cast<int>(raw.chunk), static_cast<int>(raw.microbatch)});
       out.num_microbatches = std::max(out.num_microbatches, static_cast<int>(raw.microbatch) + 1);

@@ -120,8 +120,7 @@ CommGroup& Communicator::add_group(std::string name, const std::string& key, std
   std::unique_ptr<CommGroup> group(new CommGroup);
   group->name_ = std::move(name);
   group->ranks_ = std::move(ranks);
-  group->rank_ =
-      static_cast<int>(std::find(group->ranks_.begin(), group->ranks_.end(), rank_) - group->ranks_.begin());
+  group->rank_ = static_cast<int>(std::find(group->ranks_.begin(), group->ranks_.end(), rank_) - group->ranks_.begin());
   group->impl_->key = fmt::format("{}.{}", key, group->ranks_[0]);
   if (group->size() > 1) impl_->connect(*group);
   return *impl_->groups.emplace_back(std::move(group));

@@ -64,9 +64,9 @@ class Communicator {
   bool moves_nothing() const;
 
   // [control][all-ranks] of the group. The ranks that differ from this one only on these axes, in ascending order; all
-  // ranks if there are no axes. `subgroup_size` > 0 divides the group into runs of that many neighbouring ranks and returns this
-  // rank's. The same ranks give the same group, even if other axes of size 1 are named. Throws a config error for an
-  // unknown axis, or if the group cannot be divided.
+  // ranks if there are no axes. `subgroup_size` > 0 divides the group into runs of that many neighbouring ranks and
+  // returns this rank's. The same ranks give the same group, even if other axes of size 1 are named. Throws a config
+  // error for an unknown axis, or if the group cannot be divided.
   CommGroup& group(std::span<const std::string> axes, int subgroup_size = 0);
   // [control][all-ranks] of the group. The ranks that differ from this one only on `axis`, where they have these
   // coordinates; this rank has one of them. Each `key` gives another group, so that calls in one do not wait for those

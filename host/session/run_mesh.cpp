@@ -1,6 +1,8 @@
 // Computes the mesh, opens the comm backend, and compares the settings and plugins of all ranks.
 #include "host/session/run_mesh.hpp"
 
+#include <unistd.h>
+
 #include <algorithm>
 
 #include "chassis/kind/comm.h"
@@ -104,6 +106,45 @@ RunMesh make_mesh(const Settings& settings, RunPlugins& plugins, const MeshPlace
   return {MeshShape(std::move(axes)), place.rank(), std::move(stack)};
 }
 
+std::string distant_ranks_text(const MeshShape& mesh, const std::vector<std::string>& machines) {
+  for (int axis = 0; axis < mesh.num_axes(); ++axis) {
+    const MeshAxis& spec = mesh.axes()[static_cast<size_t>(axis)];
+    if (!is_tensor_axis(spec.name) || spec.size == 1) continue;
+    for (int first = 0; first < mesh.world_size(); ++first) {
+      MeshShape::Coordinates at = mesh.coordinates(first);
+      if (at[static_cast<size_t>(axis)] != 0) continue;
+      std::string text;
+      bool is_distant = false;
+      for (int i = 0; i < spec.size; ++i) {
+        at[static_cast<size_t>(axis)] = i;
+        const auto rank = static_cast<size_t>(mesh.rank(at));
+        is_distant |= machines[rank] != machines[static_cast<size_t>(first)];
+        text += (i > 0 ? ", " : "") + std::to_string(rank) + " on " + machines[rank];
+      }
+      if (is_distant) return "axis '" + spec.name + "' joins ranks of several machines: " + text;
+    }
+  }
+  return "";
+}
+
+namespace {
+
+// Ranks of a tensor axis send several activations in every layer.
+void warn_of_distant_ranks(const MeshShape& mesh, World& world) {
+  const bool has_tensor_axis = std::any_of(mesh.axes().begin(), mesh.axes().end(), [](const MeshAxis& axis) {
+    return axis.size > 1 && is_tensor_axis(axis.name);
+  });
+  if (!has_tensor_axis) return;
+  char name[256] = "";
+  gethostname(name, sizeof name - 1);
+  const std::string text = distant_ranks_text(mesh, world.exchange("names of machines", name));
+  if (!text.empty() && world.rank() == 0)
+    counted_warning("tensor axis across machines",
+                    text + "; give it a size that divides the ranks of a machine, which are neighbours");
+}
+
+}  // namespace
+
 std::unique_ptr<Communicator> make_communicator(const Config& config, RunPlugins& plugins, const RunMesh& mesh,
                                                 const MeshPlace& place, Device device) {
   if (!place.is_planned()) place.world.expect_same("configuration", dotted_text(config.json()));
@@ -112,6 +153,7 @@ std::unique_ptr<Communicator> make_communicator(const Config& config, RunPlugins
                      ? nullptr
                      : open_backend(config.settings().comm, plugins, place.is_planned(), device);
   if (!place.is_planned()) place.world.expect_same("plugins", plugins_text(plugins.registry().lock()));
+  if (!place.is_planned()) warn_of_distant_ranks(mesh.shape, place.world);
   auto communicator = std::make_unique<Communicator>(std::move(backend), place.world, mesh.shape, mesh.rank,
                                                      place.is_planned() ? Device{} : device);
   plugins.services().set_communicator(communicator.get());

@@ -2,6 +2,8 @@
 #pragma once
 
 #include <memory>
+#include <string>
+#include <vector>
 
 #include "host/launch/world.hpp"
 #include "host/program/parallel_stack.hpp"
@@ -35,6 +37,10 @@ RunMesh make_mesh(const Settings& settings, RunPlugins& plugins, const MeshPlace
 // nothing; with one rank, none. Throws if ranks have different settings or plugins.
 std::unique_ptr<Communicator> make_communicator(const Config& config, RunPlugins& plugins, const RunMesh& mesh,
                                                 const MeshPlace& place, Device device);
+
+// Says which ranks of a tensor axis lie on which machines, if they lie on several; empty if each axis lies within one.
+// `machines` by rank.
+std::string distant_ranks_text(const MeshShape& mesh, const std::vector<std::string>& machines);
 
 // The facts that strategies get besides program and parameters.
 // `time`: tokens of a row.

@@ -82,7 +82,7 @@ std::unique_ptr<OptimizerDriver> make_optimizer(const Settings::Optimizer& setti
 void place_shards(const Config& config, const RunMesh& mesh, Runtime& runtime) {
   const CompiledProgram& compiled = *runtime.compiled;
   try {
-    mesh.stack->resolve(compiled.program, *compiled.parameters, 
+    mesh.stack->resolve(compiled.program, *compiled.parameters,
                         stack_context(config, mesh, compiled.options.device, compiled.options.time));
   } catch (const Error& error) {
     if (error.code() != ExitCode::kConfig || !error.where().file.empty()) throw;

@@ -41,7 +41,8 @@ double run_microbatches(Executor& executor, ParameterTable& parameters, const St
     if (work.kind == Work::Kind::kForward) {
       const Fields fields = inputs.fields(work.microbatch);
       const RandomBits random = inputs.random ? inputs.random(work.microbatch) : RandomBits{};
-      if (const Tensor loss = executor.forward_stage(work, fields, inputs.loss_scale, random)) loss_sum += value_of(loss);
+      if (const Tensor loss = executor.forward_stage(work, fields, inputs.loss_scale, random))
+        loss_sum += value_of(loss);
       notify(inputs, StepPhase::kForward, work.microbatch);
     } else {
       executor.backward_stage(work, last[i] != 0);

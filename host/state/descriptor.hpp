@@ -26,7 +26,7 @@ struct Placement {
     kFlatRange,  // a range of the row-major elements; from here on the local tensor is one-dimensional
     kReplicate,  // every coordinate holds the same
     kPartial,    // every coordinate holds a term of a sum that is not reduced yet; has no owner
-    kOnlyOn,     // one coordinate holds it, most others have no such tensor (a pipeline stage, a whole-matrix optimizer)
+    kOnlyOn,  // one coordinate holds it, most others have no such tensor (a pipeline stage, a whole-matrix optimizer)
   };
 
   Kind kind = Kind::kReplicate;

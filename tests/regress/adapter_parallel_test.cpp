@@ -209,6 +209,14 @@ TEST(AdapterTensorParallel, GivesTheNumbersOfOneProcess) {
   expect_the_numbers_of_one_process(sequence, 2, shared_head);
 }
 
+TEST(AdapterPipelineParallel, GivesTheNumbersOfOneProcess) {
+  const Strategy stages = {"pipeline", {"plugin = \"pipeline\"", "schedule = \"zbv\""}};
+  for (const Adapter& adapter : kAdapters) expect_the_numbers_of_one_process(stages, 2, adapter);
+  const Strategy both = {"pipeline_fsdp2",
+                         {"plugin = \"pipeline\"", "[[parallel]]", "plugin = \"fsdp2\"", "[mesh]", "pp = 2"}};
+  expect_the_numbers_of_one_process(both, 4, kAdapters[1]);
+}
+
 TEST(AdapterDropout, DropsTheSameElementsUnderRecomputeAndAccumulation) {
   AdapterRun run(kAdapters[1]);
   const Result kept = run(nullptr, 1);

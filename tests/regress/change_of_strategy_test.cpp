@@ -21,6 +21,7 @@ const std::vector<Sharding> kShardings = {
     {"zero2", 2, "[[parallel]]\nplugin = \"zero\"\nstage = 2\n"},
     {"tensor", 2, "[[parallel]]\nplugin = \"tensor\"\n"},
     {"context_fsdp2", 4, "[mesh]\ncp = 2\n[[parallel]]\nplugin = \"context\"\n[[parallel]]\nplugin = \"fsdp2\"\n"},
+    {"pipeline", 2, "[[parallel]]\nplugin = \"pipeline\"\nschedule = \"zbv\"\n"},
     {"tensor_fsdp2", 4, "[mesh]\ntp = 2\n[[parallel]]\nplugin = \"tensor\"\n[[parallel]]\nplugin = \"fsdp2\"\n"},
 };
 
@@ -81,7 +82,7 @@ TEST_P(ChangeOfStrategy, KeepsEveryBit) {
 
 INSTANTIATE_TEST_SUITE_P(Neighbours, ChangeOfStrategy, testing::ValuesIn(changes({1, 2})),
                          [](const auto& info) { return kShardings[info.param.from].name; });
-INSTANTIATE_TEST_SUITE_P(Others, ChangeOfStrategy, testing::ValuesIn(changes({3, 4, 5, 6, 7, 8, 9})),
+INSTANTIATE_TEST_SUITE_P(Others, ChangeOfStrategy, testing::ValuesIn(changes({3, 4, 5, 6, 7, 8, 9, 10})),
                          [](const auto& info) { return kShardings[info.param.from].name; });
 
 class ChangeOfSize : public ShardedRun, public testing::WithParamInterface<size_t> {};

@@ -304,6 +304,19 @@ std::vector<Fault> live_faults() {
       {"out_of_memory", kNproc, 2, 1, out_of_memory, ExitCode::kOutOfMemory, "out of ", "rank 1: out of "},
       {"out_of_memory_by_hand", kByHand, 2, 1, out_of_memory, ExitCode::kOutOfMemory, "out of ", "rank 1: out of "},
   };
+  // Ranks 0 and 1 have the first stage, 2 and 3 the second: before, while and after each forward has its backward.
+  const auto in_stages = [&](const char* name, int rank, const char* fault, bool stops = false) {
+    Words words = strategy(fault, stops ? kShortTimeout : Words{});
+    words.insert(words.end(), {"mesh.tp=2", "mesh.pp=2"});
+    Fault out{
+        name, kNproc, 4, rank, std::move(words), comm, stops ? silent(rank) : "", stops ? silent(rank) : killed(rank)};
+    out.toml = "[[parallel]]\nplugin = \"tensor\"\n[[parallel]]\nplugin = \"pipeline\"\n";
+    return out;
+  };
+  faults.push_back(in_stages("kill_in_warm_up", 0, "kill in forward"));
+  faults.push_back(in_stages("kill_in_steady_state", 2, "kill in second forward"));
+  faults.push_back(in_stages("kill_in_cool_down", 1, "kill in last backward"));
+  faults.push_back(in_stages("stop_in_steady_state", 2, "stop in second forward", true));
   // The limit would also fail the mappings of a sanitizer.
   std::erase_if(faults, [](const Fault& fault) { return kSanitized && fault.has("out_of_memory"); });
   return faults;

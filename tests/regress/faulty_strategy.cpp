@@ -26,8 +26,8 @@ class Faulty final : public Parallel {
     static const Options schema = {
         option("fault", "none")
             .choices({"none", "claim nothing", "place nothing", "out of memory", "error in forward", "kill in forward",
-                      "kill in collective", "kill late in collective", "stop in forward", "stop in collective",
-                      "another order"}),
+                      "kill in second forward", "kill in last backward", "stop in second forward", "kill in collective",
+                      "kill late in collective", "stop in forward", "stop in collective", "another order"}),
         option("rank", 0).range(0, 1 << 20).doc("the faulty rank"),
     };
     return schema;
@@ -39,8 +39,9 @@ class Faulty final : public Parallel {
         faulty_rank_(option_value<int64_t>(host, "rank")) {}
 
   void resolve(const ParallelProblem& problem, ParallelSink& sink) override {
-    for (const chassis_mesh_axis_t& axis : problem.axes())
-      if (text_of(axis.name) == kHomeAxis) is_faulty_ = axis.rank == faulty_rank_;
+    int64_t rank = 0;  // of the run
+    for (const chassis_mesh_axis_t& axis : problem.axes()) rank = rank * axis.size + axis.rank;
+    is_faulty_ = rank == faulty_rank_;
     if (fault_ != "claim nothing") sink.claim(kHomeAxis);
     all_.clear(), first_.clear(), second_.clear();
     if (fault_ == "place nothing") return;
@@ -71,12 +72,19 @@ class Faulty final : public Parallel {
 
   void pre_forward(uint32_t unit, UnitFlags flags) override {
     if (!flags.training || unit != 1 || step_ != kFaultyStep) return;
+    ++num_forwards_;
+    if (has("kill in second forward") && num_forwards_ == 2) raise_once(SIGKILL);
+    if (has("stop in second forward") && num_forwards_ == 2) raise_once(SIGSTOP);
     if (has("error in forward")) {
       test::mark_fault();
       fail_invalid("the strategy fails on purpose");
     }
     if (has("kill in forward")) raise_once(SIGKILL);
     if (has("stop in forward")) raise_once(SIGSTOP);
+  }
+
+  void pre_backward(uint32_t unit, UnitFlags flags) override {
+    if (unit == 1 && step_ == kFaultyStep && flags.last_microbatch && has("kill in last backward")) raise_once(SIGKILL);
   }
 
   void finish_grads() override {
@@ -110,7 +118,7 @@ class Faulty final : public Parallel {
   std::string fault_;
   int64_t faulty_rank_;
   bool is_faulty_ = false;
-  int step_ = 0;
+  int step_ = 0, num_forwards_ = 0;
   std::vector<uint32_t> all_, first_, second_;
 };
 

@@ -92,15 +92,25 @@ class ParallelRun {
                token_rows(random_documents({9, 40, 3, 77, 21, 14, 35, 2, 60, 18, 33, 90, 41, 7, 64}, 96)));
   }
 
+  // Also finds the plugins of tests.
+  void add_stub_plugins() {
+    const std::string folder = "path = [\"" CHASSIS_TEST_PLUGIN_DIR "\"";
+    toml_.insert(toml_.find(folder) + folder.size(), ", \"" CHASSIS_TEST_STUB_DIR "\"");
+  }
+
   // Trains, and returns what was printed. Throws that as an error if the run fails.
   std::string output_of(const Strategy* strategy, int ranks, const std::vector<std::string>& overrides = {}) {
+    std::filesystem::remove_all(folder_ / "run");
+    return output_of_rest(strategy, ranks, overrides);
+  }
+  // Continues the run that is there.
+  std::string output_of_rest(const Strategy* strategy, int ranks, const std::vector<std::string>& overrides) {
     std::string toml = toml_;
     if (strategy) {
       toml += "[[parallel]]\n";
       for (const std::string& line : strategy->toml) toml += line + "\n";
     }
     write_text(folder_ / "run.toml", toml);
-    std::filesystem::remove_all(folder_ / "run");
     std::vector<std::string> command = {CHASSIS_PROGRAM, "train", "run.toml"};
     const int micro_batch = variant_.accumulates ? 1 : 12 * (strategy ? strategy->tensor_ways : 1) / ranks;
     command.push_back("train.micro_batch_size=" + std::to_string(micro_batch));
@@ -115,7 +125,19 @@ class ParallelRun {
   }
 
   Result operator()(const Strategy* strategy, int ranks, const std::vector<std::string>& overrides = {}) {
-    const std::string output = output_of(strategy, ranks, overrides);
+    return result(output_of(strategy, ranks, overrides));
+  }
+  Result goes_on(const Strategy* strategy, int ranks, const std::vector<std::string>& overrides) {
+    return result(output_of_rest(strategy, ranks, overrides));
+  }
+
+  // Of the first rank of the last run, with all that it logs.
+  std::string log() const { return text_of_file(folder_ / "run/log.txt"); }
+  // The metrics of the last run's first step.
+  nlohmann::json first_record() const { return records().at(0); }
+
+ private:
+  Result result(const std::string& output) const {
     EXPECT_EQ(output.find("could not be planned"), std::string::npos) << output;
     Result result;
     for (const auto& record : records()) {
@@ -135,12 +157,6 @@ class ParallelRun {
     return result;
   }
 
-  // Of the first rank of the last run, with all that it logs.
-  std::string log() const { return text_of_file(folder_ / "run/log.txt"); }
-  // The metrics of the last run's first step.
-  nlohmann::json first_record() const { return records().at(0); }
-
- private:
   std::vector<nlohmann::json> records() const {
     std::vector<nlohmann::json> out;
     std::istringstream metrics(text_of_file(folder_ / "run/metrics.jsonl"));

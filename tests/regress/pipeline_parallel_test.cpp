@@ -84,7 +84,8 @@ TEST(PipelineParallelFamilies, GiveTheNumbersOfOneProcess) {
 TEST(PipelineParallelInterleaved, OfFourRanksWithTwoChunks) {
   const Strategy strategy = pipeline("interleaved_4", "interleaved", 4);
   const std::string model =
-      "plugin = \"llama\"\nconfig = { vocab_size = 96, hidden_size = 48, intermediate_size = 96, num_hidden_layers = 7, "
+      "plugin = \"llama\"\nconfig = { vocab_size = 96, hidden_size = 48, intermediate_size = 96, num_hidden_layers = "
+      "7, "
       "num_attention_heads = 6, num_key_value_heads = 2, initializer_range = 0.1, tie_word_embeddings = true }\n";
   ParallelRun run(Variant::of_bits(0b010000), model);
   expect_the_numbers(run(&strategy, 4), run(nullptr, 1), false, "interleaved, four ranks");
@@ -97,6 +98,28 @@ TEST(PipelineParallelCsv, RunsTheListsOfAFile) {
       "csv", {kPipeline, schedule("csv"), "csv = \"" + (folder / "lists.csv") + "\""}, no_mesh, 2};
   ParallelRun run(Variant::of_bits(0b010000));
   expect_the_numbers(run(&strategy, 2), run(nullptr, 1), false, "csv");
+}
+
+std::vector<std::string> own_schedule(const std::string& fault = "none") {
+  return {"plugin = \"own_schedule\"", "fault = \"" + fault + "\""};
+}
+
+TEST(PipelineParallelOwnSchedule, IsProvenAndRun) {
+  const Strategy strategy = {"own", own_schedule(), no_mesh, 2};
+  ParallelRun run(Variant::of_bits(0b110000));
+  run.add_stub_plugins();
+  expect_the_numbers(run(&strategy, 2), run(nullptr, 1), false, "own schedule");
+  for (const auto& [fault, error] :
+       {std::pair("no backward", "rank 0 has no backward of chunk 0 (stage 0), micro-batch 1"),
+        {"backward before forward", "rank 1, entry 0"},
+        {"unknown work", "entry 0 of rank 0 has the unknown kind of work 9"},
+        {"idle rank", "rank 1 of 'pp' has no stage"},
+        {"another axis", "axis 'tp' cannot divide stages; 'pp' can"},
+        {"no schedule", "layers of stages, but no schedule"},
+        {"two schedules", "a second schedule for axis 'pp'"},
+        {"rank outside", "stage 1 lies on rank 2 of mesh.pp = 2"},
+        {"one micro-batch less", "the schedule has 11 micro-batches, a step of this run has 12"}})
+    EXPECT_HAS(refusal_of(run, {"own", own_schedule(fault), no_mesh, 2}, 2), error) << fault;
 }
 
 TEST(PipelineParallelStages, MayHaveUnequalLayers) {
@@ -184,8 +207,7 @@ TEST(PipelineParallelRefusal, MoreStagesThanUnits) {
 }
 
 TEST(PipelineParallelRefusal, TooFewMicrobatches) {
-  const std::string error =
-      refused({schedule("interleaved"), "group_size = 1"}, {"train.micro_batch_size=1"}, 4);
+  const std::string error = refused({schedule("interleaved"), "group_size = 1"}, {"train.micro_batch_size=1"}, 4);
   EXPECT_HAS(error, "run.toml:");
   EXPECT_HAS(error, "schedule 'interleaved'");
 }
@@ -214,8 +236,10 @@ TEST(PipelineParallelRefusal, ListsThatAreWrong) {
     write_text(folder / "lists.csv", text);
     return refused({schedule("csv"), "csv = \"" + (folder / "lists.csv") + "\""}, {"train.micro_batch_size=6"});
   };
-  EXPECT_HAS(refused_list("0F0,0F1,0B0,0B1\n1F0,1B0,1F1\n"), "lists.csv:2: rank 1 has no backward of chunk 0 (stage 1), micro-batch 1");
-  EXPECT_HAS(refused_list("0F0,0F0,0B0\n1F0,1B0\n"), "lists.csv:1:5: rank 0, entry 1: forward of chunk 0, micro-batch 0 repeats entry 0");
+  EXPECT_HAS(refused_list("0F0,0F1,0B0,0B1\n1F0,1B0,1F1\n"),
+             "lists.csv:2: rank 1 has no backward of chunk 0 (stage 1), micro-batch 1");
+  EXPECT_HAS(refused_list("0F0,0F0,0B0\n1F0,1B0\n"),
+             "lists.csv:1:5: rank 0, entry 1: forward of chunk 0, micro-batch 0 repeats entry 0");
   EXPECT_HAS(refused_list("0B0,0F0\n1F0,1B0\n"), "rank");
   EXPECT_HAS(refused_list("0F0,0B0\n1F0,1B0\n"), "1 micro-batches, a step of this run has 2");
   EXPECT_HAS(refused_list("0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1B1\n2F0,2B0,2F1,2B1\n"), "lists for 3 ranks, mesh.pp is 2");

@@ -88,6 +88,8 @@ const std::string kTensor = "[[parallel]]\nplugin = \"tensor\"\n", kSequence = k
                   kHybrid = kTensor + "[[parallel]]\nplugin = \"fsdp2\"\n[mesh]\ntp = 2\n";
 const std::string kContext =
     "[[parallel]]\nplugin = \"context\"\nmode = \"gather\"\n[[parallel]]\nplugin = \"fsdp2\"\n[mesh]\ncp = 2\n";
+const std::string kPipeline = "[[parallel]]\nplugin = \"pipeline\"\n",
+                  kStages = kPipeline + "schedule = \"zb_h1\"\n[[parallel]]\nplugin = \"fsdp2\"\n[mesh]\npp = 2\n";
 const char* const kDoubleQuant = "double_quant = true\nblock_size = 32\n";
 
 TEST(QuantTensorParallel, HasTheBytesAndNumbersOfOneProcess) {
@@ -96,7 +98,8 @@ TEST(QuantTensorParallel, HasTheBytesAndNumbersOfOneProcess) {
   for (const char* options : {"", kDoubleQuant}) {
     SCOPED_TRACE(options);
     const QuantResult alone = run(quant(options), 1, full);
-    for (const auto& [tables, ranks] : {std::pair(kTensor, 2), {kSequence, 2}, {kHybrid, 4}, {kContext, 4}}) {
+    for (const auto& [tables, ranks] :
+         {std::pair(kTensor, 2), {kSequence, 2}, {kHybrid, 4}, {kContext, 4}, {kPipeline, 2}, {kStages, 4}}) {
       SCOPED_TRACE(tables);
       const QuantResult ours = run(quant(options) + tables, ranks, full);
       EXPECT_LE(largest_relative(ours.losses, alone.losses), 2e-6);
@@ -113,9 +116,14 @@ TEST(QuantTensorParallel, ContinuesOnEveryMesh) {
   half.emplace_back("run.max_steps=2");
   const QuantResult whole = run(quant(kDoubleQuant), 1, full);
   const std::pair<std::string, int> alone = {"", 1}, fsdp2 = {"[[parallel]]\nplugin = \"fsdp2\"\n", 3},
-                                    tensor = {kTensor, 2}, hybrid = {kHybrid, 4};
-  for (const auto& [from, to] :
-       {std::pair(alone, tensor), {tensor, alone}, {tensor, fsdp2}, {hybrid, tensor}, {fsdp2, hybrid}}) {
+                                    tensor = {kTensor, 2}, hybrid = {kHybrid, 4}, stages = {kStages, 4};
+  for (const auto& [from, to] : {std::pair(alone, tensor),
+                                 {tensor, alone},
+                                 {tensor, fsdp2},
+                                 {hybrid, tensor},
+                                 {fsdp2, hybrid},
+                                 {stages, tensor},
+                                 {hybrid, stages}}) {
     SCOPED_TRACE(from.first + " to " + to.first);
     std::filesystem::remove_all(run.folder() / "run");
     const Outcome first = run.train(quant(kDoubleQuant) + from.first, from.second, half);
@@ -138,7 +146,7 @@ TEST(QuantTensorParallel, ReadsAModelThatIsQuantized) {
   const QuantResult alone = run(quant(), 1, overrides);
   EXPECT_GT(alone.loaded_bytes, 3 * 147456 / 2) << "codes of three layers";
   EXPECT_LT(alone.loaded_bytes, std::filesystem::file_size(run.folder() / "nf4/model.safetensors"));
-  for (const auto& [tables, ranks] : {std::pair(kTensor, 2), {kHybrid, 4}}) {
+  for (const auto& [tables, ranks] : {std::pair(kTensor, 2), {kHybrid, 4}, {kStages, 4}}) {
     const QuantResult ours = run(quant() + tables, ranks, overrides);
     EXPECT_EQ(ours.loaded_bytes, alone.loaded_bytes) << "ranks read every byte once";
     EXPECT_LE(largest_relative(ours.losses, alone.losses), 2e-6);

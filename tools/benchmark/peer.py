@@ -1,8 +1,8 @@
 """The peers of tools/bench, on the same batches and at their best settings: a PyTorch loop over transformers' Llama,
-eager or compiled, HF Trainer, and over gloo (under torchrun) PyTorch's FSDP2 and its tensor parallelism (dtensor),
-eager or compiled. All use fused AdamW; bf16 is autocast over fp32 parameters.
+eager or compiled, HF Trainer, and over gloo (under torchrun) PyTorch's FSDP2, its tensor parallelism (dtensor) and its
+pipelining (pipeline, 1F1B), eager or compiled. All use fused AdamW; bf16 is autocast over fp32 parameters.
 
-    peer.py FOLDER STEPS THREADS eager|compile|trainer|fsdp2|dtensor[-compile] fp32|bf16
+    peer.py FOLDER STEPS THREADS eager|compile|trainer|fsdp2|dtensor[-compile]|pipeline[-compile] fp32|bf16
     peer.py FOLDER STEPS THREADS peft|qlora[-half][-compile] fp32|bf16
 
 peft trains LoRA on all linears of FOLDER/base; qlora does so on a base that bitsandbytes quantizes while it is loaded. In
@@ -38,7 +38,7 @@ if has_adapter:
 else:
     model = LlamaForCausalLM(LlamaConfig(**config))
 rows = [json.loads(line)["input_ids"] for line in open(f"{folder}/tokens.jsonl")]
-BATCH = 2 if has_adapter else 4
+BATCH = 2 if has_adapter else 8 if kind.startswith("pipeline") else 4
 
 
 def autocast():
@@ -173,9 +173,72 @@ def dtensor() -> None:
     leave(dist)
 
 
+class Stage(torch.nn.Module):
+    """The layers [first, last) of the model, with what is before and behind them."""
+
+    def __init__(self, first: int, last: int):
+        super().__init__()
+        self.embed = model.model.embed_tokens if first == 0 else None
+        self.layers = torch.nn.ModuleList(model.model.layers[first:last])
+        self.rotary = model.model.rotary_emb
+        is_last = last == len(model.model.layers)
+        self.norm, self.head = (model.model.norm, model.lm_head) if is_last else (None, None)
+
+    def forward(self, x):
+        with autocast():
+            h = self.embed(x) if self.embed else x
+            positions = torch.arange(h.shape[1]).unsqueeze(0)
+            rotary = self.rotary(h, positions)
+            for layer in self.layers:
+                h = layer(h, position_ids=positions, position_embeddings=rotary, use_cache=False)
+                h = h[0] if isinstance(h, tuple) else h
+            return self.head(self.norm(h)) if self.head else h
+
+
+def pipeline() -> None:
+    """Two stages of equal cost: the head costs as much as two of the six layers. Micro-batches of one row."""
+    import torch.distributed as dist
+    import torch.nn.functional as F
+    from torch.distributed.pipelining import PipelineStage, Schedule1F1B
+
+    dist.init_process_group("gloo")
+    rank, layers = dist.get_rank(), len(model.model.layers)
+    assert dist.get_world_size() == 2, "two stages"
+    module = Stage(0, 4) if rank == 0 else Stage(4, layers)
+    if kind.endswith("-compile"):
+        module.compile()
+    trained = list(module.parameters())
+    optimizer = torch.optim.AdamW([{"params": [p for p in trained if p.dim() > 1], "weight_decay": 0.1},
+                                   {"params": [p for p in trained if p.dim() <= 1], "weight_decay": 0.0}],
+                                  lr=1e-4, fused=True)
+
+    def loss_of(logits, labels):
+        return F.cross_entropy(logits.float().flatten(0, 1), labels.flatten())
+
+    schedule = Schedule1F1B(PipelineStage(module, rank, 2, torch.device("cpu")), BATCH, loss_fn=loss_of)
+    for step in range(steps):
+        ids = torch.tensor(rows[step * BATCH:(step + 1) * BATCH])
+        losses = []
+        if rank == 0:
+            schedule.step(ids)
+        else:
+            schedule.step(target=F.pad(ids[:, 1:], (0, 1), value=-100), losses=losses)
+        square = torch.stack(torch._foreach_norm([p.grad for p in trained])).square().sum()
+        dist.all_reduce(square)
+        torch._foreach_mul_([p.grad for p in trained], (1.0 / (square.sqrt() + 1e-6)).clamp(max=1.0))
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        loss = torch.stack(losses).mean().detach() if losses else torch.zeros(())
+        dist.all_reduce(loss)
+        if rank == 0:
+            print(f"STEP {step + 1} {loss.item():.4f}", flush=True)
+    leave(dist)
+
+
 print(f"peer {kind} ready at {time.time():.2f}", flush=True)
 if has_adapter:
     (compiled if kind.endswith("-compile") else eager)()
 else:
     {"eager": eager, "compile": compiled, "trainer": trainer, "fsdp2": fsdp2,
-     "dtensor": dtensor, "dtensor-compile": dtensor}[kind]()
+     "dtensor": dtensor, "dtensor-compile": dtensor,
+     "pipeline": pipeline, "pipeline-compile": pipeline}[kind]()

@@ -141,7 +141,8 @@ class Fsdp2 final : public Parallel {
   void pre_forward(uint32_t unit, UnitFlags flags) override {
     if (flags.recompute) return;  // already gathered for backward
     gather_unit(unit);
-    for (int ahead = 1; ahead <= forward_prefetch_ && unit + ahead < chunk_end_[unit]; ++ahead) gather_unit(unit + ahead);
+    for (int ahead = 1; ahead <= forward_prefetch_ && unit + ahead < chunk_end_[unit]; ++ahead)
+      gather_unit(unit + ahead);
     shards().wait_gathered(units_[unit]);
   }
 

@@ -26,11 +26,10 @@ class PipelineParallel final : public Parallel {
     static const Options schema = {
         option("schedule", "1f1b")
             .choices({"gpipe", "1f1b", "interleaved", "zb_h1", "zbv", "csv"})
-            .doc("the order of forwards and backwards; zb_h1 and zbv split backward and wait least, interleaved and zbv "
-                 "have several stages on each rank, gpipe keeps all micro-batches"),
-        option("chunks", 0)
-            .range(0, 64)
-            .doc("stages on each rank; 0: 2 for interleaved and zbv, 1 for the others"),
+            .doc(
+                "the order of forwards and backwards; zb_h1 and zbv split backward and wait least, interleaved and zbv "
+                "have several stages on each rank, gpipe keeps all micro-batches"),
+        option("chunks", 0).range(0, 64).doc("stages on each rank; 0: 2 for interleaved and zbv, 1 for the others"),
         option("group_size", 0)
             .range(0, 1 << 20)
             .doc("interleaved: micro-batches that a chunk runs before the next one does; 0: the number of ranks"),
@@ -38,8 +37,8 @@ class PipelineParallel final : public Parallel {
             .range(0, 1 << 20)
             .doc("layers of each stage; embedding and head are in the first and the last one. Empty: divided so that "
                  "the slowest stage is as fast as can be, embedding and head included"),
-        option("csv", "")
-            .doc("schedule = \"csv\": a file in the format of torch.distributed.pipelining, a line for each rank"),
+        option("csv", "").doc(
+            "schedule = \"csv\": a file in the format of torch.distributed.pipelining, a line for each rank"),
     };
     return schema;
   }

@@ -127,7 +127,8 @@ class StageSink {
              const std::vector<std::vector<chassis_work_t>>& works) {
     std::vector<const chassis_work_t*> pointers;
     std::vector<uint32_t> counts;
-    for (const auto& list : works) pointers.push_back(list.data()), counts.push_back(static_cast<uint32_t>(list.size()));
+    for (const auto& list : works)
+      pointers.push_back(list.data()), counts.push_back(static_cast<uint32_t>(list.size()));
     host_.check(raw_.lists(&raw_, str(axis), ranks.data(), static_cast<uint32_t>(ranks.size()), pointers.data(),
                            counts.data()));
   }
@@ -233,8 +234,8 @@ class Parallel : public Member {
 
   // [control] Says which dims of the computation are divided, or refuses with a reason. May be called again.
   virtual void divide(const DivisionProblem& /*problem*/, DivisionSink&) {}
-  // [control] Says how units are divided into pipeline stages and in which order they run, or refuses with a reason. May
-  // be called again.
+  // [control] Says how units are divided into pipeline stages and in which order they run, or refuses with a reason.
+  // May be called again.
   virtual void stages(const StageProblem& /*problem*/, StageSink&) {}
   // [control] Claims axes and places parameters, or refuses with a reason. Allocates nothing; may be called again, and
   // the last call counts.

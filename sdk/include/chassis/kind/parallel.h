@@ -153,16 +153,16 @@ typedef struct chassis_stage_sink {
   uint32_t struct_size;
   uint32_t reserved0;
   void* impl;
-  /* A schedule that the host knows: "gpipe", "1f1b", "interleaved", "zb_h1", "zbv". Stages lie on the ranks of the axis,
-   * "pp", as it says; `num_chunks` on each: 1, for zbv 2, for interleaved 2 or more. `group_size`: micro-batches that a
-   * chunk of interleaved runs before the next one does; 0: the number of ranks. */
+  /* A schedule that the host knows: "gpipe", "1f1b", "interleaved", "zb_h1", "zbv". Stages lie on the ranks of the
+   * axis, "pp", as it says; `num_chunks` on each: 1, for zbv 2, for interleaved 2 or more. `group_size`: micro-batches
+   * that a chunk of interleaved runs before the next one does; 0: the number of ranks. */
   chassis_status_t* (*named)(const struct chassis_stage_sink* s, chassis_str_t axis, chassis_str_t schedule,
                              uint32_t num_chunks, uint32_t group_size);
   /* Or one as text in the format of torch.distributed.pipelining ("compute_only"); `origin` goes into messages. */
   chassis_status_t* (*csv)(const struct chassis_stage_sink* s, chassis_str_t axis, chassis_str_t text,
                            chassis_str_t origin);
-  /* Or one of the strategy's own: stage s lies on rank ranks[s] of the axis, whose k-th stage is its chunk k, and rank r
-   * runs the num_works[r] entries of works[r] in order. */
+  /* Or one of the strategy's own: stage s lies on rank ranks[s] of the axis, whose k-th stage is its chunk k, and rank
+   * r runs the num_works[r] entries of works[r] in order. */
   chassis_status_t* (*lists)(const struct chassis_stage_sink* s, chassis_str_t axis, const uint32_t* ranks,
                              uint32_t num_stages, const chassis_work_t* const* works, const uint32_t* num_works);
   /* How many layers each stage has; units before and behind the layers belong to the first and the last stage. Without
