@@ -320,12 +320,14 @@ void ParallelStack::resolve(const Program& program, ParameterTable& parameters, 
   find_stages_of(program);
   rules_.assign(parameters.all().size(), {});
   placed_by_.assign(parameters.all().size(), nullptr);
+  conflict_.reset();
   // Every rank knows where the parameters of all stages live. A strategy keeps what it heard last, so this rank's
   // stages come last.
   const int num_coordinates = pipeline_.divides() ? pipeline_.stages().num_ranks() : 1;
   for (int i = 1; i <= num_coordinates; ++i)
     resolve_stages(program, (stage_coordinate_ + i) % num_coordinates, answers);
   check_axes(answers);
+  if (conflict_) throw *conflict_;
   data_axes_.clear();
   for (const MeshAxis& axis : facts.mesh.axes())
     if (is_data_axis(axis.name) && std::any_of(answers.begin(), answers.end(),
@@ -466,16 +468,17 @@ void ParallelStack::resolve_stages(const Program& program, int coordinate, std::
     if (is_own) answers[m].axes.insert(answers[m].axes.end(), answer.axes.begin(), answer.axes.end());
     for (const uint32_t id : answer.parameters) {
       const std::string& name = parameters_->all()[id]->name;
-      if (const Member* first = std::exchange(placed_here[id], &member); first == &member)
-        throw plugin_error(member.instance->label() + " places parameter '" + name + "' twice");
-      else if (first != nullptr)
-        throw Error(
-            ExitCode::kConfig, member.where,
-            "parameter '" + name + "' is placed by " + first->instance->label() + " and by " + member.instance->label())
-            .hint("only one strategy of [[parallel]] can divide parameters; remove the other");
-      if (placed_by_[id] != nullptr && !(before[id] == rules_[id]))
-        throw plugin_error(member.instance->label() + " places parameter '" + name +
-                           "', which two pipeline stages read, differently on each");
+      const Member* const first = std::exchange(placed_here[id], &member);
+      if (!conflict_ && first == &member)
+        conflict_ = plugin_error(member.instance->label() + " places parameter '" + name + "' twice");
+      else if (!conflict_ && first != nullptr)
+        conflict_ = Error(ExitCode::kConfig, member.where,
+                          "parameter '" + name + "' is placed by " + first->instance->label() + " and by " +
+                              member.instance->label())
+                        .hint("only one strategy of [[parallel]] can divide parameters; remove the other");
+      else if (!conflict_ && placed_by_[id] != nullptr && !(before[id] == rules_[id]))
+        conflict_ = plugin_error(member.instance->label() + " places parameter '" + name +
+                                 "', which two pipeline stages read, differently on each");
       placed_by_[id] = &member;
     }
   }

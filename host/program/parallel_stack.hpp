@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -163,6 +164,7 @@ class ParallelStack final : public UnitEvents {
   std::vector<const Member*> placed_by_;          // NULL: by none, always whole on ranks that read it
   std::vector<std::vector<int>> coordinates_of_;  // of the pipeline, that read it; empty without a pipeline
   std::vector<uint32_t> placed_;                  // by a member
+  std::optional<Error> conflict_;                 // the first, thrown once all axes are known to be served
 
   // Of this rank's stages, with units and parameters as strategies number them.
   std::unique_ptr<Problem> problem_;
