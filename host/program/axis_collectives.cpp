@@ -12,59 +12,132 @@
 namespace chassis {
 namespace {
 
-// Of one rank; the last ranks' parts are padded.
-std::vector<int64_t> part_sizes(const CommGroup& group, int dim, const Tensor& input) {
-  std::vector<int64_t> sizes = input.sizes();
-  int64_t& size = sizes[static_cast<size_t>(dim)];
-  size = (size + group.size() - 1) / group.size();
-  return sizes;
-}
+// What one rank has of a dim of the input: one piece, or two of a zigzag (see LayoutAxis).
+struct Pieces {
+  int64_t length;               // of a piece; the last ranks' pieces are padded
+  std::vector<int64_t> begins;  // in the whole dim
+};
 
-// Writes what `rank` has of the input, and `pad` behind its end.
-void copy_part(const Tensor& part, int dim, int rank, const Tensor& input, double pad = 0.0) {
-  const int64_t begin = std::min(rank * part.size(dim), input.size(dim)),
-                length = std::min(part.size(dim), input.size(dim) - begin);
-  if (length < part.size(dim)) part.fill(pad);
-  if (length > 0) part.narrow(dim, 0, length).copy_from(input.narrow(dim, begin, length));
+class RankParts {
+ public:
+  RankParts(const CommGroup& group, int dim, const Tensor& input, bool is_zigzag)
+      : num_ranks_(group.size()), dim_(dim), is_zigzag_(is_zigzag), whole_(input.sizes()) {
+    const int64_t ways = num_ranks_ * num_pieces();
+    piece_ = (whole_[static_cast<size_t>(dim)] + ways - 1) / ways;
+  }
+  // Of one rank.
+  std::vector<int64_t> sizes() const {
+    std::vector<int64_t> out = whole_;
+    out[static_cast<size_t>(dim_)] = piece_ * num_pieces();
+    return out;
+  }
+  int64_t num_pieces() const { return is_zigzag_ ? 2 : 1; }
+  Pieces of(int rank) const { return pieces(piece_, rank, num_ranks_, is_zigzag_); }
+
+  static Pieces pieces(int64_t piece, int rank, int num_ranks, bool is_zigzag) {
+    if (!is_zigzag) return {piece, {rank * piece}};
+    return {piece, {rank * piece, (2 * num_ranks - 1 - rank) * piece}};
+  }
+
+ private:
+  const int num_ranks_;
+  const int dim_;
+  const bool is_zigzag_;
+  const std::vector<int64_t> whole_;
+  int64_t piece_ = 0;
+};
+
+// Writes what a rank has of the input, and `pad` behind its end.
+void copy_part(const Tensor& part, int dim, const Pieces& pieces, const Tensor& input, double pad = 0.0) {
+  for (size_t i = 0; i < pieces.begins.size(); ++i) {
+    const Tensor piece = part.narrow(dim, static_cast<int64_t>(i) * pieces.length, pieces.length);
+    const int64_t begin = std::min(pieces.begins[i], input.size(dim)),
+                  length = std::min(pieces.length, input.size(dim) - begin);
+    if (length < pieces.length) piece.fill(pad);
+    if (length > 0) piece.narrow(dim, 0, length).copy_from(input.narrow(dim, begin, length));
+  }
 }
 
 // One row for each rank, with its part of the input.
-Tensor rows_of_parts(const CommGroup& group, int dim, const Tensor& input) {
-  const std::vector<int64_t> sizes = part_sizes(group, dim, input);
+Tensor rows_of_parts(const CommGroup& group, int dim, const Tensor& input, bool is_zigzag) {
+  const RankParts division(group, dim, input, is_zigzag);
+  const std::vector<int64_t> sizes = division.sizes();
   const int64_t elements = numel(Shape(sizes)), all[] = {elements * group.size()};
   const Tensor rows = Tensor::empty(all, input.dtype(), input.device());
   for (int rank = 0; rank < group.size(); ++rank)
-    copy_part(rows.narrow(0, rank * elements, elements).view(sizes), dim, rank, input);
+    copy_part(rows.narrow(0, rank * elements, elements).view(sizes), dim, division.of(rank), input);
   return rows;
 }
 
-// Rows with parts of these sizes, side by side along a dim.
-Tensor joined_parts(const Tensor& rows, int dim, const std::vector<int64_t>& sizes, int num_parts) {
+// Rows with parts of these sizes, joined along a dim.
+Tensor joined_parts(const Tensor& rows, int dim, const std::vector<int64_t>& sizes, int num_parts, bool is_zigzag) {
   const int64_t elements = numel(Shape(sizes)), part = sizes[static_cast<size_t>(dim)];
   std::vector<int64_t> joined = sizes;
   joined[static_cast<size_t>(dim)] = part * num_parts;
   const Tensor whole = Tensor::empty(joined, rows.dtype(), rows.device());
-  for (int i = 0; i < num_parts; ++i)
-    whole.narrow(dim, i * part, part).copy_from(rows.narrow(0, i * elements, elements).view(sizes));
+  for (int i = 0; i < num_parts; ++i) {
+    const Pieces pieces = RankParts::pieces(is_zigzag ? part / 2 : part, i, num_parts, is_zigzag);
+    const Tensor from = rows.narrow(0, i * elements, elements).view(sizes);
+    for (size_t k = 0; k < pieces.begins.size(); ++k)
+      whole.narrow(dim, pieces.begins[k], pieces.length)
+          .copy_from(from.narrow(dim, static_cast<int64_t>(k) * pieces.length, pieces.length));
+  }
   return whole;
 }
+
+// Tensors on their way around the ranks of an axis.
+class RingShift final : public Shift {
+ public:
+  RingShift(Communicator& communicator, CommGroup& group, std::vector<Tensor> sent) : communicator_(communicator) {
+    std::vector<Collective> calls;
+    for (Tensor& tensor : sent) {
+      received_.push_back(Tensor::empty(tensor.sizes(), tensor.dtype(), tensor.device()));
+      Collective send, receive;
+      send.op = CHASSIS_COMM_SEND;
+      send.send = std::move(tensor);
+      send.peer = (group.rank() + 1) % group.size();
+      receive.op = CHASSIS_COMM_RECV;
+      receive.recv = received_.back();
+      receive.peer = (group.rank() + group.size() - 1) % group.size();
+      send.name = receive.name = "ring";
+      calls.push_back(std::move(send));
+      calls.push_back(std::move(receive));
+    }
+    work_ = communicator.start(group, std::move(calls));
+  }
+  std::vector<Tensor> take() override {
+    communicator_.wait(work_);
+    return std::move(received_);
+  }
+
+ private:
+  Communicator& communicator_;
+  std::vector<Tensor> received_;
+  CommWork work_;
+};
 
 }  // namespace
 
 Tensor AxisCollectives::run(const CollectiveCall& call, const Tensor& input) {
   CommGroup& group = communicator_.group(std::vector<std::string>{call.axis});
   if (call.op == "comm.all_reduce") return all_reduce(group, input);
-  if (call.op == "comm.all_gather") return all_gather(group, call.dim, input);
-  if (call.op == "comm.reduce_scatter") return reduce_scatter(group, call.dim, input);
+  if (call.op == "comm.all_gather") return all_gather(group, call.dim, input, call.is_zigzag);
+  if (call.op == "comm.reduce_scatter") return reduce_scatter(group, call.dim, input, call.is_zigzag);
   if (call.op == kAllToAll) return all_to_all(group, call.dim, call.to, input);
   if (call.op == kLogSumExp) {
     const int64_t rows[] = {group.size(), input.num_elements()};
     return log_sum_of_rows(gather_rows(group, input).view(rows)).view(input.sizes());
   }
   CHASSIS_CHECK(call.op == kSlice, call.op);
-  const Tensor part = Tensor::empty(part_sizes(group, call.dim, input), input.dtype(), input.device());
-  copy_part(part, call.dim, group.rank(), input, call.pad);
+  const RankParts division(group, call.dim, input, call.is_zigzag);
+  const Tensor part = Tensor::empty(division.sizes(), input.dtype(), input.device());
+  copy_part(part, call.dim, division.of(group.rank()), input, call.pad);
   return part;
+}
+
+std::unique_ptr<Shift> AxisCollectives::shift(const std::string& axis, std::vector<Tensor> sent) {
+  return std::make_unique<RingShift>(communicator_, communicator_.group(std::vector<std::string>{axis}),
+                                     std::move(sent));
 }
 
 Tensor AxisCollectives::all_reduce(CommGroup& group, const Tensor& input) {
@@ -89,15 +162,15 @@ Tensor AxisCollectives::gather_rows(CommGroup& group, const Tensor& input) {
   return rows;
 }
 
-Tensor AxisCollectives::all_gather(CommGroup& group, int dim, const Tensor& input) {
-  return joined_parts(gather_rows(group, input), dim, input.sizes(), group.size());
+Tensor AxisCollectives::all_gather(CommGroup& group, int dim, const Tensor& input, bool is_zigzag) {
+  return joined_parts(gather_rows(group, input), dim, input.sizes(), group.size(), is_zigzag);
 }
 
-Tensor AxisCollectives::reduce_scatter(CommGroup& group, int dim, const Tensor& input) {
+Tensor AxisCollectives::reduce_scatter(CommGroup& group, int dim, const Tensor& input, bool is_zigzag) {
   Collective call;
   call.op = CHASSIS_COMM_REDUCE_SCATTER;
-  call.send = rows_of_parts(group, dim, input);
-  call.recv = Tensor::empty(part_sizes(group, dim, input), input.dtype(), input.device());
+  call.send = rows_of_parts(group, dim, input, is_zigzag);
+  call.recv = Tensor::empty(RankParts(group, dim, input, is_zigzag).sizes(), input.dtype(), input.device());
   call.name = "sum and scatter";
   Tensor sum = call.recv;
   communicator_.run(group, std::move(call));
@@ -108,12 +181,12 @@ Tensor AxisCollectives::reduce_scatter(CommGroup& group, int dim, const Tensor& 
 Tensor AxisCollectives::all_to_all(CommGroup& group, int from, int to, const Tensor& input) {
   Collective call;
   call.op = CHASSIS_COMM_ALL_TO_ALL;
-  call.send = rows_of_parts(group, to, input);
+  call.send = rows_of_parts(group, to, input, false);
   call.recv = Tensor::empty(call.send.sizes(), input.dtype(), input.device());
   call.name = "exchange";
   const Tensor rows = call.recv;
   communicator_.run(group, std::move(call));
-  return joined_parts(rows, from, part_sizes(group, to, input), group.size());
+  return joined_parts(rows, from, RankParts(group, to, input, false).sizes(), group.size(), false);
 }
 
 }  // namespace chassis

@@ -1,7 +1,9 @@
 // Carries out the collectives inside blocks over the groups of the mesh.
 #pragma once
 
+#include <memory>
 #include <string>
+#include <vector>
 
 #include "host/program/block_run.hpp"
 #include "host/service/comm.hpp"
@@ -16,11 +18,12 @@ class AxisCollectives final : public Collectives {
   // [step][all-ranks] of the axis. Waits for the result. Parts of an unevenly divided dim are padded, with zeros
   // but for comm.slice.
   Tensor run(const CollectiveCall& call, const Tensor& input) override;
+  std::unique_ptr<Shift> shift(const std::string& axis, std::vector<Tensor> sent) override;
 
  private:
   Tensor all_reduce(CommGroup& group, const Tensor& input);
-  Tensor all_gather(CommGroup& group, int dim, const Tensor& input);
-  Tensor reduce_scatter(CommGroup& group, int dim, const Tensor& input);
+  Tensor all_gather(CommGroup& group, int dim, const Tensor& input, bool is_zigzag);
+  Tensor reduce_scatter(CommGroup& group, int dim, const Tensor& input, bool is_zigzag);
   Tensor all_to_all(CommGroup& group, int from, int to, const Tensor& input);
   // The inputs of all ranks, one after another.
   Tensor gather_rows(CommGroup& group, const Tensor& input);

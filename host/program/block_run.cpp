@@ -2,6 +2,7 @@
 #include "host/program/block_run.hpp"
 
 #include <algorithm>
+#include <array>
 #include <utility>
 
 #include "host/base/error.hpp"
@@ -11,6 +12,7 @@
 #include "host/plugin/status.hpp"
 #include "host/program/kernel_call.hpp"
 #include "host/program/rehearsal.hpp"
+#include "host/program/ring_attention.hpp"
 #include "host/service/comm_device.hpp"
 #include "host/service/log_sum.hpp"
 #include "host/service/memory.hpp"
@@ -97,6 +99,7 @@ class BlockRun {
   // `again`: backward runs the node again. Tensors saved for backward come from the node's last run.
   void forward_node(size_t n, bool training, bool again) {
     const Node& node = block_.nodes[n];
+    if (ring_op(node) != nullptr) return forward_ring(n, training && node.has_backward && node.runs_again == again);
     const MemoryTag tag(node.has_logits ? MemoryCategory::kLogits : MemoryCategory::kActivations);
     call_.reset(node, true);
     call_.raw.flags = training && node.has_backward && node.runs_again == again ? CHASSIS_CALL_TRAINING : 0;
@@ -124,6 +127,124 @@ class BlockRun {
       if (call_.raw.flags & CHASSIS_CALL_TRAINING) frame_.saved[n].push_back(std::move(taken));
     }
     if ((call_.raw.flags & CHASSIS_CALL_TRAINING) && !with_gradients) check_saved(context_, node, frame_.saved[n]);
+  }
+
+  // ---- attention around the ranks of an axis
+
+  const Op* ring_op(const Node& node) const {
+    const Op& op = block_.block.ops[node.ops[0]];
+    return op.attr(kRing) == nullptr ? nullptr : &op;
+  }
+
+  Ring ring_of(const Op& op) const {
+    Ring ring;
+    ring.axis = std::get<std::string>(*op.attr(kRing));
+    const auto axis = std::ranges::find(context_.layout->axes, ring.axis, &LayoutAxis::name);
+    ring.num_ranks = axis->size, ring.rank = axis->coordinate;
+    ring.collectives = context_.collectives;
+    ring.skips_later_keys = op.attr_int("causal", 0) != 0 && op.attr_int("prefix", 0) == 0;
+    return ring;
+  }
+
+  // Inputs 0 to 2 are the pieces of a call, the others are those of the whole rows.
+  void lend_attention(const Node& node, bool forward, const Tensor& q, const Tensor& k, const Tensor& v,
+                      AttentionOffsets offsets) {
+    call_.reset(node, forward);
+    call_.raw.flags = CHASSIS_CALL_TRAINING;
+    call_.inputs[0] = q.handle(), call_.inputs[1] = k.handle(), call_.inputs[2] = v.handle();
+    for (size_t i = 3; i < node.inputs.size(); ++i) call_.inputs[i] = handle(node.inputs[i]);
+    call_.raw.query_offset = offsets.query;
+    call_.raw.key_offset = offsets.key;
+    call_.raw.num_positions = num_positions_;
+  }
+
+  Tensor log_sum_of(const Tensor& q) const {
+    const int64_t sizes[] = {q.size(0), q.size(2), q.size(1)};
+    return Tensor::empty(sizes, Dtype::f32, context_.device());
+  }
+
+  PartialAttention attend(const Node& node, const Tensor& q, const Tensor& k, const Tensor& v,
+                          AttentionOffsets offsets) {
+    const int64_t sizes[] = {q.size(0), q.size(1), q.size(2), v.size(3)};
+    Tensor output = Tensor::empty(sizes, q.dtype(), context_.device());
+    if (context_.rehearsal) {
+      workspace(node, node.infer.workspace_forward_bytes);
+      return {std::move(output), log_sum_of(q)};
+    }
+    lend_attention(node, true, q, k, v, offsets);
+    if (node.flag(CHASSIS_KERNEL_HOST_OUTPUTS)) call_.outputs[0] = output.release();
+    run(node, node.provider->table->forward, "forward");
+    PartialAttention out{KernelCall::take(call_.outputs[0]), KernelCall::take(call_.saved[0])};
+    if (out.output.sizes() != std::vector<int64_t>(std::begin(sizes), std::end(sizes)) ||
+        out.log_sum.sizes() != log_sum_of(q).sizes() || out.log_sum.dtype() != Dtype::f32)
+      throw plugin_error(provider_on(node) + ": attention with key_part returned an output " +
+                         text(Shape(out.output.sizes())) + " and a log sum " + text(Shape(out.log_sum.sizes())) +
+                         " for queries " + text(Shape(q.sizes())));
+    return out;
+  }
+
+  std::array<Tensor, 3> attend_backward(const Node& node, const Tensor& q, const Tensor& k, const Tensor& v,
+                                        const PartialAttention& whole, const Tensor& gradient,
+                                        AttentionOffsets offsets) {
+    if (context_.rehearsal) {
+      workspace(node, node.infer.workspace_backward_bytes);
+      std::array<Tensor, 3> out;
+      for (size_t i = 0; const Tensor* x : {&q, &k, &v}) out[i++] = Tensor::empty(x->sizes(), x->dtype(), x->device());
+      return out;
+    }
+    lend_attention(node, false, q, k, v, offsets);
+    call_.outputs[0] = whole.output.handle();
+    call_.saved[0] = whole.log_sum.handle();
+    call_.grad_outputs[0] = gradient.handle();
+    run(node, node.provider->table->backward_inputs, "backward_inputs");
+    std::array<Tensor, 3> out;
+    for (size_t i = 0; i < out.size(); ++i)
+      if (call_.grad_inputs[i]) out[i] = KernelCall::take(call_.grad_inputs[i]);
+    return out;
+  }
+
+  void forward_ring(size_t n, bool saves) {
+    const Node& node = block_.nodes[n];
+    const Op& op = *ring_op(node);
+    const Ring ring = ring_of(op);
+    if (!node.flag(CHASSIS_KERNEL_LOG_SUM))
+      throw plugin_error(provider_on(node) + " does not return the log sum that attention with key_part needs");
+    const auto input = [&](size_t i) -> Tensor& { return frame_.values[node.inputs[i]]; };
+    const AttendForward attend = [&](const Tensor& q, const Tensor& k, const Tensor& v, AttentionOffsets offsets) {
+      return this->attend(node, q, k, v, offsets);
+    };
+    num_positions_ = context_.time;
+    Tensor& output = frame_.values[node.outputs[0]];
+    if (context_.cache == nullptr) {
+      PartialAttention whole = ring_forward(ring, input(0), input(1), input(2), attend);
+      output = std::move(whole.output);
+      if (saves) frame_.saved[n] = {std::move(whole.log_sum)};
+      return;
+    }
+    // A cache holds the keys of all ranks, so nothing has to travel.
+    Tensor cached[2];
+    for (uint32_t i = 0; i < 2; ++i) {
+      const Tensor all = collective({"comm.all_gather", ring.axis, 1, 0, 0.0, true}, input(1 + i));
+      const Tensor row = all.size(1) > context_.time ? all.narrow(1, 0, context_.time).contiguous() : all;
+      cached[i] = context_.cache->append(context_.unit, node.ops[0], i == 1, row).contiguous();
+    }
+    num_positions_ += context_.cache->length();
+    output = attend_pieces(ring, input(0), cached[0], cached[1], context_.cache->length(), attend);
+  }
+
+  void backward_ring(size_t n) {
+    const Node& node = block_.nodes[n];
+    const auto input = [&](size_t i) -> Tensor& { return frame_.values[node.inputs[i]]; };
+    const Tensor& gradient = frame_.gradients[node.outputs[0]];
+    if (!gradient) return;
+    num_positions_ = context_.time;
+    std::array<Tensor, 3> gradients = ring_backward(
+        ring_of(*ring_op(node)), input(0), input(1), input(2), {frame_.values[node.outputs[0]], frame_.saved[n].at(0)},
+        gradient,
+        [&](const Tensor& q, const Tensor& k, const Tensor& v, const PartialAttention& whole, const Tensor& of_output,
+            AttentionOffsets offsets) { return attend_backward(node, q, k, v, whole, of_output, offsets); });
+    for (size_t i = 0; i < gradients.size(); ++i)
+      if (node.input_needs_grad[i]) accumulate(node.inputs[i], std::move(gradients[i]));
   }
 
   void run_again(size_t n) {
@@ -220,14 +341,22 @@ class BlockRun {
   }
 
   static CollectiveCall call_of(const Op& op) {
-    return {op.id, std::get<std::string>(*op.attr("axis")), static_cast<int>(op.attr_int("dim", 0)),
-            static_cast<int>(op.attr_int("to", 0)), static_cast<double>(op.attr_int("pad", 0))};
+    return {op.id,
+            std::get<std::string>(*op.attr("axis")),
+            static_cast<int>(op.attr_int("dim", 0)),
+            static_cast<int>(op.attr_int("to", 0)),
+            static_cast<double>(op.attr_int("pad", 0)),
+            op.attr_int(kZigzag, 0) != 0};
+  }
+
+  Tensor collective(const CollectiveCall& call, const Tensor& input) {
+    CHASSIS_CHECK(context_.collectives, "the program has collectives, but the executor was given none");
+    return context_.collectives->run(call, input);
   }
 
   // `value`: whose sizes the result has. What is gathered along an unevenly divided dim ends in padding, which goes.
   Tensor collective(const CollectiveCall& call, const Tensor& input, ValueId value) {
-    CHASSIS_CHECK(context_.collectives, "the program has collectives, but the executor was given none");
-    Tensor result = context_.collectives->run(call, input);
+    Tensor result = collective(call, input);
     if (call.op != "comm.all_gather" && call.op != kAllToAll) return result;
     const int64_t size = context_.local_shape(block_.block.values[value])[static_cast<size_t>(call.dim)];
     return result.size(call.dim) <= size ? result : result.narrow(call.dim, 0, size).contiguous();
@@ -241,6 +370,7 @@ class BlockRun {
 
   void backward_node(size_t n) {
     const Node& node = block_.nodes[n];
+    if (ring_op(node) != nullptr) return backward_ring(n);
     const MemoryTag tag(node.has_logits ? MemoryCategory::kLogits : MemoryCategory::kActivations);
     call_.reset(node, false);
     call_.raw.flags = CHASSIS_CALL_TRAINING;
@@ -447,6 +577,7 @@ class BlockRun {
   Frame& frame_;
   KernelCall call_;
   bool defers_params_ = false;
+  int64_t num_positions_ = 0;  // of the rows of a ring
 };
 
 }  // namespace

@@ -2,10 +2,12 @@
 #pragma once
 
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "host/base/error.hpp"
 #include "host/program/kv_cache.hpp"
 #include "host/program/layout.hpp"
 #include "host/program/parameters.hpp"
@@ -22,6 +24,15 @@ struct CollectiveCall {
   int dim = 0;
   int to = 0;        // of comm.all_to_all
   double pad = 0.0;  // of comm.slice
+  bool is_zigzag = false;
+};
+
+// Tensors on their way from each rank of an axis to the next one.
+class Shift {
+ public:
+  virtual ~Shift() = default;
+  // What the rank before has sent. Waits for it; call it once.
+  virtual std::vector<Tensor> take() = 0;
 };
 
 // [step] Carries out collectives.
@@ -29,6 +40,11 @@ class Collectives {
  public:
   virtual ~Collectives() = default;
   virtual Tensor run(const CollectiveCall& call, const Tensor& input) = 0;
+  // Sends to the next rank of the axis, the last one to the first, and does not wait.
+  virtual std::unique_ptr<Shift> shift(const std::string& axis, std::vector<Tensor> sent) {
+    (void)sent;
+    throw internal_error("these collectives have no ring for axis '" + axis + "'");
+  }
 };
 
 // The key of a step's random bits, and which rows of the step a micro-batch has. Bits depend on nothing else.

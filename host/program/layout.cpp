@@ -24,6 +24,12 @@ bool has_dim(const Slot& slot, DimId dim) {
 
 int64_t divided(int64_t size, int64_t ways) { return (size + ways - 1) / ways; }
 
+// What a rank has of a dim that the axis divides.
+int64_t divided(int64_t size, const LayoutAxis& axis, DimId dim) {
+  if (axis.is_zigzag && dim == CHASSIS_DIM_TIME) return 2 * divided(size, 2 * axis.size);
+  return divided(size, axis.size);
+}
+
 // Walks one block for one axis and rebuilds its op list.
 class BlockLayout {
  public:
@@ -83,6 +89,7 @@ class BlockLayout {
 
   Sharding& of(ValueId value) { return block_.values[value].sharding[axis_]; }
 
+  bool is_ring() const { return division_.context == ContextMode::kRing; }
   bool divides_context() const { return division_.context != ContextMode::kNone; }
   bool divides(DimId dim) const { return division_.dims.contains(program_.dims[dim].name); }
   bool pads(DimId dim) const { return division_.dims.find(program_.dims[dim].name)->second; }
@@ -162,6 +169,7 @@ class BlockLayout {
       op.attrs.emplace_back("to", static_cast<int64_t>(to - result.dims.begin()));
     }
     if (pad != 0) op.attrs.emplace_back("pad", pad);
+    if (is_ring() && moved == CHASSIS_DIM_TIME) op.attrs.emplace_back(kZigzag, int64_t{1});
     op.inputs = {value};
     op.outputs = {block_.add_value(std::move(result))};
     block_.ops.push_back(op);
@@ -278,6 +286,9 @@ class BlockLayout {
     if (op.id == "score") refuse_context(op, "reads one position of a row, which only one rank has");
     if (op.attr("long_inv_freq") != nullptr)
       refuse_context(op, "chooses its frequencies by the largest position of a row");
+    if (has_random_bits(op) && is_ring())
+      throw refusal(op, "chooses elements by their position, and a rank of a ring has two pieces of a row")
+          .hint("choose another mode of context parallelism, or set its probability (adapter.dropout) to 0");
     if (has_random_bits(op)) place_random_bits(op);
     slice_inputs(op);
     if (op.id == "cross_entropy") return place_loss_in_context(std::move(op));
@@ -288,6 +299,11 @@ class BlockLayout {
   // Documents and prefixes stay those of whole rows.
   void place_attention_in_context(Op op) {
     const Sharding positions{Kind::kShard, CHASSIS_DIM_TIME};
+    if (is_ring()) {
+      op.attrs.emplace_back(kKeyPart, int64_t{1});
+      op.attrs.emplace_back(kRing, strategy_.axis());
+      return append(std::move(op), positions);
+    }
     if (division_.context == ContextMode::kGather) {
       for (size_t i : {1, 2}) op.inputs[i] = converted(op.inputs[i], {});
       op.attrs.emplace_back(kQueryPart, strategy_.coordinate());
@@ -452,7 +468,7 @@ std::string dual_of(std::string_view collective) {
 
 int64_t ProgramLayout::local_size(const std::vector<Sharding>& sharding, DimId dim, int64_t size) const {
   for (size_t a = 0; a < std::min(axes.size(), sharding.size()); ++a)
-    if (sharding[a] == Sharding{Kind::kShard, dim}) size = divided(size, axes[a].size);
+    if (sharding[a] == Sharding{Kind::kShard, dim}) size = divided(size, axes[a], dim);
   return size;
 }
 
@@ -484,7 +500,7 @@ std::vector<int64_t> ProgramLayout::begin(const Program& program, const Slot& sl
       int64_t first_index = 0, left = program.dims[dim].size;
       for (size_t a = 0; a < std::min(axes.size(), slot.sharding.size()); ++a) {
         if (slot.sharding[a] != Sharding{Kind::kShard, dim}) continue;
-        left = divided(left, axes[a].size);
+        left = divided(left, axes[a], dim);
         first_index += axes[a].coordinate * left;
       }
       first = first * program.dims[dim].size + first_index;
@@ -500,7 +516,8 @@ ProgramLayout apply_layout(Program& program, std::span<const LayoutStrategy* con
   for (const LayoutStrategy* strategy : stack) {
     const Division division = strategy->divide(program);
     for (BlockType& block : program.blocks) BlockLayout(program, block, *strategy, division, layout.axes).run();
-    layout.axes.push_back({strategy->axis(), strategy->axis_size(), strategy->coordinate(), division.where});
+    layout.axes.push_back({strategy->axis(), strategy->axis_size(), strategy->coordinate(), division.where,
+                           division.context == ContextMode::kRing});
   }
   return layout;
 }

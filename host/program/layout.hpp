@@ -16,7 +16,7 @@
 namespace chassis {
 
 // How attention sees positions that other ranks have.
-enum class ContextMode { kNone, kAllToAll, kGather };
+enum class ContextMode { kNone, kAllToAll, kGather, kRing };
 
 struct Division {
   SourcePosition where = {};  // of the strategy, for errors
@@ -44,6 +44,8 @@ struct LayoutAxis {
   int64_t size = 1;
   int64_t coordinate = 0;     // of this rank
   SourcePosition where = {};  // of its strategy, for errors
+  // Each rank has two pieces of the positions: rank r of N has pieces r and 2N - 1 - r of 2N.
+  bool is_zigzag = false;
 };
 
 struct ProgramLayout {
@@ -63,11 +65,15 @@ struct ProgramLayout {
 //   comm.all_to_all: gathers dim, and splits dim `to` over the ranks; its backward is the same with both exchanged.
 //   comm.slice: a rank's part of ids, behind whose end it has `pad` (0). comm.take: a part of a value, from index
 //     `first` on; its backward fills the rest with zeros. Neither communicates.
+//   With `zigzag` (1), comm.slice and comm.all_gather take and join the two pieces of each rank; see LayoutAxis.
 //   comm.log_sum_exp: log Σ exp over the ranks, element by element; its backward needs no communication.
 inline constexpr std::string_view kCommPrefix = "comm.", kLogSumExp = "comm.log_sum_exp", kTake = "comm.take",
                                   kAllToAll = "comm.all_to_all", kSlice = "comm.slice";
 // Of ops that depend on positions and have those of one part: which part.
 inline constexpr char kQueryPart[] = "query_part";
+// Of attention: the axis around which keys and values travel. Attributes that begin with kCommPrefix are the host's
+// own.
+inline constexpr char kRing[] = "comm.ring", kKeyPart[] = "key_part", kZigzag[] = "zigzag";
 inline bool is_collective(const Op& op) { return op.id.starts_with(kCommPrefix); }
 std::string dual_of(std::string_view collective);
 

@@ -1,6 +1,7 @@
 // Each value and slot is listed once as an operand; ops refer to operands by index.
 #include "host/program/node_view.hpp"
 
+#include "host/program/layout.hpp"
 #include "host/program/quant_plugin.hpp"
 
 namespace chassis {
@@ -110,6 +111,7 @@ uint32_t NodeView::add_operand(std::vector<int64_t> shape, std::vector<std::stri
 const std::vector<chassis_attr_t>& NodeView::attrs_of(const Op& op) {
   auto& attrs = attrs_.emplace_back();
   for (const auto& [name, value] : op.attrs) {
+    if (name.starts_with(kCommPrefix)) continue;
     chassis_attr_t attr{};
     attr.name = keep(name);
     if (auto* i = std::get_if<int64_t>(&value)) attr.tag = CHASSIS_ATTR_INT, attr.value.i = *i;

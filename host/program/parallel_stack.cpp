@@ -78,9 +78,11 @@ class ParallelStack::DivisionSink {
     expect_axis(mesh_, axis, "divide positions along");
     if (!is_context_axis(axis))
       throw plugin_error("axis '" + axis + "' cannot divide positions; '" + std::string(kContextAxis) + "' can");
-    if (mode != CHASSIS_CONTEXT_ALL_TO_ALL && mode != CHASSIS_CONTEXT_GATHER)
+    if (mode < CHASSIS_CONTEXT_ALL_TO_ALL || mode > CHASSIS_CONTEXT_RING)
       throw plugin_error("context parallelism has the unknown mode " + std::to_string(mode));
-    divisions_[axis].context = mode == CHASSIS_CONTEXT_GATHER ? ContextMode::kGather : ContextMode::kAllToAll;
+    divisions_[axis].context = mode == CHASSIS_CONTEXT_RING     ? ContextMode::kRing
+                               : mode == CHASSIS_CONTEXT_GATHER ? ContextMode::kGather
+                                                                : ContextMode::kAllToAll;
   }
 
   void divide(const std::string& dim, const std::string& axis, uint32_t flags) {

@@ -263,7 +263,7 @@ class BlockResolver {
     const chassis_infer_t& infer = node.infer;
     constexpr uint32_t kFlags = CHASSIS_KERNEL_HOST_OUTPUTS | CHASSIS_KERNEL_ADDS_GRAD_INPUTS |
                                 CHASSIS_KERNEL_COMPOSED | CHASSIS_KERNEL_FORWARD_BACKWARD |
-                                CHASSIS_KERNEL_HOST_WORKSPACE;
+                                CHASSIS_KERNEL_HOST_WORKSPACE | CHASSIS_KERNEL_LOG_SUM;
     if (const uint32_t unknown = infer.flags & ~kFlags; unknown != 0)
       throw plugin_error(context + ": infer sets flags " + hex(unknown) + ", which this host does not know; it knows " +
                          hex(kFlags));

@@ -104,6 +104,7 @@ class Attention final : public Kernel {
                         pv + ((b * s.S + block.begin) * s.K + kh) * s.E, s.K * s.E, o, s.N * s.E, false);
       }
     });
+    if (mask_.has_key_part) mark_unseen(intervals, s.B, s.N, s.T, lse);
     call.save(0, std::move(saved));
   }
 
@@ -125,7 +126,7 @@ class Attention final : public Kernel {
 
  private:
   std::vector<KeyInterval> intervals_of(Call& call, const Sizes& s) const {
-    return key_intervals(mask_, s.B, s.T, s.S, call.query_offset(), call.input(3), call.input(4));
+    return key_intervals(mask_, s.B, s.T, s.S, Positions(mask_, call, s.S), call.input(3), call.input(4));
   }
 
   void backward_head(Call& call, const Sizes& s, const std::vector<KeyInterval>& intervals, int64_t b, int64_t kh,

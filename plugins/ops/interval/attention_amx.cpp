@@ -132,6 +132,7 @@ class AmxAttention final : public Kernel {
         std::copy_n(block_lse, block.count, lse + (b * s.N + n) * s.T + block.first);
       }
     });
+    if (mask_.has_key_part) mark_unseen(intervals, s.B, s.N, s.T, lse);
     call.save(0, std::move(saved));
   }
 
@@ -183,7 +184,7 @@ class AmxAttention final : public Kernel {
 
  private:
   std::vector<KeyInterval> intervals_of(Call& call, const AmxSizes& s) const {
-    return key_intervals(mask_, s.B, s.T, s.S, call.query_offset(), call.input(3), call.input(4));
+    return key_intervals(mask_, s.B, s.T, s.S, Positions(mask_, call, s.S), call.input(3), call.input(4));
   }
 
   void backward_head(Call& call, const AmxSizes& s, const std::vector<KeyInterval>& intervals, int64_t b, int64_t kh,

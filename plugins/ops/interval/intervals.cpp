@@ -2,6 +2,7 @@
 #include "intervals.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <set>
 
 namespace interval {
@@ -33,23 +34,30 @@ Mask::Mask(const OpView& op)
       window(op.attr_int("window", 0)),
       chunk(op.attr_int("chunk", 0)),
       document(op.attr_int("document", 0) != 0),
-      prefix(op.attr_int("prefix", 0) != 0) {}
+      prefix(op.attr_int("prefix", 0) != 0),
+      has_key_part(op.has_attr("key_part")) {}
+
+Positions::Positions(const Mask& mask, const Call& call, int64_t keys)
+    : query_offset(call.query_offset()),
+      key_offset(mask.has_key_part ? call.key_offset() : 0),
+      count(mask.has_key_part ? call.num_positions() : keys) {}
 
 std::vector<KeyInterval> key_intervals(const Mask& mask, int64_t rows, int64_t queries, int64_t keys,
-                                       int64_t query_offset, const BorrowedTensor& document_ids,
+                                       const Positions& positions, const BorrowedTensor& document_ids,
                                        const BorrowedTensor& prefix_lens) {
   std::vector<KeyInterval> all(static_cast<size_t>(rows * queries));
   const bool documents = mask.document && document_ids;
-  if (documents && document_ids.size(1) != keys)
-    throw Failure(CHASSIS_INVALID_ARGUMENT, "document_ids has ", document_ids.size(1), " positions, expected ", keys,
+  const int64_t count = positions.count;
+  if (documents && document_ids.size(1) != count)
+    throw Failure(CHASSIS_INVALID_ARGUMENT, "document_ids has ", document_ids.size(1), " positions, expected ", count,
                   ", one per key");
   for (int64_t b = 0; b < rows; ++b) {
-    const auto own = documents ? documents_of(document_ids.data<int32_t>() + b * keys, keys, b)
-                               : std::vector<KeyInterval>(static_cast<size_t>(keys), KeyInterval{0, keys});
+    const auto own = documents ? documents_of(document_ids.data<int32_t>() + b * count, count, b)
+                               : std::vector<KeyInterval>(static_cast<size_t>(count), KeyInterval{0, count});
     const int64_t prefix = mask.prefix && prefix_lens ? prefix_lens.data<int32_t>()[b] : 0;
     for (int64_t t = 0; t < queries; ++t) {
-      const int64_t at = query_offset + t;
-      if (at >= keys) continue;  // padding sees nothing
+      const int64_t at = positions.query_offset + t;
+      if (at >= count) continue;  // padding sees nothing
       KeyInterval seen = own[static_cast<size_t>(at)];
       if (mask.causal) seen.end = std::min(seen.end, std::max(at + 1, prefix));
       if (mask.window > 0) seen.begin = std::max(seen.begin, at - mask.window + 1);
@@ -57,16 +65,28 @@ std::vector<KeyInterval> key_intervals(const Mask& mask, int64_t rows, int64_t q
         seen.begin = std::max(seen.begin, at / mask.chunk * mask.chunk);
         seen.end = std::min(seen.end, (at / mask.chunk + 1) * mask.chunk);
       }
+      seen.begin = std::clamp<int64_t>(seen.begin - positions.key_offset, 0, keys);
+      seen.end = std::clamp<int64_t>(seen.end - positions.key_offset, 0, keys);
       all[static_cast<size_t>(b * queries + t)] = seen;
     }
   }
   return all;
 }
 
+void mark_unseen(const std::vector<KeyInterval>& intervals, int64_t rows, int64_t heads, int64_t queries,
+                 float* log_sum) {
+  for (int64_t b = 0; b < rows; ++b)
+    for (int64_t t = 0; t < queries; ++t) {
+      const KeyInterval& seen = intervals[static_cast<size_t>(b * queries + t)];
+      if (seen.begin < seen.end) continue;
+      for (int64_t n = 0; n < heads; ++n) log_sum[(b * heads + n) * queries + t] = -INFINITY;
+    }
+}
+
 int64_t visible_pairs(Mask mask, int64_t queries, int64_t keys) {
   mask.document = mask.prefix = false;
   int64_t pairs = 0;
-  for (const KeyInterval& seen : key_intervals(mask, 1, queries, keys, 0, {}, {}))
+  for (const KeyInterval& seen : key_intervals(mask, 1, queries, keys, Positions(keys), {}, {}))
     pairs += std::max<int64_t>(0, seen.end - seen.begin);
   return pairs;
 }

@@ -20,7 +20,7 @@ class Interval final : public Ops {
 
   double claim(const NodeView& node) override {
     node.op(0).refuse_attrs_other_than(
-        {"scale", "causal", "window", "chunk", "document", "prefix", "softcap", "query_part"});
+        {"scale", "causal", "window", "chunk", "document", "prefix", "softcap", "query_part", "key_part"});
     if (node.device_type() != CHASSIS_DEVICE_CPU) refuse("runs only on the CPU");
     const uint32_t dtype = node.input(0).dtype();
     if (dtype == CHASSIS_DTYPE_BF16 && !interval::amx()) refuse("computes bf16 only on processors with AMX");
@@ -36,7 +36,8 @@ class Interval final : public Ops {
     const OperandView q = node.input(0), k = node.input(1), v = node.input(2);
     const auto threads = static_cast<uint64_t>(num_threads(host()));
     const int64_t keys = k.size(1);
-    out.flags(CHASSIS_KERNEL_HOST_OUTPUTS).keeps_input(0).keeps_input(1).keeps_input(2).keeps_input(3).keeps_input(4);
+    out.flags(CHASSIS_KERNEL_HOST_OUTPUTS | (node.op(0).has_attr("key_part") ? CHASSIS_KERNEL_LOG_SUM : 0u));
+    out.keeps_input(0).keeps_input(1).keeps_input(2).keeps_input(3).keeps_input(4);
     out.keeps_output(0).saves(CHASSIS_DTYPE_F32, {q.size(0), q.size(2), q.size(1)});
     if (q.dtype() == CHASSIS_DTYPE_BF16) {
       out.workspace(interval::amx_forward_bytes(k.size(0), keys, k.size(2), k.size(3), v.size(3)) +

@@ -48,17 +48,20 @@ void write(const BorrowedTensor& tensor, const Values& values) {
 
 struct Mask {
   explicit Mask(const OpView& op)
-      : causal(op.attr_int("causal", 0) != 0), window(op.attr_int("window", 0)), chunk(op.attr_int("chunk", 0)) {}
+      : causal(op.attr_int("causal", 0) != 0),
+        window(op.attr_int("window", 0)),
+        chunk(op.attr_int("chunk", 0)),
+        has_key_part(op.has_attr("key_part")) {}
 
-  // True if query t of row b, counted from the row's first key, sees key s.
+  // True if the query at position t of row b sees the key at position s.
   bool sees(int64_t b, int64_t t, int64_t s) const {
-    if (t >= num_keys) return false;  // padding
+    if (t >= num_positions || s >= num_positions) return false;  // padding
     const bool in_prefix = prefix_lens && s < prefix_lens[b];
     if (causal && s > t && !in_prefix) return false;
     if (window > 0 && t - s >= window) return false;
     if (chunk > 0 && s / chunk != t / chunk) return false;
     if (documents) {
-      const int32_t of_query = documents[b * num_keys + t], of_key = documents[b * num_keys + s];
+      const int32_t of_query = documents[b * num_positions + t], of_key = documents[b * num_positions + s];
       if (of_query != of_key || of_query < 0) return false;
     }
     return true;
@@ -66,9 +69,10 @@ struct Mask {
 
   bool causal;
   int64_t window, chunk;
+  bool has_key_part;
   const int32_t* documents = nullptr;
   const int32_t* prefix_lens = nullptr;
-  int64_t num_keys = 0;
+  int64_t num_positions = 0, key_offset = 0;
 };
 
 class Attention : public Kernel {
@@ -81,9 +85,14 @@ class Attention : public Kernel {
     const Mask mask = mask_of(call, shape);
     const Values q = read(call.input(0)), k = read(call.input(1)), v = read(call.input(2));
     Values out(static_cast<size_t>(shape.batch * shape.time * shape.heads * shape.v_dim));
+    Tensor log_sums;
+    if (mask.has_key_part)
+      log_sums = Tensor::create(call.host(), CHASSIS_DTYPE_F32, {shape.batch, shape.heads, shape.time});
     for_heads(call, shape, [&](int64_t b, int64_t h) {
       for (int64_t t = 0; t < shape.time; ++t) {
-        const Values weights = attend(mask, shape, q, k, b, t, h);
+        double log_sum = 0;
+        const Values weights = attend(mask, shape, q, k, b, t, h, nullptr, &log_sum);
+        if (mask.has_key_part) log_sums.data<float>()[shape.log_sum(b, t, h)] = static_cast<float>(log_sum);
         for (int64_t s = 0; s < shape.keys; ++s)
           for (int64_t i = 0; i < shape.v_dim; ++i)
             out[shape.out(b, t, h) + i] += weights[s] * v[shape.value(b, s, h) + i];
@@ -92,6 +101,7 @@ class Attention : public Kernel {
     write(call.make_output(0, call.input(0).dtype(),
                            std::vector<int64_t>{shape.batch, shape.time, shape.heads, shape.v_dim}),
           out);
+    if (mask.has_key_part) call.save(0, std::move(log_sums));
   }
 
   // dS = P · (dP - Σ P·dP), dP = dO · vᵀ.
@@ -102,12 +112,14 @@ class Attention : public Kernel {
     const Mask mask = mask_of(call, shape);
     const Values q = read(call.input(0)), k = read(call.input(1)), v = read(call.input(2)), dout = read(grad);
     Values dq(q.size()), dk(k.size()), dv(v.size());
+    const Values out = mask.has_key_part ? read(call.output(0)) : Values();
+    const float* const log_sums = mask.has_key_part ? call.saved(0).data<float>() : nullptr;
     // Query heads that share keys add to the same gradients, so one thread computes all of them.
     parallel_for(call.host(), shape.batch * shape.kv_heads, 1, [&](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i)
         for (int64_t g = 0; g < shape.heads / shape.kv_heads; ++g) {
           const int64_t h = i % shape.kv_heads * (shape.heads / shape.kv_heads) + g;
-          backward_head(mask, shape, q, k, v, dout, dq, dk, dv, i / shape.kv_heads, h);
+          backward_head(mask, shape, q, k, v, out, log_sums, dout, dq, dk, dv, i / shape.kv_heads, h);
         }
     });
     store_grad_input(call, 0, dq);
@@ -130,17 +142,19 @@ class Attention : public Kernel {
     int64_t out(int64_t b, int64_t t, int64_t h) const { return ((b * time + t) * heads + h) * v_dim; }
     int64_t key(int64_t b, int64_t s, int64_t h) const { return ((b * keys + s) * kv_heads + kv(h)) * qk_dim; }
     int64_t value(int64_t b, int64_t s, int64_t h) const { return ((b * keys + s) * kv_heads + kv(h)) * v_dim; }
+    int64_t log_sum(int64_t b, int64_t t, int64_t h) const { return (b * heads + h) * time + t; }
     int64_t kv(int64_t h) const { return h / (heads / kv_heads); }
     int64_t batch, time, heads, qk_dim, keys, kv_heads, v_dim, offset;
   };
 
   Mask mask_of(Call& call, const Shape& shape) const {
     Mask mask = mask_;
-    mask.num_keys = shape.keys;
+    mask.num_positions = mask.has_key_part ? call.num_positions() : shape.keys;
+    mask.key_offset = mask.has_key_part ? call.key_offset() : 0;
     if (const BorrowedTensor documents = call.input(3)) {
-      if (documents.size(1) != shape.keys)
+      if (documents.size(1) != mask.num_positions)
         throw Failure(CHASSIS_INVALID_ARGUMENT, "document_ids has ", documents.size(1), " positions, expected ",
-                      shape.keys, ", one per key");
+                      mask.num_positions, ", one per key");
       mask.documents = documents.data<int32_t>();
     }
     if (const BorrowedTensor prefixes = call.input(4)) mask.prefix_lens = prefixes.data<int32_t>();
@@ -155,15 +169,15 @@ class Attention : public Kernel {
   }
 
   // The softmax weights of one query over all keys; all zero if it sees none. `slopes` receives the derivatives of the
-  // capped scores.
+  // capped scores, `log_sum` the log of the sum of their exponentials. With `given`, weights are divided by that sum.
   Values attend(const Mask& mask, const Shape& shape, const Values& q, const Values& k, int64_t b, int64_t t, int64_t h,
-                Values* slopes = nullptr) const {
+                Values* slopes = nullptr, double* log_sum = nullptr, const float* given = nullptr) const {
     Values weights(static_cast<size_t>(shape.keys));
     if (slopes) slopes->assign(weights.size(), 1);
     double largest = -INFINITY, sum = 0;
     for (int64_t s = 0; s < shape.keys; ++s) {
       weights[s] = -INFINITY;
-      if (!mask.sees(b, t + shape.offset, s)) continue;
+      if (!mask.sees(b, t + shape.offset, s + mask.key_offset)) continue;
       double dot = 0;
       for (int64_t i = 0; i < shape.qk_dim; ++i) dot += q[shape.query(b, t, h) + i] * k[shape.key(b, s, h) + i];
       weights[s] = dot * scale_;
@@ -174,20 +188,28 @@ class Attention : public Kernel {
       }
       largest = std::max(largest, weights[s]);
     }
+    if (given) {
+      for (double& weight : weights) weight = weight == -INFINITY ? 0 : std::exp(weight - *given);
+      return weights;
+    }
     for (double& weight : weights) {
       weight = weight == -INFINITY ? 0 : std::exp(weight - largest);
       sum += weight;
     }
     if (sum > 0)
       for (double& weight : weights) weight /= sum;
+    if (log_sum) *log_sum = sum > 0 ? largest + std::log(sum) : -INFINITY;
     return weights;
   }
 
+  // With `log_sums`, these and `out` are those of more keys than the ones here.
   void backward_head(const Mask& mask, const Shape& shape, const Values& q, const Values& k, const Values& v,
-                     const Values& dout, Values& dq, Values& dk, Values& dv, int64_t b, int64_t h) const {
+                     const Values& out, const float* log_sums, const Values& dout, Values& dq, Values& dk, Values& dv,
+                     int64_t b, int64_t h) const {
     for (int64_t t = 0; t < shape.time; ++t) {
       Values slopes;
-      const Values weights = attend(mask, shape, q, k, b, t, h, &slopes);
+      const float* const given = log_sums ? log_sums + shape.log_sum(b, t, h) : nullptr;
+      const Values weights = attend(mask, shape, q, k, b, t, h, &slopes, nullptr, given);
       Values dweights(weights.size());
       double mean = 0;
       for (int64_t s = 0; s < shape.keys; ++s) {
@@ -196,6 +218,10 @@ class Attention : public Kernel {
           dv[shape.value(b, s, h) + i] += weights[s] * dout[shape.out(b, t, h) + i];
         }
         mean += weights[s] * dweights[s];
+      }
+      if (log_sums) {
+        mean = 0;
+        for (int64_t i = 0; i < shape.v_dim; ++i) mean += out[shape.out(b, t, h) + i] * dout[shape.out(b, t, h) + i];
       }
       for (int64_t s = 0; s < shape.keys; ++s) {
         const double dscore = weights[s] * (dweights[s] - mean) * slopes[s] * scale_;
@@ -227,7 +253,7 @@ class Naive : public Ops {
 
   double claim(const NodeView& node) override {
     node.op(0).refuse_attrs_other_than(
-        {"scale", "causal", "window", "chunk", "document", "prefix", "softcap", "query_part"});
+        {"scale", "causal", "window", "chunk", "document", "prefix", "softcap", "query_part", "key_part"});
     if (node.device_type() != CHASSIS_DEVICE_CPU) refuse("runs only on the CPU");
     const uint32_t dtype = node.input(0).dtype();
     if (dtype != CHASSIS_DTYPE_F32 && dtype != CHASSIS_DTYPE_F64 && dtype != CHASSIS_DTYPE_BF16)
@@ -239,7 +265,10 @@ class Naive : public Ops {
   }
 
   void infer(const NodeView& node, Infer& out) override {
-    out.flags(CHASSIS_KERNEL_HOST_OUTPUTS);
+    const bool has_key_part = node.op(0).has_attr("key_part");
+    out.flags(CHASSIS_KERNEL_HOST_OUTPUTS | (has_key_part ? CHASSIS_KERNEL_LOG_SUM : 0u));
+    const OperandView q = node.input(0);
+    if (has_key_part) out.saves(CHASSIS_DTYPE_F32, {q.size(0), q.size(2), q.size(1)}).keeps_output(0);
     if (!node.training()) return;
     for (int i = 0; i < node.num_inputs(); ++i)
       if (node.has_input(i)) out.keeps_input(static_cast<uint32_t>(i));

@@ -24,6 +24,8 @@ struct Shared {
 // saved(0): the softmax's log Σ exp, [B, T, h].
 std::unique_ptr<Kernel> make_cpu_kernel(Shared& shared, const NodeView& node);
 uint32_t sum_dtype(uint32_t dtype);
+// Of a node with key_part; saved(0): the log Σ exp, [B, h, T].
+std::unique_ptr<Kernel> make_partial_kernel(Shared& shared, const NodeView& node);
 
 // The reason why LibTorch's CUDA kernels cannot compute the node, or "".
 std::string cuda_refusal(const NodeView& node);

@@ -17,9 +17,11 @@ class Sdpa : public Ops {
 
   double claim(const NodeView& node) override {
     if (node.op(0).has_attr("softcap")) refuse("LibTorch's kernels do not cap scores (softcap)");
-    node.op(0).refuse_attrs_other_than({"scale", "causal", "window", "chunk", "document", "prefix", "query_part"});
+    node.op(0).refuse_attrs_other_than(
+        {"scale", "causal", "window", "chunk", "document", "prefix", "query_part", "key_part"});
     if (node.device_type() == CHASSIS_DEVICE_CUDA) {
-      if (node.op(0).has_attr("query_part")) refuse("computes some of the queries (query_part) on the CPU only");
+      for (const char* part : {"query_part", "key_part"})
+        if (node.op(0).has_attr(part)) refuse("computes some of the queries or keys (", part, ") on the CPU only");
       if (const std::string why = sdpa::cuda_refusal(node); !why.empty()) refuse(why);
       return attention_cost_ns(host(), node, pairs_of(node), 1, kGpuFlopsPerNs / 2);
     }
@@ -27,6 +29,8 @@ class Sdpa : public Ops {
     if (dtype != CHASSIS_DTYPE_F32 && dtype != CHASSIS_DTYPE_F64 && dtype != CHASSIS_DTYPE_BF16 &&
         dtype != CHASSIS_DTYPE_F16)
       refuse("computes in floating types, not ", dtype_name(dtype));
+    if (node.op(0).has_attr("key_part") && dtype == CHASSIS_DTYPE_F64)
+      refuse("returns log sums (key_part) in f32, so not for f64");
     const int64_t qk = node.input(0).size(3), v = node.input(2).size(3);
     if (qk != v)
       refuse("head dims of keys (", qk, ") and values (", v, ") differ; LibTorch's CPU kernel needs them equal");
@@ -38,6 +42,7 @@ class Sdpa : public Ops {
   void infer(const NodeView& node, Infer& out) override {
     const OperandView q = node.input(0), k = node.input(1);
     const bool cuda = node.device_type() == CHASSIS_DEVICE_CUDA;
+    if (node.op(0).has_attr("key_part")) return infer_partial(node, out);
     if (node.training()) {
       for (int i = 0; i < node.num_inputs(); ++i)
         if (node.has_input(i)) out.keeps_input(static_cast<uint32_t>(i));
@@ -64,12 +69,23 @@ class Sdpa : public Ops {
   }
 
   std::unique_ptr<Kernel> create_kernel(const NodeView& node) override {
+    if (node.op(0).has_attr("key_part")) return sdpa::make_partial_kernel(shared_, node);
     return node.device_type() == CHASSIS_DEVICE_CUDA ? sdpa::make_cuda_kernel(shared_, node)
                                                      : sdpa::make_cpu_kernel(shared_, node);
   }
   void deactivate() override { shared_.mask.reset(); }
 
  private:
+  // The mask, as bytes and as a bias.
+  static void infer_partial(const NodeView& node, Infer& out) {
+    const OperandView q = node.input(0), k = node.input(1);
+    for (int i = 0; i < node.num_inputs(); ++i)
+      if (node.has_input(i)) out.keeps_input(static_cast<uint32_t>(i));
+    out.flags(CHASSIS_KERNEL_LOG_SUM).keeps_output(0).saves(CHASSIS_DTYPE_F32, {q.size(0), q.size(2), q.size(1)});
+    const auto mask = static_cast<uint64_t>(q.size(0) * q.size(1) * k.size(1)) * (1 + dtype_bytes(q.dtype()));
+    out.workspace(mask, mask);
+  }
+
   static uint64_t bytes_of(const OperandView& x) {
     return static_cast<uint64_t>(x.num_elements()) * dtype_bytes(x.dtype());
   }

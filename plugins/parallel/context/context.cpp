@@ -1,6 +1,7 @@
 // Context parallelism: each rank has some of the positions of every row, and all weights. Only attention reads
 // positions of other ranks: all of some heads (Jacobs et al. 2023, "DeepSpeed Ulysses"), or all keys and values for its
-// own queries (Llama Team 2024, "The Llama 3 Herd of Models", 3.3.2).
+// own queries (Llama Team 2024, "The Llama 3 Herd of Models", 3.3.2), at once or one rank's after another (Liu et al.
+// 2023, "Ring Attention with Blockwise Transformers").
 #include "chassis/options.hpp"
 #include "chassis/parallel.hpp"
 #include "chassis/plugin.hpp"
@@ -11,17 +12,18 @@ using namespace chassis;
 
 class ContextParallel final : public Parallel {
  public:
-  static constexpr int kMinHostMinor = 8;  // the first host that has context_parallel
+  static constexpr int kMinHostMinor = 9;  // the first host that has rings
   static constexpr std::string_view kDoc = "positions divided over the ranks, for long sequences";
   static constexpr std::string_view kHomeAxis = "cp";
 
   static const Options& options() {
     static const Options schema = {
         option("mode", "all_to_all")
-            .choices({"all_to_all", "gather"})
+            .choices({"all_to_all", "gather", "ring"})
             .doc("how attention sees other ranks' positions. all_to_all: a rank computes some heads of all positions; "
                  "cp must divide the heads. gather: it gathers all keys and values; any cp, but the last rank has the "
-                 "most to do under a causal mask"),
+                 "most to do under a causal mask. ring: keys and values pass from rank to rank, so that none has all; "
+                 "any cp"),
     };
     return schema;
   }
@@ -29,7 +31,9 @@ class ContextParallel final : public Parallel {
   explicit ContextParallel(const Host& host) : Parallel(host), mode_(option_value<std::string>(host, "mode")) {}
 
   void divide(const DivisionProblem&, DivisionSink& sink) override {
-    sink.context_parallel(kHomeAxis, mode_ == "gather" ? CHASSIS_CONTEXT_GATHER : CHASSIS_CONTEXT_ALL_TO_ALL);
+    sink.context_parallel(kHomeAxis, mode_ == "ring"     ? CHASSIS_CONTEXT_RING
+                                     : mode_ == "gather" ? CHASSIS_CONTEXT_GATHER
+                                                         : CHASSIS_CONTEXT_ALL_TO_ALL);
   }
 
   void resolve(const ParallelProblem&, ParallelSink&) override {}  // every rank stores all

@@ -31,6 +31,9 @@ class Call {
   // True if a backward will read what save() stores.
   bool training() const noexcept { return (raw_.flags & CHASSIS_CALL_TRAINING) != 0; }
   int64_t query_offset() const noexcept { return raw_.query_offset; }
+  // Of attention with key_part.
+  int64_t key_offset() const noexcept { return raw_.key_offset; }
+  int64_t num_positions() const noexcept { return raw_.num_positions; }
   // The CUDA stream to queue on; NULL on the CPU.
   void* stream() const noexcept { return raw_.stream; }
   // The scratch memory that infer() asked for with CHASSIS_KERNEL_HOST_WORKSPACE.

@@ -105,6 +105,8 @@ typedef struct chassis_saved {
 #define CHASSIS_KERNEL_FORWARD_BACKWARD 8u
 /* The host passes workspace_…_bytes of infer in chassis_call.workspace; else the kernel allocates them itself. */
 #define CHASSIS_KERNEL_HOST_WORKSPACE 16u
+/* Since 0.9, of attention with key_part: saved 0 is log_sum as chassis/op.h says. */
+#define CHASSIS_KERNEL_LOG_SUM 32u
 
 /* What running the node needs; `plan` adds it up and the executor checks it. Bytes at the node's local shapes. */
 typedef struct chassis_infer {
@@ -162,6 +164,9 @@ typedef struct chassis_call {
   int64_t first_row;
   /* One per param: the components of a quantized one, all of them, in the order of its operand; NULL for the others. */
   const chassis_tensor_t* const* components;
+  /* Since 0.9, attention with key_part: position of the first key, and the number of positions of the row. */
+  int64_t key_offset;
+  int64_t num_positions;
 } chassis_call_t;
 #define CHASSIS_CALL_V1_SIZE 112u
 

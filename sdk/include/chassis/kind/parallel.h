@@ -101,6 +101,9 @@ typedef struct chassis_division_problem {
 /* How attention sees the positions of other ranks. */
 #define CHASSIS_CONTEXT_ALL_TO_ALL 1u /* each rank has all positions of some heads (Ulysses, Jacobs et al. 2023) */
 #define CHASSIS_CONTEXT_GATHER 2u     /* each rank gathers all keys and values for its own queries */
+/* Since 0.9: keys and values pass from rank to rank (Liu et al. 2023). Each rank has two pieces of a row, one from its
+ * begin and one from its end, so that all compute as much under a causal mask. */
+#define CHASSIS_CONTEXT_RING 3u
 
 /* Receives the results of divide(). All functions return a status for the strategy to return. */
 typedef struct chassis_division_sink {
