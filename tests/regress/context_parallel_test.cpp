@@ -1,4 +1,4 @@
-// Context parallelism in both modes, alone and with other strategies: the numbers of one process, counted bytes, and
+// Context parallelism in every mode, alone and with other strategies: the numbers of one process, counted bytes, and
 // what is refused.
 #include <gtest/gtest.h>
 
@@ -17,7 +17,8 @@ Strategy with_context(const char* name, const char* mode, const std::vector<std:
 }
 
 const Strategy kAllToAll = {"all_to_all", {"plugin = \"context\""}, no_mesh, 2},
-               kGather = {"gather", {"plugin = \"context\"", "mode = \"gather\""}, no_mesh, 2};
+               kGather = {"gather", {"plugin = \"context\"", "mode = \"gather\""}, no_mesh, 2},
+               kRing = {"ring", {"plugin = \"context\"", "mode = \"ring\""}, no_mesh, 2};
 
 Strategy with_tensor(const char* name, const char* mode, bool sequence) {
   Strategy out = with_context(name, mode, {"plugin = \"tensor\""});
@@ -32,10 +33,15 @@ std::vector<StrategyRow> rows() {
                  zero3 = with_context("gather_zero3", "gather",
                                       {"plugin = \"zero\"", "stage3_param_persistence_threshold = 40"}),
                  ddp = with_context("gather_ddp", "gather", {"plugin = \"ddp\""}),
-                 zero2 = with_context("all_to_all_zero2", "all_to_all", {"plugin = \"zero\"", "stage = 2"});
-  return {{kAllToAll, 2, 0b000000}, {kAllToAll, 2, 0b111010}, {kAllToAll, 2, 0b010100}, {kAllToAll, 2, 0b100001},
-          {kGather, 2, 0b000010},   {kGather, 2, 0b111000},   {kGather, 2, 0b100101},   {fsdp2, 4, 0b100010},
-          {fsdp2, 4, 0b011100},     {zero3, 4, 0b101110},     {ddp, 4, 0b010000},       {zero2, 4, 0b110001}};
+                 zero2 = with_context("all_to_all_zero2", "all_to_all", {"plugin = \"zero\"", "stage = 2"}),
+                 ring_fsdp2 = with_context("ring_fsdp2", "ring", {"plugin = \"fsdp2\""}),
+                 ring_zero1 = with_context("ring_zero1", "ring", {"plugin = \"zero\"", "stage = 1"});
+  const Strategy three = {"ring_3", kRing.toml, no_mesh, 3}, four = {"ring_4", kRing.toml, no_mesh, 4};
+  return {{kAllToAll, 2, 0b000000}, {kAllToAll, 2, 0b111010},  {kAllToAll, 2, 0b010100}, {kAllToAll, 2, 0b100001},
+          {kGather, 2, 0b000010},   {kGather, 2, 0b111000},    {kGather, 2, 0b100101},   {fsdp2, 4, 0b100010},
+          {fsdp2, 4, 0b011100},     {zero3, 4, 0b101110},      {ddp, 4, 0b010000},       {zero2, 4, 0b110001},
+          {kRing, 2, 0b000000},     {kRing, 2, 0b111010},      {kRing, 2, 0b100101},     {three, 3, 0b000010},
+          {four, 4, 0b101000},      {ring_fsdp2, 4, 0b111100}, {ring_zero1, 4, 0b110001}};
 }
 
 class ContextParallel : public testing::TestWithParam<StrategyRow> {};
@@ -53,7 +59,8 @@ TEST(ContextAndTensorParallel, GiveTheNumbersOfOneProcess) {
   const Result alone = run(nullptr, 1);
   for (const Strategy& strategy :
        {with_tensor("tp_all_to_all", "all_to_all", false), with_tensor("tp_gather", "gather", false),
-        with_tensor("tp_sequence_gather", "gather", true)})
+        with_tensor("tp_sequence_gather", "gather", true), with_tensor("tp_ring", "ring", false),
+        with_tensor("tp_sequence_ring", "ring", true)})
     expect_the_numbers(run(&strategy, 4), alone, false, strategy.name);
 }
 
@@ -68,7 +75,9 @@ TEST(ContextParallelHeads, MayBeFewerThanRanks) {
   ParallelRun one(Variant::of_bits(0), model(4, 1));
   expect_the_numbers(one(&kAllToAll, 2), one(nullptr, 1), false, "all_to_all, one key-value head");
   ParallelRun odd(Variant::of_bits(0), model(3, 3));
-  expect_the_numbers(odd(&kGather, 2), odd(nullptr, 1), false, "gather, three heads");
+  const Result alone = odd(nullptr, 1);
+  expect_the_numbers(odd(&kGather, 2), alone, false, "gather, three heads");
+  expect_the_numbers(odd(&kRing, 2), alone, false, "ring, three heads");
 }
 
 // Positions that the ranks cannot divide evenly are padded, in training, evaluation and generation.
@@ -76,8 +85,30 @@ TEST(ContextParallelPositions, MayBeUneven) {
   ParallelRun run(Variant::of_bits(0));
   const std::vector<std::string> odd = {"train.seq_len=31"};
   const Result alone = run(nullptr, 1, odd);
-  for (const Strategy* strategy : {&kAllToAll, &kGather})
+  for (const Strategy* strategy : {&kAllToAll, &kGather, &kRing})
     expect_the_numbers(run(strategy, 2, odd), alone, false, std::string("odd positions, ") + strategy->name);
+  const std::vector<std::string> few = {"train.seq_len=3"};  // two of eight pieces are padding
+  const Strategy four = {"ring_4", kRing.toml, no_mesh, 4};
+  expect_the_numbers(run(&four, 4, few), run(nullptr, 1, few), false, "three positions, ring of four");
+}
+
+// Every provider of attention computes the parts of a ring.
+TEST(ContextParallelRing, RunsWithEveryProvider) {
+  for (const char* provider : {"attention.plugin=interval", "attention.plugin=naive", "attention.plugin=sdpa"}) {
+    ParallelRun run(Variant::of_bits(0));
+    const std::vector<std::string> with_provider = {provider};
+    expect_the_numbers(run(&kRing, 2, with_provider), run(nullptr, 1, with_provider), false, provider);
+  }
+}
+
+TEST(ContextParallelRing, RecomputesAttention) {
+  ParallelRun run(Variant::of_bits(0));
+  const Result kept = run(&kRing, 2);
+  for (const char* mode : {"recompute.mode=full", "recompute.mode=selective"}) {
+    const Result again = run(&kRing, 2, {mode});
+    EXPECT_EQ(again.losses, kept.losses) << mode;
+    EXPECT_EQ(again.weights, kept.weights) << mode;
+  }
 }
 
 constexpr int kStepSums = 5 * 8;  // loss, gradient norm and requests, once a step
@@ -105,6 +136,18 @@ TEST(ContextParallelTraffic, IsTwoGathersPerLayerAndTwoScatters) {
   EXPECT_EQ(record.at("comm/cp/reduce_scatter_bytes"), 2 * 3 * kv / 2);
 }
 
+// Liu et al. 2023: keys and values travel N - 1 times in each direction, their gradients N times in fp32.
+TEST(ContextParallelTraffic, IsARingOfKeysValuesAndTheirGradients) {
+  ParallelRun run(Variant::of_bits(0));
+  const Strategy four = {"ring_4", kRing.toml, no_mesh, 4};
+  run(&four, 4);
+  const auto record = run.first_record();
+  const int of_a_rank = 2 * 12 * 32 / 4 * 16 * 4;  // keys and values
+  EXPECT_EQ(record.at("comm/cp/send_calls"), 3 * (3 + 3 + 4));
+  EXPECT_EQ(record.at("comm/cp/send_bytes"), 3 * (3 + 3 + 4) * of_a_rank);
+  EXPECT_EQ(record.at("comm/cp/all_gather_calls"), 1) << "of the step's sums";
+}
+
 class ContextParallelFamilies : public testing::TestWithParam<SmallFamily> {};
 INSTANTIATE_TEST_SUITE_P(, ContextParallelFamilies, testing::ValuesIn(small_families()),
                          [](const auto& info) { return info.param.name; });
@@ -115,7 +158,7 @@ TEST_P(ContextParallelFamilies, GiveTheNumbersOfOneProcess) {
     return;
   }
   const Result alone = run(nullptr, 1);
-  for (const Strategy* strategy : {&kAllToAll, &kGather})
+  for (const Strategy* strategy : {&kAllToAll, &kGather, &kRing})
     expect_the_numbers(run(strategy, 2), alone, false, std::string(strategy->name) + " of " + GetParam().name);
 }
 
@@ -138,7 +181,13 @@ TEST(ContextParallelRefusal, HeadsThatBothAxesCannotDivide) {
 }
 
 TEST(ContextParallelRefusal, AnUnknownMode) {
-  EXPECT_HAS(refusal({"plugin = \"context\"", "mode = \"ring\""}, {}), "ring");
+  EXPECT_HAS(refusal({"plugin = \"context\"", "mode = \"rings\""}, {}), "rings");
+}
+
+TEST(ContextParallelRefusal, DropoutOfTwoPiecesOfARow) {
+  EXPECT_HAS(refusal({"plugin = \"context\"", "mode = \"ring\""},
+                     {"train.micro_batch_size=12", "adapter.plugin=lora", "adapter.dropout=0.1"}),
+             "chooses elements by their position, and a rank of a ring has two pieces of a row");
 }
 
 TEST(ContextParallelRefusal, DropoutOfPositionsThatTwoAxesDivide) {

@@ -25,6 +25,7 @@ std::vector<Mesh> meshes() {
           {"tp, sequence_parallel", 2, 2, {tensor, sequence}},
           {"cp, all_to_all", 2, 2, {context}},
           {"cp, gather", 2, 2, {context, "mode = \"gather\""}},
+          {"cp, ring", 2, 2, {context, "mode = \"ring\""}},
           {"pp, gpipe", 2, 2, {pipeline, order("gpipe")}},
           {"pp, 1f1b", 2, 2, {pipeline}},
           {"pp, interleaved", 2, 2, {pipeline, order("interleaved")}},

@@ -114,7 +114,7 @@ TEST(Plan, DividesActivationsByPositions) {
   const std::vector<std::string> long_rows = {"train.seq_len=4096", "train.micro_batch_size=1"};
   const uint64_t whole = peak(plan_of("", 1, long_rows).ranks[0], PlanCategory::kActivations);
   // Keys and values that are gathered stay until backward.
-  for (const auto& [mode, most] : {std::pair("all_to_all", 0.35), {"gather", 0.5}}) {
+  for (const auto& [mode, most] : {std::pair("all_to_all", 0.35), {"gather", 0.5}, {"ring", 0.35}}) {
     const std::string strategy = std::string("plugin = \"context\"\nmode = \"") + mode + "\"";
     const Plan plan = make_plan(request_of(with_strategy(strategy), 4, long_rows));
     for (const RankPlan& rank : plan.ranks)
