@@ -458,6 +458,29 @@ OpsCase attention(const Mask& mask, int64_t batch, int64_t time, int64_t keys, i
   return out;
 }
 
+// Some queries of a row of 8 positions, and some of its keys.
+OpsCase partial_attention(const Mask& mask, int64_t queries, int64_t offset, int64_t keys, int64_t key_offset) {
+  constexpr int64_t kPositions = 8, kBatch = 2, kHeads = 4, kKeyHeads = 2, kDim = 8;
+  OpsCase out = attention(mask, kBatch, queries, keys, kHeads, kKeyHeads, kDim, kDim, offset);
+  out.name += ", keys from " + std::to_string(key_offset) + ", queries from " + std::to_string(offset);
+  out.key_offset = key_offset;
+  out.num_positions = kPositions;
+  out.node = [node = out.node](c10::ScalarType dtype) {
+    NodeSpec spec = node(dtype);
+    spec.ops[0].attrs["key_part"] = int64_t{1};
+    return spec;
+  };
+  out.expected = [=](const Tensors& x, const Tensors&) {
+    const at::Tensor seen = visible(mask, kBatch, queries, kPositions, offset).narrow(2, key_offset, keys).unsqueeze(1);
+    const at::Tensor q = x[0].transpose(1, 2), k = x[1].transpose(1, 2).repeat_interleave(kHeads / kKeyHeads, 1),
+                     v = x[2].transpose(1, 2).repeat_interleave(kHeads / kKeyHeads, 1);
+    const at::Tensor scores = at::matmul(q, k.transpose(2, 3)) * 0.4;
+    const at::Tensor weights = at::softmax(at::where(seen, scores, at::scalar_tensor(-1e30, scores.options())), -1);
+    return at::matmul(weights * seen.any(-1, true), v).transpose(1, 2).contiguous();
+  };
+  return out;
+}
+
 }  // namespace
 
 at::Tensor dropout_mask(int64_t batch, int64_t time, int64_t elements, double p, int64_t first_row) {
@@ -548,6 +571,12 @@ std::vector<OpsCase> attention_cases() {
   for (const Mask& mask : masks)
     for (const int64_t offset : {0, 4})
       if (mask.name != "returning documents") cases.push_back(attention(mask, 2, 4, 8, 4, 2, 8, 8, offset, 0, true));
+  for (const Mask& mask : masks) {
+    if (mask.name == "returning documents") continue;
+    cases.push_back(partial_attention(mask, 4, 4, 4, 0));
+    cases.push_back(partial_attention(mask, 4, 4, 4, 4));
+    cases.push_back(partial_attention(mask, 3, 1, 2, 2));  // some queries see no key
+  }
   cases.push_back(attention(masks[1], 1, 70, 70, 3, 3, 24, 24, 0));
   cases.push_back(attention(masks[1], 2, 8, 8, 4, 4, 8, 5, 0));
   for (const Mask& mask : masks) cases.push_back(attention(mask, 2, 8, 8, 4, 2, 10, 10, 0, 1.5));

@@ -27,6 +27,7 @@ struct OpsCase {
   // The reference result for the same tensors in double; differentiable.
   std::function<at::Tensor(const std::vector<at::Tensor>& inputs, const std::vector<at::Tensor>& params)> expected;
   int64_t query_offset = 0;
+  int64_t key_offset = 0, num_positions = 0;  // of attention with key_part
 };
 
 std::vector<OpsCase> vocabulary_cases();  // all but attention

@@ -97,6 +97,8 @@ bool check_case(OpsProvider& provider, const OpsCase& ops_case, c10::ScalarType 
   for (auto& [way, how] : ways) {
     SCOPED_TRACE(way);
     how.query_offset = ops_case.query_offset;
+    how.key_offset = ops_case.key_offset;
+    how.num_positions = ops_case.num_positions;
     how.random_key = kRandomKey;
     how.first_row = kFirstRow;
     const auto output_dtype = node.dtype(node.outputs.back());

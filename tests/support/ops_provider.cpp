@@ -6,6 +6,7 @@
 #include <ATen/ops/full.h>
 #include <ATen/ops/randn_like.h>
 #include <unistd.h>
+#include <limits>
 
 #include <filesystem>
 
@@ -219,6 +220,8 @@ NodeResult OpsProvider::run(NodeSpec& node, const std::vector<at::Tensor>& input
   call.grad_params = grad_par.data();
   call.grad_params_beta = beta.data();
   call.query_offset = how.query_offset;
+  call.key_offset = how.key_offset;
+  call.num_positions = how.num_positions;
   call.random_key = how.random_key;
   call.first_row = how.first_row;
 
@@ -276,6 +279,10 @@ NodeResult OpsProvider::run(NodeSpec& node, const std::vector<at::Tensor>& input
       for (uint32_t d = 0; d < infer.saved[i].num_dims; ++d) elements *= infer.saved[i].sizes[d];
       if (saved.tensor(i).numel() != elements || dtype_word(saved.tensor(i).scalar_type()) != infer.saved[i].dtype)
         throw std::runtime_error("saved tensor " + std::to_string(i) + " is not what infer said");
+    }
+    if (infer.flags & CHASSIS_KERNEL_LOG_SUM) {  // these keys are all keys
+      at::Tensor& log_sum = tensor_of(saved[0]);
+      log_sum.masked_fill_(log_sum.isinf(), std::numeric_limits<double>::infinity());
     }
     // Release what backward does not keep.
     for (size_t i = 0; i < inputs.size(); ++i)

@@ -78,6 +78,7 @@ struct NodeCall {
   bool forward_backward = false;  // in one call, if the kernel can
   int overwrite_input = -1;       // output 0 in the memory of this input, if the kernel allows
   int64_t query_offset = 0;
+  int64_t key_offset = 0, num_positions = 0;
   uint64_t random_key = 0;
   int64_t first_row = 0;
   std::vector<at::Tensor> components;  // of param 0, if it is quantized

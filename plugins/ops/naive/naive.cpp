@@ -258,6 +258,8 @@ class Naive : public Ops {
     const uint32_t dtype = node.input(0).dtype();
     if (dtype != CHASSIS_DTYPE_F32 && dtype != CHASSIS_DTYPE_F64 && dtype != CHASSIS_DTYPE_BF16)
       refuse("computes in float32, float64 and bfloat16, not ", dtype_name(dtype));
+    if (node.op(0).has_attr("key_part") && dtype == CHASSIS_DTYPE_F64)
+      refuse("returns log sums (key_part) in f32, so not for f64");
     const OperandView q = node.input(0), k = node.input(1);
     constexpr double kFlopsPerNs = 0.5;
     return attention_cost_ns(host(), node, static_cast<double>(q.size(1) * k.size(1)), q.size(0) * q.size(2),

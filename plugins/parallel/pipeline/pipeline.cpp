@@ -3,7 +3,6 @@
 #include <cerrno>
 #include <cstring>
 #include <fstream>
-#include <iterator>
 #include <string>
 #include <vector>
 
@@ -31,7 +30,7 @@ class PipelineParallel final : public Parallel {
                 "have several stages on each rank, gpipe keeps all micro-batches"),
         option("chunks", 0).range(0, 64).doc("stages on each rank; 0: 2 for interleaved and zbv, 1 for the others"),
         option("group_size", 0)
-            .range(0, 1 << 20)
+            .range(0, 1 << 16)
             .doc("interleaved: micro-batches that a chunk runs before the next one does; 0: the number of ranks"),
         option("layers_per_stage", std::vector<int64_t>{})
             .range(0, 1 << 20)
@@ -57,9 +56,7 @@ class PipelineParallel final : public Parallel {
       fail_invalid(option_origin(host, "schedule"), ": schedule = \"csv\" needs a file; set csv = \"PATH\"");
     if (chunks_ > 0)
       fail_invalid(option_origin(host, "chunks"), ": the file says how many stages a rank has; remove chunks");
-    std::ifstream file(csv_, std::ios::binary);
-    text_.assign(std::istreambuf_iterator<char>(file), {});
-    if (!file) fail_invalid(option_origin(host, "csv"), ": cannot read '", csv_, "': ", std::strerror(errno));
+    read_file();
   }
 
   void stages(const StageProblem& problem, StageSink& sink) override {
@@ -79,6 +76,18 @@ class PipelineParallel final : public Parallel {
   void resolve(const ParallelProblem&, ParallelSink&) override {}  // stores what its stages read
 
  private:
+  void read_file() {
+    constexpr size_t kMostBytes = size_t{64} << 20;
+    std::ifstream file(csv_, std::ios::binary);
+    if (!file) fail_invalid(option_origin(host(), "csv"), ": cannot read '", csv_, "': ", std::strerror(errno));
+    char part[4096];
+    while (text_.size() <= kMostBytes && (file.read(part, sizeof part), file.gcount() > 0))
+      text_.append(part, static_cast<size_t>(file.gcount()));
+    if (file.bad() || text_.empty())
+      fail_invalid(option_origin(host(), "csv"), ": '", csv_, "' is empty, a folder, or cannot be read");
+    if (text_.size() > kMostBytes)
+      fail_invalid(option_origin(host(), "csv"), ": '", csv_, "' has more than ", kMostBytes, " bytes");
+  }
   void refuse(std::string_view name, std::string_view schedule) const {
     fail_invalid(option_origin(host(), name), ": ", name, " has no effect with schedule = \"", schedule_,
                  "\"; remove it or set schedule = \"", schedule, "\"");

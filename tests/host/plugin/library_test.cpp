@@ -215,8 +215,9 @@ TEST_F(PluginLoad, RefusesAnotherAbiMajorAndNamesBoth) {
 
 TEST_F(PluginLoad, RefusesAPluginThatNeedsANewerHost) {
   const std::string path = patched_plain(scratch_, "abi=0.2\nabi-min-host=0.2", "abi=0.9\nabi-min-host=0.9");
+  policy_.abi = {{0, 8}, 1};
   const std::string text = refusal(path);
-  EXPECT_TEXT(text, "was built for ABI 0.9 and needs a host of at least 0.9; this host has ABI " + abi_of_host());
+  EXPECT_TEXT(text, "was built for ABI 0.9 and needs a host of at least 0.9; this host has ABI 0.8");
   EXPECT_TEXT(text, "the host is too old");
 }
 
@@ -227,7 +228,7 @@ TEST_F(PluginLoad, RefusesAPluginThatIsTooOldForTheHost) {
 
 TEST_F(PluginLoad, NegotiatesTheSmallerMinor) {
   const std::string newer = patched_plain(scratch_, "abi=0.2\nabi-min-host=0.2", "abi=0.9\nabi-min-host=0.2");
-  EXPECT_EQ(load(newer).negotiated(), (AbiVersion{CHASSIS_ABI_MAJOR, CHASSIS_ABI_MINOR}));
+  EXPECT_EQ(load(newer).negotiated(), (AbiVersion{0, 9}));
   policy_.abi = {{0, 5}, 1};
   EXPECT_EQ(load(fixture("good/plain.so")).negotiated(), (AbiVersion{0, 2}));
   EXPECT_EQ(load(newer).negotiated(), (AbiVersion{0, 5}));

@@ -35,7 +35,7 @@ class RecordingCollectives final : public Collectives {
   Lines log;
 
   Tensor run(const CollectiveCall& call, const Tensor& input) override {
-    const auto& [op, axis, dim, to, pad] = call;
+    const auto& [op, axis, dim, to, pad, is_zigzag] = call;
     std::vector<int64_t> shape = input.sizes();
     const bool moves = op == "comm.all_gather" || op == "comm.reduce_scatter" || op == "comm.slice";
     log.push_back(op.substr(5) + " " + axis + (moves ? " dim " + std::to_string(dim) : "") + " " +

@@ -66,6 +66,7 @@ pub const CHASSIS_COMPONENT_NOT_IN_FILES: u32 = 2;
 pub const CHASSIS_COMPONENT_V1_SIZE: u32 = 56;
 pub const CHASSIS_CONTEXT_ALL_TO_ALL: u32 = 1;
 pub const CHASSIS_CONTEXT_GATHER: u32 = 2;
+pub const CHASSIS_CONTEXT_RING: u32 = 3;
 pub const CHASSIS_DATA_LOSS: u32 = 15;
 pub const CHASSIS_DEADLINE_EXCEEDED: u32 = 4;
 pub const CHASSIS_DECODE_KEEP_SPECIAL: u32 = 1;
@@ -129,6 +130,7 @@ pub const CHASSIS_KERNEL_COMPOSED: u32 = 4;
 pub const CHASSIS_KERNEL_FORWARD_BACKWARD: u32 = 8;
 pub const CHASSIS_KERNEL_HOST_OUTPUTS: u32 = 1;
 pub const CHASSIS_KERNEL_HOST_WORKSPACE: u32 = 16;
+pub const CHASSIS_KERNEL_LOG_SUM: u32 = 32;
 pub const CHASSIS_LAYOUT_SINK_V1_SIZE: u32 = 40;
 pub const CHASSIS_LEAF_CONTENT: u32 = 1;
 pub const CHASSIS_LEAF_GENERATION: u32 = 4;
@@ -550,7 +552,7 @@ abi_struct! { chassis_builder_2_t 88 8 {
 } }
 abi_grows!(chassis_builder_2_t, CHASSIS_BUILDER_2_V1_SIZE);
 
-abi_struct! { chassis_call_t 136 8 {
+abi_struct! { chassis_call_t 152 8 {
     0 4 struct_size: u32,
     4 4 flags: u32,
     8 8 inputs: *const chassis_tensor_t,
@@ -569,6 +571,8 @@ abi_struct! { chassis_call_t 136 8 {
     112 8 random_key: u64,
     120 8 first_row: i64,
     128 8 components: *const *const chassis_tensor_t,
+    136 8 key_offset: i64,
+    144 8 num_positions: i64,
 } }
 abi_grows!(chassis_call_t, CHASSIS_CALL_V1_SIZE);
 
