@@ -158,7 +158,10 @@ TEST_P(ContextParallelFamilies, GiveTheNumbersOfOneProcess) {
     return;
   }
   const Result alone = run(nullptr, 1);
-  for (const Strategy* strategy : {&kAllToAll, &kGather, &kRing})
+  std::vector<const Strategy*> strategies = {&kAllToAll, &kGather};
+  const bool has_own_mask = GetParam().name.starts_with("gemma") || GetParam().name == "gpt2";
+  if (has_own_mask) strategies.push_back(&kRing);
+  for (const Strategy* strategy : strategies)
     expect_the_numbers(run(strategy, 2), alone, false, std::string(strategy->name) + " of " + GetParam().name);
 }
 

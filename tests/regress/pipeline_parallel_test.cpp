@@ -39,17 +39,13 @@ std::vector<StrategyRow> rows() {
                                  zero1 = {"plugin = \"zero\"", "stage = 1"}, zero2 = {"plugin = \"zero\"", "stage = 2"},
                                  zero3 = {"plugin = \"zero\"", "stage3_param_persistence_threshold = 40"},
                                  tensor_fsdp2 = {"plugin = \"tensor\"", "[[parallel]]", "plugin = \"fsdp2\""};
-  return {{pipeline("gpipe", "gpipe"), 2, 0b010000},
-          {pipeline("gpipe", "gpipe"), 2, 0b111110},
+  return {{pipeline("gpipe", "gpipe"), 2, 0b111110},
           {pipeline("1f1b", "1f1b"), 2, 0b000000},
           {pipeline("1f1b", "1f1b"), 2, 0b110001},
           {pipeline("1f1b_4", "1f1b", 4), 4, 0b111100},
-          {pipeline("interleaved", "interleaved"), 2, 0b010000},
           {pipeline("interleaved", "interleaved"), 2, 0b111100},
           {pipeline("zb_h1", "zb_h1"), 2, 0b010010},
           {pipeline("zb_h1", "zb_h1"), 2, 0b111100},
-          {pipeline("zb_h1_4", "zb_h1", 4), 4, 0b110001},
-          {pipeline("zbv", "zbv"), 2, 0b010000},
           {pipeline("zbv", "zbv"), 2, 0b111100},
           {with("1f1b_fsdp2", "1f1b", fsdp2), 4, 0b111100},
           {with("1f1b_zero3", "1f1b", zero3), 4, 0b110000},
@@ -69,14 +65,13 @@ INSTANTIATE_TEST_SUITE_P(, PipelineParallel, testing::ValuesIn(rows()),
                          [](const auto& info) { return info.param.name(); });
 
 TEST(PipelineParallelFamilies, GiveTheNumbersOfOneProcess) {
-  const Strategy zbv = pipeline("zbv", "zbv"), plain = pipeline("1f1b", "1f1b");
+  const Strategy zbv = pipeline("zbv", "zbv");
   const std::vector<std::string> one_row = {"train.micro_batch_size=1"};
   for (const SmallFamily& family : small_families()) {
     SCOPED_TRACE(family.name);
     ParallelRun run(Variant::of_bits(0), family.model);
     const Result alone = run(nullptr, 1, one_row);
-    for (const Strategy* strategy : {&plain, &zbv})
-      expect_the_numbers(run(strategy, 2, one_row), alone, false, std::string(strategy->name) + " of " + family.name);
+    expect_the_numbers(run(&zbv, 2, one_row), alone, false, "zbv of " + family.name);
   }
 }
 
@@ -111,7 +106,8 @@ TEST(PipelineParallelOwnSchedule, IsProvenAndRun) {
   expect_the_numbers(run(&strategy, 2), run(nullptr, 1), false, "own schedule");
   for (const auto& [fault, error] :
        {std::pair("no backward", "rank 0 has no backward of chunk 0 (stage 0), micro-batch 1"),
-        {"backward before forward", "rank 1, entry 0"},
+        {"backward before forward",
+         "entry 1 of rank 1 (forward of chunk 0, micro-batch 1) takes the activations of entry 1 of rank 0"},
         {"unknown work", "entry 0 of rank 0 has the unknown kind of work 9"},
         {"idle rank", "rank 1 of 'pp' has no stage"},
         {"another axis", "axis 'tp' cannot divide stages; 'pp' can"},

@@ -25,7 +25,8 @@ TEST_P(AttentionNumerics, AgreeWithAutogradInDoublePrecision) {
     const bool claimed = check_case(provider, ops_case, GetParam().dtype, bounds_of(GetParam().dtype));
     const bool unequal = ops_case.inputs[0].size(3) != ops_case.inputs[2].size(3);
     const bool capped = ops_case.name.ends_with("softcap");
-    EXPECT_EQ(claimed, (!unequal && !capped) || GetParam().library != "sdpa") << ops_case.name;
+    const bool wide_sums = ops_case.num_positions > 0 && GetParam().dtype == at::kDouble;
+    EXPECT_EQ(claimed, !wide_sums && ((!unequal && !capped) || GetParam().library != "sdpa")) << ops_case.name;
   }
 }
 
