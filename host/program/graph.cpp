@@ -42,6 +42,8 @@ class GraphText {
     std::string notes;
     if (node.overwritten_input >= 0) notes += " in place of input " + std::to_string(node.overwritten_input);
     if (node.flag(CHASSIS_KERNEL_COMPOSED)) notes += " composed";
+    if (const AttrValue* const axis = block.block.ops[node.ops[0]].attr(kRing))
+      notes += " keys and values around " + std::get<std::string>(*axis);
     if (node.infer.num_saved && node.has_backward) notes += " saves " + std::to_string(node.infer.num_saved);
     for (size_t i = 0; i < node.inputs.size(); ++i)
       if (node.has_backward && node.keeps_input(i)) notes += " keeps in" + std::to_string(i);

@@ -134,8 +134,15 @@ Schedule StageSink::named(const std::string& axis, const std::string& name, uint
   request.num_chunks = static_cast<int>(num_chunks);
   request.group_size = static_cast<int>(group_size);
   // Where nothing is trained, any number will do that the schedule takes.
-  const auto any = std::max<int64_t>(request.num_ranks, group_size);
-  request.num_microbatches = static_cast<int>(facts_.num_microbatches > 0 ? facts_.num_microbatches : any);
+  const int64_t any = std::max<int64_t>(request.num_ranks, group_size);
+  const int64_t num_microbatches = facts_.num_microbatches > 0 ? facts_.num_microbatches : any;
+  constexpr int64_t kMostForwards = 1 << 22;
+  if (num_microbatches > kMostForwards / request.num_ranks / std::max<int64_t>(1, num_chunks))
+    throw config_error(fmt::format("schedule '{}' would have {} micro-batches in each of {} × {} stages; {} in all are "
+                                   "the most",
+                                   name, num_microbatches, request.num_ranks, num_chunks, kMostForwards))
+        .hint("lower train.global_batch_size, or raise train.micro_batch_size");
+  request.num_microbatches = static_cast<int>(num_microbatches);
   return make_schedule(request);
 }
 

@@ -208,6 +208,12 @@ TEST(PipelineParallelRefusal, TooFewMicrobatches) {
   EXPECT_HAS(error, "schedule 'interleaved'");
 }
 
+TEST(PipelineParallelRefusal, TooManyMicrobatches) {
+  EXPECT_HAS(
+      refused({}, {"train.micro_batch_size=1", "train.global_batch_size=1000000000"}),
+      "schedule '1f1b' would have 1000000000 micro-batches in each of 2 × 1 stages; 4194304 in all are the most");
+}
+
 TEST(PipelineParallelRefusal, LayersThatDoNotAddUp) {
   EXPECT_HAS(refused({"layers_per_stage = [1, 1]"}), "layers_per_stage adds up to 2 layers, the model has 3");
   EXPECT_HAS(refused({"layers_per_stage = [1, 1, 1]"}), "layers_per_stage has 3 numbers, the pipeline has 2 stages");
