@@ -20,10 +20,11 @@ struct Scenario {
   Dtype compute = Dtype::f32;
   bool recomputes = false;
   int num_microbatches = 1;
+  bool splits = false;  // backwards in two parts
 
   std::string text() const {
-    return fmt::format("{}, {} micro-batch(es){}", dtype_name(compute), num_microbatches,
-                       recomputes ? ", recomputing" : "");
+    return fmt::format("{}, {} micro-batch(es){}{}", dtype_name(compute), num_microbatches,
+                       recomputes ? ", recomputing" : "", splits ? ", backward in two parts" : "");
   }
 };
 
@@ -52,7 +53,7 @@ Program small_program() {
   head.add_slot(slot("norm.weight", {{kHidden}}));
   head.add_slot(slot("head.weight", {{kVocab}, {kHidden}}, "embed.weight"));
   program.blocks = {std::move(embed), std::move(layer), std::move(head)};
-  program.chains = {{"embed", "", {0}}, {"layers", "layers.{i}", {1, 1, 1}}, {"head", "", {2}}};
+  program.chains = {{"embed", "", {0}}, {"layers", "layers.{i}", {1, 1, 1, 1, 1, 1, 1, 1}}, {"head", "", {2}}};
   return program;
 }
 constexpr const char* kFrozen = "layers.1.up.weight";
@@ -152,6 +153,18 @@ class Rank {
     expect_gathered(unit);
     event(of_unit("post_forward", unit), [&] { stack_.post_forward(unit, flags); });
   }
+  std::vector<Work> works() const {
+    std::vector<Work> out;
+    for (const Work& work : pipeline().work(stack_.stage_coordinate(), scenario_.num_microbatches)) {
+      const bool is_split = scenario_.splits && work.kind == Work::Kind::kBackward;
+      out.push_back(work);
+      if (!is_split) continue;
+      out.back().kind = Work::Kind::kBackwardInputs;
+      out.push_back({Work::Kind::kBackwardParams, work.chunk, work.microbatch});
+    }
+    return out;
+  }
+
   UnitRange units_of(int chunk) const {
     return pipeline().units[static_cast<size_t>(pipeline().stages().stage(stack_.stage_coordinate(), chunk))];
   }
@@ -179,7 +192,7 @@ class Rank {
 
   void step() {
     parameters_.start_step();
-    const std::vector<Work> works = pipeline().work(stack_.stage_coordinate(), scenario_.num_microbatches);
+    const std::vector<Work> works = this->works();
     for (auto work = works.begin(); work != works.end(); ++work) {
       if (work->kind == Work::Kind::kForward) {
         forward(work->chunk, {.microbatch = work->microbatch});
@@ -245,8 +258,9 @@ std::vector<std::string> parallel_failures(const MakeInstance& strategy, const M
                                            MetricsStore& metrics) {
   const Program program = small_program();
   std::vector<std::string> failures;
-  for (const Scenario& scenario : {Scenario{}, Scenario{Dtype::bf16, false, 1}, Scenario{Dtype::f32, true, 1},
-                                   Scenario{Dtype::bf16, true, 3}, Scenario{Dtype::f32, false, 2}}) {
+  for (const Scenario& scenario :
+       {Scenario{}, Scenario{Dtype::bf16, false, 1}, Scenario{Dtype::f32, true, 1}, Scenario{Dtype::bf16, true, 3},
+        Scenario{Dtype::f32, false, 2}, Scenario{Dtype::f32, false, 2, true}}) {
     std::vector<std::unique_ptr<Rank>> ranks;
     int at = 0;
     try {

@@ -174,6 +174,8 @@ class BlockRun {
     lend_attention(node, true, q, k, v, offsets);
     if (node.flag(CHASSIS_KERNEL_HOST_OUTPUTS)) call_.outputs[0] = output.release();
     run(node, node.provider->table->forward, "forward");
+    if (call_.outputs[0] == nullptr || call_.saved[0] == nullptr)
+      throw plugin_error(provider_on(node) + ": attention with key_part returned no output or no log sum");
     PartialAttention out{KernelCall::take(call_.outputs[0]), KernelCall::take(call_.saved[0])};
     if (out.output.sizes() != std::vector<int64_t>(std::begin(sizes), std::end(sizes)) ||
         out.log_sum.sizes() != log_sum_of(q).sizes() || out.log_sum.dtype() != Dtype::f32)

@@ -159,8 +159,10 @@ Pipeline ParallelStack::ask_stages(const Program& program, std::vector<Answer>& 
             .hint("only one strategy of [[parallel]] can own it; remove the other");
       out = sink.pipeline();
     } catch (const Error& error) {
-      if (error.code() != ExitCode::kConfig || !error.where().file.empty()) throw;
-      throw Error(ExitCode::kConfig, member.where, error.message()).hint(error.hint_text());
+      if (error.code() == ExitCode::kInternal || !error.where().file.empty()) throw;
+      const std::string& label = member.instance->label();
+      const bool names_it = error.message().find(label) != std::string::npos;
+      throw Error(error.code(), member.where, (names_it ? "" : label + ": ") + error.message()).hint(error.hint_text());
     }
     owner = &member;
     answers[m].axes.push_back(out.axis);

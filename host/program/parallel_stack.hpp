@@ -131,6 +131,7 @@ class ParallelStack final : public UnitEvents {
   void call(const Member& member, const StepHook& hook);
   std::vector<std::pair<uint32_t, Flags>> ready_after(uint32_t unit, Flags flags);
   uint32_t local_unit(size_t unit) const;
+  void expect_gathered(size_t unit, const char* when) const;
   Parameter& local(uint32_t i) const;
   void trace(const char* what, uint32_t unit) const;
   void check_axes(const std::vector<Answer>& answers) const;

@@ -118,9 +118,7 @@ void ParallelStack::pre_forward(size_t unit, Flags flags) {
   constexpr UnitHook kHook = {"pre_forward", &chassis_parallel_t::pre_forward};
   const uint32_t here = local_unit(unit);
   for (const Member& m : members_) call(m, kHook, here, here, flags);
-  for (const Parameter* p : parameters_->of_unit(unit))
-    if (!p->is_whole())
-      throw plugin_error("parameter '" + p->name + "' is not gathered when unit " + std::to_string(unit) + " begins");
+  expect_gathered(unit, "begins");
   trace(flags.recompute ? "forward again" : "forward", here);
 }
 
@@ -134,7 +132,14 @@ void ParallelStack::pre_backward(size_t unit, Flags flags) {
   constexpr UnitHook kHook = {"pre_backward", &chassis_parallel_t::pre_backward};
   const uint32_t here = local_unit(unit);
   for (const Member& m : members_) call(m, kHook, here, here, flags);
+  expect_gathered(unit, "begins its backward");
   trace("backward", here);
+}
+
+void ParallelStack::expect_gathered(size_t unit, const char* when) const {
+  for (const Parameter* p : parameters_->of_unit(unit))
+    if (!p->is_whole())
+      throw plugin_error("parameter '" + p->name + "' is not gathered when unit " + std::to_string(unit) + " " + when);
 }
 
 // A tied parameter is ready when all units that read it have added to its gradient, maybe in several chunks.

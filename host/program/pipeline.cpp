@@ -61,6 +61,20 @@ int Pipeline::stage_of(size_t unit) const {
   return static_cast<int>(found - units.begin());
 }
 
+std::string Pipeline::text() const {
+  std::string out;
+  for (size_t stage = 0; stage < units.size(); ++stage)
+    out += fmt::format("stage {}: units {} to {} on rank {} of {}\n", stage, units[stage].begin, units[stage].end - 1,
+                       stages().rank(static_cast<int>(stage)), axis);
+  for (size_t rank = 0; rank < schedule.ranks.size(); ++rank) {
+    out += fmt::format("list of rank {}:", rank);
+    for (const Work& work : schedule.ranks[rank])
+      out += fmt::format(" {}{}.{}", "FBIW"[static_cast<int>(work.kind)], work.chunk, work.microbatch);
+    out += "\n";
+  }
+  return out;
+}
+
 StageProblem::StageProblem(const PipelineFacts& facts)
     : axes_(raw_axes(facts.mesh, facts.rank)), unit_texts_(facts.program.unit_names()) {
   for (const std::string& text : unit_texts_) unit_names_.push_back(str_of(text));
@@ -100,7 +114,10 @@ StageSink::StageSink(const PipelineFacts& facts) : facts_(facts) {
     });
   };
   raw_.layers = [](const chassis_stage_sink_t* s, const int64_t* per_stage, uint32_t num_stages) {
-    return guarded([&] { self(s).layers_.assign(per_stage, per_stage + num_stages); });
+    return guarded([&] {
+      if (!self(s).layers_.empty()) throw plugin_error("the layers of stages are given twice");
+      self(s).layers_.assign(per_stage, per_stage + num_stages);
+    });
   };
 }
 
@@ -173,13 +190,14 @@ Schedule StageSink::listed(const std::string& axis, const uint32_t* ranks, uint3
   Schedule out;
   out.stages = StageMap(std::move(by_stage));
   out.ranks.resize(static_cast<size_t>(size));
+  if (facts_.num_microbatches == 0) return out;  // the lists do not matter
   for (int rank = 0; rank < size; ++rank)
     for (uint32_t i = 0; i < num_works[rank]; ++i) {
       const chassis_work_t& raw = works[rank][i];
       constexpr uint32_t kMost = 1u << 24;  // so that a wrong number does not make the proof allocate without bounds
       if (raw.microbatch >= kMost || raw.chunk >= kMost)
-        throw plugin_error(
-            fmt::format("entry {} of rank {}: chunk {}, micro-batch {}", i, rank, raw.chunk, raw.microbatch));
+        throw plugin_error(fmt::format("entry {} of rank {} has chunk {}, micro-batch {}; both must be below {}", i,
+                                       rank, raw.chunk, raw.microbatch, kMost));
       out.ranks[static_cast<size_t>(rank)].push_back(
           {kind_of(raw.kind, rank, i), static_cast<int>(raw.chunk), static_cast<int>(raw.microbatch)});
       out.num_microbatches = std::max(out.num_microbatches, static_cast<int>(raw.microbatch) + 1);
@@ -194,7 +212,7 @@ Pipeline StageSink::pipeline() const {
   Pipeline out;
   out.axis = axis_;
   out.schedule = schedule_;
-  prove_schedule(out.schedule);
+  if (facts_.num_microbatches > 0) prove_schedule(out.schedule);
   const size_t num_units = facts_.program.num_units();
   out.units = layers_.empty() ? balanced_division(facts_.unit_costs, out.num_stages())
                               : given_division(layers_, out.num_stages(), num_units, layer_units(facts_.program));

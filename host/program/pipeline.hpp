@@ -28,6 +28,8 @@ struct Pipeline {
   // This rank's work in a step of so many micro-batches, which are those of the schedule if the pipeline divides.
   std::vector<Work> work(int coordinate, int64_t num_microbatches) const;
   int stage_of(size_t unit) const;
+  // All of it, a line for each rank and stage, to compare ranks.
+  std::string text() const;
 };
 
 // What strategies may divide, and what divides it.

@@ -267,6 +267,10 @@ class BlockResolver {
     if (const uint32_t unknown = infer.flags & ~kFlags; unknown != 0)
       throw plugin_error(context + ": infer sets flags " + hex(unknown) + ", which this host does not know; it knows " +
                          hex(kFlags));
+    if (node.flag(CHASSIS_KERNEL_LOG_SUM) &&
+        (node.flag(CHASSIS_KERNEL_COMPOSED) || infer.num_saved == 0 || (infer.keeps_outputs & 1u) == 0))
+      throw plugin_error(
+          context + ": infer promises log sums, which needs a backward of its own that reads output 0 and saved 0");
     if (node.flag(CHASSIS_KERNEL_COMPOSED) && node.flag(CHASSIS_KERNEL_HOST_WORKSPACE))
       throw plugin_error(context +
                          ": infer sets COMPOSED and HOST_WORKSPACE; autograd runs the forward of a composed "

@@ -111,6 +111,8 @@ Session::Session(Config config, const SessionOptions& options)
   if (config_.use() == ConfigUse::kTraining)
     runtime_.optimizer = make_optimizer(settings().optimizer, *plugins_, parameters());
   place_shards(config_, mesh_, runtime_);
+  if (const Pipeline& pipeline = mesh_.stack->pipeline(); pipeline.divides() && !place.is_planned())
+    world_->expect_same("pipeline", pipeline.text());
   collectives_ = std::make_unique<AxisCollectives>(*communicator_);
   runtime_.executor->set_collectives(collectives_.get());
 }

@@ -102,6 +102,9 @@ class StageProblem {
   std::span<const chassis_mesh_axis_t> axes() const noexcept { return {raw_.axes, raw_.num_axes}; }
   uint32_t axis_size(std::string_view name) const noexcept { return size_along(axes(), name); }
   uint32_t num_units() const noexcept { return raw_.num_units; }
+  // Units [first_layer, end_layer) are the layers.
+  uint32_t first_layer() const noexcept { return raw_.first_layer; }
+  uint32_t end_layer() const noexcept { return raw_.end_layer; }
   uint32_t num_layers() const noexcept { return raw_.end_layer - raw_.first_layer; }
   std::string_view unit_name(uint32_t unit) const noexcept { return text_of(raw_.unit_names[unit]); }
   std::span<const double> unit_costs() const noexcept { return {raw_.unit_costs, raw_.num_units}; }

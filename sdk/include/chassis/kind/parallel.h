@@ -123,8 +123,8 @@ typedef struct chassis_division_sink {
 } chassis_division_sink_t;
 #define CHASSIS_DIVISION_SINK_V1_SIZE 32u
 
-/* The units that a strategy may divide into the stages of a pipeline. The same on every rank except the axis ranks;
- * borrowed. */
+/* The units that a strategy may divide into the stages of a pipeline. The same on every rank except the axis ranks, and
+ * so must the answer be; borrowed. */
 typedef struct chassis_stage_problem {
   uint32_t struct_size;
   uint32_t num_axes;
@@ -132,7 +132,7 @@ typedef struct chassis_stage_problem {
   uint32_t num_units;
   uint32_t num_microbatches; /* of a step; 0: nothing is trained, so that only the places of stages matter */
   const chassis_str_t* unit_names;
-  const double* unit_costs; /* of forward and backward, relative to each other */
+  const double* unit_costs; /* operations of products in forward and backward, for a token; an embedding has 0 */
   uint32_t first_layer;     /* units [first_layer, end_layer) are the layers: the longest chain */
   uint32_t end_layer;
 } chassis_stage_problem_t;
@@ -224,7 +224,8 @@ typedef struct chassis_shards {
 #define CHASSIS_SHARDS_V1_SIZE 80u
 
 #define CHASSIS_EVENT_RECOMPUTE 1u       /* a forward that is run again for its backward */
-#define CHASSIS_EVENT_LAST_MICROBATCH 2u /* of the step */
+/* Of a backward that computes gradients of parameters: the last that its chunk runs in the step. */
+#define CHASSIS_EVENT_LAST_MICROBATCH 2u
 #define CHASSIS_EVENT_TRAINING 4u        /* a backward will come; unset in evaluation and generation */
 /* Since 0.9, of a backward in two parts: this one computes only gradients of inputs, or only those of parameters. */
 #define CHASSIS_EVENT_INPUTS_ONLY 8u
@@ -253,8 +254,11 @@ typedef struct chassis_parallel {
   /* When it returns, the unit's parameters are whole. */
   chassis_status_t* (*pre_forward)(struct chassis_instance* self, uint32_t unit, uint32_t flags);
   chassis_status_t* (*post_forward)(struct chassis_instance* self, uint32_t unit, uint32_t flags);
+  /* When it returns, the unit's parameters are whole, also for PARAMS_ONLY. Units below the first one that trains
+   * anything have no backward. A unit that is recomputed runs its forward between this and post_backward, only once if
+   * the backward is split. */
   chassis_status_t* (*pre_backward)(struct chassis_instance* self, uint32_t unit, uint32_t flags);
-  /* No unit will add to this parameter's gradient again in this micro-batch. */
+  /* Not in INPUTS_ONLY. No unit will add to this parameter's gradient again in this micro-batch. */
   chassis_status_t* (*grad_ready)(struct chassis_instance* self, uint32_t parameter, uint32_t flags);
   chassis_status_t* (*post_backward)(struct chassis_instance* self, uint32_t unit, uint32_t flags);
   /* After the last backward of a step: when it returns, every trained parameter's reduced gradient is complete. */
