@@ -25,8 +25,7 @@
  *   attention       q [B,T,h,Dqk],          (none)            scale f, causal i, window i,      [B,T,h,Dv]
  *                   k [B,S,hkv,Dqk],                          chunk i, document i, prefix i,
  *                   v [B,S,hkv,Dv],                           softcap f?, query_part i?,
- *                                                             key_part i?
- *                   document_ids [B,S] i32?,
+ *                   document_ids [B,S] i32?,                  key_part i?
  *                   prefix_lens [B] i32?
  *                   Query head i reads key head i / (h/hkv). Query t (counted from query_offset) sees key s iff all
  *                   conditions that are set hold: causal: s <= t; window w > 0: t - s < w; chunk c > 0: s/c == t/c in
@@ -37,14 +36,17 @@
  *                   in backward; those from S on are padding, whose rows are finite and have no gradient
  *                   key_part (since 0.9): k and v are only some of the positions of the row too, from call.key_offset
  *                   on, and queries begin at call.query_offset (without query_part); the row, and document_ids, have
- * call.num_positions, and positions behind those are padding. Saved 0 is log_sum f32 [B,h,T], in every forward: the log
- * of the sum of exponentials of a query's scores over these keys, -inf where it sees none of them, and its output is
- * then 0. In backward, output 0 and log_sum are those of all keys of the row, with log_sum = +inf where a query sees
- * none, and the gradients are those by these keys. The host merges the parts (Liu et al. 2023, "Ring Attention with
- * Blockwise Transformers"). infer sets LOG_SUM, saves log_sum and keeps output 0; COMPOSED cannot serve it. Calls have
- * CHASSIS_CALL_TRAINING in evaluation too, and T and S are those of a call, not of the node activation      x (none)
- * function s: silu, gelu, gelu_tanh, as x relu gated_activation gate, up               (none)            function s as
- * gate: f(gate)·up add, mul        a, b (same dims)        (none)                                              as a
+ *                   call.num_positions, and positions behind those are padding. Saved 0 is log_sum f32 [B,h,T], in
+ *                   every forward: the log of the sum of exponentials of a query's scores over these keys, -inf where
+ *                   it sees none of them, and its output is then 0. In backward, output 0 and log_sum are those of all
+ *                   keys of the row, with log_sum = +inf where a query sees none, and the gradients are those by these
+ *                   keys. The host merges the parts (Liu et al. 2023, "Ring Attention with Blockwise Transformers").
+ *                   infer sets LOG_SUM, saves log_sum and keeps output 0; COMPOSED cannot serve it. Calls have
+ *                   CHASSIS_CALL_TRAINING in evaluation too, and T and S are those of a call, not of the node
+ *   activation      x                       (none)            function s: silu, gelu, gelu_tanh, as x
+ *                                                             relu
+ *   gated_activation gate, up               (none)            function s                        as gate: f(gate)·up
+ *   add, mul        a, b (same dims)        (none)                                              as a
  *   scale           x                       (none)            factor f                          as x
  *                   y = x · factor, with factor rounded to the dtype of x (HF Gemma)
  *   softcap         x                       (none)            cap f                             as x: cap·tanh(x/cap)
