@@ -166,8 +166,8 @@ typedef struct chassis_stage_sink {
                            chassis_str_t origin);
   /* Or one of the strategy's own: stage s lies on rank ranks[s] of the axis, whose k-th stage is its chunk k, and rank
    * r runs the num_works[r] entries of works[r] in order. Every rank has a stage. Every stage has, for each micro-batch
-   * from 0 on, a FORWARD and then a BACKWARD, or a BACKWARD_INPUTS and then a BACKWARD_PARAMS. A rank takes what another
-   * one sends in the order of sending. If nothing is trained, the lists may be empty. */
+   * from 0 on, a FORWARD and then a BACKWARD, or a BACKWARD_INPUTS and then a BACKWARD_PARAMS. A rank takes what
+   * another one sends in the order of sending. If nothing is trained, the lists may be empty. */
   chassis_status_t* (*lists)(const struct chassis_stage_sink* s, chassis_str_t axis, const uint32_t* ranks,
                              uint32_t num_stages, const chassis_work_t* const* works, const uint32_t* num_works);
   /* How many layers each stage has; units before and behind the layers belong to the first and the last stage. Without
