@@ -112,7 +112,7 @@ class Planner {
     }
     if (request_.compares_modes)
       for (const Recompute& mode : {Recompute::kNone, Recompute::kSelective, Recompute::kFull})
-        plan_.modes.emplace_back(mode, rehearsed(0, mode).step);
+        plan_.modes.emplace_back(mode, largest_step(mode));
     return std::move(plan_);
   }
 
@@ -163,6 +163,14 @@ class Planner {
       plan_.header_bytes = *request_.header_bytes;
     else if (plan_.proven_saving)
       plan_.header_bytes = check_saving(session);
+  }
+
+  // Of the rank that needs most in a step.
+  PlanMemory largest_step(const Recompute& recompute) {
+    PlanMemory largest;
+    for (size_t i = 0; i < groups_.size(); ++i)
+      if (const PlanMemory& step = rehearsed(i, recompute).step; step.peak_bytes > largest.peak_bytes) largest = step;
+    return largest;
   }
 
   bool fits(const Recompute& recompute) {

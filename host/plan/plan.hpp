@@ -86,7 +86,7 @@ struct Plan {
   BatchSizes batch;
   std::optional<PlanPipeline> pipeline;
   Recompute recompute = Recompute::kNone;
-  std::vector<std::pair<Recompute, PlanMemory>> modes;  // a step with none, selective and full
+  std::vector<std::pair<Recompute, PlanMemory>> modes;  // the largest step with none, selective and full
   uint64_t memory_bytes = 0;                            // limit of each device; 0: none given
   bool proven_saving = true;                            // false: too many shards to prove here that they can be saved
   uint64_t header_bytes = 0;                            // of the largest file of a save

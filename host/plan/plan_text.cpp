@@ -76,7 +76,7 @@ class Text {
   }
 
   void pipeline(const PlanPipeline& pipeline) {
-    line("pipeline", "ranks wait {:.3g} % of a step; they keep {} micro-batches", 100.0 * pipeline.bubble_share,
+    line("pipeline", "ranks wait {:.3g} % of a step; they keep {:.3g} micro-batches", 100.0 * pipeline.bubble_share,
          fmt::join(pipeline.most_in_flight, ", "));
     for (size_t stage = 0; stage < pipeline.stages.size(); ++stage)
       line("", "stage {} on rank {} of the pipeline: {}", stage, pipeline.ranks[stage], pipeline.stages[stage]);
@@ -113,7 +113,8 @@ class Text {
     row("peak of saving, exporting", [](const RankPlan& rank) { return rank.export_peak_bytes; });
     row("memory of the host", [](const RankPlan& rank) { return rank.host_peak_bytes; });
     out_ += "\n";
-    const PlanMemory& mine = plan_.ranks[0].step;
+    const auto by_peak = [](const RankPlan& a, const RankPlan& b) { return a.step.peak_bytes < b.step.peak_bytes; };
+    const PlanMemory& mine = std::max_element(plan_.ranks.begin(), plan_.ranks.end(), by_peak)->step;
     std::string others;
     for (const auto& [mode, step] : plan_.modes)
       if (mode != plan_.recompute)

@@ -56,7 +56,8 @@ void check_numbers(const ScheduleRequest& request) {
     if (request.num_chunks < 2) refuse(request, "needs at least 2 chunks per rank, not " + chunks, "use 1f1b");
   } else if (const int needed = request.name == "zbv" ? 2 : 1; request.num_chunks != needed) {
     refuse(request, "has " + std::to_string(needed) + " chunks per rank, not " + chunks,
-           request.name == "zbv" ? "" : "use interleaved");
+           request.name == "zbv" ? "leave out the number of chunks"
+                                 : "leave out the number of chunks, or use interleaved");
   }
 }
 
