@@ -193,18 +193,16 @@ class Rank {
   void step() {
     parameters_.start_step();
     const std::vector<Work> works = this->works();
-    for (auto work = works.begin(); work != works.end(); ++work) {
-      if (work->kind == Work::Kind::kForward) {
-        forward(work->chunk, {.microbatch = work->microbatch});
-        continue;
-      }
-      const bool inputs = work->kind != Work::Kind::kBackwardParams, params = work->kind != Work::Kind::kBackwardInputs;
-      const bool last = params && std::none_of(work + 1, works.end(), [&](const Work& later) {
-                          return later.chunk == work->chunk && later.kind != Work::Kind::kForward &&
-                                 later.kind != Work::Kind::kBackwardInputs;
-                        });
-      backward(work->chunk,
-               {.last_microbatch = last, .microbatch = work->microbatch, .inputs = inputs, .params = params});
+    const std::vector<uint8_t> last = last_of_chunk(works);
+    for (size_t i = 0; i < works.size(); ++i) {
+      const Work& work = works[i];
+      if (work.kind == Work::Kind::kForward)
+        forward(work.chunk, {.microbatch = work.microbatch});
+      else
+        backward(work.chunk, {.last_microbatch = last[i] != 0,
+                              .microbatch = work.microbatch,
+                              .inputs = work.kind != Work::Kind::kBackwardParams,
+                              .params = work.kind != Work::Kind::kBackwardInputs});
     }
     event("finish_grads", [&] {
       stack_.finish_grads();

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "host/base/error.hpp"
+#include "host/program/layout.hpp"
 #include "host/service/log_sum.hpp"
 #include "host/state/shape.hpp"
 
@@ -17,6 +18,11 @@ struct Pieces {
   int64_t length;               // of a piece; the last ranks' pieces are padded
   std::vector<int64_t> begins;  // in the whole dim
 };
+
+Pieces pieces_of(int rank, int num_ranks, int64_t length, bool is_zigzag) {
+  if (!is_zigzag) return {length, {rank * length}};
+  return {length, {zigzag_begin(rank, num_ranks, 0, length), zigzag_begin(rank, num_ranks, 1, length)}};
+}
 
 class RankParts {
  public:
@@ -32,12 +38,7 @@ class RankParts {
     return out;
   }
   int64_t num_pieces() const { return is_zigzag_ ? 2 : 1; }
-  Pieces of(int rank) const { return pieces(piece_, rank, num_ranks_, is_zigzag_); }
-
-  static Pieces pieces(int64_t piece, int rank, int num_ranks, bool is_zigzag) {
-    if (!is_zigzag) return {piece, {rank * piece}};
-    return {piece, {rank * piece, (2 * num_ranks - 1 - rank) * piece}};
-  }
+  Pieces of(int rank) const { return pieces_of(rank, num_ranks_, piece_, is_zigzag_); }
 
  private:
   const int num_ranks_;
@@ -60,12 +61,12 @@ void copy_part(const Tensor& part, int dim, const Pieces& pieces, const Tensor& 
 
 // One row for each rank, with its part of the input.
 Tensor rows_of_parts(const CommGroup& group, int dim, const Tensor& input, bool is_zigzag) {
-  const RankParts division(group, dim, input, is_zigzag);
-  const std::vector<int64_t> sizes = division.sizes();
+  const RankParts parts(group, dim, input, is_zigzag);
+  const std::vector<int64_t> sizes = parts.sizes();
   const int64_t elements = numel(Shape(sizes)), all[] = {elements * group.size()};
   const Tensor rows = Tensor::empty(all, input.dtype(), input.device());
   for (int rank = 0; rank < group.size(); ++rank)
-    copy_part(rows.narrow(0, rank * elements, elements).view(sizes), dim, division.of(rank), input);
+    copy_part(rows.narrow(0, rank * elements, elements).view(sizes), dim, parts.of(rank), input);
   return rows;
 }
 
@@ -76,7 +77,7 @@ Tensor joined_parts(const Tensor& rows, int dim, const std::vector<int64_t>& siz
   joined[static_cast<size_t>(dim)] = part * num_parts;
   const Tensor whole = Tensor::empty(joined, rows.dtype(), rows.device());
   for (int i = 0; i < num_parts; ++i) {
-    const Pieces pieces = RankParts::pieces(is_zigzag ? part / 2 : part, i, num_parts, is_zigzag);
+    const Pieces pieces = pieces_of(i, num_parts, is_zigzag ? part / 2 : part, is_zigzag);
     const Tensor from = rows.narrow(0, i * elements, elements).view(sizes);
     for (size_t k = 0; k < pieces.begins.size(); ++k)
       whole.narrow(dim, pieces.begins[k], pieces.length)
@@ -129,9 +130,9 @@ Tensor AxisCollectives::run(const CollectiveCall& call, const Tensor& input) {
     return log_sum_of_rows(gather_rows(group, input).view(rows)).view(input.sizes());
   }
   CHASSIS_CHECK(call.op == kSlice, call.op);
-  const RankParts division(group, call.dim, input, call.is_zigzag);
-  const Tensor part = Tensor::empty(division.sizes(), input.dtype(), input.device());
-  copy_part(part, call.dim, division.of(group.rank()), input, call.pad);
+  const RankParts parts(group, call.dim, input, call.is_zigzag);
+  const Tensor part = Tensor::empty(parts.sizes(), input.dtype(), input.device());
+  copy_part(part, call.dim, parts.of(group.rank()), input, call.pad);
   return part;
 }
 

@@ -158,18 +158,14 @@ class BlockRun {
     call_.raw.num_positions = num_positions_;
   }
 
-  Tensor log_sum_of(const Tensor& q) const {
-    const int64_t sizes[] = {q.size(0), q.size(2), q.size(1)};
-    return Tensor::empty(sizes, Dtype::f32, context_.device());
-  }
-
   PartialAttention attend(const Node& node, const Tensor& q, const Tensor& k, const Tensor& v,
                           AttentionOffsets offsets) {
-    const int64_t sizes[] = {q.size(0), q.size(1), q.size(2), v.size(3)};
+    const std::vector<int64_t> sizes{q.size(0), q.size(1), q.size(2), v.size(3)},
+        log_sum_sizes{q.size(0), q.size(2), q.size(1)};
     Tensor output = Tensor::empty(sizes, q.dtype(), context_.device());
     if (context_.rehearsal) {
       workspace(node, node.infer.workspace_forward_bytes);
-      return {std::move(output), log_sum_of(q)};
+      return {std::move(output), Tensor::empty(log_sum_sizes, Dtype::f32, context_.device())};
     }
     lend_attention(node, true, q, k, v, offsets);
     if (node.flag(CHASSIS_KERNEL_HOST_OUTPUTS)) call_.outputs[0] = output.release();
@@ -177,8 +173,7 @@ class BlockRun {
     if (call_.outputs[0] == nullptr || call_.saved[0] == nullptr)
       throw plugin_error(provider_on(node) + ": attention with key_part returned no output or no log sum");
     PartialAttention out{KernelCall::take(call_.outputs[0]), KernelCall::take(call_.saved[0])};
-    if (out.output.sizes() != std::vector<int64_t>(std::begin(sizes), std::end(sizes)) ||
-        out.log_sum.sizes() != log_sum_of(q).sizes() || out.log_sum.dtype() != Dtype::f32)
+    if (out.output.sizes() != sizes || out.log_sum.sizes() != log_sum_sizes || out.log_sum.dtype() != Dtype::f32)
       throw plugin_error(provider_on(node) + ": attention with key_part returned an output " +
                          text(Shape(out.output.sizes())) + " and a log sum " + text(Shape(out.log_sum.sizes())) +
                          " for queries " + text(Shape(q.sizes())));

@@ -211,14 +211,6 @@ StreamValues Executor::take(std::map<std::pair<int, int>, StreamValues>& waiting
   return std::move(node.mapped());
 }
 
-void Executor::hand_on(std::map<std::pair<int, int>, StreamValues>& waiting, int from_stage, int to_stage,
-                       int microbatch, StreamValues values) {
-  if (has_stage(to_stage))
-    waiting[{to_stage, microbatch}] = std::move(values);
-  else
-    own_.links->send(from_stage, to_stage, std::move(values));
-}
-
 namespace {
 
 // The values that are sent, in the order of the specs; gradients that no op computed are zero.
@@ -241,6 +233,15 @@ StreamValues chosen(StreamValues values, const std::vector<StreamSpec>& specs, D
 
 }  // namespace
 
+void Executor::hand_on(std::map<std::pair<int, int>, StreamValues>& waiting, int from_stage, int to_stage,
+                       int microbatch, StreamValues values, const std::vector<StreamSpec>& specs) {
+  values = chosen(std::move(values), specs, device());
+  if (has_stage(to_stage))
+    waiting[{to_stage, microbatch}] = std::move(values);
+  else
+    own_.links->send(from_stage, to_stage, std::move(values));
+}
+
 Tensor Executor::forward_stage(const Work& work, const Fields& fields, double loss_scale, RandomBits random) {
   const auto chunk = static_cast<size_t>(work.chunk);
   const int stage = own_.stages[chunk];
@@ -250,8 +251,8 @@ Tensor Executor::forward_stage(const Work& work, const Fields& fields, double lo
     stream = take(values_, stage - 1, stage, work.microbatch, stream_into(Purpose::kTraining, units.begin, fields));
   stream = forward(work.microbatch, units, fields, std::move(stream), loss_scale, random);
   if (stage + 1 == own_.num_stages) return output(stream, "loss");
-  hand_on(values_, stage, stage + 1, work.microbatch,
-          chosen(std::move(stream), stream_into(Purpose::kTraining, units.end, fields), device()));
+  hand_on(values_, stage, stage + 1, work.microbatch, std::move(stream),
+          stream_into(Purpose::kTraining, units.end, fields));
   return {};
 }
 
@@ -263,15 +264,18 @@ void Executor::backward_stage(const Work& work, bool last) {
   const auto needs_gradient = [&](size_t unit) { return resolved(Purpose::kTraining).running(unit).inputs_need_grad; };
   const auto found = microbatches_.find({work.microbatch, units.begin});
   CHASSIS_CHECK(found != microbatches_.end(), "backward of a micro-batch whose forward did not run");
-  const Fields fields = found->second.fields;
+  // Backward drops the fields of the micro-batch.
+  std::vector<StreamSpec> sent;
+  if (stage > 0 && needs_gradient(units.begin))
+    sent = stream_into(Purpose::kTraining, units.begin, found->second.fields);
   StreamValues gradients;
   if (stage + 1 < own_.num_stages && needs_gradient(units.end))
-    gradients = take(gradients_, stage + 1, stage, work.microbatch, stream_into(Purpose::kTraining, units.end, fields));
+    gradients = take(gradients_, stage + 1, stage, work.microbatch,
+                     stream_into(Purpose::kTraining, units.end, found->second.fields));
   gradients = work.kind == Work::Kind::kBackward ? backward(work.microbatch, units, std::move(gradients), last)
                                                  : backward_inputs(work.microbatch, units, std::move(gradients));
-  if (stage == 0 || !needs_gradient(units.begin)) return;
-  hand_on(gradients_, stage, stage - 1, work.microbatch,
-          chosen(std::move(gradients), stream_into(Purpose::kTraining, units.begin, fields), device()));
+  if (stage > 0 && needs_gradient(units.begin))
+    hand_on(gradients_, stage, stage - 1, work.microbatch, std::move(gradients), sent);
 }
 
 // Runs this rank's stages one after another. Returns the outputs of the last stage, or nothing without it.
@@ -288,8 +292,7 @@ StreamValues Executor::infer(Purpose purpose, const Fields& fields, KeyValueCach
     if (stage + 1 == own_.num_stages)
       out = std::move(stream);
     else
-      hand_on(values_, stage, stage + 1, 0,
-              chosen(std::move(stream), stream_into(purpose, units.end, fields), device()));
+      hand_on(values_, stage, stage + 1, 0, std::move(stream), stream_into(purpose, units.end, fields));
   }
   return out;
 }

@@ -136,7 +136,7 @@ class Executor {
   StreamValues take(std::map<std::pair<int, int>, StreamValues>& waiting, int from_stage, int to_stage, int microbatch,
                     const std::vector<StreamSpec>& specs);
   void hand_on(std::map<std::pair<int, int>, StreamValues>& waiting, int from_stage, int to_stage, int microbatch,
-               StreamValues values);
+               StreamValues values, const std::vector<StreamSpec>& specs);
   StreamValues infer(Purpose purpose, const Fields& fields, KeyValueCache* cache, bool last_position_only);
   Device device() const { return rehearsal_ ? *rehearsal_ : compiled_.options.device; }
 

@@ -47,6 +47,10 @@ struct LayoutAxis {
   // Each rank has two pieces of the positions: rank r of N has pieces r and 2N - 1 - r of 2N.
   bool is_zigzag = false;
 };
+// Where piece 0 or 1 of a rank's zigzag begins, if a piece has `length` positions.
+inline int64_t zigzag_begin(int64_t rank, int64_t num_ranks, int64_t piece, int64_t length) {
+  return (piece == 0 ? rank : 2 * num_ranks - 1 - rank) * length;
+}
 
 struct ProgramLayout {
   std::vector<LayoutAxis> axes;

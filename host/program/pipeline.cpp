@@ -69,7 +69,7 @@ std::string Pipeline::text() const {
   for (size_t rank = 0; rank < schedule.ranks.size(); ++rank) {
     out += fmt::format("list of rank {}:", rank);
     for (const Work& work : schedule.ranks[rank])
-      out += fmt::format(" {}{}.{}", "FBIW"[static_cast<int>(work.kind)], work.chunk, work.microbatch);
+      out += fmt::format(" {}{}.{}", kKindLetters[static_cast<size_t>(work.kind)], work.chunk, work.microbatch);
     out += "\n";
   }
   return out;
@@ -140,7 +140,9 @@ void StageSink::expect_microbatches(const Schedule& schedule, const std::string&
   if (facts_.num_microbatches == 0 || schedule.num_microbatches == facts_.num_microbatches) return;
   throw config_error(fmt::format("{} has {} micro-batches, a step of this run has {}", what, schedule.num_microbatches,
                                  facts_.num_microbatches))
-      .hint("train.global_batch_size ÷ (train.micro_batch_size × ranks that divide the batch) is the number of a step");
+      .hint(
+          "train.global_batch_size ÷ (train.micro_batch_size × ranks that divide the batch) "
+          "is the number of a step");
 }
 
 Schedule StageSink::named(const std::string& axis, const std::string& name, uint32_t num_chunks,
@@ -155,8 +157,8 @@ Schedule StageSink::named(const std::string& axis, const std::string& name, uint
   const int64_t num_microbatches = facts_.num_microbatches > 0 ? facts_.num_microbatches : any;
   constexpr int64_t kMostForwards = 1 << 22;
   if (num_microbatches > kMostForwards / request.num_ranks / std::max<int64_t>(1, num_chunks))
-    throw config_error(fmt::format("schedule '{}' would have {} micro-batches in each of {} × {} stages; {} in all are "
-                                   "the most",
+    throw config_error(fmt::format("schedule '{}' would have {} micro-batches in each of {} × {} stages; "
+                                   "{} in all are the most",
                                    name, num_microbatches, request.num_ranks, num_chunks, kMostForwards))
         .hint("lower train.global_batch_size, or raise train.micro_batch_size");
   request.num_microbatches = static_cast<int>(num_microbatches);

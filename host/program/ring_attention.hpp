@@ -12,6 +12,7 @@
 #include <string>
 
 #include "host/program/block_run.hpp"
+#include "host/program/layout.hpp"
 #include "host/service/tensor.hpp"
 
 namespace chassis {
@@ -41,9 +42,9 @@ struct Ring {
   int64_t num_ranks = 1, rank = 0;
   bool skips_later_keys = false;  // no query sees a key behind it
 
-  // Where piece 0 or 1 of a rank begins, if a piece has `length` positions.
+  // Where a piece of a rank begins.
   int64_t begin(int64_t of_rank, int64_t piece, int64_t length) const {
-    return (piece == 0 ? of_rank : 2 * num_ranks - 1 - of_rank) * length;
+    return zigzag_begin(of_rank, num_ranks, piece, length);
   }
 };
 

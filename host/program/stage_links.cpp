@@ -95,11 +95,7 @@ Tensor RankLinks::share_last(Tensor own, const StreamSpec& spec, Device device) 
 }
 
 void RankLinks::finish() {
-  for (auto& [key, link] : links_)
-    while (!link.sent.empty()) {
-      communicator_.wait(link.sent.front());
-      link.sent.pop_front();
-    }
+  for (auto& [key, link] : links_) drop_arrived(link, 0);
 }
 
 }  // namespace chassis

@@ -33,6 +33,7 @@ class RankLinks final : public StageLinks {
   using Key = std::tuple<int, int, bool>;  // ranks of the pipeline, and whether values go forward
 
   Key key(int from_stage, int to_stage) const;
+  // Forgets what has arrived, and waits until at most `most` have not.
   void drop_arrived(Link& link, size_t most);
 
   const Pipeline& pipeline_;

@@ -1,11 +1,10 @@
 // Computes the mesh, opens the comm backend, and compares the settings and plugins of all ranks.
 #include "host/session/run_mesh.hpp"
 
-#include <unistd.h>
-
 #include <algorithm>
 
 #include "chassis/kind/comm.h"
+#include "host/base/file.hpp"
 #include "host/base/json.hpp"
 #include "host/base/mesh_axes.hpp"
 #include "host/launch/axes.hpp"
@@ -135,9 +134,7 @@ void warn_of_distant_ranks(const MeshShape& mesh, World& world) {
     return axis.size > 1 && is_tensor_axis(axis.name);
   });
   if (!has_tensor_axis) return;
-  char name[256] = "";
-  gethostname(name, sizeof name - 1);
-  const std::string text = distant_ranks_text(mesh, world.exchange("names of machines", name));
+  const std::string text = distant_ranks_text(mesh, world.exchange("names of machines", host_name()));
   if (!text.empty() && world.rank() == 0)
     counted_warning("tensor axis across machines",
                     text + "; give it a size that divides the ranks of a machine, which are neighbours");

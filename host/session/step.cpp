@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
-#include <set>
 
 #include "host/base/error.hpp"
 #include "host/service/device.hpp"
@@ -18,18 +17,6 @@ void notify(const StepInputs& inputs, StepPhase phase, int microbatch = 0) {
 
 // A rehearsal has no loss.
 double value_of(const Tensor& loss) { return loss.device().type == Device::Type::kMeta ? 0.0 : loss.item(); }
-
-// By entry of the schedule: whether no later entry computes gradients of parameters of its chunk.
-std::vector<uint8_t> last_of_chunk(const std::vector<Work>& schedule) {
-  std::vector<uint8_t> out(schedule.size());
-  std::set<int> seen;
-  for (size_t i = schedule.size(); i-- > 0;) {
-    const Work& work = schedule[i];
-    if (work.kind == Work::Kind::kBackward || work.kind == Work::Kind::kBackwardParams)
-      out[i] = seen.insert(work.chunk).second;
-  }
-  return out;
-}
 
 // Accumulates gradients over the schedule. Returns the sum of this rank's losses.
 double run_microbatches(Executor& executor, ParameterTable& parameters, const StepInputs& inputs) {

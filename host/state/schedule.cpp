@@ -2,6 +2,7 @@
 #include "host/state/schedule.hpp"
 
 #include <algorithm>
+#include <set>
 
 #include "host/base/error.hpp"
 
@@ -33,6 +34,17 @@ std::vector<Work> sequential_schedule(int64_t num_microbatches) {
     schedule.push_back({Work::Kind::kBackward, 0, m});
   }
   return schedule;
+}
+
+std::vector<uint8_t> last_of_chunk(const std::vector<Work>& schedule) {
+  std::vector<uint8_t> out(schedule.size());
+  std::set<int> seen;
+  for (size_t i = schedule.size(); i-- > 0;) {
+    const Work& work = schedule[i];
+    if (work.kind == Work::Kind::kBackward || work.kind == Work::Kind::kBackwardParams)
+      out[i] = seen.insert(work.chunk).second;
+  }
+  return out;
 }
 
 StageMap::StageMap(std::vector<int> ranks) : ranks_(std::move(ranks)) {

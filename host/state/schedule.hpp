@@ -24,11 +24,16 @@ struct Work {
 
 // "forward", "backward", "backward_inputs", "backward_params".
 std::string_view kind_name(Work::Kind kind);
+// 'F', 'B', 'I', 'W', as in torch.distributed.pipelining.
+inline constexpr std::string_view kKindLetters = "FBIW";  // by Work::Kind
 // "forward of chunk 1, micro-batch 3"
 std::string text(const Work& work);
 
 // Runs forward and backward of each micro-batch in turn: the schedule of a run without a pipeline.
 std::vector<Work> sequential_schedule(int64_t num_microbatches);
+
+// By entry of a rank's list: 1 if it computes gradients of parameters, and no later entry does so for its chunk.
+std::vector<uint8_t> last_of_chunk(const std::vector<Work>& schedule);
 
 // Where the stages of a pipeline lie. A stage is a range of the model's units; stage 0 has the first. A rank has one
 // stage or several, its chunks.

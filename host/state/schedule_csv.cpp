@@ -14,7 +14,6 @@ namespace chassis {
 namespace {
 
 using Kind = Work::Kind;
-constexpr std::string_view kLetters = "FBIW";  // by Work::Kind
 
 struct Cell {
   Kind kind = Kind::kForward;
@@ -72,8 +71,9 @@ class CsvParser {
     cell.column = column;
     const char* const end = text.data() + text.size();
     const auto [letter, bad_stage] = std::from_chars(text.data(), end, cell.stage);
-    const size_t kind = letter == end ? kLetters.npos : kLetters.find(*letter);
-    const auto [rest, bad_microbatch] = std::from_chars(kind == kLetters.npos ? end : letter + 1, end, cell.microbatch);
+    const size_t kind = letter == end ? kKindLetters.npos : kKindLetters.find(*letter);
+    const auto [rest, bad_microbatch] =
+        std::from_chars(kind == kKindLetters.npos ? end : letter + 1, end, cell.microbatch);
     if (bad_stage != std::errc() || bad_microbatch != std::errc() || rest != end || cell.stage < 0 ||
         cell.microbatch < 0)
       fail(line, column,
@@ -163,7 +163,7 @@ std::string schedule_csv(const Schedule& schedule) {
     for (int entry = 0; entry < static_cast<int>(schedule.ranks[static_cast<size_t>(rank)].size()); ++entry) {
       const WorkPlace at{rank, entry};
       for (; column < slot(at); ++column) out += ',';
-      out += std::to_string(order.stage(at)) + kLetters[static_cast<size_t>(order.work(at).kind)] +
+      out += std::to_string(order.stage(at)) + kKindLetters[static_cast<size_t>(order.work(at).kind)] +
              std::to_string(order.work(at).microbatch);
     }
     out += '\n';

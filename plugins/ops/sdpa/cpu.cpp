@@ -1,21 +1,18 @@
 // LibTorch's flash kernel for the CPU, forward and backward. It supports grouped heads, so keys are not repeated.
-#include <algorithm>
-#include <cmath>
 #include <cstring>
 
 #include "chassis/task.hpp"
-#include "kernels.hpp"
+#include "cpu_kernel.hpp"
 
 namespace sdpa {
 namespace {
 
-class CpuAttention : public Kernel {
+class CpuAttention final : public CpuKernel {
  public:
-  CpuAttention(Shared& shared, const OpView& op)
-      : shared_(shared), aten_(shared.aten), spec_(op), scale_(op.attr_float("scale")) {}
+  CpuAttention(Shared& shared, const OpView& op) : CpuKernel(shared.aten, op), shared_(shared) {}
 
   void forward(Call& call) override {
-    const Problem problem = problem_of(call);
+    const Problem problem = problem_of(call, call.input(1).size(1));
     const Plan plan = plan_of(spec_, problem);
     const BorrowedTensor q = call.input(0), k = call.input(1), v = call.input(2);
     if (plan.method != Plan::Method::kSegments) {
@@ -45,7 +42,7 @@ class CpuAttention : public Kernel {
 
   void backward_inputs(Call& call) override {
     if (!call.grad_output(0)) return;
-    const Problem problem = problem_of(call);
+    const Problem problem = problem_of(call, call.input(1).size(1));
     const Plan plan = plan_of(spec_, problem);
     const BorrowedTensor q = call.input(0), k = call.input(1), v = call.input(2);
     const BorrowedTensor out = call.output(0), lse = call.saved(0);
@@ -71,27 +68,6 @@ class CpuAttention : public Kernel {
   }
 
  private:
-  Problem problem_of(Call& call) const {
-    const BorrowedTensor q = call.input(0), documents = call.input(3), prefixes = call.input(4);
-    Problem problem;
-    problem.batch = q.size(0);
-    problem.time = q.size(1);
-    problem.keys = call.input(1).size(1);
-    problem.offset = call.query_offset();
-    if (documents) {
-      if (documents.size(1) != problem.keys)
-        throw Failure(CHASSIS_INVALID_ARGUMENT, "document_ids has ", documents.size(1), " positions, expected ",
-                      problem.keys, ", one per key");
-      problem.documents.assign(documents.data<int32_t>(), documents.data<int32_t>() + documents.num_elements());
-    }
-    if (prefixes) problem.prefixes.assign(prefixes.data<int32_t>(), prefixes.data<int32_t>() + prefixes.num_elements());
-    return problem;
-  }
-
-  // [B, T, h, …] ↔ [B, h, T, …], without a copy.
-  Tensor heads_first(const BorrowedTensor& x) const { return aten_.transpose(x, 1, 2); }
-  Tensor packed(Tensor x) const { return x.is_contiguous() ? std::move(x) : aten_.contiguous(x); }
-
   Tensor part_of(const BorrowedTensor& x, const Segment& segment) const {
     const Tensor rows = aten_.narrow(x, 0, segment.row, segment.rows);
     return aten_.narrow(rows, 1, segment.begin, segment.end - segment.begin);
@@ -119,19 +95,14 @@ class CpuAttention : public Kernel {
     Tensor bias = Tensor::create(call.host(), dtype, {rows, 1, problem.time, problem.keys});
     const int64_t element = dtype_bytes(dtype);
     auto* data = static_cast<char*>(bias.view().data);
-    const double minus_infinity_64 = -INFINITY;
-    const float minus_infinity_32 = -INFINITY;
-    const uint16_t minus_infinity_16 = dtype == CHASSIS_DTYPE_BF16 ? 0xff80 : 0xfc00;
-    const void* hidden = element == 8   ? static_cast<const void*>(&minus_infinity_64)
-                         : element == 4 ? static_cast<const void*>(&minus_infinity_32)
-                                        : static_cast<const void*>(&minus_infinity_16);
+    const MinusInfinity hidden(dtype);
     parallel_for(call.host(), rows * problem.time, 16, [&](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) {
         char* row = data + i * problem.keys * element;
         std::memset(row, 0, static_cast<size_t>(problem.keys * element));
         const int64_t b = i / problem.time, t = i % problem.time + problem.offset;
         for (int64_t s = 0; s < problem.keys; ++s)
-          if (!sees(spec_, problem, b, t, s)) std::memcpy(row + s * element, hidden, static_cast<size_t>(element));
+          if (!sees(spec_, problem, b, t, s)) hidden.write(row + s * element);
       }
     });
     shared_.mask = std::make_unique<MaskCache>(MaskCache{spec_, problem, bias.retain()});
@@ -150,9 +121,6 @@ class CpuAttention : public Kernel {
   }
 
   Shared& shared_;
-  const Operators& aten_;
-  MaskSpec spec_;
-  double scale_;
 };
 
 }  // namespace

@@ -4,14 +4,14 @@
 #include <cstring>
 
 #include "chassis/task.hpp"
-#include "kernels.hpp"
+#include "cpu_kernel.hpp"
 
 namespace sdpa {
 namespace {
 
-class PartialAttention final : public Kernel {
+class PartialAttention final : public CpuKernel {
  public:
-  PartialAttention(Shared& shared, const OpView& op) : aten_(shared.aten), spec_(op), scale_(op.attr_float("scale")) {}
+  PartialAttention(Shared& shared, const OpView& op) : CpuKernel(shared.aten, op) {}
 
   void forward(Call& call) override {
     const Part part(call);
@@ -59,17 +59,7 @@ class PartialAttention final : public Kernel {
   };
 
   Visible visible_of(Call& call, const Part& part) const {
-    Problem problem;
-    problem.batch = part.batch;
-    problem.keys = part.num_positions;
-    if (const BorrowedTensor documents = call.input(3)) {
-      if (documents.size(1) != part.num_positions)
-        throw Failure(CHASSIS_INVALID_ARGUMENT, "document_ids has ", documents.size(1), " positions, expected ",
-                      part.num_positions, ", one per key");
-      problem.documents.assign(documents.data<int32_t>(), documents.data<int32_t>() + documents.num_elements());
-    }
-    if (const BorrowedTensor prefixes = call.input(4))
-      problem.prefixes.assign(prefixes.data<int32_t>(), prefixes.data<int32_t>() + prefixes.num_elements());
+    const Problem problem = problem_of(call, part.num_positions);
     Visible out;
     out.pairs.resize(static_cast<size_t>(part.batch * part.time * part.keys));
     out.any.resize(static_cast<size_t>(part.batch * part.time));
@@ -97,16 +87,10 @@ class PartialAttention final : public Kernel {
     Tensor bias = Tensor::create(call.host(), dtype, {part.batch, 1, part.time, part.keys});
     auto* const data = static_cast<char*>(bias.view().data);
     std::memset(data, 0, visible.pairs.size() * element);
-    const double minus_infinity_64 = -INFINITY;
-    const float minus_infinity_32 = -INFINITY;
-    const uint16_t minus_infinity_16 = dtype == CHASSIS_DTYPE_BF16 ? 0xff80 : 0xfc00;
-    const void* const hidden = element == 8   ? static_cast<const void*>(&minus_infinity_64)
-                               : element == 4 ? static_cast<const void*>(&minus_infinity_32)
-                                              : static_cast<const void*>(&minus_infinity_16);
+    const MinusInfinity hidden(dtype);
     const auto keys = static_cast<size_t>(part.keys);
     for (size_t i = 0; i < visible.pairs.size(); ++i)
-      if (visible.pairs[i] == 0 && (backward || visible.any[i / keys] != 0))
-        std::memcpy(data + i * element, hidden, element);
+      if (visible.pairs[i] == 0 && (backward || visible.any[i / keys] != 0)) hidden.write(data + i * element);
     return bias;
   }
 
@@ -120,14 +104,6 @@ class PartialAttention final : public Kernel {
         sums.data<float>()[(i / part.time * part.heads + h) * part.time + i % part.time] = -INFINITY;
     }
   }
-
-  // [B, T, h, …] ↔ [B, h, T, …], without a copy.
-  Tensor heads_first(const BorrowedTensor& x) const { return aten_.transpose(x, 1, 2); }
-  Tensor packed(Tensor x) const { return x.is_contiguous() ? std::move(x) : aten_.contiguous(x); }
-
-  const Operators& aten_;
-  const MaskSpec spec_;
-  const double scale_;
 };
 
 }  // namespace
