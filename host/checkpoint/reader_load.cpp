@@ -15,6 +15,7 @@
 #include "host/checkpoint/element_copy.hpp"
 #include "host/checkpoint/gather.hpp"
 #include "host/checkpoint/reader.hpp"
+#include "host/service/threads.hpp"
 #include "host/state/tile.hpp"
 
 namespace chassis {
@@ -198,6 +199,12 @@ void CheckpointReader::load_part(const PartToLoad& wanted, const MeshShape& mesh
   const auto element_bytes = static_cast<uint64_t>(size_bytes(dtype));
   const std::span<std::byte> bucket = buckets.bucket(0);
   const std::span<std::byte> scratch = buckets.bucket(1).first(std::min(buckets.bucket_bytes(), kReadBytes));
+  const auto most_elements = static_cast<int64_t>(std::min(bucket.size(), kReadBytes) / element_bytes);
+  // A copy to a device belongs to the stream of this thread.
+  const int64_t most_parts =
+      flat.device().type == Device::Type::kCpu
+          ? std::clamp<int64_t>(static_cast<int64_t>(bucket.size() / kReadBytes), 1, num_threads())
+          : 1;
   const bool has_checksums = !manifest_crc_.empty();
   const bool is_hashed = options.hashed && options.hashed(wanted.tensor->descriptor);
   for (const uint32_t i : wanted.from->boxes) {
@@ -205,29 +212,38 @@ void CheckpointReader::load_part(const PartToLoad& wanted, const MeshShape& mesh
     if (found.box.box.empty()) continue;
     const File& file = directory_->open(found.place.file);
     RunsChecksum checksum(found.box.num_bytes());
+    uint32_t remainder = 0;  // of what threads read
     uint64_t num_read = 0;
     const auto count = [&](uint64_t offset, std::span<const std::byte> bytes) {
       if (has_checksums || is_hashed) checksum.add(offset, bytes);
       num_read += bytes.size();
     };
-    const auto read = [&](int64_t at, std::span<std::byte> bytes) {
-      const uint64_t offset = static_cast<uint64_t>(at) * element_bytes;
-      file.pread_exact(bytes.data(), bytes.size(), found.place.offset + offset);
-      count(offset, bytes);
+    const auto read_run = [&](int64_t at, int64_t to, int64_t length, std::byte* scratch, RunsChecksum& sum) {
+      for (int64_t num = 0; length > 0; at += num, to += num, length -= num) {
+        num = std::min(length, most_elements);
+        std::byte* const direct = direct_memory(flat, to, dtype);
+        const std::span<std::byte> bytes(direct != nullptr ? direct : scratch,
+                                         static_cast<uint64_t>(num) * element_bytes);
+        const uint64_t offset = static_cast<uint64_t>(at) * element_bytes;
+        file.pread_exact(bytes.data(), bytes.size(), found.place.offset + offset);
+        if (has_checksums || is_hashed) sum.add(offset, bytes);
+        if (direct == nullptr) write_elements(flat, to, num, dtype, bytes.data());
+      }
     };
-    const auto load_runs = [&](const Copy& copy) {
-      for_each_run(copy, [&](int64_t at, int64_t to, int64_t length) {
-        while (length > 0) {
-          std::byte* const direct = direct_memory(flat, to, dtype);
-          const uint64_t room = direct != nullptr ? kReadBytes : std::min(bucket.size(), kReadBytes);
-          const int64_t num = std::min(length, static_cast<int64_t>(room / element_bytes));
-          const std::span<std::byte> bytes(direct != nullptr ? direct : bucket.data(),
-                                           static_cast<uint64_t>(num) * element_bytes);
-          read(at, bytes);
-          if (direct == nullptr) write_elements(flat, to, num, dtype, bytes.data());
-          at += num, to += num, length -= num;
+    // Threads divide a long run; each has its part of the bucket.
+    const auto load_run = [&](int64_t at, int64_t to, int64_t length) {
+      num_read += static_cast<uint64_t>(length) * element_bytes;
+      const int64_t num_parts = std::min(most_parts, (length + most_elements - 1) / most_elements);
+      if (num_parts == 1) return read_run(at, to, length, bucket.data(), checksum);
+      std::vector<RunsChecksum> sums(static_cast<size_t>(num_parts), RunsChecksum(found.box.num_bytes()));
+      run_parallel(num_parts, 1, [&](int64_t first, int64_t last) {
+        for (int64_t part = first; part < last; ++part) {
+          const int64_t begin = length * part / num_parts, end = length * (part + 1) / num_parts;
+          read_run(at + begin, to + begin, end - begin, bucket.data() + static_cast<uint64_t>(part) * kReadBytes,
+                   sums[static_cast<size_t>(part)]);
         }
       });
+      for (const RunsChecksum& sum : sums) remainder ^= sum.remainder();
     };
     const auto load_tiles = [&](const Copy& copy) {
       const auto room = static_cast<int64_t>(bucket.size() / element_bytes);
@@ -251,17 +267,18 @@ void CheckpointReader::load_part(const PartToLoad& wanted, const MeshShape& mesh
     };
     for (const Copy& copy : copies(wanted.part.pieces(found.box.box), pieces)) {
       if (runs_agree(copy))
-        load_runs(copy);
+        for_each_run(copy, load_run);
       else
         load_tiles(copy);
     }
+    remainder ^= checksum.remainder();
     result.num_bytes += num_read;
-    if (is_hashed && num_read > 0) result.hashed.push_back({i, checksum.remainder(), num_read});
+    if (is_hashed && num_read > 0) result.hashed.push_back({i, remainder, num_read});
     if (!has_checksums || num_read == 0) continue;
     if (num_read < found.box.num_bytes()) {
-      result.parts.push_back({i, checksum.remainder(), num_read});
+      result.parts.push_back({i, remainder, num_read});
     } else {
-      compare_checksum(i, box_checksum(checksum.remainder(), num_read));
+      compare_checksum(i, box_checksum(remainder, num_read));
       result.verified_bytes += num_read;
     }
   }

@@ -353,7 +353,7 @@ void ParallelStack::respect_granularity(const ParameterTable& parameters) {
   std::vector<size_t> matrices;
   for (size_t i = 0; i < rules_.size(); ++i) {
     ShardRule& rule = rules_[i];
-    const Granularity& granularity = parameters.all()[i]->descriptor.granularity;
+    const Granularity& granularity = parameters.all()[i]->granularity;
     if (granularity.kind == Kind::kElement || rule.kind == CHASSIS_SHARD_REPLICATE) continue;
     if (num_ways(rule) == 1) {
       rule.kind = CHASSIS_SHARD_REPLICATE;

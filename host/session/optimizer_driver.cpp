@@ -14,6 +14,7 @@
 #include "host/service/comm_device.hpp"
 #include "host/service/memory.hpp"
 #include "host/service/meta_memory.hpp"
+#include "host/session/matrix_exchange.hpp"
 #include "host/state/composite.hpp"
 #include "host/state/layout.hpp"
 
@@ -32,13 +33,18 @@ Granularity granularity_of(const std::vector<chassis_state_desc_t>& states) {
   return out;
 }
 
+// By one of the ranks that have a part of it.
+bool is_stepped_whole(const Parameter& p) {
+  return p.granularity.kind == Granularity::Kind::kMatrix && !dividing_axis(p).empty();
+}
+
 // The layout pass has divided the parameter; blocks and whole matrices are those of the undivided one.
 void refuse_divided_granularity(const Parameter& p) {
   const Descriptor& d = p.descriptor;
-  if (d.granularity.kind == Granularity::Kind::kElement || d.placements.empty()) return;
+  if (p.granularity.kind == Granularity::Kind::kElement || d.placements.empty() || is_stepped_whole(p)) return;
   const Shape part(p.local_shape);
-  const bool is_matrix = d.granularity.kind == Granularity::Kind::kMatrix;
-  const int dim = is_matrix ? d.placements.front().dim : dim_cut_within_blocks(d, part, d.granularity.block);
+  const bool is_matrix = p.granularity.kind == Granularity::Kind::kMatrix;
+  const int dim = is_matrix ? d.placements.front().dim : dim_cut_within_blocks(d, part, p.granularity.block);
   if (dim < 0) return;
   const std::string& axis = d.placements.front().axes.front();
   throw config_error(
@@ -67,31 +73,63 @@ OptimizerDriver::OptimizerDriver(std::unique_ptr<Instance> instance, ParameterTa
     const Shape& shape = parameter->descriptor.global_shape;
     SteppedParameter facts(parameter->name, parameter->role, shape);
     States schema = plugin_.states(facts);
-    parameter->descriptor.granularity = granularity_of(schema);
+    parameter->granularity = granularity_of(schema);
     refuse_divided_granularity(*parameter);
+    if (!is_stepped_whole(*parameter)) parameter->descriptor.granularity = parameter->granularity;
     trained_parameters_.push_back(parameter.get());
     trained_.push_back(
-        {parameter.get(), shape.ndim() >= 2 ? weight_decay : 0.0, std::move(schema), 0, std::move(facts)});
+        {parameter.get(), shape.ndim() >= 2 ? weight_decay : 0.0, std::move(schema), 0, std::move(facts), -1});
   }
   place();
 }
 
 void OptimizerDriver::place() {
+  choose_owners();
   states_.clear();
   for (Trained& trained : trained_) {
     Parameter& p = *trained.parameter;
+    const Descriptor stepped = trained.owner < 0 ? p.descriptor : undivided(p, trained.owner);
     trained.first_state = states_.size();
     for (const chassis_state_desc_t& desc : trained.schema)
-      states_.push_back(
-          {&p, std::string(view_of(desc.role)), desc.shape, desc.initial, per_block(desc), describe(p, desc), {}});
+      states_.push_back({&p, std::string(view_of(desc.role)), desc.shape, desc.initial, per_block(desc),
+                         describe(p.name, stepped, desc), {}});
     trained.facts = SteppedParameter(p.name, p.role, p.descriptor.global_shape,
-                                     Layout(p.descriptor, parameters_.mesh()).boxes(parameters_.rank()));
+                                     Layout(stepped, parameters_.mesh()).boxes(parameters_.rank()));
   }
 }
 
-Descriptor OptimizerDriver::describe(const Parameter& parameter, const chassis_state_desc_t& desc) const {
-  const Descriptor& whole = parameter.descriptor;
-  const std::string fqn = parameter.name + "." + std::string(view_of(desc.role));
+// Ranks that hold parts of a matrix hold parts of the others of its class too: those that the same axis divides, and
+// that lie on the same coordinates of the other axes. They own them in turn, the largest first; what follows each
+// other is stepped at the same time.
+void OptimizerDriver::choose_owners() {
+  divided_.clear();
+  std::map<std::string, std::vector<Trained*>> classes;
+  for (Trained& trained : trained_) {
+    const Parameter& p = *trained.parameter;
+    trained.owner = -1;
+    if (!is_stepped_whole(p)) continue;
+    std::string key = dividing_axis(p);
+    for (size_t i = p.num_layout_placements; i < p.descriptor.placements.size(); ++i)
+      key += "\n" + p.descriptor.placements[i].text();
+    classes[key].push_back(&trained);
+  }
+  for (auto& [key, members] : classes) {
+    const auto elements = [](const Trained* t) { return numel(t->parameter->descriptor.global_shape); };
+    std::stable_sort(members.begin(), members.end(),
+                     [&](const Trained* a, const Trained* b) { return elements(a) > elements(b); });
+    const std::string axis = dividing_axis(*members.front()->parameter);
+    const auto size = static_cast<size_t>(parameters_.mesh().size(parameters_.mesh().find(axis)));
+    for (size_t i = 0; i < members.size(); ++i) {
+      members[i]->owner = static_cast<int>(i % size);
+      if (i % size == 0) divided_.push_back({axis, nullptr, {}});
+      divided_.back().matrices.push_back(members[i]);
+    }
+  }
+}
+
+Descriptor OptimizerDriver::describe(const std::string& name, const Descriptor& whole,
+                                     const chassis_state_desc_t& desc) {
+  const std::string fqn = name + "." + std::string(view_of(desc.role));
   Descriptor out = whole;
   out.fqn = fqn;
   out.dtype = static_cast<Dtype>(desc.dtype);
@@ -104,13 +142,17 @@ Descriptor OptimizerDriver::describe(const Parameter& parameter, const chassis_s
   return out;
 }
 
-void OptimizerDriver::allocate(Device device) {
+void OptimizerDriver::allocate(Device device, Communicator& communicator) {
+  communicator_ = &communicator;
+  device_ = device;
+  for (Round& round : divided_) round.group = &communicator.group(std::vector{round.axis});
   MemoryTag tag(MemoryCategory::kOptimizer);
   for (OptimizerState& state : states_) {
     const Device home = state.parameter->offloaded ? device.host() : device;
     const Shape wanted = Layout(state.descriptor, parameters_.mesh()).local_shape(parameters_.rank());
     const std::vector<int64_t> sizes(wanted.begin(), wanted.end()), shard = state.parameter->shard.sizes();
-    if (state.shape == CHASSIS_STATE_LIKE_PARAMETER && sizes != shard)
+    const bool is_whole = state.descriptor.placements != state.parameter->descriptor.placements;
+    if (state.shape == CHASSIS_STATE_LIKE_PARAMETER && !is_whole && sizes != shard)
       throw internal_error("state '" + state.descriptor.fqn + "' is " + text(Shape(shard)) + " on rank " +
                            std::to_string(parameters_.rank()) + " as its parameter is; its descriptor says " +
                            text(wanted) + " (" + state.descriptor.text() + ")");
@@ -165,6 +207,36 @@ void OptimizerDriver::step(int64_t step, double lr, double grad_scale) {
       rehearse_on(device);
     else
       step_on(device, step, lr, grad_scale);
+    step_divided_on(device, step, lr, grad_scale);
+  }
+}
+
+// A round steps one matrix on each rank of the axis.
+void OptimizerDriver::step_divided_on(Device device, int64_t number, double lr, double grad_scale) const {
+  for (const Round& round : divided_) {
+    const Tensor& shard = round.matrices.front()->parameter->shard;
+    if (shard.num_elements() == 0 || shard.device() != device) continue;  // other ranks have the parts of this class
+    const MemoryTag tag(MemoryCategory::kWorkspace);
+    std::vector<Parameter*> matrices;
+    for (const Trained* trained : round.matrices) matrices.push_back(trained->parameter);
+    const MatrixExchange exchange(*communicator_, *round.group, device_, std::move(matrices));
+    const MatrixExchange::Whole whole = exchange.collect();
+    if (whole.param) {
+      const Trained& own = *round.matrices[static_cast<size_t>(round.group->rank())];
+      Step step;
+      step.params = {whole.param.handle()};
+      step.grads = {whole.grad.handle()};
+      step.facts = {own.facts.raw()};
+      step.num_states = {static_cast<uint32_t>(own.schema.size())};
+      step.weight_decay = {own.weight_decay};
+      step.lr_scale = {own.parameter->lr_scale};
+      for (size_t j = 0; j < own.schema.size(); ++j) step.states.push_back(states_[own.first_state + j].tensor.handle());
+      if (device.type == Device::Type::kMeta)
+        workspace(step, device);
+      else
+        call_step(number, lr, grad_scale, step);
+    }
+    exchange.spread(whole.param);
   }
 }
 
@@ -182,7 +254,7 @@ void OptimizerDriver::step_on(Device device, int64_t number, double lr, double g
   for (const Trained& trained : trained_) {
     Parameter* p = trained.parameter;
     // A rank may store no element of a small tensor, or of a matrix that another rank owns.
-    if (p->shard.num_elements() == 0 || p->shard.device() != device) continue;
+    if (trained.owner >= 0 || p->shard.num_elements() == 0 || p->shard.device() != device) continue;
     const int64_t padding = block_padding(*p);
     if (padding == p->shard.num_elements()) continue;
     Tensor& gradient = p->reduced ? p->reduced : p->gradient;
@@ -222,7 +294,7 @@ void OptimizerDriver::rehearse_on(Device device) const {
   Step step;
   for (const Trained& trained : trained_) {
     const Tensor& shard = trained.parameter->shard;
-    if (shard.num_elements() == 0 || shard.device() != device) continue;
+    if (trained.owner >= 0 || shard.num_elements() == 0 || shard.device() != device) continue;
     step.params.push_back(shard.handle());
     step.facts.push_back(trained.facts.raw());
   }

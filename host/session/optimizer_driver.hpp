@@ -10,6 +10,7 @@
 #include "host/plugin/instance.hpp"
 #include "host/program/optimizer_plugin.hpp"
 #include "host/program/parameters.hpp"
+#include "host/service/comm.hpp"
 #include "host/service/tensor.hpp"
 
 namespace chassis {
@@ -30,14 +31,16 @@ class OptimizerDriver {
   // allocates nothing. Parameters of one dimension get no weight decay, as in HF Trainer.
   OptimizerDriver(std::unique_ptr<Instance> instance, ParameterTable& parameters, double weight_decay);
 
-  // Places states as their parameters are placed. Call it again after the parameters were placed.
+  // Places states as their parameters are placed. A state that may not be cut, of a matrix that the layout pass divided,
+  // has one owner among the ranks that have the parts. Call it again after the parameters were placed.
   void place();
-  // Allocates the states where the shards are. Throws if the shape of a state differs from its descriptor.
-  void allocate(Device device);
+  // [control][all-ranks] Allocates the states where the shards are. Throws if the shape of a state differs from its
+  // descriptor. `device` is where the communicator sends from.
+  void allocate(Device device, Communicator& communicator);
   // [control] One step over small tensors on the CPU, one for each number of dims that a trained parameter has. Shows
   // before a run what the plugin refuses only in a step.
   void try_step(double lr) const;
-  // [step] `step` counts from 1; `grad_scale` multiplies every gradient first. For shards on a meta device it allocates
+  // [step][all-ranks] `step` counts from 1; `grad_scale` multiplies every gradient first. For shards on a meta device it allocates
   // and frees the memory of a step, and computes nothing.
   void step(int64_t step, double lr, double grad_scale);
 
@@ -54,6 +57,13 @@ class OptimizerDriver {
     States schema;
     size_t first_state = 0;  // in states_
     SteppedParameter facts;
+    int owner = -1;  // the coordinate that steps all of it, along the axis that divides it; -1: every rank its part
+  };
+  // Matrices that the ranks along an axis step at the same time: rank i the i-th of them.
+  struct Round {
+    std::string axis;
+    CommGroup* group = nullptr;
+    std::vector<const Trained*> matrices;
   };
   // The tensors of a step.
   struct Step {
@@ -63,13 +73,15 @@ class OptimizerDriver {
     std::vector<double> weight_decay, lr_scale;
   };
 
-  Descriptor describe(const Parameter& parameter, const chassis_state_desc_t& desc) const;
+  void choose_owners();
+  static Descriptor describe(const std::string& name, const Descriptor& whole, const chassis_state_desc_t& desc);
   int64_t block_padding(const Parameter& parameter) const;
   void call_step(int64_t number, double lr, double grad_scale, const Step& step) const;
   // The workspace that the plugin needs for a step.
   Tensor workspace(const Step& step, Device device) const;
   void step_on(Device device, int64_t step, double lr, double grad_scale);
   void rehearse_on(Device device) const;
+  void step_divided_on(Device device, int64_t step, double lr, double grad_scale) const;
 
   std::unique_ptr<Instance> instance_;
   OptimizerPlugin plugin_;
@@ -77,6 +89,9 @@ class OptimizerDriver {
   std::vector<Trained> trained_;
   std::vector<Parameter*> trained_parameters_;  // of trained_
   std::vector<OptimizerState> states_;          // of all trained parameters
+  std::vector<Round> divided_;
+  Communicator* communicator_ = nullptr;
+  Device device_;
 };
 
 // The sum of squares of the gradients that this rank owns, in fp64. Its sum over all ranks is the squared norm of the

@@ -123,7 +123,7 @@ void Session::allocate(Device device) {
   parameters().allocate(device);
   mesh_.stack->bind(*communicator_, device);
   executor().set_stages(mesh_.stack->pipeline(), mesh_.stack->stage_coordinate(), mesh_.stack->links());
-  if (runtime_.optimizer) runtime_.optimizer->allocate(device);
+  if (runtime_.optimizer) runtime_.optimizer->allocate(device, *communicator_);
 }
 
 void Session::refresh_parameters() { mesh_.stack->refresh(); }

@@ -2,7 +2,10 @@
 // matrix granularity, and with some of each, give the numbers of one process under every strategy, and each
 // strategy resumes from the checkpoint of another.
 #include <algorithm>
+#include <functional>
 #include <nlohmann/json.hpp>
+#include <sstream>
+#include <stdexcept>
 
 #include "tests/regress/started_run.hpp"
 #include "tests/regress/whole_tensors.hpp"
@@ -45,6 +48,13 @@ class Granularity : public testing::TestWithParam<Case>, protected StartedRun {
     return out;
   }
 
+  static nlohmann::json first_step(const std::string& directory) {
+    std::istringstream lines(read_file(directory + "/metrics.jsonl"));
+    for (std::string line; std::getline(lines, line);)
+      if (auto record = nlohmann::json::parse(line); record.contains("grad_norm")) return record;
+    throw std::runtime_error(directory + " has no step");
+  }
+
   LoadedPlugins plugins_;
 };
 
@@ -76,6 +86,67 @@ TEST_P(Granularity, EveryStrategyStepsLikeOneProcessAndResumesFromTheOthers) {
 INSTANTIATE_TEST_SUITE_P(Optimizers, Granularity,
                          testing::Values(Case{"lion", 1e-3}, Case{"orthogonal", 1e-4}, Case{"blockwise", 1e-3},
                                          Case{"adamw8bit", 1e-3, ", min_8bit_size=512"}, Case{"muon", 1e-3}),
+                         [](const auto& info) { return info.param.optimizer; });
+
+// Of matrices that tensor parallelism divides, each has one owner along its axis.
+const char* const kTensor = "[mesh]\ntp = 2\n[[parallel]]\nplugin = \"tensor\"\n";
+const char* const kTensorFsdp2 =
+    "[mesh]\ntp = 2\n[[parallel]]\nplugin = \"tensor\"\nsequence_parallel = true\n[[parallel]]\nplugin = \"fsdp2\"\n";
+const char* const kTensorZero1 =
+    "[mesh]\ntp = 2\n[[parallel]]\nplugin = \"tensor\"\n[[parallel]]\nplugin = \"zero\"\nstage = 1\n";
+const char* const kTensorPipeline =
+    "[mesh]\ntp = 2\npp = 2\n[[parallel]]\nplugin = \"tensor\"\n[[parallel]]\nplugin = \"pipeline\"\n";
+const char* const kTensorDdp =
+    "[mesh]\ntp = 2\n[[parallel]]\nplugin = \"tensor\"\n[[parallel]]\nplugin = \"ddp\"\n";
+
+class DividedMatrices : public Granularity {};
+
+TEST_P(DividedMatrices, AreSteppedAsByOneProcess) {
+  const std::vector<Sharding> chain = {{"tp", 2, kTensor},
+                                       {"tp_fsdp2", 4, kTensorFsdp2},
+                                       {"tp_pp", 4, kTensorPipeline},
+                                       {"tp_zero1", 4, kTensorZero1},
+                                       {"fsdp2", 3, kFsdp2},
+                                       {"tp_ddp", 4, kTensorDdp}};
+  const int last = static_cast<int>(chain.size());
+  train("alone", words(last));
+  std::string from;
+  for (int step = 1; step <= last; ++step) {
+    const Sharding& sharding = chain[static_cast<size_t>(step - 1)];
+    train(sharding.name, words(step, from), sharding);
+    from = checkpoint(sharding.name, step);
+    ASSERT_FALSE(HasFailure()) << sharding.name << " on " << sharding.ranks;
+  }
+  const Values ours = values(from), theirs = values(checkpoint("alone", last));
+  ASSERT_EQ(ours.size(), theirs.size());
+  EXPECT_LE(relative_l2(ours, theirs), GetParam().tolerance);
+  std::printf("%s: %.1e\n", GetParam().optimizer, relative_l2(ours, theirs));
+}
+
+// In a round each rank receives the parts of one matrix, and sends the stepped ones back.
+class TrafficOfMatrices : public Granularity {};
+
+TEST_P(TrafficOfMatrices, IsTwoExchangesForEachRound) {
+  train("alone", words(1));
+  train("tp", words(1), {"tp", 2, kTensor});
+  std::vector<int64_t> matrices;  // their elements
+  for (const auto& [name, tensor] : whole_tensors(checkpoint("alone", 1), plugins_))
+    if (name.ends_with("proj.weight")) matrices.push_back(tensor.num_elements());
+  ASSERT_GT(matrices.size(), 3u);
+  std::ranges::sort(matrices, std::greater());
+  // The first rank sends its half of the second's matrix, with that of the gradient, and half of the one that it
+  // stepped.
+  int64_t sent = 0;
+  for (size_t i = 0; i < matrices.size(); ++i) sent += i % 2 == 0 ? matrices[i] / 2 : 2 * (matrices[i] / 2);
+  const nlohmann::json step = first_step(directory("tp"));
+  EXPECT_EQ(step.at("comm/tp/all_to_all_calls").get<size_t>(), 2 * ((matrices.size() + 1) / 2));
+  EXPECT_EQ(step.at("comm/tp/all_to_all_bytes").get<int64_t>(), 4 * sent);
+}
+
+INSTANTIATE_TEST_SUITE_P(Optimizers, TrafficOfMatrices, testing::Values(Case{"muon", 1e-3}),
+                         [](const auto& info) { return info.param.optimizer; });
+
+INSTANTIATE_TEST_SUITE_P(Optimizers, DividedMatrices, testing::Values(Case{"orthogonal", 1e-4}, Case{"muon", 1e-3}),
                          [](const auto& info) { return info.param.optimizer; });
 
 // Some options are refused only when a step is taken.
