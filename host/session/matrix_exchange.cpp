@@ -140,8 +140,7 @@ void MatrixExchange::spread(const Tensor& param) const {
             .copy_from(region(param.flat(), piece.box, row_major_view(own()->descriptor.global_shape, piece.box)));
   }
   const Tensor received = exchange(send, counts, recv_counts);
-  for (size_t i = 0; i < matrices_.size(); ++i)
-    matrices_[i]->shard.flat().copy_from(part_at(received, recv_counts, i));
+  for (size_t i = 0; i < matrices_.size(); ++i) matrices_[i]->shard.flat().copy_from(part_at(received, recv_counts, i));
 }
 
 }  // namespace chassis

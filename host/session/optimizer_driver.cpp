@@ -91,8 +91,13 @@ void OptimizerDriver::place() {
     const Descriptor stepped = trained.owner < 0 ? p.descriptor : undivided(p, trained.owner);
     trained.first_state = states_.size();
     for (const chassis_state_desc_t& desc : trained.schema)
-      states_.push_back({&p, std::string(view_of(desc.role)), desc.shape, desc.initial, per_block(desc),
-                         describe(p.name, stepped, desc), {}});
+      states_.push_back({&p,
+                         std::string(view_of(desc.role)),
+                         desc.shape,
+                         desc.initial,
+                         per_block(desc),
+                         describe(p.name, stepped, desc),
+                         {}});
     trained.facts = SteppedParameter(p.name, p.role, p.descriptor.global_shape,
                                      Layout(stepped, parameters_.mesh()).boxes(parameters_.rank()));
   }
@@ -230,7 +235,8 @@ void OptimizerDriver::step_divided_on(Device device, int64_t number, double lr, 
       step.num_states = {static_cast<uint32_t>(own.schema.size())};
       step.weight_decay = {own.weight_decay};
       step.lr_scale = {own.parameter->lr_scale};
-      for (size_t j = 0; j < own.schema.size(); ++j) step.states.push_back(states_[own.first_state + j].tensor.handle());
+      for (size_t j = 0; j < own.schema.size(); ++j)
+        step.states.push_back(states_[own.first_state + j].tensor.handle());
       if (device.type == Device::Type::kMeta)
         workspace(step, device);
       else

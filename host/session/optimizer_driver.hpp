@@ -31,8 +31,8 @@ class OptimizerDriver {
   // allocates nothing. Parameters of one dimension get no weight decay, as in HF Trainer.
   OptimizerDriver(std::unique_ptr<Instance> instance, ParameterTable& parameters, double weight_decay);
 
-  // Places states as their parameters are placed. A state that may not be cut, of a matrix that the layout pass divided,
-  // has one owner among the ranks that have the parts. Call it again after the parameters were placed.
+  // Places states as their parameters are placed. A state that may not be cut, of a matrix that the layout pass
+  // divided, has one owner among the ranks that have the parts. Call it again after the parameters were placed.
   void place();
   // [control][all-ranks] Allocates the states where the shards are. Throws if the shape of a state differs from its
   // descriptor. `device` is where the communicator sends from.
@@ -40,8 +40,8 @@ class OptimizerDriver {
   // [control] One step over small tensors on the CPU, one for each number of dims that a trained parameter has. Shows
   // before a run what the plugin refuses only in a step.
   void try_step(double lr) const;
-  // [step][all-ranks] `step` counts from 1; `grad_scale` multiplies every gradient first. For shards on a meta device it allocates
-  // and frees the memory of a step, and computes nothing.
+  // [step][all-ranks] `step` counts from 1; `grad_scale` multiplies every gradient first. For shards on a meta device
+  // it allocates and frees the memory of a step, and computes nothing.
   void step(int64_t step, double lr, double grad_scale);
 
   std::vector<OptimizerState>& states() { return states_; }

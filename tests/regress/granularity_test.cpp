@@ -96,18 +96,14 @@ const char* const kTensorZero1 =
     "[mesh]\ntp = 2\n[[parallel]]\nplugin = \"tensor\"\n[[parallel]]\nplugin = \"zero\"\nstage = 1\n";
 const char* const kTensorPipeline =
     "[mesh]\ntp = 2\npp = 2\n[[parallel]]\nplugin = \"tensor\"\n[[parallel]]\nplugin = \"pipeline\"\n";
-const char* const kTensorDdp =
-    "[mesh]\ntp = 2\n[[parallel]]\nplugin = \"tensor\"\n[[parallel]]\nplugin = \"ddp\"\n";
+const char* const kTensorDdp = "[mesh]\ntp = 2\n[[parallel]]\nplugin = \"tensor\"\n[[parallel]]\nplugin = \"ddp\"\n";
 
 class DividedMatrices : public Granularity {};
 
 TEST_P(DividedMatrices, AreSteppedAsByOneProcess) {
-  const std::vector<Sharding> chain = {{"tp", 2, kTensor},
-                                       {"tp_fsdp2", 4, kTensorFsdp2},
-                                       {"tp_pp", 4, kTensorPipeline},
-                                       {"tp_zero1", 4, kTensorZero1},
-                                       {"fsdp2", 3, kFsdp2},
-                                       {"tp_ddp", 4, kTensorDdp}};
+  const std::vector<Sharding> chain = {
+      {"tp", 2, kTensor},   {"tp_fsdp2", 4, kTensorFsdp2}, {"tp_pp", 4, kTensorPipeline}, {"tp_zero1", 4, kTensorZero1},
+      {"fsdp2", 3, kFsdp2}, {"tp_ddp", 4, kTensorDdp}};
   const int last = static_cast<int>(chain.size());
   train("alone", words(last));
   std::string from;
