@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <iterator>
 #include <utility>
 
 #include "host/base/error.hpp"
@@ -11,6 +12,7 @@
 #include "host/plugin/call.hpp"
 #include "host/plugin/status.hpp"
 #include "host/program/kernel_call.hpp"
+#include "host/program/piece_calls.hpp"
 #include "host/program/rehearsal.hpp"
 #include "host/program/ring_attention.hpp"
 #include "host/service/comm_device.hpp"
@@ -99,10 +101,12 @@ class BlockRun {
   // `again`: backward runs the node again. Tensors saved for backward come from the node's last run.
   void forward_node(size_t n, bool training, bool again) {
     const Node& node = block_.nodes[n];
-    if (ring_op(node) != nullptr) return forward_ring(n, training && node.has_backward && node.runs_again == again);
+    const bool saves = training && node.has_backward && node.runs_again == again;
+    if (ring_op(node) != nullptr) return forward_ring(n, saves);
+    if (node.num_calls > 1) return forward_pieces(n, saves, again ? "forward again" : "forward");
     const MemoryTag tag(node.has_logits ? MemoryCategory::kLogits : MemoryCategory::kActivations);
     call_.reset(node, true);
-    call_.raw.flags = training && node.has_backward && node.runs_again == again ? CHASSIS_CALL_TRAINING : 0;
+    call_.raw.flags = saves ? CHASSIS_CALL_TRAINING : 0;
     for (size_t i = 0; i < node.inputs.size(); ++i) call_.inputs[i] = handle(node.inputs[i]);
     for (size_t i = 0; i < node.params.size(); ++i) call_.lend_param(i, parameter(node.params[i]));
     call_.raw.query_offset = query_offset(node);
@@ -139,8 +143,8 @@ class BlockRun {
   Ring ring_of(const Op& op) const {
     Ring ring;
     ring.axis = std::get<std::string>(*op.attr(kRing));
-    const auto axis = std::ranges::find(context_.layout->axes, ring.axis, &LayoutAxis::name);
-    ring.num_ranks = axis->size, ring.rank = axis->coordinate;
+    const LayoutAxis& axis = context_.layout->axis(ring.axis);
+    ring.num_ranks = axis.size, ring.rank = axis.coordinate;
     ring.collectives = context_.collectives;
     ring.skips_later_keys = op.attr_int("causal", 0) != 0 && op.attr_int("prefix", 0) == 0;
     return ring;
@@ -242,6 +246,98 @@ class BlockRun {
             AttentionOffsets offsets) { return attend_backward(node, q, k, v, whole, of_output, offsets); });
     for (size_t i = 0; i < gradients.size(); ++i)
       if (node.input_needs_grad[i]) accumulate(node.inputs[i], std::move(gradients[i]));
+  }
+
+  // ---- ops for which the rank has two pieces of every row
+
+  void forward_pieces(size_t n, bool saves, const char* phase) {
+    const Node& node = block_.nodes[n];
+    const PieceCalls calls(block_, node, context_);
+    const GraphValue& value = block_.block.values[node.outputs[0]];
+    const Tensor output =
+        Tensor::empty(context_.local_shape(value), dtype_of(value, context_.options->compute), context_.device());
+    std::vector<Tensor> whole, here(node.inputs.size());
+    for (const ValueId v : node.inputs) whole.push_back(v == kAbsent ? Tensor() : frame_.values[v]);
+    if (context_.cache && block_.block.ops[node.ops[0]].id == "attention")
+      for (uint32_t i : {1u, 2u}) whole[i] = context_.cache->append(context_.unit, node.ops[0], i == 2, whole[i]);
+    std::vector<Tensor> saved;
+    for (int64_t piece = 0; piece < kRowPieces; ++piece) {
+      call_.reset(node, true);
+      call_.raw.flags = saves ? CHASSIS_CALL_TRAINING : 0;
+      call_.raw.query_offset = calls.query_offset(piece);
+      for (size_t i = 0; i < here.size(); ++i) here[i] = calls.input(i, whole[i], piece);
+      lend(here, call_.inputs);
+      Tensor place = piece_of(output, kTimeDim, piece);
+      if (node.flag(CHASSIS_KERNEL_HOST_OUTPUTS))
+        call_.outputs[0] =
+            (place.is_contiguous() ? place : Tensor::empty(place.sizes(), place.dtype(), place.device())).release();
+      run(node, node.provider->table->forward, phase, calls.context());
+      check_outputs(call_, block_, calls.context(), node);
+      const Tensor made = KernelCall::take(call_.outputs[0]);
+      if (!made.shares_storage_with(output)) place.copy_from(made);
+      if (!saves) continue;
+      std::vector<Tensor> of_call;
+      for (chassis_tensor_t& handle : call_.saved)
+        if (handle) of_call.push_back(KernelCall::take(handle));
+      check_saved(calls.context(), node, of_call, calls.sees_all(piece));
+      std::ranges::move(of_call, std::back_inserter(saved));
+    }
+    frame_.values[node.outputs[0]] = output;
+    if (saves) frame_.saved[n] = std::move(saved);
+  }
+
+  void backward_pieces(size_t n) {
+    const Node& node = block_.nodes[n];
+    const Tensor& gradient = frame_.gradients[node.outputs[0]];
+    if (!gradient || std::ranges::none_of(node.input_needs_grad, [](uint8_t needs) { return needs != 0; })) return;
+    const PieceCalls calls(block_, node, context_);
+    std::vector<Tensor> here(node.inputs.size()), sums(node.inputs.size());
+    for (int64_t piece = kRowPieces; piece-- > 0;) {  // the last one first: it sees most keys
+      call_.reset(node, false);
+      call_.raw.flags = CHASSIS_CALL_TRAINING;
+      call_.raw.query_offset = calls.query_offset(piece);
+      for (size_t i = 0; i < here.size(); ++i)
+        if (node.keeps_input(i) && node.inputs[i] != kAbsent)
+          here[i] = calls.input(i, frame_.values[node.inputs[i]], piece);
+      lend(here, call_.inputs);
+      const Tensor of_output = piece_of(gradient, kTimeDim, piece).contiguous();
+      call_.grad_outputs[0] = of_output.handle();
+      Tensor output;
+      if (node.keeps_output(0)) output = piece_of(frame_.values[node.outputs[0]], kTimeDim, piece).contiguous();
+      call_.outputs[0] = output.handle();
+      const size_t num_saved = node.infer.num_saved, first = static_cast<size_t>(piece) * num_saved;
+      for (size_t i = 0; i < num_saved; ++i) call_.saved[i] = frame_.saved[n].at(first + i).handle();
+      run_backward_of_piece(node, calls, piece);
+      for (size_t i = 0; i < sums.size(); ++i)
+        if (node.inputs[i] != kAbsent) take_gradient(node, i, calls, piece, sums[i]);
+    }
+    for (size_t i = 0; i < sums.size(); ++i)
+      if (sums[i]) accumulate(node.inputs[i], std::move(sums[i]));
+  }
+
+  void run_backward_of_piece(const Node& node, const PieceCalls& calls, int64_t piece) {
+    if (context_.rehearsal)
+      for (size_t i = 0; i < node.inputs.size(); ++i)
+        if (node.input_needs_grad[i])
+          call_.grad_inputs[i] =
+              Tensor::empty(calls.input_sizes(i, piece),
+                            dtype_of(block_.block.values[node.inputs[i]], context_.options->compute), context_.device())
+                  .release();
+    if (node.flag(CHASSIS_KERNEL_COMPOSED) && !context_.rehearsal)
+      run_composed(node);
+    else
+      run(node, node.provider->table->backward_inputs, "backward_inputs", calls.context());
+  }
+
+  void take_gradient(const Node& node, size_t i, const PieceCalls& calls, int64_t piece, Tensor& sum) {
+    Tensor part;
+    if (call_.grad_inputs[i]) {
+      check_gradient(call_, block_, calls.context(), node, i, calls.input_sizes(i, piece));
+      part = KernelCall::take(call_.grad_inputs[i]);
+    } else if (node.input_needs_grad[i]) {
+      count_missing_gradient(node, i);
+    }
+    if (node.input_needs_grad[i]) calls.add_gradient(i, std::move(part), piece, sum);
   }
 
   void run_again(size_t n) {
@@ -368,6 +464,7 @@ class BlockRun {
   void backward_node(size_t n) {
     const Node& node = block_.nodes[n];
     if (ring_op(node) != nullptr) return backward_ring(n);
+    if (node.num_calls > 1) return backward_pieces(n);
     const MemoryTag tag(node.has_logits ? MemoryCategory::kLogits : MemoryCategory::kActivations);
     call_.reset(node, false);
     call_.raw.flags = CHASSIS_CALL_TRAINING;
@@ -387,8 +484,7 @@ class BlockRun {
     if (!defers) lend_param_gradients(node);
 
     if (node.flag(CHASSIS_KERNEL_COMPOSED) && !context_.rehearsal) {
-      const PluginCall call(*node.site, "backward by autograd", unit());
-      run_composed_backward(node, call_.raw);
+      run_composed(node);
     } else {
       if (std::count(node.input_needs_grad.begin(), node.input_needs_grad.end(), 1)) {
         lend_input_gradients(node);
@@ -402,6 +498,12 @@ class BlockRun {
           {n, shared(call_.inputs), shared(call_.outputs), shared(call_.saved), shared(call_.grad_outputs)});
     mark_written(node);
     adopt_input_gradients(node);
+  }
+
+  void run_composed(const Node& node) {
+    describe_call(node);
+    const PluginCall call(*node.site, "backward by autograd", unit());
+    run_composed_backward(node, call_.raw);
   }
 
   bool trains_params(const Node& node) const {
@@ -533,12 +635,20 @@ class BlockRun {
   }
 
   using Kernel = chassis_status_t* (*)(chassis_instance*, void*, chassis_call_t*);
-  void run(const Node& node, Kernel kernel, const char* phase) {
+  void run(const Node& node, Kernel kernel, const char* phase) { run(node, kernel, phase, context_); }
+
+  // What a kernel is told beside its tensors.
+  void describe_call(const Node& node) {
+    call_.raw.stream = current_stream(context_.device());
+    call_.raw.random_key = random_key(node);
+    call_.raw.first_row = context_.random.first_row;
+  }
+
+  // `context`: of the sizes of this call.
+  void run(const Node& node, Kernel kernel, const char* phase, const RunContext& context) {
     const auto* table = node.provider->table;
     if (!context_.rehearsal) {
-      call_.raw.stream = current_stream(context_.device());
-      call_.raw.random_key = random_key(node);
-      call_.raw.first_row = context_.random.first_row;
+      describe_call(node);
       const Tensor scratch =
           workspace(node, kernel == table->forward ? node.infer.workspace_forward_bytes
                           : kernel == table->forward_backward
@@ -556,8 +666,8 @@ class BlockRun {
     }
     const bool is_forward = kernel == table->forward;
     if (is_forward || (kernel != nullptr && kernel == table->forward_backward))
-      rehearse_forward(block_, node, context_, call_.raw);
-    if (!is_forward) rehearse_backward(block_, node, context_, call_.raw);
+      rehearse_forward(block_, node, context, call_.raw);
+    if (!is_forward) rehearse_backward(block_, node, context, call_.raw);
   }
 
   // As many bytes as infer asked for at the planned sizes, scaled up for more rows or positions.

@@ -47,6 +47,10 @@ void run_composed_backward(const Node& node, chassis_call_t& call) {
     forward.params = param_handles.data();
     forward.outputs = outputs.data();
     forward.saved = saved.data();
+    forward.query_offset = call.query_offset;
+    forward.stream = call.stream;
+    forward.random_key = call.random_key;
+    forward.first_row = call.first_row;
     {
       AutogradRecording recording;
       throw_if_failed(node.provider->table->forward(node.provider->self, node.kernel.get(), &forward),

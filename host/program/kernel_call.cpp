@@ -15,13 +15,21 @@ bool is_planned_size(const RunContext& context) {
 
 template <typename Made>
 void check_value(const ResolvedBlock& block, const RunContext& context, chassis_tensor_t tensor, ValueId id,
-                 const Made& made) {
-  const GraphValue& value = block.block.values[id];
-  const bool planned = is_planned_size(context);
-  const auto other = planned ? std::vector<int64_t>() : context.local_shape(value);
-  const std::span<const int64_t> sizes = planned ? std::span(block.value_shapes[id]) : std::span(other);
-  const ExpectedTensor expected{dtype_of(value, context.options->compute), context.device(), sizes};
+                 std::span<const int64_t> sizes, const Made& made) {
+  const ExpectedTensor expected{dtype_of(block.block.values[id], context.options->compute), context.device(), sizes};
   if (!matches_expected(tensor, expected)) throw plugin_error(made() + mismatch_text(tensor, expected));
+}
+
+template <typename Made>
+void check_value(const ResolvedBlock& block, const RunContext& context, const Node& node, chassis_tensor_t tensor,
+                 ValueId id, const Made& made) {
+  const bool planned = is_planned_size(context) && node.num_calls == 1;
+  const auto other = planned ? std::vector<int64_t>() : context.local_shape(block.block.values[id]);
+  check_value(block, context, tensor, id, planned ? std::span(block.value_shapes[id]) : std::span(other), made);
+}
+
+std::string made_gradient(const Node& node, size_t input) {
+  return provider_on(node) + ": backward made the gradient of input " + std::to_string(input) + " ";
 }
 
 // Later nodes read the inputs and parameters too.
@@ -124,7 +132,7 @@ void check_outputs(const KernelCall& call, const ResolvedBlock& block, const Run
     const auto made = [&] { return provider_on(node) + ": forward made output " + std::to_string(i) + " "; };
     if (!call.outputs[i])
       throw plugin_error(provider_on(node) + ": forward left output " + std::to_string(i) + " empty");
-    check_value(block, context, call.outputs[i], node.outputs[i], made);
+    check_value(block, context, node, call.outputs[i], node.outputs[i], made);
     if (node.flag(CHASSIS_KERNEL_HOST_OUTPUTS) || block.block.ops[node.ops[0]].id == "reshape") continue;
     check_aliases(call, call.outputs[i], made);
   }
@@ -132,18 +140,23 @@ void check_outputs(const KernelCall& call, const ResolvedBlock& block, const Run
 
 void check_gradient(const KernelCall& call, const ResolvedBlock& block, const RunContext& context, const Node& node,
                     size_t input) {
-  const auto made = [&] {
-    return provider_on(node) + ": backward made the gradient of input " + std::to_string(input) + " ";
-  };
-  check_value(block, context, call.grad_inputs[input], node.inputs[input], made);
+  const auto made = [&] { return made_gradient(node, input); };
+  check_value(block, context, node, call.grad_inputs[input], node.inputs[input], made);
   check_aliases(call, call.grad_inputs[input], made);
 }
 
-void check_saved(const RunContext& context, const Node& node, const std::vector<Tensor>& saved) {
+void check_gradient(const KernelCall& call, const ResolvedBlock& block, const RunContext& context, const Node& node,
+                    size_t input, std::span<const int64_t> sizes) {
+  const auto made = [&] { return made_gradient(node, input); };
+  check_value(block, context, call.grad_inputs[input], node.inputs[input], sizes, made);
+  check_aliases(call, call.grad_inputs[input], made);
+}
+
+void check_saved(const RunContext& context, const Node& node, const std::vector<Tensor>& saved, bool has_all_keys) {
   if (saved.size() != node.infer.num_saved)
     throw plugin_error(provider_on(node) + ": infer sets num_saved to " + std::to_string(node.infer.num_saved) +
                        ", but forward saved " + std::to_string(saved.size()));
-  if (!is_planned_size(context)) return;
+  if (!is_planned_size(context) || !has_all_keys) return;
   for (uint32_t i = 0; i < node.infer.num_saved; ++i) {
     const chassis_saved_t& declared = node.infer.saved[i];
     const int64_t elements = numel(Shape(std::span(declared.sizes, declared.num_dims)));

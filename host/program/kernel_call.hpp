@@ -1,6 +1,7 @@
 // One call of a node's kernel: the handles behind chassis_call_t, and checks of the tensors that the kernel returns.
 #pragma once
 
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -51,10 +52,14 @@ std::string provider_on(const Node& node);  // "provider 'sdpa' on layer.attenti
 
 // Outputs have the dtype, device and shape of their values, and memory of their own.
 void check_outputs(const KernelCall& call, const ResolvedBlock& block, const RunContext& context, const Node& node);
-// The same for the gradient of one input.
+// The same for the gradient of one input, whose sizes may be other ones than those of its value.
 void check_gradient(const KernelCall& call, const ResolvedBlock& block, const RunContext& context, const Node& node,
                     size_t input);
-// Saved tensors have the number, sizes and dtypes that infer declared. Sizes are compared at the planned B and T only.
-void check_saved(const RunContext& context, const Node& node, const std::vector<Tensor>& saved);
+void check_gradient(const KernelCall& call, const ResolvedBlock& block, const RunContext& context, const Node& node,
+                    size_t input, std::span<const int64_t> sizes);
+// Saved tensors have the number, sizes and dtypes that infer declared. Sizes are compared at the planned B and T only,
+// and not if a call has fewer keys than the node.
+void check_saved(const RunContext& context, const Node& node, const std::vector<Tensor>& saved,
+                 bool has_all_keys = true);
 
 }  // namespace chassis

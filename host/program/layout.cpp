@@ -8,6 +8,7 @@
 
 #include "host/base/error.hpp"
 #include "host/base/mesh_axes.hpp"
+#include "host/program/row_pieces.hpp"
 
 namespace chassis {
 namespace {
@@ -26,7 +27,7 @@ int64_t divided(int64_t size, int64_t ways) { return (size + ways - 1) / ways; }
 
 // What a rank has of a dim that the axis divides.
 int64_t divided(int64_t size, const LayoutAxis& axis, DimId dim) {
-  if (axis.is_zigzag && dim == CHASSIS_DIM_TIME) return 2 * divided(size, 2 * axis.size);
+  if (axis.is_zigzag && dim == CHASSIS_DIM_TIME) return kRowPieces * divided(size, kRowPieces * axis.size);
   return divided(size, axis.size);
 }
 
@@ -35,11 +36,12 @@ class BlockLayout {
  public:
   // `axes`: those that were applied before.
   BlockLayout(const Program& program, BlockType& block, const LayoutStrategy& strategy, const Division& division,
-              const std::vector<LayoutAxis>& axes)
+              bool is_zigzag, const std::vector<LayoutAxis>& axes)
       : program_(program),
         block_(block),
         strategy_(strategy),
         division_(division),
+        is_zigzag_(is_zigzag),
         axes_before_(axes),
         axis_(axes.size()) {}
 
@@ -169,7 +171,7 @@ class BlockLayout {
       op.attrs.emplace_back("to", static_cast<int64_t>(to - result.dims.begin()));
     }
     if (pad != 0) op.attrs.emplace_back("pad", pad);
-    if (is_ring() && moved == CHASSIS_DIM_TIME) op.attrs.emplace_back(kZigzag, int64_t{1});
+    if (is_zigzag_ && moved == CHASSIS_DIM_TIME) op.attrs.emplace_back(kZigzag, int64_t{1});
     op.inputs = {value};
     op.outputs = {block_.add_value(std::move(result))};
     block_.ops.push_back(op);
@@ -197,15 +199,18 @@ class BlockLayout {
     place_pointwise(std::move(op));
   }
 
+  // The op computes some positions of a row.
+  void mark_query_part(Op& op) const {
+    op.attrs.emplace_back(kQueryPart, strategy_.coordinate());
+    if (is_zigzag_) op.attrs.emplace_back(kPieces, strategy_.axis());
+  }
+
   // The bits of an element depend on its position and its place there, so a rank that has some of them says which.
   void place_random_bits(Op& op) const {
     const GraphValue& x = block_.values[op.inputs[0]];
     const Sharding placed = x.sharding[axis_];
     if (placed.kind == Kind::kReplicate) return;
-    if (placed.dim == CHASSIS_DIM_TIME && op.attr(kQueryPart) == nullptr) {
-      op.attrs.emplace_back(kQueryPart, strategy_.coordinate());
-      return;
-    }
+    if (placed.dim == CHASSIS_DIM_TIME && op.attr(kQueryPart) == nullptr) return mark_query_part(op);
     constexpr size_t kFirstOfPosition = 2;  // behind [B, T]
     if (placed.dim == CHASSIS_DIM_TIME || x.dims[kFirstOfPosition] != placed.dim) refuse_random_bits(op);
     const int64_t inner = program_.dim_product({x.dims.begin() + kFirstOfPosition + 1, x.dims.end()});
@@ -286,9 +291,6 @@ class BlockLayout {
     if (op.id == "score") refuse_context(op, "reads one position of a row, which only one rank has");
     if (op.attr("long_inv_freq") != nullptr)
       refuse_context(op, "chooses its frequencies by the largest position of a row");
-    if (has_random_bits(op) && is_ring())
-      throw refusal(op, "chooses elements by their position, and a rank of a ring has two pieces of a row")
-          .hint("choose another mode of context parallelism, or set its probability (adapter.dropout) to 0");
     if (has_random_bits(op)) place_random_bits(op);
     slice_inputs(op);
     if (op.id == "cross_entropy") return place_loss_in_context(std::move(op));
@@ -306,7 +308,7 @@ class BlockLayout {
     }
     if (division_.context == ContextMode::kGather) {
       for (size_t i : {1, 2}) op.inputs[i] = converted(op.inputs[i], {});
-      op.attrs.emplace_back(kQueryPart, strategy_.coordinate());
+      mark_query_part(op);
       return append(std::move(op), positions);
     }
     for (size_t i = 0; i < 3; ++i) op.inputs[i] = with_all_positions(op, op.inputs[i], i > 0);
@@ -326,7 +328,7 @@ class BlockLayout {
     if (!may_share || !is_shared(heads))
       throw indivisible(heads, " of '" + op.name + "'")
           .hint("choose a size that divides " + std::to_string(size) + (may_share ? " or is a multiple of it" : "") +
-                ", or mode = \"gather\"");
+                ", or mode = \"ring\" or \"gather\"");
     return insert(std::string(kTake), converted(value, {}), placed, heads);
   }
 
@@ -351,7 +353,7 @@ class BlockLayout {
     throw Error(ExitCode::kConfig, division_.where,
                 "axis '" + strategy_.axis() + "' and the axes before it, " + std::to_string(ways) +
                     " ranks in all, cannot divide " + dim.name + " = " + std::to_string(dim.size))
-        .hint("set mode = \"gather\" for the axis of positions" +
+        .hint("set mode = \"ring\" or \"gather\" for the axis of positions" +
               (dim.size == 1 ? "" : ", or choose sizes whose product divides " + std::to_string(dim.size)));
   }
 
@@ -448,12 +450,23 @@ class BlockLayout {
   BlockType& block_;
   const LayoutStrategy& strategy_;
   const Division& division_;
+  const bool is_zigzag_;
   const std::vector<LayoutAxis>& axes_before_;
   const size_t axis_;
   std::map<std::pair<ValueId, std::pair<Kind, DimId>>, ValueId> converted_;
   std::map<ValueId, ValueId> entered_, renamed_;
   std::map<std::pair<ValueId, int64_t>, ValueId> sliced_;  // by value and padding
 };
+
+// Under a causal mask a query has the more to do the later it is. With all positions of some heads, ranks have the
+// same.
+bool divides_in_zigzag(const Program& program, const Division& division) {
+  if (division.context != ContextMode::kGather) return division.context == ContextMode::kRing;
+  return std::ranges::any_of(program.blocks, [](const BlockType& block) {
+    return std::ranges::any_of(block.ops,
+                               [](const Op& op) { return op.id == "attention" && op.attr_int("causal", 0) != 0; });
+  });
+}
 
 }  // namespace
 
@@ -492,6 +505,21 @@ std::vector<int64_t> ProgramLayout::local_shape(const Program& program, const Sl
   return shape;
 }
 
+const LayoutAxis& ProgramLayout::axis(std::string_view name) const {
+  const auto found = std::ranges::find(axes, name, &LayoutAxis::name);
+  CHASSIS_CHECK(found != axes.end(), std::string(name));
+  return *found;
+}
+
+ProgramLayout ProgramLayout::of_piece(std::string_view name) const {
+  ProgramLayout out = *this;
+  const auto found = std::ranges::find(out.axes, name, &LayoutAxis::name);
+  CHASSIS_CHECK(found != out.axes.end() && found->is_zigzag, std::string(name));
+  found->size *= kRowPieces;
+  found->is_zigzag = false;
+  return out;
+}
+
 std::vector<int64_t> ProgramLayout::begin(const Program& program, const Slot& slot) const {
   std::vector<int64_t> out;
   for (const auto& axis : slot.axes) {
@@ -515,9 +543,10 @@ ProgramLayout apply_layout(Program& program, std::span<const LayoutStrategy* con
   ProgramLayout layout;
   for (const LayoutStrategy* strategy : stack) {
     const Division division = strategy->divide(program);
-    for (BlockType& block : program.blocks) BlockLayout(program, block, *strategy, division, layout.axes).run();
-    layout.axes.push_back({strategy->axis(), strategy->axis_size(), strategy->coordinate(), division.where,
-                           division.context == ContextMode::kRing});
+    const bool is_zigzag = divides_in_zigzag(program, division);
+    for (BlockType& block : program.blocks)
+      BlockLayout(program, block, *strategy, division, is_zigzag, layout.axes).run();
+    layout.axes.push_back({strategy->axis(), strategy->axis_size(), strategy->coordinate(), division.where, is_zigzag});
   }
   return layout;
 }

@@ -60,6 +60,9 @@ struct ProgramLayout {
   // Sizes on one rank; `batch` and `time` are B and T before any split.
   std::vector<int64_t> local_shape(const Program& program, const GraphValue& value, int64_t batch, int64_t time) const;
   std::vector<int64_t> local_shape(const Program& program, const Slot& slot) const;
+  // The sizes of one of the two pieces of a row that a rank has of a zigzag axis.
+  ProgramLayout of_piece(std::string_view axis) const;
+  const LayoutAxis& axis(std::string_view name) const;
   // Where this rank's part of a slot begins in each dim.
   std::vector<int64_t> begin(const Program& program, const Slot& slot) const;
 };
@@ -75,9 +78,9 @@ inline constexpr std::string_view kCommPrefix = "comm.", kLogSumExp = "comm.log_
                                   kAllToAll = "comm.all_to_all", kSlice = "comm.slice";
 // Of ops that depend on positions and have those of one part: which part.
 inline constexpr char kQueryPart[] = "query_part";
-// Of attention: the axis around which keys and values travel. Attributes that begin with kCommPrefix are the host's
-// own.
-inline constexpr char kRing[] = "comm.ring", kKeyPart[] = "key_part", kZigzag[] = "zigzag";
+// Of attention: the axis around which keys and values travel. Of any op with query_part: the axis that gives it two
+// pieces of a row, each of them a call. Attributes that begin with kCommPrefix are the host's own.
+inline constexpr char kRing[] = "comm.ring", kPieces[] = "comm.pieces", kKeyPart[] = "key_part", kZigzag[] = "zigzag";
 inline bool is_collective(const Op& op) { return op.id.starts_with(kCommPrefix); }
 std::string dual_of(std::string_view collective);
 

@@ -18,6 +18,7 @@
 #include "host/program/node_view.hpp"
 #include "host/program/parameters.hpp"
 #include "host/program/rewrite.hpp"
+#include "host/program/row_pieces.hpp"
 #include "host/state/dtype.hpp"
 
 namespace chassis {
@@ -147,7 +148,7 @@ class BlockResolver {
     node.provider = &provider;
     node.site = &call_site("provider '" + provider.name + "'", node.name);
     const PluginCall call(*node.site, "claim");
-    NodeView view(program_, layout_, block(), node, out_.value_needs_grad, out_.slot_trainable, options_);
+    NodeView view(program_, layout_of(node), block(), node, out_.value_needs_grad, out_.slot_trainable, options_);
     chassis_status_t* status = provider.table->claim(provider.self, view.get(), &node.cost_ns);
     if (status && status_code(status) == CHASSIS_UNIMPLEMENTED) {
       refusals.push_back({provider.name, node.pattern, status_text(status)});
@@ -158,7 +159,15 @@ class BlockResolver {
     throw_if_failed(status, context);
     if (std::isnan(node.cost_ns))
       throw plugin_error(context + ": claim gives nan as its cost, expected nanoseconds (0: unknown)");
+    node.cost_ns *= static_cast<double>(node.num_calls);
     return node;
+  }
+
+  // A provider sees the sizes of one call.
+  const ProgramLayout& layout_of(const Node& node) {
+    if (node.num_calls == 1) return layout_;
+    const auto& name = std::get<std::string>(*block().ops[node.ops[0]].attr(kPieces));
+    return piece_layouts_.try_emplace(name, layout_.of_piece(name)).first->second;
   }
 
   // The cheapest. Unknown costs come last; equal costs are ordered by name.
@@ -180,6 +189,7 @@ class BlockResolver {
     for (size_t i = 0; i < pattern.size(); ++i) {
       const Op& op = ops[at + i];
       if (op.id != pattern[i]) return false;
+      if (pattern.size() > 1 && op.attr(kPieces) != nullptr) return false;  // its calls have other sizes
       const bool joined =
           std::any_of(op.inputs.begin(), op.inputs.end(), [&](ValueId v) { return seen.count(v) != 0; });
       if (i > 0 && !joined) return false;
@@ -211,6 +221,7 @@ class BlockResolver {
           node.params.push_back(s);
       made.insert(op.outputs.begin(), op.outputs.end());
     }
+    if (block().ops[at].attr(kPieces) != nullptr) node.num_calls = static_cast<int>(kRowPieces);
     for (size_t i = at; i < at + count; ++i)
       for (ValueId v : block().ops[i].outputs)
         if (count == 1 || used_after(v, at + count)) node.outputs.push_back(v);
@@ -229,7 +240,7 @@ class BlockResolver {
 
   void create_kernel(Node& node) {
     const OpsProvider& provider = *node.provider;
-    const NodeView view(program_, layout_, block(), node, out_.value_needs_grad, out_.slot_trainable, options_);
+    const NodeView view(program_, layout_of(node), block(), node, out_.value_needs_grad, out_.slot_trainable, options_);
     const std::string context = "provider '" + provider.name + "' on " + node.name;
     node.infer.struct_size = sizeof(node.infer);
     {
@@ -340,6 +351,7 @@ class BlockResolver {
   const ProgramLayout& layout_;
   const ResolveOptions& options_;
   ResolvedBlock& out_;
+  std::map<std::string, ProgramLayout> piece_layouts_;  // by axis
 };
 
 }  // namespace
@@ -368,7 +380,7 @@ uint64_t Node::saved_bytes() const {
     for (uint32_t d = 0; d < infer.saved[i].num_dims; ++d) bytes *= static_cast<uint64_t>(infer.saved[i].sizes[d]);
     sum += bytes;
   }
-  return sum;
+  return sum * static_cast<uint64_t>(num_calls);
 }
 
 ResolvedBlock resolve_block(const Program& program, const ProgramLayout& layout, uint32_t type,

@@ -73,6 +73,7 @@ struct Node {
   std::shared_ptr<void> kernel;
   chassis_infer_t infer{};
   double cost_ns = 0.0;
+  int num_calls = 1;  // 2: one for each piece of a row (kPieces); infer and claim know one of them
   std::vector<Refusal> refusals;
   std::vector<Candidate> candidates;  // where providers compete: all that claim it, the chosen one first
 
@@ -94,7 +95,7 @@ struct Node {
   bool flag(uint32_t bit) const { return (infer.flags & bit) != 0; }
   bool keeps_input(size_t i) const;
   bool keeps_output(size_t i) const;
-  uint64_t saved_bytes() const;  // of the tensors that its forward saves for its backward in addition to values
+  uint64_t saved_bytes() const;  // of the tensors that its calls of forward save for its backward in addition to values
 };
 
 // A block type as one kind of unit runs it. What must be kept depends on which of its slots are trained, and on whether

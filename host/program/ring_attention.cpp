@@ -5,31 +5,13 @@
 #include <utility>
 #include <vector>
 
-#include "host/base/error.hpp"
+#include "host/program/row_pieces.hpp"
 #include "host/service/log_sum.hpp"
 
 namespace chassis {
 namespace {
 
-constexpr int kTime = 1, kTimeOfLogSum = 2;  // dims
-constexpr int64_t kPieces = 2;
-
-Tensor piece_of(const Tensor& whole, int dim, int64_t piece) {
-  const int64_t length = whole.size(dim) / kPieces;
-  return whole.narrow(dim, piece * length, length);
-}
-
-std::array<Tensor, kPieces> pieces_of(const Tensor& whole, int dim = kTime) {
-  return {piece_of(whole, dim, 0).contiguous(), piece_of(whole, dim, 1).contiguous()};
-}
-
-Tensor joined(const std::array<Tensor, kPieces>& pieces, int dim, Dtype dtype) {
-  std::vector<int64_t> sizes = pieces[0].sizes();
-  sizes[static_cast<size_t>(dim)] *= kPieces;
-  const Tensor whole = Tensor::empty(sizes, dtype, pieces[0].device());
-  for (int64_t i = 0; i < kPieces; ++i) piece_of(whole, dim, i).copy_from(pieces[static_cast<size_t>(i)]);
-  return whole;
-}
+constexpr int kTimeOfLogSum = 2;  // its dim
 
 Tensor zeros_like(const Tensor& x, Dtype dtype) {
   const Tensor zeros = Tensor::empty(x.sizes(), dtype, x.device());
@@ -44,8 +26,8 @@ void add(const Tensor& sum, const Tensor& term) {
 // Pairs of pieces of queries and keys of which at least one query sees a key: visit(query piece, key piece, offsets).
 template <class Visit>
 void for_each_pair(const Ring& ring, int64_t source, int64_t length, Visit&& visit) {
-  for (int64_t i = 0; i < kPieces; ++i)
-    for (int64_t j = 0; j < kPieces; ++j) {
+  for (int64_t i = 0; i < kRowPieces; ++i)
+    for (int64_t j = 0; j < kRowPieces; ++j) {
       const AttentionOffsets offsets{ring.begin(ring.rank, i, length), ring.begin(source, j, length)};
       if (!ring.skips_later_keys || offsets.key <= offsets.query)
         visit(static_cast<size_t>(i), static_cast<size_t>(j), offsets);
@@ -56,15 +38,15 @@ void for_each_pair(const Ring& ring, int64_t source, int64_t length, Visit&& vis
 
 PartialAttention ring_forward(const Ring& ring, const Tensor& q, const Tensor& k, const Tensor& v,
                               const AttendForward& attend) {
-  const int64_t length = q.size(kTime) / kPieces;
-  const std::array<Tensor, kPieces> queries = pieces_of(q);
-  std::array<Tensor, kPieces> outputs, log_sums;
+  const int64_t length = q.size(kTimeDim) / kRowPieces;
+  const std::array<Tensor, kRowPieces> queries = pieces_of(q);
+  std::array<Tensor, kRowPieces> outputs, log_sums;
   Tensor keys = k.contiguous(), values = v.contiguous();
   for (int64_t step = 0; step < ring.num_ranks; ++step) {
     const int64_t source = (ring.rank - step + ring.num_ranks) % ring.num_ranks;
     std::unique_ptr<Shift> next;
     if (step + 1 < ring.num_ranks) next = ring.collectives->shift(ring.axis, {keys, values});
-    const std::array<Tensor, kPieces> here = pieces_of(keys), of_values = pieces_of(values);
+    const std::array<Tensor, kRowPieces> here = pieces_of(keys), of_values = pieces_of(values);
     for_each_pair(ring, source, length, [&](size_t i, size_t j, AttentionOffsets offsets) {
       PartialAttention part = attend(queries[i], here[j], of_values[j], offsets);
       if (!outputs[i]) {
@@ -78,31 +60,31 @@ PartialAttention ring_forward(const Ring& ring, const Tensor& q, const Tensor& k
     std::vector<Tensor> received = next->take();
     keys = std::move(received[0]), values = std::move(received[1]);
   }
-  return {joined(outputs, kTime, q.dtype()), joined(log_sums, kTimeOfLogSum, Dtype::f32)};
+  return {joined_pieces(outputs, kTimeDim, q.dtype()), joined_pieces(log_sums, kTimeOfLogSum, Dtype::f32)};
 }
 
 std::array<Tensor, 3> ring_backward(const Ring& ring, const Tensor& q, const Tensor& k, const Tensor& v,
                                     const PartialAttention& whole, const Tensor& gradient,
                                     const AttendBackward& attend) {
-  const int64_t length = q.size(kTime) / kPieces;
-  const std::array<Tensor, kPieces> queries = pieces_of(q), outputs = pieces_of(whole.output),
-                                    log_sums = pieces_of(log_sum_for_backward(whole.log_sum), kTimeOfLogSum),
-                                    gradients = pieces_of(gradient);
-  std::array<Tensor, kPieces> of_queries;
-  for (size_t i = 0; i < kPieces; ++i) of_queries[i] = zeros_like(queries[i], Dtype::f32);
+  const int64_t length = q.size(kTimeDim) / kRowPieces;
+  const std::array<Tensor, kRowPieces> queries = pieces_of(q), outputs = pieces_of(whole.output),
+                                       log_sums = pieces_of(log_sum_for_backward(whole.log_sum), kTimeOfLogSum),
+                                       gradients = pieces_of(gradient);
+  std::array<Tensor, kRowPieces> of_queries;
+  for (size_t i = 0; i < kRowPieces; ++i) of_queries[i] = zeros_like(queries[i], Dtype::f32);
   Tensor keys = k.contiguous(), values = v.contiguous();
   Tensor of_keys = zeros_like(keys, Dtype::f32), of_values = zeros_like(values, Dtype::f32);
   for (int64_t step = 0; step < ring.num_ranks; ++step) {
     const int64_t source = (ring.rank - step + ring.num_ranks) % ring.num_ranks;
     std::unique_ptr<Shift> next;
     if (step + 1 < ring.num_ranks) next = ring.collectives->shift(ring.axis, {keys, values});
-    const std::array<Tensor, kPieces> here = pieces_of(keys), here_values = pieces_of(values);
+    const std::array<Tensor, kRowPieces> here = pieces_of(keys), here_values = pieces_of(values);
     for_each_pair(ring, source, length, [&](size_t i, size_t j, AttentionOffsets offsets) {
       const std::array<Tensor, 3> part =
           attend(queries[i], here[j], here_values[j], {outputs[i], log_sums[i]}, gradients[i], offsets);
       add(of_queries[i], part[0]);
-      add(piece_of(of_keys, kTime, static_cast<int64_t>(j)), part[1]);
-      add(piece_of(of_values, kTime, static_cast<int64_t>(j)), part[2]);
+      add(piece_of(of_keys, kTimeDim, static_cast<int64_t>(j)), part[1]);
+      add(piece_of(of_values, kTimeDim, static_cast<int64_t>(j)), part[2]);
     });
     // The gradients of keys and values follow them, and after the last step go home.
     std::vector<Tensor> arrived;
@@ -111,17 +93,17 @@ std::array<Tensor, 3> ring_backward(const Ring& ring, const Tensor& q, const Ten
     of_keys = std::move(sums[0]), of_values = std::move(sums[1]);
     if (next) keys = std::move(arrived[0]), values = std::move(arrived[1]);
   }
-  return {joined(of_queries, kTime, q.dtype()), of_keys.to(k.dtype()), of_values.to(v.dtype())};
+  return {joined_pieces(of_queries, kTimeDim, q.dtype()), of_keys.to(k.dtype()), of_values.to(v.dtype())};
 }
 
 Tensor attend_pieces(const Ring& ring, const Tensor& q, const Tensor& k, const Tensor& v, int64_t first,
                      const AttendForward& attend) {
-  const int64_t length = q.size(kTime) / kPieces;
-  const std::array<Tensor, kPieces> queries = pieces_of(q);
-  std::array<Tensor, kPieces> outputs;
-  for (size_t i = 0; i < kPieces; ++i)
+  const int64_t length = q.size(kTimeDim) / kRowPieces;
+  const std::array<Tensor, kRowPieces> queries = pieces_of(q);
+  std::array<Tensor, kRowPieces> outputs;
+  for (size_t i = 0; i < kRowPieces; ++i)
     outputs[i] = attend(queries[i], k, v, {first + ring.begin(ring.rank, static_cast<int64_t>(i), length), 0}).output;
-  return joined(outputs, kTime, q.dtype());
+  return joined_pieces(outputs, kTimeDim, q.dtype());
 }
 
 }  // namespace chassis

@@ -209,6 +209,22 @@ TEST(AdapterTensorParallel, GivesTheNumbersOfOneProcess) {
   expect_the_numbers_of_one_process(sequence, 2, shared_head);
 }
 
+// Each rank has two pieces of the positions of every row.
+TEST(AdapterContextParallel, DropsTheElementsOfOneProcess) {
+  const Adapter dropout = {"lora, dropout everywhere", false, "rank = 4\ndropout = 0.2\n"};
+  const Strategy gather = {"gather", {"plugin = \"context\"", "mode = \"gather\""}},
+                 ring = {"ring", {"plugin = \"context\"", "mode = \"ring\""}},
+                 both = {"ring_fsdp2",
+                         {"plugin = \"context\"", "mode = \"ring\"", "[[parallel]]", "plugin = \"fsdp2\"", "[mesh]",
+                          "cp = 2"}},
+                 tensor = {"gather_tensor",
+                           {"plugin = \"context\"", "mode = \"gather\"", "[[parallel]]", "plugin = \"tensor\"",
+                            "[mesh]", "cp = 2", "tp = 2"}};
+  expect_the_numbers_of_one_process(gather, 3, dropout);
+  for (const Strategy& strategy : {ring, gather}) expect_the_numbers_of_one_process(strategy, 2, dropout);
+  for (const Strategy& strategy : {both, tensor}) expect_the_numbers_of_one_process(strategy, 4, dropout);
+}
+
 TEST(AdapterPipelineParallel, GivesTheNumbersOfOneProcess) {
   const Strategy stages = {"pipeline", {"plugin = \"pipeline\"", "schedule = \"zbv\""}};
   for (const Adapter& adapter : kAdapters) expect_the_numbers_of_one_process(stages, 2, adapter);

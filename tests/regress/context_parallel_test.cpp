@@ -36,12 +36,14 @@ std::vector<StrategyRow> rows() {
                  zero2 = with_context("all_to_all_zero2", "all_to_all", {"plugin = \"zero\"", "stage = 2"}),
                  ring_fsdp2 = with_context("ring_fsdp2", "ring", {"plugin = \"fsdp2\""}),
                  ring_zero1 = with_context("ring_zero1", "ring", {"plugin = \"zero\"", "stage = 1"});
-  const Strategy three = {"ring_3", kRing.toml, no_mesh, 3}, four = {"ring_4", kRing.toml, no_mesh, 4};
-  return {{kAllToAll, 2, 0b000000}, {kAllToAll, 2, 0b111010},  {kAllToAll, 2, 0b010100}, {kAllToAll, 2, 0b100001},
-          {kGather, 2, 0b000010},   {kGather, 2, 0b111000},    {kGather, 2, 0b100101},   {fsdp2, 4, 0b100010},
-          {fsdp2, 4, 0b011100},     {zero3, 4, 0b101110},      {ddp, 4, 0b010000},       {zero2, 4, 0b110001},
-          {kRing, 2, 0b000000},     {kRing, 2, 0b111010},      {kRing, 2, 0b100101},     {three, 3, 0b000010},
-          {four, 4, 0b101000},      {ring_fsdp2, 4, 0b111100}, {ring_zero1, 4, 0b110001}};
+  const Strategy three = {"ring_3", kRing.toml, no_mesh, 3}, four = {"ring_4", kRing.toml, no_mesh, 4},
+                 gather_3 = {"gather_3", kGather.toml, no_mesh, 3}, gather_4 = {"gather_4", kGather.toml, no_mesh, 4};
+  return {{kAllToAll, 2, 0b000000}, {kAllToAll, 2, 0b111010},  {kAllToAll, 2, 0b010100},  {kAllToAll, 2, 0b100001},
+          {kGather, 2, 0b000010},   {kGather, 2, 0b111000},    {kGather, 2, 0b100101},    {fsdp2, 4, 0b100010},
+          {fsdp2, 4, 0b011100},     {zero3, 4, 0b101110},      {ddp, 4, 0b010000},        {zero2, 4, 0b110001},
+          {kRing, 2, 0b000000},     {kRing, 2, 0b111010},      {kRing, 2, 0b100101},      {three, 3, 0b000010},
+          {four, 4, 0b101000},      {ring_fsdp2, 4, 0b111100}, {ring_zero1, 4, 0b110001}, {gather_3, 3, 0b000001},
+          {gather_3, 3, 0b101110},  {gather_4, 4, 0b000010}};
 }
 
 class ContextParallel : public testing::TestWithParam<StrategyRow> {};
@@ -88,26 +90,32 @@ TEST(ContextParallelPositions, MayBeUneven) {
   for (const Strategy* strategy : {&kAllToAll, &kGather, &kRing})
     expect_the_numbers(run(strategy, 2, odd), alone, false, std::string("odd positions, ") + strategy->name);
   const std::vector<std::string> few = {"train.seq_len=3"};  // two of eight pieces are padding
-  const Strategy four = {"ring_4", kRing.toml, no_mesh, 4};
-  expect_the_numbers(run(&four, 4, few), run(nullptr, 1, few), false, "three positions, ring of four");
+  const Strategy four = {"ring_4", kRing.toml, no_mesh, 4}, gather = {"gather_4", kGather.toml, no_mesh, 4};
+  const Result alone_few = run(nullptr, 1, few);
+  expect_the_numbers(run(&four, 4, few), alone_few, false, "three positions, ring of four");
+  expect_the_numbers(run(&gather, 4, few), alone_few, false, "three positions, gathered by four");
 }
 
-// Every provider of attention computes the parts of a ring.
-TEST(ContextParallelRing, RunsWithEveryProvider) {
+// Every provider of attention computes the parts of a ring, and pieces of rows.
+TEST(ContextParallelPieces, RunWithEveryProvider) {
   for (const char* provider : {"attention.plugin=interval", "attention.plugin=naive", "attention.plugin=sdpa"}) {
     ParallelRun run(Variant::of_bits(0));
     const std::vector<std::string> with_provider = {provider};
-    expect_the_numbers(run(&kRing, 2, with_provider), run(nullptr, 1, with_provider), false, provider);
+    const Result alone = run(nullptr, 1, with_provider);
+    for (const Strategy* strategy : {&kRing, &kGather})
+      expect_the_numbers(run(strategy, 2, with_provider), alone, false, std::string(strategy->name) + ", " + provider);
   }
 }
 
-TEST(ContextParallelRing, RecomputesAttention) {
-  ParallelRun run(Variant::of_bits(0));
-  const Result kept = run(&kRing, 2);
-  for (const char* mode : {"recompute.mode=full", "recompute.mode=selective"}) {
-    const Result again = run(&kRing, 2, {mode});
-    EXPECT_EQ(again.losses, kept.losses) << mode;
-    EXPECT_EQ(again.weights, kept.weights) << mode;
+TEST(ContextParallelPieces, AreTheSameWhenRecomputed) {
+  for (const Strategy* strategy : {&kRing, &kGather}) {
+    ParallelRun run(Variant::of_bits(0));
+    const Result kept = run(strategy, 2);
+    for (const char* mode : {"recompute.mode=full", "recompute.mode=selective"}) {
+      const Result again = run(strategy, 2, {mode});
+      EXPECT_EQ(again.losses, kept.losses) << strategy->name << " " << mode;
+      EXPECT_EQ(again.weights, kept.weights) << strategy->name << " " << mode;
+    }
   }
 }
 
@@ -169,7 +177,7 @@ TEST(ContextParallelRefusal, HeadsThatTheAxisCannotDivide) {
   const std::string error = refusal({"plugin = \"context\""}, {"train.micro_batch_size=12", "mesh.cp=4"}, 4);
   EXPECT_HAS(error, "run.toml:");
   EXPECT_HAS(error, "axis 'cp' of size 4 cannot divide heads = 6");
-  EXPECT_HAS(error, "choose a size that divides 6, or mode = \"gather\"");
+  EXPECT_HAS(error, "choose a size that divides 6, or mode = \"ring\" or \"gather\"");
   EXPECT_HAS(refusal({"plugin = \"context\""}, {"train.micro_batch_size=12", "mesh.cp=3"}, 3),
              "cannot divide kv_heads = 2 of 'attention'\nhint: choose a size that divides 2 or is a multiple of it");
   EXPECT_HAS(refusal({"plugin = \"context\""},
@@ -185,12 +193,6 @@ TEST(ContextParallelRefusal, HeadsThatBothAxesCannotDivide) {
 
 TEST(ContextParallelRefusal, AnUnknownMode) {
   EXPECT_HAS(refusal({"plugin = \"context\"", "mode = \"rings\""}, {}), "rings");
-}
-
-TEST(ContextParallelRefusal, DropoutOfTwoPiecesOfARow) {
-  EXPECT_HAS(refusal({"plugin = \"context\"", "mode = \"ring\""},
-                     {"train.micro_batch_size=12", "adapter.plugin=lora", "adapter.dropout=0.1"}),
-             "chooses elements by their position, and a rank of a ring has two pieces of a row");
 }
 
 TEST(ContextParallelRefusal, DropoutOfPositionsThatTwoAxesDivide) {

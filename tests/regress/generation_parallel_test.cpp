@@ -77,6 +77,7 @@ TEST(GenerationOnSeveralRanks, GivesTheTextOfOneProcess) {
   const std::vector<Row> rows = {{"tensor", 2, {first + "tensor"}},
                                  {"all_to_all", 2, {first + "context"}},
                                  {"gather", 2, {first + "context", "parallel.0.mode=gather"}},
+                                 {"gather of three", 3, {first + "context", "parallel.0.mode=gather"}},
                                  {"ring", 2, {first + "context", "parallel.0.mode=ring"}},
                                  {"1f1b", 2, {first + "pipeline"}},
                                  {"zbv", 2, {first + "pipeline", "parallel.0.schedule=zbv"}},

@@ -21,9 +21,8 @@ class ContextParallel final : public Parallel {
         option("mode", "all_to_all")
             .choices({"all_to_all", "gather", "ring"})
             .doc("how attention sees other ranks' positions. all_to_all: a rank computes some heads of all positions; "
-                 "cp must divide the heads. gather: it gathers all keys and values; any cp, but the last rank has the "
-                 "most to do under a causal mask. ring: keys and values pass from rank to rank, so that none has all; "
-                 "any cp"),
+                 "cp must divide the heads. gather: it gathers all keys and values; any cp. ring: keys and values pass "
+                 "from rank to rank, so that none has all; any cp"),
     };
     return schema;
   }
