@@ -1,4 +1,5 @@
 // LibTorch's flash kernel for the CPU, forward and backward. It supports grouped heads, so keys are not repeated.
+#include <algorithm>
 #include <cstring>
 
 #include "chassis/task.hpp"
@@ -9,7 +10,8 @@ namespace {
 
 class CpuAttention final : public CpuKernel {
  public:
-  CpuAttention(Shared& shared, const OpView& op) : CpuKernel(shared.aten, op), shared_(shared) {}
+  CpuAttention(Shared& shared, const OpView& op)
+      : CpuKernel(shared.aten, op), shared_(shared), has_query_part_(op.has_attr("query_part")) {}
 
   void forward(Call& call) override {
     const Problem problem = problem_of(call, call.input(1).size(1));
@@ -87,10 +89,12 @@ class CpuAttention final : public CpuKernel {
 
   Tensor bias_of(Call& call, const Problem& problem) const {
     const uint32_t dtype = call.input(0).dtype();
-    if (shared_.mask && shared_.mask->spec == spec_ && shared_.mask->problem == problem &&
-        shared_.mask->bias.dtype() == dtype)
-      return shared_.mask->bias.retain();
-    shared_.mask.reset();
+    const auto known = std::ranges::find_if(shared_.masks, [&](const MaskCache& mask) {
+      return mask.spec == spec_ && mask.problem == problem && mask.bias.dtype() == dtype;
+    });
+    if (known != shared_.masks.end()) return known->bias.retain();
+    const size_t kept = has_query_part_ ? Shared::kMaxMasks - 1 : 0;
+    while (shared_.masks.size() > kept) shared_.masks.erase(shared_.masks.begin());
     const int64_t rows = problem.documents.empty() && problem.prefixes.empty() ? 1 : problem.batch;
     Tensor bias = Tensor::create(call.host(), dtype, {rows, 1, problem.time, problem.keys});
     const int64_t element = dtype_bytes(dtype);
@@ -105,7 +109,7 @@ class CpuAttention final : public CpuKernel {
           if (!sees(spec_, problem, b, t, s)) hidden.write(row + s * element);
       }
     });
-    shared_.mask = std::make_unique<MaskCache>(MaskCache{spec_, problem, bias.retain()});
+    shared_.masks.push_back({spec_, problem, bias.retain()});
     return bias;
   }
 
@@ -121,6 +125,7 @@ class CpuAttention final : public CpuKernel {
   }
 
   Shared& shared_;
+  const bool has_query_part_;
 };
 
 }  // namespace

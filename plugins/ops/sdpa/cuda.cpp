@@ -4,6 +4,7 @@
 #include <string>
 
 #include "kernels.hpp"
+#include "part.hpp"
 
 namespace sdpa {
 namespace {
@@ -185,7 +186,90 @@ class Efficient : public Kernel {
   int64_t time_ = 0, keys_ = 0, offset_ = 0;
 };
 
+// Some queries or keys of a row. Flash attention aligns its causal mask to the last query and key, so it takes calls
+// whose keys end with their queries, or are all seen; others go to tiles. In backward the kernel computes weights from
+// the log sums that it is given, which may be those of more keys (as in github.com/zhuzilin/ring-flash-attention).
+class FlashPart final : public Kernel {
+ public:
+  FlashPart(Shared& shared, const NodeView& node)
+      : aten_(shared.aten),
+        spec_(node.op(0)),
+        scale_(node.op(0).attr_float("scale")),
+        tiles_(make_tiles(shared, node)) {}
+
+  void forward(Call& call) override {
+    const Part part(call, spec_);
+    if (!fits(part)) return tiles_->forward(call);
+    auto results = aten_.flash.tensors<5>(
+        first(call.input(0), 1, part.num_queries), keys(call, part, 1), keys(call, part, 2), std::nullopt, std::nullopt,
+        part.num_queries, part.num_keys, 0.0, is_causal(part), false, scale_, std::nullopt, std::nullopt);
+    const BorrowedTensor q = call.input(0);
+    const Shape log_sums = {part.batch, part.heads, part.queries};
+    call.set_output(0, whole(call, std::move(results[0]), 1, Shape(q.sizes().begin(), q.sizes().end()), 0.0));
+    call.save(0, whole(call, std::move(results[1]), 2, log_sums, -INFINITY));
+  }
+
+  void backward_inputs(Call& call) override {
+    if (!call.grad_output(0)) return;
+    const Part part(call, spec_);
+    if (!fits(part)) return tiles_->backward_inputs(call);
+    const BorrowedTensor q = call.input(0);
+    // Without dropout the kernel does not read the state of its random generator.
+    const Tensor state =
+        Tensor::create(call.host(), CHASSIS_DTYPE_I64, Shape{2}, q.device_type(), q.view().device_index);
+    const Tensor none =
+        Tensor::create(call.host(), CHASSIS_DTYPE_I32, Shape{0}, q.device_type(), q.view().device_index);
+    auto gradients = aten_.flash_backward.tensors<3>(
+        first(call.grad_output(0), 1, part.num_queries), first(q, 1, part.num_queries), keys(call, part, 1),
+        keys(call, part, 2), first(call.output(0), 1, part.num_queries), first(call.saved(0), 2, part.num_queries),
+        std::nullopt, std::nullopt, part.num_queries, part.num_keys, 0.0, is_causal(part), state, none, scale_,
+        std::nullopt, std::nullopt);
+    for (uint32_t i = 0; i < 3; ++i) {
+      const BorrowedTensor x = call.input(i);
+      if (call.wants_grad_input(i))
+        call.set_grad_input(i, whole(call, std::move(gradients[i]), 1, Shape(x.sizes().begin(), x.sizes().end()), 0.0));
+    }
+  }
+
+ private:
+  static int64_t end_of_keys(const Part& part) { return part.key_offset + part.num_keys; }
+  bool is_causal(const Part& part) const { return spec_.causal && end_of_keys(part) > part.query_offset + 1; }
+  bool fits(const Part& part) const {
+    if (!part.has_pairs()) return false;
+    const bool ends_with_queries =
+        part.query_offset >= part.key_offset && end_of_keys(part) == part.query_offset + part.num_queries;
+    return !is_causal(part) || ends_with_queries;
+  }
+
+  Tensor first(const BorrowedTensor& x, int dim, int64_t length) const {
+    return x.size(dim) == length ? x.retain() : aten_.contiguous(aten_.narrow(x, dim, 0, length));
+  }
+  Tensor keys(Call& call, const Part& part, uint32_t input) const { return first(call.input(input), 1, part.num_keys); }
+
+  // `x` at the begin of a tensor that is `pad` elsewhere.
+  Tensor whole(Call& call, Tensor x, int dim, const Shape& shape, double pad) const {
+    const int64_t length = x.size(dim);
+    if (length == shape[static_cast<size_t>(dim)]) return x.is_contiguous() ? std::move(x) : aten_.contiguous(x);
+    Tensor out = Tensor::create(call.host(), x.dtype(), shape, x.device_type(), x.view().device_index);
+    aten_.fill_(out, pad);
+    aten_.copy_(aten_.narrow(out, dim, 0, length), x);
+    return out;
+  }
+
+  const Operators& aten_;
+  const MaskSpec spec_;
+  const double scale_;
+  const std::unique_ptr<Kernel> tiles_;
+};
+
 }  // namespace
+
+bool cuda_part_uses_flash(const NodeView& node) { return uses_flash(node) && MaskSpec(node.op(0)).window == 0; }
+
+std::unique_ptr<Kernel> make_cuda_part_kernel(Shared& shared, const NodeView& node) {
+  if (cuda_part_uses_flash(node)) return std::make_unique<FlashPart>(shared, node);
+  return make_tiles(shared, node);
+}
 
 std::string cuda_refusal(const NodeView& node) {
   const uint32_t dtype = node.input(0).dtype();

@@ -8,7 +8,8 @@
 
 namespace sdpa {
 
-// An explicit mask for the CPU, kept between calls: all layers of a step use the same.
+// An explicit mask for the CPU, kept between calls: all layers of a step use the same, or the same two if they compute
+// the queries of a row in two calls.
 struct MaskCache {
   MaskSpec spec;
   Problem problem;
@@ -18,7 +19,8 @@ struct MaskCache {
 struct Shared {
   explicit Shared(const Host& host) : aten(host) {}
   Operators aten;
-  std::unique_ptr<MaskCache> mask;
+  static constexpr size_t kMaxMasks = 2;
+  std::vector<MaskCache> masks;  // the last used ones, the oldest first
 };
 
 // saved(0): the softmax's log Σ exp, [B, T, h].
@@ -27,11 +29,20 @@ uint32_t sum_dtype(uint32_t dtype);
 // Of a node with key_part; saved(0): the log Σ exp, [B, h, T].
 std::unique_ptr<Kernel> make_partial_kernel(Shared& shared, const NodeView& node);
 
+// By products over tiles of queries in fp32, on any device; saved(0): the log Σ exp, [B, h, T] in fp32.
+std::unique_ptr<Kernel> make_tiles(Shared& shared, const NodeView& node);
+// The reason why tiles cannot compute the node, or "".
+std::string tiles_refusal(const NodeView& node);
+void infer_tiles(const NodeView& node, bool has_workspace, Infer& out);
+
 // The reason why LibTorch's CUDA kernels cannot compute the node, or "".
 std::string cuda_refusal(const NodeView& node);
 // saved(0): log Σ exp as the chosen kernel lays it out.
 std::unique_ptr<Kernel> make_cuda_kernel(Shared& shared, const NodeView& node);
 Shape cuda_saved_shape(const NodeView& node);
 uint64_t cuda_workspace_bytes(const NodeView& node, bool backward);
+// Of a node with query_part or key_part: flash attention where it supports that, else tiles. Saves as tiles do.
+std::unique_ptr<Kernel> make_cuda_part_kernel(Shared& shared, const NodeView& node);
+bool cuda_part_uses_flash(const NodeView& node);
 
 }  // namespace sdpa

@@ -19,9 +19,8 @@ class Sdpa : public Ops {
     if (node.op(0).has_attr("softcap")) refuse("LibTorch's kernels do not cap scores (softcap)");
     node.op(0).refuse_attrs_other_than(
         {"scale", "causal", "window", "chunk", "document", "prefix", "query_part", "key_part"});
+    if (by_parts(node)) return claim_parts(node);
     if (node.device_type() == CHASSIS_DEVICE_CUDA) {
-      for (const char* part : {"query_part", "key_part"})
-        if (node.op(0).has_attr(part)) refuse("computes some of the queries or keys (", part, ") on the CPU only");
       if (const std::string why = sdpa::cuda_refusal(node); !why.empty()) refuse(why);
       return attention_cost_ns(host(), node, pairs_of(node), 1, kGpuFlopsPerNs / 2);
     }
@@ -42,6 +41,7 @@ class Sdpa : public Ops {
   void infer(const NodeView& node, Infer& out) override {
     const OperandView q = node.input(0), k = node.input(1);
     const bool cuda = node.device_type() == CHASSIS_DEVICE_CUDA;
+    if (by_parts(node)) return sdpa::infer_tiles(node, !sdpa::cuda_part_uses_flash(node), out);
     if (node.op(0).has_attr("key_part")) return infer_partial(node, out);
     if (node.training()) {
       for (int i = 0; i < node.num_inputs(); ++i)
@@ -58,7 +58,8 @@ class Sdpa : public Ops {
     }
     const sdpa::MaskSpec spec(node.op(0));
     const int64_t rows = sdpa::num_mask_rows(spec, q.size(0), q.size(1), k.size(1));
-    const uint64_t mask = static_cast<uint64_t>(rows * q.size(1) * k.size(1)) * dtype_bytes(q.dtype());
+    const uint64_t num_masks = node.op(0).has_attr("query_part") ? sdpa::Shared::kMaxMasks : 1;
+    const uint64_t mask = num_masks * static_cast<uint64_t>(rows * q.size(1) * k.size(1)) * dtype_bytes(q.dtype());
     // Each segment's results exist until they are copied; the largest segment is a whole row, in every row.
     const bool segments = spec.document || spec.chunk > 0;
     const uint64_t sums =
@@ -69,13 +70,26 @@ class Sdpa : public Ops {
   }
 
   std::unique_ptr<Kernel> create_kernel(const NodeView& node) override {
+    if (by_parts(node)) return sdpa::make_cuda_part_kernel(shared_, node);
     if (node.op(0).has_attr("key_part")) return sdpa::make_partial_kernel(shared_, node);
     return node.device_type() == CHASSIS_DEVICE_CUDA ? sdpa::make_cuda_kernel(shared_, node)
                                                      : sdpa::make_cpu_kernel(shared_, node);
   }
-  void deactivate() override { shared_.mask.reset(); }
+  void deactivate() override { shared_.masks.clear(); }
 
  private:
+  // By flash attention where that is possible, else by tiles.
+  static bool by_parts(const NodeView& node) {
+    const bool is_part = node.op(0).has_attr("query_part") || node.op(0).has_attr("key_part");
+    return is_part && node.device_type() == CHASSIS_DEVICE_CUDA;
+  }
+
+  double claim_parts(const NodeView& node) const {
+    if (const std::string why = sdpa::tiles_refusal(node); !why.empty()) refuse(why);
+    return attention_cost_ns(host(), node, pairs_of(node), 1,
+                             kGpuFlopsPerNs / (sdpa::cuda_part_uses_flash(node) ? 2 : 16));
+  }
+
   // The mask, as bytes and as a bias.
   static void infer_partial(const NodeView& node, Infer& out) {
     const OperandView q = node.input(0), k = node.input(1);
