@@ -66,6 +66,13 @@ std::string Pipeline::text() const {
   for (size_t stage = 0; stage < units.size(); ++stage)
     out += fmt::format("stage {}: units {} to {} on rank {} of {}\n", stage, units[stage].begin, units[stage].end - 1,
                        stages().rank(static_cast<int>(stage)), axis);
+  return out + schedule_text();
+}
+
+std::string Pipeline::schedule_text() const {
+  std::string out = "stages on ranks:";
+  for (int stage = 0; stage < num_stages(); ++stage) out += fmt::format(" {}", stages().rank(stage));
+  out += "\n";
   for (size_t rank = 0; rank < schedule.ranks.size(); ++rank) {
     out += fmt::format("list of rank {}:", rank);
     for (const Work& work : schedule.ranks[rank])
@@ -166,11 +173,7 @@ Schedule StageSink::named(const std::string& axis, const std::string& name, uint
 }
 
 Schedule StageSink::parsed(const std::string& axis, std::string_view text, const std::string& origin) const {
-  Schedule out = parse_schedule_csv(text, origin);
-  if (const int ranks = num_ranks(axis); out.stages.num_ranks() != ranks)
-    throw config_error(
-        fmt::format("{} has lists for {} ranks, {} is {}", origin, out.stages.num_ranks(), mesh_key(axis), ranks))
-        .hint("each line of the file is a rank");
+  Schedule out = parse_schedule_csv(text, origin, num_ranks(axis));
   expect_microbatches(out, origin);
   return out;
 }

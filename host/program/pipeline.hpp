@@ -30,6 +30,8 @@ struct Pipeline {
   int stage_of(size_t unit) const;
   // All of it, a line for each rank and stage, to compare ranks.
   std::string text() const;
+  // The list of each rank and where stages lie, without their units.
+  std::string schedule_text() const;
 };
 
 // What strategies may divide, and what divides it.

@@ -8,6 +8,7 @@
 #include <optional>
 
 #include "host/base/file.hpp"
+#include "host/base/hash.hpp"
 #include "host/base/log.hpp"
 #include "host/base/printable.hpp"
 #include "host/checkpoint/manifest.hpp"
@@ -165,6 +166,24 @@ void compare_schedule(const LearningRateSchedule& before, const LearningRateSche
                    printable(before.name), had_ended ? "ended" : "would have ended", before.max_steps, now.max_steps)});
 }
 
+// Ranks that a mesh adds or removes, and micro-batches with them, need another schedule.
+void compare_pipeline(const Json& saved, const Json& now, ResumeDifferences& out) {
+  if (!saved.is_object() || !now.is_object() || saved.value("sha256", Json()) == now["sha256"]) return;
+  const auto sizes = [](const Json& of) {
+    return fmt::format("{} ranks and {} micro-batches", json_text(of.value("ranks", Json())),
+                       json_text(of.value("microbatches", Json())));
+  };
+  const auto hash = [](const Json& of) {
+    return printable(json_string_or(of, "sha256", "", "pipeline").substr(0, 12));
+  };
+  const std::string was = sizes(saved), is = sizes(now);
+  if (was != is) return out.expected.push_back({"pipeline schedule", fmt::format("was of {}, is of {}", was, is)});
+  out.counted.push_back(
+      {"pipeline schedule", fmt::format("was sha256:{}, is sha256:{}: the lists of what its {} compute "
+                                        "are not those of the saved run",
+                                        hash(saved), hash(now), is)});
+}
+
 }  // namespace
 
 std::vector<ResumeDifference> model_differences(const std::string& weights, const Session& session) {
@@ -213,6 +232,13 @@ Json to_json(const ResolvedLength& length) {
   return {{"max_steps", length.max_steps}, {"global_batch_size", length.global_batch_size}};
 }
 
+Json pipeline_record(const Pipeline& pipeline) {
+  if (!pipeline.divides()) return nullptr;
+  return {{"ranks", pipeline.stages().num_ranks()},
+          {"microbatches", pipeline.schedule.num_microbatches},
+          {"sha256", sha256_hex(pipeline.schedule_text())}};
+}
+
 ResumeDifferences resume_differences(const std::string& checkpoint, int64_t step, const ResolvedLength& now,
                                      const LearningRateSchedule& schedule, Session& session) {
   ResumeDifferences out;
@@ -225,6 +251,8 @@ ResumeDifferences resume_differences(const std::string& checkpoint, int64_t step
   if (manifest.about.is_object() && manifest.about.contains("plugins"))
     compare_lock(manifest.about["plugins"], plugins_lock(session.plugins().registry(), session.compiled()), settings,
                  out);
+  if (manifest.state.is_object())
+    compare_pipeline(manifest.state.value("pipeline", Json()), pipeline_record(session.ranks().stack.pipeline()), out);
   const bool saved_steps = saved && saved->settings->run.max_steps.is_set();
   LearningRateSchedule before = saved ? saved_schedule(*saved->settings, schedule) : schedule;
   before.max_steps =

@@ -28,6 +28,8 @@ struct ResolvedLength {
   int64_t global_batch_size = 0;
 };
 Json to_json(const ResolvedLength& length);
+// The same of a pipeline's schedule, whose lists may come from a file. Null if nothing divides the units.
+Json pipeline_record(const Pipeline& pipeline);
 
 // Compares the checkpoint from which a run resumes at `step` with the session. A checkpoint without settings, such as
 // an imported one, gives no differences.

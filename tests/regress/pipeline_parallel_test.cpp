@@ -1,6 +1,7 @@
 // Pipeline parallelism with every schedule, alone and with the other strategies: the numbers of one process, counted
 // transfers, micro-batches in flight, and what is refused.
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <set>
 
@@ -93,6 +94,29 @@ TEST(PipelineParallelCsv, RunsTheListsOfAFile) {
       "csv", {kPipeline, schedule("csv"), "csv = \"" + (folder / "lists.csv") + "\""}, no_mesh, 2};
   ParallelRun run(Variant::of_bits(0b010000));
   expect_the_numbers(run(&strategy, 2), run(nullptr, 1), false, "csv");
+}
+
+// The path of the file is a setting, its lists are not.
+TEST(PipelineParallelCsv, ComparesTheListsWithThoseOfTheSavedRun) {
+  const ScratchDirectory folder;
+  const std::string path = folder / "lists.csv";
+  const Strategy strategy = {"csv", {kPipeline, schedule("csv"), "csv = \"" + path + "\""}, no_mesh, 2};
+  ParallelRun run(Variant::of_bits(0b010000));
+  write_text(path, schedule_csv(zb_h1_schedule(2, 12)));
+  run.output_of(&strategy, 2, {"run.max_steps=2"});
+  const std::string differs = "differs from the run that was saved: pipeline schedule was sha256:";
+  write_text(path, "\n" + schedule_csv(zb_h1_schedule(2, 12)) + "\n");  // the same lists
+  const std::string same = run.output_of_rest(&strategy, 2, {"run.max_steps=3", "run.strict=true"});
+  EXPECT_EQ(same.find(differs), std::string::npos) << same;
+  write_text(path, schedule_csv(one_f_one_b_schedule(2, 12)));
+  try {
+    run.output_of_rest(&strategy, 2, {"run.max_steps=4", "run.strict=true"});
+    ADD_FAILURE() << "run.strict refused nothing";
+  } catch (const std::exception& error) {
+    EXPECT_HAS(error.what(), "run.strict: 1 settings differ");
+    EXPECT_HAS(error.what(), "pipeline schedule was sha256:");
+  }
+  EXPECT_HAS(run.output_of_rest(&strategy, 2, {"run.max_steps=4"}), differs);
 }
 
 std::vector<std::string> own_schedule(const std::string& fault = "none") {
@@ -229,6 +253,11 @@ TEST(PipelineParallelRefusal, OptionsWithoutEffect) {
   EXPECT_HAS(refused({"csv = \"lists.csv\""}), "csv has no effect with schedule = \"1f1b\"");
   EXPECT_HAS(refused({schedule("csv")}), "schedule = \"csv\" needs a file");
   EXPECT_HAS(refused({schedule("csv"), "csv = \"no such file\""}), "cannot read 'no such file'");
+  EXPECT_HAS(refused({schedule("csv"), "csv = \"/\""}), "'/' is a folder, not a file");
+  const ScratchDirectory folder;
+  const std::string pipe = folder / "pipe";
+  ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
+  EXPECT_HAS(refused({schedule("csv"), "csv = \"" + pipe + "\""}), "pipe' is a pipe or a device, not a file");
   EXPECT_HAS(refused({schedule("zbv"), "chunks = 3"}), "zbv");
 }
 

@@ -1,8 +1,11 @@
 // Pipeline parallelism: each rank has some of the layers, and micro-batches pass through the ranks one after another.
 // The host makes the named schedules, proves them, and runs them; this strategy only chooses.
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
 #include <cerrno>
 #include <cstring>
-#include <fstream>
 #include <string>
 #include <vector>
 
@@ -78,15 +81,25 @@ class PipelineParallel final : public Parallel {
  private:
   void read_file() {
     constexpr size_t kMostBytes = size_t{64} << 20;
-    std::ifstream file(csv_, std::ios::binary);
-    if (!file) fail_invalid(option_origin(host(), "csv"), ": cannot read '", csv_, "': ", std::strerror(errno));
+    const auto refuse_file = [&](const auto&... why) { fail_invalid(option_origin(host(), "csv"), ": ", why...); };
+    // Without O_NONBLOCK, opening a pipe would wait for a writer.
+    const int file = open(csv_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (file < 0) refuse_file("cannot read '", csv_, "': ", std::strerror(errno));
+    const struct Closer {
+      int file;
+      ~Closer() { close(file); }
+    } closer{file};
+    struct stat status {};
+    if (fstat(file, &status) != 0) refuse_file("cannot read '", csv_, "': ", std::strerror(errno));
+    if (!S_ISREG(status.st_mode))
+      refuse_file("'", csv_, "' is ", S_ISDIR(status.st_mode) ? "a folder" : "a pipe or a device", ", not a file");
     char part[4096];
-    while (text_.size() <= kMostBytes && (file.read(part, sizeof part), file.gcount() > 0))
-      text_.append(part, static_cast<size_t>(file.gcount()));
-    if (file.bad() || text_.empty())
-      fail_invalid(option_origin(host(), "csv"), ": '", csv_, "' is empty, a folder, or cannot be read");
-    if (text_.size() > kMostBytes)
-      fail_invalid(option_origin(host(), "csv"), ": '", csv_, "' has more than ", kMostBytes, " bytes");
+    ssize_t count = 0;
+    while (text_.size() <= kMostBytes && (count = read(file, part, sizeof part)) > 0)
+      text_.append(part, static_cast<size_t>(count));
+    if (count < 0) refuse_file("cannot read '", csv_, "': ", std::strerror(errno));
+    if (text_.empty()) refuse_file("'", csv_, "' is empty");
+    if (text_.size() > kMostBytes) refuse_file("'", csv_, "' has more than ", kMostBytes, " bytes");
   }
   void refuse(std::string_view name, std::string_view schedule) const {
     fail_invalid(option_origin(host(), name), ": ", name, " has no effect with schedule = \"", schedule_,

@@ -79,12 +79,48 @@ TEST(ScheduleCsv, NamesLineAndColumnOfFaults) {
   EXPECT_HAS(refusal("0F0,0B0\n1F0,,1B0\n2B0,2F0"), "pipe.csv:3:1: rank 2, entry 0 never runs");
 }
 
+// As editors and spreadsheets leave them.
+TEST(ScheduleCsv, SkipsAByteOrderMarkAndBlankLines) {
+  const Schedule plain = parse_schedule_csv("0F0,,0B0\n,1F0,1B0\n", "pipe.csv");
+  EXPECT_EQ(parse_schedule_csv("\xEF\xBB\xBF"
+                               "0F0,,0B0\r\n\r\n  \r\n,1F0,1B0\r\n",
+                               "pipe.csv"),
+            plain);
+  EXPECT_HAS(refusal("\n0F0,0B0\n\n1F0"), "pipe.csv:4: rank 1 has no backward");
+  EXPECT_HAS(refusal("\n\n0F0,0B0\n\n0B0"),
+             "pipe.csv:5:1: stage 0 lies on rank 0 (line 3, column 1), not also on rank 1");
+  EXPECT_HAS(refusal(std::string_view("\xFF\xFE"
+                                      "0\0F\0",
+                                      6)),
+             "the file is text in UTF-16");
+}
+
+TEST(ScheduleCsv, NamesWhatAFileWithAnotherNumberOfRanksLacks) {
+  const auto refused = [](std::string_view text, int num_ranks) {
+    try {
+      parse_schedule_csv(text, "pipe.csv", num_ranks);
+      return std::string();
+    } catch (const Error& e) {
+      return std::string(e.what());
+    }
+  };
+  EXPECT_HAS(refused("0F0,,,3F0,3B0,,,0B0\n", 2),
+             "pipe.csv:1: the file has lists for 1 rank, mesh.pp is 2: the line of one rank is missing; no line has "
+             "stage 1, 2");
+  EXPECT_HAS(refused("0F0,0B0\n1F0,1B0\n", 4),
+             "pipe.csv:2: the file has lists for 2 ranks, mesh.pp is 4: the lines of 2 ranks are missing");
+  EXPECT_HAS(refused("0F0,0B0\n\n1F0,1B0\n", 1),
+             "pipe.csv:3: the file has lists for 2 ranks, mesh.pp is 1: there is no rank 1");
+  EXPECT_EQ(refused("0F0,0B0\n1F0,1B0\n", 2), "");
+}
+
 TEST(ScheduleCsv, RefusesStagesWithoutAPlace) {
   EXPECT_HAS(refusal("0F0,0B0\n1F0,1B0,0F1"),
              "pipe.csv:2:9: stage 0 lies on rank 0 (line 1, column 1), not also on rank 1");
   EXPECT_HAS(refusal("0F0,0B0\n2F0,2B0"), "pipe.csv:2:1: stage 2 is named, but stage 1 has no cell");
-  EXPECT_HAS(refusal("0F0,0B0\n\n1F0,1B0"), "pipe.csv:2: rank 1 computes nothing");
-  EXPECT_HAS(refusal(""), "pipe.csv:1: rank 0 computes nothing");
+  EXPECT_HAS(refusal("0F0,0B0\n,,\n1F0,1B0"), "pipe.csv:2: rank 1 computes nothing");
+  EXPECT_HAS(refusal(""), "pipe.csv:1: the file has no line with cells");
+  EXPECT_HAS(refusal("\n \r\n"), "pipe.csv:1: the file has no line with cells");
 }
 
 TEST(ScheduleCsv, RefusesNumbersThatNeedMoreCells) {
