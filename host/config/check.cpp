@@ -257,13 +257,25 @@ bool Config::check_value(Value& value, const OptionSpec& spec, const std::string
   };
   expand(value);
   if (is_list(spec.type) && value.is_array()) {
+    const Value* first_of_other_type = nullptr;
+    size_t num_of_other_type = 0;
     for (Value& item : value.children) {
       widen(item);
       expand(item);
-      std::string problem = item.type != wanted ? fmt::format("{} must be {}; {} is {}", key, type_text(spec.type),
-                                                              shown(item), type_text(item.type))
-                                                : content_problem(spec, item, key);
-      if (!problem.empty()) problems_.push_back({item.origin.where, std::move(problem)});
+      if (item.type != wanted) {
+        if (num_of_other_type++ == 0) first_of_other_type = &item;
+      } else if (std::string problem = content_problem(spec, item, key); !problem.empty()) {
+        problems_.push_back({item.origin.where, std::move(problem)});
+      }
+    }
+    if (first_of_other_type != nullptr) {
+      const Value& item = *first_of_other_type;
+      std::string problem =
+          fmt::format("{} must be {}; {} is {}", key, type_text(spec.type), shown(item), type_text(item.type));
+      if (num_of_other_type > 1)
+        problem += fmt::format(", and {} more item{} of other types", num_of_other_type - 1,
+                               num_of_other_type == 2 ? " is" : "s are");
+      problems_.push_back({item.origin.where, std::move(problem)});
     }
   } else if (is_list(spec.type) || value.type != wanted) {
     problems_.push_back(

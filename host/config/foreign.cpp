@@ -1,5 +1,5 @@
-// Collected from the documentation of Axolotl, LLaMA-Factory (LF), HF Trainer, TRL, DeepSpeed, torchtitan, torchtune
-// and ColossalAI. A test checks that the keys of ours in the answers exist.
+// Collected from the documentation of Axolotl, LLaMA-Factory (LF), HF Trainer, TRL, DeepSpeed, torchtitan, torchtune,
+// ColossalAI and Megatron-LM. A test checks that the keys of ours in the answers exist.
 #include "host/config/foreign.hpp"
 
 #include <algorithm>
@@ -14,7 +14,7 @@ namespace {
 
 constexpr std::string_view kAxolotl = "Axolotl", kLf = "LLaMA-Factory", kHf = "HF Trainer", kDs = "DeepSpeed",
                            kTitan = "torchtitan", kTune = "torchtune", kColossal = "ColossalAI", kTrl = "TRL",
-                           kOthers = "other trainers";
+                           kMegatron = "Megatron-LM", kOthers = "other trainers";
 
 constexpr std::string_view
     kUseQuant = "use [quant] with plugin = \"bnb4\", beside [adapter]",
@@ -38,6 +38,15 @@ constexpr std::string_view
         "use format: chat_template is \"messages\" or \"sharegpt\", completion is "
         "\"text\", input_output is \"segments\"";
 constexpr std::string_view kPeft = "PEFT";
+constexpr std::string_view
+    kUseSchedule = "use [[parallel]] with plugin = \"pipeline\" and schedule",
+    kUseChunks =
+        "use [[parallel]] with plugin = \"pipeline\", schedule = \"interleaved\" and chunks, the stages of a rank",
+    kUseLayers = "use [[parallel]] with plugin = \"pipeline\" and layers_per_stage",
+    kStagesByCost = "stages are divided by cost, embedding and head included; remove it",
+    kUseContextMode =
+        "use [[parallel]] with plugin = \"context\" and mode: \"ring\" (p2p), \"all_to_all\" (Ulysses) or \"gather\"",
+    kUseSequence = "use [[parallel]] with plugin = \"tensor\" and sequence_parallel = true";
 
 template <const std::string_view& kFirst, const std::string_view& kSecond>
 struct Joined {
@@ -312,21 +321,54 @@ constexpr ForeignKey kKeys[] = {
     {"data_parallel_replicate_degree", kTitan, kUse<kReplicaAxis>},
     {"tensor_parallel_size", kAxolotl, kUse<kTensorAxis>},
     {"tensor_parallel_degree", kTitan, kUse<kTensorAxis>},
+    {"tensor_model_parallel_size", kMegatron, kUse<kTensorAxis>},
+    {"tensor_parallel_dim", kTune, kUse<kTensorAxis>},
+    {"autotp_size", kDs, kUse<kTensorAxis>},
+    {"data_parallel_shard_dim", kTune, kUse<kShardAxis>},
+    {"data_parallel_replicate_dim", kTune, kUse<kReplicaAxis>},
     {"tp_size", kColossal, kUse<kTensorAxis>},
+    {"sequence_parallel", kMegatron, kUseSequence},
+    {"enable_sequence_parallelism", kColossal, kUseSequence},
+    {"sequence_parallelism_mode", kColossal,
+     "use [[parallel]] with plugin = \"tensor\" and sequence_parallel = true (split_gather, ring), or plugin = "
+     "\"context\" and mode (all_to_all, ring_attn)"},
+    {"pipeline_model_parallel_size", kMegatron, kUse<kStageAxis>},
+    {"num_layers_per_virtual_pipeline_stage", kMegatron, kUseChunks},
+    {"num_virtual_stages_per_pipeline_rank", kMegatron, kUseChunks},
+    {"virtual_pipeline_model_parallel_size", kMegatron, kUseChunks},
+    {"microbatch_group_size_per_virtual_pipeline_stage", kMegatron,
+     "use [[parallel]] with plugin = \"pipeline\", schedule = \"interleaved\" and group_size"},
+    {"decoder_first_pipeline_num_layers", kMegatron, kUseLayers},
+    {"decoder_last_pipeline_num_layers", kMegatron, kUseLayers},
+    {"pipeline_model_parallel_layout", kMegatron, kUseLayers},
+    {"account_for_embedding_in_pipeline_split", kMegatron, kStagesByCost},
+    {"account_for_loss_in_pipeline_split", kMegatron, kStagesByCost},
+    {"overlap_p2p_communication", kMegatron, "stages send without waiting; remove it"},
+    {"pipeline_parallel_layers_per_stage", kTitan, kUseLayers},
+    {"pipeline_parallel_split_points", kTitan, kUseLayers},
+    {"module_fqns_per_model_part", kTitan, kUseLayers},
+    {"pipeline_parallel_microbatch_size", kTitan, "use train.micro_batch_size"},
     {"pp_size", kColossal, kUse<kStageAxis>},
     {"sp_size", kColossal, kUse<kContextAxis>},
     {"pipeline_parallel_degree", kTitan, kUse<kStageAxis>},
-    {"pipeline_parallel_schedule", kTitan, "use [[parallel]] with plugin = \"pipeline\" and schedule"},
+    {"pipeline_parallel_schedule", kTitan, kUseSchedule},
     {"pipeline_parallel_schedule_csv", kTitan,
      "use [[parallel]] with plugin = \"pipeline\", schedule = \"csv\" and csv"},
-    {"pp_style", kColossal, "use [[parallel]] with plugin = \"pipeline\" and schedule"},
-    {"num_model_chunks", kColossal, "use [[parallel]] with plugin = \"pipeline\" and chunks"},
-    {"num_layers_per_stage", kColossal, "use [[parallel]] with plugin = \"pipeline\" and layers_per_stage"},
+    {"pp_style", kColossal, kUseSchedule},
+    {"num_model_chunks", kColossal, kUseChunks},
+    {"num_layers_per_stage", kColossal, kUseLayers},
     {"num_microbatches", kColossal, "use train.micro_batch_size and train.global_batch_size; their number follows"},
     {"context_parallel_size", kAxolotl, kUse<kContextAxis>},
     {"context_parallel_degree", kTitan, kUse<kContextAxis>},
+    {"context_parallel_dim", kTune, kUse<kContextAxis>},
+    {"context_parallel_rotate_method", kTitan, kUseContextMode},
+    {"cp_comm_type", kMegatron, kUseContextMode},
+    {"ring_attn_func", kAxolotl, kUseContextMode},
+    {"heads_k_stride", kAxolotl, "not available; mode = \"ring\" passes all heads of keys and values at once"},
+    {"sequence_parallel_degree", kAxolotl, kUse<kContextAxis>},
     {"sequence_parallel_size", kLf, kUse<kContextAxis>},
     {"expert_parallel_size", kAxolotl, kUse<kExpertAxis>},
+    {"expert_model_parallel_size", kMegatron, kUse<kExpertAxis>},
     {"expert_parallel_degree", kTitan, kUse<kExpertAxis>},
     {"ddp_timeout", kHf, "data is prepared before ranks wait for each other; remove it"},
     {"ddp_backend", kHf, "use comm.plugin"},

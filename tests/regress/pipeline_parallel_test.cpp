@@ -243,6 +243,13 @@ TEST(PipelineParallelRefusal, LayersThatDoNotAddUp) {
   EXPECT_HAS(refused({"layers_per_stage = [1, 1, 1]"}), "layers_per_stage has 3 numbers, the pipeline has 2 stages");
 }
 
+TEST(PipelineParallelRefusal, LayersThatAreNoNumbersAreReportedOnce) {
+  const std::string error = refused({"layers_per_stage = [\"1\", \"2\", \"x\"]"});
+  EXPECT_HAS(error,
+             "layers_per_stage must be a list of integers; \"1\" is a string, and 2 more items are of other types");
+  EXPECT_EQ(error.find("\"2\""), std::string::npos) << error;
+}
+
 TEST(PipelineParallelRefusal, TwoOwnersOfTheSchedule) {
   EXPECT_HAS(refused({"[[parallel]]", kPipeline}),
              "the schedule of pipeline stages is given by plugin 'pipeline' 0.1.0 and by plugin 'pipeline' 0.1.0");
