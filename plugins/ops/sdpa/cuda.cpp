@@ -1,5 +1,7 @@
 // LibTorch's kernels for CUDA: flash attention where it supports the mask (16-bit types; full, causal, window), else
-// the memory-efficient kernel with an explicit bias made on the device. Nothing waits for the device.
+// the memory-efficient kernel with an explicit bias made on the device. Nothing waits for the device but parts of rows
+// with documents, which are read here.
+#include <algorithm>
 #include <cmath>
 #include <string>
 
@@ -14,13 +16,16 @@ constexpr int64_t kBiasAlignment = 16;  // in elements of a row
 
 int64_t rounded_up(int64_t value, int64_t multiple) { return (value + multiple - 1) / multiple * multiple; }
 
-bool uses_flash(const NodeView& node) {
-  const MaskSpec spec(node.op(0));
+bool flash_takes_tensors(const NodeView& node) {
   const OperandView q = node.input(0), v = node.input(2);
   const bool half = q.dtype() == CHASSIS_DTYPE_BF16 || q.dtype() == CHASSIS_DTYPE_F16;
+  return half && q.size(3) == v.size(3) && q.size(3) % 8 == 0 && q.size(3) <= 256;
+}
+
+bool uses_flash(const NodeView& node) {
+  const MaskSpec spec(node.op(0));
   const bool window_alone = spec.window > 0 && !spec.causal;
-  return half && !spec.document && !spec.prefix && spec.chunk == 0 && !window_alone && q.size(3) == v.size(3) &&
-         q.size(3) % 8 == 0 && q.size(3) <= 256;
+  return flash_takes_tensors(node) && !spec.document && !spec.prefix && spec.chunk == 0 && !window_alone;
 }
 
 class Flash : public Kernel {
@@ -187,8 +192,9 @@ class Efficient : public Kernel {
 };
 
 // Some queries or keys of a row. Flash attention aligns its causal mask to the last query and key, so it takes calls
-// whose keys end with their queries, or are all seen; others go to tiles. In backward the kernel computes weights from
-// the log sums that it is given, which may be those of more keys (as in github.com/zhuzilin/ring-flash-attention).
+// whose keys end with their queries, or are all seen, within one document of each row; others go to tiles. In backward
+// the kernel computes weights from the log sums that it is given, which may be those of more keys (as in
+// github.com/zhuzilin/ring-flash-attention).
 class FlashPart final : public Kernel {
  public:
   FlashPart(Shared& shared, const NodeView& node)
@@ -199,7 +205,7 @@ class FlashPart final : public Kernel {
 
   void forward(Call& call) override {
     const Part part(call, spec_);
-    if (!fits(part)) return tiles_->forward(call);
+    if (!fits(part) || !is_one_document(call, part)) return tiles_->forward(call);
     auto results = aten_.flash.tensors<5>(
         first(call.input(0), 1, part.num_queries), keys(call, part, 1), keys(call, part, 2), std::nullopt, std::nullopt,
         part.num_queries, part.num_keys, 0.0, is_causal(part), false, scale_, std::nullopt, std::nullopt);
@@ -212,7 +218,7 @@ class FlashPart final : public Kernel {
   void backward_inputs(Call& call) override {
     if (!call.grad_output(0)) return;
     const Part part(call, spec_);
-    if (!fits(part)) return tiles_->backward_inputs(call);
+    if (!fits(part) || !is_one_document(call, part)) return tiles_->backward_inputs(call);
     const BorrowedTensor q = call.input(0);
     // Without dropout the kernel does not read the state of its random generator.
     const Tensor state =
@@ -241,6 +247,24 @@ class FlashPart final : public Kernel {
     return !is_causal(part) || ends_with_queries;
   }
 
+  // Waits for the ids, which is cheap beside attention of the long rows that are divided.
+  bool is_one_document(Call& call, const Part& part) const {
+    const BorrowedTensor documents = call.input(3);
+    if (!documents) return true;
+    const int64_t positions = documents.size(1);
+    const Tensor here = Tensor::create(call.host(), CHASSIS_DTYPE_I32, documents.sizes());
+    aten_.copy_(here, documents);
+    for (int64_t b = 0; b < part.batch; ++b) {
+      const int32_t* const ids = here.data<int32_t>() + b * positions;
+      const int32_t id = ids[part.query_offset];
+      const auto is_other = [&](int32_t other) { return other != id; };
+      if (id < 0 || std::any_of(ids + part.query_offset, ids + part.query_offset + part.num_queries, is_other) ||
+          std::any_of(ids + part.key_offset, ids + part.key_offset + part.num_keys, is_other))
+        return false;
+    }
+    return true;
+  }
+
   Tensor first(const BorrowedTensor& x, int dim, int64_t length) const {
     return x.size(dim) == length ? x.retain() : aten_.contiguous(aten_.narrow(x, dim, 0, length));
   }
@@ -264,7 +288,10 @@ class FlashPart final : public Kernel {
 
 }  // namespace
 
-bool cuda_part_uses_flash(const NodeView& node) { return uses_flash(node) && MaskSpec(node.op(0)).window == 0; }
+bool cuda_part_uses_flash(const NodeView& node) {
+  const MaskSpec spec(node.op(0));
+  return flash_takes_tensors(node) && !spec.prefix && spec.chunk == 0 && spec.window == 0;
+}
 
 std::unique_ptr<Kernel> make_cuda_part_kernel(Shared& shared, const NodeView& node) {
   if (cuda_part_uses_flash(node)) return std::make_unique<FlashPart>(shared, node);

@@ -41,7 +41,10 @@ class Sdpa : public Ops {
   void infer(const NodeView& node, Infer& out) override {
     const OperandView q = node.input(0), k = node.input(1);
     const bool cuda = node.device_type() == CHASSIS_DEVICE_CUDA;
-    if (by_parts(node)) return sdpa::infer_tiles(node, !sdpa::cuda_part_uses_flash(node), out);
+    if (by_parts(node)) {
+      const bool uses_tiles = !sdpa::cuda_part_uses_flash(node) || sdpa::MaskSpec(node.op(0)).document;
+      return sdpa::infer_tiles(node, uses_tiles, out);
+    }
     if (node.op(0).has_attr("key_part")) return infer_partial(node, out);
     if (node.training()) {
       for (int i = 0; i < node.num_inputs(); ++i)
