@@ -29,4 +29,7 @@ set(CHASSIS_PLUGINS
   tokenizer/bytes
   tokenizer/hf
   rows/parquet
+  sink/csv
+  sink/prometheus
+  sink/tensorboard
 )

@@ -18,6 +18,7 @@
 #include "host/conformance/quant.hpp"
 #include "host/conformance/quant_product.hpp"
 #include "host/conformance/rows.hpp"
+#include "host/conformance/sink.hpp"
 #include "host/conformance/tokenizer_member.hpp"
 #include "host/plugin/inspect.hpp"
 #include "host/plugin/registry.hpp"
@@ -254,6 +255,10 @@ std::string check_numerics(PluginRegistry& registry, MetricsStore& metrics, cons
   if (kind == "adapter") return check_adapter(registry, member);
   if (kind == "rows") return check_rows(instance, arguments.data);
   if (kind == "quant") return check_quant(registry, member);
+  if (kind == "sink") {
+    expect_none(sink_failures([&] { return member.another(Json::object()); }), "promises of a sink are broken");
+    return "";
+  }
   if (kind == "optimizer") {
     const std::unique_ptr<Instance> another = member.another(Json::object());
     expect_none(optimizer_failures(OptimizerPlugin(instance), OptimizerPlugin(*another)),

@@ -409,7 +409,7 @@ constexpr ForeignKey kKeys[] = {
     {"log_freq", kTitan, "use log.every_steps"},
     {"log_every_n_steps", kTune, "use log.every_steps"},
     {"logging_dir", kHf, "metrics go to run.output_dir"},
-    {"report_to", kHf, "metrics go to the console and metrics.jsonl; see log.sinks"},
+    {"report_to", kHf, "use log.sinks = [\"console\", \"jsonl\", \"tensorboard\"]"},
     {"use_wandb", kHf, "not available; metrics are in metrics.jsonl in run.output_dir"},
     {"wandb_project", kAxolotl, "not available; metrics are in metrics.jsonl in run.output_dir"},
     {"wandb_config", kColossal, "not available; metrics are in metrics.jsonl in run.output_dir"},

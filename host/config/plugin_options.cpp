@@ -28,6 +28,7 @@ std::vector<PluginSlot> Config::plugin_slots() const {
     } else if (spec.slot == SlotForm::kList) {
       const std::string list_key = joined_key(spec.name, spec.list_key);
       for (const std::string& name : get_list(list_key)) {
+        if (std::ranges::find(spec.built_in, name) != spec.built_in.end()) continue;
         slots.push_back({joined_key(spec.name, std::string(without_version(name))), spec.name, spec.kind, name,
                          position(list_key)});
       }

@@ -365,17 +365,20 @@ Schema make_schema() {
        .keys = {list("prompts", "[]", "prompts; conversations begin with them if train.task is sft"),
                 integer("every_steps", "0", 0, kNoMax, "steps between samples; 0: only after the last step"),
                 integer("max_new_tokens", "64", 1, 1 << 24, "maximum number of new tokens of each")}});
-  OptionSpec sinks =
-      list("sinks", "[\"console\", \"jsonl\"]", "where metrics go; jsonl is metrics.jsonl in run.output_dir");
-  sinks.choices = {"console", "jsonl"};  // plugins of kind sink are not used yet
   tables.push_back(
       {.name = "log",
+       .slot = SlotForm::kList,
+       .kind = "sink",
+       .list_key = "sinks",
+       .built_in = {"console", "jsonl"},
        .doc = "metrics and progress of a run",
        .keys = {
            integer(
                "every_steps", "1", 1, kNoMax,
                "steps between lines on the console, each the mean since the line before; metrics.jsonl has every step"),
-           sinks}});
+           list("sinks", "[\"console\", \"jsonl\"]",
+                "where metrics go: console, jsonl (metrics.jsonl in run.output_dir), or plugins, such as tensorboard; "
+                "[log.NAME] has the options of one")}});
   return schema;
 }
 

@@ -25,6 +25,7 @@ struct TableSpec {
   SlotForm slot = SlotForm::kNone;
   std::string kind = {};                   // of the plugin
   std::string list_key = {};               // kList
+  std::vector<std::string> built_in = {};  // kList: names in the list that are no plugins but parts of the host
   std::string doc = {};
   std::vector<OptionSpec> keys = {};
 

@@ -16,27 +16,13 @@
 #include "host/checkpoint/reader.hpp"
 #include "host/checkpoint/save_plan.hpp"
 #include "host/checkpoint/writer.hpp"
+#include "host/conformance/temporary_folder.hpp"
 #include "host/state/layout.hpp"
 
 namespace chassis {
 namespace {
 
 namespace fs = std::filesystem;
-
-class TemporaryDirectory {
- public:
-  TemporaryDirectory() : path_(fs::temp_directory_path() / "chassis-format-XXXXXX") {
-    if (::mkdtemp(path_.data()) == nullptr) throw storage_error("cannot create a directory in " + path_);
-  }
-  ~TemporaryDirectory() {
-    std::error_code ignored;
-    fs::remove_all(path_, ignored);
-  }
-  const std::string& path() const { return path_; }
-
- private:
-  std::string path_;
-};
 
 // Bytes that differ between tensors and between positions.
 Tensor filled(const std::string& name, Dtype dtype, const Shape& shape) {
@@ -225,7 +211,7 @@ class FormatExamination {
   }
 
   const FormatPlugin& format_;
-  TemporaryDirectory directory_;
+  TemporaryFolder directory_{"chassis-format"};
   BucketPair buckets_{BucketPair::kMinBytes};
   int num_saved_ = 0;
   std::vector<std::string> failures_;

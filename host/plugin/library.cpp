@@ -29,8 +29,8 @@ constexpr std::array<std::string_view, 9> kSingleLibraries = {
     "libc10",   "libc10_cuda",  "libnccl",       "libgomp"};
 
 // The kinds of sdk/include/chassis/kind/.
-constexpr std::array<std::string_view, 10> kKinds = {"model",  "ops",       "parallel", "comm",    "optimizer",
-                                                     "format", "tokenizer", "rows",     "adapter", "quant"};
+constexpr std::array<std::string_view, 11> kKinds = {"model",     "ops",  "parallel", "comm",  "optimizer", "format",
+                                                     "tokenizer", "rows", "adapter",  "quant", "sink"};
 
 // "libnccl" for "/x/libnccl.so.2" and for "libnccl-1a2b.so".
 std::string_view stem_of(std::string_view path) {

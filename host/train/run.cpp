@@ -23,6 +23,7 @@
 #include "host/session/session.hpp"
 #include "host/session/slow_phase.hpp"
 #include "host/train/best_loss.hpp"
+#include "host/train/plugin_sink.hpp"
 #include "host/train/run_directory.hpp"
 #include "host/train/run_report.hpp"
 #include "host/train/run_saves.hpp"
@@ -61,6 +62,7 @@ class Run {
     } catch (const Error& error) {
       // A numeric error is thrown on all ranks. A save in progress is of an earlier step and is still published.
       if (error.code() == ExitCode::kNumeric) saves_->finish();
+      finish_sinks(RunOutcome::kFailed);
       if (trainer_->state().step > first_step_) log_failure();
       throw;
     }
@@ -295,8 +297,19 @@ class Run {
       if (sink == "console") sinks_.push_back(make_console_sink(facts));
       if (sink == "jsonl") sinks_.push_back(make_jsonl_sink(directory_->open_metrics(trainer_->state().step), lost));
     }
+    for (const PluginSlot& slot : session_.config().plugin_slots())
+      if (slot.kind == "sink")
+        sinks_.push_back(make_plugin_sink(session_.plugins().create(slot.key, slot.kind, slot.plugin),
+                                          {.run_name = settings().run.name,
+                                           .output_dir = directory_->path(),
+                                           .config = session_.config().json().dump(),
+                                           .first_step = trainer_->state().step,
+                                           .max_steps = trainer_->options().max_steps}));
     if (!settings().sample.prompts->empty())
       sinks_.push_back(make_samples_sink(directory_->open_samples(trainer_->state().step), lost));
+    saves_->set_listener([this](int64_t step, const std::string& path) {
+      to_sinks([&](MetricsSink& sink) { sink.checkpoint(step, path); });
+    });
   }
 
   void announce() {
@@ -335,6 +348,11 @@ class Run {
     to_sinks([&](MetricsSink& sink) { sink.step(record); });
     if (!memory_is_logged_) log_memory();
     return record;
+  }
+
+  // Before the summary, which has what they dropped.
+  void finish_sinks(RunOutcome outcome) {
+    for (const auto& sink : sinks_) sink->finish(outcome, trainer_->state().step);
   }
 
   // If metrics cannot be written, a checkpoint may still fit on the disk: the run saves and stops after the next step,
@@ -402,6 +420,7 @@ class Run {
     const bool exports = !stopped && settings().exports.when != "never";
     if (exports) saves_->export_final(state.step);
     count_nonfinite(exports);
+    finish_sinks(stopped ? RunOutcome::kStopped : RunOutcome::kDone);
     world_.run_and_agree("metrics of the run", [this] {
       if (metrics_failure_) throw *metrics_failure_;
     });

@@ -10,12 +10,17 @@
 
 namespace chassis {
 
+enum class RunOutcome { kDone, kStopped, kFailed };
+
 class MetricsSink {
  public:
   virtual ~MetricsSink() = default;
   virtual void step(const StepRecord& record) = 0;  // every step
   virtual void evaluation(const EvalRecord& record) = 0;
   virtual void sample(const SampleRecord& record) = 0;
+  virtual void checkpoint(int64_t /*step*/, const std::string& /*path*/) {}
+  // After the last record, also of a run that failed.
+  virtual void finish(RunOutcome /*outcome*/, int64_t /*step*/) {}
 };
 
 struct ConsoleFacts {

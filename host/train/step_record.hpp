@@ -31,6 +31,9 @@ struct StepRecord {
   double tokens_per_second() const { return step_ms > 0.0 ? static_cast<double>(tokens) * 1000.0 / step_ms : 0.0; }
 };
 
+// The values of a record, by the names of metrics.jsonl; without the step.
+using NamedValues = std::vector<std::pair<std::string, double>>;
+
 struct EvalRecord {
   int64_t step = 0;
   std::string name;

@@ -246,8 +246,7 @@ TEST_F(Messages, AnErrorOfTheModelHidesNoOtherError) {
 TEST_F(Messages, UnavailableTablesAndSinksAreRefused) {
   for (const auto& [exit_code, lines, words] :
        {std::tuple(3, "[quant]\nplugin = \"mine\"\n", "bad.toml:3:10: unknown plugin 'mine' of kind 'quant'"),
-        {2, "[log]\nsinks = [\"console\", \"mine\"]\n",
-         "bad.toml:3:21: log.sinks = \"mine\" is not \"console\" or \"jsonl\""}}) {
+        {3, "[log]\nsinks = [\"console\", \"mine\"]\n", "of kind 'sink'"}}) {
     write_text(scratch_ / "bad.toml", "extends = [\"good.toml\"]\n" + std::string(lines));
     const Outcome run = chassis({"check", "bad.toml"});
     EXPECT_EQ(run.exit_code, exit_code) << run.output;

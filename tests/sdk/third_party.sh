@@ -90,6 +90,11 @@ for compiler in $compilers; do
   train optimizer_cpp-$compiler attention.plugin=sdpa optimizer.plugin=optimizer_cpp --plugin-path "$dir"
   awk 'NR == 1 { first = $1 } { last = $1 } END { exit !(last < first) }' "$scratch/losses.optimizer_cpp-$compiler" ||
     { echo "optimizer_cpp-$compiler: the loss does not fall"; cat "$scratch/losses.optimizer_cpp-$compiler"; exit 1; }
+  # A sink: its file has a line for each of its metrics.
+  build sink_cpp
+  train sink_cpp-$compiler attention.plugin=sdpa log.sinks=console,jsonl,sink_cpp --plugin-path "$dir"
+  [ "$(grep -c ': first .*, least .*, last ' "$(find "$scratch" -name summary.txt -newer "$dir" | head -1)")" = 2 ] ||
+    { echo "sink_cpp-$compiler: no summary of two metrics"; exit 1; }
   # An adapter: its run starts with the loss of the model alone, since it changes nothing at first, and then learns.
   build adapter_cpp
   train adapter_cpp-$compiler attention.plugin=sdpa adapter.plugin=adapter_cpp optimizer.plugin=adamw optimizer.lr=0.03 \

@@ -14,6 +14,7 @@
 #include "chassis/kind/parallel.h"
 #include "chassis/kind/quant.h"
 #include "chassis/kind/rows.h"
+#include "chassis/kind/sink.h"
 #include "chassis/kind/tokenizer.h"
 #include "chassis/kind/tokenizer_1.h"
 #include "chassis/namespace.hpp"
@@ -99,6 +100,11 @@ CHASSIS_SDK_FIRST_SIZE(chassis_row_file_info_t, CHASSIS_ROW_FILE_INFO_V1_SIZE)
 CHASSIS_SDK_FIRST_SIZE(chassis_row_sink_t, CHASSIS_ROW_SINK_V1_SIZE)
 CHASSIS_SDK_FIRST_SIZE(chassis_rows_read_t, CHASSIS_ROWS_READ_V1_SIZE)
 CHASSIS_SDK_FIRST_SIZE(chassis_rows_t, CHASSIS_ROWS_V1_SIZE)
+CHASSIS_SDK_FIRST_SIZE(chassis_sink_start_t, CHASSIS_SINK_START_V1_SIZE)
+CHASSIS_SDK_FIRST_SIZE(chassis_scalars_t, CHASSIS_SCALARS_V1_SIZE)
+CHASSIS_SDK_FIRST_SIZE(chassis_sink_text_t, CHASSIS_SINK_TEXT_V1_SIZE)
+CHASSIS_SDK_FIRST_SIZE(chassis_sink_finish_t, CHASSIS_SINK_FINISH_V1_SIZE)
+CHASSIS_SDK_FIRST_SIZE(chassis_sink_t, CHASSIS_SINK_V1_SIZE)
 CHASSIS_SDK_FIRST_SIZE(chassis_tokenizer_info_2_t, CHASSIS_TOKENIZER_INFO_2_V1_SIZE)
 CHASSIS_SDK_FIRST_SIZE(chassis_token_t, CHASSIS_TOKEN_V1_SIZE)
 CHASSIS_SDK_FIRST_SIZE(chassis_token_sink_t, CHASSIS_TOKEN_SINK_V1_SIZE)

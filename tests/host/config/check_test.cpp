@@ -149,8 +149,8 @@ TEST(Check, CommasMakeAListOnTheCommandLine) {
   EXPECT_EQ(*config.settings().log.sinks, (std::vector<std::string>{"jsonl", "console"}));
   EXPECT_EQ(*config.settings().kernels.plugins, (std::vector<std::string>{"aten"}));
   EXPECT_EQ(config.json()["optimizer"]["betas"].dump(), "[0.5,1.0]");
-  EXPECT_EQ(what_is_wrong(kExample, {"log.sinks=console,wandb"}),
-            "command line 'log.sinks=console,wandb': log.sinks = \"wandb\" is not \"console\" or \"jsonl\"");
+  EXPECT_EQ(what_is_wrong(kExample, {"log.sinks=console,wandb,console"}),
+            "command line 'log.sinks=console,wandb,console': log.sinks names \"console\" twice");
   // A regular expression may contain commas; then it needs quotes.
   EXPECT_NE(what_is_wrong(kExample, {"freeze.patterns=a{1,2}"}).find("must be a list of strings"), std::string::npos);
   EXPECT_EQ(what_is_wrong(kExample, {"freeze.patterns=norm"}), "nothing");

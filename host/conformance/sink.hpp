@@ -1,0 +1,23 @@
+// Conformance tests of members of kind "sink".
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "host/plugin/instance.hpp"
+
+namespace chassis {
+
+// All failures; empty if none. `another` returns an active instance with the default options. Tests, each in a folder
+// of its own:
+//   - a run of 20 steps with names and values of every kind is taken: evaluations, values that are new in a later step,
+//     NaN and infinities, no value at all, texts of all types and of one that no header has
+//   - the run goes on in the same folder, from an earlier step
+//   - start in a folder that does not exist, or that may not be written, fails or is taken; it does not end the process,
+//     and neither do the calls after it
+//   - steps leave no memory and no threads; structs of a later minor are taken
+std::vector<std::string> sink_failures(const std::function<std::unique_ptr<Instance>()>& another);
+
+}  // namespace chassis

@@ -1,0 +1,274 @@
+// A queue, and a thread that empties it into the plugin.
+#include "host/train/plugin_sink.hpp"
+
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <mutex>
+#include <optional>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "chassis/kind/sink.h"
+#include "host/base/error.hpp"
+#include "host/base/log.hpp"
+#include "host/plugin/status.hpp"
+
+namespace chassis {
+namespace {
+
+double now() {
+  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
+NamedValues values_of(const StepRecord& r) {
+  NamedValues values = {{"loss", r.loss},
+                        {"grad_norm", r.grad_norm},
+                        {"lr", r.lr},
+                        {"epoch", r.epoch},
+                        {"tokens", static_cast<double>(r.tokens)},
+                        {"trained_tokens", static_cast<double>(r.trained_tokens)},
+                        {"tokens_per_s", r.tokens_per_second()},
+                        {"step_ms", r.step_ms},
+                        {"data_ms", r.data_ms},
+                        {"forward_ms", r.forward_ms},
+                        {"backward_ms", r.backward_ms},
+                        {"optimizer_ms", r.optimizer_ms},
+                        {"peak_memory_bytes", static_cast<double>(r.peak_memory_bytes)},
+                        {"active_memory_bytes", static_cast<double>(r.active_memory_bytes)},
+                        {"reserved_memory_bytes", static_cast<double>(r.reserved_memory_bytes)}};
+  if (r.skipped) values.emplace_back("skipped", 1.0);
+  values.insert(values.end(), r.extra.begin(), r.extra.end());
+  return values;
+}
+
+struct Record {
+  int64_t step = 0;
+  double time = 0.0;
+  NamedValues values;  // empty: a text
+  uint32_t type = 0;
+  std::string name, text;
+};
+
+// Shared with the thread, which may outlive the sink if the plugin does not return.
+class Worker {
+ public:
+  Worker(std::unique_ptr<Instance> instance, SinkStart start, size_t capacity)
+      : instance_(std::move(instance)),
+        table_(instance_->interface<chassis_sink_t>(CHASSIS_SINK_ID)),
+        start_(std::move(start)),
+        capacity_(capacity) {
+    instance_->require(CHASSIS_SINK_ID,
+                       {{"start", table_.start}, {"scalars", table_.scalars}, {"finish", table_.finish}});
+  }
+
+  const std::string& id() const { return instance_->id(); }
+
+  void push(Record record) {
+    if (record.values.empty() && table_.text == nullptr) return;
+    {
+      const std::lock_guard lock(mutex_);
+      if (queue_.size() >= capacity_) {
+        ++num_dropped_;
+        return;
+      }
+      queue_.push_back(std::move(record));
+    }
+    changed_.notify_one();
+  }
+  void close(RunOutcome outcome, int64_t step) {
+    {
+      const std::lock_guard lock(mutex_);
+      outcome_ = outcome, last_step_ = step, is_closed_ = true;
+    }
+    changed_.notify_one();
+  }
+  // False if the thread has not ended by then.
+  bool wait_ended(std::chrono::milliseconds limit) {
+    std::unique_lock lock(mutex_);
+    return changed_.wait_for(lock, limit, [&] { return has_ended_; });
+  }
+  // Of records, those that the plugin will never get.
+  uint64_t num_lost() {
+    const std::lock_guard lock(mutex_);
+    return num_dropped_ + (has_ended_ ? 0 : queue_.size());
+  }
+
+  void run() {
+    call("start", [&] { return start(); });
+    while (std::optional<Record> record = next()) {
+      if (record->values.empty())
+        call("text", [&] { return text(*record); });
+      else
+        call("scalars", [&] { return scalars(*record); });
+      if (table_.flush != nullptr && is_idle()) call("flush", [&] { return table_.flush(instance_->get("flush")); });
+    }
+    call("finish", [&] { return finish(); });
+    try {
+      instance_.reset();
+    } catch (const std::exception& error) {
+      report("its end", error.what());
+    }
+    const std::lock_guard lock(mutex_);
+    has_ended_ = true;
+    changed_.notify_all();
+  }
+
+ private:
+  std::optional<Record> next() {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return !queue_.empty() || is_closed_; });
+    if (queue_.empty()) return std::nullopt;
+    Record record = std::move(queue_.front());
+    queue_.pop_front();
+    return record;
+  }
+  bool is_idle() {
+    const std::lock_guard lock(mutex_);
+    return queue_.empty();
+  }
+
+  template <typename Call>
+  void call(const char* function, Call&& body) {
+    try {
+      instance_->check(body());
+    } catch (const std::exception& error) {
+      report(function, error.what());
+    }
+  }
+  void report(const char* function, const std::string& what) {
+    counted_warning("sink '" + start_id_ + "' failed", std::string(function) + ": " + what);
+  }
+
+  chassis_status_t* start() {
+    chassis_sink_start_t raw{};
+    raw.struct_size = sizeof raw;
+    raw.run_name = str_of(start_.run_name);
+    raw.output_dir = str_of(start_.output_dir);
+    raw.config = str_of(start_.config);
+    raw.first_step = start_.first_step;
+    raw.max_steps = start_.max_steps;
+    raw.time = now();
+    return table_.start(instance_->get("start"), &raw);
+  }
+  chassis_status_t* scalars(const Record& record) {
+    std::vector<chassis_scalar_t> list;
+    list.reserve(record.values.size());
+    for (const auto& [name, value] : record.values) list.push_back({str_of(name), value});
+    chassis_scalars_t raw{};
+    raw.struct_size = sizeof raw;
+    raw.num_scalars = static_cast<uint32_t>(list.size());
+    raw.step = record.step;
+    raw.time = record.time;
+    raw.scalars = list.data();
+    return table_.scalars(instance_->get("scalars"), &raw);
+  }
+  chassis_status_t* text(const Record& record) {
+    chassis_sink_text_t raw{};
+    raw.struct_size = sizeof raw;
+    raw.type = record.type;
+    raw.step = record.step;
+    raw.time = record.time;
+    raw.name = str_of(record.name);
+    raw.text = str_of(record.text);
+    return table_.text(instance_->get("text"), &raw);
+  }
+  chassis_status_t* finish() {
+    chassis_sink_finish_t raw{};
+    raw.struct_size = sizeof raw;
+    raw.time = now();
+    {
+      const std::lock_guard lock(mutex_);
+      raw.outcome = outcome_ == RunOutcome::kDone      ? CHASSIS_RUN_DONE
+                    : outcome_ == RunOutcome::kStopped ? CHASSIS_RUN_STOPPED
+                                                       : CHASSIS_RUN_FAILED;
+      raw.step = last_step_;
+      raw.num_dropped = num_dropped_;
+    }
+    return table_.finish(instance_->get("finish"), &raw);
+  }
+
+  std::unique_ptr<Instance> instance_;
+  const std::string start_id_ = instance_->id();
+  const chassis_sink_t table_;
+  const SinkStart start_;
+  const size_t capacity_;
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<Record> queue_;
+  uint64_t num_dropped_ = 0;
+  bool is_closed_ = false, has_ended_ = false;
+  RunOutcome outcome_ = RunOutcome::kFailed;
+  int64_t last_step_ = 0;
+};
+
+class PluginSink final : public MetricsSink {
+ public:
+  PluginSink(std::unique_ptr<Instance> instance, SinkStart start, SinkLimits limits)
+      : id_(instance->id()),
+        limits_(limits),
+        worker_(std::make_shared<Worker>(std::move(instance), std::move(start), limits.queued)),
+        thread_([worker = worker_] { worker->run(); }) {}
+  ~PluginSink() override { finish(RunOutcome::kFailed, last_step_); }
+
+  void step(const StepRecord& r) override {
+    last_step_ = r.step;
+    push({.step = r.step, .values = values_of(r)});
+    const auto warnings = counted_warnings();
+    for (; num_warnings_ < warnings.size(); ++num_warnings_)
+      push({.step = r.step, .type = CHASSIS_TEXT_WARNING, .name = "warning", .text = warnings[num_warnings_].first});
+  }
+  void evaluation(const EvalRecord& r) override {
+    const std::string prefix = "eval/" + r.name + "/";
+    push({.step = r.step,
+          .values = {{prefix + "loss", r.loss},
+                     {prefix + "perplexity", r.perplexity},
+                     {prefix + "trained_tokens", static_cast<double>(r.trained_tokens)},
+                     {prefix + "seconds", r.seconds}}});
+  }
+  void sample(const SampleRecord& r) override {
+    push({.step = r.step,
+          .type = CHASSIS_TEXT_SAMPLE,
+          .name = "sample/" + std::to_string(r.index),
+          .text = r.prompt + r.answer});
+  }
+  void checkpoint(int64_t step, const std::string& path) override {
+    push({.step = step, .type = CHASSIS_TEXT_CHECKPOINT, .name = "checkpoint", .text = path});
+  }
+
+  void finish(RunOutcome outcome, int64_t step) override {
+    if (!thread_.joinable()) return;
+    worker_->close(outcome, step);
+    if (worker_->wait_ended(limits_.finish)) {
+      thread_.join();
+    } else {
+      thread_.detach();  // the process ends without it
+      counted_warning("sink '" + id_ + "' does not end", "it is left behind");
+    }
+    if (const uint64_t lost = worker_->num_lost())
+      counted_warning("records that sink '" + id_ + "' did not get", "it was slower than the run", lost);
+  }
+
+ private:
+  void push(Record record) {
+    record.time = now();
+    worker_->push(std::move(record));
+  }
+
+  const std::string id_;
+  const SinkLimits limits_;
+  const std::shared_ptr<Worker> worker_;
+  std::thread thread_;
+  int64_t last_step_ = 0;
+  size_t num_warnings_ = 0;  // that were handed on
+};
+
+}  // namespace
+
+std::unique_ptr<MetricsSink> make_plugin_sink(std::unique_ptr<Instance> instance, SinkStart start, SinkLimits limits) {
+  return std::make_unique<PluginSink>(std::move(instance), std::move(start), limits);
+}
+
+}  // namespace chassis
