@@ -4,7 +4,7 @@ use crate::Growable;
 use core::ffi::c_void;
 
 pub const CHASSIS_ABI_MAJOR: u32 = 0;
-pub const CHASSIS_ABI_MINOR: u32 = 9;
+pub const CHASSIS_ABI_MINOR: u32 = 10;
 pub const CHASSIS_ABI_OLDEST_MINOR: u32 = 2;
 pub const CHASSIS_ABORTED: u32 = 10;
 pub const CHASSIS_ABSENT: u32 = 4294967295;
@@ -225,13 +225,22 @@ pub const CHASSIS_ROWS_READ_V1_SIZE: u32 = 24;
 pub const CHASSIS_ROWS_V1_SIZE: u32 = 32;
 pub const CHASSIS_ROW_FILE_INFO_V1_SIZE: u32 = 16;
 pub const CHASSIS_ROW_SINK_V1_SIZE: u32 = 24;
+pub const CHASSIS_RUN_DONE: u32 = 1;
+pub const CHASSIS_RUN_FAILED: u32 = 3;
+pub const CHASSIS_RUN_STOPPED: u32 = 2;
 pub const CHASSIS_SAVE_REQUEST_V1_SIZE: u32 = 40;
+pub const CHASSIS_SCALARS_V1_SIZE: u32 = 32;
 pub const CHASSIS_SCAN_SINK_V1_SIZE: u32 = 32;
 pub const CHASSIS_SHARDS_V1_SIZE: u32 = 80;
 pub const CHASSIS_SHARD_DIM: u32 = 2;
 pub const CHASSIS_SHARD_FLAT: u32 = 3;
 pub const CHASSIS_SHARD_REPLICATE: u32 = 1;
 pub const CHASSIS_SHARD_RULE_V1_SIZE: u32 = 48;
+pub const CHASSIS_SINK_FINISH_V1_SIZE: u32 = 32;
+pub const CHASSIS_SINK_ID: &str = "chassis.sink/1";
+pub const CHASSIS_SINK_START_V1_SIZE: u32 = 80;
+pub const CHASSIS_SINK_TEXT_V1_SIZE: u32 = 56;
+pub const CHASSIS_SINK_V1_SIZE: u32 = 48;
 pub const CHASSIS_SLOT_DESC_V1_SIZE: u32 = 64;
 pub const CHASSIS_STAGE_PROBLEM_V1_SIZE: u32 = 48;
 pub const CHASSIS_STAGE_SINK_V1_SIZE: u32 = 48;
@@ -246,8 +255,11 @@ pub const CHASSIS_TASK_V1_SIZE: u32 = 32;
 pub const CHASSIS_TENSOR_ID: &str = "chassis.tensor/1";
 pub const CHASSIS_TENSOR_SERVICE_V1_SIZE: u32 = 72;
 pub const CHASSIS_TENSOR_VIEW_V1_SIZE: u32 = 56;
+pub const CHASSIS_TEXT_CHECKPOINT: u32 = 2;
+pub const CHASSIS_TEXT_SAMPLE: u32 = 1;
 pub const CHASSIS_TEXT_SINK_V1_SIZE: u32 = 24;
 pub const CHASSIS_TEXT_SOURCE_V1_SIZE: u32 = 24;
+pub const CHASSIS_TEXT_WARNING: u32 = 3;
 pub const CHASSIS_TOKENIZER_2_ID: &str = "chassis.tokenizer/2";
 pub const CHASSIS_TOKENIZER_2_V1_SIZE: u32 = 72;
 pub const CHASSIS_TOKENIZER_ADDS_BOS: u32 = 1;
@@ -1598,6 +1610,20 @@ abi_struct! { chassis_saving_t 32 8 {
     16 16 value: chassis_str_t,
 } }
 
+abi_struct! { chassis_scalar_t 24 8 {
+    0 16 name: chassis_str_t,
+    16 8 value: f64,
+} }
+
+abi_struct! { chassis_scalars_t 32 8 {
+    0 4 struct_size: u32,
+    4 4 num_scalars: u32,
+    8 8 step: i64,
+    16 8 time: f64,
+    24 8 scalars: *const chassis_scalar_t,
+} }
+abi_grows!(chassis_scalars_t, CHASSIS_SCALARS_V1_SIZE);
+
 abi_struct! { chassis_scan_sink_t 32 8 {
     0 4 struct_size: u32,
     4 4 reserved0: u32,
@@ -1656,6 +1682,60 @@ abi_struct! { chassis_shards_t 80 8 {
     72 8 gathered_bytes: Option<unsafe extern "C" fn(*const chassis_shards_t) -> u64>,
 } }
 abi_grows!(chassis_shards_t, CHASSIS_SHARDS_V1_SIZE);
+
+abi_struct! { chassis_sink_t 48 8 {
+    0 4 struct_size: u32,
+    4 4 reserved0: u32,
+    8 8 start: Option<unsafe extern "C" fn(
+        *mut chassis_instance_t,
+        *const chassis_sink_start_t,
+    ) -> *mut chassis_status_t>,
+    16 8 scalars: Option<unsafe extern "C" fn(
+        *mut chassis_instance_t,
+        *const chassis_scalars_t,
+    ) -> *mut chassis_status_t>,
+    24 8 text: Option<unsafe extern "C" fn(
+        *mut chassis_instance_t,
+        *const chassis_sink_text_t,
+    ) -> *mut chassis_status_t>,
+    32 8 flush: Option<unsafe extern "C" fn(*mut chassis_instance_t) -> *mut chassis_status_t>,
+    40 8 finish: Option<unsafe extern "C" fn(
+        *mut chassis_instance_t,
+        *const chassis_sink_finish_t,
+    ) -> *mut chassis_status_t>,
+} }
+abi_grows!(chassis_sink_t, CHASSIS_SINK_V1_SIZE);
+
+abi_struct! { chassis_sink_finish_t 32 8 {
+    0 4 struct_size: u32,
+    4 4 outcome: u32,
+    8 8 step: i64,
+    16 8 time: f64,
+    24 8 num_dropped: u64,
+} }
+abi_grows!(chassis_sink_finish_t, CHASSIS_SINK_FINISH_V1_SIZE);
+
+abi_struct! { chassis_sink_start_t 80 8 {
+    0 4 struct_size: u32,
+    4 4 reserved0: u32,
+    8 16 run_name: chassis_str_t,
+    24 16 output_dir: chassis_str_t,
+    40 16 config: chassis_str_t,
+    56 8 first_step: i64,
+    64 8 max_steps: i64,
+    72 8 time: f64,
+} }
+abi_grows!(chassis_sink_start_t, CHASSIS_SINK_START_V1_SIZE);
+
+abi_struct! { chassis_sink_text_t 56 8 {
+    0 4 struct_size: u32,
+    4 4 r#type: u32,
+    8 8 step: i64,
+    16 8 time: f64,
+    24 16 name: chassis_str_t,
+    40 16 text: chassis_str_t,
+} }
+abi_grows!(chassis_sink_text_t, CHASSIS_SINK_TEXT_V1_SIZE);
 
 abi_struct! { chassis_slot_desc_t 72 8 {
     0 4 struct_size: u32,
