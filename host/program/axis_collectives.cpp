@@ -89,17 +89,19 @@ Tensor joined_parts(const Tensor& rows, int dim, const std::vector<int64_t>& siz
 // Tensors on their way around the ranks of an axis.
 class RingShift final : public Shift {
  public:
-  RingShift(Communicator& communicator, CommGroup& group, std::vector<Tensor> sent) : communicator_(communicator) {
+  RingShift(Communicator& communicator, CommGroup& group, std::vector<Tensor> sent, bool back)
+      : communicator_(communicator) {
+    const int next = (group.rank() + 1) % group.size(), before = (group.rank() + group.size() - 1) % group.size();
     std::vector<Collective> calls;
     for (Tensor& tensor : sent) {
       received_.push_back(Tensor::empty(tensor.sizes(), tensor.dtype(), tensor.device()));
       Collective send, receive;
       send.op = CHASSIS_COMM_SEND;
       send.send = std::move(tensor);
-      send.peer = (group.rank() + 1) % group.size();
+      send.peer = back ? before : next;
       receive.op = CHASSIS_COMM_RECV;
       receive.recv = received_.back();
-      receive.peer = (group.rank() + group.size() - 1) % group.size();
+      receive.peer = back ? next : before;
       send.name = receive.name = "ring";
       calls.push_back(std::move(send));
       calls.push_back(std::move(receive));
@@ -136,9 +138,9 @@ Tensor AxisCollectives::run(const CollectiveCall& call, const Tensor& input) {
   return part;
 }
 
-std::unique_ptr<Shift> AxisCollectives::shift(const std::string& axis, std::vector<Tensor> sent) {
+std::unique_ptr<Shift> AxisCollectives::shift(const std::string& axis, std::vector<Tensor> sent, bool back) {
   return std::make_unique<RingShift>(communicator_, communicator_.group(std::vector<std::string>{axis}),
-                                     std::move(sent));
+                                     std::move(sent), back);
 }
 
 Tensor AxisCollectives::all_reduce(CommGroup& group, const Tensor& input) {

@@ -18,7 +18,7 @@ class AxisCollectives final : public Collectives {
   // [step][all-ranks] of the axis. Waits for the result. Parts of an unevenly divided dim are padded, with zeros
   // but for comm.slice.
   Tensor run(const CollectiveCall& call, const Tensor& input) override;
-  std::unique_ptr<Shift> shift(const std::string& axis, std::vector<Tensor> sent) override;
+  std::unique_ptr<Shift> shift(const std::string& axis, std::vector<Tensor> sent, bool back) override;
 
  private:
   Tensor all_reduce(CommGroup& group, const Tensor& input);

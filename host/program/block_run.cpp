@@ -11,6 +11,7 @@
 #include "host/base/log.hpp"
 #include "host/plugin/call.hpp"
 #include "host/plugin/status.hpp"
+#include "host/program/chunks.hpp"
 #include "host/program/kernel_call.hpp"
 #include "host/program/piece_calls.hpp"
 #include "host/program/rehearsal.hpp"
@@ -40,6 +41,7 @@ class BlockRun {
       if (auto field = fields.find(name); field != fields.end()) frame_.values[value] = field->second;
     for (size_t n = 0; n < block_.nodes.size(); ++n) {
       const Node& node = block_.nodes[n];
+      for (ValueId v : node.inputs) wait_for(v);
       if (node.provider)
         forward_node(n, training, false);
       else forward_collective(node);
@@ -69,6 +71,7 @@ class BlockRun {
         if (node.provider) backward_node(n);
         else backward_collective(node);
       }
+      for (size_t shift : node.shifts_after_backward) send_back(block_.nodes[shift]);
       frame_.saved[n].clear();
       for (ValueId v : node.outputs) frame_.gradients[v].reset();
       for (ValueId v : node.dead_after_backward) frame_.values[v].reset();
@@ -396,8 +399,15 @@ class BlockRun {
     const Op& op = block_.block.ops[node.ops[0]];
     const Tensor& input = frame_.values[node.inputs[0]];
     const GraphValue& value = block_.block.values[node.outputs[0]];
+    if (op.id == kShift) {
+      shifts_[node.outputs[0]] = shift(op, input, false);
+      return;
+    }
     Tensor output = op.id == "comm.copy" ? input
                     : op.id == kTake     ? taken(op, input, context_.local_shape(value)).contiguous()
+                    : op.id == kChunk    ? read_chunk(input, chunk_of(op, node.outputs[0]))
+                    : op.id == kPut      ? put(node)
+                    : op.id == kSum      ? sum(node)
                                          : collective(call_of(op), input, node.outputs[0]);
     if (output.sizes() != context_.local_shape(value))  // kernels write where the program says
       throw internal_error(op.id + " of '" + value.name + "' gives " + text(Shape(output.sizes())) + ", expected " +
@@ -425,12 +435,76 @@ class BlockRun {
       taken(op, whole, gradient.sizes()).copy_from(gradient);
       return accumulate(node.inputs[0], std::move(whole));
     }
+    if (op.id == kShift) {
+      // The rest of the input's gradient is there: it was computed while this was on its way.
+      if (auto sent = shifts_.extract(node.outputs[0])) accumulate(node.inputs[0], sent.mapped()->take().at(0));
+      return;
+    }
+    if (op.id == kChunk) return add_gradient_of_chunk(node);
+    if (op.id == kPut || op.id == kSum) {
+      if (node.inputs[1] != kAbsent) accumulate(node.inputs[1], Tensor(gradient));
+      accumulate(node.inputs[0], op.id == kSum ? Tensor(gradient) : read_chunk(gradient, chunk_of(op, node.inputs[0])));
+      return;
+    }
     const std::string dual = dual_of(op.id);
     if (dual == "comm.copy") return accumulate(node.inputs[0], std::move(gradient));
     CollectiveCall call = call_of(op);
     call.op = dual;
     if (dual == kAllToAll) std::swap(call.dim, call.to);
     accumulate(node.inputs[0], collective(call, gradient, node.inputs[0]));
+  }
+
+  // ---- values around the ranks of an axis, in chunks
+
+  std::unique_ptr<Shift> shift(const Op& op, const Tensor& sent, bool back) {
+    CHASSIS_CHECK(context_.collectives, "the program has a ring, but the executor was given no collectives");
+    return context_.collectives->shift(std::get<std::string>(*op.attr("axis")), {sent.contiguous()}, back);
+  }
+
+  void wait_for(ValueId v) {
+    if (auto sent = shifts_.extract(v)) frame_.values[v] = std::move(sent.mapped()->take().at(0));
+  }
+
+  // The gradient of what a shift gave is complete.
+  void send_back(const Node& node) {
+    const Tensor& gradient = frame_.gradients[node.outputs[0]];
+    if (!gradient || !node.input_needs_grad[0]) return;
+    shifts_[node.outputs[0]] = shift(block_.block.ops[node.ops[0]], gradient, true);
+  }
+
+  // `id`: the value that has only the chunk.
+  Chunk chunk_of(const Op& op, ValueId id) const {
+    const auto dim = static_cast<int>(op.attr_int("dim", 0));
+    return {dim, op.attr_int("part", 0), context_.local_shape(block_.block.values[id])[static_cast<size_t>(dim)]};
+  }
+
+  Tensor put(const Node& node) {
+    const Tensor& chunk = frame_.values[node.inputs[0]];
+    Tensor whole = node.inputs[1] != kAbsent ? frame_.values[node.inputs[1]] : Tensor();
+    if (!whole)
+      whole =
+          Tensor::empty(context_.local_shape(block_.block.values[node.outputs[0]]), chunk.dtype(), context_.device());
+    write_chunk(whole, chunk_of(block_.block.ops[node.ops[0]], node.inputs[0]), chunk);
+    return whole;
+  }
+
+  Tensor sum(const Node& node) {
+    Tensor own = frame_.values[node.inputs[1]];
+    own.add(frame_.values[node.inputs[0]]);
+    return own;
+  }
+
+  void add_gradient_of_chunk(const Node& node) {
+    Tensor& whole = frame_.gradients[node.inputs[0]];
+    const Tensor& gradient = frame_.gradients[node.outputs[0]];
+    if (!whole) {
+      whole =
+          Tensor::empty(context_.local_shape(block_.block.values[node.inputs[0]]), gradient.dtype(), context_.device());
+      whole.zero();
+    } else if (!owns_gradient(node.inputs[0]) || is_deferred(whole)) {
+      whole = whole.clone();
+    }
+    add_to_chunk(whole, chunk_of(block_.block.ops[node.ops[0]], node.outputs[0]), gradient);
   }
 
   static CollectiveCall call_of(const Op& op) {
@@ -684,6 +758,7 @@ class BlockRun {
   Frame& frame_;
   KernelCall call_;
   bool defers_params_ = false;
+  std::map<ValueId, std::unique_ptr<Shift>> shifts_;  // on their way: the value, or in backward its gradient
   int64_t num_positions_ = 0;  // of the rows of a ring
 };
 

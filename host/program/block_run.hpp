@@ -27,11 +27,11 @@ struct CollectiveCall {
   bool is_zigzag = false;
 };
 
-// Tensors on their way from each rank of an axis to the next one.
+// Tensors on their way from each rank of an axis to its neighbour.
 class Shift {
  public:
   virtual ~Shift() = default;
-  // What the rank before has sent. Waits for it; call it once.
+  // What the neighbour has sent. Waits for it; call it once.
   virtual std::vector<Tensor> take() = 0;
 };
 
@@ -40,9 +40,9 @@ class Collectives {
  public:
   virtual ~Collectives() = default;
   virtual Tensor run(const CollectiveCall& call, const Tensor& input) = 0;
-  // Sends to the next rank of the axis, the last one to the first, and does not wait.
-  virtual std::unique_ptr<Shift> shift(const std::string& axis, std::vector<Tensor> sent) {
-    (void)sent;
+  // Sends to the next rank of the axis, the last one to the first, or to the one before, and does not wait.
+  virtual std::unique_ptr<Shift> shift(const std::string& axis, std::vector<Tensor> sent, bool back = false) {
+    (void)sent, (void)back;
     throw internal_error("these collectives have no ring for axis '" + axis + "'");
   }
 };

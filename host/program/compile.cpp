@@ -5,6 +5,7 @@
 #include <set>
 #include <utility>
 
+#include "host/base/log.hpp"
 #include "host/program/liveness.hpp"
 #include "host/program/providers.hpp"
 #include "host/program/record.hpp"
@@ -59,6 +60,11 @@ CompiledProgram compile(Program recorded, CompileOptions options) {
   append(out.rewrites_, report_of_record(out.program));
   append(out.rewrites_, rewrite("adapter", options.passes.adapters, out.program));
   out.layout = apply_layout(out.program, options.passes.layout);
+  for (const LayoutAxis& axis : out.layout.axes)
+    if (const size_t count = axis.adapter_linears_without_ring; count > 0)
+      counted_warning("adapter linears without a ring",
+                      "overlap along '" + axis.name + "': the linears of adapters keep their gathers and scatters",
+                      count);
   append(out.rewrites_, report_of_layout(out.program, out.layout));
   append(out.rewrites_, rewrite("quant", options.passes.quant, out.program));
 

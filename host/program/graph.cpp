@@ -45,6 +45,7 @@ class GraphText {
     if (const AttrValue* const axis = block.block.ops[node.ops[0]].attr(kRing))
       notes += " keys and values around " + std::get<std::string>(*axis);
     if (node.num_calls > 1) notes += " in two pieces of each row";
+    if (node.runs_again) notes += " again in backward";
     if (node.infer.num_saved && node.has_backward) notes += " saves " + std::to_string(node.infer.num_saved);
     for (size_t i = 0; i < node.inputs.size(); ++i)
       if (node.has_backward && node.keeps_input(i)) notes += " keeps in" + std::to_string(i);

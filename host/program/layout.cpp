@@ -8,6 +8,7 @@
 
 #include "host/base/error.hpp"
 #include "host/base/mesh_axes.hpp"
+#include "host/program/ring_layout.hpp"
 #include "host/program/row_pieces.hpp"
 
 namespace chassis {
@@ -51,12 +52,15 @@ class BlockLayout {
     for (Slot& slot : block_.slots) place_slot(slot);
     if (division_.sequence_parallel || divides_context())
       for (const auto& [name, value] : block_.inputs) of(value) = {Kind::kShard, CHASSIS_DIM_TIME};
-    const std::vector<Op> recorded = std::move(block_.ops);
+    recorded_ = std::move(block_.ops);
     block_.ops.clear();
-    if (divides_context()) slice_fields(recorded);
-    for (Op op : recorded) place(std::move(op));
+    if (divides_context()) slice_fields(recorded_);
+    in_ring_.assign(recorded_.size(), 0);
+    for (at_ = 0; at_ < recorded_.size(); ++at_)
+      if (!in_ring_[at_]) place(renamed(recorded_[at_]));
     for (auto& [name, value] : block_.outputs) finish_output(name, value);
   }
+  size_t adapter_linears_without_ring() const { return adapter_linears_without_ring_; }
 
  private:
   [[noreturn]] void refuse(const Op& op, const std::string& why) const { throw refusal(op, why); }
@@ -183,10 +187,14 @@ class BlockLayout {
     block_.ops.push_back(std::move(op));
   }
 
-  void place(Op op) {
+  Op renamed(Op op) const {
     for (ValueId& input : op.inputs)
       if (input != kAbsent)
-        if (auto renamed = renamed_.find(input); renamed != renamed_.end()) input = renamed->second;
+        if (auto known = renamed_.find(input); known != renamed_.end()) input = known->second;
+    return op;
+  }
+
+  void place(Op op) {
     if (divides_context()) return place_in_context(std::move(op));
     if (is_collective(op)) expect_even_division(op);
     if (op.id == "linear") return place_linear(std::move(op));
@@ -220,6 +228,8 @@ class BlockLayout {
   void place_linear(Op op) {
     const Slot& weight = block_.slots[op.params[0]];
     const Sharding placed = weight.sharding[axis_];
+    if (is_column(op) && of(op.inputs[0]) == Sharding{Kind::kShard, CHASSIS_DIM_TIME} && has_ring(op))
+      return place_gathering_ring(op.inputs[0]);
     if (const auto shared = shared_output(weight)) return place_shared_linear(std::move(op), *shared);
     if (placed.kind != Kind::kShard) return place_pointwise(std::move(op));
     if (contains(weight.axes[0], placed.dim)) {
@@ -233,16 +243,56 @@ class BlockLayout {
       if (strategy_.coordinate() != 0) op.params.pop_back();
     }
     const ValueId output = op.outputs[0];
+    if (has_ring(op)) {
+      of(output) = {Kind::kShard, CHASSIS_DIM_TIME};
+      return RingLayout(block_, strategy_, axis_).scatter(op);
+    }
     append(std::move(op), {Kind::kPartial, 0});
     complete_partial(output);
+  }
+
+  // Needs all positions, and gives some of its outputs.
+  bool is_column(const Op& op) const {
+    const Slot& weight = block_.slots[op.params[0]];
+    const Sharding placed = weight.sharding[axis_];
+    return shared_output(weight) || (placed.kind == Kind::kShard && contains(weight.axes[0], placed.dim));
+  }
+
+  // The head's product and loss are one op. The products of an adapter are too small to hide anything.
+  bool may_have_ring(const Op& op) const {
+    return division_.overlaps_in_ring && !program_.is_logits(block_.values[op.outputs[0]]) &&
+           !block_.slots[op.params[0]].added;
+  }
+  bool has_ring(const Op& op) {
+    adapter_linears_without_ring_ += division_.overlaps_in_ring && block_.slots[op.params[0]].added;
+    return may_have_ring(op);
+  }
+
+  // One ring for all linears that read the value, so that it travels once.
+  void place_gathering_ring(ValueId x) {
+    std::vector<Op> linears;
+    for (size_t i = at_; i < recorded_.size(); ++i) {
+      Op op = renamed(recorded_[i]);
+      if (op.id != "linear" || op.inputs[0] != x || !is_column(op) || !may_have_ring(op)) continue;
+      const Slot& weight = block_.slots[op.params[0]];
+      of(op.outputs[0]) = shared_output(weight) ? Sharding{} : Sharding{Kind::kShard, weight.sharding[axis_].dim};
+      in_ring_[i] = 1;
+      linears.push_back(std::move(op));
+    }
+    RingLayout(block_, strategy_, axis_).gather(x, linears);
+    for (const Op& op : linears)
+      if (const auto shared = shared_output(block_.slots[op.params[0]])) take_shared(op, *shared);
   }
 
   // All ranks compute the whole output and go on with one part of it, so each has a part of the parameters' gradients.
   void place_shared_linear(Op op, DimId dim) {
     op.inputs[0] = column_input(op.inputs[0]);
+    append(op, {});
+    take_shared(op, dim);
+  }
+  void take_shared(const Op& op, DimId dim) {
     for (SlotId slot : op.params) mark_partial(block_.slots[slot]);
     const ValueId output = op.outputs[0];
-    append(std::move(op), {});
     renamed_[output] = insert(std::string(kTake), output, {Kind::kShard, dim}, dim);
   }
 
@@ -456,6 +506,10 @@ class BlockLayout {
   std::map<std::pair<ValueId, std::pair<Kind, DimId>>, ValueId> converted_;
   std::map<ValueId, ValueId> entered_, renamed_;
   std::map<std::pair<ValueId, int64_t>, ValueId> sliced_;  // by value and padding
+  std::vector<Op> recorded_;
+  size_t at_ = 0;                 // the op that is placed
+  std::vector<uint8_t> in_ring_;  // by recorded op: placed with one before it
+  size_t adapter_linears_without_ring_ = 0;
 };
 
 // Under a causal mask a query has the more to do the later it is. With all positions of some heads, ranks have the
@@ -476,12 +530,16 @@ std::string dual_of(std::string_view collective) {
   if (collective == "comm.all_gather") return "comm.reduce_scatter";
   if (collective == "comm.reduce_scatter") return "comm.all_gather";
   if (collective == kAllToAll) return std::string(kAllToAll);
+  if (collective == kShift) return std::string(kShiftBack);
+  if (collective == kShiftBack) return std::string(kShift);
   return {};
 }
 
 int64_t ProgramLayout::local_size(const std::vector<Sharding>& sharding, DimId dim, int64_t size) const {
-  for (size_t a = 0; a < std::min(axes.size(), sharding.size()); ++a)
-    if (sharding[a] == Sharding{Kind::kShard, dim}) size = divided(size, axes[a], dim);
+  for (size_t a = 0; a < std::min(axes.size(), sharding.size()); ++a) {
+    const bool is_divided = sharding[a].kind == Kind::kShard && sharding[a].dim == dim;
+    if (is_divided || (sharding[a].is_chunk && dim == CHASSIS_DIM_TIME)) size = divided(size, axes[a], dim);
+  }
   return size;
 }
 
@@ -544,9 +602,13 @@ ProgramLayout apply_layout(Program& program, std::span<const LayoutStrategy* con
   for (const LayoutStrategy* strategy : stack) {
     const Division division = strategy->divide(program);
     const bool is_zigzag = divides_in_zigzag(program, division);
-    for (BlockType& block : program.blocks)
-      BlockLayout(program, block, *strategy, division, is_zigzag, layout.axes).run();
-    layout.axes.push_back({strategy->axis(), strategy->axis_size(), strategy->coordinate(), division.where, is_zigzag});
+    LayoutAxis axis{strategy->axis(), strategy->axis_size(), strategy->coordinate(), division.where, is_zigzag};
+    for (BlockType& block : program.blocks) {
+      BlockLayout pass(program, block, *strategy, division, is_zigzag, layout.axes);
+      pass.run();
+      axis.adapter_linears_without_ring += pass.adapter_linears_without_ring();
+    }
+    layout.axes.push_back(std::move(axis));
   }
   return layout;
 }

@@ -24,6 +24,8 @@ struct Division {
   std::map<std::string, bool, std::less<>> dims = {};
   // Between the divided regions, values are split along T (Korthikanti et al. 2022).
   bool sequence_parallel = false;
+  // The gathers and scatters of sequence_parallel beside products are rings; see ring_layout.hpp.
+  bool overlaps_in_ring = false;
   // Not kNone: every value is split along T, and no slot. (Jacobs et al. 2023; Llama Team 2024)
   ContextMode context = ContextMode::kNone;
 };
@@ -46,6 +48,7 @@ struct LayoutAxis {
   SourcePosition where = {};  // of its strategy, for errors
   // Each rank has two pieces of the positions: rank r of N has pieces r and 2N - 1 - r of 2N.
   bool is_zigzag = false;
+  size_t adapter_linears_without_ring = 0;
 };
 // Where piece 0 or 1 of a rank's zigzag begins, if a piece has `length` positions.
 inline int64_t zigzag_begin(int64_t rank, int64_t num_ranks, int64_t piece, int64_t length) {
@@ -74,13 +77,22 @@ struct ProgramLayout {
 //     `first` on; its backward fills the rest with zeros. Neither communicates.
 //   With `zigzag` (1), comm.slice and comm.all_gather take and join the two pieces of each rank; see LayoutAxis.
 //   comm.log_sum_exp: log Σ exp over the ranks, element by element; its backward needs no communication.
+// In a ring (ring_layout.hpp), with `part`, the rank whose positions a chunk has:
+//   comm.shift sends to the next rank and comm.shift_back to the one before; each is the other's backward. They start
+//     when their input is there, or all of its gradient, and are waited for at the first use of what they give.
+//   comm.chunk: the positions of one rank, with zeros behind the end. comm.put: writes a chunk into the whole, its
+//     second input, and makes that if there is none. comm.sum: adds the first input to the second, in place.
 inline constexpr std::string_view kCommPrefix = "comm.", kLogSumExp = "comm.log_sum_exp", kTake = "comm.take",
-                                  kAllToAll = "comm.all_to_all", kSlice = "comm.slice";
+                                  kAllToAll = "comm.all_to_all", kSlice = "comm.slice", kShift = "comm.shift",
+                                  kShiftBack = "comm.shift_back", kChunk = "comm.chunk", kPut = "comm.put",
+                                  kSum = "comm.sum";
 // Of ops that depend on positions and have those of one part: which part.
 inline constexpr char kQueryPart[] = "query_part";
 // Of attention: the axis around which keys and values travel. Of any op with query_part: the axis that gives it two
 // pieces of a row, each of them a call. Attributes that begin with kCommPrefix are the host's own.
 inline constexpr char kRing[] = "comm.ring", kPieces[] = "comm.pieces", kKeyPart[] = "key_part", kZigzag[] = "zigzag";
+// Of a linear in a ring: in how many chunks it is computed.
+inline constexpr char kNumChunks[] = "comm.chunks";
 inline bool is_collective(const Op& op) { return op.id.starts_with(kCommPrefix); }
 std::string dual_of(std::string_view collective);
 

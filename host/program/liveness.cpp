@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "host/base/error.hpp"
+#include "host/program/layout.hpp"
 #include "host/state/shape.hpp"
 
 namespace chassis {
@@ -49,6 +50,9 @@ class BlockLiveness {
       node.overwritten_input = -1;
       node.dead_after_forward.clear();
       node.dead_after_backward.clear();
+      node.shifts_after_backward.clear();
+      node.runs_again = false;
+      node.again_before_backward.clear();
     }
   }
 
@@ -56,18 +60,28 @@ class BlockLiveness {
     auto& nodes = out_.nodes;
     const size_t num_values = block().values.size();
     std::vector<size_t> last_use(num_values, 0), first_keeper(num_values, kNever), producer(num_values, kNever);
+    std::vector<size_t> first_use(num_values, kNever);
     std::vector<uint8_t> is_output(num_values, 0);  // by value
     for (const auto& [name, value] : block().outputs) is_output[value] = 1;
     for (size_t n = 0; n < nodes.size(); ++n) {
       for (ValueId v : nodes[n].outputs) last_use[v] = n, producer[v] = n;
       for (ValueId v : nodes[n].inputs)
-        if (v != kAbsent) last_use[v] = n;
+        if (v != kAbsent) last_use[v] = n, first_use[v] = std::min(first_use[v], n);
     }
+    for (size_t n = 0; n < nodes.size(); ++n)
+      if (nodes[n].pattern == kShift) nodes[first_use[nodes[n].outputs[0]]].shifts_after_backward.push_back(n);
     for (size_t n = 0; n < nodes.size(); ++n) {
       Node& node = nodes[n];
       if (!node.has_backward) continue;
       auto keep = [&](ValueId v) {
-        if (v != kAbsent && first_keeper[v] == kNever) first_keeper[v] = n;
+        if (v == kAbsent) return;
+        if (const size_t chunk = producer[v]; chunk != kNever && nodes[chunk].pattern == kChunk) {
+          node.again_before_backward.push_back(chunk);
+          node.dead_after_backward.push_back(v);
+          nodes[chunk].runs_again = true;
+          v = nodes[chunk].inputs[0];
+        }
+        if (first_keeper[v] == kNever) first_keeper[v] = n;
       };
       for (size_t i = 0; i < node.inputs.size(); ++i)
         if (node.keeps_input(i)) keep(node.inputs[i]);
@@ -133,6 +147,7 @@ void find_liveness(const Program& program, const ProgramLayout& layout, const Re
 }
 
 int overwritable_input(const BlockType& block, const Node& node, std::span<const ValueId> dead) {
+  if (node.pattern == kSum || node.pattern == kPut) return node.inputs[1] == kAbsent ? -1 : 1;
   if (!node.provider || !node.flag(CHASSIS_KERNEL_HOST_OUTPUTS) || node.outputs.empty()) return -1;
   for (size_t i = 0; i < node.inputs.size() && i < 32; ++i) {
     const ValueId v = node.inputs[i];

@@ -57,6 +57,8 @@ Reports report_of_layout(const Program& program, const ProgramLayout& layout) {
     reports.push_back({"layout", axis.name,
                        "divides " + divided + " by " + std::to_string(axis.size) + " and inserts " +
                            (inserted.empty() ? "no collective" : inserted)});
+    if (const size_t count = axis.adapter_linears_without_ring; count > 0)
+      reports.push_back({"layout", axis.name, "makes no ring for " + counted(count, "linear") + " of adapters"});
   }
   return reports;
 }

@@ -39,7 +39,8 @@ enum class GraphValueType : uint32_t {
 struct Sharding {
   enum class Kind { kReplicate, kShard, kPartial };
   Kind kind = Kind::kReplicate;
-  DimId dim = 0;  // for kShard
+  DimId dim = 0;          // for kShard
+  bool is_chunk = false;  // in a ring: also divided along T, of which it has the part of one of the ranks
   bool operator==(const Sharding&) const = default;
 };
 

@@ -9,6 +9,7 @@
 
 #include "host/base/error.hpp"
 #include "host/plugin/status.hpp"
+#include "host/program/layout.hpp"
 
 namespace chassis {
 namespace {
@@ -27,13 +28,18 @@ struct Readers {
 };
 Readers readers_of(const BlockType& block, SlotId slot) {
   Readers readers;
+  int64_t num_chunks = 0, ways = 1;  // the chunks of a ring are one reader
   for (const Op& op : block.ops) {
     const auto at = std::find(op.params.begin(), op.params.end(), slot);
     if (at == op.params.end()) continue;
     if (readers.first == nullptr) readers.first = &op;
     readers.as_first_parameter &= at == op.params.begin();
-    ++readers.count;
+    if (op.attr(kNumChunks) == nullptr)
+      ++readers.count;
+    else
+      ++num_chunks, ways = op.attr_int(kNumChunks, 1);
   }
+  readers.count += static_cast<uint32_t>(num_chunks / ways);
   return readers;
 }
 

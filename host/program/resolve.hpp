@@ -85,8 +85,10 @@ struct Node {
   int overwritten_input = -1;                  // output 0 reuses its memory; -1: none
   std::vector<ValueId> dead_after_forward;     // training: what no backward reads
   std::vector<ValueId> dead_after_backward;
+  // Shifts of which this node is the first reader: after its backward their gradients are complete, and go back.
+  std::vector<size_t> shifts_after_backward;
 
-  // Set for blocks that recompute selectively; see selective.hpp.
+  // Set for blocks that recompute selectively (selective.hpp), and for chunks of values that are kept whole.
   bool runs_again = false;     // its forward runs again in backward
   int overwritten_again = -1;  // the same as overwritten_input, for that run
   std::vector<ValueId> dead_after_again;

@@ -17,8 +17,9 @@ namespace {
 constexpr size_t kNoNode = static_cast<size_t>(-1);
 
 constexpr std::string_view kCheapOps[] = {
-    "embedding", "rms_norm", "layer_norm", "rope",    "activation",    "gated_activation", "add", "mul",
-    "scale",     "softcap",  "reshape",    "dropout", "channel_scale", "comm.copy",        kTake, kSlice};
+    "embedding",     "rms_norm",  "layer_norm", "rope",    "activation", "gated_activation",
+    "add",           "mul",       "scale",      "softcap", "reshape",    "dropout",
+    "channel_scale", "comm.copy", kTake,        kSlice,    kChunk};
 
 // The minimum cut between source and sink, by augmenting paths (Edmonds & Karp 1972).
 class MinCut {
@@ -145,6 +146,7 @@ class Selection {
       if (nodes()[n].has_backward) graph.add_edge(source, first_node + n, nodes()[n].saved_bytes());
     }
     const std::vector<uint8_t> side = graph.run(source, sink);
+    for (Node& node : nodes()) node.again_before_backward.clear(), node.dead_after_again.clear();
     for (size_t n = 0; n < nodes().size(); ++n) nodes()[n].runs_again = side[first_node + n] != 0;
     out_.kept.clear();
     is_kept_.assign(num_values(), 0);

@@ -1,6 +1,8 @@
 // Adds up the products of linears and attention.
 #include "host/program/unit_flops.hpp"
 
+#include "host/program/layout.hpp"
+
 namespace chassis {
 namespace {
 
@@ -8,7 +10,8 @@ namespace {
 double products_of(const Program& program, const BlockType& block, const Op& op, int64_t time) {
   if (op.id == "linear") {
     const auto shape = program.global_shape(block.slots[op.params[0]]);
-    return static_cast<double>(shape[0]) * static_cast<double>(shape[1]);
+    return static_cast<double>(shape[0]) * static_cast<double>(shape[1]) /
+           static_cast<double>(op.attr_int(kNumChunks, 1));
   }
   if (op.id != "attention") return 0.0;
   const auto& q = block.values[op.inputs[0]].dims;

@@ -62,16 +62,17 @@ class LowRankAdapter final : public RewritePass {
   }
 };
 
-// Divides the named dims by `ways`; with `sequence`, T is divided where they are not.
+// Divides the named dims by `ways`; with `sequence`, T is divided where they are not, and with `ring` in rings.
 class TensorAxis final : public LayoutStrategy {
  public:
-  TensorAxis(int64_t ways, std::set<std::string, std::less<>> dims, bool sequence = false, int64_t coordinate = 0)
-      : ways_(ways), dims_(std::move(dims)), sequence_(sequence), coordinate_(coordinate) {}
+  TensorAxis(int64_t ways, std::set<std::string, std::less<>> dims, bool sequence = false, int64_t coordinate = 0,
+             bool ring = false)
+      : ways_(ways), dims_(std::move(dims)), sequence_(sequence), ring_(ring), coordinate_(coordinate) {}
   std::string axis() const override { return "tp"; }
   int64_t axis_size() const override { return ways_; }
   int64_t coordinate() const override { return coordinate_; }
   Division divide(const Program&) const override {
-    Division division{.sequence_parallel = sequence_};
+    Division division{.sequence_parallel = sequence_, .overlaps_in_ring = ring_};
     for (const std::string& dim : dims_) division.dims.emplace(dim, dim == "vocab");
     return division;
   }
@@ -79,7 +80,7 @@ class TensorAxis final : public LayoutStrategy {
  private:
   int64_t ways_;
   std::set<std::string, std::less<>> dims_;
-  bool sequence_;
+  bool sequence_, ring_;
   int64_t coordinate_;
 };
 

@@ -45,6 +45,25 @@ class RecordingCollectives final : public Collectives {
     else if (moves) size /= kWays;
     return Tensor::empty(shape, input.dtype(), input.device());
   }
+
+  std::unique_ptr<Shift> shift(const std::string&, std::vector<Tensor> sent, bool back) override {
+    log.push_back((back ? "shift back " : "shift ") + StubNode::text(sent.at(0).sizes()));
+    return std::make_unique<LoggedShift>(log, std::move(sent));
+  }
+
+ private:
+  class LoggedShift final : public Shift {
+   public:
+    LoggedShift(Lines& log, std::vector<Tensor> sent) : log_(log), sent_(std::move(sent)) {}
+    std::vector<Tensor> take() override {
+      log_.push_back("arrived");
+      return std::move(sent_);
+    }
+
+   private:
+    Lines& log_;
+    std::vector<Tensor> sent_;
+  };
 };
 
 struct Rewrites {
@@ -147,6 +166,37 @@ TEST(Design, SequenceParallelHasExactlyTheExpectedCollectives) {
   EXPECT_TRUE(run.untouched);
   for (const Slot& slot : run.compiled.program.blocks[1].slots)
     EXPECT_EQ(!slot.partial_over.empty(), slot.role == CHASSIS_ROLE_NORM) << slot.name;
+}
+
+// Every shift begins before a product that does not need it, and is waited for behind that.
+TEST(Design, RingsTravelWhileProductsAreComputed) {
+  const TensorAxis ring(kWays, {"heads", "kv_heads", "ffn", "vocab"}, true, 0, true);
+  MetaRun run(&ring);
+  const auto log_product = [&](const StubNode& node) {
+    if (node.pattern == "linear") run.collectives.log.push_back(node.name.substr(node.name.rfind("proj") - 2));
+  };
+  run.general.forward = [&, compute = run.general.forward](const StubNode& node, chassis_call_t& call) {
+    if (node.name.starts_with("layer")) log_product(node);
+    compute(node, call);
+  };
+  run.general.backward_inputs = [&, compute = run.general.backward_inputs](const StubNode& node, chassis_call_t& call) {
+    if (node.name.starts_with("layer")) log_product(node);
+    compute(node, call);
+  };
+  run.run();
+  const std::string there = "shift [2, 4, 32]", back = "shift back [2, 4, 32]", here = "arrived";
+  const Lines gather_qkv = {there, "q_proj.0", "k_proj.0", "v_proj.0", here, "q_proj.1", "k_proj.1", "v_proj.1"},
+              scatter_o = {"o_proj.0", there, "o_proj.1", here},
+              gather_mlp = {there, "e_proj.0", "p_proj.0", here, "e_proj.1", "p_proj.1"},
+              scatter_down = {"n_proj.0", there, "n_proj.1", here};
+  const Lines forward = join({gather_qkv, scatter_o, gather_mlp, scatter_down});
+  EXPECT_EQ(run.forward, join({{kScatter}, forward, forward, {kGather}, kLoss}));
+  const Lines back_down = {back, "n_proj.1", here, "n_proj.0"},
+              back_mlp = {"p_proj.1", "e_proj.1", back, "p_proj.0", "e_proj.0", here},
+              back_o = {back, "o_proj.1", here, "o_proj.0"},
+              back_qkv = {"v_proj.1", "k_proj.1", "q_proj.1", back, "v_proj.0", "k_proj.0", "q_proj.0", here};
+  const Lines backward = join({back_down, back_mlp, back_o, back_qkv});
+  EXPECT_EQ(run.backward, join({{kScatter}, backward, backward, {kGather}}));
 }
 
 TEST(Design, EachRankHasItsShareOfHeadsAndWidths) {

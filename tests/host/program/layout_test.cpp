@@ -31,7 +31,7 @@ std::string layout_refusal(Program program, const TensorAxis& strategy) {
 }
 
 TEST(Layout, CollectivesAreEachOthersBackward) {
-  for (const char* op : {"comm.copy", "comm.all_reduce", "comm.all_gather", "comm.reduce_scatter"})
+  for (const char* op : {"comm.copy", "comm.all_reduce", "comm.all_gather", "comm.reduce_scatter", "comm.shift"})
     EXPECT_EQ(dual_of(dual_of(op)), op);
 }
 
@@ -138,6 +138,42 @@ TEST(Layout, ARankScalesItsOwnChannels) {
   EXPECT_EQ(layout.local_shape(program, block.slots[op->params[0]]), std::vector<int64_t>{4});
   EXPECT_EQ(layout.local_shape(program, block.values[op->outputs[0]], 1, 3), (std::vector<int64_t>{1, 3, 4}));
   EXPECT_TRUE(block.slots[op->params[0]].partial_over.empty());
+}
+
+// Gate and up share one ring, each shift lies before the products that hide it, and the sum for this rank comes last.
+TEST(Layout, RingsShiftOneChunkWhileAnotherIsMultiplied) {
+  Program program = test::record([](Recorder& r) {
+    const DimId v = r.dim("vocab", 4), f = r.dim("ffn", 6), h = r.dim("hidden", 2);
+    const uint32_t block = r.block("b", [&] {
+      const ValueId x = r.op("embedding", "e", {r.field("input_ids")}, {r.slot("e", {{v}, {h}})}, {}, {h});
+      const ValueId g = r.op("linear", "gate", {x}, {r.slot("g", {{f}, {h}})}, {}, {f});
+      const ValueId a = r.op("activation", "act", {g}, {}, {{"function", std::string("silu")}}, {});
+      const ValueId u = r.op("linear", "up", {x}, {r.slot("u", {{f}, {h}})}, {}, {f});
+      r.output("y", r.op("linear", "down", {r.op("mul", "m", {a, u}, {}, {}, {})}, {r.slot("d", {{h}, {f}})}, {}, {h}));
+    });
+    r.chain("c", "", {block});
+  });
+  const TensorAxis axis(3, {"ffn"}, true, 2, true);
+  const LayoutStrategy* stack[] = {&axis};
+  const ProgramLayout layout = apply_layout(program, stack);
+  const BlockType& block = program.blocks[0];
+  std::string ops;
+  for (const Op& op : block.ops) {
+    const AttrValue* part = op.attr("part");
+    ops += op.id.substr(op.id.find('.') + 1) + (part ? std::to_string(std::get<int64_t>(*part)) : "") + " ";
+  }
+  EXPECT_EQ(ops,
+            "slice embedding shift linear linear put2 put2 shift linear linear put1 put1 linear linear put0 put0 "
+            "activation mul chunk1 linear shift chunk0 linear sum shift chunk2 linear sum ");
+  for (const Op& op : block.ops) {
+    if (op.id != "linear") continue;
+    EXPECT_EQ(op.attr_int("comm.chunks", 0), 3) << op.name;
+    EXPECT_EQ(layout.local_shape(program, block.values[op.inputs[0]], 1, 7)[1], 3) << op.name;
+    EXPECT_EQ(layout.local_shape(program, block.values[op.outputs[0]], 1, 7)[1], 3) << op.name;
+  }
+  const Op& up = *std::ranges::find(block.ops, "up.0", &Op::name);
+  EXPECT_EQ(layout.local_shape(program, block.values[up.outputs[0]], 1, 7), (std::vector<int64_t>{1, 3, 2}));
+  EXPECT_EQ(layout.local_shape(program, block.values[block.outputs.at("y")], 1, 7), (std::vector<int64_t>{1, 3, 2}));
 }
 
 // A product with padding must not be NaN, whatever was in its memory.
