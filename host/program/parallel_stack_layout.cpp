@@ -26,9 +26,17 @@ class ParallelStack::DivisionSink {
     raw_.context_parallel = [](const chassis_division_sink_t* s, chassis_str_t axis, uint32_t mode) {
       return guarded([&] { self(s).divide_context(std::string(view_of(axis)), mode); });
     };
+    raw_.overlap = [](const chassis_division_sink_t* s, chassis_str_t axis, uint32_t how) {
+      return guarded([&] { self(s).overlap(std::string(view_of(axis)), how); });
+    };
   }
   const chassis_division_sink_t* get() const { return &raw_; }
-  const std::map<std::string, Division>& divisions() const { return divisions_; }
+  const std::map<std::string, Division>& divisions() const {
+    for (const auto& [axis, division] : divisions_)
+      if (division.overlaps_in_ring && !division.sequence_parallel)
+        throw plugin_error("axis '" + axis + "' has no gathers to overlap, since it divides no positions");
+    return divisions_;
+  }
 
  private:
   static DivisionSink& self(const chassis_division_sink_t* s) { return *static_cast<DivisionSink*>(s->impl); }
@@ -49,6 +57,12 @@ class ParallelStack::DivisionSink {
     divisions_[axis].context = mode == CHASSIS_CONTEXT_RING     ? ContextMode::kRing
                                : mode == CHASSIS_CONTEXT_GATHER ? ContextMode::kGather
                                                                 : ContextMode::kAllToAll;
+  }
+
+  void overlap(const std::string& axis, uint32_t how) {
+    if (how != CHASSIS_OVERLAP_RING)
+      throw plugin_error("the overlap along axis '" + axis + "' has the unknown kind " + std::to_string(how));
+    along(axis).overlaps_in_ring = true;
   }
 
   void divide(const std::string& dim, const std::string& axis, uint32_t flags) {

@@ -199,6 +199,8 @@ TEST(AdapterTensorParallel, GivesTheNumbersOfOneProcess) {
   expect_the_numbers_of_one_process(context, 4, kAdapters[0]);
   const Strategy sequence = {"sequence", {"plugin = \"tensor\"", "sequence_parallel = true"}};
   expect_the_numbers_of_one_process(sequence, 2, kAdapters[2]);
+  const Strategy ring = {"sequence_ring", {"plugin = \"tensor\"", "sequence_parallel = true", "overlap = \"ring\""}};
+  expect_the_numbers_of_one_process(ring, 2, kAdapters[0]);
   const Adapter dropout = {"lora, dropout everywhere", false, "rank = 4\ndropout = 0.2\n"};
   expect_the_numbers_of_one_process(tensor, 2, dropout);
   expect_the_numbers_of_one_process(both, 4, dropout);

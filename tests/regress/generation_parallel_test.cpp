@@ -74,7 +74,9 @@ TEST(GenerationOnSeveralRanks, GivesTheTextOfOneProcess) {
   const std::string expected = generated({"alone", 1, {}}, true);
   EXPECT_NE(expected.find("the quick brown"), std::string::npos) << expected;
   const std::string first = "parallel.0.plugin=", second = "parallel.1.plugin=";
+  const std::string rings = "parallel.0.overlap=ring", positions = "parallel.0.sequence_parallel=true";
   const std::vector<Row> rows = {{"tensor", 2, {first + "tensor"}},
+                                 {"tensor in rings", 2, {first + "tensor", positions, rings}},
                                  {"all_to_all", 2, {first + "context"}},
                                  {"gather", 2, {first + "context", "parallel.0.mode=gather"}},
                                  {"gather of three", 3, {first + "context", "parallel.0.mode=gather"}},

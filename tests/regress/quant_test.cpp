@@ -98,8 +98,13 @@ TEST(QuantTensorParallel, HasTheBytesAndNumbersOfOneProcess) {
   for (const char* options : {"", kDoubleQuant}) {
     SCOPED_TRACE(options);
     const QuantResult alone = run(quant(options), 1, full);
-    for (const auto& [tables, ranks] :
-         {std::pair(kTensor, 2), {kSequence, 2}, {kHybrid, 4}, {kContext, 4}, {kPipeline, 2}, {kStages, 4}}) {
+    for (const auto& [tables, ranks] : {std::pair(kTensor, 2),
+                                        {kSequence, 2},
+                                        {kSequence + "overlap = \"ring\"\n", 2},
+                                        {kHybrid, 4},
+                                        {kContext, 4},
+                                        {kPipeline, 2},
+                                        {kStages, 4}}) {
       SCOPED_TRACE(tables);
       const QuantResult ours = run(quant(options) + tables, ranks, full);
       EXPECT_LE(largest_relative(ours.losses, alone.losses), 2e-6);

@@ -88,6 +88,12 @@ class DivisionSink {
       throw Failure(CHASSIS_UNIMPLEMENTED, "this host has no context parallelism; it needs ABI 0.8");
     host_.check(raw_.context_parallel(&raw_, str(axis), mode));
   }
+  // `how`: CHASSIS_OVERLAP_…
+  void overlap(std::string_view axis, uint32_t how) {
+    if (!CHASSIS_HAS(&raw_, overlap))
+      throw Failure(CHASSIS_UNIMPLEMENTED, "this host cannot overlap gathers with products; it needs ABI 0.9");
+    host_.check(raw_.overlap(&raw_, str(axis), how));
+  }
 
  private:
   const Host& host_;

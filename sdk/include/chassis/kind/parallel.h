@@ -105,6 +105,10 @@ typedef struct chassis_division_problem {
  * begin and one from its end, so that all compute as much under a causal mask. */
 #define CHASSIS_CONTEXT_RING 3u
 
+/* Since 0.9: in as many chunks as there are ranks, which pass from rank to rank; one travels while another is computed
+ * (Wang et al. 2023). */
+#define CHASSIS_OVERLAP_RING 1u
+
 /* Receives the results of divide(). All functions return a status for the strategy to return. */
 typedef struct chassis_division_sink {
   uint32_t struct_size;
@@ -120,6 +124,9 @@ typedef struct chassis_division_sink {
   /* Since 0.8. Every value is divided along T over the axis, "cp", and no parameter is. `mode` is CHASSIS_CONTEXT_….
    * The strategy thereby serves the axis. */
   chassis_status_t* (*context_parallel)(const struct chassis_division_sink* s, chassis_str_t axis, uint32_t mode);
+  /* Since 0.9. The gathers before products and the scatters behind them, which sequence_parallel needs, overlap with
+   * these. `how` is CHASSIS_OVERLAP_…; only with sequence_parallel of the same axis. */
+  chassis_status_t* (*overlap)(const struct chassis_division_sink* s, chassis_str_t axis, uint32_t how);
 } chassis_division_sink_t;
 #define CHASSIS_DIVISION_SINK_V1_SIZE 32u
 

@@ -197,6 +197,7 @@ pub const CHASSIS_OPTION_V1_SIZE: u32 = 88;
 pub const CHASSIS_OP_DESC_V1_SIZE: u32 = 88;
 pub const CHASSIS_OP_VIEW_V1_SIZE: u32 = 72;
 pub const CHASSIS_OUT_OF_RANGE: u32 = 11;
+pub const CHASSIS_OVERLAP_RING: u32 = 1;
 pub const CHASSIS_PARALLEL_ID: &str = "chassis.parallel/1";
 pub const CHASSIS_PARALLEL_PARAMETER_V1_SIZE: u32 = 56;
 pub const CHASSIS_PARALLEL_PROBLEM_V1_SIZE: u32 = 56;
@@ -843,7 +844,7 @@ abi_struct! { chassis_division_problem_t 32 8 {
 } }
 abi_grows!(chassis_division_problem_t, CHASSIS_DIVISION_PROBLEM_V1_SIZE);
 
-abi_struct! { chassis_division_sink_t 40 8 {
+abi_struct! { chassis_division_sink_t 48 8 {
     0 4 struct_size: u32,
     4 4 reserved0: u32,
     8 8 r#impl: *mut c_void,
@@ -858,6 +859,11 @@ abi_struct! { chassis_division_sink_t 40 8 {
         chassis_str_t,
     ) -> *mut chassis_status_t>,
     32 8 context_parallel: Option<unsafe extern "C" fn(
+        *const chassis_division_sink_t,
+        chassis_str_t,
+        u32,
+    ) -> *mut chassis_status_t>,
+    40 8 overlap: Option<unsafe extern "C" fn(
         *const chassis_division_sink_t,
         chassis_str_t,
         u32,
