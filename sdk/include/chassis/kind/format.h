@@ -31,7 +31,8 @@ typedef struct chassis_disk_pair {
   chassis_str_t value;
 } chassis_disk_pair_t;
 
-/* All boxes of all ranks to save, in order of declaration, so that every rank computes the same layout. */
+/* All boxes of all ranks to save, in order of declaration, so that every rank computes the same layout. If the files of
+ * each rank depend on its own boxes alone, a rank may pass only these, for its own files. */
 typedef struct chassis_save_request {
   uint32_t struct_size;
   uint32_t num_tensors;
