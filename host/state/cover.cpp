@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <array>
+#include <string_view>
+#include <unordered_set>
 #include <utility>
 
 #include "host/base/error.hpp"
@@ -54,6 +56,13 @@ void sort_keys(std::vector<uint64_t>& keys, std::vector<uint64_t>& spare, uint64
     for (uint64_t key : keys) spare[next[(key >> shift) % kBuckets]++] = key;
     keys.swap(spare);
   }
+}
+
+void throw_first(const std::vector<CoverFault>& found, size_t num_tensors) {
+  if (found.empty()) return;
+  std::string message = found.front().message;
+  if (found.size() > 1) message += " (and " + std::to_string(found.size() - 1) + " more tensors are wrong)";
+  throw plugin_error(std::move(message)).with("tensors", std::to_string(num_tensors));
 }
 
 }  // namespace
@@ -127,13 +136,7 @@ std::vector<CoverFault> Cover::faults(size_t limit) const {
   return out;
 }
 
-void Cover::prove() const {
-  const std::vector<CoverFault> found = faults(tensors_.size());
-  if (found.empty()) return;
-  std::string message = found.front().message;
-  if (found.size() > 1) message += " (and " + std::to_string(found.size() - 1) + " more tensors are wrong)";
-  throw plugin_error(std::move(message)).with("tensors", std::to_string(tensors_.size()));
-}
+void Cover::prove() const { throw_first(faults(tensors_.size()), tensors_.size()); }
 
 std::optional<CoverFault> Cover::tie_fault(const Tensor& tensor) const {
   const Descriptor& d = tensor.descriptor;
@@ -382,14 +385,44 @@ CoverFault Cover::gap_fault(const Tensor& tensor, const Shape& element) const {
   return out;
 }
 
+void prove_cover(std::span<const Descriptor> tensors, const MeshShape& mesh, const Prover& prover) {
+  std::vector<std::string_view> names;  // in order of declaration
+  std::unordered_map<std::string_view, std::vector<const Descriptor*>> by_name;
+  for (const Descriptor& tensor : tensors) {
+    std::vector<const Descriptor*>& same = by_name[tensor.fqn];
+    if (same.empty()) names.push_back(tensor.fqn);
+    same.push_back(&tensor);
+  }
+  std::unordered_set<std::string> proven;  // keys of layouts
+  std::vector<CoverFault> found;
+  for (size_t i = static_cast<size_t>(prover.index); i < names.size(); i += static_cast<size_t>(prover.count)) {
+    const std::vector<const Descriptor*>& same = by_name.at(names[i]);
+    const std::string& tie = same.front()->tie;
+    std::vector<Layout> layouts;
+    for (const Descriptor* tensor : same) layouts.emplace_back(*tensor, mesh);
+    const bool is_alone = layouts.size() == 1 && tie.empty();
+    if (is_alone && proven.contains(layouts.front().key())) continue;
+    Cover cover(mesh.world_size());
+    for (const Layout& layout : layouts)
+      for (int rank = 0; rank < mesh.world_size(); ++rank) cover.declare(layout, rank);
+    if (const auto target = by_name.find(tie); target != by_name.end()) cover.expect(*target->second.front());
+    std::vector<CoverFault> faults = cover.faults();
+    std::erase_if(faults, [&](const CoverFault& fault) { return fault.fqn != names[i]; });  // not that of the tie
+    if (!faults.empty())
+      found.push_back(std::move(faults.front()));
+    else if (is_alone)
+      proven.insert(layouts.front().key());
+  }
+  throw_first(found, names.size());
+}
+
 void prove_cover(std::span<const Layout> layouts) {
-  if (layouts.empty()) return;
-  Cover cover(layouts.front().world_size());
+  std::vector<Descriptor> tensors;
   for (const Layout& layout : layouts) {
     CHASSIS_CHECK(layout.mesh() == layouts.front().mesh(), "layouts of different meshes");
-    for (int rank = 0; rank < layout.world_size(); ++rank) cover.declare(layout, rank);
+    tensors.push_back(layout.descriptor());
   }
-  cover.prove();
+  if (!tensors.empty()) prove_cover(tensors, layouts.front().mesh());
 }
 
 }  // namespace chassis

@@ -86,7 +86,15 @@ class Cover {
   std::unordered_map<std::string, size_t> by_name_;
 };
 
-// Cover::prove for all ranks of these layouts.
+// Divides the proof: each prover proves every count-th tensor.
+struct Prover {
+  int index = 0;
+  int count = 1;
+};
+
+// Cover::prove for all ranks of these tensors, or for this prover's share of the tensors. Keeps the boxes of one tensor
+// at a time, and proves tensors that are divided alike once.
+void prove_cover(std::span<const Descriptor> tensors, const MeshShape& mesh, const Prover& prover = {});
 void prove_cover(std::span<const Layout> layouts);
 
 }  // namespace chassis

@@ -319,9 +319,9 @@ Shape Layout::local_shape(int rank) const {
 }
 
 std::vector<Piece> Layout::pieces(int rank) const {
-  const Region r = region(rank);
   std::vector<Piece> out;
-  if (!r.held) return out;
+  if (!holds(rank)) return out;
+  const Region r = region(rank);
 
   const Shape shape = region_shape(r);
   const Shape strides = row_major_strides(shape);
@@ -389,9 +389,52 @@ std::vector<Box> Layout::boxes(int rank) const {
 
 std::vector<Box> Layout::owned_boxes(int rank) const {
   std::vector<Box> out;
+  if (!descriptor_.tie.empty() || is_partial_ || replica(rank) != owner_among(owner_seed_, num_replicas_)) return out;
   for (Piece& piece : pieces(rank))
     if (piece.owned) out.push_back(piece.box);
   return out;
+}
+
+std::string Layout::key() const {
+  const Descriptor& d = descriptor_;
+  std::string key;
+  const auto add = [&](auto number) {
+    const auto wide = static_cast<int64_t>(number);
+    key.append(reinterpret_cast<const char*>(&wide), sizeof wide);
+  };
+  const auto add_all = [&](const auto& numbers) {
+    add(std::distance(numbers.begin(), numbers.end()));
+    for (const auto number : numbers) add(number);
+  };
+  add_all(d.global_shape);
+  add_all(d.padded_shape);
+  add(block_elements_);
+  add(!d.tie.empty());
+  bool has_shared_chunks = false;
+  add(d.cuts.dim);
+  add(d.cuts.parts.size());
+  for (const SubParameter& part : d.cuts.parts) {
+    add(part.size);
+    add(part.replicas);
+    has_shared_chunks |= part.replicas > 1;
+  }
+  for (const Step& step : steps_) {
+    const Placement& p = placement(step);
+    add(p.kind);
+    add_all(step.axes);
+    for (const int64_t number : {int64_t{p.dim}, int64_t{p.per_part}, int64_t{p.pad_even}, step.unit,
+                                 int64_t{p.replicas}, p.buffer_offset, p.buffer_numel, int64_t{p.coordinate}})
+      add(number);
+    add(p.ranges.size());
+    for (const FlatRange& range : p.ranges) {
+      add(range.offset);
+      add(range.length);
+    }
+    add_all(p.copies);
+    has_shared_chunks |= p.replicas > 1;
+  }
+  add(has_shared_chunks ? static_cast<int64_t>(owner_seed_) : owner_among(owner_seed_, num_replicas_));
+  return key;
 }
 
 }  // namespace chassis

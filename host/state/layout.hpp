@@ -4,6 +4,7 @@
 
 #include <array>
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "host/state/box.hpp"
@@ -61,6 +62,10 @@ class Layout {
   std::vector<Box> boxes(int rank) const;
   // Empty for partial and for tied tensors.
   std::vector<Box> owned_boxes(int rank) const;
+
+  // Equal for tensors of the same mesh of which every rank holds and owns the same boxes, whatever their names and
+  // dtypes. Bytes, not text.
+  std::string key() const;
 
  private:
   static constexpr int64_t kPadding = -1;

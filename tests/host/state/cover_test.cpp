@@ -176,6 +176,36 @@ TEST(Cover, ThrowsTheFirstFaultAndCountsTheOthers) {
   }
 }
 
+TEST(Cover, IsProvenInSharesThatFindEveryFault) {
+  const MeshShape mesh({{"dp", 2}});
+  std::vector<Descriptor> tensors;
+  for (int i = 0; i < 12; ++i) {
+    Descriptor d = Descriptor::plain("t" + std::to_string(i), Dtype::f32, {8});
+    d.placements = {Placement::flat_ranges({"dp"}, {{0, 4}, {i == 7 ? 5 : 4, i == 7 ? 3 : 4}})};
+    tensors.push_back(d);
+  }
+  tensors.push_back(Descriptor::plain("tied", Dtype::f32, {8}));
+  tensors.back().tie = "t3";
+  const auto error = [&](const Prover& prover) -> std::string {
+    try {
+      prove_cover(tensors, mesh, prover);
+    } catch (const Error& error) {
+      return error.message();
+    }
+    return "";
+  };
+  const std::string whole = error({});
+  EXPECT_NE(whole.find("tensor 't7' f32 [8]: elements [4:5] are owned by no rank"), std::string::npos) << whole;
+  for (int prover = 0; prover < 5; ++prover) EXPECT_EQ(error({prover, 5}), prover == 7 % 5 ? whole : "") << prover;
+  EXPECT_EQ(error({20, 21}), "");  // more provers than tensors
+  tensors[7] = tensors[6];         // the same name twice
+  EXPECT_NE(error({}).find("(declared twice by the same rank)"), std::string::npos) << error({});
+  tensors[7].fqn = "t7";
+  EXPECT_EQ(error({}), "");
+  tensors.back().tie = "nowhere";
+  EXPECT_NE(error({}).find("tied to 'nowhere'"), std::string::npos) << error({});
+}
+
 // Time is printed but not asserted, since the machine may be busy. Memory is asserted.
 class MillionChunks : public ::testing::Test {
  protected:

@@ -401,4 +401,37 @@ void check_composite(uint64_t seed) {
   }
 }
 
+bool check_key(uint64_t seed) {
+  Dice dice(seed);
+  const MeshShape mesh = random_mesh(dice, 32);
+  const Descriptor d = random_descriptor(dice, mesh, random_shape(dice, 300));
+  Descriptor other = d;
+  other.fqn = "layer." + std::to_string(dice.roll(0, 99));
+  other.dtype = Dtype::bf16;
+  Placement* const placement =
+      other.placements.empty()
+          ? nullptr
+          : &other.placements[static_cast<size_t>(dice.roll(0, static_cast<int64_t>(other.placements.size()) - 1))];
+  const int64_t change = dice.roll(0, 8);
+  if (change == 1) other.owner = other.owner == OwnerRule::kSpread ? OwnerRule::kFirst : OwnerRule::kSpread;
+  if (change == 2) other.owner = OwnerRule::kGiven, other.owner_replica = static_cast<int>(dice.roll(0, 3));
+  if (change == 3) other.granularity = Granularity::block_of(dice.roll(1, 9));
+  if (change == 4 && placement) placement->unit += 1;
+  if (change == 5 && placement) placement->replicas = 1;
+  if (change == 6 && placement) placement->pad_even = !placement->pad_even;
+  if (change == 7 && placement) placement->copies.clear();
+  if (change == 8 && placement) placement->ranges.clear();
+  try {
+    const Layout a(d, mesh), b(other, mesh);
+    if (a.key() != b.key()) return false;
+    for (int rank = 0; rank < mesh.world_size(); ++rank) {
+      EXPECT_EQ(a.boxes(rank), b.boxes(rank)) << "seed " << seed << ": " << d.text();
+      EXPECT_EQ(a.owned_boxes(rank), b.owned_boxes(rank)) << "seed " << seed << ": " << d.text();
+    }
+    return true;
+  } catch (const Error&) {  // the change is not valid
+    return false;
+  }
+}
+
 }  // namespace chassis::testing

@@ -5,6 +5,9 @@
 
 namespace chassis::testing {
 
+// Of layouts with equal keys, whatever differs between them, every rank holds and owns the same boxes. Returns whether
+// the keys of two descriptors that differ in one fact are equal.
+bool check_key(uint64_t seed);
 // Local arrays equal the oracle's, every element is owned exactly once, the cover proof agrees, and cuts are legal if
 // they can be.
 void check_layout(uint64_t seed);

@@ -15,6 +15,11 @@ void repeat(uint64_t first_seed, uint64_t num_cases, Check check) {
 }
 
 TEST(RandomLayouts, PlaceEveryElementExactlyOnce) { repeat(1'000'000, 4000, check_layout); }
+TEST(RandomLayouts, OfEqualKeysHaveEqualBoxes) {
+  int num_equal = 0;
+  repeat(7'000'000, 4000, [&](uint64_t seed) { num_equal += check_key(seed); });
+  EXPECT_GT(num_equal, 1500);
+}
 TEST(RandomLayouts, ReturnEveryElementAfterARoundTrip) { repeat(2'000'000, 2000, check_round_trip); }
 TEST(RandomLayouts, AreReportedWithTheFirstWrongElementIfDamaged) { repeat(3'000'000, 2000, check_damaged_cover); }
 TEST(RandomLayouts, AreReshardedWithinABudget) { repeat(5'000'000, 1000, check_reshard); }
