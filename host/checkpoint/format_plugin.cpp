@@ -205,6 +205,42 @@ FormatLayout FormatPlugin::layout(std::span<const DiskBox> boxes, const Metadata
   return std::move(receiver.layout);
 }
 
+bool FormatPlugin::divides_by_rank(const MetadataPairs& metadata) const {
+  if (whole_tensors() || is_read_only()) return false;
+  const auto part = [](const char* name, int64_t begin, int64_t end, int rank) {
+    return DiskBox{name, Dtype::f32, {4}, {{begin}, {end}}, rank};
+  };
+  // Two boxes of a tensor on one rank, which may need two files.
+  const std::vector<DiskBox> all = {part("a", 0, 2, 0), part("a", 2, 3, 1), part("a", 3, 4, 1), part("b", 0, 4, 0)};
+  try {
+    for (const uint64_t max_file_bytes : {uint64_t{0}, uint64_t{1}}) {
+      const FormatLayout together = layout(all, metadata, 2, max_file_bytes);
+      if (!together.text_files.empty()) return false;
+      uint32_t num_files = 0;
+      for (const int rank : {0, 1}) {
+        std::vector<DiskBox> own;
+        for (const DiskBox& box : all)
+          if (box.rank == rank) own.push_back(box);
+        const FormatLayout alone = layout(own, metadata, 2, max_file_bytes);
+        if (!alone.text_files.empty() || num_files + alone.files.size() > together.files.size()) return false;
+        for (size_t i = 0; i < alone.files.size(); ++i)
+          if (alone.files[i].rank != rank || alone.files[i] != together.files[num_files + i]) return false;
+        size_t at = 0;
+        for (size_t i = 0; i < all.size(); ++i) {
+          if (all[i].rank != rank) continue;
+          const DiskPlace& place = alone.places[at++];
+          if (together.places[i] != DiskPlace{place.file + num_files, place.offset}) return false;
+        }
+        num_files += static_cast<uint32_t>(alone.files.size());
+      }
+      if (num_files != together.files.size()) return false;
+    }
+  } catch (const Error&) {
+    return false;
+  }
+  return true;
+}
+
 void FormatPlugin::check(const FormatLayout& layout, std::span<const DiskBox> boxes) const {
   std::set<std::string> paths = {kManifestName};
   const auto claim = [&](const std::string& path) {

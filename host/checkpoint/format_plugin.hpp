@@ -36,6 +36,7 @@ struct DiskBox {
 struct DiskPlace {
   uint32_t file = 0;
   uint64_t offset = 0;
+  bool operator==(const DiskPlace&) const = default;
 };
 
 // Every byte of a checkpoint's files, except the tensors.
@@ -45,6 +46,7 @@ struct FormatLayout {
     std::string header;
     uint64_t num_bytes = 0;
     int rank = 0;
+    bool operator==(const NewFile&) const = default;
   };
   std::vector<NewFile> files;
   std::vector<DiskPlace> places;  // one for every box
@@ -92,6 +94,9 @@ class FormatPlugin {
   // kMaxHeaderBytes.
   FormatLayout layout(std::span<const DiskBox> boxes, const MetadataPairs& metadata, int num_ranks,
                       uint64_t max_file_bytes) const;
+  // Whether each rank's files depend on its own boxes alone, so that layout() of these is its part of layout() of all.
+  // Found by a small layout of two ranks.
+  bool divides_by_rank(const MetadataPairs& metadata) const;
   // Throws a storage error unless every tensor found lies inside its file, and OtherFormat if the directory is not of
   // this format.
   FormatScan scan(SourceDirectory& directory) const;

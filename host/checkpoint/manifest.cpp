@@ -178,44 +178,63 @@ std::vector<std::vector<CheckpointManifest::Extent>> CheckpointManifest::extents
   return out;
 }
 
-std::string CheckpointManifest::dump() const {
+ManifestText::ManifestText(const CheckpointManifest& head, Append append) : append_(std::move(append)) {
   std::string out;
   for (const std::string_view part : {kPrefix, kVersion, kChecksum}) out += part;
-  const size_t at_checksum = out.size();
   out += std::string(kNoChecksum) + "\",\n";
   const auto add = [&](const char* key, const Json& value) {
     out += "\"" + std::string(key) + "\": " + value.dump() + ",\n";
   };
   Json axes = Json::object();
-  for (const MeshAxis& axis : mesh.axes()) axes[axis.name] = axis.size;
-  add("step", step);
-  add("format", format);
-  add("created", created);
+  for (const MeshAxis& axis : head.mesh.axes()) axes[axis.name] = axis.size;
+  add("step", head.step);
+  add("format", head.format);
+  add("created", head.created);
   add("mesh", axes);
-  add("resumable", resumable);
-  add("about", about.is_null() ? Json::object() : about);
-  add("state", state.is_null() ? Json::object() : state);
+  add("resumable", head.resumable);
+  add("about", head.about.is_null() ? Json::object() : head.about);
+  add("state", head.state.is_null() ? Json::object() : head.state);
   out += "\"files\": [";
-  for (size_t i = 0; i < files.size(); ++i) {
-    const Json line = {{"path", files[i].path}, {"bytes", files[i].num_bytes}, {"crc32c", hex(files[i].crc32c)}};
+  for (size_t i = 0; i < head.files.size(); ++i) {
+    const auto& [path, num_bytes, crc] = head.files[i];
+    const Json line = {{"path", path}, {"bytes", num_bytes}, {"crc32c", hex(crc)}};
     out += (i > 0 ? ",\n  " : "\n  ") + line.dump();
   }
   out += "\n],\n\"tensors\": [";
-  for (size_t i = 0; i < boxes.size(); ++i) {
-    const BoxEntry& entry = boxes[i];
-    Json line = {
-        {"name", entry.box.name}, {"dtype", dtype_name(entry.box.dtype)}, {"shape", json_of(entry.box.global_shape)}};
-    if (entry.box.box != Box::whole(entry.box.global_shape)) {
-      line["box"] = Json::array({json_of(entry.box.box.begin), json_of(entry.box.box.end)});
-    }
-    if (entry.box.rank != 0) line["rank"] = entry.box.rank;
-    line["file"] = entry.place.file;
-    line["at"] = entry.place.offset;
-    line["crc32c"] = hex(entry.crc32c);
-    out += (i > 0 ? ",\n  " : "\n  ") + line.dump();
-  }
-  out += "\n]\n}\n";
-  out.replace(at_checksum, kNoChecksum.size(), hex(crc32c(0, out.data(), out.size())));
+  this->append(out);
+}
+
+void ManifestText::append(std::string_view text) {
+  crc32c_ = crc32c(crc32c_, text.data(), text.size());
+  append_(text);
+}
+
+void ManifestText::add(const CheckpointManifest::BoxEntry& entry) {
+  Json line = {
+      {"name", entry.box.name}, {"dtype", dtype_name(entry.box.dtype)}, {"shape", json_of(entry.box.global_shape)}};
+  if (entry.box.box != Box::whole(entry.box.global_shape))
+    line["box"] = Json::array({json_of(entry.box.box.begin), json_of(entry.box.box.end)});
+  if (entry.box.rank != 0) line["rank"] = entry.box.rank;
+  line["file"] = entry.place.file;
+  line["at"] = entry.place.offset;
+  line["crc32c"] = hex(entry.crc32c);
+  append((is_first_ ? "\n  " : ",\n  ") + line.dump());
+  is_first_ = false;
+}
+
+std::string ManifestText::finish() {
+  append("\n]\n}\n");
+  return hex(crc32c_);
+}
+
+uint64_t ManifestText::checksum_at() { return kPrefix.size() + kVersion.size() + kChecksum.size(); }
+
+std::string CheckpointManifest::dump() const {
+  std::string out;
+  ManifestText text(*this, [&](std::string_view piece) { out += piece; });
+  for (const BoxEntry& entry : boxes) text.add(entry);
+  const std::string checksum = text.finish();
+  out.replace(ManifestText::checksum_at(), checksum.size(), checksum);
   return out;
 }
 

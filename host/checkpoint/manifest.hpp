@@ -2,9 +2,11 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "host/base/error.hpp"
@@ -65,6 +67,25 @@ struct CheckpointManifest {
   static CheckpointManifest parse(const std::string& text, const std::string& name);
   // Throws a storage error if the directory has none.
   static CheckpointManifest read(SourceDirectory& directory);
+};
+
+// Writes the text of CheckpointManifest::dump() box by box.
+class ManifestText {
+ public:
+  using Append = std::function<void(std::string_view text)>;
+  // Of all but the boxes of `head`.
+  ManifestText(const CheckpointManifest& head, Append append);
+  void add(const CheckpointManifest::BoxEntry& entry);
+  // Ends the text. Returns its checksum, to be put in place of the zeros at byte checksum_at().
+  std::string finish();
+  static uint64_t checksum_at();
+
+ private:
+  void append(std::string_view text);
+
+  const Append append_;
+  uint32_t crc32c_ = 0;
+  bool is_first_ = true;
 };
 
 bool is_run_checkpoint(bool resumable, const Json& about);

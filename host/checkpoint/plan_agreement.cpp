@@ -12,6 +12,7 @@ namespace chassis {
 namespace {
 
 constexpr size_t kMaxListed = 4;
+constexpr size_t kPrintDigits = 16;
 
 // "rank 0", "ranks 1-3, 5"
 std::string ranks_text(const std::vector<int>& ranks) {
@@ -55,12 +56,18 @@ std::string differences(const std::vector<std::string>& lists) {
 
 }  // namespace
 
-void agree_on_plan(const SavePlan& plan, const std::string& occasion, World& world) {
-  if (world.size() == 1) return;
-  const std::vector<std::string> prints = world.exchange(occasion, fmt::format("{:016x}", plan.fingerprint()));
+uint64_t agree_on_plan(const SavePlan& plan, const std::string& occasion, World& world) {
+  if (world.size() == 1) return plan.file_bytes;
+  std::vector<std::string> prints =
+      world.exchange(occasion, fmt::format("{:016x}{}", plan.fingerprint(), plan.file_bytes));
+  uint64_t file_bytes = 0;
+  for (std::string& print : prints) {
+    file_bytes += std::stoull(print.substr(kPrintDigits));
+    print.resize(kPrintDigits);
+  }
   const auto other =
       std::find_if(prints.begin(), prints.end(), [&](const std::string& print) { return print != prints[0]; });
-  if (other == prints.end()) return;
+  if (other == prints.end()) return plan.own_files ? file_bytes : plan.file_bytes;
   const std::string found = differences(world.exchange(occasion + ": tensors", lines_of(plan)));
   const std::vector<std::string> plans = world.exchange(occasion + ": layout", plan.text() + ", " + plan.mesh.text());
   const auto rank = static_cast<int>(other - prints.begin());

@@ -225,14 +225,15 @@ void CheckpointReader::check(std::span<const LoadTensor> tensors, const LoadOpti
 std::vector<std::string> compare_with_directory(const SavePlan& plan, const CheckpointReader& directory) {
   std::vector<std::string> lines;
   std::unordered_set<std::string_view> planned;
-  for (const DiskBox& box : plan.boxes) {
-    if (!planned.insert(box.name).second) continue;
-    const DiskTensor* found = directory.find(box.name);
-    const std::string ours = shown(box.dtype, box.global_shape);
-    if (found == nullptr) {
-      lines.push_back(box.name + " " + ours + " is not in the directory");
-    } else if (found->global_shape != box.global_shape || found->dtype != box.dtype) {
-      lines.push_back(box.name + " would be " + ours + ", it is " + shown(found->dtype, found->global_shape));
+  for (const SaveTensor& tensor : plan.tensors) {
+    for (const DiskPart& part : tensor.parts) {
+      if (!planned.insert(part.disk_name).second) continue;
+      const DiskTensor* found = directory.find(part.disk_name);
+      const std::string ours = shown(tensor.disk_dtype, part.disk_shape);
+      if (found == nullptr)
+        lines.push_back(part.disk_name + " " + ours + " is not in the directory");
+      else if (found->global_shape != part.disk_shape || found->dtype != tensor.disk_dtype)
+        lines.push_back(part.disk_name + " would be " + ours + ", it is " + shown(found->dtype, found->global_shape));
     }
   }
   for (const DiskTensor& tensor : directory.tensors()) {

@@ -14,6 +14,7 @@
 #include "host/checkpoint/checksum.hpp"
 #include "host/checkpoint/gather.hpp"
 #include "host/checkpoint/plan_agreement.hpp"
+#include "host/launch/failure.hpp"
 #include "host/service/device.hpp"
 
 namespace chassis {
@@ -42,19 +43,19 @@ std::string utc_now() {
   return text;
 }
 
-CheckpointManifest::FileEntry write_text(StagedDirectory& staged, const std::string& path, const std::string& bytes,
-                                         unsigned mode) {
-  File file = staged.create(path, mode);
+CheckpointManifest::FileEntry write_text(const StagedDirectory& staged, const std::string& path,
+                                         const std::string& bytes, unsigned mode) {
+  File file = StagedDirectory::create(staged.path(), path, mode);
   file.pwrite_exact(bytes.data(), bytes.size(), 0);
   file.fsync();
   file.close();
   return {path, bytes.size(), crc32c(0, bytes.data(), bytes.size())};
 }
 
-CheckpointManifest::FileEntry copy_file(StagedDirectory& staged, const BucketPair& buckets, const CopiedFile& carried,
-                                        unsigned mode) {
+CheckpointManifest::FileEntry copy_file(const StagedDirectory& staged, const BucketPair& buckets,
+                                        const CopiedFile& carried, unsigned mode) {
   const File& source = *carried.file;
-  File file = staged.create(carried.name, source.mode() & mode);
+  File file = StagedDirectory::create(staged.path(), carried.name, source.mode() & mode);
   const std::span<std::byte> bucket = buckets.bucket(0);
   uint64_t at = 0;
   uint32_t crc = 0;
@@ -93,8 +94,20 @@ ExitCode exit_code(const Error& cause) {
 
 }  // namespace
 
+// A box as its rank wrote it.
+struct Save::WrittenBox {
+  uint64_t offset;
+  uint32_t file, crc32c;
+};
+
+// What a rank sends of a part in a shared file.
+struct Save::WrittenPart {
+  uint32_t box;
+  PartRemainders remainders;
+};
+
 const Save::Stage Save::kStages[] = {{"stream", &Save::stream, &Save::gather_checksums},
-                                     {"sync", &Save::sync},
+                                     {"sync", &Save::sync, &Save::gather_own_files},
                                      {"publish", &Save::publish, &Save::share_result},
                                      {"latest", &Save::update_latest}};
 
@@ -110,13 +123,17 @@ Save::Save(const FormatPlugin& format, const BucketPair& buckets, const SavePlan
       is_first_(world.rank() == 0) {
   CHASSIS_CHECK(world.size() == 1 || world.size() == plan.mesh.world_size(),
                 std::to_string(world.size()) + " ranks save a plan for " + plan.mesh.text());
+  CHASSIS_CHECK(
+      plan.options.rank == kAllRanks || (plan.options.rank == world.rank() && world.size() == plan.mesh.world_size()),
+      "rank " + std::to_string(world.rank()) + " saves the plan of another");
   const StallTimer stall(result_.stall_seconds);
   result_.path = request_.parent + "/" + request_.name;
   result_.resumable = request_.resumable;
   wrap_errors([this] {
-    agree_on_plan(plan_, "the plan of checkpoint " + request_.name, world_);
-    run_and_agree("prepare", [this] { prepare(); });
+    const uint64_t file_bytes = agree_on_plan(plan_, "the plan of checkpoint " + request_.name, world_);
+    run_and_agree("prepare", [&] { prepare(file_bytes); });
     directory_ = exchange("directory", is_first_ ? staged_->path() : "")[0];
+    if (plan_.own_files) run_and_agree("files", [this] { create_files(); });
   });
   start_stage();
 }
@@ -169,18 +186,23 @@ void Save::wrap_errors(const std::function<void()>& part) {
   }
 }
 
-void Save::prepare() {
+void Save::prepare(uint64_t file_bytes) {
   check_request(plan_, request_);
   has_parts_ = files_with_parts(plan_, owner_);
   files_.resize(plan_.layout.files.size());
   if (!is_first_) return;
-  check_space(plan_, request_.parent);
+  check_space(file_bytes, request_.parent);
   check_replaceable(result_.path, is_run_checkpoint(request_.resumable, request_.about));
   staged_.emplace(request_.parent, request_.name);
+  directory_ = staged_->path();
   report_stage("staged");
+  if (!plan_.own_files) create_files();
+}
+
+void Save::create_files() {
   for (size_t i = 0; i < files_.size(); ++i) {
     const auto& planned = plan_.layout.files[i];
-    File file = staged_->create(planned.path, request_.mode);
+    File file = StagedDirectory::create(directory_, planned.path, request_.mode);
     file.preallocate(planned.num_bytes);  // fails here, before a tensor is read, if the disk is full
     file.pwrite_exact(planned.header.data(), planned.header.size(), 0);
     if (has_parts_[i]) files_[i] = std::move(file);
@@ -206,23 +228,25 @@ void Save::stream() {
   report_stage("streamed");
 }
 
-// Combines the remainders of the parts of every box; each rank sends its own in the plan's order. Only rank 0 needs the
-// result, for trailers and the manifest.
+// Combines the remainders of the parts of every box. Of files that ranks share, only rank 0 needs the result, for
+// trailers and the manifest.
 void Save::gather_checksums() {
-  const std::vector<std::string> all =
-      gather_on_first(world_, occasion("checksums"),
-                      {reinterpret_cast<const char*>(remainders_.data()), remainders_.size() * sizeof(PartRemainders)});
-  if (!is_first_) return;
+  std::vector<WrittenPart> mine;
+  for (const SavePart& part : plan_.parts)
+    if (owner_.writes(part)) mine.push_back({part.box, remainders_[mine.size()]});
+  std::vector<std::string> all = {{reinterpret_cast<const char*>(mine.data()), mine.size() * sizeof(WrittenPart)}};
+  if (!plan_.own_files) all = gather_on_first(world_, occasion("checksums"), all[0]);
+  if (all.empty()) return;
   crc_.assign(plan_.boxes.size(), {});
-  std::vector<size_t> at(all.size());
-  for (const SavePart& part : plan_.parts) {
-    const size_t from = owner_.writes_all ? 0 : static_cast<size_t>(part.rank);
-    PartRemainders remainders;
-    CHASSIS_CHECK(at[from] + sizeof remainders <= all[from].size(), "a rank sent too few checksums");
-    std::memcpy(&remainders, all[from].data() + at[from], sizeof remainders);
-    at[from] += sizeof remainders;
-    crc_[part.box].crc32c ^= remainders.crc32c;
-    crc_[part.box].of_format ^= remainders.of_format;
+  for (const std::string& of_rank : all) {
+    CHASSIS_CHECK(of_rank.size() % sizeof(WrittenPart) == 0, "a rank sent a part of a checksum");
+    for (size_t at = 0; at < of_rank.size(); at += sizeof(WrittenPart)) {
+      WrittenPart part;
+      std::memcpy(&part, of_rank.data() + at, sizeof part);
+      CHASSIS_CHECK(part.box < crc_.size(), "a rank sent the checksum of another plan's box");
+      crc_[part.box].crc32c ^= part.remainders.crc32c;
+      crc_[part.box].of_format ^= part.remainders.of_format;
+    }
   }
   for (size_t i = 0; i < crc_.size(); ++i) {
     const uint64_t num_bytes = plan_.boxes[i].num_bytes();
@@ -242,15 +266,17 @@ std::vector<FileContent> Save::contents_of_files() const {
   return contents;
 }
 
-// Rank 0 syncs every file, since it writes headers and trailers; the other ranks sync the files that they wrote.
+// The rank that writes header and trailer of a file finishes it: rank 0, or its own rank. The other ranks sync the
+// files that they wrote.
 void Save::sync() {
   const auto start = Clock::now();
+  const bool finishes = is_first_ || plan_.own_files;
   std::vector<FileContent> contents;
-  if (is_first_) contents = contents_of_files();
+  if (finishes) contents = contents_of_files();
   for (size_t i = 0; i < files_.size(); ++i) {
-    if (!is_first_ && !has_parts_[i]) continue;
+    if (!finishes && !has_parts_[i]) continue;
     open(i);
-    if (is_first_) {
+    if (finishes) {
       format_.finish(plan_.boxes, plan_.options.metadata, plan_.mesh.world_size(), plan_.options.max_file_bytes,
                      static_cast<uint32_t>(i), contents[i]);
       for (const auto& [offset, bytes] : contents[i].fills())
@@ -263,6 +289,68 @@ void Save::sync() {
   result_.sync_seconds = seconds_since(start);
 }
 
+// Sends rank 0 what the manifest says of each rank's files. Their boxes come in the order of that rank's plan, and rank
+// 0 knows the rest of them from the tensors.
+void Save::gather_own_files() {
+  if (!plan_.own_files) return;
+  Json files = Json::array();
+  for (const auto& [path, num_bytes, crc] : manifest_.files) files.push_back({path, num_bytes, crc});
+  std::vector<WrittenBox> boxes;
+  for (size_t i = 0; i < plan_.boxes.size(); ++i) {
+    const auto& [file, offset] = plan_.layout.places[i];
+    boxes.push_back({offset, file, crc_[i].crc32c});
+  }
+  const std::vector<std::string> all = gather_on_first(
+      world_, occasion("files"),
+      pack({files.dump(), {reinterpret_cast<const char*>(boxes.data()), boxes.size() * sizeof(WrittenBox)}}));
+  if (!is_first_) return;
+  manifest_.files.clear();
+  for (const std::string& of_rank : all) {
+    const std::vector<std::string> parts = unpack(of_rank, 2);
+    CHASSIS_CHECK(parts[1].size() % sizeof(WrittenBox) == 0, "a rank sent a part of a box");
+    std::vector<WrittenBox>& of = written_.emplace_back(parts[1].size() / sizeof(WrittenBox));
+    if (!of.empty()) std::memcpy(of.data(), parts[1].data(), parts[1].size());
+    for (WrittenBox& box : of) box.file += static_cast<uint32_t>(manifest_.files.size());
+    for (const Json& file : Json::parse(parts[0]))
+      manifest_.files.push_back({file[0].get<std::string>(), file[1].get<uint64_t>(), file[2].get<uint32_t>()});
+  }
+}
+
+// Box by box, since there may be as many as tensors times ranks.
+void Save::write_manifest() {
+  constexpr size_t kPieceBytes = size_t{1} << 20;
+  File file = StagedDirectory::create(directory_, kManifestName, request_.mode);
+  std::string pending;
+  uint64_t at = 0;
+  const auto flush = [&] {
+    file.pwrite_exact(pending.data(), pending.size(), at);
+    at += pending.size();
+    pending.clear();
+  };
+  ManifestText text(manifest_, [&](std::string_view piece) {
+    pending += piece;
+    if (pending.size() >= kPieceBytes) flush();
+  });
+  uint32_t num_boxes = 0;
+  std::vector<size_t> num_of_rank(written_.size());
+  plan_.for_each_box([&](const DiskBox& box) {
+    if (!plan_.own_files) {
+      text.add({box, plan_.layout.places[num_boxes], crc_[num_boxes].crc32c});
+      ++num_boxes;
+      return;
+    }
+    const auto rank = static_cast<size_t>(box.rank);
+    CHASSIS_CHECK(num_of_rank[rank] < written_[rank].size(), "rank " + std::to_string(rank) + " wrote too few boxes");
+    const WrittenBox& written = written_[rank][num_of_rank[rank]++];
+    text.add({box, {written.file, written.offset}, written.crc32c});
+  });
+  const std::string checksum = text.finish();
+  flush();
+  file.pwrite_exact(checksum.data(), checksum.size(), ManifestText::checksum_at());
+  file.fsync();
+  file.close();
+}
+
 void Save::publish() {
   if (!is_first_) return;
   manifest_.step = request_.step;
@@ -272,15 +360,13 @@ void Save::publish() {
   manifest_.resumable = request_.resumable;
   manifest_.about = request_.about;
   manifest_.state = request_.state;
-  for (uint32_t i = 0; i < plan_.boxes.size(); ++i)
-    manifest_.boxes.push_back({plan_.boxes[i], plan_.layout.places[i], crc_[i].crc32c});
   for (const auto* texts : {&plan_.layout.text_files, &request_.text_files})
     for (const auto& [path, text] : *texts) manifest_.files.push_back(write_text(*staged_, path, text, request_.mode));
   for (const CopiedFile& carried : request_.carried_files)
     manifest_.files.push_back(copy_file(*staged_, buckets_, carried, request_.mode));
   report_stage("written");
 
-  write_text(*staged_, kManifestName, manifest_.dump(), request_.mode);
+  write_manifest();
   report_stage("manifest");
   staged_->publish(is_run_checkpoint(request_.resumable, request_.about), [this](const char* stage) {
     report_stage(stage);

@@ -1,6 +1,7 @@
 // One save on one rank, in the stages stream, sync, publish and latest. All ranks vote after each stage, so that all
 // continue or none does. A rank's work of a stage can run on its own thread during training; the caller's thread votes.
-// Rank 0 creates and publishes the directory; the others write into its files.
+// Rank 0 creates and publishes the directory. Each rank makes its own files in it, or writes into those that rank 0
+// made if the format stores boxes of several ranks in one.
 #pragma once
 
 #include <atomic>
@@ -51,6 +52,8 @@ class Save {
     void (Save::*agree)() = nullptr;  // [all-ranks] after the vote
   };
   static const Stage kStages[];
+  struct WrittenBox;
+  struct WrittenPart;
 
   void start_stage();
   std::string occasion(const char* stage) const { return "save " + request_.name + ": " + stage; }
@@ -66,12 +69,15 @@ class Save {
   // Rethrows errors as a failure of this save.
   void wrap_errors(const std::function<void()>& part);
 
-  void prepare();
+  void prepare(uint64_t file_bytes);
+  void create_files();
   void open(size_t file);
   void stream();
   void gather_checksums();
   std::vector<FileContent> contents_of_files() const;
   void sync();
+  void gather_own_files();
+  void write_manifest();
   void publish();
   void update_latest();
   void share_result();
@@ -91,8 +97,9 @@ class Save {
   std::vector<bool> has_parts_;  // by file
   std::vector<File> files_;      // those that this rank writes are open
   std::vector<PartRemainders> remainders_;
-  std::vector<PartRemainders> crc_;  // by box
-  CheckpointManifest manifest_;
+  std::vector<PartRemainders> crc_;               // by box of the plan
+  CheckpointManifest manifest_;                   // without its boxes
+  std::vector<std::vector<WrittenBox>> written_;  // on rank 0: by rank, the boxes in its own files
   SaveResult result_;
   bool is_published_ = false;  // on all ranks
   size_t stage_ = 0;

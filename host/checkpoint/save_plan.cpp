@@ -9,8 +9,8 @@
 #include "host/base/hash.hpp"
 #include "host/base/units.hpp"
 #include "host/state/composite.hpp"
-#include "host/state/cover.hpp"
 #include "host/state/layout.hpp"
+#include "host/state/owned_boxes.hpp"
 
 namespace chassis {
 namespace {
@@ -66,34 +66,51 @@ uint64_t check_names(const std::vector<SaveTensor>& tensors) {
   return by_name.size();
 }
 
-void add_boxes(SavePlan& plan, bool whole_tensors) {
-  const auto add_box = [&](const SaveTensor& tensor, const DiskPart& part, const Box& box, int rank) {
-    plan.boxes.push_back({part.disk_name, tensor.disk_dtype, part.disk_shape, box, rank});
-    plan.tensor_bytes += plan.boxes.back().num_bytes();
-    return static_cast<uint32_t>(plan.boxes.size() - 1);
-  };
+// Goes through the boxes of a plan in order of declaration, and through the parts that ranks write of each. `add_box`
+// returns what `add_part` gets.
+template <typename AddBox, typename AddPart>
+void for_each_part(const SavePlan& plan, bool whole_tensors, bool of_all_ranks, const AddBox& add_box,
+                   const AddPart& add_part) {
   // A tensor without elements has no owner, but it is stored by name.
   const auto is_one_box = [&](const DiskPart& part) { return whole_tensors || numel(part.disk_shape) == 0; };
+  const int rank = plan.options.rank;
+  OwnedBoxes boxes_of_all(plan.mesh);
   std::unordered_map<std::string_view, uint32_t> whole;
   for (uint32_t i = 0; i < plan.tensors.size(); ++i) {
     const SaveTensor& tensor = plan.tensors[i];
-    const Layout layout(tensor.descriptor, plan.mesh);
     for (const DiskPart& part : tensor.parts)
-      if (is_one_box(part) && !whole.contains(part.disk_name))
+      if (is_one_box(part) && (of_all_ranks || whole_tensors || rank == 0) && !whole.contains(part.disk_name))
         whole[part.disk_name] = add_box(tensor, part, Box::whole(part.disk_shape), 0);
-    for (int rank = 0; rank < plan.mesh.world_size(); ++rank) {
-      for (const Box& owned : layout.owned_boxes(rank)) {
-        for (uint32_t p = 0; p < tensor.parts.size(); ++p) {
-          const DiskPart& part = tensor.parts[p];
-          const Box region = intersection(owned, part.box);
-          if (region.empty()) continue;
-          const uint32_t box =
-              is_one_box(part) ? whole.at(part.disk_name) : add_box(tensor, part, part.on_disk(region), rank);
-          plan.parts.push_back({box, region, rank, i, p});
-        }
+    std::vector<OwnedBox> own;
+    if (!of_all_ranks)
+      for (const Box& box : Layout(tensor.descriptor, plan.mesh).owned_boxes(rank)) own.push_back({rank, box});
+    for (const OwnedBox& owned : of_all_ranks ? boxes_of_all.of(tensor.descriptor) : std::span<const OwnedBox>(own)) {
+      for (uint32_t p = 0; p < tensor.parts.size(); ++p) {
+        const DiskPart& part = tensor.parts[p];
+        const Box region = intersection(owned.box, part.box);
+        if (region.empty()) continue;
+        add_part(is_one_box(part) ? whole.at(part.disk_name) : add_box(tensor, part, part.on_disk(region), owned.rank),
+                 region, owned.rank, i, p);
       }
     }
   }
+}
+
+void add_boxes(SavePlan& plan, bool whole_tensors) {
+  const int rank = plan.options.rank;
+  // Where files are shared, all ranks lay out the boxes of all.
+  const bool of_all_ranks = rank == kAllRanks || (!plan.own_files && !whole_tensors);
+  const auto add_box = [&](const SaveTensor& tensor, const DiskPart& part, const Box& box, int writer) {
+    plan.boxes.push_back({part.disk_name, tensor.disk_dtype, part.disk_shape, box, writer});
+    return static_cast<uint32_t>(plan.boxes.size() - 1);
+  };
+  const auto add_part = [&](uint32_t box, const Box& region, int writer, uint32_t tensor, uint32_t part) {
+    if (rank == kAllRanks || writer == rank) plan.parts.push_back({box, region, writer, tensor, part});
+  };
+  for_each_part(plan, whole_tensors, of_all_ranks, add_box, add_part);
+  for (const SaveTensor& tensor : plan.tensors)
+    for (const DiskPart& part : tensor.parts)
+      plan.tensor_bytes += static_cast<uint64_t>(numel(part.box) * size_bytes(tensor.disk_dtype));
 }
 
 // Boxes by file and offset, parts by box and offset: every rank writes its files from front to back.
@@ -138,16 +155,19 @@ SavePlan plan_save(std::vector<SaveTensor> tensors, const MeshShape& mesh, const
   plan.options = options;
   plan.checksum = format.checksum();
   {
-    std::vector<Layout> declared;
+    std::vector<Descriptor> declared;
     declared.reserve(tensors.size());
-    for (const SaveTensor& tensor : tensors) declared.emplace_back(tensor.descriptor, mesh);
-    prove_cover(declared);
+    for (const SaveTensor& tensor : tensors) declared.push_back(tensor.descriptor);
+    prove_cover(declared, mesh, options.prover);
   }
   plan.tensors = stored_tensors(std::move(tensors));
   plan.num_disk_tensors = check_names(plan.tensors);
+  plan.own_files = options.rank != kAllRanks && format.divides_by_rank(options.metadata);
   add_boxes(plan, format.whole_tensors());
 
-  plan.layout = format.layout(plan.boxes, options.metadata, mesh.world_size(), options.max_file_bytes);
+  // A rank without boxes has no files; only a checkpoint without tensors has an empty one.
+  if (!plan.own_files || !plan.boxes.empty() || (plan.tensors.empty() && options.rank == 0))
+    plan.layout = format.layout(plan.boxes, options.metadata, mesh.world_size(), options.max_file_bytes);
   sort_for_writing(plan);
   for (const auto& file : plan.layout.files) plan.file_bytes += file.num_bytes;
   return plan;
@@ -160,6 +180,21 @@ uint64_t SavePlan::bytes_of_rank(int rank) const {
   return sum;
 }
 
+void SavePlan::for_each_box(const std::function<void(const DiskBox&)>& visit) const {
+  if (!own_files) {
+    for (const DiskBox& box : boxes) visit(box);
+    return;
+  }
+  for_each_part(
+      *this, false, true,
+      [&](const SaveTensor& tensor, const DiskPart& part, const Box& box, int rank) {
+        visit({part.disk_name, tensor.disk_dtype, part.disk_shape, box, rank});
+        return 0u;
+      },
+      [](uint32_t, const Box&, int, uint32_t, uint32_t) {});
+}
+
+// Boxes and parts follow from the tensors. Only the layout of a shared file is the format's answer.
 uint64_t SavePlan::fingerprint() const {
   uint64_t hash = 0;
   const auto add = [&](std::string_view bytes) { hash = hash64(bytes, hash); };
@@ -169,24 +204,29 @@ uint64_t SavePlan::fingerprint() const {
   };
   add(mesh.text());
   add(format);
+  add_number(own_files);
+  add_number(options.max_file_bytes);
+  for (const auto& [key, value] : options.metadata) add(key), add(value);
+  for (const SaveTensor& tensor : tensors) {
+    add(tensor.descriptor.fqn);
+    add(Layout(tensor.descriptor, mesh).key());
+    add_number(static_cast<uint64_t>(tensor.disk_dtype));
+    for (const DiskPart& part : tensor.parts) {
+      add(part.disk_name);
+      for (const Shape& shape : {part.disk_shape, part.box.begin, part.box.end, part.disk_begin}) add_shape(shape);
+      for (const int dim : part.dims) add_number(static_cast<uint64_t>(dim));
+      add_number(part.is_reshaped);
+    }
+  }
+  if (own_files) return hash;
   for (const auto& file : layout.files) {
     add(file.path);
     add(file.header);
     add_number(file.num_bytes);
   }
-  for (size_t i = 0; i < boxes.size(); ++i) {
-    add(boxes[i].name);
-    add_number(static_cast<uint64_t>(boxes[i].dtype));
-    add_shape(boxes[i].global_shape);
-    add_number(layout.places[i].file);
-    add_number(layout.places[i].offset);
-  }
-  for (const SavePart& part : parts) {
-    add_number(part.box);
-    add_shape(part.region.begin);
-    add_shape(part.region.end);
-    add_number(static_cast<uint64_t>(part.rank));
-    add(tensors[part.tensor].descriptor.fqn);
+  for (const DiskPlace& place : layout.places) {
+    add_number(place.file);
+    add_number(place.offset);
   }
   for (const auto& [path, bytes] : layout.text_files) add(path), add(bytes);
   return hash;
@@ -199,8 +239,11 @@ uint64_t SavePlan::largest_header() const {
 }
 
 std::string SavePlan::text() const {
-  return std::to_string(num_disk_tensors) + " tensors, " + bytes_text(tensor_bytes) + " in " +
-         std::to_string(layout.files.size()) + (layout.files.size() == 1 ? " file" : " files") + " of format " + format;
+  const std::string files = own_files
+                                ? "files of each rank"
+                                : std::to_string(layout.files.size()) + (layout.files.size() == 1 ? " file" : " files");
+  return std::to_string(num_disk_tensors) + " tensors, " + bytes_text(tensor_bytes) + " in " + files + " of format " +
+         format;
 }
 
 }  // namespace chassis

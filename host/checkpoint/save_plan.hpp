@@ -3,11 +3,13 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
 #include "host/base/hash.hpp"
 #include "host/checkpoint/format_plugin.hpp"
+#include "host/state/cover.hpp"
 #include "host/state/descriptor.hpp"
 #include "host/state/disk_part.hpp"
 #include "host/state/mesh_shape.hpp"
@@ -26,9 +28,13 @@ struct SaveTensor {
   static SaveTensor plain(Descriptor descriptor);
 };
 
+inline constexpr int kAllRanks = -1;
+
 struct SavePlanOptions {
   MetadataPairs metadata;       // free text for headers that can carry it
   uint64_t max_file_bytes = 0;  // 0: the format's own limit
+  int rank = kAllRanks;         // the rank that saves by this plan; kAllRanks: one process writes for all ranks
+  Prover prover = {};           // of exact cover; by default this plan proves it for all tensors
 };
 
 // The elements of a box that one rank writes from one tensor: all, or a part if several ranks or tensors share the box.
@@ -43,22 +49,28 @@ struct SavePart {
   Piece place(const struct SavePlan& plan) const;
 };
 
+// What a rank keeps does not grow with the number of ranks: its own parts, and its own files if the format stores the
+// boxes of each rank in files of its own. A format of whole tensors has one box for each. Only a format that puts parts
+// of several ranks into one file needs the boxes of all.
 struct SavePlan {
   MeshShape mesh;
   std::string format;
   std::vector<SaveTensor> tensors;  // stored ones with their parts, composites expanded
+  bool own_files = false;           // boxes, order and layout are only those of options.rank
   std::vector<DiskBox> boxes;       // contiguous on disk, in order of declaration
   std::vector<uint32_t> order;      // boxes by file and offset
-  std::vector<SavePart> parts;      // of all ranks, in writing order
+  std::vector<SavePart> parts;      // of options.rank, in writing order
   FormatLayout layout;
   SavePlanOptions options;
   Crc checksum = Crc::k32c;  // of the format
   uint64_t num_disk_tensors = 0;
-  uint64_t tensor_bytes = 0;
-  uint64_t file_bytes = 0;  // with headers and trailers, without text files
+  uint64_t tensor_bytes = 0;  // of all ranks
+  uint64_t file_bytes = 0;    // of the layout, with headers and trailers, without text files
 
   uint64_t bytes_of_rank(int rank) const;
-  // Equal on ranks whose plans write the same bytes to the same places.
+  // Calls `visit` for the boxes of all ranks, in order of declaration, also if the plan holds only its own.
+  void for_each_box(const std::function<void(const DiskBox&)>& visit) const;
+  // Equal on ranks that plan to write the same tensors to the same places.
   uint64_t fingerprint() const;
   uint64_t largest_header() const;
   // "291 tensors, 14.9 GiB in 4 files of format safetensors"

@@ -142,16 +142,14 @@ StagedDirectory::~StagedDirectory() {
   }
 }
 
-File StagedDirectory::create(const std::string& path, unsigned mode) {
+File StagedDirectory::create(const std::string& directory, const std::string& path, unsigned mode) {
   CHASSIS_CHECK(is_plain_path(path), path);
   if (const size_t slash = path.find('/'); slash != path.npos) {
-    const std::string folder = path_ + "/" + path.substr(0, slash);
-    if (std::find(folders_.begin(), folders_.end(), folder) == folders_.end()) {
-      if (::mkdir(folder.c_str(), 0755) != 0) throw file_error("cannot create the directory", folder, errno);
-      folders_.push_back(folder);
-    }
+    const std::string folder = directory + "/" + path.substr(0, slash);
+    if (::mkdir(folder.c_str(), 0755) != 0 && errno != EEXIST)
+      throw file_error("cannot create the directory", folder, errno);
   }
-  return File::create_exclusive(path_ + "/" + path, mode);
+  return File::create_exclusive(directory + "/" + path, mode);
 }
 
 File StagedDirectory::open(const std::string& directory, const std::string& path) {
@@ -161,7 +159,8 @@ File StagedDirectory::open(const std::string& directory, const std::string& path
 
 void StagedDirectory::publish(bool is_run_checkpoint, const std::function<void(const char* stage)>& on_stage) {
   const std::string target = parent_ + "/" + name_;
-  for (const std::string& folder : folders_) fsync_directory(folder);
+  for (const DirectoryEntry& entry : list_directory(path_))
+    if (entry.kind == PathKind::kDirectory) fsync_directory(path_ + "/" + entry.name);
   fsync_directory(path_);
   on_stage("synced");
   if (::unlink((path_ + "/" + kMarker).c_str()) != 0) throw file_error("cannot remove", path_ + "/" + kMarker, errno);

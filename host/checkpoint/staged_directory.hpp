@@ -21,8 +21,8 @@ class StagedDirectory {
   StagedDirectory& operator=(const StagedDirectory&) = delete;
 
   const std::string& path() const { return path_; }
-  // Creates a file with a plain path, and its folder.
-  File create(const std::string& path, unsigned mode = 0644);
+  // Creates a file with a plain path in such a directory, which this or another rank made, and its folder.
+  static File create(const std::string& directory, const std::string& path, unsigned mode = 0644);
   // Opens a file for writing that this or another rank created in such a directory.
   static File open(const std::string& directory, const std::string& path);
   // Files must be synced before. Calls `on_stage` with "synced", "unmarked", "renamed". Replaces parent/name if that is
@@ -32,7 +32,6 @@ class StagedDirectory {
  private:
   std::string parent_, name_, path_, id_;
   File marker_;
-  std::vector<std::string> folders_;
   bool published_ = false;
 };
 

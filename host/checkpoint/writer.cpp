@@ -12,12 +12,12 @@ constexpr uint64_t kReserveBytes = uint64_t{1} << 20;
 
 }  // namespace
 
-void check_space(const SavePlan& plan, const std::string& parent) {
+void check_space(uint64_t file_bytes, const std::string& parent) {
   create_directories(parent);
-  const uint64_t needed = plan.file_bytes + kReserveBytes, free = free_bytes(parent);
+  const uint64_t needed = file_bytes + kReserveBytes, free = free_bytes(parent);
   if (needed > free) {
     throw storage_error("'" + parent + "' has " + bytes_text(free) + " free, a checkpoint takes " +
-                        bytes_text(plan.file_bytes) + ", and " + bytes_text(kReserveBytes) + " for its other files")
+                        bytes_text(file_bytes) + ", and " + bytes_text(kReserveBytes) + " for its other files")
         .with("free_bytes", std::to_string(free))
         .with("needed_bytes", std::to_string(needed))
         .hint("free some space, choose another run.output_dir, or keep fewer checkpoints with checkpoint.keep_last");

@@ -75,8 +75,9 @@ class CheckpointWriter {
   const BucketPair& buckets_;
 };
 
-// Creates the directory and compares its free space with what the plan needs. Throws a storage error with both numbers.
-void check_space(const SavePlan& plan, const std::string& parent);
+// Creates the directory and compares its free space with what files of so many bytes need. Throws a storage error with
+// both numbers.
+void check_space(uint64_t file_bytes, const std::string& parent);
 
 // The files of a model directory or checkpoint that an export copies: config, generation_config, tokenizer, chat
 // template. `except`: files that are given as text. Throws if one exists but cannot be read: a FIFO, a broken link, a

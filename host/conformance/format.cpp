@@ -131,6 +131,7 @@ class FormatExamination {
       SavePlan plan = plan_save(tensors, sample.mesh, format_);
       if (!same(plan.layout, plan_save(tensors, sample.mesh, format_).layout))
         fail("{}: two layouts of the same tensors differ", what);
+      compare_with_ranks(what, tensors, plan);
       return plan;
     } catch (const Error& error) {
       if (must_be_accepted) fail("{} is refused: {}", what, error.message());
@@ -140,15 +141,20 @@ class FormatExamination {
   }
 
   static bool same(const FormatLayout& a, const FormatLayout& b) {
-    const auto same_file = [](const auto& x, const auto& y) {
-      return x.path == y.path && x.header == y.header && x.num_bytes == y.num_bytes && x.rank == y.rank;
-    };
-    const auto same_place = [](const DiskPlace& x, const DiskPlace& y) {
-      return x.file == y.file && x.offset == y.offset;
-    };
-    return std::equal(a.files.begin(), a.files.end(), b.files.begin(), b.files.end(), same_file) &&
-           std::equal(a.places.begin(), a.places.end(), b.places.begin(), b.places.end(), same_place) &&
-           a.text_files == b.text_files;
+    return a.files == b.files && a.places == b.places && a.text_files == b.text_files;
+  }
+
+  // A rank that lays out its own boxes must find the files that the layout of all has for it.
+  void compare_with_ranks(const std::string& what, const std::vector<SaveTensor>& tensors, const SavePlan& all) {
+    std::vector<FormatLayout::NewFile> files;
+    for (int rank = 0; rank < all.mesh.world_size(); ++rank) {
+      SavePlanOptions options;
+      options.rank = rank;
+      const SavePlan own = plan_save(tensors, all.mesh, format_, options);
+      if (!own.own_files) return;
+      files.insert(files.end(), own.layout.files.begin(), own.layout.files.end());
+    }
+    if (files != all.layout.files) fail("{}: the layouts of ranks alone differ from that of all", what);
   }
 
   std::string save(const SavePlan& plan, const SavedSample& sample, const std::string& what) {

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <map>
 #include <optional>
+#include <unordered_set>
 
 #include "host/base/file.hpp"
 #include "host/base/log.hpp"
@@ -12,6 +13,7 @@
 #include "host/save/quantized_load.hpp"
 #include "host/save/quantized_weights.hpp"
 #include "host/state/float_dtype.hpp"
+#include "host/state/layout.hpp"
 #include "host/state/owners.hpp"
 
 namespace chassis {
@@ -150,7 +152,7 @@ LocalTensors exported_tensors(Session& session) {
   };
 }
 
-SavePlan plan_checkpoint(Session& session, const FormatPlugin& format) {
+SavePlan plan_checkpoint(Session& session, const FormatPlugin& format, const SavePlanOptions& options) {
   if (format.is_write_only()) {
     throw config_error(session.settings().checkpoint.plugin, "checkpoint.plugin is '" + format.name() +
                                                                  "', which cannot be read: no run could resume from it")
@@ -160,10 +162,11 @@ SavePlan plan_checkpoint(Session& session, const FormatPlugin& format) {
   for (const Descriptor& descriptor : training_tensors(session, saves_states(session), saved_parameters(session)))
     for (Descriptor& stored : stored_tensors(session.parameters(), descriptor))
       tensors.push_back(SaveTensor::plain(std::move(stored)));
-  return plan_save(std::move(tensors), session.mesh(), format);
+  return plan_save(std::move(tensors), session.mesh(), format, options);
 }
 
-SavePlan plan_export(Session& session, const FormatPlugin& format, QuantizedWeights* quantized) {
+SavePlan plan_export(Session& session, const FormatPlugin& format, QuantizedWeights* quantized,
+                     const SavePlanOptions& options) {
   std::vector<SaveTensor> tensors;
   const DiskMapping& mapping = session.disk_mapping();
   if (exports_adapter(session)) {
@@ -181,7 +184,7 @@ SavePlan plan_export(Session& session, const FormatPlugin& format, QuantizedWeig
       std::string name = parts.front().disk_name;
       tensors.push_back({std::move(descriptor), std::move(name), export_dtype(session), std::move(parts)});
     }
-    return plan_save(std::move(tensors), session.mesh(), format);
+    return plan_save(std::move(tensors), session.mesh(), format, options);
   }
   for (Descriptor& descriptor : training_tensors(session, false)) {
     const Parameter& p = *session.parameters().find(descriptor.fqn);
@@ -201,7 +204,7 @@ SavePlan plan_export(Session& session, const FormatPlugin& format, QuantizedWeig
   }
   for (const auto& [name, literal] : mapping.literals())
     tensors.push_back(SaveTensor::plain(Descriptor::plain(name, literal.dtype, literal.shape)));
-  return plan_save(std::move(tensors), session.mesh(), format);
+  return plan_save(std::move(tensors), session.mesh(), format, options);
 }
 
 namespace {
@@ -241,15 +244,20 @@ void compare_with_model(Session& session, const SavePlan& plan) {
 
 bool can_check_saving(Session& session) {
   constexpr size_t kMaxShards = 1 << 20;
-  const size_t num_tensors = session.parameters().all().size() + session.optimizer().states().size();
-  return num_tensors * static_cast<size_t>(session.mesh().world_size()) <= kMaxShards;
+  std::unordered_set<std::string> divisions;  // tensors that are divided alike take the time of one
+  for (const auto& p : session.parameters().all()) divisions.insert(Layout(p->descriptor, session.mesh()).key());
+  for (const OptimizerState& state : session.optimizer().states())
+    divisions.insert(Layout(state.descriptor, session.mesh()).key());
+  return divisions.size() * static_cast<size_t>(session.mesh().world_size()) <= kMaxShards;
 }
 
 uint64_t check_saving(Session& session) {
   const Settings& settings = session.settings();
   const auto checkpoint = slot_format(session, settings.checkpoint), exported = slot_format(session, settings.exports);
-  return std::max(plan_checkpoint(session, FormatPlugin(*checkpoint)).largest_header(),
-                  plan_export(session, FormatPlugin(*exported)).largest_header());
+  SavePlanOptions options;
+  options.rank = session.rank();
+  return std::max(plan_checkpoint(session, FormatPlugin(*checkpoint), options).largest_header(),
+                  plan_export(session, FormatPlugin(*exported), nullptr, options).largest_header());
 }
 
 uint64_t staged_bytes(Session& session) {
@@ -265,7 +273,9 @@ uint64_t staged_bytes(Session& session) {
     return bytes;
   }
   const auto checkpoint = slot_format(session, session.settings().checkpoint);
-  return plan_checkpoint(session, FormatPlugin(*checkpoint)).bytes_of_rank(session.rank());
+  SavePlanOptions options;
+  options.rank = session.rank();
+  return plan_checkpoint(session, FormatPlugin(*checkpoint), options).bytes_of_rank(session.rank());
 }
 
 void compare_with_model(Session& session) {
@@ -273,7 +283,9 @@ void compare_with_model(Session& session) {
   if (!settings.model.path.is_set()) return;
   const auto exported = slot_format(session, settings.exports);
   const FormatPlugin format(*exported);
-  compare_with_model(session, plan_export(session, format));
+  SavePlanOptions options;
+  options.rank = session.rank();
+  compare_with_model(session, plan_export(session, format, nullptr, options));
 }
 
 }  // namespace chassis

@@ -40,12 +40,13 @@ LocalTensors local_tensors(Session& session, bool with_states);
 // The tensors of plan_export(): parameters, and the literal tensors of the model's files.
 LocalTensors exported_tensors(Session& session);
 
-SavePlan plan_checkpoint(Session& session, const FormatPlugin& format);
+SavePlan plan_checkpoint(Session& session, const FormatPlugin& format, const SavePlanOptions& options = {});
 // Parameters in the layout of the model's files and the dtype of export.dtype, and the literal tensors; or, if
 // exports_adapter(), those of the adapter in its files.
 class QuantizedWeights;
 // Quantized parameters as values; with `quantized`, as components.
-SavePlan plan_export(Session& session, const FormatPlugin& format, QuantizedWeights* quantized = nullptr);
+SavePlan plan_export(Session& session, const FormatPlugin& format, QuantizedWeights* quantized = nullptr,
+                     const SavePlanOptions& options = {});
 // The model's config with the dtype of the export, under the keys dtype and torch_dtype, and with
 // "quantization_config" if `quantized`.
 std::string export_config(Session& session, bool quantized = false);
@@ -55,7 +56,7 @@ std::string checkpoint_config(Session& session, bool quantized);
 // False if there are too many shards to prove in a few seconds.
 bool can_check_saving(Session& session);
 // Plans the checkpoint and the export of a session without writing, so that an error that a save would throw hours
-// later is thrown now. Returns the bytes of the largest header of a file.
+// later is thrown now. Returns the bytes of the largest header of a file that this rank writes.
 uint64_t check_saving(Session& session);
 // The bytes that checkpoint.async = "staged" copies on this rank at every save. With too many shards to plan a save,
 // the bytes that this rank stores, which is an upper bound.

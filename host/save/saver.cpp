@@ -130,17 +130,25 @@ Saver::Saver(Session& session, std::string directory, CheckpointRoot* root)
       log::counted_warning("not resumable",
                            "checkpoint.contents = \"model_only\": checkpoints of this run cannot be resumed");
   });
-  agree_on_plan(checkpoint_plan(), "what this run saves", session.world());
+  checkpoint_bytes_ = agree_on_plan(checkpoint_plan(), "what this run saves", session.world());
   agree_on_plan(export_plan(), "what this run exports", session.world());
 }
 
+// Each rank plans what it writes, and proves its share of the tensors; they vote on the result.
+SavePlanOptions Saver::plan_options() const {
+  SavePlanOptions options;
+  options.rank = session_.rank();
+  options.prover = {session_.world().rank(), session_.world().size()};
+  return options;
+}
+
 const SavePlan& Saver::checkpoint_plan() {
-  if (!checkpoint_plan_) checkpoint_plan_ = plan_checkpoint(session_, checkpoint_format_);
+  if (!checkpoint_plan_) checkpoint_plan_ = plan_checkpoint(session_, checkpoint_format_, plan_options());
   return *checkpoint_plan_;
 }
 
 const SavePlan& Saver::export_plan() {
-  if (!export_plan_) export_plan_ = plan_export(session_, export_format_);
+  if (!export_plan_) export_plan_ = plan_export(session_, export_format_, nullptr, plan_options());
   return *export_plan_;
 }
 
@@ -185,7 +193,9 @@ void Saver::self_test() {
 
   std::vector<SaveTensor> tensors;
   for (const Descriptor& descriptor : small) tensors.push_back(SaveTensor::plain(descriptor));
-  const SavePlan plan = plan_save(std::move(tensors), session_.mesh(), checkpoint_format_);
+  SavePlanOptions options;
+  options.rank = session_.rank();
+  const SavePlan plan = plan_save(std::move(tensors), session_.mesh(), checkpoint_format_, options);
   SaveRequest request;
   request.parent = directory_;
   request.name = "self-test";

@@ -32,7 +32,7 @@ class Saver {
   void start_from_adapter(const std::string& adapter) { load_adapter(session_, adapter, buckets_, ""); }
 
   // On rank 0: throws a storage error if the disk has no room for a checkpoint.
-  void check_space() { chassis::check_space(checkpoint_plan(), checkpoints()); }
+  void check_space() { chassis::check_space(checkpoint_bytes_, checkpoints()); }
 
   // Saves a few small tensors of the run into `directory`/self-test, reads them back, compares every byte, and removes
   // the files. Throws if any of that fails.
@@ -82,6 +82,7 @@ class Saver {
   LocalTensors staged_tensors(const SavePlan& plan);
   void compare_with_saved(const std::string& path, const std::vector<Descriptor>& tensors);
   // Plans are made once, since descriptors do not change during a run.
+  SavePlanOptions plan_options() const;
   const SavePlan& checkpoint_plan();
   const SavePlan& export_plan();
 
@@ -90,6 +91,7 @@ class Saver {
   std::unique_ptr<Instance> checkpoint_instance_, export_instance_;
   FormatPlugin checkpoint_format_, export_format_;
   std::optional<SavePlan> checkpoint_plan_, export_plan_;
+  uint64_t checkpoint_bytes_ = 0;          // of the files of all ranks
   ChatFiles chat_files_;                   // only on rank 0, as the next
   std::vector<CopiedFile> carried_files_;  // of model.path; only on rank 0
   unsigned mode_ = 0644;

@@ -157,7 +157,7 @@ TEST(Save, RefusesASaveLargerThanTheFreeSpace) {
   const BucketPair buckets(4096);
   SaveTensor huge = SaveTensor::plain(Descriptor::plain("huge", Dtype::f32, {int64_t{1} << 50}));
   const SavePlan plan = plan_save({huge}, {}, native());
-  const std::string text = error_of([&] { check_space(plan, dir.path()); });
+  const std::string text = error_of([&] { check_space(plan.file_bytes, dir.path()); });
   EXPECT_NE(text.find("free, a checkpoint takes 4 PiB"), std::string::npos) << text;
   EXPECT_NE(text.find("needed_bytes: 4503599628419"), std::string::npos) << text;
 }

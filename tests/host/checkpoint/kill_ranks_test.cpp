@@ -71,7 +71,8 @@ void run(const std::string& path, Shared& shared, int rank, const Failpoint& fai
       if (failpoint.rank == rank && step == first + 1 && failpoint.stage == stage) ::kill(::getpid(), SIGKILL);
     };
     if (rank == 0) shared.stage = 0;
-    CheckpointWriter(native(), buckets).save(plan_save(model.save_tensors(), mesh(), native()), request, world);
+    CheckpointWriter(native(), buckets)
+        .save(plan_of_rank(world, model.save_tensors(), mesh(), native()), request, world);
     if (rank != 0) continue;
     shared.published = step;
     shared.stage = -1;
@@ -140,7 +141,7 @@ int64_t check_directory(const std::string& path, int64_t at_least) {
 }
 
 TEST(KillOfARank, AtEveryStageEndsTheOthersAndLeavesWholeCheckpoints) {
-  std::vector<Failpoint> failpoints = {{1, "streamed"}, {2, "streamed"}};
+  std::vector<Failpoint> failpoints = {{1, "allocated"}, {1, "streamed"}, {2, "streamed"}};
   for (const char* stage : {"staged", "allocated", "streamed", "written", "manifest", "synced", "unmarked", "renamed"})
     failpoints.push_back({0, stage});
   for (const Failpoint& failpoint : failpoints) {

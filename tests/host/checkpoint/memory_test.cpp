@@ -135,7 +135,7 @@ std::pair<double, double> peaks_of_rank(const FormatPlugin& format, int64_t mib,
   reset_peak();
   const BucketPair buckets(kBucketBytes);
   const SaveResult result =
-      CheckpointWriter(format, buckets).save(plan_save(tensors, model.mesh, format), request, world);
+      CheckpointWriter(format, buckets).save(plan_of_rank(world, tensors, model.mesh, format), request, world);
   const uint64_t save_peak = status_bytes("VmHWM") - before;
   reset_peak();
   LoadOptions options;

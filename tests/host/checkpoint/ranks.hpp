@@ -72,6 +72,15 @@ inline Model sharded_model() {
   return model;
 }
 
+// As a run plans it: each rank what it writes, and a share of the proof.
+inline SavePlan plan_of_rank(const World& world, std::vector<SaveTensor> tensors, const MeshShape& mesh,
+                             const FormatPlugin& format) {
+  SavePlanOptions options;
+  options.rank = world.rank();
+  options.prover = {world.rank(), world.size()};
+  return plan_save(std::move(tensors), mesh, format, options);
+}
+
 inline void flip_bit(const std::string& path, uint64_t at) {
   std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
   file.seekg(static_cast<std::streamoff>(at));
