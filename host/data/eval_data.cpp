@@ -1,4 +1,4 @@
-// Ranks take rows in turn, batch by batch. Every rank reads all rows.
+// Ranks take rows in turn, batch by batch. Every rank goes through all rows, and makes its own.
 #include "host/data/eval_data.hpp"
 
 #include <algorithm>
@@ -43,15 +43,28 @@ std::optional<Batch> EvalData::next(int64_t micro_batch_size, int64_t rank, int6
   const int64_t rows_per_rank = std::min(micro_batch_size, (left + num_ranks - 1) / num_ranks);
   std::optional<Batch> mine;
   for (int64_t r = 0; r < num_ranks; ++r) {
-    Batch batch(rows_per_rank, seq_len_, pad_id_, fields_);
-    for (int64_t row = 0; row < rows_per_rank && cursor_.num_rows < num_rows_; ++row) {
-      const RowCounts counts = source_.fill(cursor_, BatchRow(batch, row));
-      batch.num_tokens += counts.num_tokens;
-      batch.num_trained_tokens += counts.num_trained_tokens;
-    }
+    Batch batch = take(rows_per_rank, r == rank);
     if (r == rank) mine = std::move(batch);
   }
   return mine;
+}
+
+std::optional<Batch> EvalData::skip(int64_t micro_batch_size) {
+  const auto left = static_cast<int64_t>(num_rows_ - cursor_.num_rows);
+  if (left == 0) return std::nullopt;
+  return take(std::min(micro_batch_size, left), false);
+}
+
+Batch EvalData::take(int64_t num_rows, bool is_mine) {
+  Batch batch;
+  if (is_mine) batch = {num_rows, seq_len_, pad_id_, fields_};
+  batch.num_rows = num_rows;
+  for (int64_t row = 0; row < num_rows && cursor_.num_rows < num_rows_; ++row) {
+    const RowCounts counts = is_mine ? source_.fill(cursor_, BatchRow(batch, row)) : source_.skip(cursor_);
+    batch.num_tokens += counts.num_tokens;
+    batch.num_trained_tokens += counts.num_trained_tokens;
+  }
+  return batch;
 }
 
 void EvalData::rewind() { cursor_ = {}; }

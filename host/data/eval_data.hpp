@@ -24,6 +24,8 @@ class EvalData {
   // This rank's next micro-batch; nullopt at the end. All ranks get the same number of batches and of rows. Near the
   // end a batch has fewer rows, and rows beyond the data are padding.
   std::optional<Batch> next(int64_t micro_batch_size, int64_t rank = 0, int64_t num_ranks = 1);
+  // Counts the batch that next(micro_batch_size) would return, without its fields.
+  std::optional<Batch> skip(int64_t micro_batch_size);
   // Returns to the first row.
   void rewind();
 
@@ -35,6 +37,8 @@ class EvalData {
   const RowSource& source() const { return source_; }
 
  private:
+  Batch take(int64_t num_rows, bool is_mine);
+
   int64_t seq_len_;
   int32_t pad_id_;
   std::vector<std::string> fields_;

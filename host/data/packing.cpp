@@ -11,22 +11,24 @@
 namespace chassis {
 namespace {
 
-// Tokens [offset, offset + length) of a document, placed at `column`. `end` is where the document ends for this row:
-// the token before it has no target. Returns the number of trained tokens. Rationale: positions start at 0 in each
-// piece and not in each document. Tokens before the piece cannot be attended to, and a document as long as a book would
-// exceed every model's last position.
+// Tokens [offset, offset + length) of a document, placed at `column` of a row; only counted if that is NULL. `end` is
+// where the document ends for this row: the token before it has no target. Returns the number of trained tokens.
+// Rationale: positions start at 0 in each piece and not in each document. Tokens before the piece cannot be attended
+// to, and a document as long as a book would exceed every model's last position.
 uint64_t place_tokens(const TokenStore& store, DocumentSpan document, uint64_t offset, size_t length, uint64_t end,
-                      BatchRow& row, size_t column, int32_t document_id) {
-  const auto piece = [&](std::span<int32_t> field) { return field.empty() ? field : field.subspan(column, length); };
-  const auto ids = piece(row.input_ids), positions = piece(row.positions), document_ids = piece(row.document_ids);
-  if (!ids.empty()) store.read_ids(document.begin + offset, ids);
-  std::vector<int32_t> counted_only(row.labels.empty() ? length : 0);
-  const auto labels = row.labels.empty() ? std::span(counted_only) : piece(row.labels);
+                      BatchRow* row, size_t column, int32_t document_id) {
+  const uint64_t first_target = document.begin + offset + 1;
   const size_t num_targets = offset + length < end ? length : length - 1;
-  store.read_labels(document.begin + offset + 1, labels.first(num_targets));
-  if (num_targets < length) labels.back() = kIgnoreLabel;
+  if (row == nullptr) return store.count_trained(first_target, num_targets);
+  const auto piece = [&](std::span<int32_t> field) { return field.empty() ? field : field.subspan(column, length); };
+  const auto ids = piece(row->input_ids), positions = piece(row->positions), document_ids = piece(row->document_ids);
+  if (!ids.empty()) store.read_ids(document.begin + offset, ids);
   std::iota(positions.begin(), positions.end(), 0);
   std::fill(document_ids.begin(), document_ids.end(), document_id);
+  if (row->labels.empty()) return store.count_trained(first_target, num_targets);
+  const auto labels = piece(row->labels);
+  store.read_labels(first_target, labels.first(num_targets));
+  if (num_targets < length) labels.back() = kIgnoreLabel;
   return length - static_cast<uint64_t>(std::count(labels.begin(), labels.end(), kIgnoreLabel));
 }
 
@@ -139,20 +141,27 @@ void RowSource::advance_document(SetCursor& cursor) const {
 }
 
 RowCounts RowSource::fill(SetCursor& cursor, BatchRow row) const {
-  ++cursor.num_rows;
-  if (best_fit_) return fill_best_fit(cursor, row);
-  return options_.packing == Packing::kConcatSplit ? fill_packed(cursor, row) : fill_single(cursor, row);
+  CHASSIS_CHECK(row.seq_len == static_cast<size_t>(options_.seq_len), "rows of another length");
+  return next(cursor, &row);
 }
 
-RowCounts RowSource::fill_packed(SetCursor& cursor, BatchRow& row) const {
+RowCounts RowSource::skip(SetCursor& cursor) const { return next(cursor, nullptr); }
+
+RowCounts RowSource::next(SetCursor& cursor, BatchRow* row) const {
+  ++cursor.num_rows;
+  if (best_fit_) return next_best_fit(cursor, row);
+  return options_.packing == Packing::kConcatSplit ? next_packed(cursor, row) : next_single(cursor, row);
+}
+
+RowCounts RowSource::next_packed(SetCursor& cursor, BatchRow* row) const {
   RowCounts counts;
+  const auto seq_len = static_cast<size_t>(options_.seq_len);
   const uint64_t epoch = cursor.epoch;
   size_t column = 0;
-  for (int32_t piece = 0; column < row.seq_len; ++piece) {
+  for (int32_t piece = 0; column < seq_len; ++piece) {
     if (options_.one_pass && cursor.epoch != epoch) break;
     const DocumentSpan document = next_document(cursor);
-    const size_t length =
-        static_cast<size_t>(std::min<uint64_t>(row.seq_len - column, document.length - cursor.offset));
+    const size_t length = static_cast<size_t>(std::min<uint64_t>(seq_len - column, document.length - cursor.offset));
     counts.num_trained_tokens +=
         place_tokens(store_, document, cursor.offset, length, document.length, row, column, piece);
     column += length;
@@ -163,9 +172,9 @@ RowCounts RowSource::fill_packed(SetCursor& cursor, BatchRow& row) const {
   return counts;
 }
 
-RowCounts RowSource::fill_single(SetCursor& cursor, BatchRow& row) const {
+RowCounts RowSource::next_single(SetCursor& cursor, BatchRow* row) const {
   RowCounts counts;
-  const uint64_t seq_len = row.seq_len;
+  const auto seq_len = static_cast<size_t>(options_.seq_len);
   DocumentSpan document = next_document(cursor);
   while (document.length > seq_len && drops_long_documents(options_.overflow)) {
     ++counts.num_dropped_documents;
@@ -180,15 +189,16 @@ RowCounts RowSource::fill_single(SetCursor& cursor, BatchRow& row) const {
   return counts;
 }
 
-RowCounts RowSource::fill_best_fit(SetCursor& cursor, BatchRow& row) const {
+RowCounts RowSource::next_best_fit(SetCursor& cursor, BatchRow* row) const {
   RowCounts counts;
+  const auto seq_len = static_cast<size_t>(options_.seq_len);
   const BestFitRows::Row packed = best_fit_->row(store_, cursor.epoch, cursor.document);
   counts.num_dropped_documents = packed.num_dropped;
   size_t column = 0;
   int32_t number = 0;
   for (const DocumentSpan document : packed.documents) {
-    if (document.length > row.seq_len) ++counts.num_truncated_documents;
-    const size_t length = static_cast<size_t>(std::min<uint64_t>(document.length, row.seq_len));
+    if (document.length > seq_len) ++counts.num_truncated_documents;
+    const size_t length = static_cast<size_t>(std::min<uint64_t>(document.length, seq_len));
     counts.num_trained_tokens += place_tokens(store_, document, 0, length, length, row, column, number++);
     column += length;
   }

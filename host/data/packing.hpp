@@ -59,6 +59,9 @@ class RowSource {
   // Fills the next row, which must be all padding, and moves the cursor past it. Without one_pass there is no end:
   // after the last document comes the first of the next pass, in another order if shuffled.
   RowCounts fill(SetCursor& cursor, BatchRow row) const;
+  // Moves the cursor past the next row, which belongs to another rank, and counts it without making it. Reads no token,
+  // and labels only of a set whose labels differ from its tokens.
+  RowCounts skip(SetCursor& cursor) const;
 
   // Rows of one pass; a fraction if the last row continues into the next pass.
   double num_rows() const;
@@ -80,9 +83,11 @@ class RowSource {
 
  private:
   DocumentSpan next_document(const SetCursor& cursor) const;
-  RowCounts fill_packed(SetCursor& cursor, BatchRow& row) const;
-  RowCounts fill_single(SetCursor& cursor, BatchRow& row) const;
-  RowCounts fill_best_fit(SetCursor& cursor, BatchRow& row) const;
+  // `row` is NULL if the row is only counted.
+  RowCounts next(SetCursor& cursor, BatchRow* row) const;
+  RowCounts next_packed(SetCursor& cursor, BatchRow* row) const;
+  RowCounts next_single(SetCursor& cursor, BatchRow* row) const;
+  RowCounts next_best_fit(SetCursor& cursor, BatchRow* row) const;
   void apply_overflow();
   void advance_document(SetCursor& cursor) const;
 

@@ -132,6 +132,20 @@ void TokenStore::read_labels(uint64_t token, std::span<int32_t> labels) const {
   read(facts_.has_labels ? labels_ : ids_, token, labels);
 }
 
+uint64_t TokenStore::count_trained(uint64_t token, uint64_t count) const {
+  if (!facts_.has_labels) return count;
+  std::array<int32_t, 4096> labels;
+  uint64_t num_trained = 0;
+  while (count > 0) {
+    const auto piece = std::span(labels).first(static_cast<size_t>(std::min<uint64_t>(count, labels.size())));
+    read(labels_, token, piece);
+    num_trained += piece.size() - static_cast<uint64_t>(std::count(piece.begin(), piece.end(), kIgnoreLabel));
+    token += piece.size();
+    count -= piece.size();
+  }
+  return num_trained;
+}
+
 void TokenStore::read(const File& file, uint64_t token, std::span<int32_t> values) const {
   if (values.empty()) return;
   CHASSIS_CHECK(token + values.size() <= facts_.num_tokens, "token out of range");

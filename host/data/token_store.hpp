@@ -71,6 +71,8 @@ class TokenStore {
   // Values from token number `token` on, counted over the whole set.
   void read_ids(uint64_t token, std::span<int32_t> ids) const;
   void read_labels(uint64_t token, std::span<int32_t> labels) const;
+  // The labels of `count` tokens that are not masked. Reads nothing if the set has no labels of its own.
+  uint64_t count_trained(uint64_t token, uint64_t count) const;
 
   struct LongDocuments {
     uint64_t count = 0;

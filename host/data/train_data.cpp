@@ -97,12 +97,16 @@ TrainData::Built TrainData::build(const StepShape& shape, DataCursor cursor) con
   for (const SetCursor& set : cursor.sets) rows_taken.push_back(set.num_rows);
   for (int64_t m = 0; m < shape.num_micro_batches; ++m) {
     for (int64_t rank = 0; rank < shape.num_ranks; ++rank) {
-      // Rows of other ranks are read too, to count their trained tokens; reading is cheap compared with training.
-      Batch batch(shape.micro_batch_size, config_.seq_len, config_.pad_id, config_.fields);
+      // Rows of other ranks are only counted.
+      const bool is_mine = rank == shape.rank;
+      Batch batch;
+      if (is_mine) batch = {shape.micro_batch_size, config_.seq_len, config_.pad_id, config_.fields};
       for (int64_t row = 0; row < shape.micro_batch_size; ++row) {
         const size_t set = mixture_->next(rows_taken);
         ++rows_taken[set];
-        const RowCounts counts = sets_[set].fill(cursor.sets[set], BatchRow(batch, row));
+        const RowSource& rows = sets_[set];
+        SetCursor& at = cursor.sets[set];
+        const RowCounts counts = is_mine ? rows.fill(at, BatchRow(batch, row)) : rows.skip(at);
         batch.num_tokens += counts.num_tokens;
         batch.num_trained_tokens += counts.num_trained_tokens;
         built.counts[set].num_truncated_documents += counts.num_truncated_documents;
@@ -110,7 +114,7 @@ TrainData::Built TrainData::build(const StepShape& shape, DataCursor cursor) con
       }
       built.step.num_tokens += batch.num_tokens;
       built.step.num_trained_tokens += batch.num_trained_tokens;
-      if (rank == shape.rank) built.step.micro_batches.push_back(std::move(batch));
+      if (is_mine) built.step.micro_batches.push_back(std::move(batch));
     }
   }
   built.after = std::move(cursor);

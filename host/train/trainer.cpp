@@ -147,28 +147,27 @@ EvalRecord evaluate(Executor& executor, EvalData& data, int64_t micro_batch_size
   data.rewind();
   const int num_ranks = ranks.num_data_ranks();
   int64_t batches = 0;
-  const auto next_batch = [&]() -> std::optional<Batch> {
+  const auto next_batch = [&](bool is_mine) -> std::optional<Batch> {
     if (max_batches != 0 && batches == max_batches) return std::nullopt;
     ++batches;
-    return data.next(micro_batch_size);
+    return is_mine ? data.next(micro_batch_size) : data.skip(micro_batch_size);
   };
   for (bool more = true; more;) {
     // One batch for each rank. All ranks run equally often: a rank for which no batch is left runs padding.
-    std::optional<Batch> mine;
+    std::optional<Batch> mine, other;
     int taken = 0;
     uint64_t trained_tokens = 0;  // of all ranks
     for (; taken < num_ranks; ++taken) {
-      auto batch = next_batch();
+      const bool is_mine = taken == ranks.data_rank();
+      auto batch = next_batch(is_mine);
       more = batch.has_value();
       if (!more) break;
       trained_tokens += batch->num_trained_tokens;
-      if (taken == ranks.data_rank())
-        mine = std::move(*batch);
-      else if (!mine)
-        mine = data.padding(*batch);
+      (is_mine ? mine : other) = std::move(batch);
     }
     if (taken == 0) break;
     if (trained_tokens == 0) continue;
+    if (!mine) mine = data.padding(*other);
     const Tensor loss = executor.loss(to_fields(*mine, device));
     const double value = loss ? loss.item() : 0.0;
     if (!ranks.counts_rows()) continue;
