@@ -32,7 +32,8 @@ th { text-align: right; color: var(--soft); font-weight: 500; } td { text-align:
 th, td { padding: .28rem .6rem; border-bottom: 1px solid var(--line); } th:first-child, td:first-child { text-align: left; padding-left: 0; }
 )";
 
-constexpr double kWidth = 940, kLeft = 130, kRight = 90;
+constexpr double kWidth = 940, kLeft = 150, kRight = 90;
+constexpr size_t kMaxLabel = 22;  // characters left of kLeft
 
 // Bytes to pixels, with ticks at round numbers.
 class Scale {
@@ -135,39 +136,29 @@ class Page {
         x.at(plan_.memory_bytes), top - 4, bytes_text(plan_.memory_bytes));
   }
 
-  // One bar for each rank, or for each kind of rank if there are too many ranks.
-  std::vector<std::pair<std::string, const RankPlan*>> rows() const {
-    constexpr int kMaxBars = 64;
-    std::vector<std::pair<std::string, const RankPlan*>> rows;
-    if (plan_.world_size <= kMaxBars) {
-      rows.resize(static_cast<size_t>(plan_.world_size));
-      for (const RankPlan& rank : plan_.ranks)
-        for (const int r : rank.ranks) rows[static_cast<size_t>(r)] = {"rank " + std::to_string(r), &rank};
-      return rows;
-    }
-    for (const RankPlan& rank : plan_.ranks) {
-      std::string ranks = ranks_text(rank.ranks);
-      if (ranks.size() > 16) ranks = ranks.substr(0, 13) + "…";
-      rows.emplace_back((rank.ranks.size() > 1 ? "ranks " : "rank ") + ranks, &rank);
-    }
-    return rows;
+  static std::string ranks_label(const RankPlan& rank) {
+    const std::string ranks = ranks_text(rank.ranks);
+    return rank.ranks.size() == 1 ? "rank " + ranks : std::to_string(rank.ranks.size()) + " ranks: " + ranks;
   }
 
+  // One bar for each kind of rank.
   void bars() {
-    const auto bars = rows();
+    const std::vector<RankPlan>& bars = plan_.ranks;
     const double bar = bars.size() > 24 ? 9 : bars.size() > 8 ? 16 : 26, gap = bars.size() > 24 ? 3 : 8;
     const double top = 28, bottom = top + static_cast<double>(bars.size()) * (bar + gap);
     const Scale x(std::max(plan_.largest().peak_bytes(), plan_.memory_bytes), kLeft, kWidth - kRight);
-    add("<h2>At the peak of a step, by rank</h2>\n");
+    add("<h2>At the peak of a step, by kind of rank</h2>\n");
     legend();
     open_svg(bottom + 26, "memory by rank");
     vertical_grid(x, top, bottom);
     double y = top + gap / 2;
-    for (const auto& [name, rank] : bars) {
-      add("<text x=\"{}\" y=\"{:.1f}\" text-anchor=\"end\">{}</text>\n", kLeft - 10, y + bar / 2 + 4, html_text(name));
+    for (const RankPlan& rank : bars) {
+      const std::string name = ranks_label(rank);
+      const std::string shown = name.size() > kMaxLabel ? name.substr(0, kMaxLabel) + "…" : name;
+      add("<text x=\"{}\" y=\"{:.1f}\" text-anchor=\"end\">{}</text>\n", kLeft - 10, y + bar / 2 + 4, html_text(shown));
       uint64_t sum = 0;
       for (size_t i = 0; i < kNumPlanCategories; ++i) {
-        const uint64_t bytes = rank->step.categories[i].bytes_at_total_peak;
+        const uint64_t bytes = rank.step.categories[i].bytes_at_total_peak;
         if (bytes > 0)
           add("<rect class=\"c{}\" x=\"{:.1f}\" y=\"{:.1f}\" width=\"{:.1f}\" height=\"{}\"><title>{}: {} "
               "{}</title></rect>\n",

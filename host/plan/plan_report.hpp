@@ -19,7 +19,7 @@ inline constexpr std::string_view kPlanHtmlHead =
     "<!doctype html>\n<html lang=\"en\">\n<meta charset=\"utf-8\">\n<meta name=\"viewport\" "
     "content=\"width=device-width\">\n"
     "<title>memory plan";
-// A self-contained page: bars by rank and category, memory over a step, traffic, advice.
+// A self-contained page: bars by kind of rank and category, memory over a step, traffic, advice.
 std::string plan_html(const Plan& plan, const AdviceList* advice);
 
 // "0-62, 64"

@@ -5,6 +5,7 @@
 
 #include <map>
 #include <numeric>
+#include <regex>
 #include <set>
 
 #include "host/base/json.hpp"
@@ -502,6 +503,24 @@ TEST(PlanReport, HtmlIsOneFileThatFetchesNothing) {
     EXPECT_EQ(html.find(outside), std::string::npos) << outside;
   for (const char* bad : {"nan", "inf\"", "width=\"-", "height=\"-"})
     EXPECT_EQ(html.find(bad), std::string::npos) << bad;
+}
+
+TEST(PlanReport, HtmlHasOneBarForEachKindOfRank) {
+  const auto labels_of = [](const std::string& strategies, int world_size, const char* mesh) {
+    const Plan plan = make_plan(request_of(std::string(kRun) + strategies, world_size, {mesh}));
+    const std::string html = plan_html(plan, nullptr);
+    std::vector<std::string> labels;
+    const std::regex label("text-anchor=\"end\">([0-9]* ?ranks?:? [^<]*)</text>");
+    for (std::sregex_iterator at(html.begin(), html.end(), label), end; at != end; ++at) labels.push_back((*at)[1]);
+    return labels;
+  };
+  using Labels = std::vector<std::string>;
+  const char* const fsdp = "[[parallel]]\nplugin = \"fsdp2\"\n";
+  EXPECT_EQ(labels_of(fsdp, 1, "mesh.dp_shard=1"), (Labels{"rank 0"}));
+  EXPECT_EQ(labels_of(fsdp, 4, "mesh.dp_shard=4"), (Labels{"4 ranks: 0-3"}));
+  EXPECT_EQ(labels_of(fsdp, 3, "mesh.dp_shard=3"), (Labels{"2 ranks: 0-1", "rank 2"}));
+  const std::string pipeline = "[[parallel]]\nplugin = \"pipeline\"\n" + std::string(fsdp);
+  EXPECT_EQ(labels_of(pipeline, 8, "mesh.pp=2"), (Labels{"4 ranks: 0-3", "4 ranks: 4-7"}));
 }
 
 TEST(PlanReport, TextMatchesTheGoldenFile) {
