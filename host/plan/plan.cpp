@@ -64,6 +64,16 @@ SessionOptions plan_options(const std::vector<std::string>& plugin_path, int wor
   return options;
 }
 
+RankPlan rehearse_rank(const Config& config, const SessionOptions& options, Recompute recompute, uint64_t header_bytes,
+                       bool counts_repeats) {
+  if (counts_repeats) {
+    Session session(config, options);
+    if (auto plan = rehearse(session, recompute, header_bytes, true)) return *std::move(plan);
+  }
+  Session session(config, options);
+  return *rehearse(session, recompute, header_bytes, false);
+}
+
 // True if the user set a size in [mesh], and none to -1, the remaining ranks.
 bool mesh_sets_world_size(const Settings& settings) {
   bool any = false;
@@ -183,8 +193,8 @@ class Planner {
   const RankPlan& rehearsed(size_t group, const Recompute& recompute) {
     const auto [known, fresh] = rehearsed_.try_emplace({group, recompute});
     if (fresh) {
-      Session session(config_, plan_options(request_.plugin_path, plan_.world_size, groups_[group][0]));
-      known->second = rehearse(session, recompute, plan_.header_bytes);
+      const SessionOptions options = plan_options(request_.plugin_path, plan_.world_size, groups_[group][0]);
+      known->second = rehearse_rank(config_, options, recompute, plan_.header_bytes, request_.counts_repeats);
     }
     return known->second;
   }
@@ -202,6 +212,23 @@ std::string_view plan_category_name(PlanCategory category) {
   constexpr std::array<std::string_view, kNumPlanCategories> names = {
       "parameters", "gradients", "optimizer", "activations", "logits", "gathered", "communication", "other"};
   return names[static_cast<size_t>(category)];
+}
+
+std::vector<PlanSample> PlanTimeline::all() const {
+  std::vector<PlanSample> out;
+  auto repeat = repeats.begin();
+  for (size_t i = 0; i < samples.size(); ++i) {
+    out.push_back(samples[i]);
+    if (repeat == repeats.end() || i + 1 < repeat->end) continue;
+    for (int64_t times = 1; times <= repeat->times; ++times)
+      for (size_t k = repeat->begin; k < repeat->end; ++k) {
+        PlanSample& sample = out.emplace_back(samples[k]);
+        for (size_t c = 0; c < kNumPlanCategories; ++c)
+          sample.bytes[c] += static_cast<uint64_t>(times * repeat->growth[c]);
+      }
+    ++repeat;
+  }
+  return out;
 }
 
 uint64_t RankPlan::peak_bytes() const {
@@ -256,13 +283,12 @@ Recompute cheapest_that_fits(int64_t max_blocks, const std::function<bool(const 
 
 Plan make_plan(const PlanRequest& request) { return Planner(request).run(); }
 
-RankPlan plan_rank(Config config, const std::vector<std::string>& plugin_path, int world_size, int rank, Device device,
-                   Recompute recompute) {
+RankPlan plan_rank(const Config& config, const std::vector<std::string>& plugin_path, int world_size, int rank,
+                   Device device, Recompute recompute) {
   SessionOptions options = plan_options(plugin_path, world_size, rank);
   options.target.assumed_device = device;
-  Session session(std::move(config), options);
-  const SlowPhase phase("planning the memory of " + std::to_string(session.program().unit_names().size()) + " units");
-  return rehearse(session, recompute, 0);
+  const SlowPhase phase("planning the memory of a step");
+  return rehearse_rank(config, options, recompute, 0, true);
 }
 
 }  // namespace chassis

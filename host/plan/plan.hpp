@@ -37,12 +37,15 @@ std::string_view plan_category_name(PlanCategory category);  // "gathered"
 struct PlanPart {
   uint64_t peak_bytes = 0;           // of this category alone
   uint64_t bytes_at_total_peak = 0;  // these add up to the peak of all
+
+  bool operator==(const PlanPart&) const = default;
 };
 struct PlanMemory {
   std::array<PlanPart, kNumPlanCategories> categories{};
   uint64_t peak_bytes = 0;
 
   const PlanPart& of(PlanCategory category) const { return categories[static_cast<size_t>(category)]; }
+  bool operator==(const PlanMemory&) const = default;
 };
 PlanMemory plan_memory(const MemoryUsage& usage);
 
@@ -50,6 +53,21 @@ PlanMemory plan_memory(const MemoryUsage& usage);
 struct PlanSample {
   std::string event;  // that ended the interval: "backward layers.3"
   std::array<uint64_t, kNumPlanCategories> bytes{};
+
+  bool operator==(const PlanSample&) const = default;
+};
+
+// The intervals of a step, without those that only repeat others.
+struct PlanTimeline {
+  struct Repeat {
+    size_t begin = 0, end = 0;  // samples that come `times` times again, each time with `growth` more bytes
+    int64_t times = 0;
+    std::array<int64_t, kNumPlanCategories> growth{};
+  };
+  std::vector<PlanSample> samples;
+  std::vector<Repeat> repeats;  // ascending
+
+  std::vector<PlanSample> all() const;
 };
 
 struct RankPlan {
@@ -61,7 +79,7 @@ struct RankPlan {
   uint64_t export_peak_bytes = 0;
   uint64_t host_peak_bytes = 0;    // with a CUDA device: offloaded tensors and buckets
   std::vector<CommCount> traffic;  // of a step
-  std::vector<PlanSample> timeline;
+  PlanTimeline timeline;
 
   uint64_t peak_bytes() const;
 };
@@ -112,6 +130,7 @@ struct PlanRequest {
   int world_size = 0;  // 0: the product of the sizes in [mesh], which must name some if a strategy divides
   uint64_t memory_bytes = 0;
   bool compares_modes = true;  // fills Plan::modes
+  bool counts_repeats = true;  // of a pipeline's micro-batches, instead of rehearsing them; the plan is the same
   // Plan::header_bytes, if known from another plan: then saving is not checked again.
   std::optional<uint64_t> header_bytes;
 };
@@ -128,8 +147,8 @@ Recompute recompute_setting(const Settings& settings, const Executor& executor);
 Recompute cheapest_that_fits(int64_t max_blocks, const std::function<bool(const Recompute&)>& fits);
 
 // The plan of one rank on `device`, for a run that plans its own memory.
-RankPlan plan_rank(Config config, const std::vector<std::string>& plugin_path, int world_size, int rank, Device device,
-                   Recompute recompute);
+RankPlan plan_rank(const Config& config, const std::vector<std::string>& plugin_path, int world_size, int rank,
+                   Device device, Recompute recompute);
 
 // The axes that divide something: "dp_replicate=2, dp_shard=8".
 std::string divided_axes(const MeshShape& mesh);

@@ -177,7 +177,7 @@ class Page {
   // Memory of the largest rank over a step: for each event, the peak since the event before.
   void timeline() {
     const RankPlan& rank = plan_.largest();
-    const auto& samples = rank.timeline;
+    const std::vector<PlanSample> samples = rank.timeline.all();
     if (samples.size() < 2) return;
     const double top = 24, bottom = 250, left = 70, right = kWidth - 20;
     uint64_t most = plan_.memory_bytes;

@@ -9,6 +9,7 @@
 #include "host/service/meta_memory.hpp"
 #include "host/session/fields.hpp"
 #include "host/session/step.hpp"
+#include "host/state/schedule_repeats.hpp"
 
 namespace chassis {
 namespace {
@@ -45,6 +46,46 @@ void keep_larger(PlanMemory& kept, const PlanMemory& seen) {
   }
 }
 
+using Bytes = std::array<int64_t, kNumPlanCategories>;
+
+Bytes plus(Bytes a, const Bytes& b, int64_t times = 1) {
+  for (size_t c = 0; c < kNumPlanCategories; ++c) a[c] += times * b[c];
+  return a;
+}
+
+Bytes live_bytes(const MemoryUsage& usage) {
+  Bytes out{};
+  for (size_t i = 0; i < kNumMemoryCategories; ++i)
+    out[static_cast<size_t>(plan_category_of(static_cast<MemoryCategory>(i)))] +=
+        static_cast<int64_t>(usage.categories[i].live_bytes);
+  return out;
+}
+
+// What the memory counters show at an event.
+struct Interval {
+  std::string event;
+  PlanMemory memory;             // peaks since the event before
+  uint64_t host_peak_bytes = 0;  // the same of the host, with a CUDA device
+  Bytes live{};
+  int64_t host_live = 0;
+
+  // The same with more bytes live.
+  Interval above(const Bytes& bytes, int64_t host_bytes) const {
+    Interval out = *this;
+    for (size_t c = 0; c < kNumPlanCategories; ++c) {
+      const auto more = static_cast<uint64_t>(bytes[c]);  // maybe negative, modulo 2^64
+      out.memory.categories[c].peak_bytes += more;
+      out.memory.categories[c].bytes_at_total_peak += more;
+      out.memory.peak_bytes += more;
+      out.live[c] += bytes[c];
+    }
+    out.host_peak_bytes += static_cast<uint64_t>(host_bytes);
+    out.host_live += host_bytes;
+    return out;
+  }
+  bool operator==(const Interval&) const = default;
+};
+
 // Reads the memory counters at each event, and passes events on to the strategies.
 class Observer final : public UnitEvents {
  public:
@@ -55,19 +96,35 @@ class Observer final : public UnitEvents {
 
   // Ends an interval.
   void mark(const std::string& event) {
-    const PlanMemory interval = plan_memory(meta_memory_usage(device_));
-    keep_larger(memory_, interval);
-    if (device_ != kMetaHost) host_peak_bytes_ = std::max(host_peak_bytes_, meta_memory_usage(kMetaHost).peak_bytes);
+    const MemoryUsage usage = meta_memory_usage(device_);
+    Interval interval{event, plan_memory(usage), 0, live_bytes(usage), 0};
+    if (device_ != kMetaHost) {
+      const MemoryUsage host = meta_memory_usage(kMetaHost);
+      interval.host_peak_bytes = host.peak_bytes;
+      interval.host_live = static_cast<int64_t>(host.live_bytes);
+    }
     reset_peak_meta_memory();
-    if (!recording_) return;
-    PlanSample& sample = timeline_.emplace_back(PlanSample{event, {}});
-    for (size_t i = 0; i < kNumPlanCategories; ++i) sample.bytes[i] = interval.categories[i].bytes_at_total_peak;
+    if (in_entries_)
+      of_entries_.push_back(std::move(interval));
+    else
+      add(std::move(interval));
   }
+  // The intervals that follow belong to entries of a list.
+  void begin_entries() {
+    in_entries_ = true;
+    of_entries_ = {last_};
+    ends_.clear();
+  }
+  void end_entry() { ends_.push_back(of_entries_.size()); }
+  // Adds the intervals of all entries and of the repeats that the list leaves out. Returns false if these would not be
+  // the same.
+  bool end_entries(const ShortList& list);
+
   // The memory since the last call.
   PlanMemory take() { return std::exchange(memory_, {}); }
   const PlanMemory& seen() const { return memory_; }
   void record(bool on) { recording_ = on; }
-  std::vector<PlanSample> take_timeline() { return std::move(timeline_); }
+  PlanTimeline take_timeline() { return std::move(timeline_); }
   uint64_t host_peak_bytes() const { return host_peak_bytes_; }
 
   void pre_forward(size_t unit, Flags flags) override { strategies_.pre_forward(unit, flags); }
@@ -82,20 +139,76 @@ class Observer final : public UnitEvents {
   }
 
  private:
+  void keep_peaks(const Interval& interval) {
+    keep_larger(memory_, interval.memory);
+    host_peak_bytes_ = std::max(host_peak_bytes_, interval.host_peak_bytes);
+  }
+  void add(Interval interval) {
+    keep_peaks(interval);
+    if (recording_) {
+      PlanSample& sample = timeline_.samples.emplace_back(PlanSample{interval.event, {}});
+      for (size_t c = 0; c < kNumPlanCategories; ++c)
+        sample.bytes[c] = interval.memory.categories[c].bytes_at_total_peak;
+    }
+    last_ = std::move(interval);
+  }
+
   const Device device_;
   const std::vector<std::string> unit_names_;
   UnitEvents& strategies_;
   PlanMemory memory_;
   uint64_t host_peak_bytes_ = 0;
   bool recording_ = false;
-  std::vector<PlanSample> timeline_;
+  PlanTimeline timeline_;
+  Interval last_;
+  bool in_entries_ = false;
+  std::vector<Interval> of_entries_;  // behind the interval before them
+  std::vector<size_t> ends_;          // of each entry in of_entries_
 };
+
+bool Observer::end_entries(const ShortList& list) {
+  in_entries_ = false;
+  Bytes more{};  // than the counters show, because of repeats that were left out
+  int64_t host_more = 0;
+  auto repeat = list.repeats.begin();
+  size_t next = 1;
+  for (size_t entry = 0; entry < ends_.size(); ++entry) {
+    for (; next < ends_[entry]; ++next) add(of_entries_[next].above(more, host_more));
+    if (repeat == list.repeats.end() || entry + 1 < repeat->end()) continue;
+    const size_t begin = repeat->begin == 0 ? 1 : ends_[repeat->begin - 1], end = ends_[entry];
+    const Interval &before = of_entries_[begin - 1], &after = of_entries_[end - 1];
+    const Bytes growth = plus(after.live, before.live, -1);
+    const int64_t host_growth = after.host_live - before.host_live;
+    if (ends_[entry + repeat->num_entries] - end != end - begin) return false;
+    for (size_t i = begin; i < end; ++i)
+      if (of_entries_[i].above(growth, host_growth) != of_entries_[i + end - begin]) return false;
+    // Between the first repeat and the last one, all bytes grow or shrink steadily.
+    for (const int64_t times : {int64_t{1}, repeat->times})
+      for (size_t i = begin; i < end; ++i)
+        keep_peaks(of_entries_[i].above(plus(more, growth, times), host_more + times * host_growth));
+    if (const size_t size = timeline_.samples.size(); recording_ && end > begin)
+      timeline_.repeats.push_back({size - (end - begin), size, repeat->times, growth});
+    more = plus(more, growth, repeat->times);
+    host_more += repeat->times * host_growth;
+    ++repeat;
+  }
+  return more == Bytes{} && host_more == 0;
+}
+
+using Counts = std::vector<CommCount>;
+
+bool same_traffic(const Counts& a, const Counts& b) {
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](const CommCount& x, const CommCount& y) {
+    return x.group == y.group && x.op == y.op && x.calls == y.calls && x.bytes == y.bytes;
+  });
+}
 
 class Rehearsal {
  public:
-  Rehearsal(Session& session, Recompute recompute, uint64_t header_bytes)
+  Rehearsal(Session& session, Recompute recompute, uint64_t header_bytes, bool counts_repeats)
       : session_(session),
         header_bytes_(header_bytes),
+        counts_repeats_(counts_repeats),
         ranks_(session.ranks()),
         sizes_(batch_sizes(session.settings(), ranks_.num_data_ranks())),
         device_(session.device().type == Device::Type::kCuda ? kMetaDevice : kMetaHost),
@@ -105,18 +218,18 @@ class Rehearsal {
     session.executor().set_events(&observer_);
   }
 
-  RankPlan run() {
+  std::optional<RankPlan> run() {
     RankPlan plan;
     plan.rank = session_.rank();
     load();
     plan.load_peak_bytes = observer_.seen().peak_bytes;
-    step();
+    if (!step()) return std::nullopt;
     plan.start = observer_.take();
     // From the second step on, strategies use what they learned from the first.
     traffic_.clear();
     stage();
     observer_.record(true);
-    step();
+    if (!step()) return std::nullopt;
     plan.traffic = std::move(traffic_);
     plan.timeline = observer_.take_timeline();
     plan.step = observer_.take();
@@ -135,30 +248,46 @@ class Rehearsal {
     buckets_.emplace(2 * bucket_bytes, MemoryCategory::kCheckpoint, kMetaHost);
     data_.emplace(step_data_bytes(session_.program(), session_.settings(), sizes_), MemoryCategory::kData, kMetaHost);
     session_.refresh_parameters();
-    take_traffic(0);
+    ranks_.communicator.take_counts();
     observer_.mark("load");
   }
 
-  // Without a pipeline, runs at most 3 micro-batches: those between the second and the last do the same as the second.
-  void step() {
-    const bool divides = ranks_.stack.pipeline().divides();
-    const int64_t num_rehearsed = divides ? sizes_.num_microbatches : std::min<int64_t>(sizes_.num_microbatches, 3);
+  // Without a pipeline, at most 3 micro-batches: those between the second and the last do the same as the second.
+  ShortList list_of_step() const {
+    const Pipeline& pipeline = ranks_.stack.pipeline();
+    if (!pipeline.divides()) return {sequential_schedule(std::min<int64_t>(sizes_.num_microbatches, 3)), {}};
+    if (counts_repeats_) return without_repeats(pipeline.schedule, ranks_.stack.stage_coordinate());
+    return {ranks_.work(sizes_.num_microbatches), {}};
+  }
+
+  // Returns false if the repeats that were left out would not be the same.
+  bool step() {
+    const ShortList list = list_of_step();
     StepParts parts = session_.step_parts();
     parts.device = device_;
     StepInputs inputs;
-    inputs.schedule = ranks_.work(num_rehearsed);
+    inputs.schedule = list.work;
     const int64_t seq_len = session_.settings().train.seq_len;
     inputs.fields = [&](int) { return empty_fields(session_.program(), sizes_.micro_batch_size, seq_len, device_); };
-    inputs.observer = [&](StepPhase phase, int microbatch) {
-      if (phase == StepPhase::kBackward)
-        take_traffic(!divides && microbatch == 1 && num_rehearsed == 3 ? sizes_.num_microbatches - 2 : 1);
-      if (phase == StepPhase::kReduction) observer_.mark("reduction of gradients");
+    std::vector<Counts> of_entries;
+    bool is_same = true;
+    inputs.observer = [&](StepPhase phase, int) {
+      if (phase == StepPhase::kForward || phase == StepPhase::kBackward) {
+        observer_.end_entry();
+        of_entries.push_back(ranks_.communicator.take_counts());
+      }
+      if (phase == StepPhase::kReduction) {
+        is_same = observer_.end_entries(list) && add_traffic(list, of_entries);
+        observer_.mark("reduction of gradients");
+      }
       if (phase == StepPhase::kUpdate) observer_.mark("optimizer");
       if (phase != StepPhase::kEnd) return;
-      take_traffic(1);
+      add_traffic(ranks_.communicator.take_counts(), 1);
       observer_.mark("after the step");
     };
+    observer_.begin_entries();
     run_step(parts, inputs);
+    return is_same;
   }
 
   // Charges the copy in host memory that async = "staged" keeps from the first save on.
@@ -173,8 +302,21 @@ class Rehearsal {
     observer_.mark("save");
   }
 
-  void take_traffic(int64_t times) {
-    for (const CommCount& count : ranks_.communicator.take_counts()) {
+  // Returns false if a repeat that was left out would not send the same.
+  bool add_traffic(const ShortList& list, const std::vector<Counts>& of_entries) {
+    std::vector<int64_t> times(of_entries.size(), 1);
+    for (const ShortList::Repeat& repeat : list.repeats)
+      for (size_t i = repeat.begin; i < repeat.end(); ++i) {
+        if (!same_traffic(of_entries[i], of_entries[i + repeat.num_entries])) return false;
+        times[i] += repeat.times;
+      }
+    if (!ranks_.stack.pipeline().divides() && sizes_.num_microbatches > 3)
+      times[2] = times[3] = sizes_.num_microbatches - 2;  // the second micro-batch
+    for (size_t i = 0; i < times.size(); ++i) add_traffic(of_entries[i], times[i]);
+    return true;
+  }
+  void add_traffic(const Counts& counts, int64_t times) {
+    for (const CommCount& count : counts) {
       auto known = std::find_if(traffic_.begin(), traffic_.end(), [&](const CommCount& other) {
         return other.group == count.group && other.op == count.op;
       });
@@ -186,6 +328,7 @@ class Rehearsal {
 
   Session& session_;
   const uint64_t header_bytes_;
+  const bool counts_repeats_;
   const Ranks ranks_;
   const BatchSizes sizes_;
   const Device device_;
@@ -207,9 +350,9 @@ PlanMemory plan_memory(const MemoryUsage& usage) {
   return memory;
 }
 
-RankPlan rehearse(Session& session, Recompute recompute, uint64_t header_bytes) {
+std::optional<RankPlan> rehearse(Session& session, Recompute recompute, uint64_t header_bytes, bool counts_repeats) {
   install_meta_allocator();
-  return Rehearsal(session, recompute, header_bytes).run();
+  return Rehearsal(session, recompute, header_bytes, counts_repeats).run();
 }
 
 }  // namespace chassis

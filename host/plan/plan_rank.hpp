@@ -2,13 +2,17 @@
 // code, except for the kernels.
 #pragma once
 
+#include <optional>
+
 #include "host/plan/plan.hpp"
 #include "host/session/session.hpp"
 
 namespace chassis {
 
 // The session is made without a device, and the other ranks need not exist. `header_bytes`: of the largest file of a
-// save. May be called again with another recompute setting.
-RankPlan rehearse(Session& session, Recompute recompute, uint64_t header_bytes);
+// save. With `counts_repeats`, what a pipeline's rank repeats with other micro-batches is run four times, and counted
+// for the others; returns nothing if the third and the fourth time differ. May be called again with another recompute
+// setting.
+std::optional<RankPlan> rehearse(Session& session, Recompute recompute, uint64_t header_bytes, bool counts_repeats);
 
 }  // namespace chassis

@@ -1,4 +1,4 @@
-// Plans of a small model: memory and traffic by strategy, recompute, advice, reports.
+// Plans of a small model: memory and traffic by strategy, recompute, reports.
 #include "host/plan/plan.hpp"
 
 #include <gtest/gtest.h>
@@ -13,6 +13,7 @@
 #include "host/plan/plan_report.hpp"
 #include "host/service/memory.hpp"
 #include "host/service/meta_memory.hpp"
+#include "small_plan.hpp"
 #include "tests/support/expect_has.hpp"
 #include "tests/support/process.hpp"
 
@@ -20,68 +21,6 @@ namespace chassis {
 namespace {
 
 using test::text_of_file;
-
-// 4 layers with hidden size 64, untied; not divisible by 3 ranks. "device" is never used.
-constexpr const char* kRun = R"(schema_version = 1
-[run]
-name = "small"
-max_steps = 1
-device = "cpu"
-[model]
-plugin = "llama"
-[model.config]
-hidden_size = 64
-num_hidden_layers = 4
-num_attention_heads = 4
-num_key_value_heads = 2
-intermediate_size = 192
-vocab_size = 1024
-[[data.train]]
-path = "nowhere.jsonl"
-format = "tokens"
-[train]
-seq_len = 128
-micro_batch_size = 4
-global_batch_size = 48
-[optimizer]
-plugin = "adamw"
-lr = 1e-3
-[attention]
-plugin = "sdpa"
-[kernels]
-plugins = ["fused", "aten"]
-[plugins]
-path = [")" CHASSIS_TEST_PLUGIN_DIR R"("]
-)";
-constexpr int64_t kParameters = 2 * 1024 * 64 + 4 * (64 * 64 * 2 + 64 * 32 * 2 + 3 * 64 * 192 + 2 * 64) + 64;
-
-std::string with_strategy(const std::string& table) { return std::string(kRun) + "[[parallel]]\n" + table + "\n"; }
-
-PlanRequest request_of(const std::string& toml, int world_size, std::vector<std::string> overrides = {}) {
-  PlanRequest request;
-  request.config = [toml](const std::vector<std::string>& more) { return load_config_text(toml, "run.toml", more); };
-  request.world_size = world_size;
-  request.overrides = std::move(overrides);
-  return request;
-}
-Plan plan_of(const std::string& strategy, int world_size, std::vector<std::string> overrides = {}) {
-  return make_plan(request_of(strategy.empty() ? kRun : with_strategy("plugin = \"" + strategy + "\""), world_size,
-                              std::move(overrides)));
-}
-std::string refusal_of(const std::string& strategy, int world_size, std::vector<std::string> overrides = {}) {
-  try {
-    plan_of(strategy, world_size, std::move(overrides));
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "";
-}
-uint64_t peak(const RankPlan& rank, PlanCategory category) { return rank.step.of(category).peak_bytes; }
-std::map<std::string, CommCount> traffic(const Plan& plan) {
-  std::map<std::string, CommCount> by_op;
-  for (const CommCount& count : plan.ranks[0].traffic) by_op[count.group + " " + count.op] = count;
-  return by_op;
-}
 
 TEST(Plan, OneRankStoresEverything) {
   const Plan plan = plan_of("", 1);
@@ -305,134 +244,12 @@ TEST(Plan, TheTimelineAddsUpToThePeak) {
   const Plan plan = plan_of("fsdp2", 2);
   const RankPlan& rank = plan.ranks[0];
   uint64_t most = 0;
-  for (const PlanSample& sample : rank.timeline)
+  for (const PlanSample& sample : rank.timeline.all())
     most = std::max(most, std::accumulate(sample.bytes.begin(), sample.bytes.end(), uint64_t{0}));
   EXPECT_EQ(most, rank.step.peak_bytes);
-  EXPECT_EQ(rank.timeline.front().event, "forward embed");
-  EXPECT_EQ(rank.timeline.back().event, "after the step");
+  EXPECT_EQ(rank.timeline.samples.front().event, "forward embed");
+  EXPECT_EQ(rank.timeline.samples.back().event, "after the step");
 }
-
-// ---- advice
-
-TEST(PlanAdvice, IsRehearsedAndRanked) {
-  PlanRequest request = request_of(with_strategy("plugin = \"ddp\""), 4, {"recompute.mode=none"});
-  request.memory_bytes = 38u << 20;
-  const Plan plan = make_plan(request);
-  ASSERT_FALSE(plan.fits());
-  const AdviceList list = advise(request, plan);
-  std::set<std::string> changes;
-  int64_t before = INT64_MAX;
-  for (const Advice& advice : list.single) {
-    changes.insert(advice.change);
-    EXPECT_LE(advice.saved_bytes, before);
-    before = advice.saved_bytes;
-    PlanRequest changed = request_of(with_strategy("plugin = \"ddp\""), advice.world_size, {"recompute.mode=none"});
-    changed.overrides.insert(changed.overrides.end(), advice.overrides.begin(), advice.overrides.end());
-    EXPECT_EQ(make_plan(changed).largest().peak_bytes(), advice.peak_bytes) << advice.change;
-    EXPECT_EQ(static_cast<int64_t>(plan.largest().peak_bytes() - advice.peak_bytes), advice.saved_bytes)
-        << advice.change;
-  }
-  EXPECT_TRUE(changes.contains("recompute.mode \"none\" → \"selective\""));
-  EXPECT_TRUE(changes.contains("recompute.mode \"none\" → \"full\""));
-  EXPECT_TRUE(changes.contains("train.micro_batch_size 4 → 2"));
-  EXPECT_TRUE(changes.contains("strategy ddp → fsdp2"));
-}
-
-TEST(PlanAdvice, CombinesChangesIfNoneAloneSuffices) {
-  PlanRequest request = request_of(with_strategy("plugin = \"ddp\""), 4, {"recompute.mode=none"});
-  const AdviceList first = [&] {
-    request.memory_bytes = 1;
-    return advise(request, make_plan(request));
-  }();
-  ASSERT_FALSE(first.single.empty());
-  request.memory_bytes = first.single.front().peak_bytes - 1;
-  const AdviceList list = advise(request, make_plan(request));
-  ASSERT_TRUE(list.together);
-  EXPECT_TRUE(list.together->fits);
-  EXPECT_HAS(list.together->change, " + ");
-}
-
-const std::vector<std::string> kSavedHere = {"export.plugin=safetensors", "export.when=never",
-                                             "checkpoint.contents=full"};
-
-TEST(PlanAdvice, KnowsAdapters) {
-  std::vector<std::string> overrides = kSavedHere;
-  PlanRequest request = request_of(kRun, 1, overrides);
-  request.memory_bytes = 1;
-  const AdviceList list = advise(request, make_plan(request));
-  const auto lora = std::ranges::find(list.single, "adapter lora rank=16", &Advice::change);
-  ASSERT_NE(lora, list.single.end());
-  EXPECT_TRUE(lora->changes_training);
-  overrides.emplace_back("adapter.plugin=lora");
-  PlanRequest with_lora = request_of(kRun, 1, overrides);
-  with_lora.memory_bytes = 1;
-  EXPECT_EQ(make_plan(with_lora).largest().peak_bytes(), lora->peak_bytes) << "the number comes from a rehearsal";
-}
-
-TEST(PlanAdvice, AnAdapterIsTakenOnlyIfAllElseIsNotEnough) {
-  PlanRequest request = request_of(with_strategy("plugin = \"ddp\""), 3, kSavedHere);  // heads are not divided by 3
-  request.memory_bytes = 1;
-  const AdviceList list = advise(request, make_plan(request));
-  ASSERT_TRUE(list.together);
-  EXPECT_TRUE(list.together->change.ends_with("adapter lora rank=16 + quant bnb4")) << list.together->change;
-  request.memory_bytes = list.together->peak_bytes;
-  const AdviceList fits = advise(request, make_plan(request));
-  ASSERT_TRUE(fits.together);
-  EXPECT_TRUE(fits.together->fits);
-}
-
-TEST(PlanAdvice, OffersNoSecondAdapter) {
-  std::vector<std::string> overrides = kSavedHere;
-  overrides.emplace_back("adapter.plugin=lora");
-  PlanRequest request = request_of(kRun, 1, overrides);
-  request.memory_bytes = 1;
-  const Plan plan = make_plan(request);
-  EXPECT_TRUE(plan.adapters.empty());
-  EXPECT_EQ(plan.quants, std::vector<std::string>{"bnb4"});
-  const int64_t added = 4 * 16 * ((64 + 64) * 2 + (64 + 32) * 2 + (64 + 192) * 3);
-  EXPECT_EQ(plan.num_parameters, kParameters + added);
-  EXPECT_EQ(plan.num_trained, added);
-  EXPECT_HAS(plan_text(plan, nullptr), " %) trained");
-  for (const Advice& advice : advise(request, plan).single)
-    EXPECT_EQ(advice.changes_training, advice.change == "quant bnb4") << advice.change;
-}
-
-TEST(PlanAdvice, KnowsQuantizationsAndTheirOptions) {
-  std::vector<std::string> overrides = kSavedHere;
-  overrides.emplace_back("adapter.plugin=lora");
-  PlanRequest request = request_of(kRun, 1, overrides);
-  request.memory_bytes = 1;
-  const AdviceList without = advise(request, make_plan(request));
-  const auto quant = std::ranges::find(without.single, "quant bnb4", &Advice::change);
-  ASSERT_NE(quant, without.single.end());
-  overrides.emplace_back("quant.plugin=bnb4");
-  PlanRequest with_quant = request_of(kRun, 1, overrides);
-  with_quant.memory_bytes = 1;
-  const Plan plan = make_plan(with_quant);
-  EXPECT_EQ(plan.largest().peak_bytes(), quant->peak_bytes) << "the number comes from a rehearsal";
-  const std::pair<std::string, std::string> nested("quant.double_quant", "true");
-  EXPECT_NE(std::ranges::find(plan.savings, nested), plan.savings.end());
-}
-
-TEST(PlanAdvice, TakesFewerBitsOnlyIfAnAdapterIsNotEnough) {
-  PlanRequest request = request_of(kRun, 1, kSavedHere);
-  request.memory_bytes = 1;
-  const AdviceList list = advise(request, make_plan(request));
-  const auto lora = std::ranges::find(list.single, "adapter lora rank=16", &Advice::change);
-  const auto both = std::ranges::find(list.single, "adapter lora rank=16 + quant bnb4", &Advice::change);
-  ASSERT_NE(lora, list.single.end());
-  ASSERT_NE(both, list.single.end());
-  EXPECT_LT(both->peak_bytes, lora->peak_bytes);
-}
-
-TEST(PlanAdvice, SaysWhyAChangeIsRefused) {
-  PlanRequest request = request_of(with_strategy("plugin = \"fsdp2\""), 4);
-  request.memory_bytes = 1;
-  const AdviceList list = advise(request, make_plan(request));
-  for (const auto& [change, reason] : list.refused) EXPECT_FALSE(reason.empty()) << change;
-  EXPECT_FALSE(list.single.empty());
-}
-
 // ---- reports
 
 TEST(PlanReport, JsonHasASchema) {
