@@ -39,6 +39,12 @@ constexpr bool has_role(std::string_view name, AxisRole role) {
   return std::any_of(kMeshAxes.begin(), kMeshAxes.end(),
                      [&](const AxisSpec& axis) { return axis.name == name && axis.role == role; });
 }
+// "dp_shard" → kData; of an unknown axis too.
+constexpr AxisRole role_of(std::string_view name) {
+  for (const AxisSpec& axis : kMeshAxes)
+    if (axis.name == name) return axis.role;
+  return AxisRole::kData;
+}
 // True if ranks along the axis divide the batch.
 constexpr bool is_data_axis(std::string_view name) { return has_role(name, AxisRole::kData); }
 // True if ranks along the axis divide the dims of the computation.

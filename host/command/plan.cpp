@@ -96,7 +96,7 @@ Verb add_plan(CLI::App& app) {
     check_html(plan_arguments->html);
     const Plan plan = make_plan(request);
     std::optional<AdviceList> advice;
-    if (!plan.fits()) advice = advise(request, plan);
+    if (!plan.fits() || plan.is_tight()) advice = advise(request, plan);
     const AdviceList* const shown = advice ? &*advice : nullptr;
     const std::string text = plan_arguments->json ? plan_json(plan, shown).dump(2) + "\n" : plan_text(plan, shown);
     std::fwrite(text.data(), 1, text.size(), output());

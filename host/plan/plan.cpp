@@ -6,13 +6,17 @@
 #include <map>
 #include <numeric>
 #include <optional>
+#include <set>
 #include <utility>
 
+#include "chassis/kind/parallel.h"
 #include "host/base/log.hpp"
 #include "host/base/log_capture.hpp"
+#include "host/base/mesh_axes.hpp"
 #include "host/base/printable.hpp"
 #include "host/base/units.hpp"
 #include "host/plan/plan_rank.hpp"
+#include "host/plugin/status.hpp"
 #include "host/program/unit_flops.hpp"
 #include "host/save/saved_tensors.hpp"
 #include "host/session/session.hpp"
@@ -112,7 +116,7 @@ class Planner {
       plan_.recompute = recompute_setting(session.settings(), session.executor());
       max_blocks = session.executor().max_recomputed_blocks();
     }
-    rehearsed(0, Recompute::kNone);
+    if (request_.compares_modes) rehearsed(0, Recompute::kNone);
     const log::CapturedWarnings known;  // the first session has logged them
     if (config_.settings().recompute.mode == "auto" && plan_.memory_bytes > 0)
       plan_.recompute = cheapest_that_fits(max_blocks, [&](const Recompute& r) { return fits(r); });
@@ -138,6 +142,38 @@ class Planner {
     return "";
   }
 
+  // The axis that an installed strategy takes by itself; empty if it cannot be loaded with the defaults of its options.
+  static std::string home_axis(PluginRegistry& registry, const std::string& id) {
+    try {
+      const auto instance = registry.create_default("parallel", id);
+      return std::string(view_of(instance->interface<chassis_parallel_t>(CHASSIS_PARALLEL_ID).home_axis));
+    } catch (const Error&) {
+      return "";
+    }
+  }
+
+  // The strategies that may take the place of the only one, or serve axes that divide the computation beside it.
+  void describe_strategies(Session& session) {
+    const std::vector<std::string> homes = session.ranks().stack.home_axes();
+    plan_.num_strategies = homes.size();
+    std::set<std::string> used, served(homes.begin(), homes.end());
+    for (const PluginTable& strategy : session.settings().parallel) used.insert(*strategy.plugin);
+    for (const MeshAxis& axis : plan_.axes)
+      if (axis.size > 1) served.insert(axis.name);
+    for (const AxisSpec& axis : kMeshAxes)
+      if (axis.role != AxisRole::kData && served.contains(std::string(axis.name)))
+        plan_.longer_axes.emplace_back(axis.name, "");
+    PluginRegistry& registry = session.plugins().registry();
+    for (const std::string& id : registry.index().ids("parallel")) {
+      if (homes.empty() || used.contains(id)) continue;
+      const std::string home = home_axis(registry, id);
+      const bool divides_batch = role_of(home) == AxisRole::kData;
+      if (homes.size() == 1 && (divides_batch || role_of(homes[0]) != AxisRole::kData))
+        plan_.other_strategies.push_back(id);
+      if (!divides_batch && !served.contains(home)) plan_.longer_axes.emplace_back(home, id);
+    }
+  }
+
   void describe(Session& session) {
     const Settings& settings = session.settings();
     plan_.name = printable(*settings.run.name);
@@ -151,9 +187,8 @@ class Planner {
     plan_.num_parameters = session.parameters().num_elements(false);
     plan_.num_trained = session.parameters().num_elements(true);
     plan_.axes = session.mesh().axes();
-    if (settings.parallel.size() == 1)
-      for (const std::string& id : session.plugins().registry().index().ids("parallel"))
-        if (id != plan_.strategies) plan_.other_strategies.push_back(id);
+    plan_.chooses_recompute = settings.recompute.mode == "auto";
+    if (plan_.memory_bytes > 0 && request_.compares_modes) describe_strategies(session);
     if (!session.adapter())
       for (const std::string& id : session.plugins().registry().index().ids("adapter"))
         plan_.adapters.emplace_back(id, id + default_rank(session.plugins().registry(), id));

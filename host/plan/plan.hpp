@@ -115,11 +115,20 @@ struct Plan {
   std::vector<MeshAxis> axes;
   std::vector<std::pair<std::string, std::string>> savings;
   std::vector<std::string> other_strategies;
+  // Axes that divide the computation and may be longer, each with an installed strategy that would serve it; "" if one
+  // of the run's does.
+  std::vector<std::pair<std::string, std::string>> longer_axes;
+  size_t num_strategies = 0;       // of the run
+  bool chooses_recompute = false;  // recompute.mode = "auto", which takes the memory that there is
   std::vector<std::pair<std::string, std::string>> adapters;  // id, and the text for users
   std::vector<std::string> quants;                            // installed, if the run quantizes nothing
 
   const RankPlan& largest() const;
   bool fits() const { return memory_bytes == 0 || largest().peak_bytes() <= memory_bytes; }
+  // Fits, but what is not planned, such as the device's own memory and fragments, may not find room.
+  bool is_tight() const {
+    return memory_bytes > 0 && fits() && !chooses_recompute && largest().peak_bytes() > memory_bytes / 10 * 9;
+  }
 };
 
 struct PlanRequest {

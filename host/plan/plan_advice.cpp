@@ -4,9 +4,13 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <deque>
+#include <map>
+#include <utility>
 
 #include "host/base/log_capture.hpp"
 #include "host/base/mesh_axes.hpp"
+#include "host/plan/plan_report.hpp"
 
 namespace chassis {
 namespace {
@@ -14,11 +18,27 @@ namespace {
 // Smaller gains, as a fraction of the peak, are left out.
 constexpr double kMinGain = 0.002;
 
+// The largest tensor axis that is proposed. Its ranks send most, and a machine seldom has more devices.
+constexpr int64_t kLargestTensorAxis = 8;
+
 struct Change {
-  std::string text;
+  struct Scale {
+    std::string axis;
+    int64_t times = 1, parts = 1;  // its size is multiplied and divided by
+  };
+
+  std::string text;  // of what `overrides` change
   std::vector<std::string> overrides;
   int world_factor = 1;
   bool changes_training = false;
+  std::vector<Scale> scales = {};
+  std::string strategy = {};  // to add
+};
+
+// The mesh and the strategies after some changes.
+struct ChangedMesh {
+  std::string text;
+  std::vector<std::string> overrides;
 };
 
 std::string setting(const std::string& key, const std::string& json) { return key + "=" + json; }
@@ -31,12 +51,15 @@ class Adviser {
   AdviceList run() {
     collect();
     for (const Change& change : changes_)
-      if (auto advice = attempt({&change})) list_.single.push_back(std::move(*advice));
-    std::stable_sort(list_.single.begin(), list_.single.end(),
-                     [](const Advice& a, const Advice& b) { return a.saved_bytes > b.saved_bytes; });
-    if (std::none_of(list_.single.begin(), list_.single.end(),
-                     [](const Advice& a) { return a.fits && !a.changes_training; }))
+      if (auto advice = attempt({&change})) found_.emplace_back(&change, std::move(*advice));
+    for (const auto& [axis, strategy] : plan_.longer_axes) lengthen(axis, strategy);
+    std::stable_sort(found_.begin(), found_.end(),
+                     [](const auto& a, const auto& b) { return a.second.saved_bytes > b.second.saved_bytes; });
+    if (!plan_.fits() && std::none_of(found_.begin(), found_.end(), [](const auto& found) {
+          return found.second.fits && !found.second.changes_training;
+        }))
       combine();
+    for (auto& [change, advice] : found_) list_.single.push_back(std::move(advice));
     return std::move(list_);
   }
 
@@ -77,7 +100,6 @@ class Adviser {
     changes_.back().text = fmt::format("{} {} → {}", key, from, json);
   }
 
-  static std::string size_of(std::string_view axis, int64_t size) { return fmt::format("{}={}", mesh_key(axis), size); }
   static std::string global_batch(int64_t rows) { return fmt::format("train.global_batch_size={}", rows); }
 
   int64_t axis(std::string_view name) const {
@@ -87,25 +109,73 @@ class Adviser {
   }
 
   void move_replicas_to_shards() {
-    const int64_t replicas = axis(kReplicaAxis), shards = axis(kShardAxis);
-    if (replicas % 2 != 0) return;
-    changes_.push_back({fmt::format("{} {} → {}, {} {} → {}", mesh_key(kReplicaAxis), replicas, replicas / 2,
-                                    mesh_key(kShardAxis), shards, 2 * shards),
-                        {size_of(kReplicaAxis, replicas / 2), size_of(kShardAxis, 2 * shards)}});
+    if (axis(kReplicaAxis) % 2 != 0) return;
+    changes_.push_back({"", {}, 1, false, {{std::string(kReplicaAxis), 1, 2}, {std::string(kShardAxis), 2, 1}}});
   }
 
-  // On twice as many ranks; the global batch stays if it can be divided among them.
-  void double_shards() {
-    const int64_t shards = axis(kShardAxis);
+  // On twice as many ranks.
+  void double_shards() { changes_.push_back({"", {}, 2, false, {{std::string(kShardAxis), 2, 1}}}); }
+
+  // Makes an axis longer and the axes that divide the batch shorter: to the smallest size that fits, else to that which
+  // saves most.
+  void lengthen(const std::string& name, const std::string& strategy) {
+    std::optional<std::pair<const Change*, Advice>> best;
+    Change change{"", {}, 1, false, {{name, 1, 1}}, strategy};
+    std::map<std::string, int64_t> data = {{std::string(kShardAxis), axis(kShardAxis)},
+                                           {std::string(kReplicaAxis), axis(kReplicaAxis)}};
+    for (int64_t times = 2; times <= 8; times *= 2) {
+      if (is_tensor_axis(name) && axis(name) * times > kLargestTensorAxis) break;
+      const std::string_view shorter = data[std::string(kShardAxis)] % 2 == 0 ? kShardAxis : kReplicaAxis;
+      if (data[std::string(shorter)] % 2 != 0) break;
+      data[std::string(shorter)] /= 2;
+      change.scales[0].times = times;
+      change.scales.push_back({std::string(shorter), 1, 2});
+      const Change* const tried = &changes_.emplace_back(change);
+      const size_t num_refused = list_.refused.size();
+      auto advice = attempt({tried});
+      if (list_.refused.size() > num_refused) break;
+      if (advice && (!best || advice->fits || advice->saved_bytes > best->second.saved_bytes))
+        best.emplace(tried, std::move(*advice));
+      if (best && best->second.fits) break;
+    }
+    if (best) found_.push_back(std::move(*best));
+  }
+
+  // Nothing if a size cannot be divided. The global batch stays, unless more ranks cannot divide it.
+  std::optional<ChangedMesh> changed_mesh(const std::vector<const Change*>& changes) const {
+    ChangedMesh out;
+    std::map<std::string, int64_t> sizes;
+    std::string strategies;
+    int64_t world_factor = 1, data_ranks = 1, num_strategies = static_cast<int64_t>(plan_.num_strategies);
+    for (const MeshAxis& known : plan_.axes) sizes[known.name] = known.size;
+    for (const Change* change : changes) {
+      world_factor *= change->world_factor;
+      for (const Change::Scale& scale : change->scales) {
+        int64_t& size = sizes.try_emplace(scale.axis, 1).first->second;
+        if (size * scale.times % scale.parts != 0) return std::nullopt;
+        size = size * scale.times / scale.parts;
+      }
+      if (change->strategy.empty()) continue;
+      out.overrides.push_back(fmt::format("parallel.{}.plugin=\"{}\"", num_strategies++, change->strategy));
+      strategies += (strategies.empty() ? "" : ", ") + change->strategy;
+    }
+    if (world_factor > 1) out.text = fmt::format("{} → {} ranks", plan_.world_size, world_factor * plan_.world_size);
+    for (const bool grows : {true, false})
+      for (const auto& [name, size] : sizes) {
+        const int64_t before = axis(name);
+        if (size == before || (size > before) != grows) continue;
+        out.text += fmt::format("{}{} {} → {}", out.text.empty() ? "" : ", ", mesh_key(name), before, size);
+        if (grows && !strategies.empty()) out.text += fmt::format(" ({})", std::exchange(strategies, ""));
+        out.overrides.push_back(fmt::format("{}={}", mesh_key(name), size));
+      }
+    if (out.text.empty()) return out;
+    for (const auto& [name, size] : sizes)
+      if (is_data_axis(name)) data_ranks *= size;
     const int64_t rows = plan_.batch.global_batch_size;
-    const int64_t per_pass = plan_.batch.micro_batch_size * axis(kReplicaAxis) * 2 * shards;
-    const bool divides = rows % per_pass == 0;
-    Change change{fmt::format("{} → {} ranks, {} {} → {}", plan_.world_size, 2 * plan_.world_size, mesh_key(kShardAxis),
-                              shards, 2 * shards),
-                  {size_of(kShardAxis, 2 * shards), global_batch(divides ? rows : 2 * rows)},
-                  2};
-    if (!divides) change.text += fmt::format(", train.global_batch_size {} → {}", rows, 2 * rows);
-    changes_.push_back(std::move(change));
+    const bool divides = rows % (plan_.batch.micro_batch_size * data_ranks) == 0 || world_factor == 1;
+    out.overrides.push_back(global_batch(divides ? rows : world_factor * rows));
+    if (!divides) out.text += fmt::format(", train.global_batch_size {} → {}", rows, world_factor * rows);
+    return out;
   }
 
   // Empty if the configuration refuses the changes or they save nothing.
@@ -114,13 +184,17 @@ class Adviser {
     request.header_bytes = plan_.header_bytes;
     request.world_size = plan_.world_size;
     request.compares_modes = false;
+    const std::optional<ChangedMesh> mesh = changed_mesh(changes);
+    if (!mesh) return std::nullopt;
     Advice advice;
+    advice.change = mesh->text;
     for (const Change* change : changes) {
-      advice.change += (advice.change.empty() ? "" : " + ") + change->text;
+      if (!change->text.empty()) advice.change += (advice.change.empty() ? "" : " + ") + change->text;
       advice.overrides.insert(advice.overrides.end(), change->overrides.begin(), change->overrides.end());
       advice.changes_training |= change->changes_training;
       request.world_size *= change->world_factor;
     }
+    advice.overrides.insert(advice.overrides.end(), mesh->overrides.begin(), mesh->overrides.end());
     request.overrides.insert(request.overrides.end(), advice.overrides.begin(), advice.overrides.end());
     try {
       const log::CapturedWarnings known;  // the plan itself has logged them
@@ -128,6 +202,7 @@ class Adviser {
       advice.world_size = plan.world_size;
       advice.peak_bytes = plan.largest().peak_bytes();
       advice.fits = plan.fits();
+      advice.traffic = changes_of_traffic(plan);
     } catch (const Error& error) {
       if (changes.size() == 1) list_.refused.emplace_back(advice.change, error.message());
       return std::nullopt;
@@ -137,19 +212,28 @@ class Adviser {
     return advice;
   }
 
+  // Of all groups; nothing if no bytes change.
+  std::vector<TrafficChange> changes_of_traffic(const Plan& plan) const {
+    std::vector<TrafficChange> out;
+    const auto at = [&](const std::string& group) -> TrafficChange& {
+      const auto known = std::ranges::find(out, group, &TrafficChange::group);
+      return known == out.end() ? out.emplace_back(TrafficChange{group}) : *known;
+    };
+    for (const Traffic& traffic : largest_traffic(plan_.ranks)) at(traffic.group).before = traffic.bytes;
+    for (const Traffic& traffic : largest_traffic(plan.ranks)) at(traffic.group).after = traffic.bytes;
+    if (std::ranges::all_of(out, [](const TrafficChange& t) { return t.before == t.after; })) out.clear();
+    return out;
+  }
+
   // Adds one change after the other, and keeps those that increase the gain. Tries more ranks late, and last what
   // changes the training, of which it takes one: the least that is enough.
   void combine() {
     std::vector<const Change*> order;
-    const auto append = [&](const Advice& advice, bool changes_training, int world_factor) {
-      for (const Change& change : changes_)
-        if (change.text == advice.change && change.world_factor == world_factor &&
-            change.changes_training == changes_training)
-          order.push_back(&change);
-    };
     for (const int world_factor : {1, 2})
-      for (const Advice& advice : list_.single) append(advice, false, world_factor);
-    for (auto advice = list_.single.rbegin(); advice != list_.single.rend(); ++advice) append(*advice, true, 1);
+      for (const auto& [change, advice] : found_)
+        if (!change->changes_training && change->world_factor == world_factor) order.push_back(change);
+    for (auto found = found_.rbegin(); found != found_.rend(); ++found)
+      if (found->first->changes_training) order.push_back(found->first);
     std::vector<const Change*> taken;
     for (const Change* change : order) {
       std::vector<const Change*> tried = taken;
@@ -168,7 +252,8 @@ class Adviser {
   const PlanRequest& request_;
   const Plan& plan_;
   const uint64_t base_bytes_;
-  std::vector<Change> changes_;
+  std::deque<Change> changes_;
+  std::vector<std::pair<const Change*, Advice>> found_;  // that save something
   AdviceList list_;
 };
 

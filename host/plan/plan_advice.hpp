@@ -9,6 +9,12 @@
 
 namespace chassis {
 
+// What the rank that sends most in a group sends there in a step.
+struct TrafficChange {
+  std::string group;  // "tp"
+  uint64_t before = 0, after = 0;
+};
+
 struct Advice {
   std::string change;                  // "recompute.mode = \"full\""; of several, joined by " + "
   std::vector<std::string> overrides;  // that make the change
@@ -17,6 +23,7 @@ struct Advice {
   int64_t saved_bytes = 0;
   bool fits = false;
   bool changes_training = false;  // other parameters are trained, or the frozen ones are stored in fewer bits
+  std::vector<TrafficChange> traffic;  // of all groups, if it changes in one
 };
 
 struct AdviceList {
@@ -28,7 +35,7 @@ struct AdviceList {
   std::vector<std::pair<std::string, std::string>> refused;
 };
 
-// `plan` is that of `request`, and does not fit.
+// `plan` is that of `request`, and does not fit or is tight.
 AdviceList advise(const PlanRequest& request, const Plan& plan);
 
 }  // namespace chassis

@@ -268,7 +268,8 @@ class Page {
     double y = top;
     for (const Advice* one : all) {
       add("<text class=\"strong\" x=\"{}\" y=\"{:.1f}\">{}{}</text>\n", left + 4, y + 14,
-          one == all.back() && advice_->together ? "together: " : "", html_text(one->change));
+          one == all.back() && advice_->together ? "together: " : "",
+          html_text(one->change + traffic_change_text(*one)));
       add("<rect class=\"rest\" x=\"{:.1f}\" y=\"{:.1f}\" width=\"{:.1f}\" height=\"{}\"/>", left, y + 19,
           x.at(one->peak_bytes) - left, bar);
       add("<rect class=\"gain\" opacity=\".45\" x=\"{:.1f}\" y=\"{:.1f}\" width=\"{:.1f}\" height=\"{}\"/>\n",

@@ -29,8 +29,12 @@ Json rank_json(const RankPlan& rank) {
 }
 
 Json advice_json(const Advice& advice) {
-  return {{"change", advice.change},   {"overrides", advice.overrides}, {"world_size", advice.world_size},
-          {"peak", advice.peak_bytes}, {"saved", advice.saved_bytes},   {"fits", advice.fits}};
+  Json traffic = Json::array();
+  for (const TrafficChange& t : advice.traffic)
+    traffic.push_back({{"group", t.group}, {"before", t.before}, {"after", t.after}});
+  return {{"change", advice.change},      {"overrides", advice.overrides}, {"world_size", advice.world_size},
+          {"peak", advice.peak_bytes},    {"saved", advice.saved_bytes},   {"fits", advice.fits},
+          {"traffic", std::move(traffic)}};
 }
 
 Json pipeline_json(const PlanPipeline& pipeline) {

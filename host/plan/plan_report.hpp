@@ -34,4 +34,7 @@ std::vector<Traffic> traffic_of(const RankPlan& rank);
 // Of each group, that of the rank that sends most.
 std::vector<Traffic> largest_traffic(const std::vector<RankPlan>& ranks);
 
+// "; traffic +6 %: tp +3.2 GiB, dp_shard −1.0 GiB"; empty if it does not change.
+std::string traffic_change_text(const Advice& advice);
+
 }  // namespace chassis

@@ -3,6 +3,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "host/base/units.hpp"
 #include "host/plan/plan_report.hpp"
@@ -148,14 +149,15 @@ class Text {
     const char* key = "advice";
     if (advice_->single.empty()) line(key, "no single change saves memory");
     for (const Advice& advice : advice_->single) {
-      line(key, "{}  −{}, to {}{}", padded(advice.change, columns),
+      line(key, "{}  −{}, to {}{}{}", padded(advice.change, columns),
            bytes_text(static_cast<uint64_t>(advice.saved_bytes)), bytes_text(advice.peak_bytes),
-           advice.fits ? ": fits" : "");
+           advice.fits ? ": fits" : "", traffic_change_text(advice));
       key = "";
     }
     if (const auto& all = advice_->together)
-      line("together", "{}  −{}, to {}{}", all->change, bytes_text(static_cast<uint64_t>(all->saved_bytes)),
-           bytes_text(all->peak_bytes), all->fits ? ": fits" : ", which does not fit either");
+      line("together", "{}  −{}, to {}{}{}", all->change, bytes_text(static_cast<uint64_t>(all->saved_bytes)),
+           bytes_text(all->peak_bytes), all->fits ? ": fits" : ", which does not fit either",
+           traffic_change_text(*all));
   }
 
   const Plan& plan_;
@@ -201,6 +203,21 @@ std::vector<Traffic> largest_traffic(const std::vector<RankPlan>& ranks) {
         *known = std::move(group);
     }
   return out;
+}
+
+std::string traffic_change_text(const Advice& advice) {
+  uint64_t before = 0, after = 0;
+  std::string groups;
+  for (const TrafficChange& t : advice.traffic) {
+    before += t.before, after += t.after;
+    if (t.before == t.after) continue;
+    groups += fmt::format("{}{} {}{}", groups.empty() ? "" : ", ", t.group, t.after > t.before ? "+" : "−",
+                          bytes_text(std::max(t.before, t.after) - std::min(t.before, t.after)));
+  }
+  if (groups.empty()) return "";
+  if (before == 0) return "; traffic: " + groups;
+  const double percent = 100.0 * std::abs(static_cast<double>(after) / static_cast<double>(before) - 1.0);
+  return fmt::format("; traffic {}{:.{}f} %: {}", after < before ? "−" : "+", percent, percent < 9.95 ? 1 : 0, groups);
 }
 
 std::string plan_text(const Plan& plan, const AdviceList* advice) { return Text(plan, advice).run(); }

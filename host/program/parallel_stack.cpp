@@ -105,6 +105,12 @@ std::string ParallelStack::home_axis(const std::vector<std::string>& given) cons
   return std::string(rest->name);
 }
 
+std::vector<std::string> ParallelStack::home_axes() const {
+  std::vector<std::string> out;
+  for (const Member& member : members_) out.emplace_back(view_of(member.table->home_axis));
+  return out;
+}
+
 std::vector<ParallelStack::Saving> ParallelStack::savings() const {
   std::vector<Saving> out;
   for (size_t m = 0; m < members_.size(); ++m)

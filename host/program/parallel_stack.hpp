@@ -46,6 +46,9 @@ class ParallelStack final : public UnitEvents {
   // The axis that takes the ranks that [mesh] leaves over: the home of the first strategy whose home has no given size.
   std::string home_axis(const std::vector<std::string>& given) const;
 
+  // The home of each strategy, in list order.
+  std::vector<std::string> home_axes() const;
+
   // [control] The axes of this mesh that may divide the computation, for the layout pass, which asks the strategies
   // through them. They live as long as the stack.
   std::vector<const LayoutStrategy*> layout_axes(const MeshShape& mesh, int rank);

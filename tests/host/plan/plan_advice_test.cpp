@@ -124,6 +124,131 @@ TEST(PlanAdvice, TakesFewerBitsOnlyIfAnAdapterIsNotEnough) {
   EXPECT_LT(both->peak_bytes, lora->peak_bytes);
 }
 
+// Plans what an advice proposes.
+Plan plan_with(const std::string& toml, const Advice& advice, const std::vector<std::string>& overrides) {
+  PlanRequest request = request_of(toml, advice.world_size, overrides);
+  request.overrides.insert(request.overrides.end(), advice.overrides.begin(), advice.overrides.end());
+  return make_plan(request);
+}
+
+AdviceList advice_for(const std::string& toml, int world_size, const std::vector<std::string>& overrides) {
+  PlanRequest request = request_of(toml, world_size, overrides);
+  request.memory_bytes = 1;
+  return advise(request, make_plan(request));
+}
+
+const Advice* advice_on(const AdviceList& list, const std::string& axis) {
+  for (const Advice& advice : list.single)
+    if (advice.change.starts_with("mesh." + axis + " ")) return &advice;
+  return nullptr;
+}
+
+TEST(PlanAdvice, ProposesToDivideTheComputation) {
+  const std::string toml = with_strategy("plugin = \"fsdp2\"");
+  const std::vector<std::string> overrides = {"recompute.mode=none", "train.seq_len=512"};
+  const Plan plan = make_plan(request_of(toml, 4, overrides));
+  const AdviceList list = advice_for(toml, 4, overrides);
+  for (const char* axis : {"tp", "cp", "pp"}) {
+    SCOPED_TRACE(axis);
+    const Advice* const advice = advice_on(list, axis);
+    ASSERT_NE(advice, nullptr);
+    EXPECT_EQ(advice->world_size, 4);
+    EXPECT_FALSE(advice->changes_training);
+    const Plan changed = plan_with(toml, *advice, overrides);
+    EXPECT_EQ(changed.largest().peak_bytes(), advice->peak_bytes);
+    EXPECT_EQ(static_cast<int64_t>(plan.largest().peak_bytes() - advice->peak_bytes), advice->saved_bytes);
+    EXPECT_EQ(changed.batch.global_batch_size, plan.batch.global_batch_size);
+    EXPECT_HAS(changed.mesh, axis);
+    uint64_t after = 0, planned = 0;
+    bool has_axis = false;
+    for (const TrafficChange& t : advice->traffic)
+      after += t.after, has_axis |= t.group.find(axis) != std::string::npos;
+    for (const Traffic& t : largest_traffic(changed.ranks)) planned += t.bytes;
+    EXPECT_EQ(after, planned);
+    EXPECT_TRUE(has_axis);
+  }
+}
+
+TEST(PlanAdvice, ProposesALongerAxis) {
+  const std::string toml = with_strategy(
+      "plugin = \"tensor\"\n[[parallel]]\nplugin = \"pipeline\"\n"
+      "[[parallel]]\nplugin = \"fsdp2\"");
+  const std::vector<std::string> overrides = {"recompute.mode=none", "mesh.tp=1", "mesh.pp=2"};
+  const AdviceList list = advice_for(toml, 4, overrides);
+  const Advice* const pipeline = advice_on(list, "pp");
+  ASSERT_NE(pipeline, nullptr);
+  EXPECT_EQ(pipeline->change, "mesh.pp 2 → 4, mesh.dp_shard 2 → 1");
+  EXPECT_EQ(plan_with(toml, *pipeline, overrides).largest().peak_bytes(), pipeline->peak_bytes);
+  const Advice* const tensor = advice_on(list, "tp");
+  ASSERT_NE(tensor, nullptr);
+  EXPECT_EQ(tensor->change, "mesh.tp 1 → 2, mesh.dp_shard 2 → 1") << "its strategy is there";
+}
+
+TEST(PlanAdvice, TakesTheSmallestSizeThatFits) {
+  const std::string toml = with_strategy("plugin = \"ddp\"");
+  const std::vector<std::string> overrides = {"recompute.mode=none", "train.micro_batch_size=1",
+                                              "model.config.num_key_value_heads=4"};
+  const Plan two =
+      make_plan(request_of(toml, 4,
+                           {"recompute.mode=none", "train.micro_batch_size=1", "model.config.num_key_value_heads=4",
+                            "mesh.tp=2", "mesh.dp_replicate=2", "parallel.1.plugin=tensor"}));
+  PlanRequest request = request_of(toml, 4, overrides);
+  request.memory_bytes = two.largest().peak_bytes();
+  const AdviceList enough = advise(request, make_plan(request));
+  ASSERT_NE(advice_on(enough, "tp"), nullptr);
+  EXPECT_EQ(advice_on(enough, "tp")->change, "mesh.tp 1 → 2 (tensor), mesh.dp_replicate 4 → 2");
+  EXPECT_TRUE(advice_on(enough, "tp")->fits);
+  request.memory_bytes -= 1;
+  const AdviceList more = advise(request, make_plan(request));
+  ASSERT_NE(advice_on(more, "tp"), nullptr);
+  EXPECT_EQ(advice_on(more, "tp")->change, "mesh.tp 1 → 4 (tensor), mesh.dp_replicate 4 → 1");
+}
+
+TEST(PlanAdvice, DoesNotProposeWhatIsRefused) {
+  const std::string toml = with_strategy("plugin = \"fsdp2\"");
+  const std::vector<std::string> overrides = {"recompute.mode=none", "model.config.num_attention_heads=3",
+                                              "model.config.num_key_value_heads=3", "model.config.hidden_size=96"};
+  const AdviceList list = advice_for(toml, 4, overrides);
+  EXPECT_EQ(advice_on(list, "tp"), nullptr) << "3 heads";
+  const AdviceList odd = advice_for(toml, 3, {"train.global_batch_size=48"});
+  for (const char* axis : {"tp", "cp", "pp"}) EXPECT_EQ(advice_on(odd, axis), nullptr) << "3 ranks";
+  const AdviceList alone = advice_for(kRun, 1, {});
+  for (const char* axis : {"tp", "cp", "pp"}) EXPECT_EQ(advice_on(alone, axis), nullptr) << "1 rank";
+}
+
+TEST(PlanAdvice, CombinesAxes) {
+  const std::string toml = with_strategy("plugin = \"ddp\"");
+  const std::vector<std::string> overrides = {"recompute.mode=full", "train.micro_batch_size=1"};
+  const AdviceList list = advice_for(toml, 8, overrides);
+  ASSERT_TRUE(list.together);
+  EXPECT_EQ(plan_with(toml, *list.together, overrides).largest().peak_bytes(), list.together->peak_bytes)
+      << list.together->change;
+}
+
+TEST(PlanAdvice, IsGivenIfMemoryIsTight) {
+  const std::string toml = with_strategy("plugin = \"fsdp2\"");
+  PlanRequest request = request_of(toml, 4, {"recompute.mode=none"});
+  const uint64_t needed = make_plan(request).largest().peak_bytes();
+  request.memory_bytes = needed + needed / 20;
+  const Plan tight = make_plan(request);
+  EXPECT_TRUE(tight.fits());
+  EXPECT_TRUE(tight.is_tight());
+  const AdviceList list = advise(request, tight);
+  EXPECT_FALSE(list.together);
+  EXPECT_NE(advice_on(list, "tp"), nullptr);
+  request.memory_bytes = 2 * needed;
+  EXPECT_FALSE(make_plan(request).is_tight());
+}
+
+TEST(PlanAdvice, SaysWhatIsSentMore) {
+  Advice advice;
+  EXPECT_EQ(traffic_change_text(advice), "");
+  advice.traffic = {{"dp_shard", 100 << 20, 50 << 20}, {"pp", 7, 7}, {"tp", 0, 60 << 20}};
+  EXPECT_EQ(traffic_change_text(advice), "; traffic +10 %: dp_shard −50 MiB, tp +60 MiB");
+  advice.traffic = {{"tp", 0, 60 << 20}};
+  EXPECT_EQ(traffic_change_text(advice), "; traffic: tp +60 MiB");
+}
+
 TEST(PlanAdvice, SaysWhyAChangeIsRefused) {
   PlanRequest request = request_of(with_strategy("plugin = \"fsdp2\""), 4);
   request.memory_bytes = 1;
