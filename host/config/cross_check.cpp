@@ -389,7 +389,8 @@ void Config::cross_check() {
       if (!seen.emplace(without_version(name)).second)
         add_problem(key, fmt::format("{} names \"{}\" twice", key, name));
     }
-    if (seen.empty() && table.kind == "ops") add_problem(key, fmt::format("{} is empty: no plugin would compute anything", key));
+    if (seen.empty() && table.kind == "ops")
+      add_problem(key, fmt::format("{} is empty: no plugin would compute anything", key));
   }
 }
 

@@ -18,9 +18,7 @@
 namespace chassis {
 namespace {
 
-double now() {
-  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
-}
+double now() { return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count(); }
 
 NamedValues values_of(const StepRecord& r) {
   NamedValues values = {{"loss", r.loss},

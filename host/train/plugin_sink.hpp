@@ -22,7 +22,7 @@ struct SinkStart {
 };
 
 struct SinkLimits {
-  size_t queued = 1024;                              // records; what comes while so many wait is dropped
+  size_t queued = 1024;                                        // records; what comes while so many wait is dropped
   std::chrono::milliseconds finish = std::chrono::seconds(5);  // for what is still queued at the end
 };
 

@@ -1,8 +1,8 @@
 // metrics.csv in the run directory: a row for each step and each evaluation, a column for each value (RFC 4180). A
 // value that no row had before gets a new column; the file is then written anew under its next header.
 #include <algorithm>
-#include <charconv>
 #include <cerrno>
+#include <charconv>
 #include <cmath>
 #include <cstdio>
 #include <cstring>
@@ -41,10 +41,14 @@ std::vector<std::string> names_in(std::string_view header) {
   bool is_quoted = false;
   for (size_t i = 0; i < header.size(); ++i) {
     const char c = header[i];
-    if (c == '"' && is_quoted && i + 1 < header.size() && header[i + 1] == '"') names.back() += header[++i];
-    else if (c == '"') is_quoted = !is_quoted;
-    else if (c == ',' && !is_quoted) names.emplace_back();
-    else if (c != '\r') names.back() += c;
+    if (c == '"' && is_quoted && i + 1 < header.size() && header[i + 1] == '"')
+      names.back() += header[++i];
+    else if (c == '"')
+      is_quoted = !is_quoted;
+    else if (c == ',' && !is_quoted)
+      names.emplace_back();
+    else if (c != '\r')
+      names.back() += c;
   }
   return names;
 }
@@ -131,7 +135,8 @@ class Csv final : public Sink {
     if (!old || !std::getline(old, header)) header.clear();
     std::vector<std::string> before = names_in(header);
     if (before.size() < 2 || before[0] != kFirst[0] || before[1] != kFirst[1])
-      throw Failure(CHASSIS_ALREADY_EXISTS, "'", path_, "' is not a file of this sink: it does not begin with step,time");
+      throw Failure(CHASSIS_ALREADY_EXISTS, "'", path_,
+                    "' is not a file of this sink: it does not begin with step,time");
     for (const std::string& name : names_)
       if (std::find(before.begin(), before.end(), name) == before.end()) before.push_back(name);
     names_ = std::move(before);

@@ -67,7 +67,8 @@ class Prometheus final : public Sink {
     } catch (const std::system_error& error) {
       throw Failure(CHASSIS_UNAVAILABLE, error.what(), "; choose another port in [log.prometheus]");
     }
-    host().log(CHASSIS_LOG_INFO, "metrics for Prometheus: http://127.0.0.1:" + std::to_string(server_->port()) + "/metrics");
+    host().log(CHASSIS_LOG_INFO,
+               "metrics for Prometheus: http://127.0.0.1:" + std::to_string(server_->port()) + "/metrics");
   }
 
   void scalars(int64_t step, double time, std::span<const chassis_scalar_t> scalars) override {

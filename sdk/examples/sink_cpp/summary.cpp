@@ -23,8 +23,7 @@ class Summary final : public Sink {
     return schema;
   }
 
-  explicit Summary(const Host& host)
-      : Sink(host), names_(option_value<std::vector<std::string>>(host, "names")) {}
+  explicit Summary(const Host& host) : Sink(host), names_(option_value<std::vector<std::string>>(host, "names")) {}
 
   void start(const chassis_sink_start_t& start) override {
     path_ = std::string(text_of(start.output_dir)) + "/summary.txt";

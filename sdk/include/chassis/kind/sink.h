@@ -1,6 +1,6 @@
-/* chassis.sink/1, kind "sink": where the metrics of a run go, beside the console and metrics.jsonl. Members are named in
- * [log] sinks; rank 0 of a run has them. The host calls an instance from one thread of its own, never from that of the
- * step, so every function may block: a queue keeps what comes meanwhile, and what it cannot hold is dropped and
+/* chassis.sink/1, kind "sink": where the metrics of a run go, beside the console and metrics.jsonl. Members are named
+ * in [log] sinks; rank 0 of a run has them. The host calls an instance from one thread of its own, never from that of
+ * the step, so every function may block: a queue keeps what comes meanwhile, and what it cannot hold is dropped and
  * counted. A status other than OK is shown once and counted; calls go on, and the run is not disturbed.
  *
  * Order: start, then scalars and texts in the order in which they arose, then finish, also after a run that failed. */
@@ -20,7 +20,7 @@ typedef struct chassis_sink_start {
   chassis_str_t config;     /* the resolved configuration, one JSON object */
   int64_t first_step;       /* the number of steps before the run; files may have later ones, which are void */
   int64_t max_steps;
-  double time;              /* in seconds since 1970, as below */
+  double time; /* in seconds since 1970, as below */
 } chassis_sink_start_t;
 #define CHASSIS_SINK_START_V1_SIZE 80u
 
