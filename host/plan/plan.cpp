@@ -309,6 +309,7 @@ Recompute recompute_setting(const Settings& settings, const Executor& executor) 
 Recompute cheapest_that_fits(int64_t max_blocks, const std::function<bool(const Recompute&)>& fits) {
   if (fits(Recompute::kNone) || max_blocks == 0) return Recompute::kNone;
   int64_t too_cheap = 0, enough = 2 * max_blocks;
+  if (!fits(recompute_of_cost(enough, max_blocks))) return recompute_of_cost(enough, max_blocks);
   while (enough - too_cheap > 1) {
     const int64_t middle = too_cheap + (enough - too_cheap) / 2;
     (fits(recompute_of_cost(middle, max_blocks)) ? enough : too_cheap) = middle;
