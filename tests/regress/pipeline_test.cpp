@@ -52,7 +52,7 @@ class Pipeline : public testing::Test {
   RankPlan plan(ProgramPasses passes, Collectives* collectives = nullptr) const {
     Session session = without_device(std::move(passes));
     session.executor().set_collectives(collectives);
-    return rehearse(session, Recompute::kNone, check_saving(session));
+    return *rehearse(session, Recompute::kNone, check_saving(session), false);
   }
 
   SmallRun run_{{"naive", "[\"stored_linear\", \"reference\"]"}};

@@ -1,11 +1,20 @@
-// A single rank for parameters that were created without a session: a stack without members, a communicator without a
-// backend.
+// A single rank for parameters that were created without a session: a communicator without a backend, and a stack
+// without members.
 #pragma once
 
 #include "host/launch/world.hpp"
 #include "host/session/ranks.hpp"
 
 namespace chassis::test {
+
+class AloneCommunicator {
+ public:
+  operator Communicator&() { return communicator_; }
+
+ private:
+  World world_;
+  Communicator communicator_{nullptr, world_, MeshShape(), 0, Device{}};
+};
 
 class OneRank {
  public:
@@ -17,8 +26,7 @@ class OneRank {
   Ranks ranks() { return {stack_, communicator_}; }
 
  private:
-  World world_;
-  Communicator communicator_{nullptr, world_, MeshShape(), 0, Device{}};
+  AloneCommunicator communicator_;
   ParallelStack stack_{{}};
 };
 

@@ -7,6 +7,7 @@
 
 #include "tests/host/program/cpu_run.hpp"
 #include "tests/support/expect_has.hpp"
+#include "tests/support/one_rank.hpp"
 
 namespace chassis {
 namespace {
@@ -25,6 +26,7 @@ class OptimizerDriverTest : public testing::Test {
   }
   LoadedPlugins plugins_{{CHASSIS_TEST_PLUGIN_DIR, CHASSIS_TEST_STUB_DIR}};
   CpuRun run_{SmallModel{}.program(), {plugins_.ops("reference")}};
+  test::AloneCommunicator alone_;
 };
 
 TEST_F(OptimizerDriverTest, NormIsThatOfAllGradientsAsOneVector) {
@@ -46,7 +48,7 @@ TEST_F(OptimizerDriverTest, AsksForStatesOfTrainedParametersOnly) {
   EXPECT_EQ(optimizer.trained().size(), 4u);
   EXPECT_EQ(optimizer.states().size(), 8u);
   EXPECT_EQ(optimizer.states()[0].descriptor.fqn, "layers.1.norm.weight.exp_avg");
-  optimizer.allocate({});
+  optimizer.allocate({}, alone_);
   for (const OptimizerState& state : optimizer.states()) {
     EXPECT_EQ(state.tensor.sizes(), state.parameter->local_shape);
     EXPECT_EQ(state.tensor.sum_of_squares(), 0.0);
@@ -57,14 +59,14 @@ TEST_F(OptimizerDriverTest, RefusesAStateWhoseParameterContradictsItsDescriptor)
   run_.parameters.place(MeshShape({{"dp_shard", 2}}), 0);
   run_.parameters.find("embed.weight")->descriptor.placements.push_back(Placement::dim_chunk({"dp_shard"}, 0));
   OptimizerDriver optimizer = driver(0.1);
-  const std::string refusal = test::refusal([&] { optimizer.allocate({}); });
+  const std::string refusal = test::refusal([&] { optimizer.allocate({}, alone_); });
   EXPECT_HAS(refusal, "state 'embed.weight.exp_avg' is [");
   EXPECT_HAS(refusal, "] on rank 0 as its parameter is; its descriptor says [");
 }
 
 TEST_F(OptimizerDriverTest, DecaySparesParametersOfOneDimension) {
   OptimizerDriver optimizer = driver(0.5);
-  optimizer.allocate({});
+  optimizer.allocate({}, alone_);
   std::map<std::string, std::vector<float>> before;
   for (const auto& p : run_.parameters.all()) {
     p->value.fill(2.0);
@@ -88,7 +90,7 @@ TEST_F(OptimizerDriverTest, AFactorOfTheLearningRateReachesThePlugin) {
       p->shard.fill(2.0);
     }
     OptimizerDriver optimizer = driver(0.5, plugin);
-    optimizer.allocate({});
+    optimizer.allocate({}, alone_);
     run_.parameters.start_step();
     run_.step({fields_of(kIds, 2)});
     optimizer.step(1, lr, 1.0);
@@ -106,7 +108,7 @@ TEST_F(OptimizerDriverTest, AFactorOfTheLearningRateReachesThePlugin) {
 
 TEST_F(OptimizerDriverTest, AParameterWithoutAGradientDoesNotMove) {
   OptimizerDriver optimizer = driver(0.0);
-  optimizer.allocate({});
+  optimizer.allocate({}, alone_);
   run_.step({fields_of(kIds, 2)});
   run_.parameters.find("embed.weight")->gradient_written = false;
   const auto before = test::values_of(run_.parameters.find("embed.weight")->value);
@@ -118,7 +120,7 @@ TEST_F(OptimizerDriverTest, AParameterWithoutAGradientDoesNotMove) {
 
 TEST_F(OptimizerDriverTest, StatesDifferBetweenParametersAndStartAtTheirValues) {
   OptimizerDriver optimizer = driver(0.0, "choosing");
-  optimizer.allocate({});
+  optimizer.allocate({}, alone_);
   std::map<std::string, std::string> states;
   for (const OptimizerState& state : optimizer.states())
     states[state.descriptor.fqn] = std::string(dtype_name(state.descriptor.dtype)) + text(Shape(state.tensor.sizes())) +
@@ -144,7 +146,7 @@ TEST_F(OptimizerDriverTest, AStepSaysWhichElementsTheRankHas) {
   optimizer.place();
   const int64_t count = numel(Shape{11, 4}) - 24;  // 6 of 11 blocks are on rank 0
   embed->shard = Tensor::zeros(std::vector<int64_t>{24}, Dtype::f32);
-  optimizer.allocate({});
+  optimizer.allocate({}, alone_);
   run_.parameters.start_step();
   optimizer.step(1, 0.1, 1.0);
   const std::vector<float> values = test::values_of(embed->shard);
@@ -154,7 +156,7 @@ TEST_F(OptimizerDriverTest, AStepSaysWhichElementsTheRankHas) {
 
 TEST_F(OptimizerDriverTest, APluginOfTheFirstVersionRunsUnchanged) {
   OptimizerDriver optimizer = driver(0.0, "subtracting");
-  optimizer.allocate({});
+  optimizer.allocate({}, alone_);
   optimizer.try_step(0.1);
   run_.step({fields_of(kIds, 2)});
   Parameter* up = run_.parameters.find("layers.1.up.weight");

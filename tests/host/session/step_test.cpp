@@ -43,7 +43,7 @@ class StepTest : public testing::Test {
       run_.parameters.allocate(device);
       run_.executor->rehearse_on(device);
     }
-    optimizer_.allocate(device);
+    optimizer_.allocate(device, alone_);
     rank_ = std::make_unique<test::OneRank>(run_.compiled.program, run_.parameters, device);
     device_ = device;
     inputs_.schedule = sequential_schedule(2);
@@ -74,6 +74,7 @@ class StepTest : public testing::Test {
                                                 "reduction", "before the update", "update",    "end"};
   test::LoadedPlugins plugins_;
   CpuRun run_{test::SmallModel{}.program(), {plugins_.ops("reference")}};
+  test::AloneCommunicator alone_;
   OptimizerDriver optimizer_{plugins_.make("optimizer", "sgd"), run_.parameters, 0.0};
   std::unique_ptr<test::OneRank> rank_;
   Device device_;

@@ -42,7 +42,7 @@ class TrainerTest : public testing::Test {
     run_ = std::make_unique<CpuRun>(SmallModel{}.program(), std::vector<OpsProvider>{reference_},
                                     std::vector<OpsProvider>{}, 1, 6);
     optimizer_ = std::make_unique<OptimizerDriver>(plugins_.make("optimizer", "sgd"), run_->parameters, 0.0);
-    optimizer_->allocate({});
+    optimizer_->allocate({}, alone_);
     DataConfig data;
     data.train.emplace_back();
     data.train[0].path = scratch_ / "data.jsonl";
@@ -85,6 +85,7 @@ class TrainerTest : public testing::Test {
   int64_t max_skipped_steps_ = 0;
   std::function<StepRequests()> requests_;
   std::unique_ptr<CpuRun> run_;
+  test::AloneCommunicator alone_;
   std::unique_ptr<OptimizerDriver> optimizer_;
   std::unique_ptr<OneRank> rank_;
   std::unique_ptr<TrainData> data_;
