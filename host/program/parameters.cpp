@@ -118,6 +118,7 @@ ParameterTable::ParameterTable(const Program& program, const ProgramLayout& layo
         auto parameter = std::make_unique<Parameter>();
         parameter->name = chain.parameter_name(i, slot);
         parameter->descriptor = describe(program, layout, slot, parameter->name);
+        parameter->granularity = parameter->descriptor.granularity;
         parameter->num_layout_placements = parameter->descriptor.placements.size();
         parameter->local_shape = layout.local_shape(program, slot);
         parameter->role = slot.role;

@@ -42,8 +42,8 @@ struct Parameter {
   uint32_t init = CHASSIS_INIT_ZEROS;
   double init_std = 0.0;
   double lr_scale = 1.0;
-  Granularity granularity;  // of its optimizer's states: where strategies may cut it. The descriptor has the same, but
-                            // for a matrix that the layout pass divided and one of the ranks with a part steps whole
+  Granularity granularity;  // where strategies may cut it. The descriptor has the same, but for a matrix that the
+                            // layout pass divided and that one of the ranks with a part steps whole
   std::vector<std::string> partial_over;  // axes over which its gradient is still to be summed; see Slot
   bool trainable = true;
   bool is_here = true;     // false: only pipeline stages of other ranks read it, and this one stores nothing of it

@@ -41,10 +41,10 @@ bool is_stepped_whole(const Parameter& p) {
 // The layout pass has divided the parameter; blocks and whole matrices are those of the undivided one.
 void refuse_divided_granularity(const Parameter& p) {
   const Descriptor& d = p.descriptor;
-  if (p.granularity.kind == Granularity::Kind::kElement || d.placements.empty() || is_stepped_whole(p)) return;
+  if (d.granularity.kind == Granularity::Kind::kElement || d.placements.empty() || is_stepped_whole(p)) return;
   const Shape part(p.local_shape);
-  const bool is_matrix = p.granularity.kind == Granularity::Kind::kMatrix;
-  const int dim = is_matrix ? d.placements.front().dim : dim_cut_within_blocks(d, part, p.granularity.block);
+  const bool is_matrix = d.granularity.kind == Granularity::Kind::kMatrix;
+  const int dim = is_matrix ? d.placements.front().dim : dim_cut_within_blocks(d, part, d.granularity.block);
   if (dim < 0) return;
   const std::string& axis = d.placements.front().axes.front();
   throw config_error(
@@ -73,9 +73,9 @@ OptimizerDriver::OptimizerDriver(std::unique_ptr<Instance> instance, ParameterTa
     const Shape& shape = parameter->descriptor.global_shape;
     SteppedParameter facts(parameter->name, parameter->role, shape);
     States schema = plugin_.states(facts);
-    parameter->granularity = granularity_of(schema);
+    parameter->granularity = parameter->descriptor.granularity = granularity_of(schema);
     refuse_divided_granularity(*parameter);
-    if (!is_stepped_whole(*parameter)) parameter->descriptor.granularity = parameter->granularity;
+    if (is_stepped_whole(*parameter)) parameter->descriptor.granularity = Granularity::element();
     trained_parameters_.push_back(parameter.get());
     trained_.push_back(
         {parameter.get(), shape.ndim() >= 2 ? weight_decay : 0.0, std::move(schema), 0, std::move(facts), -1});

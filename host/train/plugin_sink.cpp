@@ -61,8 +61,6 @@ class Worker {
                        {{"start", table_.start}, {"scalars", table_.scalars}, {"finish", table_.finish}});
   }
 
-  const std::string& id() const { return instance_->id(); }
-
   void push(Record record) {
     if (record.values.empty() && table_.text == nullptr) return;
     {
@@ -136,7 +134,8 @@ class Worker {
     }
   }
   void report(const char* function, const std::string& what) {
-    counted_warning("sink '" + start_id_ + "' failed", std::string(function) + ": " + what);
+    const std::string sink = "sink '" + id_ + "' failed";
+    counted_warning(sink, sink + " in " + function + ", and the run goes on: " + what);
   }
 
   chassis_status_t* start() {
@@ -188,7 +187,7 @@ class Worker {
   }
 
   std::unique_ptr<Instance> instance_;
-  const std::string start_id_ = instance_->id();
+  const std::string id_ = instance_->id();
   const chassis_sink_t table_;
   const SinkStart start_;
   const size_t capacity_;
@@ -243,10 +242,14 @@ class PluginSink final : public MetricsSink {
       thread_.join();
     } else {
       thread_.detach();  // the process ends without it
-      counted_warning("sink '" + id_ + "' does not end", "it is left behind");
+      const std::string sink = "sink '" + id_ + "' does not end";
+      counted_warning(sink,
+                      sink + " within " + std::to_string(limits_.finish.count() / 1000) + " s; it is left behind");
     }
-    if (const uint64_t lost = worker_->num_lost())
-      counted_warning("records that sink '" + id_ + "' did not get", "it was slower than the run", lost);
+    if (const uint64_t lost = worker_->num_lost()) {
+      const std::string records = "records that sink '" + id_ + "' did not get";
+      counted_warning(records, std::to_string(lost) + " " + records + ", since it was slower than the run", lost);
+    }
   }
 
  private:
