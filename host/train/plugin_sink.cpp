@@ -85,6 +85,8 @@ class Worker {
     std::unique_lock lock(mutex_);
     return changed_.wait_for(lock, limit, [&] { return has_ended_; });
   }
+  // [control] After the thread.
+  void destroy_instance() { instance_.reset(); }
   // Of records, those that the plugin will never get.
   uint64_t num_lost() {
     const std::lock_guard lock(mutex_);
@@ -101,11 +103,6 @@ class Worker {
       if (table_.flush != nullptr && is_idle()) call("flush", [&] { return table_.flush(instance_->get("flush")); });
     }
     call("finish", [&] { return finish(); });
-    try {
-      instance_.reset();
-    } catch (const std::exception& error) {
-      report("its end", error.what());
-    }
     const std::lock_guard lock(mutex_);
     has_ended_ = true;
     changed_.notify_all();
@@ -240,6 +237,7 @@ class PluginSink final : public MetricsSink {
     worker_->close(outcome, step);
     if (worker_->wait_ended(limits_.finish)) {
       thread_.join();
+      worker_->destroy_instance();
     } else {
       thread_.detach();  // the process ends without it
       const std::string sink = "sink '" + id_ + "' does not end";
