@@ -51,7 +51,7 @@ for tag in tags["scalars"]:
         if not is_equal(event.value, expected):
             suite.check(f"tensorboard: {tag} of step {event.step}", False, f"{event.value} is not {expected}")
         num_equal += 1
-suite.check("tensorboard: every scalar", num_equal >= 8 * 16, f"{len(tags['scalars'])} tags, {num_equal} values")
+suite.check("tensorboard: every scalar", num_equal >= 8 * 15 + len(evals), f"{len(tags['scalars'])} tags, {num_equal} values")
 suite.check("tensorboard: losses of all steps", [event.step for event in reader.Scalars("loss")] == list(range(1, 9)))
 suite.check("tensorboard: texts", "checkpoint" in tags["tensors"], str(tags["tensors"]))
 
