@@ -72,9 +72,13 @@ class TensorBoard final : public Sink {
     std::filesystem::create_directories(folder);
     char machine[256] = "host";
     gethostname(machine, sizeof machine - 1);
-    path_ = folder + "/events.out.tfevents." + std::to_string(static_cast<int64_t>(start.time)) + "." + machine + "." +
-            std::to_string(getpid());
-    file_ = std::fopen(path_.c_str(), "wbx");
+    const std::string name = folder + "/events.out.tfevents." + std::to_string(static_cast<int64_t>(start.time)) + "." +
+                             machine + "." + std::to_string(getpid());
+    // A process may start twice within a second.
+    for (int others = 0; file_ == nullptr && (others == 0 || errno == EEXIST); ++others) {
+      path_ = name + "." + std::to_string(others);
+      file_ = std::fopen(path_.c_str(), "wbx");
+    }
     if (file_ == nullptr) fail("creating");
     Message version = event(start.time, 0);
     version.text(3, "brain.Event:2");

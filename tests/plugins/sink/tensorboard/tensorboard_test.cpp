@@ -121,6 +121,15 @@ TEST_F(TensorBoard, WritesScalarsUnderTheirNames) {
   EXPECT_EQ(values, (std::vector<std::pair<std::string, float>>{{"loss", 0.25f}, {"comm/tp/calls", 4096.0f}}));
 }
 
+TEST_F(TensorBoard, StartsASecondFileWithinASecond) {
+  for (int i = 0; i < 2; ++i) {
+    fake::SinkRun run(host_, CHASSIS_TEST_PLUGIN_DIR "/tensorboard.so", "tensorboard");
+    run.start(folder_);
+  }
+  const std::filesystem::directory_iterator files(folder_ + "/tensorboard");
+  EXPECT_EQ(std::distance(begin(files), end(files)), 2);
+}
+
 TEST_F(TensorBoard, WritesTextsForItsPluginText) {
   run_.start(folder_);
   run_.text(7, "sample/1", "once upon\na time");
