@@ -33,7 +33,7 @@ std::vector<Mesh> meshes() {
           {"pp, zbv", 2, 2, {pipeline, order("zbv")}},
           {"pp, interleaved", 4, 4, {pipeline, order("interleaved")}, {}, 7},
           {"tp × pp", 4, 4, {tensor, next, pipeline}, {"mesh.tp=2", "mesh.pp=2"}},
-          {"tp × cp", 4, 4, {tensor, next, context}, {"mesh.tp=2", "mesh.cp=2"}},
+          {"tp × cp, ring", 4, 4, {tensor, next, context, "mode = \"ring\""}, {"mesh.tp=2", "mesh.cp=2"}},
           {"tp × fsdp2", 4, 2, {tensor, next, fsdp2}, {"mesh.tp=2"}},
           {"cp × fsdp2", 4, 2, {context, next, fsdp2}, {"mesh.cp=2"}},
           {"pp × fsdp2", 4, 2, {pipeline, next, fsdp2}, {"mesh.pp=2"}},
