@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "host/base/error.hpp"
+#include "host/service/strided.hpp"
 #include "host/state/float_dtype.hpp"
 
 namespace chassis {
@@ -67,24 +68,14 @@ void write_elements(const Tensor& flat, int64_t start, int64_t count, Dtype from
   flat.narrow(0, start, count).copy_from(Tensor::borrow(const_cast<std::byte*>(in), sizes, from));
 }
 
-namespace {
-
-std::span<const int64_t> numbers(const Shape& shape) { return {shape.begin(), shape.end()}; }
-
-Tensor strided(const Tensor& flat, const Shape& sizes, const StridedView& view) {
-  return flat.strided(numbers(sizes), numbers(view.strides), view.offset);
-}
-
-}  // namespace
-
 void read_strided(const Tensor& flat, const Shape& sizes, const StridedView& view, Dtype to, std::byte* out) {
   const Tensor values = strided(flat, sizes, view);
-  Tensor::borrow(out, numbers(sizes), to).copy_from(values);
+  Tensor::borrow(out, {sizes.begin(), sizes.end()}, to).copy_from(values);
   expect_no_overflow(values, to, out);
 }
 
 void write_strided(const Tensor& flat, const Shape& sizes, const StridedView& view, Dtype from, const std::byte* in) {
-  strided(flat, sizes, view).copy_from(Tensor::borrow(const_cast<std::byte*>(in), numbers(sizes), from));
+  strided(flat, sizes, view).copy_from(Tensor::borrow(const_cast<std::byte*>(in), {sizes.begin(), sizes.end()}, from));
 }
 
 }  // namespace chassis

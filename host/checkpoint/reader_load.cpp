@@ -218,12 +218,11 @@ void CheckpointReader::load_part(const PartToLoad& wanted, const MeshShape& mesh
       if (has_checksums || is_hashed) checksum.add(offset, bytes);
       num_read += bytes.size();
     };
-    const auto read_run = [&](int64_t at, int64_t to, int64_t length, std::byte* scratch, RunsChecksum& sum) {
+    const auto read_run = [&](int64_t at, int64_t to, int64_t length, std::byte* room, RunsChecksum& sum) {
       for (int64_t num = 0; length > 0; at += num, to += num, length -= num) {
         num = std::min(length, most_elements);
         std::byte* const direct = direct_memory(flat, to, dtype);
-        const std::span<std::byte> bytes(direct != nullptr ? direct : scratch,
-                                         static_cast<uint64_t>(num) * element_bytes);
+        const std::span<std::byte> bytes(direct != nullptr ? direct : room, static_cast<uint64_t>(num) * element_bytes);
         const uint64_t offset = static_cast<uint64_t>(at) * element_bytes;
         file.pread_exact(bytes.data(), bytes.size(), found.place.offset + offset);
         if (has_checksums || is_hashed) sum.add(offset, bytes);

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "host/base/error.hpp"
+#include "host/service/strided.hpp"
 
 namespace chassis {
 namespace {
@@ -31,11 +32,6 @@ struct Parcel {
     }
   }
 };
-
-Tensor strided(const Tensor& flat, const Box& box, const StridedView& view) {
-  const Shape sizes = box.sizes();
-  return flat.strided({sizes.begin(), sizes.end()}, {view.strides.begin(), view.strides.end()}, view.offset);
-}
 
 class ReshardRun {
  public:
@@ -97,7 +93,7 @@ class ReshardRun {
     const Tensor send = send_buffer_.narrow(0, 0, static_cast<int64_t>(out.num_bytes));
     const Tensor receive = receive_buffer_.narrow(0, 0, static_cast<int64_t>(in.num_bytes));
     for_each_place(out, send, [&](const ReshardMove& move, const Tensor& place) {
-      place.copy_from(strided(held(move.tensor).from, move.copy.box, move.copy.from));
+      place.copy_from(strided(held(move.tensor).from, move.copy.box.sizes(), move.copy.from));
     });
     Collective call;
     call.op = CHASSIS_COMM_ALL_TO_ALL;
@@ -108,7 +104,7 @@ class ReshardRun {
     call.name = "reshard";
     communicator_.run(group_, std::move(call));
     for_each_place(in, receive, [&](const ReshardMove& move, const Tensor& place) {
-      strided(held(move.tensor).to, move.copy.box, move.copy.to).copy_from(place);
+      strided(held(move.tensor).to, move.copy.box.sizes(), move.copy.to).copy_from(place);
     });
     result_.sent_bytes += out.num_bytes;
     result_.received_bytes += in.num_bytes;
@@ -117,7 +113,8 @@ class ReshardRun {
   void copy_within(const ReshardMove& move) {
     const Held& tensor = held(move.tensor);
     if (tensor.from.data() == tensor.to.data() && move.copy.from == move.copy.to) return;
-    strided(tensor.to, move.copy.box, move.copy.to).copy_from(strided(tensor.from, move.copy.box, move.copy.from));
+    strided(tensor.to, move.copy.box.sizes(), move.copy.to)
+        .copy_from(strided(tensor.from, move.copy.box.sizes(), move.copy.from));
   }
 
   // Calls `visit` for each move with its place in the buffer, as a tensor of the move's shape and dtype.

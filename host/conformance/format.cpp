@@ -148,9 +148,7 @@ class FormatExamination {
   void compare_with_ranks(const std::string& what, const std::vector<SaveTensor>& tensors, const SavePlan& all) {
     std::vector<FormatLayout::NewFile> files;
     for (int rank = 0; rank < all.mesh.world_size(); ++rank) {
-      SavePlanOptions options;
-      options.rank = rank;
-      const SavePlan own = plan_save(tensors, all.mesh, format_, options);
+      const SavePlan own = plan_save(tensors, all.mesh, format_, {.rank = rank});
       if (!own.own_files) return;
       files.insert(files.end(), own.layout.files.begin(), own.layout.files.end());
     }

@@ -15,9 +15,7 @@ namespace chassis {
 //   - a run of 20 steps with names and values of every kind is taken: evaluations, values that are new in a later step,
 //     NaN and infinities, no value at all, texts of all types and of one that no header has
 //   - the run goes on in the same folder, from an earlier step
-//   - start in a folder that does not exist, or that may not be written, fails or is taken; it does not end the
-//   process,
-//     and neither do the calls after it
+//   - start in a folder that does not exist, or at a file, fails or is taken; the process goes on, also in later calls
 //   - steps leave no memory and no threads; structs of a later minor are taken
 std::vector<std::string> sink_failures(const std::function<std::unique_ptr<Instance>()>& another);
 

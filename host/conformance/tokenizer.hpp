@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "chassis/kind/tokenizer.h"
+#include "host/conformance/temporary_folder.hpp"
 
 namespace chassis {
 
@@ -69,13 +70,10 @@ std::vector<AlteredFiles> altered_files(const std::string& directory, const std:
 class TokenizerFolder {
  public:
   explicit TokenizerFolder(const TokenizerFiles& files);
-  ~TokenizerFolder();
-  TokenizerFolder(const TokenizerFolder&) = delete;
-  TokenizerFolder& operator=(const TokenizerFolder&) = delete;
-  const std::string& path() const { return path_; }
+  const std::string& path() const { return folder_.path(); }
 
  private:
-  std::string path_;
+  const TemporaryFolder folder_{"chassis-tokenizer"};
 };
 
 }  // namespace chassis

@@ -1,8 +1,6 @@
 // Trains a small vocabulary from generated texts.
 #include <fmt/core.h>
-#include <unistd.h>
 
-#include <filesystem>
 
 #include "host/base/error.hpp"
 #include "host/base/file.hpp"
@@ -15,7 +13,6 @@
 namespace chassis {
 namespace {
 
-namespace fs = std::filesystem;
 
 // The same texts each time, of a few words that occur often.
 std::vector<std::string> training_texts(bool of_other_words = false) {
@@ -121,15 +118,8 @@ std::vector<std::string> training_failures(const std::function<TokenizerSubject(
   return failures;
 }
 
-TokenizerFolder::TokenizerFolder(const TokenizerFiles& files)
-    : path_((fs::temp_directory_path() / "chassis-tokenizer-XXXXXX").string()) {
-  if (::mkdtemp(path_.data()) == nullptr) throw storage_error("cannot create a folder like " + path_);
-  for (const auto& [name, content] : files) write_file_atomic(path_ + "/" + name, content);
-}
-
-TokenizerFolder::~TokenizerFolder() {
-  std::error_code ignored;
-  fs::remove_all(path_, ignored);
+TokenizerFolder::TokenizerFolder(const TokenizerFiles& files) {
+  for (const auto& [name, content] : files) write_file_atomic(path() + "/" + name, content);
 }
 
 }  // namespace chassis

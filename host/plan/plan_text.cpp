@@ -217,7 +217,8 @@ std::string traffic_change_text(const Advice& advice) {
   if (groups.empty()) return "";
   if (before == 0) return "; traffic: " + groups;
   const double percent = 100.0 * std::abs(static_cast<double>(after) / static_cast<double>(before) - 1.0);
-  return fmt::format("; traffic {}{:.{}f} %: {}", after < before ? "−" : "+", percent, percent < 9.95 ? 1 : 0, groups);
+  const char* const sign = after < before ? "−" : "+";
+  return fmt::format("; traffic {}{:.{}f} %: {}", sign, percent, percent < 9.95 ? 1 : 0, groups);
 }
 
 std::string plan_text(const Plan& plan, const AdviceList* advice) { return Text(plan, advice).run(); }

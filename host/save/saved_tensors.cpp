@@ -254,8 +254,7 @@ bool can_check_saving(Session& session) {
 uint64_t check_saving(Session& session) {
   const Settings& settings = session.settings();
   const auto checkpoint = slot_format(session, settings.checkpoint), exported = slot_format(session, settings.exports);
-  SavePlanOptions options;
-  options.rank = session.rank();
+  const SavePlanOptions options = {.rank = session.rank()};
   return std::max(plan_checkpoint(session, FormatPlugin(*checkpoint), options).largest_header(),
                   plan_export(session, FormatPlugin(*exported), nullptr, options).largest_header());
 }
@@ -273,9 +272,7 @@ uint64_t staged_bytes(Session& session) {
     return bytes;
   }
   const auto checkpoint = slot_format(session, session.settings().checkpoint);
-  SavePlanOptions options;
-  options.rank = session.rank();
-  return plan_checkpoint(session, FormatPlugin(*checkpoint), options).bytes_of_rank(session.rank());
+  return plan_checkpoint(session, FormatPlugin(*checkpoint), {.rank = session.rank()}).bytes_of_rank(session.rank());
 }
 
 void compare_with_model(Session& session) {
@@ -283,9 +280,7 @@ void compare_with_model(Session& session) {
   if (!settings.model.path.is_set()) return;
   const auto exported = slot_format(session, settings.exports);
   const FormatPlugin format(*exported);
-  SavePlanOptions options;
-  options.rank = session.rank();
-  compare_with_model(session, plan_export(session, format, nullptr, options));
+  compare_with_model(session, plan_export(session, format, nullptr, {.rank = session.rank()}));
 }
 
 }  // namespace chassis

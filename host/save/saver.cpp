@@ -136,10 +136,7 @@ Saver::Saver(Session& session, std::string directory, CheckpointRoot* root)
 
 // Each rank plans what it writes, and proves its share of the tensors; they vote on the result.
 SavePlanOptions Saver::plan_options() const {
-  SavePlanOptions options;
-  options.rank = session_.rank();
-  options.prover = {session_.world().rank(), session_.world().size()};
-  return options;
+  return {.rank = session_.rank(), .prover = {session_.world().rank(), session_.world().size()}};
 }
 
 const SavePlan& Saver::checkpoint_plan() {
@@ -193,9 +190,7 @@ void Saver::self_test() {
 
   std::vector<SaveTensor> tensors;
   for (const Descriptor& descriptor : small) tensors.push_back(SaveTensor::plain(descriptor));
-  SavePlanOptions options;
-  options.rank = session_.rank();
-  const SavePlan plan = plan_save(std::move(tensors), session_.mesh(), checkpoint_format_, options);
+  const SavePlan plan = plan_save(std::move(tensors), session_.mesh(), checkpoint_format_, {.rank = session_.rank()});
   SaveRequest request;
   request.parent = directory_;
   request.name = "self-test";

@@ -1,19 +1,15 @@
+// Packs the parts for each owner one behind the other, since they may differ in size.
 #include "host/session/matrix_exchange.hpp"
 
-#include <algorithm>
 #include <cstddef>
 #include <numeric>
 #include <span>
 #include <utility>
 
+#include "host/service/strided.hpp"
+
 namespace chassis {
 namespace {
-
-std::vector<int64_t> numbers(const Shape& shape) { return {shape.begin(), shape.end()}; }
-
-Tensor region(const Tensor& flat, const Box& box, const StridedView& view) {
-  return flat.strided(numbers(box.sizes()), numbers(view.strides), view.offset);
-}
 
 // Parts of lengths `counts` follow each other in a flat tensor.
 Tensor part_at(const Tensor& flat, std::span<const uint64_t> counts, size_t i) {
@@ -60,26 +56,22 @@ Descriptor undivided(const Parameter& parameter, int coordinate) {
 
 MatrixExchange::MatrixExchange(Communicator& communicator, CommGroup& group, Device device,
                                std::vector<Parameter*> matrices)
-    : communicator_(communicator), group_(group), device_(device), matrices_(std::move(matrices)) {}
-
-const Parameter* MatrixExchange::own() const {
-  const auto rank = static_cast<size_t>(group_.rank());
-  return rank < matrices_.size() ? matrices_[rank] : nullptr;
-}
-
-std::vector<uint64_t> MatrixExchange::stored_elements() const {
-  std::vector<uint64_t> out(static_cast<size_t>(group_.size()));
-  for (size_t i = 0; i < matrices_.size(); ++i) out[i] = static_cast<uint64_t>(matrices_[i]->shard.num_elements());
-  return out;
-}
-
-std::vector<uint64_t> MatrixExchange::parts_of_own() const {
-  std::vector<uint64_t> out(static_cast<size_t>(group_.size()));
-  if (own() == nullptr) return out;
-  const Layout layout(own()->descriptor, communicator_.mesh());
-  std::transform(group_.ranks().begin(), group_.ranks().end(), out.begin(),
-                 [&](int rank) { return static_cast<uint64_t>(numel(layout.local_shape(rank))); });
-  return out;
+    : communicator_(communicator),
+      group_(group),
+      device_(device),
+      matrices_(std::move(matrices)),
+      stored_(static_cast<size_t>(group.size())),
+      parts_of_own_(static_cast<size_t>(group.size())),
+      pieces_of_own_(static_cast<size_t>(group.size())) {
+  for (size_t i = 0; i < matrices_.size(); ++i) stored_[i] = static_cast<uint64_t>(matrices_[i]->shard.num_elements());
+  if (static_cast<size_t>(group.rank()) >= matrices_.size()) return;
+  own_ = matrices_[static_cast<size_t>(group.rank())];
+  const Layout layout(own_->descriptor, communicator.mesh());
+  for (size_t r = 0; r < parts_of_own_.size(); ++r) {
+    const int rank = group.ranks()[r];
+    parts_of_own_[r] = static_cast<uint64_t>(numel(layout.local_shape(rank)));
+    pieces_of_own_[r] = layout.pieces(rank);
+  }
 }
 
 Tensor MatrixExchange::exchange(const Tensor& send, std::vector<uint64_t> counts,
@@ -99,7 +91,7 @@ Tensor MatrixExchange::exchange(const Tensor& send, std::vector<uint64_t> counts
 // From each rank come its part of the parameter and then that of the gradient.
 MatrixExchange::Whole MatrixExchange::collect() const {
   const Device home = matrices_.front()->shard.device();
-  const std::vector<uint64_t> counts = doubled(stored_elements()), recv_counts = doubled(parts_of_own());
+  const std::vector<uint64_t> counts = doubled(stored_), recv_counts = doubled(parts_of_own_);
   const Tensor send = flat_of(counts, home);
   for (size_t i = 0; i < matrices_.size(); ++i) {
     const Tensor both = part_at(send, counts, i), gradient = matrices_[i]->step_gradient();
@@ -111,36 +103,36 @@ MatrixExchange::Whole MatrixExchange::collect() const {
       both.narrow(0, half, half).zero();
   }
   const Tensor received = exchange(send, counts, recv_counts);
-  if (own() == nullptr) return {};
-  const Shape& shape = own()->descriptor.global_shape;
-  const Whole whole = {Tensor::empty(numbers(shape), Dtype::f32, home),
-                       Tensor::empty(numbers(shape), Dtype::f32, home)};
-  const Layout layout(own()->descriptor, communicator_.mesh());
+  if (own_ == nullptr) return {};
+  const Shape& shape = own_->descriptor.global_shape;
+  const auto empty = [&] { return Tensor::empty(std::span(shape.begin(), shape.end()), Dtype::f32, home); };
+  const Whole whole = {empty(), empty()};
   for (size_t r = 0; r < recv_counts.size(); ++r) {
     const Tensor both = part_at(received, recv_counts, r);
     const int64_t half = both.num_elements() / 2;
-    for (const Piece& piece : layout.pieces(group_.ranks()[r])) {
+    for (const Piece& piece : pieces_of_own_[r]) {
+      const Shape sizes = piece.box.sizes();
       const StridedView place = row_major_view(shape, piece.box);
-      region(whole.param.flat(), piece.box, place).copy_from(region(both.narrow(0, 0, half), piece.box, piece.local));
-      region(whole.grad.flat(), piece.box, place).copy_from(region(both.narrow(0, half, half), piece.box, piece.local));
+      strided(whole.param.flat(), sizes, place).copy_from(strided(both.narrow(0, 0, half), sizes, piece.local));
+      strided(whole.grad.flat(), sizes, place).copy_from(strided(both.narrow(0, half, half), sizes, piece.local));
     }
   }
   return whole;
 }
 
 void MatrixExchange::spread(const Tensor& param) const {
-  const std::vector<uint64_t> counts = parts_of_own(), recv_counts = stored_elements();
-  const Tensor send = flat_of(counts, matrices_.front()->shard.device());
-  if (own() != nullptr) {
+  const Tensor send = flat_of(parts_of_own_, matrices_.front()->shard.device());
+  if (own_ != nullptr) {
     send.zero();  // padding
-    const Layout layout(own()->descriptor, communicator_.mesh());
-    for (size_t r = 0; r < counts.size(); ++r)
-      for (const Piece& piece : layout.pieces(group_.ranks()[r]))
-        region(part_at(send, counts, r), piece.box, piece.local)
-            .copy_from(region(param.flat(), piece.box, row_major_view(own()->descriptor.global_shape, piece.box)));
+    for (size_t r = 0; r < pieces_of_own_.size(); ++r)
+      for (const Piece& piece : pieces_of_own_[r]) {
+        const Shape sizes = piece.box.sizes();
+        strided(part_at(send, parts_of_own_, r), sizes, piece.local)
+            .copy_from(strided(param.flat(), sizes, row_major_view(own_->descriptor.global_shape, piece.box)));
+      }
   }
-  const Tensor received = exchange(send, counts, recv_counts);
-  for (size_t i = 0; i < matrices_.size(); ++i) matrices_[i]->shard.flat().copy_from(part_at(received, recv_counts, i));
+  const Tensor received = exchange(send, parts_of_own_, stored_);
+  for (size_t i = 0; i < matrices_.size(); ++i) matrices_[i]->shard.flat().copy_from(part_at(received, stored_, i));
 }
 
 }  // namespace chassis

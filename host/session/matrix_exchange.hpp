@@ -19,7 +19,8 @@ Descriptor undivided(const Parameter& parameter, int coordinate);
 
 class MatrixExchange {
  public:
-  // Matrix i is stepped by rank i of the group. All ranks of the group store their parts of every one.
+  // After the shards were allocated. Matrix i is stepped by rank i of the group. All ranks of the group store their
+  // parts of every one.
   MatrixExchange(Communicator& communicator, CommGroup& group, Device device, std::vector<Parameter*> matrices);
 
   // [step][all-ranks] of the group. The tensors of this rank's matrix, of its global shape and on the device of its
@@ -32,15 +33,16 @@ class MatrixExchange {
   void spread(const Tensor& param) const;
 
  private:
-  const Parameter* own() const;
-  std::vector<uint64_t> stored_elements() const;  // of each matrix, by this rank
-  std::vector<uint64_t> parts_of_own() const;     // elements of this rank's matrix, by each rank
   Tensor exchange(const Tensor& send, std::vector<uint64_t> counts, std::vector<uint64_t> recv_counts) const;
 
   Communicator& communicator_;
   CommGroup& group_;
   const Device device_;  // where the group communicates
   const std::vector<Parameter*> matrices_;
+  const Parameter* own_ = nullptr;                 // of matrices_, that of this rank; NULL if it has none
+  std::vector<uint64_t> stored_;                   // elements of each matrix that this rank stores
+  std::vector<uint64_t> parts_of_own_;             // elements of own_, by rank of the group
+  std::vector<std::vector<Piece>> pieces_of_own_;  // the same with their places
 };
 
 }  // namespace chassis

@@ -14,7 +14,6 @@
 #include "host/service/comm_device.hpp"
 #include "host/service/memory.hpp"
 #include "host/service/meta_memory.hpp"
-#include "host/session/matrix_exchange.hpp"
 #include "host/state/composite.hpp"
 #include "host/state/layout.hpp"
 
@@ -126,7 +125,7 @@ void OptimizerDriver::choose_owners() {
     const auto size = static_cast<size_t>(parameters_.mesh().size(parameters_.mesh().find(axis)));
     for (size_t i = 0; i < members.size(); ++i) {
       members[i]->owner = static_cast<int>(i % size);
-      if (i % size == 0) divided_.push_back({axis, nullptr, {}});
+      if (i % size == 0) divided_.push_back({axis, {}, nullptr, nullptr});
       divided_.back().matrices.push_back(members[i]);
     }
   }
@@ -148,23 +147,38 @@ Descriptor OptimizerDriver::describe(const std::string& name, const Descriptor& 
 }
 
 void OptimizerDriver::allocate(Device device, Communicator& communicator) {
-  communicator_ = &communicator;
-  device_ = device;
-  for (Round& round : divided_) round.group = &communicator.group(std::vector{round.axis});
-  MemoryTag tag(MemoryCategory::kOptimizer);
-  for (OptimizerState& state : states_) {
-    const Device home = state.parameter->offloaded ? device.host() : device;
-    const Shape wanted = Layout(state.descriptor, parameters_.mesh()).local_shape(parameters_.rank());
-    const std::vector<int64_t> sizes(wanted.begin(), wanted.end()), shard = state.parameter->shard.sizes();
-    const bool is_whole = state.descriptor.placements != state.parameter->descriptor.placements;
-    if (state.shape == CHASSIS_STATE_LIKE_PARAMETER && !is_whole && sizes != shard)
-      throw internal_error("state '" + state.descriptor.fqn + "' is " + text(Shape(shard)) + " on rank " +
-                           std::to_string(parameters_.rank()) + " as its parameter is; its descriptor says " +
-                           text(wanted) + " (" + state.descriptor.text() + ")");
-    state.tensor = Tensor::zeros(sizes, state.descriptor.dtype, home);
-    if (state.shape == CHASSIS_STATE_PER_BLOCK) state.tensor = state.tensor.flat();
-    if (state.initial != 0) state.tensor.fill(state.initial);
+  for (Round& round : divided_) {
+    CommGroup& group = communicator.group(std::vector{round.axis});
+    std::vector<Parameter*> matrices;
+    for (const Trained* trained : round.matrices) matrices.push_back(trained->parameter);
+    round.exchange = std::make_unique<MatrixExchange>(communicator, group, device, std::move(matrices));
+    const auto rank = static_cast<size_t>(group.rank());
+    round.own = rank < round.matrices.size() ? round.matrices[rank] : nullptr;
   }
+  MemoryTag tag(MemoryCategory::kOptimizer);
+  for (const Trained& trained : trained_)
+    for (size_t j = 0; j < trained.schema.size(); ++j) {
+      OptimizerState& state = states_[trained.first_state + j];
+      const Device home = state.parameter->offloaded ? device.host() : device;
+      const Shape wanted = Layout(state.descriptor, parameters_.mesh()).local_shape(parameters_.rank());
+      const std::vector<int64_t> sizes(wanted.begin(), wanted.end()), shard = state.parameter->shard.sizes();
+      if (state.shape == CHASSIS_STATE_LIKE_PARAMETER && trained.owner < 0 && sizes != shard)
+        throw internal_error("state '" + state.descriptor.fqn + "' is " + text(Shape(shard)) + " on rank " +
+                             std::to_string(parameters_.rank()) + " as its parameter is; its descriptor says " +
+                             text(wanted) + " (" + state.descriptor.text() + ")");
+      state.tensor = Tensor::zeros(sizes, state.descriptor.dtype, home);
+      if (state.shape == CHASSIS_STATE_PER_BLOCK) state.tensor = state.tensor.flat();
+      if (state.initial != 0) state.tensor.fill(state.initial);
+    }
+}
+
+void OptimizerDriver::Step::add(const Trained& trained, chassis_tensor_t param, chassis_tensor_t grad) {
+  params.push_back(param);
+  grads.push_back(grad);
+  facts.push_back(trained.facts.raw());
+  num_states.push_back(static_cast<uint32_t>(trained.schema.size()));
+  weight_decay.push_back(trained.weight_decay);
+  lr_scale.push_back(trained.parameter->lr_scale);
 }
 
 void OptimizerDriver::try_step(double lr) const {
@@ -222,27 +236,18 @@ void OptimizerDriver::step_divided_on(Device device, int64_t number, double lr, 
     const Tensor& shard = round.matrices.front()->parameter->shard;
     if (shard.num_elements() == 0 || shard.device() != device) continue;  // other ranks have the parts of this class
     const MemoryTag tag(MemoryCategory::kWorkspace);
-    std::vector<Parameter*> matrices;
-    for (const Trained* trained : round.matrices) matrices.push_back(trained->parameter);
-    const MatrixExchange exchange(*communicator_, *round.group, device_, std::move(matrices));
-    const MatrixExchange::Whole whole = exchange.collect();
-    if (whole.param) {
-      const Trained& own = *round.matrices[static_cast<size_t>(round.group->rank())];
+    const MatrixExchange::Whole whole = round.exchange->collect();
+    if (round.own != nullptr) {
       Step step;
-      step.params = {whole.param.handle()};
-      step.grads = {whole.grad.handle()};
-      step.facts = {own.facts.raw()};
-      step.num_states = {static_cast<uint32_t>(own.schema.size())};
-      step.weight_decay = {own.weight_decay};
-      step.lr_scale = {own.parameter->lr_scale};
-      for (size_t j = 0; j < own.schema.size(); ++j)
-        step.states.push_back(states_[own.first_state + j].tensor.handle());
+      step.add(*round.own, whole.param.handle(), whole.grad.handle());
+      for (size_t j = 0; j < round.own->schema.size(); ++j)
+        step.states.push_back(states_[round.own->first_state + j].tensor.handle());
       if (device.type == Device::Type::kMeta)
         workspace(step, device);
       else
         call_step(number, lr, grad_scale, step);
     }
-    exchange.spread(whole.param);
+    round.exchange->spread(whole.param);
   }
 }
 
@@ -269,20 +274,16 @@ void OptimizerDriver::step_on(Device device, int64_t number, double lr, double g
       gradient = Tensor::zeros(p->shard.sizes(), Dtype::f32, device);
     }
     const int64_t elements = p->shard.num_elements() - padding;
-    const auto add = [&](std::vector<chassis_tensor_t>& list, const Tensor& tensor, int64_t length) {
+    const auto first = [&](const Tensor& tensor, int64_t length) {
       const bool cut = padding > 0 && length < tensor.num_elements();
-      list.push_back(cut ? pieces.emplace_back(tensor.flat().narrow(0, 0, length)).handle() : tensor.handle());
+      return cut ? pieces.emplace_back(tensor.flat().narrow(0, 0, length)).handle() : tensor.handle();
     };
-    add(step.params, p->shard, elements);
-    add(step.grads, gradient, elements);
-    step.facts.push_back(trained.facts.raw());
-    step.num_states.push_back(static_cast<uint32_t>(trained.schema.size()));
-    step.weight_decay.push_back(trained.weight_decay);
-    step.lr_scale.push_back(p->lr_scale);
+    step.add(trained, first(p->shard, elements), first(gradient, elements));
     for (size_t j = 0; j < trained.schema.size(); ++j) {
       const chassis_state_desc_t& desc = trained.schema[j];
       const bool per_block = desc.shape == CHASSIS_STATE_PER_BLOCK;
-      add(step.states, states_[trained.first_state + j].tensor, per_block ? ceil_div(elements, desc.block) : elements);
+      step.states.push_back(
+          first(states_[trained.first_state + j].tensor, per_block ? ceil_div(elements, desc.block) : elements));
     }
   }
   if (!step.params.empty()) call_step(number, lr, grad_scale, step);

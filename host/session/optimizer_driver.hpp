@@ -12,6 +12,7 @@
 #include "host/program/parameters.hpp"
 #include "host/service/comm.hpp"
 #include "host/service/tensor.hpp"
+#include "host/session/matrix_exchange.hpp"
 
 namespace chassis {
 
@@ -62,8 +63,9 @@ class OptimizerDriver {
   // Matrices that the ranks along an axis step at the same time: rank i the i-th of them.
   struct Round {
     std::string axis;
-    CommGroup* group = nullptr;
     std::vector<const Trained*> matrices;
+    std::unique_ptr<MatrixExchange> exchange;  // once shards are allocated
+    const Trained* own = nullptr;              // what this rank steps; NULL if there are fewer
   };
   // The tensors of a step.
   struct Step {
@@ -71,6 +73,9 @@ class OptimizerDriver {
     std::vector<const chassis_optimizer_parameter_t*> facts;
     std::vector<uint32_t> num_states;
     std::vector<double> weight_decay, lr_scale;
+
+    // The caller adds the states.
+    void add(const Trained& trained, chassis_tensor_t param, chassis_tensor_t grad);
   };
 
   void choose_owners();
@@ -90,8 +95,6 @@ class OptimizerDriver {
   std::vector<Parameter*> trained_parameters_;  // of trained_
   std::vector<OptimizerState> states_;          // of all trained parameters
   std::vector<Round> divided_;
-  Communicator* communicator_ = nullptr;
-  Device device_;
 };
 
 // The sum of squares of the gradients that this rank owns, in fp64. Its sum over all ranks is the squared norm of the

@@ -3,7 +3,6 @@
 
 #include <condition_variable>
 #include <deque>
-#include <functional>
 #include <mutex>
 #include <optional>
 #include <thread>
@@ -21,23 +20,8 @@ namespace {
 double now() { return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count(); }
 
 NamedValues values_of(const StepRecord& r) {
-  NamedValues values = {{"loss", r.loss},
-                        {"grad_norm", r.grad_norm},
-                        {"lr", r.lr},
-                        {"epoch", r.epoch},
-                        {"tokens", static_cast<double>(r.tokens)},
-                        {"trained_tokens", static_cast<double>(r.trained_tokens)},
-                        {"tokens_per_s", r.tokens_per_second()},
-                        {"step_ms", r.step_ms},
-                        {"data_ms", r.data_ms},
-                        {"forward_ms", r.forward_ms},
-                        {"backward_ms", r.backward_ms},
-                        {"optimizer_ms", r.optimizer_ms},
-                        {"peak_memory_bytes", static_cast<double>(r.peak_memory_bytes)},
-                        {"active_memory_bytes", static_cast<double>(r.active_memory_bytes)},
-                        {"reserved_memory_bytes", static_cast<double>(r.reserved_memory_bytes)}};
-  if (r.skipped) values.emplace_back("skipped", 1.0);
-  values.insert(values.end(), r.extra.begin(), r.extra.end());
+  NamedValues values;
+  r.for_each_value([&](const auto& name, auto value) { values.emplace_back(name, static_cast<double>(value)); });
   return values;
 }
 

@@ -109,24 +109,8 @@ class JsonlSink final : public MetricsSink {
   JsonlSink(MetricsFile file, LostMetrics lost) : lines_(std::move(file), lost) {}
 
   void step(const StepRecord& r) override {
-    Json json = {{"step", r.step},
-                 {"loss", r.loss},
-                 {"grad_norm", r.grad_norm},
-                 {"lr", r.lr},
-                 {"epoch", r.epoch},
-                 {"tokens", r.tokens},
-                 {"trained_tokens", r.trained_tokens},
-                 {"tokens_per_s", r.tokens_per_second()},
-                 {"step_ms", r.step_ms},
-                 {"data_ms", r.data_ms},
-                 {"forward_ms", r.forward_ms},
-                 {"backward_ms", r.backward_ms},
-                 {"optimizer_ms", r.optimizer_ms},
-                 {"peak_memory_bytes", r.peak_memory_bytes},
-                 {"active_memory_bytes", r.active_memory_bytes},
-                 {"reserved_memory_bytes", r.reserved_memory_bytes}};
-    if (r.skipped) json["skipped"] = true;
-    for (const auto& [name, value] : r.extra) json[name] = value;
+    Json json = {{"step", r.step}};
+    r.for_each_value([&](const auto& name, auto value) { json[name] = value; });
     lines_.append(json);
   }
 

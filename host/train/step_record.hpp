@@ -9,6 +9,8 @@
 
 namespace chassis {
 
+using NamedValues = std::vector<std::pair<std::string, double>>;
+
 struct StepRecord {
   int64_t step = 0;
   double loss = 0.0;       // Σ cross entropy ÷ trained tokens, of the whole global batch
@@ -25,14 +27,33 @@ struct StepRecord {
   uint64_t peak_memory_bytes = 0;  // peak of active memory since the run began
   uint64_t active_memory_bytes = 0;
   uint64_t reserved_memory_bytes = 0;
-  bool skipped = false;                               // not applied, because loss or gradients were not finite
-  std::vector<std::pair<std::string, double>> extra;  // of plugins
+  bool skipped = false;  // not applied, because loss or gradients were not finite
+  NamedValues extra;     // of plugins
 
   double tokens_per_second() const { return step_ms > 0.0 ? static_cast<double>(tokens) * 1000.0 / step_ms : 0.0; }
-};
 
-// The values of a record, by the names of metrics.jsonl; without the step.
-using NamedValues = std::vector<std::pair<std::string, double>>;
+  // Calls visit(name, value) for all but the step, with their names in metrics.jsonl.
+  template <typename Visit>
+  void for_each_value(Visit&& visit) const {
+    visit("loss", loss);
+    visit("grad_norm", grad_norm);
+    visit("lr", lr);
+    visit("epoch", epoch);
+    visit("tokens", tokens);
+    visit("trained_tokens", trained_tokens);
+    visit("tokens_per_s", tokens_per_second());
+    visit("step_ms", step_ms);
+    visit("data_ms", data_ms);
+    visit("forward_ms", forward_ms);
+    visit("backward_ms", backward_ms);
+    visit("optimizer_ms", optimizer_ms);
+    visit("peak_memory_bytes", peak_memory_bytes);
+    visit("active_memory_bytes", active_memory_bytes);
+    visit("reserved_memory_bytes", reserved_memory_bytes);
+    if (skipped) visit("skipped", true);
+    for (const auto& [name, value] : extra) visit(name, value);
+  }
+};
 
 struct EvalRecord {
   int64_t step = 0;

@@ -48,6 +48,21 @@ class Granularity : public testing::TestWithParam<Case>, protected StartedRun {
     return out;
   }
 
+  // A step with each of the shardings, which resumes from the checkpoint of the one before; and as many alone.
+  void train_chain(const std::vector<Sharding>& chain, Values& ours, Values& theirs) {
+    const int last = static_cast<int>(chain.size());
+    train("alone", words(last));
+    std::string from;
+    for (int step = 1; step <= last; ++step) {
+      const Sharding& sharding = chain[static_cast<size_t>(step - 1)];
+      train(sharding.name, words(step, from), sharding);
+      from = checkpoint(sharding.name, step);
+      ASSERT_FALSE(HasFailure()) << sharding.name << " on " << sharding.ranks;
+    }
+    ours = values(from), theirs = values(checkpoint("alone", last));
+    ASSERT_EQ(ours.size(), theirs.size());
+  }
+
   static nlohmann::json first_step(const std::string& directory) {
     std::istringstream lines(read_file(directory + "/metrics.jsonl"));
     for (std::string line; std::getline(lines, line);)
@@ -62,16 +77,8 @@ TEST_P(Granularity, EveryStrategyStepsLikeOneProcessAndResumesFromTheOthers) {
   const std::vector<Sharding> chain = {{"fsdp2", 3, kFsdp2}, {"zero1", 2, kZero1}, {"zero3", 3, kZero3},
                                        {"hsdp", 4, kHsdp},   {"zero2", 3, kZero2}, {"ddp", 2, kDdp}};
   const int last = static_cast<int>(chain.size());
-  train("alone", words(last));
-  std::string from;
-  for (int step = 1; step <= last; ++step) {
-    const Sharding& sharding = chain[static_cast<size_t>(step - 1)];
-    train(sharding.name, words(step, from), sharding);
-    from = checkpoint(sharding.name, step);
-    ASSERT_FALSE(HasFailure()) << sharding.name << " on " << sharding.ranks;
-  }
-  const Values ours = values(from), theirs = values(checkpoint("alone", last));
-  ASSERT_EQ(ours.size(), theirs.size());
+  Values ours, theirs;
+  ASSERT_NO_FATAL_FAILURE(train_chain(chain, ours, theirs));
   EXPECT_GT(theirs.size(), 40u);
   EXPECT_LE(relative_l2(ours, theirs), GetParam().tolerance);
   // How far two correct runs are apart, which sum the same gradients in another order.
@@ -104,17 +111,8 @@ TEST_P(DividedMatrices, AreSteppedAsByOneProcess) {
   const std::vector<Sharding> chain = {
       {"tp", 2, kTensor},   {"tp_fsdp2", 4, kTensorFsdp2}, {"tp_pp", 4, kTensorPipeline}, {"tp_zero1", 4, kTensorZero1},
       {"fsdp2", 3, kFsdp2}, {"tp_ddp", 4, kTensorDdp}};
-  const int last = static_cast<int>(chain.size());
-  train("alone", words(last));
-  std::string from;
-  for (int step = 1; step <= last; ++step) {
-    const Sharding& sharding = chain[static_cast<size_t>(step - 1)];
-    train(sharding.name, words(step, from), sharding);
-    from = checkpoint(sharding.name, step);
-    ASSERT_FALSE(HasFailure()) << sharding.name << " on " << sharding.ranks;
-  }
-  const Values ours = values(from), theirs = values(checkpoint("alone", last));
-  ASSERT_EQ(ours.size(), theirs.size());
+  Values ours, theirs;
+  ASSERT_NO_FATAL_FAILURE(train_chain(chain, ours, theirs));
   EXPECT_LE(relative_l2(ours, theirs), GetParam().tolerance);
   std::printf("%s: %.1e\n", GetParam().optimizer, relative_l2(ours, theirs));
 }
