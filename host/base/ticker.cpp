@@ -1,6 +1,7 @@
 // Calls tick() without holding the mutex.
 #include "host/base/ticker.hpp"
 
+#include <new>
 #include <utility>
 
 #include "host/base/thread.hpp"
@@ -12,7 +13,11 @@ Ticker::Ticker(std::chrono::milliseconds period, std::function<bool()> tick)
         std::unique_lock lock(mutex_);
         while (!ends_.wait_for(lock, period, [this] { return ended_; })) {
           lock.unlock();
-          const bool keep_running = tick();
+          bool keep_running = true;
+          try {
+            keep_running = tick();
+          } catch (const std::bad_alloc&) {  // whoever fills the memory reports it
+          }
           lock.lock();
           if (!keep_running) return;
         }

@@ -2,6 +2,7 @@
 #include "host/launch/watchdog.hpp"
 
 #include <chrono>
+#include <new>
 
 #include "host/base/end_process.hpp"
 #include "host/base/error.hpp"
@@ -37,9 +38,13 @@ void Watchdog::watch() {
       world_.throw_if_another_failed();
     } catch (const Error& failure) {
       if (is_over_within(kTimeToStop)) return;
-      log::error("stopped: {}; this rank did not stop within {} s and is ended", failure.message(),
-                 kTimeToStop.count());
+      try {
+        log::error("stopped: {}; this rank did not stop within {} s and is ended", failure.message(),
+                   kTimeToStop.count());
+      } catch (const std::bad_alloc&) {  // the exit code still tells
+      }
       end_process(static_cast<int>(failure.code()));
+    } catch (const std::bad_alloc&) {  // the training thread reports it; until then the next second asks again
     }
   }
 }

@@ -82,12 +82,13 @@ World::World(Launch launch, std::chrono::milliseconds timeout) : World() {
   if (launch_.alone()) return;
   if (rank() == 0 && !launch_.store_is_elsewhere) {
     const bool one_machine = launch_.local_world_size == size() && is_loopback(launch_.master_address);
-    server_ = std::make_unique<StoreServer>(one_machine ? launch_.master_address : "", launch_.master_port);
+    server_address_ = one_machine ? launch_.master_address : "";
+    server_ = std::make_unique<StoreServer>(server_address_, launch_.master_port);
   }
   store_ = connect_store(launch_.master_address, launch_.master_port, timeout, launch_.store_prefix);
   register_rank();
   try {
-    run([&] { return meet(timeout), 0; });
+    run([&] { return hold_lifeline(timeout), meet(timeout), 0; });
   } catch (...) {
     leave();
     throw;
@@ -103,12 +104,13 @@ void World::set_deadline(std::chrono::milliseconds deadline) {
 
 void World::leave() noexcept {
   if (!store_) return;
+  if (lifeline_) lifeline_->leave();
   try {
     const auto timeout = failed_ || std::uncaught_exceptions() > 0 ? kLeaveTimeoutAfterFailure : kLeaveTimeout;
     const auto end = Clock::now() + timeout;
     store_->set_timeout(timeout);
     int64_t num_left = store_->add("left", 1);
-    while (server_ && num_left < size() && Clock::now() < end) {
+    while (server_ && num_left + (lifelines_ ? lifelines_->num_gone() : 0) < size() && Clock::now() < end) {
       std::this_thread::sleep_for(10ms);
       num_left = store_->add("left", 0);
     }
@@ -144,6 +146,31 @@ void World::register_rank() {
               fmt::format("two processes are rank {} at the store at {}:{}: {}, and {}", rank(), launch_.master_address,
                           launch_.master_port, other, process_text()))
       .hint("another run uses this port, or two processes were started as the same rank");
+}
+
+// Where a launcher serves the store, it watches the processes itself.
+void World::hold_lifeline(std::chrono::milliseconds timeout) {
+  if (launch_.store_is_elsewhere) return;
+  const std::string key = "lifelines/port";
+  if (server_) {
+    const auto report = [this](int gone) {
+      const std::string process = printable(store_->find(fmt::format("process/{}", gone)).value_or("its process"));
+      post_failure(*store_,
+                   {gone, ExitCode::kCommunication, fmt::format("rank {} went away: {} has ended", gone, process)});
+    };
+    lifelines_ = std::make_unique<LifelineServer>(server_address_, size(), report);
+    store_->set(key, std::to_string(lifelines_->port()));
+  }
+  std::optional<std::string> port;
+  wait_until(
+      Clock::now() + timeout, [&] { return (port = store_->find(key)).has_value(); },
+      [] { return "rank 0 did not start the run"; });
+  try {
+    lifeline_.emplace(launch_.master_address, number_from_store(*port, 1, 65535, "a port"), rank());
+  } catch (const Error& error) {
+    counted_warning("no connection by which rank 0 notices at once if this rank dies",
+                    "rank 0 will not notice at once if this rank dies: " + error.message());
+  }
 }
 
 void World::meet(std::chrono::milliseconds timeout) {

@@ -13,6 +13,7 @@
 #include "host/base/error.hpp"
 #include "host/launch/failure.hpp"
 #include "host/launch/launch.hpp"
+#include "host/launch/lifeline.hpp"
 #include "host/launch/store.hpp"
 
 namespace chassis {
@@ -73,6 +74,7 @@ class World {
 
  private:
   void register_rank();
+  void hold_lifeline(std::chrono::milliseconds timeout);
   void meet(std::chrono::milliseconds timeout);
   std::vector<std::string> await_arrivals(const std::string& mine, std::chrono::milliseconds timeout);
   struct Gathering;
@@ -87,8 +89,11 @@ class World {
   Launch launch_;
   std::string host_address_ = "127.0.0.1";
   int num_cores_ = 1;
+  std::string server_address_ = "";  // empty: all of this machine
   std::unique_ptr<StoreServer> server_;
   std::unique_ptr<Store> store_;
+  std::unique_ptr<LifelineServer> lifelines_;  // where this process serves the store, which it uses
+  std::optional<Lifeline> lifeline_;
   std::chrono::milliseconds deadline_{std::chrono::minutes(10)};
   uint64_t num_exchanges_ = 0;
   std::atomic<bool> failed_ = false;

@@ -56,9 +56,9 @@ void StreamWatch::release(const Watched& watched) {
 void StreamWatch::run() {
   std::unique_lock lock(mutex_);
   while (!stopping_.wait_for(lock, std::chrono::milliseconds(100), [&] { return stop_; }) && !failure_) {
-    release_done();
-    if (failure_ || works_.empty()) continue;
     try {
+      release_done();
+      if (failure_ || works_.empty()) continue;
       flights_.check(*works_.front().flight, Clock::now() - works_.front().start);
     } catch (...) {
       failure_ = std::current_exception();

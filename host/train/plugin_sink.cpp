@@ -4,6 +4,7 @@
 #include <condition_variable>
 #include <deque>
 #include <mutex>
+#include <new>
 #include <optional>
 #include <thread>
 #include <utility>
@@ -28,9 +29,9 @@ NamedValues values_of(const StepRecord& r) {
 struct Record {
   int64_t step = 0;
   double time = 0.0;
-  NamedValues values;  // empty: a text
+  NamedValues values = {};  // empty: a text
   uint32_t type = 0;
-  std::string name, text;
+  std::string name = {}, text = {};
 };
 
 // Shared with the thread, which may outlive the sink if the plugin does not return.
@@ -114,9 +115,12 @@ class Worker {
       report(function, error.what());
     }
   }
-  void report(const char* function, const std::string& what) {
-    const std::string sink = "sink '" + id_ + "' failed";
-    counted_warning(sink, sink + " in " + function + ", and the run goes on: " + what);
+  void report(const char* function, const std::string& what) noexcept {
+    try {
+      const std::string sink = "sink '" + id_ + "' failed";
+      counted_warning(sink, sink + " in " + function + ", and the run goes on: " + what);
+    } catch (const std::bad_alloc&) {  // the training thread reports it
+    }
   }
 
   chassis_status_t* start() {

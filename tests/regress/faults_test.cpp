@@ -283,9 +283,10 @@ std::vector<Fault> live_faults() {
   const ExitCode comm = ExitCode::kCommunication;
   std::vector<Fault> faults = {
       {"kill_in_forward", kNproc, 3, 1, kill_in_forward, comm, "", killed(1)},
+      {"kill_in_bound_by_hand", kByHand, 3, 1, strategy("kill in bound"), comm, "", "rank 1 went away: process "},
       {"kill_in_collective", kNproc, 3, 2, kill_in_collective, comm, "", killed(2)},
       {"kill_of_the_first", kNproc, 3, 0, kill_in_collective, comm, "", killed(0)},
-      {"kill_by_hand", kByHand, 3, 1, kill_in_collective, comm, "", "rank 1 went away in "},
+      {"kill_by_hand", kByHand, 3, 1, kill_in_collective, comm, "", "rank 1 went away"},
       {"kill_of_the_first_by_hand", kByHand, 3, 0, kill_in_forward, comm, "", kFirstIsGone},
       {"late_kill_of_the_first_by_hand", kByHand, 2, 0, strategy("kill late in collective"), comm, "", kFirstIsGone},
       {"stop_in_forward", kNproc, 3, 1, stop_in_forward, comm, silent(1), silent(1)},

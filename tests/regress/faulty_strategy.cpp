@@ -26,8 +26,9 @@ class Faulty final : public Parallel {
     static const Options schema = {
         option("fault", "none")
             .choices({"none", "claim nothing", "place nothing", "out of memory", "error in forward", "kill in forward",
-                      "kill in second forward", "kill in last backward", "stop in second forward", "kill in collective",
-                      "kill late in collective", "stop in forward", "stop in collective", "another order"}),
+                      "kill in bound", "kill in second forward", "kill in last backward", "stop in second forward",
+                      "kill in collective", "kill late in collective", "stop in forward", "stop in collective",
+                      "another order"}),
         option("rank", 0).range(0, 1 << 20).doc("the faulty rank"),
     };
     return schema;
@@ -57,6 +58,7 @@ class Faulty final : public Parallel {
 
   // Limits the address space, so that the next allocation of the host fails.
   void bound() override {
+    if (has("kill in bound")) raise_once(SIGKILL);
     if (!has("out of memory")) return;
     test::mark_fault();
     long pages = 0;
@@ -68,6 +70,7 @@ class Faulty final : public Parallel {
     getrlimit(RLIMIT_AS, &limit);
     limit.rlim_cur = static_cast<rlim_t>(pages) * static_cast<rlim_t>(sysconf(_SC_PAGESIZE)) + (1 << 20);
     setrlimit(RLIMIT_AS, &limit);
+    sleep(2);  // so that the threads of the host run under the limit too
   }
 
   void pre_forward(uint32_t unit, UnitFlags flags) override {

@@ -1,0 +1,100 @@
+// The end of a rank's connection without a leave() is its death, and nothing else is.
+#include "host/launch/lifeline.hpp"
+
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+
+#include <chrono>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "host/base/error.hpp"
+#include "host/launch/address.hpp"
+
+namespace chassis {
+namespace {
+
+using namespace std::chrono_literals;
+using Clock = std::chrono::steady_clock;
+
+struct Deaths {
+  LifelineServer server{"127.0.0.1", 4, [this](int rank) {
+                          const std::lock_guard lock(mutex);
+                          ranks.push_back(rank);
+                        }};
+  std::mutex mutex;
+  std::vector<int> ranks;
+
+  Lifeline connect(int rank) const { return Lifeline("127.0.0.1", server.port(), rank); }
+  // What is reported until `count` are, and 300 ms longer.
+  std::vector<int> wait(size_t count) {
+    const auto end = Clock::now() + 20s;
+    for (bool done = false; !done && Clock::now() < end; std::this_thread::sleep_for(10ms)) {
+      const std::lock_guard lock(mutex);
+      done = ranks.size() >= count;
+    }
+    std::this_thread::sleep_for(300ms);
+    const std::lock_guard lock(mutex);
+    return ranks;
+  }
+};
+
+TEST(Lifeline, ReportsTheRankWhoseConnectionEnds) {
+  Deaths deaths;
+  std::optional<Lifeline> first = deaths.connect(0), second = deaths.connect(1), third = deaths.connect(2);
+  first->leave();
+  first.reset();
+  third.reset();
+  EXPECT_EQ(deaths.wait(1), std::vector<int>{2});
+  EXPECT_EQ(deaths.server.num_gone(), 1);
+}
+
+TEST(Lifeline, ConnectionsThatAreNoRanksAreClosed) {
+  Deaths deaths;
+  { const Lifeline beyond = deaths.connect(4); }
+  const SocketAddress address = resolve("127.0.0.1", deaths.server.port()).front();
+  for (const std::string text : {"", "c", "chassis", "GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"}) {
+    const File socket = File::adopt(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), "socket");
+    ASSERT_EQ(connect(socket.descriptor(), address.get(), address.length), 0);
+    send(socket.descriptor(), text.data(), text.size(), MSG_NOSIGNAL);
+  }
+  std::optional<Lifeline> last = deaths.connect(3);
+  last.reset();
+  EXPECT_EQ(deaths.wait(1), std::vector<int>{3});
+}
+
+TEST(Lifeline, ManyConnectionsThatSayNothingDoNotKeepRanksOut) {
+  Deaths deaths;
+  std::optional<Lifeline> rank = deaths.connect(1);
+  std::this_thread::sleep_for(100ms);  // so that it is known before the others come
+  const SocketAddress address = resolve("127.0.0.1", deaths.server.port()).front();
+  std::vector<File> silent;
+  for (int i = 0; i < 200; ++i) {
+    silent.push_back(File::adopt(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), "socket"));
+    ASSERT_EQ(connect(silent.back().descriptor(), address.get(), address.length), 0);
+  }
+  rank.reset();
+  EXPECT_EQ(deaths.wait(1), std::vector<int>{1});
+}
+
+TEST(Lifeline, NobodyListens) {
+  int port = 0;
+  {
+    const LifelineServer server("127.0.0.1", 1, [](int) {});
+    port = server.port();
+  }
+  try {
+    const Lifeline lifeline("127.0.0.1", port, 0);
+    FAIL() << "connected";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ExitCode::kCommunication);
+    EXPECT_NE(std::string(error.what()).find("cannot connect to rank 0"), std::string::npos) << error.what();
+  }
+}
+
+}  // namespace
+}  // namespace chassis
