@@ -219,6 +219,11 @@ std::vector<std::pair<std::string, uint64_t>> counted_warnings() {
   return state().counted;
 }
 
+size_t num_counted_warnings() {
+  std::lock_guard lock(state().mutex);
+  return state().counted.size();
+}
+
 void reset_counted_warnings() {
   std::lock_guard lock(state().mutex);
   state().counted.clear();

@@ -48,6 +48,8 @@ void error(fmt::format_string<Args...> format, Args&&... args) {
 void counted_warning(std::string key, std::string text, uint64_t times = 1);
 // In order of first occurrence.
 std::vector<std::pair<std::string, uint64_t>> counted_warnings();
+// The number of different keys so far.
+size_t num_counted_warnings();
 void reset_counted_warnings();
 
 }  // namespace chassis::log
@@ -55,4 +57,5 @@ void reset_counted_warnings();
 namespace chassis {
 using log::counted_warning;
 using log::counted_warnings;
+using log::num_counted_warnings;
 }  // namespace chassis

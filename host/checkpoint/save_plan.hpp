@@ -31,7 +31,7 @@ struct SaveTensor {
 inline constexpr int kAllRanks = -1;
 
 struct SavePlanOptions {
-  MetadataPairs metadata;       // free text for headers that can carry it
+  MetadataPairs metadata = {};  // free text for headers that can carry it
   uint64_t max_file_bytes = 0;  // 0: the format's own limit
   int rank = kAllRanks;         // the rank that saves by this plan; kAllRanks: one process writes for all ranks
   Prover prover = {};           // of exact cover; by default this plan proves it for all tensors

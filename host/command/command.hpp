@@ -62,6 +62,8 @@ Verb add_generate(CLI::App& app);
 Verb add_ckpt(CLI::App& app);
 // Adds `chassis ckpt import-zero`. Its function returns nothing if another subcommand is to run.
 std::function<std::optional<int>()> add_ckpt_import(CLI::App& ckpt);
+Verb add_report(CLI::App& app);
+Verb add_watch(CLI::App& app);
 Verb add_data(CLI::App& app);
 Verb add_tokenizer(CLI::App& app);
 Verb add_plugins(CLI::App& app);

@@ -183,6 +183,8 @@ int run(int argc, char** argv) {
   add("check", "check a configuration without a device", add_check);
   add("data", "show what is trained of the data: rows, tokens, masks", add_data);
   add("plan", "show the memory and traffic that every rank of a run will need", add_plan);
+  add("report", "show what runs have done, as text or as a page with charts", add_report);
+  add("watch", "follow a run in the terminal", add_watch);
   add("eval", "loss and perplexity of the evaluation sets", add_eval);
   add("generate", "continue a text, talk, or answer a file of prompts", add_generate);
   add("ckpt", "list, verify, compare, import, export and prune checkpoints", add_ckpt);

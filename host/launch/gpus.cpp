@@ -1,4 +1,4 @@
-// Loads the CUDA driver by dlopen, so that the program starts without one.
+// Loads the CUDA driver and NVML by dlopen, so that the program starts without them.
 #include "host/launch/gpus.hpp"
 
 #include <dlfcn.h>
@@ -13,6 +13,25 @@ int num_visible_gpus() {
   int num_gpus = 0;
   const bool counted = init && count && init(0) == 0 && count(&num_gpus) == 0;
   return counted ? num_gpus : 0;
+}
+
+// NVML counts all GPUs of the machine, so the bus leads from one to the other.
+std::optional<double> gpu_temperature(int index) {
+  static void* const driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
+  static void* const nvml = driver ? dlopen("libnvidia-ml.so.1", RTLD_NOW | RTLD_LOCAL) : nullptr;
+  if (!nvml) return std::nullopt;
+  const auto bus_of = reinterpret_cast<int (*)(char*, int, int)>(dlsym(driver, "cuDeviceGetPCIBusId"));
+  const auto init = reinterpret_cast<int (*)()>(dlsym(nvml, "nvmlInit_v2"));
+  const auto find = reinterpret_cast<int (*)(const char*, void**)>(dlsym(nvml, "nvmlDeviceGetHandleByPciBusId_v2"));
+  const auto read = reinterpret_cast<int (*)(void*, int, unsigned*)>(dlsym(nvml, "nvmlDeviceGetTemperature"));
+  constexpr int kOnTheChip = 0;  // NVML_TEMPERATURE_GPU
+  char bus[32] = {};
+  void* device = nullptr;
+  unsigned celsius = 0;
+  if (!bus_of || !init || !find || !read || num_visible_gpus() <= index) return std::nullopt;
+  static const bool has_started = init() == 0;
+  if (!has_started || bus_of(bus, sizeof bus, index) != 0 || find(bus, &device) != 0) return std::nullopt;
+  return read(device, kOnTheChip, &celsius) == 0 ? std::optional<double>(celsius) : std::nullopt;
 }
 
 }  // namespace chassis

@@ -1,9 +1,13 @@
-// The number of GPUs that this process may use, which is the default number of ranks.
+// Asks the driver and NVML about the GPUs that this process may use.
 #pragma once
+
+#include <optional>
 
 namespace chassis {
 
 // As counted by the driver, which reads CUDA_VISIBLE_DEVICES; 0 without a driver. Occupies no GPU.
 int num_visible_gpus();
+// In °C, of the visible GPU with this index, by NVML's nvmlDeviceGetTemperature. Nothing without driver or NVML.
+std::optional<double> gpu_temperature(int index);
 
 }  // namespace chassis

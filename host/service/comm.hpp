@@ -26,8 +26,10 @@ struct CommCount {
   uint64_t calls = 0;    // several calls of one start count once
   uint64_t bytes = 0;    // that this rank sends in a ring: (N-1)/N of what is gathered, twice that for all_reduce
   double wait_ms = 0.0;  // the caller's time in start and wait, without the waiting of a CUDA stream
+  double hidden_ms = 0.0;  // between start and wait, while the caller did other work
 };
-// Sets "comm/dp_shard/all_gather_bytes", "…_calls" and "…_wait_ms".
+// Sets "comm/dp_shard/all_gather_bytes", "…_calls" and "…_wait_ms" for each of them, and the sums over all calls
+// "comm_exposed_ms" of wait_ms and "comm_hidden_ms" of hidden_ms.
 void write_metrics(const std::vector<CommCount>& counts, MetricsStore& metrics);
 
 class CommGroup;

@@ -1,6 +1,7 @@
 // The state of the classes of comm.hpp, for comm.cpp and comm_work.cpp.
 #pragma once
 
+#include <chrono>
 #include <map>
 #include <memory>
 #include <optional>
@@ -30,6 +31,7 @@ struct CommWork::Impl {
   const Flight* flight = nullptr;          // NULL if nothing is in flight
   chassis_backend_work_t* work = nullptr;  // likewise
   std::vector<Tensor> tensors;             // kept alive
+  std::chrono::steady_clock::time_point started{};
 
   ~Impl();
 };
@@ -58,8 +60,8 @@ struct Communicator::Impl {
   [[noreturn]] void throw_failure(chassis_status_t* status, const Flight& flight);
   void count(const CommGroup& group, const CommBatch& batch);
   CommCount& count_of(const CommGroup& group, uint32_t op);
-  // The counter for the time of a batch.
-  double& wait_ms(const CommGroup& group, const CommBatch& batch);
+  // The counters for the time of a batch.
+  CommCount& count_of(const CommGroup& group, const CommBatch& batch);
 
   World& world;
   const Instance* backend;

@@ -68,8 +68,8 @@ void Communicator::Impl::count(const CommGroup& group, const CommBatch& batch) {
   }
 }
 
-double& Communicator::Impl::wait_ms(const CommGroup& group, const CommBatch& batch) {
-  return count_of(group, batch.calls().empty() ? CHASSIS_COMM_SEND : batch.calls()[0].op).wait_ms;
+CommCount& Communicator::Impl::count_of(const CommGroup& group, const CommBatch& batch) {
+  return count_of(group, batch.calls().empty() ? CHASSIS_COMM_SEND : batch.calls()[0].op);
 }
 
 void Communicator::Impl::copy_to_self(const CommBatch& batch) const {
@@ -86,13 +86,13 @@ CommWork Communicator::Impl::start(CommGroup& group, std::span<const chassis_col
   CommBatch batch(calls, group.ranks_, group.rank_, fake);
   CommGroup::Impl& in = *group.impl_;
   CommWork out;
-  out.impl_.reset(new CommWork::Impl{*this, group, nullptr, nullptr, {}});
+  out.impl_.reset(new CommWork::Impl{*this, group, nullptr, nullptr, {}, {}});
   if (group.size() == 1) {
     if (!fake) copy_to_self(batch);
     return out;
   }
   count(group, batch);
-  const ScopedTimer timer(wait_ms(group, batch));
+  const ScopedTimer timer(count_of(group, batch).wait_ms);
   const Flight& flight =
       flights.start({group.name_, in.key, &group.ranks_, group.rank_, ++in.sequence, std::move(batch)});
   out.impl_->flight = &flight;
@@ -104,6 +104,7 @@ CommWork Communicator::Impl::start(CommGroup& group, std::span<const chassis_col
   if (status) throw_failure(status, flight);
   if (!out.impl_->work && !fake)
     throw plugin_error(backend->label() + ": start returned no work and no error for " + flight.text());
+  out.impl_->started = Clock::now();
   return out;
 }
 
@@ -192,7 +193,9 @@ void Communicator::wait(CommWork& work) {
   const std::unique_ptr<CommWork::Impl> in_flight = std::move(work.impl_);
   if (!in_flight->work) return;
   const Flight& flight = *in_flight->flight;
-  const ScopedTimer timer(impl_->wait_ms(in_flight->group, flight.batch));
+  CommCount& counted = impl_->count_of(in_flight->group, flight.batch);
+  counted.hidden_ms += std::chrono::duration<double, std::milli>(Clock::now() - in_flight->started).count();
+  const ScopedTimer timer(counted.wait_ms);
   if (!impl_->watch) return impl_->wait(in_flight->work, flight);
   impl_->watch->throw_if_failed();
   chassis_status_t* status =
@@ -246,6 +249,8 @@ void write_metrics(const std::vector<CommCount>& counts, MetricsStore& metrics) 
     metrics.set(prefix + "bytes", static_cast<double>(count.bytes));
     metrics.set(prefix + "calls", static_cast<double>(count.calls));
     metrics.set(prefix + "wait_ms", count.wait_ms);
+    metrics.add("comm_exposed_ms", count.wait_ms);
+    metrics.add("comm_hidden_ms", count.hidden_ms);
   }
 }
 

@@ -198,6 +198,7 @@ class PluginSink final : public MetricsSink {
   void step(const StepRecord& r) override {
     last_step_ = r.step;
     push({.step = r.step, .values = values_of(r)});
+    if (num_counted_warnings() == num_warnings_) return;
     const auto warnings = counted_warnings();
     for (; num_warnings_ < warnings.size(); ++num_warnings_)
       push({.step = r.step, .type = CHASSIS_TEXT_WARNING, .name = "warning", .text = warnings[num_warnings_].first});
@@ -216,8 +217,8 @@ class PluginSink final : public MetricsSink {
           .name = "sample/" + std::to_string(r.index),
           .text = r.prompt + r.answer});
   }
-  void checkpoint(int64_t step, const std::string& path) override {
-    push({.step = step, .type = CHASSIS_TEXT_CHECKPOINT, .name = "checkpoint", .text = path});
+  void checkpoint(int64_t step, const SaveResult& result) override {
+    push({.step = step, .type = CHASSIS_TEXT_CHECKPOINT, .name = "checkpoint", .text = result.path});
   }
 
   void finish(RunOutcome outcome, int64_t step) override {

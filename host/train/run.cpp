@@ -24,7 +24,10 @@
 #include "host/session/slow_phase.hpp"
 #include "host/train/best_loss.hpp"
 #include "host/train/plugin_sink.hpp"
+#include "host/train/rank_board.hpp"
 #include "host/train/run_directory.hpp"
+#include "host/train/run_events.hpp"
+#include "host/train/run_facts.hpp"
 #include "host/train/run_report.hpp"
 #include "host/train/run_saves.hpp"
 #include "host/train/samples.hpp"
@@ -78,13 +81,19 @@ class Run {
       }
       const StepRecord record = take_step();
       const StepRequests& requests = trainer_->requests();
-      if (saves_->saver().is_saving() && requests.ready) saves_->advance();
+      if (saves_->saver().is_saving() && requests.ready) save([&] { saves_->advance(); });
       if (evaluation_due(record.step)) evaluate_all(record.step);
       if (samples_->due(record.step, trainer_->options().max_steps)) take_samples(record.step);
-      if (requests.save || saves_->due(record.step)) saves_->save(record.step);
+      if (requests.save || saves_->due(record.step)) save([&] { saves_->save(record.step); });
       if (requests.stop) return record.step < trainer_->options().max_steps;
     }
     return false;
+  }
+
+  void save(const std::function<void()>& part) {
+    const Clock::time_point start = Clock::now();
+    part();
+    save_ms_ += 1000.0 * seconds_since(start);
   }
 
   const Settings& settings() const { return session_.settings(); }
@@ -125,6 +134,7 @@ class Run {
     directory_->start(session_, identity);
     if (settings().checkpoint.self_test) saves_->saver().self_test();
     make_sinks();
+    if (world_.size() > 1) board_ = std::make_unique<RankBoard>(world_, directory_->file("ranks.json"));
     announce();
     saves_->start_clock();
     before_steps_.reset();
@@ -307,9 +317,16 @@ class Run {
                                            .max_steps = trainer_->options().max_steps}));
     if (!settings().sample.prompts->empty())
       sinks_.push_back(make_samples_sink(directory_->open_samples(trainer_->state().step), lost));
-    saves_->set_listener([this](int64_t step, const std::string& path) {
-      to_sinks([&](MetricsSink& sink) { sink.checkpoint(step, path); });
+    sinks_.push_back(make_events_sink(directory_->file("events.jsonl"), trainer_->state().step));
+    saves_->set_listener([this](int64_t step, const SaveResult& result) {
+      to_sinks([&](MetricsSink& sink) { sink.checkpoint(step, result); });
     });
+    directory_->write_report(run_facts(session_, {.data = *data_,
+                                                  .max_steps = trainer_->options().max_steps,
+                                                  .rows_per_step = trainer_->options().shape.num_rows(),
+                                                  .flops_per_token = facts.flops_per_token,
+                                                  .peak_flops = facts.peak_flops,
+                                                  .plan = fit_.plan ? &*fit_.plan : nullptr}));
   }
 
   void announce() {
@@ -342,9 +359,11 @@ class Run {
 
   StepRecord take_step() {
     StepRecord record = trainer_->step();
+    record.save_ms = std::exchange(save_ms_, 0.0);
     write_metrics(session_.ranks().communicator.take_counts(), session_.metrics());
     record.extra = session_.metrics().take();
     last_step_ = record;
+    if (board_) board_->set(record);
     to_sinks([&](MetricsSink& sink) { sink.step(record); });
     if (!memory_is_logged_) log_memory();
     return record;
@@ -405,7 +424,7 @@ class Run {
         counted_warning("evaluation without a finite loss",
                         fmt::format("the loss of \"{}\" at step {} is {}", record.name, step, record.loss));
     }
-    if (is_best) saves_->save_best(step);
+    if (is_best) save([&] { saves_->save_best(step); });
   }
 
   void take_samples(int64_t step) {
@@ -494,12 +513,14 @@ class Run {
   std::optional<MemoryCharge> step_data_;  // the rows in data_, which are plain arrays
   std::unique_ptr<Trainer> trainer_;
   std::vector<std::unique_ptr<MetricsSink>> sinks_;
-  std::optional<BestLoss> best_;  // if eval.keep_best is set
+  std::unique_ptr<RankBoard> board_;  // of several ranks
+  std::optional<BestLoss> best_;      // if eval.keep_best is set
   std::optional<StepRecord> last_step_;
   std::optional<Error> metrics_failure_;
   Clock::time_point start_;
   uint64_t first_tokens_ = 0;
   int64_t first_step_ = 0;
+  double save_ms_ = 0.0;  // since the last step
   bool memory_is_logged_ = false;
   bool was_evaluated_ = false;
   MemoryFit fit_;

@@ -26,9 +26,10 @@ namespace {
 
 constexpr char kRunFile[] = "run.json";
 constexpr const char* kFiles[] = {kRunFile, "resolved.toml", "plugins.lock", "log.txt", "metrics.jsonl",
-                                  "samples.jsonl"};
+                                  "samples.jsonl", "events.jsonl", "report.json", "ranks.json"};
 constexpr std::string_view kTokenStart = ".same-";
 constexpr std::string_view kResolvedStart = "# Every key of the run";
+constexpr std::string_view kEventsStart = "{\"event\":", kReportStart = "{\n  \"schema\": \"chassis.run/";
 constexpr std::string_view kLockStart = "{\n  \"plugins_lock\":";
 
 void compare(const RunIdentity& before, const RunIdentity& now, const std::string& path, const Config& config) {
@@ -113,7 +114,7 @@ void require_start(const std::string& path, std::string_view start) {
   if (path_kind_nofollow(path) == PathKind::kAbsent) return;
   std::string found(start.size(), '\0');
   found.resize(File::open_nofollow(path).pread_some(found.data(), found.size(), 0));
-  if (found != start) refuse(path, "this program did not write it");
+  if (!found.empty() && found != start) refuse(path, "this program did not write it");
 }
 
 // The link `best`, or the file that stands for it on a file system without links, may be replaced.
@@ -227,6 +228,8 @@ void RunDirectory::check_names(const Settings& settings) {
       require_start(file("resolved.toml"), kResolvedStart);
       require_start(file("plugins.lock"), kLockStart);
     }
+    require_start(file("events.jsonl"), kEventsStart);
+    require_start(file("report.json"), kReportStart);
     refuse_data_folder(path_, settings.data);
     scan_metrics_file(file("metrics.jsonl"), 0);
     if (!settings.sample.prompts->empty()) scan_metrics_file(file("samples.jsonl"), 0);
@@ -336,6 +339,10 @@ void RunDirectory::write_run_file() const {
 void RunDirectory::note_saved() {
   if (world_.rank() != 0 || std::exchange(has_saved_, true)) return;
   write_run_file();
+}
+
+void RunDirectory::write_report(const Json& facts) const {
+  write_file_atomic(file("report.json"), facts.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
 }
 
 MetricsFile RunDirectory::open_metrics(int64_t step) {

@@ -1,5 +1,5 @@
-// The run directory: resolved.toml, run.json, plugins.lock, log.txt, metrics.jsonl, samples.jsonl, checkpoints/,
-// final/. First it is locked, then everything is checked, then the first byte is written. Nothing is written through a
+// The run directory: resolved.toml, run.json, report.json, plugins.lock, log.txt, metrics.jsonl, samples.jsonl,
+// events.jsonl, ranks.json, checkpoints/, final/. First it is locked, then everything is checked, then the first byte is written. Nothing is written through a
 // link.
 #pragma once
 
@@ -45,13 +45,15 @@ class RunDirectory {
   void start(Session& session, const RunIdentity& identity);
   // After start(): records in run.json that a checkpoint of the run was published.
   void note_saved();
+  // On rank 0, after start(): writes report.json, "chassis.run/1", which begins with its schema.
+  void write_report(const Json& facts) const;
+  std::string file(const std::string& name) const { return path_ + "/" + name; }
   // On rank 0, after start(): opens metrics.jsonl for the lines after `step`.
   MetricsFile open_metrics(int64_t step);
   // The same for samples.jsonl.
   MetricsFile open_samples(int64_t step);
 
  private:
-  std::string file(const std::string& name) const { return path_ + "/" + name; }
   void check_same_directory();
   bool holds_work() const;
   void check_start_anew(const Settings& settings);

@@ -115,7 +115,7 @@ void RunSaves::export_model(const std::string& name, int64_t step) {
 void RunSaves::report_saved(const SaveResult& result) {
   log::info("{}", result.line());
   signals_.note_saved(saved_step_);
-  if (saved_) saved_(saved_step_, directory_.path() + "/checkpoints/" + step_directory_name(saved_step_));
+  if (saved_) saved_(saved_step_, result);
   session_.world().run_and_agree("noting the save", [this] { directory_.note_saved(); });
 }
 

@@ -43,7 +43,7 @@ class RunSaves {
   void export_final(int64_t step);
 
   // [step] Called on rank 0 for every checkpoint that was saved.
-  void set_listener(std::function<void(int64_t step, const std::string& path)> saved) { saved_ = std::move(saved); }
+  void set_listener(std::function<void(int64_t step, const SaveResult& result)> saved) { saved_ = std::move(saved); }
   // Starts the clock of checkpoint.every_minutes.
   void start_clock() { last_save_ = Clock::now(); }
   bool is_saved(int64_t step) const { return saved_step_ == step; }
@@ -67,7 +67,7 @@ class RunSaves {
   RunSignals& signals_;
   std::function<Json()> state_;
   Saver saver_;
-  std::function<void(int64_t step, const std::string& path)> saved_;
+  std::function<void(int64_t step, const SaveResult& result)> saved_;
   Clock::time_point last_save_ = Clock::now();
   int64_t saved_step_ = -1, saving_step_ = -1;
   int64_t num_failed_ = 0, last_failed_step_ = -1;

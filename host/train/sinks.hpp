@@ -5,6 +5,7 @@
 #include <memory>
 #include <string>
 
+#include "host/checkpoint/writer.hpp"
 #include "host/train/metrics_file.hpp"
 #include "host/train/step_record.hpp"
 
@@ -18,7 +19,7 @@ class MetricsSink {
   virtual void step(const StepRecord& record) = 0;  // every step
   virtual void evaluation(const EvalRecord& record) = 0;
   virtual void sample(const SampleRecord& record) = 0;
-  virtual void checkpoint(int64_t /*step*/, const std::string& /*path*/) {}
+  virtual void checkpoint(int64_t /*step*/, const SaveResult& /*result*/) {}
   // After the last record, also of a run that failed.
   virtual void finish(RunOutcome /*outcome*/, int64_t /*step*/) {}
 };

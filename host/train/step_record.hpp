@@ -24,9 +24,12 @@ struct StepRecord {
   double forward_ms = 0.0;
   double backward_ms = 0.0;
   double optimizer_ms = 0.0;
+  double save_ms = 0.0;  // of saves since the step before, while which nothing was trained
   uint64_t peak_memory_bytes = 0;  // peak of active memory since the run began
   uint64_t active_memory_bytes = 0;
   uint64_t reserved_memory_bytes = 0;
+  // "memory/activations_bytes" …: the most of each category at the ends of forward, backward and the step.
+  NamedValues memory;
   bool skipped = false;  // not applied, because loss or gradients were not finite
   NamedValues extra;     // of plugins
 
@@ -47,9 +50,11 @@ struct StepRecord {
     visit("forward_ms", forward_ms);
     visit("backward_ms", backward_ms);
     visit("optimizer_ms", optimizer_ms);
+    visit("save_ms", save_ms);
     visit("peak_memory_bytes", peak_memory_bytes);
     visit("active_memory_bytes", active_memory_bytes);
     visit("reserved_memory_bytes", reserved_memory_bytes);
+    for (const auto& [name, value] : memory) visit(name, value);
     if (skipped) visit("skipped", true);
     for (const auto& [name, value] : extra) visit(name, value);
   }

@@ -3,6 +3,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <array>
 #include <chrono>
 #include <cmath>
 #include <optional>
@@ -13,6 +15,7 @@
 #include "host/base/log.hpp"
 #include "host/plugin/call.hpp"
 #include "host/service/device.hpp"
+#include "host/service/memory.hpp"
 #include "host/session/fields.hpp"
 #include "host/session/finite.hpp"
 
@@ -31,6 +34,27 @@ class Stopwatch {
 
  private:
   std::chrono::steady_clock::time_point last_ = std::chrono::steady_clock::now();
+};
+
+// The most that each category of the host's allocator held at the moments that were looked at.
+class CategoryPeaks {
+ public:
+  void look() {
+    const MemoryUsage usage = memory_usage();
+    for (size_t i = 0; i < kNumMemoryCategories; ++i)
+      peaks_[i] = std::max(peaks_[i], usage.categories[i].live_bytes);
+  }
+  NamedValues values() const {
+    NamedValues values;
+    for (size_t i = 0; i < kNumMemoryCategories; ++i)
+      if (peaks_[i] > 0)
+        values.emplace_back(fmt::format("memory/{}_bytes", memory_category_name(static_cast<MemoryCategory>(i))),
+                            static_cast<double>(peaks_[i]));
+    return values;
+  }
+
+ private:
+  std::array<uint64_t, kNumMemoryCategories> peaks_{};
 };
 
 }  // namespace
@@ -59,6 +83,7 @@ Trainer::Trainer(const StepParts& parts, TrainData& data, TrainerOptions options
 StepRecord Trainer::step() {
   StepRecord record;
   Stopwatch watch, whole;
+  CategoryPeaks memory_peaks;
   const StepData data = data_.next_step(options_.shape);
   record.step = state_.step + 1;
   set_current_step(record.step);
@@ -85,6 +110,7 @@ StepRecord Trainer::step() {
     if (phase == StepPhase::kForward) record.forward_ms += watch.lap();
     if (phase == StepPhase::kBackward) record.backward_ms += watch.lap();
     if (phase == StepPhase::kEnd) record.optimizer_ms = watch.lap();
+    memory_peaks.look();
   };
   const StepResult result = run_step(parts_, inputs);
   requests_ = result.requests;
@@ -107,6 +133,7 @@ StepRecord Trainer::step() {
   record.peak_memory_bytes = memory.peak_active_bytes;
   record.active_memory_bytes = memory.active_bytes;
   record.reserved_memory_bytes = memory.reserved_bytes;
+  record.memory = memory_peaks.values();
   record.epoch = data_.epoch();
   record.step_ms = whole.lap();
   return record;

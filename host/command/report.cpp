@@ -1,0 +1,69 @@
+// `chassis report`: what runs have done, from the files in their directories.
+#include <cstdio>
+#include <deque>
+#include <memory>
+
+#include "host/base/file.hpp"
+#include "host/base/json.hpp"
+#include "host/base/log.hpp"
+#include "host/base/output.hpp"
+#include "host/command/command.hpp"
+#include "host/command/terminal.hpp"
+#include "host/report/page.hpp"
+#include "host/report/run_summary.hpp"
+
+namespace chassis {
+namespace {
+
+struct ReportArguments {
+  std::vector<std::string> runs;
+  std::string html;
+  bool json = false;
+};
+
+// Refuses to replace a file that is not a report, before reading runs.
+void refuse_other_html(const std::string& path) {
+  if (path.empty() || path_kind(path) != PathKind::kFile) return;
+  std::string head(kReportHtmlHead.size(), '\0');
+  head.resize(File::open_read(path).pread_some(head.data(), head.size(), 0));
+  if (!head.empty() && head != kReportHtmlHead)
+    throw storage_error("--html " + path + ": this file is not a report written by this program, and is not replaced")
+        .hint("choose another name, or move the file away");
+}
+
+}  // namespace
+
+Verb add_report(CLI::App& app) {
+  auto arguments = std::make_shared<ReportArguments>();
+  app.add_option("runs", arguments->runs, "the run.output_dir of each run")->required()->type_name("RUN");
+  app.add_option("--html", arguments->html, "write a page with charts to this file");
+  app.add_flag("--json", arguments->json, "print JSON");
+  return [=] {
+    refuse_other_html(arguments->html);
+    std::deque<RunReader> readers;
+    std::vector<const RunReader*> runs;
+    for (const std::string& path : arguments->runs) runs.push_back(&readers.emplace_back(path));
+    std::string text;
+    if (arguments->json) {
+      text = summary_json(runs).dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+    } else {
+      for (const RunReader* run : runs) text += (text.empty() ? "" : "\n") + summary_text(*run, terminal_style());
+      const std::vector<ConfigDifference> differences = config_differences(runs);
+      if (!differences.empty()) text += "\ndifferences of the configurations\n";
+      for (const ConfigDifference& difference : differences) {
+        text += "  " + difference.key + ":";
+        for (size_t i = 0; i < runs.size(); ++i)
+          text += (i ? " | " : " ") + (difference.values[i].empty() ? "-" : difference.values[i]);
+        text += "\n";
+      }
+    }
+    std::fwrite(text.data(), 1, text.size(), output());
+    if (!arguments->html.empty()) {
+      write_file_atomic(arguments->html, page_html(runs));
+      log::info("the page is in {}", arguments->html);
+    }
+    return 0;
+  };
+}
+
+}  // namespace chassis

@@ -1,0 +1,94 @@
+// `chassis watch`: follows a run from its files, which works for any user who may read them, and disturbs nothing.
+#include <fmt/format.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <memory>
+#include <thread>
+
+#include "host/base/error.hpp"
+#include "host/base/output.hpp"
+#include "host/command/command.hpp"
+#include "host/command/line_input.hpp"
+#include "host/command/terminal.hpp"
+#include "host/report/run_summary.hpp"
+
+namespace chassis {
+namespace {
+
+using namespace std::chrono_literals;
+
+struct WatchArguments {
+  std::string run;
+  double interval_s = 1.0;
+  bool once = false;
+};
+
+void print(const std::string& text) {
+  std::fwrite(text.data(), 1, text.size(), output());
+  std::fflush(output());
+}
+
+// Lines of at most `width` characters: a longer one would wrap, and take two lines of the terminal.
+std::string cut_lines(const std::string& text, size_t width) {
+  std::string out;
+  size_t column = 0;
+  for (const char c : text) {
+    if (c == '\n') column = 0;
+    const bool begins_character = (static_cast<unsigned char>(c) & 0xc0) != 0x80;
+    if (c != '\n' && begins_character) ++column;
+    if (column <= width) out += c;
+  }
+  return out;
+}
+
+// Draws the summary over the one before.
+class Screen {
+ public:
+  explicit Screen(bool redraws) : redraws_(redraws) {}
+  void show(const std::string& text) {
+    if (redraws_ && num_lines_ > 0) print(fmt::format("\x1b[{}A\x1b[J", num_lines_));
+    print(text);
+    num_lines_ = std::count(text.begin(), text.end(), '\n');
+  }
+
+ private:
+  const bool redraws_;
+  int64_t num_lines_ = 0;
+};
+
+}  // namespace
+
+Verb add_watch(CLI::App& app) {
+  auto arguments = std::make_shared<WatchArguments>();
+  app.add_option("run", arguments->run, "the run.output_dir of a run")->required()->type_name("RUN");
+  app.add_option("--interval", arguments->interval_s, "seconds between looks")->check(CLI::Range(0.1, 3600.0))
+      ->capture_default_str();
+  app.add_flag("--once", arguments->once, "show it once");
+  return [=] {
+    const bool is_terminal = isatty(STDOUT_FILENO) != 0;
+    const auto interval = std::chrono::duration<double>(arguments->interval_s);
+    Interrupts interrupts;
+    RunReader run(arguments->run);
+    Screen screen(is_terminal);
+    for (bool is_new = true;; is_new = run.poll()) {
+      // A run whose end is not known is followed as well, until it says something else.
+      const bool has_ended = run.state() != RunState::kRunning && run.state() != RunState::kUnknown;
+      const SummaryStyle style = terminal_style();
+      const std::string text = summary_text(run, style);
+      if (is_terminal)
+        screen.show(cut_lines(text, style.width));
+      else if (is_new)
+        screen.show(text);
+      if (has_ended || arguments->once || interrupts.arrived()) return 0;
+      for (auto left = interval; left.count() > 0.0 && !interrupts.arrived(); left -= 0.1s)
+        std::this_thread::sleep_for(std::min<std::chrono::duration<double>>(left, 0.1s));
+      if (interrupts.arrived()) return 0;
+    }
+  };
+}
+
+}  // namespace chassis

@@ -1,0 +1,68 @@
+// The values of metrics over the steps of a run, in bounded memory: neighbouring steps are combined as a run grows.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <limits>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace chassis {
+
+// One metric. Arrays are indexed by bucket; a bucket without a finite value is NaN.
+struct Series {
+  std::string name;
+  std::vector<float> min, max, mean;
+  // Exponential moving average of the finite values at the end of the bucket, without the bias of its start (Kingma and
+  // Ba, Adam, §3: divided by 1 − βᵗ).
+  std::vector<float> smooth;
+  std::vector<uint32_t> count;  // of finite values
+  uint64_t num_not_finite = 0;
+  double first = std::numeric_limits<double>::quiet_NaN(), last = first;  // finite values
+  double lowest = first, highest = first;
+  int64_t lowest_step = 0, highest_step = 0;
+
+  // The mean of the finite values of the last buckets; NaN if there are none.
+  double recent_mean(size_t num_buckets) const;
+
+ private:
+  friend class History;
+  double average_ = 0.0, weight_ = 0.0;  // of the moving average
+};
+
+class History {
+ public:
+  static constexpr size_t kMaxBuckets = 2048;
+  static constexpr size_t kMaxSeries = 512;
+
+  // Values of the step that follow. Steps usually ascend; a step may have any number of values. Steps below 1 are
+  // ignored. Returns false for those.
+  bool begin_step(int64_t step);
+  // `position` is that of the value in its line: lines usually have the same names in the same order. A value of a name
+  // after kMaxSeries others is dropped and counted.
+  void set(size_t position, std::string_view name, double value);
+
+  // Bucket b has the steps from b · width() + 1 to (b + 1) · width().
+  int64_t width() const { return width_; }
+  size_t num_buckets() const { return num_buckets_; }
+  int64_t last_step() const { return last_step_; }
+  uint64_t num_steps() const { return num_steps_; }
+  // In order of first use. References stay valid.
+  const std::deque<Series>& series() const { return series_; }
+  const Series* find(std::string_view name) const;
+  uint64_t num_dropped() const { return num_dropped_; }
+
+ private:
+  Series* slot(size_t position, std::string_view name);
+  void halve();
+
+  std::deque<Series> series_;
+  std::vector<Series*> by_position_;
+  int64_t width_ = 1, last_step_ = 0, step_ = 0;
+  size_t num_buckets_ = 0, bucket_ = 0;
+  uint64_t num_steps_ = 0, num_dropped_ = 0;
+};
+
+}  // namespace chassis

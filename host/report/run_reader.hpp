@@ -1,0 +1,116 @@
+// What a run has written into its directory, read while it runs or afterwards, without a lock.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "host/base/json.hpp"
+#include "host/report/followed_file.hpp"
+#include "host/report/history.hpp"
+
+namespace chassis {
+
+struct EvalPoint {
+  int64_t step = 0;
+  std::string name;
+  double loss = 0.0, perplexity = 0.0, seconds = 0.0;
+};
+
+struct SampleText {
+  int64_t step = 0;
+  std::string prompt, answer, finish_reason;
+};
+
+// A checkpoint that was saved, by events.jsonl.
+struct SavedCheckpoint {
+  int64_t step = 0;
+  double time = 0.0;  // seconds since 1970
+  std::string path;
+  uint64_t num_bytes = 0;
+  double seconds = 0.0, stall_seconds = 0.0;
+  bool resumable = false;
+};
+
+enum class RunState { kUnknown, kRunning, kDone, kStopped, kFailed, kKilled };
+std::string_view to_text(RunState state);  // "running"
+
+struct RankStatus {
+  int rank = 0;
+  int64_t step = 0;
+  double step_ms = 0.0, wait_ms = 0.0;  // of the last step; exposed communication
+  uint64_t active_bytes = 0;
+  std::optional<double> temperature;  // of the GPU, in °C
+};
+
+class RunReader {
+ public:
+  // Reads what is there. Throws a config error if the directory is not that of a run, and a storage error if a file
+  // cannot be read.
+  explicit RunReader(std::string path);
+
+  // Reads what is new. Returns whether there was anything.
+  bool poll();
+
+  const std::string& path() const { return path_; }
+  std::string name() const;
+  const History& history() const { return history_; }
+  const std::vector<EvalPoint>& evaluations() const { return evaluations_; }
+  const std::deque<SampleText>& samples() const { return samples_; }  // the last ones
+  const std::vector<SavedCheckpoint>& checkpoints() const { return checkpoints_; }
+  const std::vector<RankStatus>& ranks() const { return ranks_; }
+  // Of the warnings that the run has counted so far, each with its number.
+  const std::vector<std::pair<std::string, uint64_t>>& warnings() const { return warnings_; }
+  // report.json, run.json and plugins.lock; null if absent or damaged.
+  const Json& about() const { return about_; }
+  const Json& run_file() const { return run_file_; }
+  const Json& plugins() const { return plugins_; }
+  const std::string& resolved_toml() const { return resolved_toml_; }
+  RunState state() const;
+  int64_t max_steps() const;
+  std::optional<double> start_time() const { return start_time_; }  // of the last start
+  double seconds() const;                                           // of the last start, up to the last event or step
+  // "3 damaged lines of metrics.jsonl, the first is line 17"; for people.
+  std::vector<std::string> defects() const;
+
+ private:
+  struct Damage {
+    uint64_t count = 0, first_line = 0;
+  };
+  bool poll_metrics();
+  bool poll_samples();
+  bool poll_events();
+  bool poll_ranks();
+  void metrics_line(std::string_view text, uint64_t number);
+  void sample_line(std::string_view text, uint64_t number);
+  void event_line(std::string_view text, uint64_t number);
+  Json read_json(const std::string& name);
+
+  const std::string path_;
+  FollowedFile metrics_file_, samples_file_, events_file_;
+  Damage damaged_metrics_, damaged_samples_, damaged_events_;
+  std::vector<std::string> damaged_files_;
+  struct Parser;
+  std::shared_ptr<Parser> parser_;
+
+  History history_;
+  std::vector<EvalPoint> evaluations_;
+  std::deque<SampleText> samples_;
+  std::vector<SavedCheckpoint> checkpoints_;
+  std::vector<RankStatus> ranks_;
+  std::string ranks_text_;
+  std::vector<std::pair<std::string, uint64_t>> warnings_;
+  Json about_, run_file_, plugins_;
+  std::string resolved_toml_;
+  std::optional<double> start_time_;
+  double last_time_ = 0.0;
+  std::string host_ = "", outcome_ = "";
+  int64_t process_ = 0;
+  bool has_events_ = false, went_back_ = false;
+};
+
+}  // namespace chassis

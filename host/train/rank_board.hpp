@@ -1,0 +1,32 @@
+// What each rank of a run is doing, collected by rank 0 into ranks.json every two seconds, beside the training.
+#pragma once
+
+#include <memory>
+#include <mutex>
+#include <string>
+
+#include "host/base/ticker.hpp"
+#include "host/launch/world.hpp"
+#include "host/train/step_record.hpp"
+
+namespace chassis {
+
+class RankBoard {
+ public:
+  // [all-ranks] `world` has several ranks and outlives the board. Rank 0 writes `path`.
+  RankBoard(World& world, std::string path);
+
+  // [step] The last step of this rank.
+  void set(const StepRecord& record);
+
+ private:
+  bool tick();
+
+  World& world_;
+  const std::string path_;
+  std::mutex mutex_;
+  std::string mine_ = "";  // JSON
+  Ticker ticker_;          // last: it uses all of the above
+};
+
+}  // namespace chassis
