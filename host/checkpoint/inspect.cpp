@@ -144,6 +144,34 @@ std::optional<uint32_t> whole_checksum(Boxes boxes) {
   return crc;
 }
 
+// What differs between the contents of a tensor of the same form; nothing if they are the same.
+std::optional<TensorDifference::Kind> difference_of(const Boxes& boxes, const Boxes& others) {
+  using Kind = TensorDifference::Kind;
+  const auto same_box = [](const auto* x, const auto* y) { return x->box.box == y->box.box; };
+  const auto same_bytes = [](const auto* x, const auto* y) { return x->crc32c == y->crc32c; };
+  bool same = true;
+  if (boxes.size() == others.size() && std::equal(boxes.begin(), boxes.end(), others.begin(), same_box)) {
+    same = std::equal(boxes.begin(), boxes.end(), others.begin(), same_bytes);
+  } else {
+    const auto ours = whole_checksum(boxes), theirs = whole_checksum(others);
+    if (!ours || !theirs) return Kind::kNotCompared;
+    same = *ours == *theirs;
+  }
+  return same ? std::nullopt : std::optional(Kind::kContents);
+}
+
+CheckpointDiff::Side side_of(const std::string& path, const CheckpointManifest& manifest) {
+  return {path, manifest.step, manifest.num_tensors(), manifest.num_bytes()};
+}
+
+std::string crc_text(uint32_t crc) { return fmt::format("{:08x}", crc); }
+
+Json dims_json(const Shape& shape) {
+  Json out = Json::array();
+  for (int dim = 0; dim < shape.ndim(); ++dim) out.push_back(shape[dim]);
+  return out;
+}
+
 }  // namespace
 
 VerifyResult verify_checkpoint(const std::string& path, const BucketPair& buckets,
@@ -198,45 +226,100 @@ std::vector<std::string> describe_checkpoint(const std::string& path, bool with_
   return lines;
 }
 
-std::string checkpoint_title(const std::string& path) {
+Json checkpoint_json(const std::string& path, bool with_tensors) {
   const CheckpointManifest manifest = read_manifest(path);
-  return fmt::format("{}: step {}, {} tensors, {}", path, manifest.step, manifest.num_tensors(),
-                     bytes_text(manifest.num_bytes()));
+  Json mesh = Json::object(), files = Json::array();
+  for (const MeshAxis& axis : manifest.mesh.axes()) mesh[axis.name] = axis.size;
+  for (const auto& file : manifest.files)
+    files.push_back({{"path", file.path}, {"bytes", file.num_bytes}, {"crc32c", crc_text(file.crc32c)}});
+  Json out = {{"path", path},
+              {"step", manifest.step},
+              {"format", manifest.format},
+              {"resumable", manifest.resumable},
+              {"created", manifest.created},
+              {"world_size", manifest.mesh.world_size()},
+              {"mesh", std::move(mesh)},
+              {"tensors", manifest.num_tensors()},
+              {"bytes", manifest.num_bytes()},
+              {"about", manifest.about},
+              {"files", std::move(files)}};
+  if (!with_tensors) return out;
+  Json boxes = Json::array();
+  for (const auto& entry : manifest.boxes) {
+    Json box = {{"name", entry.box.name},
+                {"dtype", dtype_name(entry.box.dtype)},
+                {"shape", dims_json(entry.box.global_shape)},
+                {"crc32c", crc_text(entry.crc32c)}};
+    if (entry.box.box != Box::whole(entry.box.global_shape)) {
+      box["begin"] = dims_json(entry.box.box.begin);
+      box["end"] = dims_json(entry.box.box.end);
+    }
+    boxes.push_back(std::move(box));
+  }
+  out["boxes"] = std::move(boxes);
+  return out;
 }
 
-std::vector<std::string> diff_checkpoints(const std::string& path_a, const std::string& path_b) {
+std::string TensorDifference::line() const {
+  switch (kind) {
+    case Kind::kOnlyFirst:
+      return "- " + name + " " + first;
+    case Kind::kOnlySecond:
+      return "+ " + name + " " + second;
+    case Kind::kForm:
+      return "! " + name + " " + first + " → " + second;
+    case Kind::kNotCompared:
+      return "? " + name + " is cut differently across its columns; contents were not compared";
+    case Kind::kContents:
+      break;
+  }
+  return "~ " + name + " " + first + " has different contents";
+}
+
+std::string CheckpointDiff::Side::title() const {
+  return fmt::format("{}: step {}, {} tensors, {}", path, step, num_tensors, bytes_text(num_bytes));
+}
+
+CheckpointDiff diff_checkpoints(const std::string& path_a, const std::string& path_b) {
+  using Kind = TensorDifference::Kind;
   const CheckpointManifest a = read_manifest(path_a), b = read_manifest(path_b);
   const auto in_a = by_name(a), in_b = by_name(b);
-  std::vector<std::string> lines;
+  CheckpointDiff diff{side_of(path_a, a), side_of(path_b, b), {}};
   for (const auto& [name, boxes] : in_a) {
+    const std::string first = shown(*boxes.front());
     const auto it = in_b.find(name);
     if (it == in_b.end()) {
-      lines.push_back("- " + name + " " + shown(*boxes.front()));
+      diff.tensors.push_back({Kind::kOnlyFirst, name, first, ""});
       continue;
     }
     const auto& others = it->second;
-    if (shown(*boxes.front()) != shown(*others.front())) {
-      lines.push_back("! " + name + " " + shown(*boxes.front()) + " → " + shown(*others.front()));
-      continue;
-    }
-    const auto same_box = [](const auto* x, const auto* y) { return x->box.box == y->box.box; };
-    const auto same_bytes = [](const auto* x, const auto* y) { return x->crc32c == y->crc32c; };
-    bool same = true;
-    if (boxes.size() == others.size() && std::equal(boxes.begin(), boxes.end(), others.begin(), same_box)) {
-      same = std::equal(boxes.begin(), boxes.end(), others.begin(), same_bytes);
-    } else {
-      const auto ours = whole_checksum(boxes), theirs = whole_checksum(others);
-      if (!ours || !theirs)
-        lines.push_back("? " + name + " is cut differently across its columns; contents were not compared");
-      else
-        same = *ours == *theirs;
-    }
-    if (!same) lines.push_back("~ " + name + " " + shown(*boxes.front()) + " has different contents");
+    const std::string second = shown(*others.front());
+    if (first != second)
+      diff.tensors.push_back({Kind::kForm, name, first, second});
+    else if (const auto kind = difference_of(boxes, others))
+      diff.tensors.push_back({*kind, name, first, second});
   }
-  for (const auto& [name, boxes] : in_b) {
-    if (!in_a.contains(name)) lines.push_back("+ " + name + " " + shown(*boxes.front()));
-  }
-  return lines;
+  for (const auto& [name, boxes] : in_b)
+    if (!in_a.contains(name)) diff.tensors.push_back({Kind::kOnlySecond, name, "", shown(*boxes.front())});
+  return diff;
+}
+
+Json diff_json(const CheckpointDiff& diff) {
+  constexpr const char* kKinds[] = {"only_first", "only_second", "form", "contents", "not_compared"};
+  const auto side = [](const CheckpointDiff::Side& one) {
+    return Json{{"path", one.path}, {"step", one.step}, {"tensors", one.num_tensors}, {"bytes", one.num_bytes}};
+  };
+  const auto form = [](const std::string& text) { return text.empty() ? Json() : Json(text); };
+  Json tensors = Json::array();
+  for (const TensorDifference& tensor : diff.tensors)
+    tensors.push_back({{"name", tensor.name},
+                       {"difference", kKinds[static_cast<size_t>(tensor.kind)]},
+                       {"first", form(tensor.first)},
+                       {"second", form(tensor.second)}});
+  return {{"same", diff.tensors.empty()},
+          {"first", side(diff.first)},
+          {"second", side(diff.second)},
+          {"differences", std::move(tensors)}};
 }
 
 std::vector<std::string> checkpoint_table(const std::vector<CheckpointInfo>& checkpoints) {
@@ -249,6 +332,25 @@ std::vector<std::string> checkpoint_table(const std::vector<CheckpointInfo>& che
                                 status_of(info)));
   }
   return lines;
+}
+
+Json checkpoint_table_json(const std::vector<CheckpointInfo>& checkpoints) {
+  Json out = Json::array();
+  for (const auto& info : checkpoints)
+    out.push_back({{"name", info.name},
+                   {"path", info.path},
+                   {"step", info.step},
+                   {"bytes", info.num_bytes},
+                   {"tensors", info.num_tensors},
+                   {"created", info.created},
+                   {"format", info.format},
+                   {"resumable", info.resumable},
+                   {"link", info.is_link},
+                   {"set_aside", info.set_aside},
+                   {"defect", info.defect.empty() ? Json() : Json(info.defect)},
+                   {"unreadable", info.unreadable.empty() ? Json() : Json(info.unreadable)},
+                   {"status", status_of(info)}});
+  return out;
 }
 
 }  // namespace chassis

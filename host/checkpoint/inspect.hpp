@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "host/base/json_fwd.hpp"
 #include "host/checkpoint/bucket.hpp"
 #include "host/checkpoint/checkpoint_root.hpp"
 #include "host/checkpoint/manifest.hpp"
@@ -32,13 +33,34 @@ void verify_copied_files(const std::string& path, const CheckpointManifest* mani
 
 // Lines for the user: step, format, mesh, sizes, state, files, and on request tensors.
 std::vector<std::string> describe_checkpoint(const std::string& path, bool with_tensors);
+// The same as JSON; sizes in bytes.
+Json checkpoint_json(const std::string& path, bool with_tensors);
 
-// "out/checkpoints/step-000500: step 500, 42 tensors, 18 MiB"
-std::string checkpoint_title(const std::string& path);
-// Compares manifests: one line for each tensor that only one has, or whose shape, dtype or contents differ.
-std::vector<std::string> diff_checkpoints(const std::string& path_a, const std::string& path_b);
+struct TensorDifference {
+  enum class Kind { kOnlyFirst, kOnlySecond, kForm, kContents, kNotCompared };
+  Kind kind = Kind::kContents;
+  std::string name;
+  std::string first, second;  // dtype and shape, "f32[37, 8]"; empty if it is not there
+
+  std::string line() const;  // "! embed.weight f32[37, 8] → f32[38, 8]"
+};
+struct CheckpointDiff {
+  struct Side {
+    std::string path;
+    int64_t step = 0, num_tensors = 0;
+    uint64_t num_bytes = 0;
+
+    std::string title() const;  // "out/checkpoints/step-000500: step 500, 42 tensors, 18 MiB"
+  };
+  Side first, second;
+  std::vector<TensorDifference> tensors;
+};
+// Compares manifests: finds each tensor that only one has, or whose shape, dtype or contents differ.
+CheckpointDiff diff_checkpoints(const std::string& path_a, const std::string& path_b);
+Json diff_json(const CheckpointDiff& diff);
 
 // Lines of `ckpt ls`, aligned.
 std::vector<std::string> checkpoint_table(const std::vector<CheckpointInfo>& checkpoints);
+Json checkpoint_table_json(const std::vector<CheckpointInfo>& checkpoints);
 
 }  // namespace chassis

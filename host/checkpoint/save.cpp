@@ -397,4 +397,14 @@ std::string SaveResult::line() const {
                      resumable ? "resumable" : "weights only, not resumable");
 }
 
+Json SaveResult::json() const {
+  return {{"path", path},
+          {"bytes", num_bytes},
+          {"seconds", seconds},
+          {"sync_seconds", sync_seconds},
+          {"stall_seconds", stall_seconds},
+          {"peak_resident_bytes", peak_resident_bytes()},
+          {"resumable", resumable}};
+}
+
 }  // namespace chassis

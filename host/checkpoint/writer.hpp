@@ -57,6 +57,7 @@ struct SaveResult {
 
   // "step-000500 saved: 1.2 GiB in 0.9 s (1.3 GB/s), stall 0.02 s, process peak 3.1 GiB, resumable"
   std::string line() const;
+  Json json() const;
 };
 
 class CheckpointWriter {

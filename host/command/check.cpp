@@ -1,14 +1,20 @@
 // `chassis check`: all checks of a run that need no device and read no weights, and of the data only the first rows.
 #include <fmt/format.h>
 
+#include <cstdint>
 #include <cstdio>
+#include <string>
+#include <utility>
+#include <vector>
 
+#include "host/base/json.hpp"
 #include "host/base/log.hpp"
 #include "host/base/output.hpp"
 #include "host/base/printable.hpp"
 #include "host/base/units.hpp"
 #include "host/checkpoint/writer.hpp"
 #include "host/command/command.hpp"
+#include "host/command/json_document.hpp"
 #include "host/plan/plan.hpp"
 #include "host/program/graph.hpp"
 #include "host/save/saved_tensors.hpp"
@@ -18,15 +24,55 @@
 namespace chassis {
 namespace {
 
-void print_summary(Session& session) {
-  const ResolvedProgram& program = session.executor().resolved(Purpose::kTraining);
+struct CheckArguments {
+  ConfigArguments config;
+  bool graph = false, resolved = false, without_data = false, as_json = false;
+};
+
+struct CheckSummary {
+  size_t num_units = 0;
+  int64_t num_parameters = 0, num_trained = 0;
+  std::vector<std::pair<std::string, uint64_t>> activations = {};  // bytes by mode of recomputing
+  int num_ranks = 1;
+  std::string axes = {};  // "dp_shard 4, tp 2"
+};
+
+CheckSummary summary_of(Session& session, int num_ranks) {
   const auto& parameters = session.parameters();
-  std::fprintf(output(), "model       %zu units, %s parameters, %s trained\n", program.units.size(),
-               count_text(static_cast<double>(parameters.num_elements(false))).c_str(),
-               count_text(static_cast<double>(parameters.num_elements(true))).c_str());
+  CheckSummary summary{.num_units = session.executor().resolved(Purpose::kTraining).units.size(),
+                       .num_parameters = static_cast<int64_t>(parameters.num_elements(false)),
+                       .num_trained = static_cast<int64_t>(parameters.num_elements(true)),
+                       .num_ranks = num_ranks};
   for (Recompute mode : {Recompute::kNone, Recompute::kSelective, Recompute::kFull})
-    std::fprintf(output(), "activations %s with recompute = %s\n",
-                 bytes_text(session.compiled().planned_activation_bytes(mode)).c_str(), text(mode).c_str());
+    summary.activations.emplace_back(text(mode), session.compiled().planned_activation_bytes(mode));
+  if (num_ranks > 1) summary.axes = divided_axes(session.mesh());
+  return summary;
+}
+
+void print_summary(const CheckSummary& summary) {
+  std::fprintf(output(), "model       %zu units, %s parameters, %s trained\n", summary.num_units,
+               count_text(static_cast<double>(summary.num_parameters)).c_str(),
+               count_text(static_cast<double>(summary.num_trained)).c_str());
+  for (const auto& [mode, bytes] : summary.activations)
+    std::fprintf(output(), "activations %s with recompute = %s\n", bytes_text(bytes).c_str(), mode.c_str());
+  if (summary.num_ranks > 1)
+    std::fprintf(output(), "mesh        %d ranks (%s)\n", summary.num_ranks, summary.axes.c_str());
+}
+
+Json check_json(const CheckArguments& arguments, Session& session, const CheckSummary& summary, bool saving_proven) {
+  Json activations = Json::object(), mesh = Json::object(), warnings = Json::array();
+  for (const auto& [mode, bytes] : summary.activations) activations[mode] = bytes;
+  if (summary.num_ranks > 1)
+    for (const MeshAxis& axis : session.mesh().axes()) mesh[axis.name] = axis.size;
+  for (const auto& [what, times] : counted_warnings()) warnings.push_back({{"what", what}, {"times", times}});
+  Json out = {{"file", arguments.config.file},   {"ok", true},
+              {"units", summary.num_units},      {"parameters", summary.num_parameters},
+              {"trained", summary.num_trained},  {"activation_bytes", std::move(activations)},
+              {"world_size", summary.num_ranks}, {"mesh", std::move(mesh)},
+              {"saving_proven", saving_proven},  {"warnings", std::move(warnings)}};
+  if (arguments.resolved) out["resolved"] = session.config().json();
+  if (arguments.graph) out["graph"] = graph_text(session.compiled());
+  return out;
 }
 
 constexpr double kLargestUsualRate = 10.0;  // higher than those of plain SGD
@@ -42,19 +88,18 @@ void warn_of_learning_rate(const Setting<double>& setting) {
 }  // namespace
 
 Verb add_check(CLI::App& app) {
-  auto arguments = std::make_shared<ConfigArguments>();
-  auto graph = std::make_shared<bool>(false), resolved = std::make_shared<bool>(false);
-  auto without_data = std::make_shared<bool>(false);
-  arguments->add_to(app);
-  app.add_flag("--graph", *graph, "print the resolved program, and what each pass did to it or refused");
-  app.add_flag("--resolved", *resolved, "print the whole configuration with the origin of each key");
-  app.add_flag("--without-data", *without_data,
+  auto arguments = std::make_shared<CheckArguments>();
+  arguments->config.add_to(app);
+  app.add_flag("--graph", arguments->graph, "print the resolved program, and what each pass did to it or refused");
+  app.add_flag("--resolved", arguments->resolved, "print the whole configuration with the origin of each key");
+  app.add_flag("--without-data", arguments->without_data,
                "data files, and the folders that the run writes to, need not be on this machine");
+  add_json(app, arguments->as_json);
   return [=] {
     // Rank 0 is checked for a mesh of several ranks.
-    Config config = arguments->load();
+    Config config = arguments->config.load();
     const int num_ranks = world_size_of(config.settings());
-    SessionOptions options{.plugin_path = arguments->plugin_path,
+    SessionOptions options{.plugin_path = arguments->config.plugin_path,
                            .target = {.without_device = true, .assume_configured_device = true}};
     if (num_ranks > 1) options.world_size = num_ranks;
     Session session(std::move(config), options);
@@ -62,16 +107,17 @@ Verb add_check(CLI::App& app) {
     session.compiled().set_recompute(
         recompute_setting(settings, session.executor()),
         settings.recompute.mode == "auto" ? "recompute.mode = \"auto\" chooses by the memory of the run" : "");
-    if (*resolved) std::fprintf(output(), "%s", session.config().resolved_toml().c_str());
-    if (*graph) std::fprintf(output(), "%s", printable_lines(graph_text(session.compiled())).c_str());
-    print_summary(session);
-    if (num_ranks > 1)
-      std::fprintf(output(), "mesh        %d ranks (%s)\n", num_ranks, divided_axes(session.mesh()).c_str());
+    const bool as_text = !arguments->as_json;
+    const CheckSummary summary = summary_of(session, num_ranks);
+    if (as_text && arguments->resolved) std::fprintf(output(), "%s", session.config().resolved_toml().c_str());
+    if (as_text && arguments->graph)
+      std::fprintf(output(), "%s", printable_lines(graph_text(session.compiled())).c_str());
+    if (as_text) print_summary(summary);
     warn_of_learning_rate(settings.optimizer.lr);
     check_positions(session.model(), settings.train.seq_len, "train.seq_len");
     warn_of_unused_samples(settings);
     Samples{session};  // throws if a prompt cannot become ids
-    if (*without_data) {
+    if (arguments->without_data) {
       data_config(session.data_needs());  // throws if the chat template does not fit the tokenizer
     } else {
       find_data(session.data_needs());
@@ -81,13 +127,17 @@ Verb add_check(CLI::App& app) {
     if (settings.model.path.is_set() && settings.exports.when != "never")
       files_to_copy(settings.model.path, {"config.json"});  // throws if one cannot be read
     if (session.device().type == Device::Type::kCpu) session.optimizer().try_step(settings.optimizer.lr);
-    if (can_check_saving(session)) {
+    const bool saving_proven = can_check_saving(session);
+    if (saving_proven) {
       check_saving(session);
       compare_with_model(session);
-    } else {
+    } else if (as_text) {
       std::fprintf(output(), "saving      not proven: too many shards to prove it here\n");
     }
-    std::fprintf(output(), "ok          %s\n", printable(arguments->file, 4096).c_str());
+    if (as_text)
+      std::fprintf(output(), "ok          %s\n", printable(arguments->config.file, 4096).c_str());
+    else
+      print_document("check", check_json(*arguments, session, summary, saving_proven));
     return 0;
   };
 }

@@ -1,12 +1,15 @@
 // `chassis ckpt`: lists, verifies, compares, exports, merges, quantizes and deletes checkpoints.
 #include <cstdio>
+#include <utility>
 
 #include "host/base/file.hpp"
+#include "host/base/json.hpp"
 #include "host/base/output.hpp"
 #include "host/base/printable.hpp"
 #include "host/base/units.hpp"
 #include "host/checkpoint/inspect.hpp"
 #include "host/command/command.hpp"
+#include "host/command/json_document.hpp"
 #include "host/save/adapter_files.hpp"
 #include "host/save/merge.hpp"
 #include "host/save/quantize.hpp"
@@ -39,65 +42,118 @@ int print(const std::vector<std::string>& lines) {
   return 0;
 }
 
-int list(const std::string& path) { return print(checkpoint_table(list_checkpoints(checkpoint_root(path)))); }
-
-int report(const std::string& path, const VerifyResult& result) {
-  print(result.defects);
-  std::fprintf(output(), "%s %s: %llu tensors, %s in %llu files\n", result.ok() ? "ok" : "DAMAGED",
-               printable(path, 4096).c_str(), static_cast<unsigned long long>(result.num_tensors),
-               bytes_text(result.num_bytes).c_str(), static_cast<unsigned long long>(result.num_files));
-  return result.ok() ? 0 : static_cast<int>(ExitCode::kStorage);
-}
-
-// A run may delete the checkpoint at the same time, as checkpoint.keep_last says.
-int verify_unless_gone(const std::string& path) {
-  const auto is_gone = [&] { return path_kind_nofollow(path) == PathKind::kAbsent; };
-  VerifyResult result;
-  try {
-    result = verify_checkpoint(path, BucketPair(BucketPair::kUsualBytes));
-  } catch (const Error&) {
-    if (!is_gone()) throw;
-  }
-  if (result.num_files > 0 && (result.ok() || !is_gone())) return report(path, result);
-  std::fprintf(output(), "gone %s: deleted while it was verified\n", printable(path, 4096).c_str());
+int list(const std::string& path, bool as_json) {
+  const auto found = list_checkpoints(checkpoint_root(path));
+  if (!as_json) return print(checkpoint_table(found));
+  print_document("ckpt_ls", {{"checkpoints", checkpoint_table_json(found)}});
   return 0;
 }
 
-int verify(const std::string& path) {
-  if (is_checkpoint(path)) return report(path, verify_checkpoint(path, BucketPair(BucketPair::kUsualBytes)));
-  int code = 0;
-  const auto found = list_checkpoints(checkpoint_root(path));
-  for (const CheckpointInfo& info : found) {
-    if (info.set_aside) {
-      std::fprintf(output(), "set aside %s\n", printable(info.path, 4096).c_str());
-      continue;
-    }
-    if (const std::string& why = info.defect.empty() ? info.unreadable : info.defect; !why.empty()) {
-      std::fprintf(output(), "%s %s: %s\n", info.defect.empty() ? "UNREADABLE" : "DAMAGED",
-                   printable(info.path, 4096).c_str(), printable(why, 4096).c_str());
-      code = static_cast<int>(ExitCode::kStorage);
-      continue;
-    }
-    if (const int one = verify_unless_gone(info.path)) code = one;
+int info(const std::string& path, bool with_tensors, bool as_json) {
+  if (!as_json) return print(describe_checkpoint(path, with_tensors));
+  print_document("ckpt_info", checkpoint_json(path, with_tensors));
+  return 0;
+}
+
+struct Verified {
+  enum class State { kOk, kDamaged, kUnreadable, kSetAside, kGone };
+  State state = State::kOk;
+  std::string path;
+  std::string why;      // of one whose contents were not read: what is wrong
+  VerifyResult result;  // of one whose contents were read
+
+  bool is_bad() const { return state == State::kDamaged || state == State::kUnreadable; }
+};
+
+Verified verify_one(const std::string& path) {
+  VerifyResult result = verify_checkpoint(path, BucketPair(BucketPair::kUsualBytes));
+  return {result.ok() ? Verified::State::kOk : Verified::State::kDamaged, path, "", std::move(result)};
+}
+
+// A run may delete the checkpoint at the same time, as checkpoint.keep_last says.
+Verified verify_unless_gone(const std::string& path) {
+  const auto is_gone = [&] { return path_kind_nofollow(path) == PathKind::kAbsent; };
+  Verified verified;
+  try {
+    verified = verify_one(path);
+  } catch (const Error&) {
+    if (!is_gone()) throw;
   }
-  return code;
+  if (verified.result.num_files > 0 && (verified.result.ok() || !is_gone())) return verified;
+  return {Verified::State::kGone, path, "", {}};
+}
+
+Verified verify(const CheckpointInfo& info) {
+  if (info.set_aside) return {Verified::State::kSetAside, info.path, "", {}};
+  if (!info.defect.empty()) return {Verified::State::kDamaged, info.path, info.defect, {}};
+  if (!info.unreadable.empty()) return {Verified::State::kUnreadable, info.path, info.unreadable, {}};
+  return verify_unless_gone(info.path);
+}
+
+void print(const Verified& verified) {
+  constexpr const char* kWords[] = {"ok", "DAMAGED", "UNREADABLE", "set aside", "gone"};
+  const VerifyResult& result = verified.result;
+  const bool was_read = verified.state <= Verified::State::kDamaged && verified.why.empty();
+  print(result.defects);
+  std::fprintf(output(), "%s %s", kWords[static_cast<size_t>(verified.state)], printable(verified.path, 4096).c_str());
+  if (was_read)
+    std::fprintf(output(), ": %llu tensors, %s in %llu files", static_cast<unsigned long long>(result.num_tensors),
+                 bytes_text(result.num_bytes).c_str(), static_cast<unsigned long long>(result.num_files));
+  if (!verified.why.empty()) std::fprintf(output(), ": %s", printable(verified.why, 4096).c_str());
+  std::fputs(verified.state == Verified::State::kGone ? ": deleted while it was verified\n" : "\n", output());
+}
+
+Json verified_json(const Verified& verified) {
+  constexpr const char* kWords[] = {"ok", "damaged", "unreadable", "set_aside", "gone"};
+  std::vector<std::string> defects = verified.result.defects;
+  if (!verified.why.empty()) defects.push_back(verified.why);
+  return {{"path", verified.path},
+          {"state", kWords[static_cast<size_t>(verified.state)]},
+          {"tensors", verified.result.num_tensors},
+          {"bytes", verified.result.num_bytes},
+          {"files", verified.result.num_files},
+          {"defects", defects}};
+}
+
+int verify(const std::string& path, bool as_json) {
+  bool is_ok = true;
+  Json all = Json::array();
+  const auto report = [&](const Verified& verified) {
+    is_ok &= !verified.is_bad();
+    if (as_json)
+      all.push_back(verified_json(verified));
+    else
+      print(verified);
+  };
+  if (is_checkpoint(path)) {
+    report(verify_one(path));
+  } else {
+    for (const CheckpointInfo& info : list_checkpoints(checkpoint_root(path))) report(verify(info));
+  }
+  if (as_json) print_document("ckpt_verify", {{"ok", is_ok}, {"checkpoints", std::move(all)}});
+  return is_ok ? 0 : static_cast<int>(ExitCode::kStorage);
 }
 
 // Returns 0 if they are the same and 1 if not, as diff does.
-int diff(const std::string& a, const std::string& b) {
-  const std::string path_a = one_checkpoint(a), path_b = one_checkpoint(b);
-  const std::vector<std::string> lines = diff_checkpoints(path_a, path_b);
-  print({"- " + checkpoint_title(path_a), "+ " + checkpoint_title(path_b)});
+int diff(const std::string& a, const std::string& b, bool as_json) {
+  const CheckpointDiff diff = diff_checkpoints(one_checkpoint(a), one_checkpoint(b));
+  const int code = diff.tensors.empty() ? 0 : 1;
+  if (as_json) {
+    print_document("ckpt_diff", diff_json(diff));
+    return code;
+  }
+  std::vector<std::string> lines = {"- " + diff.first.title(), "+ " + diff.second.title()};
+  for (const TensorDifference& tensor : diff.tensors) lines.push_back(tensor.line());
   print(lines);
-  if (lines.empty())
+  if (diff.tensors.empty())
     std::fprintf(output(), "the same tensors\n");
   else
-    std::fprintf(output(), "tensors that differ: %zu\n", lines.size());
-  return lines.empty() ? 0 : 1;
+    std::fprintf(output(), "tensors that differ: %zu\n", diff.tensors.size());
+  return code;
 }
 
 // The lock of the directory refuses a run in progress. Checkpoints that stay are verified before others are deleted.
-int prune(const std::string& path, int64_t keep_last, int64_t keep_every) {
+int prune(const std::string& path, int64_t keep_last, int64_t keep_every, bool as_json) {
   const std::string root = checkpoint_root(path);
   const BucketPair buckets(BucketPair::kUsualBytes);
   const auto defect_of = [&](const CheckpointInfo& info) {
@@ -105,9 +161,22 @@ int prune(const std::string& path, int64_t keep_last, int64_t keep_every) {
     return result.ok() ? std::string() : result.defects.front();
   };
   const std::vector<std::string> deleted = CheckpointRoot(root).prune(keep_last, keep_every, defect_of);
+  if (as_json) {
+    print_document("ckpt_prune",
+                   {{"deleted", deleted}, {"checkpoints", checkpoint_table_json(list_checkpoints(root))}});
+    return 0;
+  }
   for (const std::string& name : deleted) std::fprintf(output(), "deleted %s\n", name.c_str());
   if (deleted.empty()) std::fprintf(output(), "nothing to delete\n");
-  return list(root);
+  return list(root, /*as_json=*/false);
+}
+
+int print_saved(const char* verb, const SaveResult& saved, bool as_json) {
+  if (as_json)
+    print_document(verb, saved.json());
+  else
+    std::fprintf(output(), "%s\n", saved.line().c_str());
+  return 0;
 }
 
 }  // namespace
@@ -116,7 +185,7 @@ Verb add_ckpt(CLI::App& app) {
   app.require_subcommand(1);
   struct Arguments {
     std::string path, other;
-    bool tensors = false;
+    bool tensors = false, as_json = false;
     int64_t keep_last = 0, keep_every = 0;
     ExportRequest request;
     std::string adapter, quant;
@@ -127,6 +196,7 @@ Verb add_ckpt(CLI::App& app) {
   const auto verb = [&](const char* name, const char* doc, const char* path_doc) {
     CLI::App* sub = app.add_subcommand(name, doc);
     sub->add_option("path", given->path, path_doc)->required();
+    add_json(*sub, given->as_json);
     return sub;
   };
   constexpr const char* kRunOrOne = "a checkpoint, or a run directory for its newest";
@@ -191,11 +261,11 @@ Verb add_ckpt(CLI::App& app) {
 
   return [=]() -> int {
     if (const auto exit_code = import()) return *exit_code;
-    if (list_verb->parsed()) return list(given->path);
-    if (info_verb->parsed()) return print(describe_checkpoint(one_checkpoint(given->path), given->tensors));
-    if (verify_verb->parsed()) return verify(given->path);
-    if (diff_verb->parsed()) return diff(given->path, given->other);
-    if (prune_verb->parsed()) return prune(given->path, given->keep_last, given->keep_every);
+    if (list_verb->parsed()) return list(given->path, given->as_json);
+    if (info_verb->parsed()) return info(one_checkpoint(given->path), given->tensors, given->as_json);
+    if (verify_verb->parsed()) return verify(given->path, given->as_json);
+    if (diff_verb->parsed()) return diff(given->path, given->other, given->as_json);
+    if (prune_verb->parsed()) return prune(given->path, given->keep_last, given->keep_every, given->as_json);
     if (merge_verb->parsed()) {
       const ExportRequest& request = given->request;
       const bool is_adapter = is_adapter_directory(given->path);
@@ -208,8 +278,7 @@ Verb add_ckpt(CLI::App& app) {
                                .quant = given->quant,
                                .keep_quantized = given->keep_quantized,
                                .plugin_path = request.plugin_path};
-      std::fprintf(output(), "%s\n", merge_checkpoint(merge).line().c_str());
-      return 0;
+      return print_saved("ckpt_merge", merge_checkpoint(merge), given->as_json);
     }
     if (quantize_verb->parsed()) {
       const ExportRequest& request = given->request;
@@ -220,14 +289,12 @@ Verb add_ckpt(CLI::App& app) {
                                      .quant = given->quant,
                                      .options = given->options,
                                      .plugin_path = request.plugin_path};
-      std::fprintf(output(), "%s\n", quantize_model(quantize).line().c_str());
-      return 0;
+      return print_saved("ckpt_quantize", quantize_model(quantize), given->as_json);
     }
     ExportRequest request = given->request;
     request.quant = given->quant;
     request.checkpoint = one_model(given->path);
-    std::fprintf(output(), "%s\n", export_checkpoint(request).line().c_str());
-    return 0;
+    return print_saved("ckpt_export", export_checkpoint(request), given->as_json);
   };
 }
 

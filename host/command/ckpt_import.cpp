@@ -4,10 +4,12 @@
 #include <optional>
 #include <utility>
 
+#include "host/base/json.hpp"
 #include "host/base/output.hpp"
 #include "host/checkpoint/import.hpp"
 #include "host/checkpoint/isolated_scan.hpp"
 #include "host/command/command.hpp"
+#include "host/command/json_document.hpp"
 #include "host/plugin/registry.hpp"
 #include "host/service/host_services.hpp"
 #include "host/state/float_dtype.hpp"
@@ -17,7 +19,7 @@ namespace {
 
 struct ImportArguments {
   std::string from, to, format, dtype = "fp32", base;
-  bool checkpoint = false;
+  bool checkpoint = false, as_json = false;
   std::vector<std::string> plugin_path;
 };
 
@@ -83,8 +85,11 @@ int import(const ImportArguments& given) {
   CheckpointReader source = read_foreign(given, formats);
   ImportRequest request{.directory = given.to, .resumable = given.checkpoint, .base = given.base};
   request.dtype = float_dtype(given.dtype, "--dtype");
-  std::fprintf(output(), "%s\n",
-               import_checkpoint(source, format, request, BucketPair(BucketPair::kUsualBytes)).line().c_str());
+  const SaveResult saved = import_checkpoint(source, format, request, BucketPair(BucketPair::kUsualBytes));
+  if (given.as_json)
+    print_document("ckpt_import", saved.json());
+  else
+    std::fprintf(output(), "%s\n", saved.line().c_str());
   return 0;
 }
 
@@ -104,6 +109,7 @@ std::function<std::optional<int>()> add_ckpt_import(CLI::App& ckpt) {
   verb->add_option("--format", given->format,
                    "a format plugin; default: that of [export], or of [checkpoint] with --checkpoint");
   verb->add_option("--base", given->base, "a model directory whose config and tokenizer files are copied");
+  add_json(*verb, given->as_json);
   CLI::App* hidden = ckpt.add_subcommand("scan-in-process", "")->group("");
   hidden->add_option("path", given->from)->required();
   hidden->add_option("format", given->format)->required();

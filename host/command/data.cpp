@@ -11,6 +11,7 @@
 #include "host/base/output.hpp"
 #include "host/base/printable.hpp"
 #include "host/command/command.hpp"
+#include "host/command/json_document.hpp"
 #include "host/command/preview_text.hpp"
 #include "host/plan/plan.hpp"
 #include "host/session/session.hpp"
@@ -69,7 +70,7 @@ int preview(const DataArguments& arguments) {
   for (const DataSetConfig& set : sets) {
     const PreviewOfSet seen = preview_rows(set, data, session->tokenizer(), limits, [&](const PreviewRow& row) {
       if (arguments.preview_json)
-        print(json_line(preview_json(set.key, row)) + "\n");
+        print(json_line(json_document("data_preview", preview_json(set.key, row))) + "\n");
       else
         print("\n" + preview_text(row, colours, arguments.ids));
       if (!arguments.html.empty()) page.push_back(row);
@@ -160,7 +161,7 @@ int stats(const DataArguments& arguments) {
     else
       print(stats_text(set, data));
   }
-  if (arguments.stats_json) print(all.dump(2) + "\n");
+  if (arguments.stats_json) print_document("data_stats", {{"sets", std::move(all)}});
   return 0;
 }
 
@@ -173,13 +174,13 @@ Verb add_data(CLI::App& app) {
       app.add_subcommand("preview", "show the first rows, and which of their tokens are trained");
   arguments->preview.add_to(*preview_verb);
   preview_verb->add_option("--rows", arguments->rows, "rows of each file; default 3")->check(CLI::Range(1, 1 << 20));
-  preview_verb->add_option("--html", arguments->html, "also write a page")->check(not_empty);
+  preview_verb->add_option("--html", arguments->html, "also write a page")->type_name("FILE")->check(not_empty);
   preview_verb->add_flag("--json", arguments->preview_json, "print a line of JSON for each row");
   preview_verb->add_flag("--ids", arguments->ids, "list the ids of each row");
   CLI::App* const stats_verb =
       app.add_subcommand("stats", "count rows and tokens, and what is dropped; prepares the data as a run does");
   arguments->stats.add_to(*stats_verb);
-  stats_verb->add_flag("--json", arguments->stats_json, "print JSON");
+  add_json(*stats_verb, arguments->stats_json);
   return [=] { return preview_verb->parsed() ? preview(*arguments) : stats(*arguments); };
 }
 

@@ -1,9 +1,11 @@
 // `chassis eval`: evaluates every evaluation set once, with the newest weights.
 #include <cstdio>
 
+#include "host/base/json.hpp"
 #include "host/base/output.hpp"
 #include "host/base/printable.hpp"
 #include "host/base/units.hpp"
+#include "host/command/json_document.hpp"
 #include "host/command/weights_arguments.hpp"
 #include "host/save/weights.hpp"
 #include "host/session/join.hpp"
@@ -15,13 +17,16 @@ namespace chassis {
 Verb add_eval(CLI::App& app) {
   auto arguments = std::make_shared<ConfigArguments>();
   auto weights = std::make_shared<WeightsArguments>();
+  auto as_json = std::make_shared<bool>(false);
   arguments->add_to(app);
   weights->add_to(app);
+  add_json(app, *as_json);
   arguments->add_ranks_to(app);
   return [=] {
     weights->choose_adapter(*arguments, ConfigUse::kEvaluation);
-    if (const auto exit_code = arguments->run_ranks("eval", ConfigUse::kEvaluation, weights->words()))
-      return *exit_code;
+    std::vector<std::string> words = weights->words();
+    if (*as_json) words.push_back("--json");
+    if (const auto exit_code = arguments->run_ranks("eval", ConfigUse::kEvaluation, words)) return *exit_code;
     Config given = arguments->load(ConfigUse::kEvaluation);
     return join_world(given.settings().comm, [&](World& world) {
       Session session(std::move(given), {.plugin_path = arguments->plugin_path, .world = &world});
@@ -35,14 +40,20 @@ Verb add_eval(CLI::App& app) {
       check_positions(session.model(), settings.train.seq_len, "train.seq_len");
       session.allocate();
       load_weights(session, weights->from);
+      Json results = Json::array();
       for (size_t i = 0; i < sets.size(); ++i) {
         const EvalRecord record = evaluate(session.executor(), *sets[i], settings.train.micro_batch_size,
                                            settings.eval.max_batches, session.ranks(), session.device());
-        if (world.rank() == 0)
-          std::fprintf(output(), "%s loss %.6f perplexity %.4f tokens %llu\n",
-                       printable(eval_name(settings.data, i)).c_str(), record.loss, record.perplexity,
-                       static_cast<unsigned long long>(record.trained_tokens));
+        const std::string name = eval_name(settings.data, i);
+        results.push_back({{"name", name},
+                           {"loss", record.loss},
+                           {"perplexity", record.perplexity},
+                           {"tokens", record.trained_tokens}});
+        if (world.rank() == 0 && !*as_json)
+          std::fprintf(output(), "%s loss %.6f perplexity %.4f tokens %llu\n", printable(name).c_str(), record.loss,
+                       record.perplexity, static_cast<unsigned long long>(record.trained_tokens));
       }
+      if (world.rank() == 0 && *as_json) print_document("eval", {{"sets", std::move(results)}});
       return 0;
     });
   };

@@ -14,6 +14,7 @@
 #include "host/command/command.hpp"
 #include "host/command/init_config.hpp"
 #include "host/command/init_template.hpp"
+#include "host/command/json_document.hpp"
 #include "host/command/line_input.hpp"
 #include "host/config/paths.hpp"
 #include "host/data/row_sample.hpp"
@@ -31,12 +32,14 @@ namespace {
 struct InitArguments {
   std::string file, model, data, task, method, format, chat_template, output_dir;
   std::vector<std::string> plugin_path;
-  bool force = false;
+  bool force = false, as_json = false;
 };
 
 // Asks at a terminal; otherwise what is missing is an error.
 class Questions {
  public:
+  explicit Questions(bool may_ask)
+      : at_terminal_(may_ask && input_.is_terminal() && isatty(output_descriptor()) == 1) {}
   std::string answer(const std::string& given, const std::string& flag, const std::string& question,
                      const std::string& preset = "") {
     if (!given.empty()) return given;
@@ -57,7 +60,7 @@ class Questions {
 
  private:
   LineInput input_;
-  const bool at_terminal_ = input_.is_terminal() && isatty(output_descriptor()) == 1;
+  const bool at_terminal_;
 };
 
 void check_method(const std::string& method) {
@@ -222,9 +225,28 @@ void measure(const InitArguments& arguments, const std::string& draft_name, Init
   use_sample(chosen.sample, data, session.tokenizer(), facts);
 }
 
+Json init_json(const std::string& file, const InitFacts& facts) {
+  const auto known = [](const std::string& text) { return text.empty() ? Json() : Json(text); };
+  return {{"file", file},
+          {"task", facts.task},
+          {"method", facts.method},
+          {"model", facts.model},
+          {"data", facts.data},
+          {"format", to_text(facts.format.format)},
+          {"template", known(facts.data_template)},
+          {"output_dir", facts.output_dir},
+          {"seq_len", seq_len_of(facts)},
+          {"files", facts.num_files},
+          {"rows", facts.num_rows},
+          {"is_sample", facts.is_sample},
+          {"tokens", facts.num_tokens},
+          {"longest", facts.longest},
+          {"too_long", facts.num_too_long}};
+}
+
 int init(const InitArguments& arguments) {
   refuse_other_than_toml(arguments.file);
-  Questions questions;
+  Questions questions(/*may_ask=*/!arguments.as_json);
   InitFacts facts;
   facts.model = questions.answer(arguments.model, "--model", "model directory, or hub:Org/Name");
   check_model(facts.model);
@@ -259,6 +281,10 @@ int init(const InitArguments& arguments) {
   if (arguments.force && path_kind_nofollow(arguments.file) == PathKind::kLink)
     throw storage_error("'" + printable(arguments.file) + "' is a link, and is not replaced");
   write_file_atomic(arguments.file, text);
+  if (arguments.as_json) {
+    print_document("init", init_json(arguments.file, facts));
+    return 0;
+  }
   std::fprintf(output(), "%s is written: %s of %s on %s\n", printable(arguments.file, 4096).c_str(), facts.task.c_str(),
                printable(facts.model, 4096).c_str(), printable(facts.data, 4096).c_str());
   std::fprintf(output(), "next: chassis check %s; chassis data preview %s; chassis train %s\n",
@@ -283,6 +309,7 @@ Verb add_init(CLI::App& app) {
                  "the chat template: a built-in one, or a file; default the tokenizer's own");
   app.add_option("--output-dir", arguments->output_dir, "directory of the run; default out/NAME-OF-FILE");
   app.add_flag("--force", arguments->force, "replace the file if it exists");
+  add_json(app, arguments->as_json);
   add_plugin_path(app, arguments->plugin_path);
   return [=] { return init(*arguments); };
 }

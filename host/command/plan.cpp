@@ -7,6 +7,7 @@
 #include "host/base/mesh_axes.hpp"
 #include "host/base/output.hpp"
 #include "host/command/command.hpp"
+#include "host/command/json_document.hpp"
 #include "host/plan/plan_report.hpp"
 
 namespace chassis {
@@ -78,8 +79,9 @@ Verb add_plan(CLI::App& app) {
   const CLI::Option* const memory =
       app.add_option("--memory", plan_arguments->memory,
                      "of each device, such as 80GiB; if it is not enough, prints what to change and exits with code 4");
-  app.add_flag("--json", plan_arguments->json, "print JSON");
-  app.add_option("--html", plan_arguments->html, "also write the plan to this file, as an HTML page");
+  add_json(app, plan_arguments->json);
+  app.add_option("--html", plan_arguments->html, "also write the plan to this file, as an HTML page")
+      ->type_name("FILE");
   return [=] {
     PlanRequest request;
     request.config = [=](const std::vector<std::string>& more) {

@@ -7,6 +7,7 @@
 #include "host/base/json.hpp"
 #include "host/base/output.hpp"
 #include "host/command/command.hpp"
+#include "host/command/json_document.hpp"
 #include "host/conformance/adapter.hpp"
 #include "host/conformance/check.hpp"
 #include "host/conformance/comm.hpp"
@@ -62,16 +63,25 @@ PluginIndex index_for_info(const PluginsArguments& arguments) {
 int info(const PluginsArguments& arguments) {
   const PluginIndex index = index_for_info(arguments);
   const PluginFile* const file = &index.at_name(arguments.name);
-  std::fprintf(output(), "%s", plugin_info_text(*file).c_str());
-  if (!arguments.with_options) return 0;
-  MetricsStore metrics;
-  HostServices services(0, metrics);
-  PluginRegistry registry(index, {}, services);
-  for (const MemberName& member : file->manifest.members) {
-    if (!unusable_reason(*file, member).empty()) continue;  // printed above
-    const auto& options = registry.option_specs(member.kind, member.id);
-    std::fprintf(output(), "%s", member_options_text(member, registry.doc(member.kind, member.id), options).c_str());
+  Json json = arguments.as_json ? plugin_info_json(*file) : Json();
+  if (!arguments.as_json) std::fprintf(output(), "%s", plugin_info_text(*file).c_str());
+  if (arguments.with_options) {
+    MetricsStore metrics;
+    HostServices services(0, metrics);
+    PluginRegistry registry(index, {}, services);
+    Json all = Json::array();
+    for (const MemberName& member : file->manifest.members) {
+      if (!unusable_reason(*file, member).empty()) continue;  // shown above
+      const auto& options = registry.option_specs(member.kind, member.id);
+      const std::string doc = registry.doc(member.kind, member.id);
+      if (arguments.as_json)
+        all.push_back(member_options_json(member, doc, options));
+      else
+        std::fprintf(output(), "%s", member_options_text(member, doc, options).c_str());
+    }
+    if (arguments.as_json) json["options"] = std::move(all);
   }
+  if (arguments.as_json) print_document("plugins_info", json);
   return 0;
 }
 
@@ -98,7 +108,12 @@ int list(const PluginsArguments& arguments) {
   MetricsStore metrics;
   const HostServices services(0, metrics);
   const auto refusal = [&](const PluginFile& file) { return refusal_of(file, services); };
-  std::fprintf(output(), "%s", plugin_list_text(index_of(arguments), refusal).c_str());
+  const PluginIndex index = index_of(arguments);
+  const std::vector<ListedMember> members = listed_members(index, refusal);
+  if (arguments.as_json)
+    print_document("plugins_list", plugin_list_json(index, members));
+  else
+    std::fprintf(output(), "%s", plugin_list_text(index, members).c_str());
   return 0;
 }
 
@@ -341,7 +356,7 @@ Verb add_plugins(CLI::App& app) {
   conform->add_option("--only", arguments->only, "tests or groups of tests, such as numerics, life/cycle or process");
   conform->add_option("--timeout", arguments->timeout_s, "seconds for all tests together; default 300")
       ->check(CLI::PositiveNumber);
-  conform->add_flag("--json", arguments->as_json, "results as one JSON object");
+  for (CLI::App* verb : {show, describe, conform}) add_json(*verb, arguments->as_json);
   conform
       ->add_option("--model-config", arguments->model_config,
                    "a config.json with small sizes, for a model that refuses the usual one")

@@ -1,5 +1,5 @@
 // `chassis tokenizer`: trains a vocabulary, and turns lines of text into lines of ids and back.
-#include <fmt/core.h>
+#include <fmt/format.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -10,11 +10,13 @@
 #include <memory>
 
 #include "host/base/file.hpp"
+#include "host/base/json.hpp"
 #include "host/base/log.hpp"
 #include "host/base/output.hpp"
 #include "host/base/printable.hpp"
 #include "host/base/units.hpp"
 #include "host/command/command.hpp"
+#include "host/command/json_document.hpp"
 #include "host/data/line_reader.hpp"
 #include "host/plugin/registry.hpp"
 #include "host/service/host_services.hpp"
@@ -30,7 +32,7 @@ struct TokenizerArguments {
   std::vector<std::string> plugin_path, files;
   std::string plugin, directory, out;
   VocabularyOptions vocabulary{.min_frequency = 2};
-  bool plain = false, keep_special = false, with_offsets = false;
+  bool plain = false, keep_special = false, with_offsets = false, as_json = false;
 };
 
 // A loaded set of plugins without a run.
@@ -60,13 +62,19 @@ int train(const TokenizerArguments& arguments) {
   }
   const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start;
   const auto tokenizer = open_tokenizer_of(plugins.registry, arguments.out, member);
-  std::string names;
-  for (const std::string& name : trained.files) names += (names.empty() ? "" : ", ") + name;
-  std::fprintf(output(), "%s\n",
-               printable(fmt::format("{}: {} ids from {} of text in {:.1f} s ({})", arguments.out,
-                                     tokenizer->vocab_size(), bytes_text(trained.num_bytes), elapsed.count(), names),
-                         4096)
-                   .c_str());
+  if (arguments.as_json)
+    print_document("tokenizer_train", {{"path", arguments.out},
+                                       {"ids", tokenizer->vocab_size()},
+                                       {"text_bytes", trained.num_bytes},
+                                       {"seconds", elapsed.count()},
+                                       {"files", trained.files}});
+  else
+    std::fprintf(
+        output(), "%s\n",
+        printable(fmt::format("{}: {} ids from {} of text in {:.1f} s ({})", arguments.out, tokenizer->vocab_size(),
+                              bytes_text(trained.num_bytes), elapsed.count(), fmt::join(trained.files, ", ")),
+                  4096)
+            .c_str());
   if (tokenizer->vocab_size() < options.vocab_size)
     counted_warning("tokenizer train --vocab",
                     fmt::format("the vocabulary has {} of {} ids: the text has no more pairs that occur {} times",
@@ -171,6 +179,7 @@ Verb add_tokenizer(CLI::App& app) {
   make->add_option("--out", arguments->out, "the new directory")->required()->check([](const std::string& path) {
     return path.empty() ? "the path is empty" : "";
   });
+  add_json(*make, arguments->as_json);
   CLI::App* to_ids = app.add_subcommand("encode", "print the ids of each line");
   CLI::App* to_text = app.add_subcommand("decode", "print the text of each line of ids");
   for (CLI::App* verb : {to_ids, to_text}) {

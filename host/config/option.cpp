@@ -3,6 +3,8 @@
 
 #include <fmt/core.h>
 
+#include "host/base/json.hpp"
+
 namespace chassis {
 namespace {
 
@@ -47,6 +49,18 @@ std::string choices_text(const std::vector<std::string>& choices) {
     text += is_truth ? choices[i] : '"' + choices[i] + '"';
   }
   return text;
+}
+
+Json option_json(const OptionSpec& spec) {
+  constexpr const char* kTypes[] = {"bool", "int", "float", "string", "string_list", "int_list", "float_list", "table"};
+  return {{"name", spec.name},
+          {"type", kTypes[static_cast<size_t>(spec.type)]},
+          {"default", spec.default_json.empty() ? Json() : Json::parse(spec.default_json, nullptr, false)},
+          {"min", spec.min ? Json(*spec.min) : Json()},
+          {"max", spec.max ? Json(*spec.max) : Json()},
+          {"choices", spec.choices},
+          {"required", spec.required},
+          {"doc", spec.doc}};
 }
 
 }  // namespace chassis

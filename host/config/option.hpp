@@ -5,6 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "host/base/json_fwd.hpp"
+
 namespace chassis {
 
 enum class OptionType { kBool, kInt, kFloat, kString, kStringList, kIntList, kFloatList, kTable };
@@ -28,5 +30,7 @@ const char* type_text(OptionType type);
 std::string range_text(const OptionSpec& spec);
 // "\"auto\", \"cpu\" or \"cuda\"", empty without choices.
 std::string choices_text(const std::vector<std::string>& choices);
+// name, type, default, min, max, choices, required, doc.
+Json option_json(const OptionSpec& spec);
 
 }  // namespace chassis

@@ -1,4 +1,5 @@
-// The documentation that `chassis schema [key]` prints, from the host's schema and those of the plugins.
+// The documentation that `chassis schema [key]` prints, as text or JSON, from the host's schema and those of the
+// plugins.
 #pragma once
 
 #include <string>
@@ -21,5 +22,7 @@ struct PluginDoc {
 // `path` is empty (all tables), a table ("train"), a key ("train.seq_len", "optimizer.betas", "data.eval.0.path"), or a
 // plugin. Throws a config error with a suggestion if there is no such thing.
 std::string schema_text(const Schema& schema, const std::vector<PluginDoc>& plugins, const std::string& path);
+// The same as tables, keys and plugins; tables with the options of the plugins that they take.
+Json schema_json(const Schema& schema, const std::vector<PluginDoc>& plugins, const std::string& path);
 
 }  // namespace chassis

@@ -61,7 +61,7 @@ std::string check_summary_text(const std::string& path, const std::vector<CheckR
 }
 
 Json check_json(const std::string& path, const std::vector<CheckResult>& results) {
-  Json out{{"file", path}, {"conforms", conforms(results)}};
+  Json out{{"schema", "chassis.plugins_check/1"}, {"file", path}, {"conforms", conforms(results)}};
   const auto counts = count(results);
   for (size_t i = 0; i < kNumOutcomes; ++i) out[kKeys[i]] = counts[i];
   Json tests = Json::array();

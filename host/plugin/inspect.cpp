@@ -6,8 +6,10 @@
 
 #include <algorithm>
 #include <array>
+#include <tuple>
 
 #include "host/base/hash.hpp"
+#include "host/base/json.hpp"
 #include "host/plugin/library.hpp"
 
 namespace chassis {
@@ -19,20 +21,32 @@ void add_line(std::string& out, std::string_view key, const std::string& value) 
 
 }  // namespace
 
-std::string plugin_list_text(const PluginIndex& index, const std::function<std::string(const PluginFile&)>& refusal) {
-  std::vector<std::array<std::string, 5>> rows;
-  std::string unusable;
+std::vector<ListedMember> listed_members(const PluginIndex& index,
+                                         const std::function<std::string(const PluginFile&)>& refusal) {
+  std::vector<ListedMember> members;
   for (const PluginFile& file : index.files()) {
     const std::string refused = refusal ? refusal(file) : "";
     for (const MemberName& member : file.manifest.members) {
       if (index.find(member.kind, member.id) != &file) continue;
-      const std::string own_reason = unusable_reason(file, member), &reason = own_reason.empty() ? refused : own_reason;
-      if (!reason.empty()) unusable += fmt::format("unusable here: {} in {}: {}\n", member.text(), file.path, reason);
-      rows.push_back({member.kind, member.id, file.manifest.id + " " + file.manifest.version,
-                      std::string(tier_text(file.manifest.tier)), file.path});
+      const std::string own_reason = unusable_reason(file, member);
+      members.push_back({member, file.manifest.id, file.manifest.version, std::string(tier_text(file.manifest.tier)),
+                         file.path, own_reason.empty() ? refused : own_reason});
     }
   }
-  std::sort(rows.begin(), rows.end());
+  const auto place = [](const ListedMember& member) { return std::tie(member.name.kind, member.name.id); };
+  std::sort(members.begin(), members.end(),
+            [&](const ListedMember& a, const ListedMember& b) { return place(a) < place(b); });
+  return members;
+}
+
+std::string plugin_list_text(const PluginIndex& index, const std::vector<ListedMember>& members) {
+  std::vector<std::array<std::string, 5>> rows;
+  std::string unusable;
+  for (const ListedMember& member : members) {
+    if (!member.unusable.empty())
+      unusable += fmt::format("unusable here: {} in {}: {}\n", member.name.text(), member.path, member.unusable);
+    rows.push_back({member.name.kind, member.name.id, member.plugin + " " + member.version, member.tier, member.path});
+  }
   std::string out;
   if (rows.empty()) {
     out += "no plugins found\n";
@@ -55,6 +69,28 @@ std::string plugin_list_text(const PluginIndex& index, const std::function<std::
   out += "searched:\n";
   for (const PluginFolder& folder : index.folders()) out += fmt::format("  {} ({})\n", folder.path, folder.origin);
   return out;
+}
+
+Json plugin_list_json(const PluginIndex& index, const std::vector<ListedMember>& members) {
+  Json all = Json::array(), shadowed = Json::array(), ignored = Json::array(), folders = Json::array();
+  for (const ListedMember& member : members)
+    all.push_back({{"kind", member.name.kind},
+                   {"member", member.name.id},
+                   {"plugin", member.plugin},
+                   {"version", member.version},
+                   {"tier", member.tier},
+                   {"path", member.path},
+                   {"unusable", member.unusable.empty() ? Json() : Json(member.unusable)}});
+  for (const ShadowedMember& member : index.shadowed())
+    shadowed.push_back(
+        {{"kind", member.name.kind}, {"member", member.name.id}, {"path", member.path}, {"by", member.used}});
+  for (const IgnoredFile& file : index.ignored()) ignored.push_back({{"path", file.path}, {"reason", file.reason}});
+  for (const PluginFolder& folder : index.folders())
+    folders.push_back({{"path", folder.path}, {"origin", folder.origin}});
+  return {{"members", std::move(all)},
+          {"shadowed", std::move(shadowed)},
+          {"ignored", std::move(ignored)},
+          {"searched", std::move(folders)}};
 }
 
 std::string plugin_info_text(const PluginFile& file) {
@@ -91,6 +127,36 @@ std::string plugin_info_text(const PluginFile& file) {
   return out;
 }
 
+Json plugin_info_json(const PluginFile& file) {
+  const Manifest& m = file.manifest;
+  const auto known = [](const std::string& text) { return text.empty() ? Json() : Json(text); };
+  Json members = Json::array(), targets = Json::array();
+  for (const MemberName& member : m.members)
+    members.push_back(
+        {{"kind", member.kind}, {"member", member.id}, {"unusable", known(unusable_reason(file, member))}});
+  for (const CudaTarget& target : m.sm) targets.push_back(target.text());
+  return {{"plugin", m.id},
+          {"version", m.version},
+          {"path", file.path},
+          {"sha256", sha256_file(file.path)},
+          {"abi", m.abi.text()},
+          {"abi_min_host", m.abi_min_host.text()},
+          {"tier", tier_text(m.tier)},
+          {"libtorch", known(m.torch)},
+          {"cuda", m.cuda == 0 ? Json() : Json(m.cuda)},
+          {"sm", std::move(targets)},
+          {"swappable", m.swappable},
+          {"license", m.license},
+          {"git", m.git},
+          {"members", std::move(members)},
+          {"architectures", m.architectures},
+          {"opens", m.files},
+          {"requires", m.required_services},
+          {"operators", m.operators},
+          {"links", file.elf.needed},
+          {"library_path", file.elf.runpath}};
+}
+
 std::string member_options_text(const MemberName& member, const std::string& doc,
                                 const std::vector<OptionSpec>& options) {
   std::string out = fmt::format("{}{}{}\n", member.text(), doc.empty() ? "" : ": ", doc);
@@ -103,6 +169,12 @@ std::string member_options_text(const MemberName& member, const std::string& doc
     out += option.doc.empty() ? "\n" : "\n      " + option.doc + "\n";
   }
   return out;
+}
+
+Json member_options_json(const MemberName& member, const std::string& doc, const std::vector<OptionSpec>& options) {
+  Json list = Json::array();
+  for (const OptionSpec& option : options) list.push_back(option_json(option));
+  return {{"kind", member.kind}, {"member", member.id}, {"doc", doc}, {"options", std::move(list)}};
 }
 
 }  // namespace chassis

@@ -347,10 +347,14 @@ TEST(Inspect, ListsDescribesAndCompares) {
   const BucketPair buckets(4096);
   CheckpointWriter(native(), buckets)
       .save(plan_save(other.save_tensors(), {}, native()), request_for(other, saved.dir.path(), "other"));
-  EXPECT_EQ(diff_checkpoints(saved.path, saved.dir / "other"),
+  const CheckpointDiff diff = diff_checkpoints(saved.path, saved.dir / "other");
+  std::vector<std::string> lines;
+  for (const TensorDifference& tensor : diff.tensors) lines.push_back(tensor.line());
+  EXPECT_EQ(lines,
             (std::vector<std::string>{"! embed.weight f32[37, 8] → f32[38, 8]",
                                       "~ layer.0.bias f32[5] has different contents", "- mask u8[3]", "+ new u8[2]"}));
-  EXPECT_TRUE(diff_checkpoints(saved.path, saved.path).empty());
+  EXPECT_EQ(diff.first.num_tensors, 6);
+  EXPECT_TRUE(diff_checkpoints(saved.path, saved.path).tensors.empty());
 }
 
 }  // namespace

@@ -27,6 +27,10 @@ PluginIndex index_of(const std::vector<std::string>& folders) {
   return PluginIndex(list);
 }
 
+std::string list_text(const PluginIndex& index, const std::function<std::string(const PluginFile&)>& refusal = {}) {
+  return plugin_list_text(index, listed_members(index, refusal));
+}
+
 TEST(PluginSearch, ListsTheFoldersInOrder) {
   ::setenv("CHASSIS_PLUGIN_PATH", "/env/a::/env/b", 1);
   ::setenv("XDG_DATA_HOME", "/data", 1);
@@ -230,16 +234,16 @@ TEST(PluginSearch, IndexesOneFileByItsPath) {
 TEST(PluginInspect, NamesMembersThatThisHostCannotUse) {
   const ScratchFolder folder;
   const std::string kind = patched_plain(folder, "member=model/needy", "member=video/needy");
-  std::string text = plugin_list_text(index_of({folder.path()}));
+  std::string text = list_text(index_of({folder.path()}));
   EXPECT_TEXT(text,
               "unusable here: video/needy in " + kind + ": this host does not use kind 'video'; it uses model, ops, ");
   EXPECT_EQ(text.find("unusable here: ops/plain"), std::string::npos) << text;
-  text = plugin_list_text(index_of({folder.path()}), [](const PluginFile&) { return "it is refused"; });
+  text = list_text(index_of({folder.path()}), [](const PluginFile&) { return "it is refused"; });
   EXPECT_TEXT(text, "unusable here: ops/plain in " + kind + ": it is refused\n");
   EXPECT_TEXT(plugin_info_text(read_plugin_file(kind)),
               "video/needy: unusable here: this host does not use kind 'video'");
   const std::string abi = patched_plain(folder, "abi=0.2\nabi-min-host=0.2", "abi=9.0\nabi-min-host=9.0");
-  text = plugin_list_text(index_of({folder.path()}));
+  text = list_text(index_of({folder.path()}));
   EXPECT_TEXT(text,
               "unusable here: ops/plain in " + abi + ": plugin 'plain' 1.2.3 (" + abi + ") was built for ABI 9.0");
 }
@@ -254,7 +258,7 @@ TEST(PluginSearch, FindsTheModelOfAnArchitecture) {
 TEST(PluginInspect, ListsMembersAndIgnoredFiles) {
   const ScratchFolder folder;
   write_file_atomic(folder / "text.so", "hello");
-  const std::string text = plugin_list_text(index_of({fixture("good"), folder.path()}));
+  const std::string text = list_text(index_of({fixture("good"), folder.path()}));
   EXPECT_TEXT(text, "model  needy   plain 1.2.3  T0    " + fixture("good/plain.so"));
   EXPECT_TEXT(text, "ignored: " + folder.path() + "/text.so");
   EXPECT_TEXT(text, fixture("good") + " (test)");
