@@ -126,8 +126,8 @@ std::string override_hint(const CLI::App& verb, const std::vector<std::string>& 
 }
 
 void ConfigArguments::add_to(CLI::App& app) {
-  app.add_option("config", file, "a TOML file, or a pipe such as /dev/stdin")->required();
-  app.add_option("overrides", overrides, "key.path=value, after the file");
+  app.add_option("config", file, "a TOML file, or a pipe such as /dev/stdin")->required()->type_name("FILE.toml");
+  app.add_option("overrides", overrides, "key.path=value, after the file")->type_name("KEY=VALUE");
   app.add_option("--config-descriptor", descriptor_)->group("");
   app.parse_complete_callback([this] { find_file(); });
   app.add_flag("--locked", locked, "refuse plugins whose hash is not in plugins.lock in run.output_dir");

@@ -195,7 +195,7 @@ Verb add_ckpt(CLI::App& app) {
   auto given = std::make_shared<Arguments>();
   const auto verb = [&](const char* name, const char* doc, const char* path_doc) {
     CLI::App* sub = app.add_subcommand(name, doc);
-    sub->add_option("path", given->path, path_doc)->required();
+    sub->add_option("path", given->path, path_doc)->required()->type_name("PATH");
     add_json(*sub, given->as_json);
     return sub;
   };
@@ -209,24 +209,29 @@ Verb add_ckpt(CLI::App& app) {
   CLI::App* diff_verb =
       verb("diff", "compare the tensors of two checkpoints by name, shape and checksum; exit code 1 if they differ",
            kRunOrOne);
-  diff_verb->add_option("other", given->other, kRunOrOne)->required();
+  diff_verb->add_option("other", given->other, kRunOrOne)->required()->type_name("PATH");
   CLI::App* export_verb = verb("export", "write a checkpoint as a model directory",
                                "a checkpoint, a run directory for its newest, or a model directory");
   export_verb
       ->add_option("directory", given->request.directory, "created if missing; replaced only if this program wrote it")
+      ->type_name("FOLDER")
       ->required();
   export_verb->add_option("--dtype", given->request.dtype, "auto: what the model's config says")
       ->check(CLI::IsMember({"auto", "fp32", "bf16", "fp16"}));
   export_verb->add_option("--format", given->request.format, "a format plugin; default: that of [export]");
-  export_verb->add_option("--base", given->request.base,
-                          "a model directory whose tokenizer files are copied; default: those in the checkpoint");
+  export_verb
+      ->add_option("--base", given->request.base,
+                   "a model directory whose tokenizer files are copied; default: those in the checkpoint")
+      ->type_name("FOLDER");
   add_plugin_path(*export_verb, given->request.plugin_path);
   CLI::App* merge_verb = verb("merge", "write the model with what was trained on it: an adapter, or some parameters",
                               "a checkpoint, a run directory for its newest, or an adapter in PEFT's files");
   merge_verb
       ->add_option("--out", given->request.directory, "created if missing; replaced only if this program wrote it")
+      ->type_name("FOLDER")
       ->required();
-  merge_verb->add_option("--base", given->request.base, "the model directory beneath; default: what PATH names");
+  merge_verb->add_option("--base", given->request.base, "the model directory beneath; default: what PATH names")
+      ->type_name("FOLDER");
   merge_verb->add_option("--dtype", given->request.dtype, "auto: what the model's config says")
       ->check(CLI::IsMember({"auto", "fp32", "bf16", "fp16"}));
   merge_verb->add_option("--format", given->request.format, "a format plugin; default: that of [export]");
@@ -239,12 +244,14 @@ Verb add_ckpt(CLI::App& app) {
   CLI::App* quantize_verb = verb("quantize", "write a model with its linears in fewer bits", "a model directory");
   quantize_verb
       ->add_option("--out", given->request.directory, "created if missing; replaced only if this program wrote it")
+      ->type_name("FOLDER")
       ->required();
   quantize_verb->add_option("--quant", given->quant, kQuantDoc);
   quantize_verb->add_option("--dtype", given->request.dtype, "of the other weights; auto: what the model's config says")
       ->check(CLI::IsMember({"auto", "fp32", "bf16", "fp16"}));
   quantize_verb->add_option("--format", given->request.format, "a format plugin; default: that of [export]");
-  quantize_verb->add_option("options", given->options, "quant.KEY=VALUE: options of the plugin, as in [quant]");
+  quantize_verb->add_option("options", given->options, "quant.KEY=VALUE: options of the plugin, as in [quant]")
+      ->type_name("quant.KEY=VALUE");
   add_plugin_path(*quantize_verb, given->request.plugin_path);
   CLI::App* prune_verb = verb(
       "prune",

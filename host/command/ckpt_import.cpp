@@ -100,15 +100,18 @@ std::function<std::optional<int>()> add_ckpt_import(CLI::App& ckpt) {
   CLI::App* verb = ckpt.add_subcommand(
       "import-zero", "a DeepSpeed ZeRO-1, -2 or -3 checkpoint as a model directory, or to resume from");
   verb->add_option("path", given->from, "the directory that save_checkpoint wrote to, or the folder of one step in it")
-      ->required();
+      ->required()
+      ->type_name("FOLDER");
   verb->add_option("directory", given->to, "created if missing; replaced only if an import or export wrote it")
-      ->required();
+      ->required()
+      ->type_name("FOLDER");
   verb->add_flag("--checkpoint", given->checkpoint, "a checkpoint to resume from, with the optimizer's states");
   verb->add_option("--dtype", given->dtype, "dtype of the weights; default: fp32, as the master weights")
       ->check(CLI::IsMember({"fp32", "bf16", "fp16"}));
   verb->add_option("--format", given->format,
                    "a format plugin; default: that of [export], or of [checkpoint] with --checkpoint");
-  verb->add_option("--base", given->base, "a model directory whose config and tokenizer files are copied");
+  verb->add_option("--base", given->base, "a model directory whose config and tokenizer files are copied")
+      ->type_name("FOLDER");
   add_json(*verb, given->as_json);
   CLI::App* hidden = ckpt.add_subcommand("scan-in-process", "")->group("");
   hidden->add_option("path", given->from)->required();

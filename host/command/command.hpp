@@ -69,6 +69,7 @@ Verb add_tokenizer(CLI::App& app);
 Verb add_plugins(CLI::App& app);
 Verb add_schema(CLI::App& app);
 Verb add_version(CLI::App& app);
+Verb add_completion(CLI::App& app);
 std::string version_text();
 
 }  // namespace chassis

@@ -103,7 +103,8 @@ Verb add_generate(CLI::App& app) {
   arguments->config.add_to(app);
   CLI::Option* const prompt = app.add_option("--prompt", arguments->prompt, "the text to continue");
   app.add_flag("--chat", arguments->chat, "answer the lines of standard input, each a turn of the user");
-  app.add_option("--prompts", arguments->prompts, "a .jsonl file with rows {\"prompt\": …} or {\"messages\": […]}");
+  app.add_option("--prompts", arguments->prompts, "a .jsonl file with rows {\"prompt\": …} or {\"messages\": […]}")
+      ->type_name("FILE");
   app.add_option(
       "--out", arguments->out,
       "the answers to --prompts; if it exists, made with the same, its rows are kept and the next prompts answered");

@@ -297,9 +297,9 @@ int init(const InitArguments& arguments) {
 
 Verb add_init(CLI::App& app) {
   auto arguments = std::make_shared<InitArguments>();
-  app.add_option("file", arguments->file, "the TOML file to write")->required();
-  app.add_option("--model", arguments->model, "a model directory, or hub:Org/Name[@revision]");
-  app.add_option("--data", arguments->data, "a data file, a folder of such files, or a pattern");
+  app.add_option("file", arguments->file, "the TOML file to write")->required()->type_name("FILE.toml");
+  app.add_option("--model", arguments->model, "a model directory, or hub:Org/Name[@revision]")->type_name("FOLDER");
+  app.add_option("--data", arguments->data, "a data file, a folder of such files, or a pattern")->type_name("PATH");
   app.add_option("--task", arguments->task, "sft or pretrain; default by the data");
   app.add_option("--method", arguments->method,
                  "full: all parameters are trained (the default); lora: small branches beside the frozen ones; qlora: "
@@ -307,7 +307,8 @@ Verb add_init(CLI::App& app) {
   app.add_option("--format", arguments->format, "of the data; default by the keys of its rows");
   app.add_option("--template", arguments->chat_template,
                  "the chat template: a built-in one, or a file; default the tokenizer's own");
-  app.add_option("--output-dir", arguments->output_dir, "directory of the run; default out/NAME-OF-FILE");
+  app.add_option("--output-dir", arguments->output_dir, "directory of the run; default out/NAME-OF-FILE")
+      ->type_name("FOLDER");
   app.add_flag("--force", arguments->force, "replace the file if it exists");
   add_json(app, arguments->as_json);
   add_plugin_path(app, arguments->plugin_path);

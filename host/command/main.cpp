@@ -192,6 +192,7 @@ int run(int argc, char** argv) {
   add("plugins", "list, describe and test plugins", add_plugins);
   add("schema", "document every option", add_schema);
   add("version", "print versions", add_version);
+  add("completion", "print a script that completes the command line in bash, zsh or fish", add_completion);
   app.add_subcommand("help", "explain a command");
   accept_plugin_path_everywhere(app);
 

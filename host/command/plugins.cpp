@@ -349,10 +349,12 @@ Verb add_plugins(CLI::App& app) {
   add_plugin_path(app, arguments->plugin_path);
   CLI::App* show = app.add_subcommand("list", "list all installed members");
   CLI::App* describe = app.add_subcommand("info", "print a plugin's manifest, without running its code");
-  describe->add_option("name", arguments->name, "of a plugin or a member, or a file")->required();
+  describe->add_option("name", arguments->name, "of a plugin or a member, or a file")->required()->type_name("PLUGIN");
   describe->add_flag("--options", arguments->with_options, "also load the plugin, and print its options");
   CLI::App* conform = app.add_subcommand("check", "test a plugin against the contract, each test in its own process");
-  conform->add_option("file", arguments->name, "FILE.so, or the name of an installed plugin")->required();
+  conform->add_option("file", arguments->name, "FILE.so, or the name of an installed plugin")
+      ->required()
+      ->type_name("PLUGIN");
   conform->add_option("--only", arguments->only, "tests or groups of tests, such as numerics, life/cycle or process");
   conform->add_option("--timeout", arguments->timeout_s, "seconds for all tests together; default 300")
       ->check(CLI::PositiveNumber);

@@ -170,21 +170,25 @@ Verb add_tokenizer(CLI::App& app) {
   add_plugin_path(app, arguments->plugin_path);
   CLI::App* make = app.add_subcommand("train", "make a vocabulary from text, as the files of a model directory");
   make->add_option("files", arguments->files, "data files of format text (.txt, .jsonl, …), folders or patterns")
+      ->type_name("PATH")
       ->required();
   make->add_option("--vocab", arguments->vocabulary.vocab_size, "ids, with special tokens")
       ->required()
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 24));
   make->add_option("--min-frequency", arguments->vocabulary.min_frequency,
                    "pairs that occur less often are not merged; default 2");
-  make->add_option("--out", arguments->out, "the new directory")->required()->check([](const std::string& path) {
-    return path.empty() ? "the path is empty" : "";
-  });
+  make->add_option("--out", arguments->out, "the new directory")
+      ->required()
+      ->type_name("FOLDER")
+      ->check([](const std::string& path) { return path.empty() ? "the path is empty" : ""; });
   add_json(*make, arguments->as_json);
   CLI::App* to_ids = app.add_subcommand("encode", "print the ids of each line");
   CLI::App* to_text = app.add_subcommand("decode", "print the text of each line of ids");
   for (CLI::App* verb : {to_ids, to_text}) {
-    verb->add_option("directory", arguments->directory, "with the files of a tokenizer, or hub:Org/Name")->required();
-    verb->add_option("files", arguments->files, "default: standard input");
+    verb->add_option("directory", arguments->directory, "with the files of a tokenizer, or hub:Org/Name")
+        ->required()
+        ->type_name("FOLDER");
+    verb->add_option("files", arguments->files, "default: standard input")->type_name("FILE");
   }
   to_ids->add_flag("--plain", arguments->plain, "special tokens that the text spells are plain text");
   to_ids->add_flag("--offsets", arguments->with_offsets, "print each id as ID:BEGIN-END, with its bytes of the line");

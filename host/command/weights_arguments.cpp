@@ -11,9 +11,10 @@ namespace chassis {
 
 void WeightsArguments::add_to(CLI::App& app) {
   app.add_option(
-      "--from", from,
-      "a checkpoint or model directory, or an adapter in PEFT's files; default: the newest checkpoint of the "
-      "run");
+         "--from", from,
+         "a checkpoint or model directory, or an adapter in PEFT's files; default: the newest checkpoint of the "
+         "run")
+      ->type_name("PATH");
   app.add_flag("--no-adapter", no_adapter, "the model beneath the adapter, from model.path");
 }
 
