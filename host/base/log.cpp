@@ -9,8 +9,10 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdio>
 #include <cstdlib>
 #include <mutex>
+#include <string>
 #include <system_error>
 #include <utility>
 
@@ -88,6 +90,13 @@ class FileSink final : public spdlog::sinks::base_sink<std::mutex> {
 constexpr size_t kMaxEarlyLines = 512;
 constexpr char kLostLines[] = "lines that the log file did not take";
 
+constexpr char kEraseLine[] = "\r\033[K";
+
+bool erases_lines() {
+  const char* const terminal = std::getenv("TERM");
+  return isatty(STDERR_FILENO) == 1 && terminal != nullptr && *terminal != '\0' && std::string_view(terminal) != "dumb";
+}
+
 struct State {
   std::mutex mutex;
   std::shared_ptr<spdlog::sinks::stderr_color_sink_mt> console =
@@ -97,6 +106,9 @@ struct State {
   // Lines logged before there was a file; the first file begins with them.
   std::vector<spdlog::details::log_msg_buffer> early;
   bool keeps_early = true;
+  std::mutex console_mutex;  // of the terminal, and of the status
+  std::string status;
+  bool is_first = true;  // rank 0
 
   State() {
     console->set_formatter(console_formatter(""));
@@ -140,7 +152,11 @@ std::string write_to_files(State& s, const spdlog::details::log_msg& message) {
 void write_to_console(State& s, Level level, const std::string& text) {
   const spdlog::details::log_msg message(spdlog::string_view_t(), to_spdlog(level), {text.data(), text.size()});
   if (!s.console->should_log(message.level)) return;
+  std::lock_guard lock(s.console_mutex);
+  // Other ranks do not know whether rank 0 shows a status on this terminal.
+  if (!s.status.empty() || (!s.is_first && erases_lines())) std::fputs(kEraseLine, stderr);
   s.console->log(message);
+  if (!s.status.empty()) std::fputs(s.status.c_str(), stderr);
   s.console->flush();
 }
 
@@ -155,6 +171,8 @@ void set_level(Level level) { state().console->set_level(to_spdlog(level)); }
 
 void set_rank(int rank) {
   if (rank == 0) return;
+  set_status("");
+  state().is_first = false;
   state().console->set_formatter(console_formatter("[rank " + std::to_string(rank) + "] "));
   state().console->set_level(spdlog::level::warn);
 }
@@ -188,6 +206,18 @@ void flush() {
   s.console->flush();
   std::lock_guard lock(s.mutex);
   for (auto& file : s.files) file->flush();
+}
+
+bool shows_status() { return state().is_first && erases_lines(); }
+
+void set_status(std::string_view text) {
+  State& s = state();
+  if (!shows_status()) return;
+  std::lock_guard lock(s.console_mutex);
+  if (s.status.empty() && text.empty()) return;
+  s.status = text;
+  std::fputs((kEraseLine + s.status).c_str(), stderr);
+  std::fflush(stderr);
 }
 
 void write(Level level, std::string_view raw) {

@@ -24,6 +24,10 @@ void add_file(const std::string& path);
 // Closes the files that add_file() opened.
 void close_files();
 void flush();
+// A line at the end of the terminal: erased before a log line and drawn again after it. "" erases it. Only rank 0 of a
+// run shows one, and only if stderr is a terminal that can erase a line.
+void set_status(std::string_view text);
+bool shows_status();
 void write(Level level, std::string_view text);
 
 template <class... Args>

@@ -23,13 +23,15 @@ Ticker::Ticker(std::chrono::milliseconds period, std::function<bool()> tick)
         }
       })) {}
 
-Ticker::~Ticker() {
+Ticker::~Ticker() { stop(); }
+
+void Ticker::stop() {
   {
     std::lock_guard lock(mutex_);
     ended_ = true;
   }
   ends_.notify_all();
-  thread_.join();
+  if (thread_.joinable()) thread_.join();
 }
 
 }  // namespace chassis

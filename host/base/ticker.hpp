@@ -15,6 +15,8 @@ class Ticker {
   // is destroyed.
   Ticker(std::chrono::milliseconds period, std::function<bool()> tick);
   ~Ticker();
+  // Returns when `tick` will not be called again.
+  void stop();
   Ticker(const Ticker&) = delete;
   Ticker& operator=(const Ticker&) = delete;
 

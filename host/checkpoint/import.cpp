@@ -79,6 +79,7 @@ SaveResult import_checkpoint(CheckpointReader& source, const FormatPlugin& forma
     save.state = {{"step", save.step}, {"tokens", 0}, {"trained_tokens", 0}, {"skipped_steps", 0}};
   }
   save.source = source.source();
+  save.progress = request.progress;
   if (!request.base.empty()) save.carried_files = files_to_copy(request.base);
   SaveResult saved = CheckpointWriter(format, buckets).save(plan_save(std::move(tensors), MeshShape(), format), save);
   place.log_replaced();

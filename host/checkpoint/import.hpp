@@ -2,6 +2,8 @@
 // checkpoint to resume from, through two buckets.
 #pragma once
 
+#include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -16,6 +18,7 @@ struct ImportRequest {
   bool resumable = false;    // with the optimizer's states, for a run with the source's parameter names
   Dtype dtype = Dtype::f32;  // of floating-point weights; states keep their dtype
   std::string base = {};     // a model directory whose config and tokenizer are copied; may be empty
+  std::function<void(uint64_t done, uint64_t total)> progress = {};  // bytes written
 };
 
 // If the result is a model directory, the optimizer states are left out, with a counted warning.

@@ -221,9 +221,18 @@ void Save::stream() {
     files_[i].write_directly();
   }
   const PartSource source = request_.source ? request_.source : from_tensors(request_.tensors);
+  uint64_t done_bytes = 0, total_bytes = 0;
+  for (const SavePart& part : plan_.parts)
+    if (owner_.writes(part))
+      total_bytes += static_cast<uint64_t>(numel(part.region) * size_bytes(plan_.boxes[part.box].dtype));
   remainders_ = stream_parts(plan_, owner_, files_, buckets_, [&](const SavePart& part, const ReserveBytes& room) {
     if (cancelled_) throw storage_error("the save was cancelled");
-    source(plan_, part, room);
+    if (!request_.progress) return source(plan_, part, room);
+    source(plan_, part, [&](uint64_t at, uint64_t num_bytes) {
+      const std::span<std::byte> given = room(at, num_bytes);
+      request_.progress(done_bytes += given.size(), total_bytes);
+      return given;
+    });
   });
   report_stage("streamed");
 }

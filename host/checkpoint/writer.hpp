@@ -43,6 +43,8 @@ struct SaveRequest {
   unsigned mode = 0644;
   // Called on rank 0 after the checkpoint has been published.
   std::function<void()> on_published;
+  // Called while parts are written, with bytes of this rank's parts.
+  std::function<void(uint64_t done, uint64_t total)> progress;
   // For tests: called between the stages of the commit; from "written" on by rank 0 alone.
   std::function<void(const char* stage)> on_stage;
 };

@@ -14,6 +14,7 @@
 #include "host/save/merge.hpp"
 #include "host/save/quantize.hpp"
 #include "host/save/weights.hpp"
+#include "host/session/progress.hpp"
 
 namespace chassis {
 namespace {
@@ -66,7 +67,9 @@ struct Verified {
 };
 
 Verified verify_one(const std::string& path) {
-  VerifyResult result = verify_checkpoint(path, BucketPair(BucketPair::kUsualBytes));
+  ProgressBar bar("verifying " + path);
+  VerifyResult result = verify_checkpoint(path, BucketPair(BucketPair::kUsualBytes),
+                                          [&bar](uint64_t done, uint64_t total) { bar.update(done, total, "files"); });
   return {result.ok() ? Verified::State::kOk : Verified::State::kDamaged, path, "", std::move(result)};
 }
 

@@ -12,6 +12,7 @@
 #include "host/command/json_document.hpp"
 #include "host/plugin/registry.hpp"
 #include "host/service/host_services.hpp"
+#include "host/session/progress.hpp"
 #include "host/state/float_dtype.hpp"
 
 namespace chassis {
@@ -85,6 +86,8 @@ int import(const ImportArguments& given) {
   CheckpointReader source = read_foreign(given, formats);
   ImportRequest request{.directory = given.to, .resumable = given.checkpoint, .base = given.base};
   request.dtype = float_dtype(given.dtype, "--dtype");
+  ProgressBar bar("writing " + given.to);
+  request.progress = [&bar](uint64_t done, uint64_t total) { bar.update(done, total, "weights"); };
   const SaveResult saved = import_checkpoint(source, format, request, BucketPair(BucketPair::kUsualBytes));
   if (given.as_json)
     print_document("ckpt_import", saved.json());

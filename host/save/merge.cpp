@@ -17,6 +17,7 @@
 #include "host/save/quantize.hpp"
 #include "host/save/quantized_weights.hpp"
 #include "host/save/saved_tensors.hpp"
+#include "host/session/progress.hpp"
 #include "host/state/float_dtype.hpp"
 
 namespace chassis {
@@ -310,6 +311,8 @@ SaveResult merge_checkpoint(const MergeRequest& request) {
   for (CopiedFile& file : files_to_copy(base, taken)) save.carried_files.push_back(std::move(file));
   if (SourceDirectory directory(request.trained); directory.find_file(kManifestName) >= 0)
     save.step = CheckpointManifest::read(directory).step;
+  ProgressBar bar("writing " + request.directory);
+  save.progress = [&bar](uint64_t done, uint64_t total) { bar.update(done, total, "weights"); };
   SaveResult saved = merge_weights(session, base, request.trained, std::move(save), BucketPair(bucket_bytes(session)),
                                    request.keep_quantized);
   place.log_replaced();

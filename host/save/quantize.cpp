@@ -13,6 +13,7 @@
 #include "host/save/model_directory.hpp"
 #include "host/save/quantized_weights.hpp"
 #include "host/save/saved_tensors.hpp"
+#include "host/session/progress.hpp"
 
 namespace chassis {
 
@@ -89,6 +90,8 @@ SaveResult quantize_model(const QuantizeRequest& request) {
   };
   save.text_files = {{"config.json", export_config(session, true)}};
   save.carried_files = files_to_copy(request.model, {"config.json"});
+  ProgressBar bar("writing " + request.directory);
+  save.progress = [&bar](uint64_t done, uint64_t total) { bar.update(done, total, "weights"); };
   SaveResult saved = CheckpointWriter(format, buckets).save(plan, save);
   place.log_replaced();
   return saved;

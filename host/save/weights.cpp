@@ -406,6 +406,8 @@ SaveResult export_checkpoint(const ExportRequest& request) {
                          ? std::pair<std::string, std::string>(kAdapterConfigName, read_file(adapter))
                          : std::pair<std::string, std::string>("config.json", export_config(session, is_quantized))};
   save.carried_files = files_to_copy(request.base.empty() ? request.checkpoint : request.base, {"config.json"});
+  ProgressBar bar("writing " + request.directory);
+  save.progress = [&bar](uint64_t done, uint64_t total) { bar.update(done, total, "weights"); };
   SaveResult saved = CheckpointWriter(format, buckets).save(plan, save);
   place.log_replaced();
   return saved;
