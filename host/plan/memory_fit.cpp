@@ -16,13 +16,13 @@ namespace {
 
 std::string to_text(const RankMemory& m) {
   return Json::array({m.machine, m.on_device, m.planned, m.device_bytes, m.host_bytes, m.device_free, m.device_total,
-                      m.host_free, m.host_total})
+                      m.host_free, m.host_total, m.swap_free, m.limited_by})
       .dump();
 }
 
 RankMemory from_text(const std::string& text) {
   const Json all = parse_json(text, "another rank's memory");
-  return {all[0], all[1], all[2], all[3], all[4], all[5], all[6], all[7], all[8]};
+  return {all[0], all[1], all[2], all[3], all[4], all[5], all[6], all[7], all[8], all[9], all[10]};
 }
 
 class MemoryFitter {
@@ -54,6 +54,7 @@ class MemoryFitter {
     mine.on_device = device.type == Device::Type::kCuda;
     mine.device_free = of_device.free_bytes, mine.device_total = of_device.total_bytes;
     mine.host_free = of_host.free_bytes, mine.host_total = of_host.total_bytes;
+    mine.swap_free = of_host.free_swap_bytes, mine.limited_by = of_host.limited_by;
     try {
       const log::CapturedWarnings known;  // the run itself has logged them
       fit_.plan = plan_rank(config_, plugin_path_, world_.size(), world_.rank(), device, recompute);
@@ -76,16 +77,23 @@ class MemoryFitter {
     if (!mine.planned && world_.rank() == 0)
       counted_warning("no memory plan", "the memory of this run could not be planned: " + reason_);
     if (const MemoryShortage total = find_shortage(ranks_, false); total.rank >= 0) refuse(total);
+    if (mine.planned)
+      if (const std::string text =
+              limit_warning(process_limits(), mine.on_device ? mine.host_bytes : mine.device_bytes);
+          !text.empty())
+        counted_warning("limit of the process", text);
     const MemoryShortage now = find_shortage(ranks_, true);
     if (now.rank == world_.rank())
       counted_warning("may not fit", now.what + ": " + bytes_text(now.needed_bytes) + " are planned at the peak, " +
-                                         bytes_text(now.available_bytes) + " are free; lower train.micro_batch_size");
+                                         bytes_text(now.available_bytes) + " are free" + text_of_limits(now) +
+                                         "; lower train.micro_batch_size");
   }
 
   // Only the rank that lacks memory reports it.
   void refuse(const MemoryShortage& shortage) {
     const std::string text = "the run does not fit: " + shortage.what + ": " + bytes_text(shortage.needed_bytes) +
-                             " are planned at the peak, there are " + bytes_text(shortage.available_bytes);
+                             " are planned at the peak, there are " + bytes_text(shortage.available_bytes) +
+                             text_of_limits(shortage);
     if (config_.settings().run.memory_check == "warn") {
       if (shortage.rank == world_.rank()) counted_warning("does not fit", text);
       return;
@@ -114,7 +122,8 @@ class MemoryFitter {
 MemoryShortage find_shortage(const std::vector<RankMemory>& ranks, bool of_free) {
   struct Machine {
     int first = -1, num_ranks = 0;
-    uint64_t needed = 0, there = UINT64_MAX;
+    uint64_t needed = 0, there = UINT64_MAX, swap = UINT64_MAX;
+    std::string limited_by;
   };
   std::map<std::string, Machine> machines;
   for (size_t r = 0; r < ranks.size(); ++r) {
@@ -129,16 +138,41 @@ MemoryShortage find_shortage(const std::vector<RankMemory>& ranks, bool of_free)
     if (machine.first < 0) machine.first = static_cast<int>(r);
     ++machine.num_ranks;
     machine.needed += m.on_device ? m.host_bytes : m.device_bytes;
-    machine.there = std::min(machine.there, of_free ? m.host_free : m.host_total);
+    const uint64_t there = of_free ? m.host_free : m.host_total;
+    if (there < machine.there) machine.limited_by = m.limited_by;
+    machine.there = std::min(machine.there, there);
+    machine.swap = std::min(machine.swap, m.swap_free);
   }
   MemoryShortage worst;
   for (const auto& [name, machine] : machines) {
     if (machine.needed <= machine.there || (worst.rank >= 0 && machine.first > worst.rank)) continue;
-    worst = {machine.first, machine.needed, machine.there,
+    worst = {machine.first,
+             machine.needed,
+             machine.there,
              machine.num_ranks == 1 ? "rank " + std::to_string(machine.first) + " on " + name
-                                    : std::to_string(machine.num_ranks) + " ranks on " + name};
+                                    : std::to_string(machine.num_ranks) + " ranks on " + name,
+             machine.swap,
+             machine.limited_by};
   }
   return worst;
+}
+
+std::string text_of_limits(const MemoryShortage& shortage) {
+  std::string text = shortage.limited_by.empty() ? "" : " (" + shortage.limited_by + ")";
+  if (shortage.swap_bytes > 0)
+    text += ", and " + bytes_text(shortage.swap_bytes) + " of swap space, with which steps take many times as long";
+  return text;
+}
+
+std::string limit_warning(const std::vector<ProcessLimit>& limits, uint64_t planned_bytes) {
+  for (const ProcessLimit& limit : limits) {
+    const uint64_t left = limit.limit_bytes - std::min(limit.limit_bytes, limit.used_bytes);
+    if (planned_bytes <= left) continue;
+    return limit.name + " is " + bytes_text(limit.limit_bytes) + ", of which " + bytes_text(limit.used_bytes) +
+           " are in use: " + bytes_text(planned_bytes) + " more are planned at the peak; raise it (" + limit.command +
+           "), or lower train.micro_batch_size";
+  }
+  return "";
 }
 
 MemoryFit fit_memory(Session& session, const Config& config, const std::vector<std::string>& plugin_path,

@@ -7,6 +7,7 @@
 
 #include "host/launch/world.hpp"
 #include "host/plan/plan.hpp"
+#include "host/service/host_memory.hpp"
 
 namespace chassis {
 
@@ -24,13 +25,21 @@ struct RankMemory {
   bool planned = true;     // false: `device_bytes` are only activations
   uint64_t device_bytes = 0, host_bytes = 0;
   uint64_t device_free = 0, device_total = 0, host_free = 0, host_total = 0;
+  uint64_t swap_free = 0;
+  std::string limited_by = {};  // what sets host_free; empty: the machine's memory
 };
 
 struct MemoryShortage {
   int rank = -1;  // the first that lacks memory; -1: all fit
   uint64_t needed_bytes = 0, available_bytes = 0;
   std::string what;  // "3 ranks on 10.0.0.1"
+  uint64_t swap_bytes = 0;  // that are free there
+  std::string limited_by = {};
 };
+// "", or " (memory.max of control group /pod)", and swap space if there is any.
+std::string text_of_limits(const MemoryShortage& shortage);
+// Whether a process that needs `planned_bytes` more passes a limit of its own; empty if not.
+std::string limit_warning(const std::vector<ProcessLimit>& limits, uint64_t planned_bytes);
 // Compares with the memory that is free now (`of_free`), or with all memory. `ranks` is indexed by rank, so that every
 // rank gets the same result.
 MemoryShortage find_shortage(const std::vector<RankMemory>& ranks, bool of_free);

@@ -12,12 +12,12 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
-#include <fstream>
 #include <memory>
 #include <mutex>
 
 #include "host/base/error.hpp"
 #include "host/service/handle.hpp"
+#include "host/service/host_memory.hpp"
 #include "host/service/memory.hpp"
 #include "host/service/memory_account.hpp"
 
@@ -27,44 +27,6 @@ namespace {
 std::string dl_error() {
   const char* text = dlerror();
   return text ? text : "unknown reason";
-}
-
-// The value of a line "Key:   value" of a file in /proc.
-std::string proc_line(const char* path, std::string_view key) {
-  std::ifstream file(path);
-  for (std::string line; std::getline(file, line);)
-    if (line.starts_with(key)) {
-      const size_t start = line.find_first_not_of(" \t:", key.size());
-      return start == std::string::npos ? "" : line.substr(start);
-    }
-  return "";
-}
-
-uint64_t proc_kib(const char* path, std::string_view key) {
-  return std::strtoull(proc_line(path, key).c_str(), nullptr, 10) * 1024;
-}
-
-// The number in a file. UINT64_MAX if the file contains "max" or does not exist.
-uint64_t limit_in(const std::string& path) {
-  const std::string text = proc_line(path.c_str(), "");
-  return text.empty() || text.starts_with("max") ? UINT64_MAX : std::strtoull(text.c_str(), nullptr, 10);
-}
-
-// The machine's memory, or less if the control groups (version 2) of this process limit it, as in a container.
-void read_host_memory(DeviceMemory& memory) {
-  memory.total_bytes = proc_kib("/proc/meminfo", "MemTotal");
-  memory.free_bytes = proc_kib("/proc/meminfo", "MemAvailable");
-  for (std::string group = proc_line("/proc/self/cgroup", "0:");; group.resize(group.rfind('/'))) {
-    const std::string folder = "/sys/fs/cgroup" + group;
-    if (const uint64_t max_bytes = limit_in(folder + "/memory.max"); max_bytes != UINT64_MAX) {
-      const uint64_t cached =
-          std::strtoull(proc_line((folder + "/memory.stat").c_str(), "inactive_file").c_str(), nullptr, 10);
-      const uint64_t used = limit_in(folder + "/memory.current");
-      memory.total_bytes = std::min(memory.total_bytes, max_bytes);
-      memory.free_bytes = std::min(memory.free_bytes, max_bytes - std::min(max_bytes, used - std::min(used, cached)));
-    }
-    if (group.find('/') == std::string::npos) return;
-  }
 }
 
 // A function of the CUDA driver, looked up so that no CUDA header is needed; NULL without a driver.
@@ -127,7 +89,11 @@ DeviceMemory device_memory(Device device) {
   if (device.type == Device::Type::kCpu) {
     const MemoryUsage usage = memory_usage();
     DeviceMemory memory{usage.live_bytes, usage.system_bytes, usage.peak_bytes};
-    read_host_memory(memory);
+    HostMemory host = host_memory();
+    memory.free_bytes = host.free_bytes;
+    memory.total_bytes = host.total_bytes;
+    memory.free_swap_bytes = host.free_swap_bytes;
+    memory.limited_by = std::move(host.limited_by);
     return memory;
   }
   return translate_errors([&] {
@@ -189,7 +155,9 @@ std::optional<CudaVersions> cuda_versions(Device device) {
   return CudaVersions{static_cast<int>(at::globalContext().versionCUDART() / 1000), 10 * major + minor, driver / 1000};
 }
 
-uint64_t peak_resident_bytes() { return proc_kib("/proc/self/status", "VmHWM"); }
+uint64_t peak_resident_bytes() {
+  return std::strtoull(proc_line("/proc/self/status", "VmHWM").c_str(), nullptr, 10) * 1024;
+}
 
 bool has_fast_bf16(Device device) {
   if (device.type == Device::Type::kCuda) return true;

@@ -25,8 +25,10 @@ struct DeviceMemory {
   uint64_t peak_active_bytes = 0;
   uint64_t free_bytes = 0;
   uint64_t total_bytes = 0;
+  uint64_t free_swap_bytes = 0;  // of the CPU
+  std::string limited_by = {};   // likewise: HostMemory::limited_by
 };
-// On the CPU the allocator counts what is held; total and free are the machine's, or those of the control group.
+// On the CPU the allocator counts what is held; total and free are those of host_memory().
 DeviceMemory device_memory(Device device);
 // Uninitialized page-locked host memory, which CUDA devices copy from and to without staging. Counted under this
 // thread's tags. CUDA must have been loaded. Throws out of memory.

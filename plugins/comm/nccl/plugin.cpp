@@ -1,8 +1,12 @@
 // nccl: collectives between GPUs, by NVIDIA's NCCL.
+#include <cstdlib>
 #include <optional>
+#include <string>
+#include <utility>
 
 #include "chassis/plugin.hpp"
 #include "group.hpp"
+#include "shared_memory.hpp"
 
 namespace comm_nccl {
 namespace {
@@ -34,6 +38,11 @@ class Nccl final : public CommBackend {
   }
   std::unique_ptr<BackendGroup> create_group(const CommGroupDesc& desc) override {
     supports(desc.device_type, desc.device_index);
+    if (!std::exchange(is_shared_memory_checked_, true))
+      if (const std::string text =
+              shared_memory_warning(free_shared_bytes("/dev/shm"), std::getenv("NCCL_SHM_DISABLE"));
+          !text.empty())
+        host().count("little shared memory", text);
     return std::make_unique<NcclGroup>(*library_, desc, group_options_);
   }
 
@@ -41,6 +50,7 @@ class Nccl final : public CommBackend {
   std::string path_;
   GroupOptions group_options_;
   std::optional<Library> library_;
+  bool is_shared_memory_checked_ = false;
 };
 
 }  // namespace

@@ -45,6 +45,28 @@ TEST(MemoryFit, EveryRankHasItsOwnDevice) {
   EXPECT_EQ(host.what, "2 ranks on a") << "offloaded tensors are in the memory that they share";
 }
 
+TEST(MemoryFit, NamesTheControlGroupThatLimitsTheMemory) {
+  RankMemory limited = on_cpu("a", 40), other = on_cpu("a", 40);
+  limited.host_free = 50;
+  limited.limited_by = "memory.max of control group /pod";
+  limited.swap_free = other.swap_free = 2048;
+  const MemoryShortage shortage = find_shortage({other, limited}, true);
+  EXPECT_EQ(shortage.available_bytes, 50u);
+  EXPECT_EQ(text_of_limits(shortage),
+            " (memory.max of control group /pod), and 2 KiB of swap space, with which steps take many times as long");
+  EXPECT_EQ(text_of_limits(find_shortage({on_cpu("a", 80)}, true)), "");
+}
+
+TEST(MemoryFit, ComparesALimitOfTheProcessWithWhatItNeedsBesides) {
+  const std::vector<ProcessLimit> limits = {{"RLIMIT_AS", "ulimit -v", 4096, 1024}};
+  EXPECT_EQ(limit_warning(limits, 3072), "");
+  EXPECT_EQ(
+      limit_warning(limits, 4096),
+      "RLIMIT_AS is 4 KiB, of which 1 KiB are in use: 4 KiB more are planned at the peak; raise it (ulimit -v), or "
+      "lower train.micro_batch_size");
+  EXPECT_EQ(limit_warning({}, 4096), "");
+}
+
 TEST(MemoryFit, AnEstimateChoosesButDoesNotRefuse) {
   RankMemory unplanned = on_cpu("a", 120);
   unplanned.planned = false;

@@ -11,6 +11,7 @@
 #include "host/plugin/status.hpp"
 #include "host/plugin/thread_role.hpp"
 #include "host/service/device.hpp"
+#include "plugins/comm/nccl/shared_memory.hpp"
 #include "tests/support/comm_ranks.hpp"
 #include "tests/support/expect_has.hpp"
 
@@ -38,6 +39,17 @@ TEST(Nccl, SaysWhichLibraryIsMissing) {
   const std::string text = refusal(CHASSIS_DEVICE_CUDA);
   EXPECT_HAS(text, "NCCL's library cannot be loaded: /nowhere/libnccl.so.2");
   EXPECT_HAS(text, "or name its path in [comm] library");
+}
+
+TEST(Nccl, WarnsOfLittleSharedMemoryWithBothNumbers) {
+  using comm_nccl::shared_memory_warning;
+  const std::string text = shared_memory_warning(uint64_t{64} << 20, nullptr);
+  EXPECT_HAS(text, "/dev/shm has 64 MiB free, and NCCL may need up to 1024 MiB there");
+  EXPECT_HAS(text, "`docker run --shm-size=1g`");
+  EXPECT_EQ(shared_memory_warning(uint64_t{1} << 30, nullptr), "");
+  EXPECT_EQ(shared_memory_warning(uint64_t{64} << 20, "1"), "") << "NCCL_SHM_DISABLE=1";
+  EXPECT_HAS(shared_memory_warning(uint64_t{64} << 20, "0"), "64 MiB");
+  EXPECT_EQ(shared_memory_warning(comm_nccl::free_shared_bytes("/no such folder"), nullptr), "");
 }
 
 // A store for ranks that are threads.

@@ -1,0 +1,34 @@
+// The memory that this machine has for a process: what Linux, control groups of both versions and limits of the process
+// allow.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace chassis {
+
+struct HostMemory {
+  uint64_t total_bytes = 0, free_bytes = 0;
+  uint64_t free_swap_bytes = 0;
+  // What sets the free bytes, if it is not the machine's memory: "memory.max of control group /docker/1a2b".
+  std::string limited_by;
+};
+
+// A limit of one process: of its address space, or of what it allocates in it.
+struct ProcessLimit {
+  std::string name;     // "RLIMIT_AS"
+  std::string command;  // that shows and sets it: "ulimit -v"
+  uint64_t limit_bytes = 0, used_bytes = 0;
+};
+
+// `root` is before /proc and /sys; tests give another one.
+HostMemory host_memory(const std::string& root = "");
+// Those that are set.
+std::vector<ProcessLimit> process_limits(const std::string& root = "");
+
+// The value of a line "Key:   value" of a file in /proc; empty if there is none. The key may be empty.
+std::string proc_line(const std::string& path, std::string_view key);
+
+}  // namespace chassis
