@@ -1,4 +1,4 @@
-// Rendering of Error: one text with position, message, facts, causes and hint.
+// Rendering of Error: one text with position, message, facts, causes, hint and note.
 #include "host/base/error.hpp"
 
 #include <filesystem>
@@ -50,6 +50,12 @@ Error& Error::caused_by(const std::exception& cause) {
   return *this;
 }
 
+Error& Error::note(std::string lines) {
+  note_ = std::move(lines);
+  render();
+  return *this;
+}
+
 const char* Error::what() const noexcept { return text_.c_str(); }
 
 void Error::render() {
@@ -61,6 +67,7 @@ void Error::render() {
   if (!facts_.empty()) text_ += ')';
   if (!cause_.empty()) text_ += "\ncaused by: " + printable_message(cause_);
   if (!hint_.empty()) text_ += "\nhint: " + printable_message(hint_);
+  if (!note_.empty()) text_ += "\n" + printable_message(note_);
 }
 
 Error config_error(std::string message) { return Error(ExitCode::kConfig, std::move(message)); }

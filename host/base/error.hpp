@@ -43,20 +43,23 @@ class Error : public std::exception {
   Error& with(std::string key, std::string value);
   // The cause of this error; shown on lines "caused by: …".
   Error& caused_by(const std::exception& cause);
+  // Further lines, indented; shown last.
+  Error& note(std::string lines);
 
   ExitCode code() const noexcept { return code_; }
   const SourcePosition& where() const noexcept { return where_; }
   const std::string& message() const noexcept { return message_; }
   const std::string& hint_text() const noexcept { return hint_; }
   const std::vector<std::pair<std::string, std::string>>& facts() const noexcept { return facts_; }
-  // The whole text: position, message, facts, causes, hint. Foreign text in it is escaped.
+  const std::string& note_text() const noexcept { return note_; }
+  // The whole text: position, message, facts, causes, hint, note. Foreign text in it is escaped.
   const char* what() const noexcept override;
 
  private:
   void render();
   ExitCode code_;
   SourcePosition where_;
-  std::string message_, hint_, cause_, text_;
+  std::string message_, hint_, cause_, note_, text_;
   std::vector<std::pair<std::string, std::string>> facts_;
 };
 

@@ -115,6 +115,10 @@ std::string in_one_line(const std::string& text) {
   return out;
 }
 
+std::string first_line(const std::string& text) {
+  return " " + text.substr(text.find_first_not_of(' '), text.find('\n') - text.find_first_not_of(' '));
+}
+
 // The program starts hidden verbs itself, as processes: the parent process reads and checks all of their output. That
 // of `plugins check` runs no code of plugins; it makes copies of itself, which needs one thread.
 bool guards_itself(const CLI::App& verb) {
@@ -238,7 +242,8 @@ int run_or_report(int argc, char** argv) {
     return run(argc, argv);
   } catch (const chassis::RemoteError& e) {
     chassis::log::set_level(chassis::log::Level::kInfo);
-    chassis::log::info("stopped: {}", in_one_line(e.what()));
+    chassis::log::info("stopped: {}{}", in_one_line(e.what()),
+                       e.note_text().empty() ? "" : ";" + first_line(e.note_text()));
     return static_cast<int>(e.code());
   } catch (...) {
     const chassis::Error error = chassis::current_error();

@@ -380,6 +380,20 @@ void Config::cross_check() {
   refuse_when_greedy("generate.top_k", valid("generate.top_k") && get_int("generate.top_k") > 0);
   refuse_when_greedy("generate.min_p", valid("generate.min_p") && get_double("generate.min_p") > 0);
 
+  // log
+  if (valid("log.trace") && count("log.trace") > 0) {
+    const std::vector<Value>& steps = find("log.trace")->children;
+    if (steps.size() != 2)
+      add_problem("log.trace", fmt::format("{} has {} number{}: expected [first, last], the steps to trace, or []",
+                                           shown("log.trace"), steps.size(), steps.size() == 1 ? "" : "s"));
+    else if (steps[0].integer > steps[1].integer)
+      add_problem("log.trace", fmt::format("{}: the first step {} is after the last step {}", shown("log.trace"),
+                                           steps[0].integer, steps[1].integer));
+    else if (max_steps > 0 && steps[0].integer > max_steps)
+      add_problem("log.trace",
+                  fmt::format("{} begins after the end of the run: {}", shown("log.trace"), shown("run.max_steps")));
+  }
+
   // lists of plugins
   for (const TableSpec& table : schema_->tables) {
     const std::string key = table.name + "." + table.list_key;

@@ -47,6 +47,13 @@ OptionSpec list(std::string name, std::string preset_json, std::string doc) {
           .default_json = std::move(preset_json),
           .doc = std::move(doc)};
 }
+OptionSpec integers(std::string name, std::string preset_json, double min, std::string doc) {
+  return {.name = std::move(name),
+          .type = OptionType::kIntList,
+          .default_json = std::move(preset_json),
+          .min = min,
+          .doc = std::move(doc)};
+}
 OptionSpec table(std::string name, std::string preset_json, std::string doc) {
   return {.name = std::move(name),
           .type = OptionType::kTable,
@@ -378,7 +385,9 @@ Schema make_schema() {
                "steps between lines on the console, each the mean since the line before; metrics.jsonl has every step"),
            list("sinks", "[\"console\", \"jsonl\"]",
                 "where metrics go: console, jsonl (metrics.jsonl in run.output_dir), or plugins, such as tensorboard; "
-                "[log.NAME] has the options of one")}});
+                "[log.NAME] has the options of one"),
+           integers("trace", "[]", 1,
+                    "[first, last]: the steps of which each rank writes a trace, RUN/trace/rank-N.json; [] is none")}});
   return schema;
 }
 

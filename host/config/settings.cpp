@@ -37,6 +37,8 @@ constexpr OptionType option_type_of() {
     return OptionType::kString;
   else if constexpr (std::is_same_v<T, std::vector<std::string>>)
     return OptionType::kStringList;
+  else if constexpr (std::is_same_v<T, std::vector<int64_t>>)
+    return OptionType::kIntList;
   else
     return OptionType::kTable;
 }
@@ -60,6 +62,10 @@ bool convert(const Value& value, std::string& out) {
 }
 bool convert(const Value& value, std::vector<std::string>& out) {
   for (const Value& item : value.children) out.push_back(item.string);
+  return value.is_array();
+}
+bool convert(const Value& value, std::vector<int64_t>& out) {
+  for (const Value& item : value.children) out.push_back(item.integer);
   return value.is_array();
 }
 bool convert(const Value& value, Value& out) {
@@ -303,6 +309,7 @@ void read_sample(const Reader& in, Settings::Sample& sample) {
 void read_log(const Reader& in, Settings::Log& log) {
   in.read(log.every_steps, "every_steps");
   in.read(log.sinks, "sinks");
+  in.read(log.trace, "trace");
 }
 
 }  // namespace

@@ -284,6 +284,7 @@ struct Settings {
   struct Log : ConfigEntry {
     Setting<int64_t> every_steps;
     SettingList sinks;
+    Setting<std::vector<int64_t>> trace;  // empty, or two steps
   } log;
 };
 

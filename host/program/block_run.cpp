@@ -19,10 +19,24 @@
 #include "host/service/comm_device.hpp"
 #include "host/service/log_sum.hpp"
 #include "host/service/memory.hpp"
+#include "host/service/step_place.hpp"
 #include "host/state/shape.hpp"
 
 namespace chassis {
 namespace {
+
+// The run of a node: where the step is, and a span of the trace.
+class NodeRun {
+ public:
+  NodeRun(const RunContext& context, const Node& node, const char* phase)
+      : span_(context.trace, TraceTrack::kNodes, node.name, phase, context.microbatch,
+              static_cast<int64_t>(context.unit), node.provider ? std::string_view(node.provider->name) : "") {
+    if (!context.rehearsal) enter_node(&node.name);
+  }
+
+ private:
+  const ScopedSpan span_;
+};
 
 class BlockRun {
  public:
@@ -41,6 +55,7 @@ class BlockRun {
       if (auto field = fields.find(name); field != fields.end()) frame_.values[value] = field->second;
     for (size_t n = 0; n < block_.nodes.size(); ++n) {
       const Node& node = block_.nodes[n];
+      const NodeRun here(context_, node, "forward");
       for (ValueId v : node.inputs) wait_for(v);
       if (node.provider)
         forward_node(n, training, false);
@@ -67,6 +82,7 @@ class BlockRun {
     for (size_t n = block_.nodes.size(); n-- > 0;) {
       const Node& node = block_.nodes[n];
       for (size_t other : node.again_before_backward) run_again(other);
+      const NodeRun here(context_, node, "backward");
       if (node.has_backward && !frame_.done[n]) {
         if (node.provider) backward_node(n);
         else backward_collective(node);
@@ -345,6 +361,7 @@ class BlockRun {
 
   void run_again(size_t n) {
     const Node& node = block_.nodes[n];
+    const NodeRun here(context_, node, "forward again");
     if (node.provider)
       forward_node(n, true, true);
     else
@@ -596,6 +613,7 @@ class BlockRun {
 
   void run_deferred(const DeferredParams& deferred) {
     const Node& node = block_.nodes[deferred.node];
+    const NodeRun here(context_, node, "backward of parameters");
     const MemoryTag tag(node.has_logits ? MemoryCategory::kLogits : MemoryCategory::kActivations);
     call_.reset(node, false);
     call_.raw.flags = CHASSIS_CALL_TRAINING;

@@ -12,6 +12,7 @@
 #include "host/program/layout.hpp"
 #include "host/program/parameters.hpp"
 #include "host/program/resolve.hpp"
+#include "host/service/trace.hpp"
 
 namespace chassis {
 
@@ -66,6 +67,8 @@ struct RunContext {
   double loss_scale = 1.0;
   RandomBits random = {};
   std::optional<Device> rehearsal;  // a meta device: tensors are allocated there and kernels are not called
+  Trace* trace = nullptr;
+  int microbatch = 0;
 
   Device device() const { return rehearsal ? *rehearsal : options->device; }
   // For this micro-batch.

@@ -6,6 +6,7 @@
 
 #include "host/base/error.hpp"
 #include "host/program/selective.hpp"
+#include "host/service/step_place.hpp"
 
 namespace chassis {
 namespace {
@@ -40,6 +41,42 @@ Executor::Executor(CompiledProgram& compiled, UnitEvents* events, Collectives* c
   own_ = {{0}, {all_units()}, 1, nullptr};
 }
 
+void Executor::set_trace(Trace* trace) {
+  trace_ = trace;
+  unit_names_ = trace ? compiled_.program.unit_names() : std::vector<std::string>();
+}
+
+void Executor::enter(const char* phase, int microbatch, size_t unit) const {
+  if (!rehearsal_) enter_unit(phase, microbatch, static_cast<int64_t>(unit));
+}
+
+void Executor::visit_saved(const SavedTensorVisitor& visit) {
+  const ResolvedProgram& program = resolved(Purpose::kTraining);
+  for (const auto& [key, mb] : microbatches_) {
+    for (size_t unit = 0; unit < mb.inputs.size(); ++unit)
+      for (const auto& [name, tensor] : mb.inputs[unit])
+        if (tensor) visit(mb.number, unit, name, false, tensor);
+    for (size_t unit = 0; unit < mb.frames.size(); ++unit) {
+      if (!mb.frames[unit]) continue;
+      const ResolvedBlock& block = program.running(unit);
+      const Frame& frame = *mb.frames[unit];
+      for (ValueId v = 0; v < frame.values.size(); ++v)
+        if (frame.values[v]) visit(mb.number, unit, block.block.values[v].name, false, frame.values[v]);
+      for (ValueId v = 0; v < frame.gradients.size(); ++v)
+        if (frame.gradients[v]) visit(mb.number, unit, block.block.values[v].name, false, frame.gradients[v]);
+      for (size_t n = 0; n < frame.saved.size(); ++n)
+        for (const Tensor& tensor : frame.saved[n])
+          if (tensor) visit(mb.number, unit, block.nodes[n].name, true, tensor);
+    }
+  }
+}
+
+void Executor::forget() {
+  microbatches_.clear();
+  values_.clear();
+  gradients_.clear();
+}
+
 int64_t Executor::max_recomputed_blocks() const {
   size_t longest = 1;
   for (const Chain& chain : compiled_.program.chains) longest = std::max(longest, chain.blocks.size());
@@ -70,6 +107,8 @@ RunContext Executor::context(size_t unit, const Microbatch& mb, KeyValueCache* c
   context.loss_scale = mb.loss_scale;
   context.random = mb.random;
   context.rehearsal = rehearsal_;
+  context.trace = trace_;
+  context.microbatch = mb.number;
   return context;
 }
 
@@ -92,6 +131,9 @@ StreamValues Executor::run_units(const ResolvedProgram& resolved, UnitRange unit
     const BlockRecompute mode = training ? resolved.recompute[unit] : BlockRecompute::kNone;
     const bool keeps_frame = training && mode != BlockRecompute::kFull;
     const ResolvedBlock& block = resolved.running(unit);
+    const char* const phase = training ? "forward" : "evaluation";
+    enter(phase, mb.number, unit);
+    const ScopedSpan span(trace_, TraceTrack::kUnits, name_of(unit), phase, mb.number, static_cast<int64_t>(unit));
     if (events_) events_->pre_forward(unit, {.training = training, .microbatch = mb.number});
     Frame scratch;
     if (keeps_frame) mb.frames[unit] = std::make_unique<Frame>();
@@ -124,8 +166,13 @@ StreamValues Executor::backward(int microbatch, UnitRange units, StreamValues gr
   auto node = microbatches_.extract({microbatch, units.begin});
   CHASSIS_CHECK(!node.empty() && !node.mapped().awaits_params,
                 "backward of a micro-batch whose forward did not run, or whose backward_inputs did");
-  return run_backward_units(node.mapped(), units, std::move(gradients),
-                            {.last_microbatch = last, .microbatch = microbatch});
+  try {
+    return run_backward_units(node.mapped(), units, std::move(gradients),
+                              {.last_microbatch = last, .microbatch = microbatch});
+  } catch (...) {
+    if (keeps_failed_) microbatches_.insert(std::move(node));
+    throw;
+  }
 }
 
 StreamValues Executor::backward_inputs(int microbatch, UnitRange units, StreamValues gradients) {
@@ -146,6 +193,9 @@ void Executor::backward_params(int microbatch, UnitRange units, bool last) {
   for (size_t unit = units.end; unit-- > units.begin;) {
     const ResolvedBlock& block = program.running(unit);
     if (!needs_backward(block)) return;
+    enter("backward of parameters", microbatch, unit);
+    const ScopedSpan span(trace_, TraceTrack::kUnits, name_of(unit), "backward of parameters", microbatch,
+                          static_cast<int64_t>(unit));
     if (events_) events_->pre_backward(unit, flags);
     run_backward_params(block, context(unit, mb, nullptr), *mb.frames[unit]);
     mb.frames[unit].reset();
@@ -162,13 +212,19 @@ StreamValues Executor::run_backward_units(Microbatch& mb, UnitRange units, Strea
     const ResolvedBlock& block = program.running(unit);
     if (!needs_backward(block)) return {};
     const RunContext run = context(unit, mb, nullptr);
+    enter("backward", mb.number, unit);
+    const ScopedSpan span(trace_, TraceTrack::kUnits, name_of(unit), "backward", mb.number, static_cast<int64_t>(unit));
     if (events_) events_->pre_backward(unit, flags);
     if (program.recompute[unit] == BlockRecompute::kFull) {
+      enter("recomputation", mb.number, unit);
+      const ScopedSpan again_span(trace_, TraceTrack::kUnits, name_of(unit), "recomputation", mb.number,
+                                  static_cast<int64_t>(unit));
       if (events_) events_->pre_forward(unit, again);
       mb.frames[unit] = std::make_unique<Frame>();
       run_forward(block, run, mb.inputs[unit], mb.fields, true, *mb.frames[unit]);
       mb.inputs[unit].clear();
       if (events_) events_->post_forward(unit, again);
+      enter("backward", mb.number, unit);
     }
     if (flags.params) {
       gradients = run_backward(block, run, std::move(gradients), *mb.frames[unit]);

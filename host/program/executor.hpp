@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -106,6 +107,15 @@ class Executor {
   int64_t max_recomputed_blocks() const;
   void set_events(UnitEvents* events) { events_ = events; }
   void set_collectives(Collectives* collectives) { collectives_ = collectives; }
+  // NULL: no trace.
+  void set_trace(Trace* trace);
+  // For reports of a failure: visits the tensors that a backward would read, each with the name of its value, or of the
+  // node whose kernel saved it; forget() drops them. A backward that fails keeps its own only after keep_failed().
+  void keep_failed() { keeps_failed_ = true; }
+  using SavedTensorVisitor =
+      std::function<void(int microbatch, size_t unit, const std::string& name, bool by_kernel, const Tensor& tensor)>;
+  void visit_saved(const SavedTensorVisitor& visit);
+  void forget();
   // From now on tensors are allocated on that meta device and kernels are not called, to count the memory of a step.
   void rehearse_on(Device meta) { rehearsal_ = meta; }
 
@@ -146,10 +156,16 @@ class Executor {
   // The batch's size of B or T.
   int64_t size_of(DimId dim, const Fields& fields) const;
   RunContext context(size_t unit, const Microbatch& mb, KeyValueCache* cache) const;
+  // Says where the step is, unless this is a rehearsal.
+  void enter(const char* phase, int microbatch, size_t unit) const;
+  std::string_view name_of(size_t unit) const { return trace_ ? std::string_view(unit_names_[unit]) : ""; }
 
   CompiledProgram& compiled_;
   UnitEvents* events_;
   Collectives* collectives_;
+  Trace* trace_ = nullptr;
+  bool keeps_failed_ = false;
+  std::vector<std::string> unit_names_;  // for the trace
   std::optional<Device> rehearsal_;
   std::map<std::pair<int, size_t>, Microbatch> microbatches_;  // by number and first unit
   Stages own_;

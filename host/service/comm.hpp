@@ -18,6 +18,8 @@
 namespace chassis {
 
 class MetricsStore;
+class Trace;
+struct Hang;
 
 // What one op took in one group. Groups of one rank are not counted, since they send nothing.
 struct CommCount {
@@ -93,6 +95,10 @@ class Communicator {
   // Whether calls are logged: at level debug, until counts have been taken twice, that is for two steps of a run. Calls
   // that move nothing are not logged.
   bool logs_calls() const;
+  // NULL: no trace.
+  void set_trace(Trace* trace);
+  // After a communication error: what this rank waited for, and what is known of the others.
+  Hang hang();
 
  private:
   friend class CommWork;

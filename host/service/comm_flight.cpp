@@ -22,6 +22,19 @@ constexpr const char* kHint =
     "all ranks of a group must make the same calls in the same order: look for what differs between them, such as "
     "data, files or versions";
 
+constexpr const char* kHangKey = "comm/hang";
+
+std::string pack_ranks(const std::vector<int>& ranks) {
+  std::vector<std::string> texts;
+  for (const int rank : ranks) texts.push_back(std::to_string(rank));
+  return pack(texts);
+}
+std::vector<int> unpack_ranks(const std::string& packed) {
+  std::vector<int> ranks;
+  for (const std::string& text : unpack(packed)) ranks.push_back(std::stoi(text));
+  return ranks;
+}
+
 std::string key_of(int rank) { return fmt::format("comm/waits/{}", rank); }
 
 bool is_send_or_receive(const std::string& call) { return call.starts_with("send ") || call.starts_with("recv "); }
@@ -68,8 +81,7 @@ std::optional<WaitReport> find_report(Store& store, int rank) {
   const std::optional<std::string> text = store.find(key_of(rank));
   if (!text) return std::nullopt;
   const std::vector<std::string> parts = unpack(*text);
-  WaitReport report{parts.at(0), {}, {}};
-  for (const std::string& one : unpack(parts.at(1))) report.ranks.push_back(std::stoi(one));
+  WaitReport report{parts.at(0), unpack_ranks(parts.at(1)), {}};
   for (size_t i = 2; i < parts.size(); ++i) report.flights.push_back(unpack_flight(parts[i]));
   return report;
 }
@@ -131,9 +143,7 @@ void Flights::report_waiting(const Flight& waiting) {
     if (!changed_ && reported_waiting_ == &waiting) return;
     changed_ = false;
     reported_waiting_ = &waiting;
-    std::vector<std::string> ranks;
-    for (int rank : *waiting.ranks) ranks.push_back(std::to_string(rank));
-    parts = {waiting.text(), pack(ranks)};
+    parts = {waiting.text(), pack_ranks(*waiting.ranks)};
     for (const Flight& flight : flights_) parts.push_back(pack_flight(flight));
   }
   world_.store()->set(key_of(world_.rank()), pack(parts));
@@ -141,7 +151,12 @@ void Flights::report_waiting(const Flight& waiting) {
 
 void Flights::check(const Flight& flight, std::chrono::nanoseconds waited) {
   const std::chrono::nanoseconds deadline = world_.deadline();
-  world_.throw_if_another_failed();
+  try {
+    world_.throw_if_another_failed();
+  } catch (const Error&) {
+    note_call(flight);
+    throw;
+  }
   if (waited < std::min<std::chrono::nanoseconds>(kCompareAfter, deadline / 2)) return;
   try {
     report_waiting(flight);
@@ -152,9 +167,35 @@ void Flights::check(const Flight& flight, std::chrono::nanoseconds waited) {
     for (int other : others) compare(flight, other);
     if (waited >= deadline) throw deadline_error(flight, waited);
   } catch (const Error& error) {
+    note_call(flight);
     world_.report_failure(error);  // before this rank's connections close
     throw;
   }
+}
+
+void Flights::note_call(const Flight& flight) {
+  const std::lock_guard lock(mutex_);
+  hang_.call = flight.text();
+}
+
+Hang Flights::hang() {
+  Hang out;
+  {
+    const std::lock_guard lock(mutex_);
+    out = hang_;
+  }
+  if (!out.silent.empty() || !out.waiting.empty() || !world_.store()) return out;
+  try {
+    const std::optional<std::string> found = world_.store()->find(kHangKey);
+    if (!found) return out;
+    const std::vector<std::string> parts = unpack(*found, 2);
+    out.silent = unpack_ranks(parts[0]);
+    const std::vector<std::string> calls = unpack(parts[1]);
+    for (size_t i = 0; i + 1 < calls.size(); i += 2)
+      if (calls[i] != out.call) out.waiting[calls[i]] = unpack_ranks(calls[i + 1]);
+  } catch (const std::exception&) {  // the store is lost, or holds something else
+  }
+  return out;
 }
 
 void Flights::compare(const Flight& mine, int other) {
@@ -187,6 +228,18 @@ void Flights::compare(const Flight& mine, int other) {
   }
 }
 
+// For this rank, and for those that end with its error.
+void Flights::leave_hang(const std::vector<int>& silent, const std::map<std::string, std::vector<int>>& waiting,
+                         const Flight& flight) {
+  std::vector<std::string> calls;
+  for (const auto& [call, ranks] : waiting) calls.insert(calls.end(), {call, pack_ranks(ranks)});
+  world_.store()->set_once(kHangKey, pack({pack_ranks(silent), pack(calls)}));
+  const std::lock_guard lock(mutex_);
+  hang_.silent = silent;
+  hang_.waiting = waiting;
+  hang_.waiting.erase(flight.text());
+}
+
 Error Flights::deadline_error(const Flight& flight, std::chrono::nanoseconds waited) {
   report_waiting(flight);
   // A rank of this group may wait for one outside it, so the groups that are waited for are asked as well.
@@ -215,6 +268,7 @@ Error Flights::deadline_error(const Flight& flight, std::chrono::nanoseconds wai
     else if (is_of_group(rank))
       waiting[report->call].push_back(rank);
   }
+  leave_hang(silent, waiting, flight);
   std::string reason;
   const auto add = [&](const std::vector<int>& ranks, const std::string& what) {
     reason += fmt::format("{}{} {}", reason.empty() ? "" : "; ", rank_list(ranks), what);

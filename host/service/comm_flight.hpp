@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cstdint>
 #include <list>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -29,6 +30,13 @@ struct Flight {
   std::string text() const;   // "all_gather of 4096 f32 'layers.3' (#17 of dp_shard)"
 };
 
+// What is known of ranks that wait for each other.
+struct Hang {
+  std::string call;                                 // that this rank waited for; empty: none
+  std::vector<int> silent;                          // ranks of the run that did not report
+  std::map<std::string, std::vector<int>> waiting;  // other calls, and the ranks that wait in them
+};
+
 // [any]
 class Flights {
  public:
@@ -44,11 +52,18 @@ class Flights {
   // deadline if that is shorter.
   void check(const Flight& flight, std::chrono::nanoseconds waited);
 
+  // What this rank knew when check() threw. Who was silent when the deadline passed on another rank is read from the
+  // store, where that rank has left it.
+  Hang hang();
+
  private:
   // Writes the calls in flight to the store, unless they are there already.
   void report_waiting(const Flight& waiting);
   // `other` is a rank in the group.
   void compare(const Flight& mine, int other);
+  void note_call(const Flight& flight);
+  void leave_hang(const std::vector<int>& silent, const std::map<std::string, std::vector<int>>& waiting,
+                  const Flight& flight);
   // The error says which ranks wait for which calls, and which did not report.
   Error deadline_error(const Flight& flight, std::chrono::nanoseconds waited);
 
@@ -57,6 +72,7 @@ class Flights {
   std::list<Flight> flights_;
   bool changed_ = true;                       // since the last report
   const Flight* reported_waiting_ = nullptr;  // what the store says that this rank waits for
+  Hang hang_;
 };
 
 }  // namespace chassis

@@ -14,6 +14,7 @@
 #include "host/service/comm_flight.hpp"
 #include "host/service/comm_store.hpp"
 #include "host/service/comm_watch.hpp"
+#include "host/service/trace.hpp"
 
 namespace chassis {
 
@@ -32,6 +33,7 @@ struct CommWork::Impl {
   chassis_backend_work_t* work = nullptr;  // likewise
   std::vector<Tensor> tensors;             // kept alive
   std::chrono::steady_clock::time_point started{};
+  int64_t begin_ns = 0, start_ns = 0;      // for the trace: when it was started, and the time that this took
 
   ~Impl();
 };
@@ -62,6 +64,8 @@ struct Communicator::Impl {
   CommCount& count_of(const CommGroup& group, uint32_t op);
   // The counters for the time of a batch.
   CommCount& count_of(const CommGroup& group, const CommBatch& batch);
+  // Spans of the ops of a batch that has been waited for since `wait_begin_ns`.
+  void trace_batch(const CommWork::Impl& work, int64_t wait_begin_ns);
 
   World& world;
   const Instance* backend;
@@ -73,6 +77,7 @@ struct Communicator::Impl {
   int num_taken = 0;  // calls of take_counts
   Flights flights;
   std::optional<StreamWatch> watch;
+  Trace* trace = nullptr;
 };
 
 }  // namespace chassis

@@ -93,6 +93,8 @@ CommWork Communicator::Impl::start(CommGroup& group, std::span<const chassis_col
   }
   count(group, batch);
   const ScopedTimer timer(count_of(group, batch).wait_ms);
+  if (trace && trace->on()) [[unlikely]]
+    out.impl_->begin_ns = Trace::now_ns();
   const Flight& flight =
       flights.start({group.name_, in.key, &group.ranks_, group.rank_, ++in.sequence, std::move(batch)});
   out.impl_->flight = &flight;
@@ -105,7 +107,24 @@ CommWork Communicator::Impl::start(CommGroup& group, std::span<const chassis_col
   if (!out.impl_->work && !fake)
     throw plugin_error(backend->label() + ": start returned no work and no error for " + flight.text());
   out.impl_->started = Clock::now();
+  if (out.impl_->begin_ns != 0) [[unlikely]]
+    out.impl_->start_ns = Trace::now_ns() - out.impl_->begin_ns;
   return out;
+}
+
+void Communicator::Impl::trace_batch(const CommWork::Impl& work, int64_t wait_begin_ns) {
+  TraceSpan span{.begin_ns = work.begin_ns, .end_ns = Trace::now_ns(), .track = TraceTrack::kCollectives};
+  span.by = trace->intern(work.group.name());
+  span.wait_ns = work.start_ns + span.end_ns - wait_begin_ns;
+  std::map<uint32_t, uint64_t> bytes;  // by op
+  for (const chassis_collective_t& call : work.flight->batch.calls()) bytes[call.op] += work.flight->batch.bytes(call);
+  for (const auto& [op, sent] : bytes) {
+    span.name = trace->intern(comm_op_name(op));
+    span.bytes = sent;
+    span.num_calls =
+        static_cast<uint64_t>(std::ranges::count(work.flight->batch.calls(), op, &chassis_collective_t::op));
+    trace->add(span);
+  }
 }
 
 void Communicator::Impl::wait(chassis_backend_work_t* work, const Flight& flight) {
@@ -196,11 +215,20 @@ void Communicator::wait(CommWork& work) {
   CommCount& counted = impl_->count_of(in_flight->group, flight.batch);
   counted.hidden_ms += std::chrono::duration<double, std::milli>(Clock::now() - in_flight->started).count();
   const ScopedTimer timer(counted.wait_ms);
-  if (!impl_->watch) return impl_->wait(in_flight->work, flight);
+  const bool is_traced = in_flight->begin_ns != 0;
+  const int64_t wait_begin_ns = is_traced ? Trace::now_ns() : 0;
+  if (!impl_->watch) {
+    impl_->wait(in_flight->work, flight);
+    if (is_traced) [[unlikely]]
+      impl_->trace_batch(*in_flight, wait_begin_ns);
+    return;
+  }
   impl_->watch->throw_if_failed();
   chassis_status_t* status =
       impl_->table->wait_on_stream(backend_->get("wait_on_stream"), in_flight->work, current_stream(device_));
   if (status) impl_->throw_failure(status, flight);
+  if (is_traced) [[unlikely]]
+    impl_->trace_batch(*in_flight, wait_begin_ns);
   impl_->watch->add(std::exchange(in_flight->work, nullptr), in_flight->group.impl_->group,
                     *std::exchange(in_flight->flight, nullptr));
 }
@@ -242,6 +270,8 @@ std::vector<CommCount> Communicator::take_counts() {
 }
 
 bool Communicator::logs_calls() const { return impl_->logs_calls(); }
+void Communicator::set_trace(Trace* trace) { impl_->trace = trace; }
+Hang Communicator::hang() { return impl_->flights.hang(); }
 
 void write_metrics(const std::vector<CommCount>& counts, MetricsStore& metrics) {
   for (const CommCount& count : counts) {

@@ -13,9 +13,11 @@
 #include <list>
 #include <map>
 #include <mutex>
+#include <new>
 
 #include "host/base/error.hpp"
 #include "host/base/units.hpp"
+#include "host/plugin/call.hpp"
 #include "host/service/guarded_memory.hpp"
 #include "host/service/handle.hpp"
 #include "host/service/memory_account.hpp"
@@ -107,6 +109,19 @@ Header* reserve_large(uint64_t system_bytes) {
   return reinterpret_cast<Header*>(aligned);
 }
 
+// What is copied when memory runs out, so it has room for all of it and allocates nothing.
+struct FailureRecord {
+  bool is_set = false;
+  uint64_t requested_bytes = 0, limit_bytes = 0;
+  MemoryLabel label;
+  MemoryUsage usage;
+  std::array<std::pair<uint64_t, uint64_t>, kMaxMemoryOwners> owners;  // live, peak
+  StepPlace place;
+  int64_t step = 0;
+  std::array<char, 256> node;
+  std::array<char, 512> call;
+};
+
 class CountingAllocator final : public c10::Allocator {
  public:
   c10::DataPtr allocate(size_t num_bytes) override {
@@ -186,6 +201,54 @@ class CountingAllocator final : public c10::Allocator {
 
   MemoryAccount& account() { return account_; }
 
+  // Called in the thread that found no memory. Locks nothing that this thread may hold.
+  void note_failure(uint64_t num_bytes, MemoryLabel label, uint64_t limit) noexcept {
+    const std::unique_lock once(failure_mutex_, std::try_to_lock);
+    if (!once) return;
+    FailureRecord& record = failure_;
+    record.is_set = true;
+    record.requested_bytes = num_bytes, record.limit_bytes = limit, record.label = label;
+    record.usage = account_.usage();
+    record.usage.system_bytes = system_.live();
+    record.usage.peak_system_bytes = system_.peak();
+    record.usage.cached_bytes = cached_before_failure_.exchange(0);
+    if (const std::unique_lock lists(mutex_, std::try_to_lock); lists)
+      record.usage.cached_bytes = std::max(record.usage.cached_bytes, lists_.cached_bytes());
+    for (size_t i = 0; i < kMaxMemoryOwners; ++i)
+      record.owners[i] = {account_.owner(i).live(), account_.owner(i).peak()};
+    record.place = step_place();
+    record.step = current_step();
+    record.node[0] = '\0';
+    if (const std::string* const node = record.place.node) {
+      const size_t size = std::min(node->size(), record.node.size() - 1);
+      std::copy_n(node->data(), size, record.node.data());
+      record.node[size] = '\0';
+    }
+    describe_call(record.call.data(), record.call.size());
+  }
+
+  std::optional<MemoryFailure> failure() {
+    const std::lock_guard once(failure_mutex_);
+    if (!failure_.is_set) return std::nullopt;
+    const FailureRecord& record = failure_;
+    MemoryFailure out{.requested_bytes = record.requested_bytes,
+                      .category = static_cast<MemoryCategory>(record.label.category),
+                      .limit_bytes = record.limit_bytes,
+                      .usage = record.usage,
+                      .plugins = {},
+                      .plugin = {},
+                      .place = record.place,
+                      .node = record.node.data(),
+                      .call = record.call.data(),
+                      .step = record.step};
+    out.place.node = nullptr;
+    const std::lock_guard lock(mutex_);
+    for (size_t i = 0; i < owner_names_.size(); ++i)
+      out.plugins.push_back({owner_names_[i], record.owners[i].first, record.owners[i].second});
+    out.plugin = owner_names_[record.label.owner];
+    return out;
+  }
+
   uint16_t owner(std::string_view plugin) {
     if (plugin.empty()) return 0;
     const std::lock_guard lock(mutex_);
@@ -223,6 +286,7 @@ class CountingAllocator final : public c10::Allocator {
     trim(target > others ? target - others : 0);
     Header* block = reserve_large(system_bytes);
     if (!block) {
+      cached_before_failure_ = lists_.cached_bytes();
       trim(0);
       block = reserve_large(system_bytes);
       if (!block) return nullptr;
@@ -242,6 +306,7 @@ class CountingAllocator final : public c10::Allocator {
   }
 
   [[noreturn]] void out_of_memory(uint64_t num_bytes, MemoryLabel label, uint64_t limit) {
+    note_failure(num_bytes, label, limit);
     std::string text = "out of memory on the CPU: " + bytes_text(num_bytes) + " requested for " +
                        std::string(memory_category_name(static_cast<MemoryCategory>(label.category)));
     {
@@ -263,6 +328,9 @@ class CountingAllocator final : public c10::Allocator {
   MemoryAccount account_;
   MemoryGauge system_;
   std::atomic<uint64_t> limit_bytes_{0};
+  std::mutex failure_mutex_;
+  FailureRecord failure_;
+  std::atomic<uint64_t> cached_before_failure_{0};  // before the free lists were emptied in vain
   std::mutex mutex_;
   FreeLists lists_;
   uint64_t cache_bytes_ = 4096 * kMiB;
@@ -292,8 +360,16 @@ std::string_view memory_category_name(MemoryCategory category) {
 
 void install_memory_allocator() {
   static std::once_flag once;
-  std::call_once(once, [] { c10::SetCPUAllocator(&allocator(), 100); });
+  std::call_once(once, [] {
+    c10::SetCPUAllocator(&allocator(), 100);
+    std::set_new_handler([] {
+      allocator().note_failure(0, current_label, 0);
+      throw std::bad_alloc();
+    });
+  });
 }
+
+std::optional<MemoryFailure> last_memory_failure() { return allocator().failure(); }
 
 MemoryUsage memory_usage() { return allocator().usage(); }
 std::vector<PluginMemory> memory_by_plugin() { return allocator().by_owner(); }

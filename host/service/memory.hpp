@@ -4,11 +4,13 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "chassis/service/memory.h"
+#include "host/service/step_place.hpp"
 #include "host/service/tensor.hpp"
 
 namespace chassis {
@@ -58,6 +60,22 @@ struct MemoryLabel {
   uint16_t category = 0;
   uint16_t owner = 0;
 };
+
+// The moment in which the host last found no memory: the allocator below, or operator new.
+struct MemoryFailure {
+  uint64_t requested_bytes = 0;  // 0: operator new does not say
+  MemoryCategory category = MemoryCategory::kOther;
+  uint64_t limit_bytes = 0;  // of set_memory_limit(), if that was the reason
+  MemoryUsage usage;         // with the blocks that were cached before they were given back
+  std::vector<PluginMemory> plugins;
+  std::string plugin;  // that asked
+  StepPlace place;     // without the node
+  std::string node;    // its name
+  std::string call;    // as describe_call()
+  int64_t step = 0;
+};
+// [any] Nothing if memory was always found.
+std::optional<MemoryFailure> last_memory_failure();
 
 // Installs the allocator in LibTorch; before the first tensor that is to be counted. Later calls do nothing.
 void install_memory_allocator();

@@ -7,6 +7,7 @@
 
 #include "host/base/error.hpp"
 #include "host/service/device.hpp"
+#include "host/service/step_place.hpp"
 
 namespace chassis {
 namespace {
@@ -44,6 +45,7 @@ double run_microbatches(Executor& executor, ParameterTable& parameters, const St
 StepResult run_step(const StepParts& parts, const StepInputs& inputs) {
   const auto& [executor, parameters, optimizer, ranks, device] = parts;
   const double loss_sum = run_microbatches(executor, parameters, inputs);
+  enter_phase("reduction of gradients");
   ranks.stack.finish_grads();
   notify(inputs, StepPhase::kReduction);
 
@@ -63,14 +65,17 @@ StepResult run_step(const StepParts& parts, const StepInputs& inputs) {
     const double limit = inputs.max_grad_norm;
     const double grad_scale = limit > 0.0 ? std::min(1.0, limit / (result.grad_norm + 1e-6)) : 1.0;
     if (inputs.before_update) inputs.before_update();
+    enter_phase("optimizer");
     optimizer.step(inputs.step, inputs.lr, grad_scale);
     notify(inputs, StepPhase::kUpdate);
+    enter_phase("refresh of parameters");
     ranks.stack.refresh();
   }
   ranks.stack.finish_step();
   synchronize(device);
   ranks.communicator.throw_if_failed();
   notify(inputs, StepPhase::kEnd);
+  enter_phase("");
   return result;
 }
 

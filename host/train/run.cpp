@@ -17,6 +17,7 @@
 #include "host/save/weights.hpp"
 #include "host/service/device.hpp"
 #include "host/service/memory.hpp"
+#include "host/service/step_place.hpp"
 #include "host/service/threads.hpp"
 #include "host/session/fields.hpp"
 #include "host/session/join.hpp"
@@ -24,6 +25,7 @@
 #include "host/session/slow_phase.hpp"
 #include "host/train/best_loss.hpp"
 #include "host/train/plugin_sink.hpp"
+#include "host/train/post_mortem.hpp"
 #include "host/train/rank_board.hpp"
 #include "host/train/run_directory.hpp"
 #include "host/train/run_events.hpp"
@@ -33,6 +35,7 @@
 #include "host/train/samples.hpp"
 #include "host/train/signals.hpp"
 #include "host/train/sinks.hpp"
+#include "host/train/step_trace.hpp"
 #include "host/train/trainer.hpp"
 
 namespace chassis {
@@ -52,10 +55,29 @@ class Run {
 
   // Reports a failure before anything is destroyed: otherwise the other ranks would see closed connections first.
   int operator()() {
-    return world_.run([this] { return train(); });
+    try {
+      return world_.run([this] { return train_or_report(); });
+    } catch (Error& error) {
+      if (directory_) post_mortem_.add_communication_failure(error, directory_->path());
+      throw;
+    }
   }
 
  private:
+  // Memory that runs out is this rank's alone, and the others are told where its report is.
+  int train_or_report() {
+    try {
+      return train();
+    } catch (const RemoteError&) {
+      throw;
+    } catch (...) {
+      Error error = current_error();
+      if (error.code() != ExitCode::kOutOfMemory || !directory_) throw;
+      post_mortem_.add_out_of_memory(error, directory_->path());
+      throw error;
+    }
+  }
+
   int train() {
     prepare();
     bool stopped = false;
@@ -81,10 +103,21 @@ class Run {
       }
       const StepRecord record = take_step();
       const StepRequests& requests = trainer_->requests();
-      if (saves_->saver().is_saving() && requests.ready) save([&] { saves_->advance(); });
-      if (evaluation_due(record.step)) evaluate_all(record.step);
+      if (saves_->saver().is_saving() && requests.ready) {
+        const ScopedSpan span(trace(), TraceTrack::kSaves, "next part of a save");
+        save([&] { saves_->advance(); });
+      }
+      if (evaluation_due(record.step)) {
+        const ScopedSpan span(trace(), TraceTrack::kSteps, "evaluation");
+        evaluate_all(record.step);
+      }
       if (samples_->due(record.step, trainer_->options().max_steps)) take_samples(record.step);
-      if (requests.save || saves_->due(record.step)) save([&] { saves_->save(record.step); });
+      if (requests.save || saves_->due(record.step)) {
+        enter_phase("save");
+        const ScopedSpan span(trace(), TraceTrack::kSaves, "save");
+        save([&] { saves_->save(record.step); });
+      }
+      if (trace_) trace_->end_step(record.step);
       if (requests.stop) return record.step < trainer_->options().max_steps;
     }
     return false;
@@ -120,6 +153,7 @@ class Run {
     const SlowPhase phase("allocating and filling the tensors of " + units);
     session_.allocate();
     saves_ = std::make_unique<RunSaves>(session_, *directory_, signals_, [this] { return state_to_save(); });
+    if (!settings().log.trace->empty()) trace_.emplace(settings().log.trace, session_, directory_->path());
     make_trainer();
     if (const Settings::Eval& eval = settings().eval; eval.keeps_best()) best_.emplace(eval.keep_best, eval.patience);
     if (const auto resumed = saves_->saver().resume()) {
@@ -133,6 +167,7 @@ class Run {
     directory_->check_steps(settings(), trainer_->state().step, trainer_->options().max_steps);
     directory_->start(session_, identity);
     if (settings().checkpoint.self_test) saves_->saver().self_test();
+    if (trace_) trace_->start(trainer_->state().step);
     make_sinks();
     if (world_.size() > 1) board_ = std::make_unique<RankBoard>(world_, directory_->file("ranks.json"));
     announce();
@@ -281,6 +316,7 @@ class Run {
                           saves_->saver().ready()};
     };
     options.before_update = [this] { saves_->saver().await_tensors(); };
+    options.trace = trace();
     step_data_.emplace(step_data_bytes(session_.program(), settings(), sizes), MemoryCategory::kData);
     trainer_ = std::make_unique<Trainer>(session_.step_parts(), *data_, options);
   }
@@ -357,7 +393,12 @@ class Run {
     warn_of_unused_samples(settings());
   }
 
+  Trace* trace() { return trace_ ? trace_->recorder() : nullptr; }
+
   StepRecord take_step() {
+    if (trace_) trace_->begin_step(trainer_->state().step + 1);
+    const ScopedSpan span(trace(), TraceTrack::kSteps,
+                          trace_ ? "step " + std::to_string(trainer_->state().step + 1) : std::string());
     StepRecord record = trainer_->step();
     record.save_ms = std::exchange(save_ms_, 0.0);
     write_metrics(session_.ranks().communicator.take_counts(), session_.metrics());
@@ -371,6 +412,7 @@ class Run {
 
   // Before the summary, which has what they dropped.
   void finish_sinks(RunOutcome outcome) {
+    if (trace_) trace_->finish();
     for (const auto& sink : sinks_) sink->finish(outcome, trainer_->state().step);
   }
 
@@ -524,6 +566,8 @@ class Run {
   bool memory_is_logged_ = false;
   bool was_evaluated_ = false;
   MemoryFit fit_;
+  std::optional<StepTrace> trace_;
+  PostMortem post_mortem_{session_, fit_};
 };
 
 }  // namespace

@@ -16,6 +16,7 @@
 #include "host/plugin/call.hpp"
 #include "host/service/device.hpp"
 #include "host/service/memory.hpp"
+#include "host/service/step_place.hpp"
 #include "host/session/fields.hpp"
 #include "host/session/finite.hpp"
 
@@ -57,6 +58,39 @@ class CategoryPeaks {
   std::array<uint64_t, kNumMemoryCategories> peaks_{};
 };
 
+// Spans of the trace between one phase of a step and the next.
+class PhaseSpans {
+ public:
+  explicit PhaseSpans(Trace* trace) : trace_(trace != nullptr && trace->on() ? trace : nullptr) {
+    if (trace_) last_ns_ = Trace::now_ns();
+  }
+  void end(TraceTrack track, std::string_view name, int microbatch = -1) {
+    if (!trace_) return;
+    TraceSpan span{.begin_ns = last_ns_, .end_ns = Trace::now_ns(), .name = trace_->intern(name), .track = track};
+    span.microbatch = microbatch;
+    last_ns_ = span.end_ns;
+    trace_->add(span);
+  }
+  void end(StepPhase phase, int microbatch) {
+    switch (phase) {
+      case StepPhase::kForward:
+        return end(TraceTrack::kMicrobatches, "forward", microbatch);
+      case StepPhase::kBackward:
+        return end(TraceTrack::kMicrobatches, "backward", microbatch);
+      case StepPhase::kReduction:
+        return end(TraceTrack::kOptimizer, "reduction of gradients");
+      case StepPhase::kUpdate:
+        return end(TraceTrack::kOptimizer, "norm and update");
+      case StepPhase::kEnd:
+        return end(TraceTrack::kOptimizer, "end of the step");
+    }
+  }
+
+ private:
+  Trace* trace_;
+  int64_t last_ns_ = 0;
+};
+
 }  // namespace
 
 TrainerState trainer_state_from_json(const Json& saved, const std::string& where) {
@@ -84,7 +118,10 @@ StepRecord Trainer::step() {
   StepRecord record;
   Stopwatch watch, whole;
   CategoryPeaks memory_peaks;
+  PhaseSpans spans(options_.trace);
+  enter_phase("data");
   const StepData data = data_.next_step(options_.shape);
+  spans.end(TraceTrack::kData, "data");
   record.step = state_.step + 1;
   set_current_step(record.step);
   record.tokens = data.num_tokens;
@@ -106,7 +143,8 @@ StepRecord Trainer::step() {
   inputs.max_grad_norm = options_.max_grad_norm;
   inputs.requests = options_.requests;
   inputs.before_update = options_.before_update;
-  inputs.observer = [&](StepPhase phase, int) {
+  inputs.observer = [&](StepPhase phase, int microbatch) {
+    spans.end(phase, microbatch);
     if (phase == StepPhase::kForward) record.forward_ms += watch.lap();
     if (phase == StepPhase::kBackward) record.backward_ms += watch.lap();
     if (phase == StepPhase::kEnd) record.optimizer_ms = watch.lap();

@@ -10,6 +10,7 @@
 #include "host/base/json_fwd.hpp"
 #include "host/data/eval_data.hpp"
 #include "host/data/train_data.hpp"
+#include "host/service/trace.hpp"
 #include "host/session/schedule.hpp"
 #include "host/session/step.hpp"
 #include "host/train/sinks.hpp"
@@ -30,6 +31,7 @@ struct TrainerOptions {
   uint64_t seed = 0;                       // of random bits in ops
   std::function<StepRequests()> requests;  // as in StepInputs
   std::function<void()> before_update;     // as in StepInputs
+  Trace* trace = nullptr;
 };
 
 // Saved with the tensors, and restored on resume.

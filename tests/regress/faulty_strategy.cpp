@@ -5,8 +5,10 @@
 #include <unistd.h>
 
 #include <cstdio>
+#include <memory>
 #include <vector>
 
+#include "chassis/memory.hpp"
 #include "chassis/options.hpp"
 #include "chassis/parallel.hpp"
 #include "chassis/plugin.hpp"
@@ -28,7 +30,7 @@ class Faulty final : public Parallel {
             .choices({"none", "claim nothing", "place nothing", "out of memory", "error in forward", "kill in forward",
                       "kill in bound", "kill in second forward", "kill in last backward", "stop in second forward",
                       "kill in collective", "kill late in collective", "stop in forward", "stop in collective",
-                      "another order"}),
+                      "another order", "grow"}),
         option("rank", 0).range(0, 1 << 20).doc("the faulty rank"),
     };
     return schema;
@@ -61,15 +63,7 @@ class Faulty final : public Parallel {
     if (has("kill in bound")) raise_once(SIGKILL);
     if (!has("out of memory")) return;
     test::mark_fault();
-    long pages = 0;
-    if (FILE* const file = std::fopen("/proc/self/statm", "r")) {
-      if (std::fscanf(file, "%ld", &pages) != 1) pages = 0;
-      std::fclose(file);
-    }
-    rlimit limit{};
-    getrlimit(RLIMIT_AS, &limit);
-    limit.rlim_cur = static_cast<rlim_t>(pages) * static_cast<rlim_t>(sysconf(_SC_PAGESIZE)) + (1 << 20);
-    setrlimit(RLIMIT_AS, &limit);
+    limit_memory(1 << 20);
     sleep(2);  // so that the threads of the host run under the limit too
   }
 
@@ -82,6 +76,7 @@ class Faulty final : public Parallel {
       test::mark_fault();
       fail_invalid("the strategy fails on purpose");
     }
+    if (has("grow")) grow();
     if (has("kill in forward")) raise_once(SIGKILL);
     if (has("stop in forward")) raise_once(SIGSTOP);
   }
@@ -110,6 +105,27 @@ class Faulty final : public Parallel {
 
  private:
   bool has(std::string_view fault) const { return is_faulty_ && fault_ == fault; }
+
+  // From now on the process may reserve only that much more.
+  static void limit_memory(rlim_t more_bytes) {
+    long pages = 0;
+    if (FILE* const file = std::fopen("/proc/self/statm", "r")) {
+      if (std::fscanf(file, "%ld", &pages) != 1) pages = 0;
+      std::fclose(file);
+    }
+    rlimit limit{};
+    getrlimit(RLIMIT_AS, &limit);
+    limit.rlim_cur = static_cast<rlim_t>(pages) * static_cast<rlim_t>(sysconf(_SC_PAGESIZE)) + more_bytes;
+    setrlimit(RLIMIT_AS, &limit);
+  }
+
+  // Takes all memory that there is.
+  void grow() const {
+    test::mark_fault();
+    limit_memory(128 << 20);
+    std::vector<std::unique_ptr<Scratch<char>>> held;
+    for (;;) held.push_back(std::make_unique<Scratch<char>>(host(), 8 << 20));
+  }
 
   // Signals only once, since units run forward for every micro-batch.
   void raise_once(int signal) {

@@ -1,0 +1,42 @@
+// What a rank leaves when it ends out of memory, or without other ranks: RUN/post-mortem/rank-N.json, and some lines at
+// the end of the error. It works when memory has run out, and never fails itself: that is a counted warning.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "host/base/error.hpp"
+#include "host/base/json_fwd.hpp"
+#include "host/plan/memory_fit.hpp"
+#include "host/service/memory.hpp"
+#include "host/session/session.hpp"
+
+namespace chassis {
+
+class PostMortem {
+ public:
+  // Both outlive it.
+  PostMortem(Session& session, const MemoryFit& fit);
+
+  // Drops the tensors of the step. Adds the file's path to the error, so that it also reaches the other ranks.
+  void add_out_of_memory(Error& error, const std::string& run_directory) noexcept;
+  // The same for a communication error, also of another rank. Leaves other errors alone.
+  void add_communication_failure(Error& error, const std::string& run_directory) noexcept;
+
+ private:
+  struct Report;
+  // `failure`: NULL if memory did not run out in the host, which then is asked how it is now.
+  Report report_memory(const std::string& error, const MemoryFailure* failure);
+  void report_hang(Report& report);
+  void compare_with_plan(Report& report);
+  void advise(Report& report);
+  void finish(Report& report, Error& error, const std::string& run_directory);
+
+  Session& session_;
+  const MemoryFit& fit_;
+  std::unique_ptr<char[]> reserve_;  // freed first, so that the report has some memory
+  bool is_done_ = false;
+};
+
+}  // namespace chassis

@@ -1,0 +1,62 @@
+// Starts, ends and writes the trace.
+#include "host/train/step_trace.hpp"
+
+#include <fmt/format.h>
+
+#include "host/base/file.hpp"
+#include "host/base/log.hpp"
+#include "host/train/report_file.hpp"
+
+namespace chassis {
+
+StepTrace::StepTrace(const std::vector<int64_t>& steps, Session& session, const std::string& run_directory)
+    : first_(steps[0]), last_(steps[1]), session_(session), folder_(run_directory + "/trace") {
+  World& world = session.world();
+  // The clocks of machines differ by what their time service leaves, so rank 0 only says when the trace begins.
+  const std::string origin = world.exchange("start of the trace", std::to_string(Trace::realtime_ns()))[0];
+  trace_ = std::make_unique<Trace>(world.rank(), std::stoll(origin));
+  session_.executor().set_trace(trace_.get());
+  session_.ranks().communicator.set_trace(trace_.get());
+}
+
+StepTrace::~StepTrace() {
+  session_.executor().set_trace(nullptr);
+  session_.ranks().communicator.set_trace(nullptr);
+}
+
+void StepTrace::start(int64_t step) const {
+  if (step >= last_ && session_.world().rank() == 0)
+    counted_warning("no trace",
+                    fmt::format("log.trace = [{}, {}], and the run goes on after step {}", first_, last_, step));
+}
+
+void StepTrace::begin_step(int64_t step) {
+  if (step >= first_ && step <= last_) trace_->turn(true);
+}
+
+void StepTrace::end_step(int64_t step) {
+  if (step >= last_) finish();
+}
+
+void StepTrace::finish() {
+  trace_->turn(false);
+  if (is_written_ || trace_->empty()) return;
+  is_written_ = true;
+  try {
+    write();
+  } catch (const std::exception& error) {
+    counted_warning("trace not written", std::string("the trace could not be written: ") + error.what());
+  }
+}
+
+void StepTrace::write() {
+  const int rank = session_.world().rank();
+  const std::string path = write_report(folder_, rank, trace_->json());
+  if (const uint64_t dropped = trace_->num_dropped(); dropped > 0)
+    counted_warning("spans that the trace has no room for",
+                    fmt::format("{} lacks its last {} spans; trace fewer steps", path, dropped), dropped);
+  if (rank == 0)
+    log::info("trace of steps {} to {}: {}/rank-*.json; open them in https://ui.perfetto.dev", first_, last_, folder_);
+}
+
+}  // namespace chassis

@@ -1,0 +1,41 @@
+// The trace of a run: when it records, and the file of each rank.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "host/service/trace.hpp"
+#include "host/session/session.hpp"
+
+namespace chassis {
+
+class StepTrace {
+ public:
+  // [all-ranks] `steps`: the first and the last one. The ranks agree on the time 0.
+  StepTrace(const std::vector<int64_t>& steps, Session& session, const std::string& run_directory);
+  ~StepTrace();
+  StepTrace(const StepTrace&) = delete;
+  StepTrace& operator=(const StepTrace&) = delete;
+
+  Trace* recorder() { return trace_.get(); }
+  // Counts a warning if the run goes on from a step after the last one.
+  void start(int64_t step) const;
+  void begin_step(int64_t step);
+  // Writes the file after the last one.
+  void end_step(int64_t step);
+  // Writes what there is, if the run ends earlier. A failure is a counted warning.
+  void finish();
+
+ private:
+  void write();
+
+  const int64_t first_, last_;
+  Session& session_;
+  const std::string folder_;
+  std::unique_ptr<Trace> trace_;
+  bool is_written_ = false;
+};
+
+}  // namespace chassis
