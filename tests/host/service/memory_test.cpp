@@ -132,6 +132,11 @@ TEST_F(Memory, ReportsWhatIsLiveWhenOutOfMemory) {
     EXPECT_NE(text.find("8 MiB requested for activations"), std::string::npos) << text;
     EXPECT_NE(text.find(": activations 16 MiB"), std::string::npos) << text;
   }
+  const MemoryFailure failure = last_memory_failure().value();
+  EXPECT_EQ(failure.requested_bytes, 8u * kMiB);
+  EXPECT_EQ(failure.category, MemoryCategory::kActivations);
+  EXPECT_EQ(failure.usage.of(MemoryCategory::kActivations).live_bytes, 16u * kMiB);
+  EXPECT_EQ(failure.limit_bytes, memory_usage().live_bytes + kMiB);
 }
 
 }  // namespace
