@@ -32,4 +32,5 @@ set(CHASSIS_PLUGINS
   sink/csv
   sink/prometheus
   sink/tensorboard
+  sink/webpage
 )

@@ -29,7 +29,16 @@ struct Grown {
 class SinkRun {
  public:
   SinkRun(const Instance& instance, std::string folder)
-      : instance_(instance), table_(instance.interface<chassis_sink_t>(CHASSIS_SINK_ID)), folder_(std::move(folder)) {}
+      : instance_(instance), table_(instance.interface<chassis_sink_t>(CHASSIS_SINK_ID)), folder_(std::move(folder)) {
+    page_.known.html = [](void*, void (*write)(void*, chassis_str_t), void* context) -> chassis_status_t* {
+      write(context, str_of("<!doctype html>"));
+      return nullptr;
+    };
+    page_.known.data = [](void*, int64_t, void (*write)(void*, chassis_str_t), void* context) -> chassis_status_t* {
+      write(context, str_of("{}"));
+      return nullptr;
+    };
+  }
 
   // The text of the error; empty if there was none.
   std::string start(int64_t first_step) {
@@ -40,6 +49,7 @@ class SinkRun {
     raw.known.first_step = first_step;
     raw.known.max_steps = 40;
     raw.known.time = 1.7e9;
+    raw.known.page = &page_.known;
     return taken(table_.start(instance_.get("start"), &raw.known));
   }
   std::string scalars(int64_t step, const Values& values) {
@@ -83,6 +93,7 @@ class SinkRun {
   const Instance& instance_;
   const chassis_sink_t& table_;
   const std::string folder_;
+  Grown<chassis_run_page_t> page_;
   const std::string name_ = "a run, \"quoted\"\n\xc3\xa9";
   const std::string config_ = "{\"run\":{\"name\":\"x\"}}";
 };

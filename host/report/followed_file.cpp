@@ -23,7 +23,7 @@ FollowedFile::Poll FollowedFile::poll(const std::function<void(std::string_view 
   if (path_kind(path_) == PathKind::kAbsent) return result;
   const File file = File::open_read(path_);
   result.exists = true;
-  struct stat about{};
+  struct stat about {};
   if (fstat(file.descriptor(), &about) != 0) throw file_error("cannot read", path_, errno);
   const bool is_same = about.st_dev == device_ && about.st_ino == inode_;
   if (offset_ > 0 && (!is_same || file.size() < offset_)) {
@@ -34,7 +34,7 @@ FollowedFile::Poll FollowedFile::poll(const std::function<void(std::string_view 
   device_ = about.st_dev, inode_ = about.st_ino;
 
   std::vector<char> block(std::min<uint64_t>(kBlockBytes, file.size() - std::min(offset_, file.size())) + kPadding);
-  size_t held = 0;         // bytes of an incomplete line at the front
+  size_t held = 0;          // bytes of an incomplete line at the front
   bool is_skipped = false;  // this line is too long, and its beginning was dropped
   for (uint64_t at = offset_;;) {
     if (block.size() - kPadding == held) block.resize(std::min(2 * held, kMaxLineBytes) + kBlockBytes + kPadding);

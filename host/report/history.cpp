@@ -8,11 +8,9 @@ namespace chassis {
 namespace {
 
 constexpr float kNone = std::numeric_limits<float>::quiet_NaN();
-constexpr double kDecay = 0.98;  // of the moving average, per value
 
 void resize(Series& series, size_t size) {
-  for (std::vector<float>* values : {&series.min, &series.max, &series.mean, &series.smooth})
-    values->resize(size, kNone);
+  for (std::vector<float>* values : {&series.min, &series.max, &series.mean}) values->resize(size, kNone);
   series.count.resize(size, 0);
 }
 
@@ -25,9 +23,8 @@ void combine(Series& series, size_t to, size_t a, size_t b) {
     series.mean[to] = static_cast<float>(sum / num);
     series.min[to] = std::fmin(series.min[a], series.min[b]);
     series.max[to] = std::fmax(series.max[a], series.max[b]);
-    series.smooth[to] = num_b ? series.smooth[b] : series.smooth[a];
   } else {
-    series.mean[to] = series.min[to] = series.max[to] = series.smooth[to] = kNone;
+    series.mean[to] = series.min[to] = series.max[to] = kNone;
   }
   series.count[to] = num;
 }
@@ -42,6 +39,20 @@ double Series::recent_mean(size_t num_buckets) const {
     num += count[i];
   }
   return num > 0.0 ? sum / num : std::numeric_limits<double>::quiet_NaN();
+}
+
+std::vector<float> Series::smoothed() const {
+  constexpr double kLeastWindow = 4.0, kParts = 50.0;  // in buckets; windows in a run
+  const double decay = 1.0 - 1.0 / std::max(kLeastWindow, static_cast<double>(mean.size()) / kParts);
+  double average = 0.0, weight = 0.0;
+  std::vector<float> values(mean.size(), kNone);
+  for (size_t i = 0; i < mean.size(); ++i) {
+    if (count[i] == 0) continue;
+    average = decay * average + (1.0 - decay) * static_cast<double>(mean[i]);
+    weight = decay * weight + (1.0 - decay);
+    values[i] = static_cast<float>(average / weight);
+  }
+  return values;
 }
 
 bool History::begin_step(int64_t step) {
@@ -74,9 +85,6 @@ void History::set(size_t position, std::string_view name, double value) {
   min = count == 0 ? rounded : std::min(min, rounded);
   max = count == 0 ? rounded : std::max(max, rounded);
   ++count;
-  series->average_ = kDecay * series->average_ + (1.0 - kDecay) * value;
-  series->weight_ = kDecay * series->weight_ + (1.0 - kDecay);
-  series->smooth[bucket_] = static_cast<float>(series->average_ / series->weight_);
   if (std::isnan(series->first)) series->first = value;
   series->last = value;
   if (!(series->lowest <= value)) series->lowest = value, series->lowest_step = step_;

@@ -15,9 +15,6 @@ namespace chassis {
 struct Series {
   std::string name;
   std::vector<float> min, max, mean;
-  // Exponential moving average of the finite values at the end of the bucket, without the bias of its start (Kingma and
-  // Ba, Adam, §3: divided by 1 − βᵗ).
-  std::vector<float> smooth;
   std::vector<uint32_t> count;  // of finite values
   uint64_t num_not_finite = 0;
   double first = std::numeric_limits<double>::quiet_NaN(), last = first;  // finite values
@@ -26,10 +23,9 @@ struct Series {
 
   // The mean of the finite values of the last buckets; NaN if there are none.
   double recent_mean(size_t num_buckets) const;
-
- private:
-  friend class History;
-  double average_ = 0.0, weight_ = 0.0;  // of the moving average
+  // Exponential moving average of the means, over about a fiftieth of the buckets, without the bias of its start
+  // (Kingma and Ba, Adam, §3: divided by 1 − βᵗ).
+  std::vector<float> smoothed() const;
 };
 
 class History {

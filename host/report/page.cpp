@@ -20,7 +20,7 @@
 namespace chassis {
 namespace {
 
-constexpr size_t kManyRuns = 4;  // from here on only the metrics with charts of their own are in the page
+constexpr size_t kManyRuns = 4;    // from here on only the metrics with charts of their own are in the page
 constexpr size_t kMaxShown = 200;  // rows of a table
 
 std::string base64(std::span<const float> values) {
@@ -44,10 +44,19 @@ std::string base64(std::span<const float> values) {
 
 bool has_smooth_chart(std::string_view name) { return name == "loss" || name == "grad_norm"; }
 bool has_chart(std::string_view name) {
-  constexpr std::string_view kNames[] = {"lr",           "tokens_per_s",    "step_ms",        "data_ms",
-                                         "forward_ms",   "backward_ms",     "optimizer_ms",   "save_ms",
-                                         "comm_exposed_ms", "comm_hidden_ms", "peak_memory_bytes",
-                                         "active_memory_bytes", "reserved_memory_bytes"};
+  constexpr std::string_view kNames[] = {"lr",
+                                         "tokens_per_s",
+                                         "step_ms",
+                                         "data_ms",
+                                         "forward_ms",
+                                         "backward_ms",
+                                         "optimizer_ms",
+                                         "save_ms",
+                                         "comm_exposed_ms",
+                                         "comm_hidden_ms",
+                                         "peak_memory_bytes",
+                                         "active_memory_bytes",
+                                         "reserved_memory_bytes"};
   return has_smooth_chart(name) || name.starts_with("memory/") ||
          std::find(std::begin(kNames), std::end(kNames), name) != std::end(kNames);
 }
@@ -55,8 +64,8 @@ bool has_chart(std::string_view name) {
 // The numbers of one run from bucket `from` on.
 Json run_json(const RunReader& run, size_t from, bool all_metrics) {
   const History& history = run.history();
-  Json json = {{"name", run.name()},         {"state", to_text(run.state())}, {"step", history.last_step()},
-               {"max_steps", run.max_steps()}, {"width", history.width()},       {"from", from}};
+  Json json = {{"name", run.name()},           {"state", to_text(run.state())}, {"step", history.last_step()},
+               {"max_steps", run.max_steps()}, {"width", history.width()},      {"from", from}};
   Json& metrics = json["metrics"] = Json::object();
   const auto text = [&](const std::vector<float>& values) {
     return base64(from < values.size() ? std::span(values).subspan(from) : std::span<const float>());
@@ -65,7 +74,7 @@ Json run_json(const RunReader& run, size_t from, bool all_metrics) {
     if (!all_metrics && !has_chart(series.name)) continue;
     Json& metric = metrics[series.name] = {{"mean", text(series.mean)}};
     if (!has_smooth_chart(series.name)) continue;
-    metric["smooth"] = text(series.smooth);
+    metric["smooth"] = base64(series.smoothed());  // all of it, since it depends on the length of the run
     if (history.width() > 1 && all_metrics) metric["min"] = text(series.min), metric["max"] = text(series.max);
   }
   Json& evaluations = json["evaluations"] = Json::object();
@@ -106,6 +115,7 @@ class Tables {
       ranks(*run);
       checkpoints(*run);
       data(*run);
+      post_mortems(*run);
       warnings(*run);
       samples(*run);
       composition(*run);
@@ -127,7 +137,8 @@ class Tables {
   void close() { out_ += "</table></div>\n"; }
 
   void summary() {
-    open("results", {"run", "state", "#step", "#loss (last 20)", "#least loss", "#at step", "#tokens/s", "#peak memory"});
+    open("results",
+         {"run", "state", "#step", "#loss (last 20)", "#least loss", "#at step", "#tokens/s", "#peak memory"});
     for (const RunReader* run : runs_) {
       const History& history = run->history();
       const Series* const loss = history.find("loss");
@@ -195,7 +206,11 @@ class Tables {
           number_cell(line.seconds > 0.0 ? fmt::format("{:.2f}", line.seconds) : "") +
           number_cell(line.seconds > 0.0 ? fmt::format("{:.2f}", line.stall_seconds) : "") +
           cell(line.resumable ? "yes" : "no") +
-          fmt::format("<td class=\"{}\">{}</td>", is_good ? "good" : is_bad ? "bad" : "soft", html_text(line.check)));
+          fmt::format("<td class=\"{}\">{}</td>",
+                      is_good  ? "good"
+                      : is_bad ? "bad"
+                               : "soft",
+                      html_text(line.check)));
     }
     close();
   }
@@ -206,16 +221,22 @@ class Tables {
     open("data", {"set", "#documents used", "#tokens used", "#too long"});
     for (const Json& set : about["data"]) {
       const auto count = [&](const char* key) {
-        return set.is_object() && set.contains(key) && set[key].is_number()
-                   ? count_text(set[key].get<double>())
-                   : std::string();
+        return set.is_object() && set.contains(key) && set[key].is_number() ? count_text(set[key].get<double>())
+                                                                            : std::string();
       };
-      const std::string path = set.is_object() && set.contains("path") && set["path"].is_string()
-                                   ? set["path"].get<std::string>()
-                                   : "";
+      const std::string path =
+          set.is_object() && set.contains("path") && set["path"].is_string() ? set["path"].get<std::string>() : "";
       row(cell(path) + number_cell(count("usable_documents")) + number_cell(count("usable_tokens")) +
           number_cell(count("too_long_documents")));
     }
+    close();
+  }
+
+  void post_mortems(const RunReader& run) {
+    const std::vector<PostMortem> all = post_mortems_of(run);
+    if (all.empty()) return;
+    open("post-mortems", {"file", "kind", "error"});
+    for (const PostMortem& found : all) row(cell(found.file) + cell(found.kind) + cell(found.error));
     close();
   }
 
@@ -242,7 +263,8 @@ class Tables {
     const Json& lock = run.plugins();
     if (!lock.is_object() || !lock.contains("plugins") || !lock["plugins"].is_array()) return;
     const auto text = [](const Json& object, const char* key) {
-      return object.is_object() && object.contains(key) && object[key].is_string() ? object[key].get<std::string>() : "";
+      return object.is_object() && object.contains(key) && object[key].is_string() ? object[key].get<std::string>()
+                                                                                   : "";
     };
     open("composition", {"plugin", "serves", "version", "ABI", "SHA-256"});
     for (const Json& plugin : lock["plugins"]) {
@@ -250,9 +272,9 @@ class Tables {
       if (plugin.is_object() && plugin.contains("members") && plugin["members"].is_array())
         for (const Json& member : plugin["members"])
           if (member.is_string()) members += (members.empty() ? "" : ", ") + member.get<std::string>();
-      row(cell(text(plugin, "id")) + cell(members) + cell(text(plugin, "version")) + cell(text(plugin, "abi_negotiated")) +
-          "<td title=\"" + html_text(text(plugin, "sha256")) + "\">" + html_text(text(plugin, "sha256").substr(0, 12)) +
-          "</td>");
+      row(cell(text(plugin, "id")) + cell(members) + cell(text(plugin, "version")) +
+          cell(text(plugin, "abi_negotiated")) + "<td title=\"" + html_text(text(plugin, "sha256")) + "\">" +
+          html_text(text(plugin, "sha256").substr(0, 12)) + "</td>");
     }
     close();
     if (!lock.contains("providers") || !lock["providers"].is_object()) return;
@@ -270,8 +292,9 @@ class Tables {
   void configuration(const RunReader& run) {
     const std::vector<ConfigValue> all = config_of(run);
     if (all.empty()) return;
-    out_ += "<h2>configuration</h2>\n<details><summary>all keys, and where they come from</summary>\n"
-            "<div class=\"scroll\"><table><tr><th>key</th><th>value</th><th>origin</th></tr>\n";
+    out_ +=
+        "<h2>configuration</h2>\n<details><summary>all keys, and where they come from</summary>\n"
+        "<div class=\"scroll\"><table><tr><th>key</th><th>value</th><th>origin</th></tr>\n";
     for (const ConfigValue& value : all)
       row("<td class=\"key\">" + html_text(value.key) + "</td>" + cell(value.value) + cell(value.origin));
     out_ += "</table></div></details>\n";
@@ -310,7 +333,8 @@ std::string still_picture(const std::vector<const RunReader*>& runs) {
     const size_t size = loss->mean.size(), stride = std::max<size_t>(1, size / 300);
     for (size_t i = 0; i < size; i += stride)
       if (std::isfinite(loss->mean[i]))
-        text += fmt::format("{:.1f},{:.1f} ", 600.0 * static_cast<double>(i) / static_cast<double>(std::max<size_t>(1, size - 1)),
+        text += fmt::format("{:.1f},{:.1f} ",
+                            600.0 * static_cast<double>(i) / static_cast<double>(std::max<size_t>(1, size - 1)),
                             115.0 - 110.0 * (loss->mean[i] - loss->lowest) / (loss->highest - loss->lowest));
     text += "\"/></svg>\n";
   }
@@ -324,10 +348,11 @@ std::string page_html(const std::vector<const RunReader*>& runs, bool is_live) {
   for (const RunReader* run : runs) data["runs"].push_back(run_json(*run, 0, runs.size() < kManyRuns));
   const std::string title = runs.size() == 1 ? runs.front()->name() : std::to_string(runs.size()) + " runs";
   std::string page(kReportHtmlHead);
-  page += "<html lang=\"en\">\n<meta charset=\"utf-8\">\n<meta name=\"viewport\" content=\"width=device-width\">\n"
-          "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'; "
-          "script-src 'unsafe-inline'; connect-src 'self'\">\n<title>" +
-          html_text(title) + "</title>\n<style>";
+  page +=
+      "<html lang=\"en\">\n<meta charset=\"utf-8\">\n<meta name=\"viewport\" content=\"width=device-width\">\n"
+      "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'; "
+      "script-src 'unsafe-inline'; connect-src 'self'\">\n<title>" +
+      html_text(title) + "</title>\n<style>";
   page.append(uplot_style()).append(page_style());
   page += "</style>\n<body>\n<div id=\"head\">" + head_html(runs) + "</div>\n";
   if (is_live) page += "<p class=\"soft\" id=\"status\">connecting</p>\n";
@@ -342,7 +367,8 @@ std::string live_data(const RunReader& run, int64_t since) {
   const std::vector<const RunReader*> runs = {&run};
   const History& history = run.history();
   const size_t from = since > 1 ? static_cast<size_t>((since - 1) / history.width()) : 0;
-  Json json = {{"runs", Json::array({run_json(run, from, true)})}, {"tables", Tables(runs).text()}, {"head", head_html(runs)}};
+  Json json = {
+      {"runs", Json::array({run_json(run, from, true)})}, {"tables", Tables(runs).text()}, {"head", head_html(runs)}};
   return json_line(json);
 }
 

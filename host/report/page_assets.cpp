@@ -1,7 +1,7 @@
 // The assembler puts the files between two symbols each.
 #include "host/report/page_assets.hpp"
 
-#define CHASSIS_ASSET(name, file)                                                              \
+#define CHASSIS_ASSET(name, file)                                                                    \
   asm(".section .rodata\n" #name "_begin:\n.incbin \"" file "\"\n" #name "_end:\n.byte 0\n.text\n"); \
   extern "C" __attribute__((visibility("hidden"))) const char name##_begin[], name##_end[];
 

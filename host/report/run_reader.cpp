@@ -163,8 +163,8 @@ void RunReader::sample_line(std::string_view text, uint64_t number) {
     if (damaged_samples_.count++ == 0) damaged_samples_.first_line = number;
     return;
   }
-  samples_.push_back(
-      {integer_or(json, "step", 0), string_or(json, "prompt"), string_or(json, "answer"), string_or(json, "finish_reason")});
+  samples_.push_back({integer_or(json, "step", 0), string_or(json, "prompt"), string_or(json, "answer"),
+                      string_or(json, "finish_reason")});
   if (samples_.size() > kMaxSamples) samples_.pop_front();
 }
 
@@ -234,13 +234,13 @@ bool RunReader::poll_ranks() {
   ranks_.clear();
   for (const Json& rank : json["ranks"]) {
     if (!rank.is_object()) continue;
-    RankStatus status{.rank = static_cast<int>(integer_or(rank, "rank", 0)),
-                      .step = integer_or(rank, "step", 0),
-                      .step_ms = number_or(rank, "step_ms", 0.0),
-                      .wait_ms = number_or(rank, "wait_ms", 0.0),
-                      .active_bytes =
-                          static_cast<uint64_t>(std::max<int64_t>(0, integer_or(rank, "active_memory_bytes", 0))),
-                      .temperature = std::nullopt};
+    RankStatus status{
+        .rank = static_cast<int>(integer_or(rank, "rank", 0)),
+        .step = integer_or(rank, "step", 0),
+        .step_ms = number_or(rank, "step_ms", 0.0),
+        .wait_ms = number_or(rank, "wait_ms", 0.0),
+        .active_bytes = static_cast<uint64_t>(std::max<int64_t>(0, integer_or(rank, "active_memory_bytes", 0))),
+        .temperature = std::nullopt};
     if (rank.contains("temperature")) status.temperature = number_or(rank, "temperature", 0.0);
     ranks_.push_back(status);
   }

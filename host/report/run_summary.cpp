@@ -9,6 +9,7 @@
 #include <map>
 #include <sstream>
 
+#include "host/base/file.hpp"
 #include "host/base/json.hpp"
 #include "host/base/printable.hpp"
 #include "host/base/units.hpp"
@@ -62,9 +63,7 @@ class Summary {
   }
 
  private:
-  void line(std::string_view label, const std::string& text) {
-    out_ += fmt::format("  {:<12}{}\n", label, text);
-  }
+  void line(std::string_view label, const std::string& text) { out_ += fmt::format("  {:<12}{}\n", label, text); }
 
   void head() {
     out_ += fmt::format("{}  {}\n", printable(run_.name()), state_text(run_));
@@ -101,9 +100,9 @@ class Summary {
     for (const auto& [name, points] : sets) {
       const auto* best = *std::min_element(points.begin(), points.end(),
                                            [](const auto* a, const auto* b) { return a->loss < b->loss; });
-      line("eval", fmt::format("{:>9} {}  perplexity {:.4g}, least {:.4f} at step {}",
-                               metric_text("loss", points.back()->loss), printable(name), points.back()->perplexity,
-                               best->loss, best->step));
+      line("eval",
+           fmt::format("{:>9} {}  perplexity {:.4g}, least {:.4f} at step {}", metric_text("loss", points.back()->loss),
+                       printable(name), points.back()->perplexity, best->loss, best->step));
     }
   }
 
@@ -159,6 +158,8 @@ class Summary {
   }
 
   void warnings() {
+    for (const PostMortem& found : post_mortems_of(run_))
+      line("post-mortem", found.file + ": " + printable(found.error, 160));
     for (const auto& [key, count] : run_.warnings())
       line("warning", printable(key) + (count > 1 ? fmt::format(" ({} times)", count) : " (once)"));
     for (const std::string& defect : run_.defects()) line("damaged", defect);
@@ -252,11 +253,28 @@ int straggler(const std::vector<RankStatus>& ranks) {
   return *most > 1.1 * median ? static_cast<int>(most - work.begin()) : -1;
 }
 
+std::vector<PostMortem> post_mortems_of(const RunReader& run) {
+  constexpr size_t kMost = 64;
+  std::vector<PostMortem> all;
+  const std::string folder = run.path() + "/post-mortem";
+  if (path_kind(folder) != PathKind::kDirectory) return all;
+  for (const DirectoryEntry& entry : list_directory(folder)) {
+    if (entry.kind != PathKind::kFile || !entry.name.ends_with(".json") || all.size() >= kMost) continue;
+    const std::string text = read_file(folder + "/" + entry.name);
+    const Json json = Json::parse(text, nullptr, false);
+    const auto value = [&](const char* key) {
+      return json.is_object() && json.contains(key) && json[key].is_string() ? json[key].get<std::string>() : "";
+    };
+    all.push_back({"post-mortem/" + entry.name, value("kind"), json.is_object() ? value("error") : "damaged"});
+  }
+  return all;
+}
+
 std::vector<CheckpointLine> checkpoint_lines(const RunReader& run) {
   std::map<int64_t, CheckpointLine> lines;
   for (const SavedCheckpoint& saved : run.checkpoints())
-    lines[saved.step] = {saved.step, saved.time, saved.num_bytes, saved.seconds, saved.stall_seconds, saved.resumable,
-                         "removed"};
+    lines[saved.step] = {saved.step,          saved.time,      saved.num_bytes, saved.seconds,
+                         saved.stall_seconds, saved.resumable, "removed"};
   std::vector<CheckpointInfo> found;
   try {
     found = list_checkpoints(run.path() + "/checkpoints");
@@ -279,12 +297,8 @@ Json summary_json(const std::vector<const RunReader*>& runs) {
   Json all = {{"schema", "chassis.report/1"}, {"runs", Json::array()}};
   for (const RunReader* run : runs) {
     const History& history = run->history();
-    Json json = {{"name", run->name()},
-                 {"path", run->path()},
-                 {"state", to_text(run->state())},
-                 {"step", history.last_step()},
-                 {"max_steps", run->max_steps()},
-                 {"seconds", run->seconds()}};
+    Json json = {{"name", run->name()},         {"path", run->path()},           {"state", to_text(run->state())},
+                 {"step", history.last_step()}, {"max_steps", run->max_steps()}, {"seconds", run->seconds()}};
     Json& metrics = json["metrics"] = Json::object();
     for (const Series& series : history.series())
       metrics[series.name] = {{"first", number_or_null(series.first)},

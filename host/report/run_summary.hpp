@@ -42,6 +42,12 @@ std::vector<ConfigDifference> config_differences(const std::vector<const RunRead
 // own work is its step without the time in which it waits for others.
 int straggler(const std::vector<RankStatus>& ranks);
 
+struct PostMortem {
+  std::string file, kind, error;  // "post-mortem/rank-1.json", "out_of_memory"
+};
+// Those that the run has left, at most 64.
+std::vector<PostMortem> post_mortems_of(const RunReader& run);
+
 // What is known of the checkpoints that the run has saved, and of those in its directory, oldest step first.
 struct CheckpointLine {
   int64_t step = 0;

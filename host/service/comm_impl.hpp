@@ -33,7 +33,7 @@ struct CommWork::Impl {
   chassis_backend_work_t* work = nullptr;  // likewise
   std::vector<Tensor> tensors;             // kept alive
   std::chrono::steady_clock::time_point started{};
-  int64_t begin_ns = 0, start_ns = 0;      // for the trace: when it was started, and the time that this took
+  int64_t begin_ns = 0, start_ns = 0;  // for the trace: when it was started, and the time that this took
 
   ~Impl();
 };

@@ -1,8 +1,10 @@
 // A queue, and a thread that empties it into the plugin.
 #include "host/train/plugin_sink.hpp"
 
+#include <chrono>
 #include <condition_variable>
 #include <deque>
+#include <functional>
 #include <mutex>
 #include <new>
 #include <optional>
@@ -14,6 +16,7 @@
 #include "host/base/error.hpp"
 #include "host/base/log.hpp"
 #include "host/plugin/status.hpp"
+#include "host/report/page.hpp"
 
 namespace chassis {
 namespace {
@@ -32,6 +35,48 @@ struct Record {
   NamedValues values = {};  // empty: a text
   uint32_t type = 0;
   std::string name = {}, text = {};
+};
+
+// The page of the run for a sink: reads what is new in the files of the run, at most twice a second.
+class SinkPage {
+ public:
+  explicit SinkPage(std::string directory) : directory_(std::move(directory)) {
+    raw_.struct_size = sizeof raw_;
+    raw_.context = this;
+    raw_.html = [](void* self, void (*write)(void*, chassis_str_t), void* context) {
+      return guarded([&] {
+        static_cast<SinkPage*>(self)->read(
+            [&](const RunReader& run) { write(context, str_of(page_html({&run}, /*is_live=*/true))); });
+      });
+    };
+    raw_.data = [](void* self, int64_t since, void (*write)(void*, chassis_str_t), void* context) {
+      return guarded([&] {
+        static_cast<SinkPage*>(self)->read(
+            [&](const RunReader& run) { write(context, str_of(live_data(run, since))); });
+      });
+    };
+  }
+  const chassis_run_page_t* raw() const { return &raw_; }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  void read(const std::function<void(const RunReader&)>& use) {
+    const std::lock_guard lock(mutex_);
+    if (!reader_)
+      reader_.emplace(directory_);
+    else if (Clock::now() - last_ > std::chrono::milliseconds(500))
+      reader_->poll();
+    else
+      return use(*reader_);
+    last_ = Clock::now();
+    use(*reader_);
+  }
+
+  const std::string directory_;
+  chassis_run_page_t raw_{};
+  std::mutex mutex_;
+  std::optional<RunReader> reader_;
+  Clock::time_point last_{};
 };
 
 // Shared with the thread, which may outlive the sink if the plugin does not return.
@@ -132,6 +177,7 @@ class Worker {
     raw.first_step = start_.first_step;
     raw.max_steps = start_.max_steps;
     raw.time = now();
+    raw.page = page_.raw();
     return table_.start(instance_->get("start"), &raw);
   }
   chassis_status_t* scalars(const Record& record) {
@@ -176,6 +222,7 @@ class Worker {
   const chassis_sink_t table_;
   const SinkStart start_;
   const size_t capacity_;
+  SinkPage page_{start_.output_dir};
 
   std::mutex mutex_;
   std::condition_variable changed_;

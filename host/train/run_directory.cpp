@@ -25,8 +25,8 @@ namespace chassis {
 namespace {
 
 constexpr char kRunFile[] = "run.json";
-constexpr const char* kFiles[] = {kRunFile, "resolved.toml", "plugins.lock", "log.txt", "metrics.jsonl",
-                                  "samples.jsonl", "events.jsonl", "report.json", "ranks.json"};
+constexpr const char* kFiles[] = {kRunFile,        "resolved.toml", "plugins.lock", "log.txt",   "metrics.jsonl",
+                                  "samples.jsonl", "events.jsonl",  "report.json",  "ranks.json"};
 constexpr std::string_view kTokenStart = ".same-";
 constexpr std::string_view kResolvedStart = "# Every key of the run";
 constexpr std::string_view kEventsStart = "{\"event\":", kReportStart = "{\n  \"schema\": \"chassis.run/";

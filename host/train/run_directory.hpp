@@ -1,6 +1,6 @@
 // The run directory: resolved.toml, run.json, report.json, plugins.lock, log.txt, metrics.jsonl, samples.jsonl,
-// events.jsonl, ranks.json, checkpoints/, final/. First it is locked, then everything is checked, then the first byte is written. Nothing is written through a
-// link.
+// events.jsonl, ranks.json, checkpoints/, final/. First it is locked, then everything is checked, then the first byte
+// is written. Nothing is written through a link.
 #pragma once
 
 #include <cstdint>

@@ -19,7 +19,8 @@ double now() { return std::chrono::duration<double>(std::chrono::system_clock::n
 
 class EventsSink final : public MetricsSink {
  public:
-  EventsSink(const std::string& path, int64_t first_step) : file_(File::open_or_create_own(path)), offset_(file_.size()) {
+  EventsSink(const std::string& path, int64_t first_step)
+      : file_(File::open_or_create_own(path)), offset_(file_.size()) {
     // A line that was cut short by a kill must not continue in the next one.
     char last = '\n';
     if (offset_ > 0) file_.pread_exact(&last, 1, offset_ - 1);

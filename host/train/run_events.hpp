@@ -9,8 +9,8 @@
 
 namespace chassis {
 
-// Appends to `path`, which RunDirectory has checked; a start follows at once. A line that cannot be written is left out,
-// and counted as a warning.
+// Appends to `path`, which RunDirectory has checked; a start follows at once. A line that cannot be written is left
+// out, and counted as a warning.
 std::unique_ptr<MetricsSink> make_events_sink(const std::string& path, int64_t first_step);
 
 }  // namespace chassis

@@ -24,7 +24,7 @@ struct StepRecord {
   double forward_ms = 0.0;
   double backward_ms = 0.0;
   double optimizer_ms = 0.0;
-  double save_ms = 0.0;  // of saves since the step before, while which nothing was trained
+  double save_ms = 0.0;            // of saves since the step before, while which nothing was trained
   uint64_t peak_memory_bytes = 0;  // peak of active memory since the run began
   uint64_t active_memory_bytes = 0;
   uint64_t reserved_memory_bytes = 0;

@@ -42,8 +42,7 @@ class CategoryPeaks {
  public:
   void look() {
     const MemoryUsage usage = memory_usage();
-    for (size_t i = 0; i < kNumMemoryCategories; ++i)
-      peaks_[i] = std::max(peaks_[i], usage.categories[i].live_bytes);
+    for (size_t i = 0; i < kNumMemoryCategories; ++i) peaks_[i] = std::max(peaks_[i], usage.categories[i].live_bytes);
   }
   NamedValues values() const {
     NamedValues values;

@@ -28,6 +28,7 @@ class SinkRun {
     raw.first_step = first_step;
     raw.max_steps = 100;
     raw.time = 1.7e9;
+    raw.page = &page_;
     host_.check(table_.start(instance_.self(), &raw));
   }
   void scalars(int64_t step, const Scalars& values) {
@@ -49,6 +50,14 @@ class SinkRun {
   }
 
  private:
+  using Write = void (*)(void*, chassis_str_t);
+  static chassis_status_t* html(void*, Write write, void* to) { return write(to, str("<!doctype html>")), nullptr; }
+  static chassis_status_t* data(void*, int64_t since, Write write, void* to) {
+    const std::string text = "{\"since\":" + std::to_string(since) + "}";
+    return write(to, str(text)), nullptr;
+  }
+
+  const chassis_run_page_t page_{sizeof page_, 0, nullptr, &html, &data};
   Host& host_;
   Plugin plugin_;
   Instance instance_;

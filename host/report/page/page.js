@@ -26,6 +26,7 @@
     for (const [name, metric] of Object.entries(next.metrics)) {
       const old = run.metrics[name] || {};
       for (const part of Object.keys(metric)) {
+        if (part === "smooth") continue;  // always comes whole
         const before = (old[part] || []).slice(0, next.from);
         while (before.length < next.from) before.push(null);
         metric[part] = before.concat(metric[part]);
@@ -143,7 +144,7 @@
     return {
       width, height: Math.max(180, Math.min(260, width * 0.5)),
       cursor: {sync: {key: "steps"}, drag: {x: true, y: false}},
-      legend: {show: lines.length <= SERIES_WITH_LEGEND},
+      legend: {show: lines.length <= (chart.one ? 2 : 1) * SERIES_WITH_LEGEND},
       scales: {x: {time: false}, y: {distr: scales[chart.title] ? 3 : 1}},
       axes: [axis, Object.assign({size: 62, values: (_, ticks) => ticks.map((v) => (v == null ? "" : value(v)))}, axis)],
       bands,

@@ -1,7 +1,10 @@
 // The base of members that take the metrics of a run.
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
 #include <span>
+#include <string>
 #include <string_view>
 
 #include "chassis/kind/sink.h"
@@ -9,6 +12,32 @@
 #include "chassis/sized.hpp"
 
 CHASSIS_SDK_BEGIN
+
+// chassis_run_page_t in C++. Functions throw Failure if the files of the run cannot be read.
+class RunPage {
+ public:
+  RunPage(const Host& host, const chassis_run_page_t& page) : host_(&host), page_(read_sized(&page)) {}
+
+  // [any]
+  std::string html() const {
+    std::string text;
+    host_->check(page_.html(page_.context, &append, &text));
+    return text;
+  }
+  // [any] JSON: what a page lacks that has the steps up to `since`.
+  std::string data(int64_t since) const {
+    std::string text;
+    host_->check(page_.data(page_.context, since, &append, &text));
+    return text;
+  }
+
+ private:
+  static void append(void* context, chassis_str_t text) {
+    static_cast<std::string*>(context)->append(text.ptr, static_cast<size_t>(text.len));
+  }
+  const Host* host_;
+  chassis_run_page_t page_;
+};
 
 // All functions are called from one thread, which is not that of the step; they may block, and what they throw is shown
 // and counted without disturbing the run. See chassis/kind/sink.h for the order of calls and the meaning of the fields.

@@ -49,10 +49,10 @@ std::unique_ptr<test::ScratchDirectory> JsonVerbs::scratch_;
 
 TEST_F(JsonVerbs, EveryVerbThatPrintsATableHasIt) {
   for (const char* verb :
-       {"check",        "plan",          "eval",           "init",          "schema",           "version",
-        "data stats",   "data preview",  "ckpt ls",        "ckpt info",     "ckpt verify",      "ckpt diff",
-        "ckpt prune",   "ckpt export",   "ckpt merge",     "ckpt quantize", "ckpt import-zero", "plugins list",
-        "plugins info", "plugins check", "tokenizer train"}) {
+       {"check",        "plan",         "eval",          "init",           "schema",        "version",
+        "report",       "data stats",   "data preview",  "ckpt ls",        "ckpt info",     "ckpt verify",
+        "ckpt diff",    "ckpt prune",   "ckpt export",   "ckpt merge",     "ckpt quantize", "ckpt import-zero",
+        "plugins list", "plugins info", "plugins check", "tokenizer train"}) {
     Words words;
     std::istringstream parts(std::string(verb) + " --help");
     for (std::string part; parts >> part;) words.push_back(part);

@@ -11,6 +11,22 @@
 
 #define CHASSIS_SINK_ID "chassis.sink/1"
 
+/* The run as an HTML page, as `chassis report --html` writes it, made from the files of the run. [any] Functions may be
+ * called from any thread and at the same time, from start until finish returns; they read files, and take some
+ * milliseconds. `write` gets the text, borrowed for its call, before the function returns. Errors: the files cannot be
+ * read. */
+typedef struct chassis_run_page {
+  uint32_t struct_size;
+  uint32_t reserved0;
+  void* context;
+  /* The whole page. It asks for "events" (server-sent events: any message means that there is something new) and then
+   * for "data?since=STEP", both relative to its own address. */
+  chassis_status_t* (*html)(void* context, void (*write)(void* to, chassis_str_t text), void* to);
+  /* JSON for "data?since=STEP": what the page lacks if it has all steps up to `since`. */
+  chassis_status_t* (*data)(void* context, int64_t since, void (*write)(void* to, chassis_str_t text), void* to);
+} chassis_run_page_t;
+#define CHASSIS_RUN_PAGE_V1_SIZE 32u
+
 /* All strings are UTF-8 and borrowed for the call. */
 typedef struct chassis_sink_start {
   uint32_t struct_size;
@@ -21,8 +37,9 @@ typedef struct chassis_sink_start {
   int64_t first_step;       /* the number of steps before the run; files may have later ones, which are void */
   int64_t max_steps;
   double time; /* in seconds since 1970, as below */
+  const chassis_run_page_t* page; /* never NULL; the host's, until finish returns */
 } chassis_sink_start_t;
-#define CHASSIS_SINK_START_V1_SIZE 80u
+#define CHASSIS_SINK_START_V1_SIZE 88u
 
 /* Never grows. */
 typedef struct chassis_scalar {

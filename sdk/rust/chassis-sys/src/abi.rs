@@ -228,6 +228,7 @@ pub const CHASSIS_ROW_FILE_INFO_V1_SIZE: u32 = 16;
 pub const CHASSIS_ROW_SINK_V1_SIZE: u32 = 24;
 pub const CHASSIS_RUN_DONE: u32 = 1;
 pub const CHASSIS_RUN_FAILED: u32 = 3;
+pub const CHASSIS_RUN_PAGE_V1_SIZE: u32 = 32;
 pub const CHASSIS_RUN_STOPPED: u32 = 2;
 pub const CHASSIS_SAVE_REQUEST_V1_SIZE: u32 = 40;
 pub const CHASSIS_SCALARS_V1_SIZE: u32 = 32;
@@ -239,7 +240,7 @@ pub const CHASSIS_SHARD_REPLICATE: u32 = 1;
 pub const CHASSIS_SHARD_RULE_V1_SIZE: u32 = 48;
 pub const CHASSIS_SINK_FINISH_V1_SIZE: u32 = 32;
 pub const CHASSIS_SINK_ID: &str = "chassis.sink/1";
-pub const CHASSIS_SINK_START_V1_SIZE: u32 = 80;
+pub const CHASSIS_SINK_START_V1_SIZE: u32 = 88;
 pub const CHASSIS_SINK_TEXT_V1_SIZE: u32 = 56;
 pub const CHASSIS_SINK_V1_SIZE: u32 = 48;
 pub const CHASSIS_SLOT_DESC_V1_SIZE: u32 = 64;
@@ -1594,6 +1595,24 @@ abi_struct! { chassis_rows_read_t 24 8 {
 } }
 abi_grows!(chassis_rows_read_t, CHASSIS_ROWS_READ_V1_SIZE);
 
+abi_struct! { chassis_run_page_t 32 8 {
+    0 4 struct_size: u32,
+    4 4 reserved0: u32,
+    8 8 context: *mut c_void,
+    16 8 html: Option<unsafe extern "C" fn(
+        *mut c_void,
+        Option<unsafe extern "C" fn(*mut c_void, chassis_str_t)>,
+        *mut c_void,
+    ) -> *mut chassis_status_t>,
+    24 8 data: Option<unsafe extern "C" fn(
+        *mut c_void,
+        i64,
+        Option<unsafe extern "C" fn(*mut c_void, chassis_str_t)>,
+        *mut c_void,
+    ) -> *mut chassis_status_t>,
+} }
+abi_grows!(chassis_run_page_t, CHASSIS_RUN_PAGE_V1_SIZE);
+
 abi_struct! { chassis_save_request_t 40 8 {
     0 4 struct_size: u32,
     4 4 num_tensors: u32,
@@ -1721,7 +1740,7 @@ abi_struct! { chassis_sink_finish_t 32 8 {
 } }
 abi_grows!(chassis_sink_finish_t, CHASSIS_SINK_FINISH_V1_SIZE);
 
-abi_struct! { chassis_sink_start_t 80 8 {
+abi_struct! { chassis_sink_start_t 88 8 {
     0 4 struct_size: u32,
     4 4 reserved0: u32,
     8 16 run_name: chassis_str_t,
@@ -1730,6 +1749,7 @@ abi_struct! { chassis_sink_start_t 80 8 {
     56 8 first_step: i64,
     64 8 max_steps: i64,
     72 8 time: f64,
+    80 8 page: *const chassis_run_page_t,
 } }
 abi_grows!(chassis_sink_start_t, CHASSIS_SINK_START_V1_SIZE);
 

@@ -1,43 +1,18 @@
 // The page as a scraper gets it.
-#include <arpa/inet.h>
 #include <gtest/gtest.h>
-#include <sys/socket.h>
-#include <unistd.h>
 
 #include <cmath>
-#include <thread>
 
 #include "tests/support/expect_has.hpp"
+#include "tests/support/loopback.hpp"
 #include "tests/support/sink_run.hpp"
 
 namespace {
 
 class Prometheus : public testing::Test {
  protected:
-  // The port that the log names.
-  uint16_t port() const {
-    const std::string& line = host_.lines.at(0);
-    const size_t at = line.find("127.0.0.1:") + 10;
-    return static_cast<uint16_t>(std::stoi(line.substr(at)));
-  }
-  int connection() const {
-    const int file = socket(AF_INET, SOCK_STREAM, 0);
-    sockaddr_in address{};
-    address.sin_family = AF_INET;
-    address.sin_port = htons(port());
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    EXPECT_EQ(connect(file, reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
-    return file;
-  }
-  std::string answer(const std::string& request) const {
-    const int file = connection();
-    EXPECT_EQ(send(file, request.data(), request.size(), 0), static_cast<ssize_t>(request.size()));
-    std::string out;
-    char some[512];
-    for (ssize_t got = 0; (got = recv(file, some, sizeof some, 0)) > 0;) out.append(some, static_cast<size_t>(got));
-    close(file);
-    return out;
-  }
+  uint16_t port() const { return fake::port_in(host_.lines.at(0)); }
+  std::string answer(const std::string& request) const { return fake::answer_of(port(), request); }
 
   fake::Host host_;
   fake::SinkRun run_{host_, CHASSIS_TEST_PLUGIN_DIR "/prometheus.so", "prometheus", {{"port", "0"}}};

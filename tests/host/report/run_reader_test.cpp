@@ -1,0 +1,162 @@
+// A run is read whatever state its files are in, and followed while they grow.
+#include "host/report/run_reader.hpp"
+
+#include <gtest/gtest.h>
+
+#include "host/report/run_summary.hpp"
+#include "tests/host/report/run_folder.hpp"
+#include "tests/support/expect_has.hpp"
+
+namespace chassis {
+namespace {
+
+using test::append;
+using test::metrics_line;
+using test::write_run;
+using test::write_text;
+
+class RunReaderTest : public testing::Test {
+ protected:
+  std::string at(const std::string& name) const { return folder_ / name; }
+  test::ScratchDirectory folder_;
+};
+
+TEST_F(RunReaderTest, ReadsAFinishedRun) {
+  write_run(at("a"), "first", 50);
+  const RunReader run(at("a"));
+  EXPECT_EQ(run.name(), "first");
+  EXPECT_EQ(run.history().last_step(), 50);
+  EXPECT_EQ(run.evaluations().size(), 10u);
+  EXPECT_EQ(run.state(), RunState::kDone);
+  EXPECT_EQ(run.max_steps(), 50);
+  EXPECT_EQ(run.seconds(), 60.0);
+  ASSERT_EQ(run.warnings().size(), 1u);
+  EXPECT_EQ(run.warnings()[0].second, 7u);
+  EXPECT_TRUE(run.defects().empty());
+  const auto config = config_of(run);
+  ASSERT_EQ(config.size(), 2u);
+  EXPECT_EQ(config[0].key, "optimizer.lr");
+  EXPECT_EQ(config[0].origin, "run.toml:3:1");
+  EXPECT_EQ(config[1].key, "data.train.0.path");
+  EXPECT_EQ(config[1].value, "\"a # b\"");
+}
+
+TEST_F(RunReaderTest, FollowsAFileThatGrows) {
+  write_run(at("a"), "first", 5);
+  RunReader run(at("a"));
+  EXPECT_FALSE(run.poll());
+  const std::string line = metrics_line(6);
+  append(at("a/metrics.jsonl"), line.substr(0, 20));
+  EXPECT_FALSE(run.poll());
+  EXPECT_EQ(run.history().last_step(), 5);
+  append(at("a/metrics.jsonl"), line.substr(20));
+  EXPECT_TRUE(run.poll());
+  EXPECT_EQ(run.history().last_step(), 6);
+  EXPECT_EQ(run.history().num_steps(), 6u);
+}
+
+TEST_F(RunReaderTest, StartsAgainWhenARunGoesOnFromAnEarlierStep) {
+  write_run(at("a"), "first", 8);
+  RunReader run(at("a"));
+  std::string shorter;
+  for (int64_t step = 1; step <= 4; ++step) shorter += metrics_line(step, 1.0);
+  write_text(at("a/metrics.jsonl"), shorter);
+  EXPECT_TRUE(run.poll());
+  EXPECT_EQ(run.history().last_step(), 4);
+  // In one poll: truncated to step 2, and longer than before.
+  std::string longer;
+  for (int64_t step = 1; step <= 2; ++step) longer += metrics_line(step, 2.0);
+  for (int64_t step = 3; step <= 6; ++step) longer += metrics_line(step, 3.0);
+  write_text(at("a/metrics.jsonl"), longer);
+  EXPECT_TRUE(run.poll());
+  EXPECT_EQ(run.history().last_step(), 6);
+  EXPECT_EQ(run.history().num_steps(), 6u);
+}
+
+TEST_F(RunReaderTest, LeavesOutDamagedLines) {
+  write_run(at("a"), "first", 3);
+  append(at("a/metrics.jsonl"), "{\"step\":4,\"loss\":\n\x01\xff\n[]\n{\"loss\":1}\n{\"step\":-1,\"loss\":1}\n\n");
+  append(at("a/metrics.jsonl"), metrics_line(4));
+  append(at("a/events.jsonl"), "nothing\n{\"event\":7}\n");
+  write_text(at("a/samples.jsonl"), "{\"step\":2,\"prompt\":\"p\",\"answer\":\"a\"}\n{\"step\":\"x\"}\n");
+  write_text(at("a/report.json"), "{\"schema\": ");
+  write_text(at("a/ranks.json"), "{\"ranks\":[1,null,{\"rank\":\"x\"},{\"rank\":1,\"step_ms\":5,\"wait_ms\":1}]}");
+  const RunReader run(at("a"));
+  EXPECT_EQ(run.history().last_step(), 4);
+  EXPECT_EQ(run.samples().size(), 1u);
+  std::string defects;
+  for (const std::string& defect : run.defects()) defects += defect + "\n";
+  EXPECT_HAS(defects, "6 lines of metrics.jsonl are damaged and left out, the first is line 7\n");
+  EXPECT_HAS(defects, "2 lines of events.jsonl are damaged and left out, the first is line 4\n");
+  EXPECT_HAS(defects, "line 2 of samples.jsonl is damaged and left out\n");
+  EXPECT_HAS(defects, "report.json is damaged\n");
+  EXPECT_HAS(summary_text(run, {}), "report.json is damaged");
+}
+
+TEST_F(RunReaderTest, TakesValuesOfAnyType) {
+  write_run(at("a"), "first", 1);
+  append(at("a/metrics.jsonl"),
+         "{\"step\":2,\"loss\":null,\"skipped\":true,\"text\":\"x\",\"list\":[1],\"big\":1e308}\n");
+  const RunReader run(at("a"));
+  EXPECT_EQ(run.history().find("loss")->num_not_finite, 1u);
+  EXPECT_EQ(run.history().find("skipped")->last, 1.0);
+  EXPECT_EQ(run.history().find("big")->last, 1e308);
+}
+
+TEST_F(RunReaderTest, RefusesWhatIsNoRun) {
+  const auto refusal = [](const std::string& path) {
+    try {
+      const RunReader run(path);
+    } catch (const Error& error) {
+      return std::string(error.what());
+    }
+    return std::string();
+  };
+  write_text(at("file"), "");
+  std::filesystem::create_directory(at("empty"));
+  EXPECT_HAS(refusal(at("absent")), "does not exist");
+  EXPECT_HAS(refusal(at("file")), "is not a directory");
+  EXPECT_HAS(refusal(at("empty")), "is not a run: it has neither run.json nor metrics.jsonl");
+}
+
+TEST_F(RunReaderTest, KnowsThatAProcessWasKilled) {
+  write_run(at("a"), "first", 3);
+  const auto start = [&](int64_t process) {
+    return "{\"event\":\"start\",\"time\":200.0,\"step\":3,\"host\":\"" + host_name() +
+           "\",\"process\":" + std::to_string(process) + "}\n";
+  };
+  append(at("a/events.jsonl"), start(getpid()));
+  RunReader run(at("a"));
+  EXPECT_EQ(run.state(), RunState::kRunning);
+  append(at("a/events.jsonl"), start(0x7ffffffe));
+  run.poll();
+  EXPECT_EQ(run.state(), RunState::kKilled);
+  append(at("a/events.jsonl"), "{\"event\":\"end\",\"time\":210.0,\"step\":3,\"outcome\":\"stopped\"}\n");
+  run.poll();
+  EXPECT_EQ(run.state(), RunState::kStopped);
+}
+
+TEST_F(RunReaderTest, ComparesConfigurations) {
+  write_run(at("a"), "first", 2);
+  write_run(at("b"), "second", 2, 0.5);
+  const RunReader a(at("a")), b(at("b"));
+  const auto differences = config_differences({&a, &b});
+  ASSERT_EQ(differences.size(), 1u);
+  EXPECT_EQ(differences[0].key, "optimizer.lr");
+  EXPECT_EQ(differences[0].values, (std::vector<std::string>{"0.001000", "0.501000"}));
+  EXPECT_TRUE(config_differences({&a}).empty());
+}
+
+TEST(Straggler, IsTheRankWhoseOwnWorkIsLonger) {
+  const auto rank = [](double step_ms, double wait_ms) {
+    RankStatus status;
+    status.step_ms = step_ms, status.wait_ms = wait_ms;
+    return status;
+  };
+  EXPECT_EQ(straggler({rank(100, 40), rank(100, 5), rank(100, 41)}), 1);
+  EXPECT_EQ(straggler({rank(100, 40), rank(100, 38), rank(100, 41)}), -1);
+  EXPECT_EQ(straggler({rank(100, 40)}), -1);
+}
+
+}  // namespace
+}  // namespace chassis

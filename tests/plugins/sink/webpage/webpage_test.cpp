@@ -1,0 +1,87 @@
+// The page, its data and its events, as a browser gets them; and what is refused.
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "tests/support/expect_has.hpp"
+#include "tests/support/loopback.hpp"
+#include "tests/support/sink_run.hpp"
+
+namespace {
+
+class Webpage : public testing::Test {
+ protected:
+  uint16_t port() const { return fake::port_in(host_.lines.at(0)); }
+  std::string get(const std::string& path, const std::string& host = "127.0.0.1:1", const std::string& end = "") const {
+    return fake::answer_of(port(), "GET " + path + " HTTP/1.1\r\nHost: " + host + "\r\nConnection: close\r\n\r\n", end);
+  }
+
+  fake::Host host_;
+  fake::SinkRun run_{host_, CHASSIS_TEST_PLUGIN_DIR "/webpage.so", "webpage", {{"port", "0"}}};
+};
+
+TEST_F(Webpage, GivesThePageAndItsData) {
+  run_.start("/");
+  const std::string page = get("/");
+  EXPECT_HAS(page, "HTTP/1.1 200 OK\r\n");
+  EXPECT_HAS(page, "Content-Type: text/html; charset=utf-8\r\n");
+  EXPECT_HAS(page, "\r\n\r\n<!doctype html>");
+  EXPECT_HAS(get("/", "localhost:8642"), "HTTP/1.1 200 OK\r\n");
+  EXPECT_HAS(get("/data?since=17"), "\r\n\r\n{\"since\":17}");
+  EXPECT_HAS(get("/data"), "\r\n\r\n{\"since\":0}");
+  run_.finish(0);
+}
+
+TEST_F(Webpage, SendsAnEventForEachChange) {
+  run_.start("/");
+  run_.scalars(1, {{"loss", 3}});
+  const std::string events = get("/events", "127.0.0.1", "data: 1\n\n");
+  EXPECT_HAS(events, "Content-Type: text/event-stream\r\n");
+  EXPECT_HAS(events, "data: 1\n\n");
+  run_.finish(1);
+}
+
+TEST_F(Webpage, RefusesAllElse) {
+  run_.start("/");
+  EXPECT_HAS(get("/other"), "HTTP/1.1 404");
+  EXPECT_HAS(get("/../etc/passwd"), "HTTP/1.1 404");
+  EXPECT_HAS(get("/data?since=x"), "HTTP/1.1 400");
+  EXPECT_HAS(get("/data?since=-1"), "HTTP/1.1 400");
+  EXPECT_HAS(get("/", "attacker.example"), "HTTP/1.1 403");
+  EXPECT_HAS(get("/", ""), "HTTP/1.1 403");
+  EXPECT_HAS(
+      fake::answer_of(port(), "POST / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: 1\r\n\r\nx"),
+      "HTTP/1.1 405");
+  EXPECT_HAS(fake::answer_of(port(), "nonsense\r\n\r\n"), "HTTP/1.1 400");
+}
+
+// Each open page keeps a thread of the server; the last threads stay for pages and data.
+TEST_F(Webpage, LimitsThePagesThatFollow) {
+  run_.start("/");
+  std::vector<int> open;
+  for (int i = 0; i < 6; ++i) {
+    open.push_back(fake::connection_to(port()));
+    const std::string request = "GET /events HTTP/1.1\r\nHost: localhost\r\n\r\n";
+    ASSERT_EQ(send(open.back(), request.data(), request.size(), 0), static_cast<ssize_t>(request.size()));
+    char first = 0;
+    ASSERT_EQ(recv(open.back(), &first, 1, 0), 1);
+  }
+  EXPECT_HAS(get("/events", "localhost"), "HTTP/1.1 503");
+  EXPECT_HAS(get("/"), "<!doctype html>");
+  run_.finish(1);
+  for (const int file : open) close(file);
+}
+
+TEST_F(Webpage, NamesAPortThatIsTaken) {
+  run_.start("/");
+  fake::Host host;
+  fake::SinkRun other(host, CHASSIS_TEST_PLUGIN_DIR "/webpage.so", "webpage", {{"port", std::to_string(port())}});
+  try {
+    other.start("/");
+    FAIL();
+  } catch (const std::exception& error) {
+    EXPECT_HAS(std::string(error.what()), "port " + std::to_string(port()) + " of 127.0.0.1 cannot be used");
+  }
+}
+
+}  // namespace
