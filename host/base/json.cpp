@@ -104,6 +104,14 @@ Json parse_json(std::string_view text, const std::string& name, ExitCode code) {
   }
 }
 
+Json parse_json_or_null(std::string_view text) {
+  try {
+    return parse_json(text, "");
+  } catch (const Error&) {
+    return {};
+  }
+}
+
 std::optional<JsonDefect> json_defect(std::string_view text) {
   if (const size_t zero = text.find('\0'); zero != std::string_view::npos) return JsonDefect{"a byte of value 0", zero};
   try {

@@ -17,6 +17,9 @@ namespace chassis {
 // Refuses trailing text, duplicate keys, invalid UTF-8 and nesting deeper than 64. `name` is the file in messages.
 Json parse_json(std::string_view text, const std::string& name, ExitCode code = ExitCode::kConfig);
 
+// The same, but null for a text that it would refuse.
+Json parse_json_or_null(std::string_view text);
+
 struct JsonDefect {
   std::string what;
   size_t byte = 0;

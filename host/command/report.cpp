@@ -7,6 +7,7 @@
 #include "host/base/json.hpp"
 #include "host/base/log.hpp"
 #include "host/base/output.hpp"
+#include "host/base/printable.hpp"
 #include "host/command/command.hpp"
 #include "host/command/terminal.hpp"
 #include "host/report/page.hpp"
@@ -35,8 +36,12 @@ void refuse_other_html(const std::string& path) {
 
 Verb add_report(CLI::App& app) {
   auto arguments = std::make_shared<ReportArguments>();
-  app.add_option("runs", arguments->runs, "the run.output_dir of each run")->required()->type_name("RUN");
-  app.add_option("--html", arguments->html, "write a page with charts to this file");
+  app.add_option("runs", arguments->runs, "the run.output_dir of each run")->required()->type_name("FOLDER");
+  app.add_option("--html", arguments->html, "write a page with charts to this file")
+      ->type_name("FILE")
+      ->check([](const std::string& path) {
+        return path.empty() ? std::string("give the name of a file") : std::string();
+      });
   app.add_flag("--json", arguments->json, "print JSON");
   return [=] {
     refuse_other_html(arguments->html);
@@ -45,11 +50,15 @@ Verb add_report(CLI::App& app) {
     for (const std::string& path : arguments->runs) runs.push_back(&readers.emplace_back(path));
     std::string text;
     if (arguments->json) {
-      text = summary_json(runs).dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+      text = summary_json(runs).dump(2, ' ', /*ensure_ascii=*/true, Json::error_handler_t::replace) + "\n";
     } else {
       for (const RunReader* run : runs) text += (text.empty() ? "" : "\n") + summary_text(*run, terminal_style());
       const std::vector<ConfigDifference> differences = config_differences(runs);
-      if (!differences.empty()) text += "\ndifferences of the configurations\n";
+      if (!differences.empty()) {
+        text += "\ndifferences of the configurations\n  (";
+        for (size_t i = 0; i < runs.size(); ++i) text += (i ? " | " : "") + printable(runs[i]->name());
+        text += ")\n";
+      }
       for (const ConfigDifference& difference : differences) {
         text += "  " + difference.key + ":";
         for (size_t i = 0; i < runs.size(); ++i)

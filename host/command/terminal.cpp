@@ -2,18 +2,18 @@
 #include "host/command/terminal.hpp"
 
 #include <sys/ioctl.h>
-#include <unistd.h>
 
 #include <cstdlib>
 #include <string_view>
+
+#include "host/base/output.hpp"
 
 namespace chassis {
 
 SummaryStyle terminal_style() {
   SummaryStyle style;
   winsize size{};
-  if (isatty(STDOUT_FILENO) && ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0)
-    style.width = size.ws_col;
+  if (ioctl(output_descriptor(), TIOCGWINSZ, &size) == 0 && size.ws_col > 0) style.width = size.ws_col;
   for (const char* name : {"LC_ALL", "LC_CTYPE", "LANG"}) {
     const char* const value = std::getenv(name);
     if (!value || !*value) continue;

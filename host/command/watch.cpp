@@ -64,13 +64,14 @@ class Screen {
 
 Verb add_watch(CLI::App& app) {
   auto arguments = std::make_shared<WatchArguments>();
-  app.add_option("run", arguments->run, "the run.output_dir of a run")->required()->type_name("RUN");
+  app.add_option("run", arguments->run, "the run.output_dir of a run")->required()->type_name("FOLDER");
   app.add_option("--interval", arguments->interval_s, "seconds between looks")
       ->check(CLI::Range(0.1, 3600.0))
       ->capture_default_str();
   app.add_flag("--once", arguments->once, "show it once");
   return [=] {
-    const bool is_terminal = isatty(STDOUT_FILENO) != 0;
+    if (!(arguments->interval_s >= 0.1)) throw config_error("--interval is not a number of seconds");
+    const bool is_terminal = isatty(output_descriptor()) == 1;
     const auto interval = std::chrono::duration<double>(arguments->interval_s);
     Interrupts interrupts;
     RunReader run(arguments->run);
@@ -82,7 +83,7 @@ Verb add_watch(CLI::App& app) {
       const std::string text = summary_text(run, style);
       if (is_terminal)
         screen.show(cut_lines(text, style.width));
-      else if (is_new)
+      else if (is_new || has_ended)
         screen.show(text);
       if (has_ended || arguments->once || interrupts.arrived()) return 0;
       for (auto left = interval; left.count() > 0.0 && !interrupts.arrived(); left -= 0.1s)

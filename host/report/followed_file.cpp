@@ -32,6 +32,7 @@ FollowedFile::Poll FollowedFile::poll(const std::function<void(std::string_view 
     restart();
   }
   device_ = about.st_dev, inode_ = about.st_ino;
+  time_ = static_cast<double>(about.st_mtim.tv_sec) + 1e-9 * static_cast<double>(about.st_mtim.tv_nsec);
 
   std::vector<char> block(std::min<uint64_t>(kBlockBytes, file.size() - std::min(offset_, file.size())) + kPadding);
   size_t held = 0;          // bytes of an incomplete line at the front

@@ -25,12 +25,14 @@ class FollowedFile {
             const std::function<void()>& restart);
 
   const std::string& path() const { return path_; }
+  double time() const { return time_; }              // when it was last written, in seconds since 1970; 0: unknown
   uint64_t num_lines() const { return num_lines_; }  // read so far
 
  private:
   std::string path_;
   uint64_t offset_ = 0, num_lines_ = 0;
   uint64_t device_ = 0, inode_ = 0;
+  double time_ = 0.0;
 };
 
 }  // namespace chassis

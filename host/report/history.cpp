@@ -31,12 +31,13 @@ void combine(Series& series, size_t to, size_t a, size_t b) {
 
 }  // namespace
 
-double Series::recent_mean(size_t num_buckets) const {
+double History::recent_mean(std::string_view name, size_t num_buckets) const {
+  const Series* const series = find(name);
   double sum = 0.0, num = 0.0;
-  for (size_t i = mean.size() > num_buckets ? mean.size() - num_buckets : 0; i < mean.size(); ++i) {
-    if (count[i] == 0) continue;
-    sum += static_cast<double>(mean[i]) * count[i];
-    num += count[i];
+  for (size_t i = num_buckets_ > num_buckets ? num_buckets_ - num_buckets : 0; series && i < series->mean.size(); ++i) {
+    if (series->count[i] == 0) continue;
+    sum += static_cast<double>(series->mean[i]) * series->count[i];
+    num += series->count[i];
   }
   return num > 0.0 ? sum / num : std::numeric_limits<double>::quiet_NaN();
 }

@@ -21,8 +21,6 @@ struct Series {
   double lowest = first, highest = first;
   int64_t lowest_step = 0, highest_step = 0;
 
-  // The mean of the finite values of the last buckets; NaN if there are none.
-  double recent_mean(size_t num_buckets) const;
   // Exponential moving average of the means, over about a fiftieth of the buckets, without the bias of its start
   // (Kingma and Ba, Adam, §3: divided by 1 − βᵗ).
   std::vector<float> smoothed() const;
@@ -48,6 +46,8 @@ class History {
   // In order of first use. References stay valid.
   const std::deque<Series>& series() const { return series_; }
   const Series* find(std::string_view name) const;
+  // The mean of the finite values of the last buckets of the run; NaN if there are none.
+  double recent_mean(std::string_view name, size_t num_buckets) const;
   uint64_t num_dropped() const { return num_dropped_; }
 
  private:

@@ -90,7 +90,8 @@ Json run_json(const RunReader& run, size_t from, bool all_metrics) {
 
 // JSON between <script> tags: no "<" may begin a tag.
 std::string script_text(const Json& json) {
-  std::string text = json_line(json), safe;
+  const std::string text = json.dump(-1, ' ', /*ensure_ascii=*/true, Json::error_handler_t::replace);
+  std::string safe;
   for (const char c : text) safe += c == '<' ? std::string("\\u003c") : std::string(1, c);
   return safe;
 }
@@ -142,15 +143,14 @@ class Tables {
     for (const RunReader* run : runs_) {
       const History& history = run->history();
       const Series* const loss = history.find("loss");
-      const Series* const speed = history.find("tokens_per_s");
       const Series* const peak = history.find("peak_memory_bytes");
       const int64_t max = run->max_steps();
       row(cell(run->name()) + cell(std::string(to_text(run->state()))) +
-          number_cell(std::to_string(history.last_step()) + (max > 0 ? " of " + std::to_string(max) : "")) +
-          number_cell(loss ? metric_text("loss", loss->recent_mean(20)) : "") +
+          number_cell(std::to_string(run->last_step()) + (max > 0 ? " of " + std::to_string(max) : "")) +
+          number_cell(loss ? metric_text("loss", history.recent_mean("loss", 20)) : "") +
           number_cell(loss ? metric_text("loss", loss->lowest) : "") +
           number_cell(loss ? std::to_string(loss->lowest_step) : "") +
-          number_cell(speed ? metric_text("tokens_per_s", speed->recent_mean(20)) : "") +
+          number_cell(metric_text("tokens_per_s", recent_tokens_per_second(history))) +
           number_cell(peak ? metric_text("peak_memory_bytes", peak->last) : ""));
     }
     close();
@@ -279,7 +279,7 @@ class Tables {
     close();
     if (!lock.contains("providers") || !lock["providers"].is_object()) return;
     std::map<std::string, std::string> by_provider;
-    for (const auto& [op, provider] : lock["providers"].items())
+    for (const auto& [op, provider] : dotted_values(lock["providers"]))
       if (provider.is_string()) {
         std::string& ops = by_provider[provider.get<std::string>()];
         ops += (ops.empty() ? "" : ", ") + op;
@@ -309,8 +309,8 @@ std::string head_html(const std::vector<const RunReader*>& runs) {
   const RunReader& run = *runs.front();
   std::string text = "<h1>" + html_text(run.name()) + "</h1>\n<p>";
   const int64_t max = run.max_steps();
-  text += fmt::format("{} at step {}{}", to_text(run.state()), run.history().last_step(),
-                      max > 0 ? fmt::format(" of {}", max) : "");
+  text +=
+      fmt::format("{} at step {}{}", to_text(run.state()), run.last_step(), max > 0 ? fmt::format(" of {}", max) : "");
   if (run.seconds() > 0.0) text += ", " + duration_text(run.seconds());
   text += "</p>\n<p class=\"soft\">";
   std::string facts;
@@ -318,7 +318,9 @@ std::string head_html(const std::vector<const RunReader*>& runs) {
     for (const char* key : {"model", "parameters_text", "device", "mesh", "strategies", "compute"})
       if (about.contains(key) && about[key].is_string() && !about[key].get<std::string>().empty())
         facts += (facts.empty() ? "" : " · ") + about[key].get<std::string>();
-  return text + html_text(facts) + "</p>\n";
+  text += html_text(facts) + "</p>\n";
+  if (!run.has_metrics()) text += "<p class=\"bad\">no metrics.jsonl: [log] sinks has no \"jsonl\"</p>\n";
+  return text;
 }
 
 // The losses as one line each, where no script runs.
@@ -366,7 +368,8 @@ std::string page_html(const std::vector<const RunReader*>& runs, bool is_live) {
 std::string live_data(const RunReader& run, int64_t since) {
   const std::vector<const RunReader*> runs = {&run};
   const History& history = run.history();
-  const size_t from = since > 1 ? static_cast<size_t>((since - 1) / history.width()) : 0;
+  const size_t all = history.num_buckets();
+  const size_t from = since > 1 ? std::min(all, static_cast<size_t>((since - 1) / history.width())) : 0;
   Json json = {
       {"runs", Json::array({run_json(run, from, true)})}, {"tables", Tables(runs).text()}, {"head", head_html(runs)}};
   return json_line(json);

@@ -45,11 +45,6 @@ std::string string_or(const Json& object, const char* key, const char* fallback 
   return found != object.end() && found->is_string() ? found->get<std::string>() : fallback;
 }
 
-Json parse_or_null(std::string_view text) {
-  Json json = Json::parse(text.begin(), text.end(), nullptr, false);
-  return json.is_discarded() ? Json() : json;
-}
-
 }  // namespace
 
 std::string_view to_text(RunState state) {
@@ -71,7 +66,8 @@ RunReader::RunReader(std::string path)
   if (kind == PathKind::kAbsent) throw config_error("'" + path_ + "' does not exist").hint("give a run.output_dir");
   if (kind != PathKind::kDirectory)
     throw config_error("'" + path_ + "' is not a directory").hint("give the run.output_dir of a run");
-  if (path_kind(path_ + "/run.json") == PathKind::kAbsent && path_kind(path_ + "/metrics.jsonl") == PathKind::kAbsent)
+  if (path_kind_nofollow(path_ + "/run.json") == PathKind::kAbsent &&
+      path_kind_nofollow(path_ + "/metrics.jsonl") == PathKind::kAbsent)
     throw config_error("'" + path_ + "' is not a run: it has neither run.json nor metrics.jsonl")
         .hint("give the run.output_dir of a run, whose first step has been taken");
   poll();
@@ -82,22 +78,30 @@ bool RunReader::poll() {
   about_ = read_json("report.json");
   run_file_ = read_json("run.json");
   plugins_ = read_json("plugins.lock");
-  const std::string resolved = path_ + "/resolved.toml";
-  resolved_toml_ = path_kind(resolved) == PathKind::kFile ? read_file(resolved) : "";
+  resolved_toml_ = read_text("resolved.toml");
   const bool has_metrics = poll_metrics(), has_samples = poll_samples(), has_events = poll_events();
   const bool has_ranks = poll_ranks();
   return has_metrics || has_samples || has_events || has_ranks;
 }
 
 Json RunReader::read_json(const std::string& name) {
-  const std::string file = path_ + "/" + name;
-  if (path_kind(file) != PathKind::kFile) return {};
-  Json json = parse_or_null(read_file(file));
-  if (!json.is_object()) {
-    damaged_files_.push_back(name + " is damaged");
-    return {};
+  const std::string text = read_text(name);
+  if (text.empty()) return {};
+  Json json = parse_json_or_null(text);
+  if (json.is_object()) return json;
+  damaged_files_.push_back(name + " is damaged");
+  return {};
+}
+
+// Empty if the file is absent or cannot be read: a report shows what there is.
+std::string RunReader::read_text(const std::string& name) {
+  try {
+    const std::string file = path_ + "/" + name;
+    return path_kind(file) == PathKind::kFile ? read_file(file) : "";
+  } catch (const Error& error) {
+    damaged_files_.push_back(error.message());
+    return "";
   }
-  return json;
 }
 
 bool RunReader::poll_metrics() {
@@ -111,6 +115,7 @@ bool RunReader::poll_metrics() {
   };
   went_back_ = false;
   const auto poll = read();
+  has_metrics_ = poll.exists;
   // Between two polls the file was truncated and grew again: the run went on from an earlier step.
   if (went_back_ && poll.num_lines < metrics_file_.num_lines()) {
     restart();
@@ -152,13 +157,18 @@ bool RunReader::poll_samples() {
     samples_.clear();
     damaged_samples_ = {};
   };
-  const auto poll =
-      samples_file_.poll([this](std::string_view text, uint64_t number) { sample_line(text, number); }, restart);
-  return poll.num_lines > 0 || poll.restarted;
+  try {
+    const auto poll =
+        samples_file_.poll([this](std::string_view text, uint64_t number) { sample_line(text, number); }, restart);
+    return poll.num_lines > 0 || poll.restarted;
+  } catch (const Error& error) {
+    damaged_files_.push_back(error.message());
+    return false;
+  }
 }
 
 void RunReader::sample_line(std::string_view text, uint64_t number) {
-  const Json json = parse_or_null(text);
+  const Json json = parse_json_or_null(text);
   if (!json.is_object() || integer_or(json, "step", 0) < 1) {
     if (damaged_samples_.count++ == 0) damaged_samples_.first_line = number;
     return;
@@ -173,26 +183,36 @@ bool RunReader::poll_events() {
     checkpoints_.clear();
     warnings_.clear();
     outcome_.clear();
+    start_time_.reset();
+    seconds_before_ = last_time_ = 0.0;
     has_events_ = false;
     damaged_events_ = {};
   };
-  const auto poll =
-      events_file_.poll([this](std::string_view text, uint64_t number) { event_line(text, number); }, restart);
-  return poll.num_lines > 0 || poll.restarted;
+  try {
+    const auto poll =
+        events_file_.poll([this](std::string_view text, uint64_t number) { event_line(text, number); }, restart);
+    return poll.num_lines > 0 || poll.restarted;
+  } catch (const Error& error) {
+    damaged_files_.push_back(error.message());
+    return false;
+  }
 }
 
 void RunReader::event_line(std::string_view text, uint64_t number) {
-  const Json json = parse_or_null(text);
+  const Json json = parse_json_or_null(text);
   const std::string event = json.is_object() ? string_or(json, "event") : "";
   if (event.empty()) {
     if (damaged_events_.count++ == 0) damaged_events_.first_line = number;
     return;
   }
   has_events_ = true;
+  const double before = last_time_;
   last_time_ = number_or(json, "time", last_time_);
+  event_step_ = integer_or(json, "step", event_step_);
   if (event == "start") {
     const int64_t step = integer_or(json, "step", 0);
-    start_time_ = number_or(json, "time", 0.0);
+    if (start_time_) seconds_before_ += std::max(0.0, before - *start_time_);
+    start_time_ = last_time_;
     host_ = string_or(json, "host");
     process_ = integer_or(json, "process", 0);
     outcome_.clear();
@@ -222,10 +242,9 @@ void RunReader::event_line(std::string_view text, uint64_t number) {
 }
 
 bool RunReader::poll_ranks() {
-  const std::string file = path_ + "/ranks.json";
-  std::string text = path_kind(file) == PathKind::kFile ? read_file(file) : "";
+  std::string text = read_text("ranks.json");
   if (text == ranks_text_) return false;
-  const Json json = parse_or_null(text);
+  const Json json = parse_json_or_null(text);
   if (!json.is_object() || !json.contains("ranks") || !json["ranks"].is_array()) {
     if (!text.empty()) damaged_files_.push_back("ranks.json is damaged");
     return false;
@@ -256,6 +275,8 @@ std::string RunReader::name() const {
 
 int64_t RunReader::max_steps() const { return about_.is_object() ? integer_or(about_, "max_steps", 0) : 0; }
 
+int64_t RunReader::last_step() const { return has_metrics_ ? history_.last_step() : event_step_; }
+
 // A process that was killed writes no end.
 RunState RunReader::state() const {
   if (!has_events_ || !start_time_) return RunState::kUnknown;
@@ -269,14 +290,17 @@ RunState RunReader::state() const {
 
 double RunReader::seconds() const {
   if (!start_time_) return 0.0;
-  double end = last_time_;
+  double end = std::max(last_time_, metrics_file_.time());
   if (state() == RunState::kRunning)
     end = std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
-  return std::max(0.0, end - *start_time_);
+  else if (!outcome_.empty())
+    end = last_time_;
+  return seconds_before_ + std::max(0.0, end - *start_time_);
 }
 
 std::vector<std::string> RunReader::defects() const {
   std::vector<std::string> texts = damaged_files_;
+  if (!has_metrics_) texts.push_back("there is no metrics.jsonl: [log] sinks has no \"jsonl\"");
   const std::pair<const Damage&, const char*> all[] = {
       {damaged_metrics_, "metrics.jsonl"}, {damaged_samples_, "samples.jsonl"}, {damaged_events_, "events.jsonl"}};
   for (const auto& [damage, file] : all) {

@@ -72,8 +72,9 @@ class RunReader {
   const std::string& resolved_toml() const { return resolved_toml_; }
   RunState state() const;
   int64_t max_steps() const;
-  std::optional<double> start_time() const { return start_time_; }  // of the last start
-  double seconds() const;                                           // of the last start, up to the last event or step
+  int64_t last_step() const;                         // by metrics, or by events if there are no metrics
+  double seconds() const;                            // of all starts, each up to its last event or step
+  bool has_metrics() const { return has_metrics_; }  // metrics.jsonl exists
   // "3 damaged lines of metrics.jsonl, the first is line 17"; for people.
   std::vector<std::string> defects() const;
 
@@ -89,6 +90,7 @@ class RunReader {
   void sample_line(std::string_view text, uint64_t number);
   void event_line(std::string_view text, uint64_t number);
   Json read_json(const std::string& name);
+  std::string read_text(const std::string& name);
 
   const std::string path_;
   FollowedFile metrics_file_, samples_file_, events_file_;
@@ -107,10 +109,11 @@ class RunReader {
   Json about_, run_file_, plugins_;
   std::string resolved_toml_;
   std::optional<double> start_time_;
-  double last_time_ = 0.0;
+  double last_time_ = 0.0, seconds_before_ = 0.0;
+  int64_t event_step_ = 0;
   std::string host_ = "", outcome_ = "";
   int64_t process_ = 0;
-  bool has_events_ = false, went_back_ = false;
+  bool has_metrics_ = false, has_events_ = false, went_back_ = false;
 };
 
 }  // namespace chassis

@@ -27,12 +27,11 @@ double last_of(const History& history, std::string_view name) {
   return series ? series->last : kUnknown;
 }
 double recent_of(const History& history, std::string_view name, size_t num_buckets = kRecent) {
-  const Series* const series = history.find(name);
-  return series ? series->recent_mean(num_buckets) : kUnknown;
+  return history.recent_mean(name, num_buckets);
 }
 
 std::string state_text(const RunReader& run) {
-  const int64_t last = run.history().last_step(), max = run.max_steps();
+  const int64_t last = run.last_step(), max = run.max_steps();
   std::string text = run.state() == RunState::kUnknown ? "at step " + std::to_string(last)
                                                        : fmt::format("{} at step {}", to_text(run.state()), last);
   if (max > 0) text += fmt::format(" of {}", max);
@@ -81,7 +80,10 @@ class Summary {
   void metric(std::string_view label, std::string_view name, bool is_loss) {
     const Series* const series = history_.find(name);
     if (!series) return;
-    std::string text = fmt::format("{:>9} ", metric_text(name, is_loss ? series->recent_mean(kRecent) : series->last));
+    std::string text =
+        fmt::format("{:>9} ", metric_text(name, name == "tokens_per_s" ? recent_tokens_per_second(history_)
+                                                : name == "lr"         ? series->last
+                                                                       : recent_of(history_, name)));
     const size_t used = 2 + 12 + 10 + 42;
     const size_t width = style_.width > used + 10 ? std::min<size_t>(40, style_.width - used) : 10;
     text += fmt::format("{}", sparkline(series->mean, width, style_.unicode));
@@ -175,6 +177,10 @@ Json number_or_null(double value) { return std::isfinite(value) ? Json(value) : 
 
 }  // namespace
 
+double recent_tokens_per_second(const History& history) {
+  return 1000.0 * recent_of(history, "tokens") / recent_of(history, "step_ms");
+}
+
 std::string metric_text(std::string_view name, double value) {
   if (!std::isfinite(value)) return "-";
   if (name == "loss" || name.ends_with("/loss")) return fmt::format("{:.4f}", value);
@@ -250,18 +256,26 @@ int straggler(const std::vector<RankStatus>& ranks) {
   std::sort(sorted.begin(), sorted.end());
   const double median = sorted[(sorted.size() - 1) / 2];
   const auto most = std::max_element(work.begin(), work.end());
-  return *most > 1.1 * median ? static_cast<int>(most - work.begin()) : -1;
+  const auto slow = static_cast<size_t>(most - work.begin());
+  return *most - median > 0.1 * ranks[slow].step_ms ? static_cast<int>(slow) : -1;
 }
 
 std::vector<PostMortem> post_mortems_of(const RunReader& run) {
   constexpr size_t kMost = 64;
   std::vector<PostMortem> all;
   const std::string folder = run.path() + "/post-mortem";
-  if (path_kind(folder) != PathKind::kDirectory) return all;
-  for (const DirectoryEntry& entry : list_directory(folder)) {
+  std::vector<DirectoryEntry> entries;
+  try {
+    if (path_kind(folder) == PathKind::kDirectory) entries = list_directory(folder);
+  } catch (const Error&) {  // cannot be read
+  }
+  for (const DirectoryEntry& entry : entries) {
     if (entry.kind != PathKind::kFile || !entry.name.ends_with(".json") || all.size() >= kMost) continue;
-    const std::string text = read_file(folder + "/" + entry.name);
-    const Json json = Json::parse(text, nullptr, false);
+    Json json;
+    try {
+      json = parse_json_or_null(read_file(folder + "/" + entry.name));
+    } catch (const Error&) {
+    }
     const auto value = [&](const char* key) {
       return json.is_object() && json.contains(key) && json[key].is_string() ? json[key].get<std::string>() : "";
     };
@@ -297,13 +311,13 @@ Json summary_json(const std::vector<const RunReader*>& runs) {
   Json all = {{"schema", "chassis.report/1"}, {"runs", Json::array()}};
   for (const RunReader* run : runs) {
     const History& history = run->history();
-    Json json = {{"name", run->name()},         {"path", run->path()},           {"state", to_text(run->state())},
-                 {"step", history.last_step()}, {"max_steps", run->max_steps()}, {"seconds", run->seconds()}};
+    Json json = {{"name", run->name()},      {"path", run->path()},           {"state", to_text(run->state())},
+                 {"step", run->last_step()}, {"max_steps", run->max_steps()}, {"seconds", run->seconds()}};
     Json& metrics = json["metrics"] = Json::object();
     for (const Series& series : history.series())
       metrics[series.name] = {{"first", number_or_null(series.first)},
                               {"last", number_or_null(series.last)},
-                              {"recent_mean", number_or_null(series.recent_mean(kRecent))},
+                              {"recent_mean", number_or_null(recent_of(history, series.name))},
                               {"least", number_or_null(series.lowest)},
                               {"least_step", series.lowest_step},
                               {"most", number_or_null(series.highest)},

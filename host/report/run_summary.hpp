@@ -14,6 +14,9 @@ namespace chassis {
 // Without a finite value: "-".
 std::string metric_text(std::string_view name, double value);
 
+// Tokens by time of the last 20 buckets; NaN if unknown.
+double recent_tokens_per_second(const History& history);
+
 struct SummaryStyle {
   size_t width = 80;  // of the terminal, in characters
   bool unicode = true;
@@ -38,8 +41,8 @@ struct ConfigDifference {
 // Keys whose values differ between any two runs, without those that name the run or its directory.
 std::vector<ConfigDifference> config_differences(const std::vector<const RunReader*>& runs);
 
-// Of the ranks, the index of one whose own work takes at least 10 % longer than the median; -1 if there is none. Its
-// own work is its step without the time in which it waits for others.
+// Of the ranks, the index of one whose own work takes longer than the median by 10 % of its step; -1 if there is none.
+// Its own work is its step without the time in which it waits for others.
 int straggler(const std::vector<RankStatus>& ranks);
 
 struct PostMortem {

@@ -1,6 +1,7 @@
 // A queue, and a thread that empties it into the plugin.
 #include "host/train/plugin_sink.hpp"
 
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <deque>
@@ -37,46 +38,44 @@ struct Record {
   std::string name = {}, text = {};
 };
 
-// The page of the run for a sink: reads what is new in the files of the run, at most twice a second.
+// The page of the run for a sink.
 class SinkPage {
  public:
   explicit SinkPage(std::string directory) : directory_(std::move(directory)) {
     raw_.struct_size = sizeof raw_;
     raw_.context = this;
-    raw_.html = [](void* self, void (*write)(void*, chassis_str_t), void* context) {
-      return guarded([&] {
-        static_cast<SinkPage*>(self)->read(
-            [&](const RunReader& run) { write(context, str_of(page_html({&run}, /*is_live=*/true))); });
-      });
+    raw_.html = [](void* self, uint32_t is_live, Write write, void* to) {
+      return static_cast<SinkPage*>(self)->give(write, to,
+                                                [&](const RunReader& run) { return page_html({&run}, is_live != 0); });
     };
-    raw_.data = [](void* self, int64_t since, void (*write)(void*, chassis_str_t), void* context) {
-      return guarded([&] {
-        static_cast<SinkPage*>(self)->read(
-            [&](const RunReader& run) { write(context, str_of(live_data(run, since))); });
-      });
+    raw_.data = [](void* self, int64_t since, Write write, void* to) {
+      return static_cast<SinkPage*>(self)->give(write, to, [&](const RunReader& run) { return live_data(run, since); });
     };
   }
   const chassis_run_page_t* raw() const { return &raw_; }
 
  private:
-  using Clock = std::chrono::steady_clock;
-  void read(const std::function<void(const RunReader&)>& use) {
+  using Write = void (*)(void* to, chassis_str_t text);
+
+  // Writes without the lock, since the reader of the text may be slow, or ask again.
+  template <typename Make>
+  chassis_status_t* give(Write write, void* to, Make&& make) {
+    return guarded([&] { write(to, str_of(read(make))); });
+  }
+  template <typename Make>
+  std::string read(Make&& make) {
     const std::lock_guard lock(mutex_);
-    if (!reader_)
-      reader_.emplace(directory_);
-    else if (Clock::now() - last_ > std::chrono::milliseconds(500))
+    if (reader_)
       reader_->poll();
     else
-      return use(*reader_);
-    last_ = Clock::now();
-    use(*reader_);
+      reader_.emplace(directory_);
+    return make(*reader_);
   }
 
   const std::string directory_;
   chassis_run_page_t raw_{};
   std::mutex mutex_;
   std::optional<RunReader> reader_;
-  Clock::time_point last_{};
 };
 
 // Shared with the thread, which may outlive the sink if the plugin does not return.
@@ -92,6 +91,7 @@ class Worker {
   }
 
   void push(Record record) {
+    if (has_refused_) return;
     if (record.values.empty() && table_.text == nullptr) return;
     {
       const std::lock_guard lock(mutex_);
@@ -124,7 +124,14 @@ class Worker {
   }
 
   void run() {
-    call("start", [&] { return start(); });
+    if (!call("start", [&] { return start(); })) {
+      has_refused_ = true;
+      const std::lock_guard lock(mutex_);
+      queue_.clear();
+      has_ended_ = true;
+      changed_.notify_all();
+      return;
+    }
     while (std::optional<Record> record = next()) {
       if (record->values.empty())
         call("text", [&] { return text(*record); });
@@ -152,12 +159,15 @@ class Worker {
     return queue_.empty();
   }
 
+  // False if it failed.
   template <typename Call>
-  void call(const char* function, Call&& body) {
+  bool call(const char* function, Call&& body) {
     try {
       instance_->check(body());
+      return true;
     } catch (const std::exception& error) {
       report(function, error.what());
+      return false;
     }
   }
   void report(const char* function, const std::string& what) noexcept {
@@ -229,6 +239,7 @@ class Worker {
   std::deque<Record> queue_;
   uint64_t num_dropped_ = 0;
   bool is_closed_ = false, has_ended_ = false;
+  std::atomic<bool> has_refused_ = false;  // start failed
   RunOutcome outcome_ = RunOutcome::kFailed;
   int64_t last_step_ = 0;
 };

@@ -42,6 +42,7 @@ void RankBoard::set(const StepRecord& record) {
 }
 
 bool RankBoard::tick() {
+  const std::lock_guard one_at_a_time(ticking_);
   std::string mine;
   {
     const std::lock_guard lock(mutex_);
@@ -59,7 +60,7 @@ bool RankBoard::tick() {
     Json ranks = Json::array();
     for (int rank = 0; rank < world_.size(); ++rank) {
       const auto text = world_.store()->find(key_of(rank));
-      Json json = text ? Json::parse(*text, nullptr, false) : Json();
+      Json json = text ? parse_json_or_null(*text) : Json();
       if (json.is_object()) ranks.push_back(std::move(json));
     }
     write_file_atomic(path_, json_line({{"ranks", ranks}}) + "\n");

@@ -18,13 +18,15 @@ class RankBoard {
 
   // [step] The last step of this rank.
   void set(const StepRecord& record);
+  // At the end of a run that did not fail: rank 0 writes the last steps, as far as the others have told theirs.
+  void finish() { tick(); }
 
  private:
   bool tick();
 
   World& world_;
   const std::string path_;
-  std::mutex mutex_;
+  std::mutex ticking_, mutex_;
   std::string mine_ = "";  // JSON
   Ticker ticker_;          // last: it uses all of the above
 };

@@ -339,6 +339,8 @@ class Run {
     facts.peak_flops = peak_flops(device, session_.compute() == Dtype::bf16);
     facts.total_memory_bytes = device_memory(session_.device()).total_bytes;
     const LostMetrics lost = saves_->continues_after_failed_save() ? LostMetrics::kCount : LostMetrics::kStop;
+    // First, so that the page of a plugin shows the end of the run.
+    sinks_.push_back(make_events_sink(directory_->file("events.jsonl"), trainer_->state().step));
     for (const std::string& sink : *settings().log.sinks) {
       if (sink == "console") sinks_.push_back(make_console_sink(facts));
       if (sink == "jsonl") sinks_.push_back(make_jsonl_sink(directory_->open_metrics(trainer_->state().step), lost));
@@ -353,7 +355,6 @@ class Run {
                                            .max_steps = trainer_->options().max_steps}));
     if (!settings().sample.prompts->empty())
       sinks_.push_back(make_samples_sink(directory_->open_samples(trainer_->state().step), lost));
-    sinks_.push_back(make_events_sink(directory_->file("events.jsonl"), trainer_->state().step));
     saves_->set_listener([this](int64_t step, const SaveResult& result) {
       to_sinks([&](MetricsSink& sink) { sink.checkpoint(step, result); });
     });
@@ -481,6 +482,7 @@ class Run {
     const bool exports = !stopped && settings().exports.when != "never";
     if (exports) saves_->export_final(state.step);
     count_nonfinite(exports);
+    if (board_) board_->finish();
     finish_sinks(stopped ? RunOutcome::kStopped : RunOutcome::kDone);
     world_.run_and_agree("metrics of the run", [this] {
       if (metrics_failure_) throw *metrics_failure_;

@@ -319,6 +319,7 @@ void RunDirectory::start(Session& session, const RunIdentity& identity) {
     const Config& config = session.config();
     log::add_file(file("log.txt"));
     write_file_atomic(file("resolved.toml"), config.resolved_toml());
+    ::unlink(file("ranks.json").c_str());  // of the ranks of an earlier start
     write_file_atomic(file("plugins.lock"),
                       plugins_lock(session.plugins().registry(), session.compiled()).dump(2) + "\n");
     about_ = {{"name", *config.settings().run.name},

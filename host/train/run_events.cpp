@@ -29,6 +29,11 @@ class EventsSink final : public MetricsSink {
     add_warnings();
   }
 
+  // Plugins of sinks count what they dropped after the end.
+  ~EventsSink() override {
+    if (num_counted_warnings() != num_warnings_) add_warnings();
+  }
+
   void step(const StepRecord&) override {
     if (num_counted_warnings() != num_warnings_) add_warnings();
   }

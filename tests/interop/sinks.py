@@ -1,11 +1,16 @@
-"""Files of sinks as their readers see them: tensorboard's own reader, and csv, against metrics.jsonl; a run that goes on
-from an earlier step."""
+"""Sinks as their readers see them, against metrics.jsonl: tensorboard's own reader, csv, and the parser of Prometheus'
+client; a run that goes on from an earlier step."""
 
 import csv
 import json
 import math
+import re
+import subprocess
+import time
+import urllib.request
 
 import numpy as np
+from prometheus_client.parser import text_string_to_metric_families
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 import models
@@ -18,14 +23,39 @@ rows = [{"input_ids": random.integers(0, 96, 40).tolist()} for _ in range(24)]
 (suite.folder / "tokens.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
+def configuration(max_steps, directory, sinks):
+    return suite.config("sinks", folder, run={"max_steps": max_steps, "name": "sinks",
+                                              "output_dir": str(directory), "device": suite.args.device},
+                        data__eval=[{"path": str(suite.folder / "tokens.jsonl"), "format": "tokens", "name": "all"}],
+                        data={"cache_dir": str(suite.folder)}, eval={"every_steps": 2},
+                        train={"seq_len": 40, "micro_batch_size": 2, "global_batch_size": 2},
+                        checkpoint={"every_steps": 3}, log={"sinks": ["console", "jsonl", *sinks]})
+
+
 def train(max_steps):
-    config = suite.config("sinks", folder, run={"max_steps": max_steps, "name": "sinks",
-                                                "output_dir": str(suite.folder / "run"), "device": suite.args.device},
-                          data__eval=[{"path": str(suite.folder / "tokens.jsonl"), "format": "tokens", "name": "all"}],
-                          data={"cache_dir": str(suite.folder)}, eval={"every_steps": 2},
-                          train={"seq_len": 40, "micro_batch_size": 2, "global_batch_size": 2},
-                          checkpoint={"every_steps": 3}, log={"sinks": ["console", "jsonl", "csv", "tensorboard"]})
-    suite.run("train", config)
+    suite.run("train", configuration(max_steps, suite.folder / "run", ["csv", "tensorboard"]))
+
+
+def scrape():
+    """The exposition of a run while it trains, and metrics.jsonl."""
+    directory = suite.folder / "live"
+    command = [suite.args.chassis, "train", configuration(100000, directory, ["prometheus"]), "log.prometheus.port=0"]
+    for plugin_path in suite.args.plugin_path:
+        command += ["--plugin-path", plugin_path]
+    with open(suite.folder / "live.txt", "w+") as output:
+        process = subprocess.Popen([str(word) for word in command], stdout=output, stderr=output)
+        try:
+            for _ in range(600):
+                time.sleep(0.1)
+                text = (suite.folder / "live.txt").read_text()
+                address = re.search("http://[0-9.:]+/metrics", text)
+                if address and "step 3/" in text:
+                    break
+            exposition = urllib.request.urlopen(address.group(), timeout=10).read().decode()
+        finally:
+            process.kill()
+            process.wait()
+    return exposition, [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()[:-1]]
 
 
 def is_equal(a, b):
@@ -64,4 +94,14 @@ suite.check("csv: values", all(is_equal(float(row[name]), steps[int(row["step"])
 of_evals = [row for row in table if row["eval/all/loss"]]
 suite.check("csv: evaluations", [float(row["eval/all/loss"]) for row in of_evals] ==
             [evals[step]["eval_loss"] for step in sorted(evals)])
+
+exposition, live = scrape()
+families = {family.name: family for family in text_string_to_metric_families(exposition)}
+step = families["chassis_step"].samples[0].value
+of_step = next((line for line in live if line["step"] == step and "grad_norm" in line), {})
+suite.check("prometheus: every value of a step", len(of_step) > 15 and all(
+    families["chassis_" + re.sub("[^a-zA-Z0-9_]", "_", name)].samples[0].value == value
+    for name, value in of_step.items() if name != "step"), f"step {step:.0f}, {len(families)} gauges")
+suite.check("prometheus: all are gauges of the run", all(family.type == "gauge" and
+            family.samples[0].labels == {"run": "sinks"} for family in families.values()))
 suite.close()

@@ -51,7 +51,9 @@ class SinkRun {
 
  private:
   using Write = void (*)(void*, chassis_str_t);
-  static chassis_status_t* html(void*, Write write, void* to) { return write(to, str("<!doctype html>")), nullptr; }
+  static chassis_status_t* html(void*, uint32_t is_live, Write write, void* to) {
+    return write(to, str(is_live ? "<!doctype html>" : "not live")), nullptr;
+  }
   static chassis_status_t* data(void*, int64_t since, Write write, void* to) {
     const std::string text = "{\"since\":" + std::to_string(since) + "}";
     return write(to, str(text)), nullptr;

@@ -3,7 +3,8 @@
   const COLORS = ["#3b7dd8", "#e0812e", "#4f9d4a", "#cc4b4b", "#8a63b8", "#3aa3a3", "#c79a1e", "#d4649b", "#6b7b8c", "#8c6d4f"];
   const PARTS = [["data_ms", "data"], ["forward_ms", "forward"], ["backward_ms", "backward"], ["optimizer_ms", "optimizer"],
                  ["save_ms", "save"]];
-  const SERIES_WITH_LEGEND = 8;
+  const SERIES_WITH_LEGEND = 14;
+  const BYTES = Array.from({length: 50}, (_, i) => 2 ** i);
   const data = JSON.parse(document.getElementById("data").textContent);
   let runs = data.runs.map(decoded);
   let selected = 0;  // the run of the charts that show only one
@@ -35,7 +36,15 @@
     return next;
   }
 
-  const color = (i) => COLORS[i % COLORS.length];
+  // Beyond the list: hues by the golden angle, so that neighbours differ.
+  function color(i) {
+    if (i < COLORS.length) return COLORS[i];
+    const hue = (i * 137.508) % 360, part = (n) => {
+      const k = (n + hue / 30) % 12, v = 0.52 - 0.27 * Math.max(-1, Math.min(k - 3, 9 - k, 1));
+      return Math.round(255 * v).toString(16).padStart(2, "0");
+    };
+    return "#" + part(0) + part(8) + part(4);
+  }
   const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
   function steps(run, size) {
     return Array.from({length: size}, (_, b) => Math.min((b + 1) * run.width, Math.max(run.step, 1)));
@@ -144,9 +153,10 @@
     return {
       width, height: Math.max(180, Math.min(260, width * 0.5)),
       cursor: {sync: {key: "steps"}, drag: {x: true, y: false}},
-      legend: {show: lines.length <= (chart.one ? 2 : 1) * SERIES_WITH_LEGEND},
-      scales: {x: {time: false}, y: {distr: scales[chart.title] ? 3 : 1}},
-      axes: [axis, Object.assign({size: 62, values: (_, ticks) => ticks.map((v) => (v == null ? "" : value(v)))}, axis)],
+      legend: {show: lines.length <= SERIES_WITH_LEGEND},
+      scales: {x: {time: false}, y: chart.one ? {range: (_, low, high) => [0, high > 0 ? high * 1.05 : 1]}
+                                             : {distr: scales[chart.title] ? 3 : 1}},
+      axes: [axis, Object.assign({size: 62, incrs: value === bytes ? BYTES : undefined, values: (_, ticks) => ticks.map((v) => (v == null ? "" : value(v)))}, axis)],
       bands,
       series: [{label: "step"}].concat(lines.map((line) => ({
         label: line.label, stroke: line.edge ? "transparent" : line.color, width: line.edge ? 0 : line.width, dash: line.dash,

@@ -1,12 +1,16 @@
 // The run as a live page at http://127.0.0.1:PORT/, read-only: the page of `chassis report`, and server-sent events
 // (HTML standard, §9.2) that tell it when there is something new.
 #include <httplib.h>
+#include <strings.h>
 
 #include <atomic>
+#include <cerrno>
 #include <charconv>
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
+#include <cstring>
+#include <future>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -21,7 +25,7 @@ namespace {
 
 using namespace chassis;
 
-constexpr int kMaxReaders = 6;  // of events; each occupies one of the 8 threads of the server
+constexpr int kNumThreads = 8, kMaxReaders = 6;  // each reader of events occupies a thread of the server
 
 // Counts changes, and lets others wait for the next one.
 class Changes {
@@ -77,14 +81,24 @@ class Webpage final : public Sink {
     if (start.page == nullptr) throw Failure(CHASSIS_UNAVAILABLE, "the host gives no page");
     page_.emplace(host(), *start.page);
     serve();
+    errno = 0;
     const int bound = port_ == 0                                 ? server_.bind_to_any_port("127.0.0.1")
                       : server_.bind_to_port("127.0.0.1", port_) ? port_
                                                                  : -1;
     if (bound <= 0)
-      throw Failure(CHASSIS_UNAVAILABLE, "port " + std::to_string(port_) + " of 127.0.0.1 cannot be used",
+      throw Failure(CHASSIS_UNAVAILABLE,
+                    "port " + std::to_string(port_) + " of 127.0.0.1 cannot be used" +
+                        (errno != 0 ? std::string(": ") + std::strerror(errno) : std::string()),
                     "; choose another port in [log.webpage]");
     bound_ = bound;
+    std::promise<void> serves;
+    server_.new_task_queue = [&serves] {
+      auto* const threads = new httplib::ThreadPool(kNumThreads);  // the library owns it
+      serves.set_value();
+      return threads;
+    };
     thread_ = std::thread([this] { server_.listen_after_bind(); });
+    serves.get_future().wait();
     host().log(CHASSIS_LOG_INFO, "the run as a page: http://127.0.0.1:" + std::to_string(bound) + "/");
   }
   void scalars(int64_t, double, std::span<const chassis_scalar_t>) override { changes_.add(); }
@@ -95,17 +109,19 @@ class Webpage final : public Sink {
   void stop() {
     changes_.end();
     if (!thread_.joinable()) return;
-    // A stop before the server runs would be forgotten.
-    for (int i = 0; i < 1000 && !server_.is_running(); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(1));
     server_.stop();
     thread_.join();
   }
 
   // A page of another site must not read this one under a name that leads to 127.0.0.1.
-  bool is_own_name(const httplib::Request& request) const {
+  static bool is_own_name(const httplib::Request& request) {
+    if (request.get_header_value_count("Host") != 1) return false;
     const std::string host = request.get_header_value("Host");
-    const std::string_view name = std::string_view(host).substr(0, host.rfind(':'));
-    return name == "127.0.0.1" || name == "localhost";
+    const size_t colon = host.find(':');
+    const std::string_view name = std::string_view(host).substr(0, colon);
+    const bool has_port =
+        colon == std::string::npos || host.find_first_not_of("0123456789", colon + 1) == std::string::npos;
+    return has_port && (name == "127.0.0.1" || strcasecmp(std::string(name).c_str(), "localhost") == 0);
   }
 
   void serve() {
@@ -119,7 +135,10 @@ class Webpage final : public Sink {
     server_.set_write_timeout(std::chrono::seconds(5));
     server_.set_keep_alive_timeout(1);
     server_.set_payload_max_length(1 << 10);
-    server_.set_pre_routing_handler([this](const httplib::Request& request, httplib::Response& response) {
+    server_.set_pre_routing_handler([](const httplib::Request& request, httplib::Response& response) {
+      // The library would copy the page once for each range that a client asks for. Ranges may be ignored (RFC 9110,
+      // §14.2); the request is the library's own object, which it gives as const.
+      const_cast<httplib::Request&>(request).ranges.clear();
       response.set_header("Cache-Control", "no-store");
       response.set_header("X-Content-Type-Options", "nosniff");
       if (is_own_name(request) && (request.method == "GET" || request.method == "HEAD"))
@@ -136,7 +155,7 @@ class Webpage final : public Sink {
       }
     };
     server_.Get("/", [this, answer](const httplib::Request&, httplib::Response& response) {
-      answer(response, "text/html; charset=utf-8", [this] { return page_->html(); });
+      answer(response, "text/html; charset=utf-8", [this] { return page_->html(/*is_live=*/true); });
     });
     server_.Get("/data", [this, answer](const httplib::Request& request, httplib::Response& response) {
       const std::string text = request.get_param_value("since");

@@ -13,18 +13,19 @@
 
 CHASSIS_SDK_BEGIN
 
-// chassis_run_page_t in C++. Functions throw Failure if the files of the run cannot be read.
+// chassis_run_page_t in C++: in Sink::start, keep RunPage(host(), *start.page). Functions throw if the files of the run
+// cannot be read.
 class RunPage {
  public:
   RunPage(const Host& host, const chassis_run_page_t& page) : host_(&host), page_(read_sized(&page)) {}
 
-  // [any]
-  std::string html() const {
+  // [any] A live page asks for "events" and "data?since=STEP"; one that is not asks for nothing.
+  std::string html(bool is_live = false) const {
     std::string text;
-    host_->check(page_.html(page_.context, &append, &text));
+    host_->check(page_.html(page_.context, is_live ? 1 : 0, &append, &text));
     return text;
   }
-  // [any] JSON: what a page lacks that has the steps up to `since`.
+  // [any] For "data?since=STEP": what a page lacks that has the steps up to `since`.
   std::string data(int64_t since) const {
     std::string text;
     host_->check(page_.data(page_.context, since, &append, &text));

@@ -70,7 +70,6 @@ class Product final : public Kernel {
   void each(const Call& call, int64_t num_rows, Body&& body) const {
     const auto* const codes = call.component(0, 0).data<int8_t>();
     const auto* const scales = call.component(0, 1).data<float>();
-    const bool has_row_blocks = has("rows in blocks of their own");
     const int64_t last = (outputs_ * inputs_ + kBlock - 1) / kBlock - 1;
     for (int64_t row = 0; row < num_rows; ++row)
       for (int64_t out = 0; out < outputs_; ++out)

@@ -66,7 +66,7 @@ TEST(History, CountsValuesThatAreNotFinite) {
   const Series& series = *history.find("loss");
   EXPECT_EQ(series.num_not_finite, 2u);
   EXPECT_TRUE(std::isnan(series.mean[1]));
-  EXPECT_EQ(series.recent_mean(4), 2.0);
+  EXPECT_EQ(history.recent_mean("loss", 4), 2.0);
   EXPECT_EQ(series.last, 2.0);
 }
 
@@ -80,6 +80,9 @@ TEST(History, TakesNamesThatComeAndGo) {
   EXPECT_EQ(history.series().size(), 2u);
   EXPECT_EQ(history.find("a")->mean.size(), 5u);
   EXPECT_TRUE(std::isnan(history.find("b")->mean[0]));
+  EXPECT_EQ(history.recent_mean("a", 2), 3.0);
+  history.begin_step(9);
+  EXPECT_TRUE(std::isnan(history.recent_mean("a", 2)));
   EXPECT_EQ(history.find("c"), nullptr);
   EXPECT_FALSE(history.begin_step(0));
   history.set(0, "a", 9.0);

@@ -93,6 +93,34 @@ TEST_F(RunReaderTest, LeavesOutDamagedLines) {
   EXPECT_HAS(summary_text(run, {}), "report.json is damaged");
 }
 
+// Parsers that call themselves for each level would leave the stack.
+TEST_F(RunReaderTest, RefusesDeepNesting) {
+  write_run(at("a"), "first", 3);
+  const std::string deep = std::string(200000, '[') + std::string(200000, ']');
+  const std::string object = "{\"step\":4,\"event\":\"x\",\"ranks\":" + deep + "}\n";
+  for (const char* name : {"metrics.jsonl", "events.jsonl", "samples.jsonl"})
+    append(at(std::string("a/") + name), object);
+  for (const char* name : {"run.json", "report.json", "plugins.lock", "ranks.json"})
+    write_text(at(std::string("a/") + name), object);
+  std::filesystem::create_directory(at("a/post-mortem"));
+  write_text(at("a/post-mortem/rank-0.json"), object);
+  const RunReader run(at("a"));
+  EXPECT_EQ(run.history().last_step(), 3);
+  EXPECT_EQ(run.defects().size(), 7u);
+  EXPECT_HAS(summary_text(run, {}), "post-mortem/rank-0.json: damaged");
+}
+
+TEST_F(RunReaderTest, ShowsWhatItCanRead) {
+  write_run(at("a"), "first", 3);
+  for (const char* name : {"run.json", "report.json", "plugins.lock", "ranks.json", "resolved.toml", "events.jsonl"}) {
+    std::filesystem::remove(at(std::string("a/") + name));
+    std::filesystem::create_symlink(name, at(std::string("a/") + name));  // a link to itself
+  }
+  const RunReader run(at("a"));
+  EXPECT_EQ(run.history().last_step(), 3);
+  EXPECT_EQ(run.defects().size(), 6u);
+}
+
 TEST_F(RunReaderTest, TakesValuesOfAnyType) {
   write_run(at("a"), "first", 1);
   append(at("a/metrics.jsonl"),
@@ -117,6 +145,12 @@ TEST_F(RunReaderTest, RefusesWhatIsNoRun) {
   EXPECT_HAS(refusal(at("absent")), "does not exist");
   EXPECT_HAS(refusal(at("file")), "is not a directory");
   EXPECT_HAS(refusal(at("empty")), "is not a run: it has neither run.json nor metrics.jsonl");
+}
+
+TEST_F(RunReaderTest, SaysThatThereAreNoMetrics) {
+  write_run(at("a"), "first", 3);
+  std::filesystem::remove(at("a/metrics.jsonl"));
+  EXPECT_HAS(summary_text(RunReader(at("a")), {}), "there is no metrics.jsonl: [log] sinks has no \"jsonl\"");
 }
 
 TEST_F(RunReaderTest, KnowsThatAProcessWasKilled) {

@@ -35,8 +35,12 @@ TEST(ProgressLine, FitsEveryWidth) {
     for (int columns = 1; columns < 160; ++columns) {
       const std::string line = progress_line(kHalf, columns, is_utf8);
       EXPECT_LE(num_columns(line), static_cast<size_t>(std::max(columns - 1, 1))) << line;
-      if (columns >= 8) EXPECT_HAS(line, "50 %");
-      if (columns >= 40) EXPECT_HAS(line, "step-000500");
+      if (columns >= 8) {
+        EXPECT_HAS(line, "50 %");
+      }
+      if (columns >= 40) {
+        EXPECT_HAS(line, "step-000500");
+      }
     }
   for (const char c : progress_line(kHalf, 100, false)) EXPECT_GE(c, ' ');
   EXPECT_HAS(progress_line(kHalf, 120, true), "███");

@@ -3,7 +3,8 @@
  * the step, so every function may block: a queue keeps what comes meanwhile, and what it cannot hold is dropped and
  * counted. A status other than OK is shown once and counted; calls go on, and the run is not disturbed.
  *
- * Order: start, then scalars and texts in the order in which they arose, then finish, also after a run that failed. */
+ * Order: start, then scalars and texts in the order in which they arose, then finish, also after a run that failed.
+ * After a start that failed nothing more is called. */
 #ifndef CHASSIS_KIND_SINK_H
 #define CHASSIS_KIND_SINK_H
 
@@ -11,18 +12,21 @@
 
 #define CHASSIS_SINK_ID "chassis.sink/1"
 
-/* The run as an HTML page, as `chassis report --html` writes it, made from the files of the run. [any] Functions may be
- * called from any thread and at the same time, from start until finish returns; they read files, and take some
- * milliseconds. `write` gets the text, borrowed for its call, before the function returns. Errors: the files cannot be
- * read. */
+/* The run as an HTML page, as `chassis report --html` writes it, made from the files of the run, so it has no charts
+ * unless the sink jsonl is on. [any] Functions may be called from any thread and at the same time, from start until
+ * finish returns; they read files, and take some milliseconds. `write` gets the text, in one or more pieces that are
+ * borrowed for its call, before the function returns; it must not throw. Files that are absent or damaged are named on
+ * the page; a file that cannot be read is an error. */
 typedef struct chassis_run_page {
   uint32_t struct_size;
   uint32_t reserved0;
   void* context;
-  /* The whole page. It asks for "events" (server-sent events: any message means that there is something new) and then
-   * for "data?since=STEP", both relative to its own address. */
-  chassis_status_t* (*html)(void* context, void (*write)(void* to, chassis_str_t text), void* to);
-  /* JSON for "data?since=STEP": what the page lacks if it has all steps up to `since`. */
+  /* The whole page, up to the record that the sink has now. With is_live = 1 it asks for "events" (server-sent events:
+   * any message means that there is something new) and then for "data?since=STEP", both relative to its own address;
+   * with 0 it asks for nothing, and can be kept as a file. */
+  chassis_status_t* (*html)(void* context, uint32_t is_live, void (*write)(void* to, chassis_str_t text), void* to);
+  /* JSON for "data?since=STEP", which only the page understands: what it lacks if it has all steps up to `since`.
+   * since < 0 is 0. */
   chassis_status_t* (*data)(void* context, int64_t since, void (*write)(void* to, chassis_str_t text), void* to);
 } chassis_run_page_t;
 #define CHASSIS_RUN_PAGE_V1_SIZE 32u
@@ -58,7 +62,7 @@ typedef struct chassis_scalars {
 #define CHASSIS_SCALARS_V1_SIZE 32u
 
 #define CHASSIS_TEXT_SAMPLE 1u     /* an answer of the model; name: "sample/1" */
-#define CHASSIS_TEXT_CHECKPOINT 2u /* a checkpoint was saved; name: "checkpoint" */
+#define CHASSIS_TEXT_CHECKPOINT 2u /* a checkpoint was saved; name: "checkpoint", text: its path */
 #define CHASSIS_TEXT_WARNING 3u    /* name: "warning" */
 
 typedef struct chassis_sink_text {

@@ -1601,6 +1601,7 @@ abi_struct! { chassis_run_page_t 32 8 {
     8 8 context: *mut c_void,
     16 8 html: Option<unsafe extern "C" fn(
         *mut c_void,
+        u32,
         Option<unsafe extern "C" fn(*mut c_void, chassis_str_t)>,
         *mut c_void,
     ) -> *mut chassis_status_t>,
