@@ -12,6 +12,7 @@
 #include "host/base/printable.hpp"
 #include "host/command/command.hpp"
 #include "host/command/json_document.hpp"
+#include "host/command/page_file.hpp"
 #include "host/command/preview_text.hpp"
 #include "host/plan/plan.hpp"
 #include "host/session/session.hpp"
@@ -44,18 +45,8 @@ std::string not_empty(const std::string& path) { return path.empty() ? "the path
 
 void print(const std::string& text) { std::fwrite(text.data(), 1, text.size(), output()); }
 
-// Refuses to replace a file that is not a preview, before data is read.
-void check_preview_html(const std::string& path) {
-  if (path.empty() || path_kind(path) != PathKind::kFile) return;
-  std::string head(kPreviewHtmlHead.size(), '\0');
-  head.resize(File::open_read(path).pread_some(head.data(), head.size(), 0));
-  if (!head.empty() && head != kPreviewHtmlHead)
-    throw storage_error("--html " + path + ": this file is not a preview written by this program, and is not replaced")
-        .hint("choose another name, or move the file away");
-}
-
 int preview(const DataArguments& arguments) {
-  check_preview_html(arguments.html);
+  refuse_other_page(arguments.html, kPreviewHtmlHead, "preview");  // before data is read
   const auto session = open_session(arguments.preview);
   const DataNeeds needs = session->data_needs();
   const DataConfig data = data_config(needs);

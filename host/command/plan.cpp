@@ -8,6 +8,7 @@
 #include "host/base/output.hpp"
 #include "host/command/command.hpp"
 #include "host/command/json_document.hpp"
+#include "host/command/page_file.hpp"
 #include "host/plan/plan_report.hpp"
 
 namespace chassis {
@@ -53,16 +54,6 @@ uint64_t bytes_from(const std::string& text) {
       .hint("for example --memory 80GiB; units are B, KiB, MiB, GiB, TiB, kB, MB, GB and TB");
 }
 
-// Refuses to replace a file that is not a plan, before planning.
-void check_html(const std::string& path) {
-  if (path.empty() || path_kind(path) != PathKind::kFile) return;
-  std::string head(kPlanHtmlHead.size(), '\0');
-  head.resize(File::open_read(path).pread_some(head.data(), head.size(), 0));
-  if (!head.empty() && head != kPlanHtmlHead)
-    throw storage_error("--html " + path + ": this file is not a plan written by this program, and is not replaced")
-        .hint("choose another name, or move the file away");
-}
-
 }  // namespace
 
 Verb add_plan(CLI::App& app) {
@@ -95,7 +86,7 @@ Verb add_plan(CLI::App& app) {
     request.world_size = plan_arguments->world_size;
     if (memory->count() > 0) request.memory_bytes = bytes_from(plan_arguments->memory);
 
-    check_html(plan_arguments->html);
+    refuse_other_page(plan_arguments->html, kPlanHtmlHead, "plan");  // before planning
     const Plan plan = make_plan(request);
     std::optional<AdviceList> advice;
     if (!plan.fits() || plan.is_tight()) advice = advise(request, plan);

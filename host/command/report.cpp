@@ -9,6 +9,8 @@
 #include "host/base/output.hpp"
 #include "host/base/printable.hpp"
 #include "host/command/command.hpp"
+#include "host/command/json_document.hpp"
+#include "host/command/page_file.hpp"
 #include "host/command/terminal.hpp"
 #include "host/report/page.hpp"
 #include "host/report/run_summary.hpp"
@@ -22,16 +24,6 @@ struct ReportArguments {
   bool json = false;
 };
 
-// Refuses to replace a file that is not a report, before reading runs.
-void refuse_other_html(const std::string& path) {
-  if (path.empty() || path_kind(path) != PathKind::kFile) return;
-  std::string head(kReportHtmlHead.size(), '\0');
-  head.resize(File::open_read(path).pread_some(head.data(), head.size(), 0));
-  if (!head.empty() && head != kReportHtmlHead)
-    throw storage_error("--html " + path + ": this file is not a report written by this program, and is not replaced")
-        .hint("choose another name, or move the file away");
-}
-
 }  // namespace
 
 Verb add_report(CLI::App& app) {
@@ -42,9 +34,9 @@ Verb add_report(CLI::App& app) {
       ->check([](const std::string& path) {
         return path.empty() ? std::string("give the name of a file") : std::string();
       });
-  app.add_flag("--json", arguments->json, "print JSON");
+  add_json(app, arguments->json);
   return [=] {
-    refuse_other_html(arguments->html);
+    refuse_other_page(arguments->html, kReportHtmlHead, "report");  // before reading runs
     std::deque<RunReader> readers;
     std::vector<const RunReader*> runs;
     for (const std::string& path : arguments->runs) runs.push_back(&readers.emplace_back(path));

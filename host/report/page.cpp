@@ -314,10 +314,7 @@ std::string head_html(const std::vector<const RunReader*>& runs) {
   if (run.seconds() > 0.0) text += ", " + duration_text(run.seconds());
   text += "</p>\n<p class=\"soft\">";
   std::string facts;
-  if (const Json& about = run.about(); about.is_object())
-    for (const char* key : {"model", "parameters_text", "device", "mesh", "strategies", "compute"})
-      if (about.contains(key) && about[key].is_string() && !about[key].get<std::string>().empty())
-        facts += (facts.empty() ? "" : " · ") + about[key].get<std::string>();
+  for (const std::string& fact : facts_of(run)) facts += (facts.empty() ? "" : " · ") + fact;
   text += html_text(facts) + "</p>\n";
   if (!run.has_metrics()) text += "<p class=\"bad\">no metrics.jsonl: [log] sinks has no \"jsonl\"</p>\n";
   return text;

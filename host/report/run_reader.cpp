@@ -7,7 +7,6 @@
 #include <simdjson.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <filesystem>
 #include <limits>
@@ -15,6 +14,7 @@
 
 #include "host/base/file.hpp"
 #include "host/base/printable.hpp"
+#include "host/base/unix_time.hpp"
 
 namespace chassis {
 namespace {
@@ -152,19 +152,24 @@ void RunReader::metrics_line(std::string_view text, uint64_t number) {
   }
 }
 
-bool RunReader::poll_samples() {
-  const auto restart = [this] {
-    samples_.clear();
-    damaged_samples_ = {};
-  };
+// A file beside metrics.jsonl that cannot be read is a defect of the report, not an error.
+bool RunReader::follow(FollowedFile& file, void (RunReader::*take)(std::string_view, uint64_t),
+                       const std::function<void()>& restart) {
   try {
-    const auto poll =
-        samples_file_.poll([this](std::string_view text, uint64_t number) { sample_line(text, number); }, restart);
+    const auto poll = file.poll([&](std::string_view text, uint64_t number) { (this->*take)(text, number); }, restart);
     return poll.num_lines > 0 || poll.restarted;
   } catch (const Error& error) {
     damaged_files_.push_back(error.message());
     return false;
   }
+}
+
+bool RunReader::poll_samples() {
+  const auto restart = [this] {
+    samples_.clear();
+    damaged_samples_ = {};
+  };
+  return follow(samples_file_, &RunReader::sample_line, restart);
 }
 
 void RunReader::sample_line(std::string_view text, uint64_t number) {
@@ -188,14 +193,7 @@ bool RunReader::poll_events() {
     has_events_ = false;
     damaged_events_ = {};
   };
-  try {
-    const auto poll =
-        events_file_.poll([this](std::string_view text, uint64_t number) { event_line(text, number); }, restart);
-    return poll.num_lines > 0 || poll.restarted;
-  } catch (const Error& error) {
-    damaged_files_.push_back(error.message());
-    return false;
-  }
+  return follow(events_file_, &RunReader::event_line, restart);
 }
 
 void RunReader::event_line(std::string_view text, uint64_t number) {
@@ -292,7 +290,7 @@ double RunReader::seconds() const {
   if (!start_time_) return 0.0;
   double end = std::max(last_time_, metrics_file_.time());
   if (state() == RunState::kRunning)
-    end = std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+    end = unix_time();
   else if (!outcome_.empty())
     end = last_time_;
   return seconds_before_ + std::max(0.0, end - *start_time_);

@@ -3,9 +3,11 @@
 
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -83,6 +85,8 @@ class RunReader {
     uint64_t count = 0, first_line = 0;
   };
   bool poll_metrics();
+  bool follow(FollowedFile& file, void (RunReader::*take)(std::string_view, uint64_t),
+              const std::function<void()>& restart);
   bool poll_samples();
   bool poll_events();
   bool poll_ranks();

@@ -66,14 +66,8 @@ class Summary {
 
   void head() {
     out_ += fmt::format("{}  {}\n", printable(run_.name()), state_text(run_));
-    const Json& about = run_.about();
-    if (!about.is_object()) return;
     std::string where;
-    for (const char* key : {"model", "parameters_text", "device", "mesh", "strategies", "compute"}) {
-      const auto found = about.find(key);
-      if (found == about.end() || !found->is_string() || found->get<std::string>().empty()) continue;
-      where += (where.empty() ? "" : " · ") + printable(found->get<std::string>());
-    }
+    for (const std::string& fact : facts_of(run_)) where += (where.empty() ? "" : " · ") + printable(fact);
     if (!where.empty()) out_ += "  " + where + "\n";
   }
 
@@ -204,6 +198,18 @@ std::vector<std::pair<std::string, double>> step_parts(const History& history, s
   if (std::isfinite(rest) && rest > 0.0) parts.emplace_back("rest", rest);
   if (const double ms = recent_of(history, "save_ms", num_buckets); ms > 0.0) parts.emplace_back("save", ms);
   return parts;
+}
+
+std::vector<std::string> facts_of(const RunReader& run) {
+  std::vector<std::string> facts;
+  const Json& about = run.about();
+  if (!about.is_object()) return facts;
+  for (const char* key : {"model", "parameters_text", "device", "mesh", "strategies", "compute"}) {
+    const auto found = about.find(key);
+    if (found != about.end() && found->is_string() && !found->get<std::string>().empty())
+      facts.push_back(found->get<std::string>());
+  }
+  return facts;
 }
 
 // resolved.toml has a line "key = value  # origin" for every key.

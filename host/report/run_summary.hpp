@@ -25,9 +25,12 @@ std::string summary_text(const RunReader& run, SummaryStyle style);
 // "chassis.report/1" of one or more runs.
 Json summary_json(const std::vector<const RunReader*>& runs);
 
-// The parts of a step in milliseconds, the mean of the last buckets: data, forward, … and the rest. Communication that
-// a rank waits for is inside forward and backward, and comes as "communication".
+// The parts of a step in milliseconds, the mean of the last buckets: data, forward, backward, optimizer, the rest, and
+// saves. Communication that a rank waits for is inside forward and backward.
 std::vector<std::pair<std::string, double>> step_parts(const History& history, size_t num_buckets);
+
+// "llama", "723k parameters", the device, mesh, strategies and dtype, as far as the run has recorded them.
+std::vector<std::string> facts_of(const RunReader& run);
 
 struct ConfigValue {
   std::string key, value, origin;  // origin: "run.toml:12", "default of adamw"

@@ -7,8 +7,8 @@
 
 namespace chassis {
 
-// As many characters as there are values, or `width` if that is less: "▁▂▅█". Values that are not finite are spaces.
-// Without `unicode`: digits 0 to 7.
+// As many characters as there are values, or `width` if that is less: "▁▂▅█"; without `unicode`, digits 0 to 7. Values
+// that are not finite are spaces.
 std::string sparkline(std::span<const float> values, size_t width, bool unicode = true);
 
 }  // namespace chassis

@@ -16,13 +16,12 @@
 #include "chassis/kind/sink.h"
 #include "host/base/error.hpp"
 #include "host/base/log.hpp"
+#include "host/base/unix_time.hpp"
 #include "host/plugin/status.hpp"
 #include "host/report/page.hpp"
 
 namespace chassis {
 namespace {
-
-double now() { return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count(); }
 
 NamedValues values_of(const StepRecord& r) {
   NamedValues values;
@@ -186,7 +185,7 @@ class Worker {
     raw.config = str_of(start_.config);
     raw.first_step = start_.first_step;
     raw.max_steps = start_.max_steps;
-    raw.time = now();
+    raw.time = unix_time();
     raw.page = page_.raw();
     return table_.start(instance_->get("start"), &raw);
   }
@@ -215,7 +214,7 @@ class Worker {
   chassis_status_t* finish() {
     chassis_sink_finish_t raw{};
     raw.struct_size = sizeof raw;
-    raw.time = now();
+    raw.time = unix_time();
     {
       const std::lock_guard lock(mutex_);
       raw.outcome = outcome_ == RunOutcome::kDone      ? CHASSIS_RUN_DONE
@@ -299,7 +298,7 @@ class PluginSink final : public MetricsSink {
 
  private:
   void push(Record record) {
-    record.time = now();
+    record.time = unix_time();
     worker_->push(std::move(record));
   }
 

@@ -3,7 +3,6 @@
 
 #include <unistd.h>
 
-#include <chrono>
 #include <string_view>
 #include <utility>
 
@@ -11,11 +10,10 @@
 #include "host/base/file.hpp"
 #include "host/base/json.hpp"
 #include "host/base/log.hpp"
+#include "host/base/unix_time.hpp"
 
 namespace chassis {
 namespace {
-
-double now() { return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count(); }
 
 class EventsSink final : public MetricsSink {
  public:
@@ -64,7 +62,7 @@ class EventsSink final : public MetricsSink {
   }
 
   void add(const char* event, Json values) {
-    Json line = {{"event", event}, {"time", now()}};
+    Json line = {{"event", event}, {"time", unix_time()}};
     line.update(values);
     write(json_line(line) + "\n");
   }

@@ -90,7 +90,6 @@ class Webpage final : public Sink {
                     "port " + std::to_string(port_) + " of 127.0.0.1 cannot be used" +
                         (errno != 0 ? std::string(": ") + std::strerror(errno) : std::string()),
                     "; choose another port in [log.webpage]");
-    bound_ = bound;
     std::promise<void> serves;
     server_.new_task_queue = [&serves] {
       auto* const threads = new httplib::ThreadPool(kNumThreads);  // the library owns it
@@ -197,7 +196,6 @@ class Webpage final : public Sink {
   }
 
   const int port_;
-  int bound_ = 0;
   std::optional<RunPage> page_;
   Changes changes_;
   std::atomic<int> num_readers_ = 0;
