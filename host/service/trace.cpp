@@ -85,8 +85,9 @@ std::string Trace::json() const {
   });
   const auto quoted = [&](uint32_t name) { return json_line(Json(names_[name])); };
   std::string out = "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n";
-  out +=
-      fmt::format(R"({{"ph":"M","name":"process_name","pid":{},"tid":0,"args":{{"name":"rank {}"}}}})", rank_, rank_);
+  out += fmt::format(R"({{"ph":"M","name":"process_name","pid":{0},"tid":0,"args":{{"name":"rank {0}"}}}},
+{{"ph":"M","name":"process_sort_index","pid":{0},"tid":0,"args":{{"sort_index":{0}}}}})",
+                     rank_);
   std::map<std::pair<TraceTrack, uint32_t>, Rows> tracks;  // collectives have one for each group
   std::map<std::pair<TraceTrack, uint32_t>, int> first_row;
   std::set<int> named;

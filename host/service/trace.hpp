@@ -31,7 +31,7 @@ struct TraceSpan {
 
 class Trace {
  public:
-  // `origin_ns`: of CLOCK_REALTIME, the time 0 of all ranks.
+  // `origin_ns`: of CLOCK_REALTIME, the time 0 of all ranks. Perfetto drops spans that begin before it.
   Trace(int rank, int64_t origin_ns);
 
   // [step] Spans are recorded while it is on.

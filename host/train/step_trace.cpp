@@ -3,6 +3,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "host/base/file.hpp"
 #include "host/base/log.hpp"
 #include "host/train/report_file.hpp"
@@ -12,9 +14,11 @@ namespace chassis {
 StepTrace::StepTrace(const std::vector<int64_t>& steps, Session& session, const std::string& run_directory)
     : first_(steps[0]), last_(steps[1]), session_(session), folder_(run_directory + "/trace") {
   World& world = session.world();
-  // The clocks of machines differ by what their time service leaves, so rank 0 only says when the trace begins.
-  const std::string origin = world.exchange("start of the trace", std::to_string(Trace::realtime_ns()))[0];
-  trace_ = std::make_unique<Trace>(world.rank(), std::stoll(origin));
+  // The clocks of machines differ by what their time service leaves; counted from the earliest, no time is negative.
+  int64_t origin = Trace::realtime_ns();
+  for (const std::string& now : world.exchange("start of the trace", std::to_string(origin)))
+    origin = std::min<int64_t>(origin, std::stoll(now));
+  trace_ = std::make_unique<Trace>(world.rank(), origin);
   session_.executor().set_trace(trace_.get());
   session_.ranks().communicator.set_trace(trace_.get());
 }
@@ -31,7 +35,10 @@ void StepTrace::start(int64_t step) const {
 }
 
 void StepTrace::begin_step(int64_t step) {
-  if (step >= first_ && step <= last_) trace_->turn(true);
+  if (step < first_ || step > last_) return;
+  if (!trace_->on()) first_begun_ = step;
+  last_begun_ = step;
+  trace_->turn(true);
 }
 
 void StepTrace::end_step(int64_t step) {
@@ -56,7 +63,8 @@ void StepTrace::write() {
     counted_warning("spans that the trace has no room for",
                     fmt::format("{} lacks its last {} spans; trace fewer steps", path, dropped), dropped);
   if (rank == 0)
-    log::info("trace of steps {} to {}: {}/rank-*.json; open them in https://ui.perfetto.dev", first_, last_, folder_);
+    log::info("trace of steps {} to {}: {}/rank-*.json; open them in https://ui.perfetto.dev", first_begun_,
+              last_begun_, folder_);
 }
 
 }  // namespace chassis

@@ -32,6 +32,7 @@ class StepTrace {
   void write();
 
   const int64_t first_, last_;
+  int64_t first_begun_ = 0, last_begun_ = 0;  // a run may begin after the first step, and end before the last one
   Session& session_;
   const std::string folder_;
   std::unique_ptr<Trace> trace_;

@@ -24,6 +24,7 @@ int64_t ns(const json& micros) { return std::llround(micros.get<double>() * 1000
 struct TraceFile {
   std::map<int, std::string> tracks;  // by thread
   std::vector<json> spans;
+  int sort_index = -1;  // of the process
 
   explicit TraceFile(const std::string& path, int rank) {
     const json whole = json::parse(text_of_file(path));
@@ -31,6 +32,8 @@ struct TraceFile {
       EXPECT_EQ(event.at("pid"), rank);
       if (event.at("ph") == "X")
         spans.push_back(event);
+      else if (event.at("name") == "process_sort_index")
+        sort_index = event.at("args").at("sort_index");
       else if (event.at("name") == "thread_name")
         tracks[event.at("tid")] = event.at("args").at("name");
     }
@@ -82,6 +85,7 @@ TEST(Traces, HaveEveryUnitAndTheBytesThatWereCounted) {
     SCOPED_TRACE(rank);
     const TraceFile trace(run.directory("traced") + "/trace/rank-" + std::to_string(rank) + ".json", rank);
     expect_nested(trace);
+    EXPECT_EQ(trace.sort_index, rank);
 
     std::vector<std::string> steps;
     for (const json& span : trace.on("steps")) steps.push_back(span.at("name"));
@@ -130,7 +134,7 @@ TEST(Traces, AreNotWrittenWithoutTheKey) {
 
 TEST(Traces, EndWithTheRun) {
   const StartedRun run(kSettings);
-  run.train("short", {"log.trace=[4, 90]", "run.max_steps=4"});
+  EXPECT_HAS(run.train("short", {"log.trace=[4, 90]", "run.max_steps=4"}), "trace of steps 4 to 4: ");
   EXPECT_EQ(TraceFile(run.directory("short") + "/trace/rank-0.json", 0).on("steps").size(), 1u);
   const std::string output = run.train("short", {"log.trace=[1, 2]", "run.max_steps=5"});
   EXPECT_HAS(output, "log.trace = [1, 2], and the run goes on after step 4");
