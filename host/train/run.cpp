@@ -111,7 +111,10 @@ class Run {
         const ScopedSpan span(trace(), TraceTrack::kSteps, "evaluation");
         evaluate_all(record.step);
       }
-      if (samples_->due(record.step, trainer_->options().max_steps)) take_samples(record.step);
+      if (samples_->due(record.step, trainer_->options().max_steps)) {
+        const ScopedSpan span(trace(), TraceTrack::kSteps, "samples");
+        take_samples(record.step);
+      }
       if (requests.save || saves_->due(record.step)) {
         enter_phase("save");
         const ScopedSpan span(trace(), TraceTrack::kSaves, "save");

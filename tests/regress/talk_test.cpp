@@ -272,7 +272,8 @@ TEST(SamplesOfARun, AreContinuedWithTheRun) {
   const std::string train = std::string(CHASSIS_PROGRAM) +
                             " train run.toml " PLUGIN_PATHS
                             " 'sample.prompts=[\"Hi\"]' sample.every_steps=2 sample.max_new_tokens=3 run.max_steps=";
-  ASSERT_EQ(run_shell(folder.path(), train + "4").exit_code, 0);
+  ASSERT_EQ(run_shell(folder.path(), train + "4 'log.trace=[2, 2]'").exit_code, 0);
+  EXPECT_HAS(text_of_file(folder / "out/trace/rank-0.json"), "\"name\":\"samples\",\"cat\":\"steps\"");
   const std::string first = text_of_file(folder / "out/samples.jsonl");
   const Outcome second = run_shell(folder.path(), train + "7");
   ASSERT_EQ(second.exit_code, 0) << second.output;
