@@ -10,6 +10,7 @@
 #include <thread>
 
 #include "host/base/error.hpp"
+#include "host/base/log.hpp"
 #include "host/base/output.hpp"
 #include "host/command/command.hpp"
 #include "host/command/line_input.hpp"
@@ -45,6 +46,20 @@ std::string cut_lines(const std::string& text, size_t width) {
   return out;
 }
 
+// A run that is about to start has no directory, or nothing in it yet.
+std::unique_ptr<RunReader> open_when_there(const std::string& path, bool waits, Interrupts& interrupts) {
+  for (bool told = false;; told = true) {
+    try {
+      return std::make_unique<RunReader>(path);
+    } catch (const Error& error) {
+      if (!waits || error.code() != ExitCode::kConfig) throw;
+      if (!told) log::info("{}; waiting for it (Ctrl-C ends)", error.message());
+    }
+    std::this_thread::sleep_for(0.2s);
+    if (interrupts.arrived()) return nullptr;
+  }
+}
+
 // Draws the summary over the one before.
 class Screen {
  public:
@@ -74,7 +89,10 @@ Verb add_watch(CLI::App& app) {
     const bool is_terminal = isatty(output_descriptor()) == 1;
     const auto interval = std::chrono::duration<double>(arguments->interval_s);
     Interrupts interrupts;
-    RunReader run(arguments->run);
+    const std::unique_ptr<RunReader> opened =
+        open_when_there(arguments->run, is_terminal && !arguments->once, interrupts);
+    if (!opened) return 0;
+    RunReader& run = *opened;
     Screen screen(is_terminal);
     for (bool is_new = true;; is_new = run.poll()) {
       // A run whose end is not known is followed as well, until it says something else.

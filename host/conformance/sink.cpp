@@ -3,7 +3,11 @@
 
 #include <fmt/format.h>
 
+#include <atomic>
+#include <chrono>
+#include <initializer_list>
 #include <limits>
+#include <thread>
 #include <utility>
 
 #include "chassis/kind/sink.h"
@@ -30,13 +34,12 @@ class SinkRun {
  public:
   SinkRun(const Instance& instance, std::string folder)
       : instance_(instance), table_(instance.interface<chassis_sink_t>(CHASSIS_SINK_ID)), folder_(std::move(folder)) {
-    page_.known.html = [](void*, uint32_t, void (*write)(void*, chassis_str_t), void* context) -> chassis_status_t* {
-      write(context, str_of("<!doctype html>"));
-      return nullptr;
+    page_.known.context = this;
+    page_.known.html = [](void* self, uint32_t, void (*write)(void*, chassis_str_t), void* to) -> chassis_status_t* {
+      return static_cast<SinkRun*>(self)->answer({"<!doctype html>\n", "<title>a run</title>\n"}, write, to);
     };
-    page_.known.data = [](void*, int64_t, void (*write)(void*, chassis_str_t), void* context) -> chassis_status_t* {
-      write(context, str_of("{}"));
-      return nullptr;
+    page_.known.data = [](void* self, int64_t, void (*write)(void*, chassis_str_t), void* to) -> chassis_status_t* {
+      return static_cast<SinkRun*>(self)->answer({"{\"step\":", "1}"}, write, to);
     };
   }
 
@@ -79,8 +82,12 @@ class SinkRun {
     raw.known.step = step;
     raw.known.time = 1.7e9 + static_cast<double>(step);
     raw.known.num_dropped = 3;
-    return taken(table_.finish(instance_.get("finish"), &raw.known));
+    const std::string error = taken(table_.finish(instance_.get("finish"), &raw.known));
+    has_ended_ = true;
+    return error;
   }
+  // How often the page was read after finish, by a thread that should have ended.
+  uint64_t num_late_reads() const { return num_late_reads_; }
 
  private:
   static std::string taken(chassis_status_t* status) {
@@ -90,6 +97,14 @@ class SinkRun {
     return text.empty() ? "an error without a message" : text;
   }
 
+  chassis_status_t* answer(std::initializer_list<const char*> pieces, void (*write)(void*, chassis_str_t), void* to) {
+    if (has_ended_) ++num_late_reads_;
+    for (const char* piece : pieces) write(to, str_of(piece));
+    return nullptr;
+  }
+
+  std::atomic<bool> has_ended_ = false;
+  std::atomic<uint64_t> num_late_reads_ = 0;
   const Instance& instance_;
   const chassis_sink_t& table_;
   const std::string folder_;
@@ -133,6 +148,10 @@ class SinkExamination {
       expect("flush", run.flush());
     }
     expect("finish", run.finish(20));
+    constexpr std::chrono::milliseconds kLate(200);  // a thread that outlives finish has its turn
+    std::this_thread::sleep_for(kLate);
+    if (const uint64_t late = run.num_late_reads())
+      failures_.push_back(fmt::format("the page of the run is read {} times after finish has returned", late));
   }
 
   void go_on(const std::string& folder) {

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 #include <signal.h>
 #include <simdjson.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <cmath>
@@ -74,14 +75,25 @@ RunReader::RunReader(std::string path)
 }
 
 bool RunReader::poll() {
-  damaged_files_.clear();
-  about_ = read_json("report.json");
-  run_file_ = read_json("run.json");
-  plugins_ = read_json("plugins.lock");
-  resolved_toml_ = read_text("resolved.toml");
+  if (is_replaced("report.json")) about_ = read_json("report.json");
+  if (is_replaced("run.json")) run_file_ = read_json("run.json");
+  if (is_replaced("plugins.lock")) plugins_ = read_json("plugins.lock");
+  if (is_replaced("resolved.toml")) resolved_toml_ = read_text("resolved.toml");
   const bool has_metrics = poll_metrics(), has_samples = poll_samples(), has_events = poll_events();
   const bool has_ranks = poll_ranks();
   return has_metrics || has_samples || has_events || has_ranks;
+}
+
+bool RunReader::is_replaced(const std::string& name) {
+  struct stat about {};
+  std::array<int64_t, 5> version{};  // of an absent file
+  if (::stat((path_ + "/" + name).c_str(), &about) == 0)
+    version = {static_cast<int64_t>(about.st_ino), about.st_size, about.st_mtim.tv_sec, about.st_mtim.tv_nsec,
+               about.st_mode};
+  const auto [known, is_new] = versions_.try_emplace(name, version);
+  if (!is_new && known->second == version) return false;
+  known->second = version;
+  return true;
 }
 
 Json RunReader::read_json(const std::string& name) {
@@ -89,17 +101,18 @@ Json RunReader::read_json(const std::string& name) {
   if (text.empty()) return {};
   Json json = parse_json_or_null(text);
   if (json.is_object()) return json;
-  damaged_files_.push_back(name + " is damaged");
+  damaged_files_[name] = name + " is damaged";
   return {};
 }
 
 // Empty if the file is absent or cannot be read: a report shows what there is.
 std::string RunReader::read_text(const std::string& name) {
+  damaged_files_.erase(name);
   try {
     const std::string file = path_ + "/" + name;
     return path_kind(file) == PathKind::kFile ? read_file(file) : "";
   } catch (const Error& error) {
-    damaged_files_.push_back(error.message());
+    damaged_files_[name] = error.message();
     return "";
   }
 }
@@ -159,7 +172,7 @@ bool RunReader::follow(FollowedFile& file, void (RunReader::*take)(std::string_v
     const auto poll = file.poll([&](std::string_view text, uint64_t number) { (this->*take)(text, number); }, restart);
     return poll.num_lines > 0 || poll.restarted;
   } catch (const Error& error) {
-    damaged_files_.push_back(error.message());
+    damaged_files_[file.path().substr(path_.size() + 1)] = error.message();
     return false;
   }
 }
@@ -244,7 +257,7 @@ bool RunReader::poll_ranks() {
   if (text == ranks_text_) return false;
   const Json json = parse_json_or_null(text);
   if (!json.is_object() || !json.contains("ranks") || !json["ranks"].is_array()) {
-    if (!text.empty()) damaged_files_.push_back("ranks.json is damaged");
+    if (!text.empty()) damaged_files_["ranks.json"] = "ranks.json is damaged";
     return false;
   }
   ranks_text_ = std::move(text);
@@ -297,7 +310,8 @@ double RunReader::seconds() const {
 }
 
 std::vector<std::string> RunReader::defects() const {
-  std::vector<std::string> texts = damaged_files_;
+  std::vector<std::string> texts;
+  for (const auto& [file, text] : damaged_files_) texts.push_back(text);
   if (!has_metrics_) texts.push_back("there is no metrics.jsonl: [log] sinks has no \"jsonl\"");
   const std::pair<const Damage&, const char*> all[] = {
       {damaged_metrics_, "metrics.jsonl"}, {damaged_samples_, "samples.jsonl"}, {damaged_events_, "events.jsonl"}};

@@ -1,9 +1,11 @@
 // What a run has written into its directory, read while it runs or afterwards, without a lock.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -93,13 +95,16 @@ class RunReader {
   void metrics_line(std::string_view text, uint64_t number);
   void sample_line(std::string_view text, uint64_t number);
   void event_line(std::string_view text, uint64_t number);
+  // Whether this file is another one than at the last call; run files are replaced, never changed in place.
+  bool is_replaced(const std::string& name);
   Json read_json(const std::string& name);
   std::string read_text(const std::string& name);
 
   const std::string path_;
   FollowedFile metrics_file_, samples_file_, events_file_;
   Damage damaged_metrics_, damaged_samples_, damaged_events_;
-  std::vector<std::string> damaged_files_;
+  std::map<std::string, std::string> damaged_files_;        // what to say of a file, by its name
+  std::map<std::string, std::array<int64_t, 5>> versions_;  // of files that are read whole: what stat() told
   struct Parser;
   std::shared_ptr<Parser> parser_;
 

@@ -343,6 +343,17 @@ Json summary_json(const std::vector<const RunReader*>& runs) {
                              {"stall_seconds", line.stall_seconds},
                              {"resumable", line.resumable},
                              {"check", line.check}});
+    Json& ranks = json["ranks"] = Json::array();
+    for (const RankStatus& rank : run->ranks()) {
+      ranks.push_back({{"rank", rank.rank},
+                       {"step", rank.step},
+                       {"step_ms", rank.step_ms},
+                       {"comm_exposed_ms", rank.wait_ms},
+                       {"active_memory_bytes", rank.active_bytes}});
+      if (rank.temperature) ranks.back()["temperature"] = *rank.temperature;
+    }
+    for (const char* key : {"mesh", "plan"})
+      if (const Json& about = run->about(); about.is_object() && about.contains(key)) json[key] = about[key];
     Json& warnings = json["warnings"] = Json::array();
     for (const auto& [key, count] : run->warnings()) warnings.push_back({{"key", key}, {"count", count}});
     json["defects"] = run->defects();

@@ -8,6 +8,7 @@
 #include "tests/regress/started_run.hpp"
 #include "tests/support/expect_has.hpp"
 #include "tests/support/loopback.hpp"
+#include "tests/support/terminal.hpp"
 
 namespace chassis::test {
 namespace {
@@ -46,6 +47,11 @@ TEST_F(Report, HasTheNumbersOfMetricsJsonl) {
   EXPECT_GT(last["comm_exposed_ms"].get<double>(), 0.0);
   ASSERT_EQ(run["checkpoints"].size(), 2u);
   EXPECT_EQ(run["checkpoints"][1]["step"], 6);
+  EXPECT_EQ(run["mesh"], "dp_shard=2");
+  EXPECT_GT(run["plan"]["peak_bytes"], 0);
+  ASSERT_EQ(run["ranks"].size(), 2u);
+  EXPECT_EQ(run["ranks"][1]["rank"], 1);
+  EXPECT_GT(run["ranks"][1]["active_memory_bytes"], 0);
   EXPECT_EQ(run["checkpoints"][1]["check"], "whole");
   EXPECT_GT(run["checkpoints"][0]["bytes"].get<double>(), 0.0);
   const Json facts = parse_json(read_file(directory("two") + "/report.json"), "report.json");
@@ -59,6 +65,19 @@ TEST_F(Report, HasTheNumbersOfMetricsJsonl) {
   const Outcome watched = verb({"watch", directory("two")});  // ends, since the run has
   EXPECT_EQ(watched.exit_code, 0);
   EXPECT_HAS(watched.output, "done at step 6 of 6");
+}
+
+TEST_F(Report, WatchOnATerminalWaitsForARunThatHasNotBegun) {
+  const std::string run = directory("later");
+  std::thread begins([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(700));
+    train("later", {"run.max_steps=2"});
+  });
+  const std::string shown = on_terminal(200, [&] { execl(CHASSIS_PROGRAM, "chassis", "watch", run.c_str(), nullptr); });
+  begins.join();
+  EXPECT_HAS(shown, "does not exist; waiting for it");
+  EXPECT_HAS(shown, "done at step 2 of 2");
+  EXPECT_HAS(verb({"watch", directory("never")}).output, "does not exist\n");  // not on a terminal
 }
 
 TEST_F(Report, NamesDamagedAndRemovedCheckpoints) {

@@ -109,8 +109,17 @@
     });
     return lines.reverse();
   }
+  // What no part accounts for lies between the parts and the step.
+  function rest_of(run) {
+    const step = run.metrics.step_ms;
+    if (!step) return {};
+    const own = PARTS.filter(([name]) => name != "save_ms" && run.metrics[name]);
+    const rest = step.mean.map((v, b) => Math.max(0, own.reduce((left, [name]) => left - (run.metrics[name].mean[b] || 0), v)));
+    return {rest_ms: {mean: rest}};
+  }
   function part_lines() {
-    const run = runs[selected], lines = stacked(run, PARTS);
+    const run = runs[selected], with_rest = {...run, metrics: {...run.metrics, ...rest_of(run)}};
+    const lines = stacked(with_rest, [...PARTS, ["rest_ms", "rest"]]);
     for (const [name, label, dash] of [["comm_exposed_ms", "communication, exposed", [6, 3]],
                                        ["comm_hidden_ms", "communication, hidden", [2, 3]]]) {
       const metric = run.metrics[name];

@@ -55,6 +55,22 @@ TEST_F(RunReaderTest, FollowsAFileThatGrows) {
   EXPECT_EQ(run.history().num_steps(), 6u);
 }
 
+TEST_F(RunReaderTest, ReadsFilesThatWereReplacedAndNoOthers) {
+  write_run(at("a"), "first", 5);
+  RunReader run(at("a"));
+  write_file_atomic(at("a/report.json"), "{\"model\": ");
+  run.poll();
+  run.poll();
+  EXPECT_EQ(run.defects(), std::vector<std::string>{"report.json is damaged"});
+  write_file_atomic(at("a/report.json"), R"({"model": "new"})");
+  run.poll();
+  EXPECT_TRUE(run.defects().empty());
+  EXPECT_EQ(run.about()["model"], "new");
+  std::filesystem::remove(at("a/report.json"));
+  run.poll();
+  EXPECT_TRUE(run.about().is_null());
+}
+
 TEST_F(RunReaderTest, StartsAgainWhenARunGoesOnFromAnEarlierStep) {
   write_run(at("a"), "first", 8);
   RunReader run(at("a"));
