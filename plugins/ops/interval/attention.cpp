@@ -1,11 +1,14 @@
 // Attention over key intervals: a block of queries is multiplied only with the keys that at least one of them sees, so
 // causal masks halve the cost, and packed documents cost only their own squares. Backward recomputes the scores from
-// the saved log-sum-exp (Dao et al. 2022).
+// the saved log-sum-exp (Dao et al. 2022). All of it is computed in fp32: operands in bf16 are widened a block or a
+// head at a time, and results are rounded once.
 //
 // B rows, T queries, S keys, N query heads, K key heads of N/K query heads each, D dims of q and k, E dims of v.
 #include "attention.hpp"
 
 #include <algorithm>
+#include <bit>
+#include <type_traits>
 
 #include "chassis/memory.hpp"
 #include "chassis/task.hpp"
@@ -32,12 +35,48 @@ struct Sizes {
   int64_t blocks() const { return (T + kQueryBlock - 1) / kQueryBlock; }
 };
 
+// Rows in fp32: a tensor's own, or copies.
+struct Rows {
+  float* data;
+  int64_t stride;
+  float* at(int64_t row) const { return data + row * stride; }
+};
+struct ConstRows {
+  const float* data;
+  int64_t stride;
+  const float* at(int64_t row) const { return data + row * stride; }
+};
+
+float value_of(float x) { return x; }
+float value_of(Bf16 x) { return std::bit_cast<float>(static_cast<uint32_t>(x) << 16); }
+
+// How many floats a copy of `count` elements of T needs.
+template <typename T>
+constexpr int64_t copied(int64_t count) {
+  return std::is_same_v<T, float> ? 0 : count;
+}
+
+ConstRows read(const float* from, int64_t stride, int64_t, int64_t, float*) { return {from, stride}; }
+ConstRows read(const Bf16* from, int64_t stride, int64_t rows, int64_t columns, float* copy) {
+  for (int64_t r = 0; r < rows; ++r) tiles().widen(from + r * stride, copy + r * columns, columns);
+  return {copy, columns};
+}
+
+// Where to compute what write() then brings to `to`.
+Rows place(float* to, int64_t stride, int64_t, float*) { return {to, stride}; }
+Rows place(Bf16*, int64_t, int64_t columns, float* copy) { return {copy, columns}; }
+void write(const Rows&, float*, int64_t, int64_t, int64_t) {}
+void write(const Rows& from, Bf16* to, int64_t stride, int64_t rows, int64_t columns) {
+  for (int64_t r = 0; r < rows; ++r) tiles().narrow(from.at(r), to + r * stride, columns);
+}
+
 // Transposes [S, dim] of one head to [dim, padded(S)].
-void transpose(const float* from, int64_t row_stride, int64_t rows, int64_t dim, float* to, int64_t ld) {
+template <typename T>
+void transpose(const T* from, int64_t row_stride, int64_t rows, int64_t dim, float* to, int64_t ld) {
   for (int64_t d = 0; d < dim; ++d) std::fill(to + d * ld + rows, to + (d + 1) * ld, 0.0f);
   for (int64_t begin = 0; begin < rows; begin += 16)
     for (int64_t d = 0; d < dim; ++d)
-      for (int64_t r = begin; r < std::min(begin + 16, rows); ++r) to[d * ld + r] = from[r * row_stride + d];
+      for (int64_t r = begin; r < std::min(begin + 16, rows); ++r) to[d * ld + r] = value_of(from[r * row_stride + d]);
 }
 
 // The queries of one block, and the range of keys that at least one of them sees.
@@ -65,6 +104,7 @@ struct Block {
   int64_t keys(const Sizes& s) const { return std::min(length, s.S - begin); }
 };
 
+template <typename T>
 class Attention final : public Kernel {
  public:
   Attention(Mask mask, float scale, float softcap) : mask_(mask), scale_(scale), softcap_(softcap) {}
@@ -76,23 +116,33 @@ class Attention final : public Kernel {
     Tensor saved = Tensor::create(call.host(), CHASSIS_DTYPE_F32, {s.B, s.N, s.T});
     float* lse = saved.data<float>();
     const int64_t ld = padded(s.S);
-    const float *pq = q.data<float>(), *pk = k.data<float>(), *pv = v.data<float>();
-    float* po = out.data<float>();
-    Scratch<float> transposed(call.host(), s.B * s.K * s.D * ld);
+    const T *pq = q.data<T>(), *pk = k.data<T>(), *pv = v.data<T>();
+    T* po = out.data<T>();
+    Scratch<float> transposed(call.host(), s.B * s.K * s.D * ld), copies(call.host(), copied<T>(s.B * s.K * s.S * s.E));
+    const auto values = [&](int64_t head) { return pv + (head / s.K * s.S * s.K + head % s.K) * s.E; };
+    const auto values_in_fp32 = [&](int64_t head) -> ConstRows {
+      if constexpr (std::is_same_v<T, float>) return {values(head), s.K * s.E};
+      return {copies.data() + head * s.S * s.E, s.E};
+    };
     parallel_for(call.host(), s.B * s.K, 1, [&](int64_t begin, int64_t end) {
-      for (int64_t i = begin; i < end; ++i)
+      for (int64_t i = begin; i < end; ++i) {
         transpose(pk + (i / s.K * s.S * s.K + i % s.K) * s.D, s.K * s.D, s.S, s.D, transposed.data() + i * s.D * ld,
                   ld);
+        read(values(i), s.K * s.E, s.S, s.E, copies.data() + copied<T>(i * s.S * s.E));
+      }
     });
     parallel_for(call.host(), s.B * s.N * s.blocks(), 1, [&](int64_t begin, int64_t end) {
-      Scratch<float> scores(call.host(), kQueryBlock * ld);
+      Scratch<float> scores(call.host(), kQueryBlock * ld), queries(call.host(), copied<T>(kQueryBlock * s.D)),
+          outputs(call.host(), copied<T>(kQueryBlock * s.E));
       for (int64_t task = begin; task < end; ++task) {
         const int64_t b = task / (s.N * s.blocks()), n = task / s.blocks() % s.N, kh = n / s.group();
         const Block block(intervals, s, b, task % s.blocks(), ld);
         const int64_t row = b * s.T + block.first;
-        float* o = po + (row * s.N + n) * s.E;
+        T* const to = po + (row * s.N + n) * s.E;
+        const Rows o = place(to, s.N * s.E, s.E, outputs.data());
+        const ConstRows block_q = read(pq + (row * s.N + n) * s.D, s.N * s.D, block.count, s.D, queries.data());
         if (block.length > 0)
-          tiles().product(block.count, block.length, s.D, pq + (row * s.N + n) * s.D, s.N * s.D, 1,
+          tiles().product(block.count, block.length, s.D, block_q.data, block_q.stride, 1,
                           transposed.data() + (b * s.K + kh) * s.D * ld + block.begin, ld, scores.data(), ld, false);
         for (int64_t i = 0; i < block.count; ++i) {
           float* const x = scores.data() + i * ld;
@@ -100,8 +150,10 @@ class Attention final : public Kernel {
           if (softcap_ > 0) tiles().softcap(x, nullptr, lo, hi, scale_, softcap_);
           lse[(b * s.N + n) * s.T + block.first + i] = tiles().softmax(x, block.length, lo, hi, softmax_scale());
         }
-        tiles().product(block.count, s.E, block.keys(s), scores.data(), ld, 1,
-                        pv + ((b * s.S + block.begin) * s.K + kh) * s.E, s.K * s.E, o, s.N * s.E, false);
+        const ConstRows seen_v = values_in_fp32(b * s.K + kh);
+        tiles().product(block.count, s.E, block.keys(s), scores.data(), ld, 1, seen_v.at(block.begin), seen_v.stride,
+                        o.data, o.stride, false);
+        write(o, to, s.N * s.E, block.count, s.E);
       }
     });
     if (mask_.has_key_part) mark_unseen(intervals, s.B, s.N, s.T, lse);
@@ -132,33 +184,44 @@ class Attention final : public Kernel {
   void backward_head(Call& call, const Sizes& s, const std::vector<KeyInterval>& intervals, int64_t b, int64_t kh,
                      const Tensor& dq, const Tensor& dk, const Tensor& dv) const {
     const int64_t ld = padded(s.S), key_row = s.K * s.D, value_row = s.K * s.E;
-    const float* keys = call.input(1).data<float>() + (b * s.S * s.K + kh) * s.D;
-    const float* values = call.input(2).data<float>() + (b * s.S * s.K + kh) * s.E;
-    float *to_keys = dk.data<float>() + (b * s.S * s.K + kh) * s.D,
-          *to_values = dv.data<float>() + (b * s.S * s.K + kh) * s.E;
+    const T* const key_head = call.input(1).data<T>() + (b * s.S * s.K + kh) * s.D;
+    const T* const value_head = call.input(2).data<T>() + (b * s.S * s.K + kh) * s.E;
+    T* const dk_head = dk.data<T>() + (b * s.S * s.K + kh) * s.D;
+    T* const dv_head = dv.data<T>() + (b * s.S * s.K + kh) * s.E;
+    Scratch<float> key_copy(call.host(), copied<T>(s.S * s.D)), dk_sums(call.host(), copied<T>(s.S * s.D)),
+        dv_sums(call.host(), copied<T>(s.S * s.E)), q_copy(call.host(), copied<T>(kQueryBlock * s.D)),
+        dq_sums(call.host(), copied<T>(kQueryBlock * s.D)), o_copy(call.host(), copied<T>(kQueryBlock * s.E)),
+        d_copy(call.host(), copied<T>(kQueryBlock * s.E));
+    const ConstRows keys = read(key_head, key_row, s.S, s.D, key_copy.data());
+    const Rows to_keys = place(dk_head, key_row, s.D, dk_sums.data()),
+               to_values = place(dv_head, value_row, s.E, dv_sums.data());
     Scratch<float> keys_t(call.host(), s.D * ld), values_t(call.host(), s.E * ld), p(call.host(), kQueryBlock * ld),
         dp(call.host(), kQueryBlock * ld), slopes(call.host(), softcap_ > 0 ? kQueryBlock * ld : 0);
-    transpose(keys, key_row, s.S, s.D, keys_t.data(), ld);
-    transpose(values, value_row, s.S, s.E, values_t.data(), ld);
+    transpose(key_head, key_row, s.S, s.D, keys_t.data(), ld);
+    transpose(value_head, value_row, s.S, s.E, values_t.data(), ld);
     for (int64_t r = 0; r < s.S; ++r) {
-      std::fill_n(to_keys + r * key_row, s.D, 0.0f);
-      std::fill_n(to_values + r * value_row, s.E, 0.0f);
+      std::fill_n(to_keys.at(r), s.D, 0.0f);
+      std::fill_n(to_values.at(r), s.E, 0.0f);
     }
     for (int64_t n = kh * s.group(); n < (kh + 1) * s.group(); ++n)
       for (int64_t index = 0; index < s.blocks(); ++index) {
         const Block block(intervals, s, b, index, ld);
         const int64_t row = b * s.T + block.first, query_row = s.N * s.D, out_row = s.N * s.E;
-        const float* q = call.input(0).data<float>() + (row * s.N + n) * s.D;
-        const float *o = call.output(0).data<float>() + (row * s.N + n) * s.E,
-                    *d = call.grad_output(0).data<float>() + (row * s.N + n) * s.E;
+        const ConstRows q = read(call.input(0).data<T>() + (row * s.N + n) * s.D, query_row, block.count, s.D,
+                                 q_copy.data()),
+                        o = read(call.output(0).data<T>() + (row * s.N + n) * s.E, out_row, block.count, s.E,
+                                 o_copy.data()),
+                        d = read(call.grad_output(0).data<T>() + (row * s.N + n) * s.E, out_row, block.count, s.E,
+                                 d_copy.data());
         const float* lse = call.saved(0).data<float>() + (b * s.N + n) * s.T + block.first;
-        float* to_q = dq.data<float>() + (row * s.N + n) * s.D;
+        T* const dq_block = dq.data<T>() + (row * s.N + n) * s.D;
+        const Rows to_q = place(dq_block, query_row, s.D, dq_sums.data());
         const int64_t seen = block.keys(s);
         if (block.length > 0) {
-          tiles().product(block.count, block.length, s.D, q, query_row, 1, keys_t.data() + block.begin, ld, p.data(),
-                          ld, false);
-          tiles().product(block.count, block.length, s.E, d, out_row, 1, values_t.data() + block.begin, ld, dp.data(),
-                          ld, false);
+          tiles().product(block.count, block.length, s.D, q.data, q.stride, 1, keys_t.data() + block.begin, ld,
+                          p.data(), ld, false);
+          tiles().product(block.count, block.length, s.E, d.data, d.stride, 1, values_t.data() + block.begin, ld,
+                          dp.data(), ld, false);
         }
         for (int64_t i = 0; i < block.count; ++i) {
           float* const x = p.data() + i * ld;
@@ -166,20 +229,23 @@ class Attention final : public Kernel {
           if (softcap_ > 0) tiles().softcap(x, slopes.data() + i * ld, lo, hi, scale_, softcap_);
           tiles().probabilities(x, block.length, lo, hi, softmax_scale(), lse[i]);
         }
-        tiles().product(seen, s.E, block.count, p.data(), 1, ld, d, out_row, to_values + block.begin * value_row,
-                        value_row, true);
+        tiles().product(seen, s.E, block.count, p.data(), 1, ld, d.data, d.stride, to_values.at(block.begin),
+                        to_values.stride, true);
         for (int64_t i = 0; i < block.count; ++i) {
           tiles().score_gradient(p.data() + i * ld, dp.data() + i * ld, block.length,
-                                 tiles().dot(o + i * out_row, d + i * out_row, s.E), scale_);
+                                 tiles().dot(o.at(i), d.at(i), s.E), scale_);
           if (softcap_ > 0)
             tiles().multiply(p.data() + i * ld, slopes.data() + i * ld, block.seen[i].begin - block.begin,
                              block.seen[i].end - block.begin);
         }
-        tiles().product(block.count, s.D, seen, p.data(), ld, 1, keys + block.begin * key_row, key_row, to_q, query_row,
-                        false);
-        tiles().product(seen, s.D, block.count, p.data(), 1, ld, q, query_row, to_keys + block.begin * key_row, key_row,
-                        true);
+        tiles().product(block.count, s.D, seen, p.data(), ld, 1, keys.at(block.begin), keys.stride, to_q.data,
+                        to_q.stride, false);
+        write(to_q, dq_block, query_row, block.count, s.D);
+        tiles().product(seen, s.D, block.count, p.data(), 1, ld, q.data, q.stride, to_keys.at(block.begin),
+                        to_keys.stride, true);
       }
+    write(to_keys, dk_head, key_row, s.S, s.D);
+    write(to_values, dv_head, value_row, s.S, s.E);
   }
 
   // Capped scores are already scaled.
@@ -189,17 +255,35 @@ class Attention final : public Kernel {
   float scale_, softcap_;
 };
 
+bool is_copied(const NodeView& node) { return node.input(0).dtype() == CHASSIS_DTYPE_BF16; }
+
 }  // namespace
 
-uint64_t forward_scratch_bytes(int64_t keys) { return static_cast<uint64_t>(kQueryBlock * padded(keys)) * 4; }
+uint64_t forward_bytes(const NodeView& node) {
+  const OperandView k = node.input(1), v = node.input(2);
+  const int64_t heads = k.size(0) * k.size(2);
+  const int64_t copies = is_copied(node) ? v.num_elements() : 0;
+  return static_cast<uint64_t>(heads * k.size(3) * padded(k.size(1)) + copies) * 4;
+}
 
-uint64_t backward_scratch_bytes(int64_t keys, int64_t dim, int64_t value_dim, bool softcap) {
-  return static_cast<uint64_t>(((softcap ? 3 : 2) * kQueryBlock + dim + value_dim) * padded(keys)) * 4;
+uint64_t forward_thread_bytes(const NodeView& node) {
+  const int64_t copies = is_copied(node) ? node.input(1).size(3) + node.input(2).size(3) : 0;
+  return static_cast<uint64_t>(kQueryBlock * (padded(node.input(1).size(1)) + copies)) * 4;
+}
+
+uint64_t backward_thread_bytes(const NodeView& node) {
+  const int64_t keys = node.input(1).size(1), dim = node.input(1).size(3), value_dim = node.input(2).size(3);
+  const int64_t blocks = node.op(0).has_attr("softcap") ? 3 : 2;
+  const int64_t copies = is_copied(node) ? keys * (2 * dim + value_dim) + 2 * kQueryBlock * (dim + value_dim) : 0;
+  return static_cast<uint64_t>((blocks * kQueryBlock + dim + value_dim) * padded(keys) + copies) * 4;
 }
 
 std::unique_ptr<Kernel> make_attention(const NodeView& node) {
-  return std::make_unique<Attention>(Mask(node.op(0)), static_cast<float>(node.op(0).attr_float("scale")),
-                                     static_cast<float>(node.op(0).attr_float("softcap", 0)));
+  const Mask mask(node.op(0));
+  const auto scale = static_cast<float>(node.op(0).attr_float("scale"));
+  const auto softcap = static_cast<float>(node.op(0).attr_float("softcap", 0));
+  if (is_copied(node)) return std::make_unique<Attention<Bf16>>(mask, scale, softcap);
+  return std::make_unique<Attention<float>>(mask, scale, softcap);
 }
 
 }  // namespace interval

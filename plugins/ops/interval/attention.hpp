@@ -1,4 +1,4 @@
-// The attention kernel of this plugin.
+// Attention in fp32, also of operands in bf16.
 #pragma once
 
 #include <memory>
@@ -7,9 +7,10 @@
 
 namespace interval {
 
-// Bytes of scratch per thread, forward and backward.
-uint64_t forward_scratch_bytes(int64_t keys);
-uint64_t backward_scratch_bytes(int64_t keys, int64_t dim, int64_t value_dim, bool softcap);
+// Bytes of scratch: of the whole call forward, and per thread forward and backward.
+uint64_t forward_bytes(const chassis::NodeView& node);
+uint64_t forward_thread_bytes(const chassis::NodeView& node);
+uint64_t backward_thread_bytes(const chassis::NodeView& node);
 
 std::unique_ptr<chassis::Kernel> make_attention(const chassis::NodeView& node);
 

@@ -1,4 +1,4 @@
-// The attention provider "interval": all masks, grouped heads, Dqk ≠ Dv, on the CPU in fp32, and in bf16 with AMX.
+// The attention provider "interval": all masks, grouped heads, Dqk ≠ Dv, on the CPU in fp32 and bf16.
 #include "chassis/plugin.hpp"
 #include "amx.hpp"
 #include "attention.hpp"
@@ -14,7 +14,7 @@ using namespace chassis;
 class Interval final : public Ops {
  public:
   static constexpr std::string_view kDoc =
-      "attention by tiles that skip hidden keys; all masks; on the CPU in fp32, and in bf16 with AMX";
+      "attention by tiles that skip hidden keys; all masks; on the CPU in fp32 and bf16, which AMX speeds up";
   static constexpr std::string_view kPatterns[] = {"attention"};
   using Ops::Ops;
 
@@ -23,10 +23,9 @@ class Interval final : public Ops {
         {"scale", "causal", "window", "chunk", "document", "prefix", "softcap", "query_part", "key_part"});
     if (node.device_type() != CHASSIS_DEVICE_CPU) refuse("runs only on the CPU");
     const uint32_t dtype = node.input(0).dtype();
-    if (dtype == CHASSIS_DTYPE_BF16 && !interval::amx()) refuse("computes bf16 only on processors with AMX");
     if (dtype != CHASSIS_DTYPE_F32 && dtype != CHASSIS_DTYPE_BF16)
       refuse("computes in f32 and bf16, not ", dtype_name(dtype));
-    const double flops_per_ns = dtype == CHASSIS_DTYPE_F32 ? 60 : 250;  // measured with AVX-512 and AMX
+    const double flops_per_ns = uses_amx(node) ? 250 : 60;  // measured with AMX and AVX-512
     const OperandView q = node.input(0), k = node.input(1);
     const double pairs = static_cast<double>(interval::visible_pairs(interval::Mask(node.op(0)), q.size(1), k.size(1)));
     return attention_cost_ns(host(), node, pairs, k.size(0) * k.size(2), flops_per_ns);
@@ -39,20 +38,23 @@ class Interval final : public Ops {
     out.flags(CHASSIS_KERNEL_HOST_OUTPUTS | (node.op(0).has_attr("key_part") ? CHASSIS_KERNEL_LOG_SUM : 0u));
     out.keeps_input(0).keeps_input(1).keeps_input(2).keeps_input(3).keeps_input(4);
     out.keeps_output(0).saves(CHASSIS_DTYPE_F32, {q.size(0), q.size(2), q.size(1)});
-    if (q.dtype() == CHASSIS_DTYPE_BF16) {
+    if (uses_amx(node)) {
       out.workspace(interval::amx_forward_bytes(k.size(0), keys, k.size(2), k.size(3), v.size(3)) +
                         threads * interval::amx_forward_thread_bytes(keys, k.size(3), v.size(3)),
                     threads * interval::amx_backward_thread_bytes(keys, k.size(3), v.size(3)));
       return;
     }
-    out.workspace(
-        threads * interval::forward_scratch_bytes(keys) + static_cast<uint64_t>(k.num_elements()) * 4,
-        threads * interval::backward_scratch_bytes(keys, k.size(3), v.size(3), node.op(0).has_attr("softcap")));
+    out.workspace(interval::forward_bytes(node) + threads * interval::forward_thread_bytes(node),
+                  threads * interval::backward_thread_bytes(node));
   }
 
   std::unique_ptr<Kernel> create_kernel(const NodeView& node) override {
-    return node.input(0).dtype() == CHASSIS_DTYPE_BF16 ? interval::make_amx_attention(node)
-                                                       : interval::make_attention(node);
+    return uses_amx(node) ? interval::make_amx_attention(node) : interval::make_attention(node);
+  }
+
+ private:
+  static bool uses_amx(const NodeView& node) {
+    return node.input(0).dtype() == CHASSIS_DTYPE_BF16 && interval::amx() != nullptr;
   }
 };
 

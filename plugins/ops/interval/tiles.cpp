@@ -1,5 +1,6 @@
 // The tiles in vector extensions of gcc and clang; compiled once for each instruction set.
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -123,10 +124,23 @@ float dot(const float* a, const float* b, int64_t n) {
   return sum;
 }
 
+void widen(const Bf16* from, float* to, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) to[i] = std::bit_cast<float>(static_cast<uint32_t>(from[i]) << 16);
+}
+
+void narrow(const float* from, Bf16* to, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) {
+    const auto bits = std::bit_cast<uint32_t>(from[i]);
+    const uint32_t rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16, quiet = (bits >> 16) | 0x40;
+    to[i] = static_cast<Bf16>((bits & 0x7fffffff) > 0x7f800000 ? quiet : rounded);
+  }
+}
+
 }  // namespace
 
 const Tiles& tiles(ThisIsa) {
-  static constexpr Tiles table = {product, softmax, probabilities, score_gradient, softcap, multiply, dot};
+  static constexpr Tiles table = {product,  softmax, probabilities, score_gradient, softcap,
+                                  multiply, dot,     widen,         narrow};
   return table;
 }
 

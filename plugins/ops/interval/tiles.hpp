@@ -7,6 +7,8 @@
 
 namespace interval {
 
+using Bf16 = uint16_t;
+
 struct Tiles {
   // c[m, n] = or += a[m, k] · b[k, n]. a has any strides, b and c have contiguous rows ldb and ldc apart.
   void (*product)(int64_t m, int64_t n, int64_t k, const float* a, int64_t a_row, int64_t a_col, const float* b,
@@ -22,6 +24,8 @@ struct Tiles {
   // Over p[lo, hi): p *= slope.
   void (*multiply)(float* p, const float* slope, int64_t lo, int64_t hi);
   float (*dot)(const float* a, const float* b, int64_t n);
+  void (*widen)(const Bf16* from, float* to, int64_t n);
+  void (*narrow)(const float* from, Bf16* to, int64_t n);  // rounds to the nearest, ties to even; NaN stays NaN
 };
 
 const Tiles& tiles(chassis::isa::Baseline);
