@@ -68,15 +68,30 @@ SessionOptions plan_options(const std::vector<std::string>& plugin_path, int wor
   return options;
 }
 
-RankPlan rehearse_rank(const Config& config, const SessionOptions& options, Recompute recompute, uint64_t header_bytes,
-                       bool counts_repeats) {
-  if (counts_repeats) {
-    Session session(config, options);
-    if (auto plan = rehearse(session, recompute, header_bytes, true)) return *std::move(plan);
+// Rehearses one rank after another in one session, as long as they have the same program.
+class Rehearsals {
+ public:
+  Rehearsals(const Config& config, SessionOptions options) : config_(config), options_(std::move(options)) {}
+
+  RankPlan rehearse(int rank, Recompute recompute, uint64_t header_bytes, bool counts_repeats) {
+    if (counts_repeats)
+      if (auto plan = chassis::rehearse(session_of(rank), recompute, header_bytes, true)) return *std::move(plan);
+    return *chassis::rehearse(session_of(rank), recompute, header_bytes, false);
   }
-  Session session(config, options);
-  return *rehearse(session, recompute, header_bytes, false);
-}
+
+ private:
+  // As before a run: nothing is allocated.
+  Session& session_of(int rank) {
+    if (session_ && session_->move_to(rank)) return *session_;
+    options_.rank = rank;
+    session_.reset();
+    return session_.emplace(config_, options_);
+  }
+
+  const Config& config_;
+  SessionOptions options_;
+  std::optional<Session> session_;
+};
 
 // True if the user set a size in [mesh], and none to -1, the remaining ranks.
 bool mesh_sets_world_size(const Settings& settings) {
@@ -227,15 +242,15 @@ class Planner {
   // The plan of the first rank of a group, made once.
   const RankPlan& rehearsed(size_t group, const Recompute& recompute) {
     const auto [known, fresh] = rehearsed_.try_emplace({group, recompute});
-    if (fresh) {
-      const SessionOptions options = plan_options(request_.plugin_path, plan_.world_size, groups_[group][0]);
-      known->second = rehearse_rank(config_, options, recompute, plan_.header_bytes, request_.counts_repeats);
-    }
+    if (!fresh) return known->second;
+    if (!rehearsals_) rehearsals_.emplace(config_, plan_options(request_.plugin_path, plan_.world_size, 0));
+    known->second = rehearsals_->rehearse(groups_[group][0], recompute, plan_.header_bytes, request_.counts_repeats);
     return known->second;
   }
 
   const PlanRequest& request_;
   const Config config_;
+  std::optional<Rehearsals> rehearsals_;
   std::vector<std::vector<int>> groups_;                        // ranks, by kind
   std::map<std::pair<size_t, Recompute>, RankPlan> rehearsed_;  // by group
   Plan plan_;
@@ -324,7 +339,7 @@ RankPlan plan_rank(const Config& config, const std::vector<std::string>& plugin_
   SessionOptions options = plan_options(plugin_path, world_size, rank);
   options.target.assumed_device = device;
   const SlowPhase phase("planning the memory of a step");
-  return rehearse_rank(config, options, recompute, 0, true);
+  return Rehearsals(config, std::move(options)).rehearse(rank, recompute, 0, true);
 }
 
 }  // namespace chassis

@@ -87,10 +87,30 @@ class ParallelStack::Sink {
   chassis_parallel_sink_t raw_{};
 };
 
+namespace {
+
+const chassis_parallel_t* table_of(const Instance& instance) {
+  const auto* table = &instance.interface<chassis_parallel_t>(CHASSIS_PARALLEL_ID);
+  instance.require(CHASSIS_PARALLEL_ID, {{"resolve", table->resolve != nullptr}});
+  return table;
+}
+
+// Takes answers that are known.
+chassis_stage_sink_t deaf_stage_sink() {
+  chassis_stage_sink_t sink{};
+  sink.struct_size = sizeof sink;
+  sink.named = [](auto...) -> chassis_status_t* { return nullptr; };
+  sink.csv = [](auto...) -> chassis_status_t* { return nullptr; };
+  sink.lists = [](auto...) -> chassis_status_t* { return nullptr; };
+  sink.layers = [](auto...) -> chassis_status_t* { return nullptr; };
+  return sink;
+}
+
+}  // namespace
+
 ParallelStack::ParallelStack(std::vector<StackMember> members) {
   for (auto& [instance, where] : members) {
-    const auto* table = &instance->interface<chassis_parallel_t>(CHASSIS_PARALLEL_ID);
-    instance->require(CHASSIS_PARALLEL_ID, {{"resolve", table->resolve != nullptr}});
+    const chassis_parallel_t* table = table_of(*instance);
     members_.push_back({std::move(instance), std::move(where), table});
   }
 }
@@ -124,6 +144,10 @@ std::vector<ParallelStack::Saving> ParallelStack::savings() const {
 void ParallelStack::resolve(const Program& program, ParameterTable& parameters, const StackContext& facts) {
   facts_ = facts;
   parameters_ = &parameters;
+  index_.clear();
+  for (uint32_t i = 0; i < parameters.all().size(); ++i) index_[parameters.all()[i].get()] = i;
+  unit_names_ = program.unit_names();
+  unit_costs_ = unit_flops(program, parameters, facts.time);
   std::vector<Answer> answers(members_.size());
   pipeline_ = ask_stages(program, answers);
   find_stages_of(program);
@@ -146,10 +170,52 @@ void ParallelStack::resolve(const Program& program, ParameterTable& parameters, 
   place(parameters);
 }
 
+void ParallelStack::move_to(int rank, const Program& program, std::vector<StackMember> members) {
+  CHASSIS_CHECK(parameters_ && members.size() == members_.size(), "a stack moves after resolve, with its own members");
+  links_.reset();
+  shards_.reset();
+  copies_.clear();
+  communicator_ = nullptr;
+  for (size_t m = 0; m < members.size(); ++m) {
+    members_[m].instance = std::move(members[m].instance);
+    members_[m].table = table_of(*members_[m].instance);
+  }
+  for (const uint32_t id : problem_->ids) parameters_->all()[id]->is_here = false;
+  facts_.rank = rank;
+  stage_coordinate_ = coordinate_of(rank);
+  repeat_questions(program);
+  for (const uint32_t id : problem_->ids) parameters_->all()[id]->is_here = true;
+  number_here();
+  place_rank();
+  if (!empty()) parameters_->place(facts_.mesh, rank);
+}
+
+// What new instances must be asked before bind. Their answers are those of the others.
+void ParallelStack::repeat_questions(const Program& program) {
+  const PipelineFacts facts = pipeline_facts(program);
+  const StageProblem stage_problem(facts);
+  const chassis_stage_sink_t stage_sink = deaf_stage_sink();
+  auto problem = problem_of(stage_coordinate_);
+  std::vector<ShardRule> rules(rules_.size());
+  for (const Member& member : members_) {
+    const auto& instance = *member.instance;
+    if (member.table->stages != nullptr)
+      instance.check(member.table->stages(instance.get("stages"), stage_problem.get(), &stage_sink));
+    ask_divisions(member, facts_.mesh, facts_.rank, program);
+    Answer answer;
+    const Sink sink(facts_, *parameters_, problem->ids, rules, answer);
+    instance.check(member.table->resolve(instance.get("resolve"), &problem->raw, sink.get()));
+  }
+  take_problem(std::move(problem));
+}
+
+PipelineFacts ParallelStack::pipeline_facts(const Program& program) const {
+  return {program, unit_costs_, facts_.mesh, facts_.rank, facts_.trains ? facts_.num_microbatches : 0};
+}
+
 Pipeline ParallelStack::ask_stages(const Program& program, std::vector<Answer>& answers) const {
   Pipeline out;
-  const PipelineFacts facts{program, unit_flops(program, *parameters_, facts_.time), facts_.mesh, facts_.rank,
-                            facts_.trains ? facts_.num_microbatches : 0};
+  const PipelineFacts facts = pipeline_facts(program);
   const Member* owner = nullptr;
   for (size_t m = 0; m < members_.size(); ++m) {
     const Member& member = members_[m];
@@ -179,22 +245,24 @@ Pipeline ParallelStack::ask_stages(const Program& program, std::vector<Answer>& 
 
 // Which coordinates of the pipeline read each parameter.
 void ParallelStack::find_stages_of(const Program& program) {
-  stage_coordinate_ = 0;
+  stage_coordinate_ = coordinate_of(facts_.rank);
   coordinates_of_.assign(parameters_->all().size(), {});
   if (!pipeline_.divides()) return;
-  stage_coordinate_ = facts_.mesh.coordinates(facts_.rank)[static_cast<size_t>(facts_.mesh.find(pipeline_.axis))];
-  std::map<const Parameter*, size_t> index;
-  for (size_t i = 0; i < parameters_->all().size(); ++i) index[parameters_->all()[i].get()] = i;
   for (size_t unit = 0; unit < program.num_units(); ++unit) {
     const int coordinate = pipeline_.stages().rank(pipeline_.stage_of(unit));
     for (const Parameter* p : parameters_->of_unit(unit)) {
-      std::vector<int>& of = coordinates_of_[index.at(p)];
+      std::vector<int>& of = coordinates_of_[index_.at(p)];
       if (std::find(of.begin(), of.end(), coordinate) == of.end()) of.push_back(coordinate);
     }
   }
 }
 
-std::unique_ptr<ParallelStack::Problem> ParallelStack::problem_of(const Program& program, int coordinate) const {
+int ParallelStack::coordinate_of(int rank) const {
+  if (!pipeline_.divides()) return 0;
+  return facts_.mesh.coordinates(rank)[static_cast<size_t>(facts_.mesh.find(pipeline_.axis))];
+}
+
+std::unique_ptr<ParallelStack::Problem> ParallelStack::problem_of(int coordinate) const {
   auto problem = std::make_unique<Problem>();
   const auto& all = parameters_->all();
   int rank = facts_.rank;
@@ -204,31 +272,29 @@ std::unique_ptr<ParallelStack::Problem> ParallelStack::problem_of(const Program&
     rank = facts_.mesh.rank(at);
   }
   problem->axes = raw_axes(facts_.mesh, rank);
-  const std::vector<std::string> names = program.unit_names();
   for (int chunk = 0; chunk < pipeline_.stages().num_chunks(coordinate); ++chunk) {
     const int stage = pipeline_.stages().stage(coordinate, chunk);
     const UnitRange units = pipeline_.units[static_cast<size_t>(stage)];
     const auto first = static_cast<uint32_t>(problem->whole_units.size());
     for (size_t unit = units.begin; unit < units.end; ++unit) {
       problem->whole_units.push_back(unit);
-      problem->unit_texts.push_back(names[unit]);
+      problem->unit_texts.push_back(unit_names_[unit]);
     }
     problem->chunks.push_back(
         {first, static_cast<uint32_t>(problem->whole_units.size()), static_cast<uint32_t>(stage), 0});
   }
   for (const std::string& text : problem->unit_texts) problem->unit_names.push_back(str_of(text));
-  std::map<const Parameter*, std::vector<uint32_t>> units;
+  std::map<uint32_t, std::vector<uint32_t>> units;  // by parameter
   const auto num_units = static_cast<uint32_t>(problem->whole_units.size());
   for (uint32_t unit = 0; unit < num_units; ++unit)
     for (const Parameter* p : parameters_->of_unit(problem->whole_units[unit]))
-      if (auto& list = units[p]; list.empty() || list.back() != unit) list.push_back(unit);
-  for (uint32_t i = 0; i < all.size(); ++i) {
+      if (auto& list = units[index_.at(p)]; list.empty() || list.back() != unit) list.push_back(unit);
+  if (!pipeline_.divides())
+    for (uint32_t i = 0; i < all.size(); ++i) units.try_emplace(i);  // also those that no unit reads
+  for (auto& [i, of_parameter] : units) {
     const Parameter& p = *all[i];
-    const auto found = units.find(&p);
-    if (found == units.end() && pipeline_.divides()) continue;  // of another stage
     problem->ids.push_back(i);
-    const std::vector<uint32_t>& of =
-        problem->units.emplace_back(found == units.end() ? std::vector<uint32_t>{} : std::move(found->second));
+    const std::vector<uint32_t>& of = problem->units.emplace_back(std::move(of_parameter));
     chassis_parallel_parameter_t raw{};
     raw.struct_size = sizeof raw;
     raw.num_dims = static_cast<uint32_t>(p.local_shape.size());
@@ -259,10 +325,12 @@ std::unique_ptr<ParallelStack::Problem> ParallelStack::problem_of(const Program&
 }
 
 void ParallelStack::resolve_stages(const Program& program, int coordinate, std::vector<Answer>& answers) {
-  auto problem = problem_of(program, coordinate);
+  auto problem = problem_of(coordinate);
   const bool is_own = coordinate == stage_coordinate_;
-  const std::vector<ShardRule> before = rules_;
-  std::vector<const Member*> placed_here(rules_.size());
+  std::map<uint32_t, ShardRule> before;  // of parameters that another stage reads too
+  for (const uint32_t id : problem->ids)
+    if (placed_by_[id] != nullptr) before.emplace(id, rules_[id]);
+  std::map<uint32_t, const Member*> placed_here;
   for (size_t m = 0; m < members_.size(); ++m) {
     const Member& member = members_[m];
     if (is_own)
@@ -287,7 +355,7 @@ void ParallelStack::resolve_stages(const Program& program, int coordinate, std::
                           "parameter '" + name + "' is placed by " + first->instance->label() + " and by " +
                               member.instance->label())
                         .hint("only one strategy of [[parallel]] can divide parameters; remove the other");
-      else if (!conflict_ && placed_by_[id] != nullptr && !(before[id] == rules_[id]))
+      else if (!conflict_ && placed_by_[id] != nullptr && !(before.at(id) == rules_[id]))
         conflict_ = plugin_error(member.instance->label() + " places parameter '" + name +
                                  "', which two pipeline stages read, differently on each");
       placed_by_[id] = &member;
@@ -346,6 +414,10 @@ void ParallelStack::check_parameters() {
     rules_[i].resident |= !placed_by_[i];
     if (placed_by_[i]) placed_.push_back(i);
   }
+  number_here();
+}
+
+void ParallelStack::number_here() {
   unplaced_here_.clear();
   placed_here_.clear();
   for (uint32_t i = 0; i < problem_->ids.size(); ++i)
@@ -406,8 +478,8 @@ std::vector<std::string> ParallelStack::divide_over_context(const ParameterTable
   return all;
 }
 
-// Writes the rules into the descriptors, which load, save, norms and the optimizer follow.
-void ParallelStack::place(ParameterTable& parameters) {
+// Finds the place of this rank among those that divide the batch.
+void ParallelStack::place_rank() {
   num_data_ranks_ = 1;
   data_rank_ = 0;
   counts_rows_ = true;
@@ -423,6 +495,11 @@ void ParallelStack::place(ParameterTable& parameters) {
     num_data_ranks_ *= facts_.mesh.size(axis);
     data_rank_ = data_rank_ * facts_.mesh.size(axis) + coordinate;
   }
+}
+
+// Writes the rules into the descriptors, which load, save, norms and the optimizer follow.
+void ParallelStack::place(ParameterTable& parameters) {
+  place_rank();
   if (empty()) return;  // the program's own layout stays
   parameters.place(facts_.mesh, facts_.rank);
   place_stages(parameters);

@@ -58,6 +58,9 @@ class ParallelStack final : public UnitEvents {
   // with the position of the table to change, if an axis has no strategy or two, a strategy has no axis, or two
   // strategies place one parameter; a plugin error if none does. May be called again before bind.
   void resolve(const Program& program, ParameterTable& parameters, const StackContext& facts);
+  // [control] For plans: the same after resolve() on another rank of the mesh, with new instances of the strategies.
+  // Descriptors stay, because they are the same on all ranks. What bind() has made is gone.
+  void move_to(int rank, const Program& program, std::vector<StackMember> members);
   // An option that may save memory, as a strategy declares it: the strategy's index in the stack, the option's name,
   // and its value in JSON.
   struct Saving {
@@ -123,10 +126,15 @@ class ParallelStack final : public UnitEvents {
   static std::map<std::string, Division> ask_divisions(const Member& member, const MeshShape& mesh, int rank,
                                                        const Program& program);
   Division division_of(const std::string& axis, const MeshShape& mesh, int rank, const Program& program) const;
+  PipelineFacts pipeline_facts(const Program& program) const;
   Pipeline ask_stages(const Program& program, std::vector<Answer>& answers) const;
   void find_stages_of(const Program& program);
-  std::unique_ptr<Problem> problem_of(const Program& program, int coordinate) const;
+  int coordinate_of(int rank) const;
+  std::unique_ptr<Problem> problem_of(int coordinate) const;
   void resolve_stages(const Program& program, int coordinate, std::vector<Answer>& answers);
+  void repeat_questions(const Program& program);
+  void number_here();
+  void place_rank();
   void take_problem(std::unique_ptr<Problem> problem);
   void connect();
   void sum_partial_gradients();
@@ -161,6 +169,9 @@ class ParallelStack final : public UnitEvents {
   StackContext facts_;
   ParameterTable* parameters_ = nullptr;
   Pipeline pipeline_;
+  std::vector<std::string> unit_names_;
+  std::vector<double> unit_costs_;
+  std::map<const Parameter*, uint32_t> index_;  // in the table
   int stage_coordinate_ = 0;
 
   // Of all stages, by parameter of the table.

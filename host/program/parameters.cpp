@@ -178,9 +178,19 @@ void ParameterTable::place(MeshShape mesh, int rank) {
   rank_ = rank;
 }
 
+void ParameterTable::release() {
+  for (auto& p : parameters_) {
+    for (Tensor* tensor : {&p->value, &p->gradient, &p->reduced}) tensor->reset();
+    p->gradient_written = false;
+    release_components(*p);
+    if (p->is_here || (p->shard && p->shard.num_elements() > 0)) p->shard.reset();
+  }
+}
+
 void ParameterTable::allocate(Device device) {
   MemoryTag tag(MemoryCategory::kParameters);
   for (auto& p : parameters_) {
+    if (p->shard && !p->is_here) continue;  // see release()
     const Layout layout(p->descriptor, mesh_);
     const auto pieces = layout.pieces(rank_);
     p->owned = std::any_of(pieces.begin(), pieces.end(), [](const Piece& piece) { return piece.owned; });

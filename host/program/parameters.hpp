@@ -120,6 +120,9 @@ class ParameterTable {
   // Sets the mesh that divides the shards, and this rank. Call before allocate. Default: rank 0 of the program's own
   // axes.
   void place(MeshShape mesh, int rank);
+  // [control] Frees what this rank has, so that place() and allocate() can follow for another one. A parameter of which
+  // it stores nothing keeps its empty shard.
+  void release();
   const MeshShape& mesh() const { return mesh_; }
   int rank() const { return rank_; }
 

@@ -97,9 +97,26 @@ void OptimizerDriver::place() {
                          per_block(desc),
                          describe(p.name, stepped, desc),
                          {}});
-    trained.facts = SteppedParameter(p.name, p.role, p.descriptor.global_shape,
-                                     Layout(stepped, parameters_.mesh()).boxes(parameters_.rank()));
+    take_boxes(trained);
   }
+}
+
+void OptimizerDriver::take_boxes(Trained& trained) const {
+  const Parameter& p = *trained.parameter;
+  const Descriptor stepped = trained.owner < 0 ? p.descriptor : undivided(p, trained.owner);
+  trained.facts = SteppedParameter(p.name, p.role, p.descriptor.global_shape,
+                                   Layout(stepped, parameters_.mesh()).boxes(parameters_.rank()));
+}
+
+void OptimizerDriver::release() {
+  for (Round& round : divided_) round.exchange.reset();
+  for (OptimizerState& state : states_)
+    if (state.parameter->is_here || (state.tensor && state.tensor.num_elements() > 0)) state.tensor.reset();
+}
+
+void OptimizerDriver::place_rank() {
+  for (Trained& trained : trained_)
+    if (trained.parameter->is_here) take_boxes(trained);  // others are not stepped
 }
 
 // Ranks that hold parts of a matrix hold parts of the others of its class too: those that the same axis divides, and
@@ -159,6 +176,7 @@ void OptimizerDriver::allocate(Device device, Communicator& communicator) {
   for (const Trained& trained : trained_)
     for (size_t j = 0; j < trained.schema.size(); ++j) {
       OptimizerState& state = states_[trained.first_state + j];
+      if (state.tensor && !state.parameter->is_here) continue;  // see release()
       const Device home = state.parameter->offloaded ? device.host() : device;
       const Shape wanted = Layout(state.descriptor, parameters_.mesh()).local_shape(parameters_.rank());
       const std::vector<int64_t> sizes(wanted.begin(), wanted.end()), shard = state.parameter->shard.sizes();

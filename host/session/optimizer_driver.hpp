@@ -35,6 +35,10 @@ class OptimizerDriver {
   // Places states as their parameters are placed. A state that may not be cut, of a matrix that the layout pass
   // divided, has one owner among the ranks that have the parts. Call it again after the parameters were placed.
   void place();
+  // For plans: frees the states. place_rank() follows after the parameters were placed for another rank, then
+  // allocate(). A state of which this rank stores nothing keeps its empty tensor.
+  void release();
+  void place_rank();
   // [control][all-ranks] Allocates the states where the shards are. Throws if the shape of a state differs from its
   // descriptor. `device` is where the communicator sends from.
   void allocate(Device device, Communicator& communicator);
@@ -79,6 +83,7 @@ class OptimizerDriver {
   };
 
   void choose_owners();
+  void take_boxes(Trained& trained) const;
   static Descriptor describe(const std::string& name, const Descriptor& whole, const chassis_state_desc_t& desc);
   int64_t block_padding(const Parameter& parameter) const;
   void call_step(int64_t number, double lr, double grad_scale, const Step& step) const;

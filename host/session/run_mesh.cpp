@@ -74,11 +74,15 @@ std::unique_ptr<Instance> open_backend(const Settings::Comm& comm, RunPlugins& p
 
 }  // namespace
 
-RunMesh make_mesh(const Settings& settings, RunPlugins& plugins, const MeshPlace& place) {
+std::vector<StackMember> stack_members(const Settings& settings, RunPlugins& plugins) {
   std::vector<StackMember> members;
   for (const PluginTable& strategy : settings.parallel)
     members.push_back({plugins.create(strategy.key(), "parallel", strategy.plugin), strategy.where()});
-  auto stack = std::make_unique<ParallelStack>(std::move(members));
+  return members;
+}
+
+RunMesh make_mesh(const Settings& settings, RunPlugins& plugins, const MeshPlace& place) {
+  auto stack = std::make_unique<ParallelStack>(stack_members(settings, plugins));
 
   std::vector<AxisRequest> requests;
   bool rest_is_given = false;

@@ -29,6 +29,9 @@ struct RunMesh {
   std::unique_ptr<ParallelStack> stack;
 };
 
+// New instances of the strategies of [[parallel]].
+std::vector<StackMember> stack_members(const Settings& settings, RunPlugins& plugins);
+
 // Creates the strategies of [[parallel]], and computes the sizes of the axes from [mesh] and the number of ranks.
 // Throws config errors.
 RunMesh make_mesh(const Settings& settings, RunPlugins& plugins, const MeshPlace& place);

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "host/base/log.hpp"
+#include "host/base/mesh_axes.hpp"
 #include "host/plugin/search.hpp"
 #include "host/service/memory.hpp"
 #include "host/session/fields.hpp"
@@ -124,6 +125,26 @@ void Session::allocate(Device device) {
   mesh_.stack->bind(*communicator_, device);
   executor().set_stages(mesh_.stack->pipeline(), mesh_.stack->stage_coordinate(), mesh_.stack->links());
   if (runtime_.optimizer) runtime_.optimizer->allocate(device, *communicator_);
+}
+
+bool Session::move_to(int rank) {
+  const MeshShape::Coordinates from = mesh_.shape.coordinates(mesh_.rank), to = mesh_.shape.coordinates(rank);
+  for (size_t axis = 0; axis < mesh_.shape.axes().size(); ++axis) {
+    const std::string& name = mesh_.shape.axes()[axis].name;
+    if ((is_tensor_axis(name) || is_context_axis(name)) && from[axis] != to[axis]) return false;
+  }
+  runtime_.executor.reset();
+  collectives_.reset();
+  if (runtime_.optimizer) runtime_.optimizer->release();
+  parameters().release();
+  mesh_.rank = rank;
+  mesh_.stack->move_to(rank, program(), stack_members(settings(), *plugins_));
+  communicator_ =
+      make_communicator(config_, *plugins_, mesh_, MeshPlace{*world_, mesh_.shape.world_size(), rank}, device());
+  if (runtime_.optimizer) runtime_.optimizer->place_rank();
+  collectives_ = std::make_unique<AxisCollectives>(*communicator_);
+  runtime_.executor = std::make_unique<Executor>(*runtime_.compiled, mesh_.stack.get(), collectives_.get());
+  return true;
 }
 
 void Session::refresh_parameters() { mesh_.stack->refresh(); }

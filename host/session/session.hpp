@@ -84,6 +84,9 @@ class Session {
   // contents are undefined.
   void allocate() { allocate(device()); }
   void allocate(Device device);  // for plans
+  // [control] For plans: makes it the session of another rank, as it is before allocate(). Returns false, and changes
+  // nothing, if an axis that divides the computation gives that rank another program.
+  bool move_to(int rank);
   // [step][all-ranks] Makes loaded, initialized or stepped parameters visible to ops.
   void refresh_parameters();
 

@@ -48,14 +48,14 @@ void check_ranges(const Schedule& schedule, Faults& faults) {
   for (int rank = 0; rank < stages.num_ranks(); ++rank)
     for (int entry = 0; entry < static_cast<int>(schedule.ranks[static_cast<size_t>(rank)].size()); ++entry) {
       const Work& work = schedule.ranks[static_cast<size_t>(rank)][static_cast<size_t>(entry)];
-      const std::string title = "rank " + number(rank) + ", entry " + number(entry) + ": ";
+      const auto title = [&] { return "rank " + number(rank) + ", entry " + number(entry) + ": "; };
       if (work.chunk < 0 || work.chunk >= stages.num_chunks(rank))
-        faults.add(
-            ScheduleFault::Cause::kOutOfRange, {rank, entry},
-            title + "chunk " + number(work.chunk) + " does not exist; the rank has " + number(stages.num_chunks(rank)));
+        faults.add(ScheduleFault::Cause::kOutOfRange, {rank, entry},
+                   title() + "chunk " + number(work.chunk) + " does not exist; the rank has " +
+                       number(stages.num_chunks(rank)));
       else if (work.microbatch < 0 || work.microbatch >= schedule.num_microbatches)
         faults.add(ScheduleFault::Cause::kOutOfRange, {rank, entry},
-                   title + "micro-batch " + number(work.microbatch) + " does not exist; the schedule has " +
+                   title() + "micro-batch " + number(work.microbatch) + " does not exist; the schedule has " +
                        number(schedule.num_microbatches));
     }
 }

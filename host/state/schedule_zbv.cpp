@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <deque>
 #include <limits>
+#include <set>
+#include <utility>
 
 #include "host/base/error.hpp"
 #include "host/state/schedule_generators.hpp"
@@ -78,12 +80,15 @@ class ParamsPlacer {
   }
 
   Schedule place() {
-    while (true) {
-      Choice best;
-      for (int rank = 0; rank < out_.stages.num_ranks(); ++rank)
-        if (const Choice choice = choose(rank); choice.start < best.start) best = choice;
-      if (best.rank < 0) break;
-      run(best);
+    choices_.resize(ranks_.size());
+    for (int rank = 0; rank < out_.stages.num_ranks(); ++rank) update(rank);
+    while (!starts_.empty()) {
+      const int rank = starts_.begin()->second;
+      const int stage = run(choices_[static_cast<size_t>(rank)]);
+      // Other ranks wait only for what this one has made for them.
+      update(rank);
+      for (const int neighbour : {stage - 1, stage + 1})
+        if (neighbour >= 0 && neighbour < out_.stages.num_stages()) update(out_.stages.rank(neighbour));
     }
     for (const Rank& rank : ranks_) CHASSIS_CHECK(rank.next.empty() && rank.params.empty(), "an entry never ran");
     return std::move(out_);
@@ -135,7 +140,15 @@ class ParamsPlacer {
     return {rank.time, r, true};
   }
 
-  void run(const Choice& choice) {
+  void update(int rank) {
+    Choice& choice = choices_[static_cast<size_t>(rank)];
+    starts_.erase({choice.start, rank});
+    choice = choose(rank);
+    if (choice.start < kUnknown) starts_.emplace(choice.start, rank);
+  }
+
+  // Returns the stage that ran.
+  int run(const Choice choice) {
     Rank& rank = ranks_[static_cast<size_t>(choice.rank)];
     std::deque<Work>& queue = choice.is_params ? rank.params : rank.next;
     const Work work = queue.front();
@@ -153,12 +166,15 @@ class ParamsPlacer {
       --rank.in_flight;
     }
     out_.ranks[static_cast<size_t>(choice.rank)].push_back(work);
+    return stage;
   }
 
   std::span<const StageCost> costs_;
   double patience_;
   Schedule out_;
   std::vector<Rank> ranks_;
+  std::vector<Choice> choices_;                     // by rank
+  std::set<std::pair<double, int>> starts_;         // of the choices that can run, and their ranks
   std::vector<double> forward_ends_, inputs_ends_;  // by stage and micro-batch
 };
 

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <functional>
 #include <limits>
 #include <string>
 
@@ -14,43 +13,56 @@ namespace {
 
 constexpr double kImpossible = std::numeric_limits<double>::infinity();
 
-// Minimizes the combination of the stages' costs over all divisions.
-class Division {
- public:
-  using RangeCost = std::function<double(size_t begin, size_t end)>;
-  using Combine = double (*)(double, double);
-
-  Division(size_t num_units, size_t num_stages, const RangeCost& cost, Combine combine) : num_units_(num_units) {
-    best_.assign(num_stages + 1, std::vector<double>(num_units + 1, kImpossible));
-    begin_.assign(num_stages + 1, std::vector<size_t>(num_units + 1));
-    best_[0][0] = 0.0;
-    for (size_t stage = 1; stage <= num_stages; ++stage)
-      for (size_t end = stage; end <= num_units; ++end)
-        for (size_t begin = stage - 1; begin < end; ++begin) {
-          if (best_[stage - 1][begin] == kImpossible) continue;
-          const double value = combine(best_[stage - 1][begin], cost(begin, end));
-          if (value >= best_[stage][end]) continue;
-          best_[stage][end] = value;
-          begin_[stage][end] = begin;
-        }
-  }
-
-  double value() const { return best_.back().back(); }
-  std::vector<UnitRange> ranges() const {
-    std::vector<UnitRange> out(best_.size() - 1);
-    size_t end = num_units_;
-    for (size_t stage = out.size(); stage > 0; --stage) {
-      out[stage - 1] = {begin_[stage][end], end};
-      end = begin_[stage][end];
+// The cost of the costliest stage in the division whose costliest stage costs least. `sums` are the costs of the units
+// before each.
+double least_limit(const std::vector<double>& sums, size_t num_stages) {
+  const size_t num_units = sums.size() - 1;
+  std::vector<double> best(sums.begin(), sums.end());  // of the stages so far, by number of units
+  for (size_t stage = 2; stage <= num_stages; ++stage) {
+    std::vector<double> next(num_units + 1, kImpossible);
+    // A later begin makes the stages before it costlier and the last one cheaper: the least is where they cross, which
+    // moves only forward.
+    size_t begin = stage - 1;
+    const auto cost = [&](size_t at, size_t end) { return std::max(best[at], sums[end] - sums[at]); };
+    for (size_t end = stage; end <= num_units; ++end) {
+      while (begin + 1 < end && best[begin] < sums[end] - sums[begin]) ++begin;
+      next[end] = cost(begin, end);
+      if (begin > stage - 1) next[end] = std::min(next[end], cost(begin - 1, end));
     }
-    return out;
+    best = std::move(next);
   }
+  return best.back();
+}
 
- private:
-  size_t num_units_;
-  std::vector<std::vector<double>> best_;   // by number of stages and of units
-  std::vector<std::vector<size_t>> begin_;  // where the last of these stages begins
-};
+// The division with the smallest sum of squares, of those without a stage above the limit.
+std::vector<UnitRange> most_even(const std::vector<double>& sums, size_t num_stages, double limit) {
+  const size_t num_units = sums.size() - 1;
+  std::vector<double> best(num_units + 1, kImpossible);  // of the stages so far, by number of units
+  best[0] = 0.0;
+  std::vector<std::vector<size_t>> begins;  // of the last stage, by number of stages and of units
+  for (size_t stage = 1; stage <= num_stages; ++stage) {
+    std::vector<double> next(num_units + 1, kImpossible);
+    std::vector<size_t>& begin_of = begins.emplace_back(num_units + 1);
+    size_t first = stage - 1;
+    for (size_t end = stage; end <= num_units; ++end) {
+      while (first < end && sums[end] - sums[first] > limit) ++first;
+      for (size_t begin = first; begin < end; ++begin) {
+        const double cost = sums[end] - sums[begin], value = best[begin] + cost * cost;
+        if (value >= next[end]) continue;
+        next[end] = value;
+        begin_of[end] = begin;
+      }
+    }
+    best = std::move(next);
+  }
+  std::vector<UnitRange> out(num_stages);
+  size_t end = num_units;
+  for (size_t stage = num_stages; stage-- > 0;) {
+    out[stage] = {begins[stage][end], end};
+    end = begins[stage][end];
+  }
+  return out;
+}
 
 }  // namespace
 
@@ -64,15 +76,7 @@ std::vector<UnitRange> balanced_division(std::span<const double> costs, int num_
     CHASSIS_CHECK(std::isfinite(cost) && cost >= 0.0, "the cost of a unit is negative or not finite");
     sums.push_back(sums.back() + cost);
   }
-  const auto sum = [&](size_t begin, size_t end) { return sums[end] - sums[begin]; };
-  const auto larger = [](double a, double b) { return std::max(a, b); };
-  const auto added = [](double a, double b) { return a + b; };
-  const double limit = Division(costs.size(), static_cast<size_t>(num_stages), sum, larger).value();
-  const auto square = [&](size_t begin, size_t end) {
-    const double cost = sum(begin, end);
-    return cost <= limit ? cost * cost : kImpossible;
-  };
-  return Division(costs.size(), static_cast<size_t>(num_stages), square, added).ranges();
+  return most_even(sums, static_cast<size_t>(num_stages), least_limit(sums, static_cast<size_t>(num_stages)));
 }
 
 std::vector<UnitRange> given_division(std::span<const int64_t> layers_per_stage, int num_stages, size_t num_units,

@@ -22,6 +22,13 @@ namespace {
 
 using test::text_of_file;
 
+std::string traffic_text(const RankPlan& rank) {
+  std::string text;
+  for (const CommCount& count : rank.traffic)
+    text += count.group + " " + count.op + " " + std::to_string(count.calls) + " " + std::to_string(count.bytes) + "\n";
+  return text;
+}
+
 TEST(Plan, OneRankStoresEverything) {
   const Plan plan = plan_of("", 1);
   ASSERT_EQ(plan.ranks.size(), 1u);
@@ -353,6 +360,36 @@ TEST(PlanReport, TextMatchesTheGoldenFile) {
 TEST(PlanReport, RanksReadAsRanges) {
   EXPECT_EQ(ranks_text({0}), "0");
   EXPECT_EQ(ranks_text({0, 1, 2, 5, 7, 8}), "0-2, 5, 7-8");
+}
+
+// A plan rehearses its ranks one after another in one session.
+TEST(Plan, IsForEachRankThatOfASessionOfItsOwn) {
+  const std::vector<std::string> small = {"mesh.pp=4", "train.micro_batch_size=1", "train.global_batch_size=24"};
+  const std::vector<std::pair<std::string, std::vector<std::string>>> cases = {
+      {"plugin = \"pipeline\"\nschedule = \"zb_h1\"", {"model.config.tie_word_embeddings=true"}},
+      {"plugin = \"pipeline\"\n[[parallel]]\nplugin = \"fsdp2\"", {"mesh.dp_shard=3"}},
+      {"plugin = \"pipeline\"\n[[parallel]]\nplugin = \"tensor\"\n[[parallel]]\nplugin = \"zero\"",
+       {"mesh.tp=2", "mesh.dp_shard=2", "adapter.plugin=lora"}},
+      {"plugin = \"pipeline\"\n[[parallel]]\nplugin = \"fsdp2\"\noffload = \"cpu\"",
+       {"mesh.dp_shard=2", "run.device=\"cuda\""}}};
+  for (const auto& [tables, more] : cases) {
+    SCOPED_TRACE(tables);
+    std::vector<std::string> overrides = small;
+    overrides.insert(overrides.end(), more.begin(), more.end());
+    const PlanRequest request = request_of(with_strategy(tables), 0, overrides);
+    const Plan plan = make_plan(request);
+    ASSERT_GE(plan.ranks.size(), 4u);
+    const Config config = request.config(overrides);
+    const Device device = plan.device == "cuda" ? Device{Device::Type::kCuda, 0} : Device{};
+    for (const RankPlan& rank : plan.ranks) {
+      const RankPlan own = plan_rank(config, {}, plan.world_size, rank.rank, device, plan.recompute);
+      EXPECT_EQ(rank.step, own.step);
+      EXPECT_EQ(rank.start, own.start);
+      EXPECT_EQ(rank.load_peak_bytes, own.load_peak_bytes);
+      EXPECT_EQ(rank.timeline.all(), own.timeline.all());
+      EXPECT_EQ(traffic_text(rank), traffic_text(own));
+    }
+  }
 }
 
 }  // namespace
