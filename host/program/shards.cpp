@@ -67,7 +67,7 @@ void Shards::add_entry(Parameter& p, size_t component, ShardRule rule) {
     e.value_dtype = rule.gather_dtype = described.dtype;
     if (described.unit_elements == 0) {
       rule = ShardRule();
-      rule.resident = true;
+      rule.resident = e.is_table = true;
       rule.gather_dtype = described.dtype;
     } else {
       CHASSIS_CHECK(rule.kind != CHASSIS_SHARD_DIM, "quantized parameters are cut between blocks");
@@ -150,6 +150,7 @@ void Shards::mark_stale() {
   for (Entry& e : entries_) {
     e.fresh = e.rule.resident && !e.group && e.value() && e.value().shares_storage_with(e.shard());
     if (e.rule.resident) e.state = e.fresh ? State::kWhole : State::kSharded;
+    if (e.is_table && !e.fresh) make_whole_locally(e);  // no strategy knows it
   }
 }
 

@@ -81,7 +81,8 @@ class Shards {
     int64_t chunk = 0;              // elements that every rank sends, padded; with an owner only the owner sends
     State state = State::kSharded;
     uint32_t uses = 0;
-    bool fresh = false;  // a resident value is up to date with its shard
+    bool fresh = false;     // a resident value is up to date with its shard
+    bool is_table = false;  // a component without units, such as a code table: whole everywhere, and never cut
     std::shared_ptr<Flight> gathering, reducing;
     Tensor partial;                 // gradient summed over the group, not yet over the replicas
     // After shrink: this rank's part of the whole tensor within `kept_group`.

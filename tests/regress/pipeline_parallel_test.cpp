@@ -148,15 +148,17 @@ TEST(PipelineParallelStages, MayHaveUnequalLayers) {
   expect_the_numbers(run(&strategy, 2), run(nullptr, 1), false, "layers [0, 3]");
 }
 
-// Ranks of the first stage have nothing to train; they send nothing back and join the gradient norm.
+// Ranks of a frozen stage join the gradient norm. The first stage sends nothing back, the last passes gradients on.
 TEST(PipelineParallelStages, MayBeFrozen) {
-  const std::vector<std::string> frozen = {R"(freeze={ patterns = ["embed", "layers\\.[01]"] })"};
-  for (const char* order : {"1f1b", "zb_h1"}) {
-    const Strategy alone = pipeline(order, order), fsdp2 = with(order, order, {"plugin = \"fsdp2\""});
-    ParallelRun run(Variant::of_bits(0b010000));
-    const Result expected = run(nullptr, 1, frozen);
-    expect_the_numbers(run(&alone, 2, frozen), expected, false, std::string("frozen stage, ") + order);
-    expect_the_numbers(run(&fsdp2, 4, frozen), expected, false, std::string("frozen stage, fsdp2, ") + order);
+  for (const char* stage : {R"("embed", "layers\\.[01]")", R"("layers\\.[1-9]", "norm", "head")"}) {
+    const std::vector<std::string> frozen = {"freeze={ patterns = [" + std::string(stage) + "] }"};
+    for (const char* order : {"1f1b", "zb_h1"}) {
+      const Strategy alone = pipeline(order, order), fsdp2 = with(order, order, {"plugin = \"fsdp2\""});
+      ParallelRun run(Variant::of_bits(0b010000));
+      const Result expected = run(nullptr, 1, frozen);
+      expect_the_numbers(run(&alone, 2, frozen), expected, false, std::string(stage) + order);
+      expect_the_numbers(run(&fsdp2, 4, frozen), expected, false, std::string(stage) + "fsdp2, " + order);
+    }
   }
 }
 

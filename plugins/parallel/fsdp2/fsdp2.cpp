@@ -157,8 +157,10 @@ class Fsdp2 final : public Parallel {
   void pre_backward(uint32_t unit, UnitFlags) override {
     if (gradient_elements(in_flight_) > gradient_elements(units_[unit])) wait_for_reduction();
     gather_unit(unit);
-    const uint32_t last = std::max(first_trained_unit_, chunk_begin_[unit]);  // of the units that follow
-    for (uint32_t ahead = 1; ahead <= static_cast<uint32_t>(backward_prefetch_) && unit >= last + ahead; ++ahead)
+    // Of the units that follow; above every unit where nothing is trained.
+    const uint32_t last = std::max(first_trained_unit_, chunk_begin_[unit]);
+    const auto prefetched = static_cast<uint32_t>(backward_prefetch_);
+    for (uint32_t ahead = 1; ahead <= prefetched && unit >= ahead && unit - ahead >= last; ++ahead)
       gather_unit(unit - ahead);
     shards().wait_gathered(units_[unit]);
   }

@@ -371,7 +371,9 @@ TEST(Plan, IsForEachRankThatOfASessionOfItsOwn) {
       {"plugin = \"pipeline\"\n[[parallel]]\nplugin = \"tensor\"\n[[parallel]]\nplugin = \"zero\"",
        {"mesh.tp=2", "mesh.dp_shard=2", "adapter.plugin=lora"}},
       {"plugin = \"pipeline\"\n[[parallel]]\nplugin = \"fsdp2\"\noffload = \"cpu\"",
-       {"mesh.dp_shard=2", "run.device=\"cuda\""}}};
+       {"mesh.dp_shard=2", "run.device=\"cuda\""}},
+      {"plugin = \"pipeline\"\n[[parallel]]\nplugin = \"fsdp2\"\noffload = \"cpu\"",
+       {"mesh.dp_shard=2", "run.device=\"cuda\"", "adapter.plugin=lora", "quant.plugin=bnb4"}}};
   for (const auto& [tables, more] : cases) {
     SCOPED_TRACE(tables);
     std::vector<std::string> overrides = small;
