@@ -125,7 +125,7 @@ void refuse_unavailable(const std::string& key) {
   throw error;
 }
 
-// A table; else the keys of this dotted name; else those of this name in any table; else plugins of this name.
+// A table; else the keys of this dotted name; else those of this name in any table; else plugins of this name or table.
 std::vector<Found> find_parts(const Schema& schema, const std::vector<PluginDoc>& plugins, const std::string& path) {
   if (path.empty()) return all_tables(schema);
   const std::string key = without_indexes(path);
@@ -140,8 +140,14 @@ std::vector<Found> find_parts(const Schema& schema, const std::vector<PluginDoc>
   for (const Found& entry : keys)
     if (entry.key.ends_with("." + key) && key.find('.') == std::string::npos) found.push_back(entry);
   if (!found.empty()) return found;
+  const auto has_table = [&](const PluginDoc& plugin) {  // [log.webpage]
+    return std::ranges::any_of(tables, [&](const Found& entry) {
+      const TableSpec& table = *entry.table;
+      return table.slot == SlotForm::kList && table.kind == plugin.kind && key_in(table, plugin.name) == key;
+    });
+  };
   for (const PluginDoc& plugin : plugins)
-    if (plugin.name == key) found.push_back({.plugin = &plugin});
+    if (plugin.name == key || has_table(plugin)) found.push_back({.plugin = &plugin});
   if (!found.empty()) return found;
   std::vector<std::string> known;
   for (const Found& entry : tables)

@@ -5,6 +5,7 @@
 
 #include "host/base/error.hpp"
 #include "tests/host/config/example.hpp"
+#include "tests/support/expect_has.hpp"
 
 namespace chassis {
 namespace {
@@ -76,6 +77,13 @@ TEST(SchemaText, KnowsIndexesPluginsAndTheKeysOfAModel) {
   EXPECT_NE(text.find("as written in config.json"), std::string::npos) << text;
   EXPECT_NE(text.find("plugin \"mine\" reads, with these defaults\n      hidden_size = 16\n"), std::string::npos)
       << text;
+}
+
+TEST(SchemaText, FindsAPluginByItsTable) {
+  const std::string text =
+      schema_text(host_schema(), {{"sink", "pager", "calls people", {{.name = "number"}}, {}}}, "log.pager");
+  EXPECT_HAS(text, "plugin \"pager\" (sink): calls people");
+  EXPECT_HAS(text, "number");
 }
 
 }  // namespace
