@@ -6,10 +6,12 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <filesystem>
 #include <memory>
 #include <thread>
 
 #include "host/base/error.hpp"
+#include "host/base/file.hpp"
 #include "host/base/log.hpp"
 #include "host/base/output.hpp"
 #include "host/command/command.hpp"
@@ -46,13 +48,22 @@ std::string cut_lines(const std::string& text, size_t width) {
   return out;
 }
 
-// A run that is about to start has no directory, or nothing in it yet.
+// Whether a run that is about to start may make this its directory.
+bool may_become_a_run(const std::string& path) {
+  std::error_code ignored;
+  if (path_kind(path) == PathKind::kDirectory) return std::filesystem::is_empty(path, ignored);
+  const std::filesystem::path whole(path);
+  const std::filesystem::path parent = whole.has_filename() ? whole.parent_path() : whole.parent_path().parent_path();
+  return !path.empty() && path_kind(path) == PathKind::kAbsent &&
+         path_kind(parent.empty() ? "." : parent.string()) == PathKind::kDirectory;
+}
+
 std::unique_ptr<RunReader> open_when_there(const std::string& path, bool waits, Interrupts& interrupts) {
   for (bool told = false;; told = true) {
     try {
       return std::make_unique<RunReader>(path);
     } catch (const Error& error) {
-      if (!waits || error.code() != ExitCode::kConfig) throw;
+      if (!waits || error.code() != ExitCode::kConfig || !may_become_a_run(path)) throw;
       if (!told) log::info("{}; waiting for it (Ctrl-C ends)", error.message());
     }
     std::this_thread::sleep_for(0.2s);

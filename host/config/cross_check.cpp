@@ -384,8 +384,10 @@ void Config::cross_check() {
   if (valid("log.trace") && count("log.trace") > 0) {
     const std::vector<Value>& steps = find("log.trace")->children;
     if (steps.size() != 2)
-      add_problem("log.trace", fmt::format("{} has {} number{}: expected [first, last], the steps to trace, or []",
-                                           shown("log.trace"), steps.size(), steps.size() == 1 ? "" : "s"));
+      add_problem("log.trace",
+                  fmt::format("{} has {} number{}: expected [first, last], the steps to trace, such as [{}, {}], or []",
+                              shown("log.trace"), steps.size(), steps.size() == 1 ? "" : "s", steps[0].integer,
+                              std::max(steps[0].integer, steps.back().integer)));
     else if (steps[0].integer > steps[1].integer)
       add_problem("log.trace", fmt::format("{}: the first step {} is after the last step {}", shown("log.trace"),
                                            steps[0].integer, steps[1].integer));

@@ -70,7 +70,8 @@ std::vector<UnitRange> balanced_division(std::span<const double> costs, int num_
   CHASSIS_CHECK(num_stages > 0, "a pipeline without stages");
   if (costs.size() < static_cast<size_t>(num_stages))
     throw config_error("the pipeline has " + std::to_string(num_stages) + " stages, the model has only " +
-                       std::to_string(costs.size()) + " units to divide");
+                       std::to_string(costs.size()) + " units to divide")
+        .hint("lower mesh.pp, or the number of chunks that the schedule gives each rank");
   std::vector<double> sums = {0.0};  // of the units before each
   for (const double cost : costs) {
     CHASSIS_CHECK(std::isfinite(cost) && cost >= 0.0, "the cost of a unit is negative or not finite");

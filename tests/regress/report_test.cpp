@@ -78,6 +78,8 @@ TEST_F(Report, WatchOnATerminalWaitsForARunThatHasNotBegun) {
   EXPECT_HAS(shown, "does not exist; waiting for it");
   EXPECT_HAS(shown, "done at step 2 of 2");
   EXPECT_HAS(verb({"watch", directory("never")}).output, "does not exist\n");  // not on a terminal
+  for (const std::string& path : {run + "/metrics.jsonl", folder() / "no/such/place", folder().path(), std::string()})
+    EXPECT_HAS(on_terminal(200, [&] { execl(CHASSIS_PROGRAM, "chassis", "watch", path.c_str(), nullptr); }), "error: ");
 }
 
 TEST_F(Report, NamesDamagedAndRemovedCheckpoints) {
