@@ -58,14 +58,10 @@ TEST_F(AutoProviders, AreTheDefaultAndTakeIntervalInFp32) {
   EXPECT_HAS(resolved, "plugins = [\"auto\"]");
 }
 
-TEST_F(AutoProviders, TakeSdpaInBf16IfThereIsNoAmx) {
+TEST_F(AutoProviders, TakeIntervalInBf16) {
   const std::string graph = run("check", {"--graph", "run.device=cpu", "precision.compute=bf16"});
-  if (test::text_of_file("/proc/cpuinfo").find("amx_bf16") != std::string::npos) {
-    EXPECT_HAS(graph, "      auto: interval ");
-    return;
-  }
-  EXPECT_HAS(graph, " alone claims attention\n      refused by interval (attention): computes bf16 only on processors");
-  EXPECT_HAS(graph, "      auto: sdpa ");
+  EXPECT_HAS(graph, "      auto: interval ");
+  EXPECT_HAS(graph, " ms is the cheapest; sdpa ");
 }
 
 TEST_F(AutoProviders, TrainLikeTheSameProvidersByName) {
