@@ -103,6 +103,15 @@ void run_fp32(const Problem& p, at::Tensor c) {
     at::addmm_out(c, c, a, b, p.beta, p.alpha);
 }
 
+// k > 0 and c is fp32.
+void multiply_into_fp32(const Problem& p, Bf16Method method) {
+  if (is_bf16_product(p) && method == Bf16Method::kTiles) return multiply(product_of<uint16_t>(p));
+  if (is_bf16_product(p) && method == Bf16Method::kNative) return run_native(p);
+  if (is_fp32_product(p))
+    if (const auto product = product_of<float>(p); multiplies_faster(product)) return multiply(product);
+  run_fp32(p, matrix(stored_c(p)));
+}
+
 }  // namespace
 
 GemmRefusal refusal_of(const Problem& p) {
@@ -172,13 +181,6 @@ Bf16Method bf16_method(const Problem& p) {
 void gemm(const Problem& p, Bf16Method method) {
   if (p.m == 0 || p.n == 0) return;
   translate_errors([&] {
-    if (p.k > 0 && is_bf16_product(p)) {
-      if (method == Bf16Method::kTiles) return multiply(product_of<uint16_t>(p));
-      if (method == Bf16Method::kNative) return run_native(p);
-    }
-    if (p.k > 0 && is_fp32_product(p)) {
-      if (const auto product = product_of<float>(p); multiplies_faster(product)) return multiply(product);
-    }
     at::Tensor c = matrix(stored_c(p));
     if (p.k == 0) {
       if (p.beta == 0)
@@ -186,10 +188,12 @@ void gemm(const Problem& p, Bf16Method method) {
       else
         c.mul_(p.beta);
     } else if (p.c_dtype == CHASSIS_DTYPE_F32) {
-      run_fp32(p, c);
+      multiply_into_fp32(p, method);
     } else {
-      at::Tensor wide = p.beta == 0 ? at::empty({p.m, p.n}, at::kFloat) : c.to(at::kFloat);
-      run_fp32(p, wide);
+      const at::Tensor wide = p.beta == 0 ? at::empty({p.m, p.n}, at::kFloat) : c.to(at::kFloat).contiguous();
+      Problem sums = p;
+      sums.c = wide.data_ptr(), sums.ldc = p.n, sums.c_dtype = CHASSIS_DTYPE_F32;
+      multiply_into_fp32(sums, bf16_method(sums));
       c.copy_(wide);
     }
   });
