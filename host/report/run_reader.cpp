@@ -75,9 +75,9 @@ RunReader::RunReader(std::string path)
 }
 
 bool RunReader::poll() {
-  if (is_replaced("report.json")) about_ = read_json("report.json");
-  if (is_replaced("run.json")) run_file_ = read_json("run.json");
-  if (is_replaced("plugins.lock")) plugins_ = read_json("plugins.lock");
+  for (const auto& [name, json] :
+       {std::pair("report.json", &about_), {"run.json", &run_file_}, {"plugins.lock", &plugins_}})
+    if (is_replaced(name)) *json = read_json(name);
   if (is_replaced("resolved.toml")) resolved_toml_ = read_text("resolved.toml");
   const bool has_metrics = poll_metrics(), has_samples = poll_samples(), has_events = poll_events();
   const bool has_ranks = poll_ranks();
@@ -168,11 +168,13 @@ void RunReader::metrics_line(std::string_view text, uint64_t number) {
 // A file beside metrics.jsonl that cannot be read is a defect of the report, not an error.
 bool RunReader::follow(FollowedFile& file, void (RunReader::*take)(std::string_view, uint64_t),
                        const std::function<void()>& restart) {
+  const std::string name = file.path().substr(path_.size() + 1);
+  damaged_files_.erase(name);
   try {
     const auto poll = file.poll([&](std::string_view text, uint64_t number) { (this->*take)(text, number); }, restart);
     return poll.num_lines > 0 || poll.restarted;
   } catch (const Error& error) {
-    damaged_files_[file.path().substr(path_.size() + 1)] = error.message();
+    damaged_files_[name] = error.message();
     return false;
   }
 }

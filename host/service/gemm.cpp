@@ -181,14 +181,13 @@ Bf16Method bf16_method(const Problem& p) {
 void gemm(const Problem& p, Bf16Method method) {
   if (p.m == 0 || p.n == 0) return;
   translate_errors([&] {
+    if (p.k > 0 && p.c_dtype == CHASSIS_DTYPE_F32) return multiply_into_fp32(p, method);
     at::Tensor c = matrix(stored_c(p));
     if (p.k == 0) {
       if (p.beta == 0)
         c.zero_();
       else
         c.mul_(p.beta);
-    } else if (p.c_dtype == CHASSIS_DTYPE_F32) {
-      multiply_into_fp32(p, method);
     } else {
       const at::Tensor wide = p.beta == 0 ? at::empty({p.m, p.n}, at::kFloat) : c.to(at::kFloat).contiguous();
       Problem sums = p;

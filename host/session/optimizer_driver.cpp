@@ -87,7 +87,7 @@ void OptimizerDriver::place() {
   states_.clear();
   for (Trained& trained : trained_) {
     Parameter& p = *trained.parameter;
-    const Descriptor stepped = trained.owner < 0 ? p.descriptor : undivided(p, trained.owner);
+    const Descriptor stepped = stepped_descriptor(trained);
     trained.first_state = states_.size();
     for (const chassis_state_desc_t& desc : trained.schema)
       states_.push_back({&p,
@@ -97,13 +97,17 @@ void OptimizerDriver::place() {
                          per_block(desc),
                          describe(p.name, stepped, desc),
                          {}});
-    take_boxes(trained);
+    take_boxes(trained, stepped);
   }
 }
 
-void OptimizerDriver::take_boxes(Trained& trained) const {
+Descriptor OptimizerDriver::stepped_descriptor(const Trained& trained) {
   const Parameter& p = *trained.parameter;
-  const Descriptor stepped = trained.owner < 0 ? p.descriptor : undivided(p, trained.owner);
+  return trained.owner < 0 ? p.descriptor : undivided(p, trained.owner);
+}
+
+void OptimizerDriver::take_boxes(Trained& trained, const Descriptor& stepped) const {
+  const Parameter& p = *trained.parameter;
   trained.facts = SteppedParameter(p.name, p.role, p.descriptor.global_shape,
                                    Layout(stepped, parameters_.mesh()).boxes(parameters_.rank()));
 }
@@ -116,7 +120,7 @@ void OptimizerDriver::release() {
 
 void OptimizerDriver::place_rank() {
   for (Trained& trained : trained_)
-    if (trained.parameter->is_here) take_boxes(trained);  // others are not stepped
+    if (trained.parameter->is_here) take_boxes(trained, stepped_descriptor(trained));  // others are not stepped
 }
 
 // Ranks that hold parts of a matrix hold parts of the others of its class too: those that the same axis divides, and

@@ -83,7 +83,8 @@ class OptimizerDriver {
   };
 
   void choose_owners();
-  void take_boxes(Trained& trained) const;
+  static Descriptor stepped_descriptor(const Trained& trained);  // as its states are placed
+  void take_boxes(Trained& trained, const Descriptor& stepped) const;
   static Descriptor describe(const std::string& name, const Descriptor& whole, const chassis_state_desc_t& desc);
   int64_t block_padding(const Parameter& parameter) const;
   void call_step(int64_t number, double lr, double grad_scale, const Step& step) const;

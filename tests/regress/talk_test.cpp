@@ -26,7 +26,13 @@ max_steps = 120
 device = "cpu"
 [model]
 plugin = "llama"
-config = { hidden_size = 64, num_hidden_layers = 2, num_attention_heads = 4, num_key_value_heads = 2, intermediate_size = 128, vocab_size = 264 }
+[model.config]
+hidden_size = 64
+num_hidden_layers = 2
+num_attention_heads = 4
+num_key_value_heads = 2
+intermediate_size = 128
+vocab_size = 264
 [tokenizer]
 plugin = "words"
 path = "tokenizer"

@@ -1,7 +1,6 @@
 // The loops in plain C++ that compilers vectorise, and the product by AMX.
 #include "amx.hpp"
 
-#include <bit>
 #include <limits>
 
 #if defined(__AVX512F__) && defined(__x86_64__)
@@ -13,15 +12,6 @@ namespace interval {
 namespace {
 
 #ifdef INTERVAL_HAS_AMX
-
-inline float wide(Bf16 x) { return std::bit_cast<float>(static_cast<uint32_t>(x) << 16); }
-
-// To the nearest, ties to even.
-inline uint32_t rounded(float x) {
-  const auto bits = std::bit_cast<uint32_t>(x);
-  const bool is_nan = (bits & 0x7fffffff) > 0x7f800000;
-  return is_nan ? 0x7fc0 : (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
-}
 
 struct alignas(64) TileConfig {
   uint8_t palette = 1, start_row = 0, reserved[14] = {};

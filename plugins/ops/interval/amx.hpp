@@ -4,11 +4,11 @@
 
 #include <cstdint>
 
+#include "bf16.hpp"
 #include "chassis/simd.hpp"
 
 namespace interval {
 
-using Bf16 = uint16_t;      // the upper half of an fp32
 using Bf16Pair = uint32_t;  // two that are neighbours in the dim that a product sums over; the first is the lower half
 constexpr int64_t kTile = 32;     // all sizes of products are multiples of it
 constexpr int64_t kColumns = 64;  // queries of a block

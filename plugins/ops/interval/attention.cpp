@@ -7,7 +7,6 @@
 #include "attention.hpp"
 
 #include <algorithm>
-#include <bit>
 #include <type_traits>
 
 #include "chassis/memory.hpp"
@@ -48,7 +47,7 @@ struct ConstRows {
 };
 
 float value_of(float x) { return x; }
-float value_of(Bf16 x) { return std::bit_cast<float>(static_cast<uint32_t>(x) << 16); }
+float value_of(Bf16 x) { return wide(x); }
 
 // How many floats a copy of `count` elements of T needs.
 template <typename T>

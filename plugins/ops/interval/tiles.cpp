@@ -1,6 +1,5 @@
 // The tiles in vector extensions of gcc and clang; compiled once for each instruction set.
 #include <algorithm>
-#include <bit>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -125,15 +124,11 @@ float dot(const float* a, const float* b, int64_t n) {
 }
 
 void widen(const Bf16* from, float* to, int64_t n) {
-  for (int64_t i = 0; i < n; ++i) to[i] = std::bit_cast<float>(static_cast<uint32_t>(from[i]) << 16);
+  for (int64_t i = 0; i < n; ++i) to[i] = wide(from[i]);
 }
 
 void narrow(const float* from, Bf16* to, int64_t n) {
-  for (int64_t i = 0; i < n; ++i) {
-    const auto bits = std::bit_cast<uint32_t>(from[i]);
-    const uint32_t rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16, quiet = (bits >> 16) | 0x40;
-    to[i] = static_cast<Bf16>((bits & 0x7fffffff) > 0x7f800000 ? quiet : rounded);
-  }
+  for (int64_t i = 0; i < n; ++i) to[i] = static_cast<Bf16>(rounded(from[i]));
 }
 
 }  // namespace

@@ -3,11 +3,10 @@
 
 #include <cstdint>
 
+#include "bf16.hpp"
 #include "chassis/simd.hpp"
 
 namespace interval {
-
-using Bf16 = uint16_t;
 
 struct Tiles {
   // c[m, n] = or += a[m, k] · b[k, n]. a has any strides, b and c have contiguous rows ldb and ldc apart.
@@ -25,7 +24,7 @@ struct Tiles {
   void (*multiply)(float* p, const float* slope, int64_t lo, int64_t hi);
   float (*dot)(const float* a, const float* b, int64_t n);
   void (*widen)(const Bf16* from, float* to, int64_t n);
-  void (*narrow)(const float* from, Bf16* to, int64_t n);  // rounds to the nearest, ties to even; NaN stays NaN
+  void (*narrow)(const float* from, Bf16* to, int64_t n);  // as rounded()
 };
 
 const Tiles& tiles(chassis::isa::Baseline);

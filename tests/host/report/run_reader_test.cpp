@@ -71,6 +71,17 @@ TEST_F(RunReaderTest, ReadsFilesThatWereReplacedAndNoOthers) {
   EXPECT_TRUE(run.about().is_null());
 }
 
+TEST_F(RunReaderTest, ForgetsThatAFileCouldNotBeRead) {
+  write_run(at("a"), "first", 5);
+  std::filesystem::remove(at("a/samples.jsonl"));
+  std::filesystem::create_directory(at("a/samples.jsonl"));
+  RunReader run(at("a"));
+  EXPECT_EQ(run.defects().size(), 1u);
+  std::filesystem::remove(at("a/samples.jsonl"));
+  run.poll();
+  EXPECT_TRUE(run.defects().empty());
+}
+
 TEST_F(RunReaderTest, StartsAgainWhenARunGoesOnFromAnEarlierStep) {
   write_run(at("a"), "first", 8);
   RunReader run(at("a"));
