@@ -355,6 +355,12 @@ StoreLost World::with_server(const StoreLost& lost) const {
   return error;
 }
 
+bool World::is_failure_of_another(const Error& error) noexcept {
+  if (dynamic_cast<const RemoteError*>(&error)) return true;
+  const std::optional<Failure> first = first_failure();
+  return first && first->rank != rank() && is_same_failure(error, *first);
+}
+
 std::optional<Failure> World::first_failure() noexcept {
   try {
     return store_ ? find_failure(*store_) : std::nullopt;

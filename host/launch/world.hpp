@@ -62,6 +62,9 @@ class World {
   // Runs this rank's part of the run and returns its result. An exception ends the other ranks too. If the error only
   // follows from a failure of another rank, such as a closed connection, throws that failure as a RemoteError instead.
   int run(const std::function<int()>& body);
+  // [any] True if `error` is a failure that another rank has reported, which a plugin of this rank may have wrapped on
+  // its way, so that it is no RemoteError any more.
+  bool is_failure_of_another(const Error& error) noexcept;
   // [any] Reports a failure to the other ranks; every rank ends with the first one of the run. Does nothing with one
   // process, or for an error that came from another rank.
   void report_failure(const Error& error) noexcept;

@@ -41,6 +41,12 @@ void RankBoard::set(const StepRecord& record) {
   mine_ = std::move(text);
 }
 
+void RankBoard::finish() {
+  tick();
+  world_.exchange("last step of every rank", "");
+  if (world_.rank() == 0) tick();
+}
+
 bool RankBoard::tick() {
   const std::lock_guard one_at_a_time(ticking_);
   std::string mine;

@@ -18,8 +18,8 @@ class RankBoard {
 
   // [step] The last step of this rank.
   void set(const StepRecord& record);
-  // At the end of a run that did not fail: rank 0 writes the last steps, as far as the others have told theirs.
-  void finish() { tick(); }
+  // [all-ranks] At the end of a run that did not fail: rank 0 writes the last steps of all ranks.
+  void finish();
 
  private:
   bool tick();

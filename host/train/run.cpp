@@ -72,7 +72,7 @@ class Run {
       throw;
     } catch (...) {
       Error error = current_error();
-      if (error.code() != ExitCode::kOutOfMemory || !directory_) throw;
+      if (error.code() != ExitCode::kOutOfMemory || !directory_ || world_.is_failure_of_another(error)) throw;
       post_mortem_.add_out_of_memory(error, directory_->path());
       throw error;
     }

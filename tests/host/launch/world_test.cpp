@@ -205,7 +205,11 @@ TEST(World, AFailureWrappedByAPluginStillBelongsToTheOtherRank) {
     try {
       world.barrier("next");
     } catch (const RemoteError& e) {
-      throw plugin_error("plugin 'fsdp2': " + std::string(e.what()));
+      const Error wrapped = plugin_error("plugin 'fsdp2': " + std::string(e.what()));
+      EXPECT_TRUE(world.is_failure_of_another(wrapped));
+      EXPECT_TRUE(world.is_failure_of_another(e));
+      EXPECT_FALSE(world.is_failure_of_another(plugin_error("plugin 'fsdp2': lost")));
+      throw wrapped;
     }
     return 0;
   });
