@@ -5,6 +5,7 @@
 #include <bit>
 #include <type_traits>
 
+#include "chassis/bf16.hpp"
 #include "chassis/comm.h"
 #include "chassis/dtype.hpp"
 #include "chassis/guard.hpp"
@@ -28,13 +29,8 @@ struct Plain {
 struct Bf16 {
   using Stored = uint16_t;
   using Sum = float;
-  static Sum load(Stored value) { return std::bit_cast<float>(static_cast<uint32_t>(value) << 16); }
-  static Stored store(Sum value) {
-    const auto bits = std::bit_cast<uint32_t>(value);
-    const uint32_t nan = (bits >> 16) | 0x40u;
-    const uint32_t rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;  // to nearest even
-    return static_cast<uint16_t>((bits & 0x7fffffffu) > 0x7f800000u ? nan : rounded);
-  }
+  static Sum load(Stored value) { return from_bf16(value); }
+  static Stored store(Sum value) { return to_bf16(value); }
 };
 
 // Free of branches, so that compilers vectorise loops over it; additions round as the fp32 unit does.

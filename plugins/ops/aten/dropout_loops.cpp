@@ -1,7 +1,7 @@
 // Philox4x32-10 (Salmon et al. 2011) over many counters at once, and the products with its mask.
 #include "dropout_loops.hpp"
 
-#include <bit>
+#include "chassis/bf16.hpp"
 
 namespace aten {
 namespace {
@@ -43,21 +43,16 @@ void apply(const T* x, const uint32_t* words, uint32_t threshold, double scale, 
     for (int64_t i = 0; i < n; ++i) y[i] = words[i] >= threshold ? x[i] * factor : T{0};
 }
 
-inline float widened(uint16_t bits) { return std::bit_cast<float>(static_cast<uint32_t>(bits) << 16); }
-// To the nearest, ties to even. A NaN stays one: a bf16 that is widened has no bits below those that stay.
-inline uint16_t rounded(float value) {
-  const auto bits = std::bit_cast<uint32_t>(value);
-  return static_cast<uint16_t>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
-}
-
 void apply_bf16(const uint16_t* x, const uint32_t* words, uint32_t threshold, double scale, const uint16_t* carry,
                 uint16_t* y, int64_t n) {
   const auto factor = static_cast<float>(scale);
   if (carry)
     for (int64_t i = 0; i < n; ++i)
-      y[i] = words[i] >= threshold ? rounded(widened(carry[i]) + widened(x[i]) * factor) : carry[i];
+      y[i] = words[i] >= threshold ? chassis::to_bf16(chassis::from_bf16(carry[i]) + chassis::from_bf16(x[i]) * factor)
+                                   : carry[i];
   else
-    for (int64_t i = 0; i < n; ++i) y[i] = words[i] >= threshold ? rounded(widened(x[i]) * factor) : uint16_t{0};
+    for (int64_t i = 0; i < n; ++i)
+      y[i] = words[i] >= threshold ? chassis::to_bf16(chassis::from_bf16(x[i]) * factor) : uint16_t{0};
 }
 
 }  // namespace

@@ -1,10 +1,10 @@
 // The loops in plain C++ that compilers vectorise; compiled once for each instruction set.
 #include <algorithm>
-#include <bit>
 #include <cmath>
 #include <limits>
 #include <type_traits>
 
+#include "chassis/bf16.hpp"
 #include "chassis/simd.hpp"
 #include "loops.hpp"
 
@@ -13,18 +13,14 @@ namespace {
 
 // Rows of bf16 are widened when read and rounded when written.
 inline float wide(float x) { return x; }
-inline float wide(Bf16 x) { return std::bit_cast<float>(static_cast<uint32_t>(x) << 16); }
+inline float wide(Bf16 x) { return chassis::from_bf16(x); }
 
 template <typename T>
 inline T narrow(float x) {
-  if constexpr (std::is_same_v<T, float>) {
+  if constexpr (std::is_same_v<T, float>)
     return x;
-  } else {
-    const auto bits = std::bit_cast<uint32_t>(x);
-    const uint32_t rounded = (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
-    const bool is_nan = (bits & 0x7fffffff) > 0x7f800000;
-    return static_cast<Bf16>(is_nan ? 0x7fc0 : rounded);
-  }
+  else
+    return chassis::to_bf16(x);
 }
 
 inline float sigmoid(float x) { return 1.0f / (1.0f + chassis::exponential(-x)); }
@@ -167,9 +163,7 @@ void layer_norm_backward(const T* dy, const T* x, const T* weight, const T* carr
     dot += d * (wide(x[i]) - mean);
   }
   const float a = sum / static_cast<float>(n), b = dot * r * r / static_cast<float>(n);
-  const auto own = [&](int64_t i) {
-    return r * (wide(dy[i]) * wide(weight[i]) - a - (wide(x[i]) - mean) * b);
-  };
+  const auto own = [&](int64_t i) { return r * (wide(dy[i]) * wide(weight[i]) - a - (wide(x[i]) - mean) * b); };
   if (carry)
     for (int64_t i = 0; i < n; ++i) dx[i] = narrow<T>(wide(carry[i]) + own(i));
   else

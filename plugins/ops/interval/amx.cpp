@@ -89,7 +89,7 @@ void softmax_of(float* s, int64_t first, int64_t num_keys, const int32_t* lo, co
     for (int64_t i = 0; i < kColumns; ++i) {
       const float a = chassis::exponential(even[i] - largest[i]), b = chassis::exponential(odd[i] - largest[i]);
       sum[i] += a + b;
-      to[i] = rounded(a) | rounded(b) << 16;
+      to[i] = to_bf16(a) | static_cast<uint32_t>(to_bf16(b)) << 16;
     }
   }
   for (int64_t i = 0; i < kColumns; ++i) {
@@ -119,11 +119,11 @@ void gradient_of(const float* s, const float* dp, int64_t first, int64_t num_key
         const float x = score<kCaps>(s[at + i], scale, softcap), t = x / softcap;
         const float value = sees ? chassis::exponential(x - lse[i]) : 0.0f;
         slopes[odd][i] = value * (dp[at + i] - delta[i]) * (kCaps ? scale * (1.0f - t * t) : scale);
-        p[at + i] = static_cast<Bf16>(rounded(value));
+        p[at + i] = to_bf16(value);
       }
     }
     for (int64_t i = 0; i < kColumns; ++i) {
-      const uint32_t even = rounded(slopes[0][i]), odd = rounded(slopes[1][i]);
+      const uint32_t even = to_bf16(slopes[0][i]), odd = to_bf16(slopes[1][i]);
       ds[j * kColumns + i] = static_cast<Bf16>(even);
       ds[(j + 1) * kColumns + i] = static_cast<Bf16>(odd);
       ds_pairs[j / 2 * kColumns + i] = even | odd << 16;
@@ -174,17 +174,17 @@ void store_transposed(const float* from, int64_t ld, int64_t rows, int64_t colum
                       int64_t row_stride) {
   for (int64_t i = 0; i < rows; ++i)
     for (int64_t j = 0; j < columns; ++j)
-      to[i * row_stride + j] = static_cast<Bf16>(rounded(from[j * ld + i] * (factor ? factor[i] : 1.0f)));
+      to[i * row_stride + j] = to_bf16(from[j * ld + i] * (factor ? factor[i] : 1.0f));
 }
 
 void store(const float* from, int64_t ld, int64_t rows, int64_t columns, Bf16* to, int64_t row_stride) {
   for (int64_t i = 0; i < rows; ++i)
-    for (int64_t j = 0; j < columns; ++j) to[i * row_stride + j] = static_cast<Bf16>(rounded(from[i * ld + j]));
+    for (int64_t j = 0; j < columns; ++j) to[i * row_stride + j] = to_bf16(from[i * ld + j]);
 }
 
 float dot(const Bf16* a, const Bf16* b, int64_t n) {
   float sum = 0.0f;
-  for (int64_t i = 0; i < n; ++i) sum += wide(a[i]) * wide(b[i]);
+  for (int64_t i = 0; i < n; ++i) sum += from_bf16(a[i]) * from_bf16(b[i]);
   return sum;
 }
 

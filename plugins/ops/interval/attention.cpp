@@ -47,7 +47,7 @@ struct ConstRows {
 };
 
 float value_of(float x) { return x; }
-float value_of(Bf16 x) { return wide(x); }
+float value_of(Bf16 x) { return from_bf16(x); }
 
 // How many floats a copy of `count` elements of T needs.
 template <typename T>

@@ -124,11 +124,11 @@ float dot(const float* a, const float* b, int64_t n) {
 }
 
 void widen(const Bf16* from, float* to, int64_t n) {
-  for (int64_t i = 0; i < n; ++i) to[i] = wide(from[i]);
+  for (int64_t i = 0; i < n; ++i) to[i] = from_bf16(from[i]);
 }
 
 void narrow(const float* from, Bf16* to, int64_t n) {
-  for (int64_t i = 0; i < n; ++i) to[i] = static_cast<Bf16>(rounded(from[i]));
+  for (int64_t i = 0; i < n; ++i) to[i] = to_bf16(from[i]);
 }
 
 }  // namespace

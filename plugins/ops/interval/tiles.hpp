@@ -24,7 +24,7 @@ struct Tiles {
   void (*multiply)(float* p, const float* slope, int64_t lo, int64_t hi);
   float (*dot)(const float* a, const float* b, int64_t n);
   void (*widen)(const Bf16* from, float* to, int64_t n);
-  void (*narrow)(const float* from, Bf16* to, int64_t n);  // as rounded()
+  void (*narrow)(const float* from, Bf16* to, int64_t n);  // as to_bf16()
 };
 
 const Tiles& tiles(chassis::isa::Baseline);

@@ -1,8 +1,8 @@
 // The attention provider "naive": loops over every query and key in double precision, with every mask and any head
 // dims; the oracle of tests. The mask follows chassis/op.h literally.
 #include <cmath>
-#include <cstring>
 
+#include "chassis/bf16.hpp"
 #include "chassis/cost.hpp"
 #include "chassis/ops.hpp"
 #include "chassis/plugin.hpp"
@@ -22,10 +22,7 @@ Values read(const BorrowedTensor& tensor) {
     } else if (tensor.dtype() == CHASSIS_DTYPE_F64) {
       values[i] = tensor.data<double>()[i];
     } else {
-      const uint32_t wide = static_cast<uint32_t>(tensor.data<uint16_t>()[i]) << 16;  // bf16
-      float value;
-      std::memcpy(&value, &wide, sizeof value);
-      values[i] = value;
+      values[i] = from_bf16(tensor.data<uint16_t>()[i]);
     }
   }
   return values;
@@ -38,10 +35,7 @@ void write(const BorrowedTensor& tensor, const Values& values) {
     } else if (tensor.dtype() == CHASSIS_DTYPE_F64) {
       tensor.data<double>()[i] = values[i];
     } else {
-      const auto value = static_cast<float>(values[i]);
-      uint32_t bits;
-      std::memcpy(&bits, &value, sizeof bits);
-      tensor.data<uint16_t>()[i] = static_cast<uint16_t>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
+      tensor.data<uint16_t>()[i] = to_bf16(static_cast<float>(values[i]));
     }
   }
 }

@@ -1,31 +1,15 @@
 // Tensors as plain arrays of doubles: the oracle reads everything, computes in double, and rounds once at the end.
 #pragma once
 
-#include <cstring>
 #include <vector>
 
+#include "chassis/bf16.hpp"
 #include "chassis/ops.hpp"
 
 namespace reference {
 
 using namespace chassis;
 using Values = std::vector<double>;
-
-inline double from_bf16(uint16_t bits) {
-  const uint32_t wide = static_cast<uint32_t>(bits) << 16;
-  float value;
-  std::memcpy(&value, &wide, sizeof value);
-  return value;
-}
-
-// To the nearest, ties to even.
-inline uint16_t to_bf16(double value) {
-  const auto single = static_cast<float>(value);
-  uint32_t bits;
-  std::memcpy(&bits, &single, sizeof bits);
-  if (single != single) return static_cast<uint16_t>((bits >> 16) | 0x40u);
-  return static_cast<uint16_t>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
-}
 
 inline Values read(const BorrowedTensor& tensor) {
   if (!tensor.is_contiguous()) throw Failure(CHASSIS_INTERNAL, "the reference got a tensor that is not contiguous");
