@@ -177,8 +177,9 @@ suite.at_most("lion beside bitsandbytes' Lion32bit", drift(steps_of("lion", star
 for shape in ((96, 160), (160, 96)):
     for adjust in ("original", "match_rms_adamw"):
         start, grads = torch.randn(shape), [torch.randn(shape) for _ in range(10)]
-        ours = steps_of("muon", start, grads, adjust_lr=adjust)[-1][0]
-        for name, limit in (("its iteration in fp32", 1e-5), ("in bf16 as it is", 3e-2)):
+        for name, precision, limit in (("its iteration in fp32", "fp32", 1e-5), ("in bf16 as it is", "fp32", 3e-2),
+                                       ("in bf16, both", "bf16", 1e-2)):
+            ours = steps_of("muon", start, grads, adjust_lr=adjust, precision=precision)[-1][0]
             theirs = torch.nn.Parameter(start.clone())
             optimizer = torch.optim.Muon([theirs], lr=LR, weight_decay=DECAY, adjust_lr_fn=adjust)
             bfloat16 = torch.Tensor.bfloat16

@@ -16,6 +16,7 @@
 #include "host/plugin/registry.hpp"
 #include "host/program/optimizer_plugin.hpp"
 #include "host/service/host_services.hpp"
+#include "host/service/memory.hpp"
 #include "host/service/metrics.hpp"
 #include "host/service/rng.hpp"
 #include "host/service/tensor.hpp"
@@ -138,6 +139,7 @@ int main(int argc, char** argv) {
   std::vector<std::string> words;
   std::map<std::string, chassis::Json> options;
   try {
+    chassis::install_memory_allocator();  // as the program does
     for (int i = 1; i < argc; ++i) {
       const std::string word = argv[i];
       if (word != "--set") {

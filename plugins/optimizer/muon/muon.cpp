@@ -23,6 +23,10 @@ class Muon final : public Optimizer {
         option("momentum", 0.95).range(0, 1).doc("share of the average that is kept"),
         option("nesterov", true).doc("step by a blend of the gradient and the average"),
         option("ns_steps", 5).range(1, 20).doc("Newton-Schulz iterations"),
+        option("precision", "fp32")
+            .choices({"fp32", "bf16"})
+            .doc(
+                "of the matrices between the products of an iteration, which are summed in fp32; bf16 as torch's Muon"),
         option("adjust_lr", "match_rms_adamw")
             .choices({"match_rms_adamw", "original"})
             .doc(
@@ -44,6 +48,8 @@ class Muon final : public Optimizer {
         adamw_lr_scale_(option_value<double>(host, "adamw_lr_scale")),
         nesterov_(option_value<bool>(host, "nesterov")),
         matches_adamw_(option_value<std::string>(host, "adjust_lr") == "match_rms_adamw"),
+        precision_(option_value<std::string>(host, "precision") == "bf16" ? muon::Precision::kBf16
+                                                                          : muon::Precision::kFp32),
         num_steps_(static_cast<int>(option_value<int64_t>(host, "ns_steps"))) {
     if (momentum_ >= 1) fail_invalid(option_origin(host, "momentum"), ": momentum is 1, expected below 1");
   }
@@ -103,7 +109,7 @@ class Muon final : public Optimizer {
         update[e] = nesterov_ ? grad + momentum * (average[e] - grad) : average[e];
       }
     });
-    muon::orthogonalize(host(), update, rows, columns, num_steps_, scratch);
+    muon::orthogonalize(host(), update, rows, columns, num_steps_, precision_, scratch);
     const auto decay = static_cast<float>(1 - step.lr(i) * step.weight_decay(i));
     const auto rate = static_cast<float>(step.lr(i) * factor(rows, columns));
     parallel_for(host(), count, kGrain, [&](int64_t begin, int64_t end) {
@@ -139,12 +145,14 @@ class Muon final : public Optimizer {
   const AdamWSettings adamw_;
   const double momentum_, adamw_lr_scale_;
   const bool nesterov_, matches_adamw_;
+  const muon::Precision precision_;
   const int num_steps_;
 };
 
 }  // namespace
 
 CHASSIS_PLUGIN(
+    "requires=chassis.gemm/1\n"
     "requires=chassis.options/1\n"
     "requires=chassis.task/1\n"
     "requires=chassis.tensor/1\n"

@@ -5,6 +5,8 @@
 #include <cmath>
 #include <utility>
 
+#include "chassis/bf16.hpp"
+#include "chassis/gemm.hpp"
 #include "chassis/task.hpp"
 #include "products.hpp"
 
@@ -17,6 +19,7 @@ constexpr float kA = 3.4445f, kB = -4.7750f, kC = 2.0315f;  // maximize the slop
 constexpr float kSmallestNorm = 1e-7f;
 constexpr int64_t kRowBlock = 96;
 constexpr int64_t kLargestPanel = 64;
+constexpr int64_t kGrain = 16384;  // elements
 
 const Products& best() {
   static const Products& found = for_best_isa([](auto isa) -> const Products& { return products(isa); });
@@ -85,32 +88,168 @@ int64_t scratch_elements(int64_t rows, int64_t columns) {
   return 2 * small * small + 2 * small * large + packed + 2 * rows + 64;
 }
 
-void orthogonalize(const Host& host, float* x, int64_t rows, int64_t columns, int steps, float* scratch) {
-  const int64_t small = std::min(rows, columns), large = std::max(rows, columns);
-  float* gram = scratch;
-  float* polynomial = gram + small * small;
-  float* current = polynomial + small * small;
-  float* next = current + small * large;
-  float* packed = next + small * large;
-  auto* of_rows = reinterpret_cast<double*>(scratch + (scratch_elements(rows, columns) - 2 * rows) / 2 * 2);
+namespace {
 
-  const auto norm = static_cast<float>(std::sqrt(sum_of_squares(host, x, rows, columns, of_rows)));
-  const float inverse = 1.0f / std::max(norm, kSmallestNorm);
+// Rounds values to bf16 where they are.
+void round_values(const Host& host, float* x, int64_t count) {
+  parallel_for(host, count, kGrain, [&](int64_t begin, int64_t end) {
+    constexpr int64_t kPiece = 1024;
+    uint16_t piece[kPiece];
+    for (int64_t some; begin < end; begin += some) {
+      some = std::min(kPiece, end - begin);
+      best().round(x + begin, 1, nullptr, 0, some, piece);
+      best().widen(piece, some, x + begin);
+    }
+  });
+}
+
+// x / ‖x‖, transposed if it has more rows than columns. `rounds`: as torch.optim.Muon, which rounds x, its norm and the
+// quotient to bf16.
+void normalize(const Host& host, float* x, int64_t rows, int64_t columns, bool rounds, double* of_rows, float* out) {
+  const int64_t count = rows * columns;
+  if (rounds) round_values(host, x, count);
+  auto norm = static_cast<float>(std::sqrt(sum_of_squares(host, x, rows, columns, of_rows)));
+  if (rounds) norm = from_bf16(to_bf16(norm));
+  norm = std::max(norm, kSmallestNorm);
   if (rows > columns)
-    transpose(host, x, rows, columns, current);
+    transpose(host, x, rows, columns, out);
   else
-    std::copy_n(x, rows * columns, current);
-  for (int64_t i = 0; i < small * large; ++i) current[i] *= inverse;
+    std::copy_n(x, count, out);
+  if (!rounds) {
+    const float inverse = 1.0f / norm;
+    for (int64_t i = 0; i < count; ++i) out[i] *= inverse;
+    return;
+  }
+  for (int64_t i = 0; i < count; ++i) out[i] /= norm;
+  round_values(host, out, count);
+}
 
+// Products of bf16 by the host, of which only those at and above the diagonal are computed where the result is
+// symmetric.
+class Bf16Iteration {
+ public:
+  // `x` is the matrix before and after; sums are computed there too.
+  Bf16Iteration(const Host& host, int64_t small, int64_t large, float* x, float* scratch)
+      : host_(host),
+        small_(small),
+        large_(large),
+        sums_(x),
+        x_(reinterpret_cast<uint16_t*>(scratch)),
+        gram_(x_ + small * large),
+        polynomial_(gram_ + small * small) {}
+
+  static bool is_fast(const Host& host, int64_t small, int64_t large) {
+    return gemm_scratch_bytes(host, CHASSIS_DTYPE_BF16, CHASSIS_DTYPE_F32, small, large, small) == 0;
+  }
+
+  void run(int steps) const {
+    round(sums_, 1, nullptr, 0, small_ * large_, x_);
+    for (int i = 0; i < steps; ++i) {
+      multiply_symmetric(x_, large_, CHASSIS_GEMM_TRANSPOSE_B, 1, nullptr, gram_);
+      multiply_symmetric(gram_, small_, 0, kC, gram_, polynomial_);
+      chassis_gemm_problem_t p = problem(small_, large_, small_);
+      p.a = polynomial_, p.lda = small_;
+      p.b = x_, p.ldb = large_;
+      p.c = sums_, p.ldc = large_;
+      gemm(host_, p);
+      round(sums_, 1, x_, kA, small_ * large_, x_);
+    }
+    parallel_for(host_, small_ * large_, kGrain,
+                 [&](int64_t begin, int64_t end) { best().widen(x_ + begin, end - begin, sums_ + begin); });
+  }
+
+ private:
+  static constexpr int64_t kBlock = 128, kTile = 32;
+
+  static chassis_gemm_problem_t problem(int64_t m, int64_t n, int64_t k) {
+    chassis_gemm_problem_t p = gemm_problem(CHASSIS_DTYPE_BF16);
+    p.c_dtype = CHASSIS_DTYPE_F32;
+    p.m = m, p.n = n, p.k = k;
+    return p;
+  }
+
+  void round(const float* from, float alpha, const uint16_t* added, float beta, int64_t count, uint16_t* out) const {
+    parallel_for(host_, count, kGrain, [&](int64_t begin, int64_t end) {
+      best().round(from + begin, alpha, added == nullptr ? nullptr : added + begin, beta, end - begin, out + begin);
+    });
+  }
+
+  // out = alpha · y · yᵀ + b · added, for y[small, depth]; `flags` say that yᵀ is y, transposed, or y itself, which is
+  // symmetric. Blocks of rows from their place on the diagonal to the end, then their mirror images.
+  void multiply_symmetric(const uint16_t* y, int64_t depth, uint32_t flags, float alpha, const uint16_t* added,
+                          uint16_t* out) const {
+    const bool transposes = (flags & CHASSIS_GEMM_TRANSPOSE_B) != 0;
+    for (int64_t first = 0, last; first < small_; first = last) {
+      last = small_ - first < 2 * kBlock ? small_ : first + kBlock;
+      chassis_gemm_problem_t p = problem(last - first, small_ - first, depth);
+      p.flags = flags;
+      p.a = y + first * depth, p.lda = depth;
+      p.b = y + (transposes ? first * depth : first), p.ldb = depth;
+      p.c = sums_ + first * small_ + first, p.ldc = small_;
+      gemm(host_, p);
+    }
+    parallel_for(host_, small_, kTile, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) {
+        const int64_t at = i * small_ + i;
+        best().round(sums_ + at, alpha, added == nullptr ? nullptr : added + at, kB, small_ - i, out + at);
+      }
+    });
+    parallel_for(host_, (small_ + kTile - 1) / kTile, 1, [&](int64_t begin, int64_t end) {
+      for (int64_t tile = begin; tile < end; ++tile)
+        for (int64_t column = 0; column <= tile; ++column) mirror(tile * kTile, column * kTile, out);
+    });
+  }
+
+  // A tile of rows below the diagonal, from the columns above it.
+  void mirror(int64_t row, int64_t column, uint16_t* out) const {
+    for (int64_t i = row; i < std::min(small_, row + kTile); ++i)
+      for (int64_t j = column; j < std::min(i, column + kTile); ++j) out[i * small_ + j] = out[j * small_ + i];
+  }
+
+  const Host& host_;
+  const int64_t small_, large_;
+  float* const sums_;
+  uint16_t *const x_, *const gram_, *const polynomial_;
+};
+
+// `x` is the matrix before and after.
+void iterate_in_fp32(const Host& host, int64_t small, int64_t large, int steps, bool rounds, float* x, float* scratch) {
+  float *current = x, *next = scratch;
+  float* gram = next + small * large;
+  float* polynomial = gram + small * small;
+  float* packed = polynomial + small * small;
+  const auto finish = [&](float* matrix, int64_t count) {
+    if (rounds) round_values(host, matrix, count);
+  };
   for (int i = 0; i < steps; ++i) {
     pack(host, current, large, small, 1, large, packed);  // xᵀ
     multiply(host, {small, small, large, current, packed, nullptr, 1, 0, gram}, true);
+    finish(gram, small * small);
     pack(host, gram, small, small, small, 1, packed);
     multiply(host, {small, small, small, gram, packed, gram, kC, kB, polynomial}, true);
+    finish(polynomial, small * small);
     pack(host, current, small, large, large, 1, packed);
     multiply(host, {small, large, small, polynomial, packed, current, 1, kA, next}, false);
+    finish(next, small * large);
     std::swap(current, next);
   }
+  if (current != x) std::copy_n(current, small * large, x);
+}
+
+}  // namespace
+
+void orthogonalize(const Host& host, float* x, int64_t rows, int64_t columns, int steps, Precision precision,
+                   float* scratch) {
+  const int64_t small = std::min(rows, columns), large = std::max(rows, columns);
+  auto* of_rows = reinterpret_cast<double*>(scratch + (scratch_elements(rows, columns) - 2 * rows) / 2 * 2);
+  float* const current = scratch;
+  float* const rest = current + small * large;
+  const bool rounds = precision == Precision::kBf16;
+  normalize(host, x, rows, columns, rounds, of_rows, current);
+  if (rounds && Bf16Iteration::is_fast(host, small, large))
+    Bf16Iteration(host, small, large, current, rest).run(steps);
+  else
+    iterate_in_fp32(host, small, large, steps, rounds, current, rest);
   if (rows > columns)
     transpose(host, current, columns, rows, x);
   else

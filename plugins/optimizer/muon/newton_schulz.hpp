@@ -8,11 +8,15 @@
 
 namespace muon {
 
+// Of the matrices between products, which are always summed in fp32.
+enum class Precision { kFp32, kBf16 };
+
 // Elements of scratch for a matrix of this size, which is aligned to 8 bytes.
 int64_t scratch_elements(int64_t rows, int64_t columns);
 
-// Replaces x, row-major, by x / ‖x‖ after `steps` iterations x ← a·x + (b·xxᵀ + c·(xxᵀ)²)·x. fp32; the same bits with
-// any number of threads.
-void orthogonalize(const chassis::Host& host, float* x, int64_t rows, int64_t columns, int steps, float* scratch);
+// Replaces x, row-major, by x / ‖x‖ after `steps` iterations x ← a·x + (b·xxᵀ + c·(xxᵀ)²)·x. In fp32 the bits are the
+// same with any number of threads; in bf16, in which torch.optim.Muon computes, the host multiplies where that is fast.
+void orthogonalize(const chassis::Host& host, float* x, int64_t rows, int64_t columns, int steps, Precision precision,
+                   float* scratch);
 
 }  // namespace muon

@@ -3,6 +3,7 @@
 
 #include <cstring>
 
+#include "chassis/bf16.hpp"
 namespace muon {
 namespace {
 
@@ -72,10 +73,21 @@ void multiply(const Product& p, int64_t panel, int64_t begin, int64_t end) {
   for (; row < end; ++row) multiply_rows<1>(p, panel, row);
 }
 
+void round(const float* x, float alpha, const uint16_t* added, float beta, int64_t n, uint16_t* out) {
+  if (added == nullptr)
+    for (int64_t i = 0; i < n; ++i) out[i] = chassis::to_bf16(alpha * x[i]);
+  else
+    for (int64_t i = 0; i < n; ++i) out[i] = chassis::to_bf16(alpha * x[i] + beta * chassis::from_bf16(added[i]));
+}
+
+void widen(const uint16_t* x, int64_t n, float* out) {
+  for (int64_t i = 0; i < n; ++i) out[i] = chassis::from_bf16(x[i]);
+}
+
 }  // namespace
 
 const Products& products(chassis::ThisIsa) {
-  static constexpr Products kProducts = {kPanel, pack, multiply};
+  static constexpr Products kProducts = {kPanel, pack, multiply, round, widen};
   return kProducts;
 }
 

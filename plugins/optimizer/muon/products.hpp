@@ -1,5 +1,5 @@
-// Products of fp32 matrices in tiles, for each instruction set. Elements are summed in one order, whatever the tiles
-// and threads.
+// Products of fp32 matrices in tiles, and their rounding to bf16, for each instruction set. Elements are summed in one
+// order, whatever the tiles and threads.
 #pragma once
 
 #include <algorithm>
@@ -27,6 +27,10 @@ struct Products {
                float* packed);
   // Rows [begin, end) of the columns of one panel.
   void (*multiply)(const Product& product, int64_t panel, int64_t begin, int64_t end);
+
+  // out[i] = alpha · x[i] + beta · added[i] in bf16, to nearest even; `added` may be NULL.
+  void (*round)(const float* x, float alpha, const uint16_t* added, float beta, int64_t n, uint16_t* out);
+  void (*widen)(const uint16_t* x, int64_t n, float* out);
 };
 
 const Products& products(chassis::isa::Baseline);

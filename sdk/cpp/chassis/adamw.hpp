@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstdint>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "chassis/options.hpp"
@@ -29,8 +30,10 @@ struct AdamWSettings {
       }
       out.beta1 = betas[0], out.beta2 = betas[1];
     }
-    for (const double beta : {out.beta1, out.beta2})
-      if (beta >= 1) fail_invalid("a beta of ", plugin, " is ", beta, ", expected below 1");
+    for (const auto& [name, beta] : {std::pair("beta1", out.beta1), {"beta2", out.beta2}})
+      if (beta >= 1)
+        fail_invalid(option_origin(host, betas.empty() ? name : "betas"), ": ", name, " of ", plugin, " is ", beta,
+                     ", expected below 1");
     return out;
   }
 };

@@ -89,7 +89,7 @@ TEST_F(AdamW, RefusesContradictoryBetas) {
   EXPECT_EQ(refusal({{"betas", "[0.9, 0.95]"}, {"beta2", "0.95"}}),
             "run.toml:1:1: beta2 and betas are both set; set one or the other");
   host_.set_by_user.clear();
-  EXPECT_EQ(refusal({{"beta1", "1.0"}}), "a beta of adamw is 1, expected below 1");
+  EXPECT_NE(refusal({{"beta1", "1.0"}}).find(": beta1 of adamw is 1, expected below 1"), std::string::npos);
 }
 
 }  // namespace

@@ -235,7 +235,7 @@ TEST_F(AdamW8bit, GivesTheSameBitsWithAnyNumberOfThreads) {
 }
 
 TEST_F(AdamW8bit, RefusesABetaThatForgetsNothing) {
-  EXPECT_NE(refusal({{"beta1", "1.0"}}).find("a beta of adamw8bit is 1, expected below 1"), std::string::npos);
+  EXPECT_NE(refusal({{"beta1", "1.0"}}).find("beta1 of adamw8bit is 1, expected below 1"), std::string::npos);
 }
 
 }  // namespace

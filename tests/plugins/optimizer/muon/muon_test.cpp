@@ -1,8 +1,11 @@
 // muon against its formulas in fp64, and AdamW for what is no hidden matrix.
 #include <gtest/gtest.h>
 
+#include <bit>
 #include <cmath>
 
+#include "chassis/service/gemm.h"
+#include "host/service/tables.hpp"
 #include "tests/support/optimizer_run.hpp"
 
 namespace {
@@ -28,24 +31,46 @@ Matrix transposed(const Matrix& a, int64_t rows, int64_t columns) {
   return out;
 }
 
-Matrix newton_schulz(Matrix x, int64_t rows, int64_t columns, int steps) {
+double norm_of(const Matrix& x) {
+  double sum = 0;
+  for (const double v : x) sum += v * v;
+  return std::sqrt(sum);
+}
+
+void keep(Matrix&) {}
+
+void round_to_bf16(Matrix& x) {
+  for (double& v : x) {
+    const auto word = std::bit_cast<uint32_t>(static_cast<float>(v));
+    v = std::bit_cast<float>((word + 0x7fffu + (word >> 16 & 1u)) & 0xffff0000u);
+  }
+}
+
+Matrix newton_schulz(Matrix x, int64_t rows, int64_t columns, int steps, void (*finish)(Matrix&) = keep) {
   if (rows > columns)
-    return transposed(newton_schulz(transposed(x, rows, columns), columns, rows, steps), columns, rows);
-  double norm = 0;
-  for (const double v : x) norm += v * v;
-  for (double& v : x) v /= std::max(std::sqrt(norm), 1e-7);
+    return transposed(newton_schulz(transposed(x, rows, columns), columns, rows, steps, finish), columns, rows);
+  finish(x);
+  Matrix norm = {norm_of(x)};
+  finish(norm);
+  for (double& v : x) v /= std::max(norm[0], 1e-7);
+  finish(x);
   for (int i = 0; i < steps; ++i) {
-    const Matrix gram = product(x, transposed(x, rows, columns), rows, rows, columns);
+    Matrix gram = product(x, transposed(x, rows, columns), rows, rows, columns);
+    finish(gram);
     Matrix polynomial = product(gram, gram, rows, rows, rows);
     for (size_t e = 0; e < gram.size(); ++e) polynomial[e] = -4.7750 * gram[e] + 2.0315 * polynomial[e];
+    finish(polynomial);
     const Matrix cubes = product(polynomial, x, rows, columns, rows);
     for (size_t e = 0; e < x.size(); ++e) x[e] = 3.4445 * x[e] + cubes[e];
+    finish(x);
   }
   return x;
 }
 
 class Muon : public testing::Test {
  protected:
+  Muon() { host_.more_services[CHASSIS_GEMM_ID] = gemm_->get(); }
+
   // Two steps of matrices whose sizes leave rests in tiles of every instruction set.
   void compare(const std::string& adjust_lr, bool nesterov) {
     fake::Instance instance(host_, plugin_, "optimizer", "muon",
@@ -83,12 +108,50 @@ class Muon : public testing::Test {
         ASSERT_NEAR(OptimizerRun::data(run.params[i])[e], params[i][e], 2e-5) << "matrix " << i << " at " << e;
   }
 
+  // An update in bf16 is nearer to the formulas in fp64 that round at the same places than to those that do not; what
+  // remains are sums that lie near the middle between two values.
+  void expect_rounding(int64_t rows, int64_t columns) {
+    fake::Instance instance(host_, plugin_, "optimizer", "muon",
+                            {{"precision", "\"bf16\""}, {"adjust_lr", "\"original\""}});
+    OptimizerRun run(host_, instance, {{{rows, columns}}});
+    run.decay[0] = 0;
+    run.fill_grads(1);
+    const size_t count = static_cast<size_t>(rows * columns);
+    const float* const grads = OptimizerRun::data(run.grads[0]);
+    const float* const now = OptimizerRun::data(run.params[0]);
+    Matrix update(grads, grads + count), before(now, now + count);
+    for (double& v : update) v *= 0.05 + 0.95 * 0.05;
+    run.step(1, 1.0, 1.0);
+    const double factor = std::sqrt(std::max(1.0, static_cast<double>(rows) / static_cast<double>(columns)));
+    const auto distance = [&](const Matrix& expected) {
+      Matrix difference(count);
+      for (size_t e = 0; e < count; ++e) difference[e] = (before[e] - now[e]) / factor - expected[e];
+      return norm_of(difference) / norm_of(expected);
+    };
+    const double rounded = distance(newton_schulz(update, rows, columns, 5, round_to_bf16));
+    EXPECT_LT(rounded, 0.01) << rows << " x " << columns;
+    EXPECT_LT(rounded, distance(newton_schulz(update, rows, columns, 5))) << rows << " x " << columns;
+  }
+
+  std::unique_ptr<chassis::Table> gemm_ = chassis::make_gemm_table({});
   fake::Host host_;
   fake::Plugin plugin_{host_, CHASSIS_TEST_PLUGIN_DIR "/muon.so"};
 };
 
 TEST_F(Muon, StepsByOrthogonalizedMomentum) { compare("match_rms_adamw", true); }
 TEST_F(Muon, StepsWithTheOriginalRatesAndWithoutNesterov) { compare("original", false); }
+
+TEST_F(Muon, InBf16RoundsAfterEachProduct) {
+  for (const auto& [rows, columns] : {std::pair(70, 131), {131, 70}, {260, 261}, {6, 64}})
+    expect_rounding(rows, columns);
+}
+
+TEST_F(Muon, InBf16IsTheSameWhereTheHostDoesNotMultiplyBf16Directly) {
+  chassis_gemm_t other = *static_cast<const chassis_gemm_t*>(gemm_->get());
+  other.scratch_bytes = [](const chassis_gemm_t*, const chassis_gemm_problem_t*) -> uint64_t { return 1; };
+  host_.more_services[CHASSIS_GEMM_ID] = &other;
+  for (const auto& [rows, columns] : {std::pair(70, 131), {131, 70}, {6, 64}}) expect_rounding(rows, columns);
+}
 
 TEST_F(Muon, EmbeddingsTheHeadAndVectorsAreSteppedByAdamW) {
   fake::Plugin adamw(host_, CHASSIS_TEST_PLUGIN_DIR "/adamw.so");
