@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "host/base/error.hpp"
+#include "host/base/log.hpp"
 #include "host/service/returned.hpp"
 
 namespace chassis {
@@ -117,6 +118,10 @@ std::string KernelCall::drop_invalid(bool tracked) {
   return first;
 }
 
+void KernelCall::lend(const std::vector<Tensor>& tensors, std::vector<chassis_tensor_t>& handles) {
+  for (size_t i = 0; i < tensors.size(); ++i) handles[i] = tensors[i] ? tensors[i].handle() : nullptr;
+}
+
 void KernelCall::release() {
   if (owns_outputs_) {
     for (chassis_tensor_t& handle : outputs) take(handle);
@@ -126,6 +131,11 @@ void KernelCall::release() {
 }
 
 std::string provider_on(const Node& node) { return "provider '" + node.provider->name + "' on " + node.name; }
+
+void count_missing_gradient(const Node& node, size_t input) {
+  counted_warning(provider_on(node) + ": gradients left out", provider_on(node) + " returned no gradient of input " +
+                                                                  std::to_string(input) + "; it counts as zero");
+}
 
 void check_outputs(const KernelCall& call, const ResolvedBlock& block, const RunContext& context, const Node& node) {
   for (size_t i = 0; i < node.outputs.size(); ++i) {

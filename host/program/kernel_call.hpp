@@ -32,13 +32,15 @@ class KernelCall {
   // reason; empty if there is none. `tracked` as in lent_or_unknown_handle.
   std::string drop_invalid(bool tracked);
 
+  // Empty tensors become NULL.
+  static void lend(const std::vector<Tensor>& tensors, std::vector<chassis_tensor_t>& handles);
   // Takes over the tensor that the kernel put there.
   static Tensor take(chassis_tensor_t& handle) { return Tensor::adopt(std::exchange(handle, nullptr)); }
 
  private:
   void release();
 
-  bool owns_outputs_ = false;  // backward borrows them
+  bool owns_outputs_ = false;                              // backward borrows them
   std::vector<std::vector<chassis_tensor_t>> components_;  // by param
   std::vector<const chassis_tensor_t*> component_lists_;
   std::vector<chassis_tensor_t> given_outputs_, given_gradients_;
@@ -46,6 +48,9 @@ class KernelCall {
 };
 
 std::string provider_on(const Node& node);  // "provider 'sdpa' on layer.attention"
+
+// The ABI lets a provider leave out a zero gradient. Counted, so that the user sees which provider does it.
+void count_missing_gradient(const Node& node, size_t input);
 
 // Each throws a plugin error that names provider, node and tensor. The check comes right after the call, because the
 // node that reads a wrong tensor could not tell who made it.
