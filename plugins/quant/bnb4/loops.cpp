@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "chassis/bf16.hpp"
 #if defined(__AVX2__)
 // gcc 12 takes the undefined operands in its own intrinsics for mistakes.
 #pragma GCC diagnostic push
@@ -34,7 +35,7 @@ struct F16 {
 };
 
 inline float load(F32, const float* p) { return *p; }
-inline float load(Bf16, const uint16_t* p) { return std::bit_cast<float>(static_cast<uint32_t>(*p) << 16); }
+inline float load(Bf16, const uint16_t* p) { return chassis::from_bf16(*p); }
 inline float load(F16, const uint16_t* p) {
   const uint32_t sign = static_cast<uint32_t>(*p & 0x8000u) << 16, rest = *p & 0x7fffu;
   if (rest >= 0x7c00u) return std::bit_cast<float>(sign | kInfinity | (rest & 0x3ffu) << 13);
@@ -44,10 +45,7 @@ inline float load(F16, const uint16_t* p) {
 }
 
 inline void store(F32, float value, float* out) { *out = value; }
-inline void store(Bf16, float value, uint16_t* out) {
-  const uint32_t word = std::bit_cast<uint32_t>(value);
-  *out = static_cast<uint16_t>((word + 0x7fffu + (word >> 16 & 1u)) >> 16);
-}
+inline void store(Bf16, float value, uint16_t* out) { *out = chassis::to_bf16(value); }
 inline void store(F16, float value, uint16_t* out) {
   const uint32_t word = std::bit_cast<uint32_t>(value), rest = word & kMagnitude;
   const auto sign = static_cast<uint16_t>(word >> 16 & 0x8000u);
@@ -421,11 +419,20 @@ void dequantize(const float* table, const uint8_t* codes, const float* absmax, i
   }
 }
 
+// ---- sums
+
+void round_bf16(const float* sums, const uint16_t* added, int64_t n, uint16_t* out) {
+  if (added == nullptr)
+    for (int64_t i = 0; i < n; ++i) out[i] = chassis::to_bf16(sums[i]);
+  else
+    for (int64_t i = 0; i < n; ++i) out[i] = chassis::to_bf16(sums[i] + load(Bf16{}, added + i));
+}
+
 }  // namespace
 
 const Loops& loops(chassis::ThisIsa) {
-  static constexpr Loops table = {quantize<F32>,   quantize<Bf16>,   quantize<F16>,
-                                  dequantize<F32>, dequantize<Bf16>, dequantize<F16>};
+  static constexpr Loops table = {quantize<F32>,    quantize<Bf16>,  quantize<F16>, dequantize<F32>,
+                                  dequantize<Bf16>, dequantize<F16>, round_bf16};
   return table;
 }
 

@@ -23,6 +23,9 @@ struct Loops {
                           uint16_t* values);
   void (*dequantize_f16)(const float* table, const uint8_t* codes, const float* absmax, int64_t n, int64_t block,
                          uint16_t* values);
+
+  // out[i] = sums[i] + added[i] in bf16, rounded once, to nearest even. `added` may be NULL for none, or `out`.
+  void (*round_bf16)(const float* sums, const uint16_t* added, int64_t n, uint16_t* out);
 };
 
 const Loops& loops(chassis::isa::Baseline);

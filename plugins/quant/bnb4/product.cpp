@@ -1,14 +1,16 @@
 // The product and the gradient of its input. Nothing is saved for backward: the weight is dequantized again. Few rows
-// go from codes to sums (rows.hpp), bf16 with AMX by tiles (tiled.hpp), the others by panels that a library multiplies.
+// go from codes to sums (rows.hpp), bf16 with AMX by tiles (tiled.hpp), the others by panels that the host multiplies:
+// of bf16 where it multiplies that as it is, else of fp32.
 #include "product.hpp"
 
 #include <algorithm>
-#include <bit>
 #include <cstring>
 
+#include "chassis/bf16.hpp"
 #include "chassis/cost.hpp"
 #include "chassis/gemm.hpp"
 #include "chassis/task.hpp"
+#include "loops.hpp"
 #include "rows.hpp"
 #include "tiled.hpp"
 
@@ -18,53 +20,88 @@ using namespace chassis;
 
 namespace {
 
-constexpr int64_t kPanelBytes = 8 << 20;  // of dequantized rows in fp32, which stay in the cache
+constexpr int64_t kPanelValues = 2 << 20;                 // dequantized rows, which stay in the cache
+constexpr int64_t kSums = 2 << 20, kFewestColumns = 512;  // of one panel of bf16
 constexpr int64_t kRowStep = 16;
 constexpr int64_t kAlignment = 64;
 
 int64_t aligned(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 
-// How a weight is cut into panels of whole rows.
+chassis_gemm_problem_t problem(uint32_t dtype, uint32_t c_dtype, int64_t m, int64_t n, int64_t k) {
+  chassis_gemm_problem_t p = gemm_problem(dtype);
+  p.c_dtype = c_dtype;
+  p.m = m, p.n = n, p.k = k;
+  return p;
+}
+
+// A factor of `m` rows times the transpose of a panel of `panel_rows` rows.
+chassis_gemm_problem_t forward_problem(uint32_t dtype, uint32_t c_dtype, int64_t m, int64_t panel_rows,
+                                       int64_t columns) {
+  chassis_gemm_problem_t p = problem(dtype, c_dtype, m, panel_rows, columns);
+  p.flags = CHASSIS_GEMM_TRANSPOSE_B;
+  p.lda = p.ldb = columns, p.ldc = panel_rows;
+  return p;
+}
+
+// A gradient of `m` rows, of whose columns those of the panel are multiplied with it.
+chassis_gemm_problem_t backward_problem(uint32_t dtype, int64_t m, int64_t rows, int64_t panel_rows, int64_t columns) {
+  chassis_gemm_problem_t p = problem(dtype, CHASSIS_DTYPE_F32, m, columns, panel_rows);
+  p.lda = rows, p.ldb = p.ldc = columns;
+  return p;
+}
+
+// How a weight is cut into panels of whole rows, and what is beside a panel in the workspace. `m` rows are multiplied.
 struct Panels {
   int64_t rows, columns, panel_rows;
+  bool in_bf16 = false;  // else in fp32
 
-  explicit Panels(const WeightShape& weight) : rows(weight.rows), columns(weight.columns) {
-    const int64_t fit = kPanelBytes / 4 / std::max<int64_t>(1, columns) / kRowStep * kRowStep;
-    panel_rows = std::clamp<int64_t>(fit, kRowStep, std::max<int64_t>(rows, 1));
+  Panels(const Host& host, const WeightShape& weight, uint32_t dtype, int64_t m)
+      : rows(weight.rows),
+        columns(weight.columns),
+        panel_rows(most_rows(kPanelValues / std::max<int64_t>(1, columns))) {
+    if (dtype == CHASSIS_DTYPE_F32) return;
+    const int64_t fit = std::max(kFewestColumns, kSums / std::max<int64_t>(1, m));
+    const int64_t rows_in_bf16 = std::min(panel_rows, most_rows(fit));
+    const auto& service = host.service<chassis_gemm_t>();
+    const auto is_direct = [&](const chassis_gemm_problem_t& p) { return service.scratch_bytes(&service, &p) == 0; };
+    in_bf16 = is_direct(forward_problem(dtype, CHASSIS_DTYPE_F32, m, rows_in_bf16, columns)) &&
+              is_direct(backward_problem(dtype, m, rows, rows_in_bf16, columns));
+    if (in_bf16) panel_rows = rows_in_bf16;
   }
-  int64_t bytes() const { return aligned(panel_rows * columns * 4); }
+  int64_t bytes() const { return aligned(panel_rows * columns * (in_bf16 ? 2 : 4)); }
+
+ private:
+  int64_t most_rows(int64_t fit) const {
+    return std::clamp<int64_t>(fit / kRowStep * kRowStep, kRowStep, std::max<int64_t>(rows, kRowStep));
+  }
 };
 
 // Few rows need no panel if every row of the weight begins at a group.
 bool suits_rows(int64_t columns) { return columns % kRowGroup == 0; }
 int64_t rows_bytes(int64_t columns) { return suits_rows(columns) ? aligned(kMaxRows * columns * 4) : 0; }
 
-float bf16_to_float(uint16_t half) { return std::bit_cast<float>(static_cast<uint32_t>(half) << 16); }
-
-// Elements [first, first + count) of a weight in fp32, rounded to the type T.
-template <typename T>
+// Elements [first, first + count) of a weight in fp32, rounded to bf16.
 void read_rounded(const Weight& weight, int64_t first, int64_t count, float* out) {
-  if constexpr (sizeof(T) == 4) {
-    weight.read(first, count, out);
-  } else {
-    constexpr int64_t kPiece = 4096;
-    uint16_t piece[kPiece];
-    for (int64_t at = 0; at < count; at += kPiece) {
-      const int64_t some = std::min(kPiece, count - at);
-      weight.read(first + at, some, piece);
-      for (int64_t i = 0; i < some; ++i) out[at + i] = bf16_to_float(piece[i]);
-    }
+  constexpr int64_t kPiece = 4096;
+  uint16_t piece[kPiece];
+  for (int64_t at = 0; at < count; at += kPiece) {
+    const int64_t some = std::min(kPiece, count - at);
+    weight.read(first + at, some, piece);
+    for (int64_t i = 0; i < some; ++i) out[at + i] = from_bf16(piece[i]);
   }
 }
 
-// Dequantizes rows [begin, end) to `out`.
-template <typename T>
-void read_panel(const Host& host, const Weight& weight, int64_t begin, int64_t end, float* out) {
+// Dequantizes rows [begin, end) to `out`, rounded to the type T.
+template <typename T, typename Out>
+void read_panel(const Host& host, const Weight& weight, int64_t begin, int64_t end, Out* out) {
   const int64_t first = begin * weight.columns(), count = end * weight.columns() - first;
   const int64_t step = std::max<int64_t>(weight.block(), 4096), shift = first % step;  // cut at blocks
   parallel_for(host, (shift + count + step - 1) / step, 8, [&](int64_t a, int64_t b) {
     const int64_t from = std::max<int64_t>(0, a * step - shift), to = std::min(count, b * step - shift);
-    read_rounded<T>(weight, first + from, to - from, out + from);
+    if constexpr (sizeof(T) == sizeof(Out))
+      weight.read(first + from, to - from, out + from);
+    else
+      read_rounded(weight, first + from, to - from, out + from);
   });
 }
 
@@ -72,7 +109,7 @@ void read_panel(const Host& host, const Weight& weight, int64_t begin, int64_t e
 const float* in_fp32(const Host&, const float* x, int64_t, float*) { return x; }
 const float* in_fp32(const Host& host, const uint16_t* x, int64_t count, float* room) {
   parallel_for(host, count, 1 << 15, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) room[i] = bf16_to_float(x[i]);
+    for (int64_t i = begin; i < end; ++i) room[i] = from_bf16(x[i]);
   });
   return room;
 }
@@ -83,7 +120,7 @@ class Product final : public Kernel {
       : host_(host),
         dtype_(node.output(0).dtype()),
         shape_(node, block),
-        panels_(shape_),
+        panels_(host, shape_, dtype_, rows_of(node, shape_)),
         has_bias_(node.has_param(1)),
         input_tail_(node.input(0).local_shape().begin() + 2, node.input(0).local_shape().end()) {}
 
@@ -117,26 +154,15 @@ class Product final : public Kernel {
   }
 
  private:
+  static int64_t rows_of(const NodeView& node, const WeightShape& weight) {
+    return node.input(0).num_elements() / std::max<int64_t>(weight.columns, 1);
+  }
   static float value(const BorrowedTensor& x, int64_t i) {
     if (x.dtype() == CHASSIS_DTYPE_F32) return static_cast<const float*>(x.view().data)[i];
-    return bf16_to_float(static_cast<const uint16_t*>(x.view().data)[i]);
+    return from_bf16(static_cast<const uint16_t*>(x.view().data)[i]);
   }
 
-  chassis_gemm_problem_t problem(int64_t m, int64_t n, int64_t k) const {
-    chassis_gemm_problem_t p{};
-    p.struct_size = sizeof p;
-    p.a_dtype = p.b_dtype = CHASSIS_DTYPE_F32;
-    p.c_dtype = dtype_;
-    p.device_type = CHASSIS_DEVICE_CPU;
-    p.m = m, p.n = n, p.k = k;
-    p.alpha = 1.0f;
-    return p;
-  }
-  float* after_panel(float* panel) const { return panel + panels_.bytes() / 4; }
-  void run(const chassis_gemm_problem_t& p) const {
-    const auto& service = host_.service<chassis_gemm_t>();
-    host_.check(service.run(&service, &p));
-  }
+  float* after_panel(void* panel) const { return static_cast<float*>(panel) + panels_.bytes() / 4; }
 
   template <typename T>
   void multiply(Call& call) {
@@ -155,21 +181,42 @@ class Product final : public Kernel {
                               {false, rows, static_cast<const T*>(x.view().data), to,
                                bias ? static_cast<const T*>(bias.view().data) : nullptr, false},
                               static_cast<char*>(call.workspace()));
+    const T* const added = bias ? static_cast<const T*>(bias.view().data) : nullptr;
+    if constexpr (sizeof(T) == 2)
+      if (panels_.in_bf16)
+        return multiply_in_bf16(weight, rows, static_cast<const T*>(x.view().data), added, to, call.workspace());
     if (bias)
-      for (int64_t r = 0; r < rows; ++r)
-        std::memcpy(to + r * out, bias.view().data, static_cast<size_t>(out) * sizeof(T));
+      for (int64_t r = 0; r < rows; ++r) std::memcpy(to + r * out, added, static_cast<size_t>(out) * sizeof(T));
     auto* const panel = static_cast<float*>(call.workspace());
     const float* const factor = in_fp32(host_, static_cast<const T*>(x.view().data), rows * in, after_panel(panel));
     for (int64_t begin = 0; begin < out; begin += panels_.panel_rows) {
       const int64_t end = std::min(out, begin + panels_.panel_rows);
       read_panel<T>(host_, weight, begin, end, panel);
-      chassis_gemm_problem_t p = problem(rows, end - begin, in);
-      p.flags = CHASSIS_GEMM_TRANSPOSE_B;
-      p.a = factor, p.lda = in;
-      p.b = panel, p.ldb = in;
+      chassis_gemm_problem_t p = forward_problem(CHASSIS_DTYPE_F32, dtype_, rows, end - begin, in);
+      p.a = factor, p.b = panel;
       p.c = to + begin, p.ldc = out;
       p.beta = bias ? 1.0f : 0.0f;
-      run(p);
+      gemm(host_, p);
+    }
+  }
+
+  // The sums of a panel are rounded once, with the bias.
+  void multiply_in_bf16(const Weight& weight, int64_t rows, const uint16_t* x, const uint16_t* bias, uint16_t* y,
+                        void* workspace) const {
+    const int64_t out = panels_.rows;
+    auto* const panel = static_cast<uint16_t*>(workspace);
+    float* const sums = after_panel(workspace);
+    for (int64_t begin = 0; begin < out; begin += panels_.panel_rows) {
+      const int64_t end = std::min(out, begin + panels_.panel_rows), width = end - begin;
+      read_panel<uint16_t>(host_, weight, begin, end, panel);
+      chassis_gemm_problem_t p = forward_problem(dtype_, CHASSIS_DTYPE_F32, rows, width, panels_.columns);
+      p.a = x, p.b = panel, p.c = sums;
+      gemm(host_, p);
+      parallel_for(host_, rows, std::max<int64_t>(1, (1 << 15) / width), [&](int64_t first, int64_t last) {
+        for (int64_t r = first; r < last; ++r) {
+          loops().round_bf16(sums + r * width, bias == nullptr ? nullptr : bias + begin, width, y + r * out + begin);
+        }
+      });
     }
   }
 
@@ -193,21 +240,34 @@ class Product final : public Kernel {
             host_, weight,
             {true, rows, static_cast<const T*>(dy.view().data), static_cast<T*>(dx.view().data), nullptr, adds},
             workspace);
-    auto* const panel = reinterpret_cast<float*>(workspace);
-    const float* const factor = in_fp32(host_, static_cast<const T*>(dy.view().data), rows * out, after_panel(panel));
-    auto* const to = kRounds ? after_panel(panel) + rows * out : static_cast<float*>(dx.view().data);
+    const T* const gradient = static_cast<const T*>(dy.view().data);
+    T* const to = static_cast<T*>(dx.view().data);
+    if constexpr (!kRounds) {
+      add_panels<T>(weight, rows, gradient, reinterpret_cast<float*>(workspace), to, adds);
+    } else if (float* const room = after_panel(workspace); panels_.in_bf16) {
+      add_panels<T>(weight, rows, gradient, reinterpret_cast<T*>(workspace), room, false);
+      store_sums(room, rows * in, to, adds);
+    } else {
+      const float* const wide = in_fp32(host_, gradient, rows * out, room);
+      float* const sums = room + rows * out;
+      add_panels<T>(weight, rows, wide, reinterpret_cast<float*>(workspace), sums, false);
+      store_sums(sums, rows * in, to, adds);
+    }
+  }
+
+  // Values of the weight are rounded to the type T.
+  template <typename T, typename Factor>
+  void add_panels(const Weight& weight, int64_t rows, const Factor* dy, Factor* panel, float* dx, bool adds) const {
+    const int64_t in = panels_.columns, out = panels_.rows;
     for (int64_t begin = 0; begin < out; begin += panels_.panel_rows) {
       const int64_t end = std::min(out, begin + panels_.panel_rows);
       read_panel<T>(host_, weight, begin, end, panel);
-      chassis_gemm_problem_t p = problem(rows, in, end - begin);
-      p.c_dtype = CHASSIS_DTYPE_F32;
-      p.a = factor + begin, p.lda = out;
-      p.b = panel, p.ldb = in;
-      p.c = to, p.ldc = in;
-      p.beta = begin > 0 || (adds && !kRounds) ? 1.0f : 0.0f;
-      run(p);
+      chassis_gemm_problem_t p =
+          backward_problem(sizeof(Factor) == 4 ? CHASSIS_DTYPE_F32 : CHASSIS_DTYPE_BF16, rows, out, end - begin, in);
+      p.a = dy + begin, p.b = panel, p.c = dx;
+      p.beta = begin > 0 || adds ? 1.0f : 0.0f;
+      gemm(host_, p);
     }
-    if constexpr (kRounds) store_sums(to, rows * in, static_cast<uint16_t*>(dx.view().data), adds);
   }
 
   // Each thread has some rows of the weight.
@@ -237,17 +297,14 @@ class Product final : public Kernel {
   static void split_row(const uint16_t* x, int64_t n, float* to) { row_loops().split_bf16(x, n, to); }
   static float stored(float sum, const float* bias) { return bias == nullptr ? sum : sum + *bias; }
   static uint16_t stored(float sum, const uint16_t* bias) {
-    return rounded(bias == nullptr ? sum : sum + bf16_to_float(*bias));
-  }
-  static uint16_t rounded(float x) {
-    const auto word = std::bit_cast<uint32_t>(x);
-    if ((word & 0x7fffffff) > 0x7f800000) return 0x7fc0;  // NaN
-    return static_cast<uint16_t>((word + 0x7fffu + (word >> 16 & 1u)) >> 16);
+    uint16_t out;
+    loops().round_bf16(&sum, bias, 1, &out);
+    return out;
   }
 
   void store_sums(const float* sums, int64_t count, uint16_t* out, bool adds) const {
     parallel_for(host_, count, 1 << 15, [&](int64_t begin, int64_t end) {
-      for (int64_t i = begin; i < end; ++i) out[i] = rounded(sums[i] + (adds ? bf16_to_float(out[i]) : 0.0f));
+      loops().round_bf16(sums + begin, adds ? out + begin : nullptr, end - begin, out + begin);
     });
   }
 
@@ -293,8 +350,12 @@ void infer_product(const Host& host, const NodeView& node, int64_t block_size, I
     forward = tiled_bytes(threads, num_rows, rows, columns, false);
     backward = tiled_bytes(threads, num_rows, rows, columns, true);
   } else {
-    forward = backward = Panels(WeightShape(node, block_size)).bytes();
-    if (is_bf16) {  // factors are widened, and the gradient is summed in fp32
+    const Panels panels(host, WeightShape(node, block_size), node.input(0).dtype(), num_rows);
+    forward = backward = panels.bytes();
+    if (panels.in_bf16) {  // sums are in fp32
+      forward += num_rows * panels.panel_rows * 4;
+      backward += num_rows * columns * 4;
+    } else if (is_bf16) {  // factors are widened too
       forward += num_rows * columns * 4;
       backward += num_rows * (rows + columns) * 4;
     }

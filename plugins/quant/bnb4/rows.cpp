@@ -2,9 +2,9 @@
 #include "rows.hpp"
 
 #include <algorithm>
-#include <bit>
 #include <cstring>
 
+#include "chassis/bf16.hpp"
 #if defined(__AVX2__)
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
@@ -17,7 +17,7 @@ namespace bnb4 {
 namespace {
 
 inline float widened(float x) { return x; }
-inline float widened(uint16_t x) { return std::bit_cast<float>(static_cast<uint32_t>(x) << 16); }
+inline float widened(uint16_t x) { return chassis::from_bf16(x); }
 
 template <typename T>
 void split(const T* x, int64_t n, float* to) {

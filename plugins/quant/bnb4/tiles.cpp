@@ -2,9 +2,8 @@
 #include "tiles.hpp"
 
 #include <algorithm>
-#include <bit>
-#include <cstring>
 
+#include "chassis/bf16.hpp"
 #if defined(__AVX512BW__) && defined(__x86_64__)
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
@@ -124,24 +123,15 @@ void pack_rows(const Bf16* from, int64_t row_stride, int64_t columns, int64_t st
     }
 }
 
-inline float wide(Bf16 x) { return std::bit_cast<float>(static_cast<uint32_t>(x) << 16); }
-
-// To the nearest, ties to even.
-inline Bf16 rounded(float x) {
-  const auto bits = std::bit_cast<uint32_t>(x);
-  const bool is_nan = (bits & 0x7fffffff) > 0x7f800000;
-  return static_cast<Bf16>(is_nan ? 0x7fc0 : (bits + 0x7fff + (bits >> 16 & 1)) >> 16);
-}
-
 template <bool kBias, bool kAdd>
 void store_rows(const float* sums, int64_t ld, int64_t rows, int64_t columns, const Bf16* __restrict bias,
                 Bf16* __restrict to, int64_t row_stride) {
   for (int64_t r = 0; r < rows; ++r)
     for (int64_t c = 0; c < columns; ++c) {
       float sum = sums[r * ld + c];
-      if constexpr (kBias) sum += wide(bias[c]);
-      if constexpr (kAdd) sum += wide(to[r * row_stride + c]);
-      to[r * row_stride + c] = rounded(sum);
+      if constexpr (kBias) sum += chassis::from_bf16(bias[c]);
+      if constexpr (kAdd) sum += chassis::from_bf16(to[r * row_stride + c]);
+      to[r * row_stride + c] = chassis::to_bf16(sum);
     }
 }
 
