@@ -269,6 +269,10 @@ CheckpointManifest CheckpointManifest::read(SourceDirectory& directory) {
   if (directory.find_file(kManifestName) < 0) {
     throw storage_error("'" + directory.path() + "' is not a checkpoint: it has no " + kManifestName);
   }
+  const uint64_t num_bytes = directory.files()[static_cast<size_t>(directory.find_file(kManifestName))].num_bytes;
+  if (num_bytes > kMaxManifestBytes)
+    throw DamagedCheckpoint("'" + directory.path() + "/" + kManifestName + "' has " + std::to_string(num_bytes) +
+                            " bytes, at most " + std::to_string(kMaxManifestBytes) + " are expected");
   return parse(directory.read_text(kManifestName, kMaxManifestBytes), directory.path() + "/" + kManifestName);
 }
 

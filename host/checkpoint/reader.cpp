@@ -219,7 +219,16 @@ void CheckpointReader::check(std::span<const LoadTensor> tensors, const LoadOpti
   add_list(message, "missing", missing, options.max_listed);
   add_list(message, "with another shape or type", misshaped, options.max_listed);
   add_list(message, "unexpected", unexpected, options.max_listed);
-  throw storage_error(message);
+  Misfit misfit(message);
+  for (const LoadTensor& tensor : tensors)
+    for (const DiskPart& part : tensor.all_parts())
+      if (misfit.hint_text().empty() && std::ranges::any_of(unexpected, [&](const std::string& name) {
+            return name.starts_with(part.disk_name + ".");
+          }))
+        misfit.hint(part.disk_name +
+                    " has companions, as quantized weights have, and is not quantized in the model: "
+                    "the head and embeddings never are");
+  throw misfit;
 }
 
 std::vector<std::string> compare_with_directory(const SavePlan& plan, const CheckpointReader& directory) {

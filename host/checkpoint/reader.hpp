@@ -9,6 +9,7 @@
 #include <span>
 #include <string>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "host/base/error.hpp"
@@ -79,6 +80,12 @@ struct ReadBytes {
 
   // "1.2 GiB, all of it compared with its checksums"
   std::string text() const;
+};
+
+// A storage error: the tensors of a checkpoint are not those that are wanted.
+class Misfit : public Error {
+ public:
+  explicit Misfit(std::string message) : Error(ExitCode::kStorage, std::move(message)) {}
 };
 
 class CheckpointReader {

@@ -19,6 +19,7 @@
 #include "host/config/paths.hpp"
 #include "host/data/row_sample.hpp"
 #include "host/plugin/registry.hpp"
+#include "host/save/quantize.hpp"
 #include "host/service/host_services.hpp"
 #include "host/service/memory.hpp"
 #include "host/session/plugin_rows.hpp"
@@ -63,7 +64,11 @@ class Questions {
   const bool at_terminal_;
 };
 
-void check_method(const std::string& method) {
+void check_method(const std::string& method, const InitFacts& facts) {
+  if (method == "full" && facts.is_quantized)
+    throw config_error(
+        fmt::format("--method full trains all weights, and those of {} are quantized", printable(facts.model, 4096)))
+        .hint("--method qlora trains an adapter beside them");
   if (method == "full" || method == "lora" || method == "qlora") return;
   throw config_error(fmt::format("--method {} is unknown", printable(method)))
       .hint(
@@ -87,13 +92,14 @@ void check_task(const std::string& task, const FoundFormat& found) {
         fmt::format("--task pretrain trains on text or tokens, and the data is {}", to_text(found.format)));
 }
 
-void check_model(const std::string& given) {
+// Returns its folder.
+std::string check_model(const std::string& given) {
   std::string path = given;
   if (const auto problem = expand_hub(path))
     throw config_error(fmt::format("--model {}: {}", printable(given), *problem));
   if (const auto problem = expand_home(path))
     throw config_error(fmt::format("--model {}: {}", printable(given), *problem));
-  if (path_kind(path) == PathKind::kDirectory) return;
+  if (path_kind(path) == PathKind::kDirectory) return path;
   throw config_error(fmt::format("--model {}: {}", printable(given, 4096),
                                  path_kind(path) == PathKind::kAbsent ? "there is no such folder" : "is not a folder"))
       .hint(hub_hint(given).empty() ? "give a folder as saved by transformers' save_pretrained" : hub_hint(given));
@@ -197,7 +203,7 @@ void measure(const InitArguments& arguments, const std::string& draft_name, Init
   InitFacts first = facts;
   first.method = "full";  // the rank of an adapter needs the model's sizes
   const Session session(
-      load_config_text(init_toml(first), draft_name, {}),
+      load_config_text(init_toml(first), draft_name, {}, ConfigUse::kWeights),
       {.plugin_path = arguments.plugin_path, .target = {.without_device = true, .assume_configured_device = true}});
   read_model(session.settings().model.path, facts);
   const DataNeeds needs = session.data_needs();
@@ -249,14 +255,15 @@ int init(const InitArguments& arguments) {
   Questions questions(/*may_ask=*/!arguments.as_json);
   InitFacts facts;
   facts.model = questions.answer(arguments.model, "--model", "model directory, or hub:Org/Name");
-  check_model(facts.model);
+  facts.is_quantized = has_quantized_weights(check_model(facts.model));
   facts.data = questions.answer(arguments.data, "--data", "data file, folder or pattern");
   facts.format =
       arguments.format.empty() ? format_of(facts.data, arguments.plugin_path) : given_format(arguments, facts.data);
   facts.task = questions.answer(arguments.task, "--task", "task, sft or pretrain", task_of(facts.format.format));
   check_task(facts.task, facts.format);
-  facts.method = questions.answer(arguments.method, "--method", "method, full, lora or qlora", "full");
-  check_method(facts.method);
+  facts.method = questions.answer(arguments.method, "--method", "method, full, lora or qlora",
+                                  facts.is_quantized ? "qlora" : "full");
+  check_method(facts.method, facts);
   facts.data_template = arguments.chat_template;
   if (!facts.data_template.empty() && facts.task != "sft")
     throw config_error("--template has no effect with --task pretrain, which has no conversations");

@@ -199,10 +199,12 @@ std::string init_toml(const InitFacts& facts) {
     text += line(fmt::format("rank = {}", rank), "of the branch beside each linear but the head");
     text += line(fmt::format("alpha = {}.0", 2 * rank), "branches are multiplied by alpha / rank");
     text += line("dropout = 0.0");
-    if (is_qlora)
-      text += "\n[quant]\n" + line("plugin = \"bnb4\"", "the frozen linears in 4 bits, on the CPU") +
-              line("type = \"nf4\"") + line("double_quant = true", "the scales of blocks in 8 bits, too");
   }
+  if (facts.is_quantized)
+    text += "\n[quant]\n" + line("plugin = \"bnb4\"", "reads the weights as the model's config.json says");
+  else if (is_qlora)
+    text += "\n[quant]\n" + line("plugin = \"bnb4\"", "the frozen linears in 4 bits, on the CPU") +
+            line("type = \"nf4\"") + line("double_quant = true", "the scales of blocks in 8 bits, too");
   if (is_sft) {
     text += "\n[data]\n";
     if (facts.format.format != DataFormat::kSegments)

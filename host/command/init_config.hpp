@@ -34,6 +34,7 @@ struct InitFacts {
   std::string method = {};  // "full", "lora" or "qlora"
   FoundFormat format = {};
   std::string architecture = {}, stored_dtype = {};  // of the model; empty: unknown
+  bool is_quantized = false;                         // the model's weights are in 4 bits already
   int64_t max_positions = 0;                         // 0: unknown
   int64_t narrowest = 0;                             // features of the keys; 0: unknown
   uint64_t num_files = 0;                            // of the data

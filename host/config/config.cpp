@@ -53,6 +53,11 @@ bool Config::set_by_user(std::string_view key) const {
   return value != nullptr && value->origin.by_user();
 }
 
+void Config::drop_defaults(std::string_view table) {
+  if (Value* const value = find(table))
+    std::erase_if(value->children, [](const Value& child) { return !child.origin.by_user(); });
+}
+
 void Config::add_problem(std::string_view key, std::string text) {
   invalid_.emplace(key);
   problems_.push_back({position(key), std::move(text)});

@@ -66,6 +66,9 @@ class Config {
   // a config error if one of them is.
   void finish();
 
+  // Forgets the keys of a table that the user has not set, since other values are in force.
+  void drop_defaults(std::string_view table);
+
   ConfigUse use() const { return use_; }
   // The file given to load_config.
   const std::string& file() const { return file_; }

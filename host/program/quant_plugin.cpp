@@ -39,7 +39,7 @@ void QuantPlugin::finish_model() const {
 }
 
 std::string QuantPlugin::config() const {
-  if (table_.config == nullptr) throw plugin_error(instance_->label() + " writes no quantization_config");
+  if (!has_config()) throw plugin_error(instance_->label() + " writes no quantization_config");
   TextSink sink;
   instance_->check(table_.config(instance_->get("config"), sink.get()));
   return sink.take();
@@ -80,6 +80,9 @@ QuantStorage::QuantStorage(const QuantPlugin& plugin, const chassis_quant_storag
             : i == 0 || c.num_values < 1 || c.num_values > kMostUnit)
       throw refuse("has " + name + " with units of " + std::to_string(c.unit_elements) + " elements, " +
                    std::to_string(c.unit_values) + " values, " + std::to_string(c.num_values) + " in all");
+    if ((c.staged_dtype != 0 || !is_divided) && plugin.table_.finish == nullptr)
+      throw plugin_error(plugin.instance().label() + ": its " + CHASSIS_QUANT_ID + " has no function finish, which " +
+                         name + " of '" + parameter + "' needs: it is staged, or has no units");
     Component& component = components_.emplace_back(
         is_divided ? Component::per_unit(suffix, static_cast<Dtype>(c.dtype), c.unit_elements, c.unit_values)
                    : Component::whole(suffix, static_cast<Dtype>(c.dtype), Shape{c.num_values}));

@@ -28,7 +28,8 @@ class QuantPlugin {
   // NULL: the parameter stays as it is. `this` must not move while the result lives.
   std::shared_ptr<const QuantStorage> storage(const chassis_quant_parameter_t& parameter) const;
   void finish_model() const;
-  // "quantization_config" for config.json.
+  // "quantization_config" for config.json, if the plugin writes one.
+  bool has_config() const { return table_.config != nullptr; }
   std::string config() const;
 
  private:

@@ -1,5 +1,5 @@
-// The frozen weights that a checkpoint of contents = "trained" and an adapter leave out: where they were, and a hash of
-// them.
+// The frozen weights that a checkpoint of contents = "trained" and an adapter leave out: where they were, a hash of
+// them, and how they were stored.
 #pragma once
 
 #include <optional>
@@ -13,11 +13,13 @@ struct BaseReference {
   std::string path;
   std::string hash;        // CheckpointReader::content_hash()
   std::string quant = {};  // the plugin of [quant] that stored them; empty if they were not quantized
+  Json quant_config = {};  // what it writes into a model's config.json; null if that is not known
 
   // Adds it to the `about` of a manifest.
   void add_to(Json& about) const {
     about["base"] = {{"path", path}, {"hash", hash}};
     if (!quant.empty()) about["quant"] = quant;
+    if (!quant_config.is_null()) about["quant_config"] = quant_config;
   }
   // "models/x (3f2a91c04d5e)"
   std::string text() const { return path + " (hash " + hash.substr(0, 12) + ")"; }
@@ -28,8 +30,18 @@ inline std::optional<BaseReference> base_reference(const Json& about, const std:
   const auto found = about.find("base");
   if (found == about.end()) return std::nullopt;
   const std::string file = where + "/manifest.json";
-  return BaseReference{json_string(*found, "path", file), json_string(*found, "hash", file),
-                       json_string_or(about, "quant", "", file)};
+  BaseReference out{json_string(*found, "path", file), json_string(*found, "hash", file),
+                    json_string_or(about, "quant", "", file)};
+  if (const auto config = about.find("quant_config"); config != about.end()) out.quant_config = *config;
+  return out;
 }
+
+class Session;
+// How the session stores the frozen weights of a model with this path and hash.
+BaseReference reference_to_base(const Session& session, std::string path, std::string hash);
+
+// Counts a warning if the weights beneath `trained` were stored otherwise, or quantized by other settings, than those
+// of the session.
+void compare_quantization(const Session& session, const std::string& trained, const BaseReference& reference);
 
 }  // namespace chassis

@@ -108,6 +108,8 @@ class Merge {
       counted_warning("an adapter of quantized weights is merged into others",
                       "'" + trained + "' was trained on weights that " + printable(reference_->quant) +
                           " stores in fewer bits, and is merged into those in " + model().reader->path());
+    if (reference_ && !reference_->quant.empty() && has_components())
+      compare_quantization(session, trained, *reference_);
     read_added();
   }
 

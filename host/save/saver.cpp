@@ -174,8 +174,7 @@ void Saver::start_from(const std::string& model) {
 }
 
 BaseReference Saver::reference_to_base(const std::string& hash) const {
-  return {absolute_path(session_.settings().model.path), hash,
-          session_.quant() != nullptr ? session_.quant()->plugin().id() : ""};
+  return chassis::reference_to_base(session_, absolute_path(session_.settings().model.path), hash);
 }
 
 void Saver::self_test() {
@@ -365,7 +364,13 @@ Saver::Resumed Saver::load_checkpoint(const std::string& path) {
         tensors.push_back({std::move(descriptor), ""});
     }
     local = quantized.local(local_tensors(session_, true));
-    result = reader->load(tensors, session_.mesh(), buckets_, local, load_options(session_));
+    try {
+      result = reader->load(tensors, session_.mesh(), buckets_, local, load_options(session_));
+    } catch (Misfit& misfit) {
+      if (const std::string other = optimizer_differences(path, session_); !other.empty())
+        misfit.hint("states of the optimizer depend on its options: " + other);
+      throw;
+    }
   });
   log::info("read {}: {}", path, reader->verify_parts(result, session_.world()).text());
   share_loaded(session_, tensors, result, local, buckets_);

@@ -226,14 +226,7 @@ void compare_base(Session& session, const std::string& path, const Kind& kind, c
     counted_warning(
         "the adapter was made for another model",
         path + " was trained on " + kind.base->text() + ", and model.path is " + BaseReference{model, hash}.text());
-  const std::string quant = session.quant() != nullptr ? session.quant()->plugin().id() : "";
-  if (quant == kind.base->quant) return;
-  const auto stored = [](const std::string& plugin) {
-    return plugin.empty() ? std::string("not quantized") : "quantized by " + printable(plugin);
-  };
-  counted_warning(
-      "the weights beneath are stored otherwise than in training",
-      path + " was trained on weights that were " + stored(kind.base->quant) + ", and here they are " + stored(quant));
+  compare_quantization(session, path, *kind.base);
 }
 
 }  // namespace

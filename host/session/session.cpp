@@ -102,8 +102,10 @@ Session::Session(Config config, const SessionOptions& options)
   for (const LayoutStrategy* axis : mesh_.stack->layout_axes(mesh_.shape, mesh_.rank)) passes.layout.push_back(axis);
   if (settings().adapter.plugin.is_set())
     passes.adapters.push_back(&adapter_.emplace(settings().adapter, *plugins_, *model_).pass());
-  if (settings().quant.plugin.is_set())
+  if (settings().quant.plugin.is_set()) {
     passes.quant.push_back(&quant_.emplace(settings().quant, *plugins_, *model_).pass());
+    if (quant_->is_stored()) config_.drop_defaults("quant");  // what the model's files say counts
+  }
   runtime_ = make_runtime(config_, *plugins_, *model_, candidates, std::move(resolve), passes, quant());
   tokenizer_ = open_tokenizer(config_, *plugins_, tokenizer, vocab_size(program()));
   if (tokenizer.is_default && options.world_size == 0)

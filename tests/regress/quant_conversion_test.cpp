@@ -25,8 +25,9 @@ class QuantConversion : public testing::Test {
             "num_hidden_layers = 3, num_attention_heads = 6, num_key_value_heads = 2, initializer_range = 0.1 }\n"
             "[optimizer]\nlr = 1e-3\n");
     write_text(folder_ / "lora.toml",
-               head() + "[model]\npath = \"nf4\"\n[quant]\nplugin = \"bnb4\"\n[adapter]\nplugin = \"lora\"\nrank = 4\n"
-                        "[optimizer]\nlr = 2e-2\n");
+               head() +
+                   "[model]\npath = \"nf4\"\n[quant]\nplugin = \"bnb4\"\n[adapter]\nplugin = \"lora\"\nrank = 4\n"
+                   "[optimizer]\nlr = 2e-2\n");
     write_text(folder_ / "plain.toml", head() + "[model]\npath = \"base\"\n");
     expect_ok({"train", "base.toml", "run.output_dir=made"});
     fs::rename(folder_ / "made/final", folder_ / "base");
@@ -126,12 +127,30 @@ TEST_F(QuantConversion, TellsWhichWeightsAreQuantizedOtherwiseThanInTraining) {
   EXPECT_EQ(evaluated({"lora.toml", "--from", "run/final"}).find(otherwise), std::string::npos);
   EXPECT_HAS(evaluated({"plain.toml", "--from", "run/final"}),
              otherwise + "quantized by bnb4, and here they are not quantized");
+  EXPECT_HAS(evaluated({"lora.toml", "--from", "run/final", "model.path=base", "quant.type=fp4"}),
+             "run/final was trained on weights that were quantized otherwise: bnb_4bit_quant_type was \"nf4\", is "
+             "\"fp4\"");
   expect_ok({"ckpt", "merge", "run", "--out", "merged"});
   EXPECT_HAS(
       evaluated({"lora.toml", "adapter={}", "--from", "merged"}),
       "merged is not quantized, and [quant] stores its weights in fewer bits here; quant={} uses them as they are");
   EXPECT_EQ(eval({"lora.toml", "adapter={}", "quant={}", "model.path=merged", "--from", "merged"}),
             eval({"plain.toml", "model.path=merged", "--from", "merged"}));
+}
+
+TEST_F(QuantConversion, AModelKnowsTheSizeOfItsBlocks) {
+  expect_ok({"ckpt", "quantize", "base", "--out", "nf4", "quant.block_size=128"});
+  EXPECT_HAS(refusal({"eval", "lora.toml", "quant.block_size=32"}),
+             "quant.block_size: 32, but the model's config.json says 128; remove one of the two keys");
+  expect_ok({"train", "lora.toml", "checkpoint.contents=full"});
+  const std::string loss = eval({"lora.toml"});
+  EXPECT_EQ(text_of_file(folder_ / "run/resolved.toml").find("block_size"), std::string::npos);
+  EXPECT_EQ(eval({"run/resolved.toml"}), loss);
+  expect_ok({"ckpt", "merge", "run", "--out", "merged"});
+  EXPECT_EQ(eval({"plain.toml", "model.path=merged", "--from", "merged"}), loss);
+  expect_ok({"ckpt", "merge", "run", "--out", "kept", "--keep-quantized"});
+  expect_ok({"ckpt", "export", "kept", "exported"});
+  EXPECT_TRUE(weights("kept") == weights("exported"));
 }
 
 TEST_F(QuantConversion, ComponentsAreExportedVerifiedAndCompared) {
@@ -161,8 +180,8 @@ TEST_F(QuantConversion, TheHeadMayBeNamedAmongWhatIsSkipped) {
   expect_ok({"ckpt", "quantize", "base", "--out", "named", "quant.skip=[\"lm_head\"]"});
   EXPECT_TRUE(weights("nf4") == weights("named"));
   expect_ok({"ckpt", "quantize", "base", "--out", "fp4", "quant.type=fp4"});
-  EXPECT_HAS(expect_ok({"eval", "lora.toml", "model.path=fp4", "quant.type=nf4"}),
-             "quant.type: nf4, but the model's config.json says fp4, which counts");
+  EXPECT_HAS(refusal({"eval", "lora.toml", "model.path=fp4", "quant.type=nf4"}),
+             "quant.type: nf4, but the model's config.json says fp4; remove one of the two keys");
 }
 
 TEST_F(QuantConversion, RefusesWhatCannotBeQuantized) {

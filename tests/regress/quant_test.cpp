@@ -199,6 +199,13 @@ TEST(Quant, AKilledRunContinuesOnFewerRanks) {
     EXPECT_TRUE(std::filesystem::exists(directory / "final/adapter_model.safetensors")) << rest.output;
     EXPECT_TRUE(std::filesystem::exists(directory / "final/adapter_config.json")) << rest.output;
   }
+  std::filesystem::remove_all(directory);
+  const Outcome refused = run.train(tables, 2,
+                                    {"run.max_steps=6", "run.resume=" + (killed / "checkpoints/step-000001").string(),
+                                     "optimizer.min_8bit_size=20000"});
+  EXPECT_EQ(refused.exit_code, 7);
+  EXPECT_HAS(refused.output,
+             "states of the optimizer depend on its options: optimizer.min_8bit_size was 256, is 20000");
 }
 
 TEST(Quant, ContinuesFromComponentsAndFromItsBase) {

@@ -137,7 +137,10 @@ Settings settings_from_peft(std::string_view config_json, const Settings& option
   in.refuse("megatron_config", "Megatron");
   check_init(in);
   in.ignore({"auto_mapping", "base_model_name_or_path", "fan_in_fan_out", "inference_mode", "megatron_core",
-             "peft_version", "qalora_group_size", "revision", "task_type", "layers_pattern", "ensure_weight_tying"});
+             "peft_version", "qalora_group_size", "revision", "task_type", "ensure_weight_tying"});
+  const Json* const pattern = in.find("layers_pattern");
+  if (pattern != nullptr && !pattern->empty() && *pattern != "" && in.find("layers_to_transform") == nullptr)
+    fail_invalid("layers_pattern = ", pattern->dump(), " needs layers_to_transform, as in PEFT");
 
   Settings s;
   s.rank = in.integer("r", 8);

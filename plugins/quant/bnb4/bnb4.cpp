@@ -36,17 +36,17 @@ class Bnb4 final : public Quant {
                    "' is not known here and has no effect");
     const auto refuse_if = [&](std::string_view option, bool other, const auto& ours, const auto& theirs) {
       if (!other) return;
-      if (option_differs(host(), options(), option))
+      if (option_origin(host(), option) != "default")
         fail_invalid(place_of(host(), option), ours, ", but the model's config.json says ", theirs,
                      "; remove one of the two keys");
-      // A default that is written down may come from a resolved configuration, which has every option.
-      if (option_origin(host(), option) != "default")
-        host().count("options of [quant] that the model's config.json overrides", place_of(host(), option), ours,
-                     ", but the model's config.json says ", theirs, ", which counts");
     };
     const auto yes = [](bool value) { return value ? "true" : "false"; };
     refuse_if("type", settings_.code != file.code, code_name(settings_.code), code_name(file.code));
     refuse_if("double_quant", settings_.is_nested != file.is_nested, yes(settings_.is_nested), yes(file.is_nested));
+    if (file.block_size) {
+      refuse_if("block_size", settings_.block_size != *file.block_size, settings_.block_size, *file.block_size);
+      settings_.block_size = *file.block_size;
+    }
     if (option_differs(host(), options(), "skip"))
       fail_invalid(place_of(host(), "skip"), "cannot be set for a model that is quantized already");
     settings_.code = file.code;

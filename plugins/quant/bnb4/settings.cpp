@@ -19,6 +19,8 @@ using OrderedJson = nlohmann::ordered_json;
 constexpr std::string_view kConfigPlace = "quantization_config of the model's config.json: ";
 
 constexpr const char* kHead = "lm_head";
+// bitsandbytes has the size of blocks beside each weight only, and transformers ignores this key.
+constexpr const char* kBlockSize = "bnb_4bit_blocksize";
 
 Code code_from(const std::string& name) { return name == "nf4" ? Code::kNf4 : Code::kFp4; }
 
@@ -39,19 +41,21 @@ OrderedJson quantization_config(const Settings& s) {
   // transformers skips the head by itself only where no list is given.
   std::vector<std::string> skip = s.skip;
   if (!skip.empty() && !is_skipped(skip, kHead)) skip.emplace_back(kHead);
-  return {{"_load_in_4bit", true},
-          {"_load_in_8bit", false},
-          {"bnb_4bit_compute_dtype", "bfloat16"},
-          {"bnb_4bit_quant_storage", "uint8"},
-          {"bnb_4bit_quant_type", code_name(s.code)},
-          {"bnb_4bit_use_double_quant", s.is_nested},
-          {"llm_int8_enable_fp32_cpu_offload", false},
-          {"llm_int8_has_fp16_weight", false},
-          {"llm_int8_skip_modules", skip.empty() ? OrderedJson() : OrderedJson(skip)},
-          {"llm_int8_threshold", 6.0},
-          {"load_in_4bit", true},
-          {"load_in_8bit", false},
-          {"quant_method", "bitsandbytes"}};
+  OrderedJson config = {{"_load_in_4bit", true},
+                        {"_load_in_8bit", false},
+                        {"bnb_4bit_compute_dtype", "bfloat16"},
+                        {"bnb_4bit_quant_storage", "uint8"},
+                        {"bnb_4bit_quant_type", code_name(s.code)},
+                        {"bnb_4bit_use_double_quant", s.is_nested},
+                        {"llm_int8_enable_fp32_cpu_offload", false},
+                        {"llm_int8_has_fp16_weight", false},
+                        {"llm_int8_skip_modules", skip.empty() ? OrderedJson() : OrderedJson(skip)},
+                        {"llm_int8_threshold", 6.0},
+                        {"load_in_4bit", true},
+                        {"load_in_8bit", false},
+                        {"quant_method", "bitsandbytes"}};
+  if (s.block_size != Settings().block_size) config[kBlockSize] = s.block_size;
+  return config;
 }
 
 }  // namespace
@@ -104,6 +108,12 @@ FileSettings parse_quantization_config(std::string_view text) {
     fail_invalid(kConfigPlace, "bnb_4bit_quant_type is '", type, "', expected nf4 or fp4");
   s.code = code_from(type);
   s.is_nested = value_or(json, "bnb_4bit_use_double_quant", false);
+  if (const auto size = json.find(kBlockSize); size != json.end() && !size->is_null()) {
+    if (!size->is_number_integer() || !is_block_size(size->get<int64_t>()))
+      fail_invalid(kConfigPlace, kBlockSize, " is ", size->dump(-1, ' ', true, OrderedJson::error_handler_t::replace),
+                   ", expected a power of 2 from 32 to 4096");
+    s.block_size = size->get<int64_t>();
+  }
   const std::string storage = value_or<std::string>(json, "bnb_4bit_quant_storage", "uint8");
   if (storage != "uint8")
     fail_invalid(kConfigPlace, "bnb_4bit_quant_storage is '", storage,
@@ -118,16 +128,15 @@ FileSettings parse_quantization_config(std::string_view text) {
   }
   const OrderedJson known = quantization_config({});
   for (const auto& [key, value] : json.items())
-    if (!known.contains(key)) s.unknown_keys.push_back(key);
+    if (!known.contains(key) && key != kBlockSize) s.unknown_keys.push_back(key);
   return s;
 }
 
 std::string quantization_config_text(const Settings& s) { return quantization_config(s).dump(2); }
 
 bool is_skipped(const std::vector<std::string>& skip, std::string_view module) {
-  return std::any_of(skip.begin(), skip.end(), [&](const std::string& name) {
-    return module.ends_with(name) || module.starts_with(name + ".");
-  });
+  return std::any_of(skip.begin(), skip.end(),
+                     [&](const std::string& name) { return module.ends_with(name) || module.starts_with(name + "."); });
 }
 
 }  // namespace bnb4

@@ -1,6 +1,7 @@
 // The options of [quant], and quantization_config, which says the same in a model's config.json.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -26,7 +27,8 @@ std::string place_of(const chassis::Host& host, std::string_view option);
 
 // What a model's files say. Refuses other methods than 4 bits of bitsandbytes, by name.
 struct FileSettings {
-  Code code = Code::kFp4;  // bitsandbytes' default
+  Code code = Code::kFp4;             // bitsandbytes' default
+  std::optional<int64_t> block_size;  // written where it is not the default, by this plugin alone
   bool is_nested = false;
   std::vector<std::string> skip;
   std::vector<std::string> unknown_keys;

@@ -180,6 +180,25 @@ TEST_F(Init, WritesAnAdapterForLora) {
   EXPECT_TRUE(std::filesystem::exists(*folder_ / "out/lora/final/adapter_model.safetensors"));
 }
 
+TEST_F(Init, ReadsAModelInFourBits) {
+  write_text(*folder_ / "ids.jsonl", ids());
+  const Outcome quantized = chassis({"ckpt", "quantize", "model", "--out", "model4", "--quant", "bnb4"});
+  ASSERT_EQ(quantized.exit_code, 0) << quantized.output;
+  const std::vector<std::string> command = {"init", "run.toml", "--model", "model4", "--data", "ids.jsonl"};
+  const Outcome written = chassis(command);
+  ASSERT_EQ(written.exit_code, 0) << written.output;
+  EXPECT_HAS(made(), "[adapter]\nplugin = \"lora\"");
+  EXPECT_HAS(made(), "[quant]\nplugin = \"bnb4\"");
+  EXPECT_EQ(made().find("nf4"), std::string::npos) << "the model says so itself";
+  const Outcome checked = chassis({"check", "run.toml"});
+  EXPECT_EQ(checked.exit_code, 0) << checked.output;
+  std::vector<std::string> all = command;
+  all.insert(all.end(), {"--method", "full", "--force"});
+  const Outcome refused = chassis(all);
+  EXPECT_EQ(refused.exit_code, 2);
+  EXPECT_HAS(refused.output, "--method full trains all weights, and those of model4 are quantized");
+}
+
 TEST_F(Init, RefusesByNameWhatIsNotThere) {
   write_text(*folder_ / "ids.jsonl", ids());
   const auto refused = [&](std::vector<std::string> words, const std::string& part) {

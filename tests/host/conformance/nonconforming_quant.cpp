@@ -98,6 +98,7 @@ class Int8 final : public Quant {
   }
   std::string config() const override { return has("no config") ? "[8]" : "{\"quant_method\":\"int8\"}"; }
   const QuantStorage* storage(const QuantParameter& p) override {
+    if (has("does not finish")) return &unfinished_;
     return p.is_linear_weight() && !has("stores nothing") ? &storage_ : nullptr;
   }
   void encode(const QuantPart& part) const override {
@@ -153,6 +154,8 @@ class Int8 final : public Quant {
   mutable float range_ = 0, last_ = 0;  // of some faults
   const QuantStorage storage_{
       std::string(kScheme), "", {{"", CHASSIS_DTYPE_I8, 1}, {".scale", CHASSIS_DTYPE_F32, kBlock}}};
+  const QuantStorage unfinished_{
+      std::string(kScheme), "", {{"", CHASSIS_DTYPE_I8, 1}, {".map", CHASSIS_DTYPE_F32, 0, 1, 16}}};
 };
 
 }  // namespace

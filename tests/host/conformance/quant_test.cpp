@@ -73,6 +73,15 @@ TEST_F(QuantConformance, FindsWrongAnswers) {
   EXPECT_HAS(failures("forgets its files"), "configure() does not say that the files of a model");
 }
 
+TEST_F(QuantConformance, ComponentsThatNobodyFillsAreRefused) {
+  try {
+    failures("does not finish");
+    ADD_FAILURE() << "a map without finish()";
+  } catch (const Error& error) {
+    EXPECT_HAS(std::string(error.what()), "its chassis.quant/1 has no function finish, which component 1 '.map' of ");
+  }
+}
+
 TEST_F(QuantConformance, FindsProductsThatAreNotThoseOfTheDecodedWeights) {
   const auto found = [&](const std::string& fault) { return joined(products("nonconforming_quant", fault).failures); };
   EXPECT_HAS(found("rows in blocks of their own"), "linear [21, 20] of 26 rows in f32: y[");

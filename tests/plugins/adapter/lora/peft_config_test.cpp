@@ -80,7 +80,8 @@ TEST_F(PeftConfig, NamesWhatIsNotDoneHere) {
       {{{"rank_pattern", {{"q_proj", 0}}}}, "rank_pattern.q_proj is 0, expected a number above 0"},
       {{{"alpha_pattern", {1}}}, "alpha_pattern is [1], expected an object"},
       {{{"layers_to_transform", {-1}}}, "layers_to_transform has -1, expected 0 or more"},
-      {{{"layers_to_transform", {"0"}}}, "layers_to_transform has \"0\", expected indexes"}};
+      {{{"layers_to_transform", {"0"}}}, "layers_to_transform has \"0\", expected indexes"},
+      {{{"layers_pattern", "h"}}, "layers_pattern = \"h\" needs layers_to_transform"}};
   for (const auto& [keys, words] : cases) {
     const std::string text = refusal(keys);
     EXPECT_HAS(text, file);

@@ -89,18 +89,21 @@ TEST(PythonFloat, IsWrittenAsPythonDoes) {
 TEST(QuantizationConfig, IsReadAndWritten) {
   Settings settings;
   settings.is_nested = true;
+  settings.block_size = 128;
   settings.skip = {"lm_head", "down_proj"};
   const FileSettings read = parse_quantization_config(quantization_config_text(settings));
   EXPECT_EQ(read.code, Code::kNf4);
   EXPECT_TRUE(read.is_nested);
   EXPECT_EQ(read.skip, settings.skip);
+  EXPECT_EQ(read.block_size, 128);
+  EXPECT_FALSE(parse_quantization_config(quantization_config_text({})).block_size) << "transformers has no such key";
   EXPECT_EQ(parse_quantization_config(R"({"load_in_4bit": true})").code, Code::kFp4) << "bitsandbytes' default";
   EXPECT_TRUE(read.unknown_keys.empty()) << "what is written here is known";
 }
 
 TEST(QuantizationConfig, NamesTheKeysThatItDoesNotKnow) {
-  const FileSettings read = parse_quantization_config(R"({"load_in_4bit": true, "bnb_4bit_blocksize": 128, "x": {}})");
-  EXPECT_EQ(read.unknown_keys, (std::vector<std::string>{"bnb_4bit_blocksize", "x"}));
+  const FileSettings read = parse_quantization_config(R"({"load_in_4bit": true, "bnb_4bit_block": 128, "x": {}})");
+  EXPECT_EQ(read.unknown_keys, (std::vector<std::string>{"bnb_4bit_block", "x"}));
 }
 
 TEST(QuantizationConfig, NamesTheHeadInAListThatIsGiven) {
@@ -125,6 +128,11 @@ TEST(QuantizationConfig, OfOtherMethodsIsRefusedByName) {
   EXPECT_NE(refused(R"({"load_in_4bit": true, "bnb_4bit_quant_storage": "bfloat16"})").find("only uint8 is read"),
             std::string::npos);
   EXPECT_NE(refused(R"({"load_in_4bit": 1})").find("load_in_4bit is 1, expected true or false"), std::string::npos);
+  for (const char* size : {"100", "16", "8192", "-64", "64.0", "18446744073709551615"})
+    EXPECT_NE(refused(R"({"load_in_4bit": true, "bnb_4bit_blocksize": )" + std::string(size) + "}")
+                  .find("expected a power of 2 from 32 to 4096"),
+              std::string::npos)
+        << size;
   EXPECT_NE(refused("[]").find("it is no JSON object"), std::string::npos);
 }
 
