@@ -140,20 +140,23 @@ std::vector<Found> find_parts(const Schema& schema, const std::vector<PluginDoc>
   for (const Found& entry : keys)
     if (entry.key.ends_with("." + key) && key.find('.') == std::string::npos) found.push_back(entry);
   if (!found.empty()) return found;
-  const auto has_table = [&](const PluginDoc& plugin) {  // [log.webpage]
-    return std::ranges::any_of(tables, [&](const Found& entry) {
-      const TableSpec& table = *entry.table;
-      return table.slot == SlotForm::kList && table.kind == plugin.kind && key_in(table, plugin.name) == key;
-    });
+  const auto table_of = [&](const PluginDoc& plugin) {  // such as log.webpage; empty if it has none of its own
+    for (const Found& entry : tables)
+      if (entry.table->slot == SlotForm::kList && entry.table->kind == plugin.kind)
+        return key_in(*entry.table, plugin.name);
+    return std::string();
   };
   for (const PluginDoc& plugin : plugins)
-    if (plugin.name == key || has_table(plugin)) found.push_back({.plugin = &plugin});
+    if (plugin.name == key || table_of(plugin) == key) found.push_back({.plugin = &plugin});
   if (!found.empty()) return found;
   std::vector<std::string> known;
   for (const Found& entry : tables)
     if (!entry.table->name.empty()) known.push_back(entry.table->name);
   for (const Found& entry : keys) known.push_back(entry.key);
-  for (const PluginDoc& plugin : plugins) known.push_back(plugin.name);
+  for (const PluginDoc& plugin : plugins) {
+    known.push_back(plugin.name);
+    if (std::string table = table_of(plugin); !table.empty()) known.push_back(std::move(table));
+  }
   throw_unknown(path, key, known);
 }
 

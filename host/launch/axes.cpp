@@ -73,10 +73,10 @@ std::vector<std::pair<std::string, int>> axis_sizes(const std::vector<AxisReques
     rest->size = world_size / product;
   } else if (product != world_size) {
     throw axis_error(blamed, fmt::format("{}: needs {} ranks, but there are {}", shown(axes), product, world_size))
-        .hint(
-            hint(fmt::format("start {} ranks with --nproc or a launcher, or set one axis to -1, which takes the rest, "
-                             "with a strategy of [[parallel]] that serves it",
-                             product)));
+        .hint(hint(fmt::format(
+            "use {} ranks (--nproc or a launcher; --world of plan), or set one axis to -1, which takes the rest, "
+            "with a strategy of [[parallel]] that serves it",
+            product)));
   }
   std::vector<std::pair<std::string, int>> sizes;
   for (const AxisRequest& axis : axes) sizes.emplace_back(axis.name, static_cast<int>(axis.size));

@@ -77,8 +77,12 @@ class Text {
   }
 
   void pipeline(const PlanPipeline& pipeline) {
-    line("pipeline", "ranks wait {:.3g} % of a step; they keep {:.3g} micro-batches", 100.0 * pipeline.bubble_share,
-         fmt::join(pipeline.most_in_flight, ", "));
+    constexpr size_t kMostListed = 16;
+    const std::vector<double>& kept = pipeline.most_in_flight;
+    const auto [least, most] = std::ranges::minmax(kept);
+    line("pipeline", "ranks wait {:.3g} % of a step; they keep {} micro-batches", 100.0 * pipeline.bubble_share,
+         kept.size() > kMostListed ? fmt::format("{:.3g} to {:.3g}", least, most)
+                                   : fmt::format("{:.3g}", fmt::join(kept, ", ")));
     for (size_t stage = 0; stage < pipeline.stages.size(); ++stage)
       line("", "stage {} on rank {} of the pipeline: {}", stage, pipeline.ranks[stage], pipeline.stages[stage]);
   }

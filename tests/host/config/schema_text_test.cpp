@@ -80,10 +80,16 @@ TEST(SchemaText, KnowsIndexesPluginsAndTheKeysOfAModel) {
 }
 
 TEST(SchemaText, FindsAPluginByItsTable) {
-  const std::string text =
-      schema_text(host_schema(), {{"sink", "pager", "calls people", {{.name = "number"}}, {}}}, "log.pager");
+  const std::vector<PluginDoc> plugins = {{"sink", "pager", "calls people", {{.name = "number"}}, {}}};
+  const std::string text = schema_text(host_schema(), plugins, "log.pager");
   EXPECT_HAS(text, "plugin \"pager\" (sink): calls people");
   EXPECT_HAS(text, "number");
+  try {
+    schema_text(host_schema(), plugins, "log.pagr");
+    ADD_FAILURE() << "log.pagr is a table";
+  } catch (const Error& error) {
+    EXPECT_HAS(std::string(error.what()), "did you mean 'log.pager'?");
+  }
 }
 
 }  // namespace

@@ -34,7 +34,7 @@ class PluginCheck : public testing::Test {
   // The message of one test, which must fail.
   static std::string failure(const std::string& file, const std::string& test) {
     CheckRequest one = request(file, {test});
-    one.timeout = std::chrono::seconds(test != "life/cycle" ? 45 : kSanitized ? 10 : 1);
+    one.timeout = std::chrono::seconds(test != "life/cycle" ? 45 : kSanitized ? 10 : 4);
     const auto results = run_checks(one);
     EXPECT_EQ(results.front().outcome, CheckOutcome::kFailed) << results.front().text;
     return results.front().text;
@@ -190,7 +190,7 @@ TEST_F(PluginCheck, SurvivesCrashesAndHangs) {
     EXPECT_TEXT(failure("bad/reads_tail.so", "negotiation/poison"), "crashed with signal");
   }
   const std::string hang = failure("bad/hangs.so", "life/cycle");
-  EXPECT_TEXT(hang, kSanitized ? "did not end within 10000 ms" : "did not end within 1000 ms");
+  EXPECT_TEXT(hang, kSanitized ? "did not end within 10000 ms" : "did not end within 4000 ms");
   EXPECT_TEXT(hang, "the call in progress: plugin 'faulty' 0.1.0 in prepare");
 }
 
