@@ -266,10 +266,11 @@ CheckpointManifest CheckpointManifest::parse(const std::string& text, const std:
 }
 
 CheckpointManifest CheckpointManifest::read(SourceDirectory& directory) {
-  if (directory.find_file(kManifestName) < 0) {
+  const int64_t file = directory.find_file(kManifestName);
+  if (file < 0) {
     throw storage_error("'" + directory.path() + "' is not a checkpoint: it has no " + kManifestName);
   }
-  const uint64_t num_bytes = directory.files()[static_cast<size_t>(directory.find_file(kManifestName))].num_bytes;
+  const uint64_t num_bytes = directory.files()[static_cast<size_t>(file)].num_bytes;
   if (num_bytes > kMaxManifestBytes)
     throw DamagedCheckpoint("'" + directory.path() + "/" + kManifestName + "' has " + std::to_string(num_bytes) +
                             " bytes, at most " + std::to_string(kMaxManifestBytes) + " are expected");

@@ -210,9 +210,14 @@ void CheckpointReader::check(std::span<const LoadTensor> tensors, const LoadOpti
                   "'" + descriptor.fqn + "': components are loaded one by one");
     for (const DiskPart& part : tensor.all_parts()) check_part(descriptor, part);
   }
+  std::string quantized;  // a wanted tensor with companions, such as x.weight.absmax of x.weight
   for (const DiskTensor& tensor : tensors_) {
     if (wanted.contains(tensor.name) || (options.skip && options.skip(tensor.name))) continue;
     unexpected.push_back(tensor.name + " " + text(tensor.global_shape));
+    for (std::string name = tensor.name; quantized.empty() && name.find('.') != name.npos;) {
+      name.resize(name.rfind('.'));
+      if (wanted.contains(name)) quantized = name;
+    }
   }
   if (missing.empty() && misshaped.empty() && unexpected.empty()) return;
   std::string message = "'" + path() + "' does not fit the model:";
@@ -220,14 +225,10 @@ void CheckpointReader::check(std::span<const LoadTensor> tensors, const LoadOpti
   add_list(message, "with another shape or type", misshaped, options.max_listed);
   add_list(message, "unexpected", unexpected, options.max_listed);
   Misfit misfit(message);
-  for (const LoadTensor& tensor : tensors)
-    for (const DiskPart& part : tensor.all_parts())
-      if (misfit.hint_text().empty() && std::ranges::any_of(unexpected, [&](const std::string& name) {
-            return name.starts_with(part.disk_name + ".");
-          }))
-        misfit.hint(part.disk_name +
-                    " has companions, as quantized weights have, and is not quantized in the model: "
-                    "the head and embeddings never are");
+  if (!quantized.empty())
+    misfit.hint(quantized +
+                " has companions, as quantized weights have, and is not quantized in the model: the head and "
+                "embeddings never are");
   throw misfit;
 }
 

@@ -320,8 +320,7 @@ int World::run(const std::function<int()>& body) {
   } catch (const Error& e) {
     if (store_ && e.code() == ExitCode::kCommunication) await_cause();
     report_failure(e);
-    if (const auto first = first_failure(); first && first->rank != rank() && is_same_failure(e, *first))
-      throw RemoteError(first->code, first->text);
+    if (const auto first = reported_by_another(e)) throw RemoteError(first->code, first->text);
     throw;
   } catch (...) {
     report_failure(current_error());
@@ -356,9 +355,13 @@ StoreLost World::with_server(const StoreLost& lost) const {
 }
 
 bool World::is_failure_of_another(const Error& error) noexcept {
-  if (dynamic_cast<const RemoteError*>(&error)) return true;
-  const std::optional<Failure> first = first_failure();
-  return first && first->rank != rank() && is_same_failure(error, *first);
+  return dynamic_cast<const RemoteError*>(&error) || reported_by_another(error);
+}
+
+std::optional<Failure> World::reported_by_another(const Error& error) noexcept {
+  std::optional<Failure> first = first_failure();
+  if (first && (first->rank == rank() || !is_same_failure(error, *first))) first.reset();
+  return first;
 }
 
 std::optional<Failure> World::first_failure() noexcept {

@@ -87,6 +87,7 @@ class World {
   void await_cause();
   StoreLost with_server(const StoreLost& lost) const;
   std::optional<Failure> first_failure() noexcept;
+  std::optional<Failure> reported_by_another(const Error& error) noexcept;  // the same failure, by another rank
   void leave() noexcept;
 
   Launch launch_;

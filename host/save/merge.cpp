@@ -104,12 +104,14 @@ class Merge {
       base_->check(session);
       if (!reference_) compare_base_name(trained, base, "the model beneath it");
     }
-    if (reference_ && !reference_->quant.empty() && !has_components())
-      counted_warning("an adapter of quantized weights is merged into others",
-                      "'" + trained + "' was trained on weights that " + printable(reference_->quant) +
-                          " stores in fewer bits, and is merged into those in " + model().reader->path());
-    if (reference_ && !reference_->quant.empty() && has_components())
-      compare_quantization(session, trained, *reference_);
+    if (reference_ && !reference_->quant.empty()) {
+      if (has_components())
+        compare_quantization(session, trained, *reference_);
+      else
+        counted_warning("an adapter of quantized weights is merged into others",
+                        "'" + trained + "' was trained on weights that " + printable(reference_->quant) +
+                            " stores in fewer bits, and is merged into those in " + model().reader->path());
+    }
     read_added();
   }
 

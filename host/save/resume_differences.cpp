@@ -239,19 +239,6 @@ Json pipeline_record(const Pipeline& pipeline) {
           {"sha256", sha256_hex(pipeline.schedule_text())}};
 }
 
-std::string optimizer_differences(const std::string& checkpoint, const Session& session) {
-  const std::optional<SavedSettings> saved = saved_settings(checkpoint);
-  if (!saved) return "";
-  std::string text;
-  SettingTexts before = values_of(saved->json);
-  for (const auto& [key, now] : values_of(session.config().json())) {
-    const auto then = before.find(key);
-    if (!key.starts_with("optimizer.") || then == before.end() || then->second == now) continue;
-    text += fmt::format("{}{} was {}, is {}", text.empty() ? "" : "; ", key, printable(then->second), printable(now));
-  }
-  return text;
-}
-
 ResumeDifferences resume_differences(const std::string& checkpoint, int64_t step, const ResolvedLength& now,
                                      const LearningRateSchedule& schedule, Session& session) {
   ResumeDifferences out;

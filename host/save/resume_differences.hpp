@@ -35,8 +35,6 @@ Json pipeline_record(const Pipeline& pipeline);
 // an imported one, gives no differences.
 ResumeDifferences resume_differences(const std::string& checkpoint, int64_t step, const ResolvedLength& now,
                                      const LearningRateSchedule& schedule, Session& session);
-// "optimizer.eps was 1e-8, is 1e-6; …" of the keys of [optimizer]; empty if none differs or the settings are not known.
-std::string optimizer_differences(const std::string& checkpoint, const Session& session);
 // The keys whose values differ between the config.json beside these weights and the session's model, of those that both
 // have. Empty if there is no config.json.
 std::vector<ResumeDifference> model_differences(const std::string& weights, const Session& session);

@@ -367,8 +367,10 @@ Saver::Resumed Saver::load_checkpoint(const std::string& path) {
     try {
       result = reader->load(tensors, session_.mesh(), buckets_, local, load_options(session_));
     } catch (Misfit& misfit) {
-      if (const std::string other = optimizer_differences(path, session_); !other.empty())
-        misfit.hint("states of the optimizer depend on its options: " + other);
+      std::string other;
+      for (const ResumeDifference& d : settings_that_differ(path, "optimizer", session_.config()))
+        other += (other.empty() ? "" : "; ") + d.key + " " + d.text;
+      if (!other.empty()) misfit.hint("states of the optimizer depend on its options: " + other);
       throw;
     }
   });

@@ -42,7 +42,7 @@ void RankBoard::set(const StepRecord& record) {
 }
 
 void RankBoard::finish() {
-  tick();
+  if (world_.rank() != 0) tick();
   world_.exchange("last step of every rank", "");
   if (world_.rank() == 0) tick();
 }

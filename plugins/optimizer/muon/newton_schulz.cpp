@@ -162,10 +162,7 @@ class Bf16Iteration {
   static constexpr int64_t kBlock = 128, kTile = 32;
 
   static chassis_gemm_problem_t problem(int64_t m, int64_t n, int64_t k) {
-    chassis_gemm_problem_t p = gemm_problem(CHASSIS_DTYPE_BF16);
-    p.c_dtype = CHASSIS_DTYPE_F32;
-    p.m = m, p.n = n, p.k = k;
-    return p;
+    return gemm_problem(CHASSIS_DTYPE_BF16, CHASSIS_DTYPE_F32, m, n, k);
   }
 
   void round(const float* from, float alpha, const uint16_t* added, float beta, int64_t count, uint16_t* out) const {

@@ -27,17 +27,10 @@ constexpr int64_t kAlignment = 64;
 
 int64_t aligned(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 
-chassis_gemm_problem_t problem(uint32_t dtype, uint32_t c_dtype, int64_t m, int64_t n, int64_t k) {
-  chassis_gemm_problem_t p = gemm_problem(dtype);
-  p.c_dtype = c_dtype;
-  p.m = m, p.n = n, p.k = k;
-  return p;
-}
-
 // A factor of `m` rows times the transpose of a panel of `panel_rows` rows.
 chassis_gemm_problem_t forward_problem(uint32_t dtype, uint32_t c_dtype, int64_t m, int64_t panel_rows,
                                        int64_t columns) {
-  chassis_gemm_problem_t p = problem(dtype, c_dtype, m, panel_rows, columns);
+  chassis_gemm_problem_t p = gemm_problem(dtype, c_dtype, m, panel_rows, columns);
   p.flags = CHASSIS_GEMM_TRANSPOSE_B;
   p.lda = p.ldb = columns, p.ldc = panel_rows;
   return p;
@@ -45,7 +38,7 @@ chassis_gemm_problem_t forward_problem(uint32_t dtype, uint32_t c_dtype, int64_t
 
 // A gradient of `m` rows, of whose columns those of the panel are multiplied with it.
 chassis_gemm_problem_t backward_problem(uint32_t dtype, int64_t m, int64_t rows, int64_t panel_rows, int64_t columns) {
-  chassis_gemm_problem_t p = problem(dtype, CHASSIS_DTYPE_F32, m, columns, panel_rows);
+  chassis_gemm_problem_t p = gemm_problem(dtype, CHASSIS_DTYPE_F32, m, columns, panel_rows);
   p.lda = rows, p.ldb = p.ldc = columns;
   return p;
 }
@@ -62,8 +55,7 @@ struct Panels {
     if (dtype == CHASSIS_DTYPE_F32) return;
     const int64_t fit = std::max(kFewestColumns, kSums / std::max<int64_t>(1, m));
     const int64_t rows_in_bf16 = std::min(panel_rows, most_rows(fit));
-    const auto& service = host.service<chassis_gemm_t>();
-    const auto is_direct = [&](const chassis_gemm_problem_t& p) { return service.scratch_bytes(&service, &p) == 0; };
+    const auto is_direct = [&](const chassis_gemm_problem_t& p) { return gemm_scratch_bytes(host, p) == 0; };
     in_bf16 = is_direct(forward_problem(dtype, CHASSIS_DTYPE_F32, m, rows_in_bf16, columns)) &&
               is_direct(backward_problem(dtype, m, rows, rows_in_bf16, columns));
     if (in_bf16) panel_rows = rows_in_bf16;

@@ -17,6 +17,14 @@ inline chassis_gemm_problem_t gemm_problem(uint32_t dtype) noexcept {
   return problem;
 }
 
+// The same for c[m, n] = a[m, k] · b[k, n] with c of its own dtype.
+inline chassis_gemm_problem_t gemm_problem(uint32_t dtype, uint32_t c_dtype, int64_t m, int64_t n, int64_t k) noexcept {
+  chassis_gemm_problem_t problem = gemm_problem(dtype);
+  problem.c_dtype = c_dtype;
+  problem.m = m, problem.n = n, problem.k = k;
+  return problem;
+}
+
 // A problem over 2-dimensional tensors whose rows or columns are dense; transposed views are not copied.
 // Throws INVALID_ARGUMENT for other tensors.
 inline chassis_gemm_problem_t gemm_problem(const BorrowedTensor& c, const BorrowedTensor& a, const BorrowedTensor& b,
@@ -74,17 +82,18 @@ inline void gemm(const Host& host, const BorrowedTensor& c, const BorrowedTensor
   gemm(host, gemm_problem(c, a, b, alpha, beta));
 }
 
-// [any] Bytes of memory that a product of two dense matrices of one dtype needs while it runs.
-inline uint64_t gemm_scratch_bytes(const Host& host, uint32_t dtype, uint32_t c_dtype, int64_t m, int64_t n,
-                                   int64_t k) {
-  chassis_gemm_problem_t problem{};
-  problem.struct_size = sizeof problem;
-  problem.a_dtype = problem.b_dtype = dtype;
-  problem.c_dtype = c_dtype;
-  problem.m = m, problem.n = n, problem.k = k;
-  problem.lda = k, problem.ldb = problem.ldc = n;
+// [any] Bytes of memory that a product needs while it runs; addresses are ignored.
+inline uint64_t gemm_scratch_bytes(const Host& host, const chassis_gemm_problem_t& problem) {
   const auto& service = host.service<chassis_gemm_t>();
   return service.scratch_bytes(&service, &problem);
+}
+
+// [any] The same of two dense matrices of one dtype.
+inline uint64_t gemm_scratch_bytes(const Host& host, uint32_t dtype, uint32_t c_dtype, int64_t m, int64_t n,
+                                   int64_t k) {
+  chassis_gemm_problem_t problem = gemm_problem(dtype, c_dtype, m, n, k);
+  problem.lda = k, problem.ldb = problem.ldc = n;
+  return gemm_scratch_bytes(host, problem);
 }
 
 CHASSIS_SDK_END
