@@ -163,9 +163,7 @@ void layer_norm_backward(const T* dy, const T* x, const T* weight, const T* carr
     dot += d * (wide(x[i]) - mean);
   }
   const float a = sum / static_cast<float>(n), b = dot * r * r / static_cast<float>(n);
-  const auto own = [&](int64_t i) {
-    return r * (wide(dy[i]) * wide(weight[i]) - a - (wide(x[i]) - mean) * b);
-  };
+  const auto own = [&](int64_t i) { return r * (wide(dy[i]) * wide(weight[i]) - a - (wide(x[i]) - mean) * b); };
   if (carry)
     for (int64_t i = 0; i < n; ++i) dx[i] = narrow<T>(wide(carry[i]) + own(i));
   else

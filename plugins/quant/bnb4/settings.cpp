@@ -135,9 +135,8 @@ FileSettings parse_quantization_config(std::string_view text) {
 std::string quantization_config_text(const Settings& s) { return quantization_config(s).dump(2); }
 
 bool is_skipped(const std::vector<std::string>& skip, std::string_view module) {
-  return std::any_of(skip.begin(), skip.end(), [&](const std::string& name) {
-    return module.ends_with(name) || module.starts_with(name + ".");
-  });
+  return std::any_of(skip.begin(), skip.end(),
+                     [&](const std::string& name) { return module.ends_with(name) || module.starts_with(name + "."); });
 }
 
 }  // namespace bnb4
