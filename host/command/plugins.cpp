@@ -8,6 +8,7 @@
 #include "host/base/output.hpp"
 #include "host/command/command.hpp"
 #include "host/command/json_document.hpp"
+#include "host/config/read.hpp"
 #include "host/conformance/adapter.hpp"
 #include "host/conformance/check.hpp"
 #include "host/conformance/comm.hpp"
@@ -41,6 +42,7 @@ struct PluginsArguments {
   std::string model_config;
   std::string model;
   std::vector<std::string> data;
+  std::vector<std::string> options;  // "name=value"
   double timeout_s = 300;
   bool as_json = false;
   bool with_options = false;
@@ -295,6 +297,7 @@ int check_in_process(const PluginsArguments& arguments) {
   services.set_registry(&registry);
   const std::string plugin = read_plugin_file(arguments.name).manifest.id;
   CheckHooks hooks;
+  hooks.given_options = read_assignments(arguments.options);
   hooks.numerics = [&](const CheckedMember& member) { return check_numerics(registry, metrics, member, arguments); };
   hooks.process_facts = [&] {
     uint64_t held = 0;
@@ -313,6 +316,7 @@ int check_in_process(const PluginsArguments& arguments) {
 
 int check(const PluginsArguments& arguments) {
   CheckRequest request;
+  read_assignments(arguments.options);  // a malformed one is an error before the first test
   request.path = file_to_check(arguments);
   request.self = program_file();
   // Its working folder is another one.
@@ -334,6 +338,7 @@ int check(const PluginsArguments& arguments) {
     request.arguments.insert(request.arguments.end(), {"--model-config", of_child.model_config});
   if (!of_child.model.empty()) request.arguments.insert(request.arguments.end(), {"--model", of_child.model});
   for (const std::string& file : of_child.data) request.arguments.insert(request.arguments.end(), {"--data", file});
+  request.arguments.insert(request.arguments.end(), of_child.options.begin(), of_child.options.end());
   try {
     return check_plugin(std::move(request), arguments.as_json);
   } catch (const EndOfChild& child) {
@@ -355,8 +360,13 @@ Verb add_plugins(CLI::App& app) {
   conform->add_option("file", arguments->name, "FILE.so, or the name of an installed plugin")
       ->required()
       ->type_name("PLUGIN");
-  conform->add_option("--only", arguments->only, "tests or groups of tests, such as numerics, life/cycle or process");
-  conform->add_option("--timeout", arguments->timeout_s, "seconds for all tests together; default 300")
+  conform->add_option("options", arguments->options, "values of the members' options instead of their defaults")
+      ->type_name("NAME=VALUE");
+  conform->add_option("--only", arguments->only, "tests or groups of tests, such as numerics, life/cycle or process")
+      ->allow_extra_args(false);
+  conform
+      ->add_option("--timeout", arguments->timeout_s,
+                   "seconds for all tests together, of which each may take 15 %; default 300")
       ->check(CLI::PositiveNumber);
   for (CLI::App* verb : {show, describe, conform}) add_json(*verb, arguments->as_json);
   conform
@@ -371,6 +381,7 @@ Verb add_plugins(CLI::App& app) {
   CLI::App* hidden = app.add_subcommand("check-in-process", "")->group("");
   hidden->add_option("file", arguments->name)->required();
   hidden->add_option("test", arguments->test)->required();
+  hidden->add_option("options", arguments->options);
   hidden->add_option("--plugin-path", arguments->plugin_path)->allow_extra_args(false);
   hidden->add_option("--model-config", arguments->model_config);
   hidden->add_option("--model", arguments->model);

@@ -8,6 +8,7 @@
 #include <unordered_map>
 
 #include "host/base/file.hpp"
+#include "host/base/json.hpp"
 #include "host/base/pipe.hpp"
 #include "host/base/printable.hpp"
 #include "host/config/paths.hpp"
@@ -264,6 +265,12 @@ void apply_override(Value& root, const std::string& assignment, const Schema& sc
     }
     node = child;
   }
+}
+
+Json read_assignments(const std::vector<std::string>& assignments) {
+  Value root = empty(ValueType::kTable, {});
+  for (const std::string& assignment : assignments) apply_override(root, assignment, Schema());
+  return to_json(root);
 }
 
 }  // namespace chassis

@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "host/base/json_fwd.hpp"
 #include "host/config/schema.hpp"
 #include "host/config/value.hpp"
 
@@ -37,5 +38,7 @@ void merge(Value& base, Value over);
 // "a.b.0.c=value"; "table={}" removes a table that may be left out. Throws a config error if it is malformed, or a part
 // of the key is not a table.
 void apply_override(Value& root, const std::string& assignment, const Schema& schema);
+// An object of "name=value" words, with values as in overrides.
+Json read_assignments(const std::vector<std::string>& assignments);
 
 }  // namespace chassis

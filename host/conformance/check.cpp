@@ -69,6 +69,7 @@ CheckResult result_of(const std::string& test, const ProcessResult& ended, std::
   } else if (WIFSIGNALED(ended.status)) {
     const int signal = WTERMSIG(ended.status);
     result.text = with_output(fmt::format("crashed with signal {} ({})", signal, ::strsignal(signal)), ended);
+    result.has_crashed = true;
   } else if (!ended.verdict) {
     result.text = with_output(
         fmt::format("ended the process with exit code {} before the test was over", WEXITSTATUS(ended.status)), ended);
@@ -164,6 +165,8 @@ class Run {
     for (std::string_view base = test.needs; !base.empty(); base = check::find_test(base)->needs)
       for (const CheckResult& earlier : results_) {
         if (earlier.test != base) continue;
+        // Guards may show where a crash comes from.
+        if (earlier.has_crashed && base == test.needs && test.guard != check::Guard::kNone) continue;
         if (earlier.outcome == CheckOutcome::kFailed || earlier.outcome == CheckOutcome::kSameCause)
           return {name, CheckOutcome::kNotRun, std::string(base) + " failed", 0};
         if (earlier.outcome == CheckOutcome::kSkipped || earlier.outcome == CheckOutcome::kUntested)
@@ -174,13 +177,17 @@ class Run {
     if (left.count() <= 0)
       return {name, CheckOutcome::kNotRun,
               fmt::format("the time limit of {} ms for all tests is over", request_.total_timeout.count()), 0};
-    const auto limit = std::min(left, request_.timeout);
+    const auto share = std::chrono::milliseconds(
+        static_cast<int64_t>(kTestShare * static_cast<double>(request_.total_timeout.count())));
+    const auto limit = std::min(left, request_.timeout.count() > 0 ? request_.timeout : share);
     std::vector<std::string> arguments = {request_.self, "plugins", "check-in-process",
                                           std::filesystem::absolute(request_.path).string(), name};
     arguments.insert(arguments.end(), request_.arguments.begin(), request_.arguments.end());
     std::function<int()> in_child;
     if (request_.in_child) in_child = [&] { return request_.in_child(name); };
     const ProcessResult ended = check::run_process(arguments, limit, in_child);
+    if (ended.verdict && ended.verdict->outcome == CheckOutcome::kBadOption)
+      throw config_error(ended.verdict->text).hint("chassis plugins info --options lists options");
     CheckResult result = result_of(name, ended, limit);
     result.seconds = std::chrono::duration<double>(Clock::now() - begin).count();
     traces_.add(name, ended);

@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "host/base/json_fwd.hpp"
+#include "host/base/json.hpp"
 #include "host/config/option.hpp"
 #include "host/plugin/instance.hpp"
 #include "host/plugin/services.hpp"
@@ -23,6 +23,7 @@ enum class CheckOutcome {
   kSameCause,  // failed like the earlier test that `cause` names
   kNotRun,     // `text` has the reason
   kUntested,   // its results could not be compared with anything, so that it is not known whether it conforms
+  kBadOption,  // of a verdict: an option was given that does not exist, or has no such value
 };
 
 struct CheckResult {
@@ -31,14 +32,17 @@ struct CheckResult {
   std::string text;  // why it failed, was skipped or not run; for a passed test, what it left out
   double seconds = 0;
   std::string cause = {};
+  bool has_crashed = false;  // by a signal
 };
+
+inline constexpr double kTestShare = 0.15;
 
 struct CheckRequest {
   std::string path;               // path of the plugin
   std::string self;               // the program to run as `SELF plugins check-in-process FILE TEST`
   std::vector<std::string> only;  // names or groups of tests; empty: all
-  std::chrono::milliseconds timeout = std::chrono::seconds(45);         // for each test
   std::chrono::milliseconds total_timeout = std::chrono::seconds(300);  // for all tests
+  std::chrono::milliseconds timeout{0};                                 // for each; 0: kTestShare of the total
   std::function<void(const CheckResult&)> report = {};                  // called with each result when it is known
   std::vector<std::string> arguments = {};                              // appended to the arguments of `self`
   // Runs a test in a copy of this process, which is then used instead of a new process of `self`: as
@@ -59,7 +63,8 @@ inline constexpr std::string_view kTraceTests[] = {"process/output",  "process/f
 // The names of all tests, in order.
 std::vector<std::string> check_names();
 // Throws before the first test: a config error if the file does not exist, a plugin error if it is not a plugin or a
-// name in `only` is unknown. Throws EndOfChild in copies of the process.
+// name in `only` is unknown. Throws a config error for options that were given and no member takes, and EndOfChild in
+// copies of the process.
 std::vector<CheckResult> run_checks(const CheckRequest& request);
 bool conforms(const std::vector<CheckResult>& results);
 // One line: "passed   load/entry (0.1 s)", with the reason on further lines.
@@ -92,6 +97,7 @@ using ProcessFacts = std::function<std::vector<std::pair<std::string, std::strin
 using GuardBuffers = std::function<std::function<std::vector<std::string>()>(bool behind)>;
 
 struct CheckHooks {
+  Json given_options = nullptr;  // values that replace defaults, by name; every member takes those that it has
   NumericsCheck numerics = {};
   SampleOptions sample_options = {};
   ProcessFacts process_facts = {};

@@ -97,6 +97,7 @@ std::vector<OptionSpec> Bench::specs(const PluginLibrary& library, const MemberN
 }
 
 Json Bench::options(const PluginLibrary& library, const MemberName& member, bool& all_known) const {
+  expect_options_exist(library);
   const std::vector<OptionSpec> all = specs(library, member);
   all_known = true;
   if (hooks.sample_options) {
@@ -105,10 +106,35 @@ Json Bench::options(const PluginLibrary& library, const MemberName& member, bool
   }
   Json options = Json::object();
   for (const OptionSpec& spec : all) {
+    if (const auto given = hooks.given_options.find(spec.name); given != hooks.given_options.end()) {
+      const bool is_whole = spec.type == OptionType::kFloat && given->is_number_integer();  // "lr=1"
+      options[spec.name] = is_whole ? Json(given->get<double>()) : *given;
+      try {
+        check_option(spec, options[spec.name], member.text());
+      } catch (const Error& refusal) {
+        throw BadOption{refusal.message()};
+      }
+      continue;
+    }
     options[spec.name] = spec.required ? guess(spec) : parse_json(spec.default_json, spec.name, ExitCode::kPlugin);
     all_known = all_known && !spec.required;
   }
   return options;
+}
+
+void Bench::expect_options_exist(const PluginLibrary& library) const {
+  for (const auto& given : hooks.given_options.items()) {
+    std::string names;
+    bool exists = false;
+    for (const MemberName& member : library.manifest().members)
+      for (const OptionSpec& spec : specs(library, member)) {
+        exists = exists || spec.name == given.key();
+        names += (names.empty() ? "" : ", ") + spec.name;
+      }
+    if (!exists)
+      throw BadOption{fmt::format("no member of {} has an option '{}'; {}", library.manifest().id, given.key(),
+                                  names.empty() ? "they have none" : "the options are " + names)};
+  }
 }
 
 InstanceContext Bench::context(const PluginLibrary& library, const MemberName& member) const {

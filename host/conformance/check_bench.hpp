@@ -24,6 +24,10 @@ struct Skip {
 };
 // Thrown by a test that applies, but could compare nothing.
 struct Untested : Skip {};
+// Thrown if an option was given that does not exist, or has no such value.
+struct BadOption {
+  std::string text;
+};
 
 // Hides one service.
 class WithoutService : public ServiceProvider {
@@ -78,8 +82,11 @@ struct Bench {
   PluginFile file() const { return read_plugin_file(path); }
   std::shared_ptr<const PluginLibrary> load() const;
   std::vector<OptionSpec> specs(const PluginLibrary& library, const MemberName& member) const;
-  // Defaults, and guesses for options without one. `all_known` is false if there was a guess.
+  // Values that were given, defaults, and guesses for options without one. `all_known` is false if there was a guess.
+  // Throws BadOption.
   Json options(const PluginLibrary& library, const MemberName& member, bool& all_known) const;
+  // Throws BadOption if an option was given that no member has.
+  void expect_options_exist(const PluginLibrary& library) const;
   InstanceContext context(const PluginLibrary& library, const MemberName& member) const;
   // NULL if the member refuses guessed or changed options with a message.
   std::unique_ptr<Instance> make(const std::shared_ptr<const PluginLibrary>& library, const MemberName& member,

@@ -89,6 +89,9 @@ CheckVerdict examine_in_process(const std::string& path, const std::string& test
   } catch (const check::Untested& untested) {
     verdict.outcome = CheckOutcome::kUntested;
     verdict.text = untested.reason;
+  } catch (const check::BadOption& bad) {
+    verdict.outcome = CheckOutcome::kBadOption;
+    verdict.text = bad.text;
   } catch (const check::Skip& skip) {
     verdict.outcome = CheckOutcome::kSkipped;
     verdict.text = skip.reason;

@@ -5,19 +5,42 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <limits>
 #include <random>
 
 #include "host/base/error.hpp"
 #include "host/base/json.hpp"
 #include "host/plugin/status.hpp"
+#include "host/service/tensor.hpp"
 
 namespace chassis {
 namespace {
 
+// Memory of the host's allocator, so that guards find what is written beyond it. A copy has memory of its own.
+class Buffer {
+ public:
+  Buffer(int64_t num_bytes, std::byte junk) : bytes_(Tensor::empty(std::span(&num_bytes, 1), Dtype::u8)) {
+    std::memset(data(), static_cast<int>(junk), size());
+  }
+  Buffer(const Buffer& other) : bytes_(other.bytes_.clone()) {}
+  Buffer(Buffer&&) = default;
+  Buffer& operator=(const Buffer& other) { return *this = Buffer(other); }
+  Buffer& operator=(Buffer&&) = default;
+
+  std::byte* data() const { return bytes_.data_as<std::byte>(); }
+  size_t size() const { return static_cast<size_t>(bytes_.num_elements()); }
+  bool operator==(const Buffer& other) const {
+    return size() == other.size() && std::memcmp(data(), other.data(), size()) == 0;
+  }
+
+ private:
+  Tensor bytes_;
+};
+
 // Components of a whole weight in memory.
 struct Bytes {
-  std::vector<std::vector<std::byte>> encoded, stored;  // in staged dtypes where there are some
+  std::vector<Buffer> encoded, stored;  // in staged dtypes where there are some
 };
 
 class Weight {
@@ -36,9 +59,11 @@ class Weight {
     const auto encode_part = [&](size_t i) {
       const int64_t begin = i > 0 ? cuts[i - 1] : 0, end = cuts[i];
       const auto first = static_cast<size_t>(begin), count = static_cast<size_t>(end - begin);
-      if (count > 0)
-        storage_.encode({shape_, {begin, end - begin}, addresses(bytes.encoded, begin, true)},
-                        std::span(values).subspan(first, count));
+      if (count == 0) return;
+      const Buffer part(static_cast<int64_t>(count * sizeof(float)), std::byte{0});
+      std::memcpy(part.data(), values.data() + first, part.size());
+      storage_.encode({shape_, {begin, end - begin}, addresses(bytes.encoded, begin, true)},
+                      std::span(reinterpret_cast<const float*>(part.data()), count));
     };
     for (size_t i = 0; i < cuts.size(); ++i) encode_part(backwards ? cuts.size() - 1 - i : i);
     std::vector<const void*> staged;
@@ -60,9 +85,12 @@ class Weight {
     int64_t begin = 0;
     for (const int64_t end : cuts) {
       const auto first = static_cast<size_t>(begin), count = static_cast<size_t>(end - begin);
-      if (count > 0)
+      if (count > 0) {
+        const Buffer part(static_cast<int64_t>(count * sizeof(float)), std::byte{0xa5});
         storage_.decode({shape_, {begin, end - begin}, addresses(bytes.stored, begin, false)},
-                        std::span(values).subspan(first, count));
+                        std::span(reinterpret_cast<float*>(part.data()), count));
+        std::memcpy(values.data() + first, part.data(), part.size());
+      }
       begin = end;
     }
     return values;
@@ -80,13 +108,13 @@ class Weight {
       const int64_t units = is_divided(i) ? (elements_ + c.unit_elements - 1) / c.unit_elements : 1;
       const int64_t values = is_divided(i) ? units * c.unit_values : numel(c.whole_shape);
       const Dtype staged = storage_.is_staged(i) ? static_cast<Dtype>(storage_.raw(i).staged_dtype) : c.dtype;
-      bytes.encoded.emplace_back(static_cast<size_t>(values * size_bytes(staged)), junk);
-      bytes.stored.emplace_back(static_cast<size_t>(values * size_bytes(c.dtype)), junk);
+      bytes.encoded.emplace_back(values * size_bytes(staged), junk);
+      bytes.stored.emplace_back(values * size_bytes(c.dtype), junk);
     }
     return bytes;
   }
   // `encodes`: those that encode() writes, in staged dtypes.
-  std::vector<void*> addresses(std::vector<std::vector<std::byte>>& bytes, int64_t begin, bool encodes) const {
+  std::vector<void*> addresses(std::vector<Buffer>& bytes, int64_t begin, bool encodes) const {
     std::vector<void*> out;
     for (size_t i = 0; i < bytes.size(); ++i) {
       const Component& c = storage_.components()[i];
@@ -122,6 +150,26 @@ std::string refusal_of(const auto& action) {
     return error.message();
   }
   return "";
+}
+
+// A NaN in each component of floating-point numbers: verify() is to refuse what decode() would turn into weights that
+// are not finite.
+void examine_damage(const QuantStorage& storage, const Weight& weight, const Bytes& whole, const auto& fail) {
+  for (size_t i = 0; i < whole.stored.size(); ++i) {
+    const Component& component = storage.components()[i];
+    if (!is_float(component.dtype)) continue;
+    Bytes damaged = whole;
+    const Buffer& bytes = damaged.stored[i];
+    const int64_t count = static_cast<int64_t>(bytes.size()) / size_bytes(component.dtype);
+    const Tensor values = Tensor::borrow(bytes.data(), std::span(&count, 1), component.dtype);
+    values.narrow(0, count / 2, 1).fill(std::numeric_limits<double>::quiet_NaN());
+    if (!refusal_of([&] { storage.verify(weight.whole(damaged)); }).empty()) continue;
+    const std::vector<float> decoded = weight.decode(damaged, {});
+    const auto bad = std::find_if(decoded.begin(), decoded.end(), [](float v) { return !std::isfinite(v); });
+    if (bad == decoded.end()) continue;
+    fail(fmt::format("verify() accepts NaN as value {} of component {} '{}', by which element {} is decoded as {}",
+                     count / 2, i, component.suffix, bad - decoded.begin(), *bad));
+  }
 }
 
 void examine(const QuantPlugin& plugin, const Shape& shape, std::vector<std::string>& failures) {
@@ -178,6 +226,7 @@ void examine(const QuantPlugin& plugin, const Shape& shape, std::vector<std::str
                      error, kLargestError));
   if (const std::string refused = refusal_of([&] { storage->verify(weight.whole(whole)); }); !refused.empty())
     fail("verify() refuses what encode() made: " + refused);
+  examine_damage(*storage, weight, whole, fail);
   for (const float value : {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
     std::vector<float> wrong = values;
     wrong[wrong.size() / 2] = value;

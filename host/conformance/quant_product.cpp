@@ -23,24 +23,26 @@ struct Case {
   int64_t rows, tokens;
   bool has_bias = false, is_bias_trained = false;
   int num_linears = 1;  // of one input, whose gradient is their sum
+  int64_t groups = 0;   // the size of a dim between tokens and inputs; 0: there is none
 
   std::string text(Dtype compute) const {
-    return fmt::format("{}linear [{}, {}]{} of {} rows in {}", num_linears > 1 ? "sum of two, " : "", outputs, inputs,
+    return fmt::format("{}linear [{}, {}]{} of {} rows{} in {}", num_linears > 1 ? "sum of two, " : "", outputs, inputs,
                        !has_bias         ? ""
                        : is_bias_trained ? " with a trained bias"
                                          : " with a bias",
-                       rows * tokens, dtype_name(compute));
+                       rows * tokens * std::max<int64_t>(groups, 1), groups > 0 ? " of 4 dims" : "",
+                       dtype_name(compute));
   }
 };
 
 // Rows that begin inside a block; as few rows as in generation, and more than the tiles of most kernels have.
 constexpr Case kCases[] = {
-    {21, 20, 2, 13},       {57, 36, 2, 13, true}, {57, 36, 2, 13, true, true},      {40, 448, 1, 1},
-    {130, 96, 1, 3, true}, {96, 64, 1, 8},        {36, 57, 2, 13, false, false, 2}, {130, 270, 1, 140, true},
-    {64, 1024, 2, 13},     {64, 1024, 1, 1},
+    {21, 20, 2, 13},       {57, 36, 2, 13, true}, {57, 36, 2, 13, true, true},       {40, 448, 1, 1},
+    {130, 96, 1, 3, true}, {96, 64, 1, 8},        {36, 57, 2, 13, false, false, 2},  {130, 270, 1, 140, true},
+    {64, 1024, 2, 13},     {64, 1024, 1, 1},      {57, 36, 2, 5, true, false, 1, 3},
 };
 
-constexpr DimId kIn = 2, kOut = 3;
+constexpr DimId kIn = 2, kOut = 3, kGroups = 4;
 
 // What one of two ranks has of every weight.
 struct Half {
@@ -63,6 +65,7 @@ std::vector<Half> halves_of(const Case& c, const QuantStorage& storage) {
 Program record(const Case& c) {
   Program program;
   program.dims = {{"B", 0}, {"T", 0}, {"in", c.inputs}, {"out", c.outputs}};
+  if (c.groups > 0) program.dims.push_back({"groups", c.groups});
   BlockType& block = program.blocks.emplace_back();
   block.name = "products";
   const auto slot = [&](const std::string& name, std::vector<std::vector<DimId>> axes) {
@@ -73,8 +76,10 @@ Program record(const Case& c) {
     slot.init_std = 0.5;
     return block.add_slot(std::move(slot));
   };
-  const ValueId x = block.inputs["x"] =
-      block.add_value({"x", {CHASSIS_DIM_BATCH, CHASSIS_DIM_TIME, kIn}, GraphValueType::kCompute, {}});
+  std::vector<DimId> dims = {CHASSIS_DIM_BATCH, CHASSIS_DIM_TIME};
+  if (c.groups > 0) dims.push_back(kGroups);
+  dims.push_back(kIn);
+  const ValueId x = block.inputs["x"] = block.add_value({"x", dims, GraphValueType::kCompute, {}});
   const auto add_op = [&](const char* id, std::vector<ValueId> inputs, std::vector<SlotId> params,
                           const std::vector<DimId>& output_dims) {
     Op op{id, id, std::move(inputs), std::move(params), {}, {}};
@@ -178,7 +183,9 @@ class Run {
     context.parameters = &parameters_.of_unit(0);
     context.batch = case_.rows;
     context.time = case_.tokens;
-    const int64_t sizes[] = {case_.rows, case_.tokens, case_.inputs};
+    std::vector<int64_t> sizes = {case_.rows, case_.tokens};
+    if (case_.groups > 0) sizes.push_back(case_.groups);
+    sizes.push_back(case_.inputs);
     const std::map<std::string, Tensor> inputs = {{"x", Tensor::empty(sizes, options_.compute)}};
     fill(inputs.at("x"), "x");
     std::vector<Named> results;

@@ -19,10 +19,7 @@ constexpr int64_t kPanelRows = 64;    // rows of a weight that are decoded at on
 class Product final : public Kernel {
  public:
   Product(const Host& host, const NodeView& node)
-      : host_(host),
-        outputs_(node.param(0).size(0)),
-        inputs_(node.param(0).size(1)),
-        x_sizes_(node.input(0).local_shape().begin(), node.input(0).local_shape().end()) {}
+      : host_(host), outputs_(node.param(0).size(0)), inputs_(node.param(0).size(1)) {}
 
   void forward(Call& call) override {
     const BorrowedTensor x = call.input(0), bias = call.param(1);
@@ -32,8 +29,7 @@ class Product final : public Kernel {
     each_panel(call, [&](int64_t begin, int64_t size, chassis_gemm_problem_t& p) {
       p.flags = CHASSIS_GEMM_TRANSPOSE_B;
       p.m = num_rows, p.n = size, p.k = inputs_;
-      p.a = x.data<float>(), p.lda = inputs_;
-      p.c = y + begin, p.ldc = outputs_;
+      p.a = x.data<float>(), p.lda = inputs_, p.c = y + begin, p.ldc = outputs_;
       p.beta = bias ? 1.0f : 0.0f;
     });
   }
@@ -42,12 +38,12 @@ class Product final : public Kernel {
   void backward_inputs(Call& call) override {
     const BorrowedTensor dy = call.grad_output(0);
     if (!dy || !call.wants_grad_input(0)) return;
-    x_sizes_[0] = dy.size(0), x_sizes_[1] = dy.size(1);  // of this call
-    Tensor dx = Tensor::create(host_, CHASSIS_DTYPE_F32, x_sizes_);
+    std::vector<int64_t> sizes(dy.sizes().begin(), dy.sizes().end());
+    sizes.back() = inputs_;
+    Tensor dx = Tensor::create(host_, CHASSIS_DTYPE_F32, sizes);
     each_panel(call, [&](int64_t begin, int64_t size, chassis_gemm_problem_t& p) {
       p.m = dy.num_elements() / outputs_, p.n = inputs_, p.k = size;
-      p.a = dy.data<float>() + begin, p.lda = outputs_;
-      p.c = dx.data<float>(), p.ldc = inputs_;
+      p.a = dy.data<float>() + begin, p.lda = outputs_, p.c = dx.data<float>(), p.ldc = inputs_;
       p.beta = begin > 0 ? 1.0f : 0.0f;
     });
     call.set_grad_input(0, std::move(dx));
@@ -73,7 +69,6 @@ class Product final : public Kernel {
 
   const Host& host_;
   const int64_t outputs_, inputs_;
-  std::vector<int64_t> x_sizes_;
 };
 
 class Int8 final : public Quant {
@@ -104,16 +99,21 @@ class Int8 final : public Quant {
         if (!std::isfinite(values[i])) fail_invalid("element ", row * columns + i, " is ", values[i]);
         largest = std::max(largest, std::abs(values[i]));
       }
-      scale = largest / 127.0f;
-      const float step = scale > 0.0f ? scale : 1.0f;
+      scale = std::max(largest / 127.0f, 1e-30f);
       for (int64_t i = 0; i < columns; ++i)
-        codes[i] = static_cast<int8_t>(std::clamp(std::nearbyint(values[i] / step), -127.0f, 127.0f));
+        codes[i] = static_cast<int8_t>(std::clamp(std::nearbyint(values[i] / scale), -127.0f, 127.0f));
     });
   }
   void decode(const QuantPart& part) const override {
     each_row(part, [](int64_t, int64_t columns, float* values, const int8_t* codes, float scale) {
       for (int64_t i = 0; i < columns; ++i) values[i] = static_cast<float>(codes[i]) * scale;
     });
+  }
+  void verify(const QuantPart& part) const override {
+    const int64_t columns = part.sizes()[1], first = part.begin() / columns;
+    for (int64_t i = 0; i < part.count() / columns; ++i)
+      if (const float scale = part.component<float>(kScales)[i]; !(std::isfinite(scale) && scale >= 0.0f))
+        throw Failure(CHASSIS_DATA_LOSS, ".scale[", first + i, "] is ", scale);
   }
 
   double claim(const NodeView& node) override {

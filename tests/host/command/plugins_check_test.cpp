@@ -18,9 +18,10 @@ Outcome check(const std::string& file, std::vector<std::string> words = {}) {
   const test::ScratchDirectory scratch;
   return test::run_process(words, scratch.path());
 }
-Outcome check_nonconforming(const std::string& fault, std::vector<std::string> words) {
+Outcome check_nonconforming(const std::string& fault, std::vector<std::string> words,
+                            const std::string& name = "nonconforming") {
   ::setenv("NONCONFORMING", fault.c_str(), 1);
-  const Outcome outcome = check(CHASSIS_TEST_STUB_DIR "/nonconforming.so", std::move(words));
+  const Outcome outcome = check(CHASSIS_TEST_STUB_DIR "/" + name + ".so", std::move(words));
   ::unsetenv("NONCONFORMING");
   return outcome;
 }
@@ -131,6 +132,28 @@ TEST(PluginsCheck, FindsAnElementAfterOrBeforeAnOutput) {
   const Outcome early = check_nonconforming("one too early", {"--only", "numerics/guard-before"});
   EXPECT_EQ(early.exit_code, 3) << early.output;
   EXPECT_HAS(early.output, "read or wrote 4 bytes before the start of a buffer of ");
+}
+
+TEST(PluginsCheck, GuardsComponentsAndShowsWhereACrashComesFrom) {
+  const Outcome one = check_nonconforming("writes beyond", {"--only", "numerics/guard-behind"}, "nonconforming_quant");
+  EXPECT_EQ(one.exit_code, 3) << one.output;
+  EXPECT_HAS(one.output, "wrote 1 byte past the end of a buffer of ");
+  const Outcome far = check_nonconforming("writes far beyond", {"--only", "numerics"}, "nonconforming_quant");
+  EXPECT_EQ(far.exit_code, 3) << far.output;
+  EXPECT_HAS(far.output, "crashed with signal 11");
+  EXPECT_EQ(far.output.find("not run"), std::string::npos) << far.output;
+}
+
+TEST(PluginsCheck, GivesMembersTheOptionsOfTheCommandLine) {
+  const Outcome given = check("adamw8bit", {"order=bnb", "eps=1e-6", "--only", "numerics/reference"});
+  EXPECT_EQ(given.exit_code, 0) << given.output;
+  const Outcome unknown = check("adamw8bit", {"ordre=bnb"});
+  EXPECT_EQ(unknown.exit_code, 2) << unknown.output;
+  EXPECT_HAS(unknown.output, "no member of adamw8bit has an option 'ordre'; the options are ");
+  const Outcome wrong = check("adamw8bit", {"order=rust", "--only", "options"});
+  EXPECT_EQ(wrong.exit_code, 2) << wrong.output;
+  EXPECT_HAS(wrong.output, "'order'");
+  EXPECT_EQ(check("adamw8bit", {"order"}).exit_code, 2);
 }
 
 TEST(PluginsCheck, RefusesAMissingOrForeignFileAtOnce) {

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstdlib>
 #include <string_view>
+#include <vector>
 
 #include "chassis/plugin.hpp"
 #include "chassis/quant.hpp"
@@ -23,7 +24,10 @@ bool has(std::string_view fault) {
 class Product final : public Kernel {
  public:
   Product(const Host& host, const NodeView& node)
-      : host_(host), outputs_(node.param(0).size(0)), inputs_(node.param(0).size(1)) {}
+      : host_(host),
+        outputs_(node.param(0).size(0)),
+        inputs_(node.param(0).size(1)),
+        x_sizes_(node.input(0).local_shape().begin(), node.input(0).local_shape().end()) {}
 
   void forward(Call& call) override {
     const BorrowedTensor x = call.input(0), bias = call.param(1);
@@ -42,9 +46,9 @@ class Product final : public Kernel {
   void backward_inputs(Call& call) override {
     const BorrowedTensor dy = call.grad_output(0);
     if (!dy || !call.wants_grad_input(0)) return;
-    const int64_t sizes[] = {dy.size(0), dy.size(1), inputs_};
+    x_sizes_[0] = dy.size(0), x_sizes_[1] = dy.size(1);
     if (!call.grad_input(0)) {
-      call.set_grad_input(0, Tensor::create(host_, CHASSIS_DTYPE_F32, sizes));
+      call.set_grad_input(0, Tensor::create(host_, CHASSIS_DTYPE_F32, x_sizes_));
       std::fill_n(call.grad_input(0).data<float>(), call.grad_input(0).num_elements(), 0.0f);
     } else if (has("does not add")) {
       std::fill_n(call.grad_input(0).data<float>(), call.grad_input(0).num_elements(), 0.0f);
@@ -83,6 +87,7 @@ class Product final : public Kernel {
 
   const Host& host_;
   const int64_t outputs_, inputs_;
+  std::vector<int64_t> x_sizes_;
 };
 
 class Int8 final : public Quant {
@@ -109,6 +114,8 @@ class Int8 final : public Quant {
     const auto* const values = static_cast<const float*>(part.values());
     auto* const codes = part.component<int8_t>(0);
     auto* const scales = part.component<float>(1);
+    if (has("writes beyond") && part.begin() + part.count() == part.num_elements()) codes[part.count()] = 1;
+    if (has("writes far beyond")) codes[part.count() + (int64_t{1} << 40)] = 1;
     for (int64_t begin = 0; begin < part.count(); begin += kBlock) {
       const int64_t end = std::min(part.count(), begin + kBlock);
       float largest = least;
@@ -132,8 +139,12 @@ class Int8 final : public Quant {
     const auto* const scales = part.component<float>(1);
     for (int64_t i = 0; i < part.count(); ++i) values[i] = static_cast<float>(codes[i]) * scales[i / kBlock];
   }
-  void verify(const QuantPart&) const override {
+  void verify(const QuantPart& part) const override {
     if (has("refuses its own")) throw Failure(CHASSIS_DATA_LOSS, "this cannot be");
+    const int64_t num_scales = has("accepts NaN scales") ? 0 : (part.count() + kBlock - 1) / kBlock;
+    for (int64_t i = 0; i < num_scales; ++i)
+      if (!std::isfinite(part.component<float>(1)[i]))
+        throw Failure(CHASSIS_DATA_LOSS, ".scale[", i, "] is not finite");
   }
 
   double claim(const NodeView& node) override {

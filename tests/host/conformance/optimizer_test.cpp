@@ -121,19 +121,21 @@ TEST(OptimizerConformance, OurOptimizersPass) {
 TEST(OptimizerConformance, FindsStatesThatCannotBeSaved) {
   ToyOptimizer toy(gradient_descent);
   toy.state().role = str_of("../momentum");
-  EXPECT_EQ(toy.failures(), "state 0 has the role '../momentum', expected lower-case letters, digits and '_'\n");
+  EXPECT_EQ(toy.failures(), "toy: state 0 has the role '../momentum', expected letters, digits and '_'\n");
   toy.state().role = str_of("momentum");
   toy.state().dtype = 99;
-  EXPECT_EQ(toy.failures(), "state 'momentum' has the unknown dtype 99\n");
+  EXPECT_EQ(toy.failures(), "toy: state 0 ('momentum') has dtype 99, which is not a dtype of the ABI\n");
   toy.state().dtype = CHASSIS_DTYPE_I8;
   toy.state().initial = 1000.5;
   EXPECT_EQ(toy.failures(), "state 'momentum' of i8 starts at 1000.5, which is outside of it\n");
   toy.state().initial = 0;
   toy.state().dtype = CHASSIS_DTYPE_F32;
   toy.state().granularity = CHASSIS_GRANULARITY_BLOCK;
-  EXPECT_EQ(toy.failures(), "state 'momentum' is cut in blocks of 0 elements, expected at least 1\n");
-  toy.state().block = 32;
-  EXPECT_EQ(toy.failures(), "");
+  EXPECT_EQ(toy.failures(), "toy: state 0 ('momentum') is cut in blocks of 0 elements, expected at least 1\n");
+  for (const int64_t block : {32, 1 << 18}) {
+    toy.state().block = block;
+    EXPECT_EQ(toy.failures(), "") << block;
+  }
   toy.state().struct_size = 0;
   EXPECT_EQ(toy.failures(), "toy: the description of state 0 has 0 bytes, expected at least 40\n");
 }

@@ -68,6 +68,9 @@ TEST_F(QuantConformance, FindsWrongAnswers) {
   EXPECT_HAS(failures("stores nothing"), "parameter() does not store the weight of a linear");
   EXPECT_HAS(failures("accepts NaN"), "encode() accepts the value nan");
   EXPECT_HAS(failures("refuses its own"), "verify() refuses what encode() made");
+  EXPECT_HAS(failures("accepts NaN scales"),
+             "a weight [64, 128]: verify() accepts NaN as value 256 of component 1 '.scale', by which element 4096 is "
+             "decoded as nan");
   EXPECT_HAS(failures("no config"), "config() is no JSON object");
   EXPECT_HAS(failures("refuses its config"), "configure() refuses what config() wrote: ");
   EXPECT_HAS(failures("forgets its files"), "configure() does not say that the files of a model");
@@ -90,6 +93,7 @@ TEST_F(QuantConformance, FindsProductsThatAreNotThoseOfTheDecodedWeights) {
   EXPECT_HAS(found("does not add"), "sum of two, linear [36, 57] of 26 rows in f32: the gradient of x[");
   EXPECT_HAS(found("forgets the bias"), "the gradient of linear_0.bias in the second micro-batch[");
   EXPECT_HAS(found("other bits"), "the same call gives other bits when it is repeated");
+  EXPECT_HAS(found("half a gradient"), "linear [57, 36] with a bias of 30 rows of 4 dims in f32: the gradient of x[");
   EXPECT_EQ(found("half a gradient").find("with a bias of 3 rows in f32: y"), std::string::npos);
 }
 

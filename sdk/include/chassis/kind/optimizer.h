@@ -12,7 +12,8 @@
 #define CHASSIS_STATE_SCALAR 2u         /* one element, which must not depend on the parameter's elements */
 #define CHASSIS_STATE_PER_BLOCK 3u      /* one value for each `block` row-major elements; the last may cover fewer */
 
-/* Where a state may be cut, and with it its parameter, gradient and other states: the coarsest granularity counts. */
+/* Where a state may be cut, and with it its parameter, gradient and other states: the coarsest granularity counts. Each
+ * goes with each shape, but a state PER_BLOCK is never cut inside a block, whatever its granularity. */
 #define CHASSIS_GRANULARITY_ELEMENT 1u  /* may be cut between any two elements */
 #define CHASSIS_GRANULARITY_BLOCK 2u    /* only at multiples of block elements; pieces have one dim */
 #define CHASSIS_GRANULARITY_MATRIX 3u   /* not at all: one rank has the whole tensor and steps it for all */
@@ -35,7 +36,7 @@ typedef struct chassis_optimizer_parameter {
 typedef struct chassis_state_desc {
   uint32_t struct_size;
   uint32_t dtype;
-  chassis_str_t role; /* "exp_avg": names it on disk, "<parameter>.exp_avg" */
+  chassis_str_t role; /* "exp_avg": names it on disk, "<parameter>.exp_avg"; letters, digits and '_', at most 128 */
   uint32_t shape;     /* CHASSIS_STATE_… */
   uint32_t granularity;
   int64_t block;
@@ -54,9 +55,9 @@ typedef struct chassis_optimizer_step {
   const chassis_tensor_t* params; /* updated in place */
   const chassis_tensor_t* grads;  /* may be overwritten */
   const chassis_tensor_t* states; /* those of the first tensor, then those of the second, … */
-  /* Per tensor; 0 where decay does not apply. Decoupled from the update, as in AdamW: p ← p − lr · weight_decay · p.
-   * `chassis plugins check` compares two steps; adding decay to the gradient gives the same result only for plain
-   * gradient descent without momentum. */
+  /* Per tensor; 0 where decay does not apply. Decoupled from the update, as in AdamW: p ← p − lr · weight_decay · p,
+   * before the update or after it. `chassis plugins check` compares two steps; adding decay to the gradient gives the
+   * same result only for plain gradient descent without momentum. */
   const double* weight_decay;
   const double* lr_scale;         /* per tensor; NULL: all 1 */
   void* stream;                   /* the CUDA stream to queue on; NULL on the CPU */
