@@ -1,10 +1,6 @@
 // The arguments that verbs share: the configuration and its overrides, --plugin-path and --nproc.
-#include <sys/mman.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
 #include <filesystem>
 #include <utility>
 
@@ -17,6 +13,7 @@
 #include "host/launch/gpus.hpp"
 #include "host/launch/launch.hpp"
 #include "host/launch/spawn.hpp"
+#include "host/plugin/crash_report.hpp"
 
 namespace chassis {
 namespace {
@@ -27,18 +24,9 @@ int ranks_by_default(const Config& config) {
   const std::string& device = config.settings().run.device;
   if (device != "auto" && device != "cuda") return 1;
   if (!discover_launch(process_environment()).source.empty()) return 1;
-  const int num_gpus = num_visible_gpus();
+  const int num_gpus = num_visible_gpus_by_copy();
   if (num_gpus > 1) log::info("starting {} processes, one per visible GPU; --nproc sets another number", num_gpus);
   return num_gpus;
-}
-
-// An unnamed file in memory that processes started from here inherit.
-File file_in_memory(const std::string& name, const std::string& text) {
-  const int descriptor = memfd_create("configuration", 0);
-  if (descriptor < 0) throw internal_error("cannot pass '" + name + "' to the ranks: " + std::strerror(errno));
-  File file = File::adopt(descriptor, name);
-  file.pwrite_exact(text.data(), text.size(), 0);
-  return file;
 }
 
 constexpr const char* kPluginPath = "--plugin-path";
@@ -128,7 +116,6 @@ std::string override_hint(const CLI::App& verb, const std::vector<std::string>& 
 void ConfigArguments::add_to(CLI::App& app) {
   app.add_option("config", file, "a TOML file, or a pipe such as /dev/stdin")->required()->type_name("FILE.toml");
   app.add_option("overrides", overrides, "key.path=value, after the file")->type_name("KEY=VALUE");
-  app.add_option("--config-descriptor", descriptor_)->group("");
   app.parse_complete_callback([this] { find_file(); });
   app.add_flag("--locked", locked, "refuse plugins whose hash is not in plugins.lock in run.output_dir");
   add_plugin_path(app, plugin_path);
@@ -157,14 +144,9 @@ void ConfigArguments::find_file() {
 }
 
 const ConfigSource& ConfigArguments::source() const {
-  if (!source_ && descriptor_ < 0) {
+  if (!source_) {
     refuse_other_than_toml(file);
     source_ = read_config_source(file);
-  }
-  if (!source_) {
-    const File inherited = File::adopt(descriptor_, file);
-    source_ = ConfigSource{file, config_folder(file), std::string(inherited.size(), '\0')};
-    inherited.pread_exact(source_->text.data(), source_->text.size(), 0);
   }
   return *source_;
 }
@@ -176,19 +158,14 @@ void ConfigArguments::add_ranks_to(CLI::App& app) {
       ->check(CLI::Range(1, 4096));
 }
 
-std::optional<int> ConfigArguments::run_ranks(const std::string& verb, ConfigUse use,
-                                              const std::vector<std::string>& more) const {
+std::optional<int> ConfigArguments::run_ranks(ConfigUse use) const {
   const Config config = load(use);
   const int count = num_ranks > 0 ? num_ranks : ranks_by_default(config);
   if (count <= 1) return std::nullopt;
   config.throw_if_problems();  // once, not on every rank
-  const File text = file_in_memory(file, source().text);
-  std::vector<std::string> words = {verb, file, "--config-descriptor", std::to_string(text.descriptor())};
-  const std::vector<std::string> all = all_overrides();
-  words.insert(words.end(), all.begin(), all.end());
-  for (const std::string& folder : plugin_path) words.insert(words.end(), {"--plugin-path", folder});
-  words.insert(words.end(), more.begin(), more.end());
-  return chassis::run_ranks(count, words);
+  const std::optional<int> exit_code = chassis::run_ranks(count);
+  if (!exit_code) ExitGuard::guard_copy();
+  return exit_code;
 }
 
 }  // namespace chassis

@@ -2,17 +2,37 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
+#include <concepts>
 #include <functional>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "host/config/config.hpp"
 
 namespace chassis {
 
-// Throws, or returns the exit code.
-using Verb = std::function<int()>;
+// What a verb does once its arguments are parsed.
+class Verb {
+ public:
+  // Throws, or returns the exit code.
+  using Run = std::function<int()>;
+  // Returns the exit code of all ranks, or nothing in a rank, and where no ranks are to be started.
+  using StartRanks = std::function<std::optional<int>()>;
+
+  template <std::invocable Body>
+  Verb(Body run) : run_(std::move(run)) {}
+  Verb(StartRanks start_ranks, Run run) : start_ranks_(std::move(start_ranks)), run_(std::move(run)) {}
+
+  // Call it first, while the process has one thread.
+  std::optional<int> start_ranks() const { return start_ranks_ ? start_ranks_() : std::nullopt; }
+  int run() const { return run_(); }
+
+ private:
+  StartRanks start_ranks_;
+  Run run_;
+};
 
 // Declares --plugin-path, which users may give before the verb, after it or after a subcommand of it; `folders` gets
 // all of them in that order.
@@ -33,11 +53,10 @@ struct ConfigArguments {
 
   void add_to(CLI::App& app);
   void add_ranks_to(CLI::App& app);
-  // With --nproc, or with [[parallel]] on a machine of several GPUs: starts the ranks, each with the verb, these
-  // arguments and `more`, and returns the exit code of the run.
-  std::optional<int> run_ranks(const std::string& verb, ConfigUse use = ConfigUse::kTraining,
-                               const std::vector<std::string>& more = {}) const;
-  // The text is read once, and ranks get it from the process that starts them.
+  // With --nproc, or with [[parallel]] on a machine of several GPUs: starts the ranks, and returns the exit code of the
+  // run. Else, and in a rank, returns nothing.
+  std::optional<int> run_ranks(ConfigUse use = ConfigUse::kTraining) const;
+  // The text is read once, and ranks have it from the process that started them.
   const ConfigSource& source() const;
   Config load(ConfigUse use = ConfigUse::kTraining) const { return load_config(source(), all_overrides(), use); }
 
@@ -45,7 +64,6 @@ struct ConfigArguments {
   void find_file();
   std::vector<std::string> all_overrides() const;
 
-  int descriptor_ = -1;  // of the text of the configuration, in a rank
   mutable std::optional<ConfigSource> source_;
 };
 

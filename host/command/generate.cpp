@@ -40,17 +40,6 @@ struct GenerateArguments {
     if (!out.empty()) require_other_file(prompts, out);
     if (!is_utf8(prompt)) throw config_error("--prompt is not UTF-8");
   }
-
-  std::vector<std::string> words() const {
-    std::vector<std::string> words;
-    if (has_prompt) words = {"--prompt", prompt};
-    if (!prompts.empty()) words.insert(words.end(), {"--prompts", prompts, "--out", out});
-    for (const std::string& text : stop) words.insert(words.end(), {"--stop", text});
-    const std::vector<std::string> more = weights.words();
-    words.insert(words.end(), more.begin(), more.end());
-    if (no_cache) words.push_back("--no-cache");
-    return words;
-  }
 };
 
 GenerationSettings settings_of(const Session& session, const GenerateArguments& arguments) {
@@ -114,7 +103,7 @@ Verb add_generate(CLI::App& app) {
   arguments->weights.add_to(app);
   app.add_flag("--no-cache", arguments->no_cache, "compute every row again, without the key-value cache");
   arguments->config.add_ranks_to(app);
-  return [=] {
+  const auto start_ranks = [=] {
     arguments->has_prompt = prompt->count() > 0;
     arguments->check();
     if (arguments->chat && arguments->config.num_ranks > 1)
@@ -123,33 +112,36 @@ Verb add_generate(CLI::App& app) {
           .hint("several processes answer --prompts FILE.jsonl --out FILE");
     if (arguments->chat) arguments->config.num_ranks = 1;
     arguments->weights.choose_adapter(arguments->config, ConfigUse::kGeneration);
-    if (const auto exit_code = arguments->config.run_ranks("generate", ConfigUse::kGeneration, arguments->words()))
-      return *exit_code;
-    std::vector<PromptRow> rows;
-    if (!arguments->prompts.empty()) rows = read_prompts(arguments->prompts);
-    Config given = arguments->config.load(ConfigUse::kGeneration);
-    return join_world(given.settings().comm, [&](World& world) {
-      if (arguments->chat && world.size() > 1)
-        throw config_error("--chat runs in one process, and a launcher has started " + std::to_string(world.size()));
-      Session session(std::move(given), {.plugin_path = arguments->config.plugin_path, .world = &world});
-      // Prompts and stop texts are refused before the weights are loaded, which may take minutes.
-      const GenerationSettings generation = settings_of(session, *arguments);
-      Answerer answerer(session, generation);
-      std::vector<std::vector<int32_t>> ids;
-      if (arguments->has_prompt) ids.push_back(answerer.ids_of_text(arguments->prompt));
-      if (!rows.empty()) ids = ids_of_rows(session, answerer, rows);
-      session.allocate();
-      const std::string weights = load_weights(session, arguments->weights.from);
-      if (!arguments->has_prompt) compare_template(session, run_of(arguments->weights.from));
-      if (arguments->chat) return chat_on_standard_input(session, answerer);
-      if (!rows.empty()) {
-        const bool with_chat = std::ranges::any_of(rows, [](const PromptRow& row) { return row.chat.has_value(); });
-        return answer_rows(session, answerer, rows, ids, arguments->out,
-                           [&] { return made_with(session, generation, weights, with_chat); });
-      }
-      return continue_text(session, answerer, arguments->prompt, ids.front());
-    });
+    return arguments->config.run_ranks(ConfigUse::kGeneration);
   };
+  return {start_ranks, [=] {
+            std::vector<PromptRow> rows;
+            if (!arguments->prompts.empty()) rows = read_prompts(arguments->prompts);
+            Config given = arguments->config.load(ConfigUse::kGeneration);
+            return join_world(given.settings().comm, [&](World& world) {
+              if (arguments->chat && world.size() > 1)
+                throw config_error("--chat runs in one process, and a launcher has started " +
+                                   std::to_string(world.size()));
+              Session session(std::move(given), {.plugin_path = arguments->config.plugin_path, .world = &world});
+              // Prompts and stop texts are refused before the weights are loaded, which may take minutes.
+              const GenerationSettings generation = settings_of(session, *arguments);
+              Answerer answerer(session, generation);
+              std::vector<std::vector<int32_t>> ids;
+              if (arguments->has_prompt) ids.push_back(answerer.ids_of_text(arguments->prompt));
+              if (!rows.empty()) ids = ids_of_rows(session, answerer, rows);
+              session.allocate();
+              const std::string weights = load_weights(session, arguments->weights.from);
+              if (!arguments->has_prompt) compare_template(session, run_of(arguments->weights.from));
+              if (arguments->chat) return chat_on_standard_input(session, answerer);
+              if (!rows.empty()) {
+                const bool with_chat =
+                    std::ranges::any_of(rows, [](const PromptRow& row) { return row.chat.has_value(); });
+                return answer_rows(session, answerer, rows, ids, arguments->out,
+                                   [&] { return made_with(session, generation, weights, with_chat); });
+              }
+              return continue_text(session, answerer, arguments->prompt, ids.front());
+            });
+          }};
 }
 
 }  // namespace chassis

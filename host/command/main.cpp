@@ -228,9 +228,10 @@ int run(int argc, char** argv) {
   }
   for (auto& [verb, body] : verbs) {
     if (!verb->parsed()) continue;
+    if (const std::optional<int> exit_code = body.start_ranks()) return *exit_code;
     std::optional<PluginGuards> guards;
     if (!guards_itself(*verb)) guards.emplace();
-    const int exit_code = body();
+    const int exit_code = body.run();
     flush_output();
     return exit_code;
   }

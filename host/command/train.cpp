@@ -8,10 +8,8 @@ Verb add_train(CLI::App& app) {
   auto arguments = std::make_shared<ConfigArguments>();
   arguments->add_to(app);
   arguments->add_ranks_to(app);
-  return [=] {
-    if (const auto exit_code = arguments->run_ranks("train")) return *exit_code;
-    return run_training(arguments->load(), arguments->plugin_path);
-  };
+  return {[=] { return arguments->run_ranks(); },
+          [=] { return run_training(arguments->load(), arguments->plugin_path); }};
 }
 
 }  // namespace chassis

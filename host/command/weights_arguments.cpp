@@ -41,11 +41,4 @@ void WeightsArguments::choose_adapter(ConfigArguments& config, ConfigUse use) {
                              ", path = " + quoted(from) + " }");
 }
 
-std::vector<std::string> WeightsArguments::words() const {
-  std::vector<std::string> words;
-  if (!from.empty()) words = {"--from", from};
-  if (no_adapter) words.push_back("--no-adapter");
-  return words;
-}
-
 }  // namespace chassis

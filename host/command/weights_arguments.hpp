@@ -2,7 +2,6 @@
 #pragma once
 
 #include <string>
-#include <vector>
 
 #include "host/command/command.hpp"
 
@@ -16,7 +15,6 @@ struct WeightsArguments {
   // Call before the configuration is loaded. Adds overrides: an adapter in `from` replaces that of the configuration,
   // whose settings may be those of another one; with --no-adapter there is none, and `from` becomes the base.
   void choose_adapter(ConfigArguments& config, ConfigUse use);
-  std::vector<std::string> words() const;
 };
 
 }  // namespace chassis

@@ -1,4 +1,4 @@
-// Starts the ranks with fork and exec, then waits for signals and for the ends of ranks in one loop.
+// Forks the ranks, then waits for signals and for the ends of ranks in one loop.
 #include "host/launch/spawn.hpp"
 
 #include <fcntl.h>
@@ -12,6 +12,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <memory>
@@ -22,7 +23,6 @@
 #include "host/base/error.hpp"
 #include "host/base/file.hpp"
 #include "host/base/log.hpp"
-#include "host/base/output.hpp"
 #include "host/launch/failure.hpp"
 #include "host/launch/launch.hpp"
 #include "host/launch/store.hpp"
@@ -62,14 +62,6 @@ class BlockedSignals {
   sigset_t set_, before_;
 };
 
-// NULL-terminated pointers into `words`, for exec.
-std::vector<char*> pointers_to(const std::vector<std::string>& words) {
-  std::vector<char*> pointers;
-  for (const std::string& word : words) pointers.push_back(const_cast<char*>(word.c_str()));
-  pointers.push_back(nullptr);
-  return pointers;
-}
-
 int num_cores() {
   cpu_set_t cores;
   return sched_getaffinity(0, sizeof cores, &cores) == 0 ? CPU_COUNT(&cores) : 1;
@@ -80,41 +72,92 @@ std::string signal_name(int number) {
   return name ? std::string("SIG") + name : "signal " + std::to_string(number);
 }
 
-// This process's environment, with the variables of a rank added or replaced.
-std::vector<std::string> environment_of(int rank, int num_ranks, int port) {
-  std::vector<std::string> own = {fmt::format("CHASSIS_RANK={}", rank), fmt::format("CHASSIS_WORLD_SIZE={}", num_ranks),
-                                  fmt::format("CHASSIS_STORE_PORT={}", port)};
-  if (!std::getenv("OMP_NUM_THREADS"))
-    own.push_back(fmt::format("OMP_NUM_THREADS={}", std::max(1, num_cores() / num_ranks)));
-  if (!std::getenv("OMP_WAIT_POLICY")) own.push_back("OMP_WAIT_POLICY=PASSIVE");
-
-  std::vector<std::string> all = own;
-  for (char** inherited = environ; *inherited; ++inherited) {
-    const auto replaces_it = [&](const std::string& variable) {
-      return std::strncmp(variable.c_str(), *inherited, variable.find('=') + 1) == 0;
-    };
-    if (std::none_of(own.begin(), own.end(), replaces_it)) all.push_back(*inherited);
-  }
-  return all;
+// The variables of a rank, before its first thread. Only one that the user did not set is set beside them.
+void set_environment(int rank, int num_ranks, int port) {
+  const auto set = [](const char* name, int value) { ::setenv(name, std::to_string(value).c_str(), 1); };
+  set("CHASSIS_RANK", rank);
+  set("CHASSIS_WORLD_SIZE", num_ranks);
+  set("CHASSIS_STORE_PORT", port);
+  if (!std::getenv("OMP_NUM_THREADS")) set("OMP_NUM_THREADS", std::max(1, num_cores() / num_ranks));
+  ::setenv("OMP_WAIT_POLICY", "PASSIVE", 0);
 }
+
+// Tells ranks that were forked before the store was served where it is: one integer for each.
+class PortPipe {
+ public:
+  PortPipe() {
+    int ends[2];
+    if (::pipe2(ends, O_CLOEXEC) != 0) throw internal_error(fmt::format("pipe: {}", std::strerror(errno)));
+    read_end_ = File::adopt(ends[0], "pipe");
+    write_end_ = File::adopt(ends[1], "pipe");
+  }
+  void tell(int num_ranks, int port) {
+    const std::vector<int> ports(static_cast<size_t>(num_ranks), port);
+    const auto size = static_cast<ssize_t>(ports.size() * sizeof(int));
+    if (::write(write_end_.descriptor(), ports.data(), ports.size() * sizeof(int)) != size)
+      throw internal_error(fmt::format("pipe: {}", std::strerror(errno)));
+  }
+  // In a rank; -1 if the process that started it has ended.
+  int wait() {
+    write_end_ = File();
+    int port = -1;
+    for (ssize_t got = -1; (got = ::read(read_end_.descriptor(), &port, sizeof port)) != sizeof port;)
+      if (got >= 0 || errno != EINTR) return -1;
+    return port;
+  }
+
+ private:
+  File read_end_, write_end_;
+};
+
+// In a rank, directly after the fork.
+void become_rank(int rank, int num_ranks, pid_t parent, PortPipe& port) {
+  ::prctl(PR_SET_PDEATHSIG, SIGTERM);
+  const int no_input = ::open("/dev/null", O_RDONLY | O_CLOEXEC);
+  ::dup2(no_input, STDIN_FILENO);
+  ::close(no_input);
+  ::setpgid(0, 0);                              // Ctrl-C then reaches only the parent, which forwards it once
+  for (const int number : kForwardedSignals) {  // what the parent answers, ranks do not
+    struct sigaction action {};
+    if (::sigaction(number, nullptr, &action) == 0 && action.sa_handler != SIG_IGN) ::signal(number, SIG_DFL);
+  }
+  const int store_port = port.wait();
+  if (::getppid() != parent || store_port < 0) end_process(static_cast<int>(ExitCode::kCommunication));
+  set_environment(rank, num_ranks, store_port);
+}
+
+// Leaves no process running, even if one of them could not be started.
+class Processes {
+ public:
+  Processes() = default;
+  Processes(Processes&& other) noexcept : ids_(std::exchange(other.ids_, {})) {}
+  ~Processes() {
+    send(SIGKILL);
+    for (const pid_t process : ids_)
+      if (process > 0) ::waitpid(process, nullptr, 0);
+  }
+  void add(pid_t process) { ids_.push_back(process); }
+  // In a copy of this process, whose children they are not.
+  void forget() { ids_.clear(); }
+  void send(int number) const {
+    for (const pid_t process : ids_)
+      if (process > 0) ::kill(process, number);
+  }
+  std::vector<pid_t>& ids() { return ids_; }  // by rank; 0: has ended
+
+ private:
+  std::vector<pid_t> ids_;
+};
 
 class Ranks {
  public:
-  Ranks() : server_("127.0.0.1", 0), store_(connect_store("127.0.0.1", server_.port(), kTimeToEnd)) {}
-  // Leaves no process running, even if one of them could not be started.
-  ~Ranks() {
-    send(SIGKILL);
-    for (pid_t process : processes_)
-      if (process > 0) waitpid(process, nullptr, 0);
-  }
-
-  void start(int num_ranks, const std::vector<std::string>& arguments) {
-    std::vector<std::string> words = {"chassis"};
-    words.insert(words.end(), arguments.begin(), arguments.end());
-    for (int rank = 0; rank < num_ranks; ++rank) {
-      processes_.push_back(start_one(words, environment_of(rank, num_ranks, server_.port())));
-      ++num_running_;
-    }
+  Ranks(const BlockedSignals& signals, Processes processes, PortPipe& port)
+      : signals_(signals),
+        server_("127.0.0.1", 0),
+        store_(connect_store("127.0.0.1", server_.port(), kTimeToEnd)),
+        processes_(std::move(processes)),
+        num_running_(static_cast<int>(processes_.ids().size())) {
+    port.tell(num_running_, server_.port());
   }
 
   int wait_for_all() {
@@ -134,29 +177,7 @@ class Ranks {
   }
 
  private:
-  // Between fork and exec, calls only functions that are safe in signal handlers: another thread may hold any lock.
-  pid_t start_one(const std::vector<std::string>& words, const std::vector<std::string>& variables) {
-    const std::vector<char*> arguments = pointers_to(words), environment = pointers_to(variables);
-    const File no_input = File::adopt(::open("/dev/null", O_RDONLY | O_CLOEXEC), "/dev/null");
-    const int out = output_descriptor();
-    const pid_t parent = getpid();
-    const pid_t child = fork();
-    if (child < 0) throw internal_error(fmt::format("cannot start a rank: {}", std::strerror(errno)));
-    if (child > 0) return child;
-    prctl(PR_SET_PDEATHSIG, SIGTERM);
-    if (getppid() != parent) end_process(static_cast<int>(ExitCode::kCommunication));
-    setpgid(0, 0);  // Ctrl-C then reaches only the parent, which forwards it once
-    dup2(no_input.descriptor(), STDIN_FILENO);
-    dup2(out, STDOUT_FILENO);
-    pthread_sigmask(SIG_SETMASK, &signals_.before(), nullptr);
-    execve("/proc/self/exe", arguments.data(), environment.data());
-    end_process(127);
-  }
-
-  void send(int number) {
-    for (pid_t process : processes_)
-      if (process > 0) kill(process, number);
-  }
+  void send(int number) const { processes_.send(number); }
 
   void forward(int number) {
     forwarded_ = number;
@@ -170,10 +191,11 @@ class Ranks {
   }
 
   void reap() {
-    for (size_t rank = 0; rank < processes_.size(); ++rank) {
+    for (size_t rank = 0; rank < processes_.ids().size(); ++rank) {
       int status = 0;
-      if (processes_[rank] <= 0 || waitpid(processes_[rank], &status, WNOHANG) != processes_[rank]) continue;
-      const pid_t process = std::exchange(processes_[rank], 0);
+      pid_t& id = processes_.ids()[rank];
+      if (id <= 0 || waitpid(id, &status, WNOHANG) != id) continue;
+      const pid_t process = std::exchange(id, 0);
       --num_running_;
       record_end(static_cast<int>(rank), process, status);
     }
@@ -213,19 +235,19 @@ class Ranks {
   }
 
   void kill_the_rest() {
-    for (size_t rank = 0; rank < processes_.size(); ++rank)
-      if (processes_[rank] > 0)
+    for (size_t rank = 0; rank < processes_.ids().size(); ++rank)
+      if (processes_.ids()[rank] > 0)
         log::error("rank {} did not end within {} s after the failure and is killed", rank, kTimeToEnd.count());
     killed_rest_ = true;
     kill_at_.reset();
     send(SIGKILL);
   }
 
-  BlockedSignals signals_;  // first, so that the server's threads do not receive them
+  const BlockedSignals& signals_;  // the server's threads do not receive them
   StoreServer server_;
   std::unique_ptr<Store> store_;
-  std::vector<pid_t> processes_;  // 0: has ended
-  int num_running_ = 0;
+  Processes processes_;
+  int num_running_;
   int exit_code_ = 0;
   int forwarded_ = 0;  // the last forwarded signal
   bool killed_rest_ = false;
@@ -235,16 +257,29 @@ class Ranks {
 
 }  // namespace
 
-int run_ranks(int num_ranks, const std::vector<std::string>& arguments) {
+std::optional<int> run_ranks(int num_ranks) {
   const Launch launch = discover_launch(process_environment());
   if (!launch.source.empty())
     throw config_error(fmt::format("--nproc {} starts ranks, but {} already started this process as rank {} of {}",
                                    num_ranks, launch.source, launch.rank, launch.world_size))
         .hint("leave out --nproc");
   if (num_ranks > num_cores()) log::warn("{} ranks share {} cores and run in turn", num_ranks, num_cores());
-  Ranks ranks;
-  ranks.start(num_ranks, arguments);
-  return ranks.wait_for_all();
+  const BlockedSignals signals;
+  PortPipe port;
+  Processes processes;
+  const pid_t parent = ::getpid();
+  std::fflush(nullptr);
+  for (int rank = 0; rank < num_ranks; ++rank) {
+    const pid_t process = ::fork();
+    if (process < 0) throw internal_error(fmt::format("cannot start a rank: {}", std::strerror(errno)));
+    if (process == 0) {
+      processes.forget();
+      become_rank(rank, num_ranks, parent, port);
+      return std::nullopt;
+    }
+    processes.add(process);
+  }
+  return Ranks(signals, std::move(processes), port).wait_for_all();
 }
 
 }  // namespace chassis

@@ -120,7 +120,8 @@ int main(int argc, char** argv) {
   std::vector<std::string> words(argv + 1, argv + argc);
   try {
     if (words.at(0) != "spawn") return run_rank(words);
-    return run_ranks(std::stoi(words.at(1)), {words.begin() + 2, words.end()});
+    const std::optional<int> exit_code = run_ranks(std::stoi(words.at(1)));
+    return exit_code ? *exit_code : run_rank({words.begin() + 2, words.end()});
   } catch (const RemoteError& e) {
     log::set_level(log::Level::kInfo);
     log::info("stopped: {}", e.what());

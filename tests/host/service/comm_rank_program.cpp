@@ -59,7 +59,8 @@ int main(int argc, char** argv) {
   const std::vector<std::string> words(argv + 1, argv + argc);
   try {
     if (words.at(0) != "spawn") return run_rank(words.at(0), std::stoi(words.at(1)));
-    return run_ranks(std::stoi(words.at(1)), {words.begin() + 2, words.end()});
+    const std::optional<int> exit_code = run_ranks(std::stoi(words.at(1)));
+    return exit_code ? *exit_code : run_rank(words.at(2), std::stoi(words.at(3)));
   } catch (const RemoteError& error) {
     return static_cast<int>(error.code());
   } catch (const Error& error) {
