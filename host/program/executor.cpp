@@ -53,13 +53,13 @@ void Executor::enter(const char* phase, int microbatch, size_t unit) const {
 void Executor::visit_saved(const SavedTensorVisitor& visit) {
   const ResolvedProgram& program = resolved(Purpose::kTraining);
   for (const auto& [key, mb] : microbatches_) {
-    for (size_t unit = 0; unit < mb.inputs.size(); ++unit)
-      for (const auto& [name, tensor] : mb.inputs[unit])
+    for (size_t i = 0; i < mb.kept.size(); ++i) {
+      const size_t unit = mb.first_unit + i;
+      for (const auto& [name, tensor] : mb.kept[i].inputs)
         if (tensor) visit(mb.number, unit, name, false, tensor);
-    for (size_t unit = 0; unit < mb.frames.size(); ++unit) {
-      if (!mb.frames[unit]) continue;
+      if (!mb.kept[i].frame) continue;
       const ResolvedBlock& block = program.running(unit);
-      const Frame& frame = *mb.frames[unit];
+      const Frame& frame = *mb.kept[i].frame;
       for (ValueId v = 0; v < frame.values.size(); ++v)
         if (frame.values[v]) visit(mb.number, unit, block.block.values[v].name, false, frame.values[v]);
       for (ValueId v = 0; v < frame.gradients.size(); ++v)
@@ -116,8 +116,8 @@ StreamValues Executor::run_units(const ResolvedProgram& resolved, UnitRange unit
                                  KeyValueCache* cache, bool last_position_only) {
   const bool training = resolved.purpose == Purpose::kTraining;
   if (training) {
-    mb.frames.resize(resolved.units.size());
-    mb.inputs.resize(resolved.units.size());
+    mb.first_unit = units.begin;
+    mb.kept.resize(units.end - units.begin);
   }
   for (size_t unit = units.begin; unit < units.end; ++unit) {
     RunContext run = context(unit, mb, cache);
@@ -136,9 +136,9 @@ StreamValues Executor::run_units(const ResolvedProgram& resolved, UnitRange unit
     const ScopedSpan span(trace_, TraceTrack::kUnits, name_of(unit), phase, mb.number, static_cast<int64_t>(unit));
     if (events_) events_->pre_forward(unit, {.training = training, .microbatch = mb.number});
     Frame scratch;
-    if (keeps_frame) mb.frames[unit] = std::make_unique<Frame>();
-    if (mode == BlockRecompute::kFull) mb.inputs[unit] = stream;
-    stream = run_forward(block, run, stream, mb.fields, keeps_frame, keeps_frame ? *mb.frames[unit] : scratch);
+    if (keeps_frame) mb.of(unit).frame = std::make_unique<Frame>();
+    if (mode == BlockRecompute::kFull) mb.of(unit).inputs = stream;
+    stream = run_forward(block, run, stream, mb.fields, keeps_frame, keeps_frame ? *mb.of(unit).frame : scratch);
     if (events_) events_->post_forward(unit, {.training = training, .microbatch = mb.number});
     if (narrows_after) keep_last_position(stream);
   }
@@ -197,8 +197,8 @@ void Executor::backward_params(int microbatch, UnitRange units, bool last) {
     const ScopedSpan span(trace_, TraceTrack::kUnits, name_of(unit), "backward of parameters", microbatch,
                           static_cast<int64_t>(unit));
     if (events_) events_->pre_backward(unit, flags);
-    run_backward_params(block, context(unit, mb, nullptr), *mb.frames[unit]);
-    mb.frames[unit].reset();
+    run_backward_params(block, context(unit, mb, nullptr), *mb.of(unit).frame);
+    mb.of(unit).frame.reset();
     if (events_) events_->post_backward(unit, flags);
   }
 }
@@ -211,6 +211,7 @@ StreamValues Executor::run_backward_units(Microbatch& mb, UnitRange units, Strea
   for (size_t unit = units.end; unit-- > units.begin;) {
     const ResolvedBlock& block = program.running(unit);
     if (!needs_backward(block)) return {};
+    Microbatch::Kept& kept = mb.of(unit);
     const RunContext run = context(unit, mb, nullptr);
     enter("backward", mb.number, unit);
     const ScopedSpan span(trace_, TraceTrack::kUnits, name_of(unit), "backward", mb.number, static_cast<int64_t>(unit));
@@ -220,17 +221,17 @@ StreamValues Executor::run_backward_units(Microbatch& mb, UnitRange units, Strea
       const ScopedSpan again_span(trace_, TraceTrack::kUnits, name_of(unit), "recomputation", mb.number,
                                   static_cast<int64_t>(unit));
       if (events_) events_->pre_forward(unit, again);
-      mb.frames[unit] = std::make_unique<Frame>();
-      run_forward(block, run, mb.inputs[unit], mb.fields, true, *mb.frames[unit]);
-      mb.inputs[unit].clear();
+      kept.frame = std::make_unique<Frame>();
+      run_forward(block, run, kept.inputs, mb.fields, true, *kept.frame);
+      kept.inputs.clear();
       if (events_) events_->post_forward(unit, again);
       enter("backward", mb.number, unit);
     }
     if (flags.params) {
-      gradients = run_backward(block, run, std::move(gradients), *mb.frames[unit]);
-      mb.frames[unit].reset();
+      gradients = run_backward(block, run, std::move(gradients), *kept.frame);
+      kept.frame.reset();
     } else {
-      gradients = run_backward_inputs(block, run, std::move(gradients), *mb.frames[unit]);
+      gradients = run_backward_inputs(block, run, std::move(gradients), *kept.frame);
     }
     if (events_) events_->post_backward(unit, flags);
   }

@@ -125,9 +125,15 @@ class Executor {
     Fields fields;
     double loss_scale = 1.0;
     RandomBits random = {};
-    std::vector<std::unique_ptr<Frame>> frames;  // by unit
-    std::vector<std::map<std::string, Tensor>> inputs;  // by unit, if its full forward runs again
-    bool awaits_params = false;                         // backward_inputs() has run
+    struct Kept {
+      std::unique_ptr<Frame> frame;
+      std::map<std::string, Tensor> inputs;  // if the full forward runs again
+    };
+    size_t first_unit = 0;
+    std::vector<Kept> kept;      // by unit, from the first on
+    bool awaits_params = false;  // backward_inputs() has run
+
+    Kept& of(size_t unit) { return kept[unit - first_unit]; }
   };
 
   // The stages of this rank.

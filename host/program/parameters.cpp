@@ -37,8 +37,8 @@ void refuse_cut_blocks(const Descriptor& descriptor, const QuantStorage& storage
               parameter + "in blocks of " + std::to_string(block) + " elements, and axis '" + axis +
                   "' would cut dim " + std::to_string(dim) + " within them, into parts of " +
                   std::to_string(local_shape[dim]))
-      .hint("choose blocks of " + std::to_string(std::gcd(part, block)) + " elements or fewer in [quant], " +
-            undivided);
+      .hint("choose blocks of " + std::to_string(std::gcd(part, block)) +
+            " elements or fewer in [quant] if its plugin lets you, " + undivided);
 }
 
 Descriptor describe(const Program& program, const ProgramLayout& layout, const Slot& slot, std::string name) {

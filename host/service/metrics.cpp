@@ -4,9 +4,11 @@
 namespace chassis {
 
 double& MetricsStore::slot(std::string_view name) {
-  for (auto& [known, value] : values_)
-    if (known == name) return value;
-  return values_.emplace_back(name, 0.0).second;
+  const auto known = indexes_.find(name);
+  if (known != indexes_.end()) return values_[known->second].second;
+  values_.emplace_back(name, 0.0);
+  indexes_.emplace(name, values_.size() - 1);
+  return values_.back().second;
 }
 
 void MetricsStore::set(std::string_view name, double value) {
@@ -21,6 +23,7 @@ void MetricsStore::add(std::string_view name, double value) {
 
 MetricsStore::Values MetricsStore::take() {
   const std::lock_guard lock(mutex_);
+  indexes_.clear();
   return std::exchange(values_, {});
 }
 

@@ -1,6 +1,7 @@
 // Scalar metrics of the current step, set by the host and by plugins and taken by the trainer.
 #pragma once
 
+#include <map>
 #include <mutex>
 #include <string>
 #include <string_view>
@@ -22,6 +23,7 @@ class MetricsStore {
  private:
   double& slot(std::string_view name);
   std::mutex mutex_;
+  std::map<std::string, size_t, std::less<>> indexes_;  // in values_
   Values values_;
 };
 

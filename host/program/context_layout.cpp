@@ -1,0 +1,98 @@
+// An axis that divides positions: every op reads those of its rank, and attention also those of others (Jacobs et al.
+// 2023, "DeepSpeed Ulysses"; Liu et al. 2023, "Ring Attention"; Llama Team 2024).
+#include <utility>
+
+#include "host/base/error.hpp"
+#include "host/base/mesh_axes.hpp"
+#include "host/program/block_layout.hpp"
+
+namespace chassis {
+namespace {
+
+using Kind = Sharding::Kind;
+
+class ContextLayout final : public BlockLayout {
+ public:
+  ContextLayout(BlockType& block, const AppliedAxis& axis) : BlockLayout(block, axis) {}
+
+ private:
+  bool divides_inputs() const override { return true; }
+  bool may_share(DimId) const override { return true; }
+
+  // At the begin of the block, so that runs of ops stay together for the patterns of providers.
+  void prepare() override {
+    for (Op op : recorded_)
+      if (op.id != "attention") slice_inputs(op);
+  }
+  // Behind the end, labels have the index that is ignored.
+  void slice_inputs(Op& op) {
+    const int64_t pad = op.id == "cross_entropy" ? op.attr_int("ignore_index", -100) : 0;
+    for (ValueId& input : op.inputs)
+      if (input != kAbsent && block_.values[input].type == GraphValueType::kInt32) input = slice_time(input, pad);
+  }
+
+  void place(Op op) override {
+    if (op.id == "attention") return place_attention(std::move(op));
+    if (op.id == "score") refuse_context(op, "reads one position of a row, which only one rank has");
+    if (op.attr("long_inv_freq") != nullptr)
+      refuse_context(op, "chooses its frequencies by the largest position of a row");
+    if (has_random_bits(op)) place_random_bits(op);
+    slice_inputs(op);
+    if (op.id == "cross_entropy") return place_loss(std::move(op));
+    for (const SlotId slot : op.params) mark_partial(block_.slots[slot]);  // each rank has a part of the positions
+    append(std::move(op), {Kind::kShard, CHASSIS_DIM_TIME});
+  }
+
+  [[noreturn]] void refuse_context(const Op& op, const std::string& why) const {
+    throw refusal(op, why).hint("set " + mesh_key(strategy_.axis()) + " = 1");
+  }
+
+  // Documents and prefixes stay those of whole rows.
+  void place_attention(Op op) {
+    const Sharding positions{Kind::kShard, CHASSIS_DIM_TIME};
+    if (division_.context == ContextMode::kRing) {
+      op.attrs.emplace_back(kKeyPart, int64_t{1});
+      op.attrs.emplace_back(kRing, strategy_.axis());
+      return append(std::move(op), positions);
+    }
+    if (division_.context == ContextMode::kGather) {
+      for (size_t i : {1, 2}) op.inputs[i] = converted(op.inputs[i], {});
+      mark_query_part(op);
+      return append(std::move(op), positions);
+    }
+    for (size_t i = 0; i < 3; ++i) op.inputs[i] = with_all_positions(op, op.inputs[i], i > 0);
+    const ValueId output = op.outputs[0];
+    const Sharding heads = of(op.inputs[0]);
+    append(std::move(op), heads);
+    renamed_[output] = insert(std::string(kAllToAll), output, positions, heads.dim);
+  }
+
+  // All positions of some heads. Where ranks share a key-value head, each gathers all heads and goes on with its own.
+  ValueId with_all_positions(const Op& op, ValueId value, bool may_share) {
+    constexpr size_t kHeads = 2;  // of [B, T, heads, head_dim]
+    const DimId heads = block_.values[value].dims[kHeads];
+    const int64_t size = program_.dims[heads].size;
+    const Sharding placed{Kind::kShard, heads};
+    if (size % strategy_.axis_size() == 0) return insert(std::string(kAllToAll), value, placed, CHASSIS_DIM_TIME);
+    if (!may_share || !is_shared(heads))
+      throw indivisible(heads, " of '" + op.name + "'")
+          .hint("choose a size that divides " + std::to_string(size) + (may_share ? " or is a multiple of it" : "") +
+                ", or mode = \"ring\" or \"gather\"");
+    return insert(std::string(kTake), converted(value, {}), placed, heads);
+  }
+
+  // Each rank has the sum over its positions; all get the sum of these.
+  void place_loss(Op op) {
+    const ValueId output = op.outputs[0];
+    append(std::move(op), {Kind::kPartial, 0});
+    renamed_[output] = insert("comm.all_reduce", output, {}, 0);
+  }
+};
+
+}  // namespace
+
+std::unique_ptr<BlockLayout> context_layout(BlockType& block, const AppliedAxis& axis) {
+  return std::make_unique<ContextLayout>(block, axis);
+}
+
+}  // namespace chassis
