@@ -1,6 +1,8 @@
-// A small HTTP/1.1 server on 127.0.0.1 that answers GET of one path with a text, one connection after the other.
+// A small HTTP/1.1 server on 127.0.0.1 that answers GET of one path with a text, one connection after the other. A slow
+// client is left after two seconds, and at once when the server ends.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <string>
@@ -19,8 +21,12 @@ class Server {
   uint16_t port() const { return port_; }
 
  private:
+  using Clock = std::chrono::steady_clock;
+
   void run() const;
   void answer(int connection) const;
+  // Waits for one of `events`. False at the deadline, and when the server ends.
+  bool is_ready(int file, short events, Clock::time_point deadline) const;
 
   const std::string path_, content_type_;
   const std::function<std::string()> body_;
