@@ -106,7 +106,7 @@ std::string parent_of(const std::string& path) {
 
 Error file_error(const std::string& what, const std::string& path, int error) {
   Error e = storage_error(what + " '" + path + "': " + std::generic_category().message(error));
-  if (error == ENOSPC || error == EDQUOT) e.hint("free some space, or choose another run.output_dir");
+  if (error == ENOSPC || error == EDQUOT) e.hint("free some space, or write to another place");
   return e;
 }
 

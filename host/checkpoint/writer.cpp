@@ -20,7 +20,9 @@ void check_space(uint64_t file_bytes, const std::string& parent) {
                         bytes_text(file_bytes) + ", and " + bytes_text(kReserveBytes) + " for its other files")
         .with("free_bytes", std::to_string(free))
         .with("needed_bytes", std::to_string(needed))
-        .hint("free some space, choose another run.output_dir, or keep fewer checkpoints with checkpoint.keep_last");
+        .hint(
+            "free some space, or choose another place (run.output_dir, --out); checkpoint.keep_last keeps fewer "
+            "checkpoints");
   }
 }
 

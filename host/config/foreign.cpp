@@ -155,6 +155,7 @@ constexpr ForeignKey kKeys[] = {
     {"quant.bnb_4bit_use_double_quant", kHf, "use double_quant"},
     {"quant.bnb_4bit_compute_dtype", kHf, "use precision.compute, for all products"},
     {"quant.compute_dtype", kHf, "use precision.compute, for all products"},
+    {"optimizer.block_size", kOthers, "adamw8bit has blocks of 256 elements; remove it"},
     {"quant.compute", kOthers, "use precision.compute, for all products"},
     {"quant.llm_int8_skip_modules", kHf, "use skip"},
     // data

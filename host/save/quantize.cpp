@@ -42,14 +42,20 @@ SaveResult quantize_model(const QuantizeRequest& request) {
     throw config_error("'" + request.model + "' is quantized already: its config.json has a quantization_config")
         .hint("quantize the model from which it was made");
   std::vector<std::string> overrides = {"model.path=" + request.model, "model.init=random", "run.device=cpu",
-                                        "export.dtype=" + request.dtype,
-                                        "quant.plugin=" + quant_plugin(request.quant, request.plugin_path)};
+                                        "export.dtype=" + request.dtype};
+  std::string plugin = request.quant;
   for (const std::string& option : request.options) {
+    constexpr std::string_view kPlugin = "quant.plugin=";
+    if (option.starts_with(kPlugin) && (plugin.empty() || plugin == option.substr(kPlugin.size()))) {
+      plugin = option.substr(kPlugin.size());
+      continue;
+    }
     if (!option.starts_with("quant.") || option.starts_with("quant.plugin"))
       throw config_error("'" + printable(option) + "' is no option of the quantization")
           .hint("write quant.KEY=VALUE, such as quant.double_quant=true; --quant chooses the plugin");
     overrides.push_back(option);
   }
+  overrides.push_back("quant.plugin=" + quant_plugin(plugin, request.plugin_path));
   if (!request.format.empty()) overrides.push_back("export.plugin=" + request.format);
   Session session(load_config_text("schema_version = 1\n", "ckpt quantize", overrides, ConfigUse::kWeights),
                   {.plugin_path = request.plugin_path, .target = {.without_device = true}});

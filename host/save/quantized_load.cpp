@@ -51,8 +51,9 @@ void QuantizedLoad::add(Parameter& p, LoadTensor plain, std::vector<LoadTensor>&
     try {
       parameters.encode(p, begin, values);
     } catch (const Error& cause) {
-      throw Error(cause.code(), "'" + path + "': parameter '" + p.name + "': " + cause.message())
-          .hint(cause.hint_text());
+      // Values that cannot be encoded, such as NaN, are damage of the file.
+      const ExitCode code = cause.code() == ExitCode::kConfig ? ExitCode::kStorage : cause.code();
+      throw Error(code, "'" + path + "': parameter '" + p.name + "': " + cause.message()).hint(cause.hint_text());
     }
   };
   out.push_back(std::move(plain));

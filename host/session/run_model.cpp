@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <cctype>
 #include <cmath>
 #include <utility>
 
@@ -49,6 +50,30 @@ void add_ignored_key(Config& config, const std::string& complete, std::string fi
                               "model.config: " + finding + (near.empty() ? "" : " (did you mean '" + near + "'?)"));
   }
   config.add_problem(described.key(), "model.config: " + finding);
+}
+
+bool has_word(std::string_view text, std::string_view word) {
+  const auto is_part = [](char c) { return std::isalnum(static_cast<unsigned char>(c)) || c == '_'; };
+  for (size_t at = text.find(word); at != text.npos; at = text.find(word, at + 1)) {
+    const size_t end = at + word.size();
+    if ((at == 0 || !is_part(text[at - 1])) && (end == text.size() || !is_part(text[end]))) return true;
+  }
+  return false;
+}
+
+// Where the key of model.config stands that a refusal names; of several, one of the command line.
+SourcePosition position_of_named_key(const Config& config, const std::string& refusal) {
+  const Setting<Value>& described = config.settings().model.config;
+  SourcePosition where = described.where();
+  bool is_found = false;
+  for (const Value& value : (*described).children) {
+    const bool is_override = value.origin.kind == Origin::Kind::kOverride;
+    if ((is_found && !is_override) || !has_word(refusal, value.name)) continue;
+    where = value.is_table() || value.is_array() ? value.key_where : value.origin.where;
+    is_found = true;
+    if (is_override) break;
+  }
+  return where;
 }
 
 // A model is the same however its weights are stored; the plugin of [quant] reads this key.
@@ -202,7 +227,12 @@ RunModel::RunModel(Config& config, RunPlugins& plugins, ModelSource source)
   // that the model ignores is an error.
   {
     const log::CapturedWarnings ignored;
-    plugin_.configure(source_.config_text);
+    try {
+      plugin_.configure(source_.config_text);
+    } catch (const Error& e) {
+      if (e.code() != ExitCode::kConfig || !e.where().file.empty()) throw;
+      throw Error(e.code(), position_of_named_key(config, e.message()), e.message()).hint(e.hint_text());
+    }
     check_answers();
     for (const std::string& finding : ignored.texts()) add_ignored_key(config, plugin_.config(), finding);
   }

@@ -60,6 +60,11 @@ TEST_F(Messages, AWrongCommandLineIsAnErrorWithExitCode2) {
                  "error: The following argument was not expected: --x\\x1b[31m");
 }
 
+TEST_F(Messages, ARefusalByTheModelStandsAtTheKeyThatItNames) {
+  expect_refusal(chassis({"check", "good.toml", "model.config.hidden_size=33"}), 2,
+                 "error: command line 'model.config.hidden_size=33': plugin 'llama' 0.1.0: hidden_size 33 is not a ");
+}
+
 TEST_F(Messages, HelpAndVersionsArePrinted) {
   for (const std::vector<std::string>& words : {std::vector<std::string>{"help"}, {"--help"}}) {
     const Outcome help = chassis(words);

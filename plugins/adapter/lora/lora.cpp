@@ -67,7 +67,7 @@ class Lora final : public Adapter {
     if (rank > most)
       fail_invalid(place(rank == settings_.rank ? "rank" : "rank_pattern"), "rank ", rank, " of module '", op.module,
                    "' is above ", most, ", the smaller size of its weight [", op.out_features(), ", ", op.in_features(),
-                   "]; give it another in rank_pattern, or leave it out with exclude");
+                   "]; set rank to it or less, give the module another in rank_pattern, or leave it out with exclude");
     targets_[module] = rank;
     add_branch(op, b, rank, settings_.scale_of(module));
   }

@@ -109,6 +109,13 @@ void check_init(PeftReader& in) {
   fail_invalid("init_lora_weights = ", init->dump(), " is not done here; its weights change the base model");
 }
 
+// Adapters of other tasks have a head of their own.
+void check_task(PeftReader& in) {
+  const Json* task = in.find("task_type");
+  if (task == nullptr || (task->is_string() && *task == "CAUSAL_LM")) return;
+  fail_invalid("task_type = ", task->dump(), " is not done here; models are causal language models");
+}
+
 }  // namespace
 
 Settings settings_from_peft(std::string_view config_json, const Settings& options) {
@@ -136,8 +143,10 @@ Settings settings_from_peft(std::string_view config_json, const Settings& option
   in.refuse("loftq_config", "LoftQ");
   in.refuse("megatron_config", "Megatron");
   check_init(in);
+  check_task(in);
+  // PEFT, too, takes fan_in_fan_out from the layers that it finds, and auto_mapping only names classes.
   in.ignore({"auto_mapping", "base_model_name_or_path", "fan_in_fan_out", "inference_mode", "megatron_core",
-             "peft_version", "qalora_group_size", "revision", "task_type", "ensure_weight_tying"});
+             "peft_version", "qalora_group_size", "revision", "ensure_weight_tying"});
   const Json* const pattern = in.find("layers_pattern");
   if (pattern != nullptr && !pattern->empty() && *pattern != "" && in.find("layers_to_transform") == nullptr)
     fail_invalid("layers_pattern = ", pattern->dump(), " needs layers_to_transform, as in PEFT");

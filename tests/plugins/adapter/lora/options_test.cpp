@@ -69,7 +69,8 @@ TEST(LoraRank, MayNotBeAboveTheSmallerSize) {
   EXPECT_HAS(
       adapted("rank = 17\n"),
       "run.toml:37:8: adapter.rank: rank 17 of module 'model.layers.0.self_attn.k_proj' is above 16, the smaller "
-      "size of its weight [16, 48]; give it another in rank_pattern, or leave it out with exclude");
+      "size of its weight [16, 48]; set rank to it or less, give the module another in rank_pattern, or leave it out "
+      "with exclude");
   EXPECT_HAS(adapted("rank = 0\n"), "adapter.rank = 0");
   EXPECT_HAS(adapted("rank_pattern = { v_proj = 20 }\n"),
              "run.toml:37:16: adapter.rank_pattern: rank 20 of module 'model.layers.0.self_attn.v_proj' is above 16");

@@ -53,6 +53,7 @@ TEST_F(PeftConfig, NamesWhatIsNotDoneHere) {
       {{{"peft_type", "IA3"}}, "peft_type is \"IA3\", this plugin does \"LORA\""},
       {{{"use_dora", true}}, "use_dora = true: DoRA is not done here"},
       {{{"use_qalora", true}}, "use_qalora = true: QALoRA is not done here"},
+      {{{"task_type", "SEQ_CLS"}}, "task_type = \"SEQ_CLS\" is not done here; models are causal language models"},
       {{{"lora_bias", true}}, "lora_bias = true: a bias of B is not done here"},
       {{{"layer_replication", {{0, 4}}}}, "layer_replication = [[0,4]]: replicating layers is not done here"},
       {{{"target_parameters", {"w"}}}, "target_parameters = [\"w\"]: an adapter of bare parameters is not done here"},
