@@ -52,26 +52,26 @@ void add_ignored_key(Config& config, const std::string& complete, std::string fi
   config.add_problem(described.key(), "model.config: " + finding);
 }
 
-bool has_word(std::string_view text, std::string_view word) {
+// Where `word` stands in `text` by itself; npos if it does not.
+size_t find_word(std::string_view text, std::string_view word) {
   const auto is_part = [](char c) { return std::isalnum(static_cast<unsigned char>(c)) || c == '_'; };
   for (size_t at = text.find(word); at != text.npos; at = text.find(word, at + 1)) {
     const size_t end = at + word.size();
-    if ((at == 0 || !is_part(text[at - 1])) && (end == text.size() || !is_part(text[end]))) return true;
+    if ((at == 0 || !is_part(text[at - 1])) && (end == text.size() || !is_part(text[end]))) return at;
   }
-  return false;
+  return text.npos;
 }
 
-// Where the key of model.config stands that a refusal names; of several, one of the command line.
+// Where the key of model.config stands that a refusal names: one of the command line, else the first.
 SourcePosition position_of_named_key(const Config& config, const std::string& refusal) {
   const Setting<Value>& described = config.settings().model.config;
   SourcePosition where = described.where();
-  bool is_found = false;
+  auto best = std::pair(true, refusal.npos);
   for (const Value& value : (*described).children) {
-    const bool is_override = value.origin.kind == Origin::Kind::kOverride;
-    if ((is_found && !is_override) || !has_word(refusal, value.name)) continue;
+    const auto found = std::pair(value.origin.kind != Origin::Kind::kOverride, find_word(refusal, value.name));
+    if (found.second == refusal.npos || found >= best) continue;
     where = value.is_table() || value.is_array() ? value.key_where : value.origin.where;
-    is_found = true;
-    if (is_override) break;
+    best = found;
   }
   return where;
 }
