@@ -113,6 +113,7 @@ class PortPipe {
 // In a rank, directly after the fork.
 void become_rank(int rank, int num_ranks, pid_t parent, PortPipe& port) {
   ::prctl(PR_SET_PDEATHSIG, SIGTERM);
+  ::prctl(PR_SET_NAME, fmt::format("chassis rank {}", rank).c_str());  // as `top` shows it
   const int no_input = ::open("/dev/null", O_RDONLY | O_CLOEXEC);
   ::dup2(no_input, STDIN_FILENO);
   ::close(no_input);
