@@ -47,7 +47,6 @@ class BlockedSignals {
     pthread_sigmask(SIG_BLOCK, &set_, &before_);
   }
   ~BlockedSignals() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
-  const sigset_t& before() const { return before_; }
 
   // The signal that arrived; 0 if none arrived before `end`.
   int wait(std::optional<Clock::time_point> end) const {
@@ -72,7 +71,7 @@ std::string signal_name(int number) {
   return name ? std::string("SIG") + name : "signal " + std::to_string(number);
 }
 
-// The variables of a rank, before its first thread. Only one that the user did not set is set beside them.
+// The variables of a rank, before its first thread. Those of OpenMP stay as the user set them.
 void set_environment(int rank, int num_ranks, int port) {
   const auto set = [](const char* name, int value) { ::setenv(name, std::to_string(value).c_str(), 1); };
   set("CHASSIS_RANK", rank);
@@ -117,8 +116,10 @@ void become_rank(int rank, int num_ranks, pid_t parent, PortPipe& port) {
   const int no_input = ::open("/dev/null", O_RDONLY | O_CLOEXEC);
   ::dup2(no_input, STDIN_FILENO);
   ::close(no_input);
-  ::setpgid(0, 0);                              // Ctrl-C then reaches only the parent, which forwards it once
-  for (const int number : kForwardedSignals) {  // what the parent answers, ranks do not
+  ::setpgid(0, 0);  // Ctrl-C then reaches only the parent, which forwards it once
+
+  // What the parent answers with a word, ends a rank as usual.
+  for (const int number : kForwardedSignals) {
     struct sigaction action {};
     if (::sigaction(number, nullptr, &action) == 0 && action.sa_handler != SIG_IGN) ::signal(number, SIG_DFL);
   }
