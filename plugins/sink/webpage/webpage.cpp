@@ -90,14 +90,19 @@ class Webpage final : public Sink {
                     "port " + std::to_string(port_) + " of 127.0.0.1 cannot be used" +
                         (errno != 0 ? std::string(": ") + std::strerror(errno) : std::string()),
                     "; choose another port in [log.webpage]");
-    std::promise<void> serves;
-    server_.new_task_queue = [&serves] {
+    auto serves = std::make_shared<std::promise<void>>();
+    std::future<void> does_serve = serves->get_future();
+    server_.new_task_queue = [serves]() mutable {
       auto* const threads = new httplib::ThreadPool(kNumThreads);  // the library owns it
-      serves.set_value();
+      if (serves) serves->set_value();
+      serves.reset();
       return threads;
     };
-    thread_ = std::thread([this] { server_.listen_after_bind(); });
-    serves.get_future().wait();
+    thread_ = std::thread([this] {
+      server_.listen_after_bind();
+      server_.new_task_queue = nullptr;  // ends the wait below if it never served
+    });
+    does_serve.wait();
     host().log(CHASSIS_LOG_INFO, "the run as a page: http://127.0.0.1:" + std::to_string(bound) + "/");
   }
   void scalars(int64_t, double, std::span<const chassis_scalar_t>) override { changes_.add(); }
