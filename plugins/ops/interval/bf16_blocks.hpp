@@ -1,5 +1,5 @@
-// Loops of attention in bf16 on processors with AMX. They work on transposed blocks: a row belongs to one key and has
-// one column per query of a block, so that sums over keys need no sums within vectors.
+// Loops of attention in bf16 on processors that multiply it, by AMX or AVX512-BF16. They work on transposed blocks: a
+// row belongs to one key and has one column per query of a block, so that sums over keys need no sums within vectors.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@ using Bf16Pair = uint32_t;  // two that are neighbours in the dim that a product
 constexpr int64_t kTile = 32;     // all sizes of products are multiples of it
 constexpr int64_t kColumns = 64;  // queries of a block
 
-struct Amx {
+struct Bf16Blocks {
   // Around the products of one thread.
   void (*begin)();
   void (*end)();
@@ -48,12 +48,17 @@ struct Amx {
   float (*dot)(const Bf16* a, const Bf16* b, int64_t n);
 };
 
-// NULL without the instructions in this build.
-const Amx* amx(chassis::isa::Baseline);
-const Amx* amx(chassis::isa::Avx2);
-const Amx* amx(chassis::isa::Avx512);
+// What multiplies bf16 and adds up in fp32: AMX, or AVX512-BF16.
+enum class Bf16Unit { kNone, kTiles, kVectors };
 
-// NULL if this processor or kernel does not have AMX for bf16.
-const Amx* amx();
+// NULL without the instructions in this build.
+const Bf16Blocks* bf16_blocks(Bf16Unit unit, chassis::isa::Baseline);
+const Bf16Blocks* bf16_blocks(Bf16Unit unit, chassis::isa::Avx2);
+const Bf16Blocks* bf16_blocks(Bf16Unit unit, chassis::isa::Avx512);
+
+// The best one that this processor and its kernel have.
+Bf16Unit bf16_unit();
+// Its loops; NULL if there is none.
+const Bf16Blocks* bf16_blocks();
 
 }  // namespace interval

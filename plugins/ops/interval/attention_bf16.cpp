@@ -1,11 +1,11 @@
-// Attention by blocks of queries, as in attention.cpp, in bf16 by AMX. Sums are fp32; weights and gradients of scores
-// are rounded to bf16 before they are multiplied (Dao et al. 2022).
-#include "attention_amx.hpp"
+// Attention by blocks of queries, as in attention.cpp, multiplied in bf16. Sums are fp32; weights and gradients of
+// scores are rounded to bf16 before they are multiplied (Dao et al. 2022).
+#include "attention_bf16.hpp"
 
 #include <algorithm>
 #include <vector>
 
-#include "amx.hpp"
+#include "bf16_blocks.hpp"
 #include "chassis/memory.hpp"
 #include "chassis/task.hpp"
 #include "intervals.hpp"
@@ -26,11 +26,11 @@ constexpr int64_t kChunk = 256;  // keys at a time in backward
 
 int64_t to_tile(int64_t count) { return (count + kTile - 1) / kTile * kTile; }
 
-struct AmxSizes {
+struct Bf16Sizes {
   int64_t B, T, S, N, K, D, E;  // as in attention.cpp
   int64_t Sp, Dp, Ep;           // padded
 
-  AmxSizes(const BorrowedTensor& q, const BorrowedTensor& k, const BorrowedTensor& v)
+  Bf16Sizes(const BorrowedTensor& q, const BorrowedTensor& k, const BorrowedTensor& v)
       : B(q.size(0)),
         T(q.size(1)),
         S(k.size(1)),
@@ -46,12 +46,12 @@ struct AmxSizes {
 };
 
 // The queries of one block, the keys that each sees, and the range of whole tiles that covers them.
-struct AmxBlock {
+struct Bf16Block {
   int64_t first, count;
   int64_t begin = 0, end = 0;
   int32_t lo[kColumns] = {}, hi[kColumns] = {};
 
-  AmxBlock(const std::vector<KeyInterval>& intervals, const AmxSizes& s, int64_t b, int64_t index)
+  Bf16Block(const std::vector<KeyInterval>& intervals, const Bf16Sizes& s, int64_t b, int64_t index)
       : first(index * kColumns), count(std::min(kColumns, s.T - first)) {
     const KeyInterval* seen = intervals.data() + b * s.T + first;
     int64_t least = s.S, most = 0;
@@ -68,8 +68,8 @@ struct AmxBlock {
 // Tiles of this thread are configured while it lives.
 class TileScope {
  public:
-  TileScope() { amx()->begin(); }
-  ~TileScope() { amx()->end(); }
+  TileScope() { bf16_blocks()->begin(); }
+  ~TileScope() { bf16_blocks()->end(); }
   TileScope(const TileScope&) = delete;
   TileScope& operator=(const TileScope&) = delete;
 };
@@ -79,9 +79,9 @@ struct QueryFactors {
   QueryFactors(const Host& host, int64_t padded)
       : rows(host, kColumns * padded), by_dim(host, kColumns * padded / 2), by_query(host, kColumns * padded / 2) {}
   void load(const Bf16* from, int64_t row_stride, int64_t count, int64_t columns, int64_t padded) {
-    amx()->copy(from, row_stride, count, columns, rows.data(), kColumns, padded);
-    amx()->pair_columns(rows.data(), kColumns, padded, by_dim.data());
-    amx()->pair_rows(rows.data(), kColumns, padded, by_query.data());
+    bf16_blocks()->copy(from, row_stride, count, columns, rows.data(), kColumns, padded);
+    bf16_blocks()->pair_columns(rows.data(), kColumns, padded, by_dim.data());
+    bf16_blocks()->pair_rows(rows.data(), kColumns, padded, by_query.data());
   }
   static uint64_t bytes(int64_t padded) { return static_cast<uint64_t>(kColumns * padded) * 6; }
 
@@ -89,13 +89,13 @@ struct QueryFactors {
   Scratch<Bf16Pair> by_dim, by_query;
 };
 
-class AmxAttention final : public Kernel {
+class Bf16Attention final : public Kernel {
  public:
-  AmxAttention(Mask mask, float scale, float softcap) : mask_(mask), scale_(scale), softcap_(softcap) {}
+  Bf16Attention(Mask mask, float scale, float softcap) : mask_(mask), scale_(scale), softcap_(softcap) {}
 
   void forward(Call& call) override {
     const BorrowedTensor q = call.input(0), k = call.input(1), v = call.input(2), out = call.output(0);
-    const AmxSizes s(q, k, v);
+    const Bf16Sizes s(q, k, v);
     const auto intervals = intervals_of(call, s);
     Tensor saved = Tensor::create(call.host(), CHASSIS_DTYPE_F32, {s.B, s.N, s.T});
     float* const lse = saved.data<float>();
@@ -105,8 +105,8 @@ class AmxAttention final : public Kernel {
     parallel_for(call.host(), s.B * s.K, 1, [&](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) {
         const int64_t head = i / s.K * s.S * s.K + i % s.K;
-        amx()->copy(pk + head * s.D, s.K * s.D, s.S, s.D, keys.data() + i * s.Sp * s.Dp, s.Sp, s.Dp);
-        amx()->transpose(pv + head * s.E, s.K * s.E, s.S, s.E, values.data() + i * s.Sp * s.Ep, s.Sp, s.Ep);
+        bf16_blocks()->copy(pk + head * s.D, s.K * s.D, s.S, s.D, keys.data() + i * s.Sp * s.Dp, s.Sp, s.Dp);
+        bf16_blocks()->transpose(pv + head * s.E, s.K * s.E, s.S, s.E, values.data() + i * s.Sp * s.Ep, s.Sp, s.Ep);
       }
     });
     parallel_for(call.host(), s.B * s.N * s.blocks(), 1, [&](int64_t begin, int64_t end) {
@@ -118,17 +118,17 @@ class AmxAttention final : public Kernel {
       for (int64_t task = begin; task < end; ++task) {
         const int64_t b = task / (s.N * s.blocks()), n = task / s.blocks() % s.N;
         const int64_t head = b * s.K + n / s.group();
-        const AmxBlock block(intervals, s, b, task % s.blocks());
+        const Bf16Block block(intervals, s, b, task % s.blocks());
         const int64_t row = b * s.T + block.first;
         queries.load(pq + (row * s.N + n) * s.D, s.N * s.D, block.count, s.D, s.Dp);
-        amx()->product(block.keys(), kColumns, s.Dp, keys.data() + (head * s.Sp + block.begin) * s.Dp, s.Dp,
-                       queries.by_dim.data(), kColumns, scores.data(), kColumns, false);
-        amx()->softmax(scores.data(), block.begin, block.keys(), block.lo, block.hi, scale_, softcap_, weights.data(),
-                       block_lse, inverse);
-        amx()->product(s.Ep, kColumns, block.keys(), values.data() + head * s.Ep * s.Sp + block.begin, s.Sp,
-                       weights.data(), kColumns, sums.data(), kColumns, false);
-        amx()->store_transposed(sums.data(), kColumns, block.count, s.E, inverse, po + (row * s.N + n) * s.E,
-                                s.N * s.E);
+        bf16_blocks()->product(block.keys(), kColumns, s.Dp, keys.data() + (head * s.Sp + block.begin) * s.Dp, s.Dp,
+                               queries.by_dim.data(), kColumns, scores.data(), kColumns, false);
+        bf16_blocks()->softmax(scores.data(), block.begin, block.keys(), block.lo, block.hi, scale_, softcap_,
+                               weights.data(), block_lse, inverse);
+        bf16_blocks()->product(s.Ep, kColumns, block.keys(), values.data() + head * s.Ep * s.Sp + block.begin, s.Sp,
+                               weights.data(), kColumns, sums.data(), kColumns, false);
+        bf16_blocks()->store_transposed(sums.data(), kColumns, block.count, s.E, inverse, po + (row * s.N + n) * s.E,
+                                        s.N * s.E);
         std::copy_n(block_lse, block.count, lse + (b * s.N + n) * s.T + block.first);
       }
     });
@@ -139,7 +139,7 @@ class AmxAttention final : public Kernel {
   void backward_inputs(Call& call) override {
     const BorrowedTensor q = call.input(0), k = call.input(1), v = call.input(2), dout = call.grad_output(0);
     if (!dout) return;
-    const AmxSizes s(q, k, v);
+    const Bf16Sizes s(q, k, v);
     Tensor dq = Tensor::create_like(call.host(), q), dk = Tensor::create_like(call.host(), k),
            dv = Tensor::create_like(call.host(), v);
     const auto intervals = intervals_of(call, s);
@@ -156,7 +156,7 @@ class AmxAttention final : public Kernel {
 
   // Scratch of backward for one key head.
   struct KeyHead {
-    KeyHead(const Host& host, const AmxSizes& s)
+    KeyHead(const Host& host, const Bf16Sizes& s)
         : keys(host, s.Sp * s.Dp),
           keys_t(host, s.Sp * s.Dp),
           values(host, s.Sp * s.Ep),
@@ -183,22 +183,22 @@ class AmxAttention final : public Kernel {
   };
 
  private:
-  std::vector<KeyInterval> intervals_of(Call& call, const AmxSizes& s) const {
+  std::vector<KeyInterval> intervals_of(Call& call, const Bf16Sizes& s) const {
     return key_intervals(mask_, s.B, s.T, s.S, Positions(mask_, call, s.S), call.input(3), call.input(4));
   }
 
-  void backward_head(Call& call, const AmxSizes& s, const std::vector<KeyInterval>& intervals, int64_t b, int64_t kh,
+  void backward_head(Call& call, const Bf16Sizes& s, const std::vector<KeyInterval>& intervals, int64_t b, int64_t kh,
                      KeyHead& h, const Tensor& dq, const Tensor& dk, const Tensor& dv) const {
     const int64_t head = b * s.S * s.K + kh, key_row = s.K * s.D, value_row = s.K * s.E;
     const Bf16* const keys = call.input(1).data<Bf16>() + head * s.D;
-    amx()->copy(keys, key_row, s.S, s.D, h.keys.data(), s.Sp, s.Dp);
-    amx()->transpose(keys, key_row, s.S, s.D, h.keys_t.data(), s.Sp, s.Dp);
-    amx()->copy(call.input(2).data<Bf16>() + head * s.E, value_row, s.S, s.E, h.values.data(), s.Sp, s.Ep);
+    bf16_blocks()->copy(keys, key_row, s.S, s.D, h.keys.data(), s.Sp, s.Dp);
+    bf16_blocks()->transpose(keys, key_row, s.S, s.D, h.keys_t.data(), s.Sp, s.Dp);
+    bf16_blocks()->copy(call.input(2).data<Bf16>() + head * s.E, value_row, s.S, s.E, h.values.data(), s.Sp, s.Ep);
     std::ranges::fill(h.dkeys.span(), 0.0f);
     std::ranges::fill(h.dvalues.span(), 0.0f);
     for (int64_t n = kh * s.group(); n < (kh + 1) * s.group(); ++n)
       for (int64_t index = 0; index < s.blocks(); ++index) {
-        const AmxBlock block(intervals, s, b, index);
+        const Bf16Block block(intervals, s, b, index);
         const int64_t row = b * s.T + block.first, query_row = s.N * s.D, out_row = s.N * s.E;
         const Bf16 *const o = call.output(0).data<Bf16>() + (row * s.N + n) * s.E,
                           *const d = call.grad_output(0).data<Bf16>() + (row * s.N + n) * s.E;
@@ -206,32 +206,32 @@ class AmxAttention final : public Kernel {
         h.gradients.load(d, out_row, block.count, s.E, s.Ep);
         float lse[kColumns] = {}, delta[kColumns] = {};
         std::copy_n(call.saved(0).data<float>() + (b * s.N + n) * s.T + block.first, block.count, lse);
-        for (int64_t i = 0; i < block.count; ++i) delta[i] = amx()->dot(o + i * out_row, d + i * out_row, s.E);
+        for (int64_t i = 0; i < block.count; ++i) delta[i] = bf16_blocks()->dot(o + i * out_row, d + i * out_row, s.E);
         backward_block(s, block, lse, delta, h);
-        amx()->store_transposed(h.dquery_t.data(), kColumns, block.count, s.D, nullptr,
-                                dq.data<Bf16>() + (row * s.N + n) * s.D, query_row);
+        bf16_blocks()->store_transposed(h.dquery_t.data(), kColumns, block.count, s.D, nullptr,
+                                        dq.data<Bf16>() + (row * s.N + n) * s.D, query_row);
       }
-    amx()->store(h.dkeys.data(), s.Dp, s.S, s.D, dk.data<Bf16>() + head * s.D, key_row);
-    amx()->store(h.dvalues.data(), s.Ep, s.S, s.E, dv.data<Bf16>() + head * s.E, value_row);
+    bf16_blocks()->store(h.dkeys.data(), s.Dp, s.S, s.D, dk.data<Bf16>() + head * s.D, key_row);
+    bf16_blocks()->store(h.dvalues.data(), s.Ep, s.S, s.E, dv.data<Bf16>() + head * s.E, value_row);
   }
 
-  void backward_block(const AmxSizes& s, const AmxBlock& block, const float* lse, const float* delta,
+  void backward_block(const Bf16Sizes& s, const Bf16Block& block, const float* lse, const float* delta,
                       KeyHead& h) const {
     std::ranges::fill(h.dquery_t.span(), 0.0f);
     for (int64_t first = block.begin; first < block.end; first += kChunk) {
       const int64_t count = std::min(kChunk, block.end - first);
-      amx()->product(count, kColumns, s.Dp, h.keys.data() + first * s.Dp, s.Dp, h.queries.by_dim.data(), kColumns,
-                     h.scores.data(), kColumns, false);
-      amx()->product(count, kColumns, s.Ep, h.values.data() + first * s.Ep, s.Ep, h.gradients.by_dim.data(), kColumns,
-                     h.products.data(), kColumns, false);
-      amx()->gradient(h.scores.data(), h.products.data(), first, count, block.lo, block.hi, scale_, softcap_, lse,
-                      delta, h.p.data(), h.ds.data(), h.ds_pairs.data());
-      amx()->product(count, s.Ep, kColumns, h.p.data(), kColumns, h.gradients.by_query.data(), s.Ep,
-                     h.dvalues.data() + first * s.Ep, s.Ep, true);
-      amx()->product(count, s.Dp, kColumns, h.ds.data(), kColumns, h.queries.by_query.data(), s.Dp,
-                     h.dkeys.data() + first * s.Dp, s.Dp, true);
-      amx()->product(s.Dp, kColumns, count, h.keys_t.data() + first, s.Sp, h.ds_pairs.data(), kColumns,
-                     h.dquery_t.data(), kColumns, true);
+      bf16_blocks()->product(count, kColumns, s.Dp, h.keys.data() + first * s.Dp, s.Dp, h.queries.by_dim.data(),
+                             kColumns, h.scores.data(), kColumns, false);
+      bf16_blocks()->product(count, kColumns, s.Ep, h.values.data() + first * s.Ep, s.Ep, h.gradients.by_dim.data(),
+                             kColumns, h.products.data(), kColumns, false);
+      bf16_blocks()->gradient(h.scores.data(), h.products.data(), first, count, block.lo, block.hi, scale_, softcap_,
+                              lse, delta, h.p.data(), h.ds.data(), h.ds_pairs.data());
+      bf16_blocks()->product(count, s.Ep, kColumns, h.p.data(), kColumns, h.gradients.by_query.data(), s.Ep,
+                             h.dvalues.data() + first * s.Ep, s.Ep, true);
+      bf16_blocks()->product(count, s.Dp, kColumns, h.ds.data(), kColumns, h.queries.by_query.data(), s.Dp,
+                             h.dkeys.data() + first * s.Dp, s.Dp, true);
+      bf16_blocks()->product(s.Dp, kColumns, count, h.keys_t.data() + first, s.Sp, h.ds_pairs.data(), kColumns,
+                             h.dquery_t.data(), kColumns, true);
     }
   }
 
@@ -239,42 +239,55 @@ class AmxAttention final : public Kernel {
   float scale_, softcap_;
 };
 
+#if defined(__x86_64__) && defined(__linux__)
 // Whether the processor has the instructions, and the kernel lets this process keep their registers.
 bool has_amx() {
-#if defined(__x86_64__) && defined(__linux__)
   constexpr unsigned kTiles = 1u << 24, kBf16 = 1u << 22;  // of EDX
   unsigned a = 0, b = 0, c = 0, d = 0;
   if (__get_cpuid_count(7, 0, &a, &b, &c, &d) == 0 || (d & kTiles) == 0 || (d & kBf16) == 0) return false;
   constexpr int kRequestPermission = 0x1023, kTileData = 18;  // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
   return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
-#else
-  return false;
-#endif
 }
+bool has_avx512_bf16() {
+  unsigned a = 0, b = 0, c = 0, d = 0;
+  return __get_cpuid_count(7, 1, &a, &b, &c, &d) != 0 && (a & 1u << 5) != 0;
+}
+#else
+bool has_amx() { return false; }
+bool has_avx512_bf16() { return false; }
+#endif
 
 }  // namespace
 
-const Amx* amx() {
-  static const Amx* const table = has_amx() ? for_best_isa([](auto isa) -> const Amx* { return amx(isa); }) : nullptr;
+Bf16Unit bf16_unit() {
+  static const Bf16Unit unit = has_amx() ? Bf16Unit::kTiles : has_avx512_bf16() ? Bf16Unit::kVectors : Bf16Unit::kNone;
+  return unit;
+}
+
+const Bf16Blocks* bf16_blocks() {
+  static const Bf16Blocks* const table =
+      bf16_unit() == Bf16Unit::kNone
+          ? nullptr
+          : for_best_isa([](auto isa) -> const Bf16Blocks* { return bf16_blocks(bf16_unit(), isa); });
   return table;
 }
 
-uint64_t amx_forward_bytes(int64_t rows, int64_t keys, int64_t key_heads, int64_t dim, int64_t value_dim) {
+uint64_t bf16_forward_bytes(int64_t rows, int64_t keys, int64_t key_heads, int64_t dim, int64_t value_dim) {
   return static_cast<uint64_t>(rows * key_heads * to_tile(keys) * (to_tile(dim) + to_tile(value_dim))) * 2;
 }
 
-uint64_t amx_forward_thread_bytes(int64_t keys, int64_t dim, int64_t value_dim) {
+uint64_t bf16_forward_thread_bytes(int64_t keys, int64_t dim, int64_t value_dim) {
   return static_cast<uint64_t>(kColumns * (6 * to_tile(keys) + 4 * to_tile(value_dim))) +
          QueryFactors::bytes(to_tile(dim));
 }
 
-uint64_t amx_backward_thread_bytes(int64_t keys, int64_t dim, int64_t value_dim) {
-  return AmxAttention::KeyHead::bytes(to_tile(keys), to_tile(dim), to_tile(value_dim));
+uint64_t bf16_backward_thread_bytes(int64_t keys, int64_t dim, int64_t value_dim) {
+  return Bf16Attention::KeyHead::bytes(to_tile(keys), to_tile(dim), to_tile(value_dim));
 }
 
-std::unique_ptr<Kernel> make_amx_attention(const NodeView& node) {
-  return std::make_unique<AmxAttention>(Mask(node.op(0)), static_cast<float>(node.op(0).attr_float("scale")),
-                                        static_cast<float>(node.op(0).attr_float("softcap", 0)));
+std::unique_ptr<Kernel> make_bf16_attention(const NodeView& node) {
+  return std::make_unique<Bf16Attention>(Mask(node.op(0)), static_cast<float>(node.op(0).attr_float("scale")),
+                                         static_cast<float>(node.op(0).attr_float("softcap", 0)));
 }
 
 }  // namespace interval

@@ -1,17 +1,18 @@
-// The loops in plain C++ that compilers vectorise, and the product by AMX.
-#include "amx.hpp"
+// The loops in plain C++ that compilers vectorise, and the product by AMX and by AVX512-BF16.
+#include "bf16_blocks.hpp"
 
+#include <cstring>
 #include <limits>
 
 #if defined(__AVX512F__) && defined(__x86_64__)
 #include <immintrin.h>
-#define INTERVAL_HAS_AMX 1
+#define INTERVAL_HAS_BF16_BLOCKS 1
 #endif
 
 namespace interval {
 namespace {
 
-#ifdef INTERVAL_HAS_AMX
+#ifdef INTERVAL_HAS_BF16_BLOCKS
 
 struct alignas(64) TileConfig {
   uint8_t palette = 1, start_row = 0, reserved[14] = {};
@@ -19,15 +20,16 @@ struct alignas(64) TileConfig {
   uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
 };
 
-[[gnu::target("amx-tile")]] void begin() {
+[[gnu::target("amx-tile")]] void begin_tiles() {
   static constexpr TileConfig config;
   _tile_loadconfig(&config);
 }
-[[gnu::target("amx-tile")]] void end() { _tile_release(); }
+[[gnu::target("amx-tile")]] void end_tiles() { _tile_release(); }
 
 // 32 × 32 of c at a time, in four tiles.
-[[gnu::target("amx-tile,amx-bf16")]] void product(int64_t m, int64_t n, int64_t k, const Bf16* a, int64_t lda,
-                                                  const Bf16Pair* b, int64_t ldb, float* c, int64_t ldc, bool add) {
+[[gnu::target("amx-tile,amx-bf16")]] void tile_product(int64_t m, int64_t n, int64_t k, const Bf16* a, int64_t lda,
+                                                       const Bf16Pair* b, int64_t ldb, float* c, int64_t ldc,
+                                                       bool add) {
   const int64_t a_bytes = 2 * lda, b_bytes = 4 * ldb, c_bytes = 4 * ldc;
   for (int64_t i = 0; i < m; i += 32)
     for (int64_t j = 0; j < n; j += 32) {
@@ -60,6 +62,42 @@ struct alignas(64) TileConfig {
       _tile_stored(3, to + 16 * ldc + 16, c_bytes);
     }
 }
+
+// 8 × 32 of c at a time, in 16 registers.
+[[gnu::target("avx512bf16")]] void vector_product(int64_t m, int64_t n, int64_t k, const Bf16* a, int64_t lda,
+                                                  const Bf16Pair* b, int64_t ldb, float* c, int64_t ldc, bool add) {
+  constexpr int64_t kRows = 8;
+  for (int64_t i = 0; i < m; i += kRows)
+    for (int64_t j = 0; j < n; j += 32) {
+      float* const to = c + i * ldc + j;
+      __m512 sums[kRows][2];
+#pragma GCC unroll 8
+      for (int64_t r = 0; r < kRows; ++r) {
+        sums[r][0] = add ? _mm512_loadu_ps(to + r * ldc) : _mm512_setzero_ps();
+        sums[r][1] = add ? _mm512_loadu_ps(to + r * ldc + 16) : _mm512_setzero_ps();
+      }
+      for (int64_t p = 0; p < k; p += 2) {
+        const Bf16Pair* const pairs = b + p / 2 * ldb + j;
+        const auto first = reinterpret_cast<__m512bh>(_mm512_loadu_si512(pairs)),
+                   second = reinterpret_cast<__m512bh>(_mm512_loadu_si512(pairs + 16));
+#pragma GCC unroll 8
+        for (int64_t r = 0; r < kRows; ++r) {
+          int32_t both;
+          std::memcpy(&both, a + (i + r) * lda + p, sizeof both);
+          const auto factor = reinterpret_cast<__m512bh>(_mm512_set1_epi32(both));
+          sums[r][0] = _mm512_dpbf16_ps(sums[r][0], factor, first);
+          sums[r][1] = _mm512_dpbf16_ps(sums[r][1], factor, second);
+        }
+      }
+#pragma GCC unroll 8
+      for (int64_t r = 0; r < kRows; ++r) {
+        _mm512_storeu_ps(to + r * ldc, sums[r][0]);
+        _mm512_storeu_ps(to + r * ldc + 16, sums[r][1]);
+      }
+    }
+}
+
+void nothing() {}
 
 template <bool kCaps>
 inline float score(float s, float scale, float softcap) {
@@ -192,12 +230,15 @@ float dot(const Bf16* a, const Bf16* b, int64_t n) {
 
 }  // namespace
 
-const Amx* amx(chassis::ThisIsa) {
-#ifdef INTERVAL_HAS_AMX
-  static constexpr Amx table = {begin,     end,       product,      softmax,          gradient, copy,
-                                transpose, pair_rows, pair_columns, store_transposed, store,    dot};
-  return &table;
+const Bf16Blocks* bf16_blocks(Bf16Unit unit, chassis::ThisIsa) {
+#ifdef INTERVAL_HAS_BF16_BLOCKS
+  static constexpr Bf16Blocks tiles = {begin_tiles, end_tiles, tile_product, softmax,          gradient, copy,
+                                       transpose,   pair_rows, pair_columns, store_transposed, store,    dot};
+  static constexpr Bf16Blocks vectors = {nothing,   nothing,   vector_product, softmax,          gradient, copy,
+                                         transpose, pair_rows, pair_columns,   store_transposed, store,    dot};
+  return unit == Bf16Unit::kTiles ? &tiles : &vectors;
 #else
+  static_cast<void>(unit);
   return nullptr;
 #endif
 }
