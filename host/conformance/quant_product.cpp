@@ -24,22 +24,34 @@ struct Case {
   bool has_bias = false, is_bias_trained = false;
   int num_linears = 1;  // of one input, whose gradient is their sum
   int64_t groups = 0;   // the size of a dim between tokens and inputs; 0: there is none
+  bool sums_groups = false;  // it is a dim of the weight, too, as heads are of attention's last product
+  int64_t columns() const { return inputs * (sums_groups ? groups : 1); }
 
   std::string text(Dtype compute) const {
-    return fmt::format("{}linear [{}, {}]{} of {} rows{} in {}", num_linears > 1 ? "sum of two, " : "", outputs, inputs,
+    return fmt::format("{}linear [{}, {}]{} of {} rows{} in {}", num_linears > 1 ? "sum of two, " : "", outputs,
+                       columns(),
                        !has_bias         ? ""
                        : is_bias_trained ? " with a trained bias"
                                          : " with a bias",
-                       rows * tokens * std::max<int64_t>(groups, 1), groups > 0 ? " of 4 dims" : "",
+                       rows * tokens * (sums_groups ? 1 : std::max<int64_t>(groups, 1)), groups > 0 ? " of 4 dims" : "",
                        dtype_name(compute));
   }
 };
 
 // Rows that begin inside a block; as few rows as in generation, and more than the tiles of most kernels have.
 constexpr Case kCases[] = {
-    {21, 20, 2, 13},       {57, 36, 2, 13, true}, {57, 36, 2, 13, true, true},       {40, 448, 1, 1},
-    {130, 96, 1, 3, true}, {96, 64, 1, 8},        {36, 57, 2, 13, false, false, 2},  {130, 270, 1, 140, true},
-    {64, 1024, 2, 13},     {64, 1024, 1, 1},      {57, 36, 2, 5, true, false, 1, 3},
+    {21, 20, 2, 13},
+    {57, 36, 2, 13, true},
+    {57, 36, 2, 13, true, true},
+    {40, 448, 1, 1},
+    {130, 96, 1, 3, true},
+    {96, 64, 1, 8},
+    {36, 57, 2, 13, false, false, 2},
+    {130, 270, 1, 140, true},
+    {64, 1024, 2, 13},
+    {64, 1024, 1, 1},
+    {57, 36, 2, 5, true, false, 1, 3},
+    {57, 12, 2, 13, false, false, 1, 3, true},
 };
 
 constexpr DimId kIn = 2, kOut = 3, kGroups = 4;
@@ -52,7 +64,7 @@ struct Half {
 
 std::vector<Half> halves_of(const Case& c, const QuantStorage& storage) {
   std::vector<Half> out;
-  if (!storage.is_divisible()) return out;
+  if (!storage.is_divisible() || c.sums_groups) return out;
   const auto add = [&](DimId dim, int64_t size, int64_t stride) {
     const bool is_legal = size % 2 == 0 && size / 2 * stride % storage.block_elements() == 0;
     if (is_legal) out.insert(out.end(), {{dim, 0}, {dim, 1}});
@@ -76,7 +88,8 @@ Program record(const Case& c) {
     slot.init_std = 0.5;
     return block.add_slot(std::move(slot));
   };
-  std::vector<DimId> dims = {CHASSIS_DIM_BATCH, CHASSIS_DIM_TIME};
+  std::vector<DimId> contracted = {kIn}, dims = {CHASSIS_DIM_BATCH, CHASSIS_DIM_TIME};
+  if (c.sums_groups) contracted = {kGroups, kIn};
   if (c.groups > 0) dims.push_back(kGroups);
   dims.push_back(kIn);
   const ValueId x = block.inputs["x"] = block.add_value({"x", dims, GraphValueType::kCompute, {}});
@@ -90,7 +103,7 @@ Program record(const Case& c) {
   ValueId sum = 0;
   for (int i = 0; i < c.num_linears; ++i) {
     const std::string name = "linear_" + std::to_string(i);
-    std::vector<SlotId> params = {slot(name + ".weight", {{kOut}, {kIn}})};
+    std::vector<SlotId> params = {slot(name + ".weight", {{kOut}, contracted})};
     if (c.has_bias) params.push_back(slot(name + ".bias", {{kOut}}));
     const ValueId y = add_op("linear", {x}, params, {kOut});
     sum = i == 0 ? y : add_op("add", {sum, y}, {}, {});

@@ -8,7 +8,6 @@
 #include "chassis/quant.hpp"
 
 namespace {
-
 using namespace chassis;
 
 constexpr std::string_view kScheme = "int8/row", kConfig = R"({"quant_method":"quant_cpp"})";
@@ -19,7 +18,10 @@ constexpr int64_t kPanelRows = 64;    // rows of a weight that are decoded at on
 class Product final : public Kernel {
  public:
   Product(const Host& host, const NodeView& node)
-      : host_(host), outputs_(node.param(0).size(0)), inputs_(node.param(0).size(1)) {}
+      : host_(host),
+        outputs_(node.param(0).size(0)),
+        inputs_(node.param(0).size(1)),
+        x_sizes_(node.input(0).local_shape().begin(), node.input(0).local_shape().end()) {}
 
   void forward(Call& call) override {
     const BorrowedTensor x = call.input(0), bias = call.param(1);
@@ -27,8 +29,7 @@ class Product final : public Kernel {
     auto* const y = call.output(0).data<float>();
     for (int64_t r = 0; bias && r < num_rows; ++r) std::copy_n(bias.data<float>(), outputs_, y + r * outputs_);
     each_panel(call, [&](int64_t begin, int64_t size, chassis_gemm_problem_t& p) {
-      p.flags = CHASSIS_GEMM_TRANSPOSE_B;
-      p.m = num_rows, p.n = size, p.k = inputs_;
+      p.flags = CHASSIS_GEMM_TRANSPOSE_B, p.m = num_rows, p.n = size, p.k = inputs_;
       p.a = x.data<float>(), p.lda = inputs_, p.c = y + begin, p.ldc = outputs_;
       p.beta = bias ? 1.0f : 0.0f;
     });
@@ -38,9 +39,8 @@ class Product final : public Kernel {
   void backward_inputs(Call& call) override {
     const BorrowedTensor dy = call.grad_output(0);
     if (!dy || !call.wants_grad_input(0)) return;
-    std::vector<int64_t> sizes(dy.sizes().begin(), dy.sizes().end());
-    sizes.back() = inputs_;
-    Tensor dx = Tensor::create(host_, CHASSIS_DTYPE_F32, sizes);
+    x_sizes_[0] = dy.size(0), x_sizes_[1] = dy.size(1);  // of this call
+    Tensor dx = Tensor::create(host_, CHASSIS_DTYPE_F32, x_sizes_);
     each_panel(call, [&](int64_t begin, int64_t size, chassis_gemm_problem_t& p) {
       p.m = dy.num_elements() / outputs_, p.n = inputs_, p.k = size;
       p.a = dy.data<float>() + begin, p.lda = outputs_, p.c = dx.data<float>(), p.ldc = inputs_;
@@ -69,6 +69,7 @@ class Product final : public Kernel {
 
   const Host& host_;
   const int64_t outputs_, inputs_;
+  std::vector<int64_t> x_sizes_;
 };
 
 class Int8 final : public Quant {
@@ -110,10 +111,9 @@ class Int8 final : public Quant {
     });
   }
   void verify(const QuantPart& part) const override {
-    const int64_t columns = part.sizes()[1], first = part.begin() / columns;
-    for (int64_t i = 0; i < part.count() / columns; ++i)
+    for (int64_t i = 0; i < part.count() / part.sizes()[1]; ++i)
       if (const float scale = part.component<float>(kScales)[i]; !(std::isfinite(scale) && scale >= 0.0f))
-        throw Failure(CHASSIS_DATA_LOSS, ".scale[", first + i, "] is ", scale);
+        throw Failure(CHASSIS_DATA_LOSS, ".scale[", part.begin() / part.sizes()[1] + i, "] is ", scale);
   }
 
   double claim(const NodeView& node) override {
