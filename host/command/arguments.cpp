@@ -1,5 +1,4 @@
 // The arguments that verbs share: the configuration and its overrides, --plugin-path and --nproc.
-
 #include <algorithm>
 #include <filesystem>
 #include <utility>

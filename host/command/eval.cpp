@@ -26,37 +26,38 @@ Verb add_eval(CLI::App& app) {
     weights->choose_adapter(*arguments, ConfigUse::kEvaluation);
     return arguments->run_ranks(ConfigUse::kEvaluation);
   };
-  return {start_ranks, [=] {
-            Config given = arguments->load(ConfigUse::kEvaluation);
-            return join_world(given.settings().comm, [&](World& world) {
-              Session session(std::move(given), {.plugin_path = arguments->plugin_path, .world = &world});
-              const Settings& settings = session.settings();
-              // As in training, the first rank of a machine prepares the data, and the others then find it prepared.
-              std::vector<std::unique_ptr<EvalData>> sets;
-              world.run_and_agree("preparing data", [&] {
-                if (world.launch().local_rank == 0) sets = open_eval_data(session.data_needs());
-              });
-              if (sets.empty()) sets = open_eval_data(session.data_needs());
-              check_positions(session.model(), settings.train.seq_len, "train.seq_len");
-              session.allocate();
-              load_weights(session, weights->from);
-              Json results = Json::array();
-              for (size_t i = 0; i < sets.size(); ++i) {
-                const EvalRecord record = evaluate(session.executor(), *sets[i], settings.train.micro_batch_size,
-                                                   settings.eval.max_batches, session.ranks(), session.device());
-                const std::string name = eval_name(settings.data, i);
-                results.push_back({{"name", name},
-                                   {"loss", record.loss},
-                                   {"perplexity", record.perplexity},
-                                   {"tokens", record.trained_tokens}});
-                if (world.rank() == 0 && !*as_json)
-                  std::fprintf(output(), "%s loss %.6f perplexity %.4f tokens %llu\n", printable(name).c_str(),
-                               record.loss, record.perplexity, static_cast<unsigned long long>(record.trained_tokens));
-              }
-              if (world.rank() == 0 && *as_json) print_document("eval", {{"sets", std::move(results)}});
-              return 0;
-            });
-          }};
+  const auto run = [=] {
+    Config given = arguments->load(ConfigUse::kEvaluation);
+    return join_world(given.settings().comm, [&](World& world) {
+      Session session(std::move(given), {.plugin_path = arguments->plugin_path, .world = &world});
+      const Settings& settings = session.settings();
+      // As in training, the first rank of a machine prepares the data, and the others then find it prepared.
+      std::vector<std::unique_ptr<EvalData>> sets;
+      world.run_and_agree("preparing data", [&] {
+        if (world.launch().local_rank == 0) sets = open_eval_data(session.data_needs());
+      });
+      if (sets.empty()) sets = open_eval_data(session.data_needs());
+      check_positions(session.model(), settings.train.seq_len, "train.seq_len");
+      session.allocate();
+      load_weights(session, weights->from);
+      Json results = Json::array();
+      for (size_t i = 0; i < sets.size(); ++i) {
+        const EvalRecord record = evaluate(session.executor(), *sets[i], settings.train.micro_batch_size,
+                                           settings.eval.max_batches, session.ranks(), session.device());
+        const std::string name = eval_name(settings.data, i);
+        results.push_back({{"name", name},
+                           {"loss", record.loss},
+                           {"perplexity", record.perplexity},
+                           {"tokens", record.trained_tokens}});
+        if (world.rank() == 0 && !*as_json)
+          std::fprintf(output(), "%s loss %.6f perplexity %.4f tokens %llu\n", printable(name).c_str(), record.loss,
+                       record.perplexity, static_cast<unsigned long long>(record.trained_tokens));
+      }
+      if (world.rank() == 0 && *as_json) print_document("eval", {{"sets", std::move(results)}});
+      return 0;
+    });
+  };
+  return {start_ranks, run};
 }
 
 }  // namespace chassis

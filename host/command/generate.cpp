@@ -114,34 +114,33 @@ Verb add_generate(CLI::App& app) {
     arguments->weights.choose_adapter(arguments->config, ConfigUse::kGeneration);
     return arguments->config.run_ranks(ConfigUse::kGeneration);
   };
-  return {start_ranks, [=] {
-            std::vector<PromptRow> rows;
-            if (!arguments->prompts.empty()) rows = read_prompts(arguments->prompts);
-            Config given = arguments->config.load(ConfigUse::kGeneration);
-            return join_world(given.settings().comm, [&](World& world) {
-              if (arguments->chat && world.size() > 1)
-                throw config_error("--chat runs in one process, and a launcher has started " +
-                                   std::to_string(world.size()));
-              Session session(std::move(given), {.plugin_path = arguments->config.plugin_path, .world = &world});
-              // Prompts and stop texts are refused before the weights are loaded, which may take minutes.
-              const GenerationSettings generation = settings_of(session, *arguments);
-              Answerer answerer(session, generation);
-              std::vector<std::vector<int32_t>> ids;
-              if (arguments->has_prompt) ids.push_back(answerer.ids_of_text(arguments->prompt));
-              if (!rows.empty()) ids = ids_of_rows(session, answerer, rows);
-              session.allocate();
-              const std::string weights = load_weights(session, arguments->weights.from);
-              if (!arguments->has_prompt) compare_template(session, run_of(arguments->weights.from));
-              if (arguments->chat) return chat_on_standard_input(session, answerer);
-              if (!rows.empty()) {
-                const bool with_chat =
-                    std::ranges::any_of(rows, [](const PromptRow& row) { return row.chat.has_value(); });
-                return answer_rows(session, answerer, rows, ids, arguments->out,
-                                   [&] { return made_with(session, generation, weights, with_chat); });
-              }
-              return continue_text(session, answerer, arguments->prompt, ids.front());
-            });
-          }};
+  const auto run = [=] {
+    std::vector<PromptRow> rows;
+    if (!arguments->prompts.empty()) rows = read_prompts(arguments->prompts);
+    Config given = arguments->config.load(ConfigUse::kGeneration);
+    return join_world(given.settings().comm, [&](World& world) {
+      if (arguments->chat && world.size() > 1)
+        throw config_error("--chat runs in one process, and a launcher has started " + std::to_string(world.size()));
+      Session session(std::move(given), {.plugin_path = arguments->config.plugin_path, .world = &world});
+      // Prompts and stop texts are refused before the weights are loaded, which may take minutes.
+      const GenerationSettings generation = settings_of(session, *arguments);
+      Answerer answerer(session, generation);
+      std::vector<std::vector<int32_t>> ids;
+      if (arguments->has_prompt) ids.push_back(answerer.ids_of_text(arguments->prompt));
+      if (!rows.empty()) ids = ids_of_rows(session, answerer, rows);
+      session.allocate();
+      const std::string weights = load_weights(session, arguments->weights.from);
+      if (!arguments->has_prompt) compare_template(session, run_of(arguments->weights.from));
+      if (arguments->chat) return chat_on_standard_input(session, answerer);
+      if (!rows.empty()) {
+        const bool with_chat = std::ranges::any_of(rows, [](const PromptRow& row) { return row.chat.has_value(); });
+        return answer_rows(session, answerer, rows, ids, arguments->out,
+                           [&] { return made_with(session, generation, weights, with_chat); });
+      }
+      return continue_text(session, answerer, arguments->prompt, ids.front());
+    });
+  };
+  return {start_ranks, run};
 }
 
 }  // namespace chassis

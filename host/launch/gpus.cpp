@@ -2,7 +2,6 @@
 #include "host/launch/gpus.hpp"
 
 #include <dlfcn.h>
-#include <fcntl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -11,19 +10,10 @@
 namespace chassis {
 
 int num_visible_gpus_by_copy() {
-  int ends[2];
-  if (::pipe2(ends, O_CLOEXEC) != 0) return 0;
   const pid_t copy = ::fork();
-  if (copy == 0) {
-    const int count = num_visible_gpus();
-    end_process(::write(ends[1], &count, sizeof count) == sizeof count ? 0 : 1);
-  }
-  ::close(ends[1]);
-  int count = 0;
-  if (copy < 0 || ::read(ends[0], &count, sizeof count) != sizeof count) count = 0;
-  ::close(ends[0]);
-  if (copy > 0) ::waitpid(copy, nullptr, 0);
-  return count;
+  if (copy == 0) end_process(num_visible_gpus());
+  int status = 0;
+  return copy > 0 && ::waitpid(copy, &status, 0) == copy && WIFEXITED(status) ? WEXITSTATUS(status) : 0;
 }
 
 int num_visible_gpus() {

@@ -1,8 +1,7 @@
 // Attention over key intervals: a block of queries is multiplied only with the keys that at least one of them sees, so
 // causal masks halve the cost, and packed documents cost only their own squares. Backward recomputes the scores from
-// the saved log-sum-exp (Dao et al. 2022). All of it is computed in fp32: where no
-// instruction multiplies bf16 (bf16_blocks.hpp), its operands are widened a block or a head at a time, and results are
-// rounded once.
+// the saved log-sum-exp (Dao et al. 2022). All of it is computed in fp32: where no instruction multiplies
+// bf16 (bf16_blocks.hpp), its operands are widened a block or a head at a time, and results are rounded once.
 //
 // B rows, T queries, S keys, N query heads, K key heads of N/K query heads each, D dims of q and k, E dims of v.
 #include "attention.hpp"

@@ -6,15 +6,10 @@
 #include <vector>
 
 #include "bf16_blocks.hpp"
+#include "chassis/amx.hpp"
 #include "chassis/memory.hpp"
 #include "chassis/task.hpp"
 #include "intervals.hpp"
-
-#if defined(__x86_64__) && defined(__linux__)
-#include <cpuid.h>
-#include <sys/syscall.h>
-#include <unistd.h>
-#endif
 
 namespace interval {
 
@@ -239,28 +234,12 @@ class Bf16Attention final : public Kernel {
   float scale_, softcap_;
 };
 
-#if defined(__x86_64__) && defined(__linux__)
-// Whether the processor has the instructions, and the kernel lets this process keep their registers.
-bool has_amx() {
-  constexpr unsigned kTiles = 1u << 24, kBf16 = 1u << 22;  // of EDX
-  unsigned a = 0, b = 0, c = 0, d = 0;
-  if (__get_cpuid_count(7, 0, &a, &b, &c, &d) == 0 || (d & kTiles) == 0 || (d & kBf16) == 0) return false;
-  constexpr int kRequestPermission = 0x1023, kTileData = 18;  // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
-  return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
-}
-bool has_avx512_bf16() {
-  unsigned a = 0, b = 0, c = 0, d = 0;
-  return __get_cpuid_count(7, 1, &a, &b, &c, &d) != 0 && (a & 1u << 5) != 0;
-}
-#else
-bool has_amx() { return false; }
-bool has_avx512_bf16() { return false; }
-#endif
-
 }  // namespace
 
 Bf16Unit bf16_unit() {
-  static const Bf16Unit unit = has_amx() ? Bf16Unit::kTiles : has_avx512_bf16() ? Bf16Unit::kVectors : Bf16Unit::kNone;
+  static const Bf16Unit unit = has_amx_bf16()      ? Bf16Unit::kTiles
+                               : has_avx512_bf16() ? Bf16Unit::kVectors
+                                                   : Bf16Unit::kNone;
   return unit;
 }
 

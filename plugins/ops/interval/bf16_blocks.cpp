@@ -4,6 +4,8 @@
 #include <cstring>
 #include <limits>
 
+#include "chassis/amx.hpp"
+
 #if defined(__AVX512F__) && defined(__x86_64__)
 #include <immintrin.h>
 #define INTERVAL_HAS_BF16_BLOCKS 1
@@ -14,14 +16,8 @@ namespace {
 
 #ifdef INTERVAL_HAS_BF16_BLOCKS
 
-struct alignas(64) TileConfig {
-  uint8_t palette = 1, start_row = 0, reserved[14] = {};
-  uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
-  uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
-};
-
 [[gnu::target("amx-tile")]] void begin_tiles() {
-  static constexpr TileConfig config;
+  static constexpr chassis::AmxTileConfig config;
   _tile_loadconfig(&config);
 }
 [[gnu::target("amx-tile")]] void end_tiles() { _tile_release(); }
@@ -234,8 +230,12 @@ const Bf16Blocks* bf16_blocks(Bf16Unit unit, chassis::ThisIsa) {
 #ifdef INTERVAL_HAS_BF16_BLOCKS
   static constexpr Bf16Blocks tiles = {begin_tiles, end_tiles, tile_product, softmax,          gradient, copy,
                                        transpose,   pair_rows, pair_columns, store_transposed, store,    dot};
-  static constexpr Bf16Blocks vectors = {nothing,   nothing,   vector_product, softmax,          gradient, copy,
-                                         transpose, pair_rows, pair_columns,   store_transposed, store,    dot};
+  static constexpr Bf16Blocks vectors = [] {
+    Bf16Blocks table = tiles;
+    table.begin = table.end = nothing;
+    table.product = vector_product;
+    return table;
+  }();
   return unit == Bf16Unit::kTiles ? &tiles : &vectors;
 #else
   static_cast<void>(unit);

@@ -4,13 +4,8 @@
 #include <algorithm>
 #include <limits>
 
+#include "chassis/amx.hpp"
 #include "chassis/task.hpp"
-
-#if defined(__x86_64__) && defined(__linux__)
-#include <cpuid.h>
-#include <sys/syscall.h>
-#include <unistd.h>
-#endif
 
 namespace bnb4 {
 
@@ -150,24 +145,11 @@ class TiledPart {
   int64_t all_depth_, all_width_;
 };
 
-// Whether the processor has the instructions, and the kernel lets this process keep their registers.
-bool has_tiles() {
-#if defined(__x86_64__) && defined(__linux__)
-  constexpr unsigned kTileBit = 1u << 24, kBf16Bit = 1u << 22;  // of EDX
-  unsigned a = 0, b = 0, c = 0, d = 0;
-  if (__get_cpuid_count(7, 0, &a, &b, &c, &d) == 0 || (d & kTileBit) == 0 || (d & kBf16Bit) == 0) return false;
-  constexpr int kRequestPermission = 0x1023, kTileData = 18;  // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
-  return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
-#else
-  return false;
-#endif
-}
-
 }  // namespace
 
 const Tiles* tiles() {
   static const Tiles* const table =
-      has_tiles() ? for_best_isa([](auto isa) -> const Tiles* { return tiles(isa); }) : nullptr;
+      has_amx_bf16() ? for_best_isa([](auto isa) -> const Tiles* { return tiles(isa); }) : nullptr;
   return table;
 }
 

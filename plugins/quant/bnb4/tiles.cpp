@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "chassis/amx.hpp"
 #include "chassis/bf16.hpp"
 #if defined(__AVX512BW__) && defined(__x86_64__)
 #pragma GCC diagnostic push
@@ -18,14 +19,8 @@ namespace {
 
 #ifdef BNB4_HAS_TILES
 
-struct alignas(64) TileConfig {
-  uint8_t palette = 1, start_row = 0, reserved[14] = {};
-  uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
-  uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
-};
-
 [[gnu::target("amx-tile")]] void begin() {
-  static constexpr TileConfig config;
+  static constexpr chassis::AmxTileConfig config;
   _tile_loadconfig(&config);
 }
 [[gnu::target("amx-tile")]] void end() { _tile_release(); }

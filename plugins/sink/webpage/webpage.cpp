@@ -17,6 +17,7 @@
 #include <string>
 #include <string_view>
 #include <thread>
+#include <utility>
 
 #include "chassis/plugin.hpp"
 #include "chassis/sink.hpp"
@@ -92,7 +93,7 @@ class Webpage final : public Sink {
                     "; choose another port in [log.webpage]");
     auto serves = std::make_shared<std::promise<void>>();
     std::future<void> does_serve = serves->get_future();
-    server_.new_task_queue = [serves]() mutable {
+    server_.new_task_queue = [serves = std::move(serves)]() mutable {
       auto* const threads = new httplib::ThreadPool(kNumThreads);  // the library owns it
       if (serves) serves->set_value();
       serves.reset();
