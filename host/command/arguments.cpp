@@ -6,6 +6,7 @@
 #include "host/base/file.hpp"
 #include "host/base/log.hpp"
 #include "host/base/printable.hpp"
+#include "host/base/thread_wait.hpp"
 #include "host/command/command.hpp"
 #include "host/config/foreign.hpp"
 #include "host/config/schema.hpp"
@@ -13,6 +14,7 @@
 #include "host/launch/launch.hpp"
 #include "host/launch/spawn.hpp"
 #include "host/plugin/crash_report.hpp"
+#include "host/session/target.hpp"
 
 namespace chassis {
 namespace {
@@ -160,6 +162,11 @@ void ConfigArguments::add_ranks_to(CLI::App& app) {
 std::optional<int> ConfigArguments::run_ranks(ConfigUse use) const {
   const Config config = load(use);
   const int count = num_ranks > 0 ? num_ranks : ranks_by_default(config);
+  std::error_code ignored;
+  if (config.num_problems() == 0 && std::filesystem::is_regular_file(file, ignored)) {  // a pipe is read only once
+    const int here = count > 1 ? count : discover_launch(process_environment()).local_world_size;
+    sleep_at_once_if_cores_are_shared(planned_rank_threads(config.settings().run, here), here);
+  }
   if (count <= 1) return std::nullopt;
   config.throw_if_problems();  // once, not on every rank
   const std::optional<int> exit_code = chassis::run_ranks(count);

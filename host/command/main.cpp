@@ -26,6 +26,7 @@
 #include "host/base/log.hpp"
 #include "host/base/output.hpp"
 #include "host/base/printable.hpp"
+#include "host/base/thread_wait.hpp"
 #include "host/command/command.hpp"
 #include "host/config/suggest.hpp"
 #include "host/launch/world.hpp"
@@ -44,25 +45,33 @@ __attribute__((no_sanitize("address", "undefined", "thread"))) void open_standar
   }
 }
 
-// Makes waiting OpenMP threads sleep instead of using cores that others need. LibTorch's OpenMP library reads the
-// variable when it is loaded, so the program restarts itself once, before any constructor: those of LibTorch take 0.2
-// s.
-__attribute__((no_sanitize("address", "undefined", "thread"))) void restart_with_passive_waiting(int, char** argv,
-                                                                                                 char** environment) {
-  constexpr char kVariable[] = "OMP_WAIT_POLICY=";
+__attribute__((no_sanitize("address", "undefined", "thread"))) bool starts_with(const char* text, const char* start) {
+  int same = 0;
+  while (start[same] && text[same] == start[same]) ++same;
+  return !start[same];
+}
+
+// Lets waiting OpenMP threads stay awake for a moment (base/thread_wait.hpp says why). LibTorch's OpenMP library reads
+// the variables when it is loaded, so the program restarts itself once, before any constructor: those of LibTorch take
+// 0.2 s.
+__attribute__((no_sanitize("address", "undefined", "thread"))) void restart_with_brief_waiting(int, char** argv,
+                                                                                               char** environment) {
   constexpr int kMaxVariables = 4096;
-  const char* restarted[kMaxVariables + 2];
+  const char* restarted[kMaxVariables + 4];
   int count = 0;
   for (; environment[count]; ++count) {
-    int same = 0;
-    while (kVariable[same] && environment[count][same] == kVariable[same]) ++same;
-    if (!kVariable[same] || count == kMaxVariables) return;
+    if (count == kMaxVariables || starts_with(environment[count], chassis::kWaitPolicyVariable) ||
+        starts_with(environment[count], chassis::kSpinCountVariable))
+      return;
     restarted[count] = environment[count];
   }
-  restarted[count] = "OMP_WAIT_POLICY=PASSIVE";
-  restarted[count + 1] = nullptr;
+  restarted[count++] = chassis::kWaitPolicy;
+  restarted[count++] = chassis::kSpinCount;
+  restarted[count++] = chassis::kWaitMarker;
+  restarted[count] = nullptr;
   execve("/proc/self/exe", argv, const_cast<char**>(restarted));  // on failure continue: only speed depends on it
 }
+
 // The signals to stop that must not end the process without a word. SIGQUIT is not blocked: it ends a load that hangs.
 constexpr int kHeldSignals[] = {SIGINT, SIGTERM, SIGHUP};
 
@@ -78,7 +87,7 @@ __attribute__((no_sanitize("address", "undefined", "thread"))) void prepare_proc
                                                                                     char** environment) {
   open_standard_descriptors(count, argv, environment);
   hold_signals();
-  restart_with_passive_waiting(count, argv, environment);
+  restart_with_brief_waiting(count, argv, environment);
 }
 // A single pointer: an array would be aligned to 16 bytes, and the gap before it would be called.
 __attribute__((section(".preinit_array"), used)) void (*const before_constructors)(int, char**,

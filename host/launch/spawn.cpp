@@ -3,7 +3,6 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <sched.h>
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
@@ -19,6 +18,7 @@
 #include <optional>
 #include <utility>
 
+#include "host/base/control_groups.hpp"
 #include "host/base/end_process.hpp"
 #include "host/base/error.hpp"
 #include "host/base/file.hpp"
@@ -61,11 +61,6 @@ class BlockedSignals {
   sigset_t set_, before_;
 };
 
-int num_cores() {
-  cpu_set_t cores;
-  return sched_getaffinity(0, sizeof cores, &cores) == 0 ? CPU_COUNT(&cores) : 1;
-}
-
 std::string signal_name(int number) {
   const char* const name = sigabbrev_np(number);
   return name ? std::string("SIG") + name : "signal " + std::to_string(number);
@@ -77,8 +72,7 @@ void set_environment(int rank, int num_ranks, int port) {
   set("CHASSIS_RANK", rank);
   set("CHASSIS_WORLD_SIZE", num_ranks);
   set("CHASSIS_STORE_PORT", port);
-  if (!std::getenv("OMP_NUM_THREADS")) set("OMP_NUM_THREADS", std::max(1, num_cores() / num_ranks));
-  ::setenv("OMP_WAIT_POLICY", "PASSIVE", 0);
+  if (!std::getenv("OMP_NUM_THREADS")) set("OMP_NUM_THREADS", std::max(1, usable_threads() / num_ranks));
 }
 
 // Tells ranks that were forked before the store was served where it is: one integer for each.
@@ -265,7 +259,7 @@ std::optional<int> run_ranks(int num_ranks) {
     throw config_error(fmt::format("--nproc {} starts ranks, but {} already started this process as rank {} of {}",
                                    num_ranks, launch.source, launch.rank, launch.world_size))
         .hint("leave out --nproc");
-  if (num_ranks > num_cores()) log::warn("{} ranks share {} cores and run in turn", num_ranks, num_cores());
+  if (num_ranks > usable_threads()) log::warn("{} ranks share {} cores and run in turn", num_ranks, usable_threads());
   const BlockedSignals signals;
   PortPipe port;
   Processes processes;

@@ -13,6 +13,7 @@
 #include <thread>
 #include <utility>
 
+#include "host/base/control_groups.hpp"
 #include "host/base/hash.hpp"
 #include "host/base/log.hpp"
 #include "host/base/printable.hpp"
@@ -75,7 +76,7 @@ struct World::Gathering {
   std::vector<int> missing;
 };
 
-World::World() : num_cores_(std::max<int>(1, static_cast<int>(available_cores().size()))) {}
+World::World() : num_cores_(usable_threads()) {}
 
 World::World(Launch launch, std::chrono::milliseconds timeout) : World() {
   launch_ = std::move(launch);
@@ -190,7 +191,7 @@ void World::meet(std::chrono::milliseconds timeout) {
                                                         other.cores.end()) != mine.cores.end();
   };
   const auto num_sharing = std::count_if(ranks.begin(), ranks.end(), shares_cores);
-  num_cores_ = std::max(1, static_cast<int>(mine.cores.size()) / std::max(1, static_cast<int>(num_sharing)));
+  num_cores_ = std::max(1, usable_threads() / std::max(1, static_cast<int>(num_sharing)));
 
   // The master may have found only its loopback address, which other machines cannot use.
   if (chosen || !is_loopback(host_address_)) return;

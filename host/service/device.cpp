@@ -15,6 +15,7 @@
 #include <memory>
 #include <mutex>
 
+#include "host/base/control_groups.hpp"
 #include "host/base/error.hpp"
 #include "host/service/handle.hpp"
 #include "host/service/host_memory.hpp"

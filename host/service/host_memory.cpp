@@ -3,8 +3,8 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <fstream>
-#include <sstream>
+
+#include "host/base/control_groups.hpp"
 
 namespace chassis {
 namespace {
@@ -25,36 +25,29 @@ uint64_t limit_in(const std::string& path) {
 
 // Where a version of control groups has what.
 struct GroupFiles {
-  const char *folder, *limit, *used, *cached, *swap_limit, *swap_used;
+  const char *limit, *used, *cached, *swap_limit, *swap_used;
 };
-constexpr GroupFiles kVersion2 = {"/sys/fs/cgroup", "memory.max",      "memory.current",
-                                  "inactive_file",  "memory.swap.max", "memory.swap.current"};
+constexpr GroupFiles kVersion2 = {"memory.max", "memory.current", "inactive_file", "memory.swap.max",
+                                  "memory.swap.current"};
 // Version 1 limits memory and swap together, which is not read.
-constexpr GroupFiles kVersion1 = {
-    "/sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file", "", ""};
+constexpr GroupFiles kVersion1 = {"memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file", "", ""};
 
-// Applies the limits of a group and of those around it. In a container the path of the group may be that outside it;
-// then only the last folder, the container's own, exists.
-void apply_groups(const std::string& root, std::string group, const GroupFiles& files, HostMemory& memory) {
-  if (group == "/") group.clear();
-  for (;; group.resize(group.rfind('/'))) {
-    const std::string folder = root + files.folder + group + "/";
-    if (const uint64_t limit = limit_in(folder + files.limit); limit != kNoLimit) {
-      const uint64_t cached = std::strtoull(proc_line(folder + "memory.stat", files.cached).c_str(), nullptr, 10);
-      const uint64_t found = limit_in(folder + files.used), used = found == kNoLimit ? 0 : found;
-      const uint64_t free = limit - std::min(limit, used - std::min(used, cached));
-      memory.total_bytes = std::min(memory.total_bytes, limit);
-      if (free < memory.free_bytes) {
-        memory.free_bytes = free;
-        memory.limited_by = std::string(files.limit) + " of control group " + (group.empty() ? "/" : group);
-      }
+void apply_group(const ControlGroup& group, HostMemory& memory) {
+  const GroupFiles& files = group.version == 2 ? kVersion2 : kVersion1;
+  if (const uint64_t limit = limit_in(group.folder + files.limit); limit != kNoLimit) {
+    const uint64_t cached = std::strtoull(proc_line(group.folder + "memory.stat", files.cached).c_str(), nullptr, 10);
+    const uint64_t found = limit_in(group.folder + files.used), used = found == kNoLimit ? 0 : found;
+    const uint64_t free = limit - std::min(limit, used - std::min(used, cached));
+    memory.total_bytes = std::min(memory.total_bytes, limit);
+    if (free < memory.free_bytes) {
+      memory.free_bytes = free;
+      memory.limited_by = std::string(files.limit) + " of control group " + group.name;
     }
-    if (*files.swap_limit != '\0')
-      if (const uint64_t limit = limit_in(folder + files.swap_limit); limit != kNoLimit) {
-        const uint64_t used = limit_in(folder + files.swap_used);
-        memory.free_swap_bytes = std::min(memory.free_swap_bytes, limit - std::min(limit, used == kNoLimit ? 0 : used));
-      }
-    if (group.find('/') == std::string::npos) return;
+  }
+  if (*files.swap_limit == '\0') return;
+  if (const uint64_t limit = limit_in(group.folder + files.swap_limit); limit != kNoLimit) {
+    const uint64_t used = limit_in(group.folder + files.swap_used);
+    memory.free_swap_bytes = std::min(memory.free_swap_bytes, limit - std::min(limit, used == kNoLimit ? 0 : used));
   }
 }
 
@@ -72,33 +65,13 @@ void apply_commit_limit(const std::string& root, HostMemory& memory) {
 
 }  // namespace
 
-std::string proc_line(const std::string& path, std::string_view key) {
-  std::ifstream file(path);
-  for (std::string line; std::getline(file, line);)
-    if (line.starts_with(key)) {
-      const size_t start = line.find_first_not_of(" \t:", key.size());
-      return start == std::string::npos ? "" : line.substr(start);
-    }
-  return "";
-}
-
 HostMemory host_memory(const std::string& root) {
   const std::string meminfo = root + "/proc/meminfo";
   HostMemory memory;
   memory.total_bytes = proc_kib(meminfo, "MemTotal");
   memory.free_bytes = proc_kib(meminfo, "MemAvailable");
   memory.free_swap_bytes = proc_kib(meminfo, "SwapFree");
-  // Each line: "number:controllers:group"; version 2 has the number 0 and no controllers.
-  std::ifstream groups(root + "/proc/self/cgroup");
-  bool is_listed = false;
-  for (std::string line; std::getline(groups, line);) {
-    std::istringstream parts(line);
-    std::string number, controllers, group;
-    std::getline(parts, number, ':'), std::getline(parts, controllers, ':'), std::getline(parts, group);
-    if (controllers.empty()) apply_groups(root, group, kVersion2, memory), is_listed = true;
-    if ((',' + controllers + ',').find(",memory,") != std::string::npos) apply_groups(root, group, kVersion1, memory);
-  }
-  if (!is_listed) apply_groups(root, "", kVersion2, memory);
+  for (const ControlGroup& group : control_groups("memory", root)) apply_group(group, memory);
   apply_commit_limit(root, memory);
   return memory;
 }

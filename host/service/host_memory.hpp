@@ -4,7 +4,6 @@
 
 #include <cstdint>
 #include <string>
-#include <string_view>
 #include <vector>
 
 namespace chassis {
@@ -27,8 +26,5 @@ struct ProcessLimit {
 HostMemory host_memory(const std::string& root = "");
 // Those that are set.
 std::vector<ProcessLimit> process_limits(const std::string& root = "");
-
-// The value of a line "Key:   value" of a file in /proc; empty if there is none. The key may be empty.
-std::string proc_line(const std::string& path, std::string_view key);
 
 }  // namespace chassis

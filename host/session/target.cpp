@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <thread>
 
+#include "host/base/control_groups.hpp"
 #include "host/base/log.hpp"
 #include "host/base/printable.hpp"
 #include "host/launch/gpus.hpp"
@@ -86,8 +87,14 @@ void set_rank_threads(const Settings::Run& run, const World& world) {
     set_threads(static_cast<int>(threads));
   else if (const std::string given = omp_num_threads(); !given.empty())
     use_omp_num_threads(given, world);
-  else if (world.size() > 1)  // by default LibTorch starts one thread per core on every rank
+  else  // by default LibTorch starts one thread per core on every rank, also where a control group allows fewer
     set_threads(world.num_cores());
+}
+
+int64_t planned_rank_threads(const Settings::Run& run, int64_t num_ranks) {
+  if (run.threads > 0) return std::min<int64_t>(run.threads, max_rank_threads());
+  return first_num_threads(omp_num_threads())
+      .value_or(static_cast<int>(std::max<int64_t>(1, usable_threads() / num_ranks)));
 }
 
 Dtype compute_dtype(const Settings::Precision& precision, const Target& target, Device device) {

@@ -27,6 +27,8 @@ std::function<std::optional<CudaVersions>()> cuda_versions_of(const Settings::Ru
 Device choose_device(const Settings::Run& run, const Target& target, const World& world);
 // More threads than this only wait for each other: thousands stop a small machine.
 int64_t max_rank_threads();
+// The threads that a rank will have if it is one of `num_ranks` on this machine: see set_rank_threads.
+int64_t planned_rank_threads(const Settings::Run& run, int64_t num_ranks);
 // Sets the number of threads of LibTorch's and the kernels' pools: run.threads, with a counted warning where it is
 // above the maximum, else OMP_NUM_THREADS, else this rank's part of the cores. Counts a warning if OMP_NUM_THREADS is
 // not a number of threads.

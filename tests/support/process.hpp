@@ -92,6 +92,7 @@ class Process {
   Process(const Process&) = delete;
   Process& operator=(const Process&) = delete;
 
+  pid_t id() const { return pid_; }
   void send(int number) const { kill(pid_, number); }
   // Kills its children, then itself, so that none of them ends in order.
   void kill_all() const {

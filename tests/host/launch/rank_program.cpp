@@ -40,10 +40,10 @@ int act(World& world, const std::vector<std::string>& words) {
   const bool chosen = words.size() > 1 && std::stoi(words[1]) == world.rank();
   if (what == "show") {
     const auto ranks = world.exchange("show", std::to_string(world.rank()) + "/" + std::to_string(world.size()));
-    print_line(fmt::format("rank {} sees {} … {}, local {}/{}, {} threads, {} waiting, {} cores, at {}, by {}",
-                           world.rank(), ranks.front(), ranks.back(), world.launch().local_rank,
-                           world.launch().local_world_size, variable("OMP_NUM_THREADS"), variable("OMP_WAIT_POLICY"),
-                           world.num_cores(), world.host_address(), world.launch().source));
+    print_line(fmt::format("rank {} sees {} … {}, local {}/{}, {} threads, {} cores, at {}, by {}", world.rank(),
+                           ranks.front(), ranks.back(), world.launch().local_rank, world.launch().local_world_size,
+                           variable("OMP_NUM_THREADS"), world.num_cores(), world.host_address(),
+                           world.launch().source));
     return 0;
   }
   if (what == "read") {
