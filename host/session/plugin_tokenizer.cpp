@@ -186,6 +186,7 @@ void PluginTokenizer::check_encoding(std::string_view text, const Encoding& enco
   for (size_t i = 0; i < encoding.ids.size(); ++i) {
     if (encoding.ids[i] < 0 || encoding.ids[i] >= info_.vocab_size)
       throw wrong(i, "its vocabulary has " + std::to_string(info_.vocab_size) + " ids");
+    if (encoding.ids[i] >= model_vocab_) throw above_model(encoding.ids[i]);
     const uint64_t begin = encoding.begin[i], end = encoding.end[i];
     if (end < begin || end > text.size())
       throw wrong(i, "it covers bytes " + std::to_string(begin) + " to " + std::to_string(end) + " of a text of " +
@@ -195,6 +196,12 @@ void PluginTokenizer::check_encoding(std::string_view text, const Encoding& enco
           i, "it begins at byte " + std::to_string(begin) + ", the one before it at byte " + std::to_string(before));
     before = begin;
   }
+}
+
+Error PluginTokenizer::above_model(int32_t id) const {
+  return config_error("the text has the token " + printable(token(id).text, 60) + " (id " + std::to_string(id) +
+                      "), and the model's vocabulary has " + std::to_string(model_vocab_) + " ids")
+      .hint("leave the token out of the data, or train a model with a larger vocab_size");
 }
 
 void PluginTokenizer::encode(std::string_view text, std::vector<int32_t>& ids) const {

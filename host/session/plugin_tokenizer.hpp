@@ -3,6 +3,7 @@
 #pragma once
 
 #include <functional>
+#include <limits>
 #include <memory>
 
 #include "chassis/kind/tokenizer.h"
@@ -36,6 +37,8 @@ class PluginTokenizer final : public Tokenizer {
   const std::string& id() const { return instance_->id(); }
   // The directory whose files it has read; empty if it reads none.
   const std::string& directory() const { return directory_; }
+  // From here on, texts with an id that the model's vocabulary does not have are refused.
+  void set_model_vocab(int64_t vocab_size) { model_vocab_ = vocab_size; }
   // The names of these files, as far as the plugin's manifest has them.
   const std::vector<std::string>& files() const { return instance_->library().manifest().files; }
 
@@ -60,12 +63,14 @@ class PluginTokenizer final : public Tokenizer {
   void check_info() const;
   void check_encoding(std::string_view text, const Encoding& encoding) const;
   void check_spans(const ChatRequest& chat, const RenderedChat& rendered) const;
+  Error above_model(int32_t id) const;
   Error refusal(const std::string& what) const;
 
   std::unique_ptr<Instance> instance_;
   chassis_tokenizer_2_t table_{};
   const chassis_tokenizer_t* v1_ = nullptr;  // set if the plugin offers only chassis.tokenizer/1
   chassis_tokenizer_info_2_t info_{};
+  int64_t model_vocab_ = std::numeric_limits<int64_t>::max();
   std::string fingerprint_, chat_template_, directory_;
   std::string files_hash_;  // " files:…"; empty if it has read none
 };

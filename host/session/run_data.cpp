@@ -106,7 +106,9 @@ void require_template(const DataNeeds& needs, const ChatConfig& chat) {
   if (!has_chats) return;
   const Setting<std::string>& setting = needs.settings.data.template_name;
   try {
-    ChatRenderer(*needs.tokenizer, chat);
+    const ChatRenderer renderer(*needs.tokenizer, chat);
+    std::vector<int32_t> ids;  // refuses those that the model's vocabulary does not have
+    if (!renderer.generation_prompt().empty()) needs.tokenizer->encode(renderer.generation_prompt(), ids);
   } catch (const Error& error) {
     throw error_at(setting, error);
   }
@@ -129,7 +131,8 @@ DataConfig data_config(const DataNeeds& needs) {
   data.seq_len = needs.settings.train.seq_len;
   data.vocab_size = vocab_size(needs.program);
   data.fields = field_names(needs.program);
-  data.pad_id = needs.tokenizer && needs.tokenizer->pad_id() >= 0 ? needs.tokenizer->pad_id() : 0;
+  const int32_t pad_id = needs.tokenizer ? needs.tokenizer->pad_id() : -1;
+  data.pad_id = pad_id >= 0 && pad_id < data.vocab_size ? pad_id : 0;
   data.cache_dir = settings.cache_dir;
   data.prefetch = settings.prefetch;
   data.max_drop_ratio = settings.max_drop_ratio;

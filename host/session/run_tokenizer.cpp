@@ -165,12 +165,23 @@ std::unique_ptr<PluginTokenizer> open_tokenizer(const Config& config, RunPlugins
   } catch (const Error& error) {
     throw error_at(entry, error);
   }
-  if (tokenizer->vocab_size() > vocab_size)
-    throw config_error(entry, "tokenizer '" + choice.member + "' has " + std::to_string(tokenizer->vocab_size()) +
-                                  " ids, the model's vocabulary has " + std::to_string(vocab_size))
-        .hint(settings.model.path.is_set()
-                  ? "use the tokenizer that the model was trained with"
-                  : "set vocab_size of the model to at least " + std::to_string(tokenizer->vocab_size()));
+  tokenizer->set_model_vocab(vocab_size);
+  if (tokenizer->adds_bos() && tokenizer->bos_id() >= vocab_size)
+    throw config_error(entry, "tokenizer '" + choice.member + "' begins every text with " +
+                                  printable(tokenizer->token(tokenizer->bos_id()).text, 60) + " (id " +
+                                  std::to_string(tokenizer->bos_id()) + "), and the model's vocabulary has " +
+                                  std::to_string(vocab_size) + " ids")
+        .hint("use the tokenizer that the model was trained with, or a larger vocab_size");
+  if (const int64_t num_above = tokenizer->vocab_size() - vocab_size; num_above > 0) {
+    const std::string first = printable(tokenizer->token(static_cast<int32_t>(vocab_size)).text, 60);
+    counted_warning(entry.key() + " ids",
+                    "tokenizer '" + choice.member + "' has " + std::to_string(tokenizer->vocab_size()) +
+                        " ids, the model's vocabulary has " + std::to_string(vocab_size) +
+                        ": texts and templates that need one of the others are refused; the first is " + first +
+                        " (id " + std::to_string(vocab_size) + ")" +
+                        (settings.model.path.is_set() ? "" : "; vocab_size of a new model may be larger"),
+                    static_cast<uint64_t>(num_above));
+  }
   require_tokenizer_of_model(config, plugins, choice, *tokenizer);
   return tokenizer;
 }
