@@ -244,6 +244,22 @@ double TrainData::utilisation() const {
   return sum;
 }
 
+std::vector<size_t> TrainData::sets_not_reached(uint64_t num_rows) const {
+  // In a part of a second. A set with a larger share is taken before them.
+  const uint64_t most_tried = (uint64_t{8} << 20) / sets_.size();
+  std::vector<uint64_t> rows_taken;
+  for (const SetCursor& set : cursor_.sets) rows_taken.push_back(set.num_rows);
+  auto num_left = static_cast<size_t>(std::ranges::count(rows_taken, uint64_t{0}));
+  for (uint64_t row = 0; num_left > 0 && row < std::min(num_rows, most_tried); ++row)
+    if (rows_taken[mixture_->next(rows_taken)]++ == 0) --num_left;
+  std::vector<size_t> sets;
+  for (size_t i = 0; i < rows_taken.size(); ++i) {
+    const bool comes_later = num_rows > most_tried && share(i) * static_cast<double>(num_rows) >= 1;
+    if (rows_taken[i] == 0 && !comes_later) sets.push_back(i);
+  }
+  return sets;
+}
+
 std::vector<double> TrainData::passes() const {
   std::vector<double> passes;
   for (size_t i = 0; i < sets_.size(); ++i) passes.push_back(sets_[i].num_passes(cursor_.sets[i]));

@@ -83,6 +83,9 @@ class TrainData {
   // Rows and epochs so far, from the start of training.
   uint64_t num_rows_taken() const;
   double epoch() const;
+  // The sets, by their number, of which neither the rows so far nor the next `num_rows` have one.
+  std::vector<size_t> sets_not_reached(uint64_t num_rows) const;
+  double share(size_t set) const { return mixture_->shares()[set]; }
   // Passes over each set so far, in the order of the configuration.
   std::vector<double> passes() const;
 

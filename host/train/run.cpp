@@ -3,8 +3,10 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <limits>
 #include <optional>
 #include <utility>
 
@@ -394,6 +396,10 @@ class Run {
     for (const std::string& text :
          {warmup_warning(settings(), options.schedule), rows_warning(settings(), *data_, options.shape.num_rows())})
       if (!text.empty()) counted_warning(text.substr(0, text.find(' ')), text);
+    const int64_t rows = options.shape.num_rows(), most = std::numeric_limits<int64_t>::max() / rows;
+    const int64_t steps_left = std::clamp<int64_t>(options.max_steps - trainer_->state().step, 0, most);
+    for (auto& [key, text] : unreached_warnings(*data_, static_cast<uint64_t>(steps_left * rows)))
+      counted_warning(std::move(key), std::move(text));
     warn_of_unused_samples(settings());
   }
 
@@ -539,6 +545,7 @@ class Run {
     log::info("{} at step {} of {}: {} tokens in {}, {} tok/s, peak {}", end, state.step, trainer_->options().max_steps,
               count_text(tokens), duration_text(seconds), count_text(seconds > 0.0 ? tokens / seconds : 0.0),
               bytes_text(device_memory(session_.device()).peak_active_bytes));
+    if (const std::string rows = first_rank() ? rows_taken_text(*data_) : ""; !rows.empty()) log::info("{}", rows);
     for (const auto& [key, count] : counted_warnings())
       log::info("warning: {} ({})", key, count == 1 ? "once" : fmt::format("{} times", count));
     if (const std::string failures = first_rank() ? saves_->failures() : ""; !failures.empty())

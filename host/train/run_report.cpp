@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "host/base/mesh_axes.hpp"
+#include "host/base/printable.hpp"
 #include "host/base/units.hpp"
 #include "host/checkpoint/checkpoint_root.hpp"
 #include "host/save/adapter_files.hpp"
@@ -68,6 +69,29 @@ std::string rows_warning(const Settings& settings, const TrainData& data, int64_
       "{}: a step takes {} rows of {} tokens, and the data fills {:.3g}: each step trains it {:.3g} times; lower {}",
       settings.train.global_batch_size.key(), rows_per_step, *settings.train.seq_len, rows,
       static_cast<double>(rows_per_step) / rows, settings.train.global_batch_size.key());
+}
+
+std::vector<std::pair<std::string, std::string>> unreached_warnings(const TrainData& data, uint64_t num_rows) {
+  std::vector<std::pair<std::string, std::string>> warnings;
+  for (const size_t set : data.sets_not_reached(num_rows)) {
+    const DataSetConfig& config = data.sets()[set].config();
+    warnings.emplace_back(
+        "data.not_reached " + config.key,
+        fmt::format("{} ({}) is not trained: its share of the rows is {:.3g}, and the run takes {} rows of all sets; "
+                    "raise its weight, or train for more steps",
+                    config.key, printable(config.path, 4096), data.share(set), num_rows + data.num_rows_taken()));
+  }
+  return warnings;
+}
+
+std::string rows_taken_text(const TrainData& data) {
+  if (data.sets().size() < 2) return "";
+  const std::vector<double> passes = data.passes();
+  std::string text;
+  for (size_t i = 0; i < data.sets().size(); ++i)
+    text += fmt::format("{} {} ({}) {} ({:.3g} epochs)", i == 0 ? "rows taken:" : ",", data.sets()[i].config().key,
+                        printable(data.sets()[i].config().path, 4096), data.cursor().sets[i].num_rows, passes[i]);
+  return text;
 }
 
 std::string packing_text(const TrainData& data) {

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "host/data/train_data.hpp"
@@ -19,6 +20,11 @@ std::string data_text(const TrainData& data, int64_t step, int64_t num_steps, in
 std::string warmup_warning(const Settings& settings, const LearningRateSchedule& schedule);
 // A text if one step takes more rows than all data has, so that each step trains some of them twice; else empty.
 std::string rows_warning(const Settings& settings, const TrainData& data, int64_t rows_per_step);
+// For each set of which the next `num_rows` rows of the run, and those before, have none: its key, and a warning.
+std::vector<std::pair<std::string, std::string>> unreached_warnings(const TrainData& data, uint64_t num_rows);
+
+// "rows taken: data.train.0 (a.jsonl) 1200 (1.5 epochs), …"; empty if there is one set.
+std::string rows_taken_text(const TrainData& data);
 // "packing best_fit: 0.98 of the tokens of a row are used"; empty if rows are never padded.
 std::string packing_text(const TrainData& data);
 // The paths of results, when they are written, and how to stop the run.

@@ -77,6 +77,25 @@ TEST_F(TrainDataTest, GivesMicroBatchesAndGlobalCounts) {
   EXPECT_TRUE(contains(error_of([&] { step.micro_batches[0].field("pixels"); }), "no field \"pixels\""));
 }
 
+TEST_F(TrainDataTest, KnowsWhichSetsARunWillNotReach) {
+  using Sets = std::vector<size_t>;
+  DataConfig config = two_sets();
+  config.train[0].weight = 1;
+  config.train[1].weight = 0.001;
+  TrainData data(config, nullptr);
+  uint64_t first = 1;  // the row that is the first of the second set
+  while (data.sets_not_reached(first) == Sets{1}) ++first;
+  EXPECT_GT(first, 1u);
+  EXPECT_EQ(data.sets_not_reached(first), Sets{});
+  EXPECT_EQ(data.sets_not_reached(1'000'000'000'000), Sets{});
+  for (uint64_t row = 0; row < first; ++row) {
+    EXPECT_EQ(data.cursor().sets[1].num_rows, 0u);
+    data.next_step(1, 1);
+  }
+  EXPECT_EQ(data.cursor().sets[1].num_rows, 1u);
+  EXPECT_EQ(data.sets_not_reached(0), Sets{});
+}
+
 TEST_F(TrainDataTest, MakesTheFieldsThatTheModelTakesAndCountsWithoutThem) {
   TrainData all(two_sets(), nullptr);
   const StepData expected = all.next_step(2, 3);

@@ -119,6 +119,23 @@ TEST_F(RunTest, ALengthThatDoesNotFitTheScheduleOrTheDataIsAWarning) {
   EXPECT_HAS(large.output, "large/resolved.toml --plugin-path ") << "plugins of the next command";
 }
 
+TEST_F(RunTest, ASetThatIsNotReachedIsAWarningAndTheSummaryHasTheRowsOfEachSet) {
+  test::write_text(scratch_ / "small.txt", std::string(400, 'x') + "\n");
+  std::string toml = test::text_of_file(scratch_ / "run.toml");
+  const std::string set = "path = \"corpus.txt\"\n";
+  toml.replace(toml.find(set), set.size(),
+               set + "weight = 1.0\n[[data.train]]\npath = \"small.txt\"\nweight = 0.000001\n");
+  test::write_text(scratch_ / "run.toml", toml);
+  const Outcome run = train({"run.max_steps=2"});
+  ASSERT_EQ(run.exit_code, 0) << run.output;
+  const size_t warned = run.output.find("warning: data.train.1 (small.txt) is not trained: its share of the rows");
+  EXPECT_LT(warned, run.output.find("step 1")) << run.output;
+  EXPECT_HAS(run.output, "and the run takes 8 rows of all sets");
+  EXPECT_HAS(run.output, "rows taken: data.train.0 (corpus.txt) 8 (");
+  EXPECT_HAS(run.output, ", data.train.1 (small.txt) 0 (0 epochs)");
+  EXPECT_HAS(run.output, "warning: data.not_reached data.train.1 (once)");
+}
+
 TEST_F(RunTest, MoreStepsThanInt64HoldsAreRefused) {
   const Outcome run = train({"run.max_steps=0", "run.epochs=1e17"});
   EXPECT_EQ(run.exit_code, 2) << run.output;
