@@ -18,6 +18,7 @@
 #include <system_error>
 #include <utility>
 
+#include "host/base/byte_limit.hpp"
 #include "host/base/error.hpp"
 #include "host/base/hash.hpp"
 #include "host/base/pipe.hpp"
@@ -77,9 +78,10 @@ PathKind kind_at(const std::string& path, int flags) {
 
 std::string read_whole(const File& file, uint64_t max_bytes) {
   const auto refuse_larger = [&](uint64_t num_bytes) {
-    if (num_bytes > max_bytes)
-      throw storage_error("'" + file.path() + "' has " + (num_bytes == file.size() ? "" : "more than ") +
-                          bytes_text(num_bytes) + "; the maximum is " + bytes_text(max_bytes));
+    if (num_bytes <= max_bytes) return;
+    const auto [size, limit] = bytes_texts(num_bytes, max_bytes);
+    throw storage_error("'" + file.path() + "' has " + (num_bytes == file.size() ? "" : "more than ") + size +
+                        "; the maximum is " + limit);
   };
   refuse_larger(file.size());
   std::string bytes;

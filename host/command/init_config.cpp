@@ -124,6 +124,7 @@ FoundFormat find_format(const std::string& path, RowFiles* row_files) {
   set.path = path;
   set.row_files = row_files;
   set.key = "--data";
+  set.all_columns = true;
   const std::vector<std::string> files = find_files(set);
   const FileType type = file_type(files.front(), row_files);
   if (type == FileType::kPlainText) return FoundFormat(DataFormat::kText, {}, "each line is a document");

@@ -3,6 +3,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "host/base/json.hpp"
 #include "host/base/printable.hpp"
 
@@ -43,6 +45,22 @@ std::string title(const PreviewRow& row) {
   return text;
 }
 
+// "2 labels are not the ids at their places: 0: 73 → 296, 1: 296 → 438"; empty if there is none.
+std::string labels_text(const PreviewRow& row) {
+  constexpr size_t kMaxShown = 8;
+  if (row.other_labels.empty()) return "";
+  std::string text = fmt::format("{} {} at {}:", row.other_labels.size(),
+                                 row.other_labels.size() == 1 ? "label is not the id" : "labels are not the ids",
+                                 row.other_labels.size() == 1 ? "its place" : "their places");
+  for (size_t i = 0; i < std::min(row.other_labels.size(), kMaxShown); ++i) {
+    const PreviewLabel& one = row.other_labels[i];
+    text += fmt::format("{} {}: {} → {}", i == 0 ? "" : ",", one.place, one.id, one.label);
+  }
+  if (row.other_labels.size() > kMaxShown) text += ", …";
+  if (row.has_shifted_labels) text += "; all are the next ids: they were shifted beforehand, and are shifted again";
+  return text;
+}
+
 }  // namespace
 
 std::string preview_legend(bool colours) {
@@ -61,6 +79,7 @@ std::string preview_text(const PreviewRow& row, bool colours, bool ids) {
     text += mark.open + printable_lines(piece.text) + mark.close;
   }
   if (!text.ends_with('\n')) text += '\n';
+  if (const std::string labels = labels_text(row); !labels.empty()) text += labels + "\n";
   if (!ids) return text;
   for (const PreviewPiece& piece : row.pieces)
     for (size_t i = 0; i < piece.ids.size(); ++i)
@@ -77,6 +96,12 @@ Json preview_json(const std::string& set, const PreviewRow& row) {
   json["dropped"] = row.drop_reason.empty() ? Json() : Json(row.drop_reason);
   json["num_tokens"] = row.num_tokens;
   json["num_trained_tokens"] = row.num_trained_tokens;
+  if (!row.other_labels.empty()) {
+    json["shifted_labels"] = row.has_shifted_labels;
+    json["other_labels"] = Json::array();
+    for (const PreviewLabel& one : row.other_labels)
+      json["other_labels"].push_back({{"place", one.place}, {"id", one.id}, {"label", one.label}});
+  }
   json["pieces"] = Json::array();
   for (const PreviewPiece& piece : row.pieces) {
     Json item;
@@ -112,6 +137,7 @@ std::string preview_html(const std::vector<PreviewRow>& rows, const std::string&
                           html_text(printable_lines(piece.text)));
     }
     page += "</pre>\n";
+    if (const std::string labels = labels_text(row); !labels.empty()) page += "<p>" + html_text(labels) + "</p>\n";
   }
   return page + "</body></html>\n";
 }

@@ -37,6 +37,7 @@ class ArrayRows final : public RowReader {
   }
 
   uint64_t num_bytes_read() const override { return source_->num_bytes_read(size_ - pos_); }
+  void set_poll(std::function<void()> poll) override { source_->set_poll(std::move(poll)); }
 
  private:
   bool refill() {
@@ -60,7 +61,10 @@ class ArrayRows final : public RowReader {
     line_ = 1;
     refill();
     constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
-    if (std::string_view(block_).substr(0, size_).starts_with(kByteOrderMark)) pos_ = kByteOrderMark.size();
+    if (std::string_view(block_).substr(0, size_).starts_with(kByteOrderMark)) {
+      pos_ = kByteOrderMark.size();
+      note_byte_order_mark();
+    }
     const int c = next_solid();
     if (c == '{') {
       throw error("the file holds a JSON object, not an array")

@@ -26,6 +26,7 @@ class PlainBytes final : public ByteSource {
   explicit PlainBytes(File file) : ByteSource(file.path()), file_(std::move(file)), size_(file_.size()) {}
 
   size_t read(char* data, size_t num_bytes) override {
+    poll();
     const auto wanted = static_cast<size_t>(std::min<uint64_t>(num_bytes, size_ - read_));
     file_.pread_exact(data, wanted, read_);
     read_ += wanted;
@@ -52,6 +53,7 @@ class PackedBytes : public ByteSource {
  protected:
   // False at the end of the file.
   bool refill() {
+    poll();
     const auto wanted = static_cast<size_t>(std::min<uint64_t>(packed_.size(), size_ - read_));
     if (wanted == 0) return false;
     file_.pread_exact(packed_.data(), wanted, read_);
@@ -87,6 +89,7 @@ class GzipBytes final : public PackedBytes {
   ~GzipBytes() override { ::inflateEnd(&stream_); }
 
   size_t read(char* data, size_t num_bytes) override {
+    poll();
     const size_t wanted = std::min<size_t>(num_bytes, std::numeric_limits<uInt>::max());
     stream_.next_out = reinterpret_cast<Bytef*>(data);
     stream_.avail_out = static_cast<uInt>(wanted);
@@ -137,6 +140,7 @@ class ZstdBytes final : public PackedBytes {
   }
 
   size_t read(char* data, size_t num_bytes) override {
+    poll();
     ZSTD_outBuffer out{data, num_bytes, 0};
     while (out.pos == 0) {
       if (pending_.empty() && !refill() && !flushing_) {

@@ -3,8 +3,10 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 
 namespace chassis {
 
@@ -19,12 +21,18 @@ class ByteSource {
   // How far the file has been read, as it lies on disk, if the caller has not yet used the last `num_unused` bytes.
   virtual uint64_t num_bytes_read(uint64_t num_unused) const = 0;
   const std::string& path() const { return path_; }
+  // Called with every block; may throw, so that a loop over a long file ends.
+  void set_poll(std::function<void()> poll) { poll_ = std::move(poll); }
 
  protected:
   explicit ByteSource(std::string path) : path_(std::move(path)) {}
+  void poll() const {
+    if (poll_) poll_();
+  }
 
  private:
   std::string path_;
+  std::function<void()> poll_;
 };
 
 // Refuses a compressed file whose name does not say so.

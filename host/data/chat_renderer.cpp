@@ -12,6 +12,7 @@
 #include "host/base/hash.hpp"
 #include "host/base/json.hpp"
 #include "host/base/printable.hpp"
+#include "host/data/wide_integers.hpp"
 
 namespace chassis {
 namespace {
@@ -41,6 +42,7 @@ std::string with_reasoning_kept(const std::string& variables_json) {
 
 std::string messages_json(const std::vector<Message>& messages) {
   Json list = Json::array();
+  bool has_wide_integers = false;
   for (const Message& message : messages) {
     Json item;
     item["role"] = message.role;
@@ -61,12 +63,16 @@ std::string messages_json(const std::vector<Message>& messages) {
       item["content"] = message.text();
     }
     if (!message.reasoning.empty()) item["reasoning_content"] = message.reasoning;
-    if (!message.tool_calls_json.empty()) item["tool_calls"] = parse_json(message.tool_calls_json, "tool_calls");
+    if (!message.tool_calls_json.empty()) {
+      bool found = false;
+      item["tool_calls"] = parse_json(mark_wide_integers(message.tool_calls_json, found), "tool_calls");
+      has_wide_integers |= found;
+    }
     if (!message.tool_call_id.empty()) item["tool_call_id"] = message.tool_call_id;
     if (!message.name.empty()) item["name"] = message.name;
     list.push_back(std::move(item));
   }
-  return list.dump();
+  return has_wide_integers ? unmark_wide_integers(list.dump()) : list.dump();
 }
 
 int64_t unix_time_of_date(const std::string& date) {

@@ -2,7 +2,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
+#include <string_view>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -19,6 +20,7 @@ class CsvRows final : public RowReader {
   explicit CsvRows(const std::string& path) : lines_(open_bytes(path)) {
     if (!read_fields())
       throw Error(ExitCode::kConfig, {path, 0, 0}, "the file is empty; its first row names the columns");
+    if (lines_.had_byte_order_mark()) note_byte_order_mark();
     columns_ = fields_;
     require_columns();
   }
@@ -43,6 +45,7 @@ class CsvRows final : public RowReader {
   }
 
   uint64_t num_bytes_read() const override { return lines_.num_bytes_read(); }
+  void set_poll(std::function<void()> poll) override { lines_.set_poll(std::move(poll)); }
 
  private:
   void require_columns() const {
@@ -50,12 +53,10 @@ class CsvRows final : public RowReader {
       if (column.find('\r') != std::string::npos)
         throw error("the first row has carriage returns (CR) inside: the lines of the file end in CR alone")
             .hint("convert the file, for example with tr '\\r' '\\n'");
-    for (size_t i = 0; i < columns_.size(); ++i) {
-      if (std::find(columns_.begin(), columns_.begin() + static_cast<ptrdiff_t>(i), columns_[i]) !=
-          columns_.begin() + static_cast<ptrdiff_t>(i)) {
-        throw error(fmt::format("the first row names column \"{}\" twice", printable(columns_[i])));
-      }
-    }
+    std::unordered_set<std::string_view> names;
+    for (const std::string& column : columns_)
+      if (!names.insert(column).second)
+        throw error(fmt::format("the first row names column \"{}\" twice", printable(column)));
     if (columns_.size() == 1 && columns_[0].find_first_of(";\t") != std::string::npos)
       throw error("the columns are not separated by commas").hint("write the file again with commas");
   }

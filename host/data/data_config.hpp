@@ -78,6 +78,7 @@ struct DataSetConfig {
   std::optional<double> weight = {};
   // Other names of the keys of a row, and other words for roles: {"messages": "dialog"}, {"user": "human"}.
   std::map<std::string, std::string> columns = {}, tags = {};
+  bool all_columns = false;  // also reads those that the format does not use
   // Reads only the documents that a hash puts into this part: [begin, end) of [0, 1).
   double part_begin = 0, part_end = 1;
   RowFiles* row_files = nullptr;  // reads files of other types; NULL: nothing does. Outlives the set

@@ -50,7 +50,7 @@ std::string counted_name(const std::string& path, PathKind kind) {
 void require_file(const DataSetConfig& config, const std::string& path, const std::string& shown) {
   try {
     require_readable(config, path);
-    if (file_type(path, config.row_files) == FileType::kRows) config.row_files->prepare(path);
+    if (file_type(path, config.row_files) == FileType::kRows) config.row_files->prepare(path, used_columns(config));
   } catch (const Error& error) {
     throw path_error(config, shown + error.message()).hint(error.hint_text());
   }

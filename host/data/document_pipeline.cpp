@@ -125,6 +125,9 @@ class Pipeline {
     ChunkPtr chunk = new_chunk();
     try {
       const std::unique_ptr<RowReader> reader = options_.open(files_[file]);
+      reader->set_poll([this] {
+        if (is_stopped_) throw Error(ExitCode::kStopped, "reading was stopped");
+      });
       for (RawRow row; reader->next(row); row = {}) {
         // A large row is a chunk of its own, so that only one is in memory if it exceeds the bound.
         if (!chunk->rows.empty() && chunk->num_bytes + row.bytes.size() > kChunkBytes) {

@@ -4,11 +4,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <utility>
 #include <vector>
 
 #include "host/base/printable.hpp"
 #include "host/data/line_reader.hpp"
+#include "host/data/wide_integers.hpp"
 
 namespace chassis {
 namespace {
@@ -80,6 +82,22 @@ std::string key_that_occurs_twice(JsonElement value) {
   return key.data() == nullptr ? "" : key.empty() ? "(empty)" : std::string(key);
 }
 
+simdjson::error_code parse_with_wide_integers(simdjson::dom::parser& parser, std::string_view text,
+                                              const RowPlace& place, JsonElement& value) {
+  const auto code = parser.parse(text.data(), text.size()).get(value);
+  if (code != simdjson::NUMBER_ERROR) return code;
+  bool found = false;
+  const std::string marked = mark_wide_integers(text, found);
+  if (!found) return code;
+  place.set_has_wide_integers();
+  return parser.parse(marked.data(), marked.size()).get(value);
+}
+
+std::string json_line_of(JsonElement value, bool has_wide_integers) {
+  std::string text = simdjson::minify(value);
+  return has_wide_integers ? unmark_wide_integers(std::move(text)) : text;
+}
+
 std::string_view kind_text(JsonElement value) { return type_text(value.type()); }
 
 SourcePosition RowPlace::position() const { return line_position(*file_, line_); }
@@ -88,8 +106,27 @@ Error RowPlace::error(std::string message) const { return Error(ExitCode::kConfi
 
 Error RowPlace::type_error(std::string_view name, JsonElement value, std::string_view wanted) const {
   const bool is_long = value.is_array() || value.is_object() || value.is_null();
-  return error(fmt::format("\"{}\" is {}, not {}", printable(name),
-                           is_long ? std::string(kind_text(value)) : printable(simdjson::minify(value), 60), wanted));
+  const std::string shown =
+      is_long ? std::string(kind_text(value)) : printable(json_line_of(value, has_wide_integers_), 60);
+  return error(fmt::format("\"{}\" is {}, not {}", printable(name), shown, wanted));
+}
+
+bool RowPlace::is_wide_integer(JsonElement value) const {
+  std::string_view text;
+  return has_wide_integers_ && !value.get(text) && !wide_integer_of(text).empty();
+}
+
+void RowPlace::note_null(std::string_view name) const {
+  constexpr size_t kMaxNames = 8;
+  constexpr std::string_view kWhat =
+      "nulls inside tools and tool calls are left out, since columns give each row the keys of all the others: ";
+  std::string what = std::string(kWhat) + printable(without_indices(name));
+  if (!notes_->changes.contains(what)) {
+    const auto is_null_note = [&](const auto& change) { return change.first.starts_with(kWhat); };
+    if (static_cast<size_t>(std::ranges::count_if(notes_->changes, is_null_note)) >= kMaxNames)
+      what = std::string(kWhat) + "(others)";
+  }
+  ++notes_->changes[what];
 }
 
 void RowPlace::note_unused(std::string_view key) const {
@@ -107,10 +144,14 @@ void RowPlace::note_unused(std::string_view key) const {
 
 std::string_view RowPlace::string(std::string_view name, JsonElement value) const {
   std::string_view text;
-  if (value.get(text)) throw type_error(name, value, "a string");
+  if (value.get(text) || is_wide_integer(value)) throw type_error(name, value, "a string");
   // Escapes can spell halves of surrogate pairs.
   if (!simdjson::validate_utf8(text.data(), text.size()))
     throw error(fmt::format("\"{}\" has an escape such as \\ud800 that is no character", printable(name)));
+  if (text.find('\0') != text.npos)
+    ++notes_
+          ->changes[fmt::format("texts of \"{}\" have NUL characters, which are kept: was the data written completely?",
+                                printable(without_indices(name)))];
   return text;
 }
 
@@ -134,6 +175,7 @@ bool RowPlace::boolean(std::string_view name, JsonElement value) const {
 
 double RowPlace::number(std::string_view name, JsonElement value) const {
   double number = 0;
+  if (is_wide_integer(value)) return std::strtod(json_line_of(value, true).c_str(), nullptr);
   if (value.get(number)) throw type_error(name, value, "a number");
   return number;
 }
@@ -145,6 +187,7 @@ RowFields::RowFields(const RowPlace& place, JsonObject object, const KeyNames& n
     const auto is_wanted = [wanted](const auto& name) { return name.second == wanted; };
     const auto found = std::find_if(names.begin(), names.end(), is_wanted);
     if (found == names.end()) {
+      if (place.is_table() && value.is_null() && !prefix_.empty()) continue;
       place.note_unused(without_indices(prefix_) + std::string(key));
       continue;
     }

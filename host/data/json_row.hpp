@@ -23,19 +23,45 @@ using JsonArray = simdjson::dom::array;
 // "a string", "a list", …
 std::string_view kind_text(JsonElement value);
 
+// The value as JSON on one line.
+std::string json_line_of(JsonElement value, bool has_wide_integers);
+
 // The path of a key that occurs twice in one object, anywhere inside `value`; empty if there is none.
 std::string key_that_occurs_twice(JsonElement value);
+
+class RowPlace;
+// As parser.parse(), but integers may have any number of digits; says so to `place`.
+simdjson::error_code parse_with_wide_integers(simdjson::dom::parser& parser, std::string_view text,
+                                              const RowPlace& place, JsonElement& value);
 
 // Where a row is, and where its unused keys are counted. Lives during one parse().
 class RowPlace {
  public:
-  RowPlace(const std::string& file, uint64_t line, ReadNotes& notes) : file_(&file), line_(line), notes_(&notes) {}
+  // `is_table`: as RawRow::is_table.
+  RowPlace(const std::string& file, uint64_t line, ReadNotes& notes, bool is_table = false)
+      : file_(&file), line_(line), notes_(&notes), is_table_(is_table) {}
 
   SourcePosition position() const;
   Error error(std::string message) const;
   // `name` is the value's path in the row: messages[2].content.
   Error type_error(std::string_view name, JsonElement value, std::string_view wanted) const;
   void note_unused(std::string_view key) const;
+
+  // Members with null say nothing: the columns of a table give each row the keys of all the others.
+  bool is_table() const { return is_table_; }
+  // Of JSON in a string, which has no columns.
+  RowPlace inside_text() const {
+    RowPlace copy = *this;
+    copy.is_table_ = false;
+    return copy;
+  }
+  // Such a member was left out of what templates get.
+  void note_null(std::string_view name) const;
+
+  // From here on, marked strings of the row are integers (wide_integers.hpp).
+  void set_has_wide_integers() const { has_wide_integers_ = true; }
+  bool has_wide_integers() const { return has_wide_integers_; }
+  bool is_wide_integer(JsonElement value) const;
 
   // Each throws a type_error if the value is of another type. Strings are UTF-8.
   std::string_view string(std::string_view name, JsonElement value) const;
@@ -48,6 +74,8 @@ class RowPlace {
   const std::string* file_;
   uint64_t line_;
   ReadNotes* notes_;
+  bool is_table_;
+  mutable bool has_wide_integers_ = false;
 };
 
 // The values of an object. A key of interest that occurs twice is an error; the others are counted as unused.

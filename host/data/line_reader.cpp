@@ -9,13 +9,13 @@
 #include <limits>
 #include <utility>
 
-#include "host/base/units.hpp"
+#include "host/base/byte_limit.hpp"
 
 namespace chassis {
 namespace {
 
 constexpr size_t kBlockBytes = size_t{1} << 20;
-constexpr uint64_t kMaxCountedBytes = uint64_t{4} << 30;  // of a line that is too long
+constexpr uint64_t kMaxCountedBytes = uint64_t{1} << 30;  // of a line that is too long
 constexpr size_t kHeadBytes = 2;                          // in which marks of other encodings and of packers are found
 constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
 
@@ -77,7 +77,10 @@ bool LineReader::next_with_cr(std::string_view& line) {
   line = std::string_view(buffer_.data() + begin_, length);
   begin_ += length + (newline ? 1 : 0);
   ++line_number_;
-  if (line_number_ == 1 && line.starts_with(kByteOrderMark)) line.remove_prefix(kByteOrderMark.size());
+  if (line_number_ == 1 && line.starts_with(kByteOrderMark)) {
+    line.remove_prefix(kByteOrderMark.size());
+    had_byte_order_mark_ = true;
+  }
   require_text(line, position());
   return true;
 }
@@ -96,10 +99,10 @@ SourcePosition line_position(std::string name, uint64_t line) {
 bool is_blank(std::string_view text) { return text.find_first_not_of(" \t\r\n\v\f") == std::string_view::npos; }
 
 Error too_long_error(const SourcePosition& where, std::string_view what, uint64_t num_bytes) {
+  const auto [size, limit] = bytes_texts(num_bytes, kMaxDocumentBytes);
   return Error(ExitCode::kConfig, where,
                fmt::format("the {} has {}, but a document may have at most {}", what,
-                           num_bytes > 0 ? bytes_text(num_bytes) : "more than " + bytes_text(kMaxDocumentBytes),
-                           bytes_text(kMaxDocumentBytes)));
+                           num_bytes > 0 ? size : "more than " + limit, limit));
 }
 
 void require_text(std::string_view text, const SourcePosition& where) {

@@ -24,9 +24,11 @@ class LineReader {
 
   // The number of the line that next() returned last, from 1.
   uint64_t line_number() const { return line_number_; }
+  bool had_byte_order_mark() const { return had_byte_order_mark_; }
   uint64_t num_bytes_read() const { return source_->num_bytes_read(end_ - begin_); }
   SourcePosition position() const;
   const std::string& path() const { return source_->path(); }
+  void set_poll(std::function<void()> poll) { source_->set_poll(std::move(poll)); }
 
  private:
   bool refill();
@@ -34,6 +36,7 @@ class LineReader {
 
   std::unique_ptr<ByteSource> source_;
   uint64_t line_number_ = 0;
+  bool had_byte_order_mark_ = false;
   std::string buffer_;
   size_t begin_ = 0, end_ = 0;
 };

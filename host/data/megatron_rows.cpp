@@ -69,12 +69,13 @@ class MegatronRows final : public RowReader {
         index_(read_index()),
         lengths_(&index_file_, index_.lengths(), index_.num_sequences),
         bounds_(&index_file_, index_.bounds(), index_.num_bounds) {
-    check_sizes();
     if (const int64_t first = bounds_.next(); first != 0)
       throw index_error(fmt::format("the first document begins at sequence {}, not at 0", first));
   }
 
   bool next(RawRow& row) override {
+    if (!is_checked_) check_sizes();
+    is_checked_ = true;
     if (bounds_.empty()) return false;
     const uint64_t end = next_bound();
     row.kind = RowKind::kTokens;
@@ -91,6 +92,7 @@ class MegatronRows final : public RowReader {
   }
 
   uint64_t num_bytes_read() const override { return offset_; }
+  void set_poll(std::function<void()> poll) override { poll_ = std::move(poll); }
 
  private:
   Error index_error(std::string message) const {
@@ -138,6 +140,7 @@ class MegatronRows final : public RowReader {
     Numbers<int64_t> pointers(&index_file_, index_.pointers(), index_.num_sequences);
     uint64_t num_bytes = 0;
     for (uint64_t i = 0; i < index_.num_sequences; ++i) {
+      if (poll_ && i % 65536 == 0) poll_();
       const int32_t length = lengths.next();
       const int64_t pointer = pointers.next();
       if (length < 0) throw index_error(fmt::format("sequence {} has {} ids", i, length));
@@ -173,6 +176,8 @@ class MegatronRows final : public RowReader {
   Numbers<int32_t> lengths_;
   Numbers<int64_t> bounds_;
   uint64_t sequence_ = 0, offset_ = 0, num_documents_ = 0;
+  bool is_checked_ = false;
+  std::function<void()> poll_;
 };
 
 }  // namespace

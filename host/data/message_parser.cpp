@@ -50,9 +50,44 @@ void require_depth(const RowPlace& place, const std::string& name, std::string_v
   }
 }
 
+// Without members that are null.
+void append_table_json(const RowPlace& place, const std::string& name, JsonElement value, std::string& out) {
+  JsonArray list;
+  JsonObject object;
+  const char* separator = "";
+  if (!value.get(list)) {
+    out += '[';
+    for (const JsonElement item : list) {
+      out += std::exchange(separator, ",");
+      append_table_json(place, name + "[]", item, out);
+    }
+    out += ']';
+  } else if (!value.get(object)) {
+    out += '{';
+    for (const auto [key, member] : object) {
+      const std::string path = fmt::format("{}.{}", name, key);
+      if (member.is_null()) {
+        place.note_null(path);
+        continue;
+      }
+      out += std::exchange(separator, ",");
+      append_json_string(out, key);
+      out += ':';
+      append_table_json(place, path, member, out);
+    }
+    out += '}';
+  } else {
+    out += json_line_of(value, place.has_wide_integers());
+  }
+}
+
 // The text of a JSON value, whose strings are UTF-8.
 std::string json_text(const RowPlace& place, const std::string& name, JsonElement value) {
-  std::string text = simdjson::minify(value);
+  std::string text;
+  if (place.is_table())
+    append_table_json(place, name, value, text);
+  else
+    text = json_line_of(value, place.has_wide_integers());
   if (!simdjson::validate_utf8(text.data(), text.size()))
     throw place.error(fmt::format("\"{}\" has an escape such as \\ud800 that is no character", printable(name)));
   return text;
@@ -248,11 +283,11 @@ std::optional<bool> MessageParser::trained(const RowFields& fields) const {
 
 // ShareGPT's calls are messages of their own, whose text is the JSON of a call or of a list of calls.
 void MessageParser::read_function_call(const RowFields& fields, Message& message) {
-  const RowPlace& place = fields.place();
   const std::string path = fields.path("content");
   const std::optional<JsonElement> content = fields.find("content");
-  if (!content) throw place.error(fmt::format("\"{}\" is missing", printable(path)));
+  if (!content) throw fields.place().error(fmt::format("\"{}\" is missing", printable(path)));
   JsonElement calls = *content;
+  const RowPlace place = calls.is_string() ? fields.place().inside_text() : fields.place();
   if (calls.is_string()) calls = parsed(place, path, place.string(path, calls), text_parser_);
   message.role = "assistant";
   message.has_content = false;
@@ -265,7 +300,7 @@ void MessageParser::read_function_call(const RowFields& fields, Message& message
 JsonElement MessageParser::parsed(const RowPlace& place, const std::string& name, std::string_view text,
                                   simdjson::dom::parser& parser) const {
   JsonElement value;
-  if (const auto code = parser.parse(text.data(), text.size()).get(value)) {
+  if (const auto code = parse_with_wide_integers(parser, text, place, value)) {
     throw place.error(fmt::format("the string \"{}\" is not JSON: {}: {}", printable(name),
                                   simdjson::error_message(code), printable(text, 60)));
   }
@@ -274,7 +309,8 @@ JsonElement MessageParser::parsed(const RowPlace& place, const std::string& name
   return value;
 }
 
-std::string MessageParser::tools(const RowPlace& place, const std::string& name, JsonElement value) {
+std::string MessageParser::tools(const RowPlace& row, const std::string& name, JsonElement value) {
+  const RowPlace place = value.is_string() ? row.inside_text() : row;
   if (value.is_string()) {
     const std::string_view text = place.string(name, value);
     if (is_blank(text)) return "";
@@ -287,7 +323,8 @@ std::string MessageParser::tools(const RowPlace& place, const std::string& name,
   return index == 0 ? "" : json_text(place, name, value);
 }
 
-std::string MessageParser::tool_calls(const RowPlace& place, const std::string& name, JsonElement value) {
+std::string MessageParser::tool_calls(const RowPlace& row, const std::string& name, JsonElement value) {
+  const RowPlace place = value.is_string() ? row.inside_text() : row;
   if (value.is_string()) value = parsed(place, name, place.string(name, value), text_parser_);
   std::string text = "[";
   size_t index = 0;
@@ -333,7 +370,8 @@ std::string MessageParser::function(const RowPlace& place, const std::string& na
   return text + "}";
 }
 
-std::string MessageParser::arguments(const RowPlace& place, const std::string& name, JsonElement value) {
+std::string MessageParser::arguments(const RowPlace& row, const std::string& name, JsonElement value) {
+  const RowPlace place = value.is_string() ? row.inside_text() : row;
   if (value.is_string()) {
     const std::string_view text = place.string(name, value);
     if (is_blank(text)) return "{}";

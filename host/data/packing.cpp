@@ -32,6 +32,18 @@ uint64_t place_tokens(const TokenStore& store, DocumentSpan document, uint64_t o
   return length - static_cast<uint64_t>(std::count(labels.begin(), labels.end(), kIgnoreLabel));
 }
 
+// What may be the cause of fewer tokens than the user expects; empty if nothing was noted.
+std::string noted_text(const TokenStoreFacts& facts) {
+  std::string text;
+  const auto add = [&](std::string_view what, uint64_t times) {
+    if (times > 0) text += fmt::format("{}{} ({})", text.empty() ? "; noted on the way: " : "; ", what, times);
+  };
+  add("rows without a token", facts.notes.num_empty_documents);
+  for (const auto& [reason, rows] : facts.dropped) add(reason, rows);
+  for (const auto& [what, times] : facts.notes.changes) add(what, times);
+  return text;
+}
+
 }  // namespace
 
 RowSource::RowSource(TokenStore store, const RowOptions& options, const DataSetConfig& config,
@@ -47,18 +59,19 @@ RowSource::RowSource(TokenStore store, const RowOptions& options, const DataSetC
     if (!options_.one_pass && store_.facts().num_tokens < seq_len) {
       throw data_set_error(
           config_, fmt::format("the corpus is shorter than one sequence: {} has {} tokens, seq_len is {}", config_.path,
-                               store_.facts().num_tokens, seq_len))
+                               store_.facts().num_tokens, seq_len) +
+                       noted_text(store_.facts()))
           .hint("use more text or a smaller train.seq_len");
     }
     return;
   }
-  apply_overflow();
+  apply_overflow(poll);
   if (options_.packing == Packing::kBestFit) best_fit_.emplace(store_, options_, poll);
 }
 
-void RowSource::apply_overflow() {
+void RowSource::apply_overflow(const std::function<void()>& poll) {
   const auto seq_len = static_cast<uint64_t>(options_.seq_len);
-  const TokenStore::LongDocuments longer = store_.longer_than(seq_len);
+  const TokenStore::LongDocuments longer = store_.longer_than(seq_len, poll);
   num_long_documents_ = longer.count;
   if (longer.count == 0) return;
   if (options_.overflow == Overflow::kError) {

@@ -88,7 +88,7 @@ class RowSource {
   RowCounts next_packed(SetCursor& cursor, BatchRow* row) const;
   RowCounts next_single(SetCursor& cursor, BatchRow* row) const;
   RowCounts next_best_fit(SetCursor& cursor, BatchRow* row) const;
-  void apply_overflow();
+  void apply_overflow(const std::function<void()>& poll);
   void advance_document(SetCursor& cursor) const;
 
   TokenStore store_;

@@ -276,7 +276,8 @@ auto with_cache_hint(const std::string& cache_dir, Action action) {
 TokenStore open_or_make(const DataSetConfig& config, const std::vector<std::string>& files, const Tokenizer* tokenizer,
                         const PrepareOptions& options) {
   const std::string folder = store_folder(config, options.cache_dir);
-  const Json key = store_key(config, files, tokenizer, encoder_fingerprint(config, options.data, tokenizer));
+  const Json key =
+      store_key(config, files, tokenizer, encoder_fingerprint(config, options.data, tokenizer), options.poll);
   const FolderLock lock(with_cache_hint(options.cache_dir,
                                         [&] {
                                           create_directories(options.cache_dir);

@@ -47,6 +47,10 @@ TokenState state_of(const Document& document, const std::vector<size_t>& straddl
 void add_pieces(const Document& document, const std::vector<size_t>& straddlers, const IdTexts& texts,
                 PreviewRow& row) {
   row.num_tokens = document.ids.size();
+  for (size_t i = 0; i < document.labels.size(); ++i)
+    if (document.labels[i] != kIgnoreLabel && document.labels[i] != document.ids[i])
+      row.other_labels.push_back({i, document.ids[i], document.labels[i]});
+  row.has_shifted_labels = are_labels_shifted(document.ids, document.labels);
   for (size_t begin = 0; begin < document.ids.size();) {
     const TokenState state = state_of(document, straddlers, begin);
     size_t end = begin + 1;

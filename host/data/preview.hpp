@@ -20,6 +20,12 @@ struct PreviewPiece {
   std::vector<std::string> texts;  // of each id
 };
 
+// A label that is trained and is not the id at its place.
+struct PreviewLabel {
+  uint64_t place = 0;  // in the row
+  int32_t id = 0, label = 0;
+};
+
 struct PreviewRow {
   std::string file;
   uint64_t line = 0;
@@ -27,6 +33,8 @@ struct PreviewRow {
   std::string drop_reason;  // empty: it is used
   uint64_t num_tokens = 0, num_trained_tokens = 0;
   std::vector<PreviewPiece> pieces;  // neighbours differ in their state
+  std::vector<PreviewLabel> other_labels;
+  bool has_shifted_labels = false;  // they are the next ids, so they were shifted beforehand
 };
 
 struct PreviewLimits {

@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "host/base/json.hpp"
+#include "host/data/wide_integers.hpp"
 
 namespace chassis {
 namespace {
@@ -28,13 +29,13 @@ void append_number(double value, std::string& out) {
   if (digits.find('.') == std::string_view::npos) out += ".0";
 }
 
-void append(const Json& value, std::string& out) {
+void append(const Json& value, bool has_wide_integers, std::string& out) {
   const char* separator = "";
   if (value.is_object()) {
     out += '{';
     for (const auto& [key, item] : value.items()) {
       out += separator + Json(key).dump() + ": ";
-      append(item, out);
+      append(item, has_wide_integers, out);
       separator = ", ";
     }
     out += '}';
@@ -42,22 +43,23 @@ void append(const Json& value, std::string& out) {
     out += '[';
     for (const Json& item : value) {
       out += separator;
-      append(item, out);
+      append(item, has_wide_integers, out);
       separator = ", ";
     }
     out += ']';
   } else if (value.is_number_float()) {
     append_number(value.get<double>(), out);
   } else {
-    out += value.dump();
+    const std::string text = value.dump();
+    out += has_wide_integers ? unmark_wide_integers(text) : text;
   }
 }
 
 }  // namespace
 
-std::string python_json(const Json& value) {
+std::string python_json(const Json& value, bool has_wide_integers) {
   std::string out;
-  append(value, out);
+  append(value, has_wide_integers, out);
   return out;
 }
 

@@ -7,6 +7,6 @@
 
 namespace chassis {
 
-std::string python_json(const Json& value);
+std::string python_json(const Json& value, bool has_wide_integers = false);
 
 }  // namespace chassis

@@ -66,6 +66,19 @@ bool is_silent(const Message& message) {
 
 }  // namespace
 
+// The last label may be anything. A token that follows itself has a label that is both.
+bool are_labels_shifted(std::span<const int32_t> ids, std::span<const int32_t> labels) {
+  constexpr size_t kMinLabels = 2;  // one may be so by chance
+  size_t num_next = 0, num_other = 0;
+  for (size_t i = 0; i + 1 < labels.size(); ++i) {
+    if (labels[i] == kIgnoreLabel) continue;
+    if (labels[i] != ids[i + 1]) return false;
+    ++num_next;
+    num_other += labels[i] != ids[i];
+  }
+  return num_next >= kMinLabels && num_other > 0;
+}
+
 EncodeOptions encode_options(const DataConfig& config) {
   return {.chat = config.chat,
           .supervised = config.supervised,
@@ -97,6 +110,11 @@ std::map<std::string, uint64_t> EncodeCounts::changes() const {
   add("answers are empty: only their end can be trained", num_empty_answers);
   add("prompts are empty and the tokenizer adds no BOS: the first token of the completion is not trained",
       num_untrained_first);
+  add("documents have no end: the tokenizer has no EOS (eos_token), so the model will not learn where texts end",
+      num_without_end);
+  add("rows have labels that are none of their own ids and all of the next ones: they were shifted beforehand, and are "
+      "shifted again here; labels[t] belongs to ids[t]",
+      num_shifted_labels);
   for (const auto& [token, times] : spelled)
     changes[fmt::format("contents of messages spell {}, which becomes that special token", token)] = times;
   return changes;
@@ -140,6 +158,7 @@ void RecordEncoder::encode_any(const Record& record, Document& document) {
   if (const auto* tokens = std::get_if<TokensRecord>(&record)) {  // the reader has checked them
     document.ids = tokens->ids;
     document.labels = tokens->labels;
+    if (are_labels_shifted(tokens->ids, tokens->labels)) ++counts_.num_shifted_labels;
     return;
   }
   if (const auto* text = std::get_if<TextRecord>(&record))
@@ -163,6 +182,7 @@ void RecordEncoder::encode_text(const TextRecord& record, Document& document) {
   const int32_t bos = tokenizer().bos_id(), eos = tokenizer().eos_id();
   if (tokenizer().adds_bos() && bos >= 0 && (ids.empty() || ids.front() != bos)) ids.insert(ids.begin(), bos);
   if (eos >= 0 && (ids.empty() || ids.back() != eos)) ids.push_back(eos);
+  if (eos < 0) ++counts_.num_without_end;
 }
 
 void RecordEncoder::encode_segments(const SegmentsRecord& record, Document& document) {
@@ -412,7 +432,7 @@ void RecordEncoder::require_ids_in_vocabulary(const Document& document) const {
   const int64_t limit = options_.vocab_size > 0 ? options_.vocab_size : tokenizer().vocab_size();
   for (const int32_t id : document.ids) {
     if (id >= 0 && id < limit) continue;
-    throw config_error(fmt::format("the tokenizer gives id {}, the vocabulary has {} ids", id, limit))
+    throw config_error(fmt::format("the row needs the token {}, and the vocabulary has {} ids", token_text(id), limit))
         .hint("the tokenizer does not belong to this model, or vocab_size is too small");
   }
 }

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -38,12 +39,17 @@ struct EncodeCounts {
   uint64_t num_lost_reasoning = 0;          // answers whose reasoning the template leaves out
   uint64_t num_empty_answers = 0;           // of which only the end can be trained
   uint64_t num_untrained_first = 0;         // completions without a token in front of them
+  uint64_t num_without_end = 0;             // texts that no EOS ends, since the tokenizer has none
+  uint64_t num_shifted_labels = 0;          // rows of ids whose labels are the ids that follow
   std::map<std::string, uint64_t> spelled;  // special token → how often contents of messages spell it
   std::map<std::string, uint64_t> dropped;  // reason → rows
 
   // What was changed or masked, in words, for counted warnings.
   std::map<std::string, uint64_t> changes() const;
 };
+
+// Whether labels are none of their own ids, and all of the next ones.
+bool are_labels_shifted(std::span<const int32_t> ids, std::span<const int32_t> labels);
 
 // Used by one thread; objects of several threads may share the tokenizer, which outlives them.
 class RecordEncoder {

@@ -3,9 +3,17 @@
 
 #include "host/data/file_type.hpp"
 #include "host/data/row_files.hpp"
+#include "host/data/row_names.hpp"
 #include "host/data/row_readers.hpp"
 
 namespace chassis {
+
+UsedColumns used_columns(const DataSetConfig& config) {
+  UsedColumns columns;
+  if (config.all_columns) return columns;
+  for (const auto& [name, key] : renamed_keys(column_names(config.format), config.columns)) columns.push_back(key);
+  return columns;
+}
 
 std::unique_ptr<RowReader> open_rows(const std::string& path, const DataSetConfig& config) {
   try {
@@ -25,7 +33,7 @@ std::unique_ptr<RowReader> open_rows(const std::string& path, const DataSetConfi
     case FileType::kTokens:
       return open_token_rows(path);
     case FileType::kRows:
-      return config.row_files->open(path);
+      return config.row_files->open(path, used_columns(config));
     case FileType::kUnknown:
       break;
   }

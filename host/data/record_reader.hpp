@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -22,6 +23,7 @@ struct RawRow {
   RowKind kind = RowKind::kJson;
   std::string bytes;
   uint64_t line = 0;  // its first, from 1; of binary files the number of the document or row
+  bool is_table = false;  // of JSON: the keys are a table's columns, so that null may stand for a key that is absent
 };
 
 // Cuts one file into rows. Used by one thread.
@@ -32,9 +34,13 @@ class RowReader {
   virtual bool next(RawRow& row) = 0;
   // Of the file as it lies on disk, compressed or not.
   virtual uint64_t num_bytes_read() const = 0;
+  // Called at least with every block of the file that is read; may throw, so that a loop over a long file ends.
+  virtual void set_poll(std::function<void()>) {}
   const ReadNotes& notes() const { return notes_; }
 
  protected:
+  void note_byte_order_mark() { notes_.changes["byte order marks at the begin of files are skipped"] = 1; }
+
   ReadNotes notes_;
 };
 

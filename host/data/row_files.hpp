@@ -10,6 +10,10 @@
 
 namespace chassis {
 
+// The keys of rows that a set reads; empty: all.
+using UsedColumns = std::vector<std::string>;
+UsedColumns used_columns(const DataSetConfig& config);
+
 class RowFiles {
  public:
   virtual ~RowFiles() = default;
@@ -19,10 +23,12 @@ class RowFiles {
   virtual std::vector<std::string> endings() const = 0;
   // How the user makes an installed reader read this file that does not read it now; empty if there is none.
   virtual std::string hint_of_unused(std::string_view) const { return ""; }
-  // [control] Loads the reader of the file, and returns what identifies it and its version. Before open().
-  virtual std::string prepare(const std::string& path) = 0;
-  // Rows as JSON objects, whose "line" is the number of the row. Throws config errors, which name the file.
-  virtual std::unique_ptr<RowReader> open(const std::string& path) const = 0;
+  // [control] Loads the reader of the file, and returns what identifies it and its version. Before open() with the same
+  // columns.
+  virtual std::string prepare(const std::string& path, const UsedColumns& columns) = 0;
+  // Rows as JSON objects, whose "line" is the number of the row. Columns that are not asked for may be null. Throws
+  // config errors, which name the file.
+  virtual std::unique_ptr<RowReader> open(const std::string& path, const UsedColumns& columns) const = 0;
 };
 
 }  // namespace chassis

@@ -178,11 +178,11 @@ JsonRowParser::JsonRowParser(const DataSetConfig& config)
 }
 
 Record JsonRowParser::parse(const RawRow& row, const std::string& file) {
-  const RowPlace place(file, row.line, notes_);
+  const RowPlace place(file, row.line, notes_, row.is_table);
   if (row.kind == RowKind::kText) return read_text(row);
   if (row.kind == RowKind::kTokens) return read_tokens(row, place);
   JsonElement value;
-  if (const auto code = parser_.parse(row.bytes.data(), row.bytes.size()).get(value))
+  if (const auto code = parse_with_wide_integers(parser_, row.bytes, place, value))
     throw not_json(code, row.bytes, place);
   JsonObject object;
   if (value.get(object)) throw place.error(fmt::format("the row is {}, not a JSON object", kind_text(value)));

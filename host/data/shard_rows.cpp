@@ -52,6 +52,7 @@ class ShardRows final : public RowReader {
     return !row.bytes.empty();
   }
 
+  void set_poll(std::function<void()> poll) override { poll_ = std::move(poll); }
   uint64_t num_bytes_read() const override { return kShardHeaderBytes + num_ids_read_ * type_.token.num_bytes; }
 
  private:
@@ -86,6 +87,7 @@ class ShardRows final : public RowReader {
   bool refill() {
     const uint64_t count = std::min(kBlockIds, num_ids_ - num_ids_read_);
     if (count == 0) return false;
+    if (poll_) poll_();
     block_.clear();
     at_ = 0;
     append_ids(block_, file_, num_bytes_read(), count, type_.token);
@@ -107,6 +109,7 @@ class ShardRows final : public RowReader {
   ShardType type_;  // behind the numbers, which it sets
   std::string block_;
   size_t at_ = 0;  // in bytes
+  std::function<void()> poll_;
 };
 
 }  // namespace

@@ -10,6 +10,7 @@
 #include "host/base/json.hpp"
 #include "host/base/printable.hpp"
 #include "host/data/python_json.hpp"
+#include "host/data/wide_integers.hpp"
 
 namespace chassis {
 namespace {
@@ -108,11 +109,12 @@ class Renderer {
   }
 
   std::string tools_text() const {
-    const Json tools = parse_json(chat_.tools_json, "tools");
+    bool wide = false;
+    const Json tools = parse_json(mark_wide_integers(chat_.tools_json, wide), "tools");
     std::string list;
     for (const Json& tool : tools) {
       if (!list.empty()) list += filled(slots_.tools_separator, {});
-      list += filled(slots_.tools_each, {{"tool", python_json(tool)}});
+      list += filled(slots_.tools_each, {{"tool", python_json(tool, wide)}});
     }
     return filled(*slots_.tools_system, {{"tools", list}});
   }
@@ -168,7 +170,9 @@ class Renderer {
     if (!slots_.tool_call)
       throw config_error(fmt::format("messages[{}] calls a tool, which template {} cannot write", index, slots_.name))
           .hint("choose a template with tool calls, such as chatml");
-    const Json calls = parse_json(m.tool_calls_json, fmt::format("messages[{}].tool_calls", index));
+    bool wide = false;
+    const Json calls =
+        parse_json(mark_wide_integers(m.tool_calls_json, wide), fmt::format("messages[{}].tool_calls", index));
     if (calls.size() > 1 && !slots_.tool_calls_separator)
       throw config_error(fmt::format("messages[{}] has {} tool calls, template {} writes only 1 in a message", index,
                                      calls.size(), slots_.name));
@@ -179,10 +183,11 @@ class Renderer {
       const std::string where = fmt::format("messages[{}].tool_calls[{}]", index, i);
       const Json& call = calls[i].contains("function") ? calls[i]["function"] : calls[i];
       const std::string id = json_string_or(calls[i], "id", "", where);
+      if (wide && !wide_integer_of(id).empty()) throw config_error(where + ": 'id' must be a string, not number");
       if (id.empty() && slots_.tool_call->has("id"))
         throw config_error(fmt::format("{} has no id, which template {} writes", where, slots_.name));
       append(*slots_.tool_call, {{"name", json_string(call, "name", where)},
-                                 {"arguments", python_json(json_at(call, "arguments", where))},
+                                 {"arguments", python_json(json_at(call, "arguments", where), wide)},
                                  {"id", id}});
     }
     append(slots_.tool_calls_close);

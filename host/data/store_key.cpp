@@ -24,7 +24,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int kStoreVersion = 7;
+constexpr int kStoreVersion = 8;
 constexpr size_t kSampleBytes = size_t{64} << 10;
 constexpr size_t kMaxNameBytes = 100;  // of a store's folder, without its hash
 
@@ -63,7 +63,8 @@ Json file_key(const std::string& path) {
 std::string row_reader(const DataSetConfig& config, const std::vector<std::string>& files) {
   std::set<std::string> readers;
   for (const std::string& file : files)
-    if (file_type(file, config.row_files) == FileType::kRows) readers.insert(config.row_files->prepare(file));
+    if (file_type(file, config.row_files) == FileType::kRows)
+      readers.insert(config.row_files->prepare(file, used_columns(config)));
   return fmt::format("{}", fmt::join(readers, ", "));
 }
 
@@ -103,7 +104,7 @@ std::string difference(const Json& kept, const Json& wanted, const std::string& 
 }  // namespace
 
 Json store_key(const DataSetConfig& config, const std::vector<std::string>& files, const Tokenizer* tokenizer,
-               const std::string& encoder) {
+               const std::string& encoder, const std::function<void()>& poll) {
   const bool encodes = config.format != DataFormat::kTokens && tokenizer;
   Json key;
   key["version"] = kStoreVersion;
@@ -119,7 +120,10 @@ Json store_key(const DataSetConfig& config, const std::vector<std::string>& file
   key["eos_id"] = encodes ? tokenizer->eos_id() : -1;
   if (const std::string rows = row_reader(config, files); !rows.empty()) key["row_reader"] = rows;
   key["files"] = Json::array();
-  for (const std::string& file : files) key["files"].push_back(file_key(file));
+  for (const std::string& file : files) {
+    if (poll) poll();
+    key["files"].push_back(file_key(file));
+  }
   return key;
 }
 

@@ -1,6 +1,7 @@
 // What a tokenised set was made from: its key decides whether it is used again, and names what changed.
 #pragma once
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -12,9 +13,9 @@ namespace chassis {
 
 // Everything that the ids of a set depend on. Files are identified by size, times, inode, head and tail, so that it
 // is fast; a file that was copied or renamed counts as changed.
-// `encoder` is the fingerprint of what makes documents of records.
+// `encoder` is the fingerprint of what makes documents of records. `poll` is called for each file; it may throw.
 Json store_key(const DataSetConfig& config, const std::vector<std::string>& files, const Tokenizer* tokenizer,
-               const std::string& encoder);
+               const std::string& encoder, const std::function<void()>& poll = {});
 // Describes the first difference; empty if there is none.
 std::string key_difference(const Json& kept, const Json& wanted);
 // The folder of the set; one for each path and way of reading it.

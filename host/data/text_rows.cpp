@@ -11,6 +11,7 @@ class LineRows : public RowReader {
 
   bool next(RawRow& row) override {
     for (std::string_view line; lines_.next(line); ++notes_.num_blank_lines) {
+      if (lines_.had_byte_order_mark()) note_byte_order_mark();
       if (is_blank(line)) continue;
       row.kind = kind_;
       row.line = lines_.line_number();
@@ -23,6 +24,7 @@ class LineRows : public RowReader {
   }
 
   uint64_t num_bytes_read() const override { return lines_.num_bytes_read(); }
+  void set_poll(std::function<void()> poll) override { lines_.set_poll(std::move(poll)); }
 
  protected:
   LineReader lines_;

@@ -17,14 +17,21 @@ static_assert(std::endian::native == std::endian::little, "ids are little-endian
 
 constexpr size_t kPieceIds = 4096;
 
+// Each is widened by itself: of an i32 and a u32, ?: would make a u32.
+template <class Signed, class Unsigned>
+int64_t widened(const char* bytes, bool is_signed) {
+  if (is_signed) return read_number<Signed>(bytes);
+  return read_number<Unsigned>(bytes);
+}
+
 int64_t id_at(const char* bytes, TokenType type) {
   switch (type.num_bytes) {
     case 1:
-      return type.is_signed ? read_number<int8_t>(bytes) : read_number<uint8_t>(bytes);
+      return widened<int8_t, uint8_t>(bytes, type.is_signed);
     case 2:
-      return type.is_signed ? read_number<int16_t>(bytes) : read_number<uint16_t>(bytes);
+      return widened<int16_t, uint16_t>(bytes, type.is_signed);
     case 4:
-      return type.is_signed ? read_number<int32_t>(bytes) : read_number<uint32_t>(bytes);
+      return widened<int32_t, uint32_t>(bytes, type.is_signed);
     default:
       return read_number<int64_t>(bytes);
   }

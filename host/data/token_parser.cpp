@@ -53,6 +53,9 @@ class TokenParser final : public JsonRowParser {
     const RowPlace& place = row.place();
     for (const JsonElement item : place.list(row.path(key), value)) {
       int64_t id = 0;
+      if (place.is_wide_integer(item))
+        throw place.error(fmt::format("{}[{}] is {}, the vocabulary has {} ids", printable(row.path(key)), out.size(),
+                                      json_line_of(item, true), vocab_size_));
       if (item.get(id)) throw not_integer(row, key, out.size(), item, "an integer");
       const bool masked = may_be_masked && id == kIgnoreLabel;
       if (!masked && (id < 0 || id >= vocab_size_)) {
@@ -80,7 +83,7 @@ class TokenParser final : public JsonRowParser {
   Error not_integer(const RowFields& row, std::string_view key, size_t index, JsonElement value,
                     std::string_view wanted) const {
     return row.place().error(fmt::format("{}[{}] is {}, not {}", printable(row.path(key)), index,
-                                         printable(simdjson::minify(value)), wanted));
+                                         printable(json_line_of(value, row.place().has_wide_integers())), wanted));
   }
 
   int64_t vocab_size_;

@@ -159,11 +159,12 @@ void TokenStore::read(const File& file, uint64_t token, std::span<int32_t> value
   for (int32_t& value : values) value = value == -1 ? kIgnoreLabel : value;
 }
 
-TokenStore::LongDocuments TokenStore::longer_than(uint64_t limit) const {
+TokenStore::LongDocuments TokenStore::longer_than(uint64_t limit, const std::function<void()>& poll) const {
   LongDocuments result;
   if (facts_.longest_document <= limit) return result;
   std::vector<DocumentSpan> block(4096);
   for (uint64_t first = 0; first < facts_.num_documents; first += block.size()) {
+    if (poll) poll();
     block.resize(static_cast<size_t>(std::min<uint64_t>(block.size(), facts_.num_documents - first)));
     read_documents(first, block);
     for (size_t i = 0; i < block.size(); ++i) {

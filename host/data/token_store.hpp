@@ -80,7 +80,7 @@ class TokenStore {
     uint64_t num_tokens = 0;  // of all of them
   };
   // Documents with more tokens than `limit`. Reads documents.bin unless no document is longer.
-  LongDocuments longer_than(uint64_t limit) const;
+  LongDocuments longer_than(uint64_t limit, const std::function<void()>& poll = {}) const;
 
  private:
   void read(const File& file, uint64_t token, std::span<int32_t> values) const;

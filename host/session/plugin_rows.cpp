@@ -17,6 +17,7 @@
 #include "host/base/printable.hpp"
 #include "host/base/units.hpp"
 #include "host/data/line_reader.hpp"
+#include "host/plugin/option_schema.hpp"
 #include "host/plugin/status.hpp"
 
 namespace chassis {
@@ -68,6 +69,7 @@ class PluginRowReader final : public RowReader {
       read_block();
     }
     row.kind = RowKind::kJson;
+    row.is_table = true;
     row.line = ++num_taken_;
     row.bytes = std::move(block_[next_++]);
     if (row.bytes.size() > kMaxDocumentBytes) throw too_long_error(line_position(path_, row.line), "row");
@@ -75,9 +77,11 @@ class PluginRowReader final : public RowReader {
   }
 
   uint64_t num_bytes_read() const override { return ended_ ? num_file_bytes_ : num_bytes_; }
+  void set_poll(std::function<void()> poll) override { poll_ = std::move(poll); }
 
  private:
   void read_block() {
+    if (poll_) poll_();
     block_.clear();
     next_ = 0;
     const uint64_t bytes_of_row = num_given_ == 0 ? kBlockBytes : std::max<uint64_t>(1, num_row_bytes_ / num_given_);
@@ -151,6 +155,7 @@ class PluginRowReader final : public RowReader {
   std::thread::id reading_thread_;
   std::atomic<bool> other_thread_ = false;
   std::exception_ptr error_, thrown_;
+  std::function<void()> poll_;
   bool ended_ = false;
 };
 
@@ -200,12 +205,35 @@ std::string PluginRows::hint_of_unused(std::string_view path) const {
       found->member, printable(found->file, 4096), found->text, found->library, sha256_file(found->file));
 }
 
-std::string PluginRows::prepare(const std::string& path) {
+std::string PluginRows::lines_of(const UsedColumns& columns) {
+  std::string lines;
+  for (const std::string& column : columns) {
+    if (column.find('\n') != column.npos) return "";
+    lines += column + "\n";
+  }
+  return lines;
+}
+
+// As registry.open(), with the columns for a member that has an option for them.
+std::unique_ptr<Instance> PluginRows::instance_of(const std::string& member, const std::string& columns) {
+  const std::vector<OptionSpec>& specs = registry_.option_specs("rows", member);
+  const bool chooses = std::ranges::any_of(
+      specs, [](const OptionSpec& spec) { return spec.name == "columns" && spec.type == OptionType::kString; });
+  if (!chooses || columns.empty()) return registry_.open("rows", member);
+  Json options = default_options(specs, "rows/" + member);
+  options["columns"] = columns;
+  auto instance = registry_.create("rows", member, std::move(options));
+  instance->prepare();
+  instance->activate();
+  return instance;
+}
+
+std::string PluginRows::prepare(const std::string& path, const UsedColumns& columns) {
   const std::string member = member_of(path);
   CHASSIS_CHECK(!member.empty(), "a plugin reads files of this name");
-  std::unique_ptr<Instance>& instance = instances_[member];
+  std::unique_ptr<Instance>& instance = instances_[member + "\n" + lines_of(columns)];
   if (!instance) {
-    auto opened = registry_.open("rows", member);
+    auto opened = instance_of(member, lines_of(columns));
     const auto& table = opened->interface<chassis_rows_t>(CHASSIS_ROWS_ID);
     opened->require(
         CHASSIS_ROWS_ID,
@@ -215,8 +243,8 @@ std::string PluginRows::prepare(const std::string& path) {
   return member + " sha256:" + instance->library().sha256();
 }
 
-std::unique_ptr<RowReader> PluginRows::open(const std::string& path) const {
-  const auto found = instances_.find(member_of(path));
+std::unique_ptr<RowReader> PluginRows::open(const std::string& path, const UsedColumns& columns) const {
+  const auto found = instances_.find(member_of(path) + "\n" + lines_of(columns));
   CHASSIS_CHECK(found != instances_.end(), "prepare() comes before open()");
   return open_plugin_rows(*found->second, path);
 }

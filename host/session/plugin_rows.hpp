@@ -27,8 +27,8 @@ class PluginRows final : public RowFiles {
 
   bool reads(std::string_view path) const override { return !member_of(path).empty(); }
   std::vector<std::string> endings() const override;
-  std::string prepare(const std::string& path) override;
-  std::unique_ptr<RowReader> open(const std::string& path) const override;
+  std::string prepare(const std::string& path, const UsedColumns& columns) override;
+  std::unique_ptr<RowReader> open(const std::string& path, const UsedColumns& columns) const override;
   std::string hint_of_unused(std::string_view path) const override;
 
  private:
@@ -45,7 +45,10 @@ class PluginRows final : public RowFiles {
   PluginRegistry& registry_;
   std::vector<Pattern> patterns_;
   std::vector<Pattern> unused_;  // of plugins that the user has not pinned
-  std::map<std::string, std::unique_ptr<Instance>> instances_;
+  // One a line; empty: all.
+  static std::string lines_of(const UsedColumns& columns);
+  std::unique_ptr<Instance> instance_of(const std::string& member, const std::string& columns);
+  std::map<std::string, std::unique_ptr<Instance>> instances_;  // by member and columns
 };
 
 // Rows of one file, read in blocks of a bounded size. `instance` is active, and outlives the reader.

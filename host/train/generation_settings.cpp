@@ -73,6 +73,10 @@ GenerationSettings generation_settings(const Settings& settings, const Generatio
   const int32_t eos = tokenizer.eos_id();
   if (eos >= 0 && std::find(stops.begin(), stops.end(), eos) == stops.end()) stops.push_back(eos);
   made.stop_texts = wanted.stop;
+  if (stops.empty() && made.stop_texts.empty())
+    counted_warning("generation without an end",
+                    "the tokenizer has no EOS (eos_token), and generation_config.json names none: texts end only at "
+                    "generate.max_new_tokens");
   if (!chosen.text().empty()) made.from_file = file.path + ": " + chosen.text();
   for (const std::string& key : file.unused_keys)
     counted_warning("generation_config.json: " + key, file.path + ": '" + key + "' is not used here");

@@ -44,6 +44,19 @@ TEST_F(DataVerb, PreviewMarksWhatIsTrained) {
   EXPECT_HAS(chassis("preview", {"--rows", "9"}).output, "data.train.0: all rows of 1 files");
 }
 
+TEST_F(DataVerb, PreviewShowsLabelsThatAreNotTheIdsAtTheirPlaces) {
+  test::write_text(scratch_ / "rows.jsonl",
+                   "{\"input_ids\":[97,98,99,100],\"labels\":[98,99,100,-100]}\n"
+                   "{\"input_ids\":[97,98,99],\"labels\":[-100,98,7]}\n{\"input_ids\":[97,98]}\n");
+  const Outcome shown = chassis("preview", {"data.train.0.format=tokens"});
+  ASSERT_EQ(shown.exit_code, 0) << shown.output;
+  EXPECT_HAS(shown.output, "3 labels are not the ids at their places: 0: 97 → 98, 1: 98 → 99, 2: 99 → 100; all are");
+  EXPECT_HAS(shown.output, "1 label is not the id at its place: 2: 99 → 7\n");
+  const Outcome json = chassis("preview", {"data.train.0.format=tokens", "--json", "--rows", "1"});
+  EXPECT_EQ(parse_json(json.output.substr(json.output.find('{')), "row")["other_labels"][1]["label"], 99);
+  EXPECT_HAS(chassis("stats", {"data.train.0.format=tokens"}).output, "shifted beforehand");
+}
+
 TEST_F(DataVerb, PreviewListsIds) {
   EXPECT_HAS(chassis("preview", {"--ids", "--rows", "1"}).output, "      98  masked     b\n      99  trained    c\n");
 }

@@ -153,11 +153,11 @@ TEST_F(DataFiles, SayWhatToDoWithParquetWithoutItsPlugin) {
 struct FakeRowFiles : RowFiles {
   bool reads(std::string_view path) const override { return path.ends_with(".rows"); }
   Names endings() const override { return {".rows"}; }
-  std::string prepare(const std::string& path) override {
+  std::string prepare(const std::string& path, const UsedColumns&) override {
     prepared.push_back(fs::path(path).filename().string());
     return "fake";
   }
-  std::unique_ptr<RowReader> open(const std::string&) const override { return nullptr; }
+  std::unique_ptr<RowReader> open(const std::string&, const UsedColumns&) const override { return nullptr; }
   Names prepared;
 };
 

@@ -75,7 +75,7 @@ TEST(EncodeWorker, NamesTheLineWhoseIdsExceedTheVocabulary) {
   const std::string path = folder.write("a.txt", "abc\nxyz\n");
   const std::string message = error_of([&] { documents_of(path, ByteTokenizer(-1, -1), nullptr, 100); });
   EXPECT_TRUE(contains(message, "a.txt:2"));
-  EXPECT_TRUE(contains(message, "id 120, the vocabulary has 100 ids"));
+  EXPECT_TRUE(contains(message, "the row needs the token"));
 }
 
 }  // namespace

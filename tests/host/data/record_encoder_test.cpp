@@ -49,6 +49,36 @@ TEST(RecordEncoder, TokensAreTakenAsTheyAre) {
   EXPECT_FALSE(encoder.encode(TokensRecord{{1, 2}, {1, -100}}, {}, document)) << "the first token has no predecessor";
 }
 
+TEST(RecordEncoder, LabelsThatWereShiftedBeforehandAreCounted) {
+  const auto num_shifted = [](std::vector<int32_t> ids, std::vector<int32_t> labels) {
+    Document document;
+    RecordEncoder encoder(nullptr, supervised());
+    encoder.encode(TokensRecord{std::move(ids), std::move(labels)}, {}, document);
+    return encoder.counts().num_shifted_labels;
+  };
+  EXPECT_EQ(num_shifted({1, 2, 3, 4}, {2, 3, 4, -100}), 1u);
+  EXPECT_EQ(num_shifted({1, 2, 2, 4}, {-100, 2, 4, 9}), 1u);  // a token that follows itself
+  EXPECT_EQ(num_shifted({1, 2, 3, 4}, {1, 2, 3, 4}), 0u);
+  EXPECT_EQ(num_shifted({1, 2, 3, 4}, {-100, 2, 3, 4}), 0u);
+  EXPECT_EQ(num_shifted({5, 5, 5, 5}, {5, 5, 5, 5}), 0u);
+  EXPECT_EQ(num_shifted({1, 2, 3, 4}, {2, 9, 4, -100}), 0u);     // labels of their own
+  EXPECT_EQ(num_shifted({1, 2, 3, 4}, {2, -100, -100, 4}), 0u);  // one may be so by chance
+  RecordEncoder encoder(nullptr, {});
+  Document document;
+  encoder.encode(TokensRecord{{1, 2, 3}, {2, 3, -100}}, {}, document);
+  ASSERT_EQ(encoder.counts().changes().size(), 1u);
+  EXPECT_TRUE(contains(encoder.counts().changes().begin()->first, "shifted beforehand"));
+}
+
+TEST(RecordEncoder, DocumentsWithoutAnEndAreCounted) {
+  const ByteTokenizer tokenizer(-1, -1);
+  RecordEncoder encoder(&tokenizer, {});
+  Document document;
+  encoder.encode(TextRecord{"abc"}, {}, document);
+  ASSERT_EQ(encoder.counts().changes().size(), 1u);
+  EXPECT_TRUE(contains(encoder.counts().changes().begin()->first, "the tokenizer has no EOS (eos_token)"));
+}
+
 TEST(RecordEncoder, OfACompletionTheEndIsTrainedToo) {
   EXPECT_EQ(encoded(kWithBos, supervised(), CompletionRecord{"ask: ", "yes"}), "<s>ask: [yes</s>]");
   EXPECT_EQ(encoded(kWithBos, supervised(), CompletionRecord{"ask: ", "yes</s>"}), "<s>ask: [yes</s>]");
@@ -156,11 +186,22 @@ TEST(RecordEncoder, ASlotTemplateWhoseEndIsNoTokenIsRefused) {
                        "template chatml ends answers in <|im_end|>, which is no token of the tokenizer"));
 }
 
+TEST(RecordEncoder, IntegersOfToolCallsKeepTheirDigits) {
+  const std::string big = "123456789012345678901234567890";
+  ChatRecord chat = chat_of({{"user", "Hi"}, {"assistant", ""}});
+  chat.messages[1].has_content = false;
+  chat.messages[1].content.clear();
+  chat.messages[1].tool_calls_json = R"([{"type":"function","function":{"name":"f","arguments":{"x":)" + big + "}}}]";
+  const std::string text = encoded(kTokenizer, chatml_options(), chat);
+  EXPECT_TRUE(contains(text, R"("arguments": {"x": )" + big + "}"));
+  EXPECT_TRUE(contains(messages_json(chat.messages), R"("x":)" + big + "}"));
+}
+
 TEST(RecordEncoder, AnIdOutsideTheModelsVocabularyIsRefused) {
   EncodeOptions options = supervised();
   options.vocab_size = 257;
   EXPECT_TRUE(contains(error_of([&] { encoded(kTokenizer, options, TextRecord{"a"}); }),
-                       "the tokenizer gives id 257, the vocabulary has 257 ids"));
+                       "(id 257), and the vocabulary has 257 ids"));
 }
 
 TEST(RecordEncoder, TheFingerprintChangesWithWhatLabelsDependOn) {

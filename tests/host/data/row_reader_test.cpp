@@ -1,6 +1,8 @@
 // Cutting text files into rows.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <fstream>
 #include <vector>
 
@@ -92,6 +94,7 @@ TEST(JsonLineRows, SkipAndCountBlankLines) {
   const std::string path = folder.write("a.jsonl", "\xEF\xBB\xBF{\"text\":\"a\"}\r\n\n{\"text\":\"b\"}");
   EXPECT_EQ(row_texts(path, &notes), (Texts{"{\"text\":\"a\"}", "{\"text\":\"b\"}"}));
   EXPECT_EQ(notes.num_blank_lines, 1u);
+  EXPECT_EQ(notes.changes.at("byte order marks at the begin of files are skipped"), 1u);
   EXPECT_EQ(lines_of_rows(path), (std::vector<uint64_t>{1, 3}));
   EXPECT_EQ(row_texts(folder.write("empty.jsonl", "")), Texts{});
 }
@@ -114,6 +117,42 @@ TEST(JsonLineRows, RefuseALineOf100MegabytesInBoundedMemory) {
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
   EXPECT_LT(peak_memory_kib() - before, 200 << 10);
 #endif
+}
+
+TEST(JsonLineRows, RefuseALineOfOneByteTooManyWithNumbersThatDiffer) {
+  TempFolder folder;
+  const std::string path = folder.write("a.jsonl", std::string(kMaxDocumentBytes + 1, 'x'));
+  const std::string message = error_of([&] { row_texts(path); });
+  EXPECT_TRUE(contains(message, "the line has 67108865 bytes, but a document may have at most 67108864 bytes"));
+}
+
+TEST(LineRows, EndWhenTheyAreToldTo) {
+  TempFolder folder;
+  for (const char* name : {"a.jsonl", "a.csv", "a.json", "a.txt.gz"}) {
+    const std::string blank = (std::string(name) == "a.csv" ? "a\n" : "") + std::string(3 << 20, '\n');
+    const std::string path = folder.write(name, std::string(name).ends_with(".gz") ? gzip(blank) : blank);
+    const auto rows = open_rows(path, text_set(path));
+    int num_polls = 0;
+    rows->set_poll([&] {
+      if (++num_polls == 2) throw Error(ExitCode::kStopped, "enough");
+    });
+    RawRow row;
+    EXPECT_TRUE(contains(error_of([&] { rows->next(row); }), "enough")) << name;
+  }
+}
+
+TEST(CsvRows, MayHaveManyColumns) {
+  TempFolder folder;
+  std::string header, fields;
+  for (int i = 0; i < 100'000; ++i) {
+    header += fmt::format("{}column{}", i == 0 ? "" : ",", i);
+    fields += i == 0 ? "x" : ",x";
+  }
+  const auto start = std::chrono::steady_clock::now();
+  EXPECT_EQ(row_texts(folder.write("a.csv", header + "\n" + fields + "\n")).size(), 1u);
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(5));  // compared with each other: 13 s
+  const std::string twice = folder.write("b.csv", header + ",column7\n");
+  EXPECT_TRUE(contains(error_of([&] { row_texts(twice); }), "\"column7\" twice"));
 }
 
 TEST(JsonArrayRows, AreTheElementsOfTheArray) {

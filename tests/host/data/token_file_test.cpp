@@ -152,6 +152,11 @@ TEST_F(MegatronRows, RefuseIdsThatAreNone) {
   IndexText index;
   index.type = 3;
   EXPECT_TRUE(contains(message(index), "a.bin: the number at byte 10 is -1, not a token id"));
+  index.type = 4;
+  index.lengths = {3};
+  index.pointers = {0};
+  index.bounds = {0, 1};
+  EXPECT_TRUE(contains(message(index, bytes_of(std::vector<int32_t>{7, -1, 3})), "at byte 4 is -1, not a token id"));
   const std::string path = write({});
   EXPECT_TRUE(contains(error_of([&] { documents_of(path, 5); }), "a.bin:3: token[1] is 5, the vocabulary has 5 ids"));
 }

@@ -10,6 +10,7 @@
 #include "host/base/hash.hpp"
 #include "host/data/data_files.hpp"
 #include "host/data/prepare.hpp"
+#include "host/data/record_hash.hpp"
 #include "host/service/host_services.hpp"
 #include "tests/host/data/rows_support.hpp"
 #include "tests/support/expect_has.hpp"
@@ -55,6 +56,7 @@ class PluginRowsTest : public testing::Test {
       uint64_t number = 0;
       for (RawRow row; reader->next(row);) {
         EXPECT_EQ(row.line, ++number);
+        EXPECT_TRUE(row.is_table);
         texts.push_back(row.bytes);
       }
       EXPECT_EQ(reader->num_bytes_read(), File::open_read(path).size());
@@ -141,7 +143,7 @@ TEST_F(PluginRowsTest, ThePluginOfAnEarlierFolderReadsFilesThatTwoPluginsName) {
     PluginRegistry registry(PluginIndex(folders), std::move(policy), services);
     services.set_registry(&registry);
     PluginRows rows(registry);
-    EXPECT_EQ(rows.prepare("a.rows").starts_with("more_lines "), more_first);
+    EXPECT_EQ(rows.prepare("a.rows", {}).starts_with("more_lines "), more_first);
   }
 }
 
@@ -171,6 +173,7 @@ TEST_F(PluginRowsTest, OfParquetBecomeTheRecordsOfTheSameLines) {
   for (const DataFormat format : {DataFormat::kMessages, DataFormat::kTokens, DataFormat::kText, DataFormat::kAlpaca}) {
     DataSetConfig config = set(golden + ".parquet", format);
     config.row_files = parquet.rows.get();
+    config.all_columns = true;
     if (format == DataFormat::kText) config.columns = {{"text", "completion"}};
     if (format == DataFormat::kAlpaca) config.columns = {{"instruction", "prompt"}, {"output", "completion"}};
     ASSERT_EQ(data_files(config).size(), 1u);
@@ -181,6 +184,14 @@ TEST_F(PluginRowsTest, OfParquetBecomeTheRecordsOfTheSameLines) {
       EXPECT_EQ(rows[i].bytes, lines[i].bytes);
       EXPECT_EQ(parser->parse(rows[i], "a.parquet").index(), parser->parse(lines[i], "a.jsonl").index());
     }
+    // Of other columns nothing is read, but their names.
+    config.all_columns = false;
+    data_files(config);
+    const std::vector<RawRow> used = rows_of(golden + ".parquet", config);
+    ASSERT_EQ(used.size(), 3u);
+    for (size_t i = 0; i < used.size(); ++i)
+      EXPECT_EQ(content_fraction(parser->parse(used[i], "a")), content_fraction(parser->parse(lines[i], "a")));
+
   }
   DataSetConfig config = set(golden + ".parquet", DataFormat::kSegments);
   config.row_files = parquet.rows.get();

@@ -41,6 +41,16 @@ TEST_F(GenerationSettingsOf, NoFileMeansGreedyAndTheTokenizersEos) {
   EXPECT_EQ(settings.from_file, "");
 }
 
+TEST_F(GenerationSettingsOf, WithoutAnEndIsCounted) {
+  const Config config = load_config_text("schema_version = 1\n[model]\npath = \"m\"\n[tokenizer]\nplugin = \"t\"\n",
+                                         "run.toml", {}, ConfigUse::kGeneration);
+  generation_settings(config.settings(), {}, ByteTokenizer(-1, 256));
+  EXPECT_TRUE(counted_warnings().empty());
+  generation_settings(config.settings(), {}, ByteTokenizer(-1, -1));
+  ASSERT_EQ(counted_warnings().size(), 1u);
+  EXPECT_EQ(counted_warnings()[0].first, "generation without an end");
+}
+
 TEST_F(GenerationSettingsOf, TheFileDecidesWhatTheUserLeavesOut) {
   file_.do_sample = true;
   file_.temperature = 0.6;
