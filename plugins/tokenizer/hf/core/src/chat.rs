@@ -2,6 +2,7 @@
 use crate::error::{Error, Result};
 use crate::jinja::{Compiled, Templates};
 use crate::spans;
+use crate::wide;
 use serde_json::{Map, Value};
 
 /// As CHASSIS_LEAF_… in chassis/kind/tokenizer.h.
@@ -47,19 +48,33 @@ pub(crate) struct Scene<'a> {
     pub(crate) template: &'a Compiled,
     pub(crate) chat: &'a Chat<'a>,
     variables: Map<String, Value>,
+    has_wide_integers: bool,
 }
 
 impl Scene<'_> {
     pub(crate) fn render(&self, messages: &[Message], marks: Option<(char, char)>) -> Result<String> {
         let mut variables = self.variables.clone();
         variables.insert("messages".to_owned(), Value::Array(messages.iter().cloned().map(Value::Object).collect()));
-        self.template.render(&minijinja::Value::from_serialize(&variables), self.chat.unix_time_s, marks)
+        let chat = self.chat;
+        let input_bytes = [chat.messages_json, chat.tools_json, chat.variables_json].map(str::len).iter().sum();
+        let variables = if self.has_wide_integers {
+            wide::to_value(&Value::Object(variables))
+        } else {
+            minijinja::Value::from_serialize(&variables)
+        };
+        self.template.render(&variables, input_bytes, chat.unix_time_s, marks)
     }
 }
 
 pub(crate) fn render(templates: &Templates, is_added: &dyn Fn(&str) -> bool, chat: &Chat) -> Result<Rendered> {
-    let messages = messages(chat.messages_json)?;
-    let tools = match chat.tools_json {
+    let texts = [chat.messages_json, chat.tools_json, chat.variables_json];
+    let mut marked = texts.map(wide::marked);
+    if marked.iter().any(Option::is_some) && texts.iter().any(|text| wide::has_mark(text)) {
+        marked = [const { None }; 3];
+    }
+    let text_of = |i: usize| marked[i].as_deref().unwrap_or(texts[i]);
+    let messages = messages(text_of(0))?;
+    let tools = match text_of(1) {
         "" => Value::Null,
         text => parse("tools", text)?,
     };
@@ -73,7 +88,7 @@ pub(crate) fn render(templates: &Templates, is_added: &dyn Fn(&str) -> bool, cha
     }
     variables.insert("documents".to_owned(), Value::Null);
     if !chat.variables_json.is_empty() {
-        let Value::Object(further) = parse("variables", chat.variables_json)? else {
+        let Value::Object(further) = parse("variables", text_of(2))? else {
             return Err(Error::invalid("the variables of the chat template are not a JSON object"));
         };
         if let Some(name) =
@@ -86,7 +101,8 @@ pub(crate) fn render(templates: &Templates, is_added: &dyn Fn(&str) -> bool, cha
     variables.insert("tools".to_owned(), tools);
     variables.insert("add_generation_prompt".to_owned(), Value::Bool(chat.generation_prompt));
 
-    let scene = Scene { template: &template, chat, variables };
+    let has_wide_integers = marked.iter().any(Option::is_some);
+    let scene = Scene { template: &template, chat, variables, has_wide_integers };
     let text = scene.render(&messages, None)?;
     let spans = if chat.spans { spans::find(&scene, is_added, &messages, &text)? } else { Vec::new() };
     Ok(Rendered { text, spans })

@@ -5,7 +5,7 @@
 use crate::directory::Template;
 use crate::error::{Error, Result};
 use crate::json;
-use crate::limits::{self, charge, charge_value};
+use crate::limits::{self, charge, charge_chars, charge_deep, charge_work};
 use crate::marks;
 use crate::methods;
 use crate::python::{repr, to_str};
@@ -15,11 +15,12 @@ use minijinja::{AutoEscape, Environment, ErrorKind, State, UndefinedBehavior};
 use std::cell::Cell;
 use std::collections::HashMap;
 use std::io;
+use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::sync::{Arc, Mutex};
 
 /// Instructions that one rendering may use, and further ones for each message. Long conversations need some 10⁵.
-const FUEL: u64 = 4_000_000;
-const FUEL_OF_MESSAGE: u64 = 1000;
+const FUEL: u64 = 5_000_000;
+const FUEL_OF_MESSAGE: u64 = 1500;
 const MANY_MESSAGES: u64 = 1000;
 const MAX_TEXT_BYTES: usize = 256 << 20;
 const MAX_CACHED: usize = 16;
@@ -99,12 +100,13 @@ impl Compiled {
     pub(crate) fn render(
         &self,
         variables: &Value,
+        input_bytes: usize,
         unix_time_s: i64,
         open_close: Option<(char, char)>,
     ) -> Result<String> {
         NOW_UNIX_S.set(unix_time_s);
         marks::AROUND_GENERATION.set(open_close);
-        limits::begin_rendering();
+        limits::begin_rendering(input_bytes);
         let mut out = Limited(Vec::new());
         let num_messages = variables.get_attr("messages").ok().and_then(|list| list.len()).unwrap_or(0) as u64;
         let mut with_more_fuel = None;
@@ -115,8 +117,15 @@ impl Compiled {
         }
         let environment = with_more_fuel.as_ref().unwrap_or(&self.environment);
         let template = environment.get_template("chat").map_err(|error| failed(&self.file, &error))?;
-        let rendered = template.render_captured_to(variables, &mut out).map(|_| ());
+        let rendered = catch_unwind(AssertUnwindSafe(|| template.render_captured_to(variables, &mut out).map(|_| ())));
         marks::AROUND_GENERATION.set(None);
+        // The engine counts on arguments that a template may leave out, as in loop.cycle().
+        let rendered = rendered.map_err(|_| {
+            Error::invalid(format!(
+                "{}: the template engine cannot run this template: does it call loop.cycle() without arguments?",
+                self.file
+            ))
+        })?;
         rendered.map_err(|error| match error.kind() {
             ErrorKind::OutOfFuel => out_of_fuel(&self.file, &error, fuel),
             _ => failed(&self.file, &error),
@@ -186,12 +195,15 @@ fn environment() -> Environment<'static> {
         .add_filter("tojson", |value: &Value, args: Rest<Value>, kwargs: Kwargs| json::tojson(value, &args, kwargs));
     environment.add_filter("string", |value: &Value| to_str(value));
     environment.add_filter("trim", |value: &Value, chars: Option<String>| {
+        charge_chars(value)?;
         to_str(value).map(|text| methods::strip(&text, true, true, chars.as_deref()).to_owned())
     });
     environment.add_filter("join", join);
     environment.add_filter("round", round);
     environment.add_filter("pprint", |value: &Value| repr(value));
     add_bounded_filters(&mut environment);
+    add_counted_filters(&mut environment);
+    add_counted_tests(&mut environment);
     limits::add_functions(&mut environment);
     environment.add_test("sequence", |value: &Value| {
         let kinds = [ValueKind::Seq, ValueKind::String, ValueKind::Map, ValueKind::Undefined];
@@ -230,13 +242,13 @@ fn add_bounded_filters(environment: &mut Environment<'static>) {
     let indent = Value::from_function(minijinja::filters::indent);
     environment.add_filter("indent", move |state: &State, args: Rest<Value>| -> Checked<Value> {
         let num_lines = args.first().and_then(Value::as_str).map_or(0, |text| text.split('\n').count());
+        args.first().map_or(Ok(()), charge_chars)?;
         charge(num_lines.saturating_mul(number(&args, 1, "width")))?;
         indent.call(state, &args)
     });
     let format = Value::from_function(minijinja::filters::format);
     environment.add_filter("format", move |state: &State, args: Rest<Value>| -> Checked<Value> {
-        methods::check_format(args.first().and_then(Value::as_str).unwrap_or_default())?;
-        args.iter().try_for_each(charge_value)?;
+        methods::check_format(args.first().and_then(Value::as_str).unwrap_or_default(), args.get(1..).unwrap_or(&[]))?;
         format.call(state, &args)
     });
     for (name, filter) in [
@@ -247,6 +259,93 @@ fn add_bounded_filters(environment: &mut Environment<'static>) {
             charge(number(&args, 1, "count").saturating_mul(std::mem::size_of::<Value>()))?;
             filter.call(state, &args)
         });
+    }
+}
+
+fn charge_all_chars(args: &[Value]) -> Checked<()> {
+    args.iter().try_for_each(charge_chars)
+}
+
+/// Each part becomes a value.
+fn charge_parts(args: &[Value], num_parts: impl Fn(&str) -> usize) -> Checked<()> {
+    charge_all_chars(args)?;
+    charge(args.first().and_then(Value::as_str).map_or(0, num_parts).saturating_mul(limits::BYTES_PER_VALUE))
+}
+
+/// Filters of minijinja that read whole texts, or compare all values of a list.
+fn add_counted_filters(environment: &mut Environment<'static>) {
+    use minijinja::filters;
+    type Count = fn(&[Value]) -> Checked<()>;
+    let compared: Count = |args| {
+        const COMPARISONS: usize = 16; // a list of 2^16 sorted
+        charge_work(args.first().map_or(Ok(0), charge_deep)?.saturating_mul(COMPARISONS))
+    };
+    let split: Count = |args| {
+        let separator = args.get(1).and_then(Value::as_str).unwrap_or_default();
+        charge_parts(args, |text| match separator {
+            "" => text.split_whitespace().count(),
+            separator => text.matches(separator).count() + 1,
+        })
+    };
+    let filters: [(&str, Value, Count); 24] = [
+        ("escape", Value::from_function(filters::escape), charge_all_chars),
+        ("e", Value::from_function(filters::escape), charge_all_chars),
+        ("lower", Value::from_function(filters::lower), charge_all_chars),
+        ("upper", Value::from_function(filters::upper), charge_all_chars),
+        ("title", Value::from_function(filters::title), charge_all_chars),
+        ("capitalize", Value::from_function(filters::capitalize), charge_all_chars),
+        ("length", Value::from_function(filters::length), charge_all_chars),
+        ("count", Value::from_function(filters::length), charge_all_chars),
+        ("reverse", Value::from_function(filters::reverse), charge_all_chars),
+        ("attr", Value::from_function(filters::attr), charge_all_chars),
+        ("first", Value::from_function(filters::first), charge_all_chars),
+        ("last", Value::from_function(filters::last), charge_all_chars),
+        ("int", Value::from_function(filters::int), charge_all_chars),
+        ("float", Value::from_function(filters::float), charge_all_chars),
+        ("list", Value::from_function(filters::list), |args| charge_parts(args, str::len)),
+        ("lines", Value::from_function(filters::lines), |args| charge_parts(args, |text| text.lines().count())),
+        ("split", Value::from_function(filters::split), split),
+        ("dictsort", Value::from_function(filters::dictsort), compared),
+        ("sort", Value::from_function(filters::sort), compared),
+        ("unique", Value::from_function(filters::unique), compared),
+        ("groupby", Value::from_function(filters::groupby), compared),
+        ("min", Value::from_function(filters::min), compared),
+        ("max", Value::from_function(filters::max), compared),
+        ("sum", Value::from_function(filters::sum), compared),
+    ];
+    for (name, filter, count) in filters {
+        environment.add_filter(name, move |state: &State, args: Rest<Value>| -> Checked<Value> {
+            count(&args)?;
+            filter.call(state, &args)
+        });
+    }
+}
+
+/// Tests, which filters such as select run for each value of a list.
+fn add_counted_tests(environment: &mut Environment<'static>) {
+    use minijinja::tests;
+    let tests = [
+        (&["eq", "equalto", "=="][..], Value::from_function(tests::is_eq)),
+        (&["ne", "!="], Value::from_function(tests::is_ne)),
+        (&["lt", "lessthan", "<"], Value::from_function(tests::is_lt)),
+        (&["le", "<="], Value::from_function(tests::is_le)),
+        (&["gt", "greaterthan", ">"], Value::from_function(tests::is_gt)),
+        (&["ge", ">="], Value::from_function(tests::is_ge)),
+        (&["in"], Value::from_function(tests::is_in)),
+        (&["sameas"], Value::from_function(tests::is_sameas)),
+        (&["lower"], Value::from_function(tests::is_lower)),
+        (&["upper"], Value::from_function(tests::is_upper)),
+        (&["startingwith"], Value::from_function(tests::is_startingwith)),
+        (&["endingwith"], Value::from_function(tests::is_endingwith)),
+    ];
+    for (names, test) in tests {
+        for name in names {
+            let test = test.clone();
+            environment.add_test(*name, move |state: &State, args: Rest<Value>| -> Checked<bool> {
+                args.iter().try_for_each(|value| charge_deep(value).map(|_| ()))?;
+                test.call(state, &args).map(|value| value.is_true())
+            });
+        }
     }
 }
 
@@ -294,10 +393,14 @@ fn rewrite_generation(source: &str) -> (String, bool) {
     let mut out = String::with_capacity(source.len());
     let mut found = false;
     let mut rest = source;
-    while let Some(at) = rest.find("{%").into_iter().chain(rest.find("{#")).min() {
+    let mut has_comments = true;
+    let begins = |rest: &str| rest.as_bytes().windows(2).position(|two| two == b"{%" || two == b"{#");
+    while let Some(at) = begins(rest) {
         out.push_str(&rest[..at]);
         rest = &rest[at..];
-        let comment = if rest.starts_with("{#") { rest.find("#}") } else { None };
+        let is_comment = has_comments && rest.starts_with("{#");
+        let comment = if is_comment { rest.find("#}") } else { None };
+        has_comments &= !is_comment || comment.is_some(); // each search for an end costs as much as all before
         match generation_tag(rest).filter(|_| rest.starts_with("{%")) {
             Some((left, is_begin, right, behind)) => {
                 out.push_str(&if is_begin {

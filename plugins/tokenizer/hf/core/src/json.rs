@@ -1,6 +1,7 @@
 //! Python's json.dumps, which the filter `tojson` of chat templates is.
-use crate::limits::{charge, charge_value};
+use crate::limits::{charge, charge_chars, charge_value};
 use crate::python;
+use crate::wide::WideInteger;
 use minijinja::value::{Kwargs, Value, ValueKind};
 use minijinja::{Error, ErrorKind};
 
@@ -66,15 +67,20 @@ fn dump(value: &Value, style: &Style, depth: usize, out: &mut String) -> Result<
         ValueKind::None => out.push_str("null"),
         ValueKind::Bool => out.push_str(if value.is_true() { "true" } else { "false" }),
         ValueKind::Number => out.push_str(&number(value)),
-        ValueKind::String => quote(value.as_str().unwrap_or_default(), style.ensure_ascii, out),
+        ValueKind::String => {
+            charge_chars(value)?;
+            quote(value.as_str().unwrap_or_default(), style.ensure_ascii, out);
+        }
         ValueKind::Seq | ValueKind::Iterable => {
             charge_value(value)?;
             let items: Vec<Value> = value.try_iter()?.collect();
             list(&items, style, depth, ['[', ']'], out, |item, out| dump(item, style, depth + 1, out))?;
         }
         ValueKind::Map => {
+            charge_value(value)?;
             let mut pairs = Vec::new();
             for key in value.try_iter()? {
+                charge_chars(&key)?;
                 pairs.push((key_text(&key)?, value.get_item(&key)?));
             }
             if style.sort_keys {
@@ -87,6 +93,10 @@ fn dump(value: &Value, style: &Style, depth: usize, out: &mut String) -> Result<
             })?;
         }
         kind => {
+            if let Some(integer) = value.downcast_object_ref::<WideInteger>() {
+                out.push_str(&integer.0);
+                return Ok(());
+            }
             let what =
                 if value.is_undefined() { "an undefined value".to_owned() } else { format!("a value of type {kind}") };
             return Err(Error::new(ErrorKind::BadSerialization, format!("tojson: {what} is not JSON serializable")));

@@ -19,6 +19,7 @@ mod strftime;
 mod tokenizer;
 mod tool_calls;
 mod train;
+mod wide;
 
 pub use chat::{Chat, Rendered, Span, LEAF_CONTENT, LEAF_GENERATION, LEAF_REASONING, LEAF_TOOL_CALLS};
 pub use error::{Error, ErrorKind, Result};

@@ -1,10 +1,12 @@
-//! Bounds of templates, far above those of real ones: the compiler and values recurse on the caller's stack, and values
-//! may double with every step.
+//! Bounds of templates, far above those of real ones: the compiler and values recurse on the caller's stack, values may
+//! double with every step, and one instruction may read a long value. So bytes are counted where values are read, every
+//! turn of a loop is seen, and one rendering has a time.
 use crate::error::{Error, Result};
 use minijinja::machinery::{Span, Token, Tokenizer, WhitespaceConfig};
 use minijinja::value::{Value, ValueKind};
 use minijinja::{Environment, ErrorKind};
 use std::cell::Cell;
+use std::time::{Duration, Instant};
 
 const MAX_SOURCE_BYTES: usize = 4 << 20;
 const MAX_OPERATORS: usize = 1000; // of one tag
@@ -12,21 +14,40 @@ const MAX_BLOCKS: usize = 100; // in each other
 const MAX_BRANCHES: usize = 200; // of one if
 
 const MAX_VALUE_BYTES: usize = 64 << 20;
-const MAX_WORK_BYTES: usize = 2 << 30; // all values that one rendering reads to make others
+// All values that one rendering reads to make others: at least so many bytes, and more for long conversations, in which
+// templates join what they have so far with every message.
+const MIN_WORK_BYTES: usize = 64 << 20;
+const WORK_PER_INPUT_BYTE: usize = 4096;
+const MAX_WORK_BYTES: usize = 4 << 30;
 const MAX_DEPTH: usize = 100;
-const BYTES_PER_VALUE: usize = 64;
+pub(crate) const BYTES_PER_VALUE: usize = 64;
 const WORK_PER_ITEM: usize = 32; // of a list that is read
+pub(crate) const WORK_PER_CHAR: usize = 4; // of a text whose characters are looked at one by one
+const MAX_TIME: Duration = Duration::from_secs(10); // of one rendering; real ones take milliseconds
+const MAX_GAP: Duration = Duration::from_secs(1); // counted between two looks at the clock: the machine may have slept
 
 const COUNTED: &str = "__counted";
+const TEXT: &str = "__text"; // counts only texts
+const SLICED: &str = "__sliced";
+const DEEP: &str = "__deep";
 const STORED: &str = "__stored";
 const DIVISOR: &str = "__divisor";
+const TURN: &str = "__turn"; // of a loop, or a call of a macro
 
 thread_local! {
     static WORK_BYTES: Cell<usize> = const { Cell::new(0) };
+    static WORK_LIMIT: Cell<usize> = const { Cell::new(0) };
+    static LAST_LOOK: Cell<Option<Instant>> = const { Cell::new(None) };
+    static TIME: Cell<Duration> = const { Cell::new(Duration::ZERO) };
 }
 
-pub(crate) fn begin_rendering() {
+/// `input_bytes`: of the messages, tools and variables.
+pub(crate) fn begin_rendering(input_bytes: usize) {
     WORK_BYTES.set(0);
+    let limit = MIN_WORK_BYTES.saturating_add(input_bytes.saturating_mul(WORK_PER_INPUT_BYTE));
+    WORK_LIMIT.set(limit.min(MAX_WORK_BYTES));
+    LAST_LOOK.set(Some(Instant::now()));
+    TIME.set(Duration::ZERO);
 }
 
 type Checked<T> = std::result::Result<T, minijinja::Error>;
@@ -51,11 +72,44 @@ pub(crate) fn check_size(num_bytes: usize) -> Checked<()> {
 /// Counts work that is as long as that of so many bytes.
 pub(crate) fn charge_work(num_bytes: usize) -> Checked<()> {
     let sum = WORK_BYTES.get().saturating_add(num_bytes);
-    if sum > MAX_WORK_BYTES {
-        return refuse(format!("the template makes values of more than {MAX_WORK_BYTES} bytes in all"));
+    let limit = WORK_LIMIT.get();
+    if sum > limit {
+        return refuse(format!("the template reads and makes values of more than {limit} bytes in all"));
     }
     WORK_BYTES.set(sum);
+    let now = Instant::now();
+    let gap = LAST_LOOK.replace(Some(now)).map_or(Duration::ZERO, |last| now - last);
+    TIME.set(TIME.get() + gap.min(MAX_GAP));
+    if TIME.get() > MAX_TIME {
+        let seconds = MAX_TIME.as_secs();
+        return refuse(format!("the template was stopped after {seconds} s: does it loop over long texts?"));
+    }
     Ok(())
+}
+
+/// Counts the characters of a text, if it is one.
+pub(crate) fn charge_chars(value: &Value) -> Checked<()> {
+    value.as_str().map_or(Ok(()), |text| charge_work(text.len().saturating_mul(WORK_PER_CHAR)))
+}
+
+/// Counts all texts inside a value, and returns their bytes.
+pub(crate) fn charge_deep(value: &Value) -> Checked<usize> {
+    fn walk(value: &Value, depth: usize) -> Checked<usize> {
+        check_depth(depth)?;
+        let own = value.as_str().map_or(0, str::len) + WORK_PER_ITEM;
+        charge_work(own)?;
+        let mut sum = own;
+        if matches!(value.kind(), ValueKind::Map | ValueKind::Seq | ValueKind::Iterable) {
+            for item in value.try_iter()? {
+                sum = sum.saturating_add(walk(&item, depth + 1)?);
+                if value.kind() == ValueKind::Map {
+                    sum = sum.saturating_add(walk(&value.get_item(&item)?, depth + 1)?);
+                }
+            }
+        }
+        Ok(sum)
+    }
+    walk(value, 0)
 }
 
 /// Counts a value that is read. A list that was joined of others may be far longer than what it takes in memory.
@@ -99,6 +153,24 @@ pub(crate) fn check_depth(depth: usize) -> Checked<()> {
 
 pub(crate) fn add_functions(environment: &mut Environment) {
     environment.add_function(COUNTED, counted);
+    environment.add_function(TEXT, |value: Value| -> Checked<Value> {
+        charge_work(value.as_str().map_or(0, str::len)).map(|()| value)
+    });
+    environment.add_function(SLICED, |value: Value| -> Checked<Value> {
+        charge_chars(&value)?;
+        if value.as_str().is_none() {
+            charge_work(value.len().unwrap_or(0).saturating_mul(WORK_PER_ITEM))?;
+        }
+        Ok(value)
+    });
+    environment.add_function(DEEP, |value: Value| -> Checked<Value> {
+        let value = counted(value)?;
+        if value.as_str().is_none() {
+            charge_deep(&value)?;
+        }
+        Ok(value)
+    });
+    environment.add_function(TURN, |num_bytes: usize| charge_work(num_bytes).map(|()| false));
     environment.add_function(STORED, |value: Value| -> Checked<Value> {
         check_stored(&value, 0)?;
         // One that was joined of others is slower to read with each further one.
@@ -149,21 +221,24 @@ pub(crate) fn check_source(file: &str, source: &str) -> Result<()> {
     Ok(())
 }
 
-/// The source with every operand of `+`, `~` and `|` counted, and the right one of comparisons and `in`, with checks of
-/// divisors and of what namespaces get. Lines stay.
+/// The source with values counted that an instruction reads as a whole (operands of `+`, `~`, `|`, `in`, comparisons,
+/// subscripts and what they are of, arguments, keys of maps, and what is looped over), a call in every turn of a loop,
+/// and checks of divisors and of what namespaces get. Lines stay.
 pub(crate) fn rewrite(file: &str, source: String) -> Result<String> {
     let whitespace = WhitespaceConfig { keep_trailing_newline: true, ..WhitespaceConfig::default() };
     let mut tokens = Tokenizer::new(&source, "chat", false, Default::default(), whitespace);
     let mut blocks = Blocks { file, branches: Vec::new() };
+    let mut bodies = Bodies { source: &source, open: Vec::new() };
     let mut insertions = Vec::new();
     let mut tag: Vec<(Token, Span)> = Vec::new();
     // An error is left to the compiler, which says it better.
     while let Ok(Some((token, span))) = tokens.next_token() {
         match token {
-            Token::TemplateData(_) => {}
+            Token::TemplateData(text) => bodies.add_text(text.len()),
             Token::VariableStart | Token::BlockStart => tag = vec![(token, span)],
             Token::VariableEnd | Token::BlockEnd => {
                 blocks.add(&tag)?;
+                bodies.add_tag(&tag, end(span), &mut insertions);
                 Tag::new(&tag, &mut insertions).scan();
                 tag.clear();
             }
@@ -181,6 +256,37 @@ pub(crate) fn rewrite(file: &str, source: String) -> Result<String> {
     }
     out.push_str(&source[begin..]);
     Ok(out)
+}
+
+/// What may run many times: bodies of loops, of macros and of calls.
+struct Bodies<'a> {
+    source: &'a str,
+    open: Vec<(usize, usize)>, // where each begins, and the bytes of its own text so far
+}
+
+impl Bodies<'_> {
+    fn add_text(&mut self, num_bytes: usize) {
+        if let Some((_, sum)) = self.open.last_mut() {
+            *sum += num_bytes;
+        }
+    }
+
+    /// `end`: of the tag.
+    fn add_tag(&mut self, tag: &[(Token, Span)], end: usize, insertions: &mut Vec<Insertion>) {
+        let (Some((Token::BlockStart, _)), Some((Token::Ident(name), _))) = (tag.first(), tag.get(1)) else { return };
+        match *name {
+            "for" | "macro" | "call" => self.open.push((end, 0)),
+            "endfor" | "endmacro" | "endcall" => {
+                let Some((at, num_bytes)) = self.open.pop() else { return };
+                // White space behind the tag is treated as before.
+                let sign = self.source[..at].strip_suffix("%}").filter(|tag| tag.ends_with(['-', '+']));
+                let sign = sign.map_or("", |tag| &tag[tag.len() - 1..]);
+                let text = format!("{{% if {TURN}({num_bytes}) %}}{{% endif {sign}%}}");
+                insertions.push(Insertion { at, order: i64::MIN, text });
+            }
+            _ => {}
+        }
+    }
 }
 
 struct Blocks<'a> {
@@ -256,20 +362,24 @@ struct Tag<'a, 's> {
     levels: Vec<Level>,
     has_values: bool, // false: of a block whose words are no values
     is_for: bool,     // before its `in`, which compares nothing
+    is_macro: bool,   // before its parameters, which are no values
 }
 
 /// The operand that is being read within one pair of brackets.
 #[derive(Default)]
 struct Level {
     begin: Option<usize>,
-    is_counted: bool, // behind an operator that counts
+    counted_by: Option<&'static str>, // behind an operator that counts
     divides: bool,
+    chain: Option<usize>, // where products begin that this operand ends so far
+    repeats: bool,        // they may repeat a text
     is_test: bool,
+    of_all: Option<&'static str>, // counts every operand: of a call or a subscript
 }
 
 impl<'a, 's> Tag<'a, 's> {
     fn new(tokens: &'a [(Token<'s>, Span)], insertions: &'a mut Vec<Insertion>) -> Tag<'a, 's> {
-        Tag { tokens, insertions, levels: vec![Level::default()], has_values: true, is_for: false }
+        Tag { tokens, insertions, levels: vec![Level::default()], has_values: true, is_for: false, is_macro: false }
     }
 
     fn scan(mut self) {
@@ -279,6 +389,7 @@ impl<'a, 's> Tag<'a, 's> {
         {
             self.has_values = !matches!(*name, "filter" | "set" | "call" | "include" | "import" | "from");
             self.is_for = *name == "for";
+            self.is_macro = *name == "macro";
             first = 2;
             if *name == "set" {
                 let assign = self.tokens.iter().position(|(token, _)| matches!(token, Token::Assign));
@@ -296,7 +407,8 @@ impl<'a, 's> Tag<'a, 's> {
         if self.has_values {
             (first..self.tokens.len()).for_each(|i| self.token(i));
             while !self.levels.is_empty() {
-                self.close(self.tokens.len(), false);
+                self.close(self.tokens.len(), None);
+                self.end_product(self.tokens.len());
                 self.levels.pop();
             }
         }
@@ -308,40 +420,68 @@ impl<'a, 's> Tag<'a, 's> {
     fn token(&mut self, i: usize) {
         let behind_dot = matches!(self.tokens[i - 1].0, Token::Dot | Token::Pipe);
         match &self.tokens[i].0 {
-            Token::Plus | Token::Tilde => self.operator(i, true),
+            Token::Plus => self.operator(i, Some(COUNTED)),
+            Token::Tilde => self.operator(i, Some(DEEP)),
             // A sign, which minijinja binds tighter than what stands behind the operand.
             Token::Minus if self.levels.last().is_some_and(|level| level.begin.is_none()) => self.begin(i),
-            Token::Minus | Token::Mul | Token::Pow => self.operator(i, false),
+            Token::Minus => self.operator(i, None),
+            Token::Mul | Token::Pow => self.product(i, matches!(self.tokens[i].0, Token::Mul)),
             Token::Div | Token::FloorDiv | Token::Mod => {
-                self.operator(i, false);
+                self.product(i, false);
                 if let Some(level) = self.levels.last_mut() {
                     level.divides = true;
                 }
             }
             Token::Eq | Token::Ne | Token::Gt | Token::Gte | Token::Lt | Token::Lte => {
-                self.operator(i, false);
-                self.count_next();
+                self.operator(i, None);
+                self.count_next(DEEP);
             }
-            Token::Comma | Token::Colon | Token::Assign => self.operator(i, false),
+            Token::Comma => self.operator(i, None),
+            // A key of a map, or a bound of a slice.
+            Token::Colon => {
+                self.close(i, Some(TEXT));
+                self.end_product(i);
+                self.reset(None);
+            }
+            // What stands before it is a name.
+            Token::Assign => self.reset(None),
             Token::Ident(word) if !behind_dot && is_keyword(word) => {
                 let was_test = self.levels.last().is_some_and(|level| level.is_test && level.begin.is_none());
-                self.operator(i, false);
+                let is_of_for = *word == "in" && self.is_for && self.levels.len() == 1;
+                if *word == "in" && !was_test && !is_of_for {
+                    self.close(i, Some(TEXT));
+                    self.end_product(i);
+                    self.reset(Some(DEEP));
+                } else if *word == "is" {
+                    // It binds tighter than a product.
+                    self.close(i, None);
+                    self.reset(None);
+                } else {
+                    self.operator(i, None);
+                }
                 if let Some(level) = self.levels.last_mut() {
                     level.is_test = *word == "is" || (*word == "not" && was_test);
                 }
-                if *word == "in" && self.is_for && self.levels.len() == 1 {
+                if is_of_for {
                     self.is_for = false;
-                } else if *word == "in" && !was_test {
-                    self.count_next();
+                    self.count_next(TEXT);
                 }
             }
-            Token::Pipe => self.count(i),
+            Token::Pipe => self.count(COUNTED, i),
             Token::BracketOpen | Token::ParenOpen | Token::BraceOpen => {
+                let is_behind = self.levels.last().is_some_and(|level| level.begin.is_some());
+                let is_subscript = is_behind && matches!(self.tokens[i].0, Token::BracketOpen);
+                if is_subscript {
+                    self.count(if self.is_slice(i) { SLICED } else { TEXT }, i);
+                }
                 self.begin(i);
-                self.levels.push(Level::default());
+                let is_parameters = std::mem::take(&mut self.is_macro);
+                let of_all = if is_behind && !is_parameters { Some(TEXT) } else { None };
+                self.levels.push(Level { of_all, ..Level::default() });
             }
             Token::BracketClose | Token::ParenClose | Token::BraceClose => {
-                self.close(i, false);
+                self.close(i, None);
+                self.end_product(i);
                 if self.levels.len() > 1 {
                     self.levels.pop();
                 }
@@ -350,36 +490,75 @@ impl<'a, 's> Tag<'a, 's> {
         }
     }
 
+    /// Whether the brackets that open at token `i` have a colon of their own.
+    fn is_slice(&self, i: usize) -> bool {
+        let mut depth = 0;
+        for (token, _) in &self.tokens[i..] {
+            match token {
+                Token::BracketOpen | Token::ParenOpen | Token::BraceOpen => depth += 1,
+                Token::BracketClose | Token::ParenClose | Token::BraceClose => depth -= 1,
+                Token::Colon if depth == 1 => return true,
+                _ => {}
+            }
+            if depth == 0 {
+                break;
+            }
+        }
+        false
+    }
+
     fn begin(&mut self, i: usize) {
         if let Some(level) = self.levels.last_mut() {
             level.begin.get_or_insert(i);
         }
     }
 
-    fn operator(&mut self, i: usize, counts: bool) {
-        self.close(i, counts);
+    fn operator(&mut self, i: usize, counted_by: Option<&'static str>) {
+        self.close(i, counted_by);
+        self.end_product(i);
+        self.reset(counted_by);
+    }
+
+    /// One of the operators that bind as tight as `*`, or tighter.
+    fn product(&mut self, i: usize, repeats: bool) {
+        self.close(i, None);
         if let Some(level) = self.levels.last_mut() {
-            *level = Level { is_counted: counts, ..Level::default() };
+            let (chain, repeats) = (level.chain.or(level.begin), repeats || level.repeats);
+            *level = Level { chain, repeats, of_all: level.of_all, ..Level::default() };
         }
     }
 
-    fn count_next(&mut self) {
+    /// A text that is repeated is counted after it is made, which the engine bounds.
+    fn end_product(&mut self, i: usize) {
+        if let Some(Level { chain: Some(chain), begin: Some(_), repeats: true, .. }) = self.levels.last() {
+            self.call(COUNTED, *chain, i);
+        }
+    }
+
+    fn reset(&mut self, counted_by: Option<&'static str>) {
         if let Some(level) = self.levels.last_mut() {
-            level.is_counted = true;
+            *level = Level { counted_by, of_all: level.of_all, ..Level::default() };
+        }
+    }
+
+    fn count_next(&mut self, function: &'static str) {
+        if let Some(level) = self.levels.last_mut() {
+            level.counted_by = Some(function);
         }
     }
 
     /// An operand ends before token `i`.
-    fn close(&mut self, i: usize, counts: bool) {
-        if self.levels.last().is_some_and(|level| counts || level.is_counted) {
-            self.count(i);
+    fn close(&mut self, i: usize, counted_by: Option<&'static str>) {
+        let Some(level) = self.levels.last() else { return };
+        if let Some(function) = level.counted_by.or(counted_by).or(level.of_all) {
+            self.count(function, i);
         }
         if let Some(Level { begin: Some(begin), divides: true, is_test: false, .. }) = self.levels.last() {
             self.call(DIVISOR, *begin, i);
         }
     }
 
-    fn count(&mut self, i: usize) {
+    fn count(&mut self, function: &str, i: usize) {
         let Some(Level { begin: Some(begin), is_test: false, .. }) = self.levels.last() else { return };
         let begin = *begin;
         // Literals are no longer than the source.
@@ -387,7 +566,7 @@ impl<'a, 's> Tag<'a, 's> {
         if begin >= i || !is_name(&self.tokens[i - 1].0) {
             return;
         }
-        self.call(COUNTED, begin, i);
+        self.call(function, begin, i);
     }
 
     /// A later call of the same operand stands around an earlier one.

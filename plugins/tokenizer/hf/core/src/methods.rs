@@ -1,5 +1,5 @@
 //! Methods of Python's str and dict that chat templates call; those not here are minijinja's own imitation of them.
-use crate::limits::{charge, charge_value, charge_work};
+use crate::limits::{charge, charge_deep, charge_value, charge_work, BYTES_PER_VALUE, WORK_PER_CHAR};
 use crate::python::{is_space, to_str};
 use minijinja::value::{from_args, Kwargs, Rest, Value, ValueKind};
 use minijinja::{Error, ErrorKind, State};
@@ -7,6 +7,9 @@ use minijinja_contrib::pycompat;
 
 pub(crate) fn call(state: &State, value: &Value, method: &str, args: &[Value]) -> Result<Value, Error> {
     charge_value(value)?;
+    for text in args.iter().chain([value]).filter_map(Value::as_str) {
+        charge_work(text.len().saturating_mul(WORK_PER_CHAR))?;
+    }
     let called = match value.as_str() {
         Some(text) => of_str(text, method, args)?,
         None if value.kind() == ValueKind::Map && method == "copy" => Some(value.clone()),
@@ -66,12 +69,12 @@ fn of_str(text: &str, method: &str, args: &[Value]) -> Result<Option<Value>, Err
             Value::from(replace(text, from, to, count.unwrap_or(-1))?)
         }
         "format" => {
-            check_format(text)?;
+            check_format(text, args)?;
             return Ok(None);
         }
         "splitlines" => {
             let (keep_ends,): (Option<bool>,) = from_args(args)?;
-            lines(text, keep_ends.unwrap_or(false))
+            lines(text, keep_ends.unwrap_or(false))?
         }
         "zfill" => {
             let (width,): (usize,) = from_args(args)?;
@@ -120,12 +123,17 @@ pub(crate) fn replace(text: &str, from: &str, to: &str, count: i64) -> Result<St
 }
 
 /// Widths and precisions of format strings make long texts of short ones.
-pub(crate) fn check_format(format: &str) -> Result<(), Error> {
+pub(crate) fn check_format(format: &str, args: &[Value]) -> Result<(), Error> {
     let longest = format.split(|c: char| !c.is_ascii_digit()).map(str::len).max().unwrap_or(0);
     if longest > 4 || format.contains("%*") || format.contains(".*") {
         return Err(Error::new(ErrorKind::InvalidOperation, "format: a width or precision of more than 4 digits"));
     }
     let num_fields = format.matches(['%', '{']).count();
+    let mut longest_arg = 0;
+    for arg in args {
+        longest_arg = charge_deep(arg)?.max(longest_arg);
+    }
+    charge(num_fields.saturating_mul(longest_arg).saturating_add(format.len()))?;
     if longest > 2 {
         charge(num_fields.saturating_mul(10_000))?;
     }
@@ -158,6 +166,11 @@ fn split(text: &str, from_right: bool, args: &[Value]) -> Result<Value, Error> {
     let most = argument(1, "maxsplit")?.map_or(Ok(-1), i64::try_from)?;
     kwargs.assert_all_used()?;
     let most = usize::try_from(most).unwrap_or(usize::MAX - 1);
+    let num_parts = match separator.as_ref().and_then(Value::as_str) {
+        None | Some("") => text.split_whitespace().take(most).count(),
+        Some(separator) => text.matches(separator).take(most).count(),
+    };
+    charge((num_parts + 1).saturating_mul(BYTES_PER_VALUE))?;
     let mut parts: Vec<&str> = match &separator {
         Some(separator) => {
             let separator = separator
@@ -200,8 +213,9 @@ fn words(text: &str, most: usize, from_right: bool) -> Vec<&str> {
     parts
 }
 
-fn lines(text: &str, keep_ends: bool) -> Value {
+fn lines(text: &str, keep_ends: bool) -> Result<Value, Error> {
     let ends = ['\n', '\r', '\x0b', '\x0c', '\x1c', '\x1d', '\x1e', '\u{85}', '\u{2028}', '\u{2029}'];
+    charge(text.matches(ends).count().saturating_mul(BYTES_PER_VALUE))?;
     let mut lines = Vec::new();
     let mut rest = text;
     while !rest.is_empty() {
@@ -214,5 +228,5 @@ fn lines(text: &str, keep_ends: bool) -> Value {
         lines.push(Value::from(&rest[..if keep_ends { end } else { at }]));
         rest = &rest[end..];
     }
-    Value::from(lines)
+    Ok(Value::from(lines))
 }

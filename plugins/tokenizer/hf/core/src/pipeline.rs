@@ -105,6 +105,7 @@ impl Head {
         check_types(file, "decoder", "decoders", &self.decoder, &DECODERS)?;
         check_growth(&format!("{file}: normalizer"), &self.normalizer, &mut Growth { factor: 1, before: 0 })?;
         check_patterns(&format!("{file}: normalizer"), "normalizers", &self.normalizer)?;
+        check_charsmaps(&format!("{file}: normalizer"), &self.normalizer)?;
         check_patterns(&format!("{file}: decoder"), "decoders", &self.decoder)?;
         check_part::<NormalizerWrapper>(file, "normalizer", &self.normalizer)?;
         check_part::<PreTokenizerWrapper>(file, "pre_tokenizer", &self.pre_tokenizer)?;
@@ -168,6 +169,33 @@ fn check_patterns(part: &str, list: &str, value: &Value) -> Result<()> {
     }
     let members = value[list].as_array().into_iter().flatten().enumerate();
     members.map(|(i, member)| check_patterns(&format!("{part}.{list}[{i}]"), list, member)).collect()
+}
+
+/// A Precompiled begins with the length of its trie, for which the library would take memory before it reads it.
+fn check_charsmaps(part: &str, value: &Value) -> Result<()> {
+    if let Some(text) = value["precompiled_charsmap"].as_str().filter(|_| value["type"] == "Precompiled") {
+        let num_bytes = text.trim_end_matches('=').len() as u64 * 3 / 4;
+        let trie_bytes = u64::from(first_number(text).unwrap_or(0));
+        if trie_bytes > num_bytes.saturating_sub(4) {
+            return Err(Error::invalid(format!(
+                "{part}: its precompiled_charsmap has {num_bytes} bytes, and says that its trie has {trie_bytes}: \
+                 it is damaged; copy the file again"
+            )));
+        }
+    }
+    let members = value["normalizers"].as_array().into_iter().flatten().enumerate();
+    members.map(|(i, member)| check_charsmaps(&format!("{part}.normalizers[{i}]"), member)).collect()
+}
+
+/// The first four bytes of a text in base64, little-endian. None: it is shorter, or no base64, as the library will say.
+fn first_number(text: &str) -> Option<u32> {
+    const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let mut bits = 0u64;
+    for i in 0..6 {
+        let digit = DIGITS.iter().position(|digit| Some(digit) == text.as_bytes().get(i))?;
+        bits = bits << 6 | digit as u64;
+    }
+    Some(((bits >> 4) as u32).swap_bytes())
 }
 
 /// How much longer normalizers may make a text: `factor` times, and by the bytes that they put before it.

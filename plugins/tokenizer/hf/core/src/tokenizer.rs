@@ -154,15 +154,17 @@ impl Tokenizer {
         // Without unk, the library leaves out what the vocabulary does not have.
         let drops = matches!(model, ModelWrapper::BPE(bpe) if bpe.unk_token.is_none());
         let unspelt = Cell::new(None);
-        let tokenized = parts.tokenize(|part| {
-            let tokens = model.tokenize(part.get())?;
-            let spelt = tokens.last().map_or(0, |token| token.offsets.1);
-            if drops && spelt < part.get().len() {
-                unspelt.set(part.get().chars().find(|c| model.token_to_id(c.encode_utf8(&mut [0; 4])).is_none()));
-                return Err("a character is not in the vocabulary".into());
-            }
-            Ok(tokens)
-        });
+        let tokenized = guarded(&format!("{}: model", self.file), || {
+            Ok(parts.tokenize(|part| {
+                let tokens = model.tokenize(part.get())?;
+                let spelt = tokens.last().map_or(0, |token| token.offsets.1);
+                if drops && spelt < part.get().len() {
+                    unspelt.set(part.get().chars().find(|c| model.token_to_id(c.encode_utf8(&mut [0; 4])).is_none()));
+                    return Err("a character is not in the vocabulary".into());
+                }
+                Ok(tokens)
+            }))
+        })?;
         if let Some(c) = unspelt.get() {
             return Err(Error::invalid(format!(
                 "{}: the vocabulary has neither {c:?} (U+{:04X}), which is in the text, nor an unk_token; remove it \

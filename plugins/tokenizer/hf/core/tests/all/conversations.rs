@@ -12,6 +12,22 @@ fn json_of(value: &Value) -> String {
 }
 
 #[test]
+fn integers_of_any_number_of_digits_keep_them() {
+    let (wide, wider) = ("-123456789012345678901234567890", "9".repeat(60));
+    let arguments = format!(r#"{{"a": {wide}, "b": [{wider}, 18446744073709551615, 1.5, "7"]}}"#);
+    let messages = format!(
+        r#"[{{"role": "user", "content": "\"12345678901234567890123\""}}, {{"role": "assistant", "content": "",
+            "tool_calls": [{{"type": "function", "function": {{"name": "f", "arguments": {arguments}}}}}]}}]"#
+    );
+    let template = "{{ messages[0].content }} {% set a = messages[1].tool_calls[0].function.arguments %}\
+                    {{ a|tojson }} {{ a.b[0] }} {{ a.a }} {{ a.b }}";
+    let chat = Chat { messages_json: &messages, template_text: template, ..Chat::default() };
+    let text = open("byte_level").render(&chat).unwrap().text;
+    let list = format!("[{wider}, 18446744073709551615, 1.5, '7']");
+    assert_eq!(text, format!("\"12345678901234567890123\" {arguments} {wider} {wide} {list}"));
+}
+
+#[test]
 fn texts_and_generation_blocks_equal_those_of_transformers() {
     let tokenizer = open("byte_level");
     let golden_cases = golden_json("templates.json");

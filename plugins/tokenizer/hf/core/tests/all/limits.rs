@@ -197,6 +197,12 @@ fn parts_that_the_library_cannot_use_are_named() {
     }
     let precompiled = json!({"type": "Precompiled", "precompiled_charsmap": "AAAA"});
     refused_part(&changed("byte_level", |json| json["normalizer"] = precompiled), "a", &["normalizer"]);
+    // The length of its trie alone would take 8 GiB.
+    let huge = json!({"type": "Precompiled", "precompiled_charsmap": "/////wAA"});
+    for normalizer in [huge.clone(), json!({"type": "Sequence", "normalizers": [huge]})] {
+        let folder = changed("byte_level", |json| json["normalizer"] = normalizer);
+        refused_part(&folder, "a", &["normalizer", "6 bytes", "4294967295"]);
+    }
     let template = json!({"type": "TemplateProcessing", "single": [{"SpecialToken": {"id": "<nope>", "type_id": 0}},
         {"Sequence": {"id": "A", "type_id": 0}}], "pair": [], "special_tokens": {}});
     // It would add tokens around texts, which is not applied.

@@ -1,6 +1,7 @@
 //! Tests of the crate by its interface. tests/golden has what transformers makes of the same files; it is written by
 //! tests/interop/make_tokenizer_golden.py.
 mod conversations;
+mod costs;
 mod directories;
 mod ids;
 mod limits;
