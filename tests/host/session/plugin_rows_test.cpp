@@ -191,7 +191,6 @@ TEST_F(PluginRowsTest, OfParquetBecomeTheRecordsOfTheSameLines) {
     ASSERT_EQ(used.size(), 3u);
     for (size_t i = 0; i < used.size(); ++i)
       EXPECT_EQ(content_fraction(parser->parse(used[i], "a")), content_fraction(parser->parse(lines[i], "a")));
-
   }
   DataSetConfig config = set(golden + ".parquet", DataFormat::kSegments);
   config.row_files = parquet.rows.get();

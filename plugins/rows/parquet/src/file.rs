@@ -5,14 +5,18 @@ use crate::shape::{shape_of, Shape};
 use bytes::Bytes;
 use chassis::rows::{RowFile, RowSink};
 use chassis::{Code, Error, Result};
+use parquet::bloom_filter::Sbbf;
+use parquet::column::page::PageReader;
 use parquet::errors::ParquetError;
 use parquet::file::metadata::RowGroupMetaData;
-use parquet::file::reader::{ChunkReader, FileReader, Length, SerializedFileReader};
-use parquet::record::reader::{ReaderIter, TreeBuilder};
+use parquet::file::reader::{ChunkReader, FileReader, Length, RowGroupReader, SerializedFileReader};
+use parquet::record::reader::{ReaderIter, RowIter, TreeBuilder};
 use parquet::schema::types::{SchemaDescPtr, SchemaDescriptor, Type};
 use std::cell::Cell;
+use std::collections::HashSet;
 use std::fs::File;
 use std::io::{BufReader, ErrorKind, Read};
+use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::path::Path;
@@ -39,9 +43,52 @@ pub struct ParquetFile {
 // A column of the table, which may be nested.
 struct Column {
     name: String,
+    used: Option<UsedColumn>, // else nothing of it is read, and its values are null
+}
+
+struct UsedColumn {
     shape: Shape,
     schema: SchemaDescPtr, // of this column alone
+    leaves: Range<usize>,  // its columns in the file
     values: Option<ReaderIter>,
+}
+
+// A row group that has the leaves of one column only: the crate's readers look at all of those that a group has.
+struct ColumnGroup<'a> {
+    group: &'a dyn RowGroupReader,
+    metadata: RowGroupMetaData,
+    first: usize,
+}
+
+impl RowGroupReader for ColumnGroup<'_> {
+    fn metadata(&self) -> &RowGroupMetaData {
+        &self.metadata
+    }
+    fn num_columns(&self) -> usize {
+        self.metadata.num_columns()
+    }
+    fn get_column_page_reader(&self, i: usize) -> parquet::errors::Result<Box<dyn PageReader>> {
+        self.group.get_column_page_reader(self.first + i)
+    }
+    fn get_column_bloom_filter(&self, i: usize) -> Option<&Sbbf> {
+        self.group.get_column_bloom_filter(self.first + i)
+    }
+    fn get_row_iter(&self, _: Option<Type>) -> parquet::errors::Result<RowIter<'_>> {
+        Err(ParquetError::NYI("rows of a column".into()))
+    }
+}
+
+impl UsedColumn {
+    fn open(&self, group: &dyn RowGroupReader) -> parquet::errors::Result<ReaderIter> {
+        let leaves = group.metadata().columns().get(self.leaves.clone());
+        let leaves = leaves.ok_or_else(|| ParquetError::General("the row group lacks the column".into()))?.to_vec();
+        let num_rows = group.metadata().num_rows();
+        let builder = RowGroupMetaData::builder(self.schema.clone()).set_num_rows(num_rows);
+        let metadata = builder.set_column_metadata(leaves).build()?;
+        let batch = batch_rows(&metadata);
+        let alone = ColumnGroup { group, metadata, first: self.leaves.start };
+        TreeBuilder::new().with_batch_size(batch).as_iter(self.schema.clone(), &alone)
+    }
 }
 
 // Of the current row group: where it begins in the file, its bytes and rows.
@@ -53,7 +100,8 @@ struct Progress {
 }
 
 impl ParquetFile {
-    pub fn open(path: &Path) -> Result<Self> {
+    /// `used`: the columns that are read; empty: all.
+    pub fn open(path: &Path, used: &HashSet<String>) -> Result<Self> {
         let file = File::open(path).map_err(io_error)?;
         let num_bytes = file.metadata().map_err(io_error)?.len();
         check_magic(&file, num_bytes)?;
@@ -62,7 +110,7 @@ impl ParquetFile {
             .map_err(|broken| damaged(format!("its footer cannot be read: {}", broken.text)))?;
         check_num_rows(&reader)?;
         let schema = reader.metadata().file_metadata().schema_descr();
-        let columns = caught(|| Ok(columns_of(schema.root_schema())))
+        let columns = caught(|| Ok(columns_of(schema, used)))
             .map_err(|broken| damaged(format!("its schema cannot be read: {}", broken.text)))??;
         Ok(ParquetFile {
             reader,
@@ -89,11 +137,11 @@ impl ParquetFile {
             let opened = caught(|| {
                 let group = reader.get_row_group(number)?;
                 let num_rows = group.metadata().num_rows();
-                for column in columns.iter_mut() {
-                    at.set(&column.name);
-                    let batch = batch_rows(group.metadata(), &column.name);
-                    let builder = TreeBuilder::new().with_batch_size(batch);
-                    column.values = Some(builder.as_iter(column.schema.clone(), &*group)?);
+                for Column { name, used } in columns.iter_mut() {
+                    at.set(name);
+                    if let Some(column) = used {
+                        column.values = Some(column.open(&*group)?);
+                    }
                 }
                 Ok((num_rows, group.metadata().compressed_size()))
             });
@@ -114,10 +162,14 @@ impl ParquetFile {
         let (columns, json) = (&mut self.columns, &mut self.json);
         json.clear();
         let read = caught(|| {
-            for column in columns.iter_mut() {
-                at.set(&column.name);
+            for Column { name, used } in columns.iter_mut() {
+                at.set(name);
                 json.push(if json.is_empty() { '{' } else { ',' });
-                put_name(&column.name, json);
+                put_name(name, json);
+                let Some(column) = used else {
+                    json.push_str("null");
+                    continue;
+                };
                 let row = column.values.as_mut().and_then(Iterator::next);
                 let row = row.ok_or_else(|| ParquetError::EOF("the column has no more values".into()))??;
                 let Some((_, value)) = row.into_columns().pop() else {
@@ -171,17 +223,30 @@ fn check_num_rows(reader: &SerializedFileReader<Source>) -> Result<()> {
     Ok(())
 }
 
-fn columns_of(root: &Type) -> Result<Vec<Column>> {
+fn columns_of(schema: &SchemaDescriptor, used: &HashSet<String>) -> Result<Vec<Column>> {
+    let root = schema.root_schema();
     let mut columns: Vec<Column> = Vec::new();
-    for field in root.get_fields() {
+    let mut names = HashSet::new();
+    let mut first = 0;
+    for (number, field) in root.get_fields().iter().enumerate() {
         let name = field.name().to_owned();
-        if columns.iter().any(|column| column.name == name) {
+        if !names.insert(field.name()) {
             return Err(Error::invalid(format!("two columns have the name '{name}'")));
+        }
+        let mut end = first;
+        while end < schema.num_columns() && schema.get_column_root_idx(end) == number {
+            end += 1;
+        }
+        let leaves = std::mem::replace(&mut first, end)..end;
+        if !used.is_empty() && !used.contains(&name) {
+            columns.push(Column { name, used: None });
+            continue;
         }
         let shape = shape_of(field, &name)?;
         let alone = Type::group_type_builder(root.name()).with_fields(vec![field.clone()]).build();
         let alone = alone.map_err(|error| damaged(text_of(&error)))?;
-        columns.push(Column { name, shape, schema: Arc::new(SchemaDescriptor::new(Arc::new(alone))), values: None });
+        let schema = Arc::new(SchemaDescriptor::new(Arc::new(alone)));
+        columns.push(Column { name, used: Some(UsedColumn { shape, schema, leaves, values: None }) });
     }
     if columns.is_empty() {
         return Err(Error::invalid("the table has no columns"));
@@ -190,9 +255,8 @@ fn columns_of(root: &Type) -> Result<Vec<Column>> {
 }
 
 // Fewer rows if they are long.
-fn batch_rows(group: &RowGroupMetaData, column: &str) -> usize {
-    let of_column = group.columns().iter().filter(|c| c.column_path().parts().first().is_some_and(|p| p == column));
-    let num_bytes: i64 = of_column.map(|c| c.uncompressed_size().max(0)).fold(0, i64::saturating_add);
+fn batch_rows(group: &RowGroupMetaData) -> usize {
+    let num_bytes: i64 = group.columns().iter().map(|c| c.uncompressed_size().max(0)).fold(0, i64::saturating_add);
     let bytes_of_row = num_bytes / group.num_rows().max(1);
     (BATCH_BYTES / bytes_of_row.max(1)).clamp(1, MAX_BATCH_ROWS) as usize
 }

@@ -5,16 +5,22 @@ mod shape;
 mod time;
 
 use chassis::rows::Rows;
-use chassis::{Host, Member, Result};
+use chassis::{Host, Member, Opt, Result};
+use std::collections::HashSet;
 use std::path::Path;
 
-struct Parquet;
+struct Parquet {
+    columns: HashSet<String>, // empty: all
+}
 
 impl Member for Parquet {
     const DOC: &'static str = "rows of Parquet files, as JSON objects";
+    const OPTIONS: &'static [Opt] = &[Opt::string("columns")
+        .default("\"\"")
+        .doc("columns that are read, one a line; the others are null without being read; empty: all")];
 
-    fn create(_host: Host) -> Result<Self> {
-        Ok(Parquet)
+    fn create(host: Host) -> Result<Self> {
+        Ok(Parquet { columns: host.option_str("columns")?.lines().map(String::from).collect() })
     }
 }
 
@@ -22,7 +28,7 @@ impl Rows for Parquet {
     type File = file::ParquetFile;
 
     fn open(&self, path: &Path) -> Result<Self::File> {
-        file::ParquetFile::open(path)
+        file::ParquetFile::open(path, &self.columns)
     }
 }
 

@@ -52,7 +52,8 @@ class Parquet : public testing::Test {
     return path;
   }
 
-  Read read(const std::string& path, uint64_t max_rows = 100) const {
+  Read read(const std::string& path, uint64_t max_rows = 100, const fake::Instance* other = nullptr) const {
+    const fake::Instance& instance = other ? *other : instance_;
     Read out;
     const auto failed = [&](chassis_status_t* status) {
       if (status == nullptr) return false;
@@ -63,7 +64,7 @@ class Parquet : public testing::Test {
     chassis_row_file_info_t info{};
     info.struct_size = sizeof info;
     void* file = nullptr;
-    if (failed(table_.open(instance_.self(), fake::str(path), &info, &file))) return out;
+    if (failed(table_.open(instance.self(), fake::str(path), &info, &file))) return out;
     out.num_rows = info.num_rows;
     const chassis_row_sink_t sink = {
         sizeof sink, 0, &out.rows, [](const chassis_row_sink_t* self, chassis_str_t json) {
@@ -73,13 +74,13 @@ class Parquet : public testing::Test {
       chassis_rows_read_t given{};
       given.struct_size = sizeof given;
       const size_t before = out.rows.size();
-      if (failed(table_.next(instance_.self(), file, max_rows, &sink, &given))) break;
+      if (failed(table_.next(instance.self(), file, max_rows, &sink, &given))) break;
       EXPECT_EQ(out.rows.size() - before, given.num_rows);
       EXPECT_LE(given.num_rows, max_rows);
       out.num_bytes.push_back(given.num_bytes);
       if (given.num_rows == 0) break;
     }
-    table_.close(instance_.self(), file);
+    table_.close(instance.self(), file);
     return out;
   }
 
@@ -107,6 +108,22 @@ TEST_F(Parquet, GivesTheRowsAsTheReferenceWritesThemInJson) {
     EXPECT_TRUE(std::is_sorted(out.num_bytes.begin(), out.num_bytes.end()));
     EXPECT_EQ(out.num_bytes.back(), std::filesystem::file_size(kGolden + "reference.parquet"));
   }
+}
+
+TEST_F(Parquet, ReadsOnlyTheColumnsThatAreAskedFor) {
+  const fake::Instance instance{host_, plugin_, "rows", "parquet", {{"columns", "\"completion\nnone\nmargin\n\""}}};
+  const Read out = read(kGolden + "reference.parquet", 100, &instance);
+  ASSERT_EQ(out.rows.size(), 3u) << out.message;
+  EXPECT_EQ(out.rows[0],
+            R"({"messages":null,"prompt":null,"completion":"4","chosen":null,"rejected":null,"input_ids":null,)"
+            R"("margin":0.5,"ratio":null,"flag":null,"count":null,"price":null,"day":null,"time":null,"at":null,)"
+            R"("local":null,"nested":null,"point":null,"scores":null,"bytes":null,"nothing":null})");
+  // Damage of another column is not seen.
+  std::string bytes = content_of(kGolden + "reference.parquet");
+  const size_t at = bytes.find("Be brief.");
+  ASSERT_NE(at, std::string::npos);
+  bytes[at - 4] = '\xff';
+  EXPECT_EQ(read(write(bytes), 100, &instance).rows, out.rows);
 }
 
 TEST_F(Parquet, ReadsFilesInSeveralThreadsAtOnce) {
