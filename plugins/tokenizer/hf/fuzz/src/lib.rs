@@ -1,5 +1,6 @@
-//! A tokenizer_config.json beside a tokenizer.json that is in order: opening the directory, rendering a conversation by
-//! its chat template, and encoding the text give results or errors, without a panic. A panic ends the process.
+//! A tokenizer_config.json beside a tokenizer.json that is in order, or a tokenizer.json alone: opening the directory,
+//! rendering a conversation by its chat template, and encoding the text give results or errors, without a panic, which
+//! would end the process.
 use chassis_hf_core::{Chat, Encoded, Tokenizer};
 use std::path::PathBuf;
 use std::sync::OnceLock;
@@ -33,6 +34,28 @@ fn try_config(config: &[u8]) {
         if tokenizer.encode(&rendered.text, true, &mut encoded).is_ok() {
             tokenizer.decode(&encoded.ids, true).expect("the text of ids that it made");
         }
+    }
+}
+
+fn try_tokenizer(json: &[u8]) {
+    let folder = folder().with_extension("alone");
+    std::fs::create_dir_all(&folder).expect("a folder");
+    std::fs::write(folder.join("tokenizer.json"), json).expect("a file");
+    let Ok(tokenizer) = Tokenizer::open(&folder) else { return };
+    let mut encoded = Encoded::default();
+    for text in ["", "Hi <|im_end|> there, ½ ﬁ 你好\n", "aaaaaaaaaaaaaaaa"] {
+        if tokenizer.encode(text, true, &mut encoded).is_ok() {
+            tokenizer.decode(&encoded.ids, true).ok();
+        }
+    }
+}
+
+/// # Safety
+/// `data` has `size` bytes.
+#[no_mangle]
+pub unsafe extern "C" fn chassis_fuzz_tokenizer_json(data: *const u8, size: usize) {
+    if size > 0 {
+        try_tokenizer(unsafe { std::slice::from_raw_parts(data, size) });
     }
 }
 
