@@ -27,19 +27,65 @@ const SPECIALS: [&str; 4] = [END_OF_TEXT, PAD, "<|im_start|>", "<|im_end|>"];
 const MIN_VOCAB: i64 = 256 + SPECIALS.len() as i64;
 const MAX_VOCAB: i64 = 1 << 24;
 
-const CHAT_TEMPLATE: &str = "{%- for message in messages %}
-    {{- '<|im_start|>' + message['role'] + '\\n' }}
-    {%- if message['role'] == 'assistant' %}
-        {%- generation %}{{ message['content'] + '<|im_end|>' }}{% endgeneration %}
-    {%- else %}
-        {{- message['content'] + '<|im_end|>' }}
+/// ChatML, with tools, calls and reasoning as the built-in template "chatml" of the host writes them.
+const CHAT_TEMPLATE: &str = r#"{%- set ns = namespace(last_user=-1) %}
+{%- for message in messages %}
+    {%- if message['role'] == 'user' %}
+        {%- set ns.last_user = loop.index0 %}
     {%- endif %}
-    {{- '\\n' }}
+{%- endfor %}
+{%- if tools %}
+    {{- '<|im_start|>system\n' }}
+    {%- if messages[0]['role'] == 'system' %}
+        {{- messages[0]['content'] + '\n\n' }}
+    {%- endif %}
+    {{- '# Tools\n\nYou may call one or more functions to assist with the user query.\n\n' }}
+    {{- 'You are provided with function signatures within <tools></tools> XML tags:\n<tools>' }}
+    {%- for tool in tools %}
+        {{- '\n' + (tool | tojson) }}
+    {%- endfor %}
+    {{- '\n</tools>\n\nFor each function call, return a json object with function name and arguments within ' }}
+    {{- '<tool_call></tool_call> XML tags:\n<tool_call>\n' }}
+    {{- '{"name": <function-name>, "arguments": <args-json-object>}\n</tool_call><|im_end|>\n' }}
+{%- endif %}
+{%- for message in messages %}
+    {%- if message['role'] == 'assistant' %}
+        {{- '<|im_start|>assistant\n' }}
+        {%- generation %}
+            {%- if message['reasoning_content'] and (loop.index0 > ns.last_user or preserve_thinking) %}
+                {{- '<think>\n' + message['reasoning_content'] + '\n</think>\n\n' }}
+            {%- endif %}
+            {%- if message['content'] %}
+                {{- message['content'] }}
+            {%- endif %}
+            {%- for tool_call in message['tool_calls'] or [] %}
+                {%- set call = tool_call['function'] or tool_call %}
+                {%- if message['content'] or not loop.first %}
+                    {{- '\n' }}
+                {%- endif %}
+                {{- '<tool_call>\n{"name": "' + call['name'] + '", "arguments": ' }}
+                {{- call['arguments'] if call['arguments'] is string else call['arguments'] | tojson }}
+                {{- '}\n</tool_call>' }}
+            {%- endfor %}
+            {{- '<|im_end|>' }}
+        {%- endgeneration %}
+        {{- '\n' }}
+    {%- elif message['role'] == 'tool' %}
+        {%- if loop.first or messages[loop.index0 - 1]['role'] != 'tool' %}
+            {{- '<|im_start|>user' }}
+        {%- endif %}
+        {{- '\n<tool_response>\n' + message['content'] + '\n</tool_response>' }}
+        {%- if loop.last or messages[loop.index0 + 1]['role'] != 'tool' %}
+            {{- '<|im_end|>\n' }}
+        {%- endif %}
+    {%- elif not (tools and loop.first and message['role'] == 'system') %}
+        {{- '<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>\n' }}
+    {%- endif %}
 {%- endfor %}
 {%- if add_generation_prompt %}
-    {{- '<|im_start|>assistant\\n' }}
+    {{- '<|im_start|>assistant\n' }}
 {%- endif %}
-";
+"#;
 
 /// Texts that are read before their words are counted on all threads.
 const BATCH_BYTES: usize = 16 << 20;

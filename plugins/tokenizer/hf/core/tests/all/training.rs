@@ -51,6 +51,32 @@ fn its_chat_template_marks_what_the_assistant_says() {
 }
 
 #[test]
+fn its_chat_template_shows_tools_calls_results_and_reasoning() {
+    let folder = folder("tools", &train(300, 0, 1, texts()).unwrap());
+    let tokenizer = Tokenizer::open(&folder.0).unwrap();
+    let messages_json = r#"[{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Sum?"},
+        {"role": "assistant", "content": "", "tool_calls": [{"function": {"name": "add", "arguments": {"a": 1}}}]},
+        {"role": "tool", "content": "2"}, {"role": "tool", "content": "3"},
+        {"role": "assistant", "content": "Six.", "reasoning_content": "Easy."}]"#;
+    let tools_json = r#"[{"type": "function", "function": {"name": "add"}}]"#;
+    let rendered = tokenizer.render(&Chat { messages_json, tools_json, spans: true, ..Default::default() }).unwrap();
+    let (front, rest) = rendered.text.split_once("<|im_start|>user\nSum?").unwrap();
+    assert!(front.starts_with("<|im_start|>system\nBe brief.\n\n# Tools\n"), "{front}");
+    assert!(
+        front.contains("<tools>\n{\"type\": \"function\", \"function\": {\"name\": \"add\"}}\n</tools>"),
+        "{front}"
+    );
+    assert_eq!(
+        rest,
+        "<|im_end|>\n<|im_start|>assistant\n<tool_call>\n{\"name\": \"add\", \"arguments\": {\"a\": 1}}\n</tool_call>\
+         <|im_end|>\n<|im_start|>user\n<tool_response>\n2\n</tool_response>\n<tool_response>\n3\n</tool_response>\
+         <|im_end|>\n<|im_start|>assistant\n<think>\nEasy.\n</think>\n\nSix.<|im_end|>\n"
+    );
+    let blocks: Vec<u64> = rendered.spans.iter().map(|span| span.message).collect();
+    assert_eq!(blocks, [2, 5]);
+}
+
+#[test]
 fn generation_stops_at_the_end_of_texts_and_of_turns() {
     let files = train(300, 0, 1, texts()).unwrap();
     let folder = folder("stops", &files);
