@@ -136,6 +136,7 @@ MessageParser::MessageParser(const DataSetConfig& config, MessageStyle style) : 
       keys[name] = word;
   }
   std::vector<std::string_view> names{"role", "content", "tool_calls", "tool_call_id", "name", "train", "weight"};
+  if (style == MessageStyle::kOpenAi) names.push_back(kFunctionCall);  // before there were tool_calls
   // Three names are in use for it.
   if (keys.contains("reasoning"))
     names.push_back("reasoning");
@@ -159,6 +160,14 @@ std::vector<Message> MessageParser::messages(const RowPlace& place, const std::s
   return messages;
 }
 
+std::vector<Message> MessageParser::messages_or_text(const RowPlace& place, const std::string& name,
+                                                     JsonElement value) {
+  if (!value.is_string()) return messages(place, name, value);
+  const std::string_view text = place.string(name, value);
+  if (is_blank(text)) return {};
+  return messages(place, name, parsed(place, name, text, list_parser_));
+}
+
 Message MessageParser::message(const RowPlace& place, const std::string& name, JsonElement value) {
   const RowFields fields(place, place.object(name, value), keys_, name + ".");
   Message message;
@@ -174,6 +183,7 @@ Message MessageParser::message(const RowPlace& place, const std::string& name, J
   read_content(fields, message);
   if (const auto calls = fields.find("tool_calls"))
     message.tool_calls_json = tool_calls(place, fields.path("tool_calls"), *calls);
+  if (const auto call = fields.find(kFunctionCall)) read_old_call(fields, *call, message);
   if (!message.has_content && message.tool_calls_json.empty()) {
     throw place
         .error(fmt::format("{} has neither \"{}\" nor tool calls", printable(name),
@@ -200,6 +210,7 @@ std::string MessageParser::role(const RowFields& fields) const {
   }
   const std::string_view word = fields.place().string(fields.path("role"), *value);
   if (const auto known = roles_.find(word); known != roles_.end()) return known->second;
+  if (style_ == MessageStyle::kOpenAi && word == "function") return "tool";  // as old rows of OpenAI name it
   const auto alias = sharegpt_roles().find(lower_case(word));
   const bool is_alias = alias != sharegpt_roles().end() && alias->second != word;
   if (style_ == MessageStyle::kOpenAi && !word.empty() && !is_alias) return std::string(word);
@@ -295,6 +306,18 @@ void MessageParser::read_function_call(const RowFields& fields, Message& message
       calls.is_array() ? tool_calls(place, path, calls) : "[" + tool_call(place, path, calls) + "]";
   require_depth(place, path, message.tool_calls_json);
   if (message.tool_calls_json.empty()) throw place.error(fmt::format("\"{}\" has no call", printable(path)));
+}
+
+// OpenAI's call before there were tool_calls: {"name", "arguments"}.
+void MessageParser::read_old_call(const RowFields& fields, JsonElement call, Message& message) {
+  const RowPlace& place = fields.place();
+  const std::string path = fields.path(kFunctionCall);
+  if (!message.tool_calls_json.empty())
+    throw place.error(fmt::format("\"{}\" and \"{}\" are both there: which are the calls?",
+                                  printable(fields.path("tool_calls")), printable(path)));
+  if (call.is_string()) call = parsed(place, path, place.string(path, call), text_parser_);
+  message.tool_calls_json = "[" + tool_call(place, path, call) + "]";
+  require_depth(place, path, message.tool_calls_json);
 }
 
 JsonElement MessageParser::parsed(const RowPlace& place, const std::string& name, std::string_view text,

@@ -23,6 +23,8 @@ class MessageParser {
   bool fits(JsonObject message) const;
   Message message(const RowPlace& place, const std::string& name, JsonElement value);
   std::vector<Message> messages(const RowPlace& place, const std::string& name, JsonElement value);
+  // The same, but the list may also be held as JSON text.
+  std::vector<Message> messages_or_text(const RowPlace& place, const std::string& name, JsonElement value);
   // A list of objects, or a JSON string with one; as JSON text, empty if the list is.
   std::string tools(const RowPlace& place, const std::string& name, JsonElement value);
 
@@ -33,6 +35,7 @@ class MessageParser {
   std::string reasoning(const RowFields& fields) const;
   std::optional<bool> trained(const RowFields& fields) const;
   void read_function_call(const RowFields& fields, Message& message);
+  void read_old_call(const RowFields& fields, JsonElement call, Message& message);
   std::string tool_calls(const RowPlace& place, const std::string& name, JsonElement value);
   std::string tool_call(const RowPlace& place, const std::string& name, JsonElement value);
   std::string function(const RowPlace& place, const std::string& name, JsonObject value, bool is_flat);
@@ -43,7 +46,7 @@ class MessageParser {
   MessageStyle style_;
   KeyNames keys_;
   std::map<std::string, std::string, std::less<>> roles_;  // words of the file → roles
-  simdjson::dom::parser text_parser_, arguments_parser_;   // of JSON inside strings
+  simdjson::dom::parser text_parser_, arguments_parser_, list_parser_;  // of JSON inside strings
 };
 
 // The message of a role with a plain text.

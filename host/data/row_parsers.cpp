@@ -73,7 +73,7 @@ class ChatParser final : public JsonRowParser {
  private:
   Record read(const RowFields& row) override {
     ChatRecord chat;
-    chat.messages = messages_.messages(row.place(), row.path(list_), required(row, list_));
+    chat.messages = messages_.messages_or_text(row.place(), row.path(list_), required(row, list_));
     if (!chat.messages.empty())
       add_system(row.place(), row.path("system"), row.string_or_empty("system"), chat.messages);
     if (const auto tools = row.find("tools")) chat.tools_json = messages_.tools(row.place(), row.path("tools"), *tools);

@@ -108,6 +108,33 @@ TEST(MessagesRow, HasToolCallsWhoseArgumentsAreObjects) {
   EXPECT_EQ(chat.tools_json, R"([{"type":"function"}])");
 }
 
+TEST(MessagesRow, ReadsTheCallsOfOldRows) {
+  const std::string expected =
+      R"(user:q | assistant:- [{"type":"function","function":{"name":"f","arguments":{"x":1}}}] | tool:1 | assistant:a)";
+  for (const char* call :
+       {R"({"name":"f","arguments":"{\"x\": 1}"})", R"("{\"name\":\"f\",\"arguments\":{\"x\":1}}")"}) {
+    EXPECT_EQ(
+        chat_of(DataFormat::kMessages,
+                std::string(R"({"messages":[{"role":"user","content":"q"},
+                          {"role":"assistant","content":null,"function_call":)") +
+                    call + R"(},{"role":"function","name":"f","content":"1"},{"role":"assistant","content":"a"}]})"),
+        expected);
+  }
+  EXPECT_EQ(chat_of(DataFormat::kMessages, R"({"messages":[{"role":"user","content":"q","function_call":null}]})"),
+            "user:q");
+}
+
+TEST(MessagesRow, MayBeHeldAsJsonText) {
+  const auto chat = parse_as<ChatRecord>(
+      DataFormat::kMessages,
+      R"({"messages":"[{\"role\":\"user\",\"content\":\"q\"},{\"role\":\"assistant\",\"content\":null,\"tool_calls\":[{\"name\":\"f\",\"arguments\":\"{}\"}]}]","tools":"[{\"name\":\"f\"}]"})");
+  EXPECT_EQ(shown(chat.messages),
+            R"(user:q | assistant:- [{"type":"function","function":{"name":"f","arguments":{}}}])");
+  EXPECT_EQ(chat.tools_json, R"([{"name":"f"}])");
+  EXPECT_EQ(chat_of(DataFormat::kShareGpt, R"({"conversations":"[{\"from\":\"human\",\"value\":\"q\"}]"})"), "user:q");
+  EXPECT_EQ(chat_of(DataFormat::kMessages, R"({"messages":" "})"), "");
+}
+
 TEST(MessagesRow, FindsReasoningByAnyOfItsNames) {
   for (const char* key : {"reasoning_content", "reasoning", "thinking"}) {
     const auto chat =
@@ -454,6 +481,11 @@ INSTANTIATE_TEST_SUITE_P(
                R"({"messages":[{"role":"assistant","tool_calls":[{"function":{"name":"f","arguments":"[1]"}}]}]})",
                "function.arguments\" is a list, not an object"},
         BadRow{kMessages, R"({"messages":[{"role":"assistant","tool_calls":[3]}]})", "is 3, not an object"},
+        BadRow{kMessages, R"({"messages":"[{\"role\":"})", "the string \"messages\" is not JSON"},
+        BadRow{kMessages, R"({"messages":"{}"})", "\"messages\" is an object, not a list"},
+        BadRow{kMessages,
+               R"({"messages":[{"role":"assistant","tool_calls":[{"name":"f"}],"function_call":{"name":"f"}}]})",
+               "are both there: which are the calls?"},
         BadRow{kMessages, R"({"messages":[],"tools":"[1"})", "the string \"tools\" is not JSON"},
         BadRow{kMessages, R"({"messages":[],"tools":{"name":"f"}})", "\"tools\" is an object, not a list"},
         BadRow{kMessages, R"({"messages":[],"tools":["f"]})", "\"tools[0]\" is \"f\", not an object"}));
