@@ -12,7 +12,7 @@ namespace {
 // Those that only conversations need.
 constexpr const char* kChatKeys[] = {"data.template",       "data.template_variables", "data.template_date",
                                      "data.default_system", "data.roles_to_train",     "data.train_on_prompt",
-                                     "data.last_turn_only", "data.reasoning"};
+                                     "data.last_turn_only", "data.reasoning",          "data.on_refused"};
 
 }  // namespace
 

@@ -188,6 +188,10 @@ Schema make_schema() {
                   "this part of each training set's documents, chosen by a hash of the document, is an evaluation set "
                   "instead"),
            number("max_drop_ratio", "0.05", 0, 1, "stop if more than this part of the rows cannot be used"),
+           choice(
+               "on_refused", "error", {"error", "skip"},
+               "a conversation that its template refuses or does not show: an error, or left out and counted towards "
+               "max_drop_ratio"),
            text("template", "\"auto\"",
                 "how conversations become text: auto is the tokenizer's own template; chatml, llama3, … are built in; "
                 "or the path of a .toml or .jinja file"),

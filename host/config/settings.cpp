@@ -195,6 +195,7 @@ void read_data(const Reader& in, Settings::Data& data) {
   in.read(data.prefetch, "prefetch");
   in.read(data.eval_fraction, "eval_fraction");
   in.read(data.max_drop_ratio, "max_drop_ratio");
+  in.read(data.on_refused, "on_refused");
   in.read(data.template_name, "template");
   in.read(data.template_variables, "template_variables");
   in.read(data.template_date, "template_date");

@@ -169,6 +169,7 @@ struct Settings {
     Setting<bool> prefetch;
     Setting<double> eval_fraction;
     Setting<double> max_drop_ratio;
+    Setting<std::string> on_refused;
     Setting<std::string> template_name;  // "template" is a keyword of C++
     Setting<Value> template_variables;
     Setting<std::string> template_date;

@@ -7,6 +7,8 @@
 #include <algorithm>
 #include <chrono>
 #include <ctime>
+#include <map>
+#include <mutex>
 #include <utility>
 
 #include "host/base/hash.hpp"
@@ -38,20 +40,42 @@ std::string with_reasoning_kept(const std::string& variables_json) {
   return variables.dump();
 }
 
+// Parts that only say which of them are trained are a text to the template.
+bool has_parts(const Message& message) {
+  return message.content_is_parts && std::none_of(message.content.begin(), message.content.end(),
+                                                  [](const ContentPart& part) { return part.train.has_value(); });
+}
+
+size_t count_of(std::string_view text, std::string_view part) {
+  size_t count = 0;
+  for (size_t at = text.find(part); at != std::string_view::npos; at = text.find(part, at + part.size())) ++count;
+  return count;
+}
+
+// Whether a template prints a list of parts as it is spelled in Python or JSON, in place of its texts.
+bool prints_list(const std::string& of_parts, const std::string& of_texts) {
+  for (const std::string_view key : {"'type': 'text'", "\"type\": \"text\"", "\"type\":\"text\""})
+    if (count_of(of_parts, key) > count_of(of_texts, key)) return true;
+  return false;
+}
+
 }  // namespace
 
-std::string messages_json(const std::vector<Message>& messages) {
+struct ChatRenderer::PartsOfRoles {
+  std::mutex mutex;
+  std::map<std::string, bool> is_read;  // by role
+};
+
+std::string messages_json(const std::vector<Message>& messages,
+                          const std::function<bool(const Message&)>& keeps_parts) {
   Json list = Json::array();
   bool has_wide_integers = false;
   for (const Message& message : messages) {
     Json item;
     item["role"] = message.role;
-    // Parts that only say which of them are trained are a text to the template.
-    const bool only_for_masks = std::any_of(message.content.begin(), message.content.end(),
-                                            [](const ContentPart& part) { return part.train.has_value(); });
     if (!message.has_content) {
       item["content"] = nullptr;
-    } else if (message.content_is_parts && !only_for_masks) {
+    } else if (has_parts(message) && keeps_parts && keeps_parts(message)) {
       item["content"] = Json::array();
       for (const ContentPart& part : message.content) {
         Json object;
@@ -103,7 +127,10 @@ std::string take_inline_reasoning(std::string& content) {
 }
 
 ChatRenderer::ChatRenderer(const Tokenizer& tokenizer, ChatConfig config)
-    : tokenizer_(tokenizer), config_(std::move(config)), variables_json_(config_.variables_json) {
+    : tokenizer_(tokenizer),
+      config_(std::move(config)),
+      variables_json_(config_.variables_json),
+      parts_(std::make_shared<PartsOfRoles>()) {
   if (tokenizer.bos_id() >= 0) tokens_.bos = tokenizer.token(tokenizer.bos_id()).text;
   if (tokenizer.eos_id() >= 0) tokens_.eos = tokenizer.token(tokenizer.eos_id()).text;
   name_ = config_.slots                   ? "template " + config_.slots->name
@@ -162,7 +189,13 @@ void ChatRenderer::find_generation_prompt() {
   chat.messages.push_back(plain_message("user", "x"));
   try {
     const std::string without = render(chat, false, false).text, with = render(chat, false, true).text;
-    if (with.starts_with(without)) generation_prompt_ = with.substr(without.size());
+    if (!with.starts_with(without)) return;
+    generation_prompt_ = with.substr(without.size());
+    chat.messages.push_back(plain_message("assistant", "y"));
+    const std::string row = render(chat, false, false).text;
+    if (row.starts_with(with) || !row.starts_with(without)) return;
+    other_begin_ = row.substr(without.size());
+    if (const size_t answer = other_begin_.rfind('y'); answer != std::string::npos) other_begin_.resize(answer + 1);
   } catch (const Error&) {  // a template that refuses this conversation says so at a row of the data
   }
 }
@@ -197,8 +230,7 @@ bool ChatRenderer::adds_system(const ChatRecord& chat) const {
 }
 
 RenderedChat ChatRenderer::render(const ChatRecord& chat, bool spans, bool generation_prompt) const {
-  if (config_.reasoning != Reasoning::kStrip && !adds_system(chat))
-    return render_prepared(chat, spans, generation_prompt);
+  if (!changes(chat)) return render_prepared(chat, spans, generation_prompt);
   RenderedChat rendered = render_prepared(prepared(chat), spans, generation_prompt);
   if (adds_system(chat)) {
     std::erase_if(rendered.spans, [](const ChatSpan& span) { return span.message == 0; });
@@ -214,8 +246,48 @@ RenderedChat ChatRenderer::render_prepared(const ChatRecord& chat, bool spans, b
                          .tools_json = chat.tools_json,
                          .keep_reasoning = config_.reasoning == Reasoning::kKeep,
                          .generation_prompt = generation_prompt});
+  if (std::none_of(chat.messages.begin(), chat.messages.end(), has_parts))
+    return render_jinja(chat, {}, spans, generation_prompt);
+  const auto keeps_parts = [&](const Message& message) { return takes_parts(chat, message.role); };
+  return render_jinja(chat, keeps_parts, spans, generation_prompt);
+}
+
+// Some templates read lists of parts, maybe of some roles; others print the list, or fail. The first conversation with
+// parts of a role tells.
+bool ChatRenderer::takes_parts(const ChatRecord& chat, const std::string& role) const {
+  {
+    const std::lock_guard lock(parts_->mutex);
+    if (const auto known = parts_->is_read.find(role); known != parts_->is_read.end()) return known->second;
+  }
+  ChatRecord marked = chat;
+  std::vector<std::string> words;
+  for (Message& message : marked.messages) {
+    if (message.role != role || !has_parts(message)) continue;
+    for (ContentPart& part : message.content) {
+      words.push_back(fmt::format("qzparts{}x", words.size()));
+      part.text += words.back();
+    }
+  }
+  const std::string joined = render_jinja(marked, {}, false, false).text;  // what it refuses now, it will refuse again
+  bool is_read = false;
   try {
-    return tokenizer_.render({.messages_json = messages_json(chat.messages),
+    const auto of_role = [&](const Message& message) { return message.role == role; };
+    const std::string text = render_jinja(marked, of_role, false, false).text;
+    is_read = !prints_list(text, joined) && std::all_of(words.begin(), words.end(), [&](const std::string& word) {
+      return text.find(word) != std::string::npos;
+    });
+  } catch (const Error& error) {
+    if (error.code() == ExitCode::kStopped) throw;
+  }
+  const std::lock_guard lock(parts_->mutex);
+  parts_->is_read.emplace(role, is_read);
+  return is_read;
+}
+
+RenderedChat ChatRenderer::render_jinja(const ChatRecord& chat, const std::function<bool(const Message&)>& keeps_parts,
+                                        bool spans, bool generation_prompt) const {
+  try {
+    return tokenizer_.render({.messages_json = messages_json(chat.messages, keeps_parts),
                               .tools_json = chat.tools_json,
                               .variables_json = variables_json_,
                               .template_text = config_.template_text,

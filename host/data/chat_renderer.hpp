@@ -2,6 +2,8 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -24,20 +26,30 @@ class ChatRenderer {
   // Jinja are of the assistant only, those of a slot template of all roles. Throws config errors without a position.
   RenderedChat render(const ChatRecord& chat, bool spans, bool generation_prompt = false) const;
 
+  // The conversation as the template gets it: with the default system message, and without reasoning that is stripped.
+  ChatRecord prepared(const ChatRecord& chat) const;
+  // Whether prepared() differs from the conversation, and whether it begins with one more message.
+  bool changes(const ChatRecord& chat) const { return config_.reasoning == Reasoning::kStrip || adds_system(chat); }
+  bool adds_system(const ChatRecord& chat) const;
+  // Spans refer to the messages of the prepared conversation.
+  RenderedChat render_prepared(const ChatRecord& chat, bool spans, bool generation_prompt) const;
+
   bool is_jinja() const { return config_.slots == nullptr; }
   // For messages: "template chatml", "the tokenizer's chat template".
   const std::string& name() const { return name_; }
   // What the template writes in front of an answer to be generated; empty if that cannot be told.
   const std::string& generation_prompt() const { return generation_prompt_; }
+  // What answers begin with in a row, in place of the generation prompt; empty if they begin with it.
+  const std::string& other_begin() const { return other_begin_; }
   // Ids that may end an answer: those of ChatConfig, the tokenizer's EOS, and those of a slot template.
   const std::vector<int32_t>& stop_ids() const { return stop_ids_; }
   // Changes whenever some conversation would get another text, other than by the tokenizer.
   Json key() const;
 
  private:
-  ChatRecord prepared(const ChatRecord& chat) const;
-  bool adds_system(const ChatRecord& chat) const;
-  RenderedChat render_prepared(const ChatRecord& chat, bool spans, bool generation_prompt) const;
+  bool takes_parts(const ChatRecord& chat, const std::string& role) const;
+  RenderedChat render_jinja(const ChatRecord& chat, const std::function<bool(const Message&)>& keeps_parts, bool spans,
+                            bool generation_prompt) const;
   void require_template() const;
   void set_default_system();
   void find_stop_ids();
@@ -48,12 +60,16 @@ class ChatRenderer {
   SlotTokens tokens_;
   std::string name_, variables_json_;
   int64_t unix_time_s_ = 0;
-  std::string generation_prompt_;
+  std::string generation_prompt_, other_begin_;
   std::vector<int32_t> stop_ids_;
+  struct PartsOfRoles;
+  std::shared_ptr<PartsOfRoles> parts_;  // whether the template reads lists of parts
 };
 
-// The messages as chat templates get them: an array of objects as OpenAI has them.
-std::string messages_json(const std::vector<Message>& messages);
+// The messages as chat templates get them: an array of objects as OpenAI has them. Parts of a content are joined unless
+// `keeps_parts`.
+std::string messages_json(const std::vector<Message>& messages,
+                          const std::function<bool(const Message&)>& keeps_parts = {});
 
 // Midnight in UTC of "YYYY-MM-DD". Throws a config error without a position if it is none.
 int64_t unix_time_of_date(const std::string& date);

@@ -97,6 +97,8 @@ struct DataConfig {
   bool supervised = false;  // train.task = "sft": conversations, with masks
   // Threads that prepare data; 0: one per core.
   int64_t num_threads = 0;
+  // Rows that a template refuses, or does not show, are dropped; else the first is an error.
+  bool skips_refused = false;
   // Above this fraction of dropped rows, preparing fails.
   double max_drop_ratio = 0.05;
   int64_t seq_len = 0;

@@ -17,7 +17,8 @@ namespace {
 
 // A shorter text may be a part of what the template writes behind an answer.
 constexpr size_t kMinRunOn = 8;
-constexpr int kEncoderVersion = 2;  // raised whenever equal records get other ids or labels
+constexpr size_t kMaxNamedRoles = 20, kMaxReasonBytes = 300;
+constexpr int kEncoderVersion = 3;  // raised whenever equal records get other ids or labels
 
 uint64_t num_targets(const Document& document) {
   if (document.ids.empty()) return 0;
@@ -64,6 +65,47 @@ bool is_silent(const Message& message) {
          message.tool_calls_json.empty();
 }
 
+// A refusal as the reason of many rows: without the numbers of messages.
+std::string reason_of(const Error& error) {
+  std::string text;
+  bool skips = false;
+  for (const char c : error.message()) {
+    const bool is_digit = c >= '0' && c <= '9';
+    skips = is_digit && (skips || text.ends_with('[') || text.ends_with("message "));
+    if (!skips) text += c;
+  }
+  return "refused: " + printable(text, kMaxReasonBytes);
+}
+
+// Roles that the program knows, and those that families of models have beside them.
+bool is_known_role(std::string_view role) {
+  static const std::set<std::string_view> kRoles{"system",      "user",     "assistant",   "tool",   "developer",
+                                                 "environment", "function", "observation", "ipython"};
+  return kRoles.contains(role);
+}
+
+// The role that was meant by a word that differs in a letter or two; empty if none is near.
+std::string_view meant_role(std::string_view word) {
+  for (const std::string_view role : {"assistant", "system", "user", "tool"}) {
+    // The letters that both begin and end with; what is between them differs.
+    const size_t common = std::min(word.size(), role.size());
+    size_t front = 0, back = 0;
+    while (front < common && word[front] == role[front]) ++front;
+    while (back < common - front && word[word.size() - 1 - back] == role[role.size() - 1 - back]) ++back;
+    if (std::max(word.size(), role.size()) - front - back <= role.size() / 4) return role;
+  }
+  return {};
+}
+
+std::string tags_of(std::string_view role, const std::string& word) {
+  return fmt::format("tags = {{ {} = \"{}\" }}", role, printable(word, 40));
+}
+
+void count_role(std::map<std::string, uint64_t>& roles, const std::string& role) {
+  const std::string name = printable(role, 40);
+  ++roles[roles.size() < kMaxNamedRoles || roles.contains(name) ? name : "(others)"];
+}
+
 }  // namespace
 
 // The last label may be anything. A token that follows itself has a label that is both.
@@ -84,6 +126,7 @@ EncodeOptions encode_options(const DataConfig& config) {
           .supervised = config.supervised,
           .splits_documents = config.packing == Packing::kConcatSplit,
           .overflow = config.overflow,
+          .skips_refused = config.skips_refused,
           .seq_len = config.seq_len,
           .vocab_size = config.vocab_size};
 }
@@ -115,6 +158,14 @@ std::map<std::string, uint64_t> EncodeCounts::changes() const {
   add("rows have labels that are none of their own ids and all of the next ones: they were shifted beforehand, and are "
       "shifted again here; labels[t] belongs to ids[t]",
       num_shifted_labels);
+  add(other_begin.c_str(), num_other_begins);
+  for (const auto& [role, times] : hidden_roles)
+    changes[fmt::format("the template writes messages of the role \"{}\" as it writes those of others", role)] = times;
+  for (const auto& [role, times] : other_roles) {
+    const std::string_view meant = meant_role(role);
+    changes[fmt::format("messages have the role \"{}\", which the template writes as it is, and which is not trained{}",
+                        role, meant.empty() ? "" : "; if it is a misspelling: " + tags_of(meant, role))] = times;
+  }
   for (const auto& [token, times] : spelled)
     changes[fmt::format("contents of messages spell {}, which becomes that special token", token)] = times;
   return changes;
@@ -130,13 +181,17 @@ bool RecordEncoder::encode(const Record& record, const SourcePosition& where, Do
     encode_any(record, document);
   } catch (const Error& error) {
     if (error.code() == ExitCode::kStopped || !error.where().file.empty()) throw;
-    throw Error(error.code(), where, error.message()).hint(error.hint_text());
+    if (!is_skipped(record, error)) throw Error(error.code(), where, error.message()).hint(error.hint_text());
+    document.ids.clear();
+    document.labels.clear();
+    straddlers_.clear();
+    drop_reason_ = reason_of(error);
   }
   ++counts_.num_rows;
-  if (document.ids.empty()) return true;
+  if (document.ids.empty() && drop_reason_.empty()) return true;
   counts_.longest = std::max<uint64_t>(counts_.longest, document.ids.size());
   const uint64_t num_straddlers = straddlers_.size();
-  if (options_.supervised) {
+  if (options_.supervised && drop_reason_.empty()) {
     if (num_targets(document) == 0)
       drop_reason_ = "no token is trained";
     else
@@ -220,11 +275,17 @@ void RecordEncoder::encode_completion(const CompletionRecord& record, Document& 
     document.labels.push_back(eos);
   }
   require_one_bos(document);
+  if (options_.supervised) require_an_answer(document);
 }
 
 void RecordEncoder::encode_chat(const ChatRecord& chat, Document& document) {
   if (!options_.supervised) throw config_error("a conversation can be trained only with train.task = \"sft\"");
   if (chat.messages.empty()) return;  // counted as a row without tokens
+  renderer();                         // a template that fits no conversation is an error of the configuration
+  encode_shown(chat, document);
+}
+
+void RecordEncoder::encode_shown(const ChatRecord& chat, Document& document) {
   const bool spans = needs_spans(chat, options_.chat);
   RenderedChat rendered;
   try {
@@ -237,6 +298,7 @@ void RecordEncoder::encode_chat(const ChatRecord& chat, Document& document) {
         .hint(fmt::format("set data.template to a slot template:{} fit this tokenizer",
                           names.empty() ? std::string(" none of the built-in ones, but your own file may") : names));
   }
+  require_all_shown(chat, rendered.text);
   const Encoding encoding = tokenizer().encode_with_offsets(rendered.text);
   std::vector<ByteRange> trained;
   if (spans)
@@ -244,12 +306,147 @@ void RecordEncoder::encode_chat(const ChatRecord& chat, Document& document) {
   else
     trained = {{0, rendered.text.size()}};
   if (options_.chat.train_on_prompt) require_last_stop(chat, encoding);
-  if (spans) check_reasoning(chat, rendered);
+  check_reasoning(chat, rendered, spans || !renderer_->is_jinja());
   count_contents(chat, encoding);
+  count_roles(chat);
   set_labels(encoding, trained, document);
   for (const size_t i : straddlers_)
     num_masked_beginnings_ += begins_inside(trained, encoding.begin[i], encoding.end[i]);
   require_one_bos(document);
+  require_an_answer(document);
+}
+
+// What a Jinja template does not show is refused; reasoning that it leaves out, and roles, are counted.
+void RecordEncoder::require_all_shown(const ChatRecord& chat, const std::string& text) {
+  if (!coverage_) return;
+  const bool changes = renderer_->changes(chat);
+  ChatRecord prepared;
+  if (changes) prepared = renderer_->prepared(chat);
+  const ChatRecord& shown = changes ? prepared : chat;
+  const size_t num_added = changes && renderer_->adds_system(chat) ? 1 : 0;
+  for (const Omission& omission : coverage_->omissions(shown, text)) {
+    if (omission.what == Omission::What::kRole)
+      count_role(counts_.hidden_roles, shown.messages[omission.message].role);
+    else if (omission.what == Omission::What::kReasoning)
+      lose_reasoning(omission.message - num_added);
+    else if (omission.message < num_added && omission.what != Omission::What::kTools)
+      throw config_error(fmt::format("{} does not show the system message of data.default_system", renderer_->name()))
+          .hint(other_templates("leave it out, or choose a data.template that shows it"));
+    else
+      throw not_shown(chat, {omission.what, omission.message - std::min(num_added, omission.message)});
+  }
+}
+
+Error RecordEncoder::not_shown(const ChatRecord& chat, const Omission& omission) const {
+  using What = Omission::What;
+  const std::string& name = renderer_->name();
+  const size_t i = omission.message;
+  const std::string& role = chat.messages[i].role;
+  const auto error = [](std::string message, const std::string& hint) {
+    return Error(config_error(std::move(message)).hint(hint + "; data.on_refused = \"skip\" leaves out such rows"));
+  };
+  if (omission.what == What::kTools)
+    return error(
+        fmt::format("the row offers tools, and {} does not show them", name),
+        other_templates("choose a data.template with tools, or leave them out by columns = { tools = \"-\" } in "
+                        "the table of the data set"));
+  if (omission.what == What::kToolCalls || omission.what == What::kArguments)
+    return error(fmt::format("{} does not show the {}tool calls of messages[{}]", name,
+                             omission.what == What::kArguments ? "arguments of the " : "", i),
+                 other_templates(chat.messages[i].text().empty()
+                                     ? "choose a data.template with tool calls"
+                                     : "choose a data.template with tool calls, or try the calls in a message of their "
+                                       "own"));
+  if (omission.what == What::kPython)
+    return error(fmt::format("{} writes the arguments of the tool calls of messages[{}] as Python spells them, such as "
+                             "{{'key': 'value'}}, and not as JSON",
+                             name, i),
+                 other_templates("let the template write `arguments | tojson`, or choose another data.template"));
+  if (omission.what == What::kPartOfContent)
+    return error(fmt::format("{} shows only a part of the content of messages[{}] ({})", name, i, printable(role, 40)),
+                 other_templates("choose another data.template"));
+  if (!is_known_role(role)) {
+    const std::string_view meant = meant_role(role);
+    const std::string tags =
+        meant.empty() ? fmt::format("{} or {}, whichever it is,", tags_of("assistant", role), tags_of("user", role))
+                      : tags_of(meant, role);
+    return error(fmt::format("messages[{}] has the role \"{}\", and {} does not show it", i, printable(role, 40), name),
+                 fmt::format("in the table of the data set, {} gives it a role that the template knows", tags));
+  }
+  if (role == "assistant" && !chat.messages[i].tool_calls_json.empty())
+    return error(fmt::format("{} does not show the content of messages[{}], which stands beside tool calls", name, i),
+                 other_templates("give the content a message of its own, or choose a data.template that shows both"));
+  return error(fmt::format("{} does not show messages[{}] ({})", name, i, role),
+               other_templates(role == "system" ? "leave system messages out of the data, or choose a data.template "
+                                                  "that shows them"
+                               : role == "developer" ? "tags = { system = \"developer\" } makes it a system message"
+                                                     : "choose a data.template that shows it"));
+}
+
+std::string RecordEncoder::other_templates(const char* what) const {
+  std::string names;
+  for (const std::string& name : options_.chat.fitting_slots)
+    if (name != "plain") names += fmt::format("{} {}", names.empty() ? ":" : ",", name);
+  return fmt::format("{}{}", what, names.empty() ? "" : "; built-in templates whose tokens this tokenizer has" + names);
+}
+
+void RecordEncoder::lose_reasoning(size_t message) {
+  if (options_.chat.reasoning == Reasoning::kStrip) return;
+  if (options_.chat.reasoning == Reasoning::kKeep)
+    throw config_error(fmt::format("{} leaves out the reasoning of messages[{}], and data.reasoning = \"keep\"",
+                                   renderer_->name(), message))
+        .hint("data.template = \"chatml\" keeps it; data.reasoning = \"template\" accepts what the template does");
+  ++counts_.num_lost_reasoning;
+}
+
+void RecordEncoder::count_roles(const ChatRecord& chat) {
+  const std::vector<std::string>& trained = options_.chat.roles_to_train;
+  for (const Message& message : chat.messages) {
+    if (is_known_role(message.role) || options_.chat.train_on_prompt || message.train) continue;
+    if (std::find(trained.begin(), trained.end(), message.role) != trained.end()) continue;
+    count_role(counts_.other_roles, message.role);
+  }
+}
+
+// A row whose trained tokens only end an answer teaches the model to answer nothing.
+void RecordEncoder::require_an_answer(const Document& document) const {
+  constexpr uint64_t kMostTokensOfAnEnd = 4;
+  if (document.labels.empty() || num_targets(document) == 0 || num_targets(document) > kMostTokensOfAnEnd) return;
+  std::vector<int32_t> others;
+  int32_t end = -1;
+  for (size_t i = 1; i < document.ids.size(); ++i) {
+    const int32_t id = document.labels[i];
+    if (id == kIgnoreLabel) continue;
+    if (id == tokenizer().eos_id() || (renderer_ && is_stop(id)))
+      end = id;
+    else
+      others.push_back(id);
+  }
+  if (end < 0) return;
+  const std::string text = others.empty() ? "" : tokenizer().decode(others, true);
+  if (text.find_first_not_of(" \t\r\n") != std::string::npos) return;
+  throw config_error(fmt::format("nothing of the row is trained but {}, which ends an answer: the model would learn to "
+                                 "answer nothing",
+                                 token_text(end)))
+      .hint("give the answer a text, or leave the row out; data.on_refused = \"skip\" leaves out all such rows");
+}
+
+bool RecordEncoder::is_skipped(const Record& record, const Error& error) const {
+  if (!options_.skips_refused || error.code() != ExitCode::kConfig) return false;
+  return (std::holds_alternative<ChatRecord>(record) && renderer_) || std::holds_alternative<CompletionRecord>(record);
+}
+
+// Templates that end the generation prompt in a tag such as <think> may leave it out of a row.
+void RecordEncoder::count_begin(const RenderedChat& rendered, uint64_t begin) {
+  if (renderer_->other_begin().empty()) return;
+  const std::string& prompt = renderer_->generation_prompt();
+  const size_t at = rendered.text.rfind(prompt, begin);
+  if (at != std::string::npos && at + prompt.size() >= begin) return;
+  ++counts_.num_other_begins;
+  counts_.other_begin = fmt::format(
+      "answers do not begin where generation begins: the generation prompt is \"{}\", and a row has \"{}\" in its "
+      "place",
+      printable(prompt, 120), printable(renderer_->other_begin(), 120));
 }
 
 std::vector<ByteRange> RecordEncoder::trained_ranges(const ChatRecord& chat, const RenderedChat& rendered,
@@ -263,11 +460,13 @@ std::vector<ByteRange> RecordEncoder::trained_ranges(const ChatRecord& chat, con
     if (!mask.is_generation) {
       const bool is_answer = chat.messages[mask.message].role == "assistant";
       if (is_answer) first.begin = begin_of_answer(rendered, encoding, mask);
+      if (is_answer && first.trained) count_begin(rendered, first.begin);
       // Its end of turn is trained, or masked, as its last piece.
       if (is_answer || mask.pieces.back().trained || whole)
         mask.pieces.back().end = end_of_turn(chat, rendered, encoding, mask, limits[mask.message]);
     } else if (mask.pieces.back().trained) {
       require_stop_inside(encoding, mask);
+      count_begin(rendered, first.begin);
     }
     if (whole) ranges.push_back({done, mask.pieces.front().begin});
     for (const MessageMask::Piece& piece : mask.pieces)
@@ -371,27 +570,23 @@ Error RecordEncoder::no_stop(size_t message, int32_t id) const {
   return error;
 }
 
-void RecordEncoder::check_reasoning(const ChatRecord& chat, const RenderedChat& rendered) {
-  if (options_.chat.reasoning == Reasoning::kStrip) return;
+// Without spans, as of rows that are trained whole, a reasoning is shown if the text holds it.
+void RecordEncoder::check_reasoning(const ChatRecord& chat, const RenderedChat& rendered, bool knows_spans) {
   std::vector<std::vector<ChatSpan>> spans(chat.messages.size());
   for (const ChatSpan& span : rendered.spans)
     if (!chat.messages[span.message].reasoning.empty()) spans[span.message].push_back(span);
   for (size_t i = 0; i < chat.messages.size(); ++i) {
     const Message& message = chat.messages[i];
-    if (message.reasoning.empty() || message.role != "assistant") continue;
+    if (message.reasoning.empty()) continue;
+    const size_t first = message.reasoning.find_first_not_of('\n'), last = message.reasoning.find_last_not_of('\n');
+    if (first == std::string::npos) continue;
+    const std::string text = message.reasoning.substr(first, last - first + 1);
     const bool is_shown = std::any_of(spans[i].begin(), spans[i].end(), [&](const ChatSpan& span) {
-      const std::string_view text = std::string_view(rendered.text).substr(span.begin, span.end - span.begin);
-      const size_t first = message.reasoning.find_first_not_of('\n'), last = message.reasoning.find_last_not_of('\n');
-      if (first == std::string::npos) return true;
-      return span.leaf == ChatLeaf::kReasoning ||
-             text.find(message.reasoning.substr(first, last - first + 1)) != std::string_view::npos;
+      const std::string_view shown = std::string_view(rendered.text).substr(span.begin, span.end - span.begin);
+      return span.leaf == ChatLeaf::kReasoning || shown.find(text) != std::string_view::npos;
     });
-    if (is_shown) continue;
-    if (options_.chat.reasoning == Reasoning::kKeep)
-      throw config_error(fmt::format("{} leaves out the reasoning of messages[{}], and data.reasoning = \"keep\"",
-                                     renderer_->name(), i))
-          .hint("data.template = \"chatml\" keeps it; data.reasoning = \"template\" accepts what the template does");
-    ++counts_.num_lost_reasoning;
+    const bool has_spans = message.role == "assistant" && knows_spans;
+    if (!is_shown && (has_spans || rendered.text.find(text) == std::string::npos)) lose_reasoning(i);
   }
 }
 
@@ -469,7 +664,10 @@ const Tokenizer& RecordEncoder::tokenizer() const {
 }
 
 ChatRenderer& RecordEncoder::renderer() {
-  if (!renderer_) renderer_ = std::make_unique<ChatRenderer>(tokenizer(), options_.chat);
+  if (!renderer_) {
+    renderer_ = std::make_unique<ChatRenderer>(tokenizer(), options_.chat);
+    if (renderer_->is_jinja()) coverage_ = std::make_unique<ChatCoverage>(*renderer_);
+  }
   return *renderer_;
 }
 
@@ -499,6 +697,7 @@ std::string RecordEncoder::fingerprint() {
   key["train_on_prompt"] = options_.chat.train_on_prompt;
   key["last_turn_only"] = options_.chat.last_turn_only;
   key["roles_to_train"] = options_.chat.roles_to_train;
+  if (options_.skips_refused) key["on_refused"] = "skip";
   if (cuts_documents()) {
     key["overflow"] = to_text(options_.overflow);
     key["seq_len"] = options_.seq_len;

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "host/data/chat_coverage.hpp"
 #include "host/data/chat_mask.hpp"
 #include "host/data/chat_renderer.hpp"
 #include "host/data/data_config.hpp"
@@ -23,6 +24,7 @@ struct EncodeOptions {
   bool supervised = false;        // else only texts and tokens, whose length does not matter
   bool splits_documents = false;  // by packing: then no document is too long
   Overflow overflow = Overflow::kDrop;
+  bool skips_refused = false;  // drops conversations that the template refuses, or does not show
   int64_t seq_len = 0;
   int64_t vocab_size = 0;  // ids must be below it; 0: all are accepted
 };
@@ -37,12 +39,17 @@ struct EncodeCounts {
   uint64_t num_masked_completions = 0;      // completions whose first token lies partly in the prompt
   uint64_t num_truncated = 0;               // rows
   uint64_t num_lost_reasoning = 0;          // answers whose reasoning the template leaves out
+  uint64_t num_other_begins = 0;            // answers that do not begin behind the generation prompt
   uint64_t num_empty_answers = 0;           // of which only the end can be trained
   uint64_t num_untrained_first = 0;         // completions without a token in front of them
   uint64_t num_without_end = 0;             // texts that no EOS ends, since the tokenizer has none
   uint64_t num_shifted_labels = 0;          // rows of ids whose labels are the ids that follow
   std::map<std::string, uint64_t> spelled;  // special token → how often contents of messages spell it
   std::map<std::string, uint64_t> dropped;  // reason → rows
+  // Role → messages: those that are not trained, of roles that the program does not know; those that the template
+  // writes as it writes others.
+  std::map<std::string, uint64_t> other_roles, hidden_roles;
+  std::string other_begin;  // says how answers and the generation prompt differ
 
   // What was changed or masked, in words, for counted warnings.
   std::map<std::string, uint64_t> changes() const;
@@ -77,6 +84,7 @@ class RecordEncoder {
   void encode_segments(const SegmentsRecord& record, Document& document);
   void encode_completion(const CompletionRecord& record, Document& document);
   void encode_chat(const ChatRecord& record, Document& document);
+  void encode_shown(const ChatRecord& record, Document& document);
 
   std::vector<ByteRange> trained_ranges(const ChatRecord& chat, const RenderedChat& rendered, const Encoding& encoding);
   uint64_t begin_of_answer(const RenderedChat& rendered, const Encoding& encoding, const MessageMask& mask) const;
@@ -85,7 +93,15 @@ class RecordEncoder {
   void require_stop_inside(const Encoding& encoding, const MessageMask& mask) const;
   void require_last_stop(const ChatRecord& chat, const Encoding& encoding) const;
   Error no_stop(size_t message, int32_t id) const;
-  void check_reasoning(const ChatRecord& chat, const RenderedChat& rendered);
+  void require_all_shown(const ChatRecord& chat, const std::string& text);
+  Error not_shown(const ChatRecord& chat, const Omission& omission) const;
+  std::string other_templates(const char* what) const;
+  void lose_reasoning(size_t message);
+  void count_roles(const ChatRecord& chat);
+  void require_an_answer(const Document& document) const;
+  bool is_skipped(const Record& record, const Error& error) const;
+  void count_begin(const RenderedChat& rendered, uint64_t begin);
+  void check_reasoning(const ChatRecord& chat, const RenderedChat& rendered, bool knows_spans);
   void count_contents(const ChatRecord& chat, const Encoding& encoding);
   void set_labels(const Encoding& encoding, const std::vector<ByteRange>& trained, Document& document);
   void require_one_bos(const Document& document) const;
@@ -102,6 +118,7 @@ class RecordEncoder {
   const Tokenizer* tokenizer_;
   EncodeOptions options_;
   std::unique_ptr<ChatRenderer> renderer_;  // from the first conversation on
+  std::unique_ptr<ChatCoverage> coverage_;  // of a Jinja template
   EncodeCounts counts_;
   std::string drop_reason_;
   std::vector<size_t> straddlers_;

@@ -23,6 +23,7 @@ constexpr size_t kBufferBytes = size_t{1} << 20;
 constexpr size_t kVerifyBytes = size_t{4} << 20;
 constexpr const char *kIds = "ids.bin", *kLabels = "labels.bin", *kDocuments = "documents.bin";
 constexpr int kLineBits = 40;
+constexpr size_t kMaxDropReasons = 32;
 constexpr size_t kMaxShownDropped = 5;
 
 struct DocumentEntry {
@@ -271,7 +272,9 @@ void TokenStoreWriter::add(const Document& document, uint64_t file_index) {
 void TokenStoreWriter::add_notes(const ReadNotes& notes) { facts_.notes.add(notes); }
 
 void TokenStoreWriter::add_dropped(const std::string& reason, const SourcePosition& where) {
-  ++facts_.dropped[reason];
+  // Templates refuse in their own words, which may name something of the row.
+  const bool is_named = facts_.dropped.size() < kMaxDropReasons || facts_.dropped.contains(reason);
+  ++facts_.dropped[is_named ? reason : "other reasons"];
   if (facts_.first_dropped.size() < kMaxShownDropped) facts_.first_dropped.push_back(where.text() + ": " + reason);
 }
 

@@ -136,6 +136,7 @@ DataConfig data_config(const DataNeeds& needs) {
   data.cache_dir = settings.cache_dir;
   data.prefetch = settings.prefetch;
   data.max_drop_ratio = settings.max_drop_ratio;
+  data.skips_refused = settings.on_refused == "skip";
   data.num_threads = std::min<int64_t>(needs.settings.run.threads, max_rank_threads());
   data.first_on_machine = needs.first_on_machine;
   if (data.supervised) {

@@ -84,7 +84,8 @@ TEST(MaskingRule2, ToolCallsAreTrainedThroughToTheStopToken) {
 }
 
 TEST(MaskingRule2, AnEmptyAnswerTrainsItsEnd) {
-  EXPECT_EQ(masked(chat_of({{"user", "Hi"}, {"assistant", ""}})), kFirstQuestion + "[<|im_end|>]\n");
+  EXPECT_EQ(masked(chat_of({{"user", "Hi"}, {"assistant", ""}, {"user", "Hi"}, {"assistant", "Yo"}})),
+            kFirstQuestion + "[<|im_end|>]\n" + kFirstQuestion + "[Yo<|im_end|>]\n");
 }
 
 // Rule 3: one render, one tokenisation; a token is trained if it lies wholly inside.

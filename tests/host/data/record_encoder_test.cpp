@@ -103,9 +103,34 @@ TEST(RecordEncoder, ACompletionWhoseFirstTokenBeginsInThePromptIsCountedByItself
 TEST(RecordEncoder, EmptyAnswersAreCounted) {
   RecordEncoder encoder(&kTokenizer, chatml_options());
   encoded(encoder, kTokenizer, chat_of({{"user", "Hi"}, {"assistant", ""}, {"user", "Hi"}, {"assistant", "x"}}));
-  encoded(encoder, kTokenizer, CompletionRecord{"ask", ""});
-  EXPECT_EQ(encoder.counts().num_empty_answers, 2u);
+  EXPECT_EQ(encoder.counts().num_empty_answers, 1u);
   EXPECT_EQ(encoder.counts().changes().count("answers are empty: only their end can be trained"), 1u);
+}
+
+TEST(RecordEncoder, ARowOfWhichOnlyAnEndIsTrainedIsRefused) {
+  const auto refusal = [](const Record& record) {
+    return error_of([&] { encoded(kTokenizer, chatml_options(), record); });
+  };
+  EXPECT_TRUE(contains(refusal(chat_of({{"user", "Hi"}, {"assistant", ""}})),
+                       "chat.jsonl:7: nothing of the row is trained but <|im_end|> (id 259), which ends an answer"));
+  EXPECT_TRUE(contains(refusal(chat_of({{"user", "Hi"}, {"assistant", " \n"}})), "nothing of the row is trained but"));
+  EXPECT_TRUE(contains(refusal(CompletionRecord{"ask", ""}), "nothing of the row is trained but </s> (id 257)"));
+}
+
+TEST(RecordEncoder, RefusedConversationsAreSkippedIfTheUserSaysSo) {
+  EncodeOptions options = chatml_options();
+  options.skips_refused = true;
+  RecordEncoder encoder(&kTokenizer, options);
+  EXPECT_EQ(encoded(encoder, kTokenizer, chat_of({{"user", "Hi"}, {"critic", "Bad"}})),
+            "(dropped: refused: messages[] has the role \"critic\", which template chatml does not have)");
+  EXPECT_EQ(encoded(encoder, kTokenizer, chat_of({{"user", "1"}, {"user", "2"}, {"critic", "Bad"}})),
+            "(dropped: refused: messages[] has the role \"critic\", which template chatml does not have)");
+  EXPECT_TRUE(contains(encoded(encoder, kTokenizer, CompletionRecord{"ask", ""}), "(dropped: refused: nothing of"));
+  EXPECT_EQ(encoded(encoder, kTokenizer, CompletionRecord{"ask", "x"}), "ask[x</s>]");
+  EXPECT_EQ(encoder.counts().dropped.size(), 2u);
+  EXPECT_EQ(encoder.counts().num_rows, 4u);
+  EXPECT_NE(encoder.fingerprint(), RecordEncoder(&kTokenizer, chatml_options()).fingerprint());
+  EXPECT_TRUE(contains(error_of([&] { encoded(encoder, kTokenizer, PreferenceRecord{}); }), "a preference pair"));
 }
 
 TEST(RecordEncoder, ACompletionWithNothingInFrontIsCounted) {
@@ -263,7 +288,7 @@ class JinjaTest : public testing::Test {
       if (!is_generation_ || role != "assistant") out.text += end_;
     }
     if (chat.generation_prompt) out.text += answer_open_;
-    last_ = chat;
+    if (chat.spans) last_ = chat;  // and not a render that only proves what the template shows
     return out;
   }
 
@@ -330,9 +355,9 @@ TEST_F(JinjaTest, AnAnswerThatTheTemplateHidesIsRefused) {
 
 TEST_F(JinjaTest, UnprovenSpansNameTheSlotTemplates) {
   options_.chat.fitting_slots = {"chatml"};
-  tokenizer_.jinja = [](const ChatRequest& chat) -> RenderedChat {
+  tokenizer_.jinja = [this](const ChatRequest& chat) -> RenderedChat {
     if (chat.spans) throw ChatSpansUnproven(ExitCode::kConfig, "the template trims the content");
-    return {.text = "x<|im_end|>", .spans = {}};
+    return {.text = render(chat).text, .spans = {}};
   };
   const std::string text = error_of([&] { masked(chat_); });
   EXPECT_TRUE(contains(text,
@@ -340,7 +365,8 @@ TEST_F(JinjaTest, UnprovenSpansNameTheSlotTemplates) {
                        "assistant's: the template trims the content"));
   EXPECT_TRUE(contains(text, "set data.template to a slot template: \"chatml\""));
   options_.chat.train_on_prompt = true;
-  EXPECT_EQ(masked(chat_), "[x<|im_end|>]") << "no spans are needed";
+  EXPECT_EQ(masked(chat_), "[<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\nYo<|im_end|>\n]")
+      << "no spans are needed";
 }
 
 TEST_F(JinjaTest, OtherRolesNeedASlotTemplate) {
@@ -371,12 +397,14 @@ TEST_F(JinjaTest, TheTemplateGetsMessagesAsOpenAiHasThem) {
   parts.content_is_parts = true;
   Message result = message_of("tool", "1");
   result.tool_call_id = "id1";
-  EXPECT_EQ(parse_json(messages_json({parts, call, result}), "m"), parse_json(R"([
+  EXPECT_EQ(parse_json(messages_json({parts}), "m")[0]["content"], "a");
+  const auto keeps_parts = [](const Message&) { return true; };
+  EXPECT_EQ(parse_json(messages_json({parts, call, result}, keeps_parts), "m"), parse_json(R"([
       {"role": "user", "content": [{"type": "text", "text": "a"}]},
       {"role": "assistant", "content": null, "reasoning_content": "why",
        "tool_calls": [{"type": "function", "function": {"name": "f", "arguments": {"x": 1}}}]},
       {"role": "tool", "content": "1", "tool_call_id": "id1"}])",
-                                                                              "m"));
+                                                                                           "m"));
 }
 
 TEST_F(JinjaTest, AMessageWithoutContentIsNamedIfTheTemplateReadsIt) {

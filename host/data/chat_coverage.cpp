@@ -1,0 +1,408 @@
+// Marks are words that neither the conversation nor its text has, so that no template takes them for anything else.
+#include "host/data/chat_coverage.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cctype>
+#include <optional>
+#include <string_view>
+#include <utility>
+
+#include "host/base/json.hpp"
+#include "host/base/lower_case.hpp"
+
+namespace chassis {
+namespace {
+
+using What = Omission::What;
+
+constexpr size_t kMaxProvenKinds = 4096;
+constexpr std::string_view kThinkTags[] = {"<think>", "</think>"};
+
+std::string_view trimmed_text(std::string_view text) {
+  constexpr const char* kSpace = " \t\r\n\f\v";
+  const size_t begin = text.find_first_not_of(kSpace);
+  if (begin == std::string_view::npos) return {};
+  return text.substr(begin, text.find_last_not_of(kSpace) - begin + 1);
+}
+
+bool has_think_tag(std::string_view text) {
+  return text.find(kThinkTags[0]) != std::string_view::npos || text.find(kThinkTags[1]) != std::string_view::npos;
+}
+
+// What decides how a template treats a message, apart from the texts themselves.
+std::string kind_of(const Message& message) {
+  std::string kind = message.role + ":";
+  bool is_empty = true, thinks = false;
+  for (const ContentPart& part : message.content) {
+    is_empty = is_empty && trimmed_text(part.text).empty();
+    thinks = thinks || has_think_tag(part.text);
+  }
+  kind += !message.has_content ? '0' : is_empty ? 'e' : message.content_is_parts ? 'p' : 't';
+  if (thinks) kind += 'k';
+  if (!message.reasoning.empty()) kind += 'r';
+  if (!message.tool_calls_json.empty()) kind += message.tool_calls_json.find("},{") != std::string::npos ? "cc" : "c";
+  return kind;
+}
+
+// A kind for each message: its own, those beside it, and its place.
+std::vector<std::string> kinds_of(const ChatRecord& chat) {
+  const size_t count = chat.messages.size();
+  std::vector<std::string> own;
+  own.reserve(count);
+  for (const Message& message : chat.messages) own.push_back(kind_of(message));
+  size_t last_user = count;
+  for (size_t i = 0; i < count; ++i)
+    if (chat.messages[i].role == "user") last_user = i;
+  std::vector<std::string> kinds(count);
+  for (size_t i = 0; i < count; ++i) {
+    std::string& kind = kinds[i];
+    kind = own[i];
+    kind += i == 0 ? "|" : "|" + own[i - 1];
+    kind += i + 1 == count ? "|" : "|" + own[i + 1];
+    kind += own[0].starts_with("system:") ? "|s" : "|";
+    if (!chat.tools_json.empty()) kind += 'o';
+    if (last_user < count) kind += i < last_user ? '<' : i == last_user ? '=' : '>';
+  }
+  return kinds;
+}
+
+// Calls `visit` with every string inside the value.
+template <class Visit>
+void for_each_string(Json& value, const Visit& visit) {
+  if (value.is_string()) return visit(value);
+  if (value.is_structured())
+    for (auto& item : value) for_each_string(item, visit);
+}
+
+Json& function_of(Json& call) {
+  const auto found = call.find("function");
+  return found != call.end() && found->is_object() ? *found : call;
+}
+
+std::vector<std::string> names_of_tools(const std::string& tools_json) {
+  std::vector<std::string> names;
+  Json tools = parse_json_or_null(tools_json);
+  if (!tools.is_array()) return names;
+  for (Json& tool : tools) {
+    if (!tool.is_object()) continue;
+    const Json& function = function_of(tool);
+    if (const auto name = function.find("name"); name != function.end() && name->is_string())
+      names.push_back(name->get<std::string>());
+  }
+  return names;
+}
+
+bool holds(const std::string& text, std::string_view part, size_t from = 0) {
+  return text.find(part, from) != std::string::npos;
+}
+
+// As it is, or as JSON escapes it.
+bool holds_value(const std::string& text, const std::string& value, size_t from) {
+  if (value.empty() || holds(text, value, from)) return true;
+  const std::string quoted = Json(value).dump(-1, ' ', false, Json::error_handler_t::replace);
+  return holds(text, std::string_view(quoted).substr(1, quoted.size() - 2), from);
+}
+
+bool holds_calls(const std::string& text, const std::string& calls_json, size_t from) {
+  Json calls = parse_json_or_null(calls_json);
+  if (!calls.is_array()) return false;
+  bool all = true;
+  for (Json& call : calls) {
+    Json& function = function_of(call);
+    if (const auto name = function.find("name"); name != function.end() && name->is_string())
+      all = all && holds(text, name->get_ref<const std::string&>(), from);
+    if (const auto arguments = function.find("arguments"); arguments != function.end())
+      for_each_string(*arguments, [&](Json& value) {
+        all = all && holds_value(text, value.get_ref<const std::string&>(), from);
+      });
+  }
+  return all;
+}
+
+// Puts marks into the parts of a conversation, and knows whose they are.
+class Marker {
+ public:
+  struct Mark {
+    What what = What::kContent;
+    size_t message = 0;
+    size_t piece = 0;  // of a content, counted in the message; of calls, the number of the call
+    bool is_end = false;
+    std::string word;
+    bool is_seen = false;
+  };
+
+  Marker(const ChatRecord& chat, const std::string& text) {
+    const auto is_used = [&] {
+      if (holds(text, tag_) || holds(chat.tools_json, tag_)) return true;
+      return std::any_of(chat.messages.begin(), chat.messages.end(), [&](const Message& message) {
+        return holds(message.text(), tag_) || holds(message.tool_calls_json, tag_);
+      });
+    };
+    while (is_used()) tag_ += 'k';
+  }
+
+  void mark_message(ChatRecord& chat, size_t index) {
+    Message& message = chat.messages[index];
+    size_t num_pieces = 0;
+    for (ContentPart& part : message.content) part.text = marked(part.text, message, index, num_pieces);
+    if (!message.tool_calls_json.empty()) mark_calls(message, index);
+  }
+
+  void mark_tools(ChatRecord& chat) {
+    Json tools = parse_json_or_null(chat.tools_json);
+    if (!tools.is_array()) return;
+    for (Json& tool : tools) {
+      if (!tool.is_object()) continue;
+      Json& function = function_of(tool);
+      if (const auto name = function.find("name"); name != function.end() && name->is_string())
+        *name = name->get<std::string>() + add(What::kTools, 0, 0, true);
+    }
+    chat.tools_json = tools.dump();
+  }
+
+  void look(const std::string& text) {
+    prints_python_ = prints_python_ || holds(text, "'" + added_argument() + "': '");
+    std::string lower;
+    for (Mark& mark : marks_) {
+      mark.is_seen = mark.is_seen || holds(text, mark.word);
+      if (mark.is_seen) continue;
+      if (lower.empty()) lower = lower_case(text);
+      mark.is_seen = holds(lower, mark.word);
+    }
+  }
+  // A template that fails on the marks of a message reads it.
+  void see(size_t message, bool tools) {
+    for (Mark& mark : marks_)
+      if ((mark.what == What::kTools) == tools && (tools || mark.message == message)) mark.is_seen = true;
+  }
+
+  const std::vector<Mark>& marks() const { return marks_; }
+  // Whether arguments of calls are printed as {'city': 'Lima'}.
+  bool prints_python() const { return prints_python_; }
+
+ private:
+  std::string added_argument() const { return tag_ + "argument"; }
+
+  std::string add(What what, size_t message, size_t piece, bool is_end) {
+    marks_.push_back({what, message, piece, is_end, fmt::format("{}{}x", tag_, marks_.size()), false});
+    return marks_.back().word;
+  }
+
+  // Marks stand inside of what begins with a tag, such as <tool_response>, which templates may look for.
+  std::string marked(const std::string& text, const Message& message, size_t index, size_t& num_pieces) {
+    std::vector<std::pair<size_t, size_t>> bounds;
+    size_t begin = 0;
+    while (message.role == "assistant") {
+      size_t at = std::string::npos, length = 0;
+      for (const std::string_view tag : kThinkTags)
+        if (const size_t found = text.find(tag, begin); found < at) at = found, length = tag.size();
+      if (at == std::string::npos) break;
+      bounds.emplace_back(begin, at);
+      begin = at + length;
+    }
+    bounds.emplace_back(begin, text.size());
+    std::string out;
+    size_t done = 0;
+    for (const auto& [from, to] : bounds) {
+      const std::string_view piece = trimmed_text(std::string_view(text).substr(from, to - from));
+      if (piece.empty()) continue;
+      const size_t start = static_cast<size_t>(piece.data() - text.data());
+      size_t open = start, close = start + piece.size();
+      if (piece.starts_with('<') && piece.find('>') != std::string_view::npos) open = start + piece.find('>') + 1;
+      if (piece.ends_with('>') && piece.rfind('<') != std::string_view::npos) close = start + piece.rfind('<');
+      if (open > close) open = start, close = start + piece.size();
+      out += text.substr(done, open - done) + add(What::kContent, index, num_pieces, false);
+      out += text.substr(open, close - open) + add(What::kContent, index, num_pieces, true);
+      done = close;
+      ++num_pieces;
+    }
+    return out + text.substr(done);
+  }
+
+  void mark_calls(Message& message, size_t index) {
+    Json calls = parse_json_or_null(message.tool_calls_json);
+    if (!calls.is_array()) return;
+    size_t number = 0;
+    for (Json& call : calls) {
+      Json& function = function_of(call);
+      if (const auto name = function.find("name"); name != function.end() && name->is_string())
+        *name = name->get<std::string>() + add(What::kToolCalls, index, number, true);
+      const auto arguments = function.find("arguments");
+      if (arguments != function.end() && arguments->is_object() && !arguments->empty()) {
+        for_each_string(*arguments, [&](Json& value) {
+          value = value.get<std::string>() + add(What::kArguments, index, number, true);
+        });
+        // Of arguments without a text, this one is looked for.
+        (*arguments)[added_argument()] = add(What::kArguments, index, number, false);
+      }
+      ++number;
+    }
+    message.tool_calls_json = calls.dump();
+  }
+
+  std::string tag_ = "qzx";
+  std::vector<Mark> marks_;
+  bool prints_python_ = false;
+};
+
+using Marks = std::vector<Marker::Mark>;
+
+// What the marks of a message say about its content; `is_whole`: its text stands in the rendered one as it is.
+std::optional<What> lost_content(const Marks& marks, size_t message, bool is_whole) {
+  size_t num_pieces = 0, num_seen = 0, num_halves = 0;
+  bool last_is_seen = false;
+  for (const Marker::Mark& mark : marks) {
+    if (mark.what != What::kContent || mark.message != message || mark.is_end) continue;
+    const bool begins = mark.is_seen, ends = (&mark + 1)->is_seen;
+    ++num_pieces;
+    num_seen += begins || ends;
+    num_halves += begins != ends;
+    last_is_seen = begins || ends;
+  }
+  if (num_pieces == 0) return std::nullopt;
+  if (num_seen == 0) return What::kContent;
+  if (num_seen < num_pieces) return last_is_seen ? What::kReasoning : What::kPartOfContent;
+  if (num_halves > 0 && !is_whole) return What::kPartOfContent;
+  return std::nullopt;
+}
+
+bool loses_calls(const Marks& marks, size_t message) {
+  return std::any_of(marks.begin(), marks.end(), [&](const Marker::Mark& mark) {
+    return mark.what == What::kToolCalls && mark.message == message && !mark.is_seen;
+  });
+}
+
+// Arguments are shown if the added one is, or if all of their own texts are.
+bool loses_arguments(const Marks& marks, size_t message) {
+  for (const Marker::Mark& added : marks) {
+    if (added.what != What::kArguments || added.message != message || added.is_end || added.is_seen) continue;
+    size_t num_texts = 0, num_seen = 0;
+    for (const Marker::Mark& mark : marks) {
+      if (mark.what != What::kArguments || mark.message != message || mark.piece != added.piece || !mark.is_end) continue;
+      ++num_texts;
+      num_seen += mark.is_seen;
+    }
+    if (num_texts == 0 || num_seen < num_texts) return true;
+  }
+  return false;
+}
+
+bool loses_tools(const Marks& marks) {
+  return std::any_of(marks.begin(), marks.end(),
+                     [](const Marker::Mark& mark) { return mark.what == What::kTools && !mark.is_seen; });
+}
+
+}  // namespace
+
+std::vector<Omission> ChatCoverage::omissions(const ChatRecord& chat, const std::string& text) {
+  const std::vector<std::string> kinds = kinds_of(chat);
+  const bool is_proven =
+      std::all_of(kinds.begin(), kinds.end(), [&](const std::string& kind) { return proven_.contains(kind); });
+  std::vector<Omission> found;
+  if (!is_proven || !holds_all(chat, text)) {
+    found = find(chat, text);
+    if (found.empty()) {
+      if (proven_.size() > kMaxProvenKinds) proven_.clear();
+      proven_.insert(kinds.begin(), kinds.end());
+    }
+  }
+  if (hidden_roles_.empty()) return found;
+  for (size_t i = 0; i < chat.messages.size(); ++i)
+    if (hidden_roles_.contains(chat.messages[i].role)) found.push_back({What::kRole, i});
+  return found;
+}
+
+// Contents stand in the order of messages, but templates move system messages.
+bool ChatCoverage::holds_all(const ChatRecord& chat, const std::string& text) {
+  size_t cursor = 0;
+  std::string joined;
+  for (const Message& message : chat.messages) {
+    const bool moves = message.role == "system" || message.role == "developer";
+    const size_t begin = moves ? 0 : cursor;
+    const auto holds_part = [&](std::string_view part) {
+      part = trimmed_text(part);
+      if (part.empty()) return true;
+      const size_t at = text.find(part, moves ? 0 : cursor);
+      if (at == std::string::npos) return message.role == "tool" && holds_value(text, std::string(part), cursor);
+      if (!moves) cursor = at + part.size();
+      return true;
+    };
+    if (message.content.size() == 1) {
+      if (!holds_part(message.content[0].text)) return false;
+    } else if (!message.content.empty()) {
+      joined = message.text();
+      const auto is_held = [&](const ContentPart& part) { return holds_part(part.text); };
+      if (!holds_part(joined) && !std::all_of(message.content.begin(), message.content.end(), is_held)) return false;
+    }
+    if (!message.tool_calls_json.empty() && !holds_calls(text, message.tool_calls_json, begin)) return false;
+  }
+  if (chat.tools_json.empty()) return true;
+  if (chat.tools_json != tools_json_) {
+    tools_json_ = chat.tools_json;
+    tool_names_ = names_of_tools(tools_json_);
+  }
+  return std::all_of(tool_names_.begin(), tool_names_.end(),
+                     [&](const std::string& name) { return holds_value(text, name, 0); });
+}
+
+std::vector<Omission> ChatCoverage::find(const ChatRecord& chat, const std::string& text) {
+  Marker marker(chat, text);
+  ChatRecord marked = chat;
+  for (size_t i = 0; i < chat.messages.size(); ++i) marker.mark_message(marked, i);
+  marker.mark_tools(marked);
+  const auto look = [&](const ChatRecord& other) {
+    try {
+      marker.look(renderer_.render_prepared(other, false, false).text);
+      return true;
+    } catch (const Error& error) {
+      if (error.code() == ExitCode::kStopped) throw;
+      return false;
+    }
+  };
+  if (!look(marked)) {  // one after the other
+    for (size_t i = 0; i < chat.messages.size(); ++i) {
+      ChatRecord one = chat;
+      one.messages[i] = marked.messages[i];
+      if (!look(one)) marker.see(i, false);
+    }
+    ChatRecord one = chat;
+    one.tools_json = marked.tools_json;
+    if (!look(one)) marker.see(0, true);
+  }
+  std::vector<Omission> found;
+  for (size_t i = 0; i < chat.messages.size(); ++i) {
+    const bool is_whole = holds(text, trimmed_text(chat.messages[i].text()));
+    if (const auto lost = lost_content(marker.marks(), i, is_whole)) found.push_back({*lost, i});
+    if (loses_calls(marker.marks(), i))
+      found.push_back({What::kToolCalls, i});
+    else if (loses_arguments(marker.marks(), i))
+      found.push_back({What::kArguments, i});
+    else if (marker.prints_python() && !chat.messages[i].tool_calls_json.empty())
+      found.push_back({What::kPython, i});
+  }
+  if (loses_tools(marker.marks())) found.push_back({What::kTools, 0});
+  const bool is_hidden = std::any_of(found.begin(), found.end(),
+                                     [](const Omission& omission) { return omission.what != What::kReasoning; });
+  if (!is_hidden) find_hidden_roles(chat, text);
+  return found;
+}
+
+void ChatCoverage::find_hidden_roles(const ChatRecord& chat, const std::string& text) {
+  for (size_t i = 0; i < chat.messages.size(); ++i) {
+    const std::string& role = chat.messages[i].role;
+    if (shown_roles_.contains(role) || hidden_roles_.contains(role)) continue;
+    ChatRecord other = chat;
+    other.messages[i].role = role == "user" ? "assistant" : "user";
+    bool is_shown = true;
+    try {
+      is_shown = renderer_.render_prepared(other, false, false).text != text;
+    } catch (const Error& error) {  // it depends on the role whether the template refuses the row
+      if (error.code() == ExitCode::kStopped) throw;
+    }
+    (is_shown ? shown_roles_ : hidden_roles_).insert(role);
+  }
+}
+
+}  // namespace chassis
