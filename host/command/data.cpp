@@ -72,6 +72,12 @@ int preview(const DataArguments& arguments) {
                                             : fmt::format("{}: all rows of {} files", set.key, seen.num_files);
     notes += note + ". ";
     if (!arguments.preview_json) print("\n" + note + "\n");
+    for (const auto& [key, rows] : seen.unused_keys) {
+      const std::string unused =
+          fmt::format("{}: the key \"{}\" is not used by format \"{}\": {}", set.key, key, to_text(set.format), rows);
+      notes += unused + ". ";
+      if (!arguments.preview_json) print(unused + "\n");
+    }
   }
   if (!arguments.html.empty()) {
     write_file_atomic(arguments.html, preview_html(page, notes));
@@ -102,6 +108,8 @@ Json stats_json(const SetStats& set) {
   for (const auto& [reason, rows] : facts.dropped) json["dropped"][reason] = rows;
   json["changes"] = Json::object();
   for (const auto& [what, times] : facts.notes.changes) json["changes"][what] = times;
+  json["unused_keys"] = Json::object();
+  for (const auto& [key, rows] : facts.notes.unused_columns) json["unused_keys"][key] = rows;
   json["packed_rows"] = set.source->num_rows();
   json["utilisation"] = set.source->utilisation();
   return json;
@@ -130,6 +138,8 @@ std::string stats_text(const SetStats& set, const DataConfig& data) {
                       facts.longest_document);
   for (const auto& [what, times] : facts.notes.changes)
     text += fmt::format("  changed         {} times: {}\n", times, printable(what, 1000));
+  for (const auto& [key, rows] : facts.notes.unused_columns)
+    text += fmt::format("  unused key      {} ({} times)\n", key, rows);
   text += fmt::format("  packing         {}: {:.1f} rows of {} tokens, {:.2f} % used\n", to_text(data.packing),
                       set.source->num_rows(), data.seq_len, 100 * set.source->utilisation());
   return text;

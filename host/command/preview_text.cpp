@@ -80,6 +80,8 @@ std::string preview_text(const PreviewRow& row, bool colours, bool ids) {
   }
   if (!text.ends_with('\n')) text += '\n';
   if (const std::string labels = labels_text(row); !labels.empty()) text += labels + "\n";
+  for (const auto& [what, times] : row.changes)
+    text += fmt::format("  changed {} times: {}\n", times, printable(what, 1000));
   if (!ids) return text;
   for (const PreviewPiece& piece : row.pieces)
     for (size_t i = 0; i < piece.ids.size(); ++i)
@@ -110,6 +112,13 @@ Json preview_json(const std::string& set, const PreviewRow& row) {
     item["ids"] = piece.ids;
     json["pieces"].push_back(std::move(item));
   }
+  const auto counts = [](const std::map<std::string, uint64_t>& all) {
+    Json object = Json::object();
+    for (const auto& [what, times] : all) object[what] = times;
+    return object;
+  };
+  json["changes"] = counts(row.changes);
+  json["unused_keys"] = counts(row.unused_keys);
   return json;
 }
 
@@ -138,6 +147,8 @@ std::string preview_html(const std::vector<PreviewRow>& rows, const std::string&
     }
     page += "</pre>\n";
     if (const std::string labels = labels_text(row); !labels.empty()) page += "<p>" + html_text(labels) + "</p>\n";
+    for (const auto& [what, times] : row.changes)
+      page += fmt::format("<p>changed {} times: {}</p>\n", times, html_text(printable(what, 1000)));
   }
   return page + "</body></html>\n";
 }

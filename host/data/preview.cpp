@@ -68,13 +68,17 @@ void add_pieces(const Document& document, const std::vector<size_t>& straddlers,
   }
 }
 
+void add_to(std::map<std::string, uint64_t>& sums, const std::map<std::string, uint64_t>& counts) {
+  for (const auto& [what, times] : counts) sums[what] += times;
+}
+
 }  // namespace
 
 PreviewOfSet preview_rows(const DataSetConfig& set, const DataConfig& data, const Tokenizer* tokenizer,
                           const PreviewLimits& limits, const std::function<void(const PreviewRow&)>& show) {
   const std::vector<std::string> files = data_files(set);
   PreviewOfSet seen{.num_files = files.size(), .is_sample = files.size() > limits.files};
-  const auto parser = make_row_parser(set, data.vocab_size);
+  auto parser = make_row_parser(set, data.vocab_size);
   RecordEncoder encoder(tokenizer, encode_options(data));
   const IdTexts texts(tokenizer);
   const auto show_record = [&](const Record& record, PreviewRow row, const char* what) {
@@ -85,6 +89,8 @@ PreviewOfSet preview_rows(const DataSetConfig& set, const DataConfig& data, cons
     if (row.drop_reason.empty() && must_fit && document.ids.size() > static_cast<size_t>(data.seq_len))
       row.drop_reason = fmt::format("it has {} tokens, train.seq_len is {}", document.ids.size(), data.seq_len);
     add_pieces(document, encoder.straddlers(), texts, row);
+    row.changes = encoder.take_counts().changes();
+    add_to(seen.changes, row.changes);
     show(row);
   };
   for (size_t i = 0; i < std::min<size_t>(files.size(), limits.files); ++i) {
@@ -100,6 +106,9 @@ PreviewOfSet preview_rows(const DataSetConfig& set, const DataConfig& data, cons
       PreviewRow row;
       row.file = files[i];
       row.line = raw.line;
+      row.unused_keys = parser->notes().unused_columns;
+      add_to(seen.unused_keys, row.unused_keys);
+      if (!row.unused_keys.empty()) parser = make_row_parser(set, data.vocab_size);  // notes of one row each
       if (const auto* pair = std::get_if<PreferenceRecord>(&record)) {
         show_record(pair->chosen, row, "chosen");
         show_record(pair->rejected, row, "rejected");

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -35,6 +36,8 @@ struct PreviewRow {
   std::vector<PreviewPiece> pieces;  // neighbours differ in their state
   std::vector<PreviewLabel> other_labels;
   bool has_shifted_labels = false;  // they are the next ids, so they were shifted beforehand
+  // What was changed, masked or left out of it, and its keys that the format does not use.
+  std::map<std::string, uint64_t> changes, unused_keys;
 };
 
 struct PreviewLimits {
@@ -44,6 +47,7 @@ struct PreviewLimits {
 struct PreviewOfSet {
   uint64_t num_files = 0;  // of the set
   bool is_sample = false;  // rows are left out
+  std::map<std::string, uint64_t> changes = {}, unused_keys = {};  // of all rows shown
 };
 
 // Calls `show` for each row. Without a tokenizer ids are shown as numbers. Throws config errors for invalid rows.

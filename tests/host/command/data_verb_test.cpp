@@ -146,6 +146,34 @@ TEST_F(DataVerb, StatsCountRowsTokensAndWhatIsDropped) {
   EXPECT_HAS(counted.output, "packing         best_fit: 1.0 rows of 16 tokens");
 }
 
+TEST_F(DataVerb, KeysThatAreNotUsedAndRefusedRowsAreNamed) {
+  test::write_text(scratch_ / "rows.jsonl",
+                   "{\"prompt\":\"ab\",\"completion\":\"cd\",\"id\":1}\n{\"prompt\":\"x\",\"completion\":\"\"}\n"
+                   "{\"prompt\":\"x\",\"completion\":\"y\"}\n");
+  for (const char* verb : {"preview", "stats"}) {
+    const Outcome refused = chassis(verb);
+    EXPECT_EQ(refused.exit_code, 2) << refused.output;
+    EXPECT_HAS(refused.output, "rows.jsonl:2: nothing of the row is trained but <eos> (id 257)");
+    EXPECT_HAS(refused.output, "data.on_refused = \"skip\"");
+  }
+  const Outcome shown = chassis("preview", {"data.on_refused=skip"});
+  EXPECT_EQ(shown.exit_code, 0) << shown.output;
+  EXPECT_HAS(shown.output, "data.train.0: the key \"id\" is not used by format \"prompt_completion\": 1\n");
+  EXPECT_HAS(shown.output, "rows.jsonl:2: 0 tokens, 0 trained; not used: refused: nothing of the row is trained");
+  const Outcome counted = chassis("stats", {"data.on_refused=skip"});
+  EXPECT_EQ(counted.exit_code, 0) << counted.output;
+  EXPECT_HAS(counted.output, "dropped         1 (33.33 %): refused: nothing of the row is trained but <eos>");
+  EXPECT_HAS(counted.output, "unused key      id (1 times)\n");
+  const std::string row = chassis("preview", {"--json", "--rows", "1", "data.on_refused=skip"}).output;
+  EXPECT_EQ(parse_json(row.substr(row.find('{')), "row")["unused_keys"]["id"], 1);
+  const Outcome trained = test::run_process(
+      {CHASSIS_TEST_BINARY_DIR "/bin/chassis", "train", "good.toml", "run.max_steps=1", "train.task=sft",
+       "data.train.0.path=rows.jsonl", "data.train.0.format=prompt_completion", "data.on_refused=skip"},
+      scratch_.path());
+  EXPECT_EQ(trained.exit_code, 2) << "refused rows count towards the limit";
+  EXPECT_HAS(trained.output, "data.max_drop_ratio is 0.05");
+}
+
 TEST_F(DataVerb, ATokenizerWithoutSpecialTokensInTextsIsRefusedForConversations) {
   const Outcome refused = chassis("stats", {"data.train.0.format=messages", "data.template=plain"});
   EXPECT_EQ(refused.exit_code, 2);
