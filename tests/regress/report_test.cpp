@@ -141,14 +141,19 @@ TEST_F(Report, ThePageIsServedWhileTheRunTrains) {
   }
   const std::string mark = "the run as a page: http://";
   ASSERT_NE(output.find(mark), std::string::npos) << output;
-  const uint16_t port = fake::port_in(output.substr(output.find(mark)));
+  std::string address = output.substr(output.find(mark));
+  address.resize(address.find('\n'));
+  const uint16_t port = fake::port_in(address);
+  const size_t token = address.find('/', address.find("127.0.0.1:"));
   const auto get = [&](const std::string& path) {
-    return fake::answer_of(port, "GET " + path + " HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
+    return fake::answer_of(
+        port, "GET " + address.substr(token, 33) + path + " HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
   };
   const std::string page = get("/"), next = get("/data?since=2");
   EXPECT_HAS(page, "<!doctype html><!-- chassis report -->");
   EXPECT_HAS(page, "running at step ");
   EXPECT_HAS(page, "\"live\":true");
+  EXPECT_HAS(fake::answer_of(port, "GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"), "HTTP/1.1 403");
   const Json data = Json::parse(next.substr(next.find("\r\n\r\n") + 4));
   EXPECT_EQ(data["runs"][0]["from"], 1);
   EXPECT_GE(data["runs"][0]["step"], 3);

@@ -2,15 +2,16 @@
 #include <charconv>
 #include <cmath>
 #include <map>
-#include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <system_error>
 
+#include "chassis/http.hpp"
+#include "chassis/listener.hpp"
 #include "chassis/plugin.hpp"
 #include "chassis/sink.hpp"
-#include "server.hpp"
 
 namespace {
 
@@ -62,13 +63,12 @@ class Prometheus final : public Sink {
   void start(const chassis_sink_start_t& start) override {
     labels_ = "{run=\"" + label_value(text_of(start.run_name)) + "\"}";
     try {
-      server_ = std::make_unique<prometheus::Server>(port_, "/metrics", "text/plain; version=0.0.4; charset=utf-8",
-                                                     [this] { return page(); });
+      listener_.emplace(port_, http_protocol([this](const HttpRequest& request, bool) { return answer(request); }));
     } catch (const std::system_error& error) {
       throw Failure(CHASSIS_UNAVAILABLE, error.what(), "; choose another port in [log.prometheus]");
     }
     host().log(CHASSIS_LOG_INFO,
-               "metrics for Prometheus: http://127.0.0.1:" + std::to_string(server_->port()) + "/metrics");
+               "metrics for Prometheus: http://127.0.0.1:" + std::to_string(listener_->port()) + "/metrics");
   }
 
   void scalars(int64_t step, double time, std::span<const chassis_scalar_t> scalars) override {
@@ -78,9 +78,14 @@ class Prometheus final : public Sink {
     for (const chassis_scalar_t& scalar : scalars) values_[metric_name(text_of(scalar.name))] = scalar.value;
   }
 
-  void finish(const chassis_sink_finish_t&) override { server_.reset(); }
+  void finish(const chassis_sink_finish_t&) override { listener_.reset(); }
 
  private:
+  HttpAnswer answer(const HttpRequest& request) {
+    if (request.path != "/metrics") return {.status = 404, .body = "the metrics are at /metrics\n"};
+    return {.type = "text/plain; version=0.0.4; charset=utf-8", .body = page()};
+  }
+
   std::string page() {
     const std::lock_guard lock(mutex_);
     std::string out;
@@ -93,7 +98,7 @@ class Prometheus final : public Sink {
   std::string labels_;
   std::mutex mutex_;
   std::map<std::string, double> values_;  // by the name of the metric
-  std::unique_ptr<prometheus::Server> server_;
+  std::optional<Listener> listener_;      // uses the members above
 };
 
 }  // namespace

@@ -12,8 +12,18 @@ namespace {
 class Webpage : public testing::Test {
  protected:
   uint16_t port() const { return fake::port_in(host_.lines.at(0)); }
-  std::string get(const std::string& path, const std::string& host = "127.0.0.1:1", const std::string& end = "") const {
+  // "/TOKEN", as the log shows it.
+  std::string token() const {
+    const std::string& line = host_.lines.at(0);
+    const size_t begin = line.find('/', line.find("127.0.0.1:"));
+    return line.substr(begin, line.rfind('/') - begin);
+  }
+  std::string get_raw(const std::string& path, const std::string& host = "127.0.0.1:1",
+                      const std::string& end = "") const {
     return fake::answer_of(port(), "GET " + path + " HTTP/1.1\r\nHost: " + host + "\r\nConnection: close\r\n\r\n", end);
+  }
+  std::string get(const std::string& path, const std::string& host = "127.0.0.1:1", const std::string& end = "") const {
+    return get_raw(token() + path, host, end);
   }
 
   fake::Host host_;
@@ -61,19 +71,42 @@ TEST_F(Webpage, RefusesAllElse) {
   EXPECT_HAS(get("/", ""), "HTTP/1.1 403");
   EXPECT_HAS(get("/", "127.0.0.1:80@attacker.example"), "HTTP/1.1 403");
   EXPECT_HAS(get("/", "localhost\r\nHost: attacker.example"), "HTTP/1.1 403");
-  EXPECT_HAS(
-      fake::answer_of(port(), "POST / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: 1\r\n\r\nx"),
-      "HTTP/1.1 405");
+  EXPECT_HAS(fake::answer_of(port(), "POST " + token() +
+                                         "/ HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
+                                         "Content-Length: 1\r\n\r\nx"),
+             "HTTP/1.1 405");
   EXPECT_HAS(fake::answer_of(port(), "nonsense\r\n\r\n"), "HTTP/1.1 400");
+  run_.finish(0);
 }
 
-// Each open page keeps a thread of the server; the last threads stay for pages and data.
+// Any process of the machine reaches the port.
+TEST_F(Webpage, RefusesWhoDoesNotKnowTheToken) {
+  run_.start("/");
+  EXPECT_EQ(token().size(), 33u);
+  std::string other = token();
+  other.back() = other.back() == '0' ? '1' : '0';
+  for (const std::string& path :
+       {std::string("/"), std::string("/data"), std::string("/events"), std::string("/favicon.ico"), other + "/",
+        token() + "0/", token().substr(0, 32) + "/", std::string("//")}) {
+    const std::string answer = get_raw(path);
+    EXPECT_HAS(answer, "HTTP/1.1 403");
+    EXPECT_EQ(answer.find("doctype"), std::string::npos) << path;
+    EXPECT_EQ(answer.find(token()), std::string::npos) << path;
+  }
+  fake::Host host;
+  fake::SinkRun again(host, CHASSIS_TEST_PLUGIN_DIR "/webpage.so", "webpage", {{"port", "0"}});
+  again.start("/");
+  EXPECT_EQ(host.lines.at(0).find(token()), std::string::npos);
+  again.finish(0);
+  run_.finish(0);
+}
+
 TEST_F(Webpage, LimitsThePagesThatFollow) {
   run_.start("/");
   std::vector<int> open;
-  for (int i = 0; i < 6; ++i) {
+  for (int i = 0; i < 16; ++i) {
     open.push_back(fake::connection_to(port()));
-    const std::string request = "GET /events HTTP/1.1\r\nHost: localhost\r\n\r\n";
+    const std::string request = "GET " + token() + "/events HTTP/1.1\r\nHost: localhost\r\n\r\n";
     ASSERT_EQ(send(open.back(), request.data(), request.size(), 0), static_cast<ssize_t>(request.size()));
     char first = 0;
     ASSERT_EQ(recv(open.back(), &first, 1, 0), 1);
@@ -92,7 +125,7 @@ TEST_F(Webpage, NamesAPortThatIsTaken) {
     other.start("/");
     FAIL();
   } catch (const std::exception& error) {
-    EXPECT_HAS(std::string(error.what()), "port " + std::to_string(port()) + " of 127.0.0.1 cannot be used");
+    EXPECT_HAS(std::string(error.what()), "port " + std::to_string(port()) + " of 127.0.0.1: Address already in use");
   }
 }
 
