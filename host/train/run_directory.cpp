@@ -2,6 +2,8 @@
 #include "host/train/run_directory.hpp"
 
 #include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -15,6 +17,7 @@
 #include "host/base/file.hpp"
 #include "host/base/json.hpp"
 #include "host/base/log.hpp"
+#include "host/base/printable.hpp"
 #include "host/checkpoint/output_directory.hpp"
 #include "host/checkpoint/staged_directory.hpp"
 #include "host/checkpoint/writer.hpp"
@@ -160,6 +163,23 @@ std::string weights_to_start_from(const std::string& final) {
              : ", where model.path = \"" + final + "\" starts from its weights";
 }
 
+// Throws if the path of an open file or directory does not lead to it any more.
+void require_at_its_path(const File& held) {
+  struct stat here {
+  }, there{};
+  const bool is_absent = ::stat(held.path().c_str(), &there) != 0;
+  if (::fstat(held.descriptor(), &here) != 0) throw file_error("cannot look at", held.path(), errno);
+  if (!is_absent && here.st_dev == there.st_dev && here.st_ino == there.st_ino) return;
+  std::error_code error;
+  const std::string now =
+      std::filesystem::read_symlink("/proc/self/fd/" + std::to_string(held.descriptor()), error).string();
+  const bool is_gone = error || here.st_nlink == 0 || now.ends_with(" (deleted)");
+  throw storage_error("'" + held.path() + "' was " + (is_gone ? "removed" : "renamed to '" + printable(now) + "'") +
+                      (is_absent ? "" : ", and replaced by another,") + " while this run held it")
+      .hint(is_gone ? "keep the run directory as it is while a run trains"
+                    : "rename it back; the same command then continues the run from its last checkpoint");
+}
+
 // Reads one byte: some files can be opened but not read.
 void check_readable(const File& file) {
   char byte;
@@ -172,11 +192,33 @@ RunDirectory::RunDirectory(std::string path, World& world) : path_(std::move(pat
   world_.run_and_agree("locking the run directory", [this] {
     if (world_.rank() != 0) return;
     check_run_directory(path_);
-    root_.emplace(file("checkpoints"));
+    lock();
     for (const DirectoryEntry& entry : list_directory(path_))
       if (entry.name.starts_with(kTokenStart)) ::unlink(file(entry.name).c_str());
   });
   if (world_.size() > 1) check_same_directory();
+}
+
+// The lock of the directory itself holds even if checkpoints/ is removed, and its lock with it. Some network file
+// systems do not lock directories.
+void RunDirectory::lock() {
+  create_directories(path_);
+  const std::string checkpoints = file("checkpoints"), lock = checkpoints + "/.lock";
+  held_.push_back(File::open_directory(path_));
+  const bool is_locked = ::flock(held_.front().descriptor(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+  const auto in_use = [&] {
+    return storage_error("'" + path_ + "' is in use by another run, whose checkpoints/ were removed")
+        .hint("stop it, or choose another run.output_dir");
+  };
+  if (is_locked && path_kind_nofollow(lock) == PathKind::kAbsent) throw in_use();
+  root_.emplace(checkpoints);  // throws with the number of the process, if its lock is still there
+  if (is_locked) throw in_use();
+  held_.push_back(File::open_directory(checkpoints));
+  held_.push_back(File::open_nofollow(lock));
+}
+
+void RunDirectory::check_held() const {
+  for (const File& held : held_) require_at_its_path(held);
 }
 
 // Rank 0 creates a file with a random name, and the other ranks look for it.

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "host/checkpoint/checkpoint_root.hpp"
 #include "host/session/session.hpp"
@@ -27,6 +28,9 @@ class RunDirectory {
   RunDirectory(std::string path, World& world);
 
   const std::string& path() const { return path_; }
+  // On rank 0, before each save: throws a storage error if the directory, its checkpoints/ or their lock was removed,
+  // renamed or replaced, so that another run may be using this path.
+  void check_held() const;
   // NULL except on rank 0.
   CheckpointRoot* checkpoints() { return root_ ? &*root_ : nullptr; }
 
@@ -54,6 +58,7 @@ class RunDirectory {
   MetricsFile open_samples(int64_t step);
 
  private:
+  void lock();
   void check_same_directory();
   bool holds_work() const;
   void check_start_anew(const Settings& settings);
@@ -61,6 +66,7 @@ class RunDirectory {
 
   const std::string path_;
   World& world_;
+  std::vector<File> held_;              // the directory, its checkpoints/ and their lock, on rank 0
   std::optional<CheckpointRoot> root_;  // on rank 0
   std::optional<RunIdentity> before_;   // of the run that the directory held before, on rank 0
   Json about_;                          // run.json, on rank 0

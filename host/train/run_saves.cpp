@@ -55,6 +55,7 @@ void RunSaves::save(int64_t step) {
   require_finite_after(session_, step);
   saving_step_ = step;
   attempt([&] {
+    check_directory();
     saver_.begin(step, state_());
     saved_step_ = step;
   });
@@ -63,6 +64,12 @@ void RunSaves::save(int64_t step) {
   const bool exports = settings.exports.when == "every";
   if (settings.checkpoint.async == "false" || exports) finish();
   if (exports) attempt([&] { export_model("export-" + step_directory_name(step), step); });
+}
+
+void RunSaves::check_directory() {
+  session_.world().run_and_agree("looking at the run directory", [this] {
+    if (session_.world().rank() == 0) directory_.check_held();
+  });
 }
 
 void RunSaves::save_best(int64_t step) {
@@ -97,6 +104,7 @@ void RunSaves::export_final(int64_t step) {
 
 void RunSaves::export_model(const std::string& name, int64_t step) {
   try {
+    check_directory();
     log::info("{}", saver_.export_model(name, step).line());
   } catch (const RemoteError&) {
     throw;

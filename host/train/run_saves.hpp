@@ -58,6 +58,7 @@ class RunSaves {
 
  private:
   using Clock = std::chrono::steady_clock;
+  void check_directory();
   void attempt(const std::function<void()>& part);
   void export_model(const std::string& name, int64_t step);
   void report_saved(const SaveResult& result);

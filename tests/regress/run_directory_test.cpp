@@ -181,6 +181,42 @@ TEST_F(RunDirectoryTest, ASecondRunInTheSameDirectoryIsRefusedBeforeItWrites) {
   EXPECT_EQ(first.wait().exit_code, 75);
 }
 
+// Otherwise two runs would write into one directory, or one run into two.
+TEST_F(RunDirectoryTest, ARunWhoseDirectoryIsTakenAwayStopsAtItsNextSave) {
+  const struct {
+    const char *change, *words;
+  } kCases[] = {
+      {"rm -r out/checkpoints", "'out/checkpoints' was removed while this run held it"},
+      {"rm -r out/checkpoints; mkdir out/checkpoints", "'out/checkpoints' was removed, and replaced by another,"},
+      {"rm out/checkpoints/.lock; touch out/checkpoints/.lock", "'out/checkpoints/.lock' was removed, and replaced"},
+      {"mv out away", "/away' while this run held it"},
+      {"mv out away; mkdir out", "/away', and replaced by another, while this run held it"},
+      {"rm -r out", "'out' was removed while this run held it"},
+  };
+  for (const auto& [change, words] : kCases) {
+    Process run(command({"run.max_steps=100000", "data.cache_dir=cache"}), scratch_.path());
+    ASSERT_TRUE(run.wait_for("step 2/")) << run.output_so_far();
+    ASSERT_EQ(shell(change).exit_code, 0);
+    if (std::string_view(change).starts_with("rm -r out/checkpoints")) {
+      fs::create_directory(scratch_ / "elsewhere");
+      const Outcome second =
+          run_process({"/bin/sh", "-c", "cd .. && exec \"$0\" train run.toml", program()}, scratch_ / "elsewhere");
+      expect_refused(second, 7, "is in use by another run");
+      fs::remove_all(scratch_ / "elsewhere");
+    }
+    run.send(SIGUSR1);
+    if (!run.wait_for("this run held it")) run.send(SIGKILL);
+    const Outcome stopped = run.wait();
+    EXPECT_EQ(stopped.exit_code, 7) << change << ": " << stopped.output;
+    EXPECT_HAS(stopped.output, words);
+    const std::string left = std::string_view(change).starts_with("mv") ? "away" : "out";
+    if (std::string_view(change) != "rm -r out") EXPECT_GE(losses(left).size(), 2u);
+    EXPECT_FALSE(fs::exists(scratch_ / "out/final"));
+    fs::remove_all(scratch_ / "out");
+    fs::remove_all(scratch_ / "away");
+  }
+}
+
 TEST_F(RunDirectoryTest, FilesInTheWayOfItsOutputsAreFoundBeforeTheFirstStep) {
   fs::create_directories(scratch_ / "a/final");
   write_text(scratch_ / "a/final/thesis.txt", "mine");

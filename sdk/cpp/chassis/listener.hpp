@@ -1,5 +1,5 @@
 // Serves short requests on 127.0.0.1 or on a Unix socket, with bounds that hold against every client: connections,
-// bytes of a request, time. One thread, which sleeps unless there is something to do. The caller says what a request is.
+// bytes of a request, time. One thread, which sleeps unless there is something to do. The caller defines requests.
 #pragma once
 
 #include <arpa/inet.h>
