@@ -19,6 +19,8 @@
 #include <utility>
 
 #include "host/base/byte_limit.hpp"
+#include "host/base/creation_limit.hpp"
+#include "host/base/descriptor_reserve.hpp"
 #include "host/base/error.hpp"
 #include "host/base/hash.hpp"
 #include "host/base/pipe.hpp"
@@ -37,8 +39,17 @@ std::string amount(size_t num_bytes, uint64_t offset) {
 int open_retrying(int directory, const std::string& path, int flags, unsigned mode) {
   for (;;) {
     const int descriptor = ::openat(directory, path.c_str(), flags | O_CLOEXEC, static_cast<mode_t>(mode));
-    if (descriptor >= 0 || errno != EINTR) return descriptor;
+    if (descriptor >= 0 || (errno != EINTR && errno != EMFILE && errno != ENFILE)) return descriptor;
+    const int error = errno;
+    if (error == EINTR || release_reserved_descriptor()) continue;
+    errno = error;
+    return -1;
   }
+}
+
+void close_and_refill(int descriptor) noexcept {
+  ::close(descriptor);
+  refill_descriptor_reserve();
 }
 
 const char* kind_text(mode_t mode) {
@@ -120,7 +131,7 @@ File::File(File&& other) noexcept
 File& File::operator=(File&& other) noexcept {
   if (this != &other) {
     close_direct();
-    if (descriptor_ >= 0) ::close(descriptor_);
+    if (descriptor_ >= 0) close_and_refill(descriptor_);
     descriptor_ = std::exchange(other.descriptor_, -1);
     direct_ = std::exchange(other.direct_, -1);
     path_ = std::move(other.path_);
@@ -130,11 +141,11 @@ File& File::operator=(File&& other) noexcept {
 
 File::~File() {
   close_direct();
-  if (descriptor_ >= 0) ::close(descriptor_);
+  if (descriptor_ >= 0) close_and_refill(descriptor_);
 }
 
 void File::close_direct() noexcept {
-  if (direct_ >= 0) ::close(std::exchange(direct_, -1));
+  if (direct_ >= 0) close_and_refill(std::exchange(direct_, -1));
 }
 
 File File::adopt(int descriptor, std::string path) { return File(descriptor, std::move(path)); }
@@ -158,7 +169,9 @@ File File::open_nofollow(const std::string& path) {
 }
 
 File File::open_or_create_own(const std::string& path, unsigned mode) {
-  return File(open_regular(AT_FDCWD, path, O_RDWR | O_CREAT | O_NOFOLLOW, path, mode), path);
+  File file(open_regular(AT_FDCWD, path, O_RDWR | O_CREAT | O_NOFOLLOW, path, mode), path);
+  apply_creation_limit("/proc/self/fd/" + std::to_string(file.descriptor()));
+  return file;
 }
 
 File File::open_directory(const std::string& path) {
@@ -296,7 +309,9 @@ void File::fsync() {
 void File::close() {
   close_direct();
   const int descriptor = std::exchange(descriptor_, -1);
-  if (descriptor >= 0 && ::close(descriptor) != 0 && errno != EINTR) throw file_error("cannot close", path_, errno);
+  const int error = descriptor >= 0 && ::close(descriptor) != 0 ? errno : 0;
+  refill_descriptor_reserve();
+  if (error != 0 && error != EINTR) throw file_error("cannot close", path_, error);
 }
 
 PathKind path_kind(const std::string& path) { return kind_at(path, 0); }
@@ -304,8 +319,18 @@ PathKind path_kind(const std::string& path) { return kind_at(path, 0); }
 PathKind path_kind_nofollow(const std::string& path) { return kind_at(path, AT_SYMLINK_NOFOLLOW); }
 
 std::vector<DirectoryEntry> list_directory(const std::string& path) {
-  const std::unique_ptr<DIR, int (*)(DIR*)> directory(::opendir(path.c_str()), ::closedir);
-  if (!directory) throw file_error("cannot list the directory", path, errno);
+  const int descriptor = open_retrying(AT_FDCWD, path, O_RDONLY | O_DIRECTORY | O_NONBLOCK, 0);
+  if (descriptor < 0) throw file_error("cannot list the directory", path, errno);
+  const auto close_directory = [](DIR* directory) {
+    ::closedir(directory);
+    refill_descriptor_reserve();
+  };
+  const std::unique_ptr<DIR, decltype(close_directory)> directory(::fdopendir(descriptor), close_directory);
+  if (!directory) {
+    const int error = errno;
+    close_and_refill(descriptor);
+    throw file_error("cannot list the directory", path, error);
+  }
   std::vector<DirectoryEntry> entries;
   for (;;) {
     errno = 0;
@@ -380,7 +405,7 @@ void write_file_atomic(const std::string& path, std::string_view bytes, unsigned
       throw storage_error("cannot replace '" + path + "': it is " + kind_text(before.st_mode))
           .hint("give the path of a regular file, or one that does not exist");
     replaces = true;
-    mode = before.st_mode & 0777;
+    mode = before.st_mode & 0777 & ~withheld_mode();
   } else if (errno != ENOENT) {
     throw file_error("cannot look at", path, errno);
   }

@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <cstdlib>
 
+#include "host/base/creation_limit.hpp"
 #include "host/base/file.hpp"
 #include "host/base/json.hpp"
 #include "host/base/log.hpp"
@@ -16,6 +17,7 @@
 #include "host/command/preview_text.hpp"
 #include "host/plan/plan.hpp"
 #include "host/session/session.hpp"
+#include "host/session/source_files.hpp"
 
 namespace chassis {
 namespace {
@@ -80,6 +82,7 @@ int preview(const DataArguments& arguments) {
     }
   }
   if (!arguments.html.empty()) {
+    const CreationLimit limit(shared_read_mode(data_source_files(needs)));
     write_file_atomic(arguments.html, preview_html(page, notes));
     log::info("{} is written", printable(arguments.html, 4096));
   }

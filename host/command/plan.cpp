@@ -2,6 +2,7 @@
 #include <charconv>
 #include <cstdio>
 
+#include "host/base/creation_limit.hpp"
 #include "host/base/file.hpp"
 #include "host/base/json.hpp"
 #include "host/base/mesh_axes.hpp"
@@ -9,6 +10,7 @@
 #include "host/command/command.hpp"
 #include "host/command/json_document.hpp"
 #include "host/command/page_file.hpp"
+#include "host/config/config_files.hpp"
 #include "host/plan/plan_report.hpp"
 
 namespace chassis {
@@ -93,7 +95,10 @@ Verb add_plan(CLI::App& app) {
     const AdviceList* const shown = advice ? &*advice : nullptr;
     const std::string text = plan_arguments->json ? plan_json(plan, shown).dump(2) + "\n" : plan_text(plan, shown);
     std::fwrite(text.data(), 1, text.size(), output());
-    if (!plan_arguments->html.empty()) write_file_atomic(plan_arguments->html, plan_html(plan, shown));
+    if (!plan_arguments->html.empty()) {
+      const CreationLimit limit(shared_read_mode(config_files(arguments->source().name)));
+      write_file_atomic(plan_arguments->html, plan_html(plan, shown));
+    }
     return static_cast<int>(plan.fits() ? ExitCode::kOk : ExitCode::kOutOfMemory);
   };
 }

@@ -3,6 +3,7 @@
 #include <deque>
 #include <memory>
 
+#include "host/base/creation_limit.hpp"
 #include "host/base/file.hpp"
 #include "host/base/json.hpp"
 #include "host/base/log.hpp"
@@ -60,6 +61,11 @@ Verb add_report(CLI::App& app) {
     }
     std::fwrite(text.data(), 1, text.size(), output());
     if (!arguments->html.empty()) {
+      std::vector<std::string> sources;
+      for (const RunReader* run : runs)
+        for (const char* const name : {"metrics.jsonl", "samples.jsonl", "events.jsonl", "resolved.toml", "log.txt"})
+          sources.push_back(run->path() + "/" + name);
+      const CreationLimit limit(shared_read_mode(sources));
       write_file_atomic(arguments->html, page_html(runs));
       log::info("the page is in {}", arguments->html);
     }

@@ -5,12 +5,14 @@
 #include <charconv>
 #include <filesystem>
 #include <optional>
+#include <set>
 #include <unordered_map>
 
 #include "host/base/file.hpp"
 #include "host/base/json.hpp"
 #include "host/base/pipe.hpp"
 #include "host/base/printable.hpp"
+#include "host/config/config_files.hpp"
 #include "host/config/paths.hpp"
 #include "host/config/toml_file.hpp"
 
@@ -97,6 +99,11 @@ class FileMerger {
   std::vector<OpenFile> open_;  // those being read, each extended by the one before
   size_t num_files_ = 0;
 };
+
+void add_files(const Value& value, std::set<std::string>& files) {
+  if (value.origin.kind == Origin::Kind::kFile) files.insert(value.origin.where.file);
+  for (const Value& child : value.children) add_files(child, files);
+}
 
 struct Assignment {
   std::vector<std::string> keys;
@@ -271,6 +278,13 @@ Json read_assignments(const std::vector<std::string>& assignments) {
   Value root = empty(ValueType::kTable, {});
   for (const std::string& assignment : assignments) apply_override(root, assignment, Schema());
   return to_json(root);
+}
+
+std::vector<std::string> config_files(const std::string& file) {
+  if (path_kind(file) != PathKind::kFile) return {};
+  std::set<std::string> files = {file};
+  add_files(read_config_file(file), files);
+  return {files.begin(), files.end()};
 }
 
 }  // namespace chassis

@@ -15,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "host/base/creation_limit.hpp"
 #include "host/base/file.hpp"
 #include "host/base/hash.hpp"
 #include "host/base/json.hpp"
@@ -273,6 +274,12 @@ auto with_cache_hint(const std::string& cache_dir, Action action) {
   }
 }
 
+// The sources may have been opened to fewer since then.
+void restrict_kept(const std::string& folder) {
+  for (const DirectoryEntry& entry : list_directory(folder)) apply_creation_limit(folder + "/" + entry.name);
+  apply_creation_limit(folder);
+}
+
 TokenStore open_or_make(const DataSetConfig& config, const std::vector<std::string>& files, const Tokenizer* tokenizer,
                         const PrepareOptions& options) {
   const std::string folder = store_folder(config, options.cache_dir);
@@ -285,6 +292,7 @@ TokenStore open_or_make(const DataSetConfig& config, const std::vector<std::stri
                                         }),
                         config.path, options.poll);
   KeptStore kept = find_kept(folder, key, options.first_on_machine ? &options.poll : nullptr);
+  if (kept.fresh) restrict_kept(folder);
   if (!kept.fresh) {
     const std::string again = fmt::format("{} is tokenised again: {}", config.path, kept.reason);
     if (kept.damaged)
@@ -308,6 +316,7 @@ TokenStore prepare_data_set(const DataSetConfig& config, const Tokenizer* tokeni
     throw data_set_error(config, fmt::format("format \"{}\" needs a tokenizer", to_text(config.format)))
         .hint("set plugin in [tokenizer]");
   }
+  const CreationLimit limit(shared_read_mode(files));
   TokenStore store = open_or_make(config, files, tokenizer, options);
   const TokenStoreFacts& facts = store.facts();
   require_ids_below(config, store, options.vocab_size);

@@ -21,6 +21,7 @@
 #include "host/session/fields.hpp"
 #include "host/session/progress.hpp"
 #include "host/session/run_chat.hpp"
+#include "host/session/source_files.hpp"
 #include "host/session/target.hpp"
 
 namespace chassis {
@@ -186,6 +187,16 @@ std::vector<std::unique_ptr<EvalData>> open_eval_data(const DataNeeds& needs, co
     sets.push_back(std::make_unique<EvalData>(set, data, needs.tokenizer, progress_of(bar, poll), poll));
   }
   return sets;
+}
+
+std::vector<std::string> data_source_files(const DataNeeds& needs) {
+  std::vector<std::string> files;
+  const auto add = [&](const Settings::DataSet& set) {
+    for (std::string& file : data_files(data_set(needs, set))) files.push_back(std::move(file));
+  };
+  for (const Settings::TrainSet& set : needs.settings.data.train) add(set);
+  for (const Settings::EvalSet& set : needs.settings.data.eval) add(set);
+  return files;
 }
 
 void find_data(const DataNeeds& needs) {

@@ -8,6 +8,7 @@
 #include <utility>
 #include <variant>
 
+#include "host/base/creation_limit.hpp"
 #include "host/base/file.hpp"
 #include "host/config/paths.hpp"
 #include "host/data/record_reader.hpp"
@@ -43,6 +44,7 @@ class TrainingTexts {
     return !text_.empty();
   }
 
+  const std::vector<std::string>& files() const { return files_; }
   uint64_t num_text_bytes() const { return num_text_bytes_; }
 
  private:
@@ -144,6 +146,7 @@ TrainedTokenizer train_tokenizer(PluginRegistry& registry, const std::string& me
   NewDirectory directory(out);
   PluginRows row_files(registry);
   TrainingTexts texts(paths, row_files, progress);
+  const CreationLimit limit(shared_read_mode(texts.files()));
   TrainedTokenizer trained;
   const auto instance = registry.open("tokenizer", member);
   train_vocabulary(

@@ -10,6 +10,7 @@
 #include <string_view>
 #include <utility>
 
+#include "host/base/creation_limit.hpp"
 #include "host/base/printable.hpp"
 #include "host/data/record_reader.hpp"
 #include "host/train/made_with.hpp"
@@ -157,6 +158,7 @@ void require_other_file(const std::string& prompts, const std::string& answers) 
 }
 
 AnswersFile::AnswersFile(const std::string& path, const std::vector<PromptRow>& prompts, const Json& made_with) {
+  const CreationLimit limit(prompts.empty() ? 0044 : shared_read_mode({prompts.front().where.file}));
   const Json record = own_record(path);
   std::string text;
   if (path_kind(path) != PathKind::kAbsent) {

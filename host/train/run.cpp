@@ -10,8 +10,11 @@
 #include <optional>
 #include <utility>
 
+#include "host/base/creation_limit.hpp"
+#include "host/base/descriptor_reserve.hpp"
 #include "host/base/log.hpp"
 #include "host/base/units.hpp"
+#include "host/config/config_files.hpp"
 #include "host/plan/memory_fit.hpp"
 #include "host/plan/plan.hpp"
 #include "host/program/unit_flops.hpp"
@@ -25,6 +28,7 @@
 #include "host/session/join.hpp"
 #include "host/session/session.hpp"
 #include "host/session/slow_phase.hpp"
+#include "host/session/source_files.hpp"
 #include "host/train/best_loss.hpp"
 #include "host/train/plugin_sink.hpp"
 #include "host/train/post_mortem.hpp"
@@ -149,6 +153,7 @@ class Run {
       if (world_.launch().local_rank == 0) open_data();
     });
     if (!data_) open_data();
+    limit_.emplace(mode_of_sources());
     world_.expect_same("data", data_->data_hash());
     agree_on_providers(session_.world(), session_.compiled());
     const RunIdentity identity{model_hash(session_.model(), session_.parameters()), data_->data_hash(),
@@ -173,11 +178,21 @@ class Run {
     directory_->start(session_, identity);
     if (settings().checkpoint.self_test) saves_->saver().self_test();
     if (trace_) trace_->start(trainer_->state().step);
+    reserve_.emplace();
     make_sinks();
     if (world_.size() > 1) board_ = std::make_unique<RankBoard>(world_, directory_->file("ranks.json"));
     announce();
     saves_->start_clock();
     before_steps_.reset();
+  }
+
+  // All that a run writes is derived from these, and is open to no one who may not read them.
+  unsigned mode_of_sources() const {
+    unsigned mode = shared_read_mode(config_files(session_.config().file())) &
+                    shared_read_mode(data_source_files(session_.data_needs()));
+    for (const Setting<std::string>* directory : {&settings().model.path, &settings().adapter.path})
+      if (directory->is_set()) mode &= shared_file_mode(*directory);
+    return mode;
   }
 
   void open_data() {
@@ -559,6 +574,8 @@ class Run {
   std::optional<StopBeforeSteps> before_steps_{std::in_place, [this] { return signals_.stop_requested(); },
                                                world_.rank() == 0};
   Session session_;
+  std::optional<CreationLimit> limit_;        // of the files of this run
+  std::optional<DescriptorReserve> reserve_;  // for saves, whatever sinks use
   std::unique_ptr<RunDirectory> directory_;
   std::unique_ptr<TrainData> data_;
   std::vector<std::unique_ptr<EvalData>> eval_data_;

@@ -1,4 +1,6 @@
 // A sink with a fault, for sinks_test.cpp. Otherwise it writes what it gets into sink.txt of the run directory.
+#include <unistd.h>
+
 #include <chrono>
 #include <fstream>
 #include <string>
@@ -16,7 +18,8 @@ class FaultySink final : public Sink {
   static constexpr std::string_view kDoc = "test: a sink with a fault";
   static const Options& options() {
     static const Options schema = {
-        option("fault", "none").choices({"none", "start", "scalars", "odd", "slow", "block", "block at the end"}),
+        option("fault", "none")
+            .choices({"none", "start", "scalars", "odd", "slow", "block", "block at the end", "descriptors"}),
     };
     return schema;
   }
@@ -25,6 +28,9 @@ class FaultySink final : public Sink {
   void start(const chassis_sink_start_t& start) override {
     if (fault_ == "start") throw Failure(CHASSIS_UNAVAILABLE, "no start today");
     out_.open(std::string(text_of(start.output_dir)) + "/sink.txt", std::ios::app);
+    if (fault_ == "descriptors")
+      while (dup(0) >= 0) {
+      }
     out_ << "start " << start.first_step << " of " << start.max_steps << " " << text_of(start.run_name) << std::endl;
   }
   void scalars(int64_t step, double, std::span<const chassis_scalar_t> scalars) override {

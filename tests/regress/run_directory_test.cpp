@@ -217,6 +217,51 @@ TEST_F(RunDirectoryTest, ARunWhoseDirectoryIsTakenAwayStopsAtItsNextSave) {
   }
 }
 
+TEST_F(RunDirectoryTest, WhatARunWritesIsNoMoreOpenThanItsSources) {
+  const std::string umask = "umask 022; ";
+  const std::string settings =
+      " log.sinks=console,jsonl,csv,tensorboard log.trace=2,3 sample.prompts='[\"line\"]' sample.every_steps=2 "
+      "sample.max_new_tokens=2 run.max_steps=3";
+  const auto modes = [&](const std::string& folder) {
+    std::map<unsigned, std::string> found;
+    for (const auto& entry : fs::recursive_directory_iterator(scratch_ / folder))
+      if (entry.is_regular_file() && entry.path().filename() != ".lock" && !entry.path().string().ends_with(".lock"))
+        found[static_cast<unsigned>(entry.status().permissions())] += " " + entry.path().string();
+    return found;
+  };
+  const auto expect_modes = [&](const std::string& folder, unsigned mode) {
+    for (const auto& [found, files] : modes(folder)) EXPECT_EQ(found, mode) << files;
+  };
+  const Outcome open = shell(umask + "\"$CHASSIS\" train run.toml" + settings);
+  ASSERT_EQ(open.exit_code, 0) << open.output;
+  expect_modes("out", 0644);
+  expect_modes("cache", 0644);
+  // The source of texts, and the one of the configuration.
+  for (const char* source : {"corpus.txt", "run.toml"}) {
+    fs::remove_all(scratch_ / "out");
+    fs::remove_all(scratch_ / "cache");
+    fs::permissions(scratch_ / source, fs::perms(0600));
+    const Outcome run = shell(umask + "\"$CHASSIS\" train run.toml" + settings);
+    ASSERT_EQ(run.exit_code, 0) << run.output;
+    expect_modes("out", 0600);
+    expect_modes("cache", source == std::string("run.toml") ? 0644 : 0600);
+    ASSERT_EQ(shell(umask + "\"$CHASSIS\" report out --html report.html").exit_code, 0);
+    EXPECT_EQ(static_cast<unsigned>(fs::status(scratch_ / "report.html").permissions()), 0600u);
+    fs::remove(scratch_ / "report.html");
+    fs::permissions(scratch_ / source, fs::perms(0644));
+  }
+  fs::permissions(scratch_ / "corpus.txt", fs::perms(0600));
+  for (const char* verb : {"data preview run.toml --html page.html",
+                           "generate run.toml --prompts prompts.jsonl --out answers.jsonl generate.max_new_tokens=2"}) {
+    write_text(scratch_ / "prompts.jsonl", "{\"prompt\": \"line\"}\n");
+    fs::permissions(scratch_ / "prompts.jsonl", fs::perms(0600));
+    const Outcome run = shell(umask + "\"$CHASSIS\" " + verb);
+    EXPECT_EQ(run.exit_code, 0) << run.output;
+  }
+  for (const char* name : {"page.html", "answers.jsonl"})
+    EXPECT_EQ(static_cast<unsigned>(fs::status(scratch_ / name).permissions()), 0600u) << name;
+}
+
 TEST_F(RunDirectoryTest, FilesInTheWayOfItsOutputsAreFoundBeforeTheFirstStep) {
   fs::create_directories(scratch_ / "a/final");
   write_text(scratch_ / "a/final/thesis.txt", "mine");

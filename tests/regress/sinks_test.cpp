@@ -49,6 +49,13 @@ TEST_F(Sinks, ThatBlockLoseRecordsAndAreLeftBehind) {
   EXPECT_HAS(run("late", "block at the end"), "sink 'faulty_sink' does not end");
 }
 
+TEST_F(Sinks, ThatUseAllDescriptorsLeaveThoseOfSaves) {
+  const std::string output = train("descriptors", {"log.sinks=console,jsonl,faulty_sink", "checkpoint.every_steps=2",
+                                                   "log.faulty_sink.fault=descriptors", "run.max_steps=6"});
+  for (const int64_t step : {2, 4, 6}) EXPECT_TRUE(is_checkpoint(checkpoint("descriptors", step))) << output;
+  EXPECT_TRUE(is_checkpoint(directory("descriptors") + "/final"));
+}
+
 TEST_F(Sinks, ThatDoNotExistAreRefusedBeforeTheRun) {
   const Outcome outcome = start("absent", {"log.sinks=console,wandb"});
   EXPECT_NE(outcome.exit_code, 0);

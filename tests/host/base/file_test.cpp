@@ -11,6 +11,8 @@
 #include <functional>
 #include <thread>
 
+#include "host/base/creation_limit.hpp"
+#include "host/base/descriptor_reserve.hpp"
 #include "host/base/error.hpp"
 #include "host/base/pipe.hpp"
 
@@ -190,6 +192,67 @@ TEST_F(FileTest, AFullDiskIsAStorageErrorAndTheOldFileStays) {
 }
 
 TEST_F(FileTest, FreeBytesIsPositive) { EXPECT_GT(free_bytes(folder_), 0u); }
+
+TEST_F(FileTest, CreatesNothingMoreOpenThanItsSources) {
+  const mode_t umask_before = ::umask(0022);
+  const auto mode = [&](const std::string& name) {
+    return static_cast<unsigned>(std::filesystem::status(folder_ + "/" + name).permissions());
+  };
+  for (const char* name : {"open", "grouped", "closed", "old", "log"}) write_file_atomic(folder_ + "/" + name, "x");
+  std::filesystem::permissions(folder_ + "/grouped", std::filesystem::perms(0640));
+  std::filesystem::permissions(folder_ + "/closed", std::filesystem::perms(0600));
+  EXPECT_EQ(shared_read_mode({folder_ + "/open", folder_ + "/absent"}), 0044u);
+  EXPECT_EQ(shared_read_mode({folder_ + "/open", folder_ + "/grouped"}), 0040u);
+  EXPECT_EQ(shared_read_mode({folder_ + "/grouped", folder_ + "/closed"}), 0u);
+  {
+    const CreationLimit grouped(0040);
+    write_file_atomic(folder_ + "/a", "x");
+    create_directories(folder_ + "/b");
+    EXPECT_EQ(mode("a"), 0640u);
+    EXPECT_EQ(mode("b"), 0750u);
+    const CreationLimit closed(0);
+    std::fclose(std::fopen((folder_ + "/c").c_str(), "w"));  // as a plugin does
+    write_file_atomic(folder_ + "/old", "new");
+    File::open_or_create_own(folder_ + "/log");
+    apply_creation_limit(folder_ + "/open");
+    const CreationLimit no_more(0044);
+    create_directories(folder_ + "/d");
+    for (const char* name : {"c", "old", "log", "open"}) EXPECT_EQ(mode(name), 0600u) << name;
+    EXPECT_EQ(mode("d"), 0700u);
+  }
+  write_file_atomic(folder_ + "/e", "x");
+  EXPECT_EQ(mode("e"), 0644u);
+  ::umask(umask_before);
+}
+
+TEST_F(FileTest, KeepsDescriptorsForFilesOfTheHost) {
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
+  rlimit few = before;
+  few.rlim_cur = 128;
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &few), 0);
+  std::vector<int> taken;
+  const auto take_all = [&] {
+    for (int one = 0; (one = ::dup(0)) >= 0;) taken.push_back(one);
+  };
+  {
+    const DescriptorReserve reserve(6);
+    take_all();
+    for (int round = 0; round < 3; ++round) {
+      std::vector<File> files;
+      for (int i = 0; i < 5; ++i)
+        files.push_back(File::create_exclusive(folder_ + "/" + std::to_string(10 * round + i)));
+      EXPECT_EQ(list_directory(folder_).size(), files.size() * static_cast<size_t>(round + 1));
+      files.push_back(File::open_directory(folder_));
+      EXPECT_THROW(File::open_directory(folder_), Error);
+      files.clear();
+      take_all();  // gets none of them
+    }
+  }
+  for (const int one : taken) ::close(one);
+  EXPECT_LT(taken.size(), 128u - 6u);
+  ::setrlimit(RLIMIT_NOFILE, &before);
+}
 
 }  // namespace
 }  // namespace chassis

@@ -8,6 +8,7 @@
 #include <atomic>
 #include <csignal>
 #include <filesystem>
+#include <set>
 #include <thread>
 #include <vector>
 
@@ -69,6 +70,28 @@ TEST_F(Prepare, KeepsASetAndUsesItAgain) {
   EXPECT_EQ(kept.facts().content_hash, made.facts().content_hash);
   EXPECT_EQ(kept.origin(1).text(), path + ":2");
   EXPECT_EQ(num_folders(), 1u);
+}
+
+TEST_F(Prepare, KeepsPrivateTextsPrivate) {
+  const std::string path = folder.write("a.txt", "one\ntwo\n");
+  const ByteTokenizer tokenizer;
+  const auto modes = [&] {
+    std::set<unsigned> found = {static_cast<unsigned>(fs::status(kept()).permissions()) & 0077 & ~0011u};
+    for (const auto& entry : fs::directory_iterator(kept()))
+      found.insert(static_cast<unsigned>(entry.status().permissions()) & 0077);
+    return found;
+  };
+  const mode_t umask_before = ::umask(0022);
+  prepare_data_set(text_set(path), &tokenizer, options());
+  EXPECT_EQ(modes(), std::set<unsigned>({0044}));
+  fs::permissions(path, fs::perms(0640));
+  prepare_data_set(text_set(path), &tokenizer, options());  // those that were kept
+  EXPECT_EQ(modes(), std::set<unsigned>({0040}));
+  fs::remove_all(kept());
+  fs::permissions(path, fs::perms(0600));
+  prepare_data_set(text_set(path), &tokenizer, options());
+  EXPECT_EQ(modes(), std::set<unsigned>({0}));
+  ::umask(umask_before);
 }
 
 TEST_F(Prepare, MakesAStaleSetAgainAndSaysWhy) {

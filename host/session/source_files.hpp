@@ -1,0 +1,14 @@
+// The files that a run reads its data from.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "host/session/run_data.hpp"
+
+namespace chassis {
+
+// Of all sets.
+std::vector<std::string> data_source_files(const DataNeeds& needs);
+
+}  // namespace chassis
