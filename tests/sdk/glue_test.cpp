@@ -129,7 +129,7 @@ TEST(Manifest, HasTheBuildAndTheMembers) {
   static constexpr auto kNote =
       make_manifest<manifest_size<CopyOps, Second>("license=MIT\n"), CopyOps, Second>("license=MIT\n");
   EXPECT_EQ(std::string(kNote.text, kNote.text_bytes),
-            "chassis-manifest=1\nid=glue\nversion=1.2.3\nabi=0.10\nabi-min-host=0.2\ntier=T0\nmember=ops/copy\n"
+            "chassis-manifest=1\nid=glue\nversion=1.2.3\nabi=0.11\nabi-min-host=0.2\ntier=T0\nmember=ops/copy\n"
             "member=ops/second\nlicense=MIT\n");
   EXPECT_EQ(sizeof kNote % 4, 0u);
 }

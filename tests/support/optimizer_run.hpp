@@ -91,6 +91,8 @@ struct OptimizerRun {
                                           scratch.size(),
                                           num_states.data(),
                                           parameters.data(),
+                                          nullptr,
+                                          nullptr,
                                           nullptr};
     host.check(table.step(self, &raw));
   }

@@ -2,6 +2,7 @@
 // Sizes are given once, to dim(); everything else names dims. chassis/op.h describes the ops.
 #pragma once
 
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -71,6 +72,13 @@ struct Mask {
   int64_t chunk = 0;
   Value document_ids = {};
   Value prefix_lens = {};
+};
+
+// What a plugin says of its own op, "domain/name"; chassis_op_desc_t describes what depends on it.
+struct OwnOp {
+  // The dims that it mixes: {} for a pointwise op. Not given: all of them.
+  std::optional<Dims> mixed_dims = {};
+  uint32_t output_dtype = 0;  // CHASSIS_DTYPE_F32 for a loss, CHASSIS_DTYPE_I32; 0: the precision of the run
 };
 
 // All [control]. Errors name the block, op and dims.
@@ -234,14 +242,31 @@ class Builder {
     return op("score", weight, {x, lens}, {head}, {}, {labels}, {kBatch, labels});
   }
 
+  // A plugin's own op, whose output has these dims. `mixed_dims` and `output_dtype` need a host of 0.11.
+  Value own_op(std::string_view id, std::string_view name, const std::vector<Value>& inputs, const Attrs& attrs,
+               const Dims& dims, const OwnOp& declared, const std::vector<Slot>& params = {}) {
+    constexpr uint16_t kDeclares = 11;
+    if (declared.output_dtype != 0 && host_.table()->abi_minor < kDeclares)
+      throw Failure(CHASSIS_FAILED_PRECONDITION, "op '", name, "' declares its dtype, which needs a host of 0.11");
+    return record_op(id, name, inputs, params, attrs, dims, dims, declared);
+  }
+
   // Any op; a plugin's own is "domain/name", with all its dims in output_dims. `dims` are those of the returned value.
   Value op(std::string_view id, std::string_view name, const std::vector<Value>& inputs,
            const std::vector<Slot>& params, const Attrs& attrs, const Dims& output_dims, Dims dims) {
+    return record_op(id, name, inputs, params, attrs, output_dims, std::move(dims), {});
+  }
+
+ private:
+  Value record_op(std::string_view id, std::string_view name, const std::vector<Value>& inputs,
+                  const std::vector<Slot>& params, const Attrs& attrs, const Dims& output_dims, Dims dims,
+                  const OwnOp& declared) {
     std::vector<chassis_value_t> input_ids;
     std::vector<chassis_slot_t> param_ids;
     for (const Value& input : inputs) input_ids.push_back(input.id);
     for (Slot param : params) param_ids.push_back(param.id);
     const auto output_ids = ids_of(output_dims);
+    const auto mixed_ids = declared.mixed_dims ? ids_of(*declared.mixed_dims) : std::vector<chassis_dim_t>();
     const chassis_op_desc_t raw = {sizeof(chassis_op_desc_t),
                                    static_cast<uint32_t>(input_ids.size()),
                                    str(id),
@@ -253,13 +278,17 @@ class Builder {
                                    static_cast<uint32_t>(param_ids.size()),
                                    static_cast<uint32_t>(attrs.raw().size()),
                                    static_cast<uint32_t>(output_ids.size()),
+                                   0,
+                                   mixed_ids.data(),
+                                   static_cast<uint32_t>(mixed_ids.size()),
+                                   declared.mixed_dims ? CHASSIS_OP_MIXES_ONLY : 0u,
+                                   declared.output_dtype,
                                    0};
     Value out{0, std::move(dims)};
     host_.check(raw_.op(&raw_, &raw, &out.id));
     return out;
   }
 
- private:
   static std::vector<chassis_dim_t> ids_of(const Dims& dims) {
     std::vector<chassis_dim_t> ids;
     for (Dim dim : dims) ids.push_back(dim.id);

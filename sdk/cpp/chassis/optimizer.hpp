@@ -128,6 +128,20 @@ class OptimizerStep {
   }
   OptimizerParameter parameter(uint32_t i) const { return OptimizerParameter(raw_.parameters[i]); }
 
+  // [all-ranks] Sums over all parameters of all ranks, each element counted once: `values` has num_sums of them for
+  // each tensor, of the elements of that tensor. Needs kSums; see chassis_optimizer_step_t.
+  std::vector<double> sum_over_parameters(std::span<const double> values, uint32_t num_sums) const {
+    if (raw_.sum_over_parameters == nullptr)
+      throw Failure(CHASSIS_FAILED_PRECONDITION,
+                    "sum_over_parameters needs kSums = true in the optimizer, and a host of 0.11");
+    if (values.size() != size_t{num_tensors()} * num_sums)
+      throw Failure(CHASSIS_INVALID_ARGUMENT, "sum_over_parameters got ", values.size(), " values for ", num_tensors(),
+                    " tensors of ", num_sums);
+    std::vector<double> sums(num_sums);
+    host_.check(raw_.sum_over_parameters(&raw_, values.data(), num_sums, sums.data()));
+    return sums;
+  }
+
   // Calls body(i, begin, end) over element ranges that cover all tensors, on the host's threads. Ranges begin at
   // multiples of `unit` elements of their tensor.
   template <typename Body>
@@ -159,6 +173,7 @@ class OptimizerStep {
 class Optimizer : public Member {
  public:
   static constexpr std::string_view kKind = "optimizer";
+  static constexpr bool kSums = false;  // a member that calls sum_over_parameters defines it as true
   using Member::Member;
 
   // [control] The states of a parameter, valid as long as the instance. They may depend on role, name and global shape.
@@ -170,8 +185,9 @@ class Optimizer : public Member {
 
   template <typename T>
   static const void* interface(std::string_view id) noexcept {
-    static constexpr chassis_optimizer_2_t kTable = {sizeof(chassis_optimizer_2_t), 0, &states_entry, &step_entry,
-                                                     &workspace_bytes_entry};
+    static constexpr chassis_optimizer_2_t kTable = {
+        sizeof(chassis_optimizer_2_t),          0, &states_entry, &step_entry, &workspace_bytes_entry,
+        T::kSums ? CHASSIS_OPTIMIZER_SUMS : 0u, 0};
     return id == CHASSIS_OPTIMIZER_2_ID ? &kTable : nullptr;
   }
 

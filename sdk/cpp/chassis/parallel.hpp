@@ -259,6 +259,8 @@ class Parallel : public Member {
   virtual void finish_grads() {}
   virtual void post_optimizer() {}
   virtual void drain() {}
+  // [step] After drain: whether replicas of parameters may differ between the ranks of this axis until the next sync.
+  virtual bool replicas_differ(std::string_view /*axis*/) const noexcept { return false; }
 
   const ShardMover& shards() const noexcept { return shards_; }
 
@@ -280,7 +282,8 @@ class Parallel : public Member {
                                                   &entry<&Parallel::drain>,
                                                   kSavings.data(),
                                                   &divide_entry,
-                                                  &stages_entry};
+                                                  &stages_entry,
+                                                  &replicas_differ_entry};
     return id == CHASSIS_PARALLEL_ID ? &kTable : nullptr;
   }
 
@@ -310,6 +313,9 @@ class Parallel : public Member {
       StageSink sink(strategy.host(), *out);
       strategy.stages(StageProblem(problem), sink);
     });
+  }
+  static int32_t replicas_differ_entry(chassis_instance* self, chassis_str_t axis) noexcept {
+    return member_of<Parallel>(self).replicas_differ(text_of(axis)) ? 1 : 0;
   }
   static chassis_status_t* resolve_entry(chassis_instance* self, const chassis_parallel_problem_t* problem,
                                          const chassis_parallel_sink_t* out) noexcept {

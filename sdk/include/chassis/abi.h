@@ -18,7 +18,7 @@
  * minor that a host accepts. The major is the suffix of the entry symbol; the minor is negotiated as the smaller of the
  * host's and the plugin's. */
 #define CHASSIS_ABI_MAJOR 0
-#define CHASSIS_ABI_MINOR 10
+#define CHASSIS_ABI_MINOR 11
 #define CHASSIS_ABI_OLDEST_MINOR 2 /* the oldest plugins that a host accepts */
 
 #ifdef __cplusplus

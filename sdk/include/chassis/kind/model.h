@@ -54,6 +54,9 @@ typedef struct chassis_slot_desc {
 } chassis_slot_desc_t;
 #define CHASSIS_SLOT_DESC_V1_SIZE 64u
 
+/* Since 0.11, of a plugin's own op: mixed_dims are all dims that it mixes, and none where there are none. */
+#define CHASSIS_OP_MIXES_ONLY 1u
+
 typedef struct chassis_op_desc {
   uint32_t struct_size;
   uint32_t num_inputs;
@@ -68,6 +71,19 @@ typedef struct chassis_op_desc {
   uint32_t num_attrs;
   uint32_t num_output_dims;
   uint32_t reserved0;
+  /* Since 0.11, of a plugin's own op; others must leave these zero. A dim is mixed if an element of the output depends
+   * on elements of the inputs with other indices of it. Along a dim that is not mixed the op computes any part of its
+   * output from the same part of its inputs and parameters; an output without T is then the sum over the positions,
+   * where positions behind the end of a row have zeros, and labels of -100. Without MIXES_ONLY all dims but B are
+   * mixed. B is never mixed: rows are divided into micro-batches, and an output without B is the sum over the rows.
+   * An axis of the mesh divides what the op reads and writes only along dims that are not mixed. Along others the
+   * op gets whole values, except that an axis of positions ("cp") is refused; where T is mixed, generation computes the
+   * whole row for each token. */
+  const chassis_dim_t* mixed_dims;
+  uint32_t num_mixed_dims;
+  uint32_t flags;        /* CHASSIS_OP_… */
+  uint32_t output_dtype; /* CHASSIS_DTYPE_F32 for a loss; CHASSIS_DTYPE_I32; 0: the precision of the run */
+  uint32_t reserved1;
 } chassis_op_desc_t;
 #define CHASSIS_OP_DESC_V1_SIZE 88u
 

@@ -68,8 +68,19 @@ typedef struct chassis_optimizer_step {
   /* One fp32 value on the tensors' device, another factor of the gradients; NULL: 1. Only chassis.optimizer/2 gets one.
    */
   chassis_tensor_t device_grad_scale;
+  void* impl;
+  /* [step][all-ranks] Since 0.11, with CHASSIS_OPTIMIZER_SUMS; else NULL. Sums over all trained parameters, each
+   * element counted once, on whichever ranks it is: `values` has num_values for each tensor of the step, of this rank's
+   * elements; `sums` gets num_values, the same bits on every rank. Blocks. Every rank calls it as often, also one
+   * without tensors. The caller returns an error unchanged. */
+  chassis_status_t* (*sum_over_parameters)(const struct chassis_optimizer_step* step, const double* values,
+                                           uint32_t num_values, double* sums);
 } chassis_optimizer_step_t;
 #define CHASSIS_OPTIMIZER_STEP_V1_SIZE 96u
+
+/* step() calls sum_over_parameters. The host then calls step() once a step with all tensors of the rank, on every rank,
+ * with num_tensors = 0 where a rank has none, and refuses what would need more calls. */
+#define CHASSIS_OPTIMIZER_SUMS 1u
 
 typedef struct chassis_optimizer_2 {
   uint32_t struct_size;
@@ -79,11 +90,14 @@ typedef struct chassis_optimizer_2 {
    */
   chassis_status_t* (*states)(struct chassis_instance* self, const chassis_optimizer_parameter_t* parameter,
                               const chassis_state_desc_t** states, uint32_t* num_states);
-  /* [step] Same inputs give the same bits with any number of threads. */
+  /* [step] Same inputs give the same bits with any number of threads. It must not communicate, except by
+   * sum_over_parameters: which tensors a rank steps differs between meshes. */
   chassis_status_t* (*step)(struct chassis_instance* self, const chassis_optimizer_step_t* step);
   /* [control] Bytes of scratch for a step over these parameters. NULL: none. */
   uint64_t (*workspace_bytes)(struct chassis_instance* self, const chassis_optimizer_parameter_t* const* parameters,
                               uint32_t num_parameters);
+  uint32_t flags; /* Since 0.11: CHASSIS_OPTIMIZER_… */
+  uint32_t reserved1;
 } chassis_optimizer_2_t;
 #define CHASSIS_OPTIMIZER_2_V1_SIZE 32u
 

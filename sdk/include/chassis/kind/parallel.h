@@ -287,6 +287,9 @@ typedef struct chassis_parallel {
    * them, or refuses with a reason. Allocates nothing; may be called again. NULL: none. Since 0.9. */
   chassis_status_t* (*stages)(struct chassis_instance* self, const chassis_stage_problem_t* problem,
                               const chassis_stage_sink_t* sink);
+  /* [step] Since 0.11, after drain: 1 while replicas of parameters may differ between the ranks of an axis that the
+   * strategy serves, as between two syncs of local steps; the host then does not compare them. NULL: never. */
+  int32_t (*replicas_differ)(struct chassis_instance* self, chassis_str_t axis);
 } chassis_parallel_t;
 #define CHASSIS_PARALLEL_V1_SIZE 112u
 

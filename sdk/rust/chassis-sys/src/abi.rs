@@ -4,7 +4,7 @@ use crate::Growable;
 use core::ffi::c_void;
 
 pub const CHASSIS_ABI_MAJOR: u32 = 0;
-pub const CHASSIS_ABI_MINOR: u32 = 10;
+pub const CHASSIS_ABI_MINOR: u32 = 11;
 pub const CHASSIS_ABI_OLDEST_MINOR: u32 = 2;
 pub const CHASSIS_ABORTED: u32 = 10;
 pub const CHASSIS_ABSENT: u32 = 4294967295;
@@ -182,6 +182,7 @@ pub const CHASSIS_OPTIMIZER_2_V1_SIZE: u32 = 32;
 pub const CHASSIS_OPTIMIZER_ID: &str = "chassis.optimizer/1";
 pub const CHASSIS_OPTIMIZER_PARAMETER_V1_SIZE: u32 = 48;
 pub const CHASSIS_OPTIMIZER_STEP_V1_SIZE: u32 = 96;
+pub const CHASSIS_OPTIMIZER_SUMS: u32 = 1;
 pub const CHASSIS_OPTIMIZER_V1_SIZE: u32 = 40;
 pub const CHASSIS_OPTIONS_ID: &str = "chassis.options/1";
 pub const CHASSIS_OPTIONS_V1_SIZE: u32 = 64;
@@ -195,6 +196,7 @@ pub const CHASSIS_OPTION_STRING_LIST: u32 = 5;
 pub const CHASSIS_OPTION_TABLE: u32 = 8;
 pub const CHASSIS_OPTION_V1_SIZE: u32 = 88;
 pub const CHASSIS_OP_DESC_V1_SIZE: u32 = 88;
+pub const CHASSIS_OP_MIXES_ONLY: u32 = 1;
 pub const CHASSIS_OP_VIEW_V1_SIZE: u32 = 72;
 pub const CHASSIS_OUT_OF_RANGE: u32 = 11;
 pub const CHASSIS_OVERLAP_RING: u32 = 1;
@@ -1178,7 +1180,7 @@ abi_struct! { chassis_node_t 96 8 {
 } }
 abi_grows!(chassis_node_t, CHASSIS_NODE_V1_SIZE);
 
-abi_struct! { chassis_op_desc_t 88 8 {
+abi_struct! { chassis_op_desc_t 112 8 {
     0 4 struct_size: u32,
     4 4 num_inputs: u32,
     8 16 id: chassis_str_t,
@@ -1191,6 +1193,11 @@ abi_struct! { chassis_op_desc_t 88 8 {
     76 4 num_attrs: u32,
     80 4 num_output_dims: u32,
     84 4 reserved0: u32,
+    88 8 mixed_dims: *const chassis_dim_t,
+    96 4 num_mixed_dims: u32,
+    100 4 flags: u32,
+    104 4 output_dtype: u32,
+    108 4 reserved1: u32,
 } }
 abi_grows!(chassis_op_desc_t, CHASSIS_OP_DESC_V1_SIZE);
 
@@ -1279,7 +1286,7 @@ abi_struct! { chassis_optimizer_t 40 8 {
 } }
 abi_grows!(chassis_optimizer_t, CHASSIS_OPTIMIZER_V1_SIZE);
 
-abi_struct! { chassis_optimizer_2_t 32 8 {
+abi_struct! { chassis_optimizer_2_t 40 8 {
     0 4 struct_size: u32,
     4 4 reserved0: u32,
     8 8 states: Option<unsafe extern "C" fn(
@@ -1297,6 +1304,8 @@ abi_struct! { chassis_optimizer_2_t 32 8 {
         *const *const chassis_optimizer_parameter_t,
         u32,
     ) -> u64>,
+    32 4 flags: u32,
+    36 4 reserved1: u32,
 } }
 abi_grows!(chassis_optimizer_2_t, CHASSIS_OPTIMIZER_2_V1_SIZE);
 
@@ -1311,7 +1320,7 @@ abi_struct! { chassis_optimizer_parameter_t 48 8 {
 } }
 abi_grows!(chassis_optimizer_parameter_t, CHASSIS_OPTIMIZER_PARAMETER_V1_SIZE);
 
-abi_struct! { chassis_optimizer_step_t 120 8 {
+abi_struct! { chassis_optimizer_step_t 136 8 {
     0 4 struct_size: u32,
     4 4 num_tensors: u32,
     8 8 step: i64,
@@ -1328,6 +1337,13 @@ abi_struct! { chassis_optimizer_step_t 120 8 {
     96 8 num_states: *const u32,
     104 8 parameters: *const *const chassis_optimizer_parameter_t,
     112 8 device_grad_scale: chassis_tensor_t,
+    120 8 r#impl: *mut c_void,
+    128 8 sum_over_parameters: Option<unsafe extern "C" fn(
+        *const chassis_optimizer_step_t,
+        *const f64,
+        u32,
+        *mut f64,
+    ) -> *mut chassis_status_t>,
 } }
 abi_grows!(chassis_optimizer_step_t, CHASSIS_OPTIMIZER_STEP_V1_SIZE);
 
@@ -1382,7 +1398,7 @@ abi_struct! { chassis_options_t 64 8 {
 } }
 abi_grows!(chassis_options_t, CHASSIS_OPTIONS_V1_SIZE);
 
-abi_struct! { chassis_parallel_t 128 8 {
+abi_struct! { chassis_parallel_t 136 8 {
     0 4 struct_size: u32,
     4 4 num_savings: u32,
     8 16 home_axis: chassis_str_t,
@@ -1411,6 +1427,7 @@ abi_struct! { chassis_parallel_t 128 8 {
         *const chassis_stage_problem_t,
         *const chassis_stage_sink_t,
     ) -> *mut chassis_status_t>,
+    128 8 replicas_differ: Option<unsafe extern "C" fn(*mut chassis_instance_t, chassis_str_t) -> i32>,
 } }
 abi_grows!(chassis_parallel_t, CHASSIS_PARALLEL_V1_SIZE);
 
