@@ -1,7 +1,9 @@
 // `chassis plugins`: lists and describes plugins, and tests them against the contract.
+#include <algorithm>
 #include <cstdio>
 #include <deque>
 #include <filesystem>
+#include <span>
 
 #include "host/base/file.hpp"
 #include "host/base/json.hpp"
@@ -146,6 +148,36 @@ class Oracles {
   std::vector<OpsProvider> providers_;
 };
 
+// Providers of ops that chassis/op.h does not know, in the order of the search path.
+class OwnKernels {
+ public:
+  explicit OwnKernels(PluginRegistry& registry) : registry_(registry) {}
+
+  std::vector<OpsProvider> open() {
+    std::vector<OpsProvider> out;
+    for (const PluginFile& file : registry_.index().files())
+      for (const MemberName& member : file.manifest.members)
+        if (member.kind == "ops" && !file.manifest.oracle) add(member, out);
+    return out;
+  }
+
+ private:
+  void add(const MemberName& member, std::vector<OpsProvider>& out) {
+    try {
+      std::unique_ptr<Instance> instance = registry_.open(member.kind, member.id);
+      const OpsProvider provider = ops_provider(*instance);
+      const std::span patterns(provider.table->patterns, provider.table->num_patterns);
+      const auto is_own = [](chassis_str_t p) { return view_of(p).find('/') != std::string_view::npos; };
+      if (!std::ranges::any_of(patterns, is_own)) return;
+      instances_.push_back(std::move(instance));
+      out.push_back(provider);
+    } catch (const Error&) {  // one that this machine cannot open computes nothing here
+    }
+  }
+  PluginRegistry& registry_;
+  std::vector<std::unique_ptr<Instance>> instances_;
+};
+
 constexpr const char* kNoOracle = "no reference plugin to compare with is installed";
 
 std::string check_ops(PluginRegistry& registry, Instance& instance) {
@@ -169,7 +201,9 @@ std::string check_model(PluginRegistry& registry, const CheckedMember& member, c
   }
   const Oracles oracles(registry);
   const auto make = [&] { return member.another(Json::object()); };
-  expect_none(model_failures(make, config, oracles.providers()), "promises of a model are broken");
+  OwnKernels own(registry);
+  expect_none(model_failures(make, config, oracles.providers(), [&] { return own.open(); }),
+              "promises of a model are broken");
   return "";
 }
 

@@ -14,6 +14,7 @@
 #include "host/base/error.hpp"
 #include "host/base/json.hpp"
 #include "host/base/printable.hpp"
+#include "host/conformance/own_ops.hpp"
 #include "host/conformance/sample_program.hpp"
 #include "host/program/executor.hpp"
 #include "host/program/model_plugin.hpp"
@@ -26,8 +27,8 @@ namespace {
 class ModelExamination {
  public:
   ModelExamination(const std::function<std::unique_ptr<Instance>()>& make, const std::string& config,
-                   std::span<const OpsProvider> oracles)
-      : make_(make), config_(config), oracles_(oracles) {}
+                   std::span<const OpsProvider> oracles, const std::function<std::vector<OpsProvider>()>& own_kernels)
+      : make_(make), config_(config), providers_(oracles.begin(), oracles.end()), own_kernels_(own_kernels) {}
 
   std::vector<std::string> run() {
     const auto instance = make_();
@@ -36,7 +37,9 @@ class ModelExamination {
     ResolveOptions resolve;
     resolve.batch = kSampleBatch;
     resolve.time = kSampleTime;
-    resolve.kernels.assign(oracles_.begin(), oracles_.end());
+    if (own_kernels_ && has_own_ops(record(model)))
+      for (const OpsProvider& provider : own_kernels_()) providers_.push_back(provider);
+    resolve.kernels = providers_;
     compiled_ = compile(recording_of(model), {.resolve = std::move(resolve)});
     if (const std::string text = difference(record(model), compiled_->program); !text.empty())
       fail("a second recording has {}", text);
@@ -50,6 +53,7 @@ class ModelExamination {
     examine_unknown_key();
     examine_refusals();
     if (failures_.empty()) examine_gradients();
+    if (failures_.empty()) failures_ = own_op_failures(compiled_->program, providers_);
     if (failures_.empty()) examine_logits();
     return failures_;
   }
@@ -265,7 +269,8 @@ class ModelExamination {
 
   const std::function<std::unique_ptr<Instance>()>& make_;
   const std::string& config_;
-  const std::span<const OpsProvider> oracles_;
+  std::vector<OpsProvider> providers_;
+  const std::function<std::vector<OpsProvider>()>& own_kernels_;
   std::optional<CompiledProgram> compiled_;
   std::vector<std::string> failures_;
 };
@@ -288,8 +293,9 @@ std::string configure_refusal(Instance& model, const std::string& config_json) {
 }
 
 std::vector<std::string> model_failures(const std::function<std::unique_ptr<Instance>()>& model,
-                                        const std::string& config_json, std::span<const OpsProvider> oracles) {
-  return ModelExamination(model, config_json, oracles).run();
+                                        const std::string& config_json, std::span<const OpsProvider> oracles,
+                                        const std::function<std::vector<OpsProvider>()>& own_kernels) {
+  return ModelExamination(model, config_json, oracles, own_kernels).run();
 }
 
 }  // namespace chassis

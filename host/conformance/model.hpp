@@ -29,8 +29,11 @@ std::string configure_refusal(Instance& model, const std::string& config_json);
 //   - logits do not change with later tokens, nor with another document of the row, and those of a document are the
 //   same
 //     alone in a row
-//   - the gradient of every parameter agrees with finite differences of the loss; every op must have an oracle
+//   - the gradient of every parameter agrees with finite differences of the loss; every op must have an oracle, or
+//     one of `own_kernels`, which are asked for if the model has ops that chassis/op.h does not know
+//   - these ops mix only the dims that the model declares; see own_ops.hpp
 std::vector<std::string> model_failures(const std::function<std::unique_ptr<Instance>()>& model,
-                                        const std::string& config_json, std::span<const OpsProvider> oracles);
+                                        const std::string& config_json, std::span<const OpsProvider> oracles,
+                                        const std::function<std::vector<OpsProvider>()>& own_kernels = {});
 
 }  // namespace chassis

@@ -11,11 +11,13 @@
 #include <functional>
 #include <memory>
 #include <numeric>
+#include <span>
 #include <utility>
 
 #include "chassis/kind/model.h"
 #include "host/base/error.hpp"
 #include "host/conformance/growth.hpp"
+#include "host/plugin/status.hpp"
 #include "host/service/rng.hpp"
 #include "host/service/tensor.hpp"
 #include "host/service/threads.hpp"
@@ -85,6 +87,33 @@ class Trial {
     return in_memory ? run(number, rates, 1.0, 1.0 / factor) : run(number, rates, 1.0 / factor);
   }
   Trial& step(int64_t number) { return step(number, Rates()); }
+  // The same in a call for each parameter, as where each is on another rank.
+  Trial& step_one_by_one(int64_t number) {
+    for (size_t i = 0; i < grads_.size(); ++i)
+      grads_[i].copy_from(random("gradient of step " + std::to_string(number), grads_[i].sizes(), i));
+    const size_t first_sum = num_replayed_;
+    for (size_t i = 0; i < grads_.size(); ++i) {
+      num_replayed_ = first_sum;
+      run(number, Rates(), 1.0, 0.0, i, i + 1);
+    }
+    return *this;
+  }
+  // From now on sums over parameters give what they gave there: this one has only some of the parameters in a call.
+  Trial& with_sums_of(const Trial& other) {
+    replayed_ = &other.sums_;
+    return *this;
+  }
+  // What differs between the addends of this one and the sums that it got; empty if nothing does.
+  std::string wrong_addends() const {
+    for (size_t call = 0; call < sums_.size(); ++call)
+      for (size_t i = 0; i < sums_[call].size(); ++i) {
+        const double got = sums_[call][i], wanted = (*replayed_)[call][i];
+        if (std::abs(got - wanted) > 1e-6 * std::abs(wanted) + 1e-30)
+          return fmt::format("value {} of call {} of sum_over_parameters adds up to {}, expected {}", i, call + 1, got,
+                             wanted);
+      }
+    return "";
+  }
   // Further steps by another instance, as in a run that resumes.
   Trial& go_on_with(const OptimizerPlugin& plugin) {
     plugin_ = &plugin;
@@ -182,17 +211,35 @@ class Trial {
     }
   }
 
-  // `device_scale` 0: none.
-  Trial& run(int64_t number, const Rates& rates, double grad_scale, double device_scale = 0.0) {
-    const auto handles = [](const std::vector<Tensor>& tensors) {
+  // sum_over_parameters of a step over some of the parameters. sums_[n] is what call n adds up to.
+  void sum(size_t num_tensors, const double* values, std::span<double> sums) {
+    const size_t call = replayed_ == nullptr ? sums_.size() : num_replayed_++;
+    if (replayed_ != nullptr && (call >= replayed_->size() || (*replayed_)[call].size() != sums.size()))
+      throw plugin_error(
+          "it calls sum_over_parameters more often, or with other numbers of values, where it has other "
+          "parameters");
+    if (sums_.size() <= call) sums_.resize(call + 1, std::vector<double>(sums.size()));
+    for (size_t i = 0; i < sums.size(); ++i) {
+      for (size_t tensor = 0; tensor < num_tensors; ++tensor) sums_[call][i] += values[tensor * sums.size() + i];
+      sums[i] = replayed_ == nullptr ? sums_[call][i] : (*replayed_)[call][i];
+    }
+  }
+
+  // `device_scale` 0: none. Steps parameters [first, end).
+  Trial& run(int64_t number, const Rates& rates, double grad_scale, double device_scale = 0.0, size_t first = 0,
+             size_t end = SIZE_MAX) {
+    end = std::min(end, params_.size());
+    const auto handles = [](const std::vector<Tensor>& tensors, size_t begin, size_t behind) {
       std::vector<chassis_tensor_t> out;
-      for (const Tensor& tensor : tensors) out.push_back(tensor.handle());
+      for (size_t i = begin; i < behind; ++i) out.push_back(tensors[i].handle());
       return out;
     };
-    const auto params = handles(params_), grads = handles(grads_), states = handles(states_);
+    const size_t end_state = end < params_.size() ? first_states_[end] : states_.size();
+    const auto params = handles(params_, first, end), grads = handles(grads_, first, end),
+               states = handles(states_, first < end ? first_states_[first] : end_state, end_state);
     std::vector<double> decays = rates.decay, lr_scales = rates.lr_scale;
-    decays.resize(params.size(), decays.back());
-    if (!lr_scales.empty()) lr_scales.resize(params.size(), lr_scales.back());
+    decays.resize(params_.size(), decays.back());
+    if (!lr_scales.empty()) lr_scales.resize(params_.size(), lr_scales.back());
     chassis_optimizer_step_t step{};
     step.struct_size = sizeof step;
     step.num_tensors = static_cast<uint32_t>(params.size());
@@ -202,12 +249,12 @@ class Trial {
     step.params = params.data();
     step.grads = grads.data();
     step.states = states.data();
-    step.weight_decay = decays.data();
-    step.lr_scale = lr_scales.empty() ? nullptr : lr_scales.data();
+    step.weight_decay = decays.data() + first;
+    step.lr_scale = lr_scales.empty() ? nullptr : lr_scales.data() + first;
     std::vector<uint32_t> num_states;
     std::vector<const chassis_optimizer_parameter_t*> facts;
     std::vector<int64_t> elements;
-    for (size_t i = 0; i < params_.size(); ++i) {
+    for (size_t i = first; i < end; ++i) {
       num_states.push_back(static_cast<uint32_t>(described_[i].size()));
       facts.push_back(facts_[i]->raw());
       elements.push_back(params_[i].num_elements());
@@ -226,6 +273,13 @@ class Trial {
       step.workspace = scratch.data();
       step.workspace_bytes = bytes;
     }
+    if (plugin_->sums()) {
+      step.impl = this;
+      step.sum_over_parameters = [](const chassis_optimizer_step_t* s, const double* values, uint32_t count,
+                                    double* sums) {
+        return guarded([&] { static_cast<Trial*>(s->impl)->sum(s->num_tensors, values, {sums, count}); });
+      };
+    }
     plugin_->step(step);
     return *this;
   }
@@ -235,6 +289,9 @@ class Trial {
   std::vector<States> described_;
   std::vector<size_t> first_states_;
   std::vector<Tensor> params_, grads_, states_;
+  std::vector<std::vector<double>> sums_;
+  const std::vector<std::vector<double>>* replayed_ = nullptr;
+  size_t num_replayed_ = 0;
 };
 
 class OptimizerExamination {
@@ -255,6 +312,7 @@ class OptimizerExamination {
     examine_repetition();
     examine_resumption();
     examine_growth();
+    examine_division();
     examine_cuts();
     return failures_;
   }
@@ -436,6 +494,21 @@ class OptimizerExamination {
     if (!text.empty()) fail("{}", text);
   }
 
+  // Each rank steps some of the parameters, which ones depends on the mesh.
+  void examine_division() {
+    const Trial whole = trial().step(1).step(2);
+    Trial parts = trial().with_sums_of(whole);
+    parts.step_one_by_one(1).step_one_by_one(2);
+    const std::string text = parts.difference(whole);
+    if (!text.empty())
+      fail(
+          "parameters that are stepped one by one are updated differently from all in one call: {}; which of them a "
+          "rank steps depends on the mesh, so a sum over them needs sum_over_parameters",
+          text);
+    else if (const std::string wrong = plugin_.sums() ? parts.wrong_addends() : ""; !wrong.empty())
+      fail("parameters that are stepped one by one: {}", wrong);
+  }
+
   // Parameters in units of one cut, and of many blocks, the last of which covers fewer elements.
   void examine_cuts() {
     for (const uint32_t role : {CHASSIS_ROLE_WEIGHT, CHASSIS_ROLE_EMBEDDING, CHASSIS_ROLE_NORM}) {
@@ -467,11 +540,13 @@ class OptimizerExamination {
       for (int64_t& cut : cuts) cut = std::clamp<int64_t>(cut * count / 300, 1, count - 1) * unit;
       Trial whole(plugin_, {sample});
       Trial parts = Trial::pieces(plugin_, sample, whole, cuts);
+      if (plugin_.sums()) parts.with_sums_of(whole);
       for (int64_t step : {1, 2}) {
-        parts.step_with_gradients_of(step, whole);
         whole.step(step);
+        parts.step_with_gradients_of(step, whole);
       }
-      const std::string text = difference_of_pieces(parts, whole);
+      std::string text = difference_of_pieces(parts, whole);
+      if (text.empty() && plugin_.sums()) text = parts.wrong_addends();
       if (text.empty()) continue;
       const States& states = whole.described(0);
       const bool has_scalars = std::any_of(states.begin(), states.end(),

@@ -126,12 +126,15 @@ Tensor AxisCollectives::run(const CollectiveCall& call, const Tensor& input) {
   if (call.op == "comm.all_reduce") return all_reduce(group, input);
   if (call.op == "comm.all_gather") return all_gather(group, call.dim, input, call.is_zigzag);
   if (call.op == "comm.reduce_scatter") return reduce_scatter(group, call.dim, input, call.is_zigzag);
+  if (call.op == kGather)
+    return call.sharers > 1 ? gather_shared(group, call, input) : all_gather(group, call.dim, input, call.is_zigzag);
+  if (call.op == kSplit && call.sharers > 1) return shared_part(group, call, input);
   if (call.op == kAllToAll) return all_to_all(group, call.dim, call.to, input);
   if (call.op == kLogSumExp) {
     const int64_t rows[] = {group.size(), input.num_elements()};
     return log_sum_of_rows(gather_rows(group, input).view(rows)).view(input.sizes());
   }
-  CHASSIS_CHECK(call.op == kSlice, call.op);
+  CHASSIS_CHECK(call.op == kSlice || call.op == kSplit, call.op);
   const RankParts parts(group, call.dim, input, call.is_zigzag);
   const Tensor part = Tensor::empty(parts.sizes(), input.dtype(), input.device());
   copy_part(part, call.dim, parts.of(group.rank()), input, call.pad);
@@ -167,6 +170,34 @@ Tensor AxisCollectives::gather_rows(CommGroup& group, const Tensor& input) {
 
 Tensor AxisCollectives::all_gather(CommGroup& group, int dim, const Tensor& input, bool is_zigzag) {
   return joined_parts(gather_rows(group, input), dim, input.sizes(), group.size(), is_zigzag);
+}
+
+// Neighbours share each part: their values are the same, and their gradients are parts of one.
+Tensor AxisCollectives::gather_shared(CommGroup& group, const CollectiveCall& call, const Tensor& input) {
+  const Tensor all = all_gather(group, call.dim, input, false);
+  const int64_t length = input.size(call.dim), num_parts = group.size() / call.sharers;
+  std::vector<int64_t> sizes = input.sizes();
+  sizes[static_cast<size_t>(call.dim)] = num_parts * length;
+  const Tensor out = Tensor::empty(sizes, input.dtype(), input.device());
+  for (int64_t i = 0; i < num_parts; ++i) {
+    const Tensor to = out.narrow(call.dim, i * length, length);
+    Tensor sum = all.narrow(call.dim, i * call.sharers * length, length).clone();
+    for (int64_t k = 1; call.of_gradient && k < call.sharers; ++k)
+      sum.add(all.narrow(call.dim, (i * call.sharers + k) * length, length));
+    to.copy_from(sum);
+  }
+  return out;
+}
+
+// The first of those that share a part has its gradient.
+Tensor AxisCollectives::shared_part(CommGroup& group, const CollectiveCall& call, const Tensor& input) {
+  const int64_t length = input.size(call.dim) * call.sharers / group.size();
+  Tensor out = input.narrow(call.dim, group.rank() / call.sharers * length, length).contiguous();
+  if (call.of_gradient && group.rank() % call.sharers != 0) {
+    out = Tensor::empty(out.sizes(), out.dtype(), out.device());
+    out.zero();
+  }
+  return out;
 }
 
 Tensor AxisCollectives::reduce_scatter(CommGroup& group, int dim, const Tensor& input, bool is_zigzag) {

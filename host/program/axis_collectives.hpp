@@ -23,6 +23,8 @@ class AxisCollectives final : public Collectives {
  private:
   Tensor all_reduce(CommGroup& group, const Tensor& input);
   Tensor all_gather(CommGroup& group, int dim, const Tensor& input, bool is_zigzag);
+  Tensor gather_shared(CommGroup& group, const CollectiveCall& call, const Tensor& input);
+  Tensor shared_part(CommGroup& group, const CollectiveCall& call, const Tensor& input);
   Tensor reduce_scatter(CommGroup& group, int dim, const Tensor& input, bool is_zigzag);
   Tensor all_to_all(CommGroup& group, int from, int to, const Tensor& input);
   // The inputs of all ranks, one after another.

@@ -12,6 +12,9 @@ namespace {
 
 using Kind = Sharding::Kind;
 
+constexpr char kDeclareHint[] =
+    "if it computes a part of its output from the same part of its inputs, let the model declare its mixed_dims";
+
 }  // namespace
 
 void BlockLayout::run() {
@@ -19,7 +22,8 @@ void BlockLayout::run() {
   for (GraphValue& value : block_.values) value.sharding.resize(axis_ + 1);
   for (Slot& slot : block_.slots) place_slot(slot);
   if (divides_inputs())
-    for (const auto& [name, value] : block_.inputs) of(value) = {Kind::kShard, CHASSIS_DIM_TIME};
+    for (const auto& [name, value] : block_.inputs)
+      if (block_.values[value].has(CHASSIS_DIM_TIME)) of(value) = {Kind::kShard, CHASSIS_DIM_TIME};
   recorded_ = std::move(block_.ops);
   block_.ops.clear();
   prepare();
@@ -61,11 +65,30 @@ bool BlockLayout::is_shared(DimId dim) const {
          strategy_.axis_size() % program_.dims[dim].size == 0;
 }
 
+bool BlockLayout::is_read_whole(const Slot& slot, DimId dim) const {
+  const Op *whole = nullptr, *divided = nullptr;
+  for (const Op& op : block_.ops) {
+    if (std::ranges::none_of(op.params, [&](SlotId s) { return &block_.slots[s] == &slot; })) continue;
+    (op.is_own() && block_.needs_all_of(op, dim) ? whole : divided) = &op;
+  }
+  if (whole != nullptr && divided != nullptr)
+    throw refusal(*whole, mixing(*whole, dim) + ", and so needs the whole of parameter '" + slot.name + "', of which " +
+                              divided->id + " '" + divided->name + "' reads a part")
+        .hint(kDeclareHint);
+  return whole != nullptr;
+}
+
+std::string BlockLayout::mixing(const Op& op, DimId dim) const {
+  const std::string& name = program_.dims[dim].name;
+  return op.mixed_dims ? "mixes '" + name + "'" : "does not declare which dims it mixes, so it may mix '" + name + "'";
+}
+
 void BlockLayout::place_slot(Slot& slot) {
   for (size_t a = 0; a < slot.axes.size(); ++a)
     for (DimId dim : slot.axes[a]) {
       if (!divides(dim)) continue;
       if (a == 0 && is_shared(dim)) continue;  // whole on every rank
+      if (is_read_whole(slot, dim)) continue;
       const Dim& d = program_.dims[dim];
       if (d.size % strategy_.axis_size() != 0 && !pads(dim))
         throw indivisible(dim).hint("choose a size that divides " + std::to_string(d.size));
@@ -90,6 +113,34 @@ ValueId BlockLayout::converted(ValueId value, Sharding wanted) {
   return converted_[key] = insert(collective, value, wanted, moved);
 }
 
+ValueId BlockLayout::whole(ValueId value) {
+  const Sharding have = of(value);
+  if (have.kind != Kind::kShard || !block_.values[value].has(have.dim)) return value;
+  const auto [known, fresh] = whole_.try_emplace(value, 0);
+  if (fresh) known->second = insert(std::string(kGather), value, {}, have.dim);
+  return known->second;
+}
+
+ValueId BlockLayout::part(ValueId value, DimId dim) {
+  const Sharding wanted{Kind::kShard, dim};
+  if (of(value) == wanted) return value;
+  const ValueId all = whole(value);
+  const GraphValueType type = block_.values[all].type;
+  if (type == GraphValueType::kInt32 && dim == CHASSIS_DIM_TIME) return slice_time(all, padding_of(all));
+  const auto [known, fresh] = parts_.try_emplace({all, dim}, 0);
+  if (fresh) {
+    known->second = insert(std::string(kSplit), all, wanted, dim);
+    whole_[known->second] = all;
+  }
+  return known->second;
+}
+
+// Behind the end of a row: what the data have there.
+int64_t BlockLayout::padding_of(ValueId ids) const {
+  const std::string& name = block_.values[ids].name;
+  return name == "labels" ? -100 : name == "document_ids" ? -1 : 0;
+}
+
 ValueId BlockLayout::insert(const std::string& collective, ValueId value, Sharding placed, DimId moved, int64_t pad) {
   GraphValue result = block_.values[value];
   result.sharding[axis_] = placed;
@@ -98,11 +149,13 @@ ValueId BlockLayout::insert(const std::string& collective, ValueId value, Shardi
   op.name = strategy_.axis() + "." + result.name;
   op.attrs.emplace_back("axis", strategy_.axis());
   if (collective == "comm.all_gather" || collective == "comm.reduce_scatter" || collective == kSlice ||
-      collective == kTake || collective == kAllToAll) {
+      collective == kTake || collective == kAllToAll || collective == kGather || collective == kSplit) {
     const auto at = std::find(result.dims.begin(), result.dims.end(), moved);
     op.attrs.emplace_back("dim", static_cast<int64_t>(at - result.dims.begin()));
   }
   if (collective == kTake) op.attrs.emplace_back("first", part_of(moved).first);
+  if ((collective == kGather || collective == kSplit) && moved != CHASSIS_DIM_TIME && is_shared(moved))
+    op.attrs.emplace_back(kSharers, strategy_.axis_size() / program_.dims[moved].size);
   if (collective == kAllToAll) {
     const auto to = std::find(result.dims.begin(), result.dims.end(), placed.dim);
     op.attrs.emplace_back("to", static_cast<int64_t>(to - result.dims.begin()));

@@ -69,6 +69,11 @@ class BlockLayout {
   ValueId converted(ValueId value, Sharding wanted);
   ValueId insert(const std::string& collective, ValueId value, Sharding placed, DimId moved, int64_t pad = 0);
   void append(Op op, Sharding result);
+  // For plugins' own ops, which compute the same on every rank: all of a value, and a rank's part of it.
+  ValueId whole(ValueId value);
+  ValueId part(ValueId value, DimId dim);
+  int64_t padding_of(ValueId ids) const;
+  std::string mixing(const Op& op, DimId dim) const;  // "mixes 'ffn'"
   // Ids are replicated, so a rank takes its part of them without communication.
   ValueId slice_time(ValueId ids, int64_t pad = 0);
   Op renamed(Op op) const;
@@ -92,10 +97,14 @@ class BlockLayout {
  private:
   [[noreturn]] void refuse_random_bits(const Op& op) const;
   void place_slot(Slot& slot);
+  // By a plugin's own op that mixes the dim.
+  bool is_read_whole(const Slot& slot, DimId dim) const;
   void finish_output(const std::string& name, ValueId& value);
 
   std::map<std::pair<ValueId, std::pair<Sharding::Kind, DimId>>, ValueId> converted_;
   std::map<std::pair<ValueId, int64_t>, ValueId> sliced_;  // by value and padding
+  std::map<ValueId, ValueId> whole_;
+  std::map<std::pair<ValueId, DimId>, ValueId> parts_;
 };
 
 // For an axis that divides named dims, and one that divides positions. What they refer to must outlive them.

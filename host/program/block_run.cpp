@@ -173,8 +173,22 @@ class BlockRun : NodeKind {
     }
   }
 
-  bool is_loss(const Node& node) const {
-    return node.outputs.size() == 1 && block_.block.values[node.outputs[0]].dims.empty();
+  bool is_loss(const Node& node) const { return node.outputs.size() == 1 && is_loss(node.outputs[0]); }
+  // The loss, or an addend of it: both have the same gradient.
+  bool is_loss(ValueId value) const {
+    if (!block_.block.values[value].dims.empty()) return false;
+    if (const auto loss = block_.block.outputs.find("loss");
+        loss != block_.block.outputs.end() && loss->second == value)
+      return true;
+    for (const auto& [name, output] : block_.block.outputs)
+      if (output == value) return false;  // its gradient comes from the next block
+    const Op* reader = nullptr;
+    for (const Op& op : block_.block.ops)
+      if (std::ranges::find(op.inputs, value) != op.inputs.end()) {
+        if (reader != nullptr) return false;
+        reader = &op;
+      }
+    return reader != nullptr && (reader->id == "add" || reader->id == "comm.all_reduce") && is_loss(reader->outputs[0]);
   }
 
   void forward_backward(size_t n) {

@@ -26,6 +26,8 @@ struct CollectiveCall {
   int to = 0;        // of comm.all_to_all
   double pad = 0.0;  // of comm.slice
   bool is_zigzag = false;
+  int64_t sharers = 1;       // of comm.gather and comm.split
+  bool of_gradient = false;  // a backward
 };
 
 // Tensors on their way from each rank of an axis to its neighbour.

@@ -25,7 +25,8 @@ CollectiveCall call_of(const Op& op) {
           static_cast<int>(op.attr_int("dim", 0)),
           static_cast<int>(op.attr_int("to", 0)),
           static_cast<double>(op.attr_int("pad", 0)),
-          op.attr_int(kZigzag, 0) != 0};
+          op.attr_int(kZigzag, 0) != 0,
+          op.attr_int(kSharers, 1)};
 }
 
 }  // namespace
@@ -84,6 +85,7 @@ void CollectiveNodes::backward(const Node& node) {
   if (dual == "comm.copy") return runner_.accumulate(node.inputs[0], std::move(gradient));
   CollectiveCall call = call_of(op);
   call.op = dual;
+  call.of_gradient = true;
   if (dual == kAllToAll) std::swap(call.dim, call.to);
   runner_.accumulate(node.inputs[0], collective(call, gradient, node.inputs[0]));
 }
@@ -136,7 +138,7 @@ void CollectiveNodes::add_gradient_of_chunk(const Node& node) {
 
 Tensor CollectiveNodes::collective(const CollectiveCall& call, const Tensor& input, ValueId value) {
   Tensor result = run_collective(context_, call, input);
-  if (call.op != "comm.all_gather" && call.op != kAllToAll) return result;
+  if (call.op != "comm.all_gather" && call.op != kAllToAll && call.op != kGather) return result;
   const int64_t size = runner_.local_shape(value)[static_cast<size_t>(call.dim)];
   return result.size(call.dim) <= size ? result : result.narrow(call.dim, 0, size).contiguous();
 }

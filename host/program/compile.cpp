@@ -48,6 +48,17 @@ Reports rewrite(const std::string& kind, const std::vector<const RewritePass*>& 
   return reports;
 }
 
+// A sum over all tokens in bf16 has 8 significant bits.
+void warn_of_narrow_loss(const CompiledProgram& compiled) {
+  if (compiled.options.compute == Dtype::f32 || compiled.program.chains.empty()) return;
+  const BlockType& last = compiled.program.blocks[compiled.program.chains.back().blocks.back()];
+  const auto loss = last.outputs.find("loss");
+  if (loss == last.outputs.end() || last.values[loss->second].type != GraphValueType::kCompute) return;
+  counted_warning("loss in " + std::string(dtype_name(compiled.options.compute)),
+                  "block '" + last.name + "' outputs the loss in " + std::string(dtype_name(compiled.options.compute)) +
+                      ", which rounds it; a plugin's own op declares output_dtype = CHASSIS_DTYPE_F32");
+}
+
 }  // namespace
 
 CompiledProgram compile(const Recording& recording, CompileOptions options) {
@@ -77,6 +88,7 @@ CompiledProgram compile(Program recorded, CompileOptions options) {
     for (const OpsProvider& provider : *providers) check_provider(provider);
   out.recompute_ = options.recompute;
   for (const Purpose purpose : options.purposes) out.resolved(purpose);
+  warn_of_narrow_loss(out);
   return out;
 }
 

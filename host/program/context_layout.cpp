@@ -1,5 +1,7 @@
 // An axis that divides positions: every op reads those of its rank, and attention also those of others (Jacobs et al.
 // 2023, "DeepSpeed Ulysses"; Liu et al. 2023, "Ring Attention"; Llama Team 2024).
+#include <algorithm>
+#include <map>
 #include <utility>
 
 #include "host/base/error.hpp"
@@ -26,9 +28,15 @@ class ContextLayout final : public BlockLayout {
   }
   // Behind the end, labels have the index that is ignored.
   void slice_inputs(Op& op) {
-    const int64_t pad = op.id == "cross_entropy" ? op.attr_int("ignore_index", -100) : 0;
     for (ValueId& input : op.inputs)
-      if (input != kAbsent && block_.values[input].type == GraphValueType::kInt32) input = slice_time(input, pad);
+      if (input != kAbsent && is_field(input))
+        input = slice_time(input, op.id == "cross_entropy" ? op.attr_int("ignore_index", -100)
+                                  : op.is_own()            ? padding_of(input)
+                                                           : 0);
+  }
+  bool is_field(ValueId value) const {
+    return block_.values[value].has(CHASSIS_DIM_TIME) &&
+           std::ranges::any_of(block_.fields, [&](const auto& field) { return field.second == value; });
   }
 
   void place(Op op) override {
@@ -37,10 +45,34 @@ class ContextLayout final : public BlockLayout {
     if (op.attr("long_inv_freq") != nullptr)
       refuse_context(op, "chooses its frequencies by the largest position of a row");
     if (has_random_bits(op)) place_random_bits(op);
+    if (op.is_own()) prepare_own(op);
     slice_inputs(op);
     if (op.id == "cross_entropy") return place_loss(std::move(op));
+    if (!block_.has_operand_with(op, CHASSIS_DIM_TIME)) return append(std::move(op), {});
     for (const SlotId slot : op.params) mark_partial(block_.slots[slot]);  // each rank has a part of the positions
+    if (op.is_own() && !block_.values[op.outputs[0]].has(CHASSIS_DIM_TIME)) return place_loss(std::move(op));
     append(std::move(op), {Kind::kShard, CHASSIS_DIM_TIME});
+  }
+
+  // A plugin's own op that does not mix T gets the positions of its rank. What it reads without T is the same on every
+  // rank, but each has a part of its gradient.
+  void prepare_own(Op& op) {
+    if (block_.needs_all_of(op, CHASSIS_DIM_TIME))
+      throw Error(ExitCode::kConfig, division_.where,
+                  (division_.strategy.empty() ? "axis '" : division_.strategy + " along axis '") + strategy_.axis() +
+                      "' cannot divide T, the positions, of block '" + block_.name + "': op " + op.id + " '" + op.name +
+                      "' " + mixing(op, CHASSIS_DIM_TIME))
+          .hint("set " + mesh_key(strategy_.axis()) +
+                " = 1; or, if the op computes each position by itself, let the model declare its mixed_dims");
+    if (!block_.has_operand_with(op, CHASSIS_DIM_TIME)) return;
+    for (ValueId& input : op.inputs) {
+      if (input == kAbsent || block_.values[input].has(CHASSIS_DIM_TIME) ||
+          block_.values[input].type == GraphValueType::kInt32)
+        continue;
+      const auto [known, fresh] = copied_.try_emplace(input, 0);
+      if (fresh) known->second = insert("comm.copy", input, {}, 0);
+      input = known->second;
+    }
   }
 
   [[noreturn]] void refuse_context(const Op& op, const std::string& why) const {
@@ -87,6 +119,8 @@ class ContextLayout final : public BlockLayout {
     append(std::move(op), {Kind::kPartial, 0});
     renamed_[output] = insert("comm.all_reduce", output, {}, 0);
   }
+
+  std::map<ValueId, ValueId> copied_;  // what own ops read without T
 };
 
 }  // namespace

@@ -25,8 +25,18 @@ bool divides_inputs(const BlockType& block, DimId dim) {
   });
 }
 
-void keep_last_position(StreamValues& stream) {
-  for (auto& [name, tensor] : stream) tensor = tensor.narrow(1, tensor.size(1) - 1, 1).contiguous();
+// For the logits of the last position: it is on one rank only if positions are divided, and some ops read others.
+bool needs_all_positions(const BlockType& block) {
+  return divides_inputs(block, CHASSIS_DIM_TIME) || !block.fields.empty() || block.op_over_positions() != nullptr ||
+         std::ranges::any_of(block.ops, [](const Op& op) { return op.id == "attention"; });
+}
+
+void keep_last_position(const BlockType& block, bool is_input, StreamValues& stream) {
+  const auto& values = is_input ? block.inputs : block.outputs;
+  for (auto& [name, tensor] : stream)
+    if (const auto value = values.find(name);
+        value != values.end() && block.values[value->second].has(CHASSIS_DIM_TIME))
+      tensor = tensor.narrow(1, tensor.size(1) - 1, 1).contiguous();
 }
 
 // If not, nothing before the unit is trained either.
@@ -122,10 +132,9 @@ StreamValues Executor::run_units(const ResolvedProgram& resolved, UnitRange unit
   for (size_t unit = units.begin; unit < units.end; ++unit) {
     RunContext run = context(unit, mb, cache);
     const bool narrows = last_position_only && unit + 1 == resolved.units.size();
-    // The last position is on one rank only if positions are divided; then all are computed.
-    const bool narrows_after = narrows && divides_inputs(resolved.running(unit).block, CHASSIS_DIM_TIME);
+    const bool narrows_after = narrows && needs_all_positions(resolved.running(unit).block);
     if (narrows && !narrows_after) {
-      keep_last_position(stream);
+      keep_last_position(resolved.running(unit).block, true, stream);
       run.time = 1;
     }
     const BlockRecompute mode = training ? resolved.recompute[unit] : BlockRecompute::kNone;
@@ -140,7 +149,7 @@ StreamValues Executor::run_units(const ResolvedProgram& resolved, UnitRange unit
     if (mode == BlockRecompute::kFull) mb.of(unit).inputs = stream;
     stream = run_forward(block, run, stream, mb.fields, keeps_frame, keeps_frame ? *mb.of(unit).frame : scratch);
     if (events_) events_->post_forward(unit, {.training = training, .microbatch = mb.number});
-    if (narrows_after) keep_last_position(stream);
+    if (narrows_after) keep_last_position(block.block, false, stream);
   }
   return stream;
 }
@@ -357,6 +366,13 @@ StreamValues Executor::infer(Purpose purpose, const Fields& fields, KeyValueCach
 Tensor Executor::loss(const Fields& fields) {
   StreamValues outputs = infer(Purpose::kLoss, fields, nullptr, false);
   return has_stage(own_.num_stages - 1) ? output(outputs, "loss") : Tensor();
+}
+
+std::string Executor::refusal_of_cache() {
+  for (const auto& unit : resolved(Purpose::kLogits).units)
+    if (const Op* op = unit->block.op_over_positions())
+      return op->id + " '" + op->name + "' of block '" + unit->block.name + "'";
+  return {};
 }
 
 Tensor Executor::logits(const Fields& fields, KeyValueCache* cache, bool last_position_only) {

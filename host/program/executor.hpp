@@ -97,6 +97,9 @@ class Executor {
   void backward_stage(const Work& work, bool last);
   // [step] The summed loss of a micro-batch, without gradients; empty on ranks without the last stage.
   Tensor loss(const Fields& fields);
+  // "trial/mix 'mix' of block 'layer'": an op of a plugin that needs all positions of a row, so that logits() cannot
+  // have a cache. Empty: there is none.
+  std::string refusal_of_cache();
   // [step] Logits [B, T or 1, vocab] for generation, on all ranks. With a cache, `fields` holds only the new positions.
   Tensor logits(const Fields& fields, KeyValueCache* cache, bool last_position_only);
 

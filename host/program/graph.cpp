@@ -44,6 +44,8 @@ class GraphText {
     if (node.flag(CHASSIS_KERNEL_COMPOSED)) notes += " composed";
     if (const AttrValue* const axis = block.block.ops[node.ops[0]].attr(kRing))
       notes += " keys and values around " + std::get<std::string>(*axis);
+    for (const uint32_t op : node.ops)
+      if (block.block.ops[op].is_own()) notes += " " + mixed_dims_text(program_, block.block.ops[op]);
     if (node.num_calls > 1) notes += " in two pieces of each row";
     if (node.runs_again) notes += " again in backward";
     if (node.infer.num_saved && node.has_backward) notes += " saves " + std::to_string(node.infer.num_saved);

@@ -39,6 +39,8 @@ std::string dual_of(std::string_view collective) {
   if (collective == "comm.all_gather") return "comm.reduce_scatter";
   if (collective == "comm.reduce_scatter") return "comm.all_gather";
   if (collective == kAllToAll) return std::string(kAllToAll);
+  if (collective == kGather) return std::string(kSplit);
+  if (collective == kSplit) return std::string(kGather);
   if (collective == kShift) return std::string(kShiftBack);
   if (collective == kShiftBack) return std::string(kShift);
   return {};

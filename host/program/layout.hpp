@@ -28,6 +28,7 @@ struct Division {
   bool overlaps_in_ring = false;
   // Not kNone: every value is split along T, and no slot. (Jacobs et al. 2023; Llama Team 2024)
   ContextMode context = ContextMode::kNone;
+  std::string strategy = {};  // "parallel 'tensor'", for errors
 };
 
 // One axis of the mesh that divides the computation itself (tensor, sequence and context parallelism). Strategies that
@@ -76,6 +77,8 @@ struct ProgramLayout {
 //   comm.slice: a rank's part of ids, behind whose end it has `pad` (0). comm.take: a part of a value, from index
 //     `first` on; its backward fills the rest with zeros. Neither communicates.
 //   With `zigzag` (1), comm.slice and comm.all_gather take and join the two pieces of each rank; see LayoutAxis.
+//   comm.gather ↔ comm.split: all of a value on every rank, where each computes the same with it, so that its gradient
+//     is whole on every rank too; and a rank's part of such a value. With `sharers`, that many neighbours share a part.
 //   comm.log_sum_exp: log Σ exp over the ranks, element by element; its backward needs no communication.
 // In a ring (ring_layout.hpp), with `part`, the rank whose positions a chunk has:
 //   comm.shift sends to the next rank and comm.shift_back to the one before; each is the other's backward. They start
@@ -85,7 +88,8 @@ struct ProgramLayout {
 inline constexpr std::string_view kCommPrefix = "comm.", kLogSumExp = "comm.log_sum_exp", kTake = "comm.take",
                                   kAllToAll = "comm.all_to_all", kSlice = "comm.slice", kShift = "comm.shift",
                                   kShiftBack = "comm.shift_back", kChunk = "comm.chunk", kPut = "comm.put",
-                                  kSum = "comm.sum";
+                                  kSum = "comm.sum", kGather = "comm.gather", kSplit = "comm.split";
+inline constexpr char kSharers[] = "sharers";
 // Of ops that depend on positions and have those of one part: which part.
 inline constexpr char kQueryPart[] = "query_part";
 // Of attention: the axis around which keys and values travel. Of any op with query_part: the axis that gives it two

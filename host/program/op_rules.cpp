@@ -60,6 +60,12 @@ class OpRule {
     return head;
   }
 
+  // f32 inputs, such as losses, give f32.
+  GraphValueType type_like_inputs() const {
+    const auto is_float = [&](ValueId v) { return block_.values[v].type == GraphValueType::kFloat32; };
+    return std::ranges::all_of(op_.inputs, is_float) ? GraphValueType::kFloat32 : GraphValueType::kCompute;
+  }
+
   void output(std::vector<DimId> dims, GraphValueType type = GraphValueType::kCompute) {
     op_.outputs.push_back(block_.add_value({op_.name, std::move(dims), type, {}}));
   }
@@ -181,7 +187,7 @@ std::tuple<int64_t, int64_t, int64_t> reshape_invariants(const Program& program,
 void elementwise(OpRule& r) {
   r.operands(2, 2, 0, 0);
   r.expect_dims(1, r.dims(0));
-  r.output(r.dims(0));
+  r.output(r.dims(0), r.type_like_inputs());
 }
 
 constexpr std::string_view kOps[] = {"embedding",
@@ -210,7 +216,8 @@ bool is_op_name(std::string_view id) {
   return std::find(std::begin(kOps), std::end(kOps), id) != std::end(kOps) || id.find('/') != std::string_view::npos;
 }
 
-void infer_outputs(const Program& program, BlockType& block, Op& op, const std::vector<DimId>& output_dims) {
+void infer_outputs(const Program& program, BlockType& block, Op& op, const std::vector<DimId>& output_dims,
+                   GraphValueType own_type) {
   OpRule r(program, block, op);
   if (op.id == "embedding") return embedding(r);
   if (op.id == "linear") return linear(r, op, output_dims);
@@ -232,7 +239,7 @@ void infer_outputs(const Program& program, BlockType& block, Op& op, const std::
     r.operands(1, 1, 0, 0);
     if (op.id == "softcap") expect_positive(r, op, "cap", true);
     if (op.id == "scale") expect_number(r, op, "factor");
-    return r.output(r.dims(0));
+    return r.output(r.dims(0), r.type_like_inputs());
   }
   if (op.id == "reshape") {
     r.operands(1, 1, 0, 0);
@@ -264,7 +271,7 @@ void infer_outputs(const Program& program, BlockType& block, Op& op, const std::
     return r.output(r.joined({kB}, r.axis(0, 0)));
   }
   if (op.id.find('/') == std::string::npos) r.fail("no such op; a plugin's own op is named \"domain/name\"");
-  r.output(output_dims);
+  r.output(output_dims, own_type);
 }
 
 }  // namespace chassis

@@ -60,7 +60,12 @@ OptimizerPlugin::OptimizerPlugin(const Instance& instance)
 
 OptimizerPlugin::OptimizerPlugin(const chassis_optimizer_t* first, const chassis_optimizer_2_t* second,
                                  chassis_instance_t* self, std::string label)
-    : first_(first), second_(second), self_(self), label_(std::move(label)), site_(&call_site(label_)) {}
+    : first_(first), second_(second), self_(self), label_(std::move(label)), site_(&call_site(label_)) {
+  const uint32_t flags = second != nullptr && CHASSIS_HAS(second, flags) ? second->flags : 0;
+  if (const uint32_t unknown = flags & ~CHASSIS_OPTIMIZER_SUMS; unknown != 0)
+    throw plugin_error(label_ + " sets the flags " + std::to_string(unknown) + ", which this host does not know");
+  sums_ = (flags & CHASSIS_OPTIMIZER_SUMS) != 0;
+}
 
 std::vector<chassis_state_desc_t> OptimizerPlugin::describe(const SteppedParameter& parameter,
                                                             std::vector<const chassis_state_desc_t*>* described) const {

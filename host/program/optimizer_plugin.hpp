@@ -54,6 +54,8 @@ class OptimizerPlugin {
   void step(const chassis_optimizer_step_t& step) const;
   // Version 1 knows no scale on the device.
   bool takes_device_scale() const { return second_ != nullptr; }
+  // Its steps sum over parameters, and so over ranks.
+  bool sums() const { return sums_; }
 
   const std::string& label() const { return label_; }
 
@@ -65,6 +67,7 @@ class OptimizerPlugin {
   chassis_instance_t* self_;
   std::string label_;
   const CallSite* site_;
+  bool sums_ = false;
 };
 
 }  // namespace chassis

@@ -142,6 +142,7 @@ Division ParallelStack::division_of(const std::string& axis, const MeshShape& me
     divider = &member;
     out = found->second;
     out.where = member.where;
+    out.strategy = member.instance->label();
   }
   return out;
 }

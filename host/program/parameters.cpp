@@ -97,6 +97,17 @@ void expect_equal_partial_sums(const Slot& tied, const Parameter* parameter) {
       .hint("divide the dim that both share, usually the vocabulary");
 }
 
+// Units read one tensor, so all of them read the same part of it.
+void expect_equal_parts(const Program& program, const ProgramLayout& layout, const Slot& tied,
+                        const Parameter* parameter) {
+  if (parameter == nullptr || layout.local_shape(program, tied) == parameter->local_shape) return;
+  throw config_error("parameter '" + parameter->name + "' is tied to '" + tied.name +
+                     "': one of them is divided, and a plugin's own op needs the whole of the other")
+      .hint(
+          "if that op computes a part of its output from a part of the parameter, let the model declare its "
+          "mixed_dims");
+}
+
 std::vector<int64_t> sizes_of(const Shape& shape) { return {shape.begin(), shape.end()}; }
 
 }  // namespace
@@ -142,6 +153,7 @@ ParameterTable::ParameterTable(const Program& program, const ProgramLayout& layo
         if (!slots[s].tied_to.empty()) {
           units_[unit][s] = find(slots[s].tied_to);
           expect_equal_partial_sums(slots[s], units_[unit][s]);
+          expect_equal_parts(program, layout, slots[s], units_[unit][s]);
         }
       ++unit;
     }

@@ -30,9 +30,18 @@ std::vector<const ResolvedBlock*> distinct_blocks(const ResolvedProgram& resolve
 Reports report_of_record(const Program& program) {
   size_t num_ops = 0, num_slots = 0;
   for (const BlockType& block : program.blocks) num_ops += block.ops.size(), num_slots += block.slots.size();
-  return {{"record", "",
-           counted(program.num_units(), "unit") + " of " + counted(program.blocks.size(), "block type") + " with " +
-               counted(num_ops, "op") + " and " + counted(num_slots, "parameter")}};
+  Reports reports = {{"record", "",
+                      counted(program.num_units(), "unit") + " of " + counted(program.blocks.size(), "block type") +
+                          " with " + counted(num_ops, "op") + " and " + counted(num_slots, "parameter")}};
+  for (const BlockType& block : program.blocks)
+    for (const Op& op : block.ops)
+      if (op.is_own())
+        reports.push_back({"record", block.name + "." + op.name,
+                           op.id + " " + mixed_dims_text(program, op) +
+                               (block.needs_all_of(op, CHASSIS_DIM_TIME)
+                                    ? "; generation that reads it computes the whole row for each token"
+                                    : "")});
+  return reports;
 }
 
 Reports report_of_layout(const Program& program, const ProgramLayout& layout) {

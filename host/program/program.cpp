@@ -18,6 +18,36 @@ int64_t Op::attr_int(std::string_view key, int64_t fallback) const {
   return value && std::holds_alternative<int64_t>(*value) ? std::get<int64_t>(*value) : fallback;
 }
 
+bool Op::mixes(DimId dim) const {
+  return dim != CHASSIS_DIM_BATCH && (!mixed_dims || std::ranges::find(*mixed_dims, dim) != mixed_dims->end());
+}
+
+bool GraphValue::has(DimId dim) const { return std::ranges::find(dims, dim) != dims.end(); }
+
+bool Slot::has(DimId dim) const {
+  return std::ranges::any_of(axes, [&](const auto& axis) { return std::ranges::find(axis, dim) != axis.end(); });
+}
+
+bool BlockType::has_operand_with(const Op& op, DimId dim) const {
+  const auto has = [&](ValueId v) { return v != kAbsent && values[v].has(dim); };
+  return std::ranges::any_of(op.inputs, has) || std::ranges::any_of(op.outputs, has) ||
+         std::ranges::any_of(op.params, [&](SlotId s) { return slots[s].has(dim); });
+}
+
+bool BlockType::needs_all_of(const Op& op, DimId dim) const {
+  if (!has_operand_with(op, dim)) return false;
+  const auto read = [&](ValueId v) { return v != kAbsent && values[v].has(dim); };
+  const bool is_read = std::ranges::any_of(op.inputs, read) ||
+                       std::ranges::any_of(op.params, [&](SlotId s) { return slots[s].has(dim); });
+  return op.mixes(dim) || !is_read;
+}
+
+const Op* BlockType::op_over_positions() const {
+  const auto found =
+      std::ranges::find_if(ops, [&](const Op& op) { return op.is_own() && needs_all_of(op, CHASSIS_DIM_TIME); });
+  return found == ops.end() ? nullptr : &*found;
+}
+
 ValueId BlockType::add_value(GraphValue value) {
   values.push_back(std::move(value));
   return static_cast<ValueId>(values.size() - 1);
@@ -93,6 +123,18 @@ std::vector<std::string> Program::unit_names() const {
     for (size_t i = 0; i < chain.blocks.size(); ++i)
       names.push_back(chain.blocks.size() > 1 ? chain.name + "." + std::to_string(i) : chain.name);
   return names;
+}
+
+std::string mixed_dims_text(const Program& program, const Op& op) {
+  if (!op.mixed_dims) return "mixes all dims, since it declares none";
+  if (op.mixed_dims->empty()) return "mixes no dim";
+  std::string text;
+  for (size_t i = 0; i < op.mixed_dims->size(); ++i)
+    text += (i == 0                           ? "mixes "
+             : i + 1 == op.mixed_dims->size() ? " and "
+                                              : ", ") +
+            program.dims[(*op.mixed_dims)[i]].name;
+  return text;
 }
 
 }  // namespace chassis

@@ -49,6 +49,7 @@ struct GraphValue {
   std::vector<DimId> dims;
   GraphValueType type = GraphValueType::kCompute;
   std::vector<Sharding> sharding;  // by axis of the layout; empty: replicated
+  bool has(DimId dim) const;
   bool operator==(const GraphValue&) const = default;
 };
 Dtype dtype_of(const GraphValue& value, Dtype compute);
@@ -70,6 +71,7 @@ struct Slot {
   std::shared_ptr<const QuantStorage> components;  // how a quant plugin stores it; NULL: in one tensor
   std::vector<Sharding> sharding;  // by axis of the layout
   std::vector<std::string> partial_over;  // axes whose ranks each compute a part of its gradient
+  bool has(DimId dim) const;
   bool operator==(const Slot&) const = default;
 };
 
@@ -80,7 +82,11 @@ struct Op {
   std::vector<SlotId> params;
   std::vector<ValueId> outputs;
   Attrs attrs;
+  // Of a plugin's own op: the dims that it mixes, as chassis_op_desc_t says. Not given: all but B.
+  std::optional<std::vector<DimId>> mixed_dims = {};
 
+  bool is_own() const { return id.find('/') != std::string::npos; }  // a plugin's
+  bool mixes(DimId dim) const;                                       // of a plugin's own op
   const AttrValue* attr(std::string_view key) const;
   int64_t attr_int(std::string_view key, int64_t fallback) const;
   bool operator==(const Op&) const = default;
@@ -104,6 +110,11 @@ struct BlockType {
   std::map<std::string, ValueId> fields;   // of the batch
   std::map<std::string, ValueId> outputs;
 
+  bool has_operand_with(const Op& op, DimId dim) const;  // inputs, parameters and outputs
+  // Of a plugin's own op: it mixes the dim, or makes it from nothing; so a part of its operands is not enough.
+  bool needs_all_of(const Op& op, DimId dim) const;
+  // The first op of a plugin that needs all positions of a row; NULL if there is none.
+  const Op* op_over_positions() const;
   ValueId add_value(GraphValue value);
   SlotId add_slot(Slot slot);
   bool operator==(const BlockType&) const = default;
@@ -134,5 +145,8 @@ struct Program {
   size_t num_units() const;  // blocks of all chains
   std::vector<std::string> unit_names() const;  // "embed", "layers.3"
 };
+
+// Of a plugin's own op: "mixes ffn and T", "mixes no dim", "mixes all dims, since it declares none".
+std::string mixed_dims_text(const Program& program, const Op& op);
 
 }  // namespace chassis

@@ -57,6 +57,10 @@ void check_chains(const Program& program) {
         if (have != want)
           throw plugin_error("block '" + block.name + "' reads '" + name + "' as " + program.dims_text(want) +
                              ", but block '" + before->name + "' outputs " + program.dims_text(have));
+        if (before->values[found->second].type != block.values[value].type)
+          throw plugin_error("block '" + block.name + "' reads '" + name +
+                             "' in the precision of the run, but block '" + before->name +
+                             "' outputs it as f32 or i32; blocks pass on no others");
       }
       before = &block;
     }
@@ -101,6 +105,54 @@ void check_parameters(const Program& program) {
           throw plugin_error("parameter '" + chain.parameter_name(i, slot) + "' is tied to '" + slot.tied_to +
                              "' of another shape");
       }
+}
+
+Error refused_op(const BlockType& block, const Op& op, const std::string& why) {
+  return plugin_error("block '" + block.name + "', op " + op.id + " '" + op.name + "': " + why);
+}
+
+// What a plugin says of its own op: the dims that it mixes, and the type of its output.
+GraphValueType read_declaration(const Program& program, const BlockType& block, const chassis_op_desc_t& desc, Op& op) {
+  const bool declares = desc.flags != 0 || desc.num_mixed_dims != 0 || desc.output_dtype != 0;
+  if (declares && !op.is_own())
+    throw refused_op(block, op, "only a plugin's own op, \"domain/name\", declares mixed_dims or output_dtype");
+  if (const uint32_t unknown = desc.flags & ~CHASSIS_OP_MIXES_ONLY; unknown != 0)
+    throw refused_op(block, op, "the flags " + std::to_string(unknown) + " are unknown to this host");
+  const bool is_complete = (desc.flags & CHASSIS_OP_MIXES_ONLY) != 0;
+  if (!is_complete && desc.num_mixed_dims != 0)
+    throw refused_op(block, op, "it lists mixed_dims without the flag CHASSIS_OP_MIXES_ONLY");
+  if (is_complete) op.mixed_dims.emplace(desc.mixed_dims, desc.mixed_dims + desc.num_mixed_dims);
+  for (DimId d : op.mixed_dims.value_or(std::vector<DimId>())) check_dim(program, d);
+  switch (desc.output_dtype) {
+    case 0:
+      return GraphValueType::kCompute;
+    case CHASSIS_DTYPE_F32:
+      return GraphValueType::kFloat32;
+    case CHASSIS_DTYPE_I32:
+      return GraphValueType::kInt32;
+    default:
+      throw refused_op(block, op,
+                       "the output_dtype " + std::to_string(desc.output_dtype) +
+                           " is neither f32, i32 nor 0, the precision of the run");
+  }
+}
+
+void check_mixed_dims(const Program& program, const BlockType& block, const Op& op) {
+  if (!op.mixed_dims) return;
+  for (const DimId dim : *op.mixed_dims) {
+    if (dim == CHASSIS_DIM_BATCH)
+      throw refused_op(block, op, "mixed_dims has B, but rows are divided into micro-batches and between ranks");
+    if (!block.has_operand_with(op, dim))
+      throw refused_op(block, op, "mixed_dims has '" + program.dims[dim].name + "', which no operand has");
+  }
+  for (const ValueId input : op.inputs)
+    if (input != kAbsent)
+      for (const DimId dim : block.values[input].dims)
+        if (dim != CHASSIS_DIM_BATCH && dim != CHASSIS_DIM_TIME && !op.mixes(dim) &&
+            !block.values[op.outputs.front()].has(dim))
+          throw refused_op(
+              block, op,
+              "its input has '" + program.dims[dim].name + "', which its output lacks: list it in mixed_dims");
 }
 
 class Recorder {
@@ -283,7 +335,9 @@ Op record_op(const Program& program, BlockType& block, const chassis_op_desc_t& 
     op.attrs.emplace_back(text(desc.attrs[i].name), attr_value(desc.attrs[i]));
   std::vector<DimId> dims(desc.output_dims, desc.output_dims + desc.num_output_dims);
   for (DimId d : dims) check_dim(program, d);
-  infer_outputs(program, block, op, dims);
+  const GraphValueType own_type = read_declaration(program, block, desc, op);
+  infer_outputs(program, block, op, dims, own_type);
+  check_mixed_dims(program, block, op);
   return op;
 }
 

@@ -19,7 +19,7 @@ constexpr size_t kNoNode = static_cast<size_t>(-1);
 constexpr std::string_view kCheapOps[] = {
     "embedding",     "rms_norm",  "layer_norm", "rope",    "activation", "gated_activation",
     "add",           "mul",       "scale",      "softcap", "reshape",    "dropout",
-    "channel_scale", "comm.copy", kTake,        kSlice,    kChunk};
+    "channel_scale", "comm.copy", kTake,        kSlice,    kSplit,       kChunk};
 
 // The minimum cut between source and sink, by augmenting paths (Edmonds & Karp 1972).
 class MinCut {

@@ -18,10 +18,6 @@ bool contains(const std::vector<DimId>& dims, DimId dim) {
   return std::find(dims.begin(), dims.end(), dim) != dims.end();
 }
 
-bool has_dim(const Slot& slot, DimId dim) {
-  return std::any_of(slot.axes.begin(), slot.axes.end(), [&](const auto& axis) { return contains(axis, dim); });
-}
-
 class TensorLayout final : public BlockLayout {
  public:
   TensorLayout(BlockType& block, const AppliedAxis& axis) : BlockLayout(block, axis) {}
@@ -33,6 +29,7 @@ class TensorLayout final : public BlockLayout {
 
   void place(Op op) override {
     if (is_collective(op)) expect_even_division(op);
+    if (op.is_own()) return place_own(std::move(op));
     if (op.id == "linear") return place_linear(std::move(op));
     if (op.id == "embedding") return place_embedding(std::move(op));
     if (op.id == "attention") return place_attention(std::move(op));
@@ -212,7 +209,7 @@ class TensorLayout final : public BlockLayout {
     if (channels.kind == Kind::kShard && input != channels)
       refuse(op, "scales '" + program_.dims[channels.dim].name + "', but its input is not divided along it");
     if (channels.kind != Kind::kShard && input.kind == Kind::kShard) {
-      if (has_dim(weight, input.dim)) refuse_undivided(op, input.dim);
+      if (weight.has(input.dim)) refuse_undivided(op, input.dim);
       mark_partial(weight);
     }
     append(std::move(op), input);
@@ -223,7 +220,7 @@ class TensorLayout final : public BlockLayout {
     Sharding common{};
     bool first = true;
     for (ValueId input : op.inputs) {
-      if (input == kAbsent || block_.values[input].type != GraphValueType::kCompute) continue;
+      if (input == kAbsent || block_.values[input].type == GraphValueType::kInt32) continue;
       if (!first && of(input) != common) refuse(op, "has inputs of different placement");
       common = of(input);
       first = false;
@@ -231,10 +228,67 @@ class TensorLayout final : public BlockLayout {
     if (common.kind == Kind::kShard)
       for (SlotId id : op.params) {
         Slot& slot = block_.slots[id];
-        if (has_dim(slot, common.dim)) refuse_undivided(op, common.dim);
+        if (slot.has(common.dim)) refuse_undivided(op, common.dim);
         mark_partial(slot);  // each rank has a part of the positions, or of the heads
       }
     append(std::move(op), common);
+  }
+
+  // A plugin's own op is divided along a dim that it does not mix; else every rank computes all of it.
+  void place_own(Op op) {
+    const Sharding common = own_division(op);
+    for (ValueId& input : op.inputs)
+      if (input != kAbsent) input = own_input(input, common);
+    for (const SlotId id : op.params) {
+      Slot& slot = block_.slots[id];
+      if (slot.sharding[axis_].kind == Kind::kShard && slot.sharding[axis_] != common)
+        refuse(op, "reads parameters that are divided along several dims");
+      if (common.kind == Kind::kShard && !slot.has(common.dim)) mark_partial(slot);
+    }
+    const ValueId output = op.outputs[0];
+    append(std::move(op), common);
+    const Sharding wanted = placement_of(output);
+    const ValueId placed = wanted.kind == Kind::kShard ? part(output, wanted.dim) : whole(output);
+    if (placed != output) renamed_[output] = placed;
+  }
+
+  // What divides its parameters decides, then its first input that is divided.
+  Sharding own_division(const Op& op) {
+    for (const SlotId id : op.params)
+      if (const Sharding placed = block_.slots[id].sharding[axis_]; placed.kind == Kind::kShard) {
+        if (!may_divide(op, placed.dim))
+          refuse(op, "needs all of '" + program_.dims[placed.dim].name + "' on each rank, but its parameter '" +
+                         block_.slots[id].name + "' is divided along it");
+        return placed;
+      }
+    for (const ValueId input : op.inputs)
+      if (input != kAbsent && of(input).kind == Kind::kShard && may_divide(op, of(input).dim)) return of(input);
+    return {};
+  }
+
+  bool may_divide(const Op& op, DimId dim) const {
+    return !block_.needs_all_of(op, dim) && block_.values[op.outputs[0]].has(dim) &&
+           std::ranges::all_of(op.params, [&](SlotId id) {
+             const Slot& slot = block_.slots[id];
+             return !slot.has(dim) || slot.sharding[axis_] == Sharding{Kind::kShard, dim};
+           });
+  }
+
+  ValueId own_input(ValueId value, Sharding common) {
+    if (common.kind != Kind::kShard) return whole(value);
+    if (block_.values[value].has(common.dim)) return part(value, common.dim);
+    // Each rank has a part of its gradient.
+    return block_.values[value].type == GraphValueType::kInt32 ? whole(value) : column_input(value);
+  }
+
+  // As other ops expect a value with these dims.
+  Sharding placement_of(ValueId value) const {
+    const GraphValue& v = block_.values[value];
+    if (v.type == GraphValueType::kInt32) return {};  // ids are whole
+    const auto divided = std::ranges::find_if(v.dims, [&](DimId dim) { return divides(dim); });
+    if (divided != v.dims.end()) return {Kind::kShard, *divided};
+    return division_.sequence_parallel && v.has(CHASSIS_DIM_TIME) ? Sharding{Kind::kShard, CHASSIS_DIM_TIME}
+                                                                  : Sharding{};
   }
 
   // A partial sum is completed at once: reduced for all, or scattered along T.

@@ -22,7 +22,9 @@ CommWork* work_of(chassis_comm_work_t* work) { return reinterpret_cast<CommWork*
 class CommTable final : public Table {
  public:
   explicit CommTable(const TableContext& context)
-      : member_(context.instance.member_id), communicator_(context.communicator) {
+      : member_(context.instance.member_id),
+        is_optimizer_(context.instance.kind == "optimizer"),
+        communicator_(context.communicator) {
     table_.struct_size = sizeof table_;
     table_.impl = this;
     table_.group = [](const chassis_comm_t* t, const chassis_str_t* axes, uint32_t num_axes,
@@ -41,6 +43,7 @@ class CommTable final : public Table {
     table_.start = [](const chassis_comm_t* t, const chassis_comm_group_t* group,
                       const chassis_collective_t* const* calls, uint32_t num_calls, chassis_comm_work_t** out) {
       assert_thread_role(ThreadRole::kStep, "chassis.comm/1 start");
+      if (chassis_status_t* const refusal = refusal_of(t)) return refusal;
       return guarded([&] {
         auto work = std::make_unique<CommWork>(self(t).start_raw(group_of(group), {calls, num_calls}));
         *out = reinterpret_cast<chassis_comm_work_t*>(work.release());
@@ -57,6 +60,10 @@ class CommTable final : public Table {
     };
     table_.agree = [](const chassis_comm_t* t, chassis_str_t what, chassis_status_t* mine) {
       assert_thread_role(ThreadRole::kStep, "chassis.comm/1 agree");
+      if (chassis_status_t* const refusal = refusal_of(t)) {
+        status_release(mine);
+        return refusal;
+      }
       if (self(t).moves_nothing()) return mine;
       const std::string& member = static_cast<const CommTable*>(t->impl)->member_;
       return guarded(
@@ -67,6 +74,16 @@ class CommTable final : public Table {
 
  private:
   static Communicator& self(const chassis_comm_t* t) { return **static_cast<const CommTable*>(t->impl)->communicator_; }
+  // Which tensors a rank steps, and how often step() is called, differs between meshes and strategies.
+  static chassis_status_t* refusal_of(const chassis_comm_t* t) {
+    const auto& table = *static_cast<const CommTable*>(t->impl);
+    if (!table.is_optimizer_) return nullptr;
+    return make_status(CHASSIS_FAILED_PRECONDITION,
+                       fmt::format("optimizer '{}' communicates by chassis.comm/1, but which parameters a rank steps "
+                                   "depends on the mesh; sum over all of them with sum_over_parameters of "
+                                   "chassis_optimizer_step_t (in C++: kSums = true)",
+                                   table.member_));
+  }
   static std::vector<std::string> names_of(const chassis_str_t* axes, uint32_t num_axes) {
     std::vector<std::string> out;
     for (uint32_t i = 0; i < num_axes; ++i) out.emplace_back(view_of(axes[i]));
@@ -74,6 +91,7 @@ class CommTable final : public Table {
   }
 
   std::string member_;
+  bool is_optimizer_;
   Communicator* const* communicator_;
   chassis_comm_t table_{};
 };

@@ -7,10 +7,12 @@
 #include <deque>
 #include <map>
 #include <numeric>
+#include <span>
 #include <utility>
 
 #include "host/base/error.hpp"
 #include "host/base/mesh_axes.hpp"
+#include "host/plugin/status.hpp"
 #include "host/service/comm_device.hpp"
 #include "host/service/memory.hpp"
 #include "host/service/meta_memory.hpp"
@@ -63,6 +65,27 @@ Component per_block(const chassis_state_desc_t& desc) {
   return out;
 }
 
+// What chassis_optimizer_step_t offers: of replicas, one rank counts.
+struct SumOverParameters {
+  Communicator* communicator;  // NULL: this rank has all parameters
+  std::span<const uint8_t> counts;
+
+  void offer(chassis_optimizer_step_t& step) {
+    step.impl = this;
+    step.sum_over_parameters = [](const chassis_optimizer_step_t* s, const double* values, uint32_t num_values,
+                                  double* sums) {
+      return guarded([&] { static_cast<const SumOverParameters*>(s->impl)->sum(values, {sums, num_values}); });
+    };
+  }
+  void sum(const double* values, std::span<double> sums) const {
+    std::ranges::fill(sums, 0.0);
+    for (size_t tensor = 0; tensor < counts.size(); ++tensor)
+      for (size_t i = 0; i < sums.size(); ++i)
+        if (counts[tensor]) sums[i] += values[tensor * sums.size() + i];
+    if (communicator != nullptr) communicator->sum(communicator->group({}), sums, "sum over parameters");
+  }
+};
+
 }  // namespace
 
 OptimizerDriver::OptimizerDriver(std::unique_ptr<Instance> instance, ParameterTable& parameters, double weight_decay)
@@ -84,6 +107,7 @@ OptimizerDriver::OptimizerDriver(std::unique_ptr<Instance> instance, ParameterTa
 
 void OptimizerDriver::place() {
   choose_owners();
+  refuse_several_calls();
   states_.clear();
   for (Trained& trained : trained_) {
     Parameter& p = *trained.parameter;
@@ -110,6 +134,23 @@ void OptimizerDriver::take_boxes(Trained& trained, const Descriptor& stepped) co
   const Parameter& p = *trained.parameter;
   trained.facts = SteppedParameter(p.name, p.role, p.descriptor.global_shape,
                                    Layout(stepped, parameters_.mesh()).boxes(parameters_.rank()));
+}
+
+void OptimizerDriver::refuse_several_calls() const {
+  if (!plugin_.sums()) return;
+  if (!divided_.empty())
+    throw config_error(plugin_.label() + " sums over all parameters, and its states need whole matrices: axis '" +
+                       divided_.front().axis + "' divides parameter '" +
+                       divided_.front().matrices.front()->parameter->name +
+                       "', so that a rank would step some matrices after others")
+        .hint("set " + mesh_key(divided_.front().axis) + " = 1, or choose another optimizer");
+  const auto offloaded = [](const Parameter* p) { return p->offloaded; };
+  const auto found = std::ranges::find_if(trained_parameters_, offloaded);
+  if (found != trained_parameters_.end() && !std::ranges::all_of(trained_parameters_, offloaded) &&
+      device_.host() != device_)
+    throw config_error(plugin_.label() + " sums over all parameters, but only some of them, such as '" +
+                       (*found)->name + "', are stepped in host memory")
+        .hint("offload all parameters or none");
 }
 
 void OptimizerDriver::release() {
@@ -168,6 +209,9 @@ Descriptor OptimizerDriver::describe(const std::string& name, const Descriptor& 
 }
 
 void OptimizerDriver::allocate(Device device, Communicator& communicator) {
+  communicator_ = &communicator;
+  device_ = device;
+  refuse_several_calls();
   for (Round& round : divided_) {
     CommGroup& group = communicator.group(std::vector{round.axis});
     std::vector<Parameter*> matrices;
@@ -201,6 +245,7 @@ void OptimizerDriver::Step::add(const Trained& trained, chassis_tensor_t param, 
   num_states.push_back(static_cast<uint32_t>(trained.schema.size()));
   weight_decay.push_back(trained.weight_decay);
   lr_scale.push_back(trained.parameter->lr_scale);
+  counts.push_back(trained.parameter->owned);
 }
 
 void OptimizerDriver::try_step(double lr) const {
@@ -235,7 +280,8 @@ void OptimizerDriver::try_step(double lr) const {
   }
   step.weight_decay.assign(step.params.size(), 0.0);
   step.lr_scale.assign(step.params.size(), 1.0);
-  if (!step.params.empty()) call_step(1, lr, 1.0, step);
+  step.counts.assign(step.params.size(), 1);
+  if (!step.params.empty()) call_step(1, lr, 1.0, Device{}, step);
 }
 
 void OptimizerDriver::step(int64_t step, double lr, double grad_scale) {
@@ -243,6 +289,7 @@ void OptimizerDriver::step(int64_t step, double lr, double grad_scale) {
   for (const Parameter* p : trained_parameters_)
     if (std::find(devices.begin(), devices.end(), p->shard.device()) == devices.end())
       devices.push_back(p->shard.device());
+  if (devices.empty() && plugin_.sums()) devices.push_back(device_);  // others wait for this rank in the sum
   for (Device device : devices) {
     if (device.type == Device::Type::kMeta)
       rehearse_on(device);
@@ -267,7 +314,7 @@ void OptimizerDriver::step_divided_on(Device device, int64_t number, double lr, 
       if (device.type == Device::Type::kMeta)
         workspace(step, device);
       else
-        call_step(number, lr, grad_scale, step);
+        call_step(number, lr, grad_scale, device, step);
     }
     round.exchange->spread(whole.param);
   }
@@ -283,6 +330,7 @@ int64_t OptimizerDriver::block_padding(const Parameter& p) const {
 
 void OptimizerDriver::step_on(Device device, int64_t number, double lr, double grad_scale) {
   Step step;
+  step.communicator = communicator_;
   std::deque<Tensor> pieces;
   for (const Trained& trained : trained_) {
     Parameter* p = trained.parameter;
@@ -308,7 +356,7 @@ void OptimizerDriver::step_on(Device device, int64_t number, double lr, double g
           first(states_[trained.first_state + j].tensor, per_block ? ceil_div(elements, desc.block) : elements));
     }
   }
-  if (!step.params.empty()) call_step(number, lr, grad_scale, step);
+  if (!step.params.empty() || plugin_.sums()) call_step(number, lr, grad_scale, device, step);
 }
 
 Tensor OptimizerDriver::workspace(const Step& step, Device device) const {
@@ -331,7 +379,7 @@ void OptimizerDriver::rehearse_on(Device device) const {
   if (!step.params.empty()) workspace(step, device);
 }
 
-void OptimizerDriver::call_step(int64_t number, double lr, double grad_scale, const Step& step) const {
+void OptimizerDriver::call_step(int64_t number, double lr, double grad_scale, Device device, const Step& step) const {
   chassis_optimizer_step_t args{};
   args.struct_size = sizeof(args);
   args.num_tensors = static_cast<uint32_t>(step.params.size());
@@ -347,11 +395,12 @@ void OptimizerDriver::call_step(int64_t number, double lr, double grad_scale, co
   args.num_states = step.num_states.data();
   args.parameters = step.facts.data();
   const MemoryTag tag(MemoryCategory::kWorkspace);
-  const Device device = Tensor::share(step.params.front()).device();
   const Tensor scratch = workspace(step, device);
   args.stream = current_stream(device);
   args.workspace = scratch ? scratch.data() : nullptr;
   args.workspace_bytes = scratch ? scratch.num_bytes() : 0;
+  SumOverParameters sums{step.communicator, step.counts};
+  if (plugin_.sums()) sums.offer(args);
   plugin_.step(args);
 }
 

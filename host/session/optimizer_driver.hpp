@@ -77,6 +77,8 @@ class OptimizerDriver {
     std::vector<const chassis_optimizer_parameter_t*> facts;
     std::vector<uint32_t> num_states;
     std::vector<double> weight_decay, lr_scale;
+    std::vector<uint8_t> counts;  // whether sums over all ranks have this rank's elements, or those of a replica
+    Communicator* communicator = nullptr;  // of sums; NULL: this rank has all parameters
 
     // The caller adds the states.
     void add(const Trained& trained, chassis_tensor_t param, chassis_tensor_t grad);
@@ -87,7 +89,9 @@ class OptimizerDriver {
   void take_boxes(Trained& trained, const Descriptor& stepped) const;
   static Descriptor describe(const std::string& name, const Descriptor& whole, const chassis_state_desc_t& desc);
   int64_t block_padding(const Parameter& parameter) const;
-  void call_step(int64_t number, double lr, double grad_scale, const Step& step) const;
+  // Throws if the plugin sums over parameters, and its step would need more than one call on a rank.
+  void refuse_several_calls() const;
+  void call_step(int64_t number, double lr, double grad_scale, Device device, const Step& step) const;
   // The workspace that the plugin needs for a step.
   Tensor workspace(const Step& step, Device device) const;
   void step_on(Device device, int64_t step, double lr, double grad_scale);
@@ -101,6 +105,8 @@ class OptimizerDriver {
   std::vector<Parameter*> trained_parameters_;  // of trained_
   std::vector<OptimizerState> states_;          // of all trained parameters
   std::vector<Round> divided_;
+  Communicator* communicator_ = nullptr;  // from allocate() on
+  Device device_;                         // likewise
 };
 
 // The sum of squares of the gradients that this rank owns, in fp64. Its sum over all ranks is the squared norm of the

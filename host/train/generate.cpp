@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "host/base/error.hpp"
+#include "host/base/log.hpp"
 #include "host/service/rng.hpp"
 
 namespace chassis {
@@ -31,6 +32,16 @@ std::vector<float> last_logits(const Tensor& logits) {
   return values;
 }
 
+// True if an op needs the whole row for each token.
+bool warn_if_refused(Executor& executor) {
+  const std::string op = executor.refusal_of_cache();
+  if (op.empty()) return false;
+  counted_warning("generation without a key-value cache",
+                  "generation computes the whole row again for each token: op " + op +
+                      " mixes the positions, or does not declare which dims it mixes");
+  return true;
+}
+
 }  // namespace
 
 size_t CachedRow::begin_with(const std::vector<int32_t>& row, int64_t capacity) {
@@ -50,13 +61,12 @@ Generated generate(Executor& executor, const std::vector<int32_t>& prompt, const
   if (cached == nullptr) cached = &own;
   std::vector<int32_t> row = prompt;
   size_t seen = 0;
-  if (options.use_cache)
-    seen = cached->begin_with(prompt, static_cast<int64_t>(prompt.size()) + options.max_new_tokens);
+  const bool use_cache = options.use_cache && !warn_if_refused(executor);
+  if (use_cache) seen = cached->begin_with(prompt, static_cast<int64_t>(prompt.size()) + options.max_new_tokens);
   Generated text;
   for (int64_t i = 0; i < options.max_new_tokens; ++i) {
-    const Tensor logits =
-        executor.logits(fields_of(row, seen, device), options.use_cache ? &cached->cache() : nullptr, true);
-    if (options.use_cache) {
+    const Tensor logits = executor.logits(fields_of(row, seen, device), use_cache ? &cached->cache() : nullptr, true);
+    if (use_cache) {
       cached->append(row);
       seen = row.size();
     }

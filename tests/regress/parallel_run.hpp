@@ -98,6 +98,23 @@ class ParallelRun {
     toml_.insert(toml_.find(folder) + folder.size(), ", \"" CHASSIS_TEST_STUB_DIR "\"");
   }
 
+  // The text of [optimizer].
+  void use_optimizer(const std::string& table) {
+    const size_t at = toml_.find("[optimizer]\n") + std::string("[optimizer]\n").size();
+    toml_.replace(at, toml_.find("[attention]") - at, table);
+  }
+  // What another verb prints for the configuration of a run.
+  std::string output_of_verb(const std::string& verb, const Strategy* strategy,
+                             const std::vector<std::string>& arguments) {
+    write_configuration(strategy);
+    std::vector<std::string> command = {CHASSIS_PROGRAM, verb, "run.toml"};
+    command.insert(command.end(), arguments.begin(), arguments.end());
+    Process process(command, folder_.path());
+    const Outcome outcome = process.wait();
+    if (outcome.exit_code != 0) throw std::runtime_error(outcome.output);
+    return outcome.output;
+  }
+
   // Trains, and returns what was printed. Throws that as an error if the run fails.
   std::string output_of(const Strategy* strategy, int ranks, const std::vector<std::string>& overrides = {}) {
     std::filesystem::remove_all(folder_ / "run");
@@ -105,12 +122,7 @@ class ParallelRun {
   }
   // Continues the run that is there.
   std::string output_of_rest(const Strategy* strategy, int ranks, const std::vector<std::string>& overrides) {
-    std::string toml = toml_;
-    if (strategy) {
-      toml += "[[parallel]]\n";
-      for (const std::string& line : strategy->toml) toml += line + "\n";
-    }
-    write_text(folder_ / "run.toml", toml);
+    write_configuration(strategy);
     std::vector<std::string> command = {CHASSIS_PROGRAM, "train", "run.toml"};
     const int micro_batch = variant_.accumulates ? 1 : 12 * (strategy ? strategy->tensor_ways : 1) / ranks;
     command.push_back("train.micro_batch_size=" + std::to_string(micro_batch));
@@ -137,6 +149,14 @@ class ParallelRun {
   nlohmann::json first_record() const { return records().at(0); }
 
  private:
+  void write_configuration(const Strategy* strategy) const {
+    std::string toml = toml_;
+    if (strategy) {
+      toml += "[[parallel]]\n";
+      for (const std::string& line : strategy->toml) toml += line + "\n";
+    }
+    write_text(folder_ / "run.toml", toml);
+  }
   Result result(const std::string& output) const {
     EXPECT_EQ(output.find("could not be planned"), std::string::npos) << output;
     Result result;

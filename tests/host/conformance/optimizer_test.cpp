@@ -57,6 +57,10 @@ class ToyOptimizer {
 
   void step(const chassis_optimizer_step_t& step) {
     saw_first_ |= step.step == 1;
+    double squares = 0;
+    for (uint32_t i = 0; is("sums its tensors") && i < step.num_tensors; ++i)
+      squares += Tensor::share(step.grads[i]).sum_of_squares() * step.grad_scale * step.grad_scale;
+    const auto length = static_cast<float>(is("sums its tensors") ? std::sqrt(squares) + 1e-12 : 1.0);
     for (uint32_t i = 0; i < step.num_tensors; ++i) {
       const Tensor param = Tensor::share(step.params[i]), grad = Tensor::share(step.grads[i]),
                    state = Tensor::share(step.states[i]);
@@ -72,7 +76,7 @@ class ToyOptimizer {
       auto* const states = state.data_as<float>();
       for (int64_t e = 0; e < count; ++e) {
         float& p = params[e];
-        float g = grads[e] * static_cast<float>(step.grad_scale);
+        float g = grads[e] * static_cast<float>(step.grad_scale) / length;
         if (doubles) g *= 2;
         if (is_in_gradient)
           g += static_cast<float>(decay) * p;
@@ -116,6 +120,15 @@ TEST(OptimizerConformance, OurOptimizersPass) {
         << id;
   }
   EXPECT_EQ(ToyOptimizer(gradient_descent).failures(), "");
+}
+
+// Which parameters a rank steps depends on the mesh; a sum over all of them is the host's.
+TEST(OptimizerConformance, FindsASumOverTheTensorsOfAStep) {
+  EXPECT_HAS(ToyOptimizer(gradient_descent, "sums its tensors").failures(),
+             "so a sum over them needs sum_over_parameters");
+  test::LoadedPlugins plugins({CHASSIS_TEST_PLUGIN_DIR, CHASSIS_TEST_STUB_DIR});
+  const auto instance = plugins.make("optimizer", "normalised"), another = plugins.make("optimizer", "normalised");
+  EXPECT_EQ(optimizer_failures(OptimizerPlugin(*instance), OptimizerPlugin(*another)), std::vector<std::string>());
 }
 
 TEST(OptimizerConformance, FindsStatesThatCannotBeSaved) {

@@ -31,7 +31,8 @@ std::string layout_refusal(Program program, const TensorAxis& strategy) {
 }
 
 TEST(Layout, CollectivesAreEachOthersBackward) {
-  for (const char* op : {"comm.copy", "comm.all_reduce", "comm.all_gather", "comm.reduce_scatter", "comm.shift"})
+  for (const char* op :
+       {"comm.copy", "comm.all_reduce", "comm.all_gather", "comm.reduce_scatter", "comm.shift", "comm.gather"})
     EXPECT_EQ(dual_of(dual_of(op)), op);
 }
 
@@ -59,6 +60,64 @@ TEST(Layout, OneRankAddsTheBiasOfADividedContraction) {
     EXPECT_EQ(std::ranges::find(block.ops, "down", &Op::name)->params.size(), coordinate == 0 ? 2u : 1u);
     EXPECT_EQ(std::ranges::find(block.slots, "c", &Slot::name)->partial_over, std::vector<std::string>{"tp"});
   }
+}
+
+// A block with an own op between a column linear and a row linear.
+Program with_own_op(bool mixes_ffn, bool has_weight) {
+  return test::record([&](Recorder& r) {
+    const DimId v = r.dim("vocab", 4), f = r.dim("ffn", 8), h = r.dim("hidden", 2);
+    const uint32_t block = r.block("b", [&] {
+      const ValueId x = r.op("embedding", "e", {r.field("input_ids")}, {r.slot("e", {{v}, {h}})}, {}, {h});
+      const ValueId u = r.op("linear", "up", {x}, {r.slot("u", {{f}, {h}})}, {}, {f});
+      const std::vector<SlotId> params = has_weight ? std::vector{r.slot("w", {{f}})} : std::vector<SlotId>();
+      const ValueId y = r.own_op("mine/op", {u}, {CHASSIS_DIM_BATCH, CHASSIS_DIM_TIME, f},
+                                 mixes_ffn ? std::vector{f} : std::vector<DimId>(), params);
+      r.output("y", r.op("linear", "down", {y}, {r.slot("d", {{h}, {f}})}, {}, {h}));
+    });
+    r.chain("c", "", {block});
+  });
+}
+std::string ops_text(const Program& program) {
+  std::string text;
+  for (const Op& op : program.blocks[0].ops) text += (text.empty() ? "" : " ") + op.id;
+  return text;
+}
+
+TEST(Layout, AnOwnOpGetsAllOfADimThatItMixes) {
+  const TensorAxis axis(2, {"ffn"});
+  const LayoutStrategy* stack[] = {&axis};
+  for (const bool has_weight : {false, true}) {
+    Program mixing = with_own_op(true, has_weight), pointwise = with_own_op(false, has_weight);
+    apply_layout(mixing, stack);
+    apply_layout(pointwise, stack);
+    EXPECT_EQ(ops_text(mixing), "embedding comm.copy linear comm.gather mine/op comm.split linear comm.all_reduce");
+    EXPECT_EQ(ops_text(pointwise), "embedding comm.copy linear mine/op linear comm.all_reduce");
+    if (!has_weight) continue;
+    const auto weight_of = [](const Program& program) {
+      return *std::ranges::find(program.blocks[0].slots, "w", &Slot::name);
+    };
+    EXPECT_EQ(weight_of(mixing).sharding[0].kind, Sharding::Kind::kReplicate);
+    EXPECT_EQ(weight_of(pointwise).sharding[0].kind, Sharding::Kind::kShard);
+    EXPECT_TRUE(weight_of(mixing).partial_over.empty());
+  }
+}
+
+TEST(Layout, AParameterThatAnOwnOpNeedsWholeCannotBeDividedForAnother) {
+  const Program program = test::record([](Recorder& r) {
+    const DimId v = r.dim("vocab", 4), f = r.dim("ffn", 8), h = r.dim("hidden", 2);
+    const uint32_t block = r.block("b", [&] {
+      const ValueId x = r.op("embedding", "e", {r.field("input_ids")}, {r.slot("e", {{v}, {h}})}, {}, {h});
+      const SlotId up = r.slot("u", {{f}, {h}});
+      const ValueId u = r.op("linear", "up", {x}, {up}, {}, {f});
+      r.output("y", r.own_op("mine/op", {u}, {CHASSIS_DIM_BATCH, CHASSIS_DIM_TIME, f}, std::nullopt, {up}));
+    });
+    r.chain("c", "", {block});
+  });
+  const std::string error = layout_refusal(program, TensorAxis(2, {"ffn"}));
+  EXPECT_HAS(error,
+             "mine/op 'mine/op' does not declare which dims it mixes, so it may mix 'ffn', and so needs the whole of "
+             "parameter 'u', of which linear 'up' reads a part");
+  EXPECT_HAS(error, "declare its mixed_dims");
 }
 
 // Each rank has some of the heads, all of which share the weight.

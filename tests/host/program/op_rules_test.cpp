@@ -113,6 +113,30 @@ TEST(OpRules, ReshapeKeepsTheSize) {
              "cannot view [B, T, hidden=8] as [B, T, vocab=16]");
 }
 
+TEST(OpRules, OwnOpsDeclareDimsThatTheyHave) {
+  const auto refused = [](const std::string& id, const std::vector<std::string>& mixed, uint32_t dtype = 0,
+                          bool keeps_hidden = true) {
+    return refusal_of([&](Operands& b) {
+      std::vector<DimId> mixes, dims = {CHASSIS_DIM_BATCH, CHASSIS_DIM_TIME};
+      for (const std::string& dim : mixed)
+        mixes.push_back(dim == "B"       ? CHASSIS_DIM_BATCH
+                        : dim == "T"     ? CHASSIS_DIM_TIME
+                        : dim == "vocab" ? b.vocab
+                                         : b.hidden);
+      if (keeps_hidden) dims.push_back(b.hidden);
+      b.r.own_op(id, {b.x()}, dims, mixes, {}, dtype);
+    });
+  };
+  EXPECT_EQ(refused("mine/op", {}), "");
+  EXPECT_EQ(refused("mine/op", {"T", "hidden"}, CHASSIS_DTYPE_F32), "");
+  EXPECT_HAS(refused("mine/op", {"B"}), "block 'b', op mine/op 'mine/op': mixed_dims has B, but rows are divided");
+  EXPECT_HAS(refused("mine/op", {"vocab"}), "mixed_dims has 'vocab', which no operand has");
+  EXPECT_HAS(refused("mine/op", {}, CHASSIS_DTYPE_F64), "the output_dtype");
+  EXPECT_HAS(refused("mine/op", {}, 0, false), "its input has 'hidden', which its output lacks: list it in mixed_dims");
+  EXPECT_EQ(refused("mine/op", {"hidden"}, 0, false), "");
+  EXPECT_HAS(refused("scale", {}), "only a plugin's own op, \"domain/name\", declares mixed_dims or output_dtype");
+}
+
 TEST(OpRules, UnknownOpsNeedADomain) {
   const std::string text = refusal_of([](Operands& b) { b.r.op("swish", "s", {b.x()}); });
   EXPECT_HAS(text, "block 'b', op swish 's': no such op; a plugin's own op is named \"domain/name\"");

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -83,6 +84,29 @@ class Recorder {
     desc.num_attrs = static_cast<uint32_t>(raw.size());
     desc.output_dims = out_dims.data();
     desc.num_output_dims = static_cast<uint32_t>(out_dims.size());
+    ValueId out = 0;
+    check(b_->op(b_, &desc, &out));
+    return out;
+  }
+  // A plugin's own op; `mixed` not given: it declares nothing.
+  ValueId own_op(const std::string& id, const std::vector<ValueId>& inputs, const std::vector<DimId>& dims,
+                 const std::optional<std::vector<DimId>>& mixed, const std::vector<SlotId>& params = {},
+                 uint32_t dtype = 0) {
+    chassis_op_desc_t desc{};
+    desc.struct_size = sizeof(desc);
+    desc.id = desc.name = str_of(id);
+    desc.inputs = inputs.data();
+    desc.num_inputs = static_cast<uint32_t>(inputs.size());
+    desc.params = params.data();
+    desc.num_params = static_cast<uint32_t>(params.size());
+    desc.output_dims = dims.data();
+    desc.num_output_dims = static_cast<uint32_t>(dims.size());
+    if (mixed) {
+      desc.mixed_dims = mixed->data();
+      desc.num_mixed_dims = static_cast<uint32_t>(mixed->size());
+      desc.flags = CHASSIS_OP_MIXES_ONLY;
+    }
+    desc.output_dtype = dtype;
     ValueId out = 0;
     check(b_->op(b_, &desc, &out));
     return out;

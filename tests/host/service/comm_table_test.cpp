@@ -20,9 +20,10 @@ namespace {
 // The host as one plugin instance sees it.
 class PluginSide {
  public:
-  explicit PluginSide(HostServices& services) {
+  explicit PluginSide(HostServices& services, const std::string& kind = "parallel") {
     manifest_.id = "stub";
     InstanceContext context;
+    context.kind = kind;
     context.plugin_id = context.member_id = "stub";
     context.manifest = &manifest_;
     services_ = services.attach(context);
@@ -70,6 +71,20 @@ TEST(CommTable, StopsAllRanksIfOneFails) {
     const std::string failure = comm_table_plugin::agree(host, 1);
     EXPECT_HAS(failure, std::to_string(CHASSIS_RESOURCE_EXHAUSTED) + " ");
     EXPECT_HAS(failure, communicator.rank() == 1 ? "no room on rank 1" : "rank 1: stub: no room on rank 1");
+  });
+}
+
+// Which parameters it steps differs between meshes.
+TEST(CommTable, RefusesAnOptimizerAndNamesWhatItNeeds) {
+  test::run_ranks(2, {}, [&](Communicator& communicator, test::RankPlugins& plugins) {
+    const PluginSide side(plugins.services(), "optimizer");
+    plugins.services().set_communicator(&communicator);
+    const std::string failure = comm_table_plugin::agree(side.table(), 7);
+    EXPECT_HAS(failure, std::to_string(CHASSIS_FAILED_PRECONDITION) + " ");
+    EXPECT_HAS(failure, "optimizer 'stub' communicates by chassis.comm/1");
+    EXPECT_HAS(failure, "sum_over_parameters of chassis_optimizer_step_t");
+    EXPECT_HAS(comm_table_plugin::use(side.table(), 2), "sum_over_parameters");
+    plugins.services().set_communicator(nullptr);
   });
 }
 
