@@ -1,5 +1,5 @@
-// The control groups of this process, and lines of files in /proc and /sys. The files of both versions of control groups
-// are found; what they mean is known to those that read them.
+// The control groups of this process, and lines of files in /proc and /sys. The files of both versions of control
+// groups are found; what they mean is known to those that read them.
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,6 @@
-// How the threads of LibTorch's OpenMP library (GNU's libgomp) wait for the next parallel region. A step has hundreds of
-// regions; a thread that sleeps after each of them is woken by the kernel, which takes longer than many regions do. So
-// threads stay awake for some turns of a loop first, where each has a core of its own.
+// How the threads of LibTorch's OpenMP library (GNU's libgomp) wait for the next parallel region. A step has hundreds
+// of regions; a thread that sleeps after each of them is woken by the kernel, which takes longer than many regions do.
+// So threads stay awake for some turns of a loop first, where each has a core of its own.
 #pragma once
 
 #include <cstdint>

@@ -48,8 +48,7 @@ void for_each_in(const std::vector<DimId>& dims, const std::vector<int64_t>& siz
 
 class OwnOpExamination {
  public:
-  OwnOpExamination(const Program& program, const BlockType& block, const Op& op,
-                   std::span<const OpsProvider> providers)
+  OwnOpExamination(const Program& program, const BlockType& block, const Op& op, std::span<const OpsProvider> providers)
       : where_("op " + op.id + " '" + op.name + "' of block '" + block.name + "'"), providers_(providers) {
     single_.dims = program.dims;
     single_.chains.push_back({"own", "", {0}});
@@ -95,8 +94,7 @@ class OwnOpExamination {
     BlockType& own = single_.blocks[0];
     if (const auto known = inputs_.find(value); known != inputs_.end()) return known->second;
     GraphValue copy = block.values[value];
-    const auto field =
-        std::ranges::find_if(block.fields, [&](const auto& named) { return named.second == value; });
+    const auto field = std::ranges::find_if(block.fields, [&](const auto& named) { return named.second == value; });
     copy.name = field != block.fields.end() ? field->first : "x" + std::to_string(inputs_.size());
     const bool is_input = copy.type != GraphValueType::kInt32;
     const std::string name = copy.name;

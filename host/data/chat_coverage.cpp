@@ -114,9 +114,8 @@ bool holds_calls(const std::string& text, const std::string& calls_json, size_t 
     if (const auto name = function.find("name"); name != function.end() && name->is_string())
       all = all && holds(text, name->get_ref<const std::string&>(), from);
     if (const auto arguments = function.find("arguments"); arguments != function.end())
-      for_each_string(*arguments, [&](Json& value) {
-        all = all && holds_value(text, value.get_ref<const std::string&>(), from);
-      });
+      for_each_string(*arguments,
+                      [&](Json& value) { all = all && holds_value(text, value.get_ref<const std::string&>(), from); });
   }
   return all;
 }
@@ -280,7 +279,8 @@ bool loses_arguments(const Marks& marks, size_t message) {
     if (added.what != What::kArguments || added.message != message || added.is_end || added.is_seen) continue;
     size_t num_texts = 0, num_seen = 0;
     for (const Marker::Mark& mark : marks) {
-      if (mark.what != What::kArguments || mark.message != message || mark.piece != added.piece || !mark.is_end) continue;
+      if (mark.what != What::kArguments || mark.message != message || mark.piece != added.piece || !mark.is_end)
+        continue;
       ++num_texts;
       num_seen += mark.is_seen;
     }

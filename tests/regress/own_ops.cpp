@@ -1,5 +1,5 @@
-// A model with ops of its own, their kernels, and an optimizer that sums over all parameters, for tests: whatever divides
-// the computation or the parameters must not change their numbers.
+// A model with ops of its own, their kernels, and an optimizer that sums over all parameters, for tests: whatever
+// divides the computation or the parameters must not change their numbers.
 #include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
@@ -98,7 +98,8 @@ class OwnOpsModel final : public Model {
 // [outer, middle, inner] of a tensor [B, T, …].
 struct Rows {
   int64_t B, T, n;
-  explicit Rows(const BorrowedTensor& x) : B(x.size(0)), T(x.size(1)), n(x.num_elements() / std::max<int64_t>(1, B * T)) {}
+  explicit Rows(const BorrowedTensor& x)
+      : B(x.size(0)), T(x.size(1)), n(x.num_elements() / std::max<int64_t>(1, B * T)) {}
 };
 
 class Center final : public Kernel {  // y = x + 3 · mean over the last dim
@@ -155,13 +156,15 @@ class Relu2 final : public Kernel {
   explicit Relu2(const Host& host) : host_(host) {}
   void forward(Call& c) override {
     const auto x = c.input(0);
-    each(x, c.output(0), [](float v, float) { return v > 0 ? v * v : 0; }, x);
+    each(
+        x, c.output(0), [](float v, float) { return v > 0 ? v * v : 0; }, x);
   }
   void backward_inputs(Call& c) override {
     const auto dy = c.grad_output(0);
     if (!dy) return;
     Tensor dx = Tensor::create_like(host_, dy);
-    each(c.input(0), dx, [](float v, float g) { return v > 0 ? 2 * v * g : 0; }, dy);
+    each(
+        c.input(0), dx, [](float v, float g) { return v > 0 ? 2 * v * g : 0; }, dy);
     c.set_grad_input(0, std::move(dx));
   }
 

@@ -1,4 +1,5 @@
-// Ops and optimizers that plugins bring: whatever divides the run, they give the numbers of one process, or are refused.
+// Ops and optimizers that plugins bring: whatever divides the run, they give the numbers of one process, or are
+// refused.
 #include <gtest/gtest.h>
 
 #include "tests/regress/parallel_run.hpp"
@@ -9,10 +10,7 @@ namespace {
 
 const Strategy kTensor = {"tensor", {"plugin = \"tensor\""}, no_mesh, 2},
                kSequence = {"sequence", {"plugin = \"tensor\"", "sequence_parallel = true"}, no_mesh, 2},
-               kRing = {"rings",
-                        {"plugin = \"tensor\"", "sequence_parallel = true", "overlap = \"ring\""},
-                        no_mesh,
-                        2},
+               kRing = {"rings", {"plugin = \"tensor\"", "sequence_parallel = true", "overlap = \"ring\""}, no_mesh, 2},
                kTensorOf4 = {"tensor of 4", {"plugin = \"tensor\""}, no_mesh, 4},
                kContext = {"context", {"plugin = \"context\"", "mode = \"gather\""}, no_mesh, 2},
                kFsdp2 = {"fsdp2", {"plugin = \"fsdp2\""}, no_mesh}, kDdp = {"ddp", {"plugin = \"ddp\""}, no_mesh},
@@ -63,19 +61,21 @@ TEST(OwnOps, ThatDoNotMixPositionsAreDividedAlongThem) {
   OwnOpsRun run("\"center\", \"center_keys\", \"z_loss\", \"place\", \"gain\"", true);
   const Result alone = run(nullptr, 1, kKernels);
   expect_under(run, alone, kContext, 2);
-  const Strategy both = {
-      "context and tensor",
-      {"plugin = \"context\"", "[[parallel]]", "plugin = \"tensor\"", "sequence_parallel = true"},
-      [](int) { return std::vector<std::string>{"mesh.tp=2", "mesh.cp=2"}; },
-      4};
+  const Strategy both = {"context and tensor",
+                         {"plugin = \"context\"", "[[parallel]]", "plugin = \"tensor\"", "sequence_parallel = true"},
+                         [](int) {
+                           return std::vector<std::string>{"mesh.tp=2", "mesh.cp=2"};
+                         },
+                         4};
   expect_under(run, alone, both, 4);
 }
 
 TEST(OwnOps, ThatMixPositionsAreRefusedByAnAxisThatDividesThem) {
   OwnOpsRun declared("\"shift\"", true), silent("\"place\"", false);
   std::string error = refusal_of(declared, kContext, 2, kKernels);
-  EXPECT_HAS(error, "plugin 'context' 0.1.0 along axis 'cp' cannot divide T, the positions, of block 'layer': "
-                    "op trial/shift 'shift' mixes 'T'");
+  EXPECT_HAS(error,
+             "plugin 'context' 0.1.0 along axis 'cp' cannot divide T, the positions, of block 'layer': "
+             "op trial/shift 'shift' mixes 'T'");
   EXPECT_HAS(error, "mesh.cp = 1");
   error = refusal_of(silent, kContext, 2, kKernels);
   EXPECT_HAS(error, "op trial/relu2 'relu2' does not declare which dims it mixes, so it may mix 'T'");
@@ -136,8 +136,8 @@ TEST(SumOverParameters, IsThatOfOneProcess) {
   run.add_stub_plugins();
   run.use_optimizer("plugin = \"normalised\"\nlr = 1e-3\nweight_decay = 0.1\n");
   const Result alone = run(nullptr, 1);
-  for (const Strategy& strategy : {kFsdp2, kDdp, zero("zero1", "1"), zero("zero2", "2"), zero("zero3", "3"), kTensor,
-                                   kSequence, kPipeline})
+  for (const Strategy& strategy :
+       {kFsdp2, kDdp, zero("zero1", "1"), zero("zero2", "2"), zero("zero3", "3"), kTensor, kSequence, kPipeline})
     expect_under(run, alone, strategy, 2, {});
 }
 

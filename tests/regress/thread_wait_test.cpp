@@ -1,5 +1,5 @@
-// How threads wait between parallel regions: awake for a moment where each has a core, asleep where they share cores, and
-// as the user says. Read from the variables with which the running program was started last.
+// How threads wait between parallel regions: awake for a moment where each has a core, asleep where they share cores,
+// and as the user says. Read from the variables with which the running program was started last.
 #include "tests/support/program_run.hpp"
 
 namespace chassis::test {
@@ -33,8 +33,7 @@ class ThreadWait : public ProgramRun {
 TEST_F(ThreadWait, ThreadsStayAwakeForAMomentWhereEachHasACoreAndSleepWhereTheyShareCores) {
   const std::vector<std::string> briefly = {"CHASSIS_THREAD_WAIT=brief", "GOMP_SPINCOUNT=3000",
                                             "OMP_WAIT_POLICY=PASSIVE"};
-  const std::vector<std::string> asleep = {"CHASSIS_THREAD_WAIT=asleep", "GOMP_SPINCOUNT=0",
-                                           "OMP_WAIT_POLICY=PASSIVE"};
+  const std::vector<std::string> asleep = {"CHASSIS_THREAD_WAIT=asleep", "GOMP_SPINCOUNT=0", "OMP_WAIT_POLICY=PASSIVE"};
   EXPECT_EQ(variables({"log.every_steps=1"}), briefly);
   EXPECT_EQ(variables({"log.every_steps=1", "run.threads=48"}), asleep);
   EXPECT_EQ(variables({"log.every_steps=1"}, {{"OMP_NUM_THREADS", "48"}}), asleep);
