@@ -16,11 +16,13 @@ foreach(language C CXX)
 endforeach()
 add_compile_options("$<$<COMPILE_LANGUAGE:C,CXX>:-Wall;-Wextra>")
 
+# Paths below the source directory are cached as relative ones, so that clones in other folders share the cache.
 find_program(CHASSIS_CCACHE ccache)
 if(CHASSIS_CCACHE)
   foreach(language C CXX CUDA)
     if(NOT DEFINED CMAKE_${language}_COMPILER_LAUNCHER)
-      set(CMAKE_${language}_COMPILER_LAUNCHER "${CHASSIS_CCACHE}")
+      set(CMAKE_${language}_COMPILER_LAUNCHER
+          "${CMAKE_COMMAND}" -E env "CCACHE_BASEDIR=${PROJECT_SOURCE_DIR}" CCACHE_NOHASHDIR=1 "${CHASSIS_CCACHE}")
     endif()
   endforeach()
 endif()
