@@ -218,7 +218,7 @@ TEST(RecordEncoder, IntegersOfToolCallsKeepTheirDigits) {
   chat.messages[1].content.clear();
   chat.messages[1].tool_calls_json = R"([{"type":"function","function":{"name":"f","arguments":{"x":)" + big + "}}}]";
   const std::string text = encoded(kTokenizer, chatml_options(), chat);
-  EXPECT_TRUE(contains(text, R"("arguments": {"x": )" + big + "}"));
+  EXPECT_TRUE(contains(text, R"(<tool_call>f {"x": )" + big + "}</tool_call>"));
   EXPECT_TRUE(contains(messages_json(chat.messages), R"("x":)" + big + "}"));
 }
 
