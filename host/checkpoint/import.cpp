@@ -6,6 +6,7 @@
 #include <set>
 
 #include "host/base/log.hpp"
+#include "host/checkpoint/inspect.hpp"
 #include "host/checkpoint/output_directory.hpp"
 
 namespace chassis {
@@ -37,6 +38,7 @@ int64_t imported_step(const MetadataPairs& metadata) {
 SaveResult import_checkpoint(CheckpointReader& source, const FormatPlugin& format, const ImportRequest& request,
                              const BucketPair& buckets) {
   const OutputDirectory place(request.directory, {source.path(), request.base}, request.resumable);
+  compare_with_manifest(request.base);
   const MetadataPairs& metadata = source.metadata();
   std::vector<SaveTensor> tensors;
   uint64_t num_left_out = 0;

@@ -6,7 +6,9 @@
 #include <algorithm>
 #include <map>
 #include <optional>
+#include <string_view>
 
+#include "host/base/file.hpp"
 #include "host/base/hash.hpp"
 #include "host/base/json.hpp"
 #include "host/base/units.hpp"
@@ -76,6 +78,37 @@ void verify_file(SourceDirectory& directory, const CheckpointManifest& manifest,
     result.defects.push_back(fmt::format("{}: damaged{}: CRC32C {:08x}, expected {:08x}", entry.path,
                                          extents.size() > 1 ? " in its header" : "", whole, entry.crc32c));
   }
+}
+
+// What is wrong with a file, by its size and checksum; empty if nothing is.
+std::string defect_of_file(SourceDirectory& directory, const CheckpointManifest::FileEntry& entry) {
+  constexpr uint64_t kPieceBytes = 256 << 10;
+  const int64_t found = directory.find(entry.path);
+  if (found < 0) return "is missing, and its manifest lists it";
+  const uint64_t num_bytes = directory.files()[static_cast<size_t>(found)].num_bytes;
+  if (num_bytes != entry.num_bytes)
+    return fmt::format("is damaged: it has {} bytes, its manifest says {}", num_bytes, entry.num_bytes);
+  const File& file = directory.open(static_cast<size_t>(found));
+  std::vector<std::byte> piece(std::min(kPieceBytes, num_bytes));
+  uint32_t crc = 0;
+  for (uint64_t at = 0; at < num_bytes; at += piece.size()) {
+    piece.resize(std::min(kPieceBytes, num_bytes - at));
+    file.pread_exact(piece.data(), piece.size(), at);
+    crc = crc32c(crc, piece.data(), piece.size());
+  }
+  if (crc == entry.crc32c) return "";
+  return fmt::format("is damaged: its CRC32C is {:08x}, its manifest says {:08x}", crc, entry.crc32c);
+}
+
+// False also for a file of this name that another program wrote. If one of ours is damaged so much, the reader of the
+// weights refuses it.
+bool has_own_manifest(SourceDirectory& directory) {
+  constexpr std::string_view kMark = "\"chassis_checkpoint\"";
+  const int64_t found = directory.find(kManifestName);
+  if (found < 0) return false;
+  char start[64];
+  const size_t length = directory.open(static_cast<size_t>(found)).pread_some(start, sizeof start, 0);
+  return std::string_view(start, length).find(kMark) != std::string_view::npos;
 }
 
 CheckpointManifest read_manifest(const std::string& path) {
@@ -186,20 +219,29 @@ VerifyResult verify_checkpoint(const std::string& path, const BucketPair& bucket
   return result;
 }
 
-void verify_copied_files(const std::string& path, const CheckpointManifest* manifest) {
-  if (manifest == nullptr || !manifest->resumable) return;
+void compare_with_manifest(const std::string& path, const CheckpointManifest* manifest) {
+  if (manifest == nullptr) return;
   SourceDirectory directory(path);
-  constexpr uint64_t kMaxBytes = uint64_t{1} << 30;
   const auto extents = manifest->extents();
   for (size_t i = 0; i < manifest->files.size(); ++i) {
-    const auto& entry = manifest->files[i];
     if (std::any_of(extents[i].begin(), extents[i].end(), [](const auto& extent) { return extent.box >= 0; })) continue;
-    if (directory.find(entry.path) < 0) throw DamagedCheckpoint("'" + path + "' lacks '" + entry.path + "'");
-    const std::string bytes = directory.read_text(entry.path, kMaxBytes);
-    if (const uint32_t found = crc32c(0, bytes.data(), bytes.size()); found != entry.crc32c)
-      throw DamagedCheckpoint(fmt::format("'{}/{}' is damaged: its CRC32C is {:08x}, expected {:08x}", path, entry.path,
-                                          found, entry.crc32c));
+    const std::string defect = defect_of_file(directory, manifest->files[i]);
+    if (defect.empty()) continue;
+    DamagedCheckpoint damage("'" + path + "/" + manifest->files[i].path + "' " + defect);
+    damage.hint(manifest->is_run_checkpoint()
+                    ? "use another checkpoint"
+                    : "restore the file; if it was changed on purpose, delete " + path + "/" + kManifestName +
+                          ", and the directory counts as one of another program");
+    throw damage;
   }
+}
+
+void compare_with_manifest(const std::string& path) {
+  if (path_kind(path) != PathKind::kDirectory) return;
+  SourceDirectory directory(path);
+  if (!has_own_manifest(directory)) return;
+  const CheckpointManifest manifest = CheckpointManifest::read(directory);
+  compare_with_manifest(path, &manifest);
 }
 
 std::vector<std::string> describe_checkpoint(const std::string& path, bool with_tensors) {

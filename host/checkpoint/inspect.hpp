@@ -26,10 +26,13 @@ struct VerifyResult {
 VerifyResult verify_checkpoint(const std::string& path, const BucketPair& buckets,
                                const std::function<void(uint64_t done, uint64_t total)>& progress = {});
 
-// Verifies the files without tensors, such as config.json and resolved.toml, of a checkpoint to resume from; a load
-// does not compare them. Throws DamagedCheckpoint. Does nothing for other directories (`manifest` may be NULL), whose
-// files the user may edit.
-void verify_copied_files(const std::string& path, const CheckpointManifest* manifest);
+// Compares the files without tensors of a directory that this program wrote, such as config.json and tokenizer.json,
+// with its manifest; tensors are compared while they are read. Call it before anything in the directory is used:
+// otherwise damage would be trained on, and saved again with a checksum of its own. Throws DamagedCheckpoint, which
+// names the file and both checksums. Does nothing for other directories (`manifest` may be NULL).
+void compare_with_manifest(const std::string& path, const CheckpointManifest* manifest);
+// The same for any path; reads its manifest, if it has one.
+void compare_with_manifest(const std::string& path);
 
 // Lines for the user: step, format, mesh, sizes, state, files, and on request tensors.
 std::vector<std::string> describe_checkpoint(const std::string& path, bool with_tensors);

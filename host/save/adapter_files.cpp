@@ -9,6 +9,7 @@
 #include "host/base/log.hpp"
 #include "host/base/lower_case.hpp"
 #include "host/base/printable.hpp"
+#include "host/checkpoint/inspect.hpp"
 #include "host/checkpoint/manifest.hpp"
 
 namespace chassis {
@@ -53,6 +54,7 @@ std::string adapter_plugin_of(const std::string& path) {
   if (path_kind(file) == PathKind::kAbsent)
     throw config_error("'" + path + "' has no " + kAdapterConfigName)
         .hint("an adapter is a directory as PEFT's save_pretrained writes it, or a checkpoint of a run with [adapter]");
+  compare_with_manifest(path);
   const Json json = parse_json(read_file(file, kMaxConfigBytes), file);
   if (!json.is_object()) throw config_error(file + " is not a JSON object");
   const std::string plugin = lower_case(json_string(json, "peft_type", file));

@@ -34,7 +34,7 @@ struct Opened {
 
   Opened(Session& session, const std::string& path, bool is_adapter) {
     reader = is_adapter ? open_adapter(session, path) : open_directory(session, path);
-    verify_copied_files(path, reader->manifest());
+    compare_with_manifest(path, reader->manifest());
     directory.emplace(session, *reader, is_adapter);
     directory->compare_tied_copies(*reader);
     values.emplace(*reader);
@@ -286,6 +286,7 @@ SaveResult merge_weights(Session& session, const std::string& base, const std::s
 
 SaveResult merge_checkpoint(const MergeRequest& request) {
   refuse_adapter_format(request.format);
+  compare_with_manifest(request.trained);
   const std::string base = base_of(request);
   const bool has_adapter = path_kind(request.trained + "/" + kAdapterConfigName) != PathKind::kAbsent;
   std::vector<std::string> overrides = {"model.path=" + base, "model.init=random", "run.device=cpu",

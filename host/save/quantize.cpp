@@ -20,6 +20,7 @@ namespace chassis {
 bool has_quantized_weights(const std::string& directory) {
   const std::string path = directory + "/config.json";
   if (path_kind(path) == PathKind::kAbsent) return false;
+  compare_with_manifest(directory);
   const Json config = parse_json(read_file(path, uint64_t{16} << 20), path);
   const auto found = config.find("quantization_config");
   return config.is_object() && found != config.end() && !found->is_null();
@@ -61,7 +62,7 @@ SaveResult quantize_model(const QuantizeRequest& request) {
                   {.plugin_path = request.plugin_path, .target = {.without_device = true}});
   const OutputDirectory place(request.directory, {request.model}, false);
   const auto reader = open_directory(session, request.model);
-  verify_copied_files(request.model, reader->manifest());
+  compare_with_manifest(request.model, reader->manifest());
   const ModelDirectory directory(session, *reader);
   directory.compare_tied_copies(*reader);
   std::vector<LoadTensor> wanted;

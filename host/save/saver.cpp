@@ -341,7 +341,7 @@ Saver::Resumed Saver::load_checkpoint(const std::string& path) {
   run_and_agree_on_damage(session_.world(), "loading " + path, [&] {
     reader = open_checkpoint(path);
     if (session_.world().rank() == 0) {
-      verify_copied_files(path, reader->manifest());
+      compare_with_manifest(path, reader->manifest());
       require_same_optimizer(path, session_.settings().optimizer.plugin);
     }
   });

@@ -147,7 +147,7 @@ LoadedPart load_part(Session& session, const std::string& path, const BucketPair
   run_and_agree_on_damage(session.world(), "loading " + path, [&] {
     reader = is_adapter ? open_adapter(session, path) : open_directory(session, path);
     const bool is_first = session.world().rank() == 0;
-    if (is_first) verify_copied_files(path, reader->manifest());
+    if (is_first) compare_with_manifest(path, reader->manifest());
     const ModelDirectory directory(session, *reader, is_adapter);
     quantized.emplace(session.parameters(), &session.ranks().communicator, *reader);
     if (is_first) directory.compare_tied_copies(*reader);
@@ -350,8 +350,9 @@ SaveResult export_checkpoint(const ExportRequest& request) {
   Session session(load_config_text("schema_version = 1\n", "ckpt export", overrides, ConfigUse::kWeights),
                   {.plugin_path = request.plugin_path, .target = {.without_device = true}});
   const OutputDirectory place(request.directory, {request.checkpoint, request.base}, false);
+  compare_with_manifest(request.base);
   const auto opened = open_directory(session, request.checkpoint);
-  verify_copied_files(request.checkpoint, opened->manifest());
+  compare_with_manifest(request.checkpoint, opened->manifest());
   CheckpointReader& reader = *opened;
   const ModelDirectory directory(session, reader);
   directory.compare_tied_copies(reader);

@@ -2,11 +2,13 @@
 #include "host/session/session.hpp"
 
 #include <filesystem>
+#include <set>
 #include <system_error>
 #include <utility>
 
 #include "host/base/log.hpp"
 #include "host/base/mesh_axes.hpp"
+#include "host/checkpoint/inspect.hpp"
 #include "host/plugin/search.hpp"
 #include "host/service/memory.hpp"
 #include "host/session/fields.hpp"
@@ -48,6 +50,21 @@ bool check_plugin_options(Config& config, PluginRegistry& registry, const std::s
   return model_is_correct;
 }
 
+// Throws if a directory that this program wrote was changed since. Its small files are read before its weights are.
+void compare_directories(const Settings& settings) {
+  std::set<std::string> compared;
+  for (const Setting<std::string>* path : {&settings.model.path, &settings.adapter.path, &settings.tokenizer.path}) {
+    if (!path->is_set() || !compared.insert(*path).second) continue;
+    try {
+      compare_with_manifest(*path);
+    } catch (const DamagedCheckpoint&) {
+      throw;
+    } catch (const Error&) {
+      // What cannot be read is reported with its key when it is needed.
+    }
+  }
+}
+
 PluginIndex index_of(const SettingList& folders, const std::vector<std::string>& plugin_path) {
   return PluginIndex(plugin_folders(plugin_path, folders, folders.where()));
 }
@@ -57,6 +74,7 @@ PluginIndex index_of(const SettingList& folders, const std::vector<std::string>&
 Session::Session(Config config, const SessionOptions& options)
     : config_(std::move(config)), world_(options.world ? options.world : &alone_) {
   install_memory_allocator();
+  compare_directories(settings());
   const SlowPhase phase("compiling the program and checking its providers");
 
   const Settings::Model& model = settings().model;

@@ -10,6 +10,7 @@
 
 #include "host/base/creation_limit.hpp"
 #include "host/base/file.hpp"
+#include "host/checkpoint/inspect.hpp"
 #include "host/config/paths.hpp"
 #include "host/data/record_reader.hpp"
 #include "host/session/plugin_rows.hpp"
@@ -169,6 +170,7 @@ std::unique_ptr<PluginTokenizer> open_tokenizer_of(PluginRegistry& registry, std
   if (member.empty())
     throw config_error("no tokenizer that opens the files of '" + directory + "' is installed with this program")
         .hint("name one with --plugin; `chassis plugins list` shows the tokenizers");
+  compare_with_manifest(directory);
   return std::make_unique<PluginTokenizer>(registry.open("tokenizer", member), directory);
 }
 

@@ -178,7 +178,10 @@ TEST_F(FirstUse, AChangedConfigOfTheBaseModelIsReported) {
   write_text(scratch_ / "run.toml", text.substr(0, begin) + "path = \"base/final\"\n" + text.substr(end) +
                                         "[[data.eval]]\npath = \"corpus.txt\"\n");
   ASSERT_EQ(train().exit_code, 0);
+  // Only a directory of another program may be edited.
   EXPECT_EQ(shell("sed -i 's/\"rope_theta\": 10000.0/\"rope_theta\": 20.0/' base/final/config.json").exit_code, 0);
+  EXPECT_EQ(shell("\"$CHASSIS\" eval run.toml eval.max_batches=1").exit_code, 7);
+  EXPECT_EQ(shell("rm base/final/manifest.json").exit_code, 0);
   const Outcome eval = shell("\"$CHASSIS\" eval run.toml eval.max_batches=1");
   EXPECT_HAS(eval.output, "model.config.rope_theta was 10000.0, is 20.0");
   const Outcome done = train();
@@ -209,6 +212,48 @@ TEST_F(FirstUse, DamageToFilesWithoutTensorsIsFound) {
   const Outcome strict = train({"run.max_steps=8", "optimizer.lr=2e-2", "run.strict=true"});
   EXPECT_EQ(strict.exit_code, 2) << strict.output;
   EXPECT_HAS(strict.output, "optimizer.lr was 0.01, is 0.02");
+}
+
+// What is not compared before it is used is trained on, and saved again with a new checksum.
+TEST_F(FirstUse, DamageToAModelDirectoryStopsEveryUseOfIt) {
+  ASSERT_EQ(train({"run.output_dir=base"}).exit_code, 0);
+  const std::string text = text_of_file(scratch_ / "run.toml");
+  const size_t begin = text.find("plugin = \"llama\""), end = text.find("[tokenizer]");
+  EXPECT_EQ(shell("mv base/final hub && rm hub/manifest.json").exit_code, 0);
+  write_text(scratch_ / "hub/generation_config.json", "{\"temperature\": 0.5}");
+  write_text(scratch_ / "run.toml", text.substr(0, begin) + "path = \"hub\"\n" + text.substr(end));
+  ASSERT_EQ(train().exit_code, 0);
+  write_text(scratch_ / "run.toml", text.substr(0, begin) + "path = \"out/final\"\n" + text.substr(end) +
+                                        "[[data.eval]]\npath = \"corpus.txt\"\n");
+  const std::vector<std::string> uses = {"train run.toml run.output_dir=other",
+                                         "check run.toml",
+                                         "eval run.toml eval.max_batches=1 --from out/final",
+                                         "generate run.toml --prompt a generate.max_new_tokens=1 --from out/final",
+                                         "ckpt export out/final exported",
+                                         "ckpt quantize out/final --out quantized --quant bnb4",
+                                         "init new.toml --model out/final --data corpus.txt",
+                                         "tokenizer encode out/final corpus.txt --plugin bytes"};
+  for (const char* file : {"config.json", "generation_config.json"}) {
+    const std::string path = std::string("out/final/") + file;
+    ASSERT_EQ(shell("cp " + path + " whole").exit_code, 0);
+    std::string bytes = text_of_file(scratch_ / path);
+    bytes[bytes.size() / 2] ^= 1;
+    write_text(scratch_ / path, bytes);
+    for (const std::string& use : uses) {
+      const Outcome run = shell("\"$CHASSIS\" " + use);
+      EXPECT_EQ(run.exit_code, 7) << use << "\n" << run.output;
+      EXPECT_HAS(run.output, path + "' is damaged: its CRC32C is ");
+      EXPECT_HAS(run.output, "delete out/final/manifest.json");
+    }
+    ASSERT_EQ(shell("mv whole " + path).exit_code, 0);
+  }
+  for (const char* made : {"other", "exported", "quantized"}) EXPECT_EQ(shell(std::string("ls ") + made).exit_code, 2);
+  EXPECT_EQ(shell("\"$CHASSIS\" ckpt export out/final exported").exit_code, 0) << "it is whole again";
+  // A tokenizer of one directory beside the weights of another.
+  write_text(scratch_ / "exported/generation_config.json", "{\"temperature\": 0.7}");
+  const Outcome beside = train({"run.output_dir=other", "model.path=hub", "tokenizer.path=exported"});
+  EXPECT_EQ(beside.exit_code, 7) << beside.output;
+  EXPECT_HAS(beside.output, "exported/generation_config.json' is damaged: ");
 }
 
 TEST_F(FirstUse, MissingMetricsAreReportedOnResume) {
