@@ -35,10 +35,10 @@ class Lora final : public Adapter {
   }
 
   bool trains(const AdapterParameter& p) override {
-    modules_.insert(std::string(last_part(p.module)));
+    modules_.insert(std::string(p.module));
     bool saved = is_saved(p.module);
     for (std::string_view tied : p.tied) saved |= is_saved(tied.substr(0, tied.rfind('.')));
-    if (saved) saved_modules_.insert(std::string(last_part(p.module)));
+    if (saved) saved_modules_.insert(std::string(p.module));
     ties_saved_modules_ |= saved && !p.tied.empty();
     const bool is_bias_of_target = settings_.trains_bias && p.op == "linear" && p.role == CHASSIS_ROLE_BIAS &&
                                    is_target(p.module, p.layer, true, false);
@@ -78,7 +78,10 @@ class Lora final : public Adapter {
                    " layers, from 0 on");
     refuse_unused("targets", settings_.targets, "matches no linear of the model; it has ", linears_);
     refuse_unused("exclude", settings_.exclude, "matches no linear of the model; it has ", linears_);
-    refuse_unused("modules_to_save", settings_.modules_to_save, "matches no module of the model; it has ", modules_);
+    std::set<std::string> ends;
+    for (const std::string& module : modules_) ends.insert(std::string(last_part(module)));
+    refuse_unused("modules_to_save", settings_.modules_to_save, "matches no module of the model; it has ", ends);
+    if (!has_file_) count_other_rule();
     refuse_unused_patterns("rank_pattern", settings_.rank_pattern);
     refuse_unused_patterns("alpha_pattern", settings_.alpha_pattern);
     if (targets_.empty()) fail_invalid(place("targets"), "no module gets a branch: exclude and layers leave none");
@@ -86,7 +89,7 @@ class Lora final : public Adapter {
 
   std::string config(std::string_view base_path, std::string_view base_config_json) const override {
     lora::PeftNames names;
-    names.modules_to_save.assign(saved_modules_.begin(), saved_modules_.end());
+    names.modules_to_save = names_of_saved();
     names.ties_saved_modules = ties_saved_modules_;
     std::set<std::string> ends;
     for (const auto& [module, rank] : targets_) ends.insert(std::string(last_part(module)));
@@ -164,6 +167,37 @@ class Lora final : public Adapter {
     return found;
   }
 
+  // As PEFT will match them: the last part of a name where that means the same modules, else the whole name. PEFT knows
+  // embeddings by their short names.
+  std::vector<std::string> names_of_saved() const {
+    std::set<std::string> names;
+    for (const std::string& module : saved_modules_) {
+      const std::string end(last_part(module));
+      const NamePattern pattern = NamePattern::ending(end);
+      const bool means_others = std::ranges::any_of(
+          modules_, [&](const auto& other) { return !saved_modules_.contains(other) && pattern.matches(other); });
+      names.insert(means_others ? module : end);
+    }
+    return {names.begin(), names.end()};
+  }
+
+  // Here a name is a whole part, as in targets; in PEFT it may be the end of one.
+  void count_other_rule() const {
+    for (const NamePattern& pattern : settings_.modules_to_save) {
+      const NamePattern as_in_peft = NamePattern::ending(pattern.text());
+      std::set<std::string> others;
+      for (const std::string& module : modules_)
+        if (as_in_peft.matches(module) && !matches_any(settings_.modules_to_save, module))
+          others.insert(std::string(last_part(module)));
+      if (others.empty()) continue;
+      std::string names;
+      for (const std::string& name : others) names += (names.empty() ? "" : ", ") + name;
+      host().count("modules_to_save that PEFT would match otherwise", place("modules_to_save"), "'", pattern.text(),
+                   "' means modules of this name, as in targets; PEFT would take also those whose names end in it: ",
+                   names, "; add them to train them too");
+    }
+  }
+
   void add_branch(const AdapterOp& op, AdapterBuilder& b, int64_t rank, double scale) {
     const Dim r = b.dim("lora_rank_" + std::to_string(rank), rank);
     const double bound = settings_.gaussian_init ? 1.0 / static_cast<double>(rank)
@@ -237,8 +271,9 @@ class Lora final : public Adapter {
   Settings settings_;
   bool has_file_ = false;
   std::map<std::string, int64_t> targets_;          // modules with a branch: rank
-  std::set<std::string> modules_, linears_, left_;  // last parts of names: all, linears, linears without a branch
-  std::set<std::string> saved_modules_, used_;
+  std::set<std::string> modules_, saved_modules_;   // all that have parameters; of them, those that are trained whole
+  std::set<std::string> linears_, left_;            // last parts of names: of linears, of linears without a branch
+  std::set<std::string> used_;
   bool ties_saved_modules_ = false;
   int64_t num_layers_ = 0;
 };

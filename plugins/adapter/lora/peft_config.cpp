@@ -72,6 +72,16 @@ class PeftReader {
     }
     return out;
   }
+  std::vector<NamePattern> endings(const std::string& key) {
+    const Json* value = find(key);
+    std::vector<NamePattern> out;
+    if (value == nullptr) return out;
+    for (const Json& item : value->is_array() ? *value : Json::array({*value})) {
+      if (!item.is_string()) fail_invalid(key, " has ", item.dump(), ", expected names of modules");
+      out.push_back(NamePattern::ending(item.get<std::string>()));
+    }
+    return out;
+  }
   template <typename Number>
   std::vector<std::pair<EndPattern, Number>> by_pattern(const std::string& key) {
     std::vector<std::pair<EndPattern, Number>> out;
@@ -158,7 +168,7 @@ Settings settings_from_peft(std::string_view config_json, const Settings& option
   s.targets = in.names("target_modules");
   if (s.targets.empty()) fail_invalid("target_modules is missing");
   s.exclude = in.names("exclude_modules");
-  s.modules_to_save = in.names("modules_to_save");
+  s.modules_to_save = in.endings("modules_to_save");
   s.rank_pattern = in.by_pattern<int64_t>("rank_pattern");
   s.alpha_pattern = in.by_pattern<double>("alpha_pattern");
   s.use_rslora = in.flag("use_rslora");

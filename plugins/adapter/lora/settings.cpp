@@ -55,7 +55,8 @@ const Options& options() {
       table("rank_pattern").doc("other ranks by end of a module's name: { down_proj = 32 }"),
       table("alpha_pattern").doc("other alphas by end of a module's name"),
       option("modules_to_save", std::vector<std::string>{})
-          .doc("modules that are trained whole and saved with the adapter: \"lm_head\", \"embed_tokens\""),
+          .doc("modules that are trained whole and saved with the adapter, as in targets: \"lm_head\", "
+               "\"embed_tokens\""),
       option("use_rslora", false).doc("scale by alpha / √rank"),
       option("init", "kaiming").choices({"kaiming", "gaussian"}).doc("of A; B is 0 at the start"),
       option("bias", "none").choices({"none", "lora_only"}).doc("lora_only: biases of the targets are trained too"),

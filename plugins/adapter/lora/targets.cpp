@@ -83,10 +83,17 @@ bool NameRegex::matches(std::string_view module) const {
 }
 
 NamePattern::NamePattern(const std::string& text)
-    : regex_(text, text), is_regex_(text.find_first_of("^$*+?()[]{}|\\") != std::string::npos) {}
+    : NamePattern(text, text, text.find_first_of("^$*+?()[]{}|\\") != std::string::npos ? Rule::kRegex : Rule::kName) {}
+
+NamePattern NamePattern::ending(const std::string& text) { return {text, text.empty() ? "" : "x", Rule::kEnding}; }
 
 bool NamePattern::matches(std::string_view module) const {
-  return is_regex_ ? regex_.matches(module) : ends_in_name(module, text());
+  if (rule_ == Rule::kRegex) return regex_.matches(module);
+  if (rule_ == Rule::kName) return ends_in_name(module, text());
+  for (size_t end = module.size();; end = module.rfind('.', end - 1)) {
+    if (module.substr(0, end).ends_with(text())) return true;
+    if (module.substr(0, end).find('.') == std::string_view::npos) return false;
+  }
 }
 
 EndPattern::EndPattern(const std::string& text) : regex_(text, "(.*\\.)?(" + text + ")") {}

@@ -32,13 +32,20 @@ class NamePattern {
  public:
   // Throws INVALID_ARGUMENT if the text is empty or no regular expression.
   explicit NamePattern(const std::string& text);
+  // By PEFT's rule for modules_to_save: every module whose name ends in the text, dot or none, and all that is inside
+  // of it. "norm" means input_layernorm too.
+  static NamePattern ending(const std::string& text);
   const std::string& text() const { return regex_.text(); }
   bool is_all_linear() const { return text() == kAllLinear; }
   bool matches(std::string_view module) const;
 
  private:
+  enum class Rule { kName, kRegex, kEnding };
+  NamePattern(const std::string& text, const std::string& expression, Rule rule)
+      : regex_(text, expression), rule_(rule) {}
+
   NameRegex regex_;
-  bool is_regex_;  // else a plain name
+  Rule rule_;
 };
 
 // A key of rank_pattern and alpha_pattern: a regular expression for the end of a module's name.

@@ -3,6 +3,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "host/base/log_capture.hpp"
 #include "host/program/adapter_plugin.hpp"
 #include "tests/plugins/adapter/lora/adapted.hpp"
 #include "tests/support/loaded_plugins.hpp"
@@ -116,6 +117,31 @@ TEST_F(PeftConfig, MayNotContradictAnOption) {
   EXPECT_HAS(refusal({}, "rank_pattern = { q_proj = 2 }\n"), ": adapter.rank_pattern: cannot be set with adapter.path");
   EXPECT_HAS(refusal({}, "init = \"gaussian\"\n"), ": adapter.init: has no effect with adapter.path");
   EXPECT_EQ(num_lines(with_path({}, "rank = 4\nalpha = 8.0\ndropout = 0.1\n")), 3u * 2 * 2) << "they agree";
+}
+
+// PEFT takes every module whose name ends in the text, and all that is inside of it.
+TEST_F(PeftConfig, MeansModulesToSaveByTheEndOfTheirNames) {
+  const std::string norms = with_path({{"modules_to_save", {"norm"}}});
+  EXPECT_EQ(num_lines(norms), 3u * 2 * 2 + 3 * 2 + 1) << norms;
+  EXPECT_HAS(norms, "model.layers.1.input_layernorm.weight\n");
+  EXPECT_EQ(num_lines(with_path({{"modules_to_save", {"model.norm"}}})), 3u * 2 * 2 + 1);
+  EXPECT_EQ(num_lines(with_path({{"modules_to_save", {"mlp"}}})), 3u * 2 * 2 + 3 * 3);
+  EXPECT_HAS(refusal({{"modules_to_save", {".*norm"}}}), "modules_to_save: '.*norm' matches no module of the model");
+}
+
+TEST_F(PeftConfig, NamesSavedModulesAsPeftMatchesThem) {
+  const auto written = [&](const std::string& saved) {
+    PlannedRank rank(with_lora("targets = [\"q_proj\"]\nmodules_to_save = " + saved + "\n"), 1, 0,
+                     {"export.plugin=safetensors"});
+    return nlohmann::json::parse(rank.session().adapter()->plugin().config("models/base", "{}"))["modules_to_save"];
+  };
+  const log::CapturedWarnings warnings;
+  EXPECT_EQ(written("[\"norm\", \"embed_tokens\"]"), (nlohmann::json{"embed_tokens", "model.norm"}));
+  ASSERT_EQ(warnings.texts().size(), 1u);
+  EXPECT_HAS(warnings.texts()[0],
+             "PEFT would take also those whose names end in it: input_layernorm, "
+             "post_attention_layernorm; add them");
+  EXPECT_EQ(written("[\".*norm\"]"), (nlohmann::json{"input_layernorm", "norm", "post_attention_layernorm"}));
 }
 
 // The resolved configuration of a run has every option.
