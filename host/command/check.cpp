@@ -114,7 +114,7 @@ Verb add_check(CLI::App& app) {
       std::fprintf(output(), "%s", printable_lines(graph_text(session.compiled())).c_str());
     if (as_text) print_summary(summary);
     warn_of_learning_rate(settings.optimizer.lr);
-    check_positions(session.model(), settings.train.seq_len, "train.seq_len");
+    check_seq_len(session.model(), session.program(), settings.train.seq_len);
     warn_of_unused_samples(settings);
     Samples{session};  // throws if a prompt cannot become ids
     if (arguments->without_data) {

@@ -37,7 +37,7 @@ Verb add_eval(CLI::App& app) {
         if (world.launch().local_rank == 0) sets = open_eval_data(session.data_needs());
       });
       if (sets.empty()) sets = open_eval_data(session.data_needs());
-      check_positions(session.model(), settings.train.seq_len, "train.seq_len");
+      check_seq_len(session.model(), session.program(), settings.train.seq_len);
       session.allocate();
       load_weights(session, weights->from);
       Json results = Json::array();

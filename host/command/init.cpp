@@ -108,7 +108,8 @@ std::string check_model(const std::string& given) {
 void read_model(const std::string& directory, InitFacts& facts) {
   const std::string path = directory + "/config.json";
   const Json config = parse_json(read_file(path), path);
-  facts.max_positions = json_int_or(config, "max_position_embeddings", 0, path);
+  facts.max_positions =
+      json_int_or(config, "max_position_embeddings", json_int_or(config, "n_positions", 0, path), path);
   const int64_t heads = json_int_or(config, "num_attention_heads", 0, path);
   if (heads > 0)
     facts.narrowest = json_int_or(config, "num_key_value_heads", heads, path) *

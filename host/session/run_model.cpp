@@ -3,8 +3,10 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cctype>
 #include <cmath>
+#include <set>
 #include <utility>
 
 #include "host/base/file.hpp"
@@ -255,12 +257,63 @@ std::string RunModel::stored_dtype(const Settings::Model& model) const {
   return json_string_or(json, "dtype", json_string_or(json, "torch_dtype", "float32", where), where);
 }
 
-void check_positions(const RunModel& model, int64_t num_positions, const std::string& what) {
+int64_t num_table_positions(const Program& program) {
+  int64_t fewest = 0;
+  for (const BlockType& block : program.blocks) {
+    const auto field = block.fields.find("positions");
+    if (field == block.fields.end()) continue;
+    std::set<ValueId> positions = {field->second};  // and what passes of the host make of them
+    for (const Op& op : block.ops) {
+      if (op.inputs.size() != 1 || !positions.contains(op.inputs.front())) continue;
+      if (op.id == "embedding" && !op.params.empty()) {
+        const int64_t rows = program.global_shape(block.slots[op.params.front()]).front();
+        fewest = fewest == 0 ? rows : std::min(fewest, rows);
+      } else if (op.params.empty()) {
+        for (const ValueId output : op.outputs)
+          if (block.values[output].type == GraphValueType::kInt32) positions.insert(output);
+      }
+    }
+  }
+  return fewest;
+}
+
+namespace {
+
+void count_positions_beyond(const RunModel& model, int64_t num_positions, const std::string& what) {
   if (const int64_t most = model.plugin().max_positions(); most > 0 && num_positions > most)
     counted_warning("positions beyond the model's",
                     what + " = " + std::to_string(num_positions) + ", but the weights of model '" + model.member() +
                         "' were made for " + std::to_string(most) +
                         " positions (max_position_embeddings); beyond them results get worse");
+}
+
+}  // namespace
+
+void check_seq_len(const RunModel& model, const Program& program, const Setting<int64_t>& seq_len) {
+  if (const int64_t rows = num_table_positions(program); rows > 0 && seq_len > rows)
+    throw config_error(seq_len, seq_len.key() + " = " + std::to_string(*seq_len) + ", but model '" + model.member() +
+                                    "' has a table of " + std::to_string(rows) + " positions and can compute no more")
+        .hint("set " + seq_len.key() + " to " + std::to_string(rows) + " or less");
+  count_positions_beyond(model, seq_len, seq_len.key());
+}
+
+int64_t check_answer_length(const RunModel& model, const Program& program, int64_t num_prompt_tokens,
+                            int64_t max_new_tokens) {
+  const std::string what = "tokens of the prompt + generate.max_new_tokens";
+  const int64_t rows = num_table_positions(program);
+  if (rows > 0 && num_prompt_tokens > rows)
+    throw config_error("the prompt has " + std::to_string(num_prompt_tokens) + " tokens, but model '" + model.member() +
+                       "' has a table of " + std::to_string(rows) + " positions and can compute no more")
+        .hint("shorten the prompt");
+  const int64_t most = rows > 0 ? rows - num_prompt_tokens + 1 : max_new_tokens;  // the last token is not read
+  if (max_new_tokens > most)
+    counted_warning("answers cut at the end of the model's positions",
+                    what + " = " + std::to_string(num_prompt_tokens + max_new_tokens) + ", but model '" +
+                        model.member() + "' has a table of " + std::to_string(rows) +
+                        " positions: an answer has at most " + std::to_string(most) + " tokens");
+  else
+    count_positions_beyond(model, num_prompt_tokens + max_new_tokens, what);
+  return std::min(max_new_tokens, most);
 }
 
 std::string model_hash(const RunModel& model, const ParameterTable& parameters) {

@@ -40,8 +40,15 @@ class RunModel {
   ModelPlugin plugin_;
 };
 
-// Counts a warning if `num_positions` is more than the model's weights were made for. `what` names the setting.
-void check_positions(const RunModel& model, int64_t num_positions, const std::string& what);
+// The number of positions for which the program has rows in a table, such as that of GPT-2; 0: it computes them.
+int64_t num_table_positions(const Program& program);
+// Counts a warning if train.seq_len is more than the model's weights were made for. Throws a config error if its
+// positions are a table, which has no row for more.
+void check_seq_len(const RunModel& model, const Program& program, const Setting<int64_t>& seq_len);
+// The same for a prompt and its answer. Returns how many tokens of the answer the positions suffice for, at most
+// `max_new_tokens`; throws a config error if the prompt alone is too long for the table.
+int64_t check_answer_length(const RunModel& model, const Program& program, int64_t num_prompt_tokens,
+                            int64_t max_new_tokens);
 
 // What no run can train or sample from, with the block and the output or parameter: a loss that is no scalar, no loss
 // or no logits, or an init_std that is negative or not finite. Empty if there is none.

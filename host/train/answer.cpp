@@ -33,8 +33,8 @@ void Answerer::add_stop_ids(const std::vector<int32_t>& ids) {
 Answer Answerer::answer(const AnswerRequest& request) {
   GenerateOptions options = settings_.options;
   options.stream = request.stream;
-  check_positions(session_.model(), static_cast<int64_t>(request.prompt.size()) + options.max_new_tokens,
-                  "tokens of the prompt + generate.max_new_tokens");
+  options.max_new_tokens = check_answer_length(session_.model(), session_.program(),
+                                               static_cast<int64_t>(request.prompt.size()), options.max_new_tokens);
   Answer answer;
   answer.num_prompt_tokens = request.prompt.size();
   TokenStream pieces(tokenizer());

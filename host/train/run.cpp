@@ -144,7 +144,7 @@ class Run {
   // First the work that needs no directory, then its lock, then all checks, then the first write.
   void prepare() {
     choose_recompute();
-    check_positions(session_.model(), settings().train.seq_len, "train.seq_len");
+    check_seq_len(session_.model(), session_.program(), settings().train.seq_len);
     samples_.emplace(session_);
     directory_ = std::make_unique<RunDirectory>(settings().run.output_dir, world_);
     directory_->check_names(settings());

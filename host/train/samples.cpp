@@ -42,6 +42,7 @@ Samples::Samples(Session& session) : session_(session), is_chat_(session.setting
       prompts_.push_back(
           {text, is_chat_ ? ids_of_chat(*answerer_, *renderer, user_turn(text)) : answerer_->ids_of_text(text)});
       if (prompts_.back().ids.empty()) throw config_error("the prompt is empty");
+      check_answer_length(session.model(), session.program(), static_cast<int64_t>(prompts_.back().ids.size()), 1);
     } catch (const Error& error) {
       throw Error(ExitCode::kConfig, prompts.where_of(std::to_string(i)),
                   prompts.key_of(std::to_string(i)) + ": " + error.message())

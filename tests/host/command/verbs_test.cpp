@@ -157,6 +157,35 @@ TEST_F(Verbs, CheckEvalAndGenerateCountPositionsBeyondThoseOfTheModel) {
   EXPECT_HAS(text.output, "tokens of the prompt + generate.max_new_tokens = 18" + most);
 }
 
+// In other families such lengths only count a warning.
+TEST_F(Verbs, RefuseMorePositionsThanATableHas) {
+  const auto toml = [](int positions, int seq_len) {
+    return "schema_version = 1\n[run]\noutput_dir = \"table\"\nmax_steps = 1\n[model]\nplugin = \"gpt2\"\n"
+           "config = { vocab_size = 259, n_embd = 16, n_layer = 1, n_head = 2, n_positions = " +
+           std::to_string(positions) +
+           " }\n[tokenizer]\nplugin = \"bytes\"\n[[data.train]]\npath = \"corpus.txt\"\n"
+           "[[data.eval]]\npath = \"corpus.txt\"\n[train]\nmicro_batch_size = 1\nglobal_batch_size = 1\nseq_len = " +
+           std::to_string(seq_len) + "\n[optimizer]\nlr = 1e-3\n[attention]\nplugin = \"naive\"\n";
+  };
+  test::write_text(scratch_ / "long.toml", toml(15, 16));
+  for (const char* verb : {"check", "train"}) {
+    const Outcome run = chassis({verb, "long.toml"});
+    EXPECT_EQ(run.exit_code, 2) << run.output;
+    EXPECT_HAS(run.output, "train.seq_len = 16, but model 'gpt2' has a table of 15 positions");
+  }
+  EXPECT_FALSE(std::filesystem::exists(scratch_ / "table"));
+  test::write_text(scratch_ / "fits.toml", toml(16, 16));
+  ASSERT_EQ(chassis({"train", "fits.toml"}).exit_code, 0);
+  const Outcome eval = chassis({"eval", "fits.toml", "train.seq_len=17"});
+  EXPECT_EQ(eval.exit_code, 2) << eval.output;
+  const Outcome cut = chassis({"generate", "fits.toml", "--prompt", "Row 1", "generate.max_new_tokens=40"});
+  EXPECT_EQ(cut.exit_code, 0) << cut.output;
+  EXPECT_HAS(cut.output, "has a table of 16 positions: an answer has at most 11 tokens");
+  const Outcome prompt = chassis({"generate", "fits.toml", "--prompt", "a prompt of 22 letters"});
+  EXPECT_EQ(prompt.exit_code, 2) << prompt.output;
+  EXPECT_HAS(prompt.output, "has a table of 16 positions");
+}
+
 TEST_F(Verbs, PluginsCheckTestsTheResultsOfPlugins) {
   for (const char* plugin : {"adamw", "safetensors", "naive"}) {
     const std::string file = std::string(CHASSIS_TEST_PLUGIN_DIR "/") + plugin + ".so";
