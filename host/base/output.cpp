@@ -11,7 +11,6 @@
 
 #include "host/base/error.hpp"
 #include "host/base/log.hpp"
-#include "host/base/thread.hpp"
 
 namespace chassis {
 namespace {
@@ -82,7 +81,7 @@ StrayOutput::StrayOutput(std::function<std::string()> context) : context_(std::m
   ::dup2(ends[1], STDOUT_FILENO);
   ::close(ends[1]);
   std::setvbuf(stdout, nullptr, _IONBF, 0);  // a plugin's printf arrives at once
-  reader_ = thread_without_signals([this] { read_lines(); });
+  reader_ = Thread("stray output", [this] { read_lines(); });
 }
 
 StrayOutput::~StrayOutput() {

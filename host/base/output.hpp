@@ -6,7 +6,8 @@
 #include <cstdio>
 #include <functional>
 #include <string>
-#include <thread>
+
+#include "host/base/thread.hpp"
 
 namespace chassis {
 
@@ -38,7 +39,7 @@ class StrayOutput {
   int read_end_ = -1;
   int stop_[2] = {-1, -1};
   std::string line_;
-  std::thread reader_;
+  Thread reader_;
 };
 
 }  // namespace chassis

@@ -4,12 +4,10 @@
 #include <new>
 #include <utility>
 
-#include "host/base/thread.hpp"
-
 namespace chassis {
 
-Ticker::Ticker(std::chrono::milliseconds period, std::function<bool()> tick)
-    : thread_(thread_without_signals([this, period, tick = std::move(tick)] {
+Ticker::Ticker(const char* name, std::chrono::milliseconds period, std::function<bool()> tick)
+    : thread_(name, [this, period, tick = std::move(tick)] {
         std::unique_lock lock(mutex_);
         while (!ends_.wait_for(lock, period, [this] { return ended_; })) {
           lock.unlock();
@@ -21,7 +19,7 @@ Ticker::Ticker(std::chrono::milliseconds period, std::function<bool()> tick)
           lock.lock();
           if (!keep_running) return;
         }
-      })) {}
+      }) {}
 
 Ticker::~Ticker() { stop(); }
 

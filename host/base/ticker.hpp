@@ -5,15 +5,16 @@
 #include <condition_variable>
 #include <functional>
 #include <mutex>
-#include <thread>
+
+#include "host/base/thread.hpp"
 
 namespace chassis {
 
 class Ticker {
  public:
   // Calls `tick` once per `period` on a separate thread, first after one period, until it returns false or the Ticker
-  // is destroyed.
-  Ticker(std::chrono::milliseconds period, std::function<bool()> tick);
+  // is destroyed. `name` is that of the Thread. A tick that finds no memory is left out.
+  Ticker(const char* name, std::chrono::milliseconds period, std::function<bool()> tick);
   ~Ticker();
   // Returns when `tick` will not be called again.
   void stop();
@@ -24,7 +25,7 @@ class Ticker {
   std::mutex mutex_;
   std::condition_variable ends_;
   bool ended_ = false;
-  std::thread thread_;  // last, since it uses all of the above
+  Thread thread_;  // last, since it uses all of the above
 };
 
 }  // namespace chassis

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "host/base/log.hpp"
+#include "host/base/thread.hpp"
 #include "host/base/units.hpp"
 #include "host/checkpoint/checksum.hpp"
 #include "host/checkpoint/gather.hpp"
@@ -141,7 +142,7 @@ Save::Save(const FormatPlugin& format, const BucketPair& buckets, const SavePlan
 Save::~Save() { cancelled_ = true; }
 
 void Save::start_stage() {
-  stage_work_ = std::async(launch_, [this, run = kStages[stage_].run] { (this->*run)(); });
+  stage_work_ = run_async(launch_, "save", [this, run = kStages[stage_].run] { (this->*run)(); });
 }
 
 void Save::await_tensors() {

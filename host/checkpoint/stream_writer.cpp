@@ -19,7 +19,8 @@ constexpr size_t kMaxAligned = 64;
 
 }  // namespace
 
-StreamWriter::StreamWriter(const BucketPair& buckets) : buckets_(buckets), thread_([this] { run(); }) {}
+StreamWriter::StreamWriter(const BucketPair& buckets)
+    : buckets_(buckets), thread_("stream writer", [this] { run(); }) {}
 
 StreamWriter::~StreamWriter() {
   {

@@ -6,10 +6,10 @@
 #include <exception>
 #include <mutex>
 #include <span>
-#include <thread>
 #include <vector>
 
 #include "host/base/file.hpp"
+#include "host/base/thread.hpp"
 #include "host/checkpoint/bucket.hpp"
 
 namespace chassis {
@@ -53,7 +53,7 @@ class StreamWriter {
   int writing_ = 0;
   std::vector<Segment> to_write_;
   std::exception_ptr failure_;
-  std::thread thread_;
+  Thread thread_;
 };
 
 }  // namespace chassis

@@ -14,10 +14,10 @@
 #include <mutex>
 #include <numeric>
 #include <optional>
-#include <thread>
 #include <utility>
 
 #include "host/base/error.hpp"
+#include "host/base/thread.hpp"
 #include "host/conformance/comm_cases.hpp"
 #include "host/plugin/status.hpp"
 #include "host/plugin/thread_role.hpp"
@@ -288,9 +288,10 @@ std::vector<std::string> comm_failures(std::span<const CommSubject> ranks) {
   if (ranks[0].table->properties & CHASSIS_COMM_MOVES_NOTHING) return failures_without_moving(ranks[0]);
   Shared shared;
   shared.results.resize(ranks.size());
-  std::vector<std::thread> threads;
-  for (int rank = 0; rank < size; ++rank)
-    threads.emplace_back([&, rank] {
+  std::vector<Thread> threads;
+  threads.reserve(ranks.size());
+  const auto start = [&](int rank) {
+    threads.emplace_back("test", [&, rank] {
       const ThreadRoleScope role(ThreadRole::kStep);
       try {
         run_rank(ranks[static_cast<size_t>(rank)], rank, size, shared);
@@ -299,7 +300,14 @@ std::vector<std::string> comm_failures(std::span<const CommSubject> ranks) {
         shared.store.fail();
       }
     });
-  for (std::thread& thread : threads) thread.join();
+  };
+  try {
+    for (int rank = 0; rank < size; ++rank) start(rank);
+  } catch (...) {  // those that started wait for the others
+    shared.store.fail();
+    throw;
+  }
+  for (Thread& thread : threads) thread.join();
   if (shared.failures.empty()) compare_ranks(shared, size, shared.failures);
   return shared.failures;
 }

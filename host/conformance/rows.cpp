@@ -9,7 +9,6 @@
 #include <filesystem>
 #include <memory>
 #include <optional>
-#include <thread>
 #include <utility>
 
 #include "chassis/kind/rows.h"
@@ -17,6 +16,7 @@
 #include "host/base/file.hpp"
 #include "host/base/json.hpp"
 #include "host/base/printable.hpp"
+#include "host/base/thread.hpp"
 #include "host/conformance/growth.hpp"
 #include "host/conformance/tokenizer.hpp"
 #include "host/plugin/status.hpp"
@@ -200,9 +200,10 @@ class RowsExamination {
     compare(one, 1);
     compare(some, kSomeRows);
     std::array<bool, 4> equal{};
-    std::vector<std::thread> threads;
+    std::vector<Thread> threads;
+    threads.reserve(equal.size());
     for (bool& mine : equal)
-      threads.emplace_back([&, out = &mine] {
+      threads.emplace_back("test", [&, out = &mine] {
         try {
           ReadFile mine(instance_, file);
           mine.read(kSomeRows);
@@ -211,7 +212,7 @@ class RowsExamination {
           *out = false;
         }
       });
-    for (std::thread& thread : threads) thread.join();
+    for (Thread& thread : threads) thread.join();
     if (!std::all_of(equal.begin(), equal.end(), [](bool e) { return e; }))
       fail("other rows in 4 threads that read the file at once");
   }

@@ -8,11 +8,11 @@
 #include <cctype>
 #include <limits>
 #include <optional>
-#include <thread>
 #include <utility>
 
 #include "host/base/error.hpp"
 #include "host/base/printable.hpp"
+#include "host/base/thread.hpp"
 #include "host/conformance/growth.hpp"
 #include "host/conformance/tokenizer_calls.hpp"
 #include "host/conformance/tokenizer_samples.hpp"
@@ -273,9 +273,10 @@ class TokenizerExamination {
     const std::string text = tokenizer_samples().front().text;
     const std::vector<int32_t> expected = calls::encode(tokenizer_, text).ids;
     std::array<bool, 4> same{};
-    std::vector<std::thread> threads;
+    std::vector<Thread> threads;
+    threads.reserve(same.size());
     for (bool& mine : same)
-      threads.emplace_back([&, out = &mine] {
+      threads.emplace_back("test", [&, out = &mine] {
         try {
           *out = true;
           for (int i = 0; i < 50; ++i)
@@ -285,7 +286,7 @@ class TokenizerExamination {
           *out = false;
         }
       });
-    for (std::thread& thread : threads) thread.join();
+    for (Thread& thread : threads) thread.join();
     if (!std::all_of(same.begin(), same.end(), [](bool s) { return s; }))
       fail("calls from 4 threads at once give different ids or text");
   }

@@ -8,11 +8,11 @@
 #include <array>
 #include <limits>
 #include <optional>
-#include <thread>
 #include <utility>
 
 #include "host/base/error.hpp"
 #include "host/base/printable.hpp"
+#include "host/base/thread.hpp"
 #include "host/conformance/tokenizer_samples.hpp"
 #include "host/plugin/status.hpp"
 #include "host/service/tensor.hpp"
@@ -206,9 +206,10 @@ class Tokenizer1Examination {
     const std::string text = tokenizer_samples().front().text;
     const std::vector<int32_t> expected = encode(tokenizer_, text).ids;
     std::array<bool, 4> same{};
-    std::vector<std::thread> threads;
+    std::vector<Thread> threads;
+    threads.reserve(same.size());
     for (bool& mine : same)
-      threads.emplace_back([&, out = &mine] {
+      threads.emplace_back("test", [&, out = &mine] {
         try {
           *out = true;
           for (int i = 0; i < 50; ++i)
@@ -217,7 +218,7 @@ class Tokenizer1Examination {
           *out = false;
         }
       });
-    for (std::thread& thread : threads) thread.join();
+    for (Thread& thread : threads) thread.join();
     if (!std::all_of(same.begin(), same.end(), [](bool s) { return s; }))
       fail("calls from 4 threads at once give different ids or text");
   }

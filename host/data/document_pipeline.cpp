@@ -7,7 +7,6 @@
 #include <deque>
 #include <map>
 #include <mutex>
-#include <thread>
 #include <utility>
 
 #include "host/base/error.hpp"
@@ -38,9 +37,10 @@ class Pipeline {
       : files_(files), options_(options), max_chunks_(static_cast<size_t>(options.num_workers) * 2 + 2) {
     for (int i = 0; i < options.num_workers; ++i) workers_.push_back(options.make_worker());
     try {
-      threads_.push_back(thread_without_signals([this] { read(); }));
+      threads_.reserve(workers_.size() + 1);  // no thread is lost for lack of memory
+      threads_.emplace_back("data reader", [this] { run([this] { read(); }); });
       for (const auto& worker : workers_)
-        threads_.push_back(thread_without_signals([this, &worker] { work(*worker); }));
+        threads_.emplace_back("data worker", [this, &worker] { run([&] { work(*worker); }); });
     } catch (...) {
       stop();
       throw;
@@ -52,6 +52,7 @@ class Pipeline {
   ChunkPtr next() {
     std::unique_lock lock(mutex_);
     while (true) {
+      if (failure_) std::rethrow_exception(failure_);
       if (const auto found = done_.find(num_taken_); found != done_.end()) {
         ChunkPtr chunk = std::move(found->second);
         done_.erase(found);
@@ -70,6 +71,20 @@ class Pipeline {
   }
 
  private:
+  // A part of a thread. What it throws outside a chunk, such as for lack of memory, next() throws.
+  template <typename Part>
+  void run(Part&& part) {
+    try {
+      part();
+    } catch (...) {
+      {
+        const std::lock_guard lock(mutex_);
+        if (!failure_) failure_ = std::current_exception();
+      }
+      is_done_.notify_one();
+    }
+  }
+
   void stop() {
     {
       const std::lock_guard lock(mutex_);
@@ -77,7 +92,7 @@ class Pipeline {
     }
     has_room_.notify_all();
     has_work_.notify_all();
-    for (std::thread& thread : threads_) thread.join();
+    for (Thread& thread : threads_) thread.join();
     threads_.clear();
   }
 
@@ -208,8 +223,9 @@ class Pipeline {
   uint64_t num_read_ = 0, num_taken_ = 0;  // chunks
   uint64_t bytes_on_the_way_ = 0;
   bool is_all_read_ = false;
+  std::exception_ptr failure_;
   std::atomic<bool> is_stopped_ = false;
-  std::vector<std::thread> threads_;
+  std::vector<Thread> threads_;
 };
 
 }  // namespace

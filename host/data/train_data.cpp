@@ -11,6 +11,7 @@
 #include "host/base/hash.hpp"
 #include "host/base/log.hpp"
 #include "host/base/printable.hpp"
+#include "host/base/thread.hpp"
 
 namespace chassis {
 namespace {
@@ -156,7 +157,8 @@ StepData TrainData::next_step(const StepShape& shape) {
   }
   if (config_.prefetch) {
     prefetched_shape_ = shape;
-    prefetched_ = std::async(std::launch::async, [this, shape, cursor = cursor_] { return build(shape, cursor); });
+    prefetched_ = run_async(std::launch::async, "data prefetch",
+                            [this, shape, cursor = cursor_] { return build(shape, cursor); });
   }
   return std::move(built.step);
 }

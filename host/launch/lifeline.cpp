@@ -88,7 +88,7 @@ struct LifelineServer::Impl {
     std::array<int, 2> ends{};
     if (pipe2(ends.data(), O_CLOEXEC | O_NONBLOCK) != 0) throw socket_error("cannot open a pipe", errno);
     wakes = File::adopt(ends[0], "pipe"), waker = File::adopt(ends[1], "pipe");
-    thread = thread_without_signals([this] { serve(); });
+    thread = Thread("lifelines", [this] { serve(); });
   }
   ~Impl() {
     waker = File();  // the other end is then readable
@@ -171,7 +171,7 @@ struct LifelineServer::Impl {
   std::vector<Connection> connections;
   std::vector<std::pair<int, Clock::time_point>> dying;  // ranks, in the order of their ends
   std::atomic<int> num_gone = 0;
-  std::thread thread;
+  Thread thread;
 };
 
 LifelineServer::LifelineServer(const std::string& address, int num_ranks, std::function<void(int rank)> gone)

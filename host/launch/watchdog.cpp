@@ -17,7 +17,7 @@ constexpr auto kInterval = 1s, kTimeToStop = 8s;
 
 }  // namespace
 
-Watchdog::Watchdog(World& world) : world_(world), thread_([this] { watch(); }) {}
+Watchdog::Watchdog(World& world) : world_(world), thread_("watchdog", [this] { watch(); }) {}
 
 Watchdog::~Watchdog() {
   {

@@ -3,8 +3,8 @@
 
 #include <condition_variable>
 #include <mutex>
-#include <thread>
 
+#include "host/base/thread.hpp"
 #include "host/launch/world.hpp"
 
 namespace chassis {
@@ -26,7 +26,7 @@ class Watchdog {
   std::mutex mutex_;
   std::condition_variable ending_;
   bool is_over_ = false;
-  std::thread thread_;  // last: it uses all of the above
+  Thread thread_;  // last: it uses all of the above
 };
 
 }  // namespace chassis

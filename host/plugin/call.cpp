@@ -175,7 +175,7 @@ bool own_call_is_in_step() noexcept {
 }
 
 CallWatch::CallWatch(std::chrono::milliseconds first_report_after, std::function<void(const std::string&)> report)
-    : ticker_(std::min<std::chrono::milliseconds>(std::chrono::seconds(1), first_report_after / 4),
+    : ticker_("call watch", std::min<std::chrono::milliseconds>(std::chrono::seconds(1), first_report_after / 4),
               [watched = WatchedCalls(first_report_after, std::move(report))]() mutable { return watched.check(); }) {}
 
 }  // namespace chassis

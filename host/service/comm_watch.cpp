@@ -21,7 +21,7 @@ StreamWatch::~StreamWatch() {
 void StreamWatch::add(chassis_backend_work_t* work, chassis_backend_group_t* group, const Flight& flight) {
   const std::lock_guard lock(mutex_);
   works_.push_back({work, group, &flight, Clock::now()});
-  if (!thread_.joinable()) thread_ = std::thread([this] { run(); });
+  if (!thread_.joinable()) thread_ = Thread("comm watch", [this] { run(); });
 }
 
 void StreamWatch::throw_if_failed() {

@@ -8,9 +8,9 @@
 #include <list>
 #include <memory>
 #include <mutex>
-#include <thread>
 
 #include "chassis/kind/comm.h"
+#include "host/base/thread.hpp"
 #include "host/plugin/instance.hpp"
 #include "host/service/comm_flight.hpp"
 
@@ -50,7 +50,7 @@ class StreamWatch {
   bool stop_ = false;
   std::list<Watched> works_;  // oldest first
   std::exception_ptr failure_;
-  std::thread thread_;
+  Thread thread_;
 };
 
 }  // namespace chassis

@@ -2,6 +2,7 @@
 #include "host/session/join.hpp"
 
 #include "host/base/log.hpp"
+#include "host/base/thread.hpp"
 #include "host/launch/watchdog.hpp"
 
 namespace chassis {
@@ -15,6 +16,7 @@ int join_world(const Settings::Comm& comm, const std::function<int(World&)>& bod
   log::set_rank(launch.rank);
   World world(launch, std::chrono::seconds(*comm.init_timeout_s));
   world.set_deadline(std::chrono::seconds(*comm.timeout_s));
+  const ThreadFailures thread_failures([&world](const Error& error) { world.report_failure(error); });
   const Watchdog watchdog(world);
   return world.run([&] { return body(world); });
 }

@@ -102,10 +102,11 @@ ProgressBar::ProgressBar(std::string title)
     : title_(printable(title, 1000)),
       terminal_(log::shows_status()),
       first_(Clock::now()),
-      ticker_(terminal_ ? kRedraw : std::chrono::duration_cast<std::chrono::milliseconds>(kLogPeriod), [this] {
-        show();
-        return true;
-      }) {}
+      ticker_("progress", terminal_ ? kRedraw : std::chrono::duration_cast<std::chrono::milliseconds>(kLogPeriod),
+              [this] {
+                show();
+                return true;
+              }) {}
 
 ProgressBar::~ProgressBar() {
   ticker_.stop();

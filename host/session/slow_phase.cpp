@@ -12,18 +12,18 @@ namespace chassis {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-constexpr std::chrono::seconds kGrace{2};
+constexpr std::chrono::milliseconds kGrace{700};
 
 }  // namespace
 
 SlowPhase::SlowPhase(std::string what, std::chrono::milliseconds patience)
-    : ticker_(patience, [what = std::move(what)] {
+    : ticker_("slow phase", patience, [what = std::move(what)] {
         log::info("{} …", what);
         return false;
       }) {}
 
 StopBeforeSteps::StopBeforeSteps(std::function<bool()> requested, bool is_logging)
-    : ticker_(std::chrono::milliseconds(100),
+    : ticker_("stop request", std::chrono::milliseconds(100),
               [requested = std::move(requested), is_logging, since = std::optional<Clock::time_point>()]() mutable {
                 if (!requested()) return true;
                 if (!since) since = Clock::now();

@@ -18,7 +18,7 @@ class SlowPhase {
   Ticker ticker_;
 };
 
-// Lives while there is nothing to save. When `requested` returns true, the run has 2 seconds to end in order; then the
+// Lives while there is nothing to save. When `requested` returns true, the run has 0.7 s to end in order; then the
 // process ends at once with the exit code of a stopped run. Files written before the first step tolerate that.
 class StopBeforeSteps {
  public:

@@ -9,13 +9,13 @@
 #include <mutex>
 #include <new>
 #include <optional>
-#include <thread>
 #include <utility>
 #include <vector>
 
 #include "chassis/kind/sink.h"
 #include "host/base/error.hpp"
 #include "host/base/log.hpp"
+#include "host/base/thread.hpp"
 #include "host/base/unix_time.hpp"
 #include "host/plugin/status.hpp"
 #include "host/report/page.hpp"
@@ -249,7 +249,7 @@ class PluginSink final : public MetricsSink {
       : id_(instance->id()),
         limits_(limits),
         worker_(std::make_shared<Worker>(std::move(instance), std::move(start), limits.queued)),
-        thread_([worker = worker_] { worker->run(); }) {}
+        thread_("sink", [worker = worker_] { worker->run(); }) {}
   ~PluginSink() override { finish(RunOutcome::kFailed, last_step_); }
 
   void step(const StepRecord& r) override {
@@ -305,7 +305,7 @@ class PluginSink final : public MetricsSink {
   const std::string id_;
   const SinkLimits limits_;
   const std::shared_ptr<Worker> worker_;
-  std::thread thread_;
+  Thread thread_;
   int64_t last_step_ = 0;
   size_t num_warnings_ = 0;  // that were handed on
 };

@@ -28,7 +28,7 @@ double exposed_ms(const StepRecord& record) {
 }  // namespace
 
 RankBoard::RankBoard(World& world, std::string path)
-    : world_(world), path_(std::move(path)), ticker_(kPeriod, [this] { return tick(); }) {}
+    : world_(world), path_(std::move(path)), ticker_("rank board", kPeriod, [this] { return tick(); }) {}
 
 void RankBoard::set(const StepRecord& record) {
   Json json = {{"rank", world_.rank()},

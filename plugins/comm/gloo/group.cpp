@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <exception>
+#include <system_error>
 #include <utility>
 
 #include "reduce.hpp"
@@ -82,8 +83,14 @@ GlooGroup::GlooGroup(const Host& host, const CommGroupDesc& desc, const Transpor
     : host_(host),
       shape_{desc.size, desc.rank, static_cast<uint32_t>(options.num_connections), chunk_bytes(desc.size)},
       tags_(desc.size),
-      transport_(connect_ranks(desc, options)),
-      thread_([this] { run(); }) {}
+      transport_(connect_ranks(desc, options)) {
+  try {
+    thread_ = std::thread([this] { run(); });
+  } catch (const std::system_error& error) {
+    throw Failure(CHASSIS_RESOURCE_EXHAUSTED,
+                  "out of memory, or of threads: that of the group cannot start: ", error.what());
+  }
+}
 
 GlooGroup::~GlooGroup() {
   abort();
