@@ -20,6 +20,7 @@
 #include "host/launch/address.hpp"
 #include "host/launch/arrival.hpp"
 #include "host/launch/failure.hpp"
+#include "host/launch/text_difference.hpp"
 
 namespace chassis {
 namespace {
@@ -50,16 +51,6 @@ std::string remote_text(int rank, const std::string& text) { return fmt::format(
 bool is_same_failure(const Error& error, const Failure& failure) {
   return failure.text == remote_text(failure.rank, error.what()) ||
          std::string_view(error.what()).find(failure.text) != std::string_view::npos;
-}
-
-// The first line of each text that differs from the other text.
-std::pair<std::string, std::string> first_difference(const std::string& a, const std::string& b) {
-  std::istringstream lines_a(a), lines_b(b);
-  for (std::string line_a, line_b;;) {
-    const bool more_a = !!std::getline(lines_a, line_a), more_b = !!std::getline(lines_b, line_b);
-    if (more_a && more_b && line_a == line_b) continue;
-    return {more_a ? line_a : "", more_b ? line_b : ""};
-  }
 }
 
 bool is_loopback(const std::string& address) { return resolve(address, 0).front().is_loopback(); }
@@ -283,9 +274,8 @@ void World::expect_same(const std::string& what, const std::string& mine) {
   const std::vector<std::string> texts = exchange(what, mine);
   for (int other = 1; other < size(); ++other) {
     if (texts[static_cast<size_t>(other)] == texts[0]) continue;
-    const auto [there, here] = first_difference(texts[static_cast<size_t>(other)], texts[0]);
-    const std::string message =
-        fmt::format("the ranks differ in {}: '{}' on rank {}, '{}' on rank 0", what, there, other, here);
+    const std::string message = fmt::format("the ranks differ in {}: {}", what,
+                                            text_difference(texts[static_cast<size_t>(other)], other, texts[0], 0));
     if (other == rank())
       throw config_error(message).hint("give all ranks the same command line, and the same files on every machine");
     throw RemoteError(ExitCode::kConfig, remote_text(other, message));

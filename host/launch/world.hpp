@@ -53,7 +53,7 @@ class World {
   std::vector<std::string> exchange(const std::string& what, const std::string& mine);
   void barrier(const std::string& what) { exchange(what, ""); }
   // [all-ranks] If the texts differ, all ranks throw. The first rank that differs from rank 0 throws a config error
-  // with the first lines that differ. Only the hashes are sent if the texts are equal.
+  // with the first thing that differs: see text_difference(). Only the hashes are sent if the texts are equal.
   void expect_same(const std::string& what, const std::string& mine);
   // [all-ranks] Runs `part` on every rank; it must not communicate. If it throws on any rank, all ranks throw: a rank
   // that failed throws its own error, the others throw that of the lowest rank that failed.

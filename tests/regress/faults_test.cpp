@@ -325,6 +325,7 @@ std::vector<Fault> live_faults() {
 
 void is_not_started(Start& start) { start.starts = false; }
 void has_another_rate(Start& start) { start.more = {"optimizer.lr=0.5"}; }
+void has_a_key_of_its_own(Start& start) { start.more = {"attention.plugin=\"naive\""}; }
 void has_other_data(Start& start) { write_tokens(start.directory + "/tokens.jsonl", 100); }
 void has_another_plugin(Start& start) {
   const std::string folder = start.directory + "/plugins";
@@ -344,6 +345,8 @@ std::vector<Fault> early_faults() {
   const std::string nothing = "plugin 'faulty' 0.1.0 has nothing to divide: the mesh is ";
   const std::string twice = "axis 'dp_shard' is served by plugin 'faulty' 0.1.0 and by plugin 'faulty' 0.1.0";
   const std::string second = "[[parallel]]\nplugin = \"faulty\"\nfault = \"place nothing\"\n";
+  const std::string own_key =
+      differ + "configuration: 'attention.plugin = \"naive\"' on rank 1, no 'attention.plugin' on rank 0";
   const Words none;
   return {
       {"rank_missing", kByHand, 3, 2, kShortInitTimeout, comm, "", "1 of 3 ranks did not come within " + late + " s: 2",
@@ -373,6 +376,7 @@ std::vector<Fault> early_faults() {
       {"port_in_use", kByHand, 2, 0, kShortInitTimeout, comm, "Address already in use",
        "it accepts connections, but does not answer", nullptr, true},
       {"other_configuration", kByHand, 3, 1, none, config, rate, from_1 + rate, has_another_rate},
+      {"key_of_one_rank_alone", kByHand, 2, 1, none, config, own_key, from_1 + own_key, has_a_key_of_its_own},
       {"other_plugin", kByHand, 2, 1, none, config, plugin, from_1 + plugin, has_another_plugin},
       {"other_data", kByHand, 2, 1, none, config, data, from_1 + data, has_other_data},
       {"axis_without_a_strategy", kNproc, 2, 1, {"mesh.tp=2"}, config, nobody, nobody},
