@@ -16,7 +16,9 @@ foreach(language C CXX)
 endforeach()
 add_compile_options("$<$<COMPILE_LANGUAGE:C,CXX>:-Wall;-Wextra>")
 
-# Paths below the source directory are cached as relative ones, so that clones in other folders share the cache.
+# Paths below the source directory are cached as relative ones, also in __FILE__, so that clones in other folders share
+# the cache.
+add_compile_options("$<$<COMPILE_LANGUAGE:C,CXX>:-fmacro-prefix-map=${PROJECT_SOURCE_DIR}/=>")
 find_program(CHASSIS_CCACHE ccache)
 if(CHASSIS_CCACHE)
   foreach(language C CXX CUDA)

@@ -58,10 +58,15 @@ function(chassis_test name)
   target_include_directories(${target} PRIVATE "${PROJECT_SOURCE_DIR}")
   # Compiling a test takes longer than running it.
   target_compile_options(${target} PRIVATE "$<$<CONFIG:Release>:-O0>")
-  target_compile_definitions(${target} PRIVATE
-    CHASSIS_TEST_SOURCE_DIR="${PROJECT_SOURCE_DIR}" CHASSIS_TEST_BINARY_DIR="${PROJECT_BINARY_DIR}"
-    CHASSIS_TEST_PLUGIN_DIR="${PROJECT_BINARY_DIR}/lib/chassis/plugins"
-    CHASSIS_TEST_STUB_DIR="${PROJECT_BINARY_DIR}/tests/plugins")
+  # The macros are in a header: as options they would keep other folders from sharing the compiler cache.
+  file(CONFIGURE OUTPUT "${PROJECT_BINARY_DIR}/tests/folders.h" @ONLY CONTENT [[
+#define CHASSIS_TEST_SOURCE_DIR "@PROJECT_SOURCE_DIR@"
+#define CHASSIS_TEST_BINARY_DIR "@PROJECT_BINARY_DIR@"
+#define CHASSIS_TEST_PLUGIN_DIR "@PROJECT_BINARY_DIR@/lib/chassis/plugins"
+#define CHASSIS_TEST_STUB_DIR "@PROJECT_BINARY_DIR@/tests/plugins"
+]])
+  target_compile_options(${target} PRIVATE
+    "$<$<COMPILE_LANGUAGE:C,CXX>:SHELL:-include ${PROJECT_BINARY_DIR}/tests/folders.h>")
   target_link_libraries(${target} PRIVATE chassis_sdk ${arg_LIBS} GTest::gtest)
   if(NOT arg_OWN_MAIN)
     target_link_libraries(${target} PRIVATE GTest::gtest_main)
