@@ -283,7 +283,10 @@ Json read_assignments(const std::vector<std::string>& assignments) {
 std::vector<std::string> config_files(const std::string& file) {
   if (path_kind(file) != PathKind::kFile) return {};
   std::set<std::string> files = {file};
-  add_files(read_config_file(file), files);
+  try {
+    add_files(read_config_file(file), files);
+  } catch (const Error&) {  // the user is changing it
+  }
   return {files.begin(), files.end()};
 }
 

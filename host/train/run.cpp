@@ -153,7 +153,7 @@ class Run {
       if (world_.launch().local_rank == 0) open_data();
     });
     if (!data_) open_data();
-    limit_.emplace(mode_of_sources());
+    limit_.emplace(mode_of_sources_);
     world_.expect_same("data", data_->data_hash());
     agree_on_providers(session_.world(), session_.compiled());
     const RunIdentity identity{model_hash(session_.model(), session_.parameters()), data_->data_hash(),
@@ -191,11 +191,12 @@ class Run {
     unsigned mode = shared_read_mode(config_files(session_.config().file())) &
                     shared_read_mode(data_source_files(session_.data_needs()));
     for (const Setting<std::string>* directory : {&settings().model.path, &settings().adapter.path})
-      if (directory->is_set()) mode &= shared_file_mode(*directory);
+      if (directory->is_set() && path_kind(*directory) == PathKind::kDirectory) mode &= shared_file_mode(*directory);
     return mode;
   }
 
   void open_data() {
+    mode_of_sources_ = mode_of_sources();  // first, since preparing may take long, and files may be gone afterwards
     const auto poll = [this] {
       if (signals_.stop_requested())
         throw Error(ExitCode::kStopped, "stopped while preparing data; nothing was trained");
@@ -574,6 +575,7 @@ class Run {
   std::optional<StopBeforeSteps> before_steps_{std::in_place, [this] { return signals_.stop_requested(); },
                                                world_.rank() == 0};
   Session session_;
+  unsigned mode_of_sources_ = 0;
   std::optional<CreationLimit> limit_;        // of the files of this run
   std::optional<DescriptorReserve> reserve_;  // for saves, whatever sinks use
   std::unique_ptr<RunDirectory> directory_;
