@@ -32,7 +32,7 @@ bool has_think_tag(std::string_view text) {
 }
 
 // What decides how a template treats a message, apart from the texts themselves.
-std::string kind_of(const Message& message) {
+std::string kind_of_message(const Message& message) {
   std::string kind = message.role + ":";
   bool is_empty = true, thinks = false;
   for (const ContentPart& part : message.content) {
@@ -47,11 +47,11 @@ std::string kind_of(const Message& message) {
 }
 
 // A kind for each message: its own, those beside it, and its place.
-std::vector<std::string> kinds_of(const ChatRecord& chat) {
+std::vector<std::string> kinds_of_messages(const ChatRecord& chat) {
   const size_t count = chat.messages.size();
   std::vector<std::string> own;
   own.reserve(count);
-  for (const Message& message : chat.messages) own.push_back(kind_of(message));
+  for (const Message& message : chat.messages) own.push_back(kind_of_message(message));
   size_t last_user = count;
   for (size_t i = 0; i < count; ++i)
     if (chat.messages[i].role == "user") last_user = i;
@@ -297,7 +297,7 @@ bool loses_tools(const Marks& marks) {
 }  // namespace
 
 std::vector<Omission> ChatCoverage::omissions(const ChatRecord& chat, const std::string& text) {
-  const std::vector<std::string> kinds = kinds_of(chat);
+  const std::vector<std::string> kinds = kinds_of_messages(chat);
   const bool is_proven =
       std::all_of(kinds.begin(), kinds.end(), [&](const std::string& kind) { return proven_.contains(kind); });
   std::vector<Omission> found;
