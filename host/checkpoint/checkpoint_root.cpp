@@ -105,12 +105,14 @@ bool has_manifest(const std::string& path) {
   }
 }
 
-// Reads a symbolic link or, on file systems without links, a small file; "" if there is none.
+// Reads a symbolic link or, on file systems without links, a small file; "" if there is none. A copy that follows links
+// (cp -rL) has the checkpoint itself there, which is listed beside the others.
 std::string read_link(const std::string& path) {
   char target[256];
   size_t length = 0;
   switch (path_kind_nofollow(path)) {
     case PathKind::kAbsent:
+    case PathKind::kDirectory:
       return {};
     case PathKind::kLink: {
       const ssize_t got = ::readlink(path.c_str(), target, sizeof target);
@@ -127,8 +129,25 @@ std::string read_link(const std::string& path) {
   return name;
 }
 
+// `path` with a suffix under which nothing exists.
+std::string free_name(const std::string& path, std::string_view suffix) {
+  for (int i = 1;; ++i) {
+    std::string aside = path + std::string(suffix) + (i == 1 ? "" : "-" + std::to_string(i));
+    if (path_kind_nofollow(aside) == PathKind::kAbsent) return aside;
+  }
+}
+
+// Renames a folder in place of a link, which is kept.
+void make_way_for_link(const std::string& path) {
+  if (path_kind_nofollow(path) != PathKind::kDirectory) return;
+  const std::string aside = free_name(path, kReplacedSuffix);
+  rename_durably(path, aside);
+  log::warn("{} is a folder in place of a link, as cp -rL makes it, and is kept as {}", path, aside);
+}
+
 // Makes `path` name `target`. At every moment it has the old or the new target.
 void make_link(const std::string& path, const std::string& target) {
+  make_way_for_link(path);
   const fs::path whole(path);
   const std::string temporary =
       (whole.parent_path() / ("." + whole.filename().string() + "." + std::to_string(::getpid()))).string();
@@ -301,18 +320,16 @@ std::string CheckpointRoot::best() const {
 std::string CheckpointRoot::set_aside(const std::string& name, std::string_view suffix) {
   const std::string from = path_ + "/" + name;
   if (name == kLatest || path_kind_nofollow(from) == PathKind::kAbsent) return "";
-  for (int i = 1;; ++i) {
-    const std::string aside = name + std::string(suffix) + (i == 1 ? "" : "-" + std::to_string(i));
-    if (path_kind_nofollow(path_ + "/" + aside) != PathKind::kAbsent) continue;
-    rename_durably(from, path_ + "/" + aside);
-    return aside;
-  }
+  const std::string aside = free_name(from, suffix);
+  rename_durably(from, aside);
+  return fs::path(aside).filename().string();
 }
 
 // `latest` changes first, so that it names an existing checkpoint whenever the process is killed.
 std::vector<std::string> CheckpointRoot::set_aside_after(int64_t step) {
   const std::vector<CheckpointInfo> later = checkpoints_after(path_, step);
   if (later.empty()) return {};
+  make_way_for_link(path_ + "/" + kLatest);
   std::string newest_left;
   for (const CheckpointInfo& info : list_checkpoints(path_))
     if (!info.set_aside && info.step <= step && info.defect.empty() && info.unreadable.empty()) newest_left = info.name;

@@ -16,6 +16,7 @@ namespace {
 
 constexpr int64_t kCastElements = 1 << 16;  // elements that are cast at a time
 constexpr int64_t kTileRun = 512;           // elements of a tile, in both files
+constexpr uint64_t kPieceBytes = 1 << 20;   // of a box that is read once more
 
 }  // namespace
 
@@ -24,6 +25,8 @@ class CheckpointReader::BoxCopier {
  public:
   explicit BoxCopier(CheckpointReader& reader) : reader_(reader) {}
 
+  // Throws a numeric error if a value that is copied is not finite.
+  void require_finite() { is_finite_ = true; }
   // Whether the next reads are added to hashed().
   void set_hashed(bool hashed) { is_hashed_ = hashed; }
   std::vector<PartRead> hashed() const {
@@ -80,6 +83,7 @@ class CheckpointReader::BoxCopier {
         std::byte* const memory = casts ? chunk.data_as<std::byte>() : bytes.data();
         read(box, at, {memory, static_cast<uint64_t>(count) * in_bytes});
         if (casts) read_elements(chunk, 0, count, to, bytes.data());
+        expect_finite(box, to, bytes.data(), count);
         at += count, to_at += count, length -= count;
       }
     });
@@ -100,6 +104,7 @@ class CheckpointReader::BoxCopier {
       const Copy out = in_order_of(&Copy::to, {tile.box, packed, tile.to});
       const Shape sizes = out.box.sizes();
       read_strided(chunk, sizes, out.from, to, turned.data());
+      expect_finite(box, to, turned.data(), numel(sizes));
       for_each_run({out.box, {0, row_major_strides(sizes)}, out.to}, [&](int64_t at, int64_t to_at, int64_t length) {
         copy_into(room, static_cast<uint64_t>(to_at) * out_bytes,
                   std::span(turned).subspan(static_cast<uint64_t>(at) * out_bytes,
@@ -108,6 +113,30 @@ class CheckpointReader::BoxCopier {
     });
   }
 
+  void expect_finite(uint32_t box, Dtype dtype, std::byte* values, int64_t count) const {
+    if (!is_finite_ || !is_float(dtype)) return;
+    if (Tensor::borrow(values, std::vector<int64_t>{count}, dtype).all_finite()) return;
+    compare_whole(box);  // damage, if it is that, has another error
+    const DiskBox& tensor = reader_.scan_.boxes[box].box;
+    throw Error(ExitCode::kNumeric,
+                "tensor '" + tensor.name + "' in '" + reader_.path() + "' has a value that is NaN or infinite" +
+                    (tensor.dtype == dtype ? "" : ", or that overflows " + std::string(dtype_name(dtype))))
+        .hint("use an earlier checkpoint" +
+              std::string(tensor.dtype == dtype ? "" : "; if it overflows, export in bf16 or fp32"));
+  }
+  void compare_whole(uint32_t box) const {
+    if (reader_.manifest_crc_.empty()) return;
+    const FormatScan::Found& found = reader_.scan_.boxes[box];
+    const File& file = reader_.directory_->open(found.place.file);
+    std::vector<std::byte> piece(kPieceBytes);
+    uint32_t crc = 0;
+    for (uint64_t at = 0; at < found.box.num_bytes(); at += piece.size()) {
+      piece.resize(std::min(kPieceBytes, found.box.num_bytes() - at));
+      file.pread_exact(piece.data(), piece.size(), found.place.offset + at);
+      crc = crc32c(crc, piece.data(), piece.size());
+    }
+    reader_.compare_checksum(box, crc);
+  }
   void read(uint32_t box, int64_t at, std::span<std::byte> bytes) {
     const FormatScan::Found& found = reader_.scan_.boxes[box];
     const uint64_t offset = static_cast<uint64_t>(at * size_bytes(found.box.dtype));
@@ -132,7 +161,7 @@ class CheckpointReader::BoxCopier {
   CheckpointReader& reader_;
   std::map<uint32_t, Read> boxes_;  // those that have been read in part
   std::map<uint32_t, Read> hashed_;
-  bool is_hashed_ = false;
+  bool is_hashed_ = false, is_finite_ = false;
   uint64_t num_bytes_ = 0, num_verified_ = 0;
 };
 
@@ -162,8 +191,9 @@ void CheckpointReader::Values::add_parts_to(LoadResult& result) const {
   for (const PartRead& part : copier_->hashed()) result.hashed.push_back(part);
 }
 
-PartSource CheckpointReader::source(std::function<std::vector<DiskPart>(const Descriptor& tensor)> parts) {
+PartSource CheckpointReader::source(std::function<std::vector<DiskPart>(const Descriptor& tensor)> parts, bool finite) {
   auto copier = std::make_shared<BoxCopier>(*this);
+  if (finite) copier->require_finite();
   return naming_tensors(
       [this, copier, parts = std::move(parts)](const SavePlan& plan, const SavePart& part, const ReserveBytes& room) {
         const Piece to = part.place(plan);

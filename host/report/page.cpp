@@ -97,7 +97,9 @@ std::string script_text(const Json& json) {
 }
 
 std::string time_text(double time) {
+  constexpr double kYear10000 = 253402300800.0;
   if (!(time > 0.0)) return "";
+  if (time >= kYear10000) return fmt::format("{:g} s after 1970", time);  // no date
   return fmt::format("{:%Y-%m-%d %H:%M:%S} UTC", fmt::gmtime(static_cast<std::time_t>(time)));
 }
 

@@ -84,7 +84,7 @@ SaveResult quantize_model(const QuantizeRequest& request) {
   save.parent = place.parent();
   save.name = place.name();
   save.mode = shared_file_mode(request.model);
-  save.source = [values = reader->source([&](const Descriptor& tensor) { return directory.parts(tensor); }),
+  save.source = [values = reader->source([&](const Descriptor& tensor) { return directory.parts(tensor); }, true),
                  literals = from_tensors(exported_tensors(session)), components = quantized.source(), &session,
                  &quantized](const SavePlan& whole, const SavePart& part, const ReserveBytes& room) {
     const Descriptor& tensor = whole.tensors[part.tensor].descriptor;

@@ -36,7 +36,11 @@ bool QuantizedWeights::is_stored(const Parameter& p) const {
 }
 
 void QuantizedWeights::add_wanted(const Parameter& p, std::vector<LoadTensor>& wanted) {
-  if (!is_stored(p)) return wanted.push_back(plain(p));
+  if (!is_stored(p)) {
+    wanted.push_back(plain(p));
+    wanted.back().descriptor.components.clear();  // the file holds, or should hold, its values
+    return;
+  }
   const size_t first = wanted.size();
   QuantizedLoad(parameters_, nullptr, reader_).add(own(p), plain(p), wanted);
   for (size_t i = first; i < wanted.size(); ++i) names_.insert(wanted[i].disk_name);

@@ -389,7 +389,7 @@ SaveResult export_checkpoint(const ExportRequest& request) {
     return directory.parts(owner == tied.end() ? tensor : session.parameters().find(owner->second)->descriptor);
   };
   const SavePlan plan = plan_export(session, format, quantized ? &*quantized : nullptr);
-  save.source = [&, parameters = reader.source(parts), literals = from_tensors(exported_tensors(session)),
+  save.source = [&, parameters = reader.source(parts, true), literals = from_tensors(exported_tensors(session)),
                  components = quantized ? quantized->source() : PartSource()](
                     const SavePlan& whole, const SavePart& part, const ReserveBytes& room) {
     const Descriptor& tensor = whole.tensors[part.tensor].descriptor;

@@ -157,8 +157,26 @@ TEST_F(QuantFiles, AreRefusedIfAScaleCannotBe) {
     }
   refused(false, set_value(".quant_map", 0.5f), 7, {where, ".quant_map[0] is 0.5, expected -1 of nf4"});
   refused(true, set_value(".nested_quant_map", kNan), 7,
-          {where, ".nested_quant_map[0] is nan, expected a number from -1 to 1"});
+          {where, ".nested_quant_map[0] is nan, expected -0.992969 as bitsandbytes has it"});
+  refused(true, set_value(".nested_quant_map", -0.5f), 7, {where, ".nested_quant_map[0] is -0.5, expected -0.992969"});
   refused(true, set_state("nested_offset", -0.5), 7, {where, ".nested_offset[0] is -0.5, expected a finite number"});
+}
+
+// Codes in a tensor of another type are no values.
+TEST_F(QuantFiles, AreRefusedByExportIfCodesAreFloats) {
+  StoredModel model = models_[false];
+  StoredTensor& codes = model.tensors.at(kWeight);
+  std::string floats;
+  for (const char code : codes.bytes) {
+    const auto value = static_cast<float>(static_cast<unsigned char>(code));
+    floats.append(reinterpret_cast<const char*>(&value), sizeof value);
+  }
+  codes.dtype = "F32", codes.bytes = floats;
+  model.write(run_->folder() / "model");
+  const Outcome exported = run_process({CHASSIS_PROGRAM, "ckpt", "export", "model", "exported"}, run_->folder().path());
+  EXPECT_EQ(exported.exit_code, 7) << exported.output;
+  EXPECT_HAS(exported.output, kWeight + " is [1026, 1] on disk, [36, 57] in the model");
+  EXPECT_EQ(exported.output.find("invariant"), std::string::npos) << exported.output;
 }
 
 TEST_F(QuantFiles, AreRefusedWithAStateOfAnotherWeight) {

@@ -154,9 +154,9 @@ class Bnb4 final : public Quant {
     if (settings_.is_nested) {
       const auto* const map = part.component<float>(kNestedMap);
       for (int64_t i = 0; i < 256; ++i)
-        if (!(std::abs(map[i]) <= 1.0f))
-          throw Failure(CHASSIS_DATA_LOSS, ".nested_quant_map[", i, "] is ", map[i],
-                        ", expected a number from -1 to 1");
+        if (!(std::abs(map[i] - kDynamicMap[static_cast<size_t>(i)]) < 1e-6f))
+          throw Failure(CHASSIS_DATA_LOSS, ".nested_quant_map[", i, "] is ", map[i], ", expected ",
+                        kDynamicMap[static_cast<size_t>(i)], " as bitsandbytes has it");
       verify_scales(".nested_absmax", part.component<float>(kNestedAbsmax), 0, nested_blocks(part.num_elements()));
       verify_scales(".nested_offset", part.component<float>(kNestedOffset), 0, 1);
       return;

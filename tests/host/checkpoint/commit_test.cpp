@@ -162,6 +162,24 @@ TEST(CheckpointRoot, IgnoresAHostileLatest) {
   EXPECT_EQ(newest_checkpoint(dir.path())->name, "step-000001");
 }
 
+// As cp -rL copies a folder of checkpoints.
+TEST(CheckpointRoot, TriesTheOthersBesideAFolderInPlaceOfLatest) {
+  const TemporaryDirectory dir;
+  CheckpointRoot root(dir.path());
+  for (int step = 1; step <= 2; ++step) save_step(dir.path(), step);
+  fs::copy(dir / "step-000002", dir / "latest", fs::copy_options::recursive);
+  EXPECT_EQ(newest_checkpoint(dir.path())->step, 2);
+  fs::remove(dir / "latest/manifest.json");
+  EXPECT_EQ(newest_checkpoint(dir.path())->name, "step-000002");
+  fs::remove_all(dir / "step-000002");
+  fs::copy(dir / "step-000001", dir / "latest", fs::copy_options::recursive | fs::copy_options::overwrite_existing);
+  EXPECT_EQ(newest_checkpoint(dir.path())->step, 1);
+  save_step(dir.path(), 3);
+  root.set_latest("step-000003");
+  EXPECT_EQ(fs::read_symlink(dir / "latest"), "step-000003");
+  EXPECT_TRUE(fs::exists(dir / "latest.replaced/manifest.json")) << "it is kept";
+}
+
 TEST(CheckpointRoot, SkipsADamagedCheckpointWithAWarning) {
   const TemporaryDirectory dir;
   CheckpointRoot root(dir.path());

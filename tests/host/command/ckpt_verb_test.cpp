@@ -7,6 +7,8 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstring>
+#include <limits>
 #include <map>
 
 #include "tests/support/expect_has.hpp"
@@ -84,6 +86,31 @@ TEST_F(CkptVerb, ExportEqualsTheExportOfTheRun) {
       if (!entry.is_regular_file()) continue;
       EXPECT_EQ(mode(entry.path()) & 077, 0u) << entry.path();
     }
+}
+
+// As training, evaluation and merging do.
+TEST_F(CkptVerb, ExportRefusesValuesThatAreNotFinite) {
+  make_model();
+  run({"ckpt", "export", "model", "whole"});
+  const std::string file = *this / "model/model.safetensors", bytes = test::text_of_file(file);
+  const float nan = std::numeric_limits<float>::quiet_NaN(), large = 1e5f;
+  const auto with_last = [&](const float& value) {
+    std::string changed = bytes;
+    std::memcpy(changed.data() + changed.size() - sizeof value, &value, sizeof value);
+    test::write_text(file, changed);
+  };
+  with_last(nan);
+  EXPECT_HAS(run({"ckpt", "export", "model", "bad"}, 6), "' in 'model' has a value that is NaN or infinite\n");
+  EXPECT_HAS(run({"ckpt", "export", "model", "bad", "--dtype", "bf16"}, 6), "has a value that is NaN or infinite");
+  with_last(large);
+  EXPECT_HAS(run({"ckpt", "export", "model", "bad", "--dtype", "fp16"}, 6), "or that overflows f16");
+  EXPECT_FALSE(fs::exists(*this / "bad"));
+  run({"ckpt", "export", "model", "large", "--dtype", "bf16"});
+  // Damage of our own files is said to be damage.
+  std::string damaged = test::text_of_file(*this / "whole/model.safetensors");
+  std::memcpy(damaged.data() + damaged.size() - sizeof nan, &nan, sizeof nan);
+  test::write_text(*this / "whole/model.safetensors", damaged);
+  EXPECT_HAS(run({"ckpt", "export", "whole", "bad"}, 7), "is damaged: its CRC32C is ");
 }
 
 TEST_F(CkptVerb, ExportLeavesTheDirectoryOfARunInProgressAlone) {

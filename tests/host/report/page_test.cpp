@@ -88,6 +88,16 @@ TEST(Page, LiveDataContinuesAPage) {
   EXPECT_EQ(Json::parse(live_data(run, 1000000))["runs"][0]["metrics"]["loss"]["mean"], "");
 }
 
+TEST(Page, TakesTimesThatAreNoDates) {
+  const test::ScratchDirectory folder;
+  write_run(folder / "a", "first", 10);
+  for (const char* time : {"5e17", "253402300800", "1e300", "-1"})
+    append(folder / "a/events.jsonl", "{\"event\":\"checkpoint\",\"time\":" + std::string(time) +
+                                          ",\"step\":2,\"bytes\":1,\"seconds\":1e300,\"stall_seconds\":-1e300}\n");
+  const RunReader run(folder / "a");
+  EXPECT_HAS(page_html({&run}), "<html");
+}
+
 TEST(Page, OfARunWithoutStepsIsAPage) {
   const test::ScratchDirectory folder;
   std::filesystem::create_directory(folder / "a");
