@@ -9,11 +9,31 @@ namespace chassis {
 namespace {
 
 // Keys, and prefixes of keys, which end in a dot.
-constexpr std::string_view kMayChange[] = {
-    "run.name",      "run.output_dir", "run.max_steps",  "run.epochs", "run.resume", "run.strict",  "run.memory_check",
-    "run.device",    "run.threads",    "schema_version", "plugins.",   "model.path", "model.init",  "data.cache_dir",
-    "data.prefetch", "data.eval.",     "eval.",          "generate.",  "log.",       "checkpoint.", "export.",
-    "comm.",         "mesh.",          "recompute."};
+constexpr std::string_view kMayChange[] = {"run.name",
+                                           "run.output_dir",
+                                           "run.max_steps",
+                                           "run.epochs",
+                                           "run.resume",
+                                           "run.strict",
+                                           "run.memory_check",
+                                           "run.device",
+                                           "run.threads",
+                                           "schema_version",
+                                           "plugins.",
+                                           "model.path",
+                                           "model.init",
+                                           "data.cache_dir",
+                                           "data.prefetch",
+                                           "data.eval.",
+                                           "eval.",
+                                           "generate.",
+                                           "log.",
+                                           "checkpoint.",
+                                           "export.",
+                                           "comm.",
+                                           "mesh.",
+                                           "recompute.",
+                                           "run.replica_check_steps"};
 constexpr std::string_view kStrategies = "parallel.";
 
 std::string_view text_of(const SettingTexts& settings, const std::string& key) {

@@ -129,7 +129,10 @@ Schema make_schema() {
            choice("device", "auto", {"auto", "cpu", "cuda"}, "auto: CUDA if there is a device"),
            choice("memory_check", "refuse", {"refuse", "warn"},
                   "if the plan of the run needs more memory than the machine has: refuse to start, or warn"),
-           integer("threads", "0", 0, 4096, "CPU threads of this process; 0: all cores")}});
+           integer("threads", "0", 0, 4096, "CPU threads of this process; 0: all cores"),
+           integer("replica_check_steps", "200", 0, kNoMax,
+                   "steps between comparisons of the parameters that several ranks store alike, which also precede "
+                   "every save; 0: never")}});
   tables.push_back(
       {.name = "plugins",
        .doc = "where plugins are found, and which files are trusted",

@@ -149,6 +149,7 @@ void read_run(const Reader& in, Settings::Run& run) {
   in.read(run.device, "device");
   in.read(run.memory_check, "memory_check");
   in.read(run.threads, "threads");
+  in.read(run.replica_check_steps, "replica_check_steps");
 }
 
 void read_plugins(const Reader& in, Settings::Plugins& plugins) {

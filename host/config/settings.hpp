@@ -118,6 +118,7 @@ struct Settings {
     Setting<std::string> device;
     Setting<std::string> memory_check;
     Setting<int64_t> threads;
+    Setting<int64_t> replica_check_steps;
   } run;
 
   struct Plugins : ConfigEntry {

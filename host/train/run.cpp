@@ -109,6 +109,10 @@ class Run {
       }
       const StepRecord record = take_step();
       const StepRequests& requests = trainer_->requests();
+      if (const int64_t every = settings().run.replica_check_steps; every > 0 && record.step % every == 0) {
+        const ScopedSpan span(trace(), TraceTrack::kSteps, "comparison of replicas");
+        replicas_.require_equal(record.step);
+      }
       if (saves_->saver().is_saving() && requests.ready) {
         const ScopedSpan span(trace(), TraceTrack::kSaves, "next part of a save");
         save([&] { saves_->advance(); });
@@ -162,7 +166,7 @@ class Run {
     const std::string units = std::to_string(session_.program().unit_names().size()) + " units";
     const SlowPhase phase("allocating and filling the tensors of " + units);
     session_.allocate();
-    saves_ = std::make_unique<RunSaves>(session_, *directory_, signals_, [this] { return state_to_save(); });
+    saves_ = std::make_unique<RunSaves>(session_, replicas_, *directory_, signals_, [this] { return state_to_save(); });
     if (!settings().log.trace->empty()) trace_.emplace(settings().log.trace, session_, directory_->path());
     make_trainer();
     if (const Settings::Eval& eval = settings().eval; eval.keeps_best()) best_.emplace(eval.keep_best, eval.patience);
@@ -578,6 +582,7 @@ class Run {
   unsigned mode_of_sources_ = 0;
   std::optional<CreationLimit> limit_;        // of the files of this run
   std::optional<DescriptorReserve> reserve_;  // for saves, whatever sinks use
+  ReplicaCheck replicas_{session_};
   std::unique_ptr<RunDirectory> directory_;
   std::unique_ptr<TrainData> data_;
   std::vector<std::unique_ptr<EvalData>> eval_data_;

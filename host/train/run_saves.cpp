@@ -14,8 +14,10 @@
 
 namespace chassis {
 
-RunSaves::RunSaves(Session& session, RunDirectory& directory, RunSignals& signals, std::function<Json()> state)
+RunSaves::RunSaves(Session& session, ReplicaCheck& replicas, RunDirectory& directory, RunSignals& signals,
+                   std::function<Json()> state)
     : session_(session),
+      replicas_(replicas),
       directory_(directory),
       signals_(signals),
       state_(std::move(state)),
@@ -53,6 +55,7 @@ void RunSaves::save(int64_t step) {
   if (saved_step_ == step) return;
   finish();
   require_finite_after(session_, step);
+  if (session_.settings().run.replica_check_steps > 0) replicas_.require_equal(step);
   saving_step_ = step;
   attempt([&] {
     check_directory();

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "host/save/saver.hpp"
+#include "host/session/replicas.hpp"
 #include "host/session/session.hpp"
 #include "host/train/run_directory.hpp"
 #include "host/train/signals.hpp"
@@ -18,7 +19,8 @@ namespace chassis {
 class RunSaves {
  public:
   // `state` returns what a resumed run needs besides tensors.
-  RunSaves(Session& session, RunDirectory& directory, RunSignals& signals, std::function<Json()> state);
+  RunSaves(Session& session, ReplicaCheck& replicas, RunDirectory& directory, RunSignals& signals,
+           std::function<Json()> state);
 
   Saver& saver() { return saver_; }
   // Before the first step: throws if the disk has no room for a checkpoint, or counts a warning if checkpoint.on_error
@@ -30,7 +32,7 @@ class RunSaves {
   // Whether checkpoint.every_steps makes this step due.
   bool due(int64_t step) const;
   // Starts to save the step, unless it is saved already; with export.when = "every" also exports it. First finishes a
-  // save in progress. Throws a numeric error if the parameters are not finite.
+  // save in progress. Throws a numeric error if the parameters are not finite, or if replicas differ.
   void save(int64_t step);
   // The same for the step with the lowest loss of an evaluation: `best` names its checkpoint, which is kept.
   void save_best(int64_t step);
@@ -64,6 +66,7 @@ class RunSaves {
   void report_saved(const SaveResult& result);
 
   Session& session_;
+  ReplicaCheck& replicas_;
   RunDirectory& directory_;
   RunSignals& signals_;
   std::function<Json()> state_;

@@ -1,0 +1,43 @@
+// Finds replicas of parameters that have drifted apart: tensors of which several ranks store the same part, and whose
+// bytes differ.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "host/session/session.hpp"
+
+namespace chassis {
+
+class ReplicaCheck {
+ public:
+  // The session must outlive it.
+  explicit ReplicaCheck(Session& session) : session_(session) {}
+
+  // [step][all-ranks] Throws a numeric error on all ranks, which names the first parameter that differs and a rank, if
+  // replicas differ after this step. Reads what this rank stores once; sends nothing if nothing is replicated. Replicas
+  // along axes whose strategy lets them differ now are not compared.
+  void require_equal(int64_t step);
+
+ private:
+  // Parameters of which this rank stores the same part as the other ranks that are listed.
+  struct Class {
+    std::string id;                  // equal on ranks that store the same part of the same parameters
+    std::vector<size_t> parameters;  // indices into the table
+    bool is_shared = false;
+  };
+
+  void find_classes(std::vector<std::string> exempt_axes);
+  std::vector<uint64_t> checksums(const Class& shared) const;
+  [[noreturn]] void throw_difference(int64_t step);
+
+  Session& session_;
+  std::optional<std::vector<std::string>> exempt_axes_;  // with which the classes were found
+  std::vector<Class> classes_;
+  bool any_shared_ = false;  // by any ranks of the run
+  int64_t last_step_ = -1;   // after which they were equal
+};
+
+}  // namespace chassis
