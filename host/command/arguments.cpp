@@ -10,6 +10,7 @@
 #include "host/command/command.hpp"
 #include "host/config/foreign.hpp"
 #include "host/config/schema.hpp"
+#include "host/launch/failed_start.hpp"
 #include "host/launch/gpus.hpp"
 #include "host/launch/launch.hpp"
 #include "host/launch/spawn.hpp"
@@ -159,8 +160,18 @@ void ConfigArguments::add_ranks_to(CLI::App& app) {
       ->check(CLI::Range(1, 4096));
 }
 
+// What a rank started by hand cannot read, it tells the others, which wait for it.
+Config ConfigArguments::load_as_rank(ConfigUse use) const {
+  try {
+    return load(use);
+  } catch (const Error& error) {
+    if (num_ranks == 0) tell_waiting_ranks(process_environment(), error);
+    throw;
+  }
+}
+
 std::optional<int> ConfigArguments::run_ranks(ConfigUse use) const {
-  const Config config = load(use);
+  const Config config = load_as_rank(use);
   const int count = num_ranks > 0 ? num_ranks : ranks_by_default(config);
   std::error_code ignored;
   if (config.num_problems() == 0 && std::filesystem::is_regular_file(file, ignored)) {  // a pipe is read only once

@@ -28,6 +28,7 @@
 #include "host/base/printable.hpp"
 #include "host/base/thread_wait.hpp"
 #include "host/command/command.hpp"
+#include "host/command/early_checks.hpp"
 #include "host/config/suggest.hpp"
 #include "host/launch/world.hpp"
 #include "host/plugin/call.hpp"
@@ -75,10 +76,12 @@ __attribute__((no_sanitize("address", "undefined", "thread"))) void restart_with
 // The signals to stop that must not end the process without a word. SIGQUIT is not blocked: it ends a load that hangs.
 constexpr int kHeldSignals[] = {SIGINT, SIGTERM, SIGHUP};
 
-// They wait until main() answers them; the restart keeps them blocked.
+// They wait until main() answers them; the restart keeps them blocked. SIGUSR1, which asks a run to save, waits until a
+// run answers it: see RunSignals. Other verbs have nothing to save.
 __attribute__((no_sanitize("address", "undefined", "thread"))) void hold_signals() {
   uint64_t mask = 0;  // as the kernel reads it
   for (const int number : kHeldSignals) mask |= uint64_t{1} << (number - 1);
+  mask |= uint64_t{1} << (SIGUSR1 - 1);
   syscall(SYS_rt_sigprocmask, SIG_BLOCK, &mask, nullptr, sizeof mask);
 }
 
@@ -86,6 +89,7 @@ __attribute__((no_sanitize("address", "undefined", "thread"))) void hold_signals
 __attribute__((no_sanitize("address", "undefined", "thread"))) void prepare_process(int count, char** argv,
                                                                                     char** environment) {
   open_standard_descriptors(count, argv, environment);
+  chassis::require_address_space();
   hold_signals();
   restart_with_brief_waiting(count, argv, environment);
 }
@@ -237,6 +241,8 @@ int run(int argc, char** argv) {
   }
   for (auto& [verb, body] : verbs) {
     if (!verb->parsed()) continue;
+    require_open_files();
+    require_working_directory();
     if (const std::optional<int> exit_code = body.start_ranks()) return *exit_code;
     std::optional<PluginGuards> guards;
     if (!guards_itself(*verb)) guards.emplace();

@@ -1,6 +1,7 @@
 // The first failure of a run, which ends all ranks through the store. Used by the ranks and by their parent process.
 #pragma once
 
+#include <limits>
 #include <optional>
 #include <string>
 #include <vector>
@@ -9,6 +10,9 @@
 #include "host/launch/store.hpp"
 
 namespace chassis {
+
+// A process that could not become a rank.
+inline constexpr int kNoRank = std::numeric_limits<int>::max();
 
 struct Failure {
   int rank = 0;

@@ -25,6 +25,7 @@
 #include "host/base/log.hpp"
 #include "host/launch/failure.hpp"
 #include "host/launch/launch.hpp"
+#include "host/launch/limits.hpp"
 #include "host/launch/store.hpp"
 
 namespace chassis {
@@ -259,6 +260,8 @@ std::optional<int> run_ranks(int num_ranks) {
     throw config_error(fmt::format("--nproc {} starts ranks, but {} already started this process as rank {} of {}",
                                    num_ranks, launch.source, launch.rank, launch.world_size))
         .hint("leave out --nproc");
+  require_clock();
+  require_descriptors(num_ranks);
   if (num_ranks > usable_threads()) log::warn("{} ranks share {} cores and run in turn", num_ranks, usable_threads());
   const BlockedSignals signals;
   PortPipe port;

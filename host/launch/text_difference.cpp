@@ -32,7 +32,7 @@ std::vector<KeyedLine> keyed_lines(const std::string& text) {
   return lines;
 }
 
-const KeyedLine* find(const std::vector<KeyedLine>& lines, const std::string& key) {
+const KeyedLine* find_line(const std::vector<KeyedLine>& lines, const std::string& key) {
   const auto found = std::find_if(lines.begin(), lines.end(), [&](const KeyedLine& one) { return one.key == key; });
   return found == lines.end() ? nullptr : &*found;
 }
@@ -52,11 +52,11 @@ std::string text_difference(const std::string& theirs, int their_rank, const std
     first = fmt::format("{} on rank {}, {} on rank {}", side(a, b), their_rank, side(b, a), our_rank);
   };
   for (const KeyedLine& line : there) {
-    const KeyedLine* const other = find(here, line.key);
+    const KeyedLine* const other = find_line(here, line.key);
     if (other == nullptr || other->line != line.line) add(&line, other);
   }
   for (const KeyedLine& line : here)
-    if (find(there, line.key) == nullptr) add(nullptr, &line);
+    if (find_line(there, line.key) == nullptr) add(nullptr, &line);
   if (first.empty()) return fmt::format("the order of lines on rank {} and rank {}", their_rank, our_rank);
   return num_more == 0 ? first : fmt::format("{}; and {} more", first, num_more);
 }

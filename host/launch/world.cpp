@@ -75,7 +75,7 @@ World::World(Launch launch, std::chrono::milliseconds timeout) : World() {
   if (rank() == 0 && !launch_.store_is_elsewhere) {
     const bool one_machine = launch_.local_world_size == size() && is_loopback(launch_.master_address);
     server_address_ = one_machine ? launch_.master_address : "";
-    server_ = std::make_unique<StoreServer>(server_address_, launch_.master_port);
+    serve_store();
   }
   store_ = connect_store(launch_.master_address, launch_.master_port, timeout, launch_.store_prefix);
   register_rank();
@@ -88,6 +88,21 @@ World::World(Launch launch, std::chrono::milliseconds timeout) : World() {
 }
 
 World::~World() { leave(); }
+
+// The port may be in use by a process that was to be another rank, and says why it failed: see tell_waiting_ranks().
+void World::serve_store() {
+  try {
+    server_ = std::make_unique<StoreServer>(server_address_, launch_.master_port);
+  } catch (const Error&) {
+    std::optional<Failure> failure;
+    try {
+      failure = find_failure(*connect_store(launch_.master_address, launch_.master_port, 500ms, launch_.store_prefix));
+    } catch (const Error&) {  // no store of ours
+    }
+    if (failure && failure->rank == kNoRank) throw RemoteError(failure->code, failure->text);
+    throw;
+  }
+}
 
 void World::set_deadline(std::chrono::milliseconds deadline) {
   deadline_ = deadline;

@@ -76,6 +76,7 @@ class World {
   void wait_for(const std::function<bool()>& ready, const std::function<std::string()>& late);
 
  private:
+  void serve_store();
   void register_rank();
   void hold_lifeline(std::chrono::milliseconds timeout);
   void meet(std::chrono::milliseconds timeout);

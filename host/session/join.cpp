@@ -3,17 +3,44 @@
 
 #include "host/base/log.hpp"
 #include "host/base/thread.hpp"
+#include "host/launch/failed_start.hpp"
+#include "host/launch/limits.hpp"
 #include "host/launch/watchdog.hpp"
 
 namespace chassis {
 
+namespace {
+
+Launch find_launch() {
+  try {
+    return discover_launch(process_environment());
+  } catch (const Error& error) {
+    tell_waiting_ranks(process_environment(), error);
+    throw;
+  }
+}
+
+void require_limits(const Launch& launch) {
+  try {
+    require_clock();
+    // The ranks of --nproc have the limit of the process that started them.
+    if (launch.rank == 0 && !launch.store_is_elsewhere) require_descriptors(launch.world_size);
+  } catch (const Error& error) {
+    tell_waiting_ranks(process_environment(), error);
+    throw;
+  }
+}
+
+}  // namespace
+
 int join_world(const Settings::Comm& comm, const std::function<int(World&)>& body) {
-  const Launch launch = discover_launch(process_environment());
+  const Launch launch = find_launch();
   if (launch.alone()) {
     World world;
     return body(world);
   }
   log::set_rank(launch.rank);
+  require_limits(launch);
   World world(launch, std::chrono::seconds(*comm.init_timeout_s));
   world.set_deadline(std::chrono::seconds(*comm.timeout_s));
   const ThreadFailures thread_failures([&world](const Error& error) { world.report_failure(error); });

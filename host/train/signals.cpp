@@ -16,6 +16,7 @@ namespace {
 // Global, since a signal handler has no other access to state.
 volatile sig_atomic_t received = 0, save_wanted = 0, answers = 0;
 std::atomic<int64_t> saved_step = 0;
+bool save_signal_was_blocked = false;
 struct sigaction previous_interrupt, previous_terminate, previous_hangup, previous_quit, previous_user1;
 
 void write_text(const char* text) {
@@ -81,6 +82,15 @@ void on_signal(int number) {
 
 void on_save_signal(int) { save_wanted = 1; }
 
+// For this thread; returns whether it was blocked before.
+bool set_blocked(int number, bool blocked) {
+  sigset_t one, before;
+  sigemptyset(&one);
+  sigaddset(&one, number);
+  pthread_sigmask(blocked ? SIG_BLOCK : SIG_UNBLOCK, &one, &before);
+  return sigismember(&before, number) == 1;
+}
+
 }  // namespace
 
 RunSignals::RunSignals(bool answering) {
@@ -99,9 +109,11 @@ RunSignals::RunSignals(bool answering) {
   if (previous_hangup.sa_handler == SIG_IGN) sigaction(SIGHUP, &previous_hangup, nullptr);  // nohup
   action.sa_handler = on_save_signal;
   sigaction(SIGUSR1, &action, &previous_user1);
+  save_signal_was_blocked = set_blocked(SIGUSR1, false);
 }
 
 RunSignals::~RunSignals() {
+  set_blocked(SIGUSR1, save_signal_was_blocked);
   sigaction(SIGINT, &previous_interrupt, nullptr);
   sigaction(SIGTERM, &previous_terminate, nullptr);
   sigaction(SIGQUIT, &previous_quit, nullptr);

@@ -63,6 +63,7 @@ class Port {
 struct Start {
   std::string directory;  // its working directory, with tokens.jsonl
   Words more = {};        // further arguments
+  std::string variable;   // RANK
   bool starts = true;
 };
 
@@ -168,7 +169,7 @@ class Run {
 
  private:
   void start(int rank) {
-    Start start{.directory = folder_ / ("rank" + std::to_string(rank))};
+    Start start{.directory = folder_ / ("rank" + std::to_string(rank)), .variable = std::to_string(rank)};
     fs::create_directory(start.directory);
     write_tokens(start.directory + "/tokens.jsonl", 101);
     if (rank == fault_.rank && fault_.change) fault_.change(start);
@@ -179,7 +180,7 @@ class Run {
     if (!fault_.by_hand) command.insert(command.end(), {"--nproc", std::to_string(fault_.num_ranks)});
     std::vector<std::pair<std::string, std::string>> environment;
     if (fault_.by_hand)
-      environment = {{"RANK", std::to_string(rank)},
+      environment = {{"RANK", start.variable},
                      {"WORLD_SIZE", std::to_string(fault_.num_ranks)},
                      {"LOCAL_RANK", "0"},
                      {"GROUP_RANK", std::to_string(rank)},
@@ -326,6 +327,8 @@ std::vector<Fault> live_faults() {
 void is_not_started(Start& start) { start.starts = false; }
 void has_another_rate(Start& start) { start.more = {"optimizer.lr=0.5"}; }
 void has_a_key_of_its_own(Start& start) { start.more = {"attention.plugin=\"naive\""}; }
+void has_a_wrong_number(Start& start) { start.variable = "7"; }
+void has_a_wrong_key(Start& start) { start.more = {"optimizer.no_such_key=1"}; }
 void has_other_data(Start& start) { write_tokens(start.directory + "/tokens.jsonl", 100); }
 void has_another_plugin(Start& start) {
   const std::string folder = start.directory + "/plugins";
@@ -347,6 +350,8 @@ std::vector<Fault> early_faults() {
   const std::string second = "[[parallel]]\nplugin = \"faulty\"\nfault = \"place nothing\"\n";
   const std::string own_key =
       differ + "configuration: 'attention.plugin = \"naive\"' on rank 1, no 'attention.plugin' on rank 0";
+  const std::string wrong_number = "RANK is '7', expected 0 to 2", told = "a process that was started with RANK=7 (";
+  const std::string wrong_key = "no_such_key";
   const Words none;
   return {
       {"rank_missing", kByHand, 3, 2, kShortInitTimeout, comm, "", "1 of 3 ranks did not come within " + late + " s: 2",
@@ -377,6 +382,9 @@ std::vector<Fault> early_faults() {
        "it accepts connections, but does not answer", nullptr, true},
       {"other_configuration", kByHand, 3, 1, none, config, rate, from_1 + rate, has_another_rate},
       {"key_of_one_rank_alone", kByHand, 2, 1, none, config, own_key, from_1 + own_key, has_a_key_of_its_own},
+      {"wrong_number_of_a_rank", kByHand, 3, 1, none, config, wrong_number, told, has_a_wrong_number},
+      {"wrong_number_of_the_first_rank", kByHand, 3, 0, none, config, wrong_number, told, has_a_wrong_number},
+      {"wrong_key_on_one_rank", kByHand, 2, 1, none, config, wrong_key, wrong_key, has_a_wrong_key},
       {"other_plugin", kByHand, 2, 1, none, config, plugin, from_1 + plugin, has_another_plugin},
       {"other_data", kByHand, 2, 1, none, config, data, from_1 + data, has_other_data},
       {"axis_without_a_strategy", kNproc, 2, 1, {"mesh.tp=2"}, config, nobody, nobody},
