@@ -38,7 +38,8 @@ if has_adapter:
 else:
     model = LlamaForCausalLM(LlamaConfig(**config))
 rows = [json.loads(line)["input_ids"] for line in open(f"{folder}/tokens.jsonl")]
-BATCH = 2 if has_adapter else 8 if kind.startswith("pipeline") else 4
+batch = json.load(open(f"{folder}/batch.json"))
+BATCH, NUM_MICROBATCHES = batch["rows"], batch["num_microbatches"]
 
 
 def autocast():
@@ -56,14 +57,16 @@ def adamw():
 def loop(run) -> None:
     optimizer = adamw()
     for step in range(steps):
-        ids = torch.tensor(rows[step * BATCH:(step + 1) * BATCH])
-        with autocast():
-            loss = run(input_ids=ids, labels=ids).loss
-        loss.backward()
+        share = BATCH // NUM_MICROBATCHES
+        for first in range(step * BATCH, (step + 1) * BATCH, share):
+            ids = torch.tensor(rows[first:first + share])
+            with autocast():
+                loss = run(input_ids=ids, labels=ids).loss / NUM_MICROBATCHES
+            loss.backward()
         torch.nn.utils.clip_grad_norm_([p for group in optimizer.param_groups for p in group["params"]], 1.0)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
-        print(f"STEP {step + 1} {loss.item():.4f}", flush=True)
+        print(f"STEP {step + 1} {loss.item() * NUM_MICROBATCHES:.4f}", flush=True)
 
 
 def eager() -> None:
