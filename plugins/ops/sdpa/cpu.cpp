@@ -4,6 +4,7 @@
 
 #include "chassis/task.hpp"
 #include "cpu_kernel.hpp"
+#include "segments.hpp"
 
 namespace sdpa {
 namespace {
@@ -32,11 +33,13 @@ class CpuAttention final : public CpuKernel {
       aten_.zero_(out);
       aten_.zero_(lse);
     }
-    for (const Segment& segment : plan.segments) {
-      auto [part, part_lse] = attend(heads_first(part_of(q, segment)), heads_first(part_of(k, segment)),
-                                     heads_first(part_of(v, segment)), plan.causal, Tensor());
-      aten_.copy_(part_of(out, segment), heads_first(part));
-      aten_.copy_(part_of(lse, segment), heads_first(part_lse));
+    const uint64_t result = token_bytes(q) + token_bytes(lse);
+    const uint64_t copied = token_bytes(q) + token_bytes(k) + token_bytes(v);
+    for (const Group& group : groups_of(plan, call, result, copied + result)) {
+      auto [part, part_lse] = attend(heads_first(part_of(call, q, group)), heads_first(part_of(call, k, group)),
+                                     heads_first(part_of(call, v, group)), plan.causal, Tensor());
+      write_part(call, heads_first(part), group, out);
+      write_part(call, heads_first(part_lse), group, lse);
     }
     call.set_output(0, std::move(out));
     call.save(0, std::move(lse));
@@ -61,18 +64,77 @@ class CpuAttention final : public CpuKernel {
       call.set_grad_input(i, Tensor::create_like(call.host(), call.input(i)));
       if (plan.has_padding) aten_.zero_(call.grad_input(i));
     }
-    for (const Segment& segment : plan.segments) {
-      const auto gradients =
-          attend_backward(part_of(call.grad_output(0), segment), part_of(q, segment), part_of(k, segment),
-                          part_of(v, segment), part_of(out, segment), part_of(lse, segment), plan.causal, Tensor());
-      for (uint32_t i = 0; i < 3; ++i) aten_.copy_(part_of(call.grad_input(i), segment), heads_first(gradients[i]));
+    const uint64_t result = token_bytes(q) + token_bytes(k) + token_bytes(v);
+    const uint64_t copied = result + 2 * token_bytes(q) + token_bytes(lse);
+    for (const Group& group : groups_of(plan, call, result, copied + result)) {
+      const auto gradients = attend_backward(
+          part_of(call, call.grad_output(0), group), part_of(call, q, group), part_of(call, k, group),
+          part_of(call, v, group), part_of(call, out, group), part_of(call, lse, group), plan.causal, Tensor());
+      for (uint32_t i = 0; i < 3; ++i) write_part(call, heads_first(gradients[i]), group, call.grad_input(i));
     }
   }
 
  private:
-  Tensor part_of(const BorrowedTensor& x, const Segment& segment) const {
+  static uint64_t token_bytes(const BorrowedTensor& x) {
+    return static_cast<uint64_t>(x.num_elements() / (x.size(0) * x.size(1))) * dtype_bytes(x.dtype());
+  }
+
+  // Copies and results of a group exist until the next one. infer() has declared the results of a whole call, so a
+  // group whose tokens take `group_bytes` has the fewer of them.
+  std::vector<Group> groups_of(const Plan& plan, const Call& call, uint64_t result_bytes, uint64_t group_bytes) const {
+    const BorrowedTensor q = call.input(0);
+    constexpr double kFlopsPerNs = 35;  // as in claim()
+    GroupLimits limits;
+    limits.ns_of_pair = 4.0 * static_cast<double>(q.size(2) * q.size(3)) / kFlopsPerNs;
+    limits.may_pad = plan.causal;
+    limits.max_tokens = static_cast<int64_t>(static_cast<uint64_t>(q.size(0) * q.size(1)) * result_bytes / group_bytes);
+    return group_segments(plan.segments, limits);
+  }
+
+  Tensor view_of(const BorrowedTensor& x, const Segment& segment) const {
     const Tensor rows = aten_.narrow(x, 0, segment.row, segment.rows);
     return aten_.narrow(rows, 1, segment.begin, segment.end - segment.begin);
+  }
+
+  // Of [B, T, …]: the group's segments, [segments, length, …]; zeros behind the shorter ones. In backward their rows of
+  // zeros add nothing to gradients, since that of the output is zero too.
+  Tensor part_of(Call& call, const BorrowedTensor& x, const Group& group) const {
+    if (group.segments.size() == 1) return view_of(x, group.segments[0]);
+    Shape shape(x.sizes().begin(), x.sizes().end());
+    shape[0] = static_cast<int64_t>(group.segments.size());
+    shape[1] = group.length;
+    Tensor part = Tensor::create(call.host(), x.dtype(), shape);
+    const size_t bytes = token_bytes(x);
+    const auto* from = static_cast<const char*>(x.view().data);
+    auto* to = static_cast<char*>(part.view().data);
+    for_segments(call, group, [&](size_t i, const Segment& segment) {
+      char* const begin = to + i * static_cast<size_t>(group.length) * bytes;
+      const size_t copied = static_cast<size_t>(segment.end - segment.begin) * bytes;
+      std::memcpy(begin, from + static_cast<size_t>(segment.row * x.size(1) + segment.begin) * bytes, copied);
+      std::memset(begin + copied, 0, static_cast<size_t>(group.length) * bytes - copied);
+    });
+    return part;
+  }
+
+  // The other way round, without the padding.
+  void write_part(Call& call, Tensor part, const Group& group, const BorrowedTensor& x) const {
+    if (group.segments.size() == 1) return void(aten_.copy_(view_of(x, group.segments[0]), part));
+    const Tensor rows = packed(std::move(part));
+    const size_t bytes = token_bytes(x);
+    const auto* from = static_cast<const char*>(rows.view().data);
+    auto* to = static_cast<char*>(x.view().data);
+    for_segments(call, group, [&](size_t i, const Segment& segment) {
+      std::memcpy(to + static_cast<size_t>(segment.row * x.size(1) + segment.begin) * bytes,
+                  from + i * static_cast<size_t>(group.length) * bytes,
+                  static_cast<size_t>(segment.end - segment.begin) * bytes);
+    });
+  }
+
+  template <typename Body>
+  static void for_segments(Call& call, const Group& group, Body&& body) {
+    parallel_for(call.host(), static_cast<int64_t>(group.segments.size()), 8, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) body(static_cast<size_t>(i), group.segments[static_cast<size_t>(i)]);
+    });
   }
 
   std::array<Tensor, 2> attend(const Tensor& q, const Tensor& k, const Tensor& v, bool causal,

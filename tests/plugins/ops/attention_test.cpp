@@ -1,6 +1,11 @@
 // Attention under every mask, forward and backward, against LibTorch's autograd in double precision.
 #include <ATen/ATen.h>
+#include <ATen/record_function.h>
 #include <gtest/gtest.h>
+
+#include <atomic>
+#include <cstdio>
+#include <memory>
 
 #include "host/service/memory.hpp"
 #include "tests/support/ops_cases.hpp"
@@ -58,6 +63,8 @@ NodeSpec attention_node(const std::vector<at::Tensor>& inputs, int64_t window = 
   return node;
 }
 
+double largest_error(const at::Tensor& a, const at::Tensor& b) { return (a - b).abs().max().item<double>(); }
+
 NodeResult attend(OpsProvider& provider, const std::vector<at::Tensor>& inputs, const at::Tensor& grad) {
   NodeSpec node = attention_node(inputs);
   return provider.run(node, inputs, {}, {grad});
@@ -75,6 +82,82 @@ TEST(Sdpa, GivesPackedDocumentsTheNumbersOfSeparateRows) {
     const auto part = [&](const at::Tensor& x) { return x.narrow(1, begin, length).contiguous(); };
     const NodeResult alone = attend(provider, {part(q), part(k), part(v)}, part(grad));
     EXPECT_TRUE(at::equal(part(packed.outputs[0]), alone.outputs[0]));
+    for (int i = 0; i < 3; ++i) EXPECT_TRUE(at::equal(part(packed.grad_inputs[i]), alone.grad_inputs[i])) << i;
+  }
+}
+
+// Counts the calls of an operator while it exists.
+class CountedCalls {
+ public:
+  explicit CountedCalls(const std::string& name)
+      : handle_(at::addGlobalCallback(at::RecordFunctionCallback([](const at::RecordFunction& f) {
+                                        num_calls += f.name() == wanted;
+                                        return std::unique_ptr<at::ObserverContext>();
+                                      }).scopes({at::RecordScope::FUNCTION}))) {
+    wanted = name, num_calls = 0;
+  }
+  ~CountedCalls() { at::removeCallback(handle_); }
+  int count() const { return num_calls; }
+
+ private:
+  static inline std::string wanted;
+  static inline std::atomic<int> num_calls = 0;
+  at::CallbackHandle handle_;
+};
+
+// Rows of `batch` with documents of 9 to 60 positions, and some padding at the end.
+at::Tensor many_documents(int64_t batch, int64_t time) {
+  const at::Tensor documents = at::full({batch, time}, -1, at::kInt);
+  for (int64_t row = 0; row < batch; ++row)
+    for (int64_t begin = 0, id = 0, length = 0; begin + 60 <= time; begin += length, ++id) {
+      length = 9 + (row * 17 + id * 31) % 52;
+      documents[row].narrow(0, begin, length).fill_(id);
+    }
+  return documents;
+}
+
+TEST(Sdpa, ComputesManyDocumentsInFewCallsWithinItsWorkspace) {
+  install_memory_allocator();
+  at::manual_seed(7);
+  OpsProvider sdpa("sdpa"), naive("naive");
+  constexpr int64_t kBatch = 4, kTime = 512;
+  const at::Tensor q = at::randn({kBatch, kTime, 4, 32}), k = at::randn({kBatch, kTime, 2, 32}),
+                   v = at::randn({kBatch, kTime, 2, 32}), grad = at::randn({kBatch, kTime, 4, 32});
+  const at::Tensor documents = many_documents(kBatch, kTime);
+  const int64_t num_documents = (std::get<0>(documents.max(1)) + 1).sum().item<int64_t>();
+  for (const int64_t causal : {1, 0}) {
+    NodeSpec node = attention_node({q, k, v, documents});
+    node.ops[0].attrs["causal"] = causal;
+    const NodeResult expected = naive.run(node, {q, k, v, documents}, {}, {grad});
+    const chassis_infer_t infer = sdpa.infer(node);
+    const uint64_t before = memory_usage().live_bytes;
+    reset_peak_memory();
+    const CountedCalls calls("aten::_scaled_dot_product_flash_attention_for_cpu");
+    const NodeResult got = sdpa.run(node, {q, k, v, documents}, {}, {grad});
+    const uint64_t results = q.nbytes() + kBatch * kTime * 4 * 4 + q.nbytes() + k.nbytes() + v.nbytes();
+    const uint64_t kernels_own = 1 << 20;  // buffers of LibTorch's threads
+    EXPECT_LT(memory_usage().peak_bytes - before, results + infer.workspace_backward_bytes + kernels_own);
+    std::printf("%d calls for %d documents\n", calls.count(), static_cast<int>(num_documents));
+    EXPECT_GT(num_documents, 50);
+    // Without a causal mask only documents of one length share a call.
+    EXPECT_LE(calls.count(), causal ? num_documents / 4 : num_documents) << num_documents;
+    EXPECT_LT(largest_error(got.outputs[0], expected.outputs[0]), 1e-5);
+    for (int i = 0; i < 3; ++i) EXPECT_LT(largest_error(got.grad_inputs[i], expected.grad_inputs[i]), 1e-4) << i;
+  }
+}
+
+// Documents of one length share calls, and each has the numbers that it has alone.
+TEST(Sdpa, GivesManyDocumentsOfOneLengthTheNumbersOfSeparateRows) {
+  at::manual_seed(6);
+  OpsProvider provider("sdpa");
+  const at::Tensor q = at::randn({1, 240, 4, 16}), k = at::randn({1, 240, 2, 16}), v = at::randn({1, 240, 2, 16}),
+                   grad = at::randn({1, 240, 4, 16});
+  const at::Tensor documents = at::arange(240, at::kInt).div(30, "floor").to(at::kInt).view({1, 240});
+  const NodeResult packed = attend(provider, {q, k, v, documents}, grad);
+  for (int64_t begin = 0; begin < 240; begin += 30) {
+    const auto part = [&](const at::Tensor& x) { return x.narrow(1, begin, 30).contiguous(); };
+    const NodeResult alone = attend(provider, {part(q), part(k), part(v)}, part(grad));
+    EXPECT_TRUE(at::equal(part(packed.outputs[0]), alone.outputs[0])) << begin;
     for (int i = 0; i < 3; ++i) EXPECT_TRUE(at::equal(part(packed.grad_inputs[i]), alone.grad_inputs[i])) << i;
   }
 }
