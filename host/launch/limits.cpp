@@ -21,9 +21,10 @@ void require_clock() {
   const auto since_1970 = std::chrono::system_clock::now().time_since_epoch();
   if (since_1970.count() >= 0) return;
   const auto days = std::chrono::duration_cast<std::chrono::hours>(-since_1970).count() / 24;
-  throw config_error(fmt::format("the clock of this machine shows a time {} days before 1970, and ranks cannot wait for "
-                                 "each other by it",
-                                 days))
+  throw config_error(
+      fmt::format("the clock of this machine shows a time {} days before 1970, and ranks cannot wait for "
+                  "each other by it",
+                  days))
       .hint("set the clock, as with: date --set=…; a run of one process needs none");
 }
 

@@ -19,8 +19,9 @@ class Start : public ProgramRun {
 };
 
 TEST_F(Start, TooFewOpenFilesAreSaidWithBothNumbers) {
-  expect_end("ulimit -n 10; exec \"$CHASSIS\" train run.toml", 2,
-             "error: a process may have 10 open files here, but needs 16 or more\nhint: raise the limit, as with: ulimit -n");
+  expect_end(
+      "ulimit -n 10; exec \"$CHASSIS\" train run.toml", 2,
+      "error: a process may have 10 open files here, but needs 16 or more\nhint: raise the limit, as with: ulimit -n");
   expect_end("ulimit -S -n 10; exec \"$CHASSIS\" train run.toml run.max_steps=1", 0, "done at step 1");
   expect_end("ulimit -n 64; exec \"$CHASSIS\" train ranks.toml --nproc 64", 2,
              "64 ranks need 80 open files and connections each, but a process may have 64");
@@ -62,9 +63,10 @@ TEST_F(Start, AClockBefore1970StopsRanksAtOnce) {
 
 // SIGUSR1 asks for a save; it waits for a run to answer it.
 TEST_F(Start, AnEarlyRequestToSaveDoesNotEndTheProgram) {
-  const Process process({"/bin/sh", "-c",
-                         "echo is $$; exec \"" + program() + "\" train run.toml run.max_steps=2 checkpoint.every_steps=0"},
-                        scratch_.path());
+  const Process process(
+      {"/bin/sh", "-c",
+       "echo is $$; exec \"" + program() + "\" train run.toml run.max_steps=2 checkpoint.every_steps=0"},
+      scratch_.path());
   ASSERT_TRUE(process.wait_for("is "));
   // From the time at which the program has begun and its signals wait.
   const std::string status = "/proc/" + std::to_string(std::stol(process.output_so_far().substr(3))) + "/status";

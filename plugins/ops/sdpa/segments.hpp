@@ -15,8 +15,8 @@ struct GroupLimits {
   int64_t max_tokens = 0;   // of a group of several segments, with their padding
 };
 
-// Segments that one call computes. Several are copied behind each other, each `length` tokens with its padding; a single
-// one may be of several rows, and is not copied.
+// Segments that one call computes. Several are copied behind each other, each `length` tokens with its padding; a
+// single one may be of several rows, and is not copied.
 struct Group {
   std::vector<Segment> segments;
   int64_t length = 0;

@@ -14,7 +14,8 @@ TEST(TextDifference, ComparesKeyByKey) {
             "'attention.plugin = \"naive\"' on rank 1, no 'attention.plugin' on rank 0");
   EXPECT_EQ(text_difference(common, 3, "attention.plugin = \"naive\"\n" + common, 0),
             "no 'attention.plugin' on rank 3, 'attention.plugin = \"naive\"' on rank 0");
-  EXPECT_EQ(text_difference("a = 1\nb = 2\n", 1, "b = 3\nc = 4\n", 0), "'a = 1' on rank 1, no 'a' on rank 0; and 2 more");
+  EXPECT_EQ(text_difference("a = 1\nb = 2\n", 1, "b = 3\nc = 4\n", 0),
+            "'a = 1' on rank 1, no 'a' on rank 0; and 2 more");
 }
 
 TEST(TextDifference, TakesLinesWithoutAKeyAndRepeatedKeys) {

@@ -250,8 +250,9 @@ TEST_F(ChatShown, TheTemplateOfATrainedTokenizerShowsEverything) {
   const std::string text = encoded("", row);
   EXPECT_TRUE(contains(text, "<|im_start|>system\nBe brief.\n\n# Tools\n"));
   EXPECT_TRUE(contains(text, "<tools>\n{\"type\": \"function\", \"function\": {\"name\": \"get_weather\""));
-  EXPECT_TRUE(contains(text, "<|im_start|>assistant\n[<tool_call>\n{\"name\": \"get_weather\", \"arguments\": "
-                             "{\"city\": \"Lima\"}}\n</tool_call><|im_end|>]\n"));
+  EXPECT_TRUE(contains(text,
+                       "<|im_start|>assistant\n[<tool_call>\n{\"name\": \"get_weather\", \"arguments\": "
+                       "{\"city\": \"Lima\"}}\n</tool_call><|im_end|>]\n"));
   EXPECT_TRUE(contains(text, "<|im_start|>user\n<tool_response>\n{\"temp\": 20}\n</tool_response><|im_end|>\n"));
   EXPECT_TRUE(contains(text, "<|im_start|>assistant\n[<think>\nEasy.\n</think>\n\nIt is 20.<|im_end|>]\n"));
   EXPECT_TRUE(changes().empty());
@@ -271,7 +272,8 @@ TEST_F(ChatShown, ReasoningInContentsThatTheTemplateCutsIsCountedOrRefused) {
   encoded(kCutting, row);
   EXPECT_EQ(encoder_->counts().num_lost_reasoning, 2u);
   options_.chat.reasoning = Reasoning::kKeep;
-  EXPECT_TRUE(contains(refusal(kThinking, row), "leaves out the reasoning of messages[1], and data.reasoning = \"keep\""));
+  EXPECT_TRUE(
+      contains(refusal(kThinking, row), "leaves out the reasoning of messages[1], and data.reasoning = \"keep\""));
   EXPECT_TRUE(contains(refusal(kCutting, row_of(said("user", "3+3?") + "," + said("assistant", second))),
                        "leaves out the reasoning of messages[1], and data.reasoning = \"keep\""));
   EXPECT_NO_THROW(encoded(kHeaders, row));
@@ -303,7 +305,8 @@ TEST_F(ChatShown, ARoleThatMakesNoDifferenceIsCounted) {
 
 TEST_F(ChatShown, PartsAreJoinedUnlessTheTemplateReadsThem) {
   const std::string parts = R"([{"type":"text","text":"one "},{"type":"text","text":"two"}])";
-  const std::string row = row_of(R"({"role":"user","content":)" + parts + R"(},{"role":"assistant","content":)" + parts + "}");
+  const std::string row =
+      row_of(R"({"role":"user","content":)" + parts + R"(},{"role":"assistant","content":)" + parts + "}");
   EXPECT_EQ(encoded(kHeaders, row),
             "<|im_start|>user\n\none two<|im_end|><|im_start|>assistant\n\n[one two<|im_end|>]");
   const std::string prints = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>{% endfor %}";
