@@ -125,8 +125,8 @@ class CheckpointReader {
   class Values;
   // A source for a save by one process: reads tensors of this directory, never a whole one into memory, casts them and
   // compares them with the manifest's checksums as load() does. `parts` returns where a tensor is in this directory.
-  // The tensors must have passed check(), and this reader must outlive the source. `finite`: throws a numeric error
-  // that names the tensor if a value is NaN or infinite, or gets so by the cast.
+  // The tensors must have passed check(), and this reader must outlive the source. `finite`: throws a storage error
+  // that names the tensor if a value is NaN or infinite, a numeric one if the cast makes it so.
   PartSource source(std::function<std::vector<DiskPart>(const Descriptor& tensor)> parts, bool finite = false);
   // A CRC of a tensor of this shape as f32: equal for tensors with the same elements, whatever their dtypes. `parts`
   // says where they are in this directory.

@@ -59,7 +59,7 @@ void QuantizedLoad::add(Parameter& p, LoadTensor plain, std::vector<LoadTensor>&
   out.push_back(std::move(plain));
 }
 
-// Values that have companions are codes, which some trainers keep in tensors of floats.
+// Some trainers keep codes in tensors of floats.
 void QuantizedLoad::refuse_codes_in(const DiskTensor& found, const Parameter& p) const {
   for (const Component& c : p.storage->components())
     if (!c.suffix.empty() && reader_.find(found.name + c.suffix) != nullptr)

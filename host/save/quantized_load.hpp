@@ -25,6 +25,8 @@ class QuantizedLoad {
   void add(Parameter& p, LoadTensor plain, std::vector<LoadTensor>& out);
   // True for a name that belongs to components.
   bool has(const std::string& disk_name) const { return names_.contains(disk_name); }
+  // Throws a storage error if a tensor of floats holds codes: if components of the parameter are beside it.
+  void refuse_codes_in(const DiskTensor& found, const Parameter& p) const;
   LocalTensors local(LocalTensors plain) const;
   // [all-ranks] When all ranks have their components: makes those that depend on the whole parameter, one parameter at
   // a time, and verifies those that were read.
@@ -32,7 +34,6 @@ class QuantizedLoad {
 
  private:
   void add_components(Parameter& p, const LoadTensor& plain, std::vector<LoadTensor>& out);
-  void refuse_codes_in(const DiskTensor& found, const Parameter& p) const;
   void compare_blocks(const DiskTensor& found, const Component& component, const Parameter& p) const;
   // A directory with components of some parameters holds the values of those that stay as they are.
   void refuse_mixture() const;

@@ -37,8 +37,11 @@ bool QuantizedWeights::is_stored(const Parameter& p) const {
 
 void QuantizedWeights::add_wanted(const Parameter& p, std::vector<LoadTensor>& wanted) {
   if (!is_stored(p)) {
-    wanted.push_back(plain(p));
-    wanted.back().descriptor.components.clear();  // the file holds, or should hold, its values
+    LoadTensor values = plain(p);
+    if (const DiskTensor* const found = reader_.find(values.all_parts().front().disk_name))
+      QuantizedLoad(parameters_, nullptr, reader_).refuse_codes_in(*found, own(p));
+    values.descriptor.components.clear();
+    wanted.push_back(std::move(values));
     return;
   }
   const size_t first = wanted.size();

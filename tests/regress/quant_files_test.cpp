@@ -175,7 +175,7 @@ TEST_F(QuantFiles, AreRefusedByExportIfCodesAreFloats) {
   model.write(run_->folder() / "model");
   const Outcome exported = run_process({CHASSIS_PROGRAM, "ckpt", "export", "model", "exported"}, run_->folder().path());
   EXPECT_EQ(exported.exit_code, 7) << exported.output;
-  EXPECT_HAS(exported.output, kWeight + " is [1026, 1] on disk, [36, 57] in the model");
+  EXPECT_HAS(exported.output, kWeight + " is f32[1026, 1] with .absmax beside it: codes in a tensor of floats");
   EXPECT_EQ(exported.output.find("invariant"), std::string::npos) << exported.output;
 }
 
