@@ -135,7 +135,7 @@ TEST(Sdpa, ComputesManyDocumentsInFewCallsWithinItsWorkspace) {
     const CountedCalls calls("aten::_scaled_dot_product_flash_attention_for_cpu");
     const NodeResult got = sdpa.run(node, {q, k, v, documents}, {}, {grad});
     const uint64_t results = q.nbytes() + kBatch * kTime * 4 * 4 + q.nbytes() + k.nbytes() + v.nbytes();
-    const uint64_t kernels_own = 1 << 20;  // buffers of LibTorch's threads
+    const uint64_t kernels_own = 2 << 20;  // buffers of LibTorch's threads
     EXPECT_LT(memory_usage().peak_bytes - before, results + infer.workspace_backward_bytes + kernels_own);
     std::printf("%d calls for %d documents\n", calls.count(), static_cast<int>(num_documents));
     EXPECT_GT(num_documents, 50);
