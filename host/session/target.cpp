@@ -87,7 +87,9 @@ void set_rank_threads(const Settings::Run& run, const World& world) {
     set_threads(static_cast<int>(threads));
   else if (const std::string given = omp_num_threads(); !given.empty())
     use_omp_num_threads(given, world);
-  else  // by default LibTorch starts one thread per core on every rank, also where a control group allows fewer
+  else if (world.size() > 1 || world.num_cores() < num_threads())
+    // By default LibTorch starts one thread per core on every rank, also where a control group allows fewer. A
+    // rehearsal is one process: it leaves its rank's number as it is.
     set_threads(world.num_cores());
 }
 

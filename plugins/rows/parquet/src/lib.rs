@@ -34,5 +34,5 @@ impl Rows for Parquet {
 
 chassis::plugin! {
     rows: Parquet;
-    "file=*.parquet", "swappable=1", "license=Apache-2.0"
+    "file=*.parquet", "requires=chassis.options/1", "swappable=1", "license=Apache-2.0"
 }

@@ -132,6 +132,7 @@ mod tests {
 
     #[test]
     fn containers_are_spelt_as_python_spells_them() {
+        crate::limits::begin_rendering(0);
         let value: serde_json::Value =
             serde_json::from_str(r#"{"a": [true, null, 1, 1.0, "it's", "\"", "'\"\n"], "ü": {}}"#).unwrap();
         let expected = r#"{'a': [True, None, 1, 1.0, "it's", '"', '\'"\n'], 'ü': {}}"#;
