@@ -90,6 +90,7 @@ __attribute__((no_sanitize("address", "undefined", "thread"))) void prepare_proc
                                                                                     char** environment) {
   open_standard_descriptors(count, argv, environment);
   chassis::require_address_space();
+  chassis::require_working_directory();
   hold_signals();
   restart_with_brief_waiting(count, argv, environment);
 }
@@ -242,7 +243,6 @@ int run(int argc, char** argv) {
   for (auto& [verb, body] : verbs) {
     if (!verb->parsed()) continue;
     require_open_files();
-    require_working_directory();
     if (const std::optional<int> exit_code = body.start_ranks()) return *exit_code;
     std::optional<PluginGuards> guards;
     if (!guards_itself(*verb)) guards.emplace();

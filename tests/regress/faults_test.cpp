@@ -349,7 +349,7 @@ std::vector<Fault> early_faults() {
   const std::string twice = "axis 'dp_shard' is served by plugin 'faulty' 0.1.0 and by plugin 'faulty' 0.1.0";
   const std::string second = "[[parallel]]\nplugin = \"faulty\"\nfault = \"place nothing\"\n";
   const std::string own_key =
-      differ + "configuration: 'attention.plugin = \"naive\"' on rank 1, no 'attention.plugin' on rank 0";
+      differ + "configuration: 'attention.plugin = \"naive\"' on rank 1, 'attention.plugin = \"auto\"' on rank 0";
   const std::string wrong_number = "RANK is '7', expected 0 to 2", told = "a process that was started with RANK=7 (";
   const std::string wrong_key = "no_such_key";
   const Words none;
