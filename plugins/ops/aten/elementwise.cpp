@@ -131,7 +131,8 @@ class Scale : public AtenKernel {
 
  private:
   Tensor factor_like(const Call& call, const BorrowedTensor& x) const {
-    Tensor factor = create(call, x, x.dtype(), Shape{1});
+    // Of one dim it would not fit a scalar, such as a part of the loss.
+    Tensor factor = create(call, x, x.dtype(), x.sizes().empty() ? Shape{} : Shape{1});
     aten_.fill_(factor, factor_);
     return factor;
   }
