@@ -153,7 +153,10 @@ class ModelExamination {
       executor.resolved(Purpose::kTraining);
       executor.resolved(Purpose::kLoss);
     } catch (const Error& error) {
-      return fail("its gradients cannot be compared: {}", error.message());
+      return fail("its gradients cannot be compared: {}{}", error.message(),
+                  has_own_ops(compiled_->program) ? "; --plugin-path names the folder of a plugin that computes ops of "
+                                                    "its own"
+                                                  : "");
     }
     const Fields batch = sample_fields(compiled_->program);
     compiled_->parameters->start_step();

@@ -28,6 +28,7 @@ class OwnOpsModel final : public Model {
   void configure(std::string_view config_json) override {
     config_ = Json::parse(config_json, nullptr, /*allow_exceptions=*/false);
     if (!config_.is_object()) fail_invalid("config.json is not a JSON object");
+    if (config_.value("hidden_size", 32) < 1) fail_invalid("hidden_size is below 1");
     for (const auto& op : config_.value("ops", Json::array())) ops_.push_back(op.get<std::string>());
     declares_ = config_.value("declares", true);
     lies_ = config_.value("lies", false);
@@ -85,7 +86,7 @@ class OwnOpsModel final : public Model {
   Value own(Builder& b, const std::string& name, const std::vector<Value>& inputs, const Dims& dims,
             const Dims& mixed_dims, const std::vector<Slot>& params = {}, uint32_t dtype = 0) const {
     OwnOp declared{.mixed_dims = mixed_dims, .output_dtype = dtype};
-    if (!declares_) declared.mixed_dims.reset();
+    if (!declares_) declared = {};
     if (lies_ && name != "z_loss") declared.mixed_dims.emplace();
     return b.own_op("trial/" + name, name, inputs, {}, dims, declared, params);
   }
@@ -339,15 +340,17 @@ class Normalised final : public Optimizer {
     for (uint32_t i = 0; i < s.num_tensors(); ++i) {
       double sum = 0;
       const int64_t elements = s.parameter(i).num_local_elements();
-      for (int64_t e = 0; e < elements; ++e) sum += std::pow(s.grad(i).data<float>()[e] * s.grad_scale(), 2);
-      squares.push_back(sum), squares.push_back(static_cast<double>(elements));
+      const float* const g = s.grad(i).data<float>();
+      for (int64_t e = 0; e < elements; ++e) sum += static_cast<double>(g[e]) * g[e];
+      squares.push_back(sum * s.grad_scale() * s.grad_scale()), squares.push_back(static_cast<double>(elements));
     }
     const std::vector<double> sums = s.sum_over_parameters(squares, 2);
     const double rms = std::sqrt(sums[0] / sums[1]) + 1e-12;
     for (uint32_t i = 0; i < s.num_tensors(); ++i) {
       float *const p = s.param(i).data<float>(), *const m = s.state(i, 0).data<float>();
       const float* const g = s.grad(i).data<float>();
-      for (int64_t e = 0; e < s.param(i).num_elements(); ++e) {
+      const int64_t elements = s.param(i).num_elements();
+      for (int64_t e = 0; e < elements; ++e) {
         m[e] = static_cast<float>(0.5 * m[e] + g[e] * s.grad_scale() / rms);
         p[e] = static_cast<float>(p[e] * (1 - s.lr(i) * s.weight_decay(i)) - s.lr(i) * m[e]);
       }

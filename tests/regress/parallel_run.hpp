@@ -98,22 +98,25 @@ class ParallelRun {
     toml_.insert(toml_.find(folder) + folder.size(), ", \"" CHASSIS_TEST_STUB_DIR "\"");
   }
 
+  void replace(const std::string& text, const std::string& with) { toml_.replace(toml_.find(text), text.size(), with); }
   // The text of [optimizer].
   void use_optimizer(const std::string& table) {
     const size_t at = toml_.find("[optimizer]\n") + std::string("[optimizer]\n").size();
     toml_.replace(at, toml_.find("[attention]") - at, table);
   }
-  // What another verb prints for the configuration of a run.
+  // What another verb prints for the configuration of a run; errors() has what it writes to stderr.
   std::string output_of_verb(const std::string& verb, const Strategy* strategy,
                              const std::vector<std::string>& arguments) {
     write_configuration(strategy);
-    std::vector<std::string> command = {CHASSIS_PROGRAM, verb, "run.toml"};
+    std::vector<std::string> command = {"/bin/sh",       "-c", "exec \"$0\" \"$@\" 2> errors.txt",
+                                        CHASSIS_PROGRAM, verb, "run.toml"};
     command.insert(command.end(), arguments.begin(), arguments.end());
     Process process(command, folder_.path());
     const Outcome outcome = process.wait();
-    if (outcome.exit_code != 0) throw std::runtime_error(outcome.output);
+    if (outcome.exit_code != 0) throw std::runtime_error(outcome.output + errors());
     return outcome.output;
   }
+  std::string errors() const { return text_of_file(folder_ / "errors.txt"); }
 
   // Trains, and returns what was printed. Throws that as an error if the run fails.
   std::string output_of(const Strategy* strategy, int ranks, const std::vector<std::string>& overrides = {}) {
