@@ -56,6 +56,12 @@ class QuantConversion : public testing::Test {
     const size_t at = output.find("eval loss");
     return at == output.npos ? output : output.substr(at, output.find(" perplexity", at) - at);
   }
+  // Products of merged and of separate factors are rounded differently.
+  static void expect_near(const std::string& loss, const std::string& expected) {
+    const std::string begin = "eval loss ";
+    ASSERT_TRUE(loss.starts_with(begin) && expected.starts_with(begin)) << loss << ", expected " << expected;
+    EXPECT_NEAR(std::stod(loss.substr(begin.size())), std::stod(expected.substr(begin.size())), 5e-6);
+  }
   std::string weights(const std::string& directory) {
     return text_of_file(folder_ / (directory + "/model.safetensors"));
   }
@@ -94,7 +100,7 @@ TEST_F(QuantConversion, MergesAsTheRunComputed) {
   EXPECT_HAS(plain.output, "model.layers.0.self_attn.q_proj.weight is u8 [648, 1], and there is no [quant]");
 
   expect_ok({"ckpt", "merge", "run", "--out", "merged"});
-  EXPECT_EQ(eval({"plain.toml", "model.path=merged", "--from", "merged"}), loss);
+  expect_near(eval({"plain.toml", "model.path=merged", "--from", "merged"}), loss);
 
   EXPECT_HAS(expect_ok({"ckpt", "merge", "run", "--out", "kept", "--keep-quantized"}),
              "is quantized, and so is what is merged into it: it loses precision");
@@ -147,7 +153,7 @@ TEST_F(QuantConversion, AModelKnowsTheSizeOfItsBlocks) {
   EXPECT_EQ(text_of_file(folder_ / "run/resolved.toml").find("block_size"), std::string::npos);
   EXPECT_EQ(eval({"run/resolved.toml"}), loss);
   expect_ok({"ckpt", "merge", "run", "--out", "merged"});
-  EXPECT_EQ(eval({"plain.toml", "model.path=merged", "--from", "merged"}), loss);
+  expect_near(eval({"plain.toml", "model.path=merged", "--from", "merged"}), loss);
   expect_ok({"ckpt", "merge", "run", "--out", "kept", "--keep-quantized"});
   expect_ok({"ckpt", "export", "kept", "exported"});
   EXPECT_TRUE(weights("kept") == weights("exported"));
