@@ -3,6 +3,8 @@
 
 #include "chassis/dispatch.hpp"
 #include "chassis/ops.hpp"
+#include "chassis/optimizer.hpp"
+#include "chassis/parallel.hpp"
 #include "chassis/plugin.hpp"
 #include "chassis/task.hpp"
 #include "tests/support/fake_host.hpp"
@@ -137,6 +139,31 @@ TEST(Manifest, HasTheBuildAndTheMembers) {
 TEST(Manifest, NeedsTheOldestHostThatAcceptsAllMembers) {
   static constexpr auto kNote = make_manifest<manifest_size<Second, Later>(""), Second, Later>("");
   EXPECT_NE(std::string(kNote.text, kNote.text_bytes).find("\nabi-min-host=0.12\n"), std::string::npos);
+}
+
+struct Stepping : Optimizer {
+  using Optimizer::Optimizer;
+};
+struct Summing : Stepping {
+  static constexpr bool kSums = true;
+};
+struct Placing : Parallel {
+  using Parallel::Parallel;
+};
+class Dividing : public Placing {  // the override is private
+  void divide(const DivisionProblem&, DivisionSink&) override {}
+};
+struct Staging : Dividing {
+  void stages(const StageProblem&, StageSink&) override {}
+};
+
+TEST(Manifest, NeedsTheHostThatKnowsTheInterfaceAndWhatIsOverridden) {
+  EXPECT_EQ(member_min_host_minor<Stepping>(), 6);
+  EXPECT_EQ(member_min_host_minor<Summing>(), 11);
+  EXPECT_EQ(member_min_host_minor<Second>(), 2);
+  EXPECT_EQ(member_min_host_minor<Placing>(), 2);
+  EXPECT_EQ(member_min_host_minor<Dividing>(), 7);
+  EXPECT_EQ(member_min_host_minor<Staging>(), 9);
 }
 
 class OneOp : public testing::Test {

@@ -173,7 +173,12 @@ class OptimizerStep {
 class Optimizer : public Member {
  public:
   static constexpr std::string_view kKind = "optimizer";
-  static constexpr bool kSums = false;  // a member that calls sum_over_parameters defines it as true
+  static constexpr bool kSums = false;     // a member that calls sum_over_parameters defines it as true
+  static constexpr int kMinHostMinor = 6;  // the first host that accepts chassis.optimizer/2
+  template <typename T>
+  static consteval int min_host_minor() {
+    return T::kSums ? 11 : kMinHostMinor;  // the first host that offers sum_over_parameters
+  }
   using Member::Member;
 
   // [control] The states of a parameter, valid as long as the instance. They may depend on role, name and global shape.

@@ -241,6 +241,15 @@ class Parallel : public Member {
   static constexpr std::string_view kKind = "parallel";
   using Member::Member;
 
+  // The first host that calls what the strategy T overrides: chassis.parallel/1 is of 0.2.
+  template <typename T>
+  static consteval int min_host_minor() {
+    // The address of a private override cannot be taken, which tells it too.
+    if constexpr (!requires { requires !kOverridden<&Parallel::stages, &T::stages>; }) return 9;
+    if constexpr (!requires { requires !kOverridden<&Parallel::divide, &T::divide>; }) return 7;
+    return 2;
+  }
+
   // [control] Says which dims of the computation are divided, or refuses with a reason. May be called again.
   virtual void divide(const DivisionProblem& /*problem*/, DivisionSink&) {}
   // [control] Says how units are divided into pipeline stages and in which order they run, or refuses with a reason.

@@ -35,11 +35,11 @@ constexpr std::string_view member_id() {
 
 template <typename T>
 constexpr int member_min_host_minor() {
-  if constexpr (requires { T::kMinHostMinor; }) {
-    return T::kMinHostMinor;
-  } else {
-    return 0;
-  }
+  int minor = 0;
+  if constexpr (requires { T::kMinHostMinor; }) minor = T::kMinHostMinor;
+  // Of a base class for which it depends on what the member overrides.
+  if constexpr (requires { T::template min_host_minor<T>(); }) minor = std::max(minor, T::template min_host_minor<T>());
+  return minor;
 }
 
 // Builds text at compile time, in two passes over the same code: one counts, one writes.
