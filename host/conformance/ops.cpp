@@ -11,6 +11,7 @@
 #include <numeric>
 
 #include "host/base/error.hpp"
+#include "host/conformance/case_program.hpp"
 #include "host/conformance/growth.hpp"
 #include "host/conformance/ops_answers.hpp"
 #include "host/program/block_run.hpp"
@@ -22,64 +23,9 @@ namespace chassis {
 namespace {
 
 // Sizes that do not divide evenly into vectors or tiles.
-constexpr int64_t kRows = 2, kTokens = 13;
-// More rows, and wider ones, than the tiles of most kernels have.
-constexpr int64_t kManyTokens = 521, kWide = 530;
-
-// One block under test: inputs by name, parameters, and the op or ops.
-class CaseProgram {
- public:
-  explicit CaseProgram(std::string name) {
-    program_.dims = {{"B", 0}, {"T", 0}};
-    program_.blocks.emplace_back().name = std::move(name);
-    program_.chains.push_back({"case", "", {0}});
-  }
-
-  DimId dim(const char* name, int64_t size) {
-    program_.dims.push_back({name, size});
-    return static_cast<DimId>(program_.dims.size() - 1);
-  }
-  ValueId input(const char* name, std::vector<DimId> dims) {
-    dims.insert(dims.begin(), {CHASSIS_DIM_BATCH, CHASSIS_DIM_TIME});
-    return block().inputs[name] = block().add_value({name, std::move(dims), GraphValueType::kCompute, {}});
-  }
-  ValueId field(const char* name) {
-    return block().fields[name] =
-               block().add_value({name, {CHASSIS_DIM_BATCH, CHASSIS_DIM_TIME}, GraphValueType::kInt32, {}});
-  }
-  SlotId slot(std::string name, std::vector<std::vector<DimId>> axes) {
-    Slot slot;
-    slot.name = std::move(name);
-    slot.axes = std::move(axes);
-    return block().add_slot(std::move(slot));
-  }
-  ValueId op(const char* id, std::vector<ValueId> inputs, std::vector<SlotId> params = {}, Attrs attrs = {},
-             std::vector<DimId> output_dims = {}) {
-    Op op{id, id, std::move(inputs), std::move(params), {}, std::move(attrs)};
-    infer_outputs(program_, block(), op, output_dims);
-    block().ops.push_back(op);
-    return op.outputs[0];
-  }
-  CaseProgram& output(const std::string& name, ValueId value) {
-    block().outputs[name] = value;
-    return *this;
-  }
-  // Of the last op.
-  ValueId result(size_t i) const { return program_.blocks[0].ops.back().outputs[i]; }
-  const Program& program() const { return program_; }
-  // A row's tokens when it runs.
-  int64_t num_tokens() const { return num_tokens_; }
-  CaseProgram& large() {
-    num_tokens_ = kManyTokens;
-    block().name += ", large";
-    return *this;
-  }
-
- private:
-  BlockType& block() { return program_.blocks[0]; }
-  Program program_;
-  int64_t num_tokens_ = kTokens;
-};
+constexpr int64_t kRows = 2;
+// Rows that are wider than the tiles of most kernels.
+constexpr int64_t kWide = 530;
 
 CaseProgram pointwise(const char* id, Attrs attrs, bool two_inputs, int64_t width = 37) {
   CaseProgram c(id);
@@ -297,6 +243,31 @@ std::vector<CaseProgram> large_cases() {
   return cases;
 }
 
+bool has_pattern(const CaseProgram& c, const std::vector<std::string>& pattern) {
+  const std::vector<Op>& ops = c.program().blocks[0].ops;
+  return std::search(ops.begin(), ops.end(), pattern.begin(), pattern.end(),
+                     [](const Op& op, const std::string& id) { return op.id == id; }) != ops.end();
+}
+
+// Programs for the provider's patterns that none of `cases` has. Patterns without one are added to `untested`.
+std::vector<CaseProgram> cases_of_further_patterns(const OpsProvider& provider, const std::vector<CaseProgram>& cases,
+                                                   std::vector<std::string>& untested) {
+  std::vector<CaseProgram> out;
+  for (uint32_t i = 0; i < provider.table->num_patterns; ++i) {
+    const std::string text(view_of(provider.table->patterns[i]));
+    const std::vector<std::string> pattern = ops_of_pattern(text);
+    if (std::ranges::any_of(cases, [&](const CaseProgram& c) { return has_pattern(c, pattern); })) continue;
+    for (const bool keeps_all : {false, true}) {
+      if (keeps_all && pattern.size() < 2) continue;
+      if (auto made = pattern_case(pattern, keeps_all))
+        out.push_back(std::move(*made));
+      else if (!keeps_all)
+        untested.push_back(text);
+    }
+  }
+  return out;
+}
+
 // The first row has documents of 5 and 6 tokens and 2 positions of padding; every other row is one document.
 int32_t field_value(const std::string& name, int64_t row, int64_t t, int64_t index) {
   const int32_t document = row > 0 ? 0 : t < 5 ? 0 : t < 11 ? 1 : -1;
@@ -490,7 +461,7 @@ bool compare_case(const CaseProgram& c, const OpsProvider& provider, const Resol
     const auto again = run_case(c.program(), mixed, &provider, &claimed, ++num_repetitions % 2 == 0 ? 2 : 1);
     if (changed.empty()) changed = changed_bits(got, again);
   };
-  const bool in_full = in_f32 && c.num_tokens() == kTokens;
+  const bool in_full = in_f32 && c.num_tokens() == CaseProgram::kTokens;
   for (int i = 0; i < 3 && !in_full; ++i) repeat();
   if (const std::string text = in_full ? growth_of("runs", 20, repeat) : ""; !text.empty())
     failures.push_back(where + ": " + text);
@@ -522,8 +493,11 @@ ConformanceResult compare_with_oracles(const OpsProvider& provider, std::span<co
     reference.kernels.assign(oracles.begin(), oracles.end());
     result.num_compared += compare_case(c, provider, reference, bound, result.failures);
   };
+  std::vector<CaseProgram> cases = all_cases();
+  for (CaseProgram& c : cases_of_further_patterns(provider, cases, result.untested_patterns))
+    cases.push_back(std::move(c));
   for (const auto& [dtype, bound] : {std::pair(Dtype::f32, 1e-4), std::pair(Dtype::bf16, 2e-2)})
-    for (const CaseProgram& c : all_cases()) run(c, dtype, bound);
+    for (const CaseProgram& c : cases) run(c, dtype, bound);
   for (const CaseProgram& c : large_cases()) run(c, Dtype::f32, 1e-4);
   return result;
 }

@@ -113,8 +113,8 @@ float gradient_descent(float param, float grad, float& momentum, double lr) {
 }
 
 TEST(OptimizerConformance, OurOptimizersPass) {
-  test::LoadedPlugins plugins;
-  for (const char* id : {"adamw", "sgd", "adamw8bit", "lion", "muon"}) {
+  test::LoadedPlugins plugins{{CHASSIS_TEST_PLUGIN_DIR, CHASSIS_TEST_STUB_DIR}};
+  for (const char* id : {"adamw", "sgd", "adamw8bit", "lion", "muon", "schedule_free"}) {
     const auto instance = plugins.make("optimizer", id), another = plugins.make("optimizer", id);
     EXPECT_EQ(optimizer_failures(OptimizerPlugin(*instance), OptimizerPlugin(*another)), std::vector<std::string>())
         << id;

@@ -61,7 +61,9 @@ TEST_F(Conformance, FindsAStrategyWhoseRanksWouldDeadlock) {
 TEST_F(Conformance, FindsAStrategyThatOmitsAnEvent) {
   EXPECT_HAS(strategy("nonconforming", "not whole"),
              "step 1: pre_forward of layers.1: parameter 'layers.1.up.weight' is not gathered");
-  EXPECT_HAS(strategy("nonconforming", "forgets a gradient"), "was not reduced by the end of the step");
+  const std::string forgets = strategy("nonconforming", "forgets a gradient");
+  EXPECT_HAS(forgets, "was not reduced by the end of the step");
+  EXPECT_HAS(forgets, "plugin 'nonconforming' 0.1.0: the gradient of '");
   EXPECT_HAS(strategy("nonconforming", "stale"), "still shows the values from before the step");
   EXPECT_HAS(strategy("nonconforming", "holds on"),
              "evaluation after step 1: drain: parameter 'layers.1.up.weight' is still gathered");
@@ -126,6 +128,33 @@ TEST_F(Conformance, FindsAnOpsProviderThatDiffersFromTheReference) {
   ::setenv("NONCONFORMING", "half a gradient", 1);
   EXPECT_HAS(text_of(compare_with_oracles(plugins_.ops("nonconforming"), oracles).failures),
              "mul in f32: gradient of a[");
+}
+
+TEST_F(Conformance, ComparesAPatternThatNoOpHasByItself) {
+  const std::vector<OpsProvider> oracles = {plugins_.ops("reference"), plugins_.ops("naive")};
+  const ConformanceResult right = compare_with_oracles(plugins_.ops("norm_linear"), oracles);
+  EXPECT_EQ(text_of(right.failures), "");
+  EXPECT_EQ(right.num_compared, 2u) << "with the result of the norm as an output, and without";
+  EXPECT_EQ(right.untested_patterns, std::vector<std::string>());
+  ::setenv("NONCONFORMING", "no projection", 1);
+  EXPECT_HAS(text_of(compare_with_oracles(plugins_.ops("norm_linear"), oracles).failures),
+             "rms_norm+linear in f32: gradient of x[");
+  ::setenv("NONCONFORMING", "overwrites gradients", 1);
+  EXPECT_HAS(text_of(compare_with_oracles(plugins_.ops("norm_linear"), oracles).failures),
+             "added to that of the micro-batch before");
+}
+
+TEST_F(Conformance, SaysThatAPatternHasNoTest) {
+  const std::vector<OpsProvider> oracles = {plugins_.ops("reference"), plugins_.ops("naive")};
+  OpsProvider provider = plugins_.ops("norm_linear");
+  chassis_ops_t table = *provider.table;
+  const chassis_str_t patterns[] = {{"mine/op+linear", 14}, {"cross_entropy+linear", 20}};
+  table.patterns = patterns;
+  table.num_patterns = 2;
+  provider.table = &table;
+  const ConformanceResult result = compare_with_oracles(provider, oracles);
+  EXPECT_EQ(result.num_compared, 0u);
+  EXPECT_EQ(result.untested_patterns, (std::vector<std::string>{"mine/op+linear", "cross_entropy+linear"}));
 }
 
 TEST_F(Conformance, FindsAnOpsProviderThatDoesNotRefuseUnknownAttributes) {
