@@ -19,6 +19,7 @@
 #include <utility>
 
 #include "host/base/byte_limit.hpp"
+#include "host/base/claimed_descriptors.hpp"
 #include "host/base/creation_limit.hpp"
 #include "host/base/descriptor_reserve.hpp"
 #include "host/base/error.hpp"
@@ -39,6 +40,7 @@ std::string amount(size_t num_bytes, uint64_t offset) {
 int open_retrying(int directory, const std::string& path, int flags, unsigned mode) {
   for (;;) {
     const int descriptor = ::openat(directory, path.c_str(), flags | O_CLOEXEC, static_cast<mode_t>(mode));
+    if (descriptor >= 0) claim_descriptor(descriptor);
     if (descriptor >= 0 || (errno != EINTR && errno != EMFILE && errno != ENFILE)) return descriptor;
     const int error = errno;
     if (error == EINTR || release_reserved_descriptor()) continue;
@@ -148,7 +150,10 @@ void File::close_direct() noexcept {
   if (direct_ >= 0) close_and_refill(std::exchange(direct_, -1));
 }
 
-File File::adopt(int descriptor, std::string path) { return File(descriptor, std::move(path)); }
+File File::adopt(int descriptor, std::string path) {
+  claim_descriptor(descriptor);
+  return File(descriptor, std::move(path));
+}
 
 File File::open_read(const std::string& path) {
   return File(open_regular(AT_FDCWD, path, O_RDONLY, path), path);

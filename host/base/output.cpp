@@ -7,6 +7,7 @@
 
 #include <cerrno>
 #include <cstring>
+#include <iostream>
 #include <utility>
 
 #include "host/base/error.hpp"
@@ -29,6 +30,29 @@ std::FILE* unwritable_output() {
   calls.write = [](void*, const char*, size_t) -> ssize_t { return errno = EBADF, 0; };
   return ::fopencookie(nullptr, "w", calls);
 }
+
+std::atomic<StrayOutput*> stray_output = nullptr;
+
+void write_stray(const char* bytes, size_t count) {
+  if (StrayOutput* const stray = stray_output.load())
+    stray->take_from_stream(bytes, count);
+  else if (::write(STDOUT_FILENO, bytes, count) < 0)
+    return;
+}
+
+// Of std::cout.
+class StrayBuffer : public std::streambuf {
+ protected:
+  int_type overflow(int_type c) override {
+    const char byte = traits_type::to_char_type(c);
+    if (!traits_type::eq_int_type(c, traits_type::eof())) write_stray(&byte, 1);
+    return traits_type::not_eof(c);
+  }
+  std::streamsize xsputn(const char* bytes, std::streamsize count) override {
+    write_stray(bytes, static_cast<size_t>(count));
+    return count;
+  }
+};
 
 }  // namespace
 
@@ -80,12 +104,14 @@ StrayOutput::StrayOutput(std::function<std::string()> context) : context_(std::m
   own_descriptor = kept;
   ::dup2(ends[1], STDOUT_FILENO);
   ::close(ends[1]);
-  std::setvbuf(stdout, nullptr, _IONBF, 0);  // a plugin's printf arrives at once
+  std::setvbuf(stdout, nullptr, _IONBF, 0);  // what is written to it without its variable arrives at once
+  replace_streams();
   reader_ = Thread("stray output", [this] { read_lines(); });
 }
 
 StrayOutput::~StrayOutput() {
   if (!reader_.joinable()) return;
+  restore_streams();
   std::fflush(stdout);
   std::FILE* const own = own_output.exchange(nullptr);
   const int kept = own_descriptor.exchange(-1);
@@ -101,36 +127,84 @@ StrayOutput::~StrayOutput() {
   ::close(read_end_);
 }
 
+// Rationale: a stream that calls back on the writing thread knows the plugin whose call that is. It is never freed,
+// since a plugin may keep its address.
+void StrayOutput::replace_streams() {
+  stray_output = this;
+  cookie_io_functions_t calls{};
+  calls.write = [](void*, const char* bytes, size_t count) -> ssize_t {
+    write_stray(bytes, count);
+    return static_cast<ssize_t>(count);
+  };
+  static std::FILE* const stream = ::fopencookie(nullptr, "w", calls);
+  if (stream != nullptr) {
+    std::setvbuf(stream, nullptr, _IONBF, 0);
+    c_stdout_ = std::exchange(stdout, stream);
+  }
+  static StrayBuffer& buffer = *new StrayBuffer;
+  std::cout.flush();
+  cout_ = std::cout.rdbuf(&buffer);
+}
+
+void StrayOutput::restore_streams() {
+  if (c_stdout_ != nullptr) stdout = c_stdout_;
+  std::cout.rdbuf(cout_);
+  const std::lock_guard lock(mutex_);
+  stray_output = nullptr;
+  if (!stream_line_.text.empty()) log_line(stream_line_, true);
+}
+
+void StrayOutput::take_from_stream(const char* bytes, size_t count) {
+  const std::lock_guard lock(mutex_);
+  take(bytes, count, stream_line_, true);
+  // The reader logs a line without an end after a while.
+  if (!stream_line_.text.empty() && ::write(stop_[1], "", 1) < 0) return;
+}
+
 void StrayOutput::read_lines() {
   char piece[4096];
   for (bool stopping = false;;) {
     const ssize_t count = ::read(read_end_, piece, sizeof piece);
     if (count > 0) {
-      take(piece, static_cast<size_t>(count));
+      take(piece, static_cast<size_t>(count), line_, false);
       continue;
     }
     if (stopping || count == 0) break;
-    pollfd watched[] = {{read_end_, POLLIN, 0}, {stop_[0], 0, 0}};
-    const int num_ready = ::poll(watched, 2, line_.empty() ? -1 : kPartialLineMs);
-    if (num_ready == 0) log_line(std::exchange(line_, {}));
+    const auto has_line = [&] {
+      const std::lock_guard lock(mutex_);
+      return !line_.text.empty() || !stream_line_.text.empty();
+    };
+    pollfd watched[] = {{read_end_, POLLIN, 0}, {stop_[0], POLLIN, 0}};
+    const int num_ready = ::poll(watched, 2, has_line() ? kPartialLineMs : -1);
+    if (num_ready == 0) {
+      if (!line_.text.empty()) log_line(line_, false);
+      const std::lock_guard lock(mutex_);
+      if (!stream_line_.text.empty()) log_line(stream_line_, true);
+    }
+    if ((watched[1].revents & POLLIN) != 0 && ::read(stop_[0], piece, sizeof piece) >= 0) continue;
     stopping = watched[1].revents != 0;
   }
-  if (!line_.empty()) log_line(std::exchange(line_, {}));
+  if (!line_.text.empty()) log_line(line_, false);
 }
 
-void StrayOutput::take(const char* bytes, size_t count) {
+void StrayOutput::take(const char* bytes, size_t count, Line& line, bool in_context) {
   for (size_t i = 0; i < count; ++i) {
-    if (bytes[i] != '\n') line_ += bytes[i];
-    if (bytes[i] == '\n' || line_.size() == kMaxLineBytes) log_line(std::exchange(line_, {}));
+    if (in_context && line.text.empty() && context_) line.context = context_();
+    if (bytes[i] != '\n') line.text += bytes[i];
+    if (bytes[i] == '\n' || line.text.size() == kMaxLineBytes) log_line(line, in_context);
   }
 }
 
-void StrayOutput::log_line(const std::string& line) {
-  const std::string context = context_ ? context_() : "";
+void StrayOutput::log_line(Line& line, bool in_context) {
+  if (!in_context) line.context = context_ ? context_() : "";
+  const auto [text, context] = std::exchange(line, {});
   counted_warning(
       "lines that plugins wrote to standard output",
       "a plugin or a library writes to standard output, which is for the program's results; its lines go to stderr");
-  log::info("stdout{}: {}", context.empty() ? "" : " (while " + context + " was in progress)", line);
+  if (in_context)
+    log::info("stdout{}: {}", context.empty() ? "" : " of " + context, text);
+  else
+    log::info("stdout{}: {}", context.empty() ? "" : " (while " + context + " was in progress)", text);
 }
 
 }  // namespace chassis

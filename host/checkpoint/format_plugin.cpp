@@ -197,7 +197,7 @@ FormatLayout FormatPlugin::layout(std::span<const DiskBox> boxes, const Metadata
   receiver.placed.resize(boxes.size());
   const chassis_layout_sink_t sink = layout_sink(receiver);
   const PluginCall call(call_site(label_), "layout");
-  throw_if_failed(table_.layout(self_, request.get(), &sink), label_);
+  throw_if_failed(call_plugin([&] { return table_.layout(self_, request.get(), &sink); }), label_);
   for (size_t i = 0; i < boxes.size(); ++i) {
     if (!receiver.placed[i]) throw plugin_error(label_ + ": tensor '" + boxes[i].name + "' has no place in any file");
   }
@@ -304,7 +304,7 @@ FormatScan FormatPlugin::scan(SourceDirectory& directory, const chassis_director
   ScanReceiver receiver{{}, &directory};
   const chassis_scan_sink_t sink = scan_sink(receiver);
   const PluginCall call(call_site(label_), "scan");
-  chassis_status_t* status = table_.scan(self_, &source, &sink);
+  chassis_status_t* status = call_plugin([&] { return table_.scan(self_, &source, &sink); });
   if (status_code(status) == CHASSIS_NOT_FOUND) {
     const std::string what = status_text(status);
     status_release(status);
@@ -326,7 +326,7 @@ void FormatPlugin::finish(std::span<const DiskBox> boxes, const MetadataPairs& m
   const RawRequest request(boxes, metadata, num_ranks, max_file_bytes);
   const chassis_finish_sink_t sink = finish_sink(content);
   const PluginCall call(call_site(label_), "finish");
-  throw_if_failed(table_.finish(self_, request.get(), file, &sink), label_);
+  throw_if_failed(call_plugin([&] { return table_.finish(self_, request.get(), file, &sink); }), label_);
 }
 
 }  // namespace chassis

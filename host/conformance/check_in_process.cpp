@@ -8,8 +8,11 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
+#include <filesystem>
 
 #include "host/base/error.hpp"
 #include "host/base/log.hpp"
@@ -17,6 +20,7 @@
 #include "host/conformance/check_process.hpp"
 #include "host/conformance/check_state.hpp"
 #include "host/plugin/call.hpp"
+#include "host/plugin/intercept.hpp"
 
 namespace chassis {
 namespace {
@@ -50,6 +54,33 @@ check::ProcessState settled_state(const check::ProcessState& before) {
   return now;
 }
 
+// Working, home and temporary folder, and what is no file of a file system.
+std::vector<std::string> own_folders() {
+  std::error_code error;
+  std::vector<std::string> folders = {"/dev", "/proc", std::filesystem::current_path(error).string(),
+                                      std::filesystem::temp_directory_path(error).string()};
+  if (const char* const home = std::getenv("HOME")) folders.emplace_back(home);
+  return folders;
+}
+
+// Threads are the host's business where a plugin computes: they would share the cores with those that it was given.
+// Others, such as a server of metrics, may have some of their own.
+bool computes_only(const Manifest& manifest) {
+  constexpr std::array<std::string_view, 6> kKinds = {"ops", "optimizer", "parallel", "model", "adapter", "quant"};
+  return std::ranges::all_of(manifest.members, [&](const MemberName& member) {
+    return std::ranges::find(kKinds, member.kind) != kKinds.end();
+  });
+}
+
+void add_actions(const std::string& path, const PluginActions& actions, CheckVerdict& verdict) {
+  for (const std::string& text : actions.descriptors) verdict.traces.emplace_back("process/descriptors", text);
+  for (const std::string& text : actions.files)
+    verdict.traces.emplace_back("process/files", text + ", which is none of the folders that it was given");
+  if (actions.threads.empty() || !computes_only(read_plugin_file(path).manifest)) return;
+  for (const std::string& text : actions.threads)
+    verdict.traces.emplace_back("process/threads", text + "; computing is divided between threads by chassis.task/1");
+}
+
 }  // namespace
 
 const check::Test* check::find_test(std::string_view name) {
@@ -77,6 +108,7 @@ CheckVerdict examine_in_process(const std::string& path, const std::string& test
     overwritten = hooks.guard_buffers(found->guard == check::Guard::kAfter);
   const auto state = check::read_process_state();
   const Facts facts_before = facts();
+  const ActionWatch watch(own_folders());
   try {
     if (found->guard != check::Guard::kNone && !overwritten) throw check::Skip{"this program cannot guard buffers"};
     found->run(bench);
@@ -102,6 +134,7 @@ CheckVerdict examine_in_process(const std::string& path, const std::string& test
   }
   const auto now = computes(*found) ? check::read_process_state() : settled_state(state);
   verdict.traces = check::differences(state, now, !computes(*found));
+  add_actions(path, watch.actions(), verdict);
   const Facts facts_now = facts();
   for (size_t i = 0; i < std::min(facts_before.size(), facts_now.size()); ++i)
     if (facts_before[i].second != facts_now[i].second)

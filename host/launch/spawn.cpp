@@ -27,6 +27,7 @@
 #include "host/launch/launch.hpp"
 #include "host/launch/limits.hpp"
 #include "host/launch/store.hpp"
+#include "host/plugin/call.hpp"
 
 namespace chassis {
 namespace {
@@ -148,8 +149,9 @@ class Processes {
 
 class Ranks {
  public:
-  Ranks(const BlockedSignals& signals, Processes processes, PortPipe& port)
+  Ranks(const BlockedSignals& signals, Processes processes, PortPipe& port, const SharedCalls& calls)
       : signals_(signals),
+        calls_(calls),
         server_("127.0.0.1", 0),
         store_(connect_store("127.0.0.1", server_.port(), kTimeToEnd)),
         processes_(std::move(processes)),
@@ -201,7 +203,9 @@ class Ranks {
   void record_end(int rank, pid_t process, int status) {
     const int killed_by = WIFSIGNALED(status) ? WTERMSIG(status) : 0;
     const int code = killed_by ? 128 + killed_by : WEXITSTATUS(status);
-    if (code == 0 || killed_rest_) return;
+    const bool has_left = code == 0 && !calls_.is_over(rank);  // by the system call itself, or the process was replaced
+    if ((code == 0 && !has_left) || killed_rest_) return;
+    if (has_left) return record_early_end(rank, process);
     const bool stopped = code == static_cast<int>(ExitCode::kStopped);
     // A forwarded signal killed it: it had no handler yet, or this was the second Ctrl-C.
     const bool killed_by_forwarded = forwarded_ != 0 && code == 128 + forwarded_;
@@ -217,9 +221,21 @@ class Ranks {
     Failure failure{rank, static_cast<ExitCode>(code), fmt::format("rank {} ended with exit code {}", rank, code)};
     if (killed_by)
       failure = {rank, ExitCode::kCommunication, fmt::format("rank {} was killed by {}", rank, signal_name(killed_by))};
+    if (const std::string call = calls_.last_call(rank); !call.empty()) failure.text += " inside " + call;
     // A rank that reported its failure to the others has also reported it to the user.
     if (end_run(failure) || killed_by) log::error("{} (process {})", failure.text, process);
     if (killed_by == SIGKILL) log::info("hint: the system kills a process when memory runs out; see dmesg");
+    if (!first_failure_) first_failure_ = static_cast<int>(failure.code);
+  }
+
+  // A rank that says nothing and ends with exit code 0 has not finished its part.
+  void record_early_end(int rank, pid_t process) {
+    const std::string call = calls_.last_call(rank);
+    const Failure failure{rank, call.empty() ? ExitCode::kInternal : ExitCode::kPlugin,
+                          fmt::format("rank {} ended with exit code 0 before the run was over, {}", rank,
+                                      call.empty() ? "outside all plugins" : "inside " + call)};
+    end_run(failure);
+    log::error("{} (process {})", failure.text, process);
     if (!first_failure_) first_failure_ = static_cast<int>(failure.code);
   }
 
@@ -241,6 +257,7 @@ class Ranks {
   }
 
   const BlockedSignals& signals_;  // the server's threads do not receive them
+  const SharedCalls& calls_;
   StoreServer server_;
   std::unique_ptr<Store> store_;
   Processes processes_;
@@ -265,6 +282,7 @@ std::optional<int> run_ranks(int num_ranks) {
   if (num_ranks > usable_threads()) log::warn("{} ranks share {} cores and run in turn", num_ranks, usable_threads());
   const BlockedSignals signals;
   PortPipe port;
+  const SharedCalls calls(num_ranks);
   Processes processes;
   const pid_t parent = ::getpid();
   std::fflush(nullptr);
@@ -274,11 +292,12 @@ std::optional<int> run_ranks(int num_ranks) {
     if (process == 0) {
       processes.forget();
       become_rank(rank, num_ranks, parent, port);
+      calls.record_here(rank);
       return std::nullopt;
     }
     processes.add(process);
   }
-  return Ranks(signals, std::move(processes), port).wait_for_all();
+  return Ranks(signals, std::move(processes), port, calls).wait_for_all();
 }
 
 }  // namespace chassis

@@ -1,6 +1,8 @@
 // Asks the world once per second, then gives the rank some time to end by itself.
 #include "host/launch/watchdog.hpp"
 
+#include <fmt/format.h>
+
 #include <chrono>
 #include <new>
 
@@ -13,7 +15,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr auto kInterval = 1s, kTimeToStop = 8s;
+constexpr auto kInterval = 1s, kTimeToStop = 8s, kLongCall = 2s;
 
 }  // namespace
 
@@ -36,17 +38,27 @@ void Watchdog::watch() {
   while (!is_over_within(kInterval)) {
     try {
       world_.throw_if_another_failed();
+      say_call();
     } catch (const Error& failure) {
       if (is_over_within(kTimeToStop)) return;
       try {
-        log::error("stopped: {}; this rank did not stop within {} s and is ended", failure.message(),
-                   kTimeToStop.count());
+        const RunningCall call = calls_.running();
+        log::error("stopped: {}; this rank did not stop within {} s and is ended{}", failure.message(),
+                   kTimeToStop.count(), call.text.empty() ? "" : "; it was inside " + call.text);
       } catch (const std::bad_alloc&) {  // the exit code still tells
       }
       end_process(static_cast<int>(failure.code()));
     } catch (const std::bad_alloc&) {  // the training thread reports it; until then the next second asks again
     }
   }
+}
+
+void Watchdog::say_call() {
+  const RunningCall call = calls_.running();
+  const bool is_long = !call.text.empty() && call.since >= kLongCall;
+  if (!is_long && !has_said_call_) return;
+  world_.say_call(is_long ? fmt::format("{} for {} s", call.text, call.since.count()) : "");
+  has_said_call_ = is_long;
 }
 
 }  // namespace chassis

@@ -6,6 +6,7 @@
 
 #include "host/base/thread.hpp"
 #include "host/launch/world.hpp"
+#include "host/plugin/call.hpp"
 
 namespace chassis {
 
@@ -13,7 +14,8 @@ class Watchdog {
  public:
   // [control] `world` has several ranks and outlives the watchdog. A thread checks every second whether another rank
   // has failed or the store is lost. If the watchdog is not destroyed within 8 s after that, the process reports the
-  // failure on stderr and ends with its exit code.
+  // failure on stderr and ends with its exit code. The thread also tells the other ranks in which call of a plugin the
+  // thread that made the watchdog is, once it has been there for some seconds: whoever waits for this rank can say so.
   explicit Watchdog(World& world);
   ~Watchdog();
   Watchdog(const Watchdog&) = delete;
@@ -22,7 +24,11 @@ class Watchdog {
  private:
   void watch();
 
+  void say_call();
+
   World& world_;
+  OwnCalls calls_;  // of the thread that made it
+  bool has_said_call_ = false;
   std::mutex mutex_;
   std::condition_variable ending_;
   bool is_over_ = false;

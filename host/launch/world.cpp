@@ -238,6 +238,15 @@ std::vector<std::string> World::await_arrivals(const std::string& mine, std::chr
   return arrivals.texts;
 }
 
+// "; rank 1 has been inside plugin 'x' 1.0.0 in step, step 3 for 60 s", for those ranks that say so.
+std::string World::calls_text(const std::vector<int>& ranks) {
+  std::string text;
+  for (const int other : ranks)
+    if (const std::string call = call_of(other); !call.empty())
+      text += fmt::format("; rank {} has been inside {}", other, call);
+  return text;
+}
+
 // Reads the texts that have arrived since the last call. Returns whether all are there.
 bool World::gather(Gathering& gathering) {
   std::erase_if(gathering.missing, [&](int other) {
@@ -257,8 +266,9 @@ std::vector<std::string> World::exchange(const std::string& what, const std::str
   const auto late = [&] {
     gather(gathering);
     const std::vector<int>& missing = gathering.missing;
-    return fmt::format("{}: waited {:.3g} s for {}", what, seconds(deadline_),
-                       missing.empty() ? "rank 0" : (missing.size() == 1 ? "rank " : "ranks ") + list_text(missing));
+    return fmt::format("{}: waited {:.3g} s for {}{}", what, seconds(deadline_),
+                       missing.empty() ? "rank 0" : (missing.size() == 1 ? "rank " : "ranks ") + list_text(missing),
+                       calls_text(missing.empty() ? std::vector<int>{0} : missing));
   };
   if (rank() != 0) {
     std::optional<std::string> all;
@@ -398,6 +408,20 @@ void World::throw_if_another_failed() {
   if (!failure || failure->rank == rank()) return;
   failed_ = true;
   throw RemoteError(failure->code, failure->text);
+}
+
+void World::say_call(const std::string& call) {
+  if (!store_) return;
+  const std::string key = fmt::format("inside/{}", rank());
+  if (call.empty())
+    store_->erase(key);
+  else
+    store_->set(key, call);
+}
+
+std::string World::call_of(int rank) {
+  if (!store_) return "";
+  return printable(store_->find(fmt::format("inside/{}", rank)).value_or(""));
 }
 
 void World::wait_for(const std::function<bool()>& ready, const std::function<std::string()>& late) {

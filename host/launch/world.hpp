@@ -71,6 +71,10 @@ class World {
   // [any] Throws the failure that another rank has reported, with its exit code: "rank 2: …". If the store is lost,
   // throws StoreLost, which names the process that served it. Takes one small request; call it at most every 100 ms.
   void throw_if_another_failed();
+  // [any] Tells the other ranks in which call of a plugin this rank is, and for how long; empty: in none for long.
+  void say_call(const std::string& call);
+  // [any] What another rank has last said of itself, but only if it has not taken it back; empty: nothing.
+  std::string call_of(int rank);
   // [any] Polls `ready` until it returns true. Throws if another rank fails, or a communication error with the message
   // late() after the deadline.
   void wait_for(const std::function<bool()>& ready, const std::function<std::string()>& late);
@@ -83,6 +87,7 @@ class World {
   std::vector<std::string> await_arrivals(const std::string& mine, std::chrono::milliseconds timeout);
   struct Gathering;
   bool gather(Gathering& gathering);
+  std::string calls_text(const std::vector<int>& ranks);
   void wait_until(std::chrono::steady_clock::time_point end, const std::function<bool()>& ready,
                   const std::function<std::string()>& late);
   void await_cause();

@@ -2,6 +2,7 @@
 #include "host/plugin/call.hpp"
 
 #include <fmt/core.h>
+#include <sys/mman.h>
 
 #include <algorithm>
 #include <array>
@@ -18,9 +19,20 @@ constinit thread_local CallSlot* call_internal::slot = nullptr;
 namespace {
 
 // Calls of further threads are not visible to other threads.
-std::array<CallSlot, 256> slots;
-std::atomic<int64_t> step_now = 0;
+using Slots = std::array<CallSlot, 256>;
+Slots own_slots;
+std::atomic<int64_t> own_step = 0;
 std::atomic<bool> user_waits = false;
+// In a process that another one watches: in memory that both have. Set before the first thread.
+Slots* slots = &own_slots;
+std::atomic<int64_t>* step_now = &own_step;
+
+// The texts of a call site for another process, which cannot read its strings.
+struct SharedSite {
+  std::atomic<const CallSite*> site = nullptr;  // last: the texts are then complete
+  char label[112] = {}, node[136] = {};
+};
+constexpr size_t kMaxSharedSites = 2048;  // of further sites nothing is known
 
 // Frees the slot when the thread ends.
 struct SlotOwner {
@@ -59,13 +71,13 @@ class Text {
   size_t room_, size_ = 0;
 };
 
-size_t describe(std::string_view label, std::string_view node, const char* phase, int64_t unit, char* out,
+size_t describe(std::string_view label, std::string_view node, const char* phase, int64_t unit, int64_t step, char* out,
                 size_t num_bytes) noexcept {
   Text text(out, num_bytes);
   text << label << " in " << (phase != nullptr ? phase : "a call");
   if (!node.empty()) text << " of " << node;
   if (unit >= 0) text << " (unit " << unit << ")";
-  if (const int64_t step = current_step(); step > 0) text << ", step " << step;
+  if (step > 0) text << ", step " << step;
   return text.finish();
 }
 
@@ -78,10 +90,11 @@ class WatchedCalls {
   }
 
   bool check() {
-    for (size_t i = 0; i < slots.size(); ++i) {
+    for (size_t i = 0; i < slots->size(); ++i) {
+      const CallSlot& slot = (*slots)[i];
       const auto now = Clock::now();
-      const uint64_t serial = slots[i].serial.load(std::memory_order_acquire);
-      const CallSite* const site = slots[i].site.load(std::memory_order_acquire);
+      const uint64_t serial = slot.serial.load(std::memory_order_acquire);
+      const CallSite* const site = slot.site.load(std::memory_order_acquire);
       Seen& seen = seen_[i];
       if (site == nullptr || serial != seen.serial) {
         seen = {serial, now, first_report_after_};
@@ -91,7 +104,7 @@ class WatchedCalls {
       if (!report_now && now - seen.since < seen.next_report_after) continue;
       char text[512];
       const size_t size =
-          describe(site->label, site->node, slots[i].phase.load(), slots[i].unit.load(), text, sizeof text);
+          describe(site->label, site->node, slot.phase.load(), slot.unit.load(), current_step(), text, sizeof text);
       const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(now - seen.since).count();
       report_(fmt::format("{} has not returned for {} s", std::string_view(text, size), seconds));
       seen.reported_to_waiting = user_waits;
@@ -111,10 +124,97 @@ class WatchedCalls {
   };
   std::chrono::milliseconds first_report_after_;
   std::function<void(const std::string&)> report_;
-  std::array<Seen, std::tuple_size_v<decltype(slots)>> seen_;
+  std::array<Seen, std::tuple_size_v<Slots>> seen_;
 };
 
 }  // namespace
+
+struct SharedCalls::Board {
+  std::atomic<bool> is_over = false;
+  std::atomic<int64_t> step = 0;
+  Slots slots;
+  std::atomic<size_t> num_sites = 0;
+  std::array<SharedSite, kMaxSharedSites> sites;
+};
+
+namespace {
+
+std::atomic<SharedCalls::Board*> own_board = nullptr;
+
+// With the sites locked.
+void share_site(const CallSite& site) {
+  SharedCalls::Board* const board = own_board.load();
+  const size_t index = board != nullptr ? board->num_sites.load() : kMaxSharedSites;
+  if (index == kMaxSharedSites) return;
+  SharedSite& shared = board->sites[index];
+  site.label.copy(shared.label, sizeof shared.label - 1);
+  site.node.copy(shared.node, sizeof shared.node - 1);
+  shared.site = &site;
+  board->num_sites = index + 1;
+}
+
+}  // namespace
+
+SharedCalls::SharedCalls(int num_processes) : num_processes_(num_processes) {
+  void* const memory = ::mmap(nullptr, sizeof(Board) * static_cast<size_t>(num_processes), PROT_READ | PROT_WRITE,
+                              MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  // Rationale: the memory is zero, which is what all members begin with but the units, and those are set with a site.
+  if (memory != MAP_FAILED) boards_ = static_cast<Board*>(memory);
+}
+
+SharedCalls::~SharedCalls() {
+  if (boards_ != nullptr && own_board == nullptr)
+    ::munmap(boards_, sizeof(Board) * static_cast<size_t>(num_processes_));
+}
+
+void SharedCalls::record_here(int index) const {
+  if (boards_ == nullptr) return;
+  own_board = &boards_[index];
+  slots = &boards_[index].slots;
+  step_now = &boards_[index].step;
+  call_internal::slot = nullptr;  // claimed anew with the next call
+}
+
+bool SharedCalls::is_over(int index) const { return boards_ == nullptr || boards_[index].is_over; }
+
+std::string SharedCalls::last_call(int index) const {
+  if (boards_ == nullptr) return "";
+  const Board& board = boards_[index];
+  for (const CallSlot& slot : board.slots) {
+    const CallSite* const site = slot.site.load(std::memory_order_acquire);
+    if (site == nullptr) continue;
+    for (size_t i = 0; i < board.num_sites.load(); ++i) {
+      const SharedSite& shared = board.sites[i];
+      if (shared.site != site) continue;
+      char text[512];
+      // The phase is a literal of the program, which this process has at the same address.
+      return std::string(text, describe(shared.label, shared.node, slot.phase.load(), slot.unit.load(),
+                                        board.step.load(), text, sizeof text));
+    }
+  }
+  return "";
+}
+
+void set_run_is_over() noexcept {
+  if (SharedCalls::Board* const board = own_board.load()) board->is_over = true;
+}
+
+OwnCalls::OwnCalls()
+    : slot_(call_internal::slot != nullptr ? call_internal::slot : &call_internal::claim_slot()),
+      since_(std::chrono::steady_clock::now()) {}
+
+RunningCall OwnCalls::running() {
+  const auto now = std::chrono::steady_clock::now();
+  const uint64_t serial = slot_->serial.load(std::memory_order_acquire);
+  const CallSite* const site = slot_->site.load(std::memory_order_acquire);
+  if (site == nullptr || serial != serial_) since_ = now;
+  serial_ = serial;
+  if (site == nullptr) return {};
+  char text[512];
+  const size_t size =
+      describe(site->label, site->node, slot_->phase.load(), slot_->unit.load(), current_step(), text, sizeof text);
+  return {std::string(text, size), std::chrono::duration_cast<std::chrono::seconds>(now - since_)};
+}
 
 const CallSite& call_site(std::string_view label, std::string_view node) {
   // Rationale: process-wide and never freed, so that signal handlers may read a site at any time.
@@ -122,7 +222,10 @@ const CallSite& call_site(std::string_view label, std::string_view node) {
   static auto& sites = *new std::map<std::pair<std::string, std::string>, std::unique_ptr<CallSite>>;
   const std::lock_guard lock(mutex);
   auto& site = sites[{std::string(label), std::string(node)}];
-  if (!site) site = std::make_unique<CallSite>(CallSite{std::string(label), std::string(node)});
+  if (!site) {
+    site = std::make_unique<CallSite>(CallSite{std::string(label), std::string(node)});
+    share_site(*site);
+  }
   return *site;
 }
 
@@ -130,7 +233,7 @@ CallSlot& call_internal::claim_slot() noexcept {
   thread_local SlotOwner owner;
   slot = &owner.hidden;
   install_signal_stack();
-  for (CallSlot& free : slots) {
+  for (CallSlot& free : *slots) {
     bool used = false;
     if (free.used.load(std::memory_order_relaxed) || !free.used.compare_exchange_strong(used, true)) continue;
     owner.slot = slot = &free;
@@ -139,19 +242,21 @@ CallSlot& call_internal::claim_slot() noexcept {
   return *slot;
 }
 
-void set_current_step(int64_t step) noexcept { step_now.store(step, std::memory_order_relaxed); }
-int64_t current_step() noexcept { return step_now.load(std::memory_order_relaxed); }
+void set_current_step(int64_t step) noexcept { step_now->store(step, std::memory_order_relaxed); }
+int64_t current_step() noexcept { return step_now->load(std::memory_order_relaxed); }
 void report_slow_calls_soon() noexcept { user_waits = true; }
 
 size_t describe_call(char* out, size_t num_bytes) noexcept {
   const CallSlot* const own = call_internal::slot;
   const auto from = [&](const CallSlot& slot) -> size_t {
     const CallSite* const site = slot.site.load(std::memory_order_acquire);
-    return site == nullptr ? 0 : describe(site->label, site->node, slot.phase.load(), slot.unit.load(), out, num_bytes);
+    return site == nullptr
+               ? 0
+               : describe(site->label, site->node, slot.phase.load(), slot.unit.load(), current_step(), out, num_bytes);
   };
   if (own != nullptr)
     if (const size_t size = from(*own)) return size;
-  for (const CallSlot& slot : slots)
+  for (const CallSlot& slot : *slots)
     if (const size_t size = from(slot)) return size;
   return Text(out, num_bytes).finish();
 }
@@ -165,7 +270,7 @@ std::string own_call_phase() {
   const CallSlot* const own = call_internal::slot;
   if (own == nullptr || own->site.load(std::memory_order_relaxed) == nullptr) return "";
   char text[256];
-  return std::string(text, describe({}, {}, own->phase.load(), own->unit.load(), text, sizeof text));
+  return std::string(text, describe({}, {}, own->phase.load(), own->unit.load(), current_step(), text, sizeof text));
 }
 
 bool own_call_is_in_step() noexcept {

@@ -17,7 +17,7 @@ namespace chassis {
 // A plugin, and the node that it computes; `node` is empty for calls that compute no node. Never freed.
 struct CallSite {
   std::string label;  // "plugin 'sdpa' 0.1.0"
-  std::string node;  // "layers.q_proj"
+  std::string node;   // "layers.q_proj"
 };
 
 // [any] Returns the same object for the same names.
@@ -77,6 +77,50 @@ std::string call_in_progress();
 std::string own_call_phase();
 // [any] Whether the calling thread is in a call for a unit, or in any call during a step.
 bool own_call_is_in_step() noexcept;
+
+// The calls of processes that this one starts, in memory that they share: it remains readable after a process has
+// ended, however that happened. Made before the processes are forked.
+class SharedCalls {
+ public:
+  explicit SharedCalls(int num_processes);
+  ~SharedCalls();
+  SharedCalls(const SharedCalls&) = delete;
+  SharedCalls& operator=(const SharedCalls&) = delete;
+
+  // In process `index`, before its first call and its first thread: from now on its calls are recorded there.
+  void record_here(int index) const;
+  // Whether process `index` has called set_run_is_over().
+  bool is_over(int index) const;
+  // "plugin 'sdpa' 0.1.0 in forward of layers.q_proj (unit 3), step 17": the call in which process `index` was when it
+  // ended, that of its first thread if there are several; empty if it was in none.
+  std::string last_call(int index) const;
+
+  struct Board;
+
+ private:
+  Board* boards_ = nullptr;  // NULL: there is no memory, so nothing is known
+  int num_processes_ = 0;
+};
+// [control] The process ends as it means to. Does nothing in a process whose calls are not shared.
+void set_run_is_over() noexcept;
+
+// A call of one thread, as others see it.
+struct RunningCall {
+  std::string text;  // as describe_call(); empty: none
+  std::chrono::seconds since{0};
+};
+// [control] Follows the calls of the thread that makes it. running() may be called from one other thread.
+class OwnCalls {
+ public:
+  OwnCalls();
+  // The call in which the thread is, and since when, as far as earlier calls of this function have seen it.
+  RunningCall running();
+
+ private:
+  const CallSlot* slot_;
+  uint64_t serial_ = 0;
+  std::chrono::steady_clock::time_point since_;
+};
 
 // [any] From now on a CallWatch reports calls that do not return within 2 s, since the user waits. Signal handlers may
 // call it.

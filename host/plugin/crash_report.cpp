@@ -227,6 +227,13 @@ void install_signal_stack() noexcept {
   if (reporting.load(std::memory_order_relaxed)) static thread_local const ThreadStack stack;
 }
 
+const char* plugin_with_code_at(const void* address) noexcept {
+  const Code* const code = plugin_at(address);
+  return code != nullptr ? code->text : nullptr;
+}
+
+bool is_guarded_process() noexcept { return guarded_process != 0 && guarded_process == ::getpid(); }
+
 void register_plugin_code(const void* address, const std::string& label, const std::string& path) {
   if (guarded_process != 0) register_exit_handlers();
   const size_t index = num_codes.load();

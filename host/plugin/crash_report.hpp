@@ -25,6 +25,11 @@ class ExitGuard {
   static void guard_copy();
 };
 
+// [any] The plugin whose code is at `address`: "plugin 'x' 1.2 (PATH)"; NULL: that of no plugin. Allocates nothing.
+const char* plugin_with_code_at(const void* address) noexcept;
+// Whether this process is the one that an ExitGuard guards, and not a copy that a plugin has forked.
+bool is_guarded_process() noexcept;
+
 // [any] Records that the code at `address` belongs to plugin `label` ("plugin 'x' 1.2") until the process ends.
 void register_plugin_code(const void* address, const std::string& label, const std::string& path);
 

@@ -268,6 +268,7 @@ void read_dynamic(const Reader& reader, ElfFacts& facts) {
   };
   for (const uint64_t index : needed) facts.needed.push_back(text_of(index));
   if (soname) facts.soname = text_of(*soname);
+  facts.is_rpath = !runpath && rpath;
   if (runpath)
     facts.runpath = text_of(*runpath);
   else if (rpath)

@@ -26,7 +26,8 @@ struct ElfFacts {
   std::vector<ElfNote> notes;       // notes named "Chassis", without duplicates
   std::vector<std::string> needed;  // DT_NEEDED
   std::string soname;
-  std::string runpath;  // DT_RUNPATH or DT_RPATH
+  std::string runpath;    // DT_RUNPATH or DT_RPATH
+  bool is_rpath = false;  // it is DT_RPATH: comes before LD_LIBRARY_PATH, and serves what this file needs too
 };
 
 // Random access to a file or to memory; `read` returns false if the range is out of bounds.

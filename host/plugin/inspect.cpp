@@ -19,6 +19,15 @@ void add_line(std::string& out, std::string_view key, const std::string& value) 
   if (!value.empty()) out += fmt::format("  {:<14} {}\n", key, value);
 }
 
+// The libraries that it brings; none if they cannot be found, which a load reports.
+std::vector<BroughtLibrary> brought_or_none(const PluginFile& file) {
+  try {
+    return needed_libraries(file, loaded_libraries()).brought;
+  } catch (const Error&) {
+    return {};
+  }
+}
+
 }  // namespace
 
 std::vector<ListedMember> listed_members(const PluginIndex& index,
@@ -123,6 +132,9 @@ std::string plugin_info_text(const PluginFile& file) {
   for (const std::string& service : m.required_services) add_line(out, "requires", service);
   for (const std::string& schema : m.operators) add_line(out, "operator", schema);
   for (const std::string& needed : file.elf.needed) add_line(out, "links", needed);
+  for (const BroughtLibrary& library : brought_or_none(file))
+    add_line(out, "brings",
+             fmt::format("{} ({}) sha256:{}", library.pin_name(m.id), library.path, sha256_file(library.path)));
   add_line(out, "library path", file.elf.runpath);
   return out;
 }
@@ -130,7 +142,12 @@ std::string plugin_info_text(const PluginFile& file) {
 Json plugin_info_json(const PluginFile& file) {
   const Manifest& m = file.manifest;
   const auto known = [](const std::string& text) { return text.empty() ? Json() : Json(text); };
-  Json members = Json::array(), targets = Json::array();
+  Json members = Json::array(), targets = Json::array(), brought = Json::array();
+  for (const BroughtLibrary& library : brought_or_none(file))
+    brought.push_back({{"pin", library.pin_name(m.id)},
+                       {"path", library.path},
+                       {"needed_by", library.needed_by},
+                       {"sha256", sha256_file(library.path)}});
   for (const MemberName& member : m.members)
     members.push_back(
         {{"kind", member.kind}, {"member", member.id}, {"unusable", known(unusable_reason(file, member))}});
@@ -154,6 +171,7 @@ Json plugin_info_json(const PluginFile& file) {
           {"requires", m.required_services},
           {"operators", m.operators},
           {"links", file.elf.needed},
+          {"brings", std::move(brought)},
           {"library_path", file.elf.runpath}};
 }
 

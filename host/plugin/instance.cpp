@@ -13,16 +13,6 @@ namespace {
 
 constexpr size_t kMaxInterfaceBytes = 1 << 16;
 
-chassis_status_t* call_plugin(const std::function<chassis_status_t*()>& call) {
-  try {
-    return call();
-  } catch (const std::exception& error) {
-    return make_status(CHASSIS_INTERNAL, fmt::format("threw an exception across the boundary: {}", error.what()));
-  } catch (...) {
-    return make_status(CHASSIS_INTERNAL, "threw an exception of unknown type across the boundary");
-  }
-}
-
 }  // namespace
 
 std::string_view instance_state_text(InstanceState state) {
@@ -126,7 +116,7 @@ const void* Instance::find_interface(std::string_view id, size_t host_bytes, siz
   const auto known = interfaces_.find(id);
   if (known != interfaces_.end()) return known->second.data();
   if (hooks_.get_interface == nullptr) return nullptr;
-  const void* table = hooks_.get_interface(get("get_interface"), str_of(id));
+  const void* table = call("get_interface", [&](auto* self) { return hooks_.get_interface(self, str_of(id)); });
   if (table == nullptr) return nullptr;
   uint32_t struct_size = 0;
   std::memcpy(&struct_size, table, sizeof(struct_size));

@@ -9,6 +9,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -71,6 +72,16 @@ class Instance {
 
   // The first argument of every function of an interface. `phase` is the function's name, a literal.
   CalledInstance get(const char* phase = "a call", int64_t unit = -1) const { return {*site_, phase, instance_, unit}; }
+  // Calls a function of an interface, with the instance that it takes first. Throws the failure that it reports, and an
+  // exception that leaves it; returns its result if that is no status.
+  template <class F>
+  auto call(const char* phase, F&& function, int64_t unit = -1) const {
+    const PluginCall in_plugin(*site_, phase, unit);
+    if constexpr (std::is_same_v<std::invoke_result_t<F, chassis_instance_t*>, chassis_status_t*>)
+      check(call_plugin([&] { return function(instance_); }));
+    else
+      return value_of_plugin(label_, [&] { return function(instance_); });
+  }
   // throw_if_failed with label() at the beginning of the message.
   void check(chassis_status_t* status) const {
     if (status != nullptr) throw_if_failed(status, label_);

@@ -15,6 +15,7 @@
 
 #include "host/plugin/call.hpp"
 #include "host/plugin/crash_report.hpp"
+#include "host/plugin/intercept.hpp"
 #include "host/plugin/sized.hpp"
 #include "host/plugin/status.hpp"
 
@@ -42,17 +43,10 @@ bool is_torch(std::string_view stem) { return stem.starts_with("libtorch") || st
 
 // The path of `name` in the first folder of DT_RUNPATH that has it; empty if none has.
 std::string in_runpath(const PluginFile& file, const std::string& name) {
-  std::string_view list = file.elf.runpath;
-  while (!list.empty()) {
-    const size_t end = std::min(list.find(':'), list.size());
-    std::string folder(list.substr(0, end));
-    for (const std::string_view origin : {"$ORIGIN", "${ORIGIN}"}) {
-      const size_t at = folder.find(origin);
-      if (at != std::string::npos) folder.replace(at, origin.size(), fs::path(file.path).parent_path().string());
-    }
+  for (const std::string& folder :
+       library_path_folders(file.elf, fs::path(file.path).parent_path().string(), file.manifest.label())) {
     std::error_code error;
-    if (!folder.empty() && fs::exists(fs::path(folder) / name, error)) return (fs::path(folder) / name).string();
-    list.remove_prefix(std::min(end + 1, list.size()));
+    if (fs::exists(fs::path(folder) / name, error)) return (fs::path(folder) / name).string();
   }
   return "";
 }
@@ -77,8 +71,13 @@ struct Mapped {
 // is unloaded while its threads, tensors or CUDA modules still exist, the process crashes or computes zeros, and
 // opening the path again may return the old code.
 struct Arena {
+  // A library that a plugin has brought. The dynamic linker gives it to all later plugins that need one of its name.
+  struct Brought {
+    std::string sha256, by, copy;
+  };
   std::mutex mutex;
-  std::map<std::string, std::unique_ptr<Mapped>> libraries;  // key: hash and ABI minor
+  std::map<std::string, std::unique_ptr<Mapped>> libraries;  // key: hashes and ABI minor
+  std::map<std::string, Brought> brought;                    // by name
 
   static Arena& get() {
     static Arena& arena = *new Arena;
@@ -86,39 +85,108 @@ struct Arena {
   }
 };
 
-// The dynamic linker's message, with the path of the user's file instead of the private copy, and a hint.
-Error load_failure(const PluginFile& file, const PrivateCopy& copy) {
+// What is copied and mapped for a plugin.
+struct Copies {
+  PrivateCopy plugin;
+  std::vector<BroughtLibrary> libraries;
+  std::string linking;  // mapped first; empty: none
+};
+
+// The dynamic linker's message, with the paths of the user's files instead of the private copies, and a hint.
+Error load_failure(const PluginFile& file, const Copies& copies) {
   const char* const said = ::dlerror();
   std::string reason = said != nullptr ? said : "the dynamic linker gives no reason";
-  for (size_t at = 0; (at = reason.find(copy.path, at)) != std::string::npos; at += file.path.size())
-    reason.replace(at, copy.path.size(), file.path);
+  const auto rename = [&](const std::string& from, const std::string& to) {
+    for (size_t at = 0; !from.empty() && (at = reason.find(from, at)) != std::string::npos; at += to.size())
+      reason.replace(at, from.size(), to);
+  };
+  rename(copies.plugin.path, file.path);
+  rename(copies.linking, file.path);
+  for (const BroughtLibrary& library : copies.libraries) rename(library.copy, library.path);
   Error refusal = plugin_error(fmt::format("{} cannot be loaded: {}", file.manifest.label(), reason));
-  if (file.elf.runpath.find("ORIGIN") != std::string::npos) {
-    refusal.hint(
-        "it is loaded from a private copy, so $ORIGIN in its RUNPATH is not its own folder; link the libraries "
-        "that it brings statically");
-  } else if (reason.find("undefined symbol") != std::string::npos) {
+  if (reason.find("undefined symbol") != std::string::npos) {
     refusal.hint("it was not linked against everything it uses; chassis_add_plugin() links with --no-undefined");
   } else if (reason.find("cannot open shared object file") != std::string::npos) {
-    refusal.hint("install that library where the dynamic linker finds it, or link it statically");
+    refusal.hint(
+        "install that library where the dynamic linker finds it, put it into a folder of the plugin's library path "
+        "(such as $ORIGIN, the plugin's own), or link it statically");
   } else {
     refusal.hint("the file may be damaged: build or install it again");
   }
   return refusal;
 }
 
-const Mapped& map_library(const PluginFile& file, const PrivateCopy& copy, AbiVersion negotiated) {
+// An address in the code of a mapped library; NULL if it is not mapped from this file.
+const void* mapped_code_of(const std::string& path) {
+  std::pair<const std::string&, const void*> search{path, nullptr};
+  ::dl_iterate_phdr(
+      [](dl_phdr_info* info, size_t, void* out) {
+        auto& [path, found] = *static_cast<std::pair<const std::string&, const void*>*>(out);
+        // A temporary copy may have been removed.
+        if (info->dlpi_name == nullptr || (info->dlpi_name != path && !same_file(info->dlpi_name, path))) return 0;
+        for (int i = 0; i < info->dlpi_phnum; ++i)
+          if (info->dlpi_phdr[i].p_type == PT_LOAD && (info->dlpi_phdr[i].p_flags & PF_X) != 0)
+            found = reinterpret_cast<const void*>(info->dlpi_addr + info->dlpi_phdr[i].p_vaddr);
+        return found != nullptr ? 1 : 0;
+      },
+      &search);
+  return search.second;
+}
+
+// A process has one library of a name, so plugins that bring different ones cannot both be loaded.
+void check_brought(const Arena& arena, const std::vector<BroughtLibrary>& libraries, const std::string& label) {
+  for (const BroughtLibrary& library : libraries)
+    for (const std::string& name : {library.name, library.soname}) {
+      const auto known = arena.brought.find(name);
+      if (known == arena.brought.end() || known->second.sha256 == library.sha256) continue;
+      throw plugin_error(fmt::format("{} brings {} (sha256:{}), but {} has brought another library of that name "
+                                     "(sha256:{}), and a process can hold only one",
+                                     label, library.path, library.sha256, known->second.by, known->second.sha256))
+          .hint("link one of them statically, or give it another name");
+    }
+}
+
+// Maps the private copies of the libraries that the plugin needs, under the names by which it needs them.
+void map_brought(Arena& arena, const PluginFile& file, const Copies& copies) {
+  const std::string label = file.manifest.label();
+  check_brought(arena, copies.libraries, label);
+  if (copies.linking.empty()) return;
+  {
+    const PluginCall call(call_site(label), "load");
+    if (::dlopen(copies.linking.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE) == nullptr)
+      throw load_failure(file, copies);
+  }
+  for (const BroughtLibrary& library : copies.libraries) {
+    const auto known = arena.brought.find(library.name);
+    const void* const code = mapped_code_of(known != arena.brought.end() ? known->second.copy : library.copy);
+    if (code == nullptr)
+      throw plugin_error(
+          fmt::format("{} needs {}: the process has mapped another file than the one that was checked, "
+                      "{}",
+                      label, library.name, library.path));
+    for (const std::string& name : {library.name, library.soname})
+      if (!name.empty()) arena.brought.try_emplace(name, Arena::Brought{library.sha256, label, library.copy});
+    register_plugin_code(code, label, library.path);
+  }
+}
+
+const Mapped& map_library(const PluginFile& file, const Copies& copies, AbiVersion negotiated) {
+  guard_descriptors();
   Arena& arena = Arena::get();
   const std::lock_guard lock(arena.mutex);
-  std::unique_ptr<Mapped>& slot = arena.libraries[copy.sha256 + "@" + negotiated.text()];
+  const PrivateCopy& copy = copies.plugin;
+  std::string key = copy.sha256 + "@" + negotiated.text();
+  for (const BroughtLibrary& library : copies.libraries) key += "+" + library.sha256;
+  std::unique_ptr<Mapped>& slot = arena.libraries[key];
   if (slot) return *slot;
 
   const std::string label = file.manifest.label();
+  map_brought(arena, file, copies);
   // Rationale: not through boost::dll, which cannot keep the library mapped if its entry fails, and which reports an
   // errno that nobody has set.
   {
     const PluginCall call(call_site(label), "load");  // runs its static constructors
-    if (::dlopen(copy.path.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE) == nullptr) throw load_failure(file, copy);
+    if (::dlopen(copy.path.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE) == nullptr) throw load_failure(file, copies);
   }
   boost::dll::shared_library library(copy.path, boost::dll::load_mode::rtld_now | boost::dll::load_mode::rtld_local);
   auto mapped = std::make_unique<Mapped>(std::move(library), negotiated);
@@ -126,8 +194,8 @@ const Mapped& map_library(const PluginFile& file, const PrivateCopy& copy, AbiVe
     throw plugin_error(fmt::format("{} ({}) does not export {}", label, file.path, CHASSIS_ENTRY_SYMBOL))
         .hint("build it with chassis_add_plugin()");
   }
-  mapped->entry = &mapped->library.get<chassis_status_t*(const chassis_host_t*, const chassis_factory_t**)>(
-      CHASSIS_ENTRY_SYMBOL);
+  mapped->entry =
+      &mapped->library.get<chassis_status_t*(const chassis_host_t*, const chassis_factory_t**)>(CHASSIS_ENTRY_SYMBOL);
   register_plugin_code(reinterpret_cast<const void*>(mapped->entry), label, file.path);
   mapped->factory = enter_plugin(mapped->entry, mapped->host.get(), file.manifest);
   mapped->members = read_members(mapped->factory, file.manifest);
@@ -256,19 +324,8 @@ void check_needed(const PluginFile& file, const std::vector<std::string>& loaded
 }
 
 void check_library_path(const PluginFile& file) {
-  std::string_view rest = file.elf.runpath;
-  for (bool more = !rest.empty(); more;) {
-    const size_t end = std::min(rest.find(':'), rest.size());
-    const std::string_view entry = rest.substr(0, end);
-    if (!entry.starts_with('/') && !entry.starts_with("$ORIGIN") && !entry.starts_with("${ORIGIN}"))
-      throw plugin_error(
-          fmt::format("{} ({}): its library path '{}' has {}, so what it loads depends on the working directory",
-                      file.manifest.label(), file.path, file.elf.runpath,
-                      entry.empty() ? "an empty entry" : fmt::format("the relative entry '{}'", entry)))
-          .hint("link it without a library path, or with entries that begin with / or $ORIGIN");
-    more = end < rest.size();
-    rest.remove_prefix(std::min(end + 1, rest.size()));
-  }
+  library_path_folders(file.elf, fs::path(file.path).parent_path().string(),
+                       fmt::format("{} ({})", file.manifest.label(), file.path));
 }
 
 std::vector<std::string> loaded_libraries() {
@@ -342,21 +399,63 @@ std::vector<chassis_member_t> read_members(const chassis_factory_t& factory, con
   return members;
 }
 
-const PluginPin* LoadPolicy::pin_of(const Manifest& manifest) const {
-  auto pin = pins.find(manifest.id + "@" + manifest.version);
-  if (pin == pins.end()) pin = pins.find(manifest.id);
+const PluginPin* LoadPolicy::pin_of(const Manifest& manifest, const std::string& library) const {
+  const std::string below = library.empty() ? "" : "/" + library;
+  auto pin = pins.find(manifest.id + "@" + manifest.version + below);
+  if (pin == pins.end()) pin = pins.find(manifest.id + below);
   return pin == pins.end() ? nullptr : &pin->second;
 }
 
-PluginLibrary PluginLibrary::load(const PluginFile& file, const LoadPolicy& policy) {
+NeededLibraries check_trusted(const PluginFile& file, const LoadPolicy& policy) {
+  const std::string label = fmt::format("{} ({})", file.manifest.label(), file.path);
+  const auto unlisted = [&](const std::string& which, const char* sort) {
+    return plugin_error(
+        fmt::format("{} is not listed in {}, and no other {} may be used", which, policy.only_pinned, sort));
+  };
   const PluginPin* const pin = policy.pin_of(file.manifest);
   if (!pin && !policy.only_pinned.empty())
-    throw plugin_error(fmt::format("{} ({}) is not listed in {}, and no other plugin may be used",
-                                   file.manifest.label(), file.path, policy.only_pinned))
-        .hint("use the plugins of that run, or leave out --locked");
+    throw unlisted(label, "plugin").hint("use the plugins of that run, or leave out --locked");
   if (!pin) check_trust(file.path, policy.trust);
+  // A path that was copied may not be that of a library of the program: it was brought by a plugin.
+  std::vector<std::string> loaded = loaded_libraries();
+  {
+    Arena& arena = Arena::get();
+    const std::lock_guard lock(arena.mutex);
+    for (const auto& [name, brought] : arena.brought) std::erase(loaded, brought.copy);
+  }
+  NeededLibraries needed = needed_libraries(file, loaded);
+  for (const BroughtLibrary& library : needed.brought) {
+    const bool is_pinned = policy.pin_of(file.manifest, library.file_name()) != nullptr;
+    if (!is_pinned && !policy.only_pinned.empty())
+      throw unlisted(fmt::format("{}, which {} needs,", library.path, label), "library")
+          .hint(
+              "use the libraries of that run; a run without --locked lists them, if an older version of this program "
+              "has written the file");
+    // One that is needed by its path is mapped from there, so it must stay the one whose hash was compared.
+    if (is_pinned && library.name[0] != '/') continue;
+    try {
+      check_trust(library.path, policy.trust, library.pin_name(file.manifest.id), file.path);
+    } catch (const Error& refusal) {
+      throw plugin_error(fmt::format("{} needs {}: {}", label, library.name, refusal.message()))
+          .hint(refusal.hint_text());
+    }
+  }
+  return needed;
+}
+
+std::string PluginLibrary::content_text() const {
+  std::string text = "sha256:" + sha256_;
+  for (const BroughtLibrary& library : libraries_)
+    text += fmt::format(" {} sha256:{}", library.file_name(), library.sha256);
+  return text;
+}
+
+PluginLibrary PluginLibrary::load(const PluginFile& file, const LoadPolicy& policy) {
+  NeededLibraries needed = check_trusted(file, policy);
   const std::string cache = policy.cache_folder.empty() ? plugin_cache_folder() : policy.cache_folder;
-  const PrivateCopy copy = make_private_copy(file.path, cache, pin, file.manifest.label());
+  Copies copies;
+  copies.plugin = make_private_copy(file.path, cache, policy.pin_of(file.manifest), file.manifest.label());
+  const PrivateCopy& copy = copies.plugin;
   PluginLibrary library;
   library.file_ = file;
   library.sha256_ = copy.sha256;
@@ -373,7 +472,9 @@ PluginLibrary PluginLibrary::load(const PluginFile& file, const LoadPolicy& poli
       throw plugin_error(fmt::format("{} ({}) changed while it was being loaded", file.manifest.label(), file.path))
           .hint("try again");
     }
-    const Mapped& mapped = map_library(file, copy, library.negotiated_);
+    copies.linking = copy_libraries(needed, copy, file, policy);
+    copies.libraries = library.libraries_ = needed.brought;
+    const Mapped& mapped = map_library(file, copies, library.negotiated_);
     library.entry_ = mapped.entry;
     library.factory_ = mapped.factory;
     library.members_ = mapped.members;

@@ -1,6 +1,7 @@
 // Loads a plugin file into the process: checks, private copy, dlopen, entry, negotiation of the ABI minor.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <map>
 #include <memory>
@@ -11,6 +12,7 @@
 
 #include "chassis/plugin.h"
 #include "host/base/error.hpp"
+#include "host/plugin/libraries.hpp"
 #include "host/plugin/manifest.hpp"
 #include "host/plugin/services.hpp"
 #include "host/plugin/trust.hpp"
@@ -39,15 +41,20 @@ PluginPin parse_pin(const std::string& id, const std::string& value, const Sourc
 
 struct LoadPolicy {
   HostAbi abi;
-  std::map<std::string, PluginPin> pins;                   // by the library: ID, or ID@VERSION
+  // By the plugin: ID, or ID@VERSION; with "/" and a name for a library that the plugin brings.
+  std::map<std::string, PluginPin> pins;
   std::string only_pinned = {};                            // the file with the pins, if no other library may be loaded
   TrustPolicy trust;                                       // for files that are not pinned
   std::string cache_folder;                                // "": plugin_cache_folder()
   std::function<std::optional<CudaVersions>()> cuda = {};  // called for CUDA plugins only; empty: no CUDA device in use
 
-  // NULL: it is not pinned.
-  const PluginPin* pin_of(const Manifest& manifest) const;
+  // NULL: it is not pinned. `library`: of one that the plugin brings, by its file name.
+  const PluginPin* pin_of(const Manifest& manifest, const std::string& library = "") const;
 };
+
+// Removes copies that no run has used for 30 days; then, until the folder has at most max_bytes, those that were not
+// used for longest, but none of the last hour, which another process may be about to map. A mapped copy stays mapped.
+void prune_plugin_cache(const std::string& folder, uint64_t max_bytes = uint64_t{1} << 30);
 
 // $XDG_CACHE_HOME/chassis/plugins, else ~/.cache/chassis/plugins; empty if neither variable is set.
 std::string plugin_cache_folder();
@@ -65,7 +72,10 @@ void check_needed(const PluginFile& file, const std::vector<std::string>& loaded
 std::vector<std::string> loaded_libraries();
 // Refuses a library path (DT_RUNPATH) with an empty or relative entry, since that depends on the working directory.
 void check_library_path(const PluginFile& file);
-// All checks above, then ServiceProvider::check_operators.
+// Whether the user trusts the file, and the libraries that it brings: pins, owners and permissions. Returns those
+// libraries. Hashes are compared when they are copied.
+NeededLibraries check_trusted(const PluginFile& file, const LoadPolicy& policy);
+// All checks above but the last, then ServiceProvider::check_operators.
 void check_plugin_file(const PluginFile& file, const LoadPolicy& policy, const ServiceProvider& services);
 
 struct PrivateCopy {
@@ -78,6 +88,11 @@ struct PrivateCopy {
 PrivateCopy make_private_copy(const std::string& path, const std::string& cache_folder, const PluginPin* pin,
                               const std::string& label);
 void remove_temporary(const PrivateCopy& copy);
+// Copies libraries that a plugin brings beside its copy, to a folder named by their hash, and sets their `sha256` and
+// `copy`. Returns the file to map before the plugin, so that it gets these copies; empty if it brings no library.
+// Throws a plugin error if a hash differs from its pin.
+std::string copy_libraries(NeededLibraries& needed, const PrivateCopy& plugin, const PluginFile& file,
+                           const LoadPolicy& policy);
 
 using PluginEntry = chassis_status_t* (*)(const chassis_host_t*, const chassis_factory_t**);
 
@@ -91,6 +106,10 @@ class PluginLibrary {
   const PluginFile& file() const { return file_; }
   const Manifest& manifest() const { return file_.manifest; }
   const std::string& sha256() const { return sha256_; }
+  // The libraries that it brings, in the order in which they are needed.
+  const std::vector<BroughtLibrary>& libraries() const { return libraries_; }
+  // All code that it runs: "sha256:…", and the name and hash of each library that it brings.
+  std::string content_text() const;
   const std::string& mapped_path() const { return mapped_path_; }
   AbiVersion negotiated() const { return negotiated_; }
   // load() has called it once.
@@ -104,6 +123,7 @@ class PluginLibrary {
   PluginLibrary() = default;
   PluginFile file_;
   std::string sha256_;
+  std::vector<BroughtLibrary> libraries_;
   std::string mapped_path_;
   AbiVersion negotiated_;
   PluginEntry entry_ = nullptr;

@@ -4,12 +4,15 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cctype>
 #include <cerrno>
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <mutex>
+#include <set>
 #include <vector>
 
 #include "host/base/file.hpp"
@@ -22,7 +25,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr auto kKeepUnused = std::chrono::hours(24 * 30);
+constexpr auto kKeepUnused = std::chrono::hours(24 * 30), kKeepUsed = std::chrono::hours(1);
 
 // Creates the folder if missing. Returns why it cannot be used or trusted; empty if it can.
 std::string prepare_folder(const std::string& folder) {
@@ -61,37 +64,50 @@ std::string copy_hashed(const std::string& from, const std::string& to) {
   return hash.hex();
 }
 
-// Removes copies that no run has used for 30 days. A mapped copy stays mapped.
-void drop_unused(const std::string& folder) {
+// A copy, or the folder of one, by when it was last used.
+struct CachedCopy {
+  fs::file_time_type used;
+  fs::path path;
+  uint64_t num_bytes = 0;
+};
+
+uint64_t bytes_of(const fs::path& path) {
   std::error_code error;
-  const auto now = fs::file_time_type::clock::now();
-  for (fs::directory_iterator entry(folder, error), end; !error && entry != end; entry.increment(error)) {
+  if (!fs::is_directory(path, error)) return fs::file_size(path, error);
+  uint64_t sum = 0;
+  for (fs::directory_iterator entry(path, error), end; !error && entry != end; entry.increment(error)) {
     std::error_code ignored;
-    const auto used = entry->last_write_time(ignored);
-    if (!ignored && now - used > kKeepUnused) fs::remove(entry->path(), ignored);
+    if (const auto size = fs::file_size(entry->path(), ignored); !ignored) sum += size;
   }
+  return sum;
 }
 
-PrivateCopy copy_into(const std::string& path, const std::string& folder) {
+// Copies a file to <folder>/<hash><name>, unless it is there. `name` may begin a folder.
+PrivateCopy copy_into(const std::string& path, const std::string& folder, const std::string& name) {
   PrivateCopy copy{{}, sha256_file(path), false};
-  copy.path = folder + "/" + copy.sha256 + ".so";
+  copy.path = folder + "/" + copy.sha256 + name;
   std::error_code error;
+  const auto mark_used = [&] {
+    const fs::path entry = name.starts_with('/') ? fs::path(copy.path).parent_path() : fs::path(copy.path);
+    fs::last_write_time(entry, fs::file_time_type::clock::now(), error);
+  };
   if (fs::exists(copy.path, error) && sha256_file(copy.path) == copy.sha256) {
-    fs::last_write_time(copy.path, fs::file_time_type::clock::now(), error);
+    mark_used();
     return copy;
   }
-  drop_unused(folder);
   const std::string unfinished = temporary_name(folder + "/" + copy.sha256);
   fs::remove(unfinished, error);
   try {
     // The file may have changed after it was hashed: name the copy by the bytes that were written.
     copy.sha256 = copy_hashed(path, unfinished);
-    copy.path = folder + "/" + copy.sha256 + ".so";
+    copy.path = folder + "/" + copy.sha256 + name;
+    if (name.starts_with('/')) fs::create_directory(fs::path(copy.path).parent_path());
     fs::rename(unfinished, copy.path);
   } catch (...) {
     fs::remove(unfinished, error);
     throw;
   }
+  mark_used();
   const std::string written = sha256_file(copy.path);
   if (written != copy.sha256) {
     fs::remove(copy.path, error);
@@ -108,7 +124,7 @@ PrivateCopy copy_into_new_folder(const std::string& path) {
     throw storage_error(fmt::format("no folder for a private copy of {}: {}: {}", path, folder, std::strerror(errno)));
   }
   try {
-    PrivateCopy copy = copy_into(path, folder);
+    PrivateCopy copy = copy_into(path, folder, ".so");
     copy.is_temporary = true;
     return copy;
   } catch (...) {
@@ -117,11 +133,18 @@ PrivateCopy copy_into_new_folder(const std::string& path) {
   }
 }
 
-void check_pin(const PrivateCopy& copy, const PluginPin* pin, const std::string& label, const std::string& path) {
-  if (pin == nullptr || pin->sha256 == copy.sha256) return;
-  throw Error(
-      ExitCode::kPlugin, pin->where,
-      fmt::format("{} ({}) has sha256:{}, but it is pinned to sha256:{}", label, path, copy.sha256, pin->sha256));
+void check_pin(const std::string& sha256, const PluginPin* pin, const std::string& label, const std::string& path) {
+  if (pin == nullptr || pin->sha256 == sha256) return;
+  throw Error(ExitCode::kPlugin, pin->where,
+              fmt::format("{} ({}) has sha256:{}, but it is pinned to sha256:{}", label, path, sha256, pin->sha256));
+}
+
+// The folders of a process are read once: a run loads many plugins.
+void prune_once(const std::string& folder) {
+  static std::mutex& mutex = *new std::mutex;
+  static auto& pruned = *new std::set<std::string>;
+  const std::lock_guard lock(mutex);
+  if (pruned.insert(folder).second) prune_plugin_cache(folder);
 }
 
 }  // namespace
@@ -157,8 +180,9 @@ PrivateCopy make_private_copy(const std::string& path, const std::string& cache_
   std::string reason = prepare_folder(cache_folder);
   if (reason.empty()) {
     try {
-      const PrivateCopy copy = copy_into(path, cache_folder);
-      check_pin(copy, pin, label, path);
+      prune_once(cache_folder);
+      const PrivateCopy copy = copy_into(path, cache_folder, ".so");
+      check_pin(copy.sha256, pin, label, path);
       return copy;
     } catch (const Error& error) {
       if (error.code() != ExitCode::kStorage) throw;
@@ -171,12 +195,60 @@ PrivateCopy make_private_copy(const std::string& path, const std::string& cache_
                   fmt::format("the plugin cache cannot be used: {}; {} is loaded from a temporary copy", reason, path));
   PrivateCopy copy = copy_into_new_folder(path);
   try {
-    check_pin(copy, pin, label, path);
+    check_pin(copy.sha256, pin, label, path);
   } catch (...) {
     remove_temporary(copy);
     throw;
   }
   return copy;
+}
+
+void prune_plugin_cache(const std::string& folder, uint64_t max_bytes) {
+  std::error_code error;
+  const auto now = fs::file_time_type::clock::now();
+  std::vector<CachedCopy> copies;
+  uint64_t sum = 0;
+  for (fs::directory_iterator entry(folder, error), end; !error && entry != end; entry.increment(error)) {
+    std::error_code ignored;
+    const auto used = entry->last_write_time(ignored);
+    if (ignored) continue;
+    copies.push_back({used, entry->path(), bytes_of(entry->path())});
+    sum += copies.back().num_bytes;
+  }
+  std::ranges::sort(copies, {}, &CachedCopy::used);
+  for (const CachedCopy& copy : copies) {
+    const auto unused = now - copy.used;
+    if (unused <= kKeepUnused && (sum <= max_bytes || unused <= kKeepUsed)) break;
+    fs::remove_all(copy.path, error);
+    sum -= std::min(sum, copy.num_bytes);
+  }
+}
+
+std::string copy_libraries(NeededLibraries& needed, const PrivateCopy& plugin, const PluginFile& file,
+                           const LoadPolicy& policy) {
+  if (needed.brought.empty()) return "";
+  const std::string folder = fs::path(plugin.path).parent_path().string();
+  std::vector<std::string> names, folders;
+  for (BroughtLibrary& library : needed.brought) {
+    const bool is_path = library.name[0] == '/';
+    library.sha256 = is_path ? sha256_file(library.path) : "";
+    library.copy = library.path;
+    if (!is_path) {
+      const PrivateCopy copy = copy_into(library.path, folder, "/" + library.name);
+      library.sha256 = copy.sha256, library.copy = copy.path;
+      names.push_back(library.name);
+      folders.push_back(copy.sha256);
+    }
+    check_pin(library.sha256, policy.pin_of(file.manifest, library.file_name()),
+              fmt::format("{}, which {} needs,", library.file_name(), file.manifest.label()), library.path);
+  }
+  if (names.empty()) return "";
+  // What they need of the system, so that they find its symbols as if the plugin itself were mapped.
+  names.insert(names.end(), needed.others.begin(), needed.others.end());
+  folders.insert(folders.end(), needed.folders.begin(), needed.folders.end());
+  const std::string bytes = linking_library(names, folders), path = folder + "/" + sha256_hex(bytes) + ".so";
+  write_file_atomic(path, bytes, 0600);
+  return path;
 }
 
 void remove_temporary(const PrivateCopy& copy) {

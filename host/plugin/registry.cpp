@@ -17,8 +17,9 @@ namespace chassis {
 PluginRegistry::PluginRegistry(PluginIndex index, LoadPolicy policy, ServiceProvider& services)
     : index_(std::move(index)), policy_(std::move(policy)), services_(services) {
   for (const auto& [id, pin] : policy_.pins) {
-    if (index_.library(without_version(id)) == nullptr) {
-      counted_warning("pins without a plugin", fmt::format("plugin '{}' is pinned but not installed", id));
+    const std::string plugin = id.substr(0, id.find('/'));  // the rest names a library that it brings
+    if (index_.library(without_version(plugin)) == nullptr) {
+      counted_warning("pins without a plugin", fmt::format("plugin '{}' is pinned but not installed", plugin));
     }
   }
 }
@@ -123,16 +124,20 @@ Json PluginRegistry::lock() const {
     if (!library) continue;
     const Manifest& m = library->manifest();
     const auto used = used_.find(path);
-    plugins.push_back({{"id", m.id},
-                       {"version", m.version},
-                       {"path", path},
-                       {"sha256", library->sha256()},
-                       {"abi_built", m.abi.text()},
-                       {"abi_negotiated", library->negotiated().text()},
-                       {"tier", std::string(tier_text(m.tier))},
-                       {"torch", m.torch},
-                       {"git", m.git},
-                       {"members", used == used_.end() ? std::vector<std::string>() : used->second}});
+    Json listed = {{"id", m.id},
+                   {"version", m.version},
+                   {"path", path},
+                   {"sha256", library->sha256()},
+                   {"abi_built", m.abi.text()},
+                   {"abi_negotiated", library->negotiated().text()},
+                   {"tier", std::string(tier_text(m.tier))},
+                   {"torch", m.torch},
+                   {"git", m.git},
+                   {"members", used == used_.end() ? std::vector<std::string>() : used->second}};
+    for (const BroughtLibrary& brought : library->libraries())
+      listed["libraries"].push_back(
+          {{"name", brought.file_name()}, {"path", brought.path}, {"sha256", brought.sha256}});
+    plugins.push_back(std::move(listed));
   }
   return {{"plugins_lock", 1},
           {"host", {{"abi", policy_.abi.version.text()}, {"torch", services_.torch_version()}}},

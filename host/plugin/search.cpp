@@ -143,16 +143,24 @@ void PluginIndex::add_members() {
       shadowed_.push_back({name, files_[known->file == i ? before : i].path, ""});
     }
   }
-  for (ShadowedMember& other : shadowed_) {  // now it is known which file each name means
-    const PluginFile &used = *find(other.name.kind, other.name.id), &hidden = *named(other.path);
-    other.used = used.path;
-    const std::string advice = used.manifest.version == hidden.manifest.version
-                                   ? "the first is used; remove one of them"
-                                   : fmt::format("without a version, as in '{}@{}', the first is used", other.name.id,
-                                                 hidden.manifest.version);
+  for (ShadowedMember& other : shadowed_)  // now it is known which file each name means
+    other.used = find(other.name.kind, other.name.id)->path;
+}
+
+// A name with a version says which one is meant.
+void PluginIndex::warn_of_others(std::string_view kind, std::string_view id) const {
+  const std::string name = fmt::format("{}/{}", kind, id);
+  if (id != without_version(id) || !warned_.insert(name).second) return;
+  for (const ShadowedMember& other : shadowed_) {
+    if (other.name.kind != kind || other.name.id != id) continue;
+    const PluginFile &used = *named(other.used), &hidden = *named(other.path);
+    const std::string advice =
+        used.manifest.version == hidden.manifest.version
+            ? "the first is used; remove one of them"
+            : fmt::format("without a version, as in '{}@{}', the first is used", id, hidden.manifest.version);
     counted_warning("plugins found twice",
-                    fmt::format("plugin {} is in {} (version {}) and in {} (version {}); {}", other.name.text(),
-                                used.path, used.manifest.version, hidden.path, hidden.manifest.version, advice));
+                    fmt::format("plugin {} is in {} (version {}) and in {} (version {}); {}", name, used.path,
+                                used.manifest.version, hidden.path, hidden.manifest.version, advice));
   }
 }
 
@@ -220,7 +228,10 @@ const PluginFile& PluginIndex::at(std::string_view kind, std::string_view id) co
         .caused_by(plugin_error(damaged.reason))
         .hint("build it again, or remove it");
   }
-  if (found != nullptr) return *found;
+  if (found != nullptr) {
+    warn_of_others(kind, id);
+    return *found;
+  }
   if (id.ends_with('@'))
     throw plugin_error(fmt::format("plugin '{}' of kind '{}' has no version after '@'", id, kind))
         .hint("write one, as in 'sdpa@1.2.0', or leave out '@'");
@@ -237,7 +248,8 @@ const PluginFile& PluginIndex::at(std::string_view kind, std::string_view id) co
   // The name of a library or of a member of another kind is not a misspelling: report it instead of a suggestion.
   std::string elsewhere;
   for (const Member& member : members_) {
-    if (member.name.id == id) elsewhere += fmt::format("; there is '{}' of kind '{}'", id, member.name.kind);
+    if (member.name.id == id)
+      elsewhere += fmt::format("; there is '{}' of kind '{}'", id, member.name.kind);
     else if (member.name.kind == kind && files_[member.file].manifest.id == id)
       elsewhere += fmt::format("; library '{}' offers it as '{}'", id, member.name.id);
   }

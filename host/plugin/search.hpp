@@ -1,6 +1,7 @@
 // Finds plugins in folders and indexes their members. Reads manifests only; loads no library.
 #pragma once
 
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -50,7 +51,8 @@ class PluginIndex {
 
   // `id` is a member's id, "sdpa", or an id with a version, "sdpa@1.2.0". NULL if there is none.
   const PluginFile* find(std::string_view kind, std::string_view id) const;
-  // Throws a plugin error that lists the installed members, or names the damaged file if that was found first.
+  // Throws a plugin error that lists the installed members, or names the damaged file if that was found first. If other
+  // files have the member too and `id` has no version, they are counted warnings, once for each name.
   const PluginFile& at(std::string_view kind, std::string_view id) const;
   // A library by its id, with or without a version; NULL if there is none.
   const PluginFile* library(std::string_view id) const;
@@ -79,6 +81,7 @@ class PluginIndex {
  private:
   void scan(const PluginFolder& folder);
   void add_members();
+  void warn_of_others(std::string_view kind, std::string_view id) const;
   std::string searched_text() const;
 
   std::vector<PluginFolder> folders_;
@@ -90,6 +93,7 @@ class PluginIndex {
     size_t file;
   };
   std::vector<Member> members_;
+  mutable std::set<std::string> warned_;  // names whose other files were reported
 };
 
 }  // namespace chassis

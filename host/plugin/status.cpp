@@ -222,6 +222,22 @@ chassis_status_t* status_of_current_exception() noexcept {
   }
 }
 
+chassis_status_t* status_of_escaped_exception() noexcept {
+  constexpr const char* kWhat =
+      "threw an exception across the boundary of the ABI, which only functions in C may cross";
+  try {
+    throw;
+  } catch (const std::exception& error) {
+    try {
+      return make_status(CHASSIS_INTERNAL, fmt::format("{}: {}", kWhat, error.what()));
+    } catch (...) {
+      return make_status(CHASSIS_INTERNAL, kWhat);
+    }
+  } catch (...) {  // also one of another C++ library
+    return make_status(CHASSIS_INTERNAL, fmt::format("{}; it is of unknown type", kWhat));
+  }
+}
+
 void count_unreported(std::string_view what) noexcept {
   try {
     counted_warning("failures of host functions without a status",

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <cstdlib>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -39,6 +40,19 @@ chassis_status_t* guarded(F&& body) noexcept {
   }
 }
 
+// In a catch block around a call of a plugin's function: the ABI allows no exception to leave one. The status names
+// what was thrown; whoever reports it names plugin, call and step.
+chassis_status_t* status_of_escaped_exception() noexcept;
+// Calls a function of a plugin's table that returns a status.
+template <class F>
+chassis_status_t* call_plugin(F&& function) {
+  try {
+    return std::forward<F>(function)();
+  } catch (...) {
+    return status_of_escaped_exception();
+  }
+}
+
 // Counts a warning that names the call in progress.
 void count_unreported(std::string_view what) noexcept;
 // The same for functions that return no status: an exception is a counted warning.
@@ -63,6 +77,19 @@ void status_release(chassis_status_t* status) noexcept;
 // UNAVAILABLE, storage for DATA_LOSS, plugin for all others. An Error of a host service keeps its own exit code; only
 // so can it be the one of a stopped run.
 void throw_if_failed(chassis_status_t* status, std::string_view label);
+
+// Calls a function of a plugin's table that returns no status; an exception that leaves it is thrown as an Error.
+template <class F>
+auto value_of_plugin(std::string_view label, F&& function) {
+  chassis_status_t* escaped = nullptr;
+  try {
+    return std::forward<F>(function)();
+  } catch (...) {
+    escaped = status_of_escaped_exception();
+  }
+  throw_if_failed(escaped, label);
+  std::abort();  // it has thrown
+}
 
 // The table that a plugin receives. get_service asks `services`, which may be NULL and must outlive the table.
 class HostTable {

@@ -68,12 +68,20 @@ bool is_inside(const std::string& path, const std::string& folder) {
   return std::mismatch(above.begin(), above.end(), real.begin(), real.end()).first == above.end();
 }
 
-std::string pin_text(const std::string& path) {
-  return fmt::format("; or pin what is in the file: [plugins] pin = {{ ID = \"sha256:…\" }}, with the ID and hash that "
-                     "`chassis plugins info {}` prints", path);
+std::string pin_text(const std::string& path, const std::string& name, const std::string& plugin) {
+  if (!name.empty())
+    return fmt::format(
+        "; or pin what is in the file: [plugins] pin = {{ \"{}\" = \"sha256:…\" }}, with the hash that "
+        "`chassis plugins info {}` prints",
+        name, plugin);
+  return fmt::format(
+      "; or pin what is in the file: [plugins] pin = {{ ID = \"sha256:…\" }}, with the ID and hash that "
+      "`chassis plugins info {}` prints",
+      path);
 }
 
-void refuse_writable_by_all(const std::string& path, const fs::path& at, const struct stat& status) {
+void refuse_writable_by_all(const std::string& path, const fs::path& at, const struct stat& status,
+                            const std::string& pin_advice) {
   if (S_ISLNK(status.st_mode) || (status.st_mode & S_IWOTH) == 0) return;
   const std::string mode = fmt::format("writable by everyone (mode {:o})", status.st_mode & 07777);
   const bool folder = S_ISDIR(status.st_mode);
@@ -84,7 +92,7 @@ void refuse_writable_by_all(const std::string& path, const fs::path& at, const s
                  ? "move it to a folder of your own"
              : folder ? "move it to a folder of your own, or chmod o-w " + at.string()
                       : "chmod o-w " + at.string()) +
-            pin_text(path) + "; [plugins] trust cannot lift this, since it is about owners");
+            pin_advice + "; [plugins] trust cannot lift this, since it is about owners");
 }
 
 }  // namespace
@@ -96,19 +104,21 @@ std::vector<uid_t> trusted_owners() {
   return owners;
 }
 
-void check_permissions(const std::string& path) {
-  for_each_on_path(path,
-                   [&](const fs::path& at, const struct stat& status) { refuse_writable_by_all(path, at, status); });
+void check_permissions(const std::string& path, const std::string& pin_name, const std::string& plugin) {
+  const std::string advice = pin_text(path, pin_name, plugin);
+  for_each_on_path(
+      path, [&](const fs::path& at, const struct stat& status) { refuse_writable_by_all(path, at, status, advice); });
 }
 
-void check_trust(const std::string& path, const TrustPolicy& policy) {
-  check_permissions(path);
+void check_trust(const std::string& path, const TrustPolicy& policy, const std::string& pin_name,
+                 const std::string& plugin) {
+  check_permissions(path, pin_name, plugin);
   for (const std::string& folder : policy.folders)
     if (is_inside(path, folder)) return;
   const auto refuse = [&](const fs::path& at, const std::string& what) {
     return plugin_error(fmt::format("{} is not loaded: {} {}, who could change what runs", path, at.string(), what))
         .hint(fmt::format("if you trust them, add to the TOML: [plugins] trust = [\"{}\"]{}",
-                          fs::absolute(folder_of(path)).lexically_normal().string(), pin_text(path)));
+                          fs::absolute(folder_of(path)).lexically_normal().string(), pin_text(path, pin_name, plugin)));
   };
   for_each_on_path(path, [&](const fs::path& at, const struct stat& status) {
     if (std::find(policy.owners.begin(), policy.owners.end(), status.st_uid) == policy.owners.end())

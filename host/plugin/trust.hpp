@@ -18,9 +18,12 @@ struct TrustPolicy {
 
 // Refuses a file if everyone may write to it, to its folder, or to the folder of a symbolic link that leads to it. The
 // sticky bit makes no difference.
-void check_permissions(const std::string& path);
+// `pin_name` and `plugin` are for the advice: the name of a pin for this file, and the plugin that shows its hash.
+// Empty: the file is the plugin.
+void check_permissions(const std::string& path, const std::string& pin_name = "", const std::string& plugin = "");
 // The same; also refuses if another user or group owns one of these or may write to it, unless `policy` trusts a folder
 // above the file. Not needed for files whose hash is pinned.
-void check_trust(const std::string& path, const TrustPolicy& policy);
+void check_trust(const std::string& path, const TrustPolicy& policy, const std::string& pin_name = "",
+                 const std::string& plugin = "");
 
 }  // namespace chassis

@@ -17,13 +17,13 @@ AdapterPlugin::AdapterPlugin(Instance& instance)
 std::string AdapterPlugin::id() const { return instance_->id(); }
 
 void AdapterPlugin::configure(const std::string& config_json) const {
-  instance_->check(table_.configure(instance_->get("configure"), str_of(config_json)));
+  instance_->call("configure", [&](auto* self) { return table_.configure(self, str_of(config_json)); });
 }
 
 bool AdapterPlugin::trains(const chassis_adapter_parameter_t& parameter) const {
   if (table_.parameter == nullptr) return false;
   uint32_t trained = 0;
-  instance_->check(table_.parameter(instance_->get("parameter"), &parameter, &trained));
+  instance_->call("parameter", [&](auto* self) { return table_.parameter(self, &parameter, &trained); });
   if (trained > 1)
     throw plugin_error(instance_->label() + ": parameter() sets trained to " + std::to_string(trained) +
                        ", expected 0 or 1");
@@ -31,11 +31,11 @@ bool AdapterPlugin::trains(const chassis_adapter_parameter_t& parameter) const {
 }
 
 void AdapterPlugin::extend(const chassis_adapter_op_t& op, const chassis_adapter_builder_t& builder) const {
-  instance_->check(table_.extend(instance_->get("extend"), &op, &builder));
+  instance_->call("extend", [&](auto* self) { return table_.extend(self, &op, &builder); });
 }
 
 void AdapterPlugin::finish() const {
-  if (table_.finish != nullptr) instance_->check(table_.finish(instance_->get("finish")));
+  if (table_.finish != nullptr) instance_->call("finish", [&](auto* self) { return table_.finish(self); });
 }
 
 std::string AdapterPlugin::config(const std::string& base_path, const std::string& base_config_json) const {
@@ -44,13 +44,13 @@ std::string AdapterPlugin::config(const std::string& base_path, const std::strin
   base.path = str_of(base_path);
   base.config_json = str_of(base_config_json);
   TextSink sink;
-  instance_->check(table_.config(instance_->get("config"), &base, sink.get()));
+  instance_->call("config", [&](auto* self) { return table_.config(self, &base, sink.get()); });
   return sink.take();
 }
 
 void AdapterPlugin::merge(const chassis_adapter_merge_t& merge) const {
   CHASSIS_CHECK(can_merge(), "the adapter cannot be merged");
-  instance_->check(table_.merge(instance_->get("merge"), &merge));
+  instance_->call("merge", [&](auto* self) { return table_.merge(self, &merge); });
 }
 
 }  // namespace chassis

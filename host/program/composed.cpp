@@ -53,8 +53,9 @@ void run_composed_backward(const Node& node, chassis_call_t& call) {
     forward.first_row = call.first_row;
     {
       AutogradRecording recording;
-      throw_if_failed(node.provider->table->forward(node.provider->self, node.kernel.get(), &forward),
-                      provider_on(node));
+      throw_if_failed(
+          call_plugin([&] { return node.provider->table->forward(node.provider->self, node.kernel.get(), &forward); }),
+          provider_on(node));
     }
     const LentHandles lent[] = {{"input", input_handles}, {"parameter", param_handles}};
     std::vector<Tensor> returned;

@@ -26,7 +26,8 @@ void KernelRunner::run(const Node& node, Kernel kernel, const char* phase, const
     call.raw.workspace_bytes = scratch ? scratch.num_bytes() : 0;
     const PluginCall in_plugin(*node.site, phase, unit());
     call.remember_given();
-    chassis_status_t* const status = kernel(node.provider->self, node.kernel.get(), &call.raw);
+    chassis_status_t* const status =
+        call_plugin([&] { return kernel(node.provider->self, node.kernel.get(), &call.raw); });
     const std::string invalid = call.drop_invalid(node.provider->tracked);
     if (status) throw_if_failed(status, provider_on(node));
     if (!invalid.empty()) throw plugin_error(provider_on(node) + own_call_phase() + ": " + invalid);

@@ -25,11 +25,12 @@ ModelPlugin::ModelPlugin(Instance& instance) : instance_(&instance) {
 }
 
 void ModelPlugin::configure(const std::string& config_json) const {
-  instance_->check(table_.configure(instance_->get("configure"), str_of(config_json)));
+  instance_->call("configure", [&](auto* self) { return table_.configure(self, str_of(config_json)); });
 }
 
 std::string ModelPlugin::configure_refusal(const std::string& config_json) const {
-  chassis_status_t* status = table_.configure(instance_->get("configure"), str_of(config_json));
+  chassis_status_t* status =
+      call_plugin([&] { return table_.configure(instance_->get("configure"), str_of(config_json)); });
   if (status == nullptr) return "";
   const std::string text = status_text(status);
   status_release(status);
@@ -38,14 +39,15 @@ std::string ModelPlugin::configure_refusal(const std::string& config_json) const
 
 chassis_status_t* ModelPlugin::record(const chassis_builder_2_t* builder) const {
   return guarded([&] {  // names the plugin
-    instance_->check(v1_ != nullptr ? record_v1(*v1_, instance_->get("record"), *builder)
-                                    : table_.record(instance_->get("record"), builder));
+    instance_->call("record", [&](auto* self) {
+      return v1_ != nullptr ? record_v1(*v1_, self, *builder) : table_.record(self, builder);
+    });
   });
 }
 
 std::string ModelPlugin::config() const {
   TextSink sink;
-  instance_->check(table_.config(instance_->get("config"), sink.get()));
+  instance_->call("config", [&](auto* self) { return table_.config(self, sink.get()); });
   return sink.take();
 }
 
@@ -53,7 +55,9 @@ DiskMapping ModelPlugin::disk_mapping(const ParameterTable& parameters) const {
   try {
     if (v1_ != nullptr) return map_v1(*v1_, *instance_, parameters);
     return record_disk_mapping(parameters, [&](const chassis_disk_sink_t* sink) -> chassis_status_t* {
-      return table_.disk_mapping ? table_.disk_mapping(instance_->get("disk_mapping"), sink) : nullptr;
+      if (table_.disk_mapping)
+        instance_->call("disk_mapping", [&](auto* self) { return table_.disk_mapping(self, sink); });
+      return nullptr;
     });
   } catch (const Error& error) {
     throw Error(error.code(), error.where(), instance_->label() + ": " + error.message()).hint(error.hint_text());
@@ -61,7 +65,8 @@ DiskMapping ModelPlugin::disk_mapping(const ParameterTable& parameters) const {
 }
 
 int64_t ModelPlugin::max_positions() const {
-  return table_.max_positions ? table_.max_positions(instance_->get("max_positions")) : 0;
+  if (!table_.max_positions) return 0;
+  return instance_->call("max_positions", [&](auto* self) { return table_.max_positions(self); });
 }
 
 }  // namespace chassis

@@ -68,7 +68,7 @@ DiskMapping map_v1(const chassis_model_t& model, Instance& instance, const Param
   const auto mapped = [&instance](auto function, const std::string& name) {
     if (function == nullptr) return name;
     TextSink sink;
-    instance.check(function(instance.get("disk_name or parameter_name"), str_of(name), sink.get()));
+    instance.call("disk_name or parameter_name", [&](auto* self) { return function(self, str_of(name), sink.get()); });
     return sink.take();
   };
   std::map<std::string, std::vector<DiskPart>> parts;

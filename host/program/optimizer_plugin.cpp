@@ -79,14 +79,15 @@ std::vector<chassis_state_desc_t> OptimizerPlugin::describe(const SteppedParamet
     const chassis_state_desc_t* states = nullptr;
     uint32_t count = 0;
     const PluginCall call(*site_, "states");
-    throw_if_failed(second_->states(self_, parameter.raw(), &states, &count), label_);
+    throw_if_failed(call_plugin([&] { return second_->states(self_, parameter.raw(), &states, &count); }), label_);
     refuse_count(count);
     for (uint32_t i = 0; i < count; ++i) found.push_back(states == nullptr ? nullptr : sized_item(states, i));
   } else {
     const PluginCall call(*site_, "state");
-    const uint32_t count = first_->num_states(self_);
+    const uint32_t count = value_of_plugin(label_, [&] { return first_->num_states(self_); });
     refuse_count(count);
-    for (uint32_t i = 0; i < count; ++i) found.push_back(first_->state(self_, i));
+    for (uint32_t i = 0; i < count; ++i)
+      found.push_back(value_of_plugin(label_, [&] { return first_->state(self_, i); }));
   }
   std::vector<chassis_state_desc_t> out;
   for (size_t i = 0; i < found.size(); ++i)
@@ -135,14 +136,18 @@ uint64_t OptimizerPlugin::workspace_bytes(const std::vector<const chassis_optimi
                                           const std::vector<int64_t>& num_elements) const {
   const PluginCall call(*site_, "workspace_bytes");
   const auto count = static_cast<uint32_t>(parameters.size());
-  if (second_ != nullptr)
-    return second_->workspace_bytes == nullptr ? 0 : second_->workspace_bytes(self_, parameters.data(), count);
-  return first_->workspace_bytes == nullptr ? 0 : first_->workspace_bytes(self_, num_elements.data(), count);
+  return value_of_plugin(label_, [&]() -> uint64_t {
+    if (second_ != nullptr)
+      return second_->workspace_bytes == nullptr ? 0 : second_->workspace_bytes(self_, parameters.data(), count);
+    return first_->workspace_bytes == nullptr ? 0 : first_->workspace_bytes(self_, num_elements.data(), count);
+  });
 }
 
 void OptimizerPlugin::step(const chassis_optimizer_step_t& step) const {
   const PluginCall call(*site_, "step");
-  throw_if_failed(second_ != nullptr ? second_->step(self_, &step) : first_->step(self_, &step), label_);
+  throw_if_failed(
+      call_plugin([&] { return second_ != nullptr ? second_->step(self_, &step) : first_->step(self_, &step); }),
+      label_);
 }
 
 }  // namespace chassis

@@ -200,11 +200,11 @@ void ParallelStack::repeat_questions(const Program& program) {
   for (const Member& member : members_) {
     const auto& instance = *member.instance;
     if (member.table->stages != nullptr)
-      instance.check(member.table->stages(instance.get("stages"), stage_problem.get(), &stage_sink));
+      instance.call("stages", [&](auto* self) { return member.table->stages(self, stage_problem.get(), &stage_sink); });
     ask_divisions(member, facts_.mesh, facts_.rank, program);
     Answer answer;
     const Sink sink(facts_, *parameters_, problem->ids, rules, answer);
-    instance.check(member.table->resolve(instance.get("resolve"), &problem->raw, sink.get()));
+    instance.call("resolve", [&](auto* self) { return member.table->resolve(self, &problem->raw, sink.get()); });
   }
   take_problem(std::move(problem));
 }
@@ -223,7 +223,8 @@ Pipeline ParallelStack::ask_stages(const Program& program, std::vector<Answer>& 
     const StageProblem problem(facts);
     const StageSink sink(facts);
     try {
-      member.instance->check(member.table->stages(member.instance->get("stages"), problem.get(), sink.get()));
+      member.instance->call("stages",
+                            [&](auto* self) { return member.table->stages(self, problem.get(), sink.get()); });
       if (!sink.is_used()) continue;
       if (owner != nullptr)
         throw config_error("the schedule of pipeline stages is given by " + owner->instance->label() + " and by " +
@@ -343,7 +344,8 @@ void ParallelStack::resolve_stages(const Program& program, int coordinate, std::
       }
     Answer answer;
     const Sink sink(facts_, *parameters_, problem->ids, rules_, answer);
-    member.instance->check(member.table->resolve(member.instance->get("resolve"), &problem->raw, sink.get()));
+    member.instance->call("resolve",
+                          [&](auto* self) { return member.table->resolve(self, &problem->raw, sink.get()); });
     if (is_own) answers[m].axes.insert(answers[m].axes.end(), answer.axes.begin(), answer.axes.end());
     for (const uint32_t id : answer.parameters) {
       const std::string& name = parameters_->all()[id]->name;
@@ -516,9 +518,12 @@ void ParallelStack::place(ParameterTable& parameters) {
     std::erase_if(descriptor.placements, [&](const Placement& p) {
       return std::all_of(p.axes.begin(), p.axes.end(), [&](const std::string& axis) { return contains(axes, axis); });
     });
-    if (rule.owner >= 0) descriptor.placements.push_back(Placement::only_on(rule.axes, rule.owner));
-    else if (rule.kind == CHASSIS_SHARD_DIM) descriptor.placements.push_back(Placement::dim_chunk(rule.axes, 0));
-    else if (rule.kind == CHASSIS_SHARD_FLAT) descriptor.placements.push_back(Placement::flat_range(rule.axes));
+    if (rule.owner >= 0)
+      descriptor.placements.push_back(Placement::only_on(rule.axes, rule.owner));
+    else if (rule.kind == CHASSIS_SHARD_DIM)
+      descriptor.placements.push_back(Placement::dim_chunk(rule.axes, 0));
+    else if (rule.kind == CHASSIS_SHARD_FLAT)
+      descriptor.placements.push_back(Placement::flat_range(rule.axes));
     descriptor.owner = OwnerRule::kSpread;
     parameters.all()[i]->offloaded = rule.offload;
     parameters.all()[i]->pinned = rule.offload && rule.pin_memory;

@@ -122,7 +122,7 @@ std::map<std::string, Division> ParallelStack::ask_divisions(const Member& membe
   problem.dims = dims.data();
   problem.num_dims = dims.size();
   const DivisionSink sink(mesh, program);
-  member.instance->check(member.table->divide(member.instance->get("divide"), &problem, sink.get()));
+  member.instance->call("divide", [&](auto* self) { return member.table->divide(self, &problem, sink.get()); });
   return sink.divisions();
 }
 

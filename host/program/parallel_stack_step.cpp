@@ -73,7 +73,7 @@ void ParallelStack::bind(Communicator& communicator, Device device) {
   shards_->allocate();
   connect();
   for (const Member& m : members_)
-    if (m.table->bind) m.instance->check(m.table->bind(m.instance->get("bind"), shards_->table()));
+    if (m.table->bind) m.instance->call("bind", [&](auto* self) { return m.table->bind(self, shards_->table()); });
 }
 
 // Forms the groups that a step needs while the ranks of a pipeline are at different places: whichever rank came first
@@ -101,12 +101,13 @@ void ParallelStack::connect() {
 
 void ParallelStack::call(const Member& member, const UnitHook& hook, size_t unit, uint32_t which, Flags flags) {
   if (const auto function = member.table->*hook.function)
-    member.instance->check(function(member.instance->get(hook.name, static_cast<int64_t>(unit)), which, bits(flags)));
+    member.instance->call(
+        hook.name, [&](auto* self) { return function(self, which, bits(flags)); }, static_cast<int64_t>(unit));
 }
 
 void ParallelStack::call(const Member& member, const StepHook& hook) {
   if (const auto function = member.table->*hook.function)
-    member.instance->check(function(member.instance->get(hook.name)));
+    member.instance->call(hook.name, [&](auto* self) { return function(self); });
 }
 
 // Logged between the calls of collectives, so that the log shows what was started before a unit computes.
@@ -194,7 +195,8 @@ void ParallelStack::finish_grads() {
   for (Readiness& ready : ready_) ready.num_last = 0, ready.num_done.clear();
   for (const uint32_t i : placed_here_)
     if (const Parameter& p = local(i); p.gradient_written)
-      throw plugin_error("the gradient of '" + p.name + "' was not reduced by the end of the step");
+      throw plugin_error(placed_by_[problem_->ids[i]]->instance->label() + ": the gradient of '" + p.name +
+                         "' was not reduced by the end of the step");
 }
 
 void ParallelStack::refresh() {
@@ -202,8 +204,12 @@ void ParallelStack::refresh() {
   shards_->gather(unplaced_here_, "");  // nothing is sent: this rank has them
   shards_->release(unplaced_here_);
   for (const Member& m : members_) call(m, StepHook{"post_optimizer", &chassis_parallel_t::post_optimizer});
-  if (const auto stale = shards_->stale(); !stale.empty())
-    throw plugin_error("parameter '" + stale.front() + "' still shows the values from before the step");
+  if (const auto stale = shards_->stale(); !stale.empty()) {
+    std::string strategy;
+    for (const uint32_t i : placed_here_)
+      if (local(i).name == stale.front()) strategy = placed_by_[problem_->ids[i]]->instance->label() + ": ";
+    throw plugin_error(strategy + "parameter '" + stale.front() + "' still shows the values from before the step");
+  }
 }
 
 void ParallelStack::finish_step() {

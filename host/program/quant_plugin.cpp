@@ -23,25 +23,27 @@ QuantPlugin::QuantPlugin(Instance& instance)
 
 bool QuantPlugin::configure(const std::string& quantization_config) const {
   uint32_t is_stored = 0;
-  instance_->check(table_.configure(instance_->get("configure"), str_of(quantization_config), &is_stored));
+  instance_->call("configure",
+                  [&](auto* self) { return table_.configure(self, str_of(quantization_config), &is_stored); });
   return is_stored != 0;
 }
 
 std::shared_ptr<const QuantStorage> QuantPlugin::storage(const chassis_quant_parameter_t& parameter) const {
   const chassis_quant_storage_t* raw = nullptr;
-  instance_->check(table_.parameter(instance_->get("parameter"), &parameter, &raw));
+  instance_->call("parameter", [&](auto* self) { return table_.parameter(self, &parameter, &raw); });
   if (raw == nullptr) return nullptr;
   return std::make_shared<QuantStorage>(*this, *raw, std::string(view_of(parameter.name)));
 }
 
 void QuantPlugin::finish_model() const {
-  if (table_.finish_model != nullptr) instance_->check(table_.finish_model(instance_->get("finish_model")));
+  if (table_.finish_model != nullptr)
+    instance_->call("finish_model", [&](auto* self) { return table_.finish_model(self); });
 }
 
 std::string QuantPlugin::config() const {
   if (!has_config()) throw plugin_error(instance_->label() + " writes no quantization_config");
   TextSink sink;
-  instance_->check(table_.config(instance_->get("config"), sink.get()));
+  instance_->call("config", [&](auto* self) { return table_.config(self, sink.get()); });
   return sink.take();
 }
 
@@ -118,26 +120,26 @@ chassis_quant_part_t QuantStorage::part_of(const QuantPart& part) const {
 void QuantStorage::encode(const QuantPart& part, std::span<const float> values) const {
   chassis_quant_part_t raw = part_of(part);
   raw.values = const_cast<float*>(values.data());
-  plugin_.instance_->check(plugin_.table_.encode(plugin_.instance_->get("encode"), &raw));
+  plugin_.instance_->call("encode", [&](auto* self) { return plugin_.table_.encode(self, &raw); });
 }
 
 void QuantStorage::finish(const QuantPart& part, std::span<const void* const> staged) const {
   if (plugin_.table_.finish == nullptr) return;
   chassis_quant_part_t raw = part_of(part);
   raw.staged = staged.data();
-  plugin_.instance_->check(plugin_.table_.finish(plugin_.instance_->get("finish"), &raw));
+  plugin_.instance_->call("finish", [&](auto* self) { return plugin_.table_.finish(self, &raw); });
 }
 
 void QuantStorage::decode(const QuantPart& part, std::span<float> values) const {
   chassis_quant_part_t raw = part_of(part);
   raw.values = values.data();
-  plugin_.instance_->check(plugin_.table_.decode(plugin_.instance_->get("decode"), &raw));
+  plugin_.instance_->call("decode", [&](auto* self) { return plugin_.table_.decode(self, &raw); });
 }
 
 void QuantStorage::verify(const QuantPart& part) const {
   if (plugin_.table_.verify == nullptr) return;
   const chassis_quant_part_t raw = part_of(part);
-  plugin_.instance_->check(plugin_.table_.verify(plugin_.instance_->get("verify"), &raw));
+  plugin_.instance_->call("verify", [&](auto* self) { return plugin_.table_.verify(self, &raw); });
 }
 
 std::string QuantStorage::write_state(const QuantPart& part, Dtype dtype) const {
@@ -145,14 +147,16 @@ std::string QuantStorage::write_state(const QuantPart& part, Dtype dtype) const 
   chassis_quant_part_t raw = part_of(part);
   raw.value_dtype = static_cast<uint32_t>(dtype);
   TextSink sink;
-  plugin_.instance_->check(plugin_.table_.write_state(plugin_.instance_->get("write_state"), &raw, sink.get()));
+  plugin_.instance_->call("write_state",
+                          [&](auto* self) { return plugin_.table_.write_state(self, &raw, sink.get()); });
   return sink.take();
 }
 
 void QuantStorage::read_state(const QuantPart& part, const std::string& text) const {
   if (plugin_.table_.read_state == nullptr) return;
   const chassis_quant_part_t raw = part_of(part);
-  plugin_.instance_->check(plugin_.table_.read_state(plugin_.instance_->get("read_state"), &raw, str_of(text)));
+  plugin_.instance_->call("read_state",
+                          [&](auto* self) { return plugin_.table_.read_state(self, &raw, str_of(text)); });
 }
 
 }  // namespace chassis

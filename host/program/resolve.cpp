@@ -27,8 +27,10 @@ namespace {
 std::vector<std::string> split_pattern(chassis_str_t pattern) {
   std::vector<std::string> ids(1);
   for (uint64_t i = 0; i < pattern.len; ++i) {
-    if (pattern.ptr[i] == '+') ids.emplace_back();
-    else ids.back() += pattern.ptr[i];
+    if (pattern.ptr[i] == '+')
+      ids.emplace_back();
+    else
+      ids.back() += pattern.ptr[i];
   }
   return ids;
 }
@@ -57,9 +59,7 @@ class BlockResolver {
  private:
   BlockType& block() { return out_.block; }
 
-  void keep_needed_outputs() {
-    block().outputs.erase(options_.purpose == Purpose::kLogits ? "loss" : "logits");
-  }
+  void keep_needed_outputs() { block().outputs.erase(options_.purpose == Purpose::kLogits ? "loss" : "logits"); }
 
   // Its input takes its place where nothing is trained.
   void drop_dropout() {
@@ -149,7 +149,8 @@ class BlockResolver {
     node.site = &call_site("provider '" + provider.name + "'", node.name);
     const PluginCall call(*node.site, "claim");
     NodeView view(program_, layout_of(node), block(), node, out_.value_needs_grad, out_.slot_trainable, options_);
-    chassis_status_t* status = provider.table->claim(provider.self, view.get(), &node.cost_ns);
+    chassis_status_t* status =
+        call_plugin([&] { return provider.table->claim(provider.self, view.get(), &node.cost_ns); });
     if (status && status_code(status) == CHASSIS_UNIMPLEMENTED) {
       refusals.push_back({provider.name, node.pattern, status_text(status)});
       status_release(status);
@@ -245,25 +246,27 @@ class BlockResolver {
     node.infer.struct_size = sizeof(node.infer);
     {
       const PluginCall call(*node.site, "infer");
-      throw_if_failed(provider.table->infer(provider.self, view.get(), &node.infer), context);
+      throw_if_failed(call_plugin([&] { return provider.table->infer(provider.self, view.get(), &node.infer); }),
+                      context);
     }
     check_infer(node, context);
     if (node.flag(CHASSIS_KERNEL_FORWARD_BACKWARD) && !provider.table->forward_backward)
       throw plugin_error(context + ": infer sets FORWARD_BACKWARD, but the provider offers no forward_backward");
     void* kernel = nullptr;
     const PluginCall call(*node.site, "create_kernel");
-    throw_if_failed(provider.table->create_kernel(provider.self, view.get(), &kernel), context);
+    throw_if_failed(call_plugin([&] { return provider.table->create_kernel(provider.self, view.get(), &kernel); }),
+                    context);
     node.kernel =
         std::shared_ptr<void>(kernel, [table = provider.table, self = provider.self, site = node.site](void* k) {
           const PluginCall call(*site, "destroy_kernel");
-          if (table->destroy_kernel) table->destroy_kernel(self, k);
+          if (table->destroy_kernel) guarded_void([&] { table->destroy_kernel(self, k); });
         });
     finish_gradients(node);
     const bool composed = node.flag(CHASSIS_KERNEL_COMPOSED);
     if (!node.has_backward || composed) return;
     const bool any_input = std::count(node.input_needs_grad.begin(), node.input_needs_grad.end(), 1) > 0;
-    const bool any_param = std::any_of(node.params.begin(), node.params.end(),
-                                       [&](SlotId s) { return out_.slot_trainable[s] != 0; });
+    const bool any_param =
+        std::any_of(node.params.begin(), node.params.end(), [&](SlotId s) { return out_.slot_trainable[s] != 0; });
     if (any_input && !provider.table->backward_inputs)
       throw plugin_error(context + ": claimed for training, but offers no backward_inputs");
     if (any_param && !provider.table->backward_params)
@@ -315,8 +318,8 @@ class BlockResolver {
 
   void finish_gradients(Node& node) {
     for (ValueId v : node.inputs) node.input_needs_grad.push_back(v != kAbsent && out_.value_needs_grad[v]);
-    node.has_backward = std::any_of(node.outputs.begin(), node.outputs.end(),
-                                    [&](ValueId v) { return out_.value_needs_grad[v] != 0; });
+    node.has_backward =
+        std::any_of(node.outputs.begin(), node.outputs.end(), [&](ValueId v) { return out_.value_needs_grad[v] != 0; });
   }
 
   Error unclaimed_error(const Op& op, const std::vector<Refusal>& refusals) {

@@ -77,10 +77,17 @@ void compare_settings(const Json& saved, const Config& config, bool in_own_direc
 std::map<std::string, std::pair<std::string, std::string>> plugins_of(const Json& lock) {
   std::map<std::string, std::pair<std::string, std::string>> plugins;  // by id: version, hash
   if (!lock.is_object() || !lock.contains("plugins") || !lock["plugins"].is_array()) return plugins;
-  for (const Json& plugin : lock["plugins"])
-    if (plugin.is_object() && plugin.contains("sha256"))
-      plugins[json_string_or(plugin, "id", "", "plugins")] = {json_string_or(plugin, "version", "", "plugins"),
-                                                              json_string_or(plugin, "sha256", "", "plugins")};
+  for (const Json& plugin : lock["plugins"]) {
+    if (!plugin.is_object() || !plugin.contains("sha256")) continue;
+    const std::string id = json_string_or(plugin, "id", "", "plugins");
+    const std::string version = json_string_or(plugin, "version", "", "plugins");
+    plugins[id] = {version, json_string_or(plugin, "sha256", "", "plugins")};
+    if (!plugin.contains("libraries") || !plugin["libraries"].is_array()) continue;
+    for (const Json& library : plugin["libraries"])  // that it brings
+      if (library.is_object())
+        plugins[id + "/" + json_string_or(library, "name", "", "plugins")] = {
+            version, json_string_or(library, "sha256", "", "plugins")};
+  }
   return plugins;
 }
 

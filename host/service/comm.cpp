@@ -49,8 +49,9 @@ Communicator::Communicator(std::unique_ptr<Instance> backend, World& world, Mesh
                                                 {"release", table->release != nullptr},
                                                 {"abort", table->abort != nullptr}});
     try {
-      backend_->check(table->supports(backend_->get("supports"), static_cast<uint32_t>(device_.type),
-                                      static_cast<int32_t>(device_.index)));
+      backend_->call("supports", [&](auto* self) {
+        return table->supports(self, static_cast<uint32_t>(device_.type), static_cast<int32_t>(device_.index));
+      });
     } catch (const Error& error) {
       throw config_error(error.message()).hint("set [comm] plugin = \"auto\" to use a backend that serves this device");
     }
@@ -165,7 +166,7 @@ void Communicator::Impl::connect(CommGroup& group) {
   desc.timeout_ns = static_cast<uint64_t>(std::chrono::nanoseconds(world.deadline()).count());
   desc.host = str_of(world.host_address());
   try {
-    backend->check(table->create_group(backend->get("create_group"), &desc, &in.group));
+    backend->call("create_group", [&](auto* self) { return table->create_group(self, &desc, &in.group); });
   } catch (const Error& error) {
     if (!fake) world.throw_if_another_failed();
     throw Error(ExitCode::kCommunication, fmt::format("the ranks of {} could not connect to each other", group.name()))

@@ -273,15 +273,28 @@ Error Flights::deadline_error(const Flight& flight, std::chrono::nanoseconds wai
   const auto add = [&](const std::vector<int>& ranks, const std::string& what) {
     reason += fmt::format("{}{} {}", reason.empty() ? "" : "; ", rank_list(ranks), what);
   };
-  if (!silent.empty()) add(silent, "gave no sign");
+  // A rank that is busy inside a plugin has said so itself.
+  std::vector<int> unknown;
+  for (const int rank : silent) {
+    const std::string call = world_.call_of(rank);
+    if (call.empty())
+      unknown.push_back(rank);
+    else
+      add({rank}, "has been inside " + call);
+  }
+  const bool is_in_plugin = unknown.size() < silent.size();
+  if (!unknown.empty()) add(unknown, "gave no sign");
   for (const auto& [text, ranks] : waiting) {
     if (text != flight.text()) add(ranks, fmt::format("{} in {}", ranks.size() == 1 ? "waits" : "wait", text));
   }
   if (reason.empty()) reason = "all its ranks wait for it";
-  Error error(ExitCode::kCommunication, fmt::format("{} was not done within {:.0f} s: {}", flight.text(),
-                                                    std::chrono::duration<double>(waited).count(), reason));
+  const double seconds = std::chrono::duration<double>(waited).count();
+  Error error(ExitCode::kCommunication,
+              is_in_plugin ? fmt::format("{}; {} was not done within {:.0f} s", reason, flight.text(), seconds)
+                           : fmt::format("{} was not done within {:.0f} s: {}", flight.text(), seconds, reason));
   error.hint(
-      !silent.empty()
+      is_in_plugin ? "that call does not return, or takes longer than the others wait, which [comm] timeout_s says"
+      : !silent.empty()
           ? "a rank that gave no sign has stopped or is busy elsewhere; [comm] timeout_s says how long the others wait"
       : waiting.size() > 1 ? kHint
                            : "check the network between the machines");

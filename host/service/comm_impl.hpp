@@ -46,7 +46,8 @@ struct Communicator::Impl {
   ~Impl() {
     watch.reset();
     for (const auto& group : groups) {
-      if (group->impl_->group) table->destroy_group(backend->get("destroy_group"), group->impl_->group);
+      if (group->impl_->group)
+        guarded_void([&] { table->destroy_group(backend->get("destroy_group"), group->impl_->group); });
     }
   }
 

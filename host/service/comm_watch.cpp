@@ -33,12 +33,12 @@ void StreamWatch::throw_if_failed() {
 // Works of one group are done in the order of their start; works of different groups in any order.
 void StreamWatch::release_done() {
   for (auto watched = works_.begin(); watched != works_.end();) {
-    if (!table_.done(backend_.get("done"), watched->work)) {
+    if (!backend_.call("done", [&](auto* self) { return table_.done(self, watched->work); })) {
       ++watched;
       continue;
     }
     try {
-      backend_.check(table_.wait(backend_.get("wait"), watched->work, 0));
+      backend_.call("wait", [&](auto* self) { return table_.wait(self, watched->work, 0); });
     } catch (Error& error) {
       error.with("call", watched->flight->text());
       if (!failure_) failure_ = std::current_exception();
@@ -49,7 +49,7 @@ void StreamWatch::release_done() {
 }
 
 void StreamWatch::release(const Watched& watched) {
-  table_.release(backend_.get("release"), watched.work);
+  guarded_void([&] { table_.release(backend_.get("release"), watched.work); });
   flights_.end(*watched.flight);
 }
 
@@ -62,7 +62,7 @@ void StreamWatch::run() {
       flights_.check(*works_.front().flight, Clock::now() - works_.front().start);
     } catch (...) {
       failure_ = std::current_exception();
-      for (const Watched& watched : works_) table_.abort(backend_.get("abort"), watched.group);
+      for (const Watched& watched : works_) guarded_void([&] { table_.abort(backend_.get("abort"), watched.group); });
     }
   }
 }

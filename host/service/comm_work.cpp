@@ -38,11 +38,13 @@ CommWork::CommWork(CommWork&&) noexcept = default;
 CommWork& CommWork::operator=(CommWork&&) noexcept = default;
 CommWork::~CommWork() = default;
 CommWork::Impl::~Impl() {
-  if (work) owner.table->release(owner.backend->get("release"), work);
+  if (work) guarded_void([&] { owner.table->release(owner.backend->get("release"), work); });
   if (flight) owner.flights.end(*flight);
 }
 bool CommWork::done() const {
-  return !impl_ || !impl_->work || impl_->owner.table->done(impl_->owner.backend->get("done"), impl_->work) != 0;
+  return !impl_ || !impl_->work || impl_->owner.backend->call("done", [&](auto* self) {
+    return impl_->owner.table->done(self, impl_->work);
+  }) != 0;
 }
 
 CommCount& Communicator::Impl::count_of(const CommGroup& group, uint32_t op) {
@@ -100,9 +102,10 @@ CommWork Communicator::Impl::start(CommGroup& group, std::span<const chassis_col
   out.impl_->flight = &flight;
   if (logs_calls()) log::debug("comm: {}", flight.text());
   const auto given = flight.batch.pointers();
-  chassis_status_t* status =
-      table->start(backend->get("start"), in.group, given.data(), static_cast<uint32_t>(given.size()),
-                   current_stream(device), &out.impl_->work);
+  chassis_status_t* status = call_plugin([&] {
+    return table->start(backend->get("start"), in.group, given.data(), static_cast<uint32_t>(given.size()),
+                        current_stream(device), &out.impl_->work);
+  });
   if (status) throw_failure(status, flight);
   if (!out.impl_->work && !fake)
     throw plugin_error(backend->label() + ": start returned no work and no error for " + flight.text());
@@ -131,7 +134,8 @@ void Communicator::Impl::wait(chassis_backend_work_t* work, const Flight& flight
   for (const Clock::time_point start = Clock::now();;) {
     const auto left = std::max<std::chrono::nanoseconds>(world.deadline() - (Clock::now() - start), {});
     const auto slice = std::min<std::chrono::nanoseconds>(left, kWaitSlice);
-    chassis_status_t* status = table->wait(backend->get("wait"), work, static_cast<uint64_t>(slice.count()));
+    chassis_status_t* status =
+        call_plugin([&] { return table->wait(backend->get("wait"), work, static_cast<uint64_t>(slice.count())); });
     if (!status) return;
     if (status_code(status) != CHASSIS_DEADLINE_EXCEEDED) throw_failure(status, flight);
     status_release(status);
@@ -224,8 +228,9 @@ void Communicator::wait(CommWork& work) {
     return;
   }
   impl_->watch->throw_if_failed();
-  chassis_status_t* status =
-      impl_->table->wait_on_stream(backend_->get("wait_on_stream"), in_flight->work, current_stream(device_));
+  chassis_status_t* status = call_plugin([&] {
+    return impl_->table->wait_on_stream(backend_->get("wait_on_stream"), in_flight->work, current_stream(device_));
+  });
   if (status) impl_->throw_failure(status, flight);
   if (is_traced) [[unlikely]]
     impl_->trace_batch(*in_flight, wait_begin_ns);

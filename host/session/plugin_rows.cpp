@@ -50,16 +50,17 @@ class PluginRowReader final : public RowReader {
     chassis_row_file_info_t info{};
     info.struct_size = sizeof info;
     info.num_rows = -1;
-    throw_at(instance_, path_, 0, table_.open(instance_.get("open"), str_of(path_), &info, &file_));
+    throw_at(instance_, path_, 0,
+             call_plugin([&] { return table_.open(instance_.get("open"), str_of(path_), &info, &file_); }));
     if (file_ == nullptr) throw refusal("opens no file, and returns no error");
     num_rows_of_file_ = info.num_rows;
     if (num_rows_of_file_ < -1) {
-      table_.close(instance_.get("close"), file_);
+      guarded_void([&] { table_.close(instance_.get("close"), file_); });
       throw refusal(fmt::format("says that the file has {} rows, expected a number or -1", num_rows_of_file_));
     }
   }
   ~PluginRowReader() override {
-    if (file_) table_.close(instance_.get("close"), file_);
+    if (file_) guarded_void([&] { table_.close(instance_.get("close"), file_); });
   }
 
   bool next(RawRow& row) override {
@@ -92,7 +93,8 @@ class PluginRowReader final : public RowReader {
                                        static_cast<PluginRowReader*>(self->impl)->take(view_of(json));
                                      }};
     reading_thread_ = std::this_thread::get_id();
-    chassis_status_t* const status = table_.next(instance_.get("next"), file_, max_rows, &sink, &read);
+    chassis_status_t* const status =
+        call_plugin([&] { return table_.next(instance_.get("next"), file_, max_rows, &sink, &read); });
     num_given_ += block_.size();
     try {
       throw_at(instance_, path_, num_given_ + 1, status);
@@ -240,7 +242,7 @@ std::string PluginRows::prepare(const std::string& path, const UsedColumns& colu
         {{"open", table.open != nullptr}, {"next", table.next != nullptr}, {"close", table.close != nullptr}});
     instance = std::move(opened);
   }
-  return member + " sha256:" + instance->library().sha256();
+  return member + " " + instance->library().content_text();
 }
 
 std::unique_ptr<RowReader> PluginRows::open(const std::string& path, const UsedColumns& columns) const {

@@ -143,7 +143,7 @@ PluginTokenizer::PluginTokenizer(std::unique_ptr<Instance> instance, const std::
                                                 {"token", table_.token != nullptr},
                                                 {"id_of", table_.id_of != nullptr}});
     if (table_.open != nullptr) {
-      instance_->check(table_.open(instance_->get("open"), str_of(directory)));
+      instance_->call("open", [&](auto* self) { return table_.open(self, str_of(directory)); });
       directory_ = directory;
       // A fingerprint that is wrong must not give ids of another vocabulary.
       if (const std::string hash = directory.empty() ? "" : hash_of_tokenizer_files(directory, files()); !hash.empty())
@@ -151,7 +151,7 @@ PluginTokenizer::PluginTokenizer(std::unique_ptr<Instance> instance, const std::
     }
     info_.struct_size = sizeof info_;
     info_.bos_id = info_.eos_id = info_.pad_id = info_.unk_id = -1;
-    instance_->check(table_.info(instance_->get("info"), &info_));
+    instance_->call("info", [&](auto* self) { return table_.info(self, &info_); });
   }
   check_info();
   fingerprint_ = instance_->id() + ":" + std::string(view_of(info_.fingerprint));
@@ -216,7 +216,9 @@ Encoding PluginTokenizer::encode_with_offsets(std::string_view text, bool specia
   }
   OneText sink(text);
   const chassis_str_t texts[] = {str_of(text)};
-  instance_->check(table_.encode(instance_->get("encode"), texts, 1, special ? CHASSIS_ENCODE_SPECIAL : 0, sink.get()));
+  instance_->call("encode", [&](auto* self) {
+    return table_.encode(self, texts, 1, special ? CHASSIS_ENCODE_SPECIAL : 0, sink.get());
+  });
   if (const std::string fault = sink.fault(); !fault.empty()) throw refusal("encode " + fault);
   check_encoding(text, sink.encoding());
   return std::move(sink.encoding());
@@ -225,8 +227,9 @@ Encoding PluginTokenizer::encode_with_offsets(std::string_view text, bool specia
 std::string PluginTokenizer::decode(std::span<const int32_t> ids, bool keep_special) const {
   if (v1_ != nullptr) return decode_v1(*v1_, *instance_, ids);
   TextSink sink;
-  instance_->check(table_.decode(instance_->get("decode"), ids.data(), ids.size(),
-                                 keep_special ? CHASSIS_DECODE_KEEP_SPECIAL : 0, sink.get()));
+  instance_->call("decode", [&](auto* self) {
+    return table_.decode(self, ids.data(), ids.size(), keep_special ? CHASSIS_DECODE_KEEP_SPECIAL : 0, sink.get());
+  });
   std::string text = sink.take();
   if (const uint64_t most = max_num_bytes(ids.size()); text.size() > most)
     throw refusal("decode makes " + std::to_string(text.size()) + " bytes of " + std::to_string(ids.size()) +
@@ -238,7 +241,7 @@ TokenText PluginTokenizer::token(int32_t id) const {
   if (v1_ != nullptr) return Tokenizer::token(id);
   chassis_token_t token{};
   token.struct_size = sizeof token;
-  instance_->check(table_.token(instance_->get("token"), id, &token));
+  instance_->call("token", [&](auto* self) { return table_.token(self, id, &token); });
   return {std::string(view_of(token.text)), (token.flags & CHASSIS_TOKEN_SPECIAL) != 0,
           (token.flags & CHASSIS_TOKEN_ADDED) != 0, (token.flags & CHASSIS_TOKEN_UNUSED) != 0};
 }
@@ -246,7 +249,7 @@ TokenText PluginTokenizer::token(int32_t id) const {
 int32_t PluginTokenizer::id_of(std::string_view text) const {
   if (v1_ != nullptr) return Tokenizer::id_of(text);
   int32_t id = -1;
-  instance_->check(table_.id_of(instance_->get("id_of"), str_of(text), &id));
+  instance_->call("id_of", [&](auto* self) { return table_.id_of(self, str_of(text), &id); });
   if (id < -1 || id >= info_.vocab_size)
     throw refusal("id_of \"" + printable(text, 80) + "\" is " + std::to_string(id) + ", its vocabulary has " +
                   std::to_string(info_.vocab_size) + " ids");
@@ -264,7 +267,8 @@ RenderedChat PluginTokenizer::render(const ChatRequest& chat) const {
   raw.template_text = str_of(chat.template_text);
   raw.unix_time_s = chat.unix_time_s;
   ChatText sink;
-  chassis_status_t* const status = table_.render(instance_->get("render"), &raw, sink.get());
+  chassis_status_t* const status =
+      call_plugin([&] { return table_.render(instance_->get("render"), &raw, sink.get()); });
   const bool is_unproven = status != nullptr && chat.spans && status_code(status) == CHASSIS_FAILED_PRECONDITION;
   try {
     instance_->check(status);
@@ -333,7 +337,8 @@ void train_vocabulary(Instance& instance, const VocabularyOptions& options, cons
       }};
   const chassis_vocabulary_t vocabulary = {sizeof vocabulary, options.num_threads, options.vocab_size,
                                            options.min_frequency};
-  chassis_status_t* const status = table->train(instance.get("train"), &vocabulary, &source, &sink);
+  chassis_status_t* const status =
+      call_plugin([&] { return table->train(instance.get("train"), &vocabulary, &source, &sink); });
   const std::exception_ptr thrown = read.thrown ? read.thrown : write.thrown;
   if (thrown) {
     status_release(status);

@@ -7,6 +7,7 @@
 #include "host/base/file.hpp"
 #include "host/base/json.hpp"
 #include "host/base/mesh_axes.hpp"
+#include "host/base/claimed_descriptors.hpp"
 #include "host/launch/axes.hpp"
 #include "host/plugin/manifest.hpp"
 #include "host/plugin/status.hpp"
@@ -18,9 +19,15 @@ namespace {
 // One line per plugin, without its path, which may differ between machines.
 std::string plugins_text(const Json& lock) {
   std::vector<std::string> lines;
-  for (const Json& plugin : lock["plugins"])
-    lines.push_back(plugin["id"].get<std::string>() + " " + plugin["version"].get<std::string>() +
-                    " sha256:" + plugin["sha256"].get<std::string>() + "\n");
+  for (const Json& plugin : lock["plugins"]) {
+    const std::string id = plugin["id"].get<std::string>();
+    lines.push_back(id + " " + plugin["version"].get<std::string>() + " sha256:" + plugin["sha256"].get<std::string>() +
+                    "\n");
+    if (!plugin.contains("libraries")) continue;
+    for (const Json& library : plugin["libraries"])
+      lines.push_back(id + "/" + library["name"].get<std::string>() +
+                      " sha256:" + library["sha256"].get<std::string>() + "\n");
+  }
   std::sort(lines.begin(), lines.end());
   std::string text = "host " + lock["host"].dump() + "\n";
   for (const std::string& line : lines) text += line;
@@ -43,7 +50,8 @@ std::unique_ptr<Instance> choose_backend(const Settings::Comm& comm, RunPlugins&
       const auto& table = backend->interface<chassis_comm_backend_t>(CHASSIS_COMM_BACKEND_ID);
       if (((table.properties & CHASSIS_COMM_MOVES_NOTHING) != 0) != moves_nothing) continue;
       if (moves_nothing) return backend;
-      backend->check(table.supports(backend->get("supports"), static_cast<uint32_t>(device.type), device.index));
+      backend->call("supports",
+                    [&](auto* self) { return table.supports(self, static_cast<uint32_t>(device.type), device.index); });
       return backend;
     } catch (const Error& error) {
       refusals += "\n  " + std::string(error.what());
@@ -60,7 +68,8 @@ std::unique_ptr<Instance> open_backend(const Settings::Comm& comm, RunPlugins& p
   auto backend = plugins.create(comm.key(), "comm", id);
   const auto& table = backend->interface<chassis_comm_backend_t>(CHASSIS_COMM_BACKEND_ID);
   try {
-    backend->check(table.supports(backend->get("supports"), static_cast<uint32_t>(device.type), device.index));
+    backend->call("supports",
+                  [&](auto* self) { return table.supports(self, static_cast<uint32_t>(device.type), device.index); });
   } catch (const Error& error) {
     throw config_error(comm.plugin, error.message())
         .hint("set comm.plugin = \"auto\" to take one that serves this device");
@@ -158,6 +167,7 @@ std::unique_ptr<Communicator> make_communicator(const Config& config, RunPlugins
   auto communicator = std::make_unique<Communicator>(std::move(backend), place.world, mesh.shape, mesh.rank,
                                                      place.is_planned() ? Device{} : device);
   plugins.services().set_communicator(communicator.get());
+  claim_open_descriptors(true);  // the connections of the ranks, which LibTorch has opened
   return communicator;
 }
 

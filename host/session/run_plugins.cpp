@@ -27,14 +27,25 @@ void pin_to_lock(const Settings& settings, LoadPolicy& policy) {
   if (!plugins.is_array()) throw config_error(path + ": 'plugins' is not a list");
   std::map<std::string, int> num_versions;
   for (const Json& plugin : plugins) ++num_versions[json_string(plugin, "id", path)];
-  for (const Json& plugin : plugins) {
-    const std::string id = json_string(plugin, "id", path), hash = json_string(plugin, "sha256", path);
+  const auto add = [&](const std::string& id, const std::string& key, const Json& entry) {
+    const std::string hash = json_string(entry, "sha256", path);
     const PluginPin pin = parse_pin(id, "sha256:" + hash, {path});
     if (const auto known = policy.pins.find(id); known != policy.pins.end() && known->second.sha256 != pin.sha256)
       throw Error(
           ExitCode::kConfig, known->second.where,
           "plugins.pin." + id + " is sha256:" + known->second.sha256 + ", and '" + path + "' says sha256:" + hash);
-    policy.pins[num_versions[id] == 1 ? id : id + "@" + json_string(plugin, "version", path)] = pin;
+    policy.pins[key] = pin;
+  };
+  for (const Json& plugin : plugins) {
+    const std::string id = json_string(plugin, "id", path);
+    const std::string key = num_versions[id] == 1 ? id : id + "@" + json_string(plugin, "version", path);
+    add(id, key, plugin);
+    if (!plugin.contains("libraries")) continue;
+    if (!plugin["libraries"].is_array()) throw config_error(path + ": 'libraries' of plugin " + id + " is not a list");
+    for (const Json& library : plugin["libraries"]) {
+      const std::string below = "/" + json_string(library, "name", path);
+      add(id + below, key + below, library);
+    }
   }
   policy.only_pinned = path;
 }

@@ -12,7 +12,7 @@ chassis_tokenizer_info_2_t info_v1(const chassis_tokenizer_t& table, const Insta
   chassis_tokenizer_info_t info{};
   info.struct_size = sizeof info;
   info.bos_id = info.eos_id = info.pad_id = -1;
-  instance.check(table.info(instance.get("info"), &info));
+  instance.call("info", [&](auto* self) { return table.info(self, &info); });
   const uint32_t flags = info.bos_id >= 0 ? CHASSIS_TOKENIZER_ADDS_BOS : 0;
   return {sizeof(chassis_tokenizer_info_2_t),
           flags,
@@ -31,7 +31,9 @@ Encoding encode_v1(const chassis_tokenizer_t& table, const Instance& instance, s
   const auto encode = [&](uint64_t room) {
     out.ids.resize(room);
     out.begin.resize(room);
-    instance.check(table.encode(instance.get("encode"), str_of(text), out.ids.data(), out.begin.data(), room, &count));
+    instance.call("encode", [&](auto* self) {
+      return table.encode(self, str_of(text), out.ids.data(), out.begin.data(), room, &count);
+    });
     return count <= room;
   };
   if (!encode(text.size() + 16)) {
@@ -59,7 +61,8 @@ std::string decode_v1(const chassis_tokenizer_t& table, const Instance& instance
   uint64_t count = 0;
   const auto decode = [&](uint64_t room) {
     text.resize(room);
-    instance.check(table.decode(instance.get("decode"), ids.data(), ids.size(), text.data(), room, &count));
+    instance.call("decode",
+                  [&](auto* self) { return table.decode(self, ids.data(), ids.size(), text.data(), room, &count); });
     return count <= room;
   };
   if (!decode(ids.size() * 8 + 16)) {

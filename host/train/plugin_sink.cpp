@@ -162,7 +162,7 @@ class Worker {
   template <typename Call>
   bool call(const char* function, Call&& body) {
     try {
-      instance_->check(body());
+      instance_->check(call_plugin(body));
       return true;
     } catch (const std::exception& error) {
       report(function, error.what());

@@ -5,6 +5,8 @@
 #include <unistd.h>
 
 #include <cstring>
+#include <iostream>
+#include <mutex>
 
 #include "host/base/error.hpp"
 #include "host/base/log.hpp"
@@ -20,24 +22,54 @@ TEST(StrayOutput, KeepsForeignLinesOutOfStandardOutputAndCountsThem) {
     const StrayOutput stray([] { return std::string("plugin 'noisy' 0.1.0 in step"); });
     std::fprintf(output(), "{\"json\": ");
     std::printf("a line by C\n");
+    std::cout << "a line by C++" << std::endl;
     const char* text = "a line by its number\nan unfinished";
     ASSERT_EQ(::write(STDOUT_FILENO, text, std::strlen(text)), static_cast<ssize_t>(std::strlen(text)));
     std::fprintf(output(), "1}\n");
   }
   EXPECT_EQ(testing::internal::GetCapturedStdout(), "{\"json\": 1}\n");
   const std::string console = testing::internal::GetCapturedStderr();
-  for (const char* line : {"stdout (while plugin 'noisy' 0.1.0 in step was in progress): a line by C\n",
-                           "): a line by its number\n", "): an unfinished\n"})
+  for (const char* line :
+       {"stdout of plugin 'noisy' 0.1.0 in step: a line by C\n", "of plugin 'noisy' 0.1.0 in step: a line by C++\n",
+        "stdout (while plugin 'noisy' 0.1.0 in step was in progress): a line by its number\n", "): an unfinished\n"})
     EXPECT_NE(console.find(line), std::string::npos) << line << " is not in\n" << console;
   ASSERT_EQ(counted_warnings().size(), 1u);
-  EXPECT_EQ(counted_warnings()[0].second, 3u);
+  EXPECT_EQ(counted_warnings()[0].second, 4u);
+  log::reset_counted_warnings();
+}
+
+// A line may be read after another call has begun.
+TEST(StrayOutput, NamesTheCallThatWroteALineOfAStream) {
+  testing::internal::CaptureStderr();
+  {
+    std::string call = "plugin 'noisy' in step";
+    std::mutex mutex;
+    const StrayOutput stray([&] {
+      const std::lock_guard lock(mutex);
+      return call;
+    });
+    const auto next_call = [&](const char* text) {
+      const std::lock_guard lock(mutex);
+      call = text;
+    };
+    std::printf("begun ");
+    next_call("plugin 'quiet' in wait");
+    std::printf("and ended\n");
+    std::printf("without an end");
+    next_call("");
+  }
+  const std::string console = testing::internal::GetCapturedStderr();
+  for (const char* line :
+       {"stdout of plugin 'noisy' in step: begun and ended\n", "stdout of plugin 'quiet' in wait: without an end\n"})
+    EXPECT_NE(console.find(line), std::string::npos) << line << " is not in\n" << console;
   log::reset_counted_warnings();
 }
 
 TEST(StrayOutput, RestoresStandardOutput) {
   testing::internal::CaptureStdout();
   { const StrayOutput stray([] { return std::string(); }); }
-  std::printf("ours again\n");
+  std::printf("ours ");
+  std::cout << "again" << std::endl;
   EXPECT_EQ(testing::internal::GetCapturedStdout(), "ours again\n");
 }
 

@@ -2,6 +2,7 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <signal.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -15,6 +16,7 @@
 #include "host/launch/spawn.hpp"
 #include "host/launch/watchdog.hpp"
 #include "host/launch/world.hpp"
+#include "host/plugin/call.hpp"
 
 namespace chassis {
 namespace {
@@ -72,6 +74,21 @@ int act(World& world, const std::vector<std::string>& words) {
     if (chosen) _exit(std::stoi(words[2]));
     wait_forever(world);
   }
+  if (what == "vanish") {  // by the system call itself; "vanish -1": all ranks
+    const PluginCall call(call_site("plugin 'vanishing' 1.0.0"), "step");
+    set_current_step(7);
+    if (chosen || words[1] == "-1") syscall(SYS_exit_group, 0);
+    wait_forever(world);
+  }
+  if (what == "hang") {  // inside a plugin, while the others wait
+    const Watchdog watchdog(world);
+    world.set_deadline(5s);
+    if (!chosen) world.barrier("all well");
+    const PluginCall call(call_site("plugin 'endless' 1.0.0"), "step");
+    set_current_step(7);
+    std::this_thread::sleep_for(7s);
+    return 0;
+  }
   if (what == "ignore") {  // the others ignore the failure
     if (chosen) throw Error(ExitCode::kNumeric, "loss is nan");
     std::this_thread::sleep_for(5min);
@@ -115,8 +132,10 @@ int run_rank(const std::vector<std::string>& words) {
 }  // namespace
 }  // namespace chassis
 
-int main(int argc, char** argv) {
-  using namespace chassis;
+namespace chassis {
+namespace {
+
+int run_program(int argc, char** argv) {
   std::vector<std::string> words(argv + 1, argv + argc);
   try {
     if (words.at(0) != "spawn") return run_rank(words);
@@ -130,4 +149,13 @@ int main(int argc, char** argv) {
     log::error("{}", e.what());
     return static_cast<int>(e.code());
   }
+}
+
+}  // namespace
+}  // namespace chassis
+
+int main(int argc, char** argv) {
+  const int exit_code = chassis::run_program(argc, argv);
+  chassis::set_run_is_over();
+  return exit_code;
 }

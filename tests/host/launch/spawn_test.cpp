@@ -69,6 +69,24 @@ TEST_F(Spawn, RanksMeetAndTheirOutputPassesThrough) {
   EXPECT_EQ(count(run.output, "by chassis --nproc"), 3);
 }
 
+TEST_F(Spawn, RanksThatVanishWithExitCode0HaveFailedInThePluginThatTheyWereIn) {
+  for (const char* rank : {"1", "-1"}) {
+    const Outcome run = spawn(2, {"vanish", rank});
+    EXPECT_EQ(run.exit_code, 3) << run.output;
+    EXPECT_HAS(run.output,
+               "rank 1 ended with exit code 0 before the run was over, inside plugin 'vanishing' 1.0.0 in "
+               "step, step 7");
+  }
+}
+
+TEST_F(Spawn, ARankThatHangsInAPluginSaysSoItself) {
+  const Outcome run = spawn(2, {"hang", "1"});
+  EXPECT_EQ(run.exit_code, 5) << run.output;
+  EXPECT_HAS(run.output,
+             "all well: waited 5 s for rank 1; rank 1 has been inside plugin 'endless' 1.0.0 in step, step 7 "
+             "for ");
+}
+
 TEST_F(Spawn, CoresAreDividedUnlessTheUserSetsThreads) {
   cpu_set_t cores;
   sched_getaffinity(0, sizeof cores, &cores);

@@ -2,6 +2,8 @@
 #include "host/plugin/call.hpp"
 
 #include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <csignal>
 #include <cstdlib>
@@ -9,6 +11,7 @@
 #include <mutex>
 #include <vector>
 
+#include "host/base/end_process.hpp"
 #include "host/plugin/crash_report.hpp"
 
 namespace chassis {
@@ -65,6 +68,39 @@ TEST(CallWatch, DoesNotReportManyShortCalls) {
     for (int i = 0; i < 1000; ++i) const PluginCall call(call_site("plugin 'adamw' 0.1.0"), "step");
   }
   EXPECT_EQ(num_reports, 0);
+}
+
+TEST(SharedCalls, TellInWhichCallAProcessHasEnded) {
+  const SharedCalls calls(2);
+  for (const int index : {0, 1}) {
+    const pid_t process = ::fork();
+    if (process == 0) {
+      calls.record_here(index);
+      if (index == 1) {
+        set_run_is_over();
+        end_process(0);
+      }
+      { const PluginCall over(call_site("plugin 'adamw' 0.1.0"), "states"); }
+      set_current_step(4);
+      const PluginCall call(call_site("plugin 'leaving' 0.1.0", "layers.q_proj"), "step", 2);
+      end_process(0);
+    }
+    int status = 0;
+    ASSERT_EQ(::waitpid(process, &status, 0), process);
+  }
+  EXPECT_FALSE(calls.is_over(0));
+  EXPECT_EQ(calls.last_call(0), "plugin 'leaving' 0.1.0 in step of layers.q_proj (unit 2), step 4");
+  EXPECT_TRUE(calls.is_over(1));
+  EXPECT_EQ(calls.last_call(1), "");
+}
+
+TEST(OwnCalls, FollowTheThreadThatMadeThem) {
+  OwnCalls calls;
+  EXPECT_EQ(calls.running().text, "");
+  const PluginCall call(call_site("plugin 'adamw' 0.1.0"), "step");
+  EXPECT_EQ(std::async(std::launch::async, [&] { return calls.running().text; }).get(), "plugin 'adamw' 0.1.0 in step");
+  const PluginCall other(call_site("plugin 'gloo' 0.1.0"), "wait");
+  EXPECT_EQ(calls.running().since.count(), 0);
 }
 
 // The process ends with exit code `code` and prints `text`.

@@ -3,7 +3,10 @@
 
 #include <gtest/gtest.h>
 
+#include "host/base/file.hpp"
 #include "host/base/log.hpp"
+#include "host/plugin/crash_report.hpp"
+#include "host/plugin/intercept.hpp"
 #include "tests/host/plugin/fake_services.hpp"
 #include "tests/host/plugin/fixtures/fixture.h"
 #include "tests/host/plugin/plugin_files.hpp"
@@ -125,6 +128,66 @@ TEST_F(PluginInstance, RefusesATableThatIsTooShort) {
   const auto instance = make("failing/failing.so", "short_table");
   EXPECT_TEXT(thrown_by([&] { instance->interface<test_interface_t>(TEST_INTERFACE_ID); }).text,
               "its chassis.test/1 has 8 bytes, expected at least 24");
+}
+
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // sanitizers have functions of these names
+TEST_F(PluginInstance, CannotCloseTheDescriptorsOfTheProgram) {
+  const ExitGuard guard;
+  const ScratchFolder folder;
+  File file = File::create_exclusive(folder / "ours");
+  const auto instance = make("closing/closing.so", "closing");
+  log::reset_counted_warnings();
+  instance->prepare();
+  EXPECT_NO_THROW(file.pwrite_exact("whole", 5, 0));
+  file.close();
+  EXPECT_EQ(read_file(folder / "ours"), "whole");
+  ASSERT_EQ(counted_warnings().size(), 1u);
+  EXPECT_EQ(counted_warnings()[0].first, "descriptors of the program that plugins tried to close");
+  EXPECT_GE(counted_warnings()[0].second, 2u) << "the file, and standard output";
+  log::reset_counted_warnings();
+}
+
+TEST_F(PluginInstance, FilesAndThreadsAreSeenAlsoIfTheThreadHasEnded) {
+  const ScratchFolder folder, other;
+  const ExitGuard guard;
+  ::setenv("CHASSIS_TEST_FILE", (folder / "left").c_str(), 1);
+  const auto seen = [&](const std::string& given) {
+    const auto instance = make("closing/closing.so", "closing");
+    instance->prepare();
+    const ActionWatch watch({given});
+    instance->activate();
+    return watch.actions();
+  };
+  const PluginActions outside = seen(other.path());
+  ASSERT_EQ(outside.files.size(), 1u);
+  EXPECT_EQ(outside.files[0], "it wrote to " + (folder / "left") + " in plugin 'closing' 0.1.0 in activate");
+  ASSERT_EQ(outside.threads.size(), 1u);
+  EXPECT_TEXT(outside.threads[0], "it started a thread in plugin 'closing' 0.1.0 in activate");
+  EXPECT_TRUE(seen(folder.path()).files.empty());
+  ::unsetenv("CHASSIS_TEST_FILE");
+  log::reset_counted_warnings();
+}
+#endif
+
+TEST_F(PluginInstance, AnExceptionOutOfATableNamesPluginCallAndStep) {
+  const auto instance = make("good/plain.so", "plain");
+  set_current_step(3);
+  const auto status_of = [&](auto thrown) {
+    return thrown_by([&] { instance->call("step", [&](auto*) -> chassis_status_t* { throw thrown; }); });
+  };
+  const Thrown known = status_of(std::runtime_error("through C")), unknown = status_of(42);
+  const Thrown value =
+      thrown_by([&] { instance->call("workspace_bytes", [&](auto*) -> uint64_t { throw std::bad_alloc(); }); });
+  set_current_step(0);
+  EXPECT_EQ(known.code, ExitCode::kPlugin);
+  EXPECT_TEXT(known.text, "plugin 'plain' 1.2.3 in step, step 3: threw an exception across the boundary of the ABI");
+  EXPECT_TEXT(known.text, ": through C");
+  EXPECT_EQ(unknown.code, ExitCode::kPlugin);
+  EXPECT_TEXT(unknown.text, "plugin 'plain' 1.2.3 in step, step 3: threw an exception across the boundary of the ABI");
+  EXPECT_EQ(value.code, ExitCode::kPlugin);
+  EXPECT_TEXT(value.text, "plugin 'plain' 1.2.3 in workspace_bytes, step 3: threw an exception");
+  EXPECT_EQ(instance->call("max_positions", [](auto*) { return int64_t{7}; }), 7);
+  EXPECT_EQ(call_in_progress(), "");
 }
 
 TEST_F(PluginInstance, NamesAnInterfaceThatIsMissing) {

@@ -177,6 +177,96 @@ TEST_F(PluginLoad, ComparesTrustedFoldersByWholeNames) {
   EXPECT_NO_THROW(check_trust(scratch_ / "shared2/plain.so", policy));
 }
 
+// The plugin "borrower" and its two libraries, in a folder of their own.
+class BorrowingPlugin : public PluginLoad {
+ protected:
+  BorrowingPlugin() {
+    for (const char* name : {"borrower.so", "liblender.so", "libinner_lender.so"})
+      std::filesystem::copy(fixture("borrower/" + std::string(name)), scratch_ / name);
+    log::reset_counted_warnings();
+  }
+  // Another library in the place of the inner one.
+  void replace_inner(const std::string& text) {
+    write_file_atomic(inner_, patched(read_file(fixture("borrower/libinner_lender.so")), "lent by A", text));
+  }
+  void pin(const std::string& name, const std::string& path) { policy_.pins[name] = {sha256_file(path), {}}; }
+
+  const std::string plugin_ = scratch_ / "borrower.so", lender_ = scratch_ / "liblender.so",
+                    inner_ = scratch_ / "libinner_lender.so";
+};
+
+TEST_F(BorrowingPlugin, GetsPrivateCopiesOfItsLibraries) {
+  const PluginLibrary library = load(plugin_);
+  EXPECT_EQ(view_of(library.member("ops", "borrower").doc), "lent by A");
+  ASSERT_EQ(library.libraries().size(), 2u);
+  EXPECT_EQ(library.libraries()[0].path, lender_);
+  EXPECT_EQ(library.libraries()[1].path, inner_);
+  EXPECT_EQ(library.libraries()[1].needed_by, lender_);
+  EXPECT_EQ(library.libraries()[1].sha256, sha256_file(inner_));
+  EXPECT_EQ(library.content_text(), "sha256:" + sha256_file(plugin_) + " liblender.so sha256:" + sha256_file(lender_) +
+                                        " libinner_lender.so sha256:" + sha256_file(inner_));
+  for (const std::string& path : loaded_libraries()) EXPECT_FALSE(path.starts_with(scratch_ / "lib")) << path;
+  // The name of a plugin or library that crashes is known.
+  const auto loaded = loaded_libraries();
+  EXPECT_TRUE(
+      std::ranges::any_of(loaded, [](const std::string& path) { return path.ends_with("/libinner_lender.so"); }));
+}
+
+TEST_F(BorrowingPlugin, IsRefusedWithALibraryThatOthersCouldChange) {
+  ASSERT_EQ(::chmod(inner_.c_str(), 0666), 0);
+  const std::string open = refusal(plugin_);
+  EXPECT_TEXT(open, "plugin 'borrower' 0.1.0 (" + plugin_ + ") needs libinner_lender.so: " + inner_ +
+                        " is writable by everyone (mode 666)");
+  EXPECT_TEXT(open,
+              "[plugins] pin = { \"borrower/libinner_lender.so\" = \"sha256:…\" }, with the hash that `chassis "
+              "plugins info " +
+                  plugin_ + "` prints");
+  ASSERT_EQ(::chmod(inner_.c_str(), 0644), 0);
+  policy_.trust.owners = {};
+  pin("borrower", plugin_);
+  EXPECT_TEXT(refusal(plugin_),
+              "needs liblender.so: " + lender_ + " is not loaded: " + scratch_.path() + " belongs to user ");
+  pin("borrower/liblender.so", lender_);
+  pin("borrower@0.1.0/libinner_lender.so", inner_);
+  EXPECT_NO_THROW(load(plugin_));
+}
+
+TEST_F(BorrowingPlugin, IsRefusedWithALibraryThatIsNotPinnedToWhatItIs) {
+  pin("borrower/libinner_lender.so", inner_);
+  replace_inner("lent by B");
+  EXPECT_TEXT(refusal(plugin_), "libinner_lender.so, which plugin 'borrower' 0.1.0 needs, (" + inner_ +
+                                    ") has sha256:" + sha256_file(inner_) + ", but it is pinned to sha256:");
+  policy_.only_pinned = "run/plugins.lock";
+  pin("borrower", plugin_);
+  EXPECT_TEXT(refusal(plugin_), lender_ + ", which plugin 'borrower' 0.1.0 (" + plugin_ +
+                                    ") needs, is not listed in run/plugins.lock, and no other library may be used");
+}
+
+TEST_F(BorrowingPlugin, IsRefusedBesideOneThatBroughtAnotherLibraryOfThatName) {
+  load(plugin_);
+  replace_inner("lent by B");
+  EXPECT_TEXT(refusal(plugin_), "brings " + inner_ + " (sha256:" + sha256_file(inner_) +
+                                    "), but plugin 'borrower' 0.1.0 has brought another library of that name");
+}
+
+TEST_F(BorrowingPlugin, IsRefusedIfWhatALibraryNeedsDependsOnTheWorkingDirectory) {
+  // "$ORIGIN" of the outer library, in its string table.
+  write_file_atomic(lender_, patched(read_file(fixture("borrower/liblender.so")), "$ORIGIN", "lib/own"));
+  EXPECT_TEXT(refusal(plugin_), "liblender.so (" + lender_ + ", which plugin 'borrower' 0.1.0 (" + plugin_ +
+                                    ") needs): its library path 'lib/own' has the relative entry 'lib/own'");
+}
+
+TEST_F(BorrowingPlugin, IsFoundByTheUsersLibraryPathToo) {
+  std::filesystem::create_directory(scratch_ / "far");
+  for (const std::string& path : {lender_, inner_})
+    std::filesystem::rename(path, scratch_ / ("far/" + std::filesystem::path(path).filename().string()));
+  ::setenv("LD_LIBRARY_PATH", (scratch_ / "far").c_str(), 1);
+  const NeededLibraries needed = needed_libraries(read_plugin_file(plugin_), {});
+  ::unsetenv("LD_LIBRARY_PATH");
+  ASSERT_EQ(needed.brought.size(), 2u);
+  EXPECT_EQ(needed.brought[1].path, scratch_ / "far/libinner_lender.so");
+}
+
 TEST_F(PluginLoad, PrintsTheMessageOfTheDynamicLinkerAndAHint) {
   const std::string path = scratch_ / "plain.so";
   // Changes the name of a needed library in the string table.
@@ -357,6 +447,28 @@ TEST_F(PluginLoad, RefusesAFileThatChangedSinceItWasChecked) {
   const PluginFile file = read_plugin_file(path);
   patched_plain(scratch_, "tier=T0\n", "tier=T0\n");
   EXPECT_TEXT(thrown_by([&] { PluginLibrary::load(file, policy_); }).text, "changed while it was being loaded");
+}
+
+TEST_F(PluginLoad, PrunesTheCacheByAgeAndBySize) {
+  std::filesystem::create_directory(policy_.cache_folder);
+  const auto copy_of = [&](const std::string& name, int hours) {
+    const std::string path = policy_.cache_folder + "/" + name;
+    write_file_atomic(path, std::string(1000, 'x'));
+    std::filesystem::last_write_time(path, std::filesystem::file_time_type::clock::now() - std::chrono::hours(hours));
+    return path;
+  };
+  const std::string old = copy_of("old.so", 24 * 31), unused = copy_of("unused.so", 48),
+                    recent = copy_of("recent.so", 3), now = copy_of("now.so", 0);
+  const auto exists = [](const std::string& path) { return std::filesystem::exists(path); };
+  prune_plugin_cache(policy_.cache_folder);
+  EXPECT_FALSE(exists(old));
+  EXPECT_TRUE(exists(unused));
+  prune_plugin_cache(policy_.cache_folder, 2000);
+  EXPECT_FALSE(exists(unused));
+  EXPECT_TRUE(exists(recent));
+  prune_plugin_cache(policy_.cache_folder, 10);
+  EXPECT_FALSE(exists(recent));
+  EXPECT_TRUE(exists(now)) << "another process may be about to map it";
 }
 
 TEST(PluginCache, FollowsTheEnvironment) {
