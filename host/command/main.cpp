@@ -184,6 +184,29 @@ std::string first_verb(const std::vector<std::string>& words) {
   return "";
 }
 
+void refuse_unknown(const std::string& word, const std::string& before, const std::vector<std::string>& names) {
+  if (word.empty() || std::find(names.begin(), names.end(), word) != names.end()) return;
+  const std::string meant = chassis::nearest(word, names);
+  throw chassis::config_error("unknown command '" + before + word + "'" +
+                              (meant.empty() ? "" : " (did you mean '" + meant + "'?)"))
+      .hint(before.empty() ? "chassis help lists the commands"
+                           : "chassis help " + before.substr(0, before.size() - 1) + " lists its commands");
+}
+
+// The word that should be a verb below `verb`, as in `plugins list`.
+void refuse_unknown_below(const CLI::App& verb, std::vector<std::string> words) {
+  if (verb.get_require_subcommand_min() == 0) return;
+  const auto own = std::find(words.begin(), words.end(), verb.get_name());
+  words.erase(words.begin(), own + 1);
+  std::vector<std::string> names;
+  for (const CLI::App* inner : verb.get_subcommands([](const CLI::App*) { return true; }))
+    names.push_back(inner->get_name());
+  while (words.size() > 1 && words.front() == "--plugin-path") words.erase(words.begin(), words.begin() + 2);
+  // Behind another option it is not known which word is the value of one.
+  if (words.empty() || words.front().starts_with('-')) return;
+  refuse_unknown(words.front(), verb.get_name() + " ", names);
+}
+
 int run(int argc, char** argv) {
   using namespace chassis;
   CLI::App app("Trains language models by composing hot-loadable strategy modules.", "chassis");
@@ -219,12 +242,8 @@ int run(int argc, char** argv) {
   std::vector<std::string> words = without_help_verb({argv + 1, argv + argc});
   if (words.empty()) throw config_error("no command is given").hint("chassis help lists the commands");
   const std::string verb_name = first_verb(words);
-  if (!verb_name.empty() && std::find(names.begin(), names.end(), verb_name) == names.end()) {
-    const std::string meant = nearest(verb_name, names);
-    throw config_error("unknown command '" + verb_name + "'" +
-                       (meant.empty() ? "" : " (did you mean '" + meant + "'?)"))
-        .hint("chassis help lists the commands");
-  }
+  refuse_unknown(verb_name, "", names);
+  if (!verb_name.empty()) refuse_unknown_below(*app.get_subcommand(verb_name), words);
   try {
     app.parse(std::vector<std::string>(words.rbegin(), words.rend()));  // the parser expects the last word first
   } catch (const CLI::ParseError& e) {
@@ -277,6 +296,7 @@ int main(int argc, char** argv) {
   chassis::report_crashes();
   const chassis::ExitGuard guard;
   const int exit_code = run_or_report(argc, argv);
+  chassis::set_run_is_over();
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // these report when the process exits
   // All that a run made is destroyed. The destructors of static objects are left out: LibTorch's take 0.1 s.
   std::fflush(nullptr);

@@ -15,6 +15,20 @@ constexpr size_t kMaxPathBytes = 4096;
 
 }  // namespace
 
+Json Config::read_options(const std::vector<OptionSpec>& options, const std::vector<std::string>& assignments) {
+  Config config;
+  config.root_.type = ValueType::kTable;
+  for (const std::string& assignment : assignments) apply_override(config.root_, assignment, Schema());
+  Value known;
+  known.type = ValueType::kTable;
+  for (const OptionSpec& option : options) {
+    Value* const value = config.find(option.name);
+    if (value != nullptr && config.check_value(*value, option, option.name)) known.set(option.name, std::move(*value));
+  }
+  config.throw_if_problems();
+  return to_json(known);
+}
+
 const Value* Config::find(std::string_view key) const { return find_value(root_, key); }
 
 Value* Config::find(std::string_view key) { return const_cast<Value*>(std::as_const(*this).find(key)); }

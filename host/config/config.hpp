@@ -77,6 +77,10 @@ class Config {
   // TOML with every key and its origin as a comment; parses back to the same values.
   std::string resolved_toml() const;
 
+  // The values of `options` in "name=value" words, as a run takes them for a plugin: "betas=0.9,0.95". Words with other
+  // names are left out. Throws all problems as a config error.
+  static Json read_options(const std::vector<OptionSpec>& options, const std::vector<std::string>& assignments);
+
  private:
   friend Config make_config(Value root, std::string file, ConfigUse use, const Schema& schema);
   // Access to the tree by dotted keys, in which numbers index arrays: "data.train.0.path". Asking for a key that is

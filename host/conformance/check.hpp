@@ -97,7 +97,8 @@ using ProcessFacts = std::function<std::vector<std::pair<std::string, std::strin
 using GuardBuffers = std::function<std::function<std::vector<std::string>()>(bool behind)>;
 
 struct CheckHooks {
-  Json given_options = nullptr;  // values that replace defaults, by name; every member takes those that it has
+  // "name=value": values that replace defaults; every member takes those that it has.
+  std::vector<std::string> given_options = {};
   NumericsCheck numerics = {};
   SampleOptions sample_options = {};
   ProcessFacts process_facts = {};

@@ -8,6 +8,8 @@
 #include <cstring>
 
 #include "host/base/json.hpp"
+#include "host/config/config.hpp"
+#include "host/config/read.hpp"
 #include "host/plugin/option_schema.hpp"
 
 namespace chassis::check {
@@ -105,15 +107,15 @@ Json Bench::options(const PluginLibrary& library, const MemberName& member, bool
     if (!sample.is_null()) return sample;
   }
   Json options = Json::object();
+  Json given;
+  try {
+    given = Config::read_options(all, hooks.given_options);
+  } catch (const Error& refusal) {
+    throw BadOption{member.text() + ": " + refusal.message()};
+  }
   for (const OptionSpec& spec : all) {
-    if (const auto given = hooks.given_options.find(spec.name); given != hooks.given_options.end()) {
-      const bool is_whole = spec.type == OptionType::kFloat && given->is_number_integer();  // "lr=1"
-      options[spec.name] = is_whole ? Json(given->get<double>()) : *given;
-      try {
-        check_option(spec, options[spec.name], member.text());
-      } catch (const Error& refusal) {
-        throw BadOption{refusal.message()};
-      }
+    if (const auto value = given.find(spec.name); value != given.end()) {
+      options[spec.name] = *value;
       continue;
     }
     options[spec.name] = spec.required ? guess(spec) : parse_json(spec.default_json, spec.name, ExitCode::kPlugin);
@@ -123,7 +125,8 @@ Json Bench::options(const PluginLibrary& library, const MemberName& member, bool
 }
 
 void Bench::expect_options_exist(const PluginLibrary& library) const {
-  for (const auto& given : hooks.given_options.items()) {
+  const Json words = read_assignments(hooks.given_options);
+  for (const auto& given : words.items()) {
     std::string names;
     bool exists = false;
     for (const MemberName& member : library.manifest().members)

@@ -156,6 +156,19 @@ TEST(PluginsCheck, GivesMembersTheOptionsOfTheCommandLine) {
   EXPECT_EQ(check("adamw8bit", {"order"}).exit_code, 2);
 }
 
+TEST(PluginsCheck, AnUnknownVerbIsCalledThat) {
+  const test::ScratchDirectory scratch;
+  const auto run = [&](std::vector<std::string> words) {
+    words.insert(words.begin(), CHASSIS_TEST_BINARY_DIR "/bin/chassis");
+    return test::run_process(words, scratch.path());
+  };
+  const Outcome chekc = run({"plugins", "--plugin-path", scratch.path(), "chekc", "x.so"});
+  EXPECT_EQ(chekc.exit_code, 2);
+  EXPECT_HAS(chekc.output, "unknown command 'plugins chekc' (did you mean 'check'?)");
+  EXPECT_HAS(chekc.output, "chassis help plugins lists its commands");
+  EXPECT_HAS(run({"ckpt", "frobnicate"}).output, "unknown command 'ckpt frobnicate'");
+}
+
 TEST(PluginsCheck, RefusesAMissingOrForeignFileAtOnce) {
   const Outcome missing = check("not_there.so");
   EXPECT_EQ(missing.exit_code, 2);

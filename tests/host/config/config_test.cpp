@@ -21,6 +21,21 @@ TEST(Config, AListOfNamesCanBeGivenWithCommas) {
   EXPECT_EQ(*example({"kernels.plugins=reference"}).settings().kernels.plugins, Words{"reference"});
 }
 
+// As `plugins check` gives them to a member.
+TEST(Config, ReadsOptionsOfEveryTypeAsARunDoes) {
+  std::vector<OptionSpec> specs(5);
+  specs[0].name = "betas", specs[0].type = OptionType::kFloatList;
+  specs[1].name = "name", specs[1].type = OptionType::kString;
+  specs[2].name = "words", specs[2].type = OptionType::kStringList;
+  specs[3].name = "lr", specs[3].type = OptionType::kFloat;
+  specs[4].name = "extra", specs[4].type = OptionType::kTable;
+  const auto read = [&](const std::vector<std::string>& words) { return Config::read_options(specs, words).dump(); };
+  EXPECT_EQ(read({"betas=0.9,1", "name=007", "words=a,b", "lr=1", "extra.deep=true", "other=3"}),
+            R"({"betas":[0.9,1.0],"name":"007","words":["a","b"],"lr":1.0,"extra":{"deep":true}})");
+  EXPECT_EQ(read({"betas=[0.5]", "words=a"}), R"({"betas":[0.5],"words":["a"]})");
+  EXPECT_THROW(read({"lr=fast"}), Error);
+}
+
 TEST(Config, GivesTypedValuesAndDefaults) {
   const Config config = example();
   const Settings& s = config.settings();
