@@ -22,8 +22,8 @@
 #include <mutex>
 #include <string_view>
 
-#include "host/base/log.hpp"
 #include "host/base/claimed_descriptors.hpp"
+#include "host/base/log.hpp"
 #include "host/plugin/call.hpp"
 #include "host/plugin/crash_report.hpp"
 
@@ -87,33 +87,35 @@ bool is_of_language(const void* address) {
                              [&](std::string_view library) { return name.starts_with(library); });
 }
 
-// The plugin whose code has called a function of this file, itself or through a library of its language. NULL: none.
-const char* calling_plugin() {
-  constexpr int kMaxCallers = 12;
-  void* frames[kMaxCallers];
-  const int count = ::backtrace(frames, kMaxCallers);
-  for (int i = 2; i < count; ++i) {  // behind this function and its caller
-    if (const char* const plugin = plugin_with_code_at(frames[i])) return plugin;
-    if (!is_of_language(frames[i])) return nullptr;
+// The plugin whose code has called a function of this file, itself or through a library of its language; `caller` is
+// where that function returns to. NULL: none.
+const char* calling_plugin(const void* caller) {
+  if (const char* const plugin = plugin_with_code_at(caller)) return plugin;
+  if (!is_of_language(caller)) return nullptr;
+  constexpr int kMaxFrames = 16;
+  void* frames[kMaxFrames];
+  void** const end = frames + ::backtrace(frames, kMaxFrames);
+  for (void** at = std::find(frames, end, caller); at != end; ++at) {
+    if (const char* const plugin = plugin_with_code_at(*at)) return plugin;
+    if (!is_of_language(*at)) return nullptr;
   }
   return nullptr;
 }
 
-void note_thread() noexcept {
+void note_thread(const void* caller) noexcept {
   if (!watches.load(std::memory_order_relaxed)) return;
   try {
-    if (calling_plugin() == nullptr) return;
+    if (calling_plugin(caller) == nullptr) return;
     const std::lock_guard lock(record().mutex);
     ++record().threads["it started a thread" + where_text()];
   } catch (...) {  // no memory for the finding
   }
 }
 
-void note_file(int directory, const char* path, bool writes) noexcept {
+void note_file(const char* path, bool writes, const void* caller) noexcept {
   if (!writes || path == nullptr || !watches.load(std::memory_order_relaxed)) return;
   try {
-    if (path[0] != '/' && directory != AT_FDCWD) return;  // below a folder that was opened
-    if (calling_plugin() == nullptr) return;
+    if (calling_plugin(caller) == nullptr) return;
     const std::string whole = fs::absolute(path).lexically_normal().string();
     const std::lock_guard lock(record().mutex);
     record().files.try_emplace(whole, where_text());
@@ -141,7 +143,11 @@ void guard_descriptors() {
   claim_open_descriptors();
 }
 
-ActionWatch::ActionWatch(std::vector<std::string> folders) : folders_(std::move(folders)) { watches = true; }
+ActionWatch::ActionWatch(std::vector<std::string> folders) : folders_(std::move(folders)) {
+  const std::lock_guard lock(record().mutex);
+  record().descriptors.clear(), record().threads.clear(), record().files.clear();
+  watches = true;
+}
 ActionWatch::~ActionWatch() { watches = false; }
 
 PluginActions ActionWatch::actions() const {
@@ -199,7 +205,7 @@ CHASSIS_INTERCEPT void closefrom(int first) noexcept {
 
 CHASSIS_INTERCEPT int pthread_create(pthread_t* thread, const pthread_attr_t* attributes, void* (*body)(void*),
                                      void* argument) noexcept {
-  chassis::note_thread();
+  chassis::note_thread(__builtin_return_address(0));
   using Create = int(pthread_t*, const pthread_attr_t*, void* (*)(void*), void*);
   static const auto system_create = chassis::system_function<Create>("pthread_create");
   return system_create(thread, attributes, body, argument);
@@ -214,7 +220,7 @@ CHASSIS_INTERCEPT int pthread_create(pthread_t* thread, const pthread_attr_t* at
       mode = va_arg(rest, mode_t);                                                               \
       va_end(rest);                                                                              \
     }                                                                                            \
-    chassis::note_file(AT_FDCWD, path, (flags & O_ACCMODE) != O_RDONLY);                         \
+    chassis::note_file(path, (flags & O_ACCMODE) != O_RDONLY, __builtin_return_address(0));      \
     static const auto system_open = chassis::system_function<int(const char*, int, ...)>(#name); \
     return system_open(path, flags, mode);                                                       \
   }
@@ -224,7 +230,7 @@ CHASSIS_INTERCEPT_OPEN(open64)
 #define CHASSIS_INTERCEPT_FOPEN(name)                                                                             \
   CHASSIS_INTERCEPT FILE* name(const char* path, const char* mode) {                                              \
     const bool writes = mode != nullptr && std::string_view(mode).find_first_of("wa+") != std::string_view::npos; \
-    chassis::note_file(AT_FDCWD, path, writes);                                                                   \
+    chassis::note_file(path, writes, __builtin_return_address(0));                                                \
     static const auto system_fopen = chassis::system_function<FILE*(const char*, const char*)>(#name);            \
     return system_fopen(path, mode);                                                                              \
   }
