@@ -52,6 +52,10 @@ void Config::check_data_task() {
   }
 
   const std::string packing = valid("data.packing") ? get_string("data.packing") : is_sft ? "best_fit" : "concat_split";
+  if (packing != "none" && is_changed("data.pad_to_seq_len"))
+    add_problem("data.pad_to_seq_len",
+                fmt::format("{} has no effect with data.packing = \"{}\", whose rows always have train.seq_len tokens",
+                            shown("data.pad_to_seq_len"), packing));
   if (!valid("data.overflow") || is("data.overflow", "error")) return;
   if (packing == "concat_split") {
     add_problem("data.overflow",

@@ -65,6 +65,7 @@ bool may_change_on_resume(const std::string& key, const SettingTexts& saved, con
   if (key.starts_with(kStrategies)) return strategy_may_change(key, saved, now);
   // The path of data; its content is compared by hash.
   if (key.starts_with("data.train.") && key.ends_with(".path")) return true;
+  if (key == "data.pad_to_seq_len") return true;  // changes only how sums are rounded
   return std::any_of(std::begin(kMayChange), std::end(kMayChange), [&](std::string_view known) {
     return known.ends_with('.') ? key.starts_with(known) : key == known;
   });

@@ -181,6 +181,9 @@ Schema make_schema() {
                   "best_fit: whole documents, several per row; concat_split: rows filled with documents, which may "
                   "continue in the next row; none: one document per row. No attention across documents. Default "
                   "best_fit for sft, else concat_split"),
+           flag("pad_to_seq_len", false,
+                "with packing none: compute every row up to train.seq_len, not only up to the longest row of its "
+                "micro-batch; results differ by rounding"),
            flag("shuffle", true, "visit training documents in an order drawn from run.seed"),
            choice("overflow", "", {"error", "truncate", "truncate_left_prompt", "drop"},
                   "what to do with a document longer than train.seq_len unless packing splits it; counted. Default "

@@ -190,6 +190,7 @@ void read_data_set(const Reader& in, Settings::DataSet& set) {
 
 void read_data(const Reader& in, Settings::Data& data) {
   in.read(data.packing, "packing");
+  in.read(data.pad_to_seq_len, "pad_to_seq_len");
   in.read(data.shuffle, "shuffle");
   in.read(data.overflow, "overflow");
   in.read(data.cache_dir, "cache_dir");

@@ -164,6 +164,7 @@ struct Settings {
   };
   struct Data : ConfigEntry {
     Setting<std::string> packing;
+    Setting<bool> pad_to_seq_len;
     Setting<bool> shuffle;
     Setting<std::string> overflow;
     Setting<std::string> cache_dir;

@@ -3,6 +3,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "host/base/error.hpp"
 #include "host/data/document.hpp"
 
@@ -25,6 +27,17 @@ const BatchField& Batch::field(std::string_view name) const {
   const auto found = fields.find(name);
   if (found == fields.end()) throw internal_error(fmt::format("the batch has no field \"{}\"", name));
   return found->second;
+}
+
+void Batch::shorten(int64_t length) {
+  CHASSIS_CHECK(length > 0 && length <= seq_len, "the length of a shortened batch");
+  for (auto& [name, field] : fields) {
+    for (int64_t row = 1; row < num_rows && length < seq_len; ++row)
+      std::copy_n(field.values.begin() + row * seq_len, length, field.values.begin() + row * length);
+    field.values.resize(static_cast<size_t>(num_rows * length));
+    field.shape[1] = length;
+  }
+  seq_len = length;
 }
 
 BatchRow::BatchRow(Batch& batch, int64_t row) : seq_len(static_cast<size_t>(batch.seq_len)) {

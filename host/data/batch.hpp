@@ -23,7 +23,7 @@ struct BatchField {
 //   document_ids  from 0 in each row, one per piece of a document: a token attends only to its own; -1 is padding
 inline constexpr std::array<std::string_view, 4> kBatchFields = {"input_ids", "labels", "positions", "document_ids"};
 
-// A micro-batch of B rows of T positions, with the fields that the model takes.
+// A micro-batch of B rows of T positions, with the fields that the model takes. T may differ between micro-batches.
 struct Batch {
   Batch() = default;
   // All positions are padding.
@@ -32,6 +32,8 @@ struct Batch {
   // Throws an internal error that names the field if the batch does not have it.
   const BatchField& field(std::string_view name) const;
   std::span<const int32_t> values(std::string_view name) const { return field(name).values; }
+  // Cuts every row to its first `length` positions.
+  void shorten(int64_t length);
 
   int64_t num_rows = 0;
   int64_t seq_len = 0;

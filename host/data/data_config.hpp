@@ -106,6 +106,9 @@ struct DataConfig {
   int64_t vocab_size = 0;
   // Written to padding; never used to recognise padding.
   int32_t pad_id = 0;
+  // Micro-batches are as long as their longest row, rounded up to a multiple of this (row_lengths.hpp); 0: all rows
+  // have seq_len positions.
+  int64_t length_multiple = 0;
   // The fields of a batch that the model takes.
   std::vector<std::string> fields = all_batch_fields();
   // The folder that keeps tokenised sets.

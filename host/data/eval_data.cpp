@@ -25,6 +25,7 @@ RowOptions one_pass(const DataConfig& data) {
 EvalData::EvalData(const DataSetConfig& set, const DataConfig& data, const Tokenizer* tokenizer,
                    const PrepareCallback& progress, const std::function<void()>& poll)
     : seq_len_(data.seq_len),
+      lengths_(data.seq_len, data.length_multiple),
       pad_id_(data.pad_id),
       fields_(data.fields),
       source_(prepare_data_set(set, tokenizer,
@@ -59,11 +60,16 @@ Batch EvalData::take(int64_t num_rows, bool is_mine) {
   Batch batch;
   if (is_mine) batch = {num_rows, seq_len_, pad_id_, fields_};
   batch.num_rows = num_rows;
+  uint64_t longest = 0;
   for (int64_t row = 0; row < num_rows && cursor_.num_rows < num_rows_; ++row) {
     const RowCounts counts = is_mine ? source_.fill(cursor_, BatchRow(batch, row)) : source_.skip(cursor_);
+    longest = std::max(longest, counts.num_tokens);
     batch.num_tokens += counts.num_tokens;
     batch.num_trained_tokens += counts.num_trained_tokens;
   }
+  const int64_t length = lengths_.holding(static_cast<int64_t>(longest));
+  if (is_mine) batch.shorten(length);
+  batch.seq_len = length;
   return batch;
 }
 

@@ -11,6 +11,7 @@
 #include "host/data/data_config.hpp"
 #include "host/data/packing.hpp"
 #include "host/data/prepare.hpp"
+#include "host/data/row_lengths.hpp"
 #include "host/data/tokenizer.hpp"
 
 namespace chassis {
@@ -30,7 +31,7 @@ class EvalData {
   void rewind();
 
   // A batch of padding in the shape of another.
-  Batch padding(const Batch& other) const { return {other.num_rows, seq_len_, pad_id_, fields_}; }
+  Batch padding(const Batch& other) const { return {other.num_rows, other.seq_len, pad_id_, fields_}; }
   uint64_t num_rows() const { return num_rows_; }
   uint64_t num_tokens() const { return source_.store().facts().num_tokens; }
   const DataSetConfig& config() const { return source_.config(); }
@@ -40,6 +41,7 @@ class EvalData {
   Batch take(int64_t num_rows, bool is_mine);
 
   int64_t seq_len_;
+  RowLengths lengths_;
   int32_t pad_id_;
   std::vector<std::string> fields_;
   RowSource source_;

@@ -58,7 +58,9 @@ void count_long_documents(const DataSetConfig& config, int64_t seq_len, uint64_t
 
 TrainData::TrainData(const DataConfig& config, const Tokenizer* tokenizer, const PrepareCallback& progress,
                      const std::function<void()>& poll)
-    : config_(config), tokenizer_fingerprint_(tokenizer ? tokenizer->fingerprint() : "") {
+    : config_(config),
+      lengths_(config.seq_len, config.length_multiple),
+      tokenizer_fingerprint_(tokenizer ? tokenizer->fingerprint() : "") {
   if (config_.train.empty()) {
     throw config_error("there is no training data").hint("add a [[data.train]] table with a path");
   }
@@ -102,12 +104,14 @@ TrainData::Built TrainData::build(const StepShape& shape, DataCursor cursor) con
       const bool is_mine = rank == shape.rank;
       Batch batch;
       if (is_mine) batch = {shape.micro_batch_size, config_.seq_len, config_.pad_id, config_.fields};
+      uint64_t longest = 0;
       for (int64_t row = 0; row < shape.micro_batch_size; ++row) {
         const size_t set = mixture_->next(rows_taken);
         ++rows_taken[set];
         const RowSource& rows = sets_[set];
         SetCursor& at = cursor.sets[set];
         const RowCounts counts = is_mine ? rows.fill(at, BatchRow(batch, row)) : rows.skip(at);
+        longest = std::max(longest, counts.num_tokens);
         batch.num_tokens += counts.num_tokens;
         batch.num_trained_tokens += counts.num_trained_tokens;
         built.counts[set].num_truncated_documents += counts.num_truncated_documents;
@@ -115,6 +119,9 @@ TrainData::Built TrainData::build(const StepShape& shape, DataCursor cursor) con
       }
       built.step.num_tokens += batch.num_tokens;
       built.step.num_trained_tokens += batch.num_trained_tokens;
+      const int64_t length = lengths_.holding(static_cast<int64_t>(longest));
+      built.step.num_positions += static_cast<uint64_t>(shape.micro_batch_size * length);
+      if (is_mine) batch.shorten(length);
       if (is_mine) built.step.micro_batches.push_back(std::move(batch));
     }
   }
@@ -142,7 +149,8 @@ StepData TrainData::next_step(const StepShape& shape) {
   stats_.num_rows += static_cast<uint64_t>(shape.num_rows());
   stats_.num_tokens += built.step.num_tokens;
   stats_.num_trained_tokens += built.step.num_trained_tokens;
-  stats_.num_padding += static_cast<uint64_t>(shape.num_rows() * config_.seq_len) - built.step.num_tokens;
+  stats_.num_padding += built.step.num_positions - built.step.num_tokens;
+  stats_.num_cut += static_cast<uint64_t>(shape.num_rows() * config_.seq_len) - built.step.num_positions;
   for (size_t i = 0; i < sets_.size(); ++i) {
     const RowCounts& counts = built.counts[i];
     stats_.num_truncated_documents += counts.num_truncated_documents;

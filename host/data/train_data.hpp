@@ -15,6 +15,7 @@
 #include "host/data/mixture.hpp"
 #include "host/data/packing.hpp"
 #include "host/data/prepare.hpp"
+#include "host/data/row_lengths.hpp"
 #include "host/data/tokenizer.hpp"
 
 namespace chassis {
@@ -35,6 +36,7 @@ struct StepData {
   // Sums over all micro-batches of all ranks; known without communication.
   uint64_t num_tokens = 0;
   uint64_t num_trained_tokens = 0;
+  uint64_t num_positions = 0;  // that are computed: tokens and padding
 };
 
 // Counts since construction, over all ranks.
@@ -42,7 +44,8 @@ struct DataStats {
   uint64_t num_rows = 0;
   uint64_t num_tokens = 0;
   uint64_t num_trained_tokens = 0;
-  uint64_t num_padding = 0;
+  uint64_t num_padding = 0;  // positions that are computed for nothing
+  uint64_t num_cut = 0;      // positions of padding that are not computed
   uint64_t num_truncated_documents = 0;
   uint64_t num_dropped_documents = 0;
   // The part of the positions that held tokens.
@@ -97,6 +100,7 @@ class TrainData {
   Json content() const;
   const DataStats& stats() const { return stats_; }
   Packing packing() const { return config_.packing; }
+  const RowLengths& lengths() const { return lengths_; }
   // The part of an epoch's positions that hold tokens; the others are padding.
   double utilisation() const;
   const std::vector<RowSource>& sets() const { return sets_; }
@@ -113,6 +117,7 @@ class TrainData {
   Json order() const;
 
   DataConfig config_;
+  RowLengths lengths_;
   std::string tokenizer_fingerprint_;
   std::vector<RowSource> sets_;
   std::optional<Mixture> mixture_;

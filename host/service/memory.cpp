@@ -48,10 +48,10 @@ static_assert(sizeof(Header) == 64);
 // Free blocks by size; take_oldest() takes the one that has been free for longest.
 class FreeLists {
  public:
-  // A block of at least this size and at most 1/8 more; NULL if there is none.
-  Header* take(uint64_t system_bytes) {
+  // A block of at least this size and at most so much more; NULL if there is none.
+  Header* take(uint64_t system_bytes, uint64_t most_excess) {
     auto at = blocks_.lower_bound(system_bytes);
-    if (at == blocks_.end() || at->first > system_bytes + system_bytes / 8) return nullptr;
+    if (at == blocks_.end() || at->first > system_bytes + most_excess) return nullptr;
     Header* block = at->second.back();
     remove(at, std::prev(at->second.end()));
     return block;
@@ -184,6 +184,10 @@ class CountingAllocator final : public c10::Allocator {
     trim(bytes);
   }
   void set_limit(uint64_t bytes) { limit_bytes_ = bytes; }
+  void set_sizes_vary(bool vary) {
+    const std::lock_guard lock(mutex_);
+    sizes_vary_ = vary;
+  }
 
   void restart_peaks() {
     account_.restart_peaks();
@@ -280,10 +284,14 @@ class CountingAllocator final : public c10::Allocator {
   // process would otherwise grow beyond its peak of live bytes, so that caching adds no resident memory.
   Header* reserve(uint64_t system_bytes) {
     const std::lock_guard lock(mutex_);
-    if (Header* block = lists_.take(system_bytes)) return block;
+    if (Header* block = lists_.take(system_bytes, system_bytes / 8)) return block;
     const uint64_t target = account_.peak() + kMiB * 32;
     const uint64_t others = system_.live() - lists_.cached_bytes() + system_bytes;
-    trim(target > others ? target - others : 0);
+    const uint64_t room = target > others ? target - others : 0;
+    // A block of another length, which is there, instead of one that takes its place and has to be touched anew.
+    if (sizes_vary_ && lists_.cached_bytes() > room)
+      if (Header* block = lists_.take(system_bytes, system_bytes)) return block;
+    trim(room);
     Header* block = reserve_large(system_bytes);
     if (!block) {
       cached_before_failure_ = lists_.cached_bytes();
@@ -334,6 +342,7 @@ class CountingAllocator final : public c10::Allocator {
   std::mutex mutex_;
   FreeLists lists_;
   uint64_t cache_bytes_ = 4096 * kMiB;
+  bool sizes_vary_ = false;
   std::vector<std::string> owner_names_{""};
 };
 
@@ -376,6 +385,7 @@ std::vector<PluginMemory> memory_by_plugin() { return allocator().by_owner(); }
 void reset_peak_memory() { allocator().restart_peaks(); }
 void drop_memory_cache() { allocator().drop_cache(); }
 void set_memory_cache_bytes(uint64_t bytes) { allocator().set_cache_bytes(bytes); }
+void set_memory_sizes_vary(bool vary) { allocator().set_sizes_vary(vary); }
 void set_memory_limit(uint64_t bytes) { allocator().set_limit(bytes); }
 uint16_t memory_owner(std::string_view plugin) { return allocator().owner(plugin); }
 

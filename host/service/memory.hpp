@@ -88,6 +88,9 @@ void reset_peak_memory();
 void drop_memory_cache();
 // Limits what the free lists hold; 4 GiB by default, 0 turns them off.
 void set_memory_cache_bytes(uint64_t bytes);
+// Where steps differ in the sizes of their tensors: a cached block of up to twice the size is used before cached blocks
+// are returned to the system to make room for a new one.
+void set_memory_sizes_vary(bool vary);
 // Allocations that would exceed this many live bytes throw out of memory; 0 means no limit.
 void set_memory_limit(uint64_t bytes);
 

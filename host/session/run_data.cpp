@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <filesystem>
+#include <numeric>
 #include <system_error>
 
 #include "host/base/file.hpp"
@@ -18,6 +19,8 @@
 #include "host/data/row_names.hpp"
 #include "host/data/row_sample.hpp"
 #include "host/data/tokenizer_files.hpp"
+#include "host/program/row_pieces.hpp"
+#include "host/service/memory.hpp"
 #include "host/session/fields.hpp"
 #include "host/session/progress.hpp"
 #include "host/session/run_chat.hpp"
@@ -115,6 +118,15 @@ void require_template(const DataNeeds& needs, const ChatConfig& chat) {
   }
 }
 
+// Lengths that the axes divide without padding, and kernels into whole vectors.
+int64_t length_multiple(const ProgramLayout* layout) {
+  int64_t ways = 1;
+  if (layout != nullptr)
+    for (const LayoutAxis& axis : layout->axes) ways *= axis.size * (axis.is_zigzag ? kRowPieces : 1);
+  constexpr int64_t kPositions = 16;
+  return std::lcm(kPositions, ways);
+}
+
 }  // namespace
 
 DataConfig data_config(const DataNeeds& needs) {
@@ -134,6 +146,8 @@ DataConfig data_config(const DataNeeds& needs) {
   data.fields = field_names(needs.program);
   const int32_t pad_id = needs.tokenizer ? needs.tokenizer->pad_id() : -1;
   data.pad_id = pad_id >= 0 && pad_id < data.vocab_size ? pad_id : 0;
+  if (data.packing == Packing::kNone && !settings.pad_to_seq_len && op_that_may_read_padding(needs.program).empty())
+    data.length_multiple = length_multiple(needs.layout);
   data.cache_dir = settings.cache_dir;
   data.prefetch = settings.prefetch;
   data.max_drop_ratio = settings.max_drop_ratio;
@@ -174,6 +188,7 @@ std::unique_ptr<TrainData> open_train_data(const DataNeeds& needs, const DataCon
   if (data.train.empty())
     throw config_error(needs.settings.data, "there is no training data").hint("add [[data.train]] with path = \"…\"");
   for (const DataSetConfig& set : data.train) refuse_pairs(set);
+  if (data.length_multiple != 0) set_memory_sizes_vary(true);
   ProgressBar bar("preparing data");
   return std::make_unique<TrainData>(data, needs.tokenizer, progress_of(bar, poll), poll);
 }
@@ -181,6 +196,7 @@ std::unique_ptr<TrainData> open_train_data(const DataNeeds& needs, const DataCon
 std::vector<std::unique_ptr<EvalData>> open_eval_data(const DataNeeds& needs, const std::function<void()>& poll) {
   std::vector<std::unique_ptr<EvalData>> sets;
   const DataConfig data = data_config(needs);
+  if (data.length_multiple != 0) set_memory_sizes_vary(true);
   ProgressBar bar("preparing data");
   for (const DataSetConfig& set : eval_set_configs(needs)) {
     refuse_pairs(set);
@@ -197,6 +213,12 @@ std::vector<std::string> data_source_files(const DataNeeds& needs) {
   for (const Settings::TrainSet& set : needs.settings.data.train) add(set);
   for (const Settings::EvalSet& set : needs.settings.data.eval) add(set);
   return files;
+}
+
+std::string op_that_may_read_padding(const Program& program) {
+  for (const BlockType& block : program.blocks)
+    if (const Op* op = block.op_over_positions()) return op->id;
+  return "";
 }
 
 void find_data(const DataNeeds& needs) {

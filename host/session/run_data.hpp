@@ -9,6 +9,7 @@
 #include "host/config/settings.hpp"
 #include "host/data/eval_data.hpp"
 #include "host/data/train_data.hpp"
+#include "host/program/layout.hpp"
 #include "host/program/program.hpp"
 #include "host/session/plugin_tokenizer.hpp"
 
@@ -21,11 +22,15 @@ struct DataNeeds {
   const PluginTokenizer* tokenizer = nullptr;  // NULL: none; a data set of text is an error
   bool first_on_machine = true;                // prepares the files that other ranks of the machine read
   RowFiles* row_files = nullptr;               // the plugins that read data files; NULL: none
+  const ProgramLayout* layout = nullptr;       // how axes divide positions; NULL: none does
 };
 
 // The options of [data] with the training sets, and the evaluation sets: those of [[data.eval]], then the parts of
 // [[data.train]] that data.eval_fraction takes. Reads no data, but the template.
 DataConfig data_config(const DataNeeds& needs);
+// The id of an op that a plugin brings and that may mix positions, so that padding may change what it computes: then no
+// padding is left out. Empty if there is none.
+std::string op_that_may_read_padding(const Program& program);
 std::vector<DataSetConfig> eval_set_configs(const DataNeeds& needs);
 
 // Prepares the data and shows progress. `poll` is called regularly meanwhile and may throw.

@@ -77,7 +77,8 @@ class Session {
   // Only if the configuration was read for training.
   StepParts step_parts() { return {executor(), parameters(), optimizer(), ranks(), device()}; }
   DataNeeds data_needs() const {
-    return {settings(), program(), tokenizer(), world_->launch().local_rank == 0, &*row_files_};
+    return {
+        settings(), program(), tokenizer(), world_->launch().local_rank == 0, &*row_files_, &runtime_.compiled->layout};
   }
 
   // [all-ranks] Allocates the parameters and optimizer states of this rank, and the buffers of the strategies. The

@@ -402,7 +402,8 @@ class Run {
         count_text(static_cast<double>(trainer_->options().shape.num_rows() * settings().train.seq_len)));
     log::info("{}", data_text(*data_, trainer_->state().step, trainer_->options().max_steps,
                               trainer_->options().shape.num_rows()));
-    if (const std::string packing = packing_text(*data_); !packing.empty()) log::info("{}", packing);
+    if (const std::string packing = packing_text(*data_, session_.program()); !packing.empty())
+      log::info("{}", packing);
     if (first_rank()) warn_of_length();
     log::info("{}", results_text(settings(), session_.tokenizer(), directory_->path()));
     start_ = Clock::now();
@@ -472,7 +473,11 @@ class Run {
     const PlanMemory measured = plan_memory(memory_usage());
     const uint64_t peak = cuda ? device_memory(session_.device()).peak_active_bytes : measured.peak_bytes;
     if (!fit_.plan) return;
-    log::info("{}", memory_text(fit_.plan->start, measured, peak, peak_resident_bytes(), !cuda));
+    std::string text = memory_text(fit_.plan->start, measured, peak, peak_resident_bytes(), !cuda);
+    if (data_->lengths().vary())
+      text += fmt::format("\n  planned for micro-batches of {} positions; shorter ones take less",
+                          *settings().train.seq_len);
+    log::info("{}", text);
   }
 
   bool evaluation_due(int64_t step) {
@@ -566,6 +571,9 @@ class Run {
               count_text(tokens), duration_text(seconds), count_text(seconds > 0.0 ? tokens / seconds : 0.0),
               bytes_text(device_memory(session_.device()).peak_active_bytes));
     if (const std::string rows = first_rank() ? rows_taken_text(*data_) : ""; !rows.empty()) log::info("{}", rows);
+
+    if (const std::string positions = positions_text(data_->stats()); !positions.empty() && first_rank())
+      log::info("{}", positions);
     for (const auto& [key, count] : counted_warnings())
       log::info("warning: {} ({})", key, count == 1 ? "once" : fmt::format("{} times", count));
     if (const std::string failures = first_rank() ? saves_->failures() : ""; !failures.empty())

@@ -94,9 +94,30 @@ std::string rows_taken_text(const TrainData& data) {
   return text;
 }
 
-std::string packing_text(const TrainData& data) {
+std::string packing_text(const TrainData& data, const Program& program) {
   if (data.packing() == Packing::kConcatSplit) return "";
-  return fmt::format("packing {}: {:.2f} of the tokens of a row are used", to_text(data.packing()), data.utilisation());
+  if (data.lengths().vary()) {
+    const std::vector<int64_t> lengths = data.lengths().all();
+    return fmt::format(
+        "packing none: micro-batches are as long as their longest row, rounded up to one of {} lengths up to {}",
+        lengths.size(), lengths.back());
+  }
+  std::string text =
+      fmt::format("packing {}: {:.2f} of the tokens of a row are used", to_text(data.packing()), data.utilisation());
+  const std::string op = data.packing() == Packing::kNone ? op_that_may_read_padding(program) : "";
+  if (!op.empty()) text += fmt::format("; all are computed, since the op '{}' may mix them", op);
+  return text;
+}
+
+std::string positions_text(const DataStats& stats) {
+  if (stats.num_padding == 0 && stats.num_cut == 0) return "";
+  const auto padding = static_cast<double>(stats.num_padding);
+  const double computed = padding + static_cast<double>(stats.num_tokens);
+  std::string text = fmt::format("positions: {} computed, {} ({:.1f} %) of them padding", count_text(computed),
+                                 count_text(padding), 100 * padding / computed);
+  if (stats.num_cut > 0)
+    text += fmt::format("; {} of padding not computed", count_text(static_cast<double>(stats.num_cut)));
+  return text;
 }
 
 std::string results_text(const Settings& settings, const PluginTokenizer* tokenizer, const std::string& directory) {

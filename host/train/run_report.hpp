@@ -25,8 +25,11 @@ std::vector<std::pair<std::string, std::string>> unreached_warnings(const TrainD
 
 // "rows taken: data.train.0 (a.jsonl) 1200 (1.5 epochs), …"; empty if there is one set.
 std::string rows_taken_text(const TrainData& data);
-// "packing best_fit: 0.98 of the tokens of a row are used"; empty if rows are never padded.
-std::string packing_text(const TrainData& data);
+// "packing best_fit: 0.98 of the tokens of a row are used"; empty if rows are never padded. With packing none, up to
+// which length micro-batches are computed, and why if it is seq_len.
+std::string packing_text(const TrainData& data, const Program& program);
+// "positions: 12.3K computed, 1.2K (9.8 %) of them padding; 40.1K of padding not computed"; empty without padding.
+std::string positions_text(const DataStats& stats);
 // The paths of results, when they are written, and how to stop the run.
 std::string results_text(const Settings& settings, const PluginTokenizer* tokenizer, const std::string& directory);
 // A table of the planned and measured memory of this rank, without empty rows. `by_category`: with a column for the

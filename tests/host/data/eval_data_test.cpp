@@ -36,6 +36,24 @@ struct EvalDataTest : testing::Test {
   }
 };
 
+TEST_F(EvalDataTest, CutsBatchesToTheirLongestRowOnEveryRank) {
+  config.packing = Packing::kNone;
+  config.overflow = Overflow::kTruncate;
+  config.length_multiple = 1;
+  EvalData data(set, config, nullptr), other(set, config, nullptr);
+  std::vector<int64_t> lengths;
+  while (const auto batch = data.next(1)) {
+    const auto counted = other.skip(1);
+    ASSERT_TRUE(counted.has_value());
+    EXPECT_EQ(counted->seq_len, batch->seq_len);
+    EXPECT_EQ(batch->field("labels").shape, (std::vector<int64_t>{1, batch->seq_len}));
+    EXPECT_EQ(other.padding(*counted).field("labels").values,
+              std::vector<int32_t>(batch->values("labels").size(), -100));
+    lengths.push_back(batch->seq_len);
+  }
+  EXPECT_EQ(lengths, (std::vector<int64_t>{3, 4, 1}));
+}
+
 TEST_F(EvalDataTest, GivesEveryTokenOnceInOrder) {
   EvalData data(set, config, nullptr);
   EXPECT_EQ(data.num_rows(), 3u);

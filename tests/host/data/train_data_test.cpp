@@ -96,6 +96,78 @@ TEST_F(TrainDataTest, KnowsWhichSetsARunWillNotReach) {
   EXPECT_EQ(data.sets_not_reached(0), Sets{});
 }
 
+// Document lengths 2 to 31, seq_len 48: the lengths are 16, 32 and 48.
+TEST_F(TrainDataTest, CutsMicroBatchesToTheirLongestRow) {
+  DataConfig whole = two_sets();
+  whole.packing = Packing::kNone;
+  whole.seq_len = 48;
+  DataConfig cut = whole;
+  cut.length_multiple = 16;
+  TrainData all(whole, nullptr), shorter(cut, nullptr);
+  std::map<int64_t, int> lengths;
+  uint64_t positions = 0;
+  for (int step = 0; step < 30; ++step) {
+    const StepData expected = all.next_step(2, 3), found = shorter.next_step(2, 3);
+    EXPECT_EQ(found.num_tokens, expected.num_tokens);
+    EXPECT_EQ(found.num_trained_tokens, expected.num_trained_tokens);
+    EXPECT_EQ(expected.num_positions, 6u * 48);
+    uint64_t here = 0;
+    for (size_t m = 0; m < 3; ++m) {
+      const Batch &padded = expected.micro_batches[m], &batch = found.micro_batches[m];
+      ++lengths[batch.seq_len];
+      here += static_cast<uint64_t>(batch.num_rows * batch.seq_len);
+      for (const auto& [name, field] : padded.fields) {
+        const BatchField& mine = batch.field(name);
+        EXPECT_EQ(mine.shape, (std::vector<int64_t>{2, batch.seq_len}));
+        const int32_t padding = name == "labels" ? -100 : name == "document_ids" ? -1 : 0;
+        int64_t longest = 0;
+        for (int64_t row = 0; row < 2; ++row)
+          for (int64_t t = 0; t < 48; ++t) {
+            const int32_t value = field.values[static_cast<size_t>(row * 48 + t)];
+            if (t < batch.seq_len) {
+              EXPECT_EQ(mine.values[static_cast<size_t>(row * batch.seq_len + t)], value) << name;
+            } else {
+              EXPECT_EQ(value, padding) << name;
+            }
+            if (value != padding) longest = std::max(longest, t + 1);
+          }
+        if (name == "document_ids") {
+          EXPECT_GT(longest, batch.seq_len - 16);
+        }
+      }
+    }
+    EXPECT_EQ(found.num_positions, here);
+    positions += here;
+  }
+  EXPECT_EQ(lengths.size(), 2u);
+  EXPECT_EQ(shorter.stats().num_tokens + shorter.stats().num_padding, positions);
+  EXPECT_EQ(positions + shorter.stats().num_cut, all.stats().num_tokens + all.stats().num_padding);
+  EXPECT_EQ(all.stats().num_cut, 0u);
+  EXPECT_EQ(shorter.save(), all.save());
+}
+
+// Each by its own rows; all know how many positions all compute.
+TEST_F(TrainDataTest, GivesDataRanksTheirOwnLengths) {
+  DataConfig config = two_sets();
+  config.packing = Packing::kNone;
+  config.seq_len = 48;
+  config.length_multiple = 16;
+  TrainData all(config, nullptr), first(config, nullptr), second(config, nullptr);
+  int differ = 0;
+  for (int step = 0; step < 20; ++step) {
+    const StepData expected = all.next_step(1, 4), a = first.next_step(StepShape{1, 2, 0, 2}),
+                   b = second.next_step(StepShape{1, 2, 1, 2});
+    for (size_t m = 0; m < 2; ++m) {
+      EXPECT_EQ(a.micro_batches[m].seq_len, expected.micro_batches[2 * m].seq_len);
+      EXPECT_EQ(b.micro_batches[m].seq_len, expected.micro_batches[2 * m + 1].seq_len);
+      differ += a.micro_batches[m].seq_len != b.micro_batches[m].seq_len;
+    }
+    EXPECT_EQ(a.num_positions, expected.num_positions);
+    EXPECT_EQ(b.num_positions, expected.num_positions);
+  }
+  EXPECT_GT(differ, 0);
+}
+
 TEST_F(TrainDataTest, MakesTheFieldsThatTheModelTakesAndCountsWithoutThem) {
   TrainData all(two_sets(), nullptr);
   const StepData expected = all.next_step(2, 3);

@@ -2,8 +2,10 @@
 #include "host/service/memory.hpp"
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
 #include <cstdint>
+#include <vector>
 
 #include "host/base/error.hpp"
 #include "host/service/tensor.hpp"
@@ -104,6 +106,41 @@ TEST_F(Memory, CachingCostsLittleBeyondThePeak) {
   for (int64_t i = 0; i < 50; ++i) bytes((8 + i * 3) * kMiB);
   const MemoryUsage usage = memory_usage();
   EXPECT_LE(usage.peak_system_bytes, usage.peak_bytes + 40u * kMiB);
+}
+
+long page_faults() {
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  return usage.ru_minflt;
+}
+
+// Steps of several lengths, whose blocks do not all fit below the peak: those of one length serve the next.
+TEST_F(Memory, ReusesLargerBlocksWhereSizesVary) {
+  constexpr int64_t kLengths[] = {8, 4, 5, 6, 7, 4, 8, 5, 6, 4, 7, 5};
+  const auto faults = [&](bool vary) {
+    set_memory_sizes_vary(vary);
+    drop_memory_cache();
+    reset_peak_memory();
+    const auto steps = [&] {
+      for (const int64_t length : kLengths) {
+        std::vector<Tensor> live;
+        for (int64_t width = 20; width < 30; ++width) {
+          live.push_back(bytes(length * width * kMiB / 64));
+          auto* const data = static_cast<volatile char*>(live.back().data());
+          for (int64_t at = 0; at < live.back().num_elements(); at += 4096) data[at] = 1;
+        }
+      }
+    };
+    steps();
+    const long before = page_faults();
+    steps();
+    const MemoryUsage usage = memory_usage();
+    EXPECT_LE(usage.peak_system_bytes, usage.peak_bytes + 40u * kMiB);
+    set_memory_sizes_vary(false);
+    return page_faults() - before;
+  };
+  const long otherwise = faults(false);
+  EXPECT_LT(faults(true), otherwise / 4);
 }
 
 TEST_F(Memory, AlignsData) {

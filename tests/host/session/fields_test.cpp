@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include "host/session/run_data.hpp"
 #include "tests/host/program/recorder.hpp"
 #include "tests/support/expect_has.hpp"
 
@@ -48,6 +49,18 @@ TEST(Fields, AreMadeOnlyIfTheModelTakesThem) {
   ASSERT_EQ(made.size(), 2u);
   ASSERT_EQ(read.size(), 2u);
   for (const auto& [name, tensor] : made) EXPECT_EQ(tensor.sizes(), read.at(name).sizes()) << name;
+}
+
+TEST(Padding, MayBeReadByOpsThatPluginsBring) {
+  Program program = taking("positions", CHASSIS_DTYPE_I32, {CHASSIS_DIM_BATCH, CHASSIS_DIM_TIME});
+  EXPECT_EQ(op_that_may_read_padding(program), "");
+  Op op;
+  op.id = "own/shift";
+  op.inputs = op.outputs = {0};
+  program.blocks.at(0).ops = {op};
+  EXPECT_EQ(op_that_may_read_padding(program), "own/shift");
+  program.blocks.at(0).ops.at(0).mixed_dims.emplace();  // none
+  EXPECT_EQ(op_that_may_read_padding(program), "");
 }
 
 }  // namespace
