@@ -160,6 +160,7 @@ void ParallelStack::resolve(const Program& program, ParameterTable& parameters, 
   for (int i = 1; i <= num_coordinates; ++i)
     resolve_stages(program, (stage_coordinate_ + i) % num_coordinates, answers);
   check_axes(answers);
+  for (size_t m = 0; m < members_.size(); ++m) members_[m].axes = answers[m].axes;
   if (conflict_) throw *conflict_;
   data_axes_.clear();
   for (const MeshAxis& axis : facts.mesh.axes())

@@ -94,6 +94,9 @@ class ParallelStack final : public UnitEvents {
   // Updates resident tensors from their shards, after a load, an initialization or an optimizer step. Throws a plugin
   // error that names a parameter that its strategy did not update.
   void refresh();
+  // The axes along which a strategy lets replicas of parameters differ now, in the order of the mesh. After
+  // finish_step().
+  std::vector<std::string> axes_of_differing_replicas() const;
   // Ends a step or an evaluation: afterwards nothing is in flight, and only resident parameters are whole. Throws a
   // plugin error that names a parameter that its strategy did not release.
   void finish_step();
@@ -103,6 +106,7 @@ class ParallelStack final : public UnitEvents {
     std::unique_ptr<Instance> instance;
     SourcePosition where;
     const chassis_parallel_t* table = nullptr;
+    std::vector<std::string> axes = {};  // that it serves
   };
   class LayoutAxisOf;
   class DivisionSink;

@@ -115,6 +115,18 @@ void ParallelStack::trace(const char* what, uint32_t unit) const {
   if (communicator_ && communicator_->logs_calls()) log::debug("unit: {} {}", what, problem_->unit_texts[unit]);
 }
 
+std::vector<std::string> ParallelStack::axes_of_differing_replicas() const {
+  std::vector<std::string> out;
+  for (const MeshAxis& axis : facts_.mesh.axes())
+    for (const Member& m : members_) {
+      const bool serves = std::find(m.axes.begin(), m.axes.end(), axis.name) != m.axes.end();
+      if (axis.size == 1 || !serves || m.table->replicas_differ == nullptr) continue;
+      const chassis_str_t name{axis.name.data(), axis.name.size()};
+      if (m.table->replicas_differ(m.instance->get("replicas_differ"), name) != 0) out.push_back(axis.name);
+    }
+  return out;
+}
+
 void ParallelStack::pre_forward(size_t unit, Flags flags) {
   constexpr UnitHook kHook = {"pre_forward", &chassis_parallel_t::pre_forward};
   const uint32_t here = local_unit(unit);
