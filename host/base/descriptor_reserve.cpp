@@ -10,6 +10,8 @@
 #include <atomic>
 #include <mutex>
 
+#include "host/base/claimed_descriptors.hpp"
+
 namespace chassis {
 namespace {
 
@@ -24,6 +26,7 @@ struct Reserve {
     while (num_held < num_wanted) {
       const int descriptor = ::open("/dev/null", O_RDONLY | O_CLOEXEC);
       if (descriptor < 0) break;
+      claim_descriptor(descriptor);
       held[num_held++] = descriptor;
     }
     is_short = num_held < num_wanted;

@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <cstring>
 #include <iostream>
+#include <mutex>
 #include <utility>
 
 #include "host/base/error.hpp"
@@ -33,11 +34,18 @@ std::FILE* unwritable_output() {
 
 std::atomic<StrayOutput*> stray_output = nullptr;
 
+// Of stray_output and of what was written to its streams. Never destroyed: a plugin's thread may write at any time.
+std::mutex& streams_mutex() {
+  static std::mutex& one = *new std::mutex;
+  return one;
+}
+
 void write_stray(const char* bytes, size_t count) {
-  if (StrayOutput* const stray = stray_output.load())
-    stray->take_from_stream(bytes, count);
-  else if (::write(STDOUT_FILENO, bytes, count) < 0)
-    return;
+  {
+    const std::lock_guard lock(streams_mutex());
+    if (StrayOutput* const stray = stray_output.load()) return stray->take_from_stream(bytes, count);
+  }
+  if (::write(STDOUT_FILENO, bytes, count) < 0) return;
 }
 
 // Of std::cout.
@@ -94,7 +102,7 @@ StrayOutput::StrayOutput(std::function<std::string()> context) : context_(std::m
     give_up();
     return;
   }
-  if (::pipe2(stop_, O_CLOEXEC) != 0) {
+  if (::pipe2(stop_, O_CLOEXEC | O_NONBLOCK) != 0) {
     ::close(ends[0]), ::close(ends[1]), give_up();
     return;
   }
@@ -149,16 +157,16 @@ void StrayOutput::replace_streams() {
 void StrayOutput::restore_streams() {
   if (c_stdout_ != nullptr) stdout = c_stdout_;
   std::cout.rdbuf(cout_);
-  const std::lock_guard lock(mutex_);
+  const std::lock_guard lock(streams_mutex());
   stray_output = nullptr;
   if (!stream_line_.text.empty()) log_line(stream_line_, true);
 }
 
 void StrayOutput::take_from_stream(const char* bytes, size_t count) {
-  const std::lock_guard lock(mutex_);
+  const bool was_empty = stream_line_.text.empty();
   take(bytes, count, stream_line_, true);
   // The reader logs a line without an end after a while.
-  if (!stream_line_.text.empty() && ::write(stop_[1], "", 1) < 0) return;
+  if (was_empty && !stream_line_.text.empty() && ::write(stop_[1], "", 1) < 0) return;
 }
 
 void StrayOutput::read_lines() {
@@ -171,14 +179,14 @@ void StrayOutput::read_lines() {
     }
     if (stopping || count == 0) break;
     const auto has_line = [&] {
-      const std::lock_guard lock(mutex_);
+      const std::lock_guard lock(streams_mutex());
       return !line_.text.empty() || !stream_line_.text.empty();
     };
     pollfd watched[] = {{read_end_, POLLIN, 0}, {stop_[0], POLLIN, 0}};
     const int num_ready = ::poll(watched, 2, has_line() ? kPartialLineMs : -1);
     if (num_ready == 0) {
       if (!line_.text.empty()) log_line(line_, false);
-      const std::lock_guard lock(mutex_);
+      const std::lock_guard lock(streams_mutex());
       if (!stream_line_.text.empty()) log_line(stream_line_, true);
     }
     if ((watched[1].revents & POLLIN) != 0 && ::read(stop_[0], piece, sizeof piece) >= 0) continue;

@@ -5,7 +5,6 @@
 #include <atomic>
 #include <cstdio>
 #include <functional>
-#include <mutex>
 #include <streambuf>
 #include <string>
 
@@ -32,7 +31,7 @@ class StrayOutput {
   StrayOutput(const StrayOutput&) = delete;
   StrayOutput& operator=(const StrayOutput&) = delete;
 
-  // Of a stream, on the thread that writes.
+  // Of a stream, on the thread that writes, which holds the mutex of output.cpp.
   void take_from_stream(const char* bytes, size_t count);
 
  private:
@@ -49,8 +48,7 @@ class StrayOutput {
   int read_end_ = -1;
   int stop_[2] = {-1, -1};  // a byte wakes the reader, the end of the pipe ends it
   Line line_;               // of descriptor 1, while it has no end
-  std::mutex mutex_;
-  Line stream_line_;  // guarded by mutex_
+  Line stream_line_;        // guarded by a mutex of output.cpp
   std::FILE* c_stdout_ = nullptr;
   std::streambuf* cout_ = nullptr;
   Thread reader_;

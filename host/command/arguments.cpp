@@ -54,6 +54,17 @@ void collect_plugin_path(const CLI::App& app, std::vector<std::string>& folders,
     for (const std::string& folder : option->results()) folders.push_back(folder);
 }
 
+// What a rank started by hand cannot use, it tells the others, which wait for it.
+template <class Body>
+auto telling_waiting_ranks(bool may_be_by_hand, Body body) {
+  try {
+    return body();
+  } catch (const Error& error) {
+    if (may_be_by_hand) tell_waiting_ranks(process_environment(), error);
+    throw;
+  }
+}
+
 }  // namespace
 
 void refuse_other_than_toml(const std::string& file) {
@@ -160,24 +171,18 @@ void ConfigArguments::add_ranks_to(CLI::App& app) {
       ->check(CLI::Range(1, 4096));
 }
 
-// What a rank started by hand cannot read, it tells the others, which wait for it.
-Config ConfigArguments::load_as_rank(ConfigUse use) const {
-  try {
-    return load(use);
-  } catch (const Error& error) {
-    if (num_ranks == 0) tell_waiting_ranks(process_environment(), error);
-    throw;
-  }
-}
-
 std::optional<int> ConfigArguments::run_ranks(ConfigUse use) const {
-  const Config config = load_as_rank(use);
-  const int count = num_ranks > 0 ? num_ranks : ranks_by_default(config);
-  std::error_code ignored;
-  if (config.num_problems() == 0 && std::filesystem::is_regular_file(file, ignored)) {  // a pipe is read only once
-    const int here = count > 1 ? count : discover_launch(process_environment()).local_world_size;
-    sleep_at_once_if_cores_are_shared(planned_rank_threads(config.settings().run, here), here);
-  }
+  int count = num_ranks;
+  const Config config = telling_waiting_ranks(num_ranks == 0, [&] {
+    Config loaded = load(use);
+    if (count == 0) count = ranks_by_default(loaded);
+    std::error_code ignored;
+    if (loaded.num_problems() == 0 && std::filesystem::is_regular_file(file, ignored)) {  // a pipe is read only once
+      const int here = count > 1 ? count : discover_launch(process_environment()).local_world_size;
+      sleep_at_once_if_cores_are_shared(planned_rank_threads(loaded.settings().run, here), here);
+    }
+    return loaded;
+  });
   if (count <= 1) return std::nullopt;
   config.throw_if_problems();  // once, not on every rank
   const std::optional<int> exit_code = chassis::run_ranks(count);

@@ -61,7 +61,6 @@ struct ConfigArguments {
   Config load(ConfigUse use = ConfigUse::kTraining) const { return load_config(source(), all_overrides(), use); }
 
  private:
-  Config load_as_rank(ConfigUse use) const;
   void find_file();
   std::vector<std::string> all_overrides() const;
 

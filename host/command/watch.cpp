@@ -48,10 +48,13 @@ std::string cut_lines(const std::string& text, size_t width) {
   return out;
 }
 
-// Whether a run that is about to start may make this its directory.
+// Whether a run that is about to start may make this its directory, or has: it locks checkpoints/ before it writes
+// run.json.
 bool may_become_a_run(const std::string& path) {
   std::error_code ignored;
-  if (path_kind(path) == PathKind::kDirectory) return std::filesystem::is_empty(path, ignored);
+  if (path_kind(path) == PathKind::kDirectory)
+    return std::filesystem::is_empty(path, ignored) ||
+           path_kind_nofollow(path + "/checkpoints") == PathKind::kDirectory;
   const std::filesystem::path whole(path);
   const std::filesystem::path parent = whole.has_filename() ? whole.parent_path() : whole.parent_path().parent_path();
   return !path.empty() && path_kind(path) == PathKind::kAbsent &&

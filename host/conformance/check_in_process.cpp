@@ -60,6 +60,11 @@ std::vector<std::string> own_folders() {
   std::vector<std::string> folders = {"/dev", "/proc", std::filesystem::current_path(error).string(),
                                       std::filesystem::temp_directory_path(error).string()};
   if (const char* const home = std::getenv("HOME")) folders.emplace_back(home);
+  std::erase(folders, "");
+  for (std::string& folder : folders) {
+    folder = std::filesystem::path(folder).lexically_normal().string();
+    if (folder.ends_with('/')) folder.pop_back();  // the root is then ""
+  }
   return folders;
 }
 

@@ -231,7 +231,7 @@ class Ranks {
   // A rank that says nothing and ends with exit code 0 has not finished its part.
   void record_early_end(int rank, pid_t process) {
     const std::string call = calls_.last_call(rank);
-    const Failure failure{rank, call.empty() ? ExitCode::kInternal : ExitCode::kPlugin,
+    const Failure failure{rank, call.empty() ? ExitCode::kCommunication : ExitCode::kPlugin,
                           fmt::format("rank {} ended with exit code 0 before the run was over, {}", rank,
                                       call.empty() ? "outside all plugins" : "inside " + call)};
     end_run(failure);

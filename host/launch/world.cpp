@@ -413,15 +413,23 @@ void World::throw_if_another_failed() {
 void World::say_call(const std::string& call) {
   if (!store_) return;
   const std::string key = fmt::format("inside/{}", rank());
-  if (call.empty())
-    store_->erase(key);
-  else
-    store_->set(key, call);
+  try {
+    if (call.empty())
+      store_->erase(key);
+    else
+      store_->set(key, call);
+  } catch (const StoreLost& lost) {
+    throw with_server(lost);
+  }
 }
 
 std::string World::call_of(int rank) {
   if (!store_) return "";
-  return printable(store_->find(fmt::format("inside/{}", rank)).value_or(""));
+  try {
+    return printable(store_->find(fmt::format("inside/{}", rank)).value_or(""));
+  } catch (const Error&) {  // only a part of the message is missing
+    return "";
+  }
 }
 
 void World::wait_for(const std::function<bool()>& ready, const std::function<std::string()>& late) {

@@ -2,6 +2,7 @@
 #include "host/plugin/call.hpp"
 
 #include <fmt/core.h>
+#include <pthread.h>
 #include <sys/mman.h>
 
 #include <algorithm>
@@ -27,11 +28,6 @@ std::atomic<bool> user_waits = false;
 Slots* slots = &own_slots;
 std::atomic<int64_t>* step_now = &own_step;
 
-// The texts of a call site for another process, which cannot read its strings.
-struct SharedSite {
-  std::atomic<const CallSite*> site = nullptr;  // last: the texts are then complete
-  char label[112] = {}, node[136] = {};
-};
 constexpr size_t kMaxSharedSites = 2048;  // of further sites nothing is known
 
 // Frees the slot when the thread ends.
@@ -130,11 +126,16 @@ class WatchedCalls {
 }  // namespace
 
 struct SharedCalls::Board {
+  // The texts of a call site for another process, which cannot read its strings.
+  struct Site {
+    std::atomic<const CallSite*> site = nullptr;  // last: the texts are then complete
+    char label[112] = {}, node[136] = {};
+  };
   std::atomic<bool> is_over = false;
   std::atomic<int64_t> step = 0;
   Slots slots;
   std::atomic<size_t> num_sites = 0;
-  std::array<SharedSite, kMaxSharedSites> sites;
+  std::array<Site, kMaxSharedSites> sites;
 };
 
 namespace {
@@ -146,7 +147,7 @@ void share_site(const CallSite& site) {
   SharedCalls::Board* const board = own_board.load();
   const size_t index = board != nullptr ? board->num_sites.load() : kMaxSharedSites;
   if (index == kMaxSharedSites) return;
-  SharedSite& shared = board->sites[index];
+  SharedCalls::Board::Site& shared = board->sites[index];
   site.label.copy(shared.label, sizeof shared.label - 1);
   site.node.copy(shared.node, sizeof shared.node - 1);
   shared.site = &site;
@@ -173,6 +174,12 @@ void SharedCalls::record_here(int index) const {
   slots = &boards_[index].slots;
   step_now = &boards_[index].step;
   call_internal::slot = nullptr;  // claimed anew with the next call
+  // A process that a plugin forks is no rank.
+  ::pthread_atfork(nullptr, nullptr, [] {
+    own_board = nullptr;
+    slots = &own_slots, step_now = &own_step;
+    call_internal::slot = nullptr;
+  });
 }
 
 bool SharedCalls::is_over(int index) const { return boards_ == nullptr || boards_[index].is_over; }
@@ -184,7 +191,7 @@ std::string SharedCalls::last_call(int index) const {
     const CallSite* const site = slot.site.load(std::memory_order_acquire);
     if (site == nullptr) continue;
     for (size_t i = 0; i < board.num_sites.load(); ++i) {
-      const SharedSite& shared = board.sites[i];
+      const Board::Site& shared = board.sites[i];
       if (shared.site != site) continue;
       char text[512];
       // The phase is a literal of the program, which this process has at the same address.

@@ -5,9 +5,7 @@
 #include <execinfo.h>
 #include <fcntl.h>
 #include <fmt/core.h>
-#include <linux/close_range.h>
 #include <pthread.h>
-#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -56,7 +54,7 @@ std::string text_of(int descriptor) {
 }
 
 // Whether the code at `caller` may not close the descriptor. Reports it.
-bool refuses_to_close(int descriptor, const void* caller) noexcept {
+[[maybe_unused]] bool refuses_to_close(int descriptor, const void* caller) noexcept {
   if (!guards.load(std::memory_order_relaxed) || !is_claimed_descriptor(descriptor)) return false;
   const char* const plugin = plugin_with_code_at(caller);
   if (plugin == nullptr || !is_guarded_process()) return false;
@@ -102,7 +100,7 @@ const char* calling_plugin(const void* caller) {
   return nullptr;
 }
 
-void note_thread(const void* caller) noexcept {
+[[maybe_unused]] void note_thread(const void* caller) noexcept {
   if (!watches.load(std::memory_order_relaxed)) return;
   try {
     if (calling_plugin(caller) == nullptr) return;
@@ -112,7 +110,7 @@ void note_thread(const void* caller) noexcept {
   }
 }
 
-void note_file(const char* path, bool writes, const void* caller) noexcept {
+[[maybe_unused]] void note_file(const char* path, bool writes, const void* caller) noexcept {
   if (!writes || path == nullptr || !watches.load(std::memory_order_relaxed)) return;
   try {
     if (calling_plugin(caller) == nullptr) return;
@@ -123,10 +121,49 @@ void note_file(const char* path, bool writes, const void* caller) noexcept {
   }
 }
 
-// Of the same name in the next library: the system's, or one that the user has put before it.
+// The function of the same name in the next library: the system's, or one that the user has put before it. Rationale:
+// no lock of its own, since a thread inside dlopen() may ask too, and would wait for one that waits for the loader.
 template <class F>
-F* system_function(const char* name) {
-  return reinterpret_cast<F*>(::dlsym(RTLD_NEXT, name));
+class SystemFunction {
+ public:
+  explicit constexpr SystemFunction(const char* name) : name_(name) {}
+  F* find() {
+    F* found = known_.load(std::memory_order_acquire);
+    if (found == nullptr) {
+      found = reinterpret_cast<F*>(::dlsym(RTLD_NEXT, name_));
+      known_.store(found, std::memory_order_release);
+    }
+    return found;
+  }
+
+ private:
+  const char* name_;
+  std::atomic<F*> known_ = nullptr;
+};
+
+using Open = int(const char*, int, ...);
+using OpenStream = FILE*(const char*, const char*);
+using CreateThread = int(pthread_t*, const pthread_attr_t*, void* (*)(void*), void*);
+constinit SystemFunction<int(int)> system_close("close");
+constinit SystemFunction<int(int, int)> system_dup2("dup2");
+constinit SystemFunction<int(int, int, int)> system_dup3("dup3");
+constinit SystemFunction<int(unsigned, unsigned, int)> system_close_range("close_range");
+constinit SystemFunction<void(int)> system_closefrom("closefrom");
+constinit SystemFunction<CreateThread> system_pthread_create("pthread_create");
+constinit SystemFunction<Open> system_open("open"), system_open64("open64");
+constinit SystemFunction<OpenStream> system_fopen("fopen"), system_fopen64("fopen64");
+
+// Descriptors above it are not guarded.
+constexpr unsigned kMaxGuarded = 1 << 14;
+
+// `to` is another file now, which is the program's unless a plugin has made it.
+[[maybe_unused]] int claimed_as_made(int made, const void* caller) noexcept {
+  if (made < 0) return made;
+  if (guards.load(std::memory_order_relaxed) && plugin_with_code_at(caller) == nullptr)
+    claim_descriptor(made);
+  else
+    unclaim_descriptor(made);
+  return made;
 }
 
 std::vector<std::string> counted(const std::map<std::string, int>& sentences) {
@@ -140,6 +177,9 @@ std::vector<std::string> counted(const std::map<std::string, int>& sentences) {
 
 void guard_descriptors() {
   if (guards.exchange(true)) return;
+  // Found before a plugin's code runs, and so before the first call that may come from a signal handler.
+  system_close.find(), system_dup2.find(), system_dup3.find(), system_close_range.find(), system_closefrom.find();
+  system_pthread_create.find(), system_open.find(), system_open64.find(), system_fopen.find(), system_fopen64.find();
   claim_open_descriptors();
 }
 
@@ -165,64 +205,87 @@ PluginActions ActionWatch::actions() const {
 
 }  // namespace chassis
 
-#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+// Sanitizers have functions of these names themselves.
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define CHASSIS_HAS_INTERCEPTORS 1
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer) || __has_feature(memory_sanitizer)
+#define CHASSIS_HAS_INTERCEPTORS 1
+#endif
+#endif
+
+#if !defined(CHASSIS_HAS_INTERCEPTORS)
 extern "C" {
 
-#define CHASSIS_INTERCEPT __attribute__((visibility("default")))
+// Weak, so that a program that has such a function itself, as tests do, keeps it.
+#define CHASSIS_INTERCEPT __attribute__((visibility("default"), weak))
 
 CHASSIS_INTERCEPT int close(int descriptor) {
   if (chassis::refuses_to_close(descriptor, __builtin_return_address(0))) return errno = EBADF, -1;
   chassis::unclaim_descriptor(descriptor);
-  static const auto system_close = chassis::system_function<int(int)>("close");
-  return system_close(descriptor);
+  return chassis::system_close.find()(descriptor);
 }
 
 CHASSIS_INTERCEPT int dup2(int from, int to) noexcept {
-  if (from != to && chassis::refuses_to_close(to, __builtin_return_address(0))) return errno = EBADF, -1;
-  static const auto system_dup2 = chassis::system_function<int(int, int)>("dup2");
-  return system_dup2(from, to);
+  const void* const caller = __builtin_return_address(0);
+  if (from == to) return chassis::system_dup2.find()(from, to);
+  if (chassis::refuses_to_close(to, caller)) return errno = EBADF, -1;
+  return chassis::claimed_as_made(chassis::system_dup2.find()(from, to), caller);
+}
+
+CHASSIS_INTERCEPT int dup3(int from, int to, int flags) noexcept {
+  const void* const caller = __builtin_return_address(0);
+  if (chassis::refuses_to_close(to, caller)) return errno = EBADF, -1;
+  return chassis::claimed_as_made(chassis::system_dup3.find()(from, to, flags), caller);
 }
 
 CHASSIS_INTERCEPT int close_range(unsigned first, unsigned last, int flags) noexcept {
+  using chassis::kMaxGuarded;
   const void* const caller = __builtin_return_address(0);
-  constexpr unsigned kMaxGuarded = 1 << 14;
-  static const auto system_range = chassis::system_function<int(unsigned, unsigned, int)>("close_range");
-  if (flags != 0 || chassis::plugin_with_code_at(caller) == nullptr) return system_range(first, last, flags);
-  for (unsigned at = first; at <= std::min(last, kMaxGuarded - 1); ++at)
-    if (!chassis::refuses_to_close(static_cast<int>(at), caller)) ::syscall(SYS_close, at);
+  const auto system_range = chassis::system_close_range.find();
+  const bool is_plugin = flags == 0 && chassis::plugin_with_code_at(caller) != nullptr;
+  for (unsigned at = first; flags == 0 && at <= std::min(last, kMaxGuarded - 1); ++at) {
+    const int descriptor = static_cast<int>(at);
+    if (!is_plugin)
+      chassis::unclaim_descriptor(descriptor);
+    else if (!chassis::refuses_to_close(descriptor, caller))
+      ::syscall(SYS_close, at);
+  }
+  if (!is_plugin) return system_range(first, last, flags);
   return last >= kMaxGuarded ? system_range(std::max(first, kMaxGuarded), last, flags) : 0;
 }
 
 CHASSIS_INTERCEPT void closefrom(int first) noexcept {
   const void* const caller = __builtin_return_address(0);
-  static const auto system_closefrom = chassis::system_function<void(int)>("closefrom");
-  if (chassis::plugin_with_code_at(caller) == nullptr) return system_closefrom(first);
-  constexpr int kMaxGuarded = 1 << 14;
-  for (int at = std::max(first, 0); at < kMaxGuarded; ++at)
-    if (!chassis::refuses_to_close(at, caller)) ::syscall(SYS_close, at);
-  system_closefrom(std::max(first, kMaxGuarded));
+  const auto system_closefrom = chassis::system_closefrom.find();
+  constexpr int kMaxGuarded = chassis::kMaxGuarded;
+  const bool is_plugin = chassis::plugin_with_code_at(caller) != nullptr;
+  for (int at = std::max(first, 0); at < kMaxGuarded; ++at) {
+    if (!is_plugin)
+      chassis::unclaim_descriptor(at);
+    else if (!chassis::refuses_to_close(at, caller))
+      ::syscall(SYS_close, at);
+  }
+  system_closefrom(is_plugin ? std::max(first, kMaxGuarded) : first);
 }
 
 CHASSIS_INTERCEPT int pthread_create(pthread_t* thread, const pthread_attr_t* attributes, void* (*body)(void*),
                                      void* argument) noexcept {
   chassis::note_thread(__builtin_return_address(0));
-  using Create = int(pthread_t*, const pthread_attr_t*, void* (*)(void*), void*);
-  static const auto system_create = chassis::system_function<Create>("pthread_create");
-  return system_create(thread, attributes, body, argument);
+  return chassis::system_pthread_create.find()(thread, attributes, body, argument);
 }
 
-#define CHASSIS_INTERCEPT_OPEN(name)                                                             \
-  CHASSIS_INTERCEPT int name(const char* path, int flags, ...) {                                 \
-    mode_t mode = 0;                                                                             \
-    if ((flags & (O_CREAT | O_TMPFILE)) != 0) {                                                  \
-      va_list rest;                                                                              \
-      va_start(rest, flags);                                                                     \
-      mode = va_arg(rest, mode_t);                                                               \
-      va_end(rest);                                                                              \
-    }                                                                                            \
-    chassis::note_file(path, (flags & O_ACCMODE) != O_RDONLY, __builtin_return_address(0));      \
-    static const auto system_open = chassis::system_function<int(const char*, int, ...)>(#name); \
-    return system_open(path, flags, mode);                                                       \
+#define CHASSIS_INTERCEPT_OPEN(name)                                                        \
+  CHASSIS_INTERCEPT int name(const char* path, int flags, ...) {                            \
+    mode_t mode = 0;                                                                        \
+    if ((flags & O_CREAT) != 0 || (flags & O_TMPFILE) == O_TMPFILE) {                       \
+      va_list rest;                                                                         \
+      va_start(rest, flags);                                                                \
+      mode = va_arg(rest, mode_t);                                                          \
+      va_end(rest);                                                                         \
+    }                                                                                       \
+    chassis::note_file(path, (flags & O_ACCMODE) != O_RDONLY, __builtin_return_address(0)); \
+    return chassis::system_##name.find()(path, flags, mode);                                \
   }
 CHASSIS_INTERCEPT_OPEN(open)
 CHASSIS_INTERCEPT_OPEN(open64)
@@ -231,8 +294,7 @@ CHASSIS_INTERCEPT_OPEN(open64)
   CHASSIS_INTERCEPT FILE* name(const char* path, const char* mode) {                                              \
     const bool writes = mode != nullptr && std::string_view(mode).find_first_of("wa+") != std::string_view::npos; \
     chassis::note_file(path, writes, __builtin_return_address(0));                                                \
-    static const auto system_fopen = chassis::system_function<FILE*(const char*, const char*)>(#name);            \
-    return system_fopen(path, mode);                                                                              \
+    return chassis::system_##name.find()(path, mode);                                                             \
   }
 CHASSIS_INTERCEPT_FOPEN(fopen)
 CHASSIS_INTERCEPT_FOPEN(fopen64)

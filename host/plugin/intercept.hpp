@@ -8,8 +8,8 @@
 namespace chassis {
 
 // The functions have an effect only where this is called; without it, a linker may leave them out.
-// [control] From now on no plugin's code can close a descriptor of the program (claimed_descriptors.hpp): close(), dup2()
-// and their like fail with EBADF, which is a counted warning that names the call.
+// [control] From now on no plugin's code can close a descriptor of the program (claimed_descriptors.hpp): close(),
+// dup2() and their like fail with EBADF, which is a counted warning that names the call.
 void guard_descriptors();
 
 // What the code of plugins has done during the lifetime of an ActionWatch, each as a sentence about "it".

@@ -123,6 +123,7 @@ class LibrarySearch {
         throw plugin_error(fmt::format("{} needs a library named '{}'", what, name));
       if (in_process_.contains(name)) return;
       for (const std::string& folder : folders) {
+        refuse_for_processors(folder, name, what);
         std::error_code error;
         if (!fs::exists(fs::path(folder) / name, error)) continue;
         path = (fs::path(folder) / name).string();
@@ -145,6 +146,19 @@ class LibrarySearch {
     }
     found_.brought.push_back({name, next.path, needed_by, next.elf.soname});
     open_.push_back(std::move(next));
+  }
+
+  // The dynamic linker would prefer such a file, which nobody has checked.
+  static void refuse_for_processors(const std::string& folder, const std::string& name, const std::string& what) {
+    std::error_code error;
+    for (fs::directory_iterator level(fs::path(folder) / "glibc-hwcaps", error), end; !error && level != end;
+         level.increment(error)) {
+      const fs::path path = level->path() / name;
+      std::error_code ignored;
+      if (fs::exists(path, ignored) && !is_of_system(path.string()))
+        throw plugin_error(fmt::format("{} needs {}, which {} has for some processors", what, name, path.string()))
+            .hint("put one version of the library beside the plugin, and none below glibc-hwcaps");
+    }
   }
 
   void add_folder(const std::string& folder) {

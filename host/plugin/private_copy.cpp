@@ -91,9 +91,9 @@ PrivateCopy copy_into(const std::string& path, const std::string& folder, const 
     const fs::path entry = name.starts_with('/') ? fs::path(copy.path).parent_path() : fs::path(copy.path);
     fs::last_write_time(entry, fs::file_time_type::clock::now(), error);
   };
-  if (fs::exists(copy.path, error) && sha256_file(copy.path) == copy.sha256) {
-    mark_used();
-    return copy;
+  if (fs::exists(copy.path, error)) {
+    mark_used();  // before it is read, so that no other process removes it meanwhile
+    if (sha256_file(copy.path) == copy.sha256) return copy;
   }
   const std::string unfinished = temporary_name(folder + "/" + copy.sha256);
   fs::remove(unfinished, error);
@@ -230,19 +230,18 @@ std::string copy_libraries(NeededLibraries& needed, const PrivateCopy& plugin, c
   const std::string folder = fs::path(plugin.path).parent_path().string();
   std::vector<std::string> names, folders;
   for (BroughtLibrary& library : needed.brought) {
-    const bool is_path = library.name[0] == '/';
+    const bool is_path = library.name[0] == '/';  // the dynamic linker maps it from there
     library.sha256 = is_path ? sha256_file(library.path) : "";
     library.copy = library.path;
+    names.push_back(library.name);
     if (!is_path) {
       const PrivateCopy copy = copy_into(library.path, folder, "/" + library.name);
-      library.sha256 = copy.sha256, library.copy = copy.path;
-      names.push_back(library.name);
+      library.sha256 = copy.sha256, library.copy = fs::absolute(copy.path).lexically_normal().string();
       folders.push_back(copy.sha256);
     }
     check_pin(library.sha256, policy.pin_of(file.manifest, library.file_name()),
               fmt::format("{}, which {} needs,", library.file_name(), file.manifest.label()), library.path);
   }
-  if (names.empty()) return "";
   // What they need of the system, so that they find its symbols as if the plugin itself were mapped.
   names.insert(names.end(), needed.others.begin(), needed.others.end());
   folders.insert(folders.end(), needed.folders.begin(), needed.folders.end());

@@ -234,8 +234,20 @@ chassis_status_t* status_of_escaped_exception() noexcept {
       return make_status(CHASSIS_INTERNAL, kWhat);
     }
   } catch (...) {  // also one of another C++ library
-    return make_status(CHASSIS_INTERNAL, fmt::format("{}; it is of unknown type", kWhat));
+    return make_status(CHASSIS_INTERNAL,
+                       "threw an exception of unknown type across the boundary of the ABI, which only functions in C "
+                       "may cross");
   }
+}
+
+void count_escaped() noexcept {
+  chassis_status_t* const status = status_of_escaped_exception();
+  try {
+    counted_warning("exceptions that left functions of plugins",
+                    fmt::format("{}: {}", call_in_progress(), status_text(status)));
+  } catch (...) {  // no memory for the warning
+  }
+  status_release(status);
 }
 
 void count_unreported(std::string_view what) noexcept {

@@ -53,6 +53,19 @@ chassis_status_t* call_plugin(F&& function) {
   }
 }
 
+// Called in a catch block: a counted warning that names the call in progress, and the exception that left it.
+void count_escaped() noexcept;
+// Calls a function of a plugin's table that returns no status and must not fail, such as close. An exception that
+// leaves it is a counted warning that names the call in progress: get the instance before, not inside the body.
+template <class F>
+void guarded_end(F&& body) noexcept {
+  try {
+    std::forward<F>(body)();
+  } catch (...) {
+    count_escaped();
+  }
+}
+
 // Counts a warning that names the call in progress.
 void count_unreported(std::string_view what) noexcept;
 // The same for functions that return no status: an exception is a counted warning.

@@ -55,9 +55,8 @@ DiskMapping ModelPlugin::disk_mapping(const ParameterTable& parameters) const {
   try {
     if (v1_ != nullptr) return map_v1(*v1_, *instance_, parameters);
     return record_disk_mapping(parameters, [&](const chassis_disk_sink_t* sink) -> chassis_status_t* {
-      if (table_.disk_mapping)
-        instance_->call("disk_mapping", [&](auto* self) { return table_.disk_mapping(self, sink); });
-      return nullptr;
+      if (!table_.disk_mapping) return nullptr;
+      return call_plugin([&] { return table_.disk_mapping(instance_->get("disk_mapping"), sink); });
     });
   } catch (const Error& error) {
     throw Error(error.code(), error.where(), instance_->label() + ": " + error.message()).hint(error.hint_text());

@@ -121,8 +121,9 @@ std::vector<std::string> ParallelStack::axes_of_differing_replicas() const {
     for (const Member& m : members_) {
       const bool serves = std::find(m.axes.begin(), m.axes.end(), axis.name) != m.axes.end();
       if (axis.size == 1 || !serves || m.table->replicas_differ == nullptr) continue;
-      const chassis_str_t name{axis.name.data(), axis.name.size()};
-      if (m.table->replicas_differ(m.instance->get("replicas_differ"), name) != 0) out.push_back(axis.name);
+      const bool differ = m.instance->call(
+          "replicas_differ", [&](auto* self) { return m.table->replicas_differ(self, str_of(axis.name)) != 0; });
+      if (differ) out.push_back(axis.name);
     }
   return out;
 }

@@ -259,7 +259,7 @@ class BlockResolver {
     node.kernel =
         std::shared_ptr<void>(kernel, [table = provider.table, self = provider.self, site = node.site](void* k) {
           const PluginCall call(*site, "destroy_kernel");
-          if (table->destroy_kernel) guarded_void([&] { table->destroy_kernel(self, k); });
+          if (table->destroy_kernel) guarded_end([&] { table->destroy_kernel(self, k); });
         });
     finish_gradients(node);
     const bool composed = node.flag(CHASSIS_KERNEL_COMPOSED);

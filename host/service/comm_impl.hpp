@@ -46,8 +46,10 @@ struct Communicator::Impl {
   ~Impl() {
     watch.reset();
     for (const auto& group : groups) {
-      if (group->impl_->group)
-        guarded_void([&] { table->destroy_group(backend->get("destroy_group"), group->impl_->group); });
+      if (group->impl_->group) {
+        const CalledInstance self = backend->get("destroy_group");
+        guarded_end([&] { table->destroy_group(self, group->impl_->group); });
+      }
     }
   }
 

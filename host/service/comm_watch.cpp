@@ -49,7 +49,8 @@ void StreamWatch::release_done() {
 }
 
 void StreamWatch::release(const Watched& watched) {
-  guarded_void([&] { table_.release(backend_.get("release"), watched.work); });
+  const CalledInstance self = backend_.get("release");
+  guarded_end([&] { table_.release(self, watched.work); });
   flights_.end(*watched.flight);
 }
 
@@ -62,7 +63,10 @@ void StreamWatch::run() {
       flights_.check(*works_.front().flight, Clock::now() - works_.front().start);
     } catch (...) {
       failure_ = std::current_exception();
-      for (const Watched& watched : works_) guarded_void([&] { table_.abort(backend_.get("abort"), watched.group); });
+      for (const Watched& watched : works_) {
+        const CalledInstance self = backend_.get("abort");
+        guarded_end([&] { table_.abort(self, watched.group); });
+      }
     }
   }
 }

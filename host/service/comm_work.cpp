@@ -38,7 +38,9 @@ CommWork::CommWork(CommWork&&) noexcept = default;
 CommWork& CommWork::operator=(CommWork&&) noexcept = default;
 CommWork::~CommWork() = default;
 CommWork::Impl::~Impl() {
-  if (work) guarded_void([&] { owner.table->release(owner.backend->get("release"), work); });
+  if (!work) return;
+  const CalledInstance self = owner.backend->get("release");
+  guarded_end([&] { owner.table->release(self, work); });
   if (flight) owner.flights.end(*flight);
 }
 bool CommWork::done() const {
@@ -102,9 +104,10 @@ CommWork Communicator::Impl::start(CommGroup& group, std::span<const chassis_col
   out.impl_->flight = &flight;
   if (logs_calls()) log::debug("comm: {}", flight.text());
   const auto given = flight.batch.pointers();
+  const CalledInstance self = backend->get("start");
   chassis_status_t* status = call_plugin([&] {
-    return table->start(backend->get("start"), in.group, given.data(), static_cast<uint32_t>(given.size()),
-                        current_stream(device), &out.impl_->work);
+    return table->start(self, in.group, given.data(), static_cast<uint32_t>(given.size()), current_stream(device),
+                        &out.impl_->work);
   });
   if (status) throw_failure(status, flight);
   if (!out.impl_->work && !fake)
@@ -134,8 +137,9 @@ void Communicator::Impl::wait(chassis_backend_work_t* work, const Flight& flight
   for (const Clock::time_point start = Clock::now();;) {
     const auto left = std::max<std::chrono::nanoseconds>(world.deadline() - (Clock::now() - start), {});
     const auto slice = std::min<std::chrono::nanoseconds>(left, kWaitSlice);
+    const CalledInstance self = backend->get("wait");
     chassis_status_t* status =
-        call_plugin([&] { return table->wait(backend->get("wait"), work, static_cast<uint64_t>(slice.count())); });
+        call_plugin([&] { return table->wait(self, work, static_cast<uint64_t>(slice.count())); });
     if (!status) return;
     if (status_code(status) != CHASSIS_DEADLINE_EXCEEDED) throw_failure(status, flight);
     status_release(status);
@@ -228,9 +232,9 @@ void Communicator::wait(CommWork& work) {
     return;
   }
   impl_->watch->throw_if_failed();
-  chassis_status_t* status = call_plugin([&] {
-    return impl_->table->wait_on_stream(backend_->get("wait_on_stream"), in_flight->work, current_stream(device_));
-  });
+  const CalledInstance self = backend_->get("wait_on_stream");
+  chassis_status_t* status =
+      call_plugin([&] { return impl_->table->wait_on_stream(self, in_flight->work, current_stream(device_)); });
   if (status) impl_->throw_failure(status, flight);
   if (is_traced) [[unlikely]]
     impl_->trace_batch(*in_flight, wait_begin_ns);

@@ -50,17 +50,19 @@ class PluginRowReader final : public RowReader {
     chassis_row_file_info_t info{};
     info.struct_size = sizeof info;
     info.num_rows = -1;
-    throw_at(instance_, path_, 0,
-             call_plugin([&] { return table_.open(instance_.get("open"), str_of(path_), &info, &file_); }));
+    {
+      const CalledInstance self = instance_.get("open");
+      throw_at(instance_, path_, 0, call_plugin([&] { return table_.open(self, str_of(path_), &info, &file_); }));
+    }
     if (file_ == nullptr) throw refusal("opens no file, and returns no error");
     num_rows_of_file_ = info.num_rows;
     if (num_rows_of_file_ < -1) {
-      guarded_void([&] { table_.close(instance_.get("close"), file_); });
+      close();
       throw refusal(fmt::format("says that the file has {} rows, expected a number or -1", num_rows_of_file_));
     }
   }
   ~PluginRowReader() override {
-    if (file_) guarded_void([&] { table_.close(instance_.get("close"), file_); });
+    if (file_) close();
   }
 
   bool next(RawRow& row) override {
@@ -81,6 +83,10 @@ class PluginRowReader final : public RowReader {
   void set_poll(std::function<void()> poll) override { poll_ = std::move(poll); }
 
  private:
+  void close() noexcept {
+    const CalledInstance self = instance_.get("close");
+    guarded_end([&] { table_.close(self, file_); });
+  }
   void read_block() {
     if (poll_) poll_();
     block_.clear();
@@ -93,8 +99,8 @@ class PluginRowReader final : public RowReader {
                                        static_cast<PluginRowReader*>(self->impl)->take(view_of(json));
                                      }};
     reading_thread_ = std::this_thread::get_id();
-    chassis_status_t* const status =
-        call_plugin([&] { return table_.next(instance_.get("next"), file_, max_rows, &sink, &read); });
+    const CalledInstance self = instance_.get("next");
+    chassis_status_t* const status = call_plugin([&] { return table_.next(self, file_, max_rows, &sink, &read); });
     num_given_ += block_.size();
     try {
       throw_at(instance_, path_, num_given_ + 1, status);

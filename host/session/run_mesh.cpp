@@ -158,6 +158,7 @@ void warn_of_distant_ranks(const MeshShape& mesh, World& world) {
 std::unique_ptr<Communicator> make_communicator(const Config& config, RunPlugins& plugins, const RunMesh& mesh,
                                                 const MeshPlace& place, Device device) {
   if (!place.is_planned()) place.world.expect_same("configuration", dotted_text(config.json()));
+  if (!place.is_planned()) claim_open_descriptors(true);  // the store's connections, which LibTorch has opened
   // One rank has nothing to send, so it needs no backend.
   auto backend = mesh.shape.world_size() == 1
                      ? nullptr
@@ -167,7 +168,6 @@ std::unique_ptr<Communicator> make_communicator(const Config& config, RunPlugins
   auto communicator = std::make_unique<Communicator>(std::move(backend), place.world, mesh.shape, mesh.rank,
                                                      place.is_planned() ? Device{} : device);
   plugins.services().set_communicator(communicator.get());
-  claim_open_descriptors(true);  // the connections of the ranks, which LibTorch has opened
   return communicator;
 }
 

@@ -327,6 +327,7 @@ std::vector<Fault> live_faults() {
 void is_not_started(Start& start) { start.starts = false; }
 void has_another_rate(Start& start) { start.more = {"optimizer.lr=0.5"}; }
 void has_a_key_of_its_own(Start& start) { start.more = {"attention.plugin=\"naive\""}; }
+void has_a_wrong_number(Start& start) { start.variable = "7"; }
 void has_a_wrong_key(Start& start) { start.more = {"optimizer.no_such_key=1"}; }
 void has_other_data(Start& start) { write_tokens(start.directory + "/tokens.jsonl", 100); }
 void has_another_plugin(Start& start) {
@@ -349,6 +350,7 @@ std::vector<Fault> early_faults() {
   const std::string second = "[[parallel]]\nplugin = \"faulty\"\nfault = \"place nothing\"\n";
   const std::string own_key =
       differ + "configuration: 'attention.plugin = \"naive\"' on rank 1, 'attention.plugin = \"auto\"' on rank 0";
+  const std::string wrong_number = "RANK is '7', expected 0 to 2", told = "a process that was started with RANK=7 (";
   const std::string wrong_key = "no_such_key";
   const Words none;
   return {
@@ -380,6 +382,8 @@ std::vector<Fault> early_faults() {
        "it accepts connections, but does not answer", nullptr, true},
       {"other_configuration", kByHand, 3, 1, none, config, rate, from_1 + rate, has_another_rate},
       {"key_of_one_rank_alone", kByHand, 2, 1, none, config, own_key, from_1 + own_key, has_a_key_of_its_own},
+      {"wrong_number_of_a_rank", kByHand, 3, 1, none, config, wrong_number, told, has_a_wrong_number},
+      {"wrong_number_of_the_first_rank", kByHand, 3, 0, none, config, wrong_number, told, has_a_wrong_number},
       {"wrong_key_on_one_rank", kByHand, 2, 1, none, config, wrong_key, wrong_key, has_a_wrong_key},
       {"other_plugin", kByHand, 2, 1, none, config, plugin, from_1 + plugin, has_another_plugin},
       {"other_data", kByHand, 2, 1, none, config, data, from_1 + data, has_other_data},

@@ -9,6 +9,7 @@
 
 #include "host/base/log.hpp"
 #include "host/launch/spawn.hpp"
+#include "host/plugin/call.hpp"
 #include "tests/support/comm_ranks.hpp"
 
 namespace chassis {
@@ -51,11 +52,7 @@ int run_rank(const std::string& what, int chosen) {
   return world.run([&] { return act(world, what, chosen); });
 }
 
-}  // namespace
-}  // namespace chassis
-
-int main(int argc, char** argv) {
-  using namespace chassis;
+int run_program(int argc, char** argv) {
   const std::vector<std::string> words(argv + 1, argv + argc);
   try {
     if (words.at(0) != "spawn") return run_rank(words.at(0), std::stoi(words.at(1)));
@@ -67,4 +64,13 @@ int main(int argc, char** argv) {
     log::error("{}", error.what());
     return static_cast<int>(error.code());
   }
+}
+
+}  // namespace
+}  // namespace chassis
+
+int main(int argc, char** argv) {
+  const int exit_code = chassis::run_program(argc, argv);
+  chassis::set_run_is_over();
+  return exit_code;
 }
