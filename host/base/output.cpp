@@ -45,7 +45,8 @@ void write_stray(const char* bytes, size_t count) {
     const std::lock_guard lock(streams_mutex());
     if (StrayOutput* const stray = stray_output.load()) return stray->take_from_stream(bytes, count);
   }
-  if (::write(STDOUT_FILENO, bytes, count) < 0) return;
+  // After the verb: descriptor 1 has its results, which must stay whole.
+  if (::write(STDERR_FILENO, bytes, count) < 0) return;
 }
 
 // Of std::cout.
@@ -155,7 +156,10 @@ void StrayOutput::replace_streams() {
 }
 
 void StrayOutput::restore_streams() {
-  if (c_stdout_ != nullptr) stdout = c_stdout_;
+  if (c_stdout_ != nullptr) {
+    std::fflush(stdout);  // a plugin may have given it a buffer
+    stdout = c_stdout_;
+  }
   std::cout.rdbuf(cout_);
   const std::lock_guard lock(streams_mutex());
   stray_output = nullptr;

@@ -16,7 +16,7 @@
 namespace chassis {
 
 // Memory that the constructors of LibTorch and the smallest verb need beside the mapped libraries; 40 MiB were too few.
-inline constexpr uint64_t kStartBytes = uint64_t{64} << 20;
+inline constexpr uint64_t kStartBytes = uint64_t{80} << 20;
 
 // Ends the process with exit code 4 and a message if RLIMIT_AS leaves no room for LibTorch's constructors, which would
 // abort. Runs before any of them, so it calls nothing but the kernel. Where not even the libraries fit, the dynamic

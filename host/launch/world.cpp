@@ -110,7 +110,8 @@ void World::set_deadline(std::chrono::milliseconds deadline) {
 }
 
 void World::leave() noexcept {
-  if (!store_) return;
+  // Counted once: a constructor that delegates is followed by the destructor also where it throws.
+  if (!store_ || std::exchange(has_left_, true)) return;
   if (lifeline_) lifeline_->leave();
   try {
     const auto timeout = failed_ || std::uncaught_exceptions() > 0 ? kLeaveTimeoutAfterFailure : kLeaveTimeout;

@@ -107,6 +107,7 @@ class World {
   std::chrono::milliseconds deadline_{std::chrono::minutes(10)};
   uint64_t num_exchanges_ = 0;
   std::atomic<bool> failed_ = false;
+  bool has_left_ = false;
 };
 
 }  // namespace chassis

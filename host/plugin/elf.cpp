@@ -221,7 +221,7 @@ std::vector<ElfNote> read_notes(const Reader& reader) {
 }
 
 void read_dynamic(const Reader& reader, ElfFacts& facts) {
-  std::vector<uint64_t> needed;
+  std::vector<uint64_t> needed, filters;
   std::optional<uint64_t> strings, soname, runpath, rpath;
   uint64_t strings_bytes = 0;
   for (const Elf64_Phdr& segment : reader.segments()) {
@@ -234,6 +234,10 @@ void read_dynamic(const Reader& reader, ElfFacts& facts) {
       switch (entry.d_tag) {
         case DT_NEEDED:
           needed.push_back(entry.d_un.d_val);
+          break;
+        case DT_AUXILIARY:
+        case DT_FILTER:
+          filters.push_back(entry.d_un.d_val);
           break;
         case DT_SONAME:
           soname = entry.d_un.d_val;
@@ -256,7 +260,7 @@ void read_dynamic(const Reader& reader, ElfFacts& facts) {
     }
   }
   if (!strings) {
-    if (needed.empty()) return;
+    if (needed.empty() && filters.empty()) return;
     throw reader.damaged("its dynamic section has no string table");
   }
   const auto range = reader.file_range(*strings);
@@ -267,6 +271,7 @@ void read_dynamic(const Reader& reader, ElfFacts& facts) {
     return reader.text(range->first + index, range->first + limit, kMaxNameBytes, "dynamic string");
   };
   for (const uint64_t index : needed) facts.needed.push_back(text_of(index));
+  for (const uint64_t index : filters) facts.filters.push_back(text_of(index));
   if (soname) facts.soname = text_of(*soname);
   facts.is_rpath = !runpath && rpath;
   if (runpath)

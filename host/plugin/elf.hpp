@@ -25,6 +25,7 @@ struct ElfSymbol {
 struct ElfFacts {
   std::vector<ElfNote> notes;       // notes named "Chassis", without duplicates
   std::vector<std::string> needed;  // DT_NEEDED
+  std::vector<std::string> filters;  // DT_AUXILIARY and DT_FILTER: libraries whose symbols replace its own
   std::string soname;
   std::string runpath;    // DT_RUNPATH or DT_RPATH
   bool is_rpath = false;  // it is DT_RPATH: comes before LD_LIBRARY_PATH, and serves what this file needs too

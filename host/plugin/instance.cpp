@@ -61,11 +61,9 @@ Instance::~Instance() {
   } catch (const std::exception& error) {
     counted_warning("plugins that did not shut down cleanly", error.what());
   }
-  try {
+  {
     const PluginCall call(*site_, "destroy");
-    hooks_.destroy(instance_);
-  } catch (...) {
-    counted_warning("plugins that did not shut down cleanly", label_ + ": destroy threw an exception");
+    guarded_end([&] { hooks_.destroy(instance_); });
   }
   if (const int64_t live = live_tensors(); live != 0) {
     counted_warning(fmt::format("{}: tensors not released", label_),

@@ -5,6 +5,7 @@
 #include <execinfo.h>
 #include <fcntl.h>
 #include <fmt/core.h>
+#include <linux/close_range.h>
 #include <pthread.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -243,8 +244,9 @@ CHASSIS_INTERCEPT int close_range(unsigned first, unsigned last, int flags) noex
   using chassis::kMaxGuarded;
   const void* const caller = __builtin_return_address(0);
   const auto system_range = chassis::system_close_range.find();
-  const bool is_plugin = flags == 0 && chassis::plugin_with_code_at(caller) != nullptr;
-  for (unsigned at = first; flags == 0 && at <= std::min(last, kMaxGuarded - 1); ++at) {
+  const bool closes = (flags & CLOSE_RANGE_CLOEXEC) == 0;
+  const bool is_plugin = closes && chassis::plugin_with_code_at(caller) != nullptr;
+  for (unsigned at = first; closes && at <= std::min(last, kMaxGuarded - 1); ++at) {
     const int descriptor = static_cast<int>(at);
     if (!is_plugin)
       chassis::unclaim_descriptor(descriptor);

@@ -29,10 +29,10 @@ std::string folder_in(const std::string& path) {
   return folder.empty() ? "." : folder.string();
 }
 
-// Only root writes there, and everyone uses it.
+// Only root writes there, and everyone uses it. A link in another folder to such a file may lead elsewhere at any time.
 bool is_of_system(const std::string& path) {
   std::error_code error;
-  const std::string real = fs::canonical(path, error).string();
+  const std::string real = fs::canonical(folder_in(path), error).string() + "/";
   constexpr std::array<std::string_view, 6> kFolders = {"/lib/",     "/lib32/",     "/lib64/",
                                                         "/usr/lib/", "/usr/lib32/", "/usr/lib64/"};
   return !error && std::ranges::any_of(kFolders, [&](std::string_view folder) { return real.starts_with(folder); });
@@ -94,6 +94,9 @@ class LibrarySearch {
 
   void add(const ElfFacts& elf, const std::string& path, const std::string& what,
            const std::vector<std::string>& inherited) {
+    if (!elf.filters.empty())
+      throw plugin_error(fmt::format("{} takes its symbols from {}, which is not supported", what, elf.filters.front()))
+          .hint("link it without -f and -F of the linker (DT_AUXILIARY, DT_FILTER)");
     const std::vector<std::string> own = library_path_folders(elf, folder_in(path), what);
     std::vector<std::string> first, last;  // before and after LD_LIBRARY_PATH
     const bool has_runpath = !own.empty() && !elf.is_rpath;

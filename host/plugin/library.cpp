@@ -146,16 +146,24 @@ void check_brought(const Arena& arena, const std::vector<BroughtLibrary>& librar
     }
 }
 
+// Runs static constructors, and throws an error for an exception that leaves one. False if the file cannot be mapped.
+bool map_file(const std::string& path, const std::string& label) {
+  const PluginCall call(call_site(label), "load");
+  try {
+    return ::dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE) != nullptr;
+  } catch (const std::exception& error) {
+    throw plugin_error(fmt::format("{} threw an exception out of a static constructor: {}", label, error.what()));
+  } catch (...) {
+    throw plugin_error(fmt::format("{} threw an exception of unknown type out of a static constructor", label));
+  }
+}
+
 // Maps the private copies of the libraries that the plugin needs, under the names by which it needs them.
 void map_brought(Arena& arena, const PluginFile& file, const Copies& copies) {
   const std::string label = file.manifest.label();
   check_brought(arena, copies.libraries, label);
   if (copies.linking.empty()) return;
-  {
-    const PluginCall call(call_site(label), "load");
-    if (::dlopen(copies.linking.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE) == nullptr)
-      throw load_failure(file, copies);
-  }
+  if (!map_file(copies.linking, label)) throw load_failure(file, copies);
   for (const BroughtLibrary& library : copies.libraries) {
     const auto known = arena.brought.find(library.name);
     const void* const code = mapped_code_of(known != arena.brought.end() ? known->second.copy : library.copy);
@@ -184,10 +192,7 @@ const Mapped& map_library(const PluginFile& file, const Copies& copies, AbiVersi
   map_brought(arena, file, copies);
   // Rationale: not through boost::dll, which cannot keep the library mapped if its entry fails, and which reports an
   // errno that nobody has set.
-  {
-    const PluginCall call(call_site(label), "load");  // runs its static constructors
-    if (::dlopen(copy.path.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE) == nullptr) throw load_failure(file, copies);
-  }
+  if (!map_file(copy.path, label)) throw load_failure(file, copies);
   boost::dll::shared_library library(copy.path, boost::dll::load_mode::rtld_now | boost::dll::load_mode::rtld_local);
   auto mapped = std::make_unique<Mapped>(std::move(library), negotiated);
   if (!mapped->library.has(CHASSIS_ENTRY_SYMBOL)) {

@@ -235,8 +235,8 @@ chassis_status_t* status_of_escaped_exception() noexcept {
     }
   } catch (...) {  // also one of another C++ library
     return make_status(CHASSIS_INTERNAL,
-                       "threw an exception of unknown type across the boundary of the ABI, which only functions in C "
-                       "may cross");
+                       "threw an exception across the boundary of the ABI, which only functions in C may cross; it is "
+                       "of unknown type");
   }
 }
 

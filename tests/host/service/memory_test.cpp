@@ -125,7 +125,7 @@ TEST_F(Memory, ReusesLargerBlocksWhereSizesVary) {
       for (const int64_t length : kLengths) {
         std::vector<Tensor> live;
         for (int64_t width = 20; width < 30; ++width) {
-          live.push_back(bytes(length * width * kMiB / 64));
+          live.push_back(bytes(length * width * kMiB / 16));
           auto* const data = static_cast<volatile char*>(live.back().data());
           for (int64_t at = 0; at < live.back().num_elements(); at += 4096) data[at] = 1;
         }
