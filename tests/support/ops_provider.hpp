@@ -81,7 +81,7 @@ struct NodeCall {
   int64_t key_offset = 0, num_positions = 0;
   uint64_t random_key = 0;
   int64_t first_row = 0;
-  std::vector<at::Tensor> components;  // of param 0, if it is quantized
+  std::vector<at::Tensor> components = {};  // of param 0, if it is quantized
 };
 
 class OpsProvider {
