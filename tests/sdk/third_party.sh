@@ -24,10 +24,11 @@ if [ -n "$sdk_build" ]; then
   for plugin in "$prefix"/lib/chassis/plugins/*.so; do
     "$prefix/bin/chassis" plugins info "$plugin" | grep -q '^  CUDA ' || echo "$plugin"   # CUDA plugins are skipped: there may be no GPU
   done > "$scratch/plugins"
-  # A reader of rows without a file of its kind is compared with nothing, which is not a failure here.
+  # A reader of rows without a file of its kind is compared with nothing, which is not a failure here. Plugins of a debug
+  # build may take long.
   cat > "$scratch/check" <<'END'
 log=$(mktemp)
-"$1" plugins check "$2" > "$log" 2>&1 || grep -q 'is not known to conform' "$log" || { cat "$log"; exit 255; }
+"$1" plugins check "$2" --timeout 900 > "$log" 2>&1 || grep -q 'is not known to conform' "$log" || { cat "$log"; exit 255; }
 rm "$log"
 END
   quietly xargs -n 1 -P "${CHASSIS_JOBS:-2}" sh "$scratch/check" "$prefix/bin/chassis" < "$scratch/plugins"
