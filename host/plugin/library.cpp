@@ -126,6 +126,7 @@ const void* mapped_code_of(const std::string& path) {
         if (info->dlpi_name == nullptr || (info->dlpi_name != path && !same_file(info->dlpi_name, path))) return 0;
         for (int i = 0; i < info->dlpi_phnum; ++i)
           if (info->dlpi_phdr[i].p_type == PT_LOAD && (info->dlpi_phdr[i].p_flags & PF_X) != 0)
+            // NOLINTNEXTLINE(performance-no-int-to-ptr): the loader gives addresses as integers
             found = reinterpret_cast<const void*>(info->dlpi_addr + info->dlpi_phdr[i].p_vaddr);
         return found != nullptr ? 1 : 0;
       },

@@ -4,10 +4,10 @@
 #include <algorithm>
 
 #include "chassis/kind/comm.h"
+#include "host/base/claimed_descriptors.hpp"
 #include "host/base/file.hpp"
 #include "host/base/json.hpp"
 #include "host/base/mesh_axes.hpp"
-#include "host/base/claimed_descriptors.hpp"
 #include "host/launch/axes.hpp"
 #include "host/plugin/manifest.hpp"
 #include "host/plugin/status.hpp"
