@@ -32,7 +32,7 @@ std::FILE* unwritable_output() {
   return ::fopencookie(nullptr, "w", calls);
 }
 
-std::atomic<StrayOutput*> stray_output = nullptr;
+StrayOutput* stray_output = nullptr;
 
 // Of stray_output and of what was written to its streams. Never destroyed: a plugin's thread may write at any time.
 std::mutex& streams_mutex() {
@@ -43,7 +43,7 @@ std::mutex& streams_mutex() {
 void write_stray(const char* bytes, size_t count) {
   {
     const std::lock_guard lock(streams_mutex());
-    if (StrayOutput* const stray = stray_output.load()) return stray->take_from_stream(bytes, count);
+    if (stray_output != nullptr) return stray_output->take_from_stream(bytes, count);
   }
   // After the verb: descriptor 1 has its results, which must stay whole.
   if (::write(STDERR_FILENO, bytes, count) < 0) return;
@@ -139,7 +139,10 @@ StrayOutput::~StrayOutput() {
 // Rationale: a stream that calls back on the writing thread knows the plugin whose call that is. It is never freed,
 // since a plugin may keep its address.
 void StrayOutput::replace_streams() {
-  stray_output = this;
+  {
+    const std::lock_guard lock(streams_mutex());
+    stray_output = this;
+  }
   cookie_io_functions_t calls{};
   calls.write = [](void*, const char* bytes, size_t count) -> ssize_t {
     write_stray(bytes, count);

@@ -54,17 +54,6 @@ void collect_plugin_path(const CLI::App& app, std::vector<std::string>& folders,
     for (const std::string& folder : option->results()) folders.push_back(folder);
 }
 
-// What a rank started by hand cannot use, it tells the others, which wait for it.
-template <class Body>
-auto telling_waiting_ranks(bool may_be_by_hand, Body body) {
-  try {
-    return body();
-  } catch (const Error& error) {
-    if (may_be_by_hand) tell_waiting_ranks(process_environment(), error);
-    throw;
-  }
-}
-
 }  // namespace
 
 void refuse_other_than_toml(const std::string& file) {
@@ -173,7 +162,7 @@ void ConfigArguments::add_ranks_to(CLI::App& app) {
 
 std::optional<int> ConfigArguments::run_ranks(ConfigUse use) const {
   int count = num_ranks;
-  const Config config = telling_waiting_ranks(num_ranks == 0, [&] {
+  const auto find_ranks = [&] {
     Config loaded = load(use);
     if (count == 0) count = ranks_by_default(loaded);
     std::error_code ignored;
@@ -182,7 +171,9 @@ std::optional<int> ConfigArguments::run_ranks(ConfigUse use) const {
       sleep_at_once_if_cores_are_shared(planned_rank_threads(loaded.settings().run, here), here);
     }
     return loaded;
-  });
+  };
+  // What a rank started by hand cannot use, it tells the others.
+  const Config config = num_ranks == 0 ? telling_waiting_ranks(find_ranks) : find_ranks();
   if (count <= 1) return std::nullopt;
   config.throw_if_problems();  // once, not on every rank
   const std::optional<int> exit_code = chassis::run_ranks(count);

@@ -106,17 +106,6 @@ class PatternChain {
 
 }  // namespace
 
-std::vector<std::string> ops_of_pattern(const std::string& pattern) {
-  std::vector<std::string> ids(1);
-  for (const char c : pattern) {
-    if (c == '+')
-      ids.emplace_back();
-    else
-      ids.back() += c;
-  }
-  return ids;
-}
-
 std::optional<CaseProgram> pattern_case(const std::vector<std::string>& pattern, bool keeps_all) {
   try {
     return PatternChain(pattern, keeps_all).run();

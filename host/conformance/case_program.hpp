@@ -74,7 +74,4 @@ class CaseProgram {
 // op cannot take the place that it has in the pattern, or has no reference: a plugin's own.
 std::optional<CaseProgram> pattern_case(const std::vector<std::string>& pattern, bool keeps_all);
 
-// The ops of "rms_norm+linear".
-std::vector<std::string> ops_of_pattern(const std::string& pattern);
-
 }  // namespace chassis

@@ -16,6 +16,7 @@
 #include "host/conformance/ops_answers.hpp"
 #include "host/program/block_run.hpp"
 #include "host/program/compile.hpp"
+#include "host/program/op_pattern.hpp"
 #include "host/program/record.hpp"
 #include "host/service/rng.hpp"
 

@@ -11,4 +11,15 @@ namespace chassis {
 // there within 2 s, as rank 0 may be the one that failed, serves it for up to 5 s. Never throws.
 void tell_waiting_ranks(const Environment& environment, const Error& error) noexcept;
 
+// [control] Returns what `body` does; an Error that leaves it is told to the waiting ranks first.
+template <class Body>
+auto telling_waiting_ranks(Body body) {
+  try {
+    return body();
+  } catch (const Error& error) {
+    tell_waiting_ranks(process_environment(), error);
+    throw;
+  }
+}
+
 }  // namespace chassis

@@ -12,6 +12,7 @@
 #include <boost/dll/shared_library.hpp>
 #include <filesystem>
 #include <mutex>
+#include <utility>
 
 #include "host/plugin/call.hpp"
 #include "host/plugin/crash_report.hpp"
@@ -147,16 +148,23 @@ void check_brought(const Arena& arena, const std::vector<BroughtLibrary>& librar
     }
 }
 
-// Runs static constructors, and throws an error for an exception that leaves one. False if the file cannot be mapped.
-bool map_file(const std::string& path, const std::string& label) {
-  const PluginCall call(call_site(label), "load");
+// Runs code of a plugin that has no instance yet. An exception that leaves it is an error that names `place`.
+template <class F>
+auto run_before_instance(const std::string& label, const char* phase, const char* place, F&& code) {
   try {
-    return ::dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE) != nullptr;
+    const PluginCall call(call_site(label), phase);
+    return std::forward<F>(code)();
   } catch (const std::exception& error) {
-    throw plugin_error(fmt::format("{} threw an exception out of a static constructor: {}", label, error.what()));
+    throw plugin_error(fmt::format("{} threw an exception out of {}: {}", label, place, error.what()));
   } catch (...) {
-    throw plugin_error(fmt::format("{} threw an exception of unknown type out of a static constructor", label));
+    throw plugin_error(fmt::format("{} threw an exception of unknown type out of {}", label, place));
   }
+}
+
+// Runs static constructors. False if the file cannot be mapped.
+bool map_file(const std::string& path, const std::string& label) {
+  return run_before_instance(label, "load", "a static constructor",
+                             [&] { return ::dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE) != nullptr; });
 }
 
 // Maps the private copies of the libraries that the plugin needs, under the names by which it needs them.
@@ -360,15 +368,7 @@ void check_plugin_file(const PluginFile& file, const LoadPolicy& policy, const S
 chassis_factory_t enter_plugin(PluginEntry entry, const chassis_host_t* host, const Manifest& manifest) {
   const std::string label = manifest.label();
   const chassis_factory_t* factory = nullptr;
-  chassis_status_t* status = nullptr;
-  try {
-    const PluginCall call(call_site(label), "entry");
-    status = entry(host, &factory);
-  } catch (const std::exception& error) {
-    throw plugin_error(fmt::format("{} threw an exception out of its entry: {}", label, error.what()));
-  } catch (...) {
-    throw plugin_error(fmt::format("{} threw an exception of unknown type out of its entry", label));
-  }
+  chassis_status_t* status = run_before_instance(label, "entry", "its entry", [&] { return entry(host, &factory); });
   throw_if_failed(status, label + ": its entry failed");
   if (factory == nullptr) throw plugin_error(fmt::format("{} returned no factory from its entry", label));
   const chassis_factory_t known = read_struct(factory, label + ": the factory that its entry returned");

@@ -225,18 +225,19 @@ chassis_status_t* status_of_current_exception() noexcept {
 chassis_status_t* status_of_escaped_exception() noexcept {
   constexpr const char* kWhat =
       "threw an exception across the boundary of the ABI, which only functions in C may cross";
+  const auto made = [kWhat](const char* more, const char* text) noexcept {
+    try {
+      return make_status(CHASSIS_INTERNAL, fmt::format("{}{}{}", kWhat, more, text));
+    } catch (...) {  // no memory for the text
+      return make_status(CHASSIS_INTERNAL, kWhat);
+    }
+  };
   try {
     throw;
   } catch (const std::exception& error) {
-    try {
-      return make_status(CHASSIS_INTERNAL, fmt::format("{}: {}", kWhat, error.what()));
-    } catch (...) {
-      return make_status(CHASSIS_INTERNAL, kWhat);
-    }
+    return made(": ", error.what());
   } catch (...) {  // also one of another C++ library
-    return make_status(CHASSIS_INTERNAL,
-                       "threw an exception across the boundary of the ABI, which only functions in C may cross; it is "
-                       "of unknown type");
+    return made("; ", "it is of unknown type");
   }
 }
 

@@ -16,6 +16,7 @@
 #include "host/plugin/instance.hpp"
 #include "host/plugin/status.hpp"
 #include "host/program/node_view.hpp"
+#include "host/program/op_pattern.hpp"
 #include "host/program/parameters.hpp"
 #include "host/program/rewrite.hpp"
 #include "host/program/row_pieces.hpp"
@@ -23,17 +24,6 @@
 
 namespace chassis {
 namespace {
-
-std::vector<std::string> split_pattern(chassis_str_t pattern) {
-  std::vector<std::string> ids(1);
-  for (uint64_t i = 0; i < pattern.len; ++i) {
-    if (pattern.ptr[i] == '+')
-      ids.emplace_back();
-    else
-      ids.back() += pattern.ptr[i];
-  }
-  return ids;
-}
 
 std::string hex(uint32_t bits) {
   char text[11];
@@ -124,7 +114,7 @@ class BlockResolver {
     std::vector<std::pair<size_t, const OpsProvider*>> patterns;  // number of ops, provider
     for (const OpsProvider& provider : providers)
       for (uint32_t i = 0; i < provider.table->num_patterns; ++i)
-        if (const auto pattern = split_pattern(provider.table->patterns[i]); matches(pattern, at))
+        if (const auto pattern = ops_of_pattern(view_of(provider.table->patterns[i])); matches(pattern, at))
           patterns.emplace_back(pattern.size(), &provider);
     std::stable_sort(patterns.begin(), patterns.end(), [](auto& a, auto& b) { return a.first > b.first; });
     std::vector<Node> claimed;

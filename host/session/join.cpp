@@ -11,36 +11,22 @@ namespace chassis {
 
 namespace {
 
-Launch find_launch() {
-  try {
-    return discover_launch(process_environment());
-  } catch (const Error& error) {
-    tell_waiting_ranks(process_environment(), error);
-    throw;
-  }
-}
-
 void require_limits(const Launch& launch) {
-  try {
-    require_clock();
-    // The ranks of --nproc have the limit of the process that started them.
-    if (launch.rank == 0 && !launch.store_is_elsewhere) require_descriptors(launch.world_size);
-  } catch (const Error& error) {
-    tell_waiting_ranks(process_environment(), error);
-    throw;
-  }
+  require_clock();
+  // The ranks of --nproc have the limit of the process that started them.
+  if (launch.rank == 0 && !launch.store_is_elsewhere) require_descriptors(launch.world_size);
 }
 
 }  // namespace
 
 int join_world(const Settings::Comm& comm, const std::function<int(World&)>& body) {
-  const Launch launch = find_launch();
+  const Launch launch = telling_waiting_ranks([] { return discover_launch(process_environment()); });
   if (launch.alone()) {
     World world;
     return body(world);
   }
   log::set_rank(launch.rank);
-  require_limits(launch);
+  telling_waiting_ranks([&] { require_limits(launch); });
   World world(launch, std::chrono::seconds(*comm.init_timeout_s));
   world.set_deadline(std::chrono::seconds(*comm.timeout_s));
   const ThreadFailures thread_failures([&world](const Error& error) { world.report_failure(error); });

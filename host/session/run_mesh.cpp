@@ -7,6 +7,7 @@
 #include "host/base/claimed_descriptors.hpp"
 #include "host/base/file.hpp"
 #include "host/base/json.hpp"
+#include "host/base/log.hpp"
 #include "host/base/mesh_axes.hpp"
 #include "host/launch/axes.hpp"
 #include "host/plugin/manifest.hpp"

@@ -571,8 +571,7 @@ class Run {
               count_text(tokens), duration_text(seconds), count_text(seconds > 0.0 ? tokens / seconds : 0.0),
               bytes_text(device_memory(session_.device()).peak_active_bytes));
     if (const std::string rows = first_rank() ? rows_taken_text(*data_) : ""; !rows.empty()) log::info("{}", rows);
-
-    if (const std::string positions = positions_text(data_->stats()); !positions.empty() && first_rank())
+    if (const std::string positions = first_rank() ? positions_text(data_->stats()) : ""; !positions.empty())
       log::info("{}", positions);
     for (const auto& [key, count] : counted_warnings())
       log::info("warning: {} ({})", key, count == 1 ? "once" : fmt::format("{} times", count));
