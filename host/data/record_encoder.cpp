@@ -477,6 +477,19 @@ std::vector<ByteRange> RecordEncoder::trained_ranges(const ChatRecord& chat, con
   return joined(std::move(ranges));
 }
 
+// A generation prompt that ends in <think> reaches into an answer whose content begins with that tag: the model never
+// writes it. Returns the first byte of the piece that is the model's, or 0 if the prompt does not reach into it.
+uint64_t RecordEncoder::end_of_prompt_inside(const RenderedChat& rendered, const Encoding& encoding,
+                                             const MessageMask::Piece& piece) const {
+  const std::string& prompt = renderer_->generation_prompt();
+  if (prompt.empty() || piece.begin == 0) return 0;
+  const size_t at = rendered.text.rfind(prompt, piece.begin - 1);
+  if (at == std::string::npos) return 0;
+  const uint64_t end = at + prompt.size();
+  if (end <= piece.begin || end >= piece.end) return 0;
+  return std::ranges::binary_search(encoding.begin, end) ? end : 0;  // not inside a token
+}
+
 // The header of a turn is what the template writes when an answer is to be generated; all behind it, such as the tag in
 // front of reasoning, is the model's to write.
 uint64_t RecordEncoder::begin_of_answer(const RenderedChat& rendered, const Encoding& encoding,
@@ -484,6 +497,7 @@ uint64_t RecordEncoder::begin_of_answer(const RenderedChat& rendered, const Enco
   const uint64_t leaf = mask.pieces.front().begin;
   const std::string& header = renderer_->generation_prompt();
   uint64_t begin = leaf;
+  if (const uint64_t own = end_of_prompt_inside(rendered, encoding, mask.pieces.front()); own > leaf) return own;
   if (!header.empty()) {
     const size_t at = std::string_view(rendered.text).substr(0, leaf).rfind(header);
     if (at == std::string::npos) return leaf;

@@ -88,6 +88,8 @@ class RecordEncoder {
 
   std::vector<ByteRange> trained_ranges(const ChatRecord& chat, const RenderedChat& rendered, const Encoding& encoding);
   uint64_t begin_of_answer(const RenderedChat& rendered, const Encoding& encoding, const MessageMask& mask) const;
+  uint64_t end_of_prompt_inside(const RenderedChat& rendered, const Encoding& encoding,
+                                const MessageMask::Piece& piece) const;
   uint64_t end_of_turn(const ChatRecord& chat, const RenderedChat& rendered, const Encoding& encoding,
                        const MessageMask& mask, uint64_t limit) const;
   void require_stop_inside(const Encoding& encoding, const MessageMask& mask) const;

@@ -287,7 +287,7 @@ class JinjaTest : public testing::Test {
         out.spans.push_back({is_generation_ ? ChatLeaf::kGeneration : ChatLeaf::kContent, i, begin, out.text.size()});
       if (!is_generation_ || role != "assistant") out.text += end_;
     }
-    if (chat.generation_prompt) out.text += answer_open_;
+    if (chat.generation_prompt) out.text += answer_open_ + prompt_end_;
     if (chat.spans) last_ = chat;  // and not a render that only proves what the template shows
     return out;
   }
@@ -296,7 +296,7 @@ class JinjaTest : public testing::Test {
 
   ChatTokenizer tokenizer_{{"</s>", "<|im_start|>", "<|im_end|>", "[/INST]"}, "", "<|im_end|>"};
   EncodeOptions options_ = supervised();
-  std::string answer_open_ = "<|im_start|>assistant\n", before_leaf_, inside_end_, end_ = "<|im_end|>\n";
+  std::string answer_open_ = "<|im_start|>assistant\n", before_leaf_, prompt_end_, inside_end_, end_ = "<|im_end|>\n";
   bool is_generation_ = false, hides_ = false;
   ChatRequest last_;
   const ChatRecord chat_ = chat_of({{"user", "Hi"}, {"assistant", "Yo"}});
@@ -312,6 +312,20 @@ TEST_F(JinjaTest, WhatFollowsTheGenerationPromptIsTheModelsToWrite) {
   answer_open_ += before_leaf_;  // as with enable_thinking = false: the template writes it
   before_leaf_ = "";
   EXPECT_TRUE(contains(masked(chat_), "assistant\n<think>\n\n</think>[Yo<|im_end|>]\n"));
+}
+
+TEST_F(JinjaTest, WhatTheGenerationPromptBeginsOfAnAnswerIsNotTheModelsToWrite) {
+  prompt_end_ = "<think>\n";
+  const auto answer = [&](const std::string& text) { return masked(chat_of({{"user", "Hi"}, {"assistant", text}})); };
+  EXPECT_TRUE(contains(answer("<think>\nr\n</think>Yo"), "assistant\n<think>\n[r\n</think>Yo<|im_end|>]\n"));
+  EXPECT_TRUE(contains(answer("<think>r</think>Yo"), "assistant\n[<think>r</think>Yo<|im_end|>]\n"));
+  EXPECT_TRUE(contains(answer("<think>\n\nr</think>"), "assistant\n[<think>\n\nr</think><|im_end|>]\n"))
+      << "the prompt ends inside a token";
+  EXPECT_TRUE(contains(
+      masked(chat_of(
+          {{"user", "Hi"}, {"assistant", "<think>\nr</think>"}, {"user", "Ok"}, {"assistant", "<think>\ns</think>"}})),
+      "assistant\n<think>\n[r</think><|im_end|>]\n<|im_start|>user\nOk<|im_end|>\n"
+      "<|im_start|>assistant\n<think>\n[s</think><|im_end|>]"));
 }
 
 TEST_F(JinjaTest, ASpaceBehindTheTokenThatEndsTheQuestionIsTheModelsToWrite) {

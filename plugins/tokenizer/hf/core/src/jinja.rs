@@ -161,12 +161,12 @@ fn out_of_fuel(file: &str, error: &minijinja::Error, fuel: u64) -> Error {
 
 fn failed(file: &str, error: &minijinja::Error) -> Error {
     let place = place(file, error);
+    let kind = error.kind().to_string();
     // raise_exception speaks in the template's own words.
-    let detail = error.detail().map_or_else(|| error.kind().to_string(), str::to_owned);
-    let said = if detail.starts_with(RAISED) {
-        detail[RAISED.len()..].to_owned()
-    } else {
-        format!("{}: {detail}", error.kind())
+    let said = match error.detail() {
+        Some(detail) if detail.starts_with(RAISED) => detail[RAISED.len()..].to_owned(),
+        Some(detail) => format!("{kind}: {detail}"),
+        None => kind,
     };
     let cause = std::error::Error::source(error).map(|cause| format!(": {cause}")).unwrap_or_default();
     Error::invalid(format!("{place}: {said}{cause}"))

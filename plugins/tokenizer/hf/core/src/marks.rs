@@ -7,6 +7,9 @@ thread_local! {
     pub(crate) static AROUND_GENERATION: Cell<Option<(char, char)>> = const { Cell::new(None) };
 }
 
+/// No other character is as large as the marks.
+pub(crate) const FIRST_MARK: char = '\u{f0000}';
+
 /// Number of pairs in one of the private planes.
 const NUM_PAIRS: usize = 0x7ff0;
 
@@ -35,7 +38,7 @@ impl Marks {
         if i >= NUM_PAIRS {
             return Err(Error::precondition(format!("spans of more than {NUM_PAIRS} parts of a conversation")));
         }
-        let mark = |offset: u32| char::from_u32((self.plane << 16) + 2 * i as u32 + offset).unwrap_or('\u{f0000}');
+        let mark = |offset: u32| char::from_u32((self.plane << 16) + 2 * i as u32 + offset).unwrap_or(FIRST_MARK);
         Ok((mark(0), mark(1)))
     }
 

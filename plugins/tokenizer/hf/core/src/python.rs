@@ -1,5 +1,6 @@
 //! Values spelt as Python's str() and repr() spell them, and Python's idea of white space.
 use crate::limits::{charge, charge_value, check_depth, check_size};
+use crate::marks::FIRST_MARK;
 use minijinja::value::{Value, ValueKind};
 use minijinja::Error;
 
@@ -91,13 +92,26 @@ fn repr_str(text: &str, out: &mut String) {
             '\r' => out.push_str("\\r"),
             '\t' => out.push_str("\\t"),
             c if c == quote => out.extend(['\\', c]),
-            c if (c as u32) < 0x20 || (0x7f..=0xa0).contains(&(c as u32)) || c as u32 == 0xad => {
-                out.push_str(&format!("\\x{:02x}", c as u32));
-            }
-            c => out.push(c),
+            c if is_printable(c) => out.push(c),
+            c => out.push_str(&match c as u32 {
+                code @ ..=0xff => format!("\\x{code:02x}"),
+                code @ ..=0xffff => format!("\\u{code:04x}"),
+                code => format!("\\U{code:08x}"),
+            }),
         }
     }
     out.push(quote);
+}
+
+/// str.isprintable() of one character, in the Unicode version of Rust: neither a control, format or private character,
+/// nor a separator other than ' ', nor unassigned. Marks count as printable, since they are taken out of the result.
+fn is_printable(c: char) -> bool {
+    if c.is_ascii() || c >= FIRST_MARK {
+        return c != '\x7f' && c >= ' ';
+    }
+    // Debug escapes the same characters; behind a letter, it leaves combining marks as they are.
+    let text = ['a', c].iter().collect::<String>();
+    text.escape_debug().count() == 2
 }
 
 /// str.isspace() of one character: Unicode's White_Space and the four separators of ASCII.
@@ -137,5 +151,17 @@ mod tests {
             serde_json::from_str(r#"{"a": [true, null, 1, 1.0, "it's", "\"", "'\"\n"], "ü": {}}"#).unwrap();
         let expected = r#"{'a': [True, None, 1, 1.0, "it's", '"', '\'"\n'], 'ü': {}}"#;
         assert_eq!(to_str(&Value::from_serialize(&value)).unwrap(), expected);
+    }
+
+    #[test]
+    fn what_cannot_be_printed_is_escaped_as_in_python() {
+        let text =
+            "a\u{0}\u{7f}\u{85}\u{a0}\u{ad}\u{301}e\u{301}\u{600}\u{200b}\u{2028}\u{3000}\u{feff}\u{e000}\u{1f600}\
+            \u{e0001}ü中";
+        let expected = "'a\\x00\\x7f\\x85\\xa0\\xad\u{301}e\u{301}\\u0600\\u200b\\u2028\\u3000\\ufeff\\ue000\u{1f600}\
+            \\U000e0001ü中'";
+        let mut spelt = String::new();
+        repr_str(text, &mut spelt);
+        assert_eq!(spelt, expected);
     }
 }

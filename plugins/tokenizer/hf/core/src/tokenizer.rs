@@ -17,7 +17,7 @@ use std::cell::Cell;
 use std::collections::HashMap;
 use std::path::Path;
 use tokenizers::tokenizer::{Decoder, Model, PreTokenizer};
-use tokenizers::{AddedVocabulary, ModelWrapper, OffsetType};
+use tokenizers::{AddedVocabulary, ModelWrapper, NormalizedString, Normalizer, OffsetType};
 
 /// As CHASSIS_TOKEN_… in chassis/kind/tokenizer.h.
 pub const TOKEN_SPECIAL: u32 = 1;
@@ -268,8 +268,13 @@ fn entries(inner: &tokenizers::Tokenizer, file: &str) -> Result<Vec<(u32, String
 /// The first id of HF's encode("x", add_special_tokens=True), if it is not one of "x" itself.
 fn first_added_id(inner: &tokenizers::Tokenizer, file: &str) -> Result<Option<i32>> {
     let failed = |error| Error::invalid(format!("{file}: {error}"));
-    let with = guarded(&format!("{file}: post_processor"), || inner.encode_fast("x", true).map_err(failed))?;
+    // Part by part, so that the one that panics is named.
+    guarded(&format!("{file}: normalizer"), || {
+        let mut text = NormalizedString::from("x");
+        inner.get_normalizer().map_or(Ok(()), |normalizer| normalizer.normalize(&mut text)).map_err(failed)
+    })?;
     let without = guarded(&format!("{file}: pre_tokenizer"), || inner.encode_fast("x", false).map_err(failed))?;
+    let with = guarded(&format!("{file}: post_processor"), || inner.encode_fast("x", true).map_err(failed))?;
     Ok((with.len() > without.len()).then(|| with.get_ids()[0] as i32))
 }
 
