@@ -62,7 +62,7 @@ __attribute__((no_sanitize("address", "undefined", "thread"))) inline void requi
 // A verb needs open files of its own, and libraries open some when they are first used. Raises the soft limit to the
 // hard one if it is too low; throws a config error if that is too low as well.
 inline void require_open_files() {
-  constexpr rlim_t kNeeded = 16;  // a small run trains with so many
+  constexpr rlim_t kNeeded = 24;  // a small run of one process trains and saves with 22
   rlimit limit{};
   if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= kNeeded) return;
   if (limit.rlim_max < kNeeded)

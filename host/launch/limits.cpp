@@ -13,7 +13,7 @@ namespace chassis {
 namespace {
 
 // Files, pipes and sockets of a rank beside its connections to other ranks, measured in a small run, with a margin.
-constexpr rlim_t kOwnDescriptors = 16;
+constexpr rlim_t kOwnDescriptors = 28;
 
 }  // namespace
 

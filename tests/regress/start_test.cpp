@@ -21,10 +21,14 @@ class Start : public ProgramRun {
 TEST_F(Start, TooFewOpenFilesAreSaidWithBothNumbers) {
   expect_end(
       "ulimit -n 10; exec \"$CHASSIS\" train run.toml", 2,
-      "error: a process may have 10 open files here, but needs 16 or more\nhint: raise the limit, as with: ulimit -n");
+      "error: a process may have 10 open files here, but needs 24 or more\nhint: raise the limit, as with: ulimit -n");
   expect_end("ulimit -S -n 10; exec \"$CHASSIS\" train run.toml run.max_steps=1", 0, "done at step 1");
+  // As many as are asked for are enough.
+  expect_end("ulimit -n 24; exec \"$CHASSIS\" train run.toml run.max_steps=1 run.output_dir=few", 0, "done at step 1");
+  expect_end("ulimit -n 30; exec \"$CHASSIS\" train ranks.toml run.max_steps=1 run.output_dir=few2 --nproc 2", 0,
+             "done at step 1");
   expect_end("ulimit -n 64; exec \"$CHASSIS\" train ranks.toml --nproc 64", 2,
-             "64 ranks need 80 open files and connections each, but a process may have 64");
+             "64 ranks need 92 open files and connections each, but a process may have 64");
 }
 
 // From a limit under which not even the libraries are loaded to one that is enough, nothing aborts.
