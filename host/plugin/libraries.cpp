@@ -38,16 +38,6 @@ bool is_of_system(const std::string& path) {
   return !error && std::ranges::any_of(kFolders, [&](std::string_view folder) { return real.starts_with(folder); });
 }
 
-ElfFacts read_library(const std::string& path) {
-  const File file = File::open_read(path);
-  return read_elf({file.size(),
-                   [&file](uint64_t offset, void* out, uint64_t num_bytes) {
-                     file.pread_exact(out, num_bytes, offset);
-                     return true;
-                   }},
-                  path);
-}
-
 std::vector<std::string> user_folders() {
   std::vector<std::string> folders;
   const char* const list = std::getenv("LD_LIBRARY_PATH");
@@ -200,6 +190,16 @@ class ElfImage {
 };
 
 }  // namespace
+
+ElfFacts read_library(const std::string& path) {
+  const File file = File::open_read(path);
+  return read_elf({file.size(),
+                   [&file](uint64_t offset, void* out, uint64_t num_bytes) {
+                     file.pread_exact(out, num_bytes, offset);
+                     return true;
+                   }},
+                  path);
+}
 
 std::vector<std::string> library_path_folders(const ElfFacts& elf, const std::string& origin, const std::string& what) {
   std::vector<std::string> folders;

@@ -30,6 +30,9 @@ struct NeededLibraries {
   std::vector<std::string> folders;  // of the system, in which library paths find some of `others`
 };
 
+// Throws a plugin error if the file is no shared object for this machine, or is damaged.
+ElfFacts read_library(const std::string& path);
+
 // Searches as the dynamic linker does: DT_RPATH, LD_LIBRARY_PATH, DT_RUNPATH, with $ORIGIN as the folder of the file
 // that needs the library. `loaded`: paths of the libraries in this process. Throws a plugin error if what is found
 // depends on the working directory, or is damaged.

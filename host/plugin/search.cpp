@@ -14,6 +14,7 @@
 #include "host/config/foreign.hpp"
 #include "host/config/plugin_name.hpp"
 #include "host/config/suggest.hpp"
+#include "host/plugin/libraries.hpp"
 
 namespace chassis {
 namespace {
@@ -59,6 +60,22 @@ const PluginFile* first_file(const std::vector<PluginFile>& files, const Matches
 // Whether the file has the version in `name`. No file has the empty one of "sdpa@".
 bool has_version_of(const PluginFile& file, std::string_view name) {
   return name == without_version(name) || file.manifest.version == version_in(name);
+}
+
+// Libraries that lie beside the plugins that need them, themselves or through another one, are not meant as plugins.
+void leave_out_needed(std::vector<IgnoredFile>& files, std::set<std::string> needed) {
+  for (bool again = true; again;) {
+    again = std::erase_if(files, [&](const IgnoredFile& file) {
+              if (!needed.contains(fs::path(file.path).filename().string())) return false;
+              try {
+                const std::vector<std::string> further = read_library(file.path).needed;
+                needed.insert(further.begin(), further.end());
+              } catch (const Error&) {
+                return false;  // damaged
+              }
+              return true;
+            }) > 0;
+  }
 }
 
 }  // namespace
@@ -173,15 +190,22 @@ void PluginIndex::scan(const PluginFolder& folder) {
     counted_warning("plugin folders ignored", fmt::format("plugin folder from {}: {}", folder.origin, error.message()));
     return;
   }
+  std::vector<IgnoredFile> refused;
+  std::set<std::string> needed;
   for (const DirectoryEntry& entry : entries) {
     if (fs::path(entry.name).extension() != ".so" || entry.kind == PathKind::kDirectory) continue;
     const std::string path = (fs::path(folder.path) / entry.name).string();
     try {
       files_.push_back(read_plugin_file(path));
+      needed.insert(files_.back().elf.needed.begin(), files_.back().elf.needed.end());
     } catch (const Error& refusal) {
-      ignored_.push_back({path, refusal.message(), files_.size()});
-      counted_warning("plugin files ignored", refusal.message() + "; ignored");
+      refused.push_back({path, refusal.message(), files_.size()});
     }
+  }
+  leave_out_needed(refused, std::move(needed));
+  for (IgnoredFile& file : refused) {
+    counted_warning("plugin files ignored", file.reason + "; ignored");
+    ignored_.push_back(std::move(file));
   }
 }
 

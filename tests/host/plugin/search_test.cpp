@@ -156,6 +156,14 @@ TEST(PluginSearch, CountsFilesThatAreNotPlugins) {
   EXPECT_EQ(num_warnings("plugin files ignored"), 1u);
 }
 
+TEST(PluginSearch, LibrariesThatPluginsNeedAreNotTakenForPlugins) {
+  log::reset_counted_warnings();
+  const PluginIndex index = index_of({fixture("borrower")});
+  EXPECT_EQ(index.files().size(), 1u);
+  EXPECT_TRUE(index.ignored().empty()) << index.ignored()[0].reason;
+  EXPECT_EQ(num_warnings("plugin files ignored"), 0u);
+}
+
 TEST(PluginSearch, SuggestsAndListsInstalledMembers) {
   const PluginIndex index = index_of({fixture("good"), fixture("failing")});
   std::string text = thrown_by([&] { index.at("ops", "plan"); }).text;
