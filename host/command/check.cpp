@@ -18,6 +18,7 @@
 #include "host/plan/plan.hpp"
 #include "host/program/graph.hpp"
 #include "host/save/saved_tensors.hpp"
+#include "host/save/saver.hpp"
 #include "host/session/session.hpp"
 #include "host/train/samples.hpp"
 
@@ -116,6 +117,7 @@ Verb add_check(CLI::App& app) {
     warn_of_learning_rate(settings.optimizer.lr);
     check_seq_len(session.model(), session.program(), settings.train.seq_len);
     warn_of_unused_samples(settings);
+    require_savable(session);
     Samples{session};  // throws if a prompt cannot become ids
     if (arguments->without_data) {
       data_config(session.data_needs());  // throws if the chat template does not fit the tokenizer

@@ -101,6 +101,25 @@ std::string absolute_path(const std::string& path) {
 
 }  // namespace
 
+void require_savable(Session& session) {
+  const Settings& settings = session.settings();
+  if (saved_parameters(session) == Which::kKept && has_frozen(session) &&
+      !(settings.model.path.is_set() && settings.model.init == "pretrained"))
+    throw config_error(settings.checkpoint.contents,
+                       "checkpoint.contents = \"trained\" leaves out frozen weights, and those of this run are random: "
+                       "no file has them")
+        .hint("set checkpoint.contents = \"full\"");
+  if (!settings.exports.merge || session.adapter() == nullptr) return;
+  if (!session.adapter()->plugin().can_merge())
+    throw config_error(settings.exports.merge, "adapter '" + session.adapter()->member() + "' cannot be merged")
+        .hint("leave out export.merge to export the adapter alone");
+  const AdapterNames names(session);
+  for (const auto& [name, module] : names.modules())
+    if (module.is_tied)
+      throw config_error(settings.exports.merge, tied_branch_text(name))
+          .hint("leave '" + name + "' out of the adapter's targets, or export.merge to export the adapter alone");
+}
+
 Saver::Saver(Session& session, std::string directory, CheckpointRoot* root)
     : session_(session),
       directory_(std::move(directory)),
@@ -121,7 +140,7 @@ Saver::Saver(Session& session, std::string directory, CheckpointRoot* root)
       chat_files_ = chat_files(session, tokenizer ? tokenizer->directory() : "");
       carried_files_ = files_carried(session, chat_files_);
     }
-    refuse_bad_contents();
+    require_savable(session);
     checkpoint_plan();
     export_plan();
     if (!is_first) return;
@@ -147,25 +166,6 @@ const SavePlan& Saver::checkpoint_plan() {
 const SavePlan& Saver::export_plan() {
   if (!export_plan_) export_plan_ = plan_export(session_, export_format_, nullptr, plan_options());
   return *export_plan_;
-}
-
-void Saver::refuse_bad_contents() const {
-  const Settings& settings = session_.settings();
-  if (saved_parameters(session_) == Which::kKept && has_frozen(session_) &&
-      !(settings.model.path.is_set() && settings.model.init == "pretrained"))
-    throw config_error(settings.checkpoint.contents,
-                       "checkpoint.contents = \"trained\" leaves out frozen weights, and those of this run are random: "
-                       "no file has them")
-        .hint("set checkpoint.contents = \"full\"");
-  if (!settings.exports.merge || session_.adapter() == nullptr) return;
-  if (!session_.adapter()->plugin().can_merge())
-    throw config_error(settings.exports.merge, "adapter '" + session_.adapter()->member() + "' cannot be merged")
-        .hint("leave out export.merge to export the adapter alone");
-  const AdapterNames names(session_);
-  for (const auto& [name, module] : names.modules())
-    if (module.is_tied)
-      throw config_error(settings.exports.merge, tied_branch_text(name))
-          .hint("leave '" + name + "' out of the adapter's targets, or export.merge to export the adapter alone");
 }
 
 void Saver::start_from(const std::string& model) {

@@ -18,6 +18,9 @@
 
 namespace chassis {
 
+// Throws a config error if checkpoint.contents or export.merge ask for what this run cannot save. Reads no weights.
+void require_savable(Session& session);
+
 // All functions are [all-ranks] unless they say otherwise: each rank writes and reads its shards, rank 0 commits, and a
 // failure of one rank is thrown on all.
 class Saver {
@@ -72,7 +75,6 @@ class Saver {
   BaseReference reference_to_base(const std::string& hash) const;
   void carry_files_of_model(SaveRequest& request) const;
   SaveResult export_merged(SaveRequest request, int64_t step);
-  void refuse_bad_contents() const;
   Resumed load_checkpoint(const std::string& path);
   // Fills the frozen parameters, unless they have been filled already.
   void load_frozen(const std::string& checkpoint, const std::optional<BaseReference>& reference);

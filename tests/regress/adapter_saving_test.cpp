@@ -371,11 +371,14 @@ TEST_F(AdapterSaving, ARunWithoutCheckpointsIsTold) {
 
 TEST_F(AdapterSaving, ATiedHeadIsNotMergedAndThatIsSaidAtTheStart) {
   run_.train("tied", {"model.config.vocab_size=264", "model.config.tie_word_embeddings=true", "run.max_steps=1"});
-  const Outcome outcome =
-      run_.start("bad", {"model={ path = \"" + run_.directory("tied") + "/final\" }", "export.merge=true",
-                         "adapter={ plugin = \"lora\", rank = 2, targets = [\"lm_head\"] }", "run.max_steps=2"});
-  EXPECT_EQ(outcome.exit_code, 2) << outcome.output;
-  EXPECT_HAS(outcome.output, "the branch of 'lm_head' cannot be merged: its weight is tied to another module");
+  const std::vector<std::string> changes = {
+      "model={ path = \"" + run_.directory("tied") + "/final\" }", "export.merge=true",
+      "adapter={ plugin = \"lora\", rank = 2, targets = [\"lm_head\"] }", "run.max_steps=2"};
+  const Outcome outcome = run_.start("bad", changes);
+  for (const Outcome& refused : {outcome, chassis("check", changes)}) {
+    EXPECT_EQ(refused.exit_code, 2) << refused.output;
+    EXPECT_HAS(refused.output, "the branch of 'lm_head' cannot be merged: its weight is tied to another module");
+  }
   EXPECT_EQ(outcome.output.find("step 1/2"), std::string::npos) << outcome.output;
 }
 

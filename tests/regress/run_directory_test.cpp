@@ -251,14 +251,17 @@ TEST_F(RunDirectoryTest, WhatARunWritesIsNoMoreOpenThanItsSources) {
     fs::permissions(scratch_ / source, fs::perms(0644));
   }
   fs::permissions(scratch_ / "corpus.txt", fs::perms(0600));
-  for (const char* verb : {"data preview run.toml --html page.html",
-                           "generate run.toml --prompts prompts.jsonl --out answers.jsonl generate.max_new_tokens=2"}) {
-    write_text(scratch_ / "prompts.jsonl", "{\"prompt\": \"line\"}\n");
-    fs::permissions(scratch_ / "prompts.jsonl", fs::perms(0600));
+  write_text(scratch_ / "open.jsonl", "{\"prompt\": \"line\"}\n");
+  write_text(scratch_ / "prompts.jsonl", "{\"prompt\": \"line\"}\n");
+  fs::permissions(scratch_ / "prompts.jsonl", fs::perms(0600));
+  const std::string generate = "generate run.toml generate.max_new_tokens=2 --prompts ";
+  for (const std::string& verb :
+       {std::string("data preview run.toml --html page.html"), generate + "prompts.jsonl --out answers.jsonl",
+        generate + "open.jsonl --out of_private_weights.jsonl"}) {
     const Outcome run = shell(umask + "\"$CHASSIS\" " + verb);
     EXPECT_EQ(run.exit_code, 0) << run.output;
   }
-  for (const char* name : {"page.html", "answers.jsonl"})
+  for (const char* name : {"page.html", "answers.jsonl", "of_private_weights.jsonl"})
     EXPECT_EQ(static_cast<unsigned>(fs::status(scratch_ / name).permissions()), 0600u) << name;
 }
 
