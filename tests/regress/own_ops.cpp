@@ -228,8 +228,10 @@ class Place final : public Kernel {  // y = x · (1 + position / 100)
  private:
   static void run(const BorrowedTensor& x, const BorrowedTensor& positions, float* y) {
     const int64_t n = x.num_elements() / std::max<int64_t>(1, positions.num_elements());
-    for (int64_t i = 0; i < x.num_elements(); ++i)
-      y[i] = x.data<float>()[i] * (1 + static_cast<float>(positions.data<int32_t>()[i / n]) / 100);
+    for (int64_t i = 0; i < x.num_elements(); ++i) {
+      const int64_t row = i / n;
+      y[i] = x.data<float>()[i] * (1 + static_cast<float>(positions.data<int32_t>()[row]) / 100);
+    }
   }
   const Host& host_;
 };
