@@ -16,6 +16,7 @@
 #include "host/conformance/sample_program.hpp"
 #include "host/program/adapter.hpp"
 #include "host/program/executor.hpp"
+#include "host/program/op_table.hpp"
 #include "host/program/rewrite.hpp"
 #include "host/service/rng.hpp"
 #include "host/session/run_adapter.hpp"
@@ -38,7 +39,7 @@ class WithoutDropout final : public RewritePass {
   void rewrite(Program& program, const Report&) const override {
     for (BlockType& block : program.blocks)
       for (size_t i = 0; i < block.ops.size();) {
-        if (!has_random_bits(block.ops[i])) {
+        if (!block.ops[i].spec().is_random) {
           ++i;
           continue;
         }

@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "host/program/record.hpp"
+#include "host/program/op_table.hpp"
 
 namespace chassis {
 
@@ -43,7 +43,7 @@ class CaseProgram {
   }
   ValueId op(const char* id, std::vector<ValueId> inputs, std::vector<SlotId> params = {}, Attrs attrs = {},
              std::vector<DimId> output_dims = {}) {
-    Op op{id, id, std::move(inputs), std::move(params), {}, std::move(attrs)};
+    Op op{OpId(id), id, std::move(inputs), std::move(params), {}, std::move(attrs)};
     infer_outputs(program_, block(), op, output_dims);
     block().ops.push_back(op);
     return op.outputs[0];

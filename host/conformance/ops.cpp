@@ -17,6 +17,7 @@
 #include "host/program/block_run.hpp"
 #include "host/program/compile.hpp"
 #include "host/program/op_pattern.hpp"
+#include "host/program/op_table.hpp"
 #include "host/program/record.hpp"
 #include "host/service/rng.hpp"
 
@@ -247,7 +248,7 @@ std::vector<CaseProgram> large_cases() {
 bool has_pattern(const CaseProgram& c, const std::vector<std::string>& pattern) {
   const std::vector<Op>& ops = c.program().blocks[0].ops;
   return std::search(ops.begin(), ops.end(), pattern.begin(), pattern.end(),
-                     [](const Op& op, const std::string& id) { return op.id == id; }) != ops.end();
+                     [](const Op& op, const std::string& id) { return op.id.text() == id; }) != ops.end();
 }
 
 // Programs for the provider's patterns that none of `cases` has. Patterns without one are added to `untested`.
@@ -468,7 +469,7 @@ bool compare_case(const CaseProgram& c, const OpsProvider& provider, const Resol
     failures.push_back(where + ": " + text);
   if (!changed.empty()) failures.push_back(where + ": " + changed);
 
-  const bool random = std::ranges::any_of(c.program().blocks[0].ops, has_random_bits);
+  const bool random = std::ranges::any_of(c.program().blocks[0].ops, [](const Op& op) { return op.spec().is_random; });
   bool unused = false;
   const auto expected = run_case(c.program(), reference, nullptr, &unused);
   for (const Named& result : got)

@@ -49,7 +49,7 @@ void for_each_in(const std::vector<DimId>& dims, const std::vector<int64_t>& siz
 class OwnOpExamination {
  public:
   OwnOpExamination(const Program& program, const BlockType& block, const Op& op, std::span<const OpsProvider> providers)
-      : where_("op " + op.id + " '" + op.name + "' of block '" + block.name + "'"), providers_(providers) {
+      : where_("op " + op.id.text() + " '" + op.name + "' of block '" + block.name + "'"), providers_(providers) {
     single_.dims = program.dims;
     single_.chains.push_back({"own", "", {0}});
     BlockType& own = single_.blocks.emplace_back();

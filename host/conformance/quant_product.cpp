@@ -12,7 +12,7 @@
 #include "host/program/block_run.hpp"
 #include "host/program/compile.hpp"
 #include "host/program/quant.hpp"
-#include "host/program/record.hpp"
+#include "host/program/op_table.hpp"
 #include "host/service/rng.hpp"
 
 namespace chassis {
@@ -95,7 +95,7 @@ Program record(const Case& c) {
   const ValueId x = block.inputs["x"] = block.add_value({"x", dims, GraphValueType::kCompute, {}});
   const auto add_op = [&](const char* id, std::vector<ValueId> inputs, std::vector<SlotId> params,
                           const std::vector<DimId>& output_dims) {
-    Op op{id, id, std::move(inputs), std::move(params), {}, {}};
+    Op op{OpId(id), id, std::move(inputs), std::move(params), {}, {}};
     infer_outputs(program, block, op, output_dims);
     block.ops.push_back(op);
     return op.outputs[0];

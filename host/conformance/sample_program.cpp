@@ -37,7 +37,7 @@ std::vector<std::string> lines_of(const Program& program) {
     for (const Op& op : block.ops) {
       std::string attrs;
       for (const auto& [name, value] : op.attrs) attrs += " " + name + "=" + attr_text(value);
-      out.push_back(fmt::format("op {} '{}' {} {}{}", op.id, op.name, op.inputs, op.params, attrs));
+      out.push_back(fmt::format("op {} '{}' {} {}{}", op.id.text(), op.name, op.inputs, op.params, attrs));
     }
     for (const auto& [name, value] : block.outputs) out.push_back(fmt::format("output {} = {}", name, value));
     for (const auto& [name, value] : block.fields)

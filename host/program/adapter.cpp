@@ -9,6 +9,7 @@
 #include "host/base/error.hpp"
 #include "host/plugin/sized.hpp"
 #include "host/plugin/status.hpp"
+#include "host/program/op_table.hpp"
 #include "host/program/record.hpp"
 #include "host/program/rewrite.hpp"
 
@@ -241,7 +242,7 @@ class Adaptation {
   // neighbours as one product.
   static void gather_branches(BlockType& block) {
     const auto is_branch = [&](const Op& op) {
-      return op.id == "linear" && std::ranges::all_of(op.params, [&](SlotId s) { return block.slots[s].added; });
+      return op.spec().is_linear() && std::ranges::all_of(op.params, [&](SlotId s) { return block.slots[s].added; });
     };
     const auto begin = block.ops.begin();
     for (size_t first = 0; first < block.ops.size(); ++first) {
@@ -262,7 +263,7 @@ class Adaptation {
     if (!slot.tied_to.empty()) return false;  // of a block that comes later; the owner decides
     const auto id = static_cast<SlotId>(std::ranges::find(recorded.slots, slot) - recorded.slots.begin());
     const Op* reader = reader_of(recorded, id);
-    const std::string name = file_name(own), module = module_of(name), op = reader ? reader->id : "";
+    const std::string name = file_name(own), module = module_of(name), op = reader ? reader->id.text() : "";
     const std::vector<int64_t> sizes = program_.global_shape(slot);
     std::vector<chassis_str_t> tied;
     for (const std::string& other : tied_[own]) tied.push_back(view(other));
@@ -296,7 +297,7 @@ class Adaptation {
     chassis_adapter_op_t offered{};
     offered.struct_size = sizeof(offered);
     offered.role = weight.role;
-    offered.op = view(op.id);
+    offered.op = view(op.id.text());
     offered.name = view(op.name);
     offered.block = view(block_name);
     offered.chain = view(chain.name);

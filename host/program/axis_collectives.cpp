@@ -123,18 +123,18 @@ class RingShift final : public Shift {
 
 Tensor AxisCollectives::run(const CollectiveCall& call, const Tensor& input) {
   CommGroup& group = communicator_.group(std::vector<std::string>{call.axis});
-  if (call.op == "comm.all_reduce") return all_reduce(group, input);
-  if (call.op == "comm.all_gather") return all_gather(group, call.dim, input, call.is_zigzag);
-  if (call.op == "comm.reduce_scatter") return reduce_scatter(group, call.dim, input, call.is_zigzag);
-  if (call.op == kGather)
+  if (call.op == CommOp::kAllReduce) return all_reduce(group, input);
+  if (call.op == CommOp::kAllGather) return all_gather(group, call.dim, input, call.is_zigzag);
+  if (call.op == CommOp::kReduceScatter) return reduce_scatter(group, call.dim, input, call.is_zigzag);
+  if (call.op == CommOp::kGather)
     return call.sharers > 1 ? gather_shared(group, call, input) : all_gather(group, call.dim, input, call.is_zigzag);
-  if (call.op == kSplit && call.sharers > 1) return shared_part(group, call, input);
-  if (call.op == kAllToAll) return all_to_all(group, call.dim, call.to, input);
-  if (call.op == kLogSumExp) {
+  if (call.op == CommOp::kSplit && call.sharers > 1) return shared_part(group, call, input);
+  if (call.op == CommOp::kAllToAll) return all_to_all(group, call.dim, call.to, input);
+  if (call.op == CommOp::kLogSumExp) {
     const int64_t rows[] = {group.size(), input.num_elements()};
     return log_sum_of_rows(gather_rows(group, input).view(rows)).view(input.sizes());
   }
-  CHASSIS_CHECK(call.op == kSlice || call.op == kSplit, call.op);
+  CHASSIS_CHECK(call.op == CommOp::kSlice || call.op == CommOp::kSplit, std::string(comm_spec(call.op).name));
   const RankParts parts(group, call.dim, input, call.is_zigzag);
   const Tensor part = Tensor::empty(parts.sizes(), input.dtype(), input.device());
   copy_part(part, call.dim, parts.of(group.rank()), input, call.pad);

@@ -42,7 +42,7 @@ Error BlockLayout::indivisible(DimId dim, const std::string& of) const {
 
 Error BlockLayout::refusal(const Op& op, const std::string& why) const {
   return {ExitCode::kConfig, division_.where,
-          "axis '" + strategy_.axis() + "' cannot divide block '" + block_.name + "': " + op.id + " '" + op.name +
+          "axis '" + strategy_.axis() + "' cannot divide block '" + block_.name + "': " + op.id.text() + " '" + op.name +
               "' " + why};
 }
 
@@ -73,7 +73,7 @@ bool BlockLayout::is_read_whole(const Slot& slot, DimId dim) const {
   }
   if (whole != nullptr && divided != nullptr)
     throw refusal(*whole, mixing(*whole, dim) + ", and so needs the whole of parameter '" + slot.name + "', of which " +
-                              divided->id + " '" + divided->name + "' reads a part")
+                              divided->id.text() + " '" + divided->name + "' reads a part")
         .hint(kDeclareHint);
   return whole != nullptr;
 }
@@ -102,13 +102,13 @@ ValueId BlockLayout::converted(ValueId value, Sharding wanted) {
   const auto key = std::make_pair(value, std::make_pair(wanted.kind, wanted.dim));
   if (auto known = converted_.find(key); known != converted_.end()) return known->second;
   const Sharding have = of(value);
-  std::string collective;
+  auto collective = CommOp::kNone;
   DimId moved = 0;
-  if (have.kind == Kind::kPartial && wanted.kind == Kind::kReplicate) collective = "comm.all_reduce";
+  if (have.kind == Kind::kPartial && wanted.kind == Kind::kReplicate) collective = CommOp::kAllReduce;
   if (have.kind == Kind::kPartial && wanted.kind == Kind::kShard)
-    collective = "comm.reduce_scatter", moved = wanted.dim;
-  if (have.kind == Kind::kShard && wanted.kind == Kind::kReplicate) collective = "comm.all_gather", moved = have.dim;
-  if (collective.empty())
+    collective = CommOp::kReduceScatter, moved = wanted.dim;
+  if (have.kind == Kind::kShard && wanted.kind == Kind::kReplicate) collective = CommOp::kAllGather, moved = have.dim;
+  if (collective == CommOp::kNone)
     throw internal_error("no collective converts value '" + block_.values[value].name + "' to its placement");
   return converted_[key] = insert(collective, value, wanted, moved);
 }
@@ -117,7 +117,7 @@ ValueId BlockLayout::whole(ValueId value) {
   const Sharding have = of(value);
   if (have.kind != Kind::kShard || !block_.values[value].has(have.dim)) return value;
   const auto [known, fresh] = whole_.try_emplace(value, 0);
-  if (fresh) known->second = insert(std::string(kGather), value, {}, have.dim);
+  if (fresh) known->second = insert(CommOp::kGather, value, {}, have.dim);
   return known->second;
 }
 
@@ -129,7 +129,7 @@ ValueId BlockLayout::part(ValueId value, DimId dim) {
   if (type == GraphValueType::kInt32 && dim == CHASSIS_DIM_TIME) return slice_time(all, padding_of(all));
   const auto [known, fresh] = parts_.try_emplace({all, dim}, 0);
   if (fresh) {
-    known->second = insert(std::string(kSplit), all, wanted, dim);
+    known->second = insert(CommOp::kSplit, all, wanted, dim);
     whole_[known->second] = all;
   }
   return known->second;
@@ -141,22 +141,21 @@ int64_t BlockLayout::padding_of(ValueId ids) const {
   return name == "labels" ? -100 : name == "document_ids" ? -1 : 0;
 }
 
-ValueId BlockLayout::insert(const std::string& collective, ValueId value, Sharding placed, DimId moved, int64_t pad) {
+ValueId BlockLayout::insert(CommOp collective, ValueId value, Sharding placed, DimId moved, int64_t pad) {
   GraphValue result = block_.values[value];
   result.sharding[axis_] = placed;
   Op op;
-  op.id = collective;
+  op.id = OpId(collective);
   op.name = strategy_.axis() + "." + result.name;
   op.attrs.emplace_back("axis", strategy_.axis());
-  if (collective == "comm.all_gather" || collective == "comm.reduce_scatter" || collective == kSlice ||
-      collective == kTake || collective == kAllToAll || collective == kGather || collective == kSplit) {
+  if (comm_spec(collective).has_dim) {
     const auto at = std::find(result.dims.begin(), result.dims.end(), moved);
     op.attrs.emplace_back("dim", static_cast<int64_t>(at - result.dims.begin()));
   }
-  if (collective == kTake) op.attrs.emplace_back("first", part_of(moved).first);
-  if ((collective == kGather || collective == kSplit) && moved != CHASSIS_DIM_TIME && is_shared(moved))
+  if (collective == CommOp::kTake) op.attrs.emplace_back("first", part_of(moved).first);
+  if ((collective == CommOp::kGather || collective == CommOp::kSplit) && moved != CHASSIS_DIM_TIME && is_shared(moved))
     op.attrs.emplace_back(kSharers, strategy_.axis_size() / program_.dims[moved].size);
-  if (collective == kAllToAll) {
+  if (collective == CommOp::kAllToAll) {
     const auto to = std::find(result.dims.begin(), result.dims.end(), placed.dim);
     op.attrs.emplace_back("to", static_cast<int64_t>(to - result.dims.begin()));
   }
@@ -193,7 +192,7 @@ void BlockLayout::place_random_bits(Op& op) const {
 
 ValueId BlockLayout::slice_time(ValueId ids, int64_t pad) {
   const auto [known, fresh] = sliced_.try_emplace({ids, pad}, 0);
-  if (fresh) known->second = insert(std::string(kSlice), ids, {Kind::kShard, CHASSIS_DIM_TIME}, CHASSIS_DIM_TIME, pad);
+  if (fresh) known->second = insert(CommOp::kSlice, ids, {Kind::kShard, CHASSIS_DIM_TIME}, CHASSIS_DIM_TIME, pad);
   return known->second;
 }
 

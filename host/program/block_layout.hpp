@@ -67,7 +67,7 @@ class BlockLayout {
   std::pair<int64_t, int64_t> part_of(DimId dim) const;
   // The value in the wanted placement, converted once and reused.
   ValueId converted(ValueId value, Sharding wanted);
-  ValueId insert(const std::string& collective, ValueId value, Sharding placed, DimId moved, int64_t pad = 0);
+  ValueId insert(CommOp collective, ValueId value, Sharding placed, DimId moved, int64_t pad = 0);
   void append(Op op, Sharding result);
   // For plugins' own ops, which compute the same on every rank: all of a value, and a rank's part of it.
   ValueId whole(ValueId value);

@@ -8,6 +8,7 @@
 #include "host/program/collective_nodes.hpp"
 #include "host/program/kernel_call.hpp"
 #include "host/program/kernel_runner.hpp"
+#include "host/program/op_table.hpp"
 #include "host/program/piece_nodes.hpp"
 #include "host/program/ring_nodes.hpp"
 #include "host/service/memory.hpp"
@@ -121,7 +122,7 @@ class BlockRun : NodeKind {
     for (size_t i = 0; i < node.params.size(); ++i) call_.lend_param(i, runner_.parameter(node.params[i]));
     call_.raw.query_offset = query_offset(node);
     Tensor cached[2];
-    if (context_.cache && runner_.first_op(node).id == "attention") read_cache(node, cached);
+    if (context_.cache && runner_.first_op(node).spec().is_attention()) read_cache(node, cached);
     if (node.flag(CHASSIS_KERNEL_HOST_OUTPUTS))
       make_outputs(node, again ? node.overwritten_again : node.overwritten_input);
     const bool with_gradients =
@@ -188,7 +189,8 @@ class BlockRun : NodeKind {
         if (reader != nullptr) return false;
         reader = &op;
       }
-    return reader != nullptr && (reader->id == "add" || reader->id == "comm.all_reduce") && is_loss(reader->outputs[0]);
+    return reader != nullptr && (reader->spec().shares_grad || reader->comm() == CommOp::kAllReduce) &&
+           is_loss(reader->outputs[0]);
   }
 
   void forward_backward(size_t n) {

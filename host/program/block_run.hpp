@@ -19,9 +19,10 @@ namespace chassis {
 // The fields of a micro-batch, by name; see host/data/batch.hpp.
 using Fields = std::map<std::string, Tensor>;
 
-// A collective that the layout pass inserted, or the dual of one: "comm.all_gather" …, with the op's attributes.
+// A collective that the layout pass inserted, or the dual of one, with the op's attributes.
 struct CollectiveCall {
-  std::string op, axis;
+  CommOp op = CommOp::kNone;
+  std::string axis;
   int dim = 0;
   int to = 0;        // of comm.all_to_all
   double pad = 0.0;  // of comm.slice

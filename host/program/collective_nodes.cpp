@@ -20,7 +20,7 @@ Tensor taken(const Op& op, const Tensor& whole, const std::vector<int64_t>& size
 }
 
 CollectiveCall call_of(const Op& op) {
-  return {op.id,
+  return {op.comm(),
           std::get<std::string>(*op.attr("axis")),
           static_cast<int>(op.attr_int("dim", 0)),
           static_cast<int>(op.attr_int("to", 0)),
@@ -40,18 +40,18 @@ void CollectiveNodes::forward(const Node& node) {
   const Op& op = runner_.first_op(node);
   const Tensor& input = frame_.values[node.inputs[0]];
   const GraphValue& value = block_.block.values[node.outputs[0]];
-  if (op.id == kShift) {
+  if (op.comm() == CommOp::kShift) {
     shifts_[node.outputs[0]] = shift(op, input, false);
     return;
   }
-  Tensor output = op.id == "comm.copy" ? input
-                  : op.id == kTake     ? taken(op, input, context_.local_shape(value)).contiguous()
-                  : op.id == kChunk    ? read_chunk(input, chunk_of(op, node.outputs[0]))
-                  : op.id == kPut      ? put(node)
-                  : op.id == kSum      ? sum(node)
+  Tensor output = op.comm() == CommOp::kCopy ? input
+                  : op.comm() == CommOp::kTake     ? taken(op, input, context_.local_shape(value)).contiguous()
+                  : op.comm() == CommOp::kChunk    ? read_chunk(input, chunk_of(op, node.outputs[0]))
+                  : op.comm() == CommOp::kPut      ? put(node)
+                  : op.comm() == CommOp::kSum      ? sum(node)
                                        : collective(call_of(op), input, node.outputs[0]);
   if (output.sizes() != context_.local_shape(value))  // kernels write where the program says
-    throw internal_error(op.id + " of '" + value.name + "' gives " + text(Shape(output.sizes())) + ", expected " +
+    throw internal_error(op.id.text() + " of '" + value.name + "' gives " + text(Shape(output.sizes())) + ", expected " +
                          text(Shape(context_.local_shape(value))));
   frame_.values[node.outputs[0]] = std::move(output);
 }
@@ -60,33 +60,33 @@ void CollectiveNodes::backward(const Node& node) {
   const Op& op = runner_.first_op(node);
   Tensor& gradient = frame_.gradients[node.outputs[0]];
   if (!gradient || !node.input_needs_grad[0]) return;
-  if (op.id == kLogSumExp)
+  if (op.comm() == CommOp::kLogSumExp)
     return runner_.accumulate(
         node.inputs[0], log_sum_gradient(gradient, frame_.values[node.inputs[0]], frame_.values[node.outputs[0]]));
-  if (op.id == kTake) {
+  if (op.comm() == CommOp::kTake) {
     Tensor whole = runner_.empty(node.inputs[0], gradient.dtype());
     whole.zero();
     taken(op, whole, gradient.sizes()).copy_from(gradient);
     return runner_.accumulate(node.inputs[0], std::move(whole));
   }
-  if (op.id == kShift) {
+  if (op.comm() == CommOp::kShift) {
     // The rest of the input's gradient is there: it was computed while this was on its way.
     if (auto sent = shifts_.extract(node.outputs[0])) runner_.accumulate(node.inputs[0], sent.mapped()->take().at(0));
     return;
   }
-  if (op.id == kChunk) return add_gradient_of_chunk(node);
-  if (op.id == kPut || op.id == kSum) {
+  if (op.comm() == CommOp::kChunk) return add_gradient_of_chunk(node);
+  if (op.comm() == CommOp::kPut || op.comm() == CommOp::kSum) {
     if (node.inputs[1] != kAbsent) runner_.accumulate(node.inputs[1], Tensor(gradient));
     runner_.accumulate(node.inputs[0],
-                       op.id == kSum ? Tensor(gradient) : read_chunk(gradient, chunk_of(op, node.inputs[0])));
+                       op.comm() == CommOp::kSum ? Tensor(gradient) : read_chunk(gradient, chunk_of(op, node.inputs[0])));
     return;
   }
-  const std::string dual = dual_of(op.id);
-  if (dual == "comm.copy") return runner_.accumulate(node.inputs[0], std::move(gradient));
+  const CommOp dual = comm_spec(op.comm()).dual;
+  if (dual == CommOp::kCopy) return runner_.accumulate(node.inputs[0], std::move(gradient));
   CollectiveCall call = call_of(op);
   call.op = dual;
   call.of_gradient = true;
-  if (dual == kAllToAll) std::swap(call.dim, call.to);
+  if (dual == CommOp::kAllToAll) std::swap(call.dim, call.to);
   runner_.accumulate(node.inputs[0], collective(call, gradient, node.inputs[0]));
 }
 
@@ -138,7 +138,7 @@ void CollectiveNodes::add_gradient_of_chunk(const Node& node) {
 
 Tensor CollectiveNodes::collective(const CollectiveCall& call, const Tensor& input, ValueId value) {
   Tensor result = run_collective(context_, call, input);
-  if (call.op != "comm.all_gather" && call.op != kAllToAll && call.op != kGather) return result;
+  if (!comm_spec(call.op).drops_padding) return result;
   const int64_t size = runner_.local_shape(value)[static_cast<size_t>(call.dim)];
   return result.size(call.dim) <= size ? result : result.narrow(call.dim, 0, size).contiguous();
 }

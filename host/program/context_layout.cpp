@@ -7,6 +7,7 @@
 #include "host/base/error.hpp"
 #include "host/base/mesh_axes.hpp"
 #include "host/program/block_layout.hpp"
+#include "host/program/op_table.hpp"
 
 namespace chassis {
 namespace {
@@ -24,13 +25,13 @@ class ContextLayout final : public BlockLayout {
   // At the begin of the block, so that runs of ops stay together for the patterns of providers.
   void prepare() override {
     for (Op op : recorded_)
-      if (op.id != "attention") slice_inputs(op);
+      if (!op.spec().is_attention()) slice_inputs(op);
   }
   // Behind the end, labels have the index that is ignored.
   void slice_inputs(Op& op) {
     for (ValueId& input : op.inputs)
       if (input != kAbsent && is_field(input))
-        input = slice_time(input, op.id == "cross_entropy" ? op.attr_int("ignore_index", -100)
+        input = slice_time(input, op.spec().placement == OpPlacement::kLoss ? op.attr_int("ignore_index", -100)
                                   : op.is_own()            ? padding_of(input)
                                                            : 0);
   }
@@ -40,14 +41,15 @@ class ContextLayout final : public BlockLayout {
   }
 
   void place(Op op) override {
-    if (op.id == "attention") return place_attention(std::move(op));
-    if (op.id == "score") refuse_context(op, "reads one position of a row, which only one rank has");
+    if (op.spec().is_attention()) return place_attention(std::move(op));
+    if (op.spec().placement == OpPlacement::kOnePosition)
+      refuse_context(op, "reads one position of a row, which only one rank has");
     if (op.attr("long_inv_freq") != nullptr)
       refuse_context(op, "chooses its frequencies by the largest position of a row");
-    if (has_random_bits(op)) place_random_bits(op);
+    if (op.spec().is_random) place_random_bits(op);
     if (op.is_own()) prepare_own(op);
     slice_inputs(op);
-    if (op.id == "cross_entropy") return place_loss(std::move(op));
+    if (op.spec().placement == OpPlacement::kLoss) return place_loss(std::move(op));
     if (!block_.has_operand_with(op, CHASSIS_DIM_TIME)) return append(std::move(op), {});
     for (const SlotId slot : op.params) mark_partial(block_.slots[slot]);  // each rank has a part of the positions
     if (op.is_own() && !block_.values[op.outputs[0]].has(CHASSIS_DIM_TIME)) return place_loss(std::move(op));
@@ -60,7 +62,7 @@ class ContextLayout final : public BlockLayout {
     if (block_.needs_all_of(op, CHASSIS_DIM_TIME))
       throw Error(ExitCode::kConfig, division_.where,
                   (division_.strategy.empty() ? "axis '" : division_.strategy + " along axis '") + strategy_.axis() +
-                      "' cannot divide T, the positions, of block '" + block_.name + "': op " + op.id + " '" + op.name +
+                      "' cannot divide T, the positions, of block '" + block_.name + "': op " + op.id.text() + " '" + op.name +
                       "' " + mixing(op, CHASSIS_DIM_TIME))
           .hint("set " + mesh_key(strategy_.axis()) +
                 " = 1; or, if the op computes each position by itself, let the model declare its mixed_dims");
@@ -70,7 +72,7 @@ class ContextLayout final : public BlockLayout {
           block_.values[input].type == GraphValueType::kInt32)
         continue;
       const auto [known, fresh] = copied_.try_emplace(input, 0);
-      if (fresh) known->second = insert("comm.copy", input, {}, 0);
+      if (fresh) known->second = insert(CommOp::kCopy, input, {}, 0);
       input = known->second;
     }
   }
@@ -96,7 +98,7 @@ class ContextLayout final : public BlockLayout {
     const ValueId output = op.outputs[0];
     const Sharding heads = of(op.inputs[0]);
     append(std::move(op), heads);
-    renamed_[output] = insert(std::string(kAllToAll), output, positions, heads.dim);
+    renamed_[output] = insert(CommOp::kAllToAll, output, positions, heads.dim);
   }
 
   // All positions of some heads. Where ranks share a key-value head, each gathers all heads and goes on with its own.
@@ -105,19 +107,19 @@ class ContextLayout final : public BlockLayout {
     const DimId heads = block_.values[value].dims[kHeads];
     const int64_t size = program_.dims[heads].size;
     const Sharding placed{Kind::kShard, heads};
-    if (size % strategy_.axis_size() == 0) return insert(std::string(kAllToAll), value, placed, CHASSIS_DIM_TIME);
+    if (size % strategy_.axis_size() == 0) return insert(CommOp::kAllToAll, value, placed, CHASSIS_DIM_TIME);
     if (!may_share || !is_shared(heads))
       throw indivisible(heads, " of '" + op.name + "'")
           .hint("choose a size that divides " + std::to_string(size) + (may_share ? " or is a multiple of it" : "") +
                 ", or mode = \"ring\" or \"gather\"");
-    return insert(std::string(kTake), converted(value, {}), placed, heads);
+    return insert(CommOp::kTake, converted(value, {}), placed, heads);
   }
 
   // Each rank has the sum over its positions; all get the sum of these.
   void place_loss(Op op) {
     const ValueId output = op.outputs[0];
     append(std::move(op), {Kind::kPartial, 0});
-    renamed_[output] = insert("comm.all_reduce", output, {}, 0);
+    renamed_[output] = insert(CommOp::kAllReduce, output, {}, 0);
   }
 
   std::map<ValueId, ValueId> copied_;  // what own ops read without T

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "host/base/error.hpp"
+#include "host/program/op_table.hpp"
 #include "host/program/selective.hpp"
 #include "host/service/step_place.hpp"
 
@@ -28,7 +29,7 @@ bool divides_inputs(const BlockType& block, DimId dim) {
 // For the logits of the last position: it is on one rank only if positions are divided, and some ops read others.
 bool needs_all_positions(const BlockType& block) {
   return divides_inputs(block, CHASSIS_DIM_TIME) || !block.fields.empty() || block.op_over_positions() != nullptr ||
-         std::ranges::any_of(block.ops, [](const Op& op) { return op.id == "attention"; });
+         std::ranges::any_of(block.ops, [](const Op& op) { return op.spec().is_attention(); });
 }
 
 void keep_last_position(const BlockType& block, bool is_input, StreamValues& stream) {
@@ -371,7 +372,7 @@ Tensor Executor::loss(const Fields& fields) {
 std::string Executor::refusal_of_cache() {
   for (const auto& unit : resolved(Purpose::kLogits).units)
     if (const Op* op = unit->block.op_over_positions())
-      return op->id + " '" + op->name + "' of block '" + unit->block.name + "'";
+      return op->id.text() + " '" + op->name + "' of block '" + unit->block.name + "'";
   return {};
 }
 

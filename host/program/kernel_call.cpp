@@ -5,6 +5,7 @@
 
 #include "host/base/error.hpp"
 #include "host/base/log.hpp"
+#include "host/program/op_table.hpp"
 #include "host/service/returned.hpp"
 
 namespace chassis {
@@ -143,7 +144,7 @@ void check_outputs(const KernelCall& call, const ResolvedBlock& block, const Run
     if (!call.outputs[i])
       throw plugin_error(provider_on(node) + ": forward left output " + std::to_string(i) + " empty");
     check_value(block, context, node, call.outputs[i], node.outputs[i], made);
-    if (node.flag(CHASSIS_KERNEL_HOST_OUTPUTS) || block.block.ops[node.ops[0]].id == "reshape") continue;
+    if (node.flag(CHASSIS_KERNEL_HOST_OUTPUTS) || block.block.ops[node.ops[0]].spec().is_view) continue;
     check_aliases(call, call.outputs[i], made);
   }
 }

@@ -8,6 +8,7 @@
 #include "host/base/hash.hpp"
 #include "host/plugin/call.hpp"
 #include "host/plugin/status.hpp"
+#include "host/program/op_table.hpp"
 #include "host/program/rehearsal.hpp"
 #include "host/service/comm_device.hpp"
 #include "host/service/memory.hpp"
@@ -63,7 +64,7 @@ void KernelRunner::describe_call(const Node& node) {
 // Of the first op with random bits; the name of an op, unlike its index, does not depend on the strategies.
 uint64_t KernelRunner::random_key(const Node& node) const {
   for (uint32_t op : node.ops)
-    if (has_random_bits(block.block.ops[op]))
+    if (block.block.ops[op].spec().is_random)
       return hash64(block.block.ops[op].name + "#" + std::to_string(context.unit), context.random.key);
   return 0;
 }

@@ -6,6 +6,7 @@
 
 #include "host/base/error.hpp"
 #include "host/program/block_layout.hpp"
+#include "host/program/op_table.hpp"
 #include "host/program/row_pieces.hpp"
 
 namespace chassis {
@@ -27,24 +28,11 @@ bool divides_in_zigzag(const Program& program, const Division& division) {
   if (division.context != ContextMode::kGather) return division.context == ContextMode::kRing;
   return std::ranges::any_of(program.blocks, [](const BlockType& block) {
     return std::ranges::any_of(block.ops,
-                               [](const Op& op) { return op.id == "attention" && op.attr_int("causal", 0) != 0; });
+                               [](const Op& op) { return op.spec().is_attention() && op.attr_int("causal", 0) != 0; });
   });
 }
 
 }  // namespace
-
-std::string dual_of(std::string_view collective) {
-  if (collective == "comm.copy") return "comm.all_reduce";
-  if (collective == "comm.all_reduce") return "comm.copy";
-  if (collective == "comm.all_gather") return "comm.reduce_scatter";
-  if (collective == "comm.reduce_scatter") return "comm.all_gather";
-  if (collective == kAllToAll) return std::string(kAllToAll);
-  if (collective == kGather) return std::string(kSplit);
-  if (collective == kSplit) return std::string(kGather);
-  if (collective == kShift) return std::string(kShiftBack);
-  if (collective == kShiftBack) return std::string(kShift);
-  return {};
-}
 
 int64_t ProgramLayout::local_size(const std::vector<Sharding>& sharding, DimId dim, int64_t size) const {
   for (size_t a = 0; a < std::min(axes.size(), sharding.size()); ++a) {

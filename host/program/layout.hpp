@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "host/base/error.hpp"
+#include "host/program/collective_ops.hpp"
 #include "host/program/program.hpp"
 
 namespace chassis {
@@ -70,35 +71,6 @@ struct ProgramLayout {
   // Where this rank's part of a slot begins in each dim.
   std::vector<int64_t> begin(const Program& program, const Slot& slot) const;
 };
-
-// Collectives are ops with attributes axis (name) and, for gather and scatter, dim (index in the value):
-//   comm.copy ↔ comm.all_reduce, comm.all_gather ↔ comm.reduce_scatter: each is the other's backward.
-//   comm.all_to_all: gathers dim, and splits dim `to` over the ranks; its backward is the same with both exchanged.
-//   comm.slice: a rank's part of ids, behind whose end it has `pad` (0). comm.take: a part of a value, from index
-//     `first` on; its backward fills the rest with zeros. Neither communicates.
-//   With `zigzag` (1), comm.slice and comm.all_gather take and join the two pieces of each rank; see LayoutAxis.
-//   comm.gather ↔ comm.split: all of a value on every rank, where each computes the same with it, so that its gradient
-//     is whole on every rank too; and a rank's part of such a value. With `sharers`, that many neighbours share a part.
-//   comm.log_sum_exp: log Σ exp over the ranks, element by element; its backward needs no communication.
-// In a ring (ring_layout.hpp), with `part`, the rank whose positions a chunk has:
-//   comm.shift sends to the next rank and comm.shift_back to the one before; each is the other's backward. They start
-//     when their input is there, or all of its gradient, and are waited for at the first use of what they give.
-//   comm.chunk: the positions of one rank, with zeros behind the end. comm.put: writes a chunk into the whole, its
-//     second input, and makes that if there is none. comm.sum: adds the first input to the second, in place.
-inline constexpr std::string_view kCommPrefix = "comm.", kLogSumExp = "comm.log_sum_exp", kTake = "comm.take",
-                                  kAllToAll = "comm.all_to_all", kSlice = "comm.slice", kShift = "comm.shift",
-                                  kShiftBack = "comm.shift_back", kChunk = "comm.chunk", kPut = "comm.put",
-                                  kSum = "comm.sum", kGather = "comm.gather", kSplit = "comm.split";
-inline constexpr char kSharers[] = "sharers";
-// Of ops that depend on positions and have those of one part: which part.
-inline constexpr char kQueryPart[] = "query_part";
-// Of attention: the axis around which keys and values travel. Of any op with query_part: the axis that gives it two
-// pieces of a row, each of them a call. Attributes that begin with kCommPrefix are the host's own.
-inline constexpr char kRing[] = "comm.ring", kPieces[] = "comm.pieces", kKeyPart[] = "key_part", kZigzag[] = "zigzag";
-// Of a linear in a ring: in how many chunks it is computed.
-inline constexpr char kNumChunks[] = "comm.chunks";
-inline bool is_collective(const Op& op) { return op.id.starts_with(kCommPrefix); }
-std::string dual_of(std::string_view collective);
 
 // Throws a config error if a dim cannot be divided, or if an op has no meaning for the placements of its operands.
 ProgramLayout apply_layout(Program& program, std::span<const LayoutStrategy* const> stack);

@@ -5,6 +5,7 @@
 
 #include "host/base/error.hpp"
 #include "host/program/layout.hpp"
+#include "host/program/op_table.hpp"
 #include "host/state/shape.hpp"
 
 namespace chassis {
@@ -23,7 +24,7 @@ bool is_input(const BlockType& block, ValueId v) {
 
 bool is_aliased(const BlockType& block, ValueId v) {
   for (const Op& op : block.ops) {
-    if (op.id != "reshape" && !is_collective(op)) continue;
+    if (!op.spec().is_view && !op.is_collective()) continue;
     if (std::find(op.inputs.begin(), op.inputs.end(), v) != op.inputs.end()) return true;
     if (std::find(op.outputs.begin(), op.outputs.end(), v) != op.outputs.end()) return true;
   }
@@ -69,13 +70,13 @@ class BlockLiveness {
         if (v != kAbsent) last_use[v] = n, first_use[v] = std::min(first_use[v], n);
     }
     for (size_t n = 0; n < nodes.size(); ++n)
-      if (nodes[n].pattern == kShift) nodes[first_use[nodes[n].outputs[0]]].shifts_after_backward.push_back(n);
+      if (nodes[n].comm == CommOp::kShift) nodes[first_use[nodes[n].outputs[0]]].shifts_after_backward.push_back(n);
     for (size_t n = 0; n < nodes.size(); ++n) {
       Node& node = nodes[n];
       if (!node.has_backward) continue;
       auto keep = [&](ValueId v) {
         if (v == kAbsent) return;
-        if (const size_t chunk = producer[v]; chunk != kNever && nodes[chunk].pattern == kChunk) {
+        if (const size_t chunk = producer[v]; chunk != kNever && nodes[chunk].comm == CommOp::kChunk) {
           node.again_before_backward.push_back(chunk);
           node.dead_after_backward.push_back(v);
           nodes[chunk].runs_again = true;
@@ -147,7 +148,7 @@ void find_liveness(const Program& program, const ProgramLayout& layout, const Re
 }
 
 int overwritable_input(const BlockType& block, const Node& node, std::span<const ValueId> dead) {
-  if (node.pattern == kSum || node.pattern == kPut) return node.inputs[1] == kAbsent ? -1 : 1;
+  if (node.comm == CommOp::kSum || node.comm == CommOp::kPut) return node.inputs[1] == kAbsent ? -1 : 1;
   if (!node.provider || !node.flag(CHASSIS_KERNEL_HOST_OUTPUTS) || node.outputs.empty()) return -1;
   for (size_t i = 0; i < node.inputs.size() && i < 32; ++i) {
     const ValueId v = node.inputs[i];

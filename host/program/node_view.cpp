@@ -21,7 +21,7 @@ NodeView::NodeView(const Program& program, const ProgramLayout& layout, const Bl
     const Op& op = block.ops[index];
     chassis_op_view_t view{};
     view.struct_size = sizeof(view);
-    view.id = keep(op.id);
+    view.id = keep(op.id.text());
     const auto& attrs = attrs_of(op);
     view.attrs = attrs.data();
     view.num_attrs = static_cast<uint32_t>(attrs.size());

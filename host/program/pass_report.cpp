@@ -37,7 +37,7 @@ Reports report_of_record(const Program& program) {
     for (const Op& op : block.ops)
       if (op.is_own())
         reports.push_back({"record", block.name + "." + op.name,
-                           op.id + " " + mixed_dims_text(program, op) +
+                           op.id.text() + " " + mixed_dims_text(program, op) +
                                (block.needs_all_of(op, CHASSIS_DIM_TIME)
                                     ? "; generation that reads it computes the whole row for each token"
                                     : "")});
@@ -56,8 +56,8 @@ Reports report_of_layout(const Program& program, const ProgramLayout& layout) {
         return slot.sharding[a].kind == Sharding::Kind::kShard;
       }));
       for (const Op& op : block.ops)
-        if (const AttrValue* of = op.attr("axis"); is_collective(op) && of && *of == AttrValue(axis.name))
-          ++collectives[op.id.substr(kCommPrefix.size())];
+        if (const AttrValue* of = op.attr("axis"); op.is_collective() && of && *of == AttrValue(axis.name))
+          ++collectives[op.id.text().substr(kCommPrefix.size())];
     }
     std::string inserted;
     for (const auto& [op, count] : collectives)

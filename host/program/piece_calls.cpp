@@ -5,6 +5,8 @@
 #include <string>
 #include <utility>
 
+#include "host/program/op_table.hpp"
+
 namespace chassis {
 namespace {
 
@@ -22,7 +24,7 @@ PieceCalls::PieceCalls(const ResolvedBlock& block, const Node& node, const RunCo
   const LayoutAxis& axis = context.layout->axis(axis_of(op));
   axis_ = static_cast<size_t>(&axis - context.layout->axes.data());
   context_.layout = &layout_;
-  const bool is_attention = op.id == "attention";
+  const bool is_attention = op.spec().is_attention();
   const int64_t cached = is_attention && context.cache != nullptr ? context.cache->length() : 0;
   num_positions_ = cached + context.time;
   length_ = context_.local_shape(block.block.values[node.outputs[0]])[kTimeDim];

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "chassis/kind/model.h"
+#include "host/program/op_id.hpp"
 #include "host/state/dtype.hpp"
 
 namespace chassis {
@@ -76,7 +77,7 @@ struct Slot {
 };
 
 struct Op {
-  std::string id;
+  OpId id;
   std::string name;
   std::vector<ValueId> inputs;  // kAbsent where left out
   std::vector<SlotId> params;
@@ -85,14 +86,15 @@ struct Op {
   // Of a plugin's own op: the dims that it mixes, as chassis_op_desc_t says. Not given: all but B.
   std::optional<std::vector<DimId>> mixed_dims = {};
 
-  bool is_own() const { return id.find('/') != std::string::npos; }  // a plugin's
+  const OpSpec& spec() const { return id.spec(); }
+  CommOp comm() const { return id.comm(); }
+  bool is_collective() const { return id.is_collective(); }
+  bool is_own() const { return id.is_own(); }                        // a plugin's
   bool mixes(DimId dim) const;                                       // of a plugin's own op
   const AttrValue* attr(std::string_view key) const;
   int64_t attr_int(std::string_view key, int64_t fallback) const;
   bool operator==(const Op&) const = default;
 };
-
-inline bool has_random_bits(const Op& op) { return op.id == "dropout"; }
 
 // A field that the batch must have.
 struct Field {

@@ -8,7 +8,7 @@
 #include "host/base/error.hpp"
 #include "host/base/log.hpp"
 #include "host/plugin/status.hpp"
-#include "host/program/record.hpp"
+#include "host/program/op_table.hpp"
 
 namespace chassis {
 namespace {

@@ -71,7 +71,7 @@ void QuantPass::rewrite(Program& program, const Report& report) const {
     raw.role = slot.role;
     raw.name = str_of(file_name);
     raw.module = str_of(module);
-    if (readers.first != nullptr) raw.op = str_of(readers.first->id);
+    if (readers.first != nullptr) raw.op = str_of(readers.first->id.text());
     raw.sizes = sizes.data();
     raw.num_dims = sizes.size();
     raw.is_added = slot.added;

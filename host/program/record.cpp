@@ -5,6 +5,7 @@
 #include "host/base/error.hpp"
 #include "host/plugin/sized.hpp"
 #include "host/plugin/status.hpp"
+#include "host/program/op_table.hpp"
 #include "host/state/shape.hpp"
 
 namespace chassis {
@@ -108,7 +109,7 @@ void check_parameters(const Program& program) {
 }
 
 Error refused_op(const BlockType& block, const Op& op, const std::string& why) {
-  return plugin_error("block '" + block.name + "', op " + op.id + " '" + op.name + "': " + why);
+  return plugin_error("block '" + block.name + "', op " + op.id.text() + " '" + op.name + "': " + why);
 }
 
 // What a plugin says of its own op: the dims that it mixes, and the type of its output.
@@ -319,8 +320,8 @@ Slot record_slot(const Program& program, const BlockType& block, const chassis_s
 
 Op record_op(const Program& program, BlockType& block, const chassis_op_desc_t& desc) {
   Op op;
-  op.id = text(desc.id);
-  op.name = desc.name.len ? text(desc.name) : op.id;
+  op.id = OpId(text(desc.id));
+  op.name = desc.name.len ? text(desc.name) : op.id.text();
   op.inputs.assign(desc.inputs, desc.inputs + desc.num_inputs);
   while (!op.inputs.empty() && op.inputs.back() == kAbsent) op.inputs.pop_back();
   for (ValueId v : op.inputs)

@@ -21,12 +21,4 @@ Op record_op(const Program& program, BlockType& block, const chassis_op_desc_t& 
 // all sizes fit into 64 bits.
 void check_program(const Program& program);
 
-// Gives the op its outputs by the rules of chassis/op.h. `output_dims` as in chassis_op_desc_t; `own_type`: of what a
-// plugin's own op makes. Rewrites that add ops use it too. Throws a plugin error that names block, op and dims.
-void infer_outputs(const Program& program, BlockType& block, Op& op, const std::vector<DimId>& output_dims,
-                   GraphValueType own_type = GraphValueType::kCompute);
-
-// True for the ops of chassis/op.h, and for names in the form of a plugin's own op, "domain/name".
-bool is_op_name(std::string_view id);
-
 }  // namespace chassis

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "host/program/op_table.hpp"
 #include "host/service/meta_memory.hpp"
 
 namespace chassis {
@@ -22,14 +23,14 @@ MemoryCharge workspace(const Node& node, uint64_t num_bytes, const RunContext& c
 // The terms of a sum share the sum's gradient.
 bool begins_with_sum(const ResolvedBlock& block, const Node& node, size_t input) {
   const Op& first = block.block.ops[node.ops[0]];
-  return first.id == "add" && (node.inputs[input] == first.inputs[0] || node.inputs[input] == first.inputs[1]);
+  return first.spec().shares_grad && (node.inputs[input] == first.inputs[0] || node.inputs[input] == first.inputs[1]);
 }
 
 // The input's gradient is the output's, viewed in the input's shape.
 bool passes_through(const ResolvedBlock& block, const Node& node, size_t input) {
   const Op& last = block.block.ops[node.ops.back()];
-  if (node.ops.size() == 1) return last.id == "add" || last.id == "reshape";
-  return last.id == "add" && std::ranges::find(last.inputs, node.inputs[input]) != last.inputs.end();
+  if (node.ops.size() == 1) return last.spec().shares_grad || last.spec().is_view;
+  return last.spec().shares_grad && std::ranges::find(last.inputs, node.inputs[input]) != last.inputs.end();
 }
 
 }  // namespace

@@ -17,6 +17,7 @@
 #include "host/plugin/status.hpp"
 #include "host/program/node_view.hpp"
 #include "host/program/op_pattern.hpp"
+#include "host/program/op_table.hpp"
 #include "host/program/parameters.hpp"
 #include "host/program/rewrite.hpp"
 #include "host/program/row_pieces.hpp"
@@ -38,7 +39,7 @@ class BlockResolver {
 
   void run() {
     keep_needed_outputs();
-    if (options_.purpose != Purpose::kTraining) drop_dropout();
+    if (options_.purpose != Purpose::kTraining) drop_random_ops();
     drop_dead_ops();
     find_gradients();
     for (size_t at = 0; at < block().ops.size();) at += make_node_at(at);
@@ -52,9 +53,9 @@ class BlockResolver {
   void keep_needed_outputs() { block().outputs.erase(options_.purpose == Purpose::kLogits ? "loss" : "logits"); }
 
   // Its input takes its place where nothing is trained.
-  void drop_dropout() {
+  void drop_random_ops() {
     for (size_t i = 0; i < block().ops.size(); ++i)
-      if (block().ops[i].id == "dropout")
+      if (block().ops[i].spec().is_random)
         replace_uses(block(), block().ops[i].outputs[0], block().ops[i].inputs[0], i + 1);
   }
 
@@ -87,13 +88,13 @@ class BlockResolver {
 
   // Makes a node of the op at `at`, with as many ops after it as its provider takes. Returns the number of ops.
   size_t make_node_at(size_t at) {
-    if (is_collective(block().ops[at])) {
+    if (block().ops[at].is_collective()) {
       out_.nodes.push_back(make_node(at, 1));
       finish_gradients(out_.nodes.back());
       return 1;
     }
     std::vector<Refusal> refusals;
-    if (block().ops[at].id == "attention")
+    if (block().ops[at].spec().is_attention())
       if (size_t taken = offer_in_order(options_.attention, at, refusals)) return taken;
     if (size_t taken = offer_in_order(options_.kernels, at, refusals)) return taken;
     throw unclaimed_error(block().ops[at], refusals);
@@ -179,7 +180,7 @@ class BlockResolver {
     std::set<ValueId> seen;
     for (size_t i = 0; i < pattern.size(); ++i) {
       const Op& op = ops[at + i];
-      if (op.id != pattern[i]) return false;
+      if (op.id.text() != pattern[i]) return false;
       if (pattern.size() > 1 && op.attr(kPieces) != nullptr) return false;  // its calls have other sizes
       const bool joined =
           std::any_of(op.inputs.begin(), op.inputs.end(), [&](ValueId v) { return seen.count(v) != 0; });
@@ -193,6 +194,7 @@ class BlockResolver {
 
   Node make_node(size_t at, size_t count) {
     Node node;
+    node.comm = block().ops[at].comm();
     for (size_t i = at; i < at + count; ++i)
       for (const auto* values : {&block().ops[i].inputs, &block().ops[i].outputs})
         for (ValueId v : *values) node.has_logits |= v != kAbsent && program_.is_logits(block().values[v]);
@@ -200,7 +202,7 @@ class BlockResolver {
     for (size_t i = at; i < at + count; ++i) {
       const Op& op = block().ops[i];
       node.ops.push_back(static_cast<uint32_t>(i));
-      node.pattern += (i > at ? "+" : "") + op.id;
+      node.pattern += (i > at ? "+" : "") + op.id.text();
       node.name = node.name.empty() ? block().name + "." + op.name : node.name + "+" + op.name;
       for (ValueId v : op.inputs) {
         if (made.count(v)) continue;
@@ -313,11 +315,11 @@ class BlockResolver {
   }
 
   Error unclaimed_error(const Op& op, const std::vector<Refusal>& refusals) {
-    const bool is_attention = op.id == "attention";
+    const bool is_attention = op.spec().is_attention();
     const auto has_refused = [&](const OpsProvider& provider) {
       return std::ranges::any_of(refusals, [&](const Refusal& r) { return r.provider == provider.name; });
     };
-    std::string text = "no provider computes " + op.id + " '" + block().name + "." + op.name + "'";
+    std::string text = "no provider computes " + op.id.text() + " '" + block().name + "." + op.name + "'";
     for (const Refusal& r : refusals) text += "\n  " + r.provider + " (" + r.pattern + "): " + r.reason;
     if (is_attention)
       for (const OpsProvider& provider : options_.attention)
@@ -326,7 +328,7 @@ class BlockResolver {
     if (std::ranges::none_of(options_.kernels, has_refused)) {
       const bool any_auto = std::ranges::any_of(options_.kernels, &OpsProvider::is_candidate);
       if (!is_attention)
-        text += ": none of the plugins in [kernels] offers " + op.id;
+        text += ": none of the plugins in [kernels] offers " + op.id.text();
       else if (any_auto)
         text += "\n  [kernels], which is asked next: \"auto\" there compares no providers of attention";
       else
@@ -357,12 +359,12 @@ OpsProvider ops_provider(const Instance& instance) {
 }
 
 bool Node::keeps_input(size_t i) const {
-  if (!provider) return pattern == kLogSumExp;
+  if (!provider) return comm == CommOp::kLogSumExp;
   return flag(CHASSIS_KERNEL_COMPOSED) || (i < 32 && (infer.keeps_inputs >> i & 1u));
 }
 
 bool Node::keeps_output(size_t i) const {
-  if (!provider) return pattern == kLogSumExp;
+  if (!provider) return comm == CommOp::kLogSumExp;
   return !flag(CHASSIS_KERNEL_COMPOSED) && i < 32 && (infer.keeps_outputs >> i & 1u);
 }
 

@@ -63,6 +63,7 @@ struct Candidate {
 struct Node {
   std::vector<uint32_t> ops;    // of the block, in order
   std::string pattern;          // their ids, joined by '+'
+  CommOp comm = CommOp::kNone;  // of a collective
   std::string name;             // "decoder.q_proj"
   std::vector<ValueId> inputs;  // kAbsent where left out
   std::vector<SlotId> params;

@@ -5,14 +5,14 @@
 #include <iterator>
 
 #include "host/base/error.hpp"
-#include "host/program/record.hpp"
+#include "host/program/op_table.hpp"
 
 namespace chassis {
 
 Op make_op(const Program& program, BlockType& block, std::string id, std::string name, std::vector<ValueId> inputs,
            std::vector<SlotId> params, const std::vector<DimId>& output_dims) {
   Op op;
-  op.id = std::move(id);
+  op.id = OpId(std::move(id));
   op.name = std::move(name);
   op.inputs = std::move(inputs);
   op.params = std::move(params);
@@ -46,10 +46,10 @@ void check_rewritten(const Program& program, const std::string& pass) {
     for (const Op& op : block.ops) {
       for (ValueId v : op.inputs)
         if (v != kAbsent && (v >= made.size() || !made[v]))
-          throw refuse(op.id + " '" + op.name + "', which reads value " + std::to_string(v) + " before it is made");
+          throw refuse(op.id.text() + " '" + op.name + "', which reads value " + std::to_string(v) + " before it is made");
       for (SlotId s : op.params)
         if (s >= block.slots.size())
-          throw refuse(op.id + " '" + op.name + "', which reads parameter " + std::to_string(s) + " of " +
+          throw refuse(op.id.text() + " '" + op.name + "', which reads parameter " + std::to_string(s) + " of " +
                        std::to_string(block.slots.size()));
       for (ValueId v : op.outputs) made.at(v) = 1;
     }

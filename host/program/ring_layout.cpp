@@ -14,14 +14,14 @@ void RingLayout::gather(ValueId x, std::span<const Op> linears) {
     ValueId next = kAbsent;
     if (!is_last) {
       next = add_value(x, block_.values[x].sharding[index_], step + 1);
-      append(kShift, {x}, next);
+      append(CommOp::kShift, {x}, next);
     }
     std::vector<ValueId> chunks;  // side by side, for providers that join products
     for (const Op& linear : linears) chunks.push_back(product(linear, x, step));
     for (size_t i = 0; i < linears.size(); ++i) {
       const ValueId output = linears[i].outputs[0];
       const ValueId whole = is_last ? output : add_value(output, block_.values[output].sharding[index_], step);
-      append_part(kPut, {chunks[i], wholes[i]}, whole, part_before(step));
+      append_part(CommOp::kPut, {chunks[i], wholes[i]}, whole, part_before(step));
       wholes[i] = whole;
     }
     x = next;
@@ -35,12 +35,12 @@ void RingLayout::scatter(const Op& linear) {
     ValueId arriving = kAbsent;
     if (step > 0) {
       arriving = add_value(sum, {Sharding::Kind::kPartial, 0, true}, step);
-      append(kShift, {sum}, arriving);
+      append(CommOp::kShift, {sum}, arriving);
     }
     Sharding placed = block_.values[input].sharding[index_];
     placed.is_chunk = true;
     const ValueId chunk = add_value(input, placed, step);
-    append_part(kChunk, {input}, chunk, part_before(step + 1));
+    append_part(CommOp::kChunk, {input}, chunk, part_before(step + 1));
     const ValueId own = product(linear, chunk, step);
     block_.values[own].sharding[index_] = {Sharding::Kind::kPartial, 0, true};
     if (step == 0) {
@@ -48,7 +48,7 @@ void RingLayout::scatter(const Op& linear) {
       continue;
     }
     sum = step + 1 == size_ ? output : add_value(output, {Sharding::Kind::kPartial, 0, true}, step);
-    append(kSum, {arriving, own}, sum);
+    append(CommOp::kSum, {arriving, own}, sum);
   }
 }
 
@@ -71,9 +71,9 @@ ValueId RingLayout::product(const Op& linear, ValueId input, int64_t step) {
   return block_.ops.back().outputs[0];
 }
 
-Op& RingLayout::append(std::string_view id, std::vector<ValueId> inputs, ValueId output) {
+Op& RingLayout::append(CommOp id, std::vector<ValueId> inputs, ValueId output) {
   Op op;
-  op.id = id;
+  op.id = OpId(id);
   op.name = name_ + "." + block_.values[output].name;
   op.attrs.emplace_back("axis", name_);
   op.inputs = std::move(inputs);
@@ -82,7 +82,7 @@ Op& RingLayout::append(std::string_view id, std::vector<ValueId> inputs, ValueId
   return block_.ops.back();
 }
 
-void RingLayout::append_part(std::string_view id, std::vector<ValueId> inputs, ValueId output, int64_t part) {
+void RingLayout::append_part(CommOp id, std::vector<ValueId> inputs, ValueId output, int64_t part) {
   Op& op = append(id, std::move(inputs), output);
   const std::vector<DimId>& dims = block_.values[output].dims;
   op.attrs.emplace_back("dim", std::find(dims.begin(), dims.end(), CHASSIS_DIM_TIME) - dims.begin());

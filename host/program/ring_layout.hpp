@@ -29,8 +29,8 @@ class RingLayout {
   int64_t part_before(int64_t steps) const { return (coordinate_ - steps + 2 * size_) % size_; }
   ValueId add_value(ValueId like, Sharding placed, int64_t step);
   ValueId product(const Op& linear, ValueId input, int64_t step);
-  Op& append(std::string_view id, std::vector<ValueId> inputs, ValueId output);
-  void append_part(std::string_view id, std::vector<ValueId> inputs, ValueId output, int64_t part);
+  Op& append(CommOp id, std::vector<ValueId> inputs, ValueId output);
+  void append_part(CommOp id, std::vector<ValueId> inputs, ValueId output, int64_t part);
 
   BlockType& block_;
   const std::string name_;

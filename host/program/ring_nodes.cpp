@@ -96,7 +96,7 @@ void RingNodes::forward(size_t n, bool saves) {
   // A cache holds the keys of all ranks, so nothing has to travel.
   Tensor cached[2];
   for (uint32_t i = 0; i < 2; ++i) {
-    const Tensor all = run_collective(context_, {"comm.all_gather", ring.axis, 1, 0, 0.0, true}, input(1 + i));
+    const Tensor all = run_collective(context_, {CommOp::kAllGather, ring.axis, 1, 0, 0.0, true}, input(1 + i));
     const Tensor row = all.size(1) > context_.time ? all.narrow(1, 0, context_.time).contiguous() : all;
     cached[i] = context_.cache->append(context_.unit, node.ops[0], i == 1, row).contiguous();
   }

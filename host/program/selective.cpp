@@ -9,17 +9,13 @@
 
 #include "host/program/layout.hpp"
 #include "host/program/liveness.hpp"
+#include "host/program/op_table.hpp"
 #include "host/state/shape.hpp"
 
 namespace chassis {
 namespace {
 
 constexpr size_t kNoNode = static_cast<size_t>(-1);
-
-constexpr std::string_view kCheapOps[] = {
-    "embedding",     "rms_norm",  "layer_norm", "rope",    "activation", "gated_activation",
-    "add",           "mul",       "scale",      "softcap", "reshape",    "dropout",
-    "channel_scale", "comm.copy", kTake,        kSlice,    kSplit,       kChunk};
 
 // The minimum cut between source and sink, by augmenting paths (Edmonds & Karp 1972).
 class MinCut {
@@ -227,7 +223,8 @@ class Selection {
 
 bool is_cheap(const BlockType& block, const Node& node) {
   return !node.flag(CHASSIS_KERNEL_FORWARD_BACKWARD) && std::all_of(node.ops.begin(), node.ops.end(), [&](uint32_t op) {
-    return std::find(std::begin(kCheapOps), std::end(kCheapOps), block.ops[op].id) != std::end(kCheapOps);
+    const OpId& id = block.ops[op].id;
+    return id.is_collective() ? comm_spec(id.comm()).is_cheap : id.spec().is_cheap;
   });
 }
 

@@ -7,6 +7,7 @@
 
 #include "host/base/error.hpp"
 #include "host/program/block_layout.hpp"
+#include "host/program/op_table.hpp"
 #include "host/program/ring_layout.hpp"
 
 namespace chassis {
@@ -28,15 +29,28 @@ class TensorLayout final : public BlockLayout {
   bool may_share(DimId dim) const override { return divides(dim) && !pads(dim); }
 
   void place(Op op) override {
-    if (is_collective(op)) expect_even_division(op);
-    if (op.is_own()) return place_own(std::move(op));
-    if (op.id == "linear") return place_linear(std::move(op));
-    if (op.id == "embedding") return place_embedding(std::move(op));
-    if (op.id == "attention") return place_attention(std::move(op));
-    if (op.id == "cross_entropy") return place_loss(std::move(op));
-    if (op.id == "channel_scale") return place_channel_scale(std::move(op));
-    if (op.id == "score") op.inputs[0] = converted(op.inputs[0], {});  // reads one position
-    if (has_random_bits(op)) place_random_bits(op);
+    if (op.is_collective()) expect_even_division(op);
+    switch (op.spec().placement) {
+      case OpPlacement::kOwn:
+        return place_own(std::move(op));
+      case OpPlacement::kLinear:
+        return place_linear(std::move(op));
+      case OpPlacement::kEmbedding:
+        return place_embedding(std::move(op));
+      case OpPlacement::kAttention:
+        return place_attention(std::move(op));
+      case OpPlacement::kLoss:
+        return place_loss(std::move(op));
+      case OpPlacement::kChannelScale:
+        return place_channel_scale(std::move(op));
+      case OpPlacement::kOnePosition:
+        op.inputs[0] = converted(op.inputs[0], {});
+        break;
+      case OpPlacement::kPointwise:
+      case OpPlacement::kNone:
+        break;
+    }
+    if (op.spec().is_random) place_random_bits(op);
     place_pointwise(std::move(op));
   }
 
@@ -55,7 +69,7 @@ class TensorLayout final : public BlockLayout {
   ValueId column_input(ValueId value) {
     if (of(value).kind == Kind::kShard) return converted(value, {});  // gather; its backward reduces
     auto [known, fresh] = entered_.try_emplace(value, 0);
-    if (fresh) known->second = insert("comm.copy", value, {}, 0);
+    if (fresh) known->second = insert(CommOp::kCopy, value, {}, 0);
     return known->second;
   }
 
@@ -107,7 +121,7 @@ class TensorLayout final : public BlockLayout {
     std::vector<Op> linears;
     for (size_t i = at_; i < recorded_.size(); ++i) {
       Op op = renamed(recorded_[i]);
-      if (op.id != "linear" || op.inputs[0] != x || !is_column(op) || !may_have_ring(op)) continue;
+      if (!op.spec().is_linear() || op.inputs[0] != x || !is_column(op) || !may_have_ring(op)) continue;
       const Slot& weight = block_.slots[op.params[0]];
       of(op.outputs[0]) = shared_output(weight) ? Sharding{} : Sharding{Kind::kShard, weight.sharding[axis_].dim};
       is_placed_[i] = 1;
@@ -127,7 +141,7 @@ class TensorLayout final : public BlockLayout {
   void take_shared(const Op& op, DimId dim) {
     for (SlotId slot : op.params) mark_partial(block_.slots[slot]);
     const ValueId output = op.outputs[0];
-    renamed_[output] = insert(std::string(kTake), output, {Kind::kShard, dim}, dim);
+    renamed_[output] = insert(CommOp::kTake, output, {Kind::kShard, dim}, dim);
   }
 
   void place_embedding(Op op) {
@@ -183,7 +197,7 @@ class TensorLayout final : public BlockLayout {
     // Each rank sums its part of the classes.
     const auto [first, count] = part_of(logits.dim);
     Op part = op;
-    part.id = "partial_cross_entropy";
+    part.id = OpId("partial_cross_entropy");
     part.name += ".part";
     part.attrs.emplace_back("first", first);
     part.attrs.emplace_back("count", count);
@@ -195,9 +209,9 @@ class TensorLayout final : public BlockLayout {
       part.outputs.push_back(block_.add_value(std::move(value)));
     }
     block_.ops.push_back(part);
-    const ValueId log_sum = insert(std::string(kLogSumExp), part.outputs[0], {}, 0);
-    const ValueId target = insert("comm.all_reduce", part.outputs[1], {}, 0);
-    op.id = "total_cross_entropy";
+    const ValueId log_sum = insert(CommOp::kLogSumExp, part.outputs[0], {}, 0);
+    const ValueId target = insert(CommOp::kAllReduce, part.outputs[1], {}, 0);
+    op.id = OpId("total_cross_entropy");
     op.inputs = {log_sum, target, op.inputs[1]};
     append(std::move(op), {});
   }

@@ -1,24 +1,13 @@
 // Adds up the products of linears and attention.
 #include "host/program/unit_flops.hpp"
 
-#include "host/program/layout.hpp"
+#include "host/program/op_table.hpp"
 
 namespace chassis {
 namespace {
 
-// Of one block of this type in a row of `time` tokens: products per token of forward, by op.
 double products_of(const Program& program, const BlockType& block, const Op& op, int64_t time) {
-  if (op.id == "linear") {
-    const auto shape = program.global_shape(block.slots[op.params[0]]);
-    return static_cast<double>(shape[0]) * static_cast<double>(shape[1]) /
-           static_cast<double>(op.attr_int(kNumChunks, 1));
-  }
-  if (op.id != "attention") return 0.0;
-  const auto& q = block.values[op.inputs[0]].dims;
-  const auto& v = block.values[op.inputs[2]].dims;
-  const double heads = static_cast<double>(program.dims[q[2]].size);
-  const double dims = static_cast<double>(program.dims[q[3]].size + program.dims[v[3]].size);
-  return heads * dims * static_cast<double>(time) * (op.attr_int("causal", 0) ? 0.5 : 1.0);
+  return op.spec().products == nullptr ? 0.0 : op.spec().products(program, block, op, time);
 }
 
 }  // namespace
@@ -31,7 +20,7 @@ std::vector<double> unit_flops(const Program& program, const ParameterTable& par
       const BlockType& block = program.blocks[type];
       double sum = 0.0;
       for (const Op& op : block.ops) {
-        const bool frozen = op.id == "linear" && !parameters.at(out.size(), op.params[0]).trainable;
+        const bool frozen = op.spec().is_linear() && !parameters.at(out.size(), op.params[0]).trainable;
         sum += (frozen ? 4.0 : 6.0) * products_of(program, block, op, time);
       }
       out.push_back(sum);

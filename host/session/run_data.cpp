@@ -217,7 +217,7 @@ std::vector<std::string> data_source_files(const DataNeeds& needs) {
 
 std::string op_that_may_read_padding(const Program& program) {
   for (const BlockType& block : program.blocks)
-    if (const Op* op = block.op_over_positions()) return op->id;
+    if (const Op* op = block.op_over_positions()) return op->id.text();
   return "";
 }
 

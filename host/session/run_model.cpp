@@ -18,6 +18,7 @@
 #include "host/config/paths.hpp"
 #include "host/config/plugin_name.hpp"
 #include "host/config/suggest.hpp"
+#include "host/program/op_table.hpp"
 #include "host/program/quant_plugin.hpp"
 #include "host/session/fields.hpp"
 
@@ -265,7 +266,7 @@ int64_t num_table_positions(const Program& program) {
     std::set<ValueId> positions = {field->second};  // and what passes of the host make of them
     for (const Op& op : block.ops) {
       if (op.inputs.size() != 1 || !positions.contains(op.inputs.front())) continue;
-      if (op.id == "embedding" && !op.params.empty()) {
+      if (op.spec().placement == OpPlacement::kEmbedding) {
         const int64_t rows = program.global_shape(block.slots[op.params.front()]).front();
         fewest = fewest == 0 ? rows : std::min(fewest, rows);
       } else if (op.params.empty()) {

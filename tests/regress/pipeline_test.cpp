@@ -31,7 +31,7 @@ class NoCollectives final : public Collectives {
  public:
   int num_calls = 0;
   Tensor run(const CollectiveCall& call, const Tensor& input) override {
-    CHASSIS_CHECK(call.op == "comm.all_reduce", call.op);
+    CHASSIS_CHECK(call.op == CommOp::kAllReduce, std::string(comm_spec(call.op).name));
     ++num_calls;
     return Tensor::empty(input.sizes(), input.dtype(), input.device());
   }

@@ -7,12 +7,13 @@
 #include <vector>
 
 #include "host/program/compile.hpp"
+#include "host/program/op_table.hpp"
 #include "host/program/rewrite.hpp"
 
 namespace chassis::test {
 
 inline bool is_linear_of_layer(const BlockType& block, const Op& op) {
-  return op.id == "linear" && block.slots[op.params[0]].role == CHASSIS_ROLE_WEIGHT;
+  return op.spec().is_linear() && block.slots[op.params[0]].role == CHASSIS_ROLE_WEIGHT;
 }
 
 // LoRA: y = W x becomes y = W x + B A x on every linear of the decoder layers. The recorded parameters are frozen.
@@ -104,7 +105,7 @@ class QuantScheme final : public RewritePass {
           continue;
         }
         weight.storage = scheme_;
-        op.id = op_;
+        op.id = OpId(op_);
         report(block.name + "." + op.name, "stored as " + scheme_ + ", computed by " + op_);
       }
   }

@@ -19,7 +19,7 @@ class ThreadedCollectives final : public Collectives {
   ThreadedCollectives(Exchange& meeting, int rank) : meeting_(meeting), rank_(rank) {}
 
   Tensor run(const CollectiveCall& call, const Tensor& input) override {
-    CHASSIS_CHECK(call.op == "comm.all_reduce", call.op);
+    CHASSIS_CHECK(call.op == CommOp::kAllReduce, std::string(comm_spec(call.op).name));
     meeting_.parts[rank_] = input;
     meeting_.barrier.arrive_and_wait();
     Tensor sum = meeting_.parts[0].clone();

@@ -35,13 +35,14 @@ class RecordingCollectives final : public Collectives {
   Lines log;
 
   Tensor run(const CollectiveCall& call, const Tensor& input) override {
-    const std::string &op = call.op, &axis = call.axis;
+    const CommOp op = call.op;
+    const std::string& axis = call.axis;
     std::vector<int64_t> shape = input.sizes();
-    const bool moves = op == "comm.all_gather" || op == "comm.reduce_scatter" || op == "comm.slice";
-    log.push_back(op.substr(5) + " " + axis + (moves ? " dim " + std::to_string(call.dim) : "") + " " +
+    const bool moves = op == CommOp::kAllGather || op == CommOp::kReduceScatter || op == CommOp::kSlice;
+    log.push_back(std::string(comm_spec(op).name.substr(kCommPrefix.size())) + " " + axis + (moves ? " dim " + std::to_string(call.dim) : "") + " " +
                   StubNode::text(shape));
     int64_t& size = shape[static_cast<size_t>(call.dim)];
-    if (op == "comm.all_gather") size *= kWays;
+    if (op == CommOp::kAllGather) size *= kWays;
     else if (moves) size /= kWays;
     return Tensor::empty(shape, input.dtype(), input.device());
   }

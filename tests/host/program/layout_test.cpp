@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "host/plugin/thread_role.hpp"
+#include "host/program/op_table.hpp"
 #include "tests/host/program/cpu_run.hpp"
 #include "tests/support/expect_has.hpp"
 #include "tests/support/stub_passes.hpp"
@@ -31,9 +32,9 @@ std::string layout_refusal(Program program, const TensorAxis& strategy) {
 }
 
 TEST(Layout, CollectivesAreEachOthersBackward) {
-  for (const char* op :
-       {"comm.copy", "comm.all_reduce", "comm.all_gather", "comm.reduce_scatter", "comm.shift", "comm.gather"})
-    EXPECT_EQ(dual_of(dual_of(op)), op);
+  for (const CommOp op : {CommOp::kCopy, CommOp::kAllReduce, CommOp::kAllGather, CommOp::kReduceScatter, CommOp::kShift,
+                          CommOp::kGather, CommOp::kAllToAll})
+    EXPECT_EQ(comm_spec(comm_spec(op).dual).dual, op) << comm_spec(op).name;
 }
 
 TEST(Layout, ASizeThatDoesNotDivideIsRefused) {
@@ -79,7 +80,7 @@ Program with_own_op(bool mixes_ffn, bool has_weight) {
 }
 std::string ops_text(const Program& program) {
   std::string text;
-  for (const Op& op : program.blocks[0].ops) text += (text.empty() ? "" : " ") + op.id;
+  for (const Op& op : program.blocks[0].ops) text += (text.empty() ? "" : " ") + op.id.text();
   return text;
 }
 
@@ -219,13 +220,13 @@ TEST(Layout, RingsShiftOneChunkWhileAnotherIsMultiplied) {
   std::string ops;
   for (const Op& op : block.ops) {
     const AttrValue* part = op.attr("part");
-    ops += op.id.substr(op.id.find('.') + 1) + (part ? std::to_string(std::get<int64_t>(*part)) : "") + " ";
+    ops += op.id.text().substr(op.id.text().find('.') + 1) + (part ? std::to_string(std::get<int64_t>(*part)) : "") + " ";
   }
   EXPECT_EQ(ops,
             "slice embedding shift linear linear put2 put2 shift linear linear put1 put1 linear linear put0 put0 "
             "activation mul chunk1 linear shift chunk0 linear sum shift chunk2 linear sum ");
   for (const Op& op : block.ops) {
-    if (op.id != "linear") continue;
+    if (!op.spec().is_linear()) continue;
     EXPECT_EQ(op.attr_int("comm.chunks", 0), 3) << op.name;
     EXPECT_EQ(layout.local_shape(program, block.values[op.inputs[0]], 1, 7)[1], 3) << op.name;
     EXPECT_EQ(layout.local_shape(program, block.values[op.outputs[0]], 1, 7)[1], 3) << op.name;
@@ -310,7 +311,7 @@ TEST(Layout, RanksShareAKeyHead) {
     const LayoutStrategy* stack[] = {&axis};
     const ProgramLayout layout = apply_layout(program, stack);
     const BlockType& block = program.blocks[0];
-    const auto take = std::ranges::find(block.ops, kTake, &Op::id);
+    const auto take = std::ranges::find(block.ops, CommOp::kTake, &Op::comm);
     ASSERT_NE(take, block.ops.end());
     EXPECT_EQ(take->attr_int("dim", -1), 2);
     EXPECT_EQ(take->attr_int("first", -1), coordinate / 2);

@@ -8,6 +8,7 @@
 #include <algorithm>
 
 #include "host/program/executor.hpp"
+#include "host/program/op_table.hpp"
 #include "host/service/handle.hpp"
 #include "tests/host/program/stub_provider.hpp"
 #include "tests/support/loaded_plugins.hpp"
@@ -42,8 +43,8 @@ class ShapedCollectives final : public Collectives {
   Tensor run(const CollectiveCall& call, const Tensor& input) override {
     Sizes sizes = input.sizes();
     int64_t& size = sizes.empty() ? sizes.emplace_back(1) : sizes[static_cast<size_t>(call.dim)];
-    if (call.op == "comm.all_gather") size *= kRanks;
-    if (call.op == "comm.reduce_scatter" || call.op == kSlice) size = (size + kRanks - 1) / kRanks;
+    if (call.op == CommOp::kAllGather) size *= kRanks;
+    if (call.op == CommOp::kReduceScatter || call.op == CommOp::kSlice) size = (size + kRanks - 1) / kRanks;
     return Tensor::empty(input.sizes().empty() ? Sizes() : sizes, input.dtype(), input.device());
   }
 };
@@ -73,7 +74,7 @@ RankRun run_rank(int64_t rank, bool causal, int64_t time = kTime, bool composed 
   Program program = plugins.record_model("llama", kLlama);
   for (BlockType& block : program.blocks)
     for (Op& op : block.ops)
-      if (op.id == "attention")
+      if (op.spec().is_attention())
         std::ranges::find(op.attrs, "causal", [](const auto& attr) { return attr.first; })->second = int64_t{causal};
   StubProvider provider("all");
   const auto record = [](const StubNode& node, const chassis_call_t& call, Calls& calls) {

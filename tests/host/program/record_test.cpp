@@ -21,7 +21,7 @@ TEST(Record, KeepsChainsBlocksAndOpsInTheirOrder) {
   EXPECT_EQ(program.chains[1].parameter_name(2, program.blocks[1].slots[1]), "layers.2.up.weight");
   EXPECT_EQ(program.chains[2].parameter_name(0, program.blocks[2].slots[0]), "lm_head.weight");
   std::vector<std::string> ids;
-  for (const Op& op : program.blocks[1].ops) ids.push_back(op.id);
+  for (const Op& op : program.blocks[1].ops) ids.push_back(op.id.text());
   EXPECT_EQ(ids, (std::vector<std::string>{"rms_norm", "linear", "activation", "linear", "add"}));
   EXPECT_EQ(program.dims_text(program.blocks[1].values.back().dims), "[B, T, hidden=4]");
 }

@@ -55,7 +55,7 @@ TEST(Padding, MayBeReadByOpsThatPluginsBring) {
   Program program = taking("positions", CHASSIS_DTYPE_I32, {CHASSIS_DIM_BATCH, CHASSIS_DIM_TIME});
   EXPECT_EQ(op_that_may_read_padding(program), "");
   Op op;
-  op.id = "own/shift";
+  op.id = OpId("own/shift");
   op.inputs = op.outputs = {0};
   program.blocks.at(0).ops = {op};
   EXPECT_EQ(op_that_may_read_padding(program), "own/shift");
