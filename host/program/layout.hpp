@@ -19,14 +19,14 @@ namespace chassis {
 enum class ContextMode { kNone, kAllToAll, kGather, kRing };
 
 struct Division {
-  SourcePosition where = {};  // of the strategy, for errors
+  SourcePosition where = {};  // position of the strategy, for errors
   // Slots and values that carry one of these dims are split along it. True: an uneven split is padded.
   std::map<std::string, bool, std::less<>> dims = {};
   // Between the divided regions, values are split along T (Korthikanti et al. 2022).
   bool sequence_parallel = false;
-  // The gathers and scatters of sequence_parallel beside products are rings; see ring_layout.hpp.
+  // The gathers and scatters of sequence_parallel next to products are rings; see ring_layout.hpp.
   bool overlaps_in_ring = false;
-  // Not kNone: every value is split along T, and no slot. (Jacobs et al. 2023; Llama Team 2024)
+  // If not kNone, every value is split along T, and no slot is (Jacobs et al. 2023; Llama Team 2024).
   ContextMode context = ContextMode::kNone;
   std::string strategy = {};  // "parallel 'tensor'", for errors
 };
@@ -38,20 +38,20 @@ class LayoutStrategy {
   virtual ~LayoutStrategy() = default;
   virtual std::string axis() const = 0;
   virtual int64_t axis_size() const = 0;
-  virtual int64_t coordinate() const { return 0; }  // of this rank
+  virtual int64_t coordinate() const { return 0; }  // this rank's
   virtual Division divide(const Program& program) const = 0;
 };
 
 struct LayoutAxis {
   std::string name;
   int64_t size = 1;
-  int64_t coordinate = 0;     // of this rank
-  SourcePosition where = {};  // of its strategy, for errors
+  int64_t coordinate = 0;     // this rank's
+  SourcePosition where = {};  // position of its strategy, for errors
   // Each rank has two pieces of the positions: rank r of N has pieces r and 2N - 1 - r of 2N.
   bool is_zigzag = false;
   size_t adapter_linears_without_ring = 0;
 };
-// Where piece 0 or 1 of a rank's zigzag begins, if a piece has `length` positions.
+// The first position of piece 0 or 1 of a rank's zigzag, if a piece has `length` positions.
 inline int64_t zigzag_begin(int64_t rank, int64_t num_ranks, int64_t piece, int64_t length) {
   return (piece == 0 ? rank : 2 * num_ranks - 1 - rank) * length;
 }
@@ -59,43 +59,46 @@ inline int64_t zigzag_begin(int64_t rank, int64_t num_ranks, int64_t piece, int6
 struct ProgramLayout {
   std::vector<LayoutAxis> axes;
 
-  // What one rank has of a dim, padding included. Without axes, all of it: names and whole shapes of a divided program.
+  // The size of a dim on one rank, padding included. A layout without axes gives the whole size, for names and whole
+  // shapes of a divided program.
   int64_t local_size(const std::vector<Sharding>& sharding, DimId dim, int64_t size) const;
   // Sizes on one rank; `batch` and `time` are B and T before any split.
   std::vector<int64_t> local_shape(const Program& program, const GraphValue& value, int64_t batch, int64_t time) const;
   std::vector<int64_t> local_shape(const Program& program, const Slot& slot) const;
-  // The sizes of one of the two pieces of a row that a rank has of a zigzag axis.
+  // The layout with the sizes of one of the two pieces of a row that a rank of a zigzag axis has.
   ProgramLayout of_piece(std::string_view axis) const;
   const LayoutAxis& axis(std::string_view name) const;
-  // Where this rank's part of a slot begins in each dim.
+  // The offset of this rank's part of a slot in each dim.
   std::vector<int64_t> begin(const Program& program, const Slot& slot) const;
 };
 
 // Collectives are ops with attributes axis (name) and, for gather and scatter, dim (index in the value):
 //   comm.copy ↔ comm.all_reduce, comm.all_gather ↔ comm.reduce_scatter: each is the other's backward.
 //   comm.all_to_all: gathers dim, and splits dim `to` over the ranks; its backward is the same with both exchanged.
-//   comm.slice: a rank's part of ids, behind whose end it has `pad` (0). comm.take: a part of a value, from index
+//   comm.slice: a rank's part of ids, padded after their end with `pad` (0). comm.take: a part of a value, from index
 //     `first` on; its backward fills the rest with zeros. Neither communicates.
 //   With `zigzag` (1), comm.slice and comm.all_gather take and join the two pieces of each rank; see LayoutAxis.
-//   comm.gather ↔ comm.split: all of a value on every rank, where each computes the same with it, so that its gradient
-//     is whole on every rank too; and a rank's part of such a value. With `sharers`, that many neighbours share a part.
+//   comm.gather ↔ comm.split: gather gives every rank all of a value. All ranks compute the same with it, so that its
+//     gradient is whole on every rank too. split gives a rank's part of such a value. With `sharers`, that many
+//     neighbours share a part.
 //   comm.log_sum_exp: log Σ exp over the ranks, element by element; its backward needs no communication.
 // In a ring (ring_layout.hpp), with `part`, the rank whose positions a chunk has:
-//   comm.shift sends to the next rank and comm.shift_back to the one before; each is the other's backward. They start
-//     when their input is there, or all of its gradient, and are waited for at the first use of what they give.
-//   comm.chunk: the positions of one rank, with zeros behind the end. comm.put: writes a chunk into the whole, its
-//     second input, and makes that if there is none. comm.sum: adds the first input to the second, in place.
+//   comm.shift sends to the next rank and comm.shift_back to the previous one; each is the other's backward. They
+//     start when their input (in backward, the gradient of their output) is complete, and are waited for at the first
+//     use of their result.
+//   comm.chunk: the positions of one rank, with zeros after the end. comm.put: writes a chunk into the whole, its
+//     second input, and creates the whole if there is none. comm.sum: adds the first input to the second, in place.
 inline constexpr std::string_view kCommPrefix = "comm.", kLogSumExp = "comm.log_sum_exp", kTake = "comm.take",
                                   kAllToAll = "comm.all_to_all", kSlice = "comm.slice", kShift = "comm.shift",
                                   kShiftBack = "comm.shift_back", kChunk = "comm.chunk", kPut = "comm.put",
                                   kSum = "comm.sum", kGather = "comm.gather", kSplit = "comm.split";
 inline constexpr char kSharers[] = "sharers";
-// Of ops that depend on positions and have those of one part: which part.
+// On ops that depend on positions and have only those of one part: the index of that part.
 inline constexpr char kQueryPart[] = "query_part";
-// Of attention: the axis around which keys and values travel. Of any op with query_part: the axis that gives it two
-// pieces of a row, each of them a call. Attributes that begin with kCommPrefix are the host's own.
+// kRing, on attention: the axis around which keys and values travel. kPieces, on any op with query_part: the axis that
+// gives it two pieces of a row, each in a call of its own. Attributes that begin with kCommPrefix are the host's.
 inline constexpr char kRing[] = "comm.ring", kPieces[] = "comm.pieces", kKeyPart[] = "key_part", kZigzag[] = "zigzag";
-// Of a linear in a ring: in how many chunks it is computed.
+// On a linear in a ring: the number of chunks in which it is computed.
 inline constexpr char kNumChunks[] = "comm.chunks";
 inline bool is_collective(const Op& op) { return op.id.starts_with(kCommPrefix); }
 std::string dual_of(std::string_view collective);

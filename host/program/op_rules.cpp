@@ -150,7 +150,7 @@ void channel_scale(OpRule& r) {
   r.output(x);
 }
 
-// An attribute that must be a number above 0 where it is given.
+// Refuses an attribute that is not a number above 0, and a required one that is missing.
 void expect_positive(OpRule& r, const Op& op, const std::string& name, bool required) {
   const AttrValue* value = op.attr(name);
   if (!value && !required) return;
@@ -176,7 +176,7 @@ void attention(OpRule& r, const Program& program, const Op& op) {
   r.output({q[0], q[1], q[2], v[3]});
 }
 
-// A reshape must keep the product of the known sizes, and the numbers of B and T, whose sizes are not known.
+// A reshape must keep the product of the known sizes, and the number of times that B and T, of unknown sizes, occur.
 std::tuple<int64_t, int64_t, int64_t> reshape_invariants(const Program& program, const std::vector<DimId>& dims) {
   std::vector<DimId> known = dims;
   std::erase_if(known, [](DimId d) { return d == kB || d == kT; });

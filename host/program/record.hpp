@@ -12,8 +12,8 @@ namespace chassis {
 // Throws an error if operands, dims or names are wrong, or if chains do not fit together.
 Program record_program(const std::function<chassis_status_t*(const chassis_builder_2_t*)>& record);
 
-// What one call of the builder adds to a program; each throws a plugin error that names the block. Rewrites by plugins
-// use them too. The descriptions are those of read_struct().
+// Each function does one call of the builder, and throws a plugin error that names the block. Rewrites by plugins use
+// them too. The descriptions must come from read_struct().
 DimId record_dim(Program& program, std::string name, int64_t size);
 Slot record_slot(const Program& program, const BlockType& block, const chassis_slot_desc_t& desc);
 Op record_op(const Program& program, BlockType& block, const chassis_op_desc_t& desc);
@@ -21,8 +21,8 @@ Op record_op(const Program& program, BlockType& block, const chassis_op_desc_t& 
 // all sizes fit into 64 bits.
 void check_program(const Program& program);
 
-// Gives the op its outputs by the rules of chassis/op.h. `output_dims` as in chassis_op_desc_t; `own_type`: of what a
-// plugin's own op makes. Rewrites that add ops use it too. Throws a plugin error that names block, op and dims.
+// Gives the op its outputs by the rules of chassis/op.h. `output_dims`: as in chassis_op_desc_t; `own_type`: the output
+// type of a plugin's own op. Rewrites that add ops use it too. Throws a plugin error that names block, op and dims.
 void infer_outputs(const Program& program, BlockType& block, Op& op, const std::vector<DimId>& output_dims,
                    GraphValueType own_type = GraphValueType::kCompute);
 

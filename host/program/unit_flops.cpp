@@ -6,7 +6,7 @@
 namespace chassis {
 namespace {
 
-// Of one block of this type in a row of `time` tokens: products per token of forward, by op.
+// Products per token of an op's forward, in a row of `time` tokens.
 double products_of(const Program& program, const BlockType& block, const Op& op, int64_t time) {
   if (op.id == "linear") {
     const auto shape = program.global_shape(block.slots[op.params[0]]);
