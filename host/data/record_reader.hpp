@@ -22,7 +22,7 @@ enum class RowKind { kJson, kText, kTokens };
 struct RawRow {
   RowKind kind = RowKind::kJson;
   std::string bytes;
-  uint64_t line = 0;  // its first line, from 1; in binary files, the number of the document or row
+  uint64_t line = 0;      // its first line, from 1; in binary files, the number of the document or row
   bool is_table = false;  // for JSON: the keys are a table's columns, so that null may stand for an absent key
 };
 

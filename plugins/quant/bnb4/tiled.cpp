@@ -16,7 +16,7 @@ namespace {
 constexpr int64_t kPanelElements = 768 << 10;  // 1.5 MiB of a second-level cache of 2 MiB
 constexpr int64_t kPanelDepth = 2048;          // products that are summed before sums are stored
 constexpr int64_t kLeftDepth = 256;            // with 32 rows and 32 columns, stays in the first-level cache
-constexpr int64_t kStrip = 512;  // columns of a weight dequantized at a time, if it is not transposed
+constexpr int64_t kStrip = 512;                // columns of a weight dequantized at a time, if it is not transposed
 
 int64_t squares(int64_t count) { return (count + kSquare - 1) / kSquare; }
 
