@@ -1,4 +1,4 @@
-# Flags of everything built in this tree: warnings, optimisation, sanitizers, linker, compiler cache.
+# Flags for everything built in this tree: warnings, optimisation, sanitizers, linker, compiler cache.
 
 if(NOT CMAKE_BUILD_TYPE)
   set(CMAKE_BUILD_TYPE Release CACHE STRING "Release or Debug" FORCE)
@@ -16,8 +16,8 @@ foreach(language C CXX)
 endforeach()
 add_compile_options("$<$<COMPILE_LANGUAGE:C,CXX>:-Wall;-Wextra>")
 
-# Paths below the source directory are cached as relative ones, also in __FILE__, so that clones in other folders share
-# the cache.
+# Paths below the source directory are made relative in the compiler cache and in __FILE__, so that clones in other
+# folders share the cache.
 add_compile_options("$<$<COMPILE_LANGUAGE:C,CXX>:-fmacro-prefix-map=${PROJECT_SOURCE_DIR}/=>")
 find_program(CHASSIS_CCACHE ccache)
 if(CHASSIS_CCACHE)
@@ -37,7 +37,7 @@ endif()
 if(CHASSIS_FUZZ)
   add_compile_options("$<$<COMPILE_LANGUAGE:C,CXX>:-fsanitize=fuzzer-no-link>")
 endif()
-# Debug and sanitizer builds assert what a thread may call; see host/plugin/thread_role.hpp.
+# Debug and sanitizer builds assert which functions a thread may call; see host/plugin/thread_role.hpp.
 add_compile_definitions("$<$<CONFIG:Debug>:CHASSIS_THREAD_ROLES>")
 
 if(CHASSIS_SANITIZE)

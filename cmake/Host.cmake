@@ -1,4 +1,4 @@
-# chassis_host_library(), chassis_test() and chassis_fuzz() add code of the host.
+# chassis_host_library(), chassis_test() and chassis_fuzz() add host code.
 
 # The layers of the host, lowest first; a folder may depend on earlier ones only.
 set(CHASSIS_HOST_LAYERS
@@ -42,9 +42,9 @@ endfunction()
 
 # chassis_test(<name> SOURCES … [LIBS …] [LABELS …] [PLUGINS <id>…] [ENVIRONMENT VAR=value…] [ARGS …] [TIMEOUT s]
 #              [TORCH] [OWN_MAIN])
-# A GoogleTest program: test "host/state/save_plan" in tests/host/state is the target test_host_state_save_plan.
-# PLUGINS are built before it. Its macros are CHASSIS_TEST_SOURCE_DIR (the tree), CHASSIS_TEST_BINARY_DIR (the build
-# folder), CHASSIS_TEST_PLUGIN_DIR (the plugins of plugins/) and CHASSIS_TEST_STUB_DIR (the plugins of tests/).
+# A GoogleTest program: test "host/state/save_plan" in tests/host/state is the target test_host_state_save_plan. PLUGINS
+# are built before it. It has the macros CHASSIS_TEST_SOURCE_DIR (the tree), CHASSIS_TEST_BINARY_DIR (the build folder),
+# CHASSIS_TEST_PLUGIN_DIR (the plugins of plugins/) and CHASSIS_TEST_STUB_DIR (the plugins of tests/).
 function(chassis_test name)
   cmake_parse_arguments(PARSE_ARGV 1 arg "TORCH;OWN_MAIN" "TIMEOUT" "SOURCES;LIBS;LABELS;PLUGINS;ENVIRONMENT;ARGS")
   if(arg_UNPARSED_ARGUMENTS)

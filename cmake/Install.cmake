@@ -8,8 +8,8 @@ set(data "${CMAKE_INSTALL_DATADIR}/chassis")
 if(TARGET chassis)
   if(CHASSIS_BUNDLE_TORCH)
     set(torch_libraries "${CMAKE_INSTALL_LIBDIR}/chassis/libtorch")
-    # Rationale: CMake fills up a build RPATH that is not longer than the installed one with ':', and an empty entry is
-    # the working directory. With the installed path in it too, the build RPATH is longer.
+    # Rationale: CMake pads a build RPATH that is not longer than the installed one with ':', and an empty entry means
+    # the working directory. With the installed path added, the build RPATH is longer.
     set(installed_path "$ORIGIN/../${torch_libraries}/torch/lib")
     set_target_properties(chassis PROPERTIES INSTALL_RPATH "${installed_path}" BUILD_RPATH "${installed_path}")
     install(DIRECTORY "${CHASSIS_TORCH_DIR}/lib" DESTINATION "${torch_libraries}/torch"

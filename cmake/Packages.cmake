@@ -14,7 +14,7 @@ if(NOT TARGET tomlplusplus::tomlplusplus)
   add_library(tomlplusplus::tomlplusplus INTERFACE IMPORTED)
   target_include_directories(tomlplusplus::tomlplusplus INTERFACE "${CHASSIS_TOMLPLUSPLUS}")
 endif()
-# Debian's packages of the next two have no CMake files.
+# Debian's packages for the next two have no CMake files.
 find_path(CHASSIS_PCRE2_INCLUDE_DIR pcre2.h REQUIRED)
 find_library(CHASSIS_PCRE2_LIBRARY pcre2-8 REQUIRED)
 add_library(chassis_pcre2 INTERFACE IMPORTED)

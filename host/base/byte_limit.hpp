@@ -1,4 +1,4 @@
-// A number of bytes beside the limit that it exceeds, for messages.
+// Texts for messages: a number of bytes and the limit that it exceeds.
 #pragma once
 
 #include <cstdint>
@@ -7,7 +7,7 @@
 
 namespace chassis {
 
-// As bytes_text() writes them, but in bytes if the two would read alike.
+// Both as bytes_text() writes them, or as exact numbers of bytes if the two would read alike.
 std::pair<std::string, std::string> bytes_texts(uint64_t num_bytes, uint64_t limit);
 
 }  // namespace chassis

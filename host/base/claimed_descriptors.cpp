@@ -1,4 +1,4 @@
-// One entry for each number. An entry remembers which file it was, since a number is used again.
+// One entry for each descriptor number. An entry remembers its file, since numbers are reused.
 #include "host/base/claimed_descriptors.hpp"
 
 #include <dirent.h>
@@ -17,7 +17,7 @@ struct Owned {
   std::atomic<uint64_t> device = 0, inode = 0;
 };
 
-// Rationale: process-wide, as descriptors are. Numbers above it are not guarded.
+// Rationale: process-wide, as descriptors are. Numbers beyond the array are not guarded.
 std::array<Owned, 1 << 14> owned;
 
 bool has_entry(int descriptor) { return descriptor >= 0 && static_cast<size_t>(descriptor) < owned.size(); }

@@ -4,13 +4,13 @@
 
 namespace chassis {
 
-// [any] All functions.
-// From now on the descriptor is the program's, until it is closed.
+// [any] for all functions here.
+// Marks the descriptor as the program's until it is closed.
 void claim_descriptor(int descriptor) noexcept;
 void unclaim_descriptor(int descriptor) noexcept;
-// False if it was closed meanwhile, and is another file now.
+// False also if the descriptor was closed and its number now refers to another file.
 bool is_claimed_descriptor(int descriptor) noexcept;
-// Every descriptor that is open now; with `only_connections`, those that lead to no file.
+// Claims every descriptor that is open now; with `only_connections`, only those that lead to no file.
 void claim_open_descriptors(bool only_connections = false);
 
 }  // namespace chassis

@@ -1,4 +1,4 @@
-// The umask is the process', and so is what the limits withhold.
+// The umask is process-wide, and so are the permissions that the limits withhold.
 #include "host/base/creation_limit.hpp"
 
 #include <sys/stat.h>
@@ -8,7 +8,7 @@
 namespace chassis {
 namespace {
 
-// The umask has it too, but cannot be read without being changed.
+// The umask has these bits too, but cannot be read without being changed.
 std::atomic<unsigned> withheld{0};
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Derived files are no more open than their sources: permissions of what this process creates.
+// Permissions of the files that this process creates: derived files are no more open than their sources.
 #pragma once
 
 #include <string>
@@ -6,12 +6,12 @@
 
 namespace chassis {
 
-// What group and others may read of all these files, of the bits 0044. Files that are absent do not count.
+// Those of the bits 0044 (read permission of group and others) that all these files have. Absent files do not count.
 unsigned shared_read_mode(const std::vector<std::string>& paths);
 
-// During its lifetime group and others get no more access to what this process and its plugins create than a source of
-// mode `mode` gives them to read: it changes the umask. write_file_atomic() and File::open_or_create_own() take from
-// files that exist what exceeds it. Limits end in the opposite order of their beginning.
+// During its lifetime, group and others get access to what this process and its plugins create only if `mode`, the mode
+// of a source, lets them read: it changes the umask. write_file_atomic() and File::open_or_create_own() also remove
+// excess permissions from existing files. Limits must end in the reverse order of their construction.
 class CreationLimit {
  public:
   explicit CreationLimit(unsigned mode);
@@ -25,7 +25,7 @@ class CreationLimit {
 
 // The permissions that the limits in force withhold.
 unsigned withheld_mode();
-// Takes these from a file or folder that exists. One of another user stays as it is.
+// Removes these permissions from an existing file or folder. One that belongs to another user stays as it is.
 void apply_creation_limit(const std::string& path);
 
 }  // namespace chassis

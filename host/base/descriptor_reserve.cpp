@@ -1,4 +1,4 @@
-// Descriptors are the process', and so is the reserve. It is made of descriptors of /dev/null.
+// The reserve is process-wide, as descriptors are. It consists of descriptors of /dev/null.
 #include "host/base/descriptor_reserve.hpp"
 
 #include <fcntl.h>
@@ -15,7 +15,7 @@
 namespace chassis {
 namespace {
 
-// Without a destructor, since files may be closed until the process ends.
+// Has no destructor, since files may be closed until the process ends.
 struct Reserve {
   std::mutex mutex;
   std::array<int, DescriptorReserve::kMax> held{};

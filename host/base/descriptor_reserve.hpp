@@ -6,8 +6,8 @@
 namespace chassis {
 
 // During its lifetime this process keeps descriptors for files of the host: an open of base/file.hpp that finds none
-// free gets one of them, and files that are closed fill the reserve again. At most one exists.
-// Rationale: plugins share the process; a sink whose clients or files are too many would make the next save fail.
+// free gets one of them, and files that are closed fill the reserve again. Only one object at a time.
+// Rationale: plugins share the process; a sink with too many clients or files would make the next save fail.
 class DescriptorReserve {
  public:
   static constexpr size_t kMax = 128;
@@ -18,9 +18,9 @@ class DescriptorReserve {
   DescriptorReserve& operator=(const DescriptorReserve&) = delete;
 };
 
-// For base/file.cpp: frees one of the reserve; false if there is none.
+// For base/file.cpp: frees one descriptor of the reserve; false if there is none.
 bool release_reserved_descriptor();
-// After a close: takes back what was released.
+// Called after a close: refills the reserve.
 void refill_descriptor_reserve() noexcept;
 
 }  // namespace chassis

@@ -85,7 +85,7 @@ Error current_error() {
   } catch (const std::filesystem::filesystem_error& error) {
     return storage_error("cannot use '" + error.path1().string() + "': " + error.code().message());
   } catch (const std::system_error& error) {
-    // How a thread fails whose stack finds no memory.
+    // Thrown when there is no memory for the stack of a thread.
     if (error.code() == std::errc::resource_unavailable_try_again)
       return Error(ExitCode::kOutOfMemory, "out of host memory, or of threads: no further thread can start")
           .hint("see the limits of memory and processes: ulimit -v, ulimit -u, and those of the container");

@@ -69,8 +69,8 @@ Error plugin_error(std::string message);
 Error storage_error(std::string message);
 Error internal_error(std::string message);
 
-// The exception that is being handled: an Error as it is, no memory or no further thread as kOutOfMemory, a file
-// system's as kStorage, any other as internal_error.
+// The exception that is being handled: an Error as it is, a lack of memory or threads as kOutOfMemory, a
+// filesystem_error as kStorage, any other as internal_error.
 Error current_error();
 
 // A broken invariant; also checked in release builds. Throws internal_error with file and line.

@@ -269,7 +269,8 @@ void File::write_buffered(const char* data, size_t num_bytes, uint64_t offset) {
   }
 }
 
-// Writes whole pages past the page cache. Returns the number of bytes written; fewer if the file system cannot.
+// Writes whole pages, bypassing the page cache. Returns the number of bytes written; fewer if the file system does not
+// support it.
 size_t File::write_direct(const char* data, size_t num_bytes, uint64_t offset) {
   size_t done = 0;
   while (done < num_bytes) {
@@ -347,7 +348,7 @@ std::vector<DirectoryEntry> list_directory(const std::string& path) {
     struct stat info {};
     if (::fstatat(::dirfd(directory.get()), entry->d_name, &info, AT_SYMLINK_NOFOLLOW) == 0)
       entries.push_back({name, kind_of(info.st_mode)});
-    else if (errno != ENOENT)  // removed in the meantime
+    else if (errno != ENOENT)  // ENOENT: removed in the meantime
       throw file_error("cannot look at", path + "/" + name, errno);
   }
   std::sort(entries.begin(), entries.end(), [](const auto& a, const auto& b) { return a.name < b.name; });

@@ -58,10 +58,11 @@ class File {
   void pread_exact(void* data, size_t num_bytes, uint64_t offset) const;
   void pwrite_exact(const void* data, size_t num_bytes, uint64_t offset);
   // From now on the whole pages of large writes bypass the page cache: they are not copied, and the cached pages of
-  // other files stay. Works only if the file system can, and if `data` and `offset` are equal modulo kPageBytes.
+  // other files stay. Works only if the file system supports it, and if `data` and `offset` are equal modulo
+  // kPageBytes.
   void write_directly();
   bool writes_directly() const { return direct_ >= 0; }
-  // Reserves blocks if the file system can, and sets the size.
+  // Reserves blocks if the file system supports it, and sets the size.
   void preallocate(uint64_t num_bytes);
   void truncate(uint64_t num_bytes);
   void fsync();
@@ -96,7 +97,7 @@ std::vector<DirectoryEntry> list_directory(const std::string& path);
 // Reads the whole file. Refuses a file of more than max_bytes before it reads them.
 std::string read_file(const std::string& path, uint64_t max_bytes = uint64_t{64} << 20);
 // Writes or replaces a file. At every moment, even after a power failure, the path has the old or the new content. A
-// replaced file keeps its permissions. Refuses to replace anything but a regular file, links included.
+// replaced file keeps its permissions. Refuses to replace a link or anything else that is not a regular file.
 void write_file_atomic(const std::string& path, std::string_view bytes, unsigned mode = 0644);
 std::string host_name();
 // The same for all processes of a machine until it restarts, including those in containers.

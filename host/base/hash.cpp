@@ -59,8 +59,8 @@ constexpr std::array<uint32_t, 64> make_zero_bytes(uint32_t reflected) {
 constexpr auto kCrc32cZeros = make_zero_bytes(kCrc32cReflected), kCrc32Zeros = make_zero_bytes(kCrc32Reflected);
 
 #if defined(__x86_64__)
-// The instruction takes three cycles, and one can start in each cycle: three stretches at a time, joined by their
-// remainders.
+// The instruction takes three cycles, and one can start in each cycle, so three stretches are processed at a time and
+// their remainders combined.
 constexpr size_t kStretchLog2 = 13, kStretch = size_t{1} << kStretchLog2;
 
 uint32_t shift_by_stretch(uint64_t remainder) {

@@ -32,7 +32,7 @@ JsonDefect defect_of(const nlohmann::json::parse_error& cause) {
   return {printable(detail, 300), cause.byte > 0 ? cause.byte - 1 : 0};
 }
 
-// A number such as 1e400; the parser does not give its position.
+// The defect of a number such as 1e400, whose position the parser does not give.
 JsonDefect defect_of(const nlohmann::json::out_of_range& cause, std::string_view text) {
   const std::string detail = cause.what();
   const size_t quote = detail.find('\'');
@@ -40,9 +40,9 @@ JsonDefect defect_of(const nlohmann::json::out_of_range& cause, std::string_view
   return {"the number " + printable(number) + " is too large", std::min(text.find(number), text.size())};
 }
 
-// Where a key begins that its object has had before; npos if the two are spelt with other escapes.
+// The offset of the first key that its object already has; npos if the two are written with different escapes.
 size_t byte_of_duplicate_key(std::string_view text) {
-  std::vector<std::unordered_set<std::string_view>> keys;  // of the open objects and arrays
+  std::vector<std::unordered_set<std::string_view>> keys;  // one set for each open object or array
   for (size_t i = 0; i < text.size(); ++i) {
     if (text[i] == '{' || text[i] == '[') keys.emplace_back();
     if ((text[i] == '}' || text[i] == ']') && !keys.empty()) keys.pop_back();

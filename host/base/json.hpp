@@ -17,19 +17,19 @@ namespace chassis {
 // Refuses trailing text, duplicate keys, invalid UTF-8 and nesting deeper than 64. `name` is the file in messages.
 Json parse_json(std::string_view text, const std::string& name, ExitCode code = ExitCode::kConfig);
 
-// The same, but null for a text that it would refuse.
+// The same, but returns null for a text that parse_json() would refuse.
 Json parse_json_or_null(std::string_view text);
 
 struct JsonDefect {
   std::string what;
   size_t byte = 0;
 };
-// Nothing if the text is JSON, at any depth and with duplicate keys.
+// nullopt if the text is JSON, whatever its depth, and with or without duplicate keys.
 std::optional<JsonDefect> json_defect(std::string_view text);
 
-// On one line; bytes that are not UTF-8 are replaced.
+// The value on one line; bytes that are not UTF-8 are replaced.
 std::string json_line(const Json& value);
-// All values inside `value` but objects and arrays, in order, each with its dotted key: "data.train.0.path".
+// All values inside `value` except objects and arrays, in order, each with its dotted key: "data.train.0.path".
 std::vector<std::pair<std::string, Json>> dotted_values(const Json& value);
 // A line "KEY = VALUE" for each of them; ranks compare these texts.
 std::string dotted_text(const Json& value);

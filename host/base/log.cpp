@@ -73,7 +73,7 @@ class FileSink final : public spdlog::sinks::base_sink<std::mutex> {
   void sink_it_(const spdlog::details::log_msg& message) override {
     spdlog::memory_buf_t line;
     formatter_->format(message, line);
-    // Asks for the end each time: people truncate and rotate logs.
+    // Looks up the end each time, since people truncate and rotate logs.
     const uint64_t begin = file_.size();
     try {
       file_.pwrite_exact(line.data(), line.size(), begin);
@@ -106,7 +106,7 @@ struct State {
   // Lines logged before there was a file; the first file begins with them.
   std::vector<spdlog::details::log_msg_buffer> early;
   bool keeps_early = true;
-  std::mutex console_mutex;  // of the terminal, and of the status
+  std::mutex console_mutex;  // guards the terminal and the status
   std::string status;
   bool is_first = true;  // rank 0
 

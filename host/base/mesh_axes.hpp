@@ -39,7 +39,7 @@ constexpr bool has_role(std::string_view name, AxisRole role) {
   return std::any_of(kMeshAxes.begin(), kMeshAxes.end(),
                      [&](const AxisSpec& axis) { return axis.name == name && axis.role == role; });
 }
-// "dp_shard" → kData; of an unknown axis too.
+// "dp_shard" → kData; also for an unknown axis.
 constexpr AxisRole role_of(std::string_view name) {
   for (const AxisSpec& axis : kMeshAxes)
     if (axis.name == name) return axis.role;

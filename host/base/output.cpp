@@ -34,7 +34,7 @@ std::FILE* unwritable_output() {
 
 StrayOutput* stray_output = nullptr;
 
-// Of stray_output and of what was written to its streams. Never destroyed: a plugin's thread may write at any time.
+// Guards stray_output and what was written to its streams. Never destroyed: a plugin's thread may write at any time.
 std::mutex& streams_mutex() {
   static std::mutex& one = *new std::mutex;
   return one;
@@ -45,11 +45,11 @@ void write_stray(const char* bytes, size_t count) {
     const std::lock_guard lock(streams_mutex());
     if (stray_output != nullptr) return stray_output->take_from_stream(bytes, count);
   }
-  // After the verb: descriptor 1 has its results, which must stay whole.
+  // The verb has ended. Descriptor 1 has its results, which must stay intact.
   if (::write(STDERR_FILENO, bytes, count) < 0) return;
 }
 
-// Of std::cout.
+// Replaces the buffer of std::cout.
 class StrayBuffer : public std::streambuf {
  protected:
   int_type overflow(int_type c) override {
@@ -81,7 +81,7 @@ void flush_output() {
   const int cause = errno;
   std::clearerr(output());
   pollfd reader{output_descriptor(), POLLOUT, 0};
-  if (::poll(&reader, 1, 0) == 1 && (reader.revents & POLLERR) != 0) return;  // it closed on purpose, as `head` does
+  if (::poll(&reader, 1, 0) == 1 && (reader.revents & POLLERR) != 0) return;  // closed on purpose, as `head` does
   if (!is_writable(output_descriptor()))
     throw storage_error("standard output is closed, and the output is lost")
         .hint("redirect it, to /dev/null if you do not need it");
@@ -113,7 +113,7 @@ StrayOutput::StrayOutput(std::function<std::string()> context) : context_(std::m
   own_descriptor = kept;
   ::dup2(ends[1], STDOUT_FILENO);
   ::close(ends[1]);
-  std::setvbuf(stdout, nullptr, _IONBF, 0);  // what is written to it without its variable arrives at once
+  std::setvbuf(stdout, nullptr, _IONBF, 0);  // writes that bypass the variable arrive at once
   replace_streams();
   reader_ = Thread("stray output", [this] { read_lines(); });
 }
@@ -172,7 +172,7 @@ void StrayOutput::restore_streams() {
 void StrayOutput::take_from_stream(const char* bytes, size_t count) {
   const bool was_empty = stream_line_.text.empty();
   take(bytes, count, stream_line_, true);
-  // The reader logs a line without an end after a while.
+  // Wakes the reader, which logs a line without an end after a while.
   if (was_empty && !stream_line_.text.empty() && ::write(stop_[1], "", 1) < 0) return;
 }
 

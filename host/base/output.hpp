@@ -31,7 +31,7 @@ class StrayOutput {
   StrayOutput(const StrayOutput&) = delete;
   StrayOutput& operator=(const StrayOutput&) = delete;
 
-  // Of a stream, on the thread that writes, which holds the mutex of output.cpp.
+  // Takes bytes from a stream. Called on the thread that writes, which holds the mutex of output.cpp.
   void take_from_stream(const char* bytes, size_t count);
 
  private:
@@ -47,7 +47,7 @@ class StrayOutput {
   std::function<std::string()> context_;
   int read_end_ = -1;
   int stop_[2] = {-1, -1};  // a byte wakes the reader, the end of the pipe ends it
-  Line line_;               // of descriptor 1, while it has no end
+  Line line_;               // from descriptor 1, not yet ended
   Line stream_line_;        // guarded by a mutex of output.cpp
   std::FILE* c_stdout_ = nullptr;
   std::streambuf* cout_ = nullptr;

@@ -13,7 +13,7 @@ namespace chassis {
 namespace {
 
 constexpr size_t kMaxPatternBytes = 16384;
-constexpr uint32_t kMaxNesting = 250;  // of parentheses
+constexpr uint32_t kMaxNesting = 250;  // levels of parentheses
 // Limits of one search. A pattern without nested repetitions takes a few steps for each character of the subject.
 constexpr uint32_t kMaxSteps = 1'000'000;
 constexpr uint32_t kMatchDepth = 100'000;

@@ -51,7 +51,7 @@ bool continues_a_message(std::string_view rest) {
 }
 
 // Keeps only the beginning and the end of words that are longer than any usual path: a message that repeats a name of
-// 100 kB is of no use.
+// 100 kB is useless.
 std::string shorten_words(const std::string& text) {
   constexpr size_t kMaxWordBytes = 1000, kBegin = 200, kEnd = 100;
   const auto is_inside = [](char c) { return (static_cast<uint8_t>(c) & 0xC0) == 0x80; };  // inside a character

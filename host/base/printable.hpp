@@ -31,7 +31,7 @@ std::string printable_message(std::string_view text, size_t max_bytes = 65536);
 // The same for lines on standard output with foreign text inside: keeps line breaks and tabs, and cuts nothing.
 std::string printable_lines(std::string_view text);
 
-// Text in HTML, also between the quotes of an attribute.
+// Escapes text for HTML, also inside the quotes of an attribute.
 std::string html_text(std::string_view text);
 
 // printable_lines() for a text that arrives in pieces: an incomplete character waits for the next piece.

@@ -1,4 +1,4 @@
-// Blocks the signals before the thread starts, which inherits the mask.
+// Blocks the signals before a thread starts, since the thread inherits the mask.
 #include "host/base/thread.hpp"
 
 #include <pthread.h>
@@ -26,8 +26,8 @@ struct FailureReport {
   std::unique_ptr<char[]> reserve;
 };
 
-// Process-wide like the log: a thread that fails has no other access to the run. Never destroyed, as threads may be
-// left behind.
+// Process-wide like the log: a thread that fails has no other access to the run. Never destroyed, since threads may
+// still run when the process ends.
 FailureReport& failure_report() {
   static FailureReport* const instance = new FailureReport;
   return *instance;
@@ -52,7 +52,7 @@ SignalsBlocked::SignalsBlocked() {
 SignalsBlocked::~SignalsBlocked() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
 
 void name_this_thread(const char* name) noexcept {
-  char shown[16] = {};  // the system takes no more
+  char shown[16] = {};  // the maximum of the system
   ::strncpy(shown, name, sizeof shown - 1);
   ::pthread_setname_np(::pthread_self(), shown);
 }
@@ -109,7 +109,7 @@ void end_for_failure_of(const char* thread) noexcept {
   int code = static_cast<int>(ExitCode::kOutOfMemory);
   try {
     FailureReport& to = failure_report();
-    const std::lock_guard lock(to.mutex);  // kept to the end: the first failure ends the process
+    const std::lock_guard lock(to.mutex);  // held to the end: the first failure ends the process
     to.reserve.reset();
     const Error error = current_error().with("thread", thread);
     code = static_cast<int>(error.code());

@@ -1,5 +1,5 @@
-// Threads of the host. They leave signals to the main thread, and no exception leaves them: it would end the process
-// without a word. tools/check-layering refuses threads that are started in another way.
+// Threads of the host. They leave signals to the main thread, and no exception leaves them, since it would end the
+// process without a message. tools/check-layering refuses threads that are started in another way.
 #pragma once
 
 #include <signal.h>
@@ -17,9 +17,10 @@ namespace chassis {
 class Thread {
  public:
   Thread() = default;
-  // Starts a thread with all signals blocked but those of its own faults: the main thread receives them. `name` is a
-  // literal such as "data reader": messages say it, and `top` shows its first 15 letters. Throws kOutOfMemory with the
-  // name if no thread can start. An exception that leaves `body` ends the process as end_for_failure_of() says.
+  // Starts a thread with all signals blocked except those of its own faults: the main thread receives the others.
+  // `name` is a literal such as "data reader": messages contain it, and `top` shows its first 15 letters. Throws
+  // kOutOfMemory with the name if no thread can start. An exception that leaves `body` ends the process as
+  // end_for_failure_of() says.
   Thread(const char* name, std::function<void()> body);
   // Waits for the end of the thread.
   ~Thread();
@@ -34,8 +35,8 @@ class Thread {
   std::thread thread_;
 };
 
-// During its lifetime, `report` is told the failure of a thread before that ends the process, so that other ranks learn
-// of it. Runs on the thread that failed. Only one object at a time.
+// During its lifetime, `report` is called with the failure of a thread before the failure ends the process, so that
+// other ranks learn of it. Runs on the thread that failed. Only one object at a time.
 class ThreadFailures {
  public:
   explicit ThreadFailures(std::function<void(const Error&)> report);
@@ -59,7 +60,8 @@ class SignalsBlocked {
 };
 
 void name_this_thread(const char* name) noexcept;
-// Called in a catch block. Throws `kOutOfMemory` in place of what is thrown where no thread, or no memory, is left.
+// Called in a catch block. Throws kOutOfMemory with the name of the thread if no thread or no memory is left; rethrows
+// any other exception.
 [[noreturn]] void throw_no_start(const char* name);
 
 }  // namespace thread_internal
@@ -68,8 +70,8 @@ void name_this_thread(const char* name) noexcept;
 // code.
 [[noreturn]] void end_for_failure_of(const char* thread) noexcept;
 
-// Like std::async, with the start of a Thread: the future has the result of `body`, or what it threw. With
-// launch::deferred, `body` runs where get() or wait() is called.
+// Like std::async, with the start of a Thread: the future has the result of `body`, or the exception that it threw.
+// With launch::deferred, `body` runs on the thread that calls get() or wait().
 template <typename Body>
 std::future<std::invoke_result_t<Body&>> run_async(std::launch policy, const char* name, Body body) {
   const thread_internal::SignalsBlocked blocked;

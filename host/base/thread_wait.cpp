@@ -1,4 +1,4 @@
-// Restarts the program by /proc/self/exe, with the arguments that it had.
+// Restarts the program through /proc/self/exe with its original arguments.
 #include "host/base/thread_wait.hpp"
 
 #include <unistd.h>

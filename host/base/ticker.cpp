@@ -14,7 +14,7 @@ Ticker::Ticker(const char* name, std::chrono::milliseconds period, std::function
           bool keep_running = true;
           try {
             keep_running = tick();
-          } catch (const std::bad_alloc&) {  // whoever fills the memory reports it
+          } catch (const std::bad_alloc&) {  // the code that fills the memory reports it
           }
           lock.lock();
           if (!keep_running) return;

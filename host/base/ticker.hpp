@@ -13,7 +13,7 @@ namespace chassis {
 class Ticker {
  public:
   // Calls `tick` once per `period` on a separate thread, first after one period, until it returns false or the Ticker
-  // is destroyed. `name` is that of the Thread. A tick that finds no memory is left out.
+  // is destroyed. `name` is that of the Thread. A tick that runs out of memory is skipped.
   Ticker(const char* name, std::chrono::milliseconds period, std::function<bool()> tick);
   ~Ticker();
   // Returns when `tick` will not be called again.

@@ -12,7 +12,7 @@ namespace chassis {
 class BucketPair {
  public:
   static constexpr uint64_t kMinBytes = 4096;
-  static constexpr uint64_t kUsualBytes = 16 << 20;  // of the verbs that read a checkpoint outside a run
+  static constexpr uint64_t kUsualBytes = 16 << 20;  // for verbs that read a checkpoint outside a run
 
   // Rounds up to whole pages, and writes to each so that the memory is resident.
   explicit BucketPair(uint64_t bucket_bytes);

@@ -105,8 +105,8 @@ bool has_manifest(const std::string& path) {
   }
 }
 
-// Reads a symbolic link or, on file systems without links, a small file; "" if there is none. A copy that follows links
-// (cp -rL) has the checkpoint itself there, which is listed beside the others.
+// Reads a symbolic link or, on file systems without links, a small file; "" if there is none. In a copy that followed
+// links (cp -rL), the checkpoint itself is there, which is listed with the others.
 std::string read_link(const std::string& path) {
   char target[256];
   size_t length = 0;
@@ -129,7 +129,7 @@ std::string read_link(const std::string& path) {
   return name;
 }
 
-// `path` with a suffix under which nothing exists.
+// Returns `path` with `suffix`, and a number if needed, so that nothing exists under that name.
 std::string free_name(const std::string& path, std::string_view suffix) {
   for (int i = 1;; ++i) {
     std::string aside = path + std::string(suffix) + (i == 1 ? "" : "-" + std::to_string(i));
@@ -137,7 +137,7 @@ std::string free_name(const std::string& path, std::string_view suffix) {
   }
 }
 
-// Renames a folder in place of a link, which is kept.
+// If `path` is a folder instead of a link, renames it; the folder is kept.
 void make_way_for_link(const std::string& path) {
   if (path_kind_nofollow(path) != PathKind::kDirectory) return;
   const std::string aside = free_name(path, kReplacedSuffix);
@@ -145,7 +145,7 @@ void make_way_for_link(const std::string& path) {
   log::warn("{} is a folder in place of a link, as cp -rL makes it, and is kept as {}", path, aside);
 }
 
-// Makes `path` name `target`. At every moment it has the old or the new target.
+// Makes `path` a link to `target`. At every moment it names the old or the new target.
 void make_link(const std::string& path, const std::string& target) {
   make_way_for_link(path);
   const fs::path whole(path);
@@ -160,7 +160,7 @@ void make_link(const std::string& path, const std::string& target) {
   rename_durably(temporary, path);
 }
 
-// Removes what killed calls of make_link(directory + "/" + name, …) left.
+// Removes temporary links left by killed calls of make_link(directory + "/" + name, …).
 void collect_temporary_links(const std::string& directory, const std::string& name) {
   for (const DirectoryEntry& entry : list_directory(directory))
     if (entry.name.starts_with("." + name + ".") && entry.kind == PathKind::kLink)

@@ -15,16 +15,16 @@ namespace chassis {
 
 // "step-000500"
 std::string step_directory_name(int64_t step);
-// The step of such a name, with any number of digits; nothing for all other names.
+// The step of such a name, with any number of digits; nothing for other names.
 std::optional<int64_t> step_of_name(std::string_view name);
-// What is wrong with a checkpoint of `step` in a directory named as the step `named`.
+// The text of the defect that a directory named as the step `named` holds a checkpoint of `step`.
 std::string names_another_step(int64_t named, int64_t step);
 
 // Suffixes of checkpoints that were set aside: damaged ones, and later steps of a run that resumed from an older one.
 inline constexpr std::string_view kDamagedSuffix = ".damaged", kReplacedSuffix = ".replaced";
 
 struct CheckpointInfo {
-  std::string name;  // of the directory
+  std::string name;  // the directory's name
   std::string path;
   int64_t step = 0;
   std::string created;
@@ -50,16 +50,16 @@ using SkipCallback = std::function<void(const CheckpointInfo& checkpoint, const 
 // Logs that the checkpoint is skipped, as a counted warning.
 void pass_over(const CheckpointInfo& checkpoint, const std::string& why);
 
-// Calls `use` with the first candidate that has no defect; if `use` throws DamagedCheckpoint, the next one follows.
+// Calls `use` with the first candidate that has no defect; if `use` throws DamagedCheckpoint, tries the next one.
 // `on_skipped` receives each skipped one, with the reason and the next candidate. Returns the one that was used, or
 // nothing if there are no candidates. Throws if one is unreadable, since it may be intact, and if all are defective: a
-// run resumes or stops, it never starts over.
+// run resumes or stops; it never starts over.
 std::optional<CheckpointInfo> use_first_intact(const std::string& root, const std::vector<CheckpointInfo>& candidates,
                                                const std::function<void(const CheckpointInfo&)>& use,
                                                const SkipCallback& on_skipped = pass_over);
 // Checkpoints named as a step later than `step`, oldest first, damaged ones too.
 std::vector<CheckpointInfo> checkpoints_after(const std::string& root, int64_t step);
-// The best one by manifest and sizes; its contents are not read.
+// The best checkpoint to resume from, by manifest and sizes; its contents are not read.
 std::optional<CheckpointInfo> newest_checkpoint(const std::string& root);
 
 class CheckpointRoot {
@@ -75,17 +75,17 @@ class CheckpointRoot {
   void set_best(const std::string& name);
   // The checkpoint that `best` names; "" if there is none.
   std::string best() const;
-  // Renames a checkpoint to <name><suffix>, or <name><suffix>-2 …: it is kept for the user to inspect, is no longer
+  // Renames a checkpoint to <name><suffix>, or <name><suffix>-2 …. It is kept for the user to inspect, is no longer
   // resumed from, counted or deleted, and leaves its name free. Returns the new name; "" if there is no such
   // checkpoint.
   std::string set_aside(const std::string& name, std::string_view suffix = kDamagedSuffix);
   // Sets all steps after `step` aside as replaced; `latest` then names the newest one left. Returns their new names.
   std::vector<std::string> set_aside_after(int64_t step);
   // Deletes all but the newest `keep_last` (0: deletes none) and the steps that `keep_every` divides (0: no such
-  // steps). Counts and deletes only directories with the name that a save gives them, so no copy under another name.
-  // Never deletes the ones that `latest` and `best` name. Links, directories with files that this program did not
-  // write, and those that cannot be deleted are kept, with a counted warning. With `defect_of`, which returns what is
-  // wrong with a checkpoint's contents, only intact ones count as kept. Returns the names deleted.
+  // steps). Counts and deletes only directories with the name that a save gives them, not copies under other names.
+  // Never deletes those that `latest` and `best` name. Links, directories with files that this program did not write,
+  // and those that cannot be deleted are kept, with a counted warning. With `defect_of`, which returns what is wrong
+  // with a checkpoint's contents, only intact ones count as kept. Returns the names deleted.
   std::vector<std::string> prune(int64_t keep_last, int64_t keep_every = 0,
                                  const std::function<std::string(const CheckpointInfo&)>& defect_of = {});
 
@@ -98,7 +98,7 @@ class CheckpointRoot {
   File lock_;
 };
 
-// Whether this directory is a checkpoint or an export, which is the case if it has a manifest.
+// True if this directory is a checkpoint or an export, that is, if it has a manifest.
 bool is_checkpoint(const std::string& path);
 // The folder of checkpoints of a run directory, or `path` itself if it has no such folder. Throws a storage error if
 // `path` is not a directory.

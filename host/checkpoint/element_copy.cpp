@@ -22,7 +22,7 @@ std::byte* direct_memory(const Tensor& flat, int64_t start, Dtype dtype) {
 
 namespace {
 
-// Refuses a cast that made an infinity of a finite value.
+// Refuses a cast that turned a finite value into an infinity.
 void expect_no_overflow(const Tensor& values, Dtype to, const std::byte* cast) {
   if ((to != Dtype::f16 && to != Dtype::bf16) || values.dtype() == to || !is_float(values.dtype())) return;
   const uint16_t largest = to == Dtype::f16 ? 0x7c00 : 0x7f80;  // the exponent of infinities and NaN

@@ -210,7 +210,7 @@ bool FormatPlugin::divides_by_rank(const MetadataPairs& metadata) const {
   const auto part = [](const char* name, int64_t begin, int64_t end, int rank) {
     return DiskBox{name, Dtype::f32, {4}, {{begin}, {end}}, rank};
   };
-  // Two boxes of a tensor on one rank, which may need two files.
+  // Two boxes of one tensor on one rank, which may need two files.
   const std::vector<DiskBox> all = {part("a", 0, 2, 0), part("a", 2, 3, 1), part("a", 3, 4, 1), part("b", 0, 4, 0)};
   try {
     for (const uint64_t max_file_bytes : {uint64_t{0}, uint64_t{1}}) {

@@ -79,7 +79,7 @@ class FormatPlugin {
   FormatPlugin(std::string name, const chassis_format_t& table, chassis_instance_t* self);
 
   const std::string& name() const { return name_; }
-  // Files hold whole tensors: layout() must not be called with parts of them.
+  // Files hold whole tensors: layout() must not be called with parts of tensors.
   bool whole_tensors() const { return table_.whole_tensors != 0; }
   // The format has no layout(): nothing can be saved in it.
   bool is_read_only() const { return table_.layout == nullptr; }
@@ -94,13 +94,13 @@ class FormatPlugin {
   // kMaxHeaderBytes.
   FormatLayout layout(std::span<const DiskBox> boxes, const MetadataPairs& metadata, int num_ranks,
                       uint64_t max_file_bytes) const;
-  // Whether each rank's files depend on its own boxes alone, so that layout() of these is its part of layout() of all.
-  // Found by a small layout of two ranks.
+  // Whether each rank's files depend on its own boxes alone, so that the layout() of these boxes is that rank's part of
+  // the layout() of all boxes. Determined by a small layout for two ranks.
   bool divides_by_rank(const MetadataPairs& metadata) const;
   // Throws a storage error unless every tensor found lies inside its file, and OtherFormat if the directory is not of
   // this format.
   FormatScan scan(SourceDirectory& directory) const;
-  // The same through another table of the directory. Does not refuse an isolated format: the caller is its process.
+  // The same, but reads through `source`. Accepts an isolated format: the caller is its separate process.
   FormatScan scan(SourceDirectory& directory, const chassis_directory_t& source) const;
   // Fills the bytes of a file that the layout of the same request left between and after the tensors.
   void finish(std::span<const DiskBox> boxes, const MetadataPairs& metadata, int num_ranks, uint64_t max_file_bytes,

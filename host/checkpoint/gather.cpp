@@ -1,4 +1,4 @@
-// The texts travel through the store of the launch, one key per rank.
+// The texts travel through the launch's key-value store, one key per rank.
 #include "host/checkpoint/gather.hpp"
 
 #include <utility>

@@ -1,5 +1,5 @@
 // Metadata of a source: "optimizer_state" for each kind of state, whose tensors are named <parameter>.<state>;
-// "optimizer_step" and "step"; "tied <name>" for each parameter that is stored as another.
+// "optimizer_step" and "step"; "tied <name>" for each parameter that is stored as another one.
 #include "host/checkpoint/import.hpp"
 
 #include <algorithm>

@@ -16,7 +16,7 @@ namespace chassis {
 struct ImportRequest {
   std::string directory;     // created; replaced only if this program wrote it
   bool resumable = false;    // with the optimizer's states, for a run with the source's parameter names
-  Dtype dtype = Dtype::f32;  // of floating-point weights; states keep their dtype
+  Dtype dtype = Dtype::f32;  // for floating-point weights; states keep their dtype
   std::string base = {};     // a model directory whose config and tokenizer are copied; may be empty
   std::function<void(uint64_t done, uint64_t total)> progress = {};  // bytes written
 };

@@ -80,7 +80,7 @@ void verify_file(SourceDirectory& directory, const CheckpointManifest& manifest,
   }
 }
 
-// What is wrong with a file, by its size and checksum; empty if nothing is.
+// Returns what is wrong with a file, by its size and checksum; empty if nothing is.
 std::string defect_of_file(SourceDirectory& directory, const CheckpointManifest::FileEntry& entry) {
   constexpr uint64_t kPieceBytes = 256 << 10;
   const int64_t found = directory.find(entry.path);
@@ -100,8 +100,8 @@ std::string defect_of_file(SourceDirectory& directory, const CheckpointManifest:
   return fmt::format("is damaged: its CRC32C is {:08x}, its manifest says {:08x}", crc, entry.crc32c);
 }
 
-// False also for a file of this name that another program wrote. If one of ours is damaged so much, the reader of the
-// weights refuses it.
+// Also false for a file of this name that another program wrote. If one of ours is too damaged to be recognized, the
+// reader of the weights refuses it.
 bool has_own_manifest(SourceDirectory& directory) {
   constexpr std::string_view kMark = "\"chassis_checkpoint\"";
   const int64_t found = directory.find(kManifestName);
@@ -151,7 +151,7 @@ void add_lines(const std::string& key, const Json& value, const std::string& ind
 using Boxes = std::vector<const CheckpointManifest::BoxEntry*>;
 
 // The checksum of the whole tensor in row-major order. Nothing if a box is not contiguous in that order; shards of rows
-// and flat ranges are.
+// and flat ranges are contiguous.
 std::optional<uint32_t> whole_checksum(Boxes boxes) {
   const Shape& shape = boxes.front()->box.global_shape;
   const StridedView order = row_major_view(shape, Box::whole(shape));
@@ -177,7 +177,7 @@ std::optional<uint32_t> whole_checksum(Boxes boxes) {
   return crc;
 }
 
-// What differs between the contents of a tensor of the same form; nothing if they are the same.
+// The difference between the contents of two tensors of the same dtype and shape; nothing if they are the same.
 std::optional<TensorDifference::Kind> difference_of(const Boxes& boxes, const Boxes& others) {
   using Kind = TensorDifference::Kind;
   const auto same_box = [](const auto* x, const auto* y) { return x->box.box == y->box.box; };

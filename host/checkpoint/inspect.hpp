@@ -26,9 +26,9 @@ struct VerifyResult {
 VerifyResult verify_checkpoint(const std::string& path, const BucketPair& buckets,
                                const std::function<void(uint64_t done, uint64_t total)>& progress = {});
 
-// Compares the files without tensors of a directory that this program wrote, such as config.json and tokenizer.json,
-// with its manifest; tensors are compared while they are read. Call it before anything in the directory is used:
-// otherwise damage would be trained on, and saved again with a checksum of its own. Throws DamagedCheckpoint, which
+// Compares the files that hold no tensors, such as config.json and tokenizer.json, with the manifest of a directory
+// that this program wrote; tensors are compared while they are read. Call it before anything in the directory is used:
+// otherwise damage would be trained on, and saved again with a new, matching checksum. Throws DamagedCheckpoint, which
 // names the file and both checksums. Does nothing for other directories (`manifest` may be NULL).
 void compare_with_manifest(const std::string& path, const CheckpointManifest* manifest);
 // The same for any path; reads its manifest, if it has one.
@@ -43,7 +43,7 @@ struct TensorDifference {
   enum class Kind { kOnlyFirst, kOnlySecond, kForm, kContents, kNotCompared };
   Kind kind = Kind::kContents;
   std::string name;
-  std::string first, second;  // dtype and shape, "f32[37, 8]"; empty if it is not there
+  std::string first, second;  // dtype and shape, "f32[37, 8]"; empty if it is absent
 
   std::string line() const;  // "! embed.weight f32[37, 8] → f32[38, 8]"
 };
@@ -58,7 +58,7 @@ struct CheckpointDiff {
   Side first, second;
   std::vector<TensorDifference> tensors;
 };
-// Compares manifests: finds each tensor that only one has, or whose shape, dtype or contents differ.
+// Compares manifests: finds each tensor that only one of them has, or whose shape, dtype or contents differ.
 CheckpointDiff diff_checkpoints(const std::string& path_a, const std::string& path_b);
 Json diff_json(const CheckpointDiff& diff);
 

@@ -139,7 +139,7 @@ class ReaderProcess {
   const SourceDirectory& directory_;
   pid_t process_ = 0;
   std::unique_ptr<std::FILE, int (*)(std::FILE*)> lines_{nullptr, std::fclose};
-  std::string file_;  // the one being read
+  std::string file_;  // the file being read
   FormatScan scan_;
 };
 

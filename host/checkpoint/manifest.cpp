@@ -239,7 +239,7 @@ std::string CheckpointManifest::dump() const {
 }
 
 CheckpointManifest CheckpointManifest::parse(const std::string& text, const std::string& name) {
-  size_t end = 0;  // of the version
+  size_t end = 0;  // end of the version
   if (text.starts_with(kPrefix)) end = std::min(text.find_first_not_of("0123456789", kPrefix.size()), text.size());
   const size_t at = end + kChecksum.size(), rest = at + kNoChecksum.size();
   if (end == 0 || text.compare(end, kChecksum.size(), kChecksum) != 0 || text.size() < rest) {

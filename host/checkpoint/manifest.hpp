@@ -57,9 +57,9 @@ struct CheckpointManifest {
 
   // Saved by a training run to resume from: neither an exported model directory, nor imported.
   bool is_run_checkpoint() const;
-  uint64_t num_bytes() const;  // of all files
+  uint64_t num_bytes() const;  // total of all files
   int64_t num_tensors() const;
-  // By file, covering it from the first byte to the last. Throws DamagedCheckpoint if two boxes overlap.
+  // For each file, its extents from the first byte to the last. Throws DamagedCheckpoint if two boxes overlap.
   std::vector<std::vector<Extent>> extents() const;
 
   // Text with its own checksum. parse() throws DamagedCheckpoint if a bit has changed or a value is not valid.
@@ -73,7 +73,7 @@ struct CheckpointManifest {
 class ManifestText {
  public:
   using Append = std::function<void(std::string_view text)>;
-  // Of all but the boxes of `head`.
+  // Writes everything in `head` except its boxes.
   ManifestText(const CheckpointManifest& head, Append append);
   void add(const CheckpointManifest::BoxEntry& entry);
   // Ends the text. Returns its checksum, to be put in place of the zeros at byte checksum_at().

@@ -60,7 +60,7 @@ void check_place_in_run(const std::string& directory, const fs::path& target, co
                    : "choose a directory outside that run");
 }
 
-// Describes the checkpoint at the target that will be replaced; empty if there is none.
+// Describes the checkpoint at the target, which will be replaced; empty if there is none.
 std::string describe_target(const std::string& path) {
   if (path_kind_nofollow(path) != PathKind::kDirectory ||
       path_kind_nofollow(path + "/" + kManifestName) == PathKind::kAbsent)

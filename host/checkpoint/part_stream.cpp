@@ -19,7 +19,7 @@ const Piece& piece_with(const std::vector<Piece>& pieces, const Box& box, const 
   throw internal_error("a box of '" + fqn + "' is in no piece of its rank");
 }
 
-// Where the elements of a part lie in the rank's storage, and in the box on disk.
+// The places of a part's elements in the rank's storage and in the box on disk.
 Copy copy_to_disk(const Layout& layout, const SavePlan& plan, const SavePart& part) {
   const std::vector<Piece> pieces = layout.pieces(part.rank);
   const Piece& piece = piece_with(pieces, part.region, layout.descriptor().fqn);

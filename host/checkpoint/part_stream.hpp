@@ -15,7 +15,7 @@
 
 namespace chassis {
 
-// Which parts a process writes.
+// The parts that a process writes.
 struct PartOwner {
   int rank = 0;
   bool writes_all = false;  // one process writes for every rank of the plan
@@ -30,14 +30,14 @@ using ReserveBytes = std::function<std::span<std::byte>(uint64_t at, uint64_t nu
 void copy_into(const ReserveBytes& room, uint64_t at, std::span<const std::byte> bytes);
 // Requests room for every byte of the part once, in any order, and fills it.
 using PartSource = std::function<void(const SavePlan& plan, const SavePart& part, const ReserveBytes& room)>;
-// Casts elements of a tensor's storage, which is one-dimensional, into the room for them.
+// Casts elements of a tensor's storage, which is one-dimensional, and copies them into the room for them.
 void cast_into(const ReserveBytes& room, const Tensor& flat, const Copy& copy, Dtype dtype);
 // Names the tensor in numeric errors of a source, such as values that overflow the dtype on disk.
 PartSource naming_tensors(PartSource source);
 // The parts of tensors in memory, cast to the dtype on disk.
 PartSource from_tensors(LocalTensors tensors);
 
-// By file of the plan: whether this owner writes a part of it.
+// For each file of the plan: whether this owner writes a part of it.
 std::vector<bool> files_with_parts(const SavePlan& plan, const PartOwner& owner);
 
 // The contribution of a part to the checksums of its box: CRC32C, and the format's checksum if that is another kind.

@@ -19,7 +19,7 @@ bool can_cast(Dtype from, Dtype to) { return from == to || (is_float(from) && is
 
 std::string shown(Dtype dtype, const Shape& shape) { return std::string(dtype_name(dtype)) + text(shape); }
 
-constexpr size_t kHeaderPiece = 256 << 10;  // of a header, at a time
+constexpr size_t kHeaderPiece = 256 << 10;  // bytes of a header read at a time
 
 // Appends the number of `lines` and the first few of them.
 void add_list(std::string& message, const char* what, const std::vector<std::string>& lines, size_t max_listed) {

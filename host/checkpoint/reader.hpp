@@ -32,7 +32,7 @@ struct LoadTensor {
   Descriptor descriptor;
   std::string disk_name;             // empty: the FQN
   std::vector<DiskPart> parts = {};  // empty: one part, unchanged, named disk_name
-  // If set, there is no local tensor: this receives the elements that the rank holds as f32, in their order there, in
+  // If set, there is no local tensor: this receives the elements that the rank holds as f32, in the rank's order, in
   // parts that begin at multiples of `take_block` elements. `begin` counts the elements of the rank.
   std::function<void(int64_t begin, std::span<const float> values)> take = {};
   int64_t take_block = 1;
@@ -43,7 +43,7 @@ struct LoadTensor {
 struct LoadOptions {
   int rank = 0;
   // Reads only what this rank owns among its replicas, so that all ranks together read every byte once. The caller
-  // sends it to the others (host/checkpoint/reshard.hpp).
+  // sends it to the other holders (host/checkpoint/reshard.hpp).
   bool owned_only = false;
   // True for a name on disk that may be ignored: a tied copy, a stored buffer, the optimizer state of a model to
   // export.
@@ -56,7 +56,7 @@ struct LoadOptions {
   std::function<void(uint64_t bytes_done, uint64_t bytes_total)> progress;
 };
 
-// Of a box, the part that this rank read, with its contribution to the box's checksum; other ranks may have read the
+// The part of a box that this rank read, with its contribution to the box's checksum; other ranks may have read the
 // rest.
 struct PartRead {
   uint32_t box = 0;  // index into the scan
@@ -65,11 +65,11 @@ struct PartRead {
 };
 
 struct LoadResult {
-  uint64_t num_bytes = 0;  // read
+  uint64_t num_bytes = 0;  // bytes read
   uint64_t num_tensors = 0;
   uint64_t verified_bytes = 0;      // of these: in boxes that were read whole, with the manifest's checksum
   std::vector<PartRead> parts;      // the other boxes, for verify_parts(); empty without a manifest
-  std::vector<PartRead> hashed;     // of the tensors that count in content_hash()
+  std::vector<PartRead> hashed;     // parts of the tensors that count in content_hash()
   std::vector<std::string> absent;  // FQNs of optional tensors that are missing on disk
 };
 
@@ -82,7 +82,7 @@ struct ReadBytes {
   std::string text() const;
 };
 
-// A storage error: the tensors of a checkpoint are not those that are wanted.
+// A storage error: the tensors of a checkpoint are not the expected ones.
 class Misfit : public Error {
  public:
   explicit Misfit(std::string message) : Error(ExitCode::kStorage, std::move(message)) {}
@@ -118,15 +118,15 @@ class CheckpointReader {
   // whole counts as read, not as verified.
   ReadBytes verify_parts(const LoadResult& result, World& world) const;
   // [all-ranks] A hash of the bytes that `hashed` tensors have on disk, with their names, dtypes and shapes. Does not
-  // depend on the mesh, the number of ranks and the files that hold them. Reads nothing: load() has computed the
-  // checksums. Call as verify_parts().
+  // depend on the mesh and number of ranks that read them, nor on the files that hold them. Reads nothing: load() has
+  // computed the checksums. Call it under the conditions of verify_parts().
   std::string content_hash(const std::vector<PartRead>& hashed, World& world) const;
   // Reads regions of tensors, and compares every box that has been read whole with its checksum.
   class Values;
   // A source for a save by one process: reads tensors of this directory, never a whole one into memory, casts them and
   // compares them with the manifest's checksums as load() does. `parts` returns where a tensor is in this directory.
-  // The tensors must have passed check(), and this reader must outlive the source. `finite`: throws a storage error
-  // that names the tensor if a value is NaN or infinite, a numeric one if the cast makes it so.
+  // The tensors must have passed check(), and this reader must outlive the source. With `finite`, throws a storage
+  // error that names the tensor if a value is NaN or infinite, and a numeric error if the cast makes it infinite.
   PartSource source(std::function<std::vector<DiskPart>(const Descriptor& tensor)> parts, bool finite = false);
   // A CRC of a tensor of this shape as f32: equal for tensors with the same elements, whatever their dtypes. `parts`
   // says where they are in this directory.
@@ -147,10 +147,10 @@ class CheckpointReader {
   class BoxCopier;
   void load_values(const LoadTensor& tensor, Values& values, const MeshShape& mesh, const BucketPair& buckets,
                    const LoadOptions& options);
-  // `crc`: of a box that was read whole. Throws DamagedCheckpoint.
+  // `crc`: that of a box that was read whole. Throws DamagedCheckpoint.
   void compare_checksum(uint32_t box, uint32_t crc) const;
   std::string damage_of(uint32_t box, uint32_t crc) const;
-  // Adds up what all ranks read in `total`, and returns the first damage, or "".
+  // Adds what all ranks read to `total`, and returns the first damage, or "".
   std::string damage_of_parts(const std::vector<std::string>& all, ReadBytes& total) const;
 
   std::unique_ptr<SourceDirectory> directory_;
@@ -168,7 +168,7 @@ class CheckpointReader::Values {
   ~Values();
   // Fills `out`, row-major, with a region of a tensor. `parts` says where the tensor is in the directory.
   void read(std::span<const DiskPart> parts, const Box& region, std::span<float> out, bool hashed = false);
-  // What read() has read with `hashed`, for content_hash().
+  // The parts that read() has read with `hashed`, for content_hash().
   std::vector<PartRead> hashed() const;
   // Adds the bytes read since the last call.
   void add_to(LoadResult& result);

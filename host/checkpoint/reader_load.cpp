@@ -21,9 +21,9 @@
 namespace chassis {
 namespace {
 
-constexpr size_t kReadBytes = 256 << 10;     // at a time: fits into the core's cache until it is checked and cast
+constexpr size_t kReadBytes = 256 << 10;     // at a time: stays in the core's cache until it is checked and cast
 constexpr uint64_t kMaxSkippedBytes = 4096;  // the system reads whole pages anyway
-constexpr size_t kMaxRuns = 4096;            // that are read at once
+constexpr size_t kMaxRuns = 4096;            // read at once
 
 [[noreturn]] void throw_damage(const std::string& what) {
   DamagedCheckpoint error(what);
@@ -45,10 +45,10 @@ Plain take(std::string_view& bytes) {
   return value;
 }
 
-// Boxes of elements [begin, end) of those in the pieces, in their order.
+// The boxes of elements [begin, end), counted in the order of the pieces.
 std::vector<Box> boxes_of(const std::vector<Piece>& pieces, int64_t begin, int64_t end) {
   std::vector<Box> out;
-  int64_t first = 0;  // of the piece
+  int64_t first = 0;  // index of the piece's first element
   for (const Piece& piece : pieces) {
     const int64_t num = numel(piece.box), from = std::max(begin, first), to = std::min(end, first + num);
     if (from < to)
@@ -61,14 +61,14 @@ std::vector<Box> boxes_of(const std::vector<Piece>& pieces, int64_t begin, int64
   return out;
 }
 
-// Reads runs of bytes. Those that lie near each other, such as the elements of a row of a transposed tensor, are read
-// at once with what lies between them.
+// Reads runs of bytes. Runs that lie near each other, such as the elements of a row of a transposed tensor, are read
+// together with the bytes between them.
 class RunReader {
  public:
   RunReader(const File& file, uint64_t begin, std::span<std::byte> scratch)
       : file_(file), begin_(begin), scratch_(scratch) {}
 
-  // Fills `bytes` from `offset`, at the latest in flush().
+  // Fills `bytes` with the bytes at `offset`, in flush() at the latest.
   void read(uint64_t offset, std::span<std::byte> bytes) {
     const bool joins = !runs_.empty() && runs_.size() < kMaxRuns && offset >= end_ &&
                        offset - end_ <= kMaxSkippedBytes &&
@@ -92,7 +92,7 @@ class RunReader {
   const uint64_t begin_;
   const std::span<std::byte> scratch_;
   std::vector<std::pair<uint64_t, std::span<std::byte>>> runs_;
-  uint64_t end_ = 0;  // of the last run
+  uint64_t end_ = 0;  // end of the last run
 };
 
 }  // namespace
@@ -102,7 +102,7 @@ struct CheckpointReader::PartToLoad {
   const LoadTensor* tensor;
   DiskPart part;
   const DiskTensor* from;
-  bool is_first;  // of the tensor's parts
+  bool is_first;  // the first of the tensor's parts
 
   uint64_t num_bytes() const { return static_cast<uint64_t>(numel(part.box) * size_bytes(from->dtype)); }
 };
@@ -137,7 +137,7 @@ LoadResult CheckpointReader::load(std::span<const LoadTensor> tensors, const Mes
       order.push_back(std::move(part));
     }
   }
-  // In the order of the files, so that the system can read ahead.
+  // Load in the order of the files, so that the system can read ahead.
   const auto place = [&](const DiskTensor& found) {
     const DiskPlace& first = scan_.boxes[found.boxes.front()].place;
     return std::pair(first.file, first.offset);
@@ -148,7 +148,7 @@ LoadResult CheckpointReader::load(std::span<const LoadTensor> tensors, const Mes
   for (const PartToLoad& wanted : order) {
     if (!wanted.tensor->take) {
       load_part(wanted, mesh, buckets, local, options, result);
-    } else if (wanted.is_first) {  // with all other parts
+    } else if (wanted.is_first) {  // loads all other parts too
       load_values(*wanted.tensor, values, mesh, buckets, options);
       values.add_to(result);
       ++result.num_tensors;
@@ -200,7 +200,7 @@ void CheckpointReader::load_part(const PartToLoad& wanted, const MeshShape& mesh
   const std::span<std::byte> bucket = buckets.bucket(0);
   const std::span<std::byte> scratch = buckets.bucket(1).first(std::min(buckets.bucket_bytes(), kReadBytes));
   const auto most_elements = static_cast<int64_t>(std::min(bucket.size(), kReadBytes) / element_bytes);
-  // A copy to a device belongs to the stream of this thread.
+  // A copy to a device runs on the stream of this thread, so other threads do not read.
   const int64_t most_parts =
       flat.device().type == Device::Type::kCpu
           ? std::clamp<int64_t>(static_cast<int64_t>(bucket.size() / kReadBytes), 1, num_threads())
@@ -212,7 +212,7 @@ void CheckpointReader::load_part(const PartToLoad& wanted, const MeshShape& mesh
     if (found.box.box.empty()) continue;
     const File& file = directory_->open(found.place.file);
     RunsChecksum checksum(found.box.num_bytes());
-    uint32_t remainder = 0;  // of what threads read
+    uint32_t remainder = 0;  // combined remainder of what threads read
     uint64_t num_read = 0;
     const auto count = [&](uint64_t offset, std::span<const std::byte> bytes) {
       if (has_checksums || is_hashed) checksum.add(offset, bytes);
@@ -229,7 +229,7 @@ void CheckpointReader::load_part(const PartToLoad& wanted, const MeshShape& mesh
         if (direct == nullptr) write_elements(flat, to, num, dtype, bytes.data());
       }
     };
-    // Threads divide a long run; each has its part of the bucket.
+    // Threads divide a long run; each uses its part of the bucket.
     const auto load_run = [&](int64_t at, int64_t to, int64_t length) {
       num_read += static_cast<uint64_t>(length) * element_bytes;
       const int64_t num_parts = std::min(most_parts, (length + most_elements - 1) / most_elements);

@@ -15,8 +15,8 @@ namespace chassis {
 namespace {
 
 constexpr int64_t kCastElements = 1 << 16;  // elements that are cast at a time
-constexpr int64_t kTileRun = 512;           // elements of a tile, in both files
-constexpr uint64_t kPieceBytes = 1 << 20;   // of a box that is read once more
+constexpr int64_t kTileRun = 512;           // elements along each side of a tile
+constexpr uint64_t kPieceBytes = 1 << 20;   // bytes of a piece of a box that is read once more
 
 }  // namespace
 
@@ -35,7 +35,7 @@ class CheckpointReader::BoxCopier {
     return parts;
   }
 
-  // The bytes read since the last call; of these, in boxes that have been compared with their checksums.
+  // The number of bytes read since the last call, and that of bytes in boxes compared with their checksums.
   uint64_t take_num_bytes() { return std::exchange(num_bytes_, 0); }
   uint64_t take_num_verified() { return std::exchange(num_verified_, 0); }
   // Boxes that have been read in part.
@@ -45,7 +45,7 @@ class CheckpointReader::BoxCopier {
     return parts;
   }
 
-  // What is on disk of a tensor's part and lies in `to`, as f32.
+  // Copies the elements of a tensor's part that lie in `to`, as f32.
   void copy_part(const DiskPart& part, const Piece& to, const ReserveBytes& room) {
     const DiskTensor* found = reader_.find(part.disk_name);
     CHASSIS_CHECK(found != nullptr, part.disk_name);
@@ -54,7 +54,7 @@ class CheckpointReader::BoxCopier {
       if (!piece.box.empty()) copy(box, piece, to, Dtype::f32, room);
     }
   }
-  // `from`: where a tensor's elements lie in the box of the scan; `to`: where they go in the new box, of type `dtype`.
+  // `from`: the places of a tensor's elements in the scanned box; `to`: those in the new box, of type `dtype`.
   void copy(uint32_t box, const Piece& from, const Piece& to, Dtype dtype, const ReserveBytes& room) {
     for (const Copy& copy : copies({from}, {to})) {
       if (runs_agree(copy))
@@ -113,8 +113,8 @@ class CheckpointReader::BoxCopier {
     });
   }
 
-  // Values on disk that are not finite are an error of the files, as for the loader; those that the cast makes infinite
-  // are one of the numbers.
+  // Values on disk that are not finite are a storage error, as for the loader; values that the cast makes infinite are
+  // a numeric error.
   void expect_finite(uint32_t box, Dtype dtype, std::byte* values, int64_t count) const {
     if (!is_finite_ || !is_float(dtype)) return;
     if (Tensor::borrow(values, std::vector<int64_t>{count}, dtype).all_finite()) return;
@@ -216,7 +216,7 @@ PartSource CheckpointReader::source(std::function<std::vector<DiskPart>(const De
 uint32_t CheckpointReader::checksum(const Shape& shape, std::span<const DiskPart> parts) {
   constexpr size_t kChunkBytes = 1 << 20;
   std::vector<std::byte> chunk(kChunkBytes);
-  uint64_t at = 0, num_bytes = 0;  // of what the chunk holds, in the row-major tensor
+  uint64_t at = 0, num_bytes = 0;  // place and size of the chunk's bytes in the row-major tensor
   RunsChecksum sum(static_cast<uint64_t>(numel(shape)) * sizeof(float));
   const auto add_chunk = [&] { sum.add(at, std::span(chunk).first(std::exchange(num_bytes, 0))); };
   const ReserveBytes room = [&](uint64_t next, uint64_t wanted) {

@@ -61,7 +61,7 @@ class ReshardRun {
     Tensor from, to;  // one-dimensional; empty if this rank holds no part
   };
 
-  // As large as the largest round needs.
+  // The buffers are as large as the largest round needs.
   void make_buffers() {
     uint64_t most_sent = 0, most_received = 0;
     for (const auto& round : plan_.rounds) {

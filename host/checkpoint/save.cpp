@@ -101,7 +101,7 @@ struct Save::WrittenBox {
   uint32_t file, crc32c;
 };
 
-// What a rank sends of a part in a shared file.
+// A part that a rank wrote; rank 0 receives it if the file is shared.
 struct Save::WrittenPart {
   uint32_t box;
   PartRemainders remainders;
@@ -238,7 +238,7 @@ void Save::stream() {
   report_stage("streamed");
 }
 
-// Combines the remainders of the parts of every box. Of files that ranks share, only rank 0 needs the result, for
+// Combines the remainders of the parts of every box. For files that ranks share, only rank 0 needs the result, for
 // trailers and the manifest.
 void Save::gather_checksums() {
   std::vector<WrittenPart> mine;
@@ -276,8 +276,8 @@ std::vector<FileContent> Save::contents_of_files() const {
   return contents;
 }
 
-// The rank that writes header and trailer of a file finishes it: rank 0, or its own rank. The other ranks sync the
-// files that they wrote.
+// The rank that writes a file's header and trailer finishes the file: rank 0 for shared files, otherwise the rank whose
+// file it is. The other ranks sync the files that they wrote.
 void Save::sync() {
   const auto start = Clock::now();
   const bool finishes = is_first_ || plan_.own_files;
@@ -299,8 +299,8 @@ void Save::sync() {
   result_.sync_seconds = seconds_since(start);
 }
 
-// Sends rank 0 what the manifest says of each rank's files. Their boxes come in the order of that rank's plan, and rank
-// 0 knows the rest of them from the tensors.
+// Sends rank 0 the manifest's entries for each rank's files. Box entries come in the order of that rank's plan; rank 0
+// computes their other fields from the tensors.
 void Save::gather_own_files() {
   if (!plan_.own_files) return;
   Json files = Json::array();
@@ -326,7 +326,7 @@ void Save::gather_own_files() {
   }
 }
 
-// Box by box, since there may be as many as tensors times ranks.
+// Writes box by box, since there may be as many boxes as tensors times ranks.
 void Save::write_manifest() {
   constexpr size_t kPieceBytes = size_t{1} << 20;
   File file = StagedDirectory::create(directory_, kManifestName, request_.mode);

@@ -1,7 +1,7 @@
-// One save on one rank, in the stages stream, sync, publish and latest. All ranks vote after each stage, so that all
-// continue or none does. A rank's work of a stage can run on its own thread during training; the caller's thread votes.
-// Rank 0 creates and publishes the directory. Each rank makes its own files in it, or writes into those that rank 0
-// made if the format stores boxes of several ranks in one.
+// One save on one rank, in the stages stream, sync, publish and latest. All ranks vote after each stage, so that either
+// all continue or none does. A rank's work in a stage can run on its own thread during training; the caller's thread
+// votes. Rank 0 creates and publishes the directory. Each rank creates its own files in it or, if the format stores
+// boxes of several ranks in one file, writes into files that rank 0 created.
 #pragma once
 
 #include <atomic>
@@ -23,16 +23,16 @@ class Save {
  public:
   enum class Where { kHere, kOnAThread };
 
-  // [all-ranks] Agrees on the plan, creates the directory, allocates its files in full size, and starts the stream.
-  // Everything but `request` must outlive this. kHere: the work of a stage runs when it is waited for.
+  // [all-ranks] Agrees on the plan, creates the directory, allocates its files at full size, and starts the stream.
+  // Everything but `request` must outlive this. With kHere, the work of a stage runs when the caller waits for it.
   Save(const FormatPlugin& format, const BucketPair& buckets, const SavePlan& plan, SaveRequest request, World& world,
        Where where);
   // Waits for this rank's work, and removes the directory unless it was published.
   ~Save();
 
-  // [step] Returns when tensors are no longer read. If reading failed, the next advance() throws on all ranks.
+  // [step] Returns when tensors are no longer being read. If reading failed, the next advance() throws on all ranks.
   void await_tensors();
-  // Whether this rank's work of the stage is done, so that advance() does not wait for it.
+  // Whether this rank's work in the stage is done, so that advance() does not wait for it.
   bool ready() const;
   // [all-ranks] Ends the stage and starts the next one. Returns true after the last: the checkpoint is saved. Throws on
   // all ranks if one failed.
@@ -99,7 +99,7 @@ class Save {
   std::vector<PartRemainders> remainders_;
   std::vector<PartRemainders> crc_;               // by box of the plan
   CheckpointManifest manifest_;                   // without its boxes
-  std::vector<std::vector<WrittenBox>> written_;  // on rank 0: by rank, the boxes in its own files
+  std::vector<std::vector<WrittenBox>> written_;  // on rank 0: each rank's boxes in its own files
   SaveResult result_;
   bool is_published_ = false;  // on all ranks
   size_t stage_ = 0;

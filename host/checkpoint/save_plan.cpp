@@ -66,8 +66,8 @@ uint64_t check_names(const std::vector<SaveTensor>& tensors) {
   return by_name.size();
 }
 
-// Goes through the boxes of a plan in order of declaration, and through the parts that ranks write of each. `add_box`
-// returns what `add_part` gets.
+// Visits the boxes of a plan in order of declaration, and the parts of each that ranks write. `add_part` receives what
+// `add_box` returned.
 template <typename AddBox, typename AddPart>
 void for_each_part(const SavePlan& plan, bool whole_tensors, bool of_all_ranks, const AddBox& add_box,
                    const AddPart& add_part) {
@@ -98,7 +98,7 @@ void for_each_part(const SavePlan& plan, bool whole_tensors, bool of_all_ranks, 
 
 void add_boxes(SavePlan& plan, bool whole_tensors) {
   const int rank = plan.options.rank;
-  // Where files are shared, all ranks lay out the boxes of all.
+  // If files are shared, every rank lays out the boxes of all ranks.
   const bool of_all_ranks = rank == kAllRanks || (!plan.own_files && !whole_tensors);
   const auto add_box = [&](const SaveTensor& tensor, const DiskPart& part, const Box& box, int writer) {
     plan.boxes.push_back({part.disk_name, tensor.disk_dtype, part.disk_shape, box, writer});

@@ -1,4 +1,4 @@
-// What a save will write, computed from descriptors alone, without tensors or files. Making a plan proves that the save
+// The content of a save, computed from descriptors alone, without tensors or files. Making a plan proves that the save
 // is possible: exact cover, unique names, headers and offsets of every file.
 #pragma once
 
@@ -16,8 +16,8 @@
 
 namespace chassis {
 
-// A tensor of the run and its place on disk. One with components is stored as these, named disk_name + suffix; one that
-// is tied to another is not stored.
+// A tensor of the run and its place on disk. A tensor with components is stored as these, named disk_name + suffix; a
+// tensor that is tied to another is not stored.
 struct SaveTensor {
   Descriptor descriptor;
   std::string disk_name;  // empty: the FQN
@@ -34,7 +34,7 @@ struct SavePlanOptions {
   MetadataPairs metadata = {};  // free text for headers that can carry it
   uint64_t max_file_bytes = 0;  // 0: the format's own limit
   int rank = kAllRanks;         // the rank that saves by this plan; kAllRanks: one process writes for all ranks
-  Prover prover = {};           // of exact cover; by default this plan proves it for all tensors
+  Prover prover = {};           // proves exact cover; by default this plan proves it for all tensors
 };
 
 // The elements of a box that one rank writes from one tensor: all, or a part if several ranks or tensors share the box.
@@ -45,13 +45,13 @@ struct SavePart {
   uint32_t tensor = 0;  // index into the plan's tensors
   uint32_t part = 0;    // index into the tensor's parts
 
-  // Where the region lies in its box on disk, as a piece of the tensor.
+  // The place of the region in its box on disk, as a piece of the tensor.
   Piece place(const struct SavePlan& plan) const;
 };
 
-// What a rank keeps does not grow with the number of ranks: its own parts, and its own files if the format stores the
-// boxes of each rank in files of its own. A format of whole tensors has one box for each. Only a format that puts parts
-// of several ranks into one file needs the boxes of all.
+// On each rank, a plan does not grow with the number of ranks: it has the rank's own parts, and its own files if the
+// format stores the boxes of each rank in separate files. A format of whole tensors has one box for each tensor. Only a
+// format that puts parts of several ranks into one file needs the boxes of all ranks.
 struct SavePlan {
   MeshShape mesh;
   std::string format;
@@ -59,16 +59,16 @@ struct SavePlan {
   bool own_files = false;           // boxes, order and layout are only those of options.rank
   std::vector<DiskBox> boxes;       // contiguous on disk, in order of declaration
   std::vector<uint32_t> order;      // boxes by file and offset
-  std::vector<SavePart> parts;      // of options.rank, in writing order
+  std::vector<SavePart> parts;      // parts of options.rank, in writing order
   FormatLayout layout;
   SavePlanOptions options;
-  Crc checksum = Crc::k32c;  // of the format
+  Crc checksum = Crc::k32c;  // the format's checksum
   uint64_t num_disk_tensors = 0;
-  uint64_t tensor_bytes = 0;  // of all ranks
-  uint64_t file_bytes = 0;    // of the layout, with headers and trailers, without text files
+  uint64_t tensor_bytes = 0;  // total of all ranks
+  uint64_t file_bytes = 0;    // size of the layout, with headers and trailers, without text files
 
   uint64_t bytes_of_rank(int rank) const;
-  // Calls `visit` for the boxes of all ranks, in order of declaration, also if the plan holds only its own.
+  // Calls `visit` for the boxes of all ranks, in order of declaration, even if the plan holds only its own.
   void for_each_box(const std::function<void(const DiskBox&)>& visit) const;
   // Equal on ranks that plan to write the same tensors to the same places.
   uint64_t fingerprint() const;

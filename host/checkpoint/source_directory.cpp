@@ -190,7 +190,8 @@ void SourceDirectory::throw_if_unreadable() const {
   if (read_failure_) std::rethrow_exception(read_failure_);
 }
 
-// A read past the end is a misread file; all other failures are the file system's, and are kept in read_failure_.
+// A read past the end means that the format misread the file; all other failures come from the file system, and are
+// kept in read_failure_.
 void SourceDirectory::read_for_format(size_t file, uint64_t offset, uint64_t num_bytes, void* out) {
   if (file >= files_.size())
     throw internal_error("file " + std::to_string(file) + " of " + std::to_string(files_.size()));

@@ -38,12 +38,11 @@ class SourceDirectory {
   const std::vector<Entry>& files() const { return files_; }
   // Index of the path, or -1.
   int64_t find(std::string_view path) const;
-  // The same. Throws a storage error if the path exists but was left out: a link, a FIFO, a directory.
+  // The same, but throws a storage error if the path exists and was left out: a link, a FIFO, a directory.
   int64_t find_file(std::string_view path) const;
-  // "'m/model.safetensors' is a FIFO, expected a file" for a file name that was left out and is a word of the text;
-  // otherwise "".
+  // "'m/model.safetensors' is a FIFO, expected a file" for a left-out file whose name is a word of the text; else "".
   std::string left_out_in(std::string_view text) const;
-  // Stays open as long as this.
+  // The file stays open as long as this object lives.
   const File& open(size_t file);
   // The whole file. Throws if it has more than max_bytes.
   std::string read_text(std::string_view path, uint64_t max_bytes);
@@ -52,9 +51,9 @@ class SourceDirectory {
   // The permissions of group and others that every file grants; copies and conversions get these and the owner's.
   unsigned shared_mode() const;
 
-  // The table that scan() receives; valid as long as this.
+  // The table that scan() receives; valid as long as this object.
   chassis_directory_t table();
-  // Rethrows the first failed read through the table, if there was one: the error of the format is then not a defect.
+  // Rethrows the first failed read through the table, if there was one: the format's error is then not a defect.
   void throw_if_unreadable() const;
 
  private:

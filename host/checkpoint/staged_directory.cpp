@@ -47,8 +47,8 @@ std::optional<HiddenName> parse_hidden(const std::string& text) {
   return hidden;
 }
 
-// Removes all files but the manifest, then the manifest, then the directory, so that the remains of a killed removal
-// are recognized.
+// Removes all other files before the manifest, then the directory, so that the remains of a killed removal are
+// recognized.
 void remove_tree(const std::string& path) {
   std::error_code error;
   for (const DirectoryEntry& entry : list_directory(path)) {
@@ -64,7 +64,7 @@ void remove_tree(const std::string& path) {
 
 bool exists(const std::string& path) { return path_kind_nofollow(path) != PathKind::kAbsent; }
 
-// Whether no process holds the marker's lock: the one that made the directory has ended.
+// True if no process holds the marker's lock: the process that made the directory has ended.
 bool has_dead_marker(const std::string& path) {
   try {
     const File marker = File::open_nofollow(path + "/" + kMarker);
@@ -74,7 +74,7 @@ bool has_dead_marker(const std::string& path) {
   }
 }
 
-// A directory in which another process, or this one, writes parent/name just now; empty if there is none.
+// The directory in which another process, or this one, is writing parent/name; empty if there is none.
 std::string other_writer(const std::string& parent, const std::string& name, const std::string& own) {
   for (const DirectoryEntry& entry : list_directory(parent)) {
     const auto hidden = parse_hidden(entry.name);
@@ -121,7 +121,7 @@ StagedDirectory::StagedDirectory(const std::string& parent, const std::string& n
   try {
     marker_ = File::create_exclusive(path_ + "/" + kMarker);
     if (::flock(marker_.descriptor(), LOCK_EX | LOCK_NB) != 0) throw file_error("cannot lock", marker_.path(), errno);
-    // After the lock, so that of two that start at once at least one sees the other.
+    // After locking, so that if two start at once, at least one sees the other.
     if (const std::string other = other_writer(parent, name, path_); !other.empty())
       throw storage_error("'" + parent + "/" + name + "' is being written by another process, in '" + other + "'")
           .hint("wait until it has ended, or choose another directory");
@@ -176,15 +176,15 @@ void StagedDirectory::publish(bool is_run_checkpoint, const std::function<void(c
       replaces = true;
     }
   }
-  std::string old = path_;  // the path of the replaced one after the exchange
+  std::string old = path_;  // the replaced checkpoint's path after the exchange
   if (!replaces) {
     rename_durably(path_, target);
   } else if (::renameat2(AT_FDCWD, path_.c_str(), AT_FDCWD, target.c_str(), RENAME_EXCHANGE) == 0) {
     published_ = true;
     fsync_directory(parent_);
   } else if (errno == EINVAL || errno == ENOSYS) {
-    // This file system cannot exchange. The old one is moved away; collect_leftovers() puts it back if the process is
-    // killed before the second rename.
+    // This file system cannot exchange paths. The old checkpoint is moved away; collect_leftovers() puts it back if the
+    // process is killed before the second rename.
     old = parent_ + "/." + name_ + ".replaced-" + id_;
     rename_durably(target, old);
     rename_durably(path_, target);

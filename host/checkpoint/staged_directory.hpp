@@ -21,7 +21,7 @@ class StagedDirectory {
   StagedDirectory& operator=(const StagedDirectory&) = delete;
 
   const std::string& path() const { return path_; }
-  // Creates a file with a plain path in such a directory, which this or another rank made, and its folder.
+  // Creates a file with a plain path, and its folder, in such a directory, which this or another rank made.
   static File create(const std::string& directory, const std::string& path, unsigned mode = 0644);
   // Opens a file for writing that this or another rank created in such a directory.
   static File open(const std::string& directory, const std::string& path);
@@ -40,8 +40,8 @@ class StagedDirectory {
 void check_replaceable(const std::string& path, bool by_run_checkpoint);
 // Files in a checkpoint directory that its manifest does not name; the manifest itself if it is damaged.
 std::vector<std::string> foreign_files(const std::string& checkpoint);
-// Removes hidden directories of dead saves and deletions; `name` empty: of all names. Restores a checkpoint that an
-// interrupted replacement moved away. Keeps directories that it does not recognize, with a counted warning.
+// Removes hidden directories of dead saves and deletions, of all names if `name` is empty. Restores a checkpoint that
+// an interrupted replacement moved away. Keeps directories that it does not recognize, with a counted warning.
 void collect_leftovers(const std::string& parent, const std::string& name);
 // Renames parent/name to a hidden name, then removes it file by file, the manifest last.
 void unpublish_and_remove(const std::string& parent, const std::string& name);

@@ -49,8 +49,8 @@ std::span<std::byte> StreamWriter::reserve(File& file, uint64_t offset, uint64_t
   return out;
 }
 
-// Direct writes need the same offset within a page in memory and in the file. After kMaxAligned segments the rest are
-// not aligned.
+// Direct writes need the same offset within a page in memory and in the file. After kMaxAligned segments, segments are
+// no longer aligned.
 void StreamWriter::align_to(const File& file, uint64_t offset, uint64_t element_bytes) {
   if (!file.writes_directly() || segments_.size() >= kMaxAligned) return;
   const uint64_t skipped = (offset - filled_bytes_) % File::kPageBytes;
@@ -104,7 +104,7 @@ void StreamWriter::run() {
 void StreamWriter::write_all() const {
   for (const Segment& segment : to_write_)
     segment.file->pwrite_exact(buckets_.bucket(writing_).data() + segment.begin, segment.num_bytes, segment.offset);
-  // Starts the write-back now, so that the fsync at the end has little to do. Only a hint: fsync reports failures.
+  // Starts the write-back now, so that the final fsync has little to do. It is only a hint: fsync reports failures.
   for (size_t first = 0, last; first < to_write_.size(); first = last) {
     File* const file = to_write_[first].file;
     uint64_t begin = to_write_[first].offset, end = begin;

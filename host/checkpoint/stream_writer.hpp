@@ -32,7 +32,7 @@ class StreamWriter {
   struct Segment {
     File* file;
     uint64_t offset;
-    uint64_t begin;  // in the bucket
+    uint64_t begin;  // offset in the bucket
     uint64_t num_bytes;
   };
 

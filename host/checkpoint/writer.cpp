@@ -7,7 +7,7 @@
 namespace chassis {
 namespace {
 
-// For the other files: manifest, text files, directories.
+// Space for the other files: manifest, text files, directories.
 constexpr uint64_t kReserveBytes = uint64_t{1} << 20;
 
 }  // namespace

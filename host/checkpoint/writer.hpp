@@ -24,7 +24,7 @@ namespace chassis {
 // A file that is copied into a checkpoint. It is open, so that it can be copied even after its directory has moved.
 struct CopiedFile {
   std::shared_ptr<const File> file;
-  std::string name;  // in the checkpoint
+  std::string name;  // its name in the checkpoint
 };
 
 struct SaveRequest {
@@ -35,7 +35,7 @@ struct SaveRequest {
   Json about = Json::object();
   Json state = Json::object();
   LocalTensors tensors;
-  PartSource source;  // of the bytes; instead of `tensors`
+  PartSource source;  // yields the bytes instead of `tensors`
   // Additional files: config.json, resolved.toml …
   std::vector<std::pair<std::string, std::string>> text_files;
   std::vector<CopiedFile> carried_files;  // a copy has at most the permissions of its source
@@ -43,7 +43,7 @@ struct SaveRequest {
   unsigned mode = 0644;
   // Called on rank 0 after the checkpoint has been published.
   std::function<void()> on_published;
-  // Called while parts are written, with bytes of this rank's parts.
+  // Called while parts are written, with the number of bytes of this rank's parts.
   std::function<void(uint64_t done, uint64_t total)> progress;
   // For tests: called between the stages of the commit; from "written" on by rank 0 alone.
   std::function<void(const char* stage)> on_stage;
@@ -51,7 +51,7 @@ struct SaveRequest {
 
 struct SaveResult {
   std::string path;
-  uint64_t num_bytes = 0;  // of all files
+  uint64_t num_bytes = 0;  // total of all files
   double seconds = 0;
   double sync_seconds = 0;   // of these: waiting for the disk at the end
   double stall_seconds = 0;  // time that the caller waited on this rank
@@ -78,8 +78,8 @@ class CheckpointWriter {
   const BucketPair& buckets_;
 };
 
-// Creates the directory and compares its free space with what files of so many bytes need. Throws a storage error with
-// both numbers.
+// Creates the directory, and throws a storage error with both numbers if its free space is less than files of
+// `file_bytes` bytes need.
 void check_space(uint64_t file_bytes, const std::string& parent);
 
 // The files of a model directory or checkpoint that an export copies: config, generation_config, tokenizer, chat

@@ -172,7 +172,7 @@ std::optional<int> ConfigArguments::run_ranks(ConfigUse use) const {
     }
     return loaded;
   };
-  // What a rank started by hand cannot use, it tells the others.
+  // A rank that was started by hand tells the others if it cannot use the configuration.
   const Config config = num_ranks == 0 ? telling_waiting_ranks(find_ranks) : find_ranks();
   if (count <= 1) return std::nullopt;
   config.throw_if_problems();  // once, not on every rank

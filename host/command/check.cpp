@@ -1,4 +1,4 @@
-// `chassis check`: all checks of a run that need no device and read no weights, and of the data only the first rows.
+// `chassis check`: all checks of a run that need no device and no weights, and only the first rows of the data.
 #include <fmt/format.h>
 
 #include <cstdint>
@@ -76,7 +76,7 @@ Json check_json(const CheckArguments& arguments, Session& session, const CheckSu
   return out;
 }
 
-constexpr double kLargestUsualRate = 10.0;  // higher than those of plain SGD
+constexpr double kLargestUsualRate = 10.0;  // above those of plain SGD
 
 void warn_of_learning_rate(const Setting<double>& setting) {
   const double rate = setting;
@@ -97,7 +97,7 @@ Verb add_check(CLI::App& app) {
                "data files, and the folders that the run writes to, need not be on this machine");
   add_json(app, arguments->as_json);
   return [=] {
-    // Rank 0 is checked for a mesh of several ranks.
+    // For a mesh of several ranks, checks rank 0.
     Config config = arguments->config.load();
     const int num_ranks = world_size_of(config.settings());
     SessionOptions options{.plugin_path = arguments->config.plugin_path,

@@ -27,7 +27,7 @@ std::string checkpoint_root(const std::string& path) {
   return root;
 }
 
-// A checkpoint, or the newest of a run.
+// The checkpoint itself, or the newest one of a run.
 std::string one_checkpoint(const std::string& path) {
   return is_checkpoint(path) ? path : newest_checkpoint(checkpoint_root(path))->path;
 }
@@ -60,8 +60,8 @@ struct Verified {
   enum class State { kOk, kDamaged, kUnreadable, kSetAside, kGone };
   State state = State::kOk;
   std::string path;
-  std::string why;      // of one whose contents were not read: what is wrong
-  VerifyResult result;  // of one whose contents were read
+  std::string why;      // the defect, if the contents were not read
+  VerifyResult result;  // if the contents were read
 
   bool is_bad() const { return state == State::kDamaged || state == State::kUnreadable; }
 };
@@ -73,7 +73,7 @@ Verified verify_one(const std::string& path) {
   return {result.ok() ? Verified::State::kOk : Verified::State::kDamaged, path, "", std::move(result)};
 }
 
-// A run may delete the checkpoint at the same time, as checkpoint.keep_last says.
+// A run may delete the checkpoint meanwhile, because of checkpoint.keep_last.
 Verified verify_unless_gone(const std::string& path) {
   const auto is_gone = [&] { return path_kind_nofollow(path) == PathKind::kAbsent; };
   Verified verified;
@@ -155,7 +155,7 @@ int diff(const std::string& a, const std::string& b, bool as_json) {
   return code;
 }
 
-// The lock of the directory refuses a run in progress. Checkpoints that stay are verified before others are deleted.
+// Throws if a run in progress holds the directory's lock. Verifies checkpoints that stay before deleting others.
 int prune(const std::string& path, int64_t keep_last, int64_t keep_every, bool as_json) {
   const std::string root = checkpoint_root(path);
   const BucketPair buckets(BucketPair::kUsualBytes);

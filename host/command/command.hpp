@@ -13,19 +13,19 @@
 
 namespace chassis {
 
-// What a verb does once its arguments are parsed.
+// The actions of a verb once its arguments are parsed.
 class Verb {
  public:
   // Throws, or returns the exit code.
   using Run = std::function<int()>;
-  // Returns the exit code of all ranks, or nothing in a rank, and where no ranks are to be started.
+  // Returns the exit code of all ranks; nothing in a rank, or if no ranks are to be started.
   using StartRanks = std::function<std::optional<int>()>;
 
   template <std::invocable Body>
   Verb(Body run) : run_(std::move(run)) {}
   Verb(StartRanks start_ranks, Run run) : start_ranks_(std::move(start_ranks)), run_(std::move(run)) {}
 
-  // Call it first, while the process has one thread.
+  // Call it first, while the process has only one thread.
   std::optional<int> start_ranks() const { return start_ranks_ ? start_ranks_() : std::nullopt; }
   int run() const { return run_(); }
 
@@ -49,14 +49,14 @@ struct ConfigArguments {
   std::vector<std::string> overrides;
   std::vector<std::string> plugin_path;
   bool locked = false;
-  int num_ranks = 0;  // for verbs that several processes can run; 0: --nproc is not given
+  int num_ranks = 0;  // for verbs that several processes can run; 0: without --nproc
 
   void add_to(CLI::App& app);
   void add_ranks_to(CLI::App& app);
-  // With --nproc, or with [[parallel]] on a machine of several GPUs: starts the ranks, and returns the exit code of the
-  // run. Else, and in a rank, returns nothing.
+  // With --nproc, or with [[parallel]] on a machine with several GPUs: starts the ranks, and returns the exit code of
+  // the run. Otherwise, and in a rank, returns nothing.
   std::optional<int> run_ranks(ConfigUse use = ConfigUse::kTraining) const;
-  // The text is read once, and ranks have it from the process that started them.
+  // The text is read once, and ranks get it from the process that started them.
   const ConfigSource& source() const;
   Config load(ConfigUse use = ConfigUse::kTraining) const { return load_config(source(), all_overrides(), use); }
 

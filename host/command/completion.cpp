@@ -72,7 +72,7 @@ CompletionValue value_of_key(const std::string& key, const OptionSpec& spec) {
   return {};
 }
 
-// With 0 for the number of each item of an array: "data.train.0.path".
+// The keys, with 0 as the index of every array item: "data.train.0.path".
 std::vector<CompletionKey> completion_keys(const Schema& schema, const std::vector<PluginDoc>& plugins) {
   std::vector<CompletionKey> keys;
   std::set<std::string> known;

@@ -1,4 +1,4 @@
-// What a shell can complete: the commands and options of the program, as it declares them, and the keys of a
+// The words that a shell can complete: the commands and options of the program, as it declares them, and the keys of a
 // configuration. Written as a script of bash, zsh or fish.
 #pragma once
 
@@ -10,12 +10,12 @@
 
 namespace chassis {
 
-// What is expected at a place of the command line.
+// The value expected at a place on the command line.
 struct CompletionValue {
   enum class Kind { kNone, kFlag, kFile, kFolder, kChoices, kKeys };
   Kind kind = Kind::kNone;
   std::string suffix = {};                // kFile: ".toml"; empty: any
-  std::string prefix = {};                // kKeys: of the keys, "quant."
+  std::string prefix = {};                // kKeys: the beginning of the keys, "quant."
   std::vector<std::string> choices = {};  // kChoices
 };
 
@@ -28,7 +28,7 @@ struct CompletionOption {
 struct CompletionCommand {
   std::string path;  // "ckpt merge"; empty: the program
   std::string doc;
-  std::vector<std::string> parts = {};  // names of its commands
+  std::vector<std::string> parts = {};  // names of its subcommands
   std::vector<CompletionOption> options = {};
   std::vector<CompletionValue> places = {};  // its positional arguments
   bool repeats_last = false;                 // the last of them may be given several times
@@ -47,8 +47,8 @@ struct Completion {
   const CompletionCommand& command(const std::string& path) const;
 };
 
-// Hidden commands and options are left out. Types of arguments in the help say what is expected: FOLDER, FILE, PATH,
-// FILE.toml, KEY=VALUE, quant.KEY=VALUE, PLUGIN (the name of an installed one), TEXT:{a,b}.
+// Hidden commands and options are left out. The type of an argument in the help tells what is expected: FOLDER, FILE,
+// PATH, FILE.toml, KEY=VALUE, quant.KEY=VALUE, PLUGIN (the name of an installed one), TEXT:{a,b}.
 Completion completion_of(const CLI::App& program, const Schema& schema, const std::vector<PluginDoc>& plugins);
 
 std::string bash_script(const Completion& completion);

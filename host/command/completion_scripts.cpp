@@ -1,5 +1,5 @@
 // The scripts. Each has the same parts: tables made from the program, then a function that reads the command line.
-// Rationale: keys and options of plugins stand in the script, since the program needs 0.2 s to start.
+// Rationale: keys and options of plugins are part of the script, since the program needs 0.2 s to start.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -392,7 +392,7 @@ std::string filled(std::string_view text, std::initializer_list<std::pair<std::s
 
 std::string first_line_of_doc(const std::string& doc) { return doc.substr(0, doc.find('\n')); }
 
-// `complete -c chassis -n CONDITION …` with what gives the values.
+// The options of `complete -c chassis -n CONDITION …` that give the values.
 std::string fish_value(const CompletionValue& value) {
   switch (value.kind) {
     case Kind::kNone:

@@ -1,4 +1,4 @@
-// `chassis data`: preview shows rows with what is trained of them, stats counts all of them. Neither needs a device.
+// `chassis data`: preview shows rows and which tokens are trained, stats counts all rows. Neither needs a device.
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -29,7 +29,7 @@ struct DataArguments {
   bool preview_json = false, stats_json = false, ids = false;
 };
 
-// Plugins, the tokenizer and the program, whose vocabulary and fields data must fit; no device and no weights.
+// Opens plugins, the tokenizer and the program, whose vocabulary and fields data must fit; no device and no weights.
 std::unique_ptr<Session> open_session(const ConfigArguments& arguments) {
   Config config = arguments.load(ConfigUse::kData);
   SessionOptions options{.plugin_path = arguments.plugin_path,
@@ -54,7 +54,7 @@ int preview(const DataArguments& arguments) {
   const DataConfig data = data_config(needs);
   std::vector<DataSetConfig> sets = data.train;
   for (const DataSetConfig& set : eval_set_configs(needs))
-    if (set.part_end == 1) sets.push_back(set);  // parts are of the same files
+    if (set.part_end == 1) sets.push_back(set);  // parts read the same files
   const bool colours = use_colours();
   const PreviewLimits limits{.rows_of_file = arguments.rows};
   std::vector<PreviewRow> page;
@@ -152,7 +152,7 @@ int stats(const DataArguments& arguments) {
   const auto session = open_session(arguments.stats);
   const DataNeeds needs = session->data_needs();
   DataConfig data = data_config(needs);
-  data.max_drop_ratio = 1;  // what is dropped is to be seen
+  data.max_drop_ratio = 1;  // the drop ratio is shown, not refused
   const auto train = open_train_data(needs, data);
   const auto eval = open_eval_data(needs);
   std::vector<SetStats> sets;

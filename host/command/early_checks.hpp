@@ -1,4 +1,4 @@
-// What the system must offer before a verb runs.
+// Requirements that the system must meet before a verb runs.
 #pragma once
 
 #include <fcntl.h>
@@ -15,12 +15,12 @@
 
 namespace chassis {
 
-// Memory that the constructors of LibTorch and the smallest verb need beside the mapped libraries; 40 MiB were too few.
+// Memory that LibTorch's constructors and the smallest verb need on top of the mapped libraries; 40 MiB were too few.
 inline constexpr uint64_t kStartBytes = uint64_t{80} << 20;
 
 // Ends the process with exit code 4 and a message if RLIMIT_AS leaves no room for LibTorch's constructors, which would
-// abort. Runs before any of them, so it calls nothing but the kernel. Where not even the libraries fit, the dynamic
-// loader has ended the process before.
+// abort. Runs before any of them, so it calls nothing but the kernel. If not even the libraries fit, the dynamic loader
+// has already ended the process.
 __attribute__((no_sanitize("address", "undefined", "thread"))) inline void require_address_space() {
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
   struct {
@@ -73,8 +73,8 @@ inline void require_open_files() {
   ::setrlimit(RLIMIT_NOFILE, &limit);
 }
 
-// LibTorch's MKL looks for its libraries from the working directory, and ends the process where there is none. Ends it
-// with exit code 2 and a message, before any constructor.
+// LibTorch's MKL looks for its libraries from the working directory, and ends the process if there is none. This check
+// ends it with exit code 2 and a message, before any constructor.
 __attribute__((no_sanitize("address", "undefined", "thread"))) inline void require_working_directory() {
   char path[4096];
   if (syscall(SYS_getcwd, path, sizeof path) >= 0 || errno != ENOENT) return;

@@ -56,7 +56,7 @@ GenerationSettings settings_of(const Session& session, const GenerateArguments& 
   return made;
 }
 
-// Answers by another template than that of the training are not what the model has learned.
+// Warns of a template other than that of the training, because the model has not learned to answer in it.
 void compare_template(Session& session, const std::string& from) {
   if (session.world().rank() != 0 || session.settings().train.task != "sft") return;
   std::string run = from.empty() ? *session.settings().run.output_dir : from;
@@ -87,7 +87,7 @@ int continue_text(Session& session, Answerer& answerer, const std::string& promp
   return 0;
 }
 
-// Answers may repeat what the weights have learned, so no one may read them who may not read those.
+// Answers may repeat what the weights have learned, so only users who may read the weights may read them.
 unsigned mode_of_weights(const Settings& settings, const std::string& loaded) {
   unsigned mode = shared_file_mode(loaded);
   for (const Setting<std::string>* directory : {&settings.model.path, &settings.adapter.path})

@@ -36,7 +36,7 @@ struct InitArguments {
   bool force = false, as_json = false;
 };
 
-// Asks at a terminal; otherwise what is missing is an error.
+// Asks for missing values at a terminal; otherwise a missing value is an error.
 class Questions {
  public:
   explicit Questions(bool may_ask)
@@ -92,7 +92,7 @@ void check_task(const std::string& task, const FoundFormat& found) {
         fmt::format("--task pretrain trains on text or tokens, and the data is {}", to_text(found.format)));
 }
 
-// Returns its folder.
+// Returns the model's folder.
 std::string check_model(const std::string& given) {
   std::string path = given;
   if (const auto problem = expand_hub(path))
@@ -120,7 +120,7 @@ void read_model(const std::string& directory, InitFacts& facts) {
     facts.architecture = printable(config["architectures"][0].get<std::string>(), 80);
 }
 
-// Refuses rows that `chassis train` would refuse, and decides about those that are too long.
+// Refuses rows that `chassis train` would refuse, and decides how to treat those that are too long.
 void use_sample(const RowSample& sample, DataConfig data, const Tokenizer* tokenizer, InitFacts& facts) {
   const auto refuse_if_many = [&](const RowSample& rows, bool is_last) {
     if (static_cast<double>(rows.num_dropped()) <= data.max_drop_ratio * static_cast<double>(rows.num_rows))
@@ -175,7 +175,7 @@ std::string stem_of(const std::string& path) {
   return stem.empty() || stem.front() == '*' ? "run" : stem;
 }
 
-// Reads rows before there is a configuration that opens plugins.
+// Reads rows before a configuration exists that opens plugins.
 FoundFormat format_of(const std::string& data, const std::vector<std::string>& plugin_path) {
   install_memory_allocator();
   MetricsStore metrics;
@@ -198,7 +198,7 @@ FoundFormat given_format(const InitArguments& arguments, const std::string& data
   return {format, {}, "as --format says"};
 }
 
-// Opens the model and the tokenizer with a draft, and fills in what the rows become.
+// Opens the model and the tokenizer with a draft of the configuration, and fills in the facts about the encoded rows.
 void measure(const InitArguments& arguments, const std::string& draft_name, InitFacts& facts) {
   facts.longest = 1u << 20;  // so that no row is too long
   InitFacts first = facts;
@@ -213,7 +213,7 @@ void measure(const InitArguments& arguments, const std::string& draft_name, Init
   if (!is_sft || has_template || !needs.tokenizer || !needs.tokenizer->chat_template().empty()) {
     data = data_config(needs);
   } else {
-    // Without a template of its own, the tokenizer takes one that fits until one is chosen.
+    // If the tokenizer has no template of its own, uses one that fits until one is chosen.
     InitFacts draft = facts;
     for (const std::string& name : fitting_template_names(*needs.tokenizer)) draft.data_template = name;
     const Config config = load_config_text(init_toml(draft), draft_name, {});
@@ -275,7 +275,7 @@ int init(const InitArguments& arguments) {
     throw storage_error("'" + printable(arguments.file) + "' exists, and is not replaced")
         .hint("give another name, or --force");
 
-  // Lines of a file that is not written would mislead.
+  // Errors must not point to lines of a file that is not written.
   const std::string draft_name = "draft of " + arguments.file;
   try {
     measure(arguments, draft_name, facts);

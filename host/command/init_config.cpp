@@ -1,4 +1,4 @@
-// Guesses from keys, and the text of the file.
+// Guesses the format from keys, and composes the text of the file.
 #include "host/command/init_config.hpp"
 
 #include <fmt/format.h>
@@ -21,7 +21,7 @@ namespace {
 
 constexpr uint64_t kRowsToLookAt = 50, kSftEpochs = 3;
 constexpr uint64_t kMinSteps = 10;
-constexpr uint64_t kMinRowsToEvaluate = 500;  // of which eval_fraction takes a few for certain
+constexpr uint64_t kMinRowsToEvaluate = 500;  // so many that eval_fraction certainly takes a few
 constexpr const char* kFormats = "text, alpaca, sharegpt, messages, prompt_completion, segments, tokens and preference";
 
 std::string listed(const std::set<std::string>& names) {
@@ -30,12 +30,12 @@ std::string listed(const std::set<std::string>& names) {
   return text;
 }
 
-// Whether the first message of the list has this key.
+// True if the first message of the list has this key.
 bool first_has(const Json& list, const char* key) {
   return list.is_array() && !list.empty() && list[0].is_object() && list[0].contains(key);
 }
 
-// How the better answers of a row with pairs can be read alone.
+// The format that reads only the better answers of a row with pairs.
 std::optional<RowFormat> format_of_better(const Json& row) {
   const Json& chosen = row["chosen"];
   const auto is = [&](const char* key, bool (Json::*type)() const noexcept) {
@@ -87,7 +87,7 @@ std::optional<FoundFormat> format_of_row(const Json& row) {
 
 std::string toml_of(const std::string& text) { return toml_text(from_json(Json(text), {})); }
 
-// "key = value" with the comment behind it, the comments of a table one under the other.
+// "key = value" followed by the comment; the comments of a table are aligned.
 std::string line(const std::string& assignment, const std::string& comment = "") {
   return comment.empty() ? assignment + "\n" : fmt::format("{:<35} # {}\n", assignment, comment);
 }
@@ -102,7 +102,7 @@ std::string data_set(const InitFacts& facts) {
   return text + line(fmt::format("columns = {{ {} }}", columns), "the names of its keys");
 }
 
-// The files of a path whose format is not known yet; sets one that can read them. Throws what the first format throws.
+// The files of a path whose format is not known yet; sets a format that can read them. Throws the first format's error.
 std::vector<std::string> find_files(DataSetConfig& set) {
   std::optional<Error> first;
   for (const DataFormat format :

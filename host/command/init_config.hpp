@@ -13,7 +13,7 @@
 
 namespace chassis {
 
-// How the rows of a data file are to be read.
+// The way in which the rows of a data file are read.
 struct RowFormat {
   DataFormat format = DataFormat::kText;
   std::map<std::string, std::string> columns;  // as in [[data.train]]
@@ -23,9 +23,9 @@ struct FoundFormat : RowFormat {
       : RowFormat{form, std::move(names)}, why(std::move(reason)) {}
   FoundFormat() = default;
   std::string why;                  // "its rows have the keys messages, id"
-  std::optional<RowFormat> better;  // of pairs: reads the better answers alone
+  std::optional<RowFormat> better;  // for pairs: reads only the better answers
 };
-// From the names of the files and the keys of the first rows. Throws a config error if they fit no format.
+// Finds it from the names of the files and the keys of the first rows. Throws a config error if they fit no format.
 FoundFormat find_format(const std::string& path, RowFiles* row_files = nullptr);
 
 struct InitFacts {
@@ -33,27 +33,27 @@ struct InitFacts {
   std::string task = {};    // "sft" or "pretrain"
   std::string method = {};  // "full", "lora" or "qlora"
   FoundFormat format = {};
-  std::string architecture = {}, stored_dtype = {};  // of the model; empty: unknown
+  std::string architecture = {}, stored_dtype = {};  // the model's; empty: unknown
   bool is_quantized = false;                         // the model's weights are in 4 bits already
   int64_t max_positions = 0;                         // 0: unknown
-  int64_t narrowest = 0;                             // features of the keys; 0: unknown
-  uint64_t num_files = 0;                            // of the data
-  uint64_t num_rows = 0, longest = 0;                // of the rows that were looked at; tokens
-  uint64_t num_tokens = 0;                           // of all of them
+  int64_t narrowest = 0;                             // width of the keys of all kv heads; 0: unknown
+  uint64_t num_files = 0;                            // data files
+  uint64_t num_rows = 0, longest = 0;                // rows that were looked at, and tokens of the longest
+  uint64_t num_tokens = 0;                           // in all rows that were looked at
   bool is_sample = false;                            // there are more rows
-  uint64_t num_too_long = 0;                         // rows of more tokens than seq_len_of()
-  std::string overflow = {};                         // what happens to them; empty: the default
+  uint64_t num_too_long = 0;                         // rows with more tokens than seq_len_of()
+  std::string overflow = {};                         // the treatment of those rows; empty: the default
   std::string data_template = {};                    // empty: the default
   std::string why_template = {};
 };
 
-// Tokens per row: a power of two that holds the longest row, between 256 and 4096, if the model can. For pretraining
-// less if the whole text is short.
+// Tokens per row, at most the positions of the model. For sft a power of two that holds the longest row, between 256
+// and 4096; for pretraining 1024, or less if the whole text is short.
 int64_t seq_len_of(const InitFacts& facts);
-// So that a small file is some steps, and the warm-up a small part of them.
+// Chosen so that a small file makes several steps, and the warm-up is a small part of them.
 struct InitSteps {
   int64_t rows_of_step = 8, warmup_steps = 10;
-  int64_t num_steps = 0;  // about, or more if there are more rows; 0: unknown
+  int64_t num_steps = 0;  // approximate; more if there are more rows; 0: unknown
 };
 InitSteps steps_of(const InitFacts& facts);
 std::string init_toml(const InitFacts& facts);

@@ -1,4 +1,4 @@
-// Candidates are tried on the rows.
+// Tries candidates on the rows.
 #include "host/command/init_template.hpp"
 
 #include <fmt/format.h>
@@ -29,7 +29,7 @@ ChatRecord example(bool has_system) {
   return chat;
 }
 
-// The texts that a template makes of short conversations; one that it refuses is empty.
+// The texts that a template makes of short conversations; the text of one that it refuses is empty.
 std::vector<std::string> rendered_examples(const Tokenizer& tokenizer, const ChatConfig& config) {
   std::vector<std::string> texts;
   for (const bool has_system : {true, false}) {
@@ -45,7 +45,7 @@ std::vector<std::string> rendered_examples(const Tokenizer& tokenizer, const Cha
 
 struct FittingTemplate {
   std::string name;
-  size_t num_equal = 0, num_examples = 0;  // that the tokenizer's own template renders the same
+  size_t num_equal = 0, num_examples = 0;  // those rendered the same as by the tokenizer's own template; all
   size_t rank = 0;                         // 0: it has tokens of its own; "plain", without any words, is last
 };
 
@@ -62,7 +62,7 @@ std::vector<FittingTemplate> fitting_templates(const Tokenizer& tokenizer, ChatC
     FittingTemplate& found = fitting.emplace_back();
     found.name = name;
     found.rank = static_cast<size_t>(std::find(kLast.begin(), kLast.end(), name) - kLast.begin() + 1) %
-                 (kLast.size() + 1);  // 0 of all others
+                 (kLast.size() + 1);  // 0 for all others
     if (name == "mistral" && spelled_token(tokenizer, "[INST]") >= 0) found.rank = 0;
     const std::vector<std::string> texts = rendered_examples(tokenizer, config);
     found.num_examples = own.size();
@@ -74,7 +74,7 @@ std::vector<FittingTemplate> fitting_templates(const Tokenizer& tokenizer, ChatC
   return fitting;
 }
 
-// Why the template of `data` cannot be trained with even on a plain conversation; nullopt: it can.
+// The error of encoding a plain conversation with the template of `data`; nullopt if it can be trained with.
 std::optional<Error> refusal(const DataConfig& data, const Tokenizer& tokenizer) {
   Document document;
   try {
@@ -90,7 +90,7 @@ void use(const std::string& name, ChatConfig& chat) {
   chat.template_name = name;
 }
 
-// Adds the names of built-in templates that take all rows.
+// Adds the names of built-in templates that fit all rows to the hint.
 Error with_others(const Error& error, DataConfig data, const Tokenizer& tokenizer) {
   std::string names;
   for (const FittingTemplate& fitting : fitting_templates(tokenizer, data.chat)) {

@@ -1,5 +1,5 @@
-// Which chat template `chassis init` names: the tokenizer's own if it can be trained with, else a built-in one. Rows
-// that do not fit a usable template of the tokenizer are errors, not a reason to leave it.
+// Chooses the chat template that `chassis init` names: the tokenizer's own if it can be trained with, else a built-in
+// one. Rows that do not fit a usable template of the tokenizer are errors, not a reason to choose another.
 #pragma once
 
 #include <string>
@@ -14,10 +14,10 @@ struct ChosenTemplate {
   std::string name = {};  // empty: the tokenizer's own
   std::string why = {};
   ChatConfig chat = {};
-  RowSample sample = {};  // of the first training set, with that template
+  RowSample sample = {};  // rows of the first training set, with that template
 };
-// data.chat has the tokenizer's own template. Throws what encoding a row throws, with the built-in templates that take
-// all rows as a hint.
+// data.chat has the tokenizer's own template. Throws the error of encoding a row, with a hint that lists the built-in
+// templates that fit all rows.
 ChosenTemplate choose_template(const DataConfig& data, const Tokenizer& tokenizer);
 
 }  // namespace chassis

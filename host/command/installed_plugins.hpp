@@ -8,8 +8,8 @@
 
 namespace chassis {
 
-// Loads every usable plugin; one that cannot be loaded is a counted warning. With `key` "model.config", models also
-// tell the keys of their config.
+// Loads every usable plugin; one that cannot be loaded is a counted warning. With `key` "model.config", includes the
+// keys of the models' configs.
 std::vector<PluginDoc> installed_plugin_docs(const std::vector<std::string>& plugin_path, const std::string& key = "");
 
 }  // namespace chassis

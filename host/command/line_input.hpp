@@ -1,4 +1,4 @@
-// Lines of standard input that a signal can interrupt, and the Ctrl-C that ends an answer.
+// Reads lines of standard input, which a signal can interrupt, and catches the Ctrl-C that ends an answer.
 #pragma once
 
 #include <string>
@@ -17,7 +17,7 @@ class LineInput {
   bool ended_ = false;
 };
 
-// During its lifetime, SIGINT interrupts next() and sets a flag, and does not end the program. Only one at a time.
+// During its lifetime, SIGINT interrupts next() and sets a flag, and does not end the program. Only one may exist.
 class Interrupts {
  public:
   Interrupts();

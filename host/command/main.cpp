@@ -73,11 +73,11 @@ __attribute__((no_sanitize("address", "undefined", "thread"))) void restart_with
   execve("/proc/self/exe", argv, const_cast<char**>(restarted));  // on failure continue: only speed depends on it
 }
 
-// The signals to stop that must not end the process without a word. SIGQUIT is not blocked: it ends a load that hangs.
+// Signals that ask the program to stop, and must not end it silently. SIGQUIT is not blocked: it ends a hanging load.
 constexpr int kHeldSignals[] = {SIGINT, SIGTERM, SIGHUP};
 
-// They wait until main() answers them; the restart keeps them blocked. SIGUSR1, which asks a run to save, waits until a
-// run answers it: see RunSignals. Other verbs have nothing to save.
+// Blocks them until main() handles them; the restart keeps them blocked. SIGUSR1, which asks a run to save, stays
+// blocked until a run handles it: see RunSignals. Other verbs have nothing to save.
 __attribute__((no_sanitize("address", "undefined", "thread"))) void hold_signals() {
   uint64_t mask = 0;  // as the kernel reads it
   for (const int number : kHeldSignals) mask |= uint64_t{1} << (number - 1);
@@ -106,7 +106,7 @@ void end_with_a_word(int number) {
   raise(number);  // takes effect when this handler returns
 }
 
-// Until a run answers signals itself. For ranks of --nproc the process that started them says it.
+// Handles signals until a run does so itself. For ranks of --nproc, the process that started them prints the message.
 void answer_signals() {
   const bool is_rank = std::getenv("CHASSIS_RANK") != nullptr;
   sigset_t held;
@@ -133,8 +133,8 @@ std::string first_line(const std::string& text) {
   return " " + text.substr(text.find_first_not_of(' '), text.find('\n') - text.find_first_not_of(' '));
 }
 
-// The program starts hidden verbs itself, as processes: the parent process reads and checks all of their output. That
-// of `plugins check` runs no code of plugins; it makes copies of itself, which needs one thread.
+// The program itself starts hidden verbs, as processes: the parent process reads and checks all of their output. The
+// process of `plugins check` runs no code of plugins; it forks, which needs a single thread.
 bool guards_itself(const CLI::App& verb) {
   const auto parsed = verb.get_subcommands();
   return std::any_of(parsed.begin(), parsed.end(), [&](const CLI::App* inner) {
@@ -142,7 +142,7 @@ bool guards_itself(const CLI::App& verb) {
   });
 }
 
-// How long a call of a plugin may take before a warning. CHASSIS_CALL_WATCH_S is for tests, and for slow plugins.
+// The maximum time of a plugin call without a warning. CHASSIS_CALL_WATCH_S is for tests, and for slow plugins.
 std::chrono::milliseconds slow_call_limit() {
   constexpr double kSeconds = 30, kMin = 0.01, kMax = 1e6;
   const char* const given = std::getenv("CHASSIS_CALL_WATCH_S");
@@ -193,7 +193,7 @@ void refuse_unknown(const std::string& word, const std::string& before, const st
                            : "chassis help " + before.substr(0, before.size() - 1) + " lists its commands");
 }
 
-// The word that should be a verb below `verb`, as in `plugins list`.
+// Refuses an unknown word in the place of a subcommand of `verb`, as in `plugins list`.
 void refuse_unknown_below(const CLI::App& verb, std::vector<std::string> words) {
   if (verb.get_require_subcommand_min() == 0) return;
   const auto own = std::find(words.begin(), words.end(), verb.get_name());
@@ -202,7 +202,7 @@ void refuse_unknown_below(const CLI::App& verb, std::vector<std::string> words) 
   for (const CLI::App* inner : verb.get_subcommands([](const CLI::App*) { return true; }))
     names.push_back(inner->get_name());
   while (words.size() > 1 && words.front() == "--plugin-path") words.erase(words.begin(), words.begin() + 2);
-  // Behind another option it is not known which word is the value of one.
+  // After another option, it is not known which word is an option's value.
   if (words.empty() || words.front().starts_with('-')) return;
   refuse_unknown(words.front(), verb.get_name() + " ", names);
 }
@@ -298,7 +298,7 @@ int main(int argc, char** argv) {
   const int exit_code = run_or_report(argc, argv);
   chassis::set_run_is_over();
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // these report when the process exits
-  // All that a run made is destroyed. The destructors of static objects are left out: LibTorch's take 0.1 s.
+  // All that a run created has been destroyed. Destructors of static objects are skipped: LibTorch's take 0.1 s.
   std::fflush(nullptr);
   chassis::end_process(exit_code);
 #endif

@@ -1,4 +1,4 @@
-// `chassis plan`: what every rank of a run will need, computed by one process without a device.
+// `chassis plan`: the needs of every rank of a run, computed by one process without a device.
 #include <charconv>
 #include <cstdio>
 

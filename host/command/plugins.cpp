@@ -96,7 +96,7 @@ std::string file_to_check(const PluginsArguments& arguments) {
   return index_of(arguments).at_name(name).path;
 }
 
-// Why a library as a whole would be refused; empty if it would not.
+// The reason to refuse a library as a whole; empty if there is none.
 std::string refusal_of(const PluginFile& file, const ServiceProvider& services) {
   try {
     const LoadPolicy policy;
@@ -269,7 +269,7 @@ std::string check_quant(PluginRegistry& registry, const CheckedMember& member) {
   return products.num_compared > 0 ? "" : "none of its products was compared: " + products.left_out;
 }
 
-// On a small model of every installed family.
+// Checks the adapter on a small model of every installed family.
 std::string check_adapter(PluginRegistry& registry, const CheckedMember& member) {
   const Oracles oracles(registry);
   if (oracles.providers().empty()) return kNoOracle;
@@ -362,7 +362,7 @@ int check(const PluginsArguments& arguments) {
   read_assignments(arguments.options);  // a malformed one is an error before the first test
   request.path = file_to_check(arguments);
   request.self = program_file();
-  // Its working folder is another one.
+  // The child process has another working directory.
   PluginsArguments of_child = arguments;
   of_child.name = absolute(request.path);
   for (std::string& folder : of_child.plugin_path) folder = absolute(folder);

@@ -1,4 +1,4 @@
-// Without colours, marks must also be seen in a log, so they are characters that data seldom has.
+// Without colours, marks must also be visible in a log, so they are characters that are rare in data.
 #include "host/command/preview_text.hpp"
 
 #include <fmt/format.h>

@@ -10,9 +10,9 @@
 
 namespace chassis {
 
-// With colours, or with marks around trained text. Foreign control characters are escaped.
+// The row with colours, or with marks around trained text. Foreign control characters are escaped.
 std::string preview_text(const PreviewRow& row, bool colours, bool ids);
-// What the colours or marks mean.
+// Explains the colours or marks.
 std::string preview_legend(bool colours);
 Json preview_json(const std::string& set, const PreviewRow& row);
 

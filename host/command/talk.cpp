@@ -97,7 +97,7 @@ class Talk {
     interrupts_.forget();
   }
 
-  // At a terminal the user can write another line.
+  // At a terminal, only logs the error, since the user can write another line.
   void refuse(const Error& error) {
     if (at_terminal_) return log::error("{}", error.what());
     throw Error(error.code(), SourcePosition{"standard input", line_number_, 0}, error.message())

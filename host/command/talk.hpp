@@ -17,11 +17,11 @@ namespace chassis {
 // input ends or /exit. Returns the exit code.
 int chat_on_standard_input(Session& session, Answerer& answerer);
 
-// The ids of all prompts, so that a template refuses a row before the first answer; its stop ids are added. Needs no
-// weights. Throws at the row.
+// The ids of all prompts, so that a row that the template refuses is an error before the first answer. Adds the
+// template's stop ids to the answerer. Needs no weights. Errors have the position of the row.
 std::vector<std::vector<int32_t>> ids_of_rows(Session& session, Answerer& answerer, const std::vector<PromptRow>& rows);
 
-// [all-ranks] Answers the rows, whose ids are given, in order; rank 0 writes them to the file `out`, and calls
+// [all-ranks] Answers the rows, whose ids are given, in order; rank 0 writes the answers to the file `out`, and calls
 // `made_with` for AnswersFile.
 int answer_rows(Session& session, Answerer& answerer, const std::vector<PromptRow>& rows,
                 const std::vector<std::vector<int32_t>>& ids, const std::string& out,

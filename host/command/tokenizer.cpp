@@ -86,7 +86,7 @@ class StandardInput final : public ByteSource {
  public:
   StandardInput() : ByteSource("standard input") {}
   size_t read(char* data, size_t num_bytes) override {
-    std::fflush(output());  // somebody may type the lines
+    std::fflush(output());  // the lines may be typed
     while (true) {
       const ssize_t count = ::read(STDIN_FILENO, data, num_bytes);
       if (count >= 0) return static_cast<size_t>(count);
@@ -96,7 +96,7 @@ class StandardInput final : public ByteSource {
   uint64_t num_bytes_read(uint64_t) const override { return 0; }
 };
 
-// Calls `use` with each line of standard input or of the files. Stops when nobody reads the output any more.
+// Calls `use` with each line of standard input or of the files. Stops once the output can no longer be written.
 void for_each_line(const std::vector<std::string>& files,
                    const std::function<void(std::string_view line, const SourcePosition& where)>& use) {
   const auto read = [&](std::unique_ptr<ByteSource> source) {

@@ -1,4 +1,4 @@
-// `chassis watch`: follows a run from its files, which works for any user who may read them, and disturbs nothing.
+// `chassis watch`: follows a run from its files. Works for any user who may read them, and does not disturb the run.
 #include <fmt/format.h>
 #include <signal.h>
 #include <unistd.h>
@@ -48,8 +48,8 @@ std::string cut_lines(const std::string& text, size_t width) {
   return out;
 }
 
-// Whether a run that is about to start may make this its directory, or has: it locks checkpoints/ before it writes
-// run.json.
+// True if a run that is about to start may make this its directory, or has done so: it locks checkpoints/ before it
+// writes run.json.
 bool may_become_a_run(const std::string& path) {
   std::error_code ignored;
   if (path_kind(path) == PathKind::kDirectory)
@@ -109,7 +109,7 @@ Verb add_watch(CLI::App& app) {
     RunReader& run = *opened;
     Screen screen(is_terminal);
     for (bool is_new = true;; is_new = run.poll()) {
-      // A run whose end is not known is followed as well, until it says something else.
+      // A run whose end is not known is followed too, until its state changes.
       const bool has_ended = run.state() != RunState::kRunning && run.state() != RunState::kUnknown;
       const SummaryStyle style = terminal_style();
       const std::string text = summary_text(run, style);

@@ -12,8 +12,9 @@ struct WeightsArguments {
   bool no_adapter = false;
 
   void add_to(CLI::App& app);
-  // Call before the configuration is loaded. Adds overrides: an adapter in `from` replaces that of the configuration,
-  // whose settings may be those of another one; with --no-adapter there is none, and `from` becomes the base.
+  // Call before the configuration is loaded. Adds overrides: an adapter in `from` replaces the configuration's, whose
+  // settings may be another adapter's. With --no-adapter, there is none, and `from` becomes model.path if it is empty,
+  // names an adapter or belongs to a run.
   void choose_adapter(ConfigArguments& config, ConfigUse use);
 };
 

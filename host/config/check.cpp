@@ -82,19 +82,19 @@ bool is_list(OptionType type) {
   return type == OptionType::kStringList || type == OptionType::kIntList || type == OptionType::kFloatList;
 }
 
-// An integer of more than 64 bits, which TOML does not have, is read as text on the command line.
+// True for an integer of more than 64 bits. TOML has none, so that on the command line it is read as text.
 bool is_beyond_int64(const std::string& text) {
   int64_t value = 0;
   return std::from_chars(text.data(), text.data() + text.size(), value).ec == std::errc::result_out_of_range;
 }
 
-// 1e400, which a double does not hold, is read as text on the command line too.
+// True for a number that a double cannot hold, such as 1e400. On the command line it is read as text too.
 bool is_beyond_double(const std::string& text) {
   double value = 0;
   return std::from_chars(text.data(), text.data() + text.size(), value).ec == std::errc::result_out_of_range;
 }
 
-// How to make the type fit; empty if there is no simple way.
+// Advice on making the type fit; empty if there is no simple way.
 std::string type_advice(const OptionSpec& spec, const Value& value) {
   if (is_list(spec.type) && value.type == wanted_type(spec.type)) return " (write [" + toml_text(value) + "])";
   if (value.type == ValueType::kString && spec.type != OptionType::kTable && !is_list(spec.type)) {
@@ -117,7 +117,7 @@ std::string type_advice(const OptionSpec& spec, const Value& value) {
   return "";
 }
 
-// What is wrong with the content of one number or string; empty if it is valid.
+// The problem with the content of one number or string; empty if it is valid.
 std::string content_problem(const OptionSpec& spec, const Value& value, const std::string& key) {
   if (value.type == ValueType::kInt || value.type == ValueType::kFloat) {
     const double number = value.type == ValueType::kInt ? static_cast<double>(value.integer) : value.number;
@@ -153,8 +153,8 @@ std::string content_problem(const OptionSpec& spec, const Value& value, const st
   return "";
 }
 
-// The first number in a table that is not finite: plugins get the table as JSON, which cannot express it. NULL if there
-// is none.
+// The first number in a table that is not finite, which JSON cannot express; plugins get the table as JSON. NULL if
+// there is none.
 const Value* not_finite(const Value& value) {
   if (value.type == ValueType::kFloat && !std::isfinite(value.number)) return &value;
   for (const Value& child : value.children)
@@ -174,7 +174,7 @@ std::vector<std::string> tables_inside(const Schema& schema, const std::string& 
   return names;
 }
 
-// What to write in place of `table = value`. For a slot, the user meant the name of the plugin.
+// The text to write in place of `table = value`. For a slot, the user meant the name of the plugin.
 std::string table_advice(const TableSpec& table, const Value& value) {
   const bool names_plugin = value.type == ValueType::kString && table.slot != SlotForm::kNone;
   if (!names_plugin) return "[" + table.name + "]";

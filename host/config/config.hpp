@@ -51,7 +51,7 @@ class Config {
   // The plugin's own options, defaults included.
   Json plugin_options(const std::string& slot_key) const;
   Origin plugin_option_origin(const std::string& slot_key, const std::string& option) const;
-  // The tables now inside `table`: NAME of every [kernels.NAME] for "kernels".
+  // The tables that are now inside `table`: for "kernels", the NAME of every [kernels.NAME].
   std::vector<std::string> option_tables(std::string_view table) const;
 
   // Keeps a problem with `key` for finish().
@@ -62,11 +62,11 @@ class Config {
   size_t num_problems() const { return problems_.size(); }
   void throw_if_problems() const;
   // Refuses options in slots that check_plugin_options() was not called for, checks keys against each other, and throws
-  // all problems, sorted by position, with each hint once after them. A single problem keeps its exit code; several are
-  // a config error if one of them is.
+  // all problems, sorted by position, followed by each hint once. A single problem keeps its exit code; several are a
+  // config error if one of them is.
   void finish();
 
-  // Forgets the keys of a table that the user has not set, since other values are in force.
+  // Removes the keys of a table that the user has not set, because other values are in force.
   void drop_defaults(std::string_view table);
 
   ConfigUse use() const { return use_; }
@@ -78,7 +78,7 @@ class Config {
   std::string resolved_toml() const;
 
   // The values of `options` in "name=value" words, as a run takes them for a plugin: "betas=0.9,0.95". Words with other
-  // names are left out. Throws all problems as a config error.
+  // names are ignored. Throws all problems as a config error.
   static Json read_options(const std::vector<OptionSpec>& options, const std::vector<std::string>& assignments);
 
  private:
@@ -130,15 +130,15 @@ Config load_config(const std::string& path, const std::vector<std::string>& over
                    ConfigUse use = ConfigUse::kTraining, const Schema& schema = host_schema());
 Config load_config(const ConfigSource& source, const std::vector<std::string>& overrides,
                    ConfigUse use = ConfigUse::kTraining, const Schema& schema = host_schema());
-// The same from text. Messages give `name` as the file, and `extends` is relative to its folder.
+// The same for a text. Messages give `name` as the file, and `extends` is relative to its folder.
 Config load_config_text(std::string_view text, const std::string& name, const std::vector<std::string>& overrides,
                         ConfigUse use = ConfigUse::kTraining, const Schema& schema = host_schema());
 
-// How a global batch is divided.
+// The division of a global batch.
 struct BatchSizes {
   int64_t micro_batch_size = 0;   // sequences in one forward pass of one rank
   int64_t global_batch_size = 0;  // sequences in one optimizer step of all ranks
-  int64_t num_microbatches = 0;   // of one rank in one step: the gradient accumulation
+  int64_t num_microbatches = 0;   // for one rank in one step: the number of gradient accumulation steps
 };
 // Throws a config error with the numbers and the nearest valid ones if the global batch is not divisible.
 BatchSizes batch_sizes(const Settings& settings, int64_t data_parallel_size);

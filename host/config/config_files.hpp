@@ -6,8 +6,8 @@
 
 namespace chassis {
 
-// The file and those that it extends, as far as values come from them; none if it is not a regular file, such as a
-// pipe. Reads them again; of files that were damaged meanwhile, the first alone is known.
+// Returns the file and those of the files that it extends from which values come; nothing if it is not a regular file,
+// such as a pipe. Reads them again; if one of them has become invalid meanwhile, returns only `file`.
 std::vector<std::string> config_files(const std::string& file);
 
 }  // namespace chassis

@@ -222,7 +222,7 @@ void Config::cross_check() {
               : fmt::format("add [[{}]] with a path, or {}.0.path=FILE on the command line", sets, sets);
     add_problem(empty ? sets : "data", fmt::format("there is no {}: {}", what, why));
   }
-  // Weights are of use only with the tokenizer that they were trained with.
+  // Weights are useful only with the tokenizer that they were trained with.
   const std::string which_tokenizer =
       has("model.path")
           ? "set tokenizer.plugin to the model's own, or tokenise the text with that and set format = \"tokens\""
@@ -368,7 +368,7 @@ void Config::cross_check() {
     add_problem("export.dtype", fmt::format("{} has no effect with {} (`chassis ckpt export` takes --dtype)",
                                             shown("export.dtype"), shown("export.when")));
   }
-  // Without a temperature, generation_config.json of a model directory may still ask for samples.
+  // Without a temperature, generation_config.json of a model directory may still request sampling.
   const bool is_greedy = has("generate.temperature")
                              ? valid("generate.temperature") && get_double("generate.temperature") == 0
                              : !has("model.path");

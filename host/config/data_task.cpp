@@ -9,7 +9,7 @@
 namespace chassis {
 namespace {
 
-// Those that only conversations need.
+// The keys that only conversations need.
 constexpr const char* kChatKeys[] = {"data.template",       "data.template_variables", "data.template_date",
                                      "data.default_system", "data.roles_to_train",     "data.train_on_prompt",
                                      "data.last_turn_only", "data.reasoning",          "data.on_refused"};
@@ -27,7 +27,7 @@ void Config::check_data_task() {
     if (value.is_table()) return !value.children.empty();
     return toml_text(value) != schema_->find("data")->find(key.substr(5))->default_json;
   };
-  if (!valid("train.task") || use_ == ConfigUse::kGeneration) return;  // which has conversations of its own
+  if (!valid("train.task") || use_ == ConfigUse::kGeneration) return;  // generation has conversations of its own
   const bool is_sft = is("train.task", "sft");
 
   if (!is_sft) {

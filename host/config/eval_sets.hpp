@@ -9,8 +9,8 @@
 
 namespace chassis {
 
-// The names in metrics, in the order of evaluation: first [[data.eval]], then the parts of [[data.train]]. The only one
-// is "eval"; others are named after their files, and parts of training sets begin with "eval_".
+// The names in metrics, in the order of evaluation: first [[data.eval]], then the parts of [[data.train]]. A single set
+// is "eval"; others are named after their files, and names of parts of training sets begin with "eval_".
 std::vector<std::string> eval_set_names(const Settings::Data& data);
 
 }  // namespace chassis

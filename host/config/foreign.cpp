@@ -1,5 +1,5 @@
 // Collected from the documentation of Axolotl, LLaMA-Factory (LF), HF Trainer, TRL, DeepSpeed, torchtitan, torchtune,
-// ColossalAI and Megatron-LM. A test checks that the keys of ours in the answers exist.
+// ColossalAI and Megatron-LM. A test checks that our keys in the answers exist.
 #include "host/config/foreign.hpp"
 
 #include <algorithm>
@@ -75,7 +75,7 @@ constexpr ForeignKey kKeys[] = {
     {"device_map", kHf, "use run.device, and [mesh] to divide a model"},
     {"resize_vocab", kLf, "the vocabulary is never resized silently; prepare the model directory instead"},
     {"resize_token_embeddings_to_32x", kAxolotl, "padding of the vocabulary is a run-time detail here; remove it"},
-    // what is trained
+    // task and trained parameters
     {".stage", kLf, "use train.task: pt is \"pretrain\", sft is \"sft\"; rm is not available in this version"},
     {"finetuning_type", kLf, "full: nothing to set; freeze: freeze.patterns; lora: [adapter] with plugin = \"lora\""},
     {"reward_model", kAxolotl, "reward models are not available in this version"},

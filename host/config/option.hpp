@@ -15,8 +15,8 @@ struct OptionSpec {
   std::string name = {};
   OptionType type = OptionType::kString;
   std::string default_json = {};                                 // JSON text; empty: no default
-  std::optional<double> min = std::nullopt, max = std::nullopt;  // of a number, and of every number in a list
-  std::vector<std::string> choices = {};                         // of a string, and of every string in a list
+  std::optional<double> min = std::nullopt, max = std::nullopt;  // for a number, and for every number in a list
+  std::vector<std::string> choices = {};                         // for a string, and for every string in a list
   std::string doc = {};
   bool required = false;
   bool is_pattern = false;  // a string or list of strings: regular expressions

@@ -33,7 +33,7 @@ std::string variable(const char* name) {
   return value == nullptr ? "" : value;
 }
 
-// Where huggingface_hub keeps snapshots, by the variables that it reads; empty if none is set.
+// The folder in which huggingface_hub keeps snapshots, by the variables that it reads; empty if none is set.
 std::string hub_cache() {
   for (const char* name : {"HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE"})
     if (const std::string folder = variable(name); !folder.empty()) return folder;
@@ -43,7 +43,7 @@ std::string hub_cache() {
   return home.empty() ? "" : home + "/.cache/huggingface/hub";
 }
 
-// Words of letters, digits, '.', '_' and '-' with slashes between them, none of only dots.
+// True for words of letters, digits, '.', '_' and '-' with slashes between them, if no word is only dots.
 bool is_hub_name(std::string_view text, size_t max_slashes) {
   size_t num_slashes = 0;
   for (size_t begin = 0; begin <= text.size();) {

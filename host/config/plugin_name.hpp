@@ -1,4 +1,4 @@
-// How a configuration names a plugin: "sdpa", or "sdpa@1.2.0" for one version of it.
+// The name of a plugin in a configuration: "sdpa", or "sdpa@1.2.0" for one version of it.
 #pragma once
 
 #include <string_view>

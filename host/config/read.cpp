@@ -22,9 +22,9 @@ namespace {
 namespace fs = std::filesystem;
 
 // A configuration beyond these limits is a mistake or an attack.
-constexpr uint64_t kMaxBytes = 1 << 20;  // of one file
+constexpr uint64_t kMaxBytes = 1 << 20;  // per file
 constexpr size_t kMaxFiles = 256;        // read for one configuration; one that is read twice counts twice
-constexpr size_t kMaxDepth = 32;         // of files that extend each other
+constexpr size_t kMaxDepth = 32;         // files in a chain of `extends`
 
 std::string identity(const std::string& path) {
   std::error_code error;
@@ -96,7 +96,7 @@ class FileMerger {
     throw Error(ExitCode::kConfig, asked_by, "extends '" + path + "' makes a cycle: " + cycle + path);
   }
 
-  std::vector<OpenFile> open_;  // those being read, each extended by the one before
+  std::vector<OpenFile> open_;  // the files being read, each extended by the one before
   size_t num_files_ = 0;
 };
 
@@ -110,7 +110,7 @@ struct Assignment {
   std::string value;
 };
 
-// Dotted keys with optional quotes, up to the first "=" outside of them.
+// Splits off the dotted keys, which may be quoted, up to the first "=" outside of quotes; the rest is the value.
 std::optional<Assignment> split(const std::string& text) {
   Assignment out;
   std::string key;

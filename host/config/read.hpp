@@ -1,4 +1,4 @@
-// Merges files with `extends` and overrides of the command line into one tree. Takes from the schema only which keys
+// Merges files with `extends` and overrides of the command line into one tree. Uses the schema only to tell which keys
 // are arrays of tables, and checks nothing else against it.
 #pragma once
 
@@ -15,7 +15,7 @@ namespace chassis {
 
 // The text of a configuration. It is read once and passed on, since a pipe cannot be read again.
 struct ConfigSource {
-  std::string name;    // of the file, in messages
+  std::string name;    // the file's name in messages
   std::string folder;  // `extends` is relative to it; empty: the current directory
   std::string text;
 };
@@ -23,7 +23,7 @@ struct ConfigSource {
 // Reads a regular file or a pipe. Waits at most `timeout` for the pipe, whose `extends` is relative to the current
 // directory. Throws a config error.
 ConfigSource read_config_source(const std::string& path, std::chrono::milliseconds timeout = std::chrono::seconds(10));
-// The folder to which `extends` of the file is relative.
+// The folder to which the file's `extends` is relative.
 std::string config_folder(const std::string& path);
 
 // Throws a config error with a position if a file is unreadable, malformed, too large or extends itself, or for too
@@ -38,7 +38,7 @@ void merge(Value& base, Value over);
 // "a.b.0.c=value"; "table={}" removes a table that may be left out. Throws a config error if it is malformed, or a part
 // of the key is not a table.
 void apply_override(Value& root, const std::string& assignment, const Schema& schema);
-// An object of "name=value" words, with values as in overrides.
+// Returns "name=value" words as an object, with values as in overrides.
 Json read_assignments(const std::vector<std::string>& assignments);
 
 }  // namespace chassis

@@ -41,7 +41,7 @@ std::string_view text_of(const SettingTexts& settings, const std::string& key) {
   return found == settings.end() ? std::string_view() : found->second;
 }
 
-// "fsdp2" of "\"fsdp2@1.2.0\"".
+// Returns "fsdp2" for "\"fsdp2@1.2.0\"".
 std::string_view plugin_in(std::string_view text) {
   if (text.starts_with('"')) text.remove_prefix(1);
   return text.substr(0, text.find_first_of("@\""));

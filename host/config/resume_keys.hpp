@@ -1,4 +1,4 @@
-// Which settings a resumed run may change.
+// The settings that a resumed run may change.
 #pragma once
 
 #include <map>

@@ -1,4 +1,4 @@
-// The tables and keys of the host. Defaults may name members of plugins; no other code of the host does.
+// The tables and keys of the host. Defaults may name members of plugins; no other host code does.
 #include "host/config/schema.hpp"
 
 #include <algorithm>

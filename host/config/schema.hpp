@@ -1,5 +1,5 @@
-// The tables and keys that the host understands. A table may also be the slot of a plugin: it also holds the plugin's
-// options, which are checked when the plugin is loaded.
+// The tables and keys that the host understands. A table may also be the slot of a plugin. It then holds the plugin's
+// options too, which are checked when the plugin is loaded.
 #pragma once
 
 #include <span>
@@ -11,7 +11,7 @@
 
 namespace chassis {
 
-// How the members of a kind are chosen in a table.
+// The ways in which a table chooses the members of a kind.
 enum class SlotForm {
   kNone,  // not a slot
   kOne,   // plugin = "name", options in the same table
@@ -23,7 +23,7 @@ struct TableSpec {
   bool is_array = false;     // [[name]]
   bool is_optional = false;  // absent unless the user writes it: no defaults are filled in
   SlotForm slot = SlotForm::kNone;
-  std::string kind = {};                   // of the plugin
+  std::string kind = {};                   // the plugin's kind
   std::string list_key = {};               // kList
   std::vector<std::string> built_in = {};  // kList: names in the list that are no plugins but parts of the host
   std::string doc = {};
@@ -37,8 +37,8 @@ struct Schema {
   const TableSpec* find(std::string_view table) const;
 };
 
-// What a configuration is read for: training, looking at its data, evaluation, generation, or copying weights to
-// another directory.
+// The purpose for which a configuration is read: training, looking at its data, evaluation, generation, or copying
+// weights to another directory.
 enum class ConfigUse { kTraining, kData, kEvaluation, kGeneration, kWeights };
 
 // False if `use` does not need a key or list of tables that is required otherwise. If it is written down, it is checked
@@ -49,7 +49,7 @@ bool is_needed(std::string_view key, ConfigUse use);
 struct Unavailable {
   std::string_view key;      // "train.task"; a table: "quant"
   std::string_view value;    // the choice; empty: the whole key or table
-  std::string_view instead;  // what is available
+  std::string_view instead;  // the available alternative
 };
 std::span<const Unavailable> unavailable();
 // True if the whole key or table is unavailable.

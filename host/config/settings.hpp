@@ -43,7 +43,7 @@ Error error_at(const ConfigEntry& entry, const Error& cause);
 // The parts of a setting that do not depend on its type.
 class SettingEntry : public ConfigEntry {
  public:
-  // False for a key without default that the user leaves out.
+  // False for a key without a default that the user leaves out.
   bool is_set() const { return is_set_; }
   // The position of an item of a list, or of a dotted key in a free table.
   SourcePosition where_of(std::string_view item) const;
@@ -60,8 +60,8 @@ class SettingEntry : public ConfigEntry {
   std::shared_ptr<const Error> findings_;  // problems that may explain why it is missing; NULL if loading found none
 };
 
-// The value of one key. Reading one that is not set is a broken invariant, unless loading found mistakes of the user:
-// then it throws them.
+// The value of one key. Reading one that is not set is a broken invariant, unless loading found problems in the user's
+// configuration, which are then thrown.
 template <class T>
 class Setting : public SettingEntry {
  public:

@@ -1,4 +1,4 @@
-// A candidate is near if it differs in at most one of three letters.
+// A candidate is near if it differs in at most one letter in three.
 #include "host/config/suggest.hpp"
 
 #include <algorithm>
@@ -42,7 +42,7 @@ std::string nearest(std::string_view word, const std::vector<std::string>& candi
     if (distance <= limit && distance < best_distance) best = candidate, best_distance = distance;
   }
   if (!best.empty()) return best;
-  // "warmup" for "warmup_steps", "epsilon" for "eps", "batch_size" for "global_batch_size": if there is only one.
+  // "warmup" for "warmup_steps", "epsilon" for "eps", "batch_size" for "global_batch_size": only if one candidate fits.
   for (const std::string& candidate : candidates) {
     const std::string other = folded(candidate);
     const bool extends = other.size() >= 3 && wanted.starts_with(other);

@@ -1,11 +1,11 @@
-// Parses with toml++, and refuses deep nesting before it.
+// Refuses deep nesting, then parses with toml++.
 #include "host/config/toml_file.hpp"
 
 #include <fmt/core.h>
 
 #define TOML_HEADER_ONLY 1
-// Version 3.3.0 marks code as unreachable that its test for white space reaches with most characters from U+00A1 to
-// U+0499 ("é = 1"). That code must return false.
+// Version 3.3.0 of toml++ marks code as unreachable that its test for white space does reach with most characters from
+// U+00A1 to U+0499 ("é = 1"). That code must return false.
 #include <toml++/impl/preprocessor.h>
 #pragma push_macro("TOML_UNREACHABLE")
 #undef TOML_UNREACHABLE

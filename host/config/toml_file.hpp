@@ -9,7 +9,7 @@
 
 namespace chassis {
 
-// Maximum of a dotted key; longer keys are refused, as are deeply nested lists and tables.
+// Maximum number of parts in a dotted key; longer keys are refused, as are deeply nested lists and tables.
 constexpr size_t kMaxKeyParts = 32;
 
 // Throws a config error with the position of the first mistake. `name` is the file in positions.

@@ -14,7 +14,7 @@ namespace chassis {
 struct Origin {
   enum class Kind { kFile, kOverride, kDefault, kPluginDefault };
   Kind kind = Kind::kDefault;
-  SourcePosition where = {};  // kFile: of the value; kOverride: the file is "command line 'a=b'"
+  SourcePosition where = {};  // kFile: position of the value; kOverride: the file is "command line 'a=b'"
   std::string plugin = {};    // kPluginDefault
 
   // "configs/a.toml:3:8", "command line 'run.seed=1'", "default", "default of adamw"
@@ -31,7 +31,7 @@ struct Value {
   double number = 0;
   std::string string;
   std::string name;             // in a table: the key
-  std::vector<Value> children;  // of an array, or of a table in order of appearance
+  std::vector<Value> children;  // items of an array, or keys of a table in order of appearance
   Origin origin;
   SourcePosition key_where;
   std::string typed_text;  // from the command line: what was typed after "="
@@ -54,10 +54,10 @@ SourcePosition position_of(const Value& root, std::string_view key, const std::s
 std::string toml_text(const Value& value);
 // A key, quoted if it must be.
 std::string toml_key(const std::string& key);
-// "an integer", "a string", …: what a value is.
+// The type of a value in words: "an integer", "a string", …
 const char* type_text(ValueType type);
 Json to_json(const Value& value);
-// From JSON (no nulls), for defaults.
+// Converts JSON without nulls, for defaults.
 Value from_json(const Json& json, const Origin& origin);
 // Same type and content; origins are not compared.
 bool same_value(const Value& a, const Value& b);

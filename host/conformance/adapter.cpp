@@ -89,7 +89,7 @@ class Evaluation {
 
   ParameterTable& parameters() { return *compiled_->parameters; }
 
-  // From the logits, because the op cross_entropy rounds to fp32.
+  // Computed from the logits, because the op cross_entropy rounds to fp32.
   double loss() {
     const Tensor logits = executor_->logits(fields_, nullptr, false);
     const int64_t vocab = logits.sizes().back();
@@ -126,12 +126,12 @@ void set_values(const Parameter& p, std::vector<float>& values) {
   p.stored().copy_from(Tensor::borrow(values.data(), p.stored().sizes(), Dtype::f32));
 }
 
-// What merging needs to know of an op of the base that the adapter has extended.
+// An op of the base that the adapter has extended, with what merging needs to know of it.
 struct ExtendedOp {
-  std::string module;                // as in files
-  std::vector<std::string> params;   // of the base
-  std::vector<std::string> tensors;  // that the adapter added
-  std::string prefix;                // of their names
+  std::string module;                // its name in files
+  std::vector<std::string> params;   // parameters of the base
+  std::vector<std::string> tensors;  // tensors that the adapter added
+  std::string prefix;                // common prefix of the tensors' names
   bool is_tied = false;
 };
 
@@ -179,7 +179,7 @@ class AdapterExamination {
     const std::string text = adapted.plugin().config("base", base_.config_json);
     const Json config = Json::parse(text, nullptr, false);
     if (!config.is_object()) return fail("its config is not a JSON object: '{}'", printable(text));
-    // By these keys a directory of the adapter is found to be one of this plugin, on this base.
+    // By these keys a directory of the adapter is recognized as one of this plugin, for this base.
     const auto names = [&](const char* key, const std::string& expected) {
       const auto found = config.find(key);
       if (found != config.end() && found->is_string() && lower_case(found->get<std::string>()) == expected) return;
@@ -235,7 +235,7 @@ class AdapterExamination {
     if (!any) fail("it trains no parameter");
   }
 
-  // The direction is the gradient, which shows a wrong size, plus a random direction, which shows missing elements.
+  // The direction is the gradient, to reveal a wrong size, plus a random direction, to reveal missing elements.
   void examine_gradient(Parameter& p, Evaluation& with) {
     const auto count = static_cast<size_t>(p.stored().num_elements());
     std::vector<float> gradient(count), random(count), start = values_of(p.stored());
@@ -335,7 +335,7 @@ class AdapterExamination {
     const std::string parameter = p.name.substr(p.name.rfind('.') + 1);
     const int64_t rows = p.local_shape[0], columns = p.stored().num_elements() / rows;
     const std::vector<float> before = values_of(p.stored());
-    // A box is handed over as an array of its own.
+    // Each box is passed as a separate array.
     const auto merge_box = [&](std::vector<float>& into, int64_t row, int64_t num_rows, int64_t column,
                                int64_t num_columns) {
       if (num_rows == 0 || num_columns == 0) return;
@@ -392,7 +392,7 @@ void examine_refusals(const std::function<std::unique_ptr<Instance>()>& make, Ad
 }  // namespace
 
 std::vector<std::string> adapter_base_configs(const std::vector<std::string>& architectures) {
-  // Wide enough for usual ranks.
+  // Wide enough for the usual ranks of adapters.
   Json config = Json::parse(sample_model_config(architectures));
   config.update(Json{{"hidden_size", 48}, {"intermediate_size", 72}, {"head_dim", 12}, {"num_key_value_heads", 2}});
   Json other{{"vocab_size", 61}, {"n_embd", 48}, {"n_layer", 2}, {"n_head", 4}, {"n_positions", 64}};

@@ -13,21 +13,21 @@
 
 namespace chassis {
 
-// A model beneath the adapter.
+// A base model for the adapter.
 struct AdapterBase {
   std::string name;  // "llama"
   Program program;   // as recorded
   std::string config_json;
-  const ModelPlugin* model = nullptr;  // names parameters as its files do; NULL: as the program does
+  const ModelPlugin* model = nullptr;  // names parameters as the model's files do; NULL: as the program does
 };
 
-// Texts of config.json, of which a small model of the usual families takes one.
+// Texts of config.json; a small model of each usual family accepts one of them.
 std::vector<std::string> adapter_base_configs(const std::vector<std::string>& architectures);
 
 struct AdapterReport {
   std::vector<std::string> failures;  // with names and numbers
   std::string left_out;               // what could not be tested, and what is unusual but allowed
-  int num_bases = 0;                  // that the adapter took
+  int num_bases = 0;                  // bases that the adapter accepted
 };
 
 // [step] `adapter` makes active instances, `oracles` compute the ops on the CPU in fp64. A base that the adapter

@@ -30,7 +30,7 @@ class PatternChain {
   std::string numbered(const char* name, size_t i) const { return name + std::to_string(i); }
   bool comes(size_t i, std::string_view id) const { return i < pattern_.size() && pattern_[i] == id; }
 
-  // Dims of the value that op i reads and another op, or nobody, has made: heads for ops of heads.
+  // The dims that op i expects of its input: heads and head_dim for ops on heads.
   std::vector<DimId> wanted_dims(size_t i) {
     if (comes(i, "rope") || comes(i, "attention")) return {case_.dim("heads", 3), case_.dim("head_dim", kHeadDim)};
     if (comes(i, "cross_entropy") || comes(i, "partial_cross_entropy")) return {case_.dim("vocab", 29)};
@@ -89,7 +89,7 @@ class PatternChain {
       last_name_ = "loss";
       has_ended_ = true;
     } else {
-      return false;  // a plugin's own op has no reference; others have one that only their own programs show
+      return false;  // a plugin's own op has no reference; the others are tested only by programs of their own
     }
     return true;
   }
@@ -99,7 +99,7 @@ class PatternChain {
   const bool keeps_all_;
   CaseProgram case_;
   ValueId value_ = kAbsent;
-  std::vector<DimId> dims_;  // of value_, without B and T
+  std::vector<DimId> dims_;  // dims of value_, without B and T
   std::string last_name_ = "y";
   bool has_ended_ = false;
 };
@@ -109,7 +109,7 @@ class PatternChain {
 std::optional<CaseProgram> pattern_case(const std::vector<std::string>& pattern, bool keeps_all) {
   try {
     return PatternChain(pattern, keeps_all).run();
-  } catch (const Error&) {  // the rules of an op refuse what comes before it
+  } catch (const Error&) {  // an op's rules refuse the result of the op before it
     return std::nullopt;
   }
 }

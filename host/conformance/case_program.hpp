@@ -14,7 +14,7 @@ namespace chassis {
 // One block under test: inputs by name, parameters, and the op or ops.
 class CaseProgram {
  public:
-  // No multiple of a vector or a tile; more than the tiles of most kernels have.
+  // kTokens is not a multiple of a vector or tile size; kManyTokens is more than the tiles of most kernels have.
   static constexpr int64_t kTokens = 13, kManyTokens = 521;
 
   explicit CaseProgram(std::string name) {
@@ -52,10 +52,10 @@ class CaseProgram {
     block().outputs[name] = value;
     return *this;
   }
-  // Of the last op.
+  // Output i of the last op.
   ValueId result(size_t i) const { return program_.blocks[0].ops.back().outputs[i]; }
   const Program& program() const { return program_; }
-  // A row's tokens when it runs.
+  // The number of tokens in a row when the program runs.
   int64_t num_tokens() const { return num_tokens_; }
   CaseProgram& large() {
     num_tokens_ = kManyTokens;
@@ -69,9 +69,9 @@ class CaseProgram {
   int64_t num_tokens_ = kTokens;
 };
 
-// A program with the ops of a pattern such as "rms_norm+linear", each of which reads the result of the one before.
-// Results of all but the last are outputs too if `keeps_all`, so that a provider cannot leave them out. Nothing if an
-// op cannot take the place that it has in the pattern, or has no reference: a plugin's own.
+// A program with the ops of a pattern such as "rms_norm+linear", each of which reads the result of the one before. If
+// `keeps_all`, the results of all ops are outputs, so that a provider cannot leave them out. Returns nothing if an op
+// cannot stand at its place in the pattern, or has no reference, such as a plugin's own op.
 std::optional<CaseProgram> pattern_case(const std::vector<std::string>& pattern, bool keeps_all);
 
 }  // namespace chassis

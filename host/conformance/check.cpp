@@ -61,7 +61,7 @@ std::string with_output(std::string text, const ProcessResult& ended) {
   return text;
 }
 
-// The result of a test from the end of its process.
+// The result of a test, determined by how its process ended.
 CheckResult result_of(const std::string& test, const ProcessResult& ended, std::chrono::milliseconds limit) {
   CheckResult result{test, CheckOutcome::kFailed, "", 0};
   if (ended.timed_out) {
@@ -98,7 +98,7 @@ class Traces {
             fmt::format("it wrote to {}, which belongs to the program: \"{}\"; use {}", where, printable(*text),
                         "chassis.log/1"));
     std::vector<std::string> files = ended.files;
-    // Folders of the test itself, which had no time to remove them.
+    // A test that was killed could not remove its own folders.
     if (!ended.verdict)
       std::erase_if(files, [](const std::string& name) {
         return name.starts_with("chassis-tokenizer-") || name.starts_with("chassis-check-");
@@ -165,7 +165,7 @@ class Run {
     for (std::string_view base = test.needs; !base.empty(); base = check::find_test(base)->needs)
       for (const CheckResult& earlier : results_) {
         if (earlier.test != base) continue;
-        // Guards may show where a crash comes from.
+        // Guards may show the cause of a crash.
         if (earlier.has_crashed && base == test.needs && test.guard != check::Guard::kNone) continue;
         if (earlier.outcome == CheckOutcome::kFailed || earlier.outcome == CheckOutcome::kSameCause)
           return {name, CheckOutcome::kNotRun, std::string(base) + " failed", 0};

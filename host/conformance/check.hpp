@@ -22,8 +22,8 @@ enum class CheckOutcome {
   kSkipped,    // not applicable
   kSameCause,  // failed like the earlier test that `cause` names
   kNotRun,     // `text` has the reason
-  kUntested,   // its results could not be compared with anything, so that it is not known whether it conforms
-  kBadOption,  // of a verdict: an option was given that does not exist, or has no such value
+  kUntested,   // its results could not be compared with anything, so it is not known whether it conforms
+  kBadOption,  // only in a verdict: a given option does not exist, or cannot have the given value
 };
 
 struct CheckResult {
@@ -45,12 +45,12 @@ struct CheckRequest {
   std::chrono::milliseconds timeout{0};                                 // for each; 0: kTestShare of the total
   std::function<void(const CheckResult&)> report = {};                  // called with each result when it is known
   std::vector<std::string> arguments = {};                              // appended to the arguments of `self`
-  // Runs a test in a copy of this process, which is then used instead of a new process of `self`: as
-  // run_check_in_process, and returns its exit code.
+  // If set, runs a test in a copy of this process, in place of a new process of `self`: does what run_check_in_process
+  // does, and returns its exit code.
   std::function<int(const std::string& test)> in_child = {};
 };
 
-// Thrown in such a copy when its test is over. main() is to return this exit code.
+// Thrown in such a copy when its test is over. main() must return this exit code.
 struct EndOfChild {
   int exit_code;
 };
@@ -63,8 +63,8 @@ inline constexpr std::string_view kTraceTests[] = {"process/output",  "process/f
 // The names of all tests, in order.
 std::vector<std::string> check_names();
 // Throws before the first test: a config error if the file does not exist, a plugin error if it is not a plugin or a
-// name in `only` is unknown. Throws a config error for options that were given and no member takes, and EndOfChild in
-// copies of the process.
+// name in `only` is unknown. Throws a config error for given options that no member takes, and EndOfChild in copies of
+// the process.
 std::vector<CheckResult> run_checks(const CheckRequest& request);
 bool conforms(const std::vector<CheckResult>& results);
 // One line: "passed   load/entry (0.1 s)", with the reason on further lines.

@@ -43,7 +43,7 @@ class WithoutService : public ServiceProvider {
   std::string hidden_;
 };
 
-// Remembers for which services instances ask.
+// Records which services instances ask for.
 class WatchedServices : public ServiceProvider {
  public:
   explicit WatchedServices(ServiceProvider& inner) : inner_(inner) {}
@@ -61,7 +61,7 @@ class WatchedServices : public ServiceProvider {
   std::set<std::string> asked_;
 };
 
-// A host table with the given struct_size. Bytes beyond this host's own table are poison.
+// A host table with the given struct_size. Bytes beyond this host's own table are poisoned.
 class PoisonedHost {
  public:
   PoisonedHost(AbiVersion negotiated, InstanceServices* services, uint32_t struct_size);
@@ -82,8 +82,8 @@ struct Bench {
   PluginFile file() const { return read_plugin_file(path); }
   std::shared_ptr<const PluginLibrary> load() const;
   std::vector<OptionSpec> specs(const PluginLibrary& library, const MemberName& member) const;
-  // Values that were given, defaults, and guesses for options without one. `all_known` is false if there was a guess.
-  // Throws BadOption.
+  // The values that were given, defaults, and guesses for options without a default. Sets `all_known` to false if there
+  // was a guess. Throws BadOption.
   Json options(const PluginLibrary& library, const MemberName& member, bool& all_known) const;
   // Throws BadOption if an option was given that no member has.
   void expect_options_exist(const PluginLibrary& library) const;
@@ -105,7 +105,7 @@ struct Test {
   std::string_view name;
   std::string_view needs;  // a test that must pass first; empty if there is none
   void (*run)(Bench&);
-  Guard guard = Guard::kNone;  // which side of every buffer has a page without access
+  Guard guard = Guard::kNone;  // the side of every buffer with a page without access
 };
 // static/* and load/*.
 std::span<const Test> file_tests();

@@ -21,7 +21,7 @@ std::vector<ElfSymbol> symbols_of(const std::string& path) {
 
 // static: no code of the file runs.
 
-// A misspelled key is ignored, as one of a later version is.
+// The host ignores unknown keys, since a later version may define them. This check finds misspelled ones.
 void expect_known_keys(const Manifest& manifest) {
   const std::vector<std::string> known = {"id",     "version",   "abi",    "abi-min-host", "tier", "torch",
                                           "member", "requires",  "file",   "architecture", "op",   "cuda",

@@ -25,7 +25,7 @@
 namespace chassis {
 namespace {
 
-// A member that fails at its end or keeps tensors is a counted warning in a run, and a failure here.
+// If a member fails at its end or keeps tensors, a run counts a warning; here it is a failure.
 void expect_no_warnings_of_ends() {
   std::string found;
   for (const auto& [key, count] : counted_warnings())
@@ -36,7 +36,7 @@ void expect_no_warnings_of_ends() {
 
 bool computes(const check::Test& test) { return test.name.starts_with("numerics/"); }
 
-// On request of the parent process, before it ends a test that hangs.
+// Called at the request of the parent process, before it ends a test that hangs.
 void say_call_in_progress(int) {
   char text[640] = "the call in progress: ";
   const size_t begin = std::strlen(text), size = describe_call(text + begin, sizeof text - begin - 1);
@@ -54,7 +54,7 @@ check::ProcessState settled_state(const check::ProcessState& before) {
   return now;
 }
 
-// Working, home and temporary folder, and what is no file of a file system.
+// The working, home and temporary folders, and /dev and /proc, whose entries are not stored files.
 std::vector<std::string> own_folders() {
   std::error_code error;
   std::vector<std::string> folders = {"/dev", "/proc", std::filesystem::current_path(error).string(),
@@ -63,13 +63,13 @@ std::vector<std::string> own_folders() {
   std::erase(folders, "");
   for (std::string& folder : folders) {
     folder = std::filesystem::path(folder).lexically_normal().string();
-    if (folder.ends_with('/')) folder.pop_back();  // the root is then ""
+    if (folder.ends_with('/')) folder.pop_back();  // "/" becomes ""
   }
   return folders;
 }
 
-// Threads are the host's business where a plugin computes: they would share the cores with those that it was given.
-// Others, such as a server of metrics, may have some of their own.
+// True if all members are of kinds that compute. These use the host's threads: threads of their own would compete with
+// those for the cores. Other plugins, such as a metrics server, may have threads of their own.
 bool computes_only(const Manifest& manifest) {
   constexpr std::array<std::string_view, 6> kKinds = {"ops", "optimizer", "parallel", "model", "adapter", "quant"};
   return std::ranges::all_of(manifest.members, [&](const MemberName& member) {

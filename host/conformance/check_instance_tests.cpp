@@ -50,7 +50,7 @@ void expect_no_tensors(const Instance& instance) {
 
 int64_t resident_bytes() {
 #ifdef __SANITIZE_ADDRESS__
-  return 0;  // its quarantine keeps what was freed
+  return 0;  // its quarantine keeps freed memory
 #else
   std::ifstream file("/proc/self/statm");
   int64_t total = 0, resident = 0;
@@ -160,7 +160,7 @@ void negotiation_optional_services(Bench& bench) {
 void negotiation_required_services(Bench& bench) {
   const PluginFile file = bench.file();
   if (file.manifest.required_services.empty()) throw Skip{"requires no service"};
-  // Members are not created without it: a plugin may trust its manifest.
+  // Members are not created without the service: a plugin may rely on its manifest.
   for (const std::string& service : file.manifest.required_services) {
     const WithoutService without(bench.services, service);
     try {
@@ -218,7 +218,7 @@ void life_illegal_order(Bench& bench) {
   });
 }
 
-// What kNumRepeats calls left behind; empty if no more than is allowed.
+// Describes what kNumRepeats calls left behind; empty if no more than is allowed.
 std::string growth_of_thousand(const std::function<void()>& once) {
   const int64_t bytes = resident_bytes(), heap = heap_bytes();
   const size_t threads = num_entries("/proc/self/task"), files = num_entries("/proc/self/fd");
@@ -246,7 +246,7 @@ void life_thousand(Bench& bench) {
       expect_no_tensors(*instance);
     };
     for (int i = 0; i < kNumRepeats / 10; ++i) once();
-    // A leak grows every time; a table of a library that doubled, or a pool that filled, grows once.
+    // A leak grows every time; a library's table that doubles, or a pool that fills, grows only once.
     std::string growth;
     for (int round = 0; round < kNumGrowthRounds; ++round) {
       growth = growth_of_thousand(once);
@@ -350,7 +350,7 @@ void numerics(Bench& bench) {
   bench.note = reasons;
 }
 
-// Then repeats the test without each service that the members asked for and the manifest does not require.
+// Runs numerics(), then repeats it without each service that the members asked for and the manifest does not require.
 void numerics_with_fewer_services(Bench& bench) {
   WatchedServices watched(bench.services);
   Bench first{bench.path, watched, bench.hooks};

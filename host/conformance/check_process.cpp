@@ -91,13 +91,13 @@ class Pipe {
 
   int read_end() const { return ends_[0]; }
   int write_end() const { return ends_[1]; }
-  // In the child process, which has closed both.
+  // Called in the child process, which has closed both ends.
   void forget() { ends_ = {-1, -1}; }
   void close_write_end() {
     ::close(ends_[1]);
     ends_[1] = -1;
   }
-  // False at the end of the file.
+  // Returns false at the end of the file.
   bool read_some() {
     std::array<char, 4096> piece;
     ssize_t num_bytes;
@@ -165,7 +165,7 @@ bool has_one_thread() {
   return !error && std::distance(fs::begin(threads), fs::end(threads)) == 1;
 }
 
-// In a copy of this process: what spawn() does between fork and exec, and what exec does.
+// Does in a copy of this process what spawn() does between fork and exec, and what exec does.
 void enter_child(const std::string& folder, Pipe& out, Pipe& err, Pipe& verdict) {
   const std::vector<std::string> environment = environment_in(folder);
   ::clearenv();
@@ -191,7 +191,7 @@ pid_t copy_of_this_process(const std::string& folder, Pipe& out, Pipe& err, Pipe
     enter_child(folder, out, err, verdict);
     throw EndOfChild{in_child()};
   }
-  ::setpgid(pid, pid);  // whichever of the two is first
+  ::setpgid(pid, pid);  // called in both processes, since either may be first
   return pid;
 }
 
@@ -253,7 +253,7 @@ std::optional<CheckVerdict> read_verdict(const std::string& text) {
     return CheckVerdict{static_cast<CheckOutcome>(json.at("outcome").get<int>()), json.at("text").get<std::string>(),
                         json.at("traces").get<std::vector<std::pair<std::string, std::string>>>()};
   } catch (const Json::exception&) {
-    return std::nullopt;  // the plugin wrote it
+    return std::nullopt;  // the plugin wrote this text
   }
 }
 

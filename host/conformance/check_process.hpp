@@ -27,9 +27,9 @@ struct ProcessResult {
   std::vector<std::string> files;       // left in its working, home and temporary folder
 };
 
-// Runs the program in an empty folder and a new process group. Kills the rest of the group when the program ends.
-// With `in_child` and one thread, the child process is a copy of this one, which is ready at once; it calls `in_child`
-// and then throws EndOfChild, with which main() is to end. Loading LibTorch anew would take 0.25 s.
+// Runs the program in an empty folder and a new process group. Kills the rest of the group when the program ends. With
+// `in_child` and one thread, the child process is instead a copy of this one, which is ready at once; it calls
+// `in_child` and then throws EndOfChild, whose exit code main() must return. Loading LibTorch anew would take 0.25 s.
 ProcessResult run_process(const std::vector<std::string>& arguments, std::chrono::milliseconds timeout,
                           const std::function<int()>& in_child = {});
 

@@ -1,4 +1,4 @@
-// Reading and comparison of the process state: settings, descriptors, threads.
+// Reads and compares the process state: settings, descriptors, threads.
 #include "host/conformance/check_state.hpp"
 
 #include <dirent.h>

@@ -16,7 +16,7 @@ struct ProcessState {
 };
 
 ProcessState read_process_state();
-// The differences, each with its name of kTraceTests. Compares threads only if `with_threads`.
+// The differences, each with its name from kTraceTests. Compares threads only if `with_threads`.
 std::vector<std::pair<std::string, std::string>> differences(const ProcessState& before, const ProcessState& after,
                                                              bool with_threads);
 

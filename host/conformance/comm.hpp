@@ -25,7 +25,7 @@ std::string comm_unsupported_reason(const CommSubject& backend);
 //     allowed: each alone, all in one start, and all in flight at once and waited for in reverse order
 //   - reductions cover all ranks, within the rounding of the dtype, with the same bits on all ranks
 //   - send buffers stay unchanged; a work is done after its wait; several groups work at the same time
-// A backend that moves nothing receives the same calls, as one rank of four, without buffers.
+// A backend that moves nothing receives the same calls without buffers, as each of four ranks in turn.
 std::vector<std::string> comm_failures(std::span<const CommSubject> ranks);
 
 }  // namespace chassis

@@ -42,7 +42,7 @@ Tensor tensor_of(const Values& values, Dtype dtype) {
   return out;
 }
 
-// The values that `rank` sends, rounded to the dtype; not whole numbers, so that a wrong sum is visible.
+// The values that `rank` sends, rounded to the dtype. Floats are not whole numbers, so that a wrong sum is visible.
 Values sent(const Case& c, int rank) {
   uint64_t count = 0;
   switch (c.op) {

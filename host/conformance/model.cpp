@@ -80,7 +80,7 @@ class ModelExamination {
     }
   }
 
-  // Two declarations must agree. The host itself throws if the mapping is not exact.
+  // Two calls of disk_mapping() must agree. The host itself throws if the mapping is not exact.
   void examine_mapping(const ModelPlugin& model) {
     try {
       const ParameterTable& parameters = *compiled_->parameters;
@@ -128,7 +128,7 @@ class ModelExamination {
     const auto instance = make_();
     const ModelPlugin other(*instance);
     if (instance->interface_or_null<chassis_model_2_t>(CHASSIS_MODEL_2_ID) == nullptr)
-      return;  // model/1 did not say so
+      return;  // model/1 did not require this
     if (!other.configure_refusal(extended.dump()).empty()) return;
     const Json written = Json::parse(other.config(), nullptr, false);
     if (!written.is_object() || written.value(kKey, "") != "kept")
@@ -166,7 +166,7 @@ class ModelExamination {
     for (const auto& p : compiled_->parameters->all()) examine_gradient(*p, executor, batch, loss);
   }
 
-  // What one position of one row may see.
+  // Checks that logits do not depend on later positions or on other documents.
   void examine_logits() {
     const Fields batch = sample_fields(compiled_->program);
     if (!batch.contains("input_ids")) return;
@@ -209,7 +209,7 @@ class ModelExamination {
       return fail("the logits of position {} change with the id of position {}, which comes later: it is not causal", t,
                   kSampleTime - 1);
 
-    constexpr int64_t kSecond = 3;  // where the second document of a packed row begins
+    constexpr int64_t kSecond = 3;  // begin of the second document of a packed row
     const auto packed_with = [&](bool changes_first) {
       return with([&](const std::string& name, int64_t t, int32_t& value) {
         if (name == "document_ids") value = t >= kSecond ? 1 : 0;
@@ -225,14 +225,14 @@ class ModelExamination {
           t);
     const int32_t* const ids = batch.at("input_ids").data_as<int32_t>();
     const auto alone = with([&](const std::string& name, int64_t t, int32_t& value) {
-      if (name == "input_ids" && t + kSecond < kSampleTime) value = ids[t + kSecond];  // of the first row
+      if (name == "input_ids" && t + kSecond < kSampleTime) value = ids[t + kSecond];  // ids of the first row
     });
     if (const int64_t t = differs(packed, logits_of(alone), kSecond, kSampleTime, kSecond); t >= 0)
       fail("the logits of position {} of a document differ from those of the same document alone in a row",
            t - kSecond);
   }
 
-  // The direction is the gradient, which shows a wrong size, plus a random direction, which shows missing elements.
+  // The direction is the gradient, to reveal a wrong size, plus a random direction, to reveal missing elements.
   void examine_gradient(Parameter& p, Executor& executor, const Fields& batch, double loss) {
     const auto count = static_cast<size_t>(p.stored().num_elements());
     std::vector<float> gradient(count), random(count), start(count);

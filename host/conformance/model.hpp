@@ -26,11 +26,10 @@ std::string configure_refusal(Instance& model, const std::string& config_json);
 //     with keys that the model does not know
 //   - text that is not a JSON object is refused
 //   - max_positions is not negative; the last block outputs a scalar loss and logits
-//   - logits do not change with later tokens, nor with another document of the row, and those of a document are the
-//   same
-//     alone in a row
+//   - logits do not change with later tokens, nor with another document in the row; those of a document are the same
+//     if it is alone in a row
 //   - the gradient of every parameter agrees with finite differences of the loss; every op must have an oracle, or
-//     one of `own_kernels`, which are asked for if the model has ops that chassis/op.h does not know
+//     one of `own_kernels`, which are requested if the model has ops that chassis/op.h does not know
 //   - these ops mix only the dims that the model declares; see own_ops.hpp
 std::vector<std::string> model_failures(const std::function<std::unique_ptr<Instance>()>& model,
                                         const std::string& config_json, std::span<const OpsProvider> oracles,

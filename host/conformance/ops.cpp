@@ -24,9 +24,9 @@
 namespace chassis {
 namespace {
 
-// Sizes that do not divide evenly into vectors or tiles.
+// Number of rows in a batch; it does not divide evenly into vectors or tiles.
 constexpr int64_t kRows = 2;
-// Rows that are wider than the tiles of most kernels.
+// Width of rows that are wider than the tiles of most kernels.
 constexpr int64_t kWide = 530;
 
 CaseProgram pointwise(const char* id, Attrs attrs, bool two_inputs, int64_t width = 37) {
@@ -49,7 +49,7 @@ CaseProgram linear(bool bias, int64_t width = 20) {
 
 constexpr double kSmallEps = 1e-5, kLargeEps = 0.1;
 
-// Two linears of one input with narrow branches beside them, as adapters record them.
+// Two linears of one input, each with a narrow branch in parallel, as adapters record them.
 CaseProgram branches(bool scaled) {
   CaseProgram c(scaled ? "linears with scaled branches" : "linears with branches");
   const DimId in = c.dim("in", 20), out = c.dim("out", 21), ranks[] = {c.dim("rank_a", 2), c.dim("rank_b", 3)};
@@ -120,7 +120,7 @@ CaseProgram head(double cap = 0, int64_t num_classes = 29) {
   return c;
 }
 
-// The rows of a table from 8 on, as one rank of several has them.
+// The rows of a table from row 8 on, as one of several ranks holds them.
 CaseProgram embedding_part() {
   CaseProgram c("embedding of a part");
   const DimId vocab = c.dim("vocab", 13), n = c.dim("n", 11);
@@ -128,7 +128,7 @@ CaseProgram embedding_part() {
   return c;
 }
 
-// The classes from 8 on, and one column of padding.
+// The classes from class 8 on, and one column of padding.
 CaseProgram head_part(double cap) {
   CaseProgram c(cap != 0 ? "linear+softcap+partial_cross_entropy" : "linear+partial_cross_entropy");
   const DimId vocab = c.dim("vocab", 13), n = c.dim("n", 11);
@@ -209,7 +209,7 @@ std::vector<CaseProgram> all_cases() {
   cases.push_back(attention("attention with capped scores", {{"causal", one}, {"softcap", 0.5}}, 2));
   cases.push_back(attention("attention in a window with capped scores",
                             {{"causal", one}, {"window", int64_t{4}}, {"softcap", 0.5}}, 3));
-  // Second values of the attributes that are numbers.
+  // Second values of the numeric attributes.
   cases.push_back(norm(false, 0, kLargeEps));
   cases.push_back(norm(true, 0, kLargeEps));
   cases.push_back(layer_norm(kLargeEps));
@@ -224,7 +224,7 @@ std::vector<CaseProgram> all_cases() {
   return cases;
 }
 
-// Each op once, with many rows.
+// Programs of most ops, with many tokens.
 std::vector<CaseProgram> large_cases() {
   const auto one = AttrValue(int64_t{1});
   std::vector<CaseProgram> cases;
@@ -286,9 +286,9 @@ struct Named {
 
 constexpr const char* kOutsideTraining = " outside of training";
 
-// All results of a program, each under another name: outputs, gradients of inputs and of parameters. Runs two
+// All results of a program, each under its own name: outputs, gradients of inputs and of parameters. Runs two
 // micro-batches: the first must overwrite the gradients of parameters, which hold NaN, and the second must add to them.
-// Then it runs forward outside of training. `num_micro_batches` is 1 or 2.
+// Then runs forward outside of training. `num_micro_batches` is 1 or 2.
 std::vector<Named> run_case(const Program& program, const ResolveOptions& options, const OpsProvider* candidate,
                             bool* claimed, int num_micro_batches = 2) {
   const int64_t num_tokens = options.time;
@@ -412,7 +412,7 @@ void compare(const std::string& where, const std::string& name, const Tensor* go
 std::string changed_bits(const std::vector<Named>& first, const std::vector<Named>& again) {
   for (const Named& result : first) {
     const Tensor* const other = find(again, result.name);
-    if (!other && again.size() < first.size()) continue;  // of a run with fewer micro-batches
+    if (!other && again.size() < first.size()) continue;  // `again` had fewer micro-batches
     if (!other || other->num_bytes() != result.tensor.num_bytes())
       return result.name + (other ? " has another size" : " is missing") + " when the same call is repeated";
     if (std::memcmp(result.tensor.data(), other->data(), result.tensor.num_bytes()) == 0) continue;
@@ -457,7 +457,7 @@ bool compare_case(const CaseProgram& c, const OpsProvider& provider, const Resol
     failures.push_back(where + ": " + failure);
 
   std::string changed;
-  // Runs of different lengths, so that a kernel that alternates does not come out the same.
+  // Runs alternate in length, so that a kernel whose results alternate from call to call is found.
   int num_repetitions = 0;
   const auto repeat = [&] {
     const auto again = run_case(c.program(), mixed, &provider, &claimed, ++num_repetitions % 2 == 0 ? 2 : 1);

@@ -1,4 +1,4 @@
-// Asks claim and infer a second time, offers an attribute that nobody knows, and looks for bits that mean nothing.
+// Asks claim and infer a second time, offers an unknown attribute, and looks for bits that have no meaning.
 #include "host/conformance/ops_answers.hpp"
 
 #include <fmt/core.h>
@@ -15,7 +15,7 @@
 namespace chassis {
 namespace {
 
-// The bits from `count` on.
+// The bits with index `count` and above.
 uint32_t bits_beyond(uint32_t bits, size_t count) { return count >= 32 ? 0 : bits >> count << count; }
 
 std::string saved_text(const chassis_saved_t& saved) {

@@ -1,4 +1,4 @@
-// Conformance tests of what an ops provider answers about its nodes.
+// Conformance tests of an ops provider's answers about its nodes.
 #pragma once
 
 #include <string>

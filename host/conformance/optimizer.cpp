@@ -29,7 +29,8 @@ namespace {
 
 using Sizes = std::vector<int64_t>;
 
-// Samples of what a model trains. Sizes are no multiples of a vector or a block; one is divided between threads.
+// Samples of the parameters that a model trains. Sizes are not multiples of a vector or block; one is large enough to
+// be divided between threads.
 struct Sample {
   const char* name;
   uint32_t role;
@@ -77,8 +78,8 @@ class Trial {
       add(sample, Shape(sample.sizes), {Box::whole(Shape(sample.sizes))}, random("parameter", sample.sizes));
   }
 
-  // A step with random gradients of step `number`, times `factor`, and a scale of 1 / factor: grad_scale, or one that
-  // is in memory.
+  // A step with random gradients for step `number`, multiplied by `factor`, and a scale of 1 / factor, passed as
+  // grad_scale or, if `in_memory`, as device_grad_scale.
   Trial& step(int64_t number, const Rates& rates, double factor = 1.0, bool in_memory = false) {
     for (size_t i = 0; i < grads_.size(); ++i) {
       grads_[i].copy_from(random("gradient of step " + std::to_string(number), grads_[i].sizes(), i));
@@ -87,7 +88,7 @@ class Trial {
     return in_memory ? run(number, rates, 1.0, 1.0 / factor) : run(number, rates, 1.0 / factor);
   }
   Trial& step(int64_t number) { return step(number, Rates()); }
-  // The same in a call for each parameter, as where each is on another rank.
+  // The same with a call for each parameter, as if each were on another rank.
   Trial& step_one_by_one(int64_t number) {
     for (size_t i = 0; i < grads_.size(); ++i)
       grads_[i].copy_from(random("gradient of step " + std::to_string(number), grads_[i].sizes(), i));
@@ -98,12 +99,12 @@ class Trial {
     }
     return *this;
   }
-  // From now on sums over parameters give what they gave there: this one has only some of the parameters in a call.
+  // From now on, sums over parameters are those of `other`, since a call of this trial has only some of the parameters.
   Trial& with_sums_of(const Trial& other) {
     replayed_ = &other.sums_;
     return *this;
   }
-  // What differs between the addends of this one and the sums that it got; empty if nothing does.
+  // Describes the first difference between the sums of this trial's own addends and those it was given; empty if none.
   std::string wrong_addends() const {
     for (size_t call = 0; call < sums_.size(); ++call)
       for (size_t i = 0; i < sums_[call].size(); ++i) {
@@ -114,7 +115,7 @@ class Trial {
       }
     return "";
   }
-  // Further steps by another instance, as in a run that resumes.
+  // Takes further steps with another instance, as in a run that resumes.
   Trial& go_on_with(const OptimizerPlugin& plugin) {
     plugin_ = &plugin;
     return *this;
@@ -123,7 +124,7 @@ class Trial {
     for (const Tensor& grad : grads_) grad.zero();
     return run(number, rates, 1.0);
   }
-  // A step down p²/2, whose gradient is p.
+  // A step on the loss p²/2, whose gradient is p.
   Trial& step_down_a_square(int64_t number) {
     for (size_t i = 0; i < grads_.size(); ++i) grads_[i].copy_from(params_[i]);
     return run(number, kNoDecay, 1.0);
@@ -211,7 +212,7 @@ class Trial {
     }
   }
 
-  // sum_over_parameters of a step over some of the parameters. sums_[n] is what call n adds up to.
+  // Implements sum_over_parameters of a step over some of the parameters. sums_[n] holds the sums of call n.
   void sum(size_t num_tensors, const double* values, std::span<double> sums) {
     const size_t call = replayed_ == nullptr ? sums_.size() : num_replayed_++;
     if (replayed_ != nullptr && (call >= replayed_->size() || (*replayed_)[call].size() != sums.size()))
@@ -225,7 +226,7 @@ class Trial {
     }
   }
 
-  // `device_scale` 0: none. Steps parameters [first, end).
+  // Steps parameters [first, end). `device_scale` 0: none is passed.
   Trial& run(int64_t number, const Rates& rates, double grad_scale, double device_scale = 0.0, size_t first = 0,
              size_t end = SIZE_MAX) {
     end = std::min(end, params_.size());
@@ -348,14 +349,14 @@ class OptimizerExamination {
         fail("the second description of state '{}' has a different address", view_of(states[i].role));
   }
 
-  // A value that the dtype does not have would be another one in a run.
+  // An initial value that the dtype cannot represent would have another value in a run.
   void examine_initial(const chassis_state_desc_t& state) {
     const Tensor stored = Tensor::zeros(Sizes{1}, static_cast<Dtype>(state.dtype));
     std::string what = std::isfinite(state.initial) ? "" : "not finite";
     try {
       if (what.empty()) stored.fill(state.initial);
       if (what.empty() && stored.item() != state.initial) what = fmt::format("{} in this dtype", stored.item());
-    } catch (const std::exception&) {  // LibTorch's
+    } catch (const std::exception&) {  // thrown by LibTorch
       what = "outside of it";
     }
     if (!what.empty())
@@ -363,7 +364,7 @@ class OptimizerExamination {
            dtype_name(static_cast<Dtype>(state.dtype)), state.initial, what);
   }
 
-  // Whole matrices are small: work on them may grow with the cube of their size.
+  // Keeps parameters with whole-matrix states small: work on them may grow with the cube of their size.
   void choose_samples() {
     for (Sample sample : kSamples) {
       if (is_whole(states_of(sample)) && count_of(sample.sizes) > 70 * 97) sample.sizes = {33, 64};
@@ -384,8 +385,8 @@ class OptimizerExamination {
     expect_same_parameters(trial().step(1, {.lr = 0.0}).step(2, {.lr = 0.0}), start, "at lr 0");
   }
 
-  // p ← p − lr · weight_decay · p in addition to the update (Loshchilov and Hutter 2019). In the first step, weight
-  // decay in the gradient of plain gradient descent gives the same.
+  // p ← p − lr · weight_decay · p in addition to the update (Loshchilov and Hutter 2019). In the first step, plain
+  // gradient descent with weight decay in the gradient gives the same.
   void examine_decay() {
     const double lr = 0.01;
     const std::vector<double> decays = {0.1, 0.0, 3.0};
@@ -405,7 +406,7 @@ class OptimizerExamination {
                decay, lr, e, i, p[e], alone[e], p[e] + wanted);
           break;
         }
-        // Of the parameter before the update, or of the updated one, as bitsandbytes has it.
+        // Decay may apply to the parameter before the update or, as in bitsandbytes, to the updated one.
         const double update = static_cast<double>(b[e]) - p[e], got = static_cast<double>(a[e]) - b[e];
         const double off = std::min(std::abs(got - wanted), std::abs(got + lr * decay * b[e]));
         if (off > bound + 1e-6 * std::abs(update) + std::abs(wanted) * 1e-2) {
@@ -433,7 +434,7 @@ class OptimizerExamination {
         product += got * wanted;
       }
       // An update may depend on the size of the parameter, which decay changes a little. A parameter that holds an
-      // average of iterates (Defazio et al. 2024) takes up to half of the second decay later.
+      // average of iterates (Defazio et al. 2024) receives up to half of the second decay later.
       const double along = product / wanted_size;
       const double across = std::sqrt(std::max(0.0, got_size - along * product) / wanted_size);
       if (!(along > 0.7 && along < 1.2 && across < 0.2))
@@ -499,7 +500,7 @@ class OptimizerExamination {
     if (!text.empty()) fail("{}", text);
   }
 
-  // Each rank steps some of the parameters, which ones depends on the mesh.
+  // Each rank steps some of the parameters; the mesh determines which.
   void examine_division() {
     const Trial whole = trial().step(1).step(2);
     Trial parts = trial().with_sums_of(whole);
@@ -514,7 +515,7 @@ class OptimizerExamination {
       fail("parameters that are stepped one by one: {}", wrong);
   }
 
-  // Parameters in units of one cut, and of many blocks, the last of which covers fewer elements.
+  // Examines cuts for the units of small and of large parameters, also if the last block covers fewer elements.
   void examine_cuts() {
     for (const uint32_t role : {CHASSIS_ROLE_WEIGHT, CHASSIS_ROLE_EMBEDDING, CHASSIS_ROLE_NORM}) {
       const Sample large{"large", role, {6, 50 * 4096}};
@@ -534,7 +535,7 @@ class OptimizerExamination {
     }
   }
 
-  // Units of a parameter that is cut: a multiple of 6, and fewer where units are large.
+  // The number of units of a parameter that is cut: a multiple of 6, and fewer if units are large.
   static int64_t num_units(int64_t unit) { return std::clamp<int64_t>(300 * 4096 / unit, 6, 300) / 6 * 6; }
 
   // Two pieces, cuts near the edges, many pieces, and an empty piece, as a rank may have.

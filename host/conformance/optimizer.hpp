@@ -20,9 +20,8 @@ namespace chassis {
 //   - the same input gives the same bits: repeated, with one thread, and with doubled gradients and a scale of 1/2,
 //     on the host or on the device
 //   - `another` instance continues from the states with the same bits, as after a resume
-//   - where states may be cut, steps on the pieces of a parameter, also empty ones, give the parameter and the states
-//   of
-//     steps on the whole one; so do scalar states
+//   - if states may be cut, steps on the pieces of a parameter, also empty ones, give the same parameter and states as
+//     steps on the whole one, scalar states included
 // Parameters are a weight, a larger one, a norm and an embedding.
 std::vector<std::string> optimizer_failures(const OptimizerPlugin& plugin, const OptimizerPlugin& another);
 

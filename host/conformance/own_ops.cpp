@@ -20,7 +20,7 @@
 namespace chassis {
 namespace {
 
-// Elements by their dims, row-major.
+// The elements of a tensor with its dims, row-major.
 struct Array {
   std::vector<DimId> dims;
   std::vector<int64_t> sizes;
@@ -28,7 +28,7 @@ struct Array {
   bool has(DimId dim) const { return std::ranges::find(dims, dim) != dims.end(); }
 };
 
-// Indices of one dim.
+// A range of indices of one dim.
 struct Part {
   DimId dim;
   int64_t begin, size;
@@ -113,7 +113,7 @@ class OwnOpExamination {
     return sizes;
   }
 
-  // Random, of the whole; of it the part.
+  // A random operand, or `part` of it.
   Array operand(const std::string& name, const std::vector<DimId>& dims, const std::optional<Part>& part) const {
     Array whole{dims, sizes_of(dims), {}};
     int64_t count = 1;
@@ -173,7 +173,7 @@ class OwnOpExamination {
     std::map<std::string, Array> out;
     const auto keep = [&](const std::string& name, const std::vector<DimId>& dims, const Tensor& tensor) {
       Array array{dims, tensor.sizes(), std::vector<float>(static_cast<size_t>(tensor.num_elements()))};
-      if (dims.size() != array.sizes.size()) {  // a parameter, whose axes are products
+      if (dims.size() != array.sizes.size()) {  // a parameter, whose axes are products of dims
         array.sizes.clear();
         for (DimId dim : dims) array.sizes.push_back(sized(dim));
       }
@@ -228,7 +228,7 @@ class OwnOpExamination {
 
   const std::string where_;
   const std::span<const OpsProvider> providers_;
-  Program single_;  // with the op alone
+  Program single_;  // has the op alone
   std::map<ValueId, ValueId> inputs_;
 };
 

@@ -20,7 +20,7 @@ struct Scenario {
   Dtype compute = Dtype::f32;
   bool recomputes = false;
   int num_microbatches = 1;
-  bool splits = false;  // backwards in two parts
+  bool splits = false;  // backward in two parts
 
   std::string text() const {
     return fmt::format("{}, {} micro-batch(es){}{}", dtype_name(compute), num_microbatches,

@@ -17,7 +17,7 @@
 namespace chassis {
 namespace {
 
-// Memory of the host's allocator, so that guards find what is written beyond it. A copy has memory of its own.
+// Memory from the host's allocator, so that guards detect writes outside of it. A copy has its own memory.
 class Buffer {
  public:
   Buffer(int64_t num_bytes, std::byte junk) : bytes_(Tensor::empty(std::span(&num_bytes, 1), Dtype::u8)) {
@@ -40,7 +40,7 @@ class Buffer {
 
 // Components of a whole weight in memory.
 struct Bytes {
-  std::vector<Buffer> encoded, stored;  // in staged dtypes where there are some
+  std::vector<Buffer> encoded, stored;  // `encoded`: in staged dtypes if there are some
 };
 
 class Weight {
@@ -50,8 +50,8 @@ class Weight {
   int64_t elements() const { return elements_; }
   const Shape& shape() const { return shape_; }
 
-  // Encodes the parts between `cuts`, the last one first if `backwards`, then finishes them. The components hold `junk`
-  // before.
+  // Encodes the parts between `cuts`, the last one first if `backwards`, then finishes them. The components contain
+  // `junk` before.
   Bytes encode(const std::vector<float>& values, std::vector<int64_t> cuts, bool backwards = false,
                std::byte junk = std::byte{0xa5}) const {
     Bytes bytes = room(junk);
@@ -113,7 +113,7 @@ class Weight {
     }
     return bytes;
   }
-  // `encodes`: those that encode() writes, in staged dtypes.
+  // `encodes`: the addresses of what encode() writes, in staged dtypes.
   std::vector<void*> addresses(std::vector<Buffer>& bytes, int64_t begin, bool encodes) const {
     std::vector<void*> out;
     for (size_t i = 0; i < bytes.size(); ++i) {
@@ -152,8 +152,8 @@ std::string refusal_of(const auto& action) {
   return "";
 }
 
-// A NaN in each component of floating-point numbers: verify() is to refuse what decode() would turn into weights that
-// are not finite.
+// Puts a NaN into each floating-point component: verify() must refuse what decode() would turn into weights that are
+// not finite.
 void examine_damage(const QuantStorage& storage, const Weight& weight, const Bytes& whole, const auto& fail) {
   for (size_t i = 0; i < whole.stored.size(); ++i) {
     const Component& component = storage.components()[i];

@@ -1,4 +1,4 @@
-// Conformance tests of a quant plugin: what the host relies on when it cuts, quantizes and saves a parameter by parts.
+// Conformance tests of a quant plugin: what the host relies on when it cuts, quantizes and saves a parameter in parts.
 #pragma once
 
 #include <string>

@@ -22,9 +22,9 @@ struct Case {
   int64_t outputs, inputs;
   int64_t rows, tokens;
   bool has_bias = false, is_bias_trained = false;
-  int num_linears = 1;  // of one input, whose gradient is their sum
-  int64_t groups = 0;   // the size of a dim between tokens and inputs; 0: there is none
-  bool sums_groups = false;  // it is a dim of the weight, too, as heads are of attention's last product
+  int num_linears = 1;       // linears of one input, whose gradient is the sum of theirs
+  int64_t groups = 0;        // the size of a dim between tokens and inputs; 0: there is none
+  bool sums_groups = false;  // the dim is also one of the weight, as heads are in attention's output projection
   int64_t columns() const { return inputs * (sums_groups ? groups : 1); }
 
   std::string text(Dtype compute) const {
@@ -38,7 +38,7 @@ struct Case {
   }
 };
 
-// Rows that begin inside a block; as few rows as in generation, and more than the tiles of most kernels have.
+// Weight rows that begin inside a block; as few tokens as in generation, and more than the tiles of most kernels have.
 constexpr Case kCases[] = {
     {21, 20, 2, 13},
     {57, 36, 2, 13, true},
@@ -56,7 +56,7 @@ constexpr Case kCases[] = {
 
 constexpr DimId kIn = 2, kOut = 3, kGroups = 4;
 
-// What one of two ranks has of every weight.
+// The half of every weight that one of two ranks has.
 struct Half {
   DimId dim;
   int64_t coordinate;
@@ -130,7 +130,7 @@ void fill(const Tensor& tensor, const std::string& name) {
   tensor.copy_from(Tensor::borrow(values.data(), tensor.sizes(), Dtype::f32));
 }
 
-// Every slot and value that has the dim is cut along it.
+// Cuts every slot and value that has the dim along it.
 Program divided(Program program, DimId dim) {
   BlockType& block = program.blocks[0];
   const auto place = [&](auto& of, const std::vector<DimId>& dims) {
@@ -148,8 +148,8 @@ Program divided(Program program, DimId dim) {
 
 ProgramLayout layout_of(const Half& half) { return {{{"tp", 2, half.coordinate}}}; }
 
-// Outputs and gradients of two micro-batches, then the outputs outside of training. `decoded`: the table whose weights
-// `program` has; NULL if it stores them itself.
+// Computes the outputs and gradients of two micro-batches, then the outputs outside of training. `decoded`: the table
+// whose decoded weights the program takes; NULL if the program stores them itself.
 class Run {
  public:
   Run(const Case& c, const Program& program, const ResolveOptions& options, const ParameterTable* decoded,
@@ -246,7 +246,7 @@ std::string difference(const std::vector<Named>& got, const std::vector<Named>& 
   return "";
 }
 
-// Products with half of each stored weight, and with that half decoded: the first difference, or "".
+// The first difference between products with half of each stored weight and those with that half decoded, or "".
 std::string difference_of_half(const Case& whole, const Half& half, const Program& stored,
                                const ResolveOptions& options, const ResolveOptions& reference, double bound) {
   Case c = whole;

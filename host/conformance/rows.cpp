@@ -1,4 +1,4 @@
-// Reads files as the host does, in other numbers of rows, and damaged.
+// Reads files as the host does, with other numbers of rows per call, and damaged files.
 #include "host/conformance/rows.hpp"
 
 #include <fmt/format.h>
@@ -26,14 +26,14 @@ namespace chassis {
 namespace {
 
 constexpr uint64_t kSomeRows = 7;
-constexpr size_t kMaxRows = 1000;  // that are examined of a file
+constexpr size_t kMaxRows = 1000;  // maximum examined per file
 
 struct Refusal {
   int32_t code = CHASSIS_OK;
   std::string text;
 };
 
-// A file that is open.
+// An open file, with the rows read from it.
 class ReadFile {
  public:
   ReadFile(const Instance& instance, const std::string& path)
@@ -53,7 +53,7 @@ class ReadFile {
   ReadFile(const ReadFile&) = delete;
   ReadFile& operator=(const ReadFile&) = delete;
 
-  // False at the end, and after an error.
+  // Returns false at the end, and after an error.
   bool next(uint64_t max_rows) {
     if (refusal_ || !fault_.empty()) return false;
     struct Sink {

@@ -9,12 +9,11 @@
 namespace chassis {
 
 // All failures; empty if none. `files`: some that the member reads; may be empty. Tests:
-//   - a file that is not there is NOT_FOUND; an empty one and one of noise are refused in words, with INVALID_ARGUMENT
-//   or
-//     DATA_LOSS, or have rows; so are the first parts of each file
-//   - the rows of a file are JSON objects of one line, given on the calling thread, as many as open says, of no more
-//     bytes than the file has, and the same for any number of rows per call, in two files that are open at once, also
-//     in different ones, and in parallel threads
+//   - a file that does not exist is NOT_FOUND; an empty file and one of noise are refused with a message, with
+//     INVALID_ARGUMENT or DATA_LOSS, or have rows; so are the first parts of each file
+//   - the rows of a file are JSON objects of one line, given on the calling thread, as many as open says, with no more
+//     bytes than the file has; they are the same for any number of rows per call, with two files open at once (the same
+//     or different ones), and in parallel threads
 //   - reading a file again and again leaves no memory and no threads
 std::vector<std::string> rows_failures(const Instance& instance, const std::vector<std::string>& files);
 

@@ -1,4 +1,4 @@
-// Programs as lines of text, and ids that repeat rarely.
+// Writes programs as lines of text, and makes batches whose ids rarely repeat.
 #include "host/conformance/sample_program.hpp"
 
 #include <fmt/core.h>

@@ -1,4 +1,4 @@
-// Calls a sink as a run does, with what runs rarely have.
+// Calls a sink as a run does, with values that are rare in runs.
 #include "host/conformance/sink.hpp"
 
 #include <fmt/format.h>
@@ -86,7 +86,7 @@ class SinkRun {
     has_ended_ = true;
     return error;
   }
-  // How often the page was read after finish, by a thread that should have ended.
+  // The number of reads of the page after finish, by a thread that should have ended.
   uint64_t num_late_reads() const { return num_late_reads_; }
 
  private:
@@ -148,7 +148,7 @@ class SinkExamination {
       expect("flush", run.flush());
     }
     expect("finish", run.finish(20));
-    constexpr std::chrono::milliseconds kLate(200);  // a thread that outlives finish has its turn
+    constexpr std::chrono::milliseconds kLate(200);  // gives a thread that outlives finish time to run
     std::this_thread::sleep_for(kLate);
     if (const uint64_t late = run.num_late_reads())
       failures_.push_back(fmt::format("the page of the run is read {} times after finish has returned", late));
@@ -162,14 +162,14 @@ class SinkExamination {
     expect("finish of a run that goes on", run.finish(11));
   }
 
-  // Both answers will do.
+  // The sink may accept or refuse them.
   void meet_bad_folders(const std::string& folder) {
     const std::string file = folder + "/a file";
     write_file_atomic(file, "x");
     for (const std::string& bad : {folder + "/absent/folder", file}) {
       const std::unique_ptr<Instance> instance = another_();
       SinkRun run(*instance, bad);
-      if (!run.start(0).empty()) continue;  // then a run calls nothing more
+      if (!run.start(0).empty()) continue;  // after a refusal, a run makes no further calls
       run.scalars(1, {{"loss", 1.0}});
       run.text(1, CHASSIS_TEXT_WARNING, "x");
       run.flush();

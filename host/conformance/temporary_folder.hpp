@@ -1,4 +1,4 @@
-// A folder for a test of a plugin, removed with what is in it.
+// A folder for a test of a plugin, removed with its contents.
 #pragma once
 
 #include <stdlib.h>

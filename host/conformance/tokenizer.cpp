@@ -120,7 +120,7 @@ class TokenizerExamination {
                     before);
       before = whole.begin[i];
     }
-    // Where nothing is normalised, each byte belongs to an id, and two share no more than one character.
+    // If nothing is normalised, each byte belongs to an id, and two ids share at most one character.
     if (sample.round_trips || calls::decode(tokenizer_, whole.ids) == sample.text) examine_offsets(sample, whole);
     examine_decoding(sample, whole.ids);
   }

@@ -17,17 +17,17 @@ struct TokenizerSubject {
   const chassis_tokenizer_2_t* table = nullptr;
   chassis_instance* self = nullptr;
   std::string label;
-  std::string options = {};  // for messages, if this is a variant: "lowercase = true"
-  std::vector<std::string> texts = {};  // of a variant: further ones that may get other ids
+  std::string options = {};             // for messages, if this is a variant: "lowercase = true"
+  std::vector<std::string> texts = {};  // for a variant: further texts that may get other ids
 };
 
-// All return the failures, with the expected values; empty if none. The subjects are open, unless it says otherwise.
+// The *_failures functions return the failures, with the expected values; empty if none. Subjects are open unless
+// stated otherwise.
 
 // [any] Tests:
 //   - the vocabulary is not empty and has the special ids; the fingerprint is not empty; a second call returns the same
-//   - ids are in the vocabulary; offsets are inside the text, do not decrease, and cover what is not white space; a
-//   text
-//     has the same ids alone, in a batch and in parallel threads
+//   - ids are in the vocabulary; offsets are inside the text, do not decrease, and cover what is not white space
+//   - a text has the same ids alone, in a batch and in parallel threads
 //   - special tokens are found in a text, and decoded, only on request
 //   - every token is found by its text; an id outside the vocabulary is OUT_OF_RANGE
 //   - decoding restores plain ASCII exactly; any other text, also invalid UTF-8, no longer changes after one round trip
@@ -37,8 +37,8 @@ struct TokenizerSubject {
 std::vector<std::string> tokenizer_failures(const TokenizerSubject& tokenizer, const TokenizerSubject& again,
                                             const std::vector<TokenizerSubject>& variants);
 
-// [any] Renders conversations with templates of its own, if the tokenizer renders any: the text and the spans are the
-// expected ones; a broken, a refusing and an endless template are refused in words.
+// [any] If the tokenizer renders conversations, renders some with templates of the test's own: the text and the spans
+// are as expected; a broken, a refusing and an endless template are refused with a message.
 std::vector<std::string> chat_failures(const TokenizerSubject& tokenizer);
 
 using TokenizerFiles = std::map<std::string, std::string>;
@@ -49,10 +49,10 @@ struct TrainedVocabulary {
 // [control] Trains a small vocabulary; `not_open` was not opened. Throws an error if it is refused.
 TokenizerFiles trained_files(const TokenizerSubject& not_open, uint32_t num_threads = 1,
                              const TrainedVocabulary& wanted = {});
-// Some of the texts with which it is trained.
+// Some of the texts used for training.
 std::vector<std::string> trained_samples(const TrainedVocabulary& wanted);
-// [control] Trains a small vocabulary several times: the files are the same, whatever the number of threads, a second
-// instance opens them and restores the texts, and the vocabulary is not larger than asked for. `make` makes a subject
+// [control] Trains a small vocabulary several times: the files are the same for any number of threads, a second
+// instance opens them and restores the texts, and the vocabulary is not larger than requested. `make` makes a subject
 // that is not open.
 std::vector<std::string> training_failures(const std::function<TokenizerSubject()>& make);
 
@@ -60,7 +60,7 @@ std::vector<std::string> training_failures(const std::function<TokenizerSubject(
 struct AlteredFiles {
   std::string what;  // "the last line of words.txt removed"
   TokenizerFiles files;
-  std::vector<std::string> texts;  // those that may get other ids
+  std::vector<std::string> texts;  // texts that may get other ids
 };
 // Changes each of the files `named`, or each file if the directory has none of them. Leaves out large directories and
 // files that are not text.

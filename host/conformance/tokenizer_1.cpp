@@ -20,7 +20,7 @@
 namespace chassis {
 namespace {
 
-// Thrown when the tokenizer refuses a call, with its message, or when a call is wrong (`is_failure`).
+// Thrown when the tokenizer refuses a call, with its message, or answers it wrongly (`is_failure`).
 struct Refused1 {
   std::string text;
   bool is_failure = false;

@@ -11,7 +11,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// The host's own JSON keeps the order of keys, and is slow with many.
+// The host's own JSON keeps the order of keys, and is slow with many of them.
 using AnyOrder = nlohmann::json;
 
 constexpr uintmax_t kMaxBytes = uintmax_t{32} << 20;

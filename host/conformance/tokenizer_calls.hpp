@@ -11,7 +11,7 @@
 
 namespace chassis::tokenizer_calls {
 
-// Thrown when the tokenizer refuses a call, with its message, or when it makes a call wrongly (`is_failure`).
+// Thrown when the tokenizer refuses a call, with its message, or answers it wrongly (`is_failure`).
 struct Refused {
   int32_t code = 0;
   std::string text;
@@ -19,7 +19,7 @@ struct Refused {
 };
 
 void open(const TokenizerSubject& subject, const std::string& directory);
-// With special ids of -1 until the tokenizer sets them.
+// Special ids are -1 unless the tokenizer sets them.
 chassis_tokenizer_info_2_t info(const TokenizerSubject& subject);
 std::vector<Encoding> encode_batch(const TokenizerSubject& subject, const std::vector<std::string>& texts,
                                    uint32_t flags);

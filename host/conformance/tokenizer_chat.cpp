@@ -18,7 +18,7 @@ constexpr const char* kMessages =
 constexpr const char* kContents[] = {"Be brief.", "2 + 2?", "It is größer: 4", "Thanks", "Bye <b>\"now\"</b>"};
 constexpr const char* kRoles[] = {"system", "user", "assistant", "user", "assistant"};
 
-// ChatML. `with_generation`: with the tags that transformers reads.
+// A ChatML template. `with_generation`: with the tags that transformers reads.
 std::string chatml(bool with_generation) {
   const std::string content = with_generation
                                   ? "{% if m['role'] == 'assistant' %}{% generation %}{{ m['content'] + '<|im_end|>' }}"

@@ -36,7 +36,7 @@ class Subjects {
  public:
   explicit Subjects(const CheckedMember& member) : member_(member) {}
 
-  // Not open. Nothing if the plugin refuses the options.
+  // A subject that is not open. Nothing if the plugin refuses the options.
   std::optional<TokenizerSubject> make(const Json& options = Json::object()) {
     auto instance = member_.another(options);
     if (!instance) return std::nullopt;
@@ -121,8 +121,8 @@ TokenizerReport examine_tokenizer(const CheckedMember& member, const std::string
   std::vector<TokenizerSubject> variants;
   for (const Json& options : other_options(member.specs))
     if (const auto variant = subjects.open(directory, options)) variants.push_back(*variant);
-  // A fingerprint that does not change with the vocabulary would give tokens of another one.
-  std::deque<TokenizerFolder> others;  // they do not move
+  // With a fingerprint that does not change with the vocabulary, caches would give tokens of another one.
+  std::deque<TokenizerFolder> others;  // a deque, because they must not move
   const auto add_vocabulary = [&](const std::string& what, const TokenizerFiles& files,
                                   std::vector<std::string> texts) {
     if (others.size() == kMaxVocabularies) return;

@@ -34,7 +34,7 @@ std::vector<std::string> training_texts(bool of_other_words = false) {
   return texts;
 }
 
-// The size of the vocabulary that is made if `vocab_size` is wanted; 0 if that is refused.
+// The size of the vocabulary that is made if `vocab_size` is requested; 0 if that is refused.
 int64_t trained_size(const std::function<TokenizerSubject()>& make, int64_t vocab_size) {
   TokenizerFiles files;
   try {

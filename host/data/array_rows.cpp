@@ -1,5 +1,5 @@
-// Cuts a .json file into the elements of its top-level array. Only the brackets and strings of an element are looked at
-// here; whether it is JSON is the parser's question.
+// Cuts a .json file into the elements of its top-level array. Looks only at the brackets and strings of an element; the
+// parser checks that it is JSON.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -46,7 +46,7 @@ class ArrayRows final : public RowReader {
     return size_ > 0;
   }
 
-  // The next byte that is not white space, without taking it.
+  // Returns the next byte that is not white space, without consuming it.
   int next_solid() {
     while (pos_ < size_ || refill()) {
       const char c = block_[pos_];

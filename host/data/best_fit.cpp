@@ -15,7 +15,7 @@
 namespace chassis {
 namespace {
 
-// Streams of the permutations, beside the index of the set.
+// Streams of the permutations; the index of the set is added to them.
 constexpr uint64_t kDocumentOrder = uint64_t{1} << 32, kWindowOrder = uint64_t{2} << 32, kRowOrder = uint64_t{3} << 32;
 
 }  // namespace
@@ -56,14 +56,14 @@ struct BestFitRows::Window {
   uint64_t number = 0;
   std::vector<DocumentSpan> documents;
   PackedRows rows;
-  std::vector<uint32_t> in_order;  // rows by their first document
+  std::vector<uint32_t> in_order;  // rows, sorted by their first document
   uint64_t num_dropped = 0, num_tokens = 0;
 };
 
 struct BestFitRows::Place {
   std::mutex mutex;
   std::optional<uint64_t> epoch;
-  std::vector<uint64_t> first_row;  // of each window in the order of this epoch, and a last entry
+  std::vector<uint64_t> first_row;  // per window, in the order of this epoch; the last entry is the end
   std::optional<Window> window;
 };
 

@@ -40,13 +40,13 @@ class BestFitRows {
   ~BestFitRows();
 
   uint64_t num_rows() const { return num_rows_; }
-  uint64_t num_tokens() const { return num_tokens_; }  // of all rows, without padding
+  uint64_t num_tokens() const { return num_tokens_; }  // in all rows, without padding
 
   struct Row {
-    std::vector<DocumentSpan> documents;  // whole, so that one may be longer than seq_len, which truncates it
-    uint64_t num_dropped = 0;             // too long; counted in the first row of their window
+    std::vector<DocumentSpan> documents;  // not yet truncated: one may be longer than seq_len
+    uint64_t num_dropped = 0;             // documents that are too long, in the first row of their window
   };
-  // Any thread. Rows of one window in a row are fast; another window takes as long as packing it.
+  // [any] Consecutive rows of one window are fast; a change of window takes as long as packing it.
   Row row(const TokenStore& store, uint64_t epoch, uint64_t index) const;
 
  private:

@@ -98,7 +98,7 @@ class GzipBytes final : public PackedBytes {
   }
 
  private:
-  // False behind the last member, which zeros may follow, as tapes and gzip have them.
+  // False after the last member. Zeros may follow it, as on tapes; gzip accepts them too.
   bool begin_member() {
     while (!in_member_) {
       if (pending_.empty() && !refill()) return false;
@@ -152,7 +152,7 @@ class ZstdBytes final : public PackedBytes {
       if (::ZSTD_isError(left)) throw error(left);
       pending_.remove_prefix(in.pos);
       in_frame_ = left != 0;
-      flushing_ = in_frame_ && out.pos == out.size;  // it may hold more text than fits
+      flushing_ = in_frame_ && out.pos == out.size;  // the decoder may hold more text than fits
     }
     return out.pos;
   }

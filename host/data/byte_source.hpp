@@ -1,4 +1,5 @@
-// The bytes of a data file in order, unpacked if its name ends in .gz or .zst. Memory does not depend on the file.
+// The bytes of a data file in order, unpacked if its name ends in .gz or .zst. Memory use does not depend on the file's
+// size.
 #pragma once
 
 #include <cstddef>
@@ -18,10 +19,11 @@ class ByteSource {
   virtual ~ByteSource() = default;
   // At most num_bytes; 0 at the end. Throws a config error at the file if it is truncated or corrupt.
   virtual size_t read(char* data, size_t num_bytes) = 0;
-  // How far the file has been read, as it lies on disk, if the caller has not yet used the last `num_unused` bytes.
+  // The number of bytes of the file on disk that have been read, if the caller has not yet used the last `num_unused`
+  // bytes.
   virtual uint64_t num_bytes_read(uint64_t num_unused) const = 0;
   const std::string& path() const { return path_; }
-  // Called with every block; may throw, so that a loop over a long file ends.
+  // Called for every block; may throw to end a loop over a long file.
   void set_poll(std::function<void()> poll) { poll_ = std::move(poll); }
 
  protected:

@@ -31,7 +31,7 @@ bool has_think_tag(std::string_view text) {
   return text.find(kThinkTags[0]) != std::string_view::npos || text.find(kThinkTags[1]) != std::string_view::npos;
 }
 
-// What decides how a template treats a message, apart from the texts themselves.
+// The properties that decide how a template treats a message, apart from the texts themselves.
 std::string kind_of_message(const Message& message) {
   std::string kind = message.role + ":";
   bool is_empty = true, thinks = false;
@@ -46,7 +46,7 @@ std::string kind_of_message(const Message& message) {
   return kind;
 }
 
-// A kind for each message: its own, those beside it, and its place.
+// A kind for each message: its own, those of its neighbours, and its place.
 std::vector<std::string> kinds_of_messages(const ChatRecord& chat) {
   const size_t count = chat.messages.size();
   std::vector<std::string> own;
@@ -98,7 +98,7 @@ bool holds(const std::string& text, std::string_view part, size_t from = 0) {
   return text.find(part, from) != std::string::npos;
 }
 
-// As it is, or as JSON escapes it.
+// True if the text holds the value as it is, or as JSON escapes it.
 bool holds_value(const std::string& text, const std::string& value, size_t from) {
   if (value.empty() || holds(text, value, from)) return true;
   const std::string quoted = Json(value).dump(-1, ' ', false, Json::error_handler_t::replace);
@@ -120,13 +120,13 @@ bool holds_calls(const std::string& text, const std::string& calls_json, size_t 
   return all;
 }
 
-// Puts marks into the parts of a conversation, and knows whose they are.
+// Puts marks into the parts of a conversation, and knows to which part each belongs.
 class Marker {
  public:
   struct Mark {
     What what = What::kContent;
     size_t message = 0;
-    size_t piece = 0;  // of a content, counted in the message; of calls, the number of the call
+    size_t piece = 0;  // index of the piece of content in the message, or of the call
     bool is_end = false;
     std::string word;
     bool is_seen = false;
@@ -171,7 +171,7 @@ class Marker {
       mark.is_seen = holds(lower, mark.word);
     }
   }
-  // A template that fails on the marks of a message reads it.
+  // Counts marks as seen, since a template that fails on the marks of a message reads it.
   void see(size_t message, bool tools) {
     for (Mark& mark : marks_)
       if ((mark.what == What::kTools) == tools && (tools || mark.message == message)) mark.is_seen = true;
@@ -189,7 +189,8 @@ class Marker {
     return marks_.back().word;
   }
 
-  // Marks stand inside of what begins with a tag, such as <tool_response>, which templates may look for.
+  // If a text begins or ends with a tag, such as <tool_response>, its marks are put inside the tags, since templates
+  // may look for them.
   std::string marked(const std::string& text, const Message& message, size_t index, size_t& num_pieces) {
     std::vector<std::pair<size_t, size_t>> bounds;
     size_t begin = 0;
@@ -233,7 +234,7 @@ class Marker {
         for_each_string(*arguments, [&](Json& value) {
           value = value.get<std::string>() + add(What::kArguments, index, number, true);
         });
-        // Of arguments without a text, this one is looked for.
+        // If the arguments hold no text, this added one shows whether they are printed.
         (*arguments)[added_argument()] = add(What::kArguments, index, number, false);
       }
       ++number;
@@ -248,7 +249,8 @@ class Marker {
 
 using Marks = std::vector<Marker::Mark>;
 
-// What the marks of a message say about its content; `is_whole`: its text stands in the rendered one as it is.
+// The part of the content of a message that is lost, by its marks. `is_whole`: the rendered text holds the content
+// unchanged.
 std::optional<What> lost_content(const Marks& marks, size_t message, bool is_whole) {
   size_t num_pieces = 0, num_seen = 0, num_halves = 0;
   bool last_is_seen = false;
@@ -314,7 +316,7 @@ std::vector<Omission> ChatCoverage::omissions(const ChatRecord& chat, const std:
   return found;
 }
 
-// Contents stand in the order of messages, but templates move system messages.
+// Contents are in the order of the messages, but templates move system messages.
 bool ChatCoverage::holds_all(const ChatRecord& chat, const std::string& text) {
   size_t cursor = 0;
   std::string joined;
@@ -361,7 +363,7 @@ std::vector<Omission> ChatCoverage::find(const ChatRecord& chat, const std::stri
       return false;
     }
   };
-  if (!look(marked)) {  // one after the other
+  if (!look(marked)) {  // marks one message at a time
     for (size_t i = 0; i < chat.messages.size(); ++i) {
       ChatRecord one = chat;
       one.messages[i] = marked.messages[i];
@@ -398,7 +400,7 @@ void ChatCoverage::find_hidden_roles(const ChatRecord& chat, const std::string& 
     bool is_shown = true;
     try {
       is_shown = renderer_.render_prepared(other, false, false).text != text;
-    } catch (const Error& error) {  // it depends on the role whether the template refuses the row
+    } catch (const Error& error) {  // the template refuses the other role, so this one matters
       if (error.code() == ExitCode::kStopped) throw;
     }
     (is_shown ? shown_roles_ : hidden_roles_).insert(role);

@@ -1,5 +1,5 @@
-// Which parts of a conversation a Jinja template leaves out of its text. Slot templates show all of a conversation, or
-// refuse it.
+// Finds the parts of a conversation that a Jinja template leaves out of its text. Slot templates show all of a
+// conversation, or refuse it.
 #pragma once
 
 #include <cstddef>
@@ -15,21 +15,21 @@ namespace chassis {
 
 struct Omission {
   enum class What {
-    kContent,        // of a message
-    kPartOfContent,  // of a message
-    kReasoning,      // in the content of an answer, up to </think>
-    kToolCalls,      // of an answer: the names of the functions
-    kArguments,      // of its tool calls
-    kPython,         // its arguments are printed as Python spells a dict, not as JSON
-    kTools,          // that the row offers
-    kRole,           // of a message: another role would give the same text
+    kContent,        // the content of a message
+    kPartOfContent,  // a part of the content of a message
+    kReasoning,      // the reasoning in the content of an answer, up to </think>
+    kToolCalls,      // the tool calls of an answer: the names of the functions
+    kArguments,      // the arguments of its tool calls
+    kPython,         // the arguments are shown, but as a Python dict, not as JSON
+    kTools,          // the tools that the row offers
+    kRole,           // the role of a message: another one would give the same text
   };
   What what = What::kContent;
   size_t message = 0;
 };
 
-// A template shows a part if the text changes with it. Each kind of message, with what stands around it, is proven once
-// by a render in which all parts have marks. Of each row it is then only compared that the text holds what the row
+// A template shows a part if the text changes with it. Each kind of message, together with its neighbours, is proven
+// once by a render in which all parts have marks. For other rows, it is only checked that the text holds what the row
 // says; if it does not, as when a template rewrites a content, the row is rendered with marks too. Used by one thread.
 class ChatCoverage {
  public:
@@ -47,7 +47,7 @@ class ChatCoverage {
   const ChatRenderer& renderer_;
   std::unordered_set<std::string> proven_;  // kinds of messages
   std::set<std::string> shown_roles_, hidden_roles_;
-  std::string tools_json_;  // of the row before, which are often the same
+  std::string tools_json_;  // the tools of the previous row, which are often the same
   std::vector<std::string> tool_names_;
 };
 

@@ -1,4 +1,4 @@
-// part.train goes before message.train, which goes before roles_to_train and last_turn_only.
+// part.train overrides message.train, which overrides roles_to_train and last_turn_only.
 #include "host/data/chat_mask.hpp"
 
 #include <fmt/format.h>
@@ -38,7 +38,7 @@ bool has_marked_parts(const Message& message) {
                      [](const ContentPart& part) { return part.train.has_value(); });
 }
 
-// The mask of one message is the same everywhere, unless its parts differ.
+// True if no part of the message differs from `trained`.
 bool is_uniform(const Message& message, bool trained) {
   return std::all_of(message.content.begin(), message.content.end(),
                      [&](const ContentPart& part) { return part.train.value_or(trained) == trained; });
@@ -65,8 +65,8 @@ class MessageMasker {
         add(span->begin, span->end, trained_);
         continue;
       }
-      // In a {% generation %} block, what stands before the content belongs to its first part, and the end of the turn
-      // to its last.
+      // In a {% generation %} block, the text before the content belongs to its first part, and the end of the turn to
+      // its last.
       if (mask_.is_generation) add(span->begin, content->begin, part_trained(0));
       add_content(*content);
       if (mask_.is_generation) add(content->end, span->end, part_trained(message_.content.size() - 1));
@@ -79,12 +79,12 @@ class MessageMasker {
   bool part_trained(size_t index) const { return message_.content[index].train.value_or(trained_); }
 
   void add(uint64_t begin, uint64_t end, bool trained) {
-    // What the template writes between two leaves is trained as the second.
+    // Text that the template writes between two leaves is trained if the second leaf is.
     if (!mask_.pieces.empty() && !mask_.is_generation) begin = mask_.pieces.back().end;
     mask_.pieces.push_back({begin, end, trained});
   }
 
-  // The spans whose joined text is that of the parts, maybe without white space at the ends.
+  // The spans whose joined text is that of the parts, possibly without white space at the ends.
   std::vector<ChatSpan> content_spans(const std::vector<const ChatSpan*>& spans) {
     std::vector<ChatSpan> contents;
     std::string shown;
@@ -202,7 +202,7 @@ std::vector<bool> tokens_inside(const Encoding& encoding, const std::vector<Byte
     while (range < ranges.size() && ranges[range].end <= begin) ++range;
     if (range == ranges.size()) break;
     const ByteRange& next = ranges[range];
-    // An id that covers no bytes belongs to the byte behind it.
+    // An id that covers no bytes belongs to the byte that follows it.
     if (begin >= next.begin && end <= next.end)
       inside[i] = true;
     else if (begin < next.end && end > next.begin)

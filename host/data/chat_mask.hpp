@@ -1,4 +1,4 @@
-// Which bytes of a rendered conversation are trained: the rules of [data], applied to the spans of its messages.
+// Decides which bytes of a rendered conversation are trained: applies the rules of [data] to the spans of its messages.
 #pragma once
 
 #include <cstdint>
@@ -17,8 +17,8 @@ struct ByteRange {
   uint64_t begin = 0, end = 0;
 };
 
-// The pieces of one message in the rendered text, in order and without gaps: each is trained or not. The last one ends
-// where the last leaf ends; its end-of-turn token is behind it.
+// The pieces of one message in the rendered text, in order and without gaps: each is trained or not. The last piece
+// ends where the last leaf ends; the end-of-turn token follows it.
 struct MessageMask {
   struct Piece {
     uint64_t begin = 0, end = 0;
@@ -31,15 +31,15 @@ struct MessageMask {
   bool any_trained() const;
 };
 
-// Masks of the messages that have a trained piece; with train_on_prompt, those that have an untrained one. Throws
-// config errors without a position: a piece is to be trained, or not, and its bytes are not known.
+// Masks of the messages that have a trained piece; with train_on_prompt, those that have an untrained one. Throws a
+// config error without a position if the bytes of such a piece are not known.
 std::vector<MessageMask> mask_messages(const ChatRecord& chat, const RenderedChat& rendered, const ChatConfig& config);
 
-// Whether a row needs spans under these rules: not if all of it is trained.
+// True if a row needs spans under these rules. It needs none if all of it is trained.
 bool needs_spans(const ChatRecord& chat, const ChatConfig& config);
 
-// Trained[i] for ids that cover bytes [begin[i], end[i]): those wholly inside one of the ranges, which are in order and
-// do not touch. Appends the indexes of ids that lie partly inside to `straddlers`.
+// True for each id i whose bytes [begin[i], end[i]) lie wholly inside one of the ranges, which are in order and do not
+// touch. Appends the indexes of ids that lie partly inside to `straddlers`.
 std::vector<bool> tokens_inside(const Encoding& encoding, const std::vector<ByteRange>& ranges,
                                 std::vector<size_t>& straddlers);
 // Joins ranges that overlap or touch, after sorting them.

@@ -1,5 +1,5 @@
-// Jinja templates get the variables that HF passes; what HF does not have, such as reasoning kept in every turn, is
-// done by changing the messages.
+// Jinja templates get the variables that HF passes; features that HF does not have, such as reasoning kept in every
+// turn, are implemented by changing the messages.
 #include "host/data/chat_renderer.hpp"
 
 #include <fmt/format.h>
@@ -40,7 +40,7 @@ std::string with_reasoning_kept(const std::string& variables_json) {
   return variables.dump();
 }
 
-// Parts that only say which of them are trained are a text to the template.
+// If a part says whether it is trained, the template gets all parts as one text.
 bool has_parts(const Message& message) {
   return message.content_is_parts && std::none_of(message.content.begin(), message.content.end(),
                                                   [](const ContentPart& part) { return part.train.has_value(); });
@@ -52,7 +52,7 @@ size_t count_of(std::string_view text, std::string_view part) {
   return count;
 }
 
-// Whether a template prints a list of parts as it is spelled in Python or JSON, in place of its texts.
+// True if a template prints a list of parts as Python or JSON spells it, instead of the texts of the parts.
 bool prints_list(const std::string& of_parts, const std::string& of_texts) {
   for (const std::string_view key : {"'type': 'text'", "\"type\": \"text\"", "\"type\":\"text\""})
     if (count_of(of_parts, key) > count_of(of_texts, key)) return true;
@@ -252,8 +252,8 @@ RenderedChat ChatRenderer::render_prepared(const ChatRecord& chat, bool spans, b
   return render_jinja(chat, keeps_parts, spans, generation_prompt);
 }
 
-// Some templates read lists of parts, maybe of some roles; others print the list, or fail. The first conversation with
-// parts of a role tells.
+// Some templates read lists of parts, possibly only for some roles; others print the list, or fail. The first
+// conversation with parts in a role decides.
 bool ChatRenderer::takes_parts(const ChatRecord& chat, const std::string& role) const {
   {
     const std::lock_guard lock(parts_->mutex);
@@ -268,7 +268,7 @@ bool ChatRenderer::takes_parts(const ChatRecord& chat, const std::string& role) 
       part.text += words.back();
     }
   }
-  const std::string joined = render_jinja(marked, {}, false, false).text;  // what it refuses now, it will refuse again
+  const std::string joined = render_jinja(marked, {}, false, false).text;  // if this is refused, so is the row
   bool is_read = false;
   try {
     const auto of_role = [&](const Message& message) { return message.role == role; };
@@ -310,7 +310,7 @@ Json ChatRenderer::key() const {
   const std::string text = config_.template_text.empty() ? tokenizer_.chat_template() : config_.template_text;
   key["template_text"] = config_.slots ? config_.slots->source_hash : sha256_hex(text).substr(0, 16);
   key["variables"] = config_.variables_json;
-  // A template without a date is not rendered again because the date changes.
+  // A change of the date does not matter to a template that shows none.
   if (is_jinja() && text.find("strftime_now") != std::string::npos) key["date"] = config_.date;
   key["default_system"] = config_.default_system;
   key["reasoning"] = to_text(config_.reasoning);

@@ -1,4 +1,5 @@
-// Turns conversations into text by the template of a configuration: a slot template, or Jinja by the tokenizer.
+// Turns conversations into text with the template of a configuration: a slot template, or a Jinja template, which the
+// tokenizer renders.
 #pragma once
 
 #include <cstdint>
@@ -18,12 +19,13 @@ namespace chassis {
 // [any] Const functions may be called from several threads.
 class ChatRenderer {
  public:
-  // The tokenizer outlives the object. Throws config errors without a position: there is no template, or the tokenizer
-  // lacks a token that ends the answers of a slot template.
+  // The tokenizer outlives the object. Throws a config error without a position if there is no template, or if the
+  // tokenizer lacks a token that ends the answers of a slot template.
   ChatRenderer(const Tokenizer& tokenizer, ChatConfig config);
 
-  // Adds the default system message, and keeps or strips reasoning. Spans refer to the messages of `chat`. Those of
-  // Jinja are of the assistant only, those of a slot template of all roles. Throws config errors without a position.
+  // Adds the default system message, and keeps or strips reasoning. Spans refer to the messages of `chat`. A Jinja
+  // template gives spans of the assistant only, a slot template spans of all roles. Throws config errors without a
+  // position.
   RenderedChat render(const ChatRecord& chat, bool spans, bool generation_prompt = false) const;
 
   // The conversation as the template gets it: with the default system message, and without reasoning that is stripped.
@@ -37,13 +39,13 @@ class ChatRenderer {
   bool is_jinja() const { return config_.slots == nullptr; }
   // For messages: "template chatml", "the tokenizer's chat template".
   const std::string& name() const { return name_; }
-  // What the template writes in front of an answer to be generated; empty if that cannot be told.
+  // The text that the template writes before an answer to be generated; empty if it cannot be determined.
   const std::string& generation_prompt() const { return generation_prompt_; }
-  // What answers begin with in a row, in place of the generation prompt; empty if they begin with it.
+  // The text with which answers begin in a row instead of the generation prompt; empty if they begin with that.
   const std::string& other_begin() const { return other_begin_; }
   // Ids that may end an answer: those of ChatConfig, the tokenizer's EOS, and those of a slot template.
   const std::vector<int32_t>& stop_ids() const { return stop_ids_; }
-  // Changes whenever some conversation would get another text, other than by the tokenizer.
+  // Changes whenever some conversation would get another text for a reason other than the tokenizer.
   Json key() const;
 
  private:
@@ -66,12 +68,12 @@ class ChatRenderer {
   std::shared_ptr<PartsOfRoles> parts_;  // whether the template reads lists of parts
 };
 
-// The messages as chat templates get them: an array of objects as OpenAI has them. Parts of a content are joined unless
+// The messages as chat templates get them: an array of objects in OpenAI's format. Parts of a content are joined unless
 // `keeps_parts`.
 std::string messages_json(const std::vector<Message>& messages,
                           const std::function<bool(const Message&)>& keeps_parts = {});
 
-// Midnight in UTC of "YYYY-MM-DD". Throws a config error without a position if it is none.
+// Midnight in UTC of "YYYY-MM-DD". Throws a config error without a position if the text is not a date.
 int64_t unix_time_of_date(const std::string& date);
 
 // The id that the tokenizer gives for a text which spells one token; -1 if it gives anything else.

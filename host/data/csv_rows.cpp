@@ -80,7 +80,7 @@ class CsvRows final : public RowReader {
       else
         read_plain(line, pos);
       num_bytes_ += fields_.back().size();
-    } while (pos++ < line.size());  // over the comma
+    } while (pos++ < line.size());  // skips the comma
     return true;
   }
 
@@ -138,7 +138,7 @@ class CsvRows final : public RowReader {
   LineReader lines_;
   std::vector<std::string> columns_, fields_;
   uint64_t first_line_ = 0;
-  uint64_t num_bytes_ = 0;  // of the fields
+  uint64_t num_bytes_ = 0;  // total of the fields
 };
 
 }  // namespace

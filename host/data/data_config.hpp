@@ -18,8 +18,8 @@ namespace chassis {
 // best_fit: whole documents, several per row, each where it leaves the least room; the rest of a row is padded.
 // none: one document per row, padded.
 enum class Packing { kConcatSplit, kBestFit, kNone };
-// Unless documents are split, what happens to one longer than seq_len. truncate_left_prompt keeps its end: tokens are
-// cut from the front, before the first trained one.
+// The treatment of documents longer than seq_len, unless documents are split. truncate_left_prompt keeps their end:
+// tokens are cut from the front, before the first trained one.
 enum class Overflow { kError, kTruncate, kTruncateLeftPrompt, kDrop };
 // How a .txt file is divided into documents.
 enum class DocumentSplit { kLine, kParagraph, kFile };
@@ -33,7 +33,7 @@ enum class DataFormat {
   kTokens,
   kPreference,
 };
-// What becomes of the reasoning of assistant messages.
+// The treatment of the reasoning of assistant messages.
 enum class Reasoning { kTemplate, kKeep, kStrip };
 
 struct SlotTemplate;
@@ -53,7 +53,7 @@ struct ChatConfig {
   bool train_on_prompt = false;  // trains every token
   bool last_turn_only = false;   // trains the last message of roles_to_train alone
   Reasoning reasoning = Reasoning::kTemplate;
-  std::vector<int32_t> stop_ids;  // what may end a turn: generation_config's eos_token_id, and the tokenizer's
+  std::vector<int32_t> stop_ids;  // ids that may end a turn: generation_config's eos_token_id, and the tokenizer's
 };
 
 // "concat_split", …; anything else is a config error that lists the valid names.
@@ -97,7 +97,7 @@ struct DataConfig {
   bool supervised = false;  // train.task = "sft": conversations, with masks
   // Threads that prepare data; 0: one per core.
   int64_t num_threads = 0;
-  // Rows that a template refuses, or does not show, are dropped; else the first is an error.
+  // Rows that a template refuses, or does not show, are dropped; otherwise the first one is an error.
   bool skips_refused = false;
   // Above this fraction of dropped rows, preparing fails.
   double max_drop_ratio = 0.05;

@@ -36,7 +36,7 @@ bool is_index_of_data(DataFormat format, const std::string& path) {
   return path_kind(data) == PathKind::kFile;
 }
 
-// What an entry is counted as.
+// The type under which an entry is counted.
 std::string counted_name(const std::string& path, PathKind kind) {
   if (kind == PathKind::kDirectory) return "subfolder";
   if (kind == PathKind::kOther) return "not a regular file";
@@ -46,7 +46,7 @@ std::string counted_name(const std::string& path, PathKind kind) {
   return extension.empty() ? "no extension" : printable(extension, 20);
 }
 
-// Also loads what reads it.
+// Also loads the reader of the file.
 void require_file(const DataSetConfig& config, const std::string& path, const std::string& shown) {
   try {
     require_readable(config, path);
@@ -132,7 +132,7 @@ std::vector<std::string> files_of_pattern(const DataSetConfig& config, SkippedEn
   Chooser chooser(config);
   for (const std::string& path : paths) {
     const PathKind kind = path_kind_nofollow(path);
-    // "**" goes through folders, so that they are not left out.
+    // "**" descends into folders, so they do not count as skipped.
     if (kind == PathKind::kDirectory && config.path.find("**") != std::string::npos) continue;
     chooser.add(path, kind);
   }

@@ -1,4 +1,4 @@
-// What the rows of a data set become, and what is counted on the way.
+// The document that a row of a data set becomes, and the counts of what was skipped or changed.
 #pragma once
 
 #include <cstdint>
@@ -24,8 +24,8 @@ struct Document {
 struct ReadNotes {
   uint64_t num_empty_documents = 0;
   uint64_t num_blank_lines = 0;                    // without those that end a paragraph
-  std::map<std::string, uint64_t> unused_columns;  // name → rows; of at most 32 names
-  std::map<std::string, uint64_t> changes;         // what was changed or masked in documents → how often
+  std::map<std::string, uint64_t> unused_columns;  // name → rows, for at most 32 names
+  std::map<std::string, uint64_t> changes;         // change or mask in documents → how often
 
   void add(const ReadNotes& more);
 };

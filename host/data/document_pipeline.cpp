@@ -1,4 +1,4 @@
-// Chunks of rows pass through two queues. Each has a number, by which the caller puts them in order again.
+// Chunks of rows pass through two queues. Each has a number, by which the caller restores their order.
 #include "host/data/document_pipeline.hpp"
 
 #include <atomic>
@@ -25,9 +25,9 @@ constexpr auto kPollInterval = 20ms;
 struct Chunk {
   uint64_t number = 0;
   std::vector<RawRow> rows;
-  uint64_t num_bytes = 0;  // of the rows
+  uint64_t num_bytes = 0;  // in the rows
   DocumentChunk out;
-  std::exception_ptr error;  // comes after the documents
+  std::exception_ptr error;  // thrown after the documents were taken
 };
 using ChunkPtr = std::unique_ptr<Chunk>;
 
@@ -37,7 +37,7 @@ class Pipeline {
       : files_(files), options_(options), max_chunks_(static_cast<size_t>(options.num_workers) * 2 + 2) {
     for (int i = 0; i < options.num_workers; ++i) workers_.push_back(options.make_worker());
     try {
-      threads_.reserve(workers_.size() + 1);  // no thread is lost for lack of memory
+      threads_.reserve(workers_.size() + 1);  // so that no started thread is lost for lack of memory
       threads_.emplace_back("data reader", [this] { run([this] { read(); }); });
       for (const auto& worker : workers_)
         threads_.emplace_back("data worker", [this, &worker] { run([&] { work(*worker); }); });
@@ -71,7 +71,7 @@ class Pipeline {
   }
 
  private:
-  // A part of a thread. What it throws outside a chunk, such as for lack of memory, next() throws.
+  // Runs the body of a thread. next() throws what it throws outside a chunk, such as for lack of memory.
   template <typename Part>
   void run(Part&& part) {
     try {
@@ -176,7 +176,7 @@ class Pipeline {
       try {
         make_documents(*chunk, worker);
       } catch (...) {
-        chunk->error = std::current_exception();  // of an earlier row than what the reader could not read
+        chunk->error = std::current_exception();  // replaces the reader's error, which is of a later row
       }
       chunk->rows = {};
       lock.lock();

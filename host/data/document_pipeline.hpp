@@ -1,4 +1,4 @@
-// Turns the files of a set into documents on several threads: one cuts files into rows, several make documents of the
+// Turns the files of a set into documents on several threads: one cuts files into rows, several make documents from the
 // rows, and the caller receives them in the order of the rows. Results do not depend on the number of threads.
 #pragma once
 
@@ -14,7 +14,7 @@
 
 namespace chassis {
 
-// Makes documents of rows; each thread has its own.
+// Makes documents from rows; each thread has its own worker.
 class RowWorker {
  public:
   virtual ~RowWorker() = default;
@@ -26,7 +26,7 @@ class RowWorker {
   };
   // Throws a config error at the file and line of a row that is invalid.
   virtual Made make(const RawRow& row, const std::string& file, Document& document, std::string& reason) = 0;
-  // What was skipped since the last call.
+  // Returns the counts of what was skipped since the last call.
   virtual ReadNotes take_notes() = 0;
 };
 
@@ -35,16 +35,16 @@ struct DroppedRow {
   std::string reason;
 };
 
-// The documents of some rows of one file that follow each other.
+// The documents of consecutive rows of one file.
 struct DocumentChunk {
   size_t file = 0;
   std::vector<Document> documents;
   std::vector<DroppedRow> dropped;
   ReadNotes notes;
   uint64_t num_rows = 0;
-  // A sum over the rows, of their bytes and lines: the sum over a file identifies its content.
+  // The sum over the rows of a hash of their bytes and lines: the sum over a file identifies its content.
   uint64_t content_hash = 0;
-  uint64_t num_bytes_read = 0;  // of all files so far, as they lie on disk
+  uint64_t num_bytes_read = 0;  // bytes on disk, over all files so far
 };
 
 struct PipelineOptions {
@@ -54,9 +54,9 @@ struct PipelineOptions {
   std::function<void()> poll = {};  // called at least every few tens of milliseconds; may throw
 };
 
-// Calls `take` for every chunk, in order. Of several invalid rows, the error of the first one is thrown, after the
+// Calls `take` for every chunk, in order. If several rows are invalid, the error of the first one is thrown, after the
 // documents before it were taken. `take` and `poll` run on the calling thread; if they throw, the other threads end.
-// The rows in memory are bounded by a number of bytes, or are one row.
+// The rows in memory are bounded by a number of bytes, unless a single row exceeds it.
 void run_document_pipeline(const std::vector<std::string>& files, const PipelineOptions& options,
                            const std::function<void(DocumentChunk&&)>& take);
 

@@ -1,5 +1,5 @@
-// One parser and one encoder per thread. The parser begins anew with each chunk, so that what it notes does not depend
-// on the number of threads.
+// One parser and one encoder per thread. The parser is new for each chunk, so that its notes do not depend on the
+// number of threads.
 #include "host/data/encode_worker.hpp"
 
 #include <utility>

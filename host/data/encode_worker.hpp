@@ -1,4 +1,4 @@
-// Makes documents of rows: parses a row, decides whether it is in the set's part, and encodes it.
+// Makes documents from rows: parses a row, decides whether it is in the set's part, and encodes it.
 #pragma once
 
 #include <cstdint>

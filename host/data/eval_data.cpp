@@ -1,4 +1,4 @@
-// Ranks take rows in turn, batch by batch. Every rank goes through all rows, and makes its own.
+// Ranks take rows in turn, batch by batch. Every rank goes through all rows, and builds only its own.
 #include "host/data/eval_data.hpp"
 
 #include <algorithm>

@@ -25,7 +25,7 @@ class EvalData {
   // This rank's next micro-batch; nullopt at the end. All ranks get the same number of batches and of rows. Near the
   // end a batch has fewer rows, and rows beyond the data are padding.
   std::optional<Batch> next(int64_t micro_batch_size, int64_t rank = 0, int64_t num_ranks = 1);
-  // Counts the batch that next(micro_batch_size) would return, without its fields.
+  // Skips the batch that next(micro_batch_size) would return, and returns its counts without fields.
   std::optional<Batch> skip(int64_t micro_batch_size);
   // Returns to the first row.
   void rewind();

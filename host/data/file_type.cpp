@@ -1,4 +1,4 @@
-// Which formats may be in which files.
+// The types of files in which each format may be.
 #include "host/data/file_type.hpp"
 
 #include <fmt/format.h>
@@ -13,7 +13,7 @@
 namespace chassis {
 namespace {
 
-// Of text files, the names without compression.
+// The endings of text files, without those of compression.
 constexpr std::array<std::pair<std::string_view, FileType>, 4> kTextFiles{{{".jsonl", FileType::kJsonLines},
                                                                            {".json", FileType::kJsonArray},
                                                                            {".csv", FileType::kCsv},

@@ -18,7 +18,7 @@
 namespace chassis {
 namespace {
 
-// Keys with the values that change nothing. null never does.
+// Keys with the values that change nothing. null never changes anything.
 constexpr std::array<std::pair<std::string_view, std::string_view>, 24> kWithoutEffect = {{
     {"num_beams", "1"},
     {"num_beam_groups", "1"},

@@ -16,7 +16,7 @@ struct GenerationConfig {
   std::optional<double> temperature, top_p, min_p, repetition_penalty;
   std::optional<int64_t> top_k;  // 0: no limit
   std::optional<int64_t> max_new_tokens;
-  // Keys that would change an answer of transformers and that nothing here follows, such as num_beams.
+  // Keys that would change an answer of transformers but have no effect here, such as num_beams.
   std::vector<std::string> unused_keys;
 };
 

@@ -1,4 +1,4 @@
-// One name of the pattern after the other, in the folders that match those before it.
+// Matches one name of the pattern after the other, in the folders that match the names before it.
 #include "host/data/glob.hpp"
 
 #include <fnmatch.h>
@@ -18,7 +18,8 @@ using PathNames = std::vector<std::string>;
 
 std::string path_in(const std::string& folder, const std::string& name) { return (fs::path(folder) / name).string(); }
 
-// Pairs of a folder and the index of the name that is searched there. Two "**" reach a folder in many ways.
+// Pairs of a folder and the index of the name that is searched there. With two "**", a folder can be reached in many
+// ways.
 using Visited = std::set<std::pair<std::string, size_t>>;
 
 void expand(const std::string& folder, const PathNames& names, size_t index, Visited& visited,
@@ -54,7 +55,7 @@ std::pair<std::string, PathNames> names_of(const std::string& pattern) {
   const fs::path path(pattern);
   PathNames names;
   for (const fs::path& name : path.relative_path()) {
-    // "**/**" matches what "**" matches, and each more would multiply the work.
+    // "**/**" matches what "**" matches, and each further one would multiply the work.
     const bool repeats = name == "**" && !names.empty() && names.back() == "**";
     if (!name.empty() && !repeats) names.push_back(name.string());
   }

@@ -30,11 +30,11 @@ std::string json_line_of(JsonElement value, bool has_wide_integers);
 std::string key_that_occurs_twice(JsonElement value);
 
 class RowPlace;
-// As parser.parse(), but integers may have any number of digits; says so to `place`.
+// Like parser.parse(), but integers may have any number of digits; tells `place` if there are such integers.
 simdjson::error_code parse_with_wide_integers(simdjson::dom::parser& parser, std::string_view text,
                                               const RowPlace& place, JsonElement& value);
 
-// Where a row is, and where its unused keys are counted. Lives during one parse().
+// The position of a row, and the notes in which its unused keys are counted. Lives during one parse().
 class RowPlace {
  public:
   // `is_table`: as RawRow::is_table.
@@ -47,15 +47,15 @@ class RowPlace {
   Error type_error(std::string_view name, JsonElement value, std::string_view wanted) const;
   void note_unused(std::string_view key) const;
 
-  // Members with null say nothing: the columns of a table give each row the keys of all the others.
+  // If true, members that are null say nothing: the columns of a table give each row the keys of all the others.
   bool is_table() const { return is_table_; }
-  // Of JSON in a string, which has no columns.
+  // The place for JSON inside a string, which has no columns.
   RowPlace inside_text() const {
     RowPlace copy = *this;
     copy.is_table_ = false;
     return copy;
   }
-  // Such a member was left out of what templates get.
+  // Notes that such a member was left out of what templates get.
   void note_null(std::string_view name) const;
 
   // From here on, marked strings of the row are integers (wide_integers.hpp).
@@ -78,13 +78,13 @@ class RowPlace {
   mutable bool has_wide_integers_ = false;
 };
 
-// The values of an object. A key of interest that occurs twice is an error; the others are counted as unused.
+// The values of an object. A wanted key that occurs twice is an error; other keys are counted as unused.
 class RowFields {
  public:
   // `prefix` stands before keys in messages: "messages[2].". `names` must outlive the object.
   RowFields(const RowPlace& place, JsonObject object, const KeyNames& names, std::string prefix = "");
 
-  // By the program's name. Nothing if the key is absent or null.
+  // Finds a value by the program's name of its key. nullopt if the key is absent or null.
   std::optional<JsonElement> find(std::string_view name) const;
   // "" if it is absent or null.
   std::string_view string_or_empty(std::string_view name) const;

@@ -15,8 +15,8 @@ namespace chassis {
 namespace {
 
 constexpr size_t kBlockBytes = size_t{1} << 20;
-constexpr uint64_t kMaxCountedBytes = uint64_t{1} << 30;  // of a line that is too long
-constexpr size_t kHeadBytes = 2;                          // in which marks of other encodings and of packers are found
+constexpr uint64_t kMaxCountedBytes = uint64_t{1} << 30;  // counted in a line that is too long
+constexpr size_t kHeadBytes = 2;                          // enough for the marks of other encodings and of packers
 constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
 
 // Length of the longest valid prefix of a text that is known to be invalid.

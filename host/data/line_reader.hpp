@@ -45,7 +45,7 @@ class LineReader {
 SourcePosition line_position(std::string name, uint64_t line);
 // True if the text is empty or has only white space.
 bool is_blank(std::string_view text);
-// A config error: `what` ("line") has more than kMaxDocumentBytes. `num_bytes` 0: how many is unknown.
+// A config error: `what` ("line") has more than kMaxDocumentBytes. `num_bytes` is 0 if their number is unknown.
 Error too_long_error(const SourcePosition& where, std::string_view what, uint64_t num_bytes = 0);
 // Throws a config error at `where` if the text is not UTF-8, or has a NUL byte.
 void require_text(std::string_view text, const SourcePosition& where);

@@ -120,7 +120,7 @@ class MegatronRows final : public RowReader {
                       code, code == 6 || code == 7 ? ", floating point" : ""));
     }
     const Index index{*type, read_number<uint64_t>(header.data() + 18), read_number<uint64_t>(header.data() + 26)};
-    // Before they are multiplied.
+    // Checked before they are multiplied.
     if (index.num_sequences > size / 12 || index.num_bounds > size / 8 ||
         (size != index.end() && size != index.end() + index.num_sequences)) {
       throw index_error(fmt::format("the index has {} bytes, but {} sequences and {} document bounds take {}", size,
@@ -134,7 +134,7 @@ class MegatronRows final : public RowReader {
     return index;
   }
 
-  // Sequences lie one behind the other, so that the data file has exactly their bytes.
+  // Checks that sequences are contiguous, so that the data file has exactly their bytes.
   void check_sizes() const {
     Numbers<int32_t> lengths(&index_file_, index_.lengths(), index_.num_sequences);
     Numbers<int64_t> pointers(&index_file_, index_.pointers(), index_.num_sequences);

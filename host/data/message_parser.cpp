@@ -50,7 +50,7 @@ void require_depth(const RowPlace& place, const std::string& name, std::string_v
   }
 }
 
-// Without members that are null.
+// Leaves out members that are null.
 void append_table_json(const RowPlace& place, const std::string& name, JsonElement value, std::string& out) {
   JsonArray list;
   JsonObject object;
@@ -137,7 +137,7 @@ MessageParser::MessageParser(const DataSetConfig& config, MessageStyle style) : 
   }
   std::vector<std::string_view> names{"role", "content", "tool_calls", "tool_call_id", "name", "train", "weight"};
   if (style == MessageStyle::kOpenAi) names.push_back(kFunctionCall);  // before there were tool_calls
-  // Three names are in use for it.
+  // Three names are in use for reasoning.
   if (keys.contains("reasoning"))
     names.push_back("reasoning");
   else

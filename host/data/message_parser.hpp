@@ -25,7 +25,7 @@ class MessageParser {
   std::vector<Message> messages(const RowPlace& place, const std::string& name, JsonElement value);
   // The same, but the list may also be held as JSON text.
   std::vector<Message> messages_or_text(const RowPlace& place, const std::string& name, JsonElement value);
-  // A list of objects, or a JSON string with one; as JSON text, empty if the list is.
+  // Reads a list of objects, or a JSON string with one. Returns it as JSON text, which is empty if the list is.
   std::string tools(const RowPlace& place, const std::string& name, JsonElement value);
 
  private:
@@ -45,8 +45,8 @@ class MessageParser {
 
   MessageStyle style_;
   KeyNames keys_;
-  std::map<std::string, std::string, std::less<>> roles_;  // words of the file → roles
-  simdjson::dom::parser text_parser_, arguments_parser_, list_parser_;  // of JSON inside strings
+  std::map<std::string, std::string, std::less<>> roles_;               // words of the file → roles
+  simdjson::dom::parser text_parser_, arguments_parser_, list_parser_;  // for JSON inside strings
 };
 
 // The message of a role with a plain text.

@@ -8,7 +8,7 @@
 
 namespace chassis {
 
-// Takes the set that lacks most rows to its share, so that every set is always within a few rows of its share. The seed
+// Takes the set that is furthest below its share, so that every set is always within a few rows of its share. The seed
 // only changes which set begins. The only state is the number of rows taken from each set, which the caller keeps.
 class Mixture {
  public:

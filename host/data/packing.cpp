@@ -11,8 +11,8 @@
 namespace chassis {
 namespace {
 
-// Tokens [offset, offset + length) of a document, placed at `column` of a row; only counted if that is NULL. `end` is
-// where the document ends for this row: the token before it has no target. Returns the number of trained tokens.
+// Places tokens [offset, offset + length) of a document at `column` of a row; only counts them if `row` is NULL. `end`
+// is where the document ends for this row: the token before it has no target. Returns the number of trained tokens.
 // Rationale: positions start at 0 in each piece and not in each document. Tokens before the piece cannot be attended
 // to, and a document as long as a book would exceed every model's last position.
 uint64_t place_tokens(const TokenStore& store, DocumentSpan document, uint64_t offset, size_t length, uint64_t end,
@@ -32,7 +32,7 @@ uint64_t place_tokens(const TokenStore& store, DocumentSpan document, uint64_t o
   return length - static_cast<uint64_t>(std::count(labels.begin(), labels.end(), kIgnoreLabel));
 }
 
-// What may be the cause of fewer tokens than the user expects; empty if nothing was noted.
+// The notes that may explain why there are fewer tokens than the user expects; empty if nothing was noted.
 std::string noted_text(const TokenStoreFacts& facts) {
   std::string text;
   const auto add = [&](std::string_view what, uint64_t times) {

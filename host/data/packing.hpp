@@ -39,12 +39,12 @@ struct RowOptions {
   uint64_t seed = 0;
   uint64_t stream = 0;    // index of the set, so that equal sets are shuffled differently
   bool one_pass = false;  // evaluation: ends after the last document, and pads the last row
-  // Above this part of documents that are dropped because they are too long, opening the set fails.
+  // Opening the set fails if more than this fraction of its documents is dropped because they are too long.
   double max_drop_ratio = 1;
 };
 
-// Whether documents that do not fit into a row are left out. truncate_left_prompt has cut documents when they were
-// encoded, so that those that are still too long have no prompt left to cut.
+// True if documents that do not fit into a row are dropped. With truncate_left_prompt, documents were cut when they
+// were encoded, so those that are still too long have no prompt left to cut.
 constexpr bool drops_long_documents(Overflow overflow) {
   return overflow == Overflow::kDrop || overflow == Overflow::kTruncateLeftPrompt;
 }
@@ -68,12 +68,12 @@ class RowSource {
   // Throws a config error that names both numbers if the cursor is outside the data.
   void require_inside(const SetCursor& cursor) const;
 
-  // Unless documents are split, the number of those longer than seq_len.
+  // The number of documents longer than seq_len, unless documents are split.
   uint64_t num_long_documents() const { return num_long_documents_; }
-  // Without what is dropped or cut because it is too long.
+  // These exclude what is dropped or cut because it is too long.
   uint64_t num_usable_documents() const { return num_usable_documents_; }
   uint64_t num_usable_tokens() const { return num_usable_tokens_; }
-  // The part of a pass's positions that hold tokens; the others are padding.
+  // The fraction of a pass's positions that hold tokens; the others are padding.
   double utilisation() const;
   // Passes over the set up to the cursor.
   double num_passes(const SetCursor& cursor) const;

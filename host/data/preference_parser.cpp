@@ -83,7 +83,7 @@ class PreferenceParser final : public JsonRowParser {
   // Lists of messages may begin with the prompt, or may be the only place where it is.
   void take_shared(const RowFields& row, Messages& shared, Messages& better, Messages& worse) const {
     const size_t most = std::min(better.size(), worse.size());
-    if (most == 0) return;  // chat() names the list
+    if (most == 0) return;  // chat() reports the list
     const auto differ = std::mismatch(better.begin(), better.begin() + static_cast<ptrdiff_t>(most - 1), worse.begin());
     auto num_shared = differ.first - better.begin();
     if (shared.empty()) {

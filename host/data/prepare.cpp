@@ -35,7 +35,7 @@ using namespace std::chrono_literals;
 using Clock = std::chrono::steady_clock;
 
 constexpr auto kLockInterval = 20ms;
-constexpr auto kFirstNotice = 2s, kNextNotice = 30s;  // of waiting
+constexpr auto kFirstNotice = 2s, kNextNotice = 30s;  // when waiting is logged
 
 // Holds the lock of a folder during its lifetime; the lock file names the process. The file is not removed, since two
 // processes could then hold the lock.
@@ -84,7 +84,7 @@ uint32_t checksum_of(const Json& json) {
 
 bool is_whole(const DataSetConfig& config) { return config.part_begin <= 0 && config.part_end >= 1; }
 
-// One line that says which rows were dropped, and why.
+// Says which rows were dropped, and why.
 Error dropped_error(const DataSetConfig& config, const TokenStoreFacts& facts, double max_drop_ratio) {
   const uint64_t num_dropped = facts.num_dropped(), num_rows = facts.num_documents + num_dropped;
   std::string reasons, rows;
@@ -231,7 +231,7 @@ void count_notes(const DataSetConfig& config, const ReadNotes& notes) {
   }
 }
 
-// Of the documents in the part of the set.
+// Counts the changes and drops of the documents in the part of the set.
 void count_encoding(const DataSetConfig& config, const TokenStoreFacts& facts) {
   for (const auto& [what, times] : facts.notes.changes)
     counted_warning(fmt::format("data.changes {}: {}", config.path, what), fmt::format("{}: {}", config.path, what),
@@ -260,7 +260,7 @@ void make_store(const DataSetConfig& config, const std::vector<std::string>& fil
   }
 }
 
-// Adds to storage errors which option names the folder.
+// Adds a hint to storage errors that says which option names the folder.
 template <class Action>
 auto with_cache_hint(const std::string& cache_dir, Action action) {
   try {
@@ -274,7 +274,7 @@ auto with_cache_hint(const std::string& cache_dir, Action action) {
   }
 }
 
-// The sources may have been opened to fewer since then.
+// The permissions of the sources may have been reduced since then.
 void restrict_kept(const std::string& folder) {
   for (const DirectoryEntry& entry : list_directory(folder)) apply_creation_limit(folder + "/" + entry.name);
   apply_creation_limit(folder);

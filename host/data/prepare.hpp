@@ -1,5 +1,5 @@
-// Tokenises a data set once, on several threads, and keeps the result, which is used again until something that it
-// depends on changes.
+// Tokenises a data set once, on several threads, and keeps the result, which is reused until something that it depends
+// on changes.
 #pragma once
 
 #include <cstdint>
@@ -20,8 +20,8 @@ struct PrepareProgress {
   uint64_t num_documents;
   uint64_t num_tokens;
 };
-// Called about once per MiB of input, and at the end; not called if the set is kept. If it throws, the preparation ends
-// and removes its files.
+// Called about once per MiB of input, and at the end; not called if a kept result is used. If it throws, the
+// preparation ends and removes its files.
 using PrepareCallback = std::function<void(const PrepareProgress&)>;
 
 struct PrepareOptions {

@@ -62,7 +62,7 @@ void add_pieces(const Document& document, const std::vector<size_t>& straddlers,
       piece.ids.push_back(document.ids[i]);
       piece.texts.push_back(texts.text(document.ids, i, i + 1));
     }
-    // The first token of a row is no target.
+    // The first token of a row is not a target.
     if (state == TokenState::kTrained) row.num_trained_tokens += end - begin - (begin == 0);
     begin = end;
   }
@@ -108,7 +108,7 @@ PreviewOfSet preview_rows(const DataSetConfig& set, const DataConfig& data, cons
       row.line = raw.line;
       row.unused_keys = parser->notes().unused_columns;
       add_to(seen.unused_keys, row.unused_keys);
-      if (!row.unused_keys.empty()) parser = make_row_parser(set, data.vocab_size);  // notes of one row each
+      if (!row.unused_keys.empty()) parser = make_row_parser(set, data.vocab_size);  // resets the notes
       if (const auto* pair = std::get_if<PreferenceRecord>(&record)) {
         show_record(pair->chosen, row, "chosen");
         show_record(pair->rejected, row, "rejected");

@@ -1,4 +1,4 @@
-// The first rows of a set's files as text, with what is trained of them.
+// The first rows of a set's files as text, with the parts that are trained.
 #pragma once
 
 #include <cstdint>
@@ -12,16 +12,16 @@
 
 namespace chassis {
 
-enum class TokenState { kMasked, kTrained, kStraddles };  // straddles: masked, since it lies partly in what is trained
+enum class TokenState { kMasked, kTrained, kStraddles };  // straddles: masked, since only a part of it is trained text
 
 struct PreviewPiece {
   TokenState state = TokenState::kMasked;
   std::string text;
   std::vector<int32_t> ids;
-  std::vector<std::string> texts;  // of each id
+  std::vector<std::string> texts;  // one for each id
 };
 
-// A label that is trained and is not the id at its place.
+// A trained label that differs from the id at its place.
 struct PreviewLabel {
   uint64_t place = 0;  // in the row
   int32_t id = 0, label = 0;
@@ -35,8 +35,8 @@ struct PreviewRow {
   uint64_t num_tokens = 0, num_trained_tokens = 0;
   std::vector<PreviewPiece> pieces;  // neighbours differ in their state
   std::vector<PreviewLabel> other_labels;
-  bool has_shifted_labels = false;  // they are the next ids, so they were shifted beforehand
-  // What was changed, masked or left out of it, and its keys that the format does not use.
+  bool has_shifted_labels = false;  // the labels are the next ids: the data has shifted them
+  // Changes, masks and omissions in this row, and its keys that the format does not use.
   std::map<std::string, uint64_t> changes, unused_keys;
 };
 
@@ -45,9 +45,9 @@ struct PreviewLimits {
 };
 
 struct PreviewOfSet {
-  uint64_t num_files = 0;  // of the set
-  bool is_sample = false;  // rows are left out
-  std::map<std::string, uint64_t> changes = {}, unused_keys = {};  // of all rows shown
+  uint64_t num_files = 0;                                          // all files of the set
+  bool is_sample = false;                                          // rows are left out
+  std::map<std::string, uint64_t> changes = {}, unused_keys = {};  // over all rows shown
 };
 
 // Calls `show` for each row. Without a tokenizer ids are shown as numbers. Throws config errors for invalid rows.

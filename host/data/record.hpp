@@ -38,7 +38,7 @@ struct Message {
   std::string role;  // "system", "user", "assistant", "tool", or a role of the template
   std::vector<ContentPart> content;
   bool content_is_parts = false;   // the row has a list of parts, which some templates render in another way
-  bool has_content = true;         // false: null or absent, as beside tool calls
+  bool has_content = true;         // false: null or absent, as with tool calls
   std::string reasoning;           // empty: none
   std::string tool_calls_json;     // an array whose arguments are objects; empty: none
   std::string tool_call_id, name;  // empty: none

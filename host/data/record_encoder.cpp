@@ -15,7 +15,7 @@
 namespace chassis {
 namespace {
 
-// A shorter text may be a part of what the template writes behind an answer.
+// A shorter text may be a part of what the template writes after an answer.
 constexpr size_t kMinRunOn = 8;
 constexpr size_t kMaxNamedRoles = 20, kMaxReasonBytes = 300;
 constexpr int kEncoderVersion = 3;  // raised whenever equal records get other ids or labels
@@ -35,7 +35,7 @@ void keep(Document& document, size_t begin, size_t end) {
   }
 }
 
-// For each message, where the spans of those after it begin; the end of the text if there are none.
+// For each message, the begin of the first span of later messages; the end of the text if there are none.
 std::vector<uint64_t> begins_of_later(const ChatRecord& chat, const RenderedChat& rendered) {
   std::vector<uint64_t> begins(chat.messages.size(), rendered.text.size());
   for (const ChatSpan& span : rendered.spans)
@@ -44,7 +44,7 @@ std::vector<uint64_t> begins_of_later(const ChatRecord& chat, const RenderedChat
   return begins;
 }
 
-// Where the last span of another message ends that ends at `byte` or before; 0 if there is none.
+// The end of the last span of another message that ends at or before `byte`; 0 if there is none.
 uint64_t end_of_others(const std::vector<ChatSpan>& spans, uint64_t message, uint64_t byte) {
   auto behind =
       std::partition_point(spans.begin(), spans.end(), [&](const ChatSpan& span) { return span.end <= byte; });
@@ -52,7 +52,7 @@ uint64_t end_of_others(const std::vector<ChatSpan>& spans, uint64_t message, uin
   return behind == spans.begin() ? 0 : std::prev(behind)->end;
 }
 
-// Whether one of the ranges, which joined() made, begins behind `begin` and before `end`.
+// True if one of the ranges, which joined() made, begins after `begin` and before `end`.
 bool begins_inside(const std::vector<ByteRange>& ranges, uint64_t begin, uint64_t end) {
   const auto next = std::upper_bound(ranges.begin(), ranges.end(), begin,
                                      [](uint64_t byte, const ByteRange& range) { return byte < range.begin; });
@@ -65,7 +65,7 @@ bool is_silent(const Message& message) {
          message.tool_calls_json.empty();
 }
 
-// A refusal as the reason of many rows: without the numbers of messages.
+// A refusal as a reason that many rows share: without the numbers of messages.
 std::string reason_of(const Error& error) {
   std::string text;
   bool skips = false;
@@ -77,7 +77,7 @@ std::string reason_of(const Error& error) {
   return "refused: " + printable(text, kMaxReasonBytes);
 }
 
-// Roles that the program knows, and those that families of models have beside them.
+// Roles that the program knows, and further ones that families of models use.
 bool is_known_role(std::string_view role) {
   static const std::set<std::string_view> kRoles{"system",      "user",     "assistant",   "tool",   "developer",
                                                  "environment", "function", "observation", "ipython"};
@@ -87,7 +87,7 @@ bool is_known_role(std::string_view role) {
 // The role that was meant by a word that differs in a letter or two; empty if none is near.
 std::string_view meant_role(std::string_view word) {
   for (const std::string_view role : {"assistant", "system", "user", "tool"}) {
-    // The letters that both begin and end with; what is between them differs.
+    // The numbers of letters that both words begin with and end with; the letters between them differ.
     const size_t common = std::min(word.size(), role.size());
     size_t front = 0, back = 0;
     while (front < common && word[front] == role[front]) ++front;
@@ -108,9 +108,9 @@ void count_role(std::map<std::string, uint64_t>& roles, const std::string& role)
 
 }  // namespace
 
-// The last label may be anything. A token that follows itself has a label that is both.
+// The last label may be anything. If a token follows itself, its label is both its own id and the next one.
 bool are_labels_shifted(std::span<const int32_t> ids, std::span<const int32_t> labels) {
-  constexpr size_t kMinLabels = 2;  // one may be so by chance
+  constexpr size_t kMinLabels = 2;  // one may match by chance
   size_t num_next = 0, num_other = 0;
   for (size_t i = 0; i + 1 < labels.size(); ++i) {
     if (labels[i] == kIgnoreLabel) continue;
@@ -139,7 +139,7 @@ std::map<std::string, uint64_t> EncodeCounts::changes() const {
   const auto add = [&](const char* what, uint64_t times) {
     if (times > 0) changes[what] = times;
   };
-  // Of these, the next two name their own.
+  // Without those that the next two entries report.
   add("tokens that lie partly in what is trained are masked",
       num_straddlers - num_masked_beginnings - num_masked_completions);
   add("the first token of an answer is masked, since the template's header ends inside it, so the model will not learn "
@@ -264,9 +264,9 @@ void RecordEncoder::encode_completion(const CompletionRecord& record, Document& 
   }
   const uint64_t begin = options_.chat.train_on_prompt ? 0 : record.prompt.size();
   set_labels(encoding, {{begin, text.size()}}, document);
-  num_masked_completions_ = straddlers_.size();  // only the first can lie in both
+  num_masked_completions_ = straddlers_.size();  // only the first token can lie in both
   if (!document.labels.empty() && !options_.chat.train_on_prompt && document.ids.front() == bos)
-    document.labels.front() = kIgnoreLabel;  // with an empty prompt it covers no byte of it
+    document.labels.front() = kIgnoreLabel;  // BOS covers no byte, so an empty prompt would not mask it
   if (record.completion.empty()) ++counts_.num_empty_answers;
   if (!document.labels.empty() && begin == 0 && record.prompt.empty() && document.labels.front() != kIgnoreLabel)
     ++counts_.num_untrained_first;
@@ -316,7 +316,7 @@ void RecordEncoder::encode_shown(const ChatRecord& chat, Document& document) {
   require_an_answer(document);
 }
 
-// What a Jinja template does not show is refused; reasoning that it leaves out, and roles, are counted.
+// Refuses parts that a Jinja template does not show; reasoning that it leaves out, and roles, are only counted.
 void RecordEncoder::require_all_shown(const ChatRecord& chat, const std::string& text) {
   if (!coverage_) return;
   const bool changes = renderer_->changes(chat);
@@ -461,7 +461,7 @@ std::vector<ByteRange> RecordEncoder::trained_ranges(const ChatRecord& chat, con
       const bool is_answer = chat.messages[mask.message].role == "assistant";
       if (is_answer) first.begin = begin_of_answer(rendered, encoding, mask);
       if (is_answer && first.trained) count_begin(rendered, first.begin);
-      // Its end of turn is trained, or masked, as its last piece.
+      // The end of its turn is trained or masked like its last piece.
       if (is_answer || mask.pieces.back().trained || whole)
         mask.pieces.back().end = end_of_turn(chat, rendered, encoding, mask, limits[mask.message]);
     } else if (mask.pieces.back().trained) {
@@ -490,8 +490,8 @@ uint64_t RecordEncoder::end_of_prompt_inside(const RenderedChat& rendered, const
   return std::ranges::binary_search(encoding.begin, end) ? end : 0;  // not inside a token
 }
 
-// The header of a turn is what the template writes when an answer is to be generated; all behind it, such as the tag in
-// front of reasoning, is the model's to write.
+// The header of a turn is what the template writes when an answer is to be generated; everything after it, such as the
+// tag before reasoning, is for the model to write.
 uint64_t RecordEncoder::begin_of_answer(const RenderedChat& rendered, const Encoding& encoding,
                                         const MessageMask& mask) const {
   const uint64_t leaf = mask.pieces.front().begin;
@@ -520,7 +520,7 @@ uint64_t RecordEncoder::begin_of_answer(const RenderedChat& rendered, const Enco
   return begin;
 }
 
-// The end of the first special token behind the last leaf of a turn.
+// The end of the first special token after the last leaf of a turn.
 uint64_t RecordEncoder::end_of_turn(const ChatRecord& chat, const RenderedChat& rendered, const Encoding& encoding,
                                     const MessageMask& mask, uint64_t limit) const {
   const uint64_t leaf = mask.pieces.back().end;
@@ -584,7 +584,7 @@ Error RecordEncoder::no_stop(size_t message, int32_t id) const {
   return error;
 }
 
-// Without spans, as of rows that are trained whole, a reasoning is shown if the text holds it.
+// Without spans, as for rows that are trained whole, reasoning counts as shown if the text holds it.
 void RecordEncoder::check_reasoning(const ChatRecord& chat, const RenderedChat& rendered, bool knows_spans) {
   std::vector<std::vector<ChatSpan>> spans(chat.messages.size());
   for (const ChatSpan& span : rendered.spans)
@@ -607,7 +607,7 @@ void RecordEncoder::check_reasoning(const ChatRecord& chat, const RenderedChat& 
 void RecordEncoder::count_contents(const ChatRecord& chat, const Encoding& encoding) {
   for (const Message& message : chat.messages)
     if (message.role == "assistant" && message.train.value_or(true) && is_silent(message)) ++counts_.num_empty_answers;
-  // Only tokens of this row can be spelled in it, which are few.
+  // Only special tokens of this row can be spelled in it, and they are few.
   std::set<int32_t> specials;
   for (const int32_t id : encoding.ids)
     if (is_special(id)) specials.insert(id);

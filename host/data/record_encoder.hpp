@@ -1,4 +1,4 @@
-// From a record to the ids and labels of a document: BOS and EOS, chat templates, masks, and what is too long.
+// Turns a record into the ids and labels of a document: BOS and EOS, chat templates, masks, and the limit of length.
 #pragma once
 
 #include <cstdint>
@@ -31,7 +31,7 @@ struct EncodeOptions {
 EncodeOptions encode_options(const DataConfig& config);
 
 struct EncodeCounts {
-  uint64_t num_rows = 0;  // with those that are dropped
+  uint64_t num_rows = 0;  // including those that are dropped
   uint64_t num_tokens = 0, num_trained_tokens = 0;
   uint64_t longest = 0;                     // tokens of the longest row, before it was cut or dropped
   uint64_t num_straddlers = 0;              // tokens masked because they lie partly in what is trained
@@ -39,43 +39,43 @@ struct EncodeCounts {
   uint64_t num_masked_completions = 0;      // completions whose first token lies partly in the prompt
   uint64_t num_truncated = 0;               // rows
   uint64_t num_lost_reasoning = 0;          // answers whose reasoning the template leaves out
-  uint64_t num_other_begins = 0;            // answers that do not begin behind the generation prompt
-  uint64_t num_empty_answers = 0;           // of which only the end can be trained
+  uint64_t num_other_begins = 0;            // answers that do not begin after the generation prompt
+  uint64_t num_empty_answers = 0;           // answers of which only the end can be trained
   uint64_t num_untrained_first = 0;         // completions without a token in front of them
   uint64_t num_without_end = 0;             // texts that no EOS ends, since the tokenizer has none
   uint64_t num_shifted_labels = 0;          // rows of ids whose labels are the ids that follow
   std::map<std::string, uint64_t> spelled;  // special token → how often contents of messages spell it
   std::map<std::string, uint64_t> dropped;  // reason → rows
-  // Role → messages: those that are not trained, of roles that the program does not know; those that the template
-  // writes as it writes others.
+  // Role → messages. other_roles: messages that are not trained, with roles that the program does not know.
+  // hidden_roles: messages whose role the template writes as it writes another one.
   std::map<std::string, uint64_t> other_roles, hidden_roles;
   std::string other_begin;  // says how answers and the generation prompt differ
 
-  // What was changed or masked, in words, for counted warnings.
+  // Descriptions of what was changed or masked → how often, for counted warnings.
   std::map<std::string, uint64_t> changes() const;
 };
 
-// Whether labels are none of their own ids, and all of the next ones.
+// True if all unmasked labels are the next ids, and not all are also their own ids.
 bool are_labels_shifted(std::span<const int32_t> ids, std::span<const int32_t> labels);
 
 // Used by one thread; objects of several threads may share the tokenizer, which outlives them.
 class RecordEncoder {
  public:
-  // Without a tokenizer only records of tokens can be encoded. Throws config errors, as ChatRenderer does, unless they
-  // concern only conversations; those are thrown at the first conversation.
+  // Without a tokenizer only records of tokens can be encoded. Config errors of ChatRenderer are thrown at the first
+  // conversation.
   RecordEncoder(const Tokenizer* tokenizer, EncodeOptions options);
 
-  // Fills ids and labels; of an empty text none. False: the row is dropped, and counted. Throws config errors at
-  // `where`. Documents longer than seq_len are kept unless they are to be cut: packing drops or refuses them.
+  // Fills ids and labels; an empty text has none. Returns false if the row is dropped, and counts it. Throws config
+  // errors at `where`. Documents longer than seq_len are kept unless they are to be cut: packing drops or refuses them.
   bool encode(const Record& record, const SourcePosition& where, Document& document);
   // Why the last row was dropped.
   const std::string& drop_reason() const { return drop_reason_; }
 
   const EncodeCounts& counts() const { return counts_; }
   EncodeCounts take_counts() { return std::exchange(counts_, {}); }
-  // Of the last row: indexes of tokens that were masked because they lie partly in what is trained.
+  // Indexes of the tokens of the last row that were masked because they lie partly in what is trained.
   const std::vector<size_t>& straddlers() const { return straddlers_; }
-  // Changes whenever some record would get other ids or labels, other than by the tokenizer.
+  // Changes whenever some record would get other ids or labels for a reason other than the tokenizer.
   std::string fingerprint();
 
  private:
@@ -119,12 +119,12 @@ class RecordEncoder {
 
   const Tokenizer* tokenizer_;
   EncodeOptions options_;
-  std::unique_ptr<ChatRenderer> renderer_;  // from the first conversation on
-  std::unique_ptr<ChatCoverage> coverage_;  // of a Jinja template
+  std::unique_ptr<ChatRenderer> renderer_;  // created at the first conversation
+  std::unique_ptr<ChatCoverage> coverage_;  // only for a Jinja template
   EncodeCounts counts_;
   std::string drop_reason_;
   std::vector<size_t> straddlers_;
-  uint64_t num_masked_beginnings_ = 0, num_masked_completions_ = 0;  // of the last row
+  uint64_t num_masked_beginnings_ = 0, num_masked_completions_ = 0;  // in the last row
   mutable std::vector<int8_t> special_;  // by id; -1: not asked yet
 };
 

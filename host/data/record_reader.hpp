@@ -15,15 +15,15 @@
 
 namespace chassis {
 
-// What the bytes of a row are: a JSON object, a text as it is, or ids as little-endian i32.
+// The content of the bytes of a row: a JSON object, a text as it is, or ids as little-endian i32.
 enum class RowKind { kJson, kText, kTokens };
 
 // One row of a file for parse().
 struct RawRow {
   RowKind kind = RowKind::kJson;
   std::string bytes;
-  uint64_t line = 0;  // its first, from 1; of binary files the number of the document or row
-  bool is_table = false;  // of JSON: the keys are a table's columns, so that null may stand for a key that is absent
+  uint64_t line = 0;      // its first line, from 1; in binary files, the number of the document or row
+  bool is_table = false;  // for JSON: the keys are a table's columns, so that null may stand for an absent key
 };
 
 // Cuts one file into rows. Used by one thread.
@@ -32,9 +32,9 @@ class RowReader {
   virtual ~RowReader() = default;
   // False at the end. Blank lines are skipped and counted.
   virtual bool next(RawRow& row) = 0;
-  // Of the file as it lies on disk, compressed or not.
+  // Bytes of the file on disk, compressed or not.
   virtual uint64_t num_bytes_read() const = 0;
-  // Called at least with every block of the file that is read; may throw, so that a loop over a long file ends.
+  // Called at least once for every block that is read; may throw to end a loop over a long file.
   virtual void set_poll(std::function<void()>) {}
   const ReadNotes& notes() const { return notes_; }
 
@@ -56,8 +56,8 @@ class RowParser {
   ReadNotes notes_;
 };
 
-// By the name of the file (.jsonl, .json, .csv, .txt, .bin; text files also with .gz or .zst behind; what
-// config.row_files reads, after data_files() has found it).
+// Chooses the reader by the name of the file: .jsonl, .json, .csv, .txt, .bin; text files also followed by .gz or .zst;
+// names that config.row_files reads, after data_files() has found the file.
 std::unique_ptr<RowReader> open_rows(const std::string& path, const DataSetConfig& config);
 std::unique_ptr<RowParser> make_row_parser(const DataSetConfig& config, int64_t vocab_size);
 

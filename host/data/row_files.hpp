@@ -1,4 +1,4 @@
-// Data files that are read by what is not part of this folder: plugins of kind "rows", which the session offers.
+// Data files whose readers are not part of this folder: plugins of kind "rows", which the session offers.
 #pragma once
 
 #include <memory>
@@ -19,15 +19,15 @@ class RowFiles {
   virtual ~RowFiles() = default;
   // Whether a reader is installed for files of this name.
   virtual bool reads(std::string_view path) const = 0;
-  // How such names end: ".parquet".
+  // The endings of such names: ".parquet".
   virtual std::vector<std::string> endings() const = 0;
-  // How the user makes an installed reader read this file that does not read it now; empty if there is none.
+  // How the user can make an installed reader read this file, which it does not read now; empty if there is none.
   virtual std::string hint_of_unused(std::string_view) const { return ""; }
-  // [control] Loads the reader of the file, and returns what identifies it and its version. Before open() with the same
-  // columns.
+  // [control] Loads the reader of the file, and returns what identifies it and its version. Call it before open() with
+  // the same columns.
   virtual std::string prepare(const std::string& path, const UsedColumns& columns) = 0;
-  // Rows as JSON objects, whose "line" is the number of the row. Columns that are not asked for may be null. Throws
-  // config errors, which name the file.
+  // Reads rows as JSON objects, whose "line" is the number of the row. Columns that are not asked for may be null.
+  // Throws config errors, which name the file.
   virtual std::unique_ptr<RowReader> open(const std::string& path, const UsedColumns& columns) const = 0;
 };
 

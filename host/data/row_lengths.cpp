@@ -1,4 +1,4 @@
-// Each length is at most a quarter more than the one before it, or one multiple.
+// Each length exceeds the one before it by at most a quarter, rounded up to a multiple.
 #include "host/data/row_lengths.hpp"
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// One table of names, and what a row without them looks like.
+// One table of names, and the signs by which the format of a row is guessed.
 #include "host/data/row_names.hpp"
 
 #include <fmt/format.h>

@@ -28,7 +28,7 @@ void require_names(DataFormat format, std::string_view option, const std::map<st
 // `names` as the set calls them.
 KeyNames renamed_keys(const std::vector<std::string_view>& names, const std::map<std::string, std::string>& renamed);
 
-// A key that the format needs is missing. Hints at the format that the row looks like, or at `columns`.
+// The error for a missing key that the format needs. Hints at the format that the row looks like, or at `columns`.
 Error missing_key_error(DataFormat format, const RowFields& row, std::string_view name);
 
 }  // namespace chassis

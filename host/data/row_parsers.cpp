@@ -142,7 +142,8 @@ class SegmentsParser final : public JsonRowParser {
   KeyNames keys_;
 };
 
-// simdjson, which is fast, says neither where nor what; another parser does, but it takes some texts.
+// simdjson reports neither the position nor the defect. Another parser does, but it accepts some texts that simdjson
+// refuses.
 Error not_json(simdjson::error_code code, const std::string& text, const RowPlace& place) {
   const bool is_limit = code == simdjson::DEPTH_ERROR || code == simdjson::CAPACITY || code == simdjson::MEMALLOC;
   SourcePosition where = place.position();

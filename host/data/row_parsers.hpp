@@ -17,7 +17,7 @@ class JsonRowParser : public RowParser {
  protected:
   explicit JsonRowParser(const DataSetConfig& config);
   virtual Record read(const RowFields& row) = 0;
-  // Of a text file; a broken invariant unless the format reads such files.
+  // Reads a row of a text file; a broken invariant unless the format reads such files.
   virtual Record read_text(const RawRow& row);
   virtual Record read_tokens(const RawRow& row, const RowPlace& place);
 
@@ -31,7 +31,7 @@ class JsonRowParser : public RowParser {
   simdjson::dom::parser parser_;  // reuses its memory
 };
 
-// instruction, and behind it a line with the input if there is one.
+// The instruction, followed by a line with the input if there is one.
 std::string instruction_text(std::string_view instruction, std::string_view input);
 
 std::unique_ptr<RowParser> make_token_parser(const DataSetConfig& config, int64_t vocab_size);

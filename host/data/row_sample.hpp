@@ -1,4 +1,4 @@
-// What the first rows of a set would become in a run. Keeps no tokens, and writes nothing.
+// Finds out what the first rows of a set would become in a run. Keeps no tokens, and writes nothing.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@
 
 namespace chassis {
 
-// Reading stops behind the row that reaches one of them.
+// Reading stops after the row that reaches one of them.
 struct SampleLimits {
   uint64_t rows = 10000, tokens = 500000;
   bool is_encoded = true;  // else rows are only read, and have no tokens
@@ -20,12 +20,12 @@ struct SampleLimits {
 struct RowSample {
   uint64_t num_files = 0;
   bool is_part = false;                     // rows are left out
-  uint64_t num_rows = 0;                    // with those that are dropped
+  uint64_t num_rows = 0;                    // including those that are dropped
   std::vector<uint64_t> lengths;            // tokens of each row that is not dropped
-  uint64_t num_tokens = 0;                  // of these
+  uint64_t num_tokens = 0;                  // sum of these lengths
   std::map<std::string, uint64_t> dropped;  // reason → rows
   std::string first_dropped;                // "file:line"; empty if there is none
-  std::map<std::string, uint64_t> changes;  // what was changed or masked → times
+  std::map<std::string, uint64_t> changes;  // change or mask → times
 
   uint64_t num_dropped() const { return num_rows - lengths.size(); }
   uint64_t longest() const;

@@ -95,7 +95,8 @@ class ShardRows final : public RowReader {
     return true;
   }
 
-  // Of the block, from at_. The separator that a document begins with belongs to it.
+  // Counts the ids of the block from at_ to the next separator. The separator with which a document begins belongs to
+  // it.
   size_t ids_before_separator(bool begins) const {
     const size_t num_ids = (block_.size() - at_) / 4;
     for (size_t i = begins ? 1 : 0; i < num_ids; ++i) {
@@ -106,7 +107,7 @@ class ShardRows final : public RowReader {
 
   File file_;
   uint64_t num_ids_ = 0, num_ids_read_ = 0, num_documents_ = 0;
-  ShardType type_;  // behind the numbers, which it sets
+  ShardType type_;  // after the numbers, which its initialiser sets
   std::string block_;
   size_t at_ = 0;  // in bytes
   std::function<void()> poll_;

@@ -79,7 +79,7 @@ class Writer {
   }
   void show(const TextSlot& slot, const std::string& content) { show(slot, Values{{"content", content}}); }
 
-  // Sets ns.content to the text of a message, without white space if its role has none.
+  // Sets ns.content to the text of a message, trimmed if the template strips the contents of its role.
   void write_content(const std::string& message) {
     tag("set ns.content = ''");
     tag(fmt::format("if {}.content is string", message));
@@ -97,7 +97,7 @@ class Writer {
     tag("endif");
   }
 
-  // What stands in front of the first message.
+  // Writes the text before the first message.
   void write_front() {
     tag(fmt::format("set ns.system = {}", jinja_text(slots_.default_system)));
     tag("if messages and messages[0].role == 'system'");

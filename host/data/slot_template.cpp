@@ -15,7 +15,7 @@
 namespace chassis {
 namespace {
 
-// What str.strip() of Python removes, and so the filter trim of Jinja.
+// True for characters that str.strip() of Python removes, and so the filter trim of Jinja.
 bool is_space(uint32_t code) {
   return (code >= 0x09 && code <= 0x0D) || (code >= 0x1C && code <= 0x20) || code == 0x85 || code == 0xA0 ||
          code == 0x1680 || (code >= 0x2000 && code <= 0x200A) || code == 0x2028 || code == 0x2029 || code == 0x202F ||
@@ -222,7 +222,7 @@ class Renderer {
     out_.spans.push_back({leaf, index, begin, out_.text.size()});
   }
 
-  // Notes where the content of message `index` stands, behind its first `skipped` bytes.
+  // Notes the span of the content of message `index`, without its first `skipped` bytes.
   void append(const TextSlot& slot, std::string_view content, size_t index, size_t skipped = 0) {
     append(slot, {{"content", content}}, index, skipped);
   }

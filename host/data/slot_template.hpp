@@ -18,7 +18,7 @@ namespace chassis {
 struct TextSlot {
   struct Piece {
     std::string text;         // in front of the placeholder
-    std::string placeholder;  // empty: none, at the end
+    std::string placeholder;  // empty in the last piece if none follows
   };
   std::vector<Piece> pieces;
 
@@ -28,10 +28,10 @@ struct TextSlot {
 // Splits at placeholders. Throws a config error if one is not closed, or is not in `allowed`.
 TextSlot slot_from_text(std::string_view text, const std::vector<std::string>& allowed);
 
-// Where a text goes that the family puts into messages of the user.
+// The place of a text that the family may put into messages of the user.
 enum class SlotPlace { kOwn, kFirstUser, kLastUser };
 
-// Unset slots: conversations that need them are refused.
+// Conversations that need an unset slot are refused.
 struct SlotTemplate {
   std::string name;         // "chatml", or the path of a file; for messages
   std::string source_hash;  // changes with the text of the file
@@ -42,19 +42,19 @@ struct SlotTemplate {
   std::optional<TextSlot> reasoning;         // {{content}}: between header and content
   TextSlot assistant;                        // {{content}}: left out if an answer consists of tool calls alone
   TextSlot assistant_close;
-  std::string default_system;  // of conversations without a system message; empty: none
+  std::string default_system;  // for conversations without a system message; empty: none
   // A call of the assistant: {{name}}, {{arguments}} as JSON, {{id}}.
   std::optional<TextSlot> tool_call;
   TextSlot tool_calls_open, tool_calls_close;    // around all calls of a message
   TextSlot tool_calls_behind_content;            // between content and calls, if there are both
   std::optional<TextSlot> tool_calls_separator;  // unset: a message has at most one call
-  // A result: {{content}}, {{content_json}}, {{id}}, {{name}}. open and close stand around results in a row.
+  // A result: {{content}}, {{content_json}}, {{id}}, {{name}}. open and close are put around consecutive results.
   std::optional<TextSlot> tool;
   TextSlot tool_open, tool_close;
   // The tools that a conversation offers: {{tools}} is tools_each, with {{tool}} as JSON, for each of them.
   std::optional<TextSlot> tools_system;
   TextSlot tools_each, tools_separator;
-  SlotPlace tools_place = SlotPlace::kOwn;  // own: behind the text of the system message; user: before that message
+  SlotPlace tools_place = SlotPlace::kOwn;  // own: after the text of the system message; user: before that message
   std::vector<TextSlot> stop;               // tokens that end an answer: a text or {{eos}}
   std::set<std::string> strip;              // roles whose content loses white space at both ends
 
@@ -69,7 +69,7 @@ struct SlotTokens {
 struct SlotChat {
   const std::vector<Message>& messages;
   const std::string& tools_json;
-  // Renders the reasoning of all messages, and not only of those behind the last one of the user.
+  // Renders the reasoning of all messages, and not only of those after the last one of the user.
   bool keep_reasoning = false;
   bool generation_prompt = false;
 };

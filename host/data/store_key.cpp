@@ -26,7 +26,7 @@ namespace fs = std::filesystem;
 
 constexpr int kStoreVersion = 8;
 constexpr size_t kSampleBytes = size_t{64} << 10;
-constexpr size_t kMaxNameBytes = 100;  // of a store's folder, without its hash
+constexpr size_t kMaxNameBytes = 100;  // name of a store's folder, without its hash
 
 struct stat status_of(const File& file) {
   struct stat info {};
@@ -59,7 +59,7 @@ Json file_key(const std::string& path) {
   return key;
 }
 
-// What reads files of rows; empty if there are none.
+// The readers of files of rows; empty if there are no such files.
 std::string row_reader(const DataSetConfig& config, const std::vector<std::string>& files) {
   std::set<std::string> readers;
   for (const std::string& file : files)
@@ -68,7 +68,7 @@ std::string row_reader(const DataSetConfig& config, const std::vector<std::strin
   return fmt::format("{}", fmt::join(readers, ", "));
 }
 
-// Short: the JSON of an encoder or of columns fills a screen.
+// Shortened, since the JSON of an encoder or of columns would fill a screen.
 std::string show(const Json& value) {
   return printable(value.is_string() ? value.get<std::string>() : value.dump(), 80);
 }

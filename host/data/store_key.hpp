@@ -1,4 +1,4 @@
-// What a tokenised set was made from: its key decides whether it is used again, and names what changed.
+// The key of a tokenised set: lists what it was made from, decides whether it is reused, and shows what changed.
 #pragma once
 
 #include <functional>
@@ -11,8 +11,8 @@
 
 namespace chassis {
 
-// Everything that the ids of a set depend on. Files are identified by size, times, inode, head and tail, so that it
-// is fast; a file that was copied or renamed counts as changed.
+// Everything that the ids of a set depend on. Files are identified by size, times, inode, head and tail, which is fast;
+// a file that was copied or renamed counts as changed.
 // `encoder` is the fingerprint of what makes documents of records. `poll` is called for each file; it may throw.
 Json store_key(const DataSetConfig& config, const std::vector<std::string>& files, const Tokenizer* tokenizer,
                const std::string& encoder, const std::function<void()>& poll = {});

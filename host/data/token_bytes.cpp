@@ -17,7 +17,7 @@ static_assert(std::endian::native == std::endian::little, "ids are little-endian
 
 constexpr size_t kPieceIds = 4096;
 
-// Each is widened by itself: of an i32 and a u32, ?: would make a u32.
+// Each is widened separately: ?: would convert an i32 and a u32 to u32.
 template <class Signed, class Unsigned>
 int64_t widened(const char* bytes, bool is_signed) {
   if (is_signed) return read_number<Signed>(bytes);

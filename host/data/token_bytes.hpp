@@ -15,7 +15,7 @@ struct TokenType {
   bool is_signed = false;
 };
 
-// The type of an .idx file; nothing if it is not an integer.
+// The type of an .idx file; nullopt if it is not an integer type.
 std::optional<TokenType> token_type_of_megatron(int code);
 
 template <class T>

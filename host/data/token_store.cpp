@@ -272,7 +272,7 @@ void TokenStoreWriter::add(const Document& document, uint64_t file_index) {
 void TokenStoreWriter::add_notes(const ReadNotes& notes) { facts_.notes.add(notes); }
 
 void TokenStoreWriter::add_dropped(const std::string& reason, const SourcePosition& where) {
-  // Templates refuse in their own words, which may name something of the row.
+  // Templates refuse in their own words, which may quote the row, so there may be very many reasons.
   const bool is_named = facts_.dropped.size() < kMaxDropReasons || facts_.dropped.contains(reason);
   ++facts_.dropped[is_named ? reason : "other reasons"];
   if (facts_.first_dropped.size() < kMaxShownDropped) facts_.first_dropped.push_back(where.text() + ": " + reason);

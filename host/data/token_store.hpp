@@ -31,7 +31,7 @@ struct TokenStoreFacts {
   std::string content_hash;
   std::map<std::string, uint32_t> checksums;  // CRC32C of each file, by name
   ReadNotes notes;
-  uint64_t num_rows = 0;                      // of all files, used or not
+  uint64_t num_rows = 0;                      // in all files, used or not
   std::map<std::string, uint64_t> dropped;    // reason → rows that became no document
   std::vector<std::string> first_dropped;     // "chat.jsonl:17: reason", of at most 5 rows
   std::vector<std::string> content_of_files;  // a hash of the rows of each file
@@ -71,13 +71,13 @@ class TokenStore {
   // Values from token number `token` on, counted over the whole set.
   void read_ids(uint64_t token, std::span<int32_t> ids) const;
   void read_labels(uint64_t token, std::span<int32_t> labels) const;
-  // The labels of `count` tokens that are not masked. Reads nothing if the set has no labels of its own.
+  // The number of labels of `count` tokens that are not masked. Reads nothing if the set has no labels of its own.
   uint64_t count_trained(uint64_t token, uint64_t count) const;
 
   struct LongDocuments {
     uint64_t count = 0;
     uint64_t first = 0;       // index of the first one
-    uint64_t num_tokens = 0;  // of all of them
+    uint64_t num_tokens = 0;  // in all of them
   };
   // Documents with more tokens than `limit`. Reads documents.bin unless no document is longer.
   LongDocuments longer_than(uint64_t limit, const std::function<void()>& poll = {}) const;
@@ -99,7 +99,7 @@ class TokenStoreWriter {
   void add_dropped(const std::string& reason, const SourcePosition& where);
   // Rows of a file, and the sum of their hashes.
   void add_rows(size_t file, uint64_t num_rows, uint64_t content_hash);
-  // When this returns, everything is on disk but the manifest, which the caller writes.
+  // When this returns, everything is on disk except the manifest, which the caller writes.
   TokenStoreFacts finish();
   const TokenStoreFacts& facts() const { return facts_; }
 
@@ -110,7 +110,7 @@ class TokenStoreWriter {
     void append(const void* data, size_t num_bytes);
     void flush();
     void finish();
-    uint32_t checksum() const { return checksum_; }  // of the flushed bytes
+    uint32_t checksum() const { return checksum_; }  // over the flushed bytes
 
    private:
     File file_;
@@ -127,7 +127,7 @@ class TokenStoreWriter {
   Output ids_, documents_;
   std::vector<Output> labels_;  // empty until a label differs from its id, then one
   uint64_t hash_[2];
-  std::vector<uint64_t> content_;  // of each file
+  std::vector<uint64_t> content_;  // for each file
 };
 
 Json to_json(const TokenStoreFacts& facts);

@@ -9,10 +9,10 @@ namespace {
 constexpr std::string_view kReplacement = "\xEF\xBF\xBD";
 constexpr int kMaxBytesOfOneCharacter = 4;
 constexpr size_t kMaxContextIds = 16;
-// More ids than any character has; then what they give is returned as it is.
+// More ids than any character has. If more are held, their text is returned as it is.
 constexpr size_t kMaxHeldIds = 64;
 
-// Bytes of an UTF-8 sequence by its first byte; 0 if no sequence begins with it.
+// Bytes of a UTF-8 sequence by its first byte; 0 if no sequence begins with it.
 size_t sequence_bytes(unsigned char first) {
   return first < 0x80 ? 1 : first < 0xC2 ? 0 : first < 0xE0 ? 2 : first < 0xF0 ? 3 : first < 0xF5 ? 4 : 0;
 }

@@ -12,14 +12,15 @@
 namespace chassis {
 
 // Rationale: ids cannot be decoded one by one. A character may need several, and some decoders leave out the space in
-// front of the first. So each id is decoded behind a few before it, and only what is new and complete is returned.
+// front of the first. So each id is decoded together with a few before it, and only what is new and complete is
+// returned.
 class TokenStream {
  public:
   // The tokenizer must outlive it.
   explicit TokenStream(const Tokenizer& tokenizer, bool keep_special = false)
       : tokenizer_(tokenizer), keep_special_(keep_special) {}
 
-  // The ids that the text continues, such as a prompt; they are not returned. To be called first, if at all.
+  // Sets the ids that the text continues, such as a prompt; their text is not returned. To be called first, if at all.
   void continue_from(std::span<const int32_t> ids);
   // The text that the id completes; empty if it ends within a character.
   std::string add(int32_t id);
@@ -34,10 +35,11 @@ class TokenStream {
   const bool keep_special_;
   std::vector<int32_t> window_;    // ids that were returned, then those since the last complete character
   size_t num_returned_ids_ = 0;    // at the front of window_
-  size_t num_returned_bytes_ = 0;  // of the text of window_
+  size_t num_returned_bytes_ = 0;  // in the text of window_
 };
 
-// Bytes of `text` in front of a character that may continue: a truncated UTF-8 sequence, or U+FFFD in its place.
+// The number of bytes of `text` before a character that may continue: a truncated UTF-8 sequence, or U+FFFD in its
+// place.
 size_t complete_bytes(std::string_view text);
 
 }  // namespace chassis

@@ -1,4 +1,4 @@
-// What a tokenizer without files answers.
+// The defaults of a tokenizer without files.
 #include "host/data/tokenizer.hpp"
 
 namespace chassis {

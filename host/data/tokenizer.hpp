@@ -17,10 +17,11 @@ struct Encoding {
   std::vector<uint64_t> begin, end;
 };
 
-// What a span of a rendered conversation comes from; numbered as CHASSIS_LEAF_….
+// The origin of a span of a rendered conversation; numbered as CHASSIS_LEAF_….
 enum class ChatLeaf : uint32_t { kContent = 1, kReasoning = 2, kToolCalls = 3, kGeneration = 4 };
 
-// Bytes [begin, end) of the rendered text that come from message number `message`, one of the assistant.
+// Bytes [begin, end) of the rendered text that come from message number `message`. Jinja templates give only spans of
+// the assistant.
 struct ChatSpan {
   ChatLeaf leaf = ChatLeaf::kContent;
   uint64_t message = 0;
@@ -28,7 +29,7 @@ struct ChatSpan {
 };
 
 struct ChatRequest {
-  std::string messages_json = {};   // an array of objects as OpenAI has them
+  std::string messages_json = {};   // an array of objects in OpenAI's format
   std::string tools_json = {};      // an array; empty: none
   std::string variables_json = {};  // an object; empty: none
   std::string template_text = {};   // Jinja source; empty: the tokenizer's own
@@ -47,14 +48,14 @@ struct TokenText {
   bool special = false, added = false, unused = false;
 };
 
-// [any] for all functions. Errors name the plugin; an id outside the vocabulary is one.
+// [any] for all functions. Errors name the plugin; an id outside the vocabulary is an error.
 class Tokenizer {
  public:
   virtual ~Tokenizer() = default;
 
   // Replaces `ids` by the ids of the text, without BOS and EOS. Special tokens spelled in the text become those tokens.
   virtual void encode(std::string_view text, std::vector<int32_t>& ids) const = 0;
-  // Also the bytes of each id. With `special` false, spelled special tokens are plain text.
+  // Also returns the bytes of each id. With `special` false, spelled special tokens are plain text.
   virtual Encoding encode_with_offsets(std::string_view text, bool special = true) const;
   // Leaves out special tokens unless they are wanted; keeps bytes that are not UTF-8.
   virtual std::string decode(std::span<const int32_t> ids, bool keep_special = false) const = 0;
@@ -69,8 +70,8 @@ class Tokenizer {
   virtual bool adds_bos() const { return bos_id() >= 0; }
   // Changes whenever a text would get other ids.
   virtual std::string fingerprint() const = 0;
-  // The library, options and files that it was made from. Tokenised data is used again only with equal build and
-  // fingerprint.
+  // The library, options and files that it was made from. Tokenised data is reused only if build and fingerprint are
+  // equal.
   virtual std::string build() const { return ""; }
 
   // The defaults are those of a tokenizer without files: no template, no texts of tokens.

@@ -155,7 +155,7 @@ StepData TrainData::next_step(const StepShape& shape) {
     const RowCounts& counts = built.counts[i];
     stats_.num_truncated_documents += counts.num_truncated_documents;
     stats_.num_dropped_documents += counts.num_dropped_documents;
-    // Each document once, not in every pass.
+    // Counts each document once, not in every pass.
     uint64_t& left = num_long_left_[i];
     const uint64_t num_truncated = std::min(counts.num_truncated_documents, left);
     left -= num_truncated;
@@ -255,7 +255,8 @@ double TrainData::utilisation() const {
 }
 
 std::vector<size_t> TrainData::sets_not_reached(uint64_t num_rows) const {
-  // In a part of a second. A set with a larger share is taken before them.
+  // Tries only as many rows as take a fraction of a second. A set whose share of `num_rows` is at least one row is
+  // reached later.
   const uint64_t most_tried = (uint64_t{8} << 20) / sets_.size();
   std::vector<uint64_t> rows_taken;
   for (const SetCursor& set : cursor_.sets) rows_taken.push_back(set.num_rows);

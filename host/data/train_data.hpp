@@ -32,7 +32,7 @@ struct StepShape {
 };
 
 struct StepData {
-  std::vector<Batch> micro_batches;  // of this rank
+  std::vector<Batch> micro_batches;  // this rank's
   // Sums over all micro-batches of all ranks; known without communication.
   uint64_t num_tokens = 0;
   uint64_t num_trained_tokens = 0;
@@ -48,7 +48,7 @@ struct DataStats {
   uint64_t num_cut = 0;      // positions of padding that are not computed
   uint64_t num_truncated_documents = 0;
   uint64_t num_dropped_documents = 0;
-  // The part of the positions that held tokens.
+  // The fraction of the computed positions that held tokens.
   double utilisation() const {
     const uint64_t all = num_tokens + num_padding;
     return all == 0 ? 1 : static_cast<double>(num_tokens) / static_cast<double>(all);
@@ -73,7 +73,7 @@ class TrainData {
   }
 
   // The position of the next step. restore() takes the same time at any position. It refuses a cursor of other data,
-  // order or packing; the batch sizes may differ, and except with best_fit seq_len.
+  // another order or another packing. The batch sizes may differ, and seq_len too, except with best_fit.
   Json save() const;
   void restore(const Json& saved, const std::string& where = "data cursor");
   const DataCursor& cursor() const { return cursor_; }
@@ -86,13 +86,14 @@ class TrainData {
   // Rows and epochs so far, from the start of training.
   uint64_t num_rows_taken() const;
   double epoch() const;
-  // The sets, by their number, of which neither the rows so far nor the next `num_rows` have one.
+  // The indexes of the sets that have a row neither among the rows so far nor among the next `num_rows`.
   std::vector<size_t> sets_not_reached(uint64_t num_rows) const;
   double share(size_t set) const { return mixture_->shares()[set]; }
   // Passes over each set so far, in the order of the configuration.
   std::vector<double> passes() const;
 
-  // Identity of tokens and tokenizer: {"tokenizer": …, "sets": […]}, and its SHA-256. The order of training is no part.
+  // Identity of tokens and tokenizer: {"tokenizer": …, "sets": […]}, and its SHA-256. The order of training is not
+  // included.
   Json identity() const;
   std::string data_hash() const;
   // The content of the files, as hashes of their rows: {"data/a.jsonl": "0123…"}. Saved so that a run that finds other
@@ -101,7 +102,7 @@ class TrainData {
   const DataStats& stats() const { return stats_; }
   Packing packing() const { return config_.packing; }
   const RowLengths& lengths() const { return lengths_; }
-  // The part of an epoch's positions that hold tokens; the others are padding.
+  // The fraction of an epoch's positions that hold tokens; the others are padding.
   double utilisation() const;
   const std::vector<RowSource>& sets() const { return sets_; }
 
@@ -122,18 +123,18 @@ class TrainData {
   std::vector<RowSource> sets_;
   std::optional<Mixture> mixture_;
   double num_rows_per_epoch_ = 0;
-  std::vector<uint64_t> num_long_left_;  // of each set: documents that are too long and not reported yet
+  std::vector<uint64_t> num_long_left_;  // per set: documents that are too long and not reported yet
   DataCursor cursor_;
   DataStats stats_;
   StepShape prefetched_shape_;
   std::future<Built> prefetched_;
 };
 
-// What differs between two results of TrainData::content(), one file per line, with both hashes: "\n  a.jsonl had
-// content 0123…, has 4567…". Empty if nothing does.
+// The differences between two results of TrainData::content(), one file per line, with both hashes: "\n  a.jsonl had
+// content 0123…, has 4567…". Empty if there are none.
 std::string content_differences(const Json& before, const Json& now);
 
-// Counts documents that were truncated or dropped as warnings.
+// Reports truncated or dropped documents as counted warnings.
 void count_long_documents(const DataSetConfig& config, int64_t seq_len, uint64_t num_truncated, uint64_t num_dropped);
 
 }  // namespace chassis

@@ -20,7 +20,7 @@ bool has_mark(std::string_view json) {
   return std::search(json.begin(), json.end(), kEscape.begin(), kEscape.end(), is_same) != json.end();
 }
 
-// Of an integer beyond 64 bits.
+// True for an integer beyond 64 bits.
 bool is_wide(std::string_view number) {
   const bool is_negative = number.starts_with('-');
   const std::string_view digits = number.substr(is_negative ? 1 : 0), limit = is_negative ? kMin : kMax;

@@ -26,7 +26,7 @@ std::string multiples_near(int64_t number, int64_t unit) {
   return below == 0 ? std::to_string(unit) : fmt::format("{} or {}", below, below + unit);
 }
 
-// "mesh.tp = 1, mesh.dp_shard = 1": what makes a mesh of one rank.
+// "mesh.tp = 1, mesh.dp_shard = 1": the settings that make a mesh of one rank.
 std::string all_ones(const std::vector<AxisRequest>& axes) {
   std::string text;
   for (const AxisRequest& axis : axes)

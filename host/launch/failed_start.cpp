@@ -1,4 +1,4 @@
-// The variables may be wrong: what cannot be read of them is left out.
+// The variables may be wrong: numbers that cannot be read are replaced by defaults.
 #include "host/launch/failed_start.hpp"
 
 #include <fmt/format.h>
@@ -35,7 +35,7 @@ void post(Store& store, const std::string& text, ExitCode code) {
   if (!store.find("arrived/all")) post_failure(store, {kNoRank, code, text});
 }
 
-// Until all other ranks have read the failure and left.
+// Serves the failure until all other ranks have read it and left, at most for kTimeToServe.
 void serve(const std::string& address, int port, int num_ranks, const std::string& text, ExitCode code) {
   const StoreServer server(address, port);
   const std::unique_ptr<Store> store = connect_store(address, port, kTimeToConnect);

@@ -26,7 +26,7 @@ int num_visible_gpus() {
   return counted ? num_gpus : 0;
 }
 
-// NVML counts all GPUs of the machine, so the bus leads from one to the other.
+// NVML counts all GPUs of the machine, so the GPU is found by its PCI bus id.
 std::optional<double> gpu_temperature(int index) {
   static void* const driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
   static void* const nvml = driver ? dlopen("libnvidia-ml.so.1", RTLD_NOW | RTLD_LOCAL) : nullptr;

@@ -63,7 +63,7 @@ File listening_socket(const SocketAddress& address) {
   return socket;
 }
 
-// Of all interfaces: IPv6 sockets take IPv4 too, where the machine has IPv6.
+// An empty address means all interfaces. If the machine has IPv6, an IPv6 socket accepts IPv4 too.
 File listening_socket(const std::string& address) {
   if (!address.empty()) return listening_socket(resolve(address, 0).front());
   try {

@@ -1,5 +1,5 @@
 // Notices at once that the process of a rank has gone: each rank holds a connection to rank 0, and the system closes it
-// when the process dies. Without it, a rank that dies before its first collective is missed only at the deadline.
+// when the process dies. Without it, a rank that dies before its first collective is noticed only at the deadline.
 #pragma once
 
 #include <cstddef>
@@ -13,9 +13,9 @@ namespace chassis {
 
 class LifelineServer {
  public:
-  // Listens on a free port of one address of this machine, or of all of them if `address` is empty. Calls `gone` from
-  // a thread of its own, once for each rank whose connection ended without a leave(), 2 s after that: a rank that
-  // waited for it in a collective reports the call within that time. An Error of `gone` is ignored. Connections of
+  // Listens on a free port of one address of this machine, or of all of them if `address` is empty. Calls `gone` on a
+  // separate thread, once for each rank whose connection ended without a leave(), 2 s after that: a rank that waited
+  // for it in a collective reports the call within that time. An Error that `gone` throws is ignored. Connections of
   // ranks outside [0, num_ranks), or that do not say which rank they are, are closed. Throws a communication error if
   // it cannot listen.
   LifelineServer(const std::string& address, int num_ranks, std::function<void(int rank)> gone);
@@ -37,7 +37,7 @@ class Lifeline {
  public:
   // Connects within 3 s, or throws a communication error with the system's reason.
   Lifeline(const std::string& address, int port, int rank);
-  // The end of this connection is then not the death of a rank.
+  // After this, the end of the connection does not count as the death of the rank.
   void leave() noexcept;
 
  private:

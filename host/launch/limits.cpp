@@ -1,4 +1,4 @@
-// Numbers of the system, compared with those of the run.
+// Compares the limits of the system with the needs of the run.
 #include "host/launch/limits.hpp"
 
 #include <fmt/format.h>
@@ -12,7 +12,8 @@
 namespace chassis {
 namespace {
 
-// Files, pipes and sockets of a rank beside its connections to other ranks, measured in a small run, with a margin.
+// Files, pipes and sockets of a rank in addition to its connections to other ranks, measured in a small run, with a
+// margin.
 constexpr rlim_t kOwnDescriptors = 28;
 
 }  // namespace

@@ -92,7 +92,7 @@ class PortPipe {
     if (::write(write_end_.descriptor(), ports.data(), ports.size() * sizeof(int)) != size)
       throw internal_error(fmt::format("pipe: {}", std::strerror(errno)));
   }
-  // In a rank; -1 if the process that started it has ended.
+  // Called in a rank. Returns -1 if the process that started it has ended.
   int wait() {
     write_end_ = File();
     int port = -1;
@@ -105,7 +105,7 @@ class PortPipe {
   File read_end_, write_end_;
 };
 
-// In a rank, directly after the fork.
+// Called in a rank, directly after the fork.
 void become_rank(int rank, int num_ranks, pid_t parent, PortPipe& port) {
   ::prctl(PR_SET_PDEATHSIG, SIGTERM);
   ::prctl(PR_SET_NAME, fmt::format("chassis rank {}", rank).c_str());  // as `top` shows it
@@ -114,7 +114,7 @@ void become_rank(int rank, int num_ranks, pid_t parent, PortPipe& port) {
   ::close(no_input);
   ::setpgid(0, 0);  // Ctrl-C then reaches only the parent, which forwards it once
 
-  // What the parent answers with a word, ends a rank as usual.
+  // The parent answers these signals with a message; a rank is ended by them as usual.
   for (const int number : kForwardedSignals) {
     struct sigaction action {};
     if (::sigaction(number, nullptr, &action) == 0 && action.sa_handler != SIG_IGN) ::signal(number, SIG_DFL);
@@ -135,7 +135,7 @@ class Processes {
       if (process > 0) ::waitpid(process, nullptr, 0);
   }
   void add(pid_t process) { ids_.push_back(process); }
-  // In a copy of this process, whose children they are not.
+  // Called in a fork, which is not the parent of these processes.
   void forget() { ids_.clear(); }
   void send(int number) const {
     for (const pid_t process : ids_)
@@ -203,7 +203,7 @@ class Ranks {
   void record_end(int rank, pid_t process, int status) {
     const int killed_by = WIFSIGNALED(status) ? WTERMSIG(status) : 0;
     const int code = killed_by ? 128 + killed_by : WEXITSTATUS(status);
-    const bool has_left = code == 0 && !calls_.is_over(rank);  // by the system call itself, or the process was replaced
+    const bool has_left = code == 0 && !calls_.is_over(rank);  // by a bare system call, or replaced by exec
     if ((code == 0 && !has_left) || killed_rest_) return;
     if (has_left) return record_early_end(rank, process);
     const bool stopped = code == static_cast<int>(ExitCode::kStopped);

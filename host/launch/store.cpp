@@ -39,7 +39,8 @@ const std::string kAbsent = "\1";  // no value begins with this
 
 Error communication_error(std::string message) { return Error(ExitCode::kCommunication, std::move(message)); }
 
-// During its lifetime c10d does not log: it also throws what it logs with a backtrace, and the program reports that.
+// During its lifetime c10d does not log. It also throws the errors that it logs with a backtrace, and the program
+// reports those.
 class QuietTorch {
  public:
   QuietTorch() {

@@ -28,8 +28,8 @@ class StoreLost : public Error {
 class Store {
  public:
   virtual ~Store() = default;
-  // When this returns, all ranks see the value. It may be large, but passes through one process, so tensors do not go
-  // this way.
+  // When this returns, all ranks see the value. It may be large, but passes through one process, so tensors are not
+  // sent this way.
   virtual void set(const std::string& key, const std::string& value) = 0;
   // nullopt if the key does not exist. Never waits for other ranks.
   virtual std::optional<std::string> find(const std::string& key) = 0;

@@ -17,14 +17,14 @@ struct KeyedLine {
   std::string key, line;
 };
 
-// A key that comes again gets a number, so that the second line of a key is compared with the second.
+// A repeated key gets a number, so that the second line with a key is compared with the second one of the other text.
 std::vector<KeyedLine> keyed_lines(const std::string& text) {
   std::vector<KeyedLine> lines;
   std::map<std::string, int> num_seen;
   std::istringstream in(text);
   for (std::string line; std::getline(in, line);) {
     const size_t end = std::min(line.find(" = "), line.find(' '));
-    // A line of one word has no key: it is compared with the other text's first such line.
+    // A line of one word has no key: such lines are matched by their order.
     std::string key = end == std::string::npos ? "" : line.substr(0, end);
     if (const int before = num_seen[key]++; before > 0) key += fmt::format(" ({})", before + 1);
     lines.push_back({std::move(key), std::move(line)});

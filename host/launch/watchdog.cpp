@@ -45,10 +45,10 @@ void Watchdog::watch() {
         const RunningCall call = calls_.running();
         log::error("stopped: {}; this rank did not stop within {} s and is ended{}", failure.message(),
                    kTimeToStop.count(), call.text.empty() ? "" : "; it was inside " + call.text);
-      } catch (const std::bad_alloc&) {  // the exit code still tells
+      } catch (const std::bad_alloc&) {  // the exit code still reports it
       }
       end_process(static_cast<int>(failure.code()));
-    } catch (const std::bad_alloc&) {  // the training thread reports it; until then the next second asks again
+    } catch (const std::bad_alloc&) {  // the training thread reports it; asks again after a second
     }
   }
 }

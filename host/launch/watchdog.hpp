@@ -14,8 +14,9 @@ class Watchdog {
  public:
   // [control] `world` has several ranks and outlives the watchdog. A thread checks every second whether another rank
   // has failed or the store is lost. If the watchdog is not destroyed within 8 s after that, the process reports the
-  // failure on stderr and ends with its exit code. The thread also tells the other ranks in which call of a plugin the
-  // thread that made the watchdog is, once it has been there for some seconds: whoever waits for this rank can say so.
+  // failure on stderr and ends with its exit code. Once the thread that made the watchdog has been in a call of a
+  // plugin for some seconds, the other ranks are told which call it is, so that those that wait for this rank can
+  // report it.
   explicit Watchdog(World& world);
   ~Watchdog();
   Watchdog(const Watchdog&) = delete;
@@ -27,7 +28,7 @@ class Watchdog {
   void say_call();
 
   World& world_;
-  OwnCalls calls_;  // of the thread that made it
+  OwnCalls calls_;  // calls of the thread that made it
   bool has_said_call_ = false;
   std::mutex mutex_;
   std::condition_variable ending_;

@@ -30,7 +30,7 @@ using Clock = std::chrono::steady_clock;
 
 constexpr int kMaxRank = 1 << 24;
 constexpr auto kWatchInterval = 100ms;
-constexpr auto kFirstNotice = 2s, kNextNotice = 5s;  // of missing ranks
+constexpr auto kFirstNotice = 2s, kNextNotice = 5s;  // when missing ranks are logged
 constexpr auto kCauseTimeout = 1s;                   // until the cause of a broken connection is reported
 constexpr auto kLeaveTimeout = 30s, kLeaveTimeoutAfterFailure = 5s;
 
@@ -89,7 +89,8 @@ World::World(Launch launch, std::chrono::milliseconds timeout) : World() {
 
 World::~World() { leave(); }
 
-// The port may be in use by a process that was to be another rank, and says why it failed: see tell_waiting_ranks().
+// The port may be in use by a process that was to be another rank and serves the reason why it failed: see
+// tell_waiting_ranks().
 void World::serve_store() {
   try {
     server_ = std::make_unique<StoreServer>(server_address_, launch_.master_port);
@@ -110,7 +111,7 @@ void World::set_deadline(std::chrono::milliseconds deadline) {
 }
 
 void World::leave() noexcept {
-  // Counted once: a constructor that delegates is followed by the destructor also where it throws.
+  // Counted once: if a constructor that delegates throws, the destructor still runs.
   if (!store_ || std::exchange(has_left_, true)) return;
   if (lifeline_) lifeline_->leave();
   try {
@@ -156,7 +157,7 @@ void World::register_rank() {
       .hint("another run uses this port, or two processes were started as the same rank");
 }
 
-// Where a launcher serves the store, it watches the processes itself.
+// A launcher that serves the store watches the processes itself.
 void World::hold_lifeline(std::chrono::milliseconds timeout) {
   if (launch_.store_is_elsewhere) return;
   const std::string key = "lifelines/port";
@@ -214,7 +215,7 @@ std::vector<std::string> World::await_arrivals(const std::string& mine, std::chr
   store_->set(fmt::format("arrived/{}", rank()), mine);
   if (rank() != 0) {
     std::optional<std::string> all;
-    // A little longer than rank 0, which knows the missing ranks.
+    // Waits a little longer than rank 0, which knows the missing ranks.
     wait_until(
         start + timeout + 5s, [&] { return (all = store_->find("arrived/all")).has_value(); },
         [&] { return fmt::format("rank 0 did not start the run within {:.3g} s", seconds(Clock::now() - start)); });
@@ -239,7 +240,7 @@ std::vector<std::string> World::await_arrivals(const std::string& mine, std::chr
   return arrivals.texts;
 }
 
-// "; rank 1 has been inside plugin 'x' 1.0.0 in step, step 3 for 60 s", for those ranks that say so.
+// "; rank 1 has been inside plugin 'x' 1.0.0 in step, step 3 for 60 s", for those ranks that have reported a call.
 std::string World::calls_text(const std::vector<int>& ranks) {
   std::string text;
   for (const int other : ranks)
@@ -358,7 +359,7 @@ void World::await_cause() {
   }
 }
 
-// The error with the process that served the store.
+// Adds the process that served the store to the error.
 StoreLost World::with_server(const StoreLost& lost) const {
   const bool by_launcher = launch_.store_is_elsewhere;
   StoreLost error(fmt::format("{} {}: {}", by_launcher ? "the launcher" : "rank 0", lost.hangs() ? "hangs" : "is gone",

@@ -62,8 +62,8 @@ class World {
   // Runs this rank's part of the run and returns its result. An exception ends the other ranks too. If the error only
   // follows from a failure of another rank, such as a closed connection, throws that failure as a RemoteError instead.
   int run(const std::function<int()>& body);
-  // [any] True if `error` is a failure that another rank has reported, which a plugin of this rank may have wrapped on
-  // its way, so that it is no RemoteError any more.
+  // [any] True if `error` is a failure that another rank has reported. A plugin of this rank may have wrapped it, so
+  // that it is no longer a RemoteError.
   bool is_failure_of_another(const Error& error) noexcept;
   // [any] Reports a failure to the other ranks; every rank ends with the first one of the run. Does nothing with one
   // process, or for an error that came from another rank.
@@ -73,7 +73,7 @@ class World {
   void throw_if_another_failed();
   // [any] Tells the other ranks in which call of a plugin this rank is, and for how long; empty: in none for long.
   void say_call(const std::string& call);
-  // [any] What another rank has last said of itself, but only if it has not taken it back; empty: nothing.
+  // [any] The text that another rank last passed to say_call(); empty if it has passed none.
   std::string call_of(int rank);
   // [any] Polls `ready` until it returns true. Throws if another rank fails, or a communication error with the message
   // late() after the deadline.
@@ -93,7 +93,7 @@ class World {
   void await_cause();
   StoreLost with_server(const StoreLost& lost) const;
   std::optional<Failure> first_failure() noexcept;
-  std::optional<Failure> reported_by_another(const Error& error) noexcept;  // the same failure, by another rank
+  std::optional<Failure> reported_by_another(const Error& error) noexcept;  // that failure, if another rank reported it
   void leave() noexcept;
 
   Launch launch_;
@@ -102,7 +102,7 @@ class World {
   std::string server_address_ = "";  // empty: all of this machine
   std::unique_ptr<StoreServer> server_;
   std::unique_ptr<Store> store_;
-  std::unique_ptr<LifelineServer> lifelines_;  // where this process serves the store, which it uses
+  std::unique_ptr<LifelineServer> lifelines_;  // only if this process serves the store, which it uses
   std::optional<Lifeline> lifeline_;
   std::chrono::milliseconds deadline_{std::chrono::minutes(10)};
   uint64_t num_exchanges_ = 0;

@@ -1,4 +1,4 @@
-// Ranks exchange what they need and have; each then comes to the same decision.
+// Ranks exchange what they need and have; all then reach the same decision.
 #include "host/plan/memory_fit.hpp"
 
 #include <algorithm>
@@ -56,7 +56,7 @@ class MemoryFitter {
     mine.host_free = of_host.free_bytes, mine.host_total = of_host.total_bytes;
     mine.swap_free = of_host.free_swap_bytes, mine.limited_by = of_host.limited_by;
     try {
-      const log::CapturedWarnings known;  // the run itself has logged them
+      const log::CapturedWarnings known;  // the run itself has already logged them
       fit_.plan = plan_rank(config_, plugin_path_, world_.size(), world_.rank(), device, recompute);
       mine.device_bytes = fit_.plan->peak_bytes();
       mine.host_bytes = fit_.plan->host_peak_bytes;

@@ -80,7 +80,7 @@ class Rehearsals {
   }
 
  private:
-  // As before a run: nothing is allocated.
+  // The session is in the state before a run: nothing is allocated.
   Session& session_of(int rank) {
     if (session_ && session_->move_to(rank)) return *session_;
     options_.rank = rank;
@@ -132,7 +132,7 @@ class Planner {
       max_blocks = session.executor().max_recomputed_blocks();
     }
     if (request_.compares_modes) rehearsed(0, Recompute::kNone);
-    const log::CapturedWarnings known;  // the first session has logged them
+    const log::CapturedWarnings known;  // the first session has already logged them
     if (config_.settings().recompute.mode == "auto" && plan_.memory_bytes > 0)
       plan_.recompute = cheapest_that_fits(max_blocks, [&](const Recompute& r) { return fits(r); });
     for (size_t i = 0; i < groups_.size(); ++i) {
@@ -146,7 +146,7 @@ class Planner {
   }
 
  private:
-  // " rank=16" of an adapter that has such an option.
+  // Returns " rank=16" for an adapter that has such an option, else "".
   static std::string default_rank(PluginRegistry& registry, const std::string& id) {
     try {
       for (const OptionSpec& spec : registry.option_specs("adapter", id))
@@ -157,7 +157,7 @@ class Planner {
     return "";
   }
 
-  // The axis that an installed strategy takes by itself; empty if it cannot be loaded with the defaults of its options.
+  // The home axis of an installed strategy; empty if it cannot be loaded with its default options.
   static std::string home_axis(PluginRegistry& registry, const std::string& id) {
     try {
       const auto instance = registry.create_default("parallel", id);
@@ -167,7 +167,7 @@ class Planner {
     }
   }
 
-  // The strategies that may take the place of the only one, or serve axes that divide the computation beside it.
+  // Finds the strategies that could replace the only one, or serve axes that divide the computation in addition to it.
   void describe_strategies(Session& session) {
     const std::vector<std::string> homes = session.ranks().stack.home_axes();
     plan_.num_strategies = homes.size();
@@ -225,7 +225,7 @@ class Planner {
       plan_.header_bytes = check_saving(session);
   }
 
-  // Of the rank that needs most in a step.
+  // The step memory of the rank that needs most.
   PlanMemory largest_step(const Recompute& recompute) {
     PlanMemory largest;
     for (size_t i = 0; i < groups_.size(); ++i)
@@ -251,7 +251,7 @@ class Planner {
   const PlanRequest& request_;
   const Config config_;
   std::optional<Rehearsals> rehearsals_;
-  std::vector<std::vector<int>> groups_;                        // ranks, by kind
+  std::vector<std::vector<int>> groups_;                        // the ranks of each kind
   std::map<std::pair<size_t, Recompute>, RankPlan> rehearsed_;  // by group
   Plan plan_;
 };

@@ -35,8 +35,8 @@ inline constexpr size_t kNumPlanCategories = 8;
 std::string_view plan_category_name(PlanCategory category);  // "gathered"
 
 struct PlanPart {
-  uint64_t peak_bytes = 0;           // of this category alone
-  uint64_t bytes_at_total_peak = 0;  // these add up to the peak of all
+  uint64_t peak_bytes = 0;           // peak of this category alone
+  uint64_t bytes_at_total_peak = 0;  // over all categories, these add up to the total peak
 
   bool operator==(const PlanPart&) const = default;
 };
@@ -51,7 +51,7 @@ PlanMemory plan_memory(const MemoryUsage& usage);
 
 // Peak memory in one interval of a step.
 struct PlanSample {
-  std::string event;  // that ended the interval: "backward layers.3"
+  std::string event;  // the event that ended the interval: "backward layers.3"
   std::array<uint64_t, kNumPlanCategories> bytes{};
 
   bool operator==(const PlanSample&) const = default;
@@ -60,7 +60,7 @@ struct PlanSample {
 // The intervals of a step, without those that only repeat others.
 struct PlanTimeline {
   struct Repeat {
-    size_t begin = 0, end = 0;  // samples that come `times` times again, each time with `growth` more bytes
+    size_t begin = 0, end = 0;  // samples that repeat `times` more times, each time with `growth` more bytes
     int64_t times = 0;
     std::array<int64_t, kNumPlanCategories> growth{};
   };
@@ -71,14 +71,14 @@ struct PlanTimeline {
 };
 
 struct RankPlan {
-  int rank = 0;            // that was rehearsed
-  std::vector<int> ranks;  // all ranks that store as much of every tensor, and so need the same
-  PlanMemory step;         // of a step after strategies have learned from the first
+  int rank = 0;            // the rank that was rehearsed
+  std::vector<int> ranks;  // all ranks that store as much of every tensor, and so need as much memory
+  PlanMemory step;         // a step after strategies have learned from the first
   PlanMemory start;        // from the first allocation to the end of the first step
   uint64_t load_peak_bytes = 0;
   uint64_t export_peak_bytes = 0;
   uint64_t host_peak_bytes = 0;    // with a CUDA device: offloaded tensors and buckets
-  std::vector<CommCount> traffic;  // of a step
+  std::vector<CommCount> traffic;  // sent in one step
   PlanTimeline timeline;
 
   uint64_t peak_bytes() const;
@@ -86,14 +86,14 @@ struct RankPlan {
 
 // How the units are divided into stages.
 struct PlanPipeline {
-  std::vector<std::string> stages;     // their units: "embed … layers.19"
-  std::vector<int> ranks;              // of the pipeline, by stage
-  std::vector<double> most_in_flight;  // by rank: micro-batches that it keeps for backward, in parts of its units
-  double bubble_share = 0.0;           // of the time of all ranks in which they wait, from the products of units
+  std::vector<std::string> stages;     // the units of each: "embed … layers.19"
+  std::vector<int> ranks;              // the pipeline's rank that has each stage
+  std::vector<double> most_in_flight;  // by rank: micro-batches kept for backward; one of n chunks counts as 1 / n
+  double bubble_share = 0.0;           // the share of all ranks' time that they wait, estimated from the units' FLOPs
 };
 
 struct Plan {
-  std::string name;        // of the run
+  std::string name;        // name of the run
   std::string device;      // "cuda"
   std::string mesh;        // "dp_shard=64"
   std::string strategies;  // "fsdp2"; "none"
@@ -105,9 +105,9 @@ struct Plan {
   std::optional<PlanPipeline> pipeline;
   Recompute recompute = Recompute::kNone;
   std::vector<std::pair<Recompute, PlanMemory>> modes;  // the largest step with none, selective and full
-  uint64_t memory_bytes = 0;                            // limit of each device; 0: none given
+  uint64_t memory_bytes = 0;                            // memory limit of each device; 0: none given
   bool proven_saving = true;                            // false: too many shards to prove here that they can be saved
-  uint64_t header_bytes = 0;                            // of the largest file of a save
+  uint64_t header_bytes = 0;                            // largest file header in a save
   std::vector<RankPlan> ranks;                          // one per kind of rank, by first rank
 
   // For advice: sizes of the mesh, values of options with which the strategies save memory ("parallel.0.stage", "3"),
@@ -115,17 +115,17 @@ struct Plan {
   std::vector<MeshAxis> axes;
   std::vector<std::pair<std::string, std::string>> savings;
   std::vector<std::string> other_strategies;
-  // Axes that divide the computation and may be longer, each with an installed strategy that would serve it; "" if one
-  // of the run's does.
+  // Axes that divide the computation and may be longer, each with an installed strategy that would serve it; "" if a
+  // strategy of the run already does.
   std::vector<std::pair<std::string, std::string>> longer_axes;
-  size_t num_strategies = 0;       // of the run
-  bool chooses_recompute = false;  // recompute.mode = "auto", which takes the memory that there is
-  std::vector<std::pair<std::string, std::string>> adapters;  // id, and the text for users
+  size_t num_strategies = 0;       // strategies of the run
+  bool chooses_recompute = false;  // recompute.mode = "auto", which uses the memory that is available
+  std::vector<std::pair<std::string, std::string>> adapters;  // id, and the text shown to users
   std::vector<std::string> quants;                            // installed, if the run quantizes nothing
 
   const RankPlan& largest() const;
   bool fits() const { return memory_bytes == 0 || largest().peak_bytes() <= memory_bytes; }
-  // Fits, but what is not planned, such as the device's own memory and fragments, may not find room.
+  // True if the run fits, but memory that is not planned, such as the device's own and fragmentation, may not fit.
   bool is_tight() const {
     return memory_bytes > 0 && fits() && !chooses_recompute && largest().peak_bytes() > memory_bytes / 10 * 9;
   }
@@ -136,10 +136,10 @@ struct PlanRequest {
   std::function<Config(const std::vector<std::string>& overrides)> config;
   std::vector<std::string> overrides;
   std::vector<std::string> plugin_path;
-  int world_size = 0;  // 0: the product of the sizes in [mesh], which must name some if a strategy divides
+  int world_size = 0;  // 0: the product of the sizes in [mesh]; with strategies, some must be set
   uint64_t memory_bytes = 0;
   bool compares_modes = true;  // fills Plan::modes
-  bool counts_repeats = true;  // of a pipeline's micro-batches, instead of rehearsing them; the plan is the same
+  bool counts_repeats = true;  // counts a pipeline's repeated micro-batches, with the same plan as rehearsing them
   // Plan::header_bytes, if known from another plan: then saving is not checked again.
   std::optional<uint64_t> header_bytes;
 };
@@ -151,15 +151,15 @@ Plan make_plan(const PlanRequest& request);
 // The setting in [recompute]; kNone for "auto". Throws a config error if it names more blocks than the longest chain
 // has.
 Recompute recompute_setting(const Settings& settings, const Executor& executor);
-// For "auto": the cheapest that fits, in the order of recompute_of_cost; full if nothing fits. Calls `fits` O(log
-// max_blocks) times.
+// For "auto": the cheapest setting that fits, in the order of recompute_of_cost; full if nothing fits. Calls `fits`
+// O(log max_blocks) times.
 Recompute cheapest_that_fits(int64_t max_blocks, const std::function<bool(const Recompute&)>& fits);
 
 // The plan of one rank on `device`, for a run that plans its own memory.
 RankPlan plan_rank(const Config& config, const std::vector<std::string>& plugin_path, int world_size, int rank,
                    Device device, Recompute recompute);
 
-// The axes that divide something: "dp_replicate=2, dp_shard=8".
+// The axes of size above 1: "dp_replicate=2, dp_shard=8".
 std::string divided_axes(const MeshShape& mesh);
 // The number of ranks in [mesh]: the product of the sizes that the user set.
 int world_size_of(const Settings& settings);

@@ -15,7 +15,7 @@
 namespace chassis {
 namespace {
 
-// Smaller gains, as a fraction of the peak, are left out.
+// The minimum gain, as a fraction of the peak; smaller gains are left out.
 constexpr double kMinGain = 0.002;
 
 // The largest tensor axis that is proposed. Its ranks send most, and a machine seldom has more devices.
@@ -24,15 +24,15 @@ constexpr int64_t kLargestTensorAxis = 8;
 struct Change {
   struct Scale {
     std::string axis;
-    int64_t times = 1, parts = 1;  // its size is multiplied and divided by
+    int64_t times = 1, parts = 1;  // the size becomes size * times / parts
   };
 
-  std::string text;  // of what `overrides` change
+  std::string text;  // describes what `overrides` change
   std::vector<std::string> overrides;
   int world_factor = 1;
   bool changes_training = false;
   std::vector<Scale> scales = {};
-  std::string strategy = {};  // to add
+  std::string strategy = {};  // strategy to add
 };
 
 // The mesh and the strategies after some changes.
@@ -84,7 +84,7 @@ class Adviser {
     double_shards();
   }
 
-  // An adapter, and the same with its base in fewer bits; or that alone.
+  // Adds an adapter, and the same adapter with a quantized base. Without `text`, adds only the quantization.
   void change_training(const std::string& text, const std::vector<std::string>& overrides) {
     if (!text.empty()) changes_.push_back({text, overrides, 1, true});
     for (const std::string& id : plan_.quants) {
@@ -113,11 +113,11 @@ class Adviser {
     changes_.push_back({"", {}, 1, false, {{std::string(kReplicaAxis), 1, 2}, {std::string(kShardAxis), 2, 1}}});
   }
 
-  // On twice as many ranks.
+  // Doubles the number of ranks.
   void double_shards() { changes_.push_back({"", {}, 2, false, {{std::string(kShardAxis), 2, 1}}}); }
 
-  // Makes an axis longer and the axes that divide the batch shorter: to the smallest size that fits, else to that which
-  // saves most.
+  // Makes an axis longer and the axes that divide the batch shorter: to the smallest size that fits, else to the size
+  // that saves most.
   void lengthen(const std::string& name, const std::string& strategy) {
     std::optional<std::pair<const Change*, Advice>> best;
     Change change{"", {}, 1, false, {{name, 1, 1}}, strategy};
@@ -141,7 +141,7 @@ class Adviser {
     if (best) found_.push_back(std::move(*best));
   }
 
-  // Nothing if a size cannot be divided. The global batch stays, unless more ranks cannot divide it.
+  // Returns nothing if a size cannot be divided. The global batch stays the same, unless more ranks cannot divide it.
   std::optional<ChangedMesh> changed_mesh(const std::vector<const Change*>& changes) const {
     ChangedMesh out;
     std::map<std::string, int64_t> sizes;
@@ -178,7 +178,7 @@ class Adviser {
     return out;
   }
 
-  // Empty if the configuration refuses the changes or they save nothing.
+  // Returns nothing if the configuration refuses the changes or if they save nothing.
   std::optional<Advice> attempt(const std::vector<const Change*>& changes) {
     PlanRequest request = request_;
     request.header_bytes = plan_.header_bytes;
@@ -197,7 +197,7 @@ class Adviser {
     advice.overrides.insert(advice.overrides.end(), mesh->overrides.begin(), mesh->overrides.end());
     request.overrides.insert(request.overrides.end(), advice.overrides.begin(), advice.overrides.end());
     try {
-      const log::CapturedWarnings known;  // the plan itself has logged them
+      const log::CapturedWarnings known;  // the plan itself has already logged them
       const Plan plan = make_plan(request);
       advice.world_size = plan.world_size;
       advice.peak_bytes = plan.largest().peak_bytes();
@@ -212,7 +212,7 @@ class Adviser {
     return advice;
   }
 
-  // Of all groups; nothing if no bytes change.
+  // The changes in all groups; empty if no bytes change.
   std::vector<TrafficChange> changes_of_traffic(const Plan& plan) const {
     std::vector<TrafficChange> out;
     const auto at = [&](const std::string& group) -> TrafficChange& {
@@ -225,8 +225,8 @@ class Adviser {
     return out;
   }
 
-  // Adds one change after the other, and keeps those that increase the gain. Tries more ranks late, and last what
-  // changes the training, of which it takes one: the least that is enough.
+  // Adds one change after another, and keeps those that increase the gain. Tries more ranks late, and changes of the
+  // training last. It takes one of those: the smallest that is enough.
   void combine() {
     std::vector<const Change*> order;
     for (const int world_factor : {1, 2})
@@ -253,7 +253,7 @@ class Adviser {
   const Plan& plan_;
   const uint64_t base_bytes_;
   std::deque<Change> changes_;
-  std::vector<std::pair<const Change*, Advice>> found_;  // that save something
+  std::vector<std::pair<const Change*, Advice>> found_;  // changes that save something
   AdviceList list_;
 };
 

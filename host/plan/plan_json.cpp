@@ -46,7 +46,7 @@ Json pipeline_json(const PlanPipeline& pipeline) {
           {"bubble_share", pipeline.bubble_share}};
 }
 
-// How many first blocks of a chain are recomputed; null if all or none are.
+// The number of blocks at the start of a chain that are recomputed; null if all or none are.
 Json some_blocks(const Recompute& recompute) {
   const int64_t blocks = recompute.full > 0 ? recompute.full : recompute.selective;
   return blocks == 0 || blocks == Recompute::kAll ? Json() : Json(blocks);

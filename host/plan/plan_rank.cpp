@@ -61,19 +61,19 @@ Bytes live_bytes(const MemoryUsage& usage) {
   return out;
 }
 
-// What the memory counters show at an event.
+// The state of the memory counters at an event.
 struct Interval {
   std::string event;
   PlanMemory memory;             // peaks since the event before
-  uint64_t host_peak_bytes = 0;  // the same of the host, with a CUDA device
+  uint64_t host_peak_bytes = 0;  // the host's peak, if the run's device is CUDA
   Bytes live{};
   int64_t host_live = 0;
 
-  // The same with more bytes live.
+  // Returns this interval with more bytes live.
   Interval above(const Bytes& bytes, int64_t host_bytes) const {
     Interval out = *this;
     for (size_t c = 0; c < kNumPlanCategories; ++c) {
-      const auto more = static_cast<uint64_t>(bytes[c]);  // maybe negative, modulo 2^64
+      const auto more = static_cast<uint64_t>(bytes[c]);  // may be negative, modulo 2^64
       out.memory.categories[c].peak_bytes += more;
       out.memory.categories[c].bytes_at_total_peak += more;
       out.memory.peak_bytes += more;
@@ -116,8 +116,8 @@ class Observer final : public UnitEvents {
     ends_.clear();
   }
   void end_entry() { ends_.push_back(of_entries_.size()); }
-  // Adds the intervals of all entries and of the repeats that the list leaves out. Returns false if these would not be
-  // the same.
+  // Adds the intervals of all entries, and of the repeats that the list leaves out. Returns false if those repeats
+  // would not be the same.
   bool end_entries(const ShortList& list);
 
   // The memory since the last call.
@@ -162,13 +162,13 @@ class Observer final : public UnitEvents {
   PlanTimeline timeline_;
   Interval last_;
   bool in_entries_ = false;
-  std::vector<Interval> of_entries_;  // behind the interval before them
-  std::vector<size_t> ends_;          // of each entry in of_entries_
+  std::vector<Interval> of_entries_;  // the first is the interval before the entries
+  std::vector<size_t> ends_;          // the end of each entry in of_entries_
 };
 
 bool Observer::end_entries(const ShortList& list) {
   in_entries_ = false;
-  Bytes more{};  // than the counters show, because of repeats that were left out
+  Bytes more{};  // bytes that the counters do not show, because repeats were left out
   int64_t host_more = 0;
   auto repeat = list.repeats.begin();
   size_t next = 1;
@@ -241,7 +241,7 @@ class Rehearsal {
   }
 
  private:
-  // As in Run::prepare.
+  // Loads as Run::prepare does.
   void load() {
     session_.allocate(device_);
     const uint64_t bucket_bytes = static_cast<uint64_t>(*session_.settings().checkpoint.bucket_mib) << 20;
@@ -302,7 +302,7 @@ class Rehearsal {
     observer_.mark("save");
   }
 
-  // Returns false if a repeat that was left out would not send the same.
+  // Returns false if a repeat that was left out would not send the same traffic.
   bool add_traffic(const ShortList& list, const std::vector<Counts>& of_entries) {
     std::vector<int64_t> times(of_entries.size(), 1);
     for (const ShortList::Repeat& repeat : list.repeats)
@@ -311,7 +311,7 @@ class Rehearsal {
         times[i] += repeat.times;
       }
     if (!ranks_.stack.pipeline().divides() && sizes_.num_microbatches > 3)
-      times[2] = times[3] = sizes_.num_microbatches - 2;  // the second micro-batch
+      times[2] = times[3] = sizes_.num_microbatches - 2;  // forward and backward of the second micro-batch
     for (size_t i = 0; i < times.size(); ++i) add_traffic(of_entries[i], times[i]);
     return true;
   }

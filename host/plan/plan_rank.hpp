@@ -9,10 +9,10 @@
 
 namespace chassis {
 
-// The session is made without a device, and the other ranks need not exist. `header_bytes`: of the largest file of a
-// save. With `counts_repeats`, what a pipeline's rank repeats with other micro-batches is run four times, and counted
-// for the others; returns nothing if the third and the fourth time differ. May be called again with another recompute
-// setting.
+// The session is made without a device, and the other ranks need not exist. `header_bytes` is the largest file header
+// in a save. With `counts_repeats`, work that a pipeline's rank repeats for other micro-batches is run four times, and
+// counted for the rest; returns nothing if the third and the fourth time differ. May be called again with another
+// recompute setting.
 std::optional<RankPlan> rehearse(Session& session, Recompute recompute, uint64_t header_bytes, bool counts_repeats);
 
 }  // namespace chassis

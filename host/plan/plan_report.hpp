@@ -12,7 +12,7 @@ namespace chassis {
 
 // `advice` may be NULL.
 std::string plan_text(const Plan& plan, const AdviceList* advice);
-// "chassis.plan/1"; bytes throughout.
+// Schema "chassis.plan/1"; all sizes are in bytes.
 Json plan_json(const Plan& plan, const AdviceList* advice);
 // The beginning of every page, by which it is recognised.
 inline constexpr std::string_view kPlanHtmlHead =
@@ -24,14 +24,14 @@ std::string plan_html(const Plan& plan, const AdviceList* advice);
 
 // "0-62, 64"
 std::string ranks_text(const std::vector<int>& ranks);
-// What a rank sends in one group in a step; `text` is "all_gather 257 GiB in 163 calls".
+// The bytes that a rank sends in one group in a step; `text` is "all_gather 257 GiB in 163 calls".
 struct Traffic {
   std::string group;
   uint64_t bytes = 0;
   std::string text;
 };
 std::vector<Traffic> traffic_of(const RankPlan& rank);
-// Of each group, that of the rank that sends most.
+// For each group, the traffic of the rank that sends most.
 std::vector<Traffic> largest_traffic(const std::vector<RankPlan>& ranks);
 
 // "; traffic +6 %: tp +3.2 GiB, dp_shard −1.0 GiB"; empty if it does not change.

@@ -28,7 +28,7 @@ Extent extent_of(const Plan& plan, const Bytes& bytes) {
   return out;
 }
 
-// Pads to display columns; the text may have characters beyond ASCII.
+// Pads to display columns; the text may contain non-ASCII characters.
 std::string padded(const std::string& text, size_t columns) {
   size_t width = 0;
   for (const char c : text) width += (static_cast<unsigned char>(c) & 0xc0) != 0x80;

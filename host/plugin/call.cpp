@@ -24,11 +24,12 @@ using Slots = std::array<CallSlot, 256>;
 Slots own_slots;
 std::atomic<int64_t> own_step = 0;
 std::atomic<bool> user_waits = false;
-// In a process that another one watches: in memory that both have. Set before the first thread.
+// The slots and the step in use. In a process that another one watches, they lie in memory that both share. Set before
+// the first thread starts.
 Slots* slots = &own_slots;
 std::atomic<int64_t>* step_now = &own_step;
 
-constexpr size_t kMaxSharedSites = 2048;  // of further sites nothing is known
+constexpr size_t kMaxSharedSites = 2048;  // further sites are not recorded
 
 // Frees the slot when the thread ends.
 struct SlotOwner {
@@ -126,9 +127,9 @@ class WatchedCalls {
 }  // namespace
 
 struct SharedCalls::Board {
-  // The texts of a call site for another process, which cannot read its strings.
+  // The texts of a call site, for another process, which cannot read this one's strings.
   struct Site {
-    std::atomic<const CallSite*> site = nullptr;  // last: the texts are then complete
+    std::atomic<const CallSite*> site = nullptr;  // set last, when the texts are complete
     char label[112] = {}, node[136] = {};
   };
   std::atomic<bool> is_over = false;
@@ -142,7 +143,7 @@ namespace {
 
 std::atomic<SharedCalls::Board*> own_board = nullptr;
 
-// With the sites locked.
+// Requires the mutex of call_site().
 void share_site(const CallSite& site) {
   SharedCalls::Board* const board = own_board.load();
   const size_t index = board != nullptr ? board->num_sites.load() : kMaxSharedSites;
@@ -159,7 +160,7 @@ void share_site(const CallSite& site) {
 SharedCalls::SharedCalls(int num_processes) : num_processes_(num_processes) {
   void* const memory = ::mmap(nullptr, sizeof(Board) * static_cast<size_t>(num_processes), PROT_READ | PROT_WRITE,
                               MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  // Rationale: the memory is zero, which is what all members begin with but the units, and those are set with a site.
+  // Rationale: the memory is zero, the initial value of all members but the units, which are set with a site.
   if (memory != MAP_FAILED) boards_ = static_cast<Board*>(memory);
 }
 
@@ -173,8 +174,8 @@ void SharedCalls::record_here(int index) const {
   own_board = &boards_[index];
   slots = &boards_[index].slots;
   step_now = &boards_[index].step;
-  call_internal::slot = nullptr;  // claimed anew with the next call
-  // A process that a plugin forks is no rank.
+  call_internal::slot = nullptr;  // claimed again by the next call
+  // A process that a plugin forks is not a rank.
   ::pthread_atfork(nullptr, nullptr, [] {
     own_board = nullptr;
     slots = &own_slots, step_now = &own_step;

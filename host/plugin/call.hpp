@@ -23,7 +23,7 @@ struct CallSite {
 // [any] Returns the same object for the same names.
 const CallSite& call_site(std::string_view label, std::string_view node = {});
 
-// The call in which one thread is. Written by that thread only; read by signal handlers and the watch.
+// The call that a thread is in. Written by that thread only; read by signal handlers and the watch.
 struct CallSlot {
   std::atomic<bool> used = false;
   std::atomic<const CallSite*> site = nullptr;
@@ -79,7 +79,7 @@ std::string own_call_phase();
 bool own_call_is_in_step() noexcept;
 
 // The calls of processes that this one starts, in memory that they share: it remains readable after a process has
-// ended, however that happened. Made before the processes are forked.
+// ended, however that happened. Construct it before the processes are forked.
 class SharedCalls {
  public:
   explicit SharedCalls(int num_processes);
@@ -87,12 +87,12 @@ class SharedCalls {
   SharedCalls(const SharedCalls&) = delete;
   SharedCalls& operator=(const SharedCalls&) = delete;
 
-  // In process `index`, before its first call and its first thread: from now on its calls are recorded there.
+  // Called in process `index`, before its first call and its first thread: from now on its calls are recorded there.
   void record_here(int index) const;
   // Whether process `index` has called set_run_is_over().
   bool is_over(int index) const;
-  // "plugin 'sdpa' 0.1.0 in forward of layers.q_proj (unit 3), step 17": the call in which process `index` was when it
-  // ended, that of its first thread if there are several; empty if it was in none.
+  // "plugin 'sdpa' 0.1.0 in forward of layers.q_proj (unit 3), step 17": the call that process `index` was in when it
+  // ended, the first one found if several threads were in calls; empty if it was in none.
   std::string last_call(int index) const;
 
   struct Board;
@@ -101,19 +101,19 @@ class SharedCalls {
   Board* boards_ = nullptr;  // NULL: there is no memory, so nothing is known
   int num_processes_ = 0;
 };
-// [control] The process ends as it means to. Does nothing in a process whose calls are not shared.
+// [control] Records that the process is about to end on purpose. Does nothing in a process whose calls are not shared.
 void set_run_is_over() noexcept;
 
-// A call of one thread, as others see it.
+// A thread's call, as other threads see it.
 struct RunningCall {
   std::string text;  // as describe_call(); empty: none
   std::chrono::seconds since{0};
 };
-// [control] Follows the calls of the thread that makes it. running() may be called from one other thread.
+// [control] Follows the calls of the thread that constructs it. running() may be called from one other thread.
 class OwnCalls {
  public:
   OwnCalls();
-  // The call in which the thread is, and since when, as far as earlier calls of this function have seen it.
+  // The call that the thread is in, and for how long, counted from when this function first saw that call.
   RunningCall running();
 
  private:
@@ -122,11 +122,11 @@ class OwnCalls {
   std::chrono::steady_clock::time_point since_;
 };
 
-// [any] From now on a CallWatch reports calls that do not return within 2 s, since the user waits. Signal handlers may
+// From now on a CallWatch reports calls that do not return within 2 s, since the user is waiting. Signal handlers may
 // call it.
 void report_slow_calls_soon() noexcept;
 
-// During its lifetime, reports calls that do not return: after `first_report_after`, then each time after 4 times that.
+// During its lifetime, reports calls that do not return: after `first_report_after`, then at 4 times that, 16 times, ….
 class CallWatch {
  public:
   explicit CallWatch(std::chrono::milliseconds first_report_after, std::function<void(const std::string&)> report);

@@ -78,7 +78,7 @@ const Code* plugin_at(const void* address) {
   return found == codes + count ? nullptr : found;
 }
 
-// The registers of the thread as the kernel saved them. The unwinder reads the same ones.
+// The thread's registers as the kernel saved them, which the unwinder reads too.
 struct Registers {
 #if defined(__x86_64__)
   explicit Registers(void* context) : saved(static_cast<ucontext_t*>(context)->uc_mcontext.gregs) {}
@@ -154,7 +154,7 @@ void on_crash(int number, siginfo_t* info, void* context) {
   }
   const Registers at(context);
   const Cause cause = cause_of(number, *info, at);
-  // First the parts that read only this thread's own data.
+  // Starts with the parts that read only this thread's own data.
   write_text("error: ");
   write_text(::sigabbrev_np(number) != nullptr ? "SIG" : "a signal");
   if (::sigabbrev_np(number) != nullptr) write_text(::sigabbrev_np(number));

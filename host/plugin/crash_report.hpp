@@ -21,11 +21,11 @@ class ExitGuard {
   ~ExitGuard();
   ExitGuard(const ExitGuard&) = delete;
   ExitGuard& operator=(const ExitGuard&) = delete;
-  // [control] In a copy of a guarded process, made by fork: guards it too.
+  // [control] Called in a forked copy of a guarded process: guards the copy too.
   static void guard_copy();
 };
 
-// [any] The plugin whose code is at `address`: "plugin 'x' 1.2 (PATH)"; NULL: that of no plugin. Allocates nothing.
+// [any] The plugin whose code is at `address`: "plugin 'x' 1.2 (PATH)"; NULL if there is none. Allocates nothing.
 const char* plugin_with_code_at(const void* address) noexcept;
 // Whether this process is the one that an ExitGuard guards, and not a copy that a plugin has forked.
 bool is_guarded_process() noexcept;

@@ -87,7 +87,7 @@ class Reader {
     return out;
   }
 
-  // Text up to a NUL before `end`.
+  // The text from `offset` up to a NUL before `end`.
   std::string text(uint64_t offset, uint64_t end, uint64_t limit, std::string_view what) const {
     std::string out;
     char piece[256];

@@ -28,7 +28,7 @@ struct ElfFacts {
   std::vector<std::string> filters;  // DT_AUXILIARY and DT_FILTER: libraries whose symbols replace its own
   std::string soname;
   std::string runpath;    // DT_RUNPATH or DT_RPATH
-  bool is_rpath = false;  // it is DT_RPATH: comes before LD_LIBRARY_PATH, and serves what this file needs too
+  bool is_rpath = false;  // it is DT_RPATH: searched before LD_LIBRARY_PATH, and for its dependencies' needs too
 };
 
 // Random access to a file or to memory; `read` returns false if the range is out of bounds.

@@ -19,7 +19,7 @@ void add_line(std::string& out, std::string_view key, const std::string& value) 
   if (!value.empty()) out += fmt::format("  {:<14} {}\n", key, value);
 }
 
-// The libraries that it brings; none if they cannot be found, which a load reports.
+// The libraries that it brings; none if the search fails, since a load reports that.
 std::vector<BroughtLibrary> brought_or_none(const PluginFile& file) {
   try {
     return needed_libraries(file, loaded_libraries()).brought;

@@ -41,7 +41,8 @@ class Instance {
  public:
   // `services` must outlive the instance. Throws the error that the plugin's create returns.
   Instance(std::shared_ptr<const PluginLibrary> library, InstanceContext context, ServiceProvider& services);
-  // Goes through the remaining states in order, then destroys. Tensors that it still holds are a counted warning.
+  // Takes the instance through its remaining states in order, then destroys it. Counts a warning if it still holds
+  // tensors.
   ~Instance();
   Instance(const Instance&) = delete;
   Instance& operator=(const Instance&) = delete;
@@ -72,8 +73,8 @@ class Instance {
 
   // The first argument of every function of an interface. `phase` is the function's name, a literal.
   CalledInstance get(const char* phase = "a call", int64_t unit = -1) const { return {*site_, phase, instance_, unit}; }
-  // Calls a function of an interface, with the instance that it takes first. Throws the failure that it reports, and an
-  // exception that leaves it; returns its result if that is no status.
+  // Calls a function of an interface, which takes the instance as its first argument. Throws if the function reports a
+  // failure or an exception leaves it. Returns its result if that is not a status.
   template <class F>
   auto call(const char* phase, F&& function, int64_t unit = -1) const {
     const PluginCall in_plugin(*site_, phase, unit);
@@ -82,7 +83,7 @@ class Instance {
     else
       return value_of_plugin(label_, [&] { return function(instance_); });
   }
-  // throw_if_failed with label() at the beginning of the message.
+  // throw_if_failed() with label() at the beginning of the message.
   void check(chassis_status_t* status) const {
     if (status != nullptr) throw_if_failed(status, label_);
   }

@@ -33,7 +33,7 @@ namespace fs = std::filesystem;
 
 std::atomic<bool> guards = false, watches = false;
 
-// By sentence, with the number of times. Never freed: plugins may have threads that outlive everything.
+// Each sentence with its number of occurrences. Never freed: plugins may have threads that outlive everything.
 struct Record {
   std::mutex mutex;
   std::map<std::string, int> descriptors, threads;
@@ -76,7 +76,7 @@ std::string text_of(int descriptor) {
   return true;
 }
 
-// Of the libraries through which a plugin calls: std::thread and others are not its own code.
+// Libraries through which a plugin may make a call: std::thread and others are not the plugin's own code.
 bool is_of_language(const void* address) {
   Dl_info info{};
   if (::dladdr(address, &info) == 0 || info.dli_fname == nullptr) return false;
@@ -86,8 +86,8 @@ bool is_of_language(const void* address) {
                              [&](std::string_view library) { return name.starts_with(library); });
 }
 
-// The plugin whose code has called a function of this file, itself or through a library of its language; `caller` is
-// where that function returns to. NULL: none.
+// The plugin whose code called a function of this file, directly or through a library of its language. `caller` is the
+// return address of that function. NULL if no plugin called it.
 const char* calling_plugin(const void* caller) {
   if (const char* const plugin = plugin_with_code_at(caller)) return plugin;
   if (!is_of_language(caller)) return nullptr;
@@ -123,7 +123,8 @@ const char* calling_plugin(const void* caller) {
 }
 
 // The function of the same name in the next library: the system's, or one that the user has put before it. Rationale:
-// no lock of its own, since a thread inside dlopen() may ask too, and would wait for one that waits for the loader.
+// takes no lock, since a thread inside dlopen() may call find(), and would wait for a thread that waits for the dynamic
+// linker.
 template <class F>
 class SystemFunction {
  public:
@@ -154,10 +155,10 @@ constinit SystemFunction<CreateThread> system_pthread_create("pthread_create");
 constinit SystemFunction<Open> system_open("open"), system_open64("open64");
 constinit SystemFunction<OpenStream> system_fopen("fopen"), system_fopen64("fopen64");
 
-// Descriptors above it are not guarded.
+// Descriptors from this number on are not guarded.
 constexpr unsigned kMaxGuarded = 1 << 14;
 
-// `to` is another file now, which is the program's unless a plugin has made it.
+// `made` now refers to another file, which is the program's unless a plugin made it.
 [[maybe_unused]] int claimed_as_made(int made, const void* caller) noexcept {
   if (made < 0) return made;
   if (guards.load(std::memory_order_relaxed) && plugin_with_code_at(caller) == nullptr)
@@ -178,7 +179,7 @@ std::vector<std::string> counted(const std::map<std::string, int>& sentences) {
 
 void guard_descriptors() {
   if (guards.exchange(true)) return;
-  // Found before a plugin's code runs, and so before the first call that may come from a signal handler.
+  // Looked up before a plugin's code runs, and so before the first call that may come from a signal handler.
   system_close.find(), system_dup2.find(), system_dup3.find(), system_close_range.find(), system_closefrom.find();
   system_pthread_create.find(), system_open.find(), system_open64.find(), system_fopen.find(), system_fopen64.find();
   claim_open_descriptors();
@@ -206,7 +207,7 @@ PluginActions ActionWatch::actions() const {
 
 }  // namespace chassis
 
-// Sanitizers have functions of these names themselves.
+// Sanitizers define functions of these names themselves.
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 #define CHASSIS_HAS_INTERCEPTORS 1
 #elif defined(__has_feature)
@@ -218,7 +219,7 @@ PluginActions ActionWatch::actions() const {
 #if !defined(CHASSIS_HAS_INTERCEPTORS)
 extern "C" {
 
-// Weak, so that a program that has such a function itself, as tests do, keeps it.
+// Weak, so that a program that defines such a function itself, as tests do, keeps its own.
 #define CHASSIS_INTERCEPT __attribute__((visibility("default"), weak))
 
 CHASSIS_INTERCEPT int close(int descriptor) {

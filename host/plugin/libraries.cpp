@@ -1,4 +1,4 @@
-// Search of needed libraries, and the library that makes the dynamic linker take private copies of them.
+// The search for needed libraries, and the library that makes the dynamic linker use private copies of them.
 #include "host/plugin/libraries.hpp"
 
 #include <elf.h>
@@ -29,7 +29,8 @@ std::string folder_in(const std::string& path) {
   return folder.empty() ? "." : folder.string();
 }
 
-// Only root writes there, and everyone uses it. A link in another folder to such a file may lead elsewhere at any time.
+// Only root can write to these folders, and everyone uses them. A link elsewhere to a file in them may be redirected at
+// any time, so it does not count.
 bool is_of_system(const std::string& path) {
   std::error_code error;
   const std::string real = fs::canonical(folder_in(path), error).string() + "/";
@@ -51,8 +52,8 @@ std::vector<std::string> user_folders() {
   return folders;
 }
 
-// Whether the file is in the folder of the LibTorch that this process has, as those of its libraries that a run on the
-// CPU does not load. Whoever can write there can change the program.
+// Whether the file is in the folder of the LibTorch in this process, like those of LibTorch's libraries that a run on
+// the CPU does not load. Whoever can write there can change the program.
 bool is_beside_torch(const std::string& path, const std::vector<std::string>& loaded) {
   const auto torch = std::ranges::find(loaded, "libtorch_cpu.so", name_in);
   std::error_code error;
@@ -79,7 +80,7 @@ class LibrarySearch {
   struct Open {
     ElfFacts elf;
     std::string path, what;
-    std::vector<std::string> inherited;  // DT_RPATH of those that need it
+    std::vector<std::string> inherited;  // DT_RPATH of the files that need it
   };
 
   void add(const ElfFacts& elf, const std::string& path, const std::string& what,
@@ -141,7 +142,7 @@ class LibrarySearch {
     open_.push_back(std::move(next));
   }
 
-  // The dynamic linker would prefer such a file, which nobody has checked.
+  // The dynamic linker would prefer such a file, which has not been checked.
   static void refuse_for_processors(const std::string& folder, const std::string& name, const std::string& what) {
     std::error_code error;
     for (fs::directory_iterator level(fs::path(folder) / "glibc-hwcaps", error), end; !error && level != end;
@@ -250,7 +251,7 @@ std::string linking_library(const std::vector<std::string>& names, const std::ve
   std::string path;
   for (const std::string& folder : folders)
     path += (path.empty() ? "" : ":") + (folder.starts_with('/') ? folder : "$ORIGIN/" + folder);
-  if (!path.empty()) entry(DT_RPATH, text(path));  // comes before LD_LIBRARY_PATH, which DT_RUNPATH does not
+  if (!path.empty()) entry(DT_RPATH, text(path));  // searched before LD_LIBRARY_PATH, unlike DT_RUNPATH
 
   ElfImage image;
   Elf64_Ehdr header{};
@@ -275,7 +276,7 @@ std::string linking_library(const std::vector<std::string>& names, const std::ve
   entry(DT_NULL, 0);
   const size_t dynamic_at = image.add(dynamic);
 
-  constexpr uint64_t kSegmentAlignment = 0x10000;  // the largest page of both machines
+  constexpr uint64_t kSegmentAlignment = 0x10000;  // the largest page size of both architectures
   const auto segment = [&](size_t index, uint32_t type, uint64_t at, uint64_t num_bytes, uint64_t alignment) {
     Elf64_Phdr made{};
     made.p_type = type, made.p_flags = PF_R | PF_W;

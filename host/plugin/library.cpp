@@ -68,11 +68,11 @@ struct Mapped {
   std::vector<chassis_member_t> members;
 };
 
-// Rationale: process-wide, like the mappings themselves, and never freed. If a library
-// is unloaded while its threads, tensors or CUDA modules still exist, the process crashes or computes zeros, and
-// opening the path again may return the old code.
+// Rationale: process-wide, like the mappings themselves, and never freed. If a library is unloaded while its threads,
+// tensors or CUDA modules still exist, the process crashes or computes zeros, and opening the path again may return the
+// old code.
 struct Arena {
-  // A library that a plugin has brought. The dynamic linker gives it to all later plugins that need one of its name.
+  // A library that a plugin has brought. The dynamic linker uses it for all later plugins that need one of its name.
   struct Brought {
     std::string sha256, by, copy;
   };
@@ -86,7 +86,7 @@ struct Arena {
   }
 };
 
-// What is copied and mapped for a plugin.
+// The files that are copied and mapped for a plugin.
 struct Copies {
   PrivateCopy plugin;
   std::vector<BroughtLibrary> libraries;
@@ -135,7 +135,7 @@ const void* mapped_code_of(const std::string& path) {
   return search.second;
 }
 
-// A process has one library of a name, so plugins that bring different ones cannot both be loaded.
+// A process holds one library of each name, so plugins that bring different ones of one name cannot both be loaded.
 void check_brought(const Arena& arena, const std::vector<BroughtLibrary>& libraries, const std::string& label) {
   for (const BroughtLibrary& library : libraries)
     for (const std::string& name : {library.name, library.soname}) {
@@ -200,7 +200,7 @@ const Mapped& map_library(const PluginFile& file, const Copies& copies, AbiVersi
   const std::string label = file.manifest.label();
   map_brought(arena, file, copies);
   // Rationale: not through boost::dll, which cannot keep the library mapped if its entry fails, and which reports an
-  // errno that nobody has set.
+  // errno that was not set.
   if (!map_file(copy.path, label)) throw load_failure(file, copies);
   boost::dll::shared_library library(copy.path, boost::dll::load_mode::rtld_now | boost::dll::load_mode::rtld_local);
   auto mapped = std::make_unique<Mapped>(std::move(library), negotiated);
@@ -422,7 +422,7 @@ NeededLibraries check_trusted(const PluginFile& file, const LoadPolicy& policy) 
   if (!pin && !policy.only_pinned.empty())
     throw unlisted(label, "plugin").hint("use the plugins of that run, or leave out --locked");
   if (!pin) check_trust(file.path, policy.trust);
-  // A path that was copied may not be that of a library of the program: it was brought by a plugin.
+  // Libraries that earlier plugins brought are not part of the program, so their copies do not count as loaded.
   std::vector<std::string> loaded = loaded_libraries();
   {
     Arena& arena = Arena::get();
@@ -437,7 +437,8 @@ NeededLibraries check_trusted(const PluginFile& file, const LoadPolicy& policy) 
           .hint(
               "use the libraries of that run; a run without --locked lists them, if an older version of this program "
               "has written the file");
-    // One that is needed by its path is mapped from there, so it must stay the one whose hash was compared.
+    // A library that is needed by its path is mapped from that path, not from a copy. Even if it is pinned, nobody else
+    // may be able to change it after its hash was compared.
     if (is_pinned && library.name[0] != '/') continue;
     try {
       check_trust(library.path, policy.trust, library.pin_name(file.manifest.id), file.path);

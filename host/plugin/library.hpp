@@ -26,8 +26,8 @@ struct HostAbi {
 };
 
 struct CudaVersions {
-  int major = 0;         // of LibTorch's CUDA, such as 13
-  int sm = 0;            // of the device, such as 90
+  int major = 0;         // major version of LibTorch's CUDA, such as 13
+  int sm = 0;            // compute capability of the device, such as 90
   int driver_major = 0;  // the newest CUDA that the driver supports
 };
 
@@ -41,19 +41,20 @@ PluginPin parse_pin(const std::string& id, const std::string& value, const Sourc
 
 struct LoadPolicy {
   HostAbi abi;
-  // By the plugin: ID, or ID@VERSION; with "/" and a name for a library that the plugin brings.
+  // Keyed by the plugin's ID, or ID@VERSION, followed by "/" and a file name for a library that the plugin brings.
   std::map<std::string, PluginPin> pins;
   std::string only_pinned = {};                            // the file with the pins, if no other library may be loaded
   TrustPolicy trust;                                       // for files that are not pinned
   std::string cache_folder;                                // "": plugin_cache_folder()
   std::function<std::optional<CudaVersions>()> cuda = {};  // called for CUDA plugins only; empty: no CUDA device in use
 
-  // NULL: it is not pinned. `library`: of one that the plugin brings, by its file name.
+  // NULL if it is not pinned. `library` is the file name of a library that the plugin brings; empty: the plugin itself.
   const PluginPin* pin_of(const Manifest& manifest, const std::string& library = "") const;
 };
 
-// Removes copies that no run has used for 30 days; then, until the folder has at most max_bytes, those that were not
-// used for longest, but none of the last hour, which another process may be about to map. A mapped copy stays mapped.
+// Removes copies that no run has used for 30 days. Then removes the least recently used copies until the folder has at
+// most max_bytes, but none used within the last hour, which another process may be about to map. A mapped copy stays
+// mapped.
 void prune_plugin_cache(const std::string& folder, uint64_t max_bytes = uint64_t{1} << 30);
 
 // $XDG_CACHE_HOME/chassis/plugins, else ~/.cache/chassis/plugins; empty if neither variable is set.
@@ -72,15 +73,15 @@ void check_needed(const PluginFile& file, const std::vector<std::string>& loaded
 std::vector<std::string> loaded_libraries();
 // Refuses a library path (DT_RUNPATH) with an empty or relative entry, since that depends on the working directory.
 void check_library_path(const PluginFile& file);
-// Whether the user trusts the file, and the libraries that it brings: pins, owners and permissions. Returns those
-// libraries. Hashes are compared when they are copied.
+// Checks that the user trusts the file and the libraries that it brings: pins, owners and permissions. Returns those
+// libraries. Hashes are compared when the files are copied.
 NeededLibraries check_trusted(const PluginFile& file, const LoadPolicy& policy);
-// All checks above but the last, then ServiceProvider::check_operators.
+// All checks above except check_trusted(), then ServiceProvider::check_operators().
 void check_plugin_file(const PluginFile& file, const LoadPolicy& policy, const ServiceProvider& services);
 
 struct PrivateCopy {
   std::string path;           // <cache>/<sha256>.so
-  std::string sha256;         // of its content
+  std::string sha256;         // hash of its content
   bool is_temporary = false;  // in a temporary folder, to be removed after mapping
 };
 // Copies the file to a name made of its hash, and verifies the copy. If the cache cannot be used, copies to a temporary
@@ -88,15 +89,15 @@ struct PrivateCopy {
 PrivateCopy make_private_copy(const std::string& path, const std::string& cache_folder, const PluginPin* pin,
                               const std::string& label);
 void remove_temporary(const PrivateCopy& copy);
-// Copies libraries that a plugin brings beside its copy, to a folder named by their hash, and sets their `sha256` and
-// `copy`. Returns the file to map before the plugin, so that it gets these copies; empty if it brings no library.
-// Throws a plugin error if a hash differs from its pin.
+// Copies each library that a plugin brings to a folder named by its hash, next to the plugin's copy, and sets its
+// `sha256` and `copy`. Returns the file to map before the plugin, so that it gets these copies; empty if it brings no
+// library. Throws a plugin error if a hash differs from its pin.
 std::string copy_libraries(NeededLibraries& needed, const PrivateCopy& plugin, const PluginFile& file,
                            const LoadPolicy& policy);
 
 using PluginEntry = chassis_status_t* (*)(const chassis_host_t*, const chassis_factory_t**);
 
-// A plugin library in this process. It stays mapped until the process ends, also after this object is destroyed.
+// A plugin library in this process. It stays mapped until the process ends, even after this object is destroyed.
 class PluginLibrary {
  public:
   // Copies and maps the file and calls its entry. The caller must have called check_plugin_file().

@@ -64,7 +64,7 @@ std::string copy_hashed(const std::string& from, const std::string& to) {
   return hash.hex();
 }
 
-// A copy, or the folder of one, by when it was last used.
+// A copy, or the folder of one, with the time of its last use.
 struct CachedCopy {
   fs::file_time_type used;
   fs::path path;
@@ -82,7 +82,7 @@ uint64_t bytes_of(const fs::path& path) {
   return sum;
 }
 
-// Copies a file to <folder>/<hash><name>, unless it is there. `name` may begin a folder.
+// Copies a file to <folder>/<hash><name>, unless that exists. If `name` begins with '/', <hash> is a folder.
 PrivateCopy copy_into(const std::string& path, const std::string& folder, const std::string& name) {
   PrivateCopy copy{{}, sha256_file(path), false};
   copy.path = folder + "/" + copy.sha256 + name;
@@ -242,7 +242,7 @@ std::string copy_libraries(NeededLibraries& needed, const PrivateCopy& plugin, c
     check_pin(library.sha256, policy.pin_of(file.manifest, library.file_name()),
               fmt::format("{}, which {} needs,", library.file_name(), file.manifest.label()), library.path);
   }
-  // What they need of the system, so that they find its symbols as if the plugin itself were mapped.
+  // Adds the system libraries that they need, so that those symbols are found as if the plugin itself were mapped.
   names.insert(names.end(), needed.others.begin(), needed.others.end());
   folders.insert(folders.end(), needed.folders.begin(), needed.folders.end());
   const std::string bytes = linking_library(names, folders), path = folder + "/" + sha256_hex(bytes) + ".so";

@@ -16,7 +16,7 @@
 
 namespace chassis {
 
-// [control] All functions.
+// All functions are [control].
 class PluginRegistry {
  public:
   // `services` must outlive the registry and its instances. Each pin of a missing plugin is a counted warning.

@@ -57,12 +57,12 @@ const PluginFile* first_file(const std::vector<PluginFile>& files, const Matches
   return found == files.end() ? nullptr : &*found;
 }
 
-// Whether the file has the version in `name`. No file has the empty one of "sdpa@".
+// Whether the file has the version in `name`, if there is one. No file has the empty version of "sdpa@".
 bool has_version_of(const PluginFile& file, std::string_view name) {
   return name == without_version(name) || file.manifest.version == version_in(name);
 }
 
-// Libraries that lie beside the plugins that need them, themselves or through another one, are not meant as plugins.
+// Libraries beside the plugins that need them, directly or indirectly, are not meant to be plugins.
 void leave_out_needed(std::vector<IgnoredFile>& files, std::set<std::string> needed) {
   for (bool again = true; again;) {
     again = std::erase_if(files, [&](const IgnoredFile& file) {
@@ -164,7 +164,7 @@ void PluginIndex::add_members() {
     other.used = find(other.name.kind, other.name.id)->path;
 }
 
-// A name with a version says which one is meant.
+// A name with a version needs no warning: it says which file is meant.
 void PluginIndex::warn_of_others(std::string_view kind, std::string_view id) const {
   const std::string name = fmt::format("{}/{}", kind, id);
   if (id != without_version(id) || !warned_.insert(name).second) return;

@@ -44,15 +44,16 @@ struct ShadowedMember {
 class PluginIndex {
  public:
   PluginIndex() = default;
-  // Reads the manifests of all *.so in the folders. Each ignored file or folder is a counted warning.
+  // Reads the manifests of all *.so in the folders. Throws if a folder that must exist cannot be read. Each other
+  // folder or file that is ignored is a counted warning.
   explicit PluginIndex(std::vector<PluginFolder> folders);
   // An index of one file; throws a plugin error if it is not a plugin.
   static PluginIndex of_file(const std::string& path);
 
   // `id` is a member's id, "sdpa", or an id with a version, "sdpa@1.2.0". NULL if there is none.
   const PluginFile* find(std::string_view kind, std::string_view id) const;
-  // Throws a plugin error that lists the installed members, or names the damaged file if that was found first. If other
-  // files have the member too and `id` has no version, they are counted warnings, once for each name.
+  // Throws a plugin error that lists the installed members, or names the damaged file if that was found first. If `id`
+  // has no version and other files have the member too, counts a warning for each of them, once per name.
   const PluginFile& at(std::string_view kind, std::string_view id) const;
   // A library by its id, with or without a version; NULL if there is none.
   const PluginFile* library(std::string_view id) const;

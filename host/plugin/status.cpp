@@ -24,7 +24,7 @@ struct chassis_status {
   std::string message;
   std::vector<std::pair<std::string, std::string>> facts;
   std::unique_ptr<chassis_status> cause;
-  std::optional<chassis::ExitCode> exit_code;  // of the Error that it was made from
+  std::optional<chassis::ExitCode> exit_code;  // exit code of the Error that it was made from
   std::deque<std::string> lent;                // texts returned by status_message, valid until the release
 };
 
@@ -236,7 +236,7 @@ chassis_status_t* status_of_escaped_exception() noexcept {
     throw;
   } catch (const std::exception& error) {
     return made(": ", error.what());
-  } catch (...) {  // also one of another C++ library
+  } catch (...) {  // includes an exception of another C++ library
     return made("; ", "it is of unknown type");
   }
 }

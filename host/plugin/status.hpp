@@ -26,7 +26,7 @@ std::string_view status_code_text(int32_t code);
 
 // For the host's services. Returns a status that reports resource exhaustion if there is no memory.
 chassis_status_t* make_status(int32_t code, std::string_view message) noexcept;
-// Must be called in a catch block. The status keeps the exit code of an Error, also as the cause of another status.
+// Must be called in a catch block. The status keeps the exit code of an Error, even as the cause of another status.
 chassis_status_t* status_of_current_exception() noexcept;
 
 // Runs `body` and returns what it throws as a status. Used in the functions of the host's tables.
@@ -40,8 +40,8 @@ chassis_status_t* guarded(F&& body) noexcept {
   }
 }
 
-// In a catch block around a call of a plugin's function: the ABI allows no exception to leave one. The status names
-// what was thrown; whoever reports it names plugin, call and step.
+// Must be called in a catch block around a call of a plugin's function: the ABI does not allow exceptions to leave one.
+// The status names the exception; the code that reports it names plugin, call and step.
 chassis_status_t* status_of_escaped_exception() noexcept;
 // Calls a function of a plugin's table that returns a status.
 template <class F>
@@ -53,10 +53,11 @@ chassis_status_t* call_plugin(F&& function) {
   }
 }
 
-// Called in a catch block: a counted warning that names the call in progress, and the exception that left it.
+// Must be called in a catch block. Counts a warning that names the call in progress and the exception that left it.
 void count_escaped() noexcept;
 // Calls a function of a plugin's table that returns no status and must not fail, such as close. An exception that
-// leaves it is a counted warning that names the call in progress: get the instance before, not inside the body.
+// leaves it is a counted warning that names the call in progress: call Instance::get() before this, not inside the
+// body.
 template <class F>
 void guarded_end(F&& body) noexcept {
   try {
@@ -68,7 +69,7 @@ void guarded_end(F&& body) noexcept {
 
 // Counts a warning that names the call in progress.
 void count_unreported(std::string_view what) noexcept;
-// The same for functions that return no status: an exception is a counted warning.
+// Like guarded(), for functions that return no status: an exception is a counted warning.
 template <class F>
 void guarded_void(F&& body) noexcept {
   try {
@@ -87,8 +88,8 @@ void status_release(chassis_status_t* status) noexcept;
 
 // Takes ownership of the status. If it is not NULL, throws an Error "<label>: <message>" with its facts and causes.
 // Exit codes: config for INVALID_ARGUMENT, out of memory for RESOURCE_EXHAUSTED, communication for ABORTED and
-// UNAVAILABLE, storage for DATA_LOSS, plugin for all others. An Error of a host service keeps its own exit code; only
-// so can it be the one of a stopped run.
+// UNAVAILABLE, storage for DATA_LOSS, plugin for all others. An Error of a host service keeps its own exit code, which
+// is the only way to get that of a stopped run.
 void throw_if_failed(chassis_status_t* status, std::string_view label);
 
 // Calls a function of a plugin's table that returns no status; an exception that leaves it is thrown as an Error.

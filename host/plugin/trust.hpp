@@ -1,4 +1,4 @@
-// Which libraries may be loaded. A library runs as the user, so nobody else may be able to change or replace it.
+// Decides which libraries may be loaded. A library runs as the user, so only trusted users may change or replace it.
 #pragma once
 
 #include <sys/types.h>
@@ -16,13 +16,13 @@ struct TrustPolicy {
   std::vector<std::string> folders = {};  // [plugins] trust: their files may have any owner
 };
 
-// Refuses a file if everyone may write to it, to its folder, or to the folder of a symbolic link that leads to it. The
-// sticky bit makes no difference.
-// `pin_name` and `plugin` are for the advice: the name of a pin for this file, and the plugin that shows its hash.
-// Empty: the file is the plugin.
+// Refuses a file if everyone may write to it, to its folder, or to the folder of a symbolic link that leads to it, even
+// with the sticky bit.
+// `pin_name` and `plugin` are for the advice in the message: the name of a pin for this file, and the argument of
+// `chassis plugins info` that shows its hash. If they are empty, the file is the plugin.
 void check_permissions(const std::string& path, const std::string& pin_name = "", const std::string& plugin = "");
-// The same; also refuses if another user or group owns one of these or may write to it, unless `policy` trusts a folder
-// above the file. Not needed for files whose hash is pinned.
+// Like check_permissions(); also refuses if another user or group owns one of these or may write to it, unless `policy`
+// trusts a folder that contains the file. Not needed for files whose hash is pinned.
 void check_trust(const std::string& path, const TrustPolicy& policy, const std::string& pin_name = "",
                  const std::string& plugin = "");
 

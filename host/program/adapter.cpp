@@ -16,7 +16,7 @@
 namespace chassis {
 namespace {
 
-// "model.layers.3.self_attn.q_proj" of "model.layers.3.self_attn.q_proj.weight".
+// "model.layers.3.self_attn.q_proj" for "model.layers.3.self_attn.q_proj.weight".
 std::string module_of(const std::string& parameter) {
   const size_t dot = parameter.rfind('.');
   return dot == std::string::npos ? "" : parameter.substr(0, dot);
@@ -24,7 +24,7 @@ std::string module_of(const std::string& parameter) {
 
 chassis_str_t view(const std::string& text) { return {text.data(), text.size()}; }
 
-// Which parameters of a block type share a tensor, and which ops read them.
+// The first op that reads a parameter; NULL if none does.
 const Op* reader_of(const BlockType& block, SlotId slot) {
   for (const Op& op : block.ops)
     if (std::find(op.params.begin(), op.params.end(), slot) != op.params.end()) return &op;
@@ -75,7 +75,7 @@ class OpExtension {
   const chassis_adapter_builder_t& table() const { return table_; }
   bool is_empty() const { return recorded_.empty() && block_.slots.size() == num_slots_; }
 
-  // Puts the recorded ops into the block. Returns the index behind the op and its new ops.
+  // Puts the recorded ops into the block. Returns the index after the op and its new ops.
   size_t finish() {
     const ValueId input = base().inputs[0], output = base().outputs[0];
     for (SlotId id = num_slots_; id < block_.slots.size(); ++id)
@@ -216,7 +216,7 @@ class Adaptation {
     return chain.prefix.find("{i}") != std::string::npos ? static_cast<int64_t>(index) : -1;
   }
 
-  // As files name it; a parameter that they join with others has the name of the joined tensor.
+  // The parameter's name in files; a parameter that files join with others has the name of the joined tensor.
   std::string file_name(const std::string& parameter) const {
     const auto found = files_.of.find(parameter);
     return found == files_.of.end() ? parameter : found->second;
@@ -238,8 +238,8 @@ class Adaptation {
     return block;
   }
 
-  // Moves recorded linears of one input behind the first of them, such as the A of q, k and v: a provider may compute
-  // neighbours as one product.
+  // Moves recorded linears with the same input right after the first of them, such as the A of q, k and v: a provider
+  // may compute neighbours as one product.
   static void gather_branches(BlockType& block) {
     const auto is_branch = [&](const Op& op) {
       return op.spec().is_linear() && std::ranges::all_of(op.params, [&](SlotId s) { return block.slots[s].added; });
@@ -260,7 +260,7 @@ class Adaptation {
   bool slot_is_trained(const Chain& chain, size_t index, const BlockType& recorded, const Slot& slot) {
     const std::string own = slot.tied_to.empty() ? chain.parameter_name(index, slot) : slot.tied_to;
     if (const auto known = trained_.find(own); known != trained_.end()) return known->second;
-    if (!slot.tied_to.empty()) return false;  // of a block that comes later; the owner decides
+    if (!slot.tied_to.empty()) return false;  // its owner, in a later block, decides
     const auto id = static_cast<SlotId>(std::ranges::find(recorded.slots, slot) - recorded.slots.begin());
     const Op* reader = reader_of(recorded, id);
     const std::string name = file_name(own), module = module_of(name), op = reader ? reader->id.text() : "";
@@ -286,7 +286,7 @@ class Adaptation {
     const Op op = block.ops[at];
     const Slot& weight = block.slots[op.params[0]];
     const std::string name = weight.tied_to.empty() ? chain.parameter_name(index, weight) : weight.tied_to;
-    // A tied weight is not in files under this name; the module still is.
+    // A tied weight is not in files under this name, but its module is.
     const std::string own = chain.parameter_name(index, weight);
     const std::string module = module_of(weight.tied_to.empty() ? file_name(name) : own);
     std::vector<chassis_adapter_axis_t> axes;
@@ -319,11 +319,11 @@ class Adaptation {
   }
 
   void report_block(const BlockType& before, const BlockType& after) {
-    std::map<std::string, std::string> added;  // by module: names of its parameters
+    std::map<std::string, std::string> added;  // by module: its parameters' names
     std::string trained;
     for (const Slot& slot : after.slots) {
       if (slot.added) {
-        // "self_attn.q_proj" of "self_attn.q_proj.lora_A.weight": the longest module of a recorded parameter
+        // "self_attn.q_proj" for "self_attn.q_proj.lora_A.weight": the longest module of a recorded parameter
         std::string module = module_of(slot.name);
         while (!module.empty() && std::ranges::none_of(before.slots, [&](const Slot& s) {
                  return module_of(s.name) == module;

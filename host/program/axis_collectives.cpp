@@ -1,4 +1,4 @@
-// Backends gather and scatter along the first dim only, so parts along another dim are copied to or from rows of ranks.
+// Backends gather and scatter only the first dim, so parts along other dims are copied to or from one row per rank.
 #include "host/program/axis_collectives.hpp"
 
 #include <algorithm>
@@ -13,10 +13,10 @@
 namespace chassis {
 namespace {
 
-// What one rank has of a dim of the input: one piece, or two of a zigzag (see LayoutAxis).
+// One rank's part of a dim of the input: one piece, or two of a zigzag (see LayoutAxis).
 struct Pieces {
-  int64_t length;               // of a piece; the last ranks' pieces are padded
-  std::vector<int64_t> begins;  // in the whole dim
+  int64_t length;               // length of a piece; the last ranks' pieces are padded
+  std::vector<int64_t> begins;  // offsets in the whole dim
 };
 
 Pieces pieces_of(int rank, int num_ranks, int64_t length, bool is_zigzag) {
@@ -31,7 +31,7 @@ class RankParts {
     const int64_t ways = num_ranks_ * num_pieces();
     piece_ = (whole_[static_cast<size_t>(dim)] + ways - 1) / ways;
   }
-  // Of one rank.
+  // The sizes of one rank's part.
   std::vector<int64_t> sizes() const {
     std::vector<int64_t> out = whole_;
     out[static_cast<size_t>(dim_)] = piece_ * num_pieces();
@@ -48,7 +48,7 @@ class RankParts {
   int64_t piece_ = 0;
 };
 
-// Writes what a rank has of the input, and `pad` behind its end.
+// Writes a rank's part of the input, and `pad` after the input's end.
 void copy_part(const Tensor& part, int dim, const Pieces& pieces, const Tensor& input, double pad = 0.0) {
   for (size_t i = 0; i < pieces.begins.size(); ++i) {
     const Tensor piece = part.narrow(dim, static_cast<int64_t>(i) * pieces.length, pieces.length);
@@ -59,7 +59,7 @@ void copy_part(const Tensor& part, int dim, const Pieces& pieces, const Tensor& 
   }
 }
 
-// One row for each rank, with its part of the input.
+// One row for each rank, holding its part of the input.
 Tensor rows_of_parts(const CommGroup& group, int dim, const Tensor& input, bool is_zigzag) {
   const RankParts parts(group, dim, input, is_zigzag);
   const std::vector<int64_t> sizes = parts.sizes();
@@ -70,7 +70,7 @@ Tensor rows_of_parts(const CommGroup& group, int dim, const Tensor& input, bool 
   return rows;
 }
 
-// Rows with parts of these sizes, joined along a dim.
+// Joins rows that hold parts of these sizes along a dim.
 Tensor joined_parts(const Tensor& rows, int dim, const std::vector<int64_t>& sizes, int num_parts, bool is_zigzag) {
   const int64_t elements = numel(Shape(sizes)), part = sizes[static_cast<size_t>(dim)];
   std::vector<int64_t> joined = sizes;
@@ -86,7 +86,7 @@ Tensor joined_parts(const Tensor& rows, int dim, const std::vector<int64_t>& siz
   return whole;
 }
 
-// Tensors on their way around the ranks of an axis.
+// Tensors in transit around the ranks of an axis.
 class RingShift final : public Shift {
  public:
   RingShift(Communicator& communicator, CommGroup& group, std::vector<Tensor> sent, bool back)
@@ -172,7 +172,7 @@ Tensor AxisCollectives::all_gather(CommGroup& group, int dim, const Tensor& inpu
   return joined_parts(gather_rows(group, input), dim, input.sizes(), group.size(), is_zigzag);
 }
 
-// Neighbours share each part: their values are the same, and their gradients are parts of one.
+// Neighbours share each part: they have the same values, and each has a part of the gradient.
 Tensor AxisCollectives::gather_shared(CommGroup& group, const CollectiveCall& call, const Tensor& input) {
   const Tensor all = all_gather(group, call.dim, input, false);
   const int64_t length = input.size(call.dim), num_parts = group.size() / call.sharers;
@@ -189,7 +189,7 @@ Tensor AxisCollectives::gather_shared(CommGroup& group, const CollectiveCall& ca
   return out;
 }
 
-// The first of those that share a part has its gradient.
+// The first of the ranks that share a part keeps its gradient.
 Tensor AxisCollectives::shared_part(CommGroup& group, const CollectiveCall& call, const Tensor& input) {
   const int64_t length = input.size(call.dim) * call.sharers / group.size();
   Tensor out = input.narrow(call.dim, group.rank() / call.sharers * length, length).contiguous();
@@ -211,7 +211,7 @@ Tensor AxisCollectives::reduce_scatter(CommGroup& group, int dim, const Tensor& 
   return sum;
 }
 
-// Row r of what is sent is the part of rank r along `to`; row r of what comes is part r along `from`.
+// Row r of the sent tensor is rank r's part along `to`; row r of the received tensor is rank r's part along `from`.
 Tensor AxisCollectives::all_to_all(CommGroup& group, int from, int to, const Tensor& input) {
   Collective call;
   call.op = CHASSIS_COMM_ALL_TO_ALL;

@@ -12,11 +12,11 @@ namespace chassis {
 
 class AxisCollectives final : public Collectives {
  public:
-  // It must outlive this object.
+  // The communicator must outlive this object.
   explicit AxisCollectives(Communicator& communicator) : communicator_(communicator) {}
 
-  // [step][all-ranks] of the axis. Waits for the result. Parts of an unevenly divided dim are padded, with zeros
-  // but for comm.slice.
+  // [step][all-ranks] of the axis. Waits for the result. Parts of an unevenly divided dim are padded: with `call.pad`
+  // for comm.slice, else with zeros.
   Tensor run(const CollectiveCall& call, const Tensor& input) override;
   std::unique_ptr<Shift> shift(const std::string& axis, std::vector<Tensor> sent, bool back) override;
 
@@ -27,7 +27,7 @@ class AxisCollectives final : public Collectives {
   Tensor shared_part(CommGroup& group, const CollectiveCall& call, const Tensor& input);
   Tensor reduce_scatter(CommGroup& group, int dim, const Tensor& input, bool is_zigzag);
   Tensor all_to_all(CommGroup& group, int from, int to, const Tensor& input);
-  // The inputs of all ranks, one after another.
+  // Returns the inputs of all ranks, one after another.
   Tensor gather_rows(CommGroup& group, const Tensor& input);
 
   Communicator& communicator_;

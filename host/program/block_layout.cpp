@@ -1,4 +1,4 @@
-// What axes of both kinds do with a block: slots, conversions of values, parts of rows, and outputs.
+// The part of the layout pass that axes of both kinds share: slots, conversions of values, parts of rows, and outputs.
 #include "host/program/block_layout.hpp"
 
 #include <algorithm>
@@ -135,7 +135,7 @@ ValueId BlockLayout::part(ValueId value, DimId dim) {
   return known->second;
 }
 
-// Behind the end of a row: what the data have there.
+// The value that the data have after the end of a row.
 int64_t BlockLayout::padding_of(ValueId ids) const {
   const std::string& name = block_.values[ids].name;
   return name == "labels" ? -100 : name == "document_ids" ? -1 : 0;
@@ -184,7 +184,7 @@ void BlockLayout::place_random_bits(Op& op) const {
   const Sharding placed = x.sharding[axis_];
   if (placed.kind == Kind::kReplicate) return;
   if (placed.dim == CHASSIS_DIM_TIME && op.attr(kQueryPart) == nullptr) return mark_query_part(op);
-  constexpr size_t kFirstOfPosition = 2;  // behind [B, T]
+  constexpr size_t kFirstOfPosition = 2;  // after [B, T]
   if (placed.dim == CHASSIS_DIM_TIME || x.dims[kFirstOfPosition] != placed.dim) refuse_random_bits(op);
   const int64_t inner = program_.dim_product({x.dims.begin() + kFirstOfPosition + 1, x.dims.end()});
   op.attrs.emplace_back("first", part_of(placed.dim).first * inner);

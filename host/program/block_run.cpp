@@ -17,7 +17,7 @@
 namespace chassis {
 namespace {
 
-// The run of a node: where the step is, and a span of the trace.
+// Marks the run of a node: records where the step is, and a span in the trace.
 class NodeRun {
  public:
   NodeRun(const RunContext& context, const Node& node, const char* phase)
@@ -63,7 +63,7 @@ class BlockRun : NodeKind {
     return outputs;
   }
 
-  // `defers_params`: leaves the gradients of parameters to backward_params().
+  // `defers_params` leaves the gradients of parameters to backward_params().
   std::map<std::string, Tensor> backward(std::map<std::string, Tensor> output_gradients, bool defers_params) {
     MemoryTag tag(MemoryCategory::kActivations);
     defers_params_ = defers_params;
@@ -109,7 +109,7 @@ class BlockRun : NodeKind {
   }
 
  private:
-  // `again`: backward runs the node again. Tensors saved for backward come from the node's last run.
+  // `again`: backward runs the node's forward again. Tensors saved for backward come from its last run.
   void forward_node(size_t n, bool training, bool again) {
     const Node& node = block_.nodes[n];
     const bool saves = training && node.has_backward && node.runs_again == again;
@@ -175,7 +175,7 @@ class BlockRun : NodeKind {
   }
 
   bool is_loss(const Node& node) const { return node.outputs.size() == 1 && is_loss(node.outputs[0]); }
-  // The loss, or an addend of it: both have the same gradient.
+  // True for the loss, or an addend of it: both have the same gradient.
   bool is_loss(ValueId value) const {
     if (!block_.block.values[value].dims.empty()) return false;
     if (const auto loss = block_.block.outputs.find("loss");
@@ -210,7 +210,7 @@ class BlockRun : NodeKind {
     return scale;
   }
 
-  // The first position of a node that has some of them, if an axis divides these.
+  // The first position that the node computes, if an axis divides positions; else 0.
   int64_t query_offset(const Node& node) const {
     const int64_t part = runner_.first_op(node).attr_int(kQueryPart, 0);
     return part == 0 ? 0 : part * runner_.local_shape(node.outputs[0])[1];
@@ -284,7 +284,7 @@ class BlockRun : NodeKind {
     mark_written(node);
   }
 
-  // A provider that can add gets the gradient that other readers of the input have summed so far.
+  // A provider that can add to input gradients gets the gradient that other readers of the input have summed so far.
   void lend_input_gradients(const Node& node) {
     if (!node.flag(CHASSIS_KERNEL_ADDS_GRAD_INPUTS)) return;
     for (size_t i = 0; i < node.inputs.size(); ++i) {

@@ -24,18 +24,18 @@ struct CollectiveCall {
   CommOp op = CommOp::kNone;
   std::string axis;
   int dim = 0;
-  int to = 0;        // of comm.all_to_all
-  double pad = 0.0;  // of comm.slice
+  int to = 0;        // for comm.all_to_all
+  double pad = 0.0;  // for comm.slice
   bool is_zigzag = false;
-  int64_t sharers = 1;       // of comm.gather and comm.split
-  bool of_gradient = false;  // a backward
+  int64_t sharers = 1;       // for comm.gather and comm.split
+  bool of_gradient = false;  // true in backward
 };
 
-// Tensors on their way from each rank of an axis to its neighbour.
+// Tensors in transit from each rank of an axis to its neighbour.
 class Shift {
  public:
   virtual ~Shift() = default;
-  // What the neighbour has sent. Waits for it; call it once.
+  // Waits for the tensors that the neighbour has sent, and returns them. Call it once.
   virtual std::vector<Tensor> take() = 0;
 };
 
@@ -44,14 +44,14 @@ class Collectives {
  public:
   virtual ~Collectives() = default;
   virtual Tensor run(const CollectiveCall& call, const Tensor& input) = 0;
-  // Sends to the next rank of the axis, the last one to the first, or to the one before, and does not wait.
+  // Sends to the next rank around the axis, or to the previous one if `back`, and does not wait.
   virtual std::unique_ptr<Shift> shift(const std::string& axis, std::vector<Tensor> sent, bool back = false) {
     (void)sent, (void)back;
     throw internal_error("these collectives have no ring for axis '" + axis + "'");
   }
 };
 
-// The key of a step's random bits, and which rows of the step a micro-batch has. Bits depend on nothing else.
+// The key of a step's random bits, and the index in the step of a micro-batch's first row. Bits depend on nothing else.
 struct RandomBits {
   uint64_t key = 0;
   int64_t first_row = 0;
@@ -69,30 +69,30 @@ struct RunContext {
   int64_t time = 0;
   double loss_scale = 1.0;
   RandomBits random = {};
-  std::optional<Device> rehearsal;  // a meta device: tensors are allocated there and kernels are not called
+  std::optional<Device> rehearsal;  // a meta device: tensors are allocated there, and kernels are not called
   Trace* trace = nullptr;
   int microbatch = 0;
 
   Device device() const { return rehearsal ? *rehearsal : options->device; }
-  // For this micro-batch.
+  // The value's shape in this micro-batch.
   std::vector<int64_t> local_shape(const GraphValue& value) const {
     return layout->local_shape(*program, value, batch, time);
   }
 };
 
-// What the gradients of a node's parameters are computed from, if that is done later.
+// The tensors from which the gradients of a node's parameters are computed, if that is done later.
 struct DeferredParams {
   size_t node = 0;
   std::vector<Tensor> inputs, outputs, saved, grad_outputs;  // as in chassis_call_t; empty: NULL
 };
 
-// What a forward pass keeps for its backward pass.
+// The tensors that a forward pass keeps for its backward pass.
 struct Frame {
   std::vector<Tensor> values;              // by ValueId; empty after a value is dropped
   std::vector<std::vector<Tensor>> saved;  // by node
   std::vector<Tensor> gradients;           // by ValueId
   std::vector<uint8_t> done;               // by node: its forward already computed its gradients
-  std::vector<DeferredParams> deferred;    // after run_backward_inputs, in the order of their computation
+  std::vector<DeferredParams> deferred;    // set by run_backward_inputs, in the order of their computation
 
   uint64_t num_bytes() const;
 };
@@ -102,18 +102,18 @@ std::map<std::string, Tensor> run_forward(const ResolvedBlock& block, const RunC
                                           const std::map<std::string, Tensor>& inputs, const Fields& fields,
                                           bool training, Frame& frame);
 
-// Takes the gradients of the outputs and returns those of the inputs; parameter gradients go to their buffers.
+// Takes the gradients of the outputs and returns those of the inputs; parameter gradients go into their buffers.
 std::map<std::string, Tensor> run_backward(const ResolvedBlock& block, const RunContext& context,
                                            std::map<std::string, Tensor> output_gradients, Frame& frame);
 
-// The same in two parts, with the same bits. The first leaves in `frame` only what the second needs. Nodes that cannot
-// split their backward (COMPOSED, and FORWARD_BACKWARD, whose gradients forward computes) do all of it in the first.
+// The same in two parts, bit for bit. The first leaves in `frame` only what the second needs. Nodes that cannot split
+// their backward (COMPOSED, and FORWARD_BACKWARD, whose forward computes the gradients) do all of it in the first.
 std::map<std::string, Tensor> run_backward_inputs(const ResolvedBlock& block, const RunContext& context,
                                                   std::map<std::string, Tensor> output_gradients, Frame& frame);
 void run_backward_params(const ResolvedBlock& block, const RunContext& context, Frame& frame);
 
-// Runs the backward of a composed node, whose provider offers none, with LibTorch's autograd (composed.cpp). Fills
-// `call` as chassis_ops_t's backward functions do: creates grad_inputs, writes or adds to grad_params.
+// Runs the backward of a composed node with LibTorch's autograd, because its provider offers none (composed.cpp). Fills
+// `call` as the backward functions of chassis_ops_t do: creates grad_inputs, writes or adds to grad_params.
 void run_composed_backward(const Node& node, chassis_call_t& call);
 
 }  // namespace chassis

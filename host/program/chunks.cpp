@@ -1,4 +1,4 @@
-// Narrows the whole to the chunk, as far as it goes.
+// Narrows the whole to the chunk, as far as the whole goes.
 #include "host/program/chunks.hpp"
 
 #include <algorithm>
@@ -8,7 +8,7 @@
 namespace chassis {
 namespace {
 
-// Both have the positions that the whole has; empty tensors if there are none.
+// The part of the whole and the part of the values that cover the same positions; empty tensors if there are none.
 std::pair<Tensor, Tensor> both_have(const Tensor& whole, const Chunk& chunk, const Tensor& values) {
   const int64_t begin = std::min(chunk.part * chunk.length, whole.size(chunk.dim)),
                 length = std::min(chunk.length, whole.size(chunk.dim) - begin);

@@ -1,4 +1,4 @@
-// The backward of a collective is its dual. A shift does not wait: what it brings is taken where it is first read.
+// The backward of a collective is its dual. A shift does not wait: its result is taken where it is first read.
 #include "host/program/collective_nodes.hpp"
 
 #include <string>
@@ -13,7 +13,7 @@
 namespace chassis {
 namespace {
 
-// The part of `whole` that comm.take gives.
+// The part of `whole` that comm.take returns.
 Tensor taken(const Op& op, const Tensor& whole, const std::vector<int64_t>& sizes) {
   const auto dim = static_cast<int>(op.attr_int("dim", 0));
   return whole.narrow(dim, op.attr_int("first", 0), sizes[static_cast<size_t>(dim)]);
@@ -70,7 +70,7 @@ void CollectiveNodes::backward(const Node& node) {
     return runner_.accumulate(node.inputs[0], std::move(whole));
   }
   if (op.comm() == CommOp::kShift) {
-    // The rest of the input's gradient is there: it was computed while this was on its way.
+    // The rest of the input's gradient is complete: it was computed while this was in transit.
     if (auto sent = shifts_.extract(node.outputs[0])) runner_.accumulate(node.inputs[0], sent.mapped()->take().at(0));
     return;
   }

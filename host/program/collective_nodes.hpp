@@ -9,7 +9,7 @@
 
 namespace chassis {
 
-// [step] An internal error if the executor was given no collectives.
+// [step] Throws an internal error if the executor was given no collectives.
 Tensor run_collective(const RunContext& context, const CollectiveCall& call, const Tensor& input);
 
 class CollectiveNodes : NodeKind {
@@ -18,22 +18,22 @@ class CollectiveNodes : NodeKind {
 
   void forward(const Node& node);
   void backward(const Node& node);
-  // If the value is on its way from another rank.
+  // Waits if the value is in transit from another rank.
   void wait_for(ValueId v);
-  // Call it when the gradient of what a shift gave is complete.
+  // Call it when the gradient of a shift's output is complete.
   void send_back(const Node& node);
 
  private:
-  // What is gathered along an unevenly divided dim ends in padding, which goes: the result has the sizes of `value`.
+  // The result has the sizes of `value`: padding at the end of an unevenly divided dim is removed.
   Tensor collective(const CollectiveCall& call, const Tensor& input, ValueId value);
   std::unique_ptr<Shift> shift(const Op& op, const Tensor& sent, bool back);
-  // `id`: the value that has only the chunk.
+  // `id` is the value that holds only the chunk.
   Chunk chunk_of(const Op& op, ValueId id) const;
   Tensor put(const Node& node);
   Tensor sum(const Node& node);
   void add_gradient_of_chunk(const Node& node);
 
-  std::map<ValueId, std::unique_ptr<Shift>> shifts_;  // on their way: the value, or in backward its gradient
+  std::map<ValueId, std::unique_ptr<Shift>> shifts_;  // in transit: the value, or in backward its gradient
 };
 
 }  // namespace chassis

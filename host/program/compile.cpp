@@ -48,7 +48,7 @@ Reports rewrite(const std::string& kind, const std::vector<const RewritePass*>& 
   return reports;
 }
 
-// A sum over all tokens in bf16 has 8 significant bits.
+// Warns about a sum over all tokens in bf16, which has only 8 significant bits.
 void warn_of_narrow_loss(const CompiledProgram& compiled) {
   if (compiled.options.compute == Dtype::f32 || compiled.program.chains.empty()) return;
   const BlockType& last = compiled.program.blocks[compiled.program.chains.back().blocks.back()];

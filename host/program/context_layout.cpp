@@ -1,5 +1,5 @@
-// An axis that divides positions: every op reads those of its rank, and attention also those of others (Jacobs et al.
-// 2023, "DeepSpeed Ulysses"; Liu et al. 2023, "Ring Attention"; Llama Team 2024).
+// An axis that divides positions: every op reads the positions of its rank, and attention also reads those of other
+// ranks (Jacobs et al. 2023, "DeepSpeed Ulysses"; Liu et al. 2023, "Ring Attention"; Llama Team 2024).
 #include <algorithm>
 #include <map>
 #include <utility>
@@ -22,12 +22,12 @@ class ContextLayout final : public BlockLayout {
   bool divides_inputs() const override { return true; }
   bool may_share(DimId) const override { return true; }
 
-  // At the begin of the block, so that runs of ops stay together for the patterns of providers.
+  // Slices at the start of the block, so that runs of ops stay together for the patterns of providers.
   void prepare() override {
     for (Op op : recorded_)
       if (!op.spec().is_attention()) slice_inputs(op);
   }
-  // Behind the end, labels have the index that is ignored.
+  // Labels are padded with the index that the loss ignores.
   void slice_inputs(Op& op) {
     for (ValueId& input : op.inputs)
       if (input != kAbsent && is_field(input))
@@ -56,8 +56,8 @@ class ContextLayout final : public BlockLayout {
     append(std::move(op), {Kind::kShard, CHASSIS_DIM_TIME});
   }
 
-  // A plugin's own op that does not mix T gets the positions of its rank. What it reads without T is the same on every
-  // rank, but each has a part of its gradient.
+  // A plugin's own op that does not mix T gets the positions of its rank. Inputs without T are the same on every rank,
+  // but each rank has a part of their gradient.
   void prepare_own(Op& op) {
     if (block_.needs_all_of(op, CHASSIS_DIM_TIME))
       throw Error(ExitCode::kConfig, division_.where,
@@ -81,7 +81,7 @@ class ContextLayout final : public BlockLayout {
     throw refusal(op, why).hint("set " + mesh_key(strategy_.axis()) + " = 1");
   }
 
-  // Documents and prefixes stay those of whole rows.
+  // Document ids and prefixes stay those of whole rows.
   void place_attention(Op op) {
     const Sharding positions{Kind::kShard, CHASSIS_DIM_TIME};
     if (division_.context == ContextMode::kRing) {
@@ -101,9 +101,9 @@ class ContextLayout final : public BlockLayout {
     renamed_[output] = insert(CommOp::kAllToAll, output, positions, heads.dim);
   }
 
-  // All positions of some heads. Where ranks share a key-value head, each gathers all heads and goes on with its own.
+  // All positions of some heads. If ranks share a key-value head, each gathers all heads and continues with its own.
   ValueId with_all_positions(const Op& op, ValueId value, bool may_share) {
-    constexpr size_t kHeads = 2;  // of [B, T, heads, head_dim]
+    constexpr size_t kHeads = 2;  // index of heads in [B, T, heads, head_dim]
     const DimId heads = block_.values[value].dims[kHeads];
     const int64_t size = program_.dims[heads].size;
     const Sharding placed{Kind::kShard, heads};
@@ -115,14 +115,14 @@ class ContextLayout final : public BlockLayout {
     return insert(CommOp::kTake, converted(value, {}), placed, heads);
   }
 
-  // Each rank has the sum over its positions; all get the sum of these.
+  // Each rank has the sum over its positions; an all_reduce adds these up.
   void place_loss(Op op) {
     const ValueId output = op.outputs[0];
     append(std::move(op), {Kind::kPartial, 0});
     renamed_[output] = insert(CommOp::kAllReduce, output, {}, 0);
   }
 
-  std::map<ValueId, ValueId> copied_;  // what own ops read without T
+  std::map<ValueId, ValueId> copied_;  // inputs of own ops without T
 };
 
 }  // namespace

@@ -17,7 +17,7 @@ constexpr std::string_view kIndex = "{i}";
 
 std::string text_of(chassis_str_t s) { return std::string(view_of(s)); }
 
-// The text that `wildcard` stands for if `name` matches `pattern`; "" if a pattern without wildcard matches.
+// Returns the text that `wildcard` stands for if `name` matches `pattern`; "" if a pattern without a wildcard matches.
 std::optional<std::string> matched(const std::string& pattern, std::string_view wildcard, std::string_view name) {
   const size_t at = pattern.find(wildcard);
   if (at == pattern.npos) return name == pattern ? std::optional<std::string>("") : std::nullopt;
@@ -133,7 +133,7 @@ class DiskRecorder {
                         "', which is not a parameter of the model");
   }
 
-  // Applies the rule for one value of {i}.
+  // Applies the rule for one value of "{i}".
   void place(const DiskRule& rule, const std::string& index) {
     const std::string name = reserve_name(filled(rule.name, kIndex, index));
     const std::string where = "'" + name + "' on disk: ";
@@ -262,7 +262,7 @@ class DiskRecorder {
   std::map<std::string, Shape> shapes_;  // by parameter
   std::map<std::string, std::vector<DiskPart>> parts_;
   std::map<std::string, LiteralTensor> literals_;
-  std::map<std::string, bool> names_;  // on disk
+  std::map<std::string, bool> names_;  // names on disk
   std::vector<std::string> skipped_;
   std::vector<std::pair<std::string, std::string>> aliases_;
 };

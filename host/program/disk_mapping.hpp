@@ -1,4 +1,4 @@
-// How files hold a model's parameters, as its plugin declares it. Verified to be exact; loading and export share it.
+// How files hold a model's parameters, as its plugin declares it. Verified to be exact; shared by loading and export.
 #pragma once
 
 #include <cstddef>
@@ -22,14 +22,14 @@ struct LiteralTensor {
 
 class DiskMapping {
  public:
-  // Maps a tensor's name in a file to its name here: "" if the tensor is skipped, `in_file` if it is unknown.
+  // Maps a tensor's name in a file to its name here: "" if the tensor is skipped, unchanged if it is unknown.
   using Names = std::function<std::string(const std::string& in_file)>;
 
   // Throws a plugin error unless every element of every parameter is in exactly one tensor on disk.
   DiskMapping(std::map<std::string, std::vector<DiskPart>> parts, std::map<std::string, LiteralTensor> literals,
               const ParameterTable& parameters, Names names);
 
-  // Where the elements of a parameter are on disk.
+  // The places on disk where the parameter's elements are.
   const std::vector<DiskPart>& parts(const std::string& parameter) const { return parts_.at(parameter); }
   // By name.
   const std::map<std::string, LiteralTensor>& literals() const { return literals_; }

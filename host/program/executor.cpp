@@ -18,7 +18,7 @@ Tensor output(const StreamValues& outputs, const std::string& name) {
   return found->second;
 }
 
-// Whether an axis divides what the block gets along that dim.
+// True if an axis divides an input of the block along that dim.
 bool divides_inputs(const BlockType& block, DimId dim) {
   return std::any_of(block.inputs.begin(), block.inputs.end(), [&](const auto& input) {
     const std::vector<Sharding>& sharding = block.values[input.second].sharding;
@@ -26,7 +26,8 @@ bool divides_inputs(const BlockType& block, DimId dim) {
   });
 }
 
-// For the logits of the last position: it is on one rank only if positions are divided, and some ops read others.
+// True if the logits of the last position cannot be computed from that position alone: some ops read other positions,
+// and only one rank has it if positions are divided.
 bool needs_all_positions(const BlockType& block) {
   return divides_inputs(block, CHASSIS_DIM_TIME) || !block.fields.empty() || block.op_over_positions() != nullptr ||
          std::ranges::any_of(block.ops, [](const Op& op) { return op.spec().is_attention(); });
@@ -40,7 +41,7 @@ void keep_last_position(const BlockType& block, bool is_input, StreamValues& str
       tensor = tensor.narrow(1, tensor.size(1) - 1, 1).contiguous();
 }
 
-// If not, nothing before the unit is trained either.
+// If false, nothing before the unit is trained either.
 bool needs_backward(const ResolvedBlock& block) {
   return block.inputs_need_grad || std::count(block.slot_trainable.begin(), block.slot_trainable.end(), 1) > 0;
 }
@@ -280,7 +281,7 @@ StreamValues Executor::take(std::map<std::pair<int, int>, StreamValues>& waiting
 
 namespace {
 
-// The values that are sent, in the order of the specs; gradients that no op computed are zero.
+// Selects the values of the specs; gradients that no op computed are zero.
 StreamValues chosen(StreamValues values, const std::vector<StreamSpec>& specs, Device device) {
   StreamValues out;
   for (const StreamSpec& spec : specs) {
@@ -331,7 +332,7 @@ void Executor::backward_stage(const Work& work, bool last) {
   const auto needs_gradient = [&](size_t unit) { return resolved(Purpose::kTraining).running(unit).inputs_need_grad; };
   const auto found = microbatches_.find({work.microbatch, units.begin});
   CHASSIS_CHECK(found != microbatches_.end(), "backward of a micro-batch whose forward did not run");
-  // Backward drops the fields of the micro-batch.
+  // Computed first, because backward drops the fields of the micro-batch.
   std::vector<StreamSpec> sent;
   if (stage > 0 && needs_gradient(units.begin))
     sent = stream_into(Purpose::kTraining, units.begin, found->second.fields);
@@ -345,7 +346,7 @@ void Executor::backward_stage(const Work& work, bool last) {
     hand_on(gradients_, stage, stage - 1, work.microbatch, std::move(gradients), sent);
 }
 
-// Runs this rank's stages one after another. Returns the outputs of the last stage, or nothing without it.
+// Runs this rank's stages one after another. Returns the outputs of the last stage, or nothing if this rank lacks it.
 StreamValues Executor::infer(Purpose purpose, const Fields& fields, KeyValueCache* cache, bool last_position_only) {
   StreamValues out;
   for (size_t chunk = 0; chunk < own_.stages.size(); ++chunk) {

@@ -1,4 +1,4 @@
-// Which handles a kernel may return, and how the returned tensors must look.
+// Checks the handles and the tensors that a kernel returns.
 #include "host/program/kernel_call.hpp"
 
 #include <algorithm>
@@ -34,7 +34,7 @@ std::string made_gradient(const Node& node, size_t input) {
   return provider_on(node) + ": backward made the gradient of input " + std::to_string(input) + " ";
 }
 
-// Later nodes read the inputs and parameters too.
+// Throws if the tensor lies in the memory of an input or parameter, because later nodes read those too.
 template <typename Made>
 void check_aliases(const KernelCall& call, chassis_tensor_t tensor, const Made& made) {
   for (size_t i = 0; i < call.inputs.size(); ++i)

@@ -10,7 +10,7 @@
 
 namespace chassis {
 
-// Reused from node to node. Tensors that a kernel returned and nobody took, because something failed, are released by
+// Reused from node to node. If something failed, tensors that a kernel returned but that were not taken are released by
 // the next reset() or the destructor.
 class KernelCall {
  public:
@@ -24,12 +24,12 @@ class KernelCall {
   std::vector<float> beta;
 
   void reset(const Node& node, bool forward);
-  // The value of params[i], or its components.
+  // Lends the value of params[i], or its components.
   void lend_param(size_t i, const Parameter& parameter);
   // Must be called right before the kernel: remembers the handles that the kernel is given to write to.
   void remember_given();
-  // Drops, without reading them, returned handles that are not the kernel's to return. Returns the first one and the
-  // reason; empty if there is none. `tracked` as in lent_or_unknown_handle.
+  // Drops returned handles that are not the kernel's to return, without reading them. Returns the first one and the
+  // reason; empty if there is none. `tracked` is as in lent_or_unknown_handle.
   std::string drop_invalid(bool tracked);
 
   // Empty tensors become NULL.
@@ -49,21 +49,21 @@ class KernelCall {
 
 std::string provider_on(const Node& node);  // "provider 'sdpa' on layer.attention"
 
-// The ABI lets a provider leave out a zero gradient. Counted, so that the user sees which provider does it.
+// The ABI lets a provider leave out a zero gradient. Counted, so that the user can see which provider does.
 void count_missing_gradient(const Node& node, size_t input);
 
-// Each throws a plugin error that names provider, node and tensor. The check comes right after the call, because the
-// node that reads a wrong tensor could not tell who made it.
+// Each check throws a plugin error that names provider, node and tensor. It runs right after the call, because a node
+// that reads a wrong tensor later could not tell which node made it.
 
-// Outputs have the dtype, device and shape of their values, and memory of their own.
+// Checks that outputs have the dtype, device and shape of their values, and memory of their own.
 void check_outputs(const KernelCall& call, const ResolvedBlock& block, const RunContext& context, const Node& node);
-// The same for the gradient of one input, whose sizes may be other ones than those of its value.
+// The same for the gradient of one input, whose sizes may differ from those of its value.
 void check_gradient(const KernelCall& call, const ResolvedBlock& block, const RunContext& context, const Node& node,
                     size_t input);
 void check_gradient(const KernelCall& call, const ResolvedBlock& block, const RunContext& context, const Node& node,
                     size_t input, std::span<const int64_t> sizes);
-// Saved tensors have the number, sizes and dtypes that infer declared. Sizes are compared at the planned B and T only,
-// and not if a call has fewer keys than the node.
+// Checks that saved tensors have the number, sizes and dtypes that infer declared. Sizes are compared only at the
+// planned B and T, and not if a call has fewer keys than the node.
 void check_saved(const RunContext& context, const Node& node, const std::vector<Tensor>& saved,
                  bool has_all_keys = true);
 

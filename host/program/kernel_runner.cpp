@@ -54,14 +54,14 @@ void KernelRunner::run_composed(const Node& node) {
   run_composed_backward(node, call.raw);
 }
 
-// What a kernel is told beside its tensors.
+// Sets what a kernel gets in addition to its tensors.
 void KernelRunner::describe_call(const Node& node) {
   call.raw.stream = current_stream(context.device());
   call.raw.random_key = random_key(node);
   call.raw.first_row = context.random.first_row;
 }
 
-// Of the first op with random bits; the name of an op, unlike its index, does not depend on the strategies.
+// Returns the key for the first op with random bits. Unlike its index, an op's name does not depend on the strategies.
 uint64_t KernelRunner::random_key(const Node& node) const {
   for (uint32_t op : node.ops)
     if (block.block.ops[op].spec().is_random)

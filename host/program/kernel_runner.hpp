@@ -17,31 +17,31 @@ class KernelRunner {
   const ResolvedBlock& block;
   const RunContext& context;
   Frame& frame;
-  KernelCall call;  // of the node that runs
+  KernelCall call;  // call of the node that is running
 
   using Kernel = chassis_status_t* (*)(chassis_instance*, void*, chassis_call_t*);
-  // Calls the kernel with `call`, to which it adds what a kernel is told beside its tensors.
+  // Calls the kernel with `call`, after adding what a kernel gets in addition to its tensors.
   void run(const Node& node, Kernel kernel, const char* phase) { run(node, kernel, phase, context); }
-  // `sizes`: the context of the sizes of this call.
+  // `sizes` is the context with the sizes of this call.
   void run(const Node& node, Kernel kernel, const char* phase, const RunContext& sizes);
   void run_composed(const Node& node);
-  // As many bytes as infer asked for at the planned sizes, scaled up for more rows or positions.
+  // Allocates as many bytes as infer asked for at the planned sizes, scaled up for more rows or positions.
   Tensor workspace(const Node& node, uint64_t bytes) const;
 
   const Op& first_op(const Node& node) const { return block.block.ops[node.ops[0]]; }
   Parameter& parameter(SlotId slot) const { return *(*context.parameters)[slot]; }
   chassis_tensor_t handle(ValueId v) const { return v == kAbsent ? nullptr : frame.values[v].handle(); }
   std::vector<int64_t> local_shape(ValueId v) const { return context.local_shape(block.block.values[v]); }
-  // Not initialized. As large as the value is on this rank.
+  // Returns an uninitialized tensor with the value's sizes on this rank.
   Tensor empty(ValueId v) const;
   Tensor empty(ValueId v, Dtype dtype) const { return Tensor::empty(local_shape(v), dtype, context.device()); }
 
   // Adds to the gradient of a value. A gradient may share its memory with the gradient of an output (add passes its own
   // through), so a shared sum is cloned before anything is added to it.
   void accumulate(ValueId value, Tensor gradient);
-  // No gradient of another value shares its storage.
+  // True if no gradient of another value shares its storage.
   bool owns_gradient(ValueId value) const;
-  // A deferred node will read it, so nothing may write to its memory. Empty tensors are not deferred.
+  // True if a deferred node will read the tensor, so that nothing may write to its memory. False for empty tensors.
   bool is_deferred(const Tensor& tensor) const;
 
  private:

@@ -1,4 +1,4 @@
-// Applies the axes one after the other to every block, and tells what a rank has of slots and values.
+// Applies the axes one after another to every block, and finds each rank's part of slots and values.
 #include "host/program/layout.hpp"
 
 #include <algorithm>
@@ -16,14 +16,14 @@ using Kind = Sharding::Kind;
 
 int64_t divided(int64_t size, int64_t ways) { return (size + ways - 1) / ways; }
 
-// What a rank has of a dim that the axis divides.
+// The size of a rank's part of a dim that the axis divides.
 int64_t divided(int64_t size, const LayoutAxis& axis, DimId dim) {
   if (axis.is_zigzag && dim == CHASSIS_DIM_TIME) return kRowPieces * divided(size, kRowPieces * axis.size);
   return divided(size, axis.size);
 }
 
-// Under a causal mask a query has the more to do the later it is. With all positions of some heads, ranks have the
-// same.
+// Under a causal mask, later queries have more work, so ranks need a zigzag. If ranks have all positions of some heads,
+// they have equal work.
 bool divides_in_zigzag(const Program& program, const Division& division) {
   if (division.context != ContextMode::kGather) return division.context == ContextMode::kRing;
   return std::ranges::any_of(program.blocks, [](const BlockType& block) {

@@ -20,14 +20,14 @@ namespace chassis {
 enum class ContextMode { kNone, kAllToAll, kGather, kRing };
 
 struct Division {
-  SourcePosition where = {};  // of the strategy, for errors
+  SourcePosition where = {};  // position of the strategy, for errors
   // Slots and values that carry one of these dims are split along it. True: an uneven split is padded.
   std::map<std::string, bool, std::less<>> dims = {};
   // Between the divided regions, values are split along T (Korthikanti et al. 2022).
   bool sequence_parallel = false;
-  // The gathers and scatters of sequence_parallel beside products are rings; see ring_layout.hpp.
+  // The gathers and scatters of sequence_parallel next to products are rings; see ring_layout.hpp.
   bool overlaps_in_ring = false;
-  // Not kNone: every value is split along T, and no slot. (Jacobs et al. 2023; Llama Team 2024)
+  // If not kNone, every value is split along T, and no slot is (Jacobs et al. 2023; Llama Team 2024).
   ContextMode context = ContextMode::kNone;
   std::string strategy = {};  // "parallel 'tensor'", for errors
 };
@@ -39,20 +39,20 @@ class LayoutStrategy {
   virtual ~LayoutStrategy() = default;
   virtual std::string axis() const = 0;
   virtual int64_t axis_size() const = 0;
-  virtual int64_t coordinate() const { return 0; }  // of this rank
+  virtual int64_t coordinate() const { return 0; }  // this rank's
   virtual Division divide(const Program& program) const = 0;
 };
 
 struct LayoutAxis {
   std::string name;
   int64_t size = 1;
-  int64_t coordinate = 0;     // of this rank
-  SourcePosition where = {};  // of its strategy, for errors
+  int64_t coordinate = 0;     // this rank's
+  SourcePosition where = {};  // position of its strategy, for errors
   // Each rank has two pieces of the positions: rank r of N has pieces r and 2N - 1 - r of 2N.
   bool is_zigzag = false;
   size_t adapter_linears_without_ring = 0;
 };
-// Where piece 0 or 1 of a rank's zigzag begins, if a piece has `length` positions.
+// The first position of piece 0 or 1 of a rank's zigzag, if a piece has `length` positions.
 inline int64_t zigzag_begin(int64_t rank, int64_t num_ranks, int64_t piece, int64_t length) {
   return (piece == 0 ? rank : 2 * num_ranks - 1 - rank) * length;
 }
@@ -60,15 +60,16 @@ inline int64_t zigzag_begin(int64_t rank, int64_t num_ranks, int64_t piece, int6
 struct ProgramLayout {
   std::vector<LayoutAxis> axes;
 
-  // What one rank has of a dim, padding included. Without axes, all of it: names and whole shapes of a divided program.
+  // The size of a dim on one rank, padding included. A layout without axes gives the whole size, for names and whole
+  // shapes of a divided program.
   int64_t local_size(const std::vector<Sharding>& sharding, DimId dim, int64_t size) const;
   // Sizes on one rank; `batch` and `time` are B and T before any split.
   std::vector<int64_t> local_shape(const Program& program, const GraphValue& value, int64_t batch, int64_t time) const;
   std::vector<int64_t> local_shape(const Program& program, const Slot& slot) const;
-  // The sizes of one of the two pieces of a row that a rank has of a zigzag axis.
+  // The layout with the sizes of one of the two pieces of a row that a rank of a zigzag axis has.
   ProgramLayout of_piece(std::string_view axis) const;
   const LayoutAxis& axis(std::string_view name) const;
-  // Where this rank's part of a slot begins in each dim.
+  // The offset of this rank's part of a slot in each dim.
   std::vector<int64_t> begin(const Program& program, const Slot& slot) const;
 };
 

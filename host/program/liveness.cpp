@@ -1,4 +1,4 @@
-// Lifetimes follow from which node makes, reads and keeps each value.
+// Lifetimes follow from the nodes that make, read and keep each value.
 #include "host/program/liveness.hpp"
 
 #include <algorithm>

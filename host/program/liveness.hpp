@@ -1,5 +1,5 @@
-// The liveness pass: when each value of a block can be dropped, which output may reuse the memory of an input, and how
-// many bytes are then alive at the planned sizes.
+// The liveness pass: when each value of a block can be dropped, which output may reuse the memory of an input, and the
+// bytes that are then alive at the planned sizes.
 #pragma once
 
 #include <span>
@@ -13,8 +13,8 @@ namespace chassis {
 void find_liveness(const Program& program, const ProgramLayout& layout, const ResolveOptions& options,
                    ResolvedBlock& block);
 
-// The input in whose memory output 0 may lie, out of `dead`, which die with the node; -1: none. Only values that a node
-// of the block made, and that no reshape or collective aliases, may be overwritten.
+// The input whose memory output 0 may reuse, among `dead`, the values that die with the node; -1: none. Only values
+// that a node of the block made, and that no reshape or collective aliases, may be overwritten.
 int overwritable_input(const BlockType& block, const Node& node, std::span<const ValueId> dead);
 
 }  // namespace chassis

@@ -64,7 +64,7 @@ chassis_status_t* record_v1(const chassis_model_t& model, chassis_instance_t* se
 }
 
 DiskMapping map_v1(const chassis_model_t& model, Instance& instance, const ParameterTable& parameters) {
-  // A function that is NULL: both names are equal.
+  // If the function is NULL, both names are equal.
   const auto mapped = [&instance](auto function, const std::string& name) {
     if (function == nullptr) return name;
     TextSink sink;

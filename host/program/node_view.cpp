@@ -107,7 +107,7 @@ uint32_t NodeView::add_operand(std::vector<int64_t> shape, std::vector<std::stri
   return static_cast<uint32_t>(operands_.size() - 1);
 }
 
-// Attributes as recorded, and the scheme of a quantised parameter as attribute "storage".
+// Attributes as recorded, and the scheme of a quantized parameter as attribute "storage".
 const std::vector<chassis_attr_t>& NodeView::attrs_of(const Op& op) {
   auto& attrs = attrs_.emplace_back();
   for (const auto& [name, value] : op.attrs) {

@@ -193,7 +193,7 @@ double attention_products(const Program& program, const BlockType& block, const 
   return heads * dims * static_cast<double>(time) * (op.attr_int("causal", 0) ? 0.5 : 1.0);
 }
 
-// A reshape must keep the product of the known sizes, and the numbers of B and T, whose sizes are not known.
+// A reshape must keep the product of the known sizes, and the number of times that B and T, of unknown sizes, occur.
 std::tuple<int64_t, int64_t, int64_t> reshape_invariants(const Program& program, const std::vector<DimId>& dims) {
   std::vector<DimId> known = dims;
   std::erase_if(known, [](DimId d) { return d == kB || d == kT; });

@@ -1,4 +1,4 @@
-// Calls either version of the interface, and checks what the plugin says of its states.
+// Calls either version of the interface, and checks the plugin's descriptions of its states.
 #include "host/program/optimizer_plugin.hpp"
 
 #include <algorithm>

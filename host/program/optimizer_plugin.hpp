@@ -1,4 +1,4 @@
-// An optimizer plugin in use: chassis.optimizer/2, or chassis.optimizer/1 of plugins from before ABI 0.6.
+// An optimizer plugin in use: chassis.optimizer/2, or chassis.optimizer/1 for plugins from before ABI 0.6.
 #pragma once
 
 #include <cstdint>
@@ -14,10 +14,10 @@
 
 namespace chassis {
 
-// What a plugin learns of a parameter.
+// A parameter as an optimizer plugin sees it.
 class SteppedParameter {
  public:
-  // Without boxes before the parameter is divided.
+  // `boxes` is empty before the parameter is divided.
   SteppedParameter(std::string name, uint32_t role, const Shape& global_shape, const std::vector<Box>& boxes = {});
 
   // Valid as long as this object.
@@ -41,20 +41,20 @@ class OptimizerPlugin {
   OptimizerPlugin(const chassis_optimizer_t* first, const chassis_optimizer_2_t* second, chassis_instance_t* self,
                   std::string label);
 
-  // [control] As the plugin describes them; unknown members are zero. `described`, if not NULL, gets the address of
-  // each.
+  // [control] The states as the plugin describes them; members that the plugin does not know are zero. `described`, if
+  // not NULL, gets the address of each description.
   std::vector<chassis_state_desc_t> describe(const SteppedParameter& parameter,
                                              std::vector<const chassis_state_desc_t*>* described = nullptr) const;
-  // [control] The same, checked: they decide what is allocated, divided and saved. Throws a plugin error.
+  // [control] The same, but checked, because they decide what is allocated, divided and saved. Throws a plugin error.
   std::vector<chassis_state_desc_t> states(const SteppedParameter& parameter) const;
-  // [control] Of a step over these parameters, of which this rank has `num_elements` each.
+  // [control] The workspace of a step over these parameters; `num_elements` is this rank's number of elements of each.
   uint64_t workspace_bytes(const std::vector<const chassis_optimizer_parameter_t*>& parameters,
                            const std::vector<int64_t>& num_elements) const;
   // [step] Throws the plugin's error.
   void step(const chassis_optimizer_step_t& step) const;
-  // Version 1 knows no scale on the device.
+  // True if a step takes a scale on the device; version 1 does not.
   bool takes_device_scale() const { return second_ != nullptr; }
-  // Its steps sum over parameters, and so over ranks.
+  // True if its steps sum over parameters, and so over ranks.
   bool sums() const { return sums_; }
 
   const std::string& label() const { return label_; }

@@ -1,5 +1,5 @@
-// Collects the answers of the strategies, stage by stage, and checks them together. What the layout pass asks is in
-// parallel_stack_layout.cpp, the events of a step are in parallel_stack_step.cpp.
+// Collects the answers of the strategies, stage by stage, and checks them together. The layout pass's questions are in
+// parallel_stack_layout.cpp, the events of a step in parallel_stack_step.cpp.
 #include "host/program/parallel_stack.hpp"
 
 #include <algorithm>
@@ -95,7 +95,7 @@ const chassis_parallel_t* table_of(const Instance& instance) {
   return table;
 }
 
-// Takes answers that are known.
+// Ignores answers, because they are already known.
 chassis_stage_sink_t deaf_stage_sink() {
   chassis_stage_sink_t sink{};
   sink.struct_size = sizeof sink;
@@ -154,7 +154,7 @@ void ParallelStack::resolve(const Program& program, ParameterTable& parameters, 
   rules_.assign(parameters.all().size(), {});
   placed_by_.assign(parameters.all().size(), nullptr);
   conflict_.reset();
-  // Every rank knows where the parameters of all stages live. A strategy keeps what it heard last, so this rank's
+  // Every rank knows where the parameters of all stages live. A strategy keeps what it was told last, so this rank's
   // stages come last.
   const int num_coordinates = pipeline_.divides() ? pipeline_.stages().num_ranks() : 1;
   for (int i = 1; i <= num_coordinates; ++i)
@@ -191,7 +191,7 @@ void ParallelStack::move_to(int rank, const Program& program, std::vector<StackM
   if (!empty()) parameters_->place(facts_.mesh, rank);
 }
 
-// What new instances must be asked before bind. Their answers are those of the others.
+// Asks new instances what they must be asked before bind. Their answers equal those of the others.
 void ParallelStack::repeat_questions(const Program& program) {
   const PipelineFacts facts = pipeline_facts(program);
   const StageProblem stage_problem(facts);
@@ -245,7 +245,7 @@ Pipeline ParallelStack::ask_stages(const Program& program, std::vector<Answer>& 
   return out;
 }
 
-// Which coordinates of the pipeline read each parameter.
+// Finds the coordinates of the pipeline that read each parameter.
 void ParallelStack::find_stages_of(const Program& program) {
   stage_coordinate_ = coordinate_of(facts_.rank);
   coordinates_of_.assign(parameters_->all().size(), {});
@@ -292,7 +292,7 @@ std::unique_ptr<ParallelStack::Problem> ParallelStack::problem_of(int coordinate
     for (const Parameter* p : parameters_->of_unit(problem->whole_units[unit]))
       if (auto& list = units[index_.at(p)]; list.empty() || list.back() != unit) list.push_back(unit);
   if (!pipeline_.divides())
-    for (uint32_t i = 0; i < all.size(); ++i) units.try_emplace(i);  // also those that no unit reads
+    for (uint32_t i = 0; i < all.size(); ++i) units.try_emplace(i);  // also parameters that no unit reads
   for (auto& [i, of_parameter] : units) {
     const Parameter& p = *all[i];
     problem->ids.push_back(i);
@@ -329,7 +329,7 @@ std::unique_ptr<ParallelStack::Problem> ParallelStack::problem_of(int coordinate
 void ParallelStack::resolve_stages(const Program& program, int coordinate, std::vector<Answer>& answers) {
   auto problem = problem_of(coordinate);
   const bool is_own = coordinate == stage_coordinate_;
-  std::map<uint32_t, ShardRule> before;  // of parameters that another stage reads too
+  std::map<uint32_t, ShardRule> before;  // rules of parameters that another stage reads too
   for (const uint32_t id : problem->ids)
     if (placed_by_[id] != nullptr) before.emplace(id, rules_[id]);
   std::map<uint32_t, const Member*> placed_here;
@@ -447,7 +447,7 @@ void ParallelStack::respect_granularity(const ParameterTable& parameters) {
   }
   const auto elements = [&](size_t i) { return numel(Shape(parameters.all()[i]->local_shape)); };
   std::stable_sort(matrices.begin(), matrices.end(), [&](size_t a, size_t b) { return elements(a) > elements(b); });
-  // By axes, and by the pipeline's coordinate: elements owned, and the coordinate.
+  // By axes and pipeline coordinate: the elements that each coordinate along the axes owns so far, and that coordinate.
   std::map<std::pair<std::vector<std::string>, int>, std::multimap<int64_t, int>> owned;
   for (const size_t i : matrices) {
     auto& coordinates = owned[{rules_[i].axes, coordinates_of_[i].empty() ? 0 : coordinates_of_[i].front()}];
@@ -466,8 +466,8 @@ int ParallelStack::num_ways(const ShardRule& rule) const {
   return ways;
 }
 
-// Ranks that divide positions have the same parameters, each with a part of their gradients, as ranks that divide the
-// batch do. So strategies divide and reduce them over both. Returns these axes.
+// Ranks that divide positions have the same parameters and each a part of their gradients, just as ranks that divide
+// the batch do. So strategies divide and reduce parameters over both kinds of axes. Returns these axes.
 std::vector<std::string> ParallelStack::divide_over_context(const ParameterTable& parameters) {
   std::vector<std::string> context, all = data_axes_;
   for (const MeshAxis& axis : facts_.mesh.axes())
@@ -534,7 +534,7 @@ void ParallelStack::place(ParameterTable& parameters) {
     counted_warning("offload", "offload and pin_memory have no effect: the run's device is the CPU");
 }
 
-// A parameter lies on the ranks whose stages read it. The first owns it; a tied one has a copy on each other.
+// A parameter lies on the ranks whose stages read it. The first of them owns it; a tied one has copies on the others.
 void ParallelStack::place_stages(ParameterTable& parameters) {
   if (!pipeline_.divides()) return;
   for (size_t i = 0; i < parameters.all().size(); ++i) {

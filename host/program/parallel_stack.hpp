@@ -28,7 +28,7 @@ struct StackContext {
   Device device;
   bool trains = true;
   int64_t num_microbatches = 1;
-  int64_t time = 1;  // tokens of a row
+  int64_t time = 1;  // tokens in a row
 };
 
 // One table of [[parallel]].
@@ -43,10 +43,10 @@ class ParallelStack final : public UnitEvents {
   ~ParallelStack() override;
 
   bool empty() const { return members_.empty(); }
-  // The axis that takes the ranks that [mesh] leaves over: the home of the first strategy whose home has no given size.
+  // The axis that gets the ranks that [mesh] leaves over: the first home axis, in list order, without a given size.
   std::string home_axis(const std::vector<std::string>& given) const;
 
-  // The home of each strategy, in list order.
+  // The home axis of each strategy, in list order.
   std::vector<std::string> home_axes() const;
 
   // [control] The axes of this mesh that may divide the computation, for the layout pass, which asks the strategies
@@ -56,10 +56,10 @@ class ParallelStack final : public UnitEvents {
   // [control] Sets the mesh of the parameters and the placements in their descriptors. If granularity forbids the cut
   // that a strategy chose, the parameter is cut between blocks, or has one owner. Throws a config error, where possible
   // with the position of the table to change, if an axis has no strategy or two, a strategy has no axis, or two
-  // strategies place one parameter; a plugin error if none does. May be called again before bind.
+  // strategies place one parameter; a plugin error if no strategy places one. May be called again before bind.
   void resolve(const Program& program, ParameterTable& parameters, const StackContext& facts);
-  // [control] For plans: the same after resolve() on another rank of the mesh, with new instances of the strategies.
-  // Descriptors stay, because they are the same on all ranks. What bind() has made is gone.
+  // [control] For plans: moves to another rank of the mesh after resolve(), with new instances of the strategies.
+  // Descriptors stay, because they are the same on all ranks. Everything that bind() made is dropped.
   void move_to(int rank, const Program& program, std::vector<StackMember> members);
   // An option that may save memory, as a strategy declares it: the strategy's index in the stack, the option's name,
   // and its value in JSON.
@@ -71,11 +71,11 @@ class ParallelStack final : public UnitEvents {
   // The number of ranks along the data axes, which divide the batch, and the index of this rank among them.
   int num_data_ranks() const { return num_data_ranks_; }
   int data_rank() const { return data_rank_; }
-  // Of the ranks that compute the same rows together, this one counts them: their losses and tokens.
+  // True if this rank counts the losses and tokens of the rows that it computes together with other ranks.
   bool counts_rows() const { return counts_rows_; }
-  // Whether any strategy divides the batch, even if its axes have one rank.
+  // True if any strategy divides the batch, even if its axes have one rank.
   bool divides_batch() const { return !data_axes_.empty(); }
-  // How units are divided into stages, and the coordinate of this rank along the pipeline's axis.
+  // The division of units into stages, and the coordinate of this rank along the pipeline's axis.
   const Pipeline& pipeline() const { return pipeline_; }
   int stage_coordinate() const { return stage_coordinate_; }
   // NULL before bind, and if nothing divides the units.
@@ -94,7 +94,7 @@ class ParallelStack final : public UnitEvents {
   // Updates resident tensors from their shards, after a load, an initialization or an optimizer step. Throws a plugin
   // error that names a parameter that its strategy did not update.
   void refresh();
-  // The axes along which a strategy lets replicas of parameters differ now, in the order of the mesh. After
+  // The axes along which a strategy currently lets replicas of parameters differ, in the order of the mesh. Call after
   // finish_step().
   std::vector<std::string> axes_of_differing_replicas() const;
   // Ends a step or an evaluation: afterwards nothing is in flight, and only resident parameters are whole. Throws a
@@ -106,15 +106,15 @@ class ParallelStack final : public UnitEvents {
     std::unique_ptr<Instance> instance;
     SourcePosition where;
     const chassis_parallel_t* table = nullptr;
-    std::vector<std::string> axes = {};  // that it serves
+    std::vector<std::string> axes = {};  // axes that it serves
   };
   class LayoutAxisOf;
   class DivisionSink;
   struct Problem;  // the arguments of resolve(), with their memory
   // The answer of a strategy; its placements are in rules_.
   struct Answer {
-    std::vector<std::string> axes;     // that it serves
-    std::vector<uint32_t> parameters;  // that it places, as the table numbers them
+    std::vector<std::string> axes;     // axes that it serves
+    std::vector<uint32_t> parameters;  // parameters that it places, by index in the table
   };
   class Sink;
   struct UnitHook {
@@ -157,13 +157,13 @@ class ParallelStack final : public UnitEvents {
   void place_stages(ParameterTable& parameters);
   void place(ParameterTable& parameters);
 
-  // When the gradient of a parameter is complete.
+  // Counts that show when the gradient of a parameter is complete.
   struct Readiness {
-    uint32_t num_units = 0;            // that read it
-    uint32_t num_last = 0;             // of them, those whose last micro-batch of the step has come
-    std::map<int, uint32_t> num_done;  // of them, by micro-batch
+    uint32_t num_units = 0;            // units that read it
+    uint32_t num_last = 0;             // those of them whose last micro-batch of the step is done
+    std::map<int, uint32_t> num_done;  // by micro-batch: units that are done with it
   };
-  // Parameters of which several stages have a copy.
+  // Parameters that have copies on several stages.
   struct Copies {
     CommGroup* group;
     std::vector<Parameter*> parameters;
@@ -175,17 +175,17 @@ class ParallelStack final : public UnitEvents {
   Pipeline pipeline_;
   std::vector<std::string> unit_names_;
   std::vector<double> unit_costs_;
-  std::map<const Parameter*, uint32_t> index_;  // in the table
+  std::map<const Parameter*, uint32_t> index_;  // index in the table
   int stage_coordinate_ = 0;
 
-  // Of all stages, by parameter of the table.
+  // For all stages, by parameter of the table.
   std::vector<ShardRule> rules_;
-  std::vector<const Member*> placed_by_;          // NULL: by none, always whole on ranks that read it
-  std::vector<std::vector<int>> coordinates_of_;  // of the pipeline, that read it; empty without a pipeline
-  std::vector<uint32_t> placed_;                  // by a member
-  std::optional<Error> conflict_;                 // the first, thrown once all axes are known to be served
+  std::vector<const Member*> placed_by_;          // NULL: none; always whole on ranks that read it
+  std::vector<std::vector<int>> coordinates_of_;  // the pipeline's coordinates that read it; empty without one
+  std::vector<uint32_t> placed_;                  // parameters that a member places
+  std::optional<Error> conflict_;                 // the first conflict, thrown once all axes are known to be served
 
-  // Of this rank's stages, with units and parameters as strategies number them.
+  // For this rank's stages, with units and parameters as strategies number them.
   std::unique_ptr<Problem> problem_;
   std::map<size_t, uint32_t> local_unit_;  // by unit of the program
   std::vector<uint32_t> placed_here_, unplaced_here_;
@@ -194,7 +194,7 @@ class ParallelStack final : public UnitEvents {
   std::vector<Copies> copies_;
   std::unique_ptr<RankLinks> links_;
 
-  std::vector<std::string> data_axes_;  // that a member serves
+  std::vector<std::string> data_axes_;  // data axes that a member serves
   int num_data_ranks_ = 1, data_rank_ = 0;
   bool counts_rows_ = true;
   std::vector<std::unique_ptr<LayoutStrategy>> layout_axes_;

@@ -1,4 +1,4 @@
-// What the layout pass asks the strategies: which dims and positions each axis divides.
+// The layout pass's questions to the strategies: which dims and positions each axis divides.
 #include "host/program/parallel_stack.hpp"
 
 #include <map>

@@ -1,4 +1,4 @@
-// The arguments of resolve() and what its answers share, for the files of ParallelStack.
+// The arguments of resolve() and helpers for its answers, shared by the files of ParallelStack.
 #pragma once
 
 #include <algorithm>
@@ -11,7 +11,7 @@
 
 namespace chassis {
 
-// Of one rank's stages.
+// The arguments for one rank's stages.
 struct ParallelStack::Problem {
   chassis_parallel_problem_t raw{};
   std::vector<chassis_mesh_axis_t> axes;

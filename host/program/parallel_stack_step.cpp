@@ -1,4 +1,4 @@
-// What happens during a step: groups, events in order, and sums of gradients.
+// The work of a step: groups, events in order, and sums of gradients.
 #include "host/program/parallel_stack.hpp"
 
 #include <algorithm>
@@ -19,7 +19,7 @@ class GradientSums {
  public:
   explicit GradientSums(const Shards& shards) : shards_(shards) {}
 
-  // The ranks of the group store the same elements of the parameter, maybe none.
+  // The ranks of the group store the same elements of the parameter, possibly none.
   void add(CommGroup& group, Parameter& p) {
     if (p.shard.num_elements() == 0) return;
     const Device device = shards_.device();
@@ -49,7 +49,7 @@ class GradientSums {
  private:
   const Shards& shards_;
   std::vector<std::pair<CommGroup*, std::vector<Collective>>> by_group_;  // in order of first use
-  std::vector<std::pair<Tensor, Tensor>> offloaded_;                      // in host memory, and its copy on the device
+  std::vector<std::pair<Tensor, Tensor>> offloaded_;                      // tensor in host memory, copy on the device
 };
 
 uint32_t bits(UnitEvents::Flags flags) {
@@ -76,8 +76,8 @@ void ParallelStack::bind(Communicator& communicator, Device device) {
     if (m.table->bind) m.instance->call("bind", [&](auto* self) { return m.table->bind(self, shards_->table()); });
 }
 
-// Forms the groups that a step needs while the ranks of a pipeline are at different places: whichever rank came first
-// would wait for others that wait for it. All ranks form them in the same order.
+// Forms the groups of a step in advance, in the same order on all ranks. During a step, the ranks of a pipeline are at
+// different places: whichever rank came first would wait for others that wait for it.
 void ParallelStack::connect() {
   if (!pipeline_.divides()) return;
   for (const MeshAxis& axis : facts_.mesh.axes())
@@ -156,7 +156,7 @@ void ParallelStack::expect_gathered(size_t unit, const char* when) const {
       throw plugin_error("parameter '" + p->name + "' is not gathered when unit " + std::to_string(unit) + " " + when);
 }
 
-// A tied parameter is ready when all units that read it have added to its gradient, maybe in several chunks.
+// A tied parameter is ready when all units that read it, possibly in several chunks, have added to its gradient.
 std::vector<std::pair<uint32_t, UnitEvents::Flags>> ParallelStack::ready_after(uint32_t unit, Flags flags) {
   std::vector<std::pair<uint32_t, Flags>> out;
   if (!flags.params) return out;
@@ -214,7 +214,7 @@ void ParallelStack::finish_grads() {
 
 void ParallelStack::refresh() {
   shards_->mark_stale();
-  shards_->gather(unplaced_here_, "");  // nothing is sent: this rank has them
+  shards_->gather(unplaced_here_, "");  // nothing is sent: this rank has them whole
   shards_->release(unplaced_here_);
   for (const Member& m : members_) call(m, StepHook{"post_optimizer", &chassis_parallel_t::post_optimizer});
   if (const auto stale = shards_->stale(); !stale.empty()) {

@@ -16,7 +16,7 @@
 namespace chassis {
 namespace {
 
-// Codes and scales of a block lie on one rank.
+// Refuses a division that the storage does not allow, or that cuts blocks: a block's codes and scales lie on one rank.
 void refuse_cut_blocks(const Descriptor& descriptor, const QuantStorage& storage, const Shape& local_shape,
                        const ProgramLayout& layout) {
   if (descriptor.placements.empty()) return;
@@ -88,7 +88,7 @@ void initialize_random(const Parameter& p, const Tensor& target, int64_t begin, 
   }
 }
 
-// A tensor has one gradient, of which each rank computes a part or the whole.
+// Throws if the partial sums differ: a tensor has one gradient, of which each rank computes either a part or the whole.
 void expect_equal_partial_sums(const Slot& tied, const Parameter* parameter) {
   if (parameter == nullptr || tied.partial_over == parameter->partial_over) return;
   const std::string& axis = (tied.partial_over.empty() ? parameter->partial_over : tied.partial_over).front();
@@ -97,7 +97,7 @@ void expect_equal_partial_sums(const Slot& tied, const Parameter* parameter) {
       .hint("divide the dim that both share, usually the vocabulary");
 }
 
-// Units read one tensor, so all of them read the same part of it.
+// Throws if the parts differ: units that share a tensor read the same part of it.
 void expect_equal_parts(const Program& program, const ProgramLayout& layout, const Slot& tied,
                         const Parameter* parameter) {
   if (parameter == nullptr || layout.local_shape(program, tied) == parameter->local_shape) return;
@@ -229,7 +229,7 @@ void ParameterTable::allocate_component(Parameter& p, size_t i, Device home, Dev
   const Dtype dtype = stored.descriptor.dtype;
   const std::vector<int64_t> shape = sizes_of(Layout(stored.descriptor, mesh_).local_shape(rank_));
   stored.shard = pinned ? pinned_tensor(shape, dtype) : Tensor::empty(shape, dtype, home);
-  stored.shard.zero();  // padding, and what a rank without elements has of it
+  stored.shard.zero();  // padding, also on a rank without elements
   if (shape != stored.local_shape) return;
   stored.value = home == device ? stored.shard : Tensor::empty(shape, dtype, device);
 }
@@ -259,14 +259,14 @@ std::vector<LocalRun> ParameterTable::local_runs(const Parameter& p) const {
 
 namespace {
 
-constexpr int64_t kEncodedElements = 1 << 20;  // at a time
+constexpr int64_t kEncodedElements = 1 << 20;  // encoded at a time
 
 int64_t encoded_piece(const QuantStorage& storage) {
   const int64_t block = storage.block_elements();
   return (kEncodedElements + block - 1) / block * block;
 }
 
-// Tensors of one dimension in host memory in which components of `count` elements are encoded.
+// One-dimensional tensors in host memory into which components of `count` elements are encoded.
 std::vector<Tensor> encode_buffers(const QuantStorage& storage, int64_t count) {
   std::vector<Tensor> buffers;
   for (size_t i = 0; i < storage.components().size(); ++i) {
@@ -279,7 +279,7 @@ std::vector<Tensor> encode_buffers(const QuantStorage& storage, int64_t count) {
   return buffers;
 }
 
-// The parts of `runs` within [first, last) of the rank's elements, in pieces for threads that begin at blocks.
+// The parts of `runs` within [first, last) of the rank's elements, cut at block boundaries into pieces for threads.
 std::vector<LocalRun> cut_runs(const std::vector<LocalRun>& runs, int64_t first, int64_t last, int64_t block) {
   const int64_t most = std::max<int64_t>(1, (1 << 16) / block) * block;
   std::vector<LocalRun> out;
@@ -344,7 +344,7 @@ void ParameterTable::encode(Parameter& p, int64_t begin, std::span<const float> 
   }
 }
 
-// A rank whose elements are not consecutive finishes the whole parameter and keeps its own.
+// A rank whose elements are not consecutive finishes the whole parameter and keeps its own elements.
 void ParameterTable::finish_components(Parameter& p, const WholeStaged& whole) const {
   const QuantStorage& storage = *p.storage;
   const std::vector<LocalRun> runs = local_runs(p);
@@ -353,7 +353,7 @@ void ParameterTable::finish_components(Parameter& p, const WholeStaged& whole) c
   if (runs.size() == 1) finished = {runs[0].begin, runs[0].count};
   std::vector<Tensor> staged, made = encode_buffers(storage, finished.length);
   for (size_t i = 0; i < p.components.size(); ++i) {
-    staged.push_back(storage.is_staged(i) ? whole(p, i) : Tensor());  // all ranks ask
+    staged.push_back(storage.is_staged(i) ? whole(p, i) : Tensor());  // all ranks must call whole()
     if (!p.is_here) {
       p.components[i].staged.reset();
       continue;

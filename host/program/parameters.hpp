@@ -20,45 +20,45 @@ namespace chassis {
 // One of the tensors in which a quantized parameter is stored.
 struct StoredComponent {
   Descriptor descriptor;
-  std::vector<int64_t> local_shape;  // of what ops read on this rank
+  std::vector<int64_t> local_shape;  // shape that ops read on this rank
   Tensor value;                      // whole, as ops read it; empty while it is not gathered
-  Tensor shard;                      // what this rank stores
-  Tensor staged;                     // while the parameter is loaded: the shard in the dtype that is encoded first
+  Tensor shard;                      // stored by this rank
+  Tensor staged;                     // while the parameter is loaded: the shard in the dtype of the first encoding
 };
 
-// Elements that a rank stores, consecutive in the parameter and among those of the rank.
+// A run of elements that a rank stores, consecutive both in the parameter and in the rank's shard.
 struct LocalRun {
-  int64_t begin = 0;  // the first, row-major in the parameter
-  int64_t local = 0;  // and in the rank's shard
+  int64_t begin = 0;  // offset of the first element, row-major in the parameter
+  int64_t local = 0;  // its offset in the rank's shard
   int64_t count = 0;
 };
 
 struct Parameter {
   std::string name;
-  Descriptor descriptor;             // of a quantized parameter: of its elements, with its components
+  Descriptor descriptor;             // if quantized, that of its elements, with its components
   std::vector<int64_t> local_shape;  // whole, as ops read it on this rank; padded where a split is uneven
-  size_t num_layout_placements = 0;  // of the descriptor's, those that divide what ops read; they come first
+  size_t num_layout_placements = 0;  // the descriptor's placements that divide what ops read; they come first
   uint32_t role = CHASSIS_ROLE_WEIGHT;
   uint32_t init = CHASSIS_INIT_ZEROS;
   double init_std = 0.0;
   double lr_scale = 1.0;
-  Granularity granularity;  // where strategies may cut it. The descriptor has the same, but for a matrix that the
+  Granularity granularity;  // cuts allowed to strategies. The descriptor has the same, except for a matrix that the
                             // layout pass divided and that one of the ranks with a part steps whole
   std::vector<std::string> partial_over;  // axes over which its gradient is still to be summed; see Slot
   bool trainable = true;
   bool is_here = true;     // false: only pipeline stages of other ranks read it, and this one stores nothing of it
-  bool added = false;      // by an adapter
+  bool added = false;      // added by an adapter
   bool offloaded = false;  // the shard, its gradient and its optimizer states lie in host memory
   bool pinned = false;     // shard and gradient are page-locked there if the run's device is CUDA
 
-  Tensor value;     // what ops read, in the precision of the run; empty while it is not gathered
-  Tensor shard;     // what this rank stores, loads and saves: fp32 if it is trained, else in the precision of the run.
+  Tensor value;     // read by ops, in the precision of the run; empty while it is not gathered
+  Tensor shard;     // stored, loaded and saved by this rank: fp32 if it is trained, else in the precision of the run.
                     // Shares memory with value where nothing divides or casts
-  Tensor gradient;  // of value, fp32; empty before the first backward
-  bool gradient_written = false;  // in this step; an unwritten gradient counts as zero
+  Tensor gradient;  // gradient of value, fp32; empty before the first backward
+  bool gradient_written = false;  // written in this step; an unwritten gradient counts as zero
   // The shard's gradient, summed over the data-parallel ranks, which the optimizer reads; empty: it reads `gradient`.
   Tensor reduced;
-  bool owned = true;  // of all ranks that store the shard, this one counts it in norms
+  bool owned = true;  // this rank, of all that store the shard, counts it in norms
 
   // A quantized parameter is frozen and has no value, shard or gradient, but components.
   std::shared_ptr<const QuantStorage> storage;
@@ -69,7 +69,7 @@ struct Parameter {
   const Tensor& stored() const { return shard; }
   // The tensors in which it is stored: one, or one for each component.
   std::vector<Tensor> all_stored() const;
-  // What the optimizer reads; empty if nothing was written.
+  // The gradient that the optimizer reads; empty if nothing was written.
   Tensor step_gradient() const { return reduced ? reduced : gradient_written ? gradient : Tensor(); }
 };
 
@@ -92,7 +92,7 @@ class ParameterTable {
   // Creates shards on the device, and values where they are not gathered; contents are undefined, padding is zero.
   void allocate(Device device);
   // Fills the shards from the counter-based generator: an element depends only on seed, name and index, so that any
-  // layout holds the same values. Then publishes. kAdded: only of parameters that an adapter added.
+  // layout holds the same values. Then calls update_values(). kAdded: only parameters that an adapter added.
   enum class Which { kAll, kAdded };
   void initialize(uint64_t seed, Which which = Which::kAll);
   // value = cast(shard), where they are two tensors of the same shape. Strategies update the divided ones.
@@ -104,24 +104,24 @@ class ParameterTable {
   // `whole` returns a staged component of the whole parameter.
   using WholeStaged = std::function<Tensor(const Parameter& p, size_t component)>;
   void finish_components(Parameter& p, const WholeStaged& whole) const;
-  // After components were read: takes the rest from the text that was stored beside them, if there is one, and throws
-  // if either holds what cannot be.
+  // Call after components were read. Takes the rest from the text that was stored with them, if there is one. Throws if
+  // either holds an invalid value.
   void verify_components(Parameter& p, const std::string& state) const;
-  // The components of one quantized parameter in host memory, zero, for programs that do not allocate() the table; and
-  // their end.
+  // Allocates and releases the components of one quantized parameter in host memory, zeroed, for programs that do not
+  // allocate() the table.
   void allocate_components(Parameter& p);
   static void release_components(Parameter& p);
-  // The values of elements from `begin` on, of those that this rank stores in host memory.
+  // Decodes this rank's elements from `begin` on, which must be in host memory.
   void decode(const Parameter& p, int64_t begin, std::span<float> values) const;
-  // What files have beside the components. `dtype`: of the values before they were quantized.
+  // The text that files hold in addition to the components. `dtype` is that of the values before quantization.
   static std::string state_text(const Parameter& p, Dtype dtype);
   void start_step();  // gradients count as zero again
 
   // Sets the mesh that divides the shards, and this rank. Call before allocate. Default: rank 0 of the program's own
   // axes.
   void place(MeshShape mesh, int rank);
-  // [control] Frees what this rank has, so that place() and allocate() can follow for another one. A parameter of which
-  // it stores nothing keeps its empty shard.
+  // [control] Frees this rank's tensors, so that place() and allocate() can follow for another rank. A parameter of
+  // which this rank stores nothing keeps its empty shard.
   void release();
   const MeshShape& mesh() const { return mesh_; }
   int rank() const { return rank_; }

@@ -1,4 +1,4 @@
-// What passes did to a program or refused to do, and why; for `chassis check --graph`.
+// Reports of what passes did to a program or refused to do, and why; for `chassis check --graph`.
 #pragma once
 
 #include <string>

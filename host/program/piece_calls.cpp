@@ -1,4 +1,4 @@
-// What each call gets of the inputs, and how the gradients of both become one.
+// Each call's part of the inputs, and the sum of the gradients of both calls.
 #include "host/program/piece_calls.hpp"
 
 #include <algorithm>

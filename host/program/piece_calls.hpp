@@ -1,6 +1,6 @@
 // The two calls of an op for which a rank has two pieces of every row (kPieces): one for each piece. Under a causal
-// mask a call gets no keys behind its last query, so that a piece near the end of a row and one near its begin have as
-// much to do on every rank.
+// mask a call gets no keys after its last query. A rank has one piece near the start of a row and one near its end, so
+// that all ranks do equal work.
 #pragma once
 
 #include <array>
@@ -20,10 +20,10 @@ class PieceCalls {
   const RunContext& context() const { return context_; }  // its local shapes are those of one piece
   int64_t query_offset(int64_t piece) const { return begins_[static_cast<size_t>(piece)]; }
   bool sees_all(int64_t piece) const { return num_seen(piece) == num_positions_; }
-  // What a call has of an input: the piece, the positions that it may see, or all if the input has no positions.
+  // A call's part of an input: the piece, the positions that it may see, or all of it if the input has no positions.
   Tensor input(size_t i, const Tensor& whole, int64_t piece) const;
   std::vector<int64_t> input_sizes(size_t i, int64_t piece) const;
-  // Adds the gradient from one call, or nothing if that has none, to the gradient of the whole input.
+  // Adds the gradient of one call, which may be empty, to the gradient of the whole input.
   void add_gradient(size_t i, Tensor part, int64_t piece, Tensor& sum) const;
 
  private:
@@ -38,8 +38,8 @@ class PieceCalls {
   const ProgramLayout layout_;
   RunContext context_;
   size_t axis_ = 0;
-  int64_t length_ = 0;         // of a piece
-  int64_t num_positions_ = 0;  // of the row, cached ones included
+  int64_t length_ = 0;         // length of a piece
+  int64_t num_positions_ = 0;  // positions in the row, including cached ones
   std::array<int64_t, kRowPieces> begins_{};
   bool skips_later_keys_ = false;
 };

@@ -159,7 +159,7 @@ Schedule StageSink::named(const std::string& axis, const std::string& name, uint
   request.num_ranks = num_ranks(axis);
   request.num_chunks = static_cast<int>(num_chunks);
   request.group_size = static_cast<int>(group_size);
-  // Where nothing is trained, any number will do that the schedule takes.
+  // If nothing is trained, any number that the schedule accepts will do.
   const int64_t any = std::max<int64_t>(request.num_ranks, group_size);
   const int64_t num_microbatches = facts_.num_microbatches > 0 ? facts_.num_microbatches : any;
   constexpr int64_t kMostForwards = 1 << 22;

@@ -16,7 +16,7 @@
 namespace chassis {
 
 struct Pipeline {
-  std::string axis;              // of the mesh, "pp"; empty: nothing divides the units
+  std::string axis;              // axis of the mesh, "pp"; empty: nothing divides the units
   std::vector<UnitRange> units;  // by stage
   // The ranks of the schedule are coordinates of the axis. Has no entries if nothing divides the units, or if the run
   // does not train.
@@ -25,16 +25,16 @@ struct Pipeline {
   bool divides() const { return !axis.empty(); }
   const StageMap& stages() const { return schedule.stages; }
   int num_stages() const { return schedule.stages.num_stages(); }
-  // This rank's work in a step of so many micro-batches, which are those of the schedule if the pipeline divides.
+  // A coordinate's work in a step. `num_microbatches` must be that of the schedule if the pipeline divides.
   std::vector<Work> work(int coordinate, int64_t num_microbatches) const;
   int stage_of(size_t unit) const;
-  // All of it, a line for each rank and stage, to compare ranks.
+  // The whole pipeline, with a line for each rank and stage, to compare ranks.
   std::string text() const;
-  // The list of each rank and where stages lie, without their units.
+  // The list of each rank and the ranks of the stages, without the stages' units.
   std::string schedule_text() const;
 };
 
-// What strategies may divide, and what divides it.
+// The units that strategies may divide, and the mesh that divides them.
 struct PipelineFacts {
   const Program& program;
   std::vector<double> unit_costs;
@@ -48,7 +48,7 @@ class StageSink {
  public:
   explicit StageSink(const PipelineFacts& facts);
   const chassis_stage_sink_t* get() const { return &raw_; }
-  // Whether the strategy divides anything.
+  // True if the strategy divides anything.
   bool is_used() const { return !axis_.empty() || !layers_.empty(); }
   // Proves the schedule. Throws a config error that names rank and entry, or numbers that do not fit.
   Pipeline pipeline() const;
@@ -85,7 +85,7 @@ class StageProblem {
   chassis_stage_problem_t raw_{};
 };
 
-// The units of the longest chain, of several the first.
+// The units of the longest chain; if there are several, of the first.
 UnitRange layer_units(const Program& program);
 
 // The axes of the mesh as plugins get them; the names are those in `mesh`.

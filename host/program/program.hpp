@@ -41,7 +41,7 @@ struct Sharding {
   enum class Kind { kReplicate, kShard, kPartial };
   Kind kind = Kind::kReplicate;
   DimId dim = 0;          // for kShard
-  bool is_chunk = false;  // in a ring: also divided along T, of which it has the part of one of the ranks
+  bool is_chunk = false;  // in a ring: also divided along T, holding the part of one of the ranks
   bool operator==(const Sharding&) const = default;
 };
 
@@ -57,7 +57,7 @@ Dtype dtype_of(const GraphValue& value, Dtype compute);
 
 class QuantStorage;
 
-// A parameter of a block type. The parameter table knows its tensor in each unit.
+// A parameter of a block type. The parameter table has its tensor in each unit.
 struct Slot {
   std::string name;
   std::vector<std::vector<DimId>> axes;
@@ -67,8 +67,8 @@ struct Slot {
   std::string tied_to;
   double lr_scale = 1.0;           // factor of the learning rate
   bool frozen = false;             // set by an adapter: not trained, whatever [freeze] says
-  bool added = false;              // by an adapter; files of the model do not have it
-  std::string storage;             // scheme of a quantised parameter; empty: plain
+  bool added = false;              // added by an adapter; files of the model do not have it
+  std::string storage;             // scheme of a quantized parameter; empty: plain
   std::shared_ptr<const QuantStorage> components;  // how a quant plugin stores it; NULL: in one tensor
   std::vector<Sharding> sharding;  // by axis of the layout
   std::vector<std::string> partial_over;  // axes whose ranks each compute a part of its gradient
@@ -83,14 +83,14 @@ struct Op {
   std::vector<SlotId> params;
   std::vector<ValueId> outputs;
   Attrs attrs;
-  // Of a plugin's own op: the dims that it mixes, as chassis_op_desc_t says. Not given: all but B.
+  // For a plugin's own op: the dims that it mixes, as in chassis_op_desc_t. Not given: all but B.
   std::optional<std::vector<DimId>> mixed_dims = {};
 
   const OpSpec& spec() const { return id.spec(); }
   CommOp comm() const { return id.comm(); }
   bool is_collective() const { return id.is_collective(); }
-  bool is_own() const { return id.is_own(); }                        // a plugin's
-  bool mixes(DimId dim) const;                                       // of a plugin's own op
+  bool is_own() const { return id.is_own(); }                        // a plugin's own op
+  bool mixes(DimId dim) const;                                       // for a plugin's own op
   const AttrValue* attr(std::string_view key) const;
   int64_t attr_int(std::string_view key, int64_t fallback) const;
   bool operator==(const Op&) const = default;
@@ -109,11 +109,11 @@ struct BlockType {
   std::vector<Slot> slots;
   std::vector<Op> ops;
   std::map<std::string, ValueId> inputs;   // from the block before
-  std::map<std::string, ValueId> fields;   // of the batch
+  std::map<std::string, ValueId> fields;   // from the batch
   std::map<std::string, ValueId> outputs;
 
   bool has_operand_with(const Op& op, DimId dim) const;  // inputs, parameters and outputs
-  // Of a plugin's own op: it mixes the dim, or makes it from nothing; so a part of its operands is not enough.
+  // True if a plugin's own op mixes the dim or has it only in its output, so that a part of the operands is not enough.
   bool needs_all_of(const Op& op, DimId dim) const;
   // The first op of a plugin that needs all positions of a row; NULL if there is none.
   const Op* op_over_positions() const;
@@ -136,7 +136,7 @@ struct Program {
   std::vector<Dim> dims;
   std::vector<BlockType> blocks;
   std::vector<Chain> chains;
-  std::map<std::string, Field> fields;  // that any block reads
+  std::map<std::string, Field> fields;  // fields that any block reads
 
   std::optional<DimId> find_dim(std::string_view name) const;
   int64_t dim_product(const std::vector<DimId>& ids) const;
@@ -148,7 +148,7 @@ struct Program {
   std::vector<std::string> unit_names() const;  // "embed", "layers.3"
 };
 
-// Of a plugin's own op: "mixes ffn and T", "mixes no dim", "mixes all dims, since it declares none".
+// For a plugin's own op: "mixes ffn and T", "mixes no dim", "mixes all dims, since it declares none".
 std::string mixed_dims_text(const Program& program, const Op& op);
 
 }  // namespace chassis

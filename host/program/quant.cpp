@@ -24,11 +24,11 @@ std::string module_of_name(const std::string& parameter) {
 struct Readers {
   const Op* first = nullptr;
   uint32_t count = 0;
-  bool as_first_parameter = true;  // all of them read it as that
+  bool as_first_parameter = true;  // all readers read it as their first parameter
 };
 Readers readers_of(const BlockType& block, SlotId slot) {
   Readers readers;
-  int64_t num_chunks = 0, ways = 1;  // the chunks of a ring are one reader
+  int64_t num_chunks = 0, ways = 1;  // the chunks of a ring count as one reader
   for (const Op& op : block.ops) {
     const auto at = std::find(op.params.begin(), op.params.end(), slot);
     if (at == op.params.end()) continue;

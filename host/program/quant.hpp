@@ -15,7 +15,7 @@ namespace chassis {
 class QuantPass final : public RewritePass {
  public:
   using FileNamesOf = AdapterPass::FileNamesOf;
-  // `plugin` outlives it.
+  // `plugin` must outlive it.
   QuantPass(const QuantPlugin& plugin, FileNamesOf file_names) : plugin_(plugin), file_names_(std::move(file_names)) {}
 
   std::string name() const override { return plugin_.id(); }

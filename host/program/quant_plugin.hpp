@@ -25,7 +25,7 @@ class QuantPlugin {
   std::string id() const { return instance_->id(); }
   // Must be called once, before all others. Returns true if the model's files hold components.
   bool configure(const std::string& quantization_config) const;
-  // NULL: the parameter stays as it is. `this` must not move while the result lives.
+  // Returns NULL if the parameter stays as it is. `this` must not move while the result lives.
   std::shared_ptr<const QuantStorage> storage(const chassis_quant_parameter_t& parameter) const;
   void finish_model() const;
   // "quantization_config" for config.json, if the plugin writes one.
@@ -38,11 +38,11 @@ class QuantPlugin {
   chassis_quant_t table_{};
 };
 
-// Consecutive row-major elements of a parameter, and where their components are.
+// Consecutive row-major elements of a parameter, and the addresses of their components.
 struct QuantPart {
-  const Shape& shape;  // of the parameter
+  const Shape& shape;  // shape of the parameter
   FlatRange elements;
-  std::vector<void*> components;  // NULL where a call has no use for them
+  std::vector<void*> components;  // NULL where a call does not use them
 };
 
 class QuantStorage {
@@ -59,16 +59,16 @@ class QuantStorage {
   const chassis_component_t& raw(size_t i) const { return described_[i]; }
   const chassis_component_t* const* raw_components() const { return raw_->components; }
   bool is_staged(size_t i) const { return described_[i].staged_dtype != 0; }
-  // Ops compute with parts of the parameter.
+  // True if ops can compute with parts of the parameter.
   bool is_divisible() const { return is_divisible_; }
-  // Elements at whose multiples a parameter may be cut.
+  // A parameter may be cut at multiples of this number of elements.
   int64_t block_elements() const { return block_elements_; }
-  // The address of the first value of component i for elements from `begin` on, in memory that begins at `base`.
+  // The offset, in values, of component i's first value for elements from `begin` on.
   int64_t value_offset(size_t i, int64_t begin) const;
-  // Values of component i, which has units, for `count` elements.
+  // The number of values of component i, which must have units, for `count` elements.
   int64_t num_values(size_t i, int64_t count) const;
 
-  // As chassis_quant_t.
+  // These work as in chassis_quant_t.
   void encode(const QuantPart& part, std::span<const float> values) const;
   void finish(const QuantPart& part, std::span<const void* const> staged) const;
   void decode(const QuantPart& part, std::span<float> values) const;

@@ -1,4 +1,4 @@
-// Checks each call of the builder when it comes, and the whole program at the end.
+// Checks each call of the builder when it is made, and the whole program at the end.
 #include "host/program/record.hpp"
 
 #include "chassis/tensor.h"
@@ -67,7 +67,7 @@ void check_chains(const Program& program) {
     }
 }
 
-// Ensures that all that is computed from sizes later fits into 64 bits.
+// Throws unless everything that is computed from sizes later fits into 64 bits.
 void check_sizes(const Program& program) {
   double total = 0.0;
   for (const Chain& chain : program.chains)
@@ -83,7 +83,7 @@ void check_sizes(const Program& program) {
       }
 }
 
-// Full names are unique, ties lead to an existing parameter of the same shape.
+// Throws unless full names are unique, and ties lead to an existing parameter of the same shape.
 void check_parameters(const Program& program) {
   std::map<std::string, std::vector<int64_t>> shapes;
   for (const Chain& chain : program.chains)
@@ -112,7 +112,7 @@ Error refused_op(const BlockType& block, const Op& op, const std::string& why) {
   return plugin_error("block '" + block.name + "', op " + op.id.text() + " '" + op.name + "': " + why);
 }
 
-// What a plugin says of its own op: the dims that it mixes, and the type of its output.
+// Reads a plugin's declaration of its own op: the dims that it mixes, and the type of its output.
 GraphValueType read_declaration(const Program& program, const BlockType& block, const chassis_op_desc_t& desc, Op& op) {
   const bool declares = desc.flags != 0 || desc.num_mixed_dims != 0 || desc.output_dtype != 0;
   if (declares && !op.is_own())

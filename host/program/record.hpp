@@ -12,8 +12,8 @@ namespace chassis {
 // Throws an error if operands, dims or names are wrong, or if chains do not fit together.
 Program record_program(const std::function<chassis_status_t*(const chassis_builder_2_t*)>& record);
 
-// What one call of the builder adds to a program; each throws a plugin error that names the block. Rewrites by plugins
-// use them too. The descriptions are those of read_struct().
+// Each function does one call of the builder, and throws a plugin error that names the block. Rewrites by plugins use
+// them too. The descriptions must come from read_struct().
 DimId record_dim(Program& program, std::string name, int64_t size);
 Slot record_slot(const Program& program, const BlockType& block, const chassis_slot_desc_t& desc);
 Op record_op(const Program& program, BlockType& block, const chassis_op_desc_t& desc);

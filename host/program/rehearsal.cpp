@@ -14,19 +14,19 @@ Tensor value_tensor(const ResolvedBlock& block, ValueId id, const RunContext& co
   return Tensor::empty(context.local_shape(value), dtype_of(value, context.options->compute), *context.rehearsal);
 }
 
-// Counted in the category of the tensors that a kernel makes for itself.
+// Charges the workspace to the category of the tensors that a kernel makes for itself.
 MemoryCharge workspace(const Node& node, uint64_t num_bytes, const RunContext& context) {
   const auto category = node.has_logits ? MemoryCategory::kLogits : MemoryCategory::kActivations;
   return {num_bytes, category, *context.rehearsal};
 }
 
-// The terms of a sum share the sum's gradient.
+// True if the input is a term of the node's first op, a sum: the terms of a sum share its gradient.
 bool begins_with_sum(const ResolvedBlock& block, const Node& node, size_t input) {
   const Op& first = block.block.ops[node.ops[0]];
   return first.spec().shares_grad && (node.inputs[input] == first.inputs[0] || node.inputs[input] == first.inputs[1]);
 }
 
-// The input's gradient is the output's, viewed in the input's shape.
+// True if the input's gradient is the output's, viewed in the input's shape.
 bool passes_through(const ResolvedBlock& block, const Node& node, size_t input) {
   const Op& last = block.block.ops[node.ops.back()];
   if (node.ops.size() == 1) return last.spec().shares_grad || last.spec().is_view;

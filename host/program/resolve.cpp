@@ -52,7 +52,7 @@ class BlockResolver {
 
   void keep_needed_outputs() { block().outputs.erase(options_.purpose == Purpose::kLogits ? "loss" : "logits"); }
 
-  // Its input takes its place where nothing is trained.
+  // Replaces the output of such an op by its input, because nothing is trained.
   void drop_random_ops() {
     for (size_t i = 0; i < block().ops.size(); ++i)
       if (block().ops[i].spec().is_random)
@@ -86,7 +86,7 @@ class BlockResolver {
     }
   }
 
-  // Makes a node of the op at `at`, with as many ops after it as its provider takes. Returns the number of ops.
+  // Makes a node of the op at `at` and as many ops after it as its provider takes. Returns the number of ops.
   size_t make_node_at(size_t at) {
     if (block().ops[at].is_collective()) {
       out_.nodes.push_back(make_node(at, 1));
@@ -162,7 +162,7 @@ class BlockResolver {
     return piece_layouts_.try_emplace(name, layout_.of_piece(name)).first->second;
   }
 
-  // The cheapest. Unknown costs come last; equal costs are ordered by name.
+  // Chooses the cheapest. Unknown costs come last; equal costs are ordered by name.
   static Node choose(std::vector<Node> claimed) {
     const auto rank = [](const Node& node) {
       return std::make_tuple(!(node.cost_ns > 0), std::max(node.cost_ns, 0.0), std::string_view(node.provider->name));
@@ -396,7 +396,7 @@ ResolvedProgram resolve_program(const Program& program, const ProgramLayout& lay
   resolved.purpose = options.purpose;
   const bool training = options.purpose == Purpose::kTraining;
   std::map<std::tuple<uint32_t, std::vector<uint8_t>, bool>, std::shared_ptr<ResolvedBlock>> known;
-  bool anything_trained = false;  // in the units so far, which gradients must then reach
+  bool anything_trained = false;  // in the units so far, so that gradients must reach them
   size_t unit = 0;
   for (const Chain& chain : program.chains)
     for (uint32_t type : chain.blocks) {

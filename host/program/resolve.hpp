@@ -26,7 +26,7 @@ struct OpsProvider {
   const chassis_ops_t* table = nullptr;
   bool by_user = false;       // named in the configuration, not a default
   bool is_candidate = false;  // found by "auto": neighbours that compete are asked together, and the cheapest wins
-  bool tracked = false;       // has handles only from the host's tables, so that any other handle is not valid
+  bool tracked = false;       // gets handles only from the host's tables, so that any other handle is invalid
 };
 // Named after the member.
 OpsProvider ops_provider(const Instance& instance);
@@ -45,7 +45,7 @@ struct ResolveOptions {
   int64_t time = 1;
   std::vector<OpsProvider> attention = {};                  // asked first for ops of that id
   std::vector<OpsProvider> kernels = {};                    // in the user's priority
-  SourcePosition attention_where = {}, kernels_where = {};  // of the keys that chose them
+  SourcePosition attention_where = {}, kernels_where = {};  // positions of the keys that chose them
 };
 
 struct Refusal {
@@ -57,11 +57,11 @@ struct Refusal {
 // A provider that claims a node for which several compete.
 struct Candidate {
   std::string provider;
-  double cost_ns = 0.0;  // as its claim says; 0: unknown
+  double cost_ns = 0.0;  // from its claim; 0: unknown
 };
 
 struct Node {
-  std::vector<uint32_t> ops;    // of the block, in order
+  std::vector<uint32_t> ops;    // ops of the block, in order
   std::string pattern;          // their ids, joined by '+'
   CommOp comm = CommOp::kNone;  // of a collective
   std::string name;             // "decoder.q_proj"
@@ -74,9 +74,9 @@ struct Node {
   std::shared_ptr<void> kernel;
   chassis_infer_t infer{};
   double cost_ns = 0.0;
-  int num_calls = 1;  // 2: one for each piece of a row (kPieces); infer and claim know one of them
+  int num_calls = 1;  // 2: one for each piece of a row (kPieces); infer and claim see one of them
   std::vector<Refusal> refusals;
-  std::vector<Candidate> candidates;  // where providers compete: all that claim it, the chosen one first
+  std::vector<Candidate> candidates;  // if providers compete: all that claim it, the chosen one first
 
   bool has_logits = false;  // makes or reads values over the vocabulary
   bool has_backward = false;
@@ -84,9 +84,9 @@ struct Node {
 
   // Set by the liveness pass.
   int overwritten_input = -1;                  // output 0 reuses its memory; -1: none
-  std::vector<ValueId> dead_after_forward;     // training: what no backward reads
+  std::vector<ValueId> dead_after_forward;     // training: values that no backward reads
   std::vector<ValueId> dead_after_backward;
-  // Shifts of which this node is the first reader: after its backward their gradients are complete, and go back.
+  // Shifts whose first reader is this node: after its backward their gradients are complete, and are sent back.
   std::vector<size_t> shifts_after_backward;
 
   // Set for blocks that recompute selectively (selective.hpp), and for chunks of values that are kept whole.
@@ -98,14 +98,14 @@ struct Node {
   bool flag(uint32_t bit) const { return (infer.flags & bit) != 0; }
   bool keeps_input(size_t i) const;
   bool keeps_output(size_t i) const;
-  uint64_t saved_bytes() const;  // of the tensors that its calls of forward save for its backward in addition to values
+  uint64_t saved_bytes() const;  // bytes that its calls of forward save for its backward in addition to values
 };
 
 // A block type as one kind of unit runs it. What must be kept depends on which of its slots are trained, and on whether
 // its inputs need gradients.
 struct ResolvedBlock {
   uint32_t type = 0;
-  BlockType block;  // ops that the purpose does not need are gone
+  BlockType block;  // without ops that the purpose does not need
   std::vector<uint8_t> slot_trainable;
   bool inputs_need_grad = false;
   std::vector<uint8_t> value_needs_grad;
@@ -114,10 +114,10 @@ struct ResolvedBlock {
 
   // Set by the liveness pass.
   std::vector<ValueId> kept;     // values alive between forward and backward
-  uint64_t kept_bytes = 0;       // of those that the block itself makes, at the planned B and T
-  uint64_t saved_bytes = 0;      // further tensors that kernels save
-  uint64_t input_bytes = 0;      // what full recompute keeps instead
-  uint64_t peak_forward_bytes = 0;  // maximum that is alive at once inside the block, in forward
+  uint64_t kept_bytes = 0;       // bytes of those that the block itself makes, at the planned B and T
+  uint64_t saved_bytes = 0;      // bytes of further tensors that kernels save
+  uint64_t input_bytes = 0;      // bytes that full recompute keeps instead
+  uint64_t peak_forward_bytes = 0;  // maximum alive at once inside the block, in forward
   uint64_t workspace_bytes = 0;     // maximum of any node
 };
 

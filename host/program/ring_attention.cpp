@@ -1,4 +1,4 @@
-// Walks the ring, and merges what the pieces give.
+// Walks the ring, and merges the results of the pieces.
 #include "host/program/ring_attention.hpp"
 
 #include <memory>
@@ -11,7 +11,7 @@
 namespace chassis {
 namespace {
 
-constexpr int kTimeOfLogSum = 2;  // its dim
+constexpr int kTimeOfLogSum = 2;  // T's index in a log sum
 
 Tensor zeros_like(const Tensor& x, Dtype dtype) {
   const Tensor zeros = Tensor::empty(x.sizes(), dtype, x.device());
@@ -23,7 +23,7 @@ void add(const Tensor& sum, const Tensor& term) {
   if (term) sum.add(term.to(sum.dtype()));
 }
 
-// Pairs of pieces of queries and keys of which at least one query sees a key: visit(query piece, key piece, offsets).
+// Calls visit(query piece, key piece, offsets) for each pair of pieces in which at least one query sees a key.
 template <class Visit>
 void for_each_pair(const Ring& ring, int64_t source, int64_t length, Visit&& visit) {
   for (int64_t i = 0; i < kRowPieces; ++i)
@@ -86,7 +86,7 @@ std::array<Tensor, 3> ring_backward(const Ring& ring, const Tensor& q, const Ten
       add(piece_of(of_keys, kTimeDim, static_cast<int64_t>(j)), part[1]);
       add(piece_of(of_values, kTimeDim, static_cast<int64_t>(j)), part[2]);
     });
-    // The gradients of keys and values follow them, and after the last step go home.
+    // The gradients of keys and values follow them; after the last step they are back on their own rank.
     std::vector<Tensor> arrived;
     if (next) arrived = next->take();
     std::vector<Tensor> sums = ring.collectives->shift(ring.axis, {of_keys, of_values})->take();

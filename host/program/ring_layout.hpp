@@ -14,15 +14,15 @@ namespace chassis {
 
 class RingLayout {
  public:
-  // `index`: of the axis in the layout.
+  // `index` is that of the axis in the layout.
   RingLayout(BlockType& block, const LayoutStrategy& axis, size_t index)
       : block_(block), name_(axis.axis()), size_(axis.axis_size()), coordinate_(axis.coordinate()), index_(index) {}
 
-  // The linears that read `x`, which is divided along T: each gives all positions. Step k has the chunk of the k-th
-  // rank before this one.
+  // For linears that read `x`, which is divided along T; each gives all positions. In step k, this rank has the chunk
+  // of the k-th rank before it.
   void gather(ValueId x, std::span<const Op> linears);
-  // The linear gives partial sums; its output is their sum, divided along T. The sum for a rank begins at the one
-  // behind it, and step k adds this rank's part to the sum for the rank k + 1 before it.
+  // For a linear that gives partial sums; its output is their sum, divided along T. The sum for a rank begins at the
+  // next rank, and in step k this rank adds its part to the sum for the rank k + 1 before it.
   void scatter(const Op& linear);
 
  private:

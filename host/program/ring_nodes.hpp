@@ -30,7 +30,7 @@ class RingNodes : NodeKind {
                                         const PartialAttention& whole, const Tensor& gradient,
                                         AttentionOffsets offsets);
 
-  int64_t num_positions_ = 0;  // of the rows
+  int64_t num_positions_ = 0;  // positions in a row
 };
 
 }  // namespace chassis

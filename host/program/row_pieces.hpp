@@ -1,4 +1,4 @@
-// The two pieces of every row that a rank of a zigzag has (see LayoutAxis), one behind the other along T.
+// The two pieces of every row that a rank of a zigzag has (see LayoutAxis), one after the other along T.
 #pragma once
 
 #include <array>
@@ -9,7 +9,7 @@
 namespace chassis {
 
 inline constexpr int64_t kRowPieces = 2;
-inline constexpr int kTimeDim = 1;  // of [B, T, …]
+inline constexpr int kTimeDim = 1;  // index of T in [B, T, …]
 
 Tensor piece_of(const Tensor& both, int dim, int64_t piece);                       // a view
 std::array<Tensor, kRowPieces> pieces_of(const Tensor& both, int dim = kTimeDim);  // contiguous

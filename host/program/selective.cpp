@@ -31,7 +31,7 @@ class MinCut {
     edges_.push_back({from, 0});
   }
 
-  // By vertex: 1 on the side of the source. Of several minimum cuts, the one with the fewest vertices there.
+  // By vertex: 1 on the source's side. If several cuts are minimum, takes the one with the fewest vertices there.
   std::vector<uint8_t> run(size_t source, size_t sink) {
     for (;;) {
       const std::vector<size_t> reached_by = search(source);
@@ -96,7 +96,7 @@ class Selection {
   // A run of a node in backward.
   struct Step {
     size_t node;
-    bool again;  // its forward; else its backward
+    bool again;  // true: its forward; false: its backward
   };
 
   std::vector<Node>& nodes() { return out_.nodes; }
@@ -124,7 +124,7 @@ class Selection {
     return read;
   }
 
-  // As AOTAutograd does it (He & Yu 2023). A value is on the side of the source if backward needs it, a node if it runs
+  // As in AOTAutograd (He & Yu 2023). A value is on the side of the source if backward needs it, a node if it runs
   // again. The values that are cut are kept; their capacity is their bytes.
   void choose_kept() {
     const size_t source = 0, sink = 1, first_value = 2, first_node = first_value + num_values();

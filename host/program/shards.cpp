@@ -150,7 +150,7 @@ void Shards::mark_stale() {
   for (Entry& e : entries_) {
     e.fresh = e.rule.resident && !e.group && e.value() && e.value().shares_storage_with(e.shard());
     if (e.rule.resident) e.state = e.fresh ? State::kWhole : State::kSharded;
-    if (e.is_table && !e.fresh) make_whole_locally(e);  // no strategy knows it
+    if (e.is_table && !e.fresh) make_whole_locally(e);  // no strategy knows about it
   }
 }
 
@@ -187,7 +187,7 @@ void Shards::gather(std::span<const uint32_t> ids, const std::string& name) {
   for (const auto& launch : launches.all()) start_gather(*launch.group, launch.dtype, launch.lanes, name);
 }
 
-// True if the tensor is large, and is the parts of all ranks in order, without padding.
+// True if the tensor is large and consists of the parts of all ranks in order, without padding.
 bool Shards::is_large_and_unpadded(const Entry& e, Dtype dtype) const {
   const bool padded = e.rule.owner < 0 && e.chunk * group_size(e) != e.elements;
   return e.group && !padded && e.elements * size_bytes(dtype) >= kSeparateBytes;
@@ -204,7 +204,7 @@ bool Shards::value_can_be_shard(const Entry& e) const {
   return e.shard().dtype() == e.value_dtype && e.shard().device() == device_;
 }
 
-// The executor leaves gradients in fp32.
+// True if the reduction can use the executor's gradient, which is in fp32, as its input.
 bool Shards::reduces_in_place(const Entry& e) const {
   return e.rule.reduce_dtype == Dtype::f32 && is_large_and_unpadded(e, Dtype::f32);
 }
@@ -294,7 +294,7 @@ void Shards::finish_gather(Flight& flight) {
       Entry& e = entry(lane.ids[i]);
       e.gathering.reset();
       if (!e.rule.resident) {
-        if (e.uses == 0) {  // released before the gather ended: nobody reads it
+        if (e.uses == 0) {  // released before the gather ended: nothing reads it
           e.state = State::kSharded;
           continue;
         }

@@ -17,7 +17,7 @@ namespace chassis {
 // How one parameter is divided, as a strategy placed it.
 struct ShardRule {
   uint32_t kind = CHASSIS_SHARD_REPLICATE;
-  std::vector<std::string> axes;          // that divide it
+  std::vector<std::string> axes;          // axes that divide it
   std::vector<std::string> replica_axes;  // the other data-parallel axes
   // Set by the optimizer's granularity. FLAT is cut at multiples of `block` elements. With an `owner` the parameter is
   // not cut: that coordinate along the axes holds all of it, the others nothing.
@@ -44,7 +44,7 @@ class Shards {
   // Names of resident parameters that are out of date.
   std::vector<std::string> stale() const;
 
-  // [step][all-ranks] As chassis_shards_t.
+  // [step][all-ranks] These work as in chassis_shards_t.
   void gather(std::span<const uint32_t> ids, const std::string& name);
   void wait_gathered(std::span<const uint32_t> ids);
   void release(std::span<const uint32_t> ids);
@@ -57,7 +57,7 @@ class Shards {
   void wait_all();
 
   const chassis_shards_t* table() const { return &table_; }
-  Device device() const { return device_; }  // of whole parameters and gradients
+  Device device() const { return device_; }  // device of whole parameters and gradients
 
  private:
   enum class State { kSharded, kGathering, kWhole };
@@ -73,11 +73,11 @@ class Shards {
   struct Entry {
     Parameter* parameter = nullptr;
     StoredComponent* component = nullptr;  // NULL: the parameter itself
-    Dtype value_dtype = Dtype::f32;        // as ops read it
+    Dtype value_dtype = Dtype::f32;        // dtype that ops read
     ShardRule rule;
     CommGroup* group = nullptr;     // ranks that share the parameter; NULL: this rank alone
     CommGroup* replicas = nullptr;  // ranks that hold the same shard; NULL: this rank alone
-    int64_t elements = 0;           // of the whole tensor
+    int64_t elements = 0;           // elements of the whole tensor
     int64_t chunk = 0;              // elements that every rank sends, padded; with an owner only the owner sends
     State state = State::kSharded;
     uint32_t uses = 0;
@@ -102,7 +102,7 @@ class Shards {
   std::vector<uint32_t> entries_of(std::span<const uint32_t> parameters) const;
   int group_size(const Entry& entry) const { return entry.group ? entry.group->size() : 1; }
   int group_rank(const Entry& entry) const { return entry.group ? entry.group->rank() : 0; }
-  static Part part(const Entry& entry, int rank);  // `rank` of the group
+  static Part part(const Entry& entry, int rank);  // `rank` is an index in the group
   static int64_t sent(const Entry& entry, int rank);
   int64_t own_elements(const Entry& e) const { return e.group ? sent(e, group_rank(e)) : e.chunk; }
   static Part even_part(int64_t count, int ways, int rank);
@@ -133,7 +133,7 @@ class Shards {
   Communicator& communicator_;
   Device device_;
   std::vector<Entry> entries_;
-  std::vector<uint32_t> first_entry_;  // by parameter, and behind the last
+  std::vector<uint32_t> first_entry_;  // by parameter, and the end of the last
   uint64_t gathered_bytes_ = 0;
   chassis_shards_t table_{};
 };

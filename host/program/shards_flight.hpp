@@ -43,15 +43,15 @@ struct Shards::Lane {
     if (even) total_ *= num_ranks;
   }
   int64_t total() const { return total_; }  // elements of all rows
-  int64_t row() const { return row_; }      // of this rank's
-  // Where parameter i begins: in the buffer of all rows; in this rank's row.
+  int64_t row() const { return row_; }      // elements of this rank's row
+  // The offset of parameter i: in the buffer of all rows, and in this rank's row.
   int64_t offset(size_t i, int rank) const {
     return counts.empty() ? rank * row_ + offsets_[i] : offsets_[static_cast<size_t>(rank) * ids.size() + i];
   }
   int64_t own_offset(size_t i) const { return offsets_[own_ + i] - offsets_[own_]; }
 
  private:
-  std::vector<int64_t> offsets_;  // of one row; of all rows if they differ
+  std::vector<int64_t> offsets_;  // offsets in one row; in all rows if they differ
   int64_t row_ = 0, total_ = 0;
   size_t own_ = 0;
 };
@@ -72,7 +72,7 @@ class Shards::Launches {
   struct Launch {
     CommGroup* group;
     Dtype dtype;
-    std::vector<std::vector<uint32_t>> lanes;  // the first is shared
+    std::vector<std::vector<uint32_t>> lanes;  // the first is shared; each other has one parameter
   };
   void add(CommGroup* group, Dtype dtype, uint32_t id, bool separate) {
     auto launch = std::find_if(launches_.begin(), launches_.end(),

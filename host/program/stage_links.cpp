@@ -11,8 +11,8 @@
 namespace chassis {
 namespace {
 
-// Transfers that may wait in one link. In training the schedule bounds them below it; evaluation has no backward that
-// would hold a fast stage back.
+// Maximum number of transfers that may wait in one link. In training the schedule keeps it lower; evaluation has no
+// backward that would hold a fast stage back.
 constexpr size_t kMostWaiting = 64;
 
 std::string name_of(int from_stage, int to_stage, const std::string& value) {

@@ -15,7 +15,7 @@ namespace chassis {
 class RankLinks final : public StageLinks {
  public:
   // [control][all-ranks] of the pipeline. Forms one group of two ranks for each sender and receiver, so that transfers
-  // in one direction never wait for those in the other. Both arguments outlive it.
+  // in one direction never wait for those in the other. Both arguments must outlive it.
   RankLinks(const Pipeline& pipeline, Communicator& communicator);
 
   void send(int from_stage, int to_stage, StreamValues values) override;
@@ -29,16 +29,16 @@ class RankLinks final : public StageLinks {
     CommGroup* group = nullptr;
     std::deque<CommWork> sent;  // in order; tensors live until they have arrived
   };
-  // By stages that send and receive: forward and backward are two links, also if the same two ranks have both.
+  // By the ranks of the sending and the receiving stage. Forward and backward have separate links.
   using Key = std::tuple<int, int, bool>;  // ranks of the pipeline, and whether values go forward
 
   Key key(int from_stage, int to_stage) const;
-  // Forgets what has arrived, and waits until at most `most` have not.
+  // Drops the transfers that have arrived, and waits until at most `most` are left.
   void drop_arrived(Link& link, size_t most);
 
   const Pipeline& pipeline_;
   Communicator& communicator_;
-  CommGroup* all_ = nullptr;  // of the pipeline
+  CommGroup* all_ = nullptr;  // group of the pipeline's ranks
   std::map<Key, Link> links_;
 };
 

@@ -58,7 +58,7 @@ class TensorLayout final : public BlockLayout {
     refuse(op, "needs all of '" + program_.dims[dim].name + "' on each rank, but its input is divided along it");
   }
 
-  // The outputs of a linear that ranks share; nothing if there are none.
+  // The output dim of a linear that ranks share; nothing if there is none.
   std::optional<DimId> shared_output(const Slot& weight) const {
     const std::vector<DimId>& outputs = weight.axes[0];
     const auto found = std::find_if(outputs.begin(), outputs.end(), [&](DimId dim) { return is_shared(dim); });
@@ -99,14 +99,15 @@ class TensorLayout final : public BlockLayout {
     complete_partial(output);
   }
 
-  // Needs all positions, and gives some of its outputs.
+  // True if the linear needs all positions and gives some of its outputs.
   bool is_column(const Op& op) const {
     const Slot& weight = block_.slots[op.params[0]];
     const Sharding placed = weight.sharding[axis_];
     return shared_output(weight) || (placed.kind == Kind::kShard && contains(weight.axes[0], placed.dim));
   }
 
-  // The head's product and loss are one op. The products of an adapter are too small to hide anything.
+  // The head gets no ring, because its product and loss are one op. Adapters get none, because their products are too
+  // small to hide anything.
   bool may_have_ring(const Op& op) const {
     return division_.overlaps_in_ring && !program_.is_logits(block_.values[op.outputs[0]]) &&
            !block_.slots[op.params[0]].added;
@@ -132,7 +133,7 @@ class TensorLayout final : public BlockLayout {
       if (const auto shared = shared_output(block_.slots[op.params[0]])) take_shared(op, *shared);
   }
 
-  // All ranks compute the whole output and go on with one part of it, so each has a part of the parameters' gradients.
+  // All ranks compute the whole output and continue with a part of it, so each has a part of the parameters' gradients.
   void place_shared_linear(Op op, DimId dim) {
     op.inputs[0] = column_input(op.inputs[0]);
     append(op, {});
@@ -204,7 +205,7 @@ class TensorLayout final : public BlockLayout {
     part.outputs.clear();
     for (const char* what : {".log_sum", ".target"}) {
       GraphValue value{op.name + what, {CHASSIS_DIM_BATCH, CHASSIS_DIM_TIME}, GraphValueType::kFloat32, {}};
-      value.sharding = block_.values[op.inputs[1]].sharding;  // of the labels
+      value.sharding = block_.values[op.inputs[1]].sharding;  // sharding of the labels
       value.sharding[axis_].kind = Kind::kPartial;
       part.outputs.push_back(block_.add_value(std::move(value)));
     }
@@ -266,7 +267,7 @@ class TensorLayout final : public BlockLayout {
     if (placed != output) renamed_[output] = placed;
   }
 
-  // What divides its parameters decides, then its first input that is divided.
+  // The division of its parameters decides; without one, its first input that is divided.
   Sharding own_division(const Op& op) {
     for (const SlotId id : op.params)
       if (const Sharding placed = block_.slots[id].sharding[axis_]; placed.kind == Kind::kShard) {
@@ -291,11 +292,11 @@ class TensorLayout final : public BlockLayout {
   ValueId own_input(ValueId value, Sharding common) {
     if (common.kind != Kind::kShard) return whole(value);
     if (block_.values[value].has(common.dim)) return part(value, common.dim);
-    // Each rank has a part of its gradient.
+    // Each rank has a part of the value's gradient.
     return block_.values[value].type == GraphValueType::kInt32 ? whole(value) : column_input(value);
   }
 
-  // As other ops expect a value with these dims.
+  // The placement in which other ops expect a value with these dims.
   Sharding placement_of(ValueId value) const {
     const GraphValue& v = block_.values[value];
     if (v.type == GraphValueType::kInt32) return {};  // ids are whole

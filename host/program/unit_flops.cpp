@@ -6,6 +6,7 @@
 namespace chassis {
 namespace {
 
+// Products per token of an op's forward, in a row of `time` tokens.
 double products_of(const Program& program, const BlockType& block, const Op& op, int64_t time) {
   return op.spec().products == nullptr ? 0.0 : op.spec().products(program, block, op, time);
 }

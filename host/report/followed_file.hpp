@@ -14,13 +14,13 @@ class FollowedFile {
 
   struct Poll {
     bool exists = false;
-    bool restarted = false;  // the file is shorter or another one than before, and is read from its beginning
-    uint64_t num_lines = 0;  // new ones
+    bool restarted = false;  // the file was truncated or replaced, and is read from its beginning
+    uint64_t num_lines = 0;  // new lines
   };
-  // Calls `line` for each line that is complete and new; the text lacks its line break, and at least 64 bytes after it
-  // may be read. `restart` is called before them if the file has been truncated or replaced. An incomplete last line
-  // waits for the next call. Lines longer than 16 MiB are passed as empty. Throws a storage error if the file cannot be
-  // read or is not a regular file.
+  // Calls `line` for each line that is complete and new; the text excludes its line break, and at least 64 bytes after
+  // it may be read. `restart` is called before them if the file has been truncated or replaced. An incomplete last line
+  // is left for the next call. Lines longer than 16 MiB are passed as empty. Throws a storage error if the file cannot
+  // be read or is not a regular file.
   Poll poll(const std::function<void(std::string_view text, uint64_t number)>& line,
             const std::function<void()>& restart);
 

@@ -1,4 +1,4 @@
-// A bucket has the sum of its values as mean · count. When all buckets are used, each two become one.
+// A bucket holds the sum of its values as mean · count. When all buckets are used, each pair is merged into one.
 #include "host/report/history.hpp"
 
 #include <algorithm>
@@ -14,7 +14,7 @@ void resize(Series& series, size_t size) {
   series.count.resize(size, 0);
 }
 
-// Bucket `to` becomes buckets `a` and `b` together; b is the later one.
+// Combines buckets `a` and `b` into bucket `to`; b is the later one.
 void combine(Series& series, size_t to, size_t a, size_t b) {
   const uint32_t num_a = series.count[a], num_b = series.count[b], num = num_a + num_b;
   if (num > 0) {

@@ -15,7 +15,7 @@ namespace chassis {
 struct Series {
   std::string name;
   std::vector<float> min, max, mean;
-  std::vector<uint32_t> count;  // of finite values
+  std::vector<uint32_t> count;  // number of finite values
   uint64_t num_not_finite = 0;
   double first = std::numeric_limits<double>::quiet_NaN(), last = first;  // finite values
   double lowest = first, highest = first;
@@ -31,14 +31,14 @@ class History {
   static constexpr size_t kMaxBuckets = 2048;
   static constexpr size_t kMaxSeries = 512;
 
-  // Values of the step that follow. Steps usually ascend; a step may have any number of values. Steps below 1 are
-  // ignored. Returns false for those.
+  // Begins the step of the values that follow. Steps usually ascend; a step may have any number of values. Steps below
+  // 1 are ignored; returns false for those.
   bool begin_step(int64_t step);
-  // `position` is that of the value in its line: lines usually have the same names in the same order. A value of a name
-  // after kMaxSeries others is dropped and counted.
+  // `position` is the value's position in its line: lines usually have the same names in the same order. A value with a
+  // new name is dropped and counted once there are kMaxSeries names.
   void set(size_t position, std::string_view name, double value);
 
-  // Bucket b has the steps from b · width() + 1 to (b + 1) · width().
+  // Bucket b holds the steps from b · width() + 1 to (b + 1) · width().
   int64_t width() const { return width_; }
   size_t num_buckets() const { return num_buckets_; }
   int64_t last_step() const { return last_step_; }

@@ -99,7 +99,7 @@ std::string script_text(const Json& json) {
 std::string time_text(double time) {
   constexpr double kYear10000 = 253402300800.0;
   if (!(time > 0.0)) return "";
-  if (time >= kYear10000) return fmt::format("{:g} s after 1970", time);  // no date
+  if (time >= kYear10000) return fmt::format("{:g} s after 1970", time);  // too large for a date
   return fmt::format("{:%Y-%m-%d %H:%M:%S} UTC", fmt::gmtime(static_cast<std::time_t>(time)));
 }
 
@@ -322,7 +322,7 @@ std::string head_html(const std::vector<const RunReader*>& runs) {
   return text;
 }
 
-// The losses as one line each, where no script runs.
+// Draws the losses as one line for each run, for browsers without scripts.
 std::string still_picture(const std::vector<const RunReader*>& runs) {
   std::string text = "<p>Charts need a script. The mean losses:</p>\n";
   for (const RunReader* run : runs) {

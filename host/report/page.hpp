@@ -13,8 +13,8 @@ namespace chassis {
 // The beginning of every page, by which it is recognised.
 inline constexpr std::string_view kReportHtmlHead = "<!doctype html><!-- chassis report -->\n";
 
-// `runs` has at least one. A live page reads "events", whose messages say that there is something new, and then
-// "data?since=STEP", which is live_data(). Charts are drawn by uPlot (MIT), which the page contains.
+// `runs` has at least one. A live page reads "events", whose messages announce new data, and then "data?since=STEP",
+// which is live_data(). Charts are drawn by uPlot (MIT), which the page contains.
 std::string page_html(const std::vector<const RunReader*>& runs, bool is_live = false);
 // JSON: the tables of the page, and the metrics of the steps after `since`, rounded down to buckets.
 std::string live_data(const RunReader& run, int64_t since);

@@ -1,4 +1,4 @@
-// metrics.jsonl is the bulk: its lines are parsed by simdjson. All other files are small.
+// metrics.jsonl holds most of the data: its lines are parsed by simdjson. All other files are small.
 #include "host/report/run_reader.hpp"
 
 #include <errno.h>
@@ -86,7 +86,7 @@ bool RunReader::poll() {
 
 bool RunReader::is_replaced(const std::string& name) {
   struct stat about {};
-  std::array<int64_t, 5> version{};  // of an absent file
+  std::array<int64_t, 5> version{};  // version of an absent file
   if (::stat((path_ + "/" + name).c_str(), &about) == 0)
     version = {static_cast<int64_t>(about.st_ino), about.st_size, about.st_mtim.tv_sec, about.st_mtim.tv_nsec,
                about.st_mode};
@@ -290,7 +290,7 @@ int64_t RunReader::max_steps() const { return about_.is_object() ? integer_or(ab
 
 int64_t RunReader::last_step() const { return has_metrics_ ? history_.last_step() : event_step_; }
 
-// A process that was killed writes no end.
+// A process that was killed records no outcome.
 RunState RunReader::state() const {
   if (!has_events_ || !start_time_) return RunState::kUnknown;
   if (outcome_ == "done") return RunState::kDone;

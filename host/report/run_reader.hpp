@@ -1,4 +1,4 @@
-// What a run has written into its directory, read while it runs or afterwards, without a lock.
+// Reads what a run has written into its directory, while it runs or afterwards, without a lock.
 #pragma once
 
 #include <array>
@@ -30,7 +30,7 @@ struct SampleText {
   std::string prompt, answer, finish_reason;
 };
 
-// A checkpoint that was saved, by events.jsonl.
+// A saved checkpoint, as events.jsonl records it.
 struct SavedCheckpoint {
   int64_t step = 0;
   double time = 0.0;  // seconds since 1970
@@ -46,9 +46,9 @@ std::string_view to_text(RunState state);  // "running"
 struct RankStatus {
   int rank = 0;
   int64_t step = 0;
-  double step_ms = 0.0, wait_ms = 0.0;  // of the last step; exposed communication
+  double step_ms = 0.0, wait_ms = 0.0;  // in the last step; wait_ms is exposed communication
   uint64_t active_bytes = 0;
-  std::optional<double> temperature;  // of the GPU, in °C
+  std::optional<double> temperature;  // temperature of the GPU, in °C
 };
 
 class RunReader {
@@ -64,10 +64,10 @@ class RunReader {
   std::string name() const;
   const History& history() const { return history_; }
   const std::vector<EvalPoint>& evaluations() const { return evaluations_; }
-  const std::deque<SampleText>& samples() const { return samples_; }  // the last ones
+  const std::deque<SampleText>& samples() const { return samples_; }  // the most recent ones
   const std::vector<SavedCheckpoint>& checkpoints() const { return checkpoints_; }
   const std::vector<RankStatus>& ranks() const { return ranks_; }
-  // Of the warnings that the run has counted so far, each with its number.
+  // The warnings that the run has counted so far, each with its count.
   const std::vector<std::pair<std::string, uint64_t>>& warnings() const { return warnings_; }
   // report.json, run.json and plugins.lock; null if absent or damaged.
   const Json& about() const { return about_; }
@@ -76,8 +76,8 @@ class RunReader {
   const std::string& resolved_toml() const { return resolved_toml_; }
   RunState state() const;
   int64_t max_steps() const;
-  int64_t last_step() const;                         // by metrics, or by events if there are no metrics
-  double seconds() const;                            // of all starts, each up to its last event or step
+  int64_t last_step() const;                         // from metrics, or from events if there are no metrics
+  double seconds() const;                            // total over all starts, each up to its last event or step
   bool has_metrics() const { return has_metrics_; }  // metrics.jsonl exists
   // "3 damaged lines of metrics.jsonl, the first is line 17"; for people.
   std::vector<std::string> defects() const;
@@ -95,7 +95,7 @@ class RunReader {
   void metrics_line(std::string_view text, uint64_t number);
   void sample_line(std::string_view text, uint64_t number);
   void event_line(std::string_view text, uint64_t number);
-  // Whether this file is another one than at the last call; run files are replaced, never changed in place.
+  // True if this file has changed since the last call; run files are replaced, never changed in place.
   bool is_replaced(const std::string& name);
   Json read_json(const std::string& name);
   std::string read_text(const std::string& name);
@@ -103,8 +103,8 @@ class RunReader {
   const std::string path_;
   FollowedFile metrics_file_, samples_file_, events_file_;
   Damage damaged_metrics_, damaged_samples_, damaged_events_;
-  std::map<std::string, std::string> damaged_files_;        // what to say of a file, by its name
-  std::map<std::string, std::array<int64_t, 5>> versions_;  // of files that are read whole: what stat() told
+  std::map<std::string, std::string> damaged_files_;        // by name: the message about the file
+  std::map<std::string, std::array<int64_t, 5>> versions_;  // results of stat(), for files that are read whole
   struct Parser;
   std::shared_ptr<Parser> parser_;
 

@@ -11,18 +11,18 @@
 
 namespace chassis {
 
-// Without a finite value: "-".
+// Returns "-" if the value is not finite.
 std::string metric_text(std::string_view name, double value);
 
-// Tokens by time of the last 20 buckets; NaN if unknown.
+// Tokens per second over the last 20 buckets; NaN if unknown.
 double recent_tokens_per_second(const History& history);
 
 struct SummaryStyle {
-  size_t width = 80;  // of the terminal, in characters
+  size_t width = 80;  // width of the terminal, in characters
   bool unicode = true;
 };
 std::string summary_text(const RunReader& run, SummaryStyle style);
-// "chassis.report/1" of one or more runs.
+// Schema "chassis.report/1", for one or more runs.
 Json summary_json(const std::vector<const RunReader*>& runs);
 
 // The parts of a step in milliseconds, the mean of the last buckets: data, forward, backward, optimizer, the rest, and
@@ -44,17 +44,17 @@ struct ConfigDifference {
 // Keys whose values differ between any two runs, without those that name the run or its directory.
 std::vector<ConfigDifference> config_differences(const std::vector<const RunReader*>& runs);
 
-// Of the ranks, the index of one whose own work takes longer than the median by 10 % of its step; -1 if there is none.
-// Its own work is its step without the time in which it waits for others.
+// The index of the rank whose own work exceeds the median by more than 10 % of its step; -1 if there is none. Its own
+// work is its step without the time in which it waits for others.
 int straggler(const std::vector<RankStatus>& ranks);
 
 struct PostMortem {
   std::string file, kind, error;  // "post-mortem/rank-1.json", "out_of_memory"
 };
-// Those that the run has left, at most 64.
+// The post-mortems that the run has left, at most 64.
 std::vector<PostMortem> post_mortems_of(const RunReader& run);
 
-// What is known of the checkpoints that the run has saved, and of those in its directory, oldest step first.
+// The checkpoints that the run has saved, and those in its directory, oldest step first.
 struct CheckpointLine {
   int64_t step = 0;
   double time = 0.0;  // 0: unknown

@@ -1,4 +1,4 @@
-// A row of values as text of eight heights.
+// A row of values as text with eight heights.
 #pragma once
 
 #include <cstddef>
@@ -7,7 +7,7 @@
 
 namespace chassis {
 
-// As many characters as there are values, or `width` if that is less: "▁▂▅█"; without `unicode`, digits 0 to 7. Values
+// Returns as many characters as there are values, but at most `width`: "▁▂▅█"; without `unicode`, digits 0 to 7. Values
 // that are not finite are spaces.
 std::string sparkline(std::span<const float> values, size_t width, bool unicode = true);
 

@@ -1,4 +1,4 @@
-// Finds the module of each added parameter, and reads what adapter_config.json says about it.
+// Finds the module of each added parameter, and reads keys of adapter_config.json.
 #include "host/save/adapter_files.hpp"
 
 #include <algorithm>
@@ -21,7 +21,7 @@ bool same_directory(const std::string& a, const std::string& b) {
   namespace fs = std::filesystem;
   std::error_code error;
   if (fs::equivalent(a, b, error) && !error) return true;
-  // "Org/Name" of the Hub and a folder ".../Name"
+  // "Org/Name" on the Hub matches a folder ".../Name".
   const auto last = [](const std::string& path) {
     const fs::path whole = fs::path(path).lexically_normal();
     return whole.has_filename() ? whole.filename() : whole.parent_path().filename();
@@ -147,7 +147,7 @@ std::vector<DiskPart> AdapterNames::parts(const Parameter& p) const {
     return {DiskPart::whole((prefix.empty() ? "" : prefix + ".") + name_in_module(p), p.descriptor.global_shape)};
   }
   std::vector<DiskPart> parts = mapping_.parts(p.name);
-  if (module != nullptr)  // PEFT wraps a module with a branch, whose own parameters are then those of base_layer
+  if (module != nullptr)  // PEFT wraps a module that has a branch; its own parameters are those of base_layer
     for (DiskPart& part : parts) {
       const std::string prefix = without_last_part(part.disk_name);
       part.disk_name = prefix + ".base_layer" + part.disk_name.substr(prefix.size());

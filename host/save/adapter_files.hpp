@@ -13,7 +13,7 @@ namespace chassis {
 // The format of adapters.
 inline constexpr char kAdapterFormat[] = "peft";
 
-// Throws a config error if `--format` names that of adapters, which has no place for a whole model.
+// Throws a config error if `--format` names the format of adapters, which cannot hold a whole model.
 void refuse_adapter_format(const std::string& format);
 // True if the directory has files of an adapter, and is not a checkpoint of a run.
 bool is_adapter_directory(const std::string& path);
@@ -23,7 +23,7 @@ std::string adapter_plugin_of(const std::string& path);
 // base_model_name_or_path in adapter_config.json of a directory; empty if there is none.
 std::string named_base(const std::string& adapter);
 // Counts a warning if adapter_config.json names another model than `base`, which was given as "model.path" or "--base".
-// Nothing else shows that a base is another one if its shapes are the same.
+// Nothing else reveals a different base if its shapes are the same.
 void compare_base_name(const std::string& adapter, const std::string& base, const std::string& given_as);
 // True if [export] writes the adapter alone.
 bool exports_adapter(const Session& session);
@@ -36,20 +36,20 @@ inline bool is_kept(const Parameter& p) { return p.added || p.trainable; }
 class AdapterNames {
  public:
   struct Module {
-    std::string in_files;  // its name there
+    std::string in_files;  // its name in files
     std::vector<const Parameter*> added, recorded;
     bool is_tied = false;  // its weight belongs to another module
   };
 
   explicit AdapterNames(const Session& session);
 
-  // By their names in the program.
+  // The modules by their names in the program.
   const std::map<std::string, Module>& modules() const { return modules_; }
-  // The module to which a parameter was added, or which has it; NULL if nothing was added there.
+  // The module to which a parameter was added, or to which it belongs; NULL if nothing was added there.
   const Module* module_of(const Parameter& p) const;
-  // Where an adapter's files hold a parameter.
+  // The places of a parameter in an adapter's files.
   std::vector<DiskPart> parts(const Parameter& p) const;
-  // The rest of the parameter's name: "lora_A.weight".
+  // The parameter's name within its module: "lora_A.weight".
   std::string name_in_module(const Parameter& p) const;
 
  private:
@@ -58,9 +58,9 @@ class AdapterNames {
   std::map<std::string, std::string> module_of_;  // by parameter
 };
 
-// Why the branch of a module whose weight is tied to another one cannot be merged.
+// The reason that the branch of a module whose weight is tied to another one cannot be merged.
 std::string tied_branch_text(const std::string& module);
-// Full names of slots that share a parameter, and the names of the parameters.
+// Maps the full name of each slot that shares a parameter to the name of that parameter.
 std::map<std::string, std::string> tied_slots(const Program& program);
 
 }  // namespace chassis

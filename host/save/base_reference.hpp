@@ -1,5 +1,5 @@
-// The frozen weights that a checkpoint of contents = "trained" and an adapter leave out: where they were, a hash of
-// them, and how they were stored.
+// The frozen weights that a checkpoint of contents = "trained" and an adapter leave out: their path, a hash of them,
+// and how they were stored.
 #pragma once
 
 #include <optional>
@@ -13,7 +13,7 @@ struct BaseReference {
   std::string path;
   std::string hash;        // CheckpointReader::content_hash()
   std::string quant = {};  // the plugin of [quant] that stored them; empty if they were not quantized
-  Json quant_config = {};  // what it writes into a model's config.json; null if that is not known
+  Json quant_config = {};  // the plugin's quantization_config; null if it is not known
 
   // Adds it to the `about` of a manifest.
   void add_to(Json& about) const {
@@ -21,11 +21,12 @@ struct BaseReference {
     if (!quant.empty()) about["quant"] = quant;
     if (!quant_config.is_null()) about["quant_config"] = quant_config;
   }
-  // "models/x (3f2a91c04d5e)"
+  // "models/x (hash 3f2a91c04d5e)"
   std::string text() const { return path + " (hash " + hash.substr(0, 12) + ")"; }
 };
 
-// That of a manifest's `about`; nothing if the checkpoint has all weights. `where` names the checkpoint.
+// Reads the reference from a manifest's `about`; nothing if the checkpoint has all weights. `where` names the
+// checkpoint.
 inline std::optional<BaseReference> base_reference(const Json& about, const std::string& where) {
   const auto found = about.find("base");
   if (found == about.end()) return std::nullopt;
@@ -37,11 +38,11 @@ inline std::optional<BaseReference> base_reference(const Json& about, const std:
 }
 
 class Session;
-// How the session stores the frozen weights of a model with this path and hash.
+// Refers to a model with this path and hash, and records how the session stores its frozen weights.
 BaseReference reference_to_base(const Session& session, std::string path, std::string hash);
 
-// Counts a warning if the weights beneath `trained` were stored otherwise, or quantized by other settings, than those
-// of the session.
+// Counts a warning if the base weights of `trained` were stored differently, or quantized with other settings, than
+// those of the session.
 void compare_quantization(const Session& session, const std::string& trained, const BaseReference& reference);
 
 }  // namespace chassis

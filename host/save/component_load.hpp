@@ -1,6 +1,6 @@
-// Loads tensors that hold one value for each block of a parameter: components of weights in few bits, and states of
-// optimizers in blocks. Checkpoints of runs that cut columns have the dims of the parameter, all others those of files;
-// both are read by both.
+// Loads tensors that hold one value for each block of a parameter: components of quantized weights, and block-wise
+// optimizer states. Checkpoints of runs that shard columns store them with the dims of the parameter, all others with
+// the dims of files; every run can read both.
 #pragma once
 
 #include <string>
@@ -10,11 +10,11 @@
 
 namespace chassis {
 
-// How this rank reads a component from what `reader` has under a name.
+// Returns how this rank reads a component that `reader` has under `disk_name`.
 LoadTensor load_component(const CheckpointReader& reader, const Descriptor& parameter, const Component& component,
                           const std::string& disk_name);
 
-// The same elements with the dims that a descriptor gives to them on a rank.
+// A view of `held` with the local shape that the descriptor has on a rank.
 Tensor as_described(const Tensor& held, const Descriptor& descriptor, const MeshShape& mesh, int rank);
 
 }  // namespace chassis

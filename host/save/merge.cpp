@@ -23,9 +23,9 @@
 namespace chassis {
 namespace {
 
-constexpr int64_t kChunkElements = 1 << 20;  // that are changed at a time
+constexpr int64_t kChunkElements = 1 << 20;  // elements changed at a time
 
-// A directory and where the session's parameters are in it.
+// A directory, and the places of the session's parameters in it.
 struct Opened {
   std::unique_ptr<CheckpointReader> reader;
   std::optional<ModelDirectory> directory;
@@ -133,7 +133,7 @@ class Merge {
     });
   }
 
-  // The components of the model beneath, which are then changed as the adapter says and quantized again.
+  // The components of the base model, which are then changed by the adapter and quantized again.
   QuantizedWeights& quantized() {
     if (!has_components())
       throw storage_error("'" + model().reader->path() + "' holds no quantized weights, which could be kept")
@@ -148,8 +148,8 @@ class Merge {
     return *model().quantized;
   }
 
-  // Throws if the base that was read is not the one that the checkpoint refers to. An adapter may be meant for others,
-  // such as for the model that was quantized to train it: then counts a warning.
+  // Throws if the base that was read is not the one that the checkpoint refers to. For an adapter, only counts a
+  // warning: it may be meant for another base, such as the model that was quantized to train it.
   void compare_base() const {
     if (!reference_ || !base_) return;
     World alone;
@@ -163,7 +163,7 @@ class Merge {
   }
 
  private:
-  // The directory of the weights beneath.
+  // The directory of the base weights.
   Opened& model() { return base_ ? *base_ : trained_; }
   bool has_components() {
     return std::ranges::any_of(session_.parameters().all(), [&](const auto& p) { return model().has_components(*p); });
@@ -217,7 +217,7 @@ class Merge {
   }
 
   void check_values(const Parameter& p, Dtype dtype, std::span<const float> values) const {
-    // From here on a value rounds to infinity.
+    // Values of at least this size round to infinity.
     const float limit = dtype == Dtype::f16 ? 65520.0f : dtype == Dtype::bf16 ? 0x1.ffp127f : INFINITY;
     for (const float value : values) {
       if (!std::isfinite(value)) throw numeric_error("'" + p.name + "' merged has a value that is not finite");
@@ -234,10 +234,10 @@ class Merge {
   std::optional<Opened> base_;  // absent if `trained_` has all parameters
   std::optional<BaseReference> reference_;
   std::map<std::string, std::vector<float>> added_;
-  std::vector<float> values_;  // of one chunk
+  std::vector<float> values_;  // values of one chunk
 };
 
-// The directory of the model beneath what was trained.
+// The directory of the base model of what was trained.
 std::string base_of(const MergeRequest& request) {
   if (!request.base.empty()) return request.base;
   std::string named;
@@ -248,7 +248,7 @@ std::string base_of(const MergeRequest& request) {
     const CheckpointManifest manifest = CheckpointManifest::read(directory);
     const std::optional<BaseReference> base = base_reference(manifest.about, request.trained);
     if (base) named = base->path;
-    if (!base && manifest.format != kAdapterFormat) return request.trained;  // has all
+    if (!base && manifest.format != kAdapterFormat) return request.trained;  // it has all parameters
   }
   if (is_model(named)) return named;
   if (const std::string other = named_base(request.trained); !other.empty()) named = other;

@@ -1,4 +1,4 @@
-// Merges what a run has trained into the model beneath it: branches of an adapter, and parameters trained whole.
+// Merges what a run has trained into its base model: branches of an adapter, and parameters trained whole.
 #pragma once
 
 #include <string>
@@ -12,7 +12,7 @@ namespace chassis {
 
 // Writes the model of the session as plan_export() says: fp32 values of the directory `base`, changed by the parameters
 // in `trained` (an adapter's directory or a checkpoint), and rounded once, or with `keep_quantized` quantized again as
-// `base` is. Quantized weights of `base` are dequantized, one parameter at a time. In one process, through the two
+// `base` is. Quantized weights of `base` are dequantized, one parameter at a time. Runs in one process, through the two
 // buckets; of `trained`, only the parameters that an adapter added are whole in memory. A checkpoint that has all
 // parameters is its own base. Throws an error that names the tensor if a value is not finite or overflows the dtype of
 // the export.
@@ -30,7 +30,7 @@ struct MergeRequest {
   bool keep_quantized = false;
   std::vector<std::string> plugin_path = {};
 };
-// The same with a session made for it.
+// The same, with a session created for this call.
 SaveResult merge_checkpoint(const MergeRequest& request);
 
 }  // namespace chassis

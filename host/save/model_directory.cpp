@@ -69,7 +69,7 @@ void ModelDirectory::read_adapter(const Session& session, const CheckpointReader
                     reader.path() + " has no " + parts.front().disk_name + ": the model's own is used");
     adapter_.erase(p->name);
   }
-  // Beside a branch on the head or the embeddings, PEFT writes the weight beneath, which is the model's.
+  // In addition to a branch on the head or the embeddings, PEFT writes the base weight, which belongs to the model.
   constexpr std::string_view kBase = ".base_layer.";
   const std::map<std::string, std::string> tied = tied_slots(session.program());
   for (const DiskTensor& tensor : reader.tensors()) {
@@ -121,7 +121,7 @@ void ModelDirectory::compare_tied_copies(CheckpointReader& reader) const {
     const auto in_files = [&](const DiskPart& part) { return reader.find(part.disk_name) != nullptr; };
     if (!std::all_of(where.begin(), where.end(), in_files)) continue;  // missing ones are reported with all others
     const std::vector<DiskPart> copied = {DiskPart::whole(copy->name, copy->global_shape)};
-    // A model of other sizes altogether: loading names both shapes.
+    // Both tensors in the files have another shape than in the model: loading reports both shapes.
     const bool both_differ = where.size() == 1 && copy->global_shape != owner.global_shape &&
                              reader.find(where[0].disk_name)->global_shape == copy->global_shape;
     if (both_differ) continue;

@@ -14,7 +14,7 @@
 
 namespace chassis {
 
-// Which of the session's parameters a directory is expected to have.
+// The session's parameters that a directory is expected to have.
 enum class Content {
   kModel,    // those of the model
   kAll,      // also those that an adapter added
@@ -43,12 +43,12 @@ class ModelDirectory {
 
   const ParameterTable& parameters_;
   Content content_ = Content::kModel;
-  const DiskMapping* mapping_ = nullptr;                  // of a model's files
-  std::map<std::string, std::vector<DiskPart>> adapter_;  // by parameter, in an adapter's files
+  const DiskMapping* mapping_ = nullptr;                  // mapping of a model's files
+  std::map<std::string, std::vector<DiskPart>> adapter_;  // by parameter: its places in an adapter's files
   std::map<std::string, std::string> in_file_;            // by the mapping's name
-  std::set<std::string> trained_;                         // what the directory has, if only that says it
+  std::set<std::string> trained_;                         // trained parameters, if only the directory names them
   std::set<std::string> ignored_;
-  std::vector<std::pair<const DiskTensor*, Descriptor>> tied_copies_;  // with the parameter that each should equal
+  std::vector<std::pair<const DiskTensor*, Descriptor>> tied_copies_;  // with the parameter that each must equal
 };
 
 }  // namespace chassis

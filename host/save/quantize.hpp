@@ -17,14 +17,14 @@ std::string quant_plugin(const std::string& given, const std::vector<std::string
 struct QuantizeRequest {
   std::string model;                      // a model directory, not quantized
   std::string directory;                  // created
-  std::string dtype = "auto";             // of what is not quantized
+  std::string dtype = "auto";             // for what is not quantized
   std::string format = {};                // empty: the default of export.plugin
   std::string quant = {};                 // the plugin; empty: the installed one
   std::vector<std::string> options = {};  // "quant.double_quant=true"
   std::vector<std::string> plugin_path = {};
 };
-// Writes a model directory with the linears in fewer bits, in one process. Of the model, two buckets and the components
-// of one parameter are in memory.
+// Writes a model directory with the linears quantized, in one process. Of the model, only two buckets and the
+// components of one parameter are in memory.
 SaveResult quantize_model(const QuantizeRequest& request);
 
 }  // namespace chassis

@@ -1,4 +1,4 @@
-// Encodes on load, and gathers what double quantization needs of the whole parameter.
+// Encodes on load, and gathers the whole-parameter data that double quantization needs.
 #include "host/save/quantized_load.hpp"
 
 #include <map>
@@ -51,7 +51,7 @@ void QuantizedLoad::add(Parameter& p, LoadTensor plain, std::vector<LoadTensor>&
     try {
       parameters.encode(p, begin, values);
     } catch (const Error& cause) {
-      // Values that cannot be encoded, such as NaN, are damage of the file.
+      // Values that cannot be encoded, such as NaN, mean that the file is damaged.
       const ExitCode code = cause.code() == ExitCode::kConfig ? ExitCode::kStorage : cause.code();
       throw Error(code, "'" + path + "': parameter '" + p.name + "': " + cause.message()).hint(cause.hint_text());
     }
@@ -59,7 +59,7 @@ void QuantizedLoad::add(Parameter& p, LoadTensor plain, std::vector<LoadTensor>&
   out.push_back(std::move(plain));
 }
 
-// Some trainers keep codes in tensors of floats.
+// Some trainers keep codes in floating-point tensors.
 void QuantizedLoad::refuse_codes_in(const DiskTensor& found, const Parameter& p) const {
   for (const Component& c : p.storage->components())
     if (!c.suffix.empty() && reader_.find(found.name + c.suffix) != nullptr)
@@ -70,7 +70,7 @@ void QuantizedLoad::refuse_codes_in(const DiskTensor& found, const Parameter& p)
           .hint("save the model again with its codes in such a tensor");
 }
 
-// Says so if a file's companion would fit another size of block.
+// Throws a storage error that says so if a file's companion tensor would fit another block size.
 void QuantizedLoad::compare_blocks(const DiskTensor& found, const Component& c, const Parameter& p) const {
   const int64_t elements = numel(p.descriptor.global_shape), units = numel(found.global_shape) / c.unit_values;
   if (c.unit_elements < 2 || units < 1 || numel(found.global_shape) % c.unit_values != 0) return;

@@ -12,8 +12,8 @@
 namespace chassis {
 namespace {
 
-constexpr int64_t kChangedElements = 1 << 20;  // at a time
-constexpr uint64_t kReadBytes = 8 << 20;       // in each bucket
+constexpr int64_t kChangedElements = 1 << 20;  // elements changed at a time
+constexpr uint64_t kReadBytes = 8 << 20;       // size of each bucket
 
 }  // namespace
 
@@ -79,7 +79,7 @@ void QuantizedWeights::read(Parameter& p) {
   if (read_.insert(p.name).second) std::ranges::copy(result.hashed, std::back_inserter(hashed_));
 }
 
-// In place: when a part is encoded, its old components have been decoded.
+// Works in place: the old components of a part are decoded before the part is encoded.
 void QuantizedWeights::change(Parameter& p) {
   const Shape& shape = p.descriptor.global_shape;
   const int64_t columns = numel(shape) / std::max<int64_t>(1, shape[0]);

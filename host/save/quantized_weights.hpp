@@ -29,20 +29,20 @@ class QuantizedWeights {
 
   // Whether the directory has components of a parameter, rather than values or nothing.
   bool is_stored(const Parameter& p) const;
-  // What check() of the reader expects of a quantized parameter.
+  // Adds what CheckpointReader::check() expects of a quantized parameter.
   void add_wanted(const Parameter& p, std::vector<LoadTensor>& wanted);
   bool is_wanted(const std::string& disk_name) const { return names_.contains(disk_name); }
-  // Consecutive values of a parameter, as its components say.
+  // Decodes consecutive values of a parameter from its components.
   void decode(const Parameter& p, int64_t begin, std::span<float> values);
-  // What was read of each parameter, for content_hash().
+  // The parts that were read of each parameter, for content_hash().
   const std::vector<PartRead>& hashed() const { return hashed_; }
 
   // From now on, values are changed after they are read, and quantized again. `change` gets whole rows.
   using Change = std::function<void(const Parameter& p, const Box& rows, std::span<float> values)>;
   void change_values(Change change) { change_ = std::move(change); }
 
-  // The tensors of a quantized parameter in a file that has it under `name`. `dtype`: of its values before. Reads the
-  // parameter if the length of its text depends on that.
+  // The tensors of a quantized parameter in a file that has it under `name`. `dtype`: that of its values before
+  // quantization. Reads the parameter if the length of its text may depend on its values.
   std::vector<SaveTensor> saved_tensors(const Parameter& p, const std::string& name, Dtype dtype);
   // True for a tensor from saved_tensors().
   bool has(const Descriptor& tensor) const { return saved_.contains(tensor.fqn); }
@@ -64,14 +64,14 @@ class QuantizedWeights {
 
   CheckpointReader& reader_;
   const ModelDirectory& directory_;
-  const BucketPair buckets_;   // of its own: those of a save hold what is being written
-  ParameterTable parameters_;  // of its own: those of a session may be in use, and divided
+  const BucketPair buckets_;   // separate, because those of a save hold what is being written
+  ParameterTable parameters_;  // separate, because those of a session may be in use, and divided
   Parameter* held_ = nullptr;
   Change change_;
   std::set<std::string> names_, read_;
   std::vector<PartRead> hashed_;
   std::map<std::string, Saved> saved_;  // by name
-  std::map<std::string, Tensor> kept_;  // of those: what belongs to a whole parameter, which is small
+  std::map<std::string, Tensor> kept_;  // those that belong to a whole parameter, which are small
 };
 
 }  // namespace chassis

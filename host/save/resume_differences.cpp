@@ -83,7 +83,7 @@ std::map<std::string, std::pair<std::string, std::string>> plugins_of(const Json
     const std::string version = json_string_or(plugin, "version", "", "plugins");
     plugins[id] = {version, json_string_or(plugin, "sha256", "", "plugins")};
     if (!plugin.contains("libraries") || !plugin["libraries"].is_array()) continue;
-    for (const Json& library : plugin["libraries"])  // that it brings
+    for (const Json& library : plugin["libraries"])  // that the plugin brings
       if (library.is_object())
         plugins[id + "/" + json_string_or(library, "name", "", "plugins")] = {
             version, json_string_or(library, "sha256", "", "plugins")};
@@ -109,7 +109,7 @@ void compare_providers(const Json& saved, const Json& now, const Settings& setti
   const bool auto_attention = settings.attention.plugin == "auto";
   const bool auto_kernels = std::ranges::count(*settings.kernels.plugins, "auto") > 0;
   struct Chosen {
-    const char* table;  // of plugins.lock
+    const char* table;  // a table of plugins.lock
     const std::string& key;
     bool is_auto;
   };
@@ -158,7 +158,7 @@ LearningRateSchedule saved_schedule(const Settings& saved, LearningRateSchedule 
   return schedule;
 }
 
-// With another number of steps the learning rate follows another curve than in the saved run.
+// Reports that the learning rate follows another curve if the number of steps has changed.
 void compare_schedule(const LearningRateSchedule& before, const LearningRateSchedule& now, int64_t step,
                       ResumeDifferences& out) {
   const bool is_constant = before.name == "constant" && now.name == "constant";
@@ -173,7 +173,7 @@ void compare_schedule(const LearningRateSchedule& before, const LearningRateSche
                    printable(before.name), had_ended ? "ended" : "would have ended", before.max_steps, now.max_steps)});
 }
 
-// Ranks that a mesh adds or removes, and micro-batches with them, need another schedule.
+// Another number of ranks or micro-batches needs another schedule: that difference is expected.
 void compare_pipeline(const Json& saved, const Json& now, ResumeDifferences& out) {
   if (!saved.is_object() || !now.is_object() || saved.value("sha256", Json()) == now["sha256"]) return;
   const auto sizes = [](const Json& of) {
@@ -293,7 +293,7 @@ void report(const ResumeDifferences& differences, const std::string& checkpoint,
   std::string list;
   for (const auto& [key, text] : differences.expected) list += "\n  " + key + " " + text;
   if (!list.empty()) log::info("changed since the run was saved (allowed in a resumed run):{}", list);
-  // One line of the summary at the end for all of them.
+  // All of them share one line of the summary at the end.
   for (size_t i = 0; i < differences.counted.size(); ++i) {
     const auto& [key, text] = differences.counted[i];
     const std::string what = fmt::format("differs from the run that was saved: {} {}", key, text);

@@ -28,15 +28,15 @@ struct ResolvedLength {
   int64_t global_batch_size = 0;
 };
 Json to_json(const ResolvedLength& length);
-// The same of a pipeline's schedule, whose lists may come from a file. Null if nothing divides the units.
+// The same for a pipeline's schedule, whose lists may come from a file. Null if the pipeline does not divide the units.
 Json pipeline_record(const Pipeline& pipeline);
 
 // Compares the checkpoint from which a run resumes at `step` with the session. A checkpoint without settings, such as
 // an imported one, gives no differences.
 ResumeDifferences resume_differences(const std::string& checkpoint, int64_t step, const ResolvedLength& now,
                                      const LearningRateSchedule& schedule, Session& session);
-// The keys whose values differ between the config.json beside these weights and the session's model, of those that both
-// have. Empty if there is no config.json.
+// The keys of the session's model whose values differ in the config.json next to these weights; keys that only one of
+// them has are ignored. Empty if there is no config.json.
 std::vector<ResumeDifference> model_differences(const std::string& weights, const Session& session);
 // The settings of `table` ("model" or "data") that differ between resolved.toml of the run directory and this
 // configuration.

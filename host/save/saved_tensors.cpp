@@ -19,7 +19,7 @@
 namespace chassis {
 namespace {
 
-// What reads a model directory if [export] names the format of adapters.
+// The format of model directories if [export] names the format of adapters.
 constexpr char kModelFormat[] = "safetensors";
 
 Dtype export_dtype(Session& session) {
@@ -122,7 +122,7 @@ std::vector<Descriptor> training_tensors(Session& session, bool with_states, Whi
 LocalTensors local_tensors(Session& session, bool with_states) {
   struct Held {
     Tensor tensor;
-    bool is_of_blocks = false;  // its dims are those of the descriptor
+    bool is_of_blocks = false;  // its dims become those of the descriptor
   };
   auto by_name = std::make_shared<std::map<std::string, Held>>();
   for (const auto& p : session.parameters().all()) {
@@ -244,7 +244,7 @@ void compare_with_model(Session& session, const SavePlan& plan) {
 
 bool can_check_saving(Session& session) {
   constexpr size_t kMaxShards = 1 << 20;
-  std::unordered_set<std::string> divisions;  // tensors that are divided alike take the time of one
+  std::unordered_set<std::string> divisions;  // tensors that are divided alike are proven in the time of one
   for (const auto& p : session.parameters().all()) divisions.insert(Layout(p->descriptor, session.mesh()).key());
   for (const OptimizerState& state : session.optimizer().states())
     divisions.insert(Layout(state.descriptor, session.mesh()).key());

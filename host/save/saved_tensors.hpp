@@ -41,10 +41,10 @@ LocalTensors local_tensors(Session& session, bool with_states);
 LocalTensors exported_tensors(Session& session);
 
 SavePlan plan_checkpoint(Session& session, const FormatPlugin& format, const SavePlanOptions& options = {});
-// Parameters in the layout of the model's files and the dtype of export.dtype, and the literal tensors; or, if
-// exports_adapter(), those of the adapter in its files.
+// The plan of an export: parameters in the layout of the model's files and the dtype of export.dtype, and the literal
+// tensors; or, if exports_adapter(), those of the adapter in its files.
 class QuantizedWeights;
-// Quantized parameters as values; with `quantized`, as components.
+// Quantized parameters are saved as values; with `quantized`, as components.
 SavePlan plan_export(Session& session, const FormatPlugin& format, QuantizedWeights* quantized = nullptr,
                      const SavePlanOptions& options = {});
 // The model's config with the dtype of the export, under the keys dtype and torch_dtype, and with

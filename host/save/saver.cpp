@@ -30,8 +30,8 @@ namespace {
 
 constexpr int64_t kSelfTestBytes = 16 << 20;
 
-// The files that exports and checkpoints have beside the weights: those of model.path, but the tokenizer's from where
-// this run has its tokenizer. config.json is written anew.
+// The files that exports and checkpoints contain in addition to the weights: those of model.path, except that tokenizer
+// files come from the directory of this run's tokenizer. config.json is written anew.
 std::vector<CopiedFile> files_carried(Session& session, const ChatFiles& chat) {
   const Setting<std::string>& model = session.settings().model.path;
   const PluginTokenizer* const tokenizer = session.tokenizer();
@@ -63,7 +63,7 @@ bool has_frozen(const Session& session) {
   return std::ranges::any_of(session.parameters().all(), [](const auto& p) { return !is_kept(*p); });
 }
 
-// Of what this rank stores.
+// The checksum of the frozen parameters that this rank stores.
 uint32_t checksum_of_frozen(const Session& session) {
   uint32_t crc = 0;
   for (const auto& p : session.parameters().all()) {
@@ -77,7 +77,7 @@ uint32_t checksum_of_frozen(const Session& session) {
   return crc;
 }
 
-// The optimizer's states with a value for each block, by FQN.
+// The optimizer's states that have one value for each block, by FQN.
 std::map<std::string_view, const OptimizerState*> states_of_blocks(Session& session) {
   std::map<std::string_view, const OptimizerState*> out;
   for (const OptimizerState& state : session.optimizer().states())
@@ -85,7 +85,7 @@ std::map<std::string_view, const OptimizerState*> states_of_blocks(Session& sess
   return out;
 }
 
-// How this rank reads such a state. `descriptor` has its owner.
+// Returns how this rank reads such a state. `descriptor` says which rank owns it.
 LoadTensor load_state(const OptimizerState& state, const Descriptor& descriptor, const CheckpointReader& reader) {
   Descriptor parameter = state.parameter->descriptor;
   parameter.owner = descriptor.owner;
@@ -445,7 +445,7 @@ SaveResult Saver::export_model(const std::string& name, int64_t step) {
   return CheckpointWriter(export_format_, buckets_).save(export_plan(), request, session_.world());
 }
 
-// Rank 0 alone merges, from files: the frozen weights here may have been rounded.
+// Rank 0 alone merges, from files: the frozen weights in memory may have been rounded.
 SaveResult Saver::export_merged(SaveRequest request, int64_t step) {
   SaveResult result;
   result.path = request.parent + "/" + request.name;

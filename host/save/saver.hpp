@@ -76,7 +76,7 @@ class Saver {
   void carry_files_of_model(SaveRequest& request) const;
   SaveResult export_merged(SaveRequest request, int64_t step);
   Resumed load_checkpoint(const std::string& path);
-  // Fills the frozen parameters, unless they have been filled already.
+  // Loads the base weights from model.path, and sets base_.
   void load_frozen(const std::string& checkpoint, const std::optional<BaseReference>& reference);
   std::string newest_of(const std::string& run) const;
   std::string hint_to_avoid(const std::string& path, int64_t step) const;
@@ -93,11 +93,11 @@ class Saver {
   std::unique_ptr<Instance> checkpoint_instance_, export_instance_;
   FormatPlugin checkpoint_format_, export_format_;
   std::optional<SavePlan> checkpoint_plan_, export_plan_;
-  uint64_t checkpoint_bytes_ = 0;          // of the files of all ranks
-  ChatFiles chat_files_;                   // only on rank 0, as the next
-  std::vector<CopiedFile> carried_files_;  // of model.path; only on rank 0
+  uint64_t checkpoint_bytes_ = 0;          // total of the files of all ranks
+  ChatFiles chat_files_;                   // only on rank 0, as the next member
+  std::vector<CopiedFile> carried_files_;  // files of model.path; only on rank 0
   unsigned mode_ = 0644;
-  std::optional<BaseReference> base_;  // of the frozen parameters; set if they have been loaded from there
+  std::optional<BaseReference> base_;  // refers to the frozen parameters; set when they have been loaded
   BucketPair buckets_;
   std::optional<CheckpointRoot> own_root_;
   CheckpointRoot* root_;  // NULL except on rank 0

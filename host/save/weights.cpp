@@ -1,4 +1,4 @@
-// Maps the tensors of a directory to parameters, loads them, and exports a checkpoint in one process.
+// Loads weights into a session from a directory, and exports a checkpoint in one process.
 #include "host/save/weights.hpp"
 
 #include <algorithm>
@@ -131,7 +131,7 @@ namespace {
 
 struct LoadedPart {
   Content content = Content::kModel;
-  std::string hash;  // of the frozen parameters, if asked for
+  std::string hash;  // hash of the frozen parameters, if requested
 };
 
 // [all-ranks] Fills the parameters that one directory has. If that is a model, those of an adapter get new values.
@@ -191,7 +191,7 @@ LoadedPart load_part(Session& session, const std::string& path, const BucketPair
   return loaded;
 }
 
-// Whether a directory is an adapter, and the base that it needs beside it, as its manifest names it.
+// Whether a directory is an adapter, and the base that it needs, as its manifest names it.
 struct Kind {
   bool is_adapter = false;
   std::optional<BaseReference> base;
@@ -212,9 +212,9 @@ Kind kind_of(Session& session, const std::string& path) {
   return {kind["adapter"].get<bool>(), base_reference(kind, path)};
 }
 
-// Counts a warning if what was trained beside one base is used beside another, or beside one that is stored otherwise.
-// Resuming a run refuses both; an adapter may be meant for it. `hash` is that of the base in use; if it or that of
-// training is not known, names are all there is to compare.
+// Counts a warning if what was trained on one base is used with another, or with one that is stored differently.
+// Resuming a run refuses both; an adapter may be meant for it. `hash` is that of the base in use; if that hash or the
+// hash of the base in training is not known, only names are compared.
 void compare_base(Session& session, const std::string& path, const Kind& kind, const std::string& hash) {
   if (session.world().rank() != 0) return;
   const Setting<std::string>& model = session.settings().model.path;

@@ -29,8 +29,8 @@ std::string load_weights(Session& session, const std::string& from);
 // frozen parameters from model.path, added ones from adapter.path or with new values. Returns the hash of the frozen
 // ones if checkpoints of the session refer to them (BaseReference).
 std::string load_weights(Session& session, const std::string& path, const BucketPair& buckets);
-// [all-ranks] Fills the parameters of the model from model.path, which `needed_by` leaves out, and returns the hash of
-// the frozen ones. Throws an error that names both if they are missing, or differ from `reference`.
+// [all-ranks] Fills the model's parameters, which `needed_by` leaves out, from model.path, and returns the hash of the
+// frozen ones. Throws an error that names both if they are missing, or differ from `reference`.
 std::string load_base(Session& session, const BucketPair& buckets, const std::string& needed_by,
                       const std::optional<BaseReference>& reference);
 // [all-ranks] Fills the parameters that an adapter added or trains. `base_hash` is that of the frozen ones, as
@@ -60,7 +60,7 @@ struct ExportRequest {
   std::string dtype = "auto";
   std::string format = {};  // empty: the default of export.plugin
   std::string base = {};    // its tokenizer and other files are copied; empty: those of the checkpoint
-  std::string quant = {};   // the plugin, if weights are quantized, which are exported so; empty: the installed one
+  std::string quant = {};   // the plugin if weights are quantized, which stay so; empty: the installed one
   std::vector<std::string> plugin_path = {};
 };
 // Exports a checkpoint as a model directory, or its adapter in PEFT's files, in one process and through two buckets; no

@@ -1,4 +1,4 @@
-// A Communicator and its groups. What it does with them is in comm_work.cpp.
+// A Communicator and its groups. comm_work.cpp starts calls and waits for them.
 #include "host/service/comm.hpp"
 
 #include <fmt/core.h>
@@ -127,7 +127,7 @@ CommGroup& Communicator::add_group(std::string name, const std::string& key, std
   return *impl_->groups.emplace_back(std::move(group));
 }
 
-// Blocks until all ranks of the group are here, so that a backend that forms it waits for none.
+// Blocks until all ranks of the group have arrived, so that a backend that forms the group need not wait for any.
 void Communicator::Impl::meet(const CommGroup& group) {
   const std::string prefix = fmt::format("comm/{}/arrived/", group.impl_->key);
   Store& store = *world.store();

@@ -21,17 +21,17 @@ class MetricsStore;
 class Trace;
 struct Hang;
 
-// What one op took in one group. Groups of one rank are not counted, since they send nothing.
+// The counters of one op in one group. Groups of one rank are not counted, since they send nothing.
 struct CommCount {
   std::string group;     // "dp_shard"
   std::string op;        // "all_gather"
-  uint64_t calls = 0;    // several calls of one start count once
-  uint64_t bytes = 0;    // that this rank sends in a ring: (N-1)/N of what is gathered, twice that for all_reduce
+  uint64_t calls = 0;    // calls of one op in one start count once
+  uint64_t bytes = 0;    // sent by this rank in a ring: (N-1)/N of the gathered bytes, twice that for all_reduce
   double wait_ms = 0.0;  // the caller's time in start and wait, without the waiting of a CUDA stream
   double hidden_ms = 0.0;  // between start and wait, while the caller did other work
 };
-// Sets "comm/dp_shard/all_gather_bytes", "…_calls" and "…_wait_ms" for each of them, and the sums over all calls
-// "comm_exposed_ms" of wait_ms and "comm_hidden_ms" of hidden_ms.
+// Sets "comm/dp_shard/all_gather_bytes", "…_calls" and "…_wait_ms" for each of them. Adds up wait_ms over all of them
+// as "comm_exposed_ms", and hidden_ms as "comm_hidden_ms".
 void write_metrics(const std::vector<CommCount>& counts, MetricsStore& metrics);
 
 class CommGroup;
@@ -44,7 +44,7 @@ struct Collective {
   Tensor recv;
   uint32_t reduce = CHASSIS_REDUCE_SUM;
   std::string name;
-  std::vector<uint64_t> counts, recv_counts;  // of unequal parts; empty if all are equal
+  std::vector<uint64_t> counts, recv_counts;  // elements of unequal parts; empty if all are equal
   int peer = 0;
 };
 
@@ -72,9 +72,9 @@ class Communicator {
   // returns this rank's. The same ranks give the same group, even if other axes of size 1 are named. Throws a config
   // error for an unknown axis, or if the group cannot be divided.
   CommGroup& group(std::span<const std::string> axes, int subgroup_size = 0);
-  // [control][all-ranks] of the group. The ranks that differ from this one only on `axis`, where they have these
-  // coordinates; this rank has one of them. Each `key` gives another group, so that calls in one do not wait for those
-  // in another. Counted under the name of the axis.
+  // [control][all-ranks] of the group. The ranks that differ from this one only on `axis`, and have one of these
+  // coordinates there; this rank has one of them too. Each `key` gives a separate group, so that calls in one do not
+  // wait for those in another. Counted under the name of the axis.
   CommGroup& group_on(const std::string& axis, std::span<const int> coordinates, const std::string& key);
 
   // [all-ranks] of the group. Starts the calls together. Tensors are kept alive until the work is waited for.
@@ -97,7 +97,7 @@ class Communicator {
   bool logs_calls() const;
   // NULL: no trace.
   void set_trace(Trace* trace);
-  // After a communication error: what this rank waited for, and what is known of the others.
+  // After a communication error: the call that this rank waited for, and what is known about the other ranks.
   Hang hang();
 
  private:
@@ -117,7 +117,7 @@ class CommGroup {
   const std::string& name() const { return name_; }  // "dp_shard", "dp_replicate+dp_shard", "dp_shard:2" if divided
   int size() const { return static_cast<int>(ranks_.size()); }
   int rank() const { return rank_; }                        // in the group
-  const std::vector<int>& ranks() const { return ranks_; }  // of the run, ascending
+  const std::vector<int>& ranks() const { return ranks_; }  // ranks of the run, ascending
 
  private:
   friend class Communicator;

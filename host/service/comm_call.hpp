@@ -29,7 +29,7 @@ class CommBatch {
   const std::vector<chassis_collective_t>& calls() const { return calls_; }
   // For the backend; valid until the batch is moved or destroyed.
   std::vector<const chassis_collective_t*> pointers() const;
-  // What this rank sends for the call in a ring.
+  // The number of bytes that this rank sends for the call in a ring.
   uint64_t bytes(const chassis_collective_t& call) const;
 
   // Equal on all ranks if their calls match. Leaves out what only two ranks must agree on: see peer_hashes().
@@ -40,7 +40,7 @@ class CommBatch {
     uint64_t sent = 0, received = 0;
     bool operator==(const PeerHashes&) const = default;
   };
-  // By rank in the group; ranks without such calls are left out.
+  // Keyed by rank in the group; ranks without such calls are left out.
   std::map<int, PeerHashes> peer_hashes() const;
 
   // Each call: "all_gather of 4096 f32 'layers.3'".
@@ -50,7 +50,7 @@ class CommBatch {
 
  private:
   int size() const { return static_cast<int>(ranks_->size()); }
-  uint64_t elements(const chassis_collective_t& call) const;  // of the longer buffer
+  uint64_t elements(const chassis_collective_t& call) const;  // in the longer buffer
   void check(const chassis_collective_t& call, bool moves_nothing) const;
   std::string call_text(const chassis_collective_t& call) const;
 

@@ -1,4 +1,4 @@
-// Streams and copies by LibTorch.
+// Streams and copies through LibTorch.
 #include "host/service/comm_device.hpp"
 
 #include <ATen/core/TensorBody.h>

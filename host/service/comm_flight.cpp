@@ -60,10 +60,10 @@ std::string pack_flight(const Flight& flight) {
   return pack(parts);
 }
 
-// What a rank says of itself while it waits.
+// A rank's report about itself while it waits.
 struct WaitReport {
-  std::string call;        // what it waits for
-  std::vector<int> ranks;  // of the call's group
+  std::string call;        // the call that it waits for
+  std::vector<int> ranks;  // the ranks of the call's group
   std::vector<StoredFlight> flights;
 };
 
@@ -228,7 +228,7 @@ void Flights::compare(const Flight& mine, int other) {
   }
 }
 
-// For this rank, and for those that end with its error.
+// Records the hang for this rank, and in the store for the ranks that end with this rank's error.
 void Flights::leave_hang(const std::vector<int>& silent, const std::map<std::string, std::vector<int>>& waiting,
                          const Flight& flight) {
   std::vector<std::string> calls;
@@ -242,7 +242,7 @@ void Flights::leave_hang(const std::vector<int>& silent, const std::map<std::str
 
 Error Flights::deadline_error(const Flight& flight, std::chrono::nanoseconds waited) {
   report_waiting(flight);
-  // A rank of this group may wait for one outside it, so the groups that are waited for are asked as well.
+  // A rank of this group may wait for one outside it, so the ranks of the groups that are waited for are asked as well.
   std::map<int, std::optional<WaitReport>> reports;  // by rank
   for (int rank : *flight.ranks) reports[rank];
   // A rank that has only just started to wait needs kCompareAfter to report.
@@ -273,7 +273,7 @@ Error Flights::deadline_error(const Flight& flight, std::chrono::nanoseconds wai
   const auto add = [&](const std::vector<int>& ranks, const std::string& what) {
     reason += fmt::format("{}{} {}", reason.empty() ? "" : "; ", rank_list(ranks), what);
   };
-  // A rank that is busy inside a plugin has said so itself.
+  // A rank that is busy inside a plugin has reported that call itself.
   std::vector<int> unknown;
   for (const int rank : silent) {
     const std::string call = world_.call_of(rank);

@@ -21,7 +21,7 @@ namespace chassis {
 struct Flight {
   std::string group;              // "dp_shard"
   std::string group_key;          // unique in the run
-  const std::vector<int>* ranks;  // of the group
+  const std::vector<int>* ranks;  // the group's ranks in the run
   int rank;                       // in the group
   uint64_t sequence;              // 17 for the 17th start of the group
   CommBatch batch;
@@ -30,9 +30,9 @@ struct Flight {
   std::string text() const;   // "all_gather of 4096 f32 'layers.3' (#17 of dp_shard)"
 };
 
-// What is known of ranks that wait for each other.
+// The facts about ranks that wait for each other.
 struct Hang {
-  std::string call;                                 // that this rank waited for; empty: none
+  std::string call;                                 // the call that this rank waited for; empty: none
   std::vector<int> silent;                          // ranks of the run that did not report
   std::map<std::string, std::vector<int>> waiting;  // other calls, and the ranks that wait in them
 };
@@ -52,8 +52,8 @@ class Flights {
   // deadline if that is shorter.
   void check(const Flight& flight, std::chrono::nanoseconds waited);
 
-  // What this rank knew when check() threw. Who was silent when the deadline passed on another rank is read from the
-  // store, where that rank has left it.
+  // The facts that this rank had when check() threw. If the deadline passed on another rank, reads from the store what
+  // that rank has recorded there.
   Hang hang();
 
  private:
@@ -71,7 +71,7 @@ class Flights {
   std::mutex mutex_;
   std::list<Flight> flights_;
   bool changed_ = true;                       // since the last report
-  const Flight* reported_waiting_ = nullptr;  // what the store says that this rank waits for
+  const Flight* reported_waiting_ = nullptr;  // the flight that this rank is waiting for, as the store says
   Hang hang_;
 };
 

@@ -23,7 +23,7 @@ struct CommGroup::Impl {
   std::optional<CommStore> store;
   chassis_backend_group_t* group = nullptr;
   uint64_t sequence = 0;  // number of starts so far
-  bool is_shared = true;  // serves every request for its ranks; false: only that of its key
+  bool is_shared = true;  // returned for every request with the same ranks; false: only for its key
 };
 
 struct CommWork::Impl {

@@ -74,7 +74,7 @@ class CommTable final : public Table {
 
  private:
   static Communicator& self(const chassis_comm_t* t) { return **static_cast<const CommTable*>(t->impl)->communicator_; }
-  // Which tensors a rank steps, and how often step() is called, differs between meshes and strategies.
+  // Refuses optimizers: mesh and strategies decide which tensors a rank steps, and how often step() is called.
   static chassis_status_t* refusal_of(const chassis_comm_t* t) {
     const auto& table = *static_cast<const CommTable*>(t->impl);
     if (!table.is_optimizer_) return nullptr;

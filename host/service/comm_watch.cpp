@@ -30,7 +30,7 @@ void StreamWatch::throw_if_failed() {
   if (failure_) std::rethrow_exception(failure_);
 }
 
-// Works of one group are done in the order of their start; works of different groups in any order.
+// Works of one group complete in the order of their start, works of different groups in any order.
 void StreamWatch::release_done() {
   for (auto watched = works_.begin(); watched != works_.end();) {
     if (!backend_.call("done", [&](auto* self) { return table_.done(self, watched->work); })) {

@@ -1,4 +1,4 @@
-// Works that a CUDA stream waits for, not the host. A thread releases them when they are done. If a work exceeds the
+// Works that a CUDA stream, not the host, waits for. A thread releases them when they are done. If a work exceeds the
 // deadline or a rank fails, the thread aborts their groups, so that neither the stream nor the host waits forever.
 #pragma once
 
@@ -27,7 +27,7 @@ class StreamWatch {
 
   // Takes over the work and its flight.
   void add(chassis_backend_work_t* work, chassis_backend_group_t* group, const Flight& flight);
-  // Throws the first failure, the same at every call.
+  // Throws the first failure, and throws it again at every further call.
   void throw_if_failed();
 
  private:

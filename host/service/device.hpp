@@ -25,20 +25,20 @@ struct DeviceMemory {
   uint64_t peak_active_bytes = 0;
   uint64_t free_bytes = 0;
   uint64_t total_bytes = 0;
-  uint64_t free_swap_bytes = 0;  // of the CPU
-  std::string limited_by = {};   // likewise: HostMemory::limited_by
+  uint64_t free_swap_bytes = 0;  // CPU only
+  std::string limited_by = {};   // CPU only: HostMemory::limited_by
 };
-// On the CPU the allocator counts what is held; total and free are those of host_memory().
+// On the CPU, the allocator counts the bytes that are held; total and free bytes are those of host_memory().
 DeviceMemory device_memory(Device device);
 // Uninitialized page-locked host memory, which CUDA devices copy from and to without staging. Counted under this
-// thread's tags. CUDA must have been loaded. Throws out of memory.
+// thread's tags. CUDA must have been loaded. Throws an out-of-memory error.
 Tensor pinned_tensor(std::span<const int64_t> sizes, Dtype dtype);
 // Waits for the device's queued work; returns at once on the CPU.
 void synchronize(Device device);
 // "NVIDIA H200", or the CPU's model name.
 std::string device_name(Device device);
-// What the CUDA code of plugins must match: the major version of LibTorch's CUDA, the compute capability of the device
-// (90 for 9.0) and the major version of the driver. None on the CPU, or if CUDA is not available.
+// The versions that CUDA code of plugins must match: the major version of LibTorch's CUDA, the compute capability of
+// the device (90 for 9.0) and the major version of the driver. Empty on the CPU, or if CUDA is not available.
 std::optional<CudaVersions> cuda_versions(Device device);
 // The largest resident memory of the process so far, as the operating system counts it.
 uint64_t peak_resident_bytes();

@@ -40,7 +40,7 @@ struct StoredMatrix {
   const void* data;
   bool transposed = false;
 
-  // From the first row to the end of the last one; none if that overflows.
+  // The bytes from the first row to the end of the last one; none if their number overflows.
   std::optional<int64_t> bytes() const {
     if (rows == 0 || columns == 0) return 0;
     int64_t span = 0;
@@ -103,7 +103,7 @@ void run_fp32(const Problem& p, at::Tensor c) {
     at::addmm_out(c, c, a, b, p.beta, p.alpha);
 }
 
-// k > 0 and c is fp32.
+// Requires k > 0 and an fp32 c.
 void multiply_into_fp32(const Problem& p, Bf16Method method) {
   if (is_bf16_product(p) && method == Bf16Method::kTiles) return multiply(product_of<uint16_t>(p));
   if (is_bf16_product(p) && method == Bf16Method::kNative) return run_native(p);

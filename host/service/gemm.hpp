@@ -23,16 +23,16 @@ struct GemmRefusal {
 };
 GemmRefusal refusal_of(const chassis_gemm_problem_t& problem);
 
-// The faster method for this shape on this CPU.
+// The fastest method for this shape on this CPU.
 Bf16Method bf16_method(const chassis_gemm_problem_t& problem);
 // Whether this LibTorch exports a bf16 product.
 bool has_native_bf16();
 
-// The same product, whose factors are of T and whose c is fp32.
+// The problem as a Product, with factors of T and an fp32 c.
 template <typename T>
 Product<T> product_of(const chassis_gemm_problem_t& problem);
 
-// [step] `problem` has no refusal.
+// [step] Requires a problem without a refusal.
 void gemm(const chassis_gemm_problem_t& problem, Bf16Method method);
 uint64_t gemm_scratch_bytes(const chassis_gemm_problem_t& problem, Bf16Method method);
 

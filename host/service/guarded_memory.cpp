@@ -30,7 +30,7 @@ struct GuardedBlock {
   char* mapped = nullptr;
   size_t mapped_bytes = 0;
   size_t num_bytes = 0;      // as asked for
-  size_t watched_bytes = 0;  // after them
+  size_t watched_bytes = 0;  // after the buffer, filled with kWatched
 };
 
 // Never freed. The handler of SIGSEGV reads it without the lock, in a process that is about to end.

@@ -1,4 +1,4 @@
-// Conversion between the ABI's handles and LibTorch's types, which are only declared here. For .cpp files of this
+// Conversion between the ABI's handles and LibTorch's types, which are only declared here. For the .cpp files of this
 // folder.
 #pragma once
 

@@ -15,7 +15,7 @@ uint64_t proc_kib(const std::string& path, std::string_view key) {
   return std::strtoull(proc_line(path, key).c_str(), nullptr, 10) * 1024;
 }
 
-// The number in a file. kNoLimit if the file contains "max" or does not exist, or the largest number of version 1.
+// The number in a file. kNoLimit if the file does not exist or has "max", or version 1's number for that.
 uint64_t limit_in(const std::string& path) {
   const std::string text = proc_line(path, "");
   if (text.empty() || text.starts_with("max")) return kNoLimit;
@@ -23,13 +23,13 @@ uint64_t limit_in(const std::string& path) {
   return number >= uint64_t{1} << 62 ? kNoLimit : number;
 }
 
-// Where a version of control groups has what.
+// The names in which a version of control groups gives its limits and usage.
 struct GroupFiles {
   const char *limit, *used, *cached, *swap_limit, *swap_used;
 };
 constexpr GroupFiles kVersion2 = {"memory.max", "memory.current", "inactive_file", "memory.swap.max",
                                   "memory.swap.current"};
-// Version 1 limits memory and swap together, which is not read.
+// Version 1 limits memory and swap together; that limit is not read.
 constexpr GroupFiles kVersion1 = {"memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file", "", ""};
 
 void apply_group(const ControlGroup& group, HostMemory& memory) {

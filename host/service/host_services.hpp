@@ -19,7 +19,7 @@ class HostServices final : public ServiceProvider {
   // `seed` is the run's, for the streams of chassis.rng. `metrics` outlives the instances.
   HostServices(uint64_t seed, MetricsStore& metrics) : seed_(seed), metrics_(metrics) {}
 
-  // From now on all instances have chassis.comm, older ones included; NULL removes it. Without a communicator, attach
+  // From now on all instances, including older ones, have chassis.comm; NULL removes it. Without a communicator, attach
   // throws for a plugin whose manifest requires chassis.comm.
   void set_communicator(Communicator* communicator) { communicator_ = communicator; }
 

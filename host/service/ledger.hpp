@@ -1,6 +1,6 @@
-// Which plugin instance holds which handle. A handle is listed from the time when an instance receives or makes it
-// until it releases it or hands it to the host. There is one ledger per process, since a handle does not name its
-// instance.
+// Records which plugin instance holds which handle. A handle is listed from the time when an instance receives or makes
+// it until the instance releases it or hands it to the host. There is one ledger per process, since a handle does not
+// name its instance.
 #pragma once
 
 #include <atomic>

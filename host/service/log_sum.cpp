@@ -40,7 +40,7 @@ void merge_attention(const Tensor& output, const Tensor& log_sum, const Tensor& 
   at::Tensor& own = tensor_of(log_sum.handle());
   const at::Tensor& more = tensor_of(more_log_sum.handle());
   const at::Tensor both = at::logaddexp(own, more);
-  // As factors of [B, T, h, D]. -inf - -inf is not a number: such a part is 0.
+  // The weight of a part, as factors of [B, T, h, D]. -inf - -inf is not a number: the weight of such a part is 0.
   const auto share = [&](const at::Tensor& part) {
     return at::nan_to_num(part.sub(both).exp_(), 0.0).transpose(1, 2).unsqueeze(-1);
   };

@@ -36,7 +36,7 @@ constexpr uint64_t kMagic = 0x6368617373697331;  // "chassis1"
 
 thread_local MemoryLabel current_label;
 
-// Before the data of every block.
+// Precedes the data of every block.
 struct alignas(64) Header {
   uint64_t magic;
   uint64_t num_bytes;     // as asked for
@@ -48,7 +48,7 @@ static_assert(sizeof(Header) == 64);
 // Free blocks by size; take_oldest() takes the one that has been free for longest.
 class FreeLists {
  public:
-  // A block of at least this size and at most so much more; NULL if there is none.
+  // A block of at least `system_bytes`, and at most `most_excess` more; NULL if there is none.
   Header* take(uint64_t system_bytes, uint64_t most_excess) {
     auto at = blocks_.lower_bound(system_bytes);
     if (at == blocks_.end() || at->first > system_bytes + most_excess) return nullptr;
@@ -109,7 +109,7 @@ Header* reserve_large(uint64_t system_bytes) {
   return reinterpret_cast<Header*>(aligned);
 }
 
-// What is copied when memory runs out, so it has room for all of it and allocates nothing.
+// The facts that are copied when memory runs out. Has room for all of them, so that copying allocates nothing.
 struct FailureRecord {
   bool is_set = false;
   uint64_t requested_bytes = 0, limit_bytes = 0;
@@ -205,7 +205,7 @@ class CountingAllocator final : public c10::Allocator {
 
   MemoryAccount& account() { return account_; }
 
-  // Called in the thread that found no memory. Locks nothing that this thread may hold.
+  // Called in the thread whose allocation failed. Only tries its locks, since this thread may hold one of them.
   void note_failure(uint64_t num_bytes, MemoryLabel label, uint64_t limit) noexcept {
     const std::unique_lock once(failure_mutex_, std::try_to_lock);
     if (!once) return;
@@ -288,7 +288,7 @@ class CountingAllocator final : public c10::Allocator {
     const uint64_t target = account_.peak() + kMiB * 32;
     const uint64_t others = system_.live() - lists_.cached_bytes() + system_bytes;
     const uint64_t room = target > others ? target - others : 0;
-    // A block of another length, which is there, instead of one that takes its place and has to be touched anew.
+    // Uses a cached block of another size rather than a new one, whose pages would have to be touched first.
     if (sizes_vary_ && lists_.cached_bytes() > room)
       if (Header* block = lists_.take(system_bytes, system_bytes)) return block;
     trim(room);

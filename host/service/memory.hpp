@@ -36,8 +36,8 @@ std::string_view memory_category_name(MemoryCategory category);  // "activations
 struct MemoryUsage {
   struct Part {
     uint64_t live_bytes = 0;
-    uint64_t peak_bytes = 0;           // of this part alone
-    uint64_t bytes_at_total_peak = 0;  // of all parts add up to MemoryUsage::peak_bytes
+    uint64_t peak_bytes = 0;           // peak of this part alone
+    uint64_t bytes_at_total_peak = 0;  // at the peak of the total; those of all parts add up to MemoryUsage::peak_bytes
   };
   std::array<Part, kNumMemoryCategories> categories;
   uint64_t live_bytes = 0;
@@ -55,43 +55,43 @@ struct PluginMemory {
   uint64_t peak_bytes = 0;
 };
 
-// Where an allocation is counted.
+// The category and the owner that an allocation is counted under.
 struct MemoryLabel {
   uint16_t category = 0;
   uint16_t owner = 0;
 };
 
-// The moment in which the host last found no memory: the allocator below, or operator new.
+// The state when an allocation of the host last failed, in the allocator below or in operator new.
 struct MemoryFailure {
   uint64_t requested_bytes = 0;  // 0: operator new does not say
   MemoryCategory category = MemoryCategory::kOther;
-  uint64_t limit_bytes = 0;  // of set_memory_limit(), if that was the reason
-  MemoryUsage usage;         // with the blocks that were cached before they were given back
+  uint64_t limit_bytes = 0;  // set by set_memory_limit(), if that was the reason
+  MemoryUsage usage;         // cached_bytes: before cached blocks were returned to the system
   std::vector<PluginMemory> plugins;
-  std::string plugin;  // that asked
+  std::string plugin;  // the plugin that asked
   StepPlace place;     // without the node
   std::string node;    // its name
   std::string call;    // as describe_call()
   int64_t step = 0;
 };
-// [any] Nothing if memory was always found.
+// [any] Empty if no allocation has failed.
 std::optional<MemoryFailure> last_memory_failure();
 
-// Installs the allocator in LibTorch; before the first tensor that is to be counted. Later calls do nothing.
+// Installs the allocator in LibTorch. Call it before the first tensor that is to be counted. Later calls do nothing.
 void install_memory_allocator();
 
 MemoryUsage memory_usage();
 std::vector<PluginMemory> memory_by_plugin();
-// Sets peaks to what is live now.
+// Sets the peaks to the bytes that are live now.
 void reset_peak_memory();
 // Returns all cached blocks to the system.
 void drop_memory_cache();
-// Limits what the free lists hold; 4 GiB by default, 0 turns them off.
+// Limits the bytes in the free lists; 4 GiB by default, 0 turns them off.
 void set_memory_cache_bytes(uint64_t bytes);
-// Where steps differ in the sizes of their tensors: a cached block of up to twice the size is used before cached blocks
-// are returned to the system to make room for a new one.
+// Set it if steps have tensors of different sizes. A cached block of up to twice the size is then used before cached
+// blocks are returned to the system to make room for a new one.
 void set_memory_sizes_vary(bool vary);
-// Allocations that would exceed this many live bytes throw out of memory; 0 means no limit.
+// Allocations that would exceed this many live bytes throw an out-of-memory error; 0 means no limit.
 void set_memory_limit(uint64_t bytes);
 
 // The number of a plugin for MemoryTag; the same for the same name. 0 for the host, and for plugins after the 255th.
@@ -110,7 +110,7 @@ class MemoryTag {
   MemoryLabel previous_;
 };
 
-// Counts bytes that come from no allocator while it exists: of the process, or of a device of meta_memory.hpp.
+// While it exists, counts bytes that come from no allocator, of the process or of a device of meta_memory.hpp.
 class MemoryCharge {
  public:
   MemoryCharge(uint64_t num_bytes, MemoryCategory category);

@@ -38,7 +38,7 @@ class MemoryGauge {
 
 class MemoryAccount {
  public:
-  // Negative when memory is freed.
+  // `bytes` is negative when memory is freed.
   void add(int64_t bytes, MemoryLabel label) {
     categories_[label.category].add(bytes);
     owners_[label.owner].add(bytes);

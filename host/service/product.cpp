@@ -1,6 +1,6 @@
-// The loops of Goto and van de Geijn (2008): a panel of b stays in the caches while blocks of a pass by; a tile of 12
-// rows and 32 columns of c stays in registers. A word of a factor is one fp32 value, or two bf16 values of consecutive
-// k, whose products one instruction adds to a sum.
+// The loops of Goto and van de Geijn (2008): a panel of b stays in the caches while it is multiplied by one block of
+// `a` after another; a tile of 12 rows and 32 columns of c stays in registers. A word of a factor is one fp32 value, or
+// two bf16 values of consecutive k, whose products one instruction adds to a sum.
 #include "host/service/product.hpp"
 
 #ifdef __AVX512F__
@@ -23,9 +23,10 @@ namespace {
 
 constexpr int kWidth = 16, kRows = 12, kVectors = 2;
 constexpr int64_t kColumns = kVectors * kWidth;
-// Words summed in registers at once; rows of a, which fill most of a level-2 cache of 1 MiB; columns of b.
+// kDepth: words summed in registers at once. kHeight: rows of a, which fill most of a level-2 cache of 1 MiB. kPanel:
+// columns of b.
 constexpr int64_t kDepth = 384, kHeight = 480, kPanel = 1024;
-// With fewer columns or rows the other factor is read in place, since a copy would be read only once or twice.
+// With fewer columns or rows, the other factor is read in place, since a copy would be read only once or twice.
 constexpr int64_t kFewColumns = 64, kFewRows = 48;
 
 typedef float Vector __attribute__((vector_size(4 * kWidth)));
@@ -64,7 +65,7 @@ class Panels {
   std::unique_ptr<float, Free> data_;
 };
 
-// A tile of M rows and N vectors of columns. Words of a are a_column apart, its rows a_row; T is the type of values.
+// A tile of M rows and N vectors of columns. Words of a are a_column apart and its rows a_row; T is the type of values.
 template <typename T, int M, int N>
 [[gnu::target("avx512bf16")]] void tile(int64_t words, const float* a, int64_t a_row, int64_t a_column, const float* b,
                                         int64_t ldb, float* c, int64_t ldc, float alpha, float beta) {
@@ -95,7 +96,7 @@ template <typename T, int M, int N>
     }
 }
 
-// What tiles of N vectors of columns share.
+// The arguments that tiles of N vectors of columns share.
 struct Strip {
   int64_t words;
   const float* b;
@@ -111,7 +112,8 @@ void short_tile(int64_t m, const Strip& s, const float* a, int64_t a_row, int64_
   }
 }
 
-// The copied block of a holds tiles of kRows rows one after the other, in each the kRows words of a step side by side.
+// The copied block of a holds its tiles of kRows rows one after another. In a tile, the kRows words of one step are
+// adjacent.
 template <typename T, int N>
 void strip_of_copy(int64_t m, const Strip& s, const float* a, float* c) {
   int64_t i = 0;
@@ -126,7 +128,7 @@ void strip_in_place(int64_t m, const Strip& s, Factor<float> a, float* c) {
     short_tile<T, N>(std::min<int64_t>(kRows, m - i), s, a.data + i * a.row, a.row, a.column, c + i * s.ldc);
 }
 
-// `rows` rows of 16, which become the columns of 16 rows; the other columns are zero.
+// Turns `rows` rows of 16 words into the first columns of 16 rows; the other columns are zero.
 void transpose(const float* from, int64_t ld, int64_t rows, float* to, int64_t ld_to) {
   Vector r[kWidth] = {}, s[kWidth];
   if (rows == kWidth) {
@@ -149,7 +151,7 @@ void transpose(const float* from, int64_t ld, int64_t rows, float* to, int64_t l
   for (int i = 0; i < kWidth; ++i) store(to + i * ld_to, r[i]);
 }
 
-// The factor as words, if its values of consecutive k are neighbours; data is NULL if they are not, or not aligned.
+// The factor as words, if its values of consecutive k are adjacent; data is NULL if they are not, or not aligned.
 template <typename T>
 Factor<float> as_words(Factor<T> f, int64_t along_k, int64_t other) {
   if constexpr (std::is_same_v<T, float>) return f;
@@ -159,7 +161,7 @@ Factor<float> as_words(Factor<T> f, int64_t along_k, int64_t other) {
   return {reinterpret_cast<const float*>(f.data), stride(f.row), stride(f.column)};
 }
 
-// Word p of row (or column) x of a factor, of which the last may be half full.
+// Word p of the row or column of a factor that begins at `data`. The last word may be half full.
 template <typename T>
 float word_of(const T* data, int64_t along_k, int64_t p, int64_t k) {
   T values[kValues<T>] = {};
@@ -188,7 +190,7 @@ void copy_rows(Factor<T> a, int64_t m, int64_t k, float* to) {
   }
 }
 
-// kWidth columns of a row of words, from rows of values that are dense.
+// Copies kWidth columns of a row of words, from rows whose values are adjacent.
 void copy_word_row(const float* from, int64_t, float* to) { store(to, load(from)); }
 void copy_word_row(const uint16_t* from, int64_t row, float* to) {
   typedef int16_t Row __attribute__((vector_size(2 * kWidth)));
@@ -197,7 +199,7 @@ void copy_word_row(const uint16_t* from, int64_t row, float* to) {
                                     11, 27, 12, 28, 13, 29, 14, 30, 15, 31));
 }
 
-// Writes rows of `width` words, of which those behind `columns` are zero.
+// Writes rows of `width` words; those after the first `columns` words are zero.
 template <typename T>
 void copy_columns(Factor<T> b, int64_t k, int64_t columns, int64_t width, float* to) {
   const int64_t words = words_of<T>(k), whole = k / kValues<T>;
@@ -223,7 +225,7 @@ void copy_columns(Factor<T> b, int64_t k, int64_t columns, int64_t width, float*
 
 int64_t width_of(int64_t columns) { return columns > kWidth ? kColumns : kWidth; }
 
-// A block of c: `a` holds its rows and this depth in words, copied if a_copy is set.
+// A block of c. `a` holds its rows over the current depth, in words; a_copy is a copy of them, or NULL.
 template <typename T>
 struct Block {
   int64_t m;
@@ -245,7 +247,7 @@ struct Block {
   }
 };
 
-// Fewer columns than the strip is wide: computed beside c.
+// For fewer columns than the strip is wide: computes them in a buffer, then updates c.
 template <typename T>
 void run_edge(const Block<T>& block, int64_t columns, int64_t width, const Strip& s, float* c) {
   alignas(64) float edge[kRows * kColumns];
@@ -268,7 +270,7 @@ void run_edge(const Block<T>& block, int64_t columns, int64_t width, const Strip
 template <typename T>
 void multiply_part(const Product<T>& p) {
   static thread_local const Panels panels;
-  constexpr int64_t kSteps = kDepth * kValues<T>;  // of k
+  constexpr int64_t kSteps = kDepth * kValues<T>;  // values of k
   const bool copies_b = p.b.column != 1 || p.m > kFewRows || kValues<T> > 1;
   for (int64_t first = 0; first < p.n; first += kPanel) {
     const int64_t columns = std::min(kPanel, p.n - first);
@@ -318,7 +320,7 @@ void multiply_part(const Product<T>& p) {
 
 template <typename T>
 void multiply(const Product<T>& p) {
-  // Threads divide the columns, since each then copies its own part of b.
+  // Threads divide the columns if there are enough, since each thread then copies its own part of b.
   constexpr int64_t kFlopsOfThread = 1 << 20;
   const bool by_columns = p.n >= 8 * kColumns || p.n >= p.m;
   const int64_t total = by_columns ? p.n : p.m, unit = by_columns ? kColumns : kRows;

@@ -1,4 +1,4 @@
-// Rationale: process-wide, as the number of the step: the allocator has nobody to ask when memory runs out.
+// Rationale: process-wide, like the step number, since the allocator cannot get it from a caller when memory runs out.
 #include "host/service/step_place.hpp"
 
 #include <atomic>

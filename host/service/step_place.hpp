@@ -1,5 +1,6 @@
-// Where the step in progress is: phase, micro-batch, unit and node. For reports of a failure, so it is written by the
-// thread of the step and stays as it was when an exception passes. The number of the step is in host/plugin/call.hpp.
+// The position of the step in progress: phase, micro-batch, unit and node. It is for reports of a failure, so it is
+// written by the thread of the step, and an exception leaves it as it was. The number of the step is in
+// host/plugin/call.hpp.
 #pragma once
 
 #include <cstdint>

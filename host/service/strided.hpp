@@ -1,4 +1,4 @@
-// Where a box lies in a tensor, as a view of it.
+// A box of a tensor, as a view of it.
 #pragma once
 
 #include "host/service/tensor.hpp"

@@ -15,7 +15,7 @@ namespace chassis {
 class Communicator;
 class PluginRegistry;
 
-// What the tables of one instance have in common.
+// The state that the tables of one instance share.
 struct TableContext {
   InstanceContext instance;
   ledger::Account handles = std::make_shared<std::atomic<int64_t>>(0);

@@ -18,7 +18,7 @@ struct Device {
   int index = 0;
 
   std::string text() const;  // "cpu", "cuda:0", "meta"
-  Device host() const;       // where tensors are offloaded to
+  Device host() const;       // the device that tensors are offloaded to
   bool operator==(const Device&) const = default;
 };
 
@@ -71,7 +71,7 @@ class Tensor {
   Tensor contiguous() const;
   Tensor clone() const;
   Tensor to(Dtype dtype) const;     // shares storage if nothing changes
-  Tensor to(Device device) const;   // likewise
+  Tensor to(Device device) const;   // shares storage if nothing changes
   // Casts, and copies between devices. Shapes must be equal.
   void copy_from(const Tensor& source) const;
   void fill(double value) const;
@@ -79,7 +79,7 @@ class Tensor {
   void add(const Tensor& other, double scale = 1.0) const;  // this += scale · other
   void multiply(double factor) const;
 
-  double item() const;             // of a tensor with one element
+  double item() const;             // the value of a tensor with one element
   double sum_of_squares() const;   // accumulated in fp64 on the CPU, fp32 blocks elsewhere; 0 if empty
   bool all_finite() const;
 

@@ -1,4 +1,4 @@
-// In memory by the processor's instruction; on a device by sums, which any change of one element changes.
+// In memory, uses the processor's instruction; on a device, uses sums, which change with any change of one element.
 #include "host/service/tensor_checksum.hpp"
 
 #include <ATen/Parallel.h>
@@ -16,7 +16,7 @@
 namespace chassis {
 namespace {
 
-// In blocks for the threads.
+// Divides the bytes into blocks for the threads.
 uint64_t checksum_in_memory(const at::Tensor& tensor) {
   constexpr int64_t kBlockBytes = 1 << 20;
   const at::Tensor plain = tensor.contiguous();

@@ -1,4 +1,4 @@
-// The checksum of a tensor's bytes, taken where the tensor is.
+// The checksum of a tensor's bytes, computed where the tensor is.
 #pragma once
 
 #include <cstdint>
@@ -7,7 +7,7 @@
 
 namespace chassis {
 
-// Equal for equal bytes on devices of one type. Reads the tensor once, and copies nothing to the host.
+// Equal bytes have equal checksums on devices of one type. Reads the tensor once, and copies nothing to the host.
 uint64_t checksum_of(const Tensor& tensor);
 
 }  // namespace chassis

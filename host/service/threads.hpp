@@ -11,19 +11,20 @@ namespace chassis {
 
 // [control] Sets it for the process. Call it before the first computation.
 void set_threads(int count);
-// [control] Calls a function of MKL's vector math once, by which LibTorch computes sin, tanh, erf and the like on the
-// CPU. Rationale: the first call in a process initializes all of them and is not safe (LibTorch 2.11): of two threads
-// that make it at once, one computed its share with a relative error of 2e-5, in 6 of 100 starts on a busy machine. The
-// services of a plugin instance call it.
+// [control] Calls a function of MKL's vector math once; LibTorch uses these functions for sin, tanh, erf and the like
+// on the CPU. Rationale: the first call in a process initializes all of them and is not thread-safe (LibTorch 2.11):
+// when two threads made it at once, one computed its share with a relative error of 2e-5, in 6 of 100 starts on a busy
+// machine. Called when a plugin instance gets its services.
 void initialize_vector_math();
 int num_threads();
 // Calls body(begin, end) over disjoint chunks that cover [0, count), at least `grain` long except the last, on these
-// threads. Rethrows one of the exceptions of the bodies.
+// threads. If bodies throw, rethrows one of the exceptions.
 void run_parallel(int64_t count, int64_t grain, const std::function<void(int64_t begin, int64_t end)>& body);
 // The environment variable OMP_NUM_THREADS; empty if it is not set.
 std::string omp_num_threads();
 inline constexpr int kMaxThreads = 4096;
-// The number in such a text, or the first one of a list such as "4,2"; nothing if one is not between 1 and kMaxThreads.
+// The number in such a text, or the first of a list such as "4,2"; nothing if one of them is not between 1 and
+// kMaxThreads.
 std::optional<int> first_num_threads(std::string_view text);
 
 }  // namespace chassis

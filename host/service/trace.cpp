@@ -1,4 +1,4 @@
-// Spans in memory, and their text.
+// Keeps spans in memory, and writes them as JSON.
 #include "host/service/trace.hpp"
 
 #include <fmt/format.h>
@@ -14,15 +14,15 @@
 namespace chassis {
 namespace {
 
-constexpr size_t kMaxSpans = size_t{1} << 22;  // 320 MiB
+constexpr size_t kMaxSpans = size_t{1} << 22;  // 288 MiB
 constexpr const char* kTrackNames[] = {"steps", "data",      "micro-batches", "units",
                                        "nodes", "optimizer", "saves",         "collectives"};
 constexpr int kRowsOfTrack = 1000;  // rows of a track have neighbouring numbers
 
-// Where the spans of one track are shown. Those in a row nest.
+// The rows in which the spans of one track are shown. Spans in the same row nest.
 class Rows {
  public:
-  // `spans` begin in ascending order, the longer first.
+  // Call it with spans in ascending order of their begin, the longer first.
   size_t row_of(const TraceSpan& span) {
     for (size_t row = 0;; ++row) {
       if (row == open_.size()) open_.emplace_back();
@@ -108,7 +108,7 @@ std::string Trace::json() const {
 {{"ph":"M","name":"thread_sort_index","pid":{},"tid":{},"args":{{"sort_index":{}}}}})",
                          rank_, thread, json_line(Json(name)), rank_, thread, thread);
     }
-    // Whole nanoseconds: a rounded end may not pass the end of the span around it.
+    // In whole nanoseconds, since a rounded end could pass the end of the enclosing span.
     const int64_t begin = span.begin_ns + offset_ns_, duration = std::max<int64_t>(0, span.end_ns - span.begin_ns);
     const auto micros = [](int64_t ns) {
       return fmt::format("{}{}.{:03d}", ns < 0 ? "-" : "", std::abs(ns) / 1000, std::abs(ns) % 1000);

@@ -1,6 +1,6 @@
 // Records what a rank does in some of its steps, and writes it in the trace event format of Chrome, which Perfetto
 // opens (https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU). A run without log.trace has
-// no recorder: those who would record hold a NULL pointer.
+// no recorder: code that would record holds a NULL pointer.
 #pragma once
 
 #include <atomic>
@@ -16,13 +16,13 @@ namespace chassis {
 
 enum class TraceTrack : uint8_t { kSteps, kData, kMicrobatches, kUnits, kNodes, kOptimizer, kSaves, kCollectives };
 
-// A finished span. Names are numbers that intern() gave.
+// A finished span. Its names are numbers that intern() returned.
 struct TraceSpan {
-  int64_t begin_ns = 0, end_ns = 0;  // of the steady clock
+  int64_t begin_ns = 0, end_ns = 0;  // on the steady clock
   uint32_t name = 0, category = 0;
   uint32_t by = 0;  // kNodes: the plugin; kCollectives: the group
   TraceTrack track = TraceTrack::kSteps;
-  int microbatch = -1;     // -1: of none
+  int microbatch = -1;     // -1: none
   int64_t unit = -1;       // likewise
   uint64_t bytes = 0;      // kCollectives: as CommCount::bytes
   uint64_t num_calls = 0;  // likewise
@@ -31,7 +31,7 @@ struct TraceSpan {
 
 class Trace {
  public:
-  // `origin_ns`: of CLOCK_REALTIME, the time 0 of all ranks. Perfetto drops spans that begin before it.
+  // `origin_ns`: the time on CLOCK_REALTIME that is time 0 of all ranks. Perfetto drops spans that begin before it.
   Trace(int rank, int64_t origin_ns);
 
   // [step] Spans are recorded while it is on.
@@ -47,7 +47,7 @@ class Trace {
   void add(const TraceSpan& span);
 
   bool empty() const;
-  uint64_t num_dropped() const;  // beyond the largest number that is kept
+  uint64_t num_dropped() const;  // spans beyond the maximum that is kept
   // The JSON object. Spans of a track that overlap without nesting, as collectives do, get further rows.
   std::string json() const;
 

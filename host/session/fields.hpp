@@ -18,8 +18,8 @@ std::vector<std::string> field_names(const Program& program);
 int64_t vocab_size(const Program& program);
 
 Fields to_fields(const Batch& batch, Device device);
-// Bytes of the rows that the data of a step keep in host memory on one rank, and as many for the next step with
-// data.prefetch.
+// The bytes of the rows that the data of a step keep in host memory on one rank; twice as many with data.prefetch,
+// which keeps the next step's rows too.
 uint64_t step_data_bytes(const Program& program, const Settings& settings, const BatchSizes& sizes);
 // The fields of a micro-batch of `num_rows` rows, with undefined contents.
 Fields empty_fields(const Program& program, int64_t num_rows, int64_t seq_len, Device device);

@@ -9,7 +9,7 @@
 namespace chassis {
 
 // [control] Runs `body` in this process, alone or as a rank that a launcher started. An exception on one rank ends all
-// ranks with that error, also those that are busy (see Watchdog).
+// ranks with that error, even those that are busy (see Watchdog).
 int join_world(const Settings::Comm& comm, const std::function<int(World&)>& body);
 
 }  // namespace chassis

@@ -1,4 +1,4 @@
-// Packs the parts for each owner one behind the other, since they may differ in size.
+// Packs the parts for each owner one after another, since they may differ in size.
 #include "host/session/matrix_exchange.hpp"
 
 #include <cstddef>
@@ -88,7 +88,7 @@ Tensor MatrixExchange::exchange(const Tensor& send, std::vector<uint64_t> counts
   return received.to(send.device());
 }
 
-// From each rank come its part of the parameter and then that of the gradient.
+// Each rank sends its part of the parameter, then its part of the gradient.
 MatrixExchange::Whole MatrixExchange::collect() const {
   const Device home = matrices_.front()->shard.device();
   const std::vector<uint64_t> counts = doubled(stored_), recv_counts = doubled(parts_of_own_);

@@ -1,5 +1,5 @@
-// Moves a matrix that the layout pass divided along an axis between the ranks that have its parts and the one that
-// steps it. Each of them may step one matrix meanwhile.
+// Moves a matrix that the layout pass divided along an axis between the ranks that have its parts and the rank that
+// steps it. Each of these ranks may step one matrix at the same time.
 #pragma once
 
 #include <string>
@@ -14,13 +14,13 @@ namespace chassis {
 
 // The axis along which the layout pass divided the parameter; empty if it did not, or along several.
 std::string dividing_axis(const Parameter& parameter);
-// The descriptor of the parameter if one coordinate along that axis has all of it.
+// The descriptor that the parameter would have if one coordinate along that axis had all of it.
 Descriptor undivided(const Parameter& parameter, int coordinate);
 
 class MatrixExchange {
  public:
-  // After the shards were allocated. Matrix i is stepped by rank i of the group. All ranks of the group store their
-  // parts of every one.
+  // Call it after the shards are allocated. Rank i of the group steps matrix i. Each rank of the group stores a part of
+  // every matrix.
   MatrixExchange(Communicator& communicator, CommGroup& group, Device device, std::vector<Parameter*> matrices);
 
   // [step][all-ranks] of the group. The tensors of this rank's matrix, of its global shape and on the device of its
@@ -37,12 +37,12 @@ class MatrixExchange {
 
   Communicator& communicator_;
   CommGroup& group_;
-  const Device device_;  // where the group communicates
+  const Device device_;  // the device that the group communicates on
   const std::vector<Parameter*> matrices_;
-  const Parameter* own_ = nullptr;                 // of matrices_, that of this rank; NULL if it has none
+  const Parameter* own_ = nullptr;                 // the matrix of this rank, in matrices_; NULL if it has none
   std::vector<uint64_t> stored_;                   // elements of each matrix that this rank stores
   std::vector<uint64_t> parts_of_own_;             // elements of own_, by rank of the group
-  std::vector<std::vector<Piece>> pieces_of_own_;  // the same with their places
+  std::vector<std::vector<Piece>> pieces_of_own_;  // these parts with their places
 };
 
 }  // namespace chassis

@@ -34,12 +34,12 @@ Granularity granularity_of(const std::vector<chassis_state_desc_t>& states) {
   return out;
 }
 
-// By one of the ranks that have a part of it.
+// Whether one of the ranks that have a part of the matrix steps all of it.
 bool is_stepped_whole(const Parameter& p) {
   return p.granularity.kind == Granularity::Kind::kMatrix && !dividing_axis(p).empty();
 }
 
-// The layout pass has divided the parameter; blocks and whole matrices are those of the undivided one.
+// Throws if the layout pass cut a block or matrix of the undivided parameter that must stay whole.
 void refuse_divided_granularity(const Parameter& p) {
   const Descriptor& d = p.descriptor;
   if (d.granularity.kind == Granularity::Kind::kElement || d.placements.empty() || is_stepped_whole(p)) return;
@@ -57,7 +57,7 @@ void refuse_divided_granularity(const Parameter& p) {
             mesh_key(axis) + " = 1");
 }
 
-// A state with a value for each block is divided as its parameter is. Only its suffix differs between states.
+// A state with a value for each block, as a component that is divided like its parameter.
 Component per_block(const chassis_state_desc_t& desc) {
   Component out = Component::per_unit("." + std::string(view_of(desc.role)), static_cast<Dtype>(desc.dtype),
                                       std::max<int64_t>(1, desc.block), 1);
@@ -65,7 +65,7 @@ Component per_block(const chassis_state_desc_t& desc) {
   return out;
 }
 
-// What chassis_optimizer_step_t offers: of replicas, one rank counts.
+// Implements the sum of chassis_optimizer_step_t. Of several replicas, only one counts.
 struct SumOverParameters {
   Communicator* communicator;  // NULL: this rank has all parameters
   std::span<const uint8_t> counts;
@@ -164,9 +164,9 @@ void OptimizerDriver::place_rank() {
     if (trained.parameter->is_here) take_boxes(trained, stepped_descriptor(trained));  // others are not stepped
 }
 
-// Ranks that hold parts of a matrix hold parts of the others of its class too: those that the same axis divides, and
-// that lie on the same coordinates of the other axes. They own them in turn, the largest first; what follows each
-// other is stepped at the same time.
+// A class contains the matrices that the same axis divides and that have the same placements on the other axes. So the
+// ranks that hold parts of one hold parts of all. The ranks own the matrices in turn, the largest first. Each round has
+// one matrix for each rank of the axis, and steps them at the same time.
 void OptimizerDriver::choose_owners() {
   divided_.clear();
   std::map<std::string, std::vector<Trained*>> classes;
@@ -320,7 +320,7 @@ void OptimizerDriver::step_divided_on(Device device, int64_t number, double lr, 
   }
 }
 
-// The number of padding elements at the end of a shard of blocks. Statistics of its last block must not include them.
+// The number of padding elements at the end of a shard of blocks. Statistics of its last block must exclude them.
 int64_t OptimizerDriver::block_padding(const Parameter& p) const {
   if (p.descriptor.granularity.kind != Granularity::Kind::kBlock) return 0;
   int64_t elements = 0;

@@ -21,7 +21,7 @@ struct OptimizerState {
   std::string role;  // "exp_avg"
   uint32_t shape = CHASSIS_STATE_LIKE_PARAMETER;
   double initial = 0.0;   // value of every element before the first step
-  Component component;    // of a state with a value for each block: as a component of the parameter
+  Component component;    // a state with a value for each block, as a component of the parameter
   Descriptor descriptor;  // FQN "<parameter>.<role>"
   Tensor tensor;          // empty until allocate(); one-dimensional where it has a value for each block
 };
@@ -32,18 +32,18 @@ class OptimizerDriver {
   // allocates nothing. Parameters of one dimension get no weight decay, as in HF Trainer.
   OptimizerDriver(std::unique_ptr<Instance> instance, ParameterTable& parameters, double weight_decay);
 
-  // Places states as their parameters are placed. A state that may not be cut, of a matrix that the layout pass
-  // divided, has one owner among the ranks that have the parts. Call it again after the parameters were placed.
+  // Places states like their parameters. If a state needs a whole matrix that the layout pass divided, one of the ranks
+  // that have the parts owns it. Call it again after the parameters are placed.
   void place();
-  // For plans: frees the states. place_rank() follows after the parameters were placed for another rank, then
+  // For plans: frees the states. Afterwards, place the parameters for another rank, then call place_rank() and
   // allocate(). A state of which this rank stores nothing keeps its empty tensor.
   void release();
   void place_rank();
   // [control][all-ranks] Allocates the states where the shards are. Throws if the shape of a state differs from its
-  // descriptor. `device` is where the communicator sends from.
+  // descriptor. `device` is the one that the communicator sends from.
   void allocate(Device device, Communicator& communicator);
-  // [control] One step over small tensors on the CPU, one for each number of dims that a trained parameter has. Shows
-  // before a run what the plugin refuses only in a step.
+  // [control] Makes one step over small tensors on the CPU, one for each role and number of dims that a trained
+  // parameter has. Shows before a run what the plugin refuses only in a step.
   void try_step(double lr) const;
   // [step][all-ranks] `step` counts from 1; `grad_scale` multiplies every gradient first. For shards on a meta device
   // it allocates and frees the memory of a step, and computes nothing.
@@ -55,21 +55,21 @@ class OptimizerDriver {
 
  private:
   using States = std::vector<chassis_state_desc_t>;
-  // A trained parameter with its part of a step.
+  // A trained parameter, with its arguments for a step.
   struct Trained {
     Parameter* parameter = nullptr;
     double weight_decay = 0.0;
     States schema;
     size_t first_state = 0;  // in states_
     SteppedParameter facts;
-    int owner = -1;  // the coordinate that steps all of it, along the axis that divides it; -1: every rank its part
+    int owner = -1;  // coordinate, along the axis that divides it, that steps all of it; -1: every rank steps its part
   };
-  // Matrices that the ranks along an axis step at the same time: rank i the i-th of them.
+  // Matrices that the ranks along an axis step at the same time: rank i steps the i-th.
   struct Round {
     std::string axis;
     std::vector<const Trained*> matrices;
     std::unique_ptr<MatrixExchange> exchange;  // once shards are allocated
-    const Trained* own = nullptr;              // what this rank steps; NULL if there are fewer
+    const Trained* own = nullptr;              // the matrix that this rank steps; NULL if there are fewer
   };
   // The tensors of a step.
   struct Step {
@@ -77,8 +77,8 @@ class OptimizerDriver {
     std::vector<const chassis_optimizer_parameter_t*> facts;
     std::vector<uint32_t> num_states;
     std::vector<double> weight_decay, lr_scale;
-    std::vector<uint8_t> counts;  // whether sums over all ranks have this rank's elements, or those of a replica
-    Communicator* communicator = nullptr;  // of sums; NULL: this rank has all parameters
+    std::vector<uint8_t> counts;  // whether sums over all ranks count this rank's elements, or those of a replica
+    Communicator* communicator = nullptr;  // for sums; NULL: this rank has all parameters
 
     // The caller adds the states.
     void add(const Trained& trained, chassis_tensor_t param, chassis_tensor_t grad);
@@ -102,8 +102,8 @@ class OptimizerDriver {
   OptimizerPlugin plugin_;
   ParameterTable& parameters_;
   std::vector<Trained> trained_;
-  std::vector<Parameter*> trained_parameters_;  // of trained_
-  std::vector<OptimizerState> states_;          // of all trained parameters
+  std::vector<Parameter*> trained_parameters_;  // those of trained_
+  std::vector<OptimizerState> states_;          // those of all trained parameters
   std::vector<Round> divided_;
   Communicator* communicator_ = nullptr;  // from allocate() on
   Device device_;                         // likewise

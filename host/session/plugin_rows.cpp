@@ -23,11 +23,11 @@
 namespace chassis {
 namespace {
 
-// Rows that are asked for at a time.
+// The most rows that are requested at a time.
 constexpr uint64_t kBlockBytes = uint64_t{256} << 10;
 constexpr uint64_t kBlockRows = 256;
 
-// What is wrong with the file, as a config error at the file, or at one of its rows.
+// Throws a fault of the file as a config error at the file or at one of its rows, and any other failure as it is.
 void throw_at(const Instance& instance, const std::string& path, uint64_t row, chassis_status_t* status) {
   if (status == nullptr) return;
   const int32_t code = status_code(status);
@@ -107,7 +107,7 @@ class PluginRowReader final : public RowReader {
       if (thrown_) std::rethrow_exception(thrown_);
       check(read, max_rows);
     } catch (...) {
-      error_ = std::current_exception();  // comes after the rows before it
+      error_ = std::current_exception();  // thrown after the rows before it were returned
       return;
     }
     num_bytes_ = std::min(read.num_bytes, num_file_bytes_);
@@ -157,7 +157,7 @@ class PluginRowReader final : public RowReader {
   void* file_ = nullptr;
   int64_t num_rows_of_file_ = -1;
   std::vector<std::string> block_;
-  size_t next_ = 0;  // in the block
+  size_t next_ = 0;  // index into block_
   uint64_t num_taken_ = 0, num_given_ = 0, num_row_bytes_ = 0, num_bytes_ = 0;
   uint64_t num_broken_ = 0;  // number of a row of the block with a line break; 0: none
   std::thread::id reading_thread_;
@@ -222,7 +222,7 @@ std::string PluginRows::lines_of(const UsedColumns& columns) {
   return lines;
 }
 
-// As registry.open(), with the columns for a member that has an option for them.
+// Like registry.open(), but passes the columns to a member that has an option for them.
 std::unique_ptr<Instance> PluginRows::instance_of(const std::string& member, const std::string& columns) {
   const std::vector<OptionSpec>& specs = registry_.option_specs("rows", member);
   const bool chooses = std::ranges::any_of(

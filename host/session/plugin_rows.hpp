@@ -21,8 +21,8 @@ inline constexpr uint64_t kMaxLineEndBytes = 2;
 
 class PluginRows final : public RowFiles {
  public:
-  // `registry` outlives this, and this the readers. Loads no library. A plugin that lies outside the program's own
-  // folder reads files only if the user names it, by a pin.
+  // `registry` must outlive this object, and this object the readers. Loads no library. A plugin that lies outside the
+  // program's own folder reads files only if the user names it, by a pin.
   explicit PluginRows(PluginRegistry& registry);
 
   bool reads(std::string_view path) const override { return !member_of(path).empty(); }
@@ -44,8 +44,8 @@ class PluginRows final : public RowFiles {
 
   PluginRegistry& registry_;
   std::vector<Pattern> patterns_;
-  std::vector<Pattern> unused_;  // of plugins that the user has not pinned
-  // One a line; empty: all.
+  std::vector<Pattern> unused_;  // patterns of plugins that the user has not pinned
+  // The columns' names, one per line; empty: all columns.
   static std::string lines_of(const UsedColumns& columns);
   std::unique_ptr<Instance> instance_of(const std::string& member, const std::string& columns);
   std::map<std::string, std::unique_ptr<Instance>> instances_;  // by member and columns

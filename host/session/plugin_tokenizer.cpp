@@ -20,7 +20,7 @@ namespace {
 
 constexpr uint64_t kMostFingerprintBytes = 4096;
 
-// Keeps the ids of one text. A sink cannot fail, so what is wrong with a call is said after encode has returned.
+// Keeps the ids of one text. A sink cannot fail, so a fault of a call is reported after encode has returned.
 class OneText {
  public:
   explicit OneText(std::string_view text) : max_num_ids_(max_num_ids(text.size())) {
@@ -37,7 +37,7 @@ class OneText {
 
   const chassis_token_sink_t* get() const { return &raw_; }
   Encoding& encoding() { return encoding_; }
-  // Empty if the sink was called as it should.
+  // Empty if the sink was called correctly.
   std::string fault() const { return num_calls_ == 0 ? "passes no ids of the text to the sink" : fault_; }
 
  private:
@@ -105,7 +105,7 @@ class ChatText {
   chassis_chat_sink_t raw_{};
 };
 
-// Calls of a plugin back into functions that may throw: the first exception is kept, and thrown when the call is over.
+// A function that a plugin calls back and that may throw: keeps the first exception, and throws it after the call.
 template <class Function>
 struct Callback {
   const Function& function;
@@ -145,7 +145,7 @@ PluginTokenizer::PluginTokenizer(std::unique_ptr<Instance> instance, const std::
     if (table_.open != nullptr) {
       instance_->call("open", [&](auto* self) { return table_.open(self, str_of(directory)); });
       directory_ = directory;
-      // A fingerprint that is wrong must not give ids of another vocabulary.
+      // Part of build(), so that a wrong fingerprint cannot lead to ids of another vocabulary.
       if (const std::string hash = directory.empty() ? "" : hash_of_tokenizer_files(directory, files()); !hash.empty())
         files_hash_ = " files:" + hash;
     }

@@ -24,7 +24,7 @@ using NextText = std::function<bool(std::string_view& text)>;
 using TokenizerFile = std::function<void(const std::string& name, std::string_view content)>;
 
 // [control] Makes a vocabulary with a plugin, which must not have been opened. Throws a config error if it offers no
-// training. What the functions throw is passed on.
+// training. Rethrows what the functions throw.
 void train_vocabulary(Instance& instance, const VocabularyOptions& options, const NextText& next,
                       const TokenizerFile& file);
 
@@ -33,13 +33,13 @@ class PluginTokenizer final : public Tokenizer {
   // Opens the tokenizer of `directory`; empty: there is none.
   explicit PluginTokenizer(std::unique_ptr<Instance> instance, const std::string& directory = "");
 
-  // Of the member.
+  // The id of the member.
   const std::string& id() const { return instance_->id(); }
   // The directory whose files it has read; empty if it reads none.
   const std::string& directory() const { return directory_; }
-  // From here on, texts with an id that the model's vocabulary does not have are refused.
+  // From now on, refuses texts with an id that the model's vocabulary does not have.
   void set_model_vocab(int64_t vocab_size) { model_vocab_ = vocab_size; }
-  // The names of these files, as far as the plugin's manifest has them.
+  // The names or patterns of the tokenizer files that the plugin's manifest lists.
   const std::vector<std::string>& files() const { return instance_->library().manifest().files; }
 
   void encode(std::string_view text, std::vector<int32_t>& ids) const override;

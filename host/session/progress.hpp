@@ -43,7 +43,7 @@ class ProgressBar {
   const bool terminal_;
   std::atomic<uint64_t> done_ = 0, total_ = 0, num_rows_ = 0;
   std::atomic<bool> is_known_ = false;  // update() was called
-  std::mutex mutex_;                    // of the following
+  std::mutex mutex_;                    // guards the members below, except ticker_
   std::string what_;
   uint64_t first_done_ = 0, first_rows_ = 0;
   Clock::time_point first_;

@@ -19,7 +19,7 @@ namespace chassis {
 std::vector<std::string> find_candidates(Config& config, PluginRegistry& registry, const Target& target);
 
 // Opens the providers that [attention] and [kernels] name, in the user's order; "auto" is replaced by the candidates.
-// Fills `options` with them and with the positions of the keys. The instances outlive what is compiled with the
+// Fills `options` with them and with the positions of the keys. The instances must outlive what is compiled with the
 // options.
 std::vector<std::unique_ptr<Instance>> open_providers(const Settings& settings, RunPlugins& plugins,
                                                       const std::vector<std::string>& candidates,

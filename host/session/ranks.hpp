@@ -18,7 +18,7 @@ struct Ranks {
   int num_data_ranks() const { return stack.num_data_ranks(); }
   int data_rank() const { return stack.data_rank(); }
   bool counts_rows() const { return stack.counts_rows(); }
-  // What this rank runs in a step, in order.
+  // The work of this rank in a step, in order.
   std::vector<Work> work(int64_t num_microbatches) const {
     return stack.pipeline().work(stack.stage_coordinate(), num_microbatches);
   }

@@ -1,4 +1,4 @@
-// Ranks exchange one checksum for each set of parameters that they share, and single ones only after these differ.
+// Ranks exchange one checksum for each set of parameters that they share, and one per parameter only if these differ.
 #include "host/session/replicas.hpp"
 
 #include <fmt/format.h>
@@ -27,7 +27,7 @@ int joined_coordinate(const Placement& placement, const MeshShape& mesh, const M
 }
 
 // Equal for parameters and ranks if the ranks store the same part of each; nothing if the rank stores none of it.
-// Ranks with different places on an exempt axis count as if their parts were others.
+// Ranks with different places on an exempt axis count as storing different parts.
 std::optional<std::string> stored_part(const Descriptor& parameter, const MeshShape& mesh, int rank,
                                        const std::vector<std::string>& exempt_axes) {
   const MeshShape::Coordinates at = mesh.coordinates(rank);
@@ -134,7 +134,7 @@ void ReplicaCheck::throw_difference(int64_t step) {
     const std::vector<uint64_t> sums = checksums(own);
     for (size_t i = 0; i < sums.size(); ++i) mine.push_back({own.parameters[i], own.id, hex(sums[i])});
   }
-  // By parameter and part: the ranks with each checksum.
+  // Keyed by parameter and part: the ranks with each checksum.
   std::map<std::pair<size_t, std::string>, std::map<std::string, std::vector<int>>> all;
   int rank = 0;
   for (const std::string& text : session_.world().exchange("checksums of single replicas", mine.dump())) {
@@ -147,7 +147,7 @@ void ReplicaCheck::throw_difference(int64_t step) {
   std::set<size_t> different;
   for (const auto& [place, values] : all) different.insert(place.first);
   const auto& [where, values] = *all.begin();
-  // Most ranks are taken to be right; of two, the lower one.
+  // The checksum of most ranks is taken to be right; in a tie, the one of the lowest rank.
   const auto by_count = [](const auto& a, const auto& b) {
     return a.second.size() != b.second.size() ? a.second.size() < b.second.size() : a.second.front() > b.second.front();
   };

@@ -16,13 +16,13 @@ class ReplicaCheck {
   // The session must outlive it.
   explicit ReplicaCheck(Session& session) : session_(session) {}
 
-  // [step][all-ranks] Throws a numeric error on all ranks, which names the first parameter that differs and a rank, if
-  // replicas differ after this step. Reads what this rank stores once; sends nothing if nothing is replicated. Replicas
-  // along axes whose strategy lets them differ now are not compared.
+  // [step][all-ranks] Throws a numeric error on all ranks if replicas differ after this step; it names the first
+  // parameter that differs, and the ranks. Reads what this rank stores once; sends nothing if nothing is replicated.
+  // Replicas along axes whose strategy currently lets them differ are not compared.
   void require_equal(int64_t step);
 
  private:
-  // Parameters of which this rank stores the same part as the other ranks that are listed.
+  // Parameters of which the same ranks store the same part.
   struct Class {
     std::string id;                  // equal on ranks that store the same part of the same parameters
     std::vector<size_t> parameters;  // indices into the table
@@ -34,10 +34,10 @@ class ReplicaCheck {
   [[noreturn]] void throw_difference(int64_t step);
 
   Session& session_;
-  std::optional<std::vector<std::string>> exempt_axes_;  // with which the classes were found
+  std::optional<std::vector<std::string>> exempt_axes_;  // the ones with which the classes were found
   std::vector<Class> classes_;
   bool any_shared_ = false;  // by any ranks of the run
-  int64_t last_step_ = -1;   // after which they were equal
+  int64_t last_step_ = -1;   // the last step after which they were equal
 };
 
 }  // namespace chassis

@@ -21,7 +21,7 @@ std::string adapter_config(const Setting<std::string>& directory) {
     throw config_error(directory, "adapter.path: " + cause.message()).hint(cause.hint_text());
   }
   if (!text.empty()) {
-    parse_json(text, path);  // refuses what the parser of a plugin may not survive
+    parse_json(text, path);  // refuses JSON that could crash the plugin's parser
     return text;
   }
   if (is_there) throw config_error(directory, "adapter.path: " + path + " is empty");

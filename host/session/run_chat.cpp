@@ -1,4 +1,4 @@
-// A template is found by its name among the built-in ones, else it is a file.
+// A template is found by its name among the built-in ones; any other name is that of a file.
 #include "host/session/run_chat.hpp"
 
 #include <fmt/format.h>
@@ -62,7 +62,7 @@ bool trains_chats(const Settings& settings) {
   if (settings.train.task != "sft") return false;
   return std::any_of(settings.data.train.begin(), settings.data.train.end(), [&](const Settings::TrainSet& set) {
     const DataFormat format = data_format_from_text(*set.format);
-    // The prompts of this format are texts or conversations; only these have a template.
+    // The prompts of this format are texts or conversations; only conversations have a template.
     if (format == DataFormat::kPromptCompletion) return settings.data.template_name.by_user();
     return format == DataFormat::kMessages || format == DataFormat::kShareGpt || format == DataFormat::kAlpaca;
   });

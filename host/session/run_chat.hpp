@@ -1,4 +1,4 @@
-// From the settings of [data] to the chat template and its masks.
+// Turns the settings of [data] into the chat template and its masks.
 #pragma once
 
 #include <string>
@@ -9,8 +9,8 @@
 
 namespace chassis {
 
-// The directory whose generation_config.json holds: model.path, or tokenizer.path if the model has no such file. Empty
-// if neither has one.
+// The directory whose generation_config.json applies: model.path, or tokenizer.path if the model has no such file.
+// Empty if neither has one.
 std::string generation_directory(const Settings& settings);
 
 // Whether data sets of the run are conversations, as far as their formats tell.

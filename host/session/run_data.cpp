@@ -97,7 +97,7 @@ DataSetConfig data_set(const DataNeeds& needs, const Settings::DataSet& settings
   return set;
 }
 
-// Finds a template that does not fit the tokenizer before data is read.
+// Throws, before data is read, if the template does not fit the tokenizer.
 void require_template(const DataNeeds& needs, const ChatConfig& chat) {
   if (needs.tokenizer == nullptr) return;
   bool has_chats = false;
@@ -111,14 +111,14 @@ void require_template(const DataNeeds& needs, const ChatConfig& chat) {
   const Setting<std::string>& setting = needs.settings.data.template_name;
   try {
     const ChatRenderer renderer(*needs.tokenizer, chat);
-    std::vector<int32_t> ids;  // refuses those that the model's vocabulary does not have
+    std::vector<int32_t> ids;  // encode() refuses ids that the model's vocabulary does not have
     if (!renderer.generation_prompt().empty()) needs.tokenizer->encode(renderer.generation_prompt(), ids);
   } catch (const Error& error) {
     throw error_at(setting, error);
   }
 }
 
-// Lengths that the axes divide without padding, and kernels into whole vectors.
+// Multiples of this are lengths that the axes divide without padding, and kernels divide into whole vectors.
 int64_t length_multiple(const ProgramLayout* layout) {
   int64_t ways = 1;
   if (layout != nullptr)

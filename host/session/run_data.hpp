@@ -26,10 +26,10 @@ struct DataNeeds {
 };
 
 // The options of [data] with the training sets, and the evaluation sets: those of [[data.eval]], then the parts of
-// [[data.train]] that data.eval_fraction takes. Reads no data, but the template.
+// [[data.train]] that data.eval_fraction takes. Reads no data except the chat template.
 DataConfig data_config(const DataNeeds& needs);
-// The id of an op that a plugin brings and that may mix positions, so that padding may change what it computes: then no
-// padding is left out. Empty if there is none.
+// The id of an op of a plugin that may mix positions, so that padding may change its results; empty if there is none.
+// If there is one, no padding is left out.
 std::string op_that_may_read_padding(const Program& program);
 std::vector<DataSetConfig> eval_set_configs(const DataNeeds& needs);
 
@@ -40,8 +40,8 @@ std::unique_ptr<TrainData> open_train_data(const DataNeeds& needs, const DataCon
 std::vector<std::unique_ptr<EvalData>> open_eval_data(const DataNeeds& needs, const std::function<void()>& poll = {});
 // Throws a config error if a data set has no file, or a file that cannot be opened; reads nothing.
 void find_data(const DataNeeds& needs);
-// Makes tokens of the first row of each set, to throw what does not fit it: its format, the chat template. Of plain
-// text, which fits, it only reads the row.
+// Tokenizes the first row of each set. Throws if the row does not fit the format or the chat template. Plain text
+// always fits, so its row is only read.
 void try_first_rows(const DataNeeds& needs);
 
 // The name in metrics of set number `index` of open_eval_data().

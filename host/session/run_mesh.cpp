@@ -35,7 +35,7 @@ std::string plugins_text(const Json& lock) {
   return text;
 }
 
-// The first backend that serves this device; for CUDA, backends with CUDA code come first, else last. With
+// The first backend that serves this device. For CUDA, backends with CUDA code are tried first, otherwise last. With
 // `moves_nothing`, the first backend that has this property.
 std::unique_ptr<Instance> choose_backend(const Settings::Comm& comm, RunPlugins& plugins, bool moves_nothing,
                                          Device device) {

@@ -45,8 +45,7 @@ std::unique_ptr<Communicator> make_communicator(const Config& config, RunPlugins
 // `machines` by rank.
 std::string distant_ranks_text(const MeshShape& mesh, const std::vector<std::string>& machines);
 
-// The facts that strategies get besides program and parameters.
-// `time`: tokens of a row.
+// The facts that strategies get in addition to program and parameters. `time`: tokens of a row.
 StackContext stack_context(const Config& config, const RunMesh& mesh, Device device, int64_t time);
 
 }  // namespace chassis

@@ -55,7 +55,7 @@ void add_ignored_key(Config& config, const std::string& complete, std::string fi
   config.add_problem(described.key(), "model.config: " + finding);
 }
 
-// Where `word` stands in `text` by itself; npos if it does not.
+// The position of `word` in `text` as a whole word; npos if there is none.
 size_t find_word(std::string_view text, std::string_view word) {
   const auto is_part = [](char c) { return std::isalnum(static_cast<unsigned char>(c)) || c == '_'; };
   for (size_t at = text.find(word); at != text.npos; at = text.find(word, at + 1)) {
@@ -65,7 +65,7 @@ size_t find_word(std::string_view text, std::string_view word) {
   return text.npos;
 }
 
-// Where the key of model.config stands that a refusal names: one of the command line, else the first.
+// The position of the key of model.config that a refusal names: the first from the command line, else the first.
 SourcePosition position_of_named_key(const Config& config, const std::string& refusal) {
   const Setting<Value>& described = config.settings().model.config;
   SourcePosition where = described.where();
@@ -113,8 +113,9 @@ void refuse_quantized(const Config& config, const std::string& text, RunPlugins&
                                : "no installed plugin of kind quant reads them" + refusals);
 }
 
-// Warns about sizes of the model that the user left out: without num_hidden_layers the model has another size. A size
-// that equals a given size with the same last word, such as key-value heads and heads, counts as derived from it.
+// Warns about sizes that the user did not set: the default of num_hidden_layers, for one, gives a model of another
+// size. A size that equals a given size with the same last word, such as key-value heads and heads, counts as derived
+// from it.
 void count_preset_sizes(const Json& written, const std::string& complete, const std::string& model) {
   std::string preset;
   const Json known = parse_json(complete, "the model's config", ExitCode::kPlugin);
@@ -131,7 +132,7 @@ void count_preset_sizes(const Json& written, const std::string& complete, const 
                     "model.config does not set these sizes, so model '" + model + "' uses its defaults: " + preset);
 }
 
-// Refuses heads that no run of this version computes, and what a model must not record.
+// Refuses heads that no run of this version computes, and programs that no run can use.
 void check_output(const Program& program, const std::string& model) {
   if (program.chains.empty()) return;
   const auto& outputs = program.blocks[program.chains.back().blocks.back()].outputs;
@@ -263,7 +264,7 @@ int64_t num_table_positions(const Program& program) {
   for (const BlockType& block : program.blocks) {
     const auto field = block.fields.find("positions");
     if (field == block.fields.end()) continue;
-    std::set<ValueId> positions = {field->second};  // and what passes of the host make of them
+    std::set<ValueId> positions = {field->second};  // and what the host's passes compute from them
     for (const Op& op : block.ops) {
       if (op.inputs.size() != 1 || !positions.contains(op.inputs.front())) continue;
       if (op.spec().placement == OpPlacement::kEmbedding) {
@@ -306,7 +307,7 @@ int64_t check_answer_length(const RunModel& model, const Program& program, int64
     throw config_error("the prompt has " + std::to_string(num_prompt_tokens) + " tokens, but model '" + model.member() +
                        "' has a table of " + std::to_string(rows) + " positions and can compute no more")
         .hint("shorten the prompt");
-  const int64_t most = rows > 0 ? rows - num_prompt_tokens + 1 : max_new_tokens;  // the last token is not read
+  const int64_t most = rows > 0 ? rows - num_prompt_tokens + 1 : max_new_tokens;  // the last token is not an input
   if (max_new_tokens > most)
     counted_warning("answers cut at the end of the model's positions",
                     what + " = " + std::to_string(num_prompt_tokens + max_new_tokens) + ", but model '" +

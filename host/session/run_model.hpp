@@ -42,16 +42,16 @@ class RunModel {
 
 // The number of positions for which the program has rows in a table, such as that of GPT-2; 0: it computes them.
 int64_t num_table_positions(const Program& program);
-// Counts a warning if train.seq_len is more than the model's weights were made for. Throws a config error if its
-// positions are a table, which has no row for more.
+// Counts a warning if train.seq_len is more than the model's weights were made for. Throws a config error if the
+// model's positions are a table with fewer rows.
 void check_seq_len(const RunModel& model, const Program& program, const Setting<int64_t>& seq_len);
 // The same for a prompt and its answer. Returns how many tokens of the answer the positions suffice for, at most
 // `max_new_tokens`; throws a config error if the prompt alone is too long for the table.
 int64_t check_answer_length(const RunModel& model, const Program& program, int64_t num_prompt_tokens,
                             int64_t max_new_tokens);
 
-// What no run can train or sample from, with the block and the output or parameter: a loss that is no scalar, no loss
-// or no logits, or an init_std that is negative or not finite. Empty if there is none.
+// A fault with which no run can train or sample, with the block and the output or parameter: a loss that is not a
+// scalar, no loss or no logits, or an init_std that is negative or not finite. Empty if there is none.
 std::string program_fault(const Program& program);
 
 // SHA-256 of the member, without its version, and the shapes of its parameters: equal if two runs train the same model.

@@ -108,8 +108,8 @@ std::string tokenizer_of_directory(const PluginRegistry& registry, const std::st
 
 namespace {
 
-// A tokenizer of another folder that names a file of the directory, as "wordy: words.txt"; empty if the program's own
-// do, or if there is none.
+// A tokenizer of another folder and the file of the directory that it lists, such as "wordy" and "words.txt"; empty if
+// one of the program's own lists a file, or if there is none.
 std::pair<std::string, std::string> foreign_tokenizer(const PluginRegistry& registry, const std::string& directory) {
   std::pair<std::string, std::string> foreign;
   const std::vector<std::string> own = own_file_tokenizers(registry);

@@ -11,11 +11,11 @@
 
 namespace chassis {
 
-// The tokenizers that read files, as their manifests say, and lie in the program's own folder: as with "auto" of
-// [attention], a plugin of another folder runs only if the user names it.
+// The tokenizers of the program's own folder whose manifests list files. As with "auto" of [attention], a plugin of
+// another folder runs only if the user names it.
 std::vector<std::string> own_file_tokenizers(const PluginRegistry& registry);
-// The first of them that opens a file of the directory; if it has other tokenizer files, the first of all, which says
-// what is missing. Empty if there is none.
+// The first of them that lists a file of the directory. If the directory has only other tokenizer files, the first of
+// all: it reports what is missing. Empty if there is none.
 std::string tokenizer_of_directory(const PluginRegistry& registry, const std::string& directory);
 
 struct TokenizerChoice {
@@ -24,18 +24,19 @@ struct TokenizerChoice {
   bool is_default = false;  // found by the files of the directory, not named
 };
 
-// What [tokenizer] names. If it names no plugin but the run needs a tokenizer, the plugin whose manifest names a file
-// of tokenizer.path or model.path; only plugins of the program's own folder are found so. Throws a config error if
-// there are files but no plugin for them, or if text is to be read and there are none.
+// The tokenizer that [tokenizer] names. If it names no plugin but the run needs a tokenizer, the plugin of the
+// program's own folder whose manifest lists a file of tokenizer.path or model.path. Throws a config error if there are
+// files but no such plugin for them, or if text is to be read and there are no files.
 TokenizerChoice find_tokenizer(const Config& config, const PluginRegistry& registry);
 
-// NULL if there is none. Throws a config error if the tokenizer has more ids than the vocabulary, or if the weights
-// were trained with another tokenizer and tokenizer.force is not set.
+// NULL if there is none. Counts a warning if the tokenizer has more ids than the vocabulary. Throws a config error if
+// it begins every text with an id that the vocabulary does not have, or if the weights were trained with another
+// tokenizer and tokenizer.force is not set.
 std::unique_ptr<PluginTokenizer> open_tokenizer(const Config& config, RunPlugins& plugins,
                                                 const TokenizerChoice& choice, int64_t vocab_size);
 
-// The names of the tokenizer files in model.path, if `tokenizer` was not opened from them. Else empty, also if it is
-// NULL.
+// The names of the tokenizer files in model.path, if `tokenizer` was not opened from them. Otherwise empty; also empty
+// if it is NULL.
 std::vector<std::string> other_tokenizer_files(const Config& config, const PluginTokenizer* tokenizer);
 
 }  // namespace chassis

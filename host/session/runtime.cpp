@@ -24,7 +24,8 @@ std::vector<Purpose> purposes_of(ConfigUse use) {
   return {};
 }
 
-// Tokens of a row, for the choice of providers, where no key says it: exports, and texts that end by themselves.
+// The tokens of a row for which providers are chosen if no key gives them, as in exports and in generation without
+// max_new_tokens.
 constexpr int64_t kTimeOfAnyLength = 128;
 
 }  // namespace

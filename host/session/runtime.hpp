@@ -29,7 +29,7 @@ struct Runtime {
 };
 
 // Opens the providers and compiles the model for the use of the configuration; allocates no parameter, and leaves
-// `optimizer` NULL. The model outlives it, and `quant`, which may be NULL.
+// `optimizer` NULL. The model must outlive it, and so must `quant`, which may be NULL.
 Runtime make_runtime(const Config& config, RunPlugins& plugins, const RunModel& model,
                      const std::vector<std::string>& candidates, ResolveOptions options, const ProgramPasses& passes,
                      const RunQuant* quant);

@@ -50,7 +50,7 @@ bool check_plugin_options(Config& config, PluginRegistry& registry, const std::s
   return model_is_correct;
 }
 
-// Throws if a directory that this program wrote was changed since. Its small files are read before its weights are.
+// Throws if a directory that this program wrote has changed since. Its small files are read before its weights are.
 void compare_directories(const Settings& settings) {
   std::set<std::string> compared;
   for (const Setting<std::string>* path : {&settings.model.path, &settings.adapter.path, &settings.tokenizer.path}) {
@@ -60,7 +60,7 @@ void compare_directories(const Settings& settings) {
     } catch (const DamagedCheckpoint&) {
       throw;
     } catch (const Error&) {
-      // What cannot be read is reported with its key when it is needed.
+      // A file that cannot be read is reported with its key when it is needed.
     }
   }
 }
@@ -96,7 +96,7 @@ Session::Session(Config config, const SessionOptions& options)
     collect(config_, model.plugin.key(), {}, [&] { source = find_model(model, registry); });
   }
   const bool can_configure = check_plugin_options(config_, registry, source.member);
-  // A model directory that is not there has no tokenizer either, which need not be said.
+  // A missing model directory has no tokenizer either, which need not be reported.
   std::error_code ignored;
   const bool has_directory = !model.path.is_set() || std::filesystem::is_directory(*model.path, ignored);
   collect(config_, settings().tokenizer.key(), {}, [&] {
@@ -122,7 +122,7 @@ Session::Session(Config config, const SessionOptions& options)
     passes.adapters.push_back(&adapter_.emplace(settings().adapter, *plugins_, *model_).pass());
   if (settings().quant.plugin.is_set()) {
     passes.quant.push_back(&quant_.emplace(settings().quant, *plugins_, *model_).pass());
-    if (quant_->is_stored()) config_.drop_defaults("quant");  // what the model's files say counts
+    if (quant_->is_stored()) config_.drop_defaults("quant");  // the settings in the model's files apply
   }
   runtime_ = make_runtime(config_, *plugins_, *model_, candidates, std::move(resolve), passes, quant());
   tokenizer_ = open_tokenizer(config_, *plugins_, tokenizer, vocab_size(program()));

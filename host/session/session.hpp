@@ -34,7 +34,7 @@ struct SessionOptions {
   // comm plugin that moves nothing. 0: no plan.
   int world_size = 0;
   int rank = 0;
-  ProgramPasses passes = {};  // beside those of the configuration
+  ProgramPasses passes = {};  // in addition to those of the configuration
 };
 
 class Session {
@@ -85,8 +85,8 @@ class Session {
   // contents are undefined.
   void allocate() { allocate(device()); }
   void allocate(Device device);  // for plans
-  // [control] For plans: makes it the session of another rank, as it is before allocate(). Returns false, and changes
-  // nothing, if an axis that divides the computation gives that rank another program.
+  // [control] For plans: turns it into the session of another rank, as it is before allocate(). Returns false, and
+  // changes nothing, if an axis that divides the computation gives that rank another program.
   bool move_to(int rank);
   // [step][all-ranks] Makes loaded, initialized or stepped parameters visible to ops.
   void refresh_parameters();

@@ -74,7 +74,7 @@ class Parser {
     } catch (const Error& error) {
       throw error_of(value, fmt::format("{}: {}", key, error.message()));
     }
-    // A slot for a message shows it once: its bytes have one place.
+    // The slot of a message shows its content once: each byte of the content has one place.
     const bool shows_content = placeholders.front() == "content";
     const auto count = std::count_if(slot.pieces.begin(), slot.pieces.end(), [](const TextSlot::Piece& piece) {
       return piece.placeholder == "content" || piece.placeholder == "content_json";

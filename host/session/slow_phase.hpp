@@ -18,8 +18,8 @@ class SlowPhase {
   Ticker ticker_;
 };
 
-// Lives while there is nothing to save. When `requested` returns true, the run has 0.7 s to end in order; then the
-// process ends at once with the exit code of a stopped run. Files written before the first step tolerate that.
+// Exists while there is nothing to save. After `requested` returns true, the run has 0.7 s to end normally; then this
+// ends the process with the exit code of a stopped run. Files written before the first step tolerate that.
 class StopBeforeSteps {
  public:
   StopBeforeSteps(std::function<bool()> requested, bool is_logging);

@@ -8,7 +8,7 @@
 
 namespace chassis {
 
-// Of all sets.
+// The files of all data sets.
 std::vector<std::string> data_source_files(const DataNeeds& needs);
 
 }  // namespace chassis

@@ -35,9 +35,9 @@ struct StepParts {
 using FieldSource = std::function<Fields(int microbatch)>;
 
 enum class StepPhase {
-  kForward,    // of one micro-batch
-  kBackward,   // of one micro-batch
-  kReduction,  // of gradients
+  kForward,    // one micro-batch
+  kBackward,   // one micro-batch
+  kReduction,  // all gradients
   kUpdate,     // the optimizer's step; left out if the step is not applied
   kEnd,
 };
@@ -46,13 +46,13 @@ using StepObserver = std::function<void(StepPhase, int microbatch)>;
 
 struct StepInputs {
   int64_t step = 1;
-  std::vector<Work> schedule;  // of this rank
+  std::vector<Work> schedule;  // this rank's work
   FieldSource fields;
-  std::function<RandomBits(int microbatch)> random;  // of this rank's micro-batches; NULL: all zero
+  std::function<RandomBits(int microbatch)> random;  // for this rank's micro-batches; NULL: all zero
   double loss_scale = 1.0;  // 1 ÷ trained tokens of the global batch
   double lr = 0.0;
   double max_grad_norm = 0.0;              // 0: no clipping
-  std::function<StepRequests()> requests;  // of this rank; called once, after its backward
+  std::function<StepRequests()> requests;  // this rank's requests; called once, after its backward
   std::function<void()> before_update;     // called before parameters and states change
   StepObserver observer;
 };

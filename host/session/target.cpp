@@ -21,7 +21,7 @@ Dtype dtype_from_setting(const Setting<std::string>& setting, Device device) {
   return float_dtype(*setting, setting.key());
 }
 
-// Libraries ignore, clamp or truncate some values of OMP_NUM_THREADS without a word.
+// Libraries silently ignore, clamp or truncate some values of OMP_NUM_THREADS.
 void use_omp_num_threads(const std::string& given, const World& world) {
   const std::optional<int> chosen = first_num_threads(given);
   set_threads(chosen.value_or(world.num_cores()));
@@ -88,8 +88,8 @@ void set_rank_threads(const Settings::Run& run, const World& world) {
   else if (const std::string given = omp_num_threads(); !given.empty())
     use_omp_num_threads(given, world);
   else if (world.size() > 1 || world.num_cores() < num_threads())
-    // By default LibTorch starts one thread per core on every rank, also where a control group allows fewer. A
-    // rehearsal is one process: it leaves its rank's number as it is.
+    // By default LibTorch starts one thread per core on every rank, even where a control group allows fewer. A
+    // rehearsal is one process, which keeps its rank's number of threads.
     set_threads(world.num_cores());
 }
 

@@ -25,7 +25,7 @@ std::function<std::optional<CudaVersions>()> cuda_versions_of(const Settings::Ru
 
 // The device of this rank. Throws a config error if the machine does not have it.
 Device choose_device(const Settings::Run& run, const Target& target, const World& world);
-// More threads than this only wait for each other: thousands stop a small machine.
+// More threads than this only wait for each other; thousands bring a small machine to a halt.
 int64_t max_rank_threads();
 // The threads that a rank will have if it is one of `num_ranks` on this machine: see set_rank_threads.
 int64_t planned_rank_threads(const Settings::Run& run, int64_t num_ranks);

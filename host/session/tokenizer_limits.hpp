@@ -1,5 +1,5 @@
-// What a tokenizer may return: far more than any vocabulary needs. More is an error of the plugin, and is not
-// allocated.
+// Limits on what a tokenizer may return, far above the needs of any vocabulary. More is an error of the plugin, and is
+// not allocated.
 #pragma once
 
 #include <cstdint>

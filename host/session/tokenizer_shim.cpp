@@ -1,4 +1,4 @@
-// Calls with a buffer, and again with a larger one.
+// Calls the plugin with a buffer, and again with a larger one if it was too small.
 #include "host/session/tokenizer_shim.hpp"
 
 #include <algorithm>

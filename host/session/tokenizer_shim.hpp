@@ -15,7 +15,8 @@ namespace chassis {
 
 // Documents begin with bos_id if there is one; there is no chat template.
 chassis_tokenizer_info_2_t info_v1(const chassis_tokenizer_t& table, const Instance& instance);
-// Version 1 says where ids begin: an id ends where the next one behind it begins. It never looks for special tokens.
+// Version 1 says only where ids begin, so an id ends at the next greater begin offset. It never looks for special
+// tokens.
 Encoding encode_v1(const chassis_tokenizer_t& table, const Instance& instance, std::string_view text);
 // Without special tokens.
 std::string decode_v1(const chassis_tokenizer_t& table, const Instance& instance, std::span<const int32_t> ids);

@@ -21,7 +21,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Rows come together, each with a line break behind it, so that calls are few.
+// Rows are passed in blocks, each row followed by a line break, so that there are few calls.
 constexpr size_t kBlockBytes = size_t{64} << 10;
 
 // The texts of files, one file after the other.
@@ -117,7 +117,7 @@ class NewDirectory {
   }
   void publish() {
     fsync_directory(temporary_);
-    rename_durably(temporary_, path_);  // also onto an empty directory
+    rename_durably(temporary_, path_);  // may replace an empty directory
     temporary_.clear();
   }
 

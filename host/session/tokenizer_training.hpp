@@ -15,11 +15,11 @@ namespace chassis {
 
 struct TrainedTokenizer {
   std::vector<std::string> files;  // names, in the new directory
-  uint64_t num_bytes = 0;          // of text
+  uint64_t num_bytes = 0;          // bytes of text
 };
 
-// The member to use: `named`, or else the first of the program's own folder that trains. Throws a config error if there
-// is none.
+// The member to use: `named`, or else the first of the program's own folder that can train. Throws a config error if
+// there is none.
 std::string training_tokenizer(PluginRegistry& registry, const std::string& named);
 // [control] Makes a vocabulary from data files of format "text", or folders and patterns of them, and writes its files
 // as the new directory `out`, which appears complete or not at all. Throws a config error if `out` has something in it,

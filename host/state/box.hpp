@@ -23,7 +23,7 @@ struct Box {
 
 inline int64_t numel(const Box& box) { return numel(box.sizes()); }
 
-// The elements in both. If there are none, begin == end in at least one dim.
+// The elements that are in both boxes. If there are none, begin == end in at least one dim.
 Box intersection(const Box& a, const Box& b);
 
 // "[0:16064, 0:8192]"

@@ -25,9 +25,9 @@ class ByteRanges {
   bool contiguous() const { return num_runs_ == 1; }
   int64_t run_bytes() const { return run_bytes_; }
   int64_t total_bytes() const { return num_runs_ * run_bytes_; }
-  // From the first byte to the last one, with all bytes between them.
+  // The range from the first byte to the last one, including the gaps between runs.
   ByteRange span() const;
-  // True if all offsets and lengths are multiples of `bytes`. One run may have another length if it ends at `end`.
+  // True if all offsets and lengths are multiples of `bytes`. A single run may have any length if it ends at `end`.
   bool cut_at_multiples_of(int64_t bytes, int64_t end) const;
 
   class Iterator {
@@ -60,7 +60,7 @@ class ByteRanges {
   int64_t first_ = 0;
   int64_t run_bytes_ = 0;
   int64_t num_runs_ = 0;
-  Shape counts_;   // of the loops around a run, outermost first
+  Shape counts_;   // iterations of the loops around a run, outermost first
   Shape strides_;  // bytes
 };
 

@@ -31,7 +31,7 @@ class Scale {
   const Component& component_;
 };
 
-// The last dims nearest to `size`, and the largest unit, that would let dims behind the first be cut.
+// The last dims nearest to `size`, and the largest unit, that would let dims after the first be cut.
 std::string sizes_that_would(int64_t size, int64_t unit) {
   const int64_t below = size / unit * unit, fitting = std::gcd(size, unit);
   return "a last dim of " + (below > 0 ? std::to_string(below) + " or " : "") + std::to_string(below + unit) +

@@ -42,7 +42,7 @@ std::string rank_list(const std::vector<int>& ranks) {
   return out;
 }
 
-// Radix sort of keys below `limit`; for the millions of corners of a large plan three times as fast as std::sort.
+// Radix sort of keys below `limit`, three times as fast as std::sort for the millions of corners of a large plan.
 void sort_keys(std::vector<uint64_t>& keys, std::vector<uint64_t>& spare, uint64_t limit) {
   constexpr int kBits = 11;
   constexpr size_t kBuckets = size_t{1} << kBits;
@@ -258,7 +258,7 @@ std::optional<CoverFault> Cover::fault(const Tensor& tensor, Scratch& scratch) c
   return std::nullopt;
 }
 
-// Boxes of one flat range may meet within a block. Only the begin and the end of the joined range must be legal.
+// Boxes of one flat range may meet within a block. Only the beginning and the end of the joined range must be legal.
 std::optional<CoverFault> Cover::cut_fault(const Tensor& tensor, int64_t block) const {
   const Descriptor& d = tensor.descriptor;
   const int64_t total = numel(d.global_shape);
@@ -267,7 +267,7 @@ std::optional<CoverFault> Cover::cut_fault(const Tensor& tensor, int64_t block) 
     int64_t begin, end;
     const Claim* claim;
   };
-  std::vector<Run> runs;  // of boxes that do not begin and end at blocks by themselves
+  std::vector<Run> runs;  // the boxes that do not themselves begin and end at blocks
   const Claim* wrong = nullptr;
   for (const Claim& claim : tensor.claims) {
     const ByteRanges ranges(claim.box, d.global_shape, 1);
@@ -407,7 +407,7 @@ void prove_cover(std::span<const Descriptor> tensors, const MeshShape& mesh, con
       for (int rank = 0; rank < mesh.world_size(); ++rank) cover.declare(layout, rank);
     if (const auto target = by_name.find(tie); target != by_name.end()) cover.expect(*target->second.front());
     std::vector<CoverFault> faults = cover.faults();
-    std::erase_if(faults, [&](const CoverFault& fault) { return fault.fqn != names[i]; });  // not that of the tie
+    std::erase_if(faults, [&](const CoverFault& fault) { return fault.fqn != names[i]; });  // drops faults of the tie
     if (!faults.empty())
       found.push_back(std::move(faults.front()));
     else if (is_alone)

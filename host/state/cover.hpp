@@ -23,7 +23,7 @@ struct CoverFault {
     kOutOfBounds,        // a box reaches outside the tensor
     kIllegalCut,         // a box begins or ends within a block
     kDtypeDisagreement,  // ranks, or the model, differ on the dtype
-    kShapeDisagreement,  // … on the logical shape
+    kShapeDisagreement,  // ranks, or the model, differ on the logical shape
     kPartial,            // ranks hold terms of a sum that was not reduced
     kTie,                // tied to a tensor that is absent, itself tied, or of another shape or dtype
   };
@@ -33,7 +33,7 @@ struct CoverFault {
   Box where;        // the gap, the shared elements, or the part of box_a that is wrong
   int rank_a = -1;  // -1 for none, and for the model
   int rank_b = -1;
-  Box box_a, box_b;  // what those ranks declared, if there are any
+  Box box_a, box_b;  // the boxes that those ranks declared, if there are any
   std::string message;
 };
 
@@ -92,8 +92,8 @@ struct Prover {
   int count = 1;
 };
 
-// Cover::prove for all ranks of these tensors, or for this prover's share of the tensors. Keeps the boxes of one tensor
-// at a time, and proves tensors that are divided alike once.
+// Cover::prove for all ranks of these tensors, or for this prover's share of the tensors. Keeps the boxes of only one
+// tensor at a time, and proves tensors that are divided alike only once.
 void prove_cover(std::span<const Descriptor> tensors, const MeshShape& mesh, const Prover& prover = {});
 void prove_cover(std::span<const Layout> layouts);
 

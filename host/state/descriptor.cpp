@@ -140,7 +140,7 @@ int dim_cut_within_blocks(const Descriptor& descriptor, const Shape& local_shape
   for (const Placement& placement : descriptor.placements) {
     if (placement.kind != Placement::Kind::kDimChunk) continue;
     const int dim = placement.dim;
-    // Behind the first dim, every row must begin at a block.
+    // In a dim after the first, every row must begin at a block.
     const bool rows_begin_at_blocks = dim == 0 || shape[dim] * strides[dim] % block == 0;
     if (local_shape[dim] * strides[dim] % block != 0 || !rows_begin_at_blocks) return dim;
   }

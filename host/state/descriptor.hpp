@@ -24,7 +24,7 @@ struct Placement {
   enum class Kind {
     kDimChunk,   // chunks of one dim, rounded up as by torch.chunk and FSDP2; later ranks may get less, or nothing
     kFlatRange,  // a range of the row-major elements; from here on the local tensor is one-dimensional
-    kReplicate,  // every coordinate holds the same
+    kReplicate,  // every coordinate holds the same elements
     kPartial,    // every coordinate holds a term of a sum that is not reduced yet; has no owner
     kOnlyOn,  // one coordinate holds it, most others have no such tensor (a pipeline stage, a whole-matrix optimizer)
   };
@@ -45,7 +45,7 @@ struct Placement {
   int64_t buffer_numel = 0;
   std::vector<FlatRange> ranges;
 
-  // kOnlyOn. The coordinate owns the tensor; those of `copies` hold the same (a tied tensor that two stages use).
+  // kOnlyOn. `coordinate` owns the tensor; those in `copies` hold a copy of it (a tied tensor that two stages use).
   int coordinate = 0;
   std::vector<int> copies;
 
@@ -65,7 +65,7 @@ struct Placement {
   bool operator==(const Placement&) const = default;
 };
 
-// Which of the ranks that hold the same elements writes them and counts them in a norm.
+// Chooses, among the ranks that hold the same elements, the one that writes them and counts them in a norm.
 enum class OwnerRule {
   kFirst,   // coordinate 0 on every replicated axis
   kSpread,  // chosen by a hash of the tensor's name, so that all replicas own some tensors of a model
@@ -80,11 +80,11 @@ struct SubParameter {
 };
 struct SubParameterCuts {
   int dim = 0;
-  std::vector<SubParameter> parts;  // none: not fused
+  std::vector<SubParameter> parts;  // empty if not fused
   bool operator==(const SubParameterCuts&) const = default;
 };
 
-// Where a tensor may be cut, in row-major elements of its logical shape.
+// The positions at which a tensor may be cut, in row-major elements of its logical shape.
 struct Granularity {
   enum class Kind { kElement, kBlock, kMatrix };
   Kind kind = Kind::kElement;
@@ -134,15 +134,15 @@ struct Descriptor {
   static Descriptor plain(std::string fqn, Dtype dtype, Shape global_shape);
 
   bool is_padded() const { return padded_shape != global_shape; }
-  // Cuts are legal at multiples of this many row-major elements: of the granularity and of every component's unit.
+  // Cuts are legal at multiples of this many row-major elements: lcm of the granularity and all components' units.
   int64_t block_elements() const;
   // One line for logs and messages.
   std::string text() const;
   bool operator==(const Descriptor&) const = default;
 };
 
-// The first dim that a kDimChunk placement cuts within a block of so many row-major elements, if every rank has
-// `local_shape` of it; -1 if there is none.
+// Returns the first dim that a kDimChunk placement cuts within a block of `block` row-major elements, if every rank's
+// local tensor has `local_shape`; -1 if there is none.
 int dim_cut_within_blocks(const Descriptor& descriptor, const Shape& local_shape, int64_t block);
 
 }  // namespace chassis

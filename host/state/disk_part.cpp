@@ -1,4 +1,4 @@
-// Boxes in the order of dims on disk and in the tensor.
+// Converts boxes between the order of dims on disk and that of the tensor.
 #include "host/state/disk_part.hpp"
 
 #include <numeric>

@@ -1,5 +1,5 @@
-// How a tensor of a run and tensors on disk hold the same elements: boxes of one are boxes of the other, with the dims
-// in another order. Pure arithmetic.
+// Maps a tensor of a run to the tensors on disk that hold the same elements: boxes of one are boxes of the other, with
+// the dims in another order. Pure arithmetic.
 #pragma once
 
 #include <string>
@@ -13,23 +13,23 @@ namespace chassis {
 struct DiskPart {
   std::string disk_name;
   Shape disk_shape;
-  Box box;                // of the tensor
+  Box box;                // in the tensor
   Shape disk_begin;       // where the box begins on disk
-  std::vector<int> dims;  // dim k on disk is dim dims[k] of the tensor; in dims left out the box has one index
-  // The whole tensor with other dims on disk, and the same row-major elements; on_disk() and the like do not apply.
+  std::vector<int> dims;  // dim k on disk is dim dims[k] of the tensor; along dims left out, the box has one index
+  // True if the whole tensor has other dims on disk but the same row-major elements; then only pieces() applies.
   bool is_reshaped = false;
 
   // The whole tensor with its dims in order.
   static DiskPart whole(std::string disk_name, const Shape& shape);
-  // The whole tensor, whose shape on disk has as many elements.
+  // The whole tensor; its shape on disk may be another one with as many elements.
   static DiskPart reshaped(std::string disk_name, const Shape& disk_shape, const Shape& shape);
   bool operator==(const DiskPart&) const = default;
 
   // Converts a part of `box` to a box on disk, and back.
   Box on_disk(const Box& in_tensor) const;
   Box in_tensor(const Box& on_disk) const;
-  // What `disk_box`, a row-major box of the tensor on disk, holds of this part: a piece of the tensor, whose place is
-  // in `disk_box`. The piece's box may be empty.
+  // The piece of the tensor that `disk_box`, a row-major box of the tensor on disk, holds of this part. The piece's
+  // place is relative to `disk_box`, and its box may be empty.
   Piece piece(const Box& disk_box) const;
   // The same for any part, as pieces that are not empty. A box of a reshaped part must be consecutive on disk.
   std::vector<Piece> pieces(const Box& disk_box) const;

@@ -1,4 +1,4 @@
-// Copies by intersecting pieces.
+// Computes copies by intersecting pieces.
 #include "host/state/intersect.hpp"
 
 #include "host/base/error.hpp"

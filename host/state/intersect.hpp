@@ -1,5 +1,5 @@
-// What to copy from a rank of one layout of a tensor to a rank of another layout of it. For loading and saving, one
-// side is a file (row_major_view).
+// Computes the copies from a rank of one layout of a tensor to a rank of another layout of it. For loading and saving,
+// one side is a file (row_major_view).
 #pragma once
 
 #include <cstdint>
@@ -15,9 +15,9 @@ struct Copy {
   StridedView to;    // in elements of the destination's local tensor
 };
 
-// What `to_rank` under `to` receives from `from_rank` under `from`. Only owners send and all holders receive, so that
-// each element of the destination is written exactly once over all source ranks. Dtypes may differ. Throws a plugin
-// error if shapes differ.
+// The copies that `to_rank` under `to` receives from `from_rank` under `from`. Only owners send and all holders
+// receive, so that each element of the destination is written exactly once over all source ranks. Dtypes may differ.
+// Throws a plugin error if shapes differ.
 std::vector<Copy> copies(const Layout& from, int from_rank, const Layout& to, int to_rank);
 std::vector<Copy> copies(const std::vector<Piece>& from, const std::vector<Piece>& to);
 

@@ -1,4 +1,4 @@
-// Checks of a descriptor, the division of a tensor by its placements, and what a rank has of it.
+// Checks of a descriptor, the division of a tensor by its placements, and the part that a rank has of it.
 #include "host/state/layout.hpp"
 
 #include <algorithm>
@@ -293,7 +293,7 @@ void Layout::narrow_flat(Region& region, const Step& step, int coordinate, int r
   region.flat_size = size;
 }
 
-// ---- what a rank has
+// ---- the part of a rank
 
 bool Layout::holds(int rank) const {
   const MeshShape::Coordinates at = mesh_.coordinates(rank);

@@ -1,5 +1,5 @@
-// What a descriptor means on a mesh: every rank's local shape, and the logical elements that it holds and owns. Pure
-// arithmetic.
+// The meaning of a descriptor on a mesh: every rank's local shape, and the logical elements that it holds and owns.
+// Pure arithmetic.
 #pragma once
 
 #include <array>
@@ -13,7 +13,7 @@
 
 namespace chassis {
 
-// Where a box of elements lies in memory or in a file: the offset of its first element, and strides, in elements.
+// The place of a box of elements in memory or in a file: the offset of its first element, and strides, in elements.
 struct StridedView {
   int64_t offset = 0;
   Shape strides;
@@ -24,13 +24,13 @@ struct StridedView {
 struct Piece {
   Box box;            // logical, never empty; padding is in no piece
   StridedView local;  // in elements of the local tensor's storage
-  bool owned = true;  // of all ranks that hold these elements, this one writes them and counts them in norms
+  bool owned = true;  // this rank, of all that hold these elements, writes them and counts them in norms
 
-  // Where a box within this piece lies.
+  // The place of a box within this piece.
   StridedView view(const Box& part) const;
 };
 
-// Where a box lies in a row-major tensor, such as a file's.
+// The place of a box in a row-major tensor, such as a file's.
 StridedView row_major_view(const Shape& global_shape, const Box& box);
 
 class Layout {
@@ -63,8 +63,8 @@ class Layout {
   // Empty for partial and for tied tensors.
   std::vector<Box> owned_boxes(int rank) const;
 
-  // Equal for tensors of the same mesh of which every rank holds and owns the same boxes, whatever their names and
-  // dtypes. Bytes, not text.
+  // Equal for two tensors on the same mesh if every rank holds and owns the same boxes of both. Names and dtypes do not
+  // matter. Bytes, not text.
   std::string key() const;
 
  private:
@@ -87,7 +87,7 @@ class Layout {
     int64_t unit = 1;
   };
 
-  // What one rank is left with.
+  // The part of the tensor that is left to one rank.
   struct Region {
     std::array<Segments, Shape::kMaxDims> dims;
     bool held = true;
@@ -117,7 +117,7 @@ class Layout {
   std::vector<Step> steps_;
   std::vector<int> replicated_axes_;
   int num_replicas_ = 1;
-  uint64_t owner_seed_ = 0;  // modulo the number of replicas it is the replica that owns
+  uint64_t owner_seed_ = 0;  // modulo the number of replicas, the replica that owns
   int64_t block_elements_ = 1;
   bool is_flat_ = false;
   bool is_partial_ = false;

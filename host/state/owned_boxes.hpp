@@ -1,4 +1,4 @@
-// The boxes that ranks own, of one tensor at a time, so that no rank keeps those of all ranks and tensors.
+// The boxes that ranks own, computed one tensor at a time, so that no rank keeps those of all ranks and tensors.
 #pragma once
 
 #include <span>
@@ -19,12 +19,12 @@ class OwnedBoxes {
  public:
   explicit OwnedBoxes(const MeshShape& mesh) : mesh_(mesh) {}
 
-  // Of all ranks, in ascending order. Valid until the next call.
+  // The boxes of all ranks, in ascending order of rank. Valid until the next call.
   std::span<const OwnedBox> of(const Descriptor& tensor);
 
  private:
   MeshShape mesh_;
-  // Of tensors that are divided alike, such as those of all layers, by Layout::key().
+  // By Layout::key(), which is equal for tensors that are divided alike, such as those of all layers.
   std::unordered_map<std::string, std::vector<OwnedBox>> known_;
   size_t num_known_ = 0;  // boxes
 };

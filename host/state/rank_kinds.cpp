@@ -15,7 +15,7 @@ namespace {
 
 using Axes = std::vector<std::string>;
 
-// Stages of a pipeline differ also if they store as much: those in front keep more micro-batches.
+// Stages of a pipeline differ even if they store equally much, because earlier stages keep more micro-batches.
 bool is_owned(const Descriptor& d) {
   return d.placements.size() == 1 && d.placements[0].kind == Placement::Kind::kOnlyOn &&
          !has_role(d.placements[0].axes[0], AxisRole::kStage);
@@ -109,7 +109,7 @@ class Kinds {
     return axes;
   }
 
-  // The kind of each coordinate. Since sizes never grow, they are equal between two coordinates with equal sizes.
+  // The kind of each coordinate. Since sizes never grow, all coordinates between two with equal sizes have them too.
   std::vector<int> kinds_along(const Axes& axes) const {
     int num_coordinates = 1;
     for (const std::string& name : axes) num_coordinates *= mesh_.size(mesh_.find(name));
@@ -130,8 +130,8 @@ class Kinds {
     return kinds;
   }
 
-  // The sizes of the tensors of which only some ranks have the whole. Equal lists share one object, so that pointers
-  // can be compared.
+  // The sizes of the whole tensors that this rank has and some others do not. Equal lists share one object, so that
+  // pointers can be compared.
   std::vector<const Sizes*> owned(int rank) {
     std::vector<const Sizes*> out;
     for (const auto& [axes, by_coordinate] : owned_) {

@@ -10,9 +10,9 @@
 namespace chassis {
 
 // All ranks in groups. Ranks ascend within a group, and groups are ordered by their first rank. Ranks of a group store
-// the same number of elements of every tensor that is cut. Of whole tensors that only some ranks have, they store the
-// same number of each size. Takes time in proportion to the number of ranks, not of tensors, if the same axes divide
-// all tensors.
+// the same number of elements of every tensor that is cut. They also store equally many whole tensors of each size,
+// among those that only some ranks have. Takes time in proportion to the number of ranks, not of tensors, if the same
+// axes divide all tensors.
 std::vector<std::vector<int>> rank_kinds(std::span<const Descriptor* const> tensors, const MeshShape& mesh);
 
 }  // namespace chassis

@@ -148,7 +148,7 @@ class Scheduler {
   int64_t budget_bytes_;
   int rank_;
   ReshardPlan& plan_;
-  uint32_t first_ = 0;              // round of the current tensor
+  uint32_t first_ = 0;              // first round of the current tensor
   std::vector<int64_t> remaining_;  // by round, rank and direction
 };
 

@@ -12,11 +12,11 @@ namespace chassis {
 // One entry of a rank's list.
 struct Work {
   // A backward computes the gradients of inputs and of parameters. Zero-bubble schedules split it into the two others,
-  // because only the gradients of inputs are awaited by another stage.
+  // because another stage waits only for the gradients of inputs.
   enum class Kind : uint8_t { kForward, kBackward, kBackwardInputs, kBackwardParams };
 
   Kind kind = Kind::kForward;
-  int chunk = 0;  // of the stages that lie on the rank
+  int chunk = 0;  // index among the stages that lie on the rank
   int microbatch = 0;
 
   bool operator==(const Work&) const = default;
@@ -35,13 +35,13 @@ std::vector<Work> sequential_schedule(int64_t num_microbatches);
 // By entry of a rank's list: 1 if it computes gradients of parameters, and no later entry does so for its chunk.
 std::vector<uint8_t> last_of_chunk(const std::vector<Work>& schedule);
 
-// Where the stages of a pipeline lie. A stage is a range of the model's units; stage 0 has the first. A rank has one
-// stage or several, its chunks.
+// The ranks on which the stages of a pipeline lie. A stage is a range of the model's units; stage 0 has the first. A
+// rank has one stage or several, its chunks.
 class StageMap {
  public:
   // One stage on one rank.
   StageMap() : StageMap({0}) {}
-  // By stage. Chunk k of a rank is the k-th of its stages. Throws if a rank below the largest has no stage.
+  // `ranks` is indexed by stage. Chunk k of a rank is its k-th stage. Throws if a rank below the largest has no stage.
   explicit StageMap(std::vector<int> ranks);
   // Stage s lies on rank s mod num_ranks, so that stage = chunk·num_ranks + rank (Narayanan et al. 2021).
   static StageMap interleaved(int num_ranks, int num_chunks);
@@ -66,8 +66,8 @@ class StageMap {
 struct Schedule {
   StageMap stages;
   int num_microbatches = 1;
-  // By rank. A rank runs its entries strictly in order: it waits for what an entry needs, and sends what the entry made
-  // without waiting.
+  // By rank. A rank runs its entries strictly in order: it waits until the inputs of an entry are ready, and sends the
+  // results without blocking.
   std::vector<std::vector<Work>> ranks;
 
   bool operator==(const Schedule&) const = default;

@@ -39,7 +39,7 @@ class CsvParser {
     if (rows_.empty()) fail(1, 0, "the file has no line with cells; each is a rank");
   }
 
-  // Before the proof, which would blame stages and entries that only the missing lines have.
+  // Called before the proof, which would blame stages and entries that only the missing lines have.
   void expect_ranks(int wanted) const {
     const auto found = static_cast<int>(rows_.size());
     if (wanted == 0 || found == wanted) return;
@@ -77,7 +77,7 @@ class CsvParser {
   }
   int line_of(const Cell& cell) const { return lines_[static_cast<size_t>(cell.rank)]; }
 
-  // Of those below the largest one; a few of them.
+  // The first few stages below the largest one that no line names.
   std::vector<int> missing_stages() const {
     constexpr size_t kShown = 4;
     std::set<int> named;
@@ -124,7 +124,7 @@ class CsvParser {
     if (cell.microbatch > last_microbatch_.microbatch || num_cells_ == 1) last_microbatch_ = cell;
   }
 
-  // Also bounds what a mistyped number can make the proof allocate.
+  // Also limits the memory that the proof allocates because of a mistyped number.
   void check_size() const {
     const int64_t num_stages = int64_t{last_stage_.stage} + 1;
     const int64_t num_microbatches = int64_t{last_microbatch_.microbatch} + 1;
@@ -172,7 +172,7 @@ class CsvParser {
 
   const std::string& file_;
   std::vector<std::vector<Cell>> rows_;  // by rank
-  std::vector<int> lines_;               // of the file, by rank
+  std::vector<int> lines_;               // line in the file, by rank
   int64_t num_cells_ = 0;
   Cell last_stage_, last_microbatch_;  // with the largest stage, and the largest micro-batch
 };

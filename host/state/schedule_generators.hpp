@@ -17,8 +17,8 @@ Schedule gpipe_schedule(int num_ranks, int num_microbatches);
 // (Narayanan et al. 2019).
 Schedule one_f_one_b_schedule(int num_ranks, int num_microbatches);
 // 1F1B with v stages per rank: each chunk runs a group of micro-batches, then the next chunk does. Bubble 1/v of that
-// of 1F1B if m mod group_size = 0. May have a deadlock if group_size < p or if the last group is shorter than p
-// (Narayanan et al. 2021).
+// of 1F1B if m mod group_size = 0. May deadlock if group_size < p or if the last group is shorter than p (Narayanan et
+// al. 2021).
 Schedule interleaved_schedule(int num_ranks, int num_chunks, int num_microbatches, int group_size);
 // 1F1B whose backward is split; rank r runs backward_params r micro-batches later than backward_inputs, so that it
 // fills the bubble. Bubble (p-1)(F+B-W) if W ≤ F, W ≤ B and m ≥ p, up to p activations in flight on each rank (Qi et
@@ -37,7 +37,7 @@ struct ScheduleRequest {
   int group_size = 0;            // interleaved: micro-batches that a chunk runs before the next; 0: num_ranks
   std::vector<StageCost> costs;  // zbv: by stage; empty: all stages cost the same
 };
-// Throws a config error, with both numbers, if there is no such schedule or it has a deadlock.
+// Throws a config error, with both numbers, if there is no such schedule or it would deadlock.
 Schedule make_schedule(const ScheduleRequest& request);
 
 }  // namespace chassis

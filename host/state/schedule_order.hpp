@@ -1,4 +1,4 @@
-// What each entry of a schedule waits for, and an order in which all entries can run.
+// The entries that each entry of a schedule waits for, and an order in which all entries can run.
 #pragma once
 
 #include <cstdint>
@@ -30,8 +30,8 @@ class ScheduleOrder {
   const Work& work(WorkPlace at) const { return list(at.rank)[static_cast<size_t>(at.entry)]; }
   int stage(WorkPlace at) const { return schedule_.stages.stage(at.rank, work(at).chunk); }
 
-  // What an entry waits for, if every stage has its entries: one of the same stage (its forward; for backward_params
-  // its backward_inputs), and one of the stage before it (forward) or behind it (backward).
+  // The entries that an entry waits for, if every stage has its entries: one of the same stage (its forward; for
+  // backward_params its backward_inputs), and one of the previous stage (forward) or the next stage (backward).
   struct Needs {
     WorkPlace own;
     WorkPlace neighbour;
@@ -41,7 +41,7 @@ class ScheduleOrder {
   // Visits entries so that each comes after all that it needs and after those before it in its rank's list. Returns for
   // each rank the number of entries visited: all of them unless the ranks wait for each other.
   std::vector<int> run(const std::function<void(WorkPlace)>& visit) const;
-  // The entry that keeps an entry from running, if each rank has run so many of its entries.
+  // The entry that keeps the entry `at` from running after each rank has run `num_run` of its entries.
   WorkPlace missing(WorkPlace at, const std::vector<int>& num_run) const;
 
  private:

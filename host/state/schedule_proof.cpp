@@ -60,7 +60,7 @@ void check_ranges(const Schedule& schedule, Faults& faults) {
     }
 }
 
-// What a stage does with one micro-batch: the first entry of each kind.
+// The entries of one stage for one micro-batch: the first of each kind.
 class Duties {
  public:
   Duties() { entries_.fill(-1); }
@@ -111,7 +111,7 @@ void check_complete(const Schedule& schedule, Faults& faults) {
   }
 }
 
-// What passes from one rank to another in one direction.
+// The results that pass from one rank to another in one direction.
 struct Link {
   std::vector<WorkPlace> sent;   // entries whose results are sent, in the sender's order
   std::vector<WorkPlace> taken;  // entries whose results are taken, in the receiver's order
@@ -149,7 +149,7 @@ void check_links(const Schedule& schedule, const ScheduleOrder& order, Faults& f
   }
 }
 
-// Follows who waits for whom from any rank that is stuck until a rank repeats.
+// Follows the chain of waiting ranks from any rank that is stuck until a rank repeats.
 void check_deadlock(const Schedule& schedule, const ScheduleOrder& order, Faults& faults) {
   const std::vector<int> num_run = order.run([](WorkPlace) {});
   const auto is_stuck = [&](int rank) {

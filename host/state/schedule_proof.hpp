@@ -13,8 +13,8 @@ struct ScheduleFault {
   enum class Cause {
     kOutOfRange,  // a chunk, a micro-batch, or the number of lists
     kMissing,     // a stage lacks a forward or a backward of a micro-batch
-    kDoubled,     // a second forward or backward, or a backward beside a backward_inputs
-    kLinkOrder,   // a rank takes what another sends in another order than it is sent
+    kDoubled,     // a second forward or backward, or a backward in addition to a backward_inputs
+    kLinkOrder,   // a rank takes what another sends in an order other than that of sending
     kDeadlock,    // an entry never runs
   };
 
@@ -24,10 +24,10 @@ struct ScheduleFault {
   std::string message;
 };
 
-// Faults of one schedule, first those that can be seen in one rank's list. The order of entries is checked only if they
-// are complete.
+// The faults of one schedule, first those that can be seen in one rank's list. The order of entries is checked only if
+// they are complete.
 //
-// What stages on two ranks hand to each other goes through links, one for each sender, receiver and direction
+// Stages on two ranks hand their results to each other through links, one for each sender, receiver and direction
 // (activations or gradients). A link delivers in the order of sending, so that a group of two ranks whose calls are in
 // order can serve as one. A send does not block its rank.
 std::vector<ScheduleFault> schedule_faults(const Schedule& schedule, size_t limit = 16);

@@ -1,7 +1,7 @@
 // Finds windows in which the entries at i and at i + period are the same except for the number of the micro-batch.
 //
-// A window with all types of entries is a steady state: whole periods of it can be left out. Of windows that together
-// have every type once, such as the forwards and the backwards of GPipe, the same number of periods can.
+// A window with all types of entries is a steady state: whole periods of it can be left out. If windows together have
+// every type once, as the forwards and the backwards of GPipe do, the same number of periods can be left out of each.
 #include "host/state/schedule_repeats.hpp"
 
 #include <algorithm>
@@ -14,14 +14,14 @@ namespace chassis {
 namespace {
 
 // Repeats that stay: two in which the state of a rank may still change (what the first one sends may arrive in the
-// second), one that stands for others, and one that shows whether it can.
+// second), one that stands for others, and one that shows whether the third one can.
 constexpr int64_t kBefore = 2, kKept = kBefore + 2;
 
 struct Window {
   size_t begin = 0;
   size_t period = 0;
   int64_t count = 0;     // periods
-  int64_t left_out = 0;  // of them
+  int64_t left_out = 0;  // periods
 
   size_t end() const { return begin + period * static_cast<size_t>(count); }
   bool contains(size_t entry) const { return entry >= begin && entry < end(); }
@@ -53,7 +53,7 @@ class Shortener {
   }
 
  private:
-  // Every type has all micro-batches in their order.
+  // True if every type has all micro-batches in order.
   bool is_complete() const {
     std::vector<int> next(num_types_);
     for (size_t i = 0; i < list_.size(); ++i)
@@ -77,7 +77,7 @@ class Shortener {
     return again < list_.size() && types_[entry] == types_[again] && !is_last_[entry] && !is_last_[again] &&
            list_[again].microbatch == list_[entry].microbatch + shift;
   }
-  // By type, how often a period has it.
+  // The number of entries of each type in a period.
   std::vector<int64_t> counts(const Window& window) const {
     std::vector<int64_t> out(num_types_);
     for (size_t i = 0; i < window.period; ++i) ++out[types_[window.begin + i]];
@@ -111,7 +111,7 @@ class Shortener {
     }
     return {};
   }
-  // All that lie outside the steady state.
+  // All short windows outside the steady state.
   std::vector<Window> short_windows() const {
     std::vector<Window> out;
     const Window steady = windows_.empty() ? Window{list_.size()} : windows_[0];
@@ -125,8 +125,8 @@ class Shortener {
     return out;
   }
 
-  // Leaves as many periods out of windows that have every type once, if the micro-batches that stay still have their
-  // entries in the same order.
+  // Leaves the same number of periods out of each of several windows that together have every type once, if the
+  // micro-batches that stay still have their entries in the same order.
   void leave_out_together() {
     std::vector<Window> all = short_windows();
     for (size_t first = 0; first < all.size(); ++first) {
@@ -157,7 +157,7 @@ class Shortener {
     return common_order(types, list) == order_;
   }
 
-  // Leaves out what comes behind the period that stands for others.
+  // Leaves out the periods after the one that stands for others.
   std::vector<Work> shortened(std::vector<size_t>* types = nullptr) const {
     std::vector<Work> out;
     std::vector<int> next(num_types_);
@@ -178,7 +178,7 @@ class Shortener {
   std::vector<size_t> types_;  // by entry, one number for each kind and chunk
   size_t num_types_ = 0;
   std::vector<size_t> order_;
-  std::vector<Window> windows_;  // of which periods are left out, ascending
+  std::vector<Window> windows_;  // those from which periods are left out, ascending
 };
 
 }  // namespace

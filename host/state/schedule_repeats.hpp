@@ -1,5 +1,5 @@
-// Where a rank's list repeats itself with later micro-batches. A plan runs such a repeat four times and counts the
-// others, because micro-batches differ in nothing but their data.
+// Finds repeats in a rank's list that differ only in their micro-batches. A plan runs such a repeat four times and only
+// counts the others, because micro-batches differ only in their data.
 #pragma once
 
 #include <cstdint>
@@ -10,8 +10,8 @@
 namespace chassis {
 
 struct ShortList {
-  // Entries that stand for more of them: `times` repeats are left out right behind them. The same entries come twice
-  // before and once behind.
+  // Entries that stand for repeats: `times` more repeats of them are left out right after them. The same entries come
+  // twice before them and once after them.
   struct Repeat {
     size_t begin = 0;
     size_t num_entries = 0;
@@ -20,7 +20,7 @@ struct ShortList {
     size_t end() const { return begin + num_entries; }
   };
 
-  std::vector<Work> work;       // complete for fewer micro-batches, which are numbered anew
+  std::vector<Work> work;       // complete for fewer micro-batches, which are renumbered
   std::vector<Repeat> repeats;  // ascending
 };
 

@@ -26,7 +26,7 @@ double duration(Kind kind, const StageCost& cost) {
   return cost.backward_params;
 }
 
-// What an entry frees when it ends.
+// The activations that an entry frees when it ends.
 double freed(Kind kind, const StageCost& cost) {
   switch (kind) {
     case Kind::kForward:

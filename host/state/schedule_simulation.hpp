@@ -14,12 +14,12 @@ struct StageCost {
   double forward = 1.0;
   double backward_inputs = 1.0;
   double backward_params = 1.0;
-  // From the end of a forward until its outputs arrive at the next stage, and for their gradients on the way back; 0 if
-  // both stages lie on one rank. Ranks compute meanwhile.
+  // From the end of a forward until its outputs arrive at the next stage, and for their gradients on the way back;
+  // taken as 0 if both stages lie on one rank. Ranks compute in the meantime.
   double transfer = 0.0;
   // Held from the start of a forward to the end of its backward.
   double activations = 1.0;
-  // The part of them that backward_inputs leaves to backward_params.
+  // The part of `activations` that stays after backward_inputs until backward_params.
   double kept_for_params = 1.0;
 };
 
@@ -36,7 +36,7 @@ struct Simulation {
 
   // The time in which a rank waits, from the first start of any rank to the last end of any rank.
   double bubble(int rank) const { return makespan - busy[static_cast<size_t>(rank)]; }
-  // The waiting part of all ranks' time: 0 if no rank ever waits.
+  // The share of all ranks' time that is spent waiting: 0 if no rank ever waits.
   double bubble_share() const;
 };
 

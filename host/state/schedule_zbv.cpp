@@ -101,7 +101,7 @@ class ParamsPlacer {
     double time = 0.0;
     int in_flight = 0;
     std::deque<Work> next;    // forwards and backward_inputs
-    std::deque<Work> params;  // whose backward_inputs has run
+    std::deque<Work> params;  // backward_params whose backward_inputs has run
   };
   struct Choice {
     double start = kUnknown;
@@ -174,7 +174,7 @@ class ParamsPlacer {
   Schedule out_;
   std::vector<Rank> ranks_;
   std::vector<Choice> choices_;                     // by rank
-  std::set<std::pair<double, int>> starts_;         // of the choices that can run, and their ranks
+  std::set<std::pair<double, int>> starts_;         // start times of the choices that can run, and their ranks
   std::vector<double> forward_ends_, inputs_ends_;  // by stage and micro-batch
 };
 

@@ -13,15 +13,14 @@ namespace {
 
 constexpr double kImpossible = std::numeric_limits<double>::infinity();
 
-// The cost of the costliest stage in the division whose costliest stage costs least. `sums` are the costs of the units
-// before each.
+// The smallest possible cost of the costliest stage. `sums` are the prefix sums of the units' costs, from 0.
 double least_limit(const std::vector<double>& sums, size_t num_stages) {
   const size_t num_units = sums.size() - 1;
-  std::vector<double> best(sums.begin(), sums.end());  // of the stages so far, by number of units
+  std::vector<double> best(sums.begin(), sums.end());  // for the stages so far, by number of units
   for (size_t stage = 2; stage <= num_stages; ++stage) {
     std::vector<double> next(num_units + 1, kImpossible);
-    // A later begin makes the stages before it costlier and the last one cheaper: the least is where they cross, which
-    // moves only forward.
+    // A later begin makes the stages before it costlier and the last one cheaper. The minimum is where they cross, and
+    // this point only moves forward.
     size_t begin = stage - 1;
     const auto cost = [&](size_t at, size_t end) { return std::max(best[at], sums[end] - sums[at]); };
     for (size_t end = stage; end <= num_units; ++end) {
@@ -37,9 +36,9 @@ double least_limit(const std::vector<double>& sums, size_t num_stages) {
 // The division with the smallest sum of squares, of those without a stage above the limit.
 std::vector<UnitRange> most_even(const std::vector<double>& sums, size_t num_stages, double limit) {
   const size_t num_units = sums.size() - 1;
-  std::vector<double> best(num_units + 1, kImpossible);  // of the stages so far, by number of units
+  std::vector<double> best(num_units + 1, kImpossible);  // for the stages so far, by number of units
   best[0] = 0.0;
-  std::vector<std::vector<size_t>> begins;  // of the last stage, by number of stages and of units
+  std::vector<std::vector<size_t>> begins;  // begin of the last stage, by number of stages and of units
   for (size_t stage = 1; stage <= num_stages; ++stage) {
     std::vector<double> next(num_units + 1, kImpossible);
     std::vector<size_t>& begin_of = begins.emplace_back(num_units + 1);
@@ -72,7 +71,7 @@ std::vector<UnitRange> balanced_division(std::span<const double> costs, int num_
     throw config_error("the pipeline has " + std::to_string(num_stages) + " stages, the model has only " +
                        std::to_string(costs.size()) + " units to divide")
         .hint("lower mesh.pp, or the number of chunks that the schedule gives each rank");
-  std::vector<double> sums = {0.0};  // of the units before each
+  std::vector<double> sums = {0.0};  // prefix sums of the costs
   for (const double cost : costs) {
     CHASSIS_CHECK(std::isfinite(cost) && cost >= 0.0, "the cost of a unit is negative or not finite");
     sums.push_back(sums.back() + cost);

@@ -17,12 +17,12 @@ struct UnitRange {
 };
 
 // The division, in order and without empty stages, whose costliest stage costs least; of several, the most even one
-// (the smallest sum of squares). `costs` are those of the units, in any unit. Throws a config error if there are fewer
-// units than stages.
+// (the smallest sum of squares). `costs` are those of the model's units, on any scale. Throws a config error if there
+// are fewer units than stages.
 std::vector<UnitRange> balanced_division(std::span<const double> costs, int num_stages);
 
 // The division that a user gives by the number of layers in each stage. Units before the layers, such as the embedding,
-// belong to the first stage, units behind them to the last. Throws a config error, with both numbers, if it does not
+// belong to the first stage, units after them to the last. Throws a config error, with both numbers, if it does not
 // fit.
 std::vector<UnitRange> given_division(std::span<const int64_t> layers_per_stage, int num_stages, size_t num_units,
                                       UnitRange layers);

@@ -11,11 +11,11 @@ namespace chassis {
 
 using CopySide = StridedView Copy::*;
 
-// Whether the last dim with several indices has stride 1 on both sides, so that for_each_run() finds runs. Otherwise
+// True if the last dim with several indices has stride 1 on both sides, so that for_each_run() finds runs. Otherwise
 // for_each_run() visits single elements: in a transposition, and also in part of one row of a tensor that is transposed
 // on disk.
 bool runs_agree(const Copy& copy);
-// The same copy with its dims in the order of one side, slowest first. Only the sizes of its box have a meaning.
+// The same copy with its dims in the order of one side, slowest first. Only the sizes of its box are meaningful.
 Copy in_order_of(CopySide side, const Copy& copy);
 // The dim with the smallest stride on a side; 0 if no dim has several indices.
 int fastest_dim(const Copy& copy, CopySide side);

@@ -1,4 +1,4 @@
-// The lowest loss of one evaluation set so far, which decides what checkpoint is kept and when a run stops early.
+// The lowest loss of one evaluation set so far, which decides which checkpoint is kept and when a run stops early.
 #pragma once
 
 #include <cstdint>
@@ -23,13 +23,13 @@ class BestLoss {
   double loss() const { return loss_; }
   // "loss 1.2345 on "eval" at step 400"
   std::string text() const;
-  // Why the run ends before its last step.
+  // Says why the run ends before its last step.
   std::string end_text() const;
 
   // For the state in a checkpoint. restore() ignores the loss of another set, with a counted warning.
   Json to_json() const;
   void restore(const Json& saved, const std::string& where);
-  // The checkpoint is gone: the next evaluation is the best.
+  // Called if the checkpoint is gone: the next evaluation then counts as the best.
   void forget() { step_ = -1, num_not_lower_ = 0; }
 
  private:
@@ -37,7 +37,7 @@ class BestLoss {
   int64_t patience_;
   int64_t step_ = -1;
   double loss_ = 0;
-  int64_t num_not_lower_ = 0;  // evaluations since then
+  int64_t num_not_lower_ = 0;  // evaluations since step_
 };
 
 }  // namespace chassis

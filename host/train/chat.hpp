@@ -1,4 +1,4 @@
-// A conversation with the model of a session: turns, the template, and the keys and values of what was said.
+// A conversation with the model of a session: turns, the template, and the keys and values of the turns so far.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@
 
 namespace chassis {
 
-// By data.template, or the tokenizer's own template. Refers to the session. Throws a config error if there is none.
+// Renders with data.template or the tokenizer's own. Refers to the session. Throws a config error if there is none.
 ChatRenderer chat_renderer(const Session& session);
 // A conversation that begins with this turn.
 ChatRecord user_turn(const std::string& text);
@@ -20,12 +20,12 @@ std::vector<int32_t> ids_of_chat(const Answerer& answerer, const ChatRenderer& r
 
 class Chat {
  public:
-  // Both outlive the object. The renderer's stop ids become those of the answerer, too.
+  // Both must outlive the object. Adds the renderer's stop ids to those of the answerer.
   Chat(Answerer& answerer, const ChatRenderer& renderer);
 
   // [step][all-ranks] Adds a turn of the user and its answer. If the template refuses the conversation, throws a config
-  // error and leaves the turn out. Computes only what is not the beginning of the conversation before; so in rare cases
-  // of nearly equal logits an answer differs in rounding from that of a whole prefill.
+  // error and leaves the turn out. Reuses the beginning that the new ids share with the previous ones; so in rare cases
+  // of nearly equal logits, an answer differs by rounding from that of a whole prefill.
   Answer say(const std::string& user, const OnText& on_text = {});
   // Forgets all turns but the system message.
   void reset();

@@ -27,7 +27,7 @@ class Chosen {
   std::string text_;
 };
 
-// The configuration alone does not show it: generation_config.json could have asked for samples.
+// The configuration alone does not show this, because generation_config.json may request sampling.
 template <class T>
 void refuse_without_effect(const Setting<T>& setting, T neutral) {
   if (!setting.is_set() || *setting == neutral) return;
@@ -36,7 +36,7 @@ void refuse_without_effect(const Setting<T>& setting, T neutral) {
       .hint("set generate.temperature too, such as 1.0, or remove this key");
 }
 
-// 0 unless the user or the file asks for samples.
+// 0 unless the user or the file asks for sampling.
 double temperature_of(const Settings::Generate& wanted, const GenerationConfig& file, Chosen& chosen) {
   if (wanted.temperature.is_set() || file.path.empty()) return wanted.temperature.is_set() ? *wanted.temperature : 0.0;
   if (file.do_sample.value_or(false)) return chosen(wanted.temperature, "temperature", file.temperature, 1.0);

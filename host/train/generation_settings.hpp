@@ -1,4 +1,4 @@
-// How answers are generated: [generate], and where that says nothing, the model's generation_config.json.
+// The settings of generation: [generate], and for keys that it leaves out, the model's generation_config.json.
 #pragma once
 
 #include <string>
@@ -14,11 +14,11 @@ namespace chassis {
 struct GenerationSettings {
   GenerateOptions options;
   std::vector<std::string> stop_texts;
-  std::string from_file;  // a line that says what generation_config.json decided; empty: nothing
+  std::string from_file;  // a line that lists the settings taken from generation_config.json; empty if none
 };
 
-// As transformers does, a file that does not say do_sample = true means the most likely token. Stop ids are those of
-// the file and the tokenizer's EOS. Throws for a setting without effect; counts a warning for a key of the file.
+// As in transformers, a file without do_sample = true means the most likely token. Stop ids are those of the file and
+// the tokenizer's EOS. Throws for a setting without effect; counts a warning for a key of the file.
 GenerationSettings generation_settings(const Settings& settings, const GenerationConfig& file,
                                        const Tokenizer& tokenizer);
 

@@ -1,4 +1,4 @@
-// Text files of a model directory do not count: what they decide is among the other values.
+// Text files of a model directory are left out, because their effects are among the other values.
 #include "host/train/made_with.hpp"
 
 #include <fmt/format.h>

@@ -1,4 +1,4 @@
-// What decides the answers to a file of prompts: the weights, the chat template and the settings.
+// The inputs that determine the answers to a file of prompts: the weights, the chat template and the settings.
 #pragma once
 
 #include <string>
@@ -9,8 +9,8 @@
 
 namespace chassis {
 
-// An object of plain values, by what a message calls them. `weights` is the directory that they were loaded from; its
-// files count by name, size and time of change, not by content. `with_chat`: a prompt is a conversation.
+// An object of plain values, under the names in messages. `weights` is the directory of the weights; its files are
+// compared by name, size and modification time, not by content. `with_chat`: a prompt is a conversation.
 Json made_with(const Session& session, const GenerationSettings& generation, const std::string& weights,
                bool with_chat);
 

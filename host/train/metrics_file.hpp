@@ -17,7 +17,7 @@ struct MetricsScan {
   bool kept_ends_line = true; // false: the last kept line lacks its line break
   uint64_t num_kept = 0;      // own lines that are kept
   uint64_t num_dropped = 0;   // own lines after them
-  bool drops_cut_short = false;  // a last line that a kill cut short
+  bool drops_cut_short = false;  // drops a last line that a kill cut short
   int64_t first_dropped_step = 0, last_dropped_step = 0;
   int64_t last_step = 0;  // largest step of all own lines
   uint64_t num_foreign_kept = 0;

@@ -109,14 +109,14 @@ class Worker {
     }
     changed_.notify_one();
   }
-  // False if the thread has not ended by then.
+  // False if the thread has not ended within `limit`.
   bool wait_ended(std::chrono::milliseconds limit) {
     std::unique_lock lock(mutex_);
     return changed_.wait_for(lock, limit, [&] { return has_ended_; });
   }
-  // [control] After the thread.
+  // [control] Called after the thread has ended.
   void destroy_instance() { instance_.reset(); }
-  // Of records, those that the plugin will never get.
+  // The number of records that the plugin will never get.
   uint64_t num_lost() {
     const std::lock_guard lock(mutex_);
     return num_dropped_ + (has_ended_ ? 0 : queue_.size());
@@ -307,7 +307,7 @@ class PluginSink final : public MetricsSink {
   const std::shared_ptr<Worker> worker_;
   Thread thread_;
   int64_t last_step_ = 0;
-  size_t num_warnings_ = 0;  // that were handed on
+  size_t num_warnings_ = 0;  // already handed on
 };
 
 }  // namespace

@@ -12,7 +12,7 @@
 
 namespace chassis {
 
-// What a sink is told at the start.
+// The facts that a sink gets at the start.
 struct SinkStart {
   std::string run_name;
   std::string output_dir;
@@ -22,12 +22,12 @@ struct SinkStart {
 };
 
 struct SinkLimits {
-  size_t queued = 1024;                                        // records; what comes while so many wait is dropped
-  std::chrono::milliseconds finish = std::chrono::seconds(5);  // for what is still queued at the end
+  size_t queued = 1024;                                        // records; further ones are dropped while so many wait
+  std::chrono::milliseconds finish = std::chrono::seconds(5);  // time for the records that are still queued at the end
 };
 
-// Nothing that the plugin does reaches the run: errors, dropped records, and a sink that does not end are counted
-// warnings. `instance` is active.
+// No failure of the plugin affects the run: errors, dropped records, and a sink that does not end are counted warnings.
+// `instance` is active.
 std::unique_ptr<MetricsSink> make_plugin_sink(std::unique_ptr<Instance> instance, SinkStart start,
                                               SinkLimits limits = {});
 

@@ -28,7 +28,7 @@ constexpr size_t kMostTensors = 12, kShownTensors = 3, kShownCategories = 3;
 
 std::string shown(uint64_t bytes) { return bytes_text(bytes); }
 
-// Of the plugins that hold a tenth of all or more, the one that holds most.
+// The plugin that holds the most memory, if it holds at least a tenth of all.
 std::string largest_plugin(const std::vector<PluginMemory>& plugins, uint64_t live_bytes) {
   const PluginMemory* largest = nullptr;
   for (const PluginMemory& plugin : plugins)
@@ -37,7 +37,7 @@ std::string largest_plugin(const std::vector<PluginMemory>& plugins, uint64_t li
   return fmt::format(" ({} by plugin {})", shown(largest->live_bytes), largest->plugin);
 }
 
-// The largest tensors of those that it was shown; of several with the same memory, the first.
+// The largest of the tensors that were added; of several with the same memory, the first.
 class LargestTensors {
  public:
   template <class Name>
@@ -175,7 +175,7 @@ void PostMortem::add_communication_failure(Error& error, const std::string& run_
   }
 }
 
-// Where the rank is, and its memory: that of the moment in which it ran out, if it did.
+// Reports the rank's place in the step, and its memory: as of the moment in which it ran out, if it did.
 PostMortem::Report PostMortem::report_memory(const std::string& error, const MemoryFailure* noted) {
   const World& world = session_.world();
   Report report;
@@ -277,7 +277,7 @@ void PostMortem::report_hang(Report& report) {
   if (!line.empty()) report.lines.push_back(line);
 }
 
-// Each category against its own peak in the plan, with what was asked for.
+// Compares each category, including the bytes requested, with its own peak in the plan.
 void PostMortem::compare_with_plan(Report& report) {
   if (!fit_.plan) return;
   const PlanMemory& plan =
@@ -317,7 +317,7 @@ void PostMortem::compare_with_plan(Report& report) {
                               : "above the plan: nothing; its peak is " + shown(fit_.plan->peak_bytes()));
 }
 
-// From the numbers at hand: a plan of every change would need memory and time.
+// Uses the numbers at hand, because a plan of every change would need memory and time.
 void PostMortem::advise(Report& report) {
   const Settings& settings = session_.settings();
   CompiledProgram& compiled = session_.compiled();

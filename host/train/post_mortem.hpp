@@ -1,5 +1,5 @@
-// What a rank leaves when it ends out of memory, or without other ranks: RUN/post-mortem/rank-N.json, and some lines at
-// the end of the error. It works when memory has run out, and never fails itself: that is a counted warning.
+// The report of a rank that runs out of memory or loses other ranks: RUN/post-mortem/rank-N.json, and some lines at the
+// end of the error. It works when memory has run out, and never throws: a failure is a counted warning.
 #pragma once
 
 #include <memory>
@@ -16,7 +16,7 @@ namespace chassis {
 
 class PostMortem {
  public:
-  // Both outlive it.
+  // Both must outlive the object.
   PostMortem(Session& session, const MemoryFit& fit);
 
   // Drops the tensors of the step. Adds the file's path to the error, so that it also reaches the other ranks.
@@ -26,7 +26,7 @@ class PostMortem {
 
  private:
   struct Report;
-  // `failure`: NULL if memory did not run out in the host, which then is asked how it is now.
+  // `failure` is NULL if the host's memory did not run out; the report then has the memory as it is now.
   Report report_memory(const std::string& error, const MemoryFailure* failure);
   void report_hang(Report& report);
   void compare_with_plan(Report& report);

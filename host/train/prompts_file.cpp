@@ -25,7 +25,7 @@ Error row_error(const SourcePosition& where, const std::string& message) {
   return Error(ExitCode::kConfig, where, message);
 }
 
-// The lines of a text without their ends, and whether each has one.
+// The lines of a text, without their line breaks.
 std::vector<std::string_view> lines_of(std::string_view text) {
   std::vector<std::string_view> lines;
   while (!text.empty()) {
@@ -82,13 +82,13 @@ PromptRow prompt_of(std::string_view line, const SourcePosition& where, RowParse
   return row;
 }
 
-// The record beside a file of answers is made_with and this key, so that no other file is taken for one.
+// The record beside a file of answers holds made_with and this key, so that no other file is taken for a record.
 constexpr const char* kAnswersKey = "answers";
 
 std::string record_path(const std::string& answers) { return answers + ".made_with.json"; }
 std::string file_name(const std::string& path) { return std::filesystem::path(path).filename().string(); }
 
-// The record of `answers`; null if there is none. Throws if the file is not a record, or that of another file.
+// The record of `answers`; null if there is none. Throws if the file is not a record, or is that of another file.
 Json own_record(const std::string& answers) {
   const std::string path = record_path(answers);
   if (path_kind_nofollow(path) == PathKind::kAbsent) return nullptr;
@@ -113,7 +113,7 @@ Json own_record(const std::string& answers) {
   return record;
 }
 
-// Throws unless the kept answers were made with the same as now, so that a file never mixes two models.
+// Throws unless the kept answers were made with the same inputs as now, so that a file never mixes two models.
 void require_made_with(const std::string& path, size_t num_answers, const Json& then, const Json& now) {
   if (const std::string text = differences_text(then, now); !text.empty())
     throw config_error(fmt::format("{}: its {} answers were made with other weights or settings:{}", printable(path),
@@ -123,7 +123,7 @@ void require_made_with(const std::string& path, size_t num_answers, const Json& 
             "continue it");
 }
 
-// Whether a last line without an end may be the beginning of the answer to this prompt.
+// True if an incomplete last line may be the beginning of the answer to this prompt.
 bool begins_answer(std::string_view cut, const PromptRow& prompt) {
   std::string head = json_line(prompt.row);
   head.back() = ',';  // was the closing brace

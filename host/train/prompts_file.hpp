@@ -27,13 +27,13 @@ std::vector<PromptRow> read_prompts(const std::string& path);
 // Throws a config error if both names lead to one file, through links or not.
 void require_other_file(const std::string& prompts, const std::string& answers);
 
-// One row for each prompt, in their order: the keys of the prompt's row, answer, finish_reason, prompt_tokens and
-// answer_tokens. Every row is in the file before the next answer begins. PATH.made_with.json says how they were made,
-// and that the file is this program's own.
+// One row for each prompt, in the same order: the keys of the prompt's row, answer, finish_reason, prompt_tokens and
+// answer_tokens. Every row is in the file before the next answer begins. PATH.made_with.json records how they were
+// made, and shows that the file is this program's own.
 class AnswersFile {
  public:
-  // If the file exists and is not empty, PATH.made_with.json must name it. Keeps its complete rows, which must be the
-  // answers to the first prompts, made with the same as now. Throws a config error otherwise, and changes nothing.
+  // If the file exists and is not empty, PATH.made_with.json must name it. Keeps its complete rows, which must answer
+  // the first prompts and be made with the same inputs. Otherwise throws a config error and changes nothing.
   AnswersFile(const std::string& path, const std::vector<PromptRow>& prompts, const Json& made_with);
 
   size_t num_answered() const { return num_answered_; }

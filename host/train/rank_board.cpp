@@ -70,7 +70,7 @@ bool RankBoard::tick() {
       if (json.is_object()) ranks.push_back(std::move(json));
     }
     write_file_atomic(path_, json_line({{"ranks", ranks}}) + "\n");
-  } catch (const Error& error) {  // the store is lost, as the training reports; or the disk is full
+  } catch (const Error& error) {  // the store is lost, which training reports; or the disk is full
     if (error.code() == ExitCode::kStorage) counted_warning("ranks.json not written", error.message());
     return error.code() == ExitCode::kStorage;
   }

@@ -1,4 +1,4 @@
-// What each rank of a run is doing, collected by rank 0 into ranks.json every two seconds, beside the training.
+// The current state of each rank, which rank 0 collects into ranks.json every two seconds during training.
 #pragma once
 
 #include <memory>

@@ -70,7 +70,7 @@ class Run {
   }
 
  private:
-  // Memory that runs out is this rank's alone, and the others are told where its report is.
+  // Running out of memory is this rank's failure alone; the other ranks are told where its report is.
   int train_or_report() {
     try {
       return train();
@@ -91,7 +91,7 @@ class Run {
       stopped = take_steps();
       finish(stopped);
     } catch (const Error& error) {
-      // A numeric error is thrown on all ranks. A save in progress is of an earlier step and is still published.
+      // A numeric error is thrown on all ranks. A save in progress is of an earlier step and is still finished.
       if (error.code() == ExitCode::kNumeric) saves_->finish();
       finish_sinks(RunOutcome::kFailed);
       if (trainer_->state().step > first_step_) log_failure();
@@ -190,7 +190,7 @@ class Run {
     before_steps_.reset();
   }
 
-  // All that a run writes is derived from these, and is open to no one who may not read them.
+  // All that a run writes is derived from these files, so only users who may read them may read it.
   unsigned mode_of_sources() const {
     unsigned mode = shared_read_mode(config_files(session_.config().file())) &
                     shared_read_mode(data_source_files(session_.data_needs()));
@@ -411,7 +411,7 @@ class Run {
     first_step_ = trainer_->state().step;
   }
 
-  // Only the data shows how many steps some epochs are, and how many rows an epoch has.
+  // Only the data shows how many steps a number of epochs takes, and how many rows an epoch has.
   void warn_of_length() {
     const TrainerOptions& options = trainer_->options();
     for (const std::string& text :
@@ -441,7 +441,7 @@ class Run {
     return record;
   }
 
-  // Before the summary, which has what they dropped.
+  // Called before the summary, which includes what the sinks dropped.
   void finish_sinks(RunOutcome outcome) {
     if (trace_) trace_->finish();
     for (const auto& sink : sinks_) sink->finish(outcome, trainer_->state().step);
@@ -526,7 +526,7 @@ class Run {
       throw storage_error("step " + std::to_string(state.step) + " was trained, but could not be saved");
   }
 
-  // A run that skips steps whose loss is not finite ends as others do, but its weights may be of no use.
+  // A run that skips steps whose loss is not finite ends as others do, but its weights may be useless.
   void count_nonfinite(bool exports) {
     if (best_ && best_->step() < 0 && was_evaluated_)
       counted_warning("no best checkpoint",
@@ -587,8 +587,8 @@ class Run {
                                                world_.rank() == 0};
   Session session_;
   unsigned mode_of_sources_ = 0;
-  std::optional<CreationLimit> limit_;        // of the files of this run
-  std::optional<DescriptorReserve> reserve_;  // for saves, whatever sinks use
+  std::optional<CreationLimit> limit_;        // limits access to the files of this run
+  std::optional<DescriptorReserve> reserve_;  // for saves, however many the sinks use
   ReplicaCheck replicas_{session_};
   std::unique_ptr<RunDirectory> directory_;
   std::unique_ptr<TrainData> data_;
@@ -598,7 +598,7 @@ class Run {
   std::optional<MemoryCharge> step_data_;  // the rows in data_, which are plain arrays
   std::unique_ptr<Trainer> trainer_;
   std::vector<std::unique_ptr<MetricsSink>> sinks_;
-  std::unique_ptr<RankBoard> board_;  // of several ranks
+  std::unique_ptr<RankBoard> board_;  // if there are several ranks
   std::optional<BestLoss> best_;      // if eval.keep_best is set
   std::optional<StepRecord> last_step_;
   std::optional<Error> metrics_failure_;

@@ -99,7 +99,7 @@ void check_target(const std::string& path, bool is_step = false) {
   if (path_kind_nofollow(path) == PathKind::kDirectory) check_writable(path);
 }
 
-// The number of "step-000500" after `prefix`.
+// The step in a name such as "step-000500", where "step-" is `prefix`; nothing for any other name.
 std::optional<int64_t> step_in(std::string_view name, std::string_view prefix) {
   if (!name.starts_with(prefix)) return std::nullopt;
   name.remove_prefix(prefix.size());
@@ -120,7 +120,7 @@ void require_start(const std::string& path, std::string_view start) {
   if (!found.empty() && found != start) refuse(path, "this program did not write it");
 }
 
-// The link `best`, or the file that stands for it on a file system without links, may be replaced.
+// Throws unless the link `best`, or the file that stands for it on a file system without links, may be replaced.
 void check_best_link(const std::string& path) {
   const PathKind kind = path_kind_nofollow(path);
   if (kind == PathKind::kAbsent || kind == PathKind::kLink) return;
@@ -163,7 +163,7 @@ std::string weights_to_start_from(const std::string& final) {
              : ", where model.path = \"" + final + "\" starts from its weights";
 }
 
-// Throws if the path of an open file or directory does not lead to it any more.
+// Throws if the path of an open file or directory no longer leads to it.
 void require_at_its_path(const File& held) {
   struct stat here {
   }, there{};
@@ -199,7 +199,7 @@ RunDirectory::RunDirectory(std::string path, World& world) : path_(std::move(pat
   if (world_.size() > 1) check_same_directory();
 }
 
-// The lock of the directory itself holds even if checkpoints/ is removed, and its lock with it. Some network file
+// The lock of the directory itself holds even if checkpoints/ is removed together with its own lock. Some network file
 // systems do not lock directories.
 void RunDirectory::lock() {
   create_directories(path_);
@@ -211,7 +211,7 @@ void RunDirectory::lock() {
         .hint("stop it, or choose another run.output_dir");
   };
   if (is_locked && path_kind_nofollow(lock) == PathKind::kAbsent) throw in_use();
-  root_.emplace(checkpoints);  // throws with the number of the process, if its lock is still there
+  root_.emplace(checkpoints);  // throws an error with the process id, if its lock is still there
   if (is_locked) throw in_use();
   held_.push_back(File::open_directory(checkpoints));
   held_.push_back(File::open_nofollow(lock));
@@ -282,7 +282,7 @@ void RunDirectory::check_names(const Settings& settings) {
   });
 }
 
-// False for a run that failed before its first step, of which nothing can be lost.
+// False for a run that failed before its first step, which has nothing to lose.
 bool RunDirectory::holds_work() const {
   return !list_checkpoints(file("checkpoints")).empty() || scan_metrics_file(file("metrics.jsonl"), 0).holds_own() ||
          path_kind_nofollow(file("final")) != PathKind::kAbsent;
@@ -361,7 +361,7 @@ void RunDirectory::start(Session& session, const RunIdentity& identity) {
     const Config& config = session.config();
     log::add_file(file("log.txt"));
     write_file_atomic(file("resolved.toml"), config.resolved_toml());
-    ::unlink(file("ranks.json").c_str());  // of the ranks of an earlier start
+    ::unlink(file("ranks.json").c_str());  // left by the ranks of an earlier start
     write_file_atomic(file("plugins.lock"),
                       plugins_lock(session.plugins().registry(), session.compiled()).dump(2) + "\n");
     about_ = {{"name", *config.settings().run.name},

@@ -18,7 +18,7 @@ namespace chassis {
 struct RunIdentity {
   std::string model;
   std::string data;
-  Json content = Json::object();  // of the files of data, to name what changed
+  Json content = Json::object();  // of the data files, to name what changed
 };
 
 class RunDirectory {
@@ -29,7 +29,7 @@ class RunDirectory {
 
   const std::string& path() const { return path_; }
   // On rank 0, before each save: throws a storage error if the directory, its checkpoints/ or their lock was removed,
-  // renamed or replaced, so that another run may be using this path.
+  // renamed or replaced, because another run may then be using this path.
   void check_held() const;
   // NULL except on rank 0.
   CheckpointRoot* checkpoints() { return root_ ? &*root_ : nullptr; }
@@ -47,7 +47,7 @@ class RunDirectory {
   void check_steps(const Settings& settings, int64_t first_step, int64_t last_step);
   // [all-ranks] Writes the files that describe the run, and opens log.txt.
   void start(Session& session, const RunIdentity& identity);
-  // After start(): records in run.json that a checkpoint of the run was published.
+  // After start(): records in run.json that the run has saved a checkpoint.
   void note_saved();
   // On rank 0, after start(): writes report.json, "chassis.run/1", which begins with its schema.
   void write_report(const Json& facts) const;
@@ -68,10 +68,10 @@ class RunDirectory {
   World& world_;
   std::vector<File> held_;              // the directory, its checkpoints/ and their lock, on rank 0
   std::optional<CheckpointRoot> root_;  // on rank 0
-  std::optional<RunIdentity> before_;   // of the run that the directory held before, on rank 0
+  std::optional<RunIdentity> before_;   // identity of the previous run in the directory, on rank 0
   Json about_;                          // run.json, on rank 0
-  bool has_saved_ = false;              // this run, or the one before, has published a checkpoint
-  bool keeps_metrics_ = false;          // keeps the metrics of the run before, under another name
+  bool has_saved_ = false;              // this run, or the previous one, has saved a checkpoint
+  bool keeps_metrics_ = false;          // keeps the metrics of the previous run, under another name
 };
 
 }  // namespace chassis

@@ -27,7 +27,7 @@ class EventsSink final : public MetricsSink {
     add_warnings();
   }
 
-  // Plugins of sinks count what they dropped after the end.
+  // Plugin sinks count their dropped records when they finish, which is after this sink.
   ~EventsSink() override {
     if (num_counted_warnings() != num_warnings_) add_warnings();
   }
@@ -46,7 +46,7 @@ class EventsSink final : public MetricsSink {
                        {"resumable", result.resumable}});
   }
   void finish(RunOutcome outcome, int64_t step) override {
-    num_warnings_ = 0;  // all of them again, with their numbers
+    num_warnings_ = 0;  // all of them again, with their final counts
     add_warnings();
     const char* const text = outcome == RunOutcome::kDone      ? "done"
                              : outcome == RunOutcome::kStopped ? "stopped"

@@ -1,4 +1,4 @@
-// What a run is, for its report: model, data, device, mesh and planned memory.
+// The facts about a run for its report: model, data, device, mesh and planned memory.
 #pragma once
 
 #include <cstdint>
@@ -14,9 +14,9 @@ struct RunFacts {
   const TrainData& data;
   int64_t max_steps = 0, rows_per_step = 0;
   double flops_per_token = 0.0, peak_flops = 0.0;  // 0: unknown
-  const RankPlan* plan = nullptr;                  // of this rank; NULL: not planned
+  const RankPlan* plan = nullptr;                  // this rank's; NULL: not planned
 };
-// "chassis.run/1"; bytes throughout.
+// The document "chassis.run/1". All sizes are in bytes.
 Json run_facts(Session& session, const RunFacts& facts);
 
 }  // namespace chassis

@@ -20,13 +20,13 @@ std::string data_text(const TrainData& data, int64_t step, int64_t num_steps, in
 std::string warmup_warning(const Settings& settings, const LearningRateSchedule& schedule);
 // A text if one step takes more rows than all data has, so that each step trains some of them twice; else empty.
 std::string rows_warning(const Settings& settings, const TrainData& data, int64_t rows_per_step);
-// For each set of which the next `num_rows` rows of the run, and those before, have none: its key, and a warning.
+// A warning, with its key, for each set that has no row among those taken so far and the next `num_rows` of the run.
 std::vector<std::pair<std::string, std::string>> unreached_warnings(const TrainData& data, uint64_t num_rows);
 
 // "rows taken: data.train.0 (a.jsonl) 1200 (1.5 epochs), …"; empty if there is one set.
 std::string rows_taken_text(const TrainData& data);
-// "packing best_fit: 0.98 of the tokens of a row are used"; empty if rows are never padded. With packing none, up to
-// which length micro-batches are computed, and why if it is seq_len.
+// "packing best_fit: 0.98 of the tokens of a row are used"; empty if rows are never padded. With packing none, the text
+// says up to which length micro-batches are computed, and why if it is seq_len.
 std::string packing_text(const TrainData& data, const Program& program);
 // "positions: 12.3K computed, 1.2K (9.8 %) of them padding; 40.1K of padding not computed"; empty without padding.
 std::string positions_text(const DataStats& stats);
@@ -50,7 +50,7 @@ std::string resume_hint(const Settings& settings, const Stopped& stopped);
 // command.
 std::string next_steps(const Settings& settings, const PluginTokenizer* tokenizer, const std::string& directory,
                        bool early, const std::vector<std::string>& plugin_path = {});
-// A path as a shell reads it: quoted if it has more than the usual characters of paths.
+// A path as a word of a shell command: quoted if it has more than the usual characters of paths.
 std::string shell_word(const std::string& path);
 
 }  // namespace chassis

@@ -18,7 +18,7 @@ namespace chassis {
 // All functions are [all-ranks] unless they say otherwise.
 class RunSaves {
  public:
-  // `state` returns what a resumed run needs besides tensors.
+  // `state` returns what a resumed run needs in addition to the tensors.
   RunSaves(Session& session, ReplicaCheck& replicas, RunDirectory& directory, RunSignals& signals,
            std::function<Json()> state);
 
@@ -26,17 +26,17 @@ class RunSaves {
   // Before the first step: throws if the disk has no room for a checkpoint, or counts a warning if checkpoint.on_error
   // = "warn".
   void check_space();
-  // Whether this rank requests a save: after a signal; on rank 0 also after checkpoint.every_minutes, or if the run
+  // True if this rank requests a save: after a signal; on rank 0 also after checkpoint.every_minutes, or if the run
   // directory has a file "save". Not [all-ranks].
   bool is_requested();
-  // Whether checkpoint.every_steps makes this step due.
+  // True if checkpoint.every_steps makes this step due.
   bool due(int64_t step) const;
   // Starts to save the step, unless it is saved already; with export.when = "every" also exports it. First finishes a
   // save in progress. Throws a numeric error if the parameters are not finite, or if replicas differ.
   void save(int64_t step);
   // The same for the step with the lowest loss of an evaluation: `best` names its checkpoint, which is kept.
   void save_best(int64_t step);
-  // Makes `best` name the checkpoint of this step, after a resume; -1 removes the link. Returns whether there is such a
+  // After a resume, makes `best` name the checkpoint of this step; -1 removes the link. Returns whether there is such a
   // checkpoint.
   bool restore_best(int64_t step);
   // Runs the next stage of the save in progress.

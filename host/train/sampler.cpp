@@ -1,5 +1,5 @@
 // Order of transformers' GenerationMixin: repetition penalty; then, when sampling, temperature, top_k, top_p, min_p.
-// Each of the last three looks at the distribution over the tokens that the ones before have left.
+// Each of the last three looks at the distribution over the tokens that the previous ones have left.
 #include "host/train/sampler.hpp"
 
 #include <algorithm>
@@ -49,7 +49,7 @@ void keep_top_p(std::vector<TokenWeight>& all, double top_p) {
   for (double kept = 0.0; count < all.size() && (count == 0 || kept < enough); ++count) kept += all[count].weight;
   all.resize(count);
   // Tokens are drawn in the order of their ids: two of nearly the same weight, which rounding may exchange (with and
-  // without a key-value cache, on another device), then have the same place.
+  // without a key-value cache, on another device), then keep their places.
   std::sort(all.begin(), all.end(), [](const TokenWeight& a, const TokenWeight& b) { return a.id < b.id; });
 }
 

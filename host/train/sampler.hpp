@@ -12,8 +12,8 @@ struct SamplingOptions {
   int64_t top_k = 0;         // only the most likely ones, and those as likely as the last of them; 0: all
   double top_p = 1.0;        // the smallest set of tokens with this probability (Holtzman et al. 2020)
   double min_p = 0.0;        // only tokens with at least this fraction of the largest probability
-  // Divides positive and multiplies negative logits of tokens that occurred, each once (Keskar et al. 2019, CTRL). Also
-  // for temperature 0.
+  // Positive logits of tokens that occurred are divided by this and negative ones multiplied, once for each token
+  // (Keskar et al. 2019, CTRL). Applies at temperature 0 too.
   double repetition_penalty = 1.0;
 };
 
@@ -22,8 +22,8 @@ struct TokenWeight {
   double weight = 0.0;  // proportional to its probability
 };
 
-// The tokens that may be drawn. `seen`: the prompt and what was generated. Throws a numeric error if a logit is NaN or
-// +infinity, or if all are -infinity.
+// The tokens that may be drawn. `seen`: the prompt and the tokens generated so far. Throws a numeric error if a logit
+// is NaN or +infinity, or if all are -infinity.
 std::vector<TokenWeight> token_weights(std::vector<float> logits, const SamplingOptions& options,
                                        std::span<const int32_t> seen);
 

@@ -1,4 +1,4 @@
-// Answers are drawn from numbers that depend on the seed and the prompt alone, so that steps can be compared.
+// Answers are drawn with random numbers that depend only on the seed and the prompt, so that steps can be compared.
 #include "host/train/samples.hpp"
 
 #include <fmt/format.h>

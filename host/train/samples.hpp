@@ -1,5 +1,5 @@
-// Answers to the prompts of [sample] while a model is trained, so that one sees what it has learned. Changes nothing
-// that training depends on.
+// Answers to the prompts of [sample] while a model is trained, to show what it has learned. Changes nothing that
+// training depends on.
 #pragma once
 
 #include <functional>

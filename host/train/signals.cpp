@@ -82,7 +82,7 @@ void on_signal(int number) {
 
 void on_save_signal(int) { save_wanted = 1; }
 
-// For this thread; returns whether it was blocked before.
+// Blocks or unblocks the signal for this thread; returns whether it was blocked before.
 bool set_blocked(int number, bool blocked) {
   sigset_t one, before;
   sigemptyset(&one);

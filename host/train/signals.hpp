@@ -1,7 +1,7 @@
-// SIGINT, SIGTERM, SIGQUIT and SIGHUP ask the run to stop: the step in progress is finished and saved. A second SIGINT
-// ends at once; a SIGHUP that was ignored before, as nohup does, stays ignored.
-// SIGUSR1 asks for a checkpoint after the step in progress. A signal that arrives after the backward pass of a step
-// takes effect after the next step. SIGUSR1 waits from the start of the program on, so an early one asks too.
+// SIGINT, SIGTERM, SIGQUIT and SIGHUP ask the run to stop: the step in progress is finished and saved. A later SIGINT
+// ends the process at once; a SIGHUP that was ignored before, as under nohup, stays ignored. SIGUSR1 asks for a
+// checkpoint after the step in progress. A signal that arrives after the backward pass of a step takes effect after the
+// next step. SIGUSR1 is blocked from the start of the program until a run catches it, so that an early one is not lost.
 #pragma once
 
 #include <cstdint>

@@ -15,7 +15,7 @@ namespace {
 
 // Means over the steps since the last line.
 struct Means {
-  double losses = 0.0, trained_tokens = 0.0;  // of steps that were applied
+  double losses = 0.0, trained_tokens = 0.0;  // only of steps that were applied
   double tokens = 0.0, step_ms = 0.0, data_ms = 0.0;
 
   void add(const StepRecord& r) {

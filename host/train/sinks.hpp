@@ -20,7 +20,7 @@ class MetricsSink {
   virtual void evaluation(const EvalRecord& record) = 0;
   virtual void sample(const SampleRecord& record) = 0;
   virtual void checkpoint(int64_t /*step*/, const SaveResult& /*result*/) {}
-  // After the last record, also of a run that failed.
+  // Called after the last record, also if the run failed.
   virtual void finish(RunOutcome /*outcome*/, int64_t /*step*/) {}
 };
 
@@ -28,7 +28,7 @@ struct ConsoleFacts {
   int64_t max_steps = 0;
   int64_t every_steps = 1;
   double flops_per_token = 0.0;
-  double peak_flops = 0.0;  // of the device; 0: unknown, so no MFU is shown
+  double peak_flops = 0.0;  // the device's; 0: unknown, so no MFU is shown
   uint64_t total_memory_bytes = 0;
 };
 
@@ -40,7 +40,7 @@ enum class LostMetrics { kStop, kCount };
 // Appends; every line reaches the file before the next step.
 std::unique_ptr<MetricsSink> make_jsonl_sink(MetricsFile file, LostMetrics lost);
 
-// Writes samples alone, into samples.jsonl.
+// Writes only samples, into samples.jsonl.
 std::unique_ptr<MetricsSink> make_samples_sink(MetricsFile file, LostMetrics lost);
 
 // Dense peak in FLOP/s of known devices in half precision; 0 if unknown. Sources: NVIDIA's data sheets of A100, H100

@@ -24,14 +24,14 @@ struct StepRecord {
   double forward_ms = 0.0;
   double backward_ms = 0.0;
   double optimizer_ms = 0.0;
-  double save_ms = 0.0;            // of saves since the step before, while which nothing was trained
+  double save_ms = 0.0;            // time of saves since the previous step, during which nothing was trained
   uint64_t peak_memory_bytes = 0;  // peak of active memory since the run began
   uint64_t active_memory_bytes = 0;
   uint64_t reserved_memory_bytes = 0;
-  // "memory/activations_bytes" …: the most of each category at the ends of forward, backward and the step.
+  // "memory/activations_bytes" …: the maximum of each category at the ends of forward, backward and the step.
   NamedValues memory;
   bool skipped = false;  // not applied, because loss or gradients were not finite
-  NamedValues extra;     // of plugins
+  NamedValues extra;     // other metrics, such as those of plugins
 
   double tokens_per_second() const { return step_ms > 0.0 ? static_cast<double>(tokens) * 1000.0 / step_ms : 0.0; }
 
@@ -72,12 +72,12 @@ struct EvalRecord {
 // The answer to one of sample.prompts.
 struct SampleRecord {
   int64_t step = 0;
-  size_t index = 1;  // of the prompt, from 1
+  size_t index = 1;  // number of the prompt, from 1
   size_t num_prompts = 1;
   std::string prompt;
   std::string answer;
   std::string finish_reason;  // "stop" or "length"
-  uint64_t num_tokens = 0;    // of the answer
+  uint64_t num_tokens = 0;    // in the answer
 };
 
 }  // namespace chassis

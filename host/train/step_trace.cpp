@@ -14,7 +14,7 @@ namespace chassis {
 StepTrace::StepTrace(const std::vector<int64_t>& steps, Session& session, const std::string& run_directory)
     : first_(steps[0]), last_(steps[1]), session_(session), folder_(run_directory + "/trace") {
   World& world = session.world();
-  // The clocks of machines differ by what their time service leaves; counted from the earliest, no time is negative.
+  // Clocks of machines differ by the error of their time service. Counted from the earliest clock, no time is negative.
   int64_t origin = Trace::realtime_ns();
   for (const std::string& now : world.exchange("start of the trace", std::to_string(origin)))
     origin = std::min<int64_t>(origin, std::stoll(now));

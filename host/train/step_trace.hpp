@@ -13,19 +13,19 @@ namespace chassis {
 
 class StepTrace {
  public:
-  // [all-ranks] `steps`: the first and the last one. The ranks agree on the time 0.
+  // [all-ranks] `steps`: the first and the last one. The ranks agree on time 0.
   StepTrace(const std::vector<int64_t>& steps, Session& session, const std::string& run_directory);
   ~StepTrace();
   StepTrace(const StepTrace&) = delete;
   StepTrace& operator=(const StepTrace&) = delete;
 
   Trace* recorder() { return trace_.get(); }
-  // Counts a warning if the run goes on from a step after the last one.
+  // Counts a warning if the run starts after the last step to trace.
   void start(int64_t step) const;
   void begin_step(int64_t step);
-  // Writes the file after the last one.
+  // Writes the file after the last step to trace.
   void end_step(int64_t step);
-  // Writes what there is, if the run ends earlier. A failure is a counted warning.
+  // Writes the steps traced so far, if the run ends earlier. A failure is a counted warning.
   void finish();
 
  private:

@@ -16,7 +16,7 @@ StopTexts::StopTexts(std::vector<std::string> texts) : texts_(std::move(texts)) 
 std::string StopTexts::add(std::string_view piece) {
   if (found_) return "";
   held_ += piece;
-  // The one that is complete first counts; of those that end at the same byte, the longest.
+  // The stop text that is complete first counts; of those that end at the same byte, the longest.
   size_t first_end = std::string::npos, begin = 0;
   for (const std::string& text : texts_) {
     const size_t at = held_.find(text);
@@ -33,7 +33,7 @@ std::string StopTexts::add(std::string_view piece) {
     held_.clear();
     return shown;
   }
-  size_t longest = 0;  // end of the text that may become a stop text
+  size_t longest = 0;  // bytes at the end that may become a stop text
   for (const std::string& text : texts_)
     for (size_t size = std::min(text.size() - 1, held_.size()); size > longest; --size)
       if (held_.ends_with(std::string_view(text).substr(0, size))) longest = size;

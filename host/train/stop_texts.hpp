@@ -1,4 +1,4 @@
-// Ends a text that arrives in pieces where a stop text begins.
+// Ends a text, which arrives in pieces, at the beginning of the first stop text.
 #pragma once
 
 #include <string>

@@ -37,7 +37,7 @@ class Stopwatch {
   std::chrono::steady_clock::time_point last_ = std::chrono::steady_clock::now();
 };
 
-// The most that each category of the host's allocator held at the moments that were looked at.
+// The maximum that each category of the host's allocator held at any call of look().
 class CategoryPeaks {
  public:
   void look() {
@@ -207,7 +207,7 @@ EvalRecord evaluate(Executor& executor, EvalData& data, int64_t micro_batch_size
                     Device device) {
   Stopwatch watch;
   EvalRecord record;
-  double sums[] = {0.0, 0.0};  // of losses; of trained tokens
+  double sums[] = {0.0, 0.0};  // losses; trained tokens
   data.rewind();
   const int num_ranks = ranks.num_data_ranks();
   int64_t batches = 0;
@@ -220,7 +220,7 @@ EvalRecord evaluate(Executor& executor, EvalData& data, int64_t micro_batch_size
     // One batch for each rank. All ranks run equally often: a rank for which no batch is left runs padding.
     std::optional<Batch> mine, other;
     int taken = 0;
-    uint64_t trained_tokens = 0;  // of all ranks
+    uint64_t trained_tokens = 0;  // over all ranks
     for (; taken < num_ranks; ++taken) {
       const bool is_mine = taken == ranks.data_rank();
       auto batch = next_batch(is_mine);

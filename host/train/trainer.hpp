@@ -28,7 +28,7 @@ struct TrainerOptions {
   // The run stops after this many skipped steps in a row, also with kSkip. 0: no limit.
   int64_t max_skipped_steps = 0;
   int64_t max_steps = 0;
-  uint64_t seed = 0;                       // of random bits in ops
+  uint64_t seed = 0;                       // for random bits in ops
   std::function<StepRequests()> requests;  // as in StepInputs
   std::function<void()> before_update;     // as in StepInputs
   Trace* trace = nullptr;

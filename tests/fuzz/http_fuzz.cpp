@@ -1,5 +1,5 @@
-// Feeds requests to the pages of sinks. Every request has an answer, and only GET and HEAD of this machine's names get
-// the page.
+// Feeds requests to the pages of sinks. Every request gets an answer, and only GET and HEAD requests for names of this
+// machine get the page.
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>

@@ -1,5 +1,5 @@
-// An index of Megatron beside a data file, whose size is in the first two bytes: reading throws a config error, or
-// gives every byte of the data once. Inputs that begin with an odd size are a shard of llm.c.
+// Feeds the reader a Megatron index and a data file, whose size is in the first two bytes. The reader throws a config
+// error or returns every byte of the data once. An input that begins with an odd size is an llm.c shard.
 #include <unistd.h>
 
 #include <cstdlib>

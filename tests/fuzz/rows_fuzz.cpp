@@ -1,5 +1,5 @@
-// The first byte chooses what the rest is: a JSON row of one of the formats, or a text file, whose rows are then parsed
-// as texts. Reading throws a config error, or records hold what their comments say.
+// The first byte chooses how the rest is read: as a JSON row of one of the formats, or as a text file whose rows are
+// then parsed as texts. Reading throws a config error or returns records that hold what their comments promise.
 #include <simdjson.h>
 #include <unistd.h>
 
@@ -23,7 +23,7 @@ void require(bool holds) {
 
 void require_text(const std::string& text) { require(simdjson::validate_utf8(text.data(), text.size())); }
 
-// The parser here has no integers above 64 bits either.
+// simdjson, which this file also uses, has no integers above 64 bits either.
 std::string with_marks(const std::string& json) {
   bool found = false;
   return mark_wide_integers(json, found);

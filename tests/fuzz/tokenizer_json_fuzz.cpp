@@ -1,4 +1,4 @@
-// The entry of the fuzz target in plugins/tokenizer/hf/fuzz.
+// The entry point of the fuzz target in plugins/tokenizer/hf/fuzz.
 #include <cstddef>
 #include <cstdint>
 

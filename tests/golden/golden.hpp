@@ -1,5 +1,5 @@
 // Compares the messages for broken configurations, NAME.toml, with NAME.expected. A first line "# overrides: a=b c=d"
-// of the TOML gives overrides of the command line. CHASSIS_UPDATE_GOLDEN=1 writes the expected files.
+// in the TOML gives overrides on the command line. CHASSIS_UPDATE_GOLDEN=1 writes the expected files.
 #pragma once
 
 #include <gtest/gtest.h>

@@ -88,8 +88,8 @@ def check_codes():
                     name = f"nf4 {what} {n} in blocks of {block}, {dtype}"
                     same = np.array_equal(ours, theirs.view(-1).numpy()) and np.array_equal(absmax, state.absmax.numpy())
                     if not same and n % block != 0:
-                        # bitsandbytes scales a partial block on the CPU by a division: values within an ulp of a threshold
-                        # may differ, and the scale of one of zeros is 1e-38.
+                        # On the CPU bitsandbytes scales a partial block by a division: values within an ulp of a
+                        # threshold may differ, and the scale of a partial block of zeros is 1e-38.
                         tail = n - n % block
                         head_same = np.array_equal(ours[: tail // 2], theirs.view(-1).numpy()[: tail // 2]) and np.array_equal(absmax[:-1], state.absmax.numpy()[:-1])
                         same = head_same and np.count_nonzero(unpacked(ours, n) != unpacked(theirs.view(-1).numpy(), n)) <= 1

@@ -1,6 +1,6 @@
 // dump_logits CONFIG BATCH OUT [KEY=VALUE…] [--plugin-path DIR]…: the logits of a model directory for given tokens, for
 // the Python tests beside it. BATCH holds int32: B, T, then input_ids, positions and document_ids, each [B, T]; OUT
-// gets [B, T, vocab] as float32; of a sequence-classification head the scores at the last position, [B, labels].
+// gets [B, T, vocab] as float32, or for a sequence-classification head the scores at the last position, [B, labels].
 #include <cstdio>
 #include <cstring>
 #include <string>

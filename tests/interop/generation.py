@@ -5,7 +5,7 @@ import torch
 import models
 from suite import Suite
 
-BOS, EOS, PAD, VOCAB = 256, 257, 258, 259   # of the tokenizer "bytes"
+BOS, EOS, PAD, VOCAB = 256, 257, 258, 259   # for the tokenizer "bytes"
 CASES = {
     "gqa": dict(),
     "mqa_tied": dict(num_key_value_heads=1, tie_word_embeddings=True),

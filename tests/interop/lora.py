@@ -57,7 +57,7 @@ CASES = {
     "gemma3": Case(dict(family="gemma3_text", sliding_window=11), dict(r=6, lora_alpha=12, target_modules=LINEAR), dict(rank=6, alpha=12.0), clip=0.9),
     "qwen3": Case(dict(family="qwen3"), dict(r=4, lora_alpha=8, target_modules=LINEAR), dict(rank=4, alpha=8.0), clip=0.9),
     "mistral": Case(dict(family="mistral"), dict(r=4, lora_alpha=8, target_modules=LINEAR), dict(rank=4, alpha=8.0), clip=0.9),
-    # peft also writes a copy of the head's weight, lm_head.base_layer.weight, which is read past here.
+    # peft also writes a copy of the head's weight, lm_head.base_layer.weight, which is skipped here.
     "llama_head": Case({}, dict(r=4, lora_alpha=8, target_modules=["q_proj", "lm_head"]),
                        dict(rank=4, alpha=8.0, targets=["q_proj", "lm_head"]), clip=0.34),
 }

@@ -142,8 +142,8 @@ CASES = {
     "gpt2_relu": (dict(family="gpt2", activation_function="relu", scale_attn_weights=False, num_attention_heads=1), {}),
 }
 
-# Models with a sequence-classification head, which are loaded and exported; for the number of labels 2 transformers
-# writes no id2label. Their padding is the last id of the vocabulary.
+# Models with a sequence-classification head, which are loaded and exported. With 2 labels, transformers writes no
+# id2label. Their padding is the last id of the vocabulary.
 CLASSIFIERS = {
     "llama": dict(num_labels=1), "mistral": dict(family="mistral", sliding_window=17, num_labels=3),
     "qwen2": dict(family="qwen2", tie_word_embeddings=True, num_labels=1), "qwen3": dict(family="qwen3"),

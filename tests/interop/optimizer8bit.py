@@ -139,7 +139,7 @@ for name, shape, scale in (("normal", (96, 128), lambda x: x), ("ragged", (37, 1
             wrong = (got != wanted.to(got.dtype)).sum().item()
             suite.check(f"{name}, {order}: {what} exact after {STEPS} steps", wrong == 0, f"{wrong} of {len(got)} differ")
 
-    # Very small squares beside large ones have code 0 as their nearest, and then take steps of m / eps.
+    # Very small squares next to large ones have code 0 as their nearest, and then take steps of m / eps.
     ours = steps_of("adamw8bit", start, grads, nonzero_squares=name == "heavy tails")
     theirs = torch.nn.Parameter(start.clone())
     optimizer = bitsandbytes.optim.AdamW8bit([theirs], lr=LR, weight_decay=DECAY, min_8bit_size=4096)

@@ -25,7 +25,7 @@ STEPS, MICRO, ACCUMULATION, SEQ_LEN = 10, 2, 2, 256
 TEMPLATES = pathlib.Path(trl.__file__).parent / "chat_templates"
 
 # Family: token that ends a turn, special tokens, whether it takes system messages, and the templates that chassis reads
-# beside TRL's training template: TRL's others by file, and slot templates of chassis by name.
+# in addition to TRL's training template: TRL's others by file, and slot templates of chassis by name.
 FAMILIES = {
     "qwen3": ("<|im_end|>", ["<|im_start|>"], True, []),
     "llama3": ("<|eot_id|>", ["<|begin_of_text|>", "<|start_header_id|>", "<|end_header_id|>"], True, ["llama3.jinja", "llama3"]),

@@ -18,7 +18,7 @@ from suite import Suite, error, metrics, relative_l2
 class Case:
     model: dict
     packing: str = "concat_split"
-    lengths: tuple = (3, 130)     # of documents
+    lengths: tuple = (3, 130)     # document lengths
     seq_len: int = 48
     global_batch: int = 8
     clip: float = 2.1

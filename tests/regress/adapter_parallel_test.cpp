@@ -1,5 +1,5 @@
 // A run with LoRA on several processes gives the numbers of one process under every strategy, with dropout too, and
-// goes on with another number of them.
+// continues on another number of processes.
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -65,7 +65,7 @@ std::vector<Row> all_rows() {
 
 struct Result {
   std::vector<double> losses, grad_norms;
-  std::map<std::string, std::vector<float>> tensors;  // of the last checkpoint
+  std::map<std::string, std::vector<float>> tensors;  // from the last checkpoint
 };
 
 class AdapterRun {
@@ -90,7 +90,7 @@ class AdapterRun {
 
   const ScratchDirectory& folder() const { return folder_; }
 
-  // NULL: one process. Continues a run that is there.
+  // A NULL strategy means one process. Continues an existing run.
   Outcome train(const Strategy* strategy, int ranks, const std::vector<std::string>& overrides = {}) {
     std::string toml = toml_;
     if (strategy) {

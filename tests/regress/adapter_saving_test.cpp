@@ -1,4 +1,4 @@
-// What runs with an adapter save and load: checkpoints without the base, exports in PEFT's files, merged models.
+// Saves and loads of runs with an adapter: checkpoints without the base, exports in PEFT's files, merged models.
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -81,7 +81,7 @@ class AdapterSaving : public testing::Test {
     words.insert(words.end(), {"--plugin-path", CHASSIS_TEST_PLUGIN_DIR});
     return run_.ckpt(words);
   }
-  // The export of a run without its manifest, whose file may be changed.
+  // A copy of a run's export without its manifest, so that its files may be changed.
   std::string copy_of_export(const std::string& name, const std::string& copy) {
     const std::string to = run_.folder() / copy;
     fs::remove_all(to);
@@ -427,7 +427,7 @@ TEST_F(AdapterSaving, RefusesSettingsThatCannotBeSaved) {
              "those of this run are random");
 }
 
-// The peak of a merge does not follow the size of the model.
+// The peak memory of a merge does not depend on the size of the model.
 TEST_F(AdapterSaving, MergingNeedsTwoBuckets) {
   const auto peak_mib = [&](const std::string& name, const std::vector<std::string>& sizes) {
     std::vector<std::string> words = {"run.max_steps=1", "train.global_batch_size=1", "checkpoint.contents=model_only"};

@@ -102,7 +102,7 @@ TEST(FrozenBase, CostsItsWeightsInTheComputeDtypeAndNothingElse) {
   }
 }
 
-// The input of a frozen linear is kept only for the branch beside it.
+// The input of a frozen linear is kept only for its branch.
 TEST(FrozenBase, KeepsNoInputForGradientsOfItsWeights) {
   const auto kept = [](const std::string& targets) {
     PlannedRank rank(divisible_llama("[adapter]\nplugin = \"lora\"\nrank = 2\ntargets = [" + targets + "]\n"), 1, 0,

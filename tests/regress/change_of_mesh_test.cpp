@@ -1,5 +1,5 @@
-// A run that changes its mesh in the middle ends with the losses and weights of one process that ran through: between
-// every two of one process and tensor, context, pipeline and data parallelism.
+// A run that changes its mesh in the middle ends with the losses and weights of one uninterrupted process. The changes
+// are between every two of one process and tensor, context, pipeline and data parallelism.
 #include <gtest/gtest.h>
 
 #include "tests/regress/parallel_run.hpp"
@@ -42,7 +42,7 @@ TEST_P(ChangeOfMesh, InMidRunGivesTheNumbersOfOneProcess) {
   EXPECT_LE(largest_difference(ours.weights, alone.weights), 2e-6);
 }
 
-// Each mesh once before and once after a change, and all of them.
+// Changes that have each mesh once before and once after; with `all`, every pair of meshes.
 std::vector<std::pair<size_t, size_t>> changes(bool all) {
   std::vector<std::pair<size_t, size_t>> out;
   for (size_t from = 0; from < meshes().size(); ++from)

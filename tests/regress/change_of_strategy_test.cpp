@@ -52,7 +52,7 @@ class ShardedRun : public testing::Test, protected StartedRun {
   LoadedPlugins plugins_;
 };
 
-// From one sharding to those at these distances after it in the list.
+// Changes from one sharding to those at these distances after it in the list.
 struct Change {
   size_t from;
   std::vector<size_t> distances;

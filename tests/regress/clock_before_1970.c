@@ -1,4 +1,4 @@
-// Loaded before the C library by start_test.cpp: the clock of the day is 95 years behind.
+// Loaded before the C library by start_test.cpp: the time of day is 95 years in the past.
 #include <sys/syscall.h>
 #include <sys/time.h>
 #include <time.h>

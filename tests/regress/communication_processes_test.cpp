@@ -18,7 +18,7 @@ namespace {
 struct TraceLine {
   bool is_unit = false;
   std::string what;  // "all_gather"; "forward"
-  std::string name;  // of the call, or the unit
+  std::string name;  // the name of the call or of the unit
   std::string group;
   std::string dtype;
   uint64_t count = 0;
@@ -26,7 +26,7 @@ struct TraceLine {
 
 struct TracedRun {
   std::vector<TraceLine> second_step;
-  Sent sent;               // in the second step, by the metrics; without fp64 collectives, by which ranks agree
+  Sent sent;               // in the second step, by the metrics; without the fp64 collectives by which ranks agree
   int num_agreements = 0;  // fp64 collectives in the second step
 };
 
@@ -97,8 +97,8 @@ TEST(CommunicationOfProcesses, MatchesTheory) {
   }
 }
 
-// For each unit that follows another one: whether its gather started before or after that one computed. Units that are
-// still gathered do not count.
+// Counts the units that follow another one by whether their gather started before or after the other one computed.
+// Units that are still gathered do not count.
 struct Ahead {
   int before = 0, after = 0;
 };
@@ -119,7 +119,7 @@ Ahead gathered_ahead(const std::vector<TraceLine>& trace) {
   return ahead;
 }
 
-// In each of two micro-batches 4 of 5 units follow another one forward, and 4 backward.
+// In each of two micro-batches, 4 of 5 units follow another one in forward, and 4 in backward.
 TEST(Prefetch, OfFsdp2GathersAUnitBeforeThePreviousOneComputes) {
   Row row = row_named("fsdp2_on_2");
   row.num_microbatches = 2;

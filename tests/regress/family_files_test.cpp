@@ -88,7 +88,7 @@ class ModelFolder {
     write_tensors(path() + "/model.safetensors", tensors);
     write_text(path() + "/config.json", config.dump());
   }
-  // What a run of this directory is refused for; "" if its weights load.
+  // The refusal of a run of this directory; "" if its weights load.
   std::string refusal(ConfigUse use = ConfigUse::kTraining, const Providers& with = {"interval", "[\"aten\"]"}) const {
     save();
     const SmallRun run(with, "path = \"" + path() + "\"\n[[data.eval]]\npath = \"none.jsonl\"\nformat = \"tokens\"\n");

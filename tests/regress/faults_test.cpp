@@ -72,11 +72,11 @@ struct Fault {
   bool by_hand;
   int num_ranks;
   int rank;                                      // the faulty rank
-  Words overrides;                               // of all ranks
-  ExitCode code;                                 // of all ranks
-  std::string own_error;                         // of the faulty rank; empty if it prints none
-  std::string others_error;                      // of all other ranks
-  std::function<void(Start&)> change = nullptr;  // of the start of the faulty rank
+  Words overrides;                               // for all ranks
+  ExitCode code;                                 // from all ranks
+  std::string own_error;                         // from the faulty rank; empty if it prints none
+  std::string others_error;                      // from all other ranks
+  std::function<void(Start&)> change = nullptr;  // changes how the faulty rank is started
   bool port_in_use = false;
   std::string toml = "";  // appended to the configuration
   int absent = -1;        // this rank is not started; the faulty rank waits for it and is sent `signal`
@@ -306,7 +306,7 @@ std::vector<Fault> live_faults() {
       {"out_of_memory", kNproc, 2, 1, out_of_memory, ExitCode::kOutOfMemory, "out of ", "rank 1: out of "},
       {"out_of_memory_by_hand", kByHand, 2, 1, out_of_memory, ExitCode::kOutOfMemory, "out of ", "rank 1: out of "},
   };
-  // Ranks 0 and 1 have the first stage, 2 and 3 the second: before, while and after each forward has its backward.
+  // Ranks 0 and 1 have the first stage, 2 and 3 the second. Faults happen in warm-up, steady state and cool-down.
   const auto in_stages = [&](const char* name, int rank, const char* fault, bool stops = false) {
     Words words = strategy(fault, stops ? kShortTimeout : Words{});
     words.insert(words.end(), {"mesh.tp=2", "mesh.pp=2"});

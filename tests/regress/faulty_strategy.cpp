@@ -42,7 +42,7 @@ class Faulty final : public Parallel {
         faulty_rank_(option_value<int64_t>(host, "rank")) {}
 
   void resolve(const ParallelProblem& problem, ParallelSink& sink) override {
-    int64_t rank = 0;  // of the run
+    int64_t rank = 0;  // in the run
     for (const chassis_mesh_axis_t& axis : problem.axes()) rank = rank * axis.size + axis.rank;
     is_faulty_ = rank == faulty_rank_;
     if (fault_ != "claim nothing") sink.claim(kHomeAxis);

@@ -269,7 +269,7 @@ TEST_F(FineTuning, ASlotTemplateEndsInTokensThatTheExportStopsAt) {
   write_data();
   if (HasFatalFailure()) return;
   std::filesystem::remove(folder_ / "models/base/generation_config.json");
-  // The built-in template that gives the text of the tokenizer's own, and the reason.
+  // init writes the built-in template that gives the same text as the tokenizer's own, and the reason.
   run("chassis init chat.toml --model models/base --data chats.jsonl");
   EXPECT_HAS(text_of_file(folder_ / "chat.toml"), "template = \"chatml\"");
   EXPECT_HAS(text_of_file(folder_ / "chat.toml"),

@@ -214,7 +214,7 @@ TEST_F(FirstUse, DamageToFilesWithoutTensorsIsFound) {
   EXPECT_HAS(strict.output, "optimizer.lr was 0.01, is 0.02");
 }
 
-// What is not compared before it is used is trained on, and saved again with a new checksum.
+// A file that is not checked before it is used would be trained on, and saved again with a new checksum.
 TEST_F(FirstUse, DamageToAModelDirectoryStopsEveryUseOfIt) {
   ASSERT_EQ(train({"run.output_dir=base"}).exit_code, 0);
   const std::string text = text_of_file(scratch_ / "run.toml");
@@ -249,7 +249,7 @@ TEST_F(FirstUse, DamageToAModelDirectoryStopsEveryUseOfIt) {
   }
   for (const char* made : {"other", "exported", "quantized"}) EXPECT_EQ(shell(std::string("ls ") + made).exit_code, 2);
   EXPECT_EQ(shell("\"$CHASSIS\" ckpt export out/final exported").exit_code, 0) << "it is whole again";
-  // A tokenizer of one directory beside the weights of another.
+  // A tokenizer of one directory with the weights of another.
   write_text(scratch_ / "exported/generation_config.json", "{\"temperature\": 0.7}");
   const Outcome beside = train({"run.output_dir=other", "model.path=hub", "tokenizer.path=exported"});
   EXPECT_EQ(beside.exit_code, 7) << beside.output;

@@ -15,7 +15,7 @@ namespace {
 
 struct Case {
   const char* optimizer;
-  double tolerance;  // of weights and states together; signs and codes may flip if sums round differently
+  double tolerance;  // for weights and states together; signs and codes may flip if sums round differently
   const char* options = "";
   friend void PrintTo(const Case& c, std::ostream* out) { *out << c.optimizer; }
 };
@@ -48,7 +48,7 @@ class Granularity : public testing::TestWithParam<Case>, protected StartedRun {
     return out;
   }
 
-  // A step with each of the shardings, which resumes from the checkpoint of the one before; and as many alone.
+  // Trains one step with each sharding, resuming from the checkpoint of the one before, and as many steps alone.
   void train_chain(const std::vector<Sharding>& chain, Values& ours, Values& theirs) {
     const int last = static_cast<int>(chain.size());
     train("alone", words(last));
@@ -81,7 +81,7 @@ TEST_P(Granularity, EveryStrategyStepsLikeOneProcessAndResumesFromTheOthers) {
   ASSERT_NO_FATAL_FAILURE(train_chain(chain, ours, theirs));
   EXPECT_GT(theirs.size(), 40u);
   EXPECT_LE(relative_l2(ours, theirs), GetParam().tolerance);
-  // How far two correct runs are apart, which sum the same gradients in another order.
+  // The difference between two correct runs that sum the same gradients in another order.
   std::vector<std::string> in_one_batch = words(last);
   in_one_batch.emplace_back("train.micro_batch_size=12");
   train("together", in_one_batch);
@@ -95,7 +95,7 @@ INSTANTIATE_TEST_SUITE_P(Optimizers, Granularity,
                                          Case{"adamw8bit", 1e-3, ", min_8bit_size=512"}, Case{"muon", 1e-3}),
                          [](const auto& info) { return info.param.optimizer; });
 
-// Of matrices that tensor parallelism divides, each has one owner along its axis.
+// Each matrix that tensor parallelism divides has one owner along its axis.
 const char* const kTensor = "[mesh]\ntp = 2\n[[parallel]]\nplugin = \"tensor\"\n";
 const char* const kTensorFsdp2 =
     "[mesh]\ntp = 2\n[[parallel]]\nplugin = \"tensor\"\nsequence_parallel = true\n[[parallel]]\nplugin = \"fsdp2\"\n";
@@ -128,8 +128,8 @@ TEST_P(TrafficOfMatrices, IsTwoExchangesForEachRound) {
     if (name.ends_with("proj.weight")) matrices.push_back(tensor.num_elements());
   ASSERT_GT(matrices.size(), 3u);
   std::ranges::sort(matrices, std::greater());
-  // The first rank sends its half of the second's matrix, with that of the gradient, and half of the one that it
-  // stepped.
+  // The first rank sends its half of the second rank's matrix and of that matrix's gradient, and half of the matrix
+  // that it stepped.
   int64_t sent = 0;
   for (size_t i = 0; i < matrices.size(); ++i) sent += i % 2 == 0 ? matrices[i] / 2 : 2 * (matrices[i] / 2);
   const nlohmann::json step = first_step(directory("tp"));

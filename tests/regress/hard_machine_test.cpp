@@ -37,7 +37,7 @@ std::optional<pid_t> process_of_rank(const std::string& folder, int rank) {
   return std::nullopt;
 }
 
-// Waits for the end. The seconds that it took; kills the run and fails after the deadline.
+// Waits for the end and returns the seconds that it took. Kills the run after the deadline.
 double seconds_to_end(const Process& process) {
   const Clock::time_point start = Clock::now();
   while (process.running() && seconds_since(start) < 4 * kDeadlineSeconds)

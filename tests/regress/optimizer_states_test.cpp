@@ -95,7 +95,7 @@ TEST_P(OptimizerStates, KeepTheirBitsWhenTheLayoutChanges) {
   expect_equal(bytes(from), bytes(checkpoint("alone", last)), "after " + std::to_string(last) + " layouts");
 }
 
-// Rows of gate and up are cut between blocks of 256, and columns of down.
+// Rows of gate and up, and columns of down, are cut between blocks of 256.
 TEST_P(OptimizerStates, HaveTheSameBitsWhereTensorParallelismCutsBlocks) {
   if (std::string_view(GetParam().name) == "muon") GTEST_SKIP() << "needs whole matrices";
   const char* const tensor = "[[parallel]]\nplugin = \"tensor\"\n";

@@ -104,7 +104,7 @@ class ParallelRun {
     const size_t at = toml_.find("[optimizer]\n") + std::string("[optimizer]\n").size();
     toml_.replace(at, toml_.find("[attention]") - at, table);
   }
-  // What another verb prints for the configuration of a run; errors() has what it writes to stderr.
+  // The output of another verb for the configuration of a run; errors() has what it writes to stderr.
   std::string output_of_verb(const std::string& verb, const Strategy* strategy,
                              const std::vector<std::string>& arguments) {
     write_configuration(strategy);
@@ -123,7 +123,7 @@ class ParallelRun {
     std::filesystem::remove_all(folder_ / "run");
     return output_of_rest(strategy, ranks, overrides);
   }
-  // Continues the run that is there.
+  // Continues the existing run.
   std::string output_of_rest(const Strategy* strategy, int ranks, const std::vector<std::string>& overrides) {
     write_configuration(strategy);
     std::vector<std::string> command = {CHASSIS_PROGRAM, "train", "run.toml"};
@@ -146,7 +146,7 @@ class ParallelRun {
     return result(output_of_rest(strategy, ranks, overrides));
   }
 
-  // Of the first rank of the last run, with all that it logs.
+  // The whole log of the last run's first rank.
   std::string log() const { return text_of_file(folder_ / "run/log.txt"); }
   // The metrics of the last run's first step.
   nlohmann::json first_record() const { return records().at(0); }
@@ -239,7 +239,7 @@ inline void expect_the_numbers_of_one_process(const StrategyRow& row) {
   expect_the_numbers(run(&row.strategy, row.ranks), alone, variant.bf16, row.name());
 }
 
-// What a run that fails prints.
+// The error with which a run fails.
 inline std::string refusal_of(ParallelRun& run, const Strategy& strategy, int ranks,
                               const std::vector<std::string>& overrides = {}) {
   try {
@@ -249,7 +249,7 @@ inline std::string refusal_of(ParallelRun& run, const Strategy& strategy, int ra
   }
   return "nothing was refused";
 }
-// The same of two ranks or more that compute the same rows; `tables` is the text of [[parallel]].
+// The same for two ranks or more that compute the same rows; `tables` is the text of [[parallel]].
 inline std::string refusal(const std::vector<std::string>& tables, const std::vector<std::string>& overrides,
                            int ranks = 2) {
   ParallelRun run(Variant::of_bits(0));

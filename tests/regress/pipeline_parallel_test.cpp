@@ -31,7 +31,8 @@ Strategy with(const char* name, const char* order, const std::vector<std::string
   return beside(name, {kPipeline, schedule(order)}, other, mesh, same_rows);
 }
 
-// Each pair of variants is on and off together.
+// Every two variants are on together in some row and off together in another; bf16 is on only with tied embeddings and
+// accumulation.
 std::vector<StrategyRow> rows() {
   const std::vector<std::string> fsdp2 = {"plugin = \"fsdp2\""}, ddp = {"plugin = \"ddp\""},
                                  tensor = {"plugin = \"tensor\""},

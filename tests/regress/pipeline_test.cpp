@@ -19,7 +19,7 @@
 namespace chassis::test {
 namespace {
 
-constexpr int64_t kHidden = 32, kFfn = 56, kLayers = 3, kRank = 4;  // of SmallRun
+constexpr int64_t kHidden = 32, kFfn = 56, kLayers = 3, kRank = 4;  // as in SmallRun
 // Elements of A and B for q, o (32 × 32), k, v (16 × 32), gate, up and down.
 constexpr int64_t kAdapterElements =
     kLayers * kRank * (2 * 2 * kHidden + 2 * (kHidden + kHidden / 2) + 3 * (kHidden + kFfn));

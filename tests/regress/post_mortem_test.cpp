@@ -1,4 +1,4 @@
-// What a run leaves when memory runs out, on one process and on one of three, and when a rank stops.
+// The files that a run leaves when memory runs out, on one process and on one of three, and when a rank stops.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -74,7 +74,7 @@ TEST_F(PostMortems, NameTheCategoryThatGrewOnOneProcess) {
   const Words wide = {"model.config.hidden_size=128", "train.micro_batch_size=4", "run.max_steps=2"};
   ASSERT_EQ(failure_of(wide), "");
   const uint64_t peak = memory_usage().peak_bytes;
-  // What no plan knows of, so that the run lacks memory in its first forward.
+  // `held` is in no plan, so the run lacks memory in its first forward.
   std::filesystem::remove_all(run_.folder() / "run");
   const MemoryTag tag(MemoryCategory::kGathered);
   const Tensor held = Tensor::empty(std::vector<int64_t>{static_cast<int64_t>(48 * kMiB)}, Dtype::u8);

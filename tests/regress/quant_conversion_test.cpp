@@ -170,7 +170,7 @@ TEST_F(QuantConversion, ComponentsAreExportedVerifiedAndCompared) {
   const Outcome differs = call({"ckpt", "diff", "nf4", "fp4"});
   EXPECT_EQ(differs.exit_code, 1);
   EXPECT_HAS(differs.output, "model.layers.0.self_attn.q_proj.weight");
-  // The same of a run that holds its components.
+  // The same for a run that holds its components.
   expect_ok({"train", "lora.toml", "checkpoint.contents=full"});
   EXPECT_HAS(expect_ok({"ckpt", "verify", "run"}), "ok run/checkpoints/step-000003: ");
   std::string bytes = weights("copy");

@@ -253,7 +253,7 @@ TEST_F(QuantFiles, OfARunNeedQuant) {
 TEST_F(QuantFiles, AreRefusedByEveryRank) {
   for (const bool is_nested : {false, true}) {
     StoredModel model = models_[is_nested];
-    // The last block is another rank's than the text.
+    // The last block belongs to another rank than the text of quant_state.
     if (is_nested)
       set_state("nested_offset", -0.5)(model);
     else
@@ -286,7 +286,7 @@ TEST_F(QuantFiles, OfOtherMethodsAreRefusedByName) {
   refused(false, config({{"load_in_4bit", true}, {"bnb_4bit_quant_storage", "bfloat16"}}), 2,
           {"bnb_4bit_quant_storage is 'bfloat16', and only uint8 is read"});
   refused(false, config("nf4"), 2, {"quantization_config of the model's config.json: it is no JSON object"});
-  // What the config does not say, the tensors do.
+  // The tensors show what the config does not say.
   refused(false,
           [](StoredModel& model) {
             StoredTensor& codes = model.tensors.at(kWeight);

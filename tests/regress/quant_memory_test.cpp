@@ -19,7 +19,7 @@ constexpr int64_t kKib = 1024, kMib = 1024 * kKib;
 // A Llama of equal layers, whose head and embedding are small.
 struct Sizes {
   int64_t hidden, intermediate, layers;
-  // Of the linears of one layer.
+  // The elements of the linears of one layer.
   int64_t layer_elements() const { return 4 * hidden * hidden + 3 * hidden * intermediate; }
 };
 constexpr Sizes kTiny{64, 128, 8}, kLarge{512, 2048, 8};
@@ -55,7 +55,7 @@ class QuantMemory : public testing::TestWithParam<int> {  // ranks
                        folder_.path());
   }
 
-  // The least limit, to 4 MiB, under which the tiny model is trained.
+  // The least limit, to within 4 MiB, under which the tiny model is trained.
   int64_t baseline() const {
     int64_t fails = 32 * kMib, works = 64 * kMib;
     while (train("tiny", true, works).exit_code != 0) {
@@ -87,7 +87,7 @@ TEST_P(QuantMemory, HoldsComponentsOneUnitAndBuckets) {
   const int ranks = GetParam();
   const int64_t elements = kLarge.layers * kLarge.layer_elements(), plain = 4 * elements;
   ASSERT_GT(plain, 100 * kMib);
-  // Codes, scales in 8 bits, and during load in fp32; the same of two units, gathered on several ranks.
+  // Codes, scales in 8 bits, and scales in fp32 during load; the same for two units, gathered on several ranks.
   const auto components = [](int64_t n) { return n / 2 + n / 64 + n / 64 * 4; };
   const int64_t gathered = ranks > 1 ? 2 * components(kLarge.layer_elements()) : 0;
   const int64_t unit = 4 * kLarge.layer_elements(), buckets = 2 * kMib;
@@ -102,7 +102,7 @@ TEST_P(QuantMemory, HoldsComponentsOneUnitAndBuckets) {
   const Outcome ours = train("large", true, limit);
   EXPECT_EQ(ours.exit_code, 0) << where << "\n" << ours.output;
   const Outcome control = train("large", false, limit);
-  // The limit is met by an allocation, or by the stack of a thread that the comm backend starts.
+  // The limit is hit by an allocation, or by the stack of a thread that the comm backend starts.
   EXPECT_NE(control.exit_code, 0) << where << "\n" << control.output;
   EXPECT_TRUE(control.exit_code == 4 || control.output.find("Resource temporarily unavailable") != std::string::npos)
       << where << "\n"

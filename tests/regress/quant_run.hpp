@@ -21,7 +21,7 @@ namespace chassis::test {
 struct QuantResult {
   std::vector<double> losses;
   int64_t loaded_bytes = 0;                               // by all ranks
-  std::map<std::string, std::vector<std::byte>> tensors;  // of the last checkpoint
+  std::map<std::string, std::vector<std::byte>> tensors;  // from the last checkpoint
 };
 
 // Sizes of a Llama whose weights are no whole blocks in any row: 36 × 36, 57 × 36, 36 × 57, 12 × 36; and of one whose
@@ -46,7 +46,7 @@ class QuantRun {
 
   const ScratchDirectory& folder() const { return folder_; }
 
-  // `tables`: of the configuration; empty [quant] options are nf4 in blocks of 64.
+  // `tables` is text of the configuration; empty [quant] options mean nf4 in blocks of 64.
   Outcome train(const std::string& tables, int ranks, const std::vector<std::string>& overrides = {}) {
     return start(tables, ranks, overrides)->wait();
   }
@@ -65,7 +65,7 @@ class QuantRun {
     return result();
   }
 
-  // `verb` and the words behind the configuration, with a model directory of the folder.
+  // Runs `verb` with these words after the configuration, on a model directory of the folder.
   Outcome use(const std::string& verb, const std::string& model, const std::string& tables,
               const std::vector<std::string>& words = {}) {
     std::filesystem::remove_all(folder_ / "use");

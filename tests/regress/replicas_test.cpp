@@ -43,7 +43,7 @@ TEST_P(DriftingReplicas, AreFoundBeforeASaveAndLeaveTheCheckpointsBefore) {
   EXPECT_HAS(found.output, GetParam().ranks);
   EXPECT_HAS(found.output, "the last whole checkpoint is out/checkpoints/step-000002");
   EXPECT_FALSE(fs::exists(scratch_ / "out/checkpoints/step-000003"));
-  // What was saved before is intact, and the run continues from it.
+  // The checkpoint saved before is intact, and the run continues from it.
   const Outcome resumed = run(-1, {});
   EXPECT_EQ(resumed.exit_code, 0) << resumed.output;
   EXPECT_HAS(resumed.output, "resumed from out/checkpoints/step-000002 at step 2");

@@ -1,4 +1,4 @@
-// What `chassis report`, `chassis watch` and the page say of whole runs.
+// The output of `chassis report`, `chassis watch` and the page for whole runs.
 #include <chrono>
 #include <sstream>
 #include <thread>

@@ -236,7 +236,7 @@ TEST_F(RunDirectoryTest, WhatARunWritesIsNoMoreOpenThanItsSources) {
   ASSERT_EQ(open.exit_code, 0) << open.output;
   expect_modes("out", 0644);
   expect_modes("cache", 0644);
-  // The source of texts, and the one of the configuration.
+  // The file of the texts, then that of the configuration.
   for (const char* source : {"corpus.txt", "run.toml"}) {
     fs::remove_all(scratch_ / "out");
     fs::remove_all(scratch_ / "cache");

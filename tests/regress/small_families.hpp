@@ -1,4 +1,4 @@
-// A small model of every family, with every part that tells it from the others, as the lines of [model].
+// A small model of every family, with every part that distinguishes it from the others, as the lines of [model].
 #pragma once
 
 #include <string>
@@ -34,7 +34,7 @@ inline std::vector<SmallFamily> small_families() {
        "initializer_range = 0.1 }\n"}};
 }
 
-// The same with heads that two ranks can divide.
+// The same model with heads that two ranks can divide.
 inline std::string with_even_heads(const SmallFamily& family) {
   std::string model = family.model;
   const std::string odd = "n_embd = 30, n_layer = 3, n_head = 5";

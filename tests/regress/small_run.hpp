@@ -141,7 +141,7 @@ using Values = std::map<std::string, std::vector<float>>;
 // Results of some training steps.
 struct Trained {
   std::vector<double> losses, grad_norms;
-  Values gradients;  // of the last step
+  Values gradients;  // from the last step
   Values weights;
 };
 

@@ -1,4 +1,4 @@
-// What the program says, and how it ends, where the system does not offer what it needs, and signals that come early.
+// Messages and exit codes where the system does not offer what the program needs, and signals that come early.
 #include <signal.h>
 
 #include "tests/support/program_run.hpp"
@@ -23,7 +23,7 @@ TEST_F(Start, TooFewOpenFilesAreSaidWithBothNumbers) {
       "ulimit -n 10; exec \"$CHASSIS\" train run.toml", 2,
       "error: a process may have 10 open files here, but needs 24 or more\nhint: raise the limit, as with: ulimit -n");
   expect_end("ulimit -S -n 10; exec \"$CHASSIS\" train run.toml run.max_steps=1", 0, "done at step 1");
-  // As many as are asked for are enough.
+  // The number that is asked for is enough.
   expect_end("ulimit -n 24; exec \"$CHASSIS\" train run.toml run.max_steps=1 run.output_dir=few", 0, "done at step 1");
   expect_end("ulimit -n 30; exec \"$CHASSIS\" train ranks.toml run.max_steps=1 run.output_dir=few2 --nproc 2", 0,
              "done at step 1");
@@ -72,7 +72,7 @@ TEST_F(Start, AnEarlyRequestToSaveDoesNotEndTheProgram) {
        "echo is $$; exec \"" + program() + "\" train run.toml run.max_steps=2 checkpoint.every_steps=0"},
       scratch_.path());
   ASSERT_TRUE(process.wait_for("is "));
-  // From the time at which the program has begun and its signals wait.
+  // The signal is sent once the program has started and blocks it.
   const std::string status = "/proc/" + std::to_string(std::stol(process.output_so_far().substr(3))) + "/status";
   const auto blocks_it = [&] {
     const std::string text = text_of_file(status);

@@ -44,7 +44,7 @@ TEST_P(StrategyMemory, IsOneShardAndAFewUnits) {
     SCOPED_TRACE("rank " + std::to_string(r));
     PlannedRank rank(divisible_llama(strategy.table), strategy.num_ranks, r, overrides);
     uint64_t elements = 0, unit = 0,
-             padded = 0;  // of the model, of its largest unit, and of that unit with padded rows
+             padded = 0;  // for the model, its largest unit, and that unit with padded rows
     for (const auto& p : rank.parameters().all()) elements += static_cast<uint64_t>(numel(p->descriptor.global_shape));
     for (size_t u = 0; u < rank.session().program().num_units(); ++u) {
       int64_t sum = 0, rows = 0;

@@ -1,5 +1,5 @@
-// Short conversations learned by heart, and then every way to talk to the model: turns, files of prompts, and samples
-// while it is trained. The tokenizer knows bytes, the special tokens of ChatML and two words.
+// Memorizes short conversations, then talks to the model in every way: turns, files of prompts, and samples while it is
+// trained. The tokenizer knows bytes, the special tokens of ChatML and two words.
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/stat.h>
@@ -150,7 +150,7 @@ TEST_F(Talk, ASeedDrawsTheSameAnswersAgain) {
 }
 
 TEST_F(Talk, CtrlCEndsTheAnswerAndNotTheProgram) {
-  // A model that says nothing but "a", and never ends.
+  // A model that generates only "a", and never ends.
   std::string ids;
   for (int i = 0; i < 64; ++i) ids += i == 0 ? "97" : ", 97";
   write_text(*folder_ / "endless.jsonl", "{\"input_ids\": [" + ids + "]}\n");

@@ -101,7 +101,7 @@ TEST(TensorOverlapTraffic, IsAsManyBytesInShiftsOfOneChunk) {
   }
 }
 
-// What backward needs is no more: chunks of a value that is kept whole are read from it again.
+// Rings keep no more for backward: chunks of a value that is kept whole are read from it again.
 TEST(TensorOverlapMemory, IsNoMoreThanWithoutRings) {
   for (const int ways : {2, 4})
     for (const char* mode : {"none", "selective", "full"})
@@ -143,16 +143,16 @@ TEST(TensorOverlapPlan, IsWhatTheRunNeeds) {
   EXPECT_LE(std::abs(std::atof(log.c_str() + at + measured.size())), 10.0) << log.substr(at - 80, 120);
 }
 
-// The branches have values of the rank's width, which are gathered and scattered at once.
+// The values of the branches are as wide as the adapter's rank, and are gathered and scattered in one piece.
 TEST(TensorOverlapAdapter, KeepsItsOwnGathersAndIsCounted) {
   ParallelRun run(Variant::of_bits(0));
   const std::string output = run.output_of(&kRingOf2, 2, {"adapter.plugin=lora", "adapter.rank=4"});
   EXPECT_HAS(output, "overlap along 'tp': the linears of adapters keep their gathers and scatters");
   const auto record = run.first_record();
-  const int tokens = 12 * 32, shifts = 8 * 3 - 1;  // nothing is trained in front of the first layer
+  const int tokens = 12 * 32, shifts = 8 * 3 - 1;  // nothing is trained before the first layer
   EXPECT_EQ(record.at("comm/tp/send_calls"), shifts);
   EXPECT_EQ(record.at("comm/tp/send_bytes"), shifts * tokens * 48 * 4 / 2);
-  // In each layer five branches gather, which scatters their gradients, and two scatter; so do embedding and head.
+  // In each layer five branches gather (and scatter their gradients), and two scatter; embedding and head add one each.
   EXPECT_EQ(record.at("comm/tp/reduce_scatter_calls"), 7 * 3 + 2);
 }
 

@@ -19,7 +19,8 @@ const Strategy kTensor = {"tp", {"plugin = \"tensor\""}, no_mesh, 2};
 
 const Strategy kSequence = {"tp_sequence", {"plugin = \"tensor\"", "sequence_parallel = true"}, no_mesh, 2};
 
-// Each pair of variants is on and off together; dims that two ranks cannot divide are refused.
+// Every two variants are on together in some row and off together in another; dims that two ranks cannot divide are
+// refused.
 std::vector<StrategyRow> rows() {
   const Strategy fsdp2 = with_tensor("tp_fsdp2", {"plugin = \"fsdp2\""}),
                  ddp = with_tensor("tp_ddp", {"plugin = \"ddp\""}),
@@ -64,7 +65,7 @@ TEST(TensorParallelVocabulary, OfEightUnequalPartsIsSavedWhole) {
   EXPECT_EQ(ours.weights.at("model.embed_tokens.weight").size(), 97u * 32u);
 }
 
-// Two key-value heads on four ranks, with biases (qwen2) and norms (qwen3) of the heads; and one on two, for all.
+// Two key-value heads on four ranks, with biases (qwen2) and norms (qwen3) of the heads; and one that all ranks share.
 TEST(TensorParallelHeads, AreSharedByRanksWhereThereAreFewer) {
   const auto model = [](const std::string& plugin, int heads) {
     return "plugin = \"" + plugin + "\"\nconfig = { vocab_size = 96, hidden_size = 32, intermediate_size = 64, " +
@@ -115,14 +116,14 @@ TEST(TensorParallelTraffic, IsTwoSumsPerLayerAndDirection) {
   EXPECT_EQ(record.at("comm/tp/all_gather_bytes"), tokens * 4 + kStepSums);
 }
 
-// Korthikanti et al. 2022: the sums become scatters, and what they gave is gathered before it is used.
+// Korthikanti et al. 2022: the sums become scatters, and their results are gathered before they are used.
 TEST(SequenceParallelTraffic, IsTwoGathersAndTwoScattersPerLayerAndDirection) {
   ParallelRun run(Variant::of_bits(0));
   run(&kSequence, 2);
   const auto record = run.first_record();
   const int tokens = 12 * 32;
-  // Also the embedding's scatter, whose gradient is gathered, and the gather in front of the head, whose gradient is
-  // scattered; and one number of each token for the loss.
+  // Also the embedding's scatter, whose gradient is gathered, and the head's gather, whose gradient is scattered; and
+  // one number of each token for the loss.
   EXPECT_EQ(record.at("comm/tp/reduce_scatter_calls"), 4 * 3 + 2);
   EXPECT_EQ(record.at("comm/tp/all_gather_calls"), 4 * 3 + 2 + 1 + 1);
   EXPECT_EQ(record.at("comm/tp/reduce_scatter_bytes"), 14 * tokens * 48 * 4 / 2);

@@ -14,7 +14,7 @@ class ThreadWait : public ProgramRun {
       unsetenv(name);
     Words words = command(overrides);
     words.push_back("run.max_steps=100000");
-    std::filesystem::remove(scratch_ / "output.txt");  // of the run before
+    std::filesystem::remove(scratch_ / "output.txt");  // from the run before
     Process run(words, scratch_.path(), environment);
     EXPECT_TRUE(run.wait_for("step 1/")) << run.output_so_far();
     std::vector<std::string> found;

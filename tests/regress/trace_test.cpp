@@ -24,7 +24,7 @@ int64_t ns(const json& micros) { return std::llround(micros.get<double>() * 1000
 struct TraceFile {
   std::map<int, std::string> tracks;  // by thread
   std::vector<json> spans;
-  int sort_index = -1;  // of the process
+  int sort_index = -1;  // process_sort_index
 
   explicit TraceFile(const std::string& path, int rank) {
     const json whole = json::parse(text_of_file(path));
@@ -96,7 +96,7 @@ TEST(Traces, HaveEveryUnitAndTheBytesThatWereCounted) {
     EXPECT_EQ(trace.on("optimizer").size(), 2u * 3);
     EXPECT_GE(trace.on("saves").size(), 1u);
 
-    std::map<std::string, int> runs;  // of units
+    std::map<std::string, int> runs;  // by unit
     for (const json& span : trace.on("units"))
       ++runs[span.at("cat").get<std::string>() + " " + span.at("name").get<std::string>() + " " +
              std::to_string(span.at("args").at("microbatch").get<int>())];

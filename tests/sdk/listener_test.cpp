@@ -88,7 +88,7 @@ TEST_F(ListenerTest, ClosesWhatIsBeyondItsConnectionsAtOnce) {
   EXPECT_HAS(answer(kGet), "\r\n\r\nsmall");
 }
 
-// At most what the sockets hold is taken from it.
+// The client can send no more than the sockets hold.
 TEST_F(ListenerTest, EndsARequestWithoutAnEnd) {
   for (const std::string& start : {std::string(), std::string("GET / HTTP/1.1\r\n")}) {
     const int client = connect();
@@ -117,7 +117,7 @@ TEST_F(ListenerTest, AnswersWhileOthersAreSlow) {
   const auto start = Clock::now();
   EXPECT_HAS(answer(kGet), "\r\n\r\nsmall");
   EXPECT_LT(Clock::now() - start, 500ms);
-  for (const int client : slow) EXPECT_TRUE(is_closed(client, 2s));  // the deadline is that of a whole request
+  for (const int client : slow) EXPECT_TRUE(is_closed(client, 2s));  // the deadline is for a whole request
   EXPECT_LT(Clock::now() - start, 2500ms);
   is_over = true;
   drips.join();
@@ -159,7 +159,7 @@ TEST_F(ListenerTest, LeavesAClientThatDoesNotRead) {
   const int client = connect();
   const std::string request = "GET /large HTTP/1.1\r\n\r\n";
   send(client, request.data(), request.size(), 0);
-  std::this_thread::sleep_for(2s);  // its deadline is after 1.4 s
+  std::this_thread::sleep_for(2s);  // its deadline passes after 1.4 s
   size_t num_got = 0;
   char some[65536];
   for (ssize_t size = 0; (size = recv(client, some, sizeof some, 0)) > 0;) num_got += static_cast<size_t>(size);

@@ -41,7 +41,7 @@ class FusedDispatch {
   }
   ~FusedDispatch() { host_.more_services.erase(CHASSIS_DISPATCH_ID); }
 
-  int num_calls = 0;  // of fused kernels
+  int num_calls = 0;  // calls of fused kernels
 
  private:
   static std::vector<at::Tensor> list(const chassis_boxed_t& box) {

@@ -38,7 +38,7 @@ class LoadedPlugins {
   OpsProvider ops(const std::string& id) {
     return ops_provider(create("ops", id));
   }
-  // What a model plugin records for this config.json.
+  // The recording that a model plugin makes for this config.json.
   Recording model(const std::string& id, const std::string& config_json) {
     const ModelPlugin model(create("model", id));
     model.configure(config_json);

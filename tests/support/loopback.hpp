@@ -27,7 +27,7 @@ inline int connection_to(uint16_t port) {
   return file;
 }
 
-// All that is answered until the server closes, or until `end` has come.
+// Returns all that is answered until the server closes, or until `end` has come.
 inline std::string answer_of(uint16_t port, const std::string& request, const std::string& end = "") {
   const int file = connection_to(port);
   EXPECT_EQ(send(file, request.data(), request.size(), MSG_NOSIGNAL), static_cast<ssize_t>(request.size()));

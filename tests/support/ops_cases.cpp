@@ -184,7 +184,7 @@ void add_dropout_and_channels(std::vector<OpsCase>& cases) {
                          [=](const Tensors& x, const Tensors&) { return x[0] * mask; }));
     cases.back().query_offset = 6;
   }
-  for (int64_t first : {5, 256}) {  // of the elements of a position, which are more
+  for (int64_t first : {5, 256}) {  // the first element's place among those of a position
     const at::Tensor mask = dropout_mask(2, 3, first + 305, 0.3).narrow(2, first, 305).view({2, 3, 5, 61}) / 0.7;
     cases.push_back(make("dropout from element " + std::to_string(first), "dropout", {random({2, 3, 5, 61})}, {},
                          {2, 3, 5, 61}, {{"p", 0.3}, {"first", first}},
@@ -222,7 +222,7 @@ at::Tensor partial_cross_entropy(const at::Tensor& logits, const at::Tensor& lab
   return at::stack({at::logsumexp(logits.narrow(2, 0, count), 2), target});
 }
 
-// Of 11 classes, those from 4 on in 5 columns, with one more of padding.
+// Classes 4 to 8 of 11, in 5 columns, with one more column of padding.
 OpsCase partial_cross_entropy_case(bool with_head, double cap = 0) {
   constexpr int64_t kFirst = 4, kCount = 5, kColumns = 6, kHidden = 12;
   OpsCase out;

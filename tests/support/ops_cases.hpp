@@ -13,7 +13,7 @@ namespace chassis::test {
 constexpr auto kInt = at::kInt;
 constexpr auto kDouble = at::kDouble;
 
-// Of every call.
+// The same for every call.
 constexpr uint64_t kRandomKey = 0x0123456789abcdef;
 constexpr int64_t kFirstRow = 0x500000007;
 
@@ -27,7 +27,7 @@ struct OpsCase {
   // The reference result for the same tensors in double; differentiable.
   std::function<at::Tensor(const std::vector<at::Tensor>& inputs, const std::vector<at::Tensor>& params)> expected;
   int64_t query_offset = 0;
-  int64_t key_offset = 0, num_positions = 0;  // of attention with key_part
+  int64_t key_offset = 0, num_positions = 0;  // for attention with key_part
 };
 
 std::vector<OpsCase> vocabulary_cases();  // all but attention

@@ -32,7 +32,7 @@ class NodeSpec {
  public:
   std::string name = "test";
   std::vector<OpSpec> ops;
-  std::vector<int> inputs, params, outputs;  // of the node as a whole; -1 is absent
+  std::vector<int> inputs, params, outputs;  // for the node as a whole; -1 is absent
   uint32_t device_type = CHASSIS_DEVICE_CPU;
 
   int operand(std::vector<int64_t> sizes, c10::ScalarType dtype, bool needs_grad);
@@ -81,7 +81,7 @@ struct NodeCall {
   int64_t key_offset = 0, num_positions = 0;
   uint64_t random_key = 0;
   int64_t first_row = 0;
-  std::vector<at::Tensor> components = {};  // of param 0, if it is quantized
+  std::vector<at::Tensor> components = {};  // for param 0, if it is quantized
 };
 
 class OpsProvider {

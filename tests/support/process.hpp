@@ -94,7 +94,7 @@ class Process {
 
   pid_t id() const { return pid_; }
   void send(int number) const { kill(pid_, number); }
-  // Kills its children, then itself, so that none of them ends in order.
+  // Kills the process's children, then the process, so that none of them shuts down gracefully.
   void kill_all() const {
     std::istringstream children(
         text_of_file("/proc/" + std::to_string(pid_) + "/task/" + std::to_string(pid_) + "/children"));

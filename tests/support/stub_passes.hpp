@@ -63,7 +63,8 @@ class LowRankAdapter final : public RewritePass {
   }
 };
 
-// Divides the named dims by `ways`; with `sequence`, T is divided where they are not, and with `ring` in rings.
+// Divides the named dims by `ways`. With `sequence`, T is divided where they are not; with `ring`, the gathers and
+// scatters are rings.
 class TensorAxis final : public LayoutStrategy {
  public:
   TensorAxis(int64_t ways, std::set<std::string, std::less<>> dims, bool sequence = false, int64_t coordinate = 0,

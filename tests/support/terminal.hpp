@@ -12,7 +12,7 @@
 
 namespace chassis::test {
 
-// What the child wrote to the terminal. The child ends when `body` returns.
+// Returns what the child wrote to the terminal. The child ends when `body` returns.
 inline std::string on_terminal(int columns, const std::function<void()>& body) {
   winsize size{.ws_row = 24, .ws_col = static_cast<unsigned short>(columns), .ws_xpixel = 0, .ws_ypixel = 0};
   int terminal = -1;

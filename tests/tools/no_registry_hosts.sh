@@ -1,6 +1,6 @@
 #!/bin/sh
-# no_registry_hosts.sh TREE: no file names the host of a package registry or of a mirror. Each machine
-# configures its own in pip, apt, cargo and debootstrap. Files that git ignores may, such as Cargo.lock.
+# no_registry_hosts.sh TREE: no file names the host of a package registry or of a mirror. Each machine configures its
+# own in pip, apt, cargo and debootstrap. Files that git ignores, such as Cargo.lock, may name one.
 tree=$1
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT

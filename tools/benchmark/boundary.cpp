@@ -126,7 +126,7 @@ class BestRuns : public benchmark::ConsoleReporter {
     }
     ConsoleReporter::ReportRuns(runs);
   }
-  std::map<std::string, double> seconds;  // of the fastest repetition, by benchmark
+  std::map<std::string, double> seconds;  // fastest repetition, by benchmark
 };
 
 }  // namespace

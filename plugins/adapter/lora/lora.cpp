@@ -1,5 +1,5 @@
 // Low-rank adaptation (Hu et al. 2021): y = W x becomes y = W x + s · B A x, with W frozen. Options and files have the
-// meaning that they have in PEFT.
+// same meaning as in PEFT.
 #include <algorithm>
 #include <cmath>
 #include <map>
@@ -167,8 +167,8 @@ class Lora final : public Adapter {
     return found;
   }
 
-  // As PEFT will match them: the last part of a name where that means the same modules, else the whole name. PEFT knows
-  // embeddings by their short names.
+  // The names that PEFT will match: the last part of a name if it matches the same modules, else the whole name. PEFT
+  // knows embeddings by their short names.
   std::vector<std::string> names_of_saved() const {
     std::set<std::string> names;
     for (const std::string& module : saved_modules_) {
@@ -181,7 +181,8 @@ class Lora final : public Adapter {
     return {names.begin(), names.end()};
   }
 
-  // Here a name is a whole part, as in targets; in PEFT it may be the end of one.
+  // Counts names that PEFT would match otherwise: here a name is a whole part of a module's name, as in targets; in
+  // PEFT it may be the end of a part.
   void count_other_rule() const {
     for (const NamePattern& pattern : settings_.modules_to_save) {
       const NamePattern as_in_peft = NamePattern::ending(pattern.text());
@@ -241,7 +242,7 @@ class Lora final : public Adapter {
     }
   }
 
-  // What the file of the adapter says counts; dropout may change.
+  // The file of the adapter takes precedence; only dropout may change.
   void refuse_contradictions(const Settings& given) {
     const auto differs = [&](std::string_view option) { return option_differs(host(), options(), option); };
     // A default that is written down may come from a resolved configuration, which has every option.
@@ -270,7 +271,7 @@ class Lora final : public Adapter {
 
   Settings settings_;
   bool has_file_ = false;
-  std::map<std::string, int64_t> targets_;          // modules with a branch: rank
+  std::map<std::string, int64_t> targets_;          // rank of each module with a branch
   std::set<std::string> modules_, saved_modules_;   // all that have parameters; of them, those that are trained whole
   std::set<std::string> linears_, left_;            // last parts of names: of linears, of linears without a branch
   std::set<std::string> used_;

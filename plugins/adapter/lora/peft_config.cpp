@@ -26,7 +26,8 @@ class PeftReader {
   void ignore(std::initializer_list<const char*> keys) {
     for (const char* key : keys) read_.insert(key);
   }
-  // A key that changes the result and is not done here; absent, null, false, 0 and empty values are harmless.
+  // Refuses a key that would change the result and is not supported here, unless its value is absent, null, false, 0 or
+  // empty.
   void refuse(const std::string& key, const std::string& what) {
     const Json* value = find(key);
     if (value == nullptr || is_off(*value)) return;
@@ -154,7 +155,7 @@ Settings settings_from_peft(std::string_view config_json, const Settings& option
   in.refuse("megatron_config", "Megatron");
   check_init(in);
   check_task(in);
-  // PEFT, too, takes fan_in_fan_out from the layers that it finds, and auto_mapping only names classes.
+  // PEFT, too, derives fan_in_fan_out from the layers that it finds; auto_mapping only names classes.
   in.ignore({"auto_mapping", "base_model_name_or_path", "fan_in_fan_out", "inference_mode", "megatron_core",
              "peft_version", "qalora_group_size", "revision", "ensure_weight_tying"});
   const Json* const pattern = in.find("layers_pattern");

@@ -14,7 +14,7 @@ namespace lora {
 // which the file does not have, comes from `options`.
 Settings settings_from_peft(std::string_view config_json, const Settings& options);
 
-// What PEFT has to know beside the settings.
+// The names that PEFT needs in addition to the settings.
 struct PeftNames {
   std::vector<std::string> target_modules;
   std::vector<std::pair<std::string, int64_t>> rank_pattern;  // of modules whose rank differs

@@ -1,4 +1,4 @@
-// What a LoRA adapter is: from the options of [adapter], or from adapter_config.json.
+// The settings of a LoRA adapter, from the options of [adapter] or from adapter_config.json.
 #pragma once
 
 #include <string>

@@ -1,4 +1,4 @@
-// Which modules a list of names and patterns means, by PEFT's rules.
+// Matches modules with lists of names and patterns, by PEFT's rules.
 #pragma once
 
 #include <cstdint>
@@ -32,8 +32,8 @@ class NamePattern {
  public:
   // Throws INVALID_ARGUMENT if the text is empty or no regular expression.
   explicit NamePattern(const std::string& text);
-  // By PEFT's rule for modules_to_save: every module whose name ends in the text, dot or none, and all that is inside
-  // of it. "norm" means input_layernorm too.
+  // By PEFT's rule for modules_to_save: matches every module whose name ends in the text, with or without a dot before
+  // it, and everything inside such a module. "norm" also matches input_layernorm.
   static NamePattern ending(const std::string& text);
   const std::string& text() const { return regex_.text(); }
   bool is_all_linear() const { return text() == kAllLinear; }

@@ -1,4 +1,4 @@
-// fake: simulates any rank of any world in one process. Moves nothing and counts everything; for plans and tests.
+// fake: simulates any rank of any world in one process. It moves nothing and counts everything; for plans and tests.
 #include "chassis/comm_backend.hpp"
 #include "chassis/metrics.hpp"
 #include "chassis/plugin.hpp"

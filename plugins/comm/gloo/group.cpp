@@ -12,8 +12,8 @@
 namespace comm_gloo {
 namespace {
 
-// Limits for the pieces of other ranks: large enough to hide latencies, small enough to still be in a cache when they
-// are added up.
+// Limits for the pieces of other ranks: large enough to hide latencies, and small enough to be still in a cache when
+// they are added up.
 constexpr uint64_t kMaxChunkBytes = 512 << 10;
 constexpr uint64_t kPieceBytes = 32 << 20;
 

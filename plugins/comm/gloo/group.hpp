@@ -1,4 +1,5 @@
-// A group of ranks: starts the messages of a batch, and has a thread that waits for them and reduces what arrives.
+// A group of ranks: starts the messages of a batch, and has a thread that waits for them and reduces the pieces that
+// arrive.
 #pragma once
 
 #include <atomic>

@@ -17,7 +17,7 @@ using namespace chassis;
 
 constexpr uint64_t kBlock = 2048;  // elements; accumulators stay in the first-level cache
 
-// How an element is stored, and the type that sums are computed in.
+// The type in which an element is stored, and the type in which sums are computed.
 template <typename T>
 struct Plain {
   using Stored = T;

@@ -22,7 +22,7 @@ uint64_t mix(uint64_t hash, uint64_t value) {
   return x ^ (x >> 31);
 }
 
-// Hashes what must be equal on all participating ranks.
+// Hashes the fields that must be equal on all participating ranks.
 uint64_t hash_of(const chassis_collective_t& call, uint64_t hash) {
   const bool reduces = call.op == CHASSIS_COMM_REDUCE_SCATTER || call.op == CHASSIS_COMM_ALL_REDUCE;
   hash = mix(hash, call.dtype);

@@ -12,8 +12,8 @@
 namespace comm_gloo {
 namespace {
 
-// Waits end by success, a closed connection or abort: the host has its own deadline, and a time limit inside Gloo would
-// close all connections.
+// Waits end with success, a closed connection or abort: the host has its own deadline, and a time limit inside Gloo
+// would close all connections.
 constexpr auto kForever = std::chrono::milliseconds(std::chrono::hours(24 * 365));
 
 // While it exists, a write to a connection that the peer has closed fails instead of ending the process. Threads

@@ -18,7 +18,7 @@ class Message {
   // Blocks until it is sent or received; returns at once the second time. False after abort. Throws ABORTED with the
   // fact "peer".
   virtual bool wait() = 0;
-  // [any] Makes wait return, also a later one.
+  // [any] Makes wait return, even if it is called later.
   virtual void abort() noexcept = 0;
 };
 

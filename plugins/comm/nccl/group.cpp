@@ -122,7 +122,7 @@ NcclGroup::NcclGroup(const Library& nccl, const CommGroupDesc& desc, const Group
                     sizeof id.internal);
     std::memcpy(id.internal, text.data(), text.size());
   }
-  connect(desc, id);  // last: if it fails it destroys the communicator itself
+  connect(desc, id);  // last, since on failure it destroys the communicator itself
 }
 
 // The communicator is non-blocking, so that this ends when a rank has failed or does not join in time.
@@ -225,7 +225,8 @@ void NcclGroup::release_event(cudaEvent_t event) noexcept {
 std::unique_ptr<BackendWork> NcclGroup::start(std::span<const chassis_collective_t> calls, void* stream) {
   check_cuda(cudaSetDevice(device_), "cudaSetDevice");
   auto work = std::make_unique<NcclWork>(*this);
-  // The event first marks the caller's stream, then this group's: a wait keeps what was recorded when it was queued.
+  // The event first marks the caller's stream, then this group's: a queued wait refers to the record at the time of
+  // queueing.
   const cudaEvent_t ready = work->event();
   check_cuda(cudaEventRecord(ready, static_cast<cudaStream_t>(stream)), "cudaEventRecord");
   check_cuda(cudaStreamWaitEvent(stream_.get(), ready, 0), "cudaStreamWaitEvent");

@@ -24,8 +24,8 @@ struct Library {
 #undef COMM_NCCL_MEMBER
 };
 
-// An empty path: the one in this process, else the one on the system's search path. Refuses, with the reason, if there
-// is none or it is too old.
+// An empty path means the library in this process, else the one on the system's search path. Refuses, with the reason,
+// if there is none or it is too old.
 Library open_library(const std::string& path);
 
 inline void check_cuda(cudaError_t error, const char* what) {

@@ -61,7 +61,7 @@ class Header {
   static Header parse(std::string json, uint64_t data_bytes);
 
   size_t size() const { return entries_.size(); }
-  // In the order of the file's header.
+  // Tensors are in the order of the file's header.
   std::string_view name(size_t i) const { return text_at(entries_[i].name_begin, entries_[i].name_bytes); }
   Type type(size_t i) const { return static_cast<Type>(entries_[i].type); }
   std::vector<int64_t> shape(size_t i) const;

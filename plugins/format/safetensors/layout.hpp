@@ -47,7 +47,7 @@ struct FileTensor {
   uint32_t index;  // in the request
 };
 FileTensor file_tensor(const chassis_save_request_t& request, uint32_t index);
-// In order of declaration, for a format whose files hold whole tensors.
+// Returns all tensors in order of declaration, for a format whose files hold whole tensors.
 std::vector<FileTensor> whole_tensors(const chassis_save_request_t& request);
 
 // Adds a file with these tensors, one after another: sorts them as the reference writer does, writes the header, and
@@ -62,7 +62,7 @@ Header read_header(const Source& source, uint32_t file);
 uint64_t data_start(const Source& source, uint32_t file);
 // Throws a Defect that names the tensor if the host does not support its dtype.
 uint32_t host_dtype(const Header& header, size_t i);
-// Reports the tensors of a file, which are whole. `name` converts their names; by default they stay.
+// Reports the tensors of a file, which are whole. `name` converts their names; by default they stay unchanged.
 void emit(const Source& source, uint32_t file, const Header& header, const ScanSink& sink,
           const std::function<std::string_view(std::string_view in_file)>& name = {});
 

@@ -221,8 +221,8 @@ class Checkpoint {
     }
   }
 
-  // Tensors of the model's file that the optimizer does not have: buffers, and frozen parameters that are not listed.
-  // In stage 3 this file holds parameters too, as tensors without elements.
+  // Emits tensors of the model's file that the optimizer does not have: buffers, and frozen parameters that are not
+  // listed. In stage 3 this file holds parameters too, as tensors without elements.
   void emit_untrained(const TorchFile& first) const {
     const Pickle& pickle = first.pickle();
     const Value* module = pickle.find(first.root(), "module");

@@ -1,5 +1,5 @@
 // Reads checkpoints of DeepSpeed's ZeRO optimizers, stages 1 to 3, as whole tensors by name: fp32 masters, and moments
-// as <name>.<state>. Layouts after deepspeed/utils/zero_to_fp32.py and deepspeed/runtime/zero/.
+// as <name>.<state>. The layouts follow deepspeed/utils/zero_to_fp32.py and deepspeed/runtime/zero/.
 //   1, 2: each parameter group is one flat vector: its parameters one after another in the order of param_shapes, then
 //         padding; it is cut into equal partitions, one per rank
 //   3:    each parameter is padded to a multiple of the number of ranks and cut separately; a rank holds its parts one

@@ -75,7 +75,7 @@ class Pickle {
 
   // Looks up a key of a dict; null if it has no such key.
   const Value* find(const Value& dict, std::string_view key) const;
-  // The same. Throws a Defect if there is no such key, or its value is of another kind.
+  // As find, but throws a Defect if there is no such key or its value is of another kind.
   const Value& get(const Value& dict, std::string_view key, Kind kind) const;
 
  private:

@@ -1,4 +1,4 @@
-// The globals that pickles of ZeRO checkpoints may use, and what each of them stands for. All others are refused.
+// The globals that pickles of ZeRO checkpoints may use, and the meaning of each. All others are refused.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@
 
 namespace zero_import {
 
-// What the parser does with a global.
+// The parser's treatment of a global.
 enum class Meaning : uint8_t {
   kOrderedDict,
   kSize,

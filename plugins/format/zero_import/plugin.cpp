@@ -1,4 +1,5 @@
-// format/zero_import: checkpoints of DeepSpeed's ZeRO, which are pickles. Only read, and only in a separate process.
+// format/zero_import: checkpoints of DeepSpeed's ZeRO, which are pickles. They are only read, and only in a separate
+// process.
 #include "chassis/plugin.hpp"
 #include "chassis/format.hpp"
 #include "checkpoint.hpp"

@@ -19,7 +19,7 @@ class TorchFile {
   const Pickle& pickle() const { return pickle_; }
   const Value& root() const { return pickle_.root(); }
 
-  // Where a tensor's bytes begin in the file. Throws a Defect if its storage is missing or has another size.
+  // The offset of a tensor's bytes in the file. Throws a Defect if its storage is missing or has another size.
   uint64_t offset_of(const TensorInfo& tensor) const;
   uint32_t dtype_of(const TensorInfo& tensor) const { return pickle_.storage(tensor.storage).dtype; }
 

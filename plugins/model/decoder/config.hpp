@@ -1,5 +1,5 @@
-// config.json of decoder-only families, as transformers 4 and 5 write it: the keys that all share, and what a family
-// adds to them.
+// config.json of decoder-only families, as transformers 4 and 5 write it: the keys that all share, and those that a
+// family adds to them.
 #pragma once
 
 #include <functional>
@@ -12,7 +12,7 @@
 
 namespace decoder {
 
-// What a program is recorded from. Defaults are those of transformers' LlamaConfig.
+// The configuration from which a program is recorded. Defaults are those of transformers' LlamaConfig.
 struct Config {
   int64_t vocab_size = 32000;
   int64_t hidden_size = 4096;
@@ -26,13 +26,13 @@ struct Config {
   double initializer_range = 0.02;
   int64_t max_position_embeddings = 0;  // 0: not in the source
   bool tie_word_embeddings = false;
-  int64_t num_labels = 0;  // of a sequence-classification head, in the place of that to the vocabulary; 0: none
+  int64_t num_labels = 0;  // of a sequence-classification head, in place of that to the vocabulary; 0: none
   Rope rope = {};
 
   bool qkv_bias = false, output_bias = false, mlp_bias = false;
   bool qk_norm = false;                             // rms_norm of every head of q and k, before rope
   double norm_offset = 0;                           // 1: gains are 1 + weight
-  bool post_norms = false;                          // norms also behind attention and MLP
+  bool post_norms = false;                          // norms also after attention and MLP
   bool scale_embedding = false;                     // by √hidden_size
   double query_scale = 0;                           // of attention scores; 0: 1/√head_dim
   double attention_softcap = 0, logit_softcap = 0;  // 0: none
@@ -59,21 +59,21 @@ struct Family {
   std::function<void(const Config&, Json&)> write = [](const Config&, Json&) {};
 };
 
-// Throws for what the family cannot do, with names and numbers.
+// Throws for whatever the family cannot do, with names and numbers.
 Config parse_config(const Family& family, std::string_view text);
 // A complete config.json; keys of the source that do not affect the program are copied.
 std::string write_config(const Family& family, const Config& config);
 
-// Reads layer_types, "sliding_attention" or "full_attention" for each layer; where the key is absent, layer i slides if
-// by_default(i). Reads sliding_window before, with this fallback; layers that slide need it.
+// Reads layer_types, "sliding_attention" or "full_attention" for each layer; if the key is absent, layer i slides if
+// by_default(i). First reads sliding_window, with this fallback; layers that slide need it.
 void read_sliding_layers(Reader& reader, Config& config, int64_t window_fallback,
                          const std::function<bool(int64_t layer)>& by_default);
 
-// Whether an architecture of transformers has such a head, and the number of its labels.
+// Sequence classification: whether an architecture of transformers has such a head, and the number of its labels.
 inline bool classifies(std::string_view architecture) { return architecture.ends_with("ForSequenceClassification"); }
 int64_t read_num_labels(Reader& reader);
 
-// The op's name of an activation of transformers; `fallback` is one.
+// The op's name for an activation of transformers; `fallback` is a name of the op.
 std::string read_function(Reader& reader, std::string_view key, std::string_view fallback);
 
 }  // namespace decoder

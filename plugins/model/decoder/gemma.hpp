@@ -1,4 +1,4 @@
-// What Gemma 2 and 3 share.
+// Defaults and keys that Gemma 2 and 3 share.
 #pragma once
 
 #include <cmath>
@@ -23,7 +23,8 @@ inline Config gemma_defaults(int64_t vocab_size, int64_t max_positions) {
           .scale_embedding = true};
 }
 
-// 0 if the key is null. In float32 a far smaller cap would be 0, which is none, and a far larger one infinite.
+// Returns 0 if the key is null. In float32 a far smaller cap would be 0, which means none, and a far larger one
+// infinite.
 inline double read_cap(Reader& reader, std::string_view key, double fallback) {
   if (reader.contains(key) && reader.find(key) == nullptr) return 0;
   const double cap = reader.positive(key, fallback);

@@ -1,5 +1,5 @@
-// Gemma 3, text only (Gemma Team 2025): as Gemma 2, with norms of q and k in the place of capped scores, and layers in
-// a sliding window that have rotary frequencies of their own.
+// Gemma 3, text only (Gemma Team 2025): as Gemma 2, with norms of q and k in place of capped scores, and layers in a
+// sliding window that have rotary frequencies of their own.
 #include "chassis/model.hpp"
 #include "chassis/plugin.hpp"
 #include "gemma.hpp"

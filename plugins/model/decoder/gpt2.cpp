@@ -1,5 +1,5 @@
-// GPT-2 (Radford et al. 2019): learned positions, layer_norm, biases everywhere, and weights that files hold as
-// [in, out] (transformers' Conv1D), with q, k and v in one.
+// GPT-2 (Radford et al. 2019): learned positions, layer_norm, biases everywhere, and weights that files hold as [in,
+// out] (transformers' Conv1D), with q, k and v in one tensor.
 #include <cmath>
 
 #include "chassis/model.hpp"
@@ -143,7 +143,7 @@ class Gpt2 final : public Model {
                  " are not supported by model 'gpt2' (supported: ", decoder::list_of(kOurs), ")");
   }
 
-  // transformers reads both names; of two that disagree it takes the last.
+  // transformers reads both names; if they disagree, it takes the last.
   static int64_t size(Reader& reader, std::string_view key, std::string_view other, int64_t fallback,
                       int64_t max = int64_t{1} << 32) {
     return reader.same_size(key, other, fallback, max);

@@ -51,7 +51,7 @@ class Reader {
       fail(key, " ", number, " contradicts ", other, " ", size(other, fallback, max), "; remove one of them");
     return number;
   }
-  // From 0 on; the key is there.
+  // A number from 0 on; the key must be present.
   int64_t count(std::string_view key) {
     const Json* value = find(key);
     if (!value->is_number_integer() || value->get<int64_t>() < 0)
@@ -102,7 +102,7 @@ class Reader {
     chassis::fail_invalid(where_, key, parts...);
   }
 
-  // Keys that were neither read nor are of no effect in every family.
+  // Keys that were not read, except those that have no effect in any family.
   std::vector<std::string> unknown_keys() const;
 
  private:

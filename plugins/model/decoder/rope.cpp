@@ -1,4 +1,4 @@
-// Reading, checking and writing of rope tables, and the angles of each type.
+// Reads, checks and writes rope tables, and computes the angles of each type.
 #include "rope.hpp"
 
 #include <algorithm>
@@ -34,7 +34,7 @@ void read_longrope(const std::string& name, Reader& reader, Rope& rope) {
       reader.size("original_max_position_embeddings", rope.original_max_position_embeddings);
 }
 
-// A key beside the tables, and what a table made of it.
+// Refuses a key next to the tables whose value differs from the one in a table.
 template <typename Number>
 void require_same(Reader& reader, const char* key, Number beside, const char* table, Number inside) {
   if (reader.find(key) != nullptr && beside != inside)
@@ -70,7 +70,7 @@ void read_rope(const Json& table, std::string_view family, const std::string& na
   }
   if (rope.type == "llama3") read_llama3(table, name, reader, rope);
   if (rope.type == "longrope") read_longrope(name, reader, rope);
-  // transformers leaves these behind for types that do not read them.
+  // transformers leaves these keys in tables of types that do not read them.
   if (rope.type == "default") reader.ignore({"factor", "original_max_position_embeddings", "attention_factor"});
   for (const std::string& key : reader.unknown_keys()) unknown.push_back(name + "." + key);
 }

@@ -24,7 +24,7 @@ struct Rope {
   bool operator==(const Rope&) const = default;
 };
 
-// What a family supports.
+// The features of rope that a family supports.
 struct RopeSupport {
   std::vector<std::string_view> types = {"default", "linear", "llama3"};
   bool partial = false;  // partial_rotary_factor

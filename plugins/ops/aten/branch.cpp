@@ -1,4 +1,5 @@
-// The narrow products of adapters: linears of one input as one product, and a product added to another value in place.
+// The narrow products of adapters: linears with the same input as one product, and a product added to another value in
+// place.
 #include <numeric>
 
 #include "kernels.hpp"
@@ -6,7 +7,7 @@
 namespace aten {
 namespace {
 
-// y_i = x · weight_iᵀ, by a product with all weights, one below the other.
+// y_i = x · weight_iᵀ, computed by one product with all weights, stacked one below the other.
 class LinearGroup : public AtenKernel {
  public:
   LinearGroup(const Operators& aten, const NodeView& node) : AtenKernel(aten), planned_x_(shape_of(node.input(0))) {
@@ -128,7 +129,7 @@ class LinearAdd : public AtenKernel {
       if (call.grad_param_beta(0) == 0) aten_.zero_(dweight);
       return;
     }
-    // The factor goes to x, which has fewer columns.
+    // The factor is applied to x, which has fewer columns.
     Tensor x = matrix(call.input(0), dweight.size(1));
     if (factor_ != 1) {
       const Tensor scaled = create(call, x, x.dtype(), shape_of(x));

@@ -1,4 +1,4 @@
-// cross_entropy of whole logits.
+// cross_entropy on whole logits.
 #include "loss.hpp"
 
 namespace aten {

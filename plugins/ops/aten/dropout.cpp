@@ -1,4 +1,5 @@
-// dropout by own loops on the CPU; backward draws the mask again, so nothing is kept. And channel_scale, by ATen.
+// dropout with this plugin's own loops on the CPU; backward draws the mask again, so nothing is kept. Also
+// channel_scale, by ATen.
 #include <cmath>
 
 #include "chassis/task.hpp"
@@ -68,7 +69,7 @@ class Dropout : public AtenKernel {
                  });
   }
 
-  const int64_t first_;  // of a position's elements, that this rank has
+  const int64_t first_;  // the first of a position's elements that this rank has
   const uint32_t threshold_;
   const double scale_;
   const DropoutLoops& loops_;

@@ -131,7 +131,7 @@ class Scale : public AtenKernel {
 
  private:
   Tensor factor_like(const Call& call, const BorrowedTensor& x) const {
-    // Of one dim it would not fit a scalar, such as a part of the loss.
+    // If x is a scalar, such as a part of the loss, a factor of one dim would not fit.
     Tensor factor = create(call, x, x.dtype(), x.sizes().empty() ? Shape{} : Shape{1});
     aten_.fill_(factor, factor_);
     return factor;

@@ -5,7 +5,7 @@
 
 namespace aten {
 
-// Rows: what is done with rows of logits; it has cap(), labels() and the type Labels.
+// Rows computes on rows of logits; it has cap(), labels() and the type Labels.
 template <class Rows>
 class HeadChunks : public AtenKernel {
  public:
@@ -44,7 +44,7 @@ class HeadChunks : public AtenKernel {
     }
   }
 
-  // [rows, in] of the gradient: zeros, or the gradient that the host passes.
+  // The gradient of the input as [rows, in]: zeros, or the gradient that the host passes.
   Tensor init_grad_input(Call& call) const {
     const BorrowedTensor x = call.input(0);
     if (!call.grad_input(0)) {

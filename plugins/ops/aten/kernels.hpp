@@ -29,7 +29,7 @@ constexpr bool multiplies_into_wide(uint32_t device_type, uint32_t dtype, uint32
          (dtype == CHASSIS_DTYPE_BF16 || dtype == CHASSIS_DTYPE_F16);
 }
 
-// Formulas make their fp32 temporaries for slabs of rows of at most this size.
+// Formulas process rows in slabs, so that an fp32 temporary has at most this size.
 constexpr int64_t kSlabBytes = 16 << 20;
 // Calls body(first row, number of rows) for slabs that cover all rows.
 template <typename Body>
@@ -38,9 +38,9 @@ void for_slabs(int64_t rows, int64_t elements_per_row, Body&& body) {
   for (int64_t begin = 0; begin < rows; begin += step) body(begin, std::min(step, rows - begin));
 }
 
-// Indices into a part of a table, of `shape`: 0 where the part lacks them.
+// Indices into a part of a table; both tensors have the given shape.
 struct PartIndex {
-  Tensor index;      // i64
+  Tensor index;      // i64, 0 where the part lacks it
   Tensor elsewhere;  // bool: the part lacks it
 };
 // The part has the `count` indices from `first` on; `ignored` is an index that no part has.
@@ -62,7 +62,7 @@ class AtenKernel : public Kernel {
   explicit AtenKernel(const Operators& aten) : aten_(aten) {}
 
  protected:
-  // [rows, columns] of a contiguous tensor.
+  // A contiguous tensor as [rows, columns].
   Tensor matrix(const BorrowedTensor& x, int64_t columns) const {
     return aten_.view(x, Shape{columns == 0 ? 0 : x.num_elements() / columns, columns});
   }

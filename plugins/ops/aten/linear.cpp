@@ -1,4 +1,4 @@
-// y = x · weightᵀ + bias. Products for gradients of parameters write directly into their fp32 buffers.
+// y = x · weightᵀ + bias. The products for parameter gradients write directly into their fp32 buffers.
 #include "kernels.hpp"
 
 namespace aten {

@@ -64,7 +64,7 @@ class LinearCrossEntropy : public HeadChunks<LossRows> {
     finish_gradient(call, chunk);
   }
 
-  // From log probabilities.
+  // chunk.logits are log probabilities.
   void finish_gradient(const Call& call, const Chunk& chunk) const {
     rows_.to_gradient(chunk.logits, chunk.labels, call.grad_output(0));
     if (chunk.slopes) aten_.mul_(chunk.logits, chunk.slopes);

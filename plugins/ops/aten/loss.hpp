@@ -61,7 +61,7 @@ class LossRows : public CappedRows {
     aten_.sub_(loss, aten_.sum(picked));
   }
 
-  // Turns log probabilities into the gradient of scale · loss by the logits.
+  // Turns log probabilities into the gradient of scale · loss with respect to the logits.
   void to_gradient(const BorrowedTensor& log_probabilities, const Labels& labels, const BorrowedTensor& scale) const {
     aten_.exp_(log_probabilities);
     const Tensor minus_one = Tensor(aten_.to_dtype(labels.index, DtypeArg{log_probabilities.dtype()}, false, true));
@@ -75,7 +75,7 @@ class LossRows : public CappedRows {
   int64_t ignore_index_;
 };
 
-// Rows of a part of the classes, of which the first `count` columns are the classes from `first` on.
+// Rows of logits for a part of the classes: the first `count` columns are the classes from `first` on.
 class PartialRows : public CappedRows {
  public:
   using Labels = PartIndex;  // [rows, 1]

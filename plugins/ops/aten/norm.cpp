@@ -21,7 +21,7 @@ class RmsNorm : public AtenKernel {
     if (offset_ == 0) {
       aten_.mul_out(wide_x, inverse, y);
       aten_.mul_(y, cast(call.param(0), x.dtype()));
-    } else {  // rounded once, behind the product
+    } else {  // rounded once, after the product
       const Tensor unit = aten_.mul(wide_x, inverse);
       aten_.mul_(unit, gain(call, wide(x.dtype())));
       aten_.copy_(y, unit);

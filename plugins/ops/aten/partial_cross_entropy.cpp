@@ -1,4 +1,4 @@
-// Cross entropy over a part of the classes: of whole logits, and of a head in chunks; and the total over the parts.
+// Cross entropy over a part of the classes, on whole logits and in a head in chunks; and the total over the parts.
 #include "head_chunks.hpp"
 
 namespace aten {

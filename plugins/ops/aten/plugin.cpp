@@ -168,7 +168,7 @@ class Aten : public Ops {
              " features by separate products; it joins a quarter or less");
   }
 
-  // The sum of a wide product may belong to a norm that follows.
+  // The sum after a wide product may belong to a norm that follows.
   static void check_linear_add(const NodeView& node) {
     if (node.num_inputs() != 2 || node.num_outputs() != 1 || node.num_params() != 1)
       refuse("adds a product without a bias to another value, if it is used nowhere else");
@@ -185,7 +185,7 @@ class Aten : public Ops {
       refuse("dropout with p = ", node.op(0).attr_float("p"), " keeps nothing");
   }
 
-  // Bytes of the formulas' temporaries, besides outputs and gradients.
+  // Declares the bytes of the formulas' temporaries, without outputs and gradients.
   void workspace(const NodeView& node, const Entry& entry, Infer& out) const {
     const uint32_t dtype = node.has_param(0) ? node.param(0).dtype() : node.input(0).dtype();
     const uint64_t input = static_cast<uint64_t>(node.input(0).num_elements());

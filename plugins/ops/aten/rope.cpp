@@ -1,5 +1,4 @@
-// Rotary position embedding, in fp32; backward rotates the other way. Dims of a head behind the rotated ones are
-// copied.
+// Rotary position embedding, in fp32; backward rotates the other way. Dims of a head after the rotated ones are copied.
 #include "kernels.hpp"
 
 namespace aten {
@@ -66,7 +65,7 @@ class Rope : public AtenKernel {
       frequencies_ = upload(call, positions, inv_freq_);
       if (!long_inv_freq_.empty()) long_frequencies_ = upload(call, positions, long_inv_freq_);
     }
-    // Chosen on the device, so that nothing waits for it.
+    // The choice is made on the device, so that nothing waits for it.
     const bool may_be_long = long_frequencies_ && positions.num_elements() > 0;
     const Tensor frequencies = may_be_long ? aten_.where(aten_.ge_scalar(aten_.amax(positions, Shape{}), long_from_),
                                                          long_frequencies_, frequencies_)

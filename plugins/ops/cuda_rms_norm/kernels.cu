@@ -163,7 +163,7 @@ int64_t num_partials(int64_t num_rows) {
 
 const char* backward_weight(const Problem& p, const void* x, const float* inverse_rms, const void* dy, float* partial,
                             float* dweight, float beta) {
-  // Also runs without rows: beta still applies.
+  // Runs even without rows, since beta still applies.
   if (p.n == 0) return nullptr;
   DeviceGuard guard(p.device);
   if (guard.error != cudaSuccess) return cudaGetErrorString(guard.error);

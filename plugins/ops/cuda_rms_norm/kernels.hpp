@@ -1,4 +1,4 @@
-// RMSNorm on a GPU. These functions only launch: they return before the work is done, NULL or CUDA's error text.
+// RMSNorm on a GPU. These functions only launch kernels and return before the work is done: NULL, or CUDA's error text.
 // Work goes to the legacy default stream, which is LibTorch's current one unless it was changed.
 #pragma once
 

@@ -1,5 +1,5 @@
-// Rows of a table by id. Backward adds the gradient directly to the parameter's buffer, each column by one thread, so
-// that the result does not depend on the number of threads.
+// Selects rows of a table by id. Backward adds the gradient directly to the parameter's buffer, each column by one
+// thread, so that the result does not depend on the number of threads.
 #include "kernels.hpp"
 
 namespace fused {

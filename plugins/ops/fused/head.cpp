@@ -12,7 +12,7 @@ int64_t head_chunk_rows(int64_t rows, int64_t vocab) {
 
 namespace {
 
-// T is float or Bf16. Logits are fp32; of bf16, the products of their gradient read it in bf16.
+// T is float or Bf16. Logits are fp32; if T is Bf16, the products with their gradient read it in bf16.
 template <typename T>
 class Head final : public Kernel {
  public:
@@ -51,7 +51,7 @@ class Head final : public Kernel {
     int64_t begin, rows, vocab;
     Tensor x;         // [rows, in]
     Tensor logits;    // [rows, vocab], fp32
-    Tensor gradient;  // of the logits, in the dtype of x; of fp32, their own memory
+    Tensor gradient;  // of the logits, in the dtype of x; in fp32, it shares their memory
     const int32_t* labels;
   };
 
@@ -90,7 +90,7 @@ class Head final : public Kernel {
                  [&](int64_t begin, int64_t end) { row_loops<T>().add(from + begin, to + begin, end - begin); });
   }
 
-  // c = a · b, of which c is T.
+  // c = a · b, where c has type T.
   void multiply(Call& call, const BorrowedTensor& c, const Tensor& a, const BorrowedTensor& b) const {
     if constexpr (std::is_same_v<T, float>)
       gemm(call.host(), c, a, b);

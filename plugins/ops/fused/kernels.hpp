@@ -25,8 +25,8 @@ inline int64_t row_grain(int64_t row_elements) {
 // Columns per chunk of a sum over rows: one thread sums each column, in order.
 constexpr int64_t kColumnGrain = 64;
 
-// The gradient of input i: a new tensor like `like`, or the one that the host passes to add to, whose data `carry` then
-// is.
+// The gradient of input i: a new tensor like `like`, or the one that the host passes to add to; `carry` then points to
+// its data.
 template <typename T>
 struct GradInput {
   T* data = nullptr;

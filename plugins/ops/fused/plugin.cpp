@@ -1,6 +1,5 @@
 // The ops provider "fused": norms, rope, gated activation, embedding and the head by fused loops, in fp32 and bf16 on
-// the CPU.
-// It refuses everything else (linear, other dtypes, other devices).
+// the CPU. It refuses everything else (linear, other dtypes, other devices).
 #include "chassis/plugin.hpp"
 #include "chassis/cost.hpp"
 #include "kernels.hpp"
@@ -94,12 +93,12 @@ class Fused final : public Ops {
   }
 
  private:
-  // Of the rows that are computed; the loss of a head is fp32.
+  // The dtype of the rows that are computed; the loss of a head is fp32.
   static uint32_t dtype_of(const NodeView& node) {
     return node.pattern().ends_with("+cross_entropy") ? node.param(0).dtype() : node.output(0).dtype();
   }
 
-  // Whether the host would multiply fp32 copies of the head's weights, for every chunk of rows again.
+  // True if the host would multiply fp32 copies of the head's weights, made again for every chunk of rows.
   bool converts_weights(const NodeView& node) const {
     const int64_t vocab = node.param(0).size(0), in = node.param(0).size(1);
     const int64_t rows = fused::head_chunk_rows(node.input(1).num_elements(), vocab);

@@ -1,5 +1,5 @@
 // Rotary position embedding, rotate-half: angles come from a table by position; backward rotates the other way. Dims of
-// a head behind the rotated ones are copied.
+// a head after the rotated ones are copied.
 #include <cmath>
 
 #include "kernels.hpp"

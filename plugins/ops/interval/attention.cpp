@@ -1,7 +1,7 @@
 // Attention over key intervals: a block of queries is multiplied only with the keys that at least one of them sees, so
 // causal masks halve the cost, and packed documents cost only their own squares. Backward recomputes the scores from
-// the saved log-sum-exp (Dao et al. 2022). All of it is computed in fp32: where no instruction multiplies
-// bf16 (bf16_blocks.hpp), its operands are widened a block or a head at a time, and results are rounded once.
+// the saved log-sum-exp (Dao et al. 2022). Everything is computed in fp32: where no instruction multiplies bf16
+// (bf16_blocks.hpp), bf16 operands are widened a block or a head at a time, and results are rounded once.
 //
 // B rows, T queries, S keys, N query heads, K key heads of N/K query heads each, D dims of q and k, E dims of v.
 #include "attention.hpp"
@@ -34,7 +34,7 @@ struct Sizes {
   int64_t blocks() const { return (T + kQueryBlock - 1) / kQueryBlock; }
 };
 
-// Rows in fp32: a tensor's own, or copies.
+// Rows in fp32: those of a tensor, or copies.
 struct Rows {
   float* data;
   int64_t stride;
@@ -49,7 +49,7 @@ struct ConstRows {
 float value_of(float x) { return x; }
 float value_of(Bf16 x) { return from_bf16(x); }
 
-// How many floats a copy of `count` elements of T needs.
+// The number of floats that a copy of `count` elements of T needs.
 template <typename T>
 constexpr int64_t copied(int64_t count) {
   return std::is_same_v<T, float> ? 0 : count;
@@ -61,7 +61,7 @@ ConstRows read(const Bf16* from, int64_t stride, int64_t rows, int64_t columns, 
   return {copy, columns};
 }
 
-// Where to compute what write() then brings to `to`.
+// The place to compute values that write() then stores in `to`.
 Rows place(float* to, int64_t stride, int64_t, float*) { return {to, stride}; }
 Rows place(Bf16*, int64_t, int64_t columns, float* copy) { return {copy, columns}; }
 void write(const Rows&, float*, int64_t, int64_t, int64_t) {}

@@ -1,4 +1,4 @@
-// Attention in fp32, also of operands in bf16.
+// Attention in fp32, for operands in fp32 or bf16.
 #pragma once
 
 #include <memory>
@@ -7,7 +7,7 @@
 
 namespace interval {
 
-// Bytes of scratch: of the whole call forward, and per thread forward and backward.
+// Bytes of scratch: for the whole forward call, and per thread in forward and in backward.
 uint64_t forward_bytes(const chassis::NodeView& node);
 uint64_t forward_thread_bytes(const chassis::NodeView& node);
 uint64_t backward_thread_bytes(const chassis::NodeView& node);

@@ -60,7 +60,7 @@ struct Bf16Block {
   int64_t keys() const { return end - begin; }
 };
 
-// Tiles of this thread are configured while it lives.
+// Configures the tiles of this thread while it lives.
 class TileScope {
  public:
   TileScope() { bf16_blocks()->begin(); }

@@ -22,7 +22,7 @@ namespace {
 }
 [[gnu::target("amx-tile")]] void end_tiles() { _tile_release(); }
 
-// 32 × 32 of c at a time, in four tiles.
+// Computes 32 × 32 elements of c at a time, in four tiles.
 [[gnu::target("amx-tile,amx-bf16")]] void tile_product(int64_t m, int64_t n, int64_t k, const Bf16* a, int64_t lda,
                                                        const Bf16Pair* b, int64_t ldb, float* c, int64_t ldc,
                                                        bool add) {
@@ -59,7 +59,7 @@ namespace {
     }
 }
 
-// 8 × 32 of c at a time, in 16 registers.
+// Computes 8 × 32 elements of c at a time, in 16 registers.
 [[gnu::target("avx512bf16")]] void vector_product(int64_t m, int64_t n, int64_t k, const Bf16* a, int64_t lda,
                                                   const Bf16Pair* b, int64_t ldb, float* c, int64_t ldc, bool add) {
   constexpr int64_t kRows = 8;
@@ -180,7 +180,7 @@ void copy(const Bf16* from, int64_t row_stride, int64_t rows, int64_t columns, B
   std::fill(to + rows * padded_columns, to + padded_rows * padded_columns, Bf16{0});
 }
 
-// In blocks of 32 columns, so that the lines read stay in the cache.
+// Works in blocks of 32 columns, so that the lines read stay in the cache.
 void transpose(const Bf16* from, int64_t row_stride, int64_t rows, int64_t columns, Bf16* to, int64_t padded_rows,
                int64_t padded_columns) {
   for (int64_t block = 0; block < padded_rows; block += kTile)

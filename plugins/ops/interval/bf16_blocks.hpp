@@ -14,7 +14,7 @@ constexpr int64_t kTile = 32;     // all sizes of products are multiples of it
 constexpr int64_t kColumns = 64;  // queries of a block
 
 struct Bf16Blocks {
-  // Around the products of one thread.
+  // Called before and after the products of one thread.
   void (*begin)();
   void (*end)();
   // c[m, n] = a · b, or c + a · b; b has k/2 rows of ldb pairs.
@@ -26,8 +26,8 @@ struct Bf16Blocks {
   // zeros for a column that sees none.
   void (*softmax)(float* s, int64_t first, int64_t num_keys, const int32_t* lo, const int32_t* hi, float scale,
                   float softcap, Bf16Pair* weights, float* lse, float* inverse);
-  // From scores s and products dp of the values with the output's gradient: probabilities p = e^(s - lse), and the
-  // gradient ds = p · (dp - delta) of the scores by rows and by pairs of keys.
+  // Computes from scores s and from products dp of the values with the output's gradient: probabilities p = e^(s -
+  // lse), and the gradient ds = p · (dp - delta) of the scores by rows and by pairs of keys.
   void (*gradient)(const float* s, const float* dp, int64_t first, int64_t num_keys, const int32_t* lo,
                    const int32_t* hi, float scale, float softcap, const float* lse, const float* delta, Bf16* p,
                    Bf16* ds, Bf16Pair* ds_pairs);
@@ -35,10 +35,11 @@ struct Bf16Blocks {
   // Copies a matrix of bf16, whose rows begin row_stride elements apart, and adds zeros up to padded sizes.
   void (*copy)(const Bf16* from, int64_t row_stride, int64_t rows, int64_t columns, Bf16* to, int64_t padded_rows,
                int64_t padded_columns);
-  // Its transpose.
+  // Copies its transpose.
   void (*transpose)(const Bf16* from, int64_t row_stride, int64_t rows, int64_t columns, Bf16* to, int64_t padded_rows,
                     int64_t padded_columns);
-  // Of a copied matrix: pairs of rows [rows / 2, columns], and pairs of columns, transposed [columns / 2, rows].
+  // Form pairs of a copied matrix: pairs of rows [rows / 2, columns], and pairs of columns, transposed [columns / 2,
+  // rows].
   void (*pair_rows)(const Bf16* from, int64_t rows, int64_t columns, Bf16Pair* to);
   void (*pair_columns)(const Bf16* from, int64_t rows, int64_t columns, Bf16Pair* to);
   // to[i, j] = from[j, i] · factor[i], rounded; a NULL factor is 1.
@@ -48,15 +49,15 @@ struct Bf16Blocks {
   float (*dot)(const Bf16* a, const Bf16* b, int64_t n);
 };
 
-// What multiplies bf16 and adds up in fp32: AMX, or AVX512-BF16.
+// The unit that multiplies bf16 and sums in fp32: AMX, or AVX512-BF16.
 enum class Bf16Unit { kNone, kTiles, kVectors };
 
-// NULL without the instructions in this build.
+// NULL if this build does not have the instructions.
 const Bf16Blocks* bf16_blocks(Bf16Unit unit, chassis::isa::Baseline);
 const Bf16Blocks* bf16_blocks(Bf16Unit unit, chassis::isa::Avx2);
 const Bf16Blocks* bf16_blocks(Bf16Unit unit, chassis::isa::Avx512);
 
-// The best one that this processor and its kernel have.
+// The best unit that the processor and the kernel offer.
 Bf16Unit bf16_unit();
 // Its loops; NULL if there is none.
 const Bf16Blocks* bf16_blocks();

@@ -24,24 +24,24 @@ struct KeyInterval {
   int64_t begin = 0, end = 0;  // empty if end <= begin
 };
 
-// Where the queries and keys of a call lie in their rows.
+// The positions of the queries and keys of a call in their rows.
 struct Positions {
   int64_t query_offset = 0;
   int64_t key_offset = 0;
   int64_t count = 0;  // of the row; document_ids has as many
 
-  // Of a call with that mask and so many keys.
+  // The positions of a call with this mask and number of keys.
   Positions(const Mask& mask, const chassis::Call& call, int64_t keys);
   explicit Positions(int64_t keys) : count(keys) {}
 };
 
 // The interval of query t of row b, counted from the first of the keys, is at [b * T + t]. `document_ids` and
-// `prefix_lens` may be absent. Throws INVALID_ARGUMENT if a document continues after another one: then its keys are not
-// an interval.
+// `prefix_lens` may be absent. Throws INVALID_ARGUMENT if a document continues after another one, since its keys are
+// then not an interval.
 std::vector<KeyInterval> key_intervals(const Mask& mask, int64_t rows, int64_t queries, int64_t keys,
                                        const Positions& positions, const chassis::BorrowedTensor& document_ids,
                                        const chassis::BorrowedTensor& prefix_lens);
-// The log sum [rows, heads, queries] of a query that sees none of some keys of its row.
+// Sets log_sum [rows, heads, queries] for queries that see none of the keys.
 void mark_unseen(const std::vector<KeyInterval>& intervals, int64_t rows, int64_t heads, int64_t queries,
                  float* log_sum);
 // Number of query-key pairs of one row that the mask does not hide, ignoring documents and prefixes.

@@ -54,7 +54,7 @@ class Interval final : public Ops {
   }
 
  private:
-  // Measured with AMX, AVX512-BF16 and AVX-512.
+  // The rates were measured with AMX, AVX512-BF16 and AVX-512.
   static double flops_per_ns(const NodeView& node) {
     if (!uses_blocks(node)) return 60;
     return interval::bf16_unit() == interval::Bf16Unit::kTiles ? 250 : 100;

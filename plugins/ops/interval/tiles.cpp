@@ -74,7 +74,8 @@ void product(int64_t m, int64_t n, int64_t k, const float* a, int64_t a_row, int
     }
 }
 
-// Zeroes x outside [lo, hi); false if that is empty. The interval of padding may be before the block's first key.
+// Zeroes x outside [lo, hi); returns false if that is empty. The interval of padding may lie before the block's first
+// key.
 bool zero_outside(float* x, int64_t n, int64_t lo, int64_t hi) {
   const bool sees_any = hi > lo;
   std::fill(x, x + (sees_any ? lo : n), 0.0f);

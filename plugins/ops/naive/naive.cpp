@@ -196,7 +196,7 @@ class Attention : public Kernel {
     return weights;
   }
 
-  // With `log_sums`, these and `out` are those of more keys than the ones here.
+  // If `log_sums` is given, it and `out` are those of more keys than the ones here.
   void backward_head(const Mask& mask, const Shape& shape, const Values& q, const Values& k, const Values& v,
                      const Values& out, const float* log_sums, const Values& dout, Values& dq, Values& dk, Values& dv,
                      int64_t b, int64_t h) const {

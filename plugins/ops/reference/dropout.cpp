@@ -1,4 +1,4 @@
-// dropout: one call of Philox4x32-10 (Salmon et al. 2011) for every element, as chassis/op.h words it.
+// dropout: one call of Philox4x32-10 (Salmon et al. 2011) for every element, exactly as chassis/op.h says.
 #include <array>
 
 #include "values.hpp"

@@ -37,7 +37,7 @@ class Embedding : public Kernel {
     Values dweight(static_cast<size_t>(buffer.num_elements()));
     for (int64_t i = 0; i < ids.num_elements(); ++i) {
       const int64_t row = ids.data<int32_t>()[i] - first_;
-      if (row < 0 || row >= buffer.size(0)) continue;  // of another part
+      if (row < 0 || row >= buffer.size(0)) continue;  // it belongs to another part
       for (int64_t j = 0; j < width; ++j) dweight[row * width + j] += dy[i * width + j];
     }
     store_grad_param(call, 0, dweight);

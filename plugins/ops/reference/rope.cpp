@@ -46,7 +46,7 @@ class Rope : public Kernel {
     const auto& inv_freq = !long_inv_freq_.empty() && last >= long_from_ ? long_inv_freq_ : inv_freq_;
     for (int64_t r = 0; r < rows; ++r)
       for (int64_t i = 0; i < half; ++i) {
-        // The angle in fp32, as in transformers, which checkpoints were trained with.
+        // The angle is computed in fp32, as in transformers, with which checkpoints were trained.
         const double angle = static_cast<float>(positions.data<int32_t>()[r]) * static_cast<float>(inv_freq[i]);
         const double cosine = std::cos(angle) * factor_, sine = std::sin(angle) * factor_ * direction;
         for (int64_t h = 0; h < heads; ++h) {

@@ -79,8 +79,8 @@ class CpuAttention final : public CpuKernel {
     return static_cast<uint64_t>(x.num_elements() / (x.size(0) * x.size(1))) * dtype_bytes(x.dtype());
   }
 
-  // Copies and results of a group exist until the next one. infer() has declared the results of a whole call, so a
-  // group whose tokens take `group_bytes` has the fewer of them.
+  // Copies and results of a group exist until the next group. infer() has declared the results of a whole call, so the
+  // more bytes a token of a group takes (`group_bytes`), the fewer tokens a group may have.
   std::vector<Group> groups_of(const Plan& plan, const Call& call, uint64_t result_bytes, uint64_t group_bytes) const {
     const BorrowedTensor q = call.input(0);
     constexpr double kFlopsPerNs = 35;  // as in claim()
@@ -96,8 +96,8 @@ class CpuAttention final : public CpuKernel {
     return aten_.narrow(rows, 1, segment.begin, segment.end - segment.begin);
   }
 
-  // Of [B, T, …]: the group's segments, [segments, length, …]; zeros behind the shorter ones. In backward their rows of
-  // zeros add nothing to gradients, since that of the output is zero too.
+  // The group's segments of x [B, T, …] as [segments, length, …], with zeros after the shorter ones. In backward these
+  // zeros add nothing to gradients, since the output's gradient is zero there, too.
   Tensor part_of(Call& call, const BorrowedTensor& x, const Group& group) const {
     if (group.segments.size() == 1) return view_of(x, group.segments[0]);
     Shape shape(x.sizes().begin(), x.sizes().end());
@@ -116,7 +116,7 @@ class CpuAttention final : public CpuKernel {
     return part;
   }
 
-  // The other way round, without the padding.
+  // Copies a part back to the group's segments of x, without the padding.
   void write_part(Call& call, Tensor part, const Group& group, const BorrowedTensor& x) const {
     if (group.segments.size() == 1) return void(aten_.copy_(view_of(x, group.segments[0]), part));
     const Tensor rows = packed(std::move(part));

@@ -1,4 +1,4 @@
-// What the kernels for the CPU share.
+// The base of the kernels for the CPU.
 #pragma once
 
 #include <cmath>

@@ -1,6 +1,6 @@
 // LibTorch's kernels for CUDA: flash attention where it supports the mask (16-bit types; full, causal, window), else
-// the memory-efficient kernel with an explicit bias made on the device. Nothing waits for the device but parts of rows
-// with documents, which are read here.
+// the memory-efficient kernel with an explicit bias made on the device. Only parts of rows with documents wait for the
+// device, since the document ids are read here.
 #include <algorithm>
 #include <cmath>
 #include <string>
@@ -247,7 +247,7 @@ class FlashPart final : public Kernel {
     return !is_causal(part) || ends_with_queries;
   }
 
-  // Waits for the ids, which is cheap beside attention of the long rows that are divided.
+  // Waits for the ids, which is cheap compared with attention over the long rows that are divided.
   bool is_one_document(Call& call, const Part& part) const {
     const BorrowedTensor documents = call.input(3);
     if (!documents) return true;
@@ -270,7 +270,7 @@ class FlashPart final : public Kernel {
   }
   Tensor keys(Call& call, const Part& part, uint32_t input) const { return first(call.input(input), 1, part.num_keys); }
 
-  // `x` at the begin of a tensor that is `pad` elsewhere.
+  // A tensor that begins with `x` along `dim` and is `pad` elsewhere.
   Tensor whole(Call& call, Tensor x, int dim, const Shape& shape, double pad) const {
     const int64_t length = x.size(dim);
     if (length == shape[static_cast<size_t>(dim)]) return x.is_contiguous() ? std::move(x) : aten_.contiguous(x);

@@ -26,10 +26,10 @@ struct Shared {
 // saved(0): the softmax's log Σ exp, [B, T, h].
 std::unique_ptr<Kernel> make_cpu_kernel(Shared& shared, const NodeView& node);
 uint32_t sum_dtype(uint32_t dtype);
-// Of a node with key_part; saved(0): the log Σ exp, [B, h, T].
+// For a node with key_part; saved(0): the log Σ exp, [B, h, T].
 std::unique_ptr<Kernel> make_partial_kernel(Shared& shared, const NodeView& node);
 
-// By products over tiles of queries in fp32, on any device; saved(0): the log Σ exp, [B, h, T] in fp32.
+// Computes by products over tiles of queries in fp32, on any device; saved(0): the log Σ exp, [B, h, T] in fp32.
 std::unique_ptr<Kernel> make_tiles(Shared& shared, const NodeView& node);
 // The reason why tiles cannot compute the node, or "".
 std::string tiles_refusal(const NodeView& node);
@@ -41,7 +41,7 @@ std::string cuda_refusal(const NodeView& node);
 std::unique_ptr<Kernel> make_cuda_kernel(Shared& shared, const NodeView& node);
 Shape cuda_saved_shape(const NodeView& node);
 uint64_t cuda_workspace_bytes(const NodeView& node, bool backward);
-// Of a node with query_part or key_part: flash attention where it supports that, else tiles. Saves as tiles do.
+// For a node with query_part or key_part: flash attention where it supports that, else tiles. Saves as tiles do.
 std::unique_ptr<Kernel> make_cuda_part_kernel(Shared& shared, const NodeView& node);
 bool cuda_part_uses_flash(const NodeView& node);
 

@@ -11,8 +11,8 @@ namespace {
 constexpr int64_t kMinSegmentLength = 16;
 constexpr int64_t kMaxMaskLength = 1024;
 
-// Adds the runs of one row, also cut at chunk borders. False if a document continues after another one: then it is not
-// one run.
+// Adds the runs of one row, also cut at chunk borders. Returns false if a document continues after another one, since
+// it is then not one run.
 bool add_runs(const MaskSpec& spec, const Problem& problem, int64_t row, std::vector<Segment>& out, bool& has_padding) {
   const int32_t* ids = problem.documents.empty() ? nullptr : &problem.documents[row * problem.keys];
   std::vector<int32_t> seen;
@@ -35,7 +35,7 @@ bool add_runs(const MaskSpec& spec, const Problem& problem, int64_t row, std::ve
   return true;
 }
 
-// If every row has the same segments, merges them over rows, so that one call computes each.
+// If every row has the same segments, merges them across rows, so that one call computes each.
 void merge_rows(const Problem& problem, std::vector<Segment>& segments) {
   const size_t per_row = segments.size() / static_cast<size_t>(problem.batch);
   if (per_row * static_cast<size_t>(problem.batch) != segments.size()) return;

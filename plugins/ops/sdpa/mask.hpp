@@ -1,5 +1,5 @@
-// The keys that a query sees, and the cheapest way to compute that on the CPU: LibTorch's causal or full kernel on
-// whole rows, the same kernel on segments of rows, or an explicit mask.
+// The keys that a query sees, and the cheapest way to compute such attention on the CPU: LibTorch's causal or full
+// kernel on whole rows, the same kernel on segments of rows, or an explicit mask.
 #pragma once
 
 #include <cstdint>
@@ -51,7 +51,7 @@ Plan plan_of(const MaskSpec& spec, const Problem& problem);
 int64_t num_mask_rows(const MaskSpec& spec, int64_t batch, int64_t time, int64_t keys);
 
 // True if query t (counted from the row's first key) of row b sees key s. Padding sees itself, or everything if it lies
-// behind the keys, so that no row of a softmax is empty.
+// after the keys, so that no row of a softmax is empty.
 bool sees(const MaskSpec& spec, const Problem& problem, int64_t b, int64_t t, int64_t s);
 
 }  // namespace sdpa

@@ -52,7 +52,7 @@ class PartialAttention final : public CpuKernel {
           key_offset(call.key_offset()),
           num_positions(call.num_positions()) {}
   };
-  // Which keys each query sees: [batch, time, keys], and whether a query sees any: [batch, time].
+  // Whether each query sees each key, [batch, time, keys], and whether it sees any, [batch, time].
   struct Visible {
     std::vector<uint8_t> pairs, any;
     bool all = true;

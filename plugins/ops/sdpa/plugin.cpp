@@ -81,7 +81,7 @@ class Sdpa : public Ops {
   void deactivate() override { shared_.masks.clear(); }
 
  private:
-  // By flash attention where that is possible, else by tiles.
+  // True if the node is computed by flash attention where that is possible, else by tiles.
   static bool by_parts(const NodeView& node) {
     const bool is_part = node.op(0).has_attr("query_part") || node.op(0).has_attr("key_part");
     return is_part && node.device_type() == CHASSIS_DEVICE_CUDA;
@@ -93,7 +93,7 @@ class Sdpa : public Ops {
                              kGpuFlopsPerNs / (sdpa::cuda_part_uses_flash(node) ? 2 : 16));
   }
 
-  // The mask, as bytes and as a bias.
+  // The workspace has the mask, as bytes and as a bias.
   static void infer_partial(const NodeView& node, Infer& out) {
     const OperandView q = node.input(0), k = node.input(1);
     for (int i = 0; i < node.num_inputs(); ++i)

@@ -1,5 +1,6 @@
-// Attention by matrix products over tiles of queries, in fp32, on any device: every mask, some of the queries or keys
-// of a row, and the log sums of these. Slower than LibTorch's fused kernels, which do not take all of that on CUDA.
+// Attention by matrix products over tiles of queries, in fp32, on any device: with every mask, on some of the queries
+// or keys of a row, with their log sums. Slower than LibTorch's fused kernels, which do not support all of that on
+// CUDA.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -13,7 +14,7 @@ namespace {
 
 constexpr int64_t kTileBytes = int64_t{32} << 20;  // of scores
 
-// Queries of a tile.
+// The number of queries in a tile.
 int64_t tile_length(int64_t batch, int64_t heads, int64_t queries, int64_t keys) {
   return std::clamp<int64_t>(kTileBytes / std::max<int64_t>(1, batch * heads * keys * 4), 1,
                              std::max<int64_t>(1, queries));
@@ -142,14 +143,14 @@ class Tiles final : public Kernel {
   void put_sums(const Tensor& to, const Tensor& sum, const Part& part, int64_t begin, int64_t length) const {
     aten_.copy_(aten_.narrow(to, 2, begin, length), aten_.view(sum, Shape{part.batch, part.heads, length}));
   }
-  // +inf where no key is seen, so that all weights are 0.
+  // The log sums, +inf where no key is seen, so that all weights are 0.
   Tensor sums_of(Call& call, const Part& part, int64_t begin, int64_t length) const {
     const Tensor sum = aten_.contiguous(aten_.narrow(call.saved(0), 2, begin, length));
     const Tensor safe = aten_.masked_fill(sum, aten_.eq_scalar(sum, -INFINITY), INFINITY);
     return aten_.view(safe, Shape{part.batch, part.key_heads, part.heads / part.key_heads * length, 1});
   }
 
-  // [B, G, n·T, S], -inf where a key is hidden.
+  // The scores [B, G, n·T, S], -inf where a key is hidden.
   Tensor scores_of(Call& call, const Part& part, const Tensor& keys, int64_t begin, int64_t length) const {
     const Tensor rows = rows_of(call, call.input(0), part, begin, length, scale_);
     Tensor scores = aten_.matmul(rows, swapped(keys));
@@ -200,7 +201,7 @@ class Tiles final : public Kernel {
     return aten_.view(aten_.contiguous(aten_.narrow(documents, 1, begin, length)), shape);
   }
 
-  // value(first), value(first + 1) … on the device.
+  // A vector of value(first), value(first + 1) … on the device.
   template <class Value>
   Tensor vector_of(Call& call, const Shape& shape, int64_t first, Value&& value) const {
     const Tensor here = Tensor::create(call.host(), CHASSIS_DTYPE_I32, shape);
@@ -216,7 +217,8 @@ class Tiles final : public Kernel {
   const double scale_;
 };
 
-// fp32 copies of keys and values, in backward also the sums of their gradients; up to four tiles of scores or masks.
+// Room for fp32 copies of keys and values, in backward also for the sums of their gradients, and for up to four tiles
+// of scores or masks.
 uint64_t workspace_bytes(const NodeView& node, bool backward) {
   const OperandView q = node.input(0), k = node.input(1), v = node.input(2);
   const int64_t length = tile_length(q.size(0), q.size(2), q.size(1), k.size(1));

@@ -1,5 +1,5 @@
 // AdamW with 8-bit states (Dettmers et al. 2022): each block of 256 elements has codes and a largest magnitude for both
-// averages. Small parameters keep fp32 states and are stepped as by adamw.
+// averages. Small parameters keep fp32 states and are stepped as adamw does.
 #include <cmath>
 #include <vector>
 
@@ -128,7 +128,7 @@ class AdamW8bit final : public Optimizer {
   DeviceCodes device_codes_;
 #endif
 
-  // Device memory is not read here.
+  // Does not read the memory, which may be on a device.
   template <typename T>
   static T* pointer(const BorrowedTensor& tensor) {
     if (!dtype_is<T>(tensor.dtype())) throw Failure(CHASSIS_INTERNAL, "a tensor of ", dtype_name(tensor.dtype()));

@@ -33,12 +33,13 @@ template <bool kSigned>
   return Lanes::add(code, Lanes::bit_and(beyond, away));
 }
 
-// A code of the other sign than the value moves by one; the code of zero counts as positive.
+// A code whose sign differs from that of the value moves by one, as in the kernels of bitsandbytes; the code of zero
+// counts as positive.
 [[gnu::always_inline]] inline I with_sign_of(I code, F x) {
   const I negative = Lanes::sign_mask(Lanes::bits(x));
   const I code_negative = Lanes::sign_mask(Lanes::subtract(code, Lanes::splat(chassis::kDynamicSignedZero)));
   const I differ = Lanes::bit_xor(negative, code_negative);
-  // m > 0 moves up; a negative zero moves down, as there.
+  // A code moves up if x > 0; a negative zero moves it down.
   return Lanes::add(code, Lanes::bit_and(differ, Lanes::bit_or(negative, Lanes::splat(1))));
 }
 
@@ -70,7 +71,7 @@ template <Order kOrder>
     F v = Lanes::multiply(Lanes::gather(unsigned_code.values, Lanes::load_bytes(square + i)), v_scale);
     m = Lanes::add(Lanes::multiply(m, k.beta1), Lanes::multiply(k.one_minus_beta1, grad));
     v = Lanes::add(Lanes::multiply(v, k.beta2), Lanes::multiply(Lanes::multiply(k.one_minus_beta2, grad), grad));
-    // An element whose gradient or its square is not finite starts again and does not move.
+    // If the gradient of an element or its square is not finite, its averages restart at 0 and it does not move.
     const I finite = Lanes::sign_mask(
         Lanes::subtract(Lanes::bit_and(Lanes::bits(v), Lanes::splat(kMagnitude)), Lanes::splat(kInfinity)));
     m = Lanes::value(Lanes::bit_and(Lanes::bits(m), finite));
@@ -114,7 +115,7 @@ void step_blocks_in(const Rows& rows, int64_t begin, int64_t end, const Coeffici
                          square_absmax, k, signed_code, unsigned_code);
       continue;
     }
-    // The rest of the last block is zeros, which have no effect on the others.
+    // The rest of the last block is filled with zeros, which have no effect on its elements.
     float p[kBlock] = {}, g[kBlock] = {};
     uint8_t average[kBlock], square[kBlock];
     std::memset(average, chassis::kDynamicSignedZero, sizeof average);

@@ -14,9 +14,9 @@ struct Loops {
   // Elements [begin, end); begin is at a block.
   void (*step_blocks)(const Rows& rows, int64_t begin, int64_t end, const Coefficients& k, Order order,
                       const CodeTable& signed_code, const CodeTable& unsigned_code);
-  // fp32 states, as the plugin adamw computes.
+  // Steps fp32 states, as the plugin adamw does.
   void (*step_fp32)(float* p, const float* g, float* m, float* v, int64_t count, const chassis::AdamWCoefficients& k);
-  // The same in the order of bitsandbytes.
+  // As step_fp32, in the order of bitsandbytes.
   void (*step_fp32_bnb)(float* p, const float* g, float* m, float* v, int64_t count, const Coefficients& k);
 };
 

@@ -1,4 +1,4 @@
-// Fills the tables from the search that decides.
+// Fills the tables by means of the search that defines the codes.
 #include "codes.hpp"
 
 #include <bit>

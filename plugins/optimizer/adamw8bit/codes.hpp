@@ -10,7 +10,7 @@ namespace adamw8bit {
 
 // Values with the same sign, exponent and first bits of the mantissa are in one cell, and a cell has at most one
 // threshold between two codes. An entry is code | threshold << 8: the code of a cell's smallest magnitude, and the
-// first of the remaining bits of the magnitude from which on the code is its neighbour, away from zero.
+// value of the magnitude's remaining bits from which on the code is the next one away from zero.
 struct CodeTable {
   const float* values = nullptr;     // of the 256 codes
   const int32_t* entries = nullptr;  // positive cells, then negative ones
@@ -20,7 +20,7 @@ struct CodeTable {
 
 class Codes {
  public:
-  // `mantissa_bits`: enough that a cell has at most one threshold; else INTERNAL.
+  // `mantissa_bits` must be large enough that a cell has at most one threshold; else throws INTERNAL.
   Codes(const chassis::DynamicCode& code, bool is_signed, int mantissa_bits);
   Codes(const Codes&) = delete;
   Codes& operator=(const Codes&) = delete;

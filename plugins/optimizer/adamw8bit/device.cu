@@ -26,7 +26,7 @@ __device__ int nearest(const float* code, float x) {
   return x < __fmul_rn(__fadd_rn(code[below], code[pivot]), 0.5f) ? below : pivot;
 }
 
-// The largest of a thread block, returned to every thread; values are not negative.
+// The maximum over a thread block, returned to every thread; values are not negative.
 __device__ float block_max(float x) {
   __shared__ float warps[kBlock / 32];
   for (int offset = 16; offset > 0; offset /= 2) x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, offset));

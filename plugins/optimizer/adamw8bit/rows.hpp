@@ -1,4 +1,4 @@
-// What one tensor's step needs, on the CPU and on CUDA, whose compiler reads C++17.
+// Types for the step of one tensor, on the CPU and on CUDA, whose compiler reads C++17.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@ enum class Order : int32_t {
   kBnb,    // decay after it, and codes of the average keep its sign, as in the CUDA kernels of bitsandbytes
 };
 
-// Of one tensor. eps and the step size carry the correction of the second average.
+// The coefficients of one tensor. eps and the step size include the bias correction of the second average.
 struct Coefficients {
   float beta1, one_minus_beta1, beta2, one_minus_beta2, eps, minus_step_size, decay, grad_scale;
   int32_t smallest_square;  // the lowest code of a square above 0: 0 (the nearest) or 1

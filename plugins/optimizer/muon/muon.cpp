@@ -1,6 +1,6 @@
 // Muon (Jordan et al. 2024) with the scale of Moonlight (Liu et al. 2025, "Muon is Scalable for LLM Training"), as
-// torch.optim.Muon: the momentum of a hidden matrix with its singular values driven towards 1. Embeddings, the head and
-// parameters of another number of dims are stepped by AdamW.
+// torch.optim.Muon: steps a hidden matrix by its momentum with singular values driven towards 1. Embeddings, the head
+// and parameters that are not matrices are stepped by AdamW.
 #include <algorithm>
 #include <cmath>
 #include <vector>
@@ -61,7 +61,7 @@ class Muon final : public Optimizer {
     return kAdamW;
   }
 
-  // One matrix after the other: the update, and the scratch of the iteration.
+  // Matrices are stepped one after another; each needs room for the update, and the scratch of the iteration.
   uint64_t workspace_bytes(std::span<const OptimizerParameter> parameters) const override {
     int64_t most = 0;
     for (const OptimizerParameter& p : parameters)

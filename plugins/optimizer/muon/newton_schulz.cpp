@@ -29,7 +29,7 @@ const Products& best() {
 int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 int64_t padded(int64_t n) { return ceil_div(n, kLargestPanel) * kLargestPanel; }
 
-// b[k, n] with any strides, into `packed`.
+// Packs b[k, n], with any strides, into `packed`.
 void pack(const Host& host, const float* b, int64_t k, int64_t n, int64_t row_stride, int64_t column_stride,
           float* packed) {
   parallel_for(host, ceil_div(n, best().panel), 1, [&](int64_t begin, int64_t end) {
@@ -54,7 +54,7 @@ void multiply(const Host& host, const Product& p, bool is_symmetric) {
   });
 }
 
-// In rows of fixed length, so that the number of threads has no effect.
+// Sums in rows of fixed length, so that the number of threads has no effect.
 double sum_of_squares(const Host& host, const float* x, int64_t rows, int64_t columns, double* of_rows) {
   parallel_for(host, rows, std::max<int64_t>(1, 16384 / columns), [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
@@ -90,7 +90,7 @@ int64_t scratch_elements(int64_t rows, int64_t columns) {
 
 namespace {
 
-// Rounds values to bf16 where they are.
+// Rounds values to bf16 in place.
 void round_values(const Host& host, float* x, int64_t count) {
   parallel_for(host, count, kGrain, [&](int64_t begin, int64_t end) {
     constexpr int64_t kPiece = 1024;
@@ -103,8 +103,8 @@ void round_values(const Host& host, float* x, int64_t count) {
   });
 }
 
-// x / ‖x‖, transposed if it has more rows than columns. `rounds`: as torch.optim.Muon, which rounds x, its norm and the
-// quotient to bf16.
+// x / ‖x‖, transposed if it has more rows than columns. If `rounds`, rounds x, its norm and the quotient to bf16, as
+// torch.optim.Muon does.
 void normalize(const Host& host, float* x, int64_t rows, int64_t columns, bool rounds, double* of_rows, float* out) {
   const int64_t count = rows * columns;
   if (rounds) round_values(host, x, count);
@@ -124,11 +124,11 @@ void normalize(const Host& host, float* x, int64_t rows, int64_t columns, bool r
   round_values(host, out, count);
 }
 
-// Products of bf16 by the host, of which only those at and above the diagonal are computed where the result is
-// symmetric.
+// Multiplies in bf16 by the host's products. If a result is symmetric, only the part at and above the diagonal is
+// computed.
 class Bf16Iteration {
  public:
-  // `x` is the matrix before and after; sums are computed there too.
+  // `x` is the input matrix and the result; sums are computed there, too.
   Bf16Iteration(const Host& host, int64_t small, int64_t large, float* x, float* scratch)
       : host_(host),
         small_(small),
@@ -171,8 +171,8 @@ class Bf16Iteration {
     });
   }
 
-  // out = alpha · y · yᵀ + b · added, for y[small, depth]; `flags` say that yᵀ is y, transposed, or y itself, which is
-  // symmetric. Blocks of rows from their place on the diagonal to the end, then their mirror images.
+  // out = alpha · y · yᵀ + b · added, for y[small, depth]; `flags` say whether yᵀ is y, transposed, or y itself, which
+  // is then symmetric. Computes blocks of rows from the diagonal to the end, then their mirror images.
   void multiply_symmetric(const uint16_t* y, int64_t depth, uint32_t flags, float alpha, const uint16_t* added,
                           uint16_t* out) const {
     const bool transposes = (flags & CHASSIS_GEMM_TRANSPOSE_B) != 0;
@@ -197,7 +197,7 @@ class Bf16Iteration {
     });
   }
 
-  // A tile of rows below the diagonal, from the columns above it.
+  // Copies a tile below the diagonal from the tile above it.
   void mirror(int64_t row, int64_t column, uint16_t* out) const {
     for (int64_t i = row; i < std::min(small_, row + kTile); ++i)
       for (int64_t j = column; j < std::min(i, column + kTile); ++j) out[i * small_ + j] = out[j * small_ + i];
@@ -209,7 +209,7 @@ class Bf16Iteration {
   uint16_t *const x_, *const gram_, *const polynomial_;
 };
 
-// `x` is the matrix before and after.
+// `x` is the input matrix and the result.
 void iterate_in_fp32(const Host& host, int64_t small, int64_t large, int steps, bool rounds, float* x, float* scratch) {
   float *current = x, *next = scratch;
   float* gram = next + small * large;

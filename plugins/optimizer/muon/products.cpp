@@ -31,7 +31,7 @@ void pack(const float* b, int64_t k, int64_t n, int64_t row_stride, int64_t colu
   }
 }
 
-// `num_rows` rows from `a` on, whose rows are k apart; adds `depth` products to sums of kPanel columns.
+// Multiplies `num_rows` rows from `a` on, which are k elements apart; adds `depth` products to sums of kPanel columns.
 template <int num_rows>
 [[gnu::always_inline]] inline void add_products(const float* a, int64_t k, const float* packed, int64_t depth,
                                                 float* sums) {

@@ -1,5 +1,5 @@
-// Products of fp32 matrices in tiles, and their rounding to bf16, for each instruction set. Elements are summed in one
-// order, whatever the tiles and threads.
+// Products of fp32 matrices in tiles, and their rounding to bf16, for each instruction set. Elements are summed in the
+// same order, whatever the tiles and threads.
 #pragma once
 
 #include <algorithm>
@@ -21,11 +21,11 @@ struct Product {
 
 struct Products {
   int64_t panel;  // columns of b in one panel
-  // Panel `index` of b[k, n], which has `row_stride` elements between rows and `column_stride` between columns: k rows
-  // of `panel` elements, zero beyond n.
+  // Packs panel `index` of b[k, n], which has `row_stride` elements between rows and `column_stride` between columns,
+  // as k rows of `panel` elements, zero beyond n.
   void (*pack)(const float* b, int64_t k, int64_t n, int64_t row_stride, int64_t column_stride, int64_t index,
                float* packed);
-  // Rows [begin, end) of the columns of one panel.
+  // Computes rows [begin, end) of the columns of one panel.
   void (*multiply)(const Product& product, int64_t panel, int64_t begin, int64_t end);
 
   // out[i] = alpha · x[i] + beta · added[i] in bf16, to nearest even; `added` may be NULL.

@@ -35,7 +35,7 @@ class ContextParallel final : public Parallel {
                                                          : CHASSIS_CONTEXT_ALL_TO_ALL);
   }
 
-  void resolve(const ParallelProblem&, ParallelSink&) override {}  // every rank stores all
+  void resolve(const ParallelProblem&, ParallelSink&) override {}  // every rank stores everything
 
  private:
   const std::string mode_;

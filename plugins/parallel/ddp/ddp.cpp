@@ -49,7 +49,7 @@ class Ddp final : public Parallel {
     shards().wait_reduced(all_);
   }
 
-  // Updates whole tensors that are rounded copies; those that share the stored memory are up to date.
+  // Updates whole tensors that are rounded copies; those that share the stored memory are already up to date.
   void post_optimizer() override {
     shards().gather(all_, "parameters");
     shards().wait_gathered(all_);

@@ -1,6 +1,6 @@
-// Fully sharded data parallelism with the layout of PyTorch's FSDP2: every parameter in chunks of its first dim. Each
-// unit is gathered before it is used and freed afterwards; its gradients are reduced and scattered after its backward.
-// Over dp_replicate, the shards are replicated (HSDP).
+// Fully sharded data parallelism with the layout of PyTorch's FSDP2: every parameter is divided into chunks of its
+// first dim. Each unit is gathered before it is used and freed afterwards; its gradients are reduced and scattered
+// after its backward. Over dp_replicate, the shards are replicated (HSDP).
 #include <algorithm>
 #include <vector>
 
@@ -157,7 +157,7 @@ class Fsdp2 final : public Parallel {
   void pre_backward(uint32_t unit, UnitFlags) override {
     if (gradient_elements(in_flight_) > gradient_elements(units_[unit])) wait_for_reduction();
     gather_unit(unit);
-    // Of the units that follow; above every unit where nothing is trained.
+    // The last unit of this chunk that runs backward; if nothing is trained, it is above every unit.
     const uint32_t last = std::max(first_trained_unit_, chunk_begin_[unit]);
     const auto prefetched = static_cast<uint32_t>(backward_prefetch_);
     for (uint32_t ahead = 1; ahead <= prefetched && unit >= ahead && unit - ahead >= last; ++ahead)

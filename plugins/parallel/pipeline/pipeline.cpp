@@ -76,7 +76,7 @@ class PipelineParallel final : public Parallel {
     if (!layers_.empty()) sink.layers(layers_);
   }
 
-  void resolve(const ParallelProblem&, ParallelSink&) override {}  // stores what its stages read
+  void resolve(const ParallelProblem&, ParallelSink&) override {}  // a rank stores what its stages read
 
  private:
   void read_file() {

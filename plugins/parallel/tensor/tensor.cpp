@@ -1,7 +1,7 @@
 // Tensor parallelism (Shoeybi et al. 2019): each rank has some of the attention heads, of the hidden units of the MLP
 // and of the vocabulary. A layer's forward sums two activations over the ranks, its backward two gradients. Sequence
 // parallelism (Korthikanti et al. 2022) divides the positions of the values in between; its gathers and scatters may
-// overlap with the products beside them, chunk by chunk around the ranks (Wang et al. 2023).
+// overlap with the products next to them, chunk by chunk around the ranks (Wang et al. 2023).
 #include "chassis/options.hpp"
 #include "chassis/parallel.hpp"
 #include "chassis/plugin.hpp"
@@ -49,7 +49,7 @@ class TensorParallel final : public Parallel {
     if (rings_) sink.overlap(kHomeAxis, CHASSIS_OVERLAP_RING);
   }
 
-  void resolve(const ParallelProblem&, ParallelSink&) override {}  // stores what its dims leave
+  void resolve(const ParallelProblem&, ParallelSink&) override {}  // a rank stores what the division leaves to it
 
  private:
   const bool sequence_parallel_, rings_;

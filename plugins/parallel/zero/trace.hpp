@@ -9,7 +9,8 @@ namespace zero {
 
 class Trace {
  public:
-  // Called before a unit is used. False if the trace has another unit here; the next step then records a new trace.
+  // Called before a unit is used. Returns false if the trace has another unit here; the next step then records a new
+  // trace.
   bool visit(uint32_t unit);
   // Called at the end of the step.
   void end_step();

@@ -193,7 +193,7 @@ class Zero final : public Parallel {
   }
   bool offloads(const std::string& what) const { return option_value<std::string>(host(), what + "_device") != "none"; }
 
-  // Stages 1 and 2 keep all parameters whole; stage 3 keeps the small ones, in order, up to the allowed sum.
+  // Stages 1 and 2 keep all parameters whole; stage 3 keeps small ones whole, in order, up to the allowed sum.
   std::vector<uint8_t> choose_persistent() const {
     std::vector<uint8_t> persists(elements_.size(), 1);
     if (stage_ < 3) return persists;

@@ -1,4 +1,4 @@
-// 4-bit weights as bitsandbytes stores them (Dettmers et al. 2023, "QLoRA"): nf4 and fp4, with scales in fp32 or, by
+// 4-bit weights as bitsandbytes stores them (Dettmers et al. 2023, "QLoRA"): nf4 and fp4, with scales in fp32 or, with
 // double quantization, in 8 bits.
 #include <bit>
 #include <cmath>

@@ -1,4 +1,4 @@
-// A thread takes 8 elements at a time, which are 4 bytes of codes and lie in one block.
+// A thread processes 8 elements at a time, which have 4 bytes of codes and lie in one block.
 #include "device.hpp"
 
 #include <cuda_bf16.h>
@@ -39,7 +39,7 @@ __device__ float absmax_of(const DeviceWeight& w, int64_t block) {
   return __fadd_rn(__fmul_rn(w.nested_map[w.nested[block]], w.nested_absmax[in_whole >> kNestedShift]), *w.offset);
 }
 
-// 8 consecutive elements with 16 or 32 bytes, stored at once.
+// 8 consecutive elements of 16 or 32 bytes in total, stored at once.
 template <typename T>
 struct alignas(sizeof(T) * kGroup < 16 ? sizeof(T) * kGroup : 16) Group {
   T values[kGroup];

@@ -1,5 +1,5 @@
-// Weights in 4 bits on CUDA. These functions only launch: they return before the work is done, NULL or CUDA's error
-// text. Values have the bits of the CPU.
+// Weights in 4 bits on CUDA. These functions only launch kernels and return before the work is done: NULL, or CUDA's
+// error text. Values have the same bits as on the CPU.
 #pragma once
 
 #include <cstdint>
@@ -26,8 +26,8 @@ struct DeviceStream {
 
 const char* dequantize_on_device(const DeviceStream& on, const DeviceWeight& weight, DeviceDtype dtype, void* values);
 
-// y[m, rows] = x[m, columns] · Wᵀ + bias, for 1 ≤ m ≤ kMaxDeviceRows, where suits_device_rows(): values of the weight
-// are not rounded to the dtype. bias may be NULL.
+// y[m, rows] = x[m, columns] · Wᵀ + bias, for 1 ≤ m ≤ kMaxDeviceRows, if suits_device_rows(). Values of the weight are
+// not rounded to the dtype. bias may be NULL.
 constexpr int64_t kMaxDeviceRows = 8;
 bool suits_device_rows(const DeviceWeight& weight, const void* x);
 const char* multiply_rows_on_device(const DeviceStream& on, const DeviceWeight& weight, DeviceDtype dtype, int64_t m,

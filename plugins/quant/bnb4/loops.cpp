@@ -1,5 +1,6 @@
 // Blocks are quantized and dequantized by vectors where the instruction set has in-register tables, and one element at
-// a time elsewhere and at the end of a block. Must be compiled without the freedom to contract or reorder.
+// a time elsewhere and at the end of a block. Must be compiled so that the compiler may neither contract nor reorder
+// operations.
 #include "loops.hpp"
 
 #include <algorithm>
@@ -9,7 +10,7 @@
 
 #include "chassis/bf16.hpp"
 #if defined(__AVX2__)
-// gcc 12 takes the undefined operands in its own intrinsics for mistakes.
+// gcc 12 warns about the undefined operands in its own intrinsics.
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
 #pragma GCC diagnostic ignored "-Wuninitialized"
@@ -189,7 +190,7 @@ int64_t vector_quantize(const Probe& probe, const typename Type::Stored* values,
   return whole;
 }
 
-// Each byte of codes becomes a word of 32 bits; permutations look at its lowest four only.
+// Each byte of codes becomes a word of 32 bits; permutations read only its lowest four.
 inline int64_t vector_dequantize(F32, const float* table, float absmax, const uint8_t* codes, int64_t n,
                                  float* values) {
   const int64_t whole = n / 32 * 32;
@@ -256,7 +257,7 @@ int64_t vector_magnitude(const typename Type::Stored* values, int64_t n, uint32_
   return whole;
 }
 
-// The number of thresholds that were exceeded so far chooses the next one.
+// The number of thresholds exceeded so far selects the next one.
 inline __m256i next_code(__m256i at, __m256 y, __m256 table) {
   const __m256 above = _mm256_cmp_ps(y, _mm256_permutevar8x32_ps(table, at), _CMP_GT_OQ);
   return _mm256_sub_epi32(_mm256_add_epi32(at, at), _mm256_castps_si256(above));

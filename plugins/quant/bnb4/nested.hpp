@@ -1,4 +1,4 @@
-// Double quantization: the absmax of the blocks, less their mean, by the signed dynamic 8-bit code (Dettmers et al.
+// Double quantization: the absmax of the blocks, less their mean, in the signed dynamic 8-bit code (Dettmers et al.
 // 2022, "8-bit Optimizers via Block-wise Quantization") in blocks of 256.
 #pragma once
 
@@ -9,8 +9,8 @@ namespace bnb4 {
 
 constexpr int64_t kNestedBlock = 256;
 
-// The values of the 8-bit code, ascending. Rationale: a constant, because the sums by which other programs make it
-// differ in the last bits between versions.
+// The values of the 8-bit code, ascending. Rationale: it is a constant, because the sums by which other programs
+// compute it differ in the last bits between versions.
 extern const std::array<float, 256> kDynamicMap;
 
 // The code whose value is nearest to x. Ties go to the code that the search from the middle visits last, as in

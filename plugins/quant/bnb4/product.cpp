@@ -1,6 +1,6 @@
 // The product and the gradient of its input. Nothing is saved for backward: the weight is dequantized again. Few rows
-// go from codes to sums (rows.hpp), bf16 with AMX by tiles (tiled.hpp), the others by panels that the host multiplies:
-// of bf16 where it multiplies that as it is, else of fp32.
+// are computed directly from codes (rows.hpp), bf16 with AMX by tiles (tiled.hpp), and all others by panels that the
+// host multiplies: in bf16 where the host multiplies bf16 without a conversion, else in fp32.
 #include "product.hpp"
 
 #include <algorithm>
@@ -36,14 +36,14 @@ chassis_gemm_problem_t forward_problem(uint32_t dtype, uint32_t c_dtype, int64_t
   return p;
 }
 
-// A gradient of `m` rows, of whose columns those of the panel are multiplied with it.
+// The panel's columns of a gradient of `m` rows, times the panel.
 chassis_gemm_problem_t backward_problem(uint32_t dtype, int64_t m, int64_t rows, int64_t panel_rows, int64_t columns) {
   chassis_gemm_problem_t p = gemm_problem(dtype, CHASSIS_DTYPE_F32, m, columns, panel_rows);
   p.lda = rows, p.ldb = p.ldc = columns;
   return p;
 }
 
-// How a weight is cut into panels of whole rows, and what is beside a panel in the workspace. `m` rows are multiplied.
+// The division of a weight into panels of whole rows, and the bytes of a panel. `m` rows are multiplied.
 struct Panels {
   int64_t rows, columns, panel_rows;
   bool in_bf16 = false;  // else in fp32
@@ -97,7 +97,7 @@ void read_panel(const Host& host, const Weight& weight, int64_t begin, int64_t e
   });
 }
 
-// fp32 factors as they are, those in bf16 widened to `room`, once for all panels.
+// Returns fp32 factors unchanged, and bf16 factors widened into `room`, once for all panels.
 const float* in_fp32(const Host&, const float* x, int64_t, float*) { return x; }
 const float* in_fp32(const Host& host, const uint16_t* x, int64_t count, float* room) {
   parallel_for(host, count, 1 << 15, [&](int64_t begin, int64_t end) {
@@ -132,7 +132,7 @@ class Product final : public Kernel {
       multiply_back<uint16_t>(call, dy);
   }
 
-  // Of a bias alone: the weight is frozen.
+  // Computes the gradient of a bias only, since the weight is frozen.
   void backward_params(Call& call) override {
     const BorrowedTensor dbias = call.grad_param(1), dy = call.grad_output(0);
     if (!dbias) return;
@@ -262,7 +262,7 @@ class Product final : public Kernel {
     }
   }
 
-  // Each thread has some rows of the weight.
+  // Each thread computes with some rows of the weight.
   template <typename T>
   void multiply_rows(const Weight& weight, int64_t rows, const T* x, const T* bias, T* y, float* split) const {
     const int64_t in = weight.columns(), out = weight.rows();

@@ -11,7 +11,7 @@ double claim_product(const chassis::Host& host, const chassis::NodeView& node, s
 void infer_product(const chassis::Host& host, const chassis::NodeView& node, int64_t block_size, chassis::Infer& out);
 std::unique_ptr<chassis::Kernel> make_product(const chassis::Host& host, const chassis::NodeView& node,
                                               int64_t block_size);
-// On CUDA; only in builds with it.
+// The product on CUDA; only in builds with CUDA.
 std::unique_ptr<chassis::Kernel> make_device_product(const chassis::Host& host, const chassis::NodeView& node,
                                                      int64_t block_size);
 

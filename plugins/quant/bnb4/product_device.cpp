@@ -76,7 +76,7 @@ class DeviceProduct final : public Kernel {
       mm_out_(dy_rows, values, dx_rows);
   }
 
-  // Of a bias alone: the weight is frozen.
+  // Computes the gradient of a bias only, since the weight is frozen.
   void backward_params(Call& call) override {
     const BorrowedTensor dbias = call.grad_param(1), dy = call.grad_output(0);
     if (!dbias) return;

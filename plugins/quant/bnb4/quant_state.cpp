@@ -34,7 +34,7 @@ std::string shown(const Json& value) {
   return text.size() > kMost ? text.substr(0, kMost) + "…" : text;
 }
 
-// Keys of the outermost object are told apart by their last part: "weight.quant_state.shape" is "shape".
+// Only the last part of a key of the outermost object counts: "weight.quant_state.shape" is "shape".
 Json parsed(std::string_view text) {
   if (text.size() > kMaxBytes) refuse_state("it has ", text.size(), " bytes; the maximum is ", kMaxBytes);
   bool too_deep = false;

@@ -1,4 +1,4 @@
-// A byte of codes has an element at an even place and one at an odd place; each goes to its own register.
+// A byte of codes has an element at an even place and one at an odd place; the two go to different registers.
 #include "rows.hpp"
 
 #include <algorithm>
@@ -35,7 +35,8 @@ using Vector = __m512;
 struct Values {
   __m512 table;
   explicit Values(const float* p) : table(_mm512_loadu_ps(p)) {}
-  // Of codes of 32 elements, at even and at odd places; a lane looks up its lowest four bits.
+  // Looks up the values of 32 elements, those at even places and those at odd places; a lane looks up its lowest four
+  // bits.
   void operator()(const uint8_t* codes, int, __m512& even, __m512& odd) const {
     const __m512i bytes = _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(codes)));
     even = _mm512_permutexvar_ps(_mm512_srli_epi32(bytes, 4), table);
@@ -103,7 +104,7 @@ inline float sum(Vector x) { return (x[0] + x[2]) + (x[1] + x[3]); }
 
 constexpr int kWidth = sizeof(Vector) / 4, kParts = kRowGroup / 2 / kWidth;
 
-// Sums of a block are scaled once.
+// The sums of a block are scaled once.
 template <int num_rows>
 void dots_of(const float* x, int64_t x_stride, const float* table, const uint8_t* codes, const float* absmax,
              int64_t within, int64_t block, int64_t n, float* sums) {

@@ -19,7 +19,7 @@ using OrderedJson = nlohmann::ordered_json;
 constexpr std::string_view kConfigPlace = "quantization_config of the model's config.json: ";
 
 constexpr const char* kHead = "lm_head";
-// bitsandbytes has the size of blocks beside each weight only, and transformers ignores this key.
+// bitsandbytes stores the block size only with each weight, and transformers ignores this key.
 constexpr const char* kBlockSize = "bnb_4bit_blocksize";
 
 Code code_from(const std::string& name) { return name == "nf4" ? Code::kNf4 : Code::kFp4; }
@@ -35,10 +35,10 @@ T value_or(const OrderedJson& json, const char* key, T fallback) {
   return found->template get<T>();
 }
 
-// The keys that BitsAndBytesConfig of transformers writes. Of these, the compute dtype is [precision] compute here, and
-// those of LLM.int8 have no meaning in 4 bits.
+// The keys that BitsAndBytesConfig of transformers writes. The compute dtype among them is [precision] compute here;
+// the keys of LLM.int8 have no meaning in 4 bits.
 OrderedJson quantization_config(const Settings& s) {
-  // transformers skips the head by itself only where no list is given.
+  // transformers skips the head by default only if no list is given.
   std::vector<std::string> skip = s.skip;
   if (!skip.empty() && !is_skipped(skip, kHead)) skip.emplace_back(kHead);
   OrderedJson config = {{"_load_in_4bit", true},

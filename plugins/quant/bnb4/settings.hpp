@@ -1,4 +1,4 @@
-// The options of [quant], and quantization_config, which says the same in a model's config.json.
+// The options of [quant], and quantization_config, which has the same settings in a model's config.json.
 #pragma once
 
 #include <optional>
@@ -25,7 +25,7 @@ Settings settings_from_options(const chassis::Host& host);
 // "quant.type: ", with the line that sets it.
 std::string place_of(const chassis::Host& host, std::string_view option);
 
-// What a model's files say. Refuses other methods than 4 bits of bitsandbytes, by name.
+// The settings in a model's files. Refuses methods other than the 4 bits of bitsandbytes, by name.
 struct FileSettings {
   Code code = Code::kFp4;             // bitsandbytes' default
   std::optional<int64_t> block_size;  // written where it is not the default, by this plugin alone
@@ -34,11 +34,11 @@ struct FileSettings {
   std::vector<std::string> unknown_keys;
 };
 FileSettings parse_quantization_config(std::string_view json);
-// The object "quantization_config" of a model that is stored so.
+// The object "quantization_config" of a model that is stored in this way.
 std::string quantization_config_text(const Settings& settings);
 
-// As transformers matches llm_int8_skip_modules: a module whose name ends so, or that is below one of that name. Names
-// that are regular expressions there are plain text here.
+// Matches as transformers matches llm_int8_skip_modules: a module whose name ends with one of the names, or that is
+// inside a module of that name. Names that are regular expressions there are plain text here.
 bool is_skipped(const std::vector<std::string>& skip, std::string_view module);
 
 }  // namespace bnb4

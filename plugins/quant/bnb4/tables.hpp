@@ -35,8 +35,8 @@ inline constexpr std::array<float, 15> kNf4Thresholds = [] {
   return out;
 }();
 
-// Of magnitudes, in ascending order, with the literals of the CUDA kernel, which are up to 14 ulp off the midpoints;
-// and the code of the magnitudes between them.
+// The thresholds of magnitudes, in ascending order, with the literals of the CUDA kernel, which are up to 14 ulp off
+// the midpoints; and the codes of the magnitudes between them.
 inline constexpr std::array<float, 7> kFp4Thresholds = {0.00260417f, 0.0859375f, 0.20833333f, 0.29166667f,
                                                         0.4166667f,  0.583333f,  0.8333333f};
 inline constexpr std::array<uint32_t, 8> kFp4Order = {0, 1, 6, 7, 4, 5, 2, 3};

@@ -1,4 +1,4 @@
-// Each thread has a share of y. It packs a panel of the weight, then multiplies it by 32 rows of x at a time.
+// Each thread computes a part of y. It packs a panel of the weight, then multiplies it by 32 rows of x at a time.
 #include "tiled.hpp"
 
 #include <algorithm>
@@ -16,11 +16,11 @@ namespace {
 constexpr int64_t kPanelElements = 768 << 10;  // 1.5 MiB of a second-level cache of 2 MiB
 constexpr int64_t kPanelDepth = 2048;          // products that are summed before sums are stored
 constexpr int64_t kLeftDepth = 256;            // with 32 rows and 32 columns, stays in the first-level cache
-constexpr int64_t kStrip = 512;  // columns of a weight that are dequantized at a time, where it is not transposed
+constexpr int64_t kStrip = 512;                // columns of a weight dequantized at a time, if it is not transposed
 
 int64_t squares(int64_t count) { return (count + kSquare - 1) / kSquare; }
 
-// Of one thread.
+// The sizes of one thread's work.
 struct TiledSizes {
   int64_t depth, width;  // of a panel
   int64_t num_depths;    // panels that are summed
@@ -39,8 +39,9 @@ struct TiledSizes {
   int64_t bytes(int64_t m) const { return right() + left() + strip() + sums(m); }
 };
 
-// y is cut into parts of `by_width` · `by_rows`, in squares, so that the largest part of many rows is small. A part
-// dequantizes all that it multiplies, which takes as long as the products of kDequantizing squares of rows.
+// y is cut into `by_width` · `by_rows` parts of whole squares, chosen so that the costliest part of a product of many
+// rows is cheap. A part dequantizes all that it multiplies, which takes as long as the products of kDequantizing
+// squares of rows.
 struct Shares {
   static constexpr int64_t kDequantizing = 4, kRows = 32;  // squares
   int64_t by_width = 1, by_rows = 1;
@@ -58,7 +59,7 @@ struct Shares {
   int64_t widest() const { return (width + by_width - 1) / by_width * kSquare; }
 };
 
-// Begin of part i of n.
+// The start of part i of n.
 int64_t cut(int64_t total, int64_t n, int64_t i) { return total * i / n * kSquare; }
 
 class TiledPart {
@@ -73,7 +74,7 @@ class TiledPart {
     all_width_ = p.back ? w_.columns() : w_.rows();
   }
 
-  // Columns [begin, end) and rows [first, last) of y.
+  // Computes columns [begin, end) and rows [first, last) of y.
   void run(int64_t begin, int64_t end, int64_t first, int64_t last) {
     t_.begin();
     for (int64_t at = begin; at < end; at += s_.width)
@@ -105,7 +106,7 @@ class TiledPart {
     }
   }
 
-  // Rows of the weight are columns of the right factor.
+  // The rows of the weight are columns of the right factor.
   void pack_columns(int64_t begin, int64_t end, int64_t from, int64_t to) {
     const int64_t depth = squares(to - from) * kSquare, stride = depth + kSquare;
     for (int64_t n = begin; n < begin + squares(end - begin) * kSquare; n += 16) {

@@ -1,4 +1,4 @@
-// The pieces with intrinsics. The right factor has pairs of elements that are neighbours in the dim that is summed.
+// The pieces, by intrinsics. The right factor has pairs of elements that are neighbours in the dim that is summed.
 #include "tiles.hpp"
 
 #include <algorithm>

@@ -13,7 +13,7 @@ enum : uint32_t { kCodes, kAbsmax, kQuantMap, kNestedAbsmax, kNestedMap, kNested
 struct WeightShape {
   int64_t rows, columns, block;
   // Nested scales count the blocks of the whole weight: the part begins at block `first`, and of each row of the whole
-  // `skipped` blocks lie outside, where the part has `row_blocks`.
+  // weight it has `row_blocks` blocks and lacks `skipped`.
   int64_t first = 0, row_blocks = 0, skipped = 0;
 
   // Parameter 0 of a node.
@@ -39,10 +39,10 @@ class Weight {
   const float* nested_map() const { return nested_map_; }
   const float* offset() const { return offset_; }
 
-  // The absmax of blocks [first, first + count), in `restored` if they are nested.
+  // The absmax of blocks [first, first + count); if they are nested, they are restored into `restored`.
   const float* absmax_of(int64_t first, int64_t count, float* restored) const;
 
-  // Elements [first, first + count), row by row, in fp32, or bf16.
+  // Reads elements [first, first + count), row by row, as fp32 or bf16.
   void read(int64_t first, int64_t count, float* out) const { read_as(first, count, out); }
   void read(int64_t first, int64_t count, uint16_t* out) const { read_as(first, count, out); }
 

@@ -1,5 +1,5 @@
 // metrics.csv in the run directory: a row for each step and each evaluation, a column for each value (RFC 4180). A
-// value that no row had before gets a new column; the file is then written anew under its next header.
+// value that no row had before gets a new column; the file is then rewritten with the new header.
 #include <algorithm>
 #include <cerrno>
 #include <charconv>
@@ -127,7 +127,7 @@ class Csv final : public Sink {
     write(line);
   }
 
-  // Keeps the rows up to a step, under a header with all columns; the known ones first, in their order.
+  // Rewrites the file: a header with all columns, the known ones first in their order, then the rows up to a step.
   void rewrite(int64_t last_step) {
     close();
     std::ifstream old(path_);

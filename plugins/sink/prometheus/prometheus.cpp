@@ -17,7 +17,7 @@ namespace {
 
 using namespace chassis;
 
-// Names of metrics have [a-zA-Z0-9_:]; anything else becomes an underscore.
+// Names of metrics consist of [a-zA-Z0-9_:]; any other character becomes an underscore.
 std::string metric_name(std::string_view name) {
   std::string out = "chassis_";
   for (const char c : name) {

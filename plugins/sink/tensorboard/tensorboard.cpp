@@ -1,6 +1,6 @@
 // Event files that TensorBoard reads, in tensorboard/ of the run directory, one for each start of the run. A file is a
-// sequence of records, each its length (u64), the masked CRC32C of that, the data, and the masked CRC32C of the data
-// (tensorflow/core/lib/io/record_writer.h); the data are messages Event of tensorflow/core/util/event.proto.
+// sequence of records, each its length (u64), the masked CRC32C of the length, the data, and the masked CRC32C of the
+// data (tensorflow/core/lib/io/record_writer.h); the data are messages Event of tensorflow/core/util/event.proto.
 #include <unistd.h>
 
 #include <array>
@@ -83,7 +83,7 @@ class TensorBoard final : public Sink {
     Message version = event(start.time, 0);
     version.text(3, "brain.Event:2");
     write(version);
-    // TensorBoard drops what earlier files have from this step on.
+    // TensorBoard drops the records of earlier files from this step on.
     Message session, status;
     status.varint(1, 1);  // START
     session = event(start.time, start.first_step + 1);

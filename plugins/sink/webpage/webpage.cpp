@@ -34,7 +34,7 @@ class Webpage final : public Sink {
     if (start.page == nullptr) throw Failure(CHASSIS_UNAVAILABLE, "the host gives no page");
     page_.emplace(host(), *start.page);
     try {
-      // A comment shows whether the reader of events is still there.
+      // Sends an event-stream comment as heartbeat, to detect readers that are gone.
       listener_.emplace(port_, http_protocol([this](const auto&... asked) { return answer(asked...); }, ": \n\n"));
     } catch (const std::system_error& error) {
       throw Failure(CHASSIS_UNAVAILABLE, error.what(), "; choose another port in [log.webpage]");

@@ -1,5 +1,5 @@
-// The tokenizer "bytes": every byte is a token, plus three special ids. Any text, no vocabulary file. No text spells
-// the special ids: in a text, "<eos>" is five bytes.
+// The tokenizer "bytes": every byte is a token, plus three special ids. It encodes any text without a vocabulary file.
+// No text spells the special ids: in a text, "<eos>" is five bytes.
 #include <array>
 #include <cstdio>
 

@@ -1,6 +1,6 @@
 // Adam with decoupled weight decay (Loshchilov & Hutter 2019) on fp32 states, element by element, with the arithmetic
-// of PyTorch's fused kernel. For optimizers that step some parameters so. Compile users with -ffp-contract=off: then
-// every instruction set gives the same bits.
+// of PyTorch's fused kernel. For optimizers that step some parameters this way. Compile the files that use it with
+// -ffp-contract=off, so that every instruction set gives the same bits.
 #pragma once
 
 #include <cmath>

@@ -41,7 +41,7 @@ struct AdapterOp {
   int64_t in_features() const { return weight_sizes.at(1); }
 };
 
-// Records what one op gets; names of slots are relative to the op's module.
+// Records the additions to one op; slot names are relative to the op's module.
 class AdapterBuilder : public Builder {
  public:
   AdapterBuilder(const Host& host, const chassis_adapter_builder_t& raw)
@@ -49,7 +49,7 @@ class AdapterBuilder : public Builder {
 
   // The op reads `value` instead of its first input.
   void replace_input(const Value& value) { host_.check(raw_.replace_input(&raw_, value.id)); }
-  // All that read the op's output read `value` instead, except ops recorded for this op.
+  // All readers of the op's output read `value` instead, except ops recorded for this op.
   void replace_output(const Value& value) { host_.check(raw_.replace_output(&raw_, value.id)); }
 
  private:
@@ -85,16 +85,17 @@ class Adapter : public Member {
   static constexpr int kMinHostMinor = 5;  // the first host that accepts chassis.adapter/1
   using Member::Member;
 
-  // The text of adapter_config.json of [adapter] path; empty without one. Called once, before all others.
+  // Gets the text of adapter_config.json in [adapter] path; empty without one. Called once, before all others.
   virtual void configure(std::string_view config_json) = 0;
-  // Whether a parameter of the model is trained.
+  // True if a parameter of the model is trained.
   virtual bool trains(const AdapterParameter&) { return false; }
-  // Records what the op gets, or nothing.
+  // Records the additions to this op, if any.
   virtual void extend(const AdapterOp& op, AdapterBuilder& b) = 0;
-  // The whole model was offered: refuses options that matched nothing.
+  // Called after the whole model was offered; refuses options that matched nothing.
   virtual void finish() {}
-  // adapter_config.json: a JSON object with "peft_type", which is kId in upper or lower case, and
-  // "base_model_name_or_path", which is base_path. By these the program finds the plugin and the base of a directory.
+  // Returns adapter_config.json: a JSON object with "peft_type", which is kId in upper or lower case, and
+  // "base_model_name_or_path", which is base_path. From these the program finds the plugin and the base model for a
+  // directory.
   virtual std::string config(std::string_view base_path, std::string_view base_config_json) const = 0;
   // [any] Applies the adapter to a part of a parameter. Adapters that cannot be merged do not override it.
   virtual void merge(const AdapterMerge&) const {}

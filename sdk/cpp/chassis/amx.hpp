@@ -1,6 +1,6 @@
-// Processors that multiply bf16 on the CPU, in squares (AMX) or in vectors (AVX512-BF16): whether this is one, and the
-// layout of the squares. Intel's Intrinsics Guide documents the instructions, Linux' Documentation/arch/x86/xstate.rst
-// the permission to use AMX.
+// Detects processors that multiply bf16, in tiles (AMX) or in vectors (AVX512-BF16), and describes the layout of the
+// tiles. Intel's Intrinsics Guide documents the instructions; Linux' Documentation/arch/x86/xstate.rst documents the
+// permission to use AMX.
 #pragma once
 
 #include <cstdint>
@@ -22,8 +22,8 @@ struct alignas(64) AmxTileConfig {
   uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
 };
 
-// [any] Whether the processor has AMX for bf16, and the kernel lets this process keep its registers. Asks the kernel at
-// each call.
+// [any] True if the processor has AMX for bf16 and the kernel allows this process to use its registers. Asks the kernel
+// at each call.
 inline bool has_amx_bf16() noexcept {
 #if defined(__x86_64__) && defined(__linux__)
   constexpr unsigned kTiles = 1u << 24, kBf16 = 1u << 22;  // of EDX
@@ -36,7 +36,7 @@ inline bool has_amx_bf16() noexcept {
 #endif
 }
 
-// [any] Whether the processor has AVX512-BF16; that it has AVX-512 is for_best_isa()'s to find out.
+// [any] True if the processor has AVX512-BF16; for_best_isa() checks that it has AVX-512.
 inline bool has_avx512_bf16() noexcept {
 #if defined(__x86_64__) && defined(__linux__)
   constexpr unsigned kBf16 = 1u << 5;  // of EAX

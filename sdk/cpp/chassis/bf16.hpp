@@ -1,5 +1,5 @@
-// Values of bf16, the upper half of an fp32, in loops that compilers vectorise. The functions become part of every file
-// that calls them, since the files of a plugin may be compiled for different processors.
+// Values of bf16, the upper half of an fp32, in loops that compilers vectorise. The functions have internal linkage,
+// since the files of a plugin may be compiled for different processors.
 #pragma once
 
 #include <bit>
@@ -13,7 +13,7 @@ CHASSIS_SDK_BEGIN
   return std::bit_cast<float>(static_cast<uint32_t>(x) << 16);
 }
 
-// To the nearest, ties to even; NaN stays NaN.
+// Rounds to the nearest, ties to even; NaN stays NaN.
 [[gnu::always_inline]] static inline uint16_t to_bf16(float x) {
   const auto bits = std::bit_cast<uint32_t>(x);
   const uint32_t nearest = (bits + 0x7fffu + (bits >> 16 & 1u)) >> 16;

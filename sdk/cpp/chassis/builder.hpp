@@ -74,7 +74,7 @@ struct Mask {
   Value prefix_lens = {};
 };
 
-// What a plugin says of its own op, "domain/name"; chassis_op_desc_t describes what depends on it.
+// The properties of a plugin's own op, "domain/name"; chassis_op_desc_t describes their effect.
 struct OwnOp {
   // The dims that it mixes: {} for a pointwise op. Not given: all of them.
   std::optional<Dims> mixed_dims = {};
@@ -114,7 +114,7 @@ class Builder {
     host_.check(raw_.input(&raw_, str(name), ids.data(), static_cast<uint32_t>(ids.size()), &out.id));
     return out;
   }
-  // A field of the batch; one that the data does not have is refused.
+  // A field of the batch; the host refuses one that the data does not have.
   Value field(std::string_view name, uint32_t dtype = CHASSIS_DTYPE_I32, Dims dims = {kBatch, kTime}) {
     Value out{0, std::move(dims)};
     const auto ids = ids_of(out.dims);
@@ -159,7 +159,7 @@ class Builder {
     return op("embedding", "embedding", {ids}, {table}, {}, behind, behind_time(behind));
   }
 
-  // x · weightᵀ + bias, with the parameters `name`.weight and `name`.bias. Reads all dims of x behind [B, T] as one.
+  // x · weightᵀ + bias, with the parameters `name`.weight and `name`.bias. Reads all dims of x after [B, T] as one.
   Value linear(const Value& x, const std::string& name, const Dims& out, const LinearOptions& options = {}) {
     const Dims in(x.dims.begin() + 2, x.dims.end());
     std::vector<Slot> params = {
@@ -168,7 +168,8 @@ class Builder {
     return op("linear", name, {x}, params, {}, out, behind_time(out));
   }
 
-  // Over the last dim of x. With an offset the gain is offset + weight, and the weight starts at 1 - offset.
+  // Normalizes over the last dim of x. With an offset, the gain is offset + weight, and the weight starts at 1 -
+  // offset.
   Value rms_norm(const Value& x, std::string weight, double eps, double offset = 0) {
     if (offset != 0 && offset != 1) fail_invalid("rms_norm '", weight, "': offset ", offset, " is neither 0 nor 1");
     const Slot gain = norm_gain(x, weight, offset != 0 ? CHASSIS_INIT_ZEROS : CHASSIS_INIT_ONES);
@@ -178,7 +179,7 @@ class Builder {
     return op("rms_norm", weight, {x}, {gain}, attrs, {}, x.dims);
   }
 
-  // With the parameters `name`.weight and, unless bias is false, `name`.bias.
+  // Has the parameters `name`.weight and, unless bias is false, `name`.bias.
   Value layer_norm(const Value& x, const std::string& name, double eps, bool bias = true) {
     std::vector<Slot> params = {norm_gain(x, name + ".weight")};
     if (bias) params.push_back(slot({name + ".bias", {{x.dims.back()}}, CHASSIS_ROLE_BIAS, CHASSIS_INIT_ZEROS, 0}));
@@ -226,9 +227,9 @@ class Builder {
   Value channel_scale(const Value& x, Slot weight) {
     return op("channel_scale", "channel_scale", {x}, {weight}, {}, {}, x.dims);
   }
-  // In training, x with elements set to 0 with probability p, and the others divided by 1 - p.
+  // In training, sets elements of x to 0 with probability p, and divides the others by 1 - p.
   Value dropout(const Value& x, double p) { return op("dropout", "dropout", {x}, {}, Attrs().set("p", p), {}, x.dims); }
-  // All dims, in order.
+  // `dims` are all dims, in order.
   Value reshape(const Value& x, const Dims& dims) { return op("reshape", "reshape", {x}, {}, {}, dims, dims); }
 
   // The sum over labels other than ignore_index: output it as "loss".

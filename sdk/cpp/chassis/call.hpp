@@ -9,12 +9,12 @@
 
 CHASSIS_SDK_BEGIN
 
-// How many operands the node of a kernel has, in the order of its arrays.
+// The number of operands in each array of a kernel's node.
 struct CallCounts {
   uint32_t inputs = 0, params = 0, outputs = 0, saved = 0;
 };
 
-// Tensors put into the call go to the host on success; if the kernel throws, they are released.
+// On success the host takes the tensors that were put into the call; if the kernel throws, they are released.
 class Call {
  public:
   Call(const Host& host, const chassis_call_t* raw, const CallCounts& counts)
@@ -31,7 +31,7 @@ class Call {
   // True if a backward will read what save() stores.
   bool training() const noexcept { return (raw_.flags & CHASSIS_CALL_TRAINING) != 0; }
   int64_t query_offset() const noexcept { return raw_.query_offset; }
-  // Of attention with key_part.
+  // For attention with key_part.
   int64_t key_offset() const noexcept { return raw_.key_offset; }
   int64_t num_positions() const noexcept { return raw_.num_positions; }
   // The CUDA stream to queue on; NULL on the CPU.
@@ -43,7 +43,7 @@ class Call {
   // Absent if optional and left out; in a backward, also if infer() did not keep them.
   BorrowedTensor input(uint32_t i) const { return at(raw_.inputs, i, counts_.inputs); }
   BorrowedTensor param(uint32_t i) const { return at(raw_.params, i, counts_.params); }
-  // Component k of a quantized parameter, which must have it.
+  // Component k of quantized parameter i, which must have it.
   BorrowedTensor component(uint32_t i, uint32_t k) const {
     if (raw_.components == nullptr || i >= counts_.params || raw_.components[i] == nullptr)
       throw Failure(CHASSIS_INTERNAL, "parameter ", i, " of a call is not quantized");
@@ -51,7 +51,7 @@ class Call {
   }
   BorrowedTensor output(uint32_t i) const { return at(raw_.outputs, i, counts_.outputs); }
 
-  // Forward: the tensor that the host allocated, else a new one, which goes to the host.
+  // Forward: the tensor that the host allocated, else a new one, which the host takes.
   BorrowedTensor make_output(uint32_t i, uint32_t dtype, std::span<const int64_t> sizes) {
     if (BorrowedTensor made = output(i)) return made;
     const BorrowedTensor like = input(0) ? input(0) : param(0);
@@ -83,7 +83,7 @@ class Call {
     return raw_.grad_params_beta != nullptr && i < counts_.params ? raw_.grad_params_beta[i] : 0.0f;
   }
 
-  // For the SDK's entry functions: keeps every tensor that was put.
+  // For the SDK's entry functions: gives the host every tensor that was put into the call.
   void commit() noexcept { made_.clear(); }
 
  private:

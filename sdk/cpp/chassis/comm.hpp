@@ -70,7 +70,7 @@ class CommGroup {
   uint32_t size() const { return host_->service<chassis_comm_t>().size(group_); }
   uint32_t rank() const { return host_->service<chassis_comm_t>().rank(group_); }
 
-  // [step][all-ranks] Starts the calls as one. Do not touch their buffers before the work has been waited for.
+  // [step][all-ranks] Starts the calls as one. Do not touch their buffers until wait() has returned.
   CommWork start(std::span<const chassis_collective_t> calls) const {
     const auto& comm = host_->service<chassis_comm_t>();
     chassis_comm_work_t* work = nullptr;

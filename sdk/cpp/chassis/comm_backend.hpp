@@ -26,7 +26,7 @@ class CommStore {
         [](void* context, chassis_str_t text) { *static_cast<std::string*>(context) = text_of(text); }, &value));
     return value;
   }
-  // To pass to another backend.
+  // The store in the form that another backend takes.
   const chassis_store_t* raw() const noexcept { return raw_; }
   int64_t add(std::string_view key, int64_t amount) const {
     int64_t value = 0;
@@ -50,13 +50,13 @@ struct CommGroupDesc {
   std::string host;  // an address of this machine that the other ranks can reach
 };
 
-// Calls in flight. The destructor gives up unfinished calls; when it returns, nothing touches their buffers any more.
+// Calls in flight. The destructor gives up unfinished calls; after it has returned, nothing touches their buffers.
 class BackendWork {
  public:
   virtual ~BackendWork() = default;
   // [step] True when done, false after `timeout`; throws if the calls failed.
   virtual bool wait(std::chrono::nanoseconds timeout) = 0;
-  // [step] Makes the stream wait instead of the caller; for a backend with kOnStream.
+  // [step] Makes the stream wait instead of the caller; for backends with kOnStream.
   virtual void wait_on_stream(void* /*stream*/) {}
   // [any]
   virtual bool done() noexcept = 0;
@@ -79,7 +79,7 @@ class CommBackend : public Member {
   static constexpr bool kOnStream = false;    // true if CUDA streams can wait for its works
   using Member::Member;
 
-  // [control] Refuses, with the reason, a device that it cannot serve here.
+  // [control] Refuses a device that it cannot serve here, with the reason.
   virtual void supports(uint32_t device_type, int32_t device_index) = 0;
   // [control][all-ranks] (all ranks of the group) Blocks until all have called.
   virtual std::unique_ptr<BackendGroup> create_group(const CommGroupDesc& desc) = 0;

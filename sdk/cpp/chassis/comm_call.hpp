@@ -66,10 +66,10 @@ inline std::vector<const chassis_collective_t*> pointers_to(std::span<const chas
   return out;
 }
 
-// Where the parts of a buffer begin and how long they are, in bytes: part r goes to, or comes from, rank r.
+// The offsets and sizes in bytes of the parts of a buffer: part r goes to, or comes from, rank r.
 class CommParts {
  public:
-  // NULL counts: parts of `count` elements each.
+  // If counts is NULL, all parts have `count` elements.
   CommParts(const uint64_t* counts, uint64_t count, uint32_t num_parts, uint32_t dtype) : ends_(num_parts) {
     uint64_t end = 0;
     for (uint32_t r = 0; r < num_parts; ++r)

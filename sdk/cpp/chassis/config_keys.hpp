@@ -41,7 +41,7 @@ class ConfigKeys {
     if (!value->is_boolean()) fail_invalid(key, " is ", value->dump(), ", expected true or false");
     return value->get<bool>();
   }
-  // What the plugin computes in one way only.
+  // Refuses every value but `only`, the one that the plugin supports.
   void require(const std::string& key, const Json& only) {
     const Json* value = find(key);
     if (value != nullptr && *value != only)

@@ -18,7 +18,7 @@ inline int64_t num_cores(const Host& host, const NodeView& node) {
   return node.device_type() == CHASSIS_DEVICE_CUDA ? 1 : std::max(1, num_threads(host));
 }
 
-// Cost of a node, forward and, in training, backward. Its kernel moves each element of its largest value `passes` times
+// Cost of a node: forward and, in training, backward. Its kernel moves each element of its largest value `passes` times
 // in forward and twice as often in backward; a linear op also computes its product. [control]
 inline double cost_ns(const Host& host, const NodeView& node, double passes) {
   const bool cuda = node.device_type() == CHASSIS_DEVICE_CUDA, product = node.op(0).id() == "linear";

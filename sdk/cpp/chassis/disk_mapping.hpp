@@ -12,7 +12,7 @@
 
 CHASSIS_SDK_BEGIN
 
-// Elements of a parameter: in dim k, sizes[k] indexes from begin[k] on, or all to the end if sizes[k] is 0.
+// Elements of a parameter: in dim k, sizes[k] indexes from begin[k] on, or all up to the end if sizes[k] is 0.
 struct DiskPart {
   std::string parameter;  // full name
   std::vector<int64_t> begin = {}, sizes = {};

@@ -91,7 +91,7 @@ class Operator {
 
   explicit operator bool() const noexcept { return op_ != nullptr; }
 
-  // [step] For operators with one tensor as result; also for in-place and out variants, whose result can be ignored.
+  // [step] For operators whose result is one tensor; also for in-place and out variants, whose result can be ignored.
   template <typename... Args>
   Tensor operator()(const Args&... args) const {
     return std::move(tensors<1>(args...)[0]);

@@ -1,7 +1,7 @@
 // The dynamic 8-bit code of Dettmers et al. 2022 ("8-bit Optimizers via Block-wise Quantization"): 256 values between
-// -1 and 1, or 0 and 1, whose step grows with their size; and the code of a value, decided as the kernels of
-// bitsandbytes decide. Rationale: the values are constants, because the arithmetic that others make them with differs
-// between processors in the last bit. They are those of bitsandbytes 0.50 on AVX-512.
+// -1 and 1, or 0 and 1, whose step grows with their size; and the code of a value, chosen as the kernels of
+// bitsandbytes choose it. Rationale: the values are constants, because the arithmetic by which other programs compute
+// them differs between processors in the last bit. They are those of bitsandbytes 0.50 on AVX-512.
 #pragma once
 
 #include <array>
@@ -15,7 +15,7 @@ CHASSIS_SDK_BEGIN
 
 using DynamicCode = std::array<float, 256>;  // ascending
 
-// The codes 128 to 254 of the signed code as bits of fp32; those of 126 to 0 are their negatives.
+// The values of codes 128 to 254 of the signed code, as bits of fp32; those of codes 126 to 0 are their negatives.
 inline constexpr uint32_t kDynamicSignedBits[127] = {
     0x3513a3b7, 0x365a1a94, 0x370205ff, 0x37b24206, 0x38378034, 0x388aefb3, 0x38ba1f4b, 0x3923d70b, 0x398ce705,
     0x39c7e283, 0x3a016f01, 0x3a1eecc1, 0x3a3c6a80, 0x3a59e83e, 0x3a7765ff, 0x3aa7ef9d, 0x3af1a9fc, 0x3b1db22d,
@@ -32,7 +32,7 @@ inline constexpr uint32_t kDynamicSignedBits[127] = {
     0x3f3d6666, 0x3f410000, 0x3f44999a, 0x3f483333, 0x3f4bcccd, 0x3f4f6666, 0x3f530000, 0x3f56999a, 0x3f5a3333,
     0x3f5dcccd, 0x3f616666, 0x3f650000, 0x3f68999a, 0x3f6c3333, 0x3f6fcccd, 0x3f736666, 0x3f770000, 0x3f7a999a,
     0x3f7e3333};
-// The codes 1 to 254 of the unsigned code.
+// The values of codes 1 to 254 of the unsigned code.
 inline constexpr uint32_t kDynamicUnsignedBits[254] = {
     0x34ae7baa, 0x35500998, 0x360e9b38, 0x3692ccf6, 0x36de4c51, 0x3714e5d5, 0x3783126e, 0x37e171a0, 0x381fe868,
     0x384f1800, 0x387e479a, 0x3896bb99, 0x38ae5364, 0x38c5eb31, 0x3906594b, 0x394154ca, 0x397c5049, 0x399ba5e4,

@@ -40,7 +40,7 @@ class FinishSink {
  public:
   FinishSink(const Host& host, const chassis_finish_sink_t& raw) : host_(host), raw_(raw) {}
 
-  // Sets bytes from offset on: behind the header, outside tensors, each at most once. Unfilled bytes are zero.
+  // Sets bytes from offset on: after the header, outside tensors, each byte at most once. Unfilled bytes are zero.
   void fill(uint64_t offset, std::string_view bytes) { host_.check(raw_.fill(&raw_, offset, str(bytes))); }
   // The checksum of a range of the file as filled so far. The range must not cut a tensor.
   uint32_t checksum(uint64_t offset, uint64_t num_bytes) const {
@@ -134,12 +134,12 @@ class Format : public Member {
   static constexpr bool kIsolated = false;
   using Member::Member;
 
-  // Overridden unless the format is only read. Pure: computes the place of everything and the bytes of headers.
+  // Overridden unless the format can only be read. Pure: computes the place of everything and the bytes of headers.
   virtual void layout(const chassis_save_request_t& /*request*/, LayoutSink& /*out*/) {}
   // Lists every tensor, trusting no header. NOT_FOUND if the directory is not of this format.
   virtual void scan(const Directory& directory, ScanSink& out) = 0;
   // Overridden only if files contain more than headers and tensors: fills the gaps that the layout of this request left
-  // between the tensors of a file and behind them.
+  // between the tensors of a file and after them.
   virtual void finish(const chassis_save_request_t& /*request*/, uint32_t /*file*/, FinishSink& /*out*/) {}
 
   // Implements scan() with code that does not depend on the host: its tensors go to `out`, its warnings are counted,

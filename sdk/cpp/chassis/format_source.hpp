@@ -14,7 +14,7 @@
 
 CHASSIS_SDK_BEGIN
 
-// What is wrong with a file.
+// A defect of a file; the message describes it.
 class FormatDefect : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;

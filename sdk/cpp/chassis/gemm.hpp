@@ -17,7 +17,7 @@ inline chassis_gemm_problem_t gemm_problem(uint32_t dtype) noexcept {
   return problem;
 }
 
-// The same for c[m, n] = a[m, k] · b[k, n] with c of its own dtype.
+// As above, for c[m, n] = a[m, k] · b[k, n] where c may have another dtype.
 inline chassis_gemm_problem_t gemm_problem(uint32_t dtype, uint32_t c_dtype, int64_t m, int64_t n, int64_t k) noexcept {
   chassis_gemm_problem_t problem = gemm_problem(dtype);
   problem.c_dtype = c_dtype;
@@ -88,7 +88,7 @@ inline uint64_t gemm_scratch_bytes(const Host& host, const chassis_gemm_problem_
   return service.scratch_bytes(&service, &problem);
 }
 
-// [any] The same of two dense matrices of one dtype.
+// [any] As above, for two dense matrices of one dtype.
 inline uint64_t gemm_scratch_bytes(const Host& host, uint32_t dtype, uint32_t c_dtype, int64_t m, int64_t n,
                                    int64_t k) {
   chassis_gemm_problem_t problem = gemm_problem(dtype, c_dtype, m, n, k);

@@ -36,7 +36,7 @@ class Failure : public std::exception {
   int32_t code() const noexcept { return code_; }
   const char* what() const noexcept override { return message_.c_str(); }
 
-  // As a status; a status that came from the host is returned unchanged, with the facts added since.
+  // Converts this to a status; a status that came from the host is returned unchanged, with the facts added since.
   CHASSIS_OWNED chassis_status_t* to_status(const chassis_host_t* host) const noexcept {
     chassis_status_t* status = received_ ? std::exchange(received_->status, nullptr) : nullptr;
     if (status == nullptr) status = host->status_new(host, code_, str(message_), nullptr);
@@ -68,7 +68,7 @@ template <typename... Parts>
   throw Failure(CHASSIS_INVALID_ARGUMENT, parts...);
 }
 
-// From claim(): leaves the node to the next provider, with the reason.
+// For claim(): leaves the node to the next provider and gives the reason.
 template <typename... Parts>
 [[noreturn]] void refuse(const Parts&... parts) {
   throw Failure(CHASSIS_UNIMPLEMENTED, parts...);

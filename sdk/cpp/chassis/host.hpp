@@ -79,7 +79,8 @@ class Host {
     if (log.enabled(&log, level)) log.write(&log, level, str(join(parts...)));
   }
 
-  // [any] Something was ignored, changed or dropped: a counted line in the summary of the run, under `key`.
+  // [any] Reports that something was ignored, changed or dropped: a counted line in the summary of the run, under
+  // `key`.
   template <typename... Parts>
   void count(std::string_view key, const Parts&... parts) const {
     const auto& log = service<chassis_log_t>();

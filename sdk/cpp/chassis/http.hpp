@@ -1,5 +1,5 @@
-// Enough of HTTP/1.1 (RFC 9112) for a page on 127.0.0.1 that can only be read: GET and HEAD, one request a connection,
-// with the bounds of Listener. No bodies of requests, ranges, encodings or connections that stay open.
+// Enough of HTTP/1.1 (RFC 9112) for a read-only page on 127.0.0.1: GET and HEAD, one request per connection, with the
+// bounds of Listener. No request bodies, ranges, encodings or persistent connections.
 #pragma once
 
 #include <sys/random.h>
@@ -20,7 +20,7 @@ CHASSIS_SDK_BEGIN
 
 struct HttpRequest {
   std::string_view method, path, query;  // as sent; the query without its '?'
-  std::string_view host;                 // of the last field Host
+  std::string_view host;                 // of the last Host field
   size_t num_hosts = 0;
 };
 
@@ -32,7 +32,7 @@ inline bool is_same_ignoring_case(std::string_view a, std::string_view b) {
   return true;
 }
 
-// The parts of a request up to its empty line, which are views of `head`; nothing if it is malformed.
+// Parses a request up to its empty line; the results are views of `head`. Returns nothing if it is malformed.
 inline std::optional<HttpRequest> parse_http_request(std::string_view head) {
   const auto next_line = [&]() -> std::optional<std::string_view> {
     const size_t end = head.find("\r\n");
@@ -66,7 +66,7 @@ inline std::optional<HttpRequest> parse_http_request(std::string_view head) {
     if (!line) return std::nullopt;
     if (line->empty()) return request;
     const size_t colon = line->find(':');
-    // A field that goes on in the next line begins with a space.
+    // The continuation line of a folded field begins with a space.
     if (colon == line->npos || !is_token(line->substr(0, colon))) return std::nullopt;
     if (!is_same_ignoring_case(line->substr(0, colon), "host")) continue;
     std::string_view value = line->substr(colon + 1);
@@ -89,9 +89,9 @@ inline std::optional<std::string_view> query_value(std::string_view query, std::
   return std::nullopt;
 }
 
-// A page of another site must not read this one under a name that leads to 127.0.0.1: browsers send that name.
+// Another site must not read this page through a name of its own that resolves to 127.0.0.1. Browsers send that name.
 inline bool has_foreign_host(const HttpRequest& request) {
-  if (request.num_hosts == 0) return false;  // no browser
+  if (request.num_hosts == 0) return false;  // not a browser
   const size_t colon = request.host.find(':');
   const std::string_view name = request.host.substr(0, colon);
   const bool has_port =
@@ -112,7 +112,7 @@ inline std::string new_secret() {
   return text;
 }
 
-// In a time that depends on the lengths alone.
+// Takes a time that depends on the lengths alone.
 inline bool is_same_secret(std::string_view a, std::string_view b) {
   if (a.size() != b.size()) return false;
   volatile unsigned char differences = 0;
@@ -125,7 +125,7 @@ struct HttpAnswer {
   int status = 200;
   std::string type = "text/plain; charset=utf-8";
   std::string body = {};
-  bool follows = false;  // a stream of events; then `body` is how it begins
+  bool follows = false;  // the answer is a stream of events that begins with `body`
 };
 
 inline std::string_view http_status_text(int status) {
@@ -161,7 +161,7 @@ inline std::string http_answer_text(const HttpAnswer& answer, bool has_body = tr
   return text;
 }
 
-// What `page` answers to GET and HEAD under a name of this machine. What it throws becomes status 503.
+// Answers GET and HEAD requests that use a name of this machine. An exception becomes status 503.
 using HttpPage = std::function<HttpAnswer(const HttpRequest& request, bool may_follow)>;
 
 inline ListenerAnswer answer_http(std::string_view head, bool may_follow, const HttpPage& page) {
@@ -183,7 +183,7 @@ inline ListenerAnswer answer_http(std::string_view head, bool may_follow, const 
   return {http_answer_text(answer, !is_head), answer.follows && !is_head};
 }
 
-// For Listener: an HTTP server on 127.0.0.1.
+// The protocol of an HTTP server on 127.0.0.1, for Listener.
 inline ListenerProtocol http_protocol(HttpPage page, std::string heartbeat = {}) {
   ListenerProtocol protocol;
   protocol.request_size = [](std::string_view received) {

@@ -31,11 +31,12 @@
 CHASSIS_SDK_BEGIN
 
 struct ListenerLimits {
-  size_t num_connections = 32;  // the rest is closed at once
+  size_t num_connections = 32;  // further ones are closed at once
   size_t num_followers = 16;    // of these
   size_t request_bytes = 8192;
   std::chrono::milliseconds request_time{2000};  // from the connection to the end of its request
-  // For an answer, and for each message to a follower: this, and the time that its bytes take at the least speed.
+  // The time for an answer, and for each message to a follower: this, plus the time that its bytes take at the lowest
+  // speed.
   std::chrono::milliseconds answer_time{5000};
   size_t least_bytes_per_second = 64 << 10;
   std::chrono::milliseconds follower_interval{1000};  // between two messages
@@ -49,18 +50,18 @@ struct ListenerAnswer {
 
 // Called on the listener's thread. If a function throws, the connection is closed.
 struct ListenerProtocol {
-  // The bytes of the request that `received` begins with; 0 if it is not whole yet.
+  // The size in bytes of the request at the start of `received`; 0 if it is still incomplete.
   std::function<size_t(std::string_view received)> request_size;
-  // `may_follow`: there is room for a follower.
+  // `may_follow`: true if there is room for a follower.
   std::function<ListenerAnswer(std::string_view request, bool may_follow)> answer;
-  std::string too_long = {};   // the answer to a request that is not whole after limits.request_bytes
-  std::string heartbeat = {};  // goes to followers to whom nothing else went, to see whether they are still there
+  std::string too_long = {};   // the answer to a request that exceeds limits.request_bytes
+  std::string heartbeat = {};  // sent to followers that got nothing else, to detect those that are gone
 };
 
-// A connection answers one request; what a client sends after it is read and forgotten.
+// A connection answers one request; whatever a client sends after it is read and discarded.
 class Listener {
  public:
-  // Throws std::system_error if the port cannot be had. Port 0: any free one.
+  // Throws std::system_error if the port is not available. Port 0: any free port.
   Listener(uint16_t port, ListenerProtocol protocol, ListenerLimits limits = {})
       : protocol_(std::move(protocol)), limits_(limits) {
     sockaddr_in address{};
@@ -70,7 +71,7 @@ class Listener {
     socklen_t size = sizeof address;
     const std::string what = "port " + std::to_string(port) + " of 127.0.0.1";
     listener_ = Descriptor(socket(AF_INET, kSocketType, 0));
-    const int yes = 1;  // a port whose last connections are still known to the system
+    const int yes = 1;  // allows a port whose last connections the system still remembers
     if (!listener_.is_open() || setsockopt(listener_.get(), SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes) != 0 ||
         bind(listener_.get(), reinterpret_cast<const sockaddr*>(&address), size) != 0 ||
         getsockname(listener_.get(), reinterpret_cast<sockaddr*>(&address), &size) != 0)
@@ -78,8 +79,8 @@ class Listener {
     port_ = ntohs(address.sin_port);
     start(what);
   }
-  // A Unix socket of mode 0600, which takes clients of this user and of root; the path is removed at the end. Throws
-  // std::system_error; what a dead process has left at this path is replaced.
+  // A Unix socket with mode 0600, for clients of this user and of root; the destructor removes the path. Throws
+  // std::system_error. A socket that a dead process left at this path is replaced.
   Listener(const std::string& path, ListenerProtocol protocol, ListenerLimits limits = {})
       : protocol_(std::move(protocol)), limits_(limits) {
     sockaddr_un address{};
@@ -89,7 +90,7 @@ class Listener {
     path.copy(address.sun_path, path.size());
     remove_dead_socket(address);
     listener_ = Descriptor(socket(AF_UNIX, kSocketType, 0));
-    // The mode of the socket becomes that of the path.
+    // The path gets the mode of the socket.
     if (!listener_.is_open() || fchmod(listener_.get(), S_IRUSR | S_IWUSR) != 0 ||
         bind(listener_.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0)
       fail(what);
@@ -112,7 +113,8 @@ class Listener {
   Listener& operator=(const Listener&) = delete;
 
   uint16_t port() const { return port_; }
-  // [any] Goes to every follower, those that come later too. Each gets the newest message, not all of them.
+  // [any] Sends a message to every follower, including those that connect later. Each gets the newest message, not
+  // every one.
   void publish(std::string message) {
     {
       const std::lock_guard lock(mutex_);
@@ -176,7 +178,7 @@ class Listener {
   void start(const std::string& what) {
     wake_ = Descriptor(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
     if (!wake_.is_open() || listen(listener_.get(), SOMAXCONN) != 0) fail(what);
-    // From here on the thread allocates for requests and answers alone.
+    // From here on, the thread allocates memory only for requests and answers.
     connections_.reserve(limits_.num_connections);
     polled_.reserve(limits_.num_connections + 2);
     thread_ = std::thread([this] { run(); });
@@ -192,7 +194,7 @@ class Listener {
       for (size_t i = 0; i < connections_.size() && !is_ending_; ++i) {
         try {
           serve(connections_[i], polled_[i + 2].revents, now);
-        } catch (...) {  // no memory, or a defect of the protocol
+        } catch (...) {  // out of memory, or a defect of the protocol
           connections_[i].state = State::kClosed;
         }
       }
@@ -202,7 +204,7 @@ class Listener {
     connections_.clear();
   }
 
-  // Until a connection is ready, a message is published or the next deadline has come.
+  // Waits until a connection is ready, a message is published or the next deadline has passed.
   void wait() {
     const bool is_paused = Clock::now() < paused_until_;
     std::optional<Clock::time_point> end;
@@ -218,7 +220,7 @@ class Listener {
       until(is_idle && one.seen != num_messages ? one.next : one.deadline);
       if (is_idle && one.seen == num_messages) awaits_message_ = true;
     }
-    // One that was published in between did not wake this thread.
+    // A message that was published in between did not wake this thread.
     if (awaits_message_ && this->num_messages() != num_messages) return;
     int timeout = -1;
     if (end) {
@@ -288,7 +290,7 @@ class Listener {
     return static_cast<size_t>(std::ranges::count_if(connections_, &Connection::follows));
   }
 
-  // Times are read anew, since an answer may have taken long.
+  // Reads the clock again, since an answer may have taken a long time.
   void send_next(Connection& one, std::string bytes) const {
     one.unsent = std::move(bytes);
     one.num_sent = 0;

@@ -37,7 +37,7 @@ class Member {
   const Host* host_;
 };
 
-// True if the derived class, or one between, overrides the member function of the base.
+// True if the derived class, or a class between the two, overrides the member function of the base.
 template <auto Base, auto Derived>
 inline constexpr bool kOverridden = !std::is_same_v<decltype(Base), decltype(Derived)>;
 

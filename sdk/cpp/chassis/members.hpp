@@ -1,4 +1,4 @@
-// Opens members of other plugins, to wrap them. A plugin that does this says "requires=" CHASSIS_MEMBERS_ID.
+// Opens members of other plugins, to wrap them. The manifest of such a plugin has "requires=" CHASSIS_MEMBERS_ID.
 #pragma once
 
 #include <string_view>

@@ -33,8 +33,8 @@ class Scratch {
   T* data_ = nullptr;
 };
 
-// The same on any device, or page-locked host memory for it (CHASSIS_MEMORY_PINNED). Throws UNIMPLEMENTED if the host
-// is too old.
+// As Scratch, on any device, or in page-locked host memory for the device (CHASSIS_MEMORY_PINNED). Throws UNIMPLEMENTED
+// if the host is too old.
 class DeviceScratch {
  public:
   DeviceScratch(const Host& host, uint32_t device_type, int32_t device_index, uint64_t bytes, uint32_t flags = 0)

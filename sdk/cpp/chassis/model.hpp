@@ -17,12 +17,12 @@ class Model : public Member {
   static constexpr int kMinHostMinor = 3;  // the first host that accepts chassis.model/2
   using Member::Member;
 
-  // The text of config.json. Called once, before all others; refuses what the family cannot do, by name.
+  // Gets the text of config.json. Called once, before all others; refuses what the family cannot do, by name.
   virtual void configure(std::string_view config_json) = 0;
   virtual void record(Builder& b) = 0;
-  // config.json for an export: complete, readable by the family's reference implementation.
+  // Returns config.json for an export: complete, readable by the family's reference implementation.
   virtual std::string config() const = 0;
-  // How files hold the parameters; unless overridden, each is a tensor of the same name and shape.
+  // Declares how files hold the parameters; unless overridden, each is a tensor of the same name and shape.
   virtual void disk_mapping(DiskMapping&) const {}
   // The longest sequence that the weights were made for; 0: no bound.
   virtual int64_t max_positions() const { return 0; }

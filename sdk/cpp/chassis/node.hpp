@@ -31,15 +31,15 @@ class OperandView {
     for (int64_t size : local_shape()) n *= size;
     return n;
   }
-  // Of a quantized parameter; else 0.
+  // 0 unless the parameter is quantized.
   uint64_t num_components() const noexcept { return operand_.components != nullptr ? operand_.num_components : 0; }
   chassis_component_t component(uint64_t k) const {
     if (k >= num_components())
       throw Failure(CHASSIS_INTERNAL, "component ", k, " of an operand with ", num_components());
     return read_sized(operand_.components[k]);
   }
-  // Of a quantized parameter that is divided: the sizes of the whole, and where this part begins. Else its own size,
-  // and 0.
+  // For a quantized parameter that is divided: the sizes of the whole parameter, and where this part begins. Else its
+  // own size, and 0.
   int64_t whole_size(int dim) const {
     return operand_.whole_shape != nullptr ? operand_.whole_shape[index(dim)] : size(dim);
   }
@@ -82,7 +82,7 @@ class OpView {
       if (text_of(op_.attrs[i].name) == name) return true;
     return false;
   }
-  // From claim(), for every op that has attributes: refuses the node if the provider does not know one of them.
+  // Called by claim() for every op that has attributes: refuses the node if the provider does not know one of them.
   void refuse_attrs_other_than(std::initializer_list<std::string_view> known) const {
     if (attrs_checked_ != nullptr) *attrs_checked_ = true;
     for (uint32_t i = 0; i < op_.num_attrs; ++i) {

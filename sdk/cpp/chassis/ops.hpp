@@ -12,7 +12,7 @@
 
 CHASSIS_SDK_BEGIN
 
-// What running a node needs; see chassis_infer_t for the meaning of each field.
+// The resources that running a node needs; see chassis_infer_t for the meaning of each field.
 class Infer {
  public:
   explicit Infer(chassis_infer_t& raw) : raw_(raw) {}
@@ -62,7 +62,7 @@ class Kernel {
   virtual void forward_backward(Call&) { throw Failure(CHASSIS_INTERNAL, "this kernel has no forward_backward"); }
 };
 
-// Also defines the patterns of nodes that it is asked about, longest first where they overlap:
+// A provider also defines the patterns of the nodes that it is asked about, longest first where they overlap:
 //   static constexpr std::string_view kPatterns[] = {"attention"};
 class Ops : public Member {
  public:
@@ -71,7 +71,7 @@ class Ops : public Member {
   using Member::Member;
 
   // [control] Returns an estimate in nanoseconds (0: unknown); chassis/cost.hpp has some. refuse("reason") leaves the
-  // node to the next provider. Calls refuse_attrs_other_than on every op that has attributes; else the claim fails.
+  // node to the next provider. Must call refuse_attrs_other_than on every op that has attributes; else the claim fails.
   virtual double claim(const NodeView& node) = 0;
   // [control] Pure.
   virtual void infer(const NodeView& node, Infer& out) = 0;

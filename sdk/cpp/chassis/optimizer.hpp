@@ -28,7 +28,7 @@ constexpr chassis_state_desc_t element_state(std::string_view role) {
           0.0};
 }
 
-// The same, cut only between blocks of `block` elements; of any dtype, such as 8-bit codes.
+// As element_state, but cut only between blocks of `block` elements; any dtype, such as that of 8-bit codes.
 constexpr chassis_state_desc_t block_state(std::string_view role, int64_t block, uint32_t dtype = CHASSIS_DTYPE_F32,
                                            double initial = 0.0) {
   return {sizeof(chassis_state_desc_t), dtype, str(role), CHASSIS_STATE_LIKE_PARAMETER,
@@ -55,7 +55,7 @@ constexpr chassis_state_desc_t matrix_state(std::string_view role) {
           0.0};
 }
 
-// A parameter that is trained. Valid during the call that has it.
+// A parameter that is trained. Valid during the call that passes it.
 class OptimizerParameter {
  public:
   explicit OptimizerParameter(const chassis_optimizer_parameter_t* raw) : raw_(read_sized(raw)) {}
@@ -63,7 +63,7 @@ class OptimizerParameter {
   const chassis_optimizer_parameter_t& raw() const noexcept { return raw_; }
   std::string_view name() const noexcept { return text_of(raw_.name); }
   uint32_t role() const noexcept { return raw_.role; }  // CHASSIS_ROLE_…
-  // Of the whole parameter, the same on all ranks.
+  // The shape of the whole parameter, the same on all ranks.
   std::span<const int64_t> global_shape() const noexcept { return {raw_.global_shape, raw_.num_dims}; }
   int64_t num_elements() const noexcept {
     int64_t count = 1;
@@ -74,7 +74,7 @@ class OptimizerParameter {
   bool is_hidden_matrix() const noexcept {
     return raw_.num_dims == 2 && raw_.role != CHASSIS_ROLE_EMBEDDING && raw_.role != CHASSIS_ROLE_HEAD;
   }
-  // What this rank steps; none in states(). Box i begins at the first span and ends before the second.
+  // The boxes that this rank steps; none in states(). Box i begins at box_begin(i) and ends before box_end(i).
   uint32_t num_boxes() const noexcept { return raw_.num_boxes; }
   std::span<const int64_t> box_begin(uint32_t i) const noexcept {
     return {raw_.boxes + 2 * i * raw_.num_dims, raw_.num_dims};
@@ -110,7 +110,7 @@ class OptimizerStep {
   int64_t step() const noexcept { return raw_.step; }
   // Multiply gradients by this first.
   double grad_scale() const noexcept { return grad_scale_; }
-  // Another factor, one fp32 value, if it is not on the CPU; else part of grad_scale(). May be absent.
+  // A further factor, one fp32 value, if it is not on the CPU; else it is part of grad_scale(). May be absent.
   BorrowedTensor device_grad_scale() const { return {host_, raw_.device_grad_scale}; }
   // The CUDA stream to queue on; NULL on the CPU.
   void* stream() const noexcept { return raw_.stream; }
@@ -128,8 +128,8 @@ class OptimizerStep {
   }
   OptimizerParameter parameter(uint32_t i) const { return OptimizerParameter(raw_.parameters[i]); }
 
-  // [all-ranks] Sums over all parameters of all ranks, each element counted once: `values` has num_sums of them for
-  // each tensor, of the elements of that tensor. Needs kSums; see chassis_optimizer_step_t.
+  // [all-ranks] Sums over all parameters of all ranks, each element counted once: `values` has num_sums values for each
+  // tensor, computed from the elements of that tensor. Needs kSums; see chassis_optimizer_step_t.
   std::vector<double> sum_over_parameters(std::span<const double> values, uint32_t num_sums) const {
     if (raw_.sum_over_parameters == nullptr)
       throw Failure(CHASSIS_FAILED_PRECONDITION,
@@ -213,7 +213,7 @@ class Optimizer : public Member {
       std::vector<OptimizerParameter> list;
       for (uint32_t i = 0; i < num_parameters; ++i) list.emplace_back(parameters[i]);
       return optimizer.workspace_bytes(list);
-    } catch (...) {  // this call has no status; the next step returns it
+    } catch (...) {  // this call cannot return a status; the next step returns it
       optimizer.workspace_error_ = std::current_exception();
       return 0;
     }

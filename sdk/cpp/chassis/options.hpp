@@ -211,8 +211,8 @@ inline std::string option_origin(const Host& host, std::string_view name) {
   return std::string(text_of(origin));
 }
 
-// [control] True if an option has another value than the default in `schema`. Written down does not mean different: the
-// resolved configuration of a run has every option.
+// [control] True if an option's value differs from the default in `schema`. An option that is written down need not
+// differ: the resolved configuration of a run has every option.
 inline bool option_differs(const Host& host, const Options& schema, std::string_view name) {
   for (const chassis_option_t& option : schema.schema()) {
     if (text_of(option.name) != name) continue;

@@ -21,7 +21,7 @@ inline uint32_t size_along(std::span<const chassis_mesh_axis_t> axes, std::strin
   return 1;
 }
 
-// What to divide; it and its spans are valid for the call.
+// The units and parameters to divide; valid for the call, as are its spans.
 class ParallelProblem {
  public:
   explicit ParallelProblem(const chassis_parallel_problem_t* raw) : raw_(read_sized(raw)) {
@@ -43,7 +43,7 @@ class ParallelProblem {
     return {raw_.chunks, raw_.chunks + raw_.num_chunks};
   }
   uint32_t num_stages() const noexcept { return raw_.num_stages == 0 ? 1 : raw_.num_stages; }
-  // For each unit, the parameters that it reads; tied parameters are in several.
+  // For each unit, the parameters that it reads; tied parameters appear in several units.
   std::vector<std::vector<uint32_t>> parameters_by_unit() const {
     std::vector<std::vector<uint32_t>> units(num_units());
     for (uint32_t i = 0; i < parameters_.size(); ++i)
@@ -241,10 +241,10 @@ class Parallel : public Member {
   static constexpr std::string_view kKind = "parallel";
   using Member::Member;
 
-  // The first host that calls what the strategy T overrides: chassis.parallel/1 is of 0.2.
+  // The first host that calls the functions that the strategy T overrides; chassis.parallel/1 exists since 0.2.
   template <typename T>
   static consteval int min_host_minor() {
-    // The address of a private override cannot be taken, which tells it too.
+    // Taking the address of a private override fails, which also shows that there is one.
     if constexpr (!requires { requires !kOverridden<&Parallel::stages, &T::stages>; }) return 9;
     if constexpr (!requires { requires !kOverridden<&Parallel::divide, &T::divide>; }) return 7;
     return 2;
@@ -268,7 +268,7 @@ class Parallel : public Member {
   virtual void finish_grads() {}
   virtual void post_optimizer() {}
   virtual void drain() {}
-  // [step] After drain: whether replicas of parameters may differ between the ranks of this axis until the next sync.
+  // [step] After drain: true if replicas of parameters may differ between the ranks of this axis until the next sync.
   virtual bool replicas_differ(std::string_view /*axis*/) const noexcept { return false; }
 
   const ShardMover& shards() const noexcept { return shards_; }

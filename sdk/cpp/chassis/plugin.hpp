@@ -37,7 +37,7 @@ template <typename T>
 constexpr int member_min_host_minor() {
   int minor = 0;
   if constexpr (requires { T::kMinHostMinor; }) minor = T::kMinHostMinor;
-  // Of a base class for which it depends on what the member overrides.
+  // Some base classes have a minimum that depends on the functions that the member overrides.
   if constexpr (requires { T::template min_host_minor<T>(); }) minor = std::max(minor, T::template min_host_minor<T>());
   return minor;
 }
@@ -114,7 +114,7 @@ constexpr ManifestNote<Size> make_manifest(std::string_view lines) {
   return note;
 }
 
-// A member in use: the table that the host sees, and the object behind it.
+// A member in use: the table that the host sees, and the C++ object that serves it.
 template <typename T>
 struct InstanceOf {
   explicit InstanceOf(const chassis_host_t* table) : host(table), object(host) {

@@ -17,7 +17,7 @@ CHASSIS_SDK_BEGIN
 // A parameter of the model.
 struct QuantParameter {
   std::string_view name, module;  // "model.layers.3.self_attn.q_proj.weight", without its last part
-  std::string_view op;            // that reads it: "linear"
+  std::string_view op;            // the op that reads it: "linear"
   uint32_t role = 0;              // CHASSIS_ROLE_…
   std::vector<int64_t> sizes;
   bool is_added = false;  // by an adapter
@@ -84,7 +84,7 @@ class QuantPart {
   int64_t count() const noexcept { return raw_.count; }
   uint32_t value_dtype() const noexcept { return raw_.value_dtype; }
   void* values() const noexcept { return raw_.values; }
-  // NULL if this call does not give it.
+  // NULL if this call does not have it.
   template <typename T>
   T* component(size_t i) const noexcept {
     return static_cast<T*>(raw_.components[i]);
@@ -98,32 +98,33 @@ class QuantPart {
   chassis_quant_part_t raw_;
 };
 
-// Also computes ops, as the base says: those whose first parameter it stores. Patterns as in Ops.
+// Also computes the ops whose first parameter it stores, through the base class. Patterns as in Ops.
 class Quant : public Ops {
  public:
   static constexpr std::string_view kKind = "quant";
   static constexpr int kMinHostMinor = 6;  // the first host that accepts chassis.quant/1
   using Ops::Ops;
 
-  // [control] "quantization_config" of the model's config.json; empty without one. Called once, before all others.
+  // [control] Gets "quantization_config" of the model's config.json; empty without one. Called once, before all others.
   // Returns true if the model's files hold components.
   virtual bool configure(std::string_view config_json) = 0;
-  // [control] How the parameter is stored; NULL: as it is.
+  // [control] Returns how the parameter is stored; NULL: as it is.
   virtual const QuantStorage* storage(const QuantParameter& parameter) = 0;
-  // [control] The whole model was offered: refuses options that matched nothing.
+  // [control] Called after the whole model was offered; refuses options that matched nothing.
   virtual void finish_model() {}
-  // [any] Values to components.
+  // [any] Converts values to components.
   virtual void encode(const QuantPart& part) const = 0;
-  // [any] Staged components to components, and components of the whole parameter. Not overridden: there are none.
+  // [any] Converts staged components to components, and computes the components of the whole parameter. Not overridden
+  // if there are none.
   virtual void finish(const QuantPart&) const {}
-  // [any] Components to values.
+  // [any] Converts components to values.
   virtual void decode(const QuantPart& part) const = 0;
-  // [any] Refuses values of components that cannot be. Not overridden: all can.
+  // [any] Refuses impossible values of components. Not overridden if all values are possible.
   virtual void verify(const QuantPart&) const {}
-  // [any] The text that files have beside the components, and back. For storages with a state suffix.
+  // [any] Write and read the text that files have in addition to the components. For storages with a state suffix.
   virtual std::string write_state(const QuantPart&) const { throw Failure(CHASSIS_INTERNAL, "no state is written"); }
   virtual void read_state(const QuantPart&, std::string_view) const {}
-  // [control] "quantization_config".
+  // [control] Returns "quantization_config".
   virtual std::string config() const = 0;
 
   template <typename T>

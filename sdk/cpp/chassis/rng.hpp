@@ -14,7 +14,7 @@ inline void fill_uniform(const Host& host, std::string_view name, uint64_t begin
   rng.uniform(&rng, str(name), begin, out.size(), out.data());
 }
 
-// [any] The same, normal with mean 0 and standard deviation 1.
+// [any] As fill_uniform, but normal with mean 0 and standard deviation 1.
 inline void fill_normal(const Host& host, std::string_view name, uint64_t begin, std::span<float> out) {
   const auto& rng = host.service<chassis_rng_t>();
   rng.normal(&rng, str(name), begin, out.size(), out.data());

@@ -26,14 +26,14 @@ class RowSink {
   uint64_t num_rows_ = 0;
 };
 
-// A file that is open, used by one thread at a time. What it throws has the codes of chassis/kind/rows.h.
+// An open file, used by one thread at a time. Exceptions have the codes of chassis/kind/rows.h.
 class RowFile {
  public:
   virtual ~RowFile() = default;
   virtual int64_t num_rows() const { return -1; }  // -1: not known before the end
   // Gives at least 1 and at most max_rows rows, or none at the end.
   virtual void next(uint64_t max_rows, RowSink& out) = 0;
-  // Of the file, that all rows so far came from; never decreases.
+  // The bytes of the file that all rows so far came from; never decreases.
   virtual uint64_t num_bytes_read() const = 0;
 };
 

@@ -13,7 +13,7 @@
 //   plugin.cpp  const Loops& best = chassis::for_best_isa([](auto isa) -> const Loops& { return loops(isa); });
 //
 // Everything else in such a source belongs in an anonymous namespace: the linker keeps one copy of an inline function,
-// which may be for an instruction set that the processor does not have.
+// which may be compiled for an instruction set that the processor does not have.
 #pragma once
 
 #include <algorithm>
@@ -84,7 +84,7 @@ decltype(auto) for_best_isa(Visit&& visit) {
   return x < -87.3f ? 0.0f : value;
 }
 
-// tanh within 4 ulp: an odd polynomial below 0.625 (Cephes tanhf), else by e^(2x).
+// tanh within 4 ulp: an odd polynomial below 0.625 (Cephes tanhf), else computed from e^(2x).
 [[gnu::always_inline]] static inline float hyperbolic_tangent(float x) {
   const float size = std::abs(x), square = x * x;
   float p = -5.70498872745e-3f;

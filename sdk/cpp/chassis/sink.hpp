@@ -1,4 +1,4 @@
-// The base of members that take the metrics of a run.
+// The base of members that receive the metrics of a run.
 #pragma once
 
 #include <cstddef>
@@ -19,13 +19,13 @@ class RunPage {
  public:
   RunPage(const Host& host, const chassis_run_page_t& page) : host_(&host), page_(read_sized(&page)) {}
 
-  // [any] A live page asks for "events" and "data?since=STEP"; one that is not asks for nothing.
+  // [any] A live page requests "events" and "data?since=STEP"; any other page requests nothing.
   std::string html(bool is_live = false) const {
     std::string text;
     host_->check(page_.html(page_.context, is_live ? 1 : 0, &append, &text));
     return text;
   }
-  // [any] For "data?since=STEP": what a page lacks that has the steps up to `since`.
+  // [any] The answer to "data?since=STEP": what a page that has the steps up to `since` lacks.
   std::string data(int64_t since) const {
     std::string text;
     host_->check(page_.data(page_.context, since, &append, &text));
@@ -40,8 +40,8 @@ class RunPage {
   chassis_run_page_t page_;
 };
 
-// All functions are called from one thread, which is not that of the step; they may block, and what they throw is shown
-// and counted without disturbing the run. See chassis/kind/sink.h for the order of calls and the meaning of the fields.
+// All functions are called from one thread, which is not the thread of the step; they may block. Exceptions are shown
+// and counted, and do not affect the run. See chassis/kind/sink.h for the order of calls and the meaning of the fields.
 class Sink : public Member {
  public:
   static constexpr std::string_view kKind = "sink";
@@ -50,11 +50,11 @@ class Sink : public Member {
 
   // [any]
   virtual void start(const chassis_sink_start_t& start) = 0;
-  // [any] What one step or one evaluation measured.
+  // [any] The measurements of one step or one evaluation.
   virtual void scalars(int64_t step, double time, std::span<const chassis_scalar_t> scalars) = 0;
   // [any] A sample, a checkpoint, a warning.
   virtual void text(const chassis_sink_text_t& /*text*/) {}
-  // [any] The queue is empty: what is buffered should become visible.
+  // [any] Called when the queue is empty: what is buffered should become visible.
   virtual void flush() {}
   // [any]
   virtual void finish(const chassis_sink_finish_t& /*finish*/) {}

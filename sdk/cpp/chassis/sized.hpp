@@ -1,5 +1,5 @@
-// Reads and writes structs of the other side, which may be of another minor: reads into a struct of this side, writes
-// no further than the other side's struct_size. chassis/abi.h has the rules.
+// Reads and writes structs of the other side, which may have another minor: reads into a struct of this side, writes no
+// further than the other side's struct_size. chassis/abi.h has the rules.
 #pragma once
 
 #include <algorithm>

@@ -12,7 +12,7 @@ CHASSIS_SDK_BEGIN
 
 class Tensor;
 
-// Valid while the handle lives. Copying is cheap. An absent tensor is false.
+// Valid while the handle lives. Copying is cheap. An absent tensor converts to false.
 class BorrowedTensor {
  public:
   BorrowedTensor() = default;
@@ -91,12 +91,12 @@ class Tensor : public BorrowedTensor {
   static Tensor create(const Host& host, uint32_t dtype, std::initializer_list<int64_t> sizes) {
     return create(host, dtype, std::span(sizes.begin(), sizes.size()));
   }
-  // Of the same dtype, shape and device.
+  // Creates a tensor of the same dtype, shape and device.
   static Tensor create_like(const Host& host, const BorrowedTensor& other) {
     return create(host, other.dtype(), other.sizes(), other.device_type(), other.view().device_index);
   }
 
-  // Gives the handle away.
+  // Gives up the handle to the caller.
   CHASSIS_OWNED chassis_tensor_t release() noexcept { return std::exchange(handle_, nullptr); }
 
   void reset() noexcept {

@@ -50,7 +50,7 @@ class Tokens {
   std::vector<uint64_t> begin_, end_;
 };
 
-// A conversation; chassis_chat has what the texts are.
+// A conversation; chassis_chat_t describes the texts.
 struct Chat {
   std::string_view messages_json, tools_json, variables_json, template_text;
   int64_t unix_time_s = 0;
@@ -105,7 +105,7 @@ class FileSink {
   const chassis_file_sink_t& raw_;
 };
 
-// What is [any] is called from several threads at once.
+// Functions that are [any] are called from several threads at once.
 class Tokenizer : public Member {
  public:
   static constexpr std::string_view kKind = "tokenizer";
@@ -125,12 +125,12 @@ class Tokenizer : public Member {
   virtual void decode(std::span<const int32_t> ids, bool keep_special, std::string& out) const = 0;
   // [any] OUT_OF_RANGE as in decode.
   virtual TokenInfo token(int32_t id) const = 0;
-  // [any] The id that the vocabulary spells so, or -1.
+  // [any] The id of the entry that the vocabulary spells as `text`, or -1.
   virtual int32_t id_of(std::string_view text) const = 0;
   // [any] Overridden by tokenizers that render chat templates. INVALID_ARGUMENT: the template refuses the conversation.
   // FAILED_PRECONDITION: spans are wanted and cannot be proven for this template.
   virtual void render(const Chat& /*chat*/, ChatSink& /*out*/) const {}
-  // [control] Overridden by tokenizers that make a vocabulary: writes the files of a directory that open() reads.
+  // [control] Overridden by tokenizers that train a vocabulary: writes the files of a directory that open() reads.
   virtual void train(const VocabularyRequest& /*request*/, TextSource& /*texts*/, FileSink& /*out*/) {}
 
   template <typename T>

@@ -39,7 +39,8 @@ class Ia3 final : public Adapter {
         outputs_(option_value<Names>(host, "outputs")),
         inputs_(option_value<Names>(host, "inputs")) {}
 
-  // What config() wrote. It wins over the defaults of the options, and contradicts what the user wrote.
+  // Reads the text that config() wrote. Its values replace the defaults of the options, and must not contradict what
+  // the user wrote.
   void configure(std::string_view text) override {
     if (text.empty()) return;
     const Json json = Json::parse(text, nullptr, false);
@@ -58,7 +59,7 @@ class Ia3 final : public Adapter {
     if (op.num_joined > 1)
       fail_invalid("files join the weights of ", op.num_joined, " linears in module '", op.module, "'");
     found_.insert(std::string(op.module.substr(op.module.rfind('.') + 1)));
-    // The role of a gain: weight decay would pull it from 1 to 0.
+    // It has the role of a gain, since weight decay would pull it from 1 to 0.
     const Dims& channels = op.weight_axes[scales_output ? 0 : 1];
     const Slot vector = b.slot({kVector, {channels}, CHASSIS_ROLE_NORM, CHASSIS_INIT_ONES, 0});
     if (scales_output)

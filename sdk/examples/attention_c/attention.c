@@ -1,5 +1,5 @@
-/* Attention in plain C11: naive loops in fp32 on the CPU, with the masks causal and document; everything else is
- * refused. Row (b*T + t)*heads + head of a tensor is one head of one position; q has T positions, k and v have S. */
+/* Attention in plain C11: naive loops in fp32 on the CPU, with causal and document masks; everything else is refused.
+ * Row (b*T + t)*heads + head of a tensor is one head of one position; q has T positions, k and v have S. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -49,7 +49,7 @@ static chassis_status_t* fail(const attention_t* self, int32_t code, const char*
   return self->host->status_new(self->host, code, message, NULL);
 }
 
-/* ---- The node: which nodes the provider claims, and what they need. */
+/* ---- Nodes: which of them the provider claims, and what they need. */
 
 static const chassis_attr_t* find_attr(const chassis_op_view_t* op, const char* name) {
   for (uint32_t i = 0; i < op->num_attrs; ++i) {

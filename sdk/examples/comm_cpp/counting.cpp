@@ -1,5 +1,5 @@
-// A communication backend that wraps another one: it counts the calls and passes them on. It uses only the public
-// headers, so it can wrap any installed backend.
+// A communication backend that wraps another one, counts the calls and passes them on. It uses only the public headers,
+// so it can wrap any installed backend.
 #include <memory>
 #include <string>
 

@@ -1,5 +1,6 @@
 /* Checkpoints that numpy.load() reads, in plain C11: a ZIP file (PKWARE's APPNOTE) of .npy arrays (NEP 1), up to 4 GiB.
- * It says where everything is; the host does the rest. finish() fills in headers, as they contain the CRC-32. */
+ * The plugin says where everything is; the host does the rest. finish() fills in headers, as they contain the
+ * CRC-32. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -93,7 +94,7 @@ static chassis_status_t* finish(chassis_instance_t* self, const chassis_save_req
   return s->fill(s, at, (chassis_str_t){end, END});
 }
 
-/* No scan: this format serves [export], not [checkpoint], whose files are read again. */
+/* There is no scan(): this format serves [export], not [checkpoint], whose files are read again. */
 static const chassis_format_t format = {sizeof format, 1, layout, NULL, finish, CHASSIS_CHECKSUM_CRC32, 0};
 static const void* get_interface(const chassis_instance_t* self, chassis_str_t id) {
   return self != NULL && is(id, CHASSIS_FORMAT_ID) ? &format : NULL;

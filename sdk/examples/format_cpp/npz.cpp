@@ -1,6 +1,6 @@
-// Checkpoints that numpy.load() reads: a ZIP file (PKWARE's APPNOTE) of .npy arrays (NEP 1), up to 4 GiB. It says
-// where everything is; the host makes all ranks write their parts there, computes checksums and commits atomically.
-// Headers contain CRC-32s, which are known last, so finish() fills in all headers and the directory.
+// Checkpoints that numpy.load() reads: a ZIP file (PKWARE's APPNOTE) of .npy arrays (NEP 1), up to 4 GiB. The plugin
+// says where everything is; the host makes all ranks write their parts there, computes checksums and commits
+// atomically. Headers contain CRC-32s, which are known last, so finish() fills in all headers and the directory.
 #include <algorithm>
 #include <sstream>
 #include <vector>

@@ -1,4 +1,4 @@
-// OLMo 2 (Team OLMo 2025): as Llama, but norms come behind attention and MLP, not before them, and q and k are
+// OLMo 2 (Team OLMo 2025): as Llama, but norms come after attention and MLP, not before them, and q and k are
 // normalized over all heads at once.
 #include <cmath>
 #include <nlohmann/json.hpp>

@@ -1,5 +1,5 @@
 // ZeRO stage 1 (Rajbhandari et al. 2020) without options: every rank has all parameters and all gradients, but steps
-// only its own flat range of each; then the ranges are gathered. A complete parallel strategy on one screen.
+// only its own flat range of each; afterwards, the ranges are gathered. A complete parallel strategy on one screen.
 #include <vector>
 
 #include "chassis/parallel.hpp"

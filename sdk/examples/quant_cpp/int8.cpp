@@ -50,7 +50,7 @@ class Product final : public Kernel {
   }
 
  private:
-  // Decodes panels of the weight, and runs the product that complete(first row, rows, problem) makes of each.
+  // Decodes panels of the weight, and runs for each the product that complete(first row, rows, problem) makes of it.
   template <typename Complete>
   void each_panel(const Call& call, Complete&& complete) const {
     const auto* const codes = call.component(0, kCodes).data<int8_t>();
@@ -85,7 +85,7 @@ class Int8 final : public Quant {
   }
   std::string config() const override { return std::string(kConfig); }
 
-  // A unit of scales is a row of the weight, which is therefore cut between rows.
+  // A unit of the scales is a row of the weight, so the weight is cut between rows.
   const QuantStorage* storage(const QuantParameter& p) override {
     if (!p.is_linear_weight() || p.is_added || p.role == CHASSIS_ROLE_HEAD) return nullptr;
     if (p.num_tied > 0 || p.num_readers != 1) return nullptr;

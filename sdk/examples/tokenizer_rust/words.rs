@@ -1,11 +1,11 @@
-// A tokenizer whose vocabulary is a list of words; other text is spelled by bytes. The longest word wins, so that any
-// text can be encoded and is decoded as it was.
+// A tokenizer whose vocabulary is a list of words; other text is spelled by bytes, so that any text can be encoded and
+// is decoded unchanged. The longest word wins.
 use chassis::tokenizer::{Encoded, Info, Token, Tokenizer};
 use chassis::{sys, Code, Error, Host, Level, Member, Opt, Result};
 use std::collections::HashMap;
 
 const NUM_BYTES: i32 = 256;
-const EOS: i32 = NUM_BYTES; // words come behind it
+const EOS: i32 = NUM_BYTES; // words come after it
 
 struct Words {
     texts: Vec<Vec<u8>>,    // by id

@@ -1,4 +1,4 @@
-/* What the host gives a plugin: services by name, and functions to report errors. */
+/* The host as a plugin sees it: services by name, and functions to report errors. */
 #ifndef CHASSIS_HOST_H
 #define CHASSIS_HOST_H
 

@@ -8,7 +8,7 @@
  * recorded only where it changes the result. A provider must refuse an op with an attribute that it does not know.
  *   op              inputs                  parameters        attributes                        outputs
  *   embedding       ids [B,T] i32           weight[V,H]       first i?                          [B,T,H]
- *                   first: the rows are those of ids from first on; other ids give zeros, and no gradient
+ *                   first: the rows belong to the ids from first on; other ids give zeros, and no gradient
  *   linear          x [B,T,in…]             weight[out,in],                                     [B,T,out…]
  *                                           bias[out]?
  *   rms_norm        x [B,T,…,n]             weight[n]         eps f, offset f?                  as x
@@ -19,9 +19,9 @@
  *                   positions [B,T] i32                       factor f (on cos and sin),
  *                                                             interleaved i (0: rotate-half),
  *                                                             rotary_dim i?, long_inv_freq floats?, long_from i?
- *                   RoFormer (Su et al. 2021); angles and products in fp32. rotary_dim (head_dim): the first dims of a
- *                   head, which are rotated; the others pass. long_inv_freq replaces inv_freq in a call whose largest
- *                   position is at least long_from (LongRoPE, Ding et al. 2024, as in HF Phi-3).
+ *                   RoFormer (Su et al. 2021); angles and products in fp32. rotary_dim (head_dim): how many leading
+ *                   dims of a head are rotated; the others are copied. long_inv_freq replaces inv_freq in a call whose
+ *                   largest position is at least long_from (LongRoPE, Ding et al. 2024, as in HF Phi-3).
  *   attention       q [B,T,h,Dqk],          (none)            scale f, causal i, window i,      [B,T,h,Dv]
  *                   k [B,S,hkv,Dqk],                          chunk i, document i, prefix i,
  *                   v [B,S,hkv,Dv],                           softcap f?, query_part i?,
@@ -34,16 +34,17 @@
  *                   softcap c: c·tanh(s/c) of the scaled scores s, before the mask (HF Gemma 2).
  *                   query_part (since 0.8): queries are only some of the S positions, from call.query_offset on, also
  *                   in backward; those from S on are padding, whose rows are finite and have no gradient. S is that of
- *                   a call: under a causal mask the host may leave out keys (and ids) behind the last query
+ *                   a call: under a causal mask the host may leave out keys (and ids) after the last query
  *                   key_part (since 0.9): k and v are only some of the positions of the row too, from call.key_offset
  *                   on, and queries begin at call.query_offset (without query_part); the row, and document_ids, have
- *                   call.num_positions, and positions behind those are padding. Saved 0 is log_sum f32 [B,h,T], in
+ *                   call.num_positions, and positions after those are padding. Saved 0 is log_sum f32 [B,h,T], in
  *                   every forward: the log of the sum of exponentials of a query's scores over these keys, -inf where
  *                   it sees none of them, and its output is then 0. In backward, output 0 and log_sum are those of all
- *                   keys of the row, with log_sum = +inf where a query sees none, and the gradients are those by these
- *                   keys. The host merges the parts (Liu et al. 2023, "Ring Attention with Blockwise Transformers").
- *                   infer sets LOG_SUM, saves log_sum and keeps output 0; COMPOSED cannot serve it. Calls have
- *                   CHASSIS_CALL_TRAINING in evaluation too, and T and S are those of a call, not of the node
+ *                   keys of the row, with log_sum = +inf where a query sees none, and the gradients are the parts due
+ *                   to these keys. The host merges the parts (Liu et al. 2023, "Ring Attention with Blockwise
+ *                   Transformers"). infer sets LOG_SUM, saves log_sum and keeps output 0; COMPOSED cannot serve it.
+ *                   Calls have CHASSIS_CALL_TRAINING in evaluation too, and T and S are those of a call, not of the
+ *                   node
  *   activation      x                       (none)            function s: silu, gelu, gelu_tanh, as x
  *                                                             relu
  *   gated_activation gate, up               (none)            function s                        as gate: f(gate)·up
@@ -66,7 +67,7 @@
  *                   labels [B,T] i32                                                            over labels != ignore
  *   partial_cross_entropy logits [B,T,V],   (none)            ignore_index i (-100), first i,   log_sum [B,T] f32,
  *                   labels [B,T] i32                          count i                           target [B,T] f32
- *                   Of a part of a vocabulary: the first `count` columns are the classes from `first` on, the others
+ *                   For a part of a vocabulary: the first `count` columns are the classes from `first` on, the others
  *                   are padding. log_sum = log sum exp over the count columns (-inf if count is 0); target = the
  *                   label's logit, or 0 if this part lacks it or it is ignored
  *   total_cross_entropy log_sum [B,T] f32,  (none)            ignore_index i (-100)             loss [] f32: the SUM

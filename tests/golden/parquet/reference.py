@@ -68,7 +68,7 @@ def as_json(value, field):
     return value.isoformat() if pa.types.is_date(field) else value
 
 
-# Pages have checksums, so that every damage of a value is found.
+# Pages have checksums, so that all damage to a value is found.
 pq.write_table(pa.Table.from_pylist(ROWS, schema=SCHEMA), "reference.parquet", compression="zstd", row_group_size=2,
                write_page_checksum=True, write_statistics=False, store_schema=False)
 with open("reference.jsonl", "w", encoding="utf-8") as file:

@@ -1,4 +1,4 @@
-// The processors that a process may use, from a folder that stands for /proc and /sys.
+// The processors that a process may use, read from a folder that stands in for /proc and /sys.
 #include "host/base/control_groups.hpp"
 
 #include <gtest/gtest.h>

@@ -246,7 +246,7 @@ TEST_F(FileTest, KeepsDescriptorsForFilesOfTheHost) {
       files.push_back(File::open_directory(folder_));
       EXPECT_THROW(File::open_directory(folder_), Error);
       files.clear();
-      take_all();  // gets none of them
+      take_all();  // gets none of the reserved descriptors
     }
   }
   for (const int one : taken) ::close(one);

@@ -69,7 +69,7 @@ TEST(Crc32c, InstructionAndTableAgreeAndContinue) {
   }
 }
 
-// Long inputs are read in three stretches of 8 KiB at a time.
+// Long inputs are read three stretches of 8 KiB at a time.
 TEST(Crc32c, InstructionAndTableAgreeOnBytesOfEveryLength) {
   std::string bytes(100'000, '\0');
   for (size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<char>(i * i / 7);

@@ -39,7 +39,7 @@ TEST(Log, AFileGetsEverythingWithTimes) {
 
 TEST(Log, AFileBeginsWithTheLinesLoggedBeforeIt) {
   const std::string path = testing::TempDir() + "/chassis_log_early_test.txt";
-  testing::GTEST_FLAG(death_test_style) = "threadsafe";  // in a new process, this is the first file
+  testing::GTEST_FLAG(death_test_style) = "threadsafe";  // runs in a new process, where this is the first file
   const auto first_file = [&] {
     std::filesystem::remove(path);
     log::info("logged early");

@@ -1,4 +1,4 @@
-// Threads of the host: their signals, their names, and the ends of those that fail.
+// Threads of the host: their signals, their names, and how those that fail end.
 #include "host/base/thread.hpp"
 
 #include <gtest/gtest.h>
@@ -24,7 +24,7 @@ TEST(Thread, LeavesSignalsToTheMainThreadButNotItsOwnFaults) {
     EXPECT_EQ(sigismember(&blocked, number), 0) << number;
 }
 
-// The failure of the thread ends the process, and the one who waits in another thread learns of it before.
+// A failure of the thread ends the process, but first a thread that waits for it is told.
 TEST(Thread, EndsTheProcessWithTheCodeOfAnExceptionThatLeavesIt) {
   const auto fail = [](const std::function<void()>& body) {
     const ThreadFailures failures([](const Error& error) { std::fprintf(stderr, "told: %s\n", error.what()); });
@@ -36,7 +36,7 @@ TEST(Thread, EndsTheProcessWithTheCodeOfAnExceptionThatLeavesIt) {
   EXPECT_EXIT(fail([] { throw 5; }), testing::ExitedWithCode(1), "unknown type \\(thread: data reader\\)");
 }
 
-// Leaves the process no memory, relative to what it holds, and no stack of a thread that has ended.
+// Leaves the process no memory beyond what it holds, and no stack of an ended thread to reuse.
 void take_all_memory() {
   static std::vector<std::thread> held;  // the process ends with them
   held.reserve(1024);

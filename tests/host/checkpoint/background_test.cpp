@@ -143,7 +143,7 @@ TEST(Save, ReportsASavedCheckpointThatIsNotTheLatest) {
   expect_holds(dir / "c", model, {});
 }
 
-// For sources with boxes of rows, columns and flat ranges.
+// The sources have boxes of rows, columns and flat ranges.
 TEST(ReaderAsSource, GivesAnotherFormatTheSameBytes) {
   const TemporaryDirectory dir;
   const Model model = sharded_model();

@@ -420,7 +420,7 @@ TEST(Commit, TheCheckpointThatBestNamesIsKept) {
   EXPECT_EQ(root.prune(1), std::vector<std::string>{"step-000002"});
   root.set_best("step-000003");
   EXPECT_EQ(root.prune(1), std::vector<std::string>{"step-000001"});
-  // A file stands for the link where there are no links.
+  // On file systems without links, a file takes the place of the link.
   root.set_best("");
   EXPECT_FALSE(fs::exists(fs::symlink_status(dir / "best")));
   write_text(dir / "best", "checkpoints/step-000003\n");

@@ -1,5 +1,5 @@
-// Tensors that files store in another form than the run: joined, in slices, transposed. Loaded from any mesh to any
-// other, bit for bit, and copied from file to file.
+// Tensors stored in files in another form than in the run: joined, sliced or transposed. They are loaded from any mesh
+// onto any other, bit for bit, and copied from file to file.
 #include <fstream>
 
 #include "fixture.hpp"
@@ -160,7 +160,7 @@ TEST(DiskParts, ElementsThatLieNearEachOtherAreReadAtOnce) {
   const MappedModel mapped({Placement::dim_chunk({"dp"}, 0)});
   CheckpointReader reader(save(MappedModel({}), {}, huggingface(), dir, "c", buckets), huggingface());
   const int64_t before = num_read_calls();
-  // Of "conv", one row of 4200 elements, which lie 280 bytes apart in the file.
+  // Rank 3 has one row of "conv": 4200 elements that lie 280 bytes apart in the file.
   const auto loaded = load_all(reader, mapped.load_tensors(), buckets, mesh, 3);
   EXPECT_LT(num_read_calls() - before, 200);
   for (const Descriptor& d : mapped.model.descriptors)

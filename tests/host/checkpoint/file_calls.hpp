@@ -27,11 +27,11 @@ struct FileCall {
     kReadLink,
     kList
   } kind;                 // kOpen to kList: calls that read
-  std::string path = {};  // absolute; that of the descriptor if the call takes one
-  std::string to = {};    // of a rename; the target of a link
-  uint64_t offset = 0;    // of a write
+  std::string path = {};  // absolute; the descriptor's path if the call takes a descriptor
+  std::string to = {};    // the new name in a rename; the target of a link
+  uint64_t offset = 0;    // for a write
   const void* data = nullptr;
-  uint64_t num_bytes = 0;  // of a write; the size after a resize
+  uint64_t num_bytes = 0;  // for a write; for a resize, the new size
 };
 const char* name_of(FileCall::Kind kind);
 
@@ -45,7 +45,7 @@ class FileCallObserver {
   virtual void after(const FileCall&) {}
 };
 
-// While this lives, the observer sees the calls under `root`, of all threads, one at a time.
+// While this object exists, the observer sees the calls under `root`, from all threads, one at a time.
 class ObservedFileCalls {
  public:
   ObservedFileCalls(const std::string& root, FileCallObserver& observer);

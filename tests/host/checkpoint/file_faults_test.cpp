@@ -36,8 +36,8 @@ class FailOnce : public FileCallObserver {
   int index_, error_, seen_ = 0;
 };
 
-// Calls that may fail without failing the save: those that delete an older checkpoint, which causes a warning and is
-// done later; and the creation of a link, which a file can replace.
+// Calls that may fail without failing the save: deleting an older checkpoint, which causes a warning and is done later;
+// and creating a link, which a file can replace.
 bool may_fail(const FileCall& call, bool deletes) {
   deletes |= call.path.find(".deleting-") != std::string::npos || call.to.find(".deleting-") != std::string::npos;
   return deletes || call.kind == Kind::kLink || call.kind == Kind::kClose ||
@@ -107,7 +107,7 @@ INSTANTIATE_TEST_SUITE_P(, EveryCall,
                                            Kind::kSync, Kind::kRename, Kind::kUnlink, Kind::kLink, Kind::kClose),
                          [](const auto& info) { return name_of(info.param); });
 
-// Fails the n-th call of a kind by which files are read.
+// Fails the n-th call of a kind that reads files.
 class FailOneReading : public FailOnce {
  public:
   using FailOnce::FailOnce;

@@ -1,4 +1,4 @@
-// SIGKILL of one or all ranks at any moment of a save by several: the previous or the new checkpoint is intact.
+// SIGKILL of one or all ranks at any moment of a save by several ranks: the previous or the new checkpoint is intact.
 // CHASSIS_KILLS sets the number of kills at random times.
 #include <sys/mman.h>
 #include <sys/wait.h>
@@ -39,7 +39,7 @@ Model model_of_step(int64_t step) {
 // The state of the ranks, read by the parent.
 struct Shared {
   std::atomic<int> port = 0;
-  std::atomic<int> stage = -1;  // of rank 0; -1: not saving
+  std::atomic<int> stage = -1;  // rank 0's stage; -1: not saving
   std::atomic<int64_t> published = 0;
 };
 Shared* new_shared() {
@@ -175,12 +175,12 @@ TEST(KillOfARank, AtRandomMomentsLeavesWholeCheckpoints) {
     const std::vector<pid_t> ranks = start_ranks(dir.path(), *shared);
     StoreServer server("127.0.0.1", 0);
     shared->port = server.port();
-    // Every other time once the ranks have saved, however long they took to start.
+    // In every other round, waits until the ranks have saved, however long they took to start.
     const int64_t published = shared->published;
     while (i % 2 == 0 ? shared->published == published : shared->stage < 0)
       std::this_thread::sleep_for(std::chrono::microseconds(100));
     std::this_thread::sleep_for(std::chrono::microseconds(random() % 100'000));
-    const int victim = static_cast<int>(random() % (kNumRanks + 1));  // the last: all of them
+    const int victim = static_cast<int>(random() % (kNumRanks + 1));  // kNumRanks: all of them
     for (int rank = 0; rank < kNumRanks; ++rank)
       if (victim == kNumRanks || victim == rank) ::kill(ranks[static_cast<size_t>(rank)], SIGKILL);
     const int stage = shared->stage;

@@ -127,7 +127,7 @@ TEST(Kill, AtRandomMomentsLeavesWholeCheckpoints) {
     shared->stage = -1;
     const pid_t child = ::fork();
     if (child == 0) run(dir.path(), *shared, nullptr, false);
-    // Every other time once it has saved, however long it took to start.
+    // In every other round, waits until the child has saved, however long it took to start.
     const int64_t published = shared->published;
     int status = 0;
     while (i % 2 == 0 && shared->published == published && ::waitpid(child, &status, WNOHANG) == 0)

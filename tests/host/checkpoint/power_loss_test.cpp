@@ -23,12 +23,12 @@ class Disk : public FileCallObserver {
   struct Change {
     int node = 0;  // the file or directory that it changes
     bool of_entries = false;
-    uint64_t offset = 0;  // of bytes
+    uint64_t offset = 0;  // where `bytes` are written
     std::string bytes = {};
     std::optional<uint64_t> size = {};
     std::string name = {}, removed = {};  // entries: `name` is added and refers to `target`; `removed` is removed
     int target = -1;
-    int second_target = -1;       // of an exchange: `removed` then refers to it
+    int second_target = -1;       // for an exchange: `removed` then refers to it
     size_t synced_at = SIZE_MAX;  // the moment from which it is durable
   };
 

@@ -77,7 +77,7 @@ struct Case {
   const char* name;
   MeshShape mesh;
   std::vector<Placement> of_matrix, of_vector;
-  int64_t unit_rows;  // rows of a matrix that a rank may have above its even share; 0: one element
+  int64_t unit_rows;  // rows of a matrix that a rank may hold beyond its even share; 0: one element
 };
 
 const Placement kFsdp = Placement::dim_chunk({"dp"}, 0), kZero = Placement::flat_range({"dp"}),

@@ -72,7 +72,7 @@ inline Model sharded_model() {
   return model;
 }
 
-// As a run plans it: each rank what it writes, and a share of the proof.
+// Plans as a run does: each rank plans what it writes, and proves its share.
 inline SavePlan plan_of_rank(const World& world, std::vector<SaveTensor> tensors, const MeshShape& mesh,
                              const FormatPlugin& format) {
   SavePlanOptions options;

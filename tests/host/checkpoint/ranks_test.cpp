@@ -1,4 +1,4 @@
-// A save by several ranks writes the same bytes as a save by one, each rank only its own, with one outcome on all.
+// A save by several ranks writes the same bytes as a save by one: each rank only its own, with one outcome on all.
 #include "ranks.hpp"
 
 #include <atomic>

@@ -119,7 +119,7 @@ TEST(ReshardRun, HoldsFewTensorsTwice) {
     uint32_t next = 0;
     ReshardRequest request;
     request.tensors = tensors;
-    request.options.budget_bytes = 3 * 64 * 64 * 4 / 4;  // what a rank sends of three tensors
+    request.options.budget_bytes = 3 * 64 * 64 * 4 / 4;  // bytes that a rank sends of three tensors
     request.from = [&](const Descriptor& d, int) { return old_ones.at(d.fqn); };
     request.to = [&](const Descriptor& d, int r) {
       new_ones[d.fqn] = empty_local(Layout(d, mesh), r);

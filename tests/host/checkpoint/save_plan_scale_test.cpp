@@ -110,7 +110,7 @@ Made plan_of_rank(int num_ranks, int rank, const FormatPlugin& format, const Pro
 
 TEST(SavePlanOfOneRank, Of70BOn1024RanksTakesLessThan64MiB) {
   for (const FormatPlugin* format : {&native(), &huggingface()}) {
-    plan_of_rank(128, 0, *format);  // what the format and the C++ library keep for good
+    plan_of_rank(128, 0, *format);  // allocates what is kept for good by the format and the C++ library
     for (const int rank : {0, 511, 1023}) {
       // One process proves all, as `chassis plan` does, or each rank its share.
       for (const Prover& prover : {Prover{}, Prover{rank, 1024}})

@@ -45,7 +45,7 @@ class BadInput : public testing::TestWithParam<std::string> {
     ASSERT_EQ(run.exit_code, 0) << run.output;
     fs::rename(*shared_ / "model-run/final", *shared_ / "model");
     fs::remove_all(*shared_ / "model-run");
-    // Cases change its files, as in a directory of another program.
+    // Without its manifest this counts as a directory of another program, so cases may change its files.
     fs::rename(*shared_ / "model/manifest.json", *shared_ / "model-manifest.json");
     run_all();
   }
@@ -54,7 +54,7 @@ class BadInput : public testing::TestWithParam<std::string> {
     outcomes_.clear();
   }
 
-  // Most of the time of a case is the start of the program, so two run at a time.
+  // Most of the time of a case is spent starting the program, so two run at a time.
   static void run_all() {
     std::vector<std::string> names;
     const testing::TestSuite& suite = *testing::UnitTest::GetInstance()->current_test_suite();

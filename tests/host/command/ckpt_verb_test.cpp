@@ -106,7 +106,7 @@ TEST_F(CkptVerb, ExportRefusesValuesThatAreNotFinite) {
   EXPECT_HAS(run({"ckpt", "export", "model", "bad", "--dtype", "fp16"}, 7), "overflows float16");
   EXPECT_FALSE(fs::exists(*this / "bad"));
   run({"ckpt", "export", "model", "large", "--dtype", "bf16"});
-  // Damage of our own files is said to be damage.
+  // Damage to our own files is reported as damage.
   std::string damaged = test::text_of_file(*this / "whole/model.safetensors");
   std::memcpy(damaged.data() + damaged.size() - sizeof nan, &nan, sizeof nan);
   test::write_text(*this / "whole/model.safetensors", damaged);

@@ -95,7 +95,7 @@ TEST_F(Verbs, GenerateEvalAndCkptReadTheOutputOfTrain) {
       chassis({"generate", "good.toml", "--prompt", "Row 1", "--from", "out/final", "generate.max_new_tokens=12"});
   EXPECT_EQ(from.exit_code, 0) << from.output;
 
-  // Before the weights are looked for.
+  // Refused before the weights are looked for.
   const Outcome stop = chassis({"generate", "good.toml", "--prompt", "Row 1", "--stop", "", "--from", "nowhere"});
   EXPECT_HAS(stop.output, "has an empty text");
   EXPECT_EQ(stop.output.find("Row 1"), std::string::npos);

@@ -36,7 +36,7 @@ class HubPaths : public testing::Test {
     create_directories(folder + "/snapshots/" + hash);
     write_file_atomic(folder + "/refs/" + revision, hash);
   }
-  // The folder without that of the test; or the problem.
+  // The expanded path, or the problem, without the name of the test's folder.
   std::string expanded(std::string path) {
     const auto problem = expand_hub(path);
     std::string text = problem ? *problem : path;

@@ -26,7 +26,7 @@ TEST(Settings, AgreeWithTheSchemaInKeysTypesAndOrder) {
   std::vector<std::string> found;
   for (const ReadKey& key : read) found.push_back(fmt::format("{}: {}", without_indexes(key.key), type_text(key.type)));
   EXPECT_EQ(found, expected);
-  // The members of a table are in the order of its keys, so no two of one type are exchanged.
+  // The members of a table are in the order of its keys, so no two of the same type are swapped.
   for (size_t i = 1; i < read.size(); ++i) {
     if (table_of(read[i - 1].key) != table_of(read[i].key)) continue;
     EXPECT_LT(read[i - 1].member, read[i].member) << read[i].key;
@@ -47,7 +47,7 @@ TEST(Settings, KnowTheirKeyTheirPositionAndWhoSetThem) {
   EXPECT_EQ(s.data.train[0].path.key(), "data.train.0.path");
   EXPECT_EQ(s.data.train[0].where().text(), "a.toml:14:1");
   EXPECT_FALSE(s.data.train[0].weight.is_set());
-  // What is not written down stands in the nearest table that is, or in the file.
+  // A setting that is not written down has the position of the nearest table that is, or of the file.
   EXPECT_EQ(s.train.task.where().text(), "a.toml:10:2");
   EXPECT_EQ(s.eval.every_steps.where().text(), "a.toml");
   EXPECT_EQ(s.parallel.key(), "parallel");

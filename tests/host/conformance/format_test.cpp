@@ -26,7 +26,7 @@ class ToyFormat {
 
   std::function<bool(const chassis_disk_tensor_t&)> refuses, omits;
   std::function<std::string(std::string)> stored_name = [](std::string name) { return name; };
-  uint64_t offset_error = 0;  // of the places that scan returns
+  uint64_t offset_error = 0;  // subtracted from the offsets that scan returns
   bool counts_layouts = false;
 
  private:

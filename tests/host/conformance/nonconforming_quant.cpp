@@ -31,7 +31,7 @@ class Product final : public Kernel {
 
   void forward(Call& call) override {
     const BorrowedTensor x = call.input(0), bias = call.param(1);
-    static int num_calls = 0;  // of all kernels
+    static int num_calls = 0;  // calls of all kernels
     ++num_calls;
     const bool gives_other_bits = has("other bits"), adds_bias = bias && !has("no bias");
     const auto* const xs = x.data<float>();
@@ -162,7 +162,7 @@ class Int8 final : public Quant {
   }
 
  private:
-  mutable float range_ = 0, last_ = 0;  // of some faults
+  mutable float range_ = 0, last_ = 0;  // used by some faults
   const QuantStorage storage_{
       std::string(kScheme), "", {{"", CHASSIS_DTYPE_I8, 1}, {".scale", CHASSIS_DTYPE_F32, kBlock}}};
   const QuantStorage unfinished_{

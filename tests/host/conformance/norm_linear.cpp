@@ -1,4 +1,4 @@
-// RMSNorm fused with the linear behind it, a pattern that no op of the reference has: the normed rows are never kept.
+// RMSNorm fused with the linear after it, a pattern that no op of the reference has. The normed rows are never kept.
 // fp32, CPU. The environment variable NONCONFORMING selects a fault.
 #include <cmath>
 #include <cstdlib>

@@ -122,7 +122,7 @@ TEST(OptimizerConformance, OurOptimizersPass) {
   EXPECT_EQ(ToyOptimizer(gradient_descent).failures(), "");
 }
 
-// Which parameters a rank steps depends on the mesh; a sum over all of them is the host's.
+// The mesh decides which parameters a rank steps, so only the host can sum over all of them.
 TEST(OptimizerConformance, FindsASumOverTheTensorsOfAStep) {
   EXPECT_HAS(ToyOptimizer(gradient_descent, "sums its tensors").failures(),
              "so a sum over them needs sum_over_parameters");

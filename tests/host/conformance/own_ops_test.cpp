@@ -1,4 +1,4 @@
-// Whether a plugin's own ops mix only the dims that its model declares.
+// The check that a plugin's own ops mix only the dims that its model declares.
 #include "host/conformance/own_ops.hpp"
 
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
-// Schedule-Free AdamW (Defazio et al. 2024), which `plugins check` must accept: an average of iterates takes up decay
-// later. Parameters hold y; x, the average, is what would be evaluated and saved.
+// Schedule-Free AdamW (Defazio et al. 2024), which `plugins check` must accept: in an average of iterates, decay shows
+// up later. Parameters hold y; x, the average, is what would be evaluated and saved.
 #include <cmath>
 
 #include "chassis/optimizer.hpp"
@@ -32,7 +32,7 @@ class ScheduleFree final : public Optimizer {
                                                         CHASSIS_GRANULARITY_ELEMENT,
                                                         1,
                                                         0.0};
-    // z should begin as a copy of the parameter, but a state begins with one constant: d = z - y begins at 0.
+    // z should start as a copy of the parameter, but a state starts as a constant: d = z - y starts at 0.
     static constexpr chassis_state_desc_t kStates[] = {element_state("z_minus_y"), element_state("exp_avg_sq"),
                                                        kWeightSum};
     return kStates;

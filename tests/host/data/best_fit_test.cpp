@@ -91,7 +91,7 @@ TEST(BestFit, PacksEveryDocumentOnceAndNoRowTooFull) {
   }
 }
 
-// The length mix of the documentation: log-normal with median 300, cut at 2048.
+// The mix of lengths in the documentation: log-normal with median 300, cut at 2048.
 TEST(BestFit, UsesAlmostAllTokensOfARow) {
   std::mt19937 random(1);
   std::lognormal_distribution<double> mix(std::log(300.0), 0.8);

@@ -66,7 +66,7 @@ TEST(ByteSource, RefusesArchivesThatAreCutOff) {
 TEST(ByteSource, RefusesArchivesThatAreDamaged) {
   TempFolder folder;
   std::string gz = gzip(noise()), zst = zstd(noise());
-  gz[gz.size() - 6] ^= 1;  // of the checksum
+  gz[gz.size() - 6] ^= 1;  // in the checksum
   zst[10] ^= 0x55;
   for (const auto& [name, packed] : {std::pair<std::string, std::string>{"sum.txt.gz", gz},
                                      {"b.txt.zst", zst},

@@ -120,7 +120,7 @@ inline EncodeOptions chatml_options() {
   return options;
 }
 
-// The row's text with [trained tokens] in brackets; "(dropped: reason)" if it is.
+// The row's text with [trained tokens] in brackets; "(dropped: reason)" if the row was dropped.
 inline std::string encoded(RecordEncoder& encoder, const Tokenizer& tokenizer, const Record& record) {
   Document document;
   if (!encoder.encode(record, {"chat.jsonl", 7, 0}, document)) return "(dropped: " + encoder.drop_reason() + ")";

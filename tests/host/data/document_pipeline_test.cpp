@@ -16,7 +16,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// "rows" of a file named "<count>", "<count>!": an error of the reader behind the rows.
+// A reader of the file "<count>", which has that many rows. For "<count>!" it fails after the last row.
 class CountedRows final : public RowReader {
  public:
   explicit CountedRows(const std::string& name) : name_(name), count_(std::stoull(name)) {}
@@ -38,7 +38,7 @@ class CountedRows final : public RowReader {
   uint64_t count_, row_ = 0;
 };
 
-// Row r becomes one token r; rows that 7 divides are dropped, and rows that 11 divides have no document.
+// Row r becomes one token r. Rows divisible by 7 are dropped, and rows divisible by 11 have no document.
 class SlowWorker final : public RowWorker {
  public:
   SlowWorker(uint64_t bad_row, std::atomic<int>& made) : bad_row_(bad_row), made_(made) {}

@@ -78,8 +78,8 @@ TEST_P(OwnRows, AreAllThatARankReadsOfAStep) {
     EXPECT_EQ(data.save(), all.save());
     EXPECT_EQ(data.stats().num_padding, all.stats().num_padding);
   }
-  // Each rank reads where the documents of all rows are, about 3 in a row; and the labels of all rows if they differ
-  // from the tokens.
+  // Each rank reads the positions of the documents of all rows, about 3 per row, and the labels of all rows if they
+  // differ from the tokens.
   const auto width = static_cast<uint64_t>(all.sets()[0].store().facts().id_bytes);
   const uint64_t places = kNumRanks * kNumRanks * 4 * 32;
   const uint64_t labels = std::get<1>(GetParam()) ? kNumRanks * whole.num_tokens * width : 0;

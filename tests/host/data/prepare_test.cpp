@@ -85,7 +85,7 @@ TEST_F(Prepare, KeepsPrivateTextsPrivate) {
   prepare_data_set(text_set(path), &tokenizer, options());
   EXPECT_EQ(modes(), std::set<unsigned>({0044}));
   fs::permissions(path, fs::perms(0640));
-  prepare_data_set(text_set(path), &tokenizer, options());  // those that were kept
+  prepare_data_set(text_set(path), &tokenizer, options());  // finds the kept tokens
   EXPECT_EQ(modes(), std::set<unsigned>({0040}));
   fs::remove_all(kept());
   fs::permissions(path, fs::perms(0600));

@@ -62,7 +62,7 @@ TEST(RecordEncoder, LabelsThatWereShiftedBeforehandAreCounted) {
   EXPECT_EQ(num_shifted({1, 2, 3, 4}, {-100, 2, 3, 4}), 0u);
   EXPECT_EQ(num_shifted({5, 5, 5, 5}, {5, 5, 5, 5}), 0u);
   EXPECT_EQ(num_shifted({1, 2, 3, 4}, {2, 9, 4, -100}), 0u);     // labels of their own
-  EXPECT_EQ(num_shifted({1, 2, 3, 4}, {2, -100, -100, 4}), 0u);  // one may be so by chance
+  EXPECT_EQ(num_shifted({1, 2, 3, 4}, {2, -100, -100, 4}), 0u);  // one match may be chance
   RecordEncoder encoder(nullptr, {});
   Document document;
   encoder.encode(TokensRecord{{1, 2, 3}, {2, 3, -100}}, {}, document);
@@ -288,7 +288,7 @@ class JinjaTest : public testing::Test {
       if (!is_generation_ || role != "assistant") out.text += end_;
     }
     if (chat.generation_prompt) out.text += answer_open_ + prompt_end_;
-    if (chat.spans) last_ = chat;  // and not a render that only proves what the template shows
+    if (chat.spans) last_ = chat;  // not a render that only proves what the template shows
     return out;
   }
 

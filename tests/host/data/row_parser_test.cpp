@@ -250,7 +250,7 @@ TEST(RenamedRow, HasTheKeysOfTheSet) {
   set.tags = {{"label", "train"}};
   EXPECT_TRUE(
       std::get<SegmentsRecord>(parse_row(set, R"({"segments":[{"text":"a","train":true}]})")).segments[0].trained);
-  // Two names may change places.
+  // Two names may be swapped.
   set = set_of(DataFormat::kPromptCompletion);
   set.columns = {{"prompt", "completion"}, {"completion", "prompt"}};
   EXPECT_EQ(std::get<CompletionRecord>(parse_row(set, R"({"prompt":"a","completion":"b"})")).prompt, "b");
@@ -293,7 +293,7 @@ TEST(UnusedKeys, AreEscapedAndCut) {
   }
 }
 
-// Of a table, whose columns give each row the keys of all the others.
+// In a table, the columns give each row the keys of all the others.
 TEST(MessagesRow, OfATableHasTheCallsAndToolsOfTheSameLines) {
   const std::string table =
       R"({"messages":[{"role":"user","content":"go","tool_calls":null,"extra":null},{"role":"assistant","content":"",)"

@@ -10,8 +10,8 @@
 namespace chassis {
 namespace {
 
-// Decodes as a SentencePiece tokenizer does: "▁" is a space, but not in front, and bytes that are no character become
-// one U+FFFD each. Ids below 256 are bytes, id 256 is special.
+// Decodes as a SentencePiece tokenizer does: "▁" is a space, but not in front, and bytes that form no character become
+// one U+FFFD each. Ids below 256 are bytes; id 256 is special.
 class Pieces : public Tokenizer {
  public:
   explicit Pieces(bool replaces = true) : replaces_(replaces) {}
@@ -89,7 +89,7 @@ TEST(TokenStream, WhatNeverBecomesACharacterIsReturnedInTheEnd) {
   TokenStream stream(raw);
   EXPECT_EQ(pieces_of(stream, {'a', 0xE6, 0x97}), (Texts{"a", "", ""}));
   EXPECT_EQ(stream.finish(), "\xE6\x97");
-  // A byte that begins no character is not waited for.
+  // The stream does not wait for more after a byte that begins no character.
   EXPECT_EQ(pieces_of(stream, {0xFF, 'x'}), (Texts{"\xFF", "x"}));
 
   const Pieces replacing;

@@ -146,7 +146,7 @@ TEST_F(TrainDataTest, CutsMicroBatchesToTheirLongestRow) {
   EXPECT_EQ(shorter.save(), all.save());
 }
 
-// Each by its own rows; all know how many positions all compute.
+// Each rank cuts to its own rows, and all ranks know how many positions they compute together.
 TEST_F(TrainDataTest, GivesDataRanksTheirOwnLengths) {
   DataConfig config = two_sets();
   config.packing = Packing::kNone;

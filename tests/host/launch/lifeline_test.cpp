@@ -1,4 +1,4 @@
-// The end of a rank's connection without a leave() is its death, and nothing else is.
+// A connection that ends without a leave() counts as the death of its rank, and nothing else does.
 #include "host/launch/lifeline.hpp"
 
 #include <gtest/gtest.h>
@@ -30,7 +30,7 @@ struct Deaths {
   std::vector<int> ranks;
 
   Lifeline connect(int rank) const { return Lifeline("127.0.0.1", server.port(), rank); }
-  // What is reported until `count` are, and 300 ms longer.
+  // Returns the ranks reported until there are `count`, and for 300 ms more.
   std::vector<int> wait(size_t count) {
     const auto end = Clock::now() + 20s;
     for (bool done = false; !done && Clock::now() < end; std::this_thread::sleep_for(10ms)) {
@@ -70,7 +70,7 @@ TEST(Lifeline, ConnectionsThatAreNoRanksAreClosed) {
 TEST(Lifeline, ManyConnectionsThatSayNothingDoNotKeepRanksOut) {
   Deaths deaths;
   std::optional<Lifeline> rank = deaths.connect(1);
-  std::this_thread::sleep_for(100ms);  // so that it is known before the others come
+  std::this_thread::sleep_for(100ms);  // so that the server knows it before the others come
   const SocketAddress address = resolve("127.0.0.1", deaths.server.port()).front();
   std::vector<File> silent;
   for (int i = 0; i < 200; ++i) {

@@ -9,7 +9,7 @@ namespace {
 TEST(TextDifference, ComparesKeyByKey) {
   const std::string common = "optimizer.lr = 0.1\nplugins.path = null\n";
   EXPECT_EQ(text_difference("a = 1\n" + common, 1, "a = 2\n" + common, 0), "'a = 1' on rank 1, 'a = 2' on rank 0");
-  // A key of one rank alone shifts the lines behind it.
+  // A key that only one rank has shifts the lines after it.
   EXPECT_EQ(text_difference("attention.plugin = \"naive\"\n" + common, 1, common, 0),
             "'attention.plugin = \"naive\"' on rank 1, no 'attention.plugin' on rank 0");
   EXPECT_EQ(text_difference(common, 3, "attention.plugin = \"naive\"\n" + common, 0),

@@ -1,4 +1,4 @@
-// ZeRO 1 that reduces in every third micro-batch: what it does depends on how many have come.
+// ZeRO 1 that reduces in every third micro-batch: its behaviour depends on how many micro-batches came before.
 #include <vector>
 
 #include "chassis/parallel.hpp"

@@ -34,7 +34,7 @@ bool has_repeats(const Plan& plan) {
                      [](const RankPlan& rank) { return !rank.timeline.repeats.empty(); });
 }
 
-// Pipelines of 2 ranks, alone or beside a strategy on 2 others.
+// Pipelines of 2 ranks, alone or with another strategy that doubles the ranks.
 Plan plan_both_ways(const std::string& schedule, int num_microbatches, const std::string& beside,
                     std::vector<std::string> overrides = {}) {
   std::string tables = "plugin = \"pipeline\"\nschedule = \"" + schedule + "\"\n";

@@ -83,7 +83,7 @@ TEST(Plan, CountsTheComponentsOfWeightsInFourBits) {
   const int64_t added = 4 * rank * (2 * (64 + 64) + 2 * (64 + 32) + 3 * (64 + 192));
   const int64_t others = kParameters - linears;              // embeddings, head, norms
   const int64_t divided = linears / 2 + 4 * (linears / 64);  // codes, and a scale for each block of 64
-  const int64_t tables = 4 * 7 * 16 * 4;                     // of each weight, on every rank
+  const int64_t tables = 4 * 7 * 16 * 4;                     // for each weight, on every rank
   const std::vector<std::string> overrides = {"adapter.plugin=lora", "adapter.rank=4", "quant.plugin=bnb4",
                                               "checkpoint.contents=full"};
   const auto parameters = [](const Plan& plan) {
@@ -96,7 +96,7 @@ TEST(Plan, CountsTheComponentsOfWeightsInFourBits) {
 }
 
 TEST(Plan, CountsStatesInEightBits) {
-  const int64_t small = 4 * (2 * 64 * 32 + 2 * 64) + 64;  // of parameters below 4096 elements
+  const int64_t small = 4 * (2 * 64 * 32 + 2 * 64) + 64;  // parameters below 4096 elements
   const int64_t large = kParameters - small;
   const auto states = [](const Plan& plan) {
     return static_cast<int64_t>(peak(plan.ranks[0], PlanCategory::kOptimizer));
@@ -132,7 +132,7 @@ TEST(Plan, MoreMicrobatchesAddTrafficAndOnlyTheirRowsOfMemory) {
   const Plan few = plan_of("fsdp2", 4), many = plan_of("fsdp2", 4, {"train.global_batch_size=480"});
   EXPECT_EQ(few.batch.num_microbatches, 3);
   EXPECT_EQ(many.batch.num_microbatches, 30);
-  const uint64_t values = 4 * 128 * 4;  // of a micro-batch: rows, positions, fields
+  const uint64_t values = 4 * 128 * 4;  // per micro-batch: rows, positions, fields
   EXPECT_EQ(many.ranks[0].step.peak_bytes - few.ranks[0].step.peak_bytes, 27 * values * sizeof(int32_t) * 2)
       << "the step and the next one, which data.prefetch reads";
   EXPECT_EQ(traffic(many).at("dp_shard all_gather").bytes, 10 * traffic(few).at("dp_shard all_gather").bytes);

@@ -62,7 +62,7 @@ TEST_F(PluginLoad, KeepsTheLibraryMappedAfterTheObjectIsGone) {
   std::string path;
   { path = load(fixture("good/plain.so")).mapped_path(); }
   const auto loaded = loaded_libraries();
-  // The test that loaded it first may be another one with another cache folder.
+  // Another test, with another cache folder, may have loaded it first.
   EXPECT_TRUE(std::any_of(loaded.begin(), loaded.end(), [&](const std::string& other) {
     return std::filesystem::path(other).filename() == std::filesystem::path(path).filename();
   }));
@@ -185,7 +185,7 @@ class BorrowingPlugin : public PluginLoad {
       std::filesystem::copy(fixture("borrower/" + std::string(name)), scratch_ / name);
     log::reset_counted_warnings();
   }
-  // Another library in the place of the inner one.
+  // Puts another library in the place of the inner one.
   void replace_inner(const std::string& text) {
     write_file_atomic(inner_, patched(read_file(fixture("borrower/libinner_lender.so")), "lent by A", text));
   }

@@ -1,4 +1,4 @@
-// What the adapter pass offers, what it makes of the answers, and what it refuses.
+// The adapter pass: what it offers, what it makes of the answers, and what it refuses.
 #include "host/program/adapter.hpp"
 
 #include <gtest/gtest.h>
@@ -64,7 +64,7 @@ class AdapterPassTest : public testing::Test {
     });
     return program;
   }
-  // Of the extension of op "up" in the layers.
+  // The refusal when op "up" of the layers is extended.
   std::string refusal(const std::function<void(Extension&)>& extend) {
     return test::refusal([&] {
       adapt(SmallModel{}.program(), [&](Extension& e) {

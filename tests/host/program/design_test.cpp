@@ -169,7 +169,7 @@ TEST(Design, SequenceParallelHasExactlyTheExpectedCollectives) {
     EXPECT_EQ(!slot.partial_over.empty(), slot.role == CHASSIS_ROLE_NORM) << slot.name;
 }
 
-// Every shift begins before a product that does not need it, and is waited for behind that.
+// Every shift begins before a product that does not need it, and is waited for after that product.
 TEST(Design, RingsTravelWhileProductsAreComputed) {
   const TensorAxis ring(kWays, {"heads", "kv_heads", "ffn", "vocab"}, true, 0, true);
   MetaRun run(&ring);
@@ -244,7 +244,7 @@ TEST(Design, AdaptersAddTheirOwnSmallCollectivesUnderTensorParallelism) {
   const TensorAxis tp = tensor_parallel(false);
   MetaRun run(&tp, {.adapter = true});
   run.run();
-  const std::string rank = "all_reduce tp [2, 8, 4]";  // of the low-rank product only
+  const std::string rank = "all_reduce tp [2, 8, 4]";  // for the low-rank product only
   const Lines forward = {kReduce, rank, kReduce, rank};
   EXPECT_EQ(run.forward, join({{kReduce}, forward, forward, kLoss}));
   const Lines mlp = {rank, rank, kReduce}, attention = {rank, rank, rank};  // up, gate; v, k, q

@@ -1,4 +1,4 @@
-// Attention in plain loops, forward only, for generation and for tests without gradients of it.
+// Attention in plain loops, forward only, for generation and for tests that need no gradients of it.
 #pragma once
 
 #include <algorithm>

@@ -146,7 +146,7 @@ TEST(OpRules, UnknownOpsNeedADomain) {
             "");
 }
 
-// What a rope with these attributes is refused for; "" if it is not.
+// The message that refuses a rope with these attributes; "" if it is accepted.
 std::string rope_refusal(Attrs attrs) {
   return refusal_of([&](Operands& b) {
     const ValueId x = b.value("q", {b.heads, b.head_dim});

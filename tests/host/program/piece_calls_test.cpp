@@ -1,5 +1,5 @@
-// With gathered keys each rank computes two pieces of every row: what its calls are given, and that all ranks have as
-// much to do. Runs on meta tensors.
+// With gathered keys each rank computes two pieces of every row. Tests the operands of these calls, and that all ranks
+// have the same amount of work. Runs on meta tensors.
 #include <ATen/core/TensorBody.h>
 #include <ATen/ops/add.h>
 #include <ATen/ops/sum.h>
@@ -53,7 +53,7 @@ struct AttentionCall {
   int64_t begin, num_queries, num_keys;
   auto operator<=>(const AttentionCall&) const = default;
 
-  // Pairs of a query and a key that it sees.
+  // The number of pairs of a query and a key that it sees.
   int64_t num_causal_scores() const {
     int64_t sum = 0;
     for (int64_t t = begin; t < begin + num_queries; ++t) sum += t < kTime ? std::min(num_keys, t + 1) : 0;
@@ -67,7 +67,7 @@ struct RankRun {
   std::vector<StubNode> nodes;
 };
 
-// `composed`: attention has no backward of its own, so that forward is called again.
+// With `composed`, attention has no backward of its own, so forward is called again.
 RankRun run_rank(int64_t rank, bool causal, int64_t time = kTime, bool composed = false) {
   RankRun out;
   LoadedPlugins plugins;

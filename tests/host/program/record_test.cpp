@@ -1,4 +1,4 @@
-// What the builder accepts, and the programs that it refuses.
+// Programs that the builder accepts, and programs that it refuses.
 #include <gtest/gtest.h>
 
 #include "tests/host/program/recorder.hpp"

@@ -1,4 +1,4 @@
-// Which provider gets each node, and what is reported when none does.
+// The choice of a provider for each node, and the report if there is none.
 #include "host/program/resolve.hpp"
 
 #include <fmt/format.h>
@@ -61,7 +61,7 @@ TEST(Resolve, LongerPatternsComeFirst) {
   const Node& node = program.units[1]->nodes[1];
   EXPECT_EQ(node.inputs.size(), 1u);
   EXPECT_EQ(node.params.size(), 3u);
-  EXPECT_EQ(node.outputs.size(), 1u);  // no op outside reads the values within
+  EXPECT_EQ(node.outputs.size(), 1u);  // no op outside the node reads the values inside it
   EXPECT_EQ(node.name, "layer.up+gelu+down");
 }
 

@@ -1,4 +1,4 @@
-// Which values a block keeps and which nodes run again; then whole steps, compared bit by bit.
+// The values that a block keeps and the nodes that run again; then whole steps, compared bit by bit.
 #include "host/program/selective.hpp"
 
 #include <gtest/gtest.h>
@@ -24,7 +24,7 @@ using test::StubNode;
 using test::StubProvider;
 using Names = std::set<std::string>;
 
-// ---- which values are kept
+// ---- the values that are kept
 
 // A block in the middle of a chain, resolved by `provider`, which computes nothing.
 struct Chosen {

@@ -24,7 +24,7 @@ struct StubNode {
   bool training = false;
   Device device;
   std::vector<Operand> inputs, params, outputs;  // an absent operand has no dims and dtype f32
-  std::vector<std::string> attrs;                // of all its ops, "op.attr", with "=value" after texts and integers
+  std::vector<std::string> attrs;                // from all its ops, "op.attr", with "=value" after texts and integers
 
   explicit StubNode(const chassis_node_t& node) {
     name = view_of(node.name);

@@ -1,4 +1,4 @@
-// Metrics in buckets equal what their steps give.
+// Metrics in buckets equal those computed from their steps.
 #include "host/report/history.hpp"
 
 #include <gtest/gtest.h>

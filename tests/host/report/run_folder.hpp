@@ -26,7 +26,7 @@ inline std::string metrics_line(int64_t step, double shift = 0.0) {
 
 inline void append(const std::string& path, const std::string& text) { std::ofstream(path, std::ios::app) << text; }
 
-// A run of so many steps that is done, with an evaluation every tenth of them.
+// Writes a finished run of `num_steps` steps, with an evaluation after each tenth of them.
 inline void write_run(const std::string& path, const std::string& name, int64_t num_steps, double shift = 0.0) {
   std::filesystem::create_directories(path);
   write_text(path + "/run.json", "{\"name\": \"" + name + "\"}");

@@ -120,7 +120,7 @@ TEST_F(RunReaderTest, LeavesOutDamagedLines) {
   EXPECT_HAS(summary_text(run, {}), "report.json is damaged");
 }
 
-// Parsers that call themselves for each level would leave the stack.
+// A parser that calls itself for each level would overflow the stack.
 TEST_F(RunReaderTest, RefusesDeepNesting) {
   write_run(at("a"), "first", 3);
   const std::string deep = std::string(200000, '[') + std::string(200000, ']');

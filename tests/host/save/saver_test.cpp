@@ -1,4 +1,4 @@
-// What a run saves, exports and loads through one Saver.
+// Saves, exports and loads of a run through one Saver.
 #include "host/save/saver.hpp"
 
 #include "host/base/log.hpp"
@@ -159,7 +159,7 @@ TEST_F(SaverTest, ACheckpointMovedToAnotherDiskIsReadThroughItsLinkAndNeverDelet
   EXPECT_TRUE(std::filesystem::is_symlink(checkpoint(2)));
 }
 
-// It may be whole: the file server, not the disk, may have failed.
+// The checkpoint may be whole: the file server, not the disk, may have failed.
 TEST_F(SaverTest, ACheckpointThatCannotBeReadStopsTheRunEvenIfAnOlderOneIsWhole) {
   save_two();
   std::filesystem::rename(checkpoint(2), run_.folder() / "away");

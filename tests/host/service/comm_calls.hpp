@@ -1,7 +1,7 @@
 // Calls on buffers of floats, for tests of a Communicator.
 #pragma once
 
-// Before the SDK's header, which has another Failure.
+// Included before the SDK's header, which has another Failure.
 #include "host/service/comm.hpp"
 
 #include <span>

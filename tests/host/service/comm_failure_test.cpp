@@ -241,7 +241,7 @@ TEST(MissingRank, IsNamedWithTheCallThatItWaitsFor) {
   EXPECT_TRUE(named) << ends[0].text;
 }
 
-// Rank 3 is missed on y by rank 2, which is missed on x by rank 0, whose deadline passes first.
+// Rank 2 waits for rank 3 on y. Rank 0, whose deadline passes first, waits for rank 2 on x.
 TEST(MissingRank, IsNamedByRanksThatWaitForItThroughOthers) {
   const std::vector<MeshAxis> axes = {{"x", 2}, {"y", 2}};
   const auto ends =

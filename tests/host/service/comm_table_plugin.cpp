@@ -10,7 +10,7 @@ namespace comm_table_plugin {
 
 using namespace chassis;
 
-// Empty, or what went wrong.
+// Returns what went wrong; empty if nothing did.
 std::string use(const chassis_host_t* table, uint32_t num_ranks) {
   const Host host(table);
   const CommGroup all(host, {}), along(host, {"dp"});

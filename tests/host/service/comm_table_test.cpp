@@ -74,7 +74,7 @@ TEST(CommTable, StopsAllRanksIfOneFails) {
   });
 }
 
-// Which parameters it steps differs between meshes.
+// The parameters that an optimizer steps differ between meshes.
 TEST(CommTable, RefusesAnOptimizerAndNamesWhatItNeeds) {
   test::run_ranks(2, {}, [&](Communicator& communicator, test::RankPlugins& plugins) {
     const PluginSide side(plugins.services(), "optimizer");

@@ -209,7 +209,7 @@ TEST_F(Gemm, TakesEveryMatrixInEitherDtype) {
       }
 }
 
-// Whether or not LibTorch would be used on this CPU.
+// Runs on every CPU with AVX-512, whether or not LibTorch would be used there.
 TEST_F(Gemm, ComputesTheSameFp32ProductByAvx512) {
   if (!can_multiply<float>()) GTEST_SKIP() << "this processor has no AVX-512";
   for (uint32_t flags = 0; flags < 4; ++flags)
@@ -273,7 +273,7 @@ TEST_F(Gemm, SumsTermsOfFp32InAnOrderThatDoesNotDependOnOtherRowsAndColumns) {
   }
 }
 
-// Whichever method this CPU would use.
+// Tests both methods, whichever this CPU would use.
 TEST_F(Gemm, ComputesTheSameBf16ProductByBothMethods) {
   if (!has_native_bf16()) GTEST_SKIP() << "this LibTorch exports no bf16 product";
   for (uint32_t flags = 0; flags < 4; ++flags)

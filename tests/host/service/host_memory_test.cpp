@@ -1,4 +1,4 @@
-// The memory of the host, from a folder that stands for /proc and /sys.
+// The memory of the host, read from a folder that stands in for /proc and /sys.
 #include "host/service/host_memory.hpp"
 
 #include <gtest/gtest.h>

@@ -114,7 +114,7 @@ long page_faults() {
   return usage.ru_minflt;
 }
 
-// Steps of several lengths, whose blocks do not all fit below the peak: those of one length serve the next.
+// Steps of several lengths, whose blocks do not all fit below the peak: blocks of one length serve the next.
 TEST_F(Memory, ReusesLargerBlocksWhereSizesVary) {
   constexpr int64_t kLengths[] = {8, 4, 5, 6, 7, 4, 8, 5, 6, 4, 7, 5};
   const auto faults = [&](bool vary) {

@@ -1,4 +1,4 @@
-// What meta tensors, their views and their copies are counted as.
+// How meta tensors, their views and their copies are counted.
 #include "host/service/meta_memory.hpp"
 
 #include <gtest/gtest.h>

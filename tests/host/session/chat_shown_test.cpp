@@ -1,5 +1,5 @@
-// What templates leave out of conversations is refused, or counted by name. The templates have the structure of those
-// of well-known families, and are rendered by the tokenizer "hf".
+// Parts of conversations that templates leave out are refused, or counted by name. The templates have the structure of
+// those of well-known families, and are rendered by the tokenizer "hf".
 #include <gtest/gtest.h>
 
 #include <map>
@@ -18,7 +18,7 @@
 namespace chassis {
 namespace {
 
-// A template that writes the roles which it knows, as Qwen2.5's does; with tools and their calls.
+// A template that writes the roles that it knows, like Qwen2.5's, with tools and their calls.
 const std::string kKnownRoles = R"({%- if tools %}
     {{- '<|im_start|>system\n' + (messages[0].content if messages[0].role == 'system' else 'Help.') + '\n<tools>' }}
     {%- for tool in tools %}{{- '\n' ~ (tool | tojson) }}{%- endfor %}
@@ -42,18 +42,18 @@ const std::string kKnownRoles = R"({%- if tools %}
 {%- endfor %}
 {%- if add_generation_prompt %}{{- '<|im_start|>assistant\n' }}{%- endif %})";
 
-// A header with the role, and the trimmed content, as Llama 3's: it knows nothing of tools.
+// Writes a header with the role, and the trimmed content, like Llama 3's. It has no tools.
 const std::string kHeaders = R"({%- for m in messages %}
     {{- '<|im_start|>' + m['role'] + '\n\n' + m['content'] | trim + '<|im_end|>' }}
 {%- endfor %}
 {%- if add_generation_prompt %}{{- '<|im_start|>assistant\n\n' }}{%- endif %})";
 
-// What an answer is, is in a block of its own.
+// Puts each answer into a generation block.
 const std::string kGeneration =
     "{% for m in messages %}<|im_start|>{{ m.role }}\n{% if m.role == 'assistant' %}{% generation %}{{ m.content }}"
     "<|im_end|>{% endgeneration %}{% else %}{{ m.content }}<|im_end|>{% endif %}{% endfor %}";
 
-// Cuts reasoning out of earlier turns, and writes that of the last in one form, as Qwen3's.
+// Cuts the reasoning out of earlier turns, and writes that of the last turn in one form, like Qwen3's.
 const std::string kThinking = R"({%- set ns = namespace(last=0) %}
 {%- for m in messages %}{%- if m.role == 'user' %}{%- set ns.last = loop.index0 %}{%- endif %}{%- endfor %}
 {%- for m in messages %}
@@ -73,7 +73,7 @@ const std::string kThinking = R"({%- set ns = namespace(last=0) %}
 {%- endfor %}
 {%- if add_generation_prompt %}{{- '<|im_start|>assistant\n' }}{%- endif %})";
 
-// Cuts every answer at </think>, and ends the generation prompt in <think>, as DeepSeek R1's.
+// Cuts every answer at </think>, and ends the generation prompt in <think>, like DeepSeek R1's.
 const std::string kCutting = R"({%- for m in messages %}
     {%- if m.role == 'user' %}{{- '<|im_start|>' + m.content }}{%- endif %}
     {%- if m.role == 'assistant' %}
@@ -84,7 +84,7 @@ const std::string kCutting = R"({%- for m in messages %}
 {%- endfor %}
 {%- if add_generation_prompt %}{{- '<|assistant|><think>\n' }}{%- endif %})";
 
-// Shows the system message before the question if that is the last message, as Mistral Nemo's.
+// Shows the system message before the question if that is the last message, like Mistral Nemo's.
 const std::string kSystemAtTheEnd = R"({%- if messages[0].role == 'system' %}
     {%- set system = messages[0].content %}{%- set rest = messages[1:] %}
 {%- else %}
@@ -169,7 +169,7 @@ class ChatShown : public testing::Test {
     return error_of([&] { encoded(source, row); });
   }
   std::map<std::string, uint64_t> changes() const { return encoder_->counts().changes(); }
-  // Of the only change.
+  // The name of the only change.
   std::string change() const { return changes().size() == 1 ? changes().begin()->first : "not one change"; }
   static PluginTokenizer& tokenizer() { return *shared_->tokenizer; }
 
@@ -335,7 +335,7 @@ TEST_F(ChatShown, RefusedRowsAreSkippedIfTheUserSaysSo) {
   EXPECT_EQ(encoder_->counts().dropped.size(), 1u);
 }
 
-// What slot templates show is shown by the same templates as Jinja, so nothing may be missed in them.
+// The Jinja form of a slot template shows all that the slot template shows, so nothing in it may count as missing.
 TEST_F(ChatShown, NothingIsMissedInTemplatesThatShowEverything) {
   const std::string system = said("system", "Be brief."), ask = said("user", "<tool_response> 1 + 1 </tool_response>");
   const std::string answer = said("assistant", " 2\\n"), result = said("tool", R"({\"x\": \"é\\n\"})");

@@ -80,7 +80,7 @@ TEST_F(OptimizerDriverTest, DecaySparesParametersOfOneDimension) {
   }
 }
 
-// As LoRA+ asks for: a parameter with a factor moves as if the whole run had that factor of the learning rate.
+// As LoRA+ requires: a parameter with a factor moves as if the whole run had that factor of the learning rate.
 TEST_F(OptimizerDriverTest, AFactorOfTheLearningRateReachesThePlugin) {
   constexpr double kLr = 0.125;
   const auto moved = [&](const std::string& plugin, double lr, double scale) {

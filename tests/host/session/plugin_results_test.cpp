@@ -60,7 +60,7 @@ TEST_F(PluginResults, AnIdOutsideOfTheVocabularyNamesTheTokenizerAndThePlace) {
   EXPECT_HAS(said("count"), std::string(kTokenizer) + "encode makes 1003 ids of 3 bytes, at most 64");
 }
 
-// It is part of the key by which tokens in the cache are found.
+// The build is part of the key under which tokens are cached.
 TEST_F(PluginResults, TheBuildOfATokenizerIsItsLibraryAndItsOptions) {
   const std::string build = tokenizer("none").build();
   EXPECT_HAS(build, sha256_file(CHASSIS_TEST_STUB_DIR "/unruly.so"));
@@ -68,7 +68,7 @@ TEST_F(PluginResults, TheBuildOfATokenizerIsItsLibraryAndItsOptions) {
   EXPECT_NE(tokenizer("bytes").build(), build);
 }
 
-// Else a fingerprint that does not change would give tokens of another vocabulary.
+// Otherwise an unchanged fingerprint would give tokens of another vocabulary.
 TEST_F(PluginResults, TheBuildOfATokenizerChangesWithItsFiles) {
   const test::ScratchDirectory folder;
   const auto build = [&](const std::string& content) {
@@ -176,7 +176,7 @@ TEST_F(PluginResults, AVocabularyIsTrainedFromTextsIntoFiles) {
   EXPECT_HAS(test::refusal([&] { train("misnumbering", "none"); }), "trains no vocabulary");
 }
 
-// Version 1 only says where ids begin.
+// Version 1 says only where ids begin.
 TEST_F(PluginResults, ATokenizerOfTheFirstVersionIsAdapted) {
   const PluginTokenizer subject = tokenizer("none");
   const Encoding encoding = subject.encode_with_offsets("abc");

@@ -22,7 +22,7 @@ using Texts = std::vector<std::string>;
 
 constexpr const char* kLibrary = CHASSIS_TEST_STUB_DIR "/lines.so";
 
-// The plugins of a folder, of which those with a pin read files, since none lies in the program's own.
+// The plugins of a folder. Only those with a pin read files, since the folder is not the program's own.
 struct OfFolder {
   OfFolder(const std::string& folder, const std::map<std::string, std::string>& libraries) {
     LoadPolicy policy;
@@ -184,7 +184,7 @@ TEST_F(PluginRowsTest, OfParquetBecomeTheRecordsOfTheSameLines) {
       EXPECT_EQ(rows[i].bytes, lines[i].bytes);
       EXPECT_EQ(parser->parse(rows[i], "a.parquet").index(), parser->parse(lines[i], "a.jsonl").index());
     }
-    // Of other columns nothing is read, but their names.
+    // Nothing but the names of other columns is read.
     config.all_columns = false;
     data_files(config);
     const std::vector<RawRow> used = rows_of(golden + ".parquet", config);

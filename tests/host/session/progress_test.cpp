@@ -72,7 +72,7 @@ std::string shown_with(const char* terminal, const char* locale, int columns, co
   });
 }
 
-// What remains visible: lines, each with what followed the last erasure of it.
+// The lines that remain visible, each with the text after its last erasure.
 std::string remains(const std::string& shown) {
   std::string out, line;
   const std::string erase = "\r\033[K";

@@ -1,4 +1,4 @@
-// Which ranks of a tensor axis are reported to lie on several machines.
+// The report about ranks of a tensor axis that lie on several machines.
 #include "host/session/run_mesh.hpp"
 
 #include <gtest/gtest.h>

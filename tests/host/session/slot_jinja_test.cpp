@@ -1,4 +1,4 @@
-// The built-in slot templates as Jinja render the same text: with and without system message, tools and reasoning.
+// The built-in slot templates converted to Jinja give the same text: with and without system message, tools, reasoning.
 #include "host/data/slot_jinja.hpp"
 
 #include <gtest/gtest.h>

@@ -97,7 +97,7 @@ TEST(SlotTemplates, ChatmlGroupsToolResultsAndCalls) {
       "<|im_start|>assistant\nSix<|im_end|>\n");
 }
 
-// Qwen3 writes the reasoning of the turns behind the last question.
+// Qwen3 writes the reasoning of the turns after the last question.
 TEST(SlotTemplates, ChatmlWithReasoning) {
   Row row = kPlain;
   row.messages[1].reasoning = "r1";

@@ -123,7 +123,7 @@ class Misspelt final : public Unruly {
   using Unruly::Unruly;
 };
 
-// Of chassis.tokenizer/1, as plugins before ABI 0.4.
+// Implements chassis.tokenizer/1, as plugins before ABI 0.4 do.
 class Misnumbering final : public Member {
  public:
   static constexpr std::string_view kKind = "tokenizer";
@@ -291,7 +291,7 @@ class Greedy final : public Optimizer {
   void step(const OptimizerStep&) override {}
 };
 
-// Of chassis.optimizer/1, as plugins before ABI 0.6: subtracts the gradient, and counts steps in its state.
+// Implements chassis.optimizer/1, as plugins before ABI 0.6 do: subtracts the gradient, and counts steps in its state.
 class Subtracting final : public Member {
  public:
   static constexpr std::string_view kKind = "optimizer";
@@ -315,7 +315,7 @@ class Subtracting final : public Member {
     static const chassis_state_desc_t kCount = [] {
       chassis_state_desc_t out = element_state("count");
       out.struct_size = CHASSIS_STATE_DESC_V1_SIZE;
-      out.initial = 9;  // behind the end
+      out.initial = 9;  // past the end of the first version
       return out;
     }();
     return &kCount;
@@ -334,7 +334,7 @@ class Subtracting final : public Member {
   }
 };
 
-// Different states for different parameters, which start at a value.
+// Different states for different parameters, some of which start at a value.
 class Choosing final : public Optimizer {
  public:
   static constexpr std::string_view kId = "choosing";

@@ -5,7 +5,7 @@
 
 namespace chassis::testing {
 
-// Of layouts with equal keys, whatever differs between them, every rank holds and owns the same boxes. Returns whether
+// With equal keys, every rank holds and owns the same boxes, whatever else differs between the layouts. Returns whether
 // the keys of two descriptors that differ in one fact are equal.
 bool check_key(uint64_t seed);
 // Local arrays equal the oracle's, every element is owned exactly once, the cover proof agrees, and cuts are legal if
@@ -14,7 +14,7 @@ void check_layout(uint64_t seed);
 // Copying A → B → A between local buffers is the identity and writes each destination element exactly once.
 void check_round_trip(uint64_t seed);
 // Moving several tensors A → B → A by the rounds of a plan stays within the budget, writes each destination element
-// once, takes tensors one after the other, and every rank has the same plan.
+// once and takes the tensors one after the other. Every rank has the same plan.
 void check_reshard(uint64_t seed);
 // In a flat buffer of several tensors, as ZeRO partitions it, each rank's ranges fill its part without a gap, and every
 // element is owned once.

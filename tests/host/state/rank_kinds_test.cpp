@@ -19,7 +19,7 @@ Groups kinds(const std::vector<Descriptor>& tensors, const MeshShape& mesh) {
   return rank_kinds(pointers, mesh);
 }
 
-// The same by computing the size of every tensor on every rank.
+// The same groups, found by computing the size of every tensor on every rank.
 Groups kinds_one_by_one(const std::vector<Descriptor>& tensors, const MeshShape& mesh) {
   std::map<std::vector<int64_t>, size_t> group_of;
   Groups groups;

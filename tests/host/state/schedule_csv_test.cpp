@@ -1,4 +1,4 @@
-// Schedules as text: what is read, what is refused and where, and that what is written is read back.
+// Schedules as text: what is read, what is refused and where, and that a written schedule is read back.
 #include "host/state/schedule_csv.hpp"
 
 #include <gtest/gtest.h>

@@ -43,7 +43,7 @@ size_t random_entry(Dice& dice, const std::vector<Work>& list) {
   return static_cast<size_t>(dice.roll(0, static_cast<int64_t>(list.size()) - 1));
 }
 
-// One change of a schedule. Some leave it valid.
+// One change to a schedule. Some changes leave it valid.
 void damage(Dice& dice, Schedule& schedule) {
   std::vector<Work>& list = schedule.ranks[static_cast<size_t>(dice.roll(0, schedule.stages.num_ranks() - 1))];
   const size_t entry = random_entry(dice, list), other = random_entry(dice, list);

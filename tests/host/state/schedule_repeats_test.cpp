@@ -1,4 +1,4 @@
-// Lists without their repeats: what is left out is what repeats itself, and the rest can run.
+// Lists without their repeats: only repeats are left out, and the rest can run.
 #include "host/state/schedule_repeats.hpp"
 
 #include <gtest/gtest.h>
@@ -42,7 +42,7 @@ void expect_same_list(const Schedule& schedule, const std::string& name) {
     const std::vector<Work>& whole = schedule.ranks[static_cast<size_t>(rank)];
     const ShortList list = without_repeats(schedule, rank);
     ASSERT_EQ(with_repeats(list), whole) << name << ", rank " << rank;
-    // Each repeat that is counted comes twice before and once behind.
+    // The entries of each repeat occur twice before it and once after it.
     for (const ShortList::Repeat& repeat : list.repeats) {
       ASSERT_GT(repeat.times, 0);
       for (size_t i = repeat.begin; i < repeat.end(); ++i)
@@ -52,7 +52,7 @@ void expect_same_list(const Schedule& schedule, const std::string& name) {
           ASSERT_EQ(list.work[i].chunk, list.work[other].chunk);
         }
     }
-    // What is last in the whole list is last in the short one.
+    // The short list numbers its micro-batches in order.
     Numbering numbered;
     for (const Work& work : list.work) ASSERT_EQ(numbered(work), work) << name << ", rank " << rank;
   }

@@ -43,7 +43,7 @@ class ScheduleRun {
 
  private:
   struct Message {
-    int stage;  // that takes it
+    int stage;  // that receives it
     int microbatch;
     bool operator==(const Message&) const = default;
   };

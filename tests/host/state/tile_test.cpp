@@ -1,4 +1,4 @@
-// Which copies are cut into tiles, and which elements each tile has.
+// The copies that are cut into tiles, and the elements of each tile.
 #include "host/state/tile.hpp"
 
 #include <gtest/gtest.h>
@@ -13,7 +13,7 @@
 namespace chassis::testing {
 namespace {
 
-using Places = std::map<int64_t, int64_t>;  // of elements: in the destination, in the source
+using Places = std::map<int64_t, int64_t>;  // places of elements: in the destination, in the source
 
 void add_places(const Copy& copy, Places& out) {
   for_each_run(copy, [&](int64_t from, int64_t to, int64_t length) {

@@ -1,4 +1,4 @@
-// What decides how answers are generated: the configuration, or else generation_config.json.
+// The settings of generation: those of the configuration, or else those of generation_config.json.
 #include "host/train/generation_settings.hpp"
 
 #include <gtest/gtest.h>

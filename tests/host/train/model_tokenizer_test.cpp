@@ -50,7 +50,7 @@ TEST_F(ModelTokenizer, IsFoundByItsFilesAndExported) {
   for (const char* file : {"out/final/words.txt", "out/checkpoints/step-000001/words.txt"})
     EXPECT_TRUE(exists(file)) << file;
   EXPECT_TRUE(exists("out/final/generation_config.json"));
-  // The export is a model directory with a tokenizer again.
+  // The export is again a model directory with a tokenizer.
   EXPECT_HAS(run({"model.path=out/final", "--prompt", "line", "generate.max_new_tokens=2"}, 0, "generate"),
              "tokenizer 'words' of out/final: 263 ids");
 }

@@ -11,7 +11,7 @@
 namespace chassis {
 namespace {
 
-using Distribution = std::map<int32_t, double>;  // of the tokens that can be drawn
+using Distribution = std::map<int32_t, double>;  // by token; has only tokens that can be drawn
 
 const std::vector<float> kLogits = {0.0f, 3.0f, 1.0f, 2.0f};
 // Softmax of kLogits: 0.0321 for token 0, 0.6439 for 1, 0.0871 for 2, 0.2369 for 3.
@@ -79,8 +79,8 @@ TEST(Sampler, MinPIsAFractionOfTheLargestProbability) {
   EXPECT_EQ(distribution(kLogits, {.temperature = 1.0, .min_p = 0.04}).size(), 4u) << "e^-3 = 0.0498";
 }
 
-// Each looks at what the ones before have left: top_p 0.7 of all tokens would keep two, but 0.73 of these two is
-// token 1; and the temperature comes first.
+// Each setting looks at what the ones before it have left: top_p 0.7 of all tokens would keep two, but token 1 alone
+// has 0.73 of these two. The temperature comes first.
 TEST(Sampler, SettingsApplyInTheOrderOfTransformers) {
   expect(distribution(kLogits, {.temperature = 1.0, .top_p = 0.7}), {{1, 0.73106}, {3, 0.26894}});
   expect(distribution(kLogits, {.temperature = 1.0, .top_k = 2, .top_p = 0.7}), {{1, 1.0}});
@@ -88,7 +88,7 @@ TEST(Sampler, SettingsApplyInTheOrderOfTransformers) {
          {{1, 0.50648}, {3, 0.30720}, {2, 0.18632}});  // e^-1 = 0.368 for token 2 at this temperature
 }
 
-// (0, 3, 1, 2) becomes (0, 1.5, 1, 1): tokens 1 and 3 occurred, and that token 3 did so twice changes nothing.
+// (0, 3, 1, 2) becomes (0, 1.5, 1, 1): tokens 1 and 3 occurred, and the second occurrence of token 3 changes nothing.
 TEST(Sampler, RepetitionPenaltyDividesPositiveAndMultipliesNegativeLogits) {
   expect(distribution(kLogits, {.temperature = 1.0, .repetition_penalty = 2.0}, {3, 1, 3}),
          {{0, 0.09159}, {1, 0.41048}, {2, 0.24897}, {3, 0.24897}});

@@ -57,7 +57,7 @@ struct SumOf<c10::BFloat16> {
   using Type = float;
 };
 
-// Element i of what `rank` sends in its call `call`. Fractions, so that the order of sums matters.
+// Element i that `rank` sends in its call `call`. Elements are fractions, so that the order of sums matters.
 template <typename T>
 T value(int rank, int call, uint64_t i) {
   uint64_t bits = (static_cast<uint64_t>(rank) * 7919 + static_cast<uint64_t>(call) * 104729 + i) * 0x9e3779b97f4a7c15u;

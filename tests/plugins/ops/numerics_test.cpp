@@ -159,7 +159,7 @@ TEST(ChannelScale, KeepsItsInputOnlyForTheGradientOfItsWeight) {
   }
 }
 
-// A frozen base: nothing of it is kept, and its gradient is never computed.
+// A weight of a frozen base: the kernel keeps nothing for it, and its gradient is never computed.
 TEST(Linear, AFrozenWeightKeepsNothing) {
   OpsProvider provider("aten");
   for (const c10::ScalarType dtype : {at::kFloat, at::kBFloat16})

@@ -60,7 +60,7 @@ for compiler in gcc clang; do
   expect 'has the relative entry [lib]' T0 "$note $entry" $compiler "${script[@]}" -Wl,-rpath,/opt:lib
   expect '' T0 "$note $entry" $compiler "${script[@]}" -Wl,-rpath,/opt:'$ORIGIN/../lib'
 done
-# What the manifest says of itself.
+# The manifest's statements about the plugin.
 expect "has the id 'sdpa', expected 'plugin', the name of the file" T0 \
   "$(note 'id=sdpa\nversion=0.1.0\nmember=ops/sdpa\n') $entry" gcc "${script[@]}"
 for wrong in '' 1 1.2 v1.2.0 1.2.0- '1.2.0 rc'; do

@@ -52,7 +52,7 @@ says "plugin words is left out: its crates are not in /nowhere"
 rm "$scratch/src/Cargo.lock"
 configure -DCHASSIS_RUST=AUTO || fail "it is not configured without a lock file"
 says "has no Cargo.lock"
-[ ! -x /usr/bin/cargo ] || exit 0   # which is used if that of the PATH is too old
+[ ! -x /usr/bin/cargo ] || exit 0   # Debian's cargo is used if that of the PATH is too old
 mkdir "$scratch/old"
 printf '#!/bin/sh\necho rustc 1.63.0\n' > "$scratch/old/rustc"
 chmod +x "$scratch/old/rustc"

@@ -1,4 +1,4 @@
-// An open file: one reader per column, which steps through one row group after the other. Each column reads its own
+// An open file: one reader per column, which steps through the row groups one after another. Each column reads its own
 // pages, so memory is bounded by a page and some values of each column.
 use crate::json::{put_name, put_value};
 use crate::shape::{shape_of, Shape};
@@ -43,7 +43,7 @@ pub struct ParquetFile {
 // A column of the table, which may be nested.
 struct Column {
     name: String,
-    used: Option<UsedColumn>, // else nothing of it is read, and its values are null
+    used: Option<UsedColumn>, // if none, nothing of it is read, and its values are null
 }
 
 struct UsedColumn {
@@ -53,7 +53,7 @@ struct UsedColumn {
     values: Option<ReaderIter>,
 }
 
-// A row group that has the leaves of one column only: the crate's readers look at all of those that a group has.
+// A row group restricted to the leaves of one column, since the crate's readers look at all leaves of a group.
 struct ColumnGroup<'a> {
     group: &'a dyn RowGroupReader,
     metadata: RowGroupMetaData,
@@ -91,7 +91,7 @@ impl UsedColumn {
     }
 }
 
-// Of the current row group: where it begins in the file, its bytes and rows.
+// The current row group: its offset in the file, its bytes and its rows.
 #[derive(Default)]
 struct Progress {
     begin: u64,
@@ -100,7 +100,7 @@ struct Progress {
 }
 
 impl ParquetFile {
-    /// `used`: the columns that are read; empty: all.
+    /// `used`: the columns to read; empty: all.
     pub fn open(path: &Path, used: &HashSet<String>) -> Result<Self> {
         let file = File::open(path).map_err(io_error)?;
         let num_bytes = file.metadata().map_err(io_error)?.len();
@@ -123,7 +123,7 @@ impl ParquetFile {
         })
     }
 
-    // False behind the last row group.
+    // Returns false after the last row group.
     fn open_group(&mut self) -> Result<bool> {
         while self.rows_left == 0 {
             if self.next_group == self.reader.num_row_groups() {
@@ -254,7 +254,7 @@ fn columns_of(schema: &SchemaDescriptor, used: &HashSet<String>) -> Result<Vec<C
     Ok(columns)
 }
 
-// Fewer rows if they are long.
+// The number of rows to read ahead: fewer if rows are long.
 fn batch_rows(group: &RowGroupMetaData) -> usize {
     let num_bytes: i64 = group.columns().iter().map(|c| c.uncompressed_size().max(0)).fold(0, i64::saturating_add);
     let bytes_of_row = num_bytes / group.num_rows().max(1);
@@ -294,7 +294,7 @@ fn check_magic(file: &File, num_bytes: u64) -> Result<()> {
     Ok(())
 }
 
-// What the crate parquet could not do, as a text: an error, or a panic at bytes that it did not expect.
+// A failure of the crate parquet, as a text: an error, or a panic at bytes that it did not expect.
 struct Broken {
     text: String,
     is_unsupported: bool,
@@ -353,7 +353,7 @@ fn io_error(error: std::io::Error) -> Error {
     Error::new(code, format!("the file cannot be read: {error}"))
 }
 
-// The bytes of the file. Reads have a place of their own, since columns read in turn.
+// The bytes of the file. Each reader has its own offset, since columns read in turn.
 struct Source {
     file: Arc<File>,
     num_bytes: u64,
@@ -373,7 +373,7 @@ impl ChunkReader for Source {
     }
 
     fn get_bytes(&self, start: u64, length: usize) -> parquet::errors::Result<Bytes> {
-        // Also so that a damaged length does not take memory.
+        // This check also keeps a damaged length from allocating memory.
         if start.checked_add(length as u64).is_none_or(|end| end > self.num_bytes) {
             let message = format!("{length} bytes from byte {start} on, the file has {}", self.num_bytes);
             return Err(ParquetError::EOF(message));

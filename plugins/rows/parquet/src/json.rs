@@ -122,7 +122,7 @@ fn put_float(is_finite: bool, value: impl std::fmt::Debug, out: &mut String) {
     }
 }
 
-// All its digits, 12.30.
+// Keeps all digits, as in 12.30.
 fn put_decimal(value: &Decimal, path: &str, out: &mut String) -> Result<()> {
     let bytes = value.data();
     let scale = usize::try_from(value.scale()).unwrap_or(0);

@@ -1,5 +1,5 @@
-// What the values of a column look like in JSON, by the schema. The crate's own reader follows the same rules of
-// nesting (https://github.com/apache/parquet-format/blob/master/LogicalTypes.md).
+// The form of a column's values in JSON, as determined by the schema. The crate's own reader follows the same nesting
+// rules (https://github.com/apache/parquet-format/blob/master/LogicalTypes.md).
 use chassis::{Error, Result};
 use parquet::basic::{ConvertedType, LogicalType, Repetition, TimeUnit, Type as PhysicalType};
 use parquet::schema::types::Type;
@@ -13,16 +13,16 @@ pub enum Shape {
 
 #[derive(Clone, Copy)]
 pub enum Kind {
-    // As the value says by itself.
+    // The value itself determines its form.
     Plain,
     Unsigned,
     Uuid,
-    // Units of a second: 1000 …
+    // `per_second`: units per second, such as 1000.
     Time { per_second: i64 },
     Timestamp { per_second: i64, utc: bool },
 }
 
-// `path` is the column's, for messages: "messages.list.element.role".
+// `path` is that of the column, for messages: "messages.list.element.role".
 pub fn shape_of(field: &Type, path: &str) -> Result<Shape> {
     let info = field.get_basic_info();
     let is_repeated = info.has_repetition() && info.repetition() == Repetition::REPEATED;
@@ -84,7 +84,7 @@ fn only_repeated<'a>(field: &'a Type, path: &str) -> Result<&'a Type> {
     }
 }
 
-// Whether the repeated field is itself the element, as old writers have it, and not a group around it.
+// True if the repeated field is itself the element, as old writers have it, and not a group around it.
 fn is_element(repeated: &Type) -> bool {
     if repeated.is_primitive() {
         return true;

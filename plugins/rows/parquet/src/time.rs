@@ -16,7 +16,7 @@ pub fn put_date(days: i64, out: &mut String) {
     let _ = write!(out, "{year:04}-{month:02}-{day:02}");
 }
 
-// Time since midnight; a fraction only if there is one.
+// Time since midnight; the fraction is written only if it is not 0.
 pub fn put_time(value: i64, per_second: i64, out: &mut String) {
     let (seconds, fraction) = (value.div_euclid(per_second), value.rem_euclid(per_second));
     let _ = write!(out, "{:02}:{:02}:{:02}", seconds / 3600, seconds / 60 % 60, seconds % 60);

@@ -1,5 +1,5 @@
 // The tokenizer "hf": the files of HF model directories, their chat templates, and training of a vocabulary. All of it
-// is in the crate chassis-hf-core; this file is the way between it and the host.
+// is in the crate chassis-hf-core; this file connects it to the host.
 use chassis::tokenizer::{Chat, Encoded, Files, Info, Rendered, Span, Texts, Token, Tokenizer, Vocabulary};
 use chassis::{Code, Error, Host, Member, Result};
 use chassis_hf_core as core;
@@ -56,7 +56,7 @@ impl Tokenizer for Hf {
     }
 
     fn encode(&self, text: &str, special: bool, out: &mut Encoded) -> Result<()> {
-        // Both sides have the same three lists, so they change hands without a copy.
+        // Both sides have the same three lists, so they are moved without a copy.
         let mut encoded =
             core::Encoded { ids: take(&mut out.ids), begin: take(&mut out.begin), end: take(&mut out.end) };
         self.opened()?.encode(text, special, &mut encoded).map_err(error)?;
@@ -95,7 +95,7 @@ impl Tokenizer for Hf {
     }
 
     fn train(&self, vocabulary: &Vocabulary, texts: &mut Texts<'_>, files: &mut Files<'_>) -> Result<()> {
-        // An error of the host goes back as it is, not as the words in which the core passes it on.
+        // An error of the host is returned unchanged, not as the text in which the core passes it on.
         let mut of_host = None;
         let mut next = || match texts.next() {
             Ok(text) => Ok(text.map(String::from)),

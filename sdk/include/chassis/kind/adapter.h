@@ -1,9 +1,10 @@
-/* chassis.adapter/1, kind "adapter": adds parameters and ops to a recorded model and says what of it is trained, as
- * LoRA does (Hu et al. 2021). The host offers every parameter and every op of the model, block by block; the plugin
- * sees no tensor except in merge(). Blocks that it extends alike stay one block type.
+/* chassis.adapter/1, kind "adapter": adds parameters and ops to a recorded model and says which of its parameters are
+ * trained, as LoRA does (Hu et al. 2021). The host offers every parameter and every op of the model, block by block;
+ * the plugin sees no tensor except in merge(). Blocks that it extends in the same way remain one block type.
  *
- * Order of calls: configure, then parameter and extend for the whole model, then finish. The others at any time after
- * that. Recorded parameters are frozen unless parameter() says otherwise; those that the plugin adds are trained. */
+ * Order of calls: configure, then parameter and extend for the whole model, then finish. The others may be called at
+ * any time after that. Recorded parameters are frozen unless parameter() says otherwise; those that the plugin adds are
+ * trained. */
 #ifndef CHASSIS_KIND_ADAPTER_H
 #define CHASSIS_KIND_ADAPTER_H
 
@@ -11,7 +12,7 @@
 
 #define CHASSIS_ADAPTER_ID "chassis.adapter/1"
 
-/* A parameter of the model. Names of parameters and modules are those of the model's files, where they differ. */
+/* A parameter of the model. Parameter and module names are those of the model's files, where they differ. */
 typedef struct chassis_adapter_parameter {
   uint32_t struct_size;
   uint32_t role;      /* CHASSIS_ROLE_… */
@@ -54,8 +55,8 @@ typedef struct chassis_adapter_op {
   const chassis_adapter_axis_t* weight_axes; /* of the first parameter: a linear has [out, in] */
   uint32_t num_weight_axes;
   uint32_t has_bias;   /* a linear or norm with a second parameter */
-  uint32_t num_joined; /* ops whose weights are one tensor in files, such as 3 of qkv_proj, with this one; they share
-                          the module */
+  uint32_t num_joined; /* number of ops, this one included, whose weights are one tensor in files, such as 3 for
+                          qkv_proj; they share the module */
   uint32_t reserved0;
 } chassis_adapter_op_t;
 #define CHASSIS_ADAPTER_OP_V1_SIZE 152u
@@ -65,13 +66,13 @@ typedef struct chassis_adapter_builder {
   uint32_t struct_size;
   uint32_t reserved0;
   void* impl;
-  /* Offers dim, slot and op; its other functions answer FAILED_PRECONDITION. A name of a slot is relative to the op's
+  /* Offers dim, slot and op; its other functions return FAILED_PRECONDITION. Slot names are relative to the op's
    * module: "lora_A.weight" becomes "model.layers.3.self_attn.q_proj.lora_A.weight". Roles and inits as in model.h. */
   const chassis_builder_2_t* record;
-  /* [control] Where the op reads its first input, it reads `value` instead, which must have the same dims and must not
-   * depend on the op's output. */
+  /* [control] The op reads `value` instead of its first input. `value` must have the same dims and must not depend on
+   * the op's output. */
   chassis_status_t* (*replace_input)(const struct chassis_adapter_builder* b, chassis_value_t value);
-  /* [control] All that read the op's output read `value` instead, except ops recorded in this call. Same dims. */
+  /* [control] All readers of the op's output read `value` instead, except ops recorded in this call. Same dims. */
   chassis_status_t* (*replace_output)(const struct chassis_adapter_builder* b, chassis_value_t value);
 } chassis_adapter_builder_t;
 #define CHASSIS_ADAPTER_BUILDER_V1_SIZE 40u
@@ -100,7 +101,7 @@ typedef struct chassis_adapter_merge {
 } chassis_adapter_merge_t;
 #define CHASSIS_ADAPTER_MERGE_V1_SIZE 88u
 
-/* What an adapter's configuration file says about the model beneath it. */
+/* The base model, as described in an adapter's configuration file. */
 typedef struct chassis_adapter_base {
   uint32_t struct_size;
   uint32_t reserved0;
@@ -112,25 +113,26 @@ typedef struct chassis_adapter_base {
 typedef struct chassis_adapter {
   uint32_t struct_size;
   uint32_t reserved0;
-  /* [control] The text of adapter_config.json of [adapter] path; empty without a path. Called once, before all others.
-   * Refuses what the plugin cannot do, by name, and what contradicts an option that the user wrote. */
+  /* [control] Gets the text of adapter_config.json in [adapter] path; empty without a path. Called once, before all
+   * others. Refuses what the plugin cannot do, by name, and what contradicts an option that the user wrote. */
   chassis_status_t* (*configure)(struct chassis_instance* self, chassis_str_t config_json);
   /* [control] Sets *trained to 1 if this parameter of the model is trained. Tied slots are offered once. NULL: all are
    * frozen. */
   chassis_status_t* (*parameter)(struct chassis_instance* self, const chassis_adapter_parameter_t* parameter,
                                  uint32_t* trained);
-  /* [control] Records what this op gets, or nothing. */
+  /* [control] Records the additions to this op, if any. */
   chassis_status_t* (*extend)(struct chassis_instance* self, const chassis_adapter_op_t* op,
                               const chassis_adapter_builder_t* builder);
-  /* [control] The whole model was offered: refuses options that matched nothing. NULL: nothing to refuse. */
+  /* [control] Called after the whole model was offered; refuses options that matched nothing. NULL: nothing to
+   * refuse. */
   chassis_status_t* (*finish)(struct chassis_instance* self);
-  /* [control] adapter_config.json for files of this adapter: a JSON object. The program reads two of its keys, which
-   * are PEFT's: "peft_type", the id of this member in upper or lower case, by which it finds the plugin of a directory,
-   * and "base_model_name_or_path", which is base->path. */
+  /* [control] Writes adapter_config.json for the files of this adapter: a JSON object. The program reads two of its
+   * keys, which are PEFT's: "peft_type", the id of this member in upper or lower case, from which it finds the plugin
+   * for a directory, and "base_model_name_or_path", which is base->path. */
   chassis_status_t* (*config)(struct chassis_instance* self, const chassis_adapter_base_t* base,
                               const chassis_text_sink_t* out);
-  /* [any] Applies the adapter to a part of a parameter, so that the model without the adapter's ops computes the same.
-   * Several threads may call it. NULL: cannot be merged. */
+  /* [any] Applies the adapter to a part of a parameter, so that the model without the adapter's ops computes the same
+   * result. Several threads may call it. NULL: the adapter cannot be merged. */
   chassis_status_t* (*merge)(struct chassis_instance* self, const chassis_adapter_merge_t* merge);
 } chassis_adapter_t;
 #define CHASSIS_ADAPTER_V1_SIZE 56u

@@ -47,7 +47,7 @@ typedef struct chassis_backend_work chassis_backend_work_t;
 #define CHASSIS_COMM_ROUNDS_HALVES 2u /* sums of half types are rounded at each addition */
 
 /* The host does not use a group again after a call has failed. A status may carry the fact "peer": the rank in the
- * group that has gone. */
+ * group that is gone. */
 typedef struct chassis_comm_backend {
   uint32_t struct_size;
   uint32_t properties;
@@ -58,10 +58,10 @@ typedef struct chassis_comm_backend {
                                     CHASSIS_OWNED chassis_backend_group_t** out);
   /* [control] Called after the group's last work is released. */
   void (*destroy_group)(struct chassis_instance* self, CHASSIS_STOLEN chassis_backend_group_t* group);
-  /* [step][all-ranks] Starts num_calls calls as one; does not block. Works of a group are carried out in order.
+  /* [step][all-ranks] Starts num_calls calls as one; does not block. The works of a group are carried out in order.
    * `stream` is a CUDA stream or NULL: the calls begin after the work already queued on it. `calls` and what it points
    * to are borrowed; the buffers must stay valid until the work is done. Ranks whose calls do not match may wait for
-   * each other forever: the host ends that and reports both ranks' calls. They must not end the process. */
+   * each other forever: the host ends the wait and reports both ranks' calls. Such calls must not end the process. */
   chassis_status_t* (*start)(struct chassis_instance* self, chassis_backend_group_t* group,
                              const chassis_collective_t* const* calls, uint32_t num_calls, void* stream,
                              CHASSIS_OWNED chassis_backend_work_t** out);

@@ -32,7 +32,7 @@ typedef struct chassis_disk_pair {
 } chassis_disk_pair_t;
 
 /* All boxes of all ranks to save, in order of declaration, so that every rank computes the same layout. If the files of
- * each rank depend on its own boxes alone, a rank may pass only these, for its own files. */
+ * each rank depend on its own boxes alone, a rank may pass only its own, for its own files. */
 typedef struct chassis_save_request {
   uint32_t struct_size;
   uint32_t num_tensors;
@@ -64,8 +64,8 @@ typedef struct chassis_finish_sink {
   uint32_t struct_size;
   uint32_t reserved0;
   void* impl;
-  /* Sets bytes of the file from `offset` on: behind its header, outside tensors, each at most once. Unfilled bytes are
-   * zero. */
+  /* Sets bytes of the file from `offset` on: after its header, outside tensors, each byte at most once. Unfilled bytes
+   * are zero. */
   chassis_status_t* (*fill)(const struct chassis_finish_sink* s, uint64_t offset, chassis_str_t bytes);
   /* The format's checksum of the file's bytes [offset, offset + num_bytes) as filled so far. The range must not cut a
    * tensor. */
@@ -79,7 +79,7 @@ typedef struct chassis_directory {
   uint32_t struct_size;
   uint32_t num_files;
   void* impl;
-  /* Relative path and size of file i, sorted by path; path is borrowed as long as the directory. */
+  /* Relative path and size of file i, sorted by path; path stays valid as long as the directory. */
   chassis_status_t* (*entry)(const struct chassis_directory* d, uint32_t i, chassis_str_t* path, uint64_t* num_bytes);
   /* Reads exactly `num_bytes` from `offset` on, or returns DATA_LOSS. */
   chassis_status_t* (*read)(const struct chassis_directory* d, uint32_t i, uint64_t offset, uint64_t num_bytes,
@@ -103,22 +103,22 @@ typedef struct chassis_format {
   /* 1: files hold whole tensors, and a request has only those; ranks write their parts of them in place. 0: each box
    * that a rank holds is stored separately, and a tensor may consist of several. */
   uint32_t whole_tensors;
-  /* [io] NULL if the format is only read. Pure: computes the place of everything and the bytes of headers. Names that
-   * the format cannot hold are refused. */
+  /* [io] NULL if the format can only be read. Pure: computes the place of everything and the bytes of headers. Names
+   * that the format cannot hold are refused. */
   chassis_status_t* (*layout)(struct chassis_instance* self, const chassis_save_request_t* request,
                               const chassis_layout_sink_t* out);
-  /* [io] NULL if the format is only written, as for exports. Lists every tensor in the directory and trusts no header:
-   * DATA_LOSS names file and defect. NOT_FOUND if the directory is not of this format. */
+  /* [io] NULL if the format can only be written, as for exports. Lists every tensor in the directory and trusts no
+   * header: DATA_LOSS names file and defect. NOT_FOUND if the directory is not of this format. */
   chassis_status_t* (*scan)(struct chassis_instance* self, const chassis_directory_t* directory,
                             const chassis_scan_sink_t* out);
   /* [io] NULL if a file contains only its header and tensors. Fills the gaps that the layout of this request left
-   * between the tensors of file `file` and behind them, such as a directory with checksums. */
+   * between the tensors of file `file` and after them, such as a directory with checksums. */
   chassis_status_t* (*finish)(struct chassis_instance* self, const chassis_save_request_t* request, uint32_t file,
                               const chassis_finish_sink_t* out);
   /* CHASSIS_CHECKSUM_…, used in finish(). */
   uint32_t checksum;
   /* 1: scan() parses more than headers, such as pickles. The host runs it in a separate process, which cannot write and
-   * is limited in memory and time, and only an import reads the format. */
+   * is limited in memory and time. Only an import reads such a format. */
   uint32_t isolated;
 } chassis_format_t;
 #define CHASSIS_FORMAT_V1_SIZE 40u

@@ -1,9 +1,9 @@
 /* chassis.model/2, kind "model": records once what a model family computes, and declares how files hold its parameters.
  * Older plugins offer chassis/kind/model_1.h; a host accepts both.
  *
- * A model is a list of chains; a chain is a row of blocks, each of a recorded block type. Blocks of a chain, and
- * chains, are joined by the names of their outputs and inputs ("hidden"). Model code uses no sizes that a strategy may
- * divide, only names of dims whose logical sizes it declares once. */
+ * A model is a list of chains; a chain is a sequence of blocks, each of a recorded block type. The blocks of a chain,
+ * and the chains, are joined by the names of their outputs and inputs ("hidden"). Model code uses no sizes that a
+ * strategy may divide, only names of dims whose logical sizes it declares once. */
 #ifndef CHASSIS_KIND_MODEL_H
 #define CHASSIS_KIND_MODEL_H
 
@@ -36,9 +36,9 @@ typedef struct chassis_axis {
 #define CHASSIS_INIT_ZEROS 1u
 #define CHASSIS_INIT_ONES 2u
 #define CHASSIS_INIT_NORMAL 3u    /* mean 0, deviation init_std */
-#define CHASSIS_INIT_UNIFORM 4u   /* from -init_std to init_std; of adapters only */
+#define CHASSIS_INIT_UNIFORM 4u   /* from -init_std to init_std; for adapters only */
 
-/* A parameter of a block. Its full name is the block's prefix, ".", name; with an empty prefix only the name. */
+/* A parameter of a block. Its full name is the block's prefix, ".", and name; with an empty prefix, only the name. */
 typedef struct chassis_slot_desc {
   uint32_t struct_size;
   uint32_t num_axes;
@@ -54,7 +54,7 @@ typedef struct chassis_slot_desc {
 } chassis_slot_desc_t;
 #define CHASSIS_SLOT_DESC_V1_SIZE 64u
 
-/* Since 0.11, of a plugin's own op: mixed_dims are all dims that it mixes, and none where there are none. */
+/* Since 0.11, for a plugin's own op: mixed_dims lists every dim that it mixes; if the list is empty, it mixes none. */
 #define CHASSIS_OP_MIXES_ONLY 1u
 
 typedef struct chassis_op_desc {
@@ -65,20 +65,20 @@ typedef struct chassis_op_desc {
   const chassis_value_t* inputs;   /* CHASSIS_ABSENT where left out */
   const chassis_slot_t* params;
   const chassis_attr_t* attrs;
-  const chassis_dim_t* output_dims; /* linear, embedding: dims behind [B, T]; reshape and plugin ops: all dims;
+  const chassis_dim_t* output_dims; /* linear, embedding: dims after [B, T]; reshape and plugin ops: all dims;
                                        others: ignored, chassis/op.h has their rules */
   uint32_t num_params;
   uint32_t num_attrs;
   uint32_t num_output_dims;
   uint32_t reserved0;
-  /* Since 0.11, of a plugin's own op; others must leave these zero. A dim is mixed if an element of the output depends
-   * on elements of the inputs with other indices of it. Along a dim that is not mixed the op computes any part of its
-   * output from the same part of its inputs and parameters; an output without T is then the sum over the positions,
-   * where positions behind the end of a row have zeros, and labels of -100. Without MIXES_ONLY all dims but B are
-   * mixed. B is never mixed: rows are divided into micro-batches, and an output without B is the sum over the rows.
-   * An axis of the mesh divides what the op reads and writes only along dims that are not mixed. Along others the
-   * op gets whole values, except that an axis of positions ("cp") is refused; where T is mixed, generation computes the
-   * whole row for each token. */
+  /* Since 0.11, for a plugin's own op; others must leave these zero. A dim is mixed if an element of the output depends
+   * on elements of the inputs at other indices of that dim. Along a dim that is not mixed, the op computes any part of
+   * its output from the same part of its inputs and parameters; an output without T is then the sum over the positions,
+   * where positions past the end of a row have zeros, and labels of -100. Without MIXES_ONLY, all dims but B are mixed.
+   * B is never mixed: rows are divided into micro-batches, and an output without B is the sum over the rows. An axis of
+   * the mesh divides what the op reads and writes only along dims that are not mixed. Along other dims the op gets
+   * whole values, except that an axis of positions ("cp") is refused; where T is mixed, generation computes the whole
+   * row for each token. */
   const chassis_dim_t* mixed_dims;
   uint32_t num_mixed_dims;
   uint32_t flags;        /* CHASSIS_OP_… */
@@ -108,8 +108,8 @@ typedef struct chassis_builder_2 {
   chassis_status_t* (*slot)(const struct chassis_builder_2* b, const chassis_slot_desc_t* desc, chassis_slot_t* out);
   /* Records an op; *out is its first output. */
   chassis_status_t* (*op)(const struct chassis_builder_2* b, const chassis_op_desc_t* desc, chassis_value_t* out);
-  /* Names a value for the next block. "loss" (scalar sum) is minimised; "logits" is what generation reads;
-   * "scores" [B, labels] of a sequence-classification head is kept for reward training, which no host does yet. */
+  /* Names a value for the next block. "loss" (scalar sum) is minimised; "logits" is what generation reads; "scores" [B,
+   * labels] of a sequence-classification head is reserved for reward training, which no host supports yet. */
   chassis_status_t* (*output)(const struct chassis_builder_2* b, chassis_str_t name, chassis_value_t value);
   /* A chain of blocks, in program order; blocks[i] is the type of block i. "{i}" in prefix is the block's index:
    * "model.layers.{i}". */
@@ -127,8 +127,8 @@ typedef struct chassis_text_sink {
 } chassis_text_sink_t;
 #define CHASSIS_TEXT_SINK_V1_SIZE 24u
 
-/* Elements of a parameter: in dim k, sizes[k] indexes from begin[k] on, or all to the end if sizes[k] is 0. Dims from
- * num_dims on are whole. */
+/* Elements of a parameter: in dim k, sizes[k] indexes from begin[k] on, or all up to the end if sizes[k] is 0. Dims
+ * from num_dims on are whole. */
 typedef struct chassis_disk_part {
   uint32_t struct_size;
   uint32_t num_dims;       /* of begin and sizes */
@@ -139,7 +139,8 @@ typedef struct chassis_disk_part {
 #define CHASSIS_DISK_PART_V1_SIZE 40u
 
 /* A tensor on disk: parts of parameters joined along one dim, in order, and then permuted. "{i}" in its name and in
- * those of its parameters is one number: the rule applies to every number for which its first parameter exists. */
+ * those of its parameters stands for one number: the rule applies to every number for which its first parameter
+ * exists. */
 typedef struct chassis_disk_rule {
   uint32_t struct_size;
   uint32_t num_parts;
@@ -183,16 +184,16 @@ typedef struct chassis_disk_sink {
 typedef struct chassis_model_2 {
   uint32_t struct_size;
   uint32_t reserved0;
-  /* [control] The model's config.json, or the table [model] config as JSON. Refuses what the family cannot do, by name.
-   * Counts each unknown key (chassis.log/1 count) with the key in single quotes in the message: the host shows those
-   * from a file, and refuses those that the user wrote in the table. Called once, before all others. */
+  /* [control] Gets the model's config.json, or the table [model] config as JSON. Refuses what the family cannot do, by
+   * name. Counts each unknown key (chassis.log/1 count) with the key in single quotes in the message: the host shows
+   * those from a file, and refuses those that the user wrote in the table. Called once, before all others. */
   chassis_status_t* (*configure)(struct chassis_instance* self, chassis_str_t config_json);
   /* [control] Records the program. */
   chassis_status_t* (*record)(struct chassis_instance* self, const chassis_builder_2_t* builder);
-  /* [control] config.json for an export: complete, readable by the reference implementation of the family. */
+  /* [control] Writes config.json for an export: complete, readable by the reference implementation of the family. */
   chassis_status_t* (*config)(struct chassis_instance* self, const chassis_text_sink_t* out);
-  /* [control] How files of the family hold the parameters, for loading and for export. NULL: each is a tensor of the
-   * same name and shape. */
+  /* [control] Declares how files of the family hold the parameters, for loading and for export. NULL: each is a tensor
+   * of the same name and shape. */
   chassis_status_t* (*disk_mapping)(struct chassis_instance* self, const chassis_disk_sink_t* sink);
   /* [control] The longest sequence that the weights were made for (max_position_embeddings); 0: no bound. Longer
    * sequences are computed, and the host says so. NULL: not known. */

@@ -38,13 +38,13 @@ typedef struct chassis_builder {
 typedef struct chassis_model {
   uint32_t struct_size;
   uint32_t reserved0;
-  /* [control] The model's config.json, or the table [model] config as JSON. Refuses what the family cannot do, by name.
-   * Counts each unknown key (chassis.log/1 count) with the key in single quotes in the message: the host shows those
-   * from a file, and refuses those that the user wrote in the table. Called once, before all others. */
+  /* [control] Gets the model's config.json, or the table [model] config as JSON. Refuses what the family cannot do, by
+   * name. Counts each unknown key (chassis.log/1 count) with the key in single quotes in the message: the host shows
+   * those from a file, and refuses those that the user wrote in the table. Called once, before all others. */
   chassis_status_t* (*configure)(struct chassis_instance* self, chassis_str_t config_json);
   /* [control] Records the program. */
   chassis_status_t* (*record)(struct chassis_instance* self, const chassis_builder_t* builder);
-  /* [control] config.json for an export: complete, readable by the reference implementation of the family. */
+  /* [control] Writes config.json for an export: complete, readable by the reference implementation of the family. */
   chassis_status_t* (*config)(struct chassis_instance* self, const chassis_text_sink_t* out);
   /* [control] Disk mapping, both ways: disk_name gives a parameter's name on disk (save); parameter_name gives the
    * parameter of a name on disk (load), or an empty text to skip the tensor (a tied copy, a stored buffer). NULL: names

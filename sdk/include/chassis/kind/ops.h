@@ -3,7 +3,7 @@
  *
  * Order of calls for a node: claim → infer → create_kernel → (forward → backward_inputs, backward_params)* →
  * destroy_kernel. The host matches `patterns` over the recorded ops, longest first; the first provider in the user's
- * order that claims a node gets it. Of those that "auto" compares, all are asked and the cheapest gets it.
+ * order that claims a node gets it. All providers that "auto" compares are asked, and the cheapest gets the node.
  * `chassis check --graph` shows refusals and costs. */
 #ifndef CHASSIS_KIND_OPS_H
 #define CHASSIS_KIND_OPS_H
@@ -17,21 +17,21 @@
 #define CHASSIS_COMPONENT_NOT_IN_FILES 2u /* files of the model do not have it as a tensor */
 
 /* One of the tensors in which a quantized parameter is stored; see chassis/kind/quant.h. It is one-dimensional, and has
- * unit_values for every unit_elements row-major elements of the parameter, also for a last unit with fewer. */
+ * unit_values for every unit_elements row-major elements of the parameter, even for a last unit with fewer elements. */
 typedef struct chassis_component {
   uint32_t struct_size;
   uint32_t dtype;
-  chassis_str_t suffix;  /* behind the parameter's name: ".absmax"; "" for the first */
+  chassis_str_t suffix;  /* appended to the parameter's name: ".absmax"; "" for the first */
   int64_t unit_elements; /* 0: num_values for the whole parameter, which every rank has */
   int64_t unit_values;
   int64_t num_values;    /* if unit_elements is 0 */
-  uint32_t staged_dtype; /* what encode() writes, where finish() makes the stored values from it; else 0 */
+  uint32_t staged_dtype; /* what encode() writes, if finish() makes the stored values from it; else 0 */
   uint32_t flags;        /* CHASSIS_COMPONENT_… */
 } chassis_component_t;
 #define CHASSIS_COMPONENT_V1_SIZE 56u
 
-/* A value or parameter as one node sees it: this rank's sizes. A quantized parameter has the shape of its elements, and
- * the dtype in which ops compute. */
+/* A value or parameter as one node sees it, with this rank's sizes. A quantized parameter has the shape of its
+ * elements, and the dtype in which ops compute. */
 typedef struct chassis_operand {
   uint32_t struct_size;
   uint32_t dtype;
@@ -39,11 +39,11 @@ typedef struct chassis_operand {
   uint32_t needs_grad;        /* inputs and params: 1 if its gradient is wanted */
   const int64_t* local_shape; /* B and T are those of planning; calls may have others */
   const chassis_str_t* dims;  /* names; for params "heads*head_dim" */
-  /* Of a quantized parameter; else none. The op then has the attribute storage, which says how to read them. */
+  /* Only for a quantized parameter, else none. Its op has the attribute storage, which says how to read them. */
   uint64_t num_components;
   const chassis_component_t* const* components;
-  /* Since 0.8, of a quantized parameter of which local_shape is only a part: the sizes of the whole, and where the part
-   * begins in each dim. Else NULL. Only with CHASSIS_STORAGE_DIVISIBLE (chassis/kind/quant.h). */
+  /* Since 0.8, for a quantized parameter of which local_shape is only a part: the sizes of the whole parameter, and
+   * where the part begins in each dim. Else NULL. Only with CHASSIS_STORAGE_DIVISIBLE (chassis/kind/quant.h). */
   const int64_t* whole_shape;
   const int64_t* begin;
 } chassis_operand_t;
@@ -105,10 +105,11 @@ typedef struct chassis_saved {
 #define CHASSIS_KERNEL_FORWARD_BACKWARD 8u
 /* The host passes workspace_…_bytes of infer in chassis_call.workspace; else the kernel allocates them itself. */
 #define CHASSIS_KERNEL_HOST_WORKSPACE 16u
-/* Since 0.9, of attention with key_part: saved 0 is log_sum as chassis/op.h says. */
+/* Since 0.9, for attention with key_part: saved 0 is log_sum, as chassis/op.h describes. */
 #define CHASSIS_KERNEL_LOG_SUM 32u
 
-/* What running the node needs; `plan` adds it up and the executor checks it. Bytes at the node's local shapes. */
+/* The resources that running the node needs; `plan` adds them up and the executor checks them. Bytes are those at the
+ * node's local shapes. */
 typedef struct chassis_infer {
   uint32_t struct_size;
   uint32_t flags;             /* CHASSIS_KERNEL_… */
@@ -137,7 +138,7 @@ typedef struct chassis_call {
   uint32_t flags; /* CHASSIS_CALL_… */
   /* NULL for an absent optional (no document_ids: one document per row); backward: NULL unless kept. */
   const chassis_tensor_t* inputs;
-  const chassis_tensor_t* params; /* NULL for an absent optional; of a quantized one its first component */
+  const chassis_tensor_t* params; /* NULL for an absent optional; for a quantized one, its first component */
   /* forward: filled by the kernel, OWNED by the host; those non-NULL on entry are written in place.
    * backward: NULL unless kept, borrowed. */
   chassis_tensor_t* outputs;
@@ -162,7 +163,7 @@ typedef struct chassis_call {
    * same in forward, in a repeated forward and in backward. Row b of the call is row first_row + b of the step. */
   uint64_t random_key;
   int64_t first_row;
-  /* One per param: the components of a quantized one, all of them, in the order of its operand; NULL for the others. */
+  /* One per param: all components of a quantized one, in the order of its operand; NULL for the others. */
   const chassis_tensor_t* const* components;
   /* Since 0.9, attention with key_part: position of the first key, and the number of positions of the row. */
   int64_t key_offset;
@@ -175,7 +176,7 @@ typedef struct chassis_ops {
   uint32_t num_patterns;
   /* Static: op ids joined by '+', such as "linear", "add+rms_norm". */
   const chassis_str_t* patterns;
-  /* [control] NULL: claimed, and *cost is an estimate in nanoseconds (0 or less: unknown) of forward, in training also
+  /* [control] NULL: claimed, and *cost is an estimate in nanoseconds (0 or less: unknown) of forward and, in training,
    * of backward, on the node's device with the host's threads; the same node always costs the same. UNIMPLEMENTED:
    * refused, with the reason as text ("head_dim 80 is not a multiple of 16"). Any other status is an error, and so is a
    * cost of NaN. An attribute that the provider does not know must be a reason to refuse: it changes the result. */

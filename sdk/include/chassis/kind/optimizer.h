@@ -12,11 +12,12 @@
 #define CHASSIS_STATE_SCALAR 2u         /* one element, which must not depend on the parameter's elements */
 #define CHASSIS_STATE_PER_BLOCK 3u      /* one value for each `block` row-major elements; the last may cover fewer */
 
-/* Where a state may be cut, and with it its parameter, gradient and other states: the coarsest granularity counts. Each
- * goes with each shape, but a state PER_BLOCK is never cut inside a block, whatever its granularity. */
+/* The places where a state, and with it its parameter, gradient and other states, may be cut: the coarsest granularity
+ * counts. Each granularity goes with each shape, but a PER_BLOCK state is never cut inside a block, whatever its
+ * granularity. */
 #define CHASSIS_GRANULARITY_ELEMENT 1u  /* may be cut between any two elements */
 #define CHASSIS_GRANULARITY_BLOCK 2u    /* only at multiples of block elements; pieces have one dim */
-#define CHASSIS_GRANULARITY_MATRIX 3u   /* not at all: one rank has the whole tensor and steps it for all */
+#define CHASSIS_GRANULARITY_MATRIX 3u   /* nowhere: one rank has the whole tensor and steps it for all */
 
 /* A parameter that is trained. */
 typedef struct chassis_optimizer_parameter {
@@ -27,7 +28,7 @@ typedef struct chassis_optimizer_parameter {
   uint32_t num_dims;
   uint32_t num_boxes; /* 0 in states(), which is called before parameters are divided */
   /* The elements of the whole parameter that this rank steps, in the order of the tensors of a step, which may have
-   * padding behind them: for each box num_dims begins, then num_dims ends. */
+   * padding after them: for each box, num_dims begins, then num_dims ends. */
   const int64_t* boxes;
 } chassis_optimizer_parameter_t;
 #define CHASSIS_OPTIMIZER_PARAMETER_V1_SIZE 48u
@@ -70,16 +71,16 @@ typedef struct chassis_optimizer_step {
   chassis_tensor_t device_grad_scale;
   void* impl;
   /* [step][all-ranks] Since 0.11, with CHASSIS_OPTIMIZER_SUMS; else NULL. Sums over all trained parameters, each
-   * element counted once, on whichever ranks it is: `values` has num_values for each tensor of the step, of this rank's
-   * elements; `sums` gets num_values, the same bits on every rank. Blocks. Every rank calls it as often, also one
-   * without tensors. The caller returns an error unchanged. */
+   * element counted once, whichever ranks have it: `values` has num_values for each tensor of the step, from this
+   * rank's elements; `sums` gets num_values, the same bits on every rank. Blocks. Every rank calls it equally often,
+   * even one without tensors. The caller returns an error unchanged. */
   chassis_status_t* (*sum_over_parameters)(const struct chassis_optimizer_step* step, const double* values,
                                            uint32_t num_values, double* sums);
 } chassis_optimizer_step_t;
 #define CHASSIS_OPTIMIZER_STEP_V1_SIZE 96u
 
-/* step() calls sum_over_parameters. The host then calls step() once a step with all tensors of the rank, on every rank,
- * with num_tensors = 0 where a rank has none, and refuses what would need more calls. */
+/* step() calls sum_over_parameters. The host then calls step() once per step on every rank, with all tensors of the
+ * rank (num_tensors = 0 where it has none), and refuses whatever would need more calls. */
 #define CHASSIS_OPTIMIZER_SUMS 1u
 
 typedef struct chassis_optimizer_2 {
@@ -90,8 +91,8 @@ typedef struct chassis_optimizer_2 {
    */
   chassis_status_t* (*states)(struct chassis_instance* self, const chassis_optimizer_parameter_t* parameter,
                               const chassis_state_desc_t** states, uint32_t* num_states);
-  /* [step] Same inputs give the same bits with any number of threads. It must not communicate, except by
-   * sum_over_parameters: which tensors a rank steps differs between meshes. */
+  /* [step] Same inputs give the same bits with any number of threads. It must not communicate, except through
+   * sum_over_parameters, since different meshes give a rank different tensors to step. */
   chassis_status_t* (*step)(struct chassis_instance* self, const chassis_optimizer_step_t* step);
   /* [control] Bytes of scratch for a step over these parameters. NULL: none. */
   uint64_t (*workspace_bytes)(struct chassis_instance* self, const chassis_optimizer_parameter_t* const* parameters,

@@ -29,17 +29,17 @@ typedef struct chassis_parallel_parameter {
 } chassis_parallel_parameter_t;
 #define CHASSIS_PARALLEL_PARAMETER_V1_SIZE 56u
 
-/* Units that a rank runs as one pipeline stage: in forward ascending, in backward descending. */
+/* Units that a rank runs as one pipeline stage: ascending in forward, descending in backward. */
 typedef struct chassis_chunk {
   uint32_t first_unit;
-  uint32_t end_unit; /* behind the last */
+  uint32_t end_unit; /* one past the last */
   uint32_t stage;    /* 0 has the first units of the model */
   uint32_t reserved0;
 } chassis_chunk_t;
 
-/* What to divide. Units and parameters are those of the pipeline stages on this rank, numbered from 0; without a
- * pipeline, all of them. The same on every rank with the same stages except the axis ranks; borrowed until the instance
- * is destroyed. */
+/* The units and parameters to divide: those of the pipeline stages on this rank, numbered from 0; without a pipeline,
+ * all of them. The same on every rank with the same stages, except for the axis ranks; borrowed until the instance is
+ * destroyed. */
 typedef struct chassis_parallel_problem {
   uint32_t struct_size;
   uint32_t num_axes;
@@ -52,7 +52,7 @@ typedef struct chassis_parallel_problem {
   uint32_t reduce_dtype;     /* [precision] reduce */
   uint32_t device_type;
   uint32_t num_microbatches; /* of a step */
-  /* Since 0.9. A rank runs its chunks in turn, each for one micro-batch at a time; other forwards may lie between a
+  /* Since 0.9. A rank runs its chunks in turn, each for one micro-batch at a time; other forwards may come between a
    * forward and its backward. Without a pipeline there is one chunk. */
   uint32_t num_chunks;
   uint32_t num_stages;
@@ -69,7 +69,7 @@ typedef struct chassis_shard_rule {
   uint32_t struct_size;
   uint32_t parameter;
   uint32_t kind;           /* CHASSIS_SHARD_… */
-  uint32_t dim;            /* of CHASSIS_SHARD_DIM; only dim 0 so far */
+  uint32_t dim;            /* for CHASSIS_SHARD_DIM; only dim 0 so far */
   uint32_t num_axes;       /* joined, the first varies slowest */
   uint32_t resident;       /* 1: the whole tensor also stays between uses (ZeRO 1 and 2, small parameters of 3) */
   const chassis_str_t* axes;
@@ -86,7 +86,7 @@ typedef struct chassis_dim_size {
   int64_t size;
 } chassis_dim_size_t;
 
-/* The computation that a strategy may divide. The same on every rank except the axis ranks; borrowed. */
+/* The computation that a strategy may divide. The same on every rank, except for the axis ranks; borrowed. */
 typedef struct chassis_division_problem {
   uint32_t struct_size;
   uint32_t num_axes;
@@ -98,15 +98,15 @@ typedef struct chassis_division_problem {
 
 #define CHASSIS_DIVIDE_PAD 1u /* the last ranks of an uneven division are padded; without it, it is refused */
 
-/* How attention sees the positions of other ranks. */
+/* The ways in which attention sees the positions of other ranks. */
 #define CHASSIS_CONTEXT_ALL_TO_ALL 1u /* each rank has all positions of some heads (Ulysses, Jacobs et al. 2023) */
 #define CHASSIS_CONTEXT_GATHER 2u     /* each rank gathers all keys and values for its own queries */
 /* Since 0.9: keys and values pass from rank to rank (Liu et al. 2023). Each rank has two pieces of a row, one from its
- * begin and one from its end, so that all compute as much under a causal mask. */
+ * start and one from its end, so that all ranks compute equally much under a causal mask. */
 #define CHASSIS_CONTEXT_RING 3u
 
-/* Since 0.9: in as many chunks as there are ranks, which pass from rank to rank; one travels while another is computed
- * (Wang et al. 2023). */
+/* Since 0.9: the values are cut into as many chunks as there are ranks. The chunks pass from rank to rank; one travels
+ * while another is computed (Wang et al. 2023). */
 #define CHASSIS_OVERLAP_RING 1u
 
 /* Receives the results of divide(). All functions return a status for the strategy to return. */
@@ -115,8 +115,8 @@ typedef struct chassis_division_sink {
   uint32_t reserved0;
   void* impl;
   /* Every parameter and value with this dim is divided along the axis, "tp": each of its N ranks has size / N
-   * neighbouring indices, and the host inserts the collectives that keep the results. The strategy thereby serves the
-   * axis; it needs no claim(). */
+   * consecutive indices, and the host inserts the collectives that keep the results unchanged. The strategy thereby
+   * serves the axis; it needs no claim(). */
   chassis_status_t* (*divide)(const struct chassis_division_sink* s, chassis_str_t dim, chassis_str_t axis,
                               uint32_t flags);
   /* Values that no dim divides are divided along T (sequence parallelism, Korthikanti et al. 2022). */
@@ -124,14 +124,14 @@ typedef struct chassis_division_sink {
   /* Since 0.8. Every value is divided along T over the axis, "cp", and no parameter is. `mode` is CHASSIS_CONTEXT_….
    * The strategy thereby serves the axis. */
   chassis_status_t* (*context_parallel)(const struct chassis_division_sink* s, chassis_str_t axis, uint32_t mode);
-  /* Since 0.9. The gathers before products and the scatters behind them, which sequence_parallel needs, overlap with
-   * these. `how` is CHASSIS_OVERLAP_…; only with sequence_parallel of the same axis. */
+  /* Since 0.9. The gathers before products and the scatters after them, which sequence_parallel needs, overlap with the
+   * products. `how` is CHASSIS_OVERLAP_…; only with sequence_parallel of the same axis. */
   chassis_status_t* (*overlap)(const struct chassis_division_sink* s, chassis_str_t axis, uint32_t how);
 } chassis_division_sink_t;
 #define CHASSIS_DIVISION_SINK_V1_SIZE 32u
 
-/* The units that a strategy may divide into the stages of a pipeline. The same on every rank except the axis ranks, and
- * so must the answer be; borrowed. */
+/* The units that a strategy may divide into the stages of a pipeline. The same on every rank, except for the axis
+ * ranks; the answer must be the same, too. Borrowed. */
 typedef struct chassis_stage_problem {
   uint32_t struct_size;
   uint32_t num_axes;
@@ -139,7 +139,7 @@ typedef struct chassis_stage_problem {
   uint32_t num_units;
   uint32_t num_microbatches; /* of a step; 0: nothing is trained, so that only the places of stages matter */
   const chassis_str_t* unit_names;
-  const double* unit_costs; /* operations of products in forward and backward, for a token; an embedding has 0 */
+  const double* unit_costs; /* operations of products in forward and backward, per token; an embedding has 0 */
   uint32_t first_layer;     /* units [first_layer, end_layer) are the layers: the longest chain */
   uint32_t end_layer;
 } chassis_stage_problem_t;
@@ -147,10 +147,10 @@ typedef struct chassis_stage_problem {
 
 #define CHASSIS_WORK_FORWARD 1u
 #define CHASSIS_WORK_BACKWARD 2u        /* gradients of inputs and of parameters */
-#define CHASSIS_WORK_BACKWARD_INPUTS 3u /* only of inputs, which the stage before waits for; later the others */
+#define CHASSIS_WORK_BACKWARD_INPUTS 3u /* only of inputs, which the previous stage waits for; the others later */
 #define CHASSIS_WORK_BACKWARD_PARAMS 4u
 
-/* What a rank computes at a time. */
+/* An entry of a rank's schedule. */
 typedef struct chassis_work {
   uint32_t kind; /* CHASSIS_WORK_… */
   uint32_t chunk;
@@ -158,27 +158,29 @@ typedef struct chassis_work {
 } chassis_work_t;
 
 /* Receives the results of stages(). The host proves a schedule before it is used: that every stage computes every
- * micro-batch, and that ranks never wait for each other. All functions return a status for the strategy to return. */
+ * micro-batch, and that there is no deadlock. All functions return a status for the strategy to return. */
 typedef struct chassis_stage_sink {
   uint32_t struct_size;
   uint32_t reserved0;
   void* impl;
-  /* A schedule that the host knows: "gpipe", "1f1b", "interleaved", "zb_h1", "zbv". Stages lie on the ranks of the
-   * axis, "pp", as it says; `num_chunks` on each: 1, for zbv 2, for interleaved 2 or more. `group_size`: micro-batches
-   * that a chunk of interleaved runs before the next one does; 0: the number of ranks. */
+  /* A schedule that the host knows: "gpipe", "1f1b", "interleaved", "zb_h1", "zbv". It determines which ranks of the
+   * axis, "pp", the stages lie on; each rank has `num_chunks` of them: 2 for zbv, 2 or more for interleaved, else 1.
+   * `group_size`: the number of micro-batches that a chunk of interleaved runs before the next chunk does; 0: the
+   * number of ranks. */
   chassis_status_t* (*named)(const struct chassis_stage_sink* s, chassis_str_t axis, chassis_str_t schedule,
                              uint32_t num_chunks, uint32_t group_size);
-  /* Or one as text in the format of torch.distributed.pipelining ("compute_only"); `origin` goes into messages. */
+  /* Alternatively, a schedule as text in the format of torch.distributed.pipelining ("compute_only"); `origin` goes
+   * into messages. */
   chassis_status_t* (*csv)(const struct chassis_stage_sink* s, chassis_str_t axis, chassis_str_t text,
                            chassis_str_t origin);
-  /* Or one of the strategy's own: stage s lies on rank ranks[s] of the axis, whose k-th stage is its chunk k, and rank
-   * r runs the num_works[r] entries of works[r] in order. Every rank has a stage. Every stage has, for each micro-batch
-   * from 0 on, a FORWARD and then a BACKWARD, or a BACKWARD_INPUTS and then a BACKWARD_PARAMS. A rank takes what
-   * another one sends in the order of sending. If nothing is trained, the lists may be empty. */
+  /* Alternatively, a schedule of the strategy's own: stage s lies on rank ranks[s] of the axis, whose k-th stage is its
+   * chunk k, and rank r runs the num_works[r] entries of works[r] in order. Every rank has a stage. Every stage has,
+   * for each micro-batch from 0 on, a FORWARD and then a BACKWARD, or a BACKWARD_INPUTS and then a BACKWARD_PARAMS. A
+   * rank takes what another rank sends in the order of sending. If nothing is trained, the lists may be empty. */
   chassis_status_t* (*lists)(const struct chassis_stage_sink* s, chassis_str_t axis, const uint32_t* ranks,
                              uint32_t num_stages, const chassis_work_t* const* works, const uint32_t* num_works);
-  /* How many layers each stage has; units before and behind the layers belong to the first and the last stage. Without
-   * it, the host divides all units so that the costliest stage costs least. */
+  /* The number of layers of each stage; units before and after the layers belong to the first and the last stage. If it
+   * is not called, the host divides all units so that the costliest stage costs least. */
   chassis_status_t* (*layers)(const struct chassis_stage_sink* s, const int64_t* layers_per_stage, uint32_t num_stages);
 } chassis_stage_sink_t;
 #define CHASSIS_STAGE_SINK_V1_SIZE 48u
@@ -193,15 +195,15 @@ typedef struct chassis_parallel_sink {
    * adds its axis to those along which parameters are divided and gradients summed. */
   chassis_status_t* (*claim)(const struct chassis_parallel_sink* s, chassis_str_t axis);
   /* Called once for each parameter, by exactly one strategy of the stack; rule is borrowed. In a stack that only
-   * divides the computation nobody places parameters: each rank stores what the divisions leave to it. */
+   * divides the computation, no strategy places parameters: each rank stores what the divisions leave to it. */
   chassis_status_t* (*place)(const struct chassis_parallel_sink* s, const chassis_shard_rule_t* rule);
 } chassis_parallel_sink_t;
 #define CHASSIS_PARALLEL_SINK_V1_SIZE 32u
 
 #define CHASSIS_REDUCE_KEEP 1u /* sums stay per replica for now: the all_reduce over the other axes comes later */
 
-/* What the host does for a strategy. All [step][all-ranks]; only the two waits block. `name` goes into messages and
- * metrics. The strategy returns errors unchanged. */
+/* The operations that the host offers a strategy. All [step][all-ranks]; only the two waits block. `name` goes into
+ * messages and metrics. The strategy returns errors unchanged. */
 typedef struct chassis_shards {
   uint32_t struct_size;
   uint32_t reserved0;
@@ -214,7 +216,7 @@ typedef struct chassis_shards {
                                      uint32_t num_parameters);
   /* Removes one use of each; the last one frees what is not resident. */
   chassis_status_t* (*release)(const struct chassis_shards* s, const uint32_t* parameters, uint32_t num_parameters);
-  /* As release, but a piece of the whole stays, so that the next gather asks only `ways` neighbouring ranks; ways
+  /* As release, but a piece of the whole stays, so that the next gather involves only `ways` neighbouring ranks; ways
    * divides the number of ranks that share the parameter. */
   chassis_status_t* (*shrink)(const struct chassis_shards* s, const uint32_t* parameters, uint32_t num_parameters,
                               uint32_t ways);
@@ -233,10 +235,10 @@ typedef struct chassis_shards {
 #define CHASSIS_SHARDS_V1_SIZE 80u
 
 #define CHASSIS_EVENT_RECOMPUTE 1u       /* a forward that is run again for its backward */
-/* Of a backward that computes gradients of parameters: the last that its chunk runs in the step. */
+/* For a backward that computes gradients of parameters: it is the last one that its chunk runs in the step. */
 #define CHASSIS_EVENT_LAST_MICROBATCH 2u
 #define CHASSIS_EVENT_TRAINING 4u        /* a backward will come; unset in evaluation and generation */
-/* Since 0.9, of a backward in two parts: this one computes only gradients of inputs, or only those of parameters. */
+/* Since 0.9, for a backward in two parts: this one computes only gradients of inputs, or only those of parameters. */
 #define CHASSIS_EVENT_INPUTS_ONLY 8u
 #define CHASSIS_EVENT_PARAMS_ONLY 16u
 
@@ -246,8 +248,9 @@ typedef struct chassis_saving {
   chassis_str_t value; /* JSON: "3", "\"cpu\"" */
 } chassis_saving_t;
 
-/* [step][all-ranks] Each event comes exactly once for each run of a unit: of a chunk, forward units ascending, backward
- * descending; in list order of the stack before a unit, in reverse after it. Any of them may be NULL. */
+/* [step][all-ranks] Each event comes exactly once for each run of a unit. A chunk runs its units in ascending order in
+ * forward and in descending order in backward. Events before a unit go through the stack in list order, those after it
+ * in reverse. Any of them may be NULL. */
 typedef struct chassis_parallel {
   uint32_t struct_size;
   uint32_t num_savings;
@@ -267,7 +270,7 @@ typedef struct chassis_parallel {
    * anything have no backward. A unit that is recomputed runs its forward between this and post_backward, only once if
    * the backward is split. */
   chassis_status_t* (*pre_backward)(struct chassis_instance* self, uint32_t unit, uint32_t flags);
-  /* Not in INPUTS_ONLY. No unit will add to this parameter's gradient again in this micro-batch. */
+  /* Not called in INPUTS_ONLY. No unit will add to this parameter's gradient again in this micro-batch. */
   chassis_status_t* (*grad_ready)(struct chassis_instance* self, uint32_t parameter, uint32_t flags);
   chassis_status_t* (*post_backward)(struct chassis_instance* self, uint32_t unit, uint32_t flags);
   /* After the last backward of a step: when it returns, every trained parameter's reduced gradient is complete. */
@@ -277,7 +280,7 @@ typedef struct chassis_parallel {
   /* At the end of every step and of every evaluation, before anything is saved: when it returns, only resident tensors
    * are whole. */
   chassis_status_t* (*drain)(struct chassis_instance* self);
-  /* Static: what a plan tries when memory does not suffice. */
+  /* Static: the settings that a plan tries when memory does not suffice. */
   const chassis_saving_t* savings;
   /* [control] Before the program is compiled: says which dims of the computation are divided along which axes, or
    * refuses with a reason. Allocates nothing; may be called again. NULL: none. Since 0.7. */

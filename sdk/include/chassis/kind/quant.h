@@ -1,9 +1,10 @@
-/* chassis.quant/1, kind "quant": stores parameters of a model in fewer bits. The plugin says which, in which components
- * one is stored, and converts values to components and back; the host divides, moves, saves and loads components as
- * bytes. Quantized parameters are not trained. The instance also offers chassis.ops/1 for the ops that read them, which
- * carry the attribute storage; plugins in [kernels] are asked first.
+/* chassis.quant/1, kind "quant": stores parameters of a model in fewer bits. The plugin says which parameters, says in
+ * which components each is stored, and converts values to components and back; the host divides, moves, saves and loads
+ * components as bytes. Quantized parameters are not trained. The instance also offers chassis.ops/1 for the ops that
+ * read them, which carry the attribute storage; plugins in [kernels] are asked first.
  *
- * Order of calls: configure, then parameter for the whole model, then finish. The others at any time after that. */
+ * Order of calls: configure, then parameter for the whole model, then finish_model. The others may be called at any
+ * time after that. */
 #ifndef CHASSIS_KIND_QUANT_H
 #define CHASSIS_KIND_QUANT_H
 
@@ -18,7 +19,7 @@ typedef struct chassis_quant_parameter {
   uint32_t role;        /* CHASSIS_ROLE_… */
   chassis_str_t name;   /* "model.layers.3.self_attn.q_proj.weight" */
   chassis_str_t module; /* "model.layers.3.self_attn.q_proj" */
-  chassis_str_t op;     /* that reads it: "linear" */
+  chassis_str_t op;     /* the op that reads it: "linear" */
   const int64_t* sizes; /* whole, undivided */
   uint64_t num_dims;
   uint32_t is_added;    /* by an adapter */
@@ -34,14 +35,14 @@ typedef struct chassis_quant_parameter {
 #define CHASSIS_STORAGE_DIVISIBLE 1u
 
 /* How one parameter is stored. Valid as long as the instance. All components but those without unit_elements are cut
- * between units, so that a rank has the units of exactly its elements of the parameter, in their order; the parameter
+ * between units, so that a rank has exactly the units of its elements of the parameter, in their order; the parameter
  * is cut at multiples of all unit_elements. */
 typedef struct chassis_quant_storage {
   uint32_t struct_size;
   uint32_t num_components; /* at least 1; the first has unit_elements, and the suffix "" */
   chassis_str_t scheme;    /* "bnb4/nf4": the value of the attribute storage of ops that read the parameter */
   const chassis_component_t* const* components;
-  /* Files also have a text of u8 under the parameter's name and this suffix, from write_state(); empty: they do not. */
+  /* Files also hold the u8 text of write_state() under the parameter's name and this suffix; empty: they do not. */
   chassis_str_t state_suffix;
   uint32_t flags; /* since 0.8: CHASSIS_STORAGE_… */
   uint32_t reserved0;
@@ -68,36 +69,37 @@ typedef struct chassis_quant_part {
 typedef struct chassis_quant {
   uint32_t struct_size;
   uint32_t reserved0;
-  /* [control] The object "quantization_config" of the model's config.json; empty without one. Refuses what the plugin
-   * cannot do, by name, and what contradicts an option that the user wrote. Sets *is_stored to 1 if the model's files
-   * hold components. */
+  /* [control] Gets the object "quantization_config" of the model's config.json; empty without one. Refuses what the
+   * plugin cannot do, by name, and what contradicts an option that the user wrote. Sets *is_stored to 1 if the model's
+   * files hold components. */
   chassis_status_t* (*configure)(struct chassis_instance* self, chassis_str_t config_json, uint32_t* is_stored);
-  /* [control] Sets *storage, or leaves NULL: the parameter stays as it is. */
+  /* [control] Sets *storage, or leaves it NULL: the parameter stays as it is. */
   chassis_status_t* (*parameter)(struct chassis_instance* self, const chassis_quant_parameter_t* parameter,
                                  const chassis_quant_storage_t** storage);
-  /* [control] The whole model was offered: refuses options that matched nothing. NULL: nothing to refuse. */
+  /* [control] Called after the whole model was offered; refuses options that matched nothing. NULL: nothing to
+   * refuse. */
   chassis_status_t* (*finish_model)(struct chassis_instance* self);
   /* [any] Reads values; writes the components that have unit_elements, in their staged dtypes, and gets NULL for the
-   * others. They hold anything before, and each of the part's units is written wholly. INVALID_ARGUMENT names the first
-   * value that is NaN or infinite by its index in the parameter. Parts may be encoded in any order; the same values
-   * give the same bytes on every processor. */
+   * others. Their previous contents are undefined, and each of the part's units is written in full. INVALID_ARGUMENT
+   * names the first value that is NaN or infinite by its index in the parameter. Parts may be encoded in any order; the
+   * same values give the same bytes on every processor. */
   chassis_status_t* (*encode)(struct chassis_instance* self, const chassis_quant_part_t* part);
   /* [any] Called when the whole parameter is encoded: reads `staged`; writes the part's units of components that have a
    * staged dtype, and the components without unit_elements. values is NULL. NULL: there are no such components. */
   chassis_status_t* (*finish)(struct chassis_instance* self, const chassis_quant_part_t* part);
   /* [any] Reads components; writes values. */
   chassis_status_t* (*decode)(struct chassis_instance* self, const chassis_quant_part_t* part);
-  /* [any] DATA_LOSS names the first value of a component that cannot be, such as an absmax that is NaN, infinite or
-   * negative, and its element. NULL: all values can be. */
+  /* [any] DATA_LOSS names the first impossible value of a component, such as an absmax that is NaN, infinite or
+   * negative, and its element. NULL: all values are possible. */
   chassis_status_t* (*verify)(struct chassis_instance* self, const chassis_quant_part_t* part);
-  /* [any] The text under state_suffix, for files, from components without unit_elements; the others and values are
-   * NULL. `value_dtype` is that of the model's files before it was quantized. */
+  /* [any] Writes the text that files hold under state_suffix, from the components without unit_elements; the others and
+   * values are NULL. `value_dtype` is that of the model's files before it was quantized. */
   chassis_status_t* (*write_state)(struct chassis_instance* self, const chassis_quant_part_t* part,
                                    const chassis_text_sink_t* out);
   /* [any] Refuses a text that contradicts the storage or the sizes, by key; writes the components that files do not
    * have. Arguments as in write_state; value_dtype is ignored. */
   chassis_status_t* (*read_state)(struct chassis_instance* self, const chassis_quant_part_t* part, chassis_str_t text);
-  /* [control] The object "quantization_config" for config.json of a model that is stored so. */
+  /* [control] Writes the object "quantization_config" for the config.json of a model that is stored in this way. */
   chassis_status_t* (*config)(struct chassis_instance* self, const chassis_text_sink_t* out);
 } chassis_quant_t;
 #define CHASSIS_QUANT_V1_SIZE 88u

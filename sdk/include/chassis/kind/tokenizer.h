@@ -39,7 +39,7 @@ typedef struct chassis_token {
 #define CHASSIS_TOKEN_V1_SIZE 24u
 
 /* Receives the ids of text number `index` once for each text, in order, on the calling thread. ids[i] covers bytes
- * [begin[i], end[i]) of the text; both are the same for an id that covers none. begin never decreases. Several ids may
+ * [begin[i], end[i]) of the text; the two are equal for an id that covers none. begin never decreases. Several ids may
  * cover the same bytes: parts of one character. Arrays are borrowed for the call. */
 typedef struct chassis_token_sink {
   uint32_t struct_size;
@@ -137,10 +137,11 @@ typedef struct chassis_tokenizer_2 {
                               const chassis_text_sink_t* sink);
   /* [any] One entry of the vocabulary. OUT_OF_RANGE as in decode. */
   chassis_status_t* (*token)(struct chassis_instance* self, int32_t id, chassis_token_t* out);
-  /* [any] The id that the vocabulary spells so, or -1. */
+  /* [any] The id of the entry that the vocabulary spells as `text`, or -1. */
   chassis_status_t* (*id_of)(struct chassis_instance* self, chassis_str_t text, int32_t* out);
-  /* [any] Renders a conversation. INVALID_ARGUMENT: the template refuses it, in its own words. FAILED_PRECONDITION:
-   * spans are wanted and cannot be proven for this template. NULL: the tokenizer renders no templates. */
+  /* [any] Renders a conversation. INVALID_ARGUMENT: the template refuses it; the message is the template's own.
+   * FAILED_PRECONDITION: spans are wanted and cannot be proven for this template. NULL: the tokenizer renders no
+   * templates. */
   chassis_status_t* (*render)(struct chassis_instance* self, const chassis_chat_t* chat,
                               const chassis_chat_sink_t* sink);
   /* [control] Makes a vocabulary from texts, and writes files of a directory that `open` reads. NULL: not offered. */

@@ -23,7 +23,7 @@ typedef struct chassis_gemm_problem {
   uint32_t device_type; /* of all three */
   int64_t m, n, k;
   int64_t lda, ldb, ldc;
-  const void* a; /* BORROWED, as b and c; c overlaps neither */
+  const void* a; /* BORROWED, like b and c; c overlaps neither */
   const void* b;
   void* c;
   float alpha, beta;

@@ -19,8 +19,8 @@ typedef struct chassis_log {
   uint32_t (*enabled)(const struct chassis_log* log, uint32_t level);
   /* [any] One line. */
   void (*write)(const struct chassis_log* log, uint32_t level, chassis_str_t message);
-  /* [any] Something was ignored, changed or dropped. Logged the first time, counted every time, shown in the summary at
-   * the end of the run under `key`. */
+  /* [any] Reports that something was ignored, changed or dropped. Logged the first time, counted every time, shown in
+   * the summary at the end of the run under `key`. */
   void (*count)(const struct chassis_log* log, chassis_str_t key, chassis_str_t message);
 } chassis_log_t;
 #define CHASSIS_LOG_V1_SIZE 40u

@@ -10,10 +10,10 @@ typedef struct chassis_members {
   uint32_t struct_size;
   uint32_t reserved0;
   void* impl;
-  /* [control] A new instance of that member, prepared and active. `options` is a JSON object of the options that differ
-   * from their defaults, or empty; they are checked like those in a TOML table. The caller calls only its interface,
-   * whose table may be of an older minor. The host owns the instance; it ends with close or with the caller's instance.
-   * NOT_FOUND lists the available members; members that open each other in a circle are refused. */
+  /* [control] A new instance of the named member, prepared and active. `options` is a JSON object of the options that
+   * differ from their defaults, or empty; they are checked like those in a TOML table. The caller calls only its
+   * interface, whose table may be of an older minor. The host owns the instance; it ends with close or with the
+   * caller's instance. NOT_FOUND lists the available members; members that open each other in a cycle are refused. */
   chassis_status_t* (*open)(const struct chassis_members* s, chassis_str_t kind, chassis_str_t id,
                             chassis_str_t options, chassis_instance_t** out);
   /* [control] NULL is allowed. */

@@ -23,7 +23,8 @@ typedef struct chassis_tensor_service {
   chassis_status_t* (*create)(const struct chassis_tensor_service* s, uint32_t dtype, uint32_t device_type,
                               int32_t device_index, uint32_t num_dims, const int64_t* sizes,
                               CHASSIS_OWNED chassis_tensor_t* out);
-  /* A contiguous tensor over the caller's memory: the last handle calls `release(context)`. release may be NULL. */
+  /* A contiguous tensor over the caller's memory: releasing the last handle calls `release(context)`. release may be
+   * NULL. */
   chassis_status_t* (*from_memory)(const struct chassis_tensor_service* s, void* data, uint32_t dtype,
                                    uint32_t device_type, int32_t device_index, uint32_t num_dims,
                                    const int64_t* sizes, void (*release)(void* context), void* context,

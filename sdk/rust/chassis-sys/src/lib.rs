@@ -1,5 +1,5 @@
-//! The C ABI between host and plugin, as `chassis/*.h` define it; the comments are there. Plugins use the crate
-//! `chassis`, which is safe.
+//! The C ABI between host and plugin, as defined and commented in `chassis/*.h`. Plugins use the crate `chassis`, which
+//! is safe.
 #![no_std]
 #![allow(non_camel_case_types)]
 
@@ -33,7 +33,7 @@ macro_rules! abi_union {
     };
 }
 
-/// A type that only its owner knows.
+/// A type whose contents only its owner knows.
 macro_rules! abi_opaque {
     ($name:ident) => {
         #[repr(C)]

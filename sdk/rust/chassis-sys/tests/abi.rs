@@ -1,5 +1,5 @@
 //! `src/abi.rs` is made from `sdk/abi.txt`, which `tools/check-abi` compares with the headers. This test fails if they
-//! differ; with CHASSIS_RECORD=1 it writes the file, which may be empty before.
+//! differ; with CHASSIS_RECORD=1 it writes the file, which may be empty until then.
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 use std::path::Path;

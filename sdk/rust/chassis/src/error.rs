@@ -44,7 +44,7 @@ impl Error {
         self
     }
 
-    /// As in `chassis/status.h`; an error that came from the host may have codes that [`Code`] lacks.
+    /// As in `chassis/status.h`; an error that came from the host may have a code that [`Code`] lacks.
     pub fn code(&self) -> i32 {
         self.code
     }

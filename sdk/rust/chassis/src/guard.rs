@@ -33,7 +33,7 @@ impl Place {
 thread_local! {
     static LAST: Cell<Option<Place>> = const { Cell::new(None) };
 }
-/// The last panic of any thread: a library's own threads pass on their panics without a place.
+/// The place of the last panic of any thread, since a library's own threads pass on their panics without a place.
 static LAST_OF_ALL: Mutex<Option<Place>> = Mutex::new(None);
 
 /// Replaces the hook that prints panics on stderr by one that remembers their place. A cdylib has a standard library of
@@ -67,7 +67,7 @@ pub(crate) unsafe fn guard(
 /// Runs `body`, and returns a panic as an error. The state that a panic leaves behind is the plugin's own; a run ends
 /// with the first error.
 pub(crate) fn catch<T>(body: impl FnOnce() -> T) -> Result<T> {
-    LAST.set(None); // of a panic that the plugin caught itself
+    LAST.set(None); // of a panic that the plugin itself caught
     catch_unwind(AssertUnwindSafe(body)).map_err(panicked)
 }
 

@@ -55,7 +55,7 @@ impl Host {
         Host { table }
     }
 
-    /// One line, shown with the plugin's name if messages of this level are.
+    /// Logs one line, which is shown with the plugin's name if messages of this level are shown.
     pub fn log(&self, level: Level, message: &str) -> Result<()> {
         let (log, at) = self.service::<sys::chassis_log_t>(sys::CHASSIS_LOG_ID)?;
         // SAFETY: `at` is the table that `log` was read from; the text is borrowed for the call.
@@ -67,7 +67,7 @@ impl Host {
         Ok(())
     }
 
-    /// Something was ignored, changed or dropped: logged the first time, counted under `key` every time.
+    /// Reports that something was ignored, changed or dropped: logged the first time, counted under `key` every time.
     pub fn count(&self, key: &str, message: &str) -> Result<()> {
         let (log, at) = self.service::<sys::chassis_log_t>(sys::CHASSIS_LOG_ID)?;
         // SAFETY: as in log().
@@ -75,7 +75,7 @@ impl Host {
         Ok(())
     }
 
-    /// \[step\] A scalar of the current step; the last value wins.
+    /// \[step\] Sets a scalar of the current step; the last value wins.
     pub fn metric(&self, name: &str, value: f64) -> Result<()> {
         let (metrics, at) = self.service::<sys::chassis_metrics_t>(sys::CHASSIS_METRICS_ID)?;
         // SAFETY: as in log().
@@ -83,7 +83,7 @@ impl Host {
         Ok(())
     }
 
-    /// How many threads the user allows; a plugin whose library has its own threads uses no more.
+    /// The number of threads that the user allows; a plugin whose library has its own threads uses no more.
     pub fn num_threads(&self) -> Result<u32> {
         let (task, at) = self.service::<sys::chassis_task_t>(sys::CHASSIS_TASK_ID)?;
         // SAFETY: as in log().
@@ -110,7 +110,7 @@ impl Host {
         self.option_text(name, |options| options.get_string)
     }
 
-    /// \[control\] Any option as JSON text; lists and tables are read so.
+    /// \[control\] Any option as JSON text; lists and tables are read this way.
     pub fn option_json(&self, name: &str) -> Result<String> {
         self.option_text(name, |options| options.get_json)
     }
@@ -161,7 +161,7 @@ type Getter<T> = Option<
     unsafe extern "C" fn(*const sys::chassis_options_t, sys::chassis_str_t, *mut T) -> *mut sys::chassis_status_t,
 >;
 
-/// Values that options are read as.
+/// Types of the values that are read from options.
 trait Zero {
     const ZERO: Self;
 }

@@ -7,7 +7,7 @@ use crate::sys;
 
 /// One choice that a plugin adds, with the life cycle of `chassis/plugin.h`. It also implements the trait of its kind.
 pub trait Member: Sized + Send + Sync + 'static {
-    /// What the user writes behind `plugin =`; the library's id if left out.
+    /// The name that the user writes after `plugin =`; the library's id if left out.
     const ID: &'static str = "";
     /// One line.
     const DOC: &'static str;
@@ -34,7 +34,7 @@ pub trait Member: Sized + Send + Sync + 'static {
     }
 }
 
-/// What the host sees, and the member behind it.
+/// The table that the host sees, and the member that serves it.
 #[repr(C)]
 pub(crate) struct Instance<T> {
     table: sys::chassis_instance_t, // first, so that a pointer to it is one to the instance
@@ -67,7 +67,7 @@ impl<T: Member> Instance<T> {
         Ok(Box::into_raw(Box::new(Instance { table, host, member })).cast())
     }
 
-    /// Calls a function of [any] with the member; errors and panics become a status.
+    /// Calls an [any] function with the member; errors and panics become a status.
     ///
     /// # Safety
     /// `this` is an instance made by `create` of this type.
@@ -79,7 +79,7 @@ impl<T: Member> Instance<T> {
         unsafe { Self::call_with_host(this, |member, _| body(member)) }
     }
 
-    /// The same for a body that calls functions of its arguments, which give it statuses of the host.
+    /// As `call`, for a body that calls functions of its arguments and gets statuses of the host from them.
     ///
     /// # Safety
     /// As `call`.
@@ -87,14 +87,14 @@ impl<T: Member> Instance<T> {
         this: *mut sys::chassis_instance_t,
         body: impl FnOnce(&T, *const sys::chassis_host_t) -> Result<()>,
     ) -> *mut sys::chassis_status_t {
-        // SAFETY: the caller's promise; what changes the member is [control], when nothing else runs.
+        // SAFETY: the caller's promise; functions that change the member are [control], when nothing else runs.
         unsafe {
             let this = this.cast::<Self>();
             guard((*this).host, || body(&(*this).member, (*this).host))
         }
     }
 
-    /// The same for a function of [control], during which the host calls no other.
+    /// As `call`, for a [control] function, during which the host calls no other.
     ///
     /// # Safety
     /// As `call`.
@@ -126,7 +126,7 @@ impl<T: Member> Instance<T> {
         unsafe { Self::call_mut(this, T::deactivate) }
     }
     unsafe extern "C" fn destroy(this: *mut sys::chassis_instance_t) {
-        // SAFETY: the host gives the instance back, and its host lives on.
+        // SAFETY: the host gives the instance back, and its host table outlives it.
         let (instance, host) = unsafe {
             let instance = Box::from_raw(this.cast::<Self>());
             let host = Host::new(instance.host);
@@ -169,7 +169,7 @@ pub const fn describe<T: Member>(kind: &'static str, id: &'static str) -> sys::c
     }
 }
 
-/// A function of a kind that makes an instance.
+/// The function of a kind that makes an instance.
 pub type Create = unsafe fn(*const sys::chassis_host_t) -> Result<*mut sys::chassis_instance_t>;
 
 /// # Safety

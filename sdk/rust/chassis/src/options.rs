@@ -52,7 +52,7 @@ impl Opt {
         Opt::new(name, sys::CHASSIS_OPTION_TABLE)
     }
 
-    /// As JSON text: `"0.1"`, `"\"text\""`, `"[1, 2]"`.
+    /// The default as JSON text: `"0.1"`, `"\"text\""`, `"[1, 2]"`.
     pub const fn default(mut self, json: &'static str) -> Self {
         self.0.default_json = Str::new(json).0;
         self

@@ -21,7 +21,7 @@ pub trait Rows: Member {
     fn open(&self, path: &Path) -> Result<Self::File>;
 }
 
-/// A file that is open, used by one thread at a time. Messages name columns, not the file or the row.
+/// An open file, used by one thread at a time. Messages name columns, not the file or the row.
 pub trait RowFile: Send + 'static {
     /// None: not known before the end.
     fn num_rows(&self) -> Option<u64> {
@@ -29,7 +29,7 @@ pub trait RowFile: Send + 'static {
     }
     /// Gives at least 1 and at most `max_rows` rows, or none at the end. After an error it is not called again.
     fn next(&mut self, max_rows: u64, out: &mut RowSink<'_>) -> Result<()>;
-    /// Of the file, that all rows so far came from; never decreases.
+    /// The bytes of the file that all rows so far came from; never decreases.
     fn num_bytes_read(&self) -> u64;
 }
 
@@ -123,7 +123,7 @@ impl<T: Rows> Table<T> {
     }
 
     unsafe extern "C" fn close(_: This, file: *mut c_void) {
-        // A panic of a destructor leaves nothing that could be reported.
+        // There is no way to report a panic of a destructor.
         let _ = catch(|| drop(unsafe { Box::from_raw(file.cast::<T::File>()) }));
     }
 }

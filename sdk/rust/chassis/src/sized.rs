@@ -1,4 +1,4 @@
-//! Structs of the other side, which may be of another minor: `chassis/abi.h` has the rules.
+//! Structs of the other side, which may have another minor: `chassis/abi.h` has the rules.
 use crate::error::{Error, Result};
 use crate::sys::Growable;
 use std::mem::{MaybeUninit, size_of};

@@ -21,7 +21,7 @@ pub trait Tokenizer: Member {
     const TRAINS: bool = false;
 
     /// \[control\] Called once, before all others but `train`. None: there is no model directory; a tokenizer that
-    /// needs files answers InvalidArgument.
+    /// needs files returns InvalidArgument.
     fn open(&mut self, _directory: Option<&Path>) -> Result<()> {
         Err(not_offered("open"))
     }
@@ -33,7 +33,7 @@ pub trait Tokenizer: Member {
     fn decode(&self, ids: &[i32], keep_special: bool) -> Result<Vec<u8>>;
     /// One entry of the vocabulary; OutOfRange as in decode.
     fn token(&self, id: i32) -> Result<Token<'_>>;
-    /// The id that the vocabulary spells so.
+    /// The id of the entry that the vocabulary spells as `text`.
     fn id_of(&self, text: &str) -> Result<Option<i32>>;
     /// Renders a conversation. InvalidArgument: the template refuses it. FailedPrecondition: spans are wanted and
     /// cannot be proven for this template.
@@ -62,7 +62,7 @@ pub struct Info<'a> {
     pub chat_template: &'a str,
 }
 
-/// `ids[i]` covers bytes `begin[i]..end[i]` of the text; both are the same for an id that covers none. `begin` never
+/// `ids[i]` covers bytes `begin[i]..end[i]` of the text; the two are equal for an id that covers none. `begin` never
 /// decreases.
 #[derive(Clone, Debug, Default)]
 pub struct Encoded {

@@ -15,7 +15,7 @@ inline std::string with_lora(const std::string& options) {
   return divisible_llama("[checkpoint]\ncontents = \"full\"\n[adapter]\nplugin = \"lora\"\n" + options);
 }
 
-// What the options do: the added and the trained parameters of layer 0 and outside layers, or the refusal.
+// The names of the parameters that are trained with these options, one a line, or the refusal.
 inline std::string adapted(const std::string& options, const std::vector<std::string>& overrides = {}) {
   std::vector<std::string> all = {"export.plugin=safetensors", "export.when=never"};
   all.insert(all.end(), overrides.begin(), overrides.end());

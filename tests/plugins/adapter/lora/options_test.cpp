@@ -1,4 +1,4 @@
-// Which parameters the options of LoRA add and train, and every refusal.
+// The parameters that the options of LoRA add and train, and every refusal.
 #include <gtest/gtest.h>
 
 #include "tests/plugins/adapter/lora/adapted.hpp"

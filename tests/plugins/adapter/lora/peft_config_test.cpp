@@ -1,4 +1,4 @@
-// adapter_config.json of PEFT: what it adds, what of it is refused by name, and what is written.
+// adapter_config.json of PEFT: what it adds, which keys are refused by name, and what is written.
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
@@ -13,7 +13,7 @@ namespace {
 
 class PeftConfig : public testing::Test {
  protected:
-  // The result of a run with adapter.path, whose adapter_config.json has `keys` beside these.
+  // The result of a run with adapter.path, whose adapter_config.json has `keys` in addition to these.
   std::string with_path(const nlohmann::json& keys, const std::string& options = "") {
     nlohmann::json config = {
         {"peft_type", "LORA"}, {"r", 4}, {"lora_alpha", 8}, {"target_modules", {"q_proj", "v_proj"}}};
@@ -119,7 +119,7 @@ TEST_F(PeftConfig, MayNotContradictAnOption) {
   EXPECT_EQ(num_lines(with_path({}, "rank = 4\nalpha = 8.0\ndropout = 0.1\n")), 3u * 2 * 2) << "they agree";
 }
 
-// PEFT takes every module whose name ends in the text, and all that is inside of it.
+// PEFT takes every module whose name ends with the text, and everything inside it.
 TEST_F(PeftConfig, MeansModulesToSaveByTheEndOfTheirNames) {
   const std::string norms = with_path({{"modules_to_save", {"norm"}}});
   EXPECT_EQ(num_lines(norms), 3u * 2 * 2 + 3 * 2 + 1) << norms;

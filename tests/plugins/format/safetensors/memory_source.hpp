@@ -32,7 +32,7 @@ struct Request {
   };
   std::deque<Tensor> tensors;
   std::vector<chassis_disk_tensor_t> raw;
-  mutable std::vector<const chassis_disk_tensor_t*> pointers;  // of the latest get()
+  mutable std::vector<const chassis_disk_tensor_t*> pointers;  // from the latest get()
   std::vector<chassis_disk_pair_t> pairs;
 
   Request& box(std::string name, uint32_t dtype, std::vector<int64_t> global_shape, std::vector<int64_t> offset,

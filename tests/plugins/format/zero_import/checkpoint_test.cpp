@@ -172,7 +172,7 @@ TEST(ZeroCheckpoint, RefusesInconsistentFiles) {
   has(with("global_step7/odd_optim_states.pt", ""), "is not the name of a ZeRO optimizer's file");
   has(with("global_step7/zero_pp_rank_1_mp_rank_00_optim_states.pt", ""), "two files of rank 1");
 
-  // A model file with other parameters than the optimizer.
+  // A model file whose parameters differ from the optimizer's.
   const auto mixed = [](const Groups& groups, CheckpointOptions options) {
     Files files = checkpoint_of(kGroups, options), others = checkpoint_of(groups, options);
     for (auto& [path, bytes] : others)

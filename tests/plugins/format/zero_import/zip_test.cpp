@@ -27,7 +27,7 @@ void refuses(const std::string& bytes, const char* part) {
 
 const std::vector<Stored> kTwo = {{"archive/one", "first"}, {"archive/two", "second!"}};
 constexpr size_t kEnd = 22;
-// Where the directory's entry `i` of kTwo begins; both are of the same length.
+// The offset of the directory's entry `i` of kTwo; both entries have the same length.
 size_t entry(const std::string& zip, size_t i) { return zip.size() - kEnd - 2 * (46 + 11) + i * (46 + 11); }
 std::string changed(std::string bytes, size_t at, const std::string& to) { return bytes.replace(at, to.size(), to); }
 

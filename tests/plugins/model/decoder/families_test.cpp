@@ -1,4 +1,4 @@
-// What the families that share the decoder, and GPT-2, refuse of a config.json.
+// Refusals of a config.json by the families that share the decoder, and by GPT-2.
 #include <gtest/gtest.h>
 
 #include "host/program/parameters.hpp"
@@ -8,7 +8,7 @@
 namespace chassis {
 namespace {
 
-// What `plugin` says to this config.json; "" if it takes it.
+// The refusal of this config.json by `plugin`; "" if it is accepted.
 std::string refusal_of(const std::string& plugin, const std::string& config) {
   test::LoadedPlugins plugins;
   return ModelPlugin(plugins.create("model", plugin)).configure_refusal(config);

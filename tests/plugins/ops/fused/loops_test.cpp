@@ -1,4 +1,4 @@
-// The loops of every instruction set, beside loops in fp64.
+// The loops of every instruction set, compared with loops in fp64.
 #include "plugins/ops/fused/loops.hpp"
 
 #include <gtest/gtest.h>
@@ -14,7 +14,7 @@
 namespace fused {
 namespace {
 
-// Shorter than a vector, whole vectors, and with a rest.
+// Sizes shorter than a vector, of whole vectors, and with a tail.
 constexpr size_t kSizes[] = {1, 5, 16, 37, 128, 777};
 constexpr float kEps = 1e-5f;
 
@@ -31,7 +31,7 @@ std::vector<double> wide(const std::vector<T>& row) {
   return out;
 }
 
-// What fp64 gives, and the size of the terms that it was added up from.
+// A result in fp64, and the sum of the sizes of its terms.
 struct Exact {
   double value, size;
 };

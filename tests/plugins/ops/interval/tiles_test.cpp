@@ -1,4 +1,4 @@
-// The tiles of every instruction set, beside loops in fp64.
+// The tiles of every instruction set, compared with loops in fp64.
 #include "plugins/ops/interval/tiles.hpp"
 
 #include <gtest/gtest.h>
@@ -38,7 +38,7 @@ class IntervalTiles : public testing::Test {
 
 double wide(float x) { return static_cast<double>(x); }
 
-// Tiles of all heights, vectors of columns and a rest; the matrix a by rows and by columns.
+// Tiles of all heights, whole vectors of columns and a tail; the matrix a by rows and by columns.
 TEST_F(IntervalTiles, Products) {
   constexpr float kUntouched = 1234.5f;
   for_every_table([&](const Tiles& tiles) {
@@ -81,7 +81,7 @@ struct Interval {
   int64_t lo, hi;
   bool has(size_t i) const { return static_cast<int64_t>(i) >= lo && static_cast<int64_t>(i) < hi; }
 };
-// The last ones are of queries that see no key; that of padding may be before the first key.
+// The last two belong to queries that see no key. The interval of a padding query may be before the first key.
 constexpr Interval kIntervals[] = {{1, 0, 1},     {37, 0, 37},   {37, 3, 30},  {128, 16, 128},
                                    {777, 5, 760}, {128, 77, 78}, {37, 12, 12}, {37, -4, -4}};
 

@@ -1,4 +1,4 @@
-// adamw8bit against the formulas of its blocks, one element at a time; its codes against the search that decides.
+// adamw8bit against the formulas of its blocks, one element at a time; its codes against the search that defines them.
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// muon against its formulas in fp64, and AdamW for what is no hidden matrix.
+// muon against its formulas in fp64, and against AdamW for parameters that are not hidden matrices.
 #include <gtest/gtest.h>
 
 #include <bit>
@@ -71,7 +71,7 @@ class Muon : public testing::Test {
  protected:
   Muon() { host_.more_services[CHASSIS_GEMM_ID] = gemm_->get(); }
 
-  // Two steps of matrices whose sizes leave rests in tiles of every instruction set.
+  // Two steps of matrices whose sizes leave partial tiles for every instruction set.
   void compare(const std::string& adjust_lr, bool nesterov) {
     fake::Instance instance(host_, plugin_, "optimizer", "muon",
                             {{"adjust_lr", "\"" + adjust_lr + "\""}, {"nesterov", nesterov ? "true" : "false"}});
@@ -108,8 +108,8 @@ class Muon : public testing::Test {
         ASSERT_NEAR(OptimizerRun::data(run.params[i])[e], params[i][e], 2e-5) << "matrix " << i << " at " << e;
   }
 
-  // An update in bf16 is nearer to the formulas in fp64 that round at the same places than to those that do not; what
-  // remains are sums that lie near the middle between two values.
+  // An update in bf16 is nearer to the formulas in fp64 that round at the same places than to those that do not. The
+  // remaining differences come from sums that lie near the middle between two values.
   void expect_rounding(int64_t rows, int64_t columns) {
     fake::Instance instance(host_, plugin_, "optimizer", "muon",
                             {{"precision", "\"bf16\""}, {"adjust_lr", "\"original\""}});

@@ -1,4 +1,4 @@
-// Codes of standard input, for tests/interop/bnb4.py:
+// Converts standard input to standard output, for tests/interop/bnb4.py:
 //   bnb4_codes quantize nf4|fp4 BLOCK f32|bf16|f16         values → codes, absmax
 //   bnb4_codes dequantize nf4|fp4 BLOCK f32|bf16|f16 N     codes, absmax → values
 //   bnb4_codes nest                                        absmax → offset, nested absmax, codes

@@ -1,4 +1,4 @@
-// Products of weights in 4 bits beside fp64 products of their values.
+// Products of weights in 4 bits, compared with fp64 products of their values.
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
@@ -79,7 +79,8 @@ class Stored {
   QuantPlugin plugin_;
 };
 
-// Every element within 2^-8 of its size, if it was rounded to bf16, and 2^-21 of the sizes of the terms of its sum.
+// Every element is within 2^-8 of its size if it was rounded to bf16, else 2^-23, plus 2^-21 of the sizes of the terms
+// of its sum.
 void expect_near(const at::Tensor& ours, const at::Tensor& exact, const at::Tensor& terms, bool rounds,
                  double slack = 1e-30) {
   const at::Tensor bound = exact.abs() * (rounds ? 0x1p-8 : 0x1p-23) + terms * 0x1p-21 + slack;

@@ -1,4 +1,4 @@
-// Sums of few rows, with every instruction set, beside sums in fp64.
+// Sums of few rows, with every instruction set, compared with sums in fp64.
 #include "plugins/quant/bnb4/rows.hpp"
 
 #include <gtest/gtest.h>

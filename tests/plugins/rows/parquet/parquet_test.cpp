@@ -84,7 +84,7 @@ class Parquet : public testing::Test {
     return out;
   }
 
-  // Only what the host can tell the user: the code of the user's mistake or of damage, in words.
+  // A refusal has a code that the host can tell the user, for the user's mistake or for damage, and a message.
   static void expect_refusal(const Read& out, const std::string& what) {
     EXPECT_TRUE(out.code == CHASSIS_INVALID_ARGUMENT || out.code == CHASSIS_DATA_LOSS) << what << ": " << out.code;
     EXPECT_FALSE(out.message.empty()) << what;
@@ -118,7 +118,7 @@ TEST_F(Parquet, ReadsOnlyTheColumnsThatAreAskedFor) {
             R"({"messages":null,"prompt":null,"completion":"4","chosen":null,"rejected":null,"input_ids":null,)"
             R"("margin":0.5,"ratio":null,"flag":null,"count":null,"price":null,"day":null,"time":null,"at":null,)"
             R"("local":null,"nested":null,"point":null,"scores":null,"bytes":null,"nothing":null})");
-  // Damage of another column is not seen.
+  // Damage to another column is not noticed.
   std::string bytes = content_of(kGolden + "reference.parquet");
   const size_t at = bytes.find("Be brief.");
   ASSERT_NE(at, std::string::npos);
@@ -164,7 +164,7 @@ TEST_F(Parquet, FindsATruncatedFileWhereverItEnds) {
 
 TEST_F(Parquet, NamesTheColumnOfADamagedPage) {
   std::string bytes = content_of(kGolden + "reference.parquet");
-  // Of the first row group, the text "Hallo." of column completion.
+  // The text "Hallo." of column completion in the first row group.
   const size_t at = bytes.find("Hallo.", bytes.find("Hallo.") + 1);
   ASSERT_NE(at, std::string::npos);
   bytes[at] ^= 1;
@@ -173,7 +173,7 @@ TEST_F(Parquet, NamesTheColumnOfADamagedPage) {
   EXPECT_EQ(out.message.find("column 'completion': it cannot be read: "), 0u) << out.message;
 }
 
-// Also those at which the crate panics.
+// Includes damage at which the crate panics.
 TEST_F(Parquet, RefusesDamageInWords) {
   const std::string whole = content_of(kGolden + "reference.parquet");
   const std::vector<std::string> expected = lines_of(kGolden + "reference.jsonl");

@@ -1,4 +1,4 @@
-// Event files, parsed by hand from the format's description; tests/interop/tensorboard.py reads them with TensorBoard.
+// Event files, parsed by hand from the format's description; tests/interop/sinks.py reads them with TensorBoard.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -75,7 +75,7 @@ class TensorBoard : public testing::Test {
   TensorBoard() { std::filesystem::create_directories(folder_); }
   ~TensorBoard() override { std::filesystem::remove_all(folder_); }
 
-  // Of the only file, with checked sums.
+  // The events of the only file, whose checksums must be right.
   std::vector<std::string> events() const {
     std::vector<std::filesystem::path> files;
     for (const auto& entry : std::filesystem::directory_iterator(folder_ + "/tensorboard")) files.push_back(entry);

@@ -1,6 +1,6 @@
-//! answer DIRECTORY: answers requests, one JSON object a line, for comparisons with other implementations.
-//! {"encode": text, "special": bool} {"decode": ids, "keep_special": bool} {"info": true} {"token": id}
-//! {"render": {"messages", "tools", "variables", "template", "time", "generation_prompt", "spans"}}
+//! answer DIRECTORY: answers requests, one JSON object per line, for comparisons with other implementations. {"encode":
+//! text, "special": bool} {"decode": ids, "keep_special": bool} {"info": true} {"token": id} {"render": {"messages",
+//! "tools", "variables", "template", "time", "generation_prompt", "spans"}}
 use chassis_hf_core::{Chat, Encoded, Error, Result, Tokenizer};
 use serde_json::{json, Value};
 use std::io::{BufRead, Write};

@@ -1,5 +1,6 @@
-//! The usual pipeline of byte-level BPE, directly on the bytes of the text: the library keeps an alignment of every
-//! byte through every step, which takes most of its time. Regexes and merges are the library's, and so are the results.
+//! The usual pipeline of byte-level BPE, directly on the bytes of the text. Rationale: the library keeps an alignment
+//! of every byte through every step, which takes most of its time. Regexes and merges are the library's, and the
+//! results are the same.
 use crate::error::{Error, Result};
 use crate::tokenizer::Encoded;
 use ahash::AHashMap;
@@ -13,7 +14,7 @@ use tokenizers::{
 };
 use unicode_normalization_alignments::{is_nfc_quick, IsNormalized};
 
-/// That of the pre-tokenizer ByteLevel, from GPT-2.
+/// The regex of the pre-tokenizer ByteLevel, from GPT-2.
 const GPT2: &str = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+";
 
 const MAX_CACHED_WORDS: usize = 1 << 16;
@@ -24,7 +25,7 @@ const MAX_CACHES: usize = 4;
 type Word = Box<[(i32, u32)]>;
 
 thread_local! {
-    /// Words of each thread, so that threads never wait for each other; by instance.
+    /// A cache of words by instance; one per thread, so that threads never wait for each other.
     static WORDS: RefCell<AHashMap<u64, AHashMap<Box<str>, Word>>> = RefCell::default();
 }
 
@@ -43,13 +44,13 @@ struct Split {
 }
 
 impl ByteLevelBpe {
-    /// Nothing, if the pipeline has any other step.
+    /// Returns None if the pipeline has any other step.
     pub(crate) fn new(tokenizer: &Tokenizer, file: &str) -> Option<ByteLevelBpe> {
         let needs_nfc = is_nfc(tokenizer.get_normalizer())?;
         let splits = splits(tokenizer.get_pre_tokenizer()?)?;
         let mut begins_added = [false; 256];
         for token in tokenizer.get_added_tokens_decoder().values() {
-            // Spaces before such a token belong to it, so its first byte would not announce it.
+            // Spaces before such a token belong to it, so its first byte would not reveal it.
             if token.lstrip {
                 return None;
             }
@@ -61,7 +62,7 @@ impl ByteLevelBpe {
         Some(ByteLevelBpe { file, instance, splits, needs_nfc, letters: letters(), begins_added })
     }
 
-    /// False: the text needs the library's way; `out` is then untouched.
+    /// Returns false if the text needs the library; `out` is then unchanged.
     pub(crate) fn encode(
         &self,
         tokenizer: &Tokenizer,
@@ -194,7 +195,7 @@ impl ByteLevelBpe {
     }
 }
 
-/// Whether the text is normalised to NFC; nothing, if by something else.
+/// True if the normalizer is NFC, false if there is none; None if there is any other.
 fn is_nfc(normalizer: Option<&NormalizerWrapper>) -> Option<bool> {
     match normalizer {
         None => Some(false),

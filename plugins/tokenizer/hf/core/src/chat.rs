@@ -43,7 +43,7 @@ pub(crate) const REASONING: [&str; 3] = ["reasoning_content", "thinking", "reaso
 
 pub(crate) type Message = Map<String, Value>;
 
-/// What stays the same between the renderings of one conversation.
+/// The values shared by all renderings of one conversation.
 pub(crate) struct Scene<'a> {
     pub(crate) template: &'a Compiled,
     pub(crate) chat: &'a Chat<'a>,
@@ -112,7 +112,8 @@ fn parse(what: &str, text: &str) -> Result<Value> {
     serde_json::from_str(text).map_err(|error| Error::invalid(format!("the {what} are not JSON: {error}")))
 }
 
-/// As transformers prepares them: keys with null are dropped, and reasoning gets the name that templates read.
+/// Parses messages as transformers prepares them: keys with null are dropped, and reasoning gets the name that
+/// templates read.
 fn messages(text: &str) -> Result<Vec<Message>> {
     let Value::Array(list) = parse("messages", text)? else {
         return Err(Error::invalid("the messages are not a JSON array"));

@@ -44,7 +44,7 @@ impl Directory {
     }
 
     /// Template files replace all templates of tokenizer_config.json, as in HF; chat_template.json, which processors
-    /// had before, is read if there is nothing else.
+    /// used earlier, is read if there is nothing else.
     fn read_templates(&mut self) -> Result<()> {
         let default = self.path.join("chat_template.jinja");
         if let Some(source) = text(&default)? {

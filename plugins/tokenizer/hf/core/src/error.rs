@@ -32,7 +32,7 @@ impl Error {
     }
 }
 
-/// Tokens and templates, of which messages have parts, may have any length: leaves out the middle.
+/// Leaves out the middle of a message: it may quote tokens and templates, which can have any length.
 fn shortened(message: String) -> String {
     if message.len() <= 2 * KEPT {
         return message;

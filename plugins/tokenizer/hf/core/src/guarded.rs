@@ -1,4 +1,4 @@
-//! The library's panics as errors, and normalizers that may not make a text as long as they like.
+//! Turns the library's panics into errors, and bounds the length of the texts that normalizers make.
 use crate::error::{Error, Result};
 use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::sync::{Mutex, PoisonError};
@@ -29,7 +29,7 @@ fn first_line(text: &str) -> &str {
 const GROWTH: usize = 64;
 const FURTHER_BYTES: usize = 1 << 20;
 
-/// A normalizer that stops at a multiple of the length of what it is given.
+/// A normalizer that fails if its result exceeds a multiple of the length of its input.
 pub(crate) struct Bounded<'a> {
     normalizer: &'a NormalizerWrapper,
     failed: Mutex<Option<String>>,

@@ -1,4 +1,4 @@
-//! The environment in which transformers renders chat templates, imitated: trimmed blocks, Python's spelling of values,
+//! Imitates the environment in which transformers renders chat templates: trimmed blocks, Python's spelling of values,
 //! its string methods, `tojson`, `raise_exception`, `strftime_now`, and blocks of `generation`.
 //!
 //! Known differences: `~` joins true, false and none by Jinja's names, not Python's; a tuple is spelt as a list.
@@ -18,7 +18,8 @@ use std::io;
 use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::sync::{Arc, Mutex};
 
-/// Instructions that one rendering may use, and further ones for each message. Long conversations need some 10⁵.
+/// Instructions that one rendering may use, and those added for each message if there are many messages. Long
+/// conversations need some 10⁵.
 const FUEL: u64 = 5_000_000;
 const FUEL_OF_MESSAGE: u64 = 1500;
 const MANY_MESSAGES: u64 = 1000;
@@ -48,7 +49,7 @@ impl Templates {
         Templates { of_directory, special_tokens, compiled: Mutex::default() }
     }
 
-    /// As HF chooses: the text that is given, "tool_use" if there are tools, else "default".
+    /// Chooses as HF does: the given text, "tool_use" if there are tools, else "default".
     pub(crate) fn choose(&self, text: &str, has_tools: bool) -> Result<Arc<Compiled>> {
         if !text.is_empty() {
             return self.compile("the given template", text);
@@ -96,7 +97,7 @@ impl Compiled {
         Ok(Compiled { file: file.to_owned(), source: source.to_owned(), has_generation, environment })
     }
 
-    /// `open_close`: what stands around the output of `generation` blocks.
+    /// `open_close`: the marks around the output of `generation` blocks.
     pub(crate) fn render(
         &self,
         variables: &Value,
@@ -119,7 +120,7 @@ impl Compiled {
         let template = environment.get_template("chat").map_err(|error| failed(&self.file, &error))?;
         let rendered = catch_unwind(AssertUnwindSafe(|| template.render_captured_to(variables, &mut out).map(|_| ())));
         marks::AROUND_GENERATION.set(None);
-        // The engine counts on arguments that a template may leave out, as in loop.cycle().
+        // The engine panics if a template leaves out arguments that it relies on, as in loop.cycle().
         let rendered = rendered.map_err(|_| {
             Error::invalid(format!(
                 "{}: the template engine cannot run this template: does it call loop.cycle() without arguments?",
@@ -162,7 +163,7 @@ fn out_of_fuel(file: &str, error: &minijinja::Error, fuel: u64) -> Error {
 fn failed(file: &str, error: &minijinja::Error) -> Error {
     let place = place(file, error);
     let kind = error.kind().to_string();
-    // raise_exception speaks in the template's own words.
+    // The message of raise_exception is the template's own.
     let said = match error.detail() {
         Some(detail) if detail.starts_with(RAISED) => detail[RAISED.len()..].to_owned(),
         Some(detail) => format!("{kind}: {detail}"),
@@ -229,7 +230,7 @@ fn environment() -> Environment<'static> {
 
 type Checked<T> = std::result::Result<T, minijinja::Error>;
 
-/// Filters of minijinja whose results may be far longer than what they are given.
+/// Filters of minijinja whose results may be far longer than their inputs.
 fn add_bounded_filters(environment: &mut Environment<'static>) {
     environment.add_filter("replace", |value: &Value, from: &Value, to: &Value, count: Option<i64>| -> Checked<_> {
         methods::replace(&to_str(value)?, &to_str(from)?, &to_str(to)?, count.unwrap_or(-1))
@@ -266,7 +267,7 @@ fn charge_all_chars(args: &[Value]) -> Checked<()> {
     args.iter().try_for_each(charge_chars)
 }
 
-/// Each part becomes a value.
+/// Counts the parts of a text, each of which becomes a value.
 fn charge_parts(args: &[Value], num_parts: impl Fn(&str) -> usize) -> Checked<()> {
     charge_all_chars(args)?;
     charge(args.first().and_then(Value::as_str).map_or(0, num_parts).saturating_mul(limits::BYTES_PER_VALUE))
@@ -400,7 +401,7 @@ fn rewrite_generation(source: &str) -> (String, bool) {
         rest = &rest[at..];
         let is_comment = has_comments && rest.starts_with("{#");
         let comment = if is_comment { rest.find("#}") } else { None };
-        has_comments &= !is_comment || comment.is_some(); // each search for an end costs as much as all before
+        has_comments &= !is_comment || comment.is_some(); // no end found: further searches would fail too
         match generation_tag(rest).filter(|_| rest.starts_with("{%")) {
             Some((left, is_begin, right, behind)) => {
                 out.push_str(&if is_begin {
@@ -422,7 +423,7 @@ fn rewrite_generation(source: &str) -> (String, bool) {
     (out, found)
 }
 
-/// The signs of white space control, whether the tag begins a block, and the source behind it.
+/// The signs of white space control, whether the tag begins a block, and the source after the tag.
 fn generation_tag(source: &str) -> Option<(&str, bool, &str, &str)> {
     let sign = |source: &str| source.len().min(usize::from(source.starts_with(['-', '+'])));
     let inside = &source[2..];

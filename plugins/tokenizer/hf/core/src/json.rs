@@ -1,11 +1,11 @@
-//! Python's json.dumps, which the filter `tojson` of chat templates is.
+//! Python's json.dumps, for the filter `tojson` of chat templates.
 use crate::limits::{charge, charge_chars, charge_value};
 use crate::python;
 use crate::wide::WideInteger;
 use minijinja::value::{Kwargs, Value, ValueKind};
 use minijinja::{Error, ErrorKind};
 
-/// Bytes of output that are counted at once.
+/// Output is counted in steps of this many bytes.
 const CHARGED: usize = 1 << 20;
 
 struct Style {

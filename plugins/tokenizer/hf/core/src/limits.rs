@@ -1,6 +1,6 @@
 //! Bounds of templates, far above those of real ones: the compiler and values recurse on the caller's stack, values may
 //! double with every step, and one instruction may read a long value. So bytes are counted where values are read, every
-//! turn of a loop is seen, and one rendering has a time.
+//! iteration of a loop is counted, and one rendering has a time limit.
 use crate::error::{Error, Result};
 use minijinja::machinery::{Span, Token, Tokenizer, WhitespaceConfig};
 use minijinja::value::{Value, ValueKind};
@@ -14,17 +14,17 @@ const MAX_BLOCKS: usize = 100; // in each other
 const MAX_BRANCHES: usize = 200; // of one if
 
 const MAX_VALUE_BYTES: usize = 64 << 20;
-// All values that one rendering reads to make others: at least so many bytes, and more for long conversations, in which
-// templates join what they have so far with every message.
+// The limit on the bytes of all values that one rendering reads to make others. It is higher for long conversations, in
+// which templates join the text so far with every message.
 const MIN_WORK_BYTES: usize = 64 << 20;
 const WORK_PER_INPUT_BYTE: usize = 4096;
 const MAX_WORK_BYTES: usize = 4 << 30;
 const MAX_DEPTH: usize = 100;
 pub(crate) const BYTES_PER_VALUE: usize = 64;
 const WORK_PER_ITEM: usize = 32; // of a list that is read
-pub(crate) const WORK_PER_CHAR: usize = 4; // of a text whose characters are looked at one by one
+pub(crate) const WORK_PER_CHAR: usize = 4; // of a text whose characters are examined one by one
 const MAX_TIME: Duration = Duration::from_secs(10); // of one rendering; real ones take milliseconds
-const MAX_GAP: Duration = Duration::from_secs(1); // counted between two looks at the clock: the machine may have slept
+const MAX_GAP: Duration = Duration::from_secs(1); // most that counts between two checks; the machine may have slept
 
 const COUNTED: &str = "__counted";
 const TEXT: &str = "__text"; // counts only texts
@@ -32,7 +32,7 @@ const SLICED: &str = "__sliced";
 const DEEP: &str = "__deep";
 const STORED: &str = "__stored";
 const DIVISOR: &str = "__divisor";
-const TURN: &str = "__turn"; // of a loop, or a call of a macro
+const TURN: &str = "__turn"; // an iteration of a loop, or a call of a macro
 
 thread_local! {
     static WORK_BYTES: Cell<usize> = const { Cell::new(0) };
@@ -56,7 +56,7 @@ fn refuse<T>(text: String) -> Checked<T> {
     Err(minijinja::Error::new(ErrorKind::InvalidOperation, text))
 }
 
-/// Counts a value of so many bytes.
+/// Counts a value of `num_bytes` bytes.
 pub(crate) fn charge(num_bytes: usize) -> Checked<()> {
     check_size(num_bytes)?;
     charge_work(num_bytes)
@@ -69,7 +69,7 @@ pub(crate) fn check_size(num_bytes: usize) -> Checked<()> {
     Ok(())
 }
 
-/// Counts work that is as long as that of so many bytes.
+/// Counts work that takes as long as reading `num_bytes` bytes.
 pub(crate) fn charge_work(num_bytes: usize) -> Checked<()> {
     let sum = WORK_BYTES.get().saturating_add(num_bytes);
     let limit = WORK_LIMIT.get();
@@ -112,7 +112,7 @@ pub(crate) fn charge_deep(value: &Value) -> Checked<usize> {
     walk(value, 0)
 }
 
-/// Counts a value that is read. A list that was joined of others may be far longer than what it takes in memory.
+/// Counts a value that is read. A list joined from others may be far longer than the memory that it takes.
 pub(crate) fn charge_value(value: &Value) -> Checked<()> {
     match value.kind() {
         ValueKind::String => charge(value.as_str().map_or(0, str::len)),
@@ -126,7 +126,8 @@ pub(crate) fn charge_value(value: &Value) -> Checked<()> {
     }
 }
 
-/// The value of an operand. What has no length becomes a list, since two of them are again one without.
+/// Counts and returns the value of an operand. A value without a length becomes a list, since joining two such values
+/// gives another one without a length.
 fn counted(value: Value) -> Checked<Value> {
     if value.kind() == ValueKind::Iterable && value.len().is_none() {
         return as_list(&value);
@@ -173,7 +174,7 @@ pub(crate) fn add_functions(environment: &mut Environment) {
     environment.add_function(TURN, |num_bytes: usize| charge_work(num_bytes).map(|()| false));
     environment.add_function(STORED, |value: Value| -> Checked<Value> {
         check_stored(&value, 0)?;
-        // One that was joined of others is slower to read with each further one.
+        // A value joined from others becomes slower to read with each of them.
         if value.kind() == ValueKind::Iterable {
             return as_list(&value);
         }
@@ -187,7 +188,7 @@ pub(crate) fn add_functions(environment: &mut Environment) {
     });
 }
 
-/// What a namespace keeps must not contain a namespace, or it could contain itself.
+/// A value stored in a namespace must not contain a namespace, which could be that namespace itself.
 fn check_stored(value: &Value, depth: usize) -> Checked<()> {
     check_depth(depth)?;
     charge_value(value)?;
@@ -221,9 +222,10 @@ pub(crate) fn check_source(file: &str, source: &str) -> Result<()> {
     Ok(())
 }
 
-/// The source with values counted that an instruction reads as a whole (operands of `+`, `~`, `|`, `in`, comparisons,
-/// subscripts and what they are of, arguments, keys of maps, and what is looped over), a call in every turn of a loop,
-/// and checks of divisors and of what namespaces get. Lines stay.
+/// The source with calls inserted. They count values that an instruction reads as a whole (operands of `+`, `~`, `|`,
+/// `in` and comparisons, subscripts and the values that they index, arguments, keys of maps, and values that are looped
+/// over), count every iteration of a loop, and check divisors and the values stored in namespaces. Line numbers stay
+/// the same.
 pub(crate) fn rewrite(file: &str, source: String) -> Result<String> {
     let whitespace = WhitespaceConfig { keep_trailing_newline: true, ..WhitespaceConfig::default() };
     let mut tokens = Tokenizer::new(&source, "chat", false, Default::default(), whitespace);
@@ -231,7 +233,7 @@ pub(crate) fn rewrite(file: &str, source: String) -> Result<String> {
     let mut bodies = Bodies { source: &source, open: Vec::new() };
     let mut insertions = Vec::new();
     let mut tag: Vec<(Token, Span)> = Vec::new();
-    // An error is left to the compiler, which says it better.
+    // Errors are left to the compiler, which reports them better.
     while let Ok(Some((token, span))) = tokens.next_token() {
         match token {
             Token::TemplateData(text) => bodies.add_text(text.len()),
@@ -258,7 +260,7 @@ pub(crate) fn rewrite(file: &str, source: String) -> Result<String> {
     Ok(out)
 }
 
-/// What may run many times: bodies of loops, of macros and of calls.
+/// Bodies that may run many times: those of loops, macros and calls.
 struct Bodies<'a> {
     source: &'a str,
     open: Vec<(usize, usize)>, // where each begins, and the bytes of its own text so far
@@ -271,14 +273,14 @@ impl Bodies<'_> {
         }
     }
 
-    /// `end`: of the tag.
+    /// `end`: the end of the tag.
     fn add_tag(&mut self, tag: &[(Token, Span)], end: usize, insertions: &mut Vec<Insertion>) {
         let (Some((Token::BlockStart, _)), Some((Token::Ident(name), _))) = (tag.first(), tag.get(1)) else { return };
         match *name {
             "for" | "macro" | "call" => self.open.push((end, 0)),
             "endfor" | "endmacro" | "endcall" => {
                 let Some((at, num_bytes)) = self.open.pop() else { return };
-                // White space behind the tag is treated as before.
+                // White space after the tag is treated as before.
                 let sign = self.source[..at].strip_suffix("%}").filter(|tag| tag.ends_with(['-', '+']));
                 let sign = sign.map_or("", |tag| &tag[tag.len() - 1..]);
                 let text = format!("{{% if {TURN}({num_bytes}) %}}{{% endif {sign}%}}");
@@ -369,12 +371,12 @@ struct Tag<'a, 's> {
 #[derive(Default)]
 struct Level {
     begin: Option<usize>,
-    counted_by: Option<&'static str>, // behind an operator that counts
+    counted_by: Option<&'static str>, // set after an operator that counts
     divides: bool,
-    chain: Option<usize>, // where products begin that this operand ends so far
-    repeats: bool,        // they may repeat a text
+    chain: Option<usize>, // start of the chain of products that ends with this operand
+    repeats: bool,        // the chain may repeat a text
     is_test: bool,
-    of_all: Option<&'static str>, // counts every operand: of a call or a subscript
+    of_all: Option<&'static str>, // counts every operand of a call or a subscript
 }
 
 impl<'a, 's> Tag<'a, 's> {
@@ -422,7 +424,7 @@ impl<'a, 's> Tag<'a, 's> {
         match &self.tokens[i].0 {
             Token::Plus => self.operator(i, Some(COUNTED)),
             Token::Tilde => self.operator(i, Some(DEEP)),
-            // A sign, which minijinja binds tighter than what stands behind the operand.
+            // A sign, which minijinja binds tighter than any operator after the operand.
             Token::Minus if self.levels.last().is_some_and(|level| level.begin.is_none()) => self.begin(i),
             Token::Minus => self.operator(i, None),
             Token::Mul | Token::Pow => self.product(i, matches!(self.tokens[i].0, Token::Mul)),
@@ -443,7 +445,7 @@ impl<'a, 's> Tag<'a, 's> {
                 self.end_product(i);
                 self.reset(None);
             }
-            // What stands before it is a name.
+            // Only a name stands before it.
             Token::Assign => self.reset(None),
             Token::Ident(word) if !behind_dot && is_keyword(word) => {
                 let was_test = self.levels.last().is_some_and(|level| level.is_test && level.begin.is_none());
@@ -453,7 +455,7 @@ impl<'a, 's> Tag<'a, 's> {
                     self.end_product(i);
                     self.reset(Some(DEEP));
                 } else if *word == "is" {
-                    // It binds tighter than a product.
+                    // `is` binds tighter than a product.
                     self.close(i, None);
                     self.reset(None);
                 } else {
@@ -490,7 +492,7 @@ impl<'a, 's> Tag<'a, 's> {
         }
     }
 
-    /// Whether the brackets that open at token `i` have a colon of their own.
+    /// True if the brackets that open at token `i` have a colon of their own.
     fn is_slice(&self, i: usize) -> bool {
         let mut depth = 0;
         for (token, _) in &self.tokens[i..] {
@@ -519,7 +521,7 @@ impl<'a, 's> Tag<'a, 's> {
         self.reset(counted_by);
     }
 
-    /// One of the operators that bind as tight as `*`, or tighter.
+    /// Handles an operator that binds as tightly as `*`, or more tightly.
     fn product(&mut self, i: usize, repeats: bool) {
         self.close(i, None);
         if let Some(level) = self.levels.last_mut() {
@@ -528,7 +530,7 @@ impl<'a, 's> Tag<'a, 's> {
         }
     }
 
-    /// A text that is repeated is counted after it is made, which the engine bounds.
+    /// A repeated text is counted after it is made; the engine bounds its length.
     fn end_product(&mut self, i: usize) {
         if let Some(Level { chain: Some(chain), begin: Some(_), repeats: true, .. }) = self.levels.last() {
             self.call(COUNTED, *chain, i);
@@ -547,7 +549,7 @@ impl<'a, 's> Tag<'a, 's> {
         }
     }
 
-    /// An operand ends before token `i`.
+    /// Ends an operand before token `i`.
     fn close(&mut self, i: usize, counted_by: Option<&'static str>) {
         let Some(level) = self.levels.last() else { return };
         if let Some(function) = level.counted_by.or(counted_by).or(level.of_all) {
@@ -561,7 +563,7 @@ impl<'a, 's> Tag<'a, 's> {
     fn count(&mut self, function: &str, i: usize) {
         let Some(Level { begin: Some(begin), is_test: false, .. }) = self.levels.last() else { return };
         let begin = *begin;
-        // Literals are no longer than the source.
+        // Literals need no counting, as they are no longer than the source.
         let is_name = |token: &Token| matches!(token, Token::Ident(_) | Token::ParenClose | Token::BracketClose);
         if begin >= i || !is_name(&self.tokens[i - 1].0) {
             return;
@@ -569,7 +571,7 @@ impl<'a, 's> Tag<'a, 's> {
         self.call(function, begin, i);
     }
 
-    /// A later call of the same operand stands around an earlier one.
+    /// Inserts a call around an operand. A later call encloses earlier calls around the same operand.
     fn call(&mut self, function: &str, begin: usize, i: usize) {
         if begin >= i {
             return;

@@ -1,16 +1,16 @@
-//! Marks: private-use characters that stand in a rendered text where a span begins or ends, and are taken out again.
+//! Marks: private-use characters that stand in a rendered text where a span begins or ends, and are then removed.
 use crate::error::{Error, Result};
 use std::cell::Cell;
 
 thread_local! {
-    /// What the output of `generation` blocks is put between.
+    /// The marks between which the output of `generation` blocks is put.
     pub(crate) static AROUND_GENERATION: Cell<Option<(char, char)>> = const { Cell::new(None) };
 }
 
-/// No other character is as large as the marks.
+/// All marks are at or above this character, and no other character is.
 pub(crate) const FIRST_MARK: char = '\u{f0000}';
 
-/// Number of pairs in one of the private planes.
+/// The number of pairs in one private plane.
 const NUM_PAIRS: usize = 0x7ff0;
 
 /// One private plane of Unicode that no text of the conversation uses.

@@ -1,4 +1,4 @@
-//! Methods of Python's str and dict that chat templates call; those not here are minijinja's own imitation of them.
+//! Methods of Python's str and dict that chat templates call; for the others, minijinja's own imitations are used.
 use crate::limits::{charge, charge_deep, charge_value, charge_work, BYTES_PER_VALUE, WORK_PER_CHAR};
 use crate::python::{is_space, to_str};
 use minijinja::value::{from_args, Kwargs, Rest, Value, ValueKind};
@@ -108,12 +108,12 @@ pub(crate) fn join(values: impl Iterator<Item = Result<Value, Error>>, separator
     Ok(out)
 }
 
-/// Beyond these, the length of a text is looked at while it is made.
+/// Above this, the length of a text is checked while it is made.
 const MAX_JOINED_BYTES: usize = 64 << 20;
 
 const WORK_PER_MATCH: usize = 32;
 
-/// The first `count` of `from`, or all if it is negative.
+/// Replaces the first `count` occurrences of `from`, or all if it is negative.
 pub(crate) fn replace(text: &str, from: &str, to: &str, count: i64) -> Result<String, Error> {
     let count = usize::try_from(count).unwrap_or(usize::MAX);
     let found = text.matches(from).take(count).count();
@@ -122,7 +122,7 @@ pub(crate) fn replace(text: &str, from: &str, to: &str, count: i64) -> Result<St
     Ok(text.replacen(from, to, count))
 }
 
-/// Widths and precisions of format strings make long texts of short ones.
+/// Widths and precisions in format strings can make long texts from short ones.
 pub(crate) fn check_format(format: &str, args: &[Value]) -> Result<(), Error> {
     let longest = format.split(|c: char| !c.is_ascii_digit()).map(str::len).max().unwrap_or(0);
     if longest > 4 || format.contains("%*") || format.contains(".*") {
@@ -155,7 +155,7 @@ fn all(text: &str, args: &[Value], is: impl Fn(char) -> bool) -> Result<Value, E
     Ok(Value::from(!text.is_empty() && text.chars().all(is)))
 }
 
-/// split(sep=None, maxsplit=-1), and the same from the right.
+/// split(sep=None, maxsplit=-1), and rsplit.
 fn split(text: &str, from_right: bool, args: &[Value]) -> Result<Value, Error> {
     let (given, kwargs): (Rest<Value>, Kwargs) = from_args(args)?;
     let argument = |i: usize, name: &str| match given.get(i) {
@@ -191,7 +191,7 @@ fn split(text: &str, from_right: bool, args: &[Value]) -> Result<Value, Error> {
     Ok(Value::from(parts.into_iter().map(Value::from).collect::<Vec<_>>()))
 }
 
-/// At most `most` splits at runs of white space; from the right, the parts are in reverse.
+/// Splits at white space at most `most` times. From the right, the parts are in reverse order.
 fn words(text: &str, most: usize, from_right: bool) -> Vec<&str> {
     let mut parts = Vec::new();
     let mut rest = text.trim_matches(is_space);

@@ -1,4 +1,4 @@
-//! tokenizer.json: what this crate cannot do is refused by name, before the library sees it.
+//! Checks tokenizer.json: whatever this crate does not support is refused by name, before the library sees it.
 use crate::error::{Error, Result};
 use crate::guarded::guarded;
 use serde::de::IgnoredAny;
@@ -7,7 +7,7 @@ use serde_json::Value;
 use std::collections::HashMap;
 use tokenizers::{DecoderWrapper, NormalizerWrapper, PreTokenizerWrapper};
 
-/// The parts of tokenizer.json that are looked at here; the vocabulary and the merges are left to the library.
+/// The parts of tokenizer.json that are checked here; the vocabulary and the merges are left to the library.
 #[derive(Deserialize)]
 pub(crate) struct Head {
     model: ModelHead,
@@ -119,7 +119,7 @@ impl Head {
         check_post_processor(&part, &self.post_processor, exists)
     }
 
-    /// The ids of added_tokens are those that the library gives them.
+    /// Checks that the ids of added_tokens are those that the library gives them.
     pub(crate) fn check_ids(&self, file: &str, tokenizer: &tokenizers::Tokenizer) -> Result<()> {
         let wrong = |i: usize, what: String| Err(Error::invalid(format!("{file}: added_tokens[{i}]: {what}")));
         let mut seen = HashMap::new();
@@ -147,7 +147,7 @@ impl Head {
 const MAX_GROWTH: usize = 4096;
 const MAX_BEFORE: usize = 16;
 
-/// Parts that the library cannot make are named here; its own error for the file names none.
+/// Names the part that the library cannot construct; its own error for the file names none.
 fn check_part<T: serde::de::DeserializeOwned>(file: &str, part: &str, value: &Value) -> Result<()> {
     if value.is_null() {
         return Ok(());
@@ -171,7 +171,8 @@ fn check_patterns(part: &str, list: &str, value: &Value) -> Result<()> {
     members.map(|(i, member)| check_patterns(&format!("{part}.{list}[{i}]"), list, member)).collect()
 }
 
-/// A Precompiled begins with the length of its trie, for which the library would take memory before it reads it.
+/// The data of a Precompiled begins with the length of its trie; the library would allocate that much before reading
+/// the trie.
 fn check_charsmaps(part: &str, value: &Value) -> Result<()> {
     if let Some(text) = value["precompiled_charsmap"].as_str().filter(|_| value["type"] == "Precompiled") {
         let num_bytes = text.trim_end_matches('=').len() as u64 * 3 / 4;
@@ -187,7 +188,8 @@ fn check_charsmaps(part: &str, value: &Value) -> Result<()> {
     members.map(|(i, member)| check_charsmaps(&format!("{part}.normalizers[{i}]"), member)).collect()
 }
 
-/// The first four bytes of a text in base64, little-endian. None: it is shorter, or no base64, as the library will say.
+/// The first four bytes of a text in base64, little-endian. None if it is shorter or is not base64, which the library
+/// reports.
 fn first_number(text: &str) -> Option<u32> {
     const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let mut bits = 0u64;
@@ -198,13 +200,13 @@ fn first_number(text: &str) -> Option<u32> {
     Some(((bits >> 4) as u32).swap_bytes())
 }
 
-/// How much longer normalizers may make a text: `factor` times, and by the bytes that they put before it.
+/// How much longer normalizers may make a text: `factor` times, plus the bytes that they prepend.
 struct Growth {
     factor: usize,
     before: usize,
 }
 
-/// Refuses the first normalizer with which all up to it exceed the limits.
+/// Refuses the first normalizer at which the normalizers so far exceed the limits.
 fn check_growth(part: &str, value: &Value, growth: &mut Growth) -> Result<()> {
     let text = |key: &str| value[key].as_str().unwrap_or_default();
     match text("type") {
@@ -231,8 +233,8 @@ fn check_growth(part: &str, value: &Value, growth: &mut Growth) -> Result<()> {
     members.map(|(i, member)| check_growth(&format!("{part}.normalizers[{i}]"), member, growth)).collect()
 }
 
-/// The ids that a post-processor names must exist; it is not applied but for the bos token, so nothing else of it
-/// changes a text.
+/// The ids that a post-processor names must exist; it is applied only for the bos token, so nothing else in it changes
+/// a text.
 fn check_post_processor(part: &str, value: &Value, exists: &dyn Fn(u64) -> bool) -> Result<()> {
     let listed = value["special_tokens"]
         .as_object()
@@ -251,7 +253,7 @@ fn check_post_processor(part: &str, value: &Value, exists: &dyn Fn(u64) -> bool)
     members.map(|(i, member)| check_post_processor(&format!("{part}.processors[{i}]"), member, exists)).collect()
 }
 
-/// The text once and once only: what adds it twice, or leaves it out, is of no model.
+/// Requires that the template has the text exactly once, as in every model.
 fn check_template(part: &str, value: &Value) -> Result<()> {
     if let Some(single) = value["single"].as_array() {
         let num_texts = single.iter().filter(|piece| piece["Sequence"]["id"] == "A").count();

@@ -1,4 +1,4 @@
-//! Values spelt as Python's str() and repr() spell them, and Python's idea of white space.
+//! Values formatted as by Python's str() and repr(), and Python's definition of white space.
 use crate::limits::{charge, charge_value, check_depth, check_size};
 use crate::marks::FIRST_MARK;
 use minijinja::value::{Value, ValueKind};
@@ -109,7 +109,7 @@ fn is_printable(c: char) -> bool {
     if c.is_ascii() || c >= FIRST_MARK {
         return c != '\x7f' && c >= ' ';
     }
-    // Debug escapes the same characters; behind a letter, it leaves combining marks as they are.
+    // Debug escapes the same characters; after a letter, it leaves combining marks unchanged.
     let text = ['a', c].iter().collect::<String>();
     text.escape_debug().count() == 2
 }

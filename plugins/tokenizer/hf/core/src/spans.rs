@@ -1,8 +1,8 @@
-//! Which bytes of a rendered conversation come from messages of the assistant.
+//! Finds the bytes of a rendered conversation that come from messages of the assistant.
 //!
-//! A template with `generation` blocks says it itself. For any other, marks stand around the leaves of assistant
-//! messages, it renders once more, and without its marks the text must be the same: then the marks stand where the
-//! leaves are. A leaf that is left out, such as the reasoning of earlier turns, has no span; one that comes out changed
+//! A template with `generation` blocks marks them itself. Any other template renders the conversation again with marks
+//! around the leaves of assistant messages. If the text without its marks is the same as before, the marks stand where
+//! the leaves are. A leaf that is left out, such as the reasoning of earlier turns, has no span; one that is changed
 //! cannot be proven and is refused.
 use crate::chat::{Message, Scene, Span, LEAF_CONTENT, LEAF_GENERATION, LEAF_REASONING, LEAF_TOOL_CALLS, REASONING};
 use crate::error::{Error, ErrorKind, Result};
@@ -15,7 +15,7 @@ const INSTEAD: &str =
     "name one of the slot templates instead (data.template = \"chatml\", \"llama3\", …), or a template with \
                        {% generation %} blocks";
 
-/// A text of an assistant message that is searched in the rendered text.
+/// A text of an assistant message that is searched for in the rendered text.
 pub(crate) struct Leaf {
     pub(crate) message: usize,
     pub(crate) kind: u32,
@@ -71,7 +71,7 @@ pub(crate) fn find(
     to_spans(scene, is_added, marks, messages, &leaves, pieces, text)
 }
 
-/// The first way of marking that the template leaves as it is.
+/// Finds the leaves by the first way of marking that the template leaves intact.
 fn prove(scene: &Scene, marks: Marks, messages: &[Message], leaves: &[Leaf], text: &str) -> Result<Vec<Piece>> {
     let thinking = leaves.iter().any(|leaf| leaf.text.contains("<think>") || leaf.text.contains("</think>"));
     let mut refused = None;
@@ -142,7 +142,7 @@ fn owners(
     Ok(owners)
 }
 
-/// Whether a message between two others, of the user say, has its content in `text`.
+/// True if a message between two others, such as one of the user, has its content in `text`.
 fn stands_between(messages: &[Message], (first, last): (usize, usize), text: &str) -> bool {
     let contents = messages[first..last].iter().filter(|message| !is_assistant(message)).filter_map(|message| {
         message.get("content").and_then(Value::as_str).map(str::trim).filter(|content| !content.is_empty())
@@ -164,7 +164,7 @@ fn leaves(messages: &[Message]) -> Vec<Leaf> {
     let mut leaves = Vec::new();
     for (i, message) in messages.iter().enumerate().filter(|(_, message)| is_assistant(message)) {
         let mut add = |kind, place, value: Option<&Value>| {
-            // White space alone cannot be told from the template's own.
+            // White space alone cannot be distinguished from the template's own.
             if let Some(text) = value.and_then(Value::as_str).filter(|text| !text.chars().all(is_space)) {
                 leaves.push(Leaf { message: i, kind, place, text: text.to_owned() });
             }
@@ -280,7 +280,7 @@ fn of_leaves(
     Ok(pieces)
 }
 
-/// Where a piece stands, exactly as it is: nowhere or once; a name may be repeated.
+/// The places where a piece stands unchanged: none or one; with `many`, any number.
 fn found(unmarked: &Unmarked, i: usize, piece: &str, many: bool) -> Option<Vec<(usize, usize)>> {
     let ranges = unmarked.ranges(i)?;
     let exact = ranges.iter().all(|(begin, end)| &unmarked.text[*begin..*end] == piece);
@@ -291,7 +291,7 @@ fn changed(scene: &Scene, leaf: &Leaf) -> Error {
     refuse(scene, &format!("the template trims, splits, repeats or rewrites {}", name_of(leaf)))
 }
 
-/// The leaf nearest before the first difference is the likely cause.
+/// Blames the last leaf before the first difference, which is the likely cause.
 fn differs(scene: &Scene, leaves: &[Leaf], pieces: &[Piece], marked: &str, text: &str) -> Error {
     let at = marked.bytes().zip(text.bytes()).take_while(|(a, b)| a == b).count();
     let near = pieces.iter().filter(|piece| piece.found.first().is_some_and(|(begin, _)| *begin <= at)).last();
@@ -344,7 +344,7 @@ fn to_spans(
     Ok(spans)
 }
 
-/// Joins pieces between which the rendered text has what the leaf has, tags above all, and adds tags at its ends.
+/// Joins pieces if the rendered text between them is that of the leaf (mostly tags), and adds tags at the leaf's ends.
 fn join_pieces(leaf: &Leaf, pieces: &[&Piece], text: &str, spans: &mut Vec<Span>) {
     let mut joined: Vec<((usize, usize), (usize, usize))> = Vec::new(); // in the text, in the leaf
     for piece in pieces {

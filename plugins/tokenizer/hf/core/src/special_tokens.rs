@@ -20,7 +20,7 @@ impl SpecialTokens {
     }
 }
 
-/// Adds to `tokenizer` what the other files of the directory add to tokenizer.json.
+/// Adds to `tokenizer` the tokens that the other files of the directory add to those of tokenizer.json.
 pub(crate) fn add(directory: &Directory, tokenizer: &mut Tokenizer) -> Result<SpecialTokens> {
     let mut config = directory.config.clone();
     let mut added: Vec<(u32, AddedToken)> = Vec::new();
@@ -94,7 +94,7 @@ fn add_with_ids(
     Ok(())
 }
 
-/// The keys that are read here; null is as if they were not there.
+/// Checks the types of the keys that are read here; null counts as absent.
 fn check_types(file: &str, config: &Map<String, Value>) -> Result<()> {
     for (name, value) in config.iter().filter(|(_, value)| !value.is_null()) {
         let expected = match name.as_str() {

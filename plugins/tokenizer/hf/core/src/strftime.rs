@@ -66,7 +66,7 @@ impl Time {
 }
 
 pub(crate) fn strftime(format: &str, unix_time_s: i64) -> String {
-    // The years that Python's datetime has.
+    // The range of years of Python's datetime.
     let time = Time::new(unix_time_s.clamp(-62135596800, 253402300799));
     let mut out = String::new();
     let mut rest = format.chars();

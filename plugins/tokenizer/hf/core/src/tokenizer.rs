@@ -1,7 +1,7 @@
 //! Text to ids with byte offsets, and back.
 //!
-//! tokenizer.json decides all of it but its truncation, padding and post-processor, which are not applied: ids are
-//! those that the text spells. Classes of transformers that build their own pipeline beside the file are not followed.
+//! tokenizer.json decides everything, except that its truncation, padding and post-processor are not applied: ids are
+//! those that the text spells. Classes of transformers that build a pipeline of their own instead are not imitated.
 //! `add_bos_token` and `add_eos_token` of tokenizer_config.json change nothing: transformers 5 drops both where there
 //! is a tokenizer.json, whose post-processor says whether a text begins with bos.
 use crate::byte_level::{ceil_char, floor_char, ByteLevelBpe};
@@ -52,7 +52,7 @@ pub struct Tokenizer {
     inner: tokenizers::Tokenizer,
     /// The added tokens without the special ones, to encode these as plain text.
     plain: AddedVocabulary,
-    byte_level: Option<ByteLevelBpe>, // a shorter way, if the pipeline is of this kind
+    byte_level: Option<ByteLevelBpe>, // a faster path, if the pipeline is of this kind
     entries: Vec<(u32, String)>,      // flags and spelling of each id
     ids: HashMap<String, i32>,
     templates: Templates,
@@ -112,7 +112,7 @@ impl Tokenizer {
         &self.info
     }
 
-    /// Appends nothing that the text does not spell. `special`: special tokens in the text become those tokens.
+    /// Adds no ids that the text does not spell. `special`: special tokens in the text become those tokens.
     pub fn encode(&self, text: &str, special: bool, out: &mut Encoded) -> Result<()> {
         out.ids.clear();
         out.begin.clear();
@@ -151,7 +151,7 @@ impl Tokenizer {
             })?;
         }
         let model = self.inner.get_model();
-        // Without unk, the library leaves out what the vocabulary does not have.
+        // Without an unk token, the library leaves out text that the vocabulary does not have.
         let drops = matches!(model, ModelWrapper::BPE(bpe) if bpe.unk_token.is_none());
         let unspelt = Cell::new(None);
         let tokenized = guarded(&format!("{}: model", self.file), || {
@@ -186,7 +186,7 @@ impl Tokenizer {
         Ok(())
     }
 
-    /// As HF's decode with skip_special_tokens = !keep_special; nothing is cleaned up, as HF does for BPE.
+    /// As HF's decode with skip_special_tokens = !keep_special; nothing is cleaned up, as in HF for BPE.
     pub fn decode(&self, ids: &[i32], keep_special: bool) -> Result<Vec<u8>> {
         for id in ids {
             self.token(*id)?;
@@ -217,7 +217,7 @@ impl Tokenizer {
         }
     }
 
-    /// -1: the vocabulary has no entry that is spelt so.
+    /// Returns -1 if the vocabulary has no entry with this spelling.
     pub fn id_of(&self, text: &str) -> i32 {
         self.ids.get(text).copied().unwrap_or(-1)
     }
@@ -280,7 +280,7 @@ fn first_added_id(inner: &tokenizers::Tokenizer, file: &str) -> Result<Option<i3
 
 fn fingerprint(tokenizer_json: &[u8], entries: &[(u32, String)], inner: &tokenizers::Tokenizer) -> String {
     let mut hash = Sha256::new();
-    // The first line changes when this crate or the library makes other ids of the same files.
+    // The first line must change when this crate or the library makes other ids from the same files.
     hash.update(b"chassis-hf 1\n");
     hash.update(tokenizer_json);
     let added = inner.get_added_tokens_decoder();
@@ -296,7 +296,7 @@ fn fingerprint(tokenizer_json: &[u8], entries: &[(u32, String)], inner: &tokeniz
 mod tests {
     use super::*;
 
-    /// Text of signs that pipelines treat differently, the same for each seed.
+    /// A text of characters that pipelines treat differently; the same seed gives the same text.
     fn text(seed: u64) -> String {
         let signs = [
             "a",

@@ -1,14 +1,16 @@
-//! The span of a message's tool calls: all that the template writes for them, with its markup.
+//! Finds the span of a message's tool calls: everything that the template writes for them, including markup.
 //!
-//! The message is rendered with a mark as its content instead of the calls. What stands before the mark there is the
-//! header (and reasoning), and what stands behind it is the end of the turn; the calls are between, in the plain text.
+//! The message is rendered with a mark as its content instead of the calls. There, the text before the mark is the
+//! header (and reasoning), and the text after it is the end of the turn. In the plain text, the calls stand between the
+//! two.
 use crate::chat::{Message, Scene, Span, LEAF_TOOL_CALLS};
 use crate::error::{Error, Result};
 use crate::marks::Marks;
 use crate::spans::span;
 use serde_json::Value;
 
-/// Bytes before the mark by which headers of contents and of calls may differ: a space, or the name of a channel.
+/// The number of bytes before the mark by which the headers of contents and of calls may differ: a space, or the name
+/// of a channel.
 const MAX_OTHER_HEADER_BYTES: usize = 64;
 const MAX_ADDED_TOKEN_BYTES: usize = 48;
 
@@ -25,7 +27,7 @@ pub(crate) fn region(
     text: &str,
 ) -> Result<Span> {
     let cannot = || Error::precondition(format!("the header before the tool calls of message {i} was not found"));
-    // With the messages behind it, since templates treat the last turn in another way; else without them, since a
+    // First with the messages after it, since templates treat the last turn differently; else without them, since a
     // template may insist on the order of roles.
     let with_rest = around(scene, marks, messages, i, text, is_added);
     let turn = with_rest.or_else(|| {
@@ -63,7 +65,7 @@ pub(crate) fn region(
     Ok(span(LEAF_TOOL_CALLS, i, begin, end))
 }
 
-/// Where the turn begins behind its header, and where it ends, or nothing if the two renderings do not fit together.
+/// The position after the turn's header and the end of the turn, or None if the two renderings do not fit together.
 fn around(
     scene: &Scene,
     marks: Marks,
@@ -101,7 +103,7 @@ fn around(
     Some((begin, is_near.then_some(end)))
 }
 
-/// The position itself, or the begin of the added token that it would cut.
+/// The position itself, or the start of the added token that it would cut.
 fn outside_token(text: &str, position: usize, is_added: &dyn Fn(&str) -> bool) -> usize {
     let boundaries = |begin: usize, end: usize| (begin..=end).filter(|at| text.is_char_boundary(*at));
     let earliest = position.saturating_sub(MAX_ADDED_TOKEN_BYTES);

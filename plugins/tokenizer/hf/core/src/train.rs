@@ -1,5 +1,5 @@
-//! A byte-level BPE vocabulary made from texts, as the files of an HF tokenizer. Equal texts make equal files, with any
-//! number of threads.
+//! Trains a byte-level BPE vocabulary on texts and makes the files of an HF tokenizer. Equal texts give equal files,
+//! with any number of threads.
 use crate::error::{Error, Result};
 use ahash::AHashMap;
 use compact_str::CompactString;
@@ -87,13 +87,13 @@ const CHAT_TEMPLATE: &str = r#"{%- set ns = namespace(last_user=-1) %}
 {%- endif %}
 "#;
 
-/// Texts that are read before their words are counted on all threads.
+/// Bytes of texts that are read before their words are counted on all threads.
 const BATCH_BYTES: usize = 16 << 20;
 const PART_BYTES: usize = 64 << 10;
 
 type Counts = AHashMap<CompactString, u64>;
 
-/// Texts that have too few pairs make a smaller vocabulary than `vocab_size`.
+/// If the texts have too few pairs, the vocabulary is smaller than `vocab_size`.
 pub(crate) fn train(
     vocab_size: i64,
     min_frequency: u64,
@@ -190,7 +190,7 @@ impl Words {
     }
 }
 
-/// Parts of a long text, cut between a line end and what is not white space, where a word ends anyway.
+/// Parts of a long text, cut between a line end and a character that is not white space, where a word ends anyway.
 fn parts(text: &str) -> impl Iterator<Item = &str> {
     let mut rest = text;
     std::iter::from_fn(move || {

@@ -1,5 +1,5 @@
-//! Integers of more than 64 bits, which JSON allows and serde_json reads as floats. They pass through it as texts
-//! with a mark in front, and templates get them with all their digits, as in Python.
+//! Integers of more than 64 bits, which JSON allows and serde_json reads as floats. They pass through it as texts with
+//! a mark in front, and templates get them with all digits, as in Python.
 use minijinja::value::{Object, ObjectRepr, Value};
 use std::fmt;
 use std::sync::Arc;

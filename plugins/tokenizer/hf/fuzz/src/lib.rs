@@ -1,6 +1,6 @@
-//! A tokenizer_config.json beside a tokenizer.json that is in order, or a tokenizer.json alone: opening the directory,
-//! rendering a conversation by its chat template, and encoding the text give results or errors, without a panic, which
-//! would end the process.
+//! Fuzzes a tokenizer_config.json next to a valid tokenizer.json, or a tokenizer.json alone: opening the directory,
+//! rendering a conversation by its chat template, and encoding the text must give results or errors, without a panic,
+//! which would end the process.
 use chassis_hf_core::{Chat, Encoded, Tokenizer};
 use std::path::PathBuf;
 use std::sync::OnceLock;

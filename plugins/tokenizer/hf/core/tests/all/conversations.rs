@@ -1,4 +1,4 @@
-//! Rendered conversations against transformers, and what templates may not do.
+//! Compares rendered conversations with transformers, and tests what templates may not do.
 use crate::{golden, golden_json, open, Folder};
 use chassis_hf_core::{Chat, ErrorKind, Tokenizer, LEAF_GENERATION};
 use serde_json::{json, Value};

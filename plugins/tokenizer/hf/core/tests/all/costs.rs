@@ -4,7 +4,7 @@ use chassis_hf_core::{Chat, Result};
 use std::time::{Duration, Instant};
 
 const HELLO: &str = r#"[{"role": "user", "content": "Hello"}]"#;
-const SOON: Duration = Duration::from_secs(8); // alone a tenth of a second; with instructions alone, minutes
+const SOON: Duration = Duration::from_secs(8); // a tenth of a second if run alone; minutes if only instructions count
 
 fn render(template: &str) -> Result<String> {
     let chat = Chat { messages_json: HELLO, template_text: template, ..Default::default() };

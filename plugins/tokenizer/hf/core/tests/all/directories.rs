@@ -1,4 +1,4 @@
-//! Directories that cannot be used, and what decides fingerprints.
+//! Directories that cannot be used, and the inputs of fingerprints.
 use crate::{open, Folder};
 use chassis_hf_core::{Encoded, ErrorKind, Tokenizer};
 

@@ -1,4 +1,4 @@
-//! Hostile templates, tokenizers and texts: each ends in an error that names what to mend.
+//! Hostile templates, tokenizers and texts: each ends in an error that names what to fix.
 use crate::{open, Folder};
 use chassis_hf_core::{Chat, Encoded, Result, Tokenizer};
 use serde_json::{json, Value};
@@ -163,7 +163,7 @@ fn long_conversations_have_the_steps_that_they_need() {
 
 /// A tokenizer.json of golden files with a change.
 fn changed(golden_name: &str, change: impl FnOnce(&mut Value)) -> Folder {
-    // One folder for each change, as tests run at once.
+    // Each change has its own folder, as tests run at the same time.
     static NEXT: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicUsize::new(0);
     let name = format!("limits-{}", NEXT.fetch_add(1, std::sync::atomic::Ordering::Relaxed));
     let folder = Folder::of_golden(&name, golden_name);
@@ -205,7 +205,7 @@ fn parts_that_the_library_cannot_use_are_named() {
     }
     let template = json!({"type": "TemplateProcessing", "single": [{"SpecialToken": {"id": "<nope>", "type_id": 0}},
         {"Sequence": {"id": "A", "type_id": 0}}], "pair": [], "special_tokens": {}});
-    // It would add tokens around texts, which is not applied.
+    // It would add tokens around texts, but it is not applied.
     assert!(!encode(&changed("byte_level", |json| json["post_processor"] = template), "a").unwrap().is_empty());
 }
 
@@ -308,7 +308,7 @@ fn a_character_that_the_vocabulary_cannot_spell_is_an_error_that_names_it() {
         }
     }
     refused_part(&changed("byte_level", |json| rename(json, 'Q')), "aQb", &["'Q'", "U+0051"]);
-    // The library's way.
+    // Takes the path through the library.
     let folder = changed("byte_level", |json| {
         rename(json, 'q');
         json["normalizer"] = json!({"type": "Lowercase"});

@@ -1,5 +1,5 @@
-//! Tests of the crate by its interface. tests/golden has what transformers makes of the same files; it is written by
-//! tests/interop/make_tokenizer_golden.py.
+//! Tests of the crate through its interface. tests/golden has the results of transformers for the same files; it is
+//! written by tests/interop/make_tokenizer_golden.py.
 mod conversations;
 mod costs;
 mod directories;
@@ -24,7 +24,7 @@ fn open(name: &str) -> Tokenizer {
     Tokenizer::open(&golden(name)).unwrap()
 }
 
-/// A folder of files that is removed again.
+/// A folder of files that is removed on drop.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -37,7 +37,7 @@ impl Folder {
         folder
     }
 
-    /// A copy of golden files in which tests can change some.
+    /// A copy of golden files, some of which a test can change.
     fn of_golden(name: &str, golden_name: &str) -> Folder {
         let folder = Folder::new(name, &[]);
         for entry in std::fs::read_dir(golden(golden_name)).unwrap() {

@@ -92,7 +92,7 @@ fn equal_texts_make_equal_files_with_any_number_of_threads() {
     for num_threads in [1, 2, 5] {
         assert_eq!(train(350, 0, num_threads, texts()).unwrap(), expected);
     }
-    // Nor does it matter how texts are cut where words end anyway.
+    // Neither does it matter how texts are cut where words end anyway.
     assert_eq!(train(350, 0, 2, vec![texts().concat()]).unwrap(), expected);
 }
 
