@@ -11,8 +11,8 @@
 #include "host/base/error.hpp"
 #include "host/program/block_run.hpp"
 #include "host/program/compile.hpp"
-#include "host/program/quant.hpp"
 #include "host/program/op_table.hpp"
+#include "host/program/quant.hpp"
 #include "host/service/rng.hpp"
 
 namespace chassis {

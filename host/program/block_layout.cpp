@@ -42,8 +42,8 @@ Error BlockLayout::indivisible(DimId dim, const std::string& of) const {
 
 Error BlockLayout::refusal(const Op& op, const std::string& why) const {
   return {ExitCode::kConfig, division_.where,
-          "axis '" + strategy_.axis() + "' cannot divide block '" + block_.name + "': " + op.id.text() + " '" + op.name +
-              "' " + why};
+          "axis '" + strategy_.axis() + "' cannot divide block '" + block_.name + "': " + op.id.text() + " '" +
+              op.name + "' " + why};
 }
 
 void BlockLayout::refuse_random_bits(const Op& op) const {

@@ -44,15 +44,15 @@ void CollectiveNodes::forward(const Node& node) {
     shifts_[node.outputs[0]] = shift(op, input, false);
     return;
   }
-  Tensor output = op.comm() == CommOp::kCopy ? input
-                  : op.comm() == CommOp::kTake     ? taken(op, input, context_.local_shape(value)).contiguous()
-                  : op.comm() == CommOp::kChunk    ? read_chunk(input, chunk_of(op, node.outputs[0]))
-                  : op.comm() == CommOp::kPut      ? put(node)
-                  : op.comm() == CommOp::kSum      ? sum(node)
-                                       : collective(call_of(op), input, node.outputs[0]);
+  Tensor output = op.comm() == CommOp::kCopy    ? input
+                  : op.comm() == CommOp::kTake  ? taken(op, input, context_.local_shape(value)).contiguous()
+                  : op.comm() == CommOp::kChunk ? read_chunk(input, chunk_of(op, node.outputs[0]))
+                  : op.comm() == CommOp::kPut   ? put(node)
+                  : op.comm() == CommOp::kSum   ? sum(node)
+                                                : collective(call_of(op), input, node.outputs[0]);
   if (output.sizes() != context_.local_shape(value))  // kernels write where the program says
-    throw internal_error(op.id.text() + " of '" + value.name + "' gives " + text(Shape(output.sizes())) + ", expected " +
-                         text(Shape(context_.local_shape(value))));
+    throw internal_error(op.id.text() + " of '" + value.name + "' gives " + text(Shape(output.sizes())) +
+                         ", expected " + text(Shape(context_.local_shape(value))));
   frame_.values[node.outputs[0]] = std::move(output);
 }
 
@@ -77,8 +77,8 @@ void CollectiveNodes::backward(const Node& node) {
   if (op.comm() == CommOp::kChunk) return add_gradient_of_chunk(node);
   if (op.comm() == CommOp::kPut || op.comm() == CommOp::kSum) {
     if (node.inputs[1] != kAbsent) runner_.accumulate(node.inputs[1], Tensor(gradient));
-    runner_.accumulate(node.inputs[0],
-                       op.comm() == CommOp::kSum ? Tensor(gradient) : read_chunk(gradient, chunk_of(op, node.inputs[0])));
+    runner_.accumulate(node.inputs[0], op.comm() == CommOp::kSum ? Tensor(gradient)
+                                                                 : read_chunk(gradient, chunk_of(op, node.inputs[0])));
     return;
   }
   const CommOp dual = comm_spec(op.comm()).dual;

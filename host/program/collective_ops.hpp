@@ -26,11 +26,11 @@ namespace chassis {
 
 struct CommSpec {
   CommOp op;
-  std::string_view name;          // "comm.all_gather"
-  CommOp dual = CommOp::kNone;    // its backward; kNone: a backward of its own
-  bool has_dim = false;           // has the attribute dim when the layout pass inserts it
-  bool is_cheap = false;          // does not communicate; recompute = "selective" computes it again
-  bool drops_padding = false;     // its result may be longer than the value by the padding of the last rank's part
+  std::string_view name;        // "comm.all_gather"
+  CommOp dual = CommOp::kNone;  // its backward; kNone: a backward of its own
+  bool has_dim = false;         // has the attribute dim when the layout pass inserts it
+  bool is_cheap = false;        // does not communicate; recompute = "selective" computes it again
+  bool drops_padding = false;   // its result may be longer than the value by the padding of the last rank's part
 };
 const CommSpec& comm_spec(CommOp op);
 

@@ -32,8 +32,8 @@ class ContextLayout final : public BlockLayout {
     for (ValueId& input : op.inputs)
       if (input != kAbsent && is_field(input))
         input = slice_time(input, op.spec().placement == OpPlacement::kLoss ? op.attr_int("ignore_index", -100)
-                                  : op.is_own()            ? padding_of(input)
-                                                           : 0);
+                                  : op.is_own()                             ? padding_of(input)
+                                                                            : 0);
   }
   bool is_field(ValueId value) const {
     return block_.values[value].has(CHASSIS_DIM_TIME) &&
@@ -62,8 +62,8 @@ class ContextLayout final : public BlockLayout {
     if (block_.needs_all_of(op, CHASSIS_DIM_TIME))
       throw Error(ExitCode::kConfig, division_.where,
                   (division_.strategy.empty() ? "axis '" : division_.strategy + " along axis '") + strategy_.axis() +
-                      "' cannot divide T, the positions, of block '" + block_.name + "': op " + op.id.text() + " '" + op.name +
-                      "' " + mixing(op, CHASSIS_DIM_TIME))
+                      "' cannot divide T, the positions, of block '" + block_.name + "': op " + op.id.text() + " '" +
+                      op.name + "' " + mixing(op, CHASSIS_DIM_TIME))
           .hint("set " + mesh_key(strategy_.axis()) +
                 " = 1; or, if the op computes each position by itself, let the model declare its mixed_dims");
     if (!block_.has_operand_with(op, CHASSIS_DIM_TIME)) return;

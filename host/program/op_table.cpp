@@ -36,7 +36,8 @@ class OpRule {
       const AttrValue* value = op_.attr(attr.name);
       const std::string name(attr.name);
       if (value == nullptr && attr.required) fail("attribute " + name + " is missing");
-      if (value != nullptr && value->index() + 1 != attr.tag) fail("attribute " + name + " is not " + type_text(attr.tag));
+      if (value != nullptr && value->index() + 1 != attr.tag)
+        fail("attribute " + name + " is not " + type_text(attr.tag));
     }
   }
   double number(std::string_view attr) const { return std::get<double>(*op_.attr(attr)); }
@@ -94,9 +95,8 @@ class OpRule {
   }
   void check_count(OpSpec::Count count, size_t got, const std::string& noun) const {
     if (got >= count.min && got <= count.max) return;
-    const std::string range = count.min == count.max
-                                  ? std::to_string(count.min)
-                                  : std::to_string(count.min) + " to " + std::to_string(count.max);
+    const std::string range = count.min == count.max ? std::to_string(count.min)
+                                                     : std::to_string(count.min) + " to " + std::to_string(count.max);
     fail("takes " + range + " " + noun + (count.max == 1 ? "" : "s") + ", got " + std::to_string(got));
   }
   const Program& program_;
@@ -257,14 +257,11 @@ constexpr bool kOptional = false;
 constexpr AttrSpec kEmbeddingAttrs[] = {{"first", kInt, kOptional}};
 constexpr AttrSpec kRmsNormAttrs[] = {{"eps", kFloat}, {"offset", kFloat, kOptional}};
 constexpr AttrSpec kLayerNormAttrs[] = {{"eps", kFloat}};
-constexpr AttrSpec kRopeAttrs[] = {{"inv_freq", kFloats},
-                                   {"factor", kFloat, kOptional},
-                                   {"interleaved", kInt, kOptional},
-                                   {"rotary_dim", kInt, kOptional},
-                                   {"long_inv_freq", kFloats, kOptional},
-                                   {"long_from", kInt, kOptional}};
+constexpr AttrSpec kRopeAttrs[] = {
+    {"inv_freq", kFloats},           {"factor", kFloat, kOptional},         {"interleaved", kInt, kOptional},
+    {"rotary_dim", kInt, kOptional}, {"long_inv_freq", kFloats, kOptional}, {"long_from", kInt, kOptional}};
 constexpr AttrSpec kAttentionAttrs[] = {
-    {"scale", kFloat, kOptional},   {"causal", kInt, kOptional}, {"window", kInt, kOptional},
+    {"scale", kFloat, kOptional},   {"causal", kInt, kOptional},   {"window", kInt, kOptional},
     {"chunk", kInt, kOptional},     {"document", kInt, kOptional}, {"prefix", kInt, kOptional},
     {"softcap", kFloat, kOptional}, {kQueryPart, kInt, kOptional}, {kKeyPart, kInt, kOptional}};
 constexpr AttrSpec kActivationAttrs[] = {{"function", kString}};

@@ -41,10 +41,10 @@ struct OpSpec {
   std::span<const AttrSpec> attrs;
   void (*infer)(OpRule& rule) = nullptr;  // checks what the counts and attrs do not say, and adds the outputs
   OpPlacement placement = OpPlacement::kPointwise;
-  bool is_cheap = false;      // recompute = "selective" computes it again rather than keep its output
-  bool is_view = false;       // its output is its input, in another shape
-  bool is_random = false;     // reads the random bits of the step; left out where nothing is trained
-  bool shares_grad = false;   // the gradient of each input is that of the output
+  bool is_cheap = false;     // recompute = "selective" computes it again rather than keep its output
+  bool is_view = false;      // its output is its input, in another shape
+  bool is_random = false;    // reads the random bits of the step; left out where nothing is trained
+  bool shares_grad = false;  // the gradient of each input is that of the output
   // Multiply-adds per token of a forward over rows of `time` tokens; NULL: none worth counting.
   double (*products)(const Program& program, const BlockType& block, const Op& op, int64_t time) = nullptr;
 

@@ -89,8 +89,8 @@ struct Op {
   const OpSpec& spec() const { return id.spec(); }
   CommOp comm() const { return id.comm(); }
   bool is_collective() const { return id.is_collective(); }
-  bool is_own() const { return id.is_own(); }                        // a plugin's own op
-  bool mixes(DimId dim) const;                                       // for a plugin's own op
+  bool is_own() const { return id.is_own(); }  // a plugin's own op
+  bool mixes(DimId dim) const;                 // for a plugin's own op
   const AttrValue* attr(std::string_view key) const;
   int64_t attr_int(std::string_view key, int64_t fallback) const;
   bool operator==(const Op&) const = default;

@@ -46,7 +46,8 @@ void check_rewritten(const Program& program, const std::string& pass) {
     for (const Op& op : block.ops) {
       for (ValueId v : op.inputs)
         if (v != kAbsent && (v >= made.size() || !made[v]))
-          throw refuse(op.id.text() + " '" + op.name + "', which reads value " + std::to_string(v) + " before it is made");
+          throw refuse(op.id.text() + " '" + op.name + "', which reads value " + std::to_string(v) +
+                       " before it is made");
       for (SlotId s : op.params)
         if (s >= block.slots.size())
           throw refuse(op.id.text() + " '" + op.name + "', which reads parameter " + std::to_string(s) + " of " +

@@ -39,10 +39,11 @@ class RecordingCollectives final : public Collectives {
     const std::string& axis = call.axis;
     std::vector<int64_t> shape = input.sizes();
     const bool moves = op == CommOp::kAllGather || op == CommOp::kReduceScatter || op == CommOp::kSlice;
-    log.push_back(std::string(comm_spec(op).name.substr(kCommPrefix.size())) + " " + axis + (moves ? " dim " + std::to_string(call.dim) : "") + " " +
-                  StubNode::text(shape));
+    log.push_back(std::string(comm_spec(op).name.substr(kCommPrefix.size())) + " " + axis +
+                  (moves ? " dim " + std::to_string(call.dim) : "") + " " + StubNode::text(shape));
     int64_t& size = shape[static_cast<size_t>(call.dim)];
-    if (op == CommOp::kAllGather) size *= kWays;
+    if (op == CommOp::kAllGather)
+      size *= kWays;
     else if (moves) size /= kWays;
     return Tensor::empty(shape, input.dtype(), input.device());
   }

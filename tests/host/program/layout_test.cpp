@@ -220,7 +220,8 @@ TEST(Layout, RingsShiftOneChunkWhileAnotherIsMultiplied) {
   std::string ops;
   for (const Op& op : block.ops) {
     const AttrValue* part = op.attr("part");
-    ops += op.id.text().substr(op.id.text().find('.') + 1) + (part ? std::to_string(std::get<int64_t>(*part)) : "") + " ";
+    ops +=
+        op.id.text().substr(op.id.text().find('.') + 1) + (part ? std::to_string(std::get<int64_t>(*part)) : "") + " ";
   }
   EXPECT_EQ(ops,
             "slice embedding shift linear linear put2 put2 shift linear linear put1 put1 linear linear put0 put0 "
