@@ -14,7 +14,8 @@
  *   rms_norm        x [B,T,…,n]             weight[n]         eps f, offset f?                  as x
  *                   y = x / sqrt(mean(x²)+eps) in fp32, cast, × weight (Zhang & Sennrich 2019, as in HF Llama).
  *                   offset: × (offset + weight) in fp32, then cast (HF Gemma)
- *   layer_norm      x [B,T,…,n]             weight[n],bias[n]? eps f                            as x
+ *   layer_norm      x [B,T,…,n]             weight[n],        eps f                             as x
+ *                                           bias[n]?
  *   rope            x [B,T,h,head_dim],     (none)            inv_freq floats (rotary_dim/2),   as x
  *                   positions [B,T] i32                       factor f (on cos and sin),
  *                                                             interleaved i (0: rotate-half),

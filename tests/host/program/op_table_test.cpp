@@ -1,6 +1,13 @@
-// The operands and dims that each op accepts.
+// The operands, attributes and dims that each op accepts, and the table compared with chassis/op.h.
+#include "host/program/op_table.hpp"
+
 #include <gtest/gtest.h>
 
+#include <map>
+#include <regex>
+#include <sstream>
+
+#include "host/base/file.hpp"
 #include "tests/host/program/recorder.hpp"
 #include "tests/support/expect_has.hpp"
 
@@ -179,8 +186,9 @@ TEST(OpRules, CapsAreNumbersAboveZero) {
     return refusal_of([&](Operands& b) { b.r.op("softcap", "cap", {b.x()}, {}, attrs); });
   };
   EXPECT_EQ(softcap({{"cap", 30.0}}), "");
-  for (const Attrs& wrong : {Attrs{}, Attrs{{"cap", 0.0}}, Attrs{{"cap", int64_t{30}}}})
-    EXPECT_HAS(softcap(wrong), "attribute cap must be a number above 0");
+  EXPECT_HAS(softcap({}), "attribute cap is missing");
+  EXPECT_HAS(softcap({{"cap", 0.0}}), "attribute cap must be a number above 0");
+  EXPECT_HAS(softcap({{"cap", int64_t{30}}}), "attribute cap is not a number");
   const auto attention = [](double cap) {
     return refusal_of([&](Operands& b) {
       const ValueId q = b.value("q", {b.heads, b.head_dim}), k = b.value("k", {b.kv, b.head_dim});
@@ -189,7 +197,46 @@ TEST(OpRules, CapsAreNumbersAboveZero) {
   };
   EXPECT_EQ(attention(50.0), "");
   EXPECT_HAS(attention(-1.0), "attribute softcap must be a number above 0");
-  EXPECT_HAS(refusal_of([](Operands& b) { b.r.op("scale", "scale", {b.x()}); }), "attribute factor must be a number");
+  EXPECT_HAS(refusal_of([](Operands& b) { b.r.op("scale", "scale", {b.x()}); }), "attribute factor is missing");
+}
+
+// {op: {attribute: its letter}} as the table in chassis/op.h says.
+std::map<std::string, std::map<std::string, std::string>> documented_attributes() {
+  std::map<std::string, std::map<std::string, std::string>> out;
+  std::string text = read_file(CHASSIS_TEST_SOURCE_DIR "/sdk/include/chassis/op.h", 1 << 20);
+  const std::string dots = "…";  // one column, three bytes
+  for (size_t at = 0; (at = text.find(dots, at)) != std::string::npos;) text.replace(at, dots.size(), ".");
+  const size_t head = text.find(" *   op  ");
+  const size_t column = text.find("attributes", head) - head;
+  const std::regex op(R"(^ \*   ([a-z_]+)(, ([a-z_]+))? .*)"), attribute(R"((?:^|, )([a-z_]+) (floats|f|i|s)\??(?=[,: (]|$))");
+  std::vector<std::string> ops;
+  std::istringstream lines(text.substr(text.find('\n', head) + 1));
+  for (std::string line; std::getline(lines, line) && line.find(" * A plugin's own op") != 0;) {
+    std::smatch found;
+    if (std::regex_match(line, found, op)) {
+      ops = {found[1]};
+      if (found[3].matched) ops.push_back(found[3]);
+      for (const std::string& id : ops) out[id];
+    }
+    if (line.size() <= column || line[column - 1] != ' ') continue;
+    const std::string rest = line.substr(column);
+    for (std::sregex_iterator it(rest.begin(), rest.end(), attribute), end; it != end; ++it)
+      for (const std::string& id : ops) out[id][(*it)[1]] = (*it)[2];
+  }
+  return out;
+}
+
+TEST(OpTable, ItsOpsAndAttributesAreThoseOfTheHeader) {
+  std::map<std::string, std::map<std::string, std::string>> rows;
+  for (const OpSpec& spec : op_table()) {
+    auto& attributes = rows[std::string(spec.id)];
+    for (const AttrSpec& attr : spec.attrs)
+      attributes[std::string(attr.name)] = attr.tag == CHASSIS_ATTR_INT      ? "i"
+                                           : attr.tag == CHASSIS_ATTR_FLOAT  ? "f"
+                                           : attr.tag == CHASSIS_ATTR_STRING ? "s"
+                                                                             : "floats";
+  }
+  EXPECT_EQ(rows, documented_attributes());
 }
 
 }  // namespace
