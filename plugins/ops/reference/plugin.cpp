@@ -11,10 +11,10 @@ struct Entry {
   std::string_view pattern;
   std::unique_ptr<Kernel> (*make)(const NodeView& node);
   uint32_t keeps_inputs;  // bits of inputs that backward reads
-  std::initializer_list<std::string_view> attrs;
+  std::array<std::string_view, 6> attrs;
 };
 
-const Entry kEntries[] = {
+constexpr Entry kEntries[] = {
     {"embedding", reference::make_embedding, 1, {"first"}},
     {"linear", reference::make_linear, 1, {}},
     {"rms_norm", reference::make_rms_norm, 1, {"eps", "offset"}},
@@ -48,24 +48,7 @@ class Reference : public Ops {
  public:
   static constexpr int kMinHostMinor = 7;  // the first host that knows partial_cross_entropy
   static constexpr std::string_view kDoc = "naive and readable, in double precision on the CPU; the oracle of tests";
-  static constexpr std::string_view kPatterns[] = {"embedding",
-                                                   "linear",
-                                                   "rms_norm",
-                                                   "layer_norm",
-                                                   "rope",
-                                                   "activation",
-                                                   "gated_activation",
-                                                   "add",
-                                                   "mul",
-                                                   "scale",
-                                                   "softcap",
-                                                   "reshape",
-                                                   "cross_entropy",
-                                                   "score",
-                                                   "dropout",
-                                                   "channel_scale",
-                                                   "partial_cross_entropy",
-                                                   "total_cross_entropy"};
+  static constexpr auto kPatterns = patterns_of(kEntries);
   using Ops::Ops;
 
   double claim(const NodeView& node) override {

@@ -84,6 +84,9 @@ class OpView {
   }
   // Called by claim() for every op that has attributes: refuses the node if the provider does not know one of them.
   void refuse_attrs_other_than(std::initializer_list<std::string_view> known) const {
+    refuse_attrs_other_than(std::span(known.begin(), known.size()));
+  }
+  void refuse_attrs_other_than(std::span<const std::string_view> known) const {
     if (attrs_checked_ != nullptr) *attrs_checked_ = true;
     for (uint32_t i = 0; i < op_.num_attrs; ++i) {
       const std::string_view name = text_of(op_.attrs[i].name);

@@ -62,6 +62,14 @@ class Kernel {
   virtual void forward_backward(Call&) { throw Failure(CHASSIS_INTERNAL, "this kernel has no forward_backward"); }
 };
 
+// The patterns of a provider's table, whose rows have a member `pattern`.
+template <typename Row, size_t N>
+constexpr std::array<std::string_view, N> patterns_of(const Row (&rows)[N]) {
+  std::array<std::string_view, N> out;
+  for (size_t i = 0; i < N; ++i) out[i] = rows[i].pattern;
+  return out;
+}
+
 // A provider also defines the patterns of the nodes that it is asked about, longest first where they overlap:
 //   static constexpr std::string_view kPatterns[] = {"attention"};
 class Ops : public Member {

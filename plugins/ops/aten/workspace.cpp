@@ -1,0 +1,136 @@
+// Workspaces as the formulas allocate them: in the dtype of norms and losses, in slabs where they go through slabs.
+#include "workspace.hpp"
+
+#include "chassis/cost.hpp"
+
+namespace aten {
+namespace {
+
+// What most formulas count in.
+struct Units {
+  explicit Units(const NodeView& node)
+      : dtype(node.has_param(0) ? node.param(0).dtype() : node.input(0).dtype()),
+        input(static_cast<uint64_t>(node.input(0).num_elements())),
+        wide_bytes(dtype_bytes(wide(dtype))),
+        narrow(dtype == wide(dtype) ? 0 : 1),
+        slab(std::min<uint64_t>(input, kSlabBytes / 4)) {}
+
+  uint32_t dtype;
+  uint64_t input;       // elements of input 0
+  uint64_t wide_bytes;  // of an element in wide(dtype)
+  uint64_t narrow;      // 1 if wide(dtype) is another dtype, so that formulas cast first
+  uint64_t slab;        // elements of a slab of input 0
+};
+
+bool is_host_product(const NodeView& node, uint32_t dtype) {
+  return dtype == CHASSIS_DTYPE_BF16 && node.device_type() == CHASSIS_DEVICE_CPU;
+}
+
+// Linears whose products are joined, or added to another value.
+void branch_workspace(const Host& host, const NodeView& node, bool is_group, Infer& out) {
+  const uint32_t dtype = node.input(0).dtype();
+  const int64_t features = node.param(0).size(1), rows = node.input(0).num_elements() / features;
+  int64_t columns = 0;
+  for (int i = 0; i < node.num_params(); ++i) columns += node.param(i).size(0);
+  const uint64_t bytes = dtype_bytes(dtype), weights = static_cast<uint64_t>(columns * features);
+  // Joined outputs and stacked weights; for the sum, scaled rows.
+  const uint64_t copies = is_group ? (static_cast<uint64_t>(rows * columns) + weights) * bytes
+                                   : static_cast<uint64_t>(rows * features) * bytes;
+  const uint64_t widened =
+      is_host_product(node, dtype)
+          ? gemm_scratch_bytes(host, dtype, CHASSIS_DTYPE_F32, columns, features, rows)
+          : static_cast<uint64_t>(dtype == wide(dtype) ? 0 : rows * (features + columns)) * sizeof(float);
+  const uint64_t product = is_group ? weights * dtype_bytes(wide(dtype)) : 0;
+  out.workspace(is_group ? copies : 0, any_param_needs_grad(node) ? copies + product + widened : copies);
+}
+
+}  // namespace
+
+bool any_param_needs_grad(const NodeView& node) {
+  for (int i = 0; i < node.num_params(); ++i)
+    if (node.has_param(i) && node.param(i).needs_grad()) return true;
+  return false;
+}
+
+void head_workspace(const Host&, const NodeView& node, Infer& out) {
+  const Units u(node);
+  const bool is_partial = node.op(node.num_ops() - 1).id() == "partial_cross_entropy";
+  const int64_t rows = node.input(1).num_elements(), vocab = node.param(0).size(0);
+  const uint64_t chunk = loss_chunk_bytes(rows, vocab, u.dtype);
+  const auto logits = static_cast<uint64_t>(loss_chunk_rows(rows, vocab) * vocab) * u.wide_bytes;
+  // Exponentials of the logits, and the derivatives of the cap.
+  out.workspace(chunk + (is_partial ? logits : 0), chunk + (node.num_ops() == 3 ? logits : 0));
+}
+
+void partial_cross_entropy_workspace(const Host&, const NodeView& node, Infer& out) {
+  const Units u(node);
+  out.workspace((1 + u.narrow) * u.input * u.wide_bytes, (1 + u.narrow) * u.input * u.wide_bytes);
+}
+
+void cross_entropy_workspace(const Host&, const NodeView& node, Infer& out) {
+  const Units u(node);
+  out.workspace(u.input * u.wide_bytes, u.narrow * u.input * u.wide_bytes);
+}
+
+void channel_scale_workspace(const Host&, const NodeView& node, Infer& out) {
+  const Units u(node);
+  out.workspace(0, node.param(0).needs_grad() ? u.slab * u.wide_bytes : 0);
+}
+
+void softcap_workspace(const Host&, const NodeView& node, Infer& out) {
+  const Units u(node);
+  out.workspace(u.input * u.wide_bytes, u.input * u.wide_bytes);
+}
+
+void embedding_workspace(const Host&, const NodeView& node, Infer& out) {
+  const Units u(node);
+  const int64_t vocab = node.param(0).size(0), columns = node.param(0).size(1);
+  const uint64_t gradient = u.narrow * static_cast<uint64_t>(node.output(0).num_elements());
+  out.workspace(0, (gradient + static_cast<uint64_t>(vocab * embedding_columns(vocab, columns))) * u.wide_bytes);
+}
+
+void rms_norm_workspace(const Host&, const NodeView& node, Infer& out) {
+  const Units u(node);
+  const uint64_t unit = node.op(0).has_attr("offset") ? 1 : 0;
+  out.workspace((u.narrow + unit) * u.input * u.wide_bytes, (2 + 3 * u.narrow) * u.slab * u.wide_bytes);
+}
+
+void layer_norm_workspace(const Host&, const NodeView& node, Infer& out) {
+  const Units u(node);
+  out.workspace(2 * u.narrow * u.input * u.wide_bytes, 3 * u.narrow * u.input * u.wide_bytes);
+}
+
+void rope_workspace(const Host&, const NodeView& node, Infer& out) {
+  const Units u(node);
+  const uint64_t tokens =
+      u.input / static_cast<uint64_t>(std::max<int64_t>(1, node.input(0).size(2) * node.input(0).size(3)));
+  const uint64_t angles = 3 * tokens * node.op(0).attr_floats("inv_freq").size();
+  const uint64_t bytes = (angles + 2 * u.narrow * u.slab) * u.wide_bytes;
+  out.workspace(bytes, bytes);
+}
+
+void linear_workspace(const Host& host, const NodeView& node, Infer& out) {
+  const Units u(node);
+  if (!node.param(0).needs_grad()) return;  // no gradient of a weight
+  if (multiplies_into_wide(node.device_type(), u.dtype, wide(u.dtype))) {
+    // The product, if it is added to an existing gradient.
+    out.workspace(0, static_cast<uint64_t>(node.param(0).num_elements()) * u.wide_bytes);
+  } else if (u.narrow) {
+    const int64_t out_dim = node.param(0).size(0), in_dim = node.param(0).size(1);
+    const uint64_t output = static_cast<uint64_t>(node.output(0).num_elements());
+    out.workspace(0, is_host_product(node, u.dtype)
+                         ? gemm_scratch_bytes(host, u.dtype, CHASSIS_DTYPE_F32, out_dim, in_dim,
+                                              node.input(0).num_elements() / in_dim)
+                         : (u.input + output) * u.wide_bytes);
+  }
+}
+
+void linear_group_workspace(const Host& host, const NodeView& node, Infer& out) {
+  branch_workspace(host, node, true, out);
+}
+
+void linear_add_workspace(const Host& host, const NodeView& node, Infer& out) {
+  branch_workspace(host, node, false, out);
+}
+
+}  // namespace aten

@@ -1,0 +1,23 @@
+// The bytes of each formula's temporaries, without outputs and gradients; rows of the table in plugin.cpp name them.
+#pragma once
+
+#include "kernels.hpp"
+
+namespace aten {
+
+void head_workspace(const Host& host, const NodeView& node, Infer& out);  // linear with a loss
+void partial_cross_entropy_workspace(const Host& host, const NodeView& node, Infer& out);
+void cross_entropy_workspace(const Host& host, const NodeView& node, Infer& out);
+void channel_scale_workspace(const Host& host, const NodeView& node, Infer& out);
+void softcap_workspace(const Host& host, const NodeView& node, Infer& out);
+void embedding_workspace(const Host& host, const NodeView& node, Infer& out);
+void rms_norm_workspace(const Host& host, const NodeView& node, Infer& out);
+void layer_norm_workspace(const Host& host, const NodeView& node, Infer& out);
+void rope_workspace(const Host& host, const NodeView& node, Infer& out);
+void linear_workspace(const Host& host, const NodeView& node, Infer& out);
+void linear_group_workspace(const Host& host, const NodeView& node, Infer& out);
+void linear_add_workspace(const Host& host, const NodeView& node, Infer& out);
+
+bool any_param_needs_grad(const NodeView& node);
+
+}  // namespace aten
