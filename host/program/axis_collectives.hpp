@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "host/program/block_run.hpp"
+#include "host/program/run_context.hpp"
 #include "host/service/comm.hpp"
 
 namespace chassis {

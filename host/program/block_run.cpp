@@ -342,14 +342,6 @@ class BlockRun : NodeKind {
 
 }  // namespace
 
-uint64_t Frame::num_bytes() const {
-  uint64_t bytes = 0;
-  for (const Tensor& t : values) bytes += t ? t.num_bytes() : 0;
-  for (const auto& node : saved)
-    for (const Tensor& t : node) bytes += t.num_bytes();
-  return bytes;
-}
-
 std::map<std::string, Tensor> run_forward(const ResolvedBlock& block, const RunContext& context,
                                           const std::map<std::string, Tensor>& inputs, const Fields& fields,
                                           bool training, Frame& frame) {

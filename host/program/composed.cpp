@@ -1,4 +1,6 @@
 // The one place where LibTorch's autograd is used: the backward of a node whose provider offers only forward.
+#include "host/program/composed.hpp"
+
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/grad_mode.h>
 #include <torch/csrc/autograd/variable.h>

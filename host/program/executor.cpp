@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "host/base/error.hpp"
+#include "host/program/block_run.hpp"
 #include "host/program/op_table.hpp"
 #include "host/program/selective.hpp"
 #include "host/service/step_place.hpp"

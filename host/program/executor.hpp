@@ -11,10 +11,10 @@
 #include <utility>
 #include <vector>
 
-#include "host/program/block_run.hpp"
 #include "host/program/compile.hpp"
 #include "host/program/kv_cache.hpp"
 #include "host/program/pipeline.hpp"
+#include "host/program/run_context.hpp"
 #include "host/state/schedule.hpp"
 #include "host/state/stage_division.hpp"
 

@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "host/program/block_run.hpp"
+#include "host/program/run_context.hpp"
 
 namespace chassis {
 

@@ -8,6 +8,7 @@
 #include "host/base/hash.hpp"
 #include "host/plugin/call.hpp"
 #include "host/plugin/status.hpp"
+#include "host/program/composed.hpp"
 #include "host/program/op_table.hpp"
 #include "host/program/rehearsal.hpp"
 #include "host/service/comm_device.hpp"

@@ -4,8 +4,8 @@
 
 #include <cstdint>
 
-#include "host/program/block_run.hpp"
 #include "host/program/kernel_call.hpp"
+#include "host/program/run_context.hpp"
 
 namespace chassis {
 

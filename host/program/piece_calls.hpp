@@ -7,8 +7,8 @@
 #include <cstdint>
 #include <vector>
 
-#include "host/program/block_run.hpp"
 #include "host/program/row_pieces.hpp"
+#include "host/program/run_context.hpp"
 
 namespace chassis {
 

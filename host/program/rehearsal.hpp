@@ -2,7 +2,7 @@
 // the memory of a step. The ops decide which gradients share memory: those of a sum's terms, and that of a reshape.
 #pragma once
 
-#include "host/program/block_run.hpp"
+#include "host/program/run_context.hpp"
 
 namespace chassis {
 

@@ -11,8 +11,8 @@
 #include <functional>
 #include <string>
 
-#include "host/program/block_run.hpp"
 #include "host/program/layout.hpp"
+#include "host/program/run_context.hpp"
 #include "host/service/tensor.hpp"
 
 namespace chassis {

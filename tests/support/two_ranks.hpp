@@ -5,7 +5,7 @@
 #include <string>
 
 #include "host/base/error.hpp"
-#include "host/program/block_run.hpp"
+#include "host/program/run_context.hpp"
 #include "host/program/parameters.hpp"
 
 namespace chassis::test {
