@@ -6,8 +6,6 @@
 #include <string>
 #include <vector>
 
-#include "host/data/data_files.hpp"
-
 namespace chassis {
 
 // A masked label; the same value as in PyTorch.

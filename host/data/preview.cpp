@@ -7,6 +7,7 @@
 #include <utility>
 #include <variant>
 
+#include "host/data/data_files.hpp"
 #include "host/data/document.hpp"
 #include "host/data/line_reader.hpp"
 #include "host/data/record_encoder.hpp"

@@ -6,7 +6,8 @@
 #include <string_view>
 #include <vector>
 
-#include "host/data/record_reader.hpp"
+#include "host/data/data_config.hpp"
+#include "host/data/row_reader.hpp"
 
 namespace chassis {
 

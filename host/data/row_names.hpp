@@ -12,8 +12,6 @@
 
 namespace chassis {
 
-class RowFields;
-
 // The keys that are read, by the names that this program uses: {"messages", "dialog"} if the user renamed it.
 using KeyNames = std::vector<std::pair<std::string, std::string>>;
 
@@ -27,8 +25,5 @@ void require_names(DataFormat format, std::string_view option, const std::map<st
 
 // `names` as the set calls them.
 KeyNames renamed_keys(const std::vector<std::string_view>& names, const std::map<std::string, std::string>& renamed);
-
-// The error for a missing key that the format needs. Hints at the format that the row looks like, or at `columns`.
-Error missing_key_error(DataFormat format, const RowFields& row, std::string_view name);
 
 }  // namespace chassis

@@ -4,7 +4,8 @@
 #include <memory>
 #include <string>
 
-#include "host/data/record_reader.hpp"
+#include "host/data/data_config.hpp"
+#include "host/data/row_reader.hpp"
 
 namespace chassis {
 

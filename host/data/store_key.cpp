@@ -15,6 +15,7 @@
 #include "host/base/file.hpp"
 #include "host/base/hash.hpp"
 #include "host/base/printable.hpp"
+#include "host/data/data_files.hpp"
 #include "host/data/document.hpp"
 #include "host/data/file_type.hpp"
 #include "host/data/row_files.hpp"
