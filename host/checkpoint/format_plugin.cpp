@@ -7,7 +7,6 @@
 
 #include "host/base/error.hpp"
 #include "host/base/units.hpp"
-#include "host/checkpoint/manifest.hpp"
 #include "host/plugin/call.hpp"
 #include "host/plugin/sized.hpp"
 #include "host/plugin/status.hpp"

@@ -11,6 +11,7 @@
 #include "chassis/kind/format.h"
 #include "host/base/error.hpp"
 #include "host/base/hash.hpp"
+#include "host/checkpoint/disk_box.hpp"
 #include "host/checkpoint/file_content.hpp"
 #include "host/checkpoint/source_directory.hpp"
 #include "host/plugin/instance.hpp"
@@ -18,26 +19,6 @@
 #include "host/state/dtype.hpp"
 
 namespace chassis {
-
-// Longer headers are legal, but other readers refuse them.
-inline constexpr uint64_t kMaxHeaderBytes = 25'000'000;
-
-// A box of a tensor on disk: contiguous, row-major.
-struct DiskBox {
-  std::string name;
-  Dtype dtype = Dtype::f32;
-  Shape global_shape;
-  Box box;
-  int rank = 0;  // the rank that writes it
-
-  uint64_t num_bytes() const { return static_cast<uint64_t>(numel(box) * size_bytes(dtype)); }
-};
-
-struct DiskPlace {
-  uint32_t file = 0;
-  uint64_t offset = 0;
-  bool operator==(const DiskPlace&) const = default;
-};
 
 // Every byte of a checkpoint's files, except the tensors.
 struct FormatLayout {

@@ -11,12 +11,11 @@
 
 #include "host/base/error.hpp"
 #include "host/base/json.hpp"
-#include "host/checkpoint/format_plugin.hpp"
+#include "host/checkpoint/disk_box.hpp"
+#include "host/checkpoint/source_directory.hpp"
 #include "host/state/mesh_shape.hpp"
 
 namespace chassis {
-
-inline constexpr char kManifestName[] = "manifest.json";
 
 // The value of "names" in "about" if tensors have the names of the run's parameters, not those of a model directory.
 inline constexpr char kParameterNames[] = "parameters";

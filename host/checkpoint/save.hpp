@@ -12,10 +12,14 @@
 #include <string>
 #include <vector>
 
+#include "host/checkpoint/bucket.hpp"
 #include "host/checkpoint/file_content.hpp"
+#include "host/checkpoint/manifest.hpp"
 #include "host/checkpoint/part_stream.hpp"
+#include "host/checkpoint/save_plan.hpp"
+#include "host/checkpoint/save_request.hpp"
 #include "host/checkpoint/staged_directory.hpp"
-#include "host/checkpoint/writer.hpp"
+#include "host/launch/world.hpp"
 
 namespace chassis {
 

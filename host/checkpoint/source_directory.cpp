@@ -13,7 +13,7 @@
 #include <utility>
 
 #include "host/base/error.hpp"
-#include "host/checkpoint/manifest.hpp"
+#include "host/checkpoint/disk_box.hpp"
 #include "host/plugin/status.hpp"
 
 namespace chassis {

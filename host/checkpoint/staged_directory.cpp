@@ -17,8 +17,8 @@
 
 #include "host/base/error.hpp"
 #include "host/base/log.hpp"
-#include "host/checkpoint/checkpoint_root.hpp"
 #include "host/checkpoint/manifest.hpp"
+#include "host/checkpoint/step_name.hpp"
 
 namespace chassis {
 namespace {

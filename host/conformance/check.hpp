@@ -4,27 +4,14 @@
 
 #include <chrono>
 #include <functional>
-#include <memory>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "host/base/json.hpp"
-#include "host/config/option.hpp"
-#include "host/plugin/instance.hpp"
+#include "host/conformance/check_types.hpp"
 #include "host/plugin/services.hpp"
 
 namespace chassis {
-
-enum class CheckOutcome {
-  kPassed,
-  kFailed,
-  kSkipped,    // not applicable
-  kSameCause,  // failed like the earlier test that `cause` names
-  kNotRun,     // `text` has the reason
-  kUntested,   // its results could not be compared with anything, so it is not known whether it conforms
-  kBadOption,  // only in a verdict: a given option does not exist, or cannot have the given value
-};
 
 struct CheckResult {
   std::string test;  // "negotiation/newer-host"
@@ -50,16 +37,6 @@ struct CheckRequest {
   std::function<int(const std::string& test)> in_child = {};
 };
 
-// Thrown in such a copy when its test is over. main() must return this exit code.
-struct EndOfChild {
-  int exit_code;
-};
-
-// Traces that tests leave in the process or the file system, reported once for all tests. These results come last, and
-// only if something was found or all tests ran.
-inline constexpr std::string_view kTraceTests[] = {"process/output",  "process/files",    "process/descriptors",
-                                                   "process/threads", "process/children", "process/state"};
-
 // The names of all tests, in order.
 std::vector<std::string> check_names();
 // Throws before the first test: a config error if the file does not exist, a plugin error if it is not a plugin or a
@@ -75,42 +52,6 @@ Json check_json(const std::string& path, const std::vector<CheckResult>& results
 // run_checks, then prints the results to stdout, as lines and a summary or as one JSON object. Returns the exit code:
 // 0, or 3 if the plugin does not conform.
 int check_plugin(CheckRequest request, bool as_json = false);
-
-// A member under test. `another` makes a second, active instance with `options` changed; it returns NULL if the plugin
-// refuses these options with a message.
-struct CheckedMember {
-  Instance& instance;
-  const std::vector<OptionSpec>& specs;
-  std::function<std::unique_ptr<Instance>(const Json& options)> another;
-  std::function<void(const std::string&)> note = {};  // says what a comparison left out
-};
-// Compares an instance with the reference of its kind; throws an Error with both numbers if they differ. Returns why it
-// could not compare; empty if it could.
-using NumericsCheck = std::function<std::string(const CheckedMember& member)>;
-// Options for members that cannot be created from defaults, such as a model's config; null if it knows none.
-using SampleOptions = std::function<Json(const MemberName& member, const std::vector<OptionSpec>& specs)>;
-// Names and values of process state that the operating system does not show, such as the number of compute threads. No
-// test may change them.
-using ProcessFacts = std::function<std::vector<std::pair<std::string, std::string>>()>;
-// From now on, a page without access follows (true) or precedes (false) each buffer. The returned function lists the
-// writes past a buffer's end that did not reach the page.
-using GuardBuffers = std::function<std::function<std::vector<std::string>()>(bool behind)>;
-
-struct CheckHooks {
-  // "name=value": values that replace defaults; every member takes those that it has.
-  std::vector<std::string> given_options = {};
-  NumericsCheck numerics = {};
-  SampleOptions sample_options = {};
-  ProcessFacts process_facts = {};
-  GuardBuffers guard_buffers = {};
-};
-
-// The result of one test, sent by the process that ran it.
-struct CheckVerdict {
-  CheckOutcome outcome = CheckOutcome::kFailed;
-  std::string text;
-  std::vector<std::pair<std::string, std::string>> traces;  // a name of kTraceTests, and the finding
-};
 
 // Runs one test in this process.
 CheckVerdict examine_in_process(const std::string& path, const std::string& test, ServiceProvider& services,

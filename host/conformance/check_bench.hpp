@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "host/base/json_fwd.hpp"
-#include "host/conformance/check.hpp"
+#include "host/conformance/check_types.hpp"
 #include "host/plugin/instance.hpp"
 #include "host/plugin/library.hpp"
 #include "host/plugin/services.hpp"

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "host/conformance/check.hpp"
+#include "host/conformance/check_types.hpp"
 
 namespace chassis::check {
 

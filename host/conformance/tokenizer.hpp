@@ -10,16 +10,9 @@
 
 #include "chassis/kind/tokenizer.h"
 #include "host/conformance/temporary_folder.hpp"
+#include "host/conformance/tokenizer_subject.hpp"
 
 namespace chassis {
-
-struct TokenizerSubject {
-  const chassis_tokenizer_2_t* table = nullptr;
-  chassis_instance* self = nullptr;
-  std::string label;
-  std::string options = {};             // for messages, if this is a variant: "lowercase = true"
-  std::vector<std::string> texts = {};  // for a variant: further texts that may get other ids
-};
 
 // The *_failures functions return the failures, with the expected values; empty if none. Subjects are open unless
 // stated otherwise.

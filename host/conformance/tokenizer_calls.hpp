@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-#include "host/conformance/tokenizer.hpp"
+#include "host/conformance/tokenizer_subject.hpp"
 #include "host/data/tokenizer.hpp"
 
 namespace chassis::tokenizer_calls {

@@ -9,8 +9,8 @@
 #include <utility>
 
 #include "host/base/error.hpp"
-#include "host/data/packing.hpp"
 #include "host/data/permutation.hpp"
+#include "host/data/row_options.hpp"
 
 namespace chassis {
 namespace {

@@ -24,7 +24,7 @@
 #include "host/base/error.hpp"
 #include "host/base/file.hpp"
 #include "host/launch/address.hpp"
-#include "host/launch/failure.hpp"
+#include "host/launch/packed_text.hpp"
 
 namespace chassis {
 namespace {

@@ -10,7 +10,7 @@
 
 #include "host/base/log_capture.hpp"
 #include "host/base/mesh_axes.hpp"
-#include "host/plan/plan_report.hpp"
+#include "host/plan/plan_traffic.hpp"
 
 namespace chassis {
 namespace {

@@ -4,7 +4,7 @@
 
 #include <optional>
 
-#include "host/plan/plan.hpp"
+#include "host/plan/plan_types.hpp"
 #include "host/session/session.hpp"
 
 namespace chassis {

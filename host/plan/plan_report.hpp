@@ -7,6 +7,7 @@
 #include "host/base/json_fwd.hpp"
 #include "host/plan/plan.hpp"
 #include "host/plan/plan_advice.hpp"
+#include "host/plan/plan_traffic.hpp"
 
 namespace chassis {
 
@@ -24,16 +25,6 @@ std::string plan_html(const Plan& plan, const AdviceList* advice);
 
 // "0-62, 64"
 std::string ranks_text(const std::vector<int>& ranks);
-// The bytes that a rank sends in one group in a step; `text` is "all_gather 257 GiB in 163 calls".
-struct Traffic {
-  std::string group;
-  uint64_t bytes = 0;
-  std::string text;
-};
-std::vector<Traffic> traffic_of(const RankPlan& rank);
-// For each group, the traffic of the rank that sends most.
-std::vector<Traffic> largest_traffic(const std::vector<RankPlan>& ranks);
-
 // "; traffic +6 %: tp +3.2 GiB, dp_shard −1.0 GiB"; empty if it does not change.
 std::string traffic_change_text(const Advice& advice);
 

@@ -11,7 +11,8 @@
 #include <memory>
 #include <utility>
 
-#include "host/plugin/crash_report.hpp"
+#include "host/plugin/signal_stack.hpp"
+
 
 namespace chassis {
 

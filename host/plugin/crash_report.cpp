@@ -6,7 +6,6 @@
 #include <setjmp.h>
 #include <signal.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <ucontext.h>
 #include <unistd.h>
 
@@ -19,6 +18,7 @@
 #include "host/base/error.hpp"
 #include "host/base/log.hpp"
 #include "host/plugin/call.hpp"
+#include "host/plugin/signal_stack.hpp"
 
 namespace chassis {
 namespace {
@@ -33,28 +33,6 @@ constexpr int kMaxFrames = 64, kShownFrames = 16;
 // Read by signal handlers. Entries are added in order and never change afterwards.
 Code codes[kMaxPlugins];
 std::atomic<size_t> num_codes = 0;
-
-constexpr size_t kHandlerStackBytes = 64 * 1024;
-alignas(16) char handler_stack[kHandlerStackBytes];  // for the first thread
-std::atomic<bool> reporting = false;
-
-// A second stack, for the lifetime of the thread.
-struct ThreadStack {
-  void* memory = MAP_FAILED;
-  ThreadStack() {
-    stack_t now{};
-    if (::sigaltstack(nullptr, &now) != 0 || (now.ss_flags & SS_DISABLE) == 0) return;  // it has one already
-    memory = ::mmap(nullptr, kHandlerStackBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (memory == MAP_FAILED) return;
-    const stack_t stack = {.ss_sp = memory, .ss_flags = 0, .ss_size = kHandlerStackBytes};
-    ::sigaltstack(&stack, nullptr);
-  }
-  ~ThreadStack() {
-    if (memory == MAP_FAILED) return;
-    const stack_t none = {.ss_sp = nullptr, .ss_flags = SS_DISABLE, .ss_size = 0};
-    if (::sigaltstack(&none, nullptr) == 0) ::munmap(memory, kHandlerStackBytes);
-  }
-};
 
 void write_text(const char* text) {
   if (::write(STDERR_FILENO, text, ::strlen(text)) < 0) return;
@@ -213,18 +191,12 @@ void report_crashes() {
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
   void* frames[1];
   ::backtrace(frames, 1);  // the first call allocates memory, which a signal handler may not
-  const stack_t stack = {.ss_sp = handler_stack, .ss_flags = 0, .ss_size = sizeof handler_stack};
-  ::sigaltstack(&stack, nullptr);
+  begin_signal_stacks();
   struct sigaction action {};
   action.sa_sigaction = on_crash;
   action.sa_flags = static_cast<int>(SA_ONSTACK | SA_NODEFER | SA_SIGINFO);
   for (const int number : {SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGABRT}) ::sigaction(number, &action, nullptr);
-  reporting = true;
 #endif
-}
-
-void install_signal_stack() noexcept {
-  if (reporting.load(std::memory_order_relaxed)) static thread_local const ThreadStack stack;
 }
 
 const char* plugin_with_code_at(const void* address) noexcept {

@@ -9,10 +9,6 @@ namespace chassis {
 // short backtrace to stderr; then the signal ends the process as usual. Does nothing under sanitizers.
 void report_crashes();
 
-// [any] Gives the calling thread a second stack, on which the handler runs when the first one is exhausted. Cheap after
-// the first call; does nothing before report_crashes().
-void install_signal_stack() noexcept;
-
 // During its lifetime, exit(), quick_exit() and _exit() are reported as errors of a plugin, and the process ends with
 // ExitCode::kPlugin. One object at a time. The program itself ends by end_process(). Direct system calls are not seen.
 class ExitGuard {

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "host/base/log.hpp"
+#include "host/program/apply_layout.hpp"
 #include "host/program/liveness.hpp"
 #include "host/program/providers.hpp"
 #include "host/program/record.hpp"

@@ -73,7 +73,4 @@ struct ProgramLayout {
   std::vector<int64_t> begin(const Program& program, const Slot& slot) const;
 };
 
-// Throws a config error if a dim cannot be divided, or if an op has no meaning for the placements of its operands.
-ProgramLayout apply_layout(Program& program, std::span<const LayoutStrategy* const> stack);
-
 }  // namespace chassis

@@ -7,7 +7,8 @@
 #include <vector>
 
 #include "chassis/kind/ops.h"
-#include "host/program/resolve.hpp"
+#include "host/program/layout.hpp"
+#include "host/program/resolved.hpp"
 
 namespace chassis {
 

@@ -11,7 +11,7 @@
 #include "host/base/mesh_axes.hpp"
 #include "host/plugin/sized.hpp"
 #include "host/plugin/status.hpp"
-#include "host/program/parallel_stack_problem.hpp"
+#include "host/program/parallel_stack_impl.hpp"
 #include "host/program/unit_flops.hpp"
 #include "host/service/memory.hpp"
 

@@ -7,7 +7,7 @@
 #include "host/base/error.hpp"
 #include "host/base/mesh_axes.hpp"
 #include "host/plugin/status.hpp"
-#include "host/program/parallel_stack_problem.hpp"
+#include "host/program/parallel_stack_impl.hpp"
 
 namespace chassis {
 

@@ -7,7 +7,7 @@
 
 #include "host/base/error.hpp"
 #include "host/base/log.hpp"
-#include "host/program/parallel_stack_problem.hpp"
+#include "host/program/parallel_stack_impl.hpp"
 #include "host/service/memory.hpp"
 
 namespace chassis {

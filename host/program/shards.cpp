@@ -5,7 +5,7 @@
 
 #include "host/base/error.hpp"
 #include "host/plugin/status.hpp"
-#include "host/program/shards_flight.hpp"
+#include "host/program/shards_impl.hpp"
 #include "host/service/memory.hpp"
 
 namespace chassis {

@@ -1,7 +1,7 @@
 // Shards: the reduction of gradients.
 #include "host/base/error.hpp"
 #include "host/program/shards.hpp"
-#include "host/program/shards_flight.hpp"
+#include "host/program/shards_impl.hpp"
 #include "host/service/device.hpp"
 #include "host/service/memory.hpp"
 

@@ -3,7 +3,7 @@
 
 #include <ATen/Parallel.h>
 
-#include "host/plugin/crash_report.hpp"
+#include "host/plugin/signal_stack.hpp"
 #include "host/plugin/thread_role.hpp"
 #include "host/service/tables.hpp"
 #include "host/service/threads.hpp"

@@ -11,19 +11,10 @@
 #include "host/data/train_data.hpp"
 #include "host/program/layout.hpp"
 #include "host/program/program.hpp"
+#include "host/session/data_needs.hpp"
 #include "host/session/plugin_tokenizer.hpp"
 
 namespace chassis {
-
-// The objects with which data sets are opened; they outlive the data sets.
-struct DataNeeds {
-  const Settings& settings;
-  const Program& program;                      // its fields and vocabulary
-  const PluginTokenizer* tokenizer = nullptr;  // NULL: none; a data set of text is an error
-  bool first_on_machine = true;                // prepares the files that other ranks of the machine read
-  RowFiles* row_files = nullptr;               // the plugins that read data files; NULL: none
-  const ProgramLayout* layout = nullptr;       // how axes divide positions; NULL: none does
-};
 
 // The options of [data] with the training sets, and the evaluation sets: those of [[data.eval]], then the parts of
 // [[data.train]] that data.eval_fraction takes. Reads no data except the chat template.

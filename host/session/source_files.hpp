@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "host/session/run_data.hpp"
+#include "host/session/data_needs.hpp"
 
 namespace chassis {
 

@@ -1,4 +1,5 @@
 // Layouts that are refused, and two ranks of threads compared with one.
+#include "host/program/apply_layout.hpp"
 #include "host/program/layout.hpp"
 
 #include <gtest/gtest.h>
