@@ -13,6 +13,7 @@
 #include "host/base/thread.hpp"
 #include "host/base/units.hpp"
 #include "host/checkpoint/checksum.hpp"
+#include "host/checkpoint/disk_space.hpp"
 #include "host/checkpoint/gather.hpp"
 #include "host/checkpoint/plan_agreement.hpp"
 #include "host/launch/failure.hpp"

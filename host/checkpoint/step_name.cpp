@@ -12,9 +12,7 @@ namespace {
 
 constexpr std::string_view kStep = "step-";
 
-bool is_digits(std::string_view text) {
-  return !text.empty() && text.find_first_not_of("0123456789") == text.npos;
-}
+bool is_digits(std::string_view text) { return !text.empty() && text.find_first_not_of("0123456789") == text.npos; }
 
 }  // namespace
 

@@ -38,10 +38,6 @@ class CheckpointWriter {
   const BucketPair& buckets_;
 };
 
-// Creates the directory, and throws a storage error with both numbers if its free space is less than files of
-// `file_bytes` bytes need.
-void check_space(uint64_t file_bytes, const std::string& parent);
-
 // The files of a model directory or checkpoint that an export copies: config, generation_config, tokenizer, chat
 // template. `except`: files that are given as text. Throws if one exists but cannot be read: a FIFO, a broken link, a
 // file without permission.

@@ -16,8 +16,8 @@
 #include "host/command/page_file.hpp"
 #include "host/command/preview_text.hpp"
 #include "host/plan/plan.hpp"
+#include "host/session/run_data.hpp"
 #include "host/session/session.hpp"
-#include "host/session/source_files.hpp"
 
 namespace chassis {
 namespace {

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "host/save/saved_tensors.hpp"
+#include "host/service/memory.hpp"
 #include "host/service/meta_memory.hpp"
 #include "host/session/fields.hpp"
 #include "host/session/step.hpp"

@@ -13,7 +13,6 @@
 
 #include "host/plugin/signal_stack.hpp"
 
-
 namespace chassis {
 
 constinit thread_local CallSlot* call_internal::slot = nullptr;

@@ -4,7 +4,9 @@
 #include <algorithm>
 
 #include "host/program/op_table.hpp"
+#include "host/service/memory.hpp"
 #include "host/service/meta_memory.hpp"
+#include "host/service/tensor.hpp"
 
 namespace chassis {
 namespace {

@@ -81,8 +81,8 @@ struct Node {
   std::vector<uint8_t> input_needs_grad;
 
   // Set by the liveness pass.
-  int overwritten_input = -1;                  // output 0 reuses its memory; -1: none
-  std::vector<ValueId> dead_after_forward;     // training: values that no backward reads
+  int overwritten_input = -1;               // output 0 reuses its memory; -1: none
+  std::vector<ValueId> dead_after_forward;  // training: values that no backward reads
   std::vector<ValueId> dead_after_backward;
   // Shifts whose first reader is this node: after its backward their gradients are complete, and are sent back.
   std::vector<size_t> shifts_after_backward;
@@ -111,10 +111,10 @@ struct ResolvedBlock {
   std::vector<Node> nodes;
 
   // Set by the liveness pass.
-  std::vector<ValueId> kept;     // values alive between forward and backward
-  uint64_t kept_bytes = 0;       // bytes of those that the block itself makes, at the planned B and T
-  uint64_t saved_bytes = 0;      // bytes of further tensors that kernels save
-  uint64_t input_bytes = 0;      // bytes that full recompute keeps instead
+  std::vector<ValueId> kept;        // values alive between forward and backward
+  uint64_t kept_bytes = 0;          // bytes of those that the block itself makes, at the planned B and T
+  uint64_t saved_bytes = 0;         // bytes of further tensors that kernels save
+  uint64_t input_bytes = 0;         // bytes that full recompute keeps instead
   uint64_t peak_forward_bytes = 0;  // maximum alive at once inside the block, in forward
   uint64_t workspace_bytes = 0;     // maximum of any node
 };

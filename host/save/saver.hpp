@@ -8,6 +8,7 @@
 
 #include "host/checkpoint/bucket.hpp"
 #include "host/checkpoint/checkpoint_root.hpp"
+#include "host/checkpoint/disk_space.hpp"
 #include "host/checkpoint/reader.hpp"
 #include "host/checkpoint/save.hpp"
 #include "host/checkpoint/writer.hpp"

@@ -414,7 +414,7 @@ MemoryCharge::MemoryCharge(uint64_t num_bytes, MemoryCategory category, Device m
 MemoryCharge::~MemoryCharge() { account_.add(-num_bytes_, label_); }
 
 void retag_memory(const Tensor& tensor, MemoryCategory category) {
-  if (retag_meta_memory(tensor, category)) return;
+  if (retag_meta_memory(tensor.handle(), category)) return;
   const c10::DataPtr& data = tensor_of(tensor.handle()).storage().data_ptr();
   if (!data || data.get_deleter() != allocator().raw_deleter()) return;
   if (memory_is_guarded() && is_guarded(data.get_context())) return;

@@ -7,7 +7,8 @@
 #include <atomic>
 #include <cstdint>
 
-#include "host/service/memory.hpp"
+#include "host/service/memory_usage.hpp"
+#include "host/service/tensor_device.hpp"
 
 namespace chassis {
 

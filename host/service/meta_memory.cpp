@@ -82,8 +82,8 @@ MetaDeviceScope::MetaDeviceScope(Device device) : previous_(current_index) {
 }
 MetaDeviceScope::~MetaDeviceScope() { current_index = previous_; }
 
-bool retag_meta_memory(const Tensor& tensor, MemoryCategory category) {
-  const at::Tensor& at = tensor_of(tensor.handle());
+bool retag_meta_memory(chassis_tensor_t tensor, MemoryCategory category) {
+  const at::Tensor& at = tensor_of(tensor);
   if (!at.is_meta()) return false;
   const c10::DataPtr& data = at.storage().data_ptr();
   if (data.get_deleter() != &release) return false;

@@ -2,8 +2,8 @@
 // its memory use from the counters. meta:0 stands for a device, meta:1 for its host's memory.
 #pragma once
 
-#include "host/service/memory.hpp"
-#include "host/service/tensor.hpp"
+#include "host/service/memory_usage.hpp"
+#include "host/service/tensor_device.hpp"
 
 namespace chassis {
 
@@ -32,6 +32,6 @@ class MetaDeviceScope {
 };
 
 // Like retag_memory; returns false if the tensor is not a counted meta tensor.
-bool retag_meta_memory(const Tensor& tensor, MemoryCategory category);
+bool retag_meta_memory(chassis_tensor_t tensor, MemoryCategory category);
 
 }  // namespace chassis

@@ -16,6 +16,7 @@
 #include "host/service/comm_device.hpp"
 #include "host/service/memory.hpp"
 #include "host/service/meta_memory.hpp"
+#include "host/service/tensor.hpp"
 #include "host/state/composite.hpp"
 #include "host/state/layout.hpp"
 

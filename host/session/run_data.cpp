@@ -24,7 +24,6 @@
 #include "host/session/fields.hpp"
 #include "host/session/progress.hpp"
 #include "host/session/run_chat.hpp"
-#include "host/session/source_files.hpp"
 #include "host/session/target.hpp"
 
 namespace chassis {

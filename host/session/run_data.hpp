@@ -40,4 +40,7 @@ std::string eval_name(const Settings::Data& data, size_t index);
 // Throws a storage error if run.output_dir or data.cache_dir cannot be created or written to; writes nothing.
 void check_folders(const Settings& settings);
 
+// The files of all data sets.
+std::vector<std::string> data_source_files(const DataNeeds& needs);
+
 }  // namespace chassis

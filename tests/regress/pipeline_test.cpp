@@ -9,6 +9,7 @@
 #include "host/program/graph.hpp"
 #include "host/save/saved_tensors.hpp"
 #include "host/service/meta_memory.hpp"
+#include "host/service/tensor.hpp"
 #include "host/session/fields.hpp"
 #include "tests/host/program/cpu_run.hpp"
 #include "tests/regress/small_run.hpp"

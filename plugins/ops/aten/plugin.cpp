@@ -25,8 +25,7 @@ void check_dropout(const NodeView& node) {
 // Wide products gain nothing from being joined, and the copies of their weights cost more.
 void check_linear_group(const NodeView& node) {
   bool is_group = node.num_inputs() == 1 && node.num_params() == node.num_ops() && node.num_outputs() == node.num_ops();
-  for (int i = 0; is_group && i < node.num_ops(); ++i)
-    is_group = node.raw().ops[i]->inputs[0] == node.raw().inputs[0];
+  for (int i = 0; is_group && i < node.num_ops(); ++i) is_group = node.raw().ops[i]->inputs[0] == node.raw().inputs[0];
   if (!is_group) refuse("joins linears of one input, without a bias, whose outputs are all used");
   int64_t columns = 0;
   for (int i = 0; i < node.num_params(); ++i) columns += node.param(i).size(0);
@@ -47,17 +46,17 @@ void check_linear_add(const NodeView& node) {
 struct Entry {
   std::string_view pattern;
   std::unique_ptr<Kernel> (*make)(const Operators& aten, const NodeView& node);
-  uint32_t keeps_inputs = 0;             // bits of inputs that backward reads
-  uint32_t overwrites_inputs = 0;        // bits of inputs whose memory the output may take
-  double passes;                         // for cost_ns
+  uint32_t keeps_inputs = 0;       // bits of inputs that backward reads
+  uint32_t overwrites_inputs = 0;  // bits of inputs whose memory the output may take
+  double passes;                   // for cost_ns
   std::array<std::string_view, 6> attrs = {};
   void (*check)(const NodeView& node) = nullptr;  // refuses what the attrs and dtypes do not
   void (*workspace)(const Host& host, const NodeView& node, Infer& out) = nullptr;
-  bool keeps_for_weight = false;         // backward reads the inputs only for the gradient of a parameter
-  bool keeps_output = false;             // backward reads output 0
-  bool makes_outputs = false;            // forward allocates its outputs itself
-  int saved_rows = 0;                    // tensors with a value for each row that training saves
-  bool is_fused_backward = false;        // gradients are computed in forward
+  bool keeps_for_weight = false;   // backward reads the inputs only for the gradient of a parameter
+  bool keeps_output = false;       // backward reads output 0
+  bool makes_outputs = false;      // forward allocates its outputs itself
+  int saved_rows = 0;              // tensors with a value for each row that training saves
+  bool is_fused_backward = false;  // gradients are computed in forward
 };
 
 // layer_norm has no out variant that takes undefined parameters, so it makes its own outputs.

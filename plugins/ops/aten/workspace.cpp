@@ -118,10 +118,9 @@ void linear_workspace(const Host& host, const NodeView& node, Infer& out) {
   } else if (u.narrow) {
     const int64_t out_dim = node.param(0).size(0), in_dim = node.param(0).size(1);
     const uint64_t output = static_cast<uint64_t>(node.output(0).num_elements());
-    out.workspace(0, is_host_product(node, u.dtype)
-                         ? gemm_scratch_bytes(host, u.dtype, CHASSIS_DTYPE_F32, out_dim, in_dim,
-                                              node.input(0).num_elements() / in_dim)
-                         : (u.input + output) * u.wide_bytes);
+    out.workspace(0, is_host_product(node, u.dtype) ? gemm_scratch_bytes(host, u.dtype, CHASSIS_DTYPE_F32, out_dim,
+                                                                         in_dim, node.input(0).num_elements() / in_dim)
+                                                    : (u.input + output) * u.wide_bytes);
   }
 }
 

@@ -1,6 +1,6 @@
 // Layouts that are refused, and two ranks of threads compared with one.
-#include "host/program/apply_layout.hpp"
 #include "host/program/layout.hpp"
+#include "host/program/apply_layout.hpp"
 
 #include <gtest/gtest.h>
 

@@ -208,7 +208,8 @@ std::map<std::string, std::map<std::string, std::string>> documented_attributes(
   for (size_t at = 0; (at = text.find(dots, at)) != std::string::npos;) text.replace(at, dots.size(), ".");
   const size_t head = text.find(" *   op  ");
   const size_t column = text.find("attributes", head) - head;
-  const std::regex op(R"(^ \*   ([a-z_]+)(, ([a-z_]+))? .*)"), attribute(R"((?:^|, )([a-z_]+) (floats|f|i|s)\??(?=[,: (]|$))");
+  const std::regex op(R"(^ \*   ([a-z_]+)(, ([a-z_]+))? .*)"),
+      attribute(R"((?:^|, )([a-z_]+) (floats|f|i|s)\??(?=[,: (]|$))");
   std::vector<std::string> ops;
   std::istringstream lines(text.substr(text.find('\n', head) + 1));
   for (std::string line; std::getline(lines, line) && line.find(" * A plugin's own op") != 0;) {

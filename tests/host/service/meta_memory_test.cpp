@@ -1,5 +1,7 @@
 // How meta tensors, their views and their copies are counted.
 #include "host/service/meta_memory.hpp"
+#include "host/service/memory.hpp"
+#include "host/service/tensor.hpp"
 
 #include <gtest/gtest.h>
 
