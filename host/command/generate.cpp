@@ -8,7 +8,6 @@
 #include "host/base/file.hpp"
 #include "host/base/log.hpp"
 #include "host/base/printable.hpp"
-#include "host/checkpoint/writer.hpp"
 #include "host/command/talk.hpp"
 #include "host/command/weights_arguments.hpp"
 #include "host/save/resume_differences.hpp"
@@ -87,14 +86,6 @@ int continue_text(Session& session, Answerer& answerer, const std::string& promp
   return 0;
 }
 
-// Answers may repeat what the weights have learned, so only users who may read the weights may read them.
-unsigned mode_of_weights(const Settings& settings, const std::string& loaded) {
-  unsigned mode = shared_file_mode(loaded);
-  for (const Setting<std::string>* directory : {&settings.model.path, &settings.adapter.path})
-    if (directory->is_set() && path_kind(*directory) == PathKind::kDirectory) mode &= shared_file_mode(*directory);
-  return mode;
-}
-
 }  // namespace
 
 Verb add_generate(CLI::App& app) {
@@ -143,7 +134,8 @@ Verb add_generate(CLI::App& app) {
       if (!arguments->has_prompt) compare_template(session, run_of(arguments->weights.from));
       if (arguments->chat) return chat_on_standard_input(session, answerer);
       if (!rows.empty()) {
-        const CreationLimit limit(mode_of_weights(session.settings(), weights));
+        // Answers may repeat what the weights have learned, so no one may read them who may not read those.
+        const CreationLimit limit(shared_file_mode(weights) & shared_file_mode(session.settings()));
         const bool with_chat = std::ranges::any_of(rows, [](const PromptRow& row) { return row.chat.has_value(); });
         return answer_rows(session, answerer, rows, ids, arguments->out,
                            [&] { return made_with(session, generation, weights, with_chat); });

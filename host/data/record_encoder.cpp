@@ -482,11 +482,13 @@ std::vector<ByteRange> RecordEncoder::trained_ranges(const ChatRecord& chat, con
 uint64_t RecordEncoder::end_of_prompt_inside(const RenderedChat& rendered, const Encoding& encoding,
                                              const MessageMask::Piece& piece) const {
   const std::string& prompt = renderer_->generation_prompt();
-  if (prompt.empty() || piece.begin == 0) return 0;
-  const size_t at = rendered.text.rfind(prompt, piece.begin - 1);
-  if (at == std::string::npos) return 0;
-  const uint64_t end = at + prompt.size();
-  if (end <= piece.begin || end >= piece.end) return 0;
+  if (prompt.empty()) return 0;
+  // It begins before the piece and ends in it, so it lies in this window.
+  const uint64_t reach = prompt.size() - 1, from = piece.begin - std::min<uint64_t>(piece.begin, reach);
+  const size_t at = std::string_view(rendered.text).substr(from, piece.begin + reach - from).rfind(prompt);
+  if (at == std::string_view::npos) return 0;
+  const uint64_t end = from + at + prompt.size();
+  if (end >= piece.end) return 0;
   return std::ranges::binary_search(encoding.begin, end) ? end : 0;  // not inside a token
 }
 

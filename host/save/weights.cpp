@@ -55,6 +55,13 @@ std::vector<CheckpointInfo> candidates(World& world, const std::string& root) {
 
 }  // namespace
 
+unsigned shared_file_mode(const Settings& settings) {
+  unsigned mode = 0644;
+  for (const Setting<std::string>* directory : {&settings.model.path, &settings.adapter.path})
+    if (directory->is_set() && path_kind(*directory) == PathKind::kDirectory) mode &= shared_file_mode(*directory);
+  return mode;
+}
+
 bool is_run_directory(const std::string& path) {
   return !path.empty() && !is_checkpoint(path) && path_kind(path + "/checkpoints") == PathKind::kDirectory;
 }

@@ -20,6 +20,10 @@ bool is_run_directory(const std::string& path);
 // The run directory, if `path` is its folder checkpoints/; else `path`.
 std::string run_of(const std::string& path);
 
+// The mode for files made from model.path and adapter.path, as shared_file_mode(); one that is no directory does not
+// count.
+unsigned shared_file_mode(const Settings& settings);
+
 // [all-ranks] Fills the parameters from a checkpoint or model directory, through buckets allocated for this call. If
 // `from` is a run directory, loads the checkpoint of that run that load_best() finds. If `from` is empty, loads that of
 // run.output_dir, or model.path if there is none. Returns the directory that was loaded. Throws a storage error if

@@ -192,11 +192,8 @@ class Run {
 
   // All that a run writes is derived from these files, so only users who may read them may read it.
   unsigned mode_of_sources() const {
-    unsigned mode = shared_read_mode(config_files(session_.config().file())) &
-                    shared_read_mode(data_source_files(session_.data_needs()));
-    for (const Setting<std::string>* directory : {&settings().model.path, &settings().adapter.path})
-      if (directory->is_set() && path_kind(*directory) == PathKind::kDirectory) mode &= shared_file_mode(*directory);
-    return mode;
+    return shared_read_mode(config_files(session_.config().file())) &
+           shared_read_mode(data_source_files(session_.data_needs())) & shared_file_mode(settings());
   }
 
   void open_data() {
