@@ -7,6 +7,7 @@
 #include <numeric>
 
 #include "host/base/error.hpp"
+#include "host/data/data_files.hpp"
 
 namespace chassis {
 namespace {

@@ -22,6 +22,7 @@
 #include "host/base/log.hpp"
 #include "host/base/printable.hpp"
 #include "host/base/units.hpp"
+#include "host/data/data_files.hpp"
 #include "host/data/document_pipeline.hpp"
 #include "host/data/encode_worker.hpp"
 #include "host/data/line_reader.hpp"

@@ -1,6 +1,7 @@
 // Chooses the reader of a file by its name.
 #include "host/data/record_reader.hpp"
 
+#include "host/data/data_files.hpp"
 #include "host/data/file_type.hpp"
 #include "host/data/row_files.hpp"
 #include "host/data/row_names.hpp"

@@ -10,6 +10,7 @@
 
 #include "host/base/json.hpp"
 #include "host/base/printable.hpp"
+#include "host/data/data_files.hpp"
 #include "host/data/message_parser.hpp"
 #include "host/data/missing_key.hpp"
 #include "host/data/row_names.hpp"

@@ -12,6 +12,7 @@
 #include "host/base/log.hpp"
 #include "host/base/printable.hpp"
 #include "host/base/thread.hpp"
+#include "host/data/data_files.hpp"
 
 namespace chassis {
 namespace {
