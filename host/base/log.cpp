@@ -236,7 +236,7 @@ void write(Level level, std::string_view raw) {
 
 void counted_warning(std::string key, std::string text, uint64_t times) {
   if (times == 0) return;
-  if (capture != nullptr) return capture->add(std::move(text));
+  if (capture != nullptr) return capture->add(std::move(key), std::move(text));
   {
     std::lock_guard lock(state().mutex);
     if (!count(state(), key, times)) return;

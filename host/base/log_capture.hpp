@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace chassis::log {
@@ -13,12 +14,16 @@ class CapturedWarnings {
   ~CapturedWarnings();
   CapturedWarnings(const CapturedWarnings&) = delete;
   CapturedWarnings& operator=(const CapturedWarnings&) = delete;
-  void add(std::string text) { texts_.push_back(std::move(text)); }
-  const std::vector<std::string>& texts() const { return texts_; }
+  // As counted_warning().
+  struct Warning {
+    std::string key, text;
+  };
+  void add(std::string key, std::string text) { warnings_.push_back({std::move(key), std::move(text)}); }
+  const std::vector<Warning>& warnings() const { return warnings_; }
 
  private:
   CapturedWarnings* outer_;
-  std::vector<std::string> texts_;
+  std::vector<Warning> warnings_;
 };
 
 }  // namespace chassis::log

@@ -296,7 +296,16 @@ RenderedChat ChatRenderer::render_jinja(const ChatRecord& chat, const std::funct
                               .spans = spans});
   } catch (const Error& error) {
     const auto without = std::ranges::find(chat.messages, false, &Message::has_content);
-    if (without == chat.messages.end() || error.message().find("undefined") == std::string::npos) throw;
+    if (without == chat.messages.end() || error.code() == ExitCode::kStopped) throw;
+    ChatRecord filled = chat;
+    for (Message& message : filled.messages) message.has_content = true;
+    bool is_cause = true;
+    try {
+      render_jinja(filled, keeps_parts, spans, generation_prompt);
+    } catch (const Error&) {
+      is_cause = false;
+    }
+    if (!is_cause) throw;
     throw Error(error.code(), error.where(), error.message())
         .hint(fmt::format("message {} ({}) has no content, or null, which a template sees as undefined here and in "
                           "transformers, and this one reads it: write \"content\": \"\"",

@@ -223,20 +223,26 @@ Pipeline ParallelStack::ask_stages(const Program& program, std::vector<Answer>& 
     if (member.table->stages == nullptr) continue;
     const StageProblem problem(facts);
     const StageSink sink(facts);
+    const auto at_member = [&](const Error& error, const std::string& prefix) {
+      if (error.code() == ExitCode::kInternal || !error.where().file.empty()) throw;
+      return Error(error.code(), member.where, prefix + error.message()).hint(error.hint_text());
+    };
     try {
       member.instance->call("stages",
                             [&](auto* self) { return member.table->stages(self, problem.get(), sink.get()); });
-      if (!sink.is_used()) continue;
-      if (owner != nullptr)
-        throw config_error("the schedule of pipeline stages is given by " + owner->instance->label() + " and by " +
-                           member.instance->label())
-            .hint("only one strategy of [[parallel]] can own it; remove the other");
+    } catch (const Error& error) {
+      throw at_member(error, "");
+    }
+    if (!sink.is_used()) continue;
+    if (owner != nullptr)
+      throw Error(ExitCode::kConfig, member.where,
+                  "the schedule of pipeline stages is given by " + owner->instance->label() + " and by " +
+                      member.instance->label())
+          .hint("only one strategy of [[parallel]] can own it; remove the other");
+    try {
       out = sink.pipeline();
     } catch (const Error& error) {
-      if (error.code() == ExitCode::kInternal || !error.where().file.empty()) throw;
-      const std::string& label = member.instance->label();
-      const bool names_it = error.message().find(label) != std::string::npos;
-      throw Error(error.code(), member.where, (names_it ? "" : label + ": ") + error.message()).hint(error.hint_text());
+      throw at_member(error, member.instance->label() + ": ");
     }
     owner = &member;
     answers[m].axes.push_back(out.axis);

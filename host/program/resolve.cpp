@@ -314,7 +314,7 @@ class BlockResolver {
         std::any_of(node.outputs.begin(), node.outputs.end(), [&](ValueId v) { return out_.value_needs_grad[v] != 0; });
   }
 
-  Error unclaimed_error(const Op& op, const std::vector<Refusal>& refusals) {
+  UnclaimedOp unclaimed_error(const Op& op, const std::vector<Refusal>& refusals) {
     const bool is_attention = op.spec().is_attention();
     const auto has_refused = [&](const OpsProvider& provider) {
       return std::ranges::any_of(refusals, [&](const Refusal& r) { return r.provider == provider.name; });
@@ -338,8 +338,9 @@ class BlockResolver {
     const std::string what = !is_attention ? "add a plugin that offers it to [kernels] plugins"
                              : by_auto     ? "name a plugin that claims it in attention.plugin"
                                            : "set attention.plugin = \"auto\", or name a plugin there that claims it";
-    return Error(ExitCode::kPlugin, is_attention ? options_.attention_where : options_.kernels_where, text)
-        .hint(what + "; `chassis plugins list` shows those of kind ops");
+    UnclaimedOp error(op.id, is_attention ? options_.attention_where : options_.kernels_where, text);
+    error.hint(what + "; `chassis plugins list` shows those of kind ops");
+    return error;
   }
 
   const Program& program_;

@@ -4,13 +4,25 @@
 
 #include <cstdint>
 #include <span>
+#include <string>
+#include <utility>
 
+#include "host/base/error.hpp"
 #include "host/program/layout.hpp"
+#include "host/program/op_id.hpp"
 #include "host/program/resolved.hpp"
 
 namespace chassis {
 
-// Throws a plugin error that lists every refusal if no provider claims an op.
+// No provider claims an op; the message lists every refusal.
+class UnclaimedOp : public Error {
+ public:
+  UnclaimedOp(OpId op, SourcePosition where, std::string message)
+      : Error(ExitCode::kPlugin, std::move(where), std::move(message)), op(op) {}
+  OpId op;
+};
+
+// Throws UnclaimedOp.
 ResolvedBlock resolve_block(const Program& program, const ProgramLayout& layout, uint32_t type,
                             std::span<const uint8_t> slot_trainable, bool inputs_need_grad,
                             const ResolveOptions& options);

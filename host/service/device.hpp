@@ -25,6 +25,7 @@ struct DeviceMemory {
   uint64_t peak_active_bytes = 0;
   uint64_t free_bytes = 0;
   uint64_t total_bytes = 0;
+  uint64_t num_failures = 0;     // allocations that failed; not on the CPU: see last_memory_failure()
   uint64_t free_swap_bytes = 0;  // CPU only
   std::string limited_by = {};   // CPU only: HostMemory::limited_by
 };

@@ -35,9 +35,10 @@ void add_keys(const Json& table, const std::string& prefix, std::vector<std::str
   }
 }
 
-// `finding` is the model's warning about a key of model.config that it ignores, with the key in quotes; `complete` is
-// the config that the model would write.
-void add_ignored_key(Config& config, const std::string& complete, std::string finding) {
+// `warning` is the model's about a key of model.config that it ignores; `complete` is the config that the model would
+// write.
+void add_ignored_key(Config& config, const std::string& complete, const log::CapturedWarnings::Warning& warning) {
+  std::string finding = warning.text;
   // The key is not ignored here: the run stops.
   if (constexpr std::string_view kEnd = " and ignored"; finding.ends_with(kEnd))
     finding.resize(finding.size() - kEnd.size());
@@ -46,7 +47,7 @@ void add_ignored_key(Config& config, const std::string& complete, std::string fi
   add_keys(to_json(*described), "", written);
   add_keys(parse_json(complete, "the model's config", ExitCode::kPlugin), "", known);
   for (const std::string& key : written) {
-    if (finding.find("'" + key + "'") == std::string::npos) continue;
+    if (!warning.key.ends_with("config key " + key)) continue;
     std::erase(known, key);  // the model may copy unknown keys
     const std::string near = nearest(key, known);
     return config.add_problem(described.key_of(key),
@@ -238,7 +239,7 @@ RunModel::RunModel(Config& config, RunPlugins& plugins, ModelSource source)
       throw Error(e.code(), position_of_named_key(config, e.message()), e.message()).hint(e.hint_text());
     }
     check_answers();
-    for (const std::string& finding : ignored.texts()) add_ignored_key(config, plugin_.config(), finding);
+    for (const auto& warning : ignored.warnings()) add_ignored_key(config, plugin_.config(), warning);
   }
   count_preset_sizes(to_json(*model.config), plugin_.config(), source_.member);
 }

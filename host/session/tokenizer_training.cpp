@@ -12,6 +12,7 @@
 #include "host/base/file.hpp"
 #include "host/checkpoint/inspect.hpp"
 #include "host/config/paths.hpp"
+#include "host/data/data_files.hpp"
 #include "host/data/record_reader.hpp"
 #include "host/session/plugin_rows.hpp"
 #include "host/session/run_tokenizer.hpp"

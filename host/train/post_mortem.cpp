@@ -100,11 +100,6 @@ LargestTensors largest_tensors(Session& session) {
   return out;
 }
 
-bool is_on_device(const Error& error, Device device) {
-  return device.type == Device::Type::kCuda && error.message().find("on the CPU") == std::string::npos &&
-         error.message().find("host memory") == std::string::npos;
-}
-
 }  // namespace
 
 struct PostMortem::Report {
@@ -131,7 +126,8 @@ void PostMortem::add_out_of_memory(Error& error, const std::string& run_director
   try {
     reserve_.reset();
     drop_memory_cache();
-    const bool on_device = is_on_device(error, session_.device());
+    const Device device = session_.device();
+    const bool on_device = device.type == Device::Type::kCuda && device_memory(device).num_failures > 0;
     const std::optional<MemoryFailure> failure = on_device ? std::nullopt : last_memory_failure();
     Report report = report_memory(error.what(), failure ? &*failure : nullptr);
     report.json["kind"] = "out_of_memory";

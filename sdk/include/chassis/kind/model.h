@@ -185,7 +185,7 @@ typedef struct chassis_model_2 {
   uint32_t struct_size;
   uint32_t reserved0;
   /* [control] Gets the model's config.json, or the table [model] config as JSON. Refuses what the family cannot do, by
-   * name. Counts each unknown key (chassis.log/1 count) with the key in single quotes in the message: the host shows
+   * name. Counts each unknown key (chassis.log/1 count) under "config key <key>", a dotted path: the host shows
    * those from a file, and refuses those that the user wrote in the table. Called once, before all others. */
   chassis_status_t* (*configure)(struct chassis_instance* self, chassis_str_t config_json);
   /* [control] Records the program. */
