@@ -46,7 +46,7 @@ class Gpt2 final : public Model {
     tied_ = reader.boolean("tie_word_embeddings", true);
     for (const char* key : {"resid_pdrop", "embd_pdrop", "attn_pdrop"})
       if (const double rate = reader.number(key, 0); rate != 0)
-        host().count("dropout of the model's config", "key '", key, "' is ", rate,
+        host().count("config key " + key, "key '", key, "' is ", rate,
                      ", but models are trained without dropout: it has no effect here");
     size_t num_named = 0;
     for (const std::string& key : reader.unknown_keys())

@@ -137,8 +137,8 @@ TEST_F(PeftConfig, NamesSavedModulesAsPeftMatchesThem) {
   };
   const log::CapturedWarnings warnings;
   EXPECT_EQ(written("[\"norm\", \"embed_tokens\"]"), (nlohmann::json{"embed_tokens", "model.norm"}));
-  ASSERT_EQ(warnings.texts().size(), 1u);
-  EXPECT_HAS(warnings.texts()[0],
+  ASSERT_EQ(warnings.warnings().size(), 1u);
+  EXPECT_HAS(warnings.warnings()[0].text,
              "PEFT would take also those whose names end in it: input_layernorm, "
              "post_attention_layernorm; add them");
   EXPECT_EQ(written("[\".*norm\"]"), (nlohmann::json{"input_layernorm", "norm", "post_attention_layernorm"}));
