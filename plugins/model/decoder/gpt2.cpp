@@ -44,10 +44,14 @@ class Gpt2 final : public Model {
     initializer_range_ = reader.positive("initializer_range", 0.02);
     scales_scores_ = reader.boolean("scale_attn_weights", true);
     tied_ = reader.boolean("tie_word_embeddings", true);
-    for (const char* key : {"resid_pdrop", "embd_pdrop", "attn_pdrop"})
-      if (const double rate = reader.number(key, 0); rate != 0)
-        host().count("config key " + key, "key '", key, "' is ", rate,
-                     ", but models are trained without dropout: it has no effect here");
+    std::string first_dropout;  // all are counted under its key, and shown once
+    for (const std::string key : {"resid_pdrop", "embd_pdrop", "attn_pdrop"}) {
+      const double rate = reader.number(key, 0);
+      if (rate == 0) continue;
+      if (first_dropout.empty()) first_dropout = key;
+      host().count("config key " + first_dropout, "key '", key, "' is ", rate,
+                   ", but models are trained without dropout: it has no effect here");
+    }
     size_t num_named = 0;
     for (const std::string& key : reader.unknown_keys())
       host().count(num_named++ < 20 ? "config key " + key : "other config keys", "key '", key,
