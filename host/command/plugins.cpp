@@ -283,7 +283,7 @@ std::string check_adapter(PluginRegistry& registry, const CheckedMember& member)
       instances.push_back(registry.open("model", id));
       const ModelPlugin& model = models.emplace_back(*instances.back());
       model.configure(config);
-      const Recording recording{[&model](const chassis_builder_2_t* builder) { return model.record(builder); }};
+      const Recording recording{[&model](const chassis_builder_t* builder) { return model.record(builder); }};
       bases.push_back({id, compile(recording, {}).program, config, &model});
       break;
     }

@@ -64,7 +64,7 @@ class ModelExamination {
     failures_.push_back(fmt::format(format, std::forward<Args>(args)...));
   }
   static Recording recording_of(const ModelPlugin& model) {
-    return {[&model](const chassis_builder_2_t* builder) { return model.record(builder); }};
+    return {[&model](const chassis_builder_t* builder) { return model.record(builder); }};
   }
   static Program record(const ModelPlugin& model) { return compile(recording_of(model), {}).program; }
 
@@ -127,7 +127,7 @@ class ModelExamination {
     extended[kKey] = "kept";
     const auto instance = make_();
     const ModelPlugin other(*instance);
-    if (instance->interface_or_null<chassis_model_2_t>(CHASSIS_MODEL_2_ID) == nullptr)
+    if (instance->interface_or_null<chassis_model_t>(CHASSIS_MODEL_ID) == nullptr)
       return;  // model/1 did not require this
     if (!other.configure_refusal(extended.dump()).empty()) return;
     const Json written = Json::parse(other.config(), nullptr, false);

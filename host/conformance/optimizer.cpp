@@ -254,11 +254,9 @@ class Trial {
     step.lr_scale = lr_scales.empty() ? nullptr : lr_scales.data() + first;
     std::vector<uint32_t> num_states;
     std::vector<const chassis_optimizer_parameter_t*> facts;
-    std::vector<int64_t> elements;
     for (size_t i = first; i < end; ++i) {
       num_states.push_back(static_cast<uint32_t>(described_[i].size()));
       facts.push_back(facts_[i]->raw());
-      elements.push_back(params_[i].num_elements());
     }
     step.num_states = num_states.data();
     step.parameters = facts.data();
@@ -269,7 +267,7 @@ class Trial {
       step.device_grad_scale = scale.handle();
     }
     Tensor scratch;
-    if (const uint64_t bytes = plugin_->workspace_bytes(facts, elements); bytes > 0) {
+    if (const uint64_t bytes = plugin_->workspace_bytes(facts); bytes > 0) {
       scratch = Tensor::empty(Sizes{static_cast<int64_t>(bytes)}, Dtype::u8);
       step.workspace = scratch.data();
       step.workspace_bytes = bytes;
@@ -466,9 +464,8 @@ class OptimizerExamination {
     const Trial first = trial().step(1).step(2);
     expect_same(trial().step(1).step(2), first, "the same two steps repeated");
     expect_same(trial().step(1, {}, 2.0).step(2, {}, 2.0), first, "gradients doubled and scaled by 1/2");
-    if (plugin_.takes_device_scale())
-      expect_same(trial().step(1, {}, 2.0, true).step(2, {}, 2.0, true), first,
-                  "gradients doubled and a device_grad_scale of 1/2");
+    expect_same(trial().step(1, {}, 2.0, true).step(2, {}, 2.0, true), first,
+                "gradients doubled and a device_grad_scale of 1/2");
     const std::vector<double> scales = {2.0, 0.5};
     const Trial scaled = trial().step(1, {.lr_scale = scales}), half = trial().step(1, {.lr = 0.005}),
                 twice = trial().step(1, {.lr = 0.02});

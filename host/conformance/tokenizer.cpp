@@ -67,7 +67,7 @@ class TokenizerExamination {
 
   void examine_info() {
     info_ = calls::info(tokenizer_);
-    const chassis_tokenizer_info_2_t again = calls::info(tokenizer_);
+    const chassis_tokenizer_info_t again = calls::info(tokenizer_);
     vocab_ = info_.vocab_size;
     if (vocab_ < 1 || vocab_ > std::numeric_limits<int32_t>::max())
       fail("its vocabulary has {} ids, expected at least 1 and at most {}", vocab_,
@@ -340,7 +340,7 @@ class TokenizerExamination {
   const TokenizerSubject& tokenizer_;
   const TokenizerSubject& again_;
   const std::vector<TokenizerSubject>& variants_;
-  chassis_tokenizer_info_2_t info_{};
+  chassis_tokenizer_info_t info_{};
   int64_t vocab_ = 0;
   std::map<int32_t, TokenText> special_;
   std::vector<std::string> failures_;

@@ -24,8 +24,8 @@ void open(const TokenizerSubject& subject, const std::string& directory) {
   if (subject.table->open != nullptr) expect_ok(subject.table->open(subject.self, str_of(directory)));
 }
 
-chassis_tokenizer_info_2_t info(const TokenizerSubject& subject) {
-  chassis_tokenizer_info_2_t info{};
+chassis_tokenizer_info_t info(const TokenizerSubject& subject) {
+  chassis_tokenizer_info_t info{};
   info.struct_size = sizeof info;
   info.bos_id = info.eos_id = info.pad_id = info.unk_id = -1;
   const PluginCall call(call_site(subject.label), "info");

@@ -20,7 +20,7 @@ struct Refused {
 
 void open(const TokenizerSubject& subject, const std::string& directory);
 // Special ids are -1 unless the tokenizer sets them.
-chassis_tokenizer_info_2_t info(const TokenizerSubject& subject);
+chassis_tokenizer_info_t info(const TokenizerSubject& subject);
 std::vector<Encoding> encode_batch(const TokenizerSubject& subject, const std::vector<std::string>& texts,
                                    uint32_t flags);
 Encoding encode(const TokenizerSubject& subject, const std::string& text, uint32_t flags = CHASSIS_ENCODE_SPECIAL);

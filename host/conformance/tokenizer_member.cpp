@@ -1,4 +1,4 @@
-// Chooses the version of the interface, and the directory from which a tokenizer is opened.
+// Chooses the directory from which a tokenizer is opened.
 #include "host/conformance/tokenizer_member.hpp"
 
 #include <deque>
@@ -8,7 +8,6 @@
 
 #include "host/base/json.hpp"
 #include "host/conformance/tokenizer.hpp"
-#include "host/conformance/tokenizer_1.hpp"
 #include "host/conformance/tokenizer_calls.hpp"
 
 namespace chassis {
@@ -40,7 +39,7 @@ class Subjects {
   std::optional<TokenizerSubject> make(const Json& options = Json::object()) {
     auto instance = member_.another(options);
     if (!instance) return std::nullopt;
-    const TokenizerSubject subject{&instance->interface<chassis_tokenizer_2_t>(CHASSIS_TOKENIZER_2_ID), instance->get(),
+    const TokenizerSubject subject{&instance->interface<chassis_tokenizer_t>(CHASSIS_TOKENIZER_ID), instance->get(),
                                    instance->label(), options.empty() ? "" : options.dump()};
     instances_.push_back(std::move(instance));
     return subject;
@@ -62,23 +61,6 @@ class Subjects {
   std::vector<std::unique_ptr<Instance>> instances_;
 };
 
-TokenizerReport examine_first_version(const CheckedMember& member) {
-  std::vector<std::unique_ptr<Instance>> instances;
-  const auto subject = [](Instance& instance, std::string options) {
-    return Tokenizer1Subject{&instance.interface<chassis_tokenizer_t>(CHASSIS_TOKENIZER_ID), instance.get(),
-                             instance.label(), std::move(options)};
-  };
-  const auto again = member.another(Json::object());
-  std::vector<Tokenizer1Subject> variants;
-  for (const Json& options : other_options(member.specs)) {
-    auto variant = member.another(options);
-    if (!variant) continue;
-    variants.push_back(subject(*variant, options.dump()));
-    instances.push_back(std::move(variant));
-  }
-  return {tokenizer_1_failures(subject(member.instance, ""), subject(*again, ""), variants), ""};
-}
-
 void append(std::vector<std::string>& all, std::vector<std::string> more) {
   all.insert(all.end(), more.begin(), more.end());
 }
@@ -86,15 +68,12 @@ void append(std::vector<std::string>& all, std::vector<std::string> more) {
 }  // namespace
 
 TokenizerReport examine_tokenizer(const CheckedMember& member, const std::string& given_directory) {
-  const auto* table = member.instance.interface_or_null<chassis_tokenizer_2_t>(CHASSIS_TOKENIZER_2_ID);
-  if (table == nullptr && member.instance.interface_or_null<chassis_tokenizer_t>(CHASSIS_TOKENIZER_ID) != nullptr)
-    return examine_first_version(member);
-  if (table == nullptr) member.instance.interface<chassis_tokenizer_2_t>(CHASSIS_TOKENIZER_2_ID);  // throws
-  member.instance.require(CHASSIS_TOKENIZER_2_ID, {{"info", table->info != nullptr},
-                                                   {"encode", table->encode != nullptr},
-                                                   {"decode", table->decode != nullptr},
-                                                   {"token", table->token != nullptr},
-                                                   {"id_of", table->id_of != nullptr}});
+  const auto* table = &member.instance.interface<chassis_tokenizer_t>(CHASSIS_TOKENIZER_ID);
+  member.instance.require(CHASSIS_TOKENIZER_ID, {{"info", table->info != nullptr},
+                                                 {"encode", table->encode != nullptr},
+                                                 {"decode", table->decode != nullptr},
+                                                 {"token", table->token != nullptr},
+                                                 {"id_of", table->id_of != nullptr}});
   TokenizerReport report;
   Subjects subjects(member);
   std::string directory = given_directory;

@@ -9,7 +9,7 @@
 namespace chassis {
 
 struct TokenizerSubject {
-  const chassis_tokenizer_2_t* table = nullptr;
+  const chassis_tokenizer_t* table = nullptr;
   chassis_instance* self = nullptr;
   std::string label;
   std::string options = {};             // for messages, if this is a variant: "lowercase = true"

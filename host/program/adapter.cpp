@@ -168,7 +168,7 @@ class OpExtension {
   SlotId num_slots_ = 0;
   std::vector<Op> recorded_;
   std::optional<ValueId> new_input_, new_output_;
-  chassis_builder_2_t record_{};
+  chassis_builder_t record_{};
   chassis_adapter_builder_t table_{};
 };
 

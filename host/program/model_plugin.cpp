@@ -1,27 +1,17 @@
-// Chooses the version of the interface, and adds the plugin to its errors.
+// Adds the plugin to its errors.
 #include "host/program/model_plugin.hpp"
 
 #include "host/base/error.hpp"
 #include "host/plugin/status.hpp"
 #include "host/plugin/text_sink.hpp"
-#include "host/program/model_shim.hpp"
 
 namespace chassis {
 
-ModelPlugin::ModelPlugin(Instance& instance) : instance_(&instance) {
-  const auto* table = instance.interface_or_null<chassis_model_2_t>(CHASSIS_MODEL_2_ID);
-  if (table == nullptr) v1_ = instance.interface_or_null<chassis_model_t>(CHASSIS_MODEL_ID);
-  if (v1_ != nullptr) {
-    table_.configure = v1_->configure;
-    table_.config = v1_->config;
-    table_.max_positions = v1_->max_positions;
-  } else {
-    table_ = instance.interface<chassis_model_2_t>(CHASSIS_MODEL_2_ID);
-  }
-  instance.require(v1_ ? CHASSIS_MODEL_ID : CHASSIS_MODEL_2_ID,
-                   {{"configure", table_.configure != nullptr},
-                    {"record", (v1_ ? v1_->record != nullptr : table_.record != nullptr)},
-                    {"config", table_.config != nullptr}});
+ModelPlugin::ModelPlugin(Instance& instance)
+    : instance_(&instance), table_(instance.interface<chassis_model_t>(CHASSIS_MODEL_ID)) {
+  instance.require(CHASSIS_MODEL_ID, {{"configure", table_.configure != nullptr},
+                                      {"record", table_.record != nullptr},
+                                      {"config", table_.config != nullptr}});
 }
 
 void ModelPlugin::configure(const std::string& config_json) const {
@@ -37,11 +27,9 @@ std::string ModelPlugin::configure_refusal(const std::string& config_json) const
   return text.empty() ? "it gave no reason" : text;
 }
 
-chassis_status_t* ModelPlugin::record(const chassis_builder_2_t* builder) const {
+chassis_status_t* ModelPlugin::record(const chassis_builder_t* builder) const {
   return guarded([&] {  // names the plugin
-    instance_->call("record", [&](auto* self) {
-      return v1_ != nullptr ? record_v1(*v1_, self, *builder) : table_.record(self, builder);
-    });
+    instance_->call("record", [&](auto* self) { return table_.record(self, builder); });
   });
 }
 
@@ -53,7 +41,6 @@ std::string ModelPlugin::config() const {
 
 DiskMapping ModelPlugin::disk_mapping(const ParameterTable& parameters) const {
   try {
-    if (v1_ != nullptr) return map_v1(*v1_, *instance_, parameters);
     return record_disk_mapping(parameters, [&](const chassis_disk_sink_t* sink) -> chassis_status_t* {
       if (!table_.disk_mapping) return nullptr;
       return call_plugin([&] { return table_.disk_mapping(instance_->get("disk_mapping"), sink); });

@@ -1,4 +1,4 @@
-// A model plugin in use, through version 1 or 2 of chassis.model.
+// A model plugin in use.
 #pragma once
 
 #include <string>
@@ -19,7 +19,7 @@ class ModelPlugin {
   // The reason that the plugin gives for refusing the config; empty if it accepts it.
   std::string configure_refusal(const std::string& config_json) const;
   // For record_program.
-  chassis_status_t* record(const chassis_builder_2_t* builder) const;
+  chassis_status_t* record(const chassis_builder_t* builder) const;
   std::string config() const;
   // Verified for `parameters`, which must be the recorded program's.
   DiskMapping disk_mapping(const ParameterTable& parameters) const;
@@ -28,8 +28,7 @@ class ModelPlugin {
 
  private:
   Instance* instance_;
-  chassis_model_2_t table_{};
-  const chassis_model_t* v1_ = nullptr;  // set if the plugin offers only chassis.model/1
+  chassis_model_t table_;
 };
 
 }  // namespace chassis

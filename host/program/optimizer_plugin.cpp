@@ -1,4 +1,4 @@
-// Calls either version of the interface, and checks the plugin's descriptions of its states.
+// Checks the plugin's descriptions of its states.
 #include "host/program/optimizer_plugin.hpp"
 
 #include <algorithm>
@@ -44,51 +44,29 @@ bool has_blocks(const chassis_state_desc_t& desc) {
 }
 
 OptimizerPlugin::OptimizerPlugin(const Instance& instance)
-    : OptimizerPlugin(nullptr, instance.interface_or_null<chassis_optimizer_2_t>(CHASSIS_OPTIMIZER_2_ID),
-                      instance.get(), instance.label()) {
-  if (second_ != nullptr) {
-    instance.require(CHASSIS_OPTIMIZER_2_ID,
-                     {{"states", second_->states != nullptr}, {"step", second_->step != nullptr}});
-    return;
-  }
-  first_ = instance.interface_or_null<chassis_optimizer_t>(CHASSIS_OPTIMIZER_ID);
-  if (first_ == nullptr) instance.interface<chassis_optimizer_2_t>(CHASSIS_OPTIMIZER_2_ID);  // throws
-  instance.require(CHASSIS_OPTIMIZER_ID, {{"num_states", first_->num_states != nullptr},
-                                          {"state", first_->state != nullptr},
-                                          {"step", first_->step != nullptr}});
+    : OptimizerPlugin(instance.interface<chassis_optimizer_t>(CHASSIS_OPTIMIZER_ID), instance.get(), instance.label()) {
+  instance.require(CHASSIS_OPTIMIZER_ID, {{"states", table_->states != nullptr}, {"step", table_->step != nullptr}});
 }
 
-OptimizerPlugin::OptimizerPlugin(const chassis_optimizer_t* first, const chassis_optimizer_2_t* second,
-                                 chassis_instance_t* self, std::string label)
-    : first_(first), second_(second), self_(self), label_(std::move(label)), site_(&call_site(label_)) {
-  const uint32_t flags = second != nullptr && CHASSIS_HAS(second, flags) ? second->flags : 0;
-  if (const uint32_t unknown = flags & ~CHASSIS_OPTIMIZER_SUMS; unknown != 0)
+OptimizerPlugin::OptimizerPlugin(const chassis_optimizer_t& table, chassis_instance_t* self, std::string label)
+    : table_(&table), self_(self), label_(std::move(label)), site_(&call_site(label_)) {
+  if (const uint32_t unknown = table.flags & ~CHASSIS_OPTIMIZER_SUMS; unknown != 0)
     throw plugin_error(label_ + " sets the flags " + std::to_string(unknown) + ", which this host does not know");
-  sums_ = (flags & CHASSIS_OPTIMIZER_SUMS) != 0;
 }
 
 std::vector<chassis_state_desc_t> OptimizerPlugin::describe(const SteppedParameter& parameter,
                                                             std::vector<const chassis_state_desc_t*>* described) const {
-  const auto refuse_count = [&](uint32_t count) {
-    if (count > kMostStates)
-      throw plugin_error(label_ + " has " + std::to_string(count) + " states per parameter, at most " +
-                         std::to_string(kMostStates));
-  };
   std::vector<const chassis_state_desc_t*> found;
-  if (second_ != nullptr) {
-    const chassis_state_desc_t* states = nullptr;
-    uint32_t count = 0;
+  const chassis_state_desc_t* states = nullptr;
+  uint32_t count = 0;
+  {
     const PluginCall call(*site_, "states");
-    throw_if_failed(call_plugin([&] { return second_->states(self_, parameter.raw(), &states, &count); }), label_);
-    refuse_count(count);
-    for (uint32_t i = 0; i < count; ++i) found.push_back(states == nullptr ? nullptr : sized_item(states, i));
-  } else {
-    const PluginCall call(*site_, "state");
-    const uint32_t count = value_of_plugin(label_, [&] { return first_->num_states(self_); });
-    refuse_count(count);
-    for (uint32_t i = 0; i < count; ++i)
-      found.push_back(value_of_plugin(label_, [&] { return first_->state(self_, i); }));
+    throw_if_failed(call_plugin([&] { return table_->states(self_, parameter.raw(), &states, &count); }), label_);
   }
+  if (count > kMostStates)
+    throw plugin_error(label_ + " has " + std::to_string(count) + " states per parameter, at most " +
+                       std::to_string(kMostStates));
+  for (uint32_t i = 0; i < count; ++i) found.push_back(states == nullptr ? nullptr : sized_item(states, i));
   std::vector<chassis_state_desc_t> out;
   for (size_t i = 0; i < found.size(); ++i)
     out.push_back(read_struct(found[i], label_ + ": the description of state " + std::to_string(i)));
@@ -132,22 +110,18 @@ void OptimizerPlugin::check_state(uint32_t index, const chassis_state_desc_t& de
     throw refuse(which + "starts at " + std::to_string(desc.initial) + ", expected a finite value");
 }
 
-uint64_t OptimizerPlugin::workspace_bytes(const std::vector<const chassis_optimizer_parameter_t*>& parameters,
-                                          const std::vector<int64_t>& num_elements) const {
+uint64_t OptimizerPlugin::workspace_bytes(
+    const std::vector<const chassis_optimizer_parameter_t*>& parameters) const {
   const PluginCall call(*site_, "workspace_bytes");
   const auto count = static_cast<uint32_t>(parameters.size());
   return value_of_plugin(label_, [&]() -> uint64_t {
-    if (second_ != nullptr)
-      return second_->workspace_bytes == nullptr ? 0 : second_->workspace_bytes(self_, parameters.data(), count);
-    return first_->workspace_bytes == nullptr ? 0 : first_->workspace_bytes(self_, num_elements.data(), count);
+    return table_->workspace_bytes == nullptr ? 0 : table_->workspace_bytes(self_, parameters.data(), count);
   });
 }
 
 void OptimizerPlugin::step(const chassis_optimizer_step_t& step) const {
   const PluginCall call(*site_, "step");
-  throw_if_failed(
-      call_plugin([&] { return second_ != nullptr ? second_->step(self_, &step) : first_->step(self_, &step); }),
-      label_);
+  throw_if_failed(call_plugin([&] { return table_->step(self_, &step); }), label_);
 }
 
 }  // namespace chassis

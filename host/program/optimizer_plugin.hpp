@@ -1,4 +1,4 @@
-// An optimizer plugin in use: chassis.optimizer/2, or chassis.optimizer/1 for plugins from before ABI 0.6.
+// An optimizer plugin in use.
 #pragma once
 
 #include <cstdint>
@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "chassis/kind/optimizer.h"
-#include "chassis/kind/optimizer_1.h"
 #include "host/plugin/instance.hpp"
 #include "host/state/box.hpp"
 #include "host/state/shape.hpp"
@@ -37,9 +36,8 @@ class OptimizerPlugin {
  public:
   // The instance must outlive it. Throws a plugin error if it offers no optimizer, or lacks a required function.
   explicit OptimizerPlugin(const Instance& instance);
-  // One of the tables is NULL.
-  OptimizerPlugin(const chassis_optimizer_t* first, const chassis_optimizer_2_t* second, chassis_instance_t* self,
-                  std::string label);
+  // The table must outlive it, and have its required functions.
+  OptimizerPlugin(const chassis_optimizer_t& table, chassis_instance_t* self, std::string label);
 
   // [control] The states as the plugin describes them; members that the plugin does not know are zero. `described`, if
   // not NULL, gets the address of each description.
@@ -47,27 +45,22 @@ class OptimizerPlugin {
                                              std::vector<const chassis_state_desc_t*>* described = nullptr) const;
   // [control] The same, but checked, because they decide what is allocated, divided and saved. Throws a plugin error.
   std::vector<chassis_state_desc_t> states(const SteppedParameter& parameter) const;
-  // [control] The workspace of a step over these parameters; `num_elements` is this rank's number of elements of each.
-  uint64_t workspace_bytes(const std::vector<const chassis_optimizer_parameter_t*>& parameters,
-                           const std::vector<int64_t>& num_elements) const;
+  // [control] The workspace of a step over these parameters, in bytes.
+  uint64_t workspace_bytes(const std::vector<const chassis_optimizer_parameter_t*>& parameters) const;
   // [step] Throws the plugin's error.
   void step(const chassis_optimizer_step_t& step) const;
-  // True if a step takes a scale on the device; version 1 does not.
-  bool takes_device_scale() const { return second_ != nullptr; }
   // True if its steps sum over parameters, and so over ranks.
-  bool sums() const { return sums_; }
+  bool sums() const { return (table_->flags & CHASSIS_OPTIMIZER_SUMS) != 0; }
 
   const std::string& label() const { return label_; }
 
  private:
   void check_state(uint32_t index, const chassis_state_desc_t& desc) const;
 
-  const chassis_optimizer_t* first_;
-  const chassis_optimizer_2_t* second_;
+  const chassis_optimizer_t* table_;
   chassis_instance_t* self_;
   std::string label_;
   const CallSite* site_;
-  bool sums_ = false;
 };
 
 }  // namespace chassis

@@ -190,7 +190,7 @@ class Recorder {
     };
   }
 
-  const chassis_builder_2_t* table() const { return &table_; }
+  const chassis_builder_t* table() const { return &table_; }
 
   Program finish() {
     if (open_) throw plugin_error("block '" + block().name + "' was begun but not ended");
@@ -199,7 +199,7 @@ class Recorder {
   }
 
  private:
-  static Recorder& self(const chassis_builder_2_t* b) { return *static_cast<Recorder*>(b->impl); }
+  static Recorder& self(const chassis_builder_t* b) { return *static_cast<Recorder*>(b->impl); }
 
   DimId dim(std::string name, int64_t size) { return record_dim(program_, std::move(name), size); }
 
@@ -277,7 +277,7 @@ class Recorder {
 
   Program program_;
   bool open_ = false;
-  chassis_builder_2_t table_{};
+  chassis_builder_t table_{};
 };
 
 }  // namespace
@@ -348,7 +348,7 @@ void check_program(const Program& program) {
   check_sizes(program);
 }
 
-Program record_program(const std::function<chassis_status_t*(const chassis_builder_2_t*)>& record) {
+Program record_program(const std::function<chassis_status_t*(const chassis_builder_t*)>& record) {
   Recorder recorder;
   throw_if_failed(record(recorder.table()), "recording the model");
   return recorder.finish();

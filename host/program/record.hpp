@@ -1,4 +1,4 @@
-// Records a program: the host's side of chassis_builder_2_t. Checks operands and dims of every op as it comes in.
+// Records a program: the host's side of chassis_builder_t. Checks operands and dims of every op as it comes in.
 #pragma once
 
 #include <functional>
@@ -10,7 +10,7 @@ namespace chassis {
 
 // Hands a builder table to `record` (a model plugin's record function, or a test) and returns what it recorded.
 // Throws an error if operands, dims or names are wrong, or if chains do not fit together.
-Program record_program(const std::function<chassis_status_t*(const chassis_builder_2_t*)>& record);
+Program record_program(const std::function<chassis_status_t*(const chassis_builder_t*)>& record);
 
 // Each function does one call of the builder, and throws a plugin error that names the block. Rewrites by plugins use
 // them too. The descriptions must come from read_struct().

@@ -361,9 +361,7 @@ void OptimizerDriver::step_on(Device device, int64_t number, double lr, double g
 }
 
 Tensor OptimizerDriver::workspace(const Step& step, Device device) const {
-  std::vector<int64_t> elements;
-  for (const chassis_tensor_t param : step.params) elements.push_back(Tensor::share(param).num_elements());
-  const uint64_t bytes = plugin_.workspace_bytes(step.facts, elements);
+  const uint64_t bytes = plugin_.workspace_bytes(step.facts);
   if (bytes == 0) return {};
   return Tensor::empty(std::vector<int64_t>{static_cast<int64_t>(bytes)}, Dtype::u8, device);
 }

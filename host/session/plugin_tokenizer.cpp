@@ -13,7 +13,6 @@
 #include "host/plugin/status.hpp"
 #include "host/plugin/text_sink.hpp"
 #include "host/session/tokenizer_limits.hpp"
-#include "host/session/tokenizer_shim.hpp"
 
 namespace chassis {
 namespace {
@@ -127,32 +126,22 @@ struct Callback {
 }  // namespace
 
 PluginTokenizer::PluginTokenizer(std::unique_ptr<Instance> instance, const std::string& directory)
-    : instance_(std::move(instance)) {
-  const auto* table = instance_->interface_or_null<chassis_tokenizer_2_t>(CHASSIS_TOKENIZER_2_ID);
-  if (table == nullptr) v1_ = instance_->interface_or_null<chassis_tokenizer_t>(CHASSIS_TOKENIZER_ID);
-  if (v1_ != nullptr) {
-    instance_->require(
-        CHASSIS_TOKENIZER_ID,
-        {{"info", v1_->info != nullptr}, {"encode", v1_->encode != nullptr}, {"decode", v1_->decode != nullptr}});
-    info_ = info_v1(*v1_, *instance_);
-  } else {
-    table_ = instance_->interface<chassis_tokenizer_2_t>(CHASSIS_TOKENIZER_2_ID);
-    instance_->require(CHASSIS_TOKENIZER_2_ID, {{"info", table_.info != nullptr},
-                                                {"encode", table_.encode != nullptr},
-                                                {"decode", table_.decode != nullptr},
-                                                {"token", table_.token != nullptr},
-                                                {"id_of", table_.id_of != nullptr}});
-    if (table_.open != nullptr) {
-      instance_->call("open", [&](auto* self) { return table_.open(self, str_of(directory)); });
-      directory_ = directory;
-      // Part of build(), so that a wrong fingerprint cannot lead to ids of another vocabulary.
-      if (const std::string hash = directory.empty() ? "" : hash_of_tokenizer_files(directory, files()); !hash.empty())
-        files_hash_ = " files:" + hash;
-    }
-    info_.struct_size = sizeof info_;
-    info_.bos_id = info_.eos_id = info_.pad_id = info_.unk_id = -1;
-    instance_->call("info", [&](auto* self) { return table_.info(self, &info_); });
+    : instance_(std::move(instance)), table_(instance_->interface<chassis_tokenizer_t>(CHASSIS_TOKENIZER_ID)) {
+  instance_->require(CHASSIS_TOKENIZER_ID, {{"info", table_.info != nullptr},
+                                            {"encode", table_.encode != nullptr},
+                                            {"decode", table_.decode != nullptr},
+                                            {"token", table_.token != nullptr},
+                                            {"id_of", table_.id_of != nullptr}});
+  if (table_.open != nullptr) {
+    instance_->call("open", [&](auto* self) { return table_.open(self, str_of(directory)); });
+    directory_ = directory;
+    // Part of build(), so that a wrong fingerprint cannot lead to ids of another vocabulary.
+    if (const std::string hash = directory.empty() ? "" : hash_of_tokenizer_files(directory, files()); !hash.empty())
+      files_hash_ = " files:" + hash;
   }
+  info_.struct_size = sizeof info_;
+  info_.bos_id = info_.eos_id = info_.pad_id = info_.unk_id = -1;
+  instance_->call("info", [&](auto* self) { return table_.info(self, &info_); });
   check_info();
   fingerprint_ = instance_->id() + ":" + std::string(view_of(info_.fingerprint));
   chat_template_ = std::string(view_of(info_.chat_template));
@@ -209,11 +198,6 @@ void PluginTokenizer::encode(std::string_view text, std::vector<int32_t>& ids) c
 }
 
 Encoding PluginTokenizer::encode_with_offsets(std::string_view text, bool special) const {
-  if (v1_ != nullptr) {
-    Encoding encoding = encode_v1(*v1_, *instance_, text);
-    check_encoding(text, encoding);
-    return encoding;
-  }
   OneText sink(text);
   const chassis_str_t texts[] = {str_of(text)};
   instance_->call("encode", [&](auto* self) {
@@ -225,7 +209,6 @@ Encoding PluginTokenizer::encode_with_offsets(std::string_view text, bool specia
 }
 
 std::string PluginTokenizer::decode(std::span<const int32_t> ids, bool keep_special) const {
-  if (v1_ != nullptr) return decode_v1(*v1_, *instance_, ids);
   TextSink sink;
   instance_->call("decode", [&](auto* self) {
     return table_.decode(self, ids.data(), ids.size(), keep_special ? CHASSIS_DECODE_KEEP_SPECIAL : 0, sink.get());
@@ -238,7 +221,6 @@ std::string PluginTokenizer::decode(std::span<const int32_t> ids, bool keep_spec
 }
 
 TokenText PluginTokenizer::token(int32_t id) const {
-  if (v1_ != nullptr) return Tokenizer::token(id);
   chassis_token_t token{};
   token.struct_size = sizeof token;
   instance_->call("token", [&](auto* self) { return table_.token(self, id, &token); });
@@ -247,7 +229,6 @@ TokenText PluginTokenizer::token(int32_t id) const {
 }
 
 int32_t PluginTokenizer::id_of(std::string_view text) const {
-  if (v1_ != nullptr) return Tokenizer::id_of(text);
   int32_t id = -1;
   instance_->call("id_of", [&](auto* self) { return table_.id_of(self, str_of(text), &id); });
   if (id < -1 || id >= info_.vocab_size)
@@ -305,7 +286,7 @@ void PluginTokenizer::check_spans(const ChatRequest& chat, const RenderedChat& r
 
 void train_vocabulary(Instance& instance, const VocabularyOptions& options, const NextText& next,
                       const TokenizerFile& file) {
-  const auto* table = instance.interface_or_null<chassis_tokenizer_2_t>(CHASSIS_TOKENIZER_2_ID);
+  const auto* table = instance.interface_or_null<chassis_tokenizer_t>(CHASSIS_TOKENIZER_ID);
   if (table == nullptr || table->train == nullptr) throw config_error(instance.label() + " trains no vocabulary");
   Callback<NextText> read{next};
   const chassis_text_source_t source = {sizeof source, 0, &read,

@@ -1,4 +1,4 @@
-// Adapts a tokenizer plugin, of version 1 or 2 of chassis.tokenizer, to the host's Tokenizer. Checks everything that
+// Adapts a tokenizer plugin to the host's Tokenizer. Checks everything that
 // the plugin returns (ids, offsets, spans, the vocabulary), so that errors name the plugin.
 #pragma once
 
@@ -7,7 +7,6 @@
 #include <memory>
 
 #include "chassis/kind/tokenizer.h"
-#include "chassis/kind/tokenizer_1.h"
 #include "host/data/tokenizer.hpp"
 #include "host/plugin/instance.hpp"
 
@@ -67,9 +66,8 @@ class PluginTokenizer final : public Tokenizer {
   Error refusal(const std::string& what) const;
 
   std::unique_ptr<Instance> instance_;
-  chassis_tokenizer_2_t table_{};
-  const chassis_tokenizer_t* v1_ = nullptr;  // set if the plugin offers only chassis.tokenizer/1
-  chassis_tokenizer_info_2_t info_{};
+  chassis_tokenizer_t table_;
+  chassis_tokenizer_info_t info_{};
   int64_t model_vocab_ = std::numeric_limits<int64_t>::max();
   std::string fingerprint_, chat_template_, directory_;
   std::string files_hash_;  // " files:…"; empty if it has read none

@@ -250,7 +250,7 @@ Recording RunModel::recording(const Settings::Model& model, ConfigUse use) const
     check_output(program, source_.member);
     check_fields(program);
   };
-  return {[this](const chassis_builder_2_t* builder) { return plugin_.record(builder); }, model.source().where(),
+  return {[this](const chassis_builder_t* builder) { return plugin_.record(builder); }, model.source().where(),
           model.path.is_set() ? *model.path + "/config.json" : "", check};
 }
 

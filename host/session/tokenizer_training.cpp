@@ -128,7 +128,7 @@ class NewDirectory {
 
 bool trains(PluginRegistry& registry, const std::string& id) {
   const auto instance = registry.create_default("tokenizer", id);
-  const auto* table = instance->interface_or_null<chassis_tokenizer_2_t>(CHASSIS_TOKENIZER_2_ID);
+  const auto* table = instance->interface_or_null<chassis_tokenizer_t>(CHASSIS_TOKENIZER_ID);
   return table != nullptr && table->train != nullptr;
 }
 

@@ -32,7 +32,7 @@ class Fed final : public Optimizer {
   }
   explicit Fed(const Host& host)
       : Optimizer(host),
-        inner_(host, "optimizer", option_value<std::string>(host, "inner"), CHASSIS_OPTIMIZER_2_ID,
+        inner_(host, "optimizer", option_value<std::string>(host, "inner"), CHASSIS_OPTIMIZER_ID,
                option_value<std::string>(host, "inner_options")) {}
 
   std::span<const chassis_state_desc_t> states(const OptimizerParameter& parameter) const override {
@@ -73,7 +73,7 @@ class Fed final : public Optimizer {
     }
   }
 
-  OpenedMember<chassis_optimizer_2_t> inner_;
+  OpenedMember<chassis_optimizer_t> inner_;
 };
 
 }  // namespace

@@ -22,7 +22,6 @@ class OwnOpsModel final : public Model {
  public:
   static constexpr std::string_view kId = "own_ops";
   static constexpr std::string_view kDoc = "a model with ops of its own, for tests";
-  static constexpr int kMinHostMinor = 11;
   using Model::Model;
 
   void configure(std::string_view config_json) override {
@@ -329,7 +328,6 @@ class Normalised final : public Optimizer {
  public:
   static constexpr std::string_view kId = "normalised";
   static constexpr std::string_view kDoc = "normalised gradient descent, for tests";
-  static constexpr int kMinHostMinor = 11;
   static constexpr bool kSums = true;
   using Optimizer::Optimizer;
 

@@ -53,9 +53,9 @@ struct Second final : Ops {
 };
 
 struct Later final : Ops {
-  static constexpr std::string_view kId = "later", kDoc = "of a kind that hosts accept since 0.12";
+  static constexpr std::string_view kId = "later", kDoc = "of a kind that hosts accept since 0.25";
   static constexpr std::string_view kPatterns[] = {"mul"};
-  static constexpr int kMinHostMinor = 12;
+  static constexpr int kMinHostMinor = 25;
 };
 
 using Factory = FactoryOf<CopyOps, Second>;
@@ -131,39 +131,34 @@ TEST(Manifest, HasTheBuildAndTheMembers) {
   static constexpr auto kNote =
       make_manifest<manifest_size<CopyOps, Second>("license=MIT\n"), CopyOps, Second>("license=MIT\n");
   EXPECT_EQ(std::string(kNote.text, kNote.text_bytes),
-            "chassis-manifest=1\nid=glue\nversion=1.2.3\nabi=0.11\nabi-min-host=0.2\ntier=T0\nmember=ops/copy\n"
+            "chassis-manifest=1\nid=glue\nversion=1.2.3\nabi=0.20\nabi-min-host=0.20\ntier=T0\nmember=ops/copy\n"
             "member=ops/second\nlicense=MIT\n");
   EXPECT_EQ(sizeof kNote % 4, 0u);
 }
 
 TEST(Manifest, NeedsTheOldestHostThatAcceptsAllMembers) {
   static constexpr auto kNote = make_manifest<manifest_size<Second, Later>(""), Second, Later>("");
-  EXPECT_NE(std::string(kNote.text, kNote.text_bytes).find("\nabi-min-host=0.12\n"), std::string::npos);
+  EXPECT_NE(std::string(kNote.text, kNote.text_bytes).find("\nabi-min-host=0.25\n"), std::string::npos);
 }
 
-struct Stepping : Optimizer {
-  using Optimizer::Optimizer;
+class Growing : public Ops {
+ public:
+  template <typename T>
+  static consteval int min_host_minor() {
+    return T::kNew ? 23 : 21;
+  }
 };
-struct Summing : Stepping {
-  static constexpr bool kSums = true;
+struct Old : Growing {
+  static constexpr bool kNew = false;
 };
-struct Placing : Parallel {
-  using Parallel::Parallel;
-};
-class Dividing : public Placing {  // the override is private
-  void divide(const DivisionProblem&, DivisionSink&) override {}
-};
-struct Staging : Dividing {
-  void stages(const StageProblem&, StageSink&) override {}
+struct New : Growing {
+  static constexpr bool kNew = true;
 };
 
-TEST(Manifest, NeedsTheHostThatKnowsTheInterfaceAndWhatIsOverridden) {
-  EXPECT_EQ(member_min_host_minor<Stepping>(), 6);
-  EXPECT_EQ(member_min_host_minor<Summing>(), 11);
-  EXPECT_EQ(member_min_host_minor<Second>(), 2);
-  EXPECT_EQ(member_min_host_minor<Placing>(), 2);
-  EXPECT_EQ(member_min_host_minor<Dividing>(), 7);
-  EXPECT_EQ(member_min_host_minor<Staging>(), 9);
+TEST(Manifest, NeedsTheHostThatKnowsWhatTheMemberUses) {
+  EXPECT_EQ(member_min_host_minor<Second>(), 0);  // that of the library
+  EXPECT_EQ(member_min_host_minor<Old>(), 21);
+  EXPECT_EQ(member_min_host_minor<New>(), 23);
 }
 
 class OneOp : public testing::Test {

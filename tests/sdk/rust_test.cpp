@@ -14,8 +14,8 @@ using Options = std::map<std::string, std::string>;
 class Rust : public testing::Test {
  protected:
   fake::Instance create(const Options& options = {}) { return {host_, plugin_, "tokenizer", "rust_probe", options}; }
-  const chassis_tokenizer_2_t& table(const fake::Instance& instance) {
-    return instance.interface<chassis_tokenizer_2_t>(CHASSIS_TOKENIZER_2_ID);
+  const chassis_tokenizer_t& table(const fake::Instance& instance) {
+    return instance.interface<chassis_tokenizer_t>(CHASSIS_TOKENIZER_ID);
   }
   chassis_status_t* encode(const fake::Instance& instance, std::string_view text, uint32_t flags = 0) {
     const chassis_str_t texts[2] = {fake::str("é"), fake::str(text)};
@@ -41,7 +41,7 @@ class Rust : public testing::Test {
 
 TEST_F(Rust, ReadsOptionsOfEveryTypeAndLogs) {
   const auto instance = create({{"count", "9"}, {"flag", "false"}});
-  chassis_tokenizer_info_2_t info{};
+  chassis_tokenizer_info_t info{};
   info.struct_size = sizeof info;
   host_.check(table(instance).info(instance.self(), &info));
   EXPECT_EQ(fake::text_of(info.fingerprint), "false 9 0.5 a [1, 2] run.toml:1:1");
@@ -52,9 +52,9 @@ TEST_F(Rust, ReadsOptionsOfEveryTypeAndLogs) {
 
 TEST_F(Rust, ReturnsWhatItsTraitReturns) {
   const auto instance = create();
-  const chassis_tokenizer_2_t& t = table(instance);
+  const chassis_tokenizer_t& t = table(instance);
   host_.check(t.open(instance.self(), fake::str("/a/b")));
-  chassis_tokenizer_info_2_t info{};
+  chassis_tokenizer_info_t info{};
   info.struct_size = sizeof info;
   host_.check(t.info(instance.self(), &info));
   EXPECT_EQ(fake::text_of(info.fingerprint), "/a/b");
@@ -93,7 +93,7 @@ TEST_F(Rust, ReturnsWhatItsTraitReturns) {
 
 TEST_F(Rust, RendersAndTrainsThroughTheSinksOfTheHost) {
   const auto instance = create();
-  const chassis_tokenizer_2_t& t = table(instance);
+  const chassis_tokenizer_t& t = table(instance);
   std::string text;
   const chassis_chat_sink_t chat_sink = {
       sizeof chat_sink, 0, &text,
@@ -174,7 +174,7 @@ TEST_F(Rust, MakesPanicsErrorsThatNameThePlace) {
 
 TEST_F(Rust, RefusesWhatBreaksTheContract) {
   const auto instance = create();
-  const chassis_tokenizer_2_t& t = table(instance);
+  const chassis_tokenizer_t& t = table(instance);
   EXPECT_EQ(instance.self()->get_interface(instance.self(), fake::str("chassis.tokenizer/1")), nullptr);
   EXPECT_EQ(host_.message(encode(instance, "ab\xff")), "text 1 of 2 is not UTF-8 at byte 2");
   EXPECT_EQ(host_.message(table(instance).open(instance.self(), {})), "it needs a directory");

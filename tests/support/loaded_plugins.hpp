@@ -42,7 +42,7 @@ class LoadedPlugins {
   Recording model(const std::string& id, const std::string& config_json) {
     const ModelPlugin model(create("model", id));
     model.configure(config_json);
-    return {[model](const chassis_builder_2_t* builder) { return model.record(builder); }};
+    return {[model](const chassis_builder_t* builder) { return model.record(builder); }};
   }
   Program record_model(const std::string& id, const std::string& config_json) {
     return compile(model(id, config_json), {}).program;

@@ -20,7 +20,7 @@ inline const std::vector<OptimizerSample> kOptimizerSamples = {{{1}}, {{7}}, {{6
 
 struct OptimizerRun {
   OptimizerRun(Host& host, const Instance& instance, const std::vector<OptimizerSample>& samples = kOptimizerSamples)
-      : table(instance.interface<chassis_optimizer_2_t>(CHASSIS_OPTIMIZER_2_ID)), host(host), self(instance.self()) {
+      : table(instance.interface<chassis_optimizer_t>(CHASSIS_OPTIMIZER_ID)), host(host), self(instance.self()) {
     std::mt19937 random(17);
     std::normal_distribution<float> normal;
     for (const OptimizerSample& sample : samples) {
@@ -104,7 +104,7 @@ struct OptimizerRun {
     return out;
   }
 
-  const chassis_optimizer_2_t& table;
+  const chassis_optimizer_t& table;
   Host& host;
   chassis_instance_t* self;
   std::deque<std::vector<int64_t>> shapes, boxes;

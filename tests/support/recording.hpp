@@ -16,14 +16,14 @@ class Recording {
     raw_ = {sizeof raw_,
             0,
             this,
-            [](const chassis_builder_2_t* b, chassis_str_t name, int64_t size, chassis_dim_t* out) {
+            [](const chassis_builder_t* b, chassis_str_t name, int64_t size, chassis_dim_t* out) {
               Recording& r = self(b);
               *out = static_cast<chassis_dim_t>(r.dims_.size());
               r.dims_.push_back(text_of(name));
               r.dim_sizes[text_of(name)] = size;
               return ok();
             },
-            [](const chassis_builder_2_t* b, chassis_str_t name, chassis_block_t* out) {
+            [](const chassis_builder_t* b, chassis_str_t name, chassis_block_t* out) {
               Recording& r = self(b);
               *out = static_cast<chassis_block_t>(r.blocks_.size());
               r.blocks_.push_back(text_of(name));
@@ -32,30 +32,30 @@ class Recording {
               r.lines.push_back("block " + text_of(name));
               return ok();
             },
-            [](const chassis_builder_2_t*) { return ok(); },
-            [](const chassis_builder_2_t* b, chassis_str_t name, const chassis_dim_t* dims, uint32_t num_dims,
+            [](const chassis_builder_t*) { return ok(); },
+            [](const chassis_builder_t* b, chassis_str_t name, const chassis_dim_t* dims, uint32_t num_dims,
                chassis_value_t* out) {
               *out = self(b).value(text_of(name) + self(b).list(dims, num_dims));
               return ok();
             },
-            [](const chassis_builder_2_t* b, chassis_str_t name, uint32_t, const chassis_dim_t*, uint32_t,
+            [](const chassis_builder_t* b, chassis_str_t name, uint32_t, const chassis_dim_t*, uint32_t,
                chassis_value_t* out) {
               *out = self(b).value(text_of(name));
               return ok();
             },
-            [](const chassis_builder_2_t* b, const chassis_slot_desc_t* desc, chassis_slot_t* out) {
+            [](const chassis_builder_t* b, const chassis_slot_desc_t* desc, chassis_slot_t* out) {
               self(b).add_slot(*desc, out);
               return ok();
             },
-            [](const chassis_builder_2_t* b, const chassis_op_desc_t* desc, chassis_value_t* out) {
+            [](const chassis_builder_t* b, const chassis_op_desc_t* desc, chassis_value_t* out) {
               self(b).add_op(*desc, out);
               return ok();
             },
-            [](const chassis_builder_2_t* b, chassis_str_t name, chassis_value_t value) {
+            [](const chassis_builder_t* b, chassis_str_t name, chassis_value_t value) {
               self(b).lines.push_back("  output " + text_of(name) + " = " + self(b).values_.at(value));
               return ok();
             },
-            [](const chassis_builder_2_t* b, chassis_str_t name, chassis_str_t prefix, const chassis_block_t* blocks,
+            [](const chassis_builder_t* b, chassis_str_t name, chassis_str_t prefix, const chassis_block_t* blocks,
                uint32_t num_blocks) {
               self(b).lines.push_back("chain " + text_of(name) + " '" + text_of(prefix) + "' " +
                                       self(b).blocks_.at(blocks[0]) + " x " + std::to_string(num_blocks));
@@ -65,7 +65,7 @@ class Recording {
   Recording(const Recording&) = delete;
   Recording& operator=(const Recording&) = delete;
 
-  const chassis_builder_2_t* builder() const { return &raw_; }
+  const chassis_builder_t* builder() const { return &raw_; }
 
   std::vector<std::string> lines;
   std::map<std::string, int64_t> dim_sizes;
@@ -74,7 +74,7 @@ class Recording {
   std::map<std::string, chassis_slot_desc_t> slots;  // by name; only the numbers are valid
 
  private:
-  static Recording& self(const chassis_builder_2_t* b) { return *static_cast<Recording*>(b->impl); }
+  static Recording& self(const chassis_builder_t* b) { return *static_cast<Recording*>(b->impl); }
   static chassis_status_t* ok() { return nullptr; }
 
   chassis_value_t value(std::string text) {
@@ -120,7 +120,7 @@ class Recording {
     *out = value(id);
   }
 
-  chassis_builder_2_t raw_;
+  chassis_builder_t raw_;
   std::vector<std::string> dims_ = {"B", "T"};
   std::vector<std::string> blocks_, values_, slots_;
 };

@@ -227,7 +227,6 @@ bool is_float(uint32_t dtype) {
 
 class Aten : public Ops {
  public:
-  static constexpr int kMinHostMinor = 7;  // the first host that knows partial_cross_entropy
   static constexpr std::string_view kDoc = "every op but attention, by LibTorch's operators; CPU and CUDA";
   static constexpr auto kPatterns = patterns_of(kEntries);
   explicit Aten(const Host& host) : Ops(host), aten_(host) {}

@@ -46,7 +46,6 @@ const Entry& entry_of(const NodeView& node) {
 
 class Reference : public Ops {
  public:
-  static constexpr int kMinHostMinor = 7;  // the first host that knows partial_cross_entropy
   static constexpr std::string_view kDoc = "naive and readable, in double precision on the CPU; the oracle of tests";
   static constexpr auto kPatterns = patterns_of(kEntries);
   using Ops::Ops;

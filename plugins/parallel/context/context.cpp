@@ -12,7 +12,6 @@ using namespace chassis;
 
 class ContextParallel final : public Parallel {
  public:
-  static constexpr int kMinHostMinor = 9;  // the first host that has rings
   static constexpr std::string_view kDoc = "positions divided over the ranks, for long sequences";
   static constexpr std::string_view kHomeAxis = "cp";
 

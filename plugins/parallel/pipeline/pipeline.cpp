@@ -19,7 +19,6 @@ using namespace chassis;
 
 class PipelineParallel final : public Parallel {
  public:
-  static constexpr int kMinHostMinor = 9;  // the first host that calls stages
   static constexpr std::string_view kDoc = "layers divided over the ranks, micro-batches one after another";
   static constexpr std::string_view kHomeAxis = "pp";
   static constexpr Saving kSavings[] = {{"schedule", "\"1f1b\""}};

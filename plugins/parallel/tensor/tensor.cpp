@@ -12,7 +12,6 @@ using namespace chassis;
 
 class TensorParallel final : public Parallel {
  public:
-  static constexpr int kMinHostMinor = 7;  // the first host that calls divide
   static constexpr std::string_view kDoc = "attention heads, MLP widths and vocabulary divided over the ranks";
   static constexpr std::string_view kHomeAxis = "tp";
   static constexpr Saving kSavings[] = {{"sequence_parallel", "true"}};

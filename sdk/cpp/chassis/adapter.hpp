@@ -82,7 +82,6 @@ struct AdapterMerge {
 class Adapter : public Member {
  public:
   static constexpr std::string_view kKind = "adapter";
-  static constexpr int kMinHostMinor = 5;  // the first host that accepts chassis.adapter/1
   using Member::Member;
 
   // Gets the text of adapter_config.json in [adapter] path; empty without one. Called once, before all others.

@@ -84,7 +84,7 @@ struct OwnOp {
 // All [control]. Errors name the block, op and dims.
 class Builder {
  public:
-  Builder(const Host& host, const chassis_builder_2_t& raw) : host_(host), raw_(raw) {}
+  Builder(const Host& host, const chassis_builder_t& raw) : host_(host), raw_(raw) {}
   Builder(const Builder&) = delete;
   Builder& operator=(const Builder&) = delete;
 
@@ -243,12 +243,9 @@ class Builder {
     return op("score", weight, {x, lens}, {head}, {}, {labels}, {kBatch, labels});
   }
 
-  // A plugin's own op, whose output has these dims. `mixed_dims` and `output_dtype` need a host of 0.11.
+  // A plugin's own op, whose output has these dims.
   Value own_op(std::string_view id, std::string_view name, const std::vector<Value>& inputs, const Attrs& attrs,
                const Dims& dims, const OwnOp& declared, const std::vector<Slot>& params = {}) {
-    constexpr uint16_t kDeclares = 11;
-    if (declared.output_dtype != 0 && host_.table()->abi_minor < kDeclares)
-      throw Failure(CHASSIS_FAILED_PRECONDITION, "op '", name, "' declares its dtype, which needs a host of 0.11");
     return record_op(id, name, inputs, params, attrs, dims, dims, declared);
   }
 
@@ -305,7 +302,7 @@ class Builder {
   }
 
   const Host& host_;
-  const chassis_builder_2_t& raw_;
+  const chassis_builder_t& raw_;
 };
 
 CHASSIS_SDK_END

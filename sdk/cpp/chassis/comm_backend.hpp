@@ -74,7 +74,6 @@ class BackendGroup {
 class CommBackend : public Member {
  public:
   static constexpr std::string_view kKind = "comm";
-  static constexpr int kMinHostMinor = 2;     // the first host that accepts chassis.comm_backend/1 as it is here
   static constexpr uint32_t kProperties = 0;  // CHASSIS_COMM_…
   static constexpr bool kOnStream = false;    // true if CUDA streams can wait for its works
   using Member::Member;

@@ -7,16 +7,13 @@
 #include "chassis/kind/comm.h"
 #include "chassis/kind/format.h"
 #include "chassis/kind/model.h"
-#include "chassis/kind/model_1.h"
 #include "chassis/kind/ops.h"
 #include "chassis/kind/optimizer.h"
-#include "chassis/kind/optimizer_1.h"
 #include "chassis/kind/parallel.h"
 #include "chassis/kind/quant.h"
 #include "chassis/kind/rows.h"
 #include "chassis/kind/sink.h"
 #include "chassis/kind/tokenizer.h"
-#include "chassis/kind/tokenizer_1.h"
 #include "chassis/namespace.hpp"
 #include "chassis/plugin.h"
 #include "chassis/service/comm.h"
@@ -61,14 +58,12 @@ CHASSIS_SDK_FIRST_SIZE(chassis_scan_sink_t, CHASSIS_SCAN_SINK_V1_SIZE)
 CHASSIS_SDK_FIRST_SIZE(chassis_format_t, CHASSIS_FORMAT_V1_SIZE)
 CHASSIS_SDK_FIRST_SIZE(chassis_slot_desc_t, CHASSIS_SLOT_DESC_V1_SIZE)
 CHASSIS_SDK_FIRST_SIZE(chassis_op_desc_t, CHASSIS_OP_DESC_V1_SIZE)
-CHASSIS_SDK_FIRST_SIZE(chassis_builder_2_t, CHASSIS_BUILDER_2_V1_SIZE)
 CHASSIS_SDK_FIRST_SIZE(chassis_builder_t, CHASSIS_BUILDER_V1_SIZE)
 CHASSIS_SDK_FIRST_SIZE(chassis_text_sink_t, CHASSIS_TEXT_SINK_V1_SIZE)
 CHASSIS_SDK_FIRST_SIZE(chassis_disk_part_t, CHASSIS_DISK_PART_V1_SIZE)
 CHASSIS_SDK_FIRST_SIZE(chassis_disk_rule_t, CHASSIS_DISK_RULE_V1_SIZE)
 CHASSIS_SDK_FIRST_SIZE(chassis_literal_t, CHASSIS_LITERAL_V1_SIZE)
 CHASSIS_SDK_FIRST_SIZE(chassis_disk_sink_t, CHASSIS_DISK_SINK_V1_SIZE)
-CHASSIS_SDK_FIRST_SIZE(chassis_model_2_t, CHASSIS_MODEL_2_V1_SIZE)
 CHASSIS_SDK_FIRST_SIZE(chassis_model_t, CHASSIS_MODEL_V1_SIZE)
 CHASSIS_SDK_FIRST_SIZE(chassis_component_t, CHASSIS_COMPONENT_V1_SIZE)
 CHASSIS_SDK_FIRST_SIZE(chassis_operand_t, CHASSIS_OPERAND_V1_SIZE)
@@ -80,7 +75,6 @@ CHASSIS_SDK_FIRST_SIZE(chassis_ops_t, CHASSIS_OPS_V1_SIZE)
 CHASSIS_SDK_FIRST_SIZE(chassis_state_desc_t, CHASSIS_STATE_DESC_V1_SIZE)
 CHASSIS_SDK_FIRST_SIZE(chassis_optimizer_step_t, CHASSIS_OPTIMIZER_STEP_V1_SIZE)
 CHASSIS_SDK_FIRST_SIZE(chassis_optimizer_parameter_t, CHASSIS_OPTIMIZER_PARAMETER_V1_SIZE)
-CHASSIS_SDK_FIRST_SIZE(chassis_optimizer_2_t, CHASSIS_OPTIMIZER_2_V1_SIZE)
 CHASSIS_SDK_FIRST_SIZE(chassis_optimizer_t, CHASSIS_OPTIMIZER_V1_SIZE)
 CHASSIS_SDK_FIRST_SIZE(chassis_parallel_parameter_t, CHASSIS_PARALLEL_PARAMETER_V1_SIZE)
 CHASSIS_SDK_FIRST_SIZE(chassis_parallel_problem_t, CHASSIS_PARALLEL_PROBLEM_V1_SIZE)
@@ -106,7 +100,7 @@ CHASSIS_SDK_FIRST_SIZE(chassis_scalars_t, CHASSIS_SCALARS_V1_SIZE)
 CHASSIS_SDK_FIRST_SIZE(chassis_sink_text_t, CHASSIS_SINK_TEXT_V1_SIZE)
 CHASSIS_SDK_FIRST_SIZE(chassis_sink_finish_t, CHASSIS_SINK_FINISH_V1_SIZE)
 CHASSIS_SDK_FIRST_SIZE(chassis_sink_t, CHASSIS_SINK_V1_SIZE)
-CHASSIS_SDK_FIRST_SIZE(chassis_tokenizer_info_2_t, CHASSIS_TOKENIZER_INFO_2_V1_SIZE)
+CHASSIS_SDK_FIRST_SIZE(chassis_tokenizer_info_t, CHASSIS_TOKENIZER_INFO_V1_SIZE)
 CHASSIS_SDK_FIRST_SIZE(chassis_token_t, CHASSIS_TOKEN_V1_SIZE)
 CHASSIS_SDK_FIRST_SIZE(chassis_token_sink_t, CHASSIS_TOKEN_SINK_V1_SIZE)
 CHASSIS_SDK_FIRST_SIZE(chassis_chat_t, CHASSIS_CHAT_V1_SIZE)
@@ -115,8 +109,6 @@ CHASSIS_SDK_FIRST_SIZE(chassis_chat_sink_t, CHASSIS_CHAT_SINK_V1_SIZE)
 CHASSIS_SDK_FIRST_SIZE(chassis_text_source_t, CHASSIS_TEXT_SOURCE_V1_SIZE)
 CHASSIS_SDK_FIRST_SIZE(chassis_file_sink_t, CHASSIS_FILE_SINK_V1_SIZE)
 CHASSIS_SDK_FIRST_SIZE(chassis_vocabulary_t, CHASSIS_VOCABULARY_V1_SIZE)
-CHASSIS_SDK_FIRST_SIZE(chassis_tokenizer_2_t, CHASSIS_TOKENIZER_2_V1_SIZE)
-CHASSIS_SDK_FIRST_SIZE(chassis_tokenizer_info_t, CHASSIS_TOKENIZER_INFO_V1_SIZE)
 CHASSIS_SDK_FIRST_SIZE(chassis_tokenizer_t, CHASSIS_TOKENIZER_V1_SIZE)
 CHASSIS_SDK_FIRST_SIZE(chassis_instance_t, CHASSIS_INSTANCE_V1_SIZE)
 CHASSIS_SDK_FIRST_SIZE(chassis_member_t, CHASSIS_MEMBER_V1_SIZE)

@@ -125,7 +125,6 @@ class ScanSink {
 class Format : public Member {
  public:
   static constexpr std::string_view kKind = "format";
-  static constexpr int kMinHostMinor = 2;  // the first host that accepts chassis.format/1 as it is here
   // True if files hold whole tensors: requests have only those, and ranks write their parts in place.
   static constexpr bool kWholeTensors = false;
   // The checksum that finish() uses.

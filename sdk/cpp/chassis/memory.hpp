@@ -33,14 +33,11 @@ class Scratch {
   T* data_ = nullptr;
 };
 
-// As Scratch, on any device, or in page-locked host memory for the device (CHASSIS_MEMORY_PINNED). Throws UNIMPLEMENTED
-// if the host is too old.
+// As Scratch, on any device, or in page-locked host memory for the device (CHASSIS_MEMORY_PINNED).
 class DeviceScratch {
  public:
   DeviceScratch(const Host& host, uint32_t device_type, int32_t device_index, uint64_t bytes, uint32_t flags = 0)
       : memory_(host.service<chassis_memory_t>()) {
-    if (!CHASSIS_HAS(&memory_, free_on))
-      throw Failure(CHASSIS_UNIMPLEMENTED, "this host is too old to allocate scratch memory on devices");
     host.check(memory_.alloc_on(&memory_, device_type, device_index, flags, bytes, &data_));
   }
   DeviceScratch(const DeviceScratch&) = delete;

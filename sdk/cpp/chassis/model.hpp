@@ -14,7 +14,6 @@ CHASSIS_SDK_BEGIN
 class Model : public Member {
  public:
   static constexpr std::string_view kKind = "model";
-  static constexpr int kMinHostMinor = 3;  // the first host that accepts chassis.model/2
   using Member::Member;
 
   // Gets the text of config.json. Called once, before all others; refuses what the family cannot do, by name.
@@ -30,14 +29,14 @@ class Model : public Member {
   template <typename T>
   static const void* interface(std::string_view id) noexcept {
     constexpr bool kMaps = kOverridden<&Model::disk_mapping, &T::disk_mapping>;
-    static constexpr chassis_model_2_t kTable = {sizeof(chassis_model_2_t),
+    static constexpr chassis_model_t kTable = {sizeof(chassis_model_t),
                                                  0,
                                                  &configure_entry,
                                                  &record_entry,
                                                  &config_entry,
                                                  kMaps ? &disk_mapping_entry : nullptr,
                                                  &max_positions_entry};
-    return id == CHASSIS_MODEL_2_ID ? &kTable : nullptr;
+    return id == CHASSIS_MODEL_ID ? &kTable : nullptr;
   }
 
  private:
@@ -45,7 +44,7 @@ class Model : public Member {
     Model& model = member_of<Model>(self);
     return guard(model.host().table(), [&] { model.configure(text_of(json)); });
   }
-  static chassis_status_t* record_entry(chassis_instance* self, const chassis_builder_2_t* raw) noexcept {
+  static chassis_status_t* record_entry(chassis_instance* self, const chassis_builder_t* raw) noexcept {
     Model& model = member_of<Model>(self);
     return guard(model.host().table(), [&] {
       Builder builder(model.host(), *raw);

@@ -75,7 +75,6 @@ constexpr std::array<std::string_view, N> patterns_of(const Row (&rows)[N]) {
 class Ops : public Member {
  public:
   static constexpr std::string_view kKind = "ops";
-  static constexpr int kMinHostMinor = 2;  // the first host that accepts chassis.ops/1 as it is here
   using Member::Member;
 
   // [control] Returns an estimate in nanoseconds (0: unknown); chassis/cost.hpp has some. refuse("reason") leaves the

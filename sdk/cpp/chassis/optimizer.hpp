@@ -132,8 +132,7 @@ class OptimizerStep {
   // tensor, computed from the elements of that tensor. Needs kSums; see chassis_optimizer_step_t.
   std::vector<double> sum_over_parameters(std::span<const double> values, uint32_t num_sums) const {
     if (raw_.sum_over_parameters == nullptr)
-      throw Failure(CHASSIS_FAILED_PRECONDITION,
-                    "sum_over_parameters needs kSums = true in the optimizer, and a host of 0.11");
+      throw Failure(CHASSIS_FAILED_PRECONDITION, "sum_over_parameters needs kSums = true in the optimizer");
     if (values.size() != size_t{num_tensors()} * num_sums)
       throw Failure(CHASSIS_INVALID_ARGUMENT, "sum_over_parameters got ", values.size(), " values for ", num_tensors(),
                     " tensors of ", num_sums);
@@ -173,12 +172,7 @@ class OptimizerStep {
 class Optimizer : public Member {
  public:
   static constexpr std::string_view kKind = "optimizer";
-  static constexpr bool kSums = false;     // a member that calls sum_over_parameters defines it as true
-  static constexpr int kMinHostMinor = 6;  // the first host that accepts chassis.optimizer/2
-  template <typename T>
-  static consteval int min_host_minor() {
-    return T::kSums ? 11 : kMinHostMinor;  // the first host that offers sum_over_parameters
-  }
+  static constexpr bool kSums = false;  // a member that calls sum_over_parameters defines it as true
   using Member::Member;
 
   // [control] The states of a parameter, valid as long as the instance. They may depend on role, name and global shape.
@@ -190,10 +184,10 @@ class Optimizer : public Member {
 
   template <typename T>
   static const void* interface(std::string_view id) noexcept {
-    static constexpr chassis_optimizer_2_t kTable = {
-        sizeof(chassis_optimizer_2_t),          0, &states_entry, &step_entry, &workspace_bytes_entry,
+    static constexpr chassis_optimizer_t kTable = {
+        sizeof(chassis_optimizer_t),          0, &states_entry, &step_entry, &workspace_bytes_entry,
         T::kSums ? CHASSIS_OPTIMIZER_SUMS : 0u, 0};
-    return id == CHASSIS_OPTIMIZER_2_ID ? &kTable : nullptr;
+    return id == CHASSIS_OPTIMIZER_ID ? &kTable : nullptr;
   }
 
  private:

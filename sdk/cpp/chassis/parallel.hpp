@@ -38,11 +38,8 @@ class ParallelProblem {
   uint32_t device_type() const noexcept { return raw_.device_type; }
   uint32_t num_microbatches() const noexcept { return raw_.num_microbatches; }
   // The parts of the units that run as pipeline stages; one chunk of all units without a pipeline.
-  std::vector<chassis_chunk_t> chunks() const {
-    if (raw_.num_chunks == 0) return {{0, raw_.num_units, 0, 0}};  // a host before 0.9
-    return {raw_.chunks, raw_.chunks + raw_.num_chunks};
-  }
-  uint32_t num_stages() const noexcept { return raw_.num_stages == 0 ? 1 : raw_.num_stages; }
+  std::span<const chassis_chunk_t> chunks() const noexcept { return {raw_.chunks, raw_.num_chunks}; }
+  uint32_t num_stages() const noexcept { return raw_.num_stages; }
   // For each unit, the parameters that it reads; tied parameters appear in several units.
   std::vector<std::vector<uint32_t>> parameters_by_unit() const {
     std::vector<std::vector<uint32_t>> units(num_units());
@@ -84,16 +81,10 @@ class DivisionSink {
   void sequence_parallel(std::string_view axis) { host_.check(raw_.sequence_parallel(&raw_, str(axis))); }
   // `mode`: CHASSIS_CONTEXT_…
   void context_parallel(std::string_view axis, uint32_t mode) {
-    if (!CHASSIS_HAS(&raw_, context_parallel))
-      throw Failure(CHASSIS_UNIMPLEMENTED, "this host has no context parallelism; it needs ABI 0.8");
     host_.check(raw_.context_parallel(&raw_, str(axis), mode));
   }
   // `how`: CHASSIS_OVERLAP_…
-  void overlap(std::string_view axis, uint32_t how) {
-    if (!CHASSIS_HAS(&raw_, overlap))
-      throw Failure(CHASSIS_UNIMPLEMENTED, "this host cannot overlap gathers with products; it needs ABI 0.9");
-    host_.check(raw_.overlap(&raw_, str(axis), how));
-  }
+  void overlap(std::string_view axis, uint32_t how) { host_.check(raw_.overlap(&raw_, str(axis), how)); }
 
  private:
   const Host& host_;
@@ -240,15 +231,6 @@ class Parallel : public Member {
  public:
   static constexpr std::string_view kKind = "parallel";
   using Member::Member;
-
-  // The first host that calls the functions that the strategy T overrides; chassis.parallel/1 exists since 0.2.
-  template <typename T>
-  static consteval int min_host_minor() {
-    // Taking the address of a private override fails, which also shows that there is one.
-    if constexpr (!requires { requires !kOverridden<&Parallel::stages, &T::stages>; }) return 9;
-    if constexpr (!requires { requires !kOverridden<&Parallel::divide, &T::divide>; }) return 7;
-    return 2;
-  }
 
   // [control] Says which dims of the computation are divided, or refuses with a reason. May be called again.
   virtual void divide(const DivisionProblem& /*problem*/, DivisionSink&) {}

@@ -37,7 +37,7 @@ template <typename T>
 constexpr int member_min_host_minor() {
   int minor = 0;
   if constexpr (requires { T::kMinHostMinor; }) minor = T::kMinHostMinor;
-  // Some base classes have a minimum that depends on the functions that the member overrides.
+  // For base classes whose minimum depends on the functions that the member overrides.
   if constexpr (requires { T::template min_host_minor<T>(); }) minor = std::max(minor, T::template min_host_minor<T>());
   return minor;
 }

@@ -102,7 +102,6 @@ class QuantPart {
 class Quant : public Ops {
  public:
   static constexpr std::string_view kKind = "quant";
-  static constexpr int kMinHostMinor = 6;  // the first host that accepts chassis.quant/1
   using Ops::Ops;
 
   // [control] Gets "quantization_config" of the model's config.json; empty without one. Called once, before all others.

@@ -41,7 +41,6 @@ class RowFile {
 class Rows : public Member {
  public:
   static constexpr std::string_view kKind = "rows";
-  static constexpr int kMinHostMinor = 4;  // the first host that accepts chassis.rows/1
   using Member::Member;
 
   // [any] Several files may be open at once.

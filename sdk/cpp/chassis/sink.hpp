@@ -45,7 +45,6 @@ class RunPage {
 class Sink : public Member {
  public:
   static constexpr std::string_view kKind = "sink";
-  static constexpr int kMinHostMinor = 10;  // the first host that accepts chassis.sink/1
   using Member::Member;
 
   // [any]

@@ -109,7 +109,6 @@ class FileSink {
 class Tokenizer : public Member {
  public:
   static constexpr std::string_view kKind = "tokenizer";
-  static constexpr int kMinHostMinor = 4;  // the first host that accepts chassis.tokenizer/2
   using Member::Member;
 
   // [control] Overridden by tokenizers that read the files of a model directory. Called once, before all others but
@@ -135,8 +134,8 @@ class Tokenizer : public Member {
 
   template <typename T>
   static const void* interface(std::string_view id) noexcept {
-    static constexpr chassis_tokenizer_2_t kTable = {
-        sizeof(chassis_tokenizer_2_t),
+    static constexpr chassis_tokenizer_t kTable = {
+        sizeof(chassis_tokenizer_t),
         0,
         kOverridden<&Tokenizer::open, &T::open> ? &open_entry : nullptr,
         &info_entry<kTrains<T>>,
@@ -146,7 +145,7 @@ class Tokenizer : public Member {
         &id_of_entry,
         kOverridden<&Tokenizer::render, &T::render> ? &render_entry : nullptr,
         kTrains<T> ? &train_entry : nullptr};
-    return id == CHASSIS_TOKENIZER_2_ID ? &kTable : nullptr;
+    return id == CHASSIS_TOKENIZER_ID ? &kTable : nullptr;
   }
 
  protected:
@@ -174,12 +173,12 @@ class Tokenizer : public Member {
     return call(self, [&](Tokenizer& tokenizer) { tokenizer.open(text_of(directory)); });
   }
   template <bool Trains>
-  static chassis_status_t* info_entry(chassis_instance* self, chassis_tokenizer_info_2_t* out) noexcept {
+  static chassis_status_t* info_entry(chassis_instance* self, chassis_tokenizer_info_t* out) noexcept {
     return call(self, [&](const Tokenizer& tokenizer) {
       const TokenizerInfo info = tokenizer.info();
       const uint32_t flags =
           (info.adds_bos ? CHASSIS_TOKENIZER_ADDS_BOS : 0u) | (Trains ? CHASSIS_TOKENIZER_TRAINS : 0u);
-      write_sized<chassis_tokenizer_info_2_t>({0, flags, info.bos_id, info.eos_id, info.pad_id, info.unk_id,
+      write_sized<chassis_tokenizer_info_t>({0, flags, info.bos_id, info.eos_id, info.pad_id, info.unk_id,
                                                info.vocab_size, str(info.fingerprint), str(info.chat_template)},
                                               out);
     });

@@ -16,8 +16,8 @@ CHASSIS_MANIFEST(
     "\n"
     "version=" CHASSIS_PLUGIN_VERSION
     "\n"
-    "abi=0.3\n"
-    "abi-min-host=0.2\n"
+    "abi=0.20\n"
+    "abi-min-host=0.20\n"
     "tier=" CHASSIS_PLUGIN_TIER
     "\n"
     "member=ops/" CHASSIS_PLUGIN_ID

@@ -9,8 +9,8 @@
 #include "chassis/plugin.h"
 
 CHASSIS_MANIFEST("chassis-manifest=1\nid=" CHASSIS_PLUGIN_ID "\nversion=" CHASSIS_PLUGIN_VERSION
-                 "\nabi=0.3\n"
-                 "abi-min-host=0.2\ntier=" CHASSIS_PLUGIN_TIER "\nmember=format/" CHASSIS_PLUGIN_ID "\nswappable=1\n");
+                 "\nabi=0.20\n"
+                 "abi-min-host=0.20\ntier=" CHASSIS_PLUGIN_TIER "\nmember=format/" CHASSIS_PLUGIN_ID "\nswappable=1\n");
 #define STR(text) { text, sizeof(text) - 1 }
 #define TRY(call) do { chassis_status_t* failed = (call); if (failed != NULL) return failed; } while (0)
 static const chassis_str_t file_name = STR("model.npz"), none = STR(""), suffix = STR(".npy");

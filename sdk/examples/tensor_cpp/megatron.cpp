@@ -9,7 +9,6 @@ using namespace chassis;
 
 class Megatron final : public Parallel {
  public:
-  static constexpr int kMinHostMinor = 7;  // the first host that calls divide
   static constexpr std::string_view kDoc = "example: heads and MLP widths divided over the ranks";
   static constexpr std::string_view kHomeAxis = "tp";
   using Parallel::Parallel;

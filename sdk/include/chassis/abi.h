@@ -14,12 +14,12 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* The ABI is 0.x until plugins of every kind exist: a minor may still change existing parts, and then raises the oldest
- * minor that a host accepts. The major is the suffix of the entry symbol; the minor is negotiated as the smaller of the
- * host's and the plugin's. */
+/* Until 1.0 a minor may change existing parts, and then raises the oldest minor that a host accepts; sdk/CHANGELOG.md
+ * says what changed. The major is the suffix of the entry symbol; the minor is negotiated as the smaller of the host's
+ * and the plugin's. */
 #define CHASSIS_ABI_MAJOR 0
-#define CHASSIS_ABI_MINOR 11
-#define CHASSIS_ABI_OLDEST_MINOR 2 /* the oldest plugins that a host accepts */
+#define CHASSIS_ABI_MINOR 20
+#define CHASSIS_ABI_OLDEST_MINOR 20 /* the oldest plugins that a host accepts */
 
 #ifdef __cplusplus
 #define CHASSIS_EXTERN_C extern "C"

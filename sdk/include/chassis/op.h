@@ -33,10 +33,10 @@
  *                   positions of the row; document: equal ids (-1 is padding; its rows are zero);
  *                   prefix: causal is lifted for s < prefix_lens[b]. document_ids is input 3, prefix_lens input 4.
  *                   softcap c: c·tanh(s/c) of the scaled scores s, before the mask (HF Gemma 2).
- *                   query_part (since 0.8): queries are only some of the S positions, from call.query_offset on, also
+ *                   query_part: queries are only some of the S positions, from call.query_offset on, also
  *                   in backward; those from S on are padding, whose rows are finite and have no gradient. S is that of
  *                   a call: under a causal mask the host may leave out keys (and ids) after the last query
- *                   key_part (since 0.9): k and v are only some of the positions of the row too, from call.key_offset
+ *                   key_part: k and v are only some of the positions of the row too, from call.key_offset
  *                   on, and queries begin at call.query_offset (without query_part); the row, and document_ids, have
  *                   call.num_positions, and positions after those are padding. Saved 0 is log_sum f32 [B,h,T], in
  *                   every forward: the log of the sum of exponentials of a query's scores over these keys, -inf where

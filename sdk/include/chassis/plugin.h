@@ -12,8 +12,8 @@
  *   chassis-manifest=1            first line
  *   id=sdpa                       of the library, sdpa.so; members may have other ids; "auto" is no id
  *   version=0.1.0                 semver
- *   abi=0.2                       ABI major.minor that it was built with
- *   abi-min-host=0.2              oldest host minor that it works with
+ *   abi=0.20                      ABI major.minor that it was built with
+ *   abi-min-host=0.20             oldest host minor that it works with
  *   tier=T0|T1|T2                 T0: these tables only; T1: also LibTorch's stable C shim; T2: LibTorch C++
  *   torch=2.11.0                  T1: oldest LibTorch; T2: the exact version. Absent for T0
  *   member=ops/sdpa               kind/id, once for every member, in the order of the factory

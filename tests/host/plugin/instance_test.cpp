@@ -69,7 +69,7 @@ TEST_F(PluginInstance, RefusesCallsInTheWrongState) {
 
 TEST_F(PluginInstance, ReceivesTheNegotiatedMinor) {
   const auto instance = make("good/plain.so", "plain");
-  EXPECT_EQ(instance->interface<test_interface_t>(TEST_INTERFACE_ID).abi_minor(instance->get()), 2);
+  EXPECT_EQ(instance->interface<test_interface_t>(TEST_INTERFACE_ID).abi_minor(instance->get()), 20);
 }
 
 TEST_F(PluginInstance, NamesTheMemberWhenCreateFails) {

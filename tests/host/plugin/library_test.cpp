@@ -40,7 +40,7 @@ PluginFile described(const std::string& lines) {
   PluginFile file;
   file.path = "/p/x.so";
   file.manifest = parse_manifest(
-      "chassis-manifest=1\nid=x\nversion=1.0.0\nabi=0.2\nabi-min-host=0.2\nmember=ops/x\n" + lines, "x.so");
+      "chassis-manifest=1\nid=x\nversion=1.0.0\nabi=0.20\nabi-min-host=0.20\nmember=ops/x\n" + lines, "x.so");
   return file;
 }
 
@@ -48,7 +48,7 @@ TEST_F(PluginLoad, MapsAPrivateCopyUnderItsHash) {
   const PluginLibrary library = load(fixture("good/plain.so"));
   EXPECT_EQ(library.sha256(), sha256_file(fixture("good/plain.so")));
   EXPECT_EQ(library.mapped_path(), policy_.cache_folder + "/" + library.sha256() + ".so");
-  EXPECT_EQ(library.negotiated(), (AbiVersion{0, 2}));
+  EXPECT_EQ(library.negotiated(), (AbiVersion{0, 20}));
   ASSERT_EQ(library.members().size(), 2u);
   EXPECT_EQ(view_of(library.member("ops", "plain").doc), "does nothing");
   const auto loaded = loaded_libraries();
@@ -295,33 +295,33 @@ TEST_F(PluginLoad, RefusesALibraryPathThatDependsOnTheWorkingDirectory) {
 }
 
 TEST_F(PluginLoad, RefusesAnotherAbiMajorAndNamesBoth) {
-  const std::string path = patched_plain(scratch_, "abi=0.2\nabi-min-host=0.2", "abi=9.1\nabi-min-host=9.1");
+  const std::string path = patched_plain(scratch_, "abi=0.20\nabi-min-host=0.20", "abi=9.10\nabi-min-host=9.10");
   const std::string text = refusal(path);
-  EXPECT_TEXT(text, "plugin 'plain' 1.2.3 (" + path + ") was built for ABI 9.1");
+  EXPECT_TEXT(text, "plugin 'plain' 1.2.3 (" + path + ") was built for ABI 9.10");
   EXPECT_TEXT(text, "this host has ABI " + abi_of_host());
   EXPECT_TEXT(text, "the majors 9 and 0 differ");
   EXPECT_TEXT(text, "hint: rebuild the plugin with this host's SDK");
 }
 
 TEST_F(PluginLoad, RefusesAPluginThatNeedsANewerHost) {
-  const std::string path = patched_plain(scratch_, "abi=0.2\nabi-min-host=0.2", "abi=0.9\nabi-min-host=0.9");
-  policy_.abi = {{0, 8}, 1};
+  const std::string path = patched_plain(scratch_, "abi=0.20\nabi-min-host=0.20", "abi=0.29\nabi-min-host=0.29");
+  policy_.abi = {{0, 28}, 20};
   const std::string text = refusal(path);
-  EXPECT_TEXT(text, "was built for ABI 0.9 and needs a host of at least 0.9; this host has ABI 0.8");
+  EXPECT_TEXT(text, "was built for ABI 0.29 and needs a host of at least 0.29; this host has ABI 0.28");
   EXPECT_TEXT(text, "the host is too old");
 }
 
 TEST_F(PluginLoad, RefusesAPluginThatIsTooOldForTheHost) {
-  policy_.abi = {{0, 8}, 4};
-  EXPECT_TEXT(refusal(fixture("good/plain.so")), "accepts plugins from 0.4: the plugin is too old");
+  policy_.abi = {{0, 28}, 24};
+  EXPECT_TEXT(refusal(fixture("good/plain.so")), "accepts plugins from 0.24: the plugin is too old");
 }
 
 TEST_F(PluginLoad, NegotiatesTheSmallerMinor) {
-  const std::string newer = patched_plain(scratch_, "abi=0.2\nabi-min-host=0.2", "abi=0.9\nabi-min-host=0.2");
-  EXPECT_EQ(load(newer).negotiated(), (AbiVersion{0, 9}));
-  policy_.abi = {{0, 5}, 1};
-  EXPECT_EQ(load(fixture("good/plain.so")).negotiated(), (AbiVersion{0, 2}));
-  EXPECT_EQ(load(newer).negotiated(), (AbiVersion{0, 5}));
+  const std::string newer = patched_plain(scratch_, "abi=0.20\nabi-min-host=0.20", "abi=0.29\nabi-min-host=0.20");
+  EXPECT_EQ(load(newer).negotiated(), (AbiVersion{0, 29}));
+  policy_.abi = {{0, 25}, 20};
+  EXPECT_EQ(load(fixture("good/plain.so")).negotiated(), (AbiVersion{0, 20}));
+  EXPECT_EQ(load(newer).negotiated(), (AbiVersion{0, 25}));
 }
 
 TEST_F(PluginLoad, RefusesAMissingServiceByName) {

@@ -34,8 +34,8 @@ TEST(Manifest, IsReadWithoutLoadingTheFile) {
   const Manifest& m = file.manifest;
   EXPECT_EQ(m.id, "plain");
   EXPECT_EQ(m.version, "1.2.3");
-  EXPECT_EQ(m.abi, (AbiVersion{0, 2}));
-  EXPECT_EQ(m.abi_min_host, (AbiVersion{0, 2}));
+  EXPECT_EQ(m.abi, (AbiVersion{0, 20}));
+  EXPECT_EQ(m.abi_min_host, (AbiVersion{0, 20}));
   EXPECT_EQ(m.tier, Tier::kT0);
   EXPECT_EQ(m.members, (std::vector<MemberName>{{"ops", "plain"}, {"model", "needy"}}));
   EXPECT_EQ(m.required_services, std::vector<std::string>{"chassis.options/1"});

@@ -253,7 +253,7 @@ TEST(PluginInspect, NamesMembersThatThisHostCannotUse) {
   EXPECT_TEXT(text, "unusable here: ops/plain in " + kind + ": it is refused\n");
   EXPECT_TEXT(plugin_info_text(read_plugin_file(kind)),
               "video/needy: unusable here: this host does not use kind 'video'");
-  const std::string abi = patched_plain(folder, "abi=0.2\nabi-min-host=0.2", "abi=9.0\nabi-min-host=9.0");
+  const std::string abi = patched_plain(folder, "abi=0.20\nabi-min-host=0.20", "abi=9.00\nabi-min-host=9.00");
   text = list_text(index_of({folder.path()}));
   EXPECT_TEXT(text,
               "unusable here: ops/plain in " + abi + ": plugin 'plain' 1.2.3 (" + abi + ") was built for ABI 9.0");

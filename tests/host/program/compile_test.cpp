@@ -147,7 +147,7 @@ TEST(Compile, AnErrorNamesTheRewriteThatBreaksTheProgram) {
 }
 
 TEST(Compile, AnErrorOfTheRecordingNamesItsKey) {
-  const Recording recording{[](const chassis_builder_2_t*) { return make_status(CHASSIS_INTERNAL, "no such model"); },
+  const Recording recording{[](const chassis_builder_t*) { return make_status(CHASSIS_INTERNAL, "no such model"); },
                             {"run.toml", 3, 1},
                             "folder/config.json"};
   const std::string error = test::refusal([&] { compile(recording, {}); });

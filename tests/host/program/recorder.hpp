@@ -22,7 +22,7 @@ struct SlotSpec {
 
 class Recorder {
  public:
-  explicit Recorder(const chassis_builder_2_t* b) : b_(b) {}
+  explicit Recorder(const chassis_builder_t* b) : b_(b) {}
 
   DimId dim(const std::string& name, int64_t size) {
     DimId out = 0;
@@ -131,11 +131,11 @@ class Recorder {
       out.tag = CHASSIS_ATTR_FLOAT_LIST, out.value.list = {l->data(), l->size()};
     return out;
   }
-  const chassis_builder_2_t* b_;
+  const chassis_builder_t* b_;
 };
 
 inline Program record(const std::function<void(Recorder&)>& body) {
-  return record_program([&](const chassis_builder_2_t* b) {
+  return record_program([&](const chassis_builder_t* b) {
     return guarded([&] {
       Recorder recorder(b);
       body(recorder);

@@ -154,22 +154,5 @@ TEST_F(OptimizerDriverTest, AStepSaysWhichElementsTheRankHas) {
     EXPECT_EQ(values[e], static_cast<int64_t>(e) < count ? static_cast<float>(24 + e) : 0.0f) << e;
 }
 
-TEST_F(OptimizerDriverTest, APluginOfTheFirstVersionRunsUnchanged) {
-  OptimizerDriver optimizer = driver(0.0, "subtracting");
-  optimizer.allocate({}, alone_);
-  optimizer.try_step(0.1);
-  run_.step({fields_of(kIds, 2)});
-  Parameter* up = run_.parameters.find("layers.1.up.weight");
-  const auto before = test::values_of(up->shard), grad = test::values_of(up->gradient);
-  optimizer.step(1, 0.1, 1.0);
-  const auto after = test::values_of(up->shard);
-  for (size_t e = 0; e < before.size(); ++e) EXPECT_EQ(after[e], before[e] - grad[e]);
-  for (const OptimizerState& state : optimizer.states()) {
-    EXPECT_EQ(state.role, "count");
-    for (const float count : test::values_of(state.tensor))
-      EXPECT_EQ(count, 1) << "the initial value is behind its end";
-  }
-}
-
 }  // namespace
 }  // namespace chassis

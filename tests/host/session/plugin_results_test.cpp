@@ -57,7 +57,7 @@ TEST_F(PluginResults, AnIdOutsideOfTheVocabularyNamesTheTokenizerAndThePlace) {
   EXPECT_HAS(said("id"),
              std::string(kTokenizer) + "encode makes id 10 at place 1 of \"ab\\x1b\"; its vocabulary has 10 ids");
   EXPECT_HAS(said("negative id"), "encode makes id -1 at place 1");
-  EXPECT_HAS(said("count"), std::string(kTokenizer) + "encode makes 1003 ids of 3 bytes, at most 64");
+  EXPECT_HAS(said("count"), std::string(kTokenizer) + "encode makes 1003 ids of the text, at most 64");
 }
 
 // The build is part of the key under which tokens are cached.
@@ -89,8 +89,6 @@ TEST_F(PluginResults, TooMuchTextIsAnErrorOfTheTokenizer) {
   EXPECT_HAS(test::refusal([&] { subject.decode(ids); }), std::string(kTokenizer) + "decode makes ");
   EXPECT_EQ(tokenizer("none").decode(ids), "x");
 }
-
-// The next tests are of chassis.tokenizer/2; those before are of chassis.tokenizer/1.
 
 constexpr const char* kSecond = "plugin 'unruly' 0.1.0 (tokenizer/misencoding): ";
 
@@ -174,19 +172,6 @@ TEST_F(PluginResults, AVocabularyIsTrainedFromTextsIntoFiles) {
   EXPECT_HAS(test::refusal([&] { train("misencoding", "twice"); }), "train makes the file 'vocabulary' twice");
   EXPECT_EQ(test::refusal([&] { train("misencoding", "none", true); }), "data.txt:3: not UTF-8");
   EXPECT_HAS(test::refusal([&] { train("misnumbering", "none"); }), "trains no vocabulary");
-}
-
-// Version 1 says only where ids begin.
-TEST_F(PluginResults, ATokenizerOfTheFirstVersionIsAdapted) {
-  const PluginTokenizer subject = tokenizer("none");
-  const Encoding encoding = subject.encode_with_offsets("abc");
-  EXPECT_EQ(encoding.ids, (std::vector<int32_t>{3, 3, 3}));
-  EXPECT_EQ(encoding.begin, (std::vector<uint64_t>{0, 1, 2}));
-  EXPECT_EQ(encoding.end, (std::vector<uint64_t>{1, 2, 3}));
-  EXPECT_FALSE(subject.adds_bos());
-  EXPECT_EQ(subject.token(3).text, "x");
-  EXPECT_EQ(subject.id_of("abc"), -1);
-  EXPECT_EQ(subject.chat_template(), "");
 }
 
 TEST_F(PluginResults, AnInvalidStateSchemaIsAnErrorOfTheOptimizer) {

@@ -7,8 +7,6 @@
 #include <cstdlib>
 #include <string>
 
-#include "chassis/kind/optimizer_1.h"
-#include "chassis/kind/tokenizer_1.h"
 #include "chassis/ops.hpp"
 #include "chassis/optimizer.hpp"
 #include "chassis/options.hpp"
@@ -123,10 +121,9 @@ class Misspelt final : public Unruly {
   using Unruly::Unruly;
 };
 
-// Implements chassis.tokenizer/1, as plugins before ABI 0.4 do.
-class Misnumbering final : public Member {
+// A tokenizer of ten ids that renders no chats and trains no vocabulary.
+class Misnumbering final : public Tokenizer {
  public:
-  static constexpr std::string_view kKind = "tokenizer";
   static constexpr std::string_view kId = "misnumbering";
   static constexpr std::string_view kDoc = "invalid ids and counts, for tests";
   static const Options& options() {
@@ -135,43 +132,27 @@ class Misnumbering final : public Member {
                                                  "no fingerprint", "id", "negative id", "count", "bytes"})};
     return schema;
   }
-  explicit Misnumbering(const Host& host) : Member(host), fault_(option_value<std::string>(host, "fault")) {}
+  explicit Misnumbering(const Host& host) : Tokenizer(host), fault_(option_value<std::string>(host, "fault")) {}
 
-  template <typename T>
-  static const void* interface(std::string_view id) noexcept {
-    static constexpr chassis_tokenizer_t kTable = {sizeof(chassis_tokenizer_t), 0, &info, &encode, &decode};
-    return id == CHASSIS_TOKENIZER_ID ? &kTable : nullptr;
+  TokenizerInfo info() const override {
+    return {.eos_id = fault_ == "special id" ? 10 : -1,
+            .vocab_size = fault_ == "no vocabulary"     ? -3
+                          : fault_ == "huge vocabulary" ? int64_t{1} << 40
+                                                        : 10,
+            .fingerprint = fault_ == "no fingerprint" ? "" : "ten"};
   }
+  void encode(std::string_view text, bool /*special*/, Tokens& out) const override {
+    for (size_t i = 0; i < text.size(); ++i)
+      out.push(i != 1 ? 3 : fault_ == "id" ? 10 : fault_ == "negative id" ? -1 : 3, i, i + 1);
+    for (size_t i = 0; fault_ == "count" && i < 1000; ++i) out.push(3, text.size(), text.size());
+  }
+  void decode(std::span<const int32_t> ids, bool /*keep_special*/, std::string& out) const override {
+    out.append(fault_ == "bytes" ? size_t{1} << 20 : ids.size(), 'x');
+  }
+  TokenInfo token(int32_t) const override { return {.text = "x"}; }
+  int32_t id_of(std::string_view) const override { return -1; }
 
  private:
-  static bool has(chassis_instance* self, std::string_view fault) {
-    return member_of<Misnumbering>(self).fault_ == fault;
-  }
-  static chassis_status_t* info(chassis_instance* self, chassis_tokenizer_info_t* out) noexcept {
-    chassis_tokenizer_info_t info = {0, -1, -1, -1, 10, str("ten")};
-    if (has(self, "no vocabulary")) info.vocab_size = -3;
-    if (has(self, "huge vocabulary")) info.vocab_size = int64_t{1} << 40;
-    if (has(self, "special id")) info.eos_id = 10;
-    if (has(self, "no fingerprint")) info.fingerprint = str("");
-    write_sized(info, out);
-    return nullptr;
-  }
-  static chassis_status_t* encode(chassis_instance* self, chassis_str_t text, int32_t* ids, uint64_t* offsets,
-                                  uint64_t capacity, uint64_t* count) noexcept {
-    *count = text.len + (has(self, "count") ? 1000 : 0);
-    for (uint64_t i = 0; i < std::min(text.len, capacity); ++i) {
-      ids[i] = i != 1 ? 3 : has(self, "id") ? 10 : has(self, "negative id") ? -1 : 3;
-      if (offsets != nullptr) offsets[i] = i;
-    }
-    return nullptr;
-  }
-  static chassis_status_t* decode(chassis_instance* self, const int32_t*, uint64_t num_ids, char* text,
-                                  uint64_t capacity, uint64_t* count) noexcept {
-    *count = has(self, "bytes") ? uint64_t{1} << 20 : num_ids;
-    for (uint64_t i = 0; i < std::min(*count, capacity); ++i) text[i] = 'x';
-    return nullptr;
-  }
-
   std::string fault_;
 };
 
@@ -291,49 +272,6 @@ class Greedy final : public Optimizer {
   void step(const OptimizerStep&) override {}
 };
 
-// Implements chassis.optimizer/1, as plugins before ABI 0.6 do: subtracts the gradient, and counts steps in its state.
-class Subtracting final : public Member {
- public:
-  static constexpr std::string_view kKind = "optimizer";
-  static constexpr std::string_view kId = "subtracting";
-  static constexpr std::string_view kDoc = "an optimizer of version 1, for tests";
-  static const Options& options() {
-    static const Options schema;
-    return schema;
-  }
-  using Member::Member;
-
-  template <typename T>
-  static const void* interface(std::string_view id) noexcept {
-    static constexpr chassis_optimizer_t kTable = {CHASSIS_OPTIMIZER_V1_SIZE, 0, &num_states, &state, &step, nullptr};
-    return id == CHASSIS_OPTIMIZER_ID ? &kTable : nullptr;
-  }
-
- private:
-  static uint32_t num_states(chassis_instance*) noexcept { return 1; }
-  static const chassis_state_desc_t* state(chassis_instance*, uint32_t) noexcept {
-    static const chassis_state_desc_t kCount = [] {
-      chassis_state_desc_t out = element_state("count");
-      out.struct_size = CHASSIS_STATE_DESC_V1_SIZE;
-      out.initial = 9;  // past the end of the first version
-      return out;
-    }();
-    return &kCount;
-  }
-  static chassis_status_t* step(chassis_instance* self, const chassis_optimizer_step_t* raw) noexcept {
-    const Host& host = member_of<Subtracting>(self).host();
-    return guard(host.table(), [&] {
-      for (uint32_t i = 0; i < raw->num_tensors; ++i) {
-        const BorrowedTensor param(host, raw->params[i]), grad(host, raw->grads[i]), count(host, raw->states[i]);
-        for (int64_t e = 0; e < param.num_elements(); ++e) {
-          param.data<float>()[e] -= grad.data<float>()[e];
-          count.data<float>()[e] += 1;
-        }
-      }
-    });
-  }
-};
-
 // Different states for different parameters, some of which start at a value.
 class Choosing final : public Optimizer {
  public:
@@ -377,5 +315,4 @@ __attribute__((constructor)) void print_when_loaded() {
 
 }  // namespace
 
-CHASSIS_PLUGIN("license=Apache-2.0\n", Unruly, Misspelt, Misnumbering, Misencoding, Misdeclaring, Greedy, Subtracting,
-               Choosing)
+CHASSIS_PLUGIN("license=Apache-2.0\n", Unruly, Misspelt, Misnumbering, Misencoding, Misdeclaring, Greedy, Choosing)

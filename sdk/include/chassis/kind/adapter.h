@@ -68,7 +68,7 @@ typedef struct chassis_adapter_builder {
   void* impl;
   /* Offers dim, slot and op; its other functions return FAILED_PRECONDITION. Slot names are relative to the op's
    * module: "lora_A.weight" becomes "model.layers.3.self_attn.q_proj.lora_A.weight". Roles and inits as in model.h. */
-  const chassis_builder_2_t* record;
+  const chassis_builder_t* record;
   /* [control] The op reads `value` instead of its first input. `value` must have the same dims and must not depend on
    * the op's output. */
   chassis_status_t* (*replace_input)(const struct chassis_adapter_builder* b, chassis_value_t value);

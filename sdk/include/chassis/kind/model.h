@@ -1,5 +1,4 @@
-/* chassis.model/2, kind "model": records once what a model family computes, and declares how files hold its parameters.
- * Older plugins offer chassis/kind/model_1.h; a host accepts both.
+/* chassis.model/1, kind "model": records once what a model family computes, and declares how files hold its parameters.
  *
  * A model is a list of chains; a chain is a sequence of blocks, each of a recorded block type. The blocks of a chain,
  * and the chains, are joined by the names of their outputs and inputs ("hidden"). Model code uses no sizes that a
@@ -10,7 +9,7 @@
 #include "chassis/op.h"
 #include "chassis/status.h"
 
-#define CHASSIS_MODEL_2_ID "chassis.model/2"
+#define CHASSIS_MODEL_ID "chassis.model/1"
 
 typedef uint32_t chassis_dim_t;   /* from builder.dim */
 typedef uint32_t chassis_value_t; /* within the block being recorded */
@@ -52,9 +51,9 @@ typedef struct chassis_slot_desc {
   chassis_str_t tied_to;
   double lr_scale; /* the learning rate is multiplied by it; 0 counts as 1 */
 } chassis_slot_desc_t;
-#define CHASSIS_SLOT_DESC_V1_SIZE 64u
+#define CHASSIS_SLOT_DESC_V1_SIZE 72u
 
-/* Since 0.11, for a plugin's own op: mixed_dims lists every dim that it mixes; if the list is empty, it mixes none. */
+/* For a plugin's own op: mixed_dims lists every dim that it mixes; if the list is empty, it mixes none. */
 #define CHASSIS_OP_MIXES_ONLY 1u
 
 typedef struct chassis_op_desc {
@@ -71,7 +70,7 @@ typedef struct chassis_op_desc {
   uint32_t num_attrs;
   uint32_t num_output_dims;
   uint32_t reserved0;
-  /* Since 0.11, for a plugin's own op; others must leave these zero. A dim is mixed if an element of the output depends
+  /* For a plugin's own op; others must leave these zero. A dim is mixed if an element of the output depends
    * on elements of the inputs at other indices of that dim. Along a dim that is not mixed, the op computes any part of
    * its output from the same part of its inputs and parameters; an output without T is then the sum over the positions,
    * where positions past the end of a row have zeros, and labels of -100. Without MIXES_ONLY, all dims but B are mixed.
@@ -85,38 +84,38 @@ typedef struct chassis_op_desc {
   uint32_t output_dtype; /* CHASSIS_DTYPE_F32 for a loss; CHASSIS_DTYPE_I32; 0: the precision of the run */
   uint32_t reserved1;
 } chassis_op_desc_t;
-#define CHASSIS_OP_DESC_V1_SIZE 88u
+#define CHASSIS_OP_DESC_V1_SIZE 112u
 
 /* All [control]. Everything passed is copied. Errors name the block, op and dims. */
-typedef struct chassis_builder_2 {
+typedef struct chassis_builder {
   uint32_t struct_size;
   uint32_t reserved0;
   void* impl;
   /* A dim of the model with its logical, undivided size: "heads", "head_dim", "ffn", "vocab", "hidden". */
-  chassis_status_t* (*dim)(const struct chassis_builder_2* b, chassis_str_t name, int64_t size, chassis_dim_t* out);
+  chassis_status_t* (*dim)(const struct chassis_builder* b, chassis_str_t name, int64_t size, chassis_dim_t* out);
   /* Records a block type until end_block. */
-  chassis_status_t* (*begin_block)(const struct chassis_builder_2* b, chassis_str_t name, chassis_block_t* out);
-  chassis_status_t* (*end_block)(const struct chassis_builder_2* b);
+  chassis_status_t* (*begin_block)(const struct chassis_builder* b, chassis_str_t name, chassis_block_t* out);
+  chassis_status_t* (*end_block)(const struct chassis_builder* b);
   /* The previous block's output of this name. */
-  chassis_status_t* (*input)(const struct chassis_builder_2* b, chassis_str_t name, const chassis_dim_t* dims,
+  chassis_status_t* (*input)(const struct chassis_builder* b, chassis_str_t name, const chassis_dim_t* dims,
                              uint32_t num_dims, chassis_value_t* out);
   /* A field of the batch. dtype: i32 or f32. The same in every block. A batch has only the fields that the model
    * declares; a field that the data cannot provide is refused by name. Provided are "input_ids", "positions",
    * "document_ids" and "labels", each [B, T] i32. */
-  chassis_status_t* (*field)(const struct chassis_builder_2* b, chassis_str_t name, uint32_t dtype,
+  chassis_status_t* (*field)(const struct chassis_builder* b, chassis_str_t name, uint32_t dtype,
                              const chassis_dim_t* dims, uint32_t num_dims, chassis_value_t* out);
-  chassis_status_t* (*slot)(const struct chassis_builder_2* b, const chassis_slot_desc_t* desc, chassis_slot_t* out);
+  chassis_status_t* (*slot)(const struct chassis_builder* b, const chassis_slot_desc_t* desc, chassis_slot_t* out);
   /* Records an op; *out is its first output. */
-  chassis_status_t* (*op)(const struct chassis_builder_2* b, const chassis_op_desc_t* desc, chassis_value_t* out);
+  chassis_status_t* (*op)(const struct chassis_builder* b, const chassis_op_desc_t* desc, chassis_value_t* out);
   /* Names a value for the next block. "loss" (scalar sum) is minimised; "logits" is what generation reads; "scores" [B,
    * labels] of a sequence-classification head is reserved for reward training, which no host supports yet. */
-  chassis_status_t* (*output)(const struct chassis_builder_2* b, chassis_str_t name, chassis_value_t value);
+  chassis_status_t* (*output)(const struct chassis_builder* b, chassis_str_t name, chassis_value_t value);
   /* A chain of blocks, in program order; blocks[i] is the type of block i. "{i}" in prefix is the block's index:
    * "model.layers.{i}". */
-  chassis_status_t* (*chain)(const struct chassis_builder_2* b, chassis_str_t name, chassis_str_t prefix,
+  chassis_status_t* (*chain)(const struct chassis_builder* b, chassis_str_t name, chassis_str_t prefix,
                              const chassis_block_t* blocks, uint32_t num_blocks);
-} chassis_builder_2_t;
-#define CHASSIS_BUILDER_2_V1_SIZE 88u
+} chassis_builder_t;
+#define CHASSIS_BUILDER_V1_SIZE 88u
 
 /* Receives a text that is borrowed for the call. */
 typedef struct chassis_text_sink {
@@ -181,7 +180,7 @@ typedef struct chassis_disk_sink {
 } chassis_disk_sink_t;
 #define CHASSIS_DISK_SINK_V1_SIZE 48u
 
-typedef struct chassis_model_2 {
+typedef struct chassis_model {
   uint32_t struct_size;
   uint32_t reserved0;
   /* [control] Gets the model's config.json, or the table [model] config as JSON. Refuses what the family cannot do, by
@@ -189,7 +188,7 @@ typedef struct chassis_model_2 {
    * those from a file, and refuses those that the user wrote in the table. Called once, before all others. */
   chassis_status_t* (*configure)(struct chassis_instance* self, chassis_str_t config_json);
   /* [control] Records the program. */
-  chassis_status_t* (*record)(struct chassis_instance* self, const chassis_builder_2_t* builder);
+  chassis_status_t* (*record)(struct chassis_instance* self, const chassis_builder_t* builder);
   /* [control] Writes config.json for an export: complete, readable by the reference implementation of the family. */
   chassis_status_t* (*config)(struct chassis_instance* self, const chassis_text_sink_t* out);
   /* [control] Declares how files of the family hold the parameters, for loading and for export. NULL: each is a tensor
@@ -198,7 +197,7 @@ typedef struct chassis_model_2 {
   /* [control] The longest sequence that the weights were made for (max_position_embeddings); 0: no bound. Longer
    * sequences are computed, and the host says so. NULL: not known. */
   int64_t (*max_positions)(struct chassis_instance* self);
-} chassis_model_2_t;
-#define CHASSIS_MODEL_2_V1_SIZE 48u
+} chassis_model_t;
+#define CHASSIS_MODEL_V1_SIZE 48u
 
 #endif

@@ -42,12 +42,12 @@ typedef struct chassis_operand {
   /* Only for a quantized parameter, else none. Its op has the attribute storage, which says how to read them. */
   uint64_t num_components;
   const chassis_component_t* const* components;
-  /* Since 0.8, for a quantized parameter of which local_shape is only a part: the sizes of the whole parameter, and
+  /* For a quantized parameter of which local_shape is only a part: the sizes of the whole parameter, and
    * where the part begins in each dim. Else NULL. Only with CHASSIS_STORAGE_DIVISIBLE (chassis/kind/quant.h). */
   const int64_t* whole_shape;
   const int64_t* begin;
 } chassis_operand_t;
-#define CHASSIS_OPERAND_V1_SIZE 32u
+#define CHASSIS_OPERAND_V1_SIZE 64u
 
 /* One recorded op inside a node; operands are indexes into the node's operand table, CHASSIS_ABSENT if left out. */
 typedef struct chassis_op_view {
@@ -105,7 +105,7 @@ typedef struct chassis_saved {
 #define CHASSIS_KERNEL_FORWARD_BACKWARD 8u
 /* The host passes workspace_…_bytes of infer in chassis_call.workspace; else the kernel allocates them itself. */
 #define CHASSIS_KERNEL_HOST_WORKSPACE 16u
-/* Since 0.9, for attention with key_part: saved 0 is log_sum, as chassis/op.h describes. */
+/* For attention with key_part: saved 0 is log_sum, as chassis/op.h describes. */
 #define CHASSIS_KERNEL_LOG_SUM 32u
 
 /* The resources that running the node needs; `plan` adds them up and the executor checks them. Bytes are those at the
@@ -165,11 +165,11 @@ typedef struct chassis_call {
   int64_t first_row;
   /* One per param: all components of a quantized one, in the order of its operand; NULL for the others. */
   const chassis_tensor_t* const* components;
-  /* Since 0.9, attention with key_part: position of the first key, and the number of positions of the row. */
+  /* For attention with key_part: position of the first key, and the number of positions of the row. */
   int64_t key_offset;
   int64_t num_positions;
 } chassis_call_t;
-#define CHASSIS_CALL_V1_SIZE 112u
+#define CHASSIS_CALL_V1_SIZE 152u
 
 typedef struct chassis_ops {
   uint32_t struct_size;

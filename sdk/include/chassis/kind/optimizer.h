@@ -1,4 +1,4 @@
-/* chassis.optimizer/2, kind "optimizer": the states of each parameter, and a step over many tensors at once. The host
+/* chassis.optimizer/1, kind "optimizer": the states of each parameter, and a step over many tensors at once. The host
  * owns the states, shards and saves them by role; lr, weight_decay and max_grad_norm are the host's keys. */
 #ifndef CHASSIS_KIND_OPTIMIZER_H
 #define CHASSIS_KIND_OPTIMIZER_H
@@ -6,7 +6,7 @@
 #include "chassis/status.h"
 #include "chassis/tensor.h"
 
-#define CHASSIS_OPTIMIZER_2_ID "chassis.optimizer/2"
+#define CHASSIS_OPTIMIZER_ID "chassis.optimizer/1"
 
 #define CHASSIS_STATE_LIKE_PARAMETER 1u /* same shape */
 #define CHASSIS_STATE_SCALAR 2u         /* one element, which must not depend on the parameter's elements */
@@ -43,7 +43,7 @@ typedef struct chassis_state_desc {
   int64_t block;
   double initial; /* value of every element before the first step */
 } chassis_state_desc_t;
-#define CHASSIS_STATE_DESC_V1_SIZE 40u
+#define CHASSIS_STATE_DESC_V1_SIZE 48u
 
 /* A step over num_tensors parameters. All tensors of one index have the same shape, except states whose shape is not
  * LIKE_PARAMETER; params and grads are fp32. */
@@ -66,24 +66,23 @@ typedef struct chassis_optimizer_step {
   uint64_t workspace_bytes;
   const uint32_t* num_states;                             /* per tensor */
   const chassis_optimizer_parameter_t* const* parameters; /* per tensor */
-  /* One fp32 value on the tensors' device, another factor of the gradients; NULL: 1. Only chassis.optimizer/2 gets one.
-   */
+  /* One fp32 value on the tensors' device, another factor of the gradients; NULL: 1. */
   chassis_tensor_t device_grad_scale;
   void* impl;
-  /* [step][all-ranks] Since 0.11, with CHASSIS_OPTIMIZER_SUMS; else NULL. Sums over all trained parameters, each
+  /* [step][all-ranks] With CHASSIS_OPTIMIZER_SUMS; else NULL. Sums over all trained parameters, each
    * element counted once, whichever ranks have it: `values` has num_values for each tensor of the step, from this
    * rank's elements; `sums` gets num_values, the same bits on every rank. Blocks. Every rank calls it equally often,
    * even one without tensors. The caller returns an error unchanged. */
   chassis_status_t* (*sum_over_parameters)(const struct chassis_optimizer_step* step, const double* values,
                                            uint32_t num_values, double* sums);
 } chassis_optimizer_step_t;
-#define CHASSIS_OPTIMIZER_STEP_V1_SIZE 96u
+#define CHASSIS_OPTIMIZER_STEP_V1_SIZE 136u
 
 /* step() calls sum_over_parameters. The host then calls step() once per step on every rank, with all tensors of the
  * rank (num_tensors = 0 where it has none), and refuses whatever would need more calls. */
 #define CHASSIS_OPTIMIZER_SUMS 1u
 
-typedef struct chassis_optimizer_2 {
+typedef struct chassis_optimizer {
   uint32_t struct_size;
   uint32_t reserved0;
   /* [control] The states of a parameter: *num_states of them, with the struct_size of the first as stride; valid as
@@ -97,9 +96,9 @@ typedef struct chassis_optimizer_2 {
   /* [control] Bytes of scratch for a step over these parameters. NULL: none. */
   uint64_t (*workspace_bytes)(struct chassis_instance* self, const chassis_optimizer_parameter_t* const* parameters,
                               uint32_t num_parameters);
-  uint32_t flags; /* Since 0.11: CHASSIS_OPTIMIZER_… */
+  uint32_t flags; /* CHASSIS_OPTIMIZER_… */
   uint32_t reserved1;
-} chassis_optimizer_2_t;
-#define CHASSIS_OPTIMIZER_2_V1_SIZE 32u
+} chassis_optimizer_t;
+#define CHASSIS_OPTIMIZER_V1_SIZE 40u
 
 #endif

@@ -52,13 +52,13 @@ typedef struct chassis_parallel_problem {
   uint32_t reduce_dtype;     /* [precision] reduce */
   uint32_t device_type;
   uint32_t num_microbatches; /* of a step */
-  /* Since 0.9. A rank runs its chunks in turn, each for one micro-batch at a time; other forwards may come between a
+  /* A rank runs its chunks in turn, each for one micro-batch at a time; other forwards may come between a
    * forward and its backward. Without a pipeline there is one chunk. */
   uint32_t num_chunks;
   uint32_t num_stages;
   const chassis_chunk_t* chunks; /* ascending */
 } chassis_parallel_problem_t;
-#define CHASSIS_PARALLEL_PROBLEM_V1_SIZE 56u
+#define CHASSIS_PARALLEL_PROBLEM_V1_SIZE 72u
 
 #define CHASSIS_SHARD_REPLICATE 1u  /* every rank stores it whole */
 #define CHASSIS_SHARD_DIM 2u /* chunks of ceil(size / N) of one dim, as torch.chunk and FSDP2 cut; may be empty */
@@ -101,11 +101,11 @@ typedef struct chassis_division_problem {
 /* The ways in which attention sees the positions of other ranks. */
 #define CHASSIS_CONTEXT_ALL_TO_ALL 1u /* each rank has all positions of some heads (Ulysses, Jacobs et al. 2023) */
 #define CHASSIS_CONTEXT_GATHER 2u     /* each rank gathers all keys and values for its own queries */
-/* Since 0.9: keys and values pass from rank to rank (Liu et al. 2023). Each rank has two pieces of a row, one from its
+/* Keys and values pass from rank to rank (Liu et al. 2023). Each rank has two pieces of a row, one from its
  * start and one from its end, so that all ranks compute equally much under a causal mask. */
 #define CHASSIS_CONTEXT_RING 3u
 
-/* Since 0.9: the values are cut into as many chunks as there are ranks. The chunks pass from rank to rank; one travels
+/* The values are cut into as many chunks as there are ranks. The chunks pass from rank to rank; one travels
  * while another is computed (Wang et al. 2023). */
 #define CHASSIS_OVERLAP_RING 1u
 
@@ -121,14 +121,14 @@ typedef struct chassis_division_sink {
                               uint32_t flags);
   /* Values that no dim divides are divided along T (sequence parallelism, Korthikanti et al. 2022). */
   chassis_status_t* (*sequence_parallel)(const struct chassis_division_sink* s, chassis_str_t axis);
-  /* Since 0.8. Every value is divided along T over the axis, "cp", and no parameter is. `mode` is CHASSIS_CONTEXT_….
+  /* Every value is divided along T over the axis, "cp", and no parameter is. `mode` is CHASSIS_CONTEXT_….
    * The strategy thereby serves the axis. */
   chassis_status_t* (*context_parallel)(const struct chassis_division_sink* s, chassis_str_t axis, uint32_t mode);
-  /* Since 0.9. The gathers before products and the scatters after them, which sequence_parallel needs, overlap with the
+  /* The gathers before products and the scatters after them, which sequence_parallel needs, overlap with the
    * products. `how` is CHASSIS_OVERLAP_…; only with sequence_parallel of the same axis. */
   chassis_status_t* (*overlap)(const struct chassis_division_sink* s, chassis_str_t axis, uint32_t how);
 } chassis_division_sink_t;
-#define CHASSIS_DIVISION_SINK_V1_SIZE 32u
+#define CHASSIS_DIVISION_SINK_V1_SIZE 48u
 
 /* The units that a strategy may divide into the stages of a pipeline. The same on every rank, except for the axis
  * ranks; the answer must be the same, too. Borrowed. */
@@ -238,7 +238,7 @@ typedef struct chassis_shards {
 /* For a backward that computes gradients of parameters: it is the last one that its chunk runs in the step. */
 #define CHASSIS_EVENT_LAST_MICROBATCH 2u
 #define CHASSIS_EVENT_TRAINING 4u        /* a backward will come; unset in evaluation and generation */
-/* Since 0.9, for a backward in two parts: this one computes only gradients of inputs, or only those of parameters. */
+/* For a backward in two parts: this one computes only gradients of inputs, or only those of parameters. */
 #define CHASSIS_EVENT_INPUTS_ONLY 8u
 #define CHASSIS_EVENT_PARAMS_ONLY 16u
 
@@ -283,17 +283,17 @@ typedef struct chassis_parallel {
   /* Static: the settings that a plan tries when memory does not suffice. */
   const chassis_saving_t* savings;
   /* [control] Before the program is compiled: says which dims of the computation are divided along which axes, or
-   * refuses with a reason. Allocates nothing; may be called again. NULL: none. Since 0.7. */
+   * refuses with a reason. Allocates nothing; may be called again. NULL: none. */
   chassis_status_t* (*divide)(struct chassis_instance* self, const chassis_division_problem_t* problem,
                               const chassis_division_sink_t* sink);
   /* [control] Before resolve: says how the units are divided into the stages of a pipeline and in which order ranks run
-   * them, or refuses with a reason. Allocates nothing; may be called again. NULL: none. Since 0.9. */
+   * them, or refuses with a reason. Allocates nothing; may be called again. NULL: none. */
   chassis_status_t* (*stages)(struct chassis_instance* self, const chassis_stage_problem_t* problem,
                               const chassis_stage_sink_t* sink);
-  /* [step] Since 0.11, after drain: 1 while replicas of parameters may differ between the ranks of an axis that the
+  /* [step] After drain: 1 while replicas of parameters may differ between the ranks of an axis that the
    * strategy serves, as between two syncs of local steps; the host then does not compare them. NULL: never. */
   int32_t (*replicas_differ)(struct chassis_instance* self, chassis_str_t axis);
 } chassis_parallel_t;
-#define CHASSIS_PARALLEL_V1_SIZE 112u
+#define CHASSIS_PARALLEL_V1_SIZE 136u
 
 #endif

@@ -44,10 +44,10 @@ typedef struct chassis_quant_storage {
   const chassis_component_t* const* components;
   /* Files also hold the u8 text of write_state() under the parameter's name and this suffix; empty: they do not. */
   chassis_str_t state_suffix;
-  uint32_t flags; /* since 0.8: CHASSIS_STORAGE_… */
+  uint32_t flags; /* CHASSIS_STORAGE_… */
   uint32_t reserved0;
 } chassis_quant_storage_t;
-#define CHASSIS_QUANT_STORAGE_V1_SIZE 48u
+#define CHASSIS_QUANT_STORAGE_V1_SIZE 56u
 
 /* Consecutive row-major elements of a parameter, which begin at a unit of every component, and end at one or at the end
  * of the parameter; and the components of these elements. */

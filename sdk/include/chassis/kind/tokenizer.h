@@ -1,5 +1,5 @@
-/* chassis.tokenizer/2, kind "tokenizer": text to ids with byte offsets and back, chat templates, and training a
- * vocabulary. Older plugins offer chassis/kind/tokenizer_1.h; a host accepts both.
+/* chassis.tokenizer/1, kind "tokenizer": text to ids with byte offsets and back, chat templates, and training a
+ * vocabulary.
  *
  * Functions that are [any] are called from several threads at once. A tokenizer starts no threads for them. */
 #ifndef CHASSIS_KIND_TOKENIZER_H
@@ -8,13 +8,13 @@
 #include "chassis/kind/model.h"
 #include "chassis/status.h"
 
-#define CHASSIS_TOKENIZER_2_ID "chassis.tokenizer/2"
+#define CHASSIS_TOKENIZER_ID "chassis.tokenizer/1"
 
 #define CHASSIS_TOKENIZER_ADDS_BOS 1u /* a document begins with bos_id: HF's add_special_tokens does so */
 #define CHASSIS_TOKENIZER_TRAINS 2u   /* `train` is offered */
 
 /* Special ids are -1 if the tokenizer has none. Texts are valid as long as the instance. */
-typedef struct chassis_tokenizer_info_2 {
+typedef struct chassis_tokenizer_info {
   uint32_t struct_size;
   uint32_t flags;          /* CHASSIS_TOKENIZER_…; unknown bits are ignored */
   int32_t bos_id;
@@ -24,8 +24,8 @@ typedef struct chassis_tokenizer_info_2 {
   int64_t vocab_size;      /* ids are below this */
   chassis_str_t fingerprint;   /* changes whenever some text would get other ids: with the vocabulary and the options */
   chassis_str_t chat_template; /* Jinja source of the opened directory; empty: it has none */
-} chassis_tokenizer_info_2_t;
-#define CHASSIS_TOKENIZER_INFO_2_V1_SIZE 64u
+} chassis_tokenizer_info_t;
+#define CHASSIS_TOKENIZER_INFO_V1_SIZE 64u
 
 #define CHASSIS_TOKEN_SPECIAL 1u /* decoded only on request */
 #define CHASSIS_TOKEN_ADDED 2u   /* matched as a whole before the text is split */
@@ -119,14 +119,14 @@ typedef struct chassis_vocabulary {
 } chassis_vocabulary_t;
 #define CHASSIS_VOCABULARY_V1_SIZE 24u
 
-typedef struct chassis_tokenizer_2 {
+typedef struct chassis_tokenizer {
   uint32_t struct_size;
   uint32_t reserved0;
   /* [control] Reads the tokenizer of a model directory. Called once, before all others but `train`. Empty: there is no
    * directory; a tokenizer that needs files answers INVALID_ARGUMENT. NULL: it reads no files. */
   chassis_status_t* (*open)(struct chassis_instance* self, chassis_str_t directory);
   /* [any] */
-  chassis_status_t* (*info)(struct chassis_instance* self, chassis_tokenizer_info_2_t* out);
+  chassis_status_t* (*info)(struct chassis_instance* self, chassis_tokenizer_info_t* out);
   /* [any] Ids of each text, without ids that the text does not spell (no BOS, no EOS). `flags`: CHASSIS_ENCODE_…. A
    * text that is not UTF-8 may be INVALID_ARGUMENT, with the byte in the message. */
   chassis_status_t* (*encode)(struct chassis_instance* self, const chassis_str_t* texts, uint64_t num_texts,
@@ -147,7 +147,7 @@ typedef struct chassis_tokenizer_2 {
   /* [control] Makes a vocabulary from texts, and writes files of a directory that `open` reads. NULL: not offered. */
   chassis_status_t* (*train)(struct chassis_instance* self, const chassis_vocabulary_t* vocabulary,
                              const chassis_text_source_t* source, const chassis_file_sink_t* sink);
-} chassis_tokenizer_2_t;
-#define CHASSIS_TOKENIZER_2_V1_SIZE 72u
+} chassis_tokenizer_t;
+#define CHASSIS_TOKENIZER_V1_SIZE 72u
 
 #endif

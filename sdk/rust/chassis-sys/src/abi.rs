@@ -4,8 +4,8 @@ use crate::Growable;
 use core::ffi::c_void;
 
 pub const CHASSIS_ABI_MAJOR: u32 = 0;
-pub const CHASSIS_ABI_MINOR: u32 = 11;
-pub const CHASSIS_ABI_OLDEST_MINOR: u32 = 2;
+pub const CHASSIS_ABI_MINOR: u32 = 20;
+pub const CHASSIS_ABI_OLDEST_MINOR: u32 = 20;
 pub const CHASSIS_ABORTED: u32 = 10;
 pub const CHASSIS_ABSENT: u32 = 4294967295;
 pub const CHASSIS_ADAPTER_BASE_V1_SIZE: u32 = 40;
@@ -33,10 +33,9 @@ pub const CHASSIS_BOXED_NONE: u32 = 0;
 pub const CHASSIS_BOXED_STRING: u32 = 5;
 pub const CHASSIS_BOXED_TENSOR: u32 = 1;
 pub const CHASSIS_BOXED_TENSOR_LIST: u32 = 9;
-pub const CHASSIS_BUILDER_2_V1_SIZE: u32 = 88;
 pub const CHASSIS_BUILDER_V1_SIZE: u32 = 88;
 pub const CHASSIS_CALL_TRAINING: u32 = 1;
-pub const CHASSIS_CALL_V1_SIZE: u32 = 112;
+pub const CHASSIS_CALL_V1_SIZE: u32 = 152;
 pub const CHASSIS_CANCELLED: u32 = 1;
 pub const CHASSIS_CHAT_GENERATION_PROMPT: u32 = 1;
 pub const CHASSIS_CHAT_SINK_V1_SIZE: u32 = 32;
@@ -84,7 +83,7 @@ pub const CHASSIS_DISPATCH_ID: &str = "chassis.dispatch/1";
 pub const CHASSIS_DISPATCH_V1_SIZE: u32 = 40;
 pub const CHASSIS_DIVIDE_PAD: u32 = 1;
 pub const CHASSIS_DIVISION_PROBLEM_V1_SIZE: u32 = 32;
-pub const CHASSIS_DIVISION_SINK_V1_SIZE: u32 = 32;
+pub const CHASSIS_DIVISION_SINK_V1_SIZE: u32 = 48;
 pub const CHASSIS_DTYPE_BF16: u32 = 4;
 pub const CHASSIS_DTYPE_BOOL: u32 = 10;
 pub const CHASSIS_DTYPE_F16: u32 = 3;
@@ -163,10 +162,8 @@ pub const CHASSIS_MEMORY_V1_SIZE: u32 = 56;
 pub const CHASSIS_MEMORY_WORKSPACE: u32 = 5;
 pub const CHASSIS_METRICS_ID: &str = "chassis.metrics/1";
 pub const CHASSIS_METRICS_V1_SIZE: u32 = 32;
-pub const CHASSIS_MODEL_2_ID: &str = "chassis.model/2";
-pub const CHASSIS_MODEL_2_V1_SIZE: u32 = 48;
 pub const CHASSIS_MODEL_ID: &str = "chassis.model/1";
-pub const CHASSIS_MODEL_V1_SIZE: u32 = 56;
+pub const CHASSIS_MODEL_V1_SIZE: u32 = 48;
 pub const CHASSIS_NODE_TRAINING: u32 = 1;
 pub const CHASSIS_NODE_V1_SIZE: u32 = 96;
 pub const CHASSIS_NOTE_NAME: &str = "Chassis";
@@ -174,14 +171,12 @@ pub const CHASSIS_NOTE_SECTION: &str = ".note.chassis";
 pub const CHASSIS_NOTE_TYPE: u32 = 1;
 pub const CHASSIS_NOT_FOUND: u32 = 5;
 pub const CHASSIS_OK: u32 = 0;
-pub const CHASSIS_OPERAND_V1_SIZE: u32 = 32;
+pub const CHASSIS_OPERAND_V1_SIZE: u32 = 64;
 pub const CHASSIS_OPS_ID: &str = "chassis.ops/1";
 pub const CHASSIS_OPS_V1_SIZE: u32 = 80;
-pub const CHASSIS_OPTIMIZER_2_ID: &str = "chassis.optimizer/2";
-pub const CHASSIS_OPTIMIZER_2_V1_SIZE: u32 = 32;
 pub const CHASSIS_OPTIMIZER_ID: &str = "chassis.optimizer/1";
 pub const CHASSIS_OPTIMIZER_PARAMETER_V1_SIZE: u32 = 48;
-pub const CHASSIS_OPTIMIZER_STEP_V1_SIZE: u32 = 96;
+pub const CHASSIS_OPTIMIZER_STEP_V1_SIZE: u32 = 136;
 pub const CHASSIS_OPTIMIZER_SUMS: u32 = 1;
 pub const CHASSIS_OPTIMIZER_V1_SIZE: u32 = 40;
 pub const CHASSIS_OPTIONS_ID: &str = "chassis.options/1";
@@ -195,21 +190,21 @@ pub const CHASSIS_OPTION_STRING: u32 = 4;
 pub const CHASSIS_OPTION_STRING_LIST: u32 = 5;
 pub const CHASSIS_OPTION_TABLE: u32 = 8;
 pub const CHASSIS_OPTION_V1_SIZE: u32 = 88;
-pub const CHASSIS_OP_DESC_V1_SIZE: u32 = 88;
+pub const CHASSIS_OP_DESC_V1_SIZE: u32 = 112;
 pub const CHASSIS_OP_MIXES_ONLY: u32 = 1;
 pub const CHASSIS_OP_VIEW_V1_SIZE: u32 = 72;
 pub const CHASSIS_OUT_OF_RANGE: u32 = 11;
 pub const CHASSIS_OVERLAP_RING: u32 = 1;
 pub const CHASSIS_PARALLEL_ID: &str = "chassis.parallel/1";
 pub const CHASSIS_PARALLEL_PARAMETER_V1_SIZE: u32 = 56;
-pub const CHASSIS_PARALLEL_PROBLEM_V1_SIZE: u32 = 56;
+pub const CHASSIS_PARALLEL_PROBLEM_V1_SIZE: u32 = 72;
 pub const CHASSIS_PARALLEL_SINK_V1_SIZE: u32 = 32;
-pub const CHASSIS_PARALLEL_V1_SIZE: u32 = 112;
+pub const CHASSIS_PARALLEL_V1_SIZE: u32 = 136;
 pub const CHASSIS_PERMISSION_DENIED: u32 = 7;
 pub const CHASSIS_QUANT_ID: &str = "chassis.quant/1";
 pub const CHASSIS_QUANT_PARAMETER_V1_SIZE: u32 = 88;
 pub const CHASSIS_QUANT_PART_V1_SIZE: u32 = 72;
-pub const CHASSIS_QUANT_STORAGE_V1_SIZE: u32 = 48;
+pub const CHASSIS_QUANT_STORAGE_V1_SIZE: u32 = 56;
 pub const CHASSIS_QUANT_V1_SIZE: u32 = 88;
 pub const CHASSIS_REDUCE_AVG: u32 = 2;
 pub const CHASSIS_REDUCE_KEEP: u32 = 1;
@@ -245,10 +240,10 @@ pub const CHASSIS_SINK_ID: &str = "chassis.sink/1";
 pub const CHASSIS_SINK_START_V1_SIZE: u32 = 88;
 pub const CHASSIS_SINK_TEXT_V1_SIZE: u32 = 56;
 pub const CHASSIS_SINK_V1_SIZE: u32 = 48;
-pub const CHASSIS_SLOT_DESC_V1_SIZE: u32 = 64;
+pub const CHASSIS_SLOT_DESC_V1_SIZE: u32 = 72;
 pub const CHASSIS_STAGE_PROBLEM_V1_SIZE: u32 = 48;
 pub const CHASSIS_STAGE_SINK_V1_SIZE: u32 = 48;
-pub const CHASSIS_STATE_DESC_V1_SIZE: u32 = 40;
+pub const CHASSIS_STATE_DESC_V1_SIZE: u32 = 48;
 pub const CHASSIS_STATE_LIKE_PARAMETER: u32 = 1;
 pub const CHASSIS_STATE_PER_BLOCK: u32 = 3;
 pub const CHASSIS_STATE_SCALAR: u32 = 2;
@@ -264,14 +259,11 @@ pub const CHASSIS_TEXT_SAMPLE: u32 = 1;
 pub const CHASSIS_TEXT_SINK_V1_SIZE: u32 = 24;
 pub const CHASSIS_TEXT_SOURCE_V1_SIZE: u32 = 24;
 pub const CHASSIS_TEXT_WARNING: u32 = 3;
-pub const CHASSIS_TOKENIZER_2_ID: &str = "chassis.tokenizer/2";
-pub const CHASSIS_TOKENIZER_2_V1_SIZE: u32 = 72;
 pub const CHASSIS_TOKENIZER_ADDS_BOS: u32 = 1;
 pub const CHASSIS_TOKENIZER_ID: &str = "chassis.tokenizer/1";
-pub const CHASSIS_TOKENIZER_INFO_2_V1_SIZE: u32 = 64;
-pub const CHASSIS_TOKENIZER_INFO_V1_SIZE: u32 = 40;
+pub const CHASSIS_TOKENIZER_INFO_V1_SIZE: u32 = 64;
 pub const CHASSIS_TOKENIZER_TRAINS: u32 = 2;
-pub const CHASSIS_TOKENIZER_V1_SIZE: u32 = 32;
+pub const CHASSIS_TOKENIZER_V1_SIZE: u32 = 72;
 pub const CHASSIS_TOKEN_ADDED: u32 = 2;
 pub const CHASSIS_TOKEN_SINK_V1_SIZE: u32 = 24;
 pub const CHASSIS_TOKEN_SPECIAL: u32 = 1;
@@ -346,7 +338,7 @@ abi_struct! { chassis_adapter_builder_t 40 8 {
     0 4 struct_size: u32,
     4 4 reserved0: u32,
     8 8 r#impl: *mut c_void,
-    16 8 record: *const chassis_builder_2_t,
+    16 8 record: *const chassis_builder_t,
     24 8 replace_input: Option<unsafe extern "C" fn(
         *const chassis_adapter_builder_t,
         chassis_value_t,
@@ -485,6 +477,9 @@ abi_struct! { chassis_builder_t 88 8 {
     48 8 field: Option<unsafe extern "C" fn(
         *const chassis_builder_t,
         chassis_str_t,
+        u32,
+        *const chassis_dim_t,
+        u32,
         *mut chassis_value_t,
     ) -> *mut chassis_status_t>,
     56 8 slot: Option<unsafe extern "C" fn(
@@ -511,62 +506,6 @@ abi_struct! { chassis_builder_t 88 8 {
     ) -> *mut chassis_status_t>,
 } }
 abi_grows!(chassis_builder_t, CHASSIS_BUILDER_V1_SIZE);
-
-abi_struct! { chassis_builder_2_t 88 8 {
-    0 4 struct_size: u32,
-    4 4 reserved0: u32,
-    8 8 r#impl: *mut c_void,
-    16 8 dim: Option<unsafe extern "C" fn(
-        *const chassis_builder_2_t,
-        chassis_str_t,
-        i64,
-        *mut chassis_dim_t,
-    ) -> *mut chassis_status_t>,
-    24 8 begin_block: Option<unsafe extern "C" fn(
-        *const chassis_builder_2_t,
-        chassis_str_t,
-        *mut chassis_block_t,
-    ) -> *mut chassis_status_t>,
-    32 8 end_block: Option<unsafe extern "C" fn(*const chassis_builder_2_t) -> *mut chassis_status_t>,
-    40 8 input: Option<unsafe extern "C" fn(
-        *const chassis_builder_2_t,
-        chassis_str_t,
-        *const chassis_dim_t,
-        u32,
-        *mut chassis_value_t,
-    ) -> *mut chassis_status_t>,
-    48 8 field: Option<unsafe extern "C" fn(
-        *const chassis_builder_2_t,
-        chassis_str_t,
-        u32,
-        *const chassis_dim_t,
-        u32,
-        *mut chassis_value_t,
-    ) -> *mut chassis_status_t>,
-    56 8 slot: Option<unsafe extern "C" fn(
-        *const chassis_builder_2_t,
-        *const chassis_slot_desc_t,
-        *mut chassis_slot_t,
-    ) -> *mut chassis_status_t>,
-    64 8 op: Option<unsafe extern "C" fn(
-        *const chassis_builder_2_t,
-        *const chassis_op_desc_t,
-        *mut chassis_value_t,
-    ) -> *mut chassis_status_t>,
-    72 8 output: Option<unsafe extern "C" fn(
-        *const chassis_builder_2_t,
-        chassis_str_t,
-        chassis_value_t,
-    ) -> *mut chassis_status_t>,
-    80 8 chain: Option<unsafe extern "C" fn(
-        *const chassis_builder_2_t,
-        chassis_str_t,
-        chassis_str_t,
-        *const chassis_block_t,
-        u32,
-    ) -> *mut chassis_status_t>,
-} }
-abi_grows!(chassis_builder_2_t, CHASSIS_BUILDER_2_V1_SIZE);
 
 abi_struct! { chassis_call_t 152 8 {
     0 4 struct_size: u32,
@@ -1114,7 +1053,7 @@ abi_struct! { chassis_metrics_t 32 8 {
 } }
 abi_grows!(chassis_metrics_t, CHASSIS_METRICS_V1_SIZE);
 
-abi_struct! { chassis_model_t 56 8 {
+abi_struct! { chassis_model_t 48 8 {
     0 4 struct_size: u32,
     4 4 reserved0: u32,
     8 8 configure: Option<unsafe extern "C" fn(*mut chassis_instance_t, chassis_str_t) -> *mut chassis_status_t>,
@@ -1126,39 +1065,13 @@ abi_struct! { chassis_model_t 56 8 {
         *mut chassis_instance_t,
         *const chassis_text_sink_t,
     ) -> *mut chassis_status_t>,
-    32 8 disk_name: Option<unsafe extern "C" fn(
-        *mut chassis_instance_t,
-        chassis_str_t,
-        *const chassis_text_sink_t,
-    ) -> *mut chassis_status_t>,
-    40 8 parameter_name: Option<unsafe extern "C" fn(
-        *mut chassis_instance_t,
-        chassis_str_t,
-        *const chassis_text_sink_t,
-    ) -> *mut chassis_status_t>,
-    48 8 max_positions: Option<unsafe extern "C" fn(*mut chassis_instance_t) -> i64>,
-} }
-abi_grows!(chassis_model_t, CHASSIS_MODEL_V1_SIZE);
-
-abi_struct! { chassis_model_2_t 48 8 {
-    0 4 struct_size: u32,
-    4 4 reserved0: u32,
-    8 8 configure: Option<unsafe extern "C" fn(*mut chassis_instance_t, chassis_str_t) -> *mut chassis_status_t>,
-    16 8 record: Option<unsafe extern "C" fn(
-        *mut chassis_instance_t,
-        *const chassis_builder_2_t,
-    ) -> *mut chassis_status_t>,
-    24 8 config: Option<unsafe extern "C" fn(
-        *mut chassis_instance_t,
-        *const chassis_text_sink_t,
-    ) -> *mut chassis_status_t>,
     32 8 disk_mapping: Option<unsafe extern "C" fn(
         *mut chassis_instance_t,
         *const chassis_disk_sink_t,
     ) -> *mut chassis_status_t>,
     40 8 max_positions: Option<unsafe extern "C" fn(*mut chassis_instance_t) -> i64>,
 } }
-abi_grows!(chassis_model_2_t, CHASSIS_MODEL_2_V1_SIZE);
+abi_grows!(chassis_model_t, CHASSIS_MODEL_V1_SIZE);
 
 abi_struct! { chassis_node_t 96 8 {
     0 4 struct_size: u32,
@@ -1276,19 +1189,6 @@ abi_grows!(chassis_ops_t, CHASSIS_OPS_V1_SIZE);
 abi_struct! { chassis_optimizer_t 40 8 {
     0 4 struct_size: u32,
     4 4 reserved0: u32,
-    8 8 num_states: Option<unsafe extern "C" fn(*mut chassis_instance_t) -> u32>,
-    16 8 state: Option<unsafe extern "C" fn(*mut chassis_instance_t, u32) -> *const chassis_state_desc_t>,
-    24 8 step: Option<unsafe extern "C" fn(
-        *mut chassis_instance_t,
-        *const chassis_optimizer_step_t,
-    ) -> *mut chassis_status_t>,
-    32 8 workspace_bytes: Option<unsafe extern "C" fn(*mut chassis_instance_t, *const i64, u32) -> u64>,
-} }
-abi_grows!(chassis_optimizer_t, CHASSIS_OPTIMIZER_V1_SIZE);
-
-abi_struct! { chassis_optimizer_2_t 40 8 {
-    0 4 struct_size: u32,
-    4 4 reserved0: u32,
     8 8 states: Option<unsafe extern "C" fn(
         *mut chassis_instance_t,
         *const chassis_optimizer_parameter_t,
@@ -1307,7 +1207,7 @@ abi_struct! { chassis_optimizer_2_t 40 8 {
     32 4 flags: u32,
     36 4 reserved1: u32,
 } }
-abi_grows!(chassis_optimizer_2_t, CHASSIS_OPTIMIZER_2_V1_SIZE);
+abi_grows!(chassis_optimizer_t, CHASSIS_OPTIMIZER_V1_SIZE);
 
 abi_struct! { chassis_optimizer_parameter_t 48 8 {
     0 4 struct_size: u32,
@@ -1993,39 +1893,13 @@ abi_struct! { chassis_token_sink_t 24 8 {
 } }
 abi_grows!(chassis_token_sink_t, CHASSIS_TOKEN_SINK_V1_SIZE);
 
-abi_struct! { chassis_tokenizer_t 32 8 {
-    0 4 struct_size: u32,
-    4 4 reserved0: u32,
-    8 8 info: Option<unsafe extern "C" fn(
-        *mut chassis_instance_t,
-        *mut chassis_tokenizer_info_t,
-    ) -> *mut chassis_status_t>,
-    16 8 encode: Option<unsafe extern "C" fn(
-        *mut chassis_instance_t,
-        chassis_str_t,
-        *mut i32,
-        *mut u64,
-        u64,
-        *mut u64,
-    ) -> *mut chassis_status_t>,
-    24 8 decode: Option<unsafe extern "C" fn(
-        *mut chassis_instance_t,
-        *const i32,
-        u64,
-        *mut u8,
-        u64,
-        *mut u64,
-    ) -> *mut chassis_status_t>,
-} }
-abi_grows!(chassis_tokenizer_t, CHASSIS_TOKENIZER_V1_SIZE);
-
-abi_struct! { chassis_tokenizer_2_t 72 8 {
+abi_struct! { chassis_tokenizer_t 72 8 {
     0 4 struct_size: u32,
     4 4 reserved0: u32,
     8 8 open: Option<unsafe extern "C" fn(*mut chassis_instance_t, chassis_str_t) -> *mut chassis_status_t>,
     16 8 info: Option<unsafe extern "C" fn(
         *mut chassis_instance_t,
-        *mut chassis_tokenizer_info_2_t,
+        *mut chassis_tokenizer_info_t,
     ) -> *mut chassis_status_t>,
     24 8 encode: Option<unsafe extern "C" fn(
         *mut chassis_instance_t,
@@ -2059,19 +1933,9 @@ abi_struct! { chassis_tokenizer_2_t 72 8 {
         *const chassis_file_sink_t,
     ) -> *mut chassis_status_t>,
 } }
-abi_grows!(chassis_tokenizer_2_t, CHASSIS_TOKENIZER_2_V1_SIZE);
+abi_grows!(chassis_tokenizer_t, CHASSIS_TOKENIZER_V1_SIZE);
 
-abi_struct! { chassis_tokenizer_info_t 40 8 {
-    0 4 struct_size: u32,
-    4 4 bos_id: i32,
-    8 4 eos_id: i32,
-    12 4 pad_id: i32,
-    16 8 vocab_size: i64,
-    24 16 fingerprint: chassis_str_t,
-} }
-abi_grows!(chassis_tokenizer_info_t, CHASSIS_TOKENIZER_INFO_V1_SIZE);
-
-abi_struct! { chassis_tokenizer_info_2_t 64 8 {
+abi_struct! { chassis_tokenizer_info_t 64 8 {
     0 4 struct_size: u32,
     4 4 flags: u32,
     8 4 bos_id: i32,
@@ -2082,7 +1946,7 @@ abi_struct! { chassis_tokenizer_info_2_t 64 8 {
     32 16 fingerprint: chassis_str_t,
     48 16 chat_template: chassis_str_t,
 } }
-abi_grows!(chassis_tokenizer_info_2_t, CHASSIS_TOKENIZER_INFO_2_V1_SIZE);
+abi_grows!(chassis_tokenizer_info_t, CHASSIS_TOKENIZER_INFO_V1_SIZE);
 
 abi_struct! { chassis_vocabulary_t 24 8 {
     0 4 struct_size: u32,

@@ -10,7 +10,7 @@ use std::marker::PhantomData;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-pub const KIND: Kind = Kind { name: "rows", min_host_minor: 4 };
+pub const KIND: Kind = Kind { name: "rows", min_host_minor: sys::CHASSIS_ABI_OLDEST_MINOR };
 
 /// A member that reads files of rows, which the manifest line "file=*.csv" names. Several files may be open at once.
 pub trait Rows: Member {

@@ -9,7 +9,7 @@ use std::marker::PhantomData;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-pub const KIND: Kind = Kind { name: "tokenizer", min_host_minor: 4 };
+pub const KIND: Kind = Kind { name: "tokenizer", min_host_minor: sys::CHASSIS_ABI_OLDEST_MINOR };
 
 /// Functions with `&self` are \[any\], called from several threads at once; a tokenizer starts no threads for them.
 pub trait Tokenizer: Member {
@@ -206,8 +206,8 @@ type This = *mut sys::chassis_instance_t;
 type Status = *mut sys::chassis_status_t;
 
 impl<T: Tokenizer> Table<T> {
-    const TABLE: sys::chassis_tokenizer_2_t = sys::chassis_tokenizer_2_t {
-        struct_size: size_of::<sys::chassis_tokenizer_2_t>() as u32,
+    const TABLE: sys::chassis_tokenizer_t = sys::chassis_tokenizer_t {
+        struct_size: size_of::<sys::chassis_tokenizer_t>() as u32,
         reserved0: 0,
         open: if T::READS_FILES { Some(Self::open) } else { None },
         info: Some(Self::info),
@@ -221,7 +221,7 @@ impl<T: Tokenizer> Table<T> {
 
     unsafe extern "C" fn get_interface(_: *const sys::chassis_instance_t, id: sys::chassis_str_t) -> *const c_void {
         // SAFETY: the text is borrowed for the call.
-        if unsafe { text_of(&id) } == sys::CHASSIS_TOKENIZER_2_ID.as_bytes() {
+        if unsafe { text_of(&id) } == sys::CHASSIS_TOKENIZER_ID.as_bytes() {
             std::ptr::from_ref(const { &Self::TABLE }).cast()
         } else {
             std::ptr::null()
@@ -240,7 +240,7 @@ impl<T: Tokenizer> Table<T> {
         }
     }
 
-    unsafe extern "C" fn info(this: This, out: *mut sys::chassis_tokenizer_info_2_t) -> Status {
+    unsafe extern "C" fn info(this: This, out: *mut sys::chassis_tokenizer_info_t) -> Status {
         unsafe {
             Instance::<T>::call(this, |tokenizer| {
                 let info = tokenizer.info()?;
@@ -248,7 +248,7 @@ impl<T: Tokenizer> Table<T> {
                 if T::TRAINS {
                     flags |= sys::CHASSIS_TOKENIZER_TRAINS;
                 }
-                let ours = sys::chassis_tokenizer_info_2_t {
+                let ours = sys::chassis_tokenizer_info_t {
                     struct_size: 0,
                     flags,
                     bos_id: info.bos_id.unwrap_or(-1),

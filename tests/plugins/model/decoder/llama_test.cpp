@@ -16,7 +16,7 @@ class Llama : public testing::Test {
                              extra + "}";
     return host_.message(model().configure(instance_.self(), fake::str(json)));
   }
-  const chassis_model_2_t& model() { return instance_.interface<chassis_model_2_t>(CHASSIS_MODEL_2_ID); }
+  const chassis_model_t& model() { return instance_.interface<chassis_model_t>(CHASSIS_MODEL_ID); }
 
   // The declarations of its disk mapping, one line each.
   std::vector<std::string> mapping() {

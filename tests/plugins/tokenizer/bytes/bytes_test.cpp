@@ -53,11 +53,11 @@ class Bytes : public testing::Test {
   fake::Host host_;
   fake::Plugin plugin_{host_, CHASSIS_TEST_PLUGIN_DIR "/bytes.so"};
   fake::Instance instance_{host_, plugin_, "tokenizer", "bytes"};
-  const chassis_tokenizer_2_t& table_ = instance_.interface<chassis_tokenizer_2_t>(CHASSIS_TOKENIZER_2_ID);
+  const chassis_tokenizer_t& table_ = instance_.interface<chassis_tokenizer_t>(CHASSIS_TOKENIZER_ID);
 };
 
 TEST_F(Bytes, HasThreeSpecialIdsAfterTheBytes) {
-  chassis_tokenizer_info_2_t info{};
+  chassis_tokenizer_info_t info{};
   info.struct_size = sizeof info;
   host_.check(table_.info(instance_.self(), &info));
   EXPECT_EQ(info.flags, CHASSIS_TOKENIZER_ADDS_BOS);
