@@ -234,7 +234,7 @@ std::optional<CheckpointInfo> newest_checkpoint(const std::string& root) {
   return use_first_intact(root, checkpoints_to_resume(root), [](const CheckpointInfo&) {});
 }
 
-void pass_over(const CheckpointInfo& checkpoint, const std::string& why) {
+void warn_skipped_checkpoint(const CheckpointInfo& checkpoint, const std::string& why) {
   counted_warning("checkpoint-damaged " + checkpoint.name, "checkpoint '" + checkpoint.path + "' is skipped: " + why);
 }
 

@@ -39,7 +39,7 @@ std::vector<CheckpointInfo> checkpoints_to_resume(const std::string& root);
 
 using SkipCallback = std::function<void(const CheckpointInfo& checkpoint, const std::string& why)>;
 // Logs that the checkpoint is skipped, as a counted warning.
-void pass_over(const CheckpointInfo& checkpoint, const std::string& why);
+void warn_skipped_checkpoint(const CheckpointInfo& checkpoint, const std::string& why);
 
 // Calls `use` with the first candidate that has no defect; if `use` throws DamagedCheckpoint, tries the next one.
 // `on_skipped` receives each skipped one, with the reason and the next candidate. Returns the one that was used, or
@@ -47,7 +47,7 @@ void pass_over(const CheckpointInfo& checkpoint, const std::string& why);
 // run resumes or stops; it never starts over.
 std::optional<CheckpointInfo> use_first_intact(const std::string& root, const std::vector<CheckpointInfo>& candidates,
                                                const std::function<void(const CheckpointInfo&)>& use,
-                                               const SkipCallback& on_skipped = pass_over);
+                                               const SkipCallback& on_skipped = warn_skipped_checkpoint);
 // Checkpoints named as a step later than `step`, oldest first, damaged ones too.
 std::vector<CheckpointInfo> checkpoints_after(const std::string& root, int64_t step);
 // The best checkpoint to resume from, by manifest and sizes; its contents are not read.

@@ -8,13 +8,13 @@
 #include "host/base/file.hpp"
 #include "host/base/log.hpp"
 #include "host/base/printable.hpp"
-#include "host/command/talk.hpp"
+#include "host/command/answering.hpp"
 #include "host/command/weights_arguments.hpp"
 #include "host/save/resume_differences.hpp"
 #include "host/save/weights.hpp"
 #include "host/session/join.hpp"
+#include "host/train/generation_record.hpp"
 #include "host/train/generation_settings.hpp"
-#include "host/train/made_with.hpp"
 #include "host/train/run_report.hpp"
 #include "host/train/stop_texts.hpp"
 
@@ -138,7 +138,7 @@ Verb add_generate(CLI::App& app) {
         const CreationLimit limit(shared_file_mode(weights) & shared_file_mode(session.settings()));
         const bool with_chat = std::ranges::any_of(rows, [](const PromptRow& row) { return row.chat.has_value(); });
         return answer_rows(session, answerer, rows, ids, arguments->out,
-                           [&] { return made_with(session, generation, weights, with_chat); });
+                           [&] { return generation_record(session, generation, weights, with_chat); });
       }
       return continue_text(session, answerer, arguments->prompt, ids.front());
     });

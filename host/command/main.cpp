@@ -98,7 +98,7 @@ __attribute__((no_sanitize("address", "undefined", "thread"))) void prepare_proc
 __attribute__((section(".preinit_array"), used)) void (*const before_constructors)(int, char**,
                                                                                    char**) = prepare_process;
 
-void end_with_a_word(int number) {
+void end_with_message(int number) {
   const char* const name = sigabbrev_np(number);
   for (const char* part : {"\nSIG", name, ": ended at once\n"})
     if (write(STDERR_FILENO, part, strlen(part)) < 0) break;
@@ -114,7 +114,7 @@ void answer_signals() {
   for (const int number : kHeldSignals) {
     struct sigaction action {};
     if (!is_rank && sigaction(number, nullptr, &action) == 0 && action.sa_handler == SIG_DFL)
-      signal(number, end_with_a_word);
+      signal(number, end_with_message);
     sigaddset(&held, number);
   }
   sigprocmask(SIG_UNBLOCK, &held, nullptr);

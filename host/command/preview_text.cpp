@@ -25,7 +25,7 @@ Marks marks(TokenState state, bool colours) {
   switch (state) {
     case TokenState::kTrained:
       return colours ? Marks{kGreen, kReset} : Marks{"«", "»"};
-    case TokenState::kStraddles:
+    case TokenState::kPartlyInside:
       return colours ? Marks{kYellow, kReset} : Marks{"‹", "›"};
     case TokenState::kMasked:
       break;
@@ -34,7 +34,7 @@ Marks marks(TokenState state, bool colours) {
 }
 
 const char* word(TokenState state) {
-  return state == TokenState::kTrained ? "trained" : state == TokenState::kStraddles ? "straddles" : "masked";
+  return state == TokenState::kTrained ? "trained" : state == TokenState::kPartlyInside ? "straddles" : "masked";
 }
 
 // "chat.jsonl:3 chosen: 25 tokens, 4 trained"
@@ -69,7 +69,7 @@ std::string preview_legend(bool colours) {
     return fmt::format("{}{}{}", mark.open, text, mark.close);
   };
   return fmt::format("{}, {}, {}\n", shown(TokenState::kTrained, "trained"), shown(TokenState::kMasked, "not trained"),
-                     shown(TokenState::kStraddles, "masked because it lies only partly in what is trained"));
+                     shown(TokenState::kPartlyInside, "masked because it lies only partly in what is trained"));
 }
 
 std::string preview_text(const PreviewRow& row, bool colours, bool ids) {

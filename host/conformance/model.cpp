@@ -127,8 +127,6 @@ class ModelExamination {
     extended[kKey] = "kept";
     const auto instance = make_();
     const ModelPlugin other(*instance);
-    if (instance->interface_or_null<chassis_model_t>(CHASSIS_MODEL_ID) == nullptr)
-      return;  // model/1 did not require this
     if (!other.configure_refusal(extended.dump()).empty()) return;
     const Json written = Json::parse(other.config(), nullptr, false);
     if (!written.is_object() || written.value(kKey, "") != "kept")

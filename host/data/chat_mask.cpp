@@ -194,7 +194,7 @@ std::vector<ByteRange> joined(std::vector<ByteRange> ranges) {
 }
 
 std::vector<bool> tokens_inside(const Encoding& encoding, const std::vector<ByteRange>& ranges,
-                                std::vector<size_t>& straddlers) {
+                                std::vector<size_t>& partly_inside) {
   std::vector<bool> inside(encoding.ids.size());
   size_t range = 0;
   for (size_t i = 0; i < encoding.ids.size(); ++i) {
@@ -206,7 +206,7 @@ std::vector<bool> tokens_inside(const Encoding& encoding, const std::vector<Byte
     if (begin >= next.begin && end <= next.end)
       inside[i] = true;
     else if (begin < next.end && end > next.begin)
-      straddlers.push_back(i);
+      partly_inside.push_back(i);
   }
   return inside;
 }

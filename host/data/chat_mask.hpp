@@ -39,9 +39,9 @@ std::vector<MessageMask> mask_messages(const ChatRecord& chat, const RenderedCha
 bool needs_spans(const ChatRecord& chat, const ChatConfig& config);
 
 // True for each id i whose bytes [begin[i], end[i]) lie wholly inside one of the ranges, which are in order and do not
-// touch. Appends the indexes of ids that lie partly inside to `straddlers`.
+// touch. Appends the indexes of ids that lie partly inside to `partly_inside`.
 std::vector<bool> tokens_inside(const Encoding& encoding, const std::vector<ByteRange>& ranges,
-                                std::vector<size_t>& straddlers);
+                                std::vector<size_t>& partly_inside);
 // Joins ranges that overlap or touch, after sorting them.
 std::vector<ByteRange> joined(std::vector<ByteRange> ranges);
 

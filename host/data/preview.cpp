@@ -40,12 +40,13 @@ class IdTexts {
   const Tokenizer* tokenizer_;
 };
 
-TokenState state_of(const Document& document, const std::vector<size_t>& straddlers, size_t i) {
+TokenState state_of(const Document& document, const std::vector<size_t>& partly_inside, size_t i) {
   if (document.labels.empty() || document.labels[i] != kIgnoreLabel) return TokenState::kTrained;
-  return std::binary_search(straddlers.begin(), straddlers.end(), i) ? TokenState::kStraddles : TokenState::kMasked;
+  return std::binary_search(partly_inside.begin(), partly_inside.end(), i) ? TokenState::kPartlyInside
+                                                                           : TokenState::kMasked;
 }
 
-void add_pieces(const Document& document, const std::vector<size_t>& straddlers, const IdTexts& texts,
+void add_pieces(const Document& document, const std::vector<size_t>& partly_inside, const IdTexts& texts,
                 PreviewRow& row) {
   row.num_tokens = document.ids.size();
   for (size_t i = 0; i < document.labels.size(); ++i)
@@ -53,9 +54,9 @@ void add_pieces(const Document& document, const std::vector<size_t>& straddlers,
       row.other_labels.push_back({i, document.ids[i], document.labels[i]});
   row.has_shifted_labels = are_labels_shifted(document.ids, document.labels);
   for (size_t begin = 0; begin < document.ids.size();) {
-    const TokenState state = state_of(document, straddlers, begin);
+    const TokenState state = state_of(document, partly_inside, begin);
     size_t end = begin + 1;
-    while (end < document.ids.size() && state_of(document, straddlers, end) == state) ++end;
+    while (end < document.ids.size() && state_of(document, partly_inside, end) == state) ++end;
     PreviewPiece& piece = row.pieces.emplace_back();
     piece.state = state;
     piece.text = texts.text(document.ids, begin, end);
@@ -89,7 +90,7 @@ PreviewOfSet preview_rows(const DataSetConfig& set, const DataConfig& data, cons
     const bool must_fit = data.packing != Packing::kConcatSplit && data.overflow != Overflow::kTruncate;
     if (row.drop_reason.empty() && must_fit && document.ids.size() > static_cast<size_t>(data.seq_len))
       row.drop_reason = fmt::format("it has {} tokens, train.seq_len is {}", document.ids.size(), data.seq_len);
-    add_pieces(document, encoder.straddlers(), texts, row);
+    add_pieces(document, encoder.partly_inside(), texts, row);
     row.changes = encoder.take_counts().changes();
     add_to(seen.changes, row.changes);
     show(row);

@@ -12,7 +12,11 @@
 
 namespace chassis {
 
-enum class TokenState { kMasked, kTrained, kStraddles };  // straddles: masked, since only a part of it is trained text
+enum class TokenState {
+  kMasked,
+  kTrained,
+  kPartlyInside
+};  // straddles: masked, since only a part of it is trained text
 
 struct PreviewPiece {
   TokenState state = TokenState::kMasked;

@@ -174,7 +174,7 @@ std::map<std::string, uint64_t> EncodeCounts::changes() const {
 bool RecordEncoder::encode(const Record& record, const SourcePosition& where, Document& document) {
   document.ids.clear();
   document.labels.clear();
-  straddlers_.clear();
+  partly_inside_.clear();
   num_masked_beginnings_ = num_masked_completions_ = 0;
   drop_reason_.clear();
   try {
@@ -184,13 +184,13 @@ bool RecordEncoder::encode(const Record& record, const SourcePosition& where, Do
     if (!is_skipped(record, error)) throw Error(error.code(), where, error.message()).hint(error.hint_text());
     document.ids.clear();
     document.labels.clear();
-    straddlers_.clear();
+    partly_inside_.clear();
     drop_reason_ = reason_of(error);
   }
   ++counts_.num_rows;
   if (document.ids.empty() && drop_reason_.empty()) return true;
   counts_.longest = std::max<uint64_t>(counts_.longest, document.ids.size());
-  const uint64_t num_straddlers = straddlers_.size();
+  const uint64_t num_straddlers = partly_inside_.size();
   if (options_.supervised && drop_reason_.empty()) {
     if (num_targets(document) == 0)
       drop_reason_ = "no token is trained";
@@ -264,7 +264,7 @@ void RecordEncoder::encode_completion(const CompletionRecord& record, Document& 
   }
   const uint64_t begin = options_.chat.train_on_prompt ? 0 : record.prompt.size();
   set_labels(encoding, {{begin, text.size()}}, document);
-  num_masked_completions_ = straddlers_.size();  // only the first token can lie in both
+  num_masked_completions_ = partly_inside_.size();  // only the first token can lie in both
   if (!document.labels.empty() && !options_.chat.train_on_prompt && document.ids.front() == bos)
     document.labels.front() = kIgnoreLabel;  // BOS covers no byte, so an empty prompt would not mask it
   if (record.completion.empty()) ++counts_.num_empty_answers;
@@ -310,7 +310,7 @@ void RecordEncoder::encode_shown(const ChatRecord& chat, Document& document) {
   count_contents(chat, encoding);
   count_roles(chat);
   set_labels(encoding, trained, document);
-  for (const size_t i : straddlers_)
+  for (const size_t i : partly_inside_)
     num_masked_beginnings_ += begins_inside(trained, encoding.begin[i], encoding.end[i]);
   require_one_bos(document);
   require_an_answer(document);
@@ -625,7 +625,7 @@ void RecordEncoder::count_contents(const ChatRecord& chat, const Encoding& encod
 }
 
 void RecordEncoder::set_labels(const Encoding& encoding, const std::vector<ByteRange>& trained, Document& document) {
-  const std::vector<bool> inside = tokens_inside(encoding, trained, straddlers_);
+  const std::vector<bool> inside = tokens_inside(encoding, trained, partly_inside_);
   document.ids = encoding.ids;
   document.labels.resize(encoding.ids.size());
   for (size_t i = 0; i < inside.size(); ++i) document.labels[i] = inside[i] ? encoding.ids[i] : kIgnoreLabel;
@@ -664,7 +664,7 @@ void RecordEncoder::fit(Document& document) {
     else
       drop_reason_ = "longer than train.seq_len without its prompt";
   }
-  straddlers_.clear();  // their places have changed
+  partly_inside_.clear();  // their places have changed
   if (drop_reason_.empty()) ++counts_.num_truncated;
 }
 

@@ -74,7 +74,7 @@ class RecordEncoder {
   const EncodeCounts& counts() const { return counts_; }
   EncodeCounts take_counts() { return std::exchange(counts_, {}); }
   // Indexes of the tokens of the last row that were masked because they lie partly in what is trained.
-  const std::vector<size_t>& straddlers() const { return straddlers_; }
+  const std::vector<size_t>& partly_inside() const { return partly_inside_; }
   // Changes whenever some record would get other ids or labels for a reason other than the tokenizer.
   std::string fingerprint();
 
@@ -123,7 +123,7 @@ class RecordEncoder {
   std::unique_ptr<ChatCoverage> coverage_;  // only for a Jinja template
   EncodeCounts counts_;
   std::string drop_reason_;
-  std::vector<size_t> straddlers_;
+  std::vector<size_t> partly_inside_;
   uint64_t num_masked_beginnings_ = 0, num_masked_completions_ = 0;  // in the last row
   mutable std::vector<int8_t> special_;  // by id; -1: not asked yet
 };

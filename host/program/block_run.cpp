@@ -73,7 +73,7 @@ class BlockRun : NodeKind {
     output_gradients.clear();
     for (size_t n = block_.nodes.size(); n-- > 0;) {
       const Node& node = block_.nodes[n];
-      for (size_t other : node.again_before_backward) run_again(other);
+      for (size_t other : node.recomputed_before_backward) run_again(other);
       const NodeRun here(context_, node, "backward");
       if (node.has_backward && !frame_.done[n]) {
         if (node.provider)
@@ -112,7 +112,7 @@ class BlockRun : NodeKind {
   // `again`: backward runs the node's forward again. Tensors saved for backward come from its last run.
   void forward_node(size_t n, bool training, bool again) {
     const Node& node = block_.nodes[n];
-    const bool saves = training && node.has_backward && node.runs_again == again;
+    const bool saves = training && node.has_backward && node.is_recomputed == again;
     if (ring_.has(node)) return ring_.forward(n, saves);
     if (node.num_calls > 1) return pieces_.forward(n, saves, again ? "forward again" : "forward");
     const MemoryTag tag(node.has_logits ? MemoryCategory::kLogits : MemoryCategory::kActivations);
@@ -124,7 +124,7 @@ class BlockRun : NodeKind {
     Tensor cached[2];
     if (context_.cache && runner_.first_op(node).spec().is_attention()) read_cache(node, cached);
     if (node.flag(CHASSIS_KERNEL_HOST_OUTPUTS))
-      make_outputs(node, again ? node.overwritten_again : node.overwritten_input);
+      make_outputs(node, again ? node.overwritten_by_recompute : node.overwritten_input);
     const bool with_gradients =
         training && node.has_backward && node.flag(CHASSIS_KERNEL_FORWARD_BACKWARD) && is_loss(node);
     if (with_gradients)
@@ -152,7 +152,7 @@ class BlockRun : NodeKind {
       forward_node(n, true, true);
     else
       collectives_.forward(node);
-    for (ValueId v : node.dead_after_again) frame_.values[v].reset();
+    for (ValueId v : node.dead_after_recompute) frame_.values[v].reset();
   }
 
   // Keys cover all positions so far, queries only the new ones. Document ids are not needed: each row is one document.

@@ -40,7 +40,7 @@ struct ProgramPasses {
 };
 
 struct Recording {
-  std::function<chassis_status_t*(const chassis_builder_t*)> record;  // a model plugin's function, or a test's
+  std::function<chassis_status_t*(const chassis_builder_t*)> record;    // a model plugin's function, or a test's
   SourcePosition where = {};                                            // shown in errors about the recording
   std::string file = {};                                                // also named in those errors
   std::function<void(const Program&)> check = {};  // throws if the run cannot give the model what it needs

@@ -47,7 +47,7 @@ class GraphText {
     for (const uint32_t op : node.ops)
       if (block.block.ops[op].is_own()) notes += " " + mixed_dims_text(program_, block.block.ops[op]);
     if (node.num_calls > 1) notes += " in two pieces of each row";
-    if (node.runs_again) notes += " again in backward";
+    if (node.is_recomputed) notes += " again in backward";
     if (node.infer.num_saved && node.has_backward) notes += " saves " + std::to_string(node.infer.num_saved);
     for (size_t i = 0; i < node.inputs.size(); ++i)
       if (node.has_backward && node.keeps_input(i)) notes += " keeps in" + std::to_string(i);

@@ -52,8 +52,8 @@ class BlockLiveness {
       node.dead_after_forward.clear();
       node.dead_after_backward.clear();
       node.shifts_after_backward.clear();
-      node.runs_again = false;
-      node.again_before_backward.clear();
+      node.is_recomputed = false;
+      node.recomputed_before_backward.clear();
     }
   }
 
@@ -77,9 +77,9 @@ class BlockLiveness {
       auto keep = [&](ValueId v) {
         if (v == kAbsent) return;
         if (const size_t chunk = producer[v]; chunk != kNever && nodes[chunk].comm == CommOp::kChunk) {
-          node.again_before_backward.push_back(chunk);
+          node.recomputed_before_backward.push_back(chunk);
           node.dead_after_backward.push_back(v);
-          nodes[chunk].runs_again = true;
+          nodes[chunk].is_recomputed = true;
           v = nodes[chunk].inputs[0];
         }
         if (first_keeper[v] == kNever) first_keeper[v] = n;

@@ -110,8 +110,7 @@ void OptimizerPlugin::check_state(uint32_t index, const chassis_state_desc_t& de
     throw refuse(which + "starts at " + std::to_string(desc.initial) + ", expected a finite value");
 }
 
-uint64_t OptimizerPlugin::workspace_bytes(
-    const std::vector<const chassis_optimizer_parameter_t*>& parameters) const {
+uint64_t OptimizerPlugin::workspace_bytes(const std::vector<const chassis_optimizer_parameter_t*>& parameters) const {
   const PluginCall call(*site_, "workspace_bytes");
   const auto count = static_cast<uint32_t>(parameters.size());
   return value_of_plugin(label_, [&]() -> uint64_t {

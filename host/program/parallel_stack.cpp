@@ -96,7 +96,7 @@ const chassis_parallel_t* table_of(const Instance& instance) {
 }
 
 // Ignores answers, because they are already known.
-chassis_stage_sink_t deaf_stage_sink() {
+chassis_stage_sink_t ignoring_stage_sink() {
   chassis_stage_sink_t sink{};
   sink.struct_size = sizeof sink;
   sink.named = [](auto...) -> chassis_status_t* { return nullptr; };
@@ -195,7 +195,7 @@ void ParallelStack::move_to(int rank, const Program& program, std::vector<StackM
 void ParallelStack::repeat_questions(const Program& program) {
   const PipelineFacts facts = pipeline_facts(program);
   const StageProblem stage_problem(facts);
-  const chassis_stage_sink_t stage_sink = deaf_stage_sink();
+  const chassis_stage_sink_t stage_sink = ignoring_stage_sink();
   auto problem = problem_of(stage_coordinate_);
   std::vector<ShardRule> rules(rules_.size());
   for (const Member& member : members_) {

@@ -88,10 +88,10 @@ struct Node {
   std::vector<size_t> shifts_after_backward;
 
   // Set for blocks that recompute selectively (selective.hpp), and for chunks of values that are kept whole.
-  bool runs_again = false;     // its forward runs again in backward
-  int overwritten_again = -1;  // the same as overwritten_input, for that run
-  std::vector<ValueId> dead_after_again;
-  std::vector<size_t> again_before_backward;  // nodes that run again before the backward of this one, in order
+  bool is_recomputed = false;         // its forward runs again in backward
+  int overwritten_by_recompute = -1;  // the same as overwritten_input, for that run
+  std::vector<ValueId> dead_after_recompute;
+  std::vector<size_t> recomputed_before_backward;  // nodes that run again before the backward of this one, in order
 
   bool flag(uint32_t bit) const { return (infer.flags & bit) != 0; }
   bool keeps_input(size_t i) const;

@@ -142,12 +142,12 @@ class Selection {
       if (nodes()[n].has_backward) graph.add_edge(source, first_node + n, nodes()[n].saved_bytes());
     }
     const std::vector<uint8_t> side = graph.run(source, sink);
-    for (Node& node : nodes()) node.again_before_backward.clear(), node.dead_after_again.clear();
-    for (size_t n = 0; n < nodes().size(); ++n) nodes()[n].runs_again = side[first_node + n] != 0;
+    for (Node& node : nodes()) node.recomputed_before_backward.clear(), node.dead_after_recompute.clear();
+    for (size_t n = 0; n < nodes().size(); ++n) nodes()[n].is_recomputed = side[first_node + n] != 0;
     out_.kept.clear();
     is_kept_.assign(num_values(), 0);
     for (ValueId v = 0; v < num_values(); ++v) {
-      if (!side[first_value + v] || (producer_[v] != kNoNode && nodes()[producer_[v]].runs_again)) continue;
+      if (!side[first_value + v] || (producer_[v] != kNoNode && nodes()[producer_[v]].is_recomputed)) continue;
       is_kept_[v] = 1;
       out_.kept.push_back(v);
     }
@@ -172,7 +172,7 @@ class Selection {
     for (size_t n = nodes().size(); n-- > 0;) {
       if (!nodes()[n].has_backward) continue;
       for (ValueId v : read_by_backward(nodes()[n])) recompute_value(v, n, done);
-      if (nodes()[n].runs_again) run_again(n, n, done);
+      if (nodes()[n].is_recomputed) run_again(n, n, done);
       steps_.push_back({n, false});
     }
   }
@@ -182,7 +182,7 @@ class Selection {
   void run_again(size_t n, size_t before, std::vector<uint8_t>& done) {
     if (std::exchange(done[n], 1)) return;
     for (ValueId v : read_by_forward(nodes()[n])) recompute_value(v, before, done);
-    nodes()[before].again_before_backward.push_back(n);
+    nodes()[before].recomputed_before_backward.push_back(n);
     steps_.push_back({n, true});
   }
 
@@ -191,7 +191,7 @@ class Selection {
     std::vector<uint8_t> seen(num_values());
     for (auto step = steps_.rbegin(); step != steps_.rend(); ++step) {
       Node& node = nodes()[step->node];
-      std::vector<ValueId>& dead = step->again ? node.dead_after_again : node.dead_after_backward;
+      std::vector<ValueId>& dead = step->again ? node.dead_after_recompute : node.dead_after_backward;
       std::vector<ValueId> values = step->again ? read_by_forward(node) : read_by_backward(node);
       if (step->again) values.insert(values.end(), node.outputs.begin(), node.outputs.end());
       for (ValueId v : values)
@@ -199,7 +199,7 @@ class Selection {
       if (!step->again) continue;
       std::vector<ValueId> own = dead;
       std::erase_if(own, [&](ValueId v) { return is_kept_[v] && is_output_[v]; });
-      node.overwritten_again = overwritable_input(out_.block, node, own);
+      node.overwritten_by_recompute = overwritable_input(out_.block, node, own);
     }
   }
 
@@ -208,7 +208,7 @@ class Selection {
     for (ValueId v : out_.kept)
       if (producer_[v] != kNoNode) out_.kept_bytes += bytes_of(v);
     for (const Node& node : nodes())
-      if (node.has_backward && !node.runs_again) out_.saved_bytes += node.saved_bytes();
+      if (node.has_backward && !node.is_recomputed) out_.saved_bytes += node.saved_bytes();
   }
 
   const Dtype compute_;

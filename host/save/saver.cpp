@@ -306,7 +306,7 @@ std::optional<Saver::Resumed> Saver::resume() {
   const auto used = load_best(
       session_.world(), checkpoints(), [&](const std::string& path) { resumed = load_checkpoint(path); },
       [&](const CheckpointInfo& checkpoint, const std::string& why) {
-        pass_over(checkpoint, why);
+        warn_skipped_checkpoint(checkpoint, why);
         passed.push_back(checkpoint.name);
       });
   if (used) set_aside_damaged(passed, used->name);

@@ -47,7 +47,7 @@ std::string find_on_rank_0(World& world, const std::string& what, const std::fun
 // Returns that one. `load` is [all-ranks] and throws DamagedCheckpoint on all ranks; `on_skipped` is called on rank 0.
 std::optional<CheckpointInfo> load_best(World& world, const std::string& root,
                                         const std::function<void(const std::string& path)>& load,
-                                        const SkipCallback& on_skipped = pass_over);
+                                        const SkipCallback& on_skipped = warn_skipped_checkpoint);
 // [all-ranks] As world.run_and_agree(), but if `part` throws DamagedCheckpoint on one rank, all ranks throw it.
 void run_and_agree_on_damage(World& world, const std::string& what, const std::function<void()>& part);
 // [all-ranks] Throws if ranks see different files in this directory; such a checkpoint is not damaged.

@@ -49,7 +49,7 @@ bool may_compete(const Settings::Run& run, const PluginRegistry& registry, const
 }
 
 // Called in a catch block. Rethrows the error of a pinned plugin: the user asked for exactly that file.
-void pass_over(const PluginRegistry& registry, const PluginFile& file, const Error& error) {
+void warn_skipped_provider(const PluginRegistry& registry, const PluginFile& file, const Error& error) {
   if (error.code() == ExitCode::kInternal || registry.is_pinned(file)) throw;
   counted_warning(kPassedOver, fmt::format("\"auto\" passes over '{}': {}", file.manifest.id, error.what()));
 }
@@ -81,7 +81,7 @@ void add_candidates(ChosenProviders& chosen, bool attention, const Settings::Ker
       if (!competes_in(provider, attention)) continue;
       add_provider(chosen, attention, std::move(instance)).is_candidate = true;
     } catch (const Error& error) {
-      pass_over(plugins.registry(), *plugins.registry().index().find("ops", id), error);
+      warn_skipped_provider(plugins.registry(), *plugins.registry().index().find("ops", id), error);
     }
   }
 }
@@ -114,7 +114,7 @@ std::vector<std::string> find_candidates(Config& config, PluginRegistry& registr
       const std::vector<OptionSpec>& specs = registry.option_specs("ops", id);
       if (auto_kernels && !named.contains(id)) config.check_plugin_options(kernels.slot_of(id), id, specs);
     } catch (const Error& error) {
-      pass_over(registry, file, error);
+      warn_skipped_provider(registry, file, error);
       continue;
     }
     candidates.push_back(id);

@@ -13,7 +13,7 @@
 #include "host/base/creation_limit.hpp"
 #include "host/base/printable.hpp"
 #include "host/data/record_reader.hpp"
-#include "host/train/made_with.hpp"
+#include "host/train/generation_record.hpp"
 
 namespace chassis {
 namespace {
@@ -82,7 +82,8 @@ PromptRow prompt_of(std::string_view line, const SourcePosition& where, RowParse
   return row;
 }
 
-// The record beside a file of answers holds made_with and this key, so that no other file is taken for a record.
+// The record beside a file of answers holds generation_record and this key, so that no other file is taken for a
+// record.
 constexpr const char* kAnswersKey = "answers";
 
 std::string record_path(const std::string& answers) { return answers + ".made_with.json"; }
@@ -114,7 +115,7 @@ Json own_record(const std::string& answers) {
 }
 
 // Throws unless the kept answers were made with the same inputs as now, so that a file never mixes two models.
-void require_made_with(const std::string& path, size_t num_answers, const Json& then, const Json& now) {
+void require_same_record(const std::string& path, size_t num_answers, const Json& then, const Json& now) {
   if (const std::string text = differences_text(then, now); !text.empty())
     throw config_error(fmt::format("{}: its {} answers were made with other weights or settings:{}", printable(path),
                                    num_answers, text))
@@ -157,7 +158,8 @@ void require_other_file(const std::string& prompts, const std::string& answers) 
         .hint("choose another --out");
 }
 
-AnswersFile::AnswersFile(const std::string& path, const std::vector<PromptRow>& prompts, const Json& made_with) {
+AnswersFile::AnswersFile(const std::string& path, const std::vector<PromptRow>& prompts,
+                         const Json& generation_record) {
   const CreationLimit limit(prompts.empty() ? 0044 : shared_read_mode({prompts.front().where.file}));
   const Json record = own_record(path);
   std::string text;
@@ -191,9 +193,9 @@ AnswersFile::AnswersFile(const std::string& path, const std::vector<PromptRow>& 
     ++num_answered_;
   }
   if (num_answered_ > 0) {
-    require_made_with(path, num_answered_, record, made_with);
+    require_same_record(path, num_answered_, record, generation_record);
   } else {
-    Json now = made_with;
+    Json now = generation_record;
     now[kAnswersKey] = file_name(path);
     write_file_atomic(record_path(path), json_line(now) + "\n");
   }

@@ -34,7 +34,7 @@ class AnswersFile {
  public:
   // If the file exists and is not empty, PATH.made_with.json must name it. Keeps its complete rows, which must answer
   // the first prompts and be made with the same inputs. Otherwise throws a config error and changes nothing.
-  AnswersFile(const std::string& path, const std::vector<PromptRow>& prompts, const Json& made_with);
+  AnswersFile(const std::string& path, const std::vector<PromptRow>& prompts, const Json& generation_record);
 
   size_t num_answered() const { return num_answered_; }
   void append(const PromptRow& prompt, const Answer& answer);

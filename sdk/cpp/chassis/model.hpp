@@ -29,13 +29,10 @@ class Model : public Member {
   template <typename T>
   static const void* interface(std::string_view id) noexcept {
     constexpr bool kMaps = kOverridden<&Model::disk_mapping, &T::disk_mapping>;
-    static constexpr chassis_model_t kTable = {sizeof(chassis_model_t),
-                                                 0,
-                                                 &configure_entry,
-                                                 &record_entry,
-                                                 &config_entry,
-                                                 kMaps ? &disk_mapping_entry : nullptr,
-                                                 &max_positions_entry};
+    static constexpr chassis_model_t kTable = {sizeof(chassis_model_t), 0,
+                                               &configure_entry,        &record_entry,
+                                               &config_entry,           kMaps ? &disk_mapping_entry : nullptr,
+                                               &max_positions_entry};
     return id == CHASSIS_MODEL_ID ? &kTable : nullptr;
   }
 

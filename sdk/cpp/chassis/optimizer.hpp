@@ -184,9 +184,13 @@ class Optimizer : public Member {
 
   template <typename T>
   static const void* interface(std::string_view id) noexcept {
-    static constexpr chassis_optimizer_t kTable = {
-        sizeof(chassis_optimizer_t),          0, &states_entry, &step_entry, &workspace_bytes_entry,
-        T::kSums ? CHASSIS_OPTIMIZER_SUMS : 0u, 0};
+    static constexpr chassis_optimizer_t kTable = {sizeof(chassis_optimizer_t),
+                                                   0,
+                                                   &states_entry,
+                                                   &step_entry,
+                                                   &workspace_bytes_entry,
+                                                   T::kSums ? CHASSIS_OPTIMIZER_SUMS : 0u,
+                                                   0};
     return id == CHASSIS_OPTIMIZER_ID ? &kTable : nullptr;
   }
 

@@ -179,8 +179,8 @@ class Tokenizer : public Member {
       const uint32_t flags =
           (info.adds_bos ? CHASSIS_TOKENIZER_ADDS_BOS : 0u) | (Trains ? CHASSIS_TOKENIZER_TRAINS : 0u);
       write_sized<chassis_tokenizer_info_t>({0, flags, info.bos_id, info.eos_id, info.pad_id, info.unk_id,
-                                               info.vocab_size, str(info.fingerprint), str(info.chat_template)},
-                                              out);
+                                             info.vocab_size, str(info.fingerprint), str(info.chat_template)},
+                                            out);
     });
   }
   static chassis_status_t* encode_entry(chassis_instance* self, const chassis_str_t* texts, uint64_t num_texts,

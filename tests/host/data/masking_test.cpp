@@ -96,7 +96,7 @@ TEST(MaskingRule3, ATokenThatLiesPartlyInsideIsMaskedAndCounted) {
   EXPECT_EQ(encoded(encoder, kChats, chat_of({{"user", "Hi"}, {"assistant", "\nYo"}})),
             "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n\n[Yo<|im_end|>]\n");
   EXPECT_EQ(encoder.counts().num_straddlers, 1u);
-  EXPECT_EQ(encoder.straddlers().size(), 1u);
+  EXPECT_EQ(encoder.partly_inside().size(), 1u);
   EXPECT_EQ(encoder.counts().num_masked_beginnings, 1u);
   const auto changes = encoder.counts().changes();
   EXPECT_TRUE(std::any_of(changes.begin(), changes.end(), [](const auto& change) {

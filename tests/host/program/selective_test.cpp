@@ -65,7 +65,7 @@ struct Chosen {
   std::vector<std::string> again() const {
     std::vector<std::string> all;
     for (size_t n = selective.nodes.size(); n-- > 0;)
-      for (size_t other : selective.nodes[n].again_before_backward)
+      for (size_t other : selective.nodes[n].recomputed_before_backward)
         all.push_back(short_name(other) + " before " + short_name(n));
     return all;
   }
@@ -198,7 +198,7 @@ TEST(Selective, ANodeThatMayWriteInPlaceDoesNotOverwriteKeptValues) {
   EXPECT_EQ(chosen.kept(chosen.selective), (Names{"hidden", "p", "q"}));
   EXPECT_EQ(chosen.whole.nodes[twice].overwritten_input, 0) << "nothing reads 'p' after it";
   EXPECT_EQ(chosen.selective.nodes[twice].overwritten_input, 1) << "'p' is kept, 'once' is recomputed";
-  EXPECT_EQ(chosen.selective.nodes[twice].overwritten_again, 0) << "the last use of 'p'";
+  EXPECT_EQ(chosen.selective.nodes[twice].overwritten_by_recompute, 0) << "the last use of 'p'";
 }
 
 // ---- whole steps

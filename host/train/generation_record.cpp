@@ -1,5 +1,5 @@
 // Text files of a model directory are left out, because their effects are among the other values.
-#include "host/train/made_with.hpp"
+#include "host/train/generation_record.hpp"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -50,8 +50,8 @@ std::string template_of(const Session& session) {
 
 }  // namespace
 
-Json made_with(const Session& session, const GenerationSettings& generation, const std::string& weights,
-               bool with_chat) {
+Json generation_record(const Session& session, const GenerationSettings& generation, const std::string& weights,
+                       bool with_chat) {
   const Settings& settings = session.settings();
   const GenerateOptions& options = generation.options;
   Json made;

@@ -11,8 +11,8 @@ namespace chassis {
 
 // An object of plain values, under the names in messages. `weights` is the directory of the weights; its files are
 // compared by name, size and modification time, not by content. `with_chat`: a prompt is a conversation.
-Json made_with(const Session& session, const GenerationSettings& generation, const std::string& weights,
-               bool with_chat);
+Json generation_record(const Session& session, const GenerationSettings& generation, const std::string& weights,
+                       bool with_chat);
 
 // "\n  weights: A then, B now" for each value that differs; empty if none does.
 std::string differences_text(const Json& then, const Json& now);

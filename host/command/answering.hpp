@@ -22,10 +22,10 @@ int chat_on_standard_input(Session& session, Answerer& answerer);
 std::vector<std::vector<int32_t>> ids_of_rows(Session& session, Answerer& answerer, const std::vector<PromptRow>& rows);
 
 // [all-ranks] Answers the rows, whose ids are given, in order; rank 0 writes the answers to the file `out`, and calls
-// `made_with` for AnswersFile.
+// `generation_record` for AnswersFile.
 int answer_rows(Session& session, Answerer& answerer, const std::vector<PromptRow>& rows,
                 const std::vector<std::vector<int32_t>>& ids, const std::string& out,
-                const std::function<Json()>& made_with);
+                const std::function<Json()>& generation_record);
 
 // Writes pieces of a text to standard output: unchanged to a file or a pipe, and without harmful control characters to
 // a terminal.

@@ -1,5 +1,5 @@
 // Turns at a terminal or from a pipe, and rows of a file.
-#include "host/command/talk.hpp"
+#include "host/command/answering.hpp"
 
 #include <fmt/format.h>
 #include <unistd.h>
@@ -143,11 +143,11 @@ std::vector<std::vector<int32_t>> ids_of_rows(Session& session, Answerer& answer
 
 int answer_rows(Session& session, Answerer& answerer, const std::vector<PromptRow>& rows,
                 const std::vector<std::vector<int32_t>>& ids, const std::string& out,
-                const std::function<Json()>& made_with) {
+                const std::function<Json()>& generation_record) {
   World& world = session.world();
   std::optional<AnswersFile> file;
   const size_t done = std::stoull(find_on_rank_0(world, "opening " + out, [&] {
-    file.emplace(out, rows, made_with());
+    file.emplace(out, rows, generation_record());
     return std::to_string(file->num_answered());
   }));
   if (done > 0) log::info("{}: {} of {} prompts are answered already", printable(out), done, rows.size());
