@@ -7,9 +7,9 @@
 
 #include "host/base/printable.hpp"
 #include "host/session/session.hpp"
-#include "host/train/answer.hpp"
-#include "host/train/chat.hpp"
-#include "host/train/prompts_file.hpp"
+#include "host/generate/answer.hpp"
+#include "host/generate/chat.hpp"
+#include "host/generate/prompts_file.hpp"
 
 namespace chassis {
 

@@ -16,7 +16,7 @@
 #include "host/command/command.hpp"
 #include "host/command/json_document.hpp"
 #include "host/plan/plan.hpp"
-#include "host/program/graph.hpp"
+#include "host/compile/graph_text.hpp"
 #include "host/save/saved_tensors.hpp"
 #include "host/save/saver.hpp"
 #include "host/session/session.hpp"

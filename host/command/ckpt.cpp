@@ -14,7 +14,7 @@
 #include "host/save/merge.hpp"
 #include "host/save/quantize.hpp"
 #include "host/save/weights.hpp"
-#include "host/session/progress.hpp"
+#include "host/base/progress.hpp"
 
 namespace chassis {
 namespace {

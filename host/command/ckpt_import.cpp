@@ -12,7 +12,7 @@
 #include "host/command/json_document.hpp"
 #include "host/plugin/registry.hpp"
 #include "host/service/host_services.hpp"
-#include "host/session/progress.hpp"
+#include "host/base/progress.hpp"
 #include "host/state/float_dtype.hpp"
 
 namespace chassis {

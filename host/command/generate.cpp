@@ -13,10 +13,10 @@
 #include "host/save/resume_differences.hpp"
 #include "host/save/weights.hpp"
 #include "host/session/join.hpp"
-#include "host/train/generation_record.hpp"
-#include "host/train/generation_settings.hpp"
+#include "host/generate/generation_record.hpp"
+#include "host/generate/generation_settings.hpp"
 #include "host/train/run_report.hpp"
-#include "host/train/stop_texts.hpp"
+#include "host/generate/stop_texts.hpp"
 
 namespace chassis {
 namespace {

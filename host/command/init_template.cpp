@@ -12,7 +12,7 @@
 #include "host/base/printable.hpp"
 #include "host/data/chat_renderer.hpp"
 #include "host/data/record_encoder.hpp"
-#include "host/session/slot_template_file.hpp"
+#include "host/text/slot_template_file.hpp"
 
 namespace chassis {
 namespace {

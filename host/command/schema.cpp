@@ -11,7 +11,7 @@
 #include "host/command/installed_plugins.hpp"
 #include "host/command/json_document.hpp"
 #include "host/plugin/registry.hpp"
-#include "host/program/model_plugin.hpp"
+#include "host/compile/model_plugin.hpp"
 #include "host/service/host_services.hpp"
 
 namespace chassis {

@@ -22,7 +22,7 @@
 #include "host/service/host_services.hpp"
 #include "host/service/memory.hpp"
 #include "host/service/threads.hpp"
-#include "host/session/progress.hpp"
+#include "host/base/progress.hpp"
 #include "host/session/tokenizer_training.hpp"
 
 namespace chassis {

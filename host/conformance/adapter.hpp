@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "host/plugin/instance.hpp"
-#include "host/program/model_plugin.hpp"
-#include "host/program/resolve.hpp"
+#include "host/compile/model_plugin.hpp"
+#include "host/compile/resolve.hpp"
 
 namespace chassis {
 

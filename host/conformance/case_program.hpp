@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "host/program/op_table.hpp"
+#include "host/graph/op_table.hpp"
 
 namespace chassis {
 

@@ -16,8 +16,8 @@
 #include "host/base/printable.hpp"
 #include "host/conformance/own_ops.hpp"
 #include "host/conformance/sample_program.hpp"
-#include "host/program/executor.hpp"
-#include "host/program/model_plugin.hpp"
+#include "host/execute/executor.hpp"
+#include "host/compile/model_plugin.hpp"
 #include "host/service/rng.hpp"
 #include "host/session/run_model.hpp"
 

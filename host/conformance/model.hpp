@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "host/plugin/instance.hpp"
-#include "host/program/resolve.hpp"
+#include "host/compile/resolve.hpp"
 
 namespace chassis {
 

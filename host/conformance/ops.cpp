@@ -14,11 +14,11 @@
 #include "host/conformance/case_program.hpp"
 #include "host/conformance/growth.hpp"
 #include "host/conformance/ops_answers.hpp"
-#include "host/program/block_run.hpp"
-#include "host/program/compile.hpp"
-#include "host/program/op_pattern.hpp"
-#include "host/program/op_table.hpp"
-#include "host/program/record.hpp"
+#include "host/execute/block_run.hpp"
+#include "host/compile/compile.hpp"
+#include "host/graph/op_pattern.hpp"
+#include "host/graph/op_table.hpp"
+#include "host/graph/record.hpp"
 #include "host/service/rng.hpp"
 
 namespace chassis {

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "host/program/resolve.hpp"
+#include "host/compile/resolve.hpp"
 
 namespace chassis {
 

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "host/plugin/status.hpp"
-#include "host/program/node_view.hpp"
+#include "host/compile/node_view.hpp"
 
 namespace chassis {
 namespace {

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "host/program/optimizer_plugin.hpp"
+#include "host/execute/optimizer_plugin.hpp"
 
 namespace chassis {
 

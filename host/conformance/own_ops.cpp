@@ -13,8 +13,8 @@
 
 #include "host/base/error.hpp"
 #include "host/conformance/sample_program.hpp"
-#include "host/program/block_run.hpp"
-#include "host/program/compile.hpp"
+#include "host/execute/block_run.hpp"
+#include "host/compile/compile.hpp"
 #include "host/service/rng.hpp"
 
 namespace chassis {

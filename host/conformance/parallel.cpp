@@ -7,8 +7,8 @@
 #include <utility>
 
 #include "host/base/error.hpp"
-#include "host/program/compile.hpp"
-#include "host/program/parallel_stack.hpp"
+#include "host/compile/compile.hpp"
+#include "host/parallel/parallel_stack.hpp"
 #include "host/state/cover.hpp"
 
 namespace chassis {

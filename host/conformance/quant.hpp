@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "host/program/quant_plugin.hpp"
+#include "host/compile/quant_plugin.hpp"
 
 namespace chassis {
 

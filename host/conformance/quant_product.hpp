@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "host/program/quant_plugin.hpp"
-#include "host/program/resolve.hpp"
+#include "host/compile/quant_plugin.hpp"
+#include "host/compile/resolve.hpp"
 
 namespace chassis {
 

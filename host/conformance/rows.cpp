@@ -20,7 +20,7 @@
 #include "host/conformance/growth.hpp"
 #include "host/conformance/tokenizer.hpp"
 #include "host/plugin/status.hpp"
-#include "host/session/plugin_rows.hpp"
+#include "host/text/plugin_rows.hpp"
 
 namespace chassis {
 namespace {

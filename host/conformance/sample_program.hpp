@@ -3,9 +3,9 @@
 
 #include <string>
 
-#include "host/program/block_run.hpp"
-#include "host/program/parameters.hpp"
-#include "host/program/program.hpp"
+#include "host/execute/block_run.hpp"
+#include "host/compile/parameters.hpp"
+#include "host/graph/program.hpp"
 
 namespace chassis {
 

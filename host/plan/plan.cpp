@@ -17,10 +17,10 @@
 #include "host/base/units.hpp"
 #include "host/plan/plan_rank.hpp"
 #include "host/plugin/status.hpp"
-#include "host/program/unit_flops.hpp"
+#include "host/compile/unit_flops.hpp"
 #include "host/save/saved_tensors.hpp"
 #include "host/session/session.hpp"
-#include "host/session/slow_phase.hpp"
+#include "host/base/slow_phase.hpp"
 #include "host/state/rank_kinds.hpp"
 #include "host/state/schedule_simulation.hpp"
 

@@ -12,7 +12,7 @@
 
 #include "host/config/config.hpp"
 #include "host/plan/plan_types.hpp"
-#include "host/program/executor.hpp"
+#include "host/execute/executor.hpp"
 #include "host/service/comm.hpp"
 #include "host/service/memory.hpp"
 #include "host/state/mesh_shape.hpp"

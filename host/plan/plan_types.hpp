@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "host/program/executor.hpp"
+#include "host/execute/executor.hpp"
 #include "host/service/comm.hpp"
 #include "host/service/memory.hpp"
 #include "host/state/mesh_shape.hpp"

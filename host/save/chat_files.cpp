@@ -10,7 +10,7 @@
 #include "host/data/chat_renderer.hpp"
 #include "host/data/generation_config.hpp"
 #include "host/data/slot_jinja.hpp"
-#include "host/session/run_chat.hpp"
+#include "host/text/run_chat.hpp"
 
 namespace chassis {
 namespace {

@@ -17,7 +17,7 @@
 #include "host/save/quantize.hpp"
 #include "host/save/quantized_weights.hpp"
 #include "host/save/saved_tensors.hpp"
-#include "host/session/progress.hpp"
+#include "host/base/progress.hpp"
 #include "host/state/float_dtype.hpp"
 
 namespace chassis {

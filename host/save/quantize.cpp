@@ -13,7 +13,7 @@
 #include "host/save/model_directory.hpp"
 #include "host/save/quantized_weights.hpp"
 #include "host/save/saved_tensors.hpp"
-#include "host/session/progress.hpp"
+#include "host/base/progress.hpp"
 
 namespace chassis {
 

@@ -19,7 +19,7 @@
 #include "host/save/resume_differences.hpp"
 #include "host/save/saved_tensors.hpp"
 #include "host/session/finite.hpp"
-#include "host/session/progress.hpp"
+#include "host/base/progress.hpp"
 
 namespace chassis {
 namespace {

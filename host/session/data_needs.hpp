@@ -3,9 +3,9 @@
 
 #include "host/config/settings.hpp"
 #include "host/data/row_files.hpp"
-#include "host/program/layout.hpp"
-#include "host/program/program.hpp"
-#include "host/session/plugin_tokenizer.hpp"
+#include "host/compile/layout.hpp"
+#include "host/graph/program.hpp"
+#include "host/text/plugin_tokenizer.hpp"
 
 namespace chassis {
 

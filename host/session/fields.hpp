@@ -6,7 +6,7 @@
 
 #include "host/config/config.hpp"
 #include "host/data/batch.hpp"
-#include "host/program/run_context.hpp"
+#include "host/execute/run_context.hpp"
 
 namespace chassis {
 

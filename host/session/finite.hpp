@@ -5,7 +5,7 @@
 #include <optional>
 #include <string>
 
-#include "host/program/parameters.hpp"
+#include "host/compile/parameters.hpp"
 #include "host/session/ranks.hpp"
 #include "host/session/session.hpp"
 

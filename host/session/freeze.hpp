@@ -2,7 +2,7 @@
 #pragma once
 
 #include "host/config/settings.hpp"
-#include "host/program/parameters.hpp"
+#include "host/compile/parameters.hpp"
 
 namespace chassis {
 

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "host/program/parameters.hpp"
+#include "host/compile/parameters.hpp"
 #include "host/service/comm.hpp"
 #include "host/service/tensor.hpp"
 #include "host/state/layout.hpp"

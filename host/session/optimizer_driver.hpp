@@ -8,8 +8,8 @@
 
 #include "chassis/kind/optimizer.h"
 #include "host/plugin/instance.hpp"
-#include "host/program/optimizer_plugin.hpp"
-#include "host/program/parameters.hpp"
+#include "host/execute/optimizer_plugin.hpp"
+#include "host/compile/parameters.hpp"
 #include "host/service/comm.hpp"
 #include "host/service/tensor.hpp"
 #include "host/session/matrix_exchange.hpp"

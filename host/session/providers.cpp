@@ -12,7 +12,7 @@
 #include "host/config/plugin_name.hpp"
 #include "host/config/suggest.hpp"
 #include "host/plugin/status.hpp"
-#include "host/program/providers.hpp"
+#include "host/compile/providers.hpp"
 
 namespace chassis {
 namespace {

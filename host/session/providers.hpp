@@ -8,7 +8,7 @@
 #include "host/base/json_fwd.hpp"
 #include "host/config/config.hpp"
 #include "host/launch/world.hpp"
-#include "host/program/compile.hpp"
+#include "host/compile/compile.hpp"
 #include "host/session/run_plugins.hpp"
 #include "host/session/target.hpp"
 

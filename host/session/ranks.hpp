@@ -5,7 +5,7 @@
 #include <string_view>
 #include <vector>
 
-#include "host/program/parallel_stack.hpp"
+#include "host/parallel/parallel_stack.hpp"
 #include "host/service/comm.hpp"
 
 namespace chassis {

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "host/config/settings.hpp"
-#include "host/program/adapter.hpp"
+#include "host/compile/adapter.hpp"
 #include "host/session/run_model.hpp"
 #include "host/session/run_plugins.hpp"
 

@@ -19,11 +19,11 @@
 #include "host/data/row_names.hpp"
 #include "host/data/row_sample.hpp"
 #include "host/data/tokenizer_files.hpp"
-#include "host/program/row_pieces.hpp"
+#include "host/compile/row_pieces.hpp"
 #include "host/service/memory.hpp"
 #include "host/session/fields.hpp"
-#include "host/session/progress.hpp"
-#include "host/session/run_chat.hpp"
+#include "host/base/progress.hpp"
+#include "host/text/run_chat.hpp"
 #include "host/session/target.hpp"
 
 namespace chassis {

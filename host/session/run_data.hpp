@@ -9,10 +9,10 @@
 #include "host/config/settings.hpp"
 #include "host/data/eval_data.hpp"
 #include "host/data/train_data.hpp"
-#include "host/program/layout.hpp"
-#include "host/program/program.hpp"
+#include "host/compile/layout.hpp"
+#include "host/graph/program.hpp"
 #include "host/session/data_needs.hpp"
-#include "host/session/plugin_tokenizer.hpp"
+#include "host/text/plugin_tokenizer.hpp"
 
 namespace chassis {
 

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "host/launch/world.hpp"
-#include "host/program/parallel_stack.hpp"
+#include "host/parallel/parallel_stack.hpp"
 #include "host/service/comm.hpp"
 #include "host/session/run_plugins.hpp"
 

@@ -18,8 +18,8 @@
 #include "host/config/paths.hpp"
 #include "host/config/plugin_name.hpp"
 #include "host/config/suggest.hpp"
-#include "host/program/op_table.hpp"
-#include "host/program/quant_plugin.hpp"
+#include "host/graph/op_table.hpp"
+#include "host/compile/quant_plugin.hpp"
 #include "host/session/fields.hpp"
 
 namespace chassis {

@@ -5,8 +5,8 @@
 #include <string>
 
 #include "host/config/config.hpp"
-#include "host/program/compile.hpp"
-#include "host/program/model_plugin.hpp"
+#include "host/compile/compile.hpp"
+#include "host/compile/model_plugin.hpp"
 #include "host/session/run_plugins.hpp"
 
 namespace chassis {

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "host/config/settings.hpp"
-#include "host/program/quant.hpp"
+#include "host/compile/quant.hpp"
 #include "host/session/run_model.hpp"
 #include "host/session/run_plugins.hpp"
 

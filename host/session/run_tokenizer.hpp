@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "host/config/config.hpp"
-#include "host/session/plugin_tokenizer.hpp"
+#include "host/text/plugin_tokenizer.hpp"
 #include "host/session/run_plugins.hpp"
 
 namespace chassis {

@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "host/program/compile.hpp"
-#include "host/program/executor.hpp"
+#include "host/compile/compile.hpp"
+#include "host/execute/executor.hpp"
 #include "host/session/optimizer_driver.hpp"
 #include "host/session/providers.hpp"
 #include "host/session/run_mesh.hpp"

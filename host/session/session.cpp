@@ -13,7 +13,7 @@
 #include "host/service/memory.hpp"
 #include "host/session/fields.hpp"
 #include "host/session/run_tokenizer.hpp"
-#include "host/session/slow_phase.hpp"
+#include "host/base/slow_phase.hpp"
 
 namespace chassis {
 namespace {

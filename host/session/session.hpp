@@ -9,10 +9,10 @@
 
 #include "host/config/config.hpp"
 #include "host/launch/world.hpp"
-#include "host/program/axis_collectives.hpp"
+#include "host/execute/axis_collectives.hpp"
 #include "host/service/metrics.hpp"
-#include "host/session/plugin_rows.hpp"
-#include "host/session/plugin_tokenizer.hpp"
+#include "host/text/plugin_rows.hpp"
+#include "host/text/plugin_tokenizer.hpp"
 #include "host/session/ranks.hpp"
 #include "host/session/run_adapter.hpp"
 #include "host/session/run_data.hpp"

@@ -14,7 +14,7 @@
 #include "host/config/paths.hpp"
 #include "host/data/data_files.hpp"
 #include "host/data/record_reader.hpp"
-#include "host/session/plugin_rows.hpp"
+#include "host/text/plugin_rows.hpp"
 #include "host/session/run_tokenizer.hpp"
 
 namespace chassis {

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "host/plugin/registry.hpp"
-#include "host/session/plugin_tokenizer.hpp"
+#include "host/text/plugin_tokenizer.hpp"
 
 namespace chassis {
 

@@ -12,7 +12,7 @@
 #include "host/base/units.hpp"
 #include "host/checkpoint/checkpoint_root.hpp"
 #include "host/save/adapter_files.hpp"
-#include "host/session/run_chat.hpp"
+#include "host/text/run_chat.hpp"
 
 namespace chassis {
 namespace {

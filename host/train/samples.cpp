@@ -7,8 +7,8 @@
 
 #include "host/base/log.hpp"
 #include "host/data/generation_config.hpp"
-#include "host/train/chat.hpp"
-#include "host/train/generation_settings.hpp"
+#include "host/generate/chat.hpp"
+#include "host/generate/generation_settings.hpp"
 
 namespace chassis {
 namespace {

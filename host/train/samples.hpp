@@ -9,7 +9,7 @@
 
 #include "host/data/chat_renderer.hpp"
 #include "host/session/session.hpp"
-#include "host/train/answer.hpp"
+#include "host/generate/answer.hpp"
 #include "host/train/step_record.hpp"
 
 namespace chassis {

@@ -1,5 +1,5 @@
 // Packing, recompute and the key-value cache change no results of any family, and bf16 no more than its rounding does.
-#include "host/train/generate.hpp"
+#include "host/generate/generate.hpp"
 #include "tests/regress/small_families.hpp"
 #include "tests/regress/small_run.hpp"
 

@@ -1,7 +1,7 @@
 // The key-value cache changes how logits are computed, not what they are.
 #include <numeric>
 
-#include "host/train/generate.hpp"
+#include "host/generate/generate.hpp"
 #include "tests/regress/small_run.hpp"
 
 namespace chassis::test {

@@ -6,9 +6,9 @@
 #include <utility>
 #include <vector>
 
-#include "host/program/compile.hpp"
-#include "host/program/op_table.hpp"
-#include "host/program/rewrite.hpp"
+#include "host/compile/compile.hpp"
+#include "host/graph/op_table.hpp"
+#include "host/graph/rewrite.hpp"
 
 namespace chassis::test {
 

@@ -5,8 +5,8 @@
 #include <string>
 
 #include "host/base/error.hpp"
-#include "host/program/parameters.hpp"
-#include "host/program/run_context.hpp"
+#include "host/compile/parameters.hpp"
+#include "host/execute/run_context.hpp"
 
 namespace chassis::test {
 

@@ -14,7 +14,7 @@
 #include "host/base/json.hpp"
 #include "host/plugin/option_schema.hpp"
 #include "host/plugin/registry.hpp"
-#include "host/program/optimizer_plugin.hpp"
+#include "host/execute/optimizer_plugin.hpp"
 #include "host/service/host_services.hpp"
 #include "host/service/memory.hpp"
 #include "host/service/metrics.hpp"

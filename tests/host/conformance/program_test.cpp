@@ -7,7 +7,7 @@
 
 #include "host/conformance/model.hpp"
 #include "host/conformance/parallel.hpp"
-#include "tests/host/program/recorder.hpp"
+#include "tests/support/recorder.hpp"
 #include "tests/support/expect_has.hpp"
 #include "tests/support/loaded_plugins.hpp"
 

@@ -11,7 +11,7 @@
 #include "host/data/record_reader.hpp"
 #include "host/data/slot_jinja.hpp"
 #include "host/service/host_services.hpp"
-#include "host/session/slot_template_file.hpp"
+#include "host/text/slot_template_file.hpp"
 #include "host/session/tokenizer_training.hpp"
 #include "tests/host/data/support.hpp"
 

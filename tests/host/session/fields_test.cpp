@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "host/session/run_data.hpp"
-#include "tests/host/program/recorder.hpp"
+#include "tests/support/recorder.hpp"
 #include "tests/support/expect_has.hpp"
 
 namespace chassis {

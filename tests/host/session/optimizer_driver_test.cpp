@@ -5,7 +5,7 @@
 
 #include <cmath>
 
-#include "tests/host/program/cpu_run.hpp"
+#include "tests/support/cpu_run.hpp"
 #include "tests/support/expect_has.hpp"
 #include "tests/support/one_rank.hpp"
 

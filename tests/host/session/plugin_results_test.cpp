@@ -5,8 +5,8 @@
 
 #include "host/base/hash.hpp"
 #include "host/session/optimizer_driver.hpp"
-#include "host/session/plugin_tokenizer.hpp"
-#include "tests/host/program/cpu_run.hpp"
+#include "host/text/plugin_tokenizer.hpp"
+#include "tests/support/cpu_run.hpp"
 #include "tests/support/expect_has.hpp"
 #include "tests/support/process.hpp"
 

@@ -7,7 +7,7 @@
 #include <limits>
 
 #include "host/service/meta_memory.hpp"
-#include "tests/host/program/cpu_run.hpp"
+#include "tests/support/cpu_run.hpp"
 #include "tests/support/one_rank.hpp"
 
 namespace chassis {

@@ -7,7 +7,7 @@
 #include <cstring>
 
 #include "host/base/json.hpp"
-#include "tests/host/program/cpu_run.hpp"
+#include "tests/support/cpu_run.hpp"
 #include "tests/support/expect_has.hpp"
 #include "tests/support/one_rank.hpp"
 #include "tests/support/process.hpp"

@@ -4,7 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "host/base/log_capture.hpp"
-#include "host/program/adapter_plugin.hpp"
+#include "host/compile/adapter_plugin.hpp"
 #include "tests/plugins/adapter/lora/adapted.hpp"
 #include "tests/support/loaded_plugins.hpp"
 

@@ -1,7 +1,7 @@
 // Refusals of a config.json by the families that share the decoder, and by GPT-2.
 #include <gtest/gtest.h>
 
-#include "host/program/parameters.hpp"
+#include "host/compile/parameters.hpp"
 #include "tests/support/expect_has.hpp"
 #include "tests/support/loaded_plugins.hpp"
 

@@ -2,7 +2,7 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
-#include "host/program/quant_plugin.hpp"
+#include "host/compile/quant_plugin.hpp"
 #include "tests/support/ops_provider.hpp"
 
 namespace chassis::test {

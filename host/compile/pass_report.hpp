@@ -1,0 +1,31 @@
+// Reports of what passes did to a program or refused to do, and why; for `chassis check --graph`.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "host/compile/layout.hpp"
+#include "host/graph/program.hpp"
+#include "host/compile/recompute.hpp"
+#include "host/compile/resolve.hpp"
+
+namespace chassis {
+
+struct PassReport {
+  std::string pass;     // "providers"
+  std::string subject;  // "sdpa", "layer.q_proj"; empty: the whole program
+  std::string what;     // what the pass did, or why it did nothing
+};
+
+// Each returns at least one report.
+std::vector<PassReport> report_of_record(const Program& program);
+std::vector<PassReport> report_of_layout(const Program& program, const ProgramLayout& layout);
+std::vector<PassReport> report_of_providers(const ResolvedProgram& resolved, const ResolveOptions& options);
+std::vector<PassReport> report_of_recompute(const ResolvedProgram& resolved, const Recompute& recompute,
+                                            const std::string& reason);
+std::vector<PassReport> report_of_liveness(const ResolvedProgram& resolved);
+
+// One line per report.
+std::string text(const std::vector<PassReport>& reports);
+
+}  // namespace chassis

@@ -1,0 +1,395 @@
+// Runs units in order: strategy events, full recompute, and the frames that wait for backward.
+#include "host/execute/executor.hpp"
+
+#include <algorithm>
+#include <utility>
+
+#include "host/base/error.hpp"
+#include "host/execute/block_run.hpp"
+#include "host/graph/op_table.hpp"
+#include "host/compile/selective.hpp"
+#include "host/service/step_place.hpp"
+
+namespace chassis {
+namespace {
+
+Tensor output(const StreamValues& outputs, const std::string& name) {
+  const auto found = outputs.find(name);
+  if (found == outputs.end()) throw plugin_error("the model's last block has no output \"" + name + "\"");
+  return found->second;
+}
+
+// True if an axis divides an input of the block along that dim.
+bool divides_inputs(const BlockType& block, DimId dim) {
+  return std::any_of(block.inputs.begin(), block.inputs.end(), [&](const auto& input) {
+    const std::vector<Sharding>& sharding = block.values[input.second].sharding;
+    return std::find(sharding.begin(), sharding.end(), Sharding{Sharding::Kind::kShard, dim}) != sharding.end();
+  });
+}
+
+// True if the logits of the last position cannot be computed from that position alone: some ops read other positions,
+// and only one rank has it if positions are divided.
+bool needs_all_positions(const BlockType& block) {
+  return divides_inputs(block, CHASSIS_DIM_TIME) || !block.fields.empty() || block.op_over_positions() != nullptr ||
+         std::ranges::any_of(block.ops, [](const Op& op) { return op.spec().is_attention(); });
+}
+
+void keep_last_position(const BlockType& block, bool is_input, StreamValues& stream) {
+  const auto& values = is_input ? block.inputs : block.outputs;
+  for (auto& [name, tensor] : stream)
+    if (const auto value = values.find(name);
+        value != values.end() && block.values[value->second].has(CHASSIS_DIM_TIME))
+      tensor = tensor.narrow(1, tensor.size(1) - 1, 1).contiguous();
+}
+
+// If false, nothing before the unit is trained either.
+bool needs_backward(const ResolvedBlock& block) {
+  return block.inputs_need_grad || std::count(block.slot_trainable.begin(), block.slot_trainable.end(), 1) > 0;
+}
+
+}  // namespace
+
+Executor::Executor(CompiledProgram& compiled, UnitEvents* events, Collectives* collectives)
+    : compiled_(compiled), events_(events), collectives_(collectives) {
+  own_ = {{0}, {all_units()}, 1, nullptr};
+}
+
+void Executor::set_trace(Trace* trace) {
+  trace_ = trace;
+  unit_names_ = trace ? compiled_.program.unit_names() : std::vector<std::string>();
+}
+
+void Executor::enter(const char* phase, int microbatch, size_t unit) const {
+  if (!rehearsal_) enter_unit(phase, microbatch, static_cast<int64_t>(unit));
+}
+
+void Executor::visit_saved(const SavedTensorVisitor& visit) {
+  const ResolvedProgram& program = resolved(Purpose::kTraining);
+  for (const auto& [key, mb] : microbatches_) {
+    for (size_t i = 0; i < mb.kept.size(); ++i) {
+      const size_t unit = mb.first_unit + i;
+      for (const auto& [name, tensor] : mb.kept[i].inputs)
+        if (tensor) visit(mb.number, unit, name, false, tensor);
+      if (!mb.kept[i].frame) continue;
+      const ResolvedBlock& block = program.running(unit);
+      const Frame& frame = *mb.kept[i].frame;
+      for (ValueId v = 0; v < frame.values.size(); ++v)
+        if (frame.values[v]) visit(mb.number, unit, block.block.values[v].name, false, frame.values[v]);
+      for (ValueId v = 0; v < frame.gradients.size(); ++v)
+        if (frame.gradients[v]) visit(mb.number, unit, block.block.values[v].name, false, frame.gradients[v]);
+      for (size_t n = 0; n < frame.saved.size(); ++n)
+        for (const Tensor& tensor : frame.saved[n])
+          if (tensor) visit(mb.number, unit, block.nodes[n].name, true, tensor);
+    }
+  }
+}
+
+void Executor::forget() {
+  microbatches_.clear();
+  values_.clear();
+  gradients_.clear();
+}
+
+int64_t Executor::max_recomputed_blocks() const {
+  size_t longest = 1;
+  for (const Chain& chain : compiled_.program.chains) longest = std::max(longest, chain.blocks.size());
+  return longest > 1 ? static_cast<int64_t>(longest) : 0;
+}
+
+int64_t Executor::size_of(DimId dim, const Fields& fields) const {
+  for (const auto& [name, field] : compiled_.program.fields) {
+    const auto at = std::find(field.dims.begin(), field.dims.end(), dim);
+    const auto given = fields.find(name);
+    if (at != field.dims.end() && given != fields.end())
+      return given->second.size(static_cast<int>(at - field.dims.begin()));
+  }
+  throw plugin_error("no field of the batch has the dim " + compiled_.program.dims[dim].name);
+}
+
+RunContext Executor::context(size_t unit, const Microbatch& mb, KeyValueCache* cache) const {
+  RunContext context;
+  context.program = &compiled_.program;
+  context.layout = &compiled_.layout;
+  context.options = &compiled_.options;
+  context.parameters = &compiled_.parameters->of_unit(unit);
+  context.collectives = collectives_;
+  context.cache = cache;
+  context.unit = unit;
+  context.batch = size_of(CHASSIS_DIM_BATCH, mb.fields);
+  context.time = size_of(CHASSIS_DIM_TIME, mb.fields);
+  context.loss_scale = mb.loss_scale;
+  context.random = mb.random;
+  context.rehearsal = rehearsal_;
+  context.trace = trace_;
+  context.microbatch = mb.number;
+  return context;
+}
+
+StreamValues Executor::run_units(const ResolvedProgram& resolved, UnitRange units, StreamValues stream, Microbatch& mb,
+                                 KeyValueCache* cache, bool last_position_only) {
+  const bool training = resolved.purpose == Purpose::kTraining;
+  if (training) {
+    mb.first_unit = units.begin;
+    mb.kept.resize(units.end - units.begin);
+  }
+  for (size_t unit = units.begin; unit < units.end; ++unit) {
+    RunContext run = context(unit, mb, cache);
+    const bool narrows = last_position_only && unit + 1 == resolved.units.size();
+    const bool narrows_after = narrows && needs_all_positions(resolved.running(unit).block);
+    if (narrows && !narrows_after) {
+      keep_last_position(resolved.running(unit).block, true, stream);
+      run.time = 1;
+    }
+    const BlockRecompute mode = training ? resolved.recompute[unit] : BlockRecompute::kNone;
+    const bool keeps_frame = training && mode != BlockRecompute::kFull;
+    const ResolvedBlock& block = resolved.running(unit);
+    const char* const phase = training ? "forward" : "evaluation";
+    enter(phase, mb.number, unit);
+    const ScopedSpan span(trace_, TraceTrack::kUnits, name_of(unit), phase, mb.number, static_cast<int64_t>(unit));
+    if (events_) events_->pre_forward(unit, {.training = training, .microbatch = mb.number});
+    Frame scratch;
+    if (keeps_frame) mb.of(unit).frame = std::make_unique<Frame>();
+    if (mode == BlockRecompute::kFull) mb.of(unit).inputs = stream;
+    stream = run_forward(block, run, stream, mb.fields, keeps_frame, keeps_frame ? *mb.of(unit).frame : scratch);
+    if (events_) events_->post_forward(unit, {.training = training, .microbatch = mb.number});
+    if (narrows_after) keep_last_position(block.block, false, stream);
+  }
+  return stream;
+}
+
+StreamValues Executor::forward(int microbatch, UnitRange units, const Fields& fields, StreamValues inputs,
+                               double loss_scale, RandomBits random) {
+  Microbatch& mb = microbatches_[{microbatch, units.begin}];
+  mb = {};
+  mb.number = microbatch;
+  mb.fields = fields;
+  mb.loss_scale = loss_scale;
+  mb.random = random;
+  return run_units(resolved(Purpose::kTraining), units, std::move(inputs), mb, nullptr, false);
+}
+
+Tensor Executor::forward(int microbatch, const Fields& fields, double loss_scale, RandomBits random) {
+  return output(forward(microbatch, all_units(), fields, {}, loss_scale, random), "loss");
+}
+
+void Executor::backward(int microbatch, bool last) { backward(microbatch, all_units(), {}, last); }
+
+StreamValues Executor::backward(int microbatch, UnitRange units, StreamValues gradients, bool last) {
+  auto node = microbatches_.extract({microbatch, units.begin});
+  CHASSIS_CHECK(!node.empty() && !node.mapped().awaits_params,
+                "backward of a micro-batch whose forward did not run, or whose backward_inputs did");
+  try {
+    return run_backward_units(node.mapped(), units, std::move(gradients),
+                              {.last_microbatch = last, .microbatch = microbatch});
+  } catch (...) {
+    if (keeps_failed_) microbatches_.insert(std::move(node));
+    throw;
+  }
+}
+
+StreamValues Executor::backward_inputs(int microbatch, UnitRange units, StreamValues gradients) {
+  const auto found = microbatches_.find({microbatch, units.begin});
+  CHASSIS_CHECK(found != microbatches_.end() && !found->second.awaits_params,
+                "backward_inputs of a micro-batch whose forward did not run, or a second one");
+  found->second.awaits_params = true;
+  return run_backward_units(found->second, units, std::move(gradients), {.microbatch = microbatch, .params = false});
+}
+
+void Executor::backward_params(int microbatch, UnitRange units, bool last) {
+  auto node = microbatches_.extract({microbatch, units.begin});
+  CHASSIS_CHECK(!node.empty() && node.mapped().awaits_params,
+                "backward_params of a micro-batch whose backward_inputs did not run");
+  Microbatch& mb = node.mapped();
+  const ResolvedProgram& program = resolved(Purpose::kTraining);
+  const UnitEvents::Flags flags{.last_microbatch = last, .microbatch = microbatch, .inputs = false};
+  for (size_t unit = units.end; unit-- > units.begin;) {
+    const ResolvedBlock& block = program.running(unit);
+    if (!needs_backward(block)) return;
+    enter("backward of parameters", microbatch, unit);
+    const ScopedSpan span(trace_, TraceTrack::kUnits, name_of(unit), "backward of parameters", microbatch,
+                          static_cast<int64_t>(unit));
+    if (events_) events_->pre_backward(unit, flags);
+    run_backward_params(block, context(unit, mb, nullptr), *mb.of(unit).frame);
+    mb.of(unit).frame.reset();
+    if (events_) events_->post_backward(unit, flags);
+  }
+}
+
+StreamValues Executor::run_backward_units(Microbatch& mb, UnitRange units, StreamValues gradients,
+                                          UnitEvents::Flags flags) {
+  const UnitEvents::Flags again{
+      .recompute = true, .last_microbatch = flags.last_microbatch, .microbatch = flags.microbatch};
+  const ResolvedProgram& program = resolved(Purpose::kTraining);
+  for (size_t unit = units.end; unit-- > units.begin;) {
+    const ResolvedBlock& block = program.running(unit);
+    if (!needs_backward(block)) return {};
+    Microbatch::Kept& kept = mb.of(unit);
+    const RunContext run = context(unit, mb, nullptr);
+    enter("backward", mb.number, unit);
+    const ScopedSpan span(trace_, TraceTrack::kUnits, name_of(unit), "backward", mb.number, static_cast<int64_t>(unit));
+    if (events_) events_->pre_backward(unit, flags);
+    if (program.recompute[unit] == BlockRecompute::kFull) {
+      enter("recomputation", mb.number, unit);
+      const ScopedSpan again_span(trace_, TraceTrack::kUnits, name_of(unit), "recomputation", mb.number,
+                                  static_cast<int64_t>(unit));
+      if (events_) events_->pre_forward(unit, again);
+      kept.frame = std::make_unique<Frame>();
+      run_forward(block, run, kept.inputs, mb.fields, true, *kept.frame);
+      kept.inputs.clear();
+      if (events_) events_->post_forward(unit, again);
+      enter("backward", mb.number, unit);
+    }
+    if (flags.params) {
+      gradients = run_backward(block, run, std::move(gradients), *kept.frame);
+      kept.frame.reset();
+    } else {
+      gradients = run_backward_inputs(block, run, std::move(gradients), *kept.frame);
+    }
+    if (events_) events_->post_backward(unit, flags);
+  }
+  return gradients;
+}
+
+// ---- the stages of this rank
+
+void Executor::set_stages(const Pipeline& pipeline, int coordinate, StageLinks* links) {
+  own_ = {{}, {}, pipeline.num_stages(), links};
+  for (int chunk = 0; chunk < pipeline.stages().num_chunks(coordinate); ++chunk) {
+    own_.stages.push_back(pipeline.stages().stage(coordinate, chunk));
+    own_.units.push_back(pipeline.units[static_cast<size_t>(own_.stages.back())]);
+  }
+}
+
+std::vector<StreamSpec> Executor::stream_into(Purpose purpose, size_t unit, const Fields& fields) {
+  const BlockType& block = resolved(purpose).running(unit).block;
+  const int64_t batch = size_of(CHASSIS_DIM_BATCH, fields), time = size_of(CHASSIS_DIM_TIME, fields);
+  std::vector<StreamSpec> out;
+  for (const auto& [name, id] : block.inputs) {
+    const GraphValue& value = block.values[id];
+    out.push_back({name, compiled_.layout.local_shape(compiled_.program, value, batch, time),
+                   dtype_of(value, compiled_.options.compute)});
+  }
+  return out;
+}
+
+StreamValues Executor::take(std::map<std::pair<int, int>, StreamValues>& waiting, int from_stage, int to_stage,
+                            int microbatch, const std::vector<StreamSpec>& specs) {
+  if (!has_stage(from_stage)) return own_.links->receive(from_stage, to_stage, specs, device());
+  auto node = waiting.extract({to_stage, microbatch});
+  CHASSIS_CHECK(!node.empty(), "a stage runs before the one that it needs");
+  return std::move(node.mapped());
+}
+
+namespace {
+
+// Selects the values of the specs; gradients that no op computed are zero.
+StreamValues chosen(StreamValues values, const std::vector<StreamSpec>& specs, Device device) {
+  StreamValues out;
+  for (const StreamSpec& spec : specs) {
+    Tensor& value = values[spec.name];
+    if (!value) {
+      value = Tensor::empty(spec.sizes, spec.dtype, device);
+      if (device.type != Device::Type::kMeta) value.zero();
+    }
+    if (value.sizes() != spec.sizes || value.dtype() != spec.dtype)
+      throw internal_error("'" + spec.name + "' leaves its stage as " + text(Shape(value.sizes())) + " " +
+                           std::string(dtype_name(value.dtype())) + ", expected " + text(Shape(spec.sizes)) + " " +
+                           std::string(dtype_name(spec.dtype)));
+    out[spec.name] = value.contiguous();
+  }
+  return out;
+}
+
+}  // namespace
+
+void Executor::hand_on(std::map<std::pair<int, int>, StreamValues>& waiting, int from_stage, int to_stage,
+                       int microbatch, StreamValues values, const std::vector<StreamSpec>& specs) {
+  values = chosen(std::move(values), specs, device());
+  if (has_stage(to_stage))
+    waiting[{to_stage, microbatch}] = std::move(values);
+  else
+    own_.links->send(from_stage, to_stage, std::move(values));
+}
+
+Tensor Executor::forward_stage(const Work& work, const Fields& fields, double loss_scale, RandomBits random) {
+  const auto chunk = static_cast<size_t>(work.chunk);
+  const int stage = own_.stages[chunk];
+  const UnitRange units = own_.units[chunk];
+  StreamValues stream;
+  if (stage > 0)
+    stream = take(values_, stage - 1, stage, work.microbatch, stream_into(Purpose::kTraining, units.begin, fields));
+  stream = forward(work.microbatch, units, fields, std::move(stream), loss_scale, random);
+  if (stage + 1 == own_.num_stages) return output(stream, "loss");
+  hand_on(values_, stage, stage + 1, work.microbatch, std::move(stream),
+          stream_into(Purpose::kTraining, units.end, fields));
+  return {};
+}
+
+void Executor::backward_stage(const Work& work, bool last) {
+  const auto chunk = static_cast<size_t>(work.chunk);
+  const int stage = own_.stages[chunk];
+  const UnitRange units = own_.units[chunk];
+  if (work.kind == Work::Kind::kBackwardParams) return backward_params(work.microbatch, units, last);
+  const auto needs_gradient = [&](size_t unit) { return resolved(Purpose::kTraining).running(unit).inputs_need_grad; };
+  const auto found = microbatches_.find({work.microbatch, units.begin});
+  CHASSIS_CHECK(found != microbatches_.end(), "backward of a micro-batch whose forward did not run");
+  // Computed first, because backward drops the fields of the micro-batch.
+  std::vector<StreamSpec> sent;
+  if (stage > 0 && needs_gradient(units.begin))
+    sent = stream_into(Purpose::kTraining, units.begin, found->second.fields);
+  StreamValues gradients;
+  if (stage + 1 < own_.num_stages && needs_gradient(units.end))
+    gradients = take(gradients_, stage + 1, stage, work.microbatch,
+                     stream_into(Purpose::kTraining, units.end, found->second.fields));
+  gradients = work.kind == Work::Kind::kBackward ? backward(work.microbatch, units, std::move(gradients), last)
+                                                 : backward_inputs(work.microbatch, units, std::move(gradients));
+  if (stage > 0 && needs_gradient(units.begin))
+    hand_on(gradients_, stage, stage - 1, work.microbatch, std::move(gradients), sent);
+}
+
+// Runs this rank's stages one after another. Returns the outputs of the last stage, or nothing if this rank lacks it.
+StreamValues Executor::infer(Purpose purpose, const Fields& fields, KeyValueCache* cache, bool last_position_only) {
+  StreamValues out;
+  for (size_t chunk = 0; chunk < own_.stages.size(); ++chunk) {
+    const int stage = own_.stages[chunk];
+    const UnitRange units = own_.units[chunk];
+    Microbatch mb;
+    mb.fields = fields;
+    StreamValues stream;
+    if (stage > 0) stream = take(values_, stage - 1, stage, 0, stream_into(purpose, units.begin, fields));
+    stream = run_units(resolved(purpose), units, std::move(stream), mb, cache, last_position_only);
+    if (stage + 1 == own_.num_stages)
+      out = std::move(stream);
+    else
+      hand_on(values_, stage, stage + 1, 0, std::move(stream), stream_into(purpose, units.end, fields));
+  }
+  return out;
+}
+
+Tensor Executor::loss(const Fields& fields) {
+  StreamValues outputs = infer(Purpose::kLoss, fields, nullptr, false);
+  return has_stage(own_.num_stages - 1) ? output(outputs, "loss") : Tensor();
+}
+
+std::string Executor::refusal_of_cache() {
+  for (const auto& unit : resolved(Purpose::kLogits).units)
+    if (const Op* op = unit->block.op_over_positions())
+      return op->id.text() + " '" + op->name + "' of block '" + unit->block.name + "'";
+  return {};
+}
+
+Tensor Executor::logits(const Fields& fields, KeyValueCache* cache, bool last_position_only) {
+  StreamValues outputs = infer(Purpose::kLogits, fields, cache, last_position_only);
+  if (cache) cache->advance(size_of(CHASSIS_DIM_TIME, fields));
+  Tensor own = has_stage(own_.num_stages - 1) ? output(outputs, "logits") : Tensor();
+  if (own_.links == nullptr) return own;
+  const BlockType& block = resolved(Purpose::kLogits).units.back()->block;
+  const GraphValue& value = block.values[block.outputs.at("logits")];
+  const int64_t batch = size_of(CHASSIS_DIM_BATCH, fields),
+                time = last_position_only ? 1 : size_of(CHASSIS_DIM_TIME, fields);
+  const StreamSpec spec{"logits", compiled_.layout.local_shape(compiled_.program, value, batch, time),
+                        dtype_of(value, compiled_.options.compute)};
+  return own_.links->share_last(std::move(own), spec, device());
+}
+
+}  // namespace chassis

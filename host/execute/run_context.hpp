@@ -1,0 +1,102 @@
+// What running a block needs and keeps: the fields and sizes of a micro-batch, collectives, random bits, and the frame
+// of tensors between forward and backward.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "host/base/error.hpp"
+#include "host/execute/kv_cache.hpp"
+#include "host/compile/layout.hpp"
+#include "host/compile/parameters.hpp"
+#include "host/compile/resolve.hpp"
+#include "host/service/trace.hpp"
+
+namespace chassis {
+
+// The fields of a micro-batch, by name; see host/data/batch.hpp.
+using Fields = std::map<std::string, Tensor>;
+
+// A collective that the layout pass inserted, or the dual of one, with the op's attributes.
+struct CollectiveCall {
+  CommOp op = CommOp::kNone;
+  std::string axis;
+  int dim = 0;
+  int to = 0;        // for comm.all_to_all
+  double pad = 0.0;  // for comm.slice
+  bool is_zigzag = false;
+  int64_t sharers = 1;       // for comm.gather and comm.split
+  bool of_gradient = false;  // true in backward
+};
+
+// Tensors in transit from each rank of an axis to its neighbour.
+class Shift {
+ public:
+  virtual ~Shift() = default;
+  // Waits for the tensors that the neighbour has sent, and returns them. Call it once.
+  virtual std::vector<Tensor> take() = 0;
+};
+
+// [step] Carries out collectives.
+class Collectives {
+ public:
+  virtual ~Collectives() = default;
+  virtual Tensor run(const CollectiveCall& call, const Tensor& input) = 0;
+  // Sends to the next rank around the axis, or to the previous one if `back`, and does not wait.
+  virtual std::unique_ptr<Shift> shift(const std::string& axis, std::vector<Tensor> sent, bool back = false) {
+    (void)sent, (void)back;
+    throw internal_error("these collectives have no ring for axis '" + axis + "'");
+  }
+};
+
+// The key of a step's random bits, and the index in the step of a micro-batch's first row. Bits depend on nothing else.
+struct RandomBits {
+  uint64_t key = 0;
+  int64_t first_row = 0;
+};
+
+struct RunContext {
+  const Program* program = nullptr;
+  const ProgramLayout* layout = nullptr;
+  const ResolveOptions* options = nullptr;
+  const std::vector<Parameter*>* parameters = nullptr;  // by slot
+  Collectives* collectives = nullptr;
+  KeyValueCache* cache = nullptr;
+  size_t unit = 0;
+  int64_t batch = 0;  // B and T of this micro-batch
+  int64_t time = 0;
+  double loss_scale = 1.0;
+  RandomBits random = {};
+  std::optional<Device> rehearsal;  // a meta device: tensors are allocated there, and kernels are not called
+  Trace* trace = nullptr;
+  int microbatch = 0;
+
+  Device device() const { return rehearsal ? *rehearsal : options->device; }
+  // The value's shape in this micro-batch.
+  std::vector<int64_t> local_shape(const GraphValue& value) const {
+    return layout->local_shape(*program, value, batch, time);
+  }
+};
+
+// The tensors from which the gradients of a node's parameters are computed, if that is done later.
+struct DeferredParams {
+  size_t node = 0;
+  std::vector<Tensor> inputs, outputs, saved, grad_outputs;  // as in chassis_call_t; empty: NULL
+};
+
+// The tensors that a forward pass keeps for its backward pass.
+struct Frame {
+  std::vector<Tensor> values;              // by ValueId; empty after a value is dropped
+  std::vector<std::vector<Tensor>> saved;  // by node
+  std::vector<Tensor> gradients;           // by ValueId
+  std::vector<uint8_t> done;               // by node: its forward already computed its gradients
+  std::vector<DeferredParams> deferred;    // set by run_backward_inputs, in the order of their computation
+
+  uint64_t num_bytes() const;
+};
+
+}  // namespace chassis

@@ -1,0 +1,55 @@
+// Answers prompts with the model of a session: ids of the prompt, generation, text in pieces, stop texts.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "host/session/session.hpp"
+#include "host/generate/generation_settings.hpp"
+
+namespace chassis {
+
+struct Answer {
+  std::string text;
+  std::string finish_reason;  // "stop": ended by the model or by a stop text; "length"; "interrupted"
+  uint64_t num_prompt_tokens = 0;
+  uint64_t num_tokens = 0;  // in the answer, without the stop id
+};
+
+// Called with every piece of text once it cannot be part of a stop text or of an incomplete character. Returns false to
+// end the answer.
+using OnText = std::function<bool(std::string_view)>;
+
+struct AnswerRequest {
+  const std::vector<int32_t>& prompt;
+  std::string stream = "generate";  // names the random numbers
+  bool continues_text = false;      // the answer continues the text of the prompt, perhaps within a word
+  OnText on_text = {};              // may be empty
+  CachedRow* cached = nullptr;      // as in generate()
+};
+
+class Answerer {
+ public:
+  // Throws a config error if the session has no tokenizer.
+  Answerer(Session& session, GenerationSettings settings);
+
+  const GenerateOptions& options() const { return settings_.options; }
+  // Adds ids that end an answer, such as those of a chat template.
+  void add_stop_ids(const std::vector<int32_t>& ids);
+  const Tokenizer& tokenizer() const { return *session_.tokenizer(); }
+
+  // The ids of a text to continue, encoded like the beginning of a document: with BOS if the tokenizer adds one.
+  std::vector<int32_t> ids_of_text(std::string_view text) const;
+
+  // [step][all-ranks] All ranks compute the same answer.
+  Answer answer(const AnswerRequest& request);
+
+ private:
+  Session& session_;
+  GenerationSettings settings_;
+};
+
+}  // namespace chassis

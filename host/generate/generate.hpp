@@ -1,0 +1,52 @@
+// Generates token ids with a model, one at a time, with a key-value cache.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "host/execute/executor.hpp"
+#include "host/generate/sampler.hpp"
+
+namespace chassis {
+
+struct GenerateOptions {
+  int64_t max_new_tokens = 128;
+  SamplingOptions sampling;
+  uint64_t seed = 0;
+  std::string stream = "generate";  // names the random numbers: texts with one seed and other names are independent
+  std::vector<int32_t> stop_ids;    // each ends the text
+  int64_t vocab_size = 0;  // the tokenizer's; larger ids, which pad the vocabulary, are never chosen; 0: no limit
+  bool use_cache = true;   // false: the whole row is computed again for every token
+};
+
+enum class Finish { kStopId, kLength, kStoppedByCaller };
+
+struct Generated {
+  std::vector<int32_t> ids;  // without the prompt and the stop id
+  Finish finish = Finish::kLength;
+  uint64_t num_masked = 0;  // number of times that the most likely id was not in the vocabulary
+};
+
+// Keys and values of a row, reused for another row with the same beginning.
+class CachedRow {
+ public:
+  // Keeps the part that `row` also begins with, but not the last token of `row`, and makes room for `capacity`
+  // positions. Returns the number of positions kept.
+  size_t begin_with(const std::vector<int32_t>& row, int64_t capacity);
+  void append(const std::vector<int32_t>& row) { ids_ = row; }
+  KeyValueCache& cache() { return cache_; }
+
+ private:
+  std::vector<int32_t> ids_;  // ids of the positions in the cache
+  KeyValueCache cache_{0};
+};
+
+// [step] Calls `on_token` with each new token; false ends the text after it. With `cached`, computes only the positions
+// that it does not hold, and leaves this row in it. Throws a config error if the prompt is empty.
+Generated generate(Executor& executor, const std::vector<int32_t>& prompt, const GenerateOptions& options,
+                   Device device, const std::function<bool(int32_t)>& on_token, CachedRow* cached = nullptr);
+
+}  // namespace chassis

@@ -1,0 +1,48 @@
+// Files of prompts, and the file of their answers, which a second run continues.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "host/base/file.hpp"
+#include "host/base/json.hpp"
+#include "host/data/record.hpp"
+#include "host/generate/answer.hpp"
+
+namespace chassis {
+
+// A row {"prompt": …}, a text to continue, or {"messages": […]}, a conversation to answer.
+struct PromptRow {
+  Json row;  // as it was read; its other keys are copied
+  SourcePosition where;
+  std::string prompt;
+  std::optional<ChatRecord> chat;
+};
+
+// Reads all rows of a .jsonl file. Throws a config error at the line of the first bad one.
+std::vector<PromptRow> read_prompts(const std::string& path);
+
+// Throws a config error if both names lead to one file, through links or not.
+void require_other_file(const std::string& prompts, const std::string& answers);
+
+// One row for each prompt, in the same order: the keys of the prompt's row, answer, finish_reason, prompt_tokens and
+// answer_tokens. Every row is in the file before the next answer begins. PATH.made_with.json records how they were
+// made, and shows that the file is this program's own.
+class AnswersFile {
+ public:
+  // If the file exists and is not empty, PATH.made_with.json must name it. Keeps its complete rows, which must answer
+  // the first prompts and be made with the same inputs. Otherwise throws a config error and changes nothing.
+  AnswersFile(const std::string& path, const std::vector<PromptRow>& prompts, const Json& generation_record);
+
+  size_t num_answered() const { return num_answered_; }
+  void append(const PromptRow& prompt, const Answer& answer);
+
+ private:
+  File file_;
+  uint64_t end_ = 0;
+  size_t num_answered_ = 0;
+};
+
+}  // namespace chassis

@@ -1,0 +1,360 @@
+// The rows, and the rules that they name.
+#include "host/graph/op_table.hpp"
+
+#include <algorithm>
+#include <tuple>
+
+#include "host/base/error.hpp"
+#include "host/graph/collective_ops.hpp"
+
+namespace chassis {
+
+class OpRule {
+ public:
+  OpRule(const Program& program, BlockType& block, Op& op, const std::vector<DimId>& output_dims,
+         GraphValueType own_type)
+      : program_(program), block_(block), op_(op), output_dims_(output_dims), own_type_(own_type) {}
+
+  [[noreturn]] void fail(const std::string& what) const {
+    throw plugin_error("block '" + block_.name + "', op " + op_.id.text() + " '" + op_.name + "': " + what);
+  }
+
+  const Program& program() const { return program_; }
+  const Op& op() const { return op_; }
+  const std::vector<DimId>& output_dims() const { return output_dims_; }
+  GraphValueType own_type() const { return own_type_; }
+
+  void check_operands(const OpSpec& spec) const {
+    check_count(spec.inputs, op_.inputs.size(), "input");
+    check_count(spec.params, op_.params.size(), "parameter");
+    for (size_t i = 0; i < spec.inputs.min; ++i)
+      if (op_.inputs[i] == kAbsent) fail("input " + std::to_string(i) + " is required");
+  }
+  // Attributes that the row does not list are left to the providers, which refuse those that they do not know.
+  void check_attrs(const OpSpec& spec) const {
+    for (const AttrSpec& attr : spec.attrs) {
+      const AttrValue* value = op_.attr(attr.name);
+      const std::string name(attr.name);
+      if (value == nullptr && attr.required) fail("attribute " + name + " is missing");
+      if (value != nullptr && value->index() + 1 != attr.tag)
+        fail("attribute " + name + " is not " + type_text(attr.tag));
+    }
+  }
+  double number(std::string_view attr) const { return std::get<double>(*op_.attr(attr)); }
+
+  const std::vector<DimId>& dims(size_t input) const { return block_.values[op_.inputs[input]].dims; }
+  const Slot& param(size_t i) const { return block_.slots[op_.params[i]]; }
+
+  void expect_dims(size_t input, const std::vector<DimId>& wanted) const {
+    if (dims(input) != wanted)
+      fail("input " + std::to_string(input) + " is " + program_.dims_text(dims(input)) + ", expected " +
+           program_.dims_text(wanted));
+  }
+  void expect_type(size_t input, GraphValueType type, const char* word) const {
+    if (block_.values[op_.inputs[input]].type != type) fail("input " + std::to_string(input) + " must be " + word);
+  }
+  void expect_rank(size_t input, size_t rank) const {
+    if (dims(input).size() != rank)
+      fail("input " + std::to_string(input) + " is " + program_.dims_text(dims(input)) + ", expected " +
+           std::to_string(rank) + " dims");
+  }
+  void expect_axis(size_t i, size_t axis, const std::vector<DimId>& wanted) const {
+    const Slot& slot = param(i);
+    if (slot.axes.size() <= axis || slot.axes[axis] != wanted)
+      fail("axis " + std::to_string(axis) + " of parameter '" + slot.name + "' must be " + program_.dims_text(wanted));
+  }
+
+  const std::vector<DimId>& axis(size_t i, size_t index) const {
+    const Slot& slot = param(i);
+    if (slot.axes.size() <= index)
+      fail("parameter '" + slot.name + "' must have at least " + std::to_string(index + 1) +
+           (index == 0 ? " axis" : " axes"));
+    return slot.axes[index];
+  }
+
+  std::vector<DimId> joined(std::vector<DimId> head, const std::vector<DimId>& tail) const {
+    head.insert(head.end(), tail.begin(), tail.end());
+    return head;
+  }
+
+  // f32 inputs, such as losses, give f32.
+  GraphValueType type_like_inputs() const {
+    const auto is_float = [&](ValueId v) { return block_.values[v].type == GraphValueType::kFloat32; };
+    return std::ranges::all_of(op_.inputs, is_float) ? GraphValueType::kFloat32 : GraphValueType::kCompute;
+  }
+
+  void output(std::vector<DimId> dims, GraphValueType type = GraphValueType::kCompute) {
+    op_.outputs.push_back(block_.add_value({op_.name, std::move(dims), type, {}}));
+  }
+
+ private:
+  // Tags follow the alternatives of AttrValue.
+  static const char* type_text(uint32_t tag) {
+    constexpr const char* kTexts[] = {"an integer", "a number", "a text", "a list of integers", "a list of numbers"};
+    return kTexts[tag - 1];
+  }
+  void check_count(OpSpec::Count count, size_t got, const std::string& noun) const {
+    if (got >= count.min && got <= count.max) return;
+    const std::string range = count.min == count.max ? std::to_string(count.min)
+                                                     : std::to_string(count.min) + " to " + std::to_string(count.max);
+    fail("takes " + range + " " + noun + (count.max == 1 ? "" : "s") + ", got " + std::to_string(got));
+  }
+  const Program& program_;
+  BlockType& block_;
+  Op& op_;
+  const std::vector<DimId>& output_dims_;
+  GraphValueType own_type_;
+};
+
+namespace {
+
+constexpr DimId kB = CHASSIS_DIM_BATCH;
+constexpr DimId kT = CHASSIS_DIM_TIME;
+
+void embedding(OpRule& r) {
+  r.expect_type(0, GraphValueType::kInt32, "ids");
+  r.output(r.joined(r.dims(0), r.axis(0, 1)));
+}
+
+void linear(OpRule& r) {
+  const Slot& weight = r.param(0);
+  if (weight.axes.size() != 2) r.fail("weight '" + weight.name + "' must have two axes");
+  const auto& in = weight.axes[1];
+  const auto& x = r.dims(0);
+  if (x.size() < in.size() || !std::equal(in.rbegin(), in.rend(), x.rbegin()))
+    r.fail("input does not end in the dims that weight '" + weight.name + "' contracts");
+  const auto& out = r.output_dims().empty() ? weight.axes[0] : r.output_dims();
+  r.expect_axis(0, 0, out);
+  if (r.op().params.size() == 2) r.expect_axis(1, 0, out);
+  r.output(r.joined({x.begin(), x.end() - static_cast<std::ptrdiff_t>(in.size())}, out));
+}
+
+double linear_products(const Program& program, const BlockType& block, const Op& op, int64_t) {
+  const auto shape = program.global_shape(block.slots[op.params[0]]);
+  return static_cast<double>(shape[0]) * static_cast<double>(shape[1]) /
+         static_cast<double>(op.attr_int(kNumChunks, 1));
+}
+
+void norm(OpRule& r) {
+  if (r.dims(0).empty()) r.fail("input 0 has no dims, so there is none to normalize");
+  r.expect_axis(0, 0, {r.dims(0).back()});
+  r.output(r.dims(0));
+}
+
+void rope(OpRule& r) {
+  r.expect_rank(0, 4);
+  r.expect_dims(1, {kB, kT});
+  const Op& op = r.op();
+  const int64_t head_dim = r.program().dims[r.dims(0)[3]].size;
+  const int64_t rotary_dim = op.attr_int("rotary_dim", head_dim);
+  if (op.attr("rotary_dim") && (rotary_dim < 2 || rotary_dim > head_dim || rotary_dim % 2 != 0))
+    r.fail("rotary_dim " + std::to_string(rotary_dim) + " is not an even number from 2 to head_dim " +
+           std::to_string(head_dim));
+  for (const char* name : {"inv_freq", "long_inv_freq"}) {
+    const AttrValue* values = op.attr(name);
+    if (values == nullptr) continue;
+    const size_t count = std::get<std::vector<double>>(*values).size();
+    if (rotary_dim != 2 * static_cast<int64_t>(count))
+      r.fail((rotary_dim == head_dim ? "head_dim " : "rotary_dim ") + std::to_string(rotary_dim) + " needs " +
+             std::to_string(rotary_dim / 2) + " values of " + name + ", got " + std::to_string(count));
+  }
+  if (!op.attr("long_inv_freq") != !op.attr("long_from")) r.fail("long_inv_freq and long_from need each other");
+  r.output(r.dims(0));
+}
+
+void channel_scale(OpRule& r) {
+  const auto &x = r.dims(0), &channels = r.axis(0, 0);
+  if (x.size() < channels.size() || !std::equal(channels.rbegin(), channels.rend(), x.rbegin()))
+    r.fail("input does not end in the dims of its parameter");
+  r.output(x);
+}
+
+void expect_positive(OpRule& r, const std::string& attr) {
+  if (r.op().attr(attr) != nullptr && !(r.number(attr) > 0)) r.fail("attribute " + attr + " must be a number above 0");
+}
+
+void attention(OpRule& r) {
+  expect_positive(r, "softcap");
+  for (size_t i = 0; i < 3; ++i) r.expect_rank(i, 4);
+  const auto &q = r.dims(0), &k = r.dims(1), &v = r.dims(2);
+  if (q[3] != k[3]) r.fail("query and key differ in their last dim");
+  if (k[2] != v[2]) r.fail("key and value differ in their heads");
+  const int64_t heads = r.program().dims[q[2]].size, kv_heads = r.program().dims[k[2]].size;
+  if (kv_heads == 0 || heads % kv_heads != 0)
+    r.fail(std::to_string(heads) + " heads cannot share " + std::to_string(kv_heads) + " key-value heads evenly");
+  r.output({q[0], q[1], q[2], v[3]});
+}
+
+double attention_products(const Program& program, const BlockType& block, const Op& op, int64_t time) {
+  const auto& q = block.values[op.inputs[0]].dims;
+  const auto& v = block.values[op.inputs[2]].dims;
+  const double heads = static_cast<double>(program.dims[q[2]].size);
+  const double dims = static_cast<double>(program.dims[q[3]].size + program.dims[v[3]].size);
+  return heads * dims * static_cast<double>(time) * (op.attr_int("causal", 0) ? 0.5 : 1.0);
+}
+
+// A reshape must keep the product of the known sizes, and the number of times that B and T, of unknown sizes, occur.
+std::tuple<int64_t, int64_t, int64_t> reshape_invariants(const Program& program, const std::vector<DimId>& dims) {
+  std::vector<DimId> known = dims;
+  std::erase_if(known, [](DimId d) { return d == kB || d == kT; });
+  return {program.dim_product(known), std::count(dims.begin(), dims.end(), kB),
+          std::count(dims.begin(), dims.end(), kT)};
+}
+
+void reshape(OpRule& r) {
+  const Program& program = r.program();
+  if (reshape_invariants(program, r.output_dims()) != reshape_invariants(program, r.dims(0)))
+    r.fail("cannot view " + program.dims_text(r.dims(0)) + " as " + program.dims_text(r.output_dims()));
+  r.output(r.output_dims());
+}
+
+void unary(OpRule& r) { r.output(r.dims(0), r.type_like_inputs()); }
+
+void softcap(OpRule& r) {
+  expect_positive(r, "cap");
+  unary(r);
+}
+
+void binary(OpRule& r) {
+  r.expect_dims(1, r.dims(0));
+  r.output(r.dims(0), r.type_like_inputs());
+}
+
+void dropout(OpRule& r) {
+  if (!(r.number("p") >= 0 && r.number("p") < 1)) r.fail("attribute p must be a number from 0 on and below 1");
+  if (r.dims(0).size() < 2 || r.dims(0)[0] != kB || r.dims(0)[1] != kT) r.fail("input 0 must begin with [B, T]");
+  r.output(r.dims(0));
+}
+
+void cross_entropy(OpRule& r) {
+  r.expect_dims(1, {kB, kT});
+  r.expect_type(1, GraphValueType::kInt32, "labels");
+  r.output({}, GraphValueType::kFloat32);
+}
+
+void partial_cross_entropy(OpRule& r) {
+  r.expect_dims(1, {kB, kT});
+  r.expect_type(1, GraphValueType::kInt32, "labels");
+  for (int i = 0; i < 2; ++i) r.output({kB, kT}, GraphValueType::kFloat32);
+}
+
+void total_cross_entropy(OpRule& r) {
+  for (size_t i = 0; i < 3; ++i) r.expect_dims(i, {kB, kT});
+  r.expect_type(2, GraphValueType::kInt32, "labels");
+  r.output({}, GraphValueType::kFloat32);
+}
+
+void score(OpRule& r) { r.output(r.joined({kB}, r.axis(0, 0))); }
+
+void own(OpRule& r) { r.output(r.output_dims(), r.own_type()); }
+
+void unknown(OpRule& r) { r.fail("no such op; a plugin's own op is named \"domain/name\""); }
+
+constexpr uint32_t kInt = CHASSIS_ATTR_INT, kFloat = CHASSIS_ATTR_FLOAT, kString = CHASSIS_ATTR_STRING,
+                   kFloats = CHASSIS_ATTR_FLOAT_LIST;
+constexpr bool kOptional = false;
+
+constexpr AttrSpec kEmbeddingAttrs[] = {{"first", kInt, kOptional}};
+constexpr AttrSpec kRmsNormAttrs[] = {{"eps", kFloat}, {"offset", kFloat, kOptional}};
+constexpr AttrSpec kLayerNormAttrs[] = {{"eps", kFloat}};
+constexpr AttrSpec kRopeAttrs[] = {
+    {"inv_freq", kFloats},           {"factor", kFloat, kOptional},         {"interleaved", kInt, kOptional},
+    {"rotary_dim", kInt, kOptional}, {"long_inv_freq", kFloats, kOptional}, {"long_from", kInt, kOptional}};
+constexpr AttrSpec kAttentionAttrs[] = {
+    {"scale", kFloat, kOptional},   {"causal", kInt, kOptional},   {"window", kInt, kOptional},
+    {"chunk", kInt, kOptional},     {"document", kInt, kOptional}, {"prefix", kInt, kOptional},
+    {"softcap", kFloat, kOptional}, {kQueryPart, kInt, kOptional}, {kKeyPart, kInt, kOptional}};
+constexpr AttrSpec kActivationAttrs[] = {{"function", kString}};
+constexpr AttrSpec kScaleAttrs[] = {{"factor", kFloat}};
+constexpr AttrSpec kSoftcapAttrs[] = {{"cap", kFloat}};
+constexpr AttrSpec kDropoutAttrs[] = {{"p", kFloat}, {"first", kInt, kOptional}, {kQueryPart, kInt, kOptional}};
+constexpr AttrSpec kCrossEntropyAttrs[] = {{"ignore_index", kInt, kOptional}};
+constexpr AttrSpec kPartialCrossEntropyAttrs[] = {{"ignore_index", kInt, kOptional}, {"first", kInt}, {"count", kInt}};
+
+constexpr OpSpec kOps[] = {
+    {.id = "embedding",
+     .inputs = {1, 1},
+     .params = {1, 1},
+     .attrs = kEmbeddingAttrs,
+     .infer = embedding,
+     .placement = OpPlacement::kEmbedding,
+     .is_cheap = true},
+    {.id = "linear",
+     .inputs = {1, 1},
+     .params = {1, 2},
+     .infer = linear,
+     .placement = OpPlacement::kLinear,
+     .products = linear_products},
+    {.id = "rms_norm", .inputs = {1, 1}, .params = {1, 1}, .attrs = kRmsNormAttrs, .infer = norm, .is_cheap = true},
+    {.id = "layer_norm", .inputs = {1, 1}, .params = {1, 2}, .attrs = kLayerNormAttrs, .infer = norm, .is_cheap = true},
+    {.id = "rope", .inputs = {2, 2}, .attrs = kRopeAttrs, .infer = rope, .is_cheap = true},
+    {.id = "attention",
+     .inputs = {3, 5},
+     .attrs = kAttentionAttrs,
+     .infer = attention,
+     .placement = OpPlacement::kAttention,
+     .products = attention_products},
+    {.id = "activation", .inputs = {1, 1}, .attrs = kActivationAttrs, .infer = unary, .is_cheap = true},
+    {.id = "gated_activation", .inputs = {2, 2}, .attrs = kActivationAttrs, .infer = binary, .is_cheap = true},
+    {.id = "add", .inputs = {2, 2}, .infer = binary, .is_cheap = true, .shares_grad = true},
+    {.id = "mul", .inputs = {2, 2}, .infer = binary, .is_cheap = true},
+    {.id = "scale", .inputs = {1, 1}, .attrs = kScaleAttrs, .infer = unary, .is_cheap = true},
+    {.id = "softcap", .inputs = {1, 1}, .attrs = kSoftcapAttrs, .infer = softcap, .is_cheap = true},
+    {.id = "channel_scale",
+     .inputs = {1, 1},
+     .params = {1, 1},
+     .infer = channel_scale,
+     .placement = OpPlacement::kChannelScale,
+     .is_cheap = true},
+    {.id = "dropout", .inputs = {1, 1}, .attrs = kDropoutAttrs, .infer = dropout, .is_cheap = true, .is_random = true},
+    {.id = "reshape", .inputs = {1, 1}, .infer = reshape, .is_cheap = true, .is_view = true},
+    {.id = "cross_entropy",
+     .inputs = {2, 2},
+     .attrs = kCrossEntropyAttrs,
+     .infer = cross_entropy,
+     .placement = OpPlacement::kLoss},
+    {.id = "partial_cross_entropy",
+     .inputs = {2, 2},
+     .attrs = kPartialCrossEntropyAttrs,
+     .infer = partial_cross_entropy},
+    {.id = "total_cross_entropy", .inputs = {3, 3}, .attrs = kCrossEntropyAttrs, .infer = total_cross_entropy},
+    {.id = "score", .inputs = {2, 2}, .params = {1, 1}, .infer = score, .placement = OpPlacement::kOnePosition},
+};
+
+constexpr OpSpec::Count kAny = {0, UINT32_MAX};
+constexpr OpSpec kOwnOp = {.id = "", .inputs = kAny, .params = kAny, .infer = own, .placement = OpPlacement::kOwn};
+constexpr OpSpec kUnknownOp = {
+    .id = "", .inputs = kAny, .params = kAny, .infer = unknown, .placement = OpPlacement::kNone};
+
+const OpSpec* row_of(std::string_view id) {
+  const auto row = std::ranges::find(kOps, id, &OpSpec::id);
+  return row == std::end(kOps) ? nullptr : row;
+}
+
+}  // namespace
+
+std::span<const OpSpec> op_table() { return kOps; }
+
+const OpSpec& OpId::unknown() { return kUnknownOp; }
+
+OpId::OpId(std::string text) : text_(std::move(text)) {
+  if (const OpSpec* row = row_of(text_))
+    spec_ = row;
+  else if (is_own())
+    spec_ = &kOwnOp;
+}
+
+OpId::OpId(CommOp op) : text_(comm_spec(op).name), comm_(op) {}
+
+bool is_op_name(std::string_view id) { return row_of(id) != nullptr || id.find('/') != std::string_view::npos; }
+
+void infer_outputs(const Program& program, BlockType& block, Op& op, const std::vector<DimId>& output_dims,
+                   GraphValueType own_type) {
+  const OpSpec& spec = op.spec();
+  OpRule rule(program, block, op, output_dims, own_type);
+  rule.check_operands(spec);
+  rule.check_attrs(spec);
+  spec.infer(rule);
+}
+
+}  // namespace chassis

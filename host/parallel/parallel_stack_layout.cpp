@@ -1,0 +1,150 @@
+// The layout pass's questions to the strategies: which dims and positions each axis divides.
+#include "host/parallel/parallel_stack.hpp"
+
+#include <map>
+#include <utility>
+
+#include "host/base/error.hpp"
+#include "host/base/mesh_axes.hpp"
+#include "host/plugin/status.hpp"
+#include "host/parallel/parallel_stack_impl.hpp"
+
+namespace chassis {
+
+// The host's side of divide(): collects what one strategy divides, by axis.
+class ParallelStack::DivisionSink {
+ public:
+  DivisionSink(const MeshShape& mesh, const Program& program) : mesh_(mesh), program_(program) {
+    raw_.struct_size = sizeof raw_;
+    raw_.impl = this;
+    raw_.divide = [](const chassis_division_sink_t* s, chassis_str_t dim, chassis_str_t axis, uint32_t flags) {
+      return guarded([&] { self(s).divide(std::string(view_of(dim)), std::string(view_of(axis)), flags); });
+    };
+    raw_.sequence_parallel = [](const chassis_division_sink_t* s, chassis_str_t axis) {
+      return guarded([&] { self(s).along(std::string(view_of(axis))).sequence_parallel = true; });
+    };
+    raw_.context_parallel = [](const chassis_division_sink_t* s, chassis_str_t axis, uint32_t mode) {
+      return guarded([&] { self(s).divide_context(std::string(view_of(axis)), mode); });
+    };
+    raw_.overlap = [](const chassis_division_sink_t* s, chassis_str_t axis, uint32_t how) {
+      return guarded([&] { self(s).overlap(std::string(view_of(axis)), how); });
+    };
+  }
+  const chassis_division_sink_t* get() const { return &raw_; }
+  const std::map<std::string, Division>& divisions() const {
+    for (const auto& [axis, division] : divisions_)
+      if (division.overlaps_in_ring && !division.sequence_parallel)
+        throw plugin_error("axis '" + axis + "' has no gathers to overlap, since it divides no positions");
+    return divisions_;
+  }
+
+ private:
+  static DivisionSink& self(const chassis_division_sink_t* s) { return *static_cast<DivisionSink*>(s->impl); }
+
+  Division& along(const std::string& axis) {
+    expect_axis(mesh_, axis, "divide along");
+    if (!is_tensor_axis(axis))
+      throw plugin_error("axis '" + axis + "' cannot divide the computation; '" + std::string(kTensorAxis) + "' can");
+    return divisions_[axis];
+  }
+
+  void divide_context(const std::string& axis, uint32_t mode) {
+    expect_axis(mesh_, axis, "divide positions along");
+    if (!is_context_axis(axis))
+      throw plugin_error("axis '" + axis + "' cannot divide positions; '" + std::string(kContextAxis) + "' can");
+    if (mode < CHASSIS_CONTEXT_ALL_TO_ALL || mode > CHASSIS_CONTEXT_RING)
+      throw plugin_error("context parallelism has the unknown mode " + std::to_string(mode));
+    divisions_[axis].context = mode == CHASSIS_CONTEXT_RING     ? ContextMode::kRing
+                               : mode == CHASSIS_CONTEXT_GATHER ? ContextMode::kGather
+                                                                : ContextMode::kAllToAll;
+  }
+
+  void overlap(const std::string& axis, uint32_t how) {
+    if (how != CHASSIS_OVERLAP_RING)
+      throw plugin_error("the overlap along axis '" + axis + "' has the unknown kind " + std::to_string(how));
+    along(axis).overlaps_in_ring = true;
+  }
+
+  void divide(const std::string& dim, const std::string& axis, uint32_t flags) {
+    Division& division = along(axis);
+    if ((flags & ~CHASSIS_DIVIDE_PAD) != 0)
+      throw plugin_error("the division of '" + dim + "' has the unknown flags " + std::to_string(flags));
+    const auto known = program_.find_dim(dim);
+    if (!known || program_.dims[*known].size == 0) throw plugin_error("the program has no dim '" + dim + "' to divide");
+    division.dims[dim] = (flags & CHASSIS_DIVIDE_PAD) != 0;
+  }
+
+  const MeshShape& mesh_;
+  const Program& program_;
+  std::map<std::string, Division> divisions_;
+  chassis_division_sink_t raw_{};
+};
+
+class ParallelStack::LayoutAxisOf final : public LayoutStrategy {
+ public:
+  LayoutAxisOf(const ParallelStack& stack, const MeshShape& mesh, int rank, MeshAxis axis)
+      : stack_(stack), mesh_(mesh), rank_(rank), axis_(std::move(axis)) {}
+
+  std::string axis() const override { return axis_.name; }
+  int64_t axis_size() const override { return axis_.size; }
+  Division divide(const Program& program) const override {
+    return stack_.division_of(axis_.name, mesh_, rank_, program);
+  }
+  int64_t coordinate() const override { return mesh_.coordinates(rank_)[static_cast<size_t>(mesh_.find(axis_.name))]; }
+
+ private:
+  const ParallelStack& stack_;
+  const MeshShape mesh_;
+  const int rank_;
+  const MeshAxis axis_;
+};
+
+std::vector<const LayoutStrategy*> ParallelStack::layout_axes(const MeshShape& mesh, int rank) {
+  layout_axes_.clear();
+  std::vector<const LayoutStrategy*> out;
+  for (const MeshAxis& axis : mesh.axes())
+    if (axis.size > 1 && (is_tensor_axis(axis.name) || is_context_axis(axis.name)))
+      out.push_back(layout_axes_.emplace_back(std::make_unique<LayoutAxisOf>(*this, mesh, rank, axis)).get());
+  return out;
+}
+
+std::map<std::string, Division> ParallelStack::ask_divisions(const Member& member, const MeshShape& mesh, int rank,
+                                                             const Program& program) {
+  if (member.table->divide == nullptr) return {};
+  const std::vector<chassis_mesh_axis_t> axes = raw_axes(mesh, rank);
+  std::vector<chassis_dim_size_t> dims;
+  for (const Dim& dim : program.dims)
+    if (dim.size > 0) dims.push_back({str_of(dim.name), dim.size});
+  chassis_division_problem_t problem{};
+  problem.struct_size = sizeof problem;
+  problem.num_axes = static_cast<uint32_t>(axes.size());
+  problem.axes = axes.data();
+  problem.dims = dims.data();
+  problem.num_dims = dims.size();
+  const DivisionSink sink(mesh, program);
+  member.instance->call("divide", [&](auto* self) { return member.table->divide(self, &problem, sink.get()); });
+  return sink.divisions();
+}
+
+Division ParallelStack::division_of(const std::string& axis, const MeshShape& mesh, int rank,
+                                    const Program& program) const {
+  Division out;
+  const Member* divider = nullptr;
+  for (const Member& member : members_) {
+    const auto divisions = ask_divisions(member, mesh, rank, program);
+    const auto found = divisions.find(axis);
+    if (found == divisions.end()) continue;
+    if (divider != nullptr)
+      throw Error(
+          ExitCode::kConfig, member.where,
+          "axis '" + axis + "' is divided by " + divider->instance->label() + " and by " + member.instance->label())
+          .hint("each axis of the mesh has one strategy; remove one of the two from [[parallel]]");
+    divider = &member;
+    out = found->second;
+    out.where = member.where;
+    out.strategy = member.instance->label();
+  }
+  return out;
+}
+
+}  // namespace chassis

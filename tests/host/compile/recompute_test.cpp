@@ -1,0 +1,44 @@
+// The choices as text, and their order by cost.
+#include "host/compile/recompute.hpp"
+
+#include <gtest/gtest.h>
+
+namespace chassis {
+namespace {
+
+constexpr int64_t kBlocks = 3;
+
+// The mode of each block of a chain.
+std::string modes(const Recompute& recompute) {
+  std::string all;
+  for (int64_t index = 0; index < kBlocks; ++index) all += (index ? " " : "") + text(recompute.at(index));
+  return all;
+}
+
+TEST(Recompute, HasAReadableText) {
+  EXPECT_EQ(text(Recompute::kNone), "none");
+  EXPECT_EQ(text(Recompute::kSelective), "selective");
+  EXPECT_EQ(text(Recompute::kFull), "full");
+  EXPECT_EQ(text(Recompute{.full = 1}), "full in the first block");
+  EXPECT_EQ(text(Recompute{.full = 5}), "full in the first 5 blocks");
+  EXPECT_EQ(text(Recompute{.selective = 5}), "selective in the first 5 blocks");
+  EXPECT_EQ(text(Recompute{2, Recompute::kAll}), "full in the first 2 blocks, selective in the others");
+}
+
+TEST(Recompute, EachChoiceCostsMoreThanTheOneBefore) {
+  const std::vector<std::string> all = {"none none none",
+                                        "selective none none",
+                                        "selective selective none",
+                                        "selective selective selective",
+                                        "full selective selective",
+                                        "full full selective",
+                                        "full full full"};
+  for (size_t cost = 0; cost < all.size(); ++cost)
+    EXPECT_EQ(modes(recompute_of_cost(static_cast<int64_t>(cost), kBlocks)), all[cost]);
+  EXPECT_EQ(recompute_of_cost(0, kBlocks), Recompute::kNone);
+  EXPECT_EQ(recompute_of_cost(kBlocks, kBlocks), Recompute::kSelective);
+  EXPECT_EQ(recompute_of_cost(2 * kBlocks, kBlocks), Recompute::kFull);
+}
+
+}  // namespace
+}  // namespace chassis

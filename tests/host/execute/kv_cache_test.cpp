@@ -1,0 +1,104 @@
+// The cache alone, and logits with and without it.
+#include "host/execute/kv_cache.hpp"
+
+#include <gtest/gtest.h>
+
+#include "tests/support/cpu_run.hpp"
+#include "tests/support/naive_attention.hpp"
+#include "tests/support/expect_has.hpp"
+
+namespace chassis {
+namespace {
+
+using test::CpuRun;
+using test::ids_tensor;
+using test::LoadedPlugins;
+using test::StubProvider;
+
+const char* kTinyLlama = R"({"architectures": ["LlamaForCausalLM"], "hidden_size": 16, "num_hidden_layers": 2,
+  "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 4, "intermediate_size": 24, "vocab_size": 13,
+  "tie_word_embeddings": true})";
+
+Tensor positions(int32_t value, int64_t length) {
+  const int64_t sizes[] = {1, length, 1, 2};
+  Tensor tensor = Tensor::empty(sizes, Dtype::f32);
+  tensor.fill(value);
+  return tensor;
+}
+
+TEST(KeyValueCache, AppendsNewPositions) {
+  KeyValueCache cache(5);
+  EXPECT_EQ(cache.append(0, 3, false, positions(1, 2)).sizes(), (std::vector<int64_t>{1, 2, 1, 2}));
+  EXPECT_EQ(cache.append(0, 3, true, positions(10, 2)).sizes(), (std::vector<int64_t>{1, 2, 1, 2}));
+  EXPECT_EQ(cache.append(1, 3, false, positions(100, 2)).sizes(), (std::vector<int64_t>{1, 2, 1, 2}));
+  cache.advance(2);
+  EXPECT_EQ(cache.length(), 2);
+  const Tensor keys = cache.append(0, 3, false, positions(2, 1));
+  EXPECT_EQ(test::values_of(keys), (std::vector<float>{1, 1, 1, 1, 2, 2}));
+  EXPECT_EQ(test::values_of(cache.append(0, 3, true, positions(20, 1))), (std::vector<float>{10, 10, 10, 10, 20, 20}));
+  EXPECT_EQ(test::values_of(cache.append(1, 3, false, positions(200, 1))),
+            (std::vector<float>{100, 100, 100, 100, 200, 200}));
+}
+
+TEST(KeyValueCache, RefusesMoreThanItHolds) {
+  KeyValueCache cache(3);
+  cache.append(0, 0, false, positions(1, 3));
+  cache.advance(3);
+  EXPECT_HAS(test::refusal([&] { cache.append(0, 0, false, positions(1, 1)); }),
+             "the key-value cache holds 3 positions, 4 are needed");
+}
+
+TEST(KeyValueCache, GrowsAndForgetsTheLastPositions) {
+  KeyValueCache cache(2);
+  cache.append(0, 0, false, positions(1, 2));
+  cache.advance(2);
+  cache.reserve(4);
+  EXPECT_EQ(cache.capacity(), 4);
+  EXPECT_EQ(test::values_of(cache.append(0, 0, false, positions(2, 2))), (std::vector<float>{1, 1, 1, 1, 2, 2, 2, 2}));
+  cache.advance(2);
+  cache.truncate(1);
+  EXPECT_EQ(cache.length(), 1);
+  EXPECT_EQ(test::values_of(cache.append(0, 0, false, positions(3, 1))), (std::vector<float>{1, 1, 3, 3}));
+  cache.reserve(1);
+  EXPECT_EQ(cache.capacity(), 4) << "it never shrinks";
+}
+
+Fields row(const std::vector<int32_t>& ids, size_t begin) {
+  std::vector<int32_t> positions;
+  for (size_t i = begin; i < ids.size(); ++i) positions.push_back(static_cast<int32_t>(i));
+  return {{"input_ids", ids_tensor({ids.begin() + static_cast<std::ptrdiff_t>(begin), ids.end()}, 1)},
+          {"positions", ids_tensor(positions, 1)}};
+}
+
+TEST(KeyValueCache, LogitsAgreeWithThoseOfTheWholeRow) {
+  LoadedPlugins plugins;
+  StubProvider attention("naive", {"attention"});
+  attention.forward = test::naive_attention;
+  CpuRun run(plugins.record_model("llama", kTinyLlama), {plugins.ops("reference")}, {attention.provider()}, 1, 8);
+  const std::vector<int32_t> ids = {1, 12, 7, 0, 3, 3, 9};
+  KeyValueCache cache(7);
+  size_t seen = 0;
+  for (size_t length : {3, 4, 6, 7}) {
+    const std::vector<int32_t> prefix(ids.begin(), ids.begin() + static_cast<std::ptrdiff_t>(length));
+    const Tensor whole = run.executor->logits(row(prefix, 0), nullptr, true);
+    const Tensor cached = run.executor->logits(row(prefix, seen), &cache, true);
+    EXPECT_EQ(whole.sizes(), (std::vector<int64_t>{1, 1, 13}));
+    EXPECT_LT(test::largest_difference(whole, cached), 1e-6) << length;
+    seen = length;
+  }
+  EXPECT_EQ(cache.length(), 7);
+}
+
+TEST(KeyValueCache, LogitsOfAllPositionsAgreeWithThoseOfTheLast) {
+  LoadedPlugins plugins;
+  StubProvider attention("naive", {"attention"});
+  attention.forward = test::naive_attention;
+  CpuRun run(plugins.record_model("llama", kTinyLlama), {plugins.ops("reference")}, {attention.provider()}, 1, 8);
+  const std::vector<int32_t> ids = {1, 12, 7, 0, 3};
+  const Tensor all = run.executor->logits(row(ids, 0), nullptr, false);
+  EXPECT_EQ(all.sizes(), (std::vector<int64_t>{1, 5, 13}));
+  EXPECT_EQ(test::values_of(all.narrow(1, 4, 1)), test::values_of(run.executor->logits(row(ids, 0), nullptr, true)));
+}
+
+}  // namespace
+}  // namespace chassis
