@@ -6,10 +6,10 @@
 #include <vector>
 
 #include "host/base/printable.hpp"
-#include "host/session/session.hpp"
 #include "host/generate/answer.hpp"
 #include "host/generate/chat.hpp"
 #include "host/generate/prompts_file.hpp"
+#include "host/session/session.hpp"
 
 namespace chassis {
 

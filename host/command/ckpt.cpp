@@ -6,6 +6,7 @@
 #include "host/base/json.hpp"
 #include "host/base/output.hpp"
 #include "host/base/printable.hpp"
+#include "host/base/progress.hpp"
 #include "host/base/units.hpp"
 #include "host/checkpoint/inspect.hpp"
 #include "host/command/command.hpp"
@@ -14,7 +15,6 @@
 #include "host/save/merge.hpp"
 #include "host/save/quantize.hpp"
 #include "host/save/weights.hpp"
-#include "host/base/progress.hpp"
 
 namespace chassis {
 namespace {

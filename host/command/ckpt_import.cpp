@@ -6,13 +6,13 @@
 
 #include "host/base/json.hpp"
 #include "host/base/output.hpp"
+#include "host/base/progress.hpp"
 #include "host/checkpoint/import.hpp"
 #include "host/checkpoint/isolated_scan.hpp"
 #include "host/command/command.hpp"
 #include "host/command/json_document.hpp"
 #include "host/plugin/registry.hpp"
 #include "host/service/host_services.hpp"
-#include "host/base/progress.hpp"
 #include "host/state/float_dtype.hpp"
 
 namespace chassis {

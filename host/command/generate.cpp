@@ -10,13 +10,13 @@
 #include "host/base/printable.hpp"
 #include "host/command/answering.hpp"
 #include "host/command/weights_arguments.hpp"
+#include "host/generate/generation_record.hpp"
+#include "host/generate/generation_settings.hpp"
+#include "host/generate/stop_texts.hpp"
 #include "host/save/resume_differences.hpp"
 #include "host/save/weights.hpp"
 #include "host/session/join.hpp"
-#include "host/generate/generation_record.hpp"
-#include "host/generate/generation_settings.hpp"
 #include "host/train/run_report.hpp"
-#include "host/generate/stop_texts.hpp"
 
 namespace chassis {
 namespace {

@@ -22,8 +22,8 @@
 #include "host/save/quantize.hpp"
 #include "host/service/host_services.hpp"
 #include "host/service/memory.hpp"
-#include "host/text/plugin_rows.hpp"
 #include "host/session/session.hpp"
+#include "host/text/plugin_rows.hpp"
 #include "host/text/slot_template_file.hpp"
 #include "host/train/run_report.hpp"
 

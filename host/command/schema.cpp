@@ -10,8 +10,8 @@
 #include "host/command/command.hpp"
 #include "host/command/installed_plugins.hpp"
 #include "host/command/json_document.hpp"
-#include "host/plugin/registry.hpp"
 #include "host/compile/model_plugin.hpp"
+#include "host/plugin/registry.hpp"
 #include "host/service/host_services.hpp"
 
 namespace chassis {

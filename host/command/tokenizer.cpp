@@ -14,6 +14,7 @@
 #include "host/base/log.hpp"
 #include "host/base/output.hpp"
 #include "host/base/printable.hpp"
+#include "host/base/progress.hpp"
 #include "host/base/units.hpp"
 #include "host/command/command.hpp"
 #include "host/command/json_document.hpp"
@@ -22,7 +23,6 @@
 #include "host/service/host_services.hpp"
 #include "host/service/memory.hpp"
 #include "host/service/threads.hpp"
-#include "host/base/progress.hpp"
 #include "host/session/tokenizer_training.hpp"
 
 namespace chassis {

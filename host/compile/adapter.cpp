@@ -7,11 +7,11 @@
 
 #include "chassis/kind/adapter.h"
 #include "host/base/error.hpp"
-#include "host/plugin/sized.hpp"
-#include "host/plugin/status.hpp"
 #include "host/graph/op_table.hpp"
 #include "host/graph/record.hpp"
 #include "host/graph/rewrite.hpp"
+#include "host/plugin/sized.hpp"
+#include "host/plugin/status.hpp"
 
 namespace chassis {
 namespace {
@@ -94,8 +94,8 @@ class OpExtension {
       base().inputs[0] = *new_input_;
     }
     const size_t num_before = before.size(), num_after = after.size();
-    block_.ops.insert(block_.ops.begin() + static_cast<std::ptrdiff_t>(index_),
-                      std::make_move_iterator(before.begin()), std::make_move_iterator(before.end()));
+    block_.ops.insert(block_.ops.begin() + static_cast<std::ptrdiff_t>(index_), std::make_move_iterator(before.begin()),
+                      std::make_move_iterator(before.end()));
     index_ += num_before;
     if (num_after > 0) insert_after(block_, index_, std::move(after));
     const size_t end = index_ + num_after + 1;
@@ -113,8 +113,8 @@ class OpExtension {
   }
   static chassis_status_t* refused(const char* function) {
     return guarded([&] {
-      throw Error(ExitCode::kPlugin, std::string("an adapter records into the block of an op: ") + function +
-                                         " is for models");
+      throw Error(ExitCode::kPlugin,
+                  std::string("an adapter records into the block of an op: ") + function + " is for models");
     });
   }
 
@@ -231,8 +231,7 @@ class Adaptation {
     for (Slot& slot : block.slots) slot.frozen = !slot_is_trained(chain, index, recorded, slot);
     for (size_t at = 0; at < block.ops.size();) {
       const Op& op = block.ops[at];
-      at = op.params.empty() || op.inputs.empty() || op.inputs[0] == kAbsent ? at + 1
-                                                                             : extend(chain, index, block, at);
+      at = op.params.empty() || op.inputs.empty() || op.inputs[0] == kAbsent ? at + 1 : extend(chain, index, block, at);
     }
     gather_branches(block);
     return block;
@@ -325,9 +324,8 @@ class Adaptation {
       if (slot.added) {
         // "self_attn.q_proj" for "self_attn.q_proj.lora_A.weight": the longest module of a recorded parameter
         std::string module = module_of(slot.name);
-        while (!module.empty() && std::ranges::none_of(before.slots, [&](const Slot& s) {
-                 return module_of(s.name) == module;
-               }))
+        while (!module.empty() &&
+               std::ranges::none_of(before.slots, [&](const Slot& s) { return module_of(s.name) == module; }))
           module = module_of(module);
         std::string& names = added[module];
         names += (names.empty() ? "" : ", ") + slot.name.substr(module.empty() ? 0 : module.size() + 1) + " " +

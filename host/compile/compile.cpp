@@ -9,9 +9,9 @@
 #include "host/compile/apply_layout.hpp"
 #include "host/compile/liveness.hpp"
 #include "host/compile/providers.hpp"
+#include "host/compile/selective.hpp"
 #include "host/graph/record.hpp"
 #include "host/graph/rewrite.hpp"
-#include "host/compile/selective.hpp"
 
 namespace chassis {
 namespace {

@@ -14,9 +14,9 @@
 #include "host/compile/layout.hpp"
 #include "host/compile/parameters.hpp"
 #include "host/compile/pass_report.hpp"
-#include "host/graph/program.hpp"
 #include "host/compile/recompute.hpp"
 #include "host/compile/resolve.hpp"
+#include "host/graph/program.hpp"
 
 namespace chassis {
 
@@ -40,9 +40,9 @@ struct ProgramPasses {
 };
 
 struct Recording {
-  std::function<chassis_status_t*(const chassis_builder_t*)> record;    // a model plugin's function, or a test's
-  SourcePosition where = {};                                            // shown in errors about the recording
-  std::string file = {};                                                // also named in those errors
+  std::function<chassis_status_t*(const chassis_builder_t*)> record;  // a model plugin's function, or a test's
+  SourcePosition where = {};                                          // shown in errors about the recording
+  std::string file = {};                                              // also named in those errors
   std::function<void(const Program&)> check = {};  // throws if the run cannot give the model what it needs
 };
 

@@ -37,8 +37,7 @@ class GraphText {
   void node(const ResolvedBlock& block, const Node& node) {
     text_ += "  " + padded(short_name(block, node), name_width_) + padded(node.pattern, pattern_width_) +
              padded(node.provider ? node.provider->name : "(collective)", 12);
-    for (size_t i = 0; i < node.outputs.size(); ++i)
-      text_ += (i ? ", " : " -> ") + shown(block, node.outputs[i], "");
+    for (size_t i = 0; i < node.outputs.size(); ++i) text_ += (i ? ", " : " -> ") + shown(block, node.outputs[i], "");
     std::string notes;
     if (node.overwritten_input >= 0) notes += " in place of input " + std::to_string(node.overwritten_input);
     if (node.flag(CHASSIS_KERNEL_COMPOSED)) notes += " composed";

@@ -3,9 +3,9 @@
 
 #include <string>
 
-#include "host/plugin/instance.hpp"
 #include "host/compile/disk_mapping.hpp"
 #include "host/graph/program.hpp"
+#include "host/plugin/instance.hpp"
 
 namespace chassis {
 

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "host/compile/layout.hpp"
-#include "host/graph/program.hpp"
 #include "host/compile/quant_plugin.hpp"
+#include "host/graph/program.hpp"
 #include "host/service/tensor.hpp"
 #include "host/state/descriptor.hpp"
 #include "host/state/layout.hpp"

@@ -5,9 +5,9 @@
 #include <vector>
 
 #include "host/compile/layout.hpp"
-#include "host/graph/program.hpp"
 #include "host/compile/recompute.hpp"
 #include "host/compile/resolve.hpp"
+#include "host/graph/program.hpp"
 
 namespace chassis {
 

@@ -7,8 +7,8 @@
 
 #include "host/base/error.hpp"
 #include "host/base/log.hpp"
-#include "host/plugin/status.hpp"
 #include "host/graph/op_table.hpp"
+#include "host/plugin/status.hpp"
 
 namespace chassis {
 namespace {

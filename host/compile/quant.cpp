@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "host/base/error.hpp"
-#include "host/plugin/status.hpp"
 #include "host/compile/layout.hpp"
+#include "host/plugin/status.hpp"
 
 namespace chassis {
 namespace {

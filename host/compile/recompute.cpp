@@ -1,8 +1,8 @@
 // The order of the choices, and which units they apply to.
 #include "host/compile/recompute.hpp"
 
-#include "host/graph/program.hpp"
 #include "host/compile/resolved.hpp"
+#include "host/graph/program.hpp"
 
 namespace chassis {
 Recompute recompute_of_cost(int64_t cost, int64_t num_blocks) {

@@ -13,14 +13,14 @@
 #include <utility>
 
 #include "host/base/error.hpp"
-#include "host/plugin/instance.hpp"
-#include "host/plugin/status.hpp"
 #include "host/compile/node_view.hpp"
+#include "host/compile/parameters.hpp"
+#include "host/compile/row_pieces.hpp"
 #include "host/graph/op_pattern.hpp"
 #include "host/graph/op_table.hpp"
-#include "host/compile/parameters.hpp"
 #include "host/graph/rewrite.hpp"
-#include "host/compile/row_pieces.hpp"
+#include "host/plugin/instance.hpp"
+#include "host/plugin/status.hpp"
 #include "host/state/dtype.hpp"
 
 namespace chassis {

@@ -9,8 +9,8 @@
 
 #include "host/base/error.hpp"
 #include "host/compile/layout.hpp"
-#include "host/graph/op_id.hpp"
 #include "host/compile/resolved.hpp"
+#include "host/graph/op_id.hpp"
 
 namespace chassis {
 

@@ -8,9 +8,9 @@
 
 #include "chassis/kind/ops.h"
 #include "host/base/error.hpp"
-#include "host/plugin/call.hpp"
-#include "host/graph/program.hpp"
 #include "host/compile/recompute_mode.hpp"
+#include "host/graph/program.hpp"
+#include "host/plugin/call.hpp"
 #include "host/service/tensor.hpp"
 
 namespace chassis {

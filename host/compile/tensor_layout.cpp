@@ -7,8 +7,8 @@
 
 #include "host/base/error.hpp"
 #include "host/compile/block_layout.hpp"
-#include "host/graph/op_table.hpp"
 #include "host/compile/ring_layout.hpp"
+#include "host/graph/op_table.hpp"
 
 namespace chassis {
 namespace {

@@ -7,9 +7,9 @@
 #include <string>
 #include <vector>
 
-#include "host/plugin/instance.hpp"
 #include "host/compile/model_plugin.hpp"
 #include "host/compile/resolve.hpp"
+#include "host/plugin/instance.hpp"
 
 namespace chassis {
 

@@ -14,10 +14,10 @@
 #include "host/base/error.hpp"
 #include "host/base/json.hpp"
 #include "host/base/printable.hpp"
+#include "host/compile/model_plugin.hpp"
 #include "host/conformance/own_ops.hpp"
 #include "host/conformance/sample_program.hpp"
 #include "host/execute/executor.hpp"
-#include "host/compile/model_plugin.hpp"
 #include "host/service/rng.hpp"
 #include "host/session/run_model.hpp"
 

@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "host/plugin/instance.hpp"
 #include "host/compile/resolve.hpp"
+#include "host/plugin/instance.hpp"
 
 namespace chassis {
 

@@ -11,11 +11,11 @@
 #include <numeric>
 
 #include "host/base/error.hpp"
+#include "host/compile/compile.hpp"
 #include "host/conformance/case_program.hpp"
 #include "host/conformance/growth.hpp"
 #include "host/conformance/ops_answers.hpp"
 #include "host/execute/block_run.hpp"
-#include "host/compile/compile.hpp"
 #include "host/graph/op_pattern.hpp"
 #include "host/graph/op_table.hpp"
 #include "host/graph/record.hpp"

@@ -9,8 +9,8 @@
 #include <string_view>
 #include <vector>
 
-#include "host/plugin/status.hpp"
 #include "host/compile/node_view.hpp"
+#include "host/plugin/status.hpp"
 
 namespace chassis {
 namespace {

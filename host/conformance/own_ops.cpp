@@ -12,9 +12,9 @@
 #include <utility>
 
 #include "host/base/error.hpp"
+#include "host/compile/compile.hpp"
 #include "host/conformance/sample_program.hpp"
 #include "host/execute/block_run.hpp"
-#include "host/compile/compile.hpp"
 #include "host/service/rng.hpp"
 
 namespace chassis {

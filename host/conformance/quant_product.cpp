@@ -9,10 +9,10 @@
 #include <cstring>
 
 #include "host/base/error.hpp"
-#include "host/execute/block_run.hpp"
 #include "host/compile/compile.hpp"
-#include "host/graph/op_table.hpp"
 #include "host/compile/quant.hpp"
+#include "host/execute/block_run.hpp"
+#include "host/graph/op_table.hpp"
 #include "host/service/rng.hpp"
 
 namespace chassis {

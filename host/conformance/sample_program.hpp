@@ -3,8 +3,8 @@
 
 #include <string>
 
-#include "host/execute/block_run.hpp"
 #include "host/compile/parameters.hpp"
+#include "host/execute/block_run.hpp"
 #include "host/graph/program.hpp"
 
 namespace chassis {

@@ -8,9 +8,9 @@
 #include "host/execute/collective_nodes.hpp"
 #include "host/execute/kernel_call.hpp"
 #include "host/execute/kernel_runner.hpp"
-#include "host/graph/op_table.hpp"
 #include "host/execute/piece_nodes.hpp"
 #include "host/execute/ring_nodes.hpp"
+#include "host/graph/op_table.hpp"
 #include "host/service/memory.hpp"
 #include "host/service/step_place.hpp"
 

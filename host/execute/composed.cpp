@@ -6,8 +6,8 @@
 #include <torch/csrc/autograd/variable.h>
 
 #include "host/base/error.hpp"
-#include "host/plugin/status.hpp"
 #include "host/execute/kernel_call.hpp"
+#include "host/plugin/status.hpp"
 #include "host/service/autograd.hpp"
 #include "host/service/handle.hpp"
 #include "host/service/returned.hpp"

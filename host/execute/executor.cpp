@@ -5,9 +5,9 @@
 #include <utility>
 
 #include "host/base/error.hpp"
+#include "host/compile/selective.hpp"
 #include "host/execute/block_run.hpp"
 #include "host/graph/op_table.hpp"
-#include "host/compile/selective.hpp"
 #include "host/service/step_place.hpp"
 
 namespace chassis {

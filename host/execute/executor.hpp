@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "host/compile/compile.hpp"
-#include "host/execute/kv_cache.hpp"
 #include "host/compile/pipeline.hpp"
+#include "host/execute/kv_cache.hpp"
 #include "host/execute/run_context.hpp"
 #include "host/state/schedule.hpp"
 #include "host/state/stage_division.hpp"

@@ -6,11 +6,11 @@
 #include <utility>
 
 #include "host/base/hash.hpp"
+#include "host/execute/composed.hpp"
+#include "host/execute/rehearsal.hpp"
+#include "host/graph/op_table.hpp"
 #include "host/plugin/call.hpp"
 #include "host/plugin/status.hpp"
-#include "host/execute/composed.hpp"
-#include "host/graph/op_table.hpp"
-#include "host/execute/rehearsal.hpp"
 #include "host/service/comm_device.hpp"
 #include "host/service/memory.hpp"
 

@@ -10,10 +10,10 @@
 #include <vector>
 
 #include "host/base/error.hpp"
-#include "host/execute/kv_cache.hpp"
 #include "host/compile/layout.hpp"
 #include "host/compile/parameters.hpp"
 #include "host/compile/resolve.hpp"
+#include "host/execute/kv_cache.hpp"
 #include "host/service/trace.hpp"
 
 namespace chassis {

@@ -6,8 +6,8 @@
 #include <tuple>
 #include <utility>
 
-#include "host/execute/executor.hpp"
 #include "host/compile/pipeline.hpp"
+#include "host/execute/executor.hpp"
 #include "host/service/comm.hpp"
 
 namespace chassis {

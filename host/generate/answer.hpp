@@ -7,8 +7,8 @@
 #include <string_view>
 #include <vector>
 
-#include "host/session/session.hpp"
 #include "host/generate/generation_settings.hpp"
+#include "host/session/session.hpp"
 
 namespace chassis {
 

@@ -4,8 +4,8 @@
 #include <string>
 
 #include "host/base/json.hpp"
-#include "host/session/session.hpp"
 #include "host/generate/generation_settings.hpp"
+#include "host/session/session.hpp"
 
 namespace chassis {
 

@@ -65,13 +65,13 @@ struct Slot {
   uint32_t init = CHASSIS_INIT_ZEROS;
   double init_std = 0.0;
   std::string tied_to;
-  double lr_scale = 1.0;           // factor of the learning rate
-  bool frozen = false;             // set by an adapter: not trained, whatever [freeze] says
-  bool added = false;              // added by an adapter; files of the model do not have it
-  std::string storage;             // scheme of a quantized parameter; empty: plain
+  double lr_scale = 1.0;                           // factor of the learning rate
+  bool frozen = false;                             // set by an adapter: not trained, whatever [freeze] says
+  bool added = false;                              // added by an adapter; files of the model do not have it
+  std::string storage;                             // scheme of a quantized parameter; empty: plain
   std::shared_ptr<const QuantStorage> components;  // how a quant plugin stores it; NULL: in one tensor
-  std::vector<Sharding> sharding;  // by axis of the layout
-  std::vector<std::string> partial_over;  // axes whose ranks each compute a part of its gradient
+  std::vector<Sharding> sharding;                  // by axis of the layout
+  std::vector<std::string> partial_over;           // axes whose ranks each compute a part of its gradient
   bool has(DimId dim) const;
   bool operator==(const Slot&) const = default;
 };
@@ -108,8 +108,8 @@ struct BlockType {
   std::vector<GraphValue> values;
   std::vector<Slot> slots;
   std::vector<Op> ops;
-  std::map<std::string, ValueId> inputs;   // from the block before
-  std::map<std::string, ValueId> fields;   // from the batch
+  std::map<std::string, ValueId> inputs;  // from the block before
+  std::map<std::string, ValueId> fields;  // from the batch
   std::map<std::string, ValueId> outputs;
 
   bool has_operand_with(const Op& op, DimId dim) const;  // inputs, parameters and outputs
@@ -140,11 +140,11 @@ struct Program {
 
   std::optional<DimId> find_dim(std::string_view name) const;
   int64_t dim_product(const std::vector<DimId>& ids) const;
-  bool is_logits(const GraphValue& value) const;  // has the dim "vocab"
+  bool is_logits(const GraphValue& value) const;               // has the dim "vocab"
   std::string dims_text(const std::vector<DimId>& ids) const;  // "[B, T, heads=6, head_dim=64]"
   std::string field_text(const Field& field) const;            // "i32 [B, T]"
   std::vector<int64_t> global_shape(const Slot& slot) const;
-  size_t num_units() const;  // blocks of all chains
+  size_t num_units() const;                     // blocks of all chains
   std::vector<std::string> unit_names() const;  // "embed", "layers.3"
 };
 

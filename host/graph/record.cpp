@@ -3,9 +3,9 @@
 
 #include "chassis/tensor.h"
 #include "host/base/error.hpp"
+#include "host/graph/op_table.hpp"
 #include "host/plugin/sized.hpp"
 #include "host/plugin/status.hpp"
-#include "host/graph/op_table.hpp"
 #include "host/state/shape.hpp"
 
 namespace chassis {
@@ -260,8 +260,8 @@ class Recorder {
       if (b >= program_.blocks.size())
         throw plugin_error("chain '" + name + "' names block type " + std::to_string(b) + ", which does not exist");
     if (blocks.size() > 1 && prefix.find("{i}") == std::string::npos)
-      throw plugin_error("chain '" + name + "' has " + std::to_string(blocks.size()) +
-                         " blocks, but its prefix '" + prefix + "' has no {i}");
+      throw plugin_error("chain '" + name + "' has " + std::to_string(blocks.size()) + " blocks, but its prefix '" +
+                         prefix + "' has no {i}");
     if (blocks.size() > kMaxBlocks)
       throw config_error("chain '" + name + "' has " + std::to_string(blocks.size()) + " blocks; the maximum is " +
                          std::to_string(kMaxBlocks));

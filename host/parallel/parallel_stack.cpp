@@ -9,10 +9,10 @@
 #include "host/base/error.hpp"
 #include "host/base/log.hpp"
 #include "host/base/mesh_axes.hpp"
+#include "host/compile/unit_flops.hpp"
+#include "host/parallel/parallel_stack_impl.hpp"
 #include "host/plugin/sized.hpp"
 #include "host/plugin/status.hpp"
-#include "host/parallel/parallel_stack_impl.hpp"
-#include "host/compile/unit_flops.hpp"
 #include "host/service/memory.hpp"
 
 namespace chassis {

@@ -12,12 +12,12 @@
 
 #include "chassis/kind/parallel.h"
 #include "host/base/error.hpp"
-#include "host/plugin/instance.hpp"
-#include "host/execute/executor.hpp"
 #include "host/compile/layout.hpp"
 #include "host/compile/pipeline.hpp"
-#include "host/parallel/shards.hpp"
+#include "host/execute/executor.hpp"
 #include "host/execute/stage_links.hpp"
+#include "host/parallel/shards.hpp"
+#include "host/plugin/instance.hpp"
 
 namespace chassis {
 

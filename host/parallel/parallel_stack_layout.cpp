@@ -6,8 +6,8 @@
 
 #include "host/base/error.hpp"
 #include "host/base/mesh_axes.hpp"
-#include "host/plugin/status.hpp"
 #include "host/parallel/parallel_stack_impl.hpp"
+#include "host/plugin/status.hpp"
 
 namespace chassis {
 

@@ -4,8 +4,8 @@
 #include <algorithm>
 
 #include "host/base/error.hpp"
-#include "host/plugin/status.hpp"
 #include "host/parallel/shards_impl.hpp"
+#include "host/plugin/status.hpp"
 #include "host/service/memory.hpp"
 
 namespace chassis {

@@ -84,7 +84,7 @@ class Shards {
     bool fresh = false;     // a resident value is up to date with its shard
     bool is_table = false;  // a component without units, such as a code table: whole everywhere, and never cut
     std::shared_ptr<Flight> gathering, reducing;
-    Tensor partial;                 // gradient summed over the group, not yet over the replicas
+    Tensor partial;  // gradient summed over the group, not yet over the replicas
     // After shrink: this rank's part of the whole tensor within `kept_group`.
     CommGroup* kept_group = nullptr;
     Tensor kept;

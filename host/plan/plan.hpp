@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "host/config/config.hpp"
-#include "host/plan/plan_types.hpp"
 #include "host/execute/executor.hpp"
+#include "host/plan/plan_types.hpp"
 #include "host/service/comm.hpp"
 #include "host/service/memory.hpp"
 #include "host/state/mesh_shape.hpp"

@@ -10,6 +10,7 @@
 #include "host/base/json.hpp"
 #include "host/base/log.hpp"
 #include "host/base/printable.hpp"
+#include "host/base/progress.hpp"
 #include "host/checkpoint/inspect.hpp"
 #include "host/checkpoint/output_directory.hpp"
 #include "host/save/base_reference.hpp"
@@ -17,7 +18,6 @@
 #include "host/save/quantize.hpp"
 #include "host/save/quantized_weights.hpp"
 #include "host/save/saved_tensors.hpp"
-#include "host/base/progress.hpp"
 #include "host/state/float_dtype.hpp"
 
 namespace chassis {

@@ -5,6 +5,7 @@
 #include "host/base/file.hpp"
 #include "host/base/json.hpp"
 #include "host/base/printable.hpp"
+#include "host/base/progress.hpp"
 #include "host/checkpoint/inspect.hpp"
 #include "host/checkpoint/output_directory.hpp"
 #include "host/config/config.hpp"
@@ -13,7 +14,6 @@
 #include "host/save/model_directory.hpp"
 #include "host/save/quantized_weights.hpp"
 #include "host/save/saved_tensors.hpp"
-#include "host/base/progress.hpp"
 
 namespace chassis {
 

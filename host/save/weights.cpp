@@ -8,6 +8,7 @@
 #include "host/base/file.hpp"
 #include "host/base/log.hpp"
 #include "host/base/printable.hpp"
+#include "host/base/progress.hpp"
 #include "host/base/units.hpp"
 #include "host/checkpoint/inspect.hpp"
 #include "host/checkpoint/output_directory.hpp"
@@ -19,7 +20,6 @@
 #include "host/save/resume_differences.hpp"
 #include "host/save/saved_tensors.hpp"
 #include "host/session/finite.hpp"
-#include "host/base/progress.hpp"
 
 namespace chassis {
 namespace {

@@ -102,8 +102,11 @@ DeviceMemory device_memory(Device device) {
     const auto stats = at::accelerator::getDeviceStats(index);
     const auto [free_bytes, total_bytes] = at::accelerator::getMemoryInfo(index);
     const auto& active = stats.active_bytes[0];
-    return DeviceMemory{static_cast<uint64_t>(active.current), static_cast<uint64_t>(stats.reserved_bytes[0].current),
-                        static_cast<uint64_t>(active.peak), free_bytes, total_bytes,
+    return DeviceMemory{static_cast<uint64_t>(active.current),
+                        static_cast<uint64_t>(stats.reserved_bytes[0].current),
+                        static_cast<uint64_t>(active.peak),
+                        free_bytes,
+                        total_bytes,
                         static_cast<uint64_t>(stats.num_ooms)};
   });
 }

@@ -1,9 +1,9 @@
 // What opening data sets needs of a run.
 #pragma once
 
+#include "host/compile/layout.hpp"
 #include "host/config/settings.hpp"
 #include "host/data/row_files.hpp"
-#include "host/compile/layout.hpp"
 #include "host/graph/program.hpp"
 #include "host/text/plugin_tokenizer.hpp"
 

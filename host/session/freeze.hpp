@@ -1,8 +1,8 @@
 // [freeze]: which parameters are trained.
 #pragma once
 
-#include "host/config/settings.hpp"
 #include "host/compile/parameters.hpp"
+#include "host/config/settings.hpp"
 
 namespace chassis {
 

@@ -7,9 +7,9 @@
 #include <vector>
 
 #include "chassis/kind/optimizer.h"
-#include "host/plugin/instance.hpp"
-#include "host/execute/optimizer_plugin.hpp"
 #include "host/compile/parameters.hpp"
+#include "host/execute/optimizer_plugin.hpp"
+#include "host/plugin/instance.hpp"
 #include "host/service/comm.hpp"
 #include "host/service/tensor.hpp"
 #include "host/session/matrix_exchange.hpp"

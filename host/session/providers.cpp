@@ -9,10 +9,10 @@
 
 #include "host/base/json.hpp"
 #include "host/base/log.hpp"
+#include "host/compile/providers.hpp"
 #include "host/config/plugin_name.hpp"
 #include "host/config/suggest.hpp"
 #include "host/plugin/status.hpp"
-#include "host/compile/providers.hpp"
 
 namespace chassis {
 namespace {

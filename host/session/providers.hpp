@@ -6,9 +6,9 @@
 #include <vector>
 
 #include "host/base/json_fwd.hpp"
+#include "host/compile/compile.hpp"
 #include "host/config/config.hpp"
 #include "host/launch/world.hpp"
-#include "host/compile/compile.hpp"
 #include "host/session/run_plugins.hpp"
 #include "host/session/target.hpp"
 

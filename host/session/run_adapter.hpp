@@ -4,8 +4,8 @@
 #include <memory>
 #include <string>
 
-#include "host/config/settings.hpp"
 #include "host/compile/adapter.hpp"
+#include "host/config/settings.hpp"
 #include "host/session/run_model.hpp"
 #include "host/session/run_plugins.hpp"
 

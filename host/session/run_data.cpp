@@ -13,18 +13,18 @@
 
 #include "host/base/file.hpp"
 #include "host/base/log.hpp"
+#include "host/base/progress.hpp"
+#include "host/compile/row_pieces.hpp"
 #include "host/config/eval_sets.hpp"
 #include "host/data/chat_renderer.hpp"
 #include "host/data/data_files.hpp"
 #include "host/data/row_names.hpp"
 #include "host/data/row_sample.hpp"
 #include "host/data/tokenizer_files.hpp"
-#include "host/compile/row_pieces.hpp"
 #include "host/service/memory.hpp"
 #include "host/session/fields.hpp"
-#include "host/base/progress.hpp"
-#include "host/text/run_chat.hpp"
 #include "host/session/target.hpp"
+#include "host/text/run_chat.hpp"
 
 namespace chassis {
 namespace {

@@ -6,10 +6,10 @@
 #include <string>
 #include <vector>
 
+#include "host/compile/layout.hpp"
 #include "host/config/settings.hpp"
 #include "host/data/eval_data.hpp"
 #include "host/data/train_data.hpp"
-#include "host/compile/layout.hpp"
 #include "host/graph/program.hpp"
 #include "host/session/data_needs.hpp"
 #include "host/text/plugin_tokenizer.hpp"

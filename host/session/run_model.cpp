@@ -15,11 +15,11 @@
 #include "host/base/log.hpp"
 #include "host/base/log_capture.hpp"
 #include "host/base/printable.hpp"
+#include "host/compile/quant_plugin.hpp"
 #include "host/config/paths.hpp"
 #include "host/config/plugin_name.hpp"
 #include "host/config/suggest.hpp"
 #include "host/graph/op_table.hpp"
-#include "host/compile/quant_plugin.hpp"
 #include "host/session/fields.hpp"
 
 namespace chassis {

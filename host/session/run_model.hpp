@@ -4,9 +4,9 @@
 #include <memory>
 #include <string>
 
-#include "host/config/config.hpp"
 #include "host/compile/compile.hpp"
 #include "host/compile/model_plugin.hpp"
+#include "host/config/config.hpp"
 #include "host/session/run_plugins.hpp"
 
 namespace chassis {

@@ -4,8 +4,8 @@
 #include <memory>
 #include <string>
 
-#include "host/config/settings.hpp"
 #include "host/compile/quant.hpp"
+#include "host/config/settings.hpp"
 #include "host/session/run_model.hpp"
 #include "host/session/run_plugins.hpp"
 

@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "host/config/config.hpp"
-#include "host/text/plugin_tokenizer.hpp"
 #include "host/session/run_plugins.hpp"
+#include "host/text/plugin_tokenizer.hpp"
 
 namespace chassis {
 

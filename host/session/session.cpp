@@ -8,12 +8,12 @@
 
 #include "host/base/log.hpp"
 #include "host/base/mesh_axes.hpp"
+#include "host/base/slow_phase.hpp"
 #include "host/checkpoint/inspect.hpp"
 #include "host/plugin/search.hpp"
 #include "host/service/memory.hpp"
 #include "host/session/fields.hpp"
 #include "host/session/run_tokenizer.hpp"
-#include "host/base/slow_phase.hpp"
 
 namespace chassis {
 namespace {

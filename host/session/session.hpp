@@ -8,11 +8,9 @@
 #include <vector>
 
 #include "host/config/config.hpp"
-#include "host/launch/world.hpp"
 #include "host/execute/axis_collectives.hpp"
+#include "host/launch/world.hpp"
 #include "host/service/metrics.hpp"
-#include "host/text/plugin_rows.hpp"
-#include "host/text/plugin_tokenizer.hpp"
 #include "host/session/ranks.hpp"
 #include "host/session/run_adapter.hpp"
 #include "host/session/run_data.hpp"
@@ -23,6 +21,8 @@
 #include "host/session/runtime.hpp"
 #include "host/session/step.hpp"
 #include "host/session/target.hpp"
+#include "host/text/plugin_rows.hpp"
+#include "host/text/plugin_tokenizer.hpp"
 
 namespace chassis {
 

@@ -6,8 +6,8 @@
 #include <functional>
 #include <vector>
 
-#include "host/execute/executor.hpp"
 #include "host/compile/parameters.hpp"
+#include "host/execute/executor.hpp"
 #include "host/session/optimizer_driver.hpp"
 #include "host/session/ranks.hpp"
 #include "host/state/schedule.hpp"

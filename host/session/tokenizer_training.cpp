@@ -14,8 +14,8 @@
 #include "host/config/paths.hpp"
 #include "host/data/data_files.hpp"
 #include "host/data/record_reader.hpp"
-#include "host/text/plugin_rows.hpp"
 #include "host/session/run_tokenizer.hpp"
+#include "host/text/plugin_rows.hpp"
 
 namespace chassis {
 namespace {

@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "host/data/chat_renderer.hpp"
-#include "host/session/session.hpp"
 #include "host/generate/answer.hpp"
+#include "host/session/session.hpp"
 #include "host/train/step_record.hpp"
 
 namespace chassis {

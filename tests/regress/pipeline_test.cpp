@@ -4,15 +4,15 @@
 
 #include <thread>
 
+#include "host/compile/graph_text.hpp"
 #include "host/plan/plan_rank.hpp"
 #include "host/plugin/thread_role.hpp"
-#include "host/compile/graph_text.hpp"
 #include "host/save/saved_tensors.hpp"
 #include "host/service/meta_memory.hpp"
 #include "host/service/tensor.hpp"
 #include "host/session/fields.hpp"
-#include "tests/support/cpu_run.hpp"
 #include "tests/regress/small_run.hpp"
+#include "tests/support/cpu_run.hpp"
 #include "tests/support/expect_has.hpp"
 #include "tests/support/stub_passes.hpp"
 #include "tests/support/two_ranks.hpp"

@@ -5,8 +5,8 @@
 #include <string>
 
 #include "chassis/plugin.h"
-#include "host/plugin/status.hpp"
 #include "host/compile/resolve.hpp"
+#include "host/plugin/status.hpp"
 
 namespace chassis::test {
 

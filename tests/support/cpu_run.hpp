@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "host/execute/executor.hpp"
-#include "tests/support/recorder.hpp"
 #include "tests/support/loaded_plugins.hpp"
+#include "tests/support/recorder.hpp"
 
 namespace chassis::test {
 

@@ -7,9 +7,9 @@
 
 #include "chassis/kind/ops.h"
 #include "host/base/json.hpp"
-#include "host/plugin/registry.hpp"
 #include "host/compile/compile.hpp"
 #include "host/compile/model_plugin.hpp"
+#include "host/plugin/registry.hpp"
 #include "host/service/host_services.hpp"
 
 namespace chassis::test {

@@ -13,8 +13,9 @@ inline std::string program_text(const Program& program) {
   auto sharding = [](const std::vector<Sharding>& axes) {
     std::string out;
     for (const Sharding& s : axes)
-      out += s.kind == Sharding::Kind::kShard ? " shard " + std::to_string(s.dim)
-             : s.kind == Sharding::Kind::kPartial ? " partial" : " replicate";
+      out += s.kind == Sharding::Kind::kShard     ? " shard " + std::to_string(s.dim)
+             : s.kind == Sharding::Kind::kPartial ? " partial"
+                                                  : " replicate";
     return out;
   };
   for (const Dim& dim : program.dims) text += "dim " + dim.name + " " + std::to_string(dim.size) + "\n";

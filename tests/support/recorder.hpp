@@ -8,8 +8,8 @@
 
 #include "chassis/tensor.h"
 #include "host/base/error.hpp"
-#include "host/plugin/status.hpp"
 #include "host/graph/record.hpp"
+#include "host/plugin/status.hpp"
 
 namespace chassis::test {
 

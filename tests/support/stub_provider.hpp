@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "chassis/plugin.h"
-#include "host/plugin/status.hpp"
 #include "host/compile/resolve.hpp"
+#include "host/plugin/status.hpp"
 
 namespace chassis::test {
 

@@ -12,9 +12,9 @@
 
 #include "host/base/file.hpp"
 #include "host/base/json.hpp"
+#include "host/execute/optimizer_plugin.hpp"
 #include "host/plugin/option_schema.hpp"
 #include "host/plugin/registry.hpp"
-#include "host/execute/optimizer_plugin.hpp"
 #include "host/service/host_services.hpp"
 #include "host/service/memory.hpp"
 #include "host/service/metrics.hpp"

@@ -3,10 +3,10 @@
 
 #include <gtest/gtest.h>
 
-#include "tests/support/recorder.hpp"
 #include "tests/host/compile/scripted_adapter.hpp"
 #include "tests/support/expect_has.hpp"
 #include "tests/support/loaded_plugins.hpp"
+#include "tests/support/recorder.hpp"
 
 namespace chassis {
 namespace {

@@ -3,10 +3,10 @@
 
 #include <gtest/gtest.h>
 
-#include "tests/support/recorder.hpp"
-#include "tests/support/stub_provider.hpp"
 #include "tests/support/expect_has.hpp"
+#include "tests/support/recorder.hpp"
 #include "tests/support/stub_passes.hpp"
+#include "tests/support/stub_provider.hpp"
 
 namespace chassis {
 namespace {

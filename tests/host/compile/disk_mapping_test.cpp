@@ -3,8 +3,8 @@
 
 #include <gtest/gtest.h>
 
-#include "tests/support/recorder.hpp"
 #include "tests/support/expect_has.hpp"
+#include "tests/support/recorder.hpp"
 
 namespace chassis {
 namespace {

@@ -6,11 +6,11 @@
 #include <cstdlib>
 
 #include "host/base/file.hpp"
-#include "tests/support/recorder.hpp"
-#include "tests/support/stub_provider.hpp"
 #include "tests/support/expect_has.hpp"
 #include "tests/support/loaded_plugins.hpp"
+#include "tests/support/recorder.hpp"
 #include "tests/support/stub_passes.hpp"
+#include "tests/support/stub_provider.hpp"
 
 namespace chassis {
 namespace {

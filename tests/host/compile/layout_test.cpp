@@ -7,8 +7,8 @@
 #include <cmath>
 #include <thread>
 
-#include "host/plugin/thread_role.hpp"
 #include "host/graph/op_table.hpp"
+#include "host/plugin/thread_role.hpp"
 #include "tests/support/cpu_run.hpp"
 #include "tests/support/expect_has.hpp"
 #include "tests/support/stub_passes.hpp"

@@ -5,10 +5,10 @@
 #include <gtest/gtest.h>
 
 #include "host/compile/parameters.hpp"
-#include "tests/support/recorder.hpp"
-#include "tests/support/stub_provider.hpp"
 #include "tests/support/expect_has.hpp"
 #include "tests/support/loaded_plugins.hpp"
+#include "tests/support/recorder.hpp"
+#include "tests/support/stub_provider.hpp"
 
 namespace chassis {
 namespace {
@@ -26,7 +26,9 @@ struct Resolution {
     options.time = 3;
   }
   ResolvedProgram operator()() const { return resolve_program(program, layout, parameters, options); }
-  std::string refusal() const { return test::refusal([&] { (*this)(); }); }
+  std::string refusal() const {
+    return test::refusal([&] { (*this)(); });
+  }
   static Lines providers(const ResolvedBlock& block) {
     Lines names;
     for (const Node& node : block.nodes) names.push_back(node.pattern + " " + node.provider->name);

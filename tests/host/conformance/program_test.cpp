@@ -7,9 +7,9 @@
 
 #include "host/conformance/model.hpp"
 #include "host/conformance/parallel.hpp"
-#include "tests/support/recorder.hpp"
 #include "tests/support/expect_has.hpp"
 #include "tests/support/loaded_plugins.hpp"
+#include "tests/support/recorder.hpp"
 
 namespace chassis {
 namespace {

@@ -5,8 +5,8 @@
 
 #include "host/service/handle.hpp"
 #include "tests/support/cpu_run.hpp"
-#include "tests/support/stub_provider.hpp"
 #include "tests/support/expect_has.hpp"
+#include "tests/support/stub_provider.hpp"
 
 namespace chassis {
 namespace {
@@ -25,7 +25,8 @@ class Composed : public testing::Test {
     composed_.plan = [](const StubNode&, chassis_infer_t& out) { out.flags = CHASSIS_KERNEL_COMPOSED; };
     composed_.forward = [](const StubNode& node, chassis_call_t& call) {
       at::Tensor y = tensor_of(call.inputs[0]);
-      if (node.pattern == "activation") y = at::gelu(y);
+      if (node.pattern == "activation")
+        y = at::gelu(y);
       else
         y = at::linear(y, tensor_of(call.params[0]), node.params.size() > 1 ? tensor_of(call.params[1]) : at::Tensor());
       call.outputs[0] = new_handle(std::move(y));

@@ -6,8 +6,8 @@
 #include "host/base/log.hpp"
 #include "host/service/memory.hpp"
 #include "tests/support/cpu_run.hpp"
-#include "tests/support/stub_provider.hpp"
 #include "tests/support/expect_has.hpp"
+#include "tests/support/stub_provider.hpp"
 
 namespace chassis {
 namespace {

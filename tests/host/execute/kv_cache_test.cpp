@@ -4,8 +4,8 @@
 #include <gtest/gtest.h>
 
 #include "tests/support/cpu_run.hpp"
-#include "tests/support/naive_attention.hpp"
 #include "tests/support/expect_has.hpp"
+#include "tests/support/naive_attention.hpp"
 
 namespace chassis {
 namespace {

@@ -10,8 +10,8 @@
 #include "host/execute/executor.hpp"
 #include "host/graph/op_table.hpp"
 #include "host/service/handle.hpp"
-#include "tests/support/stub_provider.hpp"
 #include "tests/support/loaded_plugins.hpp"
+#include "tests/support/stub_provider.hpp"
 
 namespace chassis {
 namespace {

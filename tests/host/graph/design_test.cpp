@@ -6,10 +6,10 @@
 
 #include "host/execute/executor.hpp"
 #include "host/state/cover.hpp"
-#include "tests/support/program_text.hpp"
-#include "tests/support/stub_provider.hpp"
 #include "tests/support/loaded_plugins.hpp"
+#include "tests/support/program_text.hpp"
 #include "tests/support/stub_passes.hpp"
+#include "tests/support/stub_provider.hpp"
 
 namespace chassis {
 namespace {
@@ -44,7 +44,8 @@ class RecordingCollectives final : public Collectives {
     int64_t& size = shape[static_cast<size_t>(call.dim)];
     if (op == CommOp::kAllGather)
       size *= kWays;
-    else if (moves) size /= kWays;
+    else if (moves)
+      size /= kWays;
     return Tensor::empty(shape, input.dtype(), input.device());
   }
 
@@ -273,9 +274,9 @@ TEST(Design, QuantAdapterAndFusedProviderResolveInTheSameProgram) {
       if (node.provider && node.provider->name == "nf4") quantised.push_back(node.name);
       if (node.provider && node.provider->name == "fused") fused.push_back(node.name);
     }
-    EXPECT_EQ(quantised, (Lines{"layer.self_attn.q_proj", "layer.self_attn.k_proj", "layer.self_attn.v_proj",
-                                "layer.self_attn.o_proj", "layer.mlp.gate_proj", "layer.mlp.up_proj",
-                                "layer.mlp.down_proj"}));
+    EXPECT_EQ(quantised,
+              (Lines{"layer.self_attn.q_proj", "layer.self_attn.k_proj", "layer.self_attn.v_proj",
+                     "layer.self_attn.o_proj", "layer.mlp.gate_proj", "layer.mlp.up_proj", "layer.mlp.down_proj"}));
     EXPECT_EQ(fused, (Lines{"layer.add+post_attention_layernorm.weight"}));
     const StubNode both = run.node(fused[0]);
     EXPECT_EQ(both.pattern, "add+rms_norm");

@@ -8,8 +8,8 @@
 #include <sstream>
 
 #include "host/base/file.hpp"
-#include "tests/support/recorder.hpp"
 #include "tests/support/expect_has.hpp"
+#include "tests/support/recorder.hpp"
 
 namespace chassis {
 namespace {

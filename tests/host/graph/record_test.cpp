@@ -1,8 +1,8 @@
 // Programs that the builder accepts, and programs that it refuses.
 #include <gtest/gtest.h>
 
-#include "tests/support/recorder.hpp"
 #include "tests/support/expect_has.hpp"
+#include "tests/support/recorder.hpp"
 
 namespace chassis {
 namespace {
@@ -68,51 +68,51 @@ TEST(Record, ATieNeedsAParameterOfTheSameShape) {
               r.slot("b", {{v}, {h}}, {.tied_to = "m.0.a"});
             }),
             "");
-  EXPECT_HAS(with_slots([](Recorder& r, DimId v, DimId h) { r.slot("b", {{v}, {h}}, {.tied_to = "m.0.a"}); }),
-              "parameter 'm.0.b' is tied to 'm.0.a', which does not exist");
   EXPECT_HAS(with_slots([](Recorder& r, DimId v, DimId h) {
-                r.slot("a", {{v}, {h}});
-                r.slot("b", {{h}, {v}}, {.tied_to = "m.0.a"});
-              }),
-              "parameter 'm.0.b' is tied to 'm.0.a' of another shape");
+               r.slot("b", {{v}, {h}}, {.tied_to = "m.0.a"});
+             }),
+             "parameter 'm.0.b' is tied to 'm.0.a', which does not exist");
+  EXPECT_HAS(with_slots([](Recorder& r, DimId v, DimId h) {
+               r.slot("a", {{v}, {h}});
+               r.slot("b", {{h}, {v}}, {.tied_to = "m.0.a"});
+             }),
+             "parameter 'm.0.b' is tied to 'm.0.a' of another shape");
 }
 
 TEST(Record, ParameterNamesAreUnique) {
   EXPECT_HAS(with_slots([](Recorder& r, DimId v, DimId) {
-                r.slot("w", {{v}});
-                r.slot("w", {{v}});
-              }),
-              "block 'block' declares parameter 'w' twice");
+               r.slot("w", {{v}});
+               r.slot("w", {{v}});
+             }),
+             "block 'block' declares parameter 'w' twice");
   EXPECT_HAS(record_refusal([](Recorder& r) {
-                const DimId h = r.dim("hidden", 2);
-                const uint32_t block = r.block("block", [&] {
-                  r.slot("w", {{h}});
-                  r.output("ids", r.field("input_ids"));
-                });
-                r.chain("a", "m", {block});
-                r.chain("b", "m", {block});
-              }),
-              "parameter 'm.w' exists twice");
+               const DimId h = r.dim("hidden", 2);
+               const uint32_t block = r.block("block", [&] {
+                 r.slot("w", {{h}});
+                 r.output("ids", r.field("input_ids"));
+               });
+               r.chain("a", "m", {block});
+               r.chain("b", "m", {block});
+             }),
+             "parameter 'm.w' exists twice");
   EXPECT_HAS(with_slots([](Recorder&, DimId, DimId) {}, 2, "m"),
-              "chain 'chain' has 2 blocks, but its prefix 'm' has no {i}");
+             "chain 'chain' has 2 blocks, but its prefix 'm' has no {i}");
 }
 
 TEST(Record, ADimHasOneSize) {
   EXPECT_HAS(record_refusal([](Recorder& r) { r.dim("heads", 4), r.dim("heads", 8); }),
-              "dim 'heads' is declared with size 4 and again with 8");
-  EXPECT_HAS(record_refusal([](Recorder& r) { r.dim("heads", 0); }),
-              "dim 'heads' has size 0, expected at least 1");
-  EXPECT_HAS(record_refusal([](Recorder& r) { r.block("b", [&] { r.slot("w", {{77}}); }); }),
-              "no dim 77 was declared");
+             "dim 'heads' is declared with size 4 and again with 8");
+  EXPECT_HAS(record_refusal([](Recorder& r) { r.dim("heads", 0); }), "dim 'heads' has size 0, expected at least 1");
+  EXPECT_HAS(record_refusal([](Recorder& r) { r.block("b", [&] { r.slot("w", {{77}}); }); }), "no dim 77 was declared");
 }
 
 TEST(Record, ABlockMustBeginAndEnd) {
   EXPECT_HAS(record_refusal([](Recorder& r) { r.begin_block("a"), r.begin_block("b"); }),
-              "block 'b' begins inside block 'a'");
+             "block 'b' begins inside block 'a'");
   EXPECT_HAS(record_refusal([](Recorder& r) { r.begin_block("a"); }), "block 'a' was begun but not ended");
   EXPECT_HAS(record_refusal([](Recorder& r) { r.block("a", [] {}); }), "block 'a' has no output");
   EXPECT_HAS(record_refusal([](Recorder& r) { r.field("labels"); }),
-              "nothing can be recorded outside begin_block and end_block");
+             "nothing can be recorded outside begin_block and end_block");
   EXPECT_HAS(record_refusal([](Recorder&) {}), "the model recorded no chain");
   EXPECT_HAS(record_refusal([](Recorder& r) { r.chain("layers", "", {}); }), "chain 'layers' has no block");
   EXPECT_HAS(record_refusal([](Recorder& r) { r.chain("layers", "", {3}); }),
@@ -148,7 +148,7 @@ TEST(Record, OperandsMustExist) {
 
 TEST(Record, AnErrorOfTheModelKeepsItsMessage) {
   EXPECT_HAS(record_refusal([](Recorder&) { throw plugin_error("rope type 'yarn' is not supported"); }),
-              "recording the model: rope type 'yarn' is not supported");
+             "recording the model: rope type 'yarn' is not supported");
 }
 
 }  // namespace

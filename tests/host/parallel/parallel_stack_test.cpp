@@ -4,9 +4,9 @@
 
 #include <gtest/gtest.h>
 
-#include "tests/support/recorder.hpp"
 #include "tests/support/expect_has.hpp"
 #include "tests/support/one_rank.hpp"
+#include "tests/support/recorder.hpp"
 
 namespace chassis {
 namespace {
