@@ -1,4 +1,4 @@
-// The providers that the configuration names, and those that "auto" compares. program/resolve compares them.
+// The providers that the configuration names, and those that "auto" compares. compile/resolve compares them.
 #pragma once
 
 #include <memory>
