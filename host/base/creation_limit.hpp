@@ -6,7 +6,8 @@
 
 namespace chassis {
 
-// Those of the bits 0044 (read permission of group and others) that all these files have. Absent files do not count.
+// Returns those of the bits 0044 (read permission of group and others) that all these files have. Absent files do not
+// count.
 unsigned shared_read_mode(const std::vector<std::string>& paths);
 
 // During its lifetime, group and others get access to what this process and its plugins create only if `mode`, the mode

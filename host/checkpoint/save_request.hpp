@@ -1,4 +1,4 @@
-// What a save is given, and what it reports.
+// The request for a save, and its result.
 #pragma once
 
 #include <cstdint>

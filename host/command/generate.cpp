@@ -98,7 +98,8 @@ Verb add_generate(CLI::App& app) {
   app.add_option(
       "--out", arguments->out,
       "the answers to --prompts; if it exists, made with the same, its rows are kept and the next prompts answered");
-  app.add_option("--stop", arguments->stop, "a text that ends an answer, beside those of generate.stop; repeatable")
+  app.add_option("--stop", arguments->stop,
+                 "a text that ends an answer, in addition to those of generate.stop; repeatable")
       ->expected(1)
       ->take_all();
   arguments->weights.add_to(app);

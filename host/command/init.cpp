@@ -68,11 +68,12 @@ void check_method(const std::string& method, const InitFacts& facts) {
   if (method == "full" && facts.is_quantized)
     throw config_error(
         fmt::format("--method full trains all weights, and those of {} are quantized", printable(facts.model, 4096)))
-        .hint("--method qlora trains an adapter beside them");
+        .hint("--method qlora trains an adapter next to them");
   if (method == "full" || method == "lora" || method == "qlora") return;
   throw config_error(fmt::format("--method {} is unknown", printable(method)))
       .hint(
-          "--method full trains all parameters, lora small branches beside the frozen ones, qlora the same beside ones "
+          "--method full trains all parameters, lora small branches next to the frozen ones, qlora the same next to "
+          "ones "
           "in 4 bits");
 }
 
@@ -310,8 +311,8 @@ Verb add_init(CLI::App& app) {
   app.add_option("--data", arguments->data, "a data file, a folder of such files, or a pattern")->type_name("PATH");
   app.add_option("--task", arguments->task, "sft or pretrain; default by the data");
   app.add_option("--method", arguments->method,
-                 "full: all parameters are trained (the default); lora: small branches beside the frozen ones; qlora: "
-                 "the same beside ones in 4 bits");
+                 "full: all parameters are trained (the default); lora: small branches next to the frozen ones; qlora: "
+                 "the same next to ones in 4 bits");
   app.add_option("--format", arguments->format, "of the data; default by the keys of its rows");
   app.add_option("--template", arguments->chat_template,
                  "the chat template: a built-in one, or a file; default the tokenizer's own");

@@ -197,7 +197,7 @@ std::string init_toml(const InitFacts& facts) {
     text += "\n[adapter]\n" + line("plugin = \"lora\"", "the model stays frozen; the export is in PEFT's files");
     constexpr int64_t kRank = 16;
     const int64_t rank = facts.narrowest > 0 ? std::min(kRank, facts.narrowest) : kRank;
-    text += line(fmt::format("rank = {}", rank), "of the branch beside each linear but the head");
+    text += line(fmt::format("rank = {}", rank), "of the branch next to each linear but the head");
     text += line(fmt::format("alpha = {}.0", 2 * rank), "branches are multiplied by alpha / rank");
     text += line("dropout = 0.0");
   }

@@ -81,15 +81,15 @@ class OpExtension {
     for (SlotId id = num_slots_; id < block_.slots.size(); ++id)
       if (std::ranges::none_of(recorded_, [&](const Op& op) { return std::ranges::count(op.params, id) > 0; }))
         throw refusal("no recorded op reads the parameter '" + block_.slots[id].name + "'");
-    std::set<ValueId> behind = {output};  // values that need the op's output
+    std::set<ValueId> dependents = {output};  // values that need the op's output
     std::vector<Op> before, after;
     for (Op& op : recorded_) {
-      const bool needs_output = std::ranges::any_of(op.inputs, [&](ValueId v) { return behind.contains(v); });
-      if (needs_output) behind.insert(op.outputs.begin(), op.outputs.end());
+      const bool needs_output = std::ranges::any_of(op.inputs, [&](ValueId v) { return dependents.contains(v); });
+      if (needs_output) dependents.insert(op.outputs.begin(), op.outputs.end());
       (needs_output || !new_input_ ? after : before).push_back(std::move(op));
     }
     if (new_input_) {
-      if (behind.contains(*new_input_)) throw refusal("replace_input gets a value that needs the op's output");
+      if (dependents.contains(*new_input_)) throw refusal("replace_input gets a value that needs the op's output");
       expect_dims(input, *new_input_, "replace_input");
       base().inputs[0] = *new_input_;
     }

@@ -51,7 +51,7 @@ void BlockLayout::refuse_random_bits(const Op& op) const {
   throw refusal(op, "chooses elements by their place in the whole value, but its input is divided along '" +
                         program_.dims[dim].name + "'" + (dim == CHASSIS_DIM_TIME ? " by two axes" : ""))
       .hint(dim == CHASSIS_DIM_TIME ? "set sequence_parallel = false, or its probability (adapter.dropout) to 0"
-                                    : "set its probability (adapter.dropout) to 0, or exclude the linears behind " +
+                                    : "set its probability (adapter.dropout) to 0, or exclude the linears after " +
                                           program_.dims[dim].name + " from the adapter");
 }
 

@@ -206,9 +206,8 @@ void Config::cross_check() {
   // quant
   const bool quantizes = has("quant.plugin") && !invalid_.contains("quant.plugin");
   if (quantizes && !adapts && use_ == ConfigUse::kTraining)
-    add_problem("quant.plugin",
-                config_error("quantized parameters cannot be trained, and [quant] has no [adapter] beside it")
-                    .hint("add [adapter] with plugin = \"lora\", or remove [quant]"));
+    add_problem("quant.plugin", config_error("[quant] needs an [adapter]: quantized parameters cannot be trained")
+                                    .hint("add [adapter] with plugin = \"lora\", or remove [quant]"));
 
   // data
   const bool has_eval_part =

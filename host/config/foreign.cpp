@@ -17,7 +17,7 @@ constexpr std::string_view kAxolotl = "Axolotl", kLf = "LLaMA-Factory", kHf = "H
                            kMegatron = "Megatron-LM", kOthers = "other trainers";
 
 constexpr std::string_view
-    kUseQuant = "use [quant] with plugin = \"bnb4\", beside [adapter]",
+    kUseQuant = "use [quant] with plugin = \"bnb4\" and an [adapter]",
     kUseQuantType = "use type in [quant] with plugin = \"bnb4\": \"nf4\" or \"fp4\"",
     kUseDoubleQuant = "use double_quant in [quant] with plugin = \"bnb4\"",
     kNoInt8 = "8-bit weights (LLM int8) are not available; [quant] with plugin = \"bnb4\" stores 4 bits",

@@ -325,7 +325,7 @@ Schema make_schema() {
        .is_optional = true,
        .slot = SlotForm::kOne,
        .kind = "adapter",
-       .doc = "parameters added beside frozen ones; then only they are trained",
+       .doc = "parameters added to the frozen ones; then only they are trained",
        .keys = {plugin("", "the adapter"),
                 model_directory("continue from this adapter in PEFT's files: a directory with adapter_config.json, or "
                                 "hub:Org/Name@revision")}});

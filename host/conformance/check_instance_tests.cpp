@@ -384,7 +384,7 @@ constexpr Test kInstanceTests[] = {
     {"options/defaults", "load/options", options_defaults},
     {"options/refusals", "load/options", options_refusals},
     {"numerics/reference", "life/cycle", numerics_with_fewer_services},
-    {"numerics/guard-behind", "numerics/reference", numerics, Guard::kAfter},
+    {"numerics/guard-after", "numerics/reference", numerics, Guard::kAfter},
     {"numerics/guard-before", "numerics/reference", numerics, Guard::kBefore},
 };
 

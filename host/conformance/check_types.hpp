@@ -1,4 +1,4 @@
-// What a test of a plugin gets, and its verdict.
+// The input of a test of a plugin, and its verdict.
 #pragma once
 
 #include <functional>

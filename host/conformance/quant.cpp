@@ -202,7 +202,7 @@ void examine(const QuantPlugin& plugin, const Shape& shape, std::vector<std::str
   std::vector<float> larger = values;
   for (float& value : larger) value *= 16;
   weight.encode(larger, {});
-  if (weight.encode(values, {}).stored != whole.stored) fail("encoded behind another weight, its bytes differ");
+  if (weight.encode(values, {}).stored != whole.stored) fail("encoded after another weight, its bytes differ");
   const int64_t block = storage->block_elements();
   std::vector<int64_t> every;
   for (int64_t cut = block; cut < weight.elements(); cut += block) {

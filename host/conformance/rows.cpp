@@ -194,7 +194,7 @@ class RowsExamination {
     const auto compare = [&](const ReadFile& other, uint64_t max_rows) {
       const std::string reason = other.refusal() ? other.refusal()->text : other.fault();
       if (!same(other))
-        fail("other rows if {} at a time are read, beside another open file{}", max_rows,
+        fail("other rows if {} at a time are read, with another file open{}", max_rows,
              reason.empty() ? "" : ": " + reason);
     };
     compare(one, 1);

@@ -27,7 +27,7 @@ class ArrayRows final : public RowReader {
     if (first && c == ']') return end_array();
     if (!first) {
       if (c == ']') return end_array();
-      if (c != ',') throw unexpected(c, "\",\" or \"]\" behind the element");
+      if (c != ',') throw unexpected(c, "\",\" or \"]\" after the element");
       ++pos_;
       c = next_solid();
     }
@@ -81,7 +81,7 @@ class ArrayRows final : public RowReader {
   bool end_array() {
     ++pos_;
     ended_ = true;
-    if (const int c = next_solid(); c != kEnd) throw unexpected(c, "the end of the file behind the array");
+    if (const int c = next_solid(); c != kEnd) throw unexpected(c, "the end of the file after the array");
     return false;
   }
 

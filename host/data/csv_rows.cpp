@@ -121,7 +121,7 @@ class CsvRows final : public RowReader {
     if (pos < line.size() && line[pos] != ',') {
       SourcePosition where = lines_.position();
       where.column = static_cast<int>(pos + 1);
-      throw Error(ExitCode::kConfig, where, "text behind a closing quote").hint("double the quotes inside a field");
+      throw Error(ExitCode::kConfig, where, "text after a closing quote").hint("double the quotes inside a field");
     }
   }
 

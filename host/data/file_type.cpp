@@ -96,7 +96,7 @@ void require_readable(const DataSetConfig& config, const std::string& path) {
         .hint("convert it to .csv, with commas and quotes, or to .jsonl");
   if (type == FileType::kCsv) error.hint("a .csv file has only strings; convert it to .jsonl");
   if (type == FileType::kTokens) error.hint("files of token ids have format = \"tokens\"");
-  if (path.ends_with(".idx")) error.hint("name the .bin file; its .idx file is found beside it");
+  if (path.ends_with(".idx")) error.hint("name the .bin file; its .idx file is found next to it");
   if (without_packing(path) != path && without_packing(path).ends_with(kParquet))
     error.hint("unpack it: the parts of a .parquet file are compressed inside");
   else if (type == FileType::kUnknown && (path.ends_with(".gz") || path.ends_with(".zst")))

@@ -374,7 +374,7 @@ Error RecordEncoder::not_shown(const ChatRecord& chat, const Omission& omission)
                  fmt::format("in the table of the data set, {} gives it a role that the template knows", tags));
   }
   if (role == "assistant" && !chat.messages[i].tool_calls_json.empty())
-    return error(fmt::format("{} does not show the content of messages[{}], which stands beside tool calls", name, i),
+    return error(fmt::format("{} does not show the content of messages[{}], which accompanies tool calls", name, i),
                  other_templates("give the content a message of its own, or choose a data.template that shows both"));
   return error(fmt::format("{} does not show messages[{}] ({})", name, i, role),
                other_templates(role == "system" ? "leave system messages out of the data, or choose a data.template "

@@ -1,4 +1,4 @@
-// What running a block needs and keeps: the fields and sizes of a micro-batch, collectives, random bits, and the frame
+// The state of running a block: the fields and sizes of a micro-batch, collectives, random bits, and the frame
 // of tensors between forward and backward.
 #pragma once
 

@@ -221,7 +221,7 @@ void ParallelStack::refresh() {
     std::string strategy;
     for (const uint32_t i : placed_here_)
       if (local(i).name == stale.front()) strategy = placed_by_[problem_->ids[i]]->instance->label() + ": ";
-    throw plugin_error(strategy + "parameter '" + stale.front() + "' still shows the values from before the step");
+    throw plugin_error(strategy + "parameter '" + stale.front() + "' was not updated after the optimizer step");
   }
 }
 

@@ -1,4 +1,4 @@
-// What ranks send in a step, by group.
+// The bytes that ranks send in a step, by group.
 #pragma once
 
 #include <cstdint>

@@ -151,7 +151,7 @@ class LibrarySearch {
       std::error_code ignored;
       if (fs::exists(path, ignored) && !is_of_system(path.string()))
         throw plugin_error(fmt::format("{} needs {}, which {} has for some processors", what, name, path.string()))
-            .hint("put one version of the library beside the plugin, and none below glibc-hwcaps");
+            .hint("put one version of the library next to the plugin, and none below glibc-hwcaps");
     }
   }
 

@@ -246,14 +246,15 @@ std::string load_base(Session& session, const BucketPair& buckets, const std::st
     throw config_error(model, needed_by + " has no frozen weights" + was + ", and model.path is not set")
         .hint("set model.path to the model beneath it");
   if (const Kind kind = kind_of(session, model); kind.needs_base())
-    throw config_error(model, "model.path = " + *model + " has only what was trained beside the frozen weights" +
+    throw config_error(model, "model.path = " + *model +
+                                  " has only what was trained in addition to the frozen weights" +
                                   (kind.base ? " in " + kind.base->path : " of another model"))
         .hint("set model.path to that model" + (session.adapter() == nullptr ? "" : ", and adapter.path to " + *model));
   // Quantized parameters are frozen in any run.
   const bool has_frozen =
       std::ranges::any_of(session.parameters().all(), [](const auto& p) { return !is_kept(*p) && !p->is_quantized(); });
   if (reference && !has_frozen)
-    throw storage_error("'" + needed_by + "' has only what was trained beside the frozen weights in " +
+    throw storage_error("'" + needed_by + "' has only what was trained in addition to the frozen weights in " +
                         reference->path + ", and nothing is frozen here")
         .hint("use the configuration of that run, with its [adapter] or [freeze]");
   std::string hash;

@@ -1,4 +1,4 @@
-// What opening data sets needs of a run.
+// The parts of a run that opening its data sets needs.
 #pragma once
 
 #include "host/compile/layout.hpp"

@@ -287,8 +287,7 @@ class PluginSink final : public MetricsSink {
     } else {
       thread_.detach();  // the process ends without it
       const std::string sink = "sink '" + id_ + "' does not end";
-      counted_warning(sink,
-                      sink + " within " + std::to_string(limits_.finish.count() / 1000) + " s; it is left behind");
+      counted_warning(sink, sink + " within " + std::to_string(limits_.finish.count() / 1000) + " s; it is abandoned");
     }
     if (const uint64_t lost = worker_->num_lost()) {
       const std::string records = "records that sink '" + id_ + "' did not get";

@@ -329,7 +329,7 @@ TEST_F(AdapterSaving, WhatWasTrainedIsNoBase) {
         run_.start("bad", {model, "adapter={ plugin = \"lora\", rank = 2, alpha = 8 }", "run.max_steps=1"});
     EXPECT_NE(outcome.exit_code, 0) << path;
     if (path.ends_with("/final")) continue;  // has no config.json
-    EXPECT_HAS(outcome.output, "has only what was trained beside the frozen weights in " + base_);
+    EXPECT_HAS(outcome.output, "has only what was trained in addition to the frozen weights in " + base_);
     EXPECT_HAS(outcome.output, "hint: set model.path to that model, and adapter.path to " + path);
   }
   train("weights", {"run.max_steps=2", "checkpoint.contents=model_only"});

@@ -236,7 +236,7 @@ TEST(Quant, IsRefusedWhereItWouldBeTrained) {
     return outcome.output;
   };
   EXPECT_HAS(refusal("[quant]\nplugin = \"bnb4\"\n[optimizer]\nlr = 1e-3\n"),
-             "quantized parameters cannot be trained, and [quant] has no [adapter] beside it");
+             "[quant] needs an [adapter]: quantized parameters cannot be trained");
   EXPECT_HAS(refusal(quant() + "[freeze]\ntrain_only = [\"lora_\", \"layers\\\\.1\\\\.mlp\\\\.up_proj\\\\.weight\"]\n"),
              "freeze.train_only matches 'model.layers.1.mlp.up_proj.weight', which [quant] stores as bnb4/nf4: "
              "quantized parameters cannot be trained");

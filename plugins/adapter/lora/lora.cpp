@@ -21,7 +21,7 @@ std::string_view last_part(std::string_view module) { return module.substr(modul
 
 class Lora final : public Adapter {
  public:
-  static constexpr std::string_view kDoc = "low-rank branches beside frozen linears (LoRA), in PEFT's files";
+  static constexpr std::string_view kDoc = "low-rank branches next to frozen linears (LoRA), in PEFT's files";
   static const Options& options() { return lora::options(); }
 
   explicit Lora(const Host& host) : Adapter(host), settings_(lora::settings_from_options(host)) {}

@@ -6,7 +6,7 @@
 namespace aten {
 namespace {
 
-// What most formulas count in.
+// The unit of most formulas.
 struct Units {
   explicit Units(const NodeView& node)
       : dtype(node.has_param(0) ? node.param(0).dtype() : node.input(0).dtype()),

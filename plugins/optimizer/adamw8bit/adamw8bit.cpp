@@ -30,7 +30,7 @@ class AdamW8bit final : public Optimizer {
             .doc("torch: weight decay before the update, nearest codes; bnb: as the CUDA kernels of bitsandbytes, "
                  "decay after it, and codes that keep the sign of the average"),
         option("nonzero_squares", false)
-            .doc("an average square above 0 never becomes 0, the nearest code of very small ones beside a large one; "
+            .doc("an average square above 0 never becomes 0, the nearest code of very small ones next to a large one; "
                  "such elements otherwise take steps of many times lr"),
         option("min_8bit_size", 4096)
             .range(0, 1e15)

@@ -104,7 +104,7 @@ TEST(ForeignKeys, OfLoraAreAnsweredWithOurs) {
       {"peft.r=8", "use [adapter] with plugin = \"lora\""},
       {"lora.r=8", "use [adapter] with plugin = \"lora\""},
       {"train.task=lora", "use [adapter] with plugin = \"lora\""},
-      {"train.task=qlora", "use [quant] with plugin = \"bnb4\", beside [adapter]"}};
+      {"train.task=qlora", "use [quant] with plugin = \"bnb4\" and an [adapter]"}};
   for (const auto& [other, answer] : answers)
     EXPECT_NE(what_is_wrong(kExample, {other}).find(answer), std::string::npos)
         << other << ": " << what_is_wrong(kExample, {other});
@@ -174,12 +174,12 @@ TEST(Check, AnInvalidPatternIsReportedAtItsPosition) {
 
 TEST(Check, UnavailableFeaturesAreRefusedAndNeverOffered) {
   EXPECT_EQ(what_is_wrong(kExample + "[quant]\nplugin = \"bnb4\"\n"),
-            "a.toml:24:10: quantized parameters cannot be trained, and [quant] has no [adapter] beside it\nhint: "
+            "a.toml:24:10: [quant] needs an [adapter]: quantized parameters cannot be trained\nhint: "
             "add [adapter] with plugin = \"lora\", or remove [quant]");
   EXPECT_EQ(
       what_is_wrong(kExample, {"adapter=qlora"}),
       "command line 'adapter=qlora': adapter must be a table, not a string (\"qlora\"): use [quant] with plugin = "
-      "\"bnb4\", beside [adapter]");
+      "\"bnb4\" and an [adapter]");
   for (const char* other : {"load_in_4bit=true", "qlora.r=8"})
     EXPECT_NE(what_is_wrong(kExample, {other}).find("use [quant] with plugin = \"bnb4\""), std::string::npos) << other;
   EXPECT_NE(what_is_wrong(kExample, {"quantization=nf4"}).find("use [quant]"), std::string::npos);

@@ -318,17 +318,17 @@ TEST_F(PluginCheck, CallsTheHooksForProcessFactsAndGuards) {
   std::vector<bool> behind;
   hooks.guard_buffers = [&](bool is_behind) {
     behind.push_back(is_behind);
-    return [] { return std::vector<std::string>{"wrote 4 bytes behind the end of a buffer of 12 bytes"}; };
+    return [] { return std::vector<std::string>{"wrote 4 bytes past the end of a buffer of 12 bytes"}; };
   };
   const CheckVerdict plain = examine_in_process(fixture("good/plain.so"), "numerics/reference", services, hooks);
   EXPECT_EQ(plain.outcome, CheckOutcome::kPassed) << plain.text;
   ASSERT_EQ(plain.traces.size(), 1u);
   EXPECT_EQ(plain.traces[0].first, "process/state");
   EXPECT_EQ(plain.traces[0].second, "the number of threads was 4, is 1");
-  for (const char* test : {"numerics/guard-behind", "numerics/guard-before"}) {
+  for (const char* test : {"numerics/guard-after", "numerics/guard-before"}) {
     const CheckVerdict guarded = examine_in_process(fixture("good/plain.so"), test, services, hooks);
     EXPECT_EQ(guarded.outcome, CheckOutcome::kFailed);
-    EXPECT_TEXT(guarded.text, "wrote 4 bytes behind the end of a buffer of 12 bytes");
+    EXPECT_TEXT(guarded.text, "wrote 4 bytes past the end of a buffer of 12 bytes");
   }
   EXPECT_EQ(behind, (std::vector<bool>{true, false}));
 }

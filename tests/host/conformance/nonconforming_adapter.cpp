@@ -23,7 +23,7 @@ bool has(std::string_view fault) {
 // W x + B identity(A x), for every linear but the head.
 class Branches final : public Adapter {
  public:
-  static constexpr std::string_view kDoc = "test: branches beside linears, with a fault";
+  static constexpr std::string_view kDoc = "test: branches next to linears, with a fault";
   static constexpr std::string_view kId = "nonconforming_adapter";
   using Adapter::Adapter;
 

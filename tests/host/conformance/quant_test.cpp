@@ -53,7 +53,7 @@ TEST_F(QuantConformance, FindsComponentsThatDependOnMoreThanValues) {
 
 TEST_F(QuantConformance, FindsBytesThatDependOnWhatWasThereBefore) {
   EXPECT_HAS(failures("adds bits"), "a weight [64, 128]: its bytes depend on what its components hold before");
-  EXPECT_HAS(failures("first range"), "encoded behind another weight, its bytes differ");
+  EXPECT_HAS(failures("first range"), "encoded after another weight, its bytes differ");
   EXPECT_HAS(failures("in one order"), "encoded block by block, the last one first, its components have other bytes");
 }
 

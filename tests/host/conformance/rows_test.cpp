@@ -44,8 +44,8 @@ TEST_F(RowsConformance, FindsWrongRows) {
   EXPECT_HAS(failures("no JSON"), "row 1: ");
   EXPECT_HAS(failures("wrong count"), "gives 4 rows, and open says 1");
   EXPECT_HAS(failures("too many"),
-             "other rows if 1 at a time are read, beside another open file: gives 2 of 1 rows, and says 2");
-  EXPECT_HAS(failures("ends early"), "other rows if 1 at a time are read, beside another open file");
+             "other rows if 1 at a time are read, with another file open: gives 2 of 1 rows, and says 2");
+  EXPECT_HAS(failures("ends early"), "other rows if 1 at a time are read, with another file open");
   EXPECT_HAS(failures("goes back"), "has read 1 bytes, and before it ");
   EXPECT_HAS(failures("never ends"), "a.rows: has read ");
   EXPECT_HAS(failures("never ends"), " bytes of a file of 40");

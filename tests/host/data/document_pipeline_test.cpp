@@ -23,7 +23,7 @@ class CountedRows final : public RowReader {
   bool next(RawRow& row) override {
     if (row_ == count_) {
       notes_.num_blank_lines = count_;
-      if (name_.ends_with("!")) throw config_error("the reader fails behind row " + std::to_string(count_));
+      if (name_.ends_with("!")) throw config_error("the reader fails after row " + std::to_string(count_));
       return false;
     }
     row.line = ++row_;
@@ -133,7 +133,7 @@ TEST_F(DocumentPipelineTest, ThrowsTheErrorOfTheFirstBadRow) {
       EXPECT_EQ(run({"400", "2000"}, num_workers, 300).error, "400:300 is bad");
       EXPECT_EQ(run({"200", "2000!"}, num_workers, 1500).error, "2000!:1500 is bad");
       const Result reader = run({"200", "1200!"}, num_workers);
-      EXPECT_EQ(reader.error, "the reader fails behind row 1200");
+      EXPECT_EQ(reader.error, "the reader fails after row 1200");
       EXPECT_EQ(reader.documents.back().second, 1200);
     }
   }

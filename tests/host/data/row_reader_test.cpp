@@ -229,7 +229,7 @@ TEST(CsvRows, NameWhatIsWrongAndWhere) {
   EXPECT_TRUE(
       contains(error_in(folder, "a.csv", "a,b\n1,2,3\n"), "a.csv:2: the row has 3 fields, the first row names 2"));
   EXPECT_TRUE(contains(error_in(folder, "a.csv", "a,b\n1,x\"y\"\n"), "a.csv:2:4: a quote inside"));
-  EXPECT_TRUE(contains(error_in(folder, "a.csv", "a,b\n\"1\"2,3\n"), "a.csv:2:4: text behind a closing quote"));
+  EXPECT_TRUE(contains(error_in(folder, "a.csv", "a,b\n\"1\"2,3\n"), "a.csv:2:4: text after a closing quote"));
   EXPECT_TRUE(contains(error_in(folder, "a.csv", "a,b\n1,2\n\"3,4\n5,6\n"), "a.csv:3: a quote opens here"));
   EXPECT_TRUE(contains(
       error_in(folder, "a.csv", "a\n\"" + std::string(40 << 20, 'x') + "\n" + std::string(40 << 20, 'x') + "\""),

@@ -238,7 +238,7 @@ TEST_F(ChatShown, ToolCallsAndToolsThatTheTemplateLeavesOutAreRefused) {
   EXPECT_TRUE(contains(refusal(python, empty), "tool calls of messages[1] as Python spells them"));
   const std::string either = R"({% for m in messages %}<|im_start|>{{ m.role }}
 {{ m.tool_calls | tojson if m.tool_calls else m.content }}<|im_end|>{% endfor %})";
-  EXPECT_TRUE(contains(refusal(either, beside), "the content of messages[1], which stands beside tool calls"));
+  EXPECT_TRUE(contains(refusal(either, beside), "the content of messages[1], which accompanies tool calls"));
   for (const std::string& row : {beside, empty, offered}) EXPECT_NO_THROW(encoded(kKnownRoles, row));
 }
 

@@ -31,7 +31,7 @@ enum Place {
     CallName(usize),
 }
 
-/// Where marks stand in a leaf: around it; inside its outer white space, for templates that trim; or also at its think
+/// The places of marks in a leaf: around it; inside its outer white space, for templates that trim; or also at its think
 /// tags, for templates that split there.
 #[derive(Clone, Copy, PartialEq)]
 enum Marking {
