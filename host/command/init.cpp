@@ -73,8 +73,7 @@ void check_method(const std::string& method, const InitFacts& facts) {
   throw config_error(fmt::format("--method {} is unknown", printable(method)))
       .hint(
           "--method full trains all parameters, lora small branches next to the frozen ones, qlora the same next to "
-          "ones "
-          "in 4 bits");
+          "ones in 4 bits");
 }
 
 std::string task_of(DataFormat format) {
