@@ -31,8 +31,8 @@ enum Place {
     CallName(usize),
 }
 
-/// The places of marks in a leaf: around it; inside its outer white space, for templates that trim; or also at its think
-/// tags, for templates that split there.
+/// The places of marks in a leaf: around it; inside its outer white space, for templates that trim; or also at its
+/// think tags, for templates that split there.
 #[derive(Clone, Copy, PartialEq)]
 enum Marking {
     Whole,
