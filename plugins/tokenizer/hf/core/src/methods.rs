@@ -27,6 +27,9 @@ fn of_str(text: &str, method: &str, args: &[Value]) -> Result<Option<Value>, Err
         "split" | "rsplit" => split(text, method == "rsplit", args)?,
         "partition" | "rpartition" => {
             let (separator,): (&str,) = from_args(args)?;
+            if separator.is_empty() {
+                return Err(Error::new(ErrorKind::InvalidOperation, "empty separator"));
+            }
             let at = if method == "partition" { text.find(separator) } else { text.rfind(separator) };
             let parts = match at {
                 Some(at) => [&text[..at], separator, &text[at + separator.len()..]],
@@ -42,6 +45,15 @@ fn of_str(text: &str, method: &str, args: &[Value]) -> Result<Option<Value>, Err
         "removesuffix" => {
             let (suffix,): (&str,) = from_args(args)?;
             Value::from(text.strip_suffix(suffix).unwrap_or(text))
+        }
+        "count" => {
+            let (what, begin, end): (&str, Option<usize>, Option<usize>) = from_args(args)?;
+            let at = |place: Option<usize>, none: usize| {
+                place.map_or(none, |n| text.char_indices().nth(n).map_or(text.len(), |(at, _)| at))
+            };
+            let (begin, end) = (at(begin, 0), at(end, text.len()));
+            // As in Python, an empty text is found before each character and at the end.
+            Value::from(text.get(begin..end).map_or(0, |part| part.matches(what).count()))
         }
         "find" | "rfind" | "index" | "rindex" => {
             let (what, begin): (&str, Option<usize>) = from_args(args)?;

@@ -85,6 +85,26 @@ fn a_template_refuses_in_its_own_words() {
 }
 
 #[test]
+fn empty_texts_are_found_as_in_python() {
+    let of = |expression: &str| render(&format!("{{{{ {expression} }}}}"), "[]").map_err(|e| e.to_string());
+    for (expression, expected) in [
+        ("'abc'.count('')", "4"),
+        ("''.count('')", "1"),
+        ("'äbab'.count('b')", "2"),
+        ("'äbab'.count('b', 2)", "1"),
+        ("'äbab'.count('b', 0, 3)", "1"),
+        ("'äbab'.count('', 3, 1)", "0"),
+        ("'abc'.find('')", "0"),
+        ("'ab'.replace('', '-')", "-a-b-"),
+    ] {
+        assert_eq!(of(expression).unwrap(), expected, "{expression}");
+    }
+    for expression in ["'abc'.partition('')", "'abc'.rpartition('')", "'abc'.split('')"] {
+        assert!(of(expression).unwrap_err().contains("empty separator"), "{expression}");
+    }
+}
+
+#[test]
 fn attributes_of_undefined_values_are_an_error_as_in_transformers() {
     assert_eq!(render("[{{ messages[0].nothing }}]", HELLO).unwrap(), "[]");
     let error = render("\n{{ messages[0].nothing.more }}", HELLO).unwrap_err();
