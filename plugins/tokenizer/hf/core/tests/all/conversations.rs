@@ -86,7 +86,7 @@ fn a_template_refuses_in_its_own_words() {
 
 #[test]
 fn empty_texts_are_found_as_in_python() {
-    let of = |expression: &str| render(&format!("{{{{ {expression} }}}}"), "[]").map_err(|e| e.to_string());
+    let of = |expression: &str| render(&format!("{{{{ {expression} }}}}"), HELLO).map_err(|e| e.message);
     for (expression, expected) in [
         ("'abc'.count('')", "4"),
         ("''.count('')", "1"),
