@@ -28,7 +28,7 @@ class LowRankAdapter final : public RewritePass {
       for (Slot& slot : block.slots) slot.frozen = true;
       for (size_t i = 0; i < block.ops.size(); ++i) {
         const Op base = block.ops[i];
-        if (base.id != "linear") continue;
+        if (!base.spec().is_linear()) continue;
         if (!is_linear_of_layer(block, base)) {
           report(block.name + "." + base.name, "left: it is the head");
           continue;

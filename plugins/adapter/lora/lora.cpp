@@ -36,8 +36,19 @@ class Lora final : public Adapter {
 
   bool trains(const AdapterParameter& p) override {
     modules_.insert(std::string(p.module));
-    bool saved = is_saved(p.module);
-    for (std::string_view tied : p.tied) saved |= is_saved(tied.substr(0, tied.rfind('.')));
+    bool saved = is_saved(p.module), all_saved = saved;
+    std::string others;
+    for (std::string_view tied : p.tied) {
+      const std::string_view other = tied.substr(0, tied.rfind('.'));
+      saved |= is_saved(other);
+      all_saved &= is_saved(other);
+      others += (others.empty() ? "'" : ", '") + std::string(other) + "'";
+    }
+    if (has_file_ && saved && !all_saved && !settings_.ties_saved)
+      fail_invalid("modules_to_save has only one of '", p.module, "' and ", others,
+                   ", which share a weight, and ensure_weight_tying is not true: PEFT then trains a copy for the saved "
+                   "module and leaves the other as it is, but here the model has one weight for both; train with both "
+                   "in modules_to_save, or with ensure_weight_tying = true");
     if (saved) saved_modules_.insert(std::string(p.module));
     ties_saved_modules_ |= saved && !p.tied.empty();
     const bool is_bias_of_target = settings_.trains_bias && p.op == "linear" && p.role == CHASSIS_ROLE_BIAS &&

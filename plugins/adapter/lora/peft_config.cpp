@@ -157,7 +157,7 @@ Settings settings_from_peft(std::string_view config_json, const Settings& option
   check_task(in);
   // PEFT, too, derives fan_in_fan_out from the layers that it finds; auto_mapping only names classes.
   in.ignore({"auto_mapping", "base_model_name_or_path", "fan_in_fan_out", "inference_mode", "megatron_core",
-             "peft_version", "qalora_group_size", "revision", "ensure_weight_tying"});
+             "peft_version", "qalora_group_size", "revision"});
   const Json* const pattern = in.find("layers_pattern");
   if (pattern != nullptr && !pattern->empty() && *pattern != "" && in.find("layers_to_transform") == nullptr)
     fail_invalid("layers_pattern = ", pattern->dump(), " needs layers_to_transform, as in PEFT");
@@ -170,6 +170,7 @@ Settings settings_from_peft(std::string_view config_json, const Settings& option
   if (s.targets.empty()) fail_invalid("target_modules is missing");
   s.exclude = in.names("exclude_modules");
   s.modules_to_save = in.endings("modules_to_save");
+  s.ties_saved = in.flag("ensure_weight_tying");
   s.rank_pattern = in.by_pattern<int64_t>("rank_pattern");
   s.alpha_pattern = in.by_pattern<double>("alpha_pattern");
   s.use_rslora = in.flag("use_rslora");

@@ -23,6 +23,7 @@ struct Settings {
   bool use_rslora = false;
   bool gaussian_init = false;
   bool trains_bias = false;    // of the targets
+  bool ties_saved = false;     // ensure_weight_tying of PEFT's file
   double lora_plus_ratio = 1;  // learning rate of B over that of A
 
   int64_t rank_of(std::string_view module) const;

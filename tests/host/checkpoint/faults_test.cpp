@@ -12,6 +12,7 @@
 
 #include "fixture.hpp"
 #include "host/checkpoint/checkpoint_root.hpp"
+#include "host/checkpoint/disk_space.hpp"
 #include "host/checkpoint/inspect.hpp"
 #include "host/checkpoint/stream_writer.hpp"
 

@@ -162,7 +162,7 @@ TEST(Layout, DropoutOfADividedValueKnowsWhichElementsItHas) {
     const TensorAxis axis(2, {"ffn"}, false, rank);
     const LayoutStrategy* stack[] = {&axis};
     apply_layout(program, stack);
-    const auto op = std::ranges::find(program.blocks[0].ops, "dropout", &Op::id);
+    const auto op = std::ranges::find(program.blocks[0].ops, OpId("dropout"), &Op::id);
     ASSERT_NE(op, program.blocks[0].ops.end());
     EXPECT_EQ(std::get<int64_t>(*op->attr("first")), 4 * rank);
   }
@@ -182,7 +182,7 @@ TEST(Layout, DropoutKnowsWhichPositionsItHas) {
   const TensorAxis axis(2, {"ffn"}, true, 1);
   const LayoutStrategy* stack[] = {&axis};
   apply_layout(program, stack);
-  const auto op = std::ranges::find(program.blocks[0].ops, "dropout", &Op::id);
+  const auto op = std::ranges::find(program.blocks[0].ops, OpId("dropout"), &Op::id);
   ASSERT_NE(op, program.blocks[0].ops.end());
   EXPECT_EQ(std::get<int64_t>(*op->attr("query_part")), 1);
 }
@@ -194,7 +194,7 @@ TEST(Layout, ARankScalesItsOwnChannels) {
   const LayoutStrategy* stack[] = {&axis};
   const ProgramLayout layout = apply_layout(program, stack);
   const BlockType& block = program.blocks[0];
-  const auto op = std::ranges::find(block.ops, "channel_scale", &Op::id);
+  const auto op = std::ranges::find(block.ops, OpId("channel_scale"), &Op::id);
   ASSERT_NE(op, block.ops.end());
   EXPECT_EQ(layout.local_shape(program, block.slots[op->params[0]]), std::vector<int64_t>{4});
   EXPECT_EQ(layout.local_shape(program, block.values[op->outputs[0]], 1, 3), (std::vector<int64_t>{1, 3, 4}));
@@ -317,7 +317,7 @@ TEST(Layout, RanksShareAKeyHead) {
     ASSERT_NE(take, block.ops.end());
     EXPECT_EQ(take->attr_int("dim", -1), 2);
     EXPECT_EQ(take->attr_int("first", -1), coordinate / 2);
-    const auto attention = std::ranges::find(block.ops, "attention", &Op::id);
+    const auto attention = std::ranges::find(block.ops, OpId("attention"), &Op::id);
     EXPECT_EQ(layout.local_shape(program, block.values[attention->inputs[0]], 1, 3),
               (std::vector<int64_t>{1, 3, 2, 2}));
     EXPECT_EQ(layout.local_shape(program, block.values[attention->inputs[1]], 1, 3),

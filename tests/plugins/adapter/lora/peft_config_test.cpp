@@ -14,15 +14,17 @@ namespace {
 class PeftConfig : public testing::Test {
  protected:
   // The result of a run with adapter.path, whose adapter_config.json has `keys` in addition to these.
-  std::string with_path(const nlohmann::json& keys, const std::string& options = "") {
+  std::string with_path(const nlohmann::json& keys, const std::string& options = "",
+                        const std::vector<std::string>& overrides = {}) {
     nlohmann::json config = {
         {"peft_type", "LORA"}, {"r", 4}, {"lora_alpha", 8}, {"target_modules", {"q_proj", "v_proj"}}};
     if (!keys.is_null()) config.update(keys);
-    return with_text(config.dump(), options);
+    return with_text(config.dump(), options, overrides);
   }
-  std::string with_text(const std::string& text, const std::string& options = "") {
+  std::string with_text(const std::string& text, const std::string& options = "",
+                        const std::vector<std::string>& overrides = {}) {
     write_text(folder_ / "adapter_config.json", text);
-    return adapted("path = \"" + folder_.path() + "\"\n" + options);
+    return adapted("path = \"" + folder_.path() + "\"\n" + options, overrides);
   }
   std::string refusal(const nlohmann::json& keys, const std::string& options = "") { return with_path(keys, options); }
 
@@ -127,6 +129,16 @@ TEST_F(PeftConfig, MeansModulesToSaveByTheEndOfTheirNames) {
   EXPECT_EQ(num_lines(with_path({{"modules_to_save", {"model.norm"}}})), 3u * 2 * 2 + 1);
   EXPECT_EQ(num_lines(with_path({{"modules_to_save", {"mlp"}}})), 3u * 2 * 2 + 3 * 3);
   EXPECT_HAS(refusal({{"modules_to_save", {".*norm"}}}), "modules_to_save: '.*norm' matches no module of the model");
+}
+
+// PEFT gives the saved one a weight of its own, unless ensure_weight_tying is true.
+TEST_F(PeftConfig, SavesOneOfTwoTiedModulesOnlyIfTheyStayTied) {
+  const auto of = [&](nlohmann::json keys) { return with_path(keys, "", {"model.config.tie_word_embeddings=true"}); };
+  for (const char* module : {"embed_tokens", "lm_head"}) {
+    EXPECT_HAS(of({{"modules_to_save", {module}}}), "share a weight, and ensure_weight_tying is not true");
+    EXPECT_EQ(num_lines(of({{"modules_to_save", {module}}, {"ensure_weight_tying", true}})), 3u * 2 * 2 + 1);
+  }
+  EXPECT_EQ(num_lines(of({{"modules_to_save", {"embed_tokens", "lm_head"}}})), 3u * 2 * 2 + 1);
 }
 
 TEST_F(PeftConfig, NamesSavedModulesAsPeftMatchesThem) {
