@@ -35,8 +35,12 @@ class ToyOptimizer {
               0,
               0.0};
     table_.struct_size = sizeof table_;
-    table_.num_states = [](chassis_instance*) -> uint32_t { return 1; };
-    table_.state = [](chassis_instance* self, uint32_t) -> const chassis_state_desc_t* { return &of(self).state_; };
+    table_.states = [](chassis_instance* self, const chassis_optimizer_parameter_t*,
+                       const chassis_state_desc_t** states, uint32_t* num_states) -> chassis_status_t* {
+      *states = &of(self).state_;
+      *num_states = 1;
+      return nullptr;
+    };
     table_.step = [](chassis_instance* self, const chassis_optimizer_step_t* step) {
       return guarded([&] { of(self).step(*step); });
     };
@@ -44,10 +48,10 @@ class ToyOptimizer {
   chassis_state_desc_t& state() { return state_; }
   std::string failures() {
     std::string text;
-    const OptimizerPlugin plugin(&table_, nullptr, &instance_, "toy");
+    const OptimizerPlugin plugin(table_, &instance_, "toy");
     ToyOptimizer other(update_, fault_);
     other.state_ = state_;
-    const OptimizerPlugin another(&other.table_, nullptr, &other.instance_, "toy");
+    const OptimizerPlugin another(other.table_, &other.instance_, "toy");
     for (const std::string& failure : optimizer_failures(plugin, another)) text += failure + "\n";
     return text;
   }
@@ -57,9 +61,11 @@ class ToyOptimizer {
 
   void step(const chassis_optimizer_step_t& step) {
     saw_first_ |= step.step == 1;
-    double squares = 0;
+    double squares = 0, grad_scale = step.grad_scale;
+    if (step.device_grad_scale != nullptr)
+      grad_scale *= *Tensor::share(step.device_grad_scale).data_as<const float>();
     for (uint32_t i = 0; is("sums its tensors") && i < step.num_tensors; ++i)
-      squares += Tensor::share(step.grads[i]).sum_of_squares() * step.grad_scale * step.grad_scale;
+      squares += Tensor::share(step.grads[i]).sum_of_squares() * grad_scale * grad_scale;
     const auto length = static_cast<float>(is("sums its tensors") ? std::sqrt(squares) + 1e-12 : 1.0);
     for (uint32_t i = 0; i < step.num_tensors; ++i) {
       const Tensor param = Tensor::share(step.params[i]), grad = Tensor::share(step.grads[i]),
@@ -76,7 +82,7 @@ class ToyOptimizer {
       auto* const states = state.data_as<float>();
       for (int64_t e = 0; e < count; ++e) {
         float& p = params[e];
-        float g = grads[e] * static_cast<float>(step.grad_scale) / length;
+        float g = grads[e] * static_cast<float>(grad_scale) / length;
         if (doubles) g *= 2;
         if (is_in_gradient)
           g += static_cast<float>(decay) * p;

@@ -85,14 +85,19 @@ impl Tokenizer {
             .map(|(id, (_, text))| (text.clone(), id as i32))
             .collect();
         let special_id = |name: &str| specials.get(name).and_then(|text| ids.get(text)).copied().unwrap_or(-1);
-        let bos_id = special_id("bos_token");
+        let begins_with = first_special_id(&inner, &file)?;
+        // The post-processor adds its token whether or not a file names it bos_token.
+        let bos_id = match special_id("bos_token") {
+            -1 => begins_with.unwrap_or(-1),
+            id => id,
+        };
         let info = Info {
             bos_id,
             eos_id: special_id("eos_token"),
             pad_id: special_id("pad_token"),
             unk_id: special_id("unk_token"),
             vocab_size: entries.len() as i64,
-            adds_bos: bos_id >= 0 && first_added_id(&inner, &file)? == Some(bos_id),
+            adds_bos: bos_id >= 0 && begins_with == Some(bos_id),
             fingerprint: fingerprint(&directory.tokenizer_json, &entries, &inner),
             chat_template: directory
                 .templates
@@ -266,16 +271,17 @@ fn entries(inner: &tokenizers::Tokenizer, file: &str) -> Result<Vec<(u32, String
 }
 
 /// The first id of HF's encode("x", add_special_tokens=True), if it is not one of "x" itself.
-fn first_added_id(inner: &tokenizers::Tokenizer, file: &str) -> Result<Option<i32>> {
+fn first_special_id(inner: &tokenizers::Tokenizer, file: &str) -> Result<Option<i32>> {
     let failed = |error| Error::invalid(format!("{file}: {error}"));
     // Part by part, so that the one that panics is named.
     guarded(&format!("{file}: normalizer"), || {
         let mut text = NormalizedString::from("x");
         inner.get_normalizer().map_or(Ok(()), |normalizer| normalizer.normalize(&mut text)).map_err(failed)
     })?;
-    let without = guarded(&format!("{file}: pre_tokenizer"), || inner.encode_fast("x", false).map_err(failed))?;
+    guarded(&format!("{file}: pre_tokenizer"), || inner.encode_fast("x", false).map_err(failed))?;
     let with = guarded(&format!("{file}: post_processor"), || inner.encode_fast("x", true).map_err(failed))?;
-    Ok((with.len() > without.len()).then(|| with.get_ids()[0] as i32))
+    let is_added = with.get_special_tokens_mask().first() == Some(&1);
+    Ok(is_added.then(|| with.get_ids()[0] as i32))
 }
 
 fn fingerprint(tokenizer_json: &[u8], entries: &[(u32, String)], inner: &tokenizers::Tokenizer) -> String {

@@ -64,6 +64,15 @@ fn the_post_processor_alone_says_whether_a_text_begins_with_bos() {
 }
 
 #[test]
+fn the_token_that_the_post_processor_adds_is_bos_without_a_name() {
+    let folder = Folder::of_golden("unnamed-bos", "metaspace");
+    folder.write("tokenizer_config.json", b"{}");
+    folder.write("special_tokens_map.json", b"{}");
+    let tokenizer = Tokenizer::open(&folder.0).unwrap();
+    assert_eq!((tokenizer.info().bos_id, tokenizer.info().adds_bos), (open("metaspace").info().bos_id, true));
+}
+
+#[test]
 fn offsets_never_go_back_and_parts_of_a_character_share_its_range() {
     for name in NAMES {
         let tokenizer = open(name);
