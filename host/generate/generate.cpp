@@ -42,7 +42,23 @@ bool warn_if_refused(Executor& executor) {
   return true;
 }
 
+// The first position for which rotary embeddings have other frequencies (LongRoPE), for all positions of the row: keys
+// that were computed in a shorter row do not fit. 0: none.
+int64_t first_long_position(Executor& executor) {
+  int64_t first = 0;
+  for (const auto& unit : executor.resolved(Purpose::kLogits).units)
+    for (const Op& op : unit->block.ops)
+      if (const int64_t from = op.attr_int("long_from", 0); from > 0) first = first == 0 ? from : std::min(first, from);
+  return first;
+}
+
 }  // namespace
+
+void CachedRow::forget() {
+  ids_.clear();
+  num_computed_ = 0;
+  cache_.truncate(0);
+}
 
 size_t CachedRow::begin_with(const std::vector<int32_t>& row, int64_t capacity) {
   const auto differs = std::mismatch(ids_.begin(), ids_.end(), row.begin(), row.end()).first;
@@ -62,9 +78,16 @@ Generated generate(Executor& executor, const std::vector<int32_t>& prompt, const
   std::vector<int32_t> row = prompt;
   size_t seen = 0;
   const bool use_cache = options.use_cache && !warn_if_refused(executor);
+  const auto first_long = static_cast<size_t>(use_cache ? first_long_position(executor) : 0);
+  const auto fits = [&] { return (cached->num_computed() > first_long) == (row.size() > first_long); };
+  if (first_long > 0 && !fits()) cached->forget();
   if (use_cache) seen = cached->begin_with(prompt, static_cast<int64_t>(prompt.size()) + options.max_new_tokens);
   Generated text;
   for (int64_t i = 0; i < options.max_new_tokens; ++i) {
+    if (first_long > 0 && cached->num_computed() > 0 && !fits()) {
+      cached->forget();
+      seen = 0;
+    }
     const Tensor logits = executor.logits(fields_of(row, seen, device), use_cache ? &cached->cache() : nullptr, true);
     if (use_cache) {
       cached->append(row);

@@ -36,10 +36,15 @@ class CachedRow {
   // Keeps the part that `row` also begins with, but not the last token of `row`, and makes room for `capacity`
   // positions. Returns the number of positions kept.
   size_t begin_with(const std::vector<int32_t>& row, int64_t capacity);
-  void append(const std::vector<int32_t>& row) { ids_ = row; }
+  void append(const std::vector<int32_t>& row) { ids_ = row, num_computed_ = row.size(); }
+  // Keeps nothing; the room stays.
+  void forget();
+  // The length of the row when its last position was computed; 0 if nothing is kept.
+  size_t num_computed() const { return num_computed_; }
   KeyValueCache& cache() { return cache_; }
 
  private:
+  size_t num_computed_ = 0;
   std::vector<int32_t> ids_;  // ids of the positions in the cache
   KeyValueCache cache_{0};
 };

@@ -46,11 +46,17 @@ TEST_P(FamilyRuns, TokensAreTheSameWithAndWithoutTheCache) {
     const SmallRun run(with, GetParam().model);
     const auto session = run.open({});
     GenerateOptions options;
-    options.max_new_tokens = 11;  // beyond the windows, but not to where the long frequencies of phi3 begin
-    const auto cached = generate(session->executor(), {1, 2, 3, 100, 99}, options, session->device(), {}).ids;
+    options.max_new_tokens = 17;  // beyond the windows, and to where the long frequencies of phi3 begin
+    CachedRow row;
+    const auto ids_of = [&](const std::vector<int32_t>& prompt, CachedRow* kept) {
+      return generate(session->executor(), prompt, options, session->device(), {}, kept).ids;
+    };
+    const auto cached = ids_of({1, 2, 3, 100, 99}, &row);
+    const auto shorter = ids_of({1, 2, 3, 100}, &row);
     options.use_cache = false;
-    EXPECT_EQ(generate(session->executor(), {1, 2, 3, 100, 99}, options, session->device(), {}).ids, cached);
-    EXPECT_EQ(cached.size(), 11u);
+    EXPECT_EQ(ids_of({1, 2, 3, 100, 99}, nullptr), cached);
+    EXPECT_EQ(ids_of({1, 2, 3, 100}, nullptr), shorter);
+    EXPECT_EQ(cached.size(), 17u);
   }
 }
 
