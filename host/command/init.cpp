@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>
+#include <map>
+#include <set>
 
 #include "host/base/file.hpp"
 #include "host/base/json.hpp"
@@ -198,6 +200,20 @@ FoundFormat given_format(const InitArguments& arguments, const std::string& data
   return {format, {}, "as --format says"};
 }
 
+// The ends of the names of modules whose weight in files is that of several linears.
+std::set<std::string> joined_modules(const Session& session) {
+  std::map<std::string, int> count;
+  for (const auto& p : session.parameters().all())
+    if (const std::vector<DiskPart>& parts = session.disk_mapping().parts(p->name); parts.size() == 1)
+      ++count[parts.front().disk_name];
+  std::set<std::string> ends;
+  for (const auto& [name, number] : count) {
+    const std::string module = name.substr(0, name.rfind('.'));
+    if (number > 1) ends.insert(module.substr(module.rfind('.') + 1));
+  }
+  return ends;
+}
+
 // Opens the model and the tokenizer with a draft of the configuration, and fills in the facts about the encoded rows.
 void measure(const InitArguments& arguments, const std::string& draft_name, InitFacts& facts) {
   facts.longest = 1u << 20;  // so that no row is too long
@@ -207,6 +223,7 @@ void measure(const InitArguments& arguments, const std::string& draft_name, Init
       load_config_text(init_toml(first), draft_name, {}, ConfigUse::kWeights),
       {.plugin_path = arguments.plugin_path, .target = {.without_device = true, .assume_configured_device = true}});
   read_model(session.settings().model.path, facts);
+  facts.joined = joined_modules(session);
   const DataNeeds needs = session.data_needs();
   const bool is_sft = facts.task == "sft", has_template = !facts.data_template.empty();
   DataConfig data;

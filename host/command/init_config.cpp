@@ -200,6 +200,11 @@ std::string init_toml(const InitFacts& facts) {
     text += line(fmt::format("rank = {}", rank), "of the branch next to each linear but the head");
     text += line(fmt::format("alpha = {}.0", 2 * rank), "branches are multiplied by alpha / rank");
     text += line("dropout = 0.0");
+    if (!facts.joined.empty()) {
+      std::string names;
+      for (const std::string& name : facts.joined) names += (names.empty() ? "" : ", ") + toml_of(name);
+      text += line("exclude = [" + names + "]", "files join several linears in each, which has no branch yet");
+    }
   }
   if (facts.is_quantized)
     text += "\n[quant]\n" + line("plugin = \"bnb4\"", "reads the weights as the model's config.json says");

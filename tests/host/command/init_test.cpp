@@ -180,6 +180,23 @@ TEST_F(Init, WritesAnAdapterForLora) {
   EXPECT_TRUE(std::filesystem::exists(*folder_ / "out/lora/final/adapter_model.safetensors"));
 }
 
+// PEFT has one branch for a module whose weight in files is that of several linears.
+TEST_F(Init, LeavesOutModulesThatFilesJoin) {
+  std::filesystem::create_directory(*folder_ / "joined");
+  std::filesystem::copy_file(*folder_ / "tokenizer/words.txt", *folder_ / "joined/words.txt",
+                             std::filesystem::copy_options::overwrite_existing);
+  write_text(*folder_ / "joined/config.json",
+             R"({"architectures": ["GPT2LMHeadModel"], "model_type": "gpt2", "vocab_size": 264, "n_embd": 16,
+                 "n_layer": 2, "n_head": 2, "n_positions": 300})");
+  write_text(*folder_ / "ids.jsonl", ids());
+  const Outcome made_for_gpt2 =
+      chassis({"init", "run.toml", "--model", "joined", "--data", "ids.jsonl", "--method", "lora", "--force"});
+  ASSERT_EQ(made_for_gpt2.exit_code, 0) << made_for_gpt2.output;
+  EXPECT_HAS(made(), "exclude = [\"c_attn\"]");
+  ASSERT_EQ(init({"--data", "ids.jsonl", "--method", "lora", "--force"}).exit_code, 0);
+  EXPECT_EQ(made().find("exclude"), std::string::npos) << made();
+}
+
 TEST_F(Init, ReadsAModelInFourBits) {
   write_text(*folder_ / "ids.jsonl", ids());
   const Outcome quantized = chassis({"ckpt", "quantize", "model", "--out", "model4", "--quant", "bnb4"});
