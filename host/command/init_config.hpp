@@ -38,7 +38,7 @@ struct InitFacts {
   bool is_quantized = false;                         // the model's weights are in 4 bits already
   int64_t max_positions = 0;                         // 0: unknown
   int64_t narrowest = 0;                             // width of the keys of all kv heads; 0: unknown
-  std::set<std::string> joined = {};                 // ends of names of modules that hold several linears, as "qkv_proj"
+  std::set<std::string> joined = {};                 // ends of modules that hold several linears: "qkv_proj"
   uint64_t num_files = 0;                            // data files
   uint64_t num_rows = 0, longest = 0;                // rows that were looked at, and tokens of the longest
   uint64_t num_tokens = 0;                           // in all rows that were looked at
