@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "host/config/config.hpp"
 #include "host/execute/executor.hpp"
 #include "host/service/comm.hpp"
 #include "host/service/memory.hpp"
