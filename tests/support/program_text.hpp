@@ -30,7 +30,7 @@ inline std::string program_text(const Program& program) {
       text += "\n";
     }
     for (const Op& op : block.ops) {
-      text += "  op " + op.id + " " + op.name + " (";
+      text += "  op " + op.id.text() + " " + op.name + " (";
       for (ValueId v : op.inputs) text += " " + number(v);
       text += " |";
       for (SlotId s : op.params) text += " " + number(s);

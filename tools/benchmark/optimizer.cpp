@@ -58,8 +58,7 @@ class Bench {
 
   double step(int64_t number, double lr, double weight_decay) {
     const std::vector<const chassis_optimizer_parameter_t*> facts = {facts_.raw()};
-    const std::vector<int64_t> elements = {param_.num_elements()};
-    const uint64_t scratch_bytes = plugin_->workspace_bytes(facts, elements);
+    const uint64_t scratch_bytes = plugin_->workspace_bytes(facts);
     if (scratch_bytes > 0 && !scratch_) scratch_ = Tensor::empty(Sizes{static_cast<int64_t>(scratch_bytes)}, Dtype::u8);
     std::vector<chassis_tensor_t> params = {param_.handle()}, grads = {grad_.handle()}, states;
     for (const Tensor& state : states_) states.push_back(state.handle());

@@ -21,9 +21,9 @@ using test::StubNode;
 using test::StubProvider;
 using Sizes = std::vector<int64_t>;
 
-constexpr int64_t kRanks = 4, kTime = 64;
-const Device kMeta{Device::Type::kMeta, 0};
-const char* kLlama = R"({"architectures": ["LlamaForCausalLM"], "hidden_size": 32, "num_hidden_layers": 1,
+constexpr int64_t kRanks = 4, kLength = 64;
+const Device kOnMeta{Device::Type::kOnMeta, 0};
+const char* kSmallLlama = R"({"architectures": ["LlamaForCausalLM"], "hidden_size": 32, "num_hidden_layers": 1,
   "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8, "intermediate_size": 64, "vocab_size": 64})";
 
 class GatheredContext final : public LayoutStrategy {
@@ -56,7 +56,7 @@ struct AttentionCall {
   // The number of pairs of a query and a key that it sees.
   int64_t num_causal_scores() const {
     int64_t sum = 0;
-    for (int64_t t = begin; t < begin + num_queries; ++t) sum += t < kTime ? std::min(num_keys, t + 1) : 0;
+    for (int64_t t = begin; t < begin + num_queries; ++t) sum += t < kLength ? std::min(num_keys, t + 1) : 0;
     return sum;
   }
 };
@@ -68,10 +68,10 @@ struct RankRun {
 };
 
 // With `composed`, attention has no backward of its own, so forward is called again.
-RankRun run_rank(int64_t rank, bool causal, int64_t time = kTime, bool composed = false) {
+RankRun run_rank(int64_t rank, bool causal, int64_t time = kLength, bool composed = false) {
   RankRun out;
   LoadedPlugins plugins;
-  Program program = plugins.record_model("llama", kLlama);
+  Program program = plugins.record_model("llama", kSmallLlama);
   for (BlockType& block : program.blocks)
     for (Op& op : block.ops)
       if (op.spec().is_attention())
@@ -94,7 +94,7 @@ RankRun run_rank(int64_t rank, bool causal, int64_t time = kTime, bool composed 
   provider.backward_inputs = [&](const StubNode& node, chassis_call_t& call) {
     record(node, call, out.backward);
     for (size_t i = 0; node.pattern == "attention" && i < 3; ++i)
-      call.grad_inputs[i] = Tensor::empty(Tensor::share(call.inputs[i]).sizes(), Dtype::f32, kMeta).release();
+      call.grad_inputs[i] = Tensor::empty(Tensor::share(call.inputs[i]).sizes(), Dtype::f32, kOnMeta).release();
     backward(node, call);
   };
   StubProvider differentiated("composed", {"attention"});
@@ -107,15 +107,15 @@ RankRun run_rank(int64_t rank, bool causal, int64_t time = kTime, bool composed 
   std::vector<OpsProvider> providers = {provider.provider()};
   if (composed) providers.insert(providers.begin(), differentiated.provider());
   const GatheredContext context(rank);
-  CompileOptions options{.resolve = {.device = kMeta, .batch = 2, .time = time, .kernels = std::move(providers)}};
+  CompileOptions options{.resolve = {.device = kOnMeta, .batch = 2, .time = time, .kernels = std::move(providers)}};
   options.passes.layout = {&context};
   CompiledProgram compiled = compile(std::move(program), std::move(options));
-  compiled.parameters->allocate(kMeta);
+  compiled.parameters->allocate(kOnMeta);
   ShapedCollectives collectives;
   Executor executor(compiled, nullptr, &collectives);
   Fields fields;
   for (const char* name : {"input_ids", "positions", "document_ids", "labels"})
-    fields[name] = Tensor::empty(Sizes{2, time}, Dtype::i32, kMeta);
+    fields[name] = Tensor::empty(Sizes{2, time}, Dtype::i32, kOnMeta);
   executor.forward(0, fields, 1.0);
   executor.backward(0);
   out.nodes = provider.nodes;
@@ -123,7 +123,7 @@ RankRun run_rank(int64_t rank, bool causal, int64_t time = kTime, bool composed 
 }
 
 TEST(PieceCalls, GiveEveryRankAsManyScores) {
-  const int64_t length = kTime / (2 * kRanks);
+  const int64_t length = kLength / (2 * kRanks);
   for (int64_t rank = 0; rank < kRanks; ++rank) {
     const RankRun run = run_rank(rank, true);
     const int64_t late = 2 * kRanks - 1 - rank;
@@ -132,8 +132,8 @@ TEST(PieceCalls, GiveEveryRankAsManyScores) {
     Calls backward = run.backward;
     std::ranges::sort(backward);
     EXPECT_EQ(backward, expected) << rank;
-    EXPECT_EQ(expected[0].num_causal_scores() + expected[1].num_causal_scores(), kTime * (kTime + 1) / 2 / kRanks);
-    EXPECT_EQ(expected[0].num_keys + expected[1].num_keys, kTime + length) << "keys that are read";
+    EXPECT_EQ(expected[0].num_causal_scores() + expected[1].num_causal_scores(), kLength * (kLength + 1) / 2 / kRanks);
+    EXPECT_EQ(expected[0].num_keys + expected[1].num_keys, kLength + length) << "keys that are read";
   }
 }
 
@@ -142,8 +142,8 @@ TEST(PieceCalls, AreWhatProvidersAreAskedFor) {
   const RankRun run = run_rank(1, true);
   const auto node = std::ranges::find(run.nodes, "attention", &StubNode::pattern);
   ASSERT_NE(node, run.nodes.end());
-  EXPECT_EQ(node->inputs[0].shape, (Sizes{2, kTime / (2 * kRanks), 4, 8}));
-  EXPECT_EQ(node->inputs[1].shape, (Sizes{2, kTime, 2, 8}));
+  EXPECT_EQ(node->inputs[0].shape, (Sizes{2, kLength / (2 * kRanks), 4, 8}));
+  EXPECT_EQ(node->inputs[1].shape, (Sizes{2, kLength, 2, 8}));
   EXPECT_TRUE(node->has_attr("query_part"));
   EXPECT_FALSE(node->has_attr("comm."));
 }
@@ -155,13 +155,13 @@ TEST(PieceCalls, EndWithTheRow) {
 }
 
 TEST(PieceCalls, TellAComposedForwardWhereItsQueriesAre) {
-  const RankRun run = run_rank(1, true, kTime, true);
+  const RankRun run = run_rank(1, true, kLength, true);
   const Calls pieces = run_rank(1, true).forward;
   EXPECT_EQ(run.forward, (Calls{pieces[0], pieces[1], pieces[1], pieces[0]})) << "forward, and again for backward";
 }
 
 TEST(PieceCalls, AreOneWhereEveryQuerySeesAllKeys) {
-  EXPECT_EQ(run_rank(1, false).forward, (Calls{{kTime / kRanks, kTime / kRanks, kTime}}));
+  EXPECT_EQ(run_rank(1, false).forward, (Calls{{kLength / kRanks, kLength / kRanks, kLength}}));
 }
 
 }  // namespace
