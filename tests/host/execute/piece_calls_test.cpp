@@ -22,7 +22,7 @@ using test::StubProvider;
 using Sizes = std::vector<int64_t>;
 
 constexpr int64_t kRanks = 4, kLength = 64;
-const Device kOnMeta{Device::Type::kOnMeta, 0};
+const Device kOnMeta{Device::Type::kMeta, 0};
 const char* kSmallLlama = R"({"architectures": ["LlamaForCausalLM"], "hidden_size": 32, "num_hidden_layers": 1,
   "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8, "intermediate_size": 64, "vocab_size": 64})";
 
