@@ -62,8 +62,7 @@ class ToyOptimizer {
   void step(const chassis_optimizer_step_t& step) {
     saw_first_ |= step.step == 1;
     double squares = 0, grad_scale = step.grad_scale;
-    if (step.device_grad_scale != nullptr)
-      grad_scale *= *Tensor::share(step.device_grad_scale).data_as<float>();
+    if (step.device_grad_scale != nullptr) grad_scale *= *Tensor::share(step.device_grad_scale).data_as<float>();
     for (uint32_t i = 0; is("sums its tensors") && i < step.num_tensors; ++i)
       squares += Tensor::share(step.grads[i]).sum_of_squares() * grad_scale * grad_scale;
     const auto length = static_cast<float>(is("sums its tensors") ? std::sqrt(squares) + 1e-12 : 1.0);
