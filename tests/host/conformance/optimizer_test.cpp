@@ -155,7 +155,8 @@ TEST(OptimizerConformance, FindsStatesThatCannotBeSaved) {
     EXPECT_EQ(toy.failures(), "") << block;
   }
   toy.state().struct_size = 0;
-  EXPECT_EQ(toy.failures(), "toy: the description of state 0 has 0 bytes, expected at least 40\n");
+  EXPECT_EQ(toy.failures(), "toy: the description of state 0 has 0 bytes, expected at least " +
+                                std::to_string(CHASSIS_STATE_DESC_V1_SIZE) + "\n");
 }
 
 TEST(OptimizerConformance, FindsStepsThatLeakMemoryOrThreads) {

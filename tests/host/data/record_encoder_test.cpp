@@ -422,11 +422,18 @@ TEST_F(JinjaTest, TheTemplateGetsMessagesAsOpenAiHasThem) {
 }
 
 TEST_F(JinjaTest, AMessageWithoutContentIsNamedIfTheTemplateReadsIt) {
-  tokenizer_.jinja = [](const ChatRequest&) -> RenderedChat { throw config_error("string and undefined"); };
+  tokenizer_.jinja = [](const ChatRequest& chat) -> RenderedChat {
+    for (const Json& message : parse_json(chat.messages_json, "m"))
+      if (!message.contains("content") || message["content"].is_null()) throw config_error("string and undefined");
+    return {};
+  };
   EXPECT_FALSE(contains(error_of([&] { masked(chat_); }), "has no content"));
   ChatRecord without = chat_;
   without.messages.back().has_content = false;
   EXPECT_TRUE(contains(error_of([&] { masked(without); }), "message 2 (assistant) has no content, or null"));
+  // The cause is another if the template refuses the row also with a content.
+  tokenizer_.jinja = [](const ChatRequest&) -> RenderedChat { throw config_error("string and undefined"); };
+  EXPECT_FALSE(contains(error_of([&] { masked(without); }), "has no content"));
 }
 
 TEST_F(JinjaTest, TheDateOfTheConfigurationIsShown) {

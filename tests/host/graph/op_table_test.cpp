@@ -77,8 +77,12 @@ TEST(OpRules, DimsMustAgree) {
                b.r.op("add", "sum", {b.x(), b.value("y", {b.vocab})});
              }),
              "op add 'sum': input 1 is [B, T, vocab=16], expected [B, T, hidden=8]");
-  EXPECT_HAS(refusal_of([](Operands& b) { b.r.op("rms_norm", "n", {b.x()}, {b.r.slot("n", {{b.vocab}})}); }),
+  EXPECT_HAS(refusal_of([](Operands& b) {
+               b.r.op("rms_norm", "n", {b.x()}, {b.r.slot("n", {{b.vocab}})}, {{"eps", 1e-6}});
+             }),
              "axis 0 of parameter 'n' must be [hidden=8]");
+  EXPECT_HAS(refusal_of([](Operands& b) { b.r.op("rms_norm", "n", {b.x()}, {b.r.slot("n", {{b.hidden}})}); }),
+             "attribute eps is missing");
   EXPECT_HAS(refusal_of([](Operands& b) {
                b.r.op("embedding", "e", {b.x()}, {b.r.slot("e", {{b.vocab}, {b.hidden}})});
              }),

@@ -122,8 +122,8 @@ TEST_F(Registry, LoadsOnlyUsedLibraries) {
   EXPECT_EQ(entry["version"], "1.2.3");
   EXPECT_EQ(entry["path"], fixture("good/plain.so"));
   EXPECT_EQ(entry["sha256"], sha256_file(fixture("good/plain.so")));
-  EXPECT_EQ(entry["abi_built"], "0.2");
-  EXPECT_EQ(entry["abi_negotiated"], "0.2");
+  EXPECT_EQ(entry["abi_built"], "0.20");
+  EXPECT_EQ(entry["abi_negotiated"], "0.20");
   EXPECT_EQ(entry["tier"], "T0");
   EXPECT_EQ(entry["members"], Json::array({"ops/plain"}));
   EXPECT_EQ(lock["host"]["torch"], "2.11.0");
