@@ -190,9 +190,13 @@ LoadedPart load_part(Session& session, const std::string& path, const BucketPair
     session.parameters().initialize(static_cast<uint64_t>(*session.settings().run.seed), ParameterTable::Which::kAdded);
   session.refresh_parameters();
   require_finite(session, "the weights in " + path);
+  std::string differences;
   for (const auto& [key, text] : model_differences(path, session))
+    differences += (differences.empty() ? "" : "; ") + key + " " + text;
+  if (!differences.empty())
     counted_warning("the model differs from that of its weights",
-                    path + " was saved with another model: " + key + " " + text);
+                    path + " was saved with another model, and this configuration's is computed: " + differences +
+                        "; model.path = \"" + path + "\" computes its own");
   session.metrics().set("loaded_bytes", static_cast<double>(read.num_bytes));
   log::info("loaded {} tensors from {}: {}", tensors.size() - result.absent.size(), path, read.text());
   return loaded;
