@@ -117,7 +117,9 @@ Schema make_schema() {
        .keys = {
            text("name", "\"run\"", "the name of the run in logs and metrics"),
            path(text("output_dir", "", "the run directory; default out/<run.name>")),
-           integer("seed", "42", 0, kNoMax, "random seed of initial weights, shuffling and dropout"),
+           integer("seed", "42", 0, kNoMax,
+                   "random seed of initial weights, shuffling, dropout and sampling: `generate` answers alike until it "
+                   "changes"),
            integer("max_steps", "0", 0, kNoMax, "optimizer steps; 0: unset, run.epochs decides"),
            number("epochs", "0", 0, std::nullopt, "passes over the training data; 0: unset, run.max_steps decides"),
            path(text("resume", "\"auto\"",
@@ -188,7 +190,9 @@ Schema make_schema() {
            choice("overflow", "", {"error", "truncate", "truncate_left_prompt", "drop"},
                   "what to do with a document longer than train.seq_len unless packing splits it; counted. Default "
                   "drop for sft, else error"),
-           path(text("cache_dir", "\".cache/chassis\"", "where tokenised data is cached, keyed by files and options")),
+           path(text("cache_dir", "\".cache/chassis\"",
+                     "where tokenised data is cached: for each data set the tokens of its last use, which other files "
+                     "or options replace")),
            flag("prefetch", true, "build the next batch on a separate thread; changes no result"),
            number("eval_fraction", "0.0", 0, 0.5,
                   "this part of each training set's documents, chosen by a hash of the document, is an evaluation set "

@@ -6,7 +6,9 @@
 #include <algorithm>
 #include <cctype>
 #include <cmath>
+#include <filesystem>
 #include <set>
+#include <system_error>
 #include <utility>
 
 #include "host/base/file.hpp"
@@ -167,10 +169,13 @@ ModelSource find_model(const Settings::Model& model, const PluginRegistry& regis
     throw config_error(model.path, "model.path: " + cause.message()).hint(cause.hint_text());
   }
   if (!is_there) {
+    std::error_code ignored;
     const std::string hint = hub_hint(*model.path);
     throw config_error(model.path, "model.path: " + (is_link ? path + " is a link whose target does not exist"
                                                              : "there is no " + path))
-        .hint(hint.empty() ? "give a folder as saved by transformers' save_pretrained" : hint);
+        .hint(hint.empty()
+                  ? "give a folder as saved by transformers' save_pretrained"
+                  : "relative paths start at " + std::filesystem::current_path(ignored).string() + "; " + hint);
   }
   const Json json = parse_json(source.config_text, path);
   if (!json.is_object()) throw Error(ExitCode::kConfig, SourcePosition{path}, "is not a JSON object");

@@ -2,6 +2,8 @@
 #include "layout.hpp"
 
 #include <algorithm>
+#include <cstring>
+#include <string_view>
 #include <unordered_set>
 
 namespace safetensors {
@@ -87,6 +89,9 @@ uint64_t header_length(const Source& source, uint32_t file) {
   source.read(file, 0, 8, raw);
   uint64_t length = 0;
   for (int i = 7; i >= 0; --i) length = length << 8 | raw[i];
+  constexpr std::string_view kPointer = "version https://git-lfs";
+  if (std::memcmp(raw, kPointer.data(), sizeof raw) == 0)
+    throw Defect("it is a pointer of Git LFS, not the file that it stands for: get that with `git lfs pull`");
   if (length > num_bytes - 8) {
     throw Defect("the header claims " + std::to_string(length) + " bytes, the file has " +
                  std::to_string(num_bytes - 8) + " after its length");

@@ -147,7 +147,11 @@ class Csv final : public Sink {
     for (std::string line; std::getline(old, line);) {
       int64_t step = 0;
       const auto [end, error] = std::from_chars(line.data(), line.data() + line.size(), step);
-      if (error == std::errc() && *end == ',' && step <= last_step) write(line);
+      if (error != std::errc() || *end != ',' || step > last_step) continue;
+      // Every row has as many cells as the header; its values have no commas.
+      const auto cells = static_cast<size_t>(std::count(line.begin(), line.end(), ',')) + 1;
+      if (cells < names_.size()) line.append(names_.size() - cells, ',');
+      write(line);
     }
     if (std::fflush(file_) != 0) fail("writing");
     close();

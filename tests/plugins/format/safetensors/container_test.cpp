@@ -160,6 +160,8 @@ TEST(Header, RefusesLengthsThatTheFileDoesNotHave) {
             "f: the header claims 9223372036854775808 bytes, the file has 2 after its length");
   EXPECT_EQ(read(std::string("\x03\0\0\0\0\0\0\0{}", 10)),
             "f: the header claims 3 bytes, the file has 2 after its length");
+  EXPECT_EQ(read("version https://git-lfs.github.com/spec/v1\noid sha256:12\nsize 34\n"),
+            "f: it is a pointer of Git LFS, not the file that it stands for: get that with `git lfs pull`");
   EXPECT_EQ(read(file_of("{}", 0)), "nothing was wrong");
   std::string huge = file_of("{" + std::string(100'000'000, ' ') + "}", 0);
   EXPECT_EQ(read(huge), "f: the header claims 100000002 bytes, at most 100000000 are allowed");

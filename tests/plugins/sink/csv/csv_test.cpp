@@ -43,7 +43,8 @@ TEST_F(Csv, GivesNewNamesAColumnLater) {
   run.scalars(1, {{"eval/a, \"b\"/loss", 3}});
   run.scalars(2, {{"loss", 1}});
   run.finish(2);
-  EXPECT_EQ(content(), "step,time,loss,\"eval/a, \"\"b\"\"/loss\"\n1,1700000001,2\n1,1700000001,,3\n2,1700000002,1,\n");
+  EXPECT_EQ(content(),
+            "step,time,loss,\"eval/a, \"\"b\"\"/loss\"\n1,1700000001,2,\n1,1700000001,,3\n2,1700000002,1,\n");
 }
 
 TEST_F(Csv, OfARunThatGoesOnKeepsItsEarlierSteps) {
