@@ -111,12 +111,14 @@ CaseProgram embedding(int64_t width = 11) {
   return c;
 }
 
-CaseProgram head(double cap = 0, int64_t num_classes = 29) {
-  CaseProgram c(cap != 0 ? "linear+softcap+cross_entropy" : "linear+cross_entropy");
+CaseProgram head(double cap = 0, int64_t num_classes = 29, bool logits_are_read = false) {
+  const std::string pattern = cap != 0 ? "linear+softcap+cross_entropy" : "linear+cross_entropy";
+  CaseProgram c(pattern + (logits_are_read ? ", logits read by another op" : ""));
   const DimId vocab = c.dim("vocab", num_classes), n = c.dim("n", 11);
   ValueId logits = c.op("linear", {c.input("x", {n})}, {c.slot("weight", {{vocab}, {n}})}, {}, {vocab});
   if (cap != 0) logits = c.op("softcap", {logits}, {}, {{"cap", cap}});
   c.output("loss", c.op("cross_entropy", {logits, c.field("labels")}, {}, {{"ignore_index", int64_t{-100}}}));
+  if (logits_are_read) c.output("logits", logits);
   return c;
 }
 
@@ -215,6 +217,8 @@ std::vector<CaseProgram> all_cases() {
   cases.push_back(layer_norm(kLargeEps));
   cases.push_back(rope("rope with a factor", 10, {}, 1.3));
   cases.push_back(head(0.5));
+  cases.push_back(head(0, 29, true));
+  cases.push_back(head(0.5, 29, true));
   cases.push_back(pointwise("scale", {{"factor", -0.3}}, false));
   cases.push_back(pointwise("softcap", {{"cap", 0.4}}, false));
   cases.push_back(attention("attention with another scale", {{"causal", one}}, 6, 0.7));

@@ -72,6 +72,10 @@ class OwnOpsModel final : public Model {
       } else if (has("added_z")) {  // with the sum of squares of log Σ exp alone, times a factor
         const Value z = own(b, "z_squares", {logits, labels}, {}, {vocab}, {}, CHASSIS_DTYPE_F32);
         b.output("loss", b.add(b.cross_entropy(logits, labels), b.scale(z, 1e-3)));
+      } else if (has("z_after")) {  // the same: the head is a run of ops whose inner value is also read after it
+        const Value loss = b.cross_entropy(logits, labels);
+        const Value z = own(b, "z_squares", {logits, labels}, {}, {vocab}, {}, CHASSIS_DTYPE_F32);
+        b.output("loss", b.add(loss, b.scale(z, 1e-3)));
       } else {
         b.output("loss", b.cross_entropy(logits, labels));
       }

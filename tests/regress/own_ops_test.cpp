@@ -94,6 +94,8 @@ TEST(OwnOps, MayBeAPartOfTheLoss) {
   OwnOpsRun one("\"z_loss\"", true), sum("\"added_z\"", true);
   const Result expected = one(nullptr, 1), alone = sum(nullptr, 1);
   expect_the_numbers(alone, expected, false, "a loss of two ops");
+  OwnOpsRun after("\"z_after\"", true);
+  expect_the_numbers(after(nullptr, 1), expected, false, "logits that are read after the loss");
   expect_under(sum, alone, kContext, 2);
 }
 

@@ -43,6 +43,12 @@ void check_linear_add(const NodeView& node) {
            " columns in a second pass; in place if it has a quarter or less");
 }
 
+// A head makes its logits a few rows at a time.
+void check_head(const NodeView& node) {
+  const bool is_part = node.pattern().ends_with("+partial_cross_entropy");  // log_sum and target
+  if (node.num_outputs() != (is_part ? 2 : 1)) refuse("keeps no logits for another op that reads them");
+}
+
 struct Entry {
   std::string_view pattern;
   std::unique_ptr<Kernel> (*make)(const Operators& aten, const NodeView& node);
@@ -66,6 +72,7 @@ constexpr Entry kEntries[] = {
      .keeps_inputs = 0b11,
      .passes = 11,
      .attrs = {"cap", "ignore_index"},
+     .check = check_head,
      .workspace = aten::head_workspace,
      .is_fused_backward = true},
     {.pattern = "linear+cross_entropy",
@@ -73,6 +80,7 @@ constexpr Entry kEntries[] = {
      .keeps_inputs = 0b11,
      .passes = 8,
      .attrs = {"ignore_index"},
+     .check = check_head,
      .workspace = aten::head_workspace,
      .is_fused_backward = true},
     {.pattern = "linear+softcap+partial_cross_entropy",
@@ -80,6 +88,7 @@ constexpr Entry kEntries[] = {
      .keeps_inputs = 0b11,
      .passes = 11,
      .attrs = {"cap", "ignore_index", "first", "count"},
+     .check = check_head,
      .workspace = aten::head_workspace,
      .keeps_output = true},
     {.pattern = "linear+partial_cross_entropy",
@@ -87,6 +96,7 @@ constexpr Entry kEntries[] = {
      .keeps_inputs = 0b11,
      .passes = 8,
      .attrs = {"ignore_index", "first", "count"},
+     .check = check_head,
      .workspace = aten::head_workspace,
      .keeps_output = true},
     {.pattern = "linear+linear+linear",
