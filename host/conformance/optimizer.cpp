@@ -347,13 +347,15 @@ class OptimizerExamination {
         fail("the second description of state '{}' has a different address", view_of(states[i].role));
   }
 
-  // An initial value that the dtype cannot represent would have another value in a run.
+  // An initial value that the dtype cannot represent, but for rounding, would have another value in a run.
   void examine_initial(const chassis_state_desc_t& state) {
     const Tensor stored = Tensor::zeros(Sizes{1}, static_cast<Dtype>(state.dtype));
     std::string what = std::isfinite(state.initial) ? "" : "not finite";
     try {
       if (what.empty()) stored.fill(state.initial);
-      if (what.empty() && stored.item() != state.initial) what = fmt::format("{} in this dtype", stored.item());
+      const double error = std::abs(stored.item() - state.initial);
+      const bool is_rounded = is_float(stored.dtype()) && error <= 0x1p-8 * std::abs(state.initial);
+      if (what.empty() && error != 0 && !is_rounded) what = fmt::format("{} in this dtype", stored.item());
     } catch (const std::exception&) {  // thrown by LibTorch
       what = "outside of it";
     }

@@ -18,6 +18,7 @@ namespace chassis {
 namespace {
 
 constexpr uint32_t kMostStates = 64;
+constexpr uint64_t kMostWorkspaceBytes = uint64_t{1} << 46;
 
 }  // namespace
 
@@ -113,9 +114,13 @@ void OptimizerPlugin::check_state(uint32_t index, const chassis_state_desc_t& de
 uint64_t OptimizerPlugin::workspace_bytes(const std::vector<const chassis_optimizer_parameter_t*>& parameters) const {
   const PluginCall call(*site_, "workspace_bytes");
   const auto count = static_cast<uint32_t>(parameters.size());
-  return value_of_plugin(label_, [&]() -> uint64_t {
+  const uint64_t bytes = value_of_plugin(label_, [&]() -> uint64_t {
     return table_->workspace_bytes == nullptr ? 0 : table_->workspace_bytes(self_, parameters.data(), count);
   });
+  if (bytes > kMostWorkspaceBytes)
+    throw plugin_error(label_ + ": workspace_bytes asks for " + std::to_string(bytes) + " bytes for " +
+                       std::to_string(count) + " parameters, at most " + std::to_string(kMostWorkspaceBytes));
+  return bytes;
 }
 
 void OptimizerPlugin::step(const chassis_optimizer_step_t& step) const {

@@ -146,8 +146,12 @@ TEST(OptimizerConformance, FindsStatesThatCannotBeSaved) {
   toy.state().dtype = CHASSIS_DTYPE_I8;
   toy.state().initial = 1000.5;
   EXPECT_EQ(toy.failures(), "state 'momentum' of i8 starts at 1000.5, which is outside of it\n");
-  toy.state().initial = 0;
   toy.state().dtype = CHASSIS_DTYPE_F32;
+  toy.state().initial = 1e-46;
+  EXPECT_HAS(toy.failures(), "state 'momentum' of f32 starts at 1e-46, which is 0 in this dtype\n");
+  toy.state().initial = 1e-6;  // is rounded
+  EXPECT_EQ(toy.failures(), "");
+  toy.state().initial = 0;
   toy.state().granularity = CHASSIS_GRANULARITY_BLOCK;
   EXPECT_EQ(toy.failures(), "toy: state 0 ('momentum') is cut in blocks of 0 elements, expected at least 1\n");
   for (const int64_t block : {32, 1 << 18}) {
