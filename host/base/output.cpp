@@ -33,6 +33,7 @@ std::FILE* unwritable_output() {
 }
 
 StrayOutput* stray_output = nullptr;
+std::atomic<bool> is_ending = false;  // the reader is to end
 
 // Guards stray_output and what was written to its streams. Never destroyed: a plugin's thread may write at any time.
 std::mutex& streams_mutex() {
@@ -107,6 +108,7 @@ StrayOutput::StrayOutput(std::function<std::string()> context) : context_(std::m
     ::close(ends[0]), ::close(ends[1]), give_up();
     return;
   }
+  is_ending = false;
   read_end_ = ends[0];
   ::fcntl(read_end_, F_SETFL, O_NONBLOCK);
   own_output = own;
@@ -129,7 +131,9 @@ StrayOutput::~StrayOutput() {
   const bool closes_it = ::fileno(own) == kept;
   std::fclose(own);
   if (!closes_it) ::close(kept);
-  // Rationale: a plugin's child process may keep the other end open, so this does not wait for the end of the pipe.
+  // Rationale: a plugin's child process may keep the ends of both pipes open, so this does not wait for their end.
+  is_ending = true;
+  if (::write(stop_[1], "", 1) < 0) log::debug("the reader of standard output is awake already");
   ::close(stop_[1]);
   reader_.join();
   ::close(stop_[0]);
@@ -196,8 +200,8 @@ void StrayOutput::read_lines() {
       const std::lock_guard lock(streams_mutex());
       if (!stream_line_.text.empty()) log_line(stream_line_, true);
     }
-    if ((watched[1].revents & POLLIN) != 0 && ::read(stop_[0], piece, sizeof piece) >= 0) continue;
-    stopping = watched[1].revents != 0;
+    const bool is_woken = (watched[1].revents & POLLIN) != 0 && ::read(stop_[0], piece, sizeof piece) >= 0;
+    stopping = is_ending || (!is_woken && watched[1].revents != 0);
   }
   if (!line_.text.empty()) log_line(line_, false);
 }

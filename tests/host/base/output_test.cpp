@@ -2,8 +2,10 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
+#include <csignal>
 #include <cstring>
 #include <iostream>
 #include <mutex>
@@ -62,6 +64,27 @@ TEST(StrayOutput, NamesTheCallThatWroteALineOfAStream) {
   for (const char* line :
        {"stdout of plugin 'noisy' in step: begun and ended\n", "stdout of plugin 'quiet' in wait: without an end\n"})
     EXPECT_NE(console.find(line), std::string::npos) << line << " is not in\n" << console;
+  log::reset_counted_warnings();
+}
+
+// A child that a plugin has forked keeps every descriptor open.
+TEST(StrayOutput, DoesNotWaitForAChildThatLivesOn) {
+  testing::internal::CaptureStderr();
+  pid_t child = -1;
+  {
+    const StrayOutput stray([] { return std::string(); });
+    std::printf("a line before the end\n");
+    child = ::fork();
+    if (child == 0) {
+      ::alarm(60);
+      ::pause();
+      ::_exit(0);
+    }
+  }
+  EXPECT_EQ(::waitpid(child, nullptr, WNOHANG), 0) << "the child has ended";
+  ::kill(child, SIGKILL);
+  ::waitpid(child, nullptr, 0);
+  EXPECT_NE(testing::internal::GetCapturedStderr().find("a line before the end"), std::string::npos);
   log::reset_counted_warnings();
 }
 
