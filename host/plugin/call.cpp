@@ -31,13 +31,20 @@ std::atomic<int64_t>* step_now = &own_step;
 
 constexpr size_t kMaxSharedSites = 2048;  // further sites are not recorded
 
+// The call in which a thread has ended: exit() destroys the objects of its thread before it runs handlers.
+std::atomic<const CallSlot*> left_slot = nullptr;
+
 // Frees the slot when the thread ends.
 struct SlotOwner {
   CallSlot* slot = nullptr;
   CallSlot hidden;  // used when all slots are taken
   ~SlotOwner() {
     call_internal::slot = nullptr;
-    if (slot != nullptr) slot->used.store(false, std::memory_order_release);
+    if (slot == nullptr) return;
+    if (slot->site.load(std::memory_order_relaxed) != nullptr)
+      left_slot = slot;
+    else
+      slot->used.store(false, std::memory_order_release);
   }
 };
 
@@ -262,8 +269,9 @@ size_t describe_call(char* out, size_t num_bytes) noexcept {
                ? 0
                : describe(site->label, site->node, slot.phase.load(), slot.unit.load(), current_step(), out, num_bytes);
   };
-  if (own != nullptr)
-    if (const size_t size = from(*own)) return size;
+  for (const CallSlot* const first : {own, left_slot.load()})
+    if (first != nullptr)
+      if (const size_t size = from(*first)) return size;
   for (const CallSlot& slot : *slots)
     if (const size_t size = from(slot)) return size;
   return Text(out, num_bytes).finish();

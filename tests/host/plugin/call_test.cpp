@@ -9,6 +9,7 @@
 #include <cstdlib>
 #include <future>
 #include <mutex>
+#include <thread>
 #include <vector>
 
 #include "host/base/end_process.hpp"
@@ -119,6 +120,19 @@ TEST(ExitGuard, AnExitInsideAPluginIsAPluginError) {
   EXPECT_ENDS(in_plugin([] { ::_exit(0); }), 3, "ended by _exit\\(0\\) inside provider 'quits'");
 #endif
   EXPECT_ENDS(in_plugin([] { std::quick_exit(0); }), 3, "ended by quick_exit\\(\\) inside provider 'quits'");
+}
+
+// exit() destroys thread-local objects before it runs handlers.
+TEST(ExitGuard, AnExitInAnotherThreadNamesTheCallOfThatThread) {
+  const auto in_thread = [] {
+    const ExitGuard guard;
+    const PluginCall call(call_site("provider 'computes'", "layers.q_proj"), "forward", 2);
+    std::thread([] {
+      const PluginCall own(call_site("sink 'quits'"), "scalars");
+      std::exit(0);
+    }).join();
+  };
+  EXPECT_ENDS(in_thread(), 3, "ended by exit\\(0\\) inside sink 'quits' in scalars");
 }
 
 TEST(ExitGuard, AnExitOutsideAllCallsIsAPluginError) {
