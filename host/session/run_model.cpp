@@ -173,9 +173,8 @@ ModelSource find_model(const Settings::Model& model, const PluginRegistry& regis
     const std::string hint = hub_hint(*model.path);
     throw config_error(model.path, "model.path: " + (is_link ? path + " is a link whose target does not exist"
                                                              : "there is no " + path))
-        .hint(hint.empty()
-                  ? "give a folder as saved by transformers' save_pretrained"
-                  : "relative paths start at " + std::filesystem::current_path(ignored).string() + "; " + hint);
+        .hint(hint.empty() ? "give a folder as saved by transformers' save_pretrained"
+                           : hint + "; a relative path starts at " + std::filesystem::current_path(ignored).string());
   }
   const Json json = parse_json(source.config_text, path);
   if (!json.is_object()) throw Error(ExitCode::kConfig, SourcePosition{path}, "is not a JSON object");

@@ -150,7 +150,7 @@ TEST(OptimizerConformance, FindsStatesThatCannotBeSaved) {
   toy.state().initial = 1e-46;
   EXPECT_HAS(toy.failures(), "state 'momentum' of f32 starts at 1e-46, which is 0 in this dtype\n");
   toy.state().initial = 1e-6;  // is rounded
-  EXPECT_EQ(toy.failures(), "");
+  EXPECT_EQ(toy.failures().find("starts at"), std::string::npos);
   toy.state().initial = 0;
   toy.state().granularity = CHASSIS_GRANULARITY_BLOCK;
   EXPECT_EQ(toy.failures(), "toy: state 0 ('momentum') is cut in blocks of 0 elements, expected at least 1\n");

@@ -205,8 +205,11 @@ fn parts_that_the_library_cannot_use_are_named() {
     }
     let template = json!({"type": "TemplateProcessing", "single": [{"SpecialToken": {"id": "<nope>", "type_id": 0}},
         {"Sequence": {"id": "A", "type_id": 0}}], "pair": [], "special_tokens": {}});
-    // It would add tokens around texts, but it is not applied.
-    assert!(!encode(&changed("byte_level", |json| json["post_processor"] = template), "a").unwrap().is_empty());
+    refused_part(
+        &changed("byte_level", |json| json["post_processor"] = template),
+        "a",
+        &["post_processor", "no entry"],
+    );
 }
 
 #[test]
