@@ -205,7 +205,8 @@ fn parts_that_the_library_cannot_use_are_named() {
     }
     let template = json!({"type": "TemplateProcessing", "single": [{"SpecialToken": {"id": "<nope>", "type_id": 0}},
         {"Sequence": {"id": "A", "type_id": 0}}], "pair": [], "special_tokens": {}});
-    refused_part(
+    let folder = changed("byte_level", |json| json["post_processor"] = template);
+    refused_part(&folder, "a", &["post_processor", "no entry"]);
         &changed("byte_level", |json| json["post_processor"] = template),
         "a",
         &["post_processor", "no entry"],
