@@ -175,7 +175,7 @@ TEST_F(Rust, MakesPanicsErrorsThatNameThePlace) {
 TEST_F(Rust, RefusesWhatBreaksTheContract) {
   const auto instance = create();
   const chassis_tokenizer_t& t = table(instance);
-  EXPECT_EQ(instance.self()->get_interface(instance.self(), fake::str("chassis.tokenizer/1")), nullptr);
+  EXPECT_EQ(instance.self()->get_interface(instance.self(), fake::str("chassis.tokenizer/2")), nullptr);
   EXPECT_EQ(host_.message(encode(instance, "ab\xff")), "text 1 of 2 is not UTF-8 at byte 2");
   EXPECT_EQ(host_.message(table(instance).open(instance.self(), {})), "it needs a directory");
   EXPECT_EQ(host_.message(encode(instance, "a", 6)), "encode: unknown flags 0x6");
