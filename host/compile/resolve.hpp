@@ -18,7 +18,7 @@ namespace chassis {
 class UnclaimedOp : public Error {
  public:
   UnclaimedOp(OpId op, SourcePosition where, std::string message)
-      : Error(ExitCode::kPlugin, std::move(where), std::move(message)), op(op) {}
+      : Error(ExitCode::kPlugin, std::move(where), std::move(message)), op(std::move(op)) {}
   OpId op;
 };
 

@@ -109,9 +109,9 @@ chassis_stage_sink_t ignoring_stage_sink() {
 }  // namespace
 
 ParallelStack::ParallelStack(std::vector<StackMember> members) {
-  for (auto& [instance, where] : members) {
-    const chassis_parallel_t* table = table_of(*instance);
-    members_.push_back({std::move(instance), std::move(where), table});
+  for (StackMember& member : members) {
+    const chassis_parallel_t* table = table_of(*member.instance);
+    members_.push_back({std::move(member.instance), std::move(member.where), table});
   }
 }
 
