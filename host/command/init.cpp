@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>
-#include <map>
 #include <set>
 
 #include "host/base/file.hpp"
@@ -24,6 +23,7 @@
 #include "host/save/quantize.hpp"
 #include "host/service/host_services.hpp"
 #include "host/service/memory.hpp"
+#include "host/session/run_adapter.hpp"
 #include "host/session/session.hpp"
 #include "host/text/plugin_rows.hpp"
 #include "host/text/slot_template_file.hpp"
@@ -202,14 +202,10 @@ FoundFormat given_format(const InitArguments& arguments, const std::string& data
 
 // The ends of the names of modules whose weight in files is that of several linears.
 std::set<std::string> joined_modules(const Session& session) {
-  std::map<std::string, int> count;
-  for (const auto& p : session.parameters().all())
-    if (const std::vector<DiskPart>& parts = session.disk_mapping().parts(p->name); parts.size() == 1)
-      ++count[parts.front().disk_name];
   std::set<std::string> ends;
-  for (const auto& [name, number] : count) {
+  for (const auto& [name, parameters] : file_names(session.model(), session.program()).in_file) {
     const std::string module = name.substr(0, name.rfind('.'));
-    if (number > 1) ends.insert(module.substr(module.rfind('.') + 1));
+    if (parameters.size() > 1) ends.insert(module.substr(module.rfind('.') + 1));
   }
   return ends;
 }
