@@ -16,7 +16,7 @@ enum class TokenState {
   kMasked,
   kTrained,
   kPartlyInside
-};  // straddles: masked, since only a part of it is trained text
+};  // partly inside: masked, since only a part of it is trained text
 
 struct PreviewPiece {
   TokenState state = TokenState::kMasked;

@@ -141,7 +141,7 @@ std::map<std::string, uint64_t> EncodeCounts::changes() const {
   };
   // Without those that the next two entries report.
   add("tokens that lie partly in what is trained are masked",
-      num_straddlers - num_masked_beginnings - num_masked_completions);
+      num_partly_inside - num_masked_beginnings - num_masked_completions);
   add("the first token of an answer is masked, since the template's header ends inside it, so the model will not learn "
       "how answers begin: end the header before its white space, or choose another data.template",
       num_masked_beginnings);
@@ -190,7 +190,7 @@ bool RecordEncoder::encode(const Record& record, const SourcePosition& where, Do
   ++counts_.num_rows;
   if (document.ids.empty() && drop_reason_.empty()) return true;
   counts_.longest = std::max<uint64_t>(counts_.longest, document.ids.size());
-  const uint64_t num_straddlers = partly_inside_.size();
+  const uint64_t num_partly_inside = partly_inside_.size();
   if (options_.supervised && drop_reason_.empty()) {
     if (num_targets(document) == 0)
       drop_reason_ = "no token is trained";
@@ -201,7 +201,7 @@ bool RecordEncoder::encode(const Record& record, const SourcePosition& where, Do
     ++counts_.dropped[drop_reason_];
     return false;
   }
-  counts_.num_straddlers += num_straddlers;
+  counts_.num_partly_inside += num_partly_inside;
   counts_.num_masked_beginnings += num_masked_beginnings_;
   counts_.num_masked_completions += num_masked_completions_;
   counts_.num_tokens += document.ids.size();

@@ -34,7 +34,7 @@ struct EncodeCounts {
   uint64_t num_rows = 0;  // including those that are dropped
   uint64_t num_tokens = 0, num_trained_tokens = 0;
   uint64_t longest = 0;                     // tokens of the longest row, before it was cut or dropped
-  uint64_t num_straddlers = 0;              // tokens masked because they lie partly in what is trained
+  uint64_t num_partly_inside = 0;           // tokens masked because they lie partly in what is trained
   uint64_t num_masked_beginnings = 0;       // answers whose first token lies partly in the header
   uint64_t num_masked_completions = 0;      // completions whose first token lies partly in the prompt
   uint64_t num_truncated = 0;               // rows

@@ -95,7 +95,7 @@ TEST(MaskingRule3, ATokenThatLiesPartlyInsideIsMaskedAndCounted) {
   // "\n\n" is one token: the end of the header and the start of the content.
   EXPECT_EQ(encoded(encoder, kChats, chat_of({{"user", "Hi"}, {"assistant", "\nYo"}})),
             "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n\n[Yo<|im_end|>]\n");
-  EXPECT_EQ(encoder.counts().num_straddlers, 1u);
+  EXPECT_EQ(encoder.counts().num_partly_inside, 1u);
   EXPECT_EQ(encoder.partly_inside().size(), 1u);
   EXPECT_EQ(encoder.counts().num_masked_beginnings, 1u);
   const auto changes = encoder.counts().changes();
@@ -113,7 +113,7 @@ TEST(MaskingRule3, ASpaceThatASlotTemplateWritesBeforeAnswersIsTrainedWithTheirF
   options.chat.slots = slots;
   RecordEncoder encoder(&kChats, options);
   EXPECT_EQ(encoded(encoder, kChats, chat_of({{"user", "Hi"}, {"assistant", "an"}})), "[I] Hi[/I][ an<|im_end|>]\n");
-  EXPECT_EQ(encoder.counts().num_straddlers, 0u);
+  EXPECT_EQ(encoder.counts().num_partly_inside, 0u);
 }
 
 TEST(MaskingRule3, PartsThatAreBothTrainedHaveNoBoundary) {
@@ -121,7 +121,7 @@ TEST(MaskingRule3, PartsThatAreBothTrainedHaveNoBoundary) {
   ChatRecord chat = chat_of({{"user", "Hi"}, {"assistant", ""}});
   chat.messages[1].content = {{"no ", false}, {"x\n", true}, {"\ny", std::nullopt}};
   EXPECT_EQ(encoded(encoder, kChats, chat), kFirstQuestion + "no [x\n\ny<|im_end|>]\n");
-  EXPECT_EQ(encoder.counts().num_straddlers, 0u);
+  EXPECT_EQ(encoder.counts().num_partly_inside, 0u);
 }
 
 // Rule 4: BOS once.

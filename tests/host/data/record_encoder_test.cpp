@@ -37,7 +37,7 @@ TEST(RecordEncoder, SegmentsAreTakenAsTheyAre) {
   const SegmentsRecord record{{{"<s>ask", false}, {"say\n", true}, {"\nask", false}, {"say", true}}};
   RecordEncoder encoder(&kWithBos, supervised());
   EXPECT_EQ(encoded(encoder, kWithBos, record), "<s>ask[say]\n\nask[say]");
-  EXPECT_EQ(encoder.counts().num_straddlers, 1u);
+  EXPECT_EQ(encoder.counts().num_partly_inside, 1u);
 }
 
 TEST(RecordEncoder, TokensAreTakenAsTheyAre) {
