@@ -2,14 +2,25 @@
 // The file is in host/base because the schema of [mesh] needs it.
 #pragma once
 
-#include <algorithm>
 #include <array>
 #include <string>
 #include <string_view>
 
 namespace chassis {
 
-enum class AxisRole { kStage, kData, kContext, kExpert, kTensor };
+// What the ranks along an axis divide among them: a set, since experts divide the rows of a batch and a dim.
+enum class Divides : unsigned {
+  kRows = 1,       // the rows of a batch
+  kPositions = 2,  // the positions of a sequence
+  kDims = 4,       // named dims of the computation
+  kUnits = 8,      // the blocks of the model
+};
+constexpr Divides operator|(Divides a, Divides b) {
+  return static_cast<Divides>(static_cast<unsigned>(a) | static_cast<unsigned>(b));
+}
+constexpr bool includes(Divides all, Divides part) {
+  return (static_cast<unsigned>(all) & static_cast<unsigned>(part)) == static_cast<unsigned>(part);
+}
 
 inline constexpr std::string_view kStageAxis = "pp";
 inline constexpr std::string_view kReplicaAxis = "dp_replicate";
@@ -20,37 +31,40 @@ inline constexpr std::string_view kTensorAxis = "tp";
 
 struct AxisSpec {
   std::string_view name;
-  AxisRole role;
+  Divides divides;
   std::string_view doc;
   bool takes_rest = false;  // by default, the axis takes the ranks that the other axes leave
 };
 
 // Slowest first, so that ranks that communicate most are neighbours.
 inline constexpr std::array kMeshAxes = {
-    AxisSpec{kReplicaAxis, AxisRole::kData, "data parallel, parameters replicated"},
-    AxisSpec{kStageAxis, AxisRole::kStage, "pipeline parallel"},
-    AxisSpec{kShardAxis, AxisRole::kData, "data parallel, parameters sharded", true},
-    AxisSpec{kContextAxis, AxisRole::kContext, "context parallel"},
-    AxisSpec{kExpertAxis, AxisRole::kExpert, "expert parallel"},
-    AxisSpec{kTensorAxis, AxisRole::kTensor, "tensor parallel"},
+    AxisSpec{kReplicaAxis, Divides::kRows, "data parallel, parameters replicated"},
+    AxisSpec{kStageAxis, Divides::kUnits, "pipeline parallel"},
+    AxisSpec{kShardAxis, Divides::kRows, "data parallel, parameters sharded", true},
+    AxisSpec{kContextAxis, Divides::kPositions, "context parallel"},
+    AxisSpec{kExpertAxis, Divides::kRows | Divides::kDims, "expert parallel"},
+    AxisSpec{kTensorAxis, Divides::kDims, "tensor parallel"},
 };
 
-constexpr bool has_role(std::string_view name, AxisRole role) {
-  return std::any_of(kMeshAxes.begin(), kMeshAxes.end(),
-                     [&](const AxisSpec& axis) { return axis.name == name && axis.role == role; });
-}
-// "dp_shard" → kData; also for an unknown axis.
-constexpr AxisRole role_of(std::string_view name) {
+// NULL for an unknown name.
+constexpr const AxisSpec* find_axis(std::string_view name) {
   for (const AxisSpec& axis : kMeshAxes)
-    if (axis.name == name) return axis.role;
-  return AxisRole::kData;
+    if (axis.name == name) return &axis;
+  return nullptr;
 }
-// True if ranks along the axis divide the batch.
-constexpr bool is_data_axis(std::string_view name) { return has_role(name, AxisRole::kData); }
-// True if ranks along the axis divide the dims of the computation.
-constexpr bool is_tensor_axis(std::string_view name) { return has_role(name, AxisRole::kTensor); }
-// True if ranks along the axis divide the positions of a sequence.
-constexpr bool is_context_axis(std::string_view name) { return has_role(name, AxisRole::kContext); }
+// False for an unknown name.
+constexpr bool axis_divides(std::string_view name, Divides part) {
+  const AxisSpec* axis = find_axis(name);
+  return axis != nullptr && includes(axis->divides, part);
+}
+constexpr bool divides_rows(std::string_view name) { return axis_divides(name, Divides::kRows); }
+constexpr bool divides_positions(std::string_view name) { return axis_divides(name, Divides::kPositions); }
+// True if ranks along the axis compute parts of the same rows. An axis that divides rows too, as that of experts does,
+// needs ops that exchange rows.
+constexpr bool divides_dims(std::string_view name) {
+  return axis_divides(name, Divides::kDims) && !axis_divides(name, Divides::kRows);
+}
+constexpr bool divides_units(std::string_view name) { return axis_divides(name, Divides::kUnits); }
 
 // The configuration key of the axis's size: "mesh.tp".
 inline std::string mesh_key(std::string_view axis) { return "mesh." + std::string(axis); }

@@ -132,7 +132,7 @@ int StageSink::num_ranks(const std::string& axis) const {
   const int index = facts_.mesh.find(axis);
   if (index < 0)
     throw plugin_error("there is no axis '" + axis + "' to divide stages along; the mesh is " + facts_.mesh.text());
-  if (!has_role(axis, AxisRole::kStage))
+  if (!divides_units(axis))
     throw plugin_error("axis '" + axis + "' cannot divide stages; '" + std::string(kStageAxis) + "' can");
   return facts_.mesh.size(index);
 }

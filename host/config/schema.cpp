@@ -285,7 +285,7 @@ Schema make_schema() {
       tables.emplace_back(TableSpec{.name = "mesh", .doc = "how ranks are arranged; -1: the remaining ranks"});
   for (const AxisSpec& axis : kMeshAxes)
     mesh.keys.push_back(integer(std::string(axis.name), axis.takes_rest ? "-1" : "1",
-                                axis.role == AxisRole::kData ? -1 : 1, 1 << 20, std::string(axis.doc)));
+                                axis.divides == Divides::kRows ? -1 : 1, 1 << 20, std::string(axis.doc)));
   tables.push_back({.name = "parallel",
                     .is_array = true,
                     .slot = SlotForm::kOne,

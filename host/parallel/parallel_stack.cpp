@@ -38,7 +38,7 @@ class ParallelStack::Sink {
   static Sink& self(const chassis_parallel_sink_t* s) { return *static_cast<Sink*>(s->impl); }
 
   void claim(const std::string& axis) {
-    if (!is_data_axis(axis))
+    if (!divides_rows(axis))
       throw plugin_error("'" + axis + "' is not a data axis; strategies can claim only axes that divide the batch");
     expect_axis(facts_.mesh, axis, "claim");
     if (!contains(answer_.axes, axis)) answer_.axes.push_back(axis);
@@ -164,7 +164,7 @@ void ParallelStack::resolve(const Program& program, ParameterTable& parameters, 
   if (conflict_) throw *conflict_;
   data_axes_.clear();
   for (const MeshAxis& axis : facts.mesh.axes())
-    if (is_data_axis(axis.name) && std::any_of(answers.begin(), answers.end(),
+    if (divides_rows(axis.name) && std::any_of(answers.begin(), answers.end(),
                                                [&](const Answer& answer) { return contains(answer.axes, axis.name); }))
       data_axes_.push_back(axis.name);
   check_parameters();
@@ -477,7 +477,7 @@ int ParallelStack::num_ways(const ShardRule& rule) const {
 std::vector<std::string> ParallelStack::divide_over_context(const ParameterTable& parameters) {
   std::vector<std::string> context, all = data_axes_;
   for (const MeshAxis& axis : facts_.mesh.axes())
-    if (axis.size > 1 && is_context_axis(axis.name)) context.push_back(axis.name);
+    if (axis.size > 1 && divides_positions(axis.name)) context.push_back(axis.name);
   for (const uint32_t i : placed_) {
     if (rules_[i].kind != CHASSIS_SHARD_REPLICATE)
       rules_[i].axes.insert(rules_[i].axes.end(), context.begin(), context.end());

@@ -43,14 +43,14 @@ class ParallelStack::DivisionSink {
 
   Division& along(const std::string& axis) {
     expect_axis(mesh_, axis, "divide along");
-    if (!is_tensor_axis(axis))
+    if (!divides_dims(axis))
       throw plugin_error("axis '" + axis + "' cannot divide the computation; '" + std::string(kTensorAxis) + "' can");
     return divisions_[axis];
   }
 
   void divide_context(const std::string& axis, uint32_t mode) {
     expect_axis(mesh_, axis, "divide positions along");
-    if (!is_context_axis(axis))
+    if (!divides_positions(axis))
       throw plugin_error("axis '" + axis + "' cannot divide positions; '" + std::string(kContextAxis) + "' can");
     if (mode < CHASSIS_CONTEXT_ALL_TO_ALL || mode > CHASSIS_CONTEXT_RING)
       throw plugin_error("context parallelism has the unknown mode " + std::to_string(mode));
@@ -103,7 +103,7 @@ std::vector<const LayoutStrategy*> ParallelStack::layout_axes(const MeshShape& m
   layout_axes_.clear();
   std::vector<const LayoutStrategy*> out;
   for (const MeshAxis& axis : mesh.axes())
-    if (axis.size > 1 && (is_tensor_axis(axis.name) || is_context_axis(axis.name)))
+    if (axis.size > 1 && (divides_dims(axis.name) || divides_positions(axis.name)))
       out.push_back(layout_axes_.emplace_back(std::make_unique<LayoutAxisOf>(*this, mesh, rank, axis)).get());
   return out;
 }

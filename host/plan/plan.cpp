@@ -167,6 +167,12 @@ class Planner {
     }
   }
 
+  // True also for a strategy without an axis.
+  static bool divides_batch_alone(const std::string& axis) {
+    const AxisSpec* spec = find_axis(axis);
+    return spec == nullptr || spec->divides == Divides::kRows;
+  }
+
   // Finds the strategies that could replace the only one, or serve axes that divide the computation in addition to it.
   void describe_strategies(Session& session) {
     const std::vector<std::string> homes = session.ranks().stack.home_axes();
@@ -176,14 +182,14 @@ class Planner {
     for (const MeshAxis& axis : plan_.axes)
       if (axis.size > 1) served.insert(axis.name);
     for (const AxisSpec& axis : kMeshAxes)
-      if (axis.role != AxisRole::kData && served.contains(std::string(axis.name)))
+      if (axis.divides != Divides::kRows && served.contains(std::string(axis.name)))
         plan_.longer_axes.emplace_back(axis.name, "");
     PluginRegistry& registry = session.plugins().registry();
     for (const std::string& id : registry.index().ids("parallel")) {
       if (homes.empty() || used.contains(id)) continue;
       const std::string home = home_axis(registry, id);
-      const bool divides_batch = role_of(home) == AxisRole::kData;
-      if (homes.size() == 1 && (divides_batch || role_of(homes[0]) != AxisRole::kData))
+      const bool divides_batch = divides_batch_alone(home);
+      if (homes.size() == 1 && (divides_batch || !divides_batch_alone(homes[0])))
         plan_.other_strategies.push_back(id);
       if (!divides_batch && !served.contains(home)) plan_.longer_axes.emplace_back(home, id);
     }

@@ -124,7 +124,7 @@ class Adviser {
     std::map<std::string, int64_t> data = {{std::string(kShardAxis), axis(kShardAxis)},
                                            {std::string(kReplicaAxis), axis(kReplicaAxis)}};
     for (int64_t times = 2; times <= 8; times *= 2) {
-      if (is_tensor_axis(name) && axis(name) * times > kLargestTensorAxis) break;
+      if (divides_dims(name) && axis(name) * times > kLargestTensorAxis) break;
       const std::string_view shorter = data[std::string(kShardAxis)] % 2 == 0 ? kShardAxis : kReplicaAxis;
       if (data[std::string(shorter)] % 2 != 0) break;
       data[std::string(shorter)] /= 2;
@@ -170,7 +170,7 @@ class Adviser {
       }
     if (out.text.empty()) return out;
     for (const auto& [name, size] : sizes)
-      if (is_data_axis(name)) data_ranks *= size;
+      if (divides_rows(name)) data_ranks *= size;
     const int64_t rows = plan_.batch.global_batch_size;
     const bool divides = rows % (plan_.batch.micro_batch_size * data_ranks) == 0 || world_factor == 1;
     out.overrides.push_back(global_batch(divides ? rows : world_factor * rows));

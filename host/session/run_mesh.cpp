@@ -122,7 +122,7 @@ RunMesh make_mesh(const Settings& settings, RunPlugins& plugins, const MeshPlace
 std::string distant_ranks_text(const MeshShape& mesh, const std::vector<std::string>& machines) {
   for (int axis = 0; axis < mesh.num_axes(); ++axis) {
     const MeshAxis& spec = mesh.axes()[static_cast<size_t>(axis)];
-    if (!is_tensor_axis(spec.name) || spec.size == 1) continue;
+    if (!divides_dims(spec.name) || spec.size == 1) continue;
     for (int first = 0; first < mesh.world_size(); ++first) {
       MeshShape::Coordinates at = mesh.coordinates(first);
       if (at[static_cast<size_t>(axis)] != 0) continue;
@@ -145,7 +145,7 @@ namespace {
 // Ranks of a tensor axis send several activations in every layer.
 void warn_of_distant_ranks(const MeshShape& mesh, World& world) {
   const bool has_tensor_axis = std::any_of(mesh.axes().begin(), mesh.axes().end(), [](const MeshAxis& axis) {
-    return axis.size > 1 && is_tensor_axis(axis.name);
+    return axis.size > 1 && divides_dims(axis.name);
   });
   if (!has_tensor_axis) return;
   const std::string text = distant_ranks_text(mesh, world.exchange("names of machines", host_name()));
@@ -184,7 +184,7 @@ StackContext stack_context(const Config& config, const RunMesh& mesh, Device dev
   if (facts.trains) {
     int data_ranks = 1;
     for (const MeshAxis& axis : mesh.shape.axes())
-      if (is_data_axis(axis.name)) data_ranks *= axis.size;
+      if (divides_rows(axis.name)) data_ranks *= axis.size;
     facts.num_microbatches = batch_sizes(config.settings(), data_ranks).num_microbatches;
   }
   return facts;

@@ -151,7 +151,7 @@ bool Session::move_to(int rank) {
   const MeshShape::Coordinates from = mesh_.shape.coordinates(mesh_.rank), to = mesh_.shape.coordinates(rank);
   for (size_t axis = 0; axis < mesh_.shape.axes().size(); ++axis) {
     const std::string& name = mesh_.shape.axes()[axis].name;
-    if ((is_tensor_axis(name) || is_context_axis(name)) && from[axis] != to[axis]) return false;
+    if ((divides_dims(name) || divides_positions(name)) && from[axis] != to[axis]) return false;
   }
   runtime_.executor.reset();
   collectives_.reset();

@@ -18,7 +18,7 @@ using Axes = std::vector<std::string>;
 // Stages of a pipeline differ even if they store equally much, because earlier stages keep more micro-batches.
 bool is_owned(const Descriptor& d) {
   return d.placements.size() == 1 && d.placements[0].kind == Placement::Kind::kOnlyOn &&
-         !has_role(d.placements[0].axes[0], AxisRole::kStage);
+         !divides_units(d.placements[0].axes[0]);
 }
 
 class Kinds {
