@@ -8,7 +8,7 @@
 
 namespace chassis {
 
-// What the ranks along an axis divide among them: a set, since experts divide the rows of a batch and a dim.
+// The ranks along an axis divide a set of these among them: the axis of experts divides rows and a dim.
 enum class Divides : unsigned {
   kRows = 1,       // the rows of a batch
   kPositions = 2,  // the positions of a sequence

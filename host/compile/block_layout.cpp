@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "host/base/batch_fields.hpp"
 #include "host/base/error.hpp"
 #include "host/base/mesh_axes.hpp"
 
@@ -137,8 +138,8 @@ ValueId BlockLayout::part(ValueId value, DimId dim) {
 
 // The value that the data have after the end of a row.
 int64_t BlockLayout::padding_of(ValueId ids) const {
-  const std::string& name = block_.values[ids].name;
-  return name == "labels" ? -100 : name == "document_ids" ? -1 : 0;
+  const BatchFieldSpec* field = find_batch_field(block_.values[ids].name);
+  return field ? field->padding.value_or(0) : 0;
 }
 
 ValueId BlockLayout::insert(CommOp collective, ValueId value, Sharding placed, DimId moved, int64_t pad) {

@@ -5,10 +5,12 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
-#include <set>
+#include <span>
 #include <vector>
 
+#include "host/base/batch_fields.hpp"
 #include "host/base/printable.hpp"
 #include "host/service/rng.hpp"
 
@@ -60,27 +62,32 @@ std::string difference(const Program& got, const Program& expected) {
 }
 
 std::string unknown_field(const Program& program) {
-  const Field known{GraphValueType::kInt32, {CHASSIS_DIM_BATCH, CHASSIS_DIM_TIME}};
-  const std::set<std::string> names = {"input_ids", "positions", "document_ids", "labels"};
-  for (const auto& [name, field] : program.fields)
-    if (!names.contains(name) || !(field == known))
-      return fmt::format("it needs the field '{}', {}; the test batch has {}, each {}", printable(name),
-                         program.field_text(field), names, program.field_text(known));
+  for (const auto& [name, field] : program.fields) {
+    const BatchFieldSpec* spec = find_batch_field(name);
+    if (spec == nullptr || !(field == field_of(*spec)))
+      return fmt::format("it needs the field '{}', {}; the test batch has {}", printable(name),
+                         program.field_text(field), batch_fields_text(program));
+  }
   return "";
 }
 
 Fields sample_fields(const Program& program) {
-  Fields out;
   const auto dim = program.find_dim("vocab");
   const int64_t vocab = dim ? program.dims[*dim].size : 2;
+  std::array<int32_t, kSampleBatch * kSampleTime> ids{}, targets{};
+  for (size_t i = 0; i < ids.size(); ++i) {
+    ids[i] = static_cast<int32_t>(static_cast<int64_t>(i) * 7 % vocab);
+    targets[i] = i % 5 == 4 ? kIgnoreLabel : static_cast<int32_t>((static_cast<int64_t>(i) * 7 + 3) % vocab);
+  }
+  Fields out;
   for (const auto& [name, taken] : program.fields) {
     const int64_t sizes[] = {kSampleBatch, kSampleTime};
     Tensor field = Tensor::empty(sizes, Dtype::i32);
-    for (int64_t i = 0; i < kSampleBatch * kSampleTime; ++i) {
-      const int64_t t = i % kSampleTime;
-      const bool labels = name == "labels", ids = labels || name == "input_ids";
-      const int64_t value = ids ? (i * 7 + (labels ? 3 : 0)) % vocab : name == "positions" ? t : 0;
-      field.data_as<int32_t>()[i] = labels && i % 5 == 4 ? -100 : static_cast<int32_t>(value);
+    for (size_t row = 0; row < kSampleBatch; ++row) {
+      const auto of_row = [&](auto values) { return values.subspan(row * kSampleTime, kSampleTime); };
+      find_batch_field(name)->write(
+          {.ids = of_row(std::span<const int32_t>(ids)), .targets = of_row(std::span<const int32_t>(targets))},
+          of_row(std::span(field.data_as<int32_t>(), ids.size())));
     }
     out[name] = std::move(field);
   }

@@ -6,20 +6,22 @@
 #include <algorithm>
 
 #include "host/base/error.hpp"
-#include "host/data/document.hpp"
 
 namespace chassis {
 
-std::vector<std::string> all_batch_fields() { return {kBatchFields.begin(), kBatchFields.end()}; }
+std::vector<std::string> all_batch_fields() {
+  std::vector<std::string> names;
+  for (const BatchFieldSpec& field : batch_fields()) names.emplace_back(field.name);
+  return names;
+}
 
 Batch::Batch(int64_t rows, int64_t length, int32_t pad_id, const std::vector<std::string>& field_names)
     : num_rows(rows), seq_len(length) {
-  const std::map<std::string_view, int32_t> padding = {
-      {"input_ids", pad_id}, {"labels", kIgnoreLabel}, {"positions", 0}, {"document_ids", -1}};
   for (const std::string& name : field_names) {
-    const auto value = padding.find(name);
-    CHASSIS_CHECK(value != padding.end(), name);
-    fields[name] = {{rows, length}, std::vector<int32_t>(static_cast<size_t>(rows * length), value->second)};
+    const BatchFieldSpec* spec = find_batch_field(name);
+    CHASSIS_CHECK(spec != nullptr, name);
+    fields[name] = {{rows, length},
+                    std::vector<int32_t>(static_cast<size_t>(rows * length), spec->padding.value_or(pad_id))};
   }
 }
 
@@ -40,17 +42,10 @@ void Batch::shorten(int64_t length) {
   seq_len = length;
 }
 
-BatchRow::BatchRow(Batch& batch, int64_t row) : seq_len(static_cast<size_t>(batch.seq_len)) {
-  auto row_of = [&](const char* name) -> std::span<int32_t> {
-    const auto field = batch.fields.find(name);
-    if (field == batch.fields.end()) return {};
-    return std::span(field->second.values)
-        .subspan(static_cast<size_t>(row * batch.seq_len), static_cast<size_t>(batch.seq_len));
-  };
-  input_ids = row_of("input_ids");
-  labels = row_of("labels");
-  positions = row_of("positions");
-  document_ids = row_of("document_ids");
+void BatchRow::write(const RowPiece& piece, size_t column) {
+  const size_t begin = static_cast<size_t>(row_) * seq_len() + column;
+  for (auto& [name, field] : batch_.fields)
+    find_batch_field(name)->write(piece, std::span(field.values).subspan(begin, piece.ids.size()));
 }
 
 }  // namespace chassis

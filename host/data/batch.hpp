@@ -1,13 +1,14 @@
 // The input of a training step: rows of tokens as plain arrays, which the trainer turns into tensors.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <map>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
+
+#include "host/base/batch_fields.hpp"
 
 namespace chassis {
 
@@ -16,14 +17,8 @@ struct BatchField {
   std::vector<int32_t> values;  // row-major
 };
 
-// The fields that a batch can have, all [B, T] i32:
-//   input_ids
-//   labels        the target of each position, already shifted; -100 is masked, such as the last token of a document
-//   positions     from 0 in each piece of a document
-//   document_ids  from 0 in each row, one per piece of a document: a token attends only to its own; -1 is padding
-inline constexpr std::array<std::string_view, 4> kBatchFields = {"input_ids", "labels", "positions", "document_ids"};
-
-// A micro-batch of B rows of T positions, with the fields that the model takes. T may differ between micro-batches.
+// A micro-batch of B rows of T positions, with those of batch_fields() that the model takes. T may differ between
+// micro-batches.
 struct Batch {
   Batch() = default;
   // All positions are padding.
@@ -42,14 +37,20 @@ struct Batch {
   std::map<std::string, BatchField, std::less<>> fields;
 };
 
-// The names in kBatchFields.
+// The names of batch_fields().
 std::vector<std::string> all_batch_fields();
 
-// One row of a batch, to be filled. A span is empty if the batch does not have the field.
-struct BatchRow {
-  BatchRow(Batch& batch, int64_t row);
-  size_t seq_len;
-  std::span<int32_t> input_ids, labels, positions, document_ids;
+// One row of a batch, to be filled. The batch must outlive it.
+class BatchRow {
+ public:
+  BatchRow(Batch& batch, int64_t row) : batch_(batch), row_(row) {}
+  size_t seq_len() const { return static_cast<size_t>(batch_.seq_len); }
+  // Writes all fields of the batch for a piece of a document, from `column` on.
+  void write(const RowPiece& piece, size_t column);
+
+ private:
+  Batch& batch_;
+  int64_t row_;
 };
 
 }  // namespace chassis

@@ -6,10 +6,9 @@
 #include <string>
 #include <vector>
 
-namespace chassis {
+#include "host/base/batch_fields.hpp"
 
-// A masked label; the same value as in PyTorch.
-constexpr int32_t kIgnoreLabel = -100;
+namespace chassis {
 
 struct Document {
   std::vector<int32_t> ids;

@@ -4,7 +4,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <numeric>
+#include <span>
+#include <vector>
 
 #include "host/base/error.hpp"
 #include "host/data/data_files.hpp"
@@ -14,23 +15,16 @@ namespace {
 
 // Places tokens [offset, offset + length) of a document at `column` of a row; only counts them if `row` is NULL. `end`
 // is where the document ends for this row: the token before it has no target. Returns the number of trained tokens.
-// Rationale: positions start at 0 in each piece and not in each document. Tokens before the piece cannot be attended
-// to, and a document as long as a book would exceed every model's last position.
 uint64_t place_tokens(const TokenStore& store, DocumentSpan document, uint64_t offset, size_t length, uint64_t end,
-                      BatchRow* row, size_t column, int32_t document_id) {
+                      BatchRow* row, size_t column, int32_t number) {
   const uint64_t first_target = document.begin + offset + 1;
   const size_t num_targets = offset + length < end ? length : length - 1;
   if (row == nullptr) return store.count_trained(first_target, num_targets);
-  const auto piece = [&](std::span<int32_t> field) { return field.empty() ? field : field.subspan(column, length); };
-  const auto ids = piece(row->input_ids), positions = piece(row->positions), document_ids = piece(row->document_ids);
-  if (!ids.empty()) store.read_ids(document.begin + offset, ids);
-  std::iota(positions.begin(), positions.end(), 0);
-  std::fill(document_ids.begin(), document_ids.end(), document_id);
-  if (row->labels.empty()) return store.count_trained(first_target, num_targets);
-  const auto labels = piece(row->labels);
-  store.read_labels(first_target, labels.first(num_targets));
-  if (num_targets < length) labels.back() = kIgnoreLabel;
-  return length - static_cast<uint64_t>(std::count(labels.begin(), labels.end(), kIgnoreLabel));
+  std::vector<int32_t> ids(length), targets(length, kIgnoreLabel);
+  store.read_ids(document.begin + offset, ids);
+  store.read_labels(first_target, std::span(targets).first(num_targets));
+  row->write({.ids = ids, .targets = targets, .document = number}, column);
+  return length - static_cast<uint64_t>(std::count(targets.begin(), targets.end(), kIgnoreLabel));
 }
 
 // The notes that may explain why there are fewer tokens than the user expects; empty if nothing was noted.
@@ -155,7 +149,7 @@ void RowSource::advance_document(SetCursor& cursor) const {
 }
 
 RowCounts RowSource::fill(SetCursor& cursor, BatchRow row) const {
-  CHASSIS_CHECK(row.seq_len == static_cast<size_t>(options_.seq_len), "rows of another length");
+  CHASSIS_CHECK(row.seq_len() == static_cast<size_t>(options_.seq_len), "rows of another length");
   return next(cursor, &row);
 }
 

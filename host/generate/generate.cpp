@@ -2,8 +2,9 @@
 #include "host/generate/generate.hpp"
 
 #include <algorithm>
-#include <numeric>
+#include <span>
 
+#include "host/base/batch_fields.hpp"
 #include "host/base/error.hpp"
 #include "host/base/log.hpp"
 #include "host/service/rng.hpp"
@@ -12,15 +13,17 @@ namespace chassis {
 namespace {
 
 Fields fields_of(const std::vector<int32_t>& ids, size_t begin, Device device) {
-  const int64_t sizes[] = {1, static_cast<int64_t>(ids.size() - begin)};
-  std::vector<int32_t> positions(ids.size() - begin);
-  std::iota(positions.begin(), positions.end(), static_cast<int32_t>(begin));
-  auto field = [&](const int32_t* values) {
-    Tensor tensor = Tensor::empty(sizes, Dtype::i32, device);
-    tensor.copy_from(Tensor::borrow(const_cast<int32_t*>(values), sizes, Dtype::i32));
-    return tensor;
-  };
-  return {{"input_ids", field(ids.data() + begin)}, {"positions", field(positions.data())}};
+  const RowPiece piece{.ids = std::span(ids).subspan(begin), .first_position = static_cast<int32_t>(begin)};
+  const int64_t sizes[] = {1, static_cast<int64_t>(piece.ids.size())};
+  std::vector<int32_t> values(piece.ids.size());
+  Fields fields;
+  for (const BatchFieldSpec& spec : batch_fields()) {
+    if (spec.is_target) continue;
+    spec.write(piece, values);
+    Tensor& tensor = fields[std::string(spec.name)] = Tensor::empty(sizes, Dtype::i32, device);
+    tensor.copy_from(Tensor::borrow(values.data(), sizes, Dtype::i32));
+  }
+  return fields;
 }
 
 std::vector<float> last_logits(const Tensor& logits) {

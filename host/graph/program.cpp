@@ -105,6 +105,24 @@ std::string Program::field_text(const Field& field) const {
   return (field.type == GraphValueType::kInt32 ? "i32 " : "f32 ") + dims_text(field.dims);
 }
 
+Field field_of(const BatchFieldSpec& spec) {
+  return {spec.dtype == CHASSIS_DTYPE_I32 ? GraphValueType::kInt32 : GraphValueType::kFloat32,
+          {spec.dims.begin(), spec.dims.end()}};
+}
+
+std::string batch_fields_text(const Program& program) {
+  std::vector<std::pair<std::string, std::string>> names_of;  // by type, in the order of the table
+  for (const BatchFieldSpec& spec : batch_fields()) {
+    const std::string type = program.field_text(field_of(spec));
+    auto known = std::ranges::find(names_of, type, &std::pair<std::string, std::string>::first);
+    if (known == names_of.end()) known = names_of.emplace(known, type, "");
+    known->second += (known->second.empty() ? "" : ", ") + std::string(spec.name);
+  }
+  std::string text;
+  for (const auto& [type, names] : names_of) text += (text.empty() ? "" : "; ") + names + ", each " + type;
+  return text;
+}
+
 std::vector<int64_t> Program::global_shape(const Slot& slot) const {
   std::vector<int64_t> shape;
   for (const auto& axis : slot.axes) shape.push_back(dim_product(axis));

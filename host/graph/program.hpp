@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "chassis/kind/model.h"
+#include "host/base/batch_fields.hpp"
 #include "host/graph/op_id.hpp"
 #include "host/state/dtype.hpp"
 
@@ -103,6 +104,9 @@ struct Field {
   bool operator==(const Field&) const = default;
 };
 
+// The type and dims that batches give a field.
+Field field_of(const BatchFieldSpec& spec);
+
 struct BlockType {
   std::string name;
   std::vector<GraphValue> values;
@@ -147,6 +151,9 @@ struct Program {
   size_t num_units() const;                     // blocks of all chains
   std::vector<std::string> unit_names() const;  // "embed", "layers.3"
 };
+
+// All batch_fields(): "input_ids, labels, each i32 [B, T]".
+std::string batch_fields_text(const Program& program);
 
 // For a plugin's own op: "mixes ffn and T", "mixes no dim", "mixes all dims, since it declares none".
 std::string mixed_dims_text(const Program& program, const Op& op);

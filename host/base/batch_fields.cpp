@@ -1,0 +1,48 @@
+#include "host/base/batch_fields.hpp"
+
+#include <algorithm>
+#include <numeric>
+
+namespace chassis {
+namespace {
+
+constexpr std::array<uint32_t, 2> kTokens = {CHASSIS_DIM_BATCH, CHASSIS_DIM_TIME};
+
+void write_ids(const RowPiece& piece, std::span<int32_t> out) {
+  std::copy(piece.ids.begin(), piece.ids.end(), out.begin());
+}
+
+void write_targets(const RowPiece& piece, std::span<int32_t> out) {
+  std::copy(piece.targets.begin(), piece.targets.end(), out.begin());
+  std::fill(out.begin() + static_cast<ptrdiff_t>(piece.targets.size()), out.end(), kIgnoreLabel);
+}
+
+// From 0 in each piece and not in each document: tokens before the piece cannot be attended to, and a document as long
+// as a book would exceed every model's last position.
+void write_positions(const RowPiece& piece, std::span<int32_t> out) {
+  std::iota(out.begin(), out.end(), piece.first_position);
+}
+
+// A token attends only to its own piece.
+void write_document_ids(const RowPiece& piece, std::span<int32_t> out) {
+  std::fill(out.begin(), out.end(), piece.document);
+}
+
+constexpr std::array kFields = {
+    BatchFieldSpec{"input_ids", CHASSIS_DTYPE_I32, kTokens, std::nullopt, false, write_ids},
+    BatchFieldSpec{"labels", CHASSIS_DTYPE_I32, kTokens, kIgnoreLabel, true, write_targets},
+    BatchFieldSpec{"positions", CHASSIS_DTYPE_I32, kTokens, 0, false, write_positions},
+    BatchFieldSpec{"document_ids", CHASSIS_DTYPE_I32, kTokens, -1, false, write_document_ids},
+};
+
+}  // namespace
+
+std::span<const BatchFieldSpec> batch_fields() { return kFields; }
+
+const BatchFieldSpec* find_batch_field(std::string_view name) {
+  const auto found =
+      std::find_if(kFields.begin(), kFields.end(), [&](const BatchFieldSpec& field) { return field.name == name; });
+  return found == kFields.end() ? nullptr : &*found;
+}
+
+}  // namespace chassis
