@@ -152,7 +152,32 @@ class BlockResolver {
     if (std::isnan(node.cost_ns))
       throw plugin_error(context + ": claim gives nan as its cost, expected nanoseconds (0: unknown)");
     node.cost_ns *= static_cast<double>(node.num_calls);
+    if (const auto inner = inner_output(node)) {
+      infer(node, view, context);
+      if (!node.flag(CHASSIS_KERNEL_INNER_OUTPUTS)) {
+        refusals.push_back({provider.name, node.pattern,
+                            "does not write '" + block().values[*inner].name + "', which is also read elsewhere"});
+        return std::nullopt;
+      }
+    }
     return node;
+  }
+
+  // A value between the ops of a run that leaves the node, since something else reads it.
+  std::optional<ValueId> inner_output(const Node& node) {
+    const auto& last = block().ops[node.ops.back()].outputs;
+    for (const ValueId v : node.outputs)
+      if (std::find(last.begin(), last.end(), v) == last.end()) return v;
+    return std::nullopt;
+  }
+
+  void infer(Node& node, const NodeView& view, const std::string& context) {
+    node.infer = {};
+    node.infer.struct_size = sizeof(node.infer);
+    const PluginCall call(*node.site, "infer");
+    throw_if_failed(
+        call_plugin([&] { return node.provider->table->infer(node.provider->self, view.get(), &node.infer); }),
+        context);
   }
 
   // A provider sees the sizes of one call.
@@ -235,12 +260,7 @@ class BlockResolver {
     const OpsProvider& provider = *node.provider;
     const NodeView view(program_, layout_of(node), block(), node, out_.value_needs_grad, out_.slot_trainable, options_);
     const std::string context = "provider '" + provider.name + "' on " + node.name;
-    node.infer.struct_size = sizeof(node.infer);
-    {
-      const PluginCall call(*node.site, "infer");
-      throw_if_failed(call_plugin([&] { return provider.table->infer(provider.self, view.get(), &node.infer); }),
-                      context);
-    }
+    infer(node, view, context);
     check_infer(node, context);
     if (node.flag(CHASSIS_KERNEL_FORWARD_BACKWARD) && !provider.table->forward_backward)
       throw plugin_error(context + ": infer sets FORWARD_BACKWARD, but the provider offers no forward_backward");
@@ -269,7 +289,7 @@ class BlockResolver {
     const chassis_infer_t& infer = node.infer;
     constexpr uint32_t kFlags = CHASSIS_KERNEL_HOST_OUTPUTS | CHASSIS_KERNEL_ADDS_GRAD_INPUTS |
                                 CHASSIS_KERNEL_COMPOSED | CHASSIS_KERNEL_FORWARD_BACKWARD |
-                                CHASSIS_KERNEL_HOST_WORKSPACE | CHASSIS_KERNEL_LOG_SUM;
+                                CHASSIS_KERNEL_HOST_WORKSPACE | CHASSIS_KERNEL_LOG_SUM | CHASSIS_KERNEL_INNER_OUTPUTS;
     if (const uint32_t unknown = infer.flags & ~kFlags; unknown != 0)
       throw plugin_error(context + ": infer sets flags " + hex(unknown) + ", which this host does not know; it knows " +
                          hex(kFlags));

@@ -85,7 +85,10 @@ class StubProvider {
       return reason.empty() ? nullptr : make_status(CHASSIS_UNIMPLEMENTED, reason);
     };
     table_.infer = [](chassis_instance* self, const chassis_node_t* node, chassis_infer_t* out) {
-      return guarded([&] { of(self).plan(StubNode(*node), *out); });
+      return guarded([&] {
+        of(self).plan(StubNode(*node), *out);
+        if (of(self).writes_inner) out->flags |= CHASSIS_KERNEL_INNER_OUTPUTS;
+      });
     };
     table_.create_kernel = [](chassis_instance* self, const chassis_node_t* node, void** kernel) {
       auto* made = new StubNode(*node);
@@ -132,6 +135,8 @@ class StubProvider {
         call.grad_inputs[i] = Tensor::empty(node.inputs[i].shape, node.inputs[i].dtype, node.device).release();
   };
   std::function<void(const StubNode&, chassis_call_t&)> backward_params = [](const StubNode&, chassis_call_t&) {};
+
+  bool writes_inner = true;  // values between the ops of a run that are read elsewhere
 
   std::vector<StubNode> nodes;  // kernels that were made, in order
   int live_kernels = 0;

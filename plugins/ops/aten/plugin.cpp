@@ -43,12 +43,6 @@ void check_linear_add(const NodeView& node) {
            " columns in a second pass; in place if it has a quarter or less");
 }
 
-// A head makes its logits a few rows at a time.
-void check_head(const NodeView& node) {
-  const bool is_part = node.pattern().ends_with("+partial_cross_entropy");  // log_sum and target
-  if (node.num_outputs() != (is_part ? 2 : 1)) refuse("keeps no logits for another op that reads them");
-}
-
 struct Entry {
   std::string_view pattern;
   std::unique_ptr<Kernel> (*make)(const Operators& aten, const NodeView& node);
@@ -63,6 +57,7 @@ struct Entry {
   bool makes_outputs = false;      // forward allocates its outputs itself
   int saved_rows = 0;              // tensors with a value for each row that training saves
   bool is_fused_backward = false;  // gradients are computed in forward
+  bool writes_inner = false;       // values between the ops are outputs too
 };
 
 // layer_norm has no out variant that takes undefined parameters, so it makes its own outputs.
@@ -72,7 +67,6 @@ constexpr Entry kEntries[] = {
      .keeps_inputs = 0b11,
      .passes = 11,
      .attrs = {"cap", "ignore_index"},
-     .check = check_head,
      .workspace = aten::head_workspace,
      .is_fused_backward = true},
     {.pattern = "linear+cross_entropy",
@@ -80,7 +74,6 @@ constexpr Entry kEntries[] = {
      .keeps_inputs = 0b11,
      .passes = 8,
      .attrs = {"ignore_index"},
-     .check = check_head,
      .workspace = aten::head_workspace,
      .is_fused_backward = true},
     {.pattern = "linear+softcap+partial_cross_entropy",
@@ -88,7 +81,6 @@ constexpr Entry kEntries[] = {
      .keeps_inputs = 0b11,
      .passes = 11,
      .attrs = {"cap", "ignore_index", "first", "count"},
-     .check = check_head,
      .workspace = aten::head_workspace,
      .keeps_output = true},
     {.pattern = "linear+partial_cross_entropy",
@@ -96,7 +88,6 @@ constexpr Entry kEntries[] = {
      .keeps_inputs = 0b11,
      .passes = 8,
      .attrs = {"ignore_index", "first", "count"},
-     .check = check_head,
      .workspace = aten::head_workspace,
      .keeps_output = true},
     {.pattern = "linear+linear+linear",
@@ -105,14 +96,16 @@ constexpr Entry kEntries[] = {
      .passes = 1,
      .check = check_linear_group,
      .workspace = aten::linear_group_workspace,
-     .keeps_for_weight = true},
+     .keeps_for_weight = true,
+     .writes_inner = true},
     {.pattern = "linear+linear",
      .make = aten::make_linear_group,
      .keeps_inputs = 0b1,
      .passes = 1,
      .check = check_linear_group,
      .workspace = aten::linear_group_workspace,
-     .keeps_for_weight = true},
+     .keeps_for_weight = true,
+     .writes_inner = true},
     {.pattern = "scale+linear+add",
      .make = aten::make_linear_add,
      .keeps_inputs = 0b1,
@@ -254,7 +247,8 @@ class Aten : public Ops {
   void infer(const NodeView& node, Infer& out) override {
     const Entry& entry = entry_of(node);
     out.flags(CHASSIS_KERNEL_ADDS_GRAD_INPUTS | (entry.makes_outputs ? 0 : CHASSIS_KERNEL_HOST_OUTPUTS) |
-              (entry.is_fused_backward ? CHASSIS_KERNEL_FORWARD_BACKWARD : 0));
+              (entry.is_fused_backward ? CHASSIS_KERNEL_FORWARD_BACKWARD : 0) |
+              (entry.writes_inner ? CHASSIS_KERNEL_INNER_OUTPUTS : 0));
     out.raw().overwrites_inputs = entry.overwrites_inputs;
     if (node.training()) {
       const bool keeps = !entry.keeps_for_weight || aten::any_param_needs_grad(node);

@@ -36,7 +36,6 @@ class Fused final : public Ops {
       node.op(i).refuse_attrs_other_than({"eps", "offset", "inv_freq", "factor", "interleaved", "rotary_dim",
                                           "long_inv_freq", "long_from", "function", "cap", "ignore_index"});
     const bool whole_head = pattern.ends_with("+cross_entropy"), sums = pattern == "add+rms_norm";
-    if (whole_head && node.num_outputs() != 1) refuse("keeps no logits for another op that reads them");
     if (whole_head && node.num_params() != 1) refuse("does not add a bias");
     if (whole_head && node.op(node.num_ops() - 1).input(1).num_elements() != node.input(1).num_elements())
       refuse("the labels are not the second input");
@@ -79,7 +78,7 @@ class Fused final : public Ops {
       if (pattern == "rms_norm")
         out.keeps_input(0);
       else
-        out.keeps_output(0).overwrites_input(0).overwrites_input(1);
+        out.flags(CHASSIS_KERNEL_INNER_OUTPUTS).keeps_output(0).overwrites_input(0).overwrites_input(1);
     }
   }
 

@@ -78,6 +78,22 @@ TEST(Resolve, ARefusedPatternFallsBackToAShorterOne) {
             (Lines{"rms_norm all", "linear+activation fused", "linear fused", "add all"}));
 }
 
+// The head's logits are an output of the block, too.
+TEST(Resolve, AProviderThatDoesNotWriteAnInnerValueIsPassedOver) {
+  StubProvider fused("fused", {"linear+cross_entropy"}), all("all");
+  for (const bool writes : {true, false}) {
+    fused.writes_inner = writes;
+    const Resolution resolve({fused.provider(), all.provider()});
+    const ResolvedProgram program = resolve();
+    const ResolvedBlock& head = *program.units.back();
+    EXPECT_EQ(Resolution::providers(head),
+              writes ? (Lines{"linear+cross_entropy fused"}) : (Lines{"linear all", "cross_entropy all"}));
+    if (writes) continue;
+    ASSERT_EQ(head.nodes.front().refusals.size(), 1u);
+    EXPECT_EQ(head.nodes.front().refusals.front().reason, "does not write 'logits', which is also read elsewhere");
+  }
+}
+
 TEST(Resolve, OpsThatDoNotFeedEachOtherMatchNoPattern) {
   StubProvider fused("fused", {"add+linear"}), all("all");  // the head's linear does not read this block's add
   const Resolution resolve({fused.provider(), all.provider()});

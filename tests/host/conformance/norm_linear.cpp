@@ -158,7 +158,8 @@ class NormLinear final : public Ops {
   }
   void infer(const NodeView& n, Infer& out) override {
     const int64_t rows = n.input(0).num_elements() / n.op(1).param(0).size(1);
-    out.flags(CHASSIS_KERNEL_HOST_OUTPUTS | CHASSIS_KERNEL_HOST_WORKSPACE).keeps_input(0);
+    out.flags(CHASSIS_KERNEL_HOST_OUTPUTS | CHASSIS_KERNEL_HOST_WORKSPACE | CHASSIS_KERNEL_INNER_OUTPUTS);
+    out.keeps_input(0);
     out.saves(CHASSIS_DTYPE_F32, {rows});
     out.workspace(static_cast<uint64_t>(n.input(0).num_elements()) * 4,
                   static_cast<uint64_t>(n.input(0).num_elements()) * 8);

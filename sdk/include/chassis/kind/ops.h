@@ -107,6 +107,9 @@ typedef struct chassis_saved {
 #define CHASSIS_KERNEL_HOST_WORKSPACE 16u
 /* For attention with key_part: saved 0 is log_sum, as chassis/op.h describes. */
 #define CHASSIS_KERNEL_LOG_SUM 32u
+/* For a run of ops: the kernel also writes the values between them that something else reads; they are outputs of the
+ * node. Without this flag a node with such an output is offered to the next provider. */
+#define CHASSIS_KERNEL_INNER_OUTPUTS 64u
 
 /* The resources that running the node needs; `plan` adds them up and the executor checks them. Bytes are those at the
  * node's local shapes. */
