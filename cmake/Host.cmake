@@ -58,12 +58,24 @@ function(chassis_test name)
   target_include_directories(${target} PRIVATE "${PROJECT_SOURCE_DIR}")
   # Compiling a test takes longer than running it.
   target_compile_options(${target} PRIVATE "$<$<CONFIG:Release>:-O0>")
+  if(NOT TARGET chassis_warm_start)
+    add_library(chassis_warm_start MODULE "${PROJECT_SOURCE_DIR}/tests/support/warm_start.c")
+    set_target_properties(chassis_warm_start PROPERTIES
+      OUTPUT_NAME warm_start PREFIX "" LIBRARY_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}/tests" UNITY_BUILD OFF)
+    target_link_libraries(chassis_warm_start PRIVATE ${CMAKE_DL_LIBS})
+  endif()
+  add_dependencies(${target} chassis_warm_start)
+  set(warm_start "")
+  if(NOT CHASSIS_SANITIZE)   # the libraries of sanitizers must be loaded first
+    set(warm_start "${PROJECT_BINARY_DIR}/tests/warm_start.so")
+  endif()
   # The macros are in a header: as options they would keep other folders from sharing the compiler cache.
   file(CONFIGURE OUTPUT "${PROJECT_BINARY_DIR}/tests/folders.h" @ONLY CONTENT [[
 #define CHASSIS_TEST_SOURCE_DIR "@PROJECT_SOURCE_DIR@"
 #define CHASSIS_TEST_BINARY_DIR "@PROJECT_BINARY_DIR@"
 #define CHASSIS_TEST_PLUGIN_DIR "@PROJECT_BINARY_DIR@/lib/chassis/plugins"
 #define CHASSIS_TEST_STUB_DIR "@PROJECT_BINARY_DIR@/tests/plugins"
+#define CHASSIS_TEST_WARM_START "@warm_start@"
 ]])
   target_compile_options(${target} PRIVATE
     "$<$<COMPILE_LANGUAGE:C,CXX>:SHELL:-include ${PROJECT_BINARY_DIR}/tests/folders.h>")

@@ -101,7 +101,7 @@ class AdapterRun {
     std::vector<std::string> command = {CHASSIS_PROGRAM, "train", "run.toml"};
     command.insert(command.end(), overrides.begin(), overrides.end());
     if (ranks > 1) command.insert(command.end(), {"--nproc", std::to_string(ranks)});
-    const Outcome outcome = Process(command, folder_.path()).wait();
+    const Outcome outcome = run_process(command, folder_.path());
     if (outcome.exit_code != 0) throw std::runtime_error(outcome.output);
     return outcome;
   }

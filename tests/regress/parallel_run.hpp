@@ -111,8 +111,7 @@ class ParallelRun {
     std::vector<std::string> command = {"/bin/sh",       "-c", "exec \"$0\" \"$@\" 2> errors.txt",
                                         CHASSIS_PROGRAM, verb, "run.toml"};
     command.insert(command.end(), arguments.begin(), arguments.end());
-    Process process(command, folder_.path());
-    const Outcome outcome = process.wait();
+    const Outcome outcome = run_process(command, folder_.path());
     if (outcome.exit_code != 0) throw std::runtime_error(outcome.output + errors());
     return outcome.output;
   }
@@ -133,8 +132,7 @@ class ParallelRun {
       for (const std::string& setting : strategy->mesh(ranks)) command.push_back(setting);
     command.insert(command.end(), overrides.begin(), overrides.end());
     if (ranks > 1) command.insert(command.end(), {"--nproc", std::to_string(ranks)});
-    Process process(command, folder_.path());
-    const Outcome outcome = process.wait();
+    const Outcome outcome = run_process(command, folder_.path());
     if (outcome.exit_code != 0) throw std::runtime_error(outcome.output);
     return outcome.output;
   }

@@ -36,7 +36,7 @@ class QuantConversion : public testing::Test {
   Outcome call(std::vector<std::string> words) {
     words.insert(words.begin(), CHASSIS_PROGRAM);
     if (words[1] == "ckpt") words.insert(words.end(), {"--plugin-path", CHASSIS_TEST_PLUGIN_DIR});
-    return Process(words, folder_.path()).wait();
+    return run_process(words, folder_.path());
   }
   std::string expect_ok(const std::vector<std::string>& words) {
     const Outcome outcome = call(words);

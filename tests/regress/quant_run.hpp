@@ -73,7 +73,7 @@ class QuantRun {
                                          "[model]\npath = \"" + model + "\"\n" + tables);
     std::vector<std::string> command = {CHASSIS_PROGRAM, verb, "use.toml"};
     command.insert(command.end(), words.begin(), words.end());
-    return Process(command, folder_.path()).wait();
+    return run_process(command, folder_.path());
   }
 
   QuantResult result() {

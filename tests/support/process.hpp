@@ -2,11 +2,14 @@
 #pragma once
 
 #include <fcntl.h>
+#include <poll.h>
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
+#include <cerrno>
 #include <chrono>
 #include <cstdlib>
 #include <filesystem>
@@ -17,6 +20,8 @@
 #include <thread>
 #include <utility>
 #include <vector>
+
+#include "tests/support/warm_program.hpp"
 
 namespace chassis::test {
 
@@ -56,9 +61,12 @@ struct Outcome {
 
 class Process {
  public:
+  // kWarm is for a command that is the program itself: main() runs in a copy of a process that has loaded it.
+  enum class Start { kCold, kWarm };
+
   // Both streams go to `directory`/output.txt; the variables of `environment` replace inherited ones.
   Process(const std::vector<std::string>& command, const std::string& directory,
-          const std::vector<std::pair<std::string, std::string>>& environment = {})
+          const std::vector<std::pair<std::string, std::string>>& environment = {}, Start start = Start::kCold)
       : output_(directory + "/output.txt") {
     // Nothing is allocated between fork and exec: other threads may hold the allocator.
     std::vector<std::string> variables;
@@ -74,6 +82,12 @@ class Process {
     for (char** variable = environ; *variable; ++variable)
       if (!replaced(*variable)) inherited.push_back(*variable);
     inherited.push_back(nullptr);
+    if (start == Start::kWarm && WarmProgram::is_possible()) {
+      const WarmProgram::Run run = WarmProgram::of(command[0]).start(directory, output_, arguments, inherited);
+      if (run.id < 0) throw std::runtime_error("the waiting program did not start a run");
+      pid_ = run.id, status_ = run.status;
+      return;
+    }
     pid_ = fork();
     if (pid_ < 0) throw std::runtime_error("fork failed");
     if (pid_ > 0) return;
@@ -86,8 +100,8 @@ class Process {
   }
   ~Process() {
     if (pid_ <= 0) return;
-    kill(pid_, SIGKILL);
-    waitpid(pid_, nullptr, 0);
+    if (running()) kill(pid_, SIGKILL);
+    wait();
   }
   Process(const Process&) = delete;
   Process& operator=(const Process&) = delete;
@@ -102,12 +116,23 @@ class Process {
     kill(pid_, SIGKILL);
   }
   bool running() const {
+    if (status_ >= 0) {
+      pollfd ended{status_, POLLIN, 0};
+      return poll(&ended, 1, 0) == 0;
+    }
     siginfo_t info{};
     return waitid(P_PID, static_cast<id_t>(pid_), &info, WEXITED | WNOHANG | WNOWAIT) == 0 && info.si_pid == 0;
   }
   Outcome wait() {
     int status = 0;
-    waitpid(std::exchange(pid_, -1), &status, 0);
+    if (status_ >= 0) {
+      while (read(status_, &status, sizeof status) < 0 && errno == EINTR) {
+      }
+      close(std::exchange(status_, -1));
+      pid_ = -1;
+    } else {
+      waitpid(std::exchange(pid_, -1), &status, 0);
+    }
     return {WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status), text_of_file(output_)};
   }
   std::string output_so_far() const { return text_of_file(output_); }
@@ -124,11 +149,18 @@ class Process {
  private:
   std::string output_;
   pid_t pid_ = -1;
+  int status_ = -1;  // of a warm start
 };
 
+// Runs a command until it ends. The program is started warm, unless a variable matters to a library that it loads.
 inline Outcome run_process(const std::vector<std::string>& command, const std::string& directory,
                            const std::vector<std::pair<std::string, std::string>>& environment = {}) {
-  return Process(command, directory, environment).wait();
+  const auto is_read_at_load = [](const auto& variable) {
+    return std::ranges::any_of(std::array{"LD_", "OMP_", "GOMP_", "MKL_", "MALLOC_"},
+                               [&](const char* start) { return variable.first.starts_with(start); });
+  };
+  const bool is_warm = command[0].ends_with("/bin/chassis") && std::ranges::none_of(environment, is_read_at_load);
+  return Process(command, directory, environment, is_warm ? Process::Start::kWarm : Process::Start::kCold).wait();
 }
 
 }  // namespace chassis::test
