@@ -9,6 +9,7 @@
 #include <functional>
 #include <limits>
 #include <numeric>
+#include <set>
 
 #include "host/base/error.hpp"
 #include "host/compile/compile.hpp"
@@ -94,11 +95,12 @@ CaseProgram layer_norm(double eps = kSmallEps, int64_t width = 37) {
   return c;
 }
 
-CaseProgram rope(const char* name, int64_t head_dim, Attrs more = {}, double factor = 1.0) {
+CaseProgram rope(const char* name, int64_t head_dim, Attrs more = {}, double factor = 1.0, bool interleaved = false) {
   CaseProgram c(name);
   const DimId heads = c.dim("heads", 3), dim = c.dim("head_dim", head_dim);
-  Attrs attrs = {
-      {"inv_freq", std::vector<double>{1.0, 0.3, 0.1, 0.03, 0.01}}, {"factor", factor}, {"interleaved", int64_t{0}}};
+  Attrs attrs = {{"inv_freq", std::vector<double>{1.0, 0.3, 0.1, 0.03, 0.01}},
+                 {"factor", factor},
+                 {"interleaved", int64_t{interleaved}}};
   attrs.insert(attrs.end(), more.begin(), more.end());
   c.output("y", c.op("rope", {c.input("x", {heads, dim}), c.field("positions")}, {}, std::move(attrs)));
   return c;
@@ -160,6 +162,12 @@ CaseProgram attention(const char* name, Attrs masks, int64_t kv_heads, double sc
   return c;
 }
 
+CaseProgram reshape() {
+  CaseProgram c("reshape");
+  const DimId heads = c.dim("heads", 3), dim = c.dim("head_dim", 10), joined = c.dim("width", 30);
+  return c.output("y", c.op("reshape", {c.input("x", {heads, dim})}, {}, {}, {joined}));
+}
+
 CaseProgram channel_scale(bool of_heads) {
   CaseProgram c(of_heads ? "channel_scale of every head" : "channel_scale");
   const DimId heads = c.dim("heads", 3), dim = c.dim("head_dim", 10);
@@ -194,6 +202,7 @@ std::vector<CaseProgram> all_cases() {
   cases.push_back(pointwise("softcap", {{"cap", 1.5}}, false));
   cases.push_back(pointwise("dropout", {{"p", 0.3}}, false));
   cases.push_back(pointwise("dropout", {{"p", 0.3}, {"first", int64_t{37}}}, false));
+  cases.push_back(reshape());
   cases.push_back(channel_scale(false));
   cases.push_back(channel_scale(true));
   cases.push_back(pointwise("add", {}, true));
@@ -216,6 +225,7 @@ std::vector<CaseProgram> all_cases() {
   cases.push_back(norm(true, 0, kLargeEps));
   cases.push_back(layer_norm(kLargeEps));
   cases.push_back(rope("rope with a factor", 10, {}, 1.3));
+  cases.push_back(rope("rope of interleaved pairs", 10, {}, 1.0, true));
   cases.push_back(head(0.5));
   cases.push_back(head(0, 29, true));
   cases.push_back(head(0.5, 29, true));
@@ -506,6 +516,24 @@ ConformanceResult compare_with_oracles(const OpsProvider& provider, std::span<co
     for (const CaseProgram& c : cases) run(c, dtype, bound);
   for (const CaseProgram& c : large_cases()) run(c, Dtype::f32, 1e-4);
   return result;
+}
+
+std::vector<std::string> ops_without_a_case() {
+  std::set<std::string> covered;
+  for (const CaseProgram& c : all_cases())
+    for (const Op& op : c.program().blocks[0].ops) {
+      covered.insert(op.id.text());
+      for (const auto& [name, value] : op.attrs) covered.insert(op.id.text() + "." + name);
+    }
+  std::vector<std::string> missing;
+  for (const OpSpec& spec : op_table()) {
+    const std::string id(spec.id);
+    if (!covered.contains(id)) missing.push_back(id);
+    for (const AttrSpec& attr : spec.attrs)
+      if (covered.contains(id) && !covered.contains(id + "." + std::string(attr.name)))
+        missing.push_back(id + "." + std::string(attr.name));
+  }
+  return missing;
 }
 
 }  // namespace chassis

@@ -22,4 +22,7 @@ struct ConformanceResult {
 // cover all ops.
 ConformanceResult compare_with_oracles(const OpsProvider& provider, std::span<const OpsProvider> oracles);
 
+// The ops of the op table that no program has, and the attributes that none gives, as "rope.factor". For tests.
+std::vector<std::string> ops_without_a_case();
+
 }  // namespace chassis

@@ -14,6 +14,12 @@
 namespace chassis {
 namespace {
 
+// Left out: positions and lengths of shape [B], and calls that compute a part of the positions.
+TEST(OpsCases, CoverTheOpTable) {
+  EXPECT_EQ(ops_without_a_case(), (std::vector<std::string>{"attention.prefix", "attention.query_part",
+                                                            "attention.key_part", "dropout.query_part", "score"}));
+}
+
 class Conformance : public testing::Test {
  protected:
   ~Conformance() override { ::unsetenv("NONCONFORMING"); }

@@ -2,8 +2,12 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
+#include <set>
+#include <string>
 #include <string_view>
+#include <vector>
 
+#include "host/graph/op_table.hpp"
 #include "tests/support/ops_cases.hpp"
 
 namespace chassis::test {
@@ -20,6 +24,26 @@ bool offers(const OpsProvider& provider, const OpsCase& ops_case) {
   for (uint32_t i = 0; i < provider.table().num_patterns; ++i)
     if (pattern == std::string_view(provider.table().patterns[i].ptr, provider.table().patterns[i].len)) return true;
   return false;
+}
+
+// partial_cross_entropy and total_cross_entropy are compared through the heads of fused_cases().
+TEST(OpsCases, CoverTheOpTable) {
+  std::set<std::string> covered;
+  for (const auto& cases : {vocabulary_cases(), attention_cases(), fused_cases()})
+    for (const OpsCase& ops_case : cases)
+      for (const OpSpec& op : ops_case.node(at::kFloat).ops) {
+        covered.insert(op.id);
+        for (const auto& [name, value] : op.attrs) covered.insert(op.id + "." + name);
+      }
+  std::vector<std::string> missing;
+  for (const chassis::OpSpec& spec : op_table()) {
+    const std::string id(spec.id);
+    if (!covered.contains(id)) missing.push_back(id);
+    for (const AttrSpec& attr : spec.attrs)
+      if (covered.contains(id) && !covered.contains(id + "." + std::string(attr.name)))
+        missing.push_back(id + "." + std::string(attr.name));
+  }
+  EXPECT_EQ(missing, std::vector<std::string>{});
 }
 
 class Numerics : public testing::TestWithParam<Run> {};
