@@ -45,13 +45,12 @@ bool warn_if_refused(Executor& executor) {
   return true;
 }
 
-// The first position for which rotary embeddings have other frequencies (LongRoPE), for all positions of the row: keys
-// that were computed in a shorter row do not fit. 0: none.
+// The shortest row in which an op computes all positions otherwise: keys of a shorter row do not fit. 0: none.
 int64_t first_long_position(Executor& executor) {
   int64_t first = 0;
   for (const auto& unit : executor.resolved(Purpose::kLogits).units)
     for (const Op& op : unit->block.ops)
-      if (const int64_t from = op.attr_int("long_from", 0); from > 0) first = first == 0 ? from : std::min(first, from);
+      if (const int64_t from = op.changes_at_length(); from > 0) first = first == 0 ? from : std::min(first, from);
   return first;
 }
 

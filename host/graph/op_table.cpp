@@ -287,7 +287,12 @@ constexpr OpSpec kOps[] = {
      .products = linear_products},
     {.id = "rms_norm", .inputs = {1, 1}, .params = {1, 1}, .attrs = kRmsNormAttrs, .infer = norm, .is_cheap = true},
     {.id = "layer_norm", .inputs = {1, 1}, .params = {1, 2}, .attrs = kLayerNormAttrs, .infer = norm, .is_cheap = true},
-    {.id = "rope", .inputs = {2, 2}, .attrs = kRopeAttrs, .infer = rope, .is_cheap = true},
+    {.id = "rope",
+     .inputs = {2, 2},
+     .attrs = kRopeAttrs,
+     .infer = rope,
+     .is_cheap = true,
+     .length_attr = "long_from"},
     {.id = "attention",
      .inputs = {3, 5},
      .attrs = kAttentionAttrs,
@@ -332,6 +337,8 @@ const OpSpec* row_of(std::string_view id) {
 }
 
 }  // namespace
+
+int64_t Op::changes_at_length() const { return spec().length_attr.empty() ? 0 : attr_int(spec().length_attr, 0); }
 
 std::span<const OpSpec> op_table() { return kOps; }
 

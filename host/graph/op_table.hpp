@@ -45,6 +45,8 @@ struct OpSpec {
   bool is_view = false;      // its output is its input, in another shape
   bool is_random = false;    // reads the random bits of the step; left out where nothing is trained
   bool shares_grad = false;  // the gradient of each input is that of the output
+  // The attribute with the length of row from which the op computes all positions of the row otherwise; "": none.
+  std::string_view length_attr = "";
   // Multiply-adds per token of a forward over rows of `time` tokens; NULL: none worth counting.
   double (*products)(const Program& program, const BlockType& block, const Op& op, int64_t time) = nullptr;
 

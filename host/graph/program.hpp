@@ -94,6 +94,8 @@ struct Op {
   bool mixes(DimId dim) const;                 // for a plugin's own op
   const AttrValue* attr(std::string_view key) const;
   int64_t attr_int(std::string_view key, int64_t fallback) const;
+  // The length of row from which the op computes all positions otherwise, as LongRoPE does; 0: none.
+  int64_t changes_at_length() const;
   bool operator==(const Op&) const = default;
 };
 
