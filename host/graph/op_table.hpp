@@ -37,8 +37,9 @@ struct OpSpec {
   std::string_view id;
   struct Count {
     uint32_t min = 0, max = 0;
-  } inputs, params;
-  std::span<const AttrSpec> attrs;
+  };
+  Count inputs = {}, params = {};
+  std::span<const AttrSpec> attrs = {};
   void (*infer)(OpRule& rule) = nullptr;  // checks what the counts and attrs do not say, and adds the outputs
   OpPlacement placement = OpPlacement::kPointwise;
   bool is_cheap = false;     // recompute = "selective" computes it again rather than keep its output

@@ -6,7 +6,11 @@
 #include <cstdint>
 
 #if defined(__AVX2__)
+// gcc 12 declares the undefined vectors of its own header as initialized with themselves.
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
 #include <immintrin.h>
+#pragma GCC diagnostic pop
 #endif
 
 namespace {

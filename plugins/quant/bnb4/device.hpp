@@ -16,7 +16,7 @@ struct DeviceWeight {
   const uint8_t* nested;  // codes of absmax
   const float *nested_absmax, *nested_map, *offset;
   int64_t rows, columns, block;
-  int64_t first, row_blocks, skipped;  // as WeightShape
+  int64_t first = 0, row_blocks = 0, skipped = 0;  // as WeightShape
 };
 
 struct DeviceStream {

@@ -54,10 +54,12 @@ TEST(AdamW8bitInstructionSets, GiveTheSameBits) {
   for (const Order order : {Order::kTorch, Order::kBnb}) {
     const State baseline = stepped(loops(chassis::isa::Baseline{}), order);
     chassis::for_best_isa([&](auto isa) {
-      if constexpr (!std::is_same_v<decltype(isa), chassis::isa::Baseline>)
+      if constexpr (!std::is_same_v<decltype(isa), chassis::isa::Baseline>) {
         EXPECT_EQ(stepped(loops(chassis::isa::Avx2{}), order), baseline);
-      if constexpr (std::is_same_v<decltype(isa), chassis::isa::Avx512>)
+      }
+      if constexpr (std::is_same_v<decltype(isa), chassis::isa::Avx512>) {
         EXPECT_EQ(stepped(loops(chassis::isa::Avx512{}), order), baseline);
+      }
     });
   }
 #else
