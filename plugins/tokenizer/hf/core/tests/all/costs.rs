@@ -74,6 +74,39 @@ fn many_tags_take_no_time() {
     }
 }
 
+const CHATML: &str = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}";
+
+#[test]
+fn spans_of_many_messages_take_linear_time() {
+    let tokenizer = open("byte_level");
+    let seconds_of = |num_pairs: usize| {
+        let pair = r#"{"role": "user", "content": "x"}, {"role": "assistant", "content": "y"}"#;
+        let messages = format!("[{}]", vec![pair; num_pairs].join(","));
+        let chat = Chat { messages_json: &messages, template_text: CHATML, spans: true, ..Default::default() };
+        let start = Instant::now();
+        assert_eq!(tokenizer.render(&chat).unwrap().spans.len(), num_pairs);
+        start.elapsed().as_secs_f64()
+    };
+    seconds_of(1); // compiles the template
+    let few = seconds_of(300);
+    let many = seconds_of(15_000);
+    assert!(many < 200.0 * few, "50 times the messages: {few} s and {many} s; 2500 times the comparisons of pieces");
+}
+
+#[test]
+fn spans_of_very_many_tool_calls_are_refused() {
+    let turn = r#"{"role": "assistant", "content": "", "tool_calls": [{"function": {"name": "f", "arguments": {}}}]},
+                  {"role": "tool", "content": "x"}"#;
+    let messages = format!("[{}]", vec![turn; 2000].join(","));
+    let template = "{% for m in messages %}{{ m.role }}: {% for call in m.tool_calls or [] %}{{ call.function.name }}\
+                    {% endfor %}{{ m.content }}\n{% endfor %}";
+    let chat = Chat { messages_json: &messages, template_text: template, spans: true, ..Default::default() };
+    let start = Instant::now();
+    let error = open("byte_level").render(&chat).unwrap_err();
+    assert!(error.message.contains("2000 of 4000 messages have tool calls"), "{error}");
+    assert!(start.elapsed() < SOON, "{:?}", start.elapsed());
+}
+
 #[test]
 fn what_the_engine_cannot_do_is_an_error() {
     let template = "{% for m in messages %}{{ loop.cycle() }}{% endfor %}";
