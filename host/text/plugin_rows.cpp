@@ -231,8 +231,7 @@ std::unique_ptr<Instance> PluginRows::instance_of(const std::string& member, con
   Json options = default_options(specs, "rows/" + member);
   options["columns"] = columns;
   auto instance = registry_.create("rows", member, std::move(options));
-  instance->prepare();
-  instance->activate();
+  PluginRegistry::start(*instance);
   return instance;
 }
 

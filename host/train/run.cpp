@@ -339,6 +339,7 @@ class Run {
     };
     options.before_update = [this] { saves_->saver().await_tensors(); };
     options.trace = trace();
+    options.process_settings = session_.plugins().registry().settings_before_plugins();
     step_data_.emplace(step_data_bytes(session_.program(), settings(), sizes), MemoryCategory::kData);
     trainer_ = std::make_unique<Trainer>(session_.step_parts(), *data_, options);
   }
