@@ -334,6 +334,8 @@ class Run {
     options.schedule = {schedule.name,        settings().optimizer.lr, schedule.warmup_steps,
                         schedule.decay_steps, schedule.min_lr_ratio,   options.max_steps};
     options.requests = [this] {
+      const int64_t step = trainer_->state().step + 1;
+      signals_.note_asked(step, step >= trainer_->options().max_steps);
       return StepRequests{signals_.stop_requested() || metrics_failure_, saves_->is_requested(),
                           saves_->saver().ready()};
     };
