@@ -47,7 +47,8 @@ uint64_t float_mode() { return 0; }
 void set_float_mode(uint64_t) {}
 #endif
 
-// The line "Umask:	0022" of the kernel; setting and restoring the umask would let files of other threads slip through.
+// The line "Umask:	0022" of the kernel; setting and restoring the umask would let files of other threads slip
+// through.
 std::optional<unsigned> umask_of_kernel() {
   constexpr std::string_view kKey = "\nUmask:\t";
   std::string text(1024, '\0');
@@ -104,9 +105,10 @@ std::vector<Change> changes_of(const ProcessSettings& expected, const ProcessSet
   if (expected.rounding != now.rounding || (mode & kRounding) != 0)
     changes.push_back({fmt::format("the rounding of floating-point numbers from {} to {}", rounding_text(expected),
                                    rounding_text(now))});
+  const auto flush_text = [](const ProcessSettings& settings) { return settings.float_mode & kFlush ? "on" : "off"; };
   if ((mode & kFlush) != 0)
-    changes.push_back({fmt::format("the flush of denormals to zero from {} to {}",
-                                   expected.float_mode & kFlush ? "on" : "off", now.float_mode & kFlush ? "on" : "off")});
+    changes.push_back(
+        {fmt::format("the flush of denormals to zero from {} to {}", flush_text(expected), flush_text(now))});
   if ((mode & ~(kFlush | kRounding)) != 0) changes.push_back({"the traps of floating-point numbers"});
   if (expected.umask != now.umask)
     changes.push_back({fmt::format("the umask from {:04o} to {:04o}", expected.umask, now.umask)});

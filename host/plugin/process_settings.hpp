@@ -1,5 +1,6 @@
-// The settings of the process that plugins share with the host and that change its results or its files: rounding, flush
-// of denormals, umask, working directory, signal handlers. They are compared at a few moments, not around every call.
+// The settings of the process that plugins share with the host and that change its results or its files: rounding,
+// flush of denormals, umask, working directory, signal handlers. They are compared at a few moments, not around every
+// call.
 #pragma once
 
 #include <signal.h>
@@ -28,9 +29,9 @@ struct ProcessSettings {
 // [any] Takes some 50 µs. The umask is read without being changed where the kernel allows it.
 ProcessSettings read_process_settings();
 
-// [control] Compares with the settings of now. The umask may also withhold what CreationLimit withholds. If some differ,
-// sets all of them back, and throws a plugin error: "WHO changed the umask from 0022 to 0000 WHEN". If `who` is empty,
-// the plugin is named by its handler, or else all plugins that were called are.
+// [control] Compares with the settings of now. The umask may also withhold what CreationLimit withholds. If some
+// differ, sets all of them back, and throws a plugin error: "WHO changed the umask from 0022 to 0000 WHEN". If `who` is
+// empty, the plugin is named by its handler, or else all plugins that were called are.
 void require_process_settings(const ProcessSettings& expected, const std::string& who, const std::string& when);
 
 }  // namespace chassis

@@ -73,6 +73,7 @@ class PluginRowReader final : public RowReader {
     }
     row.kind = RowKind::kJson;
     row.is_table = true;
+    row.maker = instance_.label();
     row.line = ++num_taken_;
     row.bytes = std::move(block_[next_++]);
     if (row.bytes.size() > kMaxDocumentBytes) throw too_long_error(line_position(path_, row.line), "row");
