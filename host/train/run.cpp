@@ -414,8 +414,9 @@ class Run {
   // Only the data shows how many steps a number of epochs takes, and how many rows an epoch has.
   void warn_of_length() {
     const TrainerOptions& options = trainer_->options();
-    for (const std::string& text :
-         {warmup_warning(settings(), options.schedule), rows_warning(settings(), *data_, options.shape.num_rows())})
+    for (const std::string& text : {warmup_warning(settings(), options.schedule),
+                                    rate_warning(settings(), options.schedule, trainer_->state().step),
+                                    rows_warning(settings(), *data_, options.shape.num_rows())})
       if (!text.empty()) counted_warning(text.substr(0, text.find(' ')), text);
     const int64_t rows = options.shape.num_rows(), most = std::numeric_limits<int64_t>::max() / rows;
     const int64_t steps_left = std::clamp<int64_t>(options.max_steps - trainer_->state().step, 0, most);
