@@ -147,6 +147,14 @@ fn values_that_are_counted_are_the_same() {
             "{{ ['a', 'b']|select('in', ['b'])|list }}{{ [1, 2]|select('gt', 1)|list }}{{ 'A' is upper }}",
             "['b'][2]True",
         ),
+        (
+            "{% set d = {'n': 2, 'l': [3]} %}{{ -d.n }} {{ 1 - -d.n }} {{ -d['l'][0] }} {{ -d.n|abs }} {{ -d.n * 2 }}",
+            "-2 3 -3 2 -4",
+        ),
+        (
+            "{% set d = {'n': 2} %}{{ -d.get('n') }} {{ [-d.n, -1] }} {{ -(d.n + 1) }} {{ -d.n is number }}",
+            "-2 [-2, -1] -3 True",
+        ),
         ("{{ 'a b'|split|length }}{{ 'a-b'|split('-')|last }}{{ 'x'|list }}{{ 'a\\nb'|lines }}", "2b['x']['a', 'b']"),
         ("{{ dict(a=1, **{'b': 2}).b }}{{ namespace(a=[1, 2]).a[1] }}{{ loop is defined }}", "22False"),
     ] {
