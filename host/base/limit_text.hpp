@@ -5,7 +5,7 @@
 
 namespace chassis {
 
-// "RLIMIT_DATA is 97.7 MiB, of which 95.1 MiB are in use (ulimit -d)"; several are joined by "; ". Empty if none is set.
+// "RLIMIT_DATA is 97.7 MiB, of which 95.1 MiB are in use (ulimit -d)"; several are joined by "; ". Empty: none is set.
 std::string memory_limits_text();
 // The same, preceded by "RLIMIT_NPROC is 50 processes and threads of this user, of which this process has 7 (ulimit
 // -u)", for a thread that cannot start.

@@ -47,8 +47,8 @@ uint64_t float_mode() { return 0; }
 void set_float_mode(uint64_t) {}
 #endif
 
-// The line "Umask:	0022" of the kernel; setting and restoring the umask would let files of other threads slip
-// through.
+// Reads the line "Umask: 0022" of the kernel. While the umask is set to another value to read it, other threads may
+// create files.
 std::optional<unsigned> umask_of_kernel() {
   constexpr std::string_view kKey = "\nUmask:\t";
   std::string text(1024, '\0');

@@ -65,7 +65,7 @@ TEST_F(Sinks, ThatChangeTheProcessEndTheRun) {
       {"signal", "a plugin changed the handler of SIGSEGV from another function to the default"}};
   for (const auto& [fault, text] : faults) {
     const Outcome outcome = start(fault, {"log.sinks=console,jsonl,faulty_sink",
-                                          "log.faulty_sink.fault=" + std::string(fault), "run.max_steps=6"});
+                                          "log.faulty_sink.fault=" + std::string(fault), "run.max_steps=50"});
     EXPECT_EQ(outcome.exit_code, 3) << outcome.output;
     EXPECT_HAS(outcome.output, text);
     EXPECT_HAS(outcome.output, "plugin 'faulty_sink' 0.1.0");
