@@ -1,16 +1,29 @@
 // Rendering of Error: one text with position, message, facts, causes, hint and note.
 #include "host/base/error.hpp"
 
+#include <exception>
 #include <filesystem>
 #include <new>
 #include <system_error>
 
+#include "host/base/limit_text.hpp"
 #include "host/base/printable.hpp"
 
 namespace chassis {
 namespace {
 
 constexpr size_t kMaxPositionBytes = 4096;  // as long as a path
+
+// There may be no memory for the text.
+std::string limits_or_empty(std::string (*text)()) {
+  try {
+    return text();
+  } catch (const std::exception&) {
+    return "";
+  }
+}
+
+std::string after_colon(const std::string& limits) { return ": " + (limits.empty() ? "ulimit -v, ulimit -u" : limits); }
 
 }  // namespace
 
@@ -81,14 +94,18 @@ Error current_error() {
   } catch (const Error& error) {
     return error;
   } catch (const std::bad_alloc&) {
-    return Error(ExitCode::kOutOfMemory, "out of host memory");
+    Error error(ExitCode::kOutOfMemory, "out of host memory");
+    if (const std::string limits = limits_or_empty(memory_limits_text); !limits.empty())
+      error.hint(limits + "; raise what is too low");
+    return error;
   } catch (const std::filesystem::filesystem_error& error) {
     return storage_error("cannot use '" + error.path1().string() + "': " + error.code().message());
   } catch (const std::system_error& error) {
     // Thrown when there is no memory for the stack of a thread.
     if (error.code() == std::errc::resource_unavailable_try_again)
       return Error(ExitCode::kOutOfMemory, "out of host memory, or of threads: no further thread can start")
-          .hint("see the limits of memory and processes: ulimit -v, ulimit -u, and those of the container");
+          .hint("see the limits of memory and processes" + after_colon(limits_or_empty(thread_limits_text)) +
+                ", and those of the container");
     return internal_error("internal error: " + std::string(error.what()));
   } catch (const std::exception& error) {
     return internal_error("internal error: " + std::string(error.what()));

@@ -24,6 +24,7 @@
 #include "host/base/descriptor_reserve.hpp"
 #include "host/base/error.hpp"
 #include "host/base/hash.hpp"
+#include "host/base/limit_text.hpp"
 #include "host/base/pipe.hpp"
 #include "host/base/units.hpp"
 
@@ -120,7 +121,9 @@ std::string parent_of(const std::string& path) {
 }  // namespace
 
 Error file_error(const std::string& what, const std::string& path, int error) {
-  Error e = storage_error(what + " '" + path + "': " + std::generic_category().message(error));
+  const std::string limit = error == EFBIG ? file_limit_text() : "";
+  Error e = storage_error(what + " '" + path + "': " + std::generic_category().message(error) +
+                          (limit.empty() ? "" : "; " + limit));
   if (error == ENOSPC || error == EDQUOT) e.hint("free some space, or write to another place");
   return e;
 }

@@ -11,7 +11,7 @@
 namespace chassis {
 namespace {
 
-constexpr int kMaxDepth = 64;
+constexpr size_t kMaxDepth = 64;
 
 SourcePosition position_of_byte(std::string_view text, const std::string& name, size_t byte) {
   SourcePosition at{name, 1, 1};
@@ -62,6 +62,106 @@ SourcePosition position_of_duplicate_key(std::string_view text, const std::strin
   return byte == std::string_view::npos ? SourcePosition{name} : position_of_byte(text, name, byte);
 }
 
+// Events that only say whether a text is JSON.
+struct JsonEvents {
+  bool null() { return true; }
+  bool boolean(bool) { return true; }
+  bool number_integer(Json::number_integer_t) { return true; }
+  bool number_unsigned(Json::number_unsigned_t) { return true; }
+  bool number_float(Json::number_float_t, const std::string&) { return true; }
+  bool string(std::string&) { return true; }
+  bool binary(Json::binary_t&) { return true; }
+  bool start_object(size_t) { return true; }
+  bool key(std::string&) { return true; }
+  bool end_object() { return true; }
+  bool start_array(size_t) { return true; }
+  bool end_array() { return true; }
+  template <class Exception>
+  bool parse_error(size_t, const std::string&, const Exception& error) {
+    throw Exception(error);
+  }
+};
+
+// Builds a value from the events of the parser. Rationale: an object that keeps the order of its keys compares a new
+// key with all that it has, so the library's own builder takes time that grows with the square of the keys.
+class JsonBuilder : public JsonEvents {
+ public:
+  JsonBuilder(std::string_view text, const std::string& name, ExitCode code) : text_(text), name_(name), code_(code) {}
+
+  bool null() { return add(nullptr); }
+  bool boolean(bool value) { return add(value); }
+  bool number_integer(Json::number_integer_t value) { return add(value); }
+  bool number_unsigned(Json::number_unsigned_t value) { return add(value); }
+  bool number_float(Json::number_float_t value, const std::string&) { return add(value); }
+  bool string(std::string& value) { return add(std::move(value)); }
+  bool start_object(size_t) {
+    check_depth();
+    open_.push_back(place(Json::object()));
+    keys_.emplace_back();
+    return true;
+  }
+  bool key(std::string& key) {
+    check_depth();
+    if (!keys_.back().insert(key).second)
+      throw Error(code_, position_of_duplicate_key(text_, name_), "duplicate key '" + printable(key) + "'");
+    auto& members = open_.back()->get_ref<Json::object_t&>();
+    members.emplace_back(std::move(key), Json());
+    member_ = &members.back().second;
+    return true;
+  }
+  bool end_object() {
+    open_.pop_back();
+    keys_.pop_back();
+    return true;
+  }
+  bool start_array(size_t) {
+    check_depth();
+    open_.push_back(place(Json::array()));
+    return true;
+  }
+  bool end_array() {
+    open_.pop_back();
+    return true;
+  }
+
+  Json take() { return std::move(root_); }
+
+ private:
+  void check_depth() const {
+    if (open_.size() > kMaxDepth)
+      throw Error(code_, SourcePosition{name_}, "nested deeper than " + std::to_string(kMaxDepth));
+  }
+
+  bool add(Json value) {
+    check_depth();
+    place(std::move(value));
+    return true;
+  }
+
+  // Only the innermost container grows, so pointers to those around it stay valid.
+  Json* place(Json value) {
+    if (open_.empty()) {
+      root_ = std::move(value);
+      return &root_;
+    }
+    if (open_.back()->is_object()) {
+      *member_ = std::move(value);
+      return member_;
+    }
+    auto& items = open_.back()->get_ref<Json::array_t&>();
+    items.push_back(std::move(value));
+    return &items.back();
+  }
+
+  std::string_view text_;
+  const std::string& name_;
+  ExitCode code_;
+  Json root_;
+  std::vector<Json*> open_;                            // objects and arrays, the innermost last
+  std::vector<std::unordered_set<std::string>> keys_;  // of each open object
+  Json* member_ = nullptr;                             // value of the last key
+};
+
 [[noreturn]] void wrong_type(const Json& value, std::string_view key, const char* wanted, const std::string& where) {
   throw Error(ExitCode::kConfig,
               where + ": '" + std::string(key) + "' must be " + wanted + ", not " + value.type_name());
@@ -76,23 +176,13 @@ bool absent(const Json& object, std::string_view key, const std::string& where) 
 }  // namespace
 
 Json parse_json(std::string_view text, const std::string& name, ExitCode code) {
-  std::vector<std::unordered_set<std::string>> open_objects;
-  const auto check = [&](int depth, Json::parse_event_t event, Json& parsed) {
-    if (depth > kMaxDepth) throw Error(code, SourcePosition{name}, "nested deeper than " + std::to_string(kMaxDepth));
-    if (event == Json::parse_event_t::object_start) open_objects.emplace_back();
-    if (event == Json::parse_event_t::object_end) open_objects.pop_back();
-    if (event == Json::parse_event_t::key) {
-      const auto& key = parsed.get_ref<const std::string&>();
-      if (!open_objects.back().insert(key).second)
-        throw Error(code, position_of_duplicate_key(text, name), "duplicate key '" + printable(key) + "'");
-    }
-    return true;
-  };
   // The parser would take a zero byte for the end of the text.
   if (const size_t zero = text.find('\0'); zero != std::string_view::npos)
     throw Error(code, position_of_byte(text, name, zero), "not valid JSON: a byte of value 0");
   try {
-    return Json::parse(text.begin(), text.end(), check);
+    JsonBuilder builder(text, name, code);
+    Json::sax_parse(text.begin(), text.end(), &builder);
+    return builder.take();
   } catch (const nlohmann::json::parse_error& cause) {
     const JsonDefect defect = defect_of(cause);
     throw Error(code, position_of_byte(text, name, defect.byte), "not valid JSON: " + defect.what);
@@ -115,7 +205,8 @@ Json parse_json_or_null(std::string_view text) {
 std::optional<JsonDefect> json_defect(std::string_view text) {
   if (const size_t zero = text.find('\0'); zero != std::string_view::npos) return JsonDefect{"a byte of value 0", zero};
   try {
-    [[maybe_unused]] const Json value = Json::parse(text.begin(), text.end());
+    JsonEvents events;
+    Json::sax_parse(text.begin(), text.end(), &events);
     return std::nullopt;
   } catch (const nlohmann::json::parse_error& cause) {
     return defect_of(cause);
@@ -155,7 +246,10 @@ bool json_bool(const Json& object, std::string_view key, const std::string& wher
 }
 
 int64_t json_int(const Json& object, std::string_view key, const std::string& where) {
-  const Json& value = json_at(object, key, where);
+  return json_int_in(json_at(object, key, where), key, where);
+}
+
+int64_t json_int_in(const Json& value, std::string_view key, const std::string& where) {
   if (!value.is_number_integer()) wrong_type(value, key, "an integer", where);
   if (value.is_number_unsigned() && value.get<uint64_t>() > static_cast<uint64_t>(INT64_MAX)) {
     throw config_error(where + ": '" + std::string(key) + "' is larger than a 64-bit integer: " + value.dump());

@@ -38,6 +38,8 @@ std::string dotted_text(const Json& value);
 const Json& json_at(const Json& object, std::string_view key, const std::string& where);
 bool json_bool(const Json& object, std::string_view key, const std::string& where);
 int64_t json_int(const Json& object, std::string_view key, const std::string& where);
+// The same for the value of `key`, which a loop over an object has at hand; looking it up takes time for every key.
+int64_t json_int_in(const Json& value, std::string_view key, const std::string& where);
 // An integer that is not negative.
 uint64_t json_count(const Json& object, std::string_view key, const std::string& where);
 double json_number(const Json& object, std::string_view key, const std::string& where);

@@ -80,7 +80,7 @@ MeshShape mesh_of(const Json& axes, const std::string& where) {
   std::vector<MeshAxis> out;
   if (!axes.is_object()) throw storage_error(where + ": 'mesh' is not an object");
   for (const auto& [name, value] : axes.items()) {
-    const int64_t size = json_int(axes, name, where + ": 'mesh'");
+    const int64_t size = json_int_in(value, name, where + ": 'mesh'");
     if (size < 1 || size > INT32_MAX)
       throw storage_error(where + ": 'mesh': '" + printable(name) + "' is " + std::to_string(size) +
                           ", which is not a valid size of an axis");

@@ -20,6 +20,7 @@
 #include "host/save/saved_tensors.hpp"
 #include "host/save/saver.hpp"
 #include "host/session/session.hpp"
+#include "host/train/run_report.hpp"
 #include "host/train/samples.hpp"
 
 namespace chassis {
@@ -78,12 +79,17 @@ Json check_json(const CheckArguments& arguments, Session& session, const CheckSu
 
 constexpr double kLargestUsualRate = 10.0;  // above those of plain SGD
 
-void warn_of_learning_rate(const Setting<double>& setting) {
+void warn_of_learning_rate(const Settings& settings) {
+  const Setting<double>& setting = settings.optimizer.lr;
   const double rate = setting;
   const std::string what = fmt::format("{}: optimizer.lr = {:g}", setting.where().text(), rate);
   if (rate == 0) counted_warning("optimizer.lr", what + " trains nothing");
   if (rate > kLargestUsualRate)
     counted_warning("optimizer.lr", what + " is far above usual rates; is a \"-\" missing, as in 3e-3?");
+  // With epochs, only the data shows the number of steps.
+  if (const int64_t steps = settings.run.max_steps; rate != 0 && steps > 0)
+    if (const std::string text = rate_warning(settings, schedule_of(settings, steps), 0); !text.empty())
+      counted_warning(text.substr(0, text.find(' ')), text);
 }
 
 }  // namespace
@@ -114,7 +120,7 @@ Verb add_check(CLI::App& app) {
     if (as_text && arguments->graph)
       std::fprintf(output(), "%s", printable_lines(graph_text(session.compiled())).c_str());
     if (as_text) print_summary(summary);
-    warn_of_learning_rate(settings.optimizer.lr);
+    warn_of_learning_rate(settings);
     check_seq_len(session.model(), session.program(), settings.train.seq_len);
     warn_of_unused_samples(settings);
     require_savable(session);

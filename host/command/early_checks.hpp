@@ -17,25 +17,30 @@ namespace chassis {
 
 // Memory that LibTorch's constructors and the smallest verb need on top of the mapped libraries; 40 MiB were too few.
 inline constexpr uint64_t kStartBytes = uint64_t{80} << 20;
+// The part of it that RLIMIT_DATA counts; 58 MiB were too few.
+inline constexpr uint64_t kStartDataBytes = uint64_t{64} << 20;
 
-// Ends the process with exit code 4 and a message if RLIMIT_AS leaves no room for LibTorch's constructors, which would
-// abort. Runs before any of them, so it calls nothing but the kernel. If not even the libraries fit, the dynamic loader
-// has already ended the process.
-__attribute__((no_sanitize("address", "undefined", "thread"))) inline void require_address_space() {
-#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+// Ends the process with exit code 4 and a message if the limit `resource` leaves no room for LibTorch's constructors,
+// which would abort. `column` of /proc/self/statm has the pages that count. Calls nothing but the kernel.
+__attribute__((no_sanitize("address", "undefined", "thread"))) inline void require_memory(int resource, int column,
+                                                                                          uint64_t start_bytes,
+                                                                                          const char* what,
+                                                                                          const char* command) {
   struct {
     uint64_t soft, hard;
   } limit{};
-  if (syscall(SYS_prlimit64, 0, RLIMIT_AS, nullptr, &limit) != 0 || limit.soft == ~uint64_t{0}) return;
+  if (syscall(SYS_prlimit64, 0, resource, nullptr, &limit) != 0 || limit.soft == ~uint64_t{0}) return;
   const long file = syscall(SYS_openat, AT_FDCWD, "/proc/self/statm", O_RDONLY);
   if (file < 0) return;
-  char text[32];
+  char text[160];
   const long size = syscall(SYS_read, file, text, sizeof text);
   syscall(SYS_close, file);
   uint64_t pages = 0;
-  for (long i = 0; i < size && text[i] >= '0' && text[i] <= '9'; ++i)
-    pages = 10 * pages + static_cast<uint64_t>(text[i] - '0');
-  const uint64_t needed = pages * 4096 + kStartBytes;
+  for (long i = 0; i < size && column >= 0; ++i) {
+    if (text[i] == ' ') --column;
+    if (column == 0 && text[i] >= '0' && text[i] <= '9') pages = 10 * pages + static_cast<uint64_t>(text[i] - '0');
+  }
+  const uint64_t needed = pages * 4096 + start_bytes;
   if (limit.soft >= needed) return;
   const auto write_text = [](const char* words) {
     size_t length = 0;
@@ -52,10 +57,21 @@ __attribute__((no_sanitize("address", "undefined", "thread"))) inline void requi
   };
   write_text("error: out of host memory: the program and its libraries need ");
   write_mib(needed);
-  write_text(" MiB of address space to start, but this process may have ");
+  write_text(" MiB of ");
+  write_text(what);
+  write_text(" to start, but this process may have ");
   write_mib(limit.soft);
-  write_text(" MiB\nhint: raise the limit, or remove it: ulimit -v unlimited; a run needs more than the start\n");
+  write_text(" MiB\nhint: raise the limit, or remove it: ");
+  write_text(command);
+  write_text(" unlimited; a run needs more than the start\n");
   syscall(SYS_exit_group, static_cast<int>(ExitCode::kOutOfMemory));
+}
+
+// Runs before any constructor. If not even the libraries fit, the dynamic loader has already ended the process.
+__attribute__((no_sanitize("address", "undefined", "thread"))) inline void require_memory_limits() {
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+  require_memory(RLIMIT_AS, 0, kStartBytes, "address space (RLIMIT_AS)", "ulimit -v");
+  require_memory(RLIMIT_DATA, 5, kStartDataBytes, "data (RLIMIT_DATA)", "ulimit -d");
 #endif
 }
 

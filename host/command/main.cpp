@@ -89,7 +89,7 @@ __attribute__((no_sanitize("address", "undefined", "thread"))) void hold_signals
 __attribute__((no_sanitize("address", "undefined", "thread"))) void prepare_process(int count, char** argv,
                                                                                     char** environment) {
   open_standard_descriptors(count, argv, environment);
-  chassis::require_address_space();
+  chassis::require_memory_limits();
   chassis::require_working_directory();
   hold_signals();
   restart_with_brief_waiting(count, argv, environment);

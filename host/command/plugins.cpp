@@ -7,6 +7,7 @@
 
 #include "host/base/file.hpp"
 #include "host/base/json.hpp"
+#include "host/base/log.hpp"
 #include "host/base/output.hpp"
 #include "host/command/command.hpp"
 #include "host/command/json_document.hpp"
@@ -333,6 +334,8 @@ std::string check_numerics(PluginRegistry& registry, MetricsStore& metrics, cons
 }
 
 int check_in_process(const PluginsArguments& arguments) {
+  // All output counts as the plugin's, so warnings of other files in its folder may not appear.
+  log::set_level(log::Level::kError);
   install_memory_allocator();
   MetricsStore metrics;
   HostServices services(0, metrics);

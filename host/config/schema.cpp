@@ -191,8 +191,8 @@ Schema make_schema() {
                   "what to do with a document longer than train.seq_len unless packing splits it; counted. Default "
                   "drop for sft, else error"),
            path(text("cache_dir", "\".cache/chassis\"",
-                     "where tokenised data is cached: for each data set the tokens of its last use, which other files "
-                     "or options replace")),
+                     "where tokenised data is cached: for each data set the tokens of its last 3 tokenizers or "
+                     "templates, which a change of its files replaces")),
            flag("prefetch", true, "build the next batch on a separate thread; changes no result"),
            number("eval_fraction", "0.0", 0, 0.5,
                   "this part of each training set's documents, chosen by a hash of the document, is an evaluation set "

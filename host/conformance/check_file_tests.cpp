@@ -44,7 +44,7 @@ void static_manifest(Bench& bench) {
                          " can never be used: its manifest names no files; add a line such as file=*.parquet");
   check_permissions(file.path);
   for (const BroughtLibrary& library : needed_libraries(file, loaded_libraries()).brought)
-    check_permissions(library.path, library.pin_name(file.manifest.id), file.path);
+    check_permissions(library.path, library.name[0] == '/' ? "" : library.pin_name(file.manifest.id), file.path);
   for (const MemberName& member : file.manifest.members)
     if (const std::string reason = unusable_reason(file, member); !reason.empty())
       throw plugin_error(fmt::format("{} cannot be used: {}", member.text(), reason));

@@ -5,7 +5,9 @@
 
 #include <algorithm>
 #include <cctype>
+#include <charconv>
 #include <optional>
+#include <span>
 #include <string_view>
 #include <utility>
 
@@ -18,6 +20,8 @@ namespace {
 using What = Omission::What;
 
 constexpr size_t kMaxProvenKinds = 4096;
+// Most messages, over all renders of one row, that are rendered to find those whose marks a template refuses.
+constexpr size_t kMaxRendered = size_t{1} << 22;
 constexpr std::string_view kThinkTags[] = {"<think>", "</think>"};
 
 std::string_view trimmed_text(std::string_view text) {
@@ -98,6 +102,25 @@ bool holds(const std::string& text, std::string_view part, size_t from = 0) {
   return text.find(part, from) != std::string::npos;
 }
 
+// Searches one text for many parts. Most parts follow each other, so a search begins where the last one ended.
+class OrderedSearch {
+ public:
+  explicit OrderedSearch(const std::string& text) : text_(text) {}
+
+  // True if the text holds the part anywhere.
+  bool holds(std::string_view part) {
+    size_t at = text_.find(part, next_);
+    if (at == std::string::npos) at = text_.find(part);
+    if (at == std::string::npos) return false;
+    next_ = at + part.size();
+    return true;
+  }
+
+ private:
+  const std::string& text_;
+  size_t next_ = 0;
+};
+
 // True if the text holds the value as it is, or as JSON escapes it.
 bool holds_value(const std::string& text, const std::string& value, size_t from) {
   if (value.empty() || holds(text, value, from)) return true;
@@ -142,14 +165,18 @@ class Marker {
     while (is_used()) tag_ += 'k';
   }
 
+  // Called for each message, in their order.
   void mark_message(ChatRecord& chat, size_t index) {
     Message& message = chat.messages[index];
     size_t num_pieces = 0;
+    begins_.push_back(marks_.size());
     for (ContentPart& part : message.content) part.text = marked(part.text, message, index, num_pieces);
     if (!message.tool_calls_json.empty()) mark_calls(message, index);
   }
 
+  // Called once, after the last message.
   void mark_tools(ChatRecord& chat) {
+    begins_.push_back(marks_.size());
     Json tools = parse_json_or_null(chat.tools_json);
     if (!tools.is_array()) return;
     for (Json& tool : tools) {
@@ -163,26 +190,39 @@ class Marker {
 
   void look(const std::string& text) {
     prints_python_ = prints_python_ || holds(text, "'" + added_argument() + "': '");
-    std::string lower;
-    for (Mark& mark : marks_) {
-      mark.is_seen = mark.is_seen || holds(text, mark.word);
-      if (mark.is_seen) continue;
-      if (lower.empty()) lower = lower_case(text);
-      mark.is_seen = holds(lower, mark.word);
-    }
+    see_words(text);
+    if (!std::ranges::all_of(marks_, &Mark::is_seen)) see_words(lower_case(text));
   }
-  // Counts marks as seen, since a template that fails on the marks of a message reads it.
-  void see(size_t message, bool tools) {
-    for (Mark& mark : marks_)
-      if ((mark.what == What::kTools) == tools && (tools || mark.message == message)) mark.is_seen = true;
+  // Count marks as seen, since a template that fails on the marks of a part reads it.
+  void see_message(size_t message) {
+    for (size_t i = begins_[message]; i < begins_[message + 1]; ++i) marks_[i].is_seen = true;
+  }
+  void see_tools() {
+    for (size_t i = begins_.back(); i < marks_.size(); ++i) marks_[i].is_seen = true;
   }
 
-  const std::vector<Mark>& marks() const { return marks_; }
+  std::span<const Mark> marks_of(size_t message) const {
+    return std::span(marks_).subspan(begins_[message], begins_[message + 1] - begins_[message]);
+  }
+  std::span<const Mark> marks_of_tools() const { return std::span(marks_).subspan(begins_.back()); }
   // Whether arguments of calls are printed as {'city': 'Lima'}.
   bool prints_python() const { return prints_python_; }
 
  private:
   std::string added_argument() const { return tag_ + "argument"; }
+
+  // A word is the tag, the number of its mark and "x".
+  void see_words(std::string_view text) {
+    for (size_t at = text.find(tag_); at != std::string_view::npos; at = text.find(tag_, at + tag_.size())) {
+      const char* const begin = text.data() + at + tag_.size();
+      const char* const text_end = text.data() + text.size();
+      size_t number = 0;
+      const auto [end, error] = std::from_chars(begin, text_end, number);
+      if (error != std::errc() || end == text_end || *end != 'x' || number >= marks_.size()) continue;
+      if (*begin == '0' && end - begin > 1) continue;
+      marks_[number].is_seen = true;
+    }
+  }
 
   std::string add(What what, size_t message, size_t piece, bool is_end) {
     marks_.push_back({what, message, piece, is_end, fmt::format("{}{}x", tag_, marks_.size()), false});
@@ -244,18 +284,27 @@ class Marker {
 
   std::string tag_ = "qzx";
   std::vector<Mark> marks_;
+  std::vector<size_t> begins_;  // index of the first mark of each message, and of the tools
   bool prints_python_ = false;
 };
 
-using Marks = std::vector<Marker::Mark>;
+using Marks = std::span<const Marker::Mark>;  // of one message, or of the tools
 
-// The part of the content of a message that is lost, by its marks. `is_whole`: the rendered text holds the content
-// unchanged.
-std::optional<What> lost_content(const Marks& marks, size_t message, bool is_whole) {
+Error too_many_refused(size_t num_messages) {
+  return config_error(fmt::format("the template refuses changed texts in many of the {} messages, so it would take too "
+                                  "long to find out whether it shows all of them",
+                                  num_messages))
+      .hint("divide the conversation, or set data.template to a slot template, such as \"chatml\"");
+}
+
+// The part of the content of a message that is lost, by its marks. `is_whole` says whether the rendered text holds the
+// content unchanged.
+template <class IsWhole>
+std::optional<What> lost_content(Marks marks, const IsWhole& is_whole) {
   size_t num_pieces = 0, num_seen = 0, num_halves = 0;
   bool last_is_seen = false;
   for (const Marker::Mark& mark : marks) {
-    if (mark.what != What::kContent || mark.message != message || mark.is_end) continue;
+    if (mark.what != What::kContent || mark.is_end) continue;
     const bool begins = mark.is_seen, ends = (&mark + 1)->is_seen;
     ++num_pieces;
     num_seen += begins || ends;
@@ -265,33 +314,33 @@ std::optional<What> lost_content(const Marks& marks, size_t message, bool is_who
   if (num_pieces == 0) return std::nullopt;
   if (num_seen == 0) return What::kContent;
   if (num_seen < num_pieces) return last_is_seen ? What::kReasoning : What::kPartOfContent;
-  if (num_halves > 0 && !is_whole) return What::kPartOfContent;
+  if (num_halves > 0 && !is_whole()) return What::kPartOfContent;
   return std::nullopt;
 }
 
-bool loses_calls(const Marks& marks, size_t message) {
-  return std::any_of(marks.begin(), marks.end(), [&](const Marker::Mark& mark) {
-    return mark.what == What::kToolCalls && mark.message == message && !mark.is_seen;
-  });
+bool loses_calls(Marks marks) {
+  return std::any_of(marks.begin(), marks.end(),
+                     [](const Marker::Mark& mark) { return mark.what == What::kToolCalls && !mark.is_seen; });
 }
 
-// Arguments are shown if the added one is, or if all of their own texts are.
-bool loses_arguments(const Marks& marks, size_t message) {
-  for (const Marker::Mark& added : marks) {
-    if (added.what != What::kArguments || added.message != message || added.is_end || added.is_seen) continue;
-    size_t num_texts = 0, num_seen = 0;
-    for (const Marker::Mark& mark : marks) {
-      if (mark.what != What::kArguments || mark.message != message || mark.piece != added.piece || !mark.is_end)
-        continue;
+// Arguments are shown if the added one is, or if all of their own texts are. The marks of a call are those of its
+// texts, followed by the added one.
+bool loses_arguments(Marks marks) {
+  size_t call = 0, num_texts = 0, num_seen = 0;
+  for (const Marker::Mark& mark : marks) {
+    if (mark.what != What::kArguments) continue;
+    if (mark.piece != call) call = mark.piece, num_texts = num_seen = 0;
+    if (mark.is_end) {
       ++num_texts;
       num_seen += mark.is_seen;
+    } else if (!mark.is_seen && (num_texts == 0 || num_seen < num_texts)) {
+      return true;
     }
-    if (num_texts == 0 || num_seen < num_texts) return true;
   }
   return false;
 }
 
-bool loses_tools(const Marks& marks) {
+bool loses_tools(Marks marks) {
   return std::any_of(marks.begin(), marks.end(),
                      [](const Marker::Mark& mark) { return mark.what == What::kTools && !mark.is_seen; });
 }
@@ -319,6 +368,7 @@ std::vector<Omission> ChatCoverage::omissions(const ChatRecord& chat, const std:
 // Contents are in the order of the messages, but templates move system messages.
 bool ChatCoverage::holds_all(const ChatRecord& chat, const std::string& text) {
   size_t cursor = 0;
+  OrderedSearch moved(text);
   std::string joined;
   for (const Message& message : chat.messages) {
     const bool moves = message.role == "system" || message.role == "developer";
@@ -326,9 +376,10 @@ bool ChatCoverage::holds_all(const ChatRecord& chat, const std::string& text) {
     const auto holds_part = [&](std::string_view part) {
       part = trimmed_text(part);
       if (part.empty()) return true;
-      const size_t at = text.find(part, moves ? 0 : cursor);
+      if (moves) return moved.holds(part);
+      const size_t at = text.find(part, cursor);
       if (at == std::string::npos) return message.role == "tool" && holds_value(text, std::string(part), cursor);
-      if (!moves) cursor = at + part.size();
+      cursor = at + part.size();
       return true;
     };
     if (message.content.size() == 1) {
@@ -363,28 +414,50 @@ std::vector<Omission> ChatCoverage::find(const ChatRecord& chat, const std::stri
       return false;
     }
   };
-  if (!look(marked)) {  // marks one message at a time
-    for (size_t i = 0; i < chat.messages.size(); ++i) {
-      ChatRecord one = chat;
-      one.messages[i] = marked.messages[i];
-      if (!look(one)) marker.see(i, false);
+  if (!look(marked)) {
+    // Halves the marked messages until the template accepts their marks, or only one is left.
+    size_t num_rendered = 0;
+    std::vector<std::pair<size_t, size_t>> ranges{{0, chat.messages.size()}};
+    while (!ranges.empty()) {
+      const auto [begin, end] = ranges.back();
+      ranges.pop_back();
+      const size_t half = (end - begin + 1) / 2;
+      for (const auto& [from, to] : {std::pair(begin, begin + half), std::pair(begin + half, end)}) {
+        if (from == to) continue;
+        num_rendered += chat.messages.size();
+        if (num_rendered > kMaxRendered) throw too_many_refused(chat.messages.size());
+        ChatRecord some = chat;
+        std::copy(marked.messages.begin() + static_cast<int64_t>(from),
+                  marked.messages.begin() + static_cast<int64_t>(to),
+                  some.messages.begin() + static_cast<int64_t>(from));
+        if (look(some)) continue;
+        if (to - from == 1)
+          marker.see_message(from);
+        else
+          ranges.emplace_back(from, to);
+      }
     }
     ChatRecord one = chat;
     one.tools_json = marked.tools_json;
-    if (!look(one)) marker.see(0, true);
+    if (!look(one)) marker.see_tools();
   }
   std::vector<Omission> found;
+  OrderedSearch contents(text);
+  bool holds_contents = true;  // until a content is missed, after which the row is refused
   for (size_t i = 0; i < chat.messages.size(); ++i) {
-    const bool is_whole = holds(text, trimmed_text(chat.messages[i].text()));
-    if (const auto lost = lost_content(marker.marks(), i, is_whole)) found.push_back({*lost, i});
-    if (loses_calls(marker.marks(), i))
+    const Marks marks = marker.marks_of(i);
+    const auto is_whole = [&] {
+      return holds_contents = holds_contents && contents.holds(trimmed_text(chat.messages[i].text()));
+    };
+    if (const auto lost = lost_content(marks, is_whole)) found.push_back({*lost, i});
+    if (loses_calls(marks))
       found.push_back({What::kToolCalls, i});
-    else if (loses_arguments(marker.marks(), i))
+    else if (loses_arguments(marks))
       found.push_back({What::kArguments, i});
     else if (marker.prints_python() && !chat.messages[i].tool_calls_json.empty())
       found.push_back({What::kPython, i});
   }
-  if (loses_tools(marker.marks())) found.push_back({What::kTools, 0});
+  if (loses_tools(marker.marks_of_tools())) found.push_back({What::kTools, 0});
   const bool is_hidden = std::any_of(found.begin(), found.end(),
                                      [](const Omission& omission) { return omission.what != What::kReasoning; });
   if (!is_hidden) find_hidden_roles(chat, text);

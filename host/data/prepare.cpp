@@ -1,5 +1,6 @@
 // A tokenised set is kept in a folder <name>-<hash> of the cache, which is renamed into place when it is complete. Its
-// manifest lists what it was made from, so that a change is found and named, and the set is made again.
+// manifest lists what it was made from, so that a change is found and named, and the set is made again. Sets of the
+// same files for other tokenizers or templates are kept beside it, in <name>-<hash>.2 and so on.
 #include "host/data/prepare.hpp"
 
 #include <fmt/format.h>
@@ -11,6 +12,7 @@
 #include <chrono>
 #include <cstring>
 #include <filesystem>
+#include <iterator>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -35,6 +37,8 @@ namespace fs = std::filesystem;
 using namespace std::chrono_literals;
 using Clock = std::chrono::steady_clock;
 
+// The most sets of one data set that are kept; data.cache_dir documents it.
+constexpr size_t kMaxKept = 3;
 constexpr auto kLockInterval = 20ms;
 constexpr auto kFirstNotice = 2s, kNextNotice = 30s;  // when waiting is logged
 
@@ -159,8 +163,11 @@ void write_store(const DataSetConfig& config, const std::vector<std::string>& fi
 }
 
 struct KeptStore {
+  std::string folder;
+  bool exists = false;
   bool fresh = false;
   bool damaged = false;
+  bool outdated = false;  // made from other contents of the files, or by another version of this program
   std::string reason;  // why it is not fresh; empty if nothing is kept
   TokenStoreFacts facts;
 };
@@ -182,11 +189,19 @@ void compare_with_checksums(const TokenStore& store, const std::string& folder, 
 // Compares the checksums unless `poll` is NULL.
 KeptStore find_kept(const std::string& folder, const Json& key, const std::function<void()>* poll) {
   KeptStore kept;
+  kept.folder = folder;
   const std::string manifest_path = folder + "/manifest.json";
   if (path_kind_nofollow(manifest_path) == PathKind::kAbsent) return kept;
+  kept.exists = true;
   try {
     const Json manifest = parse_json(read_file(manifest_path), manifest_path, ExitCode::kStorage);
-    kept.reason = key_difference(json_at(manifest, "key", manifest_path), key);
+    const Json& made_from = json_at(manifest, "key", manifest_path);
+    const auto has_same = [&](const char* name) {
+      const auto found = made_from.find(name);
+      return found != made_from.end() && *found == key.at(name);
+    };
+    kept.outdated = !has_same("version") || !has_same("files");
+    kept.reason = key_difference(made_from, key);
     if (!kept.reason.empty()) return kept;
     const Json& facts = json_at(manifest, "store", manifest_path);
     if (checksum_of(facts) != json_int(manifest, "store_crc32c", manifest_path)) {
@@ -281,6 +296,36 @@ void restrict_kept(const std::string& folder) {
   apply_creation_limit(folder);
 }
 
+// Least recently used first.
+bool was_used_before(const KeptStore& a, const KeptStore& b) {
+  std::error_code ignored;
+  return fs::last_write_time(a.folder + "/manifest.json", ignored) <
+         fs::last_write_time(b.folder + "/manifest.json", ignored);
+}
+
+// The folder in which a set is made, which is none of those that are kept if there is room. Says why it is made.
+const KeptStore& replaceable(const DataSetConfig& config, const std::vector<KeptStore>& all) {
+  const auto again = [&](const KeptStore& kept) {
+    return fmt::format("{} is tokenised again: {}", config.path, kept.reason);
+  };
+  if (const auto damaged = std::ranges::find(all, true, &KeptStore::damaged); damaged != all.end()) {
+    counted_warning("data.cache_damaged " + config.path, again(*damaged));
+    return *damaged;
+  }
+  if (const auto outdated = std::ranges::find(all, true, &KeptStore::outdated); outdated != all.end()) {
+    log::info("{}", again(*outdated));
+    return *outdated;
+  }
+  if (const auto absent = std::ranges::find(all, false, &KeptStore::exists); absent != all.end()) {
+    if (absent != all.begin())
+      log::info("{}; the tokens in {} stay", again(*std::prev(absent)), std::prev(absent)->folder);
+    return *absent;
+  }
+  const auto oldest = std::ranges::min_element(all, was_used_before);
+  log::info("{}; these tokens are replaced, since {} sets of them are kept", again(*oldest), kMaxKept);
+  return *oldest;
+}
+
 TokenStore open_or_make(const DataSetConfig& config, const std::vector<std::string>& files, const Tokenizer* tokenizer,
                         const PrepareOptions& options) {
   const std::string folder = store_folder(config, options.cache_dir);
@@ -292,20 +337,25 @@ TokenStore open_or_make(const DataSetConfig& config, const std::vector<std::stri
                                           return File::open_or_create_own(folder + ".lock");
                                         }),
                         config.path, options.poll);
-  KeptStore kept = find_kept(folder, key, options.first_on_machine ? &options.poll : nullptr);
-  if (kept.fresh) restrict_kept(folder);
-  if (!kept.fresh) {
-    const std::string again = fmt::format("{} is tokenised again: {}", config.path, kept.reason);
-    if (kept.damaged)
-      counted_warning("data.cache_damaged " + config.path, again);
-    else if (!kept.reason.empty())
-      log::info("{}", again);
-    with_cache_hint(options.cache_dir, [&] { make_store(config, files, tokenizer, options, key, folder); });
-    kept = find_kept(folder, key, nullptr);
-    CHASSIS_CHECK(kept.fresh, kept.reason);
-    log::info("{}: its tokens are kept in {} (data.cache_dir)", config.path, folder);
+  std::vector<KeptStore> all;
+  for (size_t i = 0; i < kMaxKept; ++i) {
+    const std::string place = i == 0 ? folder : fmt::format("{}.{}", folder, i + 1);
+    const KeptStore& kept = all.emplace_back(find_kept(place, key, options.first_on_machine ? &options.poll : nullptr));
+    if (!kept.fresh) continue;
+    restrict_kept(place);
+    std::error_code ignored;
+    fs::last_write_time(place + "/manifest.json", fs::file_time_type::clock::now(), ignored);  // the time of its use
+    return TokenStore(place, kept.facts, files);
   }
-  return TokenStore(folder, kept.facts, files);
+  const std::string place = replaceable(config, all).folder;
+  with_cache_hint(options.cache_dir, [&] { make_store(config, files, tokenizer, options, key, place); });
+  std::error_code ignored;
+  for (const KeptStore& other : all)
+    if (other.outdated && other.folder != place) fs::remove_all(other.folder, ignored);
+  const KeptStore made = find_kept(place, key, nullptr);
+  CHASSIS_CHECK(made.fresh, made.reason);
+  log::info("{}: its tokens are kept in {} (data.cache_dir)", config.path, place);
+  return TokenStore(place, made.facts, files);
 }
 
 }  // namespace

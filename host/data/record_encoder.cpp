@@ -52,6 +52,14 @@ uint64_t end_of_others(const std::vector<ChatSpan>& spans, uint64_t message, uin
   return behind == spans.begin() ? 0 : std::prev(behind)->end;
 }
 
+// All places of a part in a text, which may overlap.
+std::vector<uint64_t> places_of(const std::string& text, const std::string& part) {
+  std::vector<uint64_t> places;
+  if (part.empty()) return places;
+  for (size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) places.push_back(at);
+  return places;
+}
+
 // True if one of the ranges, which joined() made, begins after `begin` and before `end`.
 bool begins_inside(const std::vector<ByteRange>& ranges, uint64_t begin, uint64_t end) {
   const auto next = std::upper_bound(ranges.begin(), ranges.end(), begin,
@@ -453,13 +461,14 @@ std::vector<ByteRange> RecordEncoder::trained_ranges(const ChatRecord& chat, con
                                                      const Encoding& encoding) {
   std::vector<ByteRange> ranges;
   const std::vector<uint64_t> limits = begins_of_later(chat, rendered);
+  const TurnPlaces places = turn_places(rendered, encoding);
   uint64_t done = 0;  // with train_on_prompt: everything before it is decided
   for (MessageMask& mask : mask_messages(chat, rendered, options_.chat)) {
     MessageMask::Piece& first = mask.pieces.front();
     const bool whole = options_.chat.train_on_prompt;
     if (!mask.is_generation) {
       const bool is_answer = chat.messages[mask.message].role == "assistant";
-      if (is_answer) first.begin = begin_of_answer(rendered, encoding, mask);
+      if (is_answer) first.begin = begin_of_answer(rendered, encoding, places, mask);
       if (is_answer && first.trained) count_begin(rendered, first.begin);
       // The end of its turn is trained or masked like its last piece.
       if (is_answer || mask.pieces.back().trained || whole)
@@ -492,18 +501,27 @@ uint64_t RecordEncoder::end_of_prompt_inside(const RenderedChat& rendered, const
   return std::ranges::binary_search(encoding.begin, end) ? end : 0;  // not inside a token
 }
 
+// Places that are searched for every answer, found once for the row.
+RecordEncoder::TurnPlaces RecordEncoder::turn_places(const RenderedChat& rendered, const Encoding& encoding) const {
+  TurnPlaces places{places_of(rendered.text, renderer_->generation_prompt()), {}};
+  for (size_t i = 0; i < encoding.ids.size(); ++i)
+    if (encoding.begin[i] < encoding.end[i] && is_special(encoding.ids[i])) places.specials.push_back(i);
+  return places;
+}
+
 // The header of a turn is what the template writes when an answer is to be generated; everything after it, such as the
 // tag before reasoning, is for the model to write.
 uint64_t RecordEncoder::begin_of_answer(const RenderedChat& rendered, const Encoding& encoding,
-                                        const MessageMask& mask) const {
+                                        const TurnPlaces& places, const MessageMask& mask) const {
   const uint64_t leaf = mask.pieces.front().begin;
   const std::string& header = renderer_->generation_prompt();
   uint64_t begin = leaf;
   if (const uint64_t own = end_of_prompt_inside(rendered, encoding, mask.pieces.front()); own > leaf) return own;
   if (!header.empty()) {
-    const size_t at = std::string_view(rendered.text).substr(0, leaf).rfind(header);
-    if (at == std::string::npos) return leaf;
-    begin = at + header.size();
+    const auto after =
+        std::ranges::upper_bound(places.headers, leaf, {}, [&](uint64_t at) { return at + header.size(); });
+    if (after == places.headers.begin()) return leaf;
+    begin = *std::prev(after) + header.size();
   } else {  // a template whose user turns end where answers begin: spaces in front of an answer are part of it
     const uint64_t limit = end_of_others(rendered.spans, mask.message, leaf);
     while (begin > limit && rendered.text[begin - 1] == ' ') --begin;
@@ -512,14 +530,12 @@ uint64_t RecordEncoder::begin_of_answer(const RenderedChat& rendered, const Enco
   }
   if (begin == leaf) return leaf;
   const auto first = std::lower_bound(encoding.begin.begin(), encoding.begin.end(), begin) - encoding.begin.begin();
-  const auto is_special_at = [&](size_t i) {
-    return encoding.begin[i] < encoding.end[i] && is_special(encoding.ids[i]);
-  };
-  auto i = static_cast<size_t>(first);
-  if (header.empty() && (i == 0 || encoding.end[i - 1] != begin || !is_special_at(i - 1))) return leaf;
-  for (; i < encoding.ids.size() && encoding.begin[i] < leaf; ++i)
-    if (is_special_at(i)) return leaf;  // the header was another turn's
-  return begin;
+  const auto i = static_cast<size_t>(first);
+  const auto special = std::ranges::lower_bound(places.specials, i);
+  const bool follows_special = special != places.specials.begin() && *std::prev(special) + 1 == i;
+  if (header.empty() && (!follows_special || encoding.end[i - 1] != begin)) return leaf;
+  const bool has_special = special != places.specials.end() && encoding.begin[*special] < leaf;
+  return has_special ? leaf : begin;  // a special token shows that the header was another turn's
 }
 
 // The end of the first special token after the last leaf of a turn.
@@ -591,6 +607,13 @@ void RecordEncoder::check_reasoning(const ChatRecord& chat, const RenderedChat& 
   std::vector<std::vector<ChatSpan>> spans(chat.messages.size());
   for (const ChatSpan& span : rendered.spans)
     if (!chat.messages[span.message].reasoning.empty()) spans[span.message].push_back(span);
+  size_t searched = 0;  // most texts follow each other
+  const auto is_in_text = [&](const std::string& text) {
+    size_t at = rendered.text.find(text, searched);
+    if (at == std::string::npos) at = rendered.text.find(text);
+    if (at != std::string::npos) searched = at + text.size();
+    return at != std::string::npos;
+  };
   for (size_t i = 0; i < chat.messages.size(); ++i) {
     const Message& message = chat.messages[i];
     if (message.reasoning.empty()) continue;
@@ -602,7 +625,7 @@ void RecordEncoder::check_reasoning(const ChatRecord& chat, const RenderedChat& 
       return span.leaf == ChatLeaf::kReasoning || shown.find(text) != std::string_view::npos;
     });
     const bool has_spans = message.role == "assistant" && knows_spans;
-    if (!is_shown && (has_spans || rendered.text.find(text) == std::string::npos)) lose_reasoning(i);
+    if (!is_shown && (has_spans || !is_in_text(text))) lose_reasoning(i);
   }
 }
 

@@ -87,7 +87,13 @@ class RecordEncoder {
   void encode_shown(const ChatRecord& record, Document& document);
 
   std::vector<ByteRange> trained_ranges(const ChatRecord& chat, const RenderedChat& rendered, const Encoding& encoding);
-  uint64_t begin_of_answer(const RenderedChat& rendered, const Encoding& encoding, const MessageMask& mask) const;
+  struct TurnPlaces {
+    std::vector<uint64_t> headers;  // where the generation prompt stands in the text
+    std::vector<size_t> specials;   // indexes of the special tokens that cover bytes
+  };
+  TurnPlaces turn_places(const RenderedChat& rendered, const Encoding& encoding) const;
+  uint64_t begin_of_answer(const RenderedChat& rendered, const Encoding& encoding, const TurnPlaces& places,
+                           const MessageMask& mask) const;
   uint64_t end_of_prompt_inside(const RenderedChat& rendered, const Encoding& encoding,
                                 const MessageMask::Piece& piece) const;
   uint64_t end_of_turn(const ChatRecord& chat, const RenderedChat& rendered, const Encoding& encoding,

@@ -168,6 +168,12 @@ Error not_json(simdjson::error_code code, const std::string& text, const RowPlac
   return error;
 }
 
+// The form of a row is the fault of whoever made its JSON. The values in it are those of the file.
+Error wrong_form(const RawRow& row, Error error) {
+  if (row.maker.empty()) return error;
+  return plugin_error(fmt::format("{} gives a wrong row: {}: {}", row.maker, error.where().text(), error.message()));
+}
+
 }  // namespace
 
 JsonRowParser::JsonRowParser(const DataSetConfig& config)
@@ -186,11 +192,12 @@ Record JsonRowParser::parse(const RawRow& row, const std::string& file) {
   if (row.kind == RowKind::kTokens) return read_tokens(row, place);
   JsonElement value;
   if (const auto code = parse_with_wide_integers(parser_, row.bytes, place, value))
-    throw not_json(code, row.bytes, place);
+    throw wrong_form(row, not_json(code, row.bytes, place));
   JsonObject object;
-  if (value.get(object)) throw place.error(fmt::format("the row is {}, not a JSON object", kind_text(value)));
+  if (value.get(object))
+    throw wrong_form(row, place.error(fmt::format("the row is {}, not a JSON object", kind_text(value))));
   if (const std::string key = key_that_occurs_twice(value); !key.empty())
-    throw place.error(fmt::format("key \"{}\" occurs twice", printable(key)));
+    throw wrong_form(row, place.error(fmt::format("key \"{}\" occurs twice", printable(key))));
   return read(RowFields(place, object, columns_));
 }
 

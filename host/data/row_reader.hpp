@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <string_view>
 
 #include "host/data/document.hpp"
 
@@ -18,6 +19,7 @@ struct RawRow {
   std::string bytes;
   uint64_t line = 0;      // its first line, from 1; in binary files, the number of the document or row
   bool is_table = false;  // for JSON: the keys are a table's columns, so that null may stand for an absent key
+  std::string_view maker;  // for messages: the plugin that made the JSON; it outlives the row. Empty: the host did
 };
 
 // Cuts one file into rows. Used by one thread.

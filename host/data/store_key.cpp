@@ -14,6 +14,7 @@
 
 #include "host/base/file.hpp"
 #include "host/base/hash.hpp"
+#include "host/base/json.hpp"
 #include "host/base/printable.hpp"
 #include "host/data/data_files.hpp"
 #include "host/data/document.hpp"
@@ -77,7 +78,7 @@ std::string show(const Json& value) {
 // The object in a text of JSON; any other value is returned unchanged.
 Json unpacked(const Json& value) {
   if (!value.is_string()) return value;
-  Json inside = Json::parse(value.get<std::string>(), nullptr, false);
+  Json inside = parse_json_or_null(value.get_ref<const std::string&>());
   return inside.is_object() ? inside : value;
 }
 

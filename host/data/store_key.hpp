@@ -18,7 +18,8 @@ Json store_key(const DataSetConfig& config, const std::vector<std::string>& file
                const std::string& encoder, const std::function<void()>& poll = {});
 // Describes the first difference; empty if there is none.
 std::string key_difference(const Json& kept, const Json& wanted);
-// The folder of the set; one for each path and way of reading it.
+// The folder of the set; one for each path and way of reading it. Sets for other tokenizers are in folders of this name
+// and a number.
 std::string store_folder(const DataSetConfig& config, const std::string& cache_dir);
 
 }  // namespace chassis

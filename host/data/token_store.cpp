@@ -351,7 +351,7 @@ TokenStoreFacts token_store_facts_from_json(const Json& json, const std::string&
   facts.num_rows = count("num_rows");
   const Json& dropped = json_at(json, "dropped", where);
   for (const auto& [reason, rows] : dropped.items())
-    facts.dropped[reason] = static_cast<uint64_t>(json_int(dropped, reason, where));
+    facts.dropped[reason] = static_cast<uint64_t>(json_int_in(rows, reason, where));
   const auto strings = [&](const char* key, std::vector<std::string>& out) {
     for (const Json& text : json_at(json, key, where)) {
       if (!text.is_string()) throw storage_error(fmt::format("{}: an entry of \"{}\" is not a string", where, key));
@@ -364,15 +364,15 @@ TokenStoreFacts token_store_facts_from_json(const Json& json, const std::string&
   facts.notes.num_blank_lines = count("num_blank_lines");
   const Json& checksums = json_at(json, "crc32c", where);
   for (const auto& [name, checksum] : checksums.items()) {
-    facts.checksums[name] = static_cast<uint32_t>(json_int(checksums, name, where));
+    facts.checksums[name] = static_cast<uint32_t>(json_int_in(checksum, name, where));
   }
   const Json& columns = json_at(json, "unused_columns", where);
   for (const auto& [name, rows] : columns.items()) {
-    facts.notes.unused_columns[name] = static_cast<uint64_t>(json_int(columns, name, where));
+    facts.notes.unused_columns[name] = static_cast<uint64_t>(json_int_in(rows, name, where));
   }
   const Json& changes = json_at(json, "changes", where);
   for (const auto& [what, times] : changes.items())
-    facts.notes.changes[what] = static_cast<uint64_t>(json_int(changes, what, where));
+    facts.notes.changes[what] = static_cast<uint64_t>(json_int_in(times, what, where));
   return facts;
 }
 

@@ -5,10 +5,13 @@
 
 #include <algorithm>
 #include <cmath>
+#include <string_view>
+#include <unordered_map>
 #include <utility>
 
 #include "host/base/error.hpp"
 #include "host/base/hash.hpp"
+#include "host/base/json.hpp"
 #include "host/base/log.hpp"
 #include "host/base/printable.hpp"
 #include "host/base/thread.hpp"
@@ -289,18 +292,27 @@ Json TrainData::identity() const {
 std::string TrainData::data_hash() const { return sha256_hex(identity().dump()); }
 
 Json TrainData::content() const {
-  Json content = Json::object();
+  std::vector<std::pair<std::string, std::string>> entries;
+  std::unordered_map<std::string, size_t> places;  // a lookup in the JSON would compare all keys
+  const auto add = [&](std::string name, const std::string& hash) {
+    const auto [place, is_new] = places.try_emplace(name, entries.size());
+    if (is_new) entries.emplace_back(std::move(name), "");
+    entries[place->second].second = hash;
+  };
   for (const RowSource& set : sets_) {
     const std::vector<std::string>& files = set.store().source_files();
     const std::vector<std::string>& hashes = set.store().facts().content_of_files;
     if (files.size() != hashes.size() || files.size() > kMaxListedFiles) {
       std::string all;
       for (const std::string& hash : hashes) all += hash;
-      content[printable(set.config().path)] = fmt::format("{:016x}", hash64(all, 0));
+      add(printable(set.config().path), fmt::format("{:016x}", hash64(all, 0)));
       continue;
     }
-    for (size_t i = 0; i < files.size(); ++i) content[printable(files[i])] = hashes[i];
+    for (size_t i = 0; i < files.size(); ++i) add(printable(files[i]), hashes[i]);
   }
+  Json content = Json::object();
+  auto& members = content.get_ref<Json::object_t&>();
+  for (auto& [name, hash] : entries) members.emplace_back(std::move(name), Json(std::move(hash)));
   return content;
 }
 
@@ -309,17 +321,23 @@ std::string content_differences(const Json& before, const Json& now) {
   std::string text;
   int num_differences = 0;
   if (!before.is_object() || !now.is_object()) return "";
+  const auto index_of = [](const Json& object) {
+    std::unordered_map<std::string_view, const Json*> index;
+    for (const auto& [file, hash] : object.items()) index.emplace(file, &hash);
+    return index;
+  };
+  const auto of_before = index_of(before), of_now = index_of(now);
   const auto add = [&](std::string line) {
     if (++num_differences <= kMaxShown) text += "\n  " + std::move(line);
   };
   for (const auto& [file, hash] : before.items()) {
-    if (!now.contains(file))
+    if (const auto found = of_now.find(file); found == of_now.end())
       add(file + " is no longer read");
-    else if (now[file] != hash)
-      add(fmt::format("{} had content {}, has {}", file, hash.dump(), now[file].dump()));
+    else if (*found->second != hash)
+      add(fmt::format("{} had content {}, has {}", file, hash.dump(), found->second->dump()));
   }
   for (const auto& [file, hash] : now.items())
-    if (!before.contains(file)) add(file + " is new");
+    if (!of_before.contains(file)) add(file + " is new");
   if (num_differences > kMaxShown) text += fmt::format("\n  and {} more", num_differences - kMaxShown);
   return text;
 }

@@ -231,12 +231,34 @@ RunningCall OwnCalls::running() {
   return {std::string(text, size), std::chrono::duration_cast<std::chrono::seconds>(now - since_)};
 }
 
-const CallSite& call_site(std::string_view label, std::string_view node) {
+namespace {
+
+struct Sites {
+  std::mutex mutex;
+  std::map<std::pair<std::string, std::string>, std::unique_ptr<CallSite>> by_name;
+};
+
+Sites& all_sites() {
   // Rationale: process-wide and never freed, so that signal handlers may read a site at any time.
-  static std::mutex& mutex = *new std::mutex;
-  static auto& sites = *new std::map<std::pair<std::string, std::string>, std::unique_ptr<CallSite>>;
-  const std::lock_guard lock(mutex);
-  auto& site = sites[{std::string(label), std::string(node)}];
+  static Sites& sites = *new Sites;
+  return sites;
+}
+
+}  // namespace
+
+std::vector<std::string> called_plugins() {
+  Sites& sites = all_sites();
+  const std::lock_guard lock(sites.mutex);
+  std::vector<std::string> labels;
+  for (const auto& [name, site] : sites.by_name)
+    if (labels.empty() || labels.back() != name.first) labels.push_back(name.first);
+  return labels;
+}
+
+const CallSite& call_site(std::string_view label, std::string_view node) {
+  Sites& sites = all_sites();
+  const std::lock_guard lock(sites.mutex);
+  auto& site = sites.by_name[{std::string(label), std::string(node)}];
   if (!site) {
     site = std::make_unique<CallSite>(CallSite{std::string(label), std::string(node)});
     share_site(*site);

@@ -9,6 +9,7 @@
 #include <functional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "host/base/ticker.hpp"
 
@@ -22,6 +23,8 @@ struct CallSite {
 
 // [any] Returns the same object for the same names.
 const CallSite& call_site(std::string_view label, std::string_view node = {});
+// [any] The labels of all plugins that have been called, in alphabetical order.
+std::vector<std::string> called_plugins();
 
 // The call that a thread is in. Written by that thread only; read by signal handlers and the watch.
 struct CallSlot {

@@ -439,9 +439,10 @@ NeededLibraries check_trusted(const PluginFile& file, const LoadPolicy& policy) 
               "has written the file");
     // A library that is needed by its path is mapped from that path, not from a copy. Even if it is pinned, nobody else
     // may be able to change it after its hash was compared.
-    if (is_pinned && library.name[0] != '/') continue;
+    const bool by_path = library.name[0] == '/';
+    if (is_pinned && !by_path) continue;
     try {
-      check_trust(library.path, policy.trust, library.pin_name(file.manifest.id), file.path);
+      check_trust(library.path, policy.trust, by_path ? "" : library.pin_name(file.manifest.id), file.path);
     } catch (const Error& refusal) {
       throw plugin_error(fmt::format("{} needs {}: {}", label, library.name, refusal.message()))
           .hint(refusal.hint_text());

@@ -31,7 +31,9 @@ std::shared_ptr<const PluginLibrary> PluginRegistry::library(std::string_view ki
     check_plugin_file(file, policy_, services_);
     const std::string unusable = unusable_reason(file, {std::string(kind), std::string(id)}, policy_.abi);
     if (!unusable.empty()) throw plugin_error(fmt::format("{} ({}): {}", file.manifest.label(), file.path, unusable));
+    const ProcessSettings before = read_process_settings();
     library = std::make_shared<const PluginLibrary>(PluginLibrary::load(file, policy_));
+    require_process_settings(before, file.manifest.label(), "while it was loaded");
     log::debug("loaded {} from {}, sha256:{}, ABI {}", file.manifest.label(), file.path, library->sha256(),
                library->negotiated().text());
   }
@@ -76,7 +78,17 @@ std::unique_ptr<Instance> PluginRegistry::create(std::string_view kind, std::str
   InstanceContext context{library->manifest().id, std::string(kind),  std::string(without_version(id)),
                           &library->manifest(),   std::move(options), std::move(origins),
                           std::move(opened_by)};
-  return std::make_unique<Instance>(library, std::move(context), services_);
+  const ProcessSettings before = read_process_settings();
+  auto instance = std::make_unique<Instance>(library, std::move(context), services_);
+  require_process_settings(before, instance->label(), "while it was created");
+  return instance;
+}
+
+void PluginRegistry::start(Instance& instance) {
+  const ProcessSettings before = read_process_settings();
+  instance.prepare();
+  instance.activate();
+  require_process_settings(before, instance.label(), "while it was started");
 }
 
 std::unique_ptr<Instance> PluginRegistry::create_default(std::string_view kind, std::string_view id) {
@@ -85,8 +97,7 @@ std::unique_ptr<Instance> PluginRegistry::create_default(std::string_view kind, 
 
 std::unique_ptr<Instance> PluginRegistry::open(std::string_view kind, std::string_view id) {
   auto instance = create_default(kind, id);
-  instance->prepare();
-  instance->activate();
+  start(*instance);
   return instance;
 }
 
@@ -113,8 +124,7 @@ std::unique_ptr<Instance> PluginRegistry::open_inner(std::string_view kind, std:
     }
   }
   auto instance = create(kind, id, std::move(values), std::move(origins), std::move(opened_by));
-  instance->prepare();
-  instance->activate();
+  start(*instance);
   return instance;
 }
 

@@ -11,12 +11,14 @@
 #include "host/config/option.hpp"
 #include "host/plugin/instance.hpp"
 #include "host/plugin/library.hpp"
+#include "host/plugin/process_settings.hpp"
 #include "host/plugin/search.hpp"
 #include "host/plugin/services.hpp"
 
 namespace chassis {
 
-// All functions are [control].
+// All functions are [control]. A plugin that changes the settings of the process while it is loaded, created or started
+// is refused by a plugin error that names it.
 class PluginRegistry {
  public:
   // `services` must outlive the registry and its instances. Each pin of a missing plugin is a counted warning.
@@ -40,7 +42,9 @@ class PluginRegistry {
                                    std::vector<std::string> opened_by = {});
   // The same with all options at their defaults. Throws a config error if an option has no default.
   std::unique_ptr<Instance> create_default(std::string_view kind, std::string_view id);
-  // create_default(), then prepares and activates the instance.
+  // Prepares and activates an instance that create() has made.
+  static void start(Instance& instance);
+  // create_default(), then start().
   std::unique_ptr<Instance> open(std::string_view kind, std::string_view id);
   // An active instance for the members `opened_by`, which wrap it. `options` is empty, or a JSON object of the options
   // that differ from their defaults. Throws a config error if it is not, or if a member would wrap itself.
@@ -51,6 +55,9 @@ class PluginRegistry {
     return index_.model_for_architecture(architecture);
   }
 
+  // The settings of the process before any plugin was loaded.
+  const ProcessSettings& settings_before_plugins() const { return settings_before_plugins_; }
+
   // Loaded libraries for plugins.lock: id, version, path, sha256, built and negotiated ABI, tier, torch, used members.
   Json lock() const;
 
@@ -58,6 +65,7 @@ class PluginRegistry {
   PluginIndex index_;
   LoadPolicy policy_;
   ServiceProvider& services_;
+  ProcessSettings settings_before_plugins_ = read_process_settings();
   std::map<std::string, std::shared_ptr<const PluginLibrary>> libraries_;  // by path
   std::map<std::string, std::vector<OptionSpec>> specs_;                   // by "kind/id"
   std::map<std::string, std::vector<std::string>> used_;                   // path → "kind/id"

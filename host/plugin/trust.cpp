@@ -69,6 +69,8 @@ bool is_inside(const std::string& path, const std::string& folder) {
 }
 
 std::string pin_text(const std::string& path, const std::string& name, const std::string& plugin) {
+  if (name.empty() && !plugin.empty())
+    return "; a pin cannot lift this, since the plugin needs the file by its path and not by a name";
   if (!name.empty())
     return fmt::format(
         "; or pin what is in the file: [plugins] pin = {{ \"{}\" = \"sha256:…\" }}, with the hash that "

@@ -19,7 +19,8 @@ struct TrustPolicy {
 // Refuses a file if everyone may write to it, to its folder, or to the folder of a symbolic link that leads to it, even
 // with the sticky bit.
 // `pin_name` and `plugin` are for the advice in the message: the name of a pin for this file, and the argument of
-// `chassis plugins info` that shows its hash. If they are empty, the file is the plugin.
+// `chassis plugins info` that shows its hash. If both are empty, the file is the plugin. If only the name is, a pin
+// does not help, since the file is mapped from its own path.
 void check_permissions(const std::string& path, const std::string& pin_name = "", const std::string& plugin = "");
 // Like check_permissions(); also refuses if another user or group owns one of these or may write to it, unless `policy`
 // trusts a folder that contains the file. Not needed for files whose hash is pinned.

@@ -1,7 +1,10 @@
 // A slot template is written as Jinja, since other programs read nothing else.
 #include "host/save/chat_files.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <cstdint>
 #include <memory>
 
 #include "host/base/file.hpp"
@@ -42,18 +45,33 @@ void write_template(const std::string& text, const std::string& tokenizer_direct
   files.left_out.insert(name);
 }
 
+// Padding must not look like an end, since trainers mask it. Without the key, transformers chooses a token itself.
+bool drop_pad(Json& json, const std::vector<int32_t>& ends) {
+  const auto pad = json.find("pad_token_id");
+  if (pad == json.end() || !pad->is_number_integer()) return false;
+  const auto id = pad->get<int64_t>();
+  if (std::find(ends.begin(), ends.end(), id) == ends.end()) return false;
+  json.erase("pad_token_id");
+  log::counted_warning("export without pad_token_id",
+                       fmt::format("the export leaves out pad_token_id {} of generation_config.json, since that token "
+                                   "also ends texts (eos_token_id); name another token there if a program needs one",
+                                   id));
+  return true;
+}
+
 // Adds the tokens that end the answers of the template to eos_token_id.
 void write_stops(const std::string& directory, std::vector<int32_t> stops, ChatFiles& files) {
   std::vector<int32_t> known = read_generation_config(directory).eos_ids;
   std::sort(known.begin(), known.end());
   const bool has_all = std::all_of(stops.begin(), stops.end(),
                                    [&](int32_t id) { return std::binary_search(known.begin(), known.end(), id); });
-  if (has_all) return;
   const std::string name = "generation_config.json", text = text_if_file(directory, name);
   Json json = text.empty() ? Json::object() : parse_json(text, directory + "/" + name);
-  if (stops.size() == 1)
+  const bool drops_pad = drop_pad(json, has_all ? known : stops);
+  if (has_all && !drops_pad) return;
+  if (!has_all && stops.size() == 1)
     json["eos_token_id"] = stops.front();
-  else
+  else if (!has_all)
     json["eos_token_id"] = stops;
   files.written.emplace_back(name, json.dump(2) + "\n");
   files.left_out.insert(name);

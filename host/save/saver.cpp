@@ -109,15 +109,22 @@ void require_savable(Session& session) {
                        "checkpoint.contents = \"trained\" leaves out frozen weights, and those of this run are random: "
                        "no file has them")
         .hint("set checkpoint.contents = \"full\"");
-  if (!settings.exports.merge || session.adapter() == nullptr) return;
-  if (!session.adapter()->plugin().can_merge())
+  if (session.adapter() == nullptr) return;
+  const bool can_merge = session.adapter()->plugin().can_merge();
+  if (settings.exports.merge && !can_merge)
     throw config_error(settings.exports.merge, "adapter '" + session.adapter()->member() + "' cannot be merged")
         .hint("leave out export.merge to export the adapter alone");
+  if (!can_merge) return;
   const AdapterNames names(session);
-  for (const auto& [name, module] : names.modules())
-    if (module.is_tied)
+  for (const auto& [name, module] : names.modules()) {
+    if (!module.is_tied) continue;
+    if (settings.exports.merge)
       throw config_error(settings.exports.merge, tied_branch_text(name))
           .hint("leave '" + name + "' out of the adapter's targets, or export.merge to export the adapter alone");
+    counted_warning("adapters that cannot be merged",
+                    tied_branch_text(name) + "; the adapter can only be used with its base model. To merge it later, " +
+                        "leave '" + name + "' out of the adapter's targets");
+  }
 }
 
 Saver::Saver(Session& session, std::string directory, CheckpointRoot* root)

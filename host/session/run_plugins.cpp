@@ -77,8 +77,7 @@ std::unique_ptr<Instance> RunPlugins::create(const std::string& slot_key, const 
     origins[name] = origin.by_user() ? origin.text() : "default";  // as chassis.options/1 defines it
   }
   auto instance = registry_.create(kind, id, std::move(options), std::move(origins));
-  instance->prepare();
-  instance->activate();
+  PluginRegistry::start(*instance);
   return instance;
 }
 

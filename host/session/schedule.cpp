@@ -19,4 +19,11 @@ double LearningRateSchedule::at(int64_t step) const {
   return peak * (min_ratio + (1.0 - min_ratio) * shape);
 }
 
+bool LearningRateSchedule::is_zero_after(int64_t step) const {
+  if (peak == 0.0) return true;
+  for (int64_t later = step + 1; later <= max_steps; ++later)
+    if (at(later) != 0.0) return false;
+  return true;
+}
+
 }  // namespace chassis

@@ -18,6 +18,8 @@ struct LearningRateSchedule {
   // the peak to peak·min_ratio at max_steps (Loshchilov & Hutter 2017); wsd stays at the peak and falls linearly in its
   // last decay_steps (Hu et al. 2024).
   double at(int64_t step) const;
+  // Whether every step after `step` has the rate 0, so that none of them learns anything.
+  bool is_zero_after(int64_t step) const;
 };
 
 }  // namespace chassis

@@ -73,6 +73,7 @@ class PluginRowReader final : public RowReader {
     }
     row.kind = RowKind::kJson;
     row.is_table = true;
+    row.maker = instance_.label();
     row.line = ++num_taken_;
     row.bytes = std::move(block_[next_++]);
     if (row.bytes.size() > kMaxDocumentBytes) throw too_long_error(line_position(path_, row.line), "row");
@@ -231,8 +232,7 @@ std::unique_ptr<Instance> PluginRows::instance_of(const std::string& member, con
   Json options = default_options(specs, "rows/" + member);
   options["columns"] = columns;
   auto instance = registry_.create("rows", member, std::move(options));
-  instance->prepare();
-  instance->activate();
+  PluginRegistry::start(*instance);
   return instance;
 }
 

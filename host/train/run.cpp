@@ -334,11 +334,14 @@ class Run {
     options.schedule = {schedule.name,        settings().optimizer.lr, schedule.warmup_steps,
                         schedule.decay_steps, schedule.min_lr_ratio,   options.max_steps};
     options.requests = [this] {
+      const int64_t step = trainer_->state().step + 1;
+      signals_.note_asked(step, step >= trainer_->options().max_steps);
       return StepRequests{signals_.stop_requested() || metrics_failure_, saves_->is_requested(),
                           saves_->saver().ready()};
     };
     options.before_update = [this] { saves_->saver().await_tensors(); };
     options.trace = trace();
+    options.process_settings = session_.plugins().registry().settings_before_plugins();
     step_data_.emplace(step_data_bytes(session_.program(), settings(), sizes), MemoryCategory::kData);
     trainer_ = std::make_unique<Trainer>(session_.step_parts(), *data_, options);
   }
@@ -411,8 +414,9 @@ class Run {
   // Only the data shows how many steps a number of epochs takes, and how many rows an epoch has.
   void warn_of_length() {
     const TrainerOptions& options = trainer_->options();
-    for (const std::string& text :
-         {warmup_warning(settings(), options.schedule), rows_warning(settings(), *data_, options.shape.num_rows())})
+    for (const std::string& text : {warmup_warning(settings(), options.schedule),
+                                    rate_warning(settings(), options.schedule, trainer_->state().step),
+                                    rows_warning(settings(), *data_, options.shape.num_rows())})
       if (!text.empty()) counted_warning(text.substr(0, text.find(' ')), text);
     const int64_t rows = options.shape.num_rows(), most = std::numeric_limits<int64_t>::max() / rows;
     const int64_t steps_left = std::clamp<int64_t>(options.max_steps - trainer_->state().step, 0, most);

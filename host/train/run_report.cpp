@@ -62,6 +62,24 @@ std::string warmup_warning(const Settings& settings, const LearningRateSchedule&
       settings.optimizer.lr.key(), schedule.peak, settings.schedule.warmup_steps.key());
 }
 
+LearningRateSchedule schedule_of(const Settings& settings, int64_t max_steps) {
+  const Settings::Schedule& schedule = settings.schedule;
+  return {schedule.name,        settings.optimizer.lr, schedule.warmup_steps,
+          schedule.decay_steps, schedule.min_lr_ratio, max_steps};
+}
+
+std::string rate_warning(const Settings& settings, const LearningRateSchedule& schedule, int64_t step) {
+  const int64_t num_left = schedule.max_steps - step;
+  if (num_left <= 0 || !schedule.is_zero_after(step)) return "";
+  if (schedule.peak == 0.0) return fmt::format("{} = 0 trains nothing", settings.optimizer.lr.key());
+  return fmt::format(
+      "{} = {:g}: the schedule \"{}\" ends at the rate 0, and {} its end, so nothing is learned; train for more steps, "
+      "raise {}, or set {} = \"constant\"",
+      settings.schedule.min_lr_ratio.key(), schedule.min_ratio, schedule.name,
+      num_left == 1 ? "the only step that is left is at" : fmt::format("the {} steps that are left are at", num_left),
+      settings.schedule.min_lr_ratio.key(), settings.schedule.name.key());
+}
+
 std::string rows_warning(const Settings& settings, const TrainData& data, int64_t rows_per_step) {
   const double rows = data.num_rows_per_epoch();
   if (static_cast<double>(rows_per_step) <= rows) return "";

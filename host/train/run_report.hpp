@@ -18,6 +18,10 @@ namespace chassis {
 std::string data_text(const TrainData& data, int64_t step, int64_t num_steps, int64_t rows_per_step);
 // A text if the run ends before its warm-up; else empty.
 std::string warmup_warning(const Settings& settings, const LearningRateSchedule& schedule);
+// The schedule of a run of `max_steps` steps.
+LearningRateSchedule schedule_of(const Settings& settings, int64_t max_steps);
+// A text if all steps after `step` have the rate 0; else empty.
+std::string rate_warning(const Settings& settings, const LearningRateSchedule& schedule, int64_t step);
 // A text if one step takes more rows than all data has, so that each step trains some of them twice; else empty.
 std::string rows_warning(const Settings& settings, const TrainData& data, int64_t rows_per_step);
 // A warning, with its key, for each set that has no row among those taken so far and the next `num_rows` of the run.

@@ -9,6 +9,7 @@
 
 #include "host/base/log.hpp"
 #include "host/launch/world.hpp"
+#include "host/plugin/process_settings.hpp"
 #include "host/save/weights.hpp"
 #include "host/session/finite.hpp"
 
@@ -71,6 +72,7 @@ void RunSaves::save(int64_t step) {
 
 void RunSaves::check_directory() {
   session_.world().run_and_agree("looking at the run directory", [this] {
+    require_process_settings(session_.plugins().registry().settings_before_plugins(), "", "before a save");
     if (session_.world().rank() == 0) directory_.check_held();
   });
 }

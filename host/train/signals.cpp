@@ -15,7 +15,8 @@ namespace {
 
 // Global, since a signal handler has no other access to state.
 volatile sig_atomic_t received = 0, save_wanted = 0, answers = 0;
-std::atomic<int64_t> saved_step = 0;
+std::atomic<int64_t> saved_step = 0, asked_step = 0;
+std::atomic<bool> asked_last = false;
 bool save_signal_was_blocked = false;
 struct sigaction previous_interrupt, previous_terminate, previous_hangup, previous_quit, previous_user1;
 
@@ -49,10 +50,13 @@ const char* name_of(int number) {
 void answer(int number) {
   if (number == SIGINT || number == SIGQUIT) write_text("\n");  // after the "^C" of the terminal
   write_text(name_of(number));
-  if (current_step() > 0) {
+  if (const int64_t step = current_step(); step > 0) {
+    const bool is_asked = asked_step >= step, is_next = is_asked && !asked_last;
     write_text(": stopping after step ");
-    write_number(current_step());
-    write_text(", which is in progress, and saving it");
+    write_number(is_next ? step + 1 : step);
+    write_text(is_next    ? ", which comes next, and saving it"
+               : is_asked ? ", the last one, and saving it"
+                          : ", which is in progress, and saving it");
   } else {
     write_text(": stopping before the first step");
   }
@@ -96,7 +100,7 @@ bool set_blocked(int number, bool blocked) {
 RunSignals::RunSignals(bool answering) {
   received = 0;
   save_wanted = 0;
-  saved_step = 0;
+  saved_step = asked_step = 0;
   answers = answering;
   struct sigaction action {};
   action.sa_handler = on_signal;
@@ -122,6 +126,11 @@ RunSignals::~RunSignals() {
 }
 
 void RunSignals::note_saved(int64_t step) { saved_step = step; }
+
+void RunSignals::note_asked(int64_t step, bool is_last) {
+  asked_last = is_last;
+  asked_step = step;
+}
 
 bool RunSignals::stop_requested() const { return received != 0; }
 

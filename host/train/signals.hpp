@@ -19,6 +19,9 @@ class RunSignals {
 
   // The last step with a usable checkpoint, for the reply.
   void note_saved(int64_t step);
+  // Called just before the requests of `step` are read: from now on, a signal takes effect after the next step, or, if
+  // this is the last one, changes nothing. For the reply.
+  void note_asked(int64_t step, bool is_last);
   bool stop_requested() const;
   // True once for each request.
   bool take_save_request();

@@ -173,6 +173,8 @@ StepRecord Trainer::step() {
   record.memory = memory_peaks.values();
   record.epoch = data_.epoch();
   record.step_ms = whole.lap();
+  if (options_.process_settings)
+    require_process_settings(*options_.process_settings, "", fmt::format("by the end of step {}", record.step));
   return record;
 }
 

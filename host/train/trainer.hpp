@@ -4,12 +4,14 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "host/base/json_fwd.hpp"
 #include "host/data/eval_data.hpp"
 #include "host/data/train_data.hpp"
+#include "host/plugin/process_settings.hpp"
 #include "host/service/trace.hpp"
 #include "host/session/schedule.hpp"
 #include "host/session/step.hpp"
@@ -32,6 +34,8 @@ struct TrainerOptions {
   std::function<StepRequests()> requests;  // as in StepInputs
   std::function<void()> before_update;     // as in StepInputs
   Trace* trace = nullptr;
+  // Compared after each step; nullopt: nothing is.
+  std::optional<ProcessSettings> process_settings = {};
 };
 
 // Saved with the tensors, and restored on resume.
@@ -51,6 +55,7 @@ class Trainer {
 
   // [step] One optimizer step over a global batch. If loss or gradients are not finite, the parameters do not change;
   // throws a numeric error if the policy is kStop, after max_skipped_steps, or if parameters are not finite either.
+  // Throws a plugin error if a plugin has changed the settings of the process.
   StepRecord step();
   // The reduced requests of all ranks in the last step.
   const StepRequests& requests() const { return requests_; }

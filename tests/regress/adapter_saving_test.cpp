@@ -382,6 +382,20 @@ TEST_F(AdapterSaving, ATiedHeadIsNotMergedAndThatIsSaidAtTheStart) {
   EXPECT_EQ(outcome.output.find("step 1/2"), std::string::npos) << outcome.output;
 }
 
+TEST_F(AdapterSaving, ATiedHeadThatTrainsIsCountedAsOneThatCannotBeMerged) {
+  run_.train("tied", {"model.config.vocab_size=264", "model.config.tie_word_embeddings=true", "run.max_steps=1"});
+  const std::vector<std::string> changes = {"model={ path = \"" + run_.directory("tied") + "/final\" }",
+                                            "adapter={ plugin = \"lora\", rank = 2, targets = [\"lm_head\"] }",
+                                            "run.max_steps=2"};
+  const Outcome trained = run_.start("head", changes);
+  for (const Outcome& outcome : {trained, chassis("check", changes)}) {
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
+    EXPECT_HAS(outcome.output, "the branch of 'lm_head' cannot be merged: its weight is tied to another module");
+    EXPECT_HAS(outcome.output, "leave 'lm_head' out of the adapter's targets");
+  }
+  EXPECT_HAS(trained.output, "warning: adapters that cannot be merged (once)");
+}
+
 TEST_F(AdapterSaving, BadFilesAreNamed) {
   train("run", {"run.max_steps=1"});
   const auto refusal = [&](const std::string& adapter) {

@@ -1,4 +1,6 @@
 // A sink with a fault, for sinks_test.cpp. Otherwise it writes what it gets into sink.txt of the run directory.
+#include <signal.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -19,7 +21,8 @@ class FaultySink final : public Sink {
   static const Options& options() {
     static const Options schema = {
         option("fault", "none")
-            .choices({"none", "start", "scalars", "odd", "slow", "block", "block at the end", "descriptors"}),
+            .choices({"none", "start", "scalars", "odd", "slow", "block", "block at the end", "descriptors", "umask",
+                      "signal", "folder"}),
     };
     return schema;
   }
@@ -35,6 +38,9 @@ class FaultySink final : public Sink {
   }
   void scalars(int64_t step, double, std::span<const chassis_scalar_t> scalars) override {
     if (fault_ == "scalars" || (fault_ == "odd" && step % 2 == 1)) throw Failure(CHASSIS_UNAVAILABLE, "a bad step");
+    if (fault_ == "umask") umask(0);
+    if (fault_ == "signal") signal(SIGSEGV, SIG_DFL);
+    if (fault_ == "folder" && chdir("/") != 0) throw Failure(CHASSIS_UNAVAILABLE, "no folder");
     if (fault_ == "slow") std::this_thread::sleep_for(std::chrono::milliseconds(1));
     if (fault_ == "block") std::this_thread::sleep_for(std::chrono::hours(1));
     out_ << "step " << step << " " << text_of(scalars[0].name) << "\n";

@@ -167,12 +167,17 @@ TEST_F(FineTuning, AnExportCarriesTheTemplateAndTheStopTokensOfItsTraining) {
   make_base();
   write_data();
   if (HasFatalFailure()) return;
+  Json generation = Json::parse(text_of_file(folder_ / "models/base/generation_config.json"));
+  generation["pad_token_id"] = 0;
+  write_text(folder_ / "models/base/generation_config.json", generation.dump());
   run("chassis init chat.toml --model models/base --data chats.jsonl");
   EXPECT_HAS(text_of_file(folder_ / "chat.toml"), "template = \"auto\"") << "it knows where its own template stops";
 
   const Outcome trained = shell("chassis train chat.toml run.epochs=1 data.template=alpaca run.output_dir=out/alpaca");
   EXPECT_EQ(trained.exit_code, 0) << trained.output;
   EXPECT_HAS(trained.output, "out/alpaca/resolved.toml --chat; ");
+  EXPECT_HAS(trained.output, "the export leaves out pad_token_id 0 of generation_config.json");
+  EXPECT_FALSE(Json::parse(text_of_file(folder_ / "out/alpaca/final/generation_config.json")).contains("pad_token_id"));
   run("chassis ckpt export out/alpaca exported");
   for (const std::string directory : {"out/alpaca/final/", "exported/"}) {
     const std::string jinja = text_of_file(folder_ / (directory + "chat_template.jinja"));

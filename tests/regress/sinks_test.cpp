@@ -1,5 +1,7 @@
 // Sinks of plugins in whole runs: what they get, and that none of their faults reaches the run.
 #include <algorithm>
+#include <filesystem>
+#include <utility>
 
 #include "host/base/file.hpp"
 #include "tests/regress/started_run.hpp"
@@ -54,6 +56,21 @@ TEST_F(Sinks, ThatUseAllDescriptorsLeaveThoseOfSaves) {
                                                    "log.faulty_sink.fault=descriptors", "run.max_steps=6"});
   for (const int64_t step : {2, 4, 6}) EXPECT_TRUE(is_checkpoint(checkpoint("descriptors", step))) << output;
   EXPECT_TRUE(is_checkpoint(directory("descriptors") + "/final"));
+}
+
+TEST_F(Sinks, ThatChangeTheProcessEndTheRun) {
+  const std::pair<const char*, const char*> faults[] = {
+      {"umask", "a plugin changed the umask from 0"},
+      {"folder", "a plugin changed the working directory from "},
+      {"signal", "a plugin changed the handler of SIGSEGV from another function to the default"}};
+  for (const auto& [fault, text] : faults) {
+    const Outcome outcome = start(fault, {"log.sinks=console,jsonl,faulty_sink",
+                                          "log.faulty_sink.fault=" + std::string(fault), "run.max_steps=50"});
+    EXPECT_EQ(outcome.exit_code, 3) << outcome.output;
+    EXPECT_HAS(outcome.output, text);
+    EXPECT_HAS(outcome.output, "plugin 'faulty_sink' 0.1.0");
+    EXPECT_FALSE(std::filesystem::exists(directory(fault) + "/final"));
+  }
 }
 
 TEST_F(Sinks, ThatDoNotExistAreRefusedBeforeTheRun) {

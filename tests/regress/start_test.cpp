@@ -31,6 +31,24 @@ TEST_F(Start, TooFewOpenFilesAreSaidWithBothNumbers) {
              "64 ranks need 92 open files and connections each, but a process may have 64");
 }
 
+TEST_F(Start, TooLittleDataIsOutOfMemory) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "shadow memory has no limit";
+#endif
+  expect_end("ulimit -d 50000; exec \"$CHASSIS\" version", 4,
+             " MiB of data (RLIMIT_DATA) to start, but this process may have 48 MiB");
+  int exit_code = -1;
+  for (int mib = 24; mib < 4096 && exit_code != 0; mib += 8) {
+    const Outcome end = shell("ulimit -d " + std::to_string(mib * 1024) + "; exec \"$CHASSIS\" version");
+    exit_code = end.exit_code;
+    EXPECT_TRUE(exit_code == 4 || exit_code == 0) << mib << " MiB: " << end.output;
+    if (exit_code == 4) {
+      EXPECT_HAS(end.output, "RLIMIT_DATA");
+    }
+  }
+  EXPECT_EQ(exit_code, 0);
+}
+
 // From a limit under which not even the libraries are loaded to one that is enough, nothing aborts.
 TEST_F(Start, TooLittleAddressSpaceIsOutOfMemory) {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)

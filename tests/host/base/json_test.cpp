@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <filesystem>
 #include <functional>
 
@@ -44,6 +45,32 @@ TEST(Json, RefusesDuplicateKeysAndDeepNesting) {
   EXPECT_EQ(message_of([] { parse_json(R"([{"a":1},{"a":2}])", "c.json"); }), "no error");
   EXPECT_NE(message_of([] { parse_json(std::string(100000, '['), "c.json"); }).find("nested deeper"),
             std::string::npos);
+}
+
+// The text of an object with keys of 8 digits.
+std::string object_of(size_t num_keys) {
+  std::string text = "{";
+  for (size_t i = 0; i < num_keys; ++i)
+    text += (i == 0 ? "\"" : ",\"") + std::to_string(10'000'000 + i) + "\":[{\"a\":" + std::to_string(i) + "}]";
+  return text + "}";
+}
+
+double seconds_of(const std::function<void()>& action) {
+  const auto start = std::chrono::steady_clock::now();
+  action();
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+TEST(Json, AnObjectOfManyKeysTakesLinearTime) {
+  const std::string few = object_of(2000), many = object_of(128'000);
+  const auto parse = [](const std::string& text) {
+    return seconds_of([&] {
+      EXPECT_EQ(parse_json(text, "c.json").dump(), text);
+      EXPECT_FALSE(json_defect(text));
+    });
+  };
+  const double seconds_of_few = parse(few);
+  EXPECT_LT(parse(many), 300 * seconds_of_few) << "64 times the keys; 4000 times the comparisons if all are compared";
 }
 
 TEST(Reading, TurnsExceptionsOfLibrariesIntoErrorsThatNameTheFile) {

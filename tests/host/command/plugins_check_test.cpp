@@ -60,6 +60,16 @@ TEST(PluginsCheck, ExaminesATokenizerWithFilesThatItTrainedOrThatAreGiven) {
   EXPECT_HAS(bad.output, "an endless template is rendered, expected INVALID_ARGUMENT");
 }
 
+TEST(PluginsCheck, DoesNotBlameAPluginForADamagedLibraryBesideIt) {
+  const test::ScratchDirectory folder;
+  std::filesystem::copy(CHASSIS_TEST_PLUGIN_DIR "/bytes.so", folder / "bytes.so");
+  test::write_text(folder / "damaged.so", test::text_of_file(folder / "bytes.so").substr(0, 5000));
+  const Outcome outcome =
+      check(folder / "bytes.so", {"--only", "static", "--only", "process", "--plugin-path", folder.path()});
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
+  EXPECT_HAS(outcome.output, "passed   process/output");
+}
+
 TEST(PluginsCheck, NamesTheCallThatEndedTheProcess) {
   ::setenv("NONCONFORMING", "exits", 1);
   const Outcome exits = check(CHASSIS_TEST_STUB_DIR "/words.so", {"--only", "numerics/reference", "--only", "files"});

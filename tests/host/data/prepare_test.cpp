@@ -106,7 +106,7 @@ TEST_F(Prepare, MakesAStaleSetAgainAndSaysWhy) {
   const ByteTokenizer other(-1, 256, "other bytes");
   prepare_data_set(text_set(path), &other, options());
   EXPECT_EQ(calls, 3);
-  EXPECT_EQ(num_folders(), 1u);
+  EXPECT_EQ(num_folders(), 2u);
   for (const auto& entry : fs::directory_iterator(folder.path() + "/cache")) {
     if (entry.is_directory()) fs::resize_file(entry.path() / "ids.bin", 1);
   }
@@ -118,6 +118,23 @@ TEST_F(Prepare, MakesAStaleSetAgainAndSaysWhy) {
   EXPECT_TRUE(contains(text, "bytes changed from 4 to 6"));
   EXPECT_TRUE(contains(text, "tokenizer changed from bytes to other bytes"));
   EXPECT_TRUE(contains(text, "has 1 bytes, its manifest says"));
+}
+
+TEST_F(Prepare, KeepsTheTokensOfThreeTokenizersSideBySide) {
+  const std::string path = folder.write("a.txt", "one\n");
+  const ByteTokenizer tokenizers[] = {ByteTokenizer(-1, 256, "first"), ByteTokenizer(-1, 256, "second"),
+                                      ByteTokenizer(-1, 256, "third"), ByteTokenizer(-1, 256, "fourth")};
+  for (int round = 0; round < 3; ++round)
+    for (size_t i = 0; i < 3; ++i) prepare_data_set(text_set(path), &tokenizers[i], options());
+  EXPECT_EQ(calls, 3);
+  EXPECT_EQ(num_folders(), 3u);
+  for (int round = 0; round < 2; ++round) prepare_data_set(text_set(path), &tokenizers[3], options());
+  EXPECT_EQ(calls, 4);
+  EXPECT_EQ(num_folders(), 3u);
+  folder.write("a.txt", "another\n");
+  prepare_data_set(text_set(path), &tokenizers[0], options());
+  EXPECT_EQ(calls, 5);
+  EXPECT_EQ(num_folders(), 1u) << "tokens of a text that is gone";
 }
 
 TEST(StoreKey, ADifferenceInsideATextOfJsonIsShort) {

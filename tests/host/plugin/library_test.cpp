@@ -177,6 +177,18 @@ TEST_F(PluginLoad, ComparesTrustedFoldersByWholeNames) {
   EXPECT_NO_THROW(check_trust(scratch_ / "shared2/plain.so", policy));
 }
 
+TEST_F(PluginLoad, AdvisesNoPinForALibraryThatIsNeededByItsPath) {
+  std::filesystem::create_directory(scratch_ / "open");
+  const std::string path = scratch_ / "open/plain.so";
+  std::filesystem::copy(fixture("good/plain.so"), path);
+  ASSERT_EQ(::chmod((scratch_ / "open").c_str(), 0777), 0);
+  const std::string by_path = thrown_by([&] { check_permissions(path, "", scratch_ / "plugin.so"); }).text;
+  EXPECT_TEXT(by_path, "a pin cannot lift this");
+  EXPECT_EQ(by_path.find("or pin what is in the file"), std::string::npos) << by_path;
+  const std::string by_name = thrown_by([&] { check_permissions(path, "a/plain.so", scratch_ / "plugin.so"); }).text;
+  EXPECT_TEXT(by_name, "or pin what is in the file");
+}
+
 // The plugin "borrower" and its two libraries, in a folder of their own.
 class BorrowingPlugin : public PluginLoad {
  protected:

@@ -137,6 +137,31 @@ TEST_F(Registry, RefusesAPluginWhoseRequiredServiceIsMissing) {
   EXPECT_TRUE(plugins.lock()["plugins"].empty());
 }
 
+TEST_F(Registry, RefusesAPluginThatChangesTheProcessAndSetsItBack) {
+  write_file_atomic(scratch_ / "side_effects.so", read_file(fixture("bad/side_effects.so")));
+  const ProcessSettings before = read_process_settings();
+  const std::string refused = "plugin 'side_effects' 0.1.0 changed ";
+  const std::pair<const char*, const char*> effects[] = {
+    {"umask", "the umask from 0"},
+    {"folder", "the working directory from "},
+    {"rounding", "the rounding of floating-point numbers from nearest to upward"},
+#if defined(__x86_64__)
+    {"denormals", "the flush of denormals to zero from off to on"},
+#endif
+    {"signal", "the handler of SIGTERM from the default to a function of plugin 'side_effects' 0.1.0"}
+  };
+  for (const auto& [effect, text] : effects) {
+    ::setenv("SIDE_EFFECT", effect, 1);
+    PluginRegistry plugins(PluginIndex({{scratch_.path(), "test", true, {}}}), policy_, services_);
+    const Thrown thrown = thrown_by([&] { plugins.create_default("ops", "side_effects"); });
+    ::unsetenv("SIDE_EFFECT");
+    EXPECT_EQ(thrown.code, ExitCode::kPlugin) << effect;
+    EXPECT_TEXT(thrown.text, refused + text);
+    EXPECT_TEXT(thrown.text, "while it was created");
+    EXPECT_NO_THROW(require_process_settings(before, "", "")) << effect;
+  }
+}
+
 TEST_F(Registry, CountsPinsWithoutAPlugin) {
   log::reset_counted_warnings();
   policy_.pins["fsdp2"] = parse_pin("fsdp2", "sha256:" + std::string(64, '0'), {});

@@ -2,6 +2,7 @@
 // those of well-known families, and are rendered by the tokenizer "hf".
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <map>
 #include <memory>
 #include <string>
@@ -336,6 +337,27 @@ TEST_F(ChatShown, RefusedRowsAreSkippedIfTheUserSaysSo) {
 }
 
 // The Jinja form of a slot template shows all that the slot template shows, so nothing in it may count as missing.
+TEST_F(ChatShown, AConversationOfManyMessagesTakesLinearTime) {
+  // One that accepts any text, and one that refuses the marks of system messages.
+  const std::string refusing =
+      "{% for m in messages %}{% if m.role == 'system' and m.content != 'Be brief.' %}"
+      "{{ raise_exception('no') }}{% endif %}<|im_start|>{{ m.role }}\n\n{{ m.content }}"
+      "<|im_end|>{% endfor %}";
+  for (const std::string& source : {kHeaders, refusing}) {
+    const auto seconds_of = [&](size_t num_pairs) {
+      std::string messages = said("system", "Be brief.");
+      for (size_t i = 0; i < num_pairs; ++i)
+        messages += "," + said("user", "Question " + std::to_string(i)) + "," + said("assistant", "It is so.");
+      const auto start = std::chrono::steady_clock::now();
+      encoded(source, row_of(messages));
+      return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    };
+    seconds_of(1);  // compiles the template
+    const double few = seconds_of(200), many = seconds_of(10'000);
+    EXPECT_LT(many, 250 * few) << "50 times the messages; 2500 times the searches if each begins at the first byte";
+  }
+}
+
 TEST_F(ChatShown, NothingIsMissedInTemplatesThatShowEverything) {
   const std::string system = said("system", "Be brief."), ask = said("user", "<tool_response> 1 + 1 </tool_response>");
   const std::string answer = said("assistant", " 2\\n"), result = said("tool", R"({\"x\": \"é\\n\"})");

@@ -28,6 +28,22 @@ TEST(Schedule, IsHalfWayDownInTheMiddle) {
   EXPECT_NEAR(schedule("cosine").at(8), 2.0 * (0.1 + 0.9 * 0.5 * (1.0 + std::sqrt(0.5))), 1e-12);
 }
 
+TEST(Schedule, KnowsThatNoStepThatIsLeftHasARate) {
+  for (const char* name : {"linear", "cosine"}) {
+    const LearningRateSchedule one{.name = name, .peak = 2.0, .max_steps = 1};
+    EXPECT_TRUE(one.is_zero_after(0)) << name;
+    LearningRateSchedule two = one;
+    two.max_steps = 2;
+    EXPECT_FALSE(two.is_zero_after(0)) << name;
+    EXPECT_TRUE(two.is_zero_after(1)) << name;
+    LearningRateSchedule above = one;
+    above.min_ratio = 0.1;
+    EXPECT_FALSE(above.is_zero_after(0)) << name;
+  }
+  EXPECT_FALSE((LearningRateSchedule{.peak = 2.0}).is_zero_after(0));
+  EXPECT_TRUE((LearningRateSchedule{.peak = 0.0, .max_steps = int64_t{1} << 60}).is_zero_after(0));
+}
+
 TEST(Schedule, WsdStaysUntilItsLastSteps) {
   EXPECT_DOUBLE_EQ(schedule("wsd").at(15), 2.0);
   EXPECT_NEAR(schedule("wsd").at(16), 2.0 * (0.1 + 0.9 * 0.8), 1e-12);

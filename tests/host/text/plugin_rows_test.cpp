@@ -110,6 +110,32 @@ TEST_F(PluginRowsTest, ChecksWhatThePluginGives) {
   EXPECT_HAS(message_with("another code", folder_.path() + "/none.rows"), "none.rows");
 }
 
+TEST_F(PluginRowsTest, OfAWrongFormNameThePlugin) {
+  const auto error_of_row = [&](const std::string& row) -> Error {
+    const std::string path = folder_.write("a.rows", row + "\nend\n");
+    const DataSetConfig config = set(path);
+    data_files(config);
+    const auto reader = open_rows(path, config);
+    RawRow raw;
+    EXPECT_TRUE(reader->next(raw));
+    try {
+      make_row_parser(config, 0)->parse(raw, path);
+    } catch (const Error& error) {
+      return error;
+    }
+    return internal_error("no error");
+  };
+  for (const auto& [row, text] : {std::pair("{\"text\":", "a.rows:1"),
+                                  {"[1]", "the row is a list, not a JSON object"},
+                                  {"{\"text\":\"1\",\"text\":\"2\"}", "key \"text\" occurs twice"}}) {
+    const Error error = error_of_row(row);
+    EXPECT_EQ(error.code(), ExitCode::kPlugin);
+    EXPECT_HAS(error.message(), "plugin 'lines' 0.1.0 gives a wrong row: ");
+    EXPECT_HAS(error.message(), text);
+  }
+  EXPECT_EQ(error_of_row("{\"text\":1}").code(), ExitCode::kConfig) << "a value of the file";
+}
+
 TEST_F(PluginRowsTest, AreUsedOnlyFromTheProgramsFolderOrWithAPin) {
   EXPECT_TRUE(lines_.rows->reads("x/a.rows"));
   EXPECT_FALSE(lines_.rows->reads("x/a.jsonl"));

@@ -111,6 +111,10 @@ TEST_F(RunTest, ALengthThatDoesNotFitTheScheduleOrTheDataIsAWarning) {
   EXPECT_HAS(warm.output, "warning: schedule.warmup_steps = 1000 is more than the ");
   EXPECT_HAS(warm.output, "warning: sample.every_steps = 2 has no effect, since there are no sample.prompts");
   EXPECT_HAS(warm.output, "; raise run.epochs to train further");
+  const Outcome zero = train({"run.output_dir=zero", "run.max_steps=1", "schedule.name=linear"});
+  ASSERT_EQ(zero.exit_code, 0) << zero.output;
+  EXPECT_HAS(zero.output,
+             "warning: schedule.min_lr_ratio = 0: the schedule \"linear\" ends at the rate 0, and the only");
   const Outcome large = train({"run.output_dir=large", "run.max_steps=1", "train.global_batch_size=2000",
                                "--plugin-path", CHASSIS_TEST_STUB_DIR});
   ASSERT_EQ(large.exit_code, 0) << large.output;

@@ -122,6 +122,7 @@ TEST_F(RunWork, FailedSavesAreCountedAndReportedAtTheEnd) {
   EXPECT_HAS(failed, "3 saves failed, the last at step 6; the last whole checkpoint is b/checkpoints/step-000002");
   const std::string stopped = sh(into_b, 7);
   EXPECT_HAS(stopped, "the last whole checkpoint is b/checkpoints/step-000002");
+  EXPECT_HAS(stopped, "RLIMIT_FSIZE is ");
 }
 
 TEST_F(RunWork, AFailedExportNamesWhatIsKeptAndHowToExportItAgain) {

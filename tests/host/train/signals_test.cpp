@@ -78,5 +78,20 @@ TEST(RunSignals, TheFirstInterruptNamesTheLastStepAndTheSecondWhatIsSaved) {
   EXPECT_EXIT(interrupt(7, 0, 2), ExitedWithCode(130), "no checkpoint is saved, the steps so far are lost\n");
 }
 
+TEST(RunSignals, AnInterruptAfterTheRequestsOfAStepNamesTheNextStep) {
+  const auto said = [](int64_t asked, bool is_last) {
+    testing::internal::CaptureStderr();
+    RunSignals signals;
+    set_current_step(4);
+    signals.note_asked(asked, is_last);
+    raise(SIGTERM);
+    set_current_step(0);
+    return testing::internal::GetCapturedStderr();
+  };
+  EXPECT_HAS(said(3, false), "SIGTERM: stopping after step 4, which is in progress, and saving it");
+  EXPECT_HAS(said(4, false), "SIGTERM: stopping after step 5, which comes next, and saving it");
+  EXPECT_HAS(said(4, true), "SIGTERM: stopping after step 4, the last one, and saving it");
+}
+
 }  // namespace
 }  // namespace chassis

@@ -371,6 +371,7 @@ struct Tag<'a, 's> {
 #[derive(Default)]
 struct Level {
     begin: Option<usize>,
+    signed: Option<usize>, // where the operand begins after a sign, if it has attributes, subscripts or calls
     counted_by: Option<&'static str>, // set after an operator that counts
     divides: bool,
     chain: Option<usize>, // start of the chain of products that ends with this operand
@@ -424,8 +425,7 @@ impl<'a, 's> Tag<'a, 's> {
         match &self.tokens[i].0 {
             Token::Plus => self.operator(i, Some(COUNTED)),
             Token::Tilde => self.operator(i, Some(DEEP)),
-            // A sign, which minijinja binds tighter than any operator after the operand.
-            Token::Minus if self.levels.last().is_some_and(|level| level.begin.is_none()) => self.begin(i),
+            Token::Minus if self.levels.last().is_some_and(|level| level.begin.is_none()) => self.sign(i),
             Token::Minus => self.operator(i, None),
             Token::Mul | Token::Pow => self.product(i, matches!(self.tokens[i].0, Token::Mul)),
             Token::Div | Token::FloorDiv | Token::Mod => {
@@ -469,12 +469,18 @@ impl<'a, 's> Tag<'a, 's> {
                     self.count_next(TEXT);
                 }
             }
-            Token::Pipe => self.count(COUNTED, i),
+            Token::Pipe => {
+                self.count(COUNTED, i);
+                if let Some(level) = self.levels.last_mut() {
+                    level.signed = None;
+                }
+            }
             Token::BracketOpen | Token::ParenOpen | Token::BraceOpen => {
                 let is_behind = self.levels.last().is_some_and(|level| level.begin.is_some());
                 let is_subscript = is_behind && matches!(self.tokens[i].0, Token::BracketOpen);
                 if is_subscript {
-                    self.count(if self.is_slice(i) { SLICED } else { TEXT }, i);
+                    let function = if self.is_slice(i) { SLICED } else { TEXT };
+                    self.count_from(self.levels.last().and_then(|level| level.signed), function, i);
                 }
                 self.begin(i);
                 let is_parameters = std::mem::take(&mut self.is_macro);
@@ -507,6 +513,53 @@ impl<'a, 's> Tag<'a, 's> {
             }
         }
         false
+    }
+
+    /// Handles the sign of an operand. minijinja binds it tighter than the attributes, subscripts and calls of the
+    /// operand, Jinja less tightly, so these get parentheses.
+    fn sign(&mut self, i: usize) {
+        self.begin(i);
+        let Some(last) = self.last_of_chain(i + 1) else { return };
+        let (from, to) = (self.tokens[i + 1].1.start_offset as usize, end(self.tokens[last].1));
+        self.insertions.push(Insertion { at: from, order: i64::MIN, text: "(".to_owned() });
+        self.insertions.push(Insertion { at: to, order: i64::MIN, text: ")".to_owned() });
+        if let Some(level) = self.levels.last_mut() {
+            level.signed = Some(i + 1);
+        }
+    }
+
+    /// The last token of the attributes, subscripts and calls of the value that begins at token `i`; None: it has none.
+    fn last_of_chain(&self, i: usize) -> Option<usize> {
+        let token = |i: usize| self.tokens.get(i).map(|(token, _)| token);
+        let mut last = match token(i)? {
+            Token::Ident(word) if !is_keyword(word) => i,
+            Token::BracketOpen | Token::ParenOpen | Token::BraceOpen => self.closing(i)?,
+            _ => return None,
+        };
+        let value = last;
+        loop {
+            match token(last + 1) {
+                Some(Token::Dot) if matches!(token(last + 2), Some(Token::Ident(_) | Token::Int(_))) => last += 2,
+                Some(Token::BracketOpen | Token::ParenOpen) => last = self.closing(last + 1)?,
+                _ => return (last > value).then_some(last),
+            }
+        }
+    }
+
+    /// The token that closes the brackets that open at token `i`.
+    fn closing(&self, i: usize) -> Option<usize> {
+        let mut depth = 0;
+        for (offset, (token, _)) in self.tokens[i..].iter().enumerate() {
+            match token {
+                Token::BracketOpen | Token::ParenOpen | Token::BraceOpen => depth += 1,
+                Token::BracketClose | Token::ParenClose | Token::BraceClose => depth -= 1,
+                _ => {}
+            }
+            if depth == 0 {
+                return Some(i + offset);
+            }
+        }
+        None
     }
 
     fn begin(&mut self, i: usize) {
@@ -561,8 +614,13 @@ impl<'a, 's> Tag<'a, 's> {
     }
 
     fn count(&mut self, function: &str, i: usize) {
+        self.count_from(None, function, i);
+    }
+
+    /// Counts the operand before token `i`, or its part from token `part` on.
+    fn count_from(&mut self, part: Option<usize>, function: &str, i: usize) {
         let Some(Level { begin: Some(begin), is_test: false, .. }) = self.levels.last() else { return };
-        let begin = *begin;
+        let begin = part.unwrap_or(*begin);
         // Literals need no counting, as they are no longer than the source.
         let is_name = |token: &Token| matches!(token, Token::Ident(_) | Token::ParenClose | Token::BracketClose);
         if begin >= i || !is_name(&self.tokens[i - 1].0) {

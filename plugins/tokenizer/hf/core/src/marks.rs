@@ -62,7 +62,23 @@ impl Unmarked {
     pub(crate) fn ranges(&self, i: usize) -> Option<Vec<(usize, usize)>> {
         let mine: Vec<(usize, bool)> =
             self.places.iter().filter(|(_, pair, _)| *pair == i).map(|(at, _, closes)| (*at, *closes)).collect();
-        let ranges: Vec<_> = mine.chunks(2).filter(|two| two.len() == 2 && !two[0].1 && two[1].1).collect();
-        (ranges.len() * 2 == mine.len()).then(|| ranges.iter().map(|two| (two[0].0, two[1].0)).collect())
+        ranges_between(&mine)
     }
+
+    /// The same for each of the first pairs; takes no longer than for one.
+    pub(crate) fn all_ranges(&self, num_pairs: usize) -> Vec<Option<Vec<(usize, usize)>>> {
+        let mut of_pairs: Vec<Vec<(usize, bool)>> = vec![Vec::new(); num_pairs];
+        for (at, pair, closes) in &self.places {
+            if let Some(mine) = of_pairs.get_mut(*pair) {
+                mine.push((*at, *closes));
+            }
+        }
+        of_pairs.iter().map(|mine| ranges_between(mine)).collect()
+    }
+}
+
+/// `marks`: those of one pair, in their order: (byte, whether it closes).
+fn ranges_between(marks: &[(usize, bool)]) -> Option<Vec<(usize, usize)>> {
+    let ranges: Vec<_> = marks.chunks(2).filter(|two| two.len() == 2 && !two[0].1 && two[1].1).collect();
+    (ranges.len() * 2 == marks.len()).then(|| ranges.iter().map(|two| (two[0].0, two[1].0)).collect())
 }

@@ -10,6 +10,11 @@ use crate::marks::{Marks, Unmarked};
 use crate::python::is_space;
 use crate::tool_calls;
 use serde_json::Value;
+use std::collections::BTreeMap;
+
+/// Most messages that are rendered, all renderings together, to find the tool calls of one conversation: each message
+/// with calls needs a rendering of all messages.
+const MAX_RENDERED: usize = 4 << 20;
 
 const INSTEAD: &str =
     "name one of the slot templates instead (data.template = \"chatml\", \"llama3\", …), or a template with \
@@ -124,9 +129,11 @@ fn owners(
     places.sort();
     let mut owners = Vec::new();
     for (begin, end) in blocks {
-        let inside = places.iter().find(|((b, e), _)| begin <= b && e <= end);
-        let before = places.iter().rev().find(|((_, e), _)| e <= begin);
-        let behind = places.iter().find(|((b, _), _)| b >= end);
+        // The places do not overlap, so their ends are in order too.
+        let first_at = |byte: &usize| places.partition_point(|((b, _), _)| b < byte);
+        let inside = places.get(first_at(begin)).filter(|((_, e), _)| e <= end);
+        let before = places[..places.partition_point(|((_, e), _)| e <= begin)].last();
+        let behind = places.get(first_at(end));
         let owner = inside.or(match (before, behind) {
             (Some(before), Some(behind))
                 if stands_between(messages, (before.1, behind.1), &text[before.0 .1..*begin]) =>
@@ -262,9 +269,10 @@ fn of_leaves(
         Err(error) => return Err(refuse(scene, &format!("the template fails on marked messages ({error})"))),
     };
     let mut claimed = vec![];
-    for (i, piece) in pieces.iter_mut().enumerate() {
+    let ranges = unmarked.all_ranges(pieces.len());
+    for (piece, ranges) in pieces.iter_mut().zip(ranges) {
         let leaf = &leaves[piece.leaf];
-        match found(&unmarked, i, &leaf.text[piece.begin..piece.end], leaf.kind == LEAF_TOOL_CALLS) {
+        match found(&unmarked, ranges, &leaf.text[piece.begin..piece.end], leaf.kind == LEAF_TOOL_CALLS) {
             Some(found) => piece.found = found,
             None => return Err(changed(scene, leaf)),
         }
@@ -280,9 +288,14 @@ fn of_leaves(
     Ok(pieces)
 }
 
-/// The places where a piece stands unchanged: none or one; with `many`, any number.
-fn found(unmarked: &Unmarked, i: usize, piece: &str, many: bool) -> Option<Vec<(usize, usize)>> {
-    let ranges = unmarked.ranges(i)?;
+/// The places where a piece stands unchanged: none or one; with `many`, any number. `ranges`: those of its marks.
+fn found(
+    unmarked: &Unmarked,
+    ranges: Option<Vec<(usize, usize)>>,
+    piece: &str,
+    many: bool,
+) -> Option<Vec<(usize, usize)>> {
+    let ranges = ranges?;
     let exact = ranges.iter().all(|(begin, end)| &unmarked.text[*begin..*end] == piece);
     (exact && (many || ranges.len() <= 1)).then_some(ranges)
 }
@@ -319,27 +332,41 @@ fn to_spans(
     text: &str,
 ) -> Result<Vec<Span>> {
     let mut spans = Vec::new();
-    for (i, leaf) in leaves.iter().enumerate().filter(|(_, leaf)| leaf.kind != LEAF_TOOL_CALLS) {
-        let mine: Vec<&Piece> = pieces.iter().filter(|piece| piece.leaf == i && !piece.found.is_empty()).collect();
-        join_pieces(leaf, &mine, text, &mut spans);
+    let mut of_leaves: Vec<Vec<&Piece>> = vec![Vec::new(); leaves.len()];
+    let mut names_of: BTreeMap<usize, Vec<Vec<(usize, usize)>>> = BTreeMap::new(); // by message
+    for piece in pieces.iter().filter(|piece| !piece.found.is_empty()) {
+        let leaf = &leaves[piece.leaf];
+        if leaf.kind == LEAF_TOOL_CALLS {
+            names_of.entry(leaf.message).or_default().push(piece.found.clone());
+        } else {
+            of_leaves[piece.leaf].push(piece);
+        }
+    }
+    for (leaf, mine) in leaves.iter().zip(&of_leaves) {
+        join_pieces(leaf, mine, text, &mut spans);
     }
     spans.sort_by_key(|span| span.begin);
     if let Some(two) = spans.windows(2).find(|two| two[0].end > two[1].begin) {
         return Err(refuse(scene, &format!("texts of message {} overlap", two[1].message)));
     }
-    for i in 0..messages.len() {
-        let named = |piece: &&Piece| leaves[piece.leaf].kind == LEAF_TOOL_CALLS && leaves[piece.leaf].message == i;
-        let names: Vec<Vec<(usize, usize)>> =
-            pieces.iter().filter(named).map(|piece| piece.found.clone()).filter(|found| !found.is_empty()).collect();
-        if !names.is_empty() {
-            let region = tool_calls::region(scene, is_added, marks, messages, i, &names, &spans, text);
-            let region = region.map_err(|error| match error.kind {
-                ErrorKind::FailedPrecondition => refuse(scene, &error.message),
-                _ => error,
-            })?;
-            spans.push(region);
-            spans.sort_by_key(|span| span.begin);
-        }
+    if names_of.len().saturating_mul(messages.len()) > MAX_RENDERED {
+        let (num_calling, num_messages) = (names_of.len(), messages.len());
+        return Err(refuse(
+            scene,
+            &format!(
+                "{num_calling} of {num_messages} messages have tool calls, and finding those of one takes a rendering \
+                 of all messages; the limit is {MAX_RENDERED} rendered messages"
+            ),
+        ));
+    }
+    for (i, names) in names_of {
+        let region = tool_calls::region(scene, is_added, marks, messages, i, &names, &spans, text);
+        let region = region.map_err(|error| match error.kind {
+            ErrorKind::FailedPrecondition => refuse(scene, &error.message),
+            _ => error,
+        })?;
+        spans.push(region);
+        spans.sort_by_key(|span| span.begin);
     }
     Ok(spans)
 }

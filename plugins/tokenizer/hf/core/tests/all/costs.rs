@@ -74,6 +74,39 @@ fn many_tags_take_no_time() {
     }
 }
 
+const CHATML: &str = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}";
+
+#[test]
+fn spans_of_many_messages_take_linear_time() {
+    let tokenizer = open("byte_level");
+    let seconds_of = |num_pairs: usize| {
+        let pair = r#"{"role": "user", "content": "x"}, {"role": "assistant", "content": "y"}"#;
+        let messages = format!("[{}]", vec![pair; num_pairs].join(","));
+        let chat = Chat { messages_json: &messages, template_text: CHATML, spans: true, ..Default::default() };
+        let start = Instant::now();
+        assert_eq!(tokenizer.render(&chat).unwrap().spans.len(), num_pairs);
+        start.elapsed().as_secs_f64()
+    };
+    seconds_of(1); // compiles the template
+    let few = seconds_of(300);
+    let many = seconds_of(15_000);
+    assert!(many < 200.0 * few, "50 times the messages: {few} s and {many} s; 2500 times the comparisons of pieces");
+}
+
+#[test]
+fn spans_of_very_many_tool_calls_are_refused() {
+    let turn = r#"{"role": "assistant", "content": "", "tool_calls": [{"function": {"name": "f", "arguments": {}}}]},
+                  {"role": "tool", "content": "x"}"#;
+    let messages = format!("[{}]", vec![turn; 2000].join(","));
+    let template = "{% for m in messages %}{{ m.role }}: {% for call in m.tool_calls or [] %}{{ call.function.name }}\
+                    {% endfor %}{{ m.content }}\n{% endfor %}";
+    let chat = Chat { messages_json: &messages, template_text: template, spans: true, ..Default::default() };
+    let start = Instant::now();
+    let error = open("byte_level").render(&chat).unwrap_err();
+    assert!(error.message.contains("2000 of 4000 messages have tool calls"), "{error}");
+    assert!(start.elapsed() < SOON, "{:?}", start.elapsed());
+}
+
 #[test]
 fn what_the_engine_cannot_do_is_an_error() {
     let template = "{% for m in messages %}{{ loop.cycle() }}{% endfor %}";
@@ -113,6 +146,14 @@ fn values_that_are_counted_are_the_same() {
         (
             "{{ ['a', 'b']|select('in', ['b'])|list }}{{ [1, 2]|select('gt', 1)|list }}{{ 'A' is upper }}",
             "['b'][2]True",
+        ),
+        (
+            "{% set d = {'n': 2, 'l': [3]} %}{{ -d.n }} {{ 1 - -d.n }} {{ -d['l'][0] }} {{ -d.n|abs }} {{ -d.n * 2 }}",
+            "-2 3 -3 2 -4",
+        ),
+        (
+            "{% set d = {'n': 2} %}{{ -d.get('n') }} {{ [-d.n, -1] }} {{ -(d.n + 1) }} {{ -d.n is number }}",
+            "-2 [-2, -1] -3 True",
         ),
         ("{{ 'a b'|split|length }}{{ 'a-b'|split('-')|last }}{{ 'x'|list }}{{ 'a\\nb'|lines }}", "2b['x']['a', 'b']"),
         ("{{ dict(a=1, **{'b': 2}).b }}{{ namespace(a=[1, 2]).a[1] }}{{ loop is defined }}", "22False"),
