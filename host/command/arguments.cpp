@@ -3,6 +3,7 @@
 #include <filesystem>
 #include <utility>
 
+#include "host/base/device_types.hpp"
 #include "host/base/file.hpp"
 #include "host/base/log.hpp"
 #include "host/base/printable.hpp"
@@ -24,9 +25,12 @@ namespace {
 int ranks_by_default(const Config& config) {
   if (config.num_problems() > 0 || config.settings().parallel.empty()) return 1;
   const std::string& device = config.settings().run.device;
-  if (device != "auto" && device != "cuda") return 1;
+  const DeviceSpec* const named = device_spec_named(device);
+  if (named ? !named->accelerator : device != "auto") return 1;
   if (!discover_launch(process_environment()).source.empty()) return 1;
-  const int num_gpus = num_visible_gpus_by_copy();
+  int num_gpus = 0;
+  for (const DeviceSpec& spec : device_specs())
+    if (num_gpus == 0 && (!named || named == &spec)) num_gpus = num_visible_by_copy(spec);
   if (num_gpus > 1) log::info("starting {} processes, one per visible GPU; --nproc sets another number", num_gpus);
   return num_gpus;
 }

@@ -1,8 +1,12 @@
 // `chassis plan`: the needs of every rank of a run, computed by one process without a device.
+#include <fmt/core.h>
+#include <fmt/ranges.h>
+
 #include <charconv>
 #include <cstdio>
 
 #include "host/base/creation_limit.hpp"
+#include "host/base/device_types.hpp"
 #include "host/base/file.hpp"
 #include "host/base/json.hpp"
 #include "host/base/mesh_axes.hpp"
@@ -67,8 +71,9 @@ Verb add_plan(CLI::App& app) {
       ->check(CLI::Range(1, 1 << 20));
   app.add_option("--mesh", plan_arguments->mesh, "sizes of axes, such as " + example_of_mesh());
   app.add_option("--device", plan_arguments->device,
-                 "cpu or cuda, which this machine need not have; default: run.device, where auto is cpu")
-      ->check(CLI::IsMember({"cpu", "cuda"}));
+                 fmt::format("{}, which this machine need not have; default: run.device, where auto is cpu",
+                             fmt::join(device_names(), " or ")))
+      ->check(CLI::IsMember(device_names()));
   const CLI::Option* const memory =
       app.add_option("--memory", plan_arguments->memory,
                      "of each device, such as 80GiB; if it is not enough, prints what to change and exits with code 4");

@@ -208,7 +208,7 @@ void ParameterTable::allocate(Device device) {
     p->owned = std::any_of(pieces.begin(), pieces.end(), [](const Piece& piece) { return piece.owned; });
     const std::vector<int64_t> shape = sizes_of(layout.local_shape(rank_));
     const Device home = p->offloaded ? device.host() : device;
-    const bool pinned = p->pinned && device.type == Device::Type::kCuda;
+    const bool pinned = p->pinned && device.spec().pins_host_memory;
     if (p->is_quantized()) {
       for (size_t i = 0; i < p->components.size(); ++i) allocate_component(*p, i, home, device, pinned);
       continue;

@@ -49,7 +49,7 @@ struct Parameter {
   bool is_here = true;     // false: only pipeline stages of other ranks read it, and this one stores nothing of it
   bool added = false;      // added by an adapter
   bool offloaded = false;  // the shard, its gradient and its optimizer states lie in host memory
-  bool pinned = false;     // shard and gradient are page-locked there if the run's device is CUDA
+  bool pinned = false;     // shard and gradient are page-locked there if that helps the run's device
 
   Tensor value;     // read by ops, in the precision of the run; empty while it is not gathered
   Tensor shard;     // stored, loaded and saved by this rank: fp32 if it is trained, else in the precision of the run.

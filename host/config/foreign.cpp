@@ -7,6 +7,7 @@
 #include <iterator>
 #include <utility>
 
+#include "host/base/device_types.hpp"
 #include "host/base/mesh_axes.hpp"
 
 namespace chassis {
@@ -452,7 +453,9 @@ const ForeignKey* find_foreign_key(std::string_view dotted_key) {
 
 std::string_view foreign_choice(std::string_view word) {
   constexpr std::pair<std::string_view, std::string_view> kChoices[] = {
-      {"gpu", "cuda"}, {"float32", "fp32"}, {"bfloat16", "bf16"}, {"float16", "fp16"}};
+      {"float32", "fp32"}, {"bfloat16", "bf16"}, {"float16", "fp16"}};
+  for (const DeviceSpec& device : device_specs())
+    if (!device.foreign_name.empty() && word == device.foreign_name) return device.name;
   const auto* found = std::ranges::find(kChoices, word, &std::pair<std::string_view, std::string_view>::first);
   return found == std::end(kChoices) ? "" : found->second;
 }

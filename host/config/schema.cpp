@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "host/base/device_types.hpp"
 #include "host/base/mesh_axes.hpp"
 
 namespace chassis {
@@ -102,6 +103,14 @@ TableSpec data_set(std::string name, std::string doc) {
                 "{ role = \"from\", user = \"human\" }")}};
 }
 
+std::vector<std::string> device_choices() {
+  std::vector<std::string> choices = device_names();
+  choices.insert(choices.begin(), "auto");
+  return choices;
+}
+bool is_accelerator(const DeviceSpec& device) { return device.accelerator != nullptr; }
+bool has_bf16(const DeviceSpec& device) { return device.has_bf16; }
+
 Schema make_schema() {
   Schema schema;
   auto& tables = schema.tables;
@@ -128,7 +137,8 @@ Schema make_schema() {
            flag("strict", false,
                 "refuse to resume with settings or plugins that differ from those of the checkpoint; "
                 "else each is a counted warning"),
-           choice("device", "auto", {"auto", "cpu", "cuda"}, "auto: CUDA if there is a device"),
+           choice("device", "auto", device_choices(),
+                  "auto: " + device_titles(is_accelerator, " or ") + " if there is a device"),
            choice("memory_check", "refuse", {"refuse", "warn"},
                   "if the plan of the run needs more memory than the machine has: refuse to start, or warn"),
            integer("threads", "0", 0, 4096, "CPU threads of this process; 0: all cores"),
@@ -250,10 +260,11 @@ Schema make_schema() {
   tables.push_back(
       {.name = "precision",
        .doc = "number formats; parameters and optimizer states are fp32",
-       .keys = {choice("compute", "auto", {"auto", "fp32", "bf16", "fp16"},
-                       "dtype of forward and backward; auto: bf16 on CUDA, fp32 on CPU"),
-                choice("reduce", "fp32", {"fp32", "bf16"},
-                       "dtype in which gradients are sent to be summed over ranks; they are added in fp32")}});
+       .keys = {
+           choice("compute", "auto", {"auto", "fp32", "bf16", "fp16"},
+                  "dtype of forward and backward; auto: bf16 on " + device_titles(has_bf16, " and ") + ", fp32 on CPU"),
+           choice("reduce", "fp32", {"fp32", "bf16"},
+                  "dtype in which gradients are sent to be summed over ranks; they are added in fp32")}});
   tables.push_back({.name = "recompute",
                     .doc = "activations: kept, or computed again in the backward pass",
                     .keys = {choice("mode", "auto", {"auto", "none", "selective", "full"},

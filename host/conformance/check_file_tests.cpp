@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <filesystem>
 
+#include "host/base/device_types.hpp"
 #include "host/base/file.hpp"
 #include "host/config/schema.hpp"
 #include "host/config/suggest.hpp"
@@ -23,9 +24,13 @@ std::vector<ElfSymbol> symbols_of(const std::string& path) {
 
 // The host ignores unknown keys, since a later version may define them. This check finds misspelled ones.
 void expect_known_keys(const Manifest& manifest) {
-  const std::vector<std::string> known = {"id",     "version",   "abi",    "abi-min-host", "tier", "torch",
-                                          "member", "requires",  "file",   "architecture", "op",   "cuda",
-                                          "sm",     "swappable", "oracle", "license",      "git"};
+  std::vector<std::string> known = {"id",     "version",  "abi",  "abi-min-host", "tier", "torch",
+                                    "member", "requires", "file", "architecture", "op"};
+  for (const DeviceSpec& device : device_specs())
+    if (device.accelerator)
+      for (const std::string_view key : {device.accelerator->toolkit_key, device.accelerator->targets_key})
+        known.emplace_back(key);
+  known.insert(known.end(), {"swappable", "oracle", "license", "git"});
   const AbiVersion host = HostAbi().version;
   if (manifest.abi.major != host.major || manifest.abi.minor > host.minor) return;
   for (const std::string& key : manifest.unknown_keys) {

@@ -131,7 +131,7 @@ void Shards::add_reduced(Entry& e, Tensor sum) {
 
 // The gradient on the device of the shard.
 Tensor Shards::to_shard_device(const Parameter& p, const Tensor& gradient) const {
-  if (!p.pinned || device_.type != Device::Type::kCuda) return gradient.to(p.shard.device());
+  if (!p.pinned || !device_.spec().pins_host_memory) return gradient.to(p.shard.device());
   MemoryTag tag(MemoryCategory::kGradients);
   const Tensor pinned = pinned_tensor(gradient.sizes(), gradient.dtype());
   pinned.copy_from(gradient);

@@ -51,7 +51,7 @@ class MemoryFitter {
     const DeviceMemory of_device = device_memory(device), of_host = device_memory({});
     RankMemory mine;
     mine.machine = world_.size() == 1 ? "this machine" : world_.host_address();
-    mine.on_device = device.type == Device::Type::kCuda;
+    mine.on_device = device.spec().has_own_memory;
     mine.device_free = of_device.free_bytes, mine.device_total = of_device.total_bytes;
     mine.host_free = of_host.free_bytes, mine.host_total = of_host.total_bytes;
     mine.swap_free = of_host.free_swap_bytes, mine.limited_by = of_host.limited_by;

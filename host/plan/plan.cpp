@@ -198,7 +198,7 @@ class Planner {
   void describe(Session& session) {
     const Settings& settings = session.settings();
     plan_.name = printable(*settings.run.name);
-    plan_.device = session.device().type == Device::Type::kCuda ? "cuda" : "cpu";
+    plan_.device = session.device().spec().name;
     plan_.mesh = divided_axes(session.mesh());
     plan_.strategies = strategies_of(settings);
     plan_.compute = dtype_name(session.compute());

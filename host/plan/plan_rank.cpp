@@ -66,7 +66,7 @@ Bytes live_bytes(const MemoryUsage& usage) {
 struct Interval {
   std::string event;
   PlanMemory memory;             // peaks since the event before
-  uint64_t host_peak_bytes = 0;  // the host's peak, if the run's device is CUDA
+  uint64_t host_peak_bytes = 0;  // the host's peak, if the run's device has its own memory
   Bytes live{};
   int64_t host_live = 0;
 
@@ -212,7 +212,7 @@ class Rehearsal {
         counts_repeats_(counts_repeats),
         ranks_(session.ranks()),
         sizes_(batch_sizes(session.settings(), ranks_.num_data_ranks())),
-        device_(session.device().type == Device::Type::kCuda ? kMetaDevice : kMetaHost),
+        device_(session.device().spec().has_own_memory ? kMetaDevice : kMetaHost),
         observer_(device_, session.program(), ranks_.stack) {
     session.executor().set_recompute(recompute);
     session.executor().rehearse_on(device_);

@@ -74,7 +74,7 @@ struct RankPlan {
   PlanMemory start;        // from the first allocation to the end of the first step
   uint64_t load_peak_bytes = 0;
   uint64_t export_peak_bytes = 0;
-  uint64_t host_peak_bytes = 0;    // with a CUDA device: offloaded tensors and buckets
+  uint64_t host_peak_bytes = 0;    // with a device that has its own memory: offloaded tensors and buckets
   std::vector<CommCount> traffic;  // sent in one step
   PlanTimeline timeline;
 

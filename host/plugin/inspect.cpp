@@ -8,6 +8,7 @@
 #include <array>
 #include <tuple>
 
+#include "host/base/device_types.hpp"
 #include "host/base/hash.hpp"
 #include "host/base/json.hpp"
 #include "host/plugin/library.hpp"
@@ -119,7 +120,10 @@ std::string plugin_info_text(const PluginFile& file) {
       add_line(out, "tier", "T2: LibTorch " + m.torch + " and no other");
       break;
   }
-  if (m.cuda != 0) add_line(out, "CUDA", fmt::format("{}, sm {}", m.cuda, sm_text(m)));
+  for (const DeviceCode& code : m.device_code)
+    if (code.toolkit != 0)
+      add_line(out, code.device->title,
+               fmt::format("{}, {} {}", code.toolkit, code.device->accelerator->targets_key, code.targets_text()));
   add_line(out, "swappable", m.swappable ? "yes" : "no");
   add_line(out, "license", m.license);
   add_line(out, "git", m.git);
@@ -142,7 +146,7 @@ std::string plugin_info_text(const PluginFile& file) {
 Json plugin_info_json(const PluginFile& file) {
   const Manifest& m = file.manifest;
   const auto known = [](const std::string& text) { return text.empty() ? Json() : Json(text); };
-  Json members = Json::array(), targets = Json::array(), brought = Json::array();
+  Json members = Json::array(), brought = Json::array();
   for (const BroughtLibrary& library : brought_or_none(file))
     brought.push_back({{"pin", library.pin_name(m.id)},
                        {"path", library.path},
@@ -151,28 +155,34 @@ Json plugin_info_json(const PluginFile& file) {
   for (const MemberName& member : m.members)
     members.push_back(
         {{"kind", member.kind}, {"member", member.id}, {"unusable", known(unusable_reason(file, member))}});
-  for (const CudaTarget& target : m.sm) targets.push_back(target.text());
-  return {{"plugin", m.id},
-          {"version", m.version},
-          {"path", file.path},
-          {"sha256", sha256_file(file.path)},
-          {"abi", m.abi.text()},
-          {"abi_min_host", m.abi_min_host.text()},
-          {"tier", tier_text(m.tier)},
-          {"libtorch", known(m.torch)},
-          {"cuda", m.cuda == 0 ? Json() : Json(m.cuda)},
-          {"sm", std::move(targets)},
-          {"swappable", m.swappable},
-          {"license", m.license},
-          {"git", m.git},
-          {"members", std::move(members)},
-          {"architectures", m.architectures},
-          {"opens", m.files},
-          {"requires", m.required_services},
-          {"operators", m.operators},
-          {"links", file.elf.needed},
-          {"brings", std::move(brought)},
-          {"library_path", file.elf.runpath}};
+  Json info = {{"plugin", m.id},
+               {"version", m.version},
+               {"path", file.path},
+               {"sha256", sha256_file(file.path)},
+               {"abi", m.abi.text()},
+               {"abi_min_host", m.abi_min_host.text()},
+               {"tier", tier_text(m.tier)},
+               {"libtorch", known(m.torch)}};
+  for (const DeviceSpec& device : device_specs()) {
+    if (!device.accelerator) continue;
+    const auto code = std::ranges::find(m.device_code, &device, &DeviceCode::device);
+    const bool is_there = code != m.device_code.end();
+    info[std::string(device.accelerator->toolkit_key)] = is_there && code->toolkit != 0 ? Json(code->toolkit) : Json();
+    info[std::string(device.accelerator->targets_key)] = is_there ? Json(code->targets) : Json::array();
+  }
+  const Json rest = {{"swappable", m.swappable},
+                     {"license", m.license},
+                     {"git", m.git},
+                     {"members", std::move(members)},
+                     {"architectures", m.architectures},
+                     {"opens", m.files},
+                     {"requires", m.required_services},
+                     {"operators", m.operators},
+                     {"links", file.elf.needed},
+                     {"brings", std::move(brought)},
+                     {"library_path", file.elf.runpath}};
+  info.update(rest);
+  return info;
 }
 
 std::string member_options_text(const MemberName& member, const std::string& doc,

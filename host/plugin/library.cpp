@@ -26,9 +26,8 @@ namespace {
 namespace fs = std::filesystem;
 
 // Libraries of which a process can hold only one version.
-constexpr std::array<std::string_view, 9> kSingleLibraries = {
-    "libtorch", "libtorch_cpu", "libtorch_cuda", "libtorch_python", "libtorch_global_deps",
-    "libc10",   "libc10_cuda",  "libnccl",       "libgomp"};
+constexpr std::array<std::string_view, 6> kSingleLibraries = {
+    "libtorch", "libtorch_cpu", "libtorch_python", "libtorch_global_deps", "libc10", "libgomp"};
 
 // The kinds of sdk/include/chassis/kind/.
 constexpr std::array<std::string_view, 11> kKinds = {"model",     "ops",  "parallel", "comm",  "optimizer", "format",
@@ -38,6 +37,13 @@ constexpr std::array<std::string_view, 11> kKinds = {"model",     "ops",  "paral
 std::string_view stem_of(std::string_view path) {
   path = path.substr(path.rfind('/') + 1);
   return path.substr(0, std::min(path.find(".so"), path.find('-')));
+}
+
+bool is_single(std::string_view stem) {
+  const auto has = [&](const auto& stems) { return std::ranges::find(stems, stem) != stems.end(); };
+  return has(kSingleLibraries) || std::ranges::any_of(device_specs(), [&](const DeviceSpec& device) {
+           return device.accelerator && has(device.accelerator->torch_libraries);
+         });
 }
 
 bool is_torch(std::string_view stem) { return stem.starts_with("libtorch") || stem.starts_with("libc10"); }
@@ -273,25 +279,29 @@ void check_tier(const PluginFile& file, const std::string& torch_version) {
   }
 }
 
-void check_cuda(const PluginFile& file, const std::optional<CudaVersions>& cuda) {
+void check_device_code(const PluginFile& file, const DeviceCode& code, const std::optional<DeviceVersions>& versions) {
+  if (code.toolkit == 0 || !versions) return;
   const Manifest& m = file.manifest;
-  if (m.cuda == 0 || !cuda) return;
-  // A plugin that links the CUDA run-time library statically needs only a driver of the same major or a later one.
-  const auto is_runtime = [](const std::string& library) { return library.starts_with("libcudart.so"); };
-  const bool shares_runtime = std::any_of(file.elf.needed.begin(), file.elf.needed.end(), is_runtime);
-  if (shares_runtime && m.cuda != cuda->major) {
-    throw plugin_error(fmt::format("{} ({}) was built for CUDA {}; this host's LibTorch uses CUDA {}", m.label(),
-                                   file.path, m.cuda, cuda->major))
-        .hint("build it for that CUDA, or link its CUDA run-time library statically");
+  const AcceleratorSpec& accelerator = *code.device->accelerator;
+  const std::string_view title = code.device->title;
+  // A plugin that links the run-time library statically needs only a driver of the same major or a later one.
+  const bool shares_runtime = std::ranges::any_of(
+      file.elf.needed, [&](const std::string& library) { return library.starts_with(accelerator.runtime_library); });
+  if (shares_runtime && code.toolkit != versions->toolkit) {
+    throw plugin_error(fmt::format("{} ({}) was built for {} {}; this host's LibTorch uses {} {}", m.label(), file.path,
+                                   title, code.toolkit, title, versions->toolkit))
+        .hint(fmt::format("build it for that {}, or link its {} run-time library statically", title, title));
   }
-  if (!shares_runtime && m.cuda > cuda->driver_major) {
-    throw plugin_error(fmt::format("{} ({}) was built for CUDA {}; the driver supports CUDA {}", m.label(), file.path,
-                                   m.cuda, cuda->driver_major))
-        .hint("install a newer driver, or build the plugin for an older CUDA");
+  if (!shares_runtime && code.toolkit > versions->driver) {
+    throw plugin_error(fmt::format("{} ({}) was built for {} {}; the driver supports {} {}", m.label(), file.path,
+                                   title, code.toolkit, title, versions->driver))
+        .hint(fmt::format("install a newer driver, or build the plugin for an older {}", title));
   }
-  if (!m.sm.empty() && std::none_of(m.sm.begin(), m.sm.end(), [&](auto& t) { return t.runs_on(cuda->sm); })) {
-    throw plugin_error(
-        fmt::format("{} ({}) has kernels for sm {}; the device is sm {}", m.label(), file.path, sm_text(m), cuda->sm));
+  const auto runs = [&](const std::string& target) { return accelerator.runs_on(target, versions->architecture); };
+  if (!code.targets.empty() && std::ranges::none_of(code.targets, runs)) {
+    throw plugin_error(fmt::format("{} ({}) has kernels for {} {}; the device is {} {}", m.label(), file.path,
+                                   accelerator.targets_key, code.targets_text(), accelerator.targets_key,
+                                   versions->architecture));
   }
 }
 
@@ -309,7 +319,7 @@ void check_needed(const PluginFile& file, const std::vector<std::string>& loaded
   };
   for (const std::string& needed : file.elf.needed) {
     const std::string_view stem = stem_of(needed);
-    if (std::find(kSingleLibraries.begin(), kSingleLibraries.end(), stem) == kSingleLibraries.end()) continue;
+    if (!is_single(stem)) continue;
     if (is_torch(stem) && file.manifest.tier == Tier::kT0) {
       throw refuse(needed, "but its manifest says tier T0, which uses no LibTorch");
     }
@@ -327,7 +337,7 @@ void check_needed(const PluginFile& file, const std::vector<std::string>& loaded
         throw refuse(needed, fmt::format("and its library path leads to {}, but this process has {}", own, *there));
       }
     } else if (!own.empty() && is_torch(stem)) {
-      // Not loaded yet, such as libtorch_cuda in a run on the CPU: it must be in the folder of libtorch_cpu.
+      // Not loaded yet, such as LibTorch's library for GPUs in a run on the CPU: it must be in libtorch_cpu's folder.
       const auto torch = std::find_if(loaded.begin(), loaded.end(),
                                       [](const std::string& path) { return stem_of(path) == "libtorch_cpu"; });
       if (torch != loaded.end() && !same_file(fs::path(own).parent_path(), fs::path(*torch).parent_path())) {
@@ -358,7 +368,9 @@ std::vector<std::string> loaded_libraries() {
 void check_plugin_file(const PluginFile& file, const LoadPolicy& policy, const ServiceProvider& services) {
   check_abi(file, policy.abi);
   check_tier(file, services.torch_version());
-  if (file.manifest.cuda != 0 && policy.cuda) check_cuda(file, policy.cuda());
+  for (const DeviceCode& code : file.manifest.device_code)
+    if (code.toolkit != 0 && policy.device_versions)
+      check_device_code(file, code, policy.device_versions(*code.device));
   check_library_path(file);
   check_needed(file, loaded_libraries());
   check_services(file, services);

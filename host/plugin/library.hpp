@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "chassis/plugin.h"
+#include "host/base/device_types.hpp"
 #include "host/base/error.hpp"
 #include "host/plugin/libraries.hpp"
 #include "host/plugin/manifest.hpp"
@@ -23,12 +24,6 @@ namespace chassis {
 struct HostAbi {
   AbiVersion version = {CHASSIS_ABI_MAJOR, CHASSIS_ABI_MINOR};
   int min_plugin_minor = CHASSIS_ABI_OLDEST_MINOR;  // older plugins are refused
-};
-
-struct CudaVersions {
-  int major = 0;         // major version of LibTorch's CUDA, such as 13
-  int sm = 0;            // compute capability of the device, such as 90
-  int driver_major = 0;  // the newest CUDA that the driver supports
 };
 
 // A hash that the user expects: [plugins] pin = { id = "sha256:…" }.
@@ -46,7 +41,8 @@ struct LoadPolicy {
   std::string only_pinned = {};                            // the file with the pins, if no other library may be loaded
   TrustPolicy trust;                                       // for files that are not pinned
   std::string cache_folder;                                // "": plugin_cache_folder()
-  std::function<std::optional<CudaVersions>()> cuda = {};  // called for CUDA plugins only; empty: no CUDA device in use
+  // Called for plugins with code for devices of this type. Empty or nullopt: no such device is in use.
+  std::function<std::optional<DeviceVersions>(const DeviceSpec&)> device_versions = {};
 
   // NULL if it is not pinned. `library` is the file name of a library that the plugin brings; empty: the plugin itself.
   const PluginPin* pin_of(const Manifest& manifest, const std::string& library = "") const;
@@ -66,7 +62,7 @@ std::string unusable_reason(const PluginFile& file, const MemberName& member, co
 // The checks before any code of the file runs. Each throws a plugin error with the plugin's and the host's value.
 void check_abi(const PluginFile& file, const HostAbi& abi);
 void check_tier(const PluginFile& file, const std::string& torch_version);
-void check_cuda(const PluginFile& file, const std::optional<CudaVersions>& cuda);
+void check_device_code(const PluginFile& file, const DeviceCode& code, const std::optional<DeviceVersions>& versions);
 void check_services(const PluginFile& file, const ServiceProvider& services);
 // Refuses a file that would load a second LibTorch or NCCL. `loaded`: paths of the libraries in this process.
 void check_needed(const PluginFile& file, const std::vector<std::string>& loaded);

@@ -2,13 +2,14 @@
 #include "host/plugin/manifest.hpp"
 
 #include <fmt/core.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <charconv>
-#include <optional>
 #include <set>
 
 #include "chassis/plugin.h"
+#include "host/base/device_types.hpp"
 #include "host/base/error.hpp"
 #include "host/base/file.hpp"
 
@@ -87,31 +88,30 @@ PluginFile read_plugin(const ElfSource& source, const std::string& name) {
   return file;
 }
 
-std::optional<CudaTarget> read_target(std::string_view text) {
-  CudaTarget target;
-  constexpr std::string_view kPtx = "ptx";
-  if ((target.is_ptx = text.starts_with(kPtx))) text.remove_prefix(kPtx.size());
-  if (text.ends_with('a') || text.ends_with('f')) {
-    target.suffix = text.back();
-    text.remove_suffix(1);
+// The type of devices whose code this key describes; NULL if none.
+const DeviceSpec* described_device(std::string_view key) {
+  for (const DeviceSpec& device : device_specs())
+    if (device.accelerator && (key == device.accelerator->toolkit_key || key == device.accelerator->targets_key))
+      return &device;
+  return nullptr;
+}
+
+// Reads a key of `device`. Returns what the value must be; empty if it is valid.
+std::string_view read_device_code(const DeviceSpec& device, std::string_view key, std::string_view value, Manifest& m) {
+  auto code = std::ranges::find(m.device_code, &device, &DeviceCode::device);
+  if (code == m.device_code.end()) code = m.device_code.insert(code, DeviceCode{&device});
+  if (key == device.accelerator->toolkit_key)
+    return parse_int(value, code->toolkit) && code->toolkit != 0 ? "" : device.accelerator->toolkit_form;
+  for (const std::string_view part : split(value, ',')) {
+    code->targets.push_back(device.accelerator->read_target(part));
+    if (code->targets.back().empty()) return device.accelerator->targets_form;
   }
-  if (!parse_int(text, target.sm) || target.sm == 0) return std::nullopt;
-  return target;
+  return "";
 }
 
 }  // namespace
 
-std::string CudaTarget::text() const {
-  return (is_ptx ? "ptx" : "") + std::to_string(sm) + (suffix ? std::string(1, suffix) : "");
-}
-
-// Code for 8.0 runs on 8.6 but not on 9.0; the driver compiles PTX for all later devices. Source: CUDA Programming
-// Guide, "Binary Compatibility", "Feature-Specific" and "Family-Specific" targets.
-bool CudaTarget::runs_on(int device_sm) const {
-  if (suffix == 'a') return device_sm == sm;
-  if (is_ptx && suffix == '\0') return device_sm >= sm;
-  return device_sm / 10 == sm / 10 && device_sm >= sm;
-}
+std::string DeviceCode::targets_text() const { return fmt::format("{}", fmt::join(targets, ", ")); }
 
 std::string AbiVersion::text() const { return fmt::format("{}.{}", major, minor); }
 
@@ -125,6 +125,16 @@ std::string_view tier_text(Tier tier) {
       return "T2";
   }
   return "?";
+}
+
+const DeviceCode* Manifest::code_for(const DeviceSpec& device) const {
+  for (const DeviceCode& code : device_code)
+    if (code.device == &device && code.toolkit != 0) return &code;
+  return nullptr;
+}
+
+bool Manifest::has_device_code() const {
+  return std::ranges::any_of(device_code, [](const DeviceCode& code) { return code.toolkit != 0; });
 }
 
 std::string Manifest::label() const { return fmt::format("plugin '{}' {}", id, version); }
@@ -207,14 +217,8 @@ Manifest parse_manifest(std::string_view text, const std::string& name) {
     } else if (key == "torch") {
       if (!is_version(value)) throw refuse("a version such as 2.11.0");
       m.torch = value;
-    } else if (key == "cuda") {
-      if (!parse_int(value, m.cuda) || m.cuda == 0) throw refuse("a CUDA major version such as 13");
-    } else if (key == "sm") {
-      for (const std::string_view part : split(value, ',')) {
-        const std::optional<CudaTarget> target = read_target(part);
-        if (!target) throw refuse("compute capabilities such as 80,90a,100f,ptx90");
-        m.sm.push_back(*target);
-      }
+    } else if (const DeviceSpec* const device = described_device(key)) {
+      if (const std::string_view form = read_device_code(*device, key, value, m); !form.empty()) throw refuse(form);
     } else if (key == "swappable") {
       if (value != "0" && value != "1") throw refuse("0 or 1");
       m.swappable = value == "1";
@@ -278,12 +282,6 @@ int compare_versions(std::string_view a, std::string_view b) {
     if (x != y) return x < y ? -1 : 1;
   }
   return 0;
-}
-
-std::string sm_text(const Manifest& manifest) {
-  std::string text;
-  for (const CudaTarget& target : manifest.sm) text += (text.empty() ? "" : ", ") + target.text();
-  return text;
 }
 
 }  // namespace chassis

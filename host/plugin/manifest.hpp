@@ -6,6 +6,7 @@
 #include <string_view>
 #include <vector>
 
+#include "host/base/device_types.hpp"
 #include "host/plugin/elf.hpp"
 
 namespace chassis {
@@ -29,14 +30,13 @@ struct MemberName {
   friend bool operator==(const MemberName&, const MemberName&) = default;
 };
 
-// A target that kernels were compiled for: "90", "90a", "100f" or "ptx80".
-struct CudaTarget {
-  int sm = 0;
-  char suffix = '\0';  // 'a': only that device; 'f': its family
-  bool is_ptx = false;
+// The code for one type of accelerators, as the manifest describes it.
+struct DeviceCode {
+  const DeviceSpec* device;  // never NULL, and has an accelerator
+  int toolkit = 0;           // major version of the toolkit that built it; 0: no code
+  std::vector<std::string> targets = {};
 
-  std::string text() const;
-  bool runs_on(int device_sm) const;
+  std::string targets_text() const;  // "80, 90a, ptx90"
 };
 
 struct Manifest {
@@ -52,13 +52,15 @@ struct Manifest {
   std::vector<std::string> files;  // patterns: "tokenizer.json" of a model directory, "*.parquet" of rows
   std::vector<std::string> unknown_keys;
   std::vector<std::string> operators;  // "aten::mm(Tensor self, Tensor mat2) -> Tensor"
-  int cuda = 0;                        // CUDA major, 0 if none
-  std::vector<CudaTarget> sm;
+  std::vector<DeviceCode> device_code;  // at most one for each type
   bool swappable = false;
   bool oracle = false;
   std::string license;
   std::string git;
 
+  // NULL if it has no code for devices of this type.
+  const DeviceCode* code_for(const DeviceSpec& device) const;
+  bool has_device_code() const;
   // "plugin 'sdpa' 0.1.0", for the beginning of messages.
   std::string label() const;
 };
@@ -80,8 +82,5 @@ PluginFile read_plugin_bytes(std::string_view bytes, const std::string& name);
 
 // Dotted numbers: negative if a < b, 0 if equal, positive if a > b. Text after a '+' or '-' is ignored.
 int compare_versions(std::string_view a, std::string_view b);
-
-// "80, 90a, ptx90".
-std::string sm_text(const Manifest& manifest);
 
 }  // namespace chassis

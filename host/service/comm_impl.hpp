@@ -41,7 +41,7 @@ struct CommWork::Impl {
 struct Communicator::Impl {
   Impl(Communicator& owner, const chassis_comm_backend_t* table)
       : world(owner.world_), backend(owner.backend_.get()), table(table), device(owner.device_), flights(world) {
-    if (table && table->wait_on_stream && device.type == Device::Type::kCuda) watch.emplace(*backend, *table, flights);
+    if (table && table->wait_on_stream && device.spec().has_streams) watch.emplace(*backend, *table, flights);
   }
   ~Impl() {
     watch.reset();

@@ -1,4 +1,4 @@
-// Devices, as LibTorch, the CUDA driver and /proc describe them.
+// Devices, as LibTorch, their drivers and /proc describe them.
 #include "host/service/device.hpp"
 
 #include <ATen/Context.h>
@@ -12,11 +12,14 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <map>
 #include <memory>
 #include <mutex>
+#include <vector>
 
 #include "host/base/control_groups.hpp"
 #include "host/base/error.hpp"
+#include "host/config/option.hpp"
 #include "host/service/handle.hpp"
 #include "host/service/host_memory.hpp"
 #include "host/service/memory.hpp"
@@ -30,64 +33,74 @@ std::string dl_error() {
   return text ? text : "unknown reason";
 }
 
-// A function of the CUDA driver, looked up so that no CUDA header is needed; NULL without a driver.
-template <typename Function>
-Function driver_function(const char* name) {
-  void* const driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
-  return driver ? reinterpret_cast<Function>(dlsym(driver, name)) : nullptr;
+std::string load_problem(const DeviceSpec& spec) {
+  const std::string title(spec.title);
+  if (!dlopen(spec.accelerator->driver_library, RTLD_NOW | RTLD_LOCAL)) return "no " + title + " driver: " + dl_error();
+  if (!dlopen(spec.accelerator->torch_library, RTLD_NOW | RTLD_GLOBAL))
+    return "LibTorch's " + title + " library cannot be loaded: " + dl_error();
+  const auto& hooks = at::globalContext().getAcceleratorHooksInterface(torch_device_type(spec));
+  if (!hooks.isAvailable() || at::accelerator::deviceCount() == 0) return "no " + title + " device is visible";
+  return "";
 }
 
-// The driver's handle of a CUDA device.
-std::optional<int> driver_device(Device device) {
-  const auto get = driver_function<int (*)(int*, int)>("cuDeviceGet");
-  int ordinal = 0;
-  if (!get || get(&ordinal, device.index) != 0) return std::nullopt;
-  return ordinal;
+// The values of run.device that choose_device accepts.
+std::vector<std::string> device_settings() {
+  std::vector<std::string> settings = {"auto"};
+  for (const DeviceSpec& spec : device_specs()) {
+    if (!spec.can_run) continue;
+    settings.emplace_back(spec.name);
+    if (spec.has_index) settings.push_back(std::string(spec.name) + ":<index>");
+  }
+  return settings;
 }
 
 }  // namespace
 
-std::string load_cuda() {
-  static std::once_flag once;
-  static auto* problem = new std::string;
-  std::call_once(once, [] {
-    if (!dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL)) {
-      *problem = "no CUDA driver: " + dl_error();
-    } else if (!dlopen("libtorch_cuda.so", RTLD_NOW | RTLD_GLOBAL)) {
-      *problem = "LibTorch's CUDA library cannot be loaded: " + dl_error();
-    } else if (!at::globalContext().hasCUDA() || at::accelerator::deviceCount() == 0) {
-      *problem = "no CUDA device is visible";
-    }
-  });
-  return *problem;
+std::string load_device_type(const DeviceSpec& spec) {
+  if (!spec.accelerator) return "";
+  static std::mutex mutex;
+  static auto* const problems = new std::map<uint32_t, std::string>;
+  const std::lock_guard lock(mutex);
+  auto found = problems->find(spec.id);
+  if (found == problems->end()) found = problems->emplace(spec.id, load_problem(spec)).first;
+  return found->second;
+}
+
+const DeviceSpec* usable_accelerator() {
+  for (const DeviceSpec& spec : device_specs())
+    if (spec.accelerator && load_device_type(spec).empty()) return &spec;
+  return nullptr;
 }
 
 Device choose_device(std::string_view setting) {
-  if (setting == "cpu") return {};
-  if (setting == "auto") return load_cuda().empty() ? Device{Device::Type::kCuda, 0} : Device{};
-  if (setting == "cuda" || setting.starts_with("cuda:")) {
-    int index = 0;
-    if (setting.size() > 5) {
-      const std::string number(setting.substr(5));
-      char* end = nullptr;
-      index = static_cast<int>(std::strtol(number.c_str(), &end, 10));
-      if (*end || index < 0) throw config_error("run.device: \"" + std::string(setting) + "\" is not a device");
-    }
-    if (const std::string problem = load_cuda(); !problem.empty())
-      throw config_error("run.device = \"" + std::string(setting) + "\": " + problem)
-          .hint("set run.device = \"auto\" or \"cpu\"");
-    if (const int count = at::accelerator::deviceCount(); index >= count)
-      throw config_error("run.device = \"" + std::string(setting) + "\": this machine has " + std::to_string(count) +
-                         " CUDA device(s)");
-    return {Device::Type::kCuda, index};
+  if (setting == "auto") {
+    const DeviceSpec* const accelerator = usable_accelerator();
+    return accelerator ? device_of(*accelerator) : Device{};
   }
-  throw config_error("run.device: \"" + std::string(setting) + "\" is not a device")
-      .hint("use \"auto\", \"cpu\", \"cuda\" or \"cuda:<index>\"");
+  const std::string given = "\"" + std::string(setting) + "\"";
+  const DeviceSpec* const spec = device_spec_named(setting);
+  if (!spec)
+    throw config_error("run.device: " + given + " is not a device").hint("use " + choices_text(device_settings()));
+  int index = 0;
+  if (setting.size() > spec->name.size()) {
+    const std::string number(setting.substr(spec->name.size() + 1));
+    char* end = nullptr;
+    index = static_cast<int>(std::strtol(number.c_str(), &end, 10));
+    if (*end || index < 0) throw config_error("run.device: " + given + " is not a device");
+  }
+  if (!spec->accelerator) return device_of(*spec, index);
+  if (const std::string problem = load_device_type(*spec); !problem.empty())
+    throw config_error("run.device = " + given + ": " + problem).hint("set run.device = \"auto\" or \"cpu\"");
+  if (const int count = at::accelerator::deviceCount(); index >= count)
+    throw config_error("run.device = " + given + ": this machine has " + std::to_string(count) + " " +
+                       std::string(spec->title) + " device(s)");
+  return device_of(*spec, index);
 }
 
 DeviceMemory device_memory(Device device) {
-  if (device.type == Device::Type::kMeta) return {};
-  if (device.type == Device::Type::kCpu) {
+  const DeviceSpec& spec = device.spec();
+  if (!spec.has_memory) return {};
+  if (!spec.has_own_memory) {
     const MemoryUsage usage = memory_usage();
     DeviceMemory memory{usage.live_bytes, usage.system_bytes, usage.peak_bytes};
     HostMemory host = host_memory();
@@ -127,7 +140,7 @@ Tensor pinned_tensor(std::span<const int64_t> sizes, Dtype dtype) {
 }
 
 void synchronize(Device device) {
-  if (device.type == Device::Type::kCuda)
+  if (device.spec().has_streams)
     translate_errors([&] { at::accelerator::synchronizeDevice(static_cast<c10::DeviceIndex>(device.index)); });
 }
 
@@ -136,28 +149,15 @@ std::string device_name(Device device) {
     const std::string model = proc_line("/proc/cpuinfo", "model name");
     return model.empty() ? "cpu" : model;
   }
-  if (device.type == Device::Type::kCuda) {
-    const auto get_name = driver_function<int (*)(char*, int, int)>("cuDeviceGetName");
-    const std::optional<int> ordinal = driver_device(device);
-    char name[256] = {};
-    if (ordinal && get_name && get_name(name, sizeof name - 1, *ordinal) == 0) return name;
-  }
-  return device.text();
+  const AcceleratorSpec* const accelerator = device.spec().accelerator;
+  const std::string name = accelerator ? accelerator->device_name(device.index) : "";
+  return name.empty() ? device.text() : name;
 }
 
-std::optional<CudaVersions> cuda_versions(Device device) {
-  if (device.type != Device::Type::kCuda || !load_cuda().empty()) return std::nullopt;
-  constexpr int kCapabilityMajor = 75, kCapabilityMinor = 76;  // CUdevice_attribute
-  const auto get_attribute = driver_function<int (*)(int*, int, int)>("cuDeviceGetAttribute");
-  const std::optional<int> ordinal = driver_device(device);
-  int major = 0, minor = 0;
-  if (!ordinal || !get_attribute || get_attribute(&major, kCapabilityMajor, *ordinal) != 0 ||
-      get_attribute(&minor, kCapabilityMinor, *ordinal) != 0)
-    return std::nullopt;
-  const auto get_version = driver_function<int (*)(int*)>("cuDriverGetVersion");
-  int driver = 0;
-  if (!get_version || get_version(&driver) != 0) return std::nullopt;
-  return CudaVersions{static_cast<int>(at::globalContext().versionCUDART() / 1000), 10 * major + minor, driver / 1000};
+std::optional<DeviceVersions> device_versions(Device device) {
+  const DeviceSpec& spec = device.spec();
+  if (!spec.accelerator || !load_device_type(spec).empty()) return std::nullopt;
+  return spec.accelerator->versions(device.index);
 }
 
 uint64_t peak_resident_bytes() {
@@ -165,7 +165,7 @@ uint64_t peak_resident_bytes() {
 }
 
 bool has_fast_bf16(Device device) {
-  if (device.type == Device::Type::kCuda) return true;
+  if (device.spec().has_bf16) return true;
   const std::string flags = " " + proc_line("/proc/cpuinfo", "flags") + " ";
   return flags.find(" amx_bf16 ") != std::string::npos || flags.find(" avx512_bf16 ") != std::string::npos;
 }

@@ -1,4 +1,5 @@
-// The device of a run. One binary serves the CPU and CUDA; LibTorch's CUDA library is loaded on demand.
+// The device of a run. One binary serves all types of devices; LibTorch's library for one is loaded on demand. What
+// differs between types without LibTorch is in host/base/device_types.hpp.
 #pragma once
 
 #include <cstdint>
@@ -7,17 +8,21 @@
 #include <string>
 #include <string_view>
 
-#include "host/plugin/library.hpp"
+#include "host/base/device_types.hpp"
 #include "host/service/tensor.hpp"
 
 namespace chassis {
 
-// `setting` is "auto", "cpu", "cuda" or "cuda:1". "auto" chooses CUDA if there are a driver, a device and LibTorch's
-// CUDA libraries. Throws a config error if CUDA is asked for and not available.
+// `setting` is "auto", "cpu", or another name of the table, which may have an index: "cuda:1". "auto" chooses the first
+// type of accelerators for which there are a driver, a device and LibTorch's libraries, else the CPU. Throws a config
+// error if the setting names an accelerator that is not available.
 Device choose_device(std::string_view setting);
-// Loads LibTorch's CUDA library. Returns an empty text, or why CUDA cannot be used. Must be called before LibTorch is
-// first asked about CUDA, since LibTorch remembers the answer.
-std::string load_cuda();
+// Loads LibTorch's library for an accelerator. Returns an empty text, or why the accelerator cannot be used. Must be
+// called before LibTorch is first asked about the accelerator, since LibTorch remembers the answer. Does nothing for
+// other types.
+std::string load_device_type(const DeviceSpec& spec);
+// The type of accelerators that "auto" chooses; NULL if there is none.
+const DeviceSpec* usable_accelerator();
 
 struct DeviceMemory {
   uint64_t active_bytes = 0;    // held by tensors
@@ -31,20 +36,19 @@ struct DeviceMemory {
 };
 // On the CPU, the allocator counts the bytes that are held; total and free bytes are those of host_memory().
 DeviceMemory device_memory(Device device);
-// Uninitialized page-locked host memory, which CUDA devices copy from and to without staging. Counted under this
-// thread's tags. CUDA must have been loaded. Throws an out-of-memory error.
+// Uninitialized page-locked host memory, for devices with pins_host_memory. Counted under this thread's tags. The
+// device's type must have been loaded. Throws an out-of-memory error.
 Tensor pinned_tensor(std::span<const int64_t> sizes, Dtype dtype);
-// Waits for the device's queued work; returns at once on the CPU.
+// Waits for the device's queued work; returns at once without streams.
 void synchronize(Device device);
 // "NVIDIA H200", or the CPU's model name.
 std::string device_name(Device device);
-// The versions that CUDA code of plugins must match: the major version of LibTorch's CUDA, the compute capability of
-// the device (90 for 9.0) and the major version of the driver. Empty on the CPU, or if CUDA is not available.
-std::optional<CudaVersions> cuda_versions(Device device);
+// The versions that code of plugins for this device must match. nullopt on the CPU, or if the device is not available.
+std::optional<DeviceVersions> device_versions(Device device);
 // The largest resident memory of the process so far, as the operating system counts it.
 uint64_t peak_resident_bytes();
 
-// Whether the device has bf16 matrix instructions: AMX or AVX512-BF16 on the CPU; true for any CUDA device.
+// Whether the device has bf16 matrix instructions: those of its type, else AMX or AVX512-BF16 of the processor.
 bool has_fast_bf16(Device device);
 
 }  // namespace chassis

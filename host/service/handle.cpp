@@ -2,9 +2,11 @@
 #include "host/service/handle.hpp"
 
 #include <ATen/core/TensorBody.h>
+#include <c10/core/Device.h>
 #include <c10/util/Exception.h>
 
 #include <string>
+#include <vector>
 
 namespace chassis {
 
@@ -44,6 +46,21 @@ Dtype dtype_of(c10::ScalarType type) {
     case c10::ScalarType::Bool: return Dtype::bool8;
     default: throw internal_error(std::string("LibTorch's type ") + c10::toString(type) + " has no dtype in the ABI");
   }
+}
+
+c10::DeviceType torch_device_type(const DeviceSpec& spec) {
+  static const auto* const types = [] {
+    auto* all = new std::vector<c10::DeviceType>;
+    for (const DeviceSpec& each : device_specs()) all->push_back(c10::Device(std::string(each.name)).type());
+    return all;
+  }();
+  return (*types)[static_cast<size_t>(&spec - device_specs().data())];
+}
+
+const DeviceSpec* spec_of(c10::DeviceType type) {
+  for (const DeviceSpec& spec : device_specs())
+    if (torch_device_type(spec) == type) return &spec;
+  return nullptr;
 }
 
 void rethrow_as_error() {

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "chassis/tensor.h"
+#include "host/base/device_types.hpp"
 #include "host/base/error.hpp"
 #include "host/state/dtype.hpp"
 
@@ -13,6 +14,7 @@ namespace at {
 class Tensor;
 }
 namespace c10 {
+enum class DeviceType : int8_t;
 enum class ScalarType : int8_t;
 }
 
@@ -26,6 +28,11 @@ void delete_handle(chassis_tensor_t handle) noexcept;
 c10::ScalarType scalar_type(Dtype dtype);
 // Throws for types that are not in the ABI.
 Dtype dtype_of(c10::ScalarType type);
+
+// LibTorch's type for a row of the table, found by its name.
+c10::DeviceType torch_device_type(const DeviceSpec& spec);
+// NULL for types that are not in the ABI.
+const DeviceSpec* spec_of(c10::DeviceType type);
 
 // Rethrows the current exception as an Error: out of memory with its exit code, LibTorch's messages without their C++
 // backtrace. An Error passes unchanged.

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "host/base/device_types.hpp"
 #include "host/base/error.hpp"
 #include "host/plugin/status.hpp"
 #include "host/plugin/thread_role.hpp"
@@ -59,14 +60,15 @@ class MemoryTable final : public Table {
   static MemoryTable& self(const chassis_memory_t* t) { return *static_cast<MemoryTable*>(t->impl); }
 
   void* alloc_on(Device device, uint32_t flags, uint64_t bytes) {
-    if (device.type != Device::Type::kCpu && device.type != Device::Type::kCuda)
-      throw plugin_error("device type " + std::to_string(static_cast<uint32_t>(device.type)) +
-                         " has no memory; only the CPU and CUDA have");
+    const DeviceSpec* const spec = find_device_spec(static_cast<uint32_t>(device.type));
+    if (!spec || !spec->has_memory)
+      throw plugin_error("device type " + std::to_string(static_cast<uint32_t>(device.type)) + " has no memory; only " +
+                         device_titles([](const DeviceSpec& each) { return each.has_memory; }, " and ") + " have");
     if ((flags & ~CHASSIS_MEMORY_PINNED) != 0)
       throw plugin_error("memory flags " + std::to_string(flags) + " are unknown");
     const std::vector<int64_t> sizes = {static_cast<int64_t>(std::max<uint64_t>(bytes, 1))};
     const MemoryTag tag(MemoryCategory::kWorkspace, owner_);
-    const bool pinned = (flags & CHASSIS_MEMORY_PINNED) != 0 && device.type == Device::Type::kCuda;
+    const bool pinned = (flags & CHASSIS_MEMORY_PINNED) != 0 && spec->pins_host_memory;
     Tensor block = pinned ? pinned_tensor(sizes, Dtype::u8) : Tensor::empty(sizes, Dtype::u8, device);
     void* data = block.data();
     const std::lock_guard lock(mutex_);

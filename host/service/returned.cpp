@@ -14,12 +14,9 @@ namespace chassis {
 namespace {
 
 bool is_on(const at::Tensor& tensor, Device device) {
-  switch (device.type) {
-    case Device::Type::kCpu: return tensor.is_cpu();
-    case Device::Type::kCuda: return tensor.is_cuda() && tensor.device().index() == device.index;
-    case Device::Type::kMeta: return tensor.is_meta();
-  }
-  return false;
+  const DeviceSpec& spec = device.spec();
+  if (tensor.device().type() != torch_device_type(spec)) return false;
+  return !spec.has_index || tensor.device().index() == device.index;
 }
 
 std::string text_of(const std::string& dtype, at::IntArrayRef sizes, const std::string& device) {

@@ -25,12 +25,8 @@ namespace {
 using NoAutograd = at::AutoDispatchBelowADInplaceOrView;
 
 at::Device torch_device(Device device) {
-  switch (device.type) {
-    case Device::Type::kCpu: return at::Device(at::kCPU);
-    case Device::Type::kCuda: return at::Device(at::kCUDA, static_cast<c10::DeviceIndex>(device.index));
-    case Device::Type::kMeta: return at::Device(at::kMeta, static_cast<c10::DeviceIndex>(device.index));
-  }
-  throw internal_error("device type " + std::to_string(static_cast<uint32_t>(device.type)) + " is unknown");
+  if (device.type == Device::Type::kCpu) return at::Device(at::kCPU);
+  return at::Device(torch_device_type(device.spec()), static_cast<c10::DeviceIndex>(device.index));
 }
 
 at::IntArrayRef shape_of(std::span<const int64_t> sizes) { return {sizes.data(), sizes.size()}; }
@@ -59,13 +55,16 @@ bool block_finite(const float* x, int64_t count) {
 
 }  // namespace
 
+const DeviceSpec& Device::spec() const {
+  const auto id = static_cast<uint32_t>(type);
+  if (const DeviceSpec* found = find_device_spec(id)) return *found;
+  throw internal_error("device type " + std::to_string(id) + " is unknown");
+}
+
 std::string Device::text() const {
-  switch (type) {
-    case Type::kCpu: return "cpu";
-    case Type::kCuda: return "cuda:" + std::to_string(index);
-    case Type::kMeta: return "meta";
-  }
-  return "unknown";
+  const DeviceSpec* const found = find_device_spec(static_cast<uint32_t>(type));
+  if (!found) return "unknown";
+  return std::string(found->name) + (found->has_index ? ":" + std::to_string(index) : "");
 }
 
 Device Device::host() const { return type == Type::kMeta ? kMetaHost : Device{}; }
@@ -125,9 +124,7 @@ bool Tensor::is_contiguous() const { return tensor_of(handle_).is_contiguous(); 
 
 Device Tensor::device() const {
   const at::Device device = tensor_of(handle_).device();
-  if (device.is_cpu()) return {};
-  if (device.is_cuda()) return {Device::Type::kCuda, device.index()};
-  if (device.is_meta()) return {Device::Type::kMeta, std::max<int>(0, device.index())};
+  if (const DeviceSpec* spec = spec_of(device.type())) return device_of(*spec, std::max<int>(0, device.index()));
   throw internal_error("device " + device.str() + " is not in the ABI");
 }
 

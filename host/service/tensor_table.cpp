@@ -10,6 +10,7 @@
 
 #include <algorithm>
 
+#include "host/base/device_types.hpp"
 #include "host/base/log.hpp"
 #include "host/plugin/manifest.hpp"
 #include "host/plugin/status.hpp"
@@ -23,14 +24,10 @@ namespace {
 at::TensorOptions options_of(uint32_t dtype, uint32_t device_type, int32_t device_index) {
   const Dtype type = static_cast<Dtype>(dtype);
   if (size_bytes(type) == 0) throw plugin_error("dtype " + std::to_string(dtype) + " is unknown");
-  at::Device device(at::kCPU);
-  switch (device_type) {
-    case CHASSIS_DEVICE_CPU: break;
-    case CHASSIS_DEVICE_CUDA: device = at::Device(at::kCUDA, static_cast<c10::DeviceIndex>(device_index)); break;
-    case CHASSIS_DEVICE_META: device = at::Device(at::kMeta); break;
-    default: throw plugin_error("device type " + std::to_string(device_type) + " is unknown");
-  }
-  return at::TensorOptions(scalar_type(type)).device(device);
+  const DeviceSpec* const spec = find_device_spec(device_type);
+  if (!spec) throw plugin_error("device type " + std::to_string(device_type) + " is unknown");
+  const auto index = static_cast<c10::DeviceIndex>(spec->has_index ? device_index : -1);
+  return at::TensorOptions(scalar_type(type)).device(at::Device(torch_device_type(*spec), index));
 }
 
 at::IntArrayRef shape_of(const int64_t* sizes, uint32_t num_dims) {
@@ -38,12 +35,6 @@ at::IntArrayRef shape_of(const int64_t* sizes, uint32_t num_dims) {
   for (uint32_t i = 0; i < num_dims; ++i)
     if (sizes[i] < 0) throw plugin_error("size " + std::to_string(sizes[i]) + " is negative");
   return {sizes, num_dims};
-}
-
-uint32_t device_type_of(const at::Device& device) {
-  if (device.is_cuda()) return CHASSIS_DEVICE_CUDA;
-  if (device.is_meta()) return CHASSIS_DEVICE_META;
-  return CHASSIS_DEVICE_CPU;
 }
 
 // Throws for tensors without plain memory, such as sparse ones.
@@ -55,8 +46,9 @@ chassis_tensor_view_t view_of_tensor(const at::Tensor& tensor) {
     full.dtype = 0;  // not in the ABI
   }
   const at::Device device = tensor.device();
-  full.device_type = device_type_of(device);
-  full.device_index = device.is_cuda() ? device.index() : 0;
+  const DeviceSpec* const spec = spec_of(device.type());
+  full.device_type = spec ? spec->id : CHASSIS_DEVICE_CPU;
+  full.device_index = spec && spec->has_index ? device.index() : 0;
   full.num_elements = tensor.numel();
   full.data = full.device_type == CHASSIS_DEVICE_META || full.num_elements == 0 ? nullptr : tensor.mutable_data_ptr();
   full.num_dims = static_cast<uint32_t>(tensor.dim());

@@ -45,7 +45,10 @@ bool may_compete(const Settings::Run& run, const PluginRegistry& registry, const
                  const Target& target) {
   if (file.manifest.oracle || !registry.index().is_installed_with_program(file.path)) return false;
   if (registry.loads_only_pinned() && !registry.is_pinned(file)) return false;
-  return file.manifest.cuda == 0 || may_run_on_cuda(run, target);
+  if (!file.manifest.has_device_code()) return true;
+  return std::ranges::any_of(device_specs(), [&](const DeviceSpec& device) {
+    return file.manifest.code_for(device) && may_run_on(device, run, target);
+  });
 }
 
 // Called in a catch block. Rethrows the error of a pinned plugin: the user asked for exactly that file.
@@ -160,8 +163,9 @@ Json chosen_providers(CompiledProgram& compiled) {
   for (const auto& unit : compiled.resolved(Purpose::kTraining).units)
     for (const Node& node : unit->nodes)
       if (node.provider) (node.pattern == kAttention ? attention : kernels)[node.name] = node.provider->name;
-  const bool cuda = compiled.options.device.type == Device::Type::kCuda;
-  return {{"device", cuda ? "cuda" : "cpu"}, {"attention", std::move(attention)}, {"kernels", std::move(kernels)}};
+  return {{"device", compiled.options.device.spec().name},
+          {"attention", std::move(attention)},
+          {"kernels", std::move(kernels)}};
 }
 
 void agree_on_providers(World& world, CompiledProgram& compiled) {

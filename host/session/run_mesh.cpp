@@ -35,14 +35,15 @@ std::string plugins_text(const Json& lock) {
   return text;
 }
 
-// The first backend that serves this device. For CUDA, backends with CUDA code are tried first, otherwise last. With
-// `moves_nothing`, the first backend that has this property.
+// The first backend that serves this device. Backends with code for its type are tried first. On the CPU, those with
+// code for devices are tried last. With `moves_nothing`, the first backend that has this property.
 std::unique_ptr<Instance> choose_backend(const Settings::Comm& comm, RunPlugins& plugins, bool moves_nothing,
                                          Device device) {
-  const bool cuda = !moves_nothing && device.type == Device::Type::kCuda;
+  const bool wants_code = !moves_nothing && device.spec().accelerator;
   std::vector<std::string> ids = plugins.registry().index().ids("comm");
   std::stable_partition(ids.begin(), ids.end(), [&](const std::string& id) {
-    return (plugins.registry().index().at("comm", id).manifest.cuda > 0) == cuda;
+    const Manifest& manifest = plugins.registry().index().at("comm", id).manifest;
+    return wants_code ? manifest.code_for(device.spec()) != nullptr : !manifest.has_device_code();
   });
   std::string refusals;
   for (const std::string& id : ids) {

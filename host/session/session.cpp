@@ -79,7 +79,7 @@ Session::Session(Config config, const SessionOptions& options)
 
   const Settings::Model& model = settings().model;
   LoadPolicy policy = load_policy(settings());
-  policy.cuda = cuda_versions_of(settings().run, options.target);
+  policy.device_versions = device_versions_of(settings().run, options.target);
   collect(config_, "", {}, [&] {
     plugins_.emplace(config_, metrics_, index_of(settings().plugins.path, options.plugin_path), std::move(policy));
   });

@@ -9,7 +9,6 @@
 #include "host/base/control_groups.hpp"
 #include "host/base/log.hpp"
 #include "host/base/printable.hpp"
-#include "host/launch/gpus.hpp"
 #include "host/service/threads.hpp"
 #include "host/state/float_dtype.hpp"
 
@@ -17,7 +16,7 @@ namespace chassis {
 namespace {
 
 Dtype dtype_from_setting(const Setting<std::string>& setting, Device device) {
-  if (setting == "auto") return device.type == Device::Type::kCuda ? Dtype::bf16 : Dtype::f32;
+  if (setting == "auto") return device.spec().has_bf16 ? Dtype::bf16 : Dtype::f32;
   return float_dtype(*setting, setting.key());
 }
 
@@ -37,9 +36,11 @@ void use_omp_num_threads(const std::string& given, const World& world) {
 
 // Each rank of a machine uses its own GPU, unless the launcher makes only one visible to it.
 std::string device_of_rank(const std::string& setting, int local_rank) {
-  if (local_rank == 0 || num_visible_gpus() < 2) return setting;
-  if (setting != "cuda" && !(setting == "auto" && load_cuda().empty())) return setting;
-  return "cuda:" + std::to_string(local_rank);
+  if (local_rank == 0) return setting;
+  const DeviceSpec* const spec = setting == "auto" ? usable_accelerator() : device_spec_named(setting);
+  if (!spec || !spec->accelerator || setting.find(':') != std::string::npos || spec->accelerator->num_visible() < 2)
+    return setting;
+  return std::string(spec->name) + ":" + std::to_string(local_rank);
 }
 
 // `name` is the value of run.device on this rank.
@@ -53,27 +54,34 @@ Device device_from(const Settings::Run& run, const std::string& name) {
 
 }  // namespace
 
-bool may_run_on_cuda(const Settings::Run& run, const Target& target) {
-  if (target.assumed_device) return target.assumed_device->type == Device::Type::kCuda;
-  const std::string& setting = run.device;
-  if (target.without_device) return target.assume_configured_device && setting.starts_with("cuda");
-  return setting != "cpu" && load_cuda().empty();
+bool may_run_on(const DeviceSpec& accelerator, const Settings::Run& run, const Target& target) {
+  if (target.assumed_device) return &target.assumed_device->spec() == &accelerator;
+  const bool is_named = device_spec_named(*run.device) == &accelerator;
+  if (target.without_device) return target.assume_configured_device && is_named;
+  return run.device == "auto" ? usable_accelerator() == &accelerator
+                              : is_named && load_device_type(accelerator).empty();
 }
 
-std::function<std::optional<CudaVersions>()> cuda_versions_of(const Settings::Run& run, const Target& target) {
-  if (target.assumed_device && target.assumed_device->type == Device::Type::kCuda)
-    return [device = *target.assumed_device] { return cuda_versions(device); };
-  if (target.without_device || run.device == "cpu") return {};
-  return [&run]() -> std::optional<CudaVersions> {
-    if (!load_cuda().empty()) return std::nullopt;
-    return cuda_versions(device_from(run, run.device));
+std::function<std::optional<DeviceVersions>(const DeviceSpec&)> device_versions_of(const Settings::Run& run,
+                                                                                   const Target& target) {
+  const auto versions_of = [](Device device, const DeviceSpec& spec) {
+    return &device.spec() == &spec ? device_versions(device) : std::nullopt;
+  };
+  if (target.assumed_device && target.assumed_device->spec().accelerator)
+    return [versions_of, device = *target.assumed_device](const DeviceSpec& spec) { return versions_of(device, spec); };
+  if (target.without_device) return {};
+  if (const DeviceSpec* const named = device_spec_named(*run.device); named && !named->accelerator) return {};
+  return [versions_of, &run](const DeviceSpec& spec) -> std::optional<DeviceVersions> {
+    if (!load_device_type(spec).empty()) return std::nullopt;
+    return versions_of(device_from(run, run.device), spec);
   };
 }
 
 Device choose_device(const Settings::Run& run, const Target& target, const World& world) {
   if (target.assumed_device) return *target.assumed_device;
   if (!target.without_device) return device_from(run, device_of_rank(run.device, world.launch().local_rank));
-  return target.assume_configured_device && run.device->starts_with("cuda") ? Device{Device::Type::kCuda, 0} : Device{};
+  const DeviceSpec* const named = target.assume_configured_device ? device_spec_named(*run.device) : nullptr;
+  return named ? device_of(*named) : Device{};
 }
 
 int64_t max_rank_threads() { return std::max<int64_t>(64, 4 * int64_t{std::thread::hardware_concurrency()}); }

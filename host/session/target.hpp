@@ -4,9 +4,9 @@
 #include <functional>
 #include <optional>
 
+#include "host/base/device_types.hpp"
 #include "host/config/settings.hpp"
 #include "host/launch/world.hpp"
-#include "host/plugin/library.hpp"
 #include "host/service/device.hpp"
 
 namespace chassis {
@@ -17,11 +17,12 @@ struct Target {
   std::optional<Device> assumed_device = {};  // without a device: claims are for this device
 };
 
-// False if the session cannot use plugins with CUDA code.
-bool may_run_on_cuda(const Settings::Run& run, const Target& target);
-// Returns the facts about the GPU when a plugin with CUDA code is loaded; empty if the session uses no GPU. `run`
-// outlives it.
-std::function<std::optional<CudaVersions>()> cuda_versions_of(const Settings::Run& run, const Target& target);
+// False if the session cannot use plugins with code for this type of accelerators.
+bool may_run_on(const DeviceSpec& accelerator, const Settings::Run& run, const Target& target);
+// Returns the versions of the session's device when a plugin with code for its type is loaded; empty if the session
+// uses no accelerator. `run` outlives it.
+std::function<std::optional<DeviceVersions>(const DeviceSpec&)> device_versions_of(const Settings::Run& run,
+                                                                                   const Target& target);
 
 // The device of this rank. Throws a config error if the machine does not have it.
 Device choose_device(const Settings::Run& run, const Target& target, const World& world);

@@ -127,7 +127,7 @@ void PostMortem::add_out_of_memory(Error& error, const std::string& run_director
     reserve_.reset();
     drop_memory_cache();
     const Device device = session_.device();
-    const bool on_device = device.type == Device::Type::kCuda && device_memory(device).num_failures > 0;
+    const bool on_device = device.spec().has_own_memory && device_memory(device).num_failures > 0;
     const std::optional<MemoryFailure> failure = on_device ? std::nullopt : last_memory_failure();
     Report report = report_memory(error.what(), failure ? &*failure : nullptr);
     report.json["kind"] = "out_of_memory";

@@ -470,11 +470,11 @@ class Run {
   void log_memory() {
     memory_is_logged_ = true;
     if (!first_rank()) return;
-    const bool cuda = session_.device().type == Device::Type::kCuda;
+    const bool on_device = session_.device().spec().has_own_memory;
     const PlanMemory measured = plan_memory(memory_usage());
-    const uint64_t peak = cuda ? device_memory(session_.device()).peak_active_bytes : measured.peak_bytes;
+    const uint64_t peak = on_device ? device_memory(session_.device()).peak_active_bytes : measured.peak_bytes;
     if (!fit_.plan) return;
-    std::string text = memory_text(fit_.plan->start, measured, peak, peak_resident_bytes(), !cuda);
+    std::string text = memory_text(fit_.plan->start, measured, peak, peak_resident_bytes(), !on_device);
     if (data_->lengths().vary())
       text += fmt::format("\n  planned for micro-batches of {} positions; shorter ones take less",
                           *settings().train.seq_len);

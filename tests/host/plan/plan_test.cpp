@@ -384,7 +384,7 @@ TEST(Plan, IsForEachRankThatOfASessionOfItsOwn) {
     const Plan plan = make_plan(request);
     ASSERT_GE(plan.ranks.size(), 4u);
     const Config config = request.config(overrides);
-    const Device device = plan.device == "cuda" ? Device{Device::Type::kCuda, 0} : Device{};
+    const Device device = device_of(*device_spec_named(plan.device));
     for (const RankPlan& rank : plan.ranks) {
       const RankPlan own = plan_rank(config, {}, plan.world_size, rank.rank, device, plan.recompute);
       EXPECT_EQ(rank.step, own.step);

@@ -363,23 +363,28 @@ TEST(PluginTier, T2AcceptsOneLibTorchVersionAndT1AllLaterOnes) {
   EXPECT_NO_THROW(check_tier(described("tier=T0\n"), ""));
 }
 
+void check_cuda(const PluginFile& file, const std::optional<DeviceVersions>& versions) {
+  for (const DeviceCode& code : file.manifest.device_code) check_device_code(file, code, versions);
+}
+
 TEST(PluginCuda, RuntimeDriverAndDeviceMustFit) {
   PluginFile file = described("tier=T0\ncuda=13\nsm=80,90\n");
-  const auto refused = [&](const CudaVersions& facts) { return thrown_by([&] { check_cuda(file, facts); }).text; };
+  const auto refused = [&](const DeviceVersions& facts) { return thrown_by([&] { check_cuda(file, facts); }).text; };
   EXPECT_NO_THROW(check_cuda(file, std::nullopt));
-  EXPECT_NO_THROW(check_cuda(file, CudaVersions{13, 86, 13}));
-  EXPECT_NO_THROW(check_cuda(file, CudaVersions{12, 80, 13})) << "it links the run-time library statically";
-  EXPECT_TEXT(refused({12, 80, 12}), "was built for CUDA 13; the driver supports CUDA 12");
-  EXPECT_TEXT(refused({13, 100, 13}), "has kernels for sm 80, 90; the device is sm 100");
+  EXPECT_NO_THROW(check_cuda(file, DeviceVersions{13, "86", 13}));
+  EXPECT_NO_THROW(check_cuda(file, DeviceVersions{12, "80", 13})) << "it links the run-time library statically";
+  EXPECT_TEXT(refused({12, "80", 12}), "was built for CUDA 13; the driver supports CUDA 12");
+  EXPECT_TEXT(refused({13, "100", 13}), "has kernels for sm 80, 90; the device is sm 100");
   file.elf.needed = {"libm.so.6", "libcudart.so.13"};
-  EXPECT_TEXT(refused({12, 80, 13}), "was built for CUDA 13; this host's LibTorch uses CUDA 12");
-  EXPECT_NO_THROW(check_cuda(described("tier=T0\n"), CudaVersions{12, 80, 12}));
+  EXPECT_TEXT(refused({12, "80", 13}), "was built for CUDA 13; this host's LibTorch uses CUDA 12");
+  EXPECT_NO_THROW(check_cuda(described("tier=T0\n"), DeviceVersions{12, "80", 12}));
+  EXPECT_FALSE(described("tier=T0\nsm=80\n").manifest.has_device_code());
 }
 
 TEST(PluginCuda, TargetsRunOnTheirDevices) {
   const auto runs = [](const std::string& targets, int device) {
     try {
-      check_cuda(described("tier=T0\ncuda=13\nsm=" + targets + "\n"), CudaVersions{13, device, 13});
+      check_cuda(described("tier=T0\ncuda=13\nsm=" + targets + "\n"), DeviceVersions{13, std::to_string(device), 13});
       return true;
     } catch (const Error&) {
       return false;

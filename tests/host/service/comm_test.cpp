@@ -293,7 +293,7 @@ TEST(Backends, RefuseADeviceThatTheyDoNotServe) {
   RankPlugins plugins;
   World world;
   try {
-    Communicator(plugins.make("comm", "gloo"), world, MeshShape(), 0, Device{Device::Type::kCuda, 0});
+    Communicator(plugins.make("comm", "gloo"), world, MeshShape(), 0, device_of(*device_spec_named("cuda")));
     FAIL();
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ExitCode::kConfig);

@@ -10,15 +10,17 @@
 namespace chassis {
 namespace {
 
+const DeviceSpec& cuda() { return *device_spec_named("cuda"); }
+
 TEST(Device, CanBeTheCpu) { EXPECT_EQ(choose_device("cpu").text(), "cpu"); }
 
 TEST(Device, IsCudaByDefaultIfCudaWorks) {
   const Device device = choose_device("auto");
-  EXPECT_EQ(device.type == Device::Type::kCuda, load_cuda().empty());
+  EXPECT_EQ(&device.spec() == &cuda(), load_device_type(cuda()).empty());
 }
 
 TEST(Device, ReportsWhyCudaIsNotAvailable) {
-  if (load_cuda().empty()) GTEST_SKIP() << "this machine has CUDA";
+  if (load_device_type(cuda()).empty()) GTEST_SKIP() << "this machine has CUDA";
   try {
     choose_device("cuda");
     FAIL();
@@ -37,18 +39,18 @@ TEST(Device, ReportsTheMachinesMemory) {
   EXPECT_GT(peak_resident_bytes(), 0u);
 }
 
-TEST(CudaVersions, AreNoneOnTheCpu) { EXPECT_FALSE(cuda_versions({})); }
+TEST(DeviceVersions, AreNoneOnTheCpu) { EXPECT_FALSE(device_versions({})); }
 
 TEST(CudaFactsGpu, AreThoseOfTheDevice) {
-  ASSERT_EQ(load_cuda(), "");
-  const auto facts = cuda_versions({Device::Type::kCuda, 0});
+  ASSERT_EQ(load_device_type(cuda()), "");
+  const auto facts = device_versions(device_of(cuda()));
   ASSERT_TRUE(facts);
-  EXPECT_GE(facts->major, 12);
-  EXPECT_GE(facts->sm, 70);
+  EXPECT_GE(facts->toolkit, 12);
+  EXPECT_GE(std::stoi(facts->architecture), 70);
 }
 
 TEST(PinnedMemoryGpu, IsCopiedToTheDeviceAndCounted) {
-  ASSERT_EQ(load_cuda(), "");
+  ASSERT_EQ(load_device_type(cuda()), "");
   const auto live = [] { return memory_usage().of(MemoryCategory::kGradients).live_bytes; };
   const uint64_t before = live();
   const int64_t sizes[] = {1000};
@@ -58,7 +60,7 @@ TEST(PinnedMemoryGpu, IsCopiedToTheDeviceAndCounted) {
     EXPECT_EQ(pinned.device(), Device{});
     EXPECT_EQ(live(), before + 4000);
     pinned.fill(2.0);
-    const Tensor there = pinned.to(Device{Device::Type::kCuda, 0});
+    const Tensor there = pinned.to(device_of(cuda()));
     there.multiply(3.0);
     pinned.copy_from(there);
     EXPECT_EQ(pinned.sum_of_squares(), 36000.0);

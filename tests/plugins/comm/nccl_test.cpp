@@ -89,7 +89,7 @@ class ThreadStore {
 class GpuRank {
  public:
   GpuRank(const Instance& nccl, ThreadStore& store, int rank, int size) : nccl_(nccl), rank_(rank), size_(size) {
-    device_ = {Device::Type::kCuda, rank};
+    device_ = device_of(*device_spec_named("cuda"), rank);
     chassis_comm_group_desc_t desc{};
     desc.struct_size = sizeof desc;
     desc.size = static_cast<uint32_t>(size);

@@ -44,7 +44,7 @@ NodeResult run(OpsProvider& provider, const std::vector<at::Tensor>& inputs, con
 }
 
 TEST(SdpaOnCuda, ComputesPartsOfRowsAsTheCpuDoes) {
-  if (const std::string why = load_cuda(); !why.empty()) GTEST_SKIP() << why;
+  if (const std::string why = load_device_type(*device_spec_named("cuda")); !why.empty()) GTEST_SKIP() << why;
   at::manual_seed(3);
   OpsProvider provider("sdpa");
   const auto random = [](int64_t heads) { return at::randn({2, kLength, heads, kDim}); };
