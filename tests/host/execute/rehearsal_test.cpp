@@ -64,7 +64,7 @@ class Rehearsal : public testing::Test {
     for (const auto& p : run.parameters.all()) p->gradient.reset();
     Fields batch;
     for (const auto& [name, field] : fields()) batch[name] = field.to(kMetaHost);
-    run.executor->rehearse_on(kMetaHost);
+    run.rehearse_on(kMetaHost);
     reset_peak_meta_memory();
     const MemoryUsage before = meta_memory_usage(kMetaHost);
     run.parameters.start_step();
