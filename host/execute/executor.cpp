@@ -7,8 +7,8 @@
 #include "host/base/error.hpp"
 #include "host/compile/selective.hpp"
 #include "host/execute/block_run.hpp"
+#include "host/execute/kernels.hpp"
 #include "host/graph/op_table.hpp"
-#include "host/service/step_place.hpp"
 
 namespace chassis {
 namespace {
@@ -70,7 +70,7 @@ Executor::Executor(CompiledProgram compiled, ExecutorParts parts)
       unit_names_(trace_ ? compiled_.program().unit_names() : std::vector<std::string>()) {}
 
 void Executor::enter(const char* phase, int microbatch, size_t unit) const {
-  if (!backend_->is_rehearsal()) enter_unit(phase, microbatch, static_cast<int64_t>(unit));
+  backend_->enter_unit(phase, microbatch, static_cast<int64_t>(unit));
 }
 
 void Executor::visit_saved(const SavedTensorVisitor& visit) const {
@@ -112,6 +112,7 @@ int64_t Executor::size_of(DimId dim, const Fields& fields) const {
 
 RunContext Executor::context(size_t unit, const Microbatch& mb, KeyValueCache* cache) const {
   RunContext context;
+  context.backend = backend_.get();
   context.program = &compiled_.program();
   context.layout = &compiled_.layout();
   context.options = &compiled_.options();
@@ -123,7 +124,6 @@ RunContext Executor::context(size_t unit, const Microbatch& mb, KeyValueCache* c
   context.time = size_of(CHASSIS_DIM_TIME, mb.fields);
   context.loss_scale = mb.loss_scale;
   context.random = mb.random;
-  if (backend_->is_rehearsal()) context.rehearsal = device();
   context.trace = trace_;
   context.microbatch = mb.number;
   return context;
@@ -283,10 +283,7 @@ StreamValues chosen(StreamValues values, const std::vector<StreamSpec>& specs, D
   StreamValues out;
   for (const StreamSpec& spec : specs) {
     Tensor& value = values[spec.name];
-    if (!value) {
-      value = Tensor::empty(spec.sizes, spec.dtype, device);
-      if (device.type != Device::Type::kMeta) value.zero();
-    }
+    if (!value) value = Tensor::zeros(spec.sizes, spec.dtype, device);
     if (value.sizes() != spec.sizes || value.dtype() != spec.dtype)
       throw internal_error("'" + spec.name + "' leaves its stage as " + text(Shape(value.sizes())) + " " +
                            std::string(dtype_name(value.dtype())) + ", expected " + text(Shape(spec.sizes)) + " " +

@@ -165,7 +165,6 @@ class Executor {
   // The batch's size of B or T.
   int64_t size_of(DimId dim, const Fields& fields) const;
   RunContext context(size_t unit, const Microbatch& mb, KeyValueCache* cache) const;
-  // Records where the step is, unless this is a rehearsal.
   void enter(const char* phase, int microbatch, size_t unit) const;
   std::string_view name_of(size_t unit) const { return trace_ ? std::string_view(unit_names_[unit]) : ""; }
 

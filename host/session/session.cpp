@@ -10,6 +10,7 @@
 #include "host/base/mesh_axes.hpp"
 #include "host/base/slow_phase.hpp"
 #include "host/checkpoint/inspect.hpp"
+#include "host/execute/rehearsal.hpp"
 #include "host/plugin/search.hpp"
 #include "host/service/memory.hpp"
 #include "host/session/fields.hpp"

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "host/execute/executor.hpp"
+#include "host/execute/rehearsal.hpp"
 #include "tests/support/loaded_plugins.hpp"
 #include "tests/support/recorder.hpp"
 
