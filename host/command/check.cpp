@@ -41,7 +41,7 @@ struct CheckSummary {
 
 CheckSummary summary_of(Session& session, int num_ranks) {
   const auto& parameters = session.parameters();
-  CheckSummary summary{.num_units = session.executor().resolved(Purpose::kTraining).units.size(),
+  CheckSummary summary{.num_units = session.compiled().resolved(Purpose::kTraining).units.size(),
                        .num_parameters = static_cast<int64_t>(parameters.num_elements(false)),
                        .num_trained = static_cast<int64_t>(parameters.num_elements(true)),
                        .num_ranks = num_ranks};
@@ -61,7 +61,8 @@ void print_summary(const CheckSummary& summary) {
     std::fprintf(output(), "mesh        %d ranks (%s)\n", summary.num_ranks, summary.axes.c_str());
 }
 
-Json check_json(const CheckArguments& arguments, Session& session, const CheckSummary& summary, bool saving_proven) {
+Json check_json(const CheckArguments& arguments, Session& session, const CompiledProgram& program,
+                const CheckSummary& summary, bool saving_proven) {
   Json activations = Json::object(), mesh = Json::object(), warnings = Json::array();
   for (const auto& [mode, bytes] : summary.activations) activations[mode] = bytes;
   if (summary.num_ranks > 1)
@@ -73,7 +74,7 @@ Json check_json(const CheckArguments& arguments, Session& session, const CheckSu
               {"world_size", summary.num_ranks}, {"mesh", std::move(mesh)},
               {"saving_proven", saving_proven},  {"warnings", std::move(warnings)}};
   if (arguments.resolved) out["resolved"] = session.config().json();
-  if (arguments.graph) out["graph"] = graph_text(session.compiled());
+  if (arguments.graph) out["graph"] = graph_text(program);
   return out;
 }
 
@@ -111,14 +112,13 @@ Verb add_check(CLI::App& app) {
     if (num_ranks > 1) options.world_size = num_ranks;
     Session session(std::move(config), options);
     const Settings& settings = session.settings();
-    session.compiled().set_recompute(
-        recompute_setting(settings, session.executor()),
+    const CompiledProgram program = session.compiled().with_recompute(
+        recompute_setting(settings, session.program()),
         settings.recompute.mode == "auto" ? "recompute.mode = \"auto\" chooses by the memory of the run" : "");
     const bool as_text = !arguments->as_json;
     const CheckSummary summary = summary_of(session, num_ranks);
     if (as_text && arguments->resolved) std::fprintf(output(), "%s", session.config().resolved_toml().c_str());
-    if (as_text && arguments->graph)
-      std::fprintf(output(), "%s", printable_lines(graph_text(session.compiled())).c_str());
+    if (as_text && arguments->graph) std::fprintf(output(), "%s", printable_lines(graph_text(program)).c_str());
     if (as_text) print_summary(summary);
     warn_of_learning_rate(settings);
     check_seq_len(session.model(), session.program(), settings.train.seq_len);
@@ -145,7 +145,7 @@ Verb add_check(CLI::App& app) {
     if (as_text)
       std::fprintf(output(), "ok          %s\n", printable(arguments->config.file, 4096).c_str());
     else
-      print_document("check", check_json(*arguments, session, summary, saving_proven));
+      print_document("check", check_json(*arguments, session, program, summary, saving_proven));
     return 0;
   };
 }

@@ -1,8 +1,10 @@
 // The order of the passes, and the programs resolved for each purpose.
 #include "host/compile/compile.hpp"
 
+#include <algorithm>
 #include <iterator>
-#include <set>
+#include <map>
+#include <mutex>
 #include <utility>
 
 #include "host/base/log.hpp"
@@ -50,70 +52,139 @@ Reports rewrite(const std::string& kind, const std::vector<const RewritePass*>& 
 }
 
 // Warns about a sum over all tokens in bf16, which has only 8 significant bits.
-void warn_of_narrow_loss(const CompiledProgram& compiled) {
-  if (compiled.options.compute == Dtype::f32 || compiled.program.chains.empty()) return;
-  const BlockType& last = compiled.program.blocks[compiled.program.chains.back().blocks.back()];
+void warn_of_narrow_loss(const Program& program, Dtype compute) {
+  if (compute == Dtype::f32 || program.chains.empty()) return;
+  const BlockType& last = program.blocks[program.chains.back().blocks.back()];
   const auto loss = last.outputs.find("loss");
   if (loss == last.outputs.end() || last.values[loss->second].type != GraphValueType::kCompute) return;
-  counted_warning("loss in " + std::string(dtype_name(compiled.options.compute)),
-                  "block '" + last.name + "' outputs the loss in " + std::string(dtype_name(compiled.options.compute)) +
+  counted_warning("loss in " + std::string(dtype_name(compute)),
+                  "block '" + last.name + "' outputs the loss in " + std::string(dtype_name(compute)) +
                       ", which rounds it; a plugin's own op declares output_dtype = CHASSIS_DTYPE_F32");
 }
 
 }  // namespace
+
+// Resolves a purpose on first use, which does not change the value: the same nodes are made whenever it happens.
+struct CompiledProgram::Rewritten {
+  // The nodes of a purpose; they point into the providers of its options.
+  struct Nodes {
+    ResolveOptions options;
+    ResolvedProgram program;
+  };
+
+  Program program;
+  ProgramLayout layout;
+  std::unique_ptr<ParameterTable> parameters;
+  ResolveOptions options;
+  std::vector<PassReport> reports;  // those of the passes before the providers pass
+
+  const Nodes& nodes(Purpose purpose) const;
+
+ private:
+  void find_lifetimes(Nodes& nodes) const;
+
+  mutable std::mutex mutex_;  // guards the members below
+  mutable std::map<Purpose, std::unique_ptr<const Nodes>> nodes_;
+  mutable bool counted_idle_ = false;
+};
+
+struct CompiledProgram::Recomputed {
+  Recompute recompute;
+  std::string reason;
+
+  const ResolvedProgram& resolved(const Rewritten& rewritten, Purpose purpose) const;
+
+ private:
+  mutable std::mutex mutex_;  // guards the member below
+  mutable std::map<Purpose, ResolvedProgram> resolved_;
+};
+
+const CompiledProgram::Rewritten::Nodes& CompiledProgram::Rewritten::nodes(Purpose purpose) const {
+  const std::lock_guard lock(mutex_);
+  if (const auto known = nodes_.find(purpose); known != nodes_.end()) return *known->second;
+  auto made = std::make_unique<Nodes>(Nodes{options, {}});
+  made->options.purpose = purpose;
+  made->program = resolve_program(program, layout, *parameters, made->options);
+  // Counted once, because evaluation has the nodes of training. Logits are left out: their nodes lack the loss.
+  if (purpose != Purpose::kLogits && !std::exchange(counted_idle_, true))
+    count_idle_providers(made->program, made->options);
+  find_lifetimes(*made);
+  return *nodes_.emplace(purpose, std::move(made)).first->second;
+}
+
+void CompiledProgram::Rewritten::find_lifetimes(Nodes& nodes) const {
+  std::map<const ResolvedBlock*, std::shared_ptr<const ResolvedBlock>> known;  // units share blocks
+  for (auto& unit : nodes.program.units) {
+    auto& made = known[unit.get()];
+    if (!made) {
+      auto block = std::make_shared<ResolvedBlock>(*unit);
+      find_liveness(program, layout, nodes.options, *block);
+      made = std::move(block);
+    }
+    unit = made;
+  }
+}
+
+const ResolvedProgram& CompiledProgram::Recomputed::resolved(const Rewritten& rewritten, Purpose purpose) const {
+  const std::lock_guard lock(mutex_);
+  if (const auto known = resolved_.find(purpose); known != resolved_.end()) return known->second;
+  ResolvedProgram resolved = rewritten.nodes(purpose).program;
+  apply_recompute(rewritten.program, recompute, resolved);
+  find_selective_liveness(resolved, rewritten.options.compute);
+  return resolved_.emplace(purpose, std::move(resolved)).first->second;
+}
 
 CompiledProgram compile(const Recording& recording, CompileOptions options) {
   return compile(record(recording), std::move(options));
 }
 
 CompiledProgram compile(Program recorded, CompileOptions options) {
-  CompiledProgram out;
-  out.program = std::move(recorded);
-  append(out.rewrites_, report_of_record(out.program));
-  append(out.rewrites_, rewrite("adapter", options.passes.adapters, out.program));
-  out.layout = apply_layout(out.program, options.passes.layout);
-  for (const LayoutAxis& axis : out.layout.axes)
-    if (const size_t count = axis.adapter_linears_without_ring; count > 0)
-      counted_warning("adapter linears without a ring",
-                      "overlap along '" + axis.name + "': the linears of adapters keep their gathers and scatters",
-                      count);
-  append(out.rewrites_, report_of_layout(out.program, out.layout));
-  append(out.rewrites_, rewrite("quant", options.passes.quant, out.program));
+  auto out = std::make_shared<CompiledProgram::Rewritten>();
+  out->program = std::move(recorded);
+  append(out->reports, report_of_record(out->program));
+  append(out->reports, rewrite("adapter", options.passes.adapters, out->program));
+  out->layout = apply_layout(out->program, options.passes.layout);
+  append(out->reports, report_of_layout(out->program, out->layout));
+  append(out->reports, rewrite("quant", options.passes.quant, out->program));
 
-  out.parameters = std::make_unique<ParameterTable>(out.program, out.layout);
-  if (options.freeze) options.freeze(*out.parameters);
-  out.parameters->set_precision(options.resolve.compute);
+  out->parameters = std::make_unique<ParameterTable>(out->program, out->layout);
+  if (options.freeze) options.freeze(*out->parameters);
+  out->parameters->set_precision(options.resolve.compute);
 
-  out.options = std::move(options.resolve);
-  for (const auto* providers : {&out.options.attention, &out.options.kernels})
+  out->options = std::move(options.resolve);
+  for (const auto* providers : {&out->options.attention, &out->options.kernels})
     for (const OpsProvider& provider : *providers) check_provider(provider);
-  out.recompute_ = options.recompute;
-  for (const Purpose purpose : options.purposes) out.resolved(purpose);
-  warn_of_narrow_loss(out);
-  return out;
+  CompiledProgram compiled(out, options.recompute, {});
+  for (const Purpose purpose : options.purposes) compiled.resolved(purpose);
+  warn_of_narrow_loss(out->program, out->options.compute);
+  return compiled;
 }
 
-const ResolvedProgram& CompiledProgram::resolved(Purpose purpose) {
-  if (const auto known = resolved_.find(purpose); known != resolved_.end()) return known->second;
-  options.purpose = purpose;
-  ResolvedProgram resolved = resolve_program(program, layout, *parameters, options);
-  // Counted once, because evaluation has the nodes of training. Logits are left out: their nodes lack the loss.
-  if (purpose != Purpose::kLogits && !std::exchange(counted_idle_, true)) count_idle_providers(resolved, options);
-  finish(resolved);
-  return resolved_.emplace(purpose, std::move(resolved)).first->second;
+CompiledProgram::CompiledProgram(std::shared_ptr<const Rewritten> rewritten, Recompute recompute, std::string reason)
+    : rewritten_(std::move(rewritten)) {
+  auto recomputed = std::make_shared<Recomputed>();
+  recomputed->recompute = recompute;
+  recomputed->reason = std::move(reason);
+  recomputed_ = std::move(recomputed);
 }
 
-void CompiledProgram::finish(ResolvedProgram& resolved) const {
-  apply_recompute(program, recompute_, resolved);
-  std::set<ResolvedBlock*> blocks;  // units share blocks
-  for (const auto& unit : resolved.units) blocks.insert(unit.get());
-  for (ResolvedBlock* block : blocks) find_liveness(program, layout, options, *block);
-  find_selective_liveness(resolved, options.compute);
+const Program& CompiledProgram::program() const { return rewritten_->program; }
+const ProgramLayout& CompiledProgram::layout() const { return rewritten_->layout; }
+ParameterTable& CompiledProgram::parameters() const { return *rewritten_->parameters; }
+const ResolveOptions& CompiledProgram::options() const { return rewritten_->options; }
+const Recompute& CompiledProgram::recompute() const { return recomputed_->recompute; }
+
+const ResolvedProgram& CompiledProgram::resolved(Purpose purpose) const {
+  return recomputed_->resolved(*rewritten_, purpose);
 }
 
-uint64_t CompiledProgram::planned_activation_bytes(Recompute recompute) {
-  const ResolvedProgram& training = resolved(Purpose::kTraining);
-  const std::vector<BlockRecompute> modes = recompute_of_units(program, recompute);
+CompiledProgram CompiledProgram::with_recompute(Recompute recompute, std::string reason) const {
+  return CompiledProgram(rewritten_, recompute, std::move(reason));
+}
+
+uint64_t CompiledProgram::planned_activation_bytes(Recompute recompute) const {
+  const ResolvedProgram& training = rewritten_->nodes(Purpose::kTraining).program;
+  const std::vector<BlockRecompute> modes = recompute_of_units(program(), recompute);
   uint64_t held = 0, peak = 0;
   for (size_t unit = 0; unit < training.units.size(); ++unit) {
     const ResolvedBlock& block = *training.units[unit];
@@ -122,7 +193,7 @@ uint64_t CompiledProgram::planned_activation_bytes(Recompute recompute) {
     peak = std::max(peak, held + inside);
     held += block.input_bytes;
     if (modes[unit] == BlockRecompute::kSelective) {
-      const ResolvedBlock kept = recompute_selectively(block, options.compute);
+      const ResolvedBlock kept = recompute_selectively(block, options().compute);
       held += kept.kept_bytes + kept.saved_bytes;
     } else if (modes[unit] == BlockRecompute::kNone) {
       held += block.kept_bytes + block.saved_bytes;
@@ -131,17 +202,11 @@ uint64_t CompiledProgram::planned_activation_bytes(Recompute recompute) {
   return std::max(peak, held);
 }
 
-void CompiledProgram::set_recompute(Recompute recompute, std::string reason) {
-  recompute_ = recompute;
-  recompute_reason_ = std::move(reason);
-  for (auto& [purpose, resolved] : resolved_) finish(resolved);
-}
-
-std::vector<PassReport> CompiledProgram::reports(Purpose purpose) {
+std::vector<PassReport> CompiledProgram::reports(Purpose purpose) const {
   const ResolvedProgram& program = resolved(purpose);
-  Reports reports = rewrites_;
-  append(reports, report_of_providers(program, options));
-  append(reports, report_of_recompute(program, recompute_, recompute_reason_));
+  Reports reports = rewritten_->reports;
+  append(reports, report_of_providers(program, rewritten_->nodes(purpose).options));
+  append(reports, report_of_recompute(program, recomputed_->recompute, recomputed_->reason));
   append(reports, report_of_liveness(program));
   return reports;
 }

@@ -2,8 +2,8 @@
 // from nowhere else; tools/check-layering enforces this.
 #pragma once
 
+#include <cstdint>
 #include <functional>
-#include <map>
 #include <memory>
 #include <span>
 #include <string>
@@ -54,35 +54,44 @@ struct CompileOptions {
   std::vector<Purpose> purposes = {};  // resolved by compile(); others on first use
 };
 
-// Movable, not copyable: nodes point into it, and it owns the kernels.
+// The rewritten program, its layout and its parameters, and for each purpose the nodes with the providers that compute
+// them. It is a value: nothing that it returns changes after compile(). Copies share all that they have in common, so
+// they are cheap. Nodes own their kernels, so the providers must outlive all copies.
+//
+// compile() resolves the purposes that its options name, so that their errors come early. Any other purpose is resolved
+// on first use, by the thread that asks first. Rationale: kernels of a purpose that is never used would cost time and
+// memory, and a provider may refuse an op for such a purpose alone.
 class CompiledProgram {
  public:
-  Program program;
-  ProgramLayout layout;
-  std::unique_ptr<ParameterTable> parameters;
-  ResolveOptions options;
+  const Program& program() const;
+  const ProgramLayout& layout() const;
+  // The list of parameters is fixed. Their tensors are not part of the value: all programs that were made by one
+  // compile() share the table.
+  ParameterTable& parameters() const;
+  const ResolveOptions& options() const;  // its purpose has no meaning
 
-  // Throws a plugin error that lists every refusal if no provider claims an op.
-  const ResolvedProgram& resolved(Purpose purpose);
-  const Recompute& recompute() const { return recompute_; }
-  // Runs the recompute pass and those after it again, so that the choice may depend on measurements of this program.
-  // Call between steps. `reason` is shown in the pass's report.
-  void set_recompute(Recompute recompute, std::string reason = {});
+  // [any] Throws a plugin error that lists every refusal if no provider claims an op; the next call then asks again.
+  // The reference is valid as long as any copy of this program.
+  const ResolvedProgram& resolved(Purpose purpose) const;
+  const Recompute& recompute() const;
+  // The same program with another choice of what runs again, so that the choice may depend on measurements of this one.
+  // It has the same nodes and kernels. `reason` is shown in the report of the recompute pass.
+  CompiledProgram with_recompute(Recompute recompute, std::string reason = {}) const;
   // Bytes alive at the peak of a training micro-batch, as `infer` declares them for the planned sizes, without
   // parameters, gradients and optimizer states.
-  uint64_t planned_activation_bytes(Recompute recompute);
+  uint64_t planned_activation_bytes(Recompute recompute) const;
   // Reports of what each pass did or refused for that purpose, in order; at least one per pass.
-  std::vector<PassReport> reports(Purpose purpose);
+  std::vector<PassReport> reports(Purpose purpose) const;
 
  private:
   friend CompiledProgram compile(Program recorded, CompileOptions options);
-  void finish(ResolvedProgram& resolved) const;  // the passes after the providers pass
+  struct Rewritten;   // the passes up to the providers pass, and the lifetimes if nothing runs again
+  struct Recomputed;  // the recompute pass, and the lifetimes that follow from it
 
-  Recompute recompute_ = Recompute::kNone;
-  std::string recompute_reason_;
-  std::map<Purpose, ResolvedProgram> resolved_;
-  bool counted_idle_ = false;
-  std::vector<PassReport> rewrites_;  // reports of the passes before the providers pass
+  CompiledProgram(std::shared_ptr<const Rewritten> rewritten, Recompute recompute, std::string reason);
+
+  std::shared_ptr<const Rewritten> rewritten_;
+  std::shared_ptr<const Recomputed> recomputed_;
 };
 
 CompiledProgram compile(const Recording& recording, CompileOptions options);

@@ -101,10 +101,10 @@ class GraphText {
 
 }  // namespace
 
-std::string graph_text(CompiledProgram& compiled) {
-  const Program& program = compiled.program;
+std::string graph_text(const CompiledProgram& compiled) {
+  const Program& program = compiled.program();
   const ResolvedProgram& resolved = compiled.resolved(Purpose::kTraining);
-  GraphText text(program, compiled.layout, compiled.options);
+  GraphText text(program, compiled.layout(), compiled.options());
   std::set<const ResolvedBlock*> shown;
   size_t unit = 0;
   for (const Chain& chain : program.chains)

@@ -6,6 +6,8 @@
 #include <set>
 #include <tuple>
 
+#include "host/base/log.hpp"
+
 namespace chassis {
 namespace {
 
@@ -66,8 +68,12 @@ Reports report_of_layout(const Program& program, const ProgramLayout& layout) {
     reports.push_back({"layout", axis.name,
                        "divides " + divided + " by " + std::to_string(axis.size) + " and inserts " +
                            (inserted.empty() ? "no collective" : inserted)});
-    if (const size_t count = axis.adapter_linears_without_ring; count > 0)
+    if (const size_t count = axis.adapter_linears_without_ring; count > 0) {
+      counted_warning("adapter linears without a ring",
+                      "overlap along '" + axis.name + "': the linears of adapters keep their gathers and scatters",
+                      count);
       reports.push_back({"layout", axis.name, "makes no ring for " + counted(count, "linear") + " of adapters"});
+    }
   }
   return reports;
 }

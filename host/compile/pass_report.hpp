@@ -19,6 +19,7 @@ struct PassReport {
 
 // Each returns at least one report.
 std::vector<PassReport> report_of_record(const Program& program);
+// Also counts a warning for the linears of adapters that no ring overlaps.
 std::vector<PassReport> report_of_layout(const Program& program, const ProgramLayout& layout);
 std::vector<PassReport> report_of_providers(const ResolvedProgram& resolved, const ResolveOptions& options);
 std::vector<PassReport> report_of_recompute(const ResolvedProgram& resolved, const Recompute& recompute,

@@ -1,14 +1,24 @@
 // The order of the choices, and which units they apply to.
 #include "host/compile/recompute.hpp"
 
+#include <algorithm>
+#include <cstddef>
+
 #include "host/compile/resolved.hpp"
 #include "host/graph/program.hpp"
 
 namespace chassis {
+
 Recompute recompute_of_cost(int64_t cost, int64_t num_blocks) {
   if (cost < num_blocks) return {0, cost};
   const int64_t full = cost - num_blocks;
   return full < num_blocks ? Recompute{full, Recompute::kAll} : Recompute::kFull;
+}
+
+int64_t max_recomputed_blocks(const Program& program) {
+  size_t longest = 1;
+  for (const Chain& chain : program.chains) longest = std::max(longest, chain.blocks.size());
+  return longest > 1 ? static_cast<int64_t>(longest) : 0;
 }
 
 std::vector<BlockRecompute> recompute_of_units(const Program& program, const Recompute& recompute) {

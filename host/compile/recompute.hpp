@@ -17,6 +17,9 @@ struct ResolvedProgram;
 // as much memory as the one before, or less.
 Recompute recompute_of_cost(int64_t cost, int64_t num_blocks);
 
+// The number of blocks in the longest chain that repeats blocks; 0 if there is none.
+int64_t max_recomputed_blocks(const Program& program);
+
 // By unit; chains of one block are left alone.
 std::vector<BlockRecompute> recompute_of_units(const Program& program, const Recompute& recompute);
 // The pass: marks the units of a program that is resolved for training; others are left alone.

@@ -416,7 +416,7 @@ ResolvedProgram resolve_program(const Program& program, const ProgramLayout& lay
   ResolvedProgram resolved;
   resolved.purpose = options.purpose;
   const bool training = options.purpose == Purpose::kTraining;
-  std::map<std::tuple<uint32_t, std::vector<uint8_t>, bool>, std::shared_ptr<ResolvedBlock>> known;
+  std::map<std::tuple<uint32_t, std::vector<uint8_t>, bool>, std::shared_ptr<const ResolvedBlock>> known;
   bool anything_trained = false;  // in the units so far, so that gradients must reach them
   size_t unit = 0;
   for (const Chain& chain : program.chains)

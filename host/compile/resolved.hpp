@@ -122,7 +122,7 @@ struct ResolvedBlock {
 // All units of the program, for one purpose. Units of the same block type that train the same slots share a block.
 struct ResolvedProgram {
   Purpose purpose = Purpose::kTraining;
-  std::vector<std::shared_ptr<ResolvedBlock>> units;
+  std::vector<std::shared_ptr<const ResolvedBlock>> units;
   std::vector<BlockRecompute> recompute;                        // by unit, for training; set by the recompute pass
   std::vector<std::shared_ptr<const ResolvedBlock>> selective;  // by unit: as it runs, if selective; else NULL
 

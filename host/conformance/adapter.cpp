@@ -83,11 +83,11 @@ class Evaluation {
     resolve.kernels.assign(oracles.begin(), oracles.end());
     static const WithoutDropout without_dropout;
     compiled_.emplace(compile(std::move(program), {.passes = {.adapters = {&without_dropout}}, .resolve = resolve}));
-    compiled_->parameters->allocate({});
+    compiled_->parameters().allocate({});
     executor_.emplace(*compiled_);
   }
 
-  ParameterTable& parameters() { return *compiled_->parameters; }
+  ParameterTable& parameters() { return compiled_->parameters(); }
 
   // Computed from the logits, because the op cross_entropy rounds to fp32.
   double loss() {

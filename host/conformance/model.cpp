@@ -41,10 +41,10 @@ class ModelExamination {
       for (const OpsProvider& provider : own_kernels_()) providers_.push_back(provider);
     resolve.kernels = providers_;
     compiled_ = compile(recording_of(model), {.resolve = std::move(resolve)});
-    if (const std::string text = difference(record(model), compiled_->program); !text.empty())
+    if (const std::string text = difference(record(model), compiled_->program()); !text.empty())
       fail("a second recording has {}", text);
     examine_parameters();
-    if (const std::string fault = program_fault(compiled_->program); !fault.empty()) fail("{}", fault);
+    if (const std::string fault = program_fault(compiled_->program()); !fault.empty()) fail("{}", fault);
     if (const int64_t most = model.max_positions(); most < 0)
       fail("max_positions() returns {}, expected a number of positions, or 0 for none", most);
     if (!failures_.empty()) return failures_;
@@ -53,7 +53,7 @@ class ModelExamination {
     examine_unknown_key();
     examine_refusals();
     if (failures_.empty()) examine_gradients();
-    if (failures_.empty()) failures_ = own_op_failures(compiled_->program, providers_);
+    if (failures_.empty()) failures_ = own_op_failures(compiled_->program(), providers_);
     if (failures_.empty()) examine_logits();
     return failures_;
   }
@@ -66,12 +66,12 @@ class ModelExamination {
   static Recording recording_of(const ModelPlugin& model) {
     return {[&model](const chassis_builder_t* builder) { return model.record(builder); }};
   }
-  static Program record(const ModelPlugin& model) { return compile(recording_of(model), {}).program; }
+  static Program record(const ModelPlugin& model) { return compile(recording_of(model), {}).program(); }
 
   void examine_parameters() {
-    if (compiled_->parameters->all().empty()) fail("it records no parameter");
+    if (compiled_->parameters().all().empty()) fail("it records no parameter");
     std::set<std::string> names;
-    for (const auto& p : compiled_->parameters->all()) {
+    for (const auto& p : compiled_->parameters().all()) {
       if (p->name.empty()) fail("a parameter has no name");
       if (!names.insert(p->name).second) fail("two parameters have the name '{}'", printable(p->name));
       for (const int64_t size : p->local_shape)
@@ -83,7 +83,7 @@ class ModelExamination {
   // Two calls of disk_mapping() must agree. The host itself throws if the mapping is not exact.
   void examine_mapping(const ModelPlugin& model) {
     try {
-      const ParameterTable& parameters = *compiled_->parameters;
+      const ParameterTable& parameters = compiled_->parameters();
       const DiskMapping mapping = model.disk_mapping(parameters), again = model.disk_mapping(parameters);
       for (const auto& p : parameters.all()) {
         if (mapping.parts(p->name) != again.parts(p->name))
@@ -109,7 +109,7 @@ class ModelExamination {
     } catch (const Error& error) {
       return fail("another instance refuses its config: {}", error.message());
     }
-    if (const std::string differs = difference(record(other), compiled_->program); !differs.empty())
+    if (const std::string differs = difference(record(other), compiled_->program()); !differs.empty())
       fail("another instance records a different program from its config: {}", differs);
     const Json again = Json::parse(other.config(), nullptr, false);
     if (again == config || !again.is_object()) return;
@@ -142,31 +142,32 @@ class ModelExamination {
   }
 
   void examine_gradients() {
-    if (const std::string unknown = unknown_field(compiled_->program); !unknown.empty())
+    if (const std::string unknown = unknown_field(compiled_->program()); !unknown.empty())
       return fail("its gradients cannot be compared: {}", unknown);
-    compiled_->parameters->allocate({});
-    fill_sample_values(*compiled_->parameters);
+    compiled_->parameters().allocate({});
+    fill_sample_values(compiled_->parameters());
     Executor executor(*compiled_);
     try {
       executor.resolved(Purpose::kTraining);
       executor.resolved(Purpose::kLoss);
     } catch (const Error& error) {
       return fail("its gradients cannot be compared: {}{}", error.message(),
-                  has_own_ops(compiled_->program) ? "; --plugin-path names the folder of a plugin that computes ops of "
-                                                    "its own"
-                                                  : "");
+                  has_own_ops(compiled_->program())
+                      ? "; --plugin-path names the folder of a plugin that computes ops of "
+                        "its own"
+                      : "");
     }
-    const Fields batch = sample_fields(compiled_->program);
-    compiled_->parameters->start_step();
+    const Fields batch = sample_fields(compiled_->program());
+    compiled_->parameters().start_step();
     const double loss = executor.forward(0, batch, 1.0).item();
     executor.backward(0);
     if (!std::isfinite(loss)) return fail("its loss is {}", loss);
-    for (const auto& p : compiled_->parameters->all()) examine_gradient(*p, executor, batch, loss);
+    for (const auto& p : compiled_->parameters().all()) examine_gradient(*p, executor, batch, loss);
   }
 
   // Checks that logits do not depend on later positions or on other documents.
   void examine_logits() {
-    const Fields batch = sample_fields(compiled_->program);
+    const Fields batch = sample_fields(compiled_->program());
     if (!batch.contains("input_ids")) return;
     Executor executor(*compiled_);
     const auto logits_of = [&](const Fields& fields) {
@@ -257,7 +258,7 @@ class ModelExamination {
       std::vector<float> moved(count);
       for (size_t i = 0; i < count; ++i) moved[i] = static_cast<float>(start[i] + factor * direction[i]);
       p.stored().copy_from(Tensor::borrow(moved.data(), p.stored().sizes(), Dtype::f32));
-      compiled_->parameters->update_values();
+      compiled_->parameters().update_values();
       return executor.loss(batch).item();
     };
     const double got = (loss_at(kStep) - loss_at(-kStep)) / (2 * kStep);

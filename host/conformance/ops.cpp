@@ -17,6 +17,7 @@
 #include "host/conformance/growth.hpp"
 #include "host/conformance/ops_answers.hpp"
 #include "host/execute/block_run.hpp"
+#include "host/execute/kernels.hpp"
 #include "host/graph/op_pattern.hpp"
 #include "host/graph/op_table.hpp"
 #include "host/graph/record.hpp"
@@ -343,7 +344,9 @@ std::vector<Named> run_case(const Program& program, const ResolveOptions& option
     for (int64_t i = 0; i < kRows * num_tokens; ++i)
       fields[name].data_as<int32_t>()[i] = field_value(name, i / num_tokens, i % num_tokens, i);
   }
+  const Kernels kernels(options.device);
   RunContext context;
+  context.backend = &kernels;
   context.program = &program;
   context.layout = &layout;
   context.options = &options;

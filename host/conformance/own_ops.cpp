@@ -15,6 +15,7 @@
 #include "host/compile/compile.hpp"
 #include "host/conformance/sample_program.hpp"
 #include "host/execute/block_run.hpp"
+#include "host/execute/kernels.hpp"
 #include "host/service/rng.hpp"
 
 namespace chassis {
@@ -163,7 +164,9 @@ class OwnOpExamination {
       inputs[name] = Tensor::empty(array.sizes, Dtype::f32);
       fill(inputs[name], array);
     }
+    const Kernels kernels(options.device);
     RunContext context;
+    context.backend = &kernels;
     context.program = &program;
     context.layout = &layout;
     context.options = &options;

@@ -4,6 +4,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "host/base/error.hpp"
@@ -72,7 +73,7 @@ class Rank {
     facts.mesh = mesh_;
     facts.rank = rank;
     facts.num_microbatches = scenario.num_microbatches;
-    event("resolve", [&] { stack_.resolve(compiled_.program, parameters_, facts); });
+    event("resolve", [&] { stack_.resolve(compiled_.program(), parameters_, facts); });
     communicator_ = std::make_unique<Communicator>(std::move(backend), world_, mesh_, rank, Device{});
     parameters_.allocate({});
     event("bind", [&] { stack_.bind(*communicator_, {}); });
@@ -110,9 +111,9 @@ class Rank {
       for (const auto& p : parameters.all()) p->trainable = p->name != kFrozen;
     };
     options.resolve.compute = scenario_.compute;
-    CompiledProgram out;
+    std::optional<CompiledProgram> out;
     event("divide", [&] { out = compile(Program(program), std::move(options)); });
-    return out;
+    return *std::move(out);
   }
   static std::vector<StackMember> members(std::unique_ptr<Instance> strategy) {
     std::vector<StackMember> out;
@@ -223,8 +224,8 @@ class Rank {
   std::unique_ptr<Communicator> communicator_;  // outlives the stack's shards
   ParallelStack stack_;
   CompiledProgram compiled_;
-  const Program& program_ = compiled_.program;
-  ParameterTable& parameters_ = *compiled_.parameters;
+  const Program& program_ = compiled_.program();
+  ParameterTable& parameters_ = compiled_.parameters();
 };
 
 void compare_placements(const Rank& first, const Rank& other, int rank) {

@@ -12,6 +12,7 @@
 #include "host/compile/compile.hpp"
 #include "host/compile/quant.hpp"
 #include "host/execute/block_run.hpp"
+#include "host/execute/kernels.hpp"
 #include "host/graph/op_table.hpp"
 #include "host/service/rng.hpp"
 
@@ -189,7 +190,9 @@ class Run {
     outside.purpose = Purpose::kLoss;
     const std::vector<uint8_t> none(trainable.size(), 0);
     const ResolvedBlock forward_only = compile_block(program_, layout_, 0, none, false, outside);
+    const Kernels kernels(options_.device);
     RunContext context;
+    context.backend = &kernels;
     context.program = &program_;
     context.layout = &layout_;
     context.options = &options_;

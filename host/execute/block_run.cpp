@@ -12,7 +12,6 @@
 #include "host/execute/ring_nodes.hpp"
 #include "host/graph/op_table.hpp"
 #include "host/service/memory.hpp"
-#include "host/service/step_place.hpp"
 
 namespace chassis {
 namespace {
@@ -23,7 +22,7 @@ class NodeRun {
   NodeRun(const RunContext& context, const Node& node, const char* phase)
       : span_(context.trace, TraceTrack::kNodes, node.name, phase, context.microbatch,
               static_cast<int64_t>(context.unit), node.provider ? std::string_view(node.provider->name) : "") {
-    if (!context.rehearsal) enter_node(&node.name);
+    context.backend->enter_node(node.name);
   }
 
  private:
@@ -130,7 +129,7 @@ class BlockRun : NodeKind {
     if (with_gradients)
       forward_backward(n);
     else
-      runner_.run(node, node.provider->table->forward, again ? "forward again" : "forward");
+      backend_.forward(runner_, node, again ? "forward again" : "forward", context_);
     check_outputs(call_, block_, context_, node);
     for (size_t i = 0; i < node.outputs.size(); ++i) {
       Tensor& output = frame_.values[node.outputs[i]];
@@ -198,7 +197,7 @@ class BlockRun : NodeKind {
     const Tensor scale = loss_gradient();
     call_.grad_outputs[0] = scale.handle();
     lend_param_gradients(node);
-    runner_.run(node, node.provider->table->forward_backward, "forward_backward");
+    backend_.forward_backward(runner_, node);
     mark_written(node);
     adopt_input_gradients(node);
     frame_.done[n] = 1;
@@ -240,15 +239,13 @@ class BlockRun : NodeKind {
     const bool defers = defers_params_ && !node.flag(CHASSIS_KERNEL_COMPOSED) && trains_params(node);
     if (!defers) lend_param_gradients(node);
 
-    if (node.flag(CHASSIS_KERNEL_COMPOSED) && !context_.rehearsal) {
-      runner_.run_composed(node);
-    } else {
+    if (!backend_.backward_by_autograd(runner_, node)) {
       if (std::count(node.input_needs_grad.begin(), node.input_needs_grad.end(), 1)) {
         lend_input_gradients(node);
-        runner_.run(node, node.provider->table->backward_inputs, "backward_inputs");
+        backend_.backward_inputs(runner_, node);
       }
       if (std::any_of(call_.grad_params.begin(), call_.grad_params.end(), [](auto h) { return h != nullptr; }))
-        runner_.run(node, node.provider->table->backward_params, "backward_params");
+        backend_.backward_params(runner_, node);
     }
     if (defers)
       frame_.deferred.push_back(
@@ -279,8 +276,7 @@ class BlockRun : NodeKind {
     KernelCall::lend(deferred.grad_outputs, call_.grad_outputs);
     for (size_t i = 0; i < node.params.size(); ++i) call_.lend_param(i, runner_.parameter(node.params[i]));
     lend_param_gradients(node);
-    // A rehearsal counted the workspace of this node's backward in the first part.
-    if (!context_.rehearsal) runner_.run(node, node.provider->table->backward_params, "backward_params");
+    backend_.deferred_backward_params(runner_, node);
     mark_written(node);
   }
 

@@ -7,8 +7,8 @@
 #include "host/base/error.hpp"
 #include "host/compile/selective.hpp"
 #include "host/execute/block_run.hpp"
+#include "host/execute/kernels.hpp"
 #include "host/graph/op_table.hpp"
-#include "host/service/step_place.hpp"
 
 namespace chassis {
 namespace {
@@ -49,21 +49,31 @@ bool needs_backward(const ResolvedBlock& block) {
 
 }  // namespace
 
-Executor::Executor(CompiledProgram& compiled, UnitEvents* events, Collectives* collectives)
-    : compiled_(compiled), events_(events), collectives_(collectives) {
-  own_ = {{0}, {all_units()}, 1, nullptr};
+RankStages stages_of(const Pipeline& pipeline, int coordinate) {
+  RankStages own{.stages = {}, .units = {}, .num_stages = pipeline.num_stages()};
+  for (int chunk = 0; chunk < pipeline.stages().num_chunks(coordinate); ++chunk) {
+    own.stages.push_back(pipeline.stages().stage(coordinate, chunk));
+    own.units.push_back(pipeline.units[static_cast<size_t>(own.stages.back())]);
+  }
+  return own;
 }
 
-void Executor::set_trace(Trace* trace) {
-  trace_ = trace;
-  unit_names_ = trace ? compiled_.program.unit_names() : std::vector<std::string>();
-}
+Executor::Executor(CompiledProgram compiled, ExecutorParts parts)
+    : compiled_(std::move(compiled)),
+      backend_(parts.backend != nullptr ? parts.backend : std::make_shared<const Kernels>(compiled_.options().device)),
+      events_(parts.events),
+      collectives_(parts.collectives),
+      own_(parts.stages ? *std::move(parts.stages) : RankStages{.stages = {0}, .units = {all_units()}}),
+      links_(parts.links),
+      trace_(parts.trace),
+      keeps_failed_(parts.keeps_failed),
+      unit_names_(trace_ ? compiled_.program().unit_names() : std::vector<std::string>()) {}
 
 void Executor::enter(const char* phase, int microbatch, size_t unit) const {
-  if (!rehearsal_) enter_unit(phase, microbatch, static_cast<int64_t>(unit));
+  backend_->enter_unit(phase, microbatch, static_cast<int64_t>(unit));
 }
 
-void Executor::visit_saved(const SavedTensorVisitor& visit) {
+void Executor::visit_saved(const SavedTensorVisitor& visit) const {
   const ResolvedProgram& program = resolved(Purpose::kTraining);
   for (const auto& [key, mb] : microbatches_) {
     for (size_t i = 0; i < mb.kept.size(); ++i) {
@@ -90,28 +100,23 @@ void Executor::forget() {
   gradients_.clear();
 }
 
-int64_t Executor::max_recomputed_blocks() const {
-  size_t longest = 1;
-  for (const Chain& chain : compiled_.program.chains) longest = std::max(longest, chain.blocks.size());
-  return longest > 1 ? static_cast<int64_t>(longest) : 0;
-}
-
 int64_t Executor::size_of(DimId dim, const Fields& fields) const {
-  for (const auto& [name, field] : compiled_.program.fields) {
+  for (const auto& [name, field] : compiled_.program().fields) {
     const auto at = std::find(field.dims.begin(), field.dims.end(), dim);
     const auto given = fields.find(name);
     if (at != field.dims.end() && given != fields.end())
       return given->second.size(static_cast<int>(at - field.dims.begin()));
   }
-  throw plugin_error("no field of the batch has the dim " + compiled_.program.dims[dim].name);
+  throw plugin_error("no field of the batch has the dim " + compiled_.program().dims[dim].name);
 }
 
 RunContext Executor::context(size_t unit, const Microbatch& mb, KeyValueCache* cache) const {
   RunContext context;
-  context.program = &compiled_.program;
-  context.layout = &compiled_.layout;
-  context.options = &compiled_.options;
-  context.parameters = &compiled_.parameters->of_unit(unit);
+  context.backend = backend_.get();
+  context.program = &compiled_.program();
+  context.layout = &compiled_.layout();
+  context.options = &compiled_.options();
+  context.parameters = &compiled_.parameters().of_unit(unit);
   context.collectives = collectives_;
   context.cache = cache;
   context.unit = unit;
@@ -119,7 +124,6 @@ RunContext Executor::context(size_t unit, const Microbatch& mb, KeyValueCache* c
   context.time = size_of(CHASSIS_DIM_TIME, mb.fields);
   context.loss_scale = mb.loss_scale;
   context.random = mb.random;
-  context.rehearsal = rehearsal_;
   context.trace = trace_;
   context.microbatch = mb.number;
   return context;
@@ -252,29 +256,21 @@ StreamValues Executor::run_backward_units(Microbatch& mb, UnitRange units, Strea
 
 // ---- the stages of this rank
 
-void Executor::set_stages(const Pipeline& pipeline, int coordinate, StageLinks* links) {
-  own_ = {{}, {}, pipeline.num_stages(), links};
-  for (int chunk = 0; chunk < pipeline.stages().num_chunks(coordinate); ++chunk) {
-    own_.stages.push_back(pipeline.stages().stage(coordinate, chunk));
-    own_.units.push_back(pipeline.units[static_cast<size_t>(own_.stages.back())]);
-  }
-}
-
-std::vector<StreamSpec> Executor::stream_into(Purpose purpose, size_t unit, const Fields& fields) {
+std::vector<StreamSpec> Executor::stream_into(Purpose purpose, size_t unit, const Fields& fields) const {
   const BlockType& block = resolved(purpose).running(unit).block;
   const int64_t batch = size_of(CHASSIS_DIM_BATCH, fields), time = size_of(CHASSIS_DIM_TIME, fields);
   std::vector<StreamSpec> out;
   for (const auto& [name, id] : block.inputs) {
     const GraphValue& value = block.values[id];
-    out.push_back({name, compiled_.layout.local_shape(compiled_.program, value, batch, time),
-                   dtype_of(value, compiled_.options.compute)});
+    out.push_back({name, compiled_.layout().local_shape(compiled_.program(), value, batch, time),
+                   dtype_of(value, compiled_.options().compute)});
   }
   return out;
 }
 
 StreamValues Executor::take(std::map<std::pair<int, int>, StreamValues>& waiting, int from_stage, int to_stage,
                             int microbatch, const std::vector<StreamSpec>& specs) {
-  if (!has_stage(from_stage)) return own_.links->receive(from_stage, to_stage, specs, device());
+  if (!has_stage(from_stage)) return links_->receive(from_stage, to_stage, specs, device());
   auto node = waiting.extract({to_stage, microbatch});
   CHASSIS_CHECK(!node.empty(), "a stage runs before the one that it needs");
   return std::move(node.mapped());
@@ -287,10 +283,7 @@ StreamValues chosen(StreamValues values, const std::vector<StreamSpec>& specs, D
   StreamValues out;
   for (const StreamSpec& spec : specs) {
     Tensor& value = values[spec.name];
-    if (!value) {
-      value = Tensor::empty(spec.sizes, spec.dtype, device);
-      if (device.type != Device::Type::kMeta) value.zero();
-    }
+    if (!value) value = Tensor::zeros(spec.sizes, spec.dtype, device);
     if (value.sizes() != spec.sizes || value.dtype() != spec.dtype)
       throw internal_error("'" + spec.name + "' leaves its stage as " + text(Shape(value.sizes())) + " " +
                            std::string(dtype_name(value.dtype())) + ", expected " + text(Shape(spec.sizes)) + " " +
@@ -308,7 +301,7 @@ void Executor::hand_on(std::map<std::pair<int, int>, StreamValues>& waiting, int
   if (has_stage(to_stage))
     waiting[{to_stage, microbatch}] = std::move(values);
   else
-    own_.links->send(from_stage, to_stage, std::move(values));
+    links_->send(from_stage, to_stage, std::move(values));
 }
 
 Tensor Executor::forward_stage(const Work& work, const Fields& fields, double loss_scale, RandomBits random) {
@@ -371,7 +364,7 @@ Tensor Executor::loss(const Fields& fields) {
   return has_stage(own_.num_stages - 1) ? output(outputs, "loss") : Tensor();
 }
 
-std::string Executor::refusal_of_cache() {
+std::string Executor::refusal_of_cache() const {
   for (const auto& unit : resolved(Purpose::kLogits).units)
     if (const Op* op = unit->block.op_over_positions())
       return op->id.text() + " '" + op->name + "' of block '" + unit->block.name + "'";
@@ -382,14 +375,14 @@ Tensor Executor::logits(const Fields& fields, KeyValueCache* cache, bool last_po
   StreamValues outputs = infer(Purpose::kLogits, fields, cache, last_position_only);
   if (cache) cache->advance(size_of(CHASSIS_DIM_TIME, fields));
   Tensor own = has_stage(own_.num_stages - 1) ? output(outputs, "logits") : Tensor();
-  if (own_.links == nullptr) return own;
+  if (links_ == nullptr) return own;
   const BlockType& block = resolved(Purpose::kLogits).units.back()->block;
   const GraphValue& value = block.values[block.outputs.at("logits")];
   const int64_t batch = size_of(CHASSIS_DIM_BATCH, fields),
                 time = last_position_only ? 1 : size_of(CHASSIS_DIM_TIME, fields);
-  const StreamSpec spec{"logits", compiled_.layout.local_shape(compiled_.program, value, batch, time),
-                        dtype_of(value, compiled_.options.compute)};
-  return own_.links->share_last(std::move(own), spec, device());
+  const StreamSpec spec{"logits", compiled_.layout().local_shape(compiled_.program(), value, batch, time),
+                        dtype_of(value, compiled_.options().compute)};
+  return links_->share_last(std::move(own), spec, device());
 }
 
 }  // namespace chassis

@@ -13,6 +13,7 @@
 
 #include "host/compile/compile.hpp"
 #include "host/compile/pipeline.hpp"
+#include "host/execute/backend.hpp"
 #include "host/execute/kv_cache.hpp"
 #include "host/execute/run_context.hpp"
 #include "host/state/schedule.hpp"
@@ -61,10 +62,30 @@ class StageLinks {
   virtual Tensor share_last(Tensor own, const StreamSpec& spec, Device device) = 0;
 };
 
+// The stages of a pipeline that one rank runs.
+struct RankStages {
+  std::vector<int> stages;       // by chunk
+  std::vector<UnitRange> units;  // likewise
+  int num_stages = 1;            // of all ranks
+};
+// Those of the rank with that coordinate on the pipeline's axis.
+RankStages stages_of(const Pipeline& pipeline, int coordinate);
+
+// The objects that an executor uses in addition to the program. They must outlive it.
+struct ExecutorParts {
+  std::shared_ptr<const Backend> backend = {};  // NULL: kernels on the device for which the program was compiled
+  UnitEvents* events = nullptr;                 // NULL: no strategy takes part
+  Collectives* collectives = nullptr;           // NULL only if the program has none
+  std::optional<RankStages> stages = {};        // absent: one stage has all units
+  StageLinks* links = nullptr;                  // NULL if this rank has all stages
+  Trace* trace = nullptr;                       // NULL: no trace
+  // For reports of a failure: a backward that fails keeps its tensors for visit_saved().
+  bool keeps_failed = false;
+};
+
 class Executor {
  public:
-  // All arguments must outlive the executor. `events` may be NULL, and so may `collectives` if the program has none.
-  explicit Executor(CompiledProgram& compiled, UnitEvents* events = nullptr, Collectives* collectives = nullptr);
+  explicit Executor(CompiledProgram compiled, ExecutorParts parts = {});
   Executor(const Executor&) = delete;
   Executor& operator=(const Executor&) = delete;
 
@@ -86,10 +107,8 @@ class Executor {
   // add to the parameters' buffers earlier: COMPOSED ones in the first part, FORWARD_BACKWARD ones in forward.
   StreamValues backward_inputs(int microbatch, UnitRange units, StreamValues output_gradients);
   void backward_params(int microbatch, UnitRange units, bool last = true);
-  UnitRange all_units() const { return {0, compiled_.program.num_units()}; }
+  UnitRange all_units() const { return {0, compiled_.program().num_units()}; }
 
-  // Sets this rank's stages for the functions below. `links` must outlive the executor; NULL if it has all stages.
-  void set_stages(const Pipeline& pipeline, int coordinate, StageLinks* links);
   // [step] One entry of the rank's schedule: takes what the previous stage has sent, and sends what the next one needs.
   // A forward returns the summed loss if its stage is the last one; otherwise the tensor is empty. `last`: the chunk's
   // last backward in the step.
@@ -99,28 +118,17 @@ class Executor {
   Tensor loss(const Fields& fields);
   // Names a plugin's op that needs all positions of a row, so that logits() cannot have a cache, such as "trial/mix
   // 'mix' of block 'layer'". Empty if there is none.
-  std::string refusal_of_cache();
+  std::string refusal_of_cache() const;
   // [step] Logits [B, T or 1, vocab] for generation, on all ranks. With a cache, `fields` holds only the new positions.
   Tensor logits(const Fields& fields, KeyValueCache* cache, bool last_position_only);
 
-  const ResolvedProgram& resolved(Purpose purpose) { return compiled_.resolved(purpose); }
-  Recompute recompute() const { return compiled_.recompute(); }
-  void set_recompute(Recompute recompute) { compiled_.set_recompute(recompute); }
-  // The number of blocks in the longest repeated chain; 0 if no chain repeats blocks.
-  int64_t max_recomputed_blocks() const;
-  void set_events(UnitEvents* events) { events_ = events; }
-  void set_collectives(Collectives* collectives) { collectives_ = collectives; }
-  // NULL: no trace.
-  void set_trace(Trace* trace);
+  const ResolvedProgram& resolved(Purpose purpose) const { return compiled_.resolved(purpose); }
   // For reports of a failure: visits the tensors that a backward would read, each with the name of its value, or of the
-  // node whose kernel saved it; forget() drops them. A backward that fails keeps its tensors only after keep_failed().
-  void keep_failed() { keeps_failed_ = true; }
+  // node whose kernel saved it; forget() drops them.
   using SavedTensorVisitor =
       std::function<void(int microbatch, size_t unit, const std::string& name, bool by_kernel, const Tensor& tensor)>;
-  void visit_saved(const SavedTensorVisitor& visit);
+  void visit_saved(const SavedTensorVisitor& visit) const;
   void forget();
-  // From now on tensors are allocated on that meta device and kernels are not called, to count the memory of a step.
-  void rehearse_on(Device meta) { rehearsal_ = meta; }
 
  private:
   struct Microbatch {
@@ -139,16 +147,8 @@ class Executor {
     Kept& of(size_t unit) { return kept[unit - first_unit]; }
   };
 
-  // The stages of this rank.
-  struct Stages {
-    std::vector<int> stages;  // by chunk
-    std::vector<UnitRange> units;
-    int num_stages = 1;
-    StageLinks* links = nullptr;
-  };
-
   // The values that pass from the previous unit into this one; empty for the first unit.
-  std::vector<StreamSpec> stream_into(Purpose purpose, size_t unit, const Fields& fields);
+  std::vector<StreamSpec> stream_into(Purpose purpose, size_t unit, const Fields& fields) const;
   bool has_stage(int stage) const {
     return std::find(own_.stages.begin(), own_.stages.end(), stage) != own_.stages.end();
   }
@@ -157,7 +157,7 @@ class Executor {
   void hand_on(std::map<std::pair<int, int>, StreamValues>& waiting, int from_stage, int to_stage, int microbatch,
                StreamValues values, const std::vector<StreamSpec>& specs);
   StreamValues infer(Purpose purpose, const Fields& fields, KeyValueCache* cache, bool last_position_only);
-  Device device() const { return rehearsal_ ? *rehearsal_ : compiled_.options.device; }
+  Device device() const { return backend_->device(); }
 
   StreamValues run_units(const ResolvedProgram& resolved, UnitRange units, StreamValues stream, Microbatch& mb,
                          KeyValueCache* cache, bool last_position_only);
@@ -165,19 +165,19 @@ class Executor {
   // The batch's size of B or T.
   int64_t size_of(DimId dim, const Fields& fields) const;
   RunContext context(size_t unit, const Microbatch& mb, KeyValueCache* cache) const;
-  // Records where the step is, unless this is a rehearsal.
   void enter(const char* phase, int microbatch, size_t unit) const;
   std::string_view name_of(size_t unit) const { return trace_ ? std::string_view(unit_names_[unit]) : ""; }
 
-  CompiledProgram& compiled_;
-  UnitEvents* events_;
-  Collectives* collectives_;
-  Trace* trace_ = nullptr;
-  bool keeps_failed_ = false;
-  std::vector<std::string> unit_names_;  // for the trace
-  std::optional<Device> rehearsal_;
+  const CompiledProgram compiled_;
+  const std::shared_ptr<const Backend> backend_;
+  UnitEvents* const events_;
+  Collectives* const collectives_;
+  const RankStages own_;
+  StageLinks* const links_;
+  Trace* const trace_;
+  const bool keeps_failed_;
+  const std::vector<std::string> unit_names_;                  // for the trace
   std::map<std::pair<int, size_t>, Microbatch> microbatches_;  // by number and first unit
-  Stages own_;
   // Values and gradients for another stage of this rank, by receiving stage and micro-batch.
   std::map<std::pair<int, int>, StreamValues> values_, gradients_;
 };

@@ -2,44 +2,12 @@
 #include "host/execute/kernel_runner.hpp"
 
 #include <algorithm>
-#include <string>
 #include <utility>
+#include <vector>
 
-#include "host/base/hash.hpp"
-#include "host/execute/composed.hpp"
-#include "host/execute/rehearsal.hpp"
-#include "host/graph/op_table.hpp"
-#include "host/plugin/call.hpp"
-#include "host/plugin/status.hpp"
-#include "host/service/comm_device.hpp"
 #include "host/service/memory.hpp"
 
 namespace chassis {
-
-void KernelRunner::run(const Node& node, Kernel kernel, const char* phase, const RunContext& sizes) {
-  const auto* table = node.provider->table;
-  if (!context.rehearsal) {
-    describe_call(node);
-    const Tensor scratch = workspace(node, kernel == table->forward            ? node.infer.workspace_forward_bytes
-                                           : kernel == table->forward_backward ? node.infer.workspace_forward_bytes +
-                                                                                     node.infer.workspace_backward_bytes
-                                                                               : node.infer.workspace_backward_bytes);
-    call.raw.workspace = scratch ? scratch.data() : nullptr;
-    call.raw.workspace_bytes = scratch ? scratch.num_bytes() : 0;
-    const PluginCall in_plugin(*node.site, phase, unit());
-    call.remember_given();
-    chassis_status_t* const status =
-        call_plugin([&] { return kernel(node.provider->self, node.kernel.get(), &call.raw); });
-    const std::string invalid = call.drop_invalid(node.provider->tracked);
-    if (status) throw_if_failed(status, provider_on(node));
-    if (!invalid.empty()) throw plugin_error(provider_on(node) + own_call_phase() + ": " + invalid);
-    return;
-  }
-  const bool is_forward = kernel == table->forward;
-  if (is_forward || (kernel != nullptr && kernel == table->forward_backward))
-    rehearse_forward(block, node, sizes, call.raw);
-  if (!is_forward) rehearse_backward(block, node, sizes, call.raw);
-}
 
 Tensor KernelRunner::workspace(const Node& node, uint64_t bytes) const {
   if (!node.flag(CHASSIS_KERNEL_HOST_WORKSPACE) || bytes == 0) return {};
@@ -47,27 +15,6 @@ Tensor KernelRunner::workspace(const Node& node, uint64_t bytes) const {
   const int64_t times = std::max<int64_t>(1, (now + planned - 1) / planned);
   const MemoryTag tag(MemoryCategory::kWorkspace);
   return Tensor::empty(std::vector<int64_t>{static_cast<int64_t>(bytes) * times}, Dtype::u8, context.device());
-}
-
-void KernelRunner::run_composed(const Node& node) {
-  describe_call(node);
-  const PluginCall in_plugin(*node.site, "backward by autograd", unit());
-  run_composed_backward(node, call.raw);
-}
-
-// Sets what a kernel gets in addition to its tensors.
-void KernelRunner::describe_call(const Node& node) {
-  call.raw.stream = current_stream(context.device());
-  call.raw.random_key = random_key(node);
-  call.raw.first_row = context.random.first_row;
-}
-
-// Returns the key for the first op with random bits. Unlike its index, an op's name does not depend on the strategies.
-uint64_t KernelRunner::random_key(const Node& node) const {
-  for (uint32_t op : node.ops)
-    if (block.block.ops[op].spec().is_random)
-      return hash64(block.block.ops[op].name + "#" + std::to_string(context.unit), context.random.key);
-  return 0;
 }
 
 Tensor KernelRunner::empty(ValueId v) const {

@@ -1,5 +1,5 @@
-// Calls the kernels of a block's nodes on the tensors of a frame, or rehearses them, and sums the gradients of values:
-// what the files of all kinds of nodes have in common.
+// The run of a block's nodes on the tensors of a frame: the call of the node that is running, and the sums of the
+// gradients of values. All kinds of nodes and the backends use it.
 #pragma once
 
 #include <cstdint>
@@ -19,12 +19,6 @@ class KernelRunner {
   Frame& frame;
   KernelCall call;  // call of the node that is running
 
-  using Kernel = chassis_status_t* (*)(chassis_instance*, void*, chassis_call_t*);
-  // Calls the kernel with `call`, after adding what a kernel gets in addition to its tensors.
-  void run(const Node& node, Kernel kernel, const char* phase) { run(node, kernel, phase, context); }
-  // `sizes` is the context with the sizes of this call.
-  void run(const Node& node, Kernel kernel, const char* phase, const RunContext& sizes);
-  void run_composed(const Node& node);
   // Allocates as many bytes as infer asked for at the planned sizes, scaled up for more rows or positions.
   Tensor workspace(const Node& node, uint64_t bytes) const;
 
@@ -43,20 +37,21 @@ class KernelRunner {
   bool owns_gradient(ValueId value) const;
   // True if a deferred node will read the tensor, so that nothing may write to its memory. False for empty tensors.
   bool is_deferred(const Tensor& tensor) const;
-
- private:
-  void describe_call(const Node& node);
-  uint64_t random_key(const Node& node) const;
-  int64_t unit() const { return static_cast<int64_t>(context.unit); }
 };
 
 // Nodes of one kind, which share the runner.
 class NodeKind {
  protected:
   explicit NodeKind(KernelRunner& runner)
-      : runner_(runner), block_(runner.block), context_(runner.context), frame_(runner.frame), call_(runner.call) {}
+      : runner_(runner),
+        backend_(*runner.context.backend),
+        block_(runner.block),
+        context_(runner.context),
+        frame_(runner.frame),
+        call_(runner.call) {}
 
   KernelRunner& runner_;
+  const Backend& backend_;
   const ResolvedBlock& block_;
   const RunContext& context_;
   Frame& frame_;

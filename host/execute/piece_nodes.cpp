@@ -29,7 +29,7 @@ void PieceNodes::forward(size_t n, bool saves, const char* phase) {
     if (node.flag(CHASSIS_KERNEL_HOST_OUTPUTS))
       call_.outputs[0] =
           (place.is_contiguous() ? place : Tensor::empty(place.sizes(), place.dtype(), place.device())).release();
-    runner_.run(node, node.provider->table->forward, phase, calls.context());
+    backend_.forward(runner_, node, phase, calls.context());
     check_outputs(call_, block_, calls.context(), node);
     const Tensor made = KernelCall::take(call_.outputs[0]);
     if (!made.shares_storage_with(output)) place.copy_from(made);
@@ -65,26 +65,12 @@ void PieceNodes::backward(size_t n) {
     call_.outputs[0] = output.handle();
     const size_t num_saved = node.infer.num_saved, first = static_cast<size_t>(piece) * num_saved;
     for (size_t i = 0; i < num_saved; ++i) call_.saved[i] = frame_.saved[n].at(first + i).handle();
-    run_backward(node, calls, piece);
+    backend_.backward_piece(runner_, node, calls, piece);
     for (size_t i = 0; i < sums.size(); ++i)
       if (node.inputs[i] != kAbsent) take_gradient(node, i, calls, piece, sums[i]);
   }
   for (size_t i = 0; i < sums.size(); ++i)
     if (sums[i]) runner_.accumulate(node.inputs[i], std::move(sums[i]));
-}
-
-void PieceNodes::run_backward(const Node& node, const PieceCalls& calls, int64_t piece) {
-  if (context_.rehearsal)
-    for (size_t i = 0; i < node.inputs.size(); ++i)
-      if (node.input_needs_grad[i])
-        call_.grad_inputs[i] =
-            Tensor::empty(calls.input_sizes(i, piece),
-                          dtype_of(block_.block.values[node.inputs[i]], context_.options->compute), context_.device())
-                .release();
-  if (node.flag(CHASSIS_KERNEL_COMPOSED) && !context_.rehearsal)
-    runner_.run_composed(node);
-  else
-    runner_.run(node, node.provider->table->backward_inputs, "backward_inputs", calls.context());
 }
 
 void PieceNodes::take_gradient(const Node& node, size_t i, const PieceCalls& calls, int64_t piece, Tensor& sum) {

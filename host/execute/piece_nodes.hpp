@@ -17,7 +17,6 @@ class PieceNodes : NodeKind {
   void backward(size_t n);
 
  private:
-  void run_backward(const Node& node, const PieceCalls& calls, int64_t piece);
   void take_gradient(const Node& node, size_t i, const PieceCalls& calls, int64_t piece, Tensor& sum);
 };
 

@@ -13,11 +13,7 @@ namespace {
 
 constexpr int kTimeOfLogSum = 2;  // T's index in a log sum
 
-Tensor zeros_like(const Tensor& x, Dtype dtype) {
-  const Tensor zeros = Tensor::empty(x.sizes(), dtype, x.device());
-  if (x.device().type != Device::Type::kMeta) zeros.zero();
-  return zeros;
-}
+Tensor zeros_like(const Tensor& x, Dtype dtype) { return Tensor::zeros(x.sizes(), dtype, x.device()); }
 
 void add(const Tensor& sum, const Tensor& term) {
   if (term) sum.add(term.to(sum.dtype()));

@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <vector>
 
 #include "host/compile/layout.hpp"
 #include "host/execute/run_context.hpp"
@@ -25,6 +26,16 @@ struct AttentionOffsets {
 struct PartialAttention {
   Tensor output;   // for the keys of this call
   Tensor log_sum;  // -inf where a query sees none of them
+};
+
+// One call of a kernel.
+struct AttentionCall {
+  const Tensor &q, &k, &v;
+  AttentionOffsets offsets;
+  int64_t num_positions = 0;  // in a row
+
+  std::vector<int64_t> output_sizes() const { return {q.size(0), q.size(1), q.size(2), v.size(3)}; }
+  std::vector<int64_t> log_sum_sizes() const { return {q.size(0), q.size(2), q.size(1)}; }
 };
 
 // The provider's kernel. All tensors are contiguous.

@@ -5,7 +5,6 @@
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -13,6 +12,7 @@
 #include "host/compile/layout.hpp"
 #include "host/compile/parameters.hpp"
 #include "host/compile/resolve.hpp"
+#include "host/execute/backend.hpp"
 #include "host/execute/kv_cache.hpp"
 #include "host/service/trace.hpp"
 
@@ -60,6 +60,7 @@ struct RandomBits {
 };
 
 struct RunContext {
+  const Backend* backend = nullptr;
   const Program* program = nullptr;
   const ProgramLayout* layout = nullptr;
   const ResolveOptions* options = nullptr;
@@ -71,11 +72,10 @@ struct RunContext {
   int64_t time = 0;
   double loss_scale = 1.0;
   RandomBits random = {};
-  std::optional<Device> rehearsal;  // a meta device: tensors are allocated there, and kernels are not called
   Trace* trace = nullptr;
   int microbatch = 0;
 
-  Device device() const { return rehearsal ? *rehearsal : options->device; }
+  Device device() const { return backend->device(); }
   // The value's shape in this micro-batch.
   std::vector<int64_t> local_shape(const GraphValue& value) const {
     return layout->local_shape(*program, value, batch, time);

@@ -8,6 +8,7 @@
 #include "host/base/log.hpp"
 #include "host/base/log_capture.hpp"
 #include "host/base/units.hpp"
+#include "host/compile/recompute.hpp"
 #include "host/service/device.hpp"
 #include "host/session/session.hpp"
 
@@ -32,9 +33,9 @@ class MemoryFitter {
 
   MemoryFit run() {
     const std::string& mode = config_.settings().recompute.mode;
-    Recompute chosen = recompute_setting(config_.settings(), session_.executor());
+    Recompute chosen = recompute_setting(config_.settings(), session_.program());
     if (mode == "auto")
-      chosen = cheapest_that_fits(session_.executor().max_recomputed_blocks(), [&](const Recompute& recompute) {
+      chosen = cheapest_that_fits(max_recomputed_blocks(session_.program()), [&](const Recompute& recompute) {
         plan(recompute);
         return find_shortage(ranks_, true).rank < 0;
       });

@@ -16,6 +16,7 @@
 #include "host/base/printable.hpp"
 #include "host/base/slow_phase.hpp"
 #include "host/base/units.hpp"
+#include "host/compile/recompute.hpp"
 #include "host/compile/unit_flops.hpp"
 #include "host/plan/plan_rank.hpp"
 #include "host/plugin/status.hpp"
@@ -128,8 +129,8 @@ class Planner {
       describe(session);
       prove(session);
       groups_ = distinct_ranks(session.parameters());
-      plan_.recompute = recompute_setting(session.settings(), session.executor());
-      max_blocks = session.executor().max_recomputed_blocks();
+      plan_.recompute = recompute_setting(session.settings(), session.program());
+      max_blocks = max_recomputed_blocks(session.program());
     }
     if (request_.compares_modes) rehearsed(0, Recompute::kNone);
     const log::CapturedWarnings known;  // the first session has already logged them
@@ -314,12 +315,12 @@ int world_size_of(const Settings& settings) {
   return static_cast<int>(product);
 }
 
-Recompute recompute_setting(const Settings& settings, const Executor& executor) {
+Recompute recompute_setting(const Settings& settings, const Program& program) {
   const std::string& mode = settings.recompute.mode;
   const bool full = mode == "full";
   if (!full && mode != "selective") return Recompute::kNone;
   if (!settings.recompute.blocks.is_set()) return full ? Recompute::kFull : Recompute::kSelective;
-  const int64_t blocks = settings.recompute.blocks, most = executor.max_recomputed_blocks();
+  const int64_t blocks = settings.recompute.blocks, most = max_recomputed_blocks(program);
   if (blocks > most)
     throw config_error(settings.recompute.blocks,
                        fmt::format("recompute.blocks = {}, but the model repeats at most {} blocks", blocks, most))

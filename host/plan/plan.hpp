@@ -10,8 +10,8 @@
 #include <string>
 #include <vector>
 
+#include "host/compile/recompute_mode.hpp"
 #include "host/config/config.hpp"
-#include "host/execute/executor.hpp"
 #include "host/plan/plan_types.hpp"
 #include "host/service/comm.hpp"
 #include "host/service/memory.hpp"
@@ -20,6 +20,7 @@
 namespace chassis {
 
 class Session;
+struct Program;
 
 struct PlanRequest {
   // Loads the configuration with these overrides after its own.
@@ -40,7 +41,7 @@ Plan make_plan(const PlanRequest& request);
 
 // The setting in [recompute]; kNone for "auto". Throws a config error if it names more blocks than the longest chain
 // has.
-Recompute recompute_setting(const Settings& settings, const Executor& executor);
+Recompute recompute_setting(const Settings& settings, const Program& program);
 // For "auto": the cheapest setting that fits, in the order of recompute_of_cost; full if nothing fits. Calls `fits`
 // O(log max_blocks) times.
 Recompute cheapest_that_fits(int64_t max_blocks, const std::function<bool(const Recompute&)>& fits);

@@ -204,20 +204,17 @@ bool same_traffic(const Counts& a, const Counts& b) {
   });
 }
 
-class Rehearsal {
+class RankRehearsal {
  public:
-  Rehearsal(Session& session, Recompute recompute, uint64_t header_bytes, bool counts_repeats)
+  RankRehearsal(Session& session, Recompute recompute, uint64_t header_bytes, bool counts_repeats)
       : session_(session),
+        recompute_(recompute),
         header_bytes_(header_bytes),
         counts_repeats_(counts_repeats),
         ranks_(session.ranks()),
         sizes_(batch_sizes(session.settings(), ranks_.num_data_ranks())),
         device_(session.device().spec().has_own_memory ? kMetaDevice : kMetaHost),
-        observer_(device_, session.program(), ranks_.stack) {
-    session.executor().set_recompute(recompute);
-    session.executor().rehearse_on(device_);
-    session.executor().set_events(&observer_);
-  }
+        observer_(device_, session.program(), ranks_.stack) {}
 
   std::optional<RankPlan> run() {
     RankPlan plan;
@@ -244,7 +241,7 @@ class Rehearsal {
  private:
   // Loads as Run::prepare does.
   void load() {
-    session_.allocate(device_);
+    session_.allocate({.recompute = recompute_, .rehearsal = device_, .events = &observer_});
     const uint64_t bucket_bytes = static_cast<uint64_t>(*session_.settings().checkpoint.bucket_mib) << 20;
     buckets_.emplace(2 * bucket_bytes, MemoryCategory::kCheckpoint, kMetaHost);
     data_.emplace(step_data_bytes(session_.program(), session_.settings(), sizes_), MemoryCategory::kData, kMetaHost);
@@ -328,6 +325,7 @@ class Rehearsal {
   }
 
   Session& session_;
+  const Recompute recompute_;
   const uint64_t header_bytes_;
   const bool counts_repeats_;
   const Ranks ranks_;
@@ -353,7 +351,7 @@ PlanMemory plan_memory(const MemoryUsage& usage) {
 
 std::optional<RankPlan> rehearse(Session& session, Recompute recompute, uint64_t header_bytes, bool counts_repeats) {
   install_meta_allocator();
-  return Rehearsal(session, recompute, header_bytes, counts_repeats).run();
+  return RankRehearsal(session, recompute, header_bytes, counts_repeats).run();
 }
 
 }  // namespace chassis

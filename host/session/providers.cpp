@@ -158,21 +158,21 @@ std::vector<std::unique_ptr<Instance>> open_providers(const Settings& settings, 
   return std::move(chosen.instances);
 }
 
-Json chosen_providers(CompiledProgram& compiled) {
+Json chosen_providers(const CompiledProgram& compiled) {
   Json attention = Json::object(), kernels = Json::object();
   for (const auto& unit : compiled.resolved(Purpose::kTraining).units)
     for (const Node& node : unit->nodes)
       if (node.provider) (node.pattern == kAttention ? attention : kernels)[node.name] = node.provider->name;
-  return {{"device", compiled.options.device.spec().name},
+  return {{"device", compiled.options().device.spec().name},
           {"attention", std::move(attention)},
           {"kernels", std::move(kernels)}};
 }
 
-void agree_on_providers(World& world, CompiledProgram& compiled) {
+void agree_on_providers(World& world, const CompiledProgram& compiled) {
   world.expect_same("providers of nodes", dotted_text(chosen_providers(compiled)));
 }
 
-Json plugins_lock(const PluginRegistry& registry, CompiledProgram& compiled) {
+Json plugins_lock(const PluginRegistry& registry, const CompiledProgram& compiled) {
   Json lock = registry.lock();
   lock["providers"] = chosen_providers(compiled);
   return lock;

@@ -26,10 +26,10 @@ std::vector<std::unique_ptr<Instance>> open_providers(const Settings& settings, 
                                                       ResolveOptions& options);
 
 // The provider of each node of training: {"device": "cpu", "attention": {NODE: PROVIDER}, "kernels": {…}}.
-Json chosen_providers(CompiledProgram& compiled);
+Json chosen_providers(const CompiledProgram& compiled);
 // [all-ranks] Throws a config error that names the first node for which two ranks chose differently.
-void agree_on_providers(World& world, CompiledProgram& compiled);
+void agree_on_providers(World& world, const CompiledProgram& compiled);
 // The content of plugins.lock: the loaded plugins and the chosen providers.
-Json plugins_lock(const PluginRegistry& registry, CompiledProgram& compiled);
+Json plugins_lock(const PluginRegistry& registry, const CompiledProgram& compiled);
 
 }  // namespace chassis

@@ -57,14 +57,12 @@ Runtime make_runtime(const Config& config, RunPlugins& plugins, const RunModel& 
   Runtime runtime;
   runtime.providers = open_providers(settings, plugins, candidates, options);
   if (quant != nullptr) options.kernels.push_back(quant->provider());  // asked last
-  runtime.compiled = std::make_unique<CompiledProgram>(
-      compile(model.recording(settings.model, config.use()),
-              {.passes = passes,
-               .freeze = [&](ParameterTable& parameters) { freeze(settings.freeze, parameters); },
-               .resolve = std::move(options),
-               .purposes = purposes_of(config.use())}));
-  runtime.disk_mapping = model.plugin().disk_mapping(*runtime.compiled->parameters);
-  runtime.executor = std::make_unique<Executor>(*runtime.compiled);
+  runtime.compiled = compile(model.recording(settings.model, config.use()),
+                             {.passes = passes,
+                              .freeze = [&](ParameterTable& parameters) { freeze(settings.freeze, parameters); },
+                              .resolve = std::move(options),
+                              .purposes = purposes_of(config.use())});
+  runtime.disk_mapping = model.plugin().disk_mapping(runtime.compiled->parameters());
   return runtime;
 }
 
@@ -83,8 +81,8 @@ std::unique_ptr<OptimizerDriver> make_optimizer(const Settings::Optimizer& setti
 void place_shards(const Config& config, const RunMesh& mesh, Runtime& runtime) {
   const CompiledProgram& compiled = *runtime.compiled;
   try {
-    mesh.stack->resolve(compiled.program, *compiled.parameters,
-                        stack_context(config, mesh, compiled.options.device, compiled.options.time));
+    mesh.stack->resolve(compiled.program(), compiled.parameters(),
+                        stack_context(config, mesh, compiled.options().device, compiled.options().time));
   } catch (const Error& error) {
     if (error.code() != ExitCode::kConfig || !error.where().file.empty()) throw;
     throw error_at(config.settings().parallel, error);
@@ -96,7 +94,6 @@ void place_shards(const Config& config, const RunMesh& mesh, Runtime& runtime) {
                            "\" has no effect: no strategy of [[parallel]] sums gradients over rows of the batch")
         .hint("leave it out, or add a strategy that divides the batch");
   if (runtime.optimizer) runtime.optimizer->place();
-  runtime.executor->set_events(mesh.stack.get());
 }
 
 }  // namespace chassis

@@ -22,21 +22,21 @@ ResolveOptions resolve_options(const Settings& settings, const Target& target, c
 
 struct Runtime {
   std::vector<std::unique_ptr<Instance>> providers;
-  std::unique_ptr<CompiledProgram> compiled;
+  std::optional<CompiledProgram> compiled;
   std::optional<DiskMapping> disk_mapping;  // how files hold its parameters
-  std::unique_ptr<Executor> executor;
+  std::unique_ptr<Executor> executor;       // NULL before the tensors are allocated
   std::unique_ptr<OptimizerDriver> optimizer;  // NULL unless the configuration was read for training
 };
 
 // Opens the providers and compiles the model for the use of the configuration; allocates no parameter, and leaves
-// `optimizer` NULL. The model must outlive it, and so must `quant`, which may be NULL.
+// `executor` and `optimizer` NULL. The model must outlive it, and so must `quant`, which may be NULL.
 Runtime make_runtime(const Config& config, RunPlugins& plugins, const RunModel& model,
                      const std::vector<std::string>& candidates, ResolveOptions options, const ProgramPasses& passes,
                      const RunQuant* quant);
 // Creates the optimizer that the configuration names.
 std::unique_ptr<OptimizerDriver> make_optimizer(const Settings::Optimizer& settings, RunPlugins& plugins,
                                                 ParameterTable& parameters);
-// Places parameters and optimizer states as the strategies decide, and makes the executor call the strategies.
+// Places parameters and optimizer states as the strategies decide.
 void place_shards(const Config& config, const RunMesh& mesh, Runtime& runtime);
 
 }  // namespace chassis

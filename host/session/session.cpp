@@ -10,6 +10,7 @@
 #include "host/base/mesh_axes.hpp"
 #include "host/base/slow_phase.hpp"
 #include "host/checkpoint/inspect.hpp"
+#include "host/execute/rehearsal.hpp"
 #include "host/plugin/search.hpp"
 #include "host/service/memory.hpp"
 #include "host/session/fields.hpp"
@@ -72,7 +73,9 @@ PluginIndex index_of(const SettingList& folders, const std::vector<std::string>&
 }  // namespace
 
 Session::Session(Config config, const SessionOptions& options)
-    : config_(std::move(config)), world_(options.world ? options.world : &alone_) {
+    : config_(std::move(config)),
+      world_(options.world ? options.world : &alone_),
+      given_collectives_(options.collectives) {
   install_memory_allocator();
   compare_directories(settings());
   const SlowPhase phase("compiling the program and checking its providers");
@@ -135,15 +138,23 @@ Session::Session(Config config, const SessionOptions& options)
   if (const Pipeline& pipeline = mesh_.stack->pipeline(); pipeline.divides() && !place.is_planned())
     world_->expect_same("pipeline", pipeline.text());
   collectives_ = std::make_unique<AxisCollectives>(*communicator_);
-  runtime_.executor->set_collectives(collectives_.get());
 }
 
 Session::~Session() = default;
 
-void Session::allocate(Device device) {
+void Session::allocate(const Execution& execution) {
+  const Device device = execution.rehearsal.value_or(this->device());
   parameters().allocate(device);
   mesh_.stack->bind(*communicator_, device);
-  executor().set_stages(mesh_.stack->pipeline(), mesh_.stack->stage_coordinate(), mesh_.stack->links());
+  ExecutorParts parts;
+  if (execution.rehearsal) parts.backend = std::make_shared<const Rehearsal>(device);
+  parts.events = execution.events != nullptr ? execution.events : mesh_.stack.get();
+  parts.collectives = given_collectives_ != nullptr ? given_collectives_ : collectives_.get();
+  parts.stages = stages_of(mesh_.stack->pipeline(), mesh_.stack->stage_coordinate());
+  parts.links = mesh_.stack->links();
+  parts.trace = execution.trace;
+  parts.keeps_failed = execution.keeps_failed;
+  runtime_.executor = std::make_unique<Executor>(compiled().with_recompute(execution.recompute), std::move(parts));
   if (runtime_.optimizer) runtime_.optimizer->allocate(device, *communicator_);
 }
 
@@ -163,7 +174,6 @@ bool Session::move_to(int rank) {
       make_communicator(config_, *plugins_, mesh_, MeshPlace{*world_, mesh_.shape.world_size(), rank}, device());
   if (runtime_.optimizer) runtime_.optimizer->place_rank();
   collectives_ = std::make_unique<AxisCollectives>(*communicator_);
-  runtime_.executor = std::make_unique<Executor>(*runtime_.compiled, mesh_.stack.get(), collectives_.get());
   return true;
 }
 

@@ -7,10 +7,12 @@
 #include <string>
 #include <vector>
 
+#include "host/base/error.hpp"
 #include "host/config/config.hpp"
 #include "host/execute/axis_collectives.hpp"
 #include "host/launch/world.hpp"
 #include "host/service/metrics.hpp"
+#include "host/service/trace.hpp"
 #include "host/session/ranks.hpp"
 #include "host/session/run_adapter.hpp"
 #include "host/session/run_data.hpp"
@@ -34,7 +36,17 @@ struct SessionOptions {
   // comm plugin that moves nothing. 0: no plan.
   int world_size = 0;
   int rank = 0;
-  ProgramPasses passes = {};  // in addition to those of the configuration
+  ProgramPasses passes = {};           // in addition to those of the configuration
+  Collectives* collectives = nullptr;  // between the ops; NULL: those of the communicator
+};
+
+// How a session runs its program, in addition to what its configuration says. The objects must outlive its last step.
+struct Execution {
+  Recompute recompute = Recompute::kNone;
+  std::optional<Device> rehearsal = {};  // a meta device: the run is rehearsed there (host/execute/backend.hpp)
+  UnitEvents* events = nullptr;          // called in place of the strategies, and calls them; NULL: the strategies
+  Trace* trace = nullptr;                // NULL: no trace
+  bool keeps_failed = false;             // as in ExecutorParts
 };
 
 class Session {
@@ -64,27 +76,30 @@ class Session {
   // NULL if the run needs no tokenizer and names none.
   const PluginTokenizer* tokenizer() const { return tokenizer_.get(); }
 
-  CompiledProgram& compiled() { return *runtime_.compiled; }
-  const Program& program() const { return runtime_.compiled->program; }
-  ParameterTable& parameters() const { return *runtime_.compiled->parameters; }
+  // As compiled, without recompute; the executor runs it with that of its Execution.
+  const CompiledProgram& compiled() const { return *runtime_.compiled; }
+  const Program& program() const { return compiled().program(); }
+  ParameterTable& parameters() const { return compiled().parameters(); }
   const DiskMapping& disk_mapping() const { return *runtime_.disk_mapping; }
-  Executor& executor() { return *runtime_.executor; }
+  bool has_executor() const { return runtime_.executor != nullptr; }  // true after allocate()
+  Executor& executor() {
+    CHASSIS_CHECK(has_executor(), "a session has no executor before its tensors are allocated");
+    return *runtime_.executor;
+  }
   // Only if the configuration was read for training.
   OptimizerDriver& optimizer() { return *runtime_.optimizer; }
-  Device device() const { return runtime_.compiled->options.device; }
-  Dtype compute() const { return runtime_.compiled->options.compute; }
+  Device device() const { return compiled().options().device; }
+  Dtype compute() const { return compiled().options().compute; }
 
   // Only if the configuration was read for training.
   StepParts step_parts() { return {executor(), parameters(), optimizer(), ranks(), device()}; }
   DataNeeds data_needs() const {
-    return {
-        settings(), program(), tokenizer(), world_->launch().local_rank == 0, &*row_files_, &runtime_.compiled->layout};
+    return {settings(), program(), tokenizer(), world_->launch().local_rank == 0, &*row_files_, &compiled().layout()};
   }
 
-  // [all-ranks] Allocates the parameters and optimizer states of this rank, and the buffers of the strategies. The
-  // contents are undefined.
-  void allocate() { allocate(device()); }
-  void allocate(Device device);  // for plans
+  // [all-ranks] Allocates the parameters and optimizer states of this rank, and the buffers of the strategies, and
+  // makes the executor. The contents are undefined.
+  void allocate(const Execution& execution = {});
   // [control] For plans: turns it into the session of another rank, as it is before allocate(). Returns false, and
   // changes nothing, if an axis that divides the computation gives that rank another program.
   bool move_to(int rank);
@@ -99,6 +114,7 @@ class Session {
   std::optional<RunPlugins> plugins_;
   mutable std::optional<PluginRows> row_files_;
   std::unique_ptr<Communicator> communicator_;  // outlives the stack's shards
+  Collectives* given_collectives_;
   std::unique_ptr<AxisCollectives> collectives_;
   RunMesh mesh_;
   std::optional<RunModel> model_;

@@ -92,6 +92,7 @@ LargestTensors largest_tensors(Session& session) {
   for (const OptimizerState& state : session.optimizer().states())
     out.add(state.tensor, "optimizer state", [&] { return state.descriptor.fqn; });
   const std::vector<std::string> units = session.program().unit_names();
+  if (!session.has_executor()) return out;
   session.executor().visit_saved(
       [&](int microbatch, size_t unit, const std::string& name, bool by_kernel, const Tensor& tensor) {
         out.add(tensor, by_kernel ? "saved by the kernel of" : "activation",
@@ -117,9 +118,7 @@ struct PostMortem::Report {
 };
 
 PostMortem::PostMortem(Session& session, const MemoryFit& fit)
-    : session_(session), fit_(fit), reserve_(std::make_unique_for_overwrite<char[]>(kReserveBytes)) {
-  session_.executor().keep_failed();
-}
+    : session_(session), fit_(fit), reserve_(std::make_unique_for_overwrite<char[]>(kReserveBytes)) {}
 
 void PostMortem::add_out_of_memory(Error& error, const std::string& run_directory) noexcept {
   if (std::exchange(is_done_, true)) return;
@@ -148,7 +147,7 @@ void PostMortem::add_out_of_memory(Error& error, const std::string& run_director
     report.json["tensors"] = tensors.json();
     if (const std::string line = tensors.line(); !line.empty()) report.lines.push_back("largest: " + line);
     advise(report);
-    session_.executor().forget();
+    if (session_.has_executor()) session_.executor().forget();
     drop_memory_cache();
     finish(report, error, run_directory);
   } catch (...) {
@@ -162,7 +161,7 @@ void PostMortem::add_communication_failure(Error& error, const std::string& run_
     reserve_.reset();
     Report report = report_memory(error.what(), nullptr);
     report.json["kind"] = "communication";
-    session_.executor().forget();
+    if (session_.has_executor()) session_.executor().forget();
     report_hang(report);
     compare_with_plan(report);
     finish(report, error, run_directory);
@@ -316,8 +315,8 @@ void PostMortem::compare_with_plan(Report& report) {
 // Uses the numbers at hand, because a plan of every change would need memory and time.
 void PostMortem::advise(Report& report) {
   const Settings& settings = session_.settings();
-  CompiledProgram& compiled = session_.compiled();
-  const uint64_t activations = compiled.planned_activation_bytes(compiled.recompute());
+  const CompiledProgram& compiled = session_.compiled();
+  const uint64_t activations = compiled.planned_activation_bytes(fit_.recompute);
   for (const auto& [recompute, name] : {std::pair(Recompute::kSelective, "selective"), {Recompute::kFull, "full"}}) {
     const uint64_t then = compiled.planned_activation_bytes(recompute);
     if (then < activations) report.advise(fmt::format("recompute.mode = \"{}\"", name), activations - then);

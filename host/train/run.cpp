@@ -165,9 +165,9 @@ class Run {
     directory_->check_identity(session_.config(), identity);
     const std::string units = std::to_string(session_.program().unit_names().size()) + " units";
     const SlowPhase phase("allocating and filling the tensors of " + units);
-    session_.allocate();
-    saves_ = std::make_unique<RunSaves>(session_, replicas_, *directory_, signals_, [this] { return state_to_save(); });
     if (!settings().log.trace->empty()) trace_.emplace(settings().log.trace, session_, directory_->path());
+    session_.allocate({.recompute = fit_.recompute, .trace = trace(), .keeps_failed = true});
+    saves_ = std::make_unique<RunSaves>(session_, replicas_, *directory_, signals_, [this] { return state_to_save(); });
     make_trainer();
     if (const Settings::Eval& eval = settings().eval; eval.keeps_best()) best_.emplace(eval.keep_best, eval.patience);
     if (const auto resumed = saves_->saver().resume()) {
@@ -316,7 +316,6 @@ class Run {
   // Plans the memory of this rank before anything is allocated; all ranks choose together.
   void choose_recompute() {
     fit_ = fit_memory(session_, planned_config_, plugin_path_, world_);
-    session_.executor().set_recompute(fit_.recompute);
   }
 
   void make_trainer() {
@@ -360,7 +359,7 @@ class Run {
     ConsoleFacts facts;
     facts.max_steps = trainer_->options().max_steps;
     facts.every_steps = settings().log.every_steps;
-    facts.flops_per_token = flops_per_token(session_.program(), session_.compiled().options.time);
+    facts.flops_per_token = flops_per_token(session_.program(), session_.compiled().options().time);
     facts.peak_flops = peak_flops(device, session_.compute() == Dtype::bf16);
     facts.total_memory_bytes = device_memory(session_.device()).total_bytes;
     const LostMetrics lost = saves_->continues_after_failed_save() ? LostMetrics::kCount : LostMetrics::kStop;

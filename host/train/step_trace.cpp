@@ -19,14 +19,10 @@ StepTrace::StepTrace(const std::vector<int64_t>& steps, Session& session, const 
   for (const std::string& now : world.exchange("start of the trace", std::to_string(origin)))
     origin = std::min<int64_t>(origin, std::stoll(now));
   trace_ = std::make_unique<Trace>(world.rank(), origin);
-  session_.executor().set_trace(trace_.get());
   session_.ranks().communicator.set_trace(trace_.get());
 }
 
-StepTrace::~StepTrace() {
-  session_.executor().set_trace(nullptr);
-  session_.ranks().communicator.set_trace(nullptr);
-}
+StepTrace::~StepTrace() { session_.ranks().communicator.set_trace(nullptr); }
 
 void StepTrace::start(int64_t step) const {
   if (step >= last_ && session_.world().rank() == 0)

@@ -13,7 +13,8 @@ namespace chassis {
 
 class StepTrace {
  public:
-  // [all-ranks] `steps`: the first and the last one. The ranks agree on time 0.
+  // [all-ranks] `steps`: the first and the last one. The ranks agree on time 0. The communicator records into it from
+  // now on; the executor gets the recorder when it is made.
   StepTrace(const std::vector<int64_t>& steps, Session& session, const std::string& run_directory);
   ~StepTrace();
   StepTrace(const StepTrace&) = delete;

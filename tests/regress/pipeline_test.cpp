@@ -42,17 +42,19 @@ class Pipeline : public testing::Test {
  protected:
   Pipeline() { run_.write(random_documents(std::vector<size_t>(24, 30))); }
 
-  std::unique_ptr<Session> open(ProgramPasses passes) const { return run_.open(overrides_, std::move(passes)); }
+  std::unique_ptr<Session> open(ProgramPasses passes, Collectives* collectives = nullptr) const {
+    return run_.open(overrides_, std::move(passes), collectives);
+  }
   // Created as `plan` and `check` do.
-  Session without_device(ProgramPasses passes) const {
+  Session without_device(ProgramPasses passes, Collectives* collectives = nullptr) const {
     return Session(load_config(run_.config_path(), overrides_),
                    {.plugin_path = {CHASSIS_TEST_PLUGIN_DIR},
                     .target = {.without_device = true, .assume_configured_device = true},
-                    .passes = std::move(passes)});
+                    .passes = std::move(passes),
+                    .collectives = collectives});
   }
   RankPlan plan(ProgramPasses passes, Collectives* collectives = nullptr) const {
-    Session session = without_device(std::move(passes));
-    session.executor().set_collectives(collectives);
+    Session session = without_device(std::move(passes), collectives);
     return *rehearse(session, Recompute::kNone, check_saving(session), false);
   }
 
@@ -103,10 +105,9 @@ TEST_F(Pipeline, TwoRanksOfATensorAxisTrainLikeOne) {
 
   ThreadedCollectives::Exchange meeting;
   ThreadedCollectives collectives[] = {{meeting, 0}, {meeting, 1}};
-  const std::unique_ptr<Session> ranks[] = {open(divided), open(divided)};
+  const std::unique_ptr<Session> ranks[] = {open(divided, &collectives[0]), open(divided, &collectives[1])};
   double losses[2] = {};
   for (int rank : {0, 1}) {
-    ranks[rank]->executor().set_collectives(&collectives[rank]);
     for (const auto& p : ranks[rank]->parameters().all())
       p->value.copy_from(part_of(whole->parameters().find(p->name)->value, *p, rank));
   }

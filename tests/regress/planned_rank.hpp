@@ -65,9 +65,11 @@ class PlannedRank {
  public:
   PlannedRank(const std::string& toml, int world_size, int rank = 0, const std::vector<std::string>& overrides = {})
       : session_((install_meta_allocator(), load_config_text(toml, "run.toml", overrides)), options(world_size, rank)) {
-    session_.executor().rehearse_on(kMetaHost);
-    if (session_.settings().recompute.mode == "full") session_.executor().set_recompute(Recompute::kFull);
-    session_.allocate(kMetaHost);
+    const std::string& mode = session_.settings().recompute.mode;
+    const Recompute recompute = mode == "full"        ? Recompute::kFull
+                                : mode == "selective" ? Recompute::kSelective
+                                                      : Recompute::kNone;
+    session_.allocate({.recompute = recompute, .rehearsal = kMetaHost});
     session_.refresh_parameters();
     take_sent();
   }

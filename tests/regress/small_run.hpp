@@ -116,11 +116,13 @@ plugins = )" + providers.kernels +
     write_text(folder_ / "tokens.jsonl", token_rows(documents));
   }
 
-  std::unique_ptr<Session> open(const std::vector<std::string>& overrides, ProgramPasses passes = {}) const {
+  std::unique_ptr<Session> open(const std::vector<std::string>& overrides, ProgramPasses passes = {},
+                                Collectives* collectives = nullptr, const Execution& execution = {}) const {
     auto session = std::make_unique<Session>(
         load_config(config_path(), overrides),
-        SessionOptions{.plugin_path = {CHASSIS_TEST_PLUGIN_DIR}, .passes = std::move(passes)});
-    session->allocate();
+        SessionOptions{
+            .plugin_path = {CHASSIS_TEST_PLUGIN_DIR}, .passes = std::move(passes), .collectives = collectives});
+    session->allocate(execution);
     session->parameters().initialize(static_cast<uint64_t>(*session->settings().run.seed));
     session->refresh_parameters();
     return session;
@@ -177,8 +179,7 @@ inline Trained train(Session& session, int64_t num_steps) {
 
 inline Trained train(const SmallRun& run, int64_t num_steps, std::vector<std::string> overrides,
                      Recompute recompute = Recompute::kNone) {
-  const auto session = run.open(overrides);
-  session->executor().set_recompute(recompute);
+  const auto session = run.open(overrides, {}, nullptr, {.recompute = recompute});
   return train(*session, num_steps);
 }
 

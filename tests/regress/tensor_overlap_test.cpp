@@ -113,9 +113,6 @@ TEST(TensorOverlapMemory, IsNoMoreThanWithoutRings) {
               ring_of(is_ring ? "ring" : "none"), ways, 0,
               {std::string("recompute.mode=") + mode, std::string("train.micro_batch_size=") + rows, "train.seq_len=64",
                "model.config.num_key_value_heads=2", "model.config.num_attention_heads=4"});
-          rank.session().executor().set_recompute(std::string(mode) == "none"        ? Recompute::kNone
-                                                  : std::string(mode) == "selective" ? Recompute::kSelective
-                                                                                     : Recompute::kFull);
           const ResolvedProgram& resolved = rank.session().executor().resolved(Purpose::kTraining);
           kept[is_ring] = 0;
           for (size_t unit = 0; unit < resolved.units.size(); ++unit)

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "host/execute/executor.hpp"
+#include "host/execute/rehearsal.hpp"
 #include "tests/support/loaded_plugins.hpp"
 #include "tests/support/recorder.hpp"
 
@@ -60,14 +61,18 @@ struct CpuRun {
                                                            .time = time,
                                                            .attention = std::move(attention),
                                                            .kernels = std::move(kernels)}})),
-        parameters(*compiled.parameters) {
+        parameters(compiled.parameters()) {
     parameters.allocate({});
     parameters.initialize(7);
     make(Recompute::kNone);
   }
   void make(Recompute recompute, UnitEvents* events = nullptr) {
-    compiled.set_recompute(recompute);
-    executor = std::make_unique<Executor>(compiled, events);
+    compiled = compiled.with_recompute(recompute);
+    executor = std::make_unique<Executor>(compiled, ExecutorParts{.events = events});
+  }
+  // Makes an executor for tensors on a meta device.
+  void rehearse_on(Device meta) {
+    executor = std::make_unique<Executor>(compiled, ExecutorParts{.backend = std::make_shared<const Rehearsal>(meta)});
   }
 
   // Runs forward and backward of the micro-batches. Returns the summed loss.

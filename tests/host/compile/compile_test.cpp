@@ -3,6 +3,12 @@
 
 #include <gtest/gtest.h>
 
+#include <optional>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "host/plugin/thread_role.hpp"
 #include "tests/support/expect_has.hpp"
 #include "tests/support/recorder.hpp"
 #include "tests/support/stub_passes.hpp"
@@ -24,7 +30,7 @@ ResolveOptions resolve_with(std::vector<OpsProvider> kernels) {
 
 TEST(Compile, EveryPassReportsThatItDidNothing) {
   StubProvider all("all");
-  CompiledProgram compiled = compile(SmallModel{}.program(), {.resolve = resolve_with({all.provider()})});
+  const CompiledProgram compiled = compile(SmallModel{}.program(), {.resolve = resolve_with({all.provider()})});
   EXPECT_EQ(text(compiled.reports(Purpose::kTraining)),
             "  record    4 units of 3 block types with 8 ops and 6 parameters\n"
             "  adapter   none is chosen\n"
@@ -55,7 +61,7 @@ TEST(Compile, EveryPassReportsWhatItDidOrRefused) {
   const LowRankAdapter adapter;
   const TensorAxis axis(2, {"ffn"});
   const QuantScheme scheme("stub4", "stub/linear", 4);
-  CompiledProgram compiled =
+  const CompiledProgram compiled =
       compile(SmallModel{}.program(), {.passes = {.adapters = {&adapter}, .layout = {&axis}, .quant = {&scheme}},
                                        .resolve = resolve_with({picky.provider(), all.provider()}),
                                        .recompute = {1}});
@@ -77,12 +83,12 @@ TEST(Compile, EveryPassReportsWhatItDidOrRefused) {
 
 TEST(Compile, FrozenParametersAreNotTrained) {
   StubProvider all("all");
-  CompiledProgram compiled = compile(SmallModel{}.program(), {.freeze =
-                                                                  [](ParameterTable& parameters) {
-                                                                    for (const auto& p : parameters.all())
-                                                                      p->trainable = p->name == "lm_head.weight";
-                                                                  },
-                                                              .resolve = resolve_with({all.provider()})});
+  const CompiledProgram compiled = compile(SmallModel{}.program(), {.freeze =
+                                                                        [](ParameterTable& parameters) {
+                                                                          for (const auto& p : parameters.all())
+                                                                            p->trainable = p->name == "lm_head.weight";
+                                                                        },
+                                                                    .resolve = resolve_with({all.provider()})});
   const ResolvedProgram& program = compiled.resolved(Purpose::kTraining);
   EXPECT_FALSE(program.units[1]->nodes.back().has_backward);
   EXPECT_TRUE(program.units[3]->nodes.back().has_backward);
@@ -91,7 +97,7 @@ TEST(Compile, FrozenParametersAreNotTrained) {
 TEST(Compile, AnAdapterFreezesTheRecordedParameters) {
   const LowRankAdapter adapter;
   const CompiledProgram compiled = compile(SmallModel{}.program(), {.passes = {.adapters = {&adapter}}});
-  for (const auto& p : compiled.parameters->all())
+  for (const auto& p : compiled.parameters().all())
     EXPECT_EQ(p->trainable, p->name.find("lora") != std::string::npos) << p->name;
 }
 
@@ -107,27 +113,68 @@ TEST(Compile, CompileResolvesTheNamedPurposes) {
 
 TEST(Compile, APurposeThatWasRefusedIsRefusedAgain) {
   StubProvider few("few", {"embedding"});
-  CompiledProgram compiled = compile(SmallModel{}.program(), {.resolve = resolve_with({few.provider()})});
+  const CompiledProgram compiled = compile(SmallModel{}.program(), {.resolve = resolve_with({few.provider()})});
   for (int i = 0; i < 2; ++i)
     EXPECT_HAS(test::refusal([&] { compiled.resolved(Purpose::kLoss); }), "no provider computes rms_norm");
 }
 
-TEST(Compile, ChangingRecomputeKeepsTheNodes) {
+TEST(Compile, AnotherRecomputeIsAnotherProgramOfTheSameNodes) {
   StubProvider all("all");
-  CompiledProgram compiled =
+  const CompiledProgram compiled =
       compile(SmallModel{}.program(), {.resolve = resolve_with({all.provider()}), .purposes = {Purpose::kTraining}});
-  const ResolvedProgram& program = compiled.resolved(Purpose::kTraining);
+  const ResolvedProgram& none = compiled.resolved(Purpose::kTraining);
   using enum BlockRecompute;
-  EXPECT_EQ(program.recompute, (std::vector{kNone, kNone, kNone, kNone}));
+  EXPECT_EQ(none.recompute, (std::vector{kNone, kNone, kNone, kNone}));
   const size_t num_kernels = all.nodes.size();
-  compiled.set_recompute({.full = 1});
-  EXPECT_EQ(program.recompute, (std::vector{kNone, kFull, kNone, kNone}));
-  compiled.set_recompute(Recompute::kSelective);
+  const CompiledProgram first = compiled.with_recompute({.full = 1});
+  EXPECT_EQ(first.resolved(Purpose::kTraining).recompute, (std::vector{kNone, kFull, kNone, kNone}));
+  const CompiledProgram selective = first.with_recompute(Recompute::kSelective);
+  const ResolvedProgram& program = selective.resolved(Purpose::kTraining);
   EXPECT_EQ(program.recompute, (std::vector{kNone, kSelective, kSelective, kNone}));
   EXPECT_EQ(&program.running(1), &program.running(2)) << "units share what they run";
   EXPECT_NE(&program.running(1), program.units[1].get());
-  compiled.set_recompute(Recompute::kFull);
-  EXPECT_EQ(program.recompute, (std::vector{kNone, kFull, kFull, kNone})) << "chains of one block do not recompute";
+  const CompiledProgram full = compiled.with_recompute(Recompute::kFull);
+  EXPECT_EQ(full.resolved(Purpose::kTraining).recompute, (std::vector{kNone, kFull, kFull, kNone}))
+      << "chains of one block do not recompute";
+  EXPECT_EQ(all.nodes.size(), num_kernels);
+  for (const CompiledProgram& other : {first, selective, full}) {
+    EXPECT_EQ(&other.program(), &compiled.program());
+    EXPECT_EQ(&other.parameters(), &compiled.parameters());
+    for (size_t unit = 0; unit < none.units.size(); ++unit)
+      EXPECT_EQ(other.resolved(Purpose::kTraining).units[unit], none.units[unit]);
+  }
+  EXPECT_EQ(none.recompute, (std::vector{kNone, kNone, kNone, kNone})) << "the first program is what it was";
+  EXPECT_EQ(compiled.recompute(), Recompute::kNone);
+  EXPECT_EQ(&compiled.resolved(Purpose::kTraining), &none);
+}
+
+TEST(Compile, ACopyOutlivesTheProgramItWasMadeFrom) {
+  StubProvider all("all");
+  std::optional<CompiledProgram> compiled =
+      compile(SmallModel{}.program(), {.resolve = resolve_with({all.provider()}), .purposes = {Purpose::kTraining}});
+  const ResolvedProgram& program = compiled->resolved(Purpose::kTraining);
+  const CompiledProgram copy = *compiled;
+  compiled.reset();
+  EXPECT_EQ(&copy.resolved(Purpose::kTraining), &program);
+  EXPECT_EQ(program.units[1]->nodes.front().provider->name, "all");
+}
+
+TEST(Compile, ThreadsThatAskForAPurposeGetTheSameNodes) {
+  StubProvider all("all");
+  const CompiledProgram compiled = compile(SmallModel{}.program(), {.resolve = resolve_with({all.provider()})});
+  EXPECT_TRUE(all.nodes.empty());
+  const CompiledProgram other = compiled.with_recompute(Recompute::kFull);
+  std::vector<const ResolvedBlock*> seen(4);
+  std::vector<std::thread> threads;
+  for (size_t i = 0; i < seen.size(); ++i)
+    threads.emplace_back([&, i] {
+      const ThreadRoleScope role(ThreadRole::kStep);
+      seen[i] = (i % 2 == 0 ? compiled : other).resolved(Purpose::kLoss).units[1].get();
+    });
+  for (std::thread& thread : threads) thread.join();
+  for (const ResolvedBlock* block : seen) EXPECT_EQ(block, seen[0]);
+  const size_t num_kernels = all.nodes.size();
+  compiled.resolved(Purpose::kLoss);
   EXPECT_EQ(all.nodes.size(), num_kernels);
 }
 

@@ -51,7 +51,7 @@ std::string llama_graph(std::vector<const LayoutStrategy*> stack, bool freeze) {
   const Recording llama =
       plugins.model("llama", R"({"architectures": ["LlamaForCausalLM"], "hidden_size": 32, "num_hidden_layers": 3,
                    "num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 64, "vocab_size": 50})");
-  CompiledProgram compiled = compile(llama, std::move(options));
+  const CompiledProgram compiled = compile(llama, std::move(options));
   return graph_text(compiled);
 }
 
@@ -64,7 +64,7 @@ TEST(Graph, ShowsWhatAutoComparedAndWhy) {
   fused.cost = [](const StubNode&) { return 0.0; };
   ResolveOptions options;
   for (StubProvider* provider : {&fast, &fused, &slow, &twin}) options.kernels.push_back(provider->candidate());
-  CompiledProgram compiled = compile(test::SmallModel{}.program(), {.resolve = std::move(options)});
+  const CompiledProgram compiled = compile(test::SmallModel{}.program(), {.resolve = std::move(options)});
   const std::string text = graph_text(compiled);
   EXPECT_HAS(text, "      auto: slow 2.5 ms alone claims rms_norm\n");
   EXPECT_HAS(text, "      auto: fused (cost unknown) alone claims linear+activation\n");

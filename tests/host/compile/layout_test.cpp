@@ -356,15 +356,15 @@ TEST(Layout, TwoRanksComputeWhatOneDoes) {
   ThreadedCollectives::Exchange meeting;
   auto rank_body = [&](int rank, OpsProvider provider) {
     const ThreadRoleScope role(ThreadRole::kStep);
-    CompiledProgram compiled =
+    const CompiledProgram compiled =
         compile(SmallModel{.layers = 3}.program(), {.passes = {.layout = {&strategy}},
                                                     .resolve = {.batch = 2, .time = 3, .kernels = {provider}},
                                                     .recompute = Recompute::kFull});
-    ParameterTable& parameters = *compiled.parameters;
+    ParameterTable& parameters = compiled.parameters();
     parameters.allocate({});
     for (const auto& p : parameters.all()) p->value.copy_from(part_of(whole.parameters.find(p->name)->value, *p, rank));
     ThreadedCollectives collectives(meeting, rank);
-    Executor executor(compiled, nullptr, &collectives);
+    Executor executor(compiled, {.collectives = &collectives});
     parameters.start_step();
     EXPECT_NEAR(executor.forward(0, fields_of(kIds, 2), 1.0).item(), loss, 1e-5);
     executor.backward(0);

@@ -3,6 +3,9 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <memory>
+#include <optional>
+#include <utility>
 
 #include "host/execute/executor.hpp"
 #include "host/state/cover.hpp"
@@ -97,8 +100,8 @@ class MetaRun {
     options.resolve.kernels.push_back(general.provider());
     compiled = compile(recorded, std::move(options));
     untouched = before == program_text(recorded) && before == program_text(plugins.record_model("llama", kLlama));
-    compiled.parameters->allocate(kMeta);
-    executor = std::make_unique<Executor>(compiled, nullptr, &collectives);
+    compiled->parameters().allocate(kMeta);
+    executor = std::make_unique<Executor>(*compiled, ExecutorParts{.collectives = &collectives});
   }
 
   void run() {
@@ -124,7 +127,7 @@ class MetaRun {
   bool untouched = false;
   StubProvider general{"general"}, quant{"nf4", {"linear"}}, fused{"fused", {"add+rms_norm"}};
   RecordingCollectives collectives;
-  CompiledProgram compiled;
+  std::optional<CompiledProgram> compiled;
   std::unique_ptr<Executor> executor;
   Lines forward, backward;
 };
@@ -141,7 +144,7 @@ const std::string kGather = "all_gather tp dim 1 [2, 4, 32]", kScatter = "reduce
 
 TEST(Design, WithoutAStackNothingIsInserted) {
   MetaRun run(nullptr);
-  EXPECT_EQ(program_text(run.compiled.program), program_text(run.recorded));
+  EXPECT_EQ(program_text(run.compiled->program()), program_text(run.recorded));
   run.run();
   EXPECT_EQ(run.forward, Lines());
   EXPECT_EQ(run.backward, Lines());
@@ -167,7 +170,7 @@ TEST(Design, SequenceParallelHasExactlyTheExpectedCollectives) {
   EXPECT_EQ(run.forward, join({{kScatter}, forward, forward, {kGather}, kLoss}));
   EXPECT_EQ(run.backward, join({{kScatter}, backward, backward, {kGather}}));
   EXPECT_TRUE(run.untouched);
-  for (const Slot& slot : run.compiled.program.blocks[1].slots)
+  for (const Slot& slot : run.compiled->program().blocks[1].slots)
     EXPECT_EQ(!slot.partial_over.empty(), slot.role == CHASSIS_ROLE_NORM) << slot.name;
 }
 
@@ -224,8 +227,8 @@ TEST(Design, EachRankHasItsShareOfHeadsAndWidths) {
     EXPECT_TRUE(run.node("head.cross_entropy.part").has_attr("first=0"));
     EXPECT_TRUE(run.node("head.cross_entropy.part").has_attr("count=26"));
     EXPECT_TRUE(run.node("embed.embedding").has_attr("first=0"));
-    EXPECT_EQ(run.compiled.parameters->find("lm_head.weight")->value.sizes(), (Shape{26, 32}));
-    EXPECT_EQ(run.compiled.parameters->find("lm_head.weight")->descriptor.global_shape, (::chassis::Shape{51, 32}));
+    EXPECT_EQ(run.compiled->parameters().find("lm_head.weight")->value.sizes(), (Shape{26, 32}));
+    EXPECT_EQ(run.compiled->parameters().find("lm_head.weight")->descriptor.global_shape, (::chassis::Shape{51, 32}));
   }
 }
 
@@ -234,10 +237,10 @@ TEST(Design, TheShardsOfAllRanksCoverEveryParameterOnce) {
   MetaRun run(&tp);
   const MeshShape mesh({{"tp", kWays}});
   std::vector<Layout> layouts;
-  for (const auto& p : run.compiled.parameters->all()) layouts.emplace_back(p->descriptor, mesh);
+  for (const auto& p : run.compiled->parameters().all()) layouts.emplace_back(p->descriptor, mesh);
   EXPECT_NO_THROW(prove_cover(layouts));
   for (const Layout& layout : layouts) {
-    const Parameter& p = *run.compiled.parameters->find(layout.descriptor().fqn);
+    const Parameter& p = *run.compiled->parameters().find(layout.descriptor().fqn);
     EXPECT_EQ(layout.local_shape(1), ::chassis::Shape(p.local_shape)) << p.name;
   }
 }
@@ -252,9 +255,9 @@ TEST(Design, AdaptersAddTheirOwnSmallCollectivesUnderTensorParallelism) {
   const Lines mlp = {rank, rank, kReduce}, attention = {rank, rank, rank};  // up, gate; v, k, q
   // Nothing is trained below the first adapters: the input of their layer needs no gradient.
   EXPECT_EQ(run.backward, join({{kReduce}, mlp, attention, {kReduce}, mlp, attention}));
-  EXPECT_EQ(run.compiled.parameters->find("model.layers.1.mlp.up_proj.lora_b.weight")->value.sizes(),
+  EXPECT_EQ(run.compiled->parameters().find("model.layers.1.mlp.up_proj.lora_b.weight")->value.sizes(),
             (std::vector<int64_t>{32, 4}));
-  EXPECT_EQ(run.compiled.parameters->find("model.layers.1.mlp.down_proj.lora_a.weight")->value.sizes(),
+  EXPECT_EQ(run.compiled->parameters().find("model.layers.1.mlp.down_proj.lora_a.weight")->value.sizes(),
             (std::vector<int64_t>{4, 32}));
   EXPECT_TRUE(run.untouched);
 }

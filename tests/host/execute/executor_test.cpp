@@ -65,7 +65,7 @@ TEST_F(ExecutorTest, RecomputesTheFirstBlocksOfAChain) {
   const std::vector<Fields> micro_batches = {fields_of(kIds, 2)};
   EventLog log;
   run.make(Recompute{.full = 2}, &log);
-  EXPECT_EQ(run.executor->max_recomputed_blocks(), 4);
+  EXPECT_EQ(max_recomputed_blocks(run.compiled.program()), 4);
   const double loss = run.step(micro_batches);
   const auto gradients = run.gradients();
   for (size_t unit = 0; unit < 6; ++unit)

@@ -109,10 +109,10 @@ RankRun run_rank(int64_t rank, bool causal, int64_t time = kLength, bool compose
   const GatheredContext context(rank);
   CompileOptions options{.resolve = {.device = kOnMeta, .batch = 2, .time = time, .kernels = std::move(providers)}};
   options.passes.layout = {&context};
-  CompiledProgram compiled = compile(std::move(program), std::move(options));
-  compiled.parameters->allocate(kOnMeta);
+  const CompiledProgram compiled = compile(std::move(program), std::move(options));
+  compiled.parameters().allocate(kOnMeta);
   ShapedCollectives collectives;
-  Executor executor(compiled, nullptr, &collectives);
+  Executor executor(compiled, {.collectives = &collectives});
   Fields fields;
   for (const char* name : {"input_ids", "positions", "document_ids", "labels"})
     fields[name] = Tensor::empty(Sizes{2, time}, Dtype::i32, kOnMeta);

@@ -5,6 +5,7 @@
 
 #include "host/service/memory.hpp"
 #include "host/service/meta_memory.hpp"
+#include "host/service/step_place.hpp"
 #include "tests/support/cpu_run.hpp"
 
 namespace chassis {
@@ -64,7 +65,7 @@ class Rehearsal : public testing::Test {
     for (const auto& p : run.parameters.all()) p->gradient.reset();
     Fields batch;
     for (const auto& [name, field] : fields()) batch[name] = field.to(kMetaHost);
-    run.executor->rehearse_on(kMetaHost);
+    run.rehearse_on(kMetaHost);
     reset_peak_meta_memory();
     const MemoryUsage before = meta_memory_usage(kMetaHost);
     run.parameters.start_step();
@@ -115,6 +116,12 @@ TEST_F(Rehearsal, FreesItsMemoryAndCallsNoKernel) {
   EXPECT_LT(memory_usage().peak_bytes - before.live_bytes, 64u << 10) << "only the batch takes real memory";
   for (const auto& p : run->parameters.all()) p->gradient.reset();
   EXPECT_EQ(meta_memory_usage(kMetaHost).live_bytes, meta);
+}
+
+TEST_F(Rehearsal, LeavesThePlaceOfTheRunAlone) {
+  enter_phase("reduction of gradients");
+  rehearsed(*make_run({{"fused", "aten"}, "sdpa"}));
+  EXPECT_STREQ(step_place().phase, "reduction of gradients");
 }
 
 }  // namespace

@@ -41,10 +41,10 @@ class StepTest : public testing::Test {
   void make(Device device) {
     if (device.type == Device::Type::kMeta) {
       run_.parameters.allocate(device);
-      run_.executor->rehearse_on(device);
+      run_.rehearse_on(device);
     }
     optimizer_.allocate(device, alone_);
-    rank_ = std::make_unique<test::OneRank>(run_.compiled.program, run_.parameters, device);
+    rank_ = std::make_unique<test::OneRank>(run_.compiled.program(), run_.parameters, device);
     device_ = device;
     inputs_.schedule = sequential_schedule(2);
     inputs_.fields = [device](int) {

@@ -61,7 +61,7 @@ class TrainerTest : public testing::Test {
     options.max_steps = 100;
     options.max_skipped_steps = max_skipped_steps_;
     options.requests = requests_;
-    rank_ = std::make_unique<OneRank>(run_->compiled.program, run_->parameters);
+    rank_ = std::make_unique<OneRank>(run_->compiled.program(), run_->parameters);
     trainer_ = std::make_unique<Trainer>(
         StepParts{*run_->executor, run_->parameters, *optimizer_, rank_->ranks(), Device{}}, *data_, options);
   }
