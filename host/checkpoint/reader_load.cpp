@@ -183,9 +183,9 @@ class BoxReader {
   void for_each_packed_run(const Copy& tile, const Visit& visit) const {
     const StridedView packed{0, row_major_strides(tile.box.sizes())};
     for_each_run({tile.box, tile.from, packed}, [&](int64_t at, int64_t to, int64_t length) {
-      visit(static_cast<uint64_t>(at) * element_bytes_,
-            bucket_.subspan(static_cast<uint64_t>(to) * element_bytes_,
-                            static_cast<uint64_t>(length) * element_bytes_));
+      visit(
+          static_cast<uint64_t>(at) * element_bytes_,
+          bucket_.subspan(static_cast<uint64_t>(to) * element_bytes_, static_cast<uint64_t>(length) * element_bytes_));
     });
   }
 

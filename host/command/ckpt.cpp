@@ -12,6 +12,7 @@
 #include "host/command/command.hpp"
 #include "host/command/json_document.hpp"
 #include "host/save/adapter_files.hpp"
+#include "host/save/export.hpp"
 #include "host/save/merge.hpp"
 #include "host/save/quantize.hpp"
 #include "host/save/weights.hpp"
