@@ -31,8 +31,8 @@ class OpenedModel {
   CheckpointReader& reader() const { return *reader_; }
   const ModelDirectory& directory() const { return directory_; }
 
-  // The functions below are for conversions, in one process. From now on, quantized parameters are components, read from
-  // this directory or made from its values.
+  // The functions below are for conversions, in one process. From now on, quantized parameters are components, read
+  // from this directory or made from its values.
   void quantize() { quantized_.emplace(session_, *reader_, directory_); }
   // NULL before quantize().
   QuantizedWeights* quantized() { return quantized_ ? &*quantized_ : nullptr; }
