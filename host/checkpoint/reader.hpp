@@ -144,6 +144,8 @@ class CheckpointReader {
   struct PartToLoad;
   void load_part(const PartToLoad& wanted, const MeshShape& mesh, const BucketPair& buckets, const LocalTensors& local,
                  const LoadOptions& options, LoadResult& result);
+  // Compares a box that was read whole with the manifest; notes a part of one for verify_parts().
+  void verify_or_keep(const PartRead& read, LoadResult& result) const;
   class BoxCopier;
   void load_values(const LoadTensor& tensor, Values& values, const MeshShape& mesh, const BucketPair& buckets,
                    const LoadOptions& options);

@@ -95,6 +95,114 @@ class RunReader {
   uint64_t end_ = 0;  // end of the last run
 };
 
+// Reads elements of one box on disk into a rank's local tensor, and sums what it reads.
+class BoxReader {
+ public:
+  // `flat`: the local tensor. Reads through the first bucket; `sums`: the remainder is wanted. All but `sums` must
+  // outlive it.
+  BoxReader(const File& file, const FormatScan::Found& found, const Tensor& flat, const BucketPair& buckets, bool sums)
+      : file_(file),
+        begin_(found.place.offset),
+        dtype_(found.box.dtype),
+        element_bytes_(static_cast<uint64_t>(size_bytes(dtype_))),
+        box_bytes_(found.box.num_bytes()),
+        flat_(flat),
+        bucket_(buckets.bucket(0)),
+        scratch_(buckets.bucket(1).first(std::min(buckets.bucket_bytes(), kReadBytes))),
+        sums_(sums),
+        most_elements_(static_cast<int64_t>(std::min(bucket_.size(), kReadBytes) / element_bytes_)),
+        most_threads_(most_threads(flat.device(), bucket_.size())),
+        checksum_(box_bytes_) {}
+
+  void read(const Copy& copy) {
+    if (runs_agree(copy))
+      for_each_run(copy, [&](int64_t at, int64_t to, int64_t length) { read_run(at, to, length); });
+    else
+      read_tiles(copy);
+  }
+  uint64_t num_read() const { return num_read_; }
+  // For box_checksum(); meaningless without `sums`.
+  uint32_t remainder() const { return remainder_ ^ checksum_.remainder(); }
+
+ private:
+  // A copy to a device runs on the stream of this thread, so other threads do not read.
+  static int64_t most_threads(Device device, size_t bucket_bytes) {
+    if (device.type != Device::Type::kCpu) return 1;
+    return std::clamp<int64_t>(static_cast<int64_t>(bucket_bytes / kReadBytes), 1, num_threads());
+  }
+
+  // Threads divide a long run; each uses its part of the bucket.
+  void read_run(int64_t at, int64_t to, int64_t length) {
+    num_read_ += static_cast<uint64_t>(length) * element_bytes_;
+    const int64_t num_parts = std::min(most_threads_, (length + most_elements_ - 1) / most_elements_);
+    if (num_parts == 1) return read_elements_of_run(at, to, length, bucket_.data(), checksum_);
+    std::vector<RunsChecksum> sums(static_cast<size_t>(num_parts), RunsChecksum(box_bytes_));
+    run_parallel(num_parts, 1, [&](int64_t first, int64_t last) {
+      for (int64_t part = first; part < last; ++part) {
+        const int64_t begin = length * part / num_parts, end = length * (part + 1) / num_parts;
+        read_elements_of_run(at + begin, to + begin, end - begin,
+                             bucket_.data() + static_cast<uint64_t>(part) * kReadBytes,
+                             sums[static_cast<size_t>(part)]);
+      }
+    });
+    for (const RunsChecksum& sum : sums) remainder_ ^= sum.remainder();
+  }
+  // Reads straight into the tensor if no cast is needed, else through `room`.
+  void read_elements_of_run(int64_t at, int64_t to, int64_t length, std::byte* room, RunsChecksum& sum) const {
+    for (int64_t num = 0; length > 0; at += num, to += num, length -= num) {
+      num = std::min(length, most_elements_);
+      std::byte* const direct = direct_memory(flat_, to, dtype_);
+      const std::span<std::byte> bytes(direct != nullptr ? direct : room, static_cast<uint64_t>(num) * element_bytes_);
+      const uint64_t offset = static_cast<uint64_t>(at) * element_bytes_;
+      file_.pread_exact(bytes.data(), bytes.size(), begin_ + offset);
+      if (sums_) sum.add(offset, bytes);
+      if (direct == nullptr) write_elements(flat_, to, num, dtype_, bytes.data());
+    }
+  }
+
+  // Tiles are packed in the bucket in the order of the file.
+  void read_tiles(const Copy& copy) {
+    const auto room = static_cast<int64_t>(bucket_.size() / element_bytes_);
+    const int64_t short_run = std::min(kShortRun, std::max<int64_t>(1, room / kLongRun));
+    for_each_tile(copy, &Copy::from, std::min(kLongRun, room / short_run), short_run,
+                  [&](const Copy& tile) { read_tile(tile); });
+  }
+  void read_tile(const Copy& tile) {
+    const Shape sizes = tile.box.sizes();
+    RunReader runs(file_, begin_, scratch_);
+    for_each_packed_run(tile, [&](uint64_t offset, std::span<std::byte> bytes) { runs.read(offset, bytes); });
+    runs.flush();
+    for_each_packed_run(tile, [&](uint64_t offset, std::span<std::byte> bytes) {
+      if (sums_) checksum_.add(offset, bytes);
+      num_read_ += bytes.size();
+    });
+    write_strided(flat_, sizes, tile.to, dtype_, bucket_.data());
+  }
+  // Calls visit(offset in the box, place in the bucket) for each run of a tile.
+  template <class Visit>
+  void for_each_packed_run(const Copy& tile, const Visit& visit) const {
+    const StridedView packed{0, row_major_strides(tile.box.sizes())};
+    for_each_run({tile.box, tile.from, packed}, [&](int64_t at, int64_t to, int64_t length) {
+      visit(
+          static_cast<uint64_t>(at) * element_bytes_,
+          bucket_.subspan(static_cast<uint64_t>(to) * element_bytes_, static_cast<uint64_t>(length) * element_bytes_));
+    });
+  }
+
+  const File& file_;
+  const uint64_t begin_;  // of the box in the file
+  const Dtype dtype_;
+  const uint64_t element_bytes_, box_bytes_;
+  const Tensor& flat_;
+  const std::span<std::byte> bucket_, scratch_;
+  const bool sums_;
+  const int64_t most_elements_;  // read at a time
+  const int64_t most_threads_;
+  RunsChecksum checksum_;   // of what this thread read
+  uint32_t remainder_ = 0;  // of what other threads read
+  uint64_t num_read_ = 0;
+};
+
 }  // namespace
 
 // A part of a tensor that is on disk.
@@ -195,93 +303,27 @@ void CheckpointReader::load_part(const PartToLoad& wanted, const MeshShape& mesh
   const Tensor flat = checked_flat(layout, options.rank, local);
   std::vector<Piece> pieces = layout.pieces(options.rank);
   if (options.owned_only) std::erase_if(pieces, [](const Piece& piece) { return !piece.owned; });
-  const Dtype dtype = wanted.from->dtype;
-  const auto element_bytes = static_cast<uint64_t>(size_bytes(dtype));
-  const std::span<std::byte> bucket = buckets.bucket(0);
-  const std::span<std::byte> scratch = buckets.bucket(1).first(std::min(buckets.bucket_bytes(), kReadBytes));
-  const auto most_elements = static_cast<int64_t>(std::min(bucket.size(), kReadBytes) / element_bytes);
-  // A copy to a device runs on the stream of this thread, so other threads do not read.
-  const int64_t most_parts =
-      flat.device().type == Device::Type::kCpu
-          ? std::clamp<int64_t>(static_cast<int64_t>(bucket.size() / kReadBytes), 1, num_threads())
-          : 1;
-  const bool has_checksums = !manifest_crc_.empty();
   const bool is_hashed = options.hashed && options.hashed(wanted.tensor->descriptor);
   for (const uint32_t i : wanted.from->boxes) {
     const FormatScan::Found& found = scan_.boxes[i];
     if (found.box.box.empty()) continue;
-    const File& file = directory_->open(found.place.file);
-    RunsChecksum checksum(found.box.num_bytes());
-    uint32_t remainder = 0;  // combined remainder of what threads read
-    uint64_t num_read = 0;
-    const auto count = [&](uint64_t offset, std::span<const std::byte> bytes) {
-      if (has_checksums || is_hashed) checksum.add(offset, bytes);
-      num_read += bytes.size();
-    };
-    const auto read_run = [&](int64_t at, int64_t to, int64_t length, std::byte* room, RunsChecksum& sum) {
-      for (int64_t num = 0; length > 0; at += num, to += num, length -= num) {
-        num = std::min(length, most_elements);
-        std::byte* const direct = direct_memory(flat, to, dtype);
-        const std::span<std::byte> bytes(direct != nullptr ? direct : room, static_cast<uint64_t>(num) * element_bytes);
-        const uint64_t offset = static_cast<uint64_t>(at) * element_bytes;
-        file.pread_exact(bytes.data(), bytes.size(), found.place.offset + offset);
-        if (has_checksums || is_hashed) sum.add(offset, bytes);
-        if (direct == nullptr) write_elements(flat, to, num, dtype, bytes.data());
-      }
-    };
-    // Threads divide a long run; each uses its part of the bucket.
-    const auto load_run = [&](int64_t at, int64_t to, int64_t length) {
-      num_read += static_cast<uint64_t>(length) * element_bytes;
-      const int64_t num_parts = std::min(most_parts, (length + most_elements - 1) / most_elements);
-      if (num_parts == 1) return read_run(at, to, length, bucket.data(), checksum);
-      std::vector<RunsChecksum> sums(static_cast<size_t>(num_parts), RunsChecksum(found.box.num_bytes()));
-      run_parallel(num_parts, 1, [&](int64_t first, int64_t last) {
-        for (int64_t part = first; part < last; ++part) {
-          const int64_t begin = length * part / num_parts, end = length * (part + 1) / num_parts;
-          read_run(at + begin, to + begin, end - begin, bucket.data() + static_cast<uint64_t>(part) * kReadBytes,
-                   sums[static_cast<size_t>(part)]);
-        }
-      });
-      for (const RunsChecksum& sum : sums) remainder ^= sum.remainder();
-    };
-    const auto load_tiles = [&](const Copy& copy) {
-      const auto room = static_cast<int64_t>(bucket.size() / element_bytes);
-      const int64_t short_run = std::min(kShortRun, std::max<int64_t>(1, room / kLongRun));
-      for_each_tile(copy, &Copy::from, std::min(kLongRun, room / short_run), short_run, [&](const Copy& tile) {
-        const Shape sizes = tile.box.sizes();
-        const auto for_each_part = [&](auto&& visit) {
-          for_each_run({tile.box, tile.from, {0, row_major_strides(sizes)}},
-                       [&](int64_t at, int64_t to, int64_t length) {
-                         visit(static_cast<uint64_t>(at) * element_bytes,
-                               bucket.subspan(static_cast<uint64_t>(to) * element_bytes,
-                                              static_cast<uint64_t>(length) * element_bytes));
-                       });
-        };
-        RunReader runs(file, found.place.offset, scratch);
-        for_each_part([&](uint64_t offset, std::span<std::byte> bytes) { runs.read(offset, bytes); });
-        runs.flush();
-        for_each_part(count);
-        write_strided(flat, sizes, tile.to, dtype, bucket.data());
-      });
-    };
-    for (const Copy& copy : copies(wanted.part.pieces(found.box.box), pieces)) {
-      if (runs_agree(copy))
-        for_each_run(copy, load_run);
-      else
-        load_tiles(copy);
-    }
-    remainder ^= checksum.remainder();
-    result.num_bytes += num_read;
-    if (is_hashed && num_read > 0) result.hashed.push_back({i, remainder, num_read});
-    if (!has_checksums || num_read == 0) continue;
-    if (num_read < found.box.num_bytes()) {
-      result.parts.push_back({i, remainder, num_read});
-    } else {
-      compare_checksum(i, box_checksum(remainder, num_read));
-      result.verified_bytes += num_read;
-    }
+    BoxReader box(directory_->open(found.place.file), found, flat, buckets, !manifest_crc_.empty() || is_hashed);
+    for (const Copy& copy : copies(wanted.part.pieces(found.box.box), pieces)) box.read(copy);
+    result.num_bytes += box.num_read();
+    if (box.num_read() == 0) continue;
+    if (is_hashed) result.hashed.push_back({i, box.remainder(), box.num_read()});
+    if (!manifest_crc_.empty()) verify_or_keep({i, box.remainder(), box.num_read()}, result);
   }
   if (wanted.is_first) ++result.num_tensors;
+}
+
+void CheckpointReader::verify_or_keep(const PartRead& read, LoadResult& result) const {
+  if (read.num_bytes < scan_.boxes[read.box].box.num_bytes()) {
+    result.parts.push_back(read);
+    return;
+  }
+  compare_checksum(read.box, box_checksum(read.remainder, read.num_bytes));
+  result.verified_bytes += read.num_bytes;
 }
 
 ReadBytes CheckpointReader::verify_parts(const LoadResult& result, World& world) const {

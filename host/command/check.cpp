@@ -1,4 +1,5 @@
-// `chassis check`: all checks of a run that need no device and no weights, and only the first rows of the data.
+// `chassis check`: all checks of a run that need no device and no values of weights, and only the first rows of the
+// data.
 #include <fmt/format.h>
 
 #include <cstdint>
@@ -19,6 +20,7 @@
 #include "host/plan/plan.hpp"
 #include "host/save/saved_tensors.hpp"
 #include "host/save/saver.hpp"
+#include "host/save/weights.hpp"
 #include "host/session/session.hpp"
 #include "host/train/run_report.hpp"
 #include "host/train/samples.hpp"
@@ -142,6 +144,7 @@ Verb add_check(CLI::App& app) {
     } else if (as_text) {
       std::fprintf(output(), "saving      not proven: too many shards to prove it here\n");
     }
+    check_weights(session);
     if (as_text)
       std::fprintf(output(), "ok          %s\n", printable(arguments->config.file, 4096).c_str());
     else

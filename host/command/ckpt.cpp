@@ -12,6 +12,7 @@
 #include "host/command/command.hpp"
 #include "host/command/json_document.hpp"
 #include "host/save/adapter_files.hpp"
+#include "host/save/export.hpp"
 #include "host/save/merge.hpp"
 #include "host/save/quantize.hpp"
 #include "host/save/weights.hpp"
@@ -182,20 +183,107 @@ int print_saved(const char* verb, const SaveResult& saved, bool as_json) {
   return 0;
 }
 
+struct CkptArguments {
+  std::string path, other;
+  bool tensors = false, as_json = false;
+  int64_t keep_last = 0, keep_every = 0;
+  ExportRequest request;
+  std::string adapter, quant;
+  bool keep_quantized = false;
+  std::vector<std::string> options;
+};
+
+constexpr const char* kQuantDoc = "the quant plugin; default: the only installed one";
+
+void add_dtype_and_format(CLI::App& verb, ExportRequest& request, const std::string& dtype_doc) {
+  verb.add_option("--dtype", request.dtype, dtype_doc)->check(CLI::IsMember({"auto", "fp32", "bf16", "fp16"}));
+  verb.add_option("--format", request.format, "a format plugin; default: that of [export]");
+}
+
+void add_out(CLI::App& verb, ExportRequest& request, const char* name) {
+  verb.add_option(name, request.directory, "created if missing; replaced only if this program wrote it")
+      ->type_name("FOLDER")
+      ->required();
+}
+
+void add_export_options(CLI::App& verb, CkptArguments& given) {
+  add_out(verb, given.request, "directory");
+  add_dtype_and_format(verb, given.request, "auto: what the model's config says");
+  verb.add_option("--base", given.request.base,
+                  "a model directory whose tokenizer files are copied; default: those in the checkpoint")
+      ->type_name("FOLDER");
+  add_plugin_path(verb, given.request.plugin_path);
+  verb.add_option("--quant", given.quant, kQuantDoc);
+}
+
+int export_one(const CkptArguments& given) {
+  ExportRequest request = given.request;
+  request.quant = given.quant;
+  request.checkpoint = one_model(given.path);
+  return print_saved("ckpt_export", export_checkpoint(request), given.as_json);
+}
+
+void add_merge_options(CLI::App& verb, CkptArguments& given) {
+  add_out(verb, given.request, "--out");
+  verb.add_option("--base", given.request.base, "the model directory beneath; default: what PATH names")
+      ->type_name("FOLDER");
+  add_dtype_and_format(verb, given.request, "auto: what the model's config says");
+  verb.add_option("--adapter", given.adapter, "the adapter plugin; default: peft_type in adapter_config.json");
+  add_plugin_path(verb, given.request.plugin_path);
+  verb.add_option("--quant", given.quant, kQuantDoc);
+  verb.add_flag("--keep-quantized", given.keep_quantized,
+                "of a quantized model: quantize the merged weights again, instead of writing values");
+}
+
+int merge_one(const CkptArguments& given) {
+  const ExportRequest& request = given.request;
+  const bool is_adapter = is_adapter_directory(given.path);
+  const MergeRequest merge{.trained = is_adapter ? given.path : one_checkpoint(given.path),
+                           .base = request.base,
+                           .directory = request.directory,
+                           .dtype = request.dtype,
+                           .format = request.format,
+                           .adapter = given.adapter,
+                           .quant = given.quant,
+                           .keep_quantized = given.keep_quantized,
+                           .plugin_path = request.plugin_path};
+  return print_saved("ckpt_merge", merge_checkpoint(merge), given.as_json);
+}
+
+void add_quantize_options(CLI::App& verb, CkptArguments& given) {
+  add_out(verb, given.request, "--out");
+  verb.add_option("--quant", given.quant, kQuantDoc);
+  add_dtype_and_format(verb, given.request, "of the other weights; auto: what the model's config says");
+  verb.add_option("options", given.options, "quant.KEY=VALUE: options of the plugin, as in [quant]")
+      ->type_name("quant.KEY=VALUE");
+  add_plugin_path(verb, given.request.plugin_path);
+}
+
+int quantize_one(const CkptArguments& given) {
+  const ExportRequest& request = given.request;
+  const QuantizeRequest quantize{.model = given.path,
+                                 .directory = request.directory,
+                                 .dtype = request.dtype,
+                                 .format = request.format,
+                                 .quant = given.quant,
+                                 .options = given.options,
+                                 .plugin_path = request.plugin_path};
+  return print_saved("ckpt_quantize", quantize_model(quantize), given.as_json);
+}
+
+void add_prune_options(CLI::App& verb, CkptArguments& given) {
+  verb.add_option("--keep-last", given.keep_last, "number of newest checkpoints to keep")
+      ->required()
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 40));
+  verb.add_option("--keep-every", given.keep_every, "also keep checkpoints at multiples of this many steps")
+      ->check(CLI::NonNegativeNumber);
+}
+
 }  // namespace
 
 Verb add_ckpt(CLI::App& app) {
   app.require_subcommand(1);
-  struct Arguments {
-    std::string path, other;
-    bool tensors = false, as_json = false;
-    int64_t keep_last = 0, keep_every = 0;
-    ExportRequest request;
-    std::string adapter, quant;
-    bool keep_quantized = false;
-    std::vector<std::string> options;
-  };
-  auto given = std::make_shared<Arguments>();
+  auto given = std::make_shared<CkptArguments>();
   const auto verb = [&](const char* name, const char* doc, const char* path_doc) {
     CLI::App* sub = app.add_subcommand(name, doc);
     sub->add_option("path", given->path, path_doc)->required()->type_name("PATH");
@@ -215,57 +303,18 @@ Verb add_ckpt(CLI::App& app) {
   diff_verb->add_option("other", given->other, kRunOrOne)->required()->type_name("PATH");
   CLI::App* export_verb = verb("export", "write a checkpoint as a model directory",
                                "a checkpoint, a run directory for its newest, or a model directory");
-  export_verb
-      ->add_option("directory", given->request.directory, "created if missing; replaced only if this program wrote it")
-      ->type_name("FOLDER")
-      ->required();
-  export_verb->add_option("--dtype", given->request.dtype, "auto: what the model's config says")
-      ->check(CLI::IsMember({"auto", "fp32", "bf16", "fp16"}));
-  export_verb->add_option("--format", given->request.format, "a format plugin; default: that of [export]");
-  export_verb
-      ->add_option("--base", given->request.base,
-                   "a model directory whose tokenizer files are copied; default: those in the checkpoint")
-      ->type_name("FOLDER");
-  add_plugin_path(*export_verb, given->request.plugin_path);
+  add_export_options(*export_verb, *given);
   CLI::App* merge_verb = verb("merge", "write the model with what was trained on it: an adapter, or some parameters",
                               "a checkpoint, a run directory for its newest, or an adapter in PEFT's files");
-  merge_verb
-      ->add_option("--out", given->request.directory, "created if missing; replaced only if this program wrote it")
-      ->type_name("FOLDER")
-      ->required();
-  merge_verb->add_option("--base", given->request.base, "the model directory beneath; default: what PATH names")
-      ->type_name("FOLDER");
-  merge_verb->add_option("--dtype", given->request.dtype, "auto: what the model's config says")
-      ->check(CLI::IsMember({"auto", "fp32", "bf16", "fp16"}));
-  merge_verb->add_option("--format", given->request.format, "a format plugin; default: that of [export]");
-  merge_verb->add_option("--adapter", given->adapter, "the adapter plugin; default: peft_type in adapter_config.json");
-  add_plugin_path(*merge_verb, given->request.plugin_path);
-  constexpr const char* kQuantDoc = "the quant plugin; default: the only installed one";
-  for (CLI::App* app : {export_verb, merge_verb}) app->add_option("--quant", given->quant, kQuantDoc);
-  merge_verb->add_flag("--keep-quantized", given->keep_quantized,
-                       "of a quantized model: quantize the merged weights again, instead of writing values");
+  add_merge_options(*merge_verb, *given);
   CLI::App* quantize_verb = verb("quantize", "write a model with its linears in fewer bits", "a model directory");
-  quantize_verb
-      ->add_option("--out", given->request.directory, "created if missing; replaced only if this program wrote it")
-      ->type_name("FOLDER")
-      ->required();
-  quantize_verb->add_option("--quant", given->quant, kQuantDoc);
-  quantize_verb->add_option("--dtype", given->request.dtype, "of the other weights; auto: what the model's config says")
-      ->check(CLI::IsMember({"auto", "fp32", "bf16", "fp16"}));
-  quantize_verb->add_option("--format", given->request.format, "a format plugin; default: that of [export]");
-  quantize_verb->add_option("options", given->options, "quant.KEY=VALUE: options of the plugin, as in [quant]")
-      ->type_name("quant.KEY=VALUE");
-  add_plugin_path(*quantize_verb, given->request.plugin_path);
+  add_quantize_options(*quantize_verb, *given);
   CLI::App* prune_verb = verb(
       "prune",
       "delete older checkpoints of a run after those that stay are verified; never the latest, and nothing that this "
       "program did not write",
       "a run directory");
-  prune_verb->add_option("--keep-last", given->keep_last, "number of newest checkpoints to keep")
-      ->required()
-      ->check(CLI::Range(int64_t{1}, int64_t{1} << 40));
-  prune_verb->add_option("--keep-every", given->keep_every, "also keep checkpoints at multiples of this many steps")
-      ->check(CLI::NonNegativeNumber);
+  add_prune_options(*prune_verb, *given);
 
   const auto import = add_ckpt_import(app);
 
@@ -276,35 +325,9 @@ Verb add_ckpt(CLI::App& app) {
     if (verify_verb->parsed()) return verify(given->path, given->as_json);
     if (diff_verb->parsed()) return diff(given->path, given->other, given->as_json);
     if (prune_verb->parsed()) return prune(given->path, given->keep_last, given->keep_every, given->as_json);
-    if (merge_verb->parsed()) {
-      const ExportRequest& request = given->request;
-      const bool is_adapter = is_adapter_directory(given->path);
-      const MergeRequest merge{.trained = is_adapter ? given->path : one_checkpoint(given->path),
-                               .base = request.base,
-                               .directory = request.directory,
-                               .dtype = request.dtype,
-                               .format = request.format,
-                               .adapter = given->adapter,
-                               .quant = given->quant,
-                               .keep_quantized = given->keep_quantized,
-                               .plugin_path = request.plugin_path};
-      return print_saved("ckpt_merge", merge_checkpoint(merge), given->as_json);
-    }
-    if (quantize_verb->parsed()) {
-      const ExportRequest& request = given->request;
-      const QuantizeRequest quantize{.model = given->path,
-                                     .directory = request.directory,
-                                     .dtype = request.dtype,
-                                     .format = request.format,
-                                     .quant = given->quant,
-                                     .options = given->options,
-                                     .plugin_path = request.plugin_path};
-      return print_saved("ckpt_quantize", quantize_model(quantize), given->as_json);
-    }
-    ExportRequest request = given->request;
-    request.quant = given->quant;
-    request.checkpoint = one_model(given->path);
-    return print_saved("ckpt_export", export_checkpoint(request), given->as_json);
+    if (merge_verb->parsed()) return merge_one(*given);
+    if (quantize_verb->parsed()) return quantize_one(*given);
+    return export_one(*given);
   };
 }
 

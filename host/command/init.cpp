@@ -12,6 +12,8 @@
 #include "host/base/log.hpp"
 #include "host/base/output.hpp"
 #include "host/base/printable.hpp"
+#include "host/checkpoint/format_plugin.hpp"
+#include "host/checkpoint/source_directory.hpp"
 #include "host/command/command.hpp"
 #include "host/command/init_config.hpp"
 #include "host/command/init_template.hpp"
@@ -21,6 +23,7 @@
 #include "host/data/row_sample.hpp"
 #include "host/plugin/registry.hpp"
 #include "host/save/quantize.hpp"
+#include "host/save/saved_tensors.hpp"
 #include "host/service/host_services.hpp"
 #include "host/service/memory.hpp"
 #include "host/session/run_adapter.hpp"
@@ -210,14 +213,27 @@ std::set<std::string> joined_modules(const Session& session) {
   return ends;
 }
 
+// Throws if the model's weights are there and cannot be read. A folder without weights is accepted: a run may start
+// from random ones.
+void check_weights_readable(Session& session) {
+  const std::string& path = session.settings().model.path;
+  try {
+    open_directory(session, path);
+  } catch (const OtherFormat&) {
+    if (!SourceDirectory(path).links().empty())
+      throw;  // links that lead nowhere, such as those of a download cut short
+  }
+}
+
 // Opens the model and the tokenizer with a draft of the configuration, and fills in the facts about the encoded rows.
 void measure(const InitArguments& arguments, const std::string& draft_name, InitFacts& facts) {
   facts.longest = 1u << 20;  // so that no row is too long
   InitFacts first = facts;
   first.method = "full";  // the rank of an adapter needs the model's sizes
-  const Session session(
+  Session session(
       load_config_text(init_toml(first), draft_name, {}, ConfigUse::kWeights),
       {.plugin_path = arguments.plugin_path, .target = {.without_device = true, .assume_configured_device = true}});
+  check_weights_readable(session);
   read_model(session.settings().model.path, facts);
   facts.joined = joined_modules(session);
   const DataNeeds needs = session.data_needs();

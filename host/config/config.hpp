@@ -133,6 +133,8 @@ Config load_config(const ConfigSource& source, const std::vector<std::string>& o
 // The same for a text. Messages give `name` as the file, and `extends` is relative to its folder.
 Config load_config_text(std::string_view text, const std::string& name, const std::vector<std::string>& overrides,
                         ConfigUse use = ConfigUse::kTraining, const Schema& schema = host_schema());
+// The same for a tree without `extends`. `file` stands for the file in messages.
+Config make_config(Value root, std::string file, ConfigUse use, const Schema& schema);
 
 // The division of a global batch.
 struct BatchSizes {

@@ -3,20 +3,22 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <map>
 #include <optional>
+#include <set>
+#include <span>
+#include <utility>
 
 #include "host/base/file.hpp"
 #include "host/base/json.hpp"
 #include "host/base/log.hpp"
 #include "host/base/printable.hpp"
-#include "host/base/progress.hpp"
 #include "host/checkpoint/inspect.hpp"
-#include "host/checkpoint/output_directory.hpp"
 #include "host/save/base_reference.hpp"
-#include "host/save/model_directory.hpp"
+#include "host/save/conversion.hpp"
+#include "host/save/opened_model.hpp"
 #include "host/save/quantize.hpp"
-#include "host/save/quantized_weights.hpp"
 #include "host/save/saved_tensors.hpp"
 #include "host/state/float_dtype.hpp"
 
@@ -25,49 +27,26 @@ namespace {
 
 constexpr int64_t kChunkElements = 1 << 20;  // elements changed at a time
 
-// A directory, and the places of the session's parameters in it.
+// A directory, and the values that are read from it.
 struct Opened {
-  std::unique_ptr<CheckpointReader> reader;
-  std::optional<ModelDirectory> directory;
-  std::optional<CheckpointReader::Values> values;
-  std::optional<QuantizedWeights> quantized;
+  OpenedModel model;
+  CheckpointReader::Values values;
 
-  Opened(Session& session, const std::string& path, bool is_adapter) {
-    reader = is_adapter ? open_adapter(session, path) : open_directory(session, path);
-    compare_with_manifest(path, reader->manifest());
-    directory.emplace(session, *reader, is_adapter);
-    directory->compare_tied_copies(*reader);
-    values.emplace(*reader);
-    if (session.quant() != nullptr && !is_adapter) quantized.emplace(session, *reader, *directory);
-  }
-  bool has_components(const Parameter& p) const { return quantized && quantized->is_stored(p); }
-  void check(const Session& session) {
-    std::vector<LoadTensor> wanted;
-    for (const auto& p : session.parameters().all()) {
-      if (!directory->has(*p)) continue;
-      if (has_components(*p)) {
-        quantized->add_wanted(*p, wanted);
-      } else {
-        wanted.push_back(directory->load_tensor(p->descriptor));
-        wanted.back().descriptor.components.clear();
-      }
-    }
-    LoadOptions options;
-    options.skip = [&, ignored = directory->skip()](const std::string& name) {
-      return ignored(name) || (quantized && quantized->is_wanted(name));
-    };
-    reader->check(wanted, options);
+  Opened(Session& session, const std::string& path, bool is_adapter)
+      : model(session, path, is_adapter), values(model.reader()) {
+    if (session.quant() != nullptr && !is_adapter) model.quantize();
   }
   void read(const Parameter& p, const Descriptor& descriptor, const Box& chunk, std::span<float> out, bool hashed) {
-    if (!has_components(p)) return values->read(directory->parts(descriptor), chunk, out, hashed);
+    if (!model.has_components(p)) return values.read(model.directory().parts(descriptor), chunk, out, hashed);
     const auto rows = row_major_view(descriptor.global_shape, chunk);
     for_each_run({chunk, rows, {0, row_major_strides(chunk.sizes())}}, [&](int64_t from, int64_t to, int64_t length) {
-      quantized->decode(p, from, out.subspan(static_cast<size_t>(to), static_cast<size_t>(length)));
+      model.quantized()->decode(p, from, out.subspan(static_cast<size_t>(to), static_cast<size_t>(length)));
     });
   }
-  std::vector<PartRead> hashed() const {
-    std::vector<PartRead> all = values->hashed();
-    if (quantized) std::ranges::copy(quantized->hashed(), std::back_inserter(all));
+  // The parts that were read for content_hash().
+  std::vector<PartRead> hashed() {
+    std::vector<PartRead> all = values.hashed();
+    if (model.quantized() != nullptr) std::ranges::copy(model.quantized()->hashed(), std::back_inserter(all));
     return all;
   }
 };
@@ -89,19 +68,19 @@ class Merge {
  public:
   Merge(Session& session, const std::string& base, const std::string& trained)
       : session_(session), names_(session), trained_(session, trained, is_adapter_directory(trained)) {
-    const Content content = trained_.directory->content();
+    const Content content = trained_.model.directory().content();
     if (content == Content::kModel)
       throw storage_error("'" + trained + "' holds a whole model and no adapter: there is nothing to merge");
-    if (const CheckpointManifest* manifest = trained_.reader->manifest())
+    if (const CheckpointManifest* manifest = trained_.model.reader().manifest())
       reference_ = base_reference(manifest->about, trained);
-    trained_.check(session);
+    trained_.model.check();
     if (content != Content::kAll) {
       if (base.empty())
         throw storage_error("'" + trained + "' has no frozen weights, and the model beneath it is not known");
       base_.emplace(session, base, false);
-      if (base_->directory->content() != Content::kModel)
+      if (base_->model.directory().content() != Content::kModel)
         throw storage_error("'" + base + "' is not a model: it holds what was trained on one");
-      base_->check(session);
+      base_->model.check();
       if (!reference_) compare_base_name(trained, base, "the model beneath it");
     }
     if (reference_ && !reference_->quant.empty()) {
@@ -110,16 +89,25 @@ class Merge {
       else
         counted_warning("an adapter of quantized weights is merged into others",
                         "'" + trained + "' was trained on weights that " + printable(reference_->quant) +
-                            " stores in fewer bits, and is merged into those in " + model().reader->path());
+                            " stores in fewer bits, and is merged into those in " + model().path());
     }
     read_added();
   }
 
+  // The merged model; with `keep_quantized`, quantized again as the base is.
+  ModelContents contents(bool keep_quantized) {
+    return {.quantized = keep_quantized ? &quantized() : nullptr,
+            .values = [this](const SavePlan& plan, const SavePart& part,
+                             const ReserveBytes& room) { fill(plan, part, room); },
+            .on_read = [this] { compare_base(); }};
+  }
+
+ private:
   // Fills the room for a part of a plan.
-  void operator()(const SavePlan& plan, const SavePart& part, const ReserveBytes& room) {
+  void fill(const SavePlan& plan, const SavePart& part, const ReserveBytes& room) {
     const Descriptor& descriptor = plan.tensors[part.tensor].descriptor;
     const Parameter& p = *session_.parameters().find(descriptor.fqn);
-    Opened& from = base_ && !trained_.directory->has(p) ? *base_ : trained_;
+    Opened& from = base_ && !trained_.model.directory().has(p) ? *base_ : trained_;
     const Dtype dtype = plan.boxes[part.box].dtype;
     for_each_chunk(part.region, [&](const Box& chunk) {
       const int64_t count = numel(chunk);
@@ -136,35 +124,33 @@ class Merge {
   // The components of the base model, which are then changed by the adapter and quantized again.
   QuantizedWeights& quantized() {
     if (!has_components())
-      throw storage_error("'" + model().reader->path() + "' holds no quantized weights, which could be kept")
+      throw storage_error("'" + model().path() + "' holds no quantized weights, which could be kept")
           .hint("merge, then `chassis ckpt quantize DIR --out DIR`");
-    model().quantized->change_values([this](const Parameter& p, const Box& rows, std::span<float> values) {
+    model().quantized()->change_values([this](const Parameter& p, const Box& rows, std::span<float> values) {
       apply(p, rows, values);
       check_values(p, Dtype::f32, values);
     });
-    counted_warning(
-        "merged weights are quantized again",
-        "'" + model().reader->path() + "' is quantized, and so is what is merged into it: it loses precision");
-    return *model().quantized;
+    counted_warning("merged weights are quantized again",
+                    "'" + model().path() + "' is quantized, and so is what is merged into it: it loses precision");
+    return *model().quantized();
   }
 
   // Throws if the base that was read is not the one that the checkpoint refers to. For an adapter, only counts a
   // warning: it may be meant for another base, such as the model that was quantized to train it.
-  void compare_base() const {
+  void compare_base() {
     if (!reference_ || !base_) return;
     World alone;
-    const std::string hash = base_->reader->content_hash(base_->hashed(), alone);
+    const std::string hash = base_->model.reader().content_hash(base_->hashed(), alone);
     if (hash == reference_->hash) return;
-    const std::string what = BaseReference{base_->reader->path(), hash}.text() + " is not the model on which '" +
-                             trained_.reader->path() + "' was trained, " + reference_->text();
-    if (trained_.directory->content() != Content::kAdapter)
+    const std::string what = BaseReference{base_->model.path(), hash}.text() + " is not the model on which '" +
+                             trained_.model.path() + "' was trained, " + reference_->text();
+    if (trained_.model.directory().content() != Content::kAdapter)
       throw storage_error(what).hint("give that model with --base DIR");
     counted_warning("the adapter was made for another model", what);
   }
 
- private:
   // The directory of the base weights.
-  Opened& model() { return base_ ? *base_ : trained_; }
+  OpenedModel& model() { return base_ ? base_->model : trained_.model; }
   bool has_components() {
     return std::ranges::any_of(session_.parameters().all(), [&](const auto& p) { return model().has_components(*p); });
   }
@@ -175,9 +161,9 @@ class Merge {
         const Descriptor& d = p->descriptor;
         std::vector<float>& values = added_[p->name];
         values.resize(static_cast<size_t>(numel(d.global_shape)));
-        trained_.values->read(trained_.directory->parts(d), Box::whole(d.global_shape), values);
+        trained_.values.read(trained_.model.directory().parts(d), Box::whole(d.global_shape), values);
         if (!std::ranges::all_of(values, [](float x) { return std::isfinite(x); }))
-          throw numeric_error("'" + p->name + "' in " + trained_.reader->path() + " has a value that is not finite");
+          throw numeric_error("'" + p->name + "' in " + trained_.model.path() + " has a value that is not finite");
       }
     }
   }
@@ -237,6 +223,11 @@ class Merge {
   std::vector<float> values_;  // values of one chunk
 };
 
+void require_mergeable(const Session& session) {
+  if (const RunAdapter* adapter = session.adapter(); adapter != nullptr && !adapter->plugin().can_merge())
+    throw config_error("adapter '" + adapter->member() + "' cannot be merged");
+}
+
 // The directory of the base model of what was trained.
 std::string base_of(const MergeRequest& request) {
   if (!request.base.empty()) return request.base;
@@ -261,53 +252,30 @@ std::string base_of(const MergeRequest& request) {
 }  // namespace
 
 SaveResult merge_weights(Session& session, const std::string& base, const std::string& trained, SaveRequest request,
-                         const BucketPair& buckets, bool keep_quantized) {
-  if (const RunAdapter* adapter = session.adapter(); adapter != nullptr && !adapter->plugin().can_merge())
-    throw config_error("adapter '" + adapter->member() + "' cannot be merged");
+                         const BucketPair& buckets) {
+  require_mergeable(session);
   Merge merge(session, base, trained);
-  QuantizedWeights* const quantized = keep_quantized ? &merge.quantized() : nullptr;
-  const auto instance = slot_format(session, session.settings().exports);
-  const FormatPlugin format(*instance);
-  const SavePlan plan = plan_export(session, format, quantized);
-  request.source = [&, literals = from_tensors(exported_tensors(session)),
-                    components = quantized != nullptr ? quantized->source() : PartSource(), num_done = size_t{0}](
-                       const SavePlan& whole, const SavePart& part, const ReserveBytes& room) mutable {
-    const Descriptor& tensor = whole.tensors[part.tensor].descriptor;
-    if (session.disk_mapping().literals().contains(tensor.fqn))
-      literals(whole, part, room);
-    else if (quantized != nullptr && quantized->has(tensor))
-      components(whole, part, room);
-    else
-      merge(whole, part, room);
-    if (++num_done == whole.parts.size()) merge.compare_base();  // before anything is published
-  };
-  return CheckpointWriter(format, buckets).save(plan, request);
+  return write_model(session, merge.contents(false), std::move(request), buckets);
 }
 
 SaveResult merge_checkpoint(const MergeRequest& request) {
   refuse_adapter_format(request.format);
   compare_with_manifest(request.trained);
   const std::string base = base_of(request);
-  const bool has_adapter = path_kind(request.trained + "/" + kAdapterConfigName) != PathKind::kAbsent;
-  std::vector<std::string> overrides = {"model.path=" + base, "model.init=random", "run.device=cpu",
-                                        "export.dtype=" + request.dtype};
-  if (has_adapter) {
-    const std::string plugin = request.adapter.empty() ? adapter_plugin_of(request.trained) : request.adapter;
-    overrides.insert(overrides.end(),
-                     {"adapter.plugin=" + plugin, "adapter.path=" + request.trained, "export.merge=true"});
+  WeightsConfig model{.model = base, .dtype = request.dtype, .format = request.format};
+  if (path_kind(request.trained + "/" + kAdapterConfigName) != PathKind::kAbsent) {
+    model.adapter_plugin = request.adapter.empty() ? adapter_plugin_of(request.trained) : request.adapter;
+    model.adapter = request.trained;
+    model.merges_adapter = true;
   }
-  if (!request.format.empty()) overrides.push_back("export.plugin=" + request.format);
   const bool is_quantized = has_quantized_weights(base);
-  if (is_quantized) overrides.push_back("quant.plugin=" + quant_plugin(request.quant, request.plugin_path));
+  if (is_quantized) model.quant_plugin = quant_plugin(request.quant, request.plugin_path);
   if (request.keep_quantized && !is_quantized)
     throw config_error("--keep-quantized: '" + base + "' is not quantized")
         .hint("merge, then `chassis ckpt quantize DIR --out DIR`");
-  Session session(load_config_text("schema_version = 1\n", "ckpt merge", overrides, ConfigUse::kWeights),
-                  {.plugin_path = request.plugin_path, .target = {.without_device = true}});
-  const OutputDirectory place(request.directory, {request.trained, base}, false);
+  Conversion conversion("ckpt merge", model, request.plugin_path, request.directory, {request.trained, base});
+  Session& session = conversion.session();
   SaveRequest save;
-  save.parent = place.parent();
-  save.name = place.name();
   save.mode = shared_file_mode(base) & shared_file_mode(request.trained);
   save.text_files = {{"config.json", export_config(session, request.keep_quantized)}};
   save.carried_files = files_to_copy(request.trained, {"config.json"});
@@ -316,12 +284,9 @@ SaveResult merge_checkpoint(const MergeRequest& request) {
   for (CopiedFile& file : files_to_copy(base, taken)) save.carried_files.push_back(std::move(file));
   if (SourceDirectory directory(request.trained); directory.find_file(kManifestName) >= 0)
     save.step = CheckpointManifest::read(directory).step;
-  ProgressBar bar("writing " + request.directory);
-  save.progress = [&bar](uint64_t done, uint64_t total) { bar.update(done, total, "weights"); };
-  SaveResult saved = merge_weights(session, base, request.trained, std::move(save), BucketPair(bucket_bytes(session)),
-                                   request.keep_quantized);
-  place.log_replaced();
-  return saved;
+  require_mergeable(session);
+  Merge merge(session, base, request.trained);
+  return conversion.write(merge.contents(request.keep_quantized), std::move(save));
 }
 
 }  // namespace chassis

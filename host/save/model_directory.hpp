@@ -31,8 +31,9 @@ class ModelDirectory {
   bool has(const Parameter& p) const;
   std::vector<DiskPart> parts(const Descriptor& parameter) const;
   LoadTensor load_tensor(Descriptor parameter) const;
-  // Throws a storage error if files hold a second copy of a shared parameter with other values.
-  void compare_tied_copies(CheckpointReader& reader) const;
+  // Throws a storage error if files hold a second copy of a shared parameter with another shape or, if `with_values`,
+  // with other values, which are read.
+  void compare_tied_copies(CheckpointReader& reader, bool with_values = true) const;
   // Whether loading may ignore a tensor of this name.
   std::function<bool(const std::string& name)> skip() const;
 

@@ -1,18 +1,18 @@
 // Reads a model and writes its components.
 #include "host/save/quantize.hpp"
 
+#include <string_view>
+#include <utility>
+
 #include "host/base/error.hpp"
 #include "host/base/file.hpp"
 #include "host/base/json.hpp"
 #include "host/base/printable.hpp"
-#include "host/base/progress.hpp"
 #include "host/checkpoint/inspect.hpp"
-#include "host/checkpoint/output_directory.hpp"
-#include "host/config/config.hpp"
 #include "host/plugin/search.hpp"
 #include "host/save/adapter_files.hpp"
-#include "host/save/model_directory.hpp"
-#include "host/save/quantized_weights.hpp"
+#include "host/save/conversion.hpp"
+#include "host/save/opened_model.hpp"
 #include "host/save/saved_tensors.hpp"
 
 namespace chassis {
@@ -37,13 +37,10 @@ std::string quant_plugin(const std::string& given, const std::vector<std::string
       .hint(installed.empty() ? "give its folder with --plugin-path" : "choose one with --quant NAME");
 }
 
-SaveResult quantize_model(const QuantizeRequest& request) {
-  refuse_adapter_format(request.format);
-  if (has_quantized_weights(request.model))
-    throw config_error("'" + request.model + "' is quantized already: its config.json has a quantization_config")
-        .hint("quantize the model from which it was made");
-  std::vector<std::string> overrides = {"model.path=" + request.model, "model.init=random", "run.device=cpu",
-                                        "export.dtype=" + request.dtype};
+namespace {
+
+// The options of the command line as the plugin and its own keys. Throws a config error if one is of another table.
+void take_options(const QuantizeRequest& request, WeightsConfig& model) {
   std::string plugin = request.quant;
   for (const std::string& option : request.options) {
     constexpr std::string_view kPlugin = "quant.plugin=";
@@ -54,54 +51,30 @@ SaveResult quantize_model(const QuantizeRequest& request) {
     if (!option.starts_with("quant.") || option.starts_with("quant.plugin"))
       throw config_error("'" + printable(option) + "' is no option of the quantization")
           .hint("write quant.KEY=VALUE, such as quant.double_quant=true; --quant chooses the plugin");
-    overrides.push_back(option);
+    model.quant_options.push_back(option);
   }
-  overrides.push_back("quant.plugin=" + quant_plugin(plugin, request.plugin_path));
-  if (!request.format.empty()) overrides.push_back("export.plugin=" + request.format);
-  Session session(load_config_text("schema_version = 1\n", "ckpt quantize", overrides, ConfigUse::kWeights),
-                  {.plugin_path = request.plugin_path, .target = {.without_device = true}});
-  const OutputDirectory place(request.directory, {request.model}, false);
-  const auto reader = open_directory(session, request.model);
-  compare_with_manifest(request.model, reader->manifest());
-  const ModelDirectory directory(session, *reader);
-  directory.compare_tied_copies(*reader);
-  std::vector<LoadTensor> wanted;
-  for (const auto& p : session.parameters().all())
-    if (directory.has(*p)) {
-      wanted.push_back(directory.load_tensor(p->descriptor));
-      wanted.back().descriptor.components.clear();
-    }
-  LoadOptions options;
-  options.skip = directory.skip();
-  reader->check(wanted, options);
+  model.quant_plugin = quant_plugin(plugin, request.plugin_path);
+}
 
-  const BucketPair buckets(bucket_bytes(session));
-  QuantizedWeights quantized(session, *reader, directory);
-  const auto instance = slot_format(session, session.settings().exports);
-  const FormatPlugin format(*instance);
-  const SavePlan plan = plan_export(session, format, &quantized);
+}  // namespace
+
+SaveResult quantize_model(const QuantizeRequest& request) {
+  refuse_adapter_format(request.format);
+  if (has_quantized_weights(request.model))
+    throw config_error("'" + request.model + "' is quantized already: its config.json has a quantization_config")
+        .hint("quantize the model from which it was made");
+  WeightsConfig model{.model = request.model, .dtype = request.dtype, .format = request.format};
+  take_options(request, model);
+  Conversion conversion("ckpt quantize", model, request.plugin_path, request.directory, {request.model});
+  OpenedModel opened(conversion.session(), request.model);
+  opened.check();  // its files have values
+  opened.quantize();
+
   SaveRequest save;
-  save.parent = place.parent();
-  save.name = place.name();
   save.mode = shared_file_mode(request.model);
-  save.source = [values = reader->source([&](const Descriptor& tensor) { return directory.parts(tensor); }, true),
-                 literals = from_tensors(exported_tensors(session)), components = quantized.source(), &session,
-                 &quantized](const SavePlan& whole, const SavePart& part, const ReserveBytes& room) {
-    const Descriptor& tensor = whole.tensors[part.tensor].descriptor;
-    if (quantized.has(tensor))
-      components(whole, part, room);
-    else if (session.disk_mapping().literals().contains(tensor.fqn))
-      literals(whole, part, room);
-    else
-      values(whole, part, room);
-  };
-  save.text_files = {{"config.json", export_config(session, true)}};
+  save.text_files = {{"config.json", export_config(conversion.session(), true)}};
   save.carried_files = files_to_copy(request.model, {"config.json"});
-  ProgressBar bar("writing " + request.directory);
-  save.progress = [&bar](uint64_t done, uint64_t total) { bar.update(done, total, "weights"); };
-  SaveResult saved = CheckpointWriter(format, buckets).save(plan, save);
-  place.log_replaced();
-  return saved;
+  return conversion.write({.quantized = opened.quantized(), .values = opened.values()}, std::move(save));
 }
 
 }  // namespace chassis

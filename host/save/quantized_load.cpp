@@ -45,7 +45,6 @@ void QuantizedLoad::add(Parameter& p, LoadTensor plain, std::vector<LoadTensor>&
     if (first_values_.empty()) first_values_ = found->name;
     refuse_mixture();
   }
-  parameters.start_encoding(p);
   plain.take_block = p.storage->block_elements();
   plain.take = [&parameters, &p, path = reader_.path()](int64_t begin, std::span<const float> values) {
     try {
@@ -57,6 +56,11 @@ void QuantizedLoad::add(Parameter& p, LoadTensor plain, std::vector<LoadTensor>&
     }
   };
   out.push_back(std::move(plain));
+}
+
+void QuantizedLoad::start(const std::vector<LoadTensor>& tensors) {
+  for (const LoadTensor& tensor : tensors)
+    if (tensor.take) parameters_.start_encoding(*parameters_.find(tensor.descriptor.fqn));
 }
 
 // Some trainers keep codes in floating-point tensors.

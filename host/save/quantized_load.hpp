@@ -21,8 +21,11 @@ class QuantizedLoad {
       : parameters_(parameters), communicator_(communicator), reader_(reader) {}
 
   // Adds what fills the components of a parameter: the components themselves if the directory has them, otherwise
-  // values, which are encoded as they arrive. `plain` says where the values would be.
+  // values, which are encoded as they arrive. `plain` says where the values would be. Throws a storage error if the
+  // directory holds them in a way that cannot be read.
   void add(Parameter& p, LoadTensor plain, std::vector<LoadTensor>& out);
+  // Call before the tensors are read. Allocates what encoding needs.
+  void start(const std::vector<LoadTensor>& tensors);
   // True for a name that belongs to components.
   bool has(const std::string& disk_name) const { return names_.contains(disk_name); }
   // Throws a storage error if a floating-point tensor holds codes, that is, if the directory also has components of the

@@ -3,9 +3,12 @@
 
 #include <algorithm>
 #include <cstring>
+#include <iterator>
 #include <numeric>
+#include <utility>
 
 #include "host/base/error.hpp"
+#include "host/save/load.hpp"
 #include "host/save/quantized_load.hpp"
 #include "host/state/composite.hpp"
 
@@ -65,18 +68,15 @@ Parameter& QuantizedWeights::hold(Parameter& p) {
 }
 
 void QuantizedWeights::read(Parameter& p) {
-  QuantizedLoad quantized(parameters_, nullptr, reader_);
-  std::vector<LoadTensor> tensors;
-  quantized.add(p, plain(p), tensors);
   LoadOptions options;
   options.skip = [](const std::string&) { return true; };  // the others were checked together
-  options.hashed = [&](const Descriptor&) { return true; };
-  const LocalTensors local = quantized.local([](const Descriptor& tensor, int) -> Tensor {
+  options.hashed = [](const Descriptor&) { return true; };
+  const LocalTensors others = [](const Descriptor& tensor, int) -> Tensor {
     throw Error(ExitCode::kInternal, "no tensor for '" + tensor.fqn + "'");
-  });
-  const LoadResult result = reader_.load(tensors, parameters_.mesh(), buckets_, local, options);
-  quantized.finish(tensors, buckets_);
-  if (read_.insert(p.name).second) std::ranges::copy(result.hashed, std::back_inserter(hashed_));
+  };
+  const LoadState state{parameters_, parameters_.mesh(), others, buckets_};
+  const Loaded loaded = load_into(state, {.reader = reader_, .tensors = {plain(p)}, .options = std::move(options)});
+  if (read_.insert(p.name).second) std::ranges::copy(loaded.result.hashed, std::back_inserter(hashed_));
 }
 
 // Works in place: the old components of a part are decoded before the part is encoded.

@@ -31,6 +31,14 @@ Dtype export_dtype(Session& session) {
                      "the model's dtype, which export.dtype = \"auto\" follows,");
 }
 
+// The format that the manifest of a directory names; without a manifest, that of [export].
+std::string format_of(Session& session, const std::string& path) {
+  SourceDirectory directory(path);
+  const std::string& exported = session.settings().exports.plugin;
+  if (directory.find_file(kManifestName) < 0) return exported == kAdapterFormat ? kModelFormat : exported;
+  return CheckpointManifest::read(directory).format;
+}
+
 std::vector<DiskPart> under_name(std::vector<DiskPart> parts, const std::string& name) {
   CHASSIS_CHECK(parts.size() == 1, name);
   parts.front().disk_name = name;
@@ -45,13 +53,6 @@ std::unique_ptr<Instance> slot_format(Session& session, const PluginTable& slot)
 
 uint64_t bucket_bytes(const Session& session) {
   return static_cast<uint64_t>(*session.settings().checkpoint.bucket_mib) << 20;
-}
-
-std::string format_of(Session& session, const std::string& path) {
-  SourceDirectory directory(path);
-  const std::string& exported = session.settings().exports.plugin;
-  if (directory.find_file(kManifestName) < 0) return exported == kAdapterFormat ? kModelFormat : exported;
-  return CheckpointManifest::read(directory).format;
 }
 
 std::unique_ptr<CheckpointReader> open_directory(Session& session, const std::string& path) {
@@ -88,7 +89,8 @@ std::unique_ptr<CheckpointReader> open_directory(Session& session, const std::st
   if (first && !foreign.empty())
     first->hint((first->hint_text().empty() ? "" : first->hint_text() + "; ") +
                 "formats of other folders read only what is named: set export.plugin to one of " + foreign);
-  throw first ? Error(*first) : plugin_error("no installed format reads '" + path + "'");
+  if (first) throw OtherFormat(*first);
+  throw plugin_error("no installed format reads '" + path + "'");
 }
 
 std::unique_ptr<CheckpointReader> open_adapter(Session& session, const std::string& path) {
@@ -100,6 +102,11 @@ bool saves_states(const Session& session) { return session.settings().checkpoint
 
 Which saved_parameters(const Session& session) {
   return session.settings().checkpoint.contents == "trained" ? Which::kKept : Which::kAll;
+}
+
+bool refers_to_base(const Session& session) {
+  if (saved_parameters(session) != Which::kKept) return false;
+  return std::ranges::any_of(session.parameters().all(), [](const auto& p) { return !is_kept(*p); });
 }
 
 std::vector<Descriptor> training_tensors(Session& session, bool with_states, Which which) {

@@ -17,10 +17,9 @@ namespace chassis {
 
 // An instance of the format that [checkpoint] or [export] names.
 std::unique_ptr<Instance> slot_format(Session& session, const PluginTable& slot);
-// The format that the manifest of a directory names; without a manifest, that of [export].
-std::string format_of(Session& session, const std::string& path);
-// Opens a checkpoint or model directory in the format of format_of(), or else in the first of the other installed
-// formats that recognizes its files. Reads no adapter without a manifest.
+// Opens a checkpoint or model directory in the format that its manifest names or, without a manifest, in that of
+// [export], else in the first of the other installed formats that recognizes its files. Throws OtherFormat if none
+// does. Reads no adapter without a manifest.
 std::unique_ptr<CheckpointReader> open_directory(Session& session, const std::string& path);
 // Opens the files of an adapter.
 std::unique_ptr<CheckpointReader> open_adapter(Session& session, const std::string& path);
@@ -32,6 +31,8 @@ bool saves_states(const Session& session);
 // checkpoint.contents: which parameters checkpoints hold.
 enum class Which { kAll, kKept };  // kKept: as is_kept() says
 Which saved_parameters(const Session& session);
+// True if checkpoints leave out frozen parameters, and refer to the model that has them (BaseReference).
+bool refers_to_base(const Session& session);
 // The descriptors of parameters and, with `with_states`, of optimizer states, as they are saved and loaded: ranks that
 // hold the same data divide its writing and reading by bytes.
 std::vector<Descriptor> training_tensors(Session& session, bool with_states, Which which = Which::kAll);

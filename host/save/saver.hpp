@@ -77,10 +77,9 @@ class Saver {
   void carry_files_of_model(SaveRequest& request) const;
   SaveResult export_merged(SaveRequest request, int64_t step);
   Resumed load_checkpoint(const std::string& path);
-  // Loads the base weights from model.path, and sets base_.
-  void load_frozen(const std::string& checkpoint, const std::optional<BaseReference>& reference);
   std::string newest_of(const std::string& run) const;
   std::string hint_to_avoid(const std::string& path, int64_t step) const;
+  // Throws if it cannot be resumed. Rank 0 also compares its other files, and the optimizer.
   std::unique_ptr<CheckpointReader> open_checkpoint(const std::string& path);
   LocalTensors staged_tensors(const SavePlan& plan);
   void compare_with_saved(const std::string& path, const std::vector<Descriptor>& tensors);

@@ -1,22 +1,19 @@
-// Loads weights into a session from a directory, and exports a checkpoint in one process.
+// Decides which directories hold the weights of a session: a model, what was trained on it, an adapter.
 #include "host/save/weights.hpp"
 
 #include <algorithm>
+#include <cstdint>
 #include <functional>
-#include <map>
+#include <optional>
+#include <utility>
 
 #include "host/base/file.hpp"
 #include "host/base/log.hpp"
-#include "host/base/printable.hpp"
 #include "host/base/progress.hpp"
-#include "host/base/units.hpp"
 #include "host/checkpoint/inspect.hpp"
-#include "host/checkpoint/output_directory.hpp"
-#include "host/checkpoint/reshard.hpp"
-#include "host/save/model_directory.hpp"
+#include "host/save/load.hpp"
+#include "host/save/opened_model.hpp"
 #include "host/save/quantize.hpp"
-#include "host/save/quantized_load.hpp"
-#include "host/save/quantized_weights.hpp"
 #include "host/save/resume_differences.hpp"
 #include "host/save/saved_tensors.hpp"
 #include "host/session/finite.hpp"
@@ -75,21 +72,6 @@ std::string run_of(const std::string& path) {
   return is_run_directory(folder) ? folder : path;
 }
 
-void run_and_agree_on_damage(World& world, const std::string& what, const std::function<void()>& part) {
-  std::optional<DamagedCheckpoint> own;
-  world.run_and_agree(what, [&] {
-    try {
-      part();
-    } catch (const DamagedCheckpoint& damage) {
-      own = damage;
-    }
-  });
-  const std::vector<std::string> all = world.exchange(what, own ? own->message() : "");
-  if (own) throw *own;
-  for (size_t rank = 0; rank < all.size(); ++rank)
-    if (!all[rank].empty()) throw DamagedCheckpoint("rank " + std::to_string(rank) + ": " + all[rank]);
-}
-
 std::optional<CheckpointInfo> load_best(World& world, const std::string& root,
                                         const std::function<void(const std::string& path)>& load,
                                         const SkipCallback& on_skipped) {
@@ -100,15 +82,6 @@ std::optional<CheckpointInfo> load_best(World& world, const std::string& root,
       });
 }
 
-void expect_same_files(World& world, const std::string& path) {
-  std::string files;
-  world.run_and_agree("looking into " + path, [&] {
-    const SourceDirectory directory(path);
-    for (const auto& file : directory.files()) files += file.path + " " + std::to_string(file.num_bytes) + " bytes\n";
-  });
-  world.expect_same("the files in " + path, files);
-}
-
 std::string find_on_rank_0(World& world, const std::string& what, const std::function<std::string()>& find) {
   std::string found;
   world.run_and_agree(what, [&] {
@@ -117,24 +90,28 @@ std::string find_on_rank_0(World& world, const std::string& what, const std::fun
   return world.exchange(what, found)[0];
 }
 
-LoadOptions load_options(Session& session) {
-  LoadOptions options;
-  options.rank = session.rank();
-  options.owned_only = true;
-  return options;
-}
-
-void share_loaded(Session& session, const std::vector<LoadTensor>& tensors, const LoadResult& result,
-                  const LocalTensors& local, const BucketPair& buckets) {
-  std::vector<Descriptor> filled;
-  for (const LoadTensor& tensor : tensors)
-    if (std::find(result.absent.begin(), result.absent.end(), tensor.descriptor.fqn) == result.absent.end())
-      std::ranges::move(encoded_tensors(session.parameters(), tensor), std::back_inserter(filled));
-  fill_replicas(filled, local, session.device(), static_cast<int64_t>(buckets.bucket_bytes()),
-                session.ranks().communicator);
-}
-
 namespace {
+
+// Those of the parameters `all` that a directory has, and where.
+LoadSource parameters_in(const OpenedModel& opened, std::vector<Descriptor> all, const Session& session) {
+  LoadSource source{.reader = opened.reader(), .tensors = {}};
+  for (Descriptor& descriptor : all)
+    if (opened.directory().has(*session.parameters().find(descriptor.fqn)))
+      source.tensors.push_back(opened.directory().load_tensor(std::move(descriptor)));
+  source.options.skip = opened.directory().skip();
+  return source;
+}
+
+// Counts a warning if the weights were saved with another model than the one that this configuration computes.
+void compare_model(const Session& session, const std::string& path) {
+  std::string differences;
+  for (const auto& [key, text] : model_differences(path, session))
+    differences += (differences.empty() ? "" : "; ") + key + " " + text;
+  if (!differences.empty())
+    counted_warning("the model differs from that of its weights",
+                    path + " was saved with another model, and this configuration's is computed: " + differences +
+                        "; model.path = \"" + path + "\" computes its own");
+}
 
 struct LoadedPart {
   Content content = Content::kModel;
@@ -144,62 +121,33 @@ struct LoadedPart {
 // [all-ranks] Fills the parameters that one directory has. If that is a model, those of an adapter get new values.
 LoadedPart load_part(Session& session, const std::string& path, const BucketPair& buckets, bool is_adapter,
                      bool hashes) {
-  std::vector<LoadTensor> tensors;
-  std::unique_ptr<CheckpointReader> reader;
-  std::optional<QuantizedLoad> quantized;
-  LocalTensors local;
-  LoadResult result;
-  LoadedPart loaded;
-  expect_same_files(session.world(), path);
-  run_and_agree_on_damage(session.world(), "loading " + path, [&] {
-    reader = is_adapter ? open_adapter(session, path) : open_directory(session, path);
-    const bool is_first = session.world().rank() == 0;
-    if (is_first) compare_with_manifest(path, reader->manifest());
-    const ModelDirectory directory(session, *reader, is_adapter);
-    quantized.emplace(session.parameters(), &session.ranks().communicator, *reader);
-    if (is_first) directory.compare_tied_copies(*reader);
-    loaded.content = directory.content();
-    for (Descriptor& descriptor : training_tensors(session, false)) {
-      Parameter& p = *session.parameters().find(descriptor.fqn);
-      if (!directory.has(p)) continue;
-      LoadTensor tensor = directory.load_tensor(std::move(descriptor));
-      if (p.is_quantized())
-        quantized->add(p, std::move(tensor), tensors);
-      else
-        tensors.push_back(std::move(tensor));
-    }
-    ProgressBar bar("loading " + path);
-    LoadOptions options = load_options(session);
-    options.skip = [&, ignored = directory.skip()](const std::string& name) {
-      return ignored(name) || quantized->has(name);
-    };
-    if (hashes)
-      options.hashed = [&](const Descriptor& tensor) {
-        const Parameter* p = session.parameters().find(tensor.fqn);
-        return p == nullptr || !is_kept(*p);  // components and their texts are frozen
-      };
-    if (is_first) options.progress = [&](uint64_t done, uint64_t total) { bar.update(done, total, "weights"); };
-    local = quantized->local(local_tensors(session, false));
-    result = reader->load(tensors, session.mesh(), buckets, local, options);
+  const bool is_first = session.world().rank() == 0;
+  std::optional<OpenedModel> opened;
+  std::optional<LoadSource> source;
+  open_on_all_ranks(session.world(), path, [&] {
+    opened.emplace(session, path, is_adapter, is_first ? OpenChecks::kAll : OpenChecks::kNone);
+    source.emplace(parameters_in(*opened, training_tensors(session, false), session));
   });
-  const ReadBytes read = reader->verify_parts(result, session.world());
-  if (hashes) loaded.hash = reader->content_hash(result.hashed, session.world());
-  share_loaded(session, tensors, result, local, buckets);
-  quantized->finish(tensors, buckets);
-  if (loaded.content == Content::kModel && session.adapter() != nullptr)
+  if (hashes)
+    source->options.hashed = [&](const Descriptor& tensor) {
+      const Parameter* p = session.parameters().find(tensor.fqn);
+      return p == nullptr || !is_kept(*p);  // components and their texts are frozen
+    };
+  Loaded loaded;
+  {
+    ProgressBar bar("loading " + path);
+    if (is_first) source->options.progress = [&](uint64_t done, uint64_t total) { bar.update(done, total, "weights"); };
+    loaded = load_into(LoadState::of(session, local_tensors(session, false), buckets), *source);
+  }
+  const Content content = opened->directory().content();
+  if (content == Content::kModel && session.adapter() != nullptr)
     session.parameters().initialize(static_cast<uint64_t>(*session.settings().run.seed), ParameterTable::Which::kAdded);
   session.refresh_parameters();
   require_finite(session, "the weights in " + path);
-  std::string differences;
-  for (const auto& [key, text] : model_differences(path, session))
-    differences += (differences.empty() ? "" : "; ") + key + " " + text;
-  if (!differences.empty())
-    counted_warning("the model differs from that of its weights",
-                    path + " was saved with another model, and this configuration's is computed: " + differences +
-                        "; model.path = \"" + path + "\" computes its own");
-  session.metrics().set("loaded_bytes", static_cast<double>(read.num_bytes));
-  log::info("loaded {} tensors from {}: {}", tensors.size() - result.absent.size(), path, read.text());
-  return loaded;
+  compare_model(session, path);
+  session.metrics().set("loaded_bytes", static_cast<double>(loaded.read.num_bytes));
+  log::info("loaded {} tensors from {}: {}", loaded.num_tensors, path, loaded.read.text());
+  return {content, loaded.hash};
 }
 
 // Whether a directory is an adapter, and the base that it needs, as its manifest names it.
@@ -221,6 +169,22 @@ Kind kind_of(Session& session, const std::string& path) {
   });
   const Json kind = Json::parse(found);
   return {kind["adapter"].get<bool>(), base_reference(kind, path)};
+}
+
+// Throws a config error if model.path, which is of this kind, needs another model itself.
+void require_base(Session& session, const Kind& kind) {
+  if (!kind.needs_base()) return;
+  const Setting<std::string>& model = session.settings().model.path;
+  throw config_error(model, "model.path = " + *model + " has only what was trained in addition to the frozen weights" +
+                                (kind.base ? " in " + kind.base->path : " of another model"))
+      .hint("set model.path to that model" + (session.adapter() == nullptr ? "" : ", and adapter.path to " + *model));
+}
+
+// Throws a storage error if a directory of this kind is an adapter, and the session has none.
+void require_adapter_for(const Session& session, const std::string& path, const Kind& kind) {
+  if (kind.is_adapter && session.adapter() == nullptr)
+    throw storage_error("'" + path + "' holds an adapter, and the configuration has none")
+        .hint("set adapter.path to it, and model.path to the model beneath it");
 }
 
 // Counts a warning if what was trained on one base is used with another, or with one that is stored differently.
@@ -249,11 +213,7 @@ std::string load_base(Session& session, const BucketPair& buckets, const std::st
   if (!model.is_set())
     throw config_error(model, needed_by + " has no frozen weights" + was + ", and model.path is not set")
         .hint("set model.path to the model beneath it");
-  if (const Kind kind = kind_of(session, model); kind.needs_base())
-    throw config_error(model, "model.path = " + *model +
-                                  " has only what was trained in addition to the frozen weights" +
-                                  (kind.base ? " in " + kind.base->path : " of another model"))
-        .hint("set model.path to that model" + (session.adapter() == nullptr ? "" : ", and adapter.path to " + *model));
+  require_base(session, kind_of(session, model));
   // Quantized parameters are frozen in any run.
   const bool has_frozen =
       std::ranges::any_of(session.parameters().all(), [](const auto& p) { return !is_kept(*p) && !p->is_quantized(); });
@@ -287,9 +247,7 @@ namespace {
 std::string load_weights(Session& session, const std::string& path, const Kind& kind, const BucketPair& buckets) {
   const Setting<std::string>& adapter = session.settings().adapter.path;
   std::string hash;
-  if (kind.is_adapter && session.adapter() == nullptr)
-    throw storage_error("'" + path + "' holds an adapter, and the configuration has none")
-        .hint("set adapter.path to it, and model.path to the model beneath it");
+  require_adapter_for(session, path, kind);
   if (kind.needs_base()) {
     hash = load_base(session, buckets, path, kind.is_adapter ? std::nullopt : kind.base);
     compare_base(session, path, kind, hash);
@@ -347,76 +305,16 @@ std::string load_weights(Session& session, const std::string& given) {
       .hint("train first, or give --from with a checkpoint or model directory");
 }
 
-SaveResult export_checkpoint(const ExportRequest& request) {
-  const std::string adapter = request.checkpoint + "/" + kAdapterConfigName;
-  const bool with_adapter = path_kind(adapter) != PathKind::kAbsent;
-  if (!with_adapter) refuse_adapter_format(request.format);
-  std::vector<std::string> overrides = {"model.path=" + request.checkpoint, "model.init=random", "run.device=cpu",
-                                        "export.dtype=" + request.dtype};
-  if (with_adapter)
-    overrides.insert(overrides.end(),
-                     {"adapter.plugin=" + adapter_plugin_of(request.checkpoint), "adapter.path=" + request.checkpoint});
-  if (!request.format.empty()) overrides.push_back("export.plugin=" + request.format);
-  const bool is_quantized = has_quantized_weights(request.checkpoint);
-  if (is_quantized) overrides.push_back("quant.plugin=" + quant_plugin(request.quant, request.plugin_path));
-  Session session(load_config_text("schema_version = 1\n", "ckpt export", overrides, ConfigUse::kWeights),
-                  {.plugin_path = request.plugin_path, .target = {.without_device = true}});
-  const OutputDirectory place(request.directory, {request.checkpoint, request.base}, false);
-  compare_with_manifest(request.base);
-  const auto opened = open_directory(session, request.checkpoint);
-  compare_with_manifest(request.checkpoint, opened->manifest());
-  CheckpointReader& reader = *opened;
-  const ModelDirectory directory(session, reader);
-  directory.compare_tied_copies(reader);
-  if (!with_adapter && directory.content() == Content::kTrained)
-    throw storage_error("'" + request.checkpoint + "' holds only trained parameters")
-        .hint("`chassis ckpt merge " + request.checkpoint + " --out DIR` adds them to the others");
-  const BucketPair buckets(bucket_bytes(session));
-  std::optional<QuantizedWeights> quantized;
-  if (is_quantized) quantized.emplace(session, reader, directory);
-  std::vector<LoadTensor> wanted;
-  for (const auto& p : session.parameters().all())
-    if (directory.has(*p) && p->is_quantized())
-      quantized->add_wanted(*p, wanted);
-    else if (directory.has(*p))
-      wanted.push_back(directory.load_tensor(p->descriptor));
-  LoadOptions options;
-  options.skip = [&, ignored = directory.skip()](const std::string& name) {
-    return ignored(name) || (quantized && quantized->is_wanted(name));
-  };
-  reader.check(wanted, options);
-
-  const auto instance = slot_format(session, session.settings().exports);
-  const FormatPlugin format(*instance);
-  SaveRequest save;
-  save.parent = place.parent();
-  save.name = place.name();
-  save.mode = shared_file_mode(request.checkpoint);
-  save.step = reader.manifest() ? reader.manifest()->step : 0;
-  if (with_adapter && reader.manifest())
-    if (const auto base = base_reference(reader.manifest()->about, request.checkpoint)) base->add_to(save.about);
-  const std::map<std::string, std::string> tied = tied_slots(session.program());
-  const auto parts = [&](const Descriptor& tensor) {
-    const auto owner = tied.find(tensor.fqn);
-    return directory.parts(owner == tied.end() ? tensor : session.parameters().find(owner->second)->descriptor);
-  };
-  const SavePlan plan = plan_export(session, format, quantized ? &*quantized : nullptr);
-  save.source = [&, parameters = reader.source(parts, true), literals = from_tensors(exported_tensors(session)),
-                 components = quantized ? quantized->source() : PartSource()](
-                    const SavePlan& whole, const SavePart& part, const ReserveBytes& room) {
-    const Descriptor& tensor = whole.tensors[part.tensor].descriptor;
-    const bool is_literal = session.disk_mapping().literals().contains(tensor.fqn);
-    (quantized && quantized->has(tensor) ? components : is_literal ? literals : parameters)(whole, part, room);
-  };
-  save.text_files = {with_adapter
-                         ? std::pair<std::string, std::string>(kAdapterConfigName, read_file(adapter))
-                         : std::pair<std::string, std::string>("config.json", export_config(session, is_quantized))};
-  save.carried_files = files_to_copy(request.base.empty() ? request.checkpoint : request.base, {"config.json"});
-  ProgressBar bar("writing " + request.directory);
-  save.progress = [&bar](uint64_t done, uint64_t total) { bar.update(done, total, "weights"); };
-  SaveResult saved = CheckpointWriter(format, buckets).save(plan, save);
-  place.log_replaced();
-  return saved;
+void check_weights(Session& session) {
+  const Settings::Model& model = session.settings().model;
+  if (!model.path.is_set() || model.init != "pretrained") return;
+  const Kind kind = kind_of(session, model.path);
+  require_adapter_for(session, model.path, kind);
+  require_base(session, kind);
+  const OpenedModel opened(session, model.path, false, OpenChecks::kFacts);
+  std::vector<Descriptor> all;
+  for (const auto& p : session.parameters().all()) all.push_back(p->descriptor);
+  expect_fit(session.parameters(), parameters_in(opened, std::move(all), session));
 }
 
 }  // namespace chassis

@@ -1,4 +1,4 @@
-// Loads weights from a checkpoint or model directory into a session, and exports a checkpoint as a model directory.
+// Loads weights from a checkpoint, model directory or adapter into a session.
 #pragma once
 
 #include <functional>
@@ -8,8 +8,6 @@
 
 #include "host/checkpoint/bucket.hpp"
 #include "host/checkpoint/checkpoint_root.hpp"
-#include "host/checkpoint/reader.hpp"
-#include "host/checkpoint/writer.hpp"
 #include "host/save/base_reference.hpp"
 #include "host/session/session.hpp"
 
@@ -40,6 +38,9 @@ std::string load_base(Session& session, const BucketPair& buckets, const std::st
 // [all-ranks] Fills the parameters that an adapter added or trains. `base_hash` is that of the frozen ones, as
 // load_weights() returns it, to compare the base with that of the adapter; empty if it is not known.
 void load_adapter(Session& session, const std::string& path, const BucketPair& buckets, const std::string& base_hash);
+// Throws what load_weights() would throw if the weights of model.path do not fit the model, if a run starts from them.
+// For programs of one process; reads no weights.
+void check_weights(Session& session);
 
 // [all-ranks] Calls `find` on rank 0 and returns its result on all ranks.
 std::string find_on_rank_0(World& world, const std::string& what, const std::function<std::string()>& find);
@@ -48,28 +49,5 @@ std::string find_on_rank_0(World& world, const std::string& what, const std::fun
 std::optional<CheckpointInfo> load_best(World& world, const std::string& root,
                                         const std::function<void(const std::string& path)>& load,
                                         const SkipCallback& on_skipped = warn_skipped_checkpoint);
-// [all-ranks] As world.run_and_agree(), but if `part` throws DamagedCheckpoint on one rank, all ranks throw it.
-void run_and_agree_on_damage(World& world, const std::string& what, const std::function<void()>& part);
-// [all-ranks] Throws if ranks see different files in this directory; such a checkpoint is not damaged.
-void expect_same_files(World& world, const std::string& path);
-// The options with which one rank of a session reads its part.
-LoadOptions load_options(Session& session);
-// [all-ranks] Copies the data that one rank has read to all ranks that hold it.
-void share_loaded(Session& session, const std::vector<LoadTensor>& tensors, const LoadResult& result,
-                  const LocalTensors& local, const BucketPair& buckets);
-
-struct ExportRequest {
-  std::string checkpoint;  // or model directory
-  std::string directory;   // created
-  std::string dtype = "auto";
-  std::string format = {};  // empty: the default of export.plugin
-  std::string base = {};    // its tokenizer and other files are copied; empty: those of the checkpoint
-  std::string quant = {};   // the plugin if weights are quantized, which stay so; empty: the installed one
-  std::vector<std::string> plugin_path = {};
-};
-// Exports a checkpoint as a model directory, or its adapter in PEFT's files, in one process and through two buckets; no
-// whole tensor is in memory. Of the settings in the checkpoint it uses only config.json: it takes no plugin and no path
-// from there.
-SaveResult export_checkpoint(const ExportRequest& request);
 
 }  // namespace chassis

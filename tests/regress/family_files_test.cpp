@@ -5,6 +5,7 @@
 #include <filesystem>
 
 #include "host/base/json.hpp"
+#include "host/save/export.hpp"
 #include "host/save/weights.hpp"
 #include "tests/regress/small_families.hpp"
 #include "tests/regress/small_run.hpp"

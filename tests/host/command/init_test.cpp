@@ -94,6 +94,55 @@ TEST_F(Init, AModelWithoutWeightsIsAnsweredWithRandomOnes) {
   EXPECT_HAS(refused.output, "hint: without weights, a run starts from random ones with model.init = \"random\"");
 }
 
+TEST_F(Init, RefusesAModelWhoseWeightsCannotBeRead) {
+  write_text(*folder_ / "ids.jsonl", ids());
+  const auto refused = [&](const std::string& model, const std::string& message) {
+    const Outcome outcome = chassis({"init", "run.toml", "--model", model, "--data", "ids.jsonl"});
+    EXPECT_EQ(outcome.exit_code, 7) << outcome.output;
+    EXPECT_HAS(outcome.output, message);
+    EXPECT_FALSE(std::filesystem::exists(*folder_ / "run.toml"));
+  };
+  const auto copy_without_manifest = [&](const std::string& name) {
+    std::filesystem::copy(*folder_ / "model", *folder_ / name);
+    std::filesystem::remove(*folder_ / (name + "/manifest.json"));
+    return *folder_ / (name + "/model.safetensors");
+  };
+  std::filesystem::resize_file(copy_without_manifest("cut"), 100);
+  refused("cut", "model.safetensors: the header claims ");
+  write_text(copy_without_manifest("garbage"), std::string(16, '\0') + "no header");
+  refused("garbage", "model.safetensors: the header does not begin with '{'");
+  const auto gone = copy_without_manifest("gone");
+  std::filesystem::remove(gone);
+  std::filesystem::create_symlink("blob", gone);
+  refused("gone", "model.safetensors' is a link to 'blob', which does not exist, expected a file");
+}
+
+TEST_F(Init, CheckRefusesWeightsThatDoNotFitAsTrainDoes) {
+  write_text(*folder_ / "ids.jsonl", ids());
+  std::filesystem::copy(*folder_ / "model", *folder_ / "wide");
+  std::filesystem::remove(*folder_ / "wide/manifest.json");
+  ASSERT_EQ(chassis({"init", "run.toml", "--model", "wide", "--data", "ids.jsonl"}).exit_code, 0);
+  ASSERT_EQ(chassis({"check", "run.toml"}).exit_code, 0);
+  std::string config = test::text_of_file(*folder_ / "wide/config.json");
+  const std::string was = "\"intermediate_size\": 32";
+  ASSERT_NE(config.find(was), std::string::npos) << config;
+  write_text(*folder_ / "wide/config.json", config.replace(config.find(was), was.size(), "\"intermediate_size\": 48"));
+  for (const std::string method : {"full", "lora", "qlora"}) {
+    std::filesystem::remove(*folder_ / "run.toml");
+    ASSERT_EQ(chassis({"init", "run.toml", "--model", "wide", "--data", "ids.jsonl", "--method", method}).exit_code, 0);
+    std::vector<std::string> messages;
+    for (const char* verb : {"check", "train"}) {
+      const Outcome refused = chassis({verb, "run.toml", "run.output_dir=out/wide-" + method});
+      EXPECT_EQ(refused.exit_code, 7) << verb << " " << method << "\n" << refused.output;
+      const size_t error = refused.output.find("error: 'wide' does not fit the model:");
+      ASSERT_NE(error, std::string::npos) << verb << " " << method << "\n" << refused.output;
+      EXPECT_HAS(refused.output, "mlp.down_proj.weight is [16, 32] on disk, [16, 48] in the model");
+      messages.push_back(refused.output.substr(error, refused.output.rfind(" in the model") - error));
+    }
+    EXPECT_EQ(messages[0], messages[1]);
+  }
+}
+
 TEST_F(Init, MakesAConfigurationThatCheckAccepts) {
   write_text(*folder_ / "ids.jsonl", ids());
   const Outcome outcome = init({"--data", "ids.jsonl"});
