@@ -10,6 +10,7 @@
 #include "host/base/mesh_axes.hpp"
 #include "host/base/slow_phase.hpp"
 #include "host/checkpoint/inspect.hpp"
+#include "host/parallel/divisions.hpp"
 #include "host/plugin/search.hpp"
 #include "host/service/memory.hpp"
 #include "host/session/fields.hpp"
@@ -117,7 +118,8 @@ Session::Session(Config config, const SessionOptions& options)
   ResolveOptions resolve = resolve_options(settings(), options.target, *world_);
   communicator_ = make_communicator(config_, *plugins_, mesh_, place, resolve.device);
   ProgramPasses passes = options.passes;
-  for (const LayoutStrategy* axis : mesh_.stack->layout_axes(mesh_.shape, mesh_.rank)) passes.layout.push_back(axis);
+  const auto axes = layout_axes(*mesh_.strategies, mesh_.shape, mesh_.rank);
+  for (const auto& axis : axes) passes.layout.push_back(axis.get());
   if (settings().adapter.plugin.is_set())
     passes.adapters.push_back(&adapter_.emplace(settings().adapter, *plugins_, *model_).pass());
   if (settings().quant.plugin.is_set()) {
@@ -132,7 +134,7 @@ Session::Session(Config config, const SessionOptions& options)
   if (config_.use() == ConfigUse::kTraining)
     runtime_.optimizer = make_optimizer(settings().optimizer, *plugins_, parameters());
   place_shards(config_, mesh_, runtime_);
-  if (const Pipeline& pipeline = mesh_.stack->pipeline(); pipeline.divides() && !place.is_planned())
+  if (const Pipeline& pipeline = runtime_.plan->pipeline(); pipeline.divides() && !place.is_planned())
     world_->expect_same("pipeline", pipeline.text());
   collectives_ = std::make_unique<AxisCollectives>(*communicator_);
   runtime_.executor->set_collectives(collectives_.get());
@@ -142,8 +144,10 @@ Session::~Session() = default;
 
 void Session::allocate(Device device) {
   parameters().allocate(device);
-  mesh_.stack->bind(*communicator_, device);
-  executor().set_stages(mesh_.stack->pipeline(), mesh_.stack->stage_coordinate(), mesh_.stack->links());
+  const StackPlan& plan = *runtime_.plan;
+  runtime_.events = std::make_unique<StackEvents>(plan, parameters(), *communicator_, device);
+  executor().set_events(runtime_.events.get());
+  executor().set_stages(plan.pipeline(), plan.stage_coordinate(), runtime_.events->links());
   if (runtime_.optimizer) runtime_.optimizer->allocate(device, *communicator_);
 }
 
@@ -156,17 +160,20 @@ bool Session::move_to(int rank) {
   runtime_.executor.reset();
   collectives_.reset();
   if (runtime_.optimizer) runtime_.optimizer->release();
+  runtime_.events.reset();
   parameters().release();
   mesh_.rank = rank;
-  mesh_.stack->move_to(rank, program(), stack_members(settings(), *plugins_));
+  mesh_.strategies = std::make_shared<Strategies>(stack_members(settings(), *plugins_));
+  runtime_.plan = std::make_unique<StackPlan>(runtime_.plan->at_rank(rank, mesh_.strategies, program(), parameters()));
+  runtime_.plan->place(parameters());
   communicator_ =
       make_communicator(config_, *plugins_, mesh_, MeshPlace{*world_, mesh_.shape.world_size(), rank}, device());
   if (runtime_.optimizer) runtime_.optimizer->place_rank();
   collectives_ = std::make_unique<AxisCollectives>(*communicator_);
-  runtime_.executor = std::make_unique<Executor>(*runtime_.compiled, mesh_.stack.get(), collectives_.get());
+  runtime_.executor = std::make_unique<Executor>(*runtime_.compiled, nullptr, collectives_.get());
   return true;
 }
 
-void Session::refresh_parameters() { mesh_.stack->refresh(); }
+void Session::refresh_parameters() { runtime_.events->refresh(); }
 
 }  // namespace chassis

@@ -1,8 +1,11 @@
-// The stack without members: one rank that holds every parameter whole. tests/host/conformance/program_test.cpp and
+// The stack without strategies: one rank that holds every parameter whole. tests/host/conformance/program_test.cpp and
 // tests/regress test it with strategies.
-#include "host/parallel/parallel_stack.hpp"
+#include "host/parallel/stack_plan.hpp"
 
 #include <gtest/gtest.h>
+
+#include <memory>
+#include <vector>
 
 #include "tests/support/expect_has.hpp"
 #include "tests/support/one_rank.hpp"
@@ -11,7 +14,7 @@
 namespace chassis {
 namespace {
 
-class StackWithoutMembers : public testing::Test {
+class StackWithoutStrategies : public testing::Test {
  protected:
   void make(Dtype compute) {
     parameters_.set_precision(compute);
@@ -19,7 +22,11 @@ class StackWithoutMembers : public testing::Test {
     parameters_.initialize(7);
     rank_ = std::make_unique<test::OneRank>(program_, parameters_);
   }
-  ParallelStack& stack() { return rank_->ranks().stack; }
+  const StackPlan& plan() { return rank_->ranks().plan; }
+  StackEvents& events() { return rank_->ranks().events(); }
+  StackPlan plan_of(const StackContext& facts) {
+    return {std::make_shared<Strategies>(std::vector<StackMember>()), program_, parameters_, facts};
+  }
 
   Program program_ = test::SmallModel{}.program();
   ProgramLayout layout_;
@@ -27,35 +34,35 @@ class StackWithoutMembers : public testing::Test {
   std::unique_ptr<test::OneRank> rank_;
 };
 
-TEST_F(StackWithoutMembers, IsOneRankOnTheAxisThatTakesTheRest) {
+TEST_F(StackWithoutStrategies, IsOneRankOnTheAxisThatTakesTheRest) {
   make(Dtype::f32);
-  EXPECT_EQ(stack().home_axis({}), "dp_shard");
-  EXPECT_EQ(stack().num_data_ranks(), 1);
-  EXPECT_EQ(stack().data_rank(), 0);
-  EXPECT_TRUE(stack().savings().empty());
+  EXPECT_EQ(plan().strategies().home_axis({}), "dp_shard");
+  EXPECT_EQ(plan().num_data_ranks(), 1);
+  EXPECT_EQ(plan().data_rank(), 0);
+  EXPECT_TRUE(plan().strategies().savings().empty());
 }
 
-TEST_F(StackWithoutMembers, LetsOpsReadTheStoredTensors) {
+TEST_F(StackWithoutStrategies, LetsOpsReadTheStoredTensors) {
   make(Dtype::f32);
   std::vector<const void*> before;
   for (const auto& p : parameters_.all()) before.push_back(p->value.data());
   for (int step = 0; step < 2; ++step) {
-    stack().refresh();
-    stack().finish_step();
+    events().refresh();
+    events().finish_step();
   }
   for (size_t i = 0; i < before.size(); ++i) {
     const Parameter& p = *parameters_.all()[i];
     EXPECT_EQ(p.value.data(), before[i]) << p.name;
     EXPECT_EQ(p.value.data(), p.shard.data()) << p.name << " is copied";
   }
-  EXPECT_EQ(stack().shards().gathered_bytes(), 0u);
+  EXPECT_EQ(events().shards().gathered_bytes(), 0u);
   EXPECT_TRUE(rank_->ranks().communicator.take_counts().empty());
 }
 
-TEST_F(StackWithoutMembers, CastsParametersStoredInAnotherDtype) {
+TEST_F(StackWithoutStrategies, CastsParametersStoredInAnotherDtype) {
   make(Dtype::bf16);
   for (const auto& p : parameters_.all()) p->shard.fill(3.0);
-  stack().refresh();
+  events().refresh();
   for (const auto& p : parameters_.all()) {
     EXPECT_EQ(p->value.dtype(), Dtype::bf16);
     const Tensor value = p->value.to(Dtype::f32);
@@ -63,34 +70,54 @@ TEST_F(StackWithoutMembers, CastsParametersStoredInAnotherDtype) {
   }
 }
 
-TEST_F(StackWithoutMembers, LeavesGradientsAsTheyAre) {
+TEST_F(StackWithoutStrategies, LeavesGradientsAsTheyAre) {
   make(Dtype::f32);
   Parameter& p = *parameters_.all()[0];
   p.gradient = Tensor::zeros(p.local_shape, Dtype::f32);
   p.gradient_written = true;
-  stack().finish_grads();
+  events().finish_grads();
   EXPECT_EQ(p.step_gradient().data(), p.gradient.data());
   EXPECT_FALSE(p.reduced);
 }
 
-TEST_F(StackWithoutMembers, LeavesThePlacementsOfTheProgram) {
+TEST_F(StackWithoutStrategies, LeavesThePlacementsOfTheProgram) {
   parameters_.place(MeshShape({{"tp", 2}}), 1);
   Descriptor& embed = parameters_.find("embed.weight")->descriptor;
   embed.placements.push_back(Placement::dim_chunk({"tp"}, 0));
   const Descriptor before = embed;
-  ParallelStack stack{{}};
-  stack.resolve(program_, parameters_, {});
+  plan_of({}).place(parameters_);
   EXPECT_EQ(parameters_.mesh(), MeshShape({{"tp", 2}}));
   EXPECT_EQ(parameters_.rank(), 1);
   EXPECT_EQ(embed.placements, before.placements);
   EXPECT_EQ(embed.owner, before.owner);
 }
 
-TEST_F(StackWithoutMembers, RefusesAMeshOfSeveralRanks) {
-  ParallelStack stack{{}};
+TEST_F(StackWithoutStrategies, ChangesNoParameterWhileItIsMade) {
+  Parameter& embed = *parameters_.find("embed.weight");
+  embed.partial_over = {"tp"};
+  const Descriptor before = embed.descriptor;
+  const StackPlan first = plan_of({}), second = plan_of({});
+  EXPECT_EQ(embed.descriptor, before);
+  EXPECT_EQ(first.placements()[0].partial_over, std::vector<std::string>{"tp"});
+  EXPECT_EQ(second.here().parameters, first.here().parameters);
+}
+
+TEST_F(StackWithoutStrategies, CanBeBoundAgainBetweenTwoSteps) {
+  make(Dtype::f32);
+  events().refresh();
+  events().finish_step();
+  std::vector<const void*> before;
+  for (const auto& p : parameters_.all()) before.push_back(p->value.data());
+  rank_ = std::make_unique<test::OneRank>(program_, parameters_);
+  events().refresh();
+  events().finish_step();
+  for (size_t i = 0; i < before.size(); ++i) EXPECT_EQ(parameters_.all()[i]->value.data(), before[i]);
+}
+
+TEST_F(StackWithoutStrategies, RefusesAMeshOfSeveralRanks) {
   StackContext facts;
   facts.mesh = MeshShape({{"dp_shard", 2}});
-  EXPECT_HAS(test::refusal([&] { stack.resolve(program_, parameters_, facts); }),
+  EXPECT_HAS(test::refusal([&] { plan_of(facts); }),
              "mesh.dp_shard = 2, but no strategy of [[parallel]] serves this axis");
 }
 
