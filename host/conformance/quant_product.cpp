@@ -168,7 +168,7 @@ class Run {
         continue;
       }
       std::vector<float> values(static_cast<size_t>(p->shard.num_elements()));
-      decoded->decode(*other, 0, values);
+      decoded->quantized().decode(*other, 0, values);
       p->shard.copy_from(Tensor::borrow(values.data(), p->shard.sizes(), Dtype::f32));
     }
     parameters_.update_values();
