@@ -99,39 +99,46 @@ void expect_equal_parts(const Program& program, const ProgramLayout& layout, con
 
 }  // namespace
 
-ParameterTable::ParameterTable(const Program& program, const ProgramLayout& layout) {
+ParameterTable::ParameterTable(const Program& program, const ProgramLayout& layout, const ParameterOptions& options)
+    : compute_(options.compute) {
   std::vector<MeshAxis> axes;
   for (const LayoutAxis& axis : layout.axes) axes.push_back({axis.name, static_cast<int>(axis.size)});
   mesh_ = MeshShape(std::move(axes));
-  std::vector<std::pair<size_t, size_t>> ties;
   for (const Chain& chain : program.chains)
-    for (size_t i = 0; i < chain.blocks.size(); ++i) {
-      auto& unit = units_.emplace_back();
-      for (const Slot& slot : program.blocks[chain.blocks[i]].slots) {
-        if (!slot.tied_to.empty()) {
-          ties.emplace_back(units_.size() - 1, unit.size());
-          unit.push_back(nullptr);
-          continue;
-        }
-        auto parameter = std::make_unique<Parameter>();
-        parameter->name = chain.parameter_name(i, slot);
-        parameter->descriptor = describe(program, layout, slot, parameter->name);
-        parameter->granularity = parameter->descriptor.granularity;
-        parameter->num_layout_placements = parameter->descriptor.placements.size();
-        parameter->local_shape = layout.local_shape(program, slot);
-        parameter->role = slot.role;
-        parameter->trainable = !slot.frozen;
-        parameter->partial_over = slot.partial_over;
-        parameter->added = slot.added;
-        parameter->lr_scale = slot.lr_scale;
-        parameter->init = slot.init;
-        parameter->init_std = slot.init_std;
-        parameter->storage = slot.components;
-        if (slot.components) parameter->components.resize(slot.components->components().size());
-        unit.push_back(parameter.get());
-        parameters_.push_back(std::move(parameter));
-      }
+    for (size_t i = 0; i < chain.blocks.size(); ++i) add_unit(program, layout, chain, i);
+  join_ties(program, layout);
+  if (options.freeze) options.freeze(*this);
+  for (auto& p : parameters_) p->descriptor.dtype = p->trainable ? Dtype::f32 : compute_;
+}
+
+void ParameterTable::add_unit(const Program& program, const ProgramLayout& layout, const Chain& chain, size_t block) {
+  auto& unit = units_.emplace_back();
+  for (const Slot& slot : program.blocks[chain.blocks[block]].slots) {
+    if (!slot.tied_to.empty()) {
+      unit.push_back(nullptr);
+      continue;
     }
+    auto parameter = std::make_unique<Parameter>();
+    parameter->name = chain.parameter_name(block, slot);
+    parameter->descriptor = describe(program, layout, slot, parameter->name);
+    parameter->granularity = parameter->descriptor.granularity;
+    parameter->num_layout_placements = parameter->descriptor.placements.size();
+    parameter->local_shape = layout.local_shape(program, slot);
+    parameter->role = slot.role;
+    parameter->trainable = !slot.frozen;
+    parameter->partial_over = slot.partial_over;
+    parameter->added = slot.added;
+    parameter->lr_scale = slot.lr_scale;
+    parameter->init = slot.init;
+    parameter->init_std = slot.init_std;
+    parameter->storage = slot.components;
+    if (slot.components) parameter->components.resize(slot.components->components().size());
+    unit.push_back(parameter.get());
+    parameters_.push_back(std::move(parameter));
+  }
+}
+
+void ParameterTable::join_ties(const Program& program, const ProgramLayout& layout) {
   size_t unit = 0;
   for (const Chain& chain : program.chains)
     for (uint32_t type : chain.blocks) {
@@ -160,17 +167,14 @@ int64_t ParameterTable::num_elements(bool trainable_only) const {
   return count;
 }
 
-void ParameterTable::set_precision(Dtype compute) {
-  compute_ = compute;
-  for (auto& p : parameters_) p->descriptor.dtype = p->trainable ? Dtype::f32 : compute;
-}
-
 void ParameterTable::place(MeshShape mesh, int rank) {
+  CHASSIS_CHECK(!is_allocated_, "parameters are placed before they are allocated");
   mesh_ = std::move(mesh);
   rank_ = rank;
 }
 
 void ParameterTable::release() {
+  is_allocated_ = false;
   for (auto& p : parameters_) {
     for (Tensor* tensor : {&p->value, &p->gradient, &p->reduced}) tensor->reset();
     p->gradient_written = false;
@@ -180,6 +184,7 @@ void ParameterTable::release() {
 }
 
 void ParameterTable::allocate(Device device) {
+  CHASSIS_CHECK(!is_allocated_, "parameters are allocated once");
   MemoryTag tag(MemoryCategory::kParameters);
   for (auto& p : parameters_) {
     if (p->shard && !p->is_here) continue;  // see release()
@@ -200,6 +205,13 @@ void ParameterTable::allocate(Device device) {
     if (shape != p->local_shape || !p->is_here) continue;
     p->value = p->descriptor.dtype == compute_ && home == device ? p->shard : Tensor::empty(shape, compute_, device);
   }
+  is_allocated_ = true;
+}
+
+// If an allocation fails, nothing is freed: reports of the failure show what was allocated.
+ParameterStorage::ParameterStorage(ParameterTable& parameters, Device device) {
+  parameters.allocate(device);
+  parameters_.reset(&parameters);
 }
 
 void ParameterTable::initialize(uint64_t seed, Which which) {

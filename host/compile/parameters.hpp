@@ -1,7 +1,9 @@
-// The parameters of a recorded program: one entry for each tensor that exists, found by name or by (unit, slot).
+// The parameters of a recorded program: one entry for each tensor that exists, found by name or by (unit, slot). A
+// table is complete once it is made; then it may be placed, and a ParameterStorage holds its tensors.
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string_view>
 #include <vector>
@@ -16,10 +18,18 @@
 
 namespace chassis {
 
+class ParameterTable;
+
+struct ParameterOptions {
+  Dtype compute = Dtype::f32;                        // precision of the run
+  std::function<void(ParameterTable&)> freeze = {};  // marks the parameters that are not trained
+};
+
 class ParameterTable {
  public:
-  // Entries without tensors. A tied slot leads to the parameter it is tied to.
-  ParameterTable(const Program& program, const ProgramLayout& layout);
+  // Entries without tensors. A tied slot leads to the parameter it is tied to. What is trained is stored in fp32, the
+  // rest in the precision of the run.
+  ParameterTable(const Program& program, const ProgramLayout& layout, const ParameterOptions& options = {});
 
   const std::vector<std::unique_ptr<Parameter>>& all() const { return parameters_; }
   Parameter* find(std::string_view name) const;
@@ -29,36 +39,54 @@ class ParameterTable {
 
   int64_t num_elements(bool trainable_only) const;
 
-  // Decides the stored dtype of every parameter: fp32 for what is trained, else the precision of the run.
-  void set_precision(Dtype compute);
   Dtype compute() const { return compute_; }
-  // Creates shards on the device, and values where they are not gathered; contents are undefined, padding is zero.
-  void allocate(Device device);
+  // Sets the mesh that divides the shards, and this rank. Refused while there is a ParameterStorage. Default: rank 0 of
+  // the program's own axes.
+  void place(MeshShape mesh, int rank);
+  const MeshShape& mesh() const { return mesh_; }
+  int rank() const { return rank_; }
+
+  // Encodes and decodes quantized parameters for this rank, one at a time. The table must outlive it.
+  QuantizedParameters quantized() const { return {mesh_, rank_}; }
+
+  // The functions below need a ParameterStorage.
+
   // Fills the shards from the counter-based generator: an element depends only on seed, name and index, so that any
   // layout holds the same values. Then calls update_values(). kAdded: only parameters that an adapter added.
   enum class Which { kAll, kAdded };
   void initialize(uint64_t seed, Which which = Which::kAll);
   // value = cast(shard), where they are two tensors of the same shape. Strategies update the divided ones.
   void update_values();
-  // Encodes and decodes quantized parameters for this rank, one at a time. The table must outlive it.
-  QuantizedParameters quantized() const { return {mesh_, rank_}; }
   void start_step();  // gradients count as zero again
 
-  // Sets the mesh that divides the shards, and this rank. Call before allocate. Default: rank 0 of the program's own
-  // axes.
-  void place(MeshShape mesh, int rank);
-  // [control] Frees this rank's tensors, so that place() and allocate() can follow for another rank. A parameter of
-  // which this rank stores nothing keeps its empty shard.
-  void release();
-  const MeshShape& mesh() const { return mesh_; }
-  int rank() const { return rank_; }
-
  private:
+  friend class ParameterStorage;
+  void add_unit(const Program& program, const ProgramLayout& layout, const Chain& chain, size_t block);
+  void join_ties(const Program& program, const ProgramLayout& layout);
+  void allocate(Device device);
+  void release();
+
   std::vector<std::unique_ptr<Parameter>> parameters_;
   std::vector<std::vector<Parameter*>> units_;
   Dtype compute_ = Dtype::f32;
   MeshShape mesh_;
   int rank_ = 0;
+  bool is_allocated_ = false;
+};
+
+// The tensors of a table's parameters on the rank for which the table is placed. Frees them, and gradients, when it is
+// destroyed; a parameter of which this rank stores nothing keeps its empty shard, for the storage of another rank.
+class ParameterStorage {
+ public:
+  // [control] Creates shards on the device, and values where they are not gathered; contents are undefined, padding is
+  // zero. A table has one storage at a time, and must outlive it.
+  ParameterStorage(ParameterTable& parameters, Device device);
+
+ private:
+  struct Release {
+    void operator()(ParameterTable* parameters) const { parameters->release(); }
+  };
+  std::unique_ptr<ParameterTable, Release> parameters_;
 };
 
 }  // namespace chassis

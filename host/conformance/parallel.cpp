@@ -4,6 +4,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "host/base/error.hpp"
@@ -79,7 +80,7 @@ class Rank {
       plan_->place(parameters_);
     });
     communicator_ = std::make_unique<Communicator>(std::move(backend), world_, mesh_, rank, Device{});
-    parameters_.allocate({});
+    storage_.emplace(parameters_, Device{});
     event("bind", [&] { stack_ = std::make_unique<StackEvents>(*plan_, parameters_, *communicator_, Device{}); });
     parameters_.initialize(7);
     event("post_optimizer after the initialization", [&] { stack_->refresh(); });
@@ -231,6 +232,7 @@ class Rank {
   CompiledProgram compiled_;
   const Program& program_ = compiled_.program;
   ParameterTable& parameters_ = *compiled_.parameters;
+  std::optional<ParameterStorage> storage_;
   std::unique_ptr<const StackPlan> plan_;
   std::unique_ptr<StackEvents> stack_;  // from bind on
 };

@@ -21,9 +21,7 @@ QuantizedWeights::QuantizedWeights(Session& session, CheckpointReader& reader, c
     : reader_(reader),
       directory_(directory),
       buckets_(kReadBytes),
-      parameters_(session.program(), session.compiled().layout) {
-  parameters_.set_precision(Dtype::f32);
-}
+      parameters_(session.program(), session.compiled().layout) {}
 
 QuantizedWeights::~QuantizedWeights() = default;
 

@@ -26,6 +26,7 @@ struct Runtime {
   std::vector<std::unique_ptr<Instance>> providers;
   std::unique_ptr<CompiledProgram> compiled;
   std::optional<DiskMapping> disk_mapping;  // how files hold its parameters
+  std::optional<ParameterStorage> storage;  // from the allocation on
   std::unique_ptr<const StackPlan> plan;    // from place_shards() on
   std::unique_ptr<StackEvents> events;      // NULL before the parameters are allocated
   std::unique_ptr<Executor> executor;

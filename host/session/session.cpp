@@ -143,7 +143,7 @@ Session::Session(Config config, const SessionOptions& options)
 Session::~Session() = default;
 
 void Session::allocate(Device device) {
-  parameters().allocate(device);
+  runtime_.storage.emplace(parameters(), device);
   const StackPlan& plan = *runtime_.plan;
   runtime_.events = std::make_unique<StackEvents>(plan, parameters(), *communicator_, device);
   executor().set_events(runtime_.events.get());
@@ -161,7 +161,7 @@ bool Session::move_to(int rank) {
   collectives_.reset();
   if (runtime_.optimizer) runtime_.optimizer->release();
   runtime_.events.reset();
-  parameters().release();
+  runtime_.storage.reset();
   mesh_.rank = rank;
   mesh_.strategies = std::make_shared<Strategies>(stack_members(settings(), *plugins_));
   runtime_.plan = std::make_unique<StackPlan>(runtime_.plan->at_rank(rank, mesh_.strategies, program(), parameters()));

@@ -1,13 +1,17 @@
-// The stack without strategies: one rank that holds every parameter whole. tests/host/conformance/program_test.cpp and
-// tests/regress test it with strategies.
+// The plan without strategies: one rank that holds every parameter whole; and plans next to each other.
+// tests/host/conformance/program_test.cpp and tests/regress run steps with strategies.
 #include "host/parallel/stack_plan.hpp"
 
 #include <gtest/gtest.h>
 
 #include <memory>
+#include <optional>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "tests/support/expect_has.hpp"
+#include "tests/support/loaded_plugins.hpp"
 #include "tests/support/one_rank.hpp"
 #include "tests/support/recorder.hpp"
 
@@ -17,8 +21,8 @@ namespace {
 class StackWithoutStrategies : public testing::Test {
  protected:
   void make(Dtype compute) {
-    parameters_.set_precision(compute);
-    parameters_.allocate({});
+    parameters_ = ParameterTable(program_, layout_, {.compute = compute});
+    storage_.emplace(parameters_, Device{});
     parameters_.initialize(7);
     rank_ = std::make_unique<test::OneRank>(program_, parameters_);
   }
@@ -31,6 +35,7 @@ class StackWithoutStrategies : public testing::Test {
   Program program_ = test::SmallModel{}.program();
   ProgramLayout layout_;
   ParameterTable parameters_{program_, layout_};
+  std::optional<ParameterStorage> storage_;
   std::unique_ptr<test::OneRank> rank_;
 };
 
@@ -119,6 +124,66 @@ TEST_F(StackWithoutStrategies, RefusesAMeshOfSeveralRanks) {
   facts.mesh = MeshShape({{"dp_shard", 2}});
   EXPECT_HAS(test::refusal([&] { plan_of(facts); }),
              "mesh.dp_shard = 2, but no strategy of [[parallel]] serves this axis");
+}
+
+class StackPlanTest : public testing::Test {
+ protected:
+  std::shared_ptr<Strategies> strategies(const std::string& id) {
+    std::vector<StackMember> members;
+    members.push_back({plugins_.make("parallel", id), {}});
+    return std::make_shared<Strategies>(std::move(members));
+  }
+  StackPlan plan_of(const std::string& id) {
+    StackContext facts;
+    facts.mesh = MeshShape({{"dp_shard", 2}});
+    facts.rank = 1;
+    return {strategies(id), program_, parameters_, facts};
+  }
+  const std::vector<Placement>& placements() const {
+    return parameters_.find("layers.0.up.weight")->descriptor.placements;
+  }
+
+  test::LoadedPlugins plugins_;
+  Program program_ = test::SmallModel{}.program();
+  ProgramLayout layout_;
+  ParameterTable parameters_{program_, layout_};
+  const std::vector<Placement> by_rows_ = {Placement::dim_chunk({"dp_shard"}, 0)};
+  const std::vector<Placement> by_ranges_ = {Placement::flat_range({"dp_shard"})};
+};
+
+TEST_F(StackPlanTest, ReplacesThePlacementsOfAnotherPlan) {
+  const StackPlan rows = plan_of("fsdp2");
+  EXPECT_TRUE(placements().empty()) << "a plan that is made changes nothing";
+  rows.place(parameters_);
+  EXPECT_EQ(placements(), by_rows_);
+  EXPECT_EQ(parameters_.rank(), 1);
+  const StackPlan ranges = plan_of("zero");
+  EXPECT_EQ(placements(), by_rows_);
+  ranges.place(parameters_);
+  EXPECT_EQ(placements(), by_ranges_);
+  rows.place(parameters_);
+  EXPECT_EQ(placements(), by_rows_);
+}
+
+TEST_F(StackPlanTest, IsTheSameForAnotherRank) {
+  const StackPlan rows = plan_of("fsdp2");
+  const StackPlan other = rows.at_rank(0, strategies("fsdp2"), program_, parameters_);
+  EXPECT_EQ(rows.data_rank(), 1);
+  EXPECT_EQ(other.data_rank(), 0);
+  ASSERT_EQ(other.placements().size(), rows.placements().size());
+  for (size_t i = 0; i < rows.placements().size(); ++i)
+    EXPECT_EQ(other.placements()[i].rule, rows.placements()[i].rule) << parameters_.all()[i]->name;
+  other.place(parameters_);
+  EXPECT_EQ(placements(), by_rows_);
+  EXPECT_EQ(parameters_.rank(), 0);
+}
+
+TEST_F(StackPlanTest, IsBoundOnlyToTheParametersThatItPlaced) {
+  const StackPlan rows = plan_of("fsdp2");
+  const ParameterStorage storage(parameters_, Device{});
+  test::AloneCommunicator alone;
+  EXPECT_HAS(test::refusal([&] { const StackEvents events(rows, parameters_, alone, Device{}); }),
+             "the parameters are placed by another plan");
 }
 
 }  // namespace

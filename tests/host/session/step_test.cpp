@@ -40,7 +40,7 @@ class StepTest : public testing::Test {
 
   void make(Device device) {
     if (device.type == Device::Type::kMeta) {
-      run_.parameters.allocate(device);
+      run_.storage.emplace(run_.parameters, device);
       run_.executor->rehearse_on(device);
     }
     optimizer_.allocate(device, alone_);
