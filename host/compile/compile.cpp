@@ -147,9 +147,8 @@ CompiledProgram compile(Program recorded, CompileOptions options) {
   append(out->reports, report_of_layout(out->program, out->layout));
   append(out->reports, rewrite("quant", options.passes.quant, out->program));
 
-  out->parameters = std::make_unique<ParameterTable>(out->program, out->layout);
-  if (options.freeze) options.freeze(*out->parameters);
-  out->parameters->set_precision(options.resolve.compute);
+  out->parameters = std::make_unique<ParameterTable>(out->program, out->layout,
+                                                     ParameterOptions{options.resolve.compute, options.freeze});
 
   out->options = std::move(options.resolve);
   for (const auto* providers : {&out->options.attention, &out->options.kernels})

@@ -83,7 +83,7 @@ class Evaluation {
     resolve.kernels.assign(oracles.begin(), oracles.end());
     static const WithoutDropout without_dropout;
     compiled_.emplace(compile(std::move(program), {.passes = {.adapters = {&without_dropout}}, .resolve = resolve}));
-    compiled_->parameters().allocate({});
+    storage_.emplace(compiled_->parameters(), Device{});
     executor_.emplace(*compiled_);
   }
 
@@ -114,6 +114,7 @@ class Evaluation {
  private:
   Fields fields_;
   std::optional<CompiledProgram> compiled_;
+  std::optional<ParameterStorage> storage_;
   std::optional<Executor> executor_;
 };
 

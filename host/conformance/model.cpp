@@ -144,7 +144,7 @@ class ModelExamination {
   void examine_gradients() {
     if (const std::string unknown = unknown_field(compiled_->program()); !unknown.empty())
       return fail("its gradients cannot be compared: {}", unknown);
-    compiled_->parameters().allocate({});
+    storage_.emplace(compiled_->parameters(), Device{});
     fill_sample_values(compiled_->parameters());
     Executor executor(*compiled_);
     try {
@@ -274,6 +274,7 @@ class ModelExamination {
   std::vector<OpsProvider> providers_;
   const std::function<std::vector<OpsProvider>()>& own_kernels_;
   std::optional<CompiledProgram> compiled_;
+  std::optional<ParameterStorage> storage_;
   std::vector<std::string> failures_;
 };
 

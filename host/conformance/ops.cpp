@@ -308,9 +308,8 @@ std::vector<Named> run_case(const Program& program, const ResolveOptions& option
                             bool* claimed, int num_micro_batches = 2) {
   const int64_t num_tokens = options.time;
   const ProgramLayout layout;
-  ParameterTable parameters(program, layout);
-  parameters.set_precision(options.compute);
-  parameters.allocate(options.device);
+  ParameterTable parameters(program, layout, {.compute = options.compute});
+  const ParameterStorage storage(parameters, options.device);
   const std::vector<uint8_t> trainable(program.blocks[0].slots.size(), 1);
   const ResolvedBlock block = compile_block(program, layout, 0, trainable, true, options);
   *claimed = std::any_of(block.nodes.begin(), block.nodes.end(), [&](const Node& node) {

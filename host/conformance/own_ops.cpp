@@ -149,8 +149,7 @@ class OwnOpExamination {
     options.kernels.assign(providers_.begin(), providers_.end());
     const ProgramLayout layout;
     ParameterTable parameters(program, layout);
-    parameters.set_precision(Dtype::f32);
-    parameters.allocate({});
+    const ParameterStorage storage(parameters, Device{});
     const std::vector<uint8_t> trainable(own.slots.size(), 1);
     const ResolvedBlock block = compile_block(program, layout, 0, trainable, true, options);
     for (size_t s = 0; s < own.slots.size(); ++s)

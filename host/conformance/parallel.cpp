@@ -9,7 +9,9 @@
 
 #include "host/base/error.hpp"
 #include "host/compile/compile.hpp"
-#include "host/parallel/parallel_stack.hpp"
+#include "host/parallel/divisions.hpp"
+#include "host/parallel/stack_events.hpp"
+#include "host/parallel/stack_plan.hpp"
 #include "host/state/cover.hpp"
 
 namespace chassis {
@@ -67,18 +69,21 @@ class Rank {
       : scenario_(scenario),
         metrics_(metrics),
         mesh_(mesh_of(*strategy)),
-        stack_(members(std::move(strategy))),
+        strategies_(std::make_shared<Strategies>(members(std::move(strategy)))),
         compiled_(compiled(program, rank)) {
     StackContext facts;
     facts.mesh = mesh_;
     facts.rank = rank;
     facts.num_microbatches = scenario.num_microbatches;
-    event("resolve", [&] { stack_.resolve(compiled_.program(), parameters_, facts); });
+    event("resolve", [&] {
+      plan_ = std::make_unique<StackPlan>(strategies_, compiled_.program(), parameters_, facts);
+      plan_->place(parameters_);
+    });
     communicator_ = std::make_unique<Communicator>(std::move(backend), world_, mesh_, rank, Device{});
-    parameters_.allocate({});
-    event("bind", [&] { stack_.bind(*communicator_, {}); });
+    storage_.emplace(parameters_, Device{});
+    event("bind", [&] { stack_ = std::make_unique<StackEvents>(*plan_, parameters_, *communicator_, Device{}); });
     parameters_.initialize(7);
-    event("post_optimizer after the initialization", [&] { stack_.refresh(); });
+    event("post_optimizer after the initialization", [&] { stack_->refresh(); });
   }
 
   void run() {
@@ -87,14 +92,14 @@ class Rank {
       this->step();
       where_ = fmt::format("evaluation after step {}: ", step);
       for (int batch = 0; batch < 2; ++batch)
-        for (int chunk = 0; chunk < pipeline().stages().num_chunks(stack_.stage_coordinate()); ++chunk)
+        for (int chunk = 0; chunk < pipeline().stages().num_chunks(plan_->stage_coordinate()); ++chunk)
           forward(chunk, {.training = false});
-      event("drain", [&] { stack_.finish_step(); });
+      event("drain", [&] { stack_->finish_step(); });
     }
   }
 
   const std::vector<std::string>& events() const { return events_; }
-  const Pipeline& pipeline() const { return stack_.pipeline(); }
+  const Pipeline& pipeline() const { return plan_->pipeline(); }
   const MeshShape& mesh() const { return mesh_; }
   const ParameterTable& parameters() const { return parameters_; }
 
@@ -106,7 +111,8 @@ class Rank {
   }
   CompiledProgram compiled(const Program& program, int rank) {
     CompileOptions options;
-    options.passes.layout = stack_.layout_axes(mesh_, rank);
+    const auto axes = layout_axes(*strategies_, mesh_, rank);
+    for (const auto& axis : axes) options.passes.layout.push_back(axis.get());
     options.freeze = [](ParameterTable& parameters) {
       for (const auto& p : parameters.all()) p->trainable = p->name != kFrozen;
     };
@@ -150,13 +156,13 @@ class Rank {
 
   void forward_unit(size_t unit, UnitEvents::Flags flags) {
     event(of_unit(flags.recompute ? "pre_forward, again," : "pre_forward", unit),
-          [&] { stack_.pre_forward(unit, flags); });
+          [&] { stack_->pre_forward(unit, flags); });
     expect_gathered(unit);
-    event(of_unit("post_forward", unit), [&] { stack_.post_forward(unit, flags); });
+    event(of_unit("post_forward", unit), [&] { stack_->post_forward(unit, flags); });
   }
   std::vector<Work> works() const {
     std::vector<Work> out;
-    for (const Work& work : pipeline().work(stack_.stage_coordinate(), scenario_.num_microbatches)) {
+    for (const Work& work : pipeline().work(plan_->stage_coordinate(), scenario_.num_microbatches)) {
       const bool is_split = scenario_.splits && work.kind == Work::Kind::kBackward;
       out.push_back(work);
       if (!is_split) continue;
@@ -167,7 +173,7 @@ class Rank {
   }
 
   UnitRange units_of(int chunk) const {
-    return pipeline().units[static_cast<size_t>(pipeline().stages().stage(stack_.stage_coordinate(), chunk))];
+    return pipeline().units[static_cast<size_t>(pipeline().stages().stage(plan_->stage_coordinate(), chunk))];
   }
   void forward(int chunk, UnitEvents::Flags flags) {
     const UnitRange units = units_of(chunk);
@@ -178,7 +184,7 @@ class Rank {
         .recompute = true, .last_microbatch = flags.last_microbatch, .microbatch = flags.microbatch};
     const UnitRange units = units_of(chunk);
     for (size_t unit = units.end; unit-- > units.begin;) {
-      event(of_unit("pre_backward", unit), [&] { stack_.pre_backward(unit, flags); });
+      event(of_unit("pre_backward", unit), [&] { stack_->pre_backward(unit, flags); });
       const bool is_inner = unit > 0 && unit + 1 < program_.num_units();
       if (scenario_.recomputes && is_inner && flags.inputs) forward_unit(unit, again);
       event(of_unit("backward", unit), [&] { expect_gathered(unit); });
@@ -187,7 +193,7 @@ class Rank {
         if (!p->gradient) p->gradient = Tensor::zeros(p->local_shape, Dtype::f32);
         p->gradient_written = true;
       }
-      event(of_unit("post_backward", unit), [&] { stack_.post_backward(unit, flags); });
+      event(of_unit("post_backward", unit), [&] { stack_->post_backward(unit, flags); });
     }
   }
 
@@ -206,13 +212,13 @@ class Rank {
                               .params = work.kind != Work::Kind::kBackwardInputs});
     }
     event("finish_grads", [&] {
-      stack_.finish_grads();
+      stack_->finish_grads();
       for (const auto& p : parameters_.all())
         if (p->trainable && p->is_here && !p->step_gradient())
           throw plugin_error("the gradient of '" + p->name + "' was not reduced by the end of the step");
     });
-    event("post_optimizer", [&] { stack_.refresh(); });
-    event("drain", [&] { stack_.finish_step(); });
+    event("post_optimizer", [&] { stack_->refresh(); });
+    event("drain", [&] { stack_->finish_step(); });
   }
 
   const Scenario scenario_;
@@ -221,11 +227,14 @@ class Rank {
   const MeshShape mesh_;
   std::vector<std::string> events_;
   std::string where_;
-  std::unique_ptr<Communicator> communicator_;  // outlives the stack's shards
-  ParallelStack stack_;
+  std::unique_ptr<Communicator> communicator_;  // outlives the shards
+  std::shared_ptr<Strategies> strategies_;
   CompiledProgram compiled_;
   const Program& program_ = compiled_.program();
   ParameterTable& parameters_ = compiled_.parameters();
+  std::optional<ParameterStorage> storage_;
+  std::unique_ptr<const StackPlan> plan_;
+  std::unique_ptr<StackEvents> stack_;  // from bind on
 };
 
 void compare_placements(const Rank& first, const Rank& other, int rank) {

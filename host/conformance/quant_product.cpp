@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <optional>
 
 #include "host/base/error.hpp"
 #include "host/compile/compile.hpp"
@@ -155,11 +156,15 @@ class Run {
  public:
   Run(const Case& c, const Program& program, const ResolveOptions& options, const ParameterTable* decoded,
       ProgramLayout layout = {})
-      : case_(c), program_(program), options_(options), layout_(std::move(layout)), parameters_(program, layout_) {
+      : case_(c),
+        program_(program),
+        options_(options),
+        layout_(std::move(layout)),
+        parameters_(program, layout_, {options.compute, [this](ParameterTable& parameters) {
+                                         for (const auto& p : parameters.all()) p->trainable = trains(p->name);
+                                       }}) {
     if (!layout_.axes.empty()) parameters_.place(parameters_.mesh(), static_cast<int>(layout_.axes[0].coordinate));
-    for (const auto& p : parameters_.all()) p->trainable = trains(p->name);
-    parameters_.set_precision(options.compute);
-    parameters_.allocate(options.device);
+    storage_.emplace(parameters_, options.device);
     parameters_.initialize(3);
     for (const auto& p : parameters_.all()) {
       const Parameter* const other = decoded == nullptr ? nullptr : decoded->find(p->name);
@@ -169,7 +174,7 @@ class Run {
         continue;
       }
       std::vector<float> values(static_cast<size_t>(p->shard.num_elements()));
-      decoded->decode(*other, 0, values);
+      decoded->quantized().decode(*other, 0, values);
       p->shard.copy_from(Tensor::borrow(values.data(), p->shard.sizes(), Dtype::f32));
     }
     parameters_.update_values();
@@ -233,6 +238,7 @@ class Run {
   const ResolveOptions& options_;
   const ProgramLayout layout_;
   ParameterTable parameters_;
+  std::optional<ParameterStorage> storage_;
 };
 
 std::string difference(const std::vector<Named>& got, const std::vector<Named>& expected, double bound) {

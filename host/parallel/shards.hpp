@@ -10,25 +10,10 @@
 
 #include "chassis/kind/parallel.h"
 #include "host/compile/parameters.hpp"
+#include "host/parallel/shard_rule.hpp"
 #include "host/service/comm.hpp"
 
 namespace chassis {
-
-// How one parameter is divided, as a strategy placed it.
-struct ShardRule {
-  uint32_t kind = CHASSIS_SHARD_REPLICATE;
-  std::vector<std::string> axes;          // axes that divide it
-  std::vector<std::string> replica_axes;  // the other data-parallel axes
-  // Set by the optimizer's granularity. FLAT is cut at multiples of `block` elements. With an `owner` the parameter is
-  // not cut: that coordinate along the axes holds all of it, the others nothing.
-  int64_t block = 1;
-  int owner = -1;
-  bool resident = false;
-  Dtype gather_dtype = Dtype::f32;
-  Dtype reduce_dtype = Dtype::f32;
-  bool offload = false, pin_memory = false;
-  bool operator==(const ShardRule&) const = default;
-};
 
 class Shards {
  public:

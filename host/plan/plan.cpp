@@ -35,7 +35,7 @@ std::vector<std::vector<int>> distinct_ranks(const ParameterTable& parameters) {
 }
 
 std::optional<PlanPipeline> plan_pipeline(const Session& session) {
-  const Pipeline& pipeline = session.ranks().stack.pipeline();
+  const Pipeline& pipeline = session.ranks().plan.pipeline();
   if (!pipeline.divides()) return std::nullopt;
   const std::vector<std::string> units = session.program().unit_names();
   const std::vector<double> flops =
@@ -176,7 +176,7 @@ class Planner {
 
   // Finds the strategies that could replace the only one, or serve axes that divide the computation in addition to it.
   void describe_strategies(Session& session) {
-    const std::vector<std::string> homes = session.ranks().stack.home_axes();
+    const std::vector<std::string> homes = session.ranks().plan.strategies().home_axes();
     plan_.num_strategies = homes.size();
     std::set<std::string> used, served(homes.begin(), homes.end());
     for (const PluginTable& strategy : session.settings().parallel) used.insert(*strategy.plugin);
@@ -215,7 +215,7 @@ class Planner {
       for (const std::string& id : session.plugins().registry().index().ids("adapter"))
         plan_.adapters.emplace_back(id, id + default_rank(session.plugins().registry(), id));
     if (!session.quant()) plan_.quants = session.plugins().registry().index().ids("quant");
-    for (const auto& saving : session.ranks().stack.savings())
+    for (const auto& saving : session.ranks().plan.strategies().savings())
       plan_.savings.emplace_back("parallel." + std::to_string(saving.member) + "." + saving.option, saving.json);
     if (!session.quant()) return;
     const std::string& quant = settings.quant.plugin;

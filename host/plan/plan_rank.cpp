@@ -90,10 +90,10 @@ struct Interval {
 // Reads the memory counters at each event, and passes events on to the strategies.
 class Observer final : public UnitEvents {
  public:
-  Observer(Device device, const Program& program, UnitEvents& strategies)
-      : device_(device), unit_names_(program.unit_names()), strategies_(strategies) {
+  Observer(Device device, const Program& program) : device_(device), unit_names_(program.unit_names()) {
     reset_peak_meta_memory();
   }
+  void pass_on_to(UnitEvents& strategies) { strategies_ = &strategies; }
 
   // Ends an interval.
   void mark(const std::string& event) {
@@ -128,14 +128,14 @@ class Observer final : public UnitEvents {
   PlanTimeline take_timeline() { return std::move(timeline_); }
   uint64_t host_peak_bytes() const { return host_peak_bytes_; }
 
-  void pre_forward(size_t unit, Flags flags) override { strategies_.pre_forward(unit, flags); }
+  void pre_forward(size_t unit, Flags flags) override { strategies_->pre_forward(unit, flags); }
   void post_forward(size_t unit, Flags flags) override {
-    strategies_.post_forward(unit, flags);
+    strategies_->post_forward(unit, flags);
     mark((flags.recompute ? "recompute " : "forward ") + unit_names_[unit]);
   }
-  void pre_backward(size_t unit, Flags flags) override { strategies_.pre_backward(unit, flags); }
+  void pre_backward(size_t unit, Flags flags) override { strategies_->pre_backward(unit, flags); }
   void post_backward(size_t unit, Flags flags) override {
-    strategies_.post_backward(unit, flags);
+    strategies_->post_backward(unit, flags);
     mark("backward " + unit_names_[unit]);
   }
 
@@ -156,7 +156,7 @@ class Observer final : public UnitEvents {
 
   const Device device_;
   const std::vector<std::string> unit_names_;
-  UnitEvents& strategies_;
+  UnitEvents* strategies_ = nullptr;
   PlanMemory memory_;
   uint64_t host_peak_bytes_ = 0;
   bool recording_ = false;
@@ -214,7 +214,7 @@ class RankRehearsal {
         ranks_(session.ranks()),
         sizes_(batch_sizes(session.settings(), ranks_.num_data_ranks())),
         device_(session.device().spec().has_own_memory ? kMetaDevice : kMetaHost),
-        observer_(device_, session.program(), ranks_.stack) {}
+        observer_(device_, session.program()) {}
 
   std::optional<RankPlan> run() {
     RankPlan plan;
@@ -242,6 +242,7 @@ class RankRehearsal {
   // Loads as Run::prepare does.
   void load() {
     session_.allocate({.recompute = recompute_, .rehearsal = device_, .events = &observer_});
+    observer_.pass_on_to(session_.ranks().events());
     const uint64_t bucket_bytes = static_cast<uint64_t>(*session_.settings().checkpoint.bucket_mib) << 20;
     buckets_.emplace(2 * bucket_bytes, MemoryCategory::kCheckpoint, kMetaHost);
     data_.emplace(step_data_bytes(session_.program(), session_.settings(), sizes_), MemoryCategory::kData, kMetaHost);
@@ -252,9 +253,9 @@ class RankRehearsal {
 
   // Without a pipeline, at most 3 micro-batches: those between the second and the last do the same as the second.
   ShortList list_of_step() const {
-    const Pipeline& pipeline = ranks_.stack.pipeline();
+    const Pipeline& pipeline = ranks_.plan.pipeline();
     if (!pipeline.divides()) return {sequential_schedule(std::min<int64_t>(sizes_.num_microbatches, 3)), {}};
-    if (counts_repeats_) return without_repeats(pipeline.schedule, ranks_.stack.stage_coordinate());
+    if (counts_repeats_) return without_repeats(pipeline.schedule, ranks_.plan.stage_coordinate());
     return {ranks_.work(sizes_.num_microbatches), {}};
   }
 
@@ -308,7 +309,7 @@ class RankRehearsal {
         if (!same_traffic(of_entries[i], of_entries[i + repeat.num_entries])) return false;
         times[i] += repeat.times;
       }
-    if (!ranks_.stack.pipeline().divides() && sizes_.num_microbatches > 3)
+    if (!ranks_.plan.pipeline().divides() && sizes_.num_microbatches > 3)
       times[2] = times[3] = sizes_.num_microbatches - 2;  // forward and backward of the second micro-batch
     for (size_t i = 0; i < times.size(); ++i) add_traffic(of_entries[i], times[i]);
     return true;

@@ -45,10 +45,11 @@ void QuantizedLoad::add(Parameter& p, LoadTensor plain, std::vector<LoadTensor>&
     if (first_values_.empty()) first_values_ = found->name;
     refuse_mixture();
   }
+  QuantizedParameters::start_encoding(p);
   plain.take_block = p.storage->block_elements();
   plain.take = [&parameters, &p, path = reader_.path()](int64_t begin, std::span<const float> values) {
     try {
-      parameters.encode(p, begin, values);
+      parameters.quantized().encode(p, begin, values);
     } catch (const Error& cause) {
       // Values that cannot be encoded, such as NaN, mean that the file is damaged.
       const ExitCode code = cause.code() == ExitCode::kConfig ? ExitCode::kStorage : cause.code();
@@ -170,7 +171,7 @@ void QuantizedLoad::finish(const std::vector<LoadTensor>& tensors, const BucketP
   for (const LoadTensor& tensor : tensors) {
     if (!tensor.take) continue;
     const Descriptor& logical = tensor.descriptor;
-    parameters_.finish_components(*parameters_.find(logical.fqn), [&](const Parameter& p, size_t i) {
+    parameters_.quantized().finish(*parameters_.find(logical.fqn), [&](const Parameter& p, size_t i) {
       const Tensor& own = p.components[i].staged;
       const Descriptor divided = encoded_component(logical, *p.storage, i);
       if (communicator_ == nullptr || communicator_->mesh().world_size() == 1) return own;
@@ -194,7 +195,7 @@ void QuantizedLoad::finish(const std::vector<LoadTensor>& tensors, const BucketP
       state.assign(text.data_as<char>(), static_cast<size_t>(text.num_elements()));
     }
     try {
-      parameters_.verify_components(*p, state);
+      parameters_.quantized().verify(*p, state);
     } catch (const Error& cause) {
       throw storage_error("'" + reader_.path() + "': parameter '" + p->name + "': " + cause.message());
     }

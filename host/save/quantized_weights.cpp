@@ -24,9 +24,7 @@ QuantizedWeights::QuantizedWeights(Session& session, CheckpointReader& reader, c
     : reader_(reader),
       directory_(directory),
       buckets_(kReadBytes),
-      parameters_(session.program(), session.compiled().layout()) {
-  parameters_.set_precision(Dtype::f32);
-}
+      parameters_(session.program(), session.compiled().layout()) {}
 
 QuantizedWeights::~QuantizedWeights() = default;
 
@@ -53,9 +51,9 @@ void QuantizedWeights::add_wanted(const Parameter& p, std::vector<LoadTensor>& w
 }
 
 void QuantizedWeights::allocate(Parameter& p) {
-  if (held_ != nullptr) ParameterTable::release_components(*held_);
+  if (held_ != nullptr) QuantizedParameters::release(*held_);
   held_ = nullptr;
-  parameters_.allocate_components(p);
+  parameters_.quantized().allocate(p);
 }
 
 Parameter& QuantizedWeights::hold(Parameter& p) {
@@ -86,21 +84,21 @@ void QuantizedWeights::change(Parameter& p) {
   const int64_t unit = p.storage->block_elements() / std::gcd(p.storage->block_elements(), columns);
   const int64_t step = std::max(unit, kChangedElements / std::max<int64_t>(1, columns) / unit * unit);
   std::vector<float> values;
-  parameters_.start_encoding(p);
+  QuantizedParameters::start_encoding(p);
   for (int64_t row = 0; row < shape[0]; row += step) {
     Box rows = Box::whole(shape);
     rows.begin[0] = row;
     rows.end[0] = std::min(shape[0], row + step);
     values.resize(static_cast<size_t>(numel(rows)));
-    parameters_.decode(p, row * columns, values);
+    parameters_.quantized().decode(p, row * columns, values);
     change_(p, rows, values);
-    parameters_.encode(p, row * columns, values);
+    parameters_.quantized().encode(p, row * columns, values);
   }
-  parameters_.finish_components(p, [](const Parameter& q, size_t i) { return q.components[i].staged; });
+  parameters_.quantized().finish(p, [](const Parameter& q, size_t i) { return q.components[i].staged; });
 }
 
 void QuantizedWeights::decode(const Parameter& p, int64_t begin, std::span<float> values) {
-  parameters_.decode(hold(own(p)), begin, values);
+  parameters_.quantized().decode(hold(own(p)), begin, values);
 }
 
 std::vector<SaveTensor> QuantizedWeights::saved_tensors(const Parameter& given, const std::string& name, Dtype dtype) {
@@ -125,12 +123,12 @@ std::vector<SaveTensor> QuantizedWeights::saved_tensors(const Parameter& given, 
     hold(p);
   } else {
     allocate(p);
-    parameters_.finish_components(p, {});
+    parameters_.quantized().finish(p, {});
   }
   for (size_t i = 0; i < components.size(); ++i)
     if (components[i].unit_elements == 0) kept_[p.name + components[i].suffix] = p.components[i].shard;
   if (has_text) {
-    const std::string text = ParameterTable::state_text(p, dtype);
+    const std::string text = QuantizedParameters::state_text(p, dtype);
     const Shape shape{static_cast<int64_t>(text.size())};
     const Tensor bytes = Tensor::empty(std::vector<int64_t>{shape[0]}, Dtype::u8);
     std::memcpy(bytes.data(), text.data(), text.size());
@@ -138,7 +136,7 @@ std::vector<SaveTensor> QuantizedWeights::saved_tensors(const Parameter& given, 
     add(Descriptor::plain(p.name + storage.state_suffix(), Dtype::u8, shape), storage.state_suffix(),
         components.size());
   }
-  if (!depends_on_values) ParameterTable::release_components(p);
+  if (!depends_on_values) QuantizedParameters::release(p);
   return out;
 }
 

@@ -259,7 +259,7 @@ ResumeDifferences resume_differences(const std::string& checkpoint, int64_t step
     compare_lock(manifest.about["plugins"], plugins_lock(session.plugins().registry(), session.compiled()), settings,
                  out);
   if (manifest.state.is_object())
-    compare_pipeline(manifest.state.value("pipeline", Json()), pipeline_record(session.ranks().stack.pipeline()), out);
+    compare_pipeline(manifest.state.value("pipeline", Json()), pipeline_record(session.ranks().plan.pipeline()), out);
   const bool saved_steps = saved && saved->settings->run.max_steps.is_set();
   LearningRateSchedule before = saved ? saved_schedule(*saved->settings, schedule) : schedule;
   before.max_steps =

@@ -5,22 +5,29 @@
 #include <string_view>
 #include <vector>
 
-#include "host/parallel/parallel_stack.hpp"
+#include "host/base/error.hpp"
+#include "host/parallel/stack_events.hpp"
+#include "host/parallel/stack_plan.hpp"
 #include "host/service/comm.hpp"
 
 namespace chassis {
 
 // In a run of one rank the communicator has no backend, so nothing is sent.
 struct Ranks {
-  ParallelStack& stack;
+  const StackPlan& plan;
   Communicator& communicator;
+  StackEvents* bound = nullptr;  // NULL before the parameters are allocated
 
-  int num_data_ranks() const { return stack.num_data_ranks(); }
-  int data_rank() const { return stack.data_rank(); }
-  bool counts_rows() const { return stack.counts_rows(); }
+  StackEvents& events() const {
+    CHASSIS_CHECK(bound, "no parameters are allocated");
+    return *bound;
+  }
+  int num_data_ranks() const { return plan.num_data_ranks(); }
+  int data_rank() const { return plan.data_rank(); }
+  bool counts_rows() const { return plan.counts_rows(); }
   // The work of this rank in a step, in order.
   std::vector<Work> work(int64_t num_microbatches) const {
-    return stack.pipeline().work(stack.stage_coordinate(), num_microbatches);
+    return plan.pipeline().work(plan.stage_coordinate(), num_microbatches);
   }
   // [step][all-ranks] Sums over all ranks in rank order, so every rank gets the same bits.
   void sum(std::span<double> values, std::string_view name) const {

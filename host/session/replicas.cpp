@@ -107,7 +107,7 @@ std::vector<uint64_t> ReplicaCheck::checksums(const Class& shared) const {
 
 void ReplicaCheck::require_equal(int64_t step) {
   if (session_.world().size() == 1 || step == last_step_) return;
-  if (auto exempt = session_.ranks().stack.axes_of_differing_replicas(); exempt_axes_ != exempt)
+  if (auto exempt = session_.ranks().events().axes_of_differing_replicas(); exempt_axes_ != exempt)
     find_classes(std::move(exempt));
   if (!any_shared_) return;
   Json mine = Json::object();

@@ -93,7 +93,7 @@ std::vector<StackMember> stack_members(const Settings& settings, RunPlugins& plu
 }
 
 RunMesh make_mesh(const Settings& settings, RunPlugins& plugins, const MeshPlace& place) {
-  auto stack = std::make_unique<ParallelStack>(stack_members(settings, plugins));
+  auto strategies = std::make_shared<Strategies>(stack_members(settings, plugins));
 
   std::vector<AxisRequest> requests;
   bool rest_is_given = false;
@@ -108,16 +108,16 @@ RunMesh make_mesh(const Settings& settings, RunPlugins& plugins, const MeshPlace
   std::vector<std::string> given;
   for (const AxisRequest& request : requests)
     if (request.by_user) given.push_back(request.name);
-  const std::string home = stack->home_axis(given);
+  const std::string home = strategies->home_axis(given);
   for (AxisRequest& request : requests)
     if (request.name == home && !request.by_user && !rest_is_given) request.size = -1;
   std::vector<MeshAxis> axes;
   for (const auto& [name, size] : axis_sizes(requests, world_size)) axes.push_back({name, size});
-  if (stack->empty() && world_size > 1)
+  if (strategies->empty() && world_size > 1)
     throw config_error(settings.parallel, "the run has " + std::to_string(world_size) +
                                               " processes, but [[parallel]] names no strategy to divide it")
         .hint("add [[parallel]] plugin = \"…\"; `chassis plugins list` shows those installed");
-  return {MeshShape(std::move(axes)), place.rank(), std::move(stack)};
+  return {MeshShape(std::move(axes)), place.rank(), std::move(strategies)};
 }
 
 std::string distant_ranks_text(const MeshShape& mesh, const std::vector<std::string>& machines) {

@@ -6,7 +6,8 @@
 #include <vector>
 
 #include "host/launch/world.hpp"
-#include "host/parallel/parallel_stack.hpp"
+#include "host/parallel/stack_context.hpp"
+#include "host/parallel/strategies.hpp"
 #include "host/service/comm.hpp"
 #include "host/session/run_plugins.hpp"
 
@@ -26,7 +27,7 @@ struct MeshPlace {
 struct RunMesh {
   MeshShape shape;
   int rank = 0;
-  std::unique_ptr<ParallelStack> stack;
+  std::shared_ptr<Strategies> strategies;
 };
 
 // New instances of the strategies of [[parallel]].

@@ -81,14 +81,16 @@ std::unique_ptr<OptimizerDriver> make_optimizer(const Settings::Optimizer& setti
 void place_shards(const Config& config, const RunMesh& mesh, Runtime& runtime) {
   const CompiledProgram& compiled = *runtime.compiled;
   try {
-    mesh.stack->resolve(compiled.program(), compiled.parameters(),
-                        stack_context(config, mesh, compiled.options().device, compiled.options().time));
+    runtime.plan = std::make_unique<StackPlan>(
+        mesh.strategies, compiled.program(), compiled.parameters(),
+        stack_context(config, mesh, compiled.options().device, compiled.options().time));
+    runtime.plan->place(compiled.parameters());
   } catch (const Error& error) {
     if (error.code() != ExitCode::kConfig || !error.where().file.empty()) throw;
     throw error_at(config.settings().parallel, error);
   }
   const Setting<std::string>& reduce = config.settings().precision.reduce;
-  if (!mesh.stack->empty() && !mesh.stack->divides_batch() && reduce.by_user() && *reduce != "fp32")
+  if (!mesh.strategies->empty() && !runtime.plan->divides_batch() && reduce.by_user() && *reduce != "fp32")
     throw config_error(reduce,
                        "precision.reduce = \"" + *reduce +
                            "\" has no effect: no strategy of [[parallel]] sums gradients over rows of the batch")

@@ -1,4 +1,4 @@
-// The providers, the compiled program, its executor and the optimizer.
+// The providers, the compiled program, its division over the ranks, its executor and the optimizer.
 #pragma once
 
 #include <memory>
@@ -8,6 +8,8 @@
 
 #include "host/compile/compile.hpp"
 #include "host/execute/executor.hpp"
+#include "host/parallel/stack_events.hpp"
+#include "host/parallel/stack_plan.hpp"
 #include "host/session/optimizer_driver.hpp"
 #include "host/session/providers.hpp"
 #include "host/session/run_mesh.hpp"
@@ -24,7 +26,10 @@ struct Runtime {
   std::vector<std::unique_ptr<Instance>> providers;
   std::optional<CompiledProgram> compiled;
   std::optional<DiskMapping> disk_mapping;  // how files hold its parameters
-  std::unique_ptr<Executor> executor;       // NULL before the tensors are allocated
+  std::optional<ParameterStorage> storage;  // from the allocation on
+  std::unique_ptr<const StackPlan> plan;    // from place_shards() on
+  std::unique_ptr<StackEvents> events;      // NULL before the parameters are allocated
+  std::unique_ptr<Executor> executor;       // likewise
   std::unique_ptr<OptimizerDriver> optimizer;  // NULL unless the configuration was read for training
 };
 
@@ -36,7 +41,7 @@ Runtime make_runtime(const Config& config, RunPlugins& plugins, const RunModel& 
 // Creates the optimizer that the configuration names.
 std::unique_ptr<OptimizerDriver> make_optimizer(const Settings::Optimizer& settings, RunPlugins& plugins,
                                                 ParameterTable& parameters);
-// Places parameters and optimizer states as the strategies decide.
+// Makes the plan of the strategies, and places parameters and optimizer states as it says.
 void place_shards(const Config& config, const RunMesh& mesh, Runtime& runtime);
 
 }  // namespace chassis

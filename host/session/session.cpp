@@ -11,6 +11,7 @@
 #include "host/base/slow_phase.hpp"
 #include "host/checkpoint/inspect.hpp"
 #include "host/execute/rehearsal.hpp"
+#include "host/parallel/divisions.hpp"
 #include "host/plugin/search.hpp"
 #include "host/service/memory.hpp"
 #include "host/session/fields.hpp"
@@ -120,7 +121,8 @@ Session::Session(Config config, const SessionOptions& options)
   ResolveOptions resolve = resolve_options(settings(), options.target, *world_);
   communicator_ = make_communicator(config_, *plugins_, mesh_, place, resolve.device);
   ProgramPasses passes = options.passes;
-  for (const LayoutStrategy* axis : mesh_.stack->layout_axes(mesh_.shape, mesh_.rank)) passes.layout.push_back(axis);
+  const auto axes = layout_axes(*mesh_.strategies, mesh_.shape, mesh_.rank);
+  for (const auto& axis : axes) passes.layout.push_back(axis.get());
   if (settings().adapter.plugin.is_set())
     passes.adapters.push_back(&adapter_.emplace(settings().adapter, *plugins_, *model_).pass());
   if (settings().quant.plugin.is_set()) {
@@ -135,7 +137,7 @@ Session::Session(Config config, const SessionOptions& options)
   if (config_.use() == ConfigUse::kTraining)
     runtime_.optimizer = make_optimizer(settings().optimizer, *plugins_, parameters());
   place_shards(config_, mesh_, runtime_);
-  if (const Pipeline& pipeline = mesh_.stack->pipeline(); pipeline.divides() && !place.is_planned())
+  if (const Pipeline& pipeline = runtime_.plan->pipeline(); pipeline.divides() && !place.is_planned())
     world_->expect_same("pipeline", pipeline.text());
   collectives_ = std::make_unique<AxisCollectives>(*communicator_);
 }
@@ -144,14 +146,15 @@ Session::~Session() = default;
 
 void Session::allocate(const Execution& execution) {
   const Device device = execution.rehearsal.value_or(this->device());
-  parameters().allocate(device);
-  mesh_.stack->bind(*communicator_, device);
+  runtime_.storage.emplace(parameters(), device);
+  const StackPlan& plan = *runtime_.plan;
+  runtime_.events = std::make_unique<StackEvents>(plan, parameters(), *communicator_, device);
   ExecutorParts parts;
   if (execution.rehearsal) parts.backend = std::make_shared<const Rehearsal>(device);
-  parts.events = execution.events != nullptr ? execution.events : mesh_.stack.get();
+  parts.events = execution.events != nullptr ? execution.events : runtime_.events.get();
   parts.collectives = given_collectives_ != nullptr ? given_collectives_ : collectives_.get();
-  parts.stages = stages_of(mesh_.stack->pipeline(), mesh_.stack->stage_coordinate());
-  parts.links = mesh_.stack->links();
+  parts.stages = stages_of(plan.pipeline(), plan.stage_coordinate());
+  parts.links = runtime_.events->links();
   parts.trace = execution.trace;
   parts.keeps_failed = execution.keeps_failed;
   runtime_.executor = std::make_unique<Executor>(compiled().with_recompute(execution.recompute), std::move(parts));
@@ -167,9 +170,12 @@ bool Session::move_to(int rank) {
   runtime_.executor.reset();
   collectives_.reset();
   if (runtime_.optimizer) runtime_.optimizer->release();
-  parameters().release();
+  runtime_.events.reset();
+  runtime_.storage.reset();
   mesh_.rank = rank;
-  mesh_.stack->move_to(rank, program(), stack_members(settings(), *plugins_));
+  mesh_.strategies = std::make_shared<Strategies>(stack_members(settings(), *plugins_));
+  runtime_.plan = std::make_unique<StackPlan>(runtime_.plan->at_rank(rank, mesh_.strategies, program(), parameters()));
+  runtime_.plan->place(parameters());
   communicator_ =
       make_communicator(config_, *plugins_, mesh_, MeshPlace{*world_, mesh_.shape.world_size(), rank}, device());
   if (runtime_.optimizer) runtime_.optimizer->place_rank();
@@ -177,6 +183,6 @@ bool Session::move_to(int rank) {
   return true;
 }
 
-void Session::refresh_parameters() { mesh_.stack->refresh(); }
+void Session::refresh_parameters() { runtime_.events->refresh(); }
 
 }  // namespace chassis

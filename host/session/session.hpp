@@ -66,7 +66,7 @@ class Session {
 
   const MeshShape& mesh() const { return mesh_.shape; }
   int rank() const { return mesh_.rank; }
-  Ranks ranks() const { return {*mesh_.stack, *communicator_}; }
+  Ranks ranks() const { return {*runtime_.plan, *communicator_, runtime_.events.get()}; }
 
   const RunModel& model() const { return *model_; }
   // NULL if the run has no adapter.
@@ -113,7 +113,7 @@ class Session {
   World* world_;
   std::optional<RunPlugins> plugins_;
   mutable std::optional<PluginRows> row_files_;
-  std::unique_ptr<Communicator> communicator_;  // outlives the stack's shards
+  std::unique_ptr<Communicator> communicator_;  // outlives the shards
   Collectives* given_collectives_;
   std::unique_ptr<AxisCollectives> collectives_;
   RunMesh mesh_;

@@ -46,7 +46,7 @@ StepResult run_step(const StepParts& parts, const StepInputs& inputs) {
   const auto& [executor, parameters, optimizer, ranks, device] = parts;
   const double loss_sum = run_microbatches(executor, parameters, inputs);
   enter_phase("reduction of gradients");
-  ranks.stack.finish_grads();
+  ranks.events().finish_grads();
   notify(inputs, StepPhase::kReduction);
 
   // Loss and squared gradient norm are sums over all ranks. If one part is not finite, the sum is not finite on any
@@ -69,9 +69,9 @@ StepResult run_step(const StepParts& parts, const StepInputs& inputs) {
     optimizer.step(inputs.step, inputs.lr, grad_scale);
     notify(inputs, StepPhase::kUpdate);
     enter_phase("refresh of parameters");
-    ranks.stack.refresh();
+    ranks.events().refresh();
   }
-  ranks.stack.finish_step();
+  ranks.events().finish_step();
   synchronize(device);
   ranks.communicator.throw_if_failed();
   notify(inputs, StepPhase::kEnd);

@@ -307,7 +307,7 @@ class Run {
                   {"seed", *settings().run.seed},
                   {"length", to_json(length())},
                   {"data", data_->save()}};
-    if (Json pipeline = pipeline_record(session_.ranks().stack.pipeline()); !pipeline.is_null())
+    if (Json pipeline = pipeline_record(session_.ranks().plan.pipeline()); !pipeline.is_null())
       saved["pipeline"] = std::move(pipeline);
     if (best_) saved["best"] = best_->to_json();
     return saved;

@@ -68,7 +68,7 @@ void Samples::take(int64_t step, const std::function<void(const SampleRecord&)>&
                .finish_reason = std::move(answer.finish_reason),
                .num_tokens = answer.num_tokens});
   }
-  session_.ranks().stack.finish_step();
+  session_.ranks().events().finish_step();
 }
 
 void warn_of_unused_samples(const Settings& settings) {

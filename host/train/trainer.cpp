@@ -240,7 +240,7 @@ EvalRecord evaluate(Executor& executor, EvalData& data, int64_t micro_batch_size
     sums[0] += value;
     sums[1] += static_cast<double>(mine->num_trained_tokens);
   }
-  ranks.stack.finish_step();
+  ranks.events().finish_step();
   ranks.sum(sums, "evaluation");
   record.trained_tokens = static_cast<uint64_t>(sums[1]);
   if (record.trained_tokens == 0)

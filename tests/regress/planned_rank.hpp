@@ -90,7 +90,7 @@ class PlannedRank {
   // Evaluates one batch.
   Sent evaluation() {
     session_.executor().loss(fields());
-    session_.ranks().stack.finish_step();
+    session_.ranks().events().finish_step();
     return take_sent();
   }
 

@@ -3,6 +3,7 @@
 
 #include <cmath>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -52,6 +53,7 @@ inline double largest_difference(const Tensor& a, const Tensor& b) {
 struct CpuRun {
   CompiledProgram compiled;
   ParameterTable& parameters;
+  std::optional<ParameterStorage> storage;
   std::unique_ptr<Executor> executor;
 
   CpuRun(Program recorded, std::vector<OpsProvider> kernels, std::vector<OpsProvider> attention = {}, int64_t batch = 2,
@@ -62,7 +64,7 @@ struct CpuRun {
                                                            .attention = std::move(attention),
                                                            .kernels = std::move(kernels)}})),
         parameters(compiled.parameters()) {
-    parameters.allocate({});
+    storage.emplace(parameters, Device{});
     parameters.initialize(7);
     make(Recompute::kNone);
   }

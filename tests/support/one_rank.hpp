@@ -1,6 +1,9 @@
 // A single rank for parameters that were created without a session: a communicator without a backend, and a stack
-// without members.
+// without strategies.
 #pragma once
+
+#include <memory>
+#include <vector>
 
 #include "host/launch/world.hpp"
 #include "host/session/ranks.hpp"
@@ -19,15 +22,15 @@ class AloneCommunicator {
 class OneRank {
  public:
   // `parameters` must be allocated.
-  OneRank(const Program& program, ParameterTable& parameters, Device device = {}) {
-    stack_.resolve(program, parameters, {});
-    stack_.bind(communicator_, device);
-  }
-  Ranks ranks() { return {stack_, communicator_}; }
+  OneRank(const Program& program, ParameterTable& parameters, Device device = {})
+      : plan_(std::make_shared<Strategies>(std::vector<StackMember>()), program, parameters, {}),
+        events_(plan_, parameters, communicator_, device) {}
+  Ranks ranks() { return {plan_, communicator_, &events_}; }
 
  private:
   AloneCommunicator communicator_;
-  ParallelStack stack_{{}};
+  StackPlan plan_;
+  StackEvents events_;
 };
 
 }  // namespace chassis::test

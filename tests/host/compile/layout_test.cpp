@@ -254,7 +254,7 @@ TEST(Layout, PaddingOfADividedParameterIsZero) {
   parameters.place(parameters.mesh(), 1);
   const int64_t sizes[] = {3, 64};
   for (int i = 0; i < 16; ++i) Tensor::empty(sizes, Dtype::f32).fill(NAN);  // likely the same memory
-  parameters.allocate({});
+  const ParameterStorage storage(parameters, Device{});
   const Tensor& shard = parameters.find("e")->shard;
   ASSERT_EQ(shard.sizes(), (std::vector<int64_t>{3, 64}));
   EXPECT_EQ(shard.narrow(0, 2, 1).contiguous().sum_of_squares(), 0.0);
@@ -361,7 +361,7 @@ TEST(Layout, TwoRanksComputeWhatOneDoes) {
                                                     .resolve = {.batch = 2, .time = 3, .kernels = {provider}},
                                                     .recompute = Recompute::kFull});
     ParameterTable& parameters = compiled.parameters();
-    parameters.allocate({});
+    const ParameterStorage storage(parameters, Device{});
     for (const auto& p : parameters.all()) p->value.copy_from(part_of(whole.parameters.find(p->name)->value, *p, rank));
     ThreadedCollectives collectives(meeting, rank);
     Executor executor(compiled, {.collectives = &collectives});

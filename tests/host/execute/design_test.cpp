@@ -100,7 +100,7 @@ class MetaRun {
     options.resolve.kernels.push_back(general.provider());
     compiled = compile(recorded, std::move(options));
     untouched = before == program_text(recorded) && before == program_text(plugins.record_model("llama", kLlama));
-    compiled->parameters().allocate(kMeta);
+    storage.emplace(compiled->parameters(), kMeta);
     executor = std::make_unique<Executor>(*compiled, ExecutorParts{.collectives = &collectives});
   }
 
@@ -128,6 +128,7 @@ class MetaRun {
   StubProvider general{"general"}, quant{"nf4", {"linear"}}, fused{"fused", {"add+rms_norm"}};
   RecordingCollectives collectives;
   std::optional<CompiledProgram> compiled;
+  std::optional<ParameterStorage> storage;
   std::unique_ptr<Executor> executor;
   Lines forward, backward;
 };

@@ -110,7 +110,7 @@ RankRun run_rank(int64_t rank, bool causal, int64_t time = kLength, bool compose
   CompileOptions options{.resolve = {.device = kOnMeta, .batch = 2, .time = time, .kernels = std::move(providers)}};
   options.passes.layout = {&context};
   const CompiledProgram compiled = compile(std::move(program), std::move(options));
-  compiled.parameters().allocate(kOnMeta);
+  const ParameterStorage storage(compiled.parameters(), kOnMeta);
   ShapedCollectives collectives;
   Executor executor(compiled, {.collectives = &collectives});
   Fields fields;

@@ -61,7 +61,7 @@ class Rehearsal : public testing::Test {
     return since(memory_usage(), before);
   }
   static MemoryUsage rehearsed(CpuRun& run) {
-    run.parameters.allocate(kMetaHost);
+    run.storage.emplace(run.parameters, kMetaHost);
     for (const auto& p : run.parameters.all()) p->gradient.reset();
     Fields batch;
     for (const auto& [name, field] : fields()) batch[name] = field.to(kMetaHost);
@@ -108,7 +108,7 @@ TEST_F(Rehearsal, TakesAsMuchMemoryAsAStepOnTheCpu) {
 
 TEST_F(Rehearsal, FreesItsMemoryAndCallsNoKernel) {
   const auto run = make_run({{"fused", "aten"}, "sdpa"});
-  run->parameters.allocate(kMetaHost);
+  run->storage.emplace(run->parameters, kMetaHost);
   const MemoryUsage before = memory_usage();
   const uint64_t meta = meta_memory_usage(kMetaHost).live_bytes;
   reset_peak_memory();

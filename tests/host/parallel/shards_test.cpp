@@ -4,6 +4,10 @@
 
 #include <gtest/gtest.h>
 
+#include <memory>
+#include <optional>
+#include <vector>
+
 #include "tests/support/expect_has.hpp"
 #include "tests/support/recorder.hpp"
 
@@ -14,7 +18,7 @@ class ShardsTest : public testing::Test {
  protected:
   ShardsTest() : program_(test::SmallModel{}.program()), parameters_(program_, layout_) {
     parameters_.place(MeshShape({{"dp_shard", 1}}), 0);
-    parameters_.allocate({});
+    storage_.emplace(parameters_, Device{});
     parameters_.initialize(7);
     std::vector<ShardRule> rules(parameters_.all().size());
     for (ShardRule& rule : rules) rule.kind = CHASSIS_SHARD_DIM, rule.axes = {"dp_shard"};
@@ -27,6 +31,7 @@ class ShardsTest : public testing::Test {
   Program program_;
   ProgramLayout layout_;
   ParameterTable parameters_;
+  std::optional<ParameterStorage> storage_;
   World world_;
   Communicator communicator_{nullptr, world_, MeshShape({{"dp_shard", 1}}), 0, Device{}};
   std::unique_ptr<Shards> shards_;

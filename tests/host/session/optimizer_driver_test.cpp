@@ -56,7 +56,9 @@ TEST_F(OptimizerDriverTest, AsksForStatesOfTrainedParametersOnly) {
 }
 
 TEST_F(OptimizerDriverTest, RefusesAStateWhoseParameterContradictsItsDescriptor) {
+  run_.storage.reset();
   run_.parameters.place(MeshShape({{"dp_shard", 2}}), 0);
+  run_.storage.emplace(run_.parameters, Device{});
   run_.parameters.find("embed.weight")->descriptor.placements.push_back(Placement::dim_chunk({"dp_shard"}, 0));
   OptimizerDriver optimizer = driver(0.1);
   const std::string refusal = test::refusal([&] { optimizer.allocate({}, alone_); });
@@ -140,7 +142,9 @@ TEST_F(OptimizerDriverTest, StatesDifferBetweenParametersAndStartAtTheirValues) 
 
 TEST_F(OptimizerDriverTest, AStepSaysWhichElementsTheRankHas) {
   OptimizerDriver optimizer = driver(0.0, "choosing");
+  run_.storage.reset();
   run_.parameters.place(MeshShape({{"dp_shard", 2}}), 1);
+  run_.storage.emplace(run_.parameters, Device{});
   Parameter* embed = run_.parameters.find("embed.weight");
   embed->descriptor.placements.push_back(Placement::flat_range({"dp_shard"}));
   optimizer.place();

@@ -40,7 +40,7 @@ class StepTest : public testing::Test {
 
   void make(Device device) {
     if (device.type == Device::Type::kMeta) {
-      run_.parameters.allocate(device);
+      run_.storage.emplace(run_.parameters, device);
       run_.rehearse_on(device);
     }
     optimizer_.allocate(device, alone_);
@@ -107,7 +107,7 @@ TEST_F(StepTest, FollowsTheScheduleThatItIsGiven) {
 TEST_F(StepTest, OfOneRankSendsNothingAndCopiesNothing) {
   for (int i = 0; i < 2; ++i) step();
   EXPECT_TRUE(rank_->ranks().communicator.take_counts().empty());
-  EXPECT_EQ(rank_->ranks().stack.shards().gathered_bytes(), 0u);
+  EXPECT_EQ(rank_->ranks().events().shards().gathered_bytes(), 0u);
   for (const auto& p : run_.parameters.all()) {
     EXPECT_EQ(p->value.data(), p->shard.data()) << p->name;
     EXPECT_EQ(p->step_gradient().data(), p->gradient.data()) << p->name;

@@ -1,18 +1,19 @@
-// The layout pass's questions to the strategies: which dims and positions each axis divides.
-#include "host/parallel/parallel_stack.hpp"
+// Asks each strategy, and refuses two for one axis.
+#include "host/parallel/divisions.hpp"
 
-#include <map>
 #include <utility>
 
 #include "host/base/error.hpp"
 #include "host/base/mesh_axes.hpp"
-#include "host/parallel/parallel_stack_impl.hpp"
+#include "host/compile/pipeline.hpp"
+#include "host/parallel/axis_names.hpp"
 #include "host/plugin/status.hpp"
 
 namespace chassis {
+namespace {
 
 // The host's side of divide(): collects what one strategy divides, by axis.
-class ParallelStack::DivisionSink {
+class DivisionSink {
  public:
   DivisionSink(const MeshShape& mesh, const Program& program) : mesh_(mesh), program_(program) {
     raw_.struct_size = sizeof raw_;
@@ -80,37 +81,59 @@ class ParallelStack::DivisionSink {
   chassis_division_sink_t raw_{};
 };
 
-class ParallelStack::LayoutAxisOf final : public LayoutStrategy {
+Division division_of(const Strategies& strategies, const std::string& axis, const MeshShape& mesh, int rank,
+                     const Program& program) {
+  Division out;
+  const StackStrategy* divider = nullptr;
+  for (const StackStrategy& strategy : strategies.all()) {
+    const auto divisions = ask_divisions(strategy, mesh, rank, program);
+    const auto found = divisions.find(axis);
+    if (found == divisions.end()) continue;
+    if (divider != nullptr)
+      throw Error(ExitCode::kConfig, strategy.where,
+                  "axis '" + axis + "' is divided by " + divider->label() + " and by " + strategy.label())
+          .hint("each axis of the mesh has one strategy; remove one of the two from [[parallel]]");
+    divider = &strategy;
+    out = found->second;
+    out.where = strategy.where;
+    out.strategy = strategy.label();
+  }
+  return out;
+}
+
+class LayoutAxisOf final : public LayoutStrategy {
  public:
-  LayoutAxisOf(const ParallelStack& stack, const MeshShape& mesh, int rank, MeshAxis axis)
-      : stack_(stack), mesh_(mesh), rank_(rank), axis_(std::move(axis)) {}
+  LayoutAxisOf(const Strategies& strategies, MeshShape mesh, int rank, MeshAxis axis)
+      : strategies_(strategies), mesh_(std::move(mesh)), rank_(rank), axis_(std::move(axis)) {}
 
   std::string axis() const override { return axis_.name; }
   int64_t axis_size() const override { return axis_.size; }
   Division divide(const Program& program) const override {
-    return stack_.division_of(axis_.name, mesh_, rank_, program);
+    return division_of(strategies_, axis_.name, mesh_, rank_, program);
   }
   int64_t coordinate() const override { return mesh_.coordinates(rank_)[static_cast<size_t>(mesh_.find(axis_.name))]; }
 
  private:
-  const ParallelStack& stack_;
+  const Strategies& strategies_;
   const MeshShape mesh_;
   const int rank_;
   const MeshAxis axis_;
 };
 
-std::vector<const LayoutStrategy*> ParallelStack::layout_axes(const MeshShape& mesh, int rank) {
-  layout_axes_.clear();
-  std::vector<const LayoutStrategy*> out;
+}  // namespace
+
+std::vector<std::unique_ptr<LayoutStrategy>> layout_axes(const Strategies& strategies, const MeshShape& mesh,
+                                                         int rank) {
+  std::vector<std::unique_ptr<LayoutStrategy>> out;
   for (const MeshAxis& axis : mesh.axes())
     if (axis.size > 1 && (divides_dims(axis.name) || divides_positions(axis.name)))
-      out.push_back(layout_axes_.emplace_back(std::make_unique<LayoutAxisOf>(*this, mesh, rank, axis)).get());
+      out.push_back(std::make_unique<LayoutAxisOf>(strategies, mesh, rank, axis));
   return out;
 }
 
-std::map<std::string, Division> ParallelStack::ask_divisions(const Member& member, const MeshShape& mesh, int rank,
-                                                             const Program& program) {
-  if (member.table->divide == nullptr) return {};
+std::map<std::string, Division> ask_divisions(const StackStrategy& strategy, const MeshShape& mesh, int rank,
+                                              const Program& program) {
+  if (strategy.table->divide == nullptr) return {};
   const std::vector<chassis_mesh_axis_t> axes = raw_axes(mesh, rank);
   std::vector<chassis_dim_size_t> dims;
   for (const Dim& dim : program.dims)
@@ -122,29 +145,8 @@ std::map<std::string, Division> ParallelStack::ask_divisions(const Member& membe
   problem.dims = dims.data();
   problem.num_dims = dims.size();
   const DivisionSink sink(mesh, program);
-  member.instance->call("divide", [&](auto* self) { return member.table->divide(self, &problem, sink.get()); });
+  strategy.instance->call("divide", [&](auto* self) { return strategy.table->divide(self, &problem, sink.get()); });
   return sink.divisions();
-}
-
-Division ParallelStack::division_of(const std::string& axis, const MeshShape& mesh, int rank,
-                                    const Program& program) const {
-  Division out;
-  const Member* divider = nullptr;
-  for (const Member& member : members_) {
-    const auto divisions = ask_divisions(member, mesh, rank, program);
-    const auto found = divisions.find(axis);
-    if (found == divisions.end()) continue;
-    if (divider != nullptr)
-      throw Error(
-          ExitCode::kConfig, member.where,
-          "axis '" + axis + "' is divided by " + divider->instance->label() + " and by " + member.instance->label())
-          .hint("each axis of the mesh has one strategy; remove one of the two from [[parallel]]");
-    divider = &member;
-    out = found->second;
-    out.where = member.where;
-    out.strategy = member.instance->label();
-  }
-  return out;
 }
 
 }  // namespace chassis

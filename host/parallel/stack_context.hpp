@@ -1,0 +1,22 @@
+// The facts of a run that strategies get in addition to the program and its parameters.
+#pragma once
+
+#include <cstdint>
+
+#include "host/service/tensor.hpp"
+#include "host/state/dtype.hpp"
+#include "host/state/mesh_shape.hpp"
+
+namespace chassis {
+
+struct StackContext {
+  MeshShape mesh;
+  int rank = 0;
+  Dtype reduce_dtype = Dtype::f32;
+  Device device;
+  bool trains = true;
+  int64_t num_microbatches = 1;
+  int64_t time = 1;  // tokens in a row
+};
+
+}  // namespace chassis

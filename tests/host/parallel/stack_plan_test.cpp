@@ -1,0 +1,190 @@
+// The plan without strategies: one rank that holds every parameter whole; and plans next to each other.
+// tests/host/conformance/program_test.cpp and tests/regress run steps with strategies.
+#include "host/parallel/stack_plan.hpp"
+
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tests/support/expect_has.hpp"
+#include "tests/support/loaded_plugins.hpp"
+#include "tests/support/one_rank.hpp"
+#include "tests/support/recorder.hpp"
+
+namespace chassis {
+namespace {
+
+class StackWithoutStrategies : public testing::Test {
+ protected:
+  void make(Dtype compute) {
+    parameters_ = ParameterTable(program_, layout_, {.compute = compute});
+    storage_.emplace(parameters_, Device{});
+    parameters_.initialize(7);
+    rank_ = std::make_unique<test::OneRank>(program_, parameters_);
+  }
+  const StackPlan& plan() { return rank_->ranks().plan; }
+  StackEvents& events() { return rank_->ranks().events(); }
+  StackPlan plan_of(const StackContext& facts) {
+    return {std::make_shared<Strategies>(std::vector<StackMember>()), program_, parameters_, facts};
+  }
+
+  Program program_ = test::SmallModel{}.program();
+  ProgramLayout layout_;
+  ParameterTable parameters_{program_, layout_};
+  std::optional<ParameterStorage> storage_;
+  std::unique_ptr<test::OneRank> rank_;
+};
+
+TEST_F(StackWithoutStrategies, IsOneRankOnTheAxisThatTakesTheRest) {
+  make(Dtype::f32);
+  EXPECT_EQ(plan().strategies().home_axis({}), "dp_shard");
+  EXPECT_EQ(plan().num_data_ranks(), 1);
+  EXPECT_EQ(plan().data_rank(), 0);
+  EXPECT_TRUE(plan().strategies().savings().empty());
+}
+
+TEST_F(StackWithoutStrategies, LetsOpsReadTheStoredTensors) {
+  make(Dtype::f32);
+  std::vector<const void*> before;
+  for (const auto& p : parameters_.all()) before.push_back(p->value.data());
+  for (int step = 0; step < 2; ++step) {
+    events().refresh();
+    events().finish_step();
+  }
+  for (size_t i = 0; i < before.size(); ++i) {
+    const Parameter& p = *parameters_.all()[i];
+    EXPECT_EQ(p.value.data(), before[i]) << p.name;
+    EXPECT_EQ(p.value.data(), p.shard.data()) << p.name << " is copied";
+  }
+  EXPECT_EQ(events().shards().gathered_bytes(), 0u);
+  EXPECT_TRUE(rank_->ranks().communicator.take_counts().empty());
+}
+
+TEST_F(StackWithoutStrategies, CastsParametersStoredInAnotherDtype) {
+  make(Dtype::bf16);
+  for (const auto& p : parameters_.all()) p->shard.fill(3.0);
+  events().refresh();
+  for (const auto& p : parameters_.all()) {
+    EXPECT_EQ(p->value.dtype(), Dtype::bf16);
+    const Tensor value = p->value.to(Dtype::f32);
+    for (int64_t i = 0; i < value.num_elements(); ++i) ASSERT_EQ(value.data_as<float>()[i], 3.0f) << p->name;
+  }
+}
+
+TEST_F(StackWithoutStrategies, LeavesGradientsAsTheyAre) {
+  make(Dtype::f32);
+  Parameter& p = *parameters_.all()[0];
+  p.gradient = Tensor::zeros(p.local_shape, Dtype::f32);
+  p.gradient_written = true;
+  events().finish_grads();
+  EXPECT_EQ(p.step_gradient().data(), p.gradient.data());
+  EXPECT_FALSE(p.reduced);
+}
+
+TEST_F(StackWithoutStrategies, LeavesThePlacementsOfTheProgram) {
+  parameters_.place(MeshShape({{"tp", 2}}), 1);
+  Descriptor& embed = parameters_.find("embed.weight")->descriptor;
+  embed.placements.push_back(Placement::dim_chunk({"tp"}, 0));
+  const Descriptor before = embed;
+  plan_of({}).place(parameters_);
+  EXPECT_EQ(parameters_.mesh(), MeshShape({{"tp", 2}}));
+  EXPECT_EQ(parameters_.rank(), 1);
+  EXPECT_EQ(embed.placements, before.placements);
+  EXPECT_EQ(embed.owner, before.owner);
+}
+
+TEST_F(StackWithoutStrategies, ChangesNoParameterWhileItIsMade) {
+  Parameter& embed = *parameters_.find("embed.weight");
+  embed.partial_over = {"tp"};
+  const Descriptor before = embed.descriptor;
+  const StackPlan first = plan_of({}), second = plan_of({});
+  EXPECT_EQ(embed.descriptor, before);
+  EXPECT_EQ(first.placements()[0].partial_over, std::vector<std::string>{"tp"});
+  EXPECT_EQ(second.here().parameters, first.here().parameters);
+}
+
+TEST_F(StackWithoutStrategies, CanBeBoundAgainBetweenTwoSteps) {
+  make(Dtype::f32);
+  events().refresh();
+  events().finish_step();
+  std::vector<const void*> before;
+  for (const auto& p : parameters_.all()) before.push_back(p->value.data());
+  rank_ = std::make_unique<test::OneRank>(program_, parameters_);
+  events().refresh();
+  events().finish_step();
+  for (size_t i = 0; i < before.size(); ++i) EXPECT_EQ(parameters_.all()[i]->value.data(), before[i]);
+}
+
+TEST_F(StackWithoutStrategies, RefusesAMeshOfSeveralRanks) {
+  StackContext facts;
+  facts.mesh = MeshShape({{"dp_shard", 2}});
+  EXPECT_HAS(test::refusal([&] { plan_of(facts); }),
+             "mesh.dp_shard = 2, but no strategy of [[parallel]] serves this axis");
+}
+
+class StackPlanTest : public testing::Test {
+ protected:
+  std::shared_ptr<Strategies> strategies(const std::string& id) {
+    std::vector<StackMember> members;
+    members.push_back({plugins_.make("parallel", id), {}});
+    return std::make_shared<Strategies>(std::move(members));
+  }
+  StackPlan plan_of(const std::string& id) {
+    StackContext facts;
+    facts.mesh = MeshShape({{"dp_shard", 2}});
+    facts.rank = 1;
+    return {strategies(id), program_, parameters_, facts};
+  }
+  const std::vector<Placement>& placements() const {
+    return parameters_.find("layers.0.up.weight")->descriptor.placements;
+  }
+
+  test::LoadedPlugins plugins_;
+  Program program_ = test::SmallModel{}.program();
+  ProgramLayout layout_;
+  ParameterTable parameters_{program_, layout_};
+  const std::vector<Placement> by_rows_ = {Placement::dim_chunk({"dp_shard"}, 0)};
+  const std::vector<Placement> by_ranges_ = {Placement::flat_range({"dp_shard"})};
+};
+
+TEST_F(StackPlanTest, ReplacesThePlacementsOfAnotherPlan) {
+  const StackPlan rows = plan_of("fsdp2");
+  EXPECT_TRUE(placements().empty()) << "a plan that is made changes nothing";
+  rows.place(parameters_);
+  EXPECT_EQ(placements(), by_rows_);
+  EXPECT_EQ(parameters_.rank(), 1);
+  const StackPlan ranges = plan_of("zero");
+  EXPECT_EQ(placements(), by_rows_);
+  ranges.place(parameters_);
+  EXPECT_EQ(placements(), by_ranges_);
+  rows.place(parameters_);
+  EXPECT_EQ(placements(), by_rows_);
+}
+
+TEST_F(StackPlanTest, IsTheSameForAnotherRank) {
+  const StackPlan rows = plan_of("fsdp2");
+  const StackPlan other = rows.at_rank(0, strategies("fsdp2"), program_, parameters_);
+  EXPECT_EQ(rows.data_rank(), 1);
+  EXPECT_EQ(other.data_rank(), 0);
+  ASSERT_EQ(other.placements().size(), rows.placements().size());
+  for (size_t i = 0; i < rows.placements().size(); ++i)
+    EXPECT_EQ(other.placements()[i].rule, rows.placements()[i].rule) << parameters_.all()[i]->name;
+  other.place(parameters_);
+  EXPECT_EQ(placements(), by_rows_);
+  EXPECT_EQ(parameters_.rank(), 0);
+}
+
+TEST_F(StackPlanTest, IsBoundOnlyToTheParametersThatItPlaced) {
+  const StackPlan rows = plan_of("fsdp2");
+  const ParameterStorage storage(parameters_, Device{});
+  test::AloneCommunicator alone;
+  EXPECT_HAS(test::refusal([&] { const StackEvents events(rows, parameters_, alone, Device{}); }),
+             "the parameters are placed by another plan");
+}
+
+}  // namespace
+}  // namespace chassis
