@@ -285,7 +285,7 @@ std::string check_adapter(PluginRegistry& registry, const CheckedMember& member)
       const ModelPlugin& model = models.emplace_back(*instances.back());
       model.configure(config);
       const Recording recording{[&model](const chassis_builder_t* builder) { return model.record(builder); }};
-      bases.push_back({id, compile(recording, {}).program, config, &model});
+      bases.push_back({id, compile(recording, {}).program(), config, &model});
       break;
     }
   }

@@ -64,7 +64,7 @@ class Adapted {
   const RewritePass& pass() const { return pass_; }
   // Throws a config error if the plugin refuses the base.
   Program program(const AdapterBase& base) const {
-    return compile(base.program, {.passes = {.adapters = {&pass_}}}).program;
+    return compile(base.program, {.passes = {.adapters = {&pass_}}}).program();
   }
 
  private:

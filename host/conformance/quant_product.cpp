@@ -287,7 +287,7 @@ QuantProducts compare_quant_products(const QuantPlugin& plugin, std::span<const 
       CompileOptions stores;
       stores.passes.quant = {&pass};
       stores.resolve = options;
-      const Program stored = compile(plain, std::move(stores)).program;
+      const Program stored = compile(plain, std::move(stores)).program();
       Run ours(c, stored, options, nullptr);
       std::vector<Named> got;
       try {

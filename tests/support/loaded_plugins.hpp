@@ -45,7 +45,7 @@ class LoadedPlugins {
     return {[model](const chassis_builder_t* builder) { return model.record(builder); }};
   }
   Program record_model(const std::string& id, const std::string& config_json) {
-    return compile(model(id, config_json), {}).program;
+    return compile(model(id, config_json), {}).program();
   }
   MetricsStore& metrics() { return metrics_; }
 

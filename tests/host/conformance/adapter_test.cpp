@@ -17,7 +17,7 @@ class AdapterConformance : public testing::Test {
     const std::string config = adapter_base_configs({"LlamaForCausalLM"}).front();
     model_.configure(config);
     const Recording recording{[this](const chassis_builder_t* builder) { return model_.record(builder); }};
-    bases_.push_back({"llama", compile(recording, {}).program, config, &model_});
+    bases_.push_back({"llama", compile(recording, {}).program(), config, &model_});
   }
   ~AdapterConformance() override { ::unsetenv("NONCONFORMING"); }
 
