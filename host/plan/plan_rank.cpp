@@ -242,7 +242,7 @@ class Rehearsal {
   }
 
  private:
-  // Loads as Run::prepare does.
+  // Loads as prepare_run() does.
   void load() {
     session_.allocate(device_);
     const uint64_t bucket_bytes = static_cast<uint64_t>(*session_.settings().checkpoint.bucket_mib) << 20;

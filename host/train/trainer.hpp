@@ -56,6 +56,7 @@ class Trainer {
   const StepRequests& requests() const { return requests_; }
 
   TrainerState& state() { return state_; }
+  const TrainerState& state() const { return state_; }
   const TrainerOptions& options() const { return options_; }
   void set_max_steps(int64_t steps) { options_.max_steps = options_.schedule.max_steps = steps; }
 
