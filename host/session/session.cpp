@@ -2,6 +2,8 @@
 #include "host/session/session.hpp"
 
 #include <filesystem>
+#include <memory>
+#include <optional>
 #include <set>
 #include <system_error>
 #include <utility>
@@ -113,60 +115,65 @@ Session::Session(Config config, const SessionOptions& options)
   config_.finish();
 
   const MeshPlace place{*world_, options.world_size, options.rank};
-  mesh_ = make_mesh(settings(), *plugins_, place);
+  state_.mesh = make_mesh(settings(), *plugins_, place);
+  const RunMesh& mesh = state_.mesh;
   ResolveOptions resolve = resolve_options(settings(), options.target, *world_);
-  communicator_ = make_communicator(config_, *plugins_, mesh_, place, resolve.device);
+  state_.communicator = make_communicator(config_, *plugins_, mesh, place, resolve.device);
   ProgramPasses passes = options.passes;
-  for (const LayoutStrategy* axis : mesh_.stack->layout_axes(mesh_.shape, mesh_.rank)) passes.layout.push_back(axis);
+  for (const LayoutStrategy* axis : mesh.stack->layout_axes(mesh.shape, mesh.rank)) passes.layout.push_back(axis);
   if (settings().adapter.plugin.is_set())
     passes.adapters.push_back(&adapter_.emplace(settings().adapter, *plugins_, *model_).pass());
   if (settings().quant.plugin.is_set()) {
     passes.quant.push_back(&quant_.emplace(settings().quant, *plugins_, *model_).pass());
     if (quant_->is_stored()) config_.drop_defaults("quant");  // the settings in the model's files apply
   }
-  runtime_ = make_runtime(config_, *plugins_, *model_, candidates, std::move(resolve), passes, quant());
+  compile_program(state_, config_, *plugins_, *model_, candidates, std::move(resolve), passes, quant());
   tokenizer_ = open_tokenizer(config_, *plugins_, tokenizer, vocab_size(program()));
   if (tokenizer.is_default && options.world_size == 0)
     log::info("tokenizer '{}' of {}: {} ids{}", tokenizer.member, tokenizer.directory, tokenizer_->vocab_size(),
               tokenizer_->chat_template().empty() ? "" : ", with a chat template");
+  std::optional<OptimizerSchema> optimizer;
   if (config_.use() == ConfigUse::kTraining)
-    runtime_.optimizer = make_optimizer(settings().optimizer, *plugins_, parameters());
-  place_shards(config_, mesh_, runtime_);
-  if (const Pipeline& pipeline = mesh_.stack->pipeline(); pipeline.divides() && !place.is_planned())
+    optimizer.emplace(make_optimizer(settings().optimizer, *plugins_, parameters()));
+  place_shards(state_, config_, std::move(optimizer));
+  if (const Pipeline& pipeline = mesh.stack->pipeline(); pipeline.divides() && !place.is_planned())
     world_->expect_same("pipeline", pipeline.text());
-  collectives_ = std::make_unique<AxisCollectives>(*communicator_);
-  runtime_.executor->set_collectives(collectives_.get());
+  state_.collectives = std::make_unique<AxisCollectives>(*state_.communicator);
+  state_.executor->set_collectives(state_.collectives.get());
 }
 
 Session::~Session() = default;
 
 void Session::allocate(Device device) {
+  ParallelStack& stack = *state_.mesh.stack;
   parameters().allocate(device);
-  mesh_.stack->bind(*communicator_, device);
-  executor().set_stages(mesh_.stack->pipeline(), mesh_.stack->stage_coordinate(), mesh_.stack->links());
-  if (runtime_.optimizer) runtime_.optimizer->allocate(device, *communicator_);
+  stack.bind(*state_.communicator, device);
+  executor().set_stages(stack.pipeline(), stack.stage_coordinate(), stack.links());
+  state_.driver.reset();  // there is at most one
+  if (state_.optimizer)
+    state_.driver = std::make_unique<OptimizerDriver>(*state_.optimizer, device, *state_.communicator);
 }
 
 bool Session::move_to(int rank) {
-  const MeshShape::Coordinates from = mesh_.shape.coordinates(mesh_.rank), to = mesh_.shape.coordinates(rank);
-  for (size_t axis = 0; axis < mesh_.shape.axes().size(); ++axis) {
-    const std::string& name = mesh_.shape.axes()[axis].name;
+  RunMesh& mesh = state_.mesh;
+  const MeshShape::Coordinates from = mesh.shape.coordinates(mesh.rank), to = mesh.shape.coordinates(rank);
+  for (size_t axis = 0; axis < mesh.shape.axes().size(); ++axis) {
+    const std::string& name = mesh.shape.axes()[axis].name;
     if ((is_tensor_axis(name) || is_context_axis(name)) && from[axis] != to[axis]) return false;
   }
-  runtime_.executor.reset();
-  collectives_.reset();
-  if (runtime_.optimizer) runtime_.optimizer->release();
+  state_.executor.reset();
+  state_.collectives.reset();
+  state_.driver.reset();
   parameters().release();
-  mesh_.rank = rank;
-  mesh_.stack->move_to(rank, program(), stack_members(settings(), *plugins_));
-  communicator_ =
-      make_communicator(config_, *plugins_, mesh_, MeshPlace{*world_, mesh_.shape.world_size(), rank}, device());
-  if (runtime_.optimizer) runtime_.optimizer->place_rank();
-  collectives_ = std::make_unique<AxisCollectives>(*communicator_);
-  runtime_.executor = std::make_unique<Executor>(*runtime_.compiled, mesh_.stack.get(), collectives_.get());
+  mesh.rank = rank;
+  mesh.stack->move_to(rank, program(), stack_members(settings(), *plugins_));
+  state_.communicator =
+      make_communicator(config_, *plugins_, mesh, MeshPlace{*world_, mesh.shape.world_size(), rank}, device());
+  state_.collectives = std::make_unique<AxisCollectives>(*state_.communicator);
+  state_.executor = std::make_unique<Executor>(*state_.compiled, mesh.stack.get(), state_.collectives.get());
   return true;
 }
 
-void Session::refresh_parameters() { mesh_.stack->refresh(); }
+void Session::refresh_parameters() { state_.mesh.stack->refresh(); }
 
 }  // namespace chassis

@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "host/config/config.hpp"
-#include "host/execute/axis_collectives.hpp"
 #include "host/launch/world.hpp"
 #include "host/service/metrics.hpp"
 #include "host/session/ranks.hpp"
@@ -18,7 +17,7 @@
 #include "host/session/run_model.hpp"
 #include "host/session/run_plugins.hpp"
 #include "host/session/run_quant.hpp"
-#include "host/session/runtime.hpp"
+#include "host/session/run_state.hpp"
 #include "host/session/step.hpp"
 #include "host/session/target.hpp"
 #include "host/text/plugin_rows.hpp"
@@ -52,9 +51,12 @@ class Session {
 
   RunPlugins& plugins() { return *plugins_; }
 
-  const MeshShape& mesh() const { return mesh_.shape; }
-  int rank() const { return mesh_.rank; }
-  Ranks ranks() const { return {*mesh_.stack, *communicator_}; }
+  // The objects that compute the steps. Another state may be assigned between two steps.
+  RunState& state() { return state_; }
+  const RunState& state() const { return state_; }
+  const MeshShape& mesh() const { return state_.mesh.shape; }
+  int rank() const { return state_.mesh.rank; }
+  Ranks ranks() const { return state_.ranks(); }
 
   const RunModel& model() const { return *model_; }
   // NULL if the run has no adapter.
@@ -64,21 +66,21 @@ class Session {
   // NULL if the run needs no tokenizer and names none.
   const PluginTokenizer* tokenizer() const { return tokenizer_.get(); }
 
-  CompiledProgram& compiled() { return *runtime_.compiled; }
-  const Program& program() const { return runtime_.compiled->program; }
-  ParameterTable& parameters() const { return *runtime_.compiled->parameters; }
-  const DiskMapping& disk_mapping() const { return *runtime_.disk_mapping; }
-  Executor& executor() { return *runtime_.executor; }
+  CompiledProgram& compiled() { return *state_.compiled; }
+  const Program& program() const { return state_.compiled->program; }
+  ParameterTable& parameters() const { return state_.parameters(); }
+  const DiskMapping& disk_mapping() const { return *state_.disk_mapping; }
+  Executor& executor() { return *state_.executor; }
   // Only if the configuration was read for training.
-  OptimizerDriver& optimizer() { return *runtime_.optimizer; }
-  Device device() const { return runtime_.compiled->options.device; }
-  Dtype compute() const { return runtime_.compiled->options.compute; }
+  PlacedOptimizer& optimizer() { return *state_.optimizer; }
+  Device device() const { return state_.device(); }
+  Dtype compute() const { return state_.compiled->options.compute; }
 
-  // Only if the configuration was read for training.
-  StepParts step_parts() { return {executor(), parameters(), optimizer(), ranks(), device()}; }
+  // Only if the configuration was read for training, and after allocate().
+  StepParts step_parts() { return state_.step_parts(); }
   DataNeeds data_needs() const {
     return {
-        settings(), program(), tokenizer(), world_->launch().local_rank == 0, &*row_files_, &runtime_.compiled->layout};
+        settings(), program(), tokenizer(), world_->launch().local_rank == 0, &*row_files_, &state_.compiled->layout};
   }
 
   // [all-ranks] Allocates the parameters and optimizer states of this rank, and the buffers of the strategies. The
@@ -98,14 +100,11 @@ class Session {
   World* world_;
   std::optional<RunPlugins> plugins_;
   mutable std::optional<PluginRows> row_files_;
-  std::unique_ptr<Communicator> communicator_;  // outlives the stack's shards
-  std::unique_ptr<AxisCollectives> collectives_;
-  RunMesh mesh_;
   std::optional<RunModel> model_;
   std::optional<RunAdapter> adapter_;
   std::optional<RunQuant> quant_;
   std::unique_ptr<PluginTokenizer> tokenizer_;
-  Runtime runtime_;
+  RunState state_;
 };
 
 }  // namespace chassis

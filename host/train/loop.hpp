@@ -12,7 +12,7 @@
 
 namespace chassis {
 
-// What the end of a run needs to know of its steps.
+// The facts about the steps that the end of a run uses.
 struct StepsTaken {
   bool was_stopped = false;  // by a request, before the last step
   bool was_evaluated = false;
@@ -31,7 +31,7 @@ class RunLoop {
 
  private:
   void take_step();
-  // What is due after a step.
+  // Does all that is due after a step.
   void follow_up(int64_t step);
   bool evaluation_is_due(int64_t step) const;
   void evaluate_all(int64_t step);

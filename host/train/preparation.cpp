@@ -125,7 +125,7 @@ class Preparation {
     options.before_update = [&run = run_] { run.saves->saver().await_tensors(); };
     options.trace = run_.recorder();
     run_.step_data.emplace(step_data_bytes(session_.program(), settings(), sizes), MemoryCategory::kData);
-    run_.trainer = std::make_unique<Trainer>(session_.step_parts(), *run_.data, options);
+    run_.trainer = std::make_unique<Trainer>(session_.state(), *run_.data, options);
   }
 
   int64_t steps_of_epochs(int64_t global_batch_size) {

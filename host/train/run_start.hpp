@@ -1,4 +1,4 @@
-// Where a run begins: at new weights, or at a checkpoint, with the state of the trainer, of the data and of the best
+// The start of a run from new weights, or from a checkpoint with the state of the trainer, of the data and of the best
 // loss that was saved in addition to the tensors.
 #pragma once
 

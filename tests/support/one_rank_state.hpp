@@ -1,0 +1,30 @@
+// The state of a run of one rank, made without a session.
+#pragma once
+
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "host/launch/world.hpp"
+#include "host/session/run_state.hpp"
+#include "tests/support/cpu_run.hpp"
+
+namespace chassis::test {
+
+// Takes the program of `run`, whose parameters are allocated. `world` outlives the state.
+inline RunState one_rank_state(CpuRun run, std::unique_ptr<Instance> optimizer, World& world) {
+  RunState state;
+  state.communicator = std::make_unique<Communicator>(nullptr, world, MeshShape(), 0, Device{});
+  state.mesh.stack = std::make_unique<ParallelStack>(std::vector<StackMember>{});
+  run.executor.reset();  // it refers to the program where it was
+  state.compiled = std::make_unique<CompiledProgram>(std::move(run.compiled));
+  state.executor = std::make_unique<Executor>(*state.compiled);
+  OptimizerSchema schema(std::move(optimizer), state.parameters(), 0.0);
+  state.mesh.stack->resolve(state.compiled->program, state.parameters(), {});
+  state.optimizer = std::make_unique<PlacedOptimizer>(std::move(schema));
+  state.mesh.stack->bind(*state.communicator, {});
+  state.driver = std::make_unique<OptimizerDriver>(*state.optimizer, Device{}, *state.communicator);
+  return state;
+}
+
+}  // namespace chassis::test
