@@ -189,7 +189,7 @@ LoadedPart load_part(Session& session, const std::string& path, const BucketPair
   if (loaded.content == Content::kModel && session.adapter() != nullptr)
     session.parameters().initialize(static_cast<uint64_t>(*session.settings().run.seed), ParameterTable::Which::kAdded);
   session.refresh_parameters();
-  require_finite(session, "the weights in " + path);
+  require_finite(session.parameters(), session.world(), "the weights in " + path);
   std::string differences;
   for (const auto& [key, text] : model_differences(path, session))
     differences += (differences.empty() ? "" : "; ") + key + " " + text;

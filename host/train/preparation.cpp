@@ -45,16 +45,19 @@ class Preparation {
     const std::string units = std::to_string(session_.program().unit_names().size()) + " units";
     const SlowPhase phase("allocating and filling the tensors of " + units);
     session_.allocate();
-    run_.saves = std::make_unique<RunSaves>(session_, inputs_.replicas, *run_.directory, inputs_.signals,
-                                            [&session = session_, &run = run_] { return state_to_save(session, run); });
-    if (!settings().log.trace->empty()) run_.trace.emplace(settings().log.trace, session_, run_.directory->path());
+    const auto state = [&session = session_, &run = run_] {
+      return state_to_save(run, session.ranks().stack.pipeline(), session.settings().run.seed);
+    };
+    run_.saves = std::make_unique<RunSaves>(session_, inputs_.replicas, *run_.directory, inputs_.signals, state);
+    if (!settings().log.trace->empty())
+      run_.trace.emplace(settings().log.trace, session_.state(), world(), run_.directory->path());
     make_trainer();
     if (const Settings::Eval& eval = settings().eval; eval.keeps_best())
       run_.best.emplace(eval.keep_best, eval.patience);
     resume_or_start_anew(session_, run_);
     run_.saves->check_space();
     run_.directory->check_steps(settings(), trainer().state().step, trainer().options().max_steps);
-    run_.directory->start(session_, identity);
+    run_.directory->start(session_.config(), session_.plugins().registry(), session_.compiled(), identity);
     if (settings().checkpoint.self_test) run_.saves->saver().self_test();
     if (run_.trace) run_.trace->start(trainer().state().step);
     run_.reserve.emplace();

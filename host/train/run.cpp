@@ -72,9 +72,9 @@ class Run {
   std::optional<StopBeforeSteps> before_steps_{std::in_place, [this] { return signals_.stop_requested(); },
                                                world_.rank() == 0};
   Session session_;
-  ReplicaCheck replicas_{session_};
+  ReplicaCheck replicas_{session_.state(), world_};
   PreparedRun run_;
-  PostMortem post_mortem_{session_, run_.fit};
+  PostMortem post_mortem_{session_.state(), world_, session_.settings(), run_.fit};
 };
 
 }  // namespace

@@ -135,17 +135,16 @@ class RunStart {
 
 }  // namespace
 
-Json state_to_save(const Session& session, const PreparedRun& run) {
+Json state_to_save(const PreparedRun& run, const Pipeline& pipeline, int64_t seed) {
   const TrainerState& state = run.trainer->state();
   Json saved = {{"step", state.step},
                 {"tokens", state.tokens},
                 {"trained_tokens", state.trained_tokens},
                 {"skipped_steps", state.skipped_steps},
-                {"seed", *session.settings().run.seed},
+                {"seed", seed},
                 {"length", to_json(length_of(*run.trainer))},
                 {"data", run.data->save()}};
-  if (Json pipeline = pipeline_record(session.ranks().stack.pipeline()); !pipeline.is_null())
-    saved["pipeline"] = std::move(pipeline);
+  if (Json record = pipeline_record(pipeline); !record.is_null()) saved["pipeline"] = std::move(record);
   if (run.best) saved["best"] = run.best->to_json();
   return saved;
 }
