@@ -10,6 +10,8 @@
 #include "host/compile/disk_mapping.hpp"
 #include "host/execute/axis_collectives.hpp"
 #include "host/execute/executor.hpp"
+#include "host/plugin/instance.hpp"
+#include "host/service/comm.hpp"
 #include "host/session/optimizer_driver.hpp"
 #include "host/session/placed_optimizer.hpp"
 #include "host/session/providers.hpp"
@@ -18,6 +20,7 @@
 #include "host/session/run_model.hpp"
 #include "host/session/run_quant.hpp"
 #include "host/session/step.hpp"
+#include "host/session/target.hpp"
 
 namespace chassis {
 
