@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "host/base/error.hpp"
+#include "host/base/slow_phase.hpp"
 #include "host/session/join.hpp"
 #include "host/session/replicas.hpp"
 #include "host/session/session.hpp"
