@@ -136,7 +136,7 @@ Verb add_check(CLI::App& app) {
     }
     if (settings.model.path.is_set() && settings.exports.when != "never")
       files_to_copy(settings.model.path, {"config.json"});  // throws if one cannot be read
-    if (session.device().type == Device::Type::kCpu) session.optimizer().try_step(settings.optimizer.lr);
+    if (session.device().type == Device::Type::kCpu) session.optimizer().schema().try_step(settings.optimizer.lr);
     const bool saving_proven = can_check_saving(session);
     if (saving_proven) {
       check_saving(session);

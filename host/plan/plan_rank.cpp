@@ -239,7 +239,7 @@ class RankRehearsal {
   }
 
  private:
-  // Loads as Run::prepare does.
+  // Loads as prepare_run() does.
   void load() {
     session_.allocate({.recompute = recompute_, .rehearsal = device_, .events = &observer_});
     observer_.pass_on_to(session_.ranks().events());

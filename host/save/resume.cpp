@@ -143,8 +143,8 @@ Saver::Resumed Saver::load_checkpoint(const std::string& path) {
         .hint("continue with checkpoint.contents = \"full\"");
   });
   const std::string hint = hint_to_avoid(path, reader->manifest()->step);
-  require_finite(session_, "the parameters in " + path, hint);
-  require_finite_states(session_, "the optimizer's states in " + path, hint);
+  require_finite(session_.parameters(), session_.world(), "the parameters in " + path, hint);
+  require_finite_states(session_.optimizer(), session_.world(), "the optimizer's states in " + path, hint);
   return {path, reader->manifest()->state};
 }
 

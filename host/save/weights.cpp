@@ -143,7 +143,7 @@ LoadedPart load_part(Session& session, const std::string& path, const BucketPair
   if (content == Content::kModel && session.adapter() != nullptr)
     session.parameters().initialize(static_cast<uint64_t>(*session.settings().run.seed), ParameterTable::Which::kAdded);
   session.refresh_parameters();
-  require_finite(session, "the weights in " + path);
+  require_finite(session.parameters(), session.world(), "the weights in " + path);
   compare_model(session, path);
   session.metrics().set("loaded_bytes", static_cast<double>(loaded.read.num_bytes));
   log::info("loaded {} tensors from {}: {}", loaded.num_tensors, path, loaded.read.text());

@@ -95,33 +95,35 @@ std::string nonfinite_text(const ParameterTable& parameters, const NonFiniteElem
   return place_text(parameter.name, parameter.descriptor.global_shape, element.index);
 }
 
-void require_finite_after(Session& session, int64_t step) {
+void require_finite_after(const RunState& state, World& world, int64_t step) {
   // Loss and gradient were finite, since the step was applied.
   require_finite(
-      session, "the parameters after step " + std::to_string(step),
-      "loss and gradients were finite, so optimizer '" + session.optimizer().instance().id() +
+      state.parameters(), world, "the parameters after step " + std::to_string(step),
+      "loss and gradients were finite, so optimizer '" + state.optimizer->instance().id() +
           "' wrote it: continue from an earlier checkpoint with a lower optimizer.lr, or with another optimizer");
 }
 
-void require_finite_states(Session& session, const std::string& what, const std::string& hint) {
+void require_finite_states(const PlacedOptimizer& optimizer, World& world, const std::string& what,
+                           const std::string& hint) {
+  const ParameterTable& parameters = optimizer.schema().table();
   std::string own;
-  for (const OptimizerState& state : session.optimizer().states()) {
+  for (const OptimizerState& state : optimizer.states()) {
     if (!is_float(state.tensor.dtype()) || state.tensor.num_elements() == 0 || all_finite(state.tensor)) continue;
-    const auto index = first_index(state.tensor, state.descriptor, session.mesh(), session.rank());
+    const auto index = first_index(state.tensor, state.descriptor, parameters.mesh(), parameters.rank());
     if (!index) continue;
     own = place_text(state.descriptor.fqn, state.descriptor.global_shape, *index);
     break;
   }
-  for (const std::string& found : session.world().exchange("whether optimizer states are finite", own))
+  for (const std::string& found : world.exchange("whether optimizer states are finite", own))
     if (!found.empty())
       throw Error(ExitCode::kNumeric, what + " are not finite: the first NaN or infinity is in " + found).hint(hint);
 }
 
-void require_finite(Session& session, const std::string& what, const std::string& hint) {
-  const auto own = find_nonfinite(session.parameters());
+void require_finite(const ParameterTable& parameters, World& world, const std::string& what, const std::string& hint) {
+  const auto own = find_nonfinite(parameters);
   const Json mine = own ? Json{own->parameter, own->index} : Json();
   std::vector<std::optional<NonFiniteElement>> all;
-  for (const std::string& text : session.world().exchange("whether parameters are finite", mine.dump())) {
+  for (const std::string& text : world.exchange("whether parameters are finite", mine.dump())) {
     const Json of_rank = Json::parse(text);
     all.emplace_back();
     if (!of_rank.is_null()) all.back() = {of_rank[0].get<size_t>(), of_rank[1].get<int64_t>()};
@@ -129,7 +131,7 @@ void require_finite(Session& session, const std::string& what, const std::string
   const auto first = least(all);
   if (!first) return;
   throw Error(ExitCode::kNumeric,
-              what + " are not finite: the first NaN or infinity is in " + nonfinite_text(session.parameters(), *first))
+              what + " are not finite: the first NaN or infinity is in " + nonfinite_text(parameters, *first))
       .hint(hint);
 }
 

@@ -6,8 +6,10 @@
 #include <string>
 
 #include "host/compile/parameters.hpp"
+#include "host/launch/world.hpp"
+#include "host/session/placed_optimizer.hpp"
 #include "host/session/ranks.hpp"
-#include "host/session/session.hpp"
+#include "host/session/run_state.hpp"
 
 namespace chassis {
 
@@ -30,11 +32,12 @@ std::string nonfinite_text(const ParameterTable& parameters, const NonFiniteElem
 
 // [all-ranks] Throws a numeric error on all ranks that names the first parameter element that is not finite, if any.
 // `what` begins the message: "the weights loaded from models/x".
-void require_finite(Session& session, const std::string& what,
+void require_finite(const ParameterTable& parameters, World& world, const std::string& what,
                     const std::string& hint = "continue from an earlier checkpoint, or from other weights");
 // The same for the parameters after a step whose loss and gradient were finite; the message names the optimizer.
-void require_finite_after(Session& session, int64_t step);
+void require_finite_after(const RunState& state, World& world, int64_t step);
 // The same for optimizer states: names the first tensor, in the order of the states, on the first rank that has one.
-void require_finite_states(Session& session, const std::string& what, const std::string& hint);
+void require_finite_states(const PlacedOptimizer& optimizer, World& world, const std::string& what,
+                           const std::string& hint);
 
 }  // namespace chassis

@@ -72,11 +72,12 @@ std::string ranks_text(const std::vector<int>& ranks) {
 void ReplicaCheck::find_classes(std::vector<std::string> exempt_axes) {
   classes_.clear();
   any_shared_ = false;
-  const auto& all = session_.parameters().all();
+  const auto& all = state_.parameters().all();
   std::map<std::string, size_t> known;
   for (size_t i = 0; i < all.size(); ++i) {
-    const auto part =
-        all[i]->is_here ? stored_part(all[i]->descriptor, session_.mesh(), session_.rank(), exempt_axes) : std::nullopt;
+    const auto part = all[i]->is_here
+                          ? stored_part(all[i]->descriptor, state_.mesh.shape, state_.mesh.rank, exempt_axes)
+                          : std::nullopt;
     if (!part) continue;
     const auto [found, is_new] = known.emplace(*part, classes_.size());
     if (is_new) classes_.push_back({*part, {}});
@@ -85,7 +86,7 @@ void ReplicaCheck::find_classes(std::vector<std::string> exempt_axes) {
   Json mine = Json::array();
   for (const Class& own : classes_) mine.push_back(own.id);
   std::map<std::string, int> num_ranks;
-  for (const std::string& text : session_.world().exchange("which parameters are replicated", mine.dump()))
+  for (const std::string& text : world_.exchange("which parameters are replicated", mine.dump()))
     for (const Json& id : Json::parse(text)) ++num_ranks[id.get<std::string>()];
   for (const auto& [id, count] : num_ranks) any_shared_ |= count > 1;
   for (Class& own : classes_) own.is_shared = num_ranks.at(own.id) > 1;
@@ -96,7 +97,7 @@ std::vector<uint64_t> ReplicaCheck::checksums(const Class& shared) const {
   std::vector<uint64_t> sums;
   for (const size_t index : shared.parameters) {
     uint64_t sum = 0;
-    for (const Tensor& stored : session_.parameters().all()[index]->all_stored()) {
+    for (const Tensor& stored : state_.parameters().all()[index]->all_stored()) {
       const uint64_t pair[] = {sum, checksum_of(stored)};
       sum = hash64({reinterpret_cast<const char*>(pair), sizeof pair}, 0);
     }
@@ -106,8 +107,8 @@ std::vector<uint64_t> ReplicaCheck::checksums(const Class& shared) const {
 }
 
 void ReplicaCheck::require_equal(int64_t step) {
-  if (session_.world().size() == 1 || step == last_step_) return;
-  if (auto exempt = session_.ranks().events().axes_of_differing_replicas(); exempt_axes_ != exempt)
+  if (world_.size() == 1 || step == last_step_) return;
+  if (auto exempt = state_.ranks().events().axes_of_differing_replicas(); exempt_axes_ != exempt)
     find_classes(std::move(exempt));
   if (!any_shared_) return;
   Json mine = Json::object();
@@ -118,7 +119,7 @@ void ReplicaCheck::require_equal(int64_t step) {
   }
   std::map<std::string, std::string> first;  // by class: the checksum of the first rank
   bool are_equal = true;
-  for (const std::string& text : session_.world().exchange("checksums of replicas", mine.dump())) {
+  for (const std::string& text : world_.exchange("checksums of replicas", mine.dump())) {
     const Json of_rank = Json::parse(text);
     for (const auto& [id, sum] : of_rank.items())
       are_equal &= first.emplace(id, sum.get<std::string>()).first->second == sum.get<std::string>();
@@ -137,7 +138,7 @@ void ReplicaCheck::throw_difference(int64_t step) {
   // Keyed by parameter and part: the ranks with each checksum.
   std::map<std::pair<size_t, std::string>, std::map<std::string, std::vector<int>>> all;
   int rank = 0;
-  for (const std::string& text : session_.world().exchange("checksums of single replicas", mine.dump())) {
+  for (const std::string& text : world_.exchange("checksums of single replicas", mine.dump())) {
     for (const Json& one : Json::parse(text))
       all[{one[0].get<size_t>(), one[1].get<std::string>()}][one[2].get<std::string>()].push_back(rank);
     ++rank;
@@ -153,12 +154,12 @@ void ReplicaCheck::throw_difference(int64_t step) {
   };
   const auto usual = std::max_element(values.begin(), values.end(), by_count);
   const auto odd = usual == values.begin() ? std::next(values.begin()) : values.begin();
-  const Parameter& parameter = *session_.parameters().all()[where.first];
+  const Parameter& parameter = *state_.parameters().all()[where.first];
   throw Error(ExitCode::kNumeric,
               fmt::format("replicas have drifted apart after step {}: the parameter '{}' has the checksum {} on {} and "
                           "{} on {}; {} of {} parameters differ",
                           step, parameter.name, odd->first, ranks_text(odd->second), usual->first,
-                          ranks_text(usual->second), different.size(), session_.parameters().all().size()))
+                          ranks_text(usual->second), different.size(), state_.parameters().all().size()))
       .hint(
           "a plugin that writes parameters on some ranks alone, or defective memory of one machine; checkpoints that "
           "were saved before are of equal replicas: continue from one of them");

@@ -7,14 +7,15 @@
 #include <string>
 #include <vector>
 
-#include "host/session/session.hpp"
+#include "host/launch/world.hpp"
+#include "host/session/run_state.hpp"
 
 namespace chassis {
 
 class ReplicaCheck {
  public:
-  // The session must outlive it.
-  explicit ReplicaCheck(Session& session) : session_(session) {}
+  // Both must outlive it.
+  ReplicaCheck(const RunState& state, World& world) : state_(state), world_(world) {}
 
   // [step][all-ranks] Throws a numeric error on all ranks if replicas differ after this step; it names the first
   // parameter that differs, and the ranks. Reads what this rank stores once; sends nothing if nothing is replicated.
@@ -33,7 +34,8 @@ class ReplicaCheck {
   std::vector<uint64_t> checksums(const Class& shared) const;
   [[noreturn]] void throw_difference(int64_t step);
 
-  Session& session_;
+  const RunState& state_;
+  World& world_;
   std::optional<std::vector<std::string>> exempt_axes_;  // the ones with which the classes were found
   std::vector<Class> classes_;
   bool any_shared_ = false;  // by any ranks of the run

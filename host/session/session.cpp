@@ -2,6 +2,8 @@
 #include "host/session/session.hpp"
 
 #include <filesystem>
+#include <memory>
+#include <optional>
 #include <set>
 #include <system_error>
 #include <utility>
@@ -117,11 +119,12 @@ Session::Session(Config config, const SessionOptions& options)
   config_.finish();
 
   const MeshPlace place{*world_, options.world_size, options.rank};
-  mesh_ = make_mesh(settings(), *plugins_, place);
+  state_.mesh = make_mesh(settings(), *plugins_, place);
+  const RunMesh& mesh = state_.mesh;
   ResolveOptions resolve = resolve_options(settings(), options.target, *world_);
-  communicator_ = make_communicator(config_, *plugins_, mesh_, place, resolve.device);
+  state_.communicator = make_communicator(config_, *plugins_, mesh, place, resolve.device);
   ProgramPasses passes = options.passes;
-  const auto axes = layout_axes(*mesh_.strategies, mesh_.shape, mesh_.rank);
+  const auto axes = layout_axes(*mesh.strategies, mesh.shape, mesh.rank);
   for (const auto& axis : axes) passes.layout.push_back(axis.get());
   if (settings().adapter.plugin.is_set())
     passes.adapters.push_back(&adapter_.emplace(settings().adapter, *plugins_, *model_).pass());
@@ -129,60 +132,63 @@ Session::Session(Config config, const SessionOptions& options)
     passes.quant.push_back(&quant_.emplace(settings().quant, *plugins_, *model_).pass());
     if (quant_->is_stored()) config_.drop_defaults("quant");  // the settings in the model's files apply
   }
-  runtime_ = make_runtime(config_, *plugins_, *model_, candidates, std::move(resolve), passes, quant());
+  compile_program(state_, config_, *plugins_, *model_, candidates, std::move(resolve), passes, quant());
   tokenizer_ = open_tokenizer(config_, *plugins_, tokenizer, vocab_size(program()));
   if (tokenizer.is_default && options.world_size == 0)
     log::info("tokenizer '{}' of {}: {} ids{}", tokenizer.member, tokenizer.directory, tokenizer_->vocab_size(),
               tokenizer_->chat_template().empty() ? "" : ", with a chat template");
+  std::optional<OptimizerSchema> optimizer;
   if (config_.use() == ConfigUse::kTraining)
-    runtime_.optimizer = make_optimizer(settings().optimizer, *plugins_, parameters());
-  place_shards(config_, mesh_, runtime_);
-  if (const Pipeline& pipeline = runtime_.plan->pipeline(); pipeline.divides() && !place.is_planned())
+    optimizer.emplace(make_optimizer(settings().optimizer, *plugins_, parameters()));
+  place_shards(state_, config_, std::move(optimizer));
+  if (const Pipeline& pipeline = state_.plan->pipeline(); pipeline.divides() && !place.is_planned())
     world_->expect_same("pipeline", pipeline.text());
-  collectives_ = std::make_unique<AxisCollectives>(*communicator_);
+  state_.collectives = std::make_unique<AxisCollectives>(*state_.communicator);
 }
 
 Session::~Session() = default;
 
 void Session::allocate(const Execution& execution) {
   const Device device = execution.rehearsal.value_or(this->device());
-  runtime_.storage.emplace(parameters(), device);
-  const StackPlan& plan = *runtime_.plan;
-  runtime_.events = std::make_unique<StackEvents>(plan, parameters(), *communicator_, device);
+  state_.storage.emplace(parameters(), device);
+  const StackPlan& plan = *state_.plan;
+  state_.events = std::make_unique<StackEvents>(plan, parameters(), *state_.communicator, device);
   ExecutorParts parts;
   if (execution.rehearsal) parts.backend = std::make_shared<const Rehearsal>(device);
-  parts.events = execution.events != nullptr ? execution.events : runtime_.events.get();
-  parts.collectives = given_collectives_ != nullptr ? given_collectives_ : collectives_.get();
+  parts.events = execution.events != nullptr ? execution.events : state_.events.get();
+  parts.collectives = given_collectives_ != nullptr ? given_collectives_ : state_.collectives.get();
   parts.stages = stages_of(plan.pipeline(), plan.stage_coordinate());
-  parts.links = runtime_.events->links();
+  parts.links = state_.events->links();
   parts.trace = execution.trace;
   parts.keeps_failed = execution.keeps_failed;
-  runtime_.executor = std::make_unique<Executor>(compiled().with_recompute(execution.recompute), std::move(parts));
-  if (runtime_.optimizer) runtime_.optimizer->allocate(device, *communicator_);
+  state_.executor = std::make_unique<Executor>(compiled().with_recompute(execution.recompute), std::move(parts));
+  state_.driver.reset();  // there is at most one
+  if (state_.optimizer)
+    state_.driver = std::make_unique<OptimizerDriver>(*state_.optimizer, device, *state_.communicator);
 }
 
 bool Session::move_to(int rank) {
-  const MeshShape::Coordinates from = mesh_.shape.coordinates(mesh_.rank), to = mesh_.shape.coordinates(rank);
-  for (size_t axis = 0; axis < mesh_.shape.axes().size(); ++axis) {
-    const std::string& name = mesh_.shape.axes()[axis].name;
+  RunMesh& mesh = state_.mesh;
+  const MeshShape::Coordinates from = mesh.shape.coordinates(mesh.rank), to = mesh.shape.coordinates(rank);
+  for (size_t axis = 0; axis < mesh.shape.axes().size(); ++axis) {
+    const std::string& name = mesh.shape.axes()[axis].name;
     if ((divides_dims(name) || divides_positions(name)) && from[axis] != to[axis]) return false;
   }
-  runtime_.executor.reset();
-  collectives_.reset();
-  if (runtime_.optimizer) runtime_.optimizer->release();
-  runtime_.events.reset();
-  runtime_.storage.reset();
-  mesh_.rank = rank;
-  mesh_.strategies = std::make_shared<Strategies>(stack_members(settings(), *plugins_));
-  runtime_.plan = std::make_unique<StackPlan>(runtime_.plan->at_rank(rank, mesh_.strategies, program(), parameters()));
-  runtime_.plan->place(parameters());
-  communicator_ =
-      make_communicator(config_, *plugins_, mesh_, MeshPlace{*world_, mesh_.shape.world_size(), rank}, device());
-  if (runtime_.optimizer) runtime_.optimizer->place_rank();
-  collectives_ = std::make_unique<AxisCollectives>(*communicator_);
+  state_.driver.reset();
+  state_.executor.reset();
+  state_.collectives.reset();
+  state_.events.reset();
+  state_.storage.reset();
+  mesh.rank = rank;
+  mesh.strategies = std::make_shared<Strategies>(stack_members(settings(), *plugins_));
+  state_.plan = std::make_unique<StackPlan>(state_.plan->at_rank(rank, mesh.strategies, program(), parameters()));
+  state_.plan->place(parameters());
+  state_.communicator =
+      make_communicator(config_, *plugins_, mesh, MeshPlace{*world_, mesh.shape.world_size(), rank}, device());
+  state_.collectives = std::make_unique<AxisCollectives>(*state_.communicator);
   return true;
 }
 
-void Session::refresh_parameters() { runtime_.events->refresh(); }
+void Session::refresh_parameters() { state_.events->refresh(); }
 
 }  // namespace chassis

@@ -9,7 +9,6 @@
 
 #include "host/base/error.hpp"
 #include "host/config/config.hpp"
-#include "host/execute/axis_collectives.hpp"
 #include "host/launch/world.hpp"
 #include "host/service/metrics.hpp"
 #include "host/service/trace.hpp"
@@ -20,7 +19,7 @@
 #include "host/session/run_model.hpp"
 #include "host/session/run_plugins.hpp"
 #include "host/session/run_quant.hpp"
-#include "host/session/runtime.hpp"
+#include "host/session/run_state.hpp"
 #include "host/session/step.hpp"
 #include "host/session/target.hpp"
 #include "host/text/plugin_rows.hpp"
@@ -64,9 +63,12 @@ class Session {
 
   RunPlugins& plugins() { return *plugins_; }
 
-  const MeshShape& mesh() const { return mesh_.shape; }
-  int rank() const { return mesh_.rank; }
-  Ranks ranks() const { return {*runtime_.plan, *communicator_, runtime_.events.get()}; }
+  // The objects that compute the steps. Another state may be assigned between two steps.
+  RunState& state() { return state_; }
+  const RunState& state() const { return state_; }
+  const MeshShape& mesh() const { return state_.mesh.shape; }
+  int rank() const { return state_.mesh.rank; }
+  Ranks ranks() const { return state_.ranks(); }
 
   const RunModel& model() const { return *model_; }
   // NULL if the run has no adapter.
@@ -77,22 +79,22 @@ class Session {
   const PluginTokenizer* tokenizer() const { return tokenizer_.get(); }
 
   // As compiled, without recompute; the executor runs it with that of its Execution.
-  const CompiledProgram& compiled() const { return *runtime_.compiled; }
+  const CompiledProgram& compiled() const { return *state_.compiled; }
   const Program& program() const { return compiled().program(); }
-  ParameterTable& parameters() const { return compiled().parameters(); }
-  const DiskMapping& disk_mapping() const { return *runtime_.disk_mapping; }
-  bool has_executor() const { return runtime_.executor != nullptr; }  // true after allocate()
+  ParameterTable& parameters() const { return state_.parameters(); }
+  const DiskMapping& disk_mapping() const { return *state_.disk_mapping; }
+  bool has_executor() const { return state_.executor != nullptr; }  // true after allocate()
   Executor& executor() {
     CHASSIS_CHECK(has_executor(), "a session has no executor before its tensors are allocated");
-    return *runtime_.executor;
+    return *state_.executor;
   }
   // Only if the configuration was read for training.
-  OptimizerDriver& optimizer() { return *runtime_.optimizer; }
-  Device device() const { return compiled().options().device; }
+  PlacedOptimizer& optimizer() { return *state_.optimizer; }
+  Device device() const { return state_.device(); }
   Dtype compute() const { return compiled().options().compute; }
 
-  // Only if the configuration was read for training.
-  StepParts step_parts() { return {executor(), parameters(), optimizer(), ranks(), device()}; }
+  // Only if the configuration was read for training, and after allocate().
+  StepParts step_parts() { return state_.step_parts(); }
   DataNeeds data_needs() const {
     return {settings(), program(), tokenizer(), world_->launch().local_rank == 0, &*row_files_, &compiled().layout()};
   }
@@ -113,15 +115,12 @@ class Session {
   World* world_;
   std::optional<RunPlugins> plugins_;
   mutable std::optional<PluginRows> row_files_;
-  std::unique_ptr<Communicator> communicator_;  // outlives the shards
   Collectives* given_collectives_;
-  std::unique_ptr<AxisCollectives> collectives_;
-  RunMesh mesh_;
   std::optional<RunModel> model_;
   std::optional<RunAdapter> adapter_;
   std::optional<RunQuant> quant_;
   std::unique_ptr<PluginTokenizer> tokenizer_;
-  Runtime runtime_;
+  RunState state_;
 };
 
 }  // namespace chassis

@@ -2,6 +2,7 @@
 #include "host/session/step.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstdint>
 
@@ -52,13 +53,14 @@ StepResult run_step(const StepParts& parts, const StepInputs& inputs) {
   // Loss and squared gradient norm are sums over all ranks. If one part is not finite, the sum is not finite on any
   // rank, so all ranks step or none does. The same collective carries the requests of the ranks.
   const StepRequests own = inputs.requests ? inputs.requests() : StepRequests{};
-  double sums[] = {ranks.counts_rows() ? loss_sum : 0.0, sum_of_squares(optimizer.trained()), own.stop ? 1.0 : 0.0,
-                   own.save ? 1.0 : 0.0, own.ready ? 0.0 : 1.0};
+  std::array<double, 5> sums = {ranks.counts_rows() ? loss_sum : 0.0, sum_of_squares(optimizer.trained()),
+                                own.stop ? 1.0 : 0.0, own.save ? 1.0 : 0.0, own.ready ? 0.0 : 1.0};
   ranks.sum(sums, "loss, gradient norm and requests");
+  const auto [losses, squares, num_stop, num_save, num_not_ready] = sums;
   StepResult result;
-  result.loss = sums[0] * inputs.loss_scale;
-  result.grad_norm = std::sqrt(sums[1]);
-  result.requests = {sums[2] > 0.0, sums[3] > 0.0, sums[4] == 0.0};
+  result.loss = losses * inputs.loss_scale;
+  result.grad_norm = std::sqrt(squares);
+  result.requests = {num_stop > 0.0, num_save > 0.0, num_not_ready == 0.0};
   result.applied = std::isfinite(result.loss) && std::isfinite(result.grad_norm);
 
   if (result.applied) {

@@ -79,9 +79,9 @@ class LargestTensors {
   std::vector<Entry> entries_;  // the largest first
 };
 
-LargestTensors largest_tensors(Session& session) {
+LargestTensors largest_tensors(const RunState& state) {
   LargestTensors out;
-  for (const auto& p : session.parameters().all()) {
+  for (const auto& p : state.parameters().all()) {
     const auto name = [&] { return p->name; };
     out.add(p->shard, "parameter", name);
     out.add(p->value, "gathered parameter", name);
@@ -89,11 +89,11 @@ LargestTensors largest_tensors(Session& session) {
     out.add(p->reduced, "reduced gradient", name);
     for (const StoredComponent& component : p->components) out.add(component.shard, "parameter", name);
   }
-  for (const OptimizerState& state : session.optimizer().states())
-    out.add(state.tensor, "optimizer state", [&] { return state.descriptor.fqn; });
-  const std::vector<std::string> units = session.program().unit_names();
-  if (!session.has_executor()) return out;
-  session.executor().visit_saved(
+  for (const OptimizerState& stored : state.optimizer->states())
+    out.add(stored.tensor, "optimizer state", [&] { return stored.descriptor.fqn; });
+  const std::vector<std::string> units = state.compiled->program().unit_names();
+  if (!state.executor) return out;
+  state.executor->visit_saved(
       [&](int microbatch, size_t unit, const std::string& name, bool by_kernel, const Tensor& tensor) {
         out.add(tensor, by_kernel ? "saved by the kernel of" : "activation",
                 [&] { return fmt::format("{}.{} of micro-batch {}", units.at(unit), name, microbatch); });
@@ -117,37 +117,41 @@ struct PostMortem::Report {
   }
 };
 
-PostMortem::PostMortem(Session& session, const MemoryFit& fit)
-    : session_(session), fit_(fit), reserve_(std::make_unique_for_overwrite<char[]>(kReserveBytes)) {}
+PostMortem::PostMortem(RunState& state, World& world, const Settings& settings, const MemoryFit& fit)
+    : state_(state),
+      world_(world),
+      settings_(settings),
+      fit_(fit),
+      reserve_(std::make_unique_for_overwrite<char[]>(kReserveBytes)) {}
 
 void PostMortem::add_out_of_memory(Error& error, const std::string& run_directory) noexcept {
   if (std::exchange(is_done_, true)) return;
   try {
     reserve_.reset();
     drop_memory_cache();
-    const Device device = session_.device();
+    const Device device = state_.device();
     const bool on_device = device.spec().has_own_memory && device_memory(device).num_failures > 0;
     const std::optional<MemoryFailure> failure = on_device ? std::nullopt : last_memory_failure();
     Report report = report_memory(error.what(), failure ? &*failure : nullptr);
     report.json["kind"] = "out_of_memory";
     if (on_device) {
-      const DeviceMemory memory = device_memory(session_.device());
+      const DeviceMemory memory = device_memory(state_.device());
       report.json["device_memory"] = {{"active_bytes", memory.active_bytes},
                                       {"reserved_bytes", memory.reserved_bytes},
                                       {"peak_active_bytes", memory.peak_active_bytes},
                                       {"free_bytes", memory.free_bytes},
                                       {"total_bytes", memory.total_bytes}};
       report.lines.push_back(fmt::format("on {}: peak {} in tensors, {} reserved and {} in use now, of {}",
-                                         session_.device().text(), shown(memory.peak_active_bytes),
+                                         state_.device().text(), shown(memory.peak_active_bytes),
                                          shown(memory.reserved_bytes), shown(memory.active_bytes),
                                          shown(memory.total_bytes)));
     }
     compare_with_plan(report);
-    const LargestTensors tensors = largest_tensors(session_);
+    const LargestTensors tensors = largest_tensors(state_);
     report.json["tensors"] = tensors.json();
     if (const std::string line = tensors.line(); !line.empty()) report.lines.push_back("largest: " + line);
     advise(report);
-    if (session_.has_executor()) session_.executor().forget();
+    if (state_.executor) state_.executor->forget();
     drop_memory_cache();
     finish(report, error, run_directory);
   } catch (...) {
@@ -161,7 +165,7 @@ void PostMortem::add_communication_failure(Error& error, const std::string& run_
     reserve_.reset();
     Report report = report_memory(error.what(), nullptr);
     report.json["kind"] = "communication";
-    if (session_.has_executor()) session_.executor().forget();
+    if (state_.executor) state_.executor->forget();
     report_hang(report);
     compare_with_plan(report);
     finish(report, error, run_directory);
@@ -172,14 +176,13 @@ void PostMortem::add_communication_failure(Error& error, const std::string& run_
 
 // Reports the rank's place in the step, and its memory: as of the moment in which it ran out, if it did.
 PostMortem::Report PostMortem::report_memory(const std::string& error, const MemoryFailure* noted) {
-  const World& world = session_.world();
   Report report;
   Json& json = report.json;
   json = {{"schema", "chassis.post_mortem/1"},
           {"kind", nullptr},
-          {"run", *session_.settings().run.name},
-          {"rank", world.rank()},
-          {"world_size", world.size()},
+          {"run", *settings_.run.name},
+          {"rank", world_.rank()},
+          {"world_size", world_.size()},
           {"time", static_cast<int64_t>(time(nullptr))},
           {"error", error}};
   MemoryFailure failure;
@@ -198,27 +201,7 @@ PostMortem::Report PostMortem::report_memory(const std::string& error, const Mem
   report.limit_bytes = failure.limit_bytes;
   report.category = failure.category;
 
-  const StepPlace& place = failure.place;
-  const std::vector<std::string> units = session_.program().unit_names();
-  const std::string unit = place.unit >= 0 ? units.at(static_cast<size_t>(place.unit)) : "";
-  json["where"] = {{"step", failure.step}, {"phase", place.phase}, {"call", failure.call}};
-  std::string where = failure.step > 0 ? fmt::format("step {}", failure.step) : "before the first step";
-  if (*place.phase != '\0') where += fmt::format(", {}", place.phase);
-  if (place.microbatch >= 0) {
-    json["where"]["microbatch"] = place.microbatch;
-    where += fmt::format(" of micro-batch {}", place.microbatch);
-  }
-  if (!unit.empty()) {
-    json["where"]["unit"] = unit;
-    where += ", unit " + unit;
-  }
-  if (!failure.node.empty()) {
-    json["where"]["node"] = failure.node;
-    where += ", node " + failure.node;
-  }
-  report.lines.push_back("at: " + where);
-  if (!failure.call.empty()) report.lines.push_back("call: " + failure.call);
-
+  report_place(report, failure);
   if (noted)
     json["request"] = {{"bytes", failure.requested_bytes},
                        {"category", memory_category_name(failure.category)},
@@ -255,8 +238,32 @@ PostMortem::Report PostMortem::report_memory(const std::string& error, const Mem
   return report;
 }
 
+// Reports where in its step the rank was.
+void PostMortem::report_place(Report& report, const MemoryFailure& failure) const {
+  const StepPlace& place = failure.place;
+  const std::vector<std::string> units = state_.compiled->program().unit_names();
+  const std::string unit = place.unit >= 0 ? units.at(static_cast<size_t>(place.unit)) : "";
+  report.json["where"] = {{"step", failure.step}, {"phase", place.phase}, {"call", failure.call}};
+  std::string where = failure.step > 0 ? fmt::format("step {}", failure.step) : "before the first step";
+  if (*place.phase != '\0') where += fmt::format(", {}", place.phase);
+  if (place.microbatch >= 0) {
+    report.json["where"]["microbatch"] = place.microbatch;
+    where += fmt::format(" of micro-batch {}", place.microbatch);
+  }
+  if (!unit.empty()) {
+    report.json["where"]["unit"] = unit;
+    where += ", unit " + unit;
+  }
+  if (!failure.node.empty()) {
+    report.json["where"]["node"] = failure.node;
+    where += ", node " + failure.node;
+  }
+  report.lines.push_back("at: " + where);
+  if (!failure.call.empty()) report.lines.push_back("call: " + failure.call);
+}
+
 void PostMortem::report_hang(Report& report) {
-  const Hang hang = session_.ranks().communicator.hang();
+  const Hang hang = state_.communicator->hang();
   Json waiting = Json::array();
   std::string line;
   if (!hang.call.empty()) line = "this rank waited for " + hang.call;
@@ -314,14 +321,13 @@ void PostMortem::compare_with_plan(Report& report) {
 
 // Uses the numbers at hand, because a plan of every change would need memory and time.
 void PostMortem::advise(Report& report) {
-  const Settings& settings = session_.settings();
-  const CompiledProgram& compiled = session_.compiled();
+  const CompiledProgram& compiled = *state_.compiled;
   const uint64_t activations = compiled.planned_activation_bytes(fit_.recompute);
   for (const auto& [recompute, name] : {std::pair(Recompute::kSelective, "selective"), {Recompute::kFull, "full"}}) {
     const uint64_t then = compiled.planned_activation_bytes(recompute);
     if (then < activations) report.advise(fmt::format("recompute.mode = \"{}\"", name), activations - then);
   }
-  if (const int64_t rows = settings.train.micro_batch_size; rows > 1)
+  if (const int64_t rows = settings_.train.micro_batch_size; rows > 1)
     report.advise(fmt::format("train.micro_batch_size = {}", rows / 2),
                   activations / static_cast<uint64_t>(rows) * static_cast<uint64_t>(rows - rows / 2));
   std::stable_sort(report.advice.begin(), report.advice.end(),
@@ -333,15 +339,14 @@ void PostMortem::advise(Report& report) {
 }
 
 void PostMortem::finish(Report& report, Error& error, const std::string& run_directory) {
-  const World& world = session_.world();
   if (report.json["kind"] == "out_of_memory") {
     const uint64_t limit = report.limit_bytes;
-    const std::string command = fmt::format("chassis plan {}/resolved.toml --world {}{}", run_directory, world.size(),
+    const std::string command = fmt::format("chassis plan {}/resolved.toml --world {}{}", run_directory, world_.size(),
                                             limit > 0 ? fmt::format(" --memory {}B", limit) : " --memory SIZE");
     report.json["command"] = command;
     report.lines.push_back(command + " plans such changes in full");
   }
-  const std::string path = write_report(run_directory + "/post-mortem", world.rank(), json_line(report.json) + "\n");
+  const std::string path = write_report(run_directory + "/post-mortem", world_.rank(), json_line(report.json) + "\n");
   std::string note = "  post-mortem: " + path;
   for (const std::string& line : report.lines) note += "\n    " + line;
   error.note(std::move(note));

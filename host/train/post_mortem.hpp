@@ -8,16 +8,18 @@
 
 #include "host/base/error.hpp"
 #include "host/base/json_fwd.hpp"
+#include "host/config/settings.hpp"
+#include "host/launch/world.hpp"
 #include "host/plan/memory_fit.hpp"
 #include "host/service/memory.hpp"
-#include "host/session/session.hpp"
+#include "host/session/run_state.hpp"
 
 namespace chassis {
 
 class PostMortem {
  public:
-  // Both must outlive the object.
-  PostMortem(Session& session, const MemoryFit& fit);
+  // All must outlive the object.
+  PostMortem(RunState& state, World& world, const Settings& settings, const MemoryFit& fit);
 
   // Drops the tensors of the step. Adds the file's path to the error, so that it also reaches the other ranks.
   void add_out_of_memory(Error& error, const std::string& run_directory) noexcept;
@@ -28,12 +30,15 @@ class PostMortem {
   struct Report;
   // `failure` is NULL if the host's memory did not run out; the report then has the memory as it is now.
   Report report_memory(const std::string& error, const MemoryFailure* failure);
+  void report_place(Report& report, const MemoryFailure& failure) const;
   void report_hang(Report& report);
   void compare_with_plan(Report& report);
   void advise(Report& report);
   void finish(Report& report, Error& error, const std::string& run_directory);
 
-  Session& session_;
+  RunState& state_;
+  World& world_;
+  const Settings& settings_;
   const MemoryFit& fit_;
   std::unique_ptr<char[]> reserve_;  // freed first, so that the report has some memory
   bool is_done_ = false;

@@ -23,6 +23,7 @@
 #include "host/checkpoint/writer.hpp"
 #include "host/save/resume_differences.hpp"
 #include "host/service/device.hpp"
+#include "host/session/providers.hpp"
 
 namespace chassis {
 namespace {
@@ -355,18 +356,17 @@ void RunDirectory::check_steps(const Settings& settings, int64_t first_step, int
   });
 }
 
-void RunDirectory::start(Session& session, const RunIdentity& identity) {
+void RunDirectory::start(const Config& config, const PluginRegistry& plugins, CompiledProgram& program,
+                         const RunIdentity& identity) {
   world_.run_and_agree("writing the run directory", [&] {
     if (world_.rank() != 0) return;
-    const Config& config = session.config();
     log::add_file(file("log.txt"));
     write_file_atomic(file("resolved.toml"), config.resolved_toml());
     ::unlink(file("ranks.json").c_str());  // left by the ranks of an earlier start
-    write_file_atomic(file("plugins.lock"),
-                      plugins_lock(session.plugins().registry(), session.compiled()).dump(2) + "\n");
+    write_file_atomic(file("plugins.lock"), plugins_lock(plugins, program).dump(2) + "\n");
     about_ = {{"name", *config.settings().run.name},
               {"version", CHASSIS_VERSION},
-              {"device", device_name(session.device())},
+              {"device", device_name(program.options.device)},
               {"identity", {{"model", identity.model}, {"data", identity.data}, {"content", identity.content}}}};
     has_saved_ = !list_checkpoints(file("checkpoints")).empty();
     write_run_file();

@@ -8,8 +8,13 @@
 #include <string>
 #include <vector>
 
+#include "host/base/file.hpp"
+#include "host/base/json.hpp"
 #include "host/checkpoint/checkpoint_root.hpp"
-#include "host/session/session.hpp"
+#include "host/compile/compile.hpp"
+#include "host/config/config.hpp"
+#include "host/launch/world.hpp"
+#include "host/plugin/registry.hpp"
 #include "host/train/metrics_file.hpp"
 
 namespace chassis {
@@ -46,7 +51,8 @@ class RunDirectory {
   // [all-ranks] Throws if something is in the way of the checkpoints of steps after `first_step` up to `last_step`.
   void check_steps(const Settings& settings, int64_t first_step, int64_t last_step);
   // [all-ranks] Writes the files that describe the run, and opens log.txt.
-  void start(Session& session, const RunIdentity& identity);
+  void start(const Config& config, const PluginRegistry& plugins, CompiledProgram& program,
+             const RunIdentity& identity);
   // After start(): records in run.json that the run has saved a checkpoint.
   void note_saved();
   // On rank 0, after start(): writes report.json, "chassis.run/1", which begins with its schema.

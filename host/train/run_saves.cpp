@@ -55,7 +55,7 @@ bool RunSaves::due(int64_t step) const {
 void RunSaves::save(int64_t step) {
   if (saved_step_ == step) return;
   finish();
-  require_finite_after(session_, step);
+  require_finite_after(session_.state(), session_.world(), step);
   if (session_.settings().run.replica_check_steps > 0) replicas_.require_equal(step);
   saving_step_ = step;
   attempt([&] {
@@ -103,7 +103,7 @@ void RunSaves::finish() {
 }
 
 void RunSaves::export_final(int64_t step) {
-  require_finite_after(session_, step);
+  require_finite_after(session_.state(), session_.world(), step);
   export_model("final", step);
 }
 

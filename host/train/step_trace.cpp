@@ -11,21 +11,20 @@
 
 namespace chassis {
 
-StepTrace::StepTrace(const std::vector<int64_t>& steps, Session& session, const std::string& run_directory)
-    : first_(steps[0]), last_(steps[1]), session_(session), folder_(run_directory + "/trace") {
-  World& world = session.world();
+StepTrace::StepTrace(const std::vector<int64_t>& steps, RunState& state, World& world, const std::string& run_directory)
+    : first_(steps[0]), last_(steps[1]), state_(state), world_(world), folder_(run_directory + "/trace") {
   // Clocks of machines differ by the error of their time service. Counted from the earliest clock, no time is negative.
   int64_t origin = Trace::realtime_ns();
   for (const std::string& now : world.exchange("start of the trace", std::to_string(origin)))
     origin = std::min<int64_t>(origin, std::stoll(now));
   trace_ = std::make_unique<Trace>(world.rank(), origin);
-  session_.ranks().communicator.set_trace(trace_.get());
+  state_.communicator->set_trace(trace_.get());
 }
 
-StepTrace::~StepTrace() { session_.ranks().communicator.set_trace(nullptr); }
+StepTrace::~StepTrace() { state_.communicator->set_trace(nullptr); }
 
 void StepTrace::start(int64_t step) const {
-  if (step >= last_ && session_.world().rank() == 0)
+  if (step >= last_ && world_.rank() == 0)
     counted_warning("no trace",
                     fmt::format("log.trace = [{}, {}], and the run goes on after step {}", first_, last_, step));
 }
@@ -53,7 +52,7 @@ void StepTrace::finish() {
 }
 
 void StepTrace::write() {
-  const int rank = session_.world().rank();
+  const int rank = world_.rank();
   const std::string path = write_report(folder_, rank, trace_->json());
   if (const uint64_t dropped = trace_->num_dropped(); dropped > 0)
     counted_warning("spans that the trace has no room for",

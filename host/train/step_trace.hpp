@@ -6,16 +6,17 @@
 #include <string>
 #include <vector>
 
+#include "host/launch/world.hpp"
 #include "host/service/trace.hpp"
-#include "host/session/session.hpp"
+#include "host/session/run_state.hpp"
 
 namespace chassis {
 
 class StepTrace {
  public:
-  // [all-ranks] `steps`: the first and the last one. The ranks agree on time 0. The communicator records into it from
-  // now on; the executor gets the recorder when it is made.
-  StepTrace(const std::vector<int64_t>& steps, Session& session, const std::string& run_directory);
+  // [all-ranks] `steps`: the first and the last one. The ranks agree on time 0. The communicator of `state`, which
+  // outlives the trace, records into it from now on; the executor gets the recorder when it is made.
+  StepTrace(const std::vector<int64_t>& steps, RunState& state, World& world, const std::string& run_directory);
   ~StepTrace();
   StepTrace(const StepTrace&) = delete;
   StepTrace& operator=(const StepTrace&) = delete;
@@ -34,7 +35,8 @@ class StepTrace {
 
   const int64_t first_, last_;
   int64_t first_begun_ = 0, last_begun_ = 0;  // a run may begin after the first step, and end before the last one
-  Session& session_;
+  RunState& state_;
+  World& world_;
   const std::string folder_;
   std::unique_ptr<Trace> trace_;
   bool is_written_ = false;

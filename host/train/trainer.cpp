@@ -107,13 +107,11 @@ TrainerState trainer_state_from_json(const Json& saved, const std::string& where
   return state;
 }
 
-Trainer::Trainer(const StepParts& parts, TrainData& data, TrainerOptions options)
-    : parts_(parts),
-      data_(data),
-      options_(std::move(options)),
-      schedule_(parts.ranks.work(options_.shape.num_micro_batches)) {}
+Trainer::Trainer(RunState& run, TrainData& data, TrainerOptions options)
+    : run_(run), data_(data), options_(std::move(options)) {}
 
 StepRecord Trainer::step() {
+  const StepParts parts = run_.step_parts();
   StepRecord record;
   Stopwatch watch, whole;
   CategoryPeaks memory_peaks;
@@ -129,8 +127,8 @@ StepRecord Trainer::step() {
 
   StepInputs inputs;
   inputs.step = record.step;
-  inputs.schedule = schedule_;
-  inputs.fields = [&](int m) { return to_fields(data.micro_batches[static_cast<size_t>(m)], parts_.device); };
+  inputs.schedule = parts.ranks.work(options_.shape.num_micro_batches);
+  inputs.fields = [&](int m) { return to_fields(data.micro_batches[static_cast<size_t>(m)], parts.device); };
   inputs.random = [&](int m) -> RandomBits {
     const StepShape& shape = options_.shape;
     return {hash64("step " + std::to_string(record.step), options_.seed),
@@ -149,7 +147,7 @@ StepRecord Trainer::step() {
     if (phase == StepPhase::kEnd) record.optimizer_ms = watch.lap();
     memory_peaks.look();
   };
-  const StepResult result = run_step(parts_, inputs);
+  const StepResult result = run_step(parts, inputs);
   requests_ = result.requests;
   record.loss = result.loss;
   record.grad_norm = result.grad_norm;
@@ -166,7 +164,7 @@ StepRecord Trainer::step() {
   state_.step = record.step;
   state_.tokens += record.tokens;
   state_.trained_tokens += record.trained_tokens;
-  const DeviceMemory memory = device_memory(parts_.device);
+  const DeviceMemory memory = device_memory(parts.device);
   record.peak_memory_bytes = memory.peak_active_bytes;
   record.active_memory_bytes = memory.active_bytes;
   record.reserved_memory_bytes = memory.reserved_bytes;
@@ -184,14 +182,15 @@ void Trainer::refuse_step(StepRecord& record) {
   record.skipped = true;
   const std::string what = "step " + std::to_string(record.step) + ": loss " + std::to_string(record.loss) +
                            ", gradient norm " + std::to_string(record.grad_norm) + "; the step was not applied";
-  if (const auto bad = find_nonfinite(parts_.parameters, parts_.ranks)) {
+  const ParameterTable& parameters = run_.parameters();
+  if (const auto bad = find_nonfinite(parameters, run_.ranks())) {
     // Parameters were finite when they were loaded, and only the optimizer writes them.
     std::string by;
     if (last_applied_ > 0)
-      by = "; optimizer '" + parts_.optimizer.instance().id() + "' wrote it, in step " + std::to_string(last_applied_) +
+      by = "; optimizer '" + run_.optimizer->instance().id() + "' wrote it, in step " + std::to_string(last_applied_) +
            " at the latest, whose loss and gradient were finite";
     throw Error(ExitCode::kNumeric, what + ", and no later step can be: the parameter " +
-                                        nonfinite_text(parts_.parameters, *bad) + " is NaN or infinite" + by)
+                                        nonfinite_text(parameters, *bad) + " is NaN or infinite" + by)
         .hint("continue from a checkpoint before this step, with a lower optimizer.lr");
   }
   if (options_.nonfinite == NonFinite::kStop)
@@ -209,7 +208,8 @@ EvalRecord evaluate(Executor& executor, EvalData& data, int64_t micro_batch_size
                     Device device) {
   Stopwatch watch;
   EvalRecord record;
-  double sums[] = {0.0, 0.0};  // losses; trained tokens
+  std::array<double, 2> sums{};
+  auto& [losses, trained] = sums;  // the sum of losses; trained tokens
   data.rewind();
   const int num_ranks = ranks.num_data_ranks();
   int64_t batches = 0;
@@ -237,16 +237,16 @@ EvalRecord evaluate(Executor& executor, EvalData& data, int64_t micro_batch_size
     const Tensor loss = executor.loss(to_fields(*mine, device));
     const double value = loss ? loss.item() : 0.0;
     if (!ranks.counts_rows()) continue;
-    sums[0] += value;
-    sums[1] += static_cast<double>(mine->num_trained_tokens);
+    losses += value;
+    trained += static_cast<double>(mine->num_trained_tokens);
   }
   ranks.events().finish_step();
   ranks.sum(sums, "evaluation");
-  record.trained_tokens = static_cast<uint64_t>(sums[1]);
+  record.trained_tokens = static_cast<uint64_t>(trained);
   if (record.trained_tokens == 0)
     throw Error(ExitCode::kConfig, data.config().where,
                 "evaluation set '" + data.config().path + "' has no trained token");
-  record.loss = sums[0] / sums[1];
+  record.loss = losses / trained;
   record.perplexity = std::exp(record.loss);
   record.seconds = watch.lap() / 1000.0;
   return record;

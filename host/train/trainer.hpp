@@ -13,6 +13,7 @@
 #include "host/data/train_data.hpp"
 #include "host/plugin/process_settings.hpp"
 #include "host/service/trace.hpp"
+#include "host/session/run_state.hpp"
 #include "host/session/schedule.hpp"
 #include "host/session/step.hpp"
 #include "host/train/sinks.hpp"
@@ -50,8 +51,8 @@ TrainerState trainer_state_from_json(const Json& saved, const std::string& where
 
 class Trainer {
  public:
-  // The arguments must outlive the trainer.
-  Trainer(const StepParts& parts, TrainData& data, TrainerOptions options);
+  // `run` and `data` outlive the trainer. Between two steps, another state may be assigned to `run`.
+  Trainer(RunState& run, TrainData& data, TrainerOptions options);
 
   // [step] One optimizer step over a global batch. If loss or gradients are not finite, the parameters do not change;
   // throws a numeric error if the policy is kStop, after max_skipped_steps, or if parameters are not finite either.
@@ -61,6 +62,7 @@ class Trainer {
   const StepRequests& requests() const { return requests_; }
 
   TrainerState& state() { return state_; }
+  const TrainerState& state() const { return state_; }
   const TrainerOptions& options() const { return options_; }
   void set_max_steps(int64_t steps) { options_.max_steps = options_.schedule.max_steps = steps; }
 
@@ -68,10 +70,9 @@ class Trainer {
   // [all-ranks] Counts a skipped step, or throws.
   void refuse_step(StepRecord& record);
 
-  const StepParts parts_;
+  RunState& run_;
   TrainData& data_;
   TrainerOptions options_;
-  std::vector<Work> schedule_;
   TrainerState state_;
   int64_t skipped_in_a_row_ = 0;
   int64_t last_applied_ = 0;  // the last step that this trainer applied; 0: none

@@ -162,7 +162,7 @@ inline Trained train(Session& session, int64_t num_steps) {
   options.schedule = {"constant", settings.optimizer.lr, 0, 0, 0.0, num_steps};
   options.max_grad_norm = settings.optimizer.max_grad_norm;
   options.max_steps = num_steps;
-  Trainer trainer(session.step_parts(), *data, options);
+  Trainer trainer(session.state(), *data, options);
   Trained trained;
   for (int64_t step = 0; step < num_steps; ++step) {
     const StepRecord record = trainer.step();

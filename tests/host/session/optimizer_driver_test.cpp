@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <memory>
 
 #include "tests/support/cpu_run.hpp"
 #include "tests/support/expect_has.hpp"
@@ -20,13 +21,24 @@ using test::SmallModel;
 
 class OptimizerDriverTest : public testing::Test {
  protected:
-  OptimizerDriver driver(double weight_decay, const std::string& plugin = "adamw") {
-    auto instance = plugins_.make("optimizer", plugin);
-    return OptimizerDriver(std::move(instance), run_.parameters, weight_decay);
+  OptimizerSchema schema(double weight_decay, const std::string& plugin = "adamw") {
+    return OptimizerSchema(plugins_.make("optimizer", plugin), run_.parameters, weight_decay);
+  }
+  // Ends the driver before it.
+  OptimizerDriver& driver(double weight_decay, const std::string& plugin = "adamw") {
+    return allocate(schema(weight_decay, plugin));
+  }
+  OptimizerDriver& allocate(OptimizerSchema asked) {
+    driver_.reset();
+    placed_ = std::make_unique<PlacedOptimizer>(std::move(asked));
+    driver_ = std::make_unique<OptimizerDriver>(*placed_, Device{}, alone_);
+    return *driver_;
   }
   LoadedPlugins plugins_{{CHASSIS_TEST_PLUGIN_DIR, CHASSIS_TEST_STUB_DIR}};
   CpuRun run_{SmallModel{}.program(), {plugins_.ops("reference")}};
   test::AloneCommunicator alone_;
+  std::unique_ptr<PlacedOptimizer> placed_;
+  std::unique_ptr<OptimizerDriver> driver_;
 };
 
 TEST_F(OptimizerDriverTest, NormIsThatOfAllGradientsAsOneVector) {
@@ -44,15 +56,26 @@ TEST_F(OptimizerDriverTest, NormIsThatOfAllGradientsAsOneVector) {
 
 TEST_F(OptimizerDriverTest, AsksForStatesOfTrainedParametersOnly) {
   for (const auto& p : run_.parameters.all()) p->trainable = p->name.rfind("layers.1", 0) == 0;
-  OptimizerDriver optimizer = driver(0.1);
+  PlacedOptimizer placed(schema(0.1));
+  EXPECT_EQ(placed.schema().parameters().size(), 4u);
+  EXPECT_EQ(placed.states().size(), 8u);
+  EXPECT_EQ(placed.states()[0].descriptor.fqn, "layers.1.norm.weight.exp_avg");
+  EXPECT_FALSE(placed.states()[0].tensor);
+  const OptimizerDriver optimizer(placed, {}, alone_);
   EXPECT_EQ(optimizer.trained().size(), 4u);
-  EXPECT_EQ(optimizer.states().size(), 8u);
-  EXPECT_EQ(optimizer.states()[0].descriptor.fqn, "layers.1.norm.weight.exp_avg");
-  optimizer.allocate({}, alone_);
-  for (const OptimizerState& state : optimizer.states()) {
+  for (const OptimizerState& state : placed.states()) {
     EXPECT_EQ(state.tensor.sizes(), state.parameter->local_shape);
     EXPECT_EQ(state.tensor.sum_of_squares(), 0.0);
   }
+}
+
+TEST_F(OptimizerDriverTest, StatesHaveTensorsAsLongAsTheirDriver) {
+  PlacedOptimizer placed(schema(0.1));
+  for (int i = 0; i < 2; ++i) {
+    const OptimizerDriver optimizer(placed, {}, alone_);
+    for (const OptimizerState& state : placed.states()) EXPECT_TRUE(state.tensor);
+  }
+  for (const OptimizerState& state : placed.states()) EXPECT_FALSE(state.tensor);
 }
 
 TEST_F(OptimizerDriverTest, RefusesAStateWhoseParameterContradictsItsDescriptor) {
@@ -60,15 +83,14 @@ TEST_F(OptimizerDriverTest, RefusesAStateWhoseParameterContradictsItsDescriptor)
   run_.parameters.place(MeshShape({{"dp_shard", 2}}), 0);
   run_.storage.emplace(run_.parameters, Device{});
   run_.parameters.find("embed.weight")->descriptor.placements.push_back(Placement::dim_chunk({"dp_shard"}, 0));
-  OptimizerDriver optimizer = driver(0.1);
-  const std::string refusal = test::refusal([&] { optimizer.allocate({}, alone_); });
+  PlacedOptimizer placed(schema(0.1));
+  const std::string refusal = test::refusal([&] { OptimizerDriver(placed, {}, alone_); });
   EXPECT_HAS(refusal, "state 'embed.weight.exp_avg' is [");
   EXPECT_HAS(refusal, "] on rank 0 as its parameter is; its descriptor says [");
 }
 
 TEST_F(OptimizerDriverTest, DecaySparesParametersOfOneDimension) {
-  OptimizerDriver optimizer = driver(0.5);
-  optimizer.allocate({}, alone_);
+  OptimizerDriver& optimizer = driver(0.5);
   std::map<std::string, std::vector<float>> before;
   for (const auto& p : run_.parameters.all()) {
     p->value.fill(2.0);
@@ -91,8 +113,7 @@ TEST_F(OptimizerDriverTest, AFactorOfTheLearningRateReachesThePlugin) {
       p->lr_scale = p->name == "embed.weight" ? scale : 1.0;
       p->shard.fill(2.0);
     }
-    OptimizerDriver optimizer = driver(0.5, plugin);
-    optimizer.allocate({}, alone_);
+    OptimizerDriver& optimizer = driver(0.5, plugin);
     run_.parameters.start_step();
     run_.step({fields_of(kIds, 2)});
     optimizer.step(1, lr, 1.0);
@@ -109,8 +130,7 @@ TEST_F(OptimizerDriverTest, AFactorOfTheLearningRateReachesThePlugin) {
 }
 
 TEST_F(OptimizerDriverTest, AParameterWithoutAGradientDoesNotMove) {
-  OptimizerDriver optimizer = driver(0.0);
-  optimizer.allocate({}, alone_);
+  OptimizerDriver& optimizer = driver(0.0);
   run_.step({fields_of(kIds, 2)});
   run_.parameters.find("embed.weight")->gradient_written = false;
   const auto before = test::values_of(run_.parameters.find("embed.weight")->value);
@@ -121,8 +141,7 @@ TEST_F(OptimizerDriverTest, AParameterWithoutAGradientDoesNotMove) {
 }
 
 TEST_F(OptimizerDriverTest, StatesDifferBetweenParametersAndStartAtTheirValues) {
-  OptimizerDriver optimizer = driver(0.0, "choosing");
-  optimizer.allocate({}, alone_);
+  OptimizerDriver& optimizer = driver(0.0, "choosing");
   std::map<std::string, std::string> states;
   for (const OptimizerState& state : optimizer.states())
     states[state.descriptor.fqn] = std::string(dtype_name(state.descriptor.dtype)) + text(Shape(state.tensor.sizes())) +
@@ -137,20 +156,19 @@ TEST_F(OptimizerDriverTest, StatesDifferBetweenParametersAndStartAtTheirValues) 
   EXPECT_EQ(run_.parameters.find("embed.weight")->descriptor.granularity, Granularity::block_of(4));
   EXPECT_EQ(run_.parameters.find("layers.0.up.weight")->descriptor.granularity.kind, Kind::kMatrix);
   EXPECT_EQ(run_.parameters.find("lm_head.weight")->descriptor.granularity.kind, Kind::kElement);
-  optimizer.try_step(0.1);
+  placed_->schema().try_step(0.1);
 }
 
 TEST_F(OptimizerDriverTest, AStepSaysWhichElementsTheRankHas) {
-  OptimizerDriver optimizer = driver(0.0, "choosing");
+  OptimizerSchema choosing = schema(0.0, "choosing");
   run_.storage.reset();
   run_.parameters.place(MeshShape({{"dp_shard", 2}}), 1);
   run_.storage.emplace(run_.parameters, Device{});
   Parameter* embed = run_.parameters.find("embed.weight");
   embed->descriptor.placements.push_back(Placement::flat_range({"dp_shard"}));
-  optimizer.place();
   const int64_t count = numel(Shape{11, 4}) - 24;  // 6 of 11 blocks are on rank 0
   embed->shard = Tensor::zeros(std::vector<int64_t>{24}, Dtype::f32);
-  optimizer.allocate({}, alone_);
+  OptimizerDriver& optimizer = allocate(std::move(choosing));
   run_.parameters.start_step();
   optimizer.step(1, 0.1, 1.0);
   const std::vector<float> values = test::values_of(embed->shard);

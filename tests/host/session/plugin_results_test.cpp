@@ -4,7 +4,7 @@
 #include <map>
 
 #include "host/base/hash.hpp"
-#include "host/session/optimizer_driver.hpp"
+#include "host/session/placed_optimizer.hpp"
 #include "host/text/plugin_tokenizer.hpp"
 #include "tests/support/cpu_run.hpp"
 #include "tests/support/expect_has.hpp"
@@ -29,7 +29,7 @@ class PluginResults : public testing::Test {
   }
   std::string refused_optimizer(const char* fault) {
     return test::refusal([&] {
-      OptimizerDriver(plugins_.make("optimizer", "misdeclaring", {{"fault", fault}}), run_.parameters, 0.0);
+      OptimizerSchema(plugins_.make("optimizer", "misdeclaring", {{"fault", fault}}), run_.parameters, 0.0);
     });
   }
 

@@ -5,6 +5,7 @@
 
 #include <cmath>
 #include <limits>
+#include <memory>
 
 #include "host/service/meta_memory.hpp"
 #include "tests/support/cpu_run.hpp"
@@ -43,7 +44,8 @@ class StepTest : public testing::Test {
       run_.storage.emplace(run_.parameters, device);
       run_.rehearse_on(device);
     }
-    optimizer_.allocate(device, alone_);
+    driver_.reset();
+    driver_ = std::make_unique<OptimizerDriver>(optimizer_, device, alone_);
     rank_ = std::make_unique<test::OneRank>(run_.compiled.program(), run_.parameters, device);
     device_ = device;
     inputs_.schedule = sequential_schedule(2);
@@ -62,7 +64,7 @@ class StepTest : public testing::Test {
   }
   StepResult step() {
     phases_.clear();
-    return run_step({*run_.executor, run_.parameters, optimizer_, rank_->ranks(), device_}, inputs_);
+    return run_step({*run_.executor, run_.parameters, *driver_, rank_->ranks(), device_}, inputs_);
   }
   std::map<std::string, std::vector<float>> weights() const {
     std::map<std::string, std::vector<float>> all;
@@ -75,7 +77,8 @@ class StepTest : public testing::Test {
   test::LoadedPlugins plugins_;
   CpuRun run_{test::SmallModel{}.program(), {plugins_.ops("reference")}};
   test::AloneCommunicator alone_;
-  OptimizerDriver optimizer_{plugins_.make("optimizer", "sgd"), run_.parameters, 0.0};
+  PlacedOptimizer optimizer_{OptimizerSchema(plugins_.make("optimizer", "sgd"), run_.parameters, 0.0)};
+  std::unique_ptr<OptimizerDriver> driver_;
   std::unique_ptr<test::OneRank> rank_;
   Device device_;
   StepInputs inputs_;

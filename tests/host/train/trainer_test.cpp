@@ -1,4 +1,4 @@
-// Steps of the trainer on one rank: clipping, accumulation, requests, steps that are not finite.
+// Steps of the trainer on one rank: clipping, accumulation, requests, steps that are not finite, another run state.
 #include "host/train/trainer.hpp"
 
 #include <gtest/gtest.h>
@@ -9,7 +9,7 @@
 #include "host/base/json.hpp"
 #include "tests/support/cpu_run.hpp"
 #include "tests/support/expect_has.hpp"
-#include "tests/support/one_rank.hpp"
+#include "tests/support/one_rank_state.hpp"
 #include "tests/support/process.hpp"
 
 namespace chassis {
@@ -17,7 +17,6 @@ namespace {
 
 using test::CpuRun;
 using test::LoadedPlugins;
-using test::OneRank;
 using test::ScratchDirectory;
 using test::SmallModel;
 
@@ -39,10 +38,7 @@ class TrainerTest : public testing::Test {
   // Starts again from the same weights and the beginning of the data.
   void make(double max_grad_norm = 0.0, NonFinite nonfinite = NonFinite::kStop, int64_t rows = 1,
             int64_t micro_batches = 4) {
-    run_ = std::make_unique<CpuRun>(SmallModel{}.program(), std::vector<OpsProvider>{reference_},
-                                    std::vector<OpsProvider>{}, 1, 6);
-    optimizer_ = std::make_unique<OptimizerDriver>(plugins_.make("optimizer", "sgd"), run_->parameters, 0.0);
-    optimizer_->allocate({}, alone_);
+    state_ = new_state();
     DataConfig data;
     data.train.emplace_back();
     data.train[0].path = scratch_ / "data.jsonl";
@@ -61,14 +57,18 @@ class TrainerTest : public testing::Test {
     options.max_steps = 100;
     options.max_skipped_steps = max_skipped_steps_;
     options.requests = requests_;
-    rank_ = std::make_unique<OneRank>(run_->compiled.program(), run_->parameters);
-    trainer_ = std::make_unique<Trainer>(
-        StepParts{*run_->executor, run_->parameters, *optimizer_, rank_->ranks(), Device{}}, *data_, options);
+    trainer_ = std::make_unique<Trainer>(state_, *data_, options);
+  }
+
+  // With the same weights each time.
+  RunState new_state() {
+    CpuRun run(SmallModel{}.program(), {reference_}, {}, 1, 6);
+    return test::one_rank_state(std::move(run), plugins_.make("optimizer", "sgd"), world_);
   }
 
   std::map<std::string, std::vector<float>> weights() const {
     std::map<std::string, std::vector<float>> all;
-    for (const auto& p : run_->parameters.all()) all[p->name] = test::values_of(p->value);
+    for (const auto& p : state_.parameters().all()) all[p->name] = test::values_of(p->value);
     return all;
   }
   // Bit for bit, NaN too.
@@ -76,7 +76,7 @@ class TrainerTest : public testing::Test {
     for (const auto& [name, values] : weights())
       EXPECT_EQ(std::memcmp(values.data(), before.at(name).data(), values.size() * sizeof(float)), 0) << name;
   }
-  float& weight() { return run_->parameters.find("layers.1.up.weight")->value.data_as<float>()[3]; }
+  float& weight() { return state_.parameters().find("layers.1.up.weight")->value.data_as<float>()[3]; }
 
   ScratchDirectory scratch_;
   LoadedPlugins plugins_;
@@ -84,10 +84,8 @@ class TrainerTest : public testing::Test {
   LearningRateSchedule learning_;
   int64_t max_skipped_steps_ = 0;
   std::function<StepRequests()> requests_;
-  std::unique_ptr<CpuRun> run_;
-  test::AloneCommunicator alone_;
-  std::unique_ptr<OptimizerDriver> optimizer_;
-  std::unique_ptr<OneRank> rank_;
+  World world_;
+  RunState state_;
   std::unique_ptr<TrainData> data_;
   std::unique_ptr<Trainer> trainer_;
 };
@@ -159,6 +157,24 @@ TEST_F(TrainerTest, LearnsAndCounts) {
   EXPECT_GT(trainer_->state().tokens, trainer_->state().trained_tokens);
 }
 
+// As a run does that changes its providers or its strategies.
+TEST_F(TrainerTest, AnotherStateOfTheRunMayTakeOverBetweenTwoSteps) {
+  std::vector<double> losses;
+  for (int i = 0; i < 4; ++i) losses.push_back(trainer_->step().loss);
+  const auto final_weights = weights();
+  make();
+  for (size_t i = 0; i < 2; ++i) EXPECT_EQ(trainer_->step().loss, losses[i]);
+  RunState next = new_state();
+  for (const auto& p : state_.parameters().all()) {
+    Tensor& value = next.parameters().find(p->name)->value;
+    ASSERT_EQ(value.num_bytes(), p->value.num_bytes());
+    std::memcpy(value.data(), p->value.data(), value.num_bytes());
+  }
+  state_ = std::move(next);
+  for (size_t i = 2; i < 4; ++i) EXPECT_EQ(trainer_->step().loss, losses[i]);
+  expect_unchanged(final_weights);
+}
+
 TEST_F(TrainerTest, AStepThatIsNotFiniteStopsTheRunUnapplied) {
   trainer_->step();
   for (float bad : {NAN, INFINITY, 3e38f}) {
@@ -185,7 +201,7 @@ TEST_F(TrainerTest, AStepThatIsNotFiniteIsSkippedAndCounted) {
   const StepRecord record = trainer_->step();
   EXPECT_TRUE(record.skipped);
   expect_unchanged(before);
-  for (const OptimizerState& state : optimizer_->states()) EXPECT_EQ(state.tensor.sum_of_squares(), 0.0);
+  for (const OptimizerState& state : state_.optimizer->states()) EXPECT_EQ(state.tensor.sum_of_squares(), 0.0);
   EXPECT_EQ(trainer_->state().skipped_steps, 1u);
   EXPECT_EQ(trainer_->state().step, 1);
   weight() = good;
@@ -203,7 +219,7 @@ TEST_F(TrainerTest, ASkippedStepStopsTheRunIfAParameterIsNotFinite) {
     FAIL() << "it was skipped, as all later ones would be";
   } catch (const Error& e) {
     EXPECT_EQ(e.code(), ExitCode::kNumeric);
-    const int64_t columns = run_->parameters.find("layers.1.up.weight")->descriptor.global_shape[1];
+    const int64_t columns = state_.parameters().find("layers.1.up.weight")->descriptor.global_shape[1];
     const std::string at = std::to_string(3 / columns) + ", " + std::to_string(3 % columns);
     EXPECT_HAS(e.what(), "'layers.1.up.weight' at [" + at + "]");
   }

@@ -1,6 +1,7 @@
 // Compiles the program, and places parameters and optimizer states.
-#include "host/session/runtime.hpp"
+#include "host/session/run_state.hpp"
 
+#include <memory>
 #include <utility>
 
 #include "host/session/freeze.hpp"
@@ -50,27 +51,30 @@ ResolveOptions resolve_options(const Settings& settings, const Target& target, c
   return options;
 }
 
-Runtime make_runtime(const Config& config, RunPlugins& plugins, const RunModel& model,
+RunState& RunState::operator=(RunState&& next) noexcept {
+  if (this == &next) return *this;
+  std::destroy_at(this);
+  return *std::construct_at(this, std::move(next));
+}
+
+void compile_program(RunState& state, const Config& config, RunPlugins& plugins, const RunModel& model,
                      const std::vector<std::string>& candidates, ResolveOptions options, const ProgramPasses& passes,
                      const RunQuant* quant) {
   const Settings& settings = config.settings();
-  Runtime runtime;
-  runtime.providers = open_providers(settings, plugins, candidates, options);
+  state.providers = open_providers(settings, plugins, candidates, options);
   if (quant != nullptr) options.kernels.push_back(quant->provider());  // asked last
-  runtime.compiled = compile(model.recording(settings.model, config.use()),
-                             {.passes = passes,
-                              .freeze = [&](ParameterTable& parameters) { freeze(settings.freeze, parameters); },
-                              .resolve = std::move(options),
-                              .purposes = purposes_of(config.use())});
-  runtime.disk_mapping = model.plugin().disk_mapping(runtime.compiled->parameters());
-  return runtime;
+  state.compiled = compile(model.recording(settings.model, config.use()),
+                           {.passes = passes,
+                            .freeze = [&](ParameterTable& parameters) { freeze(settings.freeze, parameters); },
+                            .resolve = std::move(options),
+                            .purposes = purposes_of(config.use())});
+  state.disk_mapping = model.plugin().disk_mapping(state.parameters());
 }
 
-std::unique_ptr<OptimizerDriver> make_optimizer(const Settings::Optimizer& settings, RunPlugins& plugins,
-                                                ParameterTable& parameters) {
+OptimizerSchema make_optimizer(const Settings::Optimizer& settings, RunPlugins& plugins, ParameterTable& parameters) {
   auto instance = plugins.create(settings.key(), "optimizer", settings.plugin);
   try {
-    return std::make_unique<OptimizerDriver>(std::move(instance), parameters, settings.weight_decay);
+    return OptimizerSchema(std::move(instance), parameters, settings.weight_decay);
   } catch (const Error& error) {
     if (error.code() != ExitCode::kConfig || !error.where().file.empty()) throw;
     throw config_error(settings.plugin, "optimizer.plugin = \"" + *settings.plugin + "\": " + error.message())
@@ -78,24 +82,25 @@ std::unique_ptr<OptimizerDriver> make_optimizer(const Settings::Optimizer& setti
   }
 }
 
-void place_shards(const Config& config, const RunMesh& mesh, Runtime& runtime) {
-  const CompiledProgram& compiled = *runtime.compiled;
+void place_shards(RunState& state, const Config& config, std::optional<OptimizerSchema> optimizer) {
+  const CompiledProgram& compiled = *state.compiled;
+  const RunMesh& mesh = state.mesh;
   try {
-    runtime.plan = std::make_unique<StackPlan>(
+    state.plan = std::make_unique<StackPlan>(
         mesh.strategies, compiled.program(), compiled.parameters(),
         stack_context(config, mesh, compiled.options().device, compiled.options().time));
-    runtime.plan->place(compiled.parameters());
+    state.plan->place(compiled.parameters());
   } catch (const Error& error) {
     if (error.code() != ExitCode::kConfig || !error.where().file.empty()) throw;
     throw error_at(config.settings().parallel, error);
   }
   const Setting<std::string>& reduce = config.settings().precision.reduce;
-  if (!mesh.strategies->empty() && !runtime.plan->divides_batch() && reduce.by_user() && *reduce != "fp32")
+  if (!mesh.strategies->empty() && !state.plan->divides_batch() && reduce.by_user() && *reduce != "fp32")
     throw config_error(reduce,
                        "precision.reduce = \"" + *reduce +
                            "\" has no effect: no strategy of [[parallel]] sums gradients over rows of the batch")
         .hint("leave it out, or add a strategy that divides the batch");
-  if (runtime.optimizer) runtime.optimizer->place();
+  if (optimizer) state.optimizer = std::make_unique<PlacedOptimizer>(*std::move(optimizer));
 }
 
 }  // namespace chassis

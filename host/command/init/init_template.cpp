@@ -1,5 +1,5 @@
 // Tries candidates on the rows.
-#include "host/command/init_template.hpp"
+#include "host/command/init/init_template.hpp"
 
 #include <fmt/format.h>
 

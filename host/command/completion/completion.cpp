@@ -1,5 +1,5 @@
 // `chassis completion`: a script that completes commands, options, files and keys in a shell.
-#include "host/command/completion.hpp"
+#include "host/command/completion/completion.hpp"
 
 #include <algorithm>
 #include <cstdio>

@@ -1,5 +1,5 @@
 // Guesses the format from keys, and composes the text of the file.
-#include "host/command/init_config.hpp"
+#include "host/command/init/init_config.hpp"
 
 #include <fmt/format.h>
 

@@ -1,5 +1,5 @@
 // Formats found by the keys of rows, and the text of configurations.
-#include "host/command/init_config.hpp"
+#include "host/command/init/init_config.hpp"
 
 #include <gtest/gtest.h>
 

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <string_view>
 
-#include "host/command/completion.hpp"
+#include "host/command/completion/completion.hpp"
 
 namespace chassis {
 namespace {

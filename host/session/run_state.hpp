@@ -1,0 +1,72 @@
+// All that computes the steps of a run, as one object: program, executor, strategies, optimizer, groups of ranks.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "host/compile/compile.hpp"
+#include "host/compile/disk_mapping.hpp"
+#include "host/execute/axis_collectives.hpp"
+#include "host/execute/executor.hpp"
+#include "host/plugin/instance.hpp"
+#include "host/service/comm.hpp"
+#include "host/session/optimizer_driver.hpp"
+#include "host/session/placed_optimizer.hpp"
+#include "host/session/providers.hpp"
+#include "host/session/ranks.hpp"
+#include "host/session/run_mesh.hpp"
+#include "host/session/run_model.hpp"
+#include "host/session/run_quant.hpp"
+#include "host/session/step.hpp"
+#include "host/session/target.hpp"
+
+namespace chassis {
+
+// The device, its compute dtype, and the size of a micro-batch, for which providers claim ops. Sets the rank's number
+// of threads. Throws a config error for a missing device, and for more tokens than one forward pass may have.
+ResolveOptions resolve_options(const Settings& settings, const Target& target, const World& world);
+
+// Members refer to those before them. Whoever uses a RunState for several steps keeps a reference to it, and asks it
+// for its members in each of them: between two steps, another one may be assigned, with all members at once.
+struct RunState {
+  RunState() = default;
+  RunState(RunState&&) noexcept = default;
+  // Frees the present members, the last one first.
+  RunState& operator=(RunState&& next) noexcept;
+
+  // Once the strategies have made their plan.
+  Ranks ranks() const { return {*plan, *communicator, events.get()}; }
+  ParameterTable& parameters() const { return compiled->parameters(); }
+  Device device() const { return compiled->options().device; }
+  // Once the optimizer's states are allocated.
+  StepParts step_parts() const { return {*executor, parameters(), *driver, ranks(), device()}; }
+
+  std::unique_ptr<Communicator> communicator;    // the groups of ranks; the strategies' shards use it
+  std::unique_ptr<AxisCollectives> collectives;  // inside blocks
+  RunMesh mesh;
+  std::vector<std::unique_ptr<Instance>> providers;
+  std::optional<CompiledProgram> compiled;
+  std::optional<DiskMapping> disk_mapping;     // how files hold its parameters
+  std::optional<ParameterStorage> storage;     // from the allocation on
+  std::unique_ptr<const StackPlan> plan;       // from place_shards() on
+  std::unique_ptr<StackEvents> events;         // NULL before the parameters are allocated
+  std::unique_ptr<Executor> executor;          // likewise
+  std::unique_ptr<PlacedOptimizer> optimizer;  // NULL unless the configuration was read for training
+  std::unique_ptr<OptimizerDriver> driver;     // of `optimizer`; NULL until its states are allocated
+};
+
+// Opens the providers and compiles the model for the use of the configuration; allocates no parameter. Sets
+// `providers`, `compiled` and `disk_mapping`. The model must outlive the state, and so must `quant`, which
+// may be NULL.
+void compile_program(RunState& state, const Config& config, RunPlugins& plugins, const RunModel& model,
+                     const std::vector<std::string>& candidates, ResolveOptions options, const ProgramPasses& passes,
+                     const RunQuant* quant);
+// Creates the optimizer that the configuration names, and asks it for its states.
+OptimizerSchema make_optimizer(const Settings::Optimizer& settings, RunPlugins& plugins, ParameterTable& parameters);
+// Makes the plan of the strategies, and places parameters and optimizer states as it says. `optimizer`
+// is set if the configuration was read for training.
+void place_shards(RunState& state, const Config& config, std::optional<OptimizerSchema> optimizer);
+
+}  // namespace chassis

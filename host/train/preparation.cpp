@@ -1,0 +1,222 @@
+// Makes the objects of a run in order: memory, directory, data, tensors, trainer, sinks.
+#include "host/train/preparation.hpp"
+
+#include <algorithm>
+#include <cstdint>
+#include <limits>
+#include <memory>
+#include <utility>
+
+#include "host/base/log.hpp"
+#include "host/base/slow_phase.hpp"
+#include "host/base/units.hpp"
+#include "host/compile/unit_flops.hpp"
+#include "host/config/config_files.hpp"
+#include "host/service/device.hpp"
+#include "host/service/threads.hpp"
+#include "host/session/fields.hpp"
+#include "host/session/join.hpp"
+#include "host/session/run_data.hpp"
+#include "host/train/plugin_sink.hpp"
+#include "host/train/run_events.hpp"
+#include "host/train/run_facts.hpp"
+#include "host/train/run_report.hpp"
+#include "host/train/run_start.hpp"
+
+namespace chassis {
+namespace {
+
+class Preparation {
+ public:
+  Preparation(const RunInputs& inputs, PreparedRun& run) : inputs_(inputs), session_(inputs.session), run_(run) {}
+
+  void operator()() {
+    choose_recompute();
+    check_seq_len(session_.model(), session_.program(), settings().train.seq_len);
+    run_.samples.emplace(session_);
+    run_.directory = std::make_unique<RunDirectory>(settings().run.output_dir, world());
+    run_.directory->check_names(settings());
+    open_data();
+    world().expect_same("data", run_.data->data_hash());
+    agree_on_providers(world(), session_.compiled());
+    const RunIdentity identity{model_hash(session_.model(), session_.parameters()), run_.data->data_hash(),
+                               run_.data->content()};
+    run_.directory->check_identity(session_.config(), identity);
+    const std::string units = std::to_string(session_.program().unit_names().size()) + " units";
+    const SlowPhase phase("allocating and filling the tensors of " + units);
+    if (!settings().log.trace->empty())
+      run_.trace.emplace(settings().log.trace, session_.state(), world(), run_.directory->path());
+    session_.allocate({.recompute = run_.fit.recompute, .trace = run_.recorder(), .keeps_failed = true});
+    const auto state = [&session = session_, &run = run_] {
+      return state_to_save(run, session.ranks().plan.pipeline(), session.settings().run.seed);
+    };
+    run_.saves = std::make_unique<RunSaves>(session_, inputs_.replicas, *run_.directory, inputs_.signals, state);
+    make_trainer();
+    if (const Settings::Eval& eval = settings().eval; eval.keeps_best())
+      run_.best.emplace(eval.keep_best, eval.patience);
+    resume_or_start_anew(session_, run_);
+    run_.saves->check_space();
+    run_.directory->check_steps(settings(), trainer().state().step, trainer().options().max_steps);
+    run_.directory->start(session_.config(), session_.plugins().registry(), session_.compiled(), identity);
+    if (settings().checkpoint.self_test) run_.saves->saver().self_test();
+    if (run_.trace) run_.trace->start(trainer().state().step);
+    run_.reserve.emplace();
+    if (first_rank()) make_sinks();
+    if (world().size() > 1) run_.board = std::make_unique<RankBoard>(world(), run_.directory->file("ranks.json"));
+    announce();
+    run_.saves->start_clock();
+  }
+
+ private:
+  const Settings& settings() const { return session_.settings(); }
+  World& world() { return session_.world(); }
+  bool first_rank() { return world().rank() == 0; }
+  Trainer& trainer() { return *run_.trainer; }
+
+  // Plans the memory of this rank before anything is allocated; all ranks choose together.
+  void choose_recompute() {
+    run_.fit = fit_memory(session_, inputs_.config, inputs_.plugin_path, world());
+  }
+
+  // The first rank of a machine prepares the files that the others then read.
+  void open_data() {
+    unsigned mode = 0;
+    world().run_and_agree("preparing data", [&] {
+      if (world().launch().local_rank == 0) mode = open_data_sets();
+    });
+    if (!run_.data) mode = open_data_sets();
+    run_.limit.emplace(mode);
+  }
+
+  // Returns mode_of_sources().
+  unsigned open_data_sets() {
+    const unsigned mode = mode_of_sources();  // first, since preparing may take long, and files may be gone afterwards
+    const auto poll = [this] {
+      if (inputs_.signals.stop_requested())
+        throw Error(ExitCode::kStopped, "stopped while preparing data; nothing was trained");
+    };
+    run_.data = open_train_data(session_.data_needs(), poll);
+    run_.eval_data = open_eval_data(session_.data_needs(), poll);
+    return mode;
+  }
+
+  // All that a run writes is derived from these files, so only users who may read them may read it.
+  unsigned mode_of_sources() const {
+    return shared_read_mode(config_files(session_.config().file())) &
+           shared_read_mode(data_source_files(session_.data_needs())) & shared_file_mode(settings());
+  }
+
+  void make_trainer() {
+    const Ranks ranks = session_.ranks();
+    const BatchSizes sizes = batch_sizes(settings(), ranks.num_data_ranks());
+    TrainerOptions options;
+    options.shape = {sizes.micro_batch_size, sizes.num_microbatches, ranks.data_rank(), ranks.num_data_ranks()};
+    options.max_steps = settings().run.max_steps;
+    if (options.max_steps == 0) options.max_steps = steps_of_epochs(sizes.global_batch_size);
+    options.max_grad_norm = settings().optimizer.max_grad_norm;
+    options.seed = static_cast<uint64_t>(*settings().run.seed);
+    options.nonfinite = settings().train.nonfinite == "skip" ? NonFinite::kSkip : NonFinite::kStop;
+    options.max_skipped_steps = settings().train.max_skipped_steps;
+    const Settings::Schedule& schedule = settings().schedule;
+    options.schedule = {schedule.name,        settings().optimizer.lr, schedule.warmup_steps,
+                        schedule.decay_steps, schedule.min_lr_ratio,   options.max_steps};
+    options.requests = [&signals = inputs_.signals, &run = run_] {
+      const int64_t step = run.trainer->state().step + 1;
+      signals.note_asked(step, step >= run.trainer->options().max_steps);
+      return StepRequests{signals.stop_requested() || run.sinks.failure(), run.saves->is_requested(),
+                          run.saves->saver().ready()};
+    };
+    options.before_update = [&run = run_] { run.saves->saver().await_tensors(); };
+    options.trace = run_.recorder();
+    options.process_settings = session_.plugins().registry().settings_before_plugins();
+    run_.step_data.emplace(step_data_bytes(session_.program(), settings(), sizes), MemoryCategory::kData);
+    run_.trainer = std::make_unique<Trainer>(session_.state(), *run_.data, options);
+  }
+
+  int64_t steps_of_epochs(int64_t global_batch_size) {
+    try {
+      return run_.data->num_steps(settings().run.epochs, global_batch_size);
+    } catch (const Error& error) {
+      throw error_at(settings().run.epochs, error);
+    }
+  }
+
+  // On rank 0. Also writes the report of the run, which its sinks complete.
+  void make_sinks() {
+    RunDirectory& directory = *run_.directory;
+    const int64_t step = trainer().state().step, max_steps = trainer().options().max_steps;
+    const std::string device = device_name(session_.device());
+    ConsoleFacts facts;
+    facts.max_steps = max_steps;
+    facts.every_steps = settings().log.every_steps;
+    facts.flops_per_token = flops_per_token(session_.program(), session_.compiled().options().time);
+    facts.peak_flops = peak_flops(device, session_.compute() == Dtype::bf16);
+    facts.total_memory_bytes = device_memory(session_.device()).total_bytes;
+    const LostMetrics lost = run_.saves->continues_after_failed_save() ? LostMetrics::kCount : LostMetrics::kStop;
+    // First, so that the page of a plugin shows the end of the run.
+    run_.sinks.add(make_events_sink(directory.file("events.jsonl"), step));
+    for (const std::string& sink : *settings().log.sinks) {
+      if (sink == "console") run_.sinks.add(make_console_sink(facts));
+      if (sink == "jsonl") run_.sinks.add(make_jsonl_sink(directory.open_metrics(step), lost));
+    }
+    for (const PluginSlot& slot : session_.config().plugin_slots())
+      if (slot.kind == "sink")
+        run_.sinks.add(make_plugin_sink(session_.plugins().create(slot.key, slot.kind, slot.plugin),
+                                        {.run_name = settings().run.name,
+                                         .output_dir = directory.path(),
+                                         .config = session_.config().json().dump(),
+                                         .first_step = step,
+                                         .max_steps = max_steps}));
+    if (!settings().sample.prompts->empty()) run_.sinks.add(make_samples_sink(directory.open_samples(step), lost));
+    run_.saves->set_listener([&run = run_](int64_t saved_step, const SaveResult& result) {
+      run.sinks.write(run.trainer->state().step, [&](MetricsSink& sink) { sink.checkpoint(saved_step, result); });
+    });
+    directory.write_report(run_facts(session_, {.data = *run_.data,
+                                                .max_steps = max_steps,
+                                                .rows_per_step = trainer().options().shape.num_rows(),
+                                                .flops_per_token = facts.flops_per_token,
+                                                .peak_flops = facts.peak_flops,
+                                                .plan = run_.fit.plan ? &*run_.fit.plan : nullptr}));
+  }
+
+  void announce() {
+    const TrainerOptions& options = trainer().options();
+    log::info(
+        "{} on {}{}, {} threads, {} | {} parameters, {} trained | {} steps of {} tokens", *settings().run.name,
+        device_name(session_.device()),
+        world().size() > 1 ? " × " + std::to_string(world().size()) + " ranks (" + session_.mesh().text() + ")" : "",
+        num_threads(), dtype_name(session_.compute()),
+        count_text(static_cast<double>(session_.parameters().num_elements(false))),
+        count_text(static_cast<double>(session_.parameters().num_elements(true))), options.max_steps,
+        count_text(static_cast<double>(options.shape.num_rows() * settings().train.seq_len)));
+    log::info("{}", data_text(*run_.data, trainer().state().step, options.max_steps, options.shape.num_rows()));
+    if (const std::string packing = packing_text(*run_.data, session_.program()); !packing.empty())
+      log::info("{}", packing);
+    if (first_rank()) warn_of_length();
+    log::info("{}", results_text(settings(), session_.tokenizer(), run_.directory->path()));
+  }
+
+  // Only the data shows how many steps a number of epochs takes, and how many rows an epoch has.
+  void warn_of_length() {
+    const TrainerOptions& options = trainer().options();
+    for (const std::string& text : {warmup_warning(settings(), options.schedule),
+                                    rate_warning(settings(), options.schedule, trainer().state().step),
+                                    rows_warning(settings(), *run_.data, options.shape.num_rows())})
+      if (!text.empty()) counted_warning(text.substr(0, text.find(' ')), text);
+    const int64_t rows = options.shape.num_rows(), most = std::numeric_limits<int64_t>::max() / rows;
+    const int64_t steps_left = std::clamp<int64_t>(options.max_steps - trainer().state().step, 0, most);
+    for (auto& [key, text] : unreached_warnings(*run_.data, static_cast<uint64_t>(steps_left * rows)))
+      counted_warning(std::move(key), std::move(text));
+    warn_of_unused_samples(settings());
+  }
+
+  const RunInputs& inputs_;
+  Session& session_;
+  PreparedRun& run_;
+};
+
+}  // namespace
+
+void prepare_run(const RunInputs& inputs, PreparedRun& run) { Preparation(inputs, run)(); }
+
+}  // namespace chassis
