@@ -74,9 +74,7 @@ class Preparation {
   Trainer& trainer() { return *run_.trainer; }
 
   // Plans the memory of this rank before anything is allocated; all ranks choose together.
-  void choose_recompute() {
-    run_.fit = fit_memory(session_, inputs_.config, inputs_.plugin_path, world());
-  }
+  void choose_recompute() { run_.fit = fit_memory(session_, inputs_.config, inputs_.plugin_path, world()); }
 
   // The first rank of a machine prepares the files that the others then read.
   void open_data() {

@@ -19,8 +19,8 @@ inline RunState one_rank_state(CpuRun run, std::unique_ptr<Instance> optimizer, 
   run.executor.reset();
   state.compiled = run.compiled;
   OptimizerSchema schema(std::move(optimizer), state.parameters(), 0.0);
-  state.plan = std::make_unique<StackPlan>(state.mesh.strategies, state.compiled->program(), state.parameters(),
-                                           StackContext{});
+  state.plan =
+      std::make_unique<StackPlan>(state.mesh.strategies, state.compiled->program(), state.parameters(), StackContext{});
   state.optimizer = std::make_unique<PlacedOptimizer>(std::move(schema));
   state.storage = std::move(run.storage);
   state.events = std::make_unique<StackEvents>(*state.plan, state.parameters(), *state.communicator, Device{});
