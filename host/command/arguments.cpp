@@ -9,6 +9,7 @@
 #include "host/base/thread_wait.hpp"
 #include "host/command/command.hpp"
 #include "host/config/foreign.hpp"
+#include "host/config/keys.hpp"
 #include "host/config/schema.hpp"
 #include "host/launch/failed_start.hpp"
 #include "host/launch/gpus.hpp"
@@ -23,8 +24,7 @@ namespace {
 // One rank per visible GPU if a strategy divides the run and no launcher has started ranks; else 1.
 int ranks_by_default(const Config& config) {
   if (config.num_problems() > 0 || config.settings().parallel.empty()) return 1;
-  const std::string& device = config.settings().run.device;
-  if (device != "auto" && device != "cuda") return 1;
+  if (config.settings().run.device == DeviceChoice::kCpu) return 1;
   if (!discover_launch(process_environment()).source.empty()) return 1;
   const int num_gpus = num_visible_gpus_by_copy();
   if (num_gpus > 1) log::info("starting {} processes, one per visible GPU; --nproc sets another number", num_gpus);

@@ -7,6 +7,7 @@
 #include <filesystem>
 
 #include "host/base/file.hpp"
+#include "host/config/keys.hpp"
 #include "host/config/schema.hpp"
 #include "host/config/suggest.hpp"
 #include "host/conformance/check_bench.hpp"

@@ -89,10 +89,10 @@ void place_shards(const Config& config, const RunMesh& mesh, Runtime& runtime) {
     if (error.code() != ExitCode::kConfig || !error.where().file.empty()) throw;
     throw error_at(config.settings().parallel, error);
   }
-  const Setting<std::string>& reduce = config.settings().precision.reduce;
-  if (!mesh.stack->empty() && !mesh.stack->divides_batch() && reduce.by_user() && *reduce != "fp32")
+  const Setting<ReduceDtype>& reduce = config.settings().precision.reduce;
+  if (!mesh.stack->empty() && !mesh.stack->divides_batch() && reduce.by_user() && reduce != ReduceDtype::kFp32)
     throw config_error(reduce,
-                       "precision.reduce = \"" + *reduce +
+                       "precision.reduce = \"" + std::string(to_text(*reduce)) +
                            "\" has no effect: no strategy of [[parallel]] sums gradients over rows of the batch")
         .hint("leave it out, or add a strategy that divides the batch");
   if (runtime.optimizer) runtime.optimizer->place();

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <string_view>
 #include <thread>
 
 #include "host/base/control_groups.hpp"
@@ -16,9 +17,9 @@
 namespace chassis {
 namespace {
 
-Dtype dtype_from_setting(const Setting<std::string>& setting, Device device) {
-  if (setting == "auto") return device.type == Device::Type::kCuda ? Dtype::bf16 : Dtype::f32;
-  return float_dtype(*setting, setting.key());
+Dtype dtype_from_setting(const Setting<DtypeChoice>& setting, Device device) {
+  if (setting == DtypeChoice::kAuto) return device.type == Device::Type::kCuda ? Dtype::bf16 : Dtype::f32;
+  return float_dtype(to_text(*setting), setting.key());
 }
 
 // Libraries silently ignore, clamp or truncate some values of OMP_NUM_THREADS.
@@ -36,14 +37,15 @@ void use_omp_num_threads(const std::string& given, const World& world) {
 }
 
 // Each rank of a machine uses its own GPU, unless the launcher makes only one visible to it.
-std::string device_of_rank(const std::string& setting, int local_rank) {
-  if (local_rank == 0 || num_visible_gpus() < 2) return setting;
-  if (setting != "cuda" && !(setting == "auto" && load_cuda().empty())) return setting;
+std::string device_of_rank(DeviceChoice choice, int local_rank) {
+  const std::string same(to_text(choice));
+  if (local_rank == 0 || num_visible_gpus() < 2) return same;
+  if (choice != DeviceChoice::kCuda && !(choice == DeviceChoice::kAuto && load_cuda().empty())) return same;
   return "cuda:" + std::to_string(local_rank);
 }
 
 // `name` is the value of run.device on this rank.
-Device device_from(const Settings::Run& run, const std::string& name) {
+Device device_from(const Settings::Run& run, std::string_view name) {
   try {
     return chassis::choose_device(name);
   } catch (const Error& error) {
@@ -55,25 +57,25 @@ Device device_from(const Settings::Run& run, const std::string& name) {
 
 bool may_run_on_cuda(const Settings::Run& run, const Target& target) {
   if (target.assumed_device) return target.assumed_device->type == Device::Type::kCuda;
-  const std::string& setting = run.device;
-  if (target.without_device) return target.assume_configured_device && setting.starts_with("cuda");
-  return setting != "cpu" && load_cuda().empty();
+  if (target.without_device) return target.assume_configured_device && run.device == DeviceChoice::kCuda;
+  return run.device != DeviceChoice::kCpu && load_cuda().empty();
 }
 
 std::function<std::optional<CudaVersions>()> cuda_versions_of(const Settings::Run& run, const Target& target) {
   if (target.assumed_device && target.assumed_device->type == Device::Type::kCuda)
     return [device = *target.assumed_device] { return cuda_versions(device); };
-  if (target.without_device || run.device == "cpu") return {};
+  if (target.without_device || run.device == DeviceChoice::kCpu) return {};
   return [&run]() -> std::optional<CudaVersions> {
     if (!load_cuda().empty()) return std::nullopt;
-    return cuda_versions(device_from(run, run.device));
+    return cuda_versions(device_from(run, to_text(*run.device)));
   };
 }
 
 Device choose_device(const Settings::Run& run, const Target& target, const World& world) {
   if (target.assumed_device) return *target.assumed_device;
   if (!target.without_device) return device_from(run, device_of_rank(run.device, world.launch().local_rank));
-  return target.assume_configured_device && run.device->starts_with("cuda") ? Device{Device::Type::kCuda, 0} : Device{};
+  const bool assumes_cuda = target.assume_configured_device && run.device == DeviceChoice::kCuda;
+  return assumes_cuda ? Device{Device::Type::kCuda, 0} : Device{};
 }
 
 int64_t max_rank_threads() { return std::max<int64_t>(64, 4 * int64_t{std::thread::hardware_concurrency()}); }

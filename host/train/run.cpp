@@ -172,8 +172,9 @@ class Run {
     if (const Settings::Eval& eval = settings().eval; eval.keeps_best()) best_.emplace(eval.keep_best, eval.patience);
     if (const auto resumed = saves_->saver().resume()) {
       resume(resumed->checkpoint, resumed->state);
-      const std::string& from = settings().run.resume;
-      directory_->set_later_steps_aside(from == "auto" ? resumed->checkpoint : from, trainer_->state().step);
+      const ResumeFrom& from = settings().run.resume;
+      directory_->set_later_steps_aside(from == Resume::kAuto ? resumed->checkpoint : from.text,
+                                        trainer_->state().step);
     } else {
       start_anew();
     }
@@ -209,7 +210,7 @@ class Run {
   void start_anew() {
     if (best_) saves_->restore_best(-1);
     const Settings::Model& model = settings().model;
-    if (model.path.is_set() && model.init == "pretrained") return saves_->saver().start_from(model.path);
+    if (model.path.is_set() && model.init == ModelInit::kPretrained) return saves_->saver().start_from(model.path);
     initialize();
     if (const auto& adapter = settings().adapter.path; adapter.is_set()) saves_->saver().start_from_adapter(adapter);
   }
@@ -272,7 +273,7 @@ class Run {
   }
 
   bool export_is_missing(int64_t step) {
-    if (settings().exports.when == "never") return false;
+    if (settings().exports.when == ExportWhen::kNever) return false;
     const std::string path = directory_->path() + "/final";
     const std::string found = find_on_rank_0(world_, "looking for " + path, [&]() -> std::string {
       try {
@@ -328,7 +329,7 @@ class Run {
     if (options.max_steps == 0) options.max_steps = steps_of_epochs(sizes.global_batch_size);
     options.max_grad_norm = settings().optimizer.max_grad_norm;
     options.seed = static_cast<uint64_t>(*settings().run.seed);
-    options.nonfinite = settings().train.nonfinite == "skip" ? NonFinite::kSkip : NonFinite::kStop;
+    options.nonfinite = settings().train.nonfinite;
     options.max_skipped_steps = settings().train.max_skipped_steps;
     const Settings::Schedule& schedule = settings().schedule;
     options.schedule = {schedule.name,        settings().optimizer.lr, schedule.warmup_steps,
@@ -510,7 +511,7 @@ class Run {
     const TrainerState& state = trainer_->state();
     if (state.step > 0) saves_->save(state.step);
     saves_->finish();
-    const bool exports = !stopped && settings().exports.when != "never";
+    const bool exports = !stopped && settings().exports.when != ExportWhen::kNever;
     if (exports) saves_->export_final(state.step);
     count_nonfinite(exports);
     if (board_) board_->finish();
@@ -541,7 +542,8 @@ class Run {
     const std::string_view signal = signals_.name();
     log_totals(!stopped ? "done" : signal.empty() ? "stopped" : signal);
     if (best_ && best_->step() >= 0 && first_rank()) {
-      const bool has_final = !stopped && settings().exports.when != "never" && best_->step() < trainer_->state().step;
+      const bool has_final =
+          !stopped && settings().exports.when != ExportWhen::kNever && best_->step() < trainer_->state().step;
       log::info("best: {}; {}/best{}", best_->text(), directory_->path(),
                 has_final ? ", and final/ has the last weights: chassis ckpt export " +
                                 shell_word(directory_->path() + "/best") + " DIR"

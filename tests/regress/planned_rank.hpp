@@ -66,7 +66,7 @@ class PlannedRank {
   PlannedRank(const std::string& toml, int world_size, int rank = 0, const std::vector<std::string>& overrides = {})
       : session_((install_meta_allocator(), load_config_text(toml, "run.toml", overrides)), options(world_size, rank)) {
     session_.executor().rehearse_on(kMetaHost);
-    if (session_.settings().recompute.mode == "full") session_.executor().set_recompute(Recompute::kFull);
+    if (session_.settings().recompute.mode == RecomputeMode::kFull) session_.executor().set_recompute(Recompute::kFull);
     session_.allocate(kMetaHost);
     session_.refresh_parameters();
     take_sent();

@@ -6,6 +6,8 @@
 
 #include "host/base/json.hpp"
 #include "host/config/config.hpp"
+#include "host/config/keys.hpp"
+#include "host/config/settings_reader.hpp"
 #include "host/config/toml_file.hpp"
 #include "tests/host/config/example.hpp"
 
@@ -42,7 +44,7 @@ TEST(Settings, KnowTheirKeyTheirPositionAndWhoSetThem) {
   EXPECT_TRUE(s.train.seq_len.by_user());
   EXPECT_EQ(s.run.seed.where().text(), "command line 'run.seed=7'");
   EXPECT_TRUE(s.run.seed.by_user());
-  EXPECT_EQ(*s.run.device, "auto");
+  EXPECT_EQ(*s.run.device, DeviceChoice::kAuto);
   EXPECT_FALSE(s.run.device.by_user());
   EXPECT_EQ(s.data.train[0].path.key(), "data.train.0.path");
   EXPECT_EQ(s.data.train[0].where().text(), "a.toml:14:1");
