@@ -11,6 +11,7 @@
 #include "host/checkpoint/inspect.hpp"
 #include "host/command/command.hpp"
 #include "host/command/json_document.hpp"
+#include "host/config/choices.hpp"
 #include "host/save/adapter_files.hpp"
 #include "host/save/merge.hpp"
 #include "host/save/quantize.hpp"
@@ -182,91 +183,164 @@ int print_saved(const char* verb, const SaveResult& saved, bool as_json) {
   return 0;
 }
 
+struct CkptArguments {
+  std::string path, other;
+  bool tensors = false, as_json = false;
+  int64_t keep_last = 0, keep_every = 0;
+  ExportRequest request;
+  std::string adapter, quant;
+  bool keep_quantized = false;
+  std::vector<std::string> options;
+};
+
+constexpr const char* kRunOrOne = "a checkpoint, or a run directory for its newest";
+constexpr const char* kDirectoryDoc = "created if missing; replaced only if this program wrote it";
+constexpr const char* kFormatDoc = "a format plugin; default: that of [export]";
+constexpr const char* kQuantDoc = "the quant plugin; default: the only installed one";
+constexpr const char* kDtypeDoc = "auto: what the model's config says";
+
+// Declares the verbs of `chassis ckpt`, each of which has a path.
+class CkptVerbs {
+ public:
+  CkptVerbs(CLI::App& app, CkptArguments& given) : app_(app), given_(given) {}
+
+  CLI::App* list() { return verb("ls", "list the checkpoints of a run, with sizes and validity", "a run directory"); }
+
+  CLI::App* info() {
+    CLI::App* info = verb("info", "describe a checkpoint", kRunOrOne);
+    info->add_flag("--tensors", given_.tensors, "list every tensor, with shape and checksum");
+    return info;
+  }
+
+  CLI::App* verify() {
+    return verb("verify", "read every byte and compare all checksums", "a run directory or a checkpoint");
+  }
+
+  CLI::App* diff() {
+    CLI::App* diff =
+        verb("diff", "compare the tensors of two checkpoints by name, shape and checksum; exit code 1 if they differ",
+             kRunOrOne);
+    diff->add_option("other", given_.other, kRunOrOne)->required()->type_name("PATH");
+    return diff;
+  }
+
+  CLI::App* export_model() {
+    CLI::App* exports = verb("export", "write a checkpoint as a model directory",
+                             "a checkpoint, a run directory for its newest, or a model directory");
+    folder(*exports, "directory", given_.request.directory, kDirectoryDoc)->required();
+    add_dtype_and_format(*exports, kDtypeDoc);
+    folder(*exports, "--base", given_.request.base,
+           "a model directory whose tokenizer files are copied; default: those in the checkpoint");
+    add_plugin_path(*exports, given_.request.plugin_path);
+    exports->add_option("--quant", given_.quant, kQuantDoc);
+    return exports;
+  }
+
+  CLI::App* merge() {
+    CLI::App* merge = verb("merge", "write the model with what was trained on it: an adapter, or some parameters",
+                           "a checkpoint, a run directory for its newest, or an adapter in PEFT's files");
+    folder(*merge, "--out", given_.request.directory, kDirectoryDoc)->required();
+    folder(*merge, "--base", given_.request.base, "the model directory beneath; default: what PATH names");
+    add_dtype_and_format(*merge, kDtypeDoc);
+    merge->add_option("--adapter", given_.adapter, "the adapter plugin; default: peft_type in adapter_config.json");
+    add_plugin_path(*merge, given_.request.plugin_path);
+    merge->add_option("--quant", given_.quant, kQuantDoc);
+    merge->add_flag("--keep-quantized", given_.keep_quantized,
+                    "of a quantized model: quantize the merged weights again, instead of writing values");
+    return merge;
+  }
+
+  CLI::App* quantize() {
+    CLI::App* quantize = verb("quantize", "write a model with its linears in fewer bits", "a model directory");
+    folder(*quantize, "--out", given_.request.directory, kDirectoryDoc)->required();
+    quantize->add_option("--quant", given_.quant, kQuantDoc);
+    add_dtype_and_format(*quantize, "of the other weights; auto: what the model's config says");
+    quantize->add_option("options", given_.options, "quant.KEY=VALUE: options of the plugin, as in [quant]")
+        ->type_name("quant.KEY=VALUE");
+    add_plugin_path(*quantize, given_.request.plugin_path);
+    return quantize;
+  }
+
+  CLI::App* prune() {
+    CLI::App* prune =
+        verb("prune",
+             "delete older checkpoints of a run after those that stay are verified; never the latest, and nothing that "
+             "this program did not write",
+             "a run directory");
+    prune->add_option("--keep-last", given_.keep_last, "number of newest checkpoints to keep")
+        ->required()
+        ->check(CLI::Range(int64_t{1}, int64_t{1} << 40));
+    prune->add_option("--keep-every", given_.keep_every, "also keep checkpoints at multiples of this many steps")
+        ->check(CLI::NonNegativeNumber);
+    return prune;
+  }
+
+ private:
+  CLI::App* verb(const char* name, const char* doc, const char* path_doc) {
+    CLI::App* sub = app_.add_subcommand(name, doc);
+    sub->add_option("path", given_.path, path_doc)->required()->type_name("PATH");
+    add_json(*sub, given_.as_json);
+    return sub;
+  }
+
+  static CLI::Option* folder(CLI::App& app, const char* name, std::string& value, const char* doc) {
+    return app.add_option(name, value, doc)->type_name("FOLDER");
+  }
+
+  void add_dtype_and_format(CLI::App& app, const char* dtype_doc) {
+    const std::vector<std::string> dtypes(kChoiceNames<DtypeChoice>.begin(), kChoiceNames<DtypeChoice>.end());
+    app.add_option("--dtype", given_.request.dtype, dtype_doc)->check(CLI::IsMember(dtypes));
+    app.add_option("--format", given_.request.format, kFormatDoc);
+  }
+
+  CLI::App& app_;
+  CkptArguments& given_;
+};
+
+int merge(const CkptArguments& given) {
+  const ExportRequest& request = given.request;
+  const bool is_adapter = is_adapter_directory(given.path);
+  const MergeRequest merge{.trained = is_adapter ? given.path : one_checkpoint(given.path),
+                           .base = request.base,
+                           .directory = request.directory,
+                           .dtype = request.dtype,
+                           .format = request.format,
+                           .adapter = given.adapter,
+                           .quant = given.quant,
+                           .keep_quantized = given.keep_quantized,
+                           .plugin_path = request.plugin_path};
+  return print_saved("ckpt_merge", merge_checkpoint(merge), given.as_json);
+}
+
+int quantize(const CkptArguments& given) {
+  const ExportRequest& request = given.request;
+  const QuantizeRequest quantize{.model = given.path,
+                                 .directory = request.directory,
+                                 .dtype = request.dtype,
+                                 .format = request.format,
+                                 .quant = given.quant,
+                                 .options = given.options,
+                                 .plugin_path = request.plugin_path};
+  return print_saved("ckpt_quantize", quantize_model(quantize), given.as_json);
+}
+
+int export_model(const CkptArguments& given) {
+  ExportRequest request = given.request;
+  request.quant = given.quant;
+  request.checkpoint = one_model(given.path);
+  return print_saved("ckpt_export", export_checkpoint(request), given.as_json);
+}
+
 }  // namespace
 
 Verb add_ckpt(CLI::App& app) {
   app.require_subcommand(1);
-  struct Arguments {
-    std::string path, other;
-    bool tensors = false, as_json = false;
-    int64_t keep_last = 0, keep_every = 0;
-    ExportRequest request;
-    std::string adapter, quant;
-    bool keep_quantized = false;
-    std::vector<std::string> options;
-  };
-  auto given = std::make_shared<Arguments>();
-  const auto verb = [&](const char* name, const char* doc, const char* path_doc) {
-    CLI::App* sub = app.add_subcommand(name, doc);
-    sub->add_option("path", given->path, path_doc)->required()->type_name("PATH");
-    add_json(*sub, given->as_json);
-    return sub;
-  };
-  constexpr const char* kRunOrOne = "a checkpoint, or a run directory for its newest";
-
-  CLI::App* list_verb = verb("ls", "list the checkpoints of a run, with sizes and validity", "a run directory");
-  CLI::App* info_verb = verb("info", "describe a checkpoint", kRunOrOne);
-  info_verb->add_flag("--tensors", given->tensors, "list every tensor, with shape and checksum");
-  CLI::App* verify_verb =
-      verb("verify", "read every byte and compare all checksums", "a run directory or a checkpoint");
-  CLI::App* diff_verb =
-      verb("diff", "compare the tensors of two checkpoints by name, shape and checksum; exit code 1 if they differ",
-           kRunOrOne);
-  diff_verb->add_option("other", given->other, kRunOrOne)->required()->type_name("PATH");
-  CLI::App* export_verb = verb("export", "write a checkpoint as a model directory",
-                               "a checkpoint, a run directory for its newest, or a model directory");
-  export_verb
-      ->add_option("directory", given->request.directory, "created if missing; replaced only if this program wrote it")
-      ->type_name("FOLDER")
-      ->required();
-  export_verb->add_option("--dtype", given->request.dtype, "auto: what the model's config says")
-      ->check(CLI::IsMember({"auto", "fp32", "bf16", "fp16"}));
-  export_verb->add_option("--format", given->request.format, "a format plugin; default: that of [export]");
-  export_verb
-      ->add_option("--base", given->request.base,
-                   "a model directory whose tokenizer files are copied; default: those in the checkpoint")
-      ->type_name("FOLDER");
-  add_plugin_path(*export_verb, given->request.plugin_path);
-  CLI::App* merge_verb = verb("merge", "write the model with what was trained on it: an adapter, or some parameters",
-                              "a checkpoint, a run directory for its newest, or an adapter in PEFT's files");
-  merge_verb
-      ->add_option("--out", given->request.directory, "created if missing; replaced only if this program wrote it")
-      ->type_name("FOLDER")
-      ->required();
-  merge_verb->add_option("--base", given->request.base, "the model directory beneath; default: what PATH names")
-      ->type_name("FOLDER");
-  merge_verb->add_option("--dtype", given->request.dtype, "auto: what the model's config says")
-      ->check(CLI::IsMember({"auto", "fp32", "bf16", "fp16"}));
-  merge_verb->add_option("--format", given->request.format, "a format plugin; default: that of [export]");
-  merge_verb->add_option("--adapter", given->adapter, "the adapter plugin; default: peft_type in adapter_config.json");
-  add_plugin_path(*merge_verb, given->request.plugin_path);
-  constexpr const char* kQuantDoc = "the quant plugin; default: the only installed one";
-  for (CLI::App* app : {export_verb, merge_verb}) app->add_option("--quant", given->quant, kQuantDoc);
-  merge_verb->add_flag("--keep-quantized", given->keep_quantized,
-                       "of a quantized model: quantize the merged weights again, instead of writing values");
-  CLI::App* quantize_verb = verb("quantize", "write a model with its linears in fewer bits", "a model directory");
-  quantize_verb
-      ->add_option("--out", given->request.directory, "created if missing; replaced only if this program wrote it")
-      ->type_name("FOLDER")
-      ->required();
-  quantize_verb->add_option("--quant", given->quant, kQuantDoc);
-  quantize_verb->add_option("--dtype", given->request.dtype, "of the other weights; auto: what the model's config says")
-      ->check(CLI::IsMember({"auto", "fp32", "bf16", "fp16"}));
-  quantize_verb->add_option("--format", given->request.format, "a format plugin; default: that of [export]");
-  quantize_verb->add_option("options", given->options, "quant.KEY=VALUE: options of the plugin, as in [quant]")
-      ->type_name("quant.KEY=VALUE");
-  add_plugin_path(*quantize_verb, given->request.plugin_path);
-  CLI::App* prune_verb = verb(
-      "prune",
-      "delete older checkpoints of a run after those that stay are verified; never the latest, and nothing that this "
-      "program did not write",
-      "a run directory");
-  prune_verb->add_option("--keep-last", given->keep_last, "number of newest checkpoints to keep")
-      ->required()
-      ->check(CLI::Range(int64_t{1}, int64_t{1} << 40));
-  prune_verb->add_option("--keep-every", given->keep_every, "also keep checkpoints at multiples of this many steps")
-      ->check(CLI::NonNegativeNumber);
-
+  auto given = std::make_shared<CkptArguments>();
+  CkptVerbs verbs(app, *given);
+  const CLI::App *list_verb = verbs.list(), *info_verb = verbs.info(), *verify_verb = verbs.verify();
+  const CLI::App* diff_verb = verbs.diff();
+  verbs.export_model();
+  const CLI::App *merge_verb = verbs.merge(), *quantize_verb = verbs.quantize(), *prune_verb = verbs.prune();
   const auto import = add_ckpt_import(app);
 
   return [=]() -> int {
@@ -276,35 +350,9 @@ Verb add_ckpt(CLI::App& app) {
     if (verify_verb->parsed()) return verify(given->path, given->as_json);
     if (diff_verb->parsed()) return diff(given->path, given->other, given->as_json);
     if (prune_verb->parsed()) return prune(given->path, given->keep_last, given->keep_every, given->as_json);
-    if (merge_verb->parsed()) {
-      const ExportRequest& request = given->request;
-      const bool is_adapter = is_adapter_directory(given->path);
-      const MergeRequest merge{.trained = is_adapter ? given->path : one_checkpoint(given->path),
-                               .base = request.base,
-                               .directory = request.directory,
-                               .dtype = request.dtype,
-                               .format = request.format,
-                               .adapter = given->adapter,
-                               .quant = given->quant,
-                               .keep_quantized = given->keep_quantized,
-                               .plugin_path = request.plugin_path};
-      return print_saved("ckpt_merge", merge_checkpoint(merge), given->as_json);
-    }
-    if (quantize_verb->parsed()) {
-      const ExportRequest& request = given->request;
-      const QuantizeRequest quantize{.model = given->path,
-                                     .directory = request.directory,
-                                     .dtype = request.dtype,
-                                     .format = request.format,
-                                     .quant = given->quant,
-                                     .options = given->options,
-                                     .plugin_path = request.plugin_path};
-      return print_saved("ckpt_quantize", quantize_model(quantize), given->as_json);
-    }
-    ExportRequest request = given->request;
-    request.quant = given->quant;
-    request.checkpoint = one_model(given->path);
-    return print_saved("ckpt_export", export_checkpoint(request), given->as_json);
+    if (merge_verb->parsed()) return merge(*given);
+    if (quantize_verb->parsed()) return quantize(*given);
+    return export_model(*given);
   };
 }
 
