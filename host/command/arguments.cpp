@@ -10,6 +10,7 @@
 #include "host/base/thread_wait.hpp"
 #include "host/command/command.hpp"
 #include "host/config/foreign.hpp"
+#include "host/config/keys.hpp"
 #include "host/config/schema.hpp"
 #include "host/launch/failed_start.hpp"
 #include "host/launch/gpus.hpp"

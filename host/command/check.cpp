@@ -114,9 +114,11 @@ Verb add_check(CLI::App& app) {
     if (num_ranks > 1) options.world_size = num_ranks;
     Session session(std::move(config), options);
     const Settings& settings = session.settings();
-    const CompiledProgram program = session.compiled().with_recompute(
-        recompute_setting(settings, session.program()),
-        settings.recompute.mode == "auto" ? "recompute.mode = \"auto\" chooses by the memory of the run" : "");
+    const CompiledProgram program =
+        session.compiled().with_recompute(recompute_setting(settings, session.program()),
+                                          settings.recompute.mode == RecomputeMode::kAuto
+                                              ? "recompute.mode = \"auto\" chooses by the memory of the run"
+                                              : "");
     const bool as_text = !arguments->as_json;
     const CheckSummary summary = summary_of(session, num_ranks);
     if (as_text && arguments->resolved) std::fprintf(output(), "%s", session.config().resolved_toml().c_str());
@@ -134,7 +136,7 @@ Verb add_check(CLI::App& app) {
       check_folders(settings);
       try_first_rows(session.data_needs());
     }
-    if (settings.model.path.is_set() && settings.exports.when != "never")
+    if (settings.model.path.is_set() && settings.exports.when != ExportWhen::kNever)
       files_to_copy(settings.model.path, {"config.json"});  // throws if one cannot be read
     if (session.device().type == Device::Type::kCpu) session.optimizer().schema().try_step(settings.optimizer.lr);
     const bool saving_proven = can_check_saving(session);

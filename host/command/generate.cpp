@@ -57,7 +57,7 @@ GenerationSettings settings_of(const Session& session, const GenerateArguments& 
 
 // Warns of a template other than that of the training, because the model has not learned to answer in it.
 void compare_template(Session& session, const std::string& from) {
-  if (session.world().rank() != 0 || session.settings().train.task != "sft") return;
+  if (session.world().rank() != 0 || session.settings().train.task != Task::kSft) return;
   std::string run = from.empty() ? *session.settings().run.output_dir : from;
   while (run.size() > 1 && run.back() == '/') run.pop_back();
   if (path_kind(run + "/resolved.toml") == PathKind::kAbsent && run.ends_with("/final")) run.resize(run.size() - 6);

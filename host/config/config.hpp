@@ -17,6 +17,7 @@
 
 #include "host/base/error.hpp"
 #include "host/base/json_fwd.hpp"
+#include "host/config/keys.hpp"
 #include "host/config/option.hpp"
 #include "host/config/read.hpp"
 #include "host/config/schema.hpp"
@@ -82,6 +83,7 @@ class Config {
   static Json read_options(const std::vector<OptionSpec>& options, const std::vector<std::string>& assignments);
 
  private:
+  friend class CrossCheck;
   friend Config make_config(Value root, std::string file, ConfigUse use, const Schema& schema);
   // Access to the tree by dotted keys, in which numbers index arrays: "data.train.0.path". Asking for a key that is
   // unset or of another type is a broken invariant, unless problems are pending: then it throws them.
@@ -105,7 +107,6 @@ class Config {
   void unknown_key(const Value& child, const std::string& key, const std::vector<std::string>& known);
   void derive_defaults();
   void cross_check();
-  void check_data_task();
   // All problems as one error.
   std::optional<Error> all_problems() const;
 

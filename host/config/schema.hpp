@@ -1,5 +1,5 @@
-// The tables and keys that the host understands. A table may also be the slot of a plugin. It then holds the plugin's
-// options too, which are checked when the plugin is loaded.
+// The form of the tables and keys that the host understands; keys.hpp has them all. A table may also be the slot of a
+// plugin. It then holds the plugin's options too, which are checked when the plugin is loaded.
 #pragma once
 
 #include <span>
@@ -67,9 +67,6 @@ std::string joined_key(const std::string& table, const std::string& key);
 std::string without_indexes(const std::string& key);
 // The dotted name of the key called `key`, in any table; empty if there is none, or more than one.
 std::string key_elsewhere(const Schema& schema, const std::string& key);
-
-// Everything that the host understands.
-const Schema& host_schema();
 
 // The only version of the schema so far.
 constexpr int kSchemaVersion = 1;

@@ -1,5 +1,5 @@
-// The configuration as typed values: one struct for each table of the schema, one member for each of its keys, in the
-// same order. Options of plugins stay in Config.
+// The configuration as typed values: one struct for each table of the schema, one member for each of its keys. keys.cpp
+// has the row of each member: its key, range, default and documentation. Options of plugins stay in Config.
 #pragma once
 
 #include <array>
@@ -8,12 +8,11 @@
 #include <memory>
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 #include "host/base/error.hpp"
 #include "host/base/mesh_axes.hpp"
-#include "host/config/option.hpp"
+#include "host/config/choices.hpp"
 #include "host/config/value.hpp"
 
 namespace chassis {
@@ -113,10 +112,10 @@ struct Settings {
     Setting<int64_t> seed;
     Setting<int64_t> max_steps;
     Setting<double> epochs;
-    Setting<std::string> resume;
+    Setting<ResumeFrom> resume;
     Setting<bool> strict;
-    Setting<std::string> device;
-    Setting<std::string> memory_check;
+    Setting<std::string> device;  // "auto", or the name of a device type
+    Setting<MemoryCheck> memory_check;
     Setting<int64_t> threads;
     Setting<int64_t> replica_check_steps;
   } run;
@@ -132,7 +131,7 @@ struct Settings {
     Setting<std::string> path;
     Setting<std::string> plugin;
     Setting<Value> config;
-    Setting<std::string> init;
+    Setting<ModelInit> init;
 
     // The key that defines the model: path, or else config.
     const ConfigEntry& source() const { return path.is_set() ? static_cast<const ConfigEntry&>(path) : config; }
@@ -151,8 +150,8 @@ struct Settings {
 
   struct DataSet : ConfigEntry {
     Setting<std::string> path;
-    Setting<std::string> format;
-    Setting<std::string> documents;
+    Setting<DataFormat> format;
+    Setting<DocumentSplit> documents;
     Setting<Value> columns;
     Setting<Value> tags;
   };
@@ -163,15 +162,15 @@ struct Settings {
     Setting<std::string> name;
   };
   struct Data : ConfigEntry {
-    Setting<std::string> packing;
+    Setting<Packing> packing;
     Setting<bool> pad_to_seq_len;
     Setting<bool> shuffle;
-    Setting<std::string> overflow;
+    Setting<Overflow> overflow;
     Setting<std::string> cache_dir;
     Setting<bool> prefetch;
     Setting<double> eval_fraction;
     Setting<double> max_drop_ratio;
-    Setting<std::string> on_refused;
+    Setting<OnRefused> on_refused;
     Setting<std::string> template_name;  // "template" is a keyword of C++
     Setting<Value> template_variables;
     Setting<std::string> template_date;
@@ -179,17 +178,17 @@ struct Settings {
     SettingList roles_to_train;
     Setting<bool> train_on_prompt;
     Setting<bool> last_turn_only;
-    Setting<std::string> reasoning;
+    Setting<Reasoning> reasoning;
     SettingTables<TrainSet> train;
     SettingTables<EvalSet> eval;
   } data;
 
   struct Train : ConfigEntry {
-    Setting<std::string> task;
+    Setting<Task> task;
     Setting<int64_t> seq_len;
     Setting<int64_t> micro_batch_size;
     Setting<int64_t> global_batch_size;
-    Setting<std::string> nonfinite;
+    Setting<NonFinite> nonfinite;
     Setting<int64_t> max_skipped_steps;
   } train;
 
@@ -203,12 +202,12 @@ struct Settings {
   } eval;
 
   struct Precision : ConfigEntry {
-    Setting<std::string> compute;
-    Setting<std::string> reduce;
+    Setting<DtypeChoice> compute;
+    Setting<ReduceDtype> reduce;
   } precision;
 
   struct Recompute : ConfigEntry {
-    Setting<std::string> mode;
+    Setting<RecomputeMode> mode;
     Setting<int64_t> blocks;
   } recompute;
 
@@ -219,7 +218,7 @@ struct Settings {
   } optimizer;
 
   struct Schedule : ConfigEntry {
-    Setting<std::string> name;
+    Setting<Curve> name;
     Setting<int64_t> warmup_steps;
     Setting<double> min_lr_ratio;
     Setting<int64_t> decay_steps;
@@ -255,16 +254,16 @@ struct Settings {
     Setting<double> every_minutes;
     Setting<int64_t> keep_last;
     Setting<int64_t> keep_every;
-    Setting<std::string> contents;
-    Setting<std::string> async;
-    Setting<std::string> on_error;
+    Setting<CheckpointContents> contents;
+    Setting<AsyncSave> async;
+    Setting<OnSaveError> on_error;
     Setting<int64_t> bucket_mib;
     Setting<bool> self_test;
   } checkpoint;
 
   struct Export : PluginTable {
-    Setting<std::string> when;
-    Setting<std::string> dtype;
+    Setting<ExportWhen> when;
+    Setting<DtypeChoice> dtype;
     Setting<bool> merge;
   } exports;  // "export" is a keyword of C++
 
@@ -290,18 +289,5 @@ struct Settings {
     Setting<std::vector<int64_t>> trace;  // empty, or two steps
   } log;
 };
-
-// A key that was read, and the member that holds it.
-struct ReadKey {
-  std::string key;
-  OptionType type = OptionType::kString;
-  const void* member = nullptr;
-};
-
-// Reads a checked tree. `file` is the position of keys that no file sets; `findings` are the problems that loading
-// found, or NULL. Appends the keys to `read`, unless it is NULL.
-std::unique_ptr<const Settings> read_settings(const Value& root, const std::string& file,
-                                              std::shared_ptr<const Error> findings,
-                                              std::vector<ReadKey>* read = nullptr);
 
 }  // namespace chassis

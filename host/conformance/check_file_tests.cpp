@@ -8,6 +8,7 @@
 
 #include "host/base/device_types.hpp"
 #include "host/base/file.hpp"
+#include "host/config/keys.hpp"
 #include "host/config/schema.hpp"
 #include "host/config/suggest.hpp"
 #include "host/conformance/check_bench.hpp"

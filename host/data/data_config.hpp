@@ -10,31 +10,10 @@
 #include <vector>
 
 #include "host/base/error.hpp"
+#include "host/config/choices.hpp"
 #include "host/data/batch.hpp"
 
 namespace chassis {
-
-// concat_split: documents are joined and split into rows without padding; a document may continue in the next row.
-// best_fit: whole documents, several per row, each where it leaves the least room; the rest of a row is padded.
-// none: one document per row, padded.
-enum class Packing { kConcatSplit, kBestFit, kNone };
-// The treatment of documents longer than seq_len, unless documents are split. truncate_left_prompt keeps their end:
-// tokens are cut from the front, before the first trained one.
-enum class Overflow { kError, kTruncate, kTruncateLeftPrompt, kDrop };
-// How a .txt file is divided into documents.
-enum class DocumentSplit { kLine, kParagraph, kFile };
-enum class DataFormat {
-  kText,
-  kAlpaca,
-  kShareGpt,
-  kMessages,
-  kPromptCompletion,
-  kSegments,
-  kTokens,
-  kPreference,
-};
-// The treatment of the reasoning of assistant messages.
-enum class Reasoning { kTemplate, kKeep, kStrip };
 
 struct SlotTemplate;
 class RowFiles;
@@ -56,17 +35,8 @@ struct ChatConfig {
   std::vector<int32_t> stop_ids;  // ids that may end a turn: generation_config's eos_token_id, and the tokenizer's
 };
 
-// "concat_split", …; anything else is a config error that lists the valid names.
-Packing packing_from_text(std::string_view text);
-Overflow overflow_from_text(std::string_view text);
-DocumentSplit document_split_from_text(std::string_view text);
+// "sharegpt", …; anything else is a config error that lists the valid names.
 DataFormat data_format_from_text(std::string_view text);
-Reasoning reasoning_from_text(std::string_view text);
-std::string_view to_text(Packing packing);
-std::string_view to_text(Overflow overflow);
-std::string_view to_text(DocumentSplit split);
-std::string_view to_text(DataFormat format);
-std::string_view to_text(Reasoning reasoning);
 
 struct DataSetConfig {
   // A file, a folder, whose data files are read in the order of their names, or a pattern such as "data/*.jsonl.gz".

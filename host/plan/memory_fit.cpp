@@ -32,15 +32,15 @@ class MemoryFitter {
       : session_(session), config_(config), plugin_path_(plugin_path), world_(world) {}
 
   MemoryFit run() {
-    const std::string& mode = config_.settings().recompute.mode;
+    const bool is_auto = config_.settings().recompute.mode == RecomputeMode::kAuto;
     Recompute chosen = recompute_setting(config_.settings(), session_.program());
-    if (mode == "auto")
+    if (is_auto)
       chosen = cheapest_that_fits(max_recomputed_blocks(session_.program()), [&](const Recompute& recompute) {
         plan(recompute);
         return find_shortage(ranks_, true).rank < 0;
       });
     if (ranks_.empty() || fit_.recompute != chosen) plan(chosen);
-    report(mode);
+    report(is_auto);
     return std::move(fit_);
   }
 
@@ -70,11 +70,10 @@ class MemoryFitter {
     for (const std::string& text : world_.exchange("memory", to_text(mine))) ranks_.push_back(from_text(text));
   }
 
-  void report(const std::string& mode) {
+  void report(bool is_auto) {
     const RankMemory& mine = ranks_[static_cast<size_t>(world_.rank())];
-    log::info("recompute {}{}: {} of {} planned at the peak, {} free", mode == "auto" ? "auto -> " : "",
-              text(fit_.recompute), mine.planned ? "memory" : "activations", bytes_text(mine.device_bytes),
-              bytes_text(mine.device_free));
+    log::info("recompute {}{}: {} of {} planned at the peak, {} free", is_auto ? "auto -> " : "", text(fit_.recompute),
+              mine.planned ? "memory" : "activations", bytes_text(mine.device_bytes), bytes_text(mine.device_free));
     if (!mine.planned && world_.rank() == 0)
       counted_warning("no memory plan", "the memory of this run could not be planned: " + reason_);
     if (const MemoryShortage total = find_shortage(ranks_, false); total.rank >= 0) refuse(total);
@@ -95,7 +94,7 @@ class MemoryFitter {
     const std::string text = "the run does not fit: " + shortage.what + ": " + bytes_text(shortage.needed_bytes) +
                              " are planned at the peak, there are " + bytes_text(shortage.available_bytes) +
                              text_of_limits(shortage);
-    if (config_.settings().run.memory_check == "warn") {
+    if (config_.settings().run.memory_check == MemoryCheck::kWarn) {
       if (shortage.rank == world_.rank()) counted_warning("does not fit", text);
       return;
     }

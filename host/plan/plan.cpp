@@ -134,7 +134,7 @@ class Planner {
     }
     if (request_.compares_modes) rehearsed(0, Recompute::kNone);
     const log::CapturedWarnings known;  // the first session has already logged them
-    if (config_.settings().recompute.mode == "auto" && plan_.memory_bytes > 0)
+    if (config_.settings().recompute.mode == RecomputeMode::kAuto && plan_.memory_bytes > 0)
       plan_.recompute = cheapest_that_fits(max_blocks, [&](const Recompute& r) { return fits(r); });
     for (size_t i = 0; i < groups_.size(); ++i) {
       plan_.ranks.push_back(rehearsed(i, plan_.recompute));
@@ -209,7 +209,7 @@ class Planner {
     plan_.num_parameters = session.parameters().num_elements(false);
     plan_.num_trained = session.parameters().num_elements(true);
     plan_.axes = session.mesh().axes();
-    plan_.chooses_recompute = settings.recompute.mode == "auto";
+    plan_.chooses_recompute = settings.recompute.mode == RecomputeMode::kAuto;
     if (plan_.memory_bytes > 0 && request_.compares_modes) describe_strategies(session);
     if (!session.adapter())
       for (const std::string& id : session.plugins().registry().index().ids("adapter"))
@@ -316,9 +316,8 @@ int world_size_of(const Settings& settings) {
 }
 
 Recompute recompute_setting(const Settings& settings, const Program& program) {
-  const std::string& mode = settings.recompute.mode;
-  const bool full = mode == "full";
-  if (!full && mode != "selective") return Recompute::kNone;
+  const bool full = settings.recompute.mode == RecomputeMode::kFull;
+  if (!full && settings.recompute.mode != RecomputeMode::kSelective) return Recompute::kNone;
   if (!settings.recompute.blocks.is_set()) return full ? Recompute::kFull : Recompute::kSelective;
   const int64_t blocks = settings.recompute.blocks, most = max_recomputed_blocks(program);
   if (blocks > most)

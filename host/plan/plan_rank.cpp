@@ -291,7 +291,7 @@ class RankRehearsal {
 
   // Charges the copy in host memory that async = "staged" keeps from the first save on.
   void stage() {
-    if (session_.settings().checkpoint.async == "staged")
+    if (session_.settings().checkpoint.async == AsyncSave::kStaged)
       staged_.emplace(staged_bytes(session_), MemoryCategory::kCheckpoint, kMetaHost);
   }
 

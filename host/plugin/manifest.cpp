@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <iterator>
 #include <set>
 
 #include "chassis/plugin.h"
@@ -18,11 +19,6 @@ namespace {
 
 constexpr std::string_view kFirstLine = "chassis-manifest=1";
 constexpr size_t kMaxMembers = 256;
-
-Error bad_line(const std::string& name, int line, std::string_view key, std::string_view value,
-               std::string_view expected) {
-  return plugin_error(fmt::format("{}: manifest line {}: {} is '{}', expected {}", name, line, key, value, expected));
-}
 
 bool parse_int(std::string_view text, int& out) {
   if (text.empty() || text.size() > 9) return false;
@@ -88,6 +84,88 @@ PluginFile read_plugin(const ElfSource& source, const std::string& name) {
   return file;
 }
 
+// One line of a manifest, key=value.
+struct ManifestLine {
+  const std::string& file;
+  int number;
+  std::string_view key, value;
+
+  Error refusal(std::string_view expected) const {
+    return plugin_error(
+        fmt::format("{}: manifest line {}: {} is '{}', expected {}", file, number, key, value, expected));
+  }
+};
+
+ManifestLine manifest_line(std::string_view text, int number, const std::string& name) {
+  const size_t equals = text.find('=');
+  if (equals == std::string_view::npos) {
+    throw plugin_error(fmt::format("{}: manifest line {}: '{}' is not key=value", name, number, text.substr(0, 64)));
+  }
+  return {name, number, text.substr(0, equals), text.substr(equals + 1)};
+}
+
+void read_member(const ManifestLine& line, Manifest& m) {
+  const size_t slash = line.value.find('/');
+  MemberName member;
+  if (slash != std::string_view::npos) {
+    member = {std::string(line.value.substr(0, slash)), std::string(line.value.substr(slash + 1))};
+  }
+  if (!is_name(member.kind, "_-") || !is_name(member.id, "_-.")) throw line.refusal("kind/id");
+  if (is_reserved(member.id)) throw line.refusal(kNotReserved);
+  if (m.members.size() == kMaxMembers) throw line.refusal(fmt::format("at most {} members", kMaxMembers));
+  if (std::find(m.members.begin(), m.members.end(), member) != m.members.end()) throw line.refusal("each member once");
+  m.members.push_back(std::move(member));
+}
+
+void read_service(const ManifestLine& line, Manifest& m) {
+  if (!is_name(line.value, "_-./")) throw line.refusal("a service such as chassis.log/1");
+  m.required_services.emplace_back(line.value);
+}
+
+void read_architecture(const ManifestLine& line, Manifest& m) {
+  if (line.value.empty()) throw line.refusal("a name");
+  m.architectures.emplace_back(line.value);
+}
+
+void read_file_name(const ManifestLine& line, Manifest& m) {
+  if (!is_name(line.value, "_-.*")) throw line.refusal("the name of a file, without a folder");
+  m.files.emplace_back(line.value);
+}
+
+void read_operator(const ManifestLine& line, Manifest& m) {
+  if (line.value.find('(') == std::string_view::npos) throw line.refusal("an operator with its schema");
+  m.operators.emplace_back(line.value);
+}
+
+void read_id(const ManifestLine& line, Manifest& m) {
+  if (!is_name(line.value, "_-.")) throw line.refusal("letters, digits, '_', '-' and '.'");
+  if (is_reserved(line.value)) throw line.refusal(kNotReserved);
+  m.id = line.value;
+}
+
+void read_version(const ManifestLine& line, Manifest& m) {
+  if (!is_version(line.value)) throw line.refusal("a version such as 0.1.0");
+  m.version = line.value;
+}
+
+void read_abi(const ManifestLine& line, AbiVersion& out) {
+  if (!parse_abi(line.value, out)) throw line.refusal("major.minor");
+}
+
+void read_tier(const ManifestLine& line, Manifest& m) {
+  for (const Tier tier : {Tier::kT0, Tier::kT1, Tier::kT2}) {
+    if (line.value != tier_text(tier)) continue;
+    m.tier = tier;
+    return;
+  }
+  throw line.refusal("T0, T1 or T2");
+}
+
+void read_torch(const ManifestLine& line, Manifest& m) {
+  if (!is_version(line.value)) throw line.refusal("a version such as 2.11.0");
+  m.torch = line.value;
+}
+
 // The type of devices whose code this key describes; NULL if none.
 const DeviceSpec* described_device(std::string_view key) {
   for (const DeviceSpec& device : device_specs())
@@ -96,17 +174,63 @@ const DeviceSpec* described_device(std::string_view key) {
   return nullptr;
 }
 
-// Reads a key of `device`. Returns what the value must be; empty if it is valid.
-std::string_view read_device_code(const DeviceSpec& device, std::string_view key, std::string_view value, Manifest& m) {
+void read_device_code(const ManifestLine& line, const DeviceSpec& device, Manifest& m) {
+  const AcceleratorSpec& accelerator = *device.accelerator;
   auto code = std::ranges::find(m.device_code, &device, &DeviceCode::device);
   if (code == m.device_code.end()) code = m.device_code.insert(code, DeviceCode{&device});
-  if (key == device.accelerator->toolkit_key)
-    return parse_int(value, code->toolkit) && code->toolkit != 0 ? "" : device.accelerator->toolkit_form;
-  for (const std::string_view part : split(value, ',')) {
-    code->targets.push_back(device.accelerator->read_target(part));
-    if (code->targets.back().empty()) return device.accelerator->targets_form;
+  if (line.key == accelerator.toolkit_key) {
+    if (!parse_int(line.value, code->toolkit) || code->toolkit == 0) throw line.refusal(accelerator.toolkit_form);
+    return;
   }
-  return "";
+  for (const std::string_view part : split(line.value, ',')) {
+    code->targets.push_back(accelerator.read_target(part));
+    if (code->targets.back().empty()) throw line.refusal(accelerator.targets_form);
+  }
+}
+
+bool read_truth(const ManifestLine& line) {
+  if (line.value != "0" && line.value != "1") throw line.refusal("0 or 1");
+  return line.value == "1";
+}
+
+struct ManifestKey {
+  std::string_view name;
+  void (*read)(const ManifestLine& line, Manifest& m);
+};
+
+// Keys that may appear several times.
+constexpr ManifestKey kListKeys[] = {{"member", read_member},
+                                     {"requires", read_service},
+                                     {"architecture", read_architecture},
+                                     {"file", read_file_name},
+                                     {"op", read_operator}};
+
+constexpr ManifestKey kKeys[] = {
+    {"id", read_id},
+    {"version", read_version},
+    {"abi", [](const ManifestLine& line, Manifest& m) { read_abi(line, m.abi); }},
+    {"abi-min-host", [](const ManifestLine& line, Manifest& m) { read_abi(line, m.abi_min_host); }},
+    {"tier", read_tier},
+    {"torch", read_torch},
+    {"swappable", [](const ManifestLine& line, Manifest& m) { m.swappable = read_truth(line); }},
+    {"oracle", [](const ManifestLine& line, Manifest& m) { m.oracle = read_truth(line); }},
+    {"license", [](const ManifestLine& line, Manifest& m) { m.license = line.value; }},
+    {"git", [](const ManifestLine& line, Manifest& m) { m.git = line.value; }}};
+
+// Compares the values of a manifest with each other.
+void check_manifest(const Manifest& m, const std::string& name) {
+  if (m.members.empty()) throw plugin_error(fmt::format("{}: its manifest lacks 'member'", name));
+  if (m.tier != Tier::kT0 && m.torch.empty()) {
+    throw plugin_error(fmt::format("{}: its manifest says tier {} but lacks 'torch'", name, tier_text(m.tier)));
+  }
+  if (m.tier == Tier::kT0 && !m.torch.empty()) {
+    throw plugin_error(
+        fmt::format("{}: its manifest says tier T0 and torch {}; a T0 plugin uses no LibTorch", name, m.torch));
+  }
+  if (m.abi_min_host.major != m.abi.major || m.abi_min_host.minor > m.abi.minor) {
+    throw plugin_error(fmt::format("{}: its manifest says ABI {} and abi-min-host {}, which must not be later", name,
+                                   m.abi.text(), m.abi_min_host.text()));
+  }
 }
 
 }  // namespace
@@ -150,104 +274,27 @@ Manifest parse_manifest(std::string_view text, const std::string& name) {
   Manifest m;
   std::set<std::string_view> seen;
   for (size_t i = 1; i < lines.size(); ++i) {
-    const std::string_view line = lines[i];
-    const int number = static_cast<int>(i) + 1;
-    if (line.empty()) continue;
-    const size_t equals = line.find('=');
-    if (equals == std::string_view::npos) {
-      throw plugin_error(fmt::format("{}: manifest line {}: '{}' is not key=value", name, number, line.substr(0, 64)));
-    }
-    const std::string_view key = line.substr(0, equals), value = line.substr(equals + 1);
-    const auto refuse = [&](std::string_view expected) { return bad_line(name, number, key, value, expected); };
-    if (key == "member") {
-      const size_t slash = value.find('/');
-      MemberName member;
-      if (slash != std::string_view::npos) {
-        member = {std::string(value.substr(0, slash)), std::string(value.substr(slash + 1))};
-      }
-      if (!is_name(member.kind, "_-") || !is_name(member.id, "_-.")) throw refuse("kind/id");
-      if (is_reserved(member.id)) throw refuse(kNotReserved);
-      if (m.members.size() == kMaxMembers) throw refuse(fmt::format("at most {} members", kMaxMembers));
-      if (std::find(m.members.begin(), m.members.end(), member) != m.members.end()) throw refuse("each member once");
-      m.members.push_back(std::move(member));
+    if (lines[i].empty()) continue;
+    const ManifestLine line = manifest_line(lines[i], static_cast<int>(i) + 1, name);
+    const auto is_key = [&](const ManifestKey& known) { return known.name == line.key; };
+    if (const auto* list = std::find_if(std::begin(kListKeys), std::end(kListKeys), is_key);
+        list != std::end(kListKeys)) {
+      list->read(line, m);
       continue;
     }
-    if (key == "requires") {
-      if (!is_name(value, "_-./")) throw refuse("a service such as chassis.log/1");
-      m.required_services.emplace_back(value);
-      continue;
-    }
-    if (key == "architecture") {
-      if (value.empty()) throw refuse("a name");
-      m.architectures.emplace_back(value);
-      continue;
-    }
-    if (key == "file") {
-      if (!is_name(value, "_-.*")) throw refuse("the name of a file, without a folder");
-      m.files.emplace_back(value);
-      continue;
-    }
-    if (key == "op") {
-      if (value.find('(') == std::string_view::npos) throw refuse("an operator with its schema");
-      m.operators.emplace_back(value);
-      continue;
-    }
-    if (!seen.insert(key).second)
-      throw plugin_error(fmt::format("{}: manifest line {}: key {} appears twice", name, number, key));
-    if (key == "id") {
-      if (!is_name(value, "_-.")) throw refuse("letters, digits, '_', '-' and '.'");
-      if (is_reserved(value)) throw refuse(kNotReserved);
-      m.id = value;
-    } else if (key == "version") {
-      if (!is_version(value)) throw refuse("a version such as 0.1.0");
-      m.version = value;
-    } else if (key == "abi") {
-      if (!parse_abi(value, m.abi)) throw refuse("major.minor");
-    } else if (key == "abi-min-host") {
-      if (!parse_abi(value, m.abi_min_host)) throw refuse("major.minor");
-    } else if (key == "tier") {
-      if (value == "T0")
-        m.tier = Tier::kT0;
-      else if (value == "T1")
-        m.tier = Tier::kT1;
-      else if (value == "T2")
-        m.tier = Tier::kT2;
-      else
-        throw refuse("T0, T1 or T2");
-    } else if (key == "torch") {
-      if (!is_version(value)) throw refuse("a version such as 2.11.0");
-      m.torch = value;
-    } else if (const DeviceSpec* const device = described_device(key)) {
-      if (const std::string_view form = read_device_code(*device, key, value, m); !form.empty()) throw refuse(form);
-    } else if (key == "swappable") {
-      if (value != "0" && value != "1") throw refuse("0 or 1");
-      m.swappable = value == "1";
-    } else if (key == "oracle") {
-      if (value != "0" && value != "1") throw refuse("0 or 1");
-      m.oracle = value == "1";
-    } else if (key == "license") {
-      m.license = value;
-    } else if (key == "git") {
-      m.git = value;
-    } else {
-      m.unknown_keys.emplace_back(key);
-    }
+    if (!seen.insert(line.key).second)
+      throw plugin_error(fmt::format("{}: manifest line {}: key {} appears twice", name, line.number, line.key));
+    if (const auto* key = std::find_if(std::begin(kKeys), std::end(kKeys), is_key); key != std::end(kKeys))
+      key->read(line, m);
+    else if (const DeviceSpec* const device = described_device(line.key))
+      read_device_code(line, *device, m);
+    else
+      m.unknown_keys.emplace_back(line.key);
   }
   for (const std::string_view key : {"id", "version", "abi", "abi-min-host", "tier"}) {
     if (!seen.contains(key)) throw plugin_error(fmt::format("{}: its manifest lacks '{}'", name, key));
   }
-  if (m.members.empty()) throw plugin_error(fmt::format("{}: its manifest lacks 'member'", name));
-  if (m.tier != Tier::kT0 && m.torch.empty()) {
-    throw plugin_error(fmt::format("{}: its manifest says tier {} but lacks 'torch'", name, tier_text(m.tier)));
-  }
-  if (m.tier == Tier::kT0 && !m.torch.empty()) {
-    throw plugin_error(
-        fmt::format("{}: its manifest says tier T0 and torch {}; a T0 plugin uses no LibTorch", name, m.torch));
-  }
-  if (m.abi_min_host.major != m.abi.major || m.abi_min_host.minor > m.abi.minor) {
-    throw plugin_error(fmt::format("{}: its manifest says ABI {} and abi-min-host {}, which must not be later", name,
-                                   m.abi.text(), m.abi_min_host.text()));
-  }
+  check_manifest(m, name);
   return m;
 }
 

@@ -29,7 +29,7 @@ std::string trained_template(const Settings& settings, const ChatConfig& chat) {
   if (!chat.slots) return chat.template_text;
   SlotTemplate slots = *chat.slots;
   if (!chat.default_system.empty()) slots.default_system = chat.default_system;
-  return slot_template_jinja(slots, reasoning_from_text(*settings.data.reasoning) == Reasoning::kKeep);
+  return slot_template_jinja(slots, settings.data.reasoning == Reasoning::kKeep);
 }
 
 // Makes chat_template.jinja the only template of the directory.

@@ -79,10 +79,10 @@ void explain_by_options(const Session& session, const std::string& path, Misfit&
 }  // namespace
 
 std::optional<Saver::Resumed> Saver::resume() {
-  const std::string& wanted = session_.settings().run.resume;
-  if (wanted == "never") return std::nullopt;
-  if (wanted != "auto") {
-    const std::string given = run_of(wanted);
+  const ResumeFrom& wanted = session_.settings().run.resume;
+  if (wanted == Resume::kNever) return std::nullopt;
+  if (!wanted.word) {
+    const std::string given = run_of(wanted.text);
     return load_checkpoint(is_run_directory(given) ? newest_of(given) : given);
   }
   std::optional<Resumed> resumed;

@@ -31,7 +31,7 @@ SettingTexts values_of(const Json& table) {
 
 struct SavedSettings {
   Json json;
-  std::unique_ptr<const Settings> settings;  // a key whose type has changed since is not set
+  std::unique_ptr<const Settings> settings;  // without keys whose type has changed since, or whose choice is unknown
 };
 
 // The saved settings; nothing if there are none, or if they cannot be read.
@@ -150,7 +150,7 @@ LearningRateSchedule saved_schedule(const Settings& saved, LearningRateSchedule 
   const auto take = [](auto& part, const auto& setting) {
     if (setting.is_set()) part = *setting;
   };
-  take(schedule.name, saved.schedule.name);
+  take(schedule.curve, saved.schedule.name);
   take(schedule.peak, saved.optimizer.lr);
   take(schedule.warmup_steps, saved.schedule.warmup_steps);
   take(schedule.decay_steps, saved.schedule.decay_steps);
@@ -161,7 +161,7 @@ LearningRateSchedule saved_schedule(const Settings& saved, LearningRateSchedule 
 // Reports that the learning rate follows another curve if the number of steps has changed.
 void compare_schedule(const LearningRateSchedule& before, const LearningRateSchedule& now, int64_t step,
                       ResumeDifferences& out) {
-  const bool is_constant = before.name == "constant" && now.name == "constant";
+  const bool is_constant = before.curve == Curve::kConstant && now.curve == Curve::kConstant;
   if (before.max_steps <= 0 || before.max_steps == now.max_steps || is_constant) return;
   const std::string was = fmt::format("{:.4g}", before.at(step + 1)), is = fmt::format("{:.4g}", now.at(step + 1));
   const bool had_ended = step >= before.max_steps;
@@ -170,7 +170,7 @@ void compare_schedule(const LearningRateSchedule& before, const LearningRateSche
        fmt::format("of step {} {}: the schedule \"{}\" {} at step {}, now ends at step {}", step + 1,
                    was == is ? fmt::format("stays {}, and then differs", is)
                              : fmt::format("would have been {}, is {}", was, is),
-                   printable(before.name), had_ended ? "ended" : "would have ended", before.max_steps, now.max_steps)});
+                   to_text(before.curve), had_ended ? "ended" : "would have ended", before.max_steps, now.max_steps)});
 }
 
 // Another number of ranks or micro-batches needs another schedule: that difference is expected.

@@ -24,8 +24,8 @@ constexpr char kModelFormat[] = "safetensors";
 
 Dtype export_dtype(Session& session) {
   const Settings& settings = session.settings();
-  const Setting<std::string>& setting = settings.exports.dtype;
-  if (setting != "auto") return float_dtype(*setting, setting.key());
+  const Setting<DtypeChoice>& setting = settings.exports.dtype;
+  if (setting != DtypeChoice::kAuto) return float_dtype(to_text(*setting), setting.key());
   if (exports_adapter(session)) return Dtype::f32;
   return float_dtype(session.model().stored_dtype(session.settings().model),
                      "the model's dtype, which export.dtype = \"auto\" follows,");
@@ -82,7 +82,8 @@ std::unique_ptr<CheckpointReader> open_directory(Session& session, const std::st
     }
   }
   const Settings::Model& model = session.settings().model;
-  if (first && model.path.is_set() && path == *model.path && model.init == "pretrained" && first->hint_text().empty())
+  if (first && model.path.is_set() && path == *model.path && model.init == ModelInit::kPretrained &&
+      first->hint_text().empty())
     first->hint("without weights, a run starts from random ones with model.init = \"random\"");
   if (first && path_kind(path + "/" + kAdapterConfigName) != PathKind::kAbsent)
     first->hint("it holds an adapter: set adapter.path to it, and model.path to the model beneath it");
@@ -98,10 +99,12 @@ std::unique_ptr<CheckpointReader> open_adapter(Session& session, const std::stri
   return std::make_unique<CheckpointReader>(path, FormatPlugin(*instance));
 }
 
-bool saves_states(const Session& session) { return session.settings().checkpoint.contents != "model_only"; }
+bool saves_states(const Session& session) {
+  return session.settings().checkpoint.contents != CheckpointContents::kModelOnly;
+}
 
 Which saved_parameters(const Session& session) {
-  return session.settings().checkpoint.contents == "trained" ? Which::kKept : Which::kAll;
+  return session.settings().checkpoint.contents == CheckpointContents::kTrained ? Which::kKept : Which::kAll;
 }
 
 bool refers_to_base(const Session& session) {
@@ -243,7 +246,7 @@ std::string export_config(Session& session, bool quantized) {
 void compare_with_model(Session& session, const SavePlan& plan) {
   const Settings::Model& model = session.settings().model;
   const bool was_quantized = session.quant() != nullptr && session.quant()->is_stored();
-  if (!model.path.is_set() || model.init != "pretrained" || exports_adapter(session) || was_quantized) return;
+  if (!model.path.is_set() || model.init != ModelInit::kPretrained || exports_adapter(session) || was_quantized) return;
   std::vector<std::string> differences = compare_with_directory(plan, *open_directory(session, model.path));
   for (const std::string& difference : differences)
     log::counted_warning("export differs from the model it starts from", difference);

@@ -64,7 +64,7 @@ std::string absolute_path(const std::string& path) {
 
 void require_savable(Session& session) {
   const Settings& settings = session.settings();
-  if (refers_to_base(session) && !(settings.model.path.is_set() && settings.model.init == "pretrained"))
+  if (refers_to_base(session) && !(settings.model.path.is_set() && settings.model.init == ModelInit::kPretrained))
     throw config_error(settings.checkpoint.contents,
                        "checkpoint.contents = \"trained\" leaves out frozen weights, and those of this run are random: "
                        "no file has them")
@@ -200,7 +200,7 @@ void Saver::begin(int64_t step, const Json& state) {
   CHASSIS_CHECK(!save_, "one save at a time");
   const Settings::Checkpoint& settings = session_.settings().checkpoint;
   const SavePlan& plan = checkpoint_plan();
-  const std::string& async = settings.async;
+  const AsyncSave async = settings.async;
   SaveRequest request;
   request.parent = checkpoints();
   request.name = step_directory_name(step);
@@ -214,7 +214,7 @@ void Saver::begin(int64_t step, const Json& state) {
     CHASSIS_CHECK(base_.has_value(), "frozen parameters were loaded from a directory");
     base_->add_to(request.about);
   }
-  request.tensors = async == "staged" ? staged_tensors(plan) : local_tensors(session_, request.resumable);
+  request.tensors = async == AsyncSave::kStaged ? staged_tensors(plan) : local_tensors(session_, request.resumable);
   const bool has_components = session_.quant() != nullptr && saved_parameters(session_) == Which::kAll;
   request.text_files = {{"config.json", checkpoint_config(session_, has_components)},
                         {"resolved.toml", session_.config().resolved_toml()}};
@@ -227,7 +227,7 @@ void Saver::begin(int64_t step, const Json& state) {
     root_->prune(keep_last, keep_every);
   };
   save_ = std::make_unique<Save>(checkpoint_format_, buckets_, plan, std::move(request), session_.world(),
-                                 async == "false" ? Save::Where::kHere : Save::Where::kOnAThread);
+                                 async == AsyncSave::kOff ? Save::Where::kHere : Save::Where::kOnAThread);
 }
 
 // Copies the tensors that this rank writes to host memory.
@@ -246,7 +246,7 @@ LocalTensors Saver::staged_tensors(const SavePlan& plan) {
 }
 
 void Saver::await_tensors() {
-  if (save_ && session_.settings().checkpoint.async != "staged") save_->await_tensors();
+  if (save_ && session_.settings().checkpoint.async != AsyncSave::kStaged) save_->await_tensors();
 }
 
 std::optional<SaveResult> Saver::advance() {

@@ -307,7 +307,7 @@ std::string load_weights(Session& session, const std::string& given) {
 
 void check_weights(Session& session) {
   const Settings::Model& model = session.settings().model;
-  if (!model.path.is_set() || model.init != "pretrained") return;
+  if (!model.path.is_set() || model.init != ModelInit::kPretrained) return;
   const Kind kind = kind_of(session, model.path);
   require_adapter_for(session, model.path, kind);
   require_base(session, kind);

@@ -78,8 +78,8 @@ std::map<std::string, std::string> renamed_names(DataFormat format, std::string_
 DataSetConfig data_set(const DataNeeds& needs, const Settings::DataSet& settings) {
   DataSetConfig set;
   set.path = settings.path;
-  set.format = data_format_from_text(*settings.format);
-  set.documents = document_split_from_text(*settings.documents);
+  set.format = settings.format;
+  set.documents = settings.documents;
   set.columns = renamed_names(set.format, "columns", settings.columns);
   set.tags = renamed_names(set.format, "tags", settings.tags);
   set.key = settings.key();
@@ -101,7 +101,7 @@ void require_template(const DataNeeds& needs, const ChatConfig& chat) {
   if (needs.tokenizer == nullptr) return;
   bool has_chats = false;
   const auto look = [&](const Settings::DataSet& set) {
-    const DataFormat format = data_format_from_text(*set.format);
+    const DataFormat format = set.format;
     has_chats |= format == DataFormat::kMessages || format == DataFormat::kShareGpt || format == DataFormat::kAlpaca;
   };
   for (const Settings::TrainSet& set : needs.settings.data.train) look(set);
@@ -131,13 +131,9 @@ int64_t length_multiple(const ProgramLayout* layout) {
 DataConfig data_config(const DataNeeds& needs) {
   const Settings::Data& settings = needs.settings.data;
   DataConfig data;
-  data.supervised = needs.settings.train.task == "sft";
-  data.packing = settings.packing.is_set() ? packing_from_text(*settings.packing)
-                 : data.supervised         ? Packing::kBestFit
-                                           : Packing::kConcatSplit;
-  data.overflow = settings.overflow.is_set() ? overflow_from_text(*settings.overflow)
-                  : data.supervised          ? Overflow::kDrop
-                                             : Overflow::kError;
+  data.supervised = needs.settings.train.task == Task::kSft;
+  data.packing = settings.packing.is_set() ? *settings.packing : default_packing(needs.settings.train.task);
+  data.overflow = settings.overflow.is_set() ? *settings.overflow : default_overflow(needs.settings.train.task);
   data.shuffle = settings.shuffle;
   data.seed = static_cast<uint64_t>(*needs.settings.run.seed);
   data.seq_len = needs.settings.train.seq_len;
@@ -150,7 +146,7 @@ DataConfig data_config(const DataNeeds& needs) {
   data.cache_dir = settings.cache_dir;
   data.prefetch = settings.prefetch;
   data.max_drop_ratio = settings.max_drop_ratio;
-  data.skips_refused = settings.on_refused == "skip";
+  data.skips_refused = settings.on_refused == OnRefused::kSkip;
   data.num_threads = std::min<int64_t>(needs.settings.run.threads, max_rank_threads());
   data.first_on_machine = needs.first_on_machine;
   if (data.supervised) {

@@ -179,8 +179,8 @@ StackContext stack_context(const Config& config, const RunMesh& mesh, Device dev
   facts.mesh = mesh.shape;
   facts.rank = mesh.rank;
   facts.device = device;
-  const Setting<std::string>& reduce = config.settings().precision.reduce;
-  facts.reduce_dtype = float_dtype(*reduce, reduce.key());
+  const Setting<ReduceDtype>& reduce = config.settings().precision.reduce;
+  facts.reduce_dtype = float_dtype(to_text(*reduce), reduce.key());
   facts.trains = config.use() == ConfigUse::kTraining;
   if (facts.trains) {
     int data_ranks = 1;

@@ -94,10 +94,10 @@ void place_shards(RunState& state, const Config& config, std::optional<Optimizer
     if (error.code() != ExitCode::kConfig || !error.where().file.empty()) throw;
     throw error_at(config.settings().parallel, error);
   }
-  const Setting<std::string>& reduce = config.settings().precision.reduce;
-  if (!mesh.strategies->empty() && !state.plan->divides_batch() && reduce.by_user() && *reduce != "fp32")
+  const Setting<ReduceDtype>& reduce = config.settings().precision.reduce;
+  if (!mesh.strategies->empty() && !state.plan->divides_batch() && reduce.by_user() && reduce != ReduceDtype::kFp32)
     throw config_error(reduce,
-                       "precision.reduce = \"" + *reduce +
+                       "precision.reduce = \"" + std::string(to_text(*reduce)) +
                            "\" has no effect: no strategy of [[parallel]] sums gradients over rows of the batch")
         .hint("leave it out, or add a strategy that divides the batch");
   if (optimizer) state.optimizer = std::make_unique<PlacedOptimizer>(*std::move(optimizer));

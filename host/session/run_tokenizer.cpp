@@ -21,12 +21,12 @@ std::string comma_list(const std::vector<std::string>& words) {
 
 bool reads_text(const Config& config) {
   const Settings& settings = config.settings();
-  if (config.use() == ConfigUse::kGeneration || settings.train.task == "sft") return true;
+  if (config.use() == ConfigUse::kGeneration || settings.train.task == Task::kSft) return true;
   if (config.use() == ConfigUse::kTraining && !settings.sample.prompts->empty()) return true;
   for (const Settings::TrainSet& set : settings.data.train)
-    if (set.format != "tokens") return true;
+    if (set.format != DataFormat::kTokens) return true;
   for (const Settings::EvalSet& set : settings.data.eval)
-    if (set.format != "tokens") return true;
+    if (set.format != DataFormat::kTokens) return true;
   return false;
 }
 
@@ -56,7 +56,7 @@ bool is_same_directory(const std::string& a, const std::string& b) { return lies
 void require_tokenizer_of_model(const Config& config, RunPlugins& plugins, const TokenizerChoice& choice,
                                 const PluginTokenizer& tokenizer) {
   const Settings& settings = config.settings();
-  if (!reads_text(config) || settings.model.init == "random") return;
+  if (!reads_text(config) || settings.model.init == ModelInit::kRandom) return;
   const std::vector<std::string> files = other_tokenizer_files(config, &tokenizer);
   if (files.empty()) return;
   const ConfigEntry& entry = settings.tokenizer.path.is_set() ? static_cast<const ConfigEntry&>(settings.tokenizer.path)

@@ -2,12 +2,13 @@
 #pragma once
 
 #include <cstdint>
-#include <string>
+
+#include "host/config/choices.hpp"
 
 namespace chassis {
 
 struct LearningRateSchedule {
-  std::string name = "constant";  // constant, linear, cosine, wsd
+  Curve curve = Curve::kConstant;
   double peak = 0.0;
   int64_t warmup_steps = 0;
   int64_t decay_steps = 0;  // wsd: number of steps at the end, in which the rate falls

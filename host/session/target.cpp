@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <string_view>
 #include <thread>
 
 #include "host/base/control_groups.hpp"
@@ -15,9 +16,9 @@
 namespace chassis {
 namespace {
 
-Dtype dtype_from_setting(const Setting<std::string>& setting, Device device) {
-  if (setting == "auto") return device.spec().has_bf16 ? Dtype::bf16 : Dtype::f32;
-  return float_dtype(*setting, setting.key());
+Dtype dtype_from_setting(const Setting<DtypeChoice>& setting, Device device) {
+  if (setting == DtypeChoice::kAuto) return device.spec().has_bf16 ? Dtype::bf16 : Dtype::f32;
+  return float_dtype(to_text(*setting), setting.key());
 }
 
 // Libraries silently ignore, clamp or truncate some values of OMP_NUM_THREADS.
@@ -44,7 +45,7 @@ std::string device_of_rank(const std::string& setting, int local_rank) {
 }
 
 // `name` is the value of run.device on this rank.
-Device device_from(const Settings::Run& run, const std::string& name) {
+Device device_from(const Settings::Run& run, std::string_view name) {
   try {
     return chassis::choose_device(name);
   } catch (const Error& error) {

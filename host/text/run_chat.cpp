@@ -59,9 +59,9 @@ std::string generation_directory(const Settings& settings) {
 }
 
 bool trains_chats(const Settings& settings) {
-  if (settings.train.task != "sft") return false;
+  if (settings.train.task != Task::kSft) return false;
   return std::any_of(settings.data.train.begin(), settings.data.train.end(), [&](const Settings::TrainSet& set) {
-    const DataFormat format = data_format_from_text(*set.format);
+    const DataFormat format = set.format;
     // The prompts of this format are texts or conversations; only conversations have a template.
     if (format == DataFormat::kPromptCompletion) return settings.data.template_name.by_user();
     return format == DataFormat::kMessages || format == DataFormat::kShareGpt || format == DataFormat::kAlpaca;
@@ -94,7 +94,7 @@ ChatConfig chat_config(const Settings& settings, const Tokenizer* tokenizer) {
   chat.roles_to_train = data.roles_to_train;
   chat.train_on_prompt = data.train_on_prompt;
   chat.last_turn_only = data.last_turn_only;
-  chat.reasoning = reasoning_from_text(*data.reasoning);
+  chat.reasoning = data.reasoning;
   GenerationConfig file;
   if (const std::string directory = generation_directory(settings); !directory.empty())
     file = read_generation_config(directory);

@@ -29,7 +29,7 @@ void RunEnding::finish(const StepsTaken& taken) {
   RunSaves& saves = *run_.saves;
   if (state.step > 0) saves.save(state.step);
   saves.finish();
-  const bool exports = !stopped && session_.settings().exports.when != "never";
+  const bool exports = !stopped && session_.settings().exports.when != ExportWhen::kNever;
   if (exports) saves.export_final(state.step);
   count_nonfinite(taken, exports);
   if (run_.board) run_.board->finish();
@@ -94,7 +94,7 @@ void RunEnding::log_best(bool stopped) {
   if (!run_.best || run_.best->step() < 0 || session_.world().rank() != 0) return;
   const std::string& directory = run_.directory->path();
   const bool has_final =
-      !stopped && session_.settings().exports.when != "never" && run_.best->step() < run_.trainer->state().step;
+      !stopped && session_.settings().exports.when != ExportWhen::kNever && run_.best->step() < run_.trainer->state().step;
   log::info("best: {}; {}/best{}", run_.best->text(), directory,
             has_final
                 ? ", and final/ has the last weights: chassis ckpt export " + shell_word(directory + "/best") + " DIR"

@@ -113,7 +113,7 @@ class Preparation {
     if (options.max_steps == 0) options.max_steps = steps_of_epochs(sizes.global_batch_size);
     options.max_grad_norm = settings().optimizer.max_grad_norm;
     options.seed = static_cast<uint64_t>(*settings().run.seed);
-    options.nonfinite = settings().train.nonfinite == "skip" ? NonFinite::kSkip : NonFinite::kStop;
+    options.nonfinite = settings().train.nonfinite;
     options.max_skipped_steps = settings().train.max_skipped_steps;
     const Settings::Schedule& schedule = settings().schedule;
     options.schedule = {schedule.name,        settings().optimizer.lr, schedule.warmup_steps,

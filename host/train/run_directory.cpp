@@ -277,8 +277,8 @@ void RunDirectory::check_names(const Settings& settings) {
     scan_metrics_file(file("metrics.jsonl"), 0);
     if (!settings.sample.prompts->empty()) scan_metrics_file(file("samples.jsonl"), 0);
     if (settings.checkpoint.self_test) check_target(file("self-test"));
-    if (settings.exports.when != "never") check_target(file("final"));
-    if (!settings.model.path.is_set() || settings.exports.when == "never") return;
+    if (settings.exports.when != ExportWhen::kNever) check_target(file("final"));
+    if (!settings.model.path.is_set() || settings.exports.when == ExportWhen::kNever) return;
     for (const CopiedFile& carried : files_to_copy(settings.model.path, {"config.json"})) check_readable(*carried.file);
   });
 }
@@ -294,11 +294,12 @@ void RunDirectory::check_identity(const Config& config, const RunIdentity& ident
     if (world_.rank() != 0) return;
     const Settings& settings = config.settings();
     if (before_ && holds_work()) compare(*before_, identity, path_, config);
-    if (settings.run.resume == "never" && !list_checkpoints(file("checkpoints")).empty())
+    if (settings.run.resume == Resume::kNever && !list_checkpoints(file("checkpoints")).empty())
       throw config_error(settings.run.resume,
                          "run.resume = \"never\", but " + path_ + " has checkpoints that a new run would replace")
           .hint("set \"auto\" to resume, or choose another run.output_dir");
-    if (settings.run.resume == "auto" && checkpoints_to_resume(file("checkpoints")).empty()) check_start_anew(settings);
+    if (settings.run.resume == Resume::kAuto && checkpoints_to_resume(file("checkpoints")).empty())
+      check_start_anew(settings);
   });
 }
 
@@ -352,7 +353,7 @@ void RunDirectory::check_steps(const Settings& settings, int64_t first_step, int
       }
     };
     check(file("checkpoints"), "step-");
-    if (settings.exports.when == "every") check(path_, "export-step-");
+    if (settings.exports.when == ExportWhen::kEvery) check(path_, "export-step-");
   });
 }
 

@@ -149,7 +149,7 @@ std::string results_text(const Settings& settings, const PluginTokenizer* tokeni
     if (sink == "jsonl") text += ", metrics.jsonl (every step)";
   text += fmt::format(", checkpoints/ ({}at the end)", when.empty() ? "" : when.substr(1) + ", ");
   const bool is_alone = tokenizer && tokenizer->directory().empty() && !settings.model.path.is_set();
-  if (settings.exports.when != "never")
+  if (settings.exports.when != ExportWhen::kNever)
     text += is_alone
                 ? fmt::format(", final/ (the model; no tokenizer files, since '{}' has none)", tokenizer->id())
                 : fmt::format(", final/ ({})", settings.exports.plugin == kAdapterFormat ? "the adapter" : "the model");
@@ -175,17 +175,17 @@ std::string memory_text(const PlanMemory& planned, const PlanMemory& measured, u
 
 std::string resume_hint(const Settings& settings, const Stopped& stopped) {
   const std::string step = stopped.directory + "/checkpoints/" + step_directory_name(stopped.step);
-  const std::string& resume = settings.run.resume;
+  const ResumeFrom& resume = settings.run.resume;
   std::string text;
   if (!stopped.is_saved)
     text = fmt::format("step {} could not be saved; from the checkpoint before it, if there is one, ", stopped.step);
   if (stopped.is_saved && !stopped.is_resumable)
     text = step + " holds only weights (checkpoint.contents = \"model_only\") and cannot be resumed; a run with " +
            "model.path=" + step + " and another run.output_dir can start from them";
-  else if (resume == "auto")
+  else if (resume == Resume::kAuto)
     text += "resume with the same command";
   else
-    text += "resume with the same command plus run.resume=auto, since run.resume is \"" + resume + "\" here";
+    text += "resume with the same command plus run.resume=auto, since run.resume is \"" + resume.text + "\" here";
   return text + "; exit code 75";
 }
 

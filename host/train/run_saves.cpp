@@ -24,7 +24,9 @@ RunSaves::RunSaves(Session& session, ReplicaCheck& replicas, RunDirectory& direc
       state_(std::move(state)),
       saver_(session, directory.path(), directory.checkpoints()) {}
 
-bool RunSaves::continues_after_failed_save() const { return session_.settings().checkpoint.on_error == "warn"; }
+bool RunSaves::continues_after_failed_save() const {
+  return session_.settings().checkpoint.on_error == OnSaveError::kWarn;
+}
 
 void RunSaves::check_space() {
   session_.world().run_and_agree("looking for free space", [this] {
@@ -65,8 +67,8 @@ void RunSaves::save(int64_t step) {
   });
   start_clock();
   const Settings& settings = session_.settings();
-  const bool exports = settings.exports.when == "every";
-  if (settings.checkpoint.async == "false" || exports) finish();
+  const bool exports = settings.exports.when == ExportWhen::kEvery;
+  if (settings.checkpoint.async == AsyncSave::kOff || exports) finish();
   if (exports) attempt([&] { export_model("export-" + step_directory_name(step), step); });
 }
 

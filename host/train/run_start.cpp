@@ -29,8 +29,9 @@ class RunStart {
   void operator()() {
     if (const auto resumed = run_.saves->saver().resume()) {
       resume(resumed->checkpoint, resumed->state);
-      const std::string& from = settings().run.resume;
-      run_.directory->set_later_steps_aside(from == "auto" ? resumed->checkpoint : from, trainer_.state().step);
+      const ResumeFrom& from = settings().run.resume;
+      run_.directory->set_later_steps_aside(from == Resume::kAuto ? resumed->checkpoint : from.text,
+                                            trainer_.state().step);
     } else {
       start_anew();
     }
@@ -42,7 +43,7 @@ class RunStart {
   void start_anew() {
     if (run_.best) run_.saves->restore_best(-1);
     const Settings::Model& model = settings().model;
-    if (model.path.is_set() && model.init == "pretrained") return run_.saves->saver().start_from(model.path);
+    if (model.path.is_set() && model.init == ModelInit::kPretrained) return run_.saves->saver().start_from(model.path);
     session_.parameters().initialize(static_cast<uint64_t>(*settings().run.seed));
     session_.refresh_parameters();
     if (const auto& adapter = settings().adapter.path; adapter.is_set())
@@ -103,7 +104,7 @@ class RunStart {
   }
 
   bool export_is_missing(int64_t step) {
-    if (settings().exports.when == "never") return false;
+    if (settings().exports.when == ExportWhen::kNever) return false;
     const std::string path = directory_ + "/final";
     const std::string found = find_on_rank_0(session_.world(), "looking for " + path, [&]() -> std::string {
       try {

@@ -27,7 +27,7 @@ Answerer make_answerer(Session& session) {
 
 }  // namespace
 
-Samples::Samples(Session& session) : session_(session), is_chat_(session.settings().train.task == "sft") {
+Samples::Samples(Session& session) : session_(session), is_chat_(session.settings().train.task == Task::kSft) {
   const SettingList& prompts = session.settings().sample.prompts;
   if (prompts->empty()) return;
   answerer_.emplace(make_answerer(session));

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "host/base/json_fwd.hpp"
+#include "host/config/choices.hpp"
 #include "host/data/eval_data.hpp"
 #include "host/data/train_data.hpp"
 #include "host/plugin/process_settings.hpp"
@@ -20,8 +21,6 @@
 #include "host/train/step_record.hpp"
 
 namespace chassis {
-
-enum class NonFinite { kStop, kSkip };
 
 struct TrainerOptions {
   StepShape shape;

@@ -65,10 +65,10 @@ class PlannedRank {
  public:
   PlannedRank(const std::string& toml, int world_size, int rank = 0, const std::vector<std::string>& overrides = {})
       : session_((install_meta_allocator(), load_config_text(toml, "run.toml", overrides)), options(world_size, rank)) {
-    const std::string& mode = session_.settings().recompute.mode;
-    const Recompute recompute = mode == "full"        ? Recompute::kFull
-                                : mode == "selective" ? Recompute::kSelective
-                                                      : Recompute::kNone;
+    const RecomputeMode mode = session_.settings().recompute.mode;
+    const Recompute recompute = mode == RecomputeMode::kFull        ? Recompute::kFull
+                                : mode == RecomputeMode::kSelective ? Recompute::kSelective
+                                                                    : Recompute::kNone;
     session_.allocate({.recompute = recompute, .rehearsal = kMetaHost});
     session_.refresh_parameters();
     take_sent();

@@ -159,7 +159,7 @@ inline Trained train(Session& session, int64_t num_steps) {
   const BatchSizes sizes = batch_sizes(settings, 1);
   TrainerOptions options;
   options.shape = {sizes.micro_batch_size, sizes.num_microbatches, 0, 1};
-  options.schedule = {"constant", settings.optimizer.lr, 0, 0, 0.0, num_steps};
+  options.schedule = {Curve::kConstant, settings.optimizer.lr, 0, 0, 0.0, num_steps};
   options.max_grad_norm = settings.optimizer.max_grad_norm;
   options.max_steps = num_steps;
   Trainer trainer(session.state(), *data, options);

@@ -81,20 +81,23 @@ void check_method(const std::string& method, const InitFacts& facts) {
           "ones in 4 bits");
 }
 
-std::string task_of(DataFormat format) {
-  return format == DataFormat::kText || format == DataFormat::kTokens ? "pretrain" : "sft";
+Task task_of(DataFormat format) {
+  return format == DataFormat::kText || format == DataFormat::kTokens ? Task::kPretrain : Task::kSft;
 }
 
-void check_task(const std::string& task, const FoundFormat& found) {
+// The task of --task, which must train data of the format.
+Task read_task(const std::string& given, const FoundFormat& found) {
   if (found.format == DataFormat::kPreference)
     throw config_error("the data has pairs of a better and a worse answer, and no task trains on pairs yet")
         .hint(found.better ? fmt::format("--format {} trains the better answers alone", to_text(found.better->format))
                            : "write the better answers as messages to another file");
-  if (task != "sft" && task != "pretrain")
-    throw config_error("--task " + printable(task) + " is unknown").hint("it is sft or pretrain");
-  if (task == "pretrain" && task_of(found.format) != "pretrain")
+  const std::optional<Task> task = choice_from<Task>(given);
+  if (!task || *task == Task::kReward)
+    throw config_error("--task " + printable(given) + " is unknown").hint("it is sft or pretrain");
+  if (task == Task::kPretrain && task_of(found.format) != Task::kPretrain)
     throw config_error(
         fmt::format("--task pretrain trains on text or tokens, and the data is {}", to_text(found.format)));
+  return *task;
 }
 
 // Returns the model's folder.
@@ -150,7 +153,7 @@ void use_sample(const RowSample& sample, DataConfig data, const Tokenizer* token
   facts.num_tokens = sample.num_tokens;
   facts.is_sample = sample.is_part;
   const auto seq_len = static_cast<uint64_t>(seq_len_of(facts));
-  if (facts.task == "pretrain") {
+  if (facts.task == Task::kPretrain) {
     if (!facts.is_sample && facts.num_tokens < seq_len)
       throw config_error(fmt::format("{} has {} tokens in all, and a row of a run has at least {}",
                                      printable(facts.data, 4096), facts.num_tokens, seq_len))
@@ -237,7 +240,7 @@ void measure(const InitArguments& arguments, const std::string& draft_name, Init
   read_model(session.settings().model.path, facts);
   facts.joined = joined_modules(session);
   const DataNeeds needs = session.data_needs();
-  const bool is_sft = facts.task == "sft", has_template = !facts.data_template.empty();
+  const bool is_sft = facts.task == Task::kSft, has_template = !facts.data_template.empty();
   DataConfig data;
   if (!is_sft || has_template || !needs.tokenizer || !needs.tokenizer->chat_template().empty()) {
     data = data_config(needs);
@@ -264,7 +267,7 @@ void measure(const InitArguments& arguments, const std::string& draft_name, Init
 Json init_json(const std::string& file, const InitFacts& facts) {
   const auto known = [](const std::string& text) { return text.empty() ? Json() : Json(text); };
   return {{"file", file},
-          {"task", facts.task},
+          {"task", to_text(facts.task)},
           {"method", facts.method},
           {"model", facts.model},
           {"data", facts.data},
@@ -289,13 +292,13 @@ int init(const InitArguments& arguments) {
   facts.data = questions.answer(arguments.data, "--data", "data file, folder or pattern");
   facts.format =
       arguments.format.empty() ? format_of(facts.data, arguments.plugin_path) : given_format(arguments, facts.data);
-  facts.task = questions.answer(arguments.task, "--task", "task, sft or pretrain", task_of(facts.format.format));
-  check_task(facts.task, facts.format);
+  const std::string usual_task(to_text(task_of(facts.format.format)));
+  facts.task = read_task(questions.answer(arguments.task, "--task", "task, sft or pretrain", usual_task), facts.format);
   facts.method = questions.answer(arguments.method, "--method", "method, full, lora or qlora",
                                   facts.is_quantized ? "qlora" : "full");
   check_method(facts.method, facts);
   facts.data_template = arguments.chat_template;
-  if (!facts.data_template.empty() && facts.task != "sft")
+  if (!facts.data_template.empty() && facts.task != Task::kSft)
     throw config_error("--template has no effect with --task pretrain, which has no conversations");
   facts.name = stem_of(arguments.file);
   facts.output_dir =
@@ -322,8 +325,9 @@ int init(const InitArguments& arguments) {
     print_document("init", init_json(arguments.file, facts));
     return 0;
   }
-  std::fprintf(output(), "%s is written: %s of %s on %s\n", printable(arguments.file, 4096).c_str(), facts.task.c_str(),
-               printable(facts.model, 4096).c_str(), printable(facts.data, 4096).c_str());
+  std::fprintf(output(), "%s is written: %s of %s on %s\n", printable(arguments.file, 4096).c_str(),
+               std::string(to_text(facts.task)).c_str(), printable(facts.model, 4096).c_str(),
+               printable(facts.data, 4096).c_str());
   std::fprintf(output(), "next: chassis check %s; chassis data preview %s; chassis train %s\n",
                shell_word(arguments.file).c_str(), shell_word(arguments.file).c_str(),
                shell_word(arguments.file).c_str());

@@ -158,9 +158,9 @@ FoundFormat find_format(const std::string& path, RowFiles* row_files) {
 int64_t seq_len_of(const InitFacts& facts) {
   constexpr uint64_t kMin = 256, kMax = 4096, kMinOfText = 64;
   uint64_t length = std::clamp(std::bit_ceil(std::max<uint64_t>(facts.longest, 1)), kMin, kMax);
-  if (facts.task == "pretrain") length = 1024;  // documents are joined and split
+  if (facts.task == Task::kPretrain) length = 1024;  // documents are joined and split
   if (facts.max_positions > 0) length = std::min(length, static_cast<uint64_t>(facts.max_positions));
-  if (facts.task == "pretrain" && facts.num_rows > 0 && !facts.is_sample)
+  if (facts.task == Task::kPretrain && facts.num_rows > 0 && !facts.is_sample)
     while (length > kMinOfText && facts.num_tokens < kMinSteps * length) length = std::bit_floor(length - 1);
   return static_cast<int64_t>(length);
 }
@@ -171,7 +171,7 @@ InitSteps steps_of(const InitFacts& facts) {
   // Packing joins short rows.
   const auto length = static_cast<uint64_t>(seq_len_of(facts));
   const uint64_t packed = std::max<uint64_t>(1, (facts.num_tokens + length - 1) / length);
-  const uint64_t rows = facts.task == "sft" ? std::min(packed, facts.num_rows) * kSftEpochs : packed;
+  const uint64_t rows = facts.task == Task::kSft ? std::min(packed, facts.num_rows) * kSftEpochs : packed;
   while (steps.rows_of_step > 1 && rows < kMinSteps * static_cast<uint64_t>(steps.rows_of_step))
     steps.rows_of_step /= 2;
   steps.num_steps = static_cast<int64_t>(std::max<uint64_t>(1, rows / static_cast<uint64_t>(steps.rows_of_step)));
@@ -180,7 +180,7 @@ InitSteps steps_of(const InitFacts& facts) {
 }
 
 std::string init_toml(const InitFacts& facts) {
-  const bool is_sft = facts.task == "sft";
+  const bool is_sft = facts.task == Task::kSft;
   std::string rows =
       facts.is_sample ? fmt::format("the first {} rows", facts.num_rows) : fmt::format("{} rows", facts.num_rows);
   if (facts.num_files > 1) rows += fmt::format(" of {} files", facts.num_files);
@@ -227,7 +227,8 @@ std::string init_toml(const InitFacts& facts) {
   }
   text += "\n" + data_set(facts);
   text += "\n[train]\n";
-  text += line("task = \"" + facts.task + "\"", is_sft ? "only the answers are trained" : "every token is trained");
+  text += line(fmt::format("task = \"{}\"", to_text(facts.task)),
+               is_sft ? "only the answers are trained" : "every token is trained");
   text += line(fmt::format("seq_len = {}", seq_len_of(facts)),
                is_sft ? fmt::format("the longest of {} has {} tokens{}", rows, facts.longest, positions)
                       : "tokens per row" + positions);

@@ -31,7 +31,7 @@ FoundFormat find_format(const std::string& path, RowFiles* row_files = nullptr);
 
 struct InitFacts {
   std::string model = {}, data = {}, output_dir = {}, name = {};
-  std::string task = {};    // "sft" or "pretrain"
+  Task task = Task::kPretrain;
   std::string method = {};  // "full", "lora" or "qlora"
   FoundFormat format = {};
   std::string architecture = {}, stored_dtype = {};  // the model's; empty: unknown

@@ -41,12 +41,12 @@ TEST(Config, GivesTypedValuesAndDefaults) {
   const Settings& s = config.settings();
   EXPECT_EQ(*s.train.seq_len, 512);
   EXPECT_EQ(*s.optimizer.lr, 3e-4);
-  EXPECT_EQ(*s.precision.compute, "auto");
+  EXPECT_EQ(*s.precision.compute, DtypeChoice::kAuto);
   EXPECT_TRUE(*s.data.shuffle);
   EXPECT_EQ(*s.log.sinks, (std::vector<std::string>{"console", "jsonl"}));
   ASSERT_EQ(s.data.train.size(), 1u);
   EXPECT_EQ(*s.data.train[0].path, "tiny.txt");
-  EXPECT_EQ(*s.data.train[0].format, "text");
+  EXPECT_EQ(*s.data.train[0].format, DataFormat::kText);
   EXPECT_TRUE(s.data.eval.empty());
   EXPECT_FALSE(config.json().contains("quant"));
   EXPECT_EQ(to_json(*s.model.config).dump(),
@@ -66,7 +66,7 @@ TEST(Config, LettersBeyondAsciiAreReadInQuotesAndRefusedOutside) {
 TEST(Config, DerivesDefaultsFromOtherKeys) {
   const Config config = example();
   EXPECT_EQ(*config.settings().run.output_dir, "out/quickstart");
-  EXPECT_EQ(*config.settings().model.init, "random");
+  EXPECT_EQ(*config.settings().model.init, ModelInit::kRandom);
   const Config named = example({"data.eval.0.path=held/out.txt"});
   EXPECT_EQ(*named.settings().data.eval[0].name, "eval");
   const Config two = example({"data.eval.0.path=held/out.txt", "data.eval.1.path=b.txt"});

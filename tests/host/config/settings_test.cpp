@@ -6,6 +6,8 @@
 
 #include "host/base/json.hpp"
 #include "host/config/config.hpp"
+#include "host/config/keys.hpp"
+#include "host/config/settings_reader.hpp"
 #include "host/config/toml_file.hpp"
 #include "tests/host/config/example.hpp"
 

@@ -8,24 +8,26 @@
 namespace chassis {
 namespace {
 
-LearningRateSchedule schedule(const std::string& name) {
-  return {.name = name, .peak = 2.0, .warmup_steps = 4, .decay_steps = 5, .min_ratio = 0.1, .max_steps = 20};
+LearningRateSchedule schedule(Curve curve) {
+  return {.curve = curve, .peak = 2.0, .warmup_steps = 4, .decay_steps = 5, .min_ratio = 0.1, .max_steps = 20};
 }
 
 TEST(Schedule, StepKOfAWarmUpOfNStepsHasKNthsOfThePeak) {
-  for (const char* name : {"constant", "linear", "cosine", "wsd"})
-    for (int64_t k = 1; k <= 4; ++k) EXPECT_DOUBLE_EQ(schedule(name).at(k), 2.0 * static_cast<double>(k) / 4.0) << name;
+  for (const Curve curve : {Curve::kConstant, Curve::kLinear, Curve::kCosine, Curve::kWsd})
+    for (int64_t k = 1; k <= 4; ++k)
+      EXPECT_DOUBLE_EQ(schedule(curve).at(k), 2.0 * static_cast<double>(k) / 4.0) << to_text(curve);
 }
 
 TEST(Schedule, EndsAtItsFinalValue) {
-  EXPECT_DOUBLE_EQ(schedule("constant").at(20), 2.0);
-  for (const char* name : {"linear", "cosine", "wsd"}) EXPECT_NEAR(schedule(name).at(20), 0.2, 1e-12) << name;
+  EXPECT_DOUBLE_EQ(schedule(Curve::kConstant).at(20), 2.0);
+  for (const Curve curve : {Curve::kLinear, Curve::kCosine, Curve::kWsd})
+    EXPECT_NEAR(schedule(curve).at(20), 0.2, 1e-12) << to_text(curve);
 }
 
 TEST(Schedule, IsHalfWayDownInTheMiddle) {
-  EXPECT_NEAR(schedule("linear").at(12), 2.0 * (0.1 + 0.9 * 0.5), 1e-12);
-  EXPECT_NEAR(schedule("cosine").at(12), 2.0 * (0.1 + 0.9 * 0.5), 1e-12);
-  EXPECT_NEAR(schedule("cosine").at(8), 2.0 * (0.1 + 0.9 * 0.5 * (1.0 + std::sqrt(0.5))), 1e-12);
+  EXPECT_NEAR(schedule(Curve::kLinear).at(12), 2.0 * (0.1 + 0.9 * 0.5), 1e-12);
+  EXPECT_NEAR(schedule(Curve::kCosine).at(12), 2.0 * (0.1 + 0.9 * 0.5), 1e-12);
+  EXPECT_NEAR(schedule(Curve::kCosine).at(8), 2.0 * (0.1 + 0.9 * 0.5 * (1.0 + std::sqrt(0.5))), 1e-12);
 }
 
 TEST(Schedule, KnowsThatNoStepThatIsLeftHasARate) {
@@ -45,25 +47,25 @@ TEST(Schedule, KnowsThatNoStepThatIsLeftHasARate) {
 }
 
 TEST(Schedule, WsdStaysUntilItsLastSteps) {
-  EXPECT_DOUBLE_EQ(schedule("wsd").at(15), 2.0);
-  EXPECT_NEAR(schedule("wsd").at(16), 2.0 * (0.1 + 0.9 * 0.8), 1e-12);
+  EXPECT_DOUBLE_EQ(schedule(Curve::kWsd).at(15), 2.0);
+  EXPECT_NEAR(schedule(Curve::kWsd).at(16), 2.0 * (0.1 + 0.9 * 0.8), 1e-12);
 }
 
 TEST(Schedule, NeverRisesAfterTheWarmUpAndNeverJumps) {
-  for (const char* name : {"linear", "cosine", "wsd"})
+  for (const Curve curve : {Curve::kLinear, Curve::kCosine, Curve::kWsd})
     for (int64_t step = 5; step <= 20; ++step) {
-      EXPECT_LE(schedule(name).at(step), schedule(name).at(step - 1)) << name << " " << step;
-      EXPECT_LT(schedule(name).at(step - 1) - schedule(name).at(step), 0.45) << name << " " << step;
+      EXPECT_LE(schedule(curve).at(step), schedule(curve).at(step - 1)) << to_text(curve) << " " << step;
+      EXPECT_LT(schedule(curve).at(step - 1) - schedule(curve).at(step), 0.45) << to_text(curve) << " " << step;
     }
 }
 
 TEST(Schedule, WithoutAWarmUpTheFirstStepIsNearThePeak) {
-  LearningRateSchedule linear = schedule("linear");
+  LearningRateSchedule linear = schedule(Curve::kLinear);
   linear.warmup_steps = 0;
   EXPECT_NEAR(linear.at(1), 2.0 * (0.1 + 0.9 * 0.95), 1e-12);
 }
 
-TEST(Schedule, StaysAtItsFinalValueAfterTheLastStep) { EXPECT_NEAR(schedule("cosine").at(30), 0.2, 1e-12); }
+TEST(Schedule, StaysAtItsFinalValueAfterTheLastStep) { EXPECT_NEAR(schedule(Curve::kCosine).at(30), 0.2, 1e-12); }
 
 }  // namespace
 }  // namespace chassis

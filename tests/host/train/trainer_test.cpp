@@ -30,7 +30,7 @@ class TrainerTest : public testing::Test {
       lines += "]}\n";
     }
     test::write_text(scratch_ / "data.jsonl", lines);
-    learning_.name = "constant";
+    learning_.curve = Curve::kConstant;
     learning_.peak = 0.5;
     make();
   }

@@ -67,7 +67,7 @@ TEST_F(InitConfig, TheBetterAnswersOfPairsHaveAFormatOfTheirOwn) {
 }
 
 TEST_F(InitConfig, ATextShorterThanManyRowsGetsShorterRows) {
-  InitFacts facts{.task = "pretrain", .max_positions = 500, .num_rows = 20, .num_tokens = 2000};
+  InitFacts facts{.task = Task::kPretrain, .max_positions = 500, .num_rows = 20, .num_tokens = 2000};
   EXPECT_EQ(seq_len_of(facts), 128);
   facts.num_tokens = 70;
   EXPECT_EQ(seq_len_of(facts), 64);
@@ -76,7 +76,7 @@ TEST_F(InitConfig, ATextShorterThanManyRowsGetsShorterRows) {
 }
 
 TEST_F(InitConfig, RowsAreEvaluatedOnlyIfThereAreMany) {
-  InitFacts facts{.task = "sft", .num_files = 3, .num_rows = 499, .longest = 90, .num_tokens = 40000};
+  InitFacts facts{.task = Task::kSft, .num_files = 3, .num_rows = 499, .longest = 90, .num_tokens = 40000};
   EXPECT_HAS(init_toml(facts), "# eval_fraction = 0.02");
   EXPECT_HAS(init_toml(facts), "499 rows of 3 files");
   facts.num_rows = 500;
@@ -84,18 +84,18 @@ TEST_F(InitConfig, RowsAreEvaluatedOnlyIfThereAreMany) {
 }
 
 TEST_F(InitConfig, RowsLengthsArePowersOfTwoThatTheModelCanDo) {
-  InitFacts facts{.task = "sft", .longest = 700};
+  InitFacts facts{.task = Task::kSft, .longest = 700};
   EXPECT_EQ(seq_len_of(facts), 1024);
   facts.max_positions = 800;
   EXPECT_EQ(seq_len_of(facts), 800);
   facts.longest = 3;
   EXPECT_EQ(seq_len_of(facts), 256);
-  facts = {.task = "sft", .longest = 1 << 20};
+  facts = {.task = Task::kSft, .longest = 1 << 20};
   EXPECT_EQ(seq_len_of(facts), 4096);
 }
 
 TEST_F(InitConfig, ASmallFileGetsSmallStepsAndAShortWarmUp) {
-  InitFacts facts{.task = "sft", .num_rows = 20, .longest = 90, .num_tokens = 1200};
+  InitFacts facts{.task = Task::kSft, .num_rows = 20, .longest = 90, .num_tokens = 1200};
   EXPECT_EQ(steps_of(facts).rows_of_step, 1) << "5 rows of 256 tokens, 3 times";
   EXPECT_EQ(steps_of(facts).num_steps, 15);
   EXPECT_EQ(steps_of(facts).warmup_steps, 1);
@@ -105,7 +105,7 @@ TEST_F(InitConfig, ASmallFileGetsSmallStepsAndAShortWarmUp) {
   facts.is_sample = true;
   EXPECT_EQ(steps_of(facts).warmup_steps, 3) << "there are more rows, perhaps few";
   EXPECT_HAS(init_toml(facts), "more than 36 steps in all");
-  EXPECT_HAS(init_toml({.task = "sft", .num_rows = 20, .longest = 90, .num_tokens = 1200}),
+  EXPECT_HAS(init_toml({.task = Task::kSft, .num_rows = 20, .longest = 90, .num_tokens = 1200}),
              "# rows of one step; about 15 steps in all");
 }
 
@@ -114,7 +114,7 @@ TEST_F(InitConfig, TheTextIsAConfiguration) {
                   .data = "chats.jsonl",
                   .output_dir = "out/chat",
                   .name = "chat",
-                  .task = "sft",
+                  .task = Task::kSft,
                   .format = {DataFormat::kMessages, {{"messages", "the dialog"}}, "its rows have the keys the dialog"},
                   .num_rows = 600,
                   .longest = 300,
