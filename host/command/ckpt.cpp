@@ -11,6 +11,7 @@
 #include "host/checkpoint/inspect.hpp"
 #include "host/command/command.hpp"
 #include "host/command/json_document.hpp"
+#include "host/config/choices.hpp"
 #include "host/save/adapter_files.hpp"
 #include "host/save/export.hpp"
 #include "host/save/merge.hpp"
@@ -196,7 +197,8 @@ struct CkptArguments {
 constexpr const char* kQuantDoc = "the quant plugin; default: the only installed one";
 
 void add_dtype_and_format(CLI::App& verb, ExportRequest& request, const std::string& dtype_doc) {
-  verb.add_option("--dtype", request.dtype, dtype_doc)->check(CLI::IsMember({"auto", "fp32", "bf16", "fp16"}));
+  const std::vector<std::string> names(kChoiceNames<DtypeChoice>.begin(), kChoiceNames<DtypeChoice>.end());
+  verb.add_option("--dtype", request.dtype, dtype_doc)->check(CLI::IsMember(names));
   verb.add_option("--format", request.format, "a format plugin; default: that of [export]");
 }
 

@@ -149,7 +149,7 @@ struct ResumeFrom {
   bool operator==(Resume other) const { return word == other; }
 };
 
-// What data.packing and data.overflow are for a task unless they are set.
+// The values of data.packing and data.overflow for a task, unless they are set.
 constexpr Packing default_packing(Task task) { return task == Task::kSft ? Packing::kBestFit : Packing::kConcatSplit; }
 constexpr Overflow default_overflow(Task task) { return task == Task::kSft ? Overflow::kDrop : Overflow::kError; }
 
