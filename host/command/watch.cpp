@@ -110,7 +110,7 @@ Verb add_watch(CLI::App& app) {
     Screen screen(is_terminal);
     for (bool is_new = true;; is_new = run.poll()) {
       // A run whose end is not known is followed too, until its state changes.
-      const bool has_ended = run.state() != RunState::kRunning && run.state() != RunState::kUnknown;
+      const bool has_ended = run.state() != RunStatus::kRunning && run.state() != RunStatus::kUnknown;
       const SummaryStyle style = terminal_style();
       const std::string text = summary_text(run, style);
       if (is_terminal)

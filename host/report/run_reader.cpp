@@ -48,7 +48,7 @@ std::string string_or(const Json& object, const char* key, const char* fallback 
 
 }  // namespace
 
-std::string_view to_text(RunState state) {
+std::string_view to_text(RunStatus state) {
   constexpr std::string_view kTexts[] = {"unknown", "running", "done", "stopped", "failed", "killed"};
   return kTexts[static_cast<size_t>(state)];
 }
@@ -291,20 +291,20 @@ int64_t RunReader::max_steps() const { return about_.is_object() ? integer_or(ab
 int64_t RunReader::last_step() const { return has_metrics_ ? history_.last_step() : event_step_; }
 
 // A process that was killed records no outcome.
-RunState RunReader::state() const {
-  if (!has_events_ || !start_time_) return RunState::kUnknown;
-  if (outcome_ == "done") return RunState::kDone;
-  if (outcome_ == "stopped") return RunState::kStopped;
-  if (!outcome_.empty()) return RunState::kFailed;
+RunStatus RunReader::state() const {
+  if (!has_events_ || !start_time_) return RunStatus::kUnknown;
+  if (outcome_ == "done") return RunStatus::kDone;
+  if (outcome_ == "stopped") return RunStatus::kStopped;
+  if (!outcome_.empty()) return RunStatus::kFailed;
   const bool is_here = host_ == host_name() && process_ > 1;
   const bool has_ended = is_here && kill(static_cast<pid_t>(process_), 0) != 0 && errno == ESRCH;
-  return has_ended ? RunState::kKilled : RunState::kRunning;
+  return has_ended ? RunStatus::kKilled : RunStatus::kRunning;
 }
 
 double RunReader::seconds() const {
   if (!start_time_) return 0.0;
   double end = std::max(last_time_, metrics_file_.time());
-  if (state() == RunState::kRunning)
+  if (state() == RunStatus::kRunning)
     end = unix_time();
   else if (!outcome_.empty())
     end = last_time_;

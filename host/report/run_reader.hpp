@@ -40,8 +40,8 @@ struct SavedCheckpoint {
   bool resumable = false;
 };
 
-enum class RunState { kUnknown, kRunning, kDone, kStopped, kFailed, kKilled };
-std::string_view to_text(RunState state);  // "running"
+enum class RunStatus { kUnknown, kRunning, kDone, kStopped, kFailed, kKilled };
+std::string_view to_text(RunStatus state);  // "running"
 
 struct RankStatus {
   int rank = 0;
@@ -74,7 +74,7 @@ class RunReader {
   const Json& run_file() const { return run_file_; }
   const Json& plugins() const { return plugins_; }
   const std::string& resolved_toml() const { return resolved_toml_; }
-  RunState state() const;
+  RunStatus state() const;
   int64_t max_steps() const;
   int64_t last_step() const;                         // from metrics, or from events if there are no metrics
   double seconds() const;                            // total over all starts, each up to its last event or step

@@ -61,7 +61,7 @@ void QuantizedLoad::add(Parameter& p, LoadTensor plain, std::vector<LoadTensor>&
 
 void QuantizedLoad::start(const std::vector<LoadTensor>& tensors) {
   for (const LoadTensor& tensor : tensors)
-    if (tensor.take) parameters_.start_encoding(*parameters_.find(tensor.descriptor.fqn));
+    if (tensor.take) QuantizedParameters::start_encoding(*parameters_.find(tensor.descriptor.fqn));
 }
 
 // Some trainers keep codes in floating-point tensors.

@@ -74,7 +74,7 @@ std::function<std::optional<DeviceVersions>(const DeviceSpec&)> device_versions_
   if (const DeviceSpec* const named = device_spec_named(*run.device); named && !named->accelerator) return {};
   return [versions_of, &run](const DeviceSpec& spec) -> std::optional<DeviceVersions> {
     if (!load_device_type(spec).empty()) return std::nullopt;
-    return versions_of(device_from(run, run.device), spec);
+    return versions_of(device_from(run, *run.device), spec);
   };
 }
 

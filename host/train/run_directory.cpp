@@ -357,7 +357,7 @@ void RunDirectory::check_steps(const Settings& settings, int64_t first_step, int
   });
 }
 
-void RunDirectory::start(const Config& config, const PluginRegistry& plugins, CompiledProgram& program,
+void RunDirectory::start(const Config& config, const PluginRegistry& plugins, const CompiledProgram& program,
                          const RunIdentity& identity) {
   world_.run_and_agree("writing the run directory", [&] {
     if (world_.rank() != 0) return;
@@ -367,7 +367,7 @@ void RunDirectory::start(const Config& config, const PluginRegistry& plugins, Co
     write_file_atomic(file("plugins.lock"), plugins_lock(plugins, program).dump(2) + "\n");
     about_ = {{"name", *config.settings().run.name},
               {"version", CHASSIS_VERSION},
-              {"device", device_name(program.options.device)},
+              {"device", device_name(program.options().device)},
               {"identity", {{"model", identity.model}, {"data", identity.data}, {"content", identity.content}}}};
     has_saved_ = !list_checkpoints(file("checkpoints")).empty();
     write_run_file();

@@ -51,7 +51,7 @@ class RunDirectory {
   // [all-ranks] Throws if something is in the way of the checkpoints of steps after `first_step` up to `last_step`.
   void check_steps(const Settings& settings, int64_t first_step, int64_t last_step);
   // [all-ranks] Writes the files that describe the run, and opens log.txt.
-  void start(const Config& config, const PluginRegistry& plugins, CompiledProgram& program,
+  void start(const Config& config, const PluginRegistry& plugins, const CompiledProgram& program,
              const RunIdentity& identity);
   // After start(): records in run.json that the run has saved a checkpoint.
   void note_saved();

@@ -75,7 +75,7 @@ std::string rate_warning(const Settings& settings, const LearningRateSchedule& s
   return fmt::format(
       "{} = {:g}: the schedule \"{}\" ends at the rate 0, and {} its end, so nothing is learned; train for more steps, "
       "raise {}, or set {} = \"constant\"",
-      settings.schedule.min_lr_ratio.key(), schedule.min_ratio, schedule.name,
+      settings.schedule.min_lr_ratio.key(), schedule.min_ratio, to_text(schedule.curve),
       num_left == 1 ? "the only step that is left is at" : fmt::format("the {} steps that are left are at", num_left),
       settings.schedule.min_lr_ratio.key(), settings.schedule.name.key());
 }

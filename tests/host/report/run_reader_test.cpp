@@ -27,7 +27,7 @@ TEST_F(RunReaderTest, ReadsAFinishedRun) {
   EXPECT_EQ(run.name(), "first");
   EXPECT_EQ(run.history().last_step(), 50);
   EXPECT_EQ(run.evaluations().size(), 10u);
-  EXPECT_EQ(run.state(), RunState::kDone);
+  EXPECT_EQ(run.state(), RunStatus::kDone);
   EXPECT_EQ(run.max_steps(), 50);
   EXPECT_EQ(run.seconds(), 60.0);
   ASSERT_EQ(run.warnings().size(), 1u);
@@ -188,13 +188,13 @@ TEST_F(RunReaderTest, KnowsThatAProcessWasKilled) {
   };
   append(at("a/events.jsonl"), start(getpid()));
   RunReader run(at("a"));
-  EXPECT_EQ(run.state(), RunState::kRunning);
+  EXPECT_EQ(run.state(), RunStatus::kRunning);
   append(at("a/events.jsonl"), start(0x7ffffffe));
   run.poll();
-  EXPECT_EQ(run.state(), RunState::kKilled);
+  EXPECT_EQ(run.state(), RunStatus::kKilled);
   append(at("a/events.jsonl"), "{\"event\":\"end\",\"time\":210.0,\"step\":3,\"outcome\":\"stopped\"}\n");
   run.poll();
-  EXPECT_EQ(run.state(), RunState::kStopped);
+  EXPECT_EQ(run.state(), RunStatus::kStopped);
 }
 
 TEST_F(RunReaderTest, ComparesConfigurations) {
