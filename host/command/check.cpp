@@ -114,11 +114,10 @@ Verb add_check(CLI::App& app) {
     if (num_ranks > 1) options.world_size = num_ranks;
     Session session(std::move(config), options);
     const Settings& settings = session.settings();
-    const CompiledProgram program =
-        session.compiled().with_recompute(recompute_setting(settings, session.program()),
-                                          settings.recompute.mode == RecomputeMode::kAuto
-                                              ? "recompute.mode = \"auto\" chooses by the memory of the run"
-                                              : "");
+    const CompiledProgram program = session.compiled().with_recompute(
+        recompute_setting(settings, session.program()),
+        settings.recompute.mode == RecomputeMode::kAuto ? "recompute.mode = \"auto\" chooses by the memory of the run"
+                                                        : "");
     const bool as_text = !arguments->as_json;
     const CheckSummary summary = summary_of(session, num_ranks);
     if (as_text && arguments->resolved) std::fprintf(output(), "%s", session.config().resolved_toml().c_str());

@@ -222,13 +222,12 @@ TableRows eval_table() {
 
 TableRows precision_table() {
   using T = Settings::Precision;
-  return table_rows<T>({.name = "precision", .doc = "number formats; parameters and optimizer states are fp32"},
-                       &Settings::precision,
-                       {choice("compute", &T::compute, DtypeChoice::kAuto,
-                               "dtype of forward and backward; auto: bf16 on " + device_titles(has_bf16, " and ") +
-                                   ", fp32 on CPU"),
-                        choice("reduce", &T::reduce, ReduceDtype::kFp32,
-                               "dtype in which gradients are sent to be summed over ranks; they are added in fp32")});
+  return table_rows<T>(
+      {.name = "precision", .doc = "number formats; parameters and optimizer states are fp32"}, &Settings::precision,
+      {choice("compute", &T::compute, DtypeChoice::kAuto,
+              "dtype of forward and backward; auto: bf16 on " + device_titles(has_bf16, " and ") + ", fp32 on CPU"),
+       choice("reduce", &T::reduce, ReduceDtype::kFp32,
+              "dtype in which gradients are sent to be summed over ranks; they are added in fp32")});
 }
 
 TableRows recompute_table() {

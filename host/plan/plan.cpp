@@ -190,8 +190,7 @@ class Planner {
       if (homes.empty() || used.contains(id)) continue;
       const std::string home = home_axis(registry, id);
       const bool divides_batch = divides_batch_alone(home);
-      if (homes.size() == 1 && (divides_batch || !divides_batch_alone(homes[0])))
-        plan_.other_strategies.push_back(id);
+      if (homes.size() == 1 && (divides_batch || !divides_batch_alone(homes[0]))) plan_.other_strategies.push_back(id);
       if (!divides_batch && !served.contains(home)) plan_.longer_axes.emplace_back(home, id);
     }
   }

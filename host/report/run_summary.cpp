@@ -33,7 +33,7 @@ double recent_of(const History& history, std::string_view name, size_t num_bucke
 std::string state_text(const RunReader& run) {
   const int64_t last = run.last_step(), max = run.max_steps();
   std::string text = run.state() == RunStatus::kUnknown ? "at step " + std::to_string(last)
-                                                       : fmt::format("{} at step {}", to_text(run.state()), last);
+                                                        : fmt::format("{} at step {}", to_text(run.state()), last);
   if (max > 0) text += fmt::format(" of {}", max);
   if (const double seconds = run.seconds(); seconds > 0.0) text += ", " + duration_text(seconds);
   const double step_ms = recent_of(run.history(), "step_ms");

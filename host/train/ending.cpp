@@ -93,8 +93,8 @@ void RunEnding::log_totals(std::string_view outcome) {
 void RunEnding::log_best(bool stopped) {
   if (!run_.best || run_.best->step() < 0 || session_.world().rank() != 0) return;
   const std::string& directory = run_.directory->path();
-  const bool has_final =
-      !stopped && session_.settings().exports.when != ExportWhen::kNever && run_.best->step() < run_.trainer->state().step;
+  const bool has_final = !stopped && session_.settings().exports.when != ExportWhen::kNever &&
+                         run_.best->step() < run_.trainer->state().step;
   log::info("best: {}; {}/best{}", run_.best->text(), directory,
             has_final
                 ? ", and final/ has the last weights: chassis ckpt export " + shell_word(directory + "/best") + " DIR"

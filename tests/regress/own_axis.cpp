@@ -1,5 +1,5 @@
-// A data strategy along the axis of experts, for parallel_test.cpp: replicas whose gradients are summed after the step's
-// last backward.
+// A data strategy along the axis of experts, for parallel_test.cpp: replicas whose gradients are summed after the
+// step's last backward.
 #include <vector>
 
 #include "chassis/parallel.hpp"

@@ -117,10 +117,9 @@ TEST(SelectiveRecompute, ChangesNoBitOnTwoRanks) {
 
 // The axis of experts divides the rows of a batch, as data axes do.
 TEST(OwnStrategy, DividesRowsAlongTheAxisOfExperts) {
-  const Strategy replicas_of_experts{
-      "own_axis", {"plugin = \"own_axis\""}, [](int ranks) -> std::vector<std::string> {
-        return {"mesh.ep=" + std::to_string(ranks), "mesh.dp_shard=1"};
-      }};
+  const Strategy replicas_of_experts{"own_axis", {"plugin = \"own_axis\""}, [](int ranks) -> std::vector<std::string> {
+                                       return {"mesh.ep=" + std::to_string(ranks), "mesh.dp_shard=1"};
+                                     }};
   for (const unsigned variant : {0b000000u, 0b100001u}) {
     ParallelRun run(Variant::of_bits(variant));
     const Result alone = run(nullptr, 1);
