@@ -49,7 +49,7 @@ class Model {
   Model(const std::string& attention, const std::string& kernels)
       : session_(load_config_text(kConfig, "boundary", {"attention.plugin=" + attention, "kernels.plugins=" + kernels}),
                  {.plugin_path = {CHASSIS_BENCHMARK_PLUGINS}}) {
-    session_.parameters().allocate(session_.device());
+    session_.allocate();
     session_.parameters().initialize(1);
     const int64_t sizes[] = {kBatch, kTime};
     for (const char* name : {"input_ids", "labels", "positions", "document_ids"}) {
@@ -72,7 +72,7 @@ class Model {
 
   // The number of calls into plugins in one step.
   int64_t calls_per_step() {
-    ResolveOptions& options = session_.compiled().options;  // its nodes call through these
+    auto& options = const_cast<ResolveOptions&>(session_.compiled().options());  // its nodes call through these
     std::map<const chassis_instance*, chassis_ops_t> tables;
     for (auto* providers : {&options.attention, &options.kernels})
       for (OpsProvider& provider : *providers) {

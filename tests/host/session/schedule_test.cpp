@@ -31,16 +31,16 @@ TEST(Schedule, IsHalfWayDownInTheMiddle) {
 }
 
 TEST(Schedule, KnowsThatNoStepThatIsLeftHasARate) {
-  for (const char* name : {"linear", "cosine"}) {
-    const LearningRateSchedule one{.name = name, .peak = 2.0, .max_steps = 1};
-    EXPECT_TRUE(one.is_zero_after(0)) << name;
+  for (const Curve curve : {Curve::kLinear, Curve::kCosine}) {
+    const LearningRateSchedule one{.curve = curve, .peak = 2.0, .max_steps = 1};
+    EXPECT_TRUE(one.is_zero_after(0)) << to_text(curve);
     LearningRateSchedule two = one;
     two.max_steps = 2;
-    EXPECT_FALSE(two.is_zero_after(0)) << name;
-    EXPECT_TRUE(two.is_zero_after(1)) << name;
+    EXPECT_FALSE(two.is_zero_after(0)) << to_text(curve);
+    EXPECT_TRUE(two.is_zero_after(1)) << to_text(curve);
     LearningRateSchedule above = one;
     above.min_ratio = 0.1;
-    EXPECT_FALSE(above.is_zero_after(0)) << name;
+    EXPECT_FALSE(above.is_zero_after(0)) << to_text(curve);
   }
   EXPECT_FALSE((LearningRateSchedule{.peak = 2.0}).is_zero_after(0));
   EXPECT_TRUE((LearningRateSchedule{.peak = 0.0, .max_steps = int64_t{1} << 60}).is_zero_after(0));
