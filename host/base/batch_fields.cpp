@@ -29,9 +29,9 @@ void write_document_ids(const RowPiece& piece, std::span<int32_t> out) {
 }
 
 constexpr std::array kFields = {
-    BatchFieldSpec{"input_ids", CHASSIS_DTYPE_I32, kTokens, std::nullopt, false, write_ids},
-    BatchFieldSpec{"labels", CHASSIS_DTYPE_I32, kTokens, kIgnoreLabel, true, write_targets},
-    BatchFieldSpec{"positions", CHASSIS_DTYPE_I32, kTokens, 0, false, write_positions},
+    BatchFieldSpec{"input_ids", CHASSIS_DTYPE_I32, kTokens, std::nullopt, true, write_ids},
+    BatchFieldSpec{"labels", CHASSIS_DTYPE_I32, kTokens, kIgnoreLabel, false, write_targets},
+    BatchFieldSpec{"positions", CHASSIS_DTYPE_I32, kTokens, 0, true, write_positions},
     BatchFieldSpec{"document_ids", CHASSIS_DTYPE_I32, kTokens, -1, false, write_document_ids},
 };
 

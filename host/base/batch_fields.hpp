@@ -29,7 +29,7 @@ struct BatchFieldSpec {
   uint32_t dtype;                  // CHASSIS_DTYPE_…
   std::array<uint32_t, 2> dims;    // CHASSIS_DIM_…
   std::optional<int32_t> padding;  // the value after the end of a row; none: the tokenizer's padding id
-  bool is_target;                  // what is to be predicted, which generation does not know
+  bool in_generation;              // false: what is to be predicted, and what one text by itself does not need
   // Writes the values for the positions of a piece; `out` has one element per id.
   void (*write)(const RowPiece& piece, std::span<int32_t> out);
 };

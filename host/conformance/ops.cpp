@@ -166,7 +166,8 @@ CaseProgram attention(const char* name, Attrs masks, int64_t kv_heads, double sc
 CaseProgram reshape() {
   CaseProgram c("reshape");
   const DimId heads = c.dim("heads", 3), dim = c.dim("head_dim", 10), joined = c.dim("width", 30);
-  return c.output("y", c.op("reshape", {c.input("x", {heads, dim})}, {}, {}, {joined}));
+  const std::vector<DimId> output = {CHASSIS_DIM_BATCH, CHASSIS_DIM_TIME, joined};
+  return c.output("y", c.op("reshape", {c.input("x", {heads, dim})}, {}, {}, output));
 }
 
 CaseProgram channel_scale(bool of_heads) {

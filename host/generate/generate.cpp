@@ -18,7 +18,7 @@ Fields fields_of(const std::vector<int32_t>& ids, size_t begin, Device device) {
   std::vector<int32_t> values(piece.ids.size());
   Fields fields;
   for (const BatchFieldSpec& spec : batch_fields()) {
-    if (spec.is_target) continue;
+    if (!spec.in_generation) continue;
     spec.write(piece, values);
     Tensor& tensor = fields[std::string(spec.name)] = Tensor::empty(sizes, Dtype::i32, device);
     tensor.copy_from(Tensor::borrow(values.data(), sizes, Dtype::i32));

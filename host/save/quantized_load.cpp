@@ -45,7 +45,6 @@ void QuantizedLoad::add(Parameter& p, LoadTensor plain, std::vector<LoadTensor>&
     if (first_values_.empty()) first_values_ = found->name;
     refuse_mixture();
   }
-  QuantizedParameters::start_encoding(p);
   plain.take_block = p.storage->block_elements();
   plain.take = [&parameters, &p, path = reader_.path()](int64_t begin, std::span<const float> values) {
     try {

@@ -38,7 +38,7 @@ TEST(Choices, OfTheSchemaAreReadAsEnums) {
   EXPECT_EQ(*settings("checkpoint.async", "true").settings().checkpoint.async, AsyncSave::kOn);
   EXPECT_EQ(*settings("checkpoint.async", "staged").settings().checkpoint.async, AsyncSave::kStaged);
   EXPECT_EQ(*settings("data.train.0.format", "tokens").settings().data.train[0].format, DataFormat::kTokens);
-  EXPECT_FALSE(settings("train.task", "dpo").settings().train.task.is_set());
+  EXPECT_EQ(settings("train.task", "dpo").num_problems(), 1u);
   EXPECT_FALSE(settings("run.name", "x").settings().data.packing.is_set());
 }
 
