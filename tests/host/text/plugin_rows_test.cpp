@@ -126,7 +126,6 @@ TEST_F(PluginRowsTest, OfAWrongFormNameThePlugin) {
     return internal_error("no error");
   };
   for (const auto& [row, text] : {std::pair("{\"text\":", "a.rows:1"),
-                                  {"[1]", "the row is a list, not a JSON object"},
                                   {"{\"text\":\"1\",\"text\":\"2\"}", "key \"text\" occurs twice"}}) {
     const Error error = error_of_row(row);
     EXPECT_EQ(error.code(), ExitCode::kPlugin);
