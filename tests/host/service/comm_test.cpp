@@ -64,6 +64,9 @@ TEST(Groups, CanBeDividedIntoNeighbours) {
     EXPECT_EQ(pair.ranks(), (c.rank() < 2 ? std::vector{0, 1} : std::vector{2, 3}));
     EXPECT_EQ(c.group({}, 4).size(), 4);
     EXPECT_EQ(c.group({}, 1).size(), 1);
+    std::array<double, 1> value = {1};
+    c.sum(c.group({}, 4), value, "end");  // a rank that leaves earlier closes connections that others still make
+    c.sum(pair, value, "end of pairs");
   }));
 }
 
