@@ -122,6 +122,7 @@ TEST(OwnStrategy, DividesRowsAlongTheAxisOfExperts) {
                                      }};
   for (const unsigned variant : {0b000000u, 0b100001u}) {
     ParallelRun run(Variant::of_bits(variant));
+    run.add_stub_plugins();
     const Result alone = run(nullptr, 1);
     expect_the_numbers(run(&replicas_of_experts, 2), alone, Variant::of_bits(variant).bf16, "own_axis | 2");
   }
