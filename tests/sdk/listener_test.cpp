@@ -81,7 +81,7 @@ TEST_F(ListenerTest, ClosesWhatIsBeyondItsConnectionsAtOnce) {
   EXPECT_LT(clients.back(), 1300);  // the server's ends are in this process too
   size_t num_open = 0;
   for (const int client : clients) num_open += is_closed(client, 0ms) ? 0 : 1;
-  EXPECT_LE(num_open, 100u);  // those that are not yet accepted
+  EXPECT_LE(num_open, 200u);  // the open connections, and those that a busy machine has not yet accepted
   EXPECT_TRUE(is_closed(clients.back(), 300ms));
   for (const int client : clients) EXPECT_TRUE(is_closed(client, 2s));  // the first 32 at their deadline
   for (const int client : clients) close(client);
