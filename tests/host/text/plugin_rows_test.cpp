@@ -125,8 +125,8 @@ TEST_F(PluginRowsTest, OfAWrongFormNameThePlugin) {
     }
     return internal_error("no error");
   };
-  for (const auto& [row, text] : {std::pair("{\"text\":", "a.rows:1"),
-                                  {"{\"text\":\"1\",\"text\":\"2\"}", "key \"text\" occurs twice"}}) {
+  for (const auto& [row, text] :
+       {std::pair("{\"text\":", "a.rows:1"), {"{\"text\":\"1\",\"text\":\"2\"}", "key \"text\" occurs twice"}}) {
     const Error error = error_of_row(row);
     EXPECT_EQ(error.code(), ExitCode::kPlugin);
     EXPECT_HAS(error.message(), "plugin 'lines' 0.1.0 gives a wrong row: ");
