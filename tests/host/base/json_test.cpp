@@ -2,11 +2,11 @@
 
 #include <gtest/gtest.h>
 
-#include <chrono>
 #include <filesystem>
 #include <functional>
 
 #include "host/base/reading.hpp"
+#include "tests/support/cpu_seconds.hpp"
 
 namespace chassis {
 namespace {
@@ -55,16 +55,10 @@ std::string object_of(size_t num_keys) {
   return text + "}";
 }
 
-double seconds_of(const std::function<void()>& action) {
-  const auto start = std::chrono::steady_clock::now();
-  action();
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-}
-
 TEST(Json, AnObjectOfManyKeysTakesLinearTime) {
   const std::string few = object_of(2000), many = object_of(128'000);
   const auto parse = [](const std::string& text) {
-    return seconds_of([&] {
+    return test::cpu_seconds_of([&] {
       EXPECT_EQ(parse_json(text, "c.json").dump(), text);
       EXPECT_FALSE(json_defect(text));
     });

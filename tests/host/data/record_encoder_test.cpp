@@ -3,12 +3,12 @@
 
 #include <gtest/gtest.h>
 
-#include <chrono>
 #include <map>
 
 #include "host/base/json.hpp"
 #include "host/data/python_json.hpp"
 #include "tests/host/data/chat_support.hpp"
+#include "tests/support/cpu_seconds.hpp"
 
 namespace chassis {
 namespace {
@@ -161,9 +161,7 @@ TEST(RecordEncoder, AConversationOfManyMessagesTakesLinearTime) {
     }
     RecordEncoder encoder(&kTokenizer, chatml_options());
     Document document;
-    const auto start = std::chrono::steady_clock::now();
-    EXPECT_TRUE(encoder.encode(chat, {}, document));
-    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    return test::cpu_seconds_of([&] { EXPECT_TRUE(encoder.encode(chat, {}, document)); });
   };
   const double few = seconds_of(1000), many = seconds_of(64000);
   EXPECT_LT(many, 250 * few) << "64 times the messages; with a step of quadratic time more than 500 times as long";

@@ -2,7 +2,6 @@
 // those of well-known families, and are rendered by the tokenizer "hf".
 #include <gtest/gtest.h>
 
-#include <chrono>
 #include <map>
 #include <memory>
 #include <string>
@@ -15,6 +14,7 @@
 #include "host/session/tokenizer_training.hpp"
 #include "host/text/slot_template_file.hpp"
 #include "tests/host/data/support.hpp"
+#include "tests/support/cpu_seconds.hpp"
 
 namespace chassis {
 namespace {
@@ -348,9 +348,7 @@ TEST_F(ChatShown, AConversationOfManyMessagesTakesLinearTime) {
       std::string messages = said("system", "Be brief.");
       for (size_t i = 0; i < num_pairs; ++i)
         messages += "," + said("user", "Question " + std::to_string(i)) + "," + said("assistant", "It is so.");
-      const auto start = std::chrono::steady_clock::now();
-      encoded(source, row_of(messages));
-      return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+      return test::cpu_seconds_of([&] { encoded(source, row_of(messages)); });
     };
     seconds_of(1);  // compiles the template
     const double few = seconds_of(200), many = seconds_of(10'000);
