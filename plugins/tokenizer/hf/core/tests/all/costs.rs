@@ -88,7 +88,7 @@ fn spans_of_many_messages_take_linear_time() {
         start.elapsed().as_secs_f64()
     };
     seconds_of(1); // compiles the template
-    let few = seconds_of(300);
+    let few = (0..3).map(|_| seconds_of(300)).fold(0.0, f64::max);
     let many = seconds_of(15_000);
     assert!(many < 200.0 * few, "50 times the messages: {few} s and {many} s; 2500 times the comparisons of pieces");
 }
