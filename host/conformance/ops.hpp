@@ -1,6 +1,7 @@
 // Conformance tests of an ops provider: runs small programs forward and backward with it and with the oracles.
 #pragma once
 
+#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -22,7 +23,7 @@ struct ConformanceResult {
 // cover all ops.
 ConformanceResult compare_with_oracles(const OpsProvider& provider, std::span<const OpsProvider> oracles);
 
-// The ops of the op table that no program has, and the attributes that none gives, as "rope.factor". For tests.
-std::vector<std::string> ops_without_a_case();
+// The ops of these programs, and the attributes that they give, as "rope.factor". For tests.
+std::set<std::string> ops_of_cases();
 
 }  // namespace chassis
