@@ -7,6 +7,12 @@
 #include <algorithm>
 #include <charconv>
 #include <cstdlib>
+#include <future>
+#include <string>
+#include <vector>
+
+#include "host/base/error.hpp"
+#include "host/base/thread.hpp"
 
 namespace chassis {
 
@@ -14,6 +20,23 @@ void initialize_vector_math() { static const at::Tensor first = at::sin(at::ones
 
 void set_threads(int count) { at::set_num_threads(count); }
 int num_threads() { return at::get_num_threads(); }
+
+void check_threads_start() {
+  const int wanted = num_threads();
+  std::promise<void> all_started;
+  const std::shared_future<void> end = all_started.get_future();
+  std::vector<Thread> started;  // the calling thread is the first
+  try {
+    for (int i = 1; i < wanted; ++i) started.emplace_back("computation", [end] { end.wait(); });
+  } catch (...) {
+    all_started.set_value();
+    throw current_error()
+        .with("threads for the computation",
+              std::to_string(wanted) + ", of which " + std::to_string(started.size() + 1) + " could start")
+        .hint("set run.threads, or OMP_NUM_THREADS, to fewer, or raise the limit");
+  }
+  all_started.set_value();
+}
 
 void run_parallel(int64_t count, int64_t grain, const std::function<void(int64_t begin, int64_t end)>& body) {
   at::parallel_for(0, count, grain, body);

@@ -100,6 +100,7 @@ void set_rank_threads(const Settings::Run& run, const World& world) {
     // By default LibTorch starts one thread per core on every rank, even where a control group allows fewer. A
     // rehearsal is one process, which keeps its rank's number of threads.
     set_threads(world.num_cores());
+  check_threads_start();
 }
 
 int64_t planned_rank_threads(const Settings::Run& run, int64_t num_ranks) {
