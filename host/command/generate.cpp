@@ -8,6 +8,7 @@
 #include "host/base/file.hpp"
 #include "host/base/log.hpp"
 #include "host/base/printable.hpp"
+#include "host/checkpoint/writer.hpp"
 #include "host/command/answering.hpp"
 #include "host/command/weights_arguments.hpp"
 #include "host/generate/generation_record.hpp"
