@@ -255,7 +255,7 @@ TEST(Check, InvalidPathsAreReportedWithTheirKey) {
       << name;
   EXPECT_EQ(name.find("run.output_dir:"), std::string::npos) << name;
   const std::string resume = what_is_wrong(kExample, {"run.resume=" + std::string(300, 'x')});
-  EXPECT_NE(resume.find("run.resume: cannot look at '"), std::string::npos) << resume;
+  EXPECT_NE(resume.find("run.resume: cannot access '"), std::string::npos) << resume;
   EXPECT_NE(resume.find("File name too long"), std::string::npos) << resume;
 }
 
