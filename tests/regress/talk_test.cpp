@@ -295,7 +295,7 @@ TEST(SamplesOfARun, PromptsThatCannotBeAnsweredAreRefused) {
         run_shell(folder.path(), std::string(CHASSIS_PROGRAM) + " " + verb + " run.toml " PLUGIN_PATHS +
                                      " 'sample.prompts=[\"Hi\"]' data.template=gemma");
     EXPECT_EQ(outcome.exit_code, 2) << outcome.output;
-    EXPECT_HAS(outcome.output, "which is no token of the tokenizer");
+    EXPECT_HAS(outcome.output, "which is not a token of the tokenizer");
   }
 }
 
