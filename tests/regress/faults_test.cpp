@@ -354,8 +354,8 @@ std::vector<Fault> early_faults() {
   const std::string wrong_key = "no_such_key";
   const Words none;
   return {
-      {"rank_missing", kByHand, 3, 2, kShortInitTimeout, comm, "", "1 of 3 ranks did not come within " + late + " s: 2",
-       is_not_started},
+      {"rank_missing", kByHand, 3, 2, kShortInitTimeout, comm, "",
+       "1 of 3 ranks did not arrive within " + late + " s: 2", is_not_started},
       {"first_rank_missing", kByHand, 2, 0, kShortInitTimeout, comm, "", "within " + late + " s: Connection refused",
        is_not_started},
       {.name = "kill_of_the_first_at_the_start",
@@ -374,7 +374,7 @@ std::vector<Fault> early_faults() {
        .rank = 0,
        .overrides = kShortInitTimeout,
        .code = comm,
-       .own_error = "1 of 3 ranks did not come within " + late + " s: 2",
+       .own_error = "1 of 3 ranks did not arrive within " + late + " s: 2",
        .others_error = kFirstHangs,
        .absent = 2,
        .signal = SIGSTOP},
