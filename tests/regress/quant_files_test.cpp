@@ -230,7 +230,7 @@ TEST_F(QuantFiles, NameTheKeyThatDiffersFromTheirs) {
   EXPECT_HAS(refusal(kQuant + "type = \"fp4\"\n"), "quant.type: fp4, but the model's config.json says nf4; remove");
   EXPECT_HAS(refusal(kQuant + "double_quant = true\n"), "quant.double_quant: true, but the model's config.json says");
   EXPECT_HAS(refusal(kQuant + "skip = [\"q_proj\"]\n"),
-             "quant.skip: cannot be set for a model that is quantized already");
+             "quant.skip: cannot be set for a model that is already quantized");
   EXPECT_HAS(refusal(""),
              "model/config.json: the weights are quantized (quantization_config: bitsandbytes, "
              "load_in_4bit), and there is no [quant]\nhint: add [quant] with plugin = \"bnb4\"");
