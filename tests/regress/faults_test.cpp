@@ -276,7 +276,7 @@ const std::string kDifferentCalls = "two ranks make different calls in #";
 // Faults during training, by faulty_strategy.cpp and crashing_format.cpp.
 std::vector<Fault> live_faults() {
   const auto killed = [](int rank) { return "rank " + std::to_string(rank) + " was killed by SIGKILL"; };
-  const auto silent = [](int rank) { return " s: rank " + std::to_string(rank) + " gave no sign"; };
+  const auto silent = [](int rank) { return " s: rank " + std::to_string(rank) + " did not respond"; };
   const Words kill_in_forward = strategy("kill in forward"), kill_in_collective = strategy("kill in collective"),
               stop_in_forward = strategy("stop in forward", kShortTimeout),
               stop_in_collective = strategy("stop in collective", kShortTimeout),
