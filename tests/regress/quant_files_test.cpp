@@ -194,7 +194,8 @@ TEST_F(QuantFiles, AreRefusedWithAStateOfAnotherWeight) {
   refused(false, set_state("extra", 1), 7, says("unknown key \"extra\""));
   refused(false, set_state("nested_offset", 0.5), 7, says("it has no key nested_blocksize"));
   refused(true, set_state("nested_offset", nullptr), 7, says("it has no key nested_offset"));
-  refused(true, set_state("nested_offset", 1e300), 7, says("nested_offset is 1e+300, which is no finite fp32 number"));
+  refused(true, set_state("nested_offset", 1e300), 7,
+          says("nested_offset is 1e+300, which is not a finite fp32 number"));
   refused(true, set_state("nested_blocksize", 128), 7, says("nested_blocksize is 128, expected 256"));
   for (const std::string& text : {std::string(5000, '['), std::string("\0\x1b[31m", 6), std::string("[1, 2]"),
                                   std::string("{\"quant_type\": \"nf4\", \"quant_type\": \"nf4\"}")})
@@ -285,7 +286,7 @@ TEST_F(QuantFiles, OfOtherMethodsAreRefusedByName) {
   refused(false, config({{"load_in_4bit", true}, {"bnb_4bit_quant_type", "int4"}}), 2, {"'int4', expected nf4 or fp4"});
   refused(false, config({{"load_in_4bit", true}, {"bnb_4bit_quant_storage", "bfloat16"}}), 2,
           {"bnb_4bit_quant_storage is 'bfloat16', and only uint8 is read"});
-  refused(false, config("nf4"), 2, {"quantization_config of the model's config.json: it is no JSON object"});
+  refused(false, config("nf4"), 2, {"quantization_config of the model's config.json: it is not a JSON object"});
   // The tensors show what the config does not say.
   refused(false,
           [](StoredModel& model) {
