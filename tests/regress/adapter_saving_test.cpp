@@ -1,4 +1,4 @@
-// Saves and loads of runs with an adapter: checkpoints without the base, exports in PEFT's files, merged models.
+// Saves and loads of runs with an adapter: checkpoints without the base, exports in PEFT's format, merged models.
 #include <gtest/gtest.h>
 
 #include <filesystem>
