@@ -78,7 +78,7 @@ int open_regular(int directory, const std::string& name, int flags, const std::s
   const int error = ::fstat(descriptor, &info) != 0 ? errno : 0;
   if (error == 0 && (S_ISREG(info.st_mode) || (allow_pipe && S_ISFIFO(info.st_mode)))) return descriptor;
   ::close(descriptor);
-  if (error != 0) throw file_error("cannot look at", path, error);
+  if (error != 0) throw file_error("cannot access", path, error);
   throw storage_error("cannot open '" + path + "': it is " + kind_text(info.st_mode))
       .hint(allow_pipe ? "give a regular file or a pipe" : "give a regular file");
 }
@@ -87,7 +87,7 @@ PathKind kind_at(const std::string& path, int flags) {
   struct stat info {};
   if (::fstatat(AT_FDCWD, path.c_str(), &info, flags) == 0) return kind_of(info.st_mode);
   if (errno == ENOENT || errno == ENOTDIR) return PathKind::kAbsent;
-  throw file_error("cannot look at", path, errno);
+  throw file_error("cannot access", path, errno);
 }
 
 std::string read_whole(const File& file, uint64_t max_bytes) {
@@ -352,7 +352,7 @@ std::vector<DirectoryEntry> list_directory(const std::string& path) {
     if (::fstatat(::dirfd(directory.get()), entry->d_name, &info, AT_SYMLINK_NOFOLLOW) == 0)
       entries.push_back({name, kind_of(info.st_mode)});
     else if (errno != ENOENT)  // ENOENT: removed in the meantime
-      throw file_error("cannot look at", path + "/" + name, errno);
+      throw file_error("cannot access", path + "/" + name, errno);
   }
   std::sort(entries.begin(), entries.end(), [](const auto& a, const auto& b) { return a.name < b.name; });
   return entries;
@@ -365,7 +365,7 @@ std::string read_file(const std::string& path, uint64_t max_bytes) {
 std::string read_file_or_pipe(const std::string& path, uint64_t max_bytes, std::chrono::milliseconds timeout) {
   const File file = File::adopt(open_regular(AT_FDCWD, path, O_RDONLY, path, 0, /*allow_pipe=*/true), path);
   struct stat info {};
-  if (::fstat(file.descriptor(), &info) != 0) throw file_error("cannot look at", path, errno);
+  if (::fstat(file.descriptor(), &info) != 0) throw file_error("cannot access", path, errno);
   if (S_ISREG(info.st_mode)) return read_whole(file, max_bytes);
   std::string bytes;
   for (;;) {
@@ -416,7 +416,7 @@ void write_file_atomic(const std::string& path, std::string_view bytes, unsigned
     replaces = true;
     mode = before.st_mode & 0777 & ~withheld_mode();
   } else if (errno != ENOENT) {
-    throw file_error("cannot look at", path, errno);
+    throw file_error("cannot access", path, errno);
   }
   const std::string temporary = temporary_name(path);
   ::unlink(temporary.c_str());

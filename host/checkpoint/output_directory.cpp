@@ -21,7 +21,7 @@ constexpr uint64_t kMaxRunFileBytes = uint64_t{1} << 20;
 fs::path resolved(const std::string& path) {
   std::error_code error;
   fs::path whole = fs::weakly_canonical(fs::absolute(path, error), error);
-  if (error) throw storage_error("cannot look at '" + path + "': " + error.message());
+  if (error) throw storage_error("cannot access '" + path + "': " + error.message());
   return whole.has_filename() ? whole : whole.parent_path();
 }
 

@@ -61,7 +61,7 @@ std::string kind_text(mode_t mode) {
 // Returns false if the entry no longer exists.
 bool stat_entry(const File& directory, const std::string& name, int flags, struct stat& info) {
   if (::fstatat(directory.descriptor(), name.c_str(), &info, flags) == 0) return true;
-  if (errno != ENOENT) throw file_error("cannot look at", directory.path() + "/" + name, errno);
+  if (errno != ENOENT) throw file_error("cannot access", directory.path() + "/" + name, errno);
   return false;
 }
 

@@ -150,7 +150,7 @@ int answer_rows(Session& session, Answerer& answerer, const std::vector<PromptRo
     file.emplace(out, rows, generation_record());
     return std::to_string(file->num_answered());
   }));
-  if (done > 0) log::info("{}: {} of {} prompts are answered already", printable(out), done, rows.size());
+  if (done > 0) log::info("{}: {} of {} prompts have already been answered", printable(out), done, rows.size());
   using Clock = std::chrono::steady_clock;
   auto told = Clock::now();
   for (size_t i = done; i < rows.size(); ++i) {

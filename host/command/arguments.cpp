@@ -66,7 +66,7 @@ void refuse_other_than_toml(const std::string& file) {
   if (file.find("://") != std::string::npos)
     throw config_error(shown + " is a URL").hint("configurations are read from files: download it first");
   if (file.ends_with(".yaml") || file.ends_with(".yml"))
-    throw config_error(shown + " is YAML by its name, and configurations are TOML")
+    throw config_error(shown + " is YAML, judging by its name, and configurations are TOML")
         .hint("chassis schema lists every table and key");
   std::error_code ignored;
   if (!std::filesystem::is_directory(file, ignored)) return;
@@ -160,8 +160,8 @@ const ConfigSource& ConfigArguments::source() const {
 
 void ConfigArguments::add_ranks_to(CLI::App& app) {
   app.add_option("--nproc", num_ranks,
-                 "processes on this machine; default: as torchrun, srun or mpirun started this one, else with "
-                 "[[parallel]] one per GPU")
+                 "processes on this machine; default: as torchrun, srun or mpirun started this one; otherwise, with "
+                 "[[parallel]], one per GPU")
       ->check(CLI::Range(1, 4096));
 }
 

@@ -227,7 +227,7 @@ int export_one(const CkptArguments& given) {
 
 void add_merge_options(CLI::App& verb, CkptArguments& given) {
   add_out(verb, given.request, "--out");
-  verb.add_option("--base", given.request.base, "the model directory beneath; default: what PATH names")
+  verb.add_option("--base", given.request.base, "the base model's directory; default: what PATH names")
       ->type_name("FOLDER");
   add_dtype_and_format(verb, given.request, "auto: what the model's config says");
   verb.add_option("--adapter", given.adapter, "the adapter plugin; default: peft_type in adapter_config.json");
@@ -307,15 +307,14 @@ Verb add_ckpt(CLI::App& app) {
                                "a checkpoint, a run directory for its newest, or a model directory");
   add_export_options(*export_verb, *given);
   CLI::App* merge_verb = verb("merge", "write the model with what was trained on it: an adapter, or some parameters",
-                              "a checkpoint, a run directory for its newest, or an adapter in PEFT's files");
+                              "a checkpoint, a run directory for its newest, or an adapter in PEFT's format");
   add_merge_options(*merge_verb, *given);
   CLI::App* quantize_verb = verb("quantize", "write a model with its linears in fewer bits", "a model directory");
   add_quantize_options(*quantize_verb, *given);
-  CLI::App* prune_verb = verb(
-      "prune",
-      "delete older checkpoints of a run after those that stay are verified; never the latest, and nothing that this "
-      "program did not write",
-      "a run directory");
+  CLI::App* prune_verb = verb("prune",
+                              "delete older checkpoints of a run after verifying those that stay; never the latest, "
+                              "and nothing that this program did not write",
+                              "a run directory");
   add_prune_options(*prune_verb, *given);
 
   const auto import = add_ckpt_import(app);

@@ -101,7 +101,8 @@ int import(const ImportArguments& given) {
 std::function<std::optional<int>()> add_ckpt_import(CLI::App& ckpt) {
   auto given = std::make_shared<ImportArguments>();
   CLI::App* verb = ckpt.add_subcommand(
-      "import-zero", "a DeepSpeed ZeRO-1, -2 or -3 checkpoint as a model directory, or to resume from");
+      "import-zero",
+      "convert a DeepSpeed ZeRO-1, -2 or -3 checkpoint into a model directory, or into a checkpoint to resume from");
   verb->add_option("path", given->from, "the directory that save_checkpoint wrote to, or the folder of one step in it")
       ->required()
       ->type_name("FOLDER");
@@ -109,7 +110,7 @@ std::function<std::optional<int>()> add_ckpt_import(CLI::App& ckpt) {
       ->required()
       ->type_name("FOLDER");
   verb->add_flag("--checkpoint", given->checkpoint, "a checkpoint to resume from, with the optimizer's states");
-  verb->add_option("--dtype", given->dtype, "dtype of the weights; default: fp32, as the master weights")
+  verb->add_option("--dtype", given->dtype, "dtype of the weights; default: fp32, that of the master weights")
       ->check(CLI::IsMember({"fp32", "bf16", "fp16"}));
   verb->add_option("--format", given->format,
                    "a format plugin; default: that of [export], or of [checkpoint] with --checkpoint");

@@ -84,7 +84,7 @@ int preview(const DataArguments& arguments) {
   if (!arguments.html.empty()) {
     const CreationLimit limit(shared_read_mode(data_source_files(needs)));
     write_file_atomic(arguments.html, preview_html(page, notes));
-    log::info("{} is written", printable(arguments.html, 4096));
+    log::info("wrote {}", printable(arguments.html, 4096));
   }
   return 0;
 }

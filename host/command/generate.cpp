@@ -67,11 +67,11 @@ void compare_template(Session& session, const std::string& from) {
   const Settings::Data& data = session.settings().data;
   for (const auto& [key, text] : settings_that_differ(run, "data", session.config()))
     if (key == data.template_name.key() || key.starts_with(data.template_variables.key()))
-      counted_warning("the chat template differs from that of the training",
-                      fmt::format("{} {}: the model of {} has not learned to answer in this template; {} gives that "
-                                  "of the training",
-                                  key, text, printable(run, 4096),
-                                  "`chassis generate " + shell_word(run + "/resolved.toml") + "`"));
+      counted_warning(
+          "the chat template differs from that of training",
+          fmt::format("{} {}: the model of {} has not learned to answer in this template; {} uses that of training",
+                      key, text, printable(run, 4096),
+                      "`chassis generate " + shell_word(run + "/resolved.toml") + "`"));
 }
 
 // All ranks compute the same text, and rank 0 prints it.
@@ -96,9 +96,9 @@ Verb add_generate(CLI::App& app) {
   app.add_flag("--chat", arguments->chat, "answer the lines of standard input, each a turn of the user");
   app.add_option("--prompts", arguments->prompts, "a .jsonl file with rows {\"prompt\": …} or {\"messages\": […]}")
       ->type_name("FILE");
-  app.add_option(
-      "--out", arguments->out,
-      "the answers to --prompts; if it exists, made with the same, its rows are kept and the next prompts answered");
+  app.add_option("--out", arguments->out,
+                 "the answers to --prompts; if it exists and was made with the same settings, its rows are kept and "
+                 "the remaining prompts answered");
   app.add_option("--stop", arguments->stop,
                  "a text that ends an answer, in addition to those of generate.stop; repeatable")
       ->expected(1)

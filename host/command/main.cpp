@@ -222,12 +222,12 @@ int run(int argc, char** argv) {
   add("init", "write a first configuration for a model and a data file", add_init);
   add("train", "train or fine-tune a model", add_train);
   add("check", "check a configuration without a device", add_check);
-  add("data", "show what is trained of the data: rows, tokens, masks", add_data);
+  add("data", "show what a run trains on: rows, tokens, masks", add_data);
   add("plan", "show the memory and traffic that every rank of a run will need", add_plan);
   add("report", "show what runs have done, as text or as a page with charts", add_report);
   add("watch", "follow a run in the terminal", add_watch);
   add("eval", "loss and perplexity of the evaluation sets", add_eval);
-  add("generate", "continue a text, talk, or answer a file of prompts", add_generate);
+  add("generate", "continue a text, chat, or answer a file of prompts", add_generate);
   add("ckpt", "list, verify, compare, import, export and prune checkpoints", add_ckpt);
   add("tokenizer", "train a tokenizer; turn text into ids and back", add_tokenizer);
   add("plugins", "list, describe and test plugins", add_plugins);

@@ -168,11 +168,12 @@ Verb add_tokenizer(CLI::App& app) {
   app.require_subcommand(1);
   auto arguments = std::make_shared<TokenizerArguments>();
   add_plugin_path(app, arguments->plugin_path);
-  CLI::App* make = app.add_subcommand("train", "make a vocabulary from text, as the files of a model directory");
+  CLI::App* make =
+      app.add_subcommand("train", "train a vocabulary on text, and write it as the files of a model directory");
   make->add_option("files", arguments->files, "data files of format text (.txt, .jsonl, …), folders or patterns")
       ->type_name("PATH")
       ->required();
-  make->add_option("--vocab", arguments->vocabulary.vocab_size, "ids, with special tokens")
+  make->add_option("--vocab", arguments->vocabulary.vocab_size, "number of ids, including special tokens")
       ->required()
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 24));
   make->add_option("--min-frequency", arguments->vocabulary.min_frequency,
@@ -185,13 +186,14 @@ Verb add_tokenizer(CLI::App& app) {
   CLI::App* to_ids = app.add_subcommand("encode", "print the ids of each line");
   CLI::App* to_text = app.add_subcommand("decode", "print the text of each line of ids");
   for (CLI::App* verb : {to_ids, to_text}) {
-    verb->add_option("directory", arguments->directory, "with the files of a tokenizer, or hub:Org/Name")
+    verb->add_option("directory", arguments->directory, "a directory with the files of a tokenizer, or hub:Org/Name")
         ->required()
         ->type_name("FOLDER");
     verb->add_option("files", arguments->files, "default: standard input")->type_name("FILE");
   }
-  to_ids->add_flag("--plain", arguments->plain, "special tokens that the text spells are plain text");
-  to_ids->add_flag("--offsets", arguments->with_offsets, "print each id as ID:BEGIN-END, with its bytes of the line");
+  to_ids->add_flag("--plain", arguments->plain, "read special tokens that the text spells as plain text");
+  to_ids->add_flag("--offsets", arguments->with_offsets,
+                   "print each id as ID:BEGIN-END, the bytes of the line that it covers");
   to_text->add_flag("--special", arguments->keep_special, "print special tokens too");
   for (CLI::App* verb : {make, to_ids, to_text})
     verb->add_option("--plugin", arguments->plugin, "the tokenizer; default: one that is installed with the program");

@@ -94,7 +94,7 @@ class Screen {
 Verb add_watch(CLI::App& app) {
   auto arguments = std::make_shared<WatchArguments>();
   app.add_option("run", arguments->run, "the run.output_dir of a run")->required()->type_name("FOLDER");
-  app.add_option("--interval", arguments->interval_s, "seconds between looks")
+  app.add_option("--interval", arguments->interval_s, "seconds between updates")
       ->check(CLI::Range(0.1, 3600.0))
       ->capture_default_str();
   app.add_flag("--once", arguments->once, "show it once");

@@ -12,10 +12,10 @@ namespace chassis {
 void WeightsArguments::add_to(CLI::App& app) {
   app.add_option(
          "--from", from,
-         "a checkpoint or model directory, or an adapter in PEFT's files; default: the newest checkpoint of the "
+         "a checkpoint or model directory, or an adapter in PEFT's format; default: the newest checkpoint of the "
          "run")
       ->type_name("PATH");
-  app.add_flag("--no-adapter", no_adapter, "the model beneath the adapter, from model.path");
+  app.add_flag("--no-adapter", no_adapter, "use the base model of model.path without the adapter");
 }
 
 void WeightsArguments::choose_adapter(ConfigArguments& config, ConfigUse use) {
@@ -29,7 +29,8 @@ void WeightsArguments::choose_adapter(ConfigArguments& config, ConfigUse use) {
         throw config_error(settings.model.path, "--no-adapter reads the weights of model.path, which is not set");
       from = settings.model.path;
     } else {
-      log::info("--no-adapter: '{}' holds whole weights; an adapter that was merged into them stays", from);
+      log::info("--no-adapter: '{}' holds whole weights; an adapter that was merged into them cannot be left out",
+                from);
     }
     config.overrides.push_back("adapter={}");
     if (settings.exports.merge) config.overrides.push_back("export.merge=false");

@@ -134,7 +134,7 @@ class OpExtension {
     slot.name = module_ + "." + slot.name;
     slot.added = true;
     for (const Slot& other : block_.slots)
-      if (other.name == slot.name) throw refusal("has a parameter '" + slot.name + "' already");
+      if (other.name == slot.name) throw refusal("already has a parameter '" + slot.name + "'");
     return block_.add_slot(std::move(slot));
   }
 

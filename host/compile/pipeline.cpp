@@ -165,7 +165,7 @@ Schedule StageSink::named(const std::string& axis, const std::string& name, uint
   constexpr int64_t kMostForwards = 1 << 22;
   if (num_microbatches > kMostForwards / request.num_ranks / std::max<int64_t>(1, num_chunks))
     throw config_error(fmt::format("schedule '{}' would have {} micro-batches in each of {} × {} stages; "
-                                   "{} in all are the most",
+                                   "the maximum is {} in all",
                                    name, num_microbatches, request.num_ranks, num_chunks, kMostForwards))
         .hint("lower train.global_batch_size, or raise train.micro_batch_size");
   request.num_microbatches = static_cast<int>(num_microbatches);

@@ -37,7 +37,7 @@ void CrossCheck::check_presence_of_data() {
 // Weights are useful only with the tokenizer that they were trained with.
 std::string CrossCheck::tokenizer_advice() const {
   return has("model.path")
-             ? "set tokenizer.plugin to the model's own, or tokenise the text with that and set format = \"tokens\""
+             ? "set tokenizer.plugin to the model's own, or tokenise the text with it and set format = \"tokens\""
              : "set tokenizer.plugin; `chassis plugins list` shows the tokenizers";
 }
 

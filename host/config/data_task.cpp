@@ -69,7 +69,7 @@ void CrossCheck::check_packing() {
                             shown("data.overflow"), has("data.packing") ? "" : " (the default)"));
   } else if (task != Task::kSft && is("data.overflow", Overflow::kTruncateLeftPrompt)) {
     add_problem("data.overflow",
-                fmt::format("{} needs train.task = \"sft\": else there are no prompts (try \"truncate\")",
+                fmt::format("{} needs train.task = \"sft\": otherwise there are no prompts (try \"truncate\")",
                             shown("data.overflow")));
   }
 }

@@ -97,8 +97,8 @@ constexpr ForeignKey kKeys[] = {
     {"lora_target_linear", kAxolotl, "use [adapter] with plugin = \"lora\", whose targets are all linears by default"},
     {"lora_modules_to_save", kAxolotl, kUseSaved},
     {"additional_target", kLf, kUseSaved},
-    {"lora_model_dir", kAxolotl, "use adapter.path, a directory in PEFT's files"},
-    {"adapter_name_or_path", kLf, "use adapter.path, a directory in PEFT's files"},
+    {"lora_model_dir", kAxolotl, "use adapter.path, a directory in PEFT's format"},
+    {"adapter_name_or_path", kLf, "use adapter.path, a directory in PEFT's format"},
     {"lora_fan_in_fan_out", kAxolotl, "the model's family says how its files hold weights; remove it"},
     {"peft_use_rslora", kAxolotl, kUseRslora},
     {"use_rslora", kLf, kUseRslora},
@@ -110,7 +110,7 @@ constexpr ForeignKey kKeys[] = {
     {"init_lora_weights", kPeft, kUseInit},
     {"peft_init_lora_weights", kAxolotl, kUseInit},
     {"loraplus_lr_ratio", kLf, kUseLoraPlus},
-    {"loraplus_lr_embedding", kLf, "embeddings get no branches; modules_to_save in [adapter] trains them whole"},
+    {"loraplus_lr_embedding", kLf, "embeddings get no branches; modules_to_save in [adapter] trains them in full"},
     {"peft_layers_to_transform", kAxolotl, "use layers in [adapter] with plugin = \"lora\": \"0:16\""},
     {"use_peft", kTrl, kUseLora},
     {".lora", kOthers, kUseLora},
@@ -134,8 +134,8 @@ constexpr ForeignKey kKeys[] = {
     {"adapter.peft_type", kPeft, "use plugin, such as plugin = \"lora\""},
     {"adapter.type", kOthers, "use plugin, such as plugin = \"lora\""},
     {"adapter.fan_in_fan_out", kPeft, "the model's family says how its files hold weights; remove it"},
-    {".beta", kTrl, "losses on pairs of answers are not available in this version"},
-    {".loss_type", kTrl, "losses on pairs of answers are not available in this version"},
+    {".beta", kTrl, "preference losses are not available in this version"},
+    {".loss_type", kTrl, "preference losses are not available in this version"},
     {".quantization", kOthers, kUseQuant},
     {".quantization_config", kHf, kUseQuant},
     {"neftune_noise_alpha", kHf, "noise on embeddings is not available in this version; remove it"},
@@ -199,7 +199,7 @@ constexpr ForeignKey kKeys[] = {
     {"chat_template", kAxolotl, "use data.template; tokenizer_default is \"auto\""},
     {"chat_template_jinja", kAxolotl, "use data.template with the path of a Jinja file"},
     {"chat_template_path", kTrl, "use data.template with the path of a Jinja file"},
-    {"template", kLf, "use data.template: a template of the program, \"auto\" for the tokenizer's own, or a file"},
+    {"template", kLf, "use data.template: a built-in template, \"auto\" for the tokenizer's own, or a file"},
     {"default_system_message", kAxolotl, "use data.default_system"},
     {"enable_thinking", kLf, "use data.template_variables = { enable_thinking = … }, and data.reasoning"},
     {"preserve_thinking", kLf, "use data.reasoning = \"keep\""},
@@ -303,7 +303,7 @@ constexpr ForeignKey kKeys[] = {
     {"enable_flash_attention", kColossal, "use attention.plugin"},
     {"use_liger_kernel", kHf, "use kernels.plugins"},
     {"enable_liger_kernel", kLf, "use kernels.plugins"},
-    {"chunked_cross_entropy", kAxolotl, "logits never exist as a whole here; remove it"},
+    {"chunked_cross_entropy", kAxolotl, "logits are never stored in full; remove it"},
     {"torch_compile", kHf, "not available; operations are fused by kernels.plugins"},
     {"compile", kTitan, "not available; operations are fused by kernels.plugins"},
     // parallelism
@@ -386,9 +386,9 @@ constexpr ForeignKey kKeys[] = {
     {"save_strategy", kHf, "use checkpoint.every_steps or checkpoint.every_minutes"},
     {"save_total_limit", kHf, "use checkpoint.keep_last"},
     {"keep_latest_k", kTitan, "use checkpoint.keep_last"},
-    {"save_first_step", kAxolotl, "use checkpoint.self_test; before step 1 every run is checked to be savable"},
+    {"save_first_step", kAxolotl, "use checkpoint.self_test; every run checks before step 1 that it can save"},
     {"enable_first_step_checkpoint", kTitan,
-     "use checkpoint.self_test; before step 1 every run is checked to be savable"},
+     "use checkpoint.self_test; every run checks before step 1 that it can save"},
     {"save_only_model", kHf, "checkpoints can always be resumed; for the model alone use export.when"},
     {"save_safetensors", kHf, "use export.plugin"},
     {"async_mode", kTitan, "use checkpoint.async"},
@@ -499,7 +499,7 @@ std::string_view foreign_method(std::string_view dotted_key, std::string_view wo
   if (dotted_key == "adapter") return word == "qlora" ? kUseQuant : "";
   if (dotted_key != "train.task") return "";
   if (std::ranges::count(kPreference, word) > 0)
-    return "losses on pairs of answers are not available in this version; \"sft\" trains the better answers";
+    return "preference losses are not available in this version; \"sft\" trains the better answers";
   if (std::ranges::count(kRewards, word) > 0) return "reinforcement learning is not available in this version";
   if (word == "pt") return "use \"pretrain\"";
   if (word == "qlora") return kUseQuant;

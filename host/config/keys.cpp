@@ -40,8 +40,8 @@ TableRows run_table() {
       {text("name", &T::name, "\"run\"", "the name of the run in logs and metrics"),
        path(text("output_dir", &T::output_dir, "", "the run directory; default out/<run.name>")),
        integer("seed", &T::seed, "42", 0, kNoMax,
-               "random seed of initial weights, shuffling, dropout and sampling: `generate` answers alike until it "
-               "changes"),
+               "random seed of initial weights, shuffling, dropout and sampling: `generate` gives the same answers "
+               "until it changes"),
        integer("max_steps", &T::max_steps, "0", 0, kNoMax, "optimizer steps; 0: unset, run.epochs decides"),
        number("epochs", &T::epochs, "0", 0, std::nullopt,
               "passes over the training data; 0: unset, run.max_steps decides"),
@@ -51,15 +51,15 @@ TableRows run_table() {
            "checkpoint")),
        flag("strict", &T::strict, false,
             "refuse to resume with settings or plugins that differ from those of the checkpoint; "
-            "else each is a counted warning"),
+            "otherwise each is a counted warning"),
        one_of("device", &T::device, "auto", device_choices(),
               "auto: " + device_titles(is_accelerator, " or ") + " if there is a device"),
        choice("memory_check", &T::memory_check, MemoryCheck::kRefuse,
               "if the plan of the run needs more memory than the machine has: refuse to start, or warn"),
        integer("threads", &T::threads, "0", 0, 4096, "CPU threads of this process; 0: all cores"),
        integer("replica_check_steps", &T::replica_check_steps, "200", 0, kNoMax,
-               "steps between comparisons of the parameters that several ranks store alike, which also precede "
-               "every save; 0: never")});
+               "steps between comparisons of the parameters of which several ranks store copies; they are also "
+               "compared before every save; 0: never")});
 }
 
 TableRows plugins_table() {
@@ -69,7 +69,7 @@ TableRows plugins_table() {
       {path(list("path", &T::path, "[]", "folders searched before the others")),
        path(list("trust", &T::trust, "[]",
                  "folders whose plugins are loaded although another user or group owns them; "
-                 "those of root, of yours and of the owner of the program need not be listed")),
+                 "folders of your own, of root and of the owner of the program need not be listed")),
        flag("locked", &T::locked, false, "refuse plugins whose hash is not in plugins.lock in run.output_dir"),
        table("pin", &T::pin, "{}", "plugin = \"sha256:…\": refuse the plugin if its file has another hash")});
 }
@@ -85,7 +85,7 @@ TableRows model_table() {
           text("plugin", &T::plugin, "", "the model's plugin; with model.path it is found by architecture"),
           table("config", &T::config, "", "without a path: the content of config.json"),
           choice("init", &T::init, std::nullopt,
-                 "where weights come from; default pretrained with a path, random without"),
+                 "where weights come from; default: pretrained with a path, random without"),
       });
 }
 
@@ -130,14 +130,14 @@ TableRows data_table() {
               "what to do with a document longer than train.seq_len unless packing splits it; counted. Default "
               "drop for sft, else error"),
        path(text("cache_dir", &T::cache_dir, "\".cache/chassis\"",
-                 "where tokenised data is cached: for each data set the tokens of its last 3 tokenizers or "
-                 "templates, which a change of its files replaces")),
-       flag("prefetch", &T::prefetch, true, "build the next batch on a separate thread; changes no result"),
+                 "where tokenised data is cached: for each data set, the tokens of its last 3 tokenizers or templates, "
+                 "which are replaced when its files change")),
+       flag("prefetch", &T::prefetch, true, "build the next batch on a separate thread; does not change results"),
        number("eval_fraction", &T::eval_fraction, "0.0", 0, 0.5,
-              "this part of each training set's documents, chosen by a hash of the document, is an evaluation set "
+              "this fraction of each training set's documents, chosen by a hash of the document, is an evaluation set "
               "instead"),
        number("max_drop_ratio", &T::max_drop_ratio, "0.05", 0, 1,
-              "stop if more than this part of the rows cannot be used"),
+              "stop if more than this fraction of the rows cannot be used"),
        choice("on_refused", &T::on_refused, OnRefused::kError,
               "a conversation that its template refuses or does not show: an error, or left out and counted towards "
               "max_drop_ratio"),
@@ -160,17 +160,18 @@ TableRows data_table() {
 template <class T>
 std::vector<KeyRow<T>> data_set_keys(KeyRow<T> own) {
   using D = Settings::DataSet;
-  return {required(path(
-              text("path", &D::path, "", "a data file, a folder of such files, or a pattern such as \"*.jsonl\""))),
-          choice("format", &D::format, DataFormat::kText,
-                 "text: documents, every token trained; tokens: input_ids and optional labels, aligned as in HF "
-                 "and not shifted; the others need train.task = \"sft\""),
-          choice("documents", &D::documents, DocumentSplit::kLine, "how a .txt file is split into documents"),
-          table("columns", &D::columns, "{}", "other names of the keys of a row: { messages = \"dialog\" }"),
-          table("tags", &D::tags, "{}",
-                "other names inside a message (role, content) and of the roles (system, user, assistant, tool): "
-                "{ role = \"from\", user = \"human\" }"),
-          std::move(own)};
+  return {
+      required(
+          path(text("path", &D::path, "", "a data file, a folder of such files, or a pattern such as \"*.jsonl\""))),
+      choice("format", &D::format, DataFormat::kText,
+             "text: documents, every token trained; tokens: input_ids and optional labels, aligned as in HF "
+             "and not shifted; the others need train.task = \"sft\""),
+      choice("documents", &D::documents, DocumentSplit::kLine, "how a .txt file is split into documents"),
+      table("columns", &D::columns, "{}", "other names for the keys of a row: { messages = \"dialog\" }"),
+      table("tags", &D::tags, "{}",
+            "other names for the keys of a message (role, content) and for the roles (system, user, assistant, tool): "
+            "{ role = \"from\", user = \"human\" }"),
+      std::move(own)};
 }
 
 TableRows data_train_table() {
@@ -232,15 +233,15 @@ TableRows precision_table() {
 
 TableRows recompute_table() {
   using T = Settings::Recompute;
-  return table_rows<T>({.name = "recompute", .doc = "activations: kept, or computed again in the backward pass"},
-                       &Settings::recompute,
-                       {choice("mode", &T::mode, RecomputeMode::kAuto,
-                               "selective: keep the outputs of matrix products and attention, compute cheap ops "
-                               "such as norms again; full: keep only the inputs of blocks; auto: the cheapest "
-                               "that fits the device, in the order none, selective in the first blocks, in all, "
-                               "full in the first blocks and selective in the others, full in all"),
-                        integer("blocks", &T::blocks, "", 1, 1 << 24,
-                                "with selective or full: only this many first blocks of a chain; default all")});
+  return table_rows<T>(
+      {.name = "recompute", .doc = "activations: kept, or computed again in the backward pass"}, &Settings::recompute,
+      {choice("mode", &T::mode, RecomputeMode::kAuto,
+              "selective: keep the outputs of matrix products and attention, compute cheap ops "
+              "such as norms again; full: keep only the inputs of blocks; auto: the cheapest "
+              "that fits the device, in the order none, selective in the first blocks, in all, "
+              "full in the first blocks and selective in the others, full in all"),
+       integer("blocks", &T::blocks, "", 1, 1 << 24,
+               "with selective or full: apply it to this many blocks only, from the start of a chain; default all")});
 }
 
 TableRows optimizer_table() {
@@ -343,7 +344,7 @@ TableRows adapter_table() {
       &Settings::adapter,
       {plugin("", "the adapter"),
        model_directory(&T::path,
-                       "continue from this adapter in PEFT's files: a directory with adapter_config.json, or "
+                       "continue from this adapter in PEFT's format: a directory with adapter_config.json, or "
                        "hub:Org/Name@revision")});
 }
 
@@ -414,7 +415,8 @@ TableRows sample_table() {
       &Settings::sample,
       {list("prompts", &T::prompts, "[]", "prompts; conversations begin with them if train.task is sft"),
        integer("every_steps", &T::every_steps, "0", 0, kNoMax, "steps between samples; 0: only after the last step"),
-       integer("max_new_tokens", &T::max_new_tokens, "64", 1, 1 << 24, "maximum number of new tokens of each")});
+       integer("max_new_tokens", &T::max_new_tokens, "64", 1, 1 << 24,
+               "maximum number of new tokens for each prompt")});
 }
 
 TableRows log_table() {
@@ -427,13 +429,14 @@ TableRows log_table() {
        .built_in = {"console", "jsonl"},
        .doc = "metrics and progress of a run"},
       &Settings::log,
-      {integer("every_steps", &T::every_steps, "1", 1, kNoMax,
-               "steps between lines on the console, each the mean since the line before; metrics.jsonl has every step"),
+      {integer(
+           "every_steps", &T::every_steps, "1", 1, kNoMax,
+           "steps between lines on the console, each the mean since the previous line; metrics.jsonl has every step"),
        list("sinks", &T::sinks, "[\"console\", \"jsonl\"]",
             "where metrics go: console, jsonl (metrics.jsonl in run.output_dir), or plugins, such as tensorboard; "
             "[log.NAME] has the options of one"),
        integers("trace", &T::trace, "[]", 1,
-                "[first, last]: the steps of which each rank writes a trace, RUN/trace/rank-N.json; [] is none")});
+                "[first, last]: the steps of which each rank writes a trace, RUN/trace/rank-N.json; []: none")});
 }
 
 const std::vector<TableRows>& all_tables() {

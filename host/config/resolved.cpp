@@ -69,8 +69,10 @@ std::string Config::resolved_toml() const {
   std::error_code ignored;
   const std::string folder = std::filesystem::current_path(ignored).string();
   std::string out =
-      "# Every key of the run, and where it came from. With the files that it names, this file gives the same run;\n"
-      "# relative paths start at " + printable(folder, 4096) + ".\n";
+      "# Every key of the run, and where it came from. Together with the files that it names, this file gives the same "
+      "run;\n"
+      "# relative paths start at " +
+      printable(folder, 4096) + ".\n";
   write_table(out, root_, *schema_, *schema_->find(""));
   return out;
 }

@@ -25,7 +25,7 @@ struct TableSpec {
   SlotForm slot = SlotForm::kNone;
   std::string kind = {};                   // the plugin's kind
   std::string list_key = {};               // kList
-  std::vector<std::string> built_in = {};  // kList: names in the list that are no plugins but parts of the host
+  std::vector<std::string> built_in = {};  // kList: names in the list that are not plugins but parts of the host
   std::string doc = {};
   std::vector<OptionSpec> keys = {};
 

@@ -156,7 +156,7 @@ class GroupRank {
     }
     const bool done = subject_.table->done(subject_.self, work) != 0;
     subject_.table->release(subject_.self, work);
-    if (!done) throw plugin_error(fmt::format("{}: a work is not done after its wait", what));
+    if (!done) throw plugin_error(fmt::format("{}: work is not done after its wait", what));
   }
 
   // The first wrong element, or a changed send buffer; empty if there is none. Copies the received bytes to `bytes`.

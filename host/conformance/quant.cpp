@@ -253,7 +253,7 @@ std::vector<std::string> quant_failures(const QuantPlugin& plugin, const QuantPl
     examine(plugin, shape, failures);
   const std::string text = plugin.config();
   if (!parse_json(text, "quantization_config", ExitCode::kPlugin).is_object()) {
-    failures.push_back("config() is no JSON object");
+    failures.push_back("config() is not a JSON object");
     return failures;
   }
   bool is_stored = false;

@@ -175,7 +175,7 @@ class RowsExamination {
         fail("row {} has a line break between its values: {}", i + 1, printable(rows[i], 80));
       try {
         if (!parse_json(rows[i], "the row").is_object())
-          fail("row {} is no JSON object: {}", i + 1, printable(rows[i], 80));
+          fail("row {} is not a JSON object: {}", i + 1, printable(rows[i], 80));
       } catch (const Error& error) {
         fail("row {}: {}", i + 1, error.message());
       }

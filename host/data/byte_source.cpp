@@ -44,7 +44,7 @@ class PlainBytes final : public ByteSource {
 class PackedBytes : public ByteSource {
  public:
   explicit PackedBytes(File file) : ByteSource(file.path()), file_(std::move(file)), size_(file_.size()) {
-    if (size_ == 0) throw Error(ExitCode::kConfig, {path(), 0, 0}, "the file is empty, not even an archive of nothing");
+    if (size_ == 0) throw Error(ExitCode::kConfig, {path(), 0, 0}, "the file is empty, not even an empty archive");
     packed_.resize(static_cast<size_t>(std::min<uint64_t>(kPackedBytes, size_)));
   }
 

@@ -173,7 +173,7 @@ void ChatRenderer::find_stop_ids() {
       Error error = config_error(
           text.empty() ? fmt::format("{} ends answers in EOS, which the tokenizer does not have", name_)
           : tokenizer_.id_of(text) < 0
-              ? fmt::format("{} ends answers in {}, which is no token of the tokenizer", name_, printable(text))
+              ? fmt::format("{} ends answers in {}, which is not a token of the tokenizer", name_, printable(text))
               : fmt::format("{} ends answers in {}, which this tokenizer does not read as a token in a text", name_,
                             printable(text)));
       if (!config_.fitting_slots.empty())

@@ -29,7 +29,7 @@ class CsvRows final : public RowReader {
     if (!read_fields()) return false;
     if (fields_.size() != columns_.size()) {
       throw error(fmt::format("the row has {} fields, the first row names {} columns", fields_.size(), columns_.size()))
-          .hint("a field with a comma, a quote or a line break must stand in quotes");
+          .hint("a field with a comma, a quote or a line break must be in quotes");
     }
     row.kind = RowKind::kJson;
     row.line = first_line_;

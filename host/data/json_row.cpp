@@ -147,7 +147,7 @@ std::string_view RowPlace::string(std::string_view name, JsonElement value) cons
   if (value.get(text) || is_wide_integer(value)) throw type_error(name, value, "a string");
   // Escapes can spell halves of surrogate pairs.
   if (!simdjson::validate_utf8(text.data(), text.size()))
-    throw error(fmt::format("\"{}\" has an escape such as \\ud800 that is no character", printable(name)));
+    throw error(fmt::format("\"{}\" has an escape such as \\ud800 that is not a character", printable(name)));
   if (text.find('\0') != text.npos)
     ++notes_
           ->changes[fmt::format("texts of \"{}\" have NUL characters, which are kept: was the data written completely?",

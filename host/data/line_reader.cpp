@@ -124,7 +124,7 @@ void require_text(std::string_view text, const SourcePosition& where) {
   throw Error(ExitCode::kConfig, position,
               fmt::format("not UTF-8: byte 0x{:02X}", static_cast<unsigned char>(text[offset])))
       .hint(is_utf_16   ? "it begins as UTF-16 does: convert it with iconv -f utf-16 -t utf-8"
-            : is_packed ? "it is compressed once more inside: unpack it one time"
+            : is_packed ? "it is compressed twice: unpack it once"
                         : "convert the file, for example with iconv -f latin1 -t utf-8");
 }
 

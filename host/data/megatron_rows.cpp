@@ -115,7 +115,7 @@ class MegatronRows final : public RowReader {
     const std::optional<TokenType> type = token_type_of_megatron(code);
     if (!type) {
       throw index_error(
-          fmt::format("the ids have type {}{}; known are 1 (u8), 2 (i8), 3 (i16), 4 (i32), 5 (i64) and 8 "
+          fmt::format("the ids have type {}{}; known types are 1 (u8), 2 (i8), 3 (i16), 4 (i32), 5 (i64) and 8 "
                       "(u16)",
                       code, code == 6 || code == 7 ? ", floating point" : ""));
     }

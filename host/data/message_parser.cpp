@@ -89,7 +89,7 @@ std::string json_text(const RowPlace& place, const std::string& name, JsonElemen
   else
     text = json_line_of(value, place.has_wide_integers());
   if (!simdjson::validate_utf8(text.data(), text.size()))
-    throw place.error(fmt::format("\"{}\" has an escape such as \\ud800 that is no character", printable(name)));
+    throw place.error(fmt::format("\"{}\" has an escape such as \\ud800 that is not a character", printable(name)));
   return text;
 }
 

@@ -31,7 +31,7 @@ uint64_t place_tokens(const TokenStore& store, DocumentSpan document, uint64_t o
 std::string noted_text(const TokenStoreFacts& facts) {
   std::string text;
   const auto add = [&](std::string_view what, uint64_t times) {
-    if (times > 0) text += fmt::format("{}{} ({})", text.empty() ? "; noted on the way: " : "; ", what, times);
+    if (times > 0) text += fmt::format("{}{} ({})", text.empty() ? "; also noted: " : "; ", what, times);
   };
   add("rows without a token", facts.notes.num_empty_documents);
   for (const auto& [reason, rows] : facts.dropped) add(reason, rows);

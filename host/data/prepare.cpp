@@ -112,7 +112,7 @@ Error dropped_error(const DataSetConfig& config, const TokenStoreFacts& facts, d
 Error empty_error(const DataSetConfig& config, const TokenStoreFacts& facts, double max_drop_ratio) {
   if (facts.num_dropped() > 0) return dropped_error(config, facts, max_drop_ratio);
   if (is_whole(config) || facts.num_rows == 0)
-    return data_set_error(config, fmt::format("the corpus is empty: {} has no document", config.path));
+    return data_set_error(config, fmt::format("the corpus is empty: {} has no documents", config.path));
   return data_set_error(config, fmt::format("none of the {} rows of {} is in the part from {:g} to {:g} that "
                                             "data.eval_fraction assigns to it",
                                             facts.num_rows, config.path, config.part_begin, config.part_end))
@@ -318,7 +318,7 @@ const KeptStore& replaceable(const DataSetConfig& config, const std::vector<Kept
   }
   if (const auto absent = std::ranges::find(all, false, &KeptStore::exists); absent != all.end()) {
     if (absent != all.begin())
-      log::info("{}; the tokens in {} stay", again(*std::prev(absent)), std::prev(absent)->folder);
+      log::info("{}; the tokens in {} are kept too", again(*std::prev(absent)), std::prev(absent)->folder);
     return *absent;
   }
   const auto oldest = std::ranges::min_element(all, was_used_before);

@@ -569,7 +569,7 @@ void RecordEncoder::require_stop_inside(const Encoding& encoding, const MessageM
     throw config_error(fmt::format("messages[{}]: the {{% generation %}} block of {} has no token that ends the turn: "
                                    "the model will not learn to stop",
                                    mask.message, renderer_->name()))
-        .hint("move {% endgeneration %} behind that token, or set data.template to a slot template");
+        .hint("move {% endgeneration %} after that token, or set data.template to a slot template");
   if (!is_stop(last)) throw no_stop(mask.message, last);
 }
 

@@ -151,7 +151,7 @@ Error not_json(simdjson::error_code code, const std::string& text, const RowPlac
   SourcePosition where = place.position();
   std::optional<JsonDefect> defect;
   if (text.starts_with("\xef\xbb\xbf"))
-    defect = {"a byte order mark, which may stand only at the begin of a file", 0};
+    defect = {"a byte order mark, which may stand only at the beginning of a file", 0};
   else if (!is_limit)
     defect = json_defect(text);
   if (!defect) {

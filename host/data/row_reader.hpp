@@ -35,7 +35,7 @@ class RowReader {
   const ReadNotes& notes() const { return notes_; }
 
  protected:
-  void note_byte_order_mark() { notes_.changes["byte order marks at the begin of files are skipped"] = 1; }
+  void note_byte_order_mark() { notes_.changes["byte order marks at the beginning of files are skipped"] = 1; }
 
   ReadNotes notes_;
 };

@@ -66,7 +66,7 @@ class ShardRows final : public RowReader {
                                    [&](const ShardType& known) { return known.magic == header[0]; });
     if (type == kShardTypes.end()) {
       throw error(
-          fmt::format("neither a data set of Megatron, whose .idx file would lie beside it, nor a shard of llm.c, "
+          fmt::format("neither a data set of Megatron, whose .idx file would be next to it, nor a shard of llm.c, "
                       "which begins with {} or {}: the file has {} bytes and begins with {}",
                       kShardTypes[0].magic, kShardTypes[1].magic, size, header[0]));
     }

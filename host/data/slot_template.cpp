@@ -285,7 +285,7 @@ TextSlot slot_from_text(std::string_view text, const std::vector<std::string>& a
       std::string known;
       for (const std::string& name : allowed) known += (known.empty() ? "{{" : ", {{") + name + "}}";
       throw config_error(
-          fmt::format("{{{{{}}}}} is no placeholder here: there are {}", printable(piece.placeholder), known));
+          fmt::format("{{{{{}}}}} is not a placeholder here; there are {}", printable(piece.placeholder), known));
     }
     text.remove_prefix(close + 2);
   }

@@ -50,7 +50,7 @@ Json object_of_line(std::string_view line, const SourcePosition& where) {
 void require_open_turn(const ChatRecord& chat, const SourcePosition& where) {
   if (chat.messages.empty()) throw row_error(where, "'messages' is empty");
   if (chat.messages.back().role == "assistant")
-    throw row_error(where, "the last message is one of the assistant, so there is nothing to answer")
+    throw row_error(where, "the last message is the assistant's, so there is nothing to answer")
         .hint("leave out the answer that the model is to give");
 }
 

@@ -221,7 +221,7 @@ void binary(OpRule& r) {
 }
 
 void dropout(OpRule& r) {
-  if (!(r.number("p") >= 0 && r.number("p") < 1)) r.fail("attribute p must be a number from 0 on and below 1");
+  if (!(r.number("p") >= 0 && r.number("p") < 1)) r.fail("attribute p must be a number of at least 0 and below 1");
   if (r.dims(0).size() < 2 || r.dims(0)[0] != kB || r.dims(0)[1] != kT) r.fail("input 0 must begin with [B, T]");
   r.output(r.dims(0));
 }

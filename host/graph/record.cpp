@@ -61,7 +61,7 @@ void check_chains(const Program& program) {
         if (before->values[found->second].type != block.values[value].type)
           throw plugin_error("block '" + block.name + "' reads '" + name +
                              "' in the precision of the run, but block '" + before->name +
-                             "' outputs it as f32 or i32; blocks pass on no others");
+                             "' outputs it as f32 or i32; blocks pass on no other dtypes");
       }
       before = &block;
     }

@@ -53,7 +53,7 @@ void tell_waiting_ranks(const Environment& environment, const Error& error) noex
     if (!rank || !address || port <= 0 || num_ranks < 2 || environment("TORCHELASTIC_RUN_ID")) return;
     log::info("telling the ranks that wait at {}:{}", printable(*address), port);
     const std::string text =
-        fmt::format("a process that was started with RANK={} ({}) failed before it met the others: {}",
+        fmt::format("a process that was started with RANK={} ({}) failed before it joined the others: {}",
                     printable(*rank), process_text(), error.what());
     std::unique_ptr<Store> store;
     try {

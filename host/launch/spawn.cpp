@@ -211,7 +211,7 @@ class Ranks {
     const bool killed_by_forwarded = forwarded_ != 0 && code == 128 + forwarded_;
     if (stopped || killed_by_forwarded) {
       if (exit_code_ == 0 && killed_by)
-        log::info("rank {} was ended by {}, before it could stop in order; nothing is saved", rank,
+        log::info("rank {} was ended by {}, before it could stop cleanly; nothing is saved", rank,
                   signal_name(killed_by));
       if (exit_code_ == 0) exit_code_ = code;
       if (killed_by_forwarded)

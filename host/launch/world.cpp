@@ -232,7 +232,7 @@ std::vector<std::string> World::await_arrivals(const std::string& mine, std::chr
     return false;
   };
   wait_until(start + timeout, all_arrived, [&] {
-    return fmt::format("{} of {} ranks did not come within {:.3g} s: {}; [comm] init_timeout_s sets the limit",
+    return fmt::format("{} of {} ranks did not arrive within {:.3g} s: {}; [comm] init_timeout_s sets the limit",
                        arrivals.missing.size(), size(), seconds(timeout), list_text(arrivals.missing));
   });
   require_local_ranks(arrivals.texts);

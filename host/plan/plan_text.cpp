@@ -68,7 +68,7 @@ class Text {
          plan_.batch.num_microbatches, plan_.batch.micro_batch_size);
     if (plan_.pipeline) pipeline(*plan_.pipeline);
     if (plan_.world_size > 1 && plan_.ranks.size() == 1)
-      line("ranks", "all store as much of every tensor: rank 0 was rehearsed for all");
+      line("ranks", "all store the same amount of every tensor: rank 0 was rehearsed for all");
     for (size_t i = 0; plan_.ranks.size() > 1 && i < plan_.ranks.size(); ++i)
       line(i == 0 ? "ranks" : "", "{}: rank {} was rehearsed for all", ranks_text(plan_.ranks[i].ranks),
            plan_.ranks[i].rank);

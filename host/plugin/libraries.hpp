@@ -30,7 +30,7 @@ struct NeededLibraries {
   std::vector<std::string> folders;  // system folders in which library paths find some of `others`
 };
 
-// Throws a plugin error if the file is no shared object for this machine, or is damaged.
+// Throws a plugin error if the file is not a shared object for this machine, or is damaged.
 ElfFacts read_library(const std::string& path);
 
 // Searches as the dynamic linker does: DT_RPATH, LD_LIBRARY_PATH, DT_RUNPATH, with $ORIGIN as the folder of the file

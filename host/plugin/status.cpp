@@ -223,8 +223,7 @@ chassis_status_t* status_of_current_exception() noexcept {
 }
 
 chassis_status_t* status_of_escaped_exception() noexcept {
-  constexpr const char* kWhat =
-      "threw an exception across the boundary of the ABI, which only functions in C may cross";
+  constexpr const char* kWhat = "threw an exception across the boundary of the ABI, which no exception may cross";
   const auto made = [kWhat](const char* more, const char* text) noexcept {
     try {
       return make_status(CHASSIS_INTERNAL, fmt::format("{}{}{}", kWhat, more, text));

@@ -141,7 +141,7 @@ class Tables {
 
   void summary() {
     open("results",
-         {"run", "state", "#step", "#loss (last 20)", "#least loss", "#at step", "#tokens/s", "#peak memory"});
+         {"run", "state", "#step", "#loss (last 20)", "#lowest loss", "#at step", "#tokens/s", "#peak memory"});
     for (const RunReader* run : runs_) {
       const History& history = run->history();
       const Series* const loss = history.find("loss");

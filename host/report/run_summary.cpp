@@ -82,7 +82,7 @@ class Summary {
     const size_t width = style_.width > used + 10 ? std::min<size_t>(40, style_.width - used) : 10;
     text += fmt::format("{}", sparkline(series->mean, width, style_.unicode));
     if (is_loss)
-      text += fmt::format("  from {}, least {} at step {}", metric_text(name, series->first),
+      text += fmt::format("  from {}, lowest {} at step {}", metric_text(name, series->first),
                           metric_text(name, series->lowest), series->lowest_step);
     else
       text += fmt::format("  {} to {}", metric_text(name, series->lowest), metric_text(name, series->highest));
@@ -96,9 +96,9 @@ class Summary {
     for (const auto& [name, points] : sets) {
       const auto* best = *std::min_element(points.begin(), points.end(),
                                            [](const auto* a, const auto* b) { return a->loss < b->loss; });
-      line("eval",
-           fmt::format("{:>9} {}  perplexity {:.4g}, least {:.4f} at step {}", metric_text("loss", points.back()->loss),
-                       printable(name), points.back()->perplexity, best->loss, best->step));
+      line("eval", fmt::format("{:>9} {}  perplexity {:.4g}, lowest {:.4f} at step {}",
+                               metric_text("loss", points.back()->loss), printable(name), points.back()->perplexity,
+                               best->loss, best->step));
     }
   }
 

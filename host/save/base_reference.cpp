@@ -42,13 +42,13 @@ BaseReference reference_to_base(const Session& session, std::string path, std::s
 
 void compare_quantization(const Session& session, const std::string& trained, const BaseReference& reference) {
   const BaseReference now = reference_to_base(session, reference.path, reference.hash);
-  const std::string key = "the weights beneath are stored otherwise than in training";
+  const std::string key = "the base weights are not stored as in training";
   if (now.quant != reference.quant)
     return counted_warning(key, trained + " was trained on weights that were " + stored_by(reference.quant) +
                                     ", and here they are " + stored_by(now.quant));
   if (!now.quant_config.is_object() || !reference.quant_config.is_object()) return;
   if (const std::string text = differences(reference.quant_config, now.quant_config); !text.empty())
-    counted_warning(key, trained + " was trained on weights that were quantized otherwise: " + text);
+    counted_warning(key, trained + " was trained on weights that were quantized differently: " + text);
 }
 
 }  // namespace chassis

@@ -17,9 +17,9 @@ struct ExportRequest {
   std::string quant = {};   // the plugin if weights are quantized, which stay so; empty: the installed one
   std::vector<std::string> plugin_path = {};
 };
-// Exports a checkpoint as a model directory, or its adapter in PEFT's files, in one process and through two buckets; no
-// whole tensor is in memory. Of the settings in the checkpoint it uses only config.json: it takes no plugin and no path
-// from there.
+// Exports a checkpoint as a model directory, or its adapter in PEFT's format, in one process and through two buckets;
+// no whole tensor is in memory. Of the settings in the checkpoint it uses only config.json: it takes no plugin and no
+// path from there.
 SaveResult export_checkpoint(const ExportRequest& request);
 
 }  // namespace chassis

@@ -75,13 +75,12 @@ class Merge {
       reference_ = base_reference(manifest->about, trained);
     trained_.model.check();
     if (content != Content::kAll) {
-      if (base.empty())
-        throw storage_error("'" + trained + "' has no frozen weights, and the model beneath it is not known");
+      if (base.empty()) throw storage_error("'" + trained + "' has no frozen weights, and its base model is not known");
       base_.emplace(session, base, false);
       if (base_->model.directory().content() != Content::kModel)
         throw storage_error("'" + base + "' is not a model: it holds what was trained on one");
       base_->model.check();
-      if (!reference_) compare_base_name(trained, base, "the model beneath it");
+      if (!reference_) compare_base_name(trained, base, "its base model");
     }
     if (reference_ && !reference_->quant.empty()) {
       if (has_components())
@@ -206,10 +205,10 @@ class Merge {
     // Values of at least this size round to infinity.
     const float limit = dtype == Dtype::f16 ? 65520.0f : dtype == Dtype::bf16 ? 0x1.ffp127f : INFINITY;
     for (const float value : values) {
-      if (!std::isfinite(value)) throw numeric_error("'" + p.name + "' merged has a value that is not finite");
+      if (!std::isfinite(value)) throw numeric_error("the merged '" + p.name + "' has a value that is not finite");
       if (std::abs(value) >= limit)
-        throw numeric_error("'" + p.name + "' merged has the value " + std::to_string(value) + ", which overflows " +
-                            std::string(float_dtype_name(dtype)))
+        throw numeric_error("the merged '" + p.name + "' has the value " + std::to_string(value) +
+                            ", which overflows " + std::string(float_dtype_name(dtype)))
             .hint("merge into bf16 or fp32 instead");
     }
   }
@@ -244,8 +243,8 @@ std::string base_of(const MergeRequest& request) {
   if (is_model(named)) return named;
   if (const std::string other = named_base(request.trained); !other.empty()) named = other;
   if (is_model(named)) return named;
-  throw storage_error("'" + request.trained + "' is merged into the model beneath it, and " +
-                      (named.empty() ? "names none" : "'" + named + "', which it names, is no model directory here"))
+  throw storage_error("'" + request.trained + "' is merged into its base model, and " +
+                      (named.empty() ? "names none" : "'" + named + "', which it names, is not a model directory here"))
       .hint("give that model with --base DIR");
 }
 

@@ -81,7 +81,7 @@ void ModelDirectory::read_adapter(const Session& session, const CheckpointReader
         parameters_.find(owner == tied.end() ? session.disk_mapping().name_of(plain) : owner->second);
     if (p == nullptr || is_kept(*p) || p->descriptor.global_shape != tensor.global_shape) continue;
     ignored_.insert(tensor.name);
-    counted_warning("weights beneath an adapter in its file",
+    counted_warning("base weights in the file of an adapter",
                     reader.path() + " has a copy of " + plain + ", which is read from the model instead");
   }
   // PEFT writes a tied module under both names.

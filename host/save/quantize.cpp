@@ -49,7 +49,7 @@ void take_options(const QuantizeRequest& request, WeightsConfig& model) {
       continue;
     }
     if (!option.starts_with("quant.") || option.starts_with("quant.plugin"))
-      throw config_error("'" + printable(option) + "' is no option of the quantization")
+      throw config_error("'" + printable(option) + "' is not an option of the quantization")
           .hint("write quant.KEY=VALUE, such as quant.double_quant=true; --quant chooses the plugin");
     model.quant_options.push_back(option);
   }
@@ -61,7 +61,7 @@ void take_options(const QuantizeRequest& request, WeightsConfig& model) {
 SaveResult quantize_model(const QuantizeRequest& request) {
   refuse_adapter_format(request.format);
   if (has_quantized_weights(request.model))
-    throw config_error("'" + request.model + "' is quantized already: its config.json has a quantization_config")
+    throw config_error("'" + request.model + "' is already quantized: its config.json has a quantization_config")
         .hint("quantize the model from which it was made");
   WeightsConfig model{.model = request.model, .dtype = request.dtype, .format = request.format};
   take_options(request, model);

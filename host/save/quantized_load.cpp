@@ -93,9 +93,9 @@ void QuantizedLoad::add_components(Parameter& p, const LoadTensor& plain, std::v
   const std::string& name = parts.front().disk_name;
   const DiskPart whole = DiskPart::whole(name, p.descriptor.global_shape);
   if (parts.size() != 1 || parts.front() != whole)
-    throw storage_error("'" + reader_.path() + "': " + name +
-                        " is quantized, and the model joins or transposes it; only "
-                        "weights of their own can be read so");
+    throw storage_error(
+        "'" + reader_.path() + "': " + name +
+        " is quantized, and the model joins or transposes it; only separate weights can be read this way");
   const std::string state = p.storage->state_suffix();
   const DiskTensor* const text = state.empty() ? nullptr : reader_.find(name + state);
   if (!state.empty() && text == nullptr && reader_.manifest() == nullptr)
@@ -130,7 +130,7 @@ void QuantizedLoad::refuse_mixture() const {
   if (first_values_.empty() || read_.empty()) return;
   throw storage_error("'" + reader_.path() + "': " + first_values_ + " is " +
                       std::string(dtype_name(reader_.find(first_values_)->dtype)) + ", while " + read_.front()->name +
-                      " is quantized; what a quantized model stores as values stays so")
+                      " is quantized; what a quantized model stores as values stays as it is")
       .hint("name its module in the list of modules that are not quantized, in the model's config.json");
 }
 

@@ -86,7 +86,7 @@ std::unique_ptr<CheckpointReader> open_directory(Session& session, const std::st
       first->hint_text().empty())
     first->hint("without weights, a run starts from random ones with model.init = \"random\"");
   if (first && path_kind(path + "/" + kAdapterConfigName) != PathKind::kAbsent)
-    first->hint("it holds an adapter: set adapter.path to it, and model.path to the model beneath it");
+    first->hint("it holds an adapter: set adapter.path to it, and model.path to its base model");
   if (first && !foreign.empty())
     first->hint((first->hint_text().empty() ? "" : first->hint_text() + "; ") +
                 "formats of other folders read only what is named: set export.plugin to one of " + foreign);
@@ -203,7 +203,7 @@ SavePlan plan_export(Session& session, const FormatPlugin& format, QuantizedWeig
     if (p.is_quantized() && quantized != nullptr) {
       if (parts.size() != 1 || parts.front() != DiskPart::whole(parts.front().disk_name, descriptor.global_shape))
         throw storage_error("'" + p.name + "' is quantized, and the model's files join or transpose it as " +
-                            parts.front().disk_name + ": only weights of their own can be written so")
+                            parts.front().disk_name + ": only separate weights can be written this way")
             .hint("leave it out of the quantization, or quantize while loading, with [quant]");
       std::ranges::move(quantized->saved_tensors(p, parts.front().disk_name, export_dtype(session)),
                         std::back_inserter(tensors));

@@ -166,7 +166,7 @@ void Saver::self_test() {
   session_.world().run_and_agree("self-test is over", [&] {
     if (root_) delete_checkpoint(saved.path);
   });
-  log::info("self-test: {} of {} tensors, {}, were saved and came back bit for bit", count,
+  log::info("self-test: {} of {} tensors, {}, were saved and read back bit for bit", count,
             checkpoint_plan().tensors.size(), bytes_text(saved.num_bytes));
 }
 

@@ -184,7 +184,7 @@ void require_base(Session& session, const Kind& kind) {
 void require_adapter_for(const Session& session, const std::string& path, const Kind& kind) {
   if (kind.is_adapter && session.adapter() == nullptr)
     throw storage_error("'" + path + "' holds an adapter, and the configuration has none")
-        .hint("set adapter.path to it, and model.path to the model beneath it");
+        .hint("set adapter.path to it, and model.path to its base model");
 }
 
 // Counts a warning if what was trained on one base is used with another, or with one that is stored differently.
@@ -212,7 +212,7 @@ std::string load_base(Session& session, const BucketPair& buckets, const std::st
   const std::string was = reference ? ", which were in " + reference->path : "";
   if (!model.is_set())
     throw config_error(model, needed_by + " has no frozen weights" + was + ", and model.path is not set")
-        .hint("set model.path to the model beneath it");
+        .hint("set model.path to its base model");
   require_base(session, kind_of(session, model));
   // Quantized parameters are frozen in any run.
   const bool has_frozen =
@@ -271,7 +271,7 @@ void load_adapter(Session& session, const std::string& path, const BucketPair& b
   compare_base(session, path, kind, base_hash);
   if (!kind.needs_base())
     throw storage_error("'" + path + "' has " + kAdapterConfigName +
-                        ", but is neither an adapter in PEFT's files nor a checkpoint of trained parameters");
+                        ", but is neither an adapter in PEFT's format nor a checkpoint of trained parameters");
   load_part(session, path, buckets, kind.is_adapter, false);
 }
 

@@ -18,7 +18,7 @@ bool is_run_directory(const std::string& path);
 // The run directory, if `path` is its folder checkpoints/; else `path`.
 std::string run_of(const std::string& path);
 
-// The mode for files made from model.path and adapter.path, as shared_file_mode(); one that is no directory does not
+// The mode for files made from model.path and adapter.path, as shared_file_mode(); one that is not a directory does not
 // count.
 unsigned shared_file_mode(const Settings& settings);
 

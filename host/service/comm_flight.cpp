@@ -283,7 +283,7 @@ Error Flights::deadline_error(const Flight& flight, std::chrono::nanoseconds wai
       add({rank}, "has been inside " + call);
   }
   const bool is_in_plugin = unknown.size() < silent.size();
-  if (!unknown.empty()) add(unknown, "gave no sign");
+  if (!unknown.empty()) add(unknown, "did not respond");
   for (const auto& [text, ranks] : waiting) {
     if (text != flight.text()) add(ranks, fmt::format("{} in {}", ranks.size() == 1 ? "waits" : "wait", text));
   }
@@ -292,12 +292,12 @@ Error Flights::deadline_error(const Flight& flight, std::chrono::nanoseconds wai
   Error error(ExitCode::kCommunication,
               is_in_plugin ? fmt::format("{}; {} was not done within {:.0f} s", reason, flight.text(), seconds)
                            : fmt::format("{} was not done within {:.0f} s: {}", flight.text(), seconds, reason));
-  error.hint(
-      is_in_plugin ? "that call does not return, or takes longer than the others wait, which [comm] timeout_s says"
-      : !silent.empty()
-          ? "a rank that gave no sign has stopped or is busy elsewhere; [comm] timeout_s says how long the others wait"
-      : waiting.size() > 1 ? kHint
-                           : "check the network between the machines");
+  error.hint(is_in_plugin
+                 ? "that call does not return, or takes longer than the others wait, which [comm] timeout_s says"
+             : !silent.empty() ? "a rank that did not respond has stopped or is busy elsewhere; [comm] timeout_s says "
+                                 "how long the others wait"
+             : waiting.size() > 1 ? kHint
+                                  : "check the network between the machines");
   return error;
 }
 

@@ -216,7 +216,7 @@ CommWork Communicator::start(CommGroup& group, std::vector<Collective> calls) {
 }
 
 void Communicator::wait(CommWork& work) {
-  CHASSIS_CHECK(work.impl_, "a work is waited for twice");
+  CHASSIS_CHECK(work.impl_, "work is waited for twice");
   const std::unique_ptr<CommWork::Impl> in_flight = std::move(work.impl_);
   if (!in_flight->work) return;
   const Flight& flight = *in_flight->flight;

@@ -140,9 +140,10 @@ void check_output(const Program& program, const std::string& model) {
   if (program.chains.empty()) return;
   const auto& outputs = program.blocks[program.chains.back().blocks.back()].outputs;
   if (outputs.contains("scores"))
-    throw config_error("model '" + model +
-                       "' has a sequence-classification head, which scores whole sequences: it "
-                       "has no loss and no logits of tokens. Its files can be read, but reward training comes later")
+    throw config_error(
+        "model '" + model +
+        "' has a sequence-classification head, which scores whole sequences: it "
+        "has no loss and no logits of tokens. Its files can be read, but reward training is not available yet")
         .hint(
             "to train it as a language model, name that architecture in config.json; files need lm_head.weight, or "
             "tied embeddings");

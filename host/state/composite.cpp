@@ -35,7 +35,7 @@ class Scale {
 std::string sizes_that_would(int64_t size, int64_t unit) {
   const int64_t below = size / unit * unit, fitting = std::gcd(size, unit);
   return "a last dim of " + (below > 0 ? std::to_string(below) + " or " : "") + std::to_string(below + unit) +
-         " can be cut so, or one of " + std::to_string(size) + " in units of " + std::to_string(fitting) +
+         " can be cut this way, or one of " + std::to_string(size) + " in units of " + std::to_string(fitting) +
          "; dim 0 and flat ranges can be cut with any size";
 }
 

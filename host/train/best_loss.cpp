@@ -37,9 +37,10 @@ Json BestLoss::to_json() const {
 
 void BestLoss::restore(const Json& saved, const std::string& where) {
   if (const std::string set = json_string(saved, "set", where); set != set_)
-    return counted_warning("best loss forgotten", fmt::format("{} has the lowest loss of evaluation set \"{}\", and "
-                                                              "eval.keep_best is \"{}\": the next evaluation is best",
-                                                              where, set, set_));
+    return counted_warning("best loss forgotten",
+                           fmt::format("{} has the lowest loss of evaluation set \"{}\", and "
+                                       "eval.keep_best is \"{}\": the next evaluation counts as the best",
+                                       where, set, set_));
   num_not_lower_ = json_int(saved, "num_not_lower", where);
   step_ = json_int_or(saved, "step", -1, where);
   loss_ = json_number_or(saved, "loss", HUGE_VAL, where);

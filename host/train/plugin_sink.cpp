@@ -172,7 +172,7 @@ class Worker {
   void report(const char* function, const std::string& what) noexcept {
     try {
       const std::string sink = "sink '" + id_ + "' failed";
-      counted_warning(sink, sink + " in " + function + ", and the run goes on: " + what);
+      counted_warning(sink, sink + " in " + function + ", and the run continues: " + what);
     } catch (const std::bad_alloc&) {  // the training thread reports it
     }
   }

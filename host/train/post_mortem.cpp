@@ -268,7 +268,7 @@ void PostMortem::report_hang(Report& report) {
   std::string line;
   if (!hang.call.empty()) line = "this rank waited for " + hang.call;
   if (!hang.silent.empty())
-    line += fmt::format("{}rank{} {} gave no sign", line.empty() ? "" : "; ", hang.silent.size() == 1 ? "" : "s",
+    line += fmt::format("{}rank{} {} did not respond", line.empty() ? "" : "; ", hang.silent.size() == 1 ? "" : "s",
                         fmt::join(hang.silent, ", "));
   for (const auto& [call, ranks] : hang.waiting) {
     waiting.push_back({{"call", call}, {"ranks", ranks}});

@@ -169,7 +169,7 @@ void require_at_its_path(const File& held) {
   struct stat here {
   }, there{};
   const bool is_absent = ::stat(held.path().c_str(), &there) != 0;
-  if (::fstat(held.descriptor(), &here) != 0) throw file_error("cannot look at", held.path(), errno);
+  if (::fstat(held.descriptor(), &here) != 0) throw file_error("cannot access", held.path(), errno);
   if (!is_absent && here.st_dev == there.st_dev && here.st_ino == there.st_ino) return;
   std::error_code error;
   const std::string now =

@@ -158,11 +158,11 @@ std::string RunSaves::last_checkpoint_text() const {
   const std::string root = directory_.path() + "/checkpoints";
   try {
     for (const CheckpointInfo& info : checkpoints_to_resume(root))
-      if (info.defect.empty() && info.unreadable.empty()) return "the last whole checkpoint is " + info.path;
+      if (info.defect.empty() && info.unreadable.empty()) return "the last intact checkpoint is " + info.path;
   } catch (const Error& error) {
     return root + " cannot be read: " + error.message();
   }
-  return "there is no whole checkpoint in " + root;
+  return "there is no intact checkpoint in " + root;
 }
 
 }  // namespace chassis

@@ -55,7 +55,7 @@ class RunSaves {
   // On rank 0, at the end: the number of failed saves, the last of them, and the last intact checkpoint. Empty if none
   // failed.
   std::string failures() const;
-  // On rank 0: "the last whole checkpoint is out/checkpoints/step-000400".
+  // On rank 0: "the last intact checkpoint is out/checkpoints/step-000400".
   std::string last_checkpoint_text() const;
 
  private:

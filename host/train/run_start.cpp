@@ -124,7 +124,7 @@ class RunStart {
     if (state.contains("best")) best.restore(state["best"], where);
     if (run_.saves->restore_best(best.step()) || best.step() < 0) return;
     counted_warning("best checkpoint is gone", "the checkpoint with the " + best.text() + " is not in " + directory_ +
-                                                   "/checkpoints: the next evaluation is the best");
+                                                   "/checkpoints: the next evaluation counts as the best");
     best.forget();
   }
 

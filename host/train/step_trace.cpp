@@ -26,7 +26,7 @@ StepTrace::~StepTrace() { state_.communicator->set_trace(nullptr); }
 void StepTrace::start(int64_t step) const {
   if (step >= last_ && world_.rank() == 0)
     counted_warning("no trace",
-                    fmt::format("log.trace = [{}, {}], and the run goes on after step {}", first_, last_, step));
+                    fmt::format("log.trace = [{}, {}], and the run continues after step {}", first_, last_, step));
 }
 
 void StepTrace::begin_step(int64_t step) {

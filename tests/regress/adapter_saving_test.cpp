@@ -1,4 +1,4 @@
-// Saves and loads of runs with an adapter: checkpoints without the base, exports in PEFT's files, merged models.
+// Saves and loads of runs with an adapter: checkpoints without the base, exports in PEFT's format, merged models.
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -308,7 +308,7 @@ TEST_F(AdapterSaving, MergingRefusesAnotherBaseNoBaseAndOverflow) {
   set_value(copy + "/" + kFile, kB, 1e8f);
   const Outcome overflow = merge(copy, "m", {"--dtype", "fp16"});
   EXPECT_NE(overflow.exit_code, 0);
-  EXPECT_HAS(overflow.output, "'model.layers.1.self_attn.q_proj.weight' merged has the value");
+  EXPECT_HAS(overflow.output, "the merged 'model.layers.1.self_attn.q_proj.weight' has the value");
   EXPECT_HAS(overflow.output, "overflows");
   EXPECT_FALSE(fs::exists(run_.folder() / "m"));
   replace_in(copy + "/adapter_config.json", base_, "elsewhere/another");
@@ -358,7 +358,7 @@ TEST_F(AdapterSaving, AnotherBaseIsTold) {
   EXPECT_EQ(merge(adapter, "n").output.find("is not the model"), std::string::npos);
   // Without a manifest, names are all there is to compare.
   const Outcome by_name = merge(copy_of_export("run", "copy"), "o", {"--base", other});
-  EXPECT_HAS(by_name.output, "base_model_name_or_path is " + base_ + ", the model beneath it is " + other);
+  EXPECT_HAS(by_name.output, "base_model_name_or_path is " + base_ + ", its base model is " + other);
 }
 
 TEST_F(AdapterSaving, ARunWithoutCheckpointsIsTold) {

@@ -154,7 +154,7 @@ TEST_P(Classifiers, AreLoadedAndExportedButNotTrainedYet) {
 
   for (const ConfigUse use : {ConfigUse::kTraining, ConfigUse::kEvaluation}) {
     EXPECT_HAS(model.refusal(use), "model '" + GetParam().name + "' has a sequence-classification head");
-    EXPECT_HAS(model.refusal(use), "reward training comes later");
+    EXPECT_HAS(model.refusal(use), "reward training is not available yet");
   }
   EXPECT_EQ(model.refusal_to_export(), "");
   EXPECT_EQ(read_tensors(model.exported() + "/model.safetensors"), model.tensors);

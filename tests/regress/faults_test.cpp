@@ -276,7 +276,7 @@ const std::string kDifferentCalls = "two ranks make different calls in #";
 // Faults during training, by faulty_strategy.cpp and crashing_format.cpp.
 std::vector<Fault> live_faults() {
   const auto killed = [](int rank) { return "rank " + std::to_string(rank) + " was killed by SIGKILL"; };
-  const auto silent = [](int rank) { return " s: rank " + std::to_string(rank) + " gave no sign"; };
+  const auto silent = [](int rank) { return " s: rank " + std::to_string(rank) + " did not respond"; };
   const Words kill_in_forward = strategy("kill in forward"), kill_in_collective = strategy("kill in collective"),
               stop_in_forward = strategy("stop in forward", kShortTimeout),
               stop_in_collective = strategy("stop in collective", kShortTimeout),
@@ -354,8 +354,8 @@ std::vector<Fault> early_faults() {
   const std::string wrong_key = "no_such_key";
   const Words none;
   return {
-      {"rank_missing", kByHand, 3, 2, kShortInitTimeout, comm, "", "1 of 3 ranks did not come within " + late + " s: 2",
-       is_not_started},
+      {"rank_missing", kByHand, 3, 2, kShortInitTimeout, comm, "",
+       "1 of 3 ranks did not arrive within " + late + " s: 2", is_not_started},
       {"first_rank_missing", kByHand, 2, 0, kShortInitTimeout, comm, "", "within " + late + " s: Connection refused",
        is_not_started},
       {.name = "kill_of_the_first_at_the_start",
@@ -374,7 +374,7 @@ std::vector<Fault> early_faults() {
        .rank = 0,
        .overrides = kShortInitTimeout,
        .code = comm,
-       .own_error = "1 of 3 ranks did not come within " + late + " s: 2",
+       .own_error = "1 of 3 ranks did not arrive within " + late + " s: 2",
        .others_error = kFirstHangs,
        .absent = 2,
        .signal = SIGSTOP},

@@ -223,7 +223,7 @@ TEST_F(FineTuning, ARowThatDoesNotFitTheModelsTemplateIsNamedAndTheTemplateKept)
   EXPECT_EQ(refused.exit_code, 2) << refused.output;
   EXPECT_HAS(refused.output, "error: chats.jsonl:21: ");
   EXPECT_HAS(refused.output, "no system here");
-  EXPECT_HAS(refused.output, "all rows fit: chatml");
+  EXPECT_HAS(refused.output, "these fit all rows: chatml");
   EXPECT_FALSE(fs::exists(folder_ / "chat.toml"));
   run(init + " --template chatml");
   EXPECT_HAS(text_of_file(folder_ / "chat.toml"), "template = \"chatml\"");

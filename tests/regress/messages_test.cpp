@@ -132,7 +132,7 @@ TEST_F(Messages, DevicesEndlessPipesAndLargeFilesAreRefused) {
   expect_refusal(chassis({"check", "/dev/zero"}), 2, "error: cannot open '/dev/zero': it is a device");
   expect_refusal(chassis({"check", "."}), 2, "error: cannot open '.': it is a directory");
   expect_refusal(chassis({"check", "https://host/run.toml"}), 2, "error: 'https://host/run.toml' is a URL");
-  expect_refusal(chassis({"check", "run.yaml"}), 2, "error: 'run.yaml' is YAML by its name");
+  expect_refusal(chassis({"check", "run.yaml"}), 2, "error: 'run.yaml' is YAML, judging by its name");
   expect_refusal(shell("yes '# endless' | \"$CHASSIS\" check /dev/stdin"), 2,
                  "error: '/dev/stdin' gives more than the maximum of 1 MiB");
   expect_refusal(chassis({"check", "none.toml"}), 2, "error: cannot open 'none.toml': No such file or directory");

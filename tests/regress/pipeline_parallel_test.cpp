@@ -238,7 +238,7 @@ TEST(PipelineParallelRefusal, TooFewMicrobatches) {
 TEST(PipelineParallelRefusal, TooManyMicrobatches) {
   EXPECT_HAS(
       refused({}, {"train.micro_batch_size=1", "train.global_batch_size=1000000000"}),
-      "schedule '1f1b' would have 1000000000 micro-batches in each of 2 × 1 stages; 4194304 in all are the most");
+      "schedule '1f1b' would have 1000000000 micro-batches in each of 2 × 1 stages; the maximum is 4194304 in all");
 }
 
 TEST(PipelineParallelRefusal, LayersThatDoNotAddUp) {

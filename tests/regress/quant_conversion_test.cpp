@@ -134,7 +134,7 @@ TEST_F(QuantConversion, TellsWhichWeightsAreQuantizedOtherwiseThanInTraining) {
   EXPECT_HAS(evaluated({"plain.toml", "--from", "run/final"}),
              otherwise + "quantized by bnb4, and here they are not quantized");
   EXPECT_HAS(evaluated({"lora.toml", "--from", "run/final", "model.path=base", "quant.type=fp4"}),
-             "run/final was trained on weights that were quantized otherwise: bnb_4bit_quant_type was \"nf4\", is "
+             "run/final was trained on weights that were quantized differently: bnb_4bit_quant_type was \"nf4\", is "
              "\"fp4\"");
   expect_ok({"ckpt", "merge", "run", "--out", "merged"});
   EXPECT_HAS(
@@ -192,10 +192,10 @@ TEST_F(QuantConversion, TheHeadMayBeNamedAmongWhatIsSkipped) {
 
 TEST_F(QuantConversion, RefusesWhatCannotBeQuantized) {
   expect_ok({"ckpt", "quantize", "base", "--out", "nf4"});
-  EXPECT_HAS(refusal({"ckpt", "quantize", "nf4", "--out", "twice"}), "'nf4' is quantized already");
+  EXPECT_HAS(refusal({"ckpt", "quantize", "nf4", "--out", "twice"}), "'nf4' is already quantized");
   EXPECT_HAS(refusal({"ckpt", "quantize", "base", "--out", "other", "quant.typ=nf4"}), "unknown key 'quant.typ'");
   EXPECT_HAS(refusal({"ckpt", "quantize", "base", "--out", "other", "run.seed=3"}),
-             "'run.seed=3' is no option of the quantization");
+             "'run.seed=3' is not an option of the quantization");
   for (const std::vector<std::string>& words :
        {std::vector<std::string>{"ckpt", "quantize", "base", "--out"}, {"ckpt", "export", "base"}}) {
     std::vector<std::string> all = words;

@@ -194,7 +194,8 @@ TEST_F(QuantFiles, AreRefusedWithAStateOfAnotherWeight) {
   refused(false, set_state("extra", 1), 7, says("unknown key \"extra\""));
   refused(false, set_state("nested_offset", 0.5), 7, says("it has no key nested_blocksize"));
   refused(true, set_state("nested_offset", nullptr), 7, says("it has no key nested_offset"));
-  refused(true, set_state("nested_offset", 1e300), 7, says("nested_offset is 1e+300, which is no finite fp32 number"));
+  refused(true, set_state("nested_offset", 1e300), 7,
+          says("nested_offset is 1e+300, which is not a finite fp32 number"));
   refused(true, set_state("nested_blocksize", 128), 7, says("nested_blocksize is 128, expected 256"));
   for (const std::string& text : {std::string(5000, '['), std::string("\0\x1b[31m", 6), std::string("[1, 2]"),
                                   std::string("{\"quant_type\": \"nf4\", \"quant_type\": \"nf4\"}")})
@@ -230,7 +231,7 @@ TEST_F(QuantFiles, NameTheKeyThatDiffersFromTheirs) {
   EXPECT_HAS(refusal(kQuant + "type = \"fp4\"\n"), "quant.type: fp4, but the model's config.json says nf4; remove");
   EXPECT_HAS(refusal(kQuant + "double_quant = true\n"), "quant.double_quant: true, but the model's config.json says");
   EXPECT_HAS(refusal(kQuant + "skip = [\"q_proj\"]\n"),
-             "quant.skip: cannot be set for a model that is quantized already");
+             "quant.skip: cannot be set for a model that is already quantized");
   EXPECT_HAS(refusal(""),
              "model/config.json: the weights are quantized (quantization_config: bitsandbytes, "
              "load_in_4bit), and there is no [quant]\nhint: add [quant] with plugin = \"bnb4\"");
@@ -285,7 +286,7 @@ TEST_F(QuantFiles, OfOtherMethodsAreRefusedByName) {
   refused(false, config({{"load_in_4bit", true}, {"bnb_4bit_quant_type", "int4"}}), 2, {"'int4', expected nf4 or fp4"});
   refused(false, config({{"load_in_4bit", true}, {"bnb_4bit_quant_storage", "bfloat16"}}), 2,
           {"bnb_4bit_quant_storage is 'bfloat16', and only uint8 is read"});
-  refused(false, config("nf4"), 2, {"quantization_config of the model's config.json: it is no JSON object"});
+  refused(false, config("nf4"), 2, {"quantization_config of the model's config.json: it is not a JSON object"});
   // The tensors show what the config does not say.
   refused(false,
           [](StoredModel& model) {

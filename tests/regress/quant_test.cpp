@@ -240,7 +240,7 @@ TEST(Quant, IsRefusedWhereItWouldBeTrained) {
   EXPECT_HAS(refusal(quant() + "[freeze]\ntrain_only = [\"lora_\", \"layers\\\\.1\\\\.mlp\\\\.up_proj\\\\.weight\"]\n"),
              "freeze.train_only matches 'model.layers.1.mlp.up_proj.weight', which [quant] stores as bnb4/nf4: "
              "quantized parameters cannot be trained");
-  EXPECT_HAS(refusal(quant("block_size = 48\n")), "quant.block_size: 48 is no power of 2");
+  EXPECT_HAS(refusal(quant("block_size = 48\n")), "quant.block_size: 48 is not a power of 2");
   EXPECT_HAS(refusal(quant("skip = [\"down\"]\n")), "quant.skip: 'down' matches no linear of the model; it has ");
   EXPECT_HAS(refusal(quant("skip = [\"model\"]\n")), "[quant]: no linear is left to quantize");
 }

@@ -41,7 +41,7 @@ TEST_P(DriftingReplicas, AreFoundBeforeASaveAndLeaveTheCheckpointsBefore) {
   EXPECT_HAS(found.output, std::string("replicas have drifted apart after step 3: the parameter '") +
                                GetParam().parameter + "' has the checksum ");
   EXPECT_HAS(found.output, GetParam().ranks);
-  EXPECT_HAS(found.output, "the last whole checkpoint is out/checkpoints/step-000002");
+  EXPECT_HAS(found.output, "the last intact checkpoint is out/checkpoints/step-000002");
   EXPECT_FALSE(fs::exists(scratch_ / "out/checkpoints/step-000003"));
   // The checkpoint saved before is intact, and the run continues from it.
   const Outcome resumed = run(-1, {});

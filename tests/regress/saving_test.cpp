@@ -172,7 +172,7 @@ TEST_F(Saving, IsSharedOutByBytesAmongRanksThatHoldTheSame) {
 
 TEST_F(Saving, IsTestedBeforeTheFirstStepOnRequest) {
   const std::string log = train("run", {"run.max_steps=1", "checkpoint.self_test=true"}, kFsdp2);
-  EXPECT_NE(log.find(" were saved and came back bit for bit"), std::string::npos) << log;
+  EXPECT_NE(log.find(" were saved and read back bit for bit"), std::string::npos) << log;
   EXPECT_LT(log.find("self-test: "), log.find("step 1/1 "));
   EXPECT_FALSE(fs::exists(directory("run") + "/self-test"));
 }

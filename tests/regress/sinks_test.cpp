@@ -35,7 +35,7 @@ TEST_F(Sinks, GetEveryStepInOrderBetweenStartAndFinish) {
 
 TEST_F(Sinks, ThatThrowAreCounted) {
   EXPECT_HAS(run("start", "start"),
-             "sink 'faulty_sink' failed in start, and the run goes on: plugin 'faulty_sink' 0.1.0: no start today");
+             "sink 'faulty_sink' failed in start, and the run continues: plugin 'faulty_sink' 0.1.0: no start today");
   const std::string output = run("scalars", "odd");
   EXPECT_HAS(output, "sink 'faulty_sink' failed (2 times)");
   const std::string taken = sink_file("scalars");

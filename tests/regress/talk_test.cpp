@@ -207,7 +207,7 @@ TEST_F(Talk, AFileOfPromptsIsAnsweredInOrderAndASecondRunContinues) {
 
   write_text(*folder_ / "answers.jsonl", answers.substr(0, answers.size() / 2));
   ASSERT_EQ(generate("--prompts prompts.jsonl --out answers.jsonl").exit_code, 0) << log();
-  EXPECT_HAS(log(), "of 5 prompts are answered already");
+  EXPECT_HAS(log(), "of 5 prompts have already been answered");
   EXPECT_EQ(text_of_file(*folder_ / "answers.jsonl"), answers);
   EXPECT_EQ(generate("--prompts prompts.jsonl --out answers.jsonl generate.max_new_tokens=3").exit_code, 2);
   EXPECT_HAS(log(), "generate.max_new_tokens: 40 then, 3 now");
@@ -295,7 +295,7 @@ TEST(SamplesOfARun, PromptsThatCannotBeAnsweredAreRefused) {
         run_shell(folder.path(), std::string(CHASSIS_PROGRAM) + " " + verb + " run.toml " PLUGIN_PATHS +
                                      " 'sample.prompts=[\"Hi\"]' data.template=gemma");
     EXPECT_EQ(outcome.exit_code, 2) << outcome.output;
-    EXPECT_HAS(outcome.output, "which is no token of the tokenizer");
+    EXPECT_HAS(outcome.output, "which is not a token of the tokenizer");
   }
 }
 

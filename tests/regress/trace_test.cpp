@@ -137,7 +137,7 @@ TEST(Traces, EndWithTheRun) {
   EXPECT_HAS(run.train("short", {"log.trace=[4, 90]", "run.max_steps=4"}), "trace of steps 4 to 4: ");
   EXPECT_EQ(TraceFile(run.directory("short") + "/trace/rank-0.json", 0).on("steps").size(), 1u);
   const std::string output = run.train("short", {"log.trace=[1, 2]", "run.max_steps=5"});
-  EXPECT_HAS(output, "log.trace = [1, 2], and the run goes on after step 4");
+  EXPECT_HAS(output, "log.trace = [1, 2], and the run continues after step 4");
 }
 
 TEST(Traces, NeedTwoSteps) {

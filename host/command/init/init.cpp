@@ -52,7 +52,7 @@ class Questions {
     if (!at_terminal_) {
       if (!preset.empty()) return preset;
       throw config_error(flag + " is missing: " + question)
-          .hint("chassis init --model DIR --data FILE; at a terminal, what is left out is asked");
+          .hint("chassis init --model DIR --data FILE; at a terminal, it asks for what is left out");
     }
     std::string line;
     while (line.empty()) {
@@ -142,7 +142,7 @@ void use_sample(const RowSample& sample, DataConfig data, const Tokenizer* token
                                    rows.num_dropped(), rows.num_rows, printable(facts.data, 4096), data.max_drop_ratio,
                                    reasons, rows.first_dropped))
         .hint(
-            "only answers of the assistant are trained; roles and keys of other names are given in [[data.train]] "
+            "only answers of the assistant are trained; other names of roles and keys are given in [[data.train]] "
             "tags and columns");
   };
   if (sample.num_rows == 0)
@@ -325,7 +325,7 @@ int init(const InitArguments& arguments) {
     print_document("init", init_json(arguments.file, facts));
     return 0;
   }
-  std::fprintf(output(), "%s is written: %s of %s on %s\n", printable(arguments.file, 4096).c_str(),
+  std::fprintf(output(), "wrote %s: %s of %s on %s\n", printable(arguments.file, 4096).c_str(),
                std::string(to_text(facts.task)).c_str(), printable(facts.model, 4096).c_str(),
                printable(facts.data, 4096).c_str());
   std::fprintf(output(), "next: chassis check %s; chassis data preview %s; chassis train %s\n",
@@ -341,11 +341,11 @@ Verb add_init(CLI::App& app) {
   app.add_option("file", arguments->file, "the TOML file to write")->required()->type_name("FILE.toml");
   app.add_option("--model", arguments->model, "a model directory, or hub:Org/Name[@revision]")->type_name("FOLDER");
   app.add_option("--data", arguments->data, "a data file, a folder of such files, or a pattern")->type_name("PATH");
-  app.add_option("--task", arguments->task, "sft or pretrain; default by the data");
+  app.add_option("--task", arguments->task, "sft or pretrain; default: chosen by the data");
   app.add_option("--method", arguments->method,
                  "full: all parameters are trained (the default); lora: small branches next to the frozen ones; qlora: "
                  "the same next to ones in 4 bits");
-  app.add_option("--format", arguments->format, "of the data; default by the keys of its rows");
+  app.add_option("--format", arguments->format, "format of the data; default: found by the keys of its rows");
   app.add_option("--template", arguments->chat_template,
                  "the chat template: a built-in one, or a file; default the tokenizer's own");
   app.add_option("--output-dir", arguments->output_dir, "directory of the run; default out/NAME-OF-FILE")

@@ -146,11 +146,11 @@ FoundFormat find_format(const std::string& path, RowFiles* row_files) {
     for (const auto& [key, value] : row.items()) keys.insert(key);
     if (!found) found = format_of_row(row);
   }
-  if (count == 0) throw config_error("'" + printable(files.front()) + "' has no row");
+  if (count == 0) throw config_error("'" + printable(files.front()) + "' has no rows");
   if (!found)
-    throw config_error(
-        fmt::format("'{}': rows with the keys {} fit no format by themselves", printable(files.front()), listed(keys)))
-        .hint(fmt::format("--format says it: {}; keys of other names are given in [[data.train]] columns", kFormats));
+    throw config_error(fmt::format("'{}': rows with the keys {} fit no format", printable(files.front()), listed(keys)))
+        .hint(
+            fmt::format("set it with --format: {}; other names of keys are given in [[data.train]] columns", kFormats));
   found->why = "its rows have the keys " + listed(keys);
   return *found;
 }
@@ -194,7 +194,7 @@ std::string init_toml(const InitFacts& facts) {
   text += "\n[model]\n" + line("path = " + toml_of(facts.model), facts.architecture);
   const bool is_qlora = facts.method == "qlora", is_lora = is_qlora || facts.method == "lora";
   if (is_lora) {
-    text += "\n[adapter]\n" + line("plugin = \"lora\"", "the model stays frozen; the export is in PEFT's files");
+    text += "\n[adapter]\n" + line("plugin = \"lora\"", "the model stays frozen; the export is in PEFT's format");
     constexpr int64_t kRank = 16;
     const int64_t rank = facts.narrowest > 0 ? std::min(kRank, facts.narrowest) : kRank;
     text += line(fmt::format("rank = {}", rank), "of the branch next to each linear but the head");
@@ -203,7 +203,8 @@ std::string init_toml(const InitFacts& facts) {
     if (!facts.joined.empty()) {
       std::string names;
       for (const std::string& name : facts.joined) names += (names.empty() ? "" : ", ") + toml_of(name);
-      text += line("exclude = [" + names + "]", "files join several linears in each, which has no branch yet");
+      text +=
+          line("exclude = [" + names + "]", "each joins several linears in the files, and cannot have a branch yet");
     }
   }
   if (facts.is_quantized)
@@ -218,8 +219,8 @@ std::string init_toml(const InitFacts& facts) {
           line("template = " + toml_of(facts.data_template.empty() ? "auto" : facts.data_template), facts.why_template);
     const std::string fraction = "eval_fraction = 0.02";
     text += facts.num_rows >= kMinRowsToEvaluate
-                ? line(fraction, "this part of the rows is not trained, but evaluated")
-                : line("# " + fraction, "would evaluate this part of the rows instead of training it");
+                ? line(fraction, "this fraction of the rows is evaluated, not trained")
+                : line("# " + fraction, "would evaluate this fraction of the rows instead of training on it");
     if (!facts.overflow.empty())
       text += line("overflow = " + toml_of(facts.overflow),
                    fmt::format("{} of {} are longer than seq_len; \"drop\" leaves them out, with max_drop_ratio",

@@ -105,8 +105,8 @@ Error with_others(const Error& error, DataConfig data, const Tokenizer& tokenize
   std::string hint = error.hint_text().empty() ? "correct the row or leave it out" : error.hint_text();
   if (!names.empty())
     hint += fmt::format(
-        "\nhint: --template NAME takes another template than the model's own, which was made for other "
-        "conversations; all rows fit: {}",
+        "\nhint: --template NAME chooses another template than the model's own, which was made for other "
+        "conversations; these fit all rows: {}",
         names);
   return Error(error.code(), error.where(), error.message()).hint(hint);
 }

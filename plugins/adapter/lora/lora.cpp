@@ -21,7 +21,7 @@ std::string_view last_part(std::string_view module) { return module.substr(modul
 
 class Lora final : public Adapter {
  public:
-  static constexpr std::string_view kDoc = "low-rank branches next to frozen linears (LoRA), in PEFT's files";
+  static constexpr std::string_view kDoc = "low-rank branches next to frozen linears (LoRA), in PEFT's format";
   static const Options& options() { return lora::options(); }
 
   explicit Lora(const Host& host) : Adapter(host), settings_(lora::settings_from_options(host)) {}
@@ -67,12 +67,12 @@ class Lora final : public Adapter {
     if (!op.is_linear())
       fail_invalid(place("targets"), "module '", op.module, "' is ", op.op, ", and LoRA extends linears only");
     if (matches_any(settings_.modules_to_save, op.module))
-      fail_invalid(place("modules_to_save"), "module '", op.module,
-                   "' is in targets too: it cannot be frozen with a "
-                   "branch and trained whole; leave it out of one");
+      fail_invalid(
+          place("modules_to_save"), "module '", op.module,
+          "' is in targets too: it cannot be both frozen with a branch and trained in full; leave it out of one");
     if (op.num_joined > 1)
       fail_invalid(place("targets"), "files join the weights of ", op.num_joined, " linears in module '", op.module,
-                   "', for which PEFT has one branch; that is not done yet: leave it out with exclude");
+                   "', for which PEFT has one branch; that is not supported yet: leave it out with exclude");
     const std::string module(op.module);
     const int64_t rank = settings_.rank_of(module), most = std::min(op.in_features(), op.out_features());
     if (rank > most)
@@ -86,7 +86,7 @@ class Lora final : public Adapter {
   void finish() override {
     if (settings_.layers.last() >= num_layers_)
       fail_invalid(place("layers"), "there is no layer ", settings_.layers.last(), ": the model has ", num_layers_,
-                   " layers, from 0 on");
+                   " layers, numbered from 0");
     refuse_unused("targets", settings_.targets, "matches no linear of the model; it has ", linears_);
     refuse_unused("exclude", settings_.exclude, "matches no linear of the model; it has ", linears_);
     std::set<std::string> ends;

@@ -31,7 +31,7 @@ class PeftReader {
   void refuse(const std::string& key, const std::string& what) {
     const Json* value = find(key);
     if (value == nullptr || is_off(*value)) return;
-    fail_invalid(key, " = ", value->dump().substr(0, 200), ": ", what, " is not done here");
+    fail_invalid(key, " = ", value->dump().substr(0, 200), ": ", what, " is not supported here");
   }
   bool flag(const std::string& key) {
     const Json* value = find(key);
@@ -117,14 +117,14 @@ void check_init(PeftReader& in) {
   const Json* init = in.find("init_lora_weights");
   if (init == nullptr || init->is_boolean()) return;
   if (init->is_string() && *init == "gaussian") return;
-  fail_invalid("init_lora_weights = ", init->dump(), " is not done here; its weights change the base model");
+  fail_invalid("init_lora_weights = ", init->dump(), " is not supported here; its weights change the base model");
 }
 
 // Adapters of other tasks have a head of their own.
 void check_task(PeftReader& in) {
   const Json* task = in.find("task_type");
   if (task == nullptr || (task->is_string() && *task == "CAUSAL_LM")) return;
-  fail_invalid("task_type = ", task->dump(), " is not done here; models are causal language models");
+  fail_invalid("task_type = ", task->dump(), " is not supported here; models are causal language models");
 }
 
 }  // namespace
@@ -140,7 +140,7 @@ Settings settings_from_peft(std::string_view config_json, const Settings& option
   PeftReader in(json);
   const Json* type = in.find("peft_type");
   if (type == nullptr || *type != "LORA")
-    fail_invalid("peft_type is ", type == nullptr ? "missing" : type->dump(), ", this plugin does \"LORA\"");
+    fail_invalid("peft_type is ", type == nullptr ? "missing" : type->dump(), ", this plugin reads \"LORA\"");
   in.refuse("use_dora", "DoRA");
   in.refuse("use_qalora", "QALoRA");
   in.refuse("lora_bias", "a bias of B");
@@ -184,7 +184,7 @@ Settings settings_from_peft(std::string_view config_json, const Settings& option
   }
   if (const Json* bias = in.find("bias"); bias != nullptr && *bias != "none") {
     if (*bias != "lora_only")
-      fail_invalid("bias = ", bias->dump(), " is not done here; \"none\" and \"lora_only\" are");
+      fail_invalid("bias = ", bias->dump(), " is not supported here; \"none\" and \"lora_only\" are");
     s.trains_bias = true;
   }
   s.lora_plus_ratio = options.lora_plus_ratio;

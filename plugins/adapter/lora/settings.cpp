@@ -55,7 +55,7 @@ const Options& options() {
       table("rank_pattern").doc("other ranks by end of a module's name: { down_proj = 32 }"),
       table("alpha_pattern").doc("other alphas by end of a module's name"),
       option("modules_to_save", std::vector<std::string>{})
-          .doc("modules that are trained whole and saved with the adapter, as in targets: \"lm_head\", "
+          .doc("modules that are trained in full and saved with the adapter, as in targets: \"lm_head\", "
                "\"embed_tokens\""),
       option("use_rslora", false).doc("scale by alpha / √rank"),
       option("init", "kaiming").choices({"kaiming", "gaussian"}).doc("of A; B is 0 at the start"),

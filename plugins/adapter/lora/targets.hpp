@@ -15,7 +15,7 @@ inline constexpr std::string_view kAllLinear = "all-linear";
 // pattern can crash the program or keep it busy.
 class NameRegex {
  public:
-  // Compiles `expression`; `text` is what the user wrote. Throws INVALID_ARGUMENT if it is no regular expression.
+  // Compiles `expression`; `text` is what the user wrote. Throws INVALID_ARGUMENT if it is not a regular expression.
   NameRegex(const std::string& text, const std::string& expression);
   // Throws INVALID_ARGUMENT if the search exceeds its limits.
   bool matches(std::string_view module) const;

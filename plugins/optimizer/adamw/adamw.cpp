@@ -32,7 +32,7 @@ auto* best_update() {
 
 class AdamW final : public Optimizer {
  public:
-  static constexpr std::string_view kDoc = "Adam with decoupled weight decay, as torch.optim.AdamW";
+  static constexpr std::string_view kDoc = "Adam with decoupled weight decay, as in torch.optim.AdamW";
 
   static const Options& options() {
     static const Options schema = {

@@ -27,7 +27,7 @@ class AdamW8bit final : public Optimizer {
         option("eps", 1e-8).range(0, 1).doc("added to the root of the average squared gradient"),
         option("order", "torch")
             .choices({"torch", "bnb"})
-            .doc("torch: weight decay before the update, nearest codes; bnb: as the CUDA kernels of bitsandbytes, "
+            .doc("torch: weight decay before the update, nearest codes; bnb: as in the CUDA kernels of bitsandbytes, "
                  "decay after it, and codes that keep the sign of the average"),
         option("nonzero_squares", false)
             .doc("an average square above 0 never becomes 0, the nearest code of very small ones next to a large one; "

@@ -25,8 +25,8 @@ class Muon final : public Optimizer {
         option("ns_steps", 5).range(1, 20).doc("Newton-Schulz iterations"),
         option("precision", "fp32")
             .choices({"fp32", "bf16"})
-            .doc(
-                "of the matrices between the products of an iteration, which are summed in fp32; bf16 as torch's Muon"),
+            .doc("of the matrices between the products of an iteration, which are summed in fp32; bf16 as in torch's "
+                 "Muon"),
         option("adjust_lr", "match_rms_adamw")
             .choices({"match_rms_adamw", "original"})
             .doc(

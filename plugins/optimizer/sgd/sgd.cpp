@@ -12,7 +12,7 @@ using namespace chassis;
 
 class Sgd final : public Optimizer {
  public:
-  static constexpr std::string_view kDoc = "stochastic gradient descent with momentum, as torch.optim.SGD";
+  static constexpr std::string_view kDoc = "stochastic gradient descent with momentum, as in torch.optim.SGD";
 
   static const Options& options() {
     static const Options schema = {

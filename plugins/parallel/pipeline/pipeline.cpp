@@ -37,7 +37,7 @@ class PipelineParallel final : public Parallel {
         option("layers_per_stage", std::vector<int64_t>{})
             .range(0, 1 << 20)
             .doc("layers of each stage; embedding and head are in the first and the last one. Empty: divided so that "
-                 "the slowest stage is as fast as can be, embedding and head included"),
+                 "the slowest stage is as fast as possible, embedding and head included"),
         option("csv", "").doc(
             "schedule = \"csv\": a file in the format of torch.distributed.pipelining, a line for each rank"),
     };

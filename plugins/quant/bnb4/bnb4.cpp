@@ -48,7 +48,7 @@ class Bnb4 final : public Quant {
       settings_.block_size = *file.block_size;
     }
     if (option_differs(host(), options(), "skip"))
-      fail_invalid(place_of(host(), "skip"), "cannot be set for a model that is quantized already");
+      fail_invalid(place_of(host(), "skip"), "cannot be set for a model that is already quantized");
     settings_.code = file.code;
     settings_.is_nested = file.is_nested;
     settings_.skip = file.skip;

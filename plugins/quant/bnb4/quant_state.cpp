@@ -48,7 +48,7 @@ Json parsed(std::string_view text) {
   };
   Json json = Json::parse(text.begin(), text.end(), watch, false);
   if (too_deep) refuse_state("its values are nested deeper than a list");
-  if (json.is_discarded()) refuse_state("it is no JSON text");
+  if (json.is_discarded()) refuse_state("it is not JSON text");
   if (!json.is_object()) refuse_state("it is ", json.type_name(), ", expected an object");
   if (!twice.empty()) refuse_state("key ", shown(twice), " is there twice");
   Json out = Json::object();
@@ -126,7 +126,7 @@ QuantState parse_quant_state(std::string_view text) {
   if (!offset.is_number()) refuse_state("nested_offset is ", shown(offset), ", expected a number");
   const double value = offset.get<double>();
   if (!std::isfinite(value) || std::abs(value) > static_cast<double>(std::numeric_limits<float>::max()))
-    refuse_state("nested_offset is ", shown(offset), ", which is no finite fp32 number");
+    refuse_state("nested_offset is ", shown(offset), ", which is not a finite fp32 number");
   state.nested_offset = static_cast<float>(value);
   return state;
 }

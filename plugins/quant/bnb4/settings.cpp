@@ -83,7 +83,7 @@ Settings settings_from_options(const Host& host) {
   s.block_size = option_value<int64_t>(host, "block_size");
   if (!is_block_size(s.block_size))
     fail_invalid(place_of(host, "block_size"), s.block_size,
-                 " is no power of 2; choose 32, 64, 128, 256, 512, 1024, 2048 or 4096");
+                 " is not a power of 2; choose 32, 64, 128, 256, 512, 1024, 2048 or 4096");
   s.is_nested = option_value<bool>(host, "double_quant");
   s.skip = option_value<std::vector<std::string>>(host, "skip");
   for (const std::string& name : s.skip)
@@ -93,7 +93,7 @@ Settings settings_from_options(const Host& host) {
 
 FileSettings parse_quantization_config(std::string_view text) {
   const OrderedJson json = OrderedJson::parse(text.begin(), text.end(), nullptr, false);
-  if (!json.is_object()) fail_invalid(kConfigPlace, "it is no JSON object");
+  if (!json.is_object()) fail_invalid(kConfigPlace, "it is not a JSON object");
   const std::string method = value_or<std::string>(json, "quant_method", "bitsandbytes");
   if (method != "bitsandbytes")
     fail_invalid(kConfigPlace, "quant_method is '", method, "', and bnb4 reads bitsandbytes in 4 bits only");
@@ -119,10 +119,10 @@ FileSettings parse_quantization_config(std::string_view text) {
     fail_invalid(kConfigPlace, "bnb_4bit_quant_storage is '", storage,
                  "', and only uint8 is read; save the model with it");
   if (const auto skip = json.find("llm_int8_skip_modules"); skip != json.end() && !skip->is_null()) {
-    if (!skip->is_array()) fail_invalid(kConfigPlace, "llm_int8_skip_modules is no list");
+    if (!skip->is_array()) fail_invalid(kConfigPlace, "llm_int8_skip_modules is not a list");
     for (const OrderedJson& name : *skip) {
       if (!name.is_string() || name.get_ref<const std::string&>().empty())
-        fail_invalid(kConfigPlace, "llm_int8_skip_modules has an item that is no name");
+        fail_invalid(kConfigPlace, "llm_int8_skip_modules has an item that is not a name");
       s.skip.push_back(name.get<std::string>());
     }
   }

@@ -169,7 +169,7 @@ inline ListenerAnswer answer_http(std::string_view head, bool may_follow, const 
   HttpAnswer answer;
   const bool is_head = request && request->method == "HEAD";
   if (!request)
-    answer = {.status = 400, .body = "this is no request of HTTP/1.1\n"};
+    answer = {.status = 400, .body = "this is not an HTTP/1.1 request\n"};
   else if (has_foreign_host(*request))
     answer = {.status = 403, .body = "this server's names are 127.0.0.1 and localhost\n"};
   else if (request->method != "GET" && !is_head)

@@ -45,7 +45,7 @@ class Ia3 final : public Adapter {
     if (text.empty()) return;
     const Json json = Json::parse(text, nullptr, false);
     if (!json.is_object() || json.value("peft_type", Json()) != kId)
-      fail_invalid("this is no adapter_config.json of '", kId, "'");
+      fail_invalid("this is not an adapter_config.json of '", kId, "'");
     outputs_ = read(json, "outputs", outputs_);
     inputs_ = read(json, "inputs", inputs_);
   }

@@ -77,7 +77,7 @@
  *   score           x [B,T,H], lens [B] i32 weight[L,H]                                         [B,L]: at lens[b]-1
  * A plugin's own op is "domain/name"; the model declares the dims of its output, its dtype, and which dims it mixes
  * (chassis_op_desc_t).
- * The host adds attribute storage s, which names the scheme, to an op whose first parameter is quantised, and first i
+ * The host adds attribute storage s, which names the scheme, to an op whose first parameter is quantized, and first i
  * to an embedding whose vocabulary a mesh axis divides: a provider that does not know these attributes must refuse the
  * op. Then it also replaces cross_entropy by partial_cross_entropy, collectives and total_cross_entropy.
  *

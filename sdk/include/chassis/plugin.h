@@ -10,7 +10,7 @@
 /* Manifest: an ELF note (name "Chassis", type 1) in section .note.chassis, which the host reads without dlopen. Its
  * descriptor is UTF-8 text, one "key=value" per line:
  *   chassis-manifest=1            first line
- *   id=sdpa                       of the library, sdpa.so; members may have other ids; "auto" is no id
+ *   id=sdpa                       of the library, sdpa.so; members may have other ids; "auto" is not an id
  *   version=0.1.0                 semver
  *   abi=0.20                      ABI major.minor that it was built with
  *   abi-min-host=0.20             oldest host minor that it works with

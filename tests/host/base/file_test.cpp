@@ -148,7 +148,7 @@ TEST_F(FileTest, OnlyAPathThatDoesNotExistIsAbsent) {
   EXPECT_EQ(path_kind("/dev/null"), PathKind::kOther);
   EXPECT_EQ(path_kind(folder_ + "/none"), PathKind::kAbsent);
   EXPECT_EQ(path_kind(folder_ + "/a/below"), PathKind::kAbsent);
-  EXPECT_NE(storage_message_of([&] { path_kind(folder_ + "/circle"); }).find("cannot look at"), std::string::npos);
+  EXPECT_NE(storage_message_of([&] { path_kind(folder_ + "/circle"); }).find("cannot access"), std::string::npos);
   EXPECT_NE(storage_message_of([&] { path_kind(folder_ + "/" + std::string(300, 'x')); }).find("too long"),
             std::string::npos);
 }

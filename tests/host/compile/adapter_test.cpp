@@ -283,12 +283,12 @@ TEST_F(AdapterPassTest, OpsReadOnlyWhatBelongsToTheExtendedOp) {
 
 TEST_F(AdapterPassTest, ParametersAreNewAndNotTied) {
   EXPECT_HAS(refusal([](Extension& e) { e.record.slot("weight", {e.axis(0)}); }),
-             "module 'up': has a parameter 'up.weight' already");
+             "module 'up': already has a parameter 'up.weight'");
   EXPECT_HAS(refusal([](Extension& e) {
                e.record.slot("a", {e.axis(0)});
                e.record.slot("a", {e.axis(0)});
              }),
-             "module 'up': has a parameter 'up.a' already");
+             "module 'up': already has a parameter 'up.a'");
   EXPECT_HAS(refusal([](Extension& e) {
                e.record.slot("a", {e.axis(0)}, {CHASSIS_ROLE_WEIGHT, CHASSIS_INIT_ZEROS, 0, "embed.weight"});
              }),

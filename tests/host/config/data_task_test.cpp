@@ -47,7 +47,7 @@ TEST(DataTask, OverflowNeedsAPackingThatKeepsDocumentsWhole) {
   EXPECT_EQ(what_is_wrong(kExample, {"data.overflow=drop", "data.packing=none"}), "nothing");
   EXPECT_EQ(what_is_wrong(kExample, {"data.overflow=drop", "train.task=sft"}), "nothing");
   EXPECT_HAS(what_is_wrong(kExample, {"data.overflow=truncate_left_prompt", "data.packing=none"}),
-             "needs train.task = \"sft\": else there are no prompts");
+             "needs train.task = \"sft\": otherwise there are no prompts");
 }
 
 }  // namespace

@@ -94,7 +94,7 @@ TEST(CommConformance, FindsAWorkThatIsNeverDone) {
   ranks.replace([](chassis_comm_backend_t& table) {
     table.done = [](chassis_instance*, chassis_backend_work_t*) -> int32_t { return 0; };
   });
-  EXPECT_HAS(ranks.failures(), "a work is not done after its wait");
+  EXPECT_HAS(ranks.failures(), "work is not done after its wait");
 }
 
 TEST(CommConformance, FindsPropertiesThatMeanNothing) {

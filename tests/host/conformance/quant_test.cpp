@@ -71,7 +71,7 @@ TEST_F(QuantConformance, FindsWrongAnswers) {
   EXPECT_HAS(failures("accepts NaN scales"),
              "a weight [64, 128]: verify() accepts NaN as value 256 of component 1 '.scale', by which element 4096 is "
              "decoded as nan");
-  EXPECT_HAS(failures("no config"), "config() is no JSON object");
+  EXPECT_HAS(failures("no config"), "config() is not a JSON object");
   EXPECT_HAS(failures("refuses its config"), "configure() refuses what config() wrote: ");
   EXPECT_HAS(failures("forgets its files"), "configure() does not say that the files of a model");
 }

@@ -206,7 +206,7 @@ TEST(RecordEncoder, ASlotTemplateWhoseEndIsNoTokenIsRefused) {
   EXPECT_TRUE(contains(error_of([&] {
                          encoded(other, chatml_options(), chat_of({{"user", "Hi"}, {"assistant", "Yo"}}));
                        }),
-                       "template chatml ends answers in <|im_end|>, which is no token of the tokenizer"));
+                       "template chatml ends answers in <|im_end|>, which is not a token of the tokenizer"));
 }
 
 TEST(RecordEncoder, IntegersOfToolCallsKeepTheirDigits) {

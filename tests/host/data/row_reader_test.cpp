@@ -94,7 +94,7 @@ TEST(JsonLineRows, SkipAndCountBlankLines) {
   const std::string path = folder.write("a.jsonl", "\xEF\xBB\xBF{\"text\":\"a\"}\r\n\n{\"text\":\"b\"}");
   EXPECT_EQ(row_texts(path, &notes), (Texts{"{\"text\":\"a\"}", "{\"text\":\"b\"}"}));
   EXPECT_EQ(notes.num_blank_lines, 1u);
-  EXPECT_EQ(notes.changes.at("byte order marks at the begin of files are skipped"), 1u);
+  EXPECT_EQ(notes.changes.at("byte order marks at the beginning of files are skipped"), 1u);
   EXPECT_EQ(lines_of_rows(path), (std::vector<uint64_t>{1, 3}));
   EXPECT_EQ(row_texts(folder.write("empty.jsonl", "")), Texts{});
 }

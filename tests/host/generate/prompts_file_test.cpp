@@ -63,7 +63,7 @@ TEST_F(PromptsFile, BadRowsAreErrorsAtTheirLine) {
             refused("{\"prompt\": 3}\n").rfind("prompts.jsonl:1"));
   EXPECT_HAS(refused("{\"messages\": []}\n"), "prompts.jsonl:1");
   EXPECT_HAS(refused(R"({"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]})"),
-             "prompts.jsonl:1: the last message is one of the assistant");
+             "prompts.jsonl:1: the last message is the assistant's");
   EXPECT_HAS(refused("{\"prompt\": \"a\", \"answer\": \"b\"}\n"), "has a key 'answer'");
   EXPECT_HAS(refused("\n \n"), "has no prompt");
 }

@@ -218,7 +218,7 @@ TEST_F(Spawn, ASignalBeforeARankIsReadyEndsTheRun) {
   const Outcome end = run.wait();
   EXPECT_EQ(end.exit_code, 128 + SIGTERM) << end.output;
   EXPECT_EQ(count(end.output, "error"), 0) << end.output;
-  EXPECT_EQ(count(end.output, " was ended by SIGTERM, before it could stop in order; nothing is saved\n"), 1)
+  EXPECT_EQ(count(end.output, " was ended by SIGTERM, before it could stop cleanly; nothing is saved\n"), 1)
       << end.output;
 }
 

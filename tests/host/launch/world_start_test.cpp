@@ -28,7 +28,7 @@ TEST(World, MissingRanksAreNamedOnAllThatArrived) {
   EXPECT_TRUE(ends[1].remote);
   for (const End& end : ends) {
     EXPECT_EQ(end.code, ExitCode::kCommunication);
-    EXPECT_HAS(end.text, "2 of 4 ranks did not come within 0.5 s");
+    EXPECT_HAS(end.text, "2 of 4 ranks did not arrive within 0.5 s");
     EXPECT_HAS(end.text, ": 1, 3");
   }
 }

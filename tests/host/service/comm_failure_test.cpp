@@ -203,12 +203,12 @@ std::vector<RankEnd> without_rank_1(std::chrono::milliseconds deadline, int num_
 
 TEST(MissingRank, IsNamedAfterTheDeadline) {
   expect_errors(without_rank_1(500ms, 2),
-                {"all_gather of 100 f32 'layers.0' (#1 of dp) was not done within", "rank 1 gave no sign"});
+                {"all_gather of 100 f32 'layers.0' (#1 of dp) was not done within", "rank 1 did not respond"});
 }
 
 TEST(MissingRank, IsDistinguishedFromRanksThatWait) {
   const auto ends = without_rank_1(2500ms, 4);
-  expect_errors(ends, {"was not done within 3 s: rank 1 gave no sign"});
+  expect_errors(ends, {"was not done within 3 s: rank 1 did not respond"});
   for (const RankEnd& end : ends) EXPECT_EQ(end.text.find("ranks"), std::string::npos) << end.text;
 }
 
@@ -264,7 +264,7 @@ TEST(MissingRank, IsNamedByRanksThatWaitForItThroughOthers) {
                         if (communicator.rank() >= 2) meet(y, "first");
                         meet(x, "second");
                       });
-  expect_errors(ends, {"rank 3 gave no sign"});
+  expect_errors(ends, {"rank 3 did not respond"});
 }
 
 TEST(FailedRank, EndsTheOthersWithItsError) {

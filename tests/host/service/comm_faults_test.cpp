@@ -48,7 +48,7 @@ TEST(Processes, EndWhenOneOfThemIsStopped) {
   const Outcome outcome = run("2", "stop", "1");
   EXPECT_EQ(outcome.exit_code, 5) << outcome.output;
   EXPECT_HAS(outcome.output,
-             "all_reduce of 200000 f32 'gradient' (#101 of dp) was not done within 4 s: rank 1 gave no sign");
+             "all_reduce of 200000 f32 'gradient' (#101 of dp) was not done within 4 s: rank 1 did not respond");
 }
 
 }  // namespace

@@ -118,7 +118,7 @@ TEST_F(Watch, AbortsAfterTheDeadline) {
           watch.throw_if_failed();
           ADD_FAILURE();
         } catch (const Error& error) {
-          EXPECT_HAS(error.what(), "barrier 'step' (#1 of dp) was not done within 1 s: rank 1 gave no sign");
+          EXPECT_HAS(error.what(), "barrier 'step' (#1 of dp) was not done within 1 s: rank 1 did not respond");
         }
       }
     });

@@ -69,7 +69,7 @@ TEST(Composite, RefusesColumnsThatDivideAUnit) {
   } catch (const Error& error) {
     EXPECT_HAS(error.message(), "tensor 'q_proj.weight' [4, 96]: ");
     EXPECT_HAS(error.message(), " divides units of '.absmax', which have 64 elements");
-    EXPECT_HAS(error.hint_text(), "a last dim of 64 or 128 can be cut so, or one of 96 in units of 32");
+    EXPECT_HAS(error.hint_text(), "a last dim of 64 or 128 can be cut this way, or one of 96 in units of 32");
   }
 }
 

@@ -200,7 +200,7 @@ TEST(SlotTemplateFile, MistakesHaveAPosition) {
                "my.toml:4:1: unknown key 'assistent_open' in a chat template (did you mean 'assistant_open'?)"));
   EXPECT_TRUE(contains(refusal(rest + "bos = 3\n"), "my.toml:4:7: bos must be a string, not an integer"));
   EXPECT_TRUE(contains(refusal(rest + "system = \"{{contents}}\"\n"),
-                       "my.toml:4:10: system: {{contents}} is no placeholder here: there are {{content}}, {{bos}}"));
+                       "my.toml:4:10: system: {{contents}} is not a placeholder here; there are {{content}}, {{bos}}"));
   EXPECT_TRUE(contains(refusal(rest + "system = \"x\"\n"), "system must have {{content}} once, it has it 0 times"));
   EXPECT_TRUE(contains(refusal(rest + "bos = \"{{bos\"\n"), "\"{{\" is not closed"));
   EXPECT_TRUE(contains(refusal(rest + "strip = [\"model\"]\n"), "my.toml:4:10: strip has the roles"));

@@ -104,7 +104,7 @@ TEST_F(RunWork, IsSavedBeforeLostMetricsStopTheRun) {
   const std::string said = sh("ulimit -f 400; exec \"$CHASSIS\" train run.toml run.max_steps=30", 7);
   EXPECT_HAS(said, "the run saves and stops");
   EXPECT_HAS(said, "error: metrics.jsonl lacks its lines from step ");
-  EXPECT_HAS(said, "the last whole checkpoint is out/checkpoints/step-00000");
+  EXPECT_HAS(said, "the last intact checkpoint is out/checkpoints/step-00000");
   EXPECT_HAS(run({}), "resumed from out/checkpoints/step-00000");
 }
 
@@ -112,16 +112,16 @@ TEST_F(RunWork, FailedSavesAreCountedAndReportedAtTheEnd) {
   const std::string few = " checkpoint.every_steps=2 train.seq_len=16";
   const std::string warned = sh("ulimit -f 200; exec \"$CHASSIS\" train run.toml checkpoint.on_error=warn" + few, 0);
   EXPECT_EQ(count_of(warned, "was not saved"), 1u) << warned;
-  EXPECT_HAS(warned, "4 saves failed, the last at step 6; there is no whole checkpoint in out/checkpoints");
+  EXPECT_HAS(warned, "4 saves failed, the last at step 6; there is no intact checkpoint in out/checkpoints");
   run({"run.output_dir=b", "run.max_steps=2"});
   fs::remove_all(scratch_ / "b/final");
   // Neither the checkpoint nor final/ fits.
   const std::string into_b = "ulimit -f 60; exec \"$CHASSIS\" train run.toml run.output_dir=b" + few;
   const std::string failed = sh(into_b + " checkpoint.on_error=warn", 7);
   EXPECT_HAS(failed, "failed at step 6 of 6");
-  EXPECT_HAS(failed, "3 saves failed, the last at step 6; the last whole checkpoint is b/checkpoints/step-000002");
+  EXPECT_HAS(failed, "3 saves failed, the last at step 6; the last intact checkpoint is b/checkpoints/step-000002");
   const std::string stopped = sh(into_b, 7);
-  EXPECT_HAS(stopped, "the last whole checkpoint is b/checkpoints/step-000002");
+  EXPECT_HAS(stopped, "the last intact checkpoint is b/checkpoints/step-000002");
   EXPECT_HAS(stopped, "RLIMIT_FSIZE is ");
 }
 

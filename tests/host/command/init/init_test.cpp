@@ -79,7 +79,7 @@ TEST_F(Init, RefusesAFileThatNoCommandWouldRead) {
   write_text(*folder_ / "ids.jsonl", ids());
   const Outcome outcome = chassis({"init", "q.yaml", "--model", "model", "--data", "ids.jsonl"});
   EXPECT_EQ(outcome.exit_code, 2);
-  EXPECT_HAS(outcome.output, "'q.yaml' is YAML by its name");
+  EXPECT_HAS(outcome.output, "'q.yaml' is YAML, judging by its name");
   EXPECT_FALSE(std::filesystem::exists(*folder_ / "q.yaml"));
 }
 

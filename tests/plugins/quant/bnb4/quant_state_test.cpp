@@ -62,9 +62,9 @@ TEST(QuantState, IsRefusedWithTheKeyThatIsWrong) {
       {with(kNested, "\"nested_dtype\": \"float32\", ", ""), "quant_state: it has no key nested_dtype"},
       {with(kNested, "\"nested_dtype\": \"float32\"", "\"nested_dtype\": \"bfloat16\""),
        "quant_state: nested_dtype is \"bfloat16\""},
-      {with(kNested, "0.04288001358509064", "1e39"), "which is no finite fp32 number"},
-      {with(kNested, "0.04288001358509064", "NaN"), "it is no JSON text"},
-      {"", "quant_state: it is no JSON text"},
+      {with(kNested, "0.04288001358509064", "1e39"), "which is not a finite fp32 number"},
+      {with(kNested, "0.04288001358509064", "NaN"), "it is not JSON text"},
+      {"", "quant_state: it is not JSON text"},
       {"[1]", "quant_state: it is array, expected an object"},
       {R"({"shape": [[[[1]]]]})", "nested deeper than a list"},
       {std::string(100'000, ' '), "quant_state: it has 100000 bytes; the maximum is 65536"},
@@ -133,7 +133,7 @@ TEST(QuantizationConfig, OfOtherMethodsIsRefusedByName) {
                   .find("expected a power of 2 from 32 to 4096"),
               std::string::npos)
         << size;
-  EXPECT_NE(refused("[]").find("it is no JSON object"), std::string::npos);
+  EXPECT_NE(refused("[]").find("it is not a JSON object"), std::string::npos);
 }
 
 TEST(SkippedModules, AreNamedByTheirEndOrBeginning) {

@@ -280,5 +280,5 @@ fn check_types(file: &str, part: &str, list: &str, value: &Value, known: &[&str]
 }
 
 fn unknown(file: &str, part: &str, kind: &str, known: &[&str]) -> Error {
-    Error::invalid(format!("{file}: {part} has the unknown type '{kind}'; known are {}", known.join(", ")))
+    Error::invalid(format!("{file}: {part} has the unknown type '{kind}'; known types are {}", known.join(", ")))
 }

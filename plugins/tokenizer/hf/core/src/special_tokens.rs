@@ -29,7 +29,8 @@ pub(crate) fn add(directory: &Directory, tokenizer: &mut Tokenizer) -> Result<Sp
     check_types(&directory.file("special_tokens_map.json"), &directory.special_tokens_map)?;
     if let Some(Value::Object(decoder)) = config.get("added_tokens_decoder") {
         for (id, token) in decoder {
-            let id = id.parse().map_err(|_| wrong(&config_file, &format!("added_tokens_decoder: '{id}' is no id")))?;
+            let id =
+                id.parse().map_err(|_| wrong(&config_file, &format!("added_tokens_decoder: '{id}' is not an id")))?;
             let token = added_token(token)
                 .ok_or_else(|| wrong(&config_file, &format!("added_tokens_decoder[\"{id}\"] is not a token")))?;
             added.push((id, token));

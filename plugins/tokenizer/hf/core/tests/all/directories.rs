@@ -30,7 +30,7 @@ fn unknown_types_are_named_with_their_file() {
         folder.write("tokenizer.json", json.replacen(old, new, 1).as_bytes());
         let error = folder.error();
         assert_eq!(error.kind, ErrorKind::InvalidArgument);
-        let words = ["tokenizer.json", part, "'Rot13'", "known are"];
+        let words = ["tokenizer.json", part, "'Rot13'", "known types are"];
         assert!(words.iter().all(|word| error.message.contains(word)), "{error}");
     }
 }
