@@ -9,6 +9,7 @@
 #include "chassis/kind/ops.h"
 #include "host/base/error.hpp"
 #include "host/compile/recompute_mode.hpp"
+#include "host/graph/dim_sizes.hpp"
 #include "host/graph/program.hpp"
 #include "host/plugin/call.hpp"
 #include "host/service/tensor.hpp"
@@ -44,6 +45,8 @@ struct ResolveOptions {
   std::vector<OpsProvider> attention = {};                  // asked first for ops of that id
   std::vector<OpsProvider> kernels = {};                    // in the user's priority
   SourcePosition attention_where = {}, kernels_where = {};  // positions of the keys that chose them
+
+  DimSizes planned(const Program& program) const { return DimSizes::largest(program, batch, time); }
 };
 
 struct Refusal {

@@ -134,6 +134,7 @@ class Executor {
   struct Microbatch {
     int number = 0;
     Fields fields;
+    DimSizes sizes;
     double loss_scale = 1.0;
     RandomBits random = {};
     struct Kept {
@@ -148,7 +149,7 @@ class Executor {
   };
 
   // The values that pass from the previous unit into this one; empty for the first unit.
-  std::vector<StreamSpec> stream_into(Purpose purpose, size_t unit, const Fields& fields) const;
+  std::vector<StreamSpec> stream_into(Purpose purpose, size_t unit, const DimSizes& sizes) const;
   bool has_stage(int stage) const {
     return std::find(own_.stages.begin(), own_.stages.end(), stage) != own_.stages.end();
   }
@@ -162,8 +163,9 @@ class Executor {
   StreamValues run_units(const ResolvedProgram& resolved, UnitRange units, StreamValues stream, Microbatch& mb,
                          KeyValueCache* cache, bool last_position_only);
   StreamValues run_backward_units(Microbatch& mb, UnitRange units, StreamValues gradients, UnitEvents::Flags flags);
-  // The batch's size of B or T.
+  // The size that the fields of a micro-batch give a dim.
   int64_t size_of(DimId dim, const Fields& fields) const;
+  DimSizes sizes_of(const Fields& fields) const;
   RunContext context(size_t unit, const Microbatch& mb, KeyValueCache* cache) const;
   void enter(const char* phase, int microbatch, size_t unit) const;
   std::string_view name_of(size_t unit) const { return trace_ ? std::string_view(unit_names_[unit]) : ""; }

@@ -96,7 +96,9 @@ std::string Program::dims_text(const std::vector<DimId>& ids) const {
   std::string text = "[";
   for (size_t i = 0; i < ids.size(); ++i) {
     const Dim& dim = dims[ids[i]];
-    text += (i ? ", " : "") + dim.name + (dim.size ? "=" + std::to_string(dim.size) : "");
+    text += (i ? ", " : "") + dim.name;
+    if (dim.is_fixed() || dim.kind == DimKind::kBounded)
+      text += (dim.is_fixed() ? "=" : "≤") + std::to_string(dim.size);
   }
   return text + "]";
 }

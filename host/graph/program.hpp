@@ -13,20 +13,15 @@
 
 #include "chassis/kind/model.h"
 #include "host/base/batch_fields.hpp"
+#include "host/graph/dims.hpp"
 #include "host/graph/op_id.hpp"
 #include "host/state/dtype.hpp"
 
 namespace chassis {
 
-using DimId = uint32_t;
 using ValueId = uint32_t;
 using SlotId = uint32_t;
 inline constexpr uint32_t kAbsent = CHASSIS_ABSENT;
-
-struct Dim {
-  std::string name;
-  int64_t size = 0;  // logical, undivided; 0: known at run time (B, T)
-};
 
 using AttrValue = std::variant<int64_t, double, std::string, std::vector<int64_t>, std::vector<double>>;
 using Attrs = std::vector<std::pair<std::string, AttrValue>>;
@@ -147,7 +142,7 @@ struct Program {
   std::optional<DimId> find_dim(std::string_view name) const;
   int64_t dim_product(const std::vector<DimId>& ids) const;
   bool is_logits(const GraphValue& value) const;               // has the dim "vocab"
-  std::string dims_text(const std::vector<DimId>& ids) const;  // "[B, T, heads=6, head_dim=64]"
+  std::string dims_text(const std::vector<DimId>& ids) const;  // "[B, T, heads=6, patches≤512]"
   std::string field_text(const Field& field) const;            // "i32 [B, T]"
   std::vector<int64_t> global_shape(const Slot& slot) const;
   size_t num_units() const;                     // blocks of all chains

@@ -149,8 +149,7 @@ void check_mixed_dims(const Program& program, const BlockType& block, const Op& 
   for (const ValueId input : op.inputs)
     if (input != kAbsent)
       for (const DimId dim : block.values[input].dims)
-        if (dim != CHASSIS_DIM_BATCH && dim != CHASSIS_DIM_TIME && !op.mixes(dim) &&
-            !block.values[op.outputs.front()].has(dim))
+        if (!program.dims[dim].is_of_rows() && !op.mixes(dim) && !block.values[op.outputs.front()].has(dim))
           throw refused_op(
               block, op,
               "its input has '" + program.dims[dim].name + "', which its output lacks: list it in mixed_dims");
@@ -159,7 +158,7 @@ void check_mixed_dims(const Program& program, const BlockType& block, const Op& 
 class Recorder {
  public:
   Recorder() {
-    program_.dims = {{"B", 0}, {"T", 0}};
+    program_.dims = predeclared_dims();
     table_.struct_size = sizeof(table_);
     table_.impl = this;
     table_.dim = [](auto* b, chassis_str_t name, int64_t size, chassis_dim_t* out) {
@@ -301,6 +300,10 @@ Slot record_slot(const Program& program, const BlockType& block, const chassis_s
     for (DimId d : slot.axes.back()) check_dim(program, d);
   }
   const std::string which = "block '" + block.name + "', parameter '" + slot.name + "': ";
+  for (const auto& axis : slot.axes)
+    for (const DimId dim : axis)
+      if (!program.dims[dim].is_fixed())
+        throw plugin_error(which + "it has the dim '" + program.dims[dim].name + "', whose size is not fixed");
   if (desc.role < CHASSIS_ROLE_WEIGHT || desc.role > CHASSIS_ROLE_HEAD)
     throw plugin_error(which + "the role " + std::to_string(desc.role) + " is not valid; roles are 1 to 5");
   if (desc.init < CHASSIS_INIT_ZEROS || desc.init > CHASSIS_INIT_UNIFORM)
