@@ -1,14 +1,14 @@
 // The fields that a batch can have, one row each. The data, recorded programs, the division of positions, generation,
-// plans and tests take names, types, padding and values from here, so that a new field is a row of this table.
+// plans and tests take names, types, dims, padding and values from here, so that a new field is a row of this table.
+// HostField (state/host_field.hpp) stores one.
 #pragma once
 
-#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <span>
 #include <string_view>
 
-#include "chassis/kind/model.h"
 #include "chassis/tensor.h"
 
 namespace chassis {
@@ -26,13 +26,29 @@ struct RowPiece {
 
 struct BatchFieldSpec {
   std::string_view name;
-  uint32_t dtype;                  // CHASSIS_DTYPE_…
-  std::array<uint32_t, 2> dims;    // CHASSIS_DIM_…
-  std::optional<int32_t> padding;  // the value after the end of a row; none: the tokenizer's padding id
-  bool in_generation;              // false: what is to be predicted, and what one text by itself does not need
-  // Writes the values for the positions of a piece; `out` has one element per id.
-  void (*write)(const RowPiece& piece, std::span<int32_t> out);
+  uint32_t dtype;                          // CHASSIS_DTYPE_F32 or I32
+  std::span<const std::string_view> dims;  // those of a program, by name
+  std::optional<int32_t> padding;          // the value after the end of a row; none: the tokenizer's padding id
+  bool in_generation;                      // false: what is to be predicted, and what one text by itself does not need
+  // Writes the entries of a piece, which `out` has room for.
+  void (*write)(const RowPiece& piece, std::span<std::byte> out);
+  // For FieldEntries::kAppended: how many entries the piece has.
+  size_t (*num_entries)(const RowPiece& piece) = nullptr;
 };
+
+// The dims that number the entries of a field.
+enum class FieldEntries {
+  kPositions,  // [B, T, …]
+  kRows,       // [B, …]
+  kAppended,   // [patches, …]: pieces append entries, and the first dim is bounded
+};
+FieldEntries entries_of(const BatchFieldSpec& spec);
+
+// A writer for the table, from one that takes the values of the field's type.
+template <typename T, void (*kWrite)(const RowPiece& piece, std::span<T> out)>
+void write_as(const RowPiece& piece, std::span<std::byte> out) {
+  kWrite(piece, {reinterpret_cast<T*>(out.data()), out.size() / sizeof(T)});
+}
 
 std::span<const BatchFieldSpec> batch_fields();
 // NULL if no batch has that field.

@@ -122,6 +122,7 @@ class Executor {
   // [step] Logits [B, T or 1, vocab] for generation, on all ranks. With a cache, `fields` holds only the new positions.
   Tensor logits(const Fields& fields, KeyValueCache* cache, bool last_position_only);
 
+  const Program& program() const { return compiled_.program(); }
   const ResolvedProgram& resolved(Purpose purpose) const { return compiled_.resolved(purpose); }
   // For reports of a failure: visits the tensors that a backward would read, each with the name of its value, or of the
   // node whose kernel saved it; forget() drops them.

@@ -101,8 +101,6 @@ struct Field {
   bool operator==(const Field&) const = default;
 };
 
-// The type and dims that batches give a field.
-Field field_of(const BatchFieldSpec& spec);
 
 struct BlockType {
   std::string name;
@@ -149,8 +147,12 @@ struct Program {
   std::vector<std::string> unit_names() const;  // "embed", "layers.3"
 };
 
+// True if batches give the field in the type and with the dims that the program takes.
+bool is_given(const Program& program, const Field& field, const BatchFieldSpec& spec);
+// As batches give it: "f32 [patches, channels]".
+std::string field_text(const BatchFieldSpec& spec);
 // All batch_fields(): "input_ids, labels, each i32 [B, T]".
-std::string batch_fields_text(const Program& program);
+std::string batch_fields_text();
 
 // For a plugin's own op: "mixes ffn and T", "mixes no dim", "mixes all dims, since it declares none".
 std::string mixed_dims_text(const Program& program, const Op& op);

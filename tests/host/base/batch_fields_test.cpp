@@ -11,7 +11,7 @@ namespace {
 
 std::vector<int32_t> written(std::string_view name, const RowPiece& piece) {
   std::vector<int32_t> out(piece.ids.size(), 77);
-  find_batch_field(name)->write(piece, out);
+  find_batch_field(name)->write(piece, std::as_writable_bytes(std::span(out)));
   return out;
 }
 

@@ -50,8 +50,8 @@ struct Row {
 Row next_row(const RowSource& source, SetCursor& cursor, int64_t seq_len, int32_t pad_id = 0) {
   Batch batch(1, seq_len, pad_id, all_batch_fields());
   const RowCounts counts = source.fill(cursor, BatchRow(batch, 0));
-  return {batch.field("input_ids").values, batch.field("labels").values, batch.field("positions").values,
-          batch.field("document_ids").values, counts};
+  const auto values = [&](const char* name) { return Ids(batch.values(name).begin(), batch.values(name).end()); };
+  return {values("input_ids"), values("labels"), values("positions"), values("document_ids"), counts};
 }
 
 TEST(Packing, ConcatenatesDocumentsAndSplitsThemAtRows) {
