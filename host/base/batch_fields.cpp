@@ -38,6 +38,12 @@ constexpr std::array kFields = {
 
 }  // namespace
 
+std::span<const std::byte> RowPiece::column(std::string_view name) const {
+  if (columns == nullptr) return {};
+  const auto found = columns->find(name);
+  return found == columns->end() ? std::span<const std::byte>() : std::span(found->second);
+}
+
 FieldEntries entries_of(const BatchFieldSpec& spec) {
   if (spec.dims.empty() || spec.dims[0] != "B") return FieldEntries::kAppended;
   return spec.dims.size() > 1 && spec.dims[1] == "T" ? FieldEntries::kPositions : FieldEntries::kRows;

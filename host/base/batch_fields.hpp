@@ -5,9 +5,12 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <span>
+#include <string>
 #include <string_view>
+#include <vector>
 
 #include "chassis/tensor.h"
 
@@ -16,12 +19,20 @@ namespace chassis {
 // A masked label; the same value as in PyTorch.
 inline constexpr int32_t kIgnoreLabel = -100;
 
+// The bytes that a document has for fields besides its tokens, by the name of the column.
+using DocumentColumns = std::map<std::string, std::vector<std::byte>, std::less<>>;
+
 // A part of a document in a row of a batch.
 struct RowPiece {
   std::span<const int32_t> ids;
   std::span<const int32_t> targets = {};  // the token to be predicted at each position, or kIgnoreLabel; may be empty
   int32_t first_position = 0;
   int32_t document = 0;  // its number in the row
+  // Those of the document if it begins here; NULL for its other parts, and if no field of the batch needs them.
+  const DocumentColumns* columns = nullptr;
+
+  // Empty if there is no such column.
+  std::span<const std::byte> column(std::string_view name) const;
 };
 
 struct BatchFieldSpec {
@@ -32,8 +43,8 @@ struct BatchFieldSpec {
   bool in_generation;                      // false: what is to be predicted, and what one text by itself does not need
   // Writes the entries of a piece, which `out` has room for.
   void (*write)(const RowPiece& piece, std::span<std::byte> out);
-  // For FieldEntries::kAppended: how many entries the piece has.
-  size_t (*num_entries)(const RowPiece& piece) = nullptr;
+  // For FieldEntries::kAppended: how many entries of that many bytes the piece has.
+  size_t (*num_entries)(const RowPiece& piece, size_t entry_bytes) = nullptr;
 };
 
 // The dims that number the entries of a field.

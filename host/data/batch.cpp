@@ -3,6 +3,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "host/base/error.hpp"
 
 namespace chassis {
@@ -34,6 +36,11 @@ void Batch::shorten(int64_t length) {
   CHASSIS_CHECK(length > 0 && length <= seq_len, "the length of a shortened batch");
   for (auto& [name, field] : fields) field.shorten(length);
   seq_len = length;
+}
+
+bool BatchRow::needs_columns() const {
+  return std::ranges::any_of(batch_.fields,
+                             [](const auto& named) { return named.second.entries() != FieldEntries::kPositions; });
 }
 
 void BatchRow::write(const RowPiece& piece, size_t column) {

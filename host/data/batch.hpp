@@ -41,6 +41,8 @@ class BatchRow {
  public:
   BatchRow(Batch& batch, int64_t row) : batch_(batch), row_(row) {}
   size_t seq_len() const { return static_cast<size_t>(batch_.seq_len); }
+  // True if a field has other values than one for each position, which come from columns of documents.
+  bool needs_columns() const;
   // Writes all fields of the batch for a piece of a document, from `column` on.
   void write(const RowPiece& piece, size_t column);
 

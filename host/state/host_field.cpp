@@ -50,7 +50,7 @@ void HostField::write(const RowPiece& piece, int64_t row, int64_t position) {
     count = piece.ids.size();
   } else if (entries_ == FieldEntries::kAppended) {
     first = static_cast<size_t>(shape_[0]);
-    count = spec_->num_entries(piece);
+    count = spec_->num_entries(piece, entry_bytes_);
     shape_[0] += static_cast<int64_t>(count);
     bytes_.resize((first + count) * entry_bytes_);
   }

@@ -34,6 +34,7 @@ class HostField {
     CHASSIS_CHECK(sizeof(T) == static_cast<size_t>(size_bytes(dtype())), std::string(spec_->name));
     return {reinterpret_cast<const T*>(bytes_.data()), bytes_.size() / sizeof(T)};
   }
+  FieldEntries entries() const { return entries_; }
   // Writes the values of a piece that begins at `position` of `row`.
   void write(const RowPiece& piece, int64_t row, int64_t position);
   // Cuts every row to its first `length` positions, if the field has positions.

@@ -24,6 +24,26 @@ TEST(BatchFields, HaveTheValuesOfAPiece) {
   EXPECT_EQ(written("document_ids", piece), (std::vector<int32_t>{2, 2, 2}));
 }
 
+TEST(BatchFields, FindTheColumnsOfADocument) {
+  const DocumentColumns columns = {{"image", {std::byte{3}, std::byte{4}}}};
+  RowPiece piece;
+  EXPECT_TRUE(piece.column("image").empty());
+  piece.columns = &columns;
+  EXPECT_EQ(piece.column("image").size(), 2u);
+  EXPECT_TRUE(piece.column("sound").empty());
+}
+
+TEST(BatchFields, BeginWithTheDimsThatNumberTheirEntries) {
+  for (const BatchFieldSpec& field : batch_fields())
+    EXPECT_EQ(entries_of(field), FieldEntries::kPositions) << field.name;
+  static constexpr std::string_view kRow[] = {"B", "channels"}, kPatches[] = {"patches", "channels"};
+  BatchFieldSpec spec = *find_batch_field("labels");
+  spec.dims = kRow;
+  EXPECT_EQ(entries_of(spec), FieldEntries::kRows);
+  spec.dims = kPatches;
+  EXPECT_EQ(entries_of(spec), FieldEntries::kAppended);
+}
+
 TEST(BatchFields, HaveNamesOfTheirOwn) {
   for (const BatchFieldSpec& field : batch_fields()) EXPECT_EQ(find_batch_field(field.name), &field) << field.name;
   EXPECT_EQ(find_batch_field("pixels"), nullptr);

@@ -16,7 +16,7 @@ void write_floats(const RowPiece& piece, std::span<float> out) {
   const size_t per_id = out.size() / piece.ids.size();
   for (size_t i = 0; i < out.size(); ++i) out[i] = static_cast<float>(piece.ids[i / per_id]);
 }
-size_t num_ids(const RowPiece& piece) { return piece.ids.size(); }
+size_t num_ids(const RowPiece& piece, size_t) { return piece.ids.size(); }
 
 constexpr std::string_view kPerPosition[] = {"B", "T", "channels"}, kPerRow[] = {"B", "channels"},
                            kPatches[] = {"patches", "channels"};
