@@ -162,7 +162,10 @@ class Recorder {
     table_.struct_size = sizeof(table_);
     table_.impl = this;
     table_.dim = [](auto* b, chassis_str_t name, int64_t size, chassis_dim_t* out) {
-      return guarded([&] { *out = self(b).dim(text(name), size); });
+      return guarded([&] { *out = record_dim(self(b).program_, text(name), size); });
+    };
+    table_.bounded_dim = [](auto* b, chassis_str_t name, int64_t maximum, chassis_dim_t* out) {
+      return guarded([&] { *out = record_dim(self(b).program_, text(name), maximum, DimKind::kBounded); });
     };
     table_.begin_block = [](auto* b, chassis_str_t name, chassis_block_t* out) {
       return guarded([&] { *out = self(b).begin_block(text(name)); });
@@ -199,8 +202,6 @@ class Recorder {
 
  private:
   static Recorder& self(const chassis_builder_t* b) { return *static_cast<Recorder*>(b->impl); }
-
-  DimId dim(std::string name, int64_t size) { return record_dim(program_, std::move(name), size); }
 
   uint32_t begin_block(std::string name) {
     if (open_) throw plugin_error("block '" + name + "' begins inside block '" + block().name + "'");
@@ -281,14 +282,16 @@ class Recorder {
 
 }  // namespace
 
-DimId record_dim(Program& program, std::string name, int64_t size) {
+DimId record_dim(Program& program, std::string name, int64_t size, DimKind kind) {
   if (size < 1) throw plugin_error("dim '" + name + "' has size " + std::to_string(size) + ", expected at least 1");
   if (auto known = program.find_dim(name)) {
+    if ((kind == DimKind::kBounded) != (program.dims[*known].kind == DimKind::kBounded))
+      throw plugin_error("dim '" + name + "' is declared both with a maximum and without one");
     if (program.dims[*known].size == size) return *known;
     throw plugin_error("dim '" + name + "' is declared with size " + std::to_string(program.dims[*known].size) +
                        " and again with " + std::to_string(size));
   }
-  program.dims.push_back({std::move(name), size});
+  program.dims.push_back({std::move(name), size, kind});
   return static_cast<DimId>(program.dims.size() - 1);
 }
 

@@ -405,8 +405,8 @@ TEST_F(ExecutorTest, TrainingTakesTheMemoryThatThePlanSays) {
 
 // One product over at most 4 patches of 3 channels.
 Program tower() {
-  Program program = test::record([](Recorder& r) {
-    const DimId patches = r.dim("patches", 4), channels = r.dim("channels", 3), hidden = r.dim("hidden", 2);
+  return test::record([](Recorder& r) {
+    const DimId patches = r.bounded_dim("patches", 4), channels = r.dim("channels", 3), hidden = r.dim("hidden", 2);
     const uint32_t block = r.block("tower", [&] {
       r.field("labels");
       const ValueId pixels = r.field("pixels", CHASSIS_DTYPE_F32, {patches, channels});
@@ -414,8 +414,6 @@ Program tower() {
     });
     r.chain("tower", "", {block});
   });
-  program.dims.at(*program.find_dim("patches")).kind = DimKind::kBounded;
-  return program;
 }
 
 Tensor filled(const std::vector<int64_t>& sizes, double value) {
