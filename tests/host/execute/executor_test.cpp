@@ -427,17 +427,19 @@ Fields patches_of(int64_t count) {
 }
 
 TEST_F(ExecutorTest, EachMicroBatchSaysHowLongABoundedDimIs) {
-  CpuRun run(tower(), {reference_});
-  EXPECT_EQ(run.compiled.resolved(Purpose::kTraining).running(0).value_shapes.back(), (std::vector<int64_t>{4, 2}));
-  run.parameters.start_step();
-  for (const int64_t count : {3, 1, 4}) {
-    const int number = static_cast<int>(count);
-    EXPECT_EQ(run.executor->forward(number, {0, 1}, patches_of(count), {}, 1.0).at("y").sizes(),
-              (std::vector<int64_t>{count, 2}));
-    run.executor->backward(number, {0, 1}, {{"y", filled({count, 2}, 1.0)}});
+  for (const char* provider : {"reference", "aten"}) {
+    CpuRun run(tower(), {plugins_.ops(provider)});
+    EXPECT_EQ(run.compiled.resolved(Purpose::kTraining).running(0).value_shapes.back(), (std::vector<int64_t>{4, 2}));
+    run.parameters.start_step();
+    for (const int64_t count : {3, 1, 4}) {
+      const int number = static_cast<int>(count);
+      EXPECT_EQ(run.executor->forward(number, {0, 1}, patches_of(count), {}, 1.0).at("y").sizes(),
+                (std::vector<int64_t>{count, 2}));
+      run.executor->backward(number, {0, 1}, {{"y", filled({count, 2}, 1.0)}});
+    }
+    // 8 patches of 0.5 in all.
+    EXPECT_EQ(test::values_of(run.gradients().at("proj.weight")), std::vector<float>(6, 4.0f)) << provider;
   }
-  // 8 patches of 0.5 in all.
-  EXPECT_EQ(test::values_of(run.gradients().at("proj.weight")), std::vector<float>(6, 4.0f));
 }
 
 TEST_F(ExecutorTest, RefusesAMicroBatchAboveTheMaximumOfABoundedDim) {
