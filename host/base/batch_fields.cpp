@@ -1,12 +1,13 @@
 #include "host/base/batch_fields.hpp"
 
 #include <algorithm>
+#include <array>
 #include <numeric>
 
 namespace chassis {
 namespace {
 
-constexpr std::array<uint32_t, 2> kTokens = {CHASSIS_DIM_BATCH, CHASSIS_DIM_TIME};
+constexpr std::string_view kTokens[] = {"B", "T"};
 
 void write_ids(const RowPiece& piece, std::span<int32_t> out) {
   std::copy(piece.ids.begin(), piece.ids.end(), out.begin());
@@ -29,13 +30,24 @@ void write_document_ids(const RowPiece& piece, std::span<int32_t> out) {
 }
 
 constexpr std::array kFields = {
-    BatchFieldSpec{"input_ids", CHASSIS_DTYPE_I32, kTokens, std::nullopt, true, write_ids},
-    BatchFieldSpec{"labels", CHASSIS_DTYPE_I32, kTokens, kIgnoreLabel, false, write_targets},
-    BatchFieldSpec{"positions", CHASSIS_DTYPE_I32, kTokens, 0, true, write_positions},
-    BatchFieldSpec{"document_ids", CHASSIS_DTYPE_I32, kTokens, -1, false, write_document_ids},
+    BatchFieldSpec{"input_ids", CHASSIS_DTYPE_I32, kTokens, std::nullopt, true, write_as<int32_t, write_ids>},
+    BatchFieldSpec{"labels", CHASSIS_DTYPE_I32, kTokens, kIgnoreLabel, false, write_as<int32_t, write_targets>},
+    BatchFieldSpec{"positions", CHASSIS_DTYPE_I32, kTokens, 0, true, write_as<int32_t, write_positions>},
+    BatchFieldSpec{"document_ids", CHASSIS_DTYPE_I32, kTokens, -1, false, write_as<int32_t, write_document_ids>},
 };
 
 }  // namespace
+
+std::span<const std::byte> RowPiece::column(std::string_view name) const {
+  if (columns == nullptr) return {};
+  const auto found = columns->find(name);
+  return found == columns->end() ? std::span<const std::byte>() : std::span(found->second);
+}
+
+FieldEntries entries_of(const BatchFieldSpec& spec) {
+  if (spec.dims.empty() || spec.dims[0] != "B") return FieldEntries::kAppended;
+  return spec.dims.size() > 1 && spec.dims[1] == "T" ? FieldEntries::kPositions : FieldEntries::kRows;
+}
 
 std::span<const BatchFieldSpec> batch_fields() { return kFields; }
 

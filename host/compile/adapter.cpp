@@ -49,6 +49,7 @@ class OpExtension {
     record_.op = [](auto* b, const chassis_op_desc_t* desc, chassis_value_t* out) {
       return guarded([&] { *out = self(b).op(read_struct(desc, "the description of an op")); });
     };
+    record_.bounded_dim = [](auto*, chassis_str_t, int64_t, chassis_dim_t*) { return refused("bounded_dim"); };
     record_.begin_block = [](auto*, chassis_str_t, chassis_block_t*) { return refused("begin_block"); };
     record_.end_block = [](auto*) { return refused("end_block"); };
     record_.input = [](auto*, chassis_str_t, const chassis_dim_t*, uint32_t, chassis_value_t*) {

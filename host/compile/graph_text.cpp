@@ -76,7 +76,7 @@ class GraphText {
 
   std::string shown(const ResolvedBlock& block, ValueId id, const std::string& name) {
     const GraphValue& value = block.block.values[id];
-    const auto shape = layout_.local_shape(program_, value, options_.batch, options_.time);
+    const auto shape = layout_.local_shape(program_, value, options_.planned(program_));
     std::string text = (name.empty() ? "" : name + " ") + std::string("[");
     for (size_t i = 0; i < shape.size(); ++i)
       text += (i ? ", " : "") + program_.dims[value.dims[i]].name + "=" + std::to_string(shape[i]);

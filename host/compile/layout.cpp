@@ -30,13 +30,10 @@ int64_t ProgramLayout::local_size(const std::vector<Sharding>& sharding, DimId d
   return size;
 }
 
-std::vector<int64_t> ProgramLayout::local_shape(const Program& program, const GraphValue& value, int64_t batch,
-                                                int64_t time) const {
+std::vector<int64_t> ProgramLayout::local_shape(const Program& program, const GraphValue& value,
+                                                const DimSizes& sizes) const {
   std::vector<int64_t> shape;
-  for (DimId dim : value.dims) {
-    const int64_t size = dim == CHASSIS_DIM_BATCH ? batch : dim == CHASSIS_DIM_TIME ? time : program.dims[dim].size;
-    shape.push_back(local_size(value.sharding, dim, size));
-  }
+  for (DimId dim : value.dims) shape.push_back(local_size(value.sharding, dim, sizes.size_of(program, dim)));
   return shape;
 }
 

@@ -12,6 +12,7 @@
 
 #include "host/base/error.hpp"
 #include "host/graph/collective_ops.hpp"
+#include "host/graph/dim_sizes.hpp"
 #include "host/graph/program.hpp"
 
 namespace chassis {
@@ -63,8 +64,8 @@ struct ProgramLayout {
   // The size of a dim on one rank, padding included. A layout without axes gives the whole size, for names and whole
   // shapes of a divided program.
   int64_t local_size(const std::vector<Sharding>& sharding, DimId dim, int64_t size) const;
-  // Sizes on one rank; `batch` and `time` are B and T before any split.
-  std::vector<int64_t> local_shape(const Program& program, const GraphValue& value, int64_t batch, int64_t time) const;
+  // Sizes on one rank.
+  std::vector<int64_t> local_shape(const Program& program, const GraphValue& value, const DimSizes& sizes) const;
   std::vector<int64_t> local_shape(const Program& program, const Slot& slot) const;
   // The layout with the sizes of one of the two pieces of a row that a rank of a zigzag axis has.
   ProgramLayout of_piece(std::string_view axis) const;

@@ -107,7 +107,7 @@ class BlockLiveness {
   uint64_t bytes_of(ValueId v) {
     const GraphValue& value = block().values[v];
     int64_t bytes = size_bytes(dtype_of(value, options_.compute));
-    const Shape shape(layout_.local_shape(program_, value, options_.batch, options_.time));
+    const Shape shape(layout_.local_shape(program_, value, options_.planned(program_)));
     if (__builtin_mul_overflow(bytes, numel(shape), &bytes) || bytes > kMaxBytes)
       throw config_error("value '" + value.name + "' of block '" + block().name + "' is " + chassis::text(shape) +
                          ", more than 2^56 bytes")

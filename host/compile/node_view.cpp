@@ -64,7 +64,7 @@ uint32_t NodeView::value_operand(ValueId id) {
   const GraphValue& value = block_.values[id];
   std::vector<std::string> dims;
   for (DimId d : value.dims) dims.push_back(program_.dims[d].name);
-  return value_index_[id] = add_operand(layout_.local_shape(program_, value, options_.batch, options_.time),
+  return value_index_[id] = add_operand(layout_.local_shape(program_, value, options_.planned(program_)),
                                         std::move(dims), dtype_of(value, options_.compute), value_needs_grad_[id] != 0);
 }
 

@@ -44,7 +44,7 @@ class BlockResolver {
     find_gradients();
     for (size_t at = 0; at < block().ops.size();) at += make_node_at(at);
     for (const GraphValue& value : block().values)
-      out_.value_shapes.push_back(layout_.local_shape(program_, value, options_.batch, options_.time));
+      out_.value_shapes.push_back(layout_.local_shape(program_, value, options_.planned(program_)));
   }
 
  private:

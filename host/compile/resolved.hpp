@@ -9,6 +9,7 @@
 #include "chassis/kind/ops.h"
 #include "host/base/error.hpp"
 #include "host/compile/recompute_mode.hpp"
+#include "host/graph/dim_sizes.hpp"
 #include "host/graph/program.hpp"
 #include "host/plugin/call.hpp"
 #include "host/service/tensor.hpp"
@@ -44,6 +45,8 @@ struct ResolveOptions {
   std::vector<OpsProvider> attention = {};                  // asked first for ops of that id
   std::vector<OpsProvider> kernels = {};                    // in the user's priority
   SourcePosition attention_where = {}, kernels_where = {};  // positions of the keys that chose them
+
+  DimSizes planned(const Program& program) const { return DimSizes::largest(program, batch, time); }
 };
 
 struct Refusal {
@@ -107,12 +110,12 @@ struct ResolvedBlock {
   std::vector<uint8_t> slot_trainable;
   bool inputs_need_grad = false;
   std::vector<uint8_t> value_needs_grad;
-  std::vector<std::vector<int64_t>> value_shapes;  // at the planned B and T
+  std::vector<std::vector<int64_t>> value_shapes;  // at the planned sizes
   std::vector<Node> nodes;
 
   // Set by the liveness pass.
   std::vector<ValueId> kept;        // values alive between forward and backward
-  uint64_t kept_bytes = 0;          // bytes of those that the block itself makes, at the planned B and T
+  uint64_t kept_bytes = 0;          // bytes of those that the block itself makes, at the planned sizes
   uint64_t saved_bytes = 0;         // bytes of further tensors that kernels save
   uint64_t input_bytes = 0;         // bytes that full recompute keeps instead
   uint64_t peak_forward_bytes = 0;  // maximum alive at once inside the block, in forward

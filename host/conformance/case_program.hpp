@@ -18,7 +18,7 @@ class CaseProgram {
   static constexpr int64_t kTokens = 13, kManyTokens = 521;
 
   explicit CaseProgram(std::string name) {
-    program_.dims = {{"B", 0}, {"T", 0}};
+    program_.dims = predeclared_dims();
     program_.blocks.emplace_back().name = std::move(name);
     program_.chains.push_back({"case", "", {0}});
   }

@@ -180,6 +180,7 @@ class ModelExamination {
       Fields out;
       for (const auto& [name, field] : batch) {
         out[name] = field.clone();
+        if (field.dtype() != Dtype::i32 || field.num_elements() != kSampleBatch * kSampleTime) continue;
         for (int64_t i = 0; i < kSampleBatch * kSampleTime; ++i)
           change(name, i % kSampleTime, out[name].template data_as<int32_t>()[i]);
       }

@@ -307,7 +307,7 @@ constexpr const char* kOutsideTraining = " outside of training";
 // Then runs forward outside of training. `num_micro_batches` is 1 or 2.
 std::vector<Named> run_case(const Program& program, const ResolveOptions& options, const OpsProvider* candidate,
                             bool* claimed, int num_micro_batches = 2) {
-  const int64_t num_tokens = options.time;
+  const DimSizes sizes = options.planned(program);
   const ProgramLayout layout;
   ParameterTable parameters(program, layout, {.compute = options.compute});
   const ParameterStorage storage(parameters, options.device);
@@ -334,15 +334,14 @@ std::vector<Named> run_case(const Program& program, const ResolveOptions& option
   std::map<std::string, Tensor> inputs;
   Fields fields;
   for (const auto& [name, value] : program.blocks[0].inputs) {
-    inputs[name] =
-        Tensor::empty(layout.local_shape(program, program.blocks[0].values[value], kRows, num_tokens), options.compute);
+    inputs[name] = Tensor::empty(layout.local_shape(program, program.blocks[0].values[value], sizes), options.compute);
     random(name, inputs[name]);
   }
   for (const auto& [name, value] : program.blocks[0].fields) {
-    const int64_t sizes[] = {kRows, num_tokens};
-    fields[name] = Tensor::empty(sizes, Dtype::i32);
-    for (int64_t i = 0; i < kRows * num_tokens; ++i)
-      fields[name].data_as<int32_t>()[i] = field_value(name, i / num_tokens, i % num_tokens, i);
+    Tensor& field = fields[name] =
+        Tensor::empty(layout.local_shape(program, program.blocks[0].values[value], sizes), Dtype::i32);
+    for (int64_t i = 0; i < field.num_elements(); ++i)
+      field.data_as<int32_t>()[i] = field_value(name, i / sizes.time, i % sizes.time, i);
   }
   const Kernels kernels(options.device);
   RunContext context;
@@ -351,8 +350,7 @@ std::vector<Named> run_case(const Program& program, const ResolveOptions& option
   context.layout = &layout;
   context.options = &options;
   context.parameters = &parameters.of_unit(0);
-  context.batch = kRows;
-  context.time = num_tokens;
+  context.sizes = sizes;
   context.loss_scale = 0.25;
   context.random = {0x0123456789abcdef, kRows};
   std::vector<Named> results;

@@ -105,7 +105,7 @@ class OwnOpExamination {
   }
 
   int64_t size_of(DimId dim) const {
-    return dim == CHASSIS_DIM_BATCH ? kSampleBatch : dim == CHASSIS_DIM_TIME ? kSampleTime : single_.dims[dim].size;
+    return DimSizes::largest(single_, kSampleBatch, kSampleTime).size_of(single_, dim);
   }
   std::vector<int64_t> sizes_of(const std::vector<DimId>& dims) const {
     std::vector<int64_t> sizes;
@@ -140,8 +140,7 @@ class OwnOpExamination {
   // The output and all gradients, by name.
   std::map<std::string, Array> results(const std::optional<Part>& part) const {
     Program program = single_;
-    if (part && part->dim != CHASSIS_DIM_BATCH && part->dim != CHASSIS_DIM_TIME)
-      program.dims[part->dim].size = part->size;
+    if (part && !single_.dims[part->dim].is_of_rows()) program.dims[part->dim].size = part->size;
     const BlockType& own = program.blocks[0];
     const auto sized = [&](DimId dim) { return part && part->dim == dim ? part->size : size_of(dim); };
     ResolveOptions options;
@@ -170,7 +169,7 @@ class OwnOpExamination {
     context.layout = &layout;
     context.options = &options;
     context.parameters = &parameters.of_unit(0);
-    context.batch = options.batch, context.time = options.time;
+    context.sizes = options.planned(program);
     std::map<std::string, Array> out;
     const auto keep = [&](const std::string& name, const std::vector<DimId>& dims, const Tensor& tensor) {
       Array array{dims, tensor.sizes(), std::vector<float>(static_cast<size_t>(tensor.num_elements()))};
@@ -200,9 +199,13 @@ class OwnOpExamination {
 
   Fields fields_of(const std::optional<Part>& part) const {
     Fields fields = sample_fields(single_);
-    if (!part || part->dim > CHASSIS_DIM_TIME) return fields;
-    for (auto& [name, field] : fields)
-      field = field.narrow(part->dim == CHASSIS_DIM_BATCH ? 0 : 1, part->begin, part->size).contiguous();
+    if (!part) return fields;
+    for (auto& [name, field] : fields) {
+      const std::vector<DimId>& dims = single_.fields.at(name).dims;
+      const auto at = std::ranges::find(dims, part->dim);
+      if (at == dims.end()) continue;
+      field = field.narrow(static_cast<int>(at - dims.begin()), part->begin, part->size).contiguous();
+    }
     return fields;
   }
 

@@ -34,7 +34,8 @@ struct Scenario {
 // Slots only, since strategies see no ops. 13 and 3 rows are not multiples of 4; `gain` has one element.
 Program small_program() {
   Program program;
-  program.dims = {{"B", 0}, {"T", 0}, {"vocab", 13}, {"hidden", 6}, {"ffn", 8}, {"few", 3}, {"one", 1}};
+  program.dims = predeclared_dims();
+  program.dims.insert(program.dims.end(), {{"vocab", 13}, {"hidden", 6}, {"ffn", 8}, {"few", 3}, {"one", 1}});
   constexpr DimId kVocab = 2, kHidden = 3, kFfn = 4, kFew = 5, kOne = 6;
   const auto slot = [](std::string name, std::vector<std::vector<DimId>> axes, std::string tied_to = "") {
     Slot out;

@@ -78,7 +78,8 @@ std::vector<Half> halves_of(const Case& c, const QuantStorage& storage) {
 
 Program record(const Case& c) {
   Program program;
-  program.dims = {{"B", 0}, {"T", 0}, {"in", c.inputs}, {"out", c.outputs}};
+  program.dims = predeclared_dims();
+  program.dims.insert(program.dims.end(), {{"in", c.inputs}, {"out", c.outputs}});
   if (c.groups > 0) program.dims.push_back({"groups", c.groups});
   BlockType& block = program.blocks.emplace_back();
   block.name = "products";
@@ -202,8 +203,7 @@ class Run {
     context.layout = &layout_;
     context.options = &options_;
     context.parameters = &parameters_.of_unit(0);
-    context.batch = case_.rows;
-    context.time = case_.tokens;
+    context.sizes = options_.planned(program_);
     std::vector<int64_t> sizes = {case_.rows, case_.tokens};
     if (case_.groups > 0) sizes.push_back(case_.groups);
     sizes.push_back(case_.inputs);

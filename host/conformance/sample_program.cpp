@@ -13,6 +13,7 @@
 #include "host/base/batch_fields.hpp"
 #include "host/base/printable.hpp"
 #include "host/service/rng.hpp"
+#include "host/session/fields.hpp"
 
 namespace chassis {
 namespace {
@@ -64,9 +65,9 @@ std::string difference(const Program& got, const Program& expected) {
 std::string unknown_field(const Program& program) {
   for (const auto& [name, field] : program.fields) {
     const BatchFieldSpec* spec = find_batch_field(name);
-    if (spec == nullptr || !(field == field_of(*spec)))
+    if (spec == nullptr || !is_given(program, field, *spec))
       return fmt::format("it needs the field '{}', {}; the test batch has {}", printable(name),
-                         program.field_text(field), batch_fields_text(program));
+                         program.field_text(field), batch_fields_text());
   }
   return "";
 }
@@ -80,16 +81,16 @@ Fields sample_fields(const Program& program) {
     targets[i] = i % 5 == 4 ? kIgnoreLabel : static_cast<int32_t>((static_cast<int64_t>(i) * 7 + 3) % vocab);
   }
   Fields out;
+  const NamedSizes sizes = largest_sizes(program, kSampleBatch, kSampleTime);
   for (const auto& [name, taken] : program.fields) {
-    const int64_t sizes[] = {kSampleBatch, kSampleTime};
-    Tensor field = Tensor::empty(sizes, Dtype::i32);
+    HostField field(*find_batch_field(name), sizes);
     for (size_t row = 0; row < kSampleBatch; ++row) {
-      const auto of_row = [&](auto values) { return values.subspan(row * kSampleTime, kSampleTime); };
-      find_batch_field(name)->write(
-          {.ids = of_row(std::span<const int32_t>(ids)), .targets = of_row(std::span<const int32_t>(targets))},
-          of_row(std::span(field.data_as<int32_t>(), ids.size())));
+      const auto of_row = [&](std::span<const int32_t> values) {
+        return values.subspan(row * kSampleTime, kSampleTime);
+      };
+      field.write({.ids = of_row(ids), .targets = of_row(targets)}, static_cast<int64_t>(row), 0);
     }
-    out[name] = std::move(field);
+    out[name] = to_tensor(field, {});
   }
   return out;
 }

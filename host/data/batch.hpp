@@ -8,25 +8,21 @@
 #include <string_view>
 #include <vector>
 
-#include "host/base/batch_fields.hpp"
+#include "host/state/host_field.hpp"
 
 namespace chassis {
-
-struct BatchField {
-  std::vector<int64_t> shape;
-  std::vector<int32_t> values;  // row-major
-};
 
 // A micro-batch of B rows of T positions, with those of batch_fields() that the model takes. T may differ between
 // micro-batches.
 struct Batch {
   Batch() = default;
-  // All positions are padding.
-  Batch(int64_t num_rows, int64_t seq_len, int32_t pad_id, const std::vector<std::string>& field_names);
+  // All positions are padding. `dims`: the sizes of the other dims of the fields.
+  Batch(int64_t num_rows, int64_t seq_len, int32_t pad_id, const std::vector<std::string>& field_names,
+        NamedSizes dims = {});
 
   // Throws an internal error that names the field if the batch does not have it.
-  const BatchField& field(std::string_view name) const;
-  std::span<const int32_t> values(std::string_view name) const { return field(name).values; }
+  const HostField& field(std::string_view name) const;
+  std::span<const int32_t> values(std::string_view name) const { return field(name).values<int32_t>(); }
   // Cuts every row to its first `length` positions.
   void shorten(int64_t length);
 
@@ -34,7 +30,7 @@ struct Batch {
   int64_t seq_len = 0;
   uint64_t num_tokens = 0;          // without padding
   uint64_t num_trained_tokens = 0;  // labels that are not masked
-  std::map<std::string, BatchField, std::less<>> fields;
+  std::map<std::string, HostField, std::less<>> fields;
 };
 
 // The names of batch_fields().
@@ -45,6 +41,8 @@ class BatchRow {
  public:
   BatchRow(Batch& batch, int64_t row) : batch_(batch), row_(row) {}
   size_t seq_len() const { return static_cast<size_t>(batch_.seq_len); }
+  // True if a field has other values than one for each position, which come from columns of documents.
+  bool needs_columns() const;
   // Writes all fields of the batch for a piece of a document, from `column` on.
   void write(const RowPiece& piece, size_t column);
 

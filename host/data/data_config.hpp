@@ -81,6 +81,8 @@ struct DataConfig {
   int64_t length_multiple = 0;
   // The fields of a batch that the model takes.
   std::vector<std::string> fields = all_batch_fields();
+  // The sizes of their dims other than B and T.
+  NamedSizes dims = {};
   // The folder that keeps tokenised sets.
   std::string cache_dir;
   // As in PrepareOptions.

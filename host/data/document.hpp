@@ -15,6 +15,7 @@ struct Document {
   // Empty: every token is trained. Otherwise one per id and not shifted: labels[t] belongs to ids[t].
   std::vector<int32_t> labels;
   uint64_t line = 0;  // its first line, from 1
+  DocumentColumns columns = {};
 };
 
 // Counts of what was skipped, for the counted warnings in the summary.

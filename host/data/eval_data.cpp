@@ -28,6 +28,7 @@ EvalData::EvalData(const DataSetConfig& set, const DataConfig& data, const Token
       lengths_(data.seq_len, data.length_multiple),
       pad_id_(data.pad_id),
       fields_(data.fields),
+      dims_(data.dims),
       source_(prepare_data_set(set, tokenizer,
                                {data.cache_dir, data.vocab_size, progress, poll, data.first_on_machine, &data}),
               one_pass(data), set, poll),
@@ -58,7 +59,7 @@ std::optional<Batch> EvalData::skip(int64_t micro_batch_size) {
 
 Batch EvalData::take(int64_t num_rows, bool is_mine) {
   Batch batch;
-  if (is_mine) batch = {num_rows, seq_len_, pad_id_, fields_};
+  if (is_mine) batch = {num_rows, seq_len_, pad_id_, fields_, dims_};
   batch.num_rows = num_rows;
   uint64_t longest = 0;
   for (int64_t row = 0; row < num_rows && cursor_.num_rows < num_rows_; ++row) {

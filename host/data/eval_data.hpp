@@ -31,7 +31,7 @@ class EvalData {
   void rewind();
 
   // A batch of padding in the shape of another.
-  Batch padding(const Batch& other) const { return {other.num_rows, other.seq_len, pad_id_, fields_}; }
+  Batch padding(const Batch& other) const { return {other.num_rows, other.seq_len, pad_id_, fields_, dims_}; }
   uint64_t num_rows() const { return num_rows_; }
   uint64_t num_tokens() const { return source_.store().facts().num_tokens; }
   const DataSetConfig& config() const { return source_.config(); }
@@ -44,6 +44,7 @@ class EvalData {
   RowLengths lengths_;
   int32_t pad_id_;
   std::vector<std::string> fields_;
+  NamedSizes dims_;
   RowSource source_;
   uint64_t num_rows_;
   SetCursor cursor_;

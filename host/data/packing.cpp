@@ -23,7 +23,11 @@ uint64_t place_tokens(const TokenStore& store, DocumentSpan document, uint64_t o
   std::vector<int32_t> ids(length), targets(length, kIgnoreLabel);
   store.read_ids(document.begin + offset, ids);
   store.read_labels(first_target, std::span(targets).first(num_targets));
-  row->write({.ids = ids, .targets = targets, .document = number}, column);
+  DocumentColumns columns;
+  const bool takes_columns = offset == 0 && !store.columns().empty() && row->needs_columns();
+  if (takes_columns) columns = store.columns().read(document.index);
+  row->write({.ids = ids, .targets = targets, .document = number, .columns = takes_columns ? &columns : nullptr},
+             column);
   return length - static_cast<uint64_t>(std::count(targets.begin(), targets.end(), kIgnoreLabel));
 }
 

@@ -47,12 +47,6 @@ uint64_t chain(uint64_t hash, std::span<const int32_t> values, uint64_t tag) {
   return hash64({reinterpret_cast<const char*>(values.data()), values.size_bytes()}, hash + tag);
 }
 
-void require_size(const File& file, uint64_t expected) {
-  if (const uint64_t size = file.size(); size != expected) {
-    throw storage_error(fmt::format("{}: has {} bytes, its manifest says {}", file.path(), size, expected));
-  }
-}
-
 uint32_t checksum_of(const File& file, const std::function<void()>& poll) {
   std::vector<char> block(kVerifyBytes);
   uint32_t checksum = 0;
@@ -69,7 +63,7 @@ uint32_t checksum_of(const File& file, const std::function<void()>& poll) {
 }  // namespace
 
 TokenStore::TokenStore(const std::string& folder, const TokenStoreFacts& facts, std::vector<std::string> source_files)
-    : facts_(facts), source_files_(std::move(source_files)) {
+    : facts_(facts), source_files_(std::move(source_files)), columns_(folder, facts_.columns, facts_.num_documents) {
   const uint64_t num_bytes = facts_.num_tokens * static_cast<uint64_t>(facts_.id_bytes);
   ids_ = File::open_read(folder + "/" + kIds);
   require_size(ids_, num_bytes);
@@ -82,7 +76,9 @@ TokenStore::TokenStore(const std::string& folder, const TokenStoreFacts& facts, 
 }
 
 void TokenStore::verify(const std::function<void()>& poll) const {
-  for (const auto& [name, file] : {std::pair(kIds, &ids_), {kLabels, &labels_}, {kDocuments, &documents_}}) {
+  auto files = columns_.files();
+  files.insert(files.begin(), {{kIds, &ids_}, {kLabels, &labels_}, {kDocuments, &documents_}});
+  for (const auto& [name, file] : files) {
     if (!file->is_open()) continue;
     const auto wanted = facts_.checksums.find(name);
     if (wanted == facts_.checksums.end()) throw storage_error(file->path() + ": its manifest has no checksum");
@@ -113,7 +109,7 @@ void TokenStore::read_documents(uint64_t first, std::span<DocumentSpan> document
                                         begin, end, facts_.num_tokens))
             .hint("remove the folder; the program makes it again");
       }
-      documents[done] = {begin, end - begin};
+      documents[done] = {begin, end - begin, first + done};
     }
   }
 }
@@ -177,35 +173,17 @@ TokenStore::LongDocuments TokenStore::longer_than(uint64_t limit, const std::fun
   return result;
 }
 
-TokenStoreWriter::Output::Output(const std::string& path) : file_(File::create_exclusive(path)) {
-  pending_.reserve(kBufferBytes);
-}
-
-void TokenStoreWriter::Output::append(const void* data, size_t num_bytes) {
-  pending_.append(static_cast<const char*>(data), num_bytes);
-  if (pending_.size() >= kBufferBytes) flush();
-}
-
-void TokenStoreWriter::Output::flush() {
-  file_.pwrite_exact(pending_.data(), pending_.size(), written_);
-  checksum_ = crc32c(checksum_, pending_.data(), pending_.size());
-  written_ += pending_.size();
-  pending_.clear();
-}
-
-void TokenStoreWriter::Output::finish() {
-  flush();
-  file_.fsync();
-  file_.close();
-}
-
 TokenStoreWriter::TokenStoreWriter(std::string folder, int64_t id_bytes)
-    : folder_(std::move(folder)), ids_(folder_ + "/" + kIds), documents_(folder_ + "/" + kDocuments), hash_{1, 2} {
+    : folder_(std::move(folder)),
+      ids_(folder_ + "/" + kIds),
+      documents_(folder_ + "/" + kDocuments),
+      columns_(folder_),
+      hash_{1, 2} {
   CHASSIS_CHECK(id_bytes == 2 || id_bytes == 4, "ids have 2 or 4 bytes");
   facts_.id_bytes = id_bytes;
 }
 
-void TokenStoreWriter::append_values(Output& output, std::span<const int32_t> values) {
+void TokenStoreWriter::append_values(StoreOutput& output, std::span<const int32_t> values) {
   // Small pieces, so that a document of any length needs no second copy.
   std::array<char, 4096 * 4> bytes;
   const size_t width = static_cast<size_t>(facts_.id_bytes);
@@ -254,7 +232,10 @@ void TokenStoreWriter::add(const Document& document, uint64_t file_index) {
   for (uint64_t& hash : hash_) {
     hash = chain(hash, ids, 0);
     if (!labels.empty() && labels != ids) hash = chain(hash, labels, 1);
+    for (const auto& [name, bytes] : document.columns)
+      hash = hash64({reinterpret_cast<const char*>(bytes.data()), bytes.size()}, hash64(name, hash + 2));
   }
+  columns_.add(document.columns, facts_.num_documents);
   if (!labels.empty()) max_id = std::max(max_id, *std::max_element(labels.begin(), labels.end()));
   if (max_id > facts_.max_id) {
     facts_.max_id = max_id;
@@ -288,12 +269,13 @@ TokenStoreFacts TokenStoreWriter::finish() {
   append_origin(0);
   ids_.finish();
   documents_.finish();
-  for (Output& labels : labels_) labels.finish();
+  for (StoreOutput& labels : labels_) labels.finish();
   facts_.has_labels = !labels_.empty();
   for (const uint64_t hash : content_) facts_.content_of_files.push_back(fmt::format("{:016x}", hash));
   facts_.content_hash = fmt::format("{:016x}{:016x}", hash_[0], hash_[1]);
   facts_.checksums = {{kIds, ids_.checksum()}, {kDocuments, documents_.checksum()}};
   if (facts_.has_labels) facts_.checksums[kLabels] = labels_.front().checksum();
+  facts_.columns = columns_.finish(facts_.checksums);
   return facts_;
 }
 
@@ -314,6 +296,8 @@ Json to_json(const TokenStoreFacts& facts) {
   json["first_dropped"] = Json::array();
   for (const std::string& row : facts.first_dropped) json["first_dropped"].push_back(printable(row));
   json["content_of_files"] = facts.content_of_files;
+  for (const ColumnFacts& column : facts.columns)
+    json["columns"].push_back({{"name", column.name}, {"num_bytes", column.num_bytes}});
   json["crc32c"] = Json::object();
   for (const auto& [name, checksum] : facts.checksums) json["crc32c"][name] = checksum;
   json["num_empty_documents"] = facts.notes.num_empty_documents;
@@ -360,6 +344,10 @@ TokenStoreFacts token_store_facts_from_json(const Json& json, const std::string&
   };
   strings("first_dropped", facts.first_dropped);
   strings("content_of_files", facts.content_of_files);
+  if (json.contains("columns"))
+    for (const Json& column : json_at(json, "columns", where))
+      facts.columns.push_back(
+          {json_string(column, "name", where), static_cast<uint64_t>(json_int(column, "num_bytes", where))});
   facts.notes.num_empty_documents = count("num_empty_documents");
   facts.notes.num_blank_lines = count("num_blank_lines");
   const Json& checksums = json_at(json, "crc32c", where);

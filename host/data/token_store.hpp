@@ -13,6 +13,8 @@
 #include "host/base/file.hpp"
 #include "host/base/json.hpp"
 #include "host/data/document.hpp"
+#include "host/data/document_columns.hpp"
+#include "host/data/store_output.hpp"
 
 namespace chassis {
 
@@ -35,6 +37,7 @@ struct TokenStoreFacts {
   std::map<std::string, uint64_t> dropped;    // reason → rows that became no document
   std::vector<std::string> first_dropped;     // "chat.jsonl:17: reason", of at most 5 rows
   std::vector<std::string> content_of_files;  // a hash of the rows of each file
+  std::vector<ColumnFacts> columns;
   uint64_t num_dropped() const {
     uint64_t sum = 0;
     for (const auto& [reason, rows] : dropped) sum += rows;
@@ -46,10 +49,11 @@ struct TokenStoreFacts {
 struct DocumentSpan {
   uint64_t begin = 0;
   uint64_t length = 0;
+  uint64_t index = 0;  // its number in the set
 };
 
 // Files of a store: ids.bin and, if any label differs from its id, labels.bin, one entry per token; documents.bin, two
-// u64 per document (first token, origin) and a last entry; manifest.json. Little-endian.
+// u64 per document (first token, origin) and a last entry; those of columns; manifest.json. Little-endian.
 class TokenStore {
  public:
   // Throws a storage error if the size of a file differs from the manifest.
@@ -71,6 +75,8 @@ class TokenStore {
   // Values from token number `token` on, counted over the whole set.
   void read_ids(uint64_t token, std::span<int32_t> ids) const;
   void read_labels(uint64_t token, std::span<int32_t> labels) const;
+  // Columns of a document; none if the set has none.
+  const ColumnStore& columns() const { return columns_; }
   // The number of labels of `count` tokens that are not masked. Reads nothing if the set has no labels of its own.
   uint64_t count_trained(uint64_t token, uint64_t count) const;
 
@@ -87,6 +93,7 @@ class TokenStore {
   TokenStoreFacts facts_;
   std::vector<std::string> source_files_;
   File ids_, labels_, documents_;
+  ColumnStore columns_;
 };
 
 // Writes a store sequentially, through small buffers.
@@ -104,28 +111,15 @@ class TokenStoreWriter {
   const TokenStoreFacts& facts() const { return facts_; }
 
  private:
-  class Output {
-   public:
-    explicit Output(const std::string& path);
-    void append(const void* data, size_t num_bytes);
-    void flush();
-    void finish();
-    uint32_t checksum() const { return checksum_; }  // over the flushed bytes
-
-   private:
-    File file_;
-    uint64_t written_ = 0;
-    uint32_t checksum_ = 0;
-    std::string pending_;
-  };
-  void append_values(Output& output, std::span<const int32_t> values);
+  void append_values(StoreOutput& output, std::span<const int32_t> values);
   void append_origin(uint64_t origin);
   void begin_labels();
 
   std::string folder_;
   TokenStoreFacts facts_;
-  Output ids_, documents_;
-  std::vector<Output> labels_;  // empty until a label differs from its id, then one
+  StoreOutput ids_, documents_;
+  ColumnWriter columns_;
+  std::vector<StoreOutput> labels_;  // empty until a label differs from its id, then one
   uint64_t hash_[2];
   std::vector<uint64_t> content_;  // for each file
 };

@@ -107,7 +107,7 @@ TrainData::Built TrainData::build(const StepShape& shape, DataCursor cursor) con
       // Rows of other ranks are only counted.
       const bool is_mine = rank == shape.rank;
       Batch batch;
-      if (is_mine) batch = {shape.micro_batch_size, config_.seq_len, config_.pad_id, config_.fields};
+      if (is_mine) batch = {shape.micro_batch_size, config_.seq_len, config_.pad_id, config_.fields, config_.dims};
       uint64_t longest = 0;
       for (int64_t row = 0; row < shape.micro_batch_size; ++row) {
         const size_t set = mixture_->next(rows_taken);

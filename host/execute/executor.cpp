@@ -2,6 +2,7 @@
 #include "host/execute/executor.hpp"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "host/base/error.hpp"
@@ -101,13 +102,29 @@ void Executor::forget() {
 }
 
 int64_t Executor::size_of(DimId dim, const Fields& fields) const {
+  std::optional<int64_t> size;
+  std::string from;
   for (const auto& [name, field] : compiled_.program().fields) {
     const auto at = std::find(field.dims.begin(), field.dims.end(), dim);
     const auto given = fields.find(name);
-    if (at != field.dims.end() && given != fields.end())
-      return given->second.size(static_cast<int>(at - field.dims.begin()));
+    if (at == field.dims.end() || given == fields.end()) continue;
+    const int64_t found = given->second.size(static_cast<int>(at - field.dims.begin()));
+    if (size && *size != found)
+      throw plugin_error("dim '" + compiled_.program().dims[dim].name + "' has size " + std::to_string(*size) +
+                         " in field '" + from + "' of the batch, and " + std::to_string(found) + " in '" + name + "'");
+    size = found;
+    from = name;
   }
-  throw plugin_error("no field of the batch has the dim " + compiled_.program().dims[dim].name);
+  if (!size) throw plugin_error("no field of the batch has the dim " + compiled_.program().dims[dim].name);
+  return *size;
+}
+
+DimSizes Executor::sizes_of(const Fields& fields) const {
+  const Program& program = compiled_.program();
+  DimSizes sizes;
+  for (DimId dim = 0; dim < program.dims.size(); ++dim)
+    if (!program.dims[dim].is_fixed()) sizes.set(program, dim, size_of(dim, fields));
+  return sizes;
 }
 
 RunContext Executor::context(size_t unit, const Microbatch& mb, KeyValueCache* cache) const {
@@ -120,8 +137,7 @@ RunContext Executor::context(size_t unit, const Microbatch& mb, KeyValueCache* c
   context.collectives = collectives_;
   context.cache = cache;
   context.unit = unit;
-  context.batch = size_of(CHASSIS_DIM_BATCH, mb.fields);
-  context.time = size_of(CHASSIS_DIM_TIME, mb.fields);
+  context.sizes = mb.sizes;
   context.loss_scale = mb.loss_scale;
   context.random = mb.random;
   context.trace = trace_;
@@ -142,7 +158,7 @@ StreamValues Executor::run_units(const ResolvedProgram& resolved, UnitRange unit
     const bool narrows_after = narrows && needs_all_positions(resolved.running(unit).block);
     if (narrows && !narrows_after) {
       keep_last_position(resolved.running(unit).block, true, stream);
-      run.time = 1;
+      run.sizes.time = 1;
     }
     const BlockRecompute mode = training ? resolved.recompute[unit] : BlockRecompute::kNone;
     const bool keeps_frame = training && mode != BlockRecompute::kFull;
@@ -167,6 +183,7 @@ StreamValues Executor::forward(int microbatch, UnitRange units, const Fields& fi
   mb = {};
   mb.number = microbatch;
   mb.fields = fields;
+  mb.sizes = sizes_of(fields);
   mb.loss_scale = loss_scale;
   mb.random = random;
   return run_units(resolved(Purpose::kTraining), units, std::move(inputs), mb, nullptr, false);
@@ -256,13 +273,12 @@ StreamValues Executor::run_backward_units(Microbatch& mb, UnitRange units, Strea
 
 // ---- the stages of this rank
 
-std::vector<StreamSpec> Executor::stream_into(Purpose purpose, size_t unit, const Fields& fields) const {
+std::vector<StreamSpec> Executor::stream_into(Purpose purpose, size_t unit, const DimSizes& sizes) const {
   const BlockType& block = resolved(purpose).running(unit).block;
-  const int64_t batch = size_of(CHASSIS_DIM_BATCH, fields), time = size_of(CHASSIS_DIM_TIME, fields);
   std::vector<StreamSpec> out;
   for (const auto& [name, id] : block.inputs) {
     const GraphValue& value = block.values[id];
-    out.push_back({name, compiled_.layout().local_shape(compiled_.program(), value, batch, time),
+    out.push_back({name, compiled_.layout().local_shape(compiled_.program(), value, sizes),
                    dtype_of(value, compiled_.options().compute)});
   }
   return out;
@@ -309,12 +325,13 @@ Tensor Executor::forward_stage(const Work& work, const Fields& fields, double lo
   const int stage = own_.stages[chunk];
   const UnitRange units = own_.units[chunk];
   StreamValues stream;
+  const DimSizes sizes = sizes_of(fields);
   if (stage > 0)
-    stream = take(values_, stage - 1, stage, work.microbatch, stream_into(Purpose::kTraining, units.begin, fields));
+    stream = take(values_, stage - 1, stage, work.microbatch, stream_into(Purpose::kTraining, units.begin, sizes));
   stream = forward(work.microbatch, units, fields, std::move(stream), loss_scale, random);
   if (stage + 1 == own_.num_stages) return output(stream, "loss");
   hand_on(values_, stage, stage + 1, work.microbatch, std::move(stream),
-          stream_into(Purpose::kTraining, units.end, fields));
+          stream_into(Purpose::kTraining, units.end, sizes));
   return {};
 }
 
@@ -326,14 +343,14 @@ void Executor::backward_stage(const Work& work, bool last) {
   const auto needs_gradient = [&](size_t unit) { return resolved(Purpose::kTraining).running(unit).inputs_need_grad; };
   const auto found = microbatches_.find({work.microbatch, units.begin});
   CHASSIS_CHECK(found != microbatches_.end(), "backward of a micro-batch whose forward did not run");
-  // Computed first, because backward drops the fields of the micro-batch.
+  // Computed first, because backward drops the micro-batch.
   std::vector<StreamSpec> sent;
   if (stage > 0 && needs_gradient(units.begin))
-    sent = stream_into(Purpose::kTraining, units.begin, found->second.fields);
+    sent = stream_into(Purpose::kTraining, units.begin, found->second.sizes);
   StreamValues gradients;
   if (stage + 1 < own_.num_stages && needs_gradient(units.end))
     gradients = take(gradients_, stage + 1, stage, work.microbatch,
-                     stream_into(Purpose::kTraining, units.end, found->second.fields));
+                     stream_into(Purpose::kTraining, units.end, found->second.sizes));
   gradients = work.kind == Work::Kind::kBackward ? backward(work.microbatch, units, std::move(gradients), last)
                                                  : backward_inputs(work.microbatch, units, std::move(gradients));
   if (stage > 0 && needs_gradient(units.begin))
@@ -343,18 +360,20 @@ void Executor::backward_stage(const Work& work, bool last) {
 // Runs this rank's stages one after another. Returns the outputs of the last stage, or nothing if this rank lacks it.
 StreamValues Executor::infer(Purpose purpose, const Fields& fields, KeyValueCache* cache, bool last_position_only) {
   StreamValues out;
+  const DimSizes sizes = sizes_of(fields);
   for (size_t chunk = 0; chunk < own_.stages.size(); ++chunk) {
     const int stage = own_.stages[chunk];
     const UnitRange units = own_.units[chunk];
     Microbatch mb;
     mb.fields = fields;
+    mb.sizes = sizes;
     StreamValues stream;
-    if (stage > 0) stream = take(values_, stage - 1, stage, 0, stream_into(purpose, units.begin, fields));
+    if (stage > 0) stream = take(values_, stage - 1, stage, 0, stream_into(purpose, units.begin, sizes));
     stream = run_units(resolved(purpose), units, std::move(stream), mb, cache, last_position_only);
     if (stage + 1 == own_.num_stages)
       out = std::move(stream);
     else
-      hand_on(values_, stage, stage + 1, 0, std::move(stream), stream_into(purpose, units.end, fields));
+      hand_on(values_, stage, stage + 1, 0, std::move(stream), stream_into(purpose, units.end, sizes));
   }
   return out;
 }
@@ -373,14 +392,14 @@ std::string Executor::refusal_of_cache() const {
 
 Tensor Executor::logits(const Fields& fields, KeyValueCache* cache, bool last_position_only) {
   StreamValues outputs = infer(Purpose::kLogits, fields, cache, last_position_only);
-  if (cache) cache->advance(size_of(CHASSIS_DIM_TIME, fields));
+  DimSizes sizes = sizes_of(fields);
+  if (cache) cache->advance(sizes.time);
   Tensor own = has_stage(own_.num_stages - 1) ? output(outputs, "logits") : Tensor();
   if (links_ == nullptr) return own;
   const BlockType& block = resolved(Purpose::kLogits).units.back()->block;
   const GraphValue& value = block.values[block.outputs.at("logits")];
-  const int64_t batch = size_of(CHASSIS_DIM_BATCH, fields),
-                time = last_position_only ? 1 : size_of(CHASSIS_DIM_TIME, fields);
-  const StreamSpec spec{"logits", compiled_.layout().local_shape(compiled_.program(), value, batch, time),
+  if (last_position_only) sizes.time = 1;
+  const StreamSpec spec{"logits", compiled_.layout().local_shape(compiled_.program(), value, sizes),
                         dtype_of(value, compiled_.options().compute)};
   return links_->share_last(std::move(own), spec, device());
 }

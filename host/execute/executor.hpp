@@ -122,6 +122,7 @@ class Executor {
   // [step] Logits [B, T or 1, vocab] for generation, on all ranks. With a cache, `fields` holds only the new positions.
   Tensor logits(const Fields& fields, KeyValueCache* cache, bool last_position_only);
 
+  const Program& program() const { return compiled_.program(); }
   const ResolvedProgram& resolved(Purpose purpose) const { return compiled_.resolved(purpose); }
   // For reports of a failure: visits the tensors that a backward would read, each with the name of its value, or of the
   // node whose kernel saved it; forget() drops them.
@@ -134,6 +135,7 @@ class Executor {
   struct Microbatch {
     int number = 0;
     Fields fields;
+    DimSizes sizes;
     double loss_scale = 1.0;
     RandomBits random = {};
     struct Kept {
@@ -148,7 +150,7 @@ class Executor {
   };
 
   // The values that pass from the previous unit into this one; empty for the first unit.
-  std::vector<StreamSpec> stream_into(Purpose purpose, size_t unit, const Fields& fields) const;
+  std::vector<StreamSpec> stream_into(Purpose purpose, size_t unit, const DimSizes& sizes) const;
   bool has_stage(int stage) const {
     return std::find(own_.stages.begin(), own_.stages.end(), stage) != own_.stages.end();
   }
@@ -162,8 +164,9 @@ class Executor {
   StreamValues run_units(const ResolvedProgram& resolved, UnitRange units, StreamValues stream, Microbatch& mb,
                          KeyValueCache* cache, bool last_position_only);
   StreamValues run_backward_units(Microbatch& mb, UnitRange units, StreamValues gradients, UnitEvents::Flags flags);
-  // The batch's size of B or T.
+  // The size that the fields of a micro-batch give a dim.
   int64_t size_of(DimId dim, const Fields& fields) const;
+  DimSizes sizes_of(const Fields& fields) const;
   RunContext context(size_t unit, const Microbatch& mb, KeyValueCache* cache) const;
   void enter(const char* phase, int microbatch, size_t unit) const;
   std::string_view name_of(size_t unit) const { return trace_ ? std::string_view(unit_names_[unit]) : ""; }

@@ -11,9 +11,7 @@
 namespace chassis {
 namespace {
 
-bool is_planned_size(const RunContext& context) {
-  return context.batch == context.options->batch && context.time == context.options->time;
-}
+bool is_planned_size(const RunContext& context) { return context.sizes == context.options->planned(*context.program); }
 
 template <typename Made>
 void check_value(const ResolvedBlock& block, const RunContext& context, chassis_tensor_t tensor, ValueId id,

@@ -63,7 +63,7 @@ void check_gradient(const KernelCall& call, const ResolvedBlock& block, const Ru
 void check_gradient(const KernelCall& call, const ResolvedBlock& block, const RunContext& context, const Node& node,
                     size_t input, std::span<const int64_t> sizes);
 // Checks that saved tensors have the number, sizes and dtypes that infer declared. Sizes are compared only at the
-// planned B and T, and not if a call has fewer keys than the node.
+// planned sizes, and not if a call has fewer keys than the node.
 void check_saved(const RunContext& context, const Node& node, const std::vector<Tensor>& saved,
                  bool has_all_keys = true);
 

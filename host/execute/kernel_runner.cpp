@@ -11,7 +11,8 @@ namespace chassis {
 
 Tensor KernelRunner::workspace(const Node& node, uint64_t bytes) const {
   if (!node.flag(CHASSIS_KERNEL_HOST_WORKSPACE) || bytes == 0) return {};
-  const int64_t planned = context.options->batch * context.options->time, now = context.batch * context.time;
+  const int64_t planned = context.options->batch * context.options->time;
+  const int64_t now = context.sizes.batch * context.sizes.time;
   const int64_t times = std::max<int64_t>(1, (now + planned - 1) / planned);
   const MemoryTag tag(MemoryCategory::kWorkspace);
   return Tensor::empty(std::vector<int64_t>{static_cast<int64_t>(bytes) * times}, Dtype::u8, context.device());

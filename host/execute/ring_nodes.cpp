@@ -30,7 +30,7 @@ void RingNodes::forward(size_t n, bool saves) {
   if (!node.flag(CHASSIS_KERNEL_LOG_SUM))
     throw plugin_error(provider_on(node) + " does not return the log sum that attention with key_part needs");
   const auto input = [&](size_t i) -> Tensor& { return frame_.values[node.inputs[i]]; };
-  int64_t num_positions = context_.time;  // in a row
+  int64_t num_positions = context_.sizes.time;  // in a row
   const AttendForward attend = [&](const Tensor& q, const Tensor& k, const Tensor& v, AttentionOffsets offsets) {
     return backend_.attend(runner_, node, {q, k, v, offsets, num_positions});
   };
@@ -45,7 +45,7 @@ void RingNodes::forward(size_t n, bool saves) {
   Tensor cached[2];
   for (uint32_t i = 0; i < 2; ++i) {
     const Tensor all = run_collective(context_, {CommOp::kAllGather, ring.axis, 1, 0, 0.0, true}, input(1 + i));
-    const Tensor row = all.size(1) > context_.time ? all.narrow(1, 0, context_.time).contiguous() : all;
+    const Tensor row = all.size(1) > context_.sizes.time ? all.narrow(1, 0, context_.sizes.time).contiguous() : all;
     cached[i] = context_.cache->append(context_.unit, node.ops[0], i == 1, row).contiguous();
   }
   num_positions += context_.cache->length();
@@ -62,7 +62,7 @@ void RingNodes::backward(size_t n) {
       {frame_.values[node.outputs[0]], frame_.saved[n].at(0)}, gradient,
       [&](const Tensor& q, const Tensor& k, const Tensor& v, const PartialAttention& whole, const Tensor& of_output,
           AttentionOffsets offsets) {
-        return backend_.attend_backward(runner_, node, {q, k, v, offsets, context_.time}, whole, of_output);
+        return backend_.attend_backward(runner_, node, {q, k, v, offsets, context_.sizes.time}, whole, of_output);
       });
   for (size_t i = 0; i < gradients.size(); ++i)
     if (node.input_needs_grad[i]) runner_.accumulate(node.inputs[i], std::move(gradients[i]));

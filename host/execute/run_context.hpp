@@ -68,8 +68,7 @@ struct RunContext {
   Collectives* collectives = nullptr;
   KeyValueCache* cache = nullptr;
   size_t unit = 0;
-  int64_t batch = 0;  // B and T of this micro-batch
-  int64_t time = 0;
+  DimSizes sizes = {};  // of this micro-batch
   double loss_scale = 1.0;
   RandomBits random = {};
   Trace* trace = nullptr;
@@ -78,7 +77,7 @@ struct RunContext {
   Device device() const { return backend->device(); }
   // The value's shape in this micro-batch.
   std::vector<int64_t> local_shape(const GraphValue& value) const {
-    return layout->local_shape(*program, value, batch, time);
+    return layout->local_shape(*program, value, sizes);
   }
 };
 

@@ -8,20 +8,22 @@
 #include "host/base/error.hpp"
 #include "host/base/log.hpp"
 #include "host/service/rng.hpp"
+#include "host/session/fields.hpp"
 
 namespace chassis {
 namespace {
 
-Fields fields_of(const std::vector<int32_t>& ids, size_t begin, Device device) {
+// The fields of the row from `begin` on.
+Fields fields_of(const Program& program, const std::vector<int32_t>& ids, size_t begin, Device device) {
   const RowPiece piece{.ids = std::span(ids).subspan(begin), .first_position = static_cast<int32_t>(begin)};
-  const int64_t sizes[] = {1, static_cast<int64_t>(piece.ids.size())};
-  std::vector<int32_t> values(piece.ids.size());
+  const NamedSizes sizes = largest_sizes(program, 1, static_cast<int64_t>(piece.ids.size()));
   Fields fields;
-  for (const BatchFieldSpec& spec : batch_fields()) {
-    if (!spec.in_generation) continue;
-    spec.write(piece, values);
-    Tensor& tensor = fields[std::string(spec.name)] = Tensor::empty(sizes, Dtype::i32, device);
-    tensor.copy_from(Tensor::borrow(values.data(), sizes, Dtype::i32));
+  for (const auto& [name, taken] : program.fields) {
+    const BatchFieldSpec* spec = find_batch_field(name);
+    if (spec == nullptr || !spec->in_generation) continue;
+    HostField field(*spec, sizes);
+    field.write(piece, 0, 0);
+    fields[name] = to_tensor(field, device);
   }
   return fields;
 }
@@ -90,7 +92,8 @@ Generated generate(Executor& executor, const std::vector<int32_t>& prompt, const
       cached->forget();
       seen = 0;
     }
-    const Tensor logits = executor.logits(fields_of(row, seen, device), use_cache ? &cached->cache() : nullptr, true);
+    const Tensor logits =
+        executor.logits(fields_of(executor.program(), row, seen, device), use_cache ? &cached->cache() : nullptr, true);
     if (use_cache) {
       cached->append(row);
       seen = row.size();

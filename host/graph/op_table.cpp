@@ -2,7 +2,7 @@
 #include "host/graph/op_table.hpp"
 
 #include <algorithm>
-#include <tuple>
+#include <utility>
 
 #include "host/base/error.hpp"
 #include "host/graph/collective_ops.hpp"
@@ -129,7 +129,7 @@ void linear(OpRule& r) {
   r.output(r.joined({x.begin(), x.end() - static_cast<std::ptrdiff_t>(in.size())}, out));
 }
 
-double linear_products(const Program& program, const BlockType& block, const Op& op, int64_t) {
+double linear_products(const Program& program, const BlockType& block, const Op& op, const DimSizes&) {
   const auto shape = program.global_shape(block.slots[op.params[0]]);
   return static_cast<double>(shape[0]) * static_cast<double>(shape[1]) /
          static_cast<double>(op.attr_int(kNumChunks, 1));
@@ -185,20 +185,21 @@ void attention(OpRule& r) {
   r.output({q[0], q[1], q[2], v[3]});
 }
 
-double attention_products(const Program& program, const BlockType& block, const Op& op, int64_t time) {
+double attention_products(const Program& program, const BlockType& block, const Op& op, const DimSizes& sizes) {
   const auto& q = block.values[op.inputs[0]].dims;
   const auto& v = block.values[op.inputs[2]].dims;
   const double heads = static_cast<double>(program.dims[q[2]].size);
   const double dims = static_cast<double>(program.dims[q[3]].size + program.dims[v[3]].size);
-  return heads * dims * static_cast<double>(time) * (op.attr_int("causal", 0) ? 0.5 : 1.0);
+  return heads * dims * static_cast<double>(sizes.time) * (op.attr_int("causal", 0) ? 0.5 : 1.0);
 }
 
-// A reshape must keep the product of the known sizes, and the number of times that B and T, of unknown sizes, occur.
-std::tuple<int64_t, int64_t, int64_t> reshape_invariants(const Program& program, const std::vector<DimId>& dims) {
-  std::vector<DimId> known = dims;
-  std::erase_if(known, [](DimId d) { return d == kB || d == kT; });
-  return {program.dim_product(known), std::count(dims.begin(), dims.end(), kB),
-          std::count(dims.begin(), dims.end(), kT)};
+// A reshape must keep the product of the fixed sizes, and the dims whose sizes are not fixed, in any order.
+std::pair<int64_t, std::vector<DimId>> reshape_invariants(const Program& program, std::vector<DimId> dims) {
+  const auto others = std::ranges::stable_partition(dims, [&](DimId d) { return program.dims[d].is_fixed(); });
+  std::vector<DimId> not_fixed(others.begin(), others.end());
+  dims.erase(others.begin(), others.end());
+  std::ranges::sort(not_fixed);
+  return {program.dim_product(dims), std::move(not_fixed)};
 }
 
 void reshape(OpRule& r) {

@@ -7,6 +7,7 @@
 #include <span>
 #include <string_view>
 
+#include "host/graph/dim_sizes.hpp"
 #include "host/graph/program.hpp"
 
 namespace chassis {
@@ -48,8 +49,8 @@ struct OpSpec {
   bool shares_grad = false;  // the gradient of each input is that of the output
   // The attribute with the length of row from which the op computes all positions of the row otherwise; "": none.
   std::string_view length_attr = "";
-  // Multiply-adds per token of a forward over rows of `time` tokens; NULL: none worth counting.
-  double (*products)(const Program& program, const BlockType& block, const Op& op, int64_t time) = nullptr;
+  // Multiply-adds per token of a forward over rows of those sizes; NULL: none worth counting.
+  double (*products)(const Program& program, const BlockType& block, const Op& op, const DimSizes& sizes) = nullptr;
 
   bool is_attention() const { return placement == OpPlacement::kAttention; }
   bool is_linear() const { return placement == OpPlacement::kLinear; }

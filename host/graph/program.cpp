@@ -96,7 +96,9 @@ std::string Program::dims_text(const std::vector<DimId>& ids) const {
   std::string text = "[";
   for (size_t i = 0; i < ids.size(); ++i) {
     const Dim& dim = dims[ids[i]];
-    text += (i ? ", " : "") + dim.name + (dim.size ? "=" + std::to_string(dim.size) : "");
+    text += (i ? ", " : "") + dim.name;
+    if (dim.is_fixed() || dim.kind == DimKind::kBounded)
+      text += (dim.is_fixed() ? "=" : "≤") + std::to_string(dim.size);
   }
   return text + "]";
 }
@@ -105,15 +107,25 @@ std::string Program::field_text(const Field& field) const {
   return (field.type == GraphValueType::kInt32 ? "i32 " : "f32 ") + dims_text(field.dims);
 }
 
-Field field_of(const BatchFieldSpec& spec) {
-  return {spec.dtype == CHASSIS_DTYPE_I32 ? GraphValueType::kInt32 : GraphValueType::kFloat32,
-          {spec.dims.begin(), spec.dims.end()}};
+bool is_given(const Program& program, const Field& field, const BatchFieldSpec& spec) {
+  if ((field.type == GraphValueType::kInt32) != (spec.dtype == CHASSIS_DTYPE_I32)) return false;
+  if (!std::ranges::equal(field.dims, spec.dims, {}, [&](DimId dim) { return program.dims[dim].name; })) return false;
+  const auto is_bounded = [&](DimId dim) { return program.dims[dim].kind == DimKind::kBounded; };
+  const size_t appended = entries_of(spec) == FieldEntries::kAppended ? 1 : 0;
+  return std::ranges::all_of(std::span(field.dims).first(appended), is_bounded) &&
+         std::ranges::none_of(std::span(field.dims).subspan(appended), is_bounded);
 }
 
-std::string batch_fields_text(const Program& program) {
+std::string field_text(const BatchFieldSpec& spec) {
+  std::string text = spec.dtype == CHASSIS_DTYPE_I32 ? "i32 [" : "f32 [";
+  for (size_t i = 0; i < spec.dims.size(); ++i) text += (i ? ", " : "") + std::string(spec.dims[i]);
+  return text + "]";
+}
+
+std::string batch_fields_text() {
   std::vector<std::pair<std::string, std::string>> names_of;  // by type, in the order of the table
   for (const BatchFieldSpec& spec : batch_fields()) {
-    const std::string type = program.field_text(field_of(spec));
+    const std::string type = field_text(spec);
     auto known = std::ranges::find(names_of, type, &std::pair<std::string, std::string>::first);
     if (known == names_of.end()) known = names_of.emplace(known, type, "");
     known->second += (known->second.empty() ? "" : ", ") + std::string(spec.name);

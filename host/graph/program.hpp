@@ -13,20 +13,15 @@
 
 #include "chassis/kind/model.h"
 #include "host/base/batch_fields.hpp"
+#include "host/graph/dims.hpp"
 #include "host/graph/op_id.hpp"
 #include "host/state/dtype.hpp"
 
 namespace chassis {
 
-using DimId = uint32_t;
 using ValueId = uint32_t;
 using SlotId = uint32_t;
 inline constexpr uint32_t kAbsent = CHASSIS_ABSENT;
-
-struct Dim {
-  std::string name;
-  int64_t size = 0;  // logical, undivided; 0: known at run time (B, T)
-};
 
 using AttrValue = std::variant<int64_t, double, std::string, std::vector<int64_t>, std::vector<double>>;
 using Attrs = std::vector<std::pair<std::string, AttrValue>>;
@@ -106,8 +101,6 @@ struct Field {
   bool operator==(const Field&) const = default;
 };
 
-// The type and dims that batches give a field.
-Field field_of(const BatchFieldSpec& spec);
 
 struct BlockType {
   std::string name;
@@ -147,15 +140,19 @@ struct Program {
   std::optional<DimId> find_dim(std::string_view name) const;
   int64_t dim_product(const std::vector<DimId>& ids) const;
   bool is_logits(const GraphValue& value) const;               // has the dim "vocab"
-  std::string dims_text(const std::vector<DimId>& ids) const;  // "[B, T, heads=6, head_dim=64]"
+  std::string dims_text(const std::vector<DimId>& ids) const;  // "[B, T, heads=6, patches≤512]"
   std::string field_text(const Field& field) const;            // "i32 [B, T]"
   std::vector<int64_t> global_shape(const Slot& slot) const;
   size_t num_units() const;                     // blocks of all chains
   std::vector<std::string> unit_names() const;  // "embed", "layers.3"
 };
 
+// True if batches give the field in the type and with the dims that the program takes.
+bool is_given(const Program& program, const Field& field, const BatchFieldSpec& spec);
+// As batches give it: "f32 [patches, channels]".
+std::string field_text(const BatchFieldSpec& spec);
 // All batch_fields(): "input_ids, labels, each i32 [B, T]".
-std::string batch_fields_text(const Program& program);
+std::string batch_fields_text();
 
 // For a plugin's own op: "mixes ffn and T", "mixes no dim", "mixes all dims, since it declares none".
 std::string mixed_dims_text(const Program& program, const Op& op);

@@ -149,8 +149,7 @@ void check_mixed_dims(const Program& program, const BlockType& block, const Op& 
   for (const ValueId input : op.inputs)
     if (input != kAbsent)
       for (const DimId dim : block.values[input].dims)
-        if (dim != CHASSIS_DIM_BATCH && dim != CHASSIS_DIM_TIME && !op.mixes(dim) &&
-            !block.values[op.outputs.front()].has(dim))
+        if (!program.dims[dim].is_of_rows() && !op.mixes(dim) && !block.values[op.outputs.front()].has(dim))
           throw refused_op(
               block, op,
               "its input has '" + program.dims[dim].name + "', which its output lacks: list it in mixed_dims");
@@ -159,11 +158,14 @@ void check_mixed_dims(const Program& program, const BlockType& block, const Op& 
 class Recorder {
  public:
   Recorder() {
-    program_.dims = {{"B", 0}, {"T", 0}};
+    program_.dims = predeclared_dims();
     table_.struct_size = sizeof(table_);
     table_.impl = this;
     table_.dim = [](auto* b, chassis_str_t name, int64_t size, chassis_dim_t* out) {
-      return guarded([&] { *out = self(b).dim(text(name), size); });
+      return guarded([&] { *out = record_dim(self(b).program_, text(name), size); });
+    };
+    table_.bounded_dim = [](auto* b, chassis_str_t name, int64_t maximum, chassis_dim_t* out) {
+      return guarded([&] { *out = record_dim(self(b).program_, text(name), maximum, DimKind::kBounded); });
     };
     table_.begin_block = [](auto* b, chassis_str_t name, chassis_block_t* out) {
       return guarded([&] { *out = self(b).begin_block(text(name)); });
@@ -200,8 +202,6 @@ class Recorder {
 
  private:
   static Recorder& self(const chassis_builder_t* b) { return *static_cast<Recorder*>(b->impl); }
-
-  DimId dim(std::string name, int64_t size) { return record_dim(program_, std::move(name), size); }
 
   uint32_t begin_block(std::string name) {
     if (open_) throw plugin_error("block '" + name + "' begins inside block '" + block().name + "'");
@@ -282,14 +282,16 @@ class Recorder {
 
 }  // namespace
 
-DimId record_dim(Program& program, std::string name, int64_t size) {
+DimId record_dim(Program& program, std::string name, int64_t size, DimKind kind) {
   if (size < 1) throw plugin_error("dim '" + name + "' has size " + std::to_string(size) + ", expected at least 1");
   if (auto known = program.find_dim(name)) {
+    if ((kind == DimKind::kBounded) != (program.dims[*known].kind == DimKind::kBounded))
+      throw plugin_error("dim '" + name + "' is declared both with a maximum and without one");
     if (program.dims[*known].size == size) return *known;
     throw plugin_error("dim '" + name + "' is declared with size " + std::to_string(program.dims[*known].size) +
                        " and again with " + std::to_string(size));
   }
-  program.dims.push_back({std::move(name), size});
+  program.dims.push_back({std::move(name), size, kind});
   return static_cast<DimId>(program.dims.size() - 1);
 }
 
@@ -301,6 +303,10 @@ Slot record_slot(const Program& program, const BlockType& block, const chassis_s
     for (DimId d : slot.axes.back()) check_dim(program, d);
   }
   const std::string which = "block '" + block.name + "', parameter '" + slot.name + "': ";
+  for (const auto& axis : slot.axes)
+    for (const DimId dim : axis)
+      if (!program.dims[dim].is_fixed())
+        throw plugin_error(which + "it has the dim '" + program.dims[dim].name + "', whose size is not fixed");
   if (desc.role < CHASSIS_ROLE_WEIGHT || desc.role > CHASSIS_ROLE_HEAD)
     throw plugin_error(which + "the role " + std::to_string(desc.role) + " is not valid; roles are 1 to 5");
   if (desc.init < CHASSIS_INIT_ZEROS || desc.init > CHASSIS_INIT_UNIFORM)

@@ -14,7 +14,7 @@ Program record_program(const std::function<chassis_status_t*(const chassis_build
 
 // Each function does one call of the builder, and throws a plugin error that names the block. Rewrites by plugins use
 // them too. The descriptions must come from read_struct().
-DimId record_dim(Program& program, std::string name, int64_t size);
+DimId record_dim(Program& program, std::string name, int64_t size, DimKind kind = DimKind::kFixed);
 Slot record_slot(const Program& program, const BlockType& block, const chassis_slot_desc_t& desc);
 Op record_op(const Program& program, BlockType& block, const chassis_op_desc_t& desc);
 // Throws unless chains fit together, names of parameters are unique, ties lead to a parameter of the same shape, and

@@ -71,7 +71,8 @@ class DivisionSink {
     if ((flags & ~CHASSIS_DIVIDE_PAD) != 0)
       throw plugin_error("the division of '" + dim + "' has the unknown flags " + std::to_string(flags));
     const auto known = program_.find_dim(dim);
-    if (!known || program_.dims[*known].size == 0) throw plugin_error("the program has no dim '" + dim + "' to divide");
+    if (!known || !program_.dims[*known].is_fixed())
+      throw plugin_error("the program has no dim '" + dim + "' to divide");
     division.dims[dim] = (flags & CHASSIS_DIVIDE_PAD) != 0;
   }
 
@@ -137,7 +138,7 @@ std::map<std::string, Division> ask_divisions(const StackStrategy& strategy, con
   const std::vector<chassis_mesh_axis_t> axes = raw_axes(mesh, rank);
   std::vector<chassis_dim_size_t> dims;
   for (const Dim& dim : program.dims)
-    if (dim.size > 0) dims.push_back({str_of(dim.name), dim.size});
+    if (dim.is_fixed()) dims.push_back({str_of(dim.name), dim.size});
   chassis_division_problem_t problem{};
   problem.struct_size = sizeof problem;
   problem.num_axes = static_cast<uint32_t>(axes.size());

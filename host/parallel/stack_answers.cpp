@@ -130,7 +130,7 @@ class Questions {
       : strategies_(strategies), program_(program), parameters_(parameters), facts_(facts) {}
 
   StackAnswers ask() {
-    out_.unit_costs = unit_flops(program_, parameters_, facts_.time);
+    out_.unit_costs = unit_flops(program_, parameters_, facts_.sizes);
     out_.axes.resize(strategies_.size());
     out_.placements.resize(parameters_.all().size());
     ask_stages();

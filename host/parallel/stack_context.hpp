@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "host/graph/dim_sizes.hpp"
 #include "host/service/tensor.hpp"
 #include "host/state/dtype.hpp"
 #include "host/state/mesh_shape.hpp"
@@ -16,7 +17,7 @@ struct StackContext {
   Device device;
   bool trains = true;
   int64_t num_microbatches = 1;
-  int64_t time = 1;  // tokens in a row
+  DimSizes sizes = {1, 1};  // of the largest micro-batch
 };
 
 }  // namespace chassis

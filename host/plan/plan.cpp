@@ -39,7 +39,7 @@ std::optional<PlanPipeline> plan_pipeline(const Session& session) {
   if (!pipeline.divides()) return std::nullopt;
   const std::vector<std::string> units = session.program().unit_names();
   const std::vector<double> flops =
-      unit_flops(session.program(), session.parameters(), session.settings().train.seq_len);
+      unit_flops(session.program(), session.parameters(), session.compiled().options().planned(session.program()));
   PlanPipeline out;
   std::vector<StageCost> costs;
   for (int stage = 0; stage < pipeline.num_stages(); ++stage) {

@@ -18,10 +18,10 @@ void check_fields(const Program& program) {
     const BatchFieldSpec* spec = find_batch_field(name);
     if (spec == nullptr)
       throw plugin_error("the model takes the field '" + name + "' of a batch, which the data cannot give")
-          .hint("fields: " + batch_fields_text(program));
-    if (const Field given = field_of(*spec); field != given)
+          .hint("fields: " + batch_fields_text());
+    if (!is_given(program, field, *spec))
       throw plugin_error("the model takes the field '" + name + "' as " + program.field_text(field) +
-                         ", the data gives it as " + program.field_text(given));
+                         ", the data gives it as " + field_text(*spec));
   }
 }
 
@@ -31,44 +31,43 @@ std::vector<std::string> field_names(const Program& program) {
   return names;
 }
 
+NamedSizes largest_sizes(const Program& program, int64_t num_rows, int64_t seq_len) {
+  const DimSizes sizes = DimSizes::largest(program, num_rows, seq_len);
+  NamedSizes named;
+  for (DimId dim = 0; dim < program.dims.size(); ++dim) named[program.dims[dim].name] = sizes.size_of(program, dim);
+  return named;
+}
+
+Tensor to_tensor(const HostField& field, Device device) {
+  Tensor tensor = Tensor::empty(field.shape(), field.dtype(), device);
+  tensor.copy_from(Tensor::borrow(const_cast<std::byte*>(field.bytes().data()), field.shape(), field.dtype()));
+  return tensor;
+}
+
 Fields to_fields(const Batch& batch, Device device) {
   MemoryTag tag(MemoryCategory::kData);
   Fields fields;
-  for (const auto& [name, field] : batch.fields) {
-    const auto dtype = static_cast<Dtype>(find_batch_field(name)->dtype);
-    Tensor tensor = Tensor::empty(field.shape, dtype, device);
-    tensor.copy_from(Tensor::borrow(const_cast<int32_t*>(field.values.data()), field.shape, dtype));
-    fields[name] = std::move(tensor);
-  }
+  for (const auto& [name, field] : batch.fields) fields[name] = to_tensor(field, device);
   return fields;
 }
-
-namespace {
-
-std::vector<int64_t> shape_of(const BatchFieldSpec& spec, int64_t num_rows, int64_t seq_len) {
-  std::vector<int64_t> shape;
-  for (const uint32_t dim : spec.dims) shape.push_back(dim == CHASSIS_DIM_BATCH ? num_rows : seq_len);
-  return shape;
-}
-
-}  // namespace
 
 Fields empty_fields(const Program& program, int64_t num_rows, int64_t seq_len, Device device) {
   const MemoryTag tag(MemoryCategory::kData);
   Fields fields;
+  const NamedSizes sizes = largest_sizes(program, num_rows, seq_len);
   for (const auto& [name, field] : program.fields) {
     const BatchFieldSpec& spec = *find_batch_field(name);
-    fields[name] = Tensor::empty(shape_of(spec, num_rows, seq_len), static_cast<Dtype>(spec.dtype), device);
+    fields[name] = Tensor::empty(field_shape(spec, sizes), static_cast<Dtype>(spec.dtype), device);
   }
   return fields;
 }
 
 uint64_t step_data_bytes(const Program& program, const Settings& settings, const BatchSizes& sizes) {
+  const NamedSizes named = largest_sizes(program, sizes.micro_batch_size, settings.train.seq_len);
   uint64_t bytes = 0;  // of a micro-batch
   for (const auto& [name, field] : program.fields) {
     const BatchFieldSpec& spec = *find_batch_field(name);
-    bytes += static_cast<uint64_t>(numel(Shape(shape_of(spec, sizes.micro_batch_size, settings.train.seq_len))) *
-                                   size_bytes(static_cast<Dtype>(spec.dtype)));
+    bytes += static_cast<uint64_t>(numel(Shape(field_shape(spec, named))) * size_bytes(static_cast<Dtype>(spec.dtype)));
   }
   return bytes * static_cast<uint64_t>(sizes.num_microbatches) * (settings.data.prefetch ? 2 : 1);
 }

@@ -17,6 +17,10 @@ std::vector<std::string> field_names(const Program& program);
 // The size of the program's dimension "vocab"; 0 if it has none.
 int64_t vocab_size(const Program& program);
 
+// The sizes of all dims of the program, bounded ones at their maximum.
+NamedSizes largest_sizes(const Program& program, int64_t num_rows, int64_t seq_len);
+
+Tensor to_tensor(const HostField& field, Device device);
 Fields to_fields(const Batch& batch, Device device);
 // The bytes of the rows that the data of a step keep in host memory on one rank; twice as many with data.prefetch,
 // which keeps the next step's rows too.

@@ -139,6 +139,7 @@ DataConfig data_config(const DataNeeds& needs) {
   data.seq_len = needs.settings.train.seq_len;
   data.vocab_size = vocab_size(needs.program);
   data.fields = field_names(needs.program);
+  data.dims = largest_sizes(needs.program, 0, 0);  // batches give B and T
   const int32_t pad_id = needs.tokenizer ? needs.tokenizer->pad_id() : -1;
   data.pad_id = pad_id >= 0 && pad_id < data.vocab_size ? pad_id : 0;
   if (data.packing == Packing::kNone && !settings.pad_to_seq_len && op_that_may_read_padding(needs.program).empty())

@@ -173,9 +173,9 @@ std::unique_ptr<Communicator> make_communicator(const Config& config, RunPlugins
   return communicator;
 }
 
-StackContext stack_context(const Config& config, const RunMesh& mesh, Device device, int64_t time) {
+StackContext stack_context(const Config& config, const RunMesh& mesh, Device device, DimSizes sizes) {
   StackContext facts;
-  facts.time = time;
+  facts.sizes = std::move(sizes);
   facts.mesh = mesh.shape;
   facts.rank = mesh.rank;
   facts.device = device;

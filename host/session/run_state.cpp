@@ -86,9 +86,9 @@ void place_shards(RunState& state, const Config& config, std::optional<Optimizer
   const CompiledProgram& compiled = *state.compiled;
   const RunMesh& mesh = state.mesh;
   try {
-    state.plan =
-        std::make_unique<StackPlan>(mesh.strategies, compiled.program(), compiled.parameters(),
-                                    stack_context(config, mesh, compiled.options().device, compiled.options().time));
+    state.plan = std::make_unique<StackPlan>(
+        mesh.strategies, compiled.program(), compiled.parameters(),
+        stack_context(config, mesh, compiled.options().device, compiled.options().planned(compiled.program())));
     state.plan->place(compiled.parameters());
   } catch (const Error& error) {
     if (error.code() != ExitCode::kConfig || !error.where().file.empty()) throw;

@@ -147,7 +147,8 @@ class Preparation {
     ConsoleFacts facts;
     facts.max_steps = max_steps;
     facts.every_steps = settings().log.every_steps;
-    facts.flops_per_token = flops_per_token(session_.program(), session_.compiled().options().time);
+    facts.flops_per_token =
+        flops_per_token(session_.program(), session_.compiled().options().planned(session_.program()));
     facts.peak_flops = peak_flops(device, session_.compute() == Dtype::bf16);
     facts.total_memory_bytes = device_memory(session_.device()).total_bytes;
     const LostMetrics lost = run_.saves->continues_after_failed_save() ? LostMetrics::kCount : LostMetrics::kStop;

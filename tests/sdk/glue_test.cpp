@@ -197,6 +197,31 @@ class OneOp : public testing::Test {
   const chassis_op_view_t* op_pointer_ = &op_;
 };
 
+TEST(Operands, ShareTheLeadingDimsOfOneNameAndSize) {
+  const chassis_str_t dims[] = {str("patches"), str("channels"), str("hidden")};
+  const int64_t x[] = {4, 2, 2}, whole[] = {4, 2, 2}, half[] = {4, 1, 2}, other[] = {4, 2};
+  const chassis_str_t other_dims[] = {str("patches"), str("hidden")};
+  const auto operand = [&](const int64_t* sizes, uint32_t num_dims, const chassis_str_t* names) {
+    return chassis_operand_t{.struct_size = sizeof(chassis_operand_t),
+                             .dtype = CHASSIS_DTYPE_F32,
+                             .num_dims = num_dims,
+                             .needs_grad = 1,
+                             .local_shape = sizes,
+                             .dims = names,
+                             .num_components = 0,
+                             .components = nullptr,
+                             .whole_shape = nullptr,
+                             .begin = nullptr};
+  };
+  const auto shared = [&](const chassis_operand_t& a, const chassis_operand_t& b) {
+    return num_shared_dims(OperandView(&a), OperandView(&b));
+  };
+  EXPECT_EQ(shared(operand(x, 3, dims), operand(whole, 3, dims)), 3);
+  EXPECT_EQ(shared(operand(x, 3, dims), operand(whole, 2, dims)), 2);
+  EXPECT_EQ(shared(operand(x, 3, dims), operand(half, 3, dims)), 1);
+  EXPECT_EQ(shared(operand(x, 3, dims), operand(other, 2, other_dims)), 1);
+}
+
 TEST_F(OneOp, RefusesUnknownAttributes) {
   double cost = 0;
   const chassis_node_t plain = node();

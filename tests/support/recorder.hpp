@@ -29,6 +29,11 @@ class Recorder {
     check(b_->dim(b_, str_of(name), size, &out));
     return out;
   }
+  DimId bounded_dim(const std::string& name, int64_t maximum) {
+    DimId out = 0;
+    check(b_->bounded_dim(b_, str_of(name), maximum, &out));
+    return out;
+  }
   uint32_t begin_block(const std::string& name) {
     uint32_t out = 0;
     check(b_->begin_block(b_, str_of(name), &out));

@@ -60,7 +60,8 @@ class Recording {
               self(b).lines.push_back("chain " + text_of(name) + " '" + text_of(prefix) + "' " +
                                       self(b).blocks_.at(blocks[0]) + " x " + std::to_string(num_blocks));
               return ok();
-            }};
+            },
+            nullptr};  // our models have no bounded dim
   }
   Recording(const Recording&) = delete;
   Recording& operator=(const Recording&) = delete;

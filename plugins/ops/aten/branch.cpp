@@ -10,9 +10,10 @@ namespace {
 // y_i = x · weight_iᵀ, computed by one product with all weights, stacked one below the other.
 class LinearGroup : public AtenKernel {
  public:
-  LinearGroup(const Operators& aten, const NodeView& node) : AtenKernel(aten), planned_x_(shape_of(node.input(0))) {
+  LinearGroup(const Operators& aten, const NodeView& node)
+      : AtenKernel(aten), planned_x_(node.input(0), node.output(0)) {
     for (int i = 0; i < node.num_outputs(); ++i) {
-      planned_y_.push_back(shape_of(node.output(i)));
+      planned_y_.emplace_back(node.output(i), node.input(0));
       columns_.push_back(node.param(i).size(0));
     }
     all_columns_ = std::accumulate(columns_.begin(), columns_.end(), int64_t{0});
@@ -25,7 +26,7 @@ class LinearGroup : public AtenKernel {
     multiply(all, rows, aten_.t(weight));
     int64_t begin = 0;
     for (uint32_t i = 0; i < columns_.size(); ++i) {
-      const BorrowedTensor y = call.make_output(i, x.dtype(), with_rows_of(x, planned_y_[i]));
+      const BorrowedTensor y = call.make_output(i, x.dtype(), planned_y_[i].in_call(x));
       aten_.copy_(matrix(y, columns_[i]), aten_.narrow(all, 1, begin, columns_[i]));
       begin += columns_[i];
     }
@@ -36,7 +37,7 @@ class LinearGroup : public AtenKernel {
     if (!some || !call.wants_grad_input(0)) return;
     const Tensor dy = joined_gradients(call, some), weight = stacked_weights(call, some.dtype());
     const bool add = static_cast<bool>(call.grad_input(0));
-    if (!add) call.set_grad_input(0, create(call, some, some.dtype(), with_rows_of(some, planned_x_)));
+    if (!add) call.set_grad_input(0, create(call, some, some.dtype(), planned_x_.in_call(some)));
     accumulate_product(matrix(call.grad_input(0), weight.size(1)), add, dy, weight);
   }
 
@@ -87,8 +88,8 @@ class LinearGroup : public AtenKernel {
     return all;
   }
 
-  Shape planned_x_;
-  std::vector<Shape> planned_y_;
+  PlannedShape planned_x_;
+  std::vector<PlannedShape> planned_y_;
   std::vector<int64_t> columns_;
   int64_t all_columns_;
 };
@@ -98,7 +99,7 @@ class LinearAdd : public AtenKernel {
  public:
   LinearAdd(const Operators& aten, const NodeView& node)
       : AtenKernel(aten),
-        planned_x_(shape_of(node.input(0))),
+        planned_x_(node.input(0), node.output(0)),
         factor_(node.num_ops() == 3 ? node.op(0).attr_float("factor") : 1.0) {}
 
   void forward(Call& call) override {
@@ -119,7 +120,7 @@ class LinearAdd : public AtenKernel {
     const Tensor rows = matrix(dy, weight.size(0));
     const Tensor dx = create(call, dy, dy.dtype(), Shape{rows.size(0), weight.size(1)});
     multiply(dx, rows, weight, factor_);
-    store_grad_input(call, 0, dy.dtype(), aten_.view(dx, with_rows_of(dy, planned_x_)));
+    store_grad_input(call, 0, dy.dtype(), aten_.view(dx, planned_x_.in_call(dy)));
   }
 
   void backward_params(Call& call) override {
@@ -142,7 +143,7 @@ class LinearAdd : public AtenKernel {
   }
 
  private:
-  Shape planned_x_;
+  PlannedShape planned_x_;
   double factor_;
 };
 

@@ -174,21 +174,21 @@ class Softcap : public AtenKernel {
 class Reshape : public AtenKernel {
  public:
   Reshape(const Operators& aten, const NodeView& node)
-      : AtenKernel(aten), planned_x_(shape_of(node.input(0))), planned_y_(shape_of(node.output(0))) {}
+      : AtenKernel(aten), planned_x_(node.input(0), node.output(0)), planned_y_(node.output(0), node.input(0)) {}
 
   void forward(Call& call) override {
     const BorrowedTensor x = call.input(0);
-    const Shape shape = with_rows_of(x, planned_y_);
+    const Shape shape = planned_y_.in_call(x);
     const BorrowedTensor y = call.make_output(0, x.dtype(), shape);
     if (y.view().data != x.view().data) aten_.copy_(y, aten_.view(x, shape_of(y)));
   }
   void backward_inputs(Call& call) override {
     const BorrowedTensor dy = call.grad_output(0);
-    if (dy) store_grad_input(call, 0, dy.dtype(), aten_.view(dy, with_rows_of(dy, planned_x_)));
+    if (dy) store_grad_input(call, 0, dy.dtype(), aten_.view(dy, planned_x_.in_call(dy)));
   }
 
  private:
-  Shape planned_x_, planned_y_;
+  PlannedShape planned_x_, planned_y_;
 };
 
 }  // namespace

@@ -57,6 +57,22 @@ inline PartIndex part_index(const Operators& aten, const BorrowedTensor& indices
   return {std::move(index), std::move(elsewhere)};
 }
 
+// The planned shape of an operand, which in a call has the sizes of another one in the dims that both share.
+class PlannedShape {
+ public:
+  PlannedShape(const OperandView& of, const OperandView& like)
+      : shape_(of.local_shape().begin(), of.local_shape().end()), num_shared_(num_shared_dims(of, like)) {}
+  Shape in_call(const BorrowedTensor& like) const {
+    Shape shape = shape_;
+    std::copy_n(like.sizes().begin(), num_shared_, shape.begin());
+    return shape;
+  }
+
+ private:
+  Shape shape_;
+  int num_shared_;
+};
+
 class AtenKernel : public Kernel {
  public:
   explicit AtenKernel(const Operators& aten) : aten_(aten) {}
@@ -72,12 +88,6 @@ class AtenKernel : public Kernel {
   }
   Tensor create(const Call& call, const BorrowedTensor& like, uint32_t dtype, const Shape& shape) const {
     return Tensor::create(call.host(), dtype, shape, like.device_type(), like.view().device_index);
-  }
-
-  // The planned shape with B and T of this call.
-  static Shape with_rows_of(const BorrowedTensor& x, Shape planned) {
-    for (size_t i = 0; i < 2 && i < planned.size(); ++i) planned[i] = x.sizes()[i];
-    return planned;
   }
 
   // Stores the gradient of input i, or adds it to the one that the host passes.

@@ -7,12 +7,12 @@ namespace {
 class Linear : public AtenKernel {
  public:
   Linear(const Operators& aten, const NodeView& node)
-      : AtenKernel(aten), planned_x_(shape_of(node.input(0))), planned_y_(shape_of(node.output(0))) {}
+      : AtenKernel(aten), planned_x_(node.input(0), node.output(0)), planned_y_(node.output(0), node.input(0)) {}
 
   void forward(Call& call) override {
     const BorrowedTensor x = call.input(0), bias = call.param(1);
     const Tensor weight = cast(call.param(0), x.dtype()), weight_t = aten_.t(weight);
-    const BorrowedTensor y = call.make_output(0, x.dtype(), with_rows_of(x, planned_y_));
+    const BorrowedTensor y = call.make_output(0, x.dtype(), planned_y_.in_call(x));
     const Tensor rows = matrix(x, weight.size(1)), out = matrix(y, weight.size(0));
     if (bias) aten_.addmm_out(cast(bias, x.dtype()), rows, weight_t, 1.0, 1.0, out);
     else
@@ -24,7 +24,7 @@ class Linear : public AtenKernel {
     if (!dy || !call.wants_grad_input(0)) return;
     const Tensor weight = cast(call.param(0), dy.dtype()), rows = matrix(dy, weight.size(0));
     const bool add = static_cast<bool>(call.grad_input(0));
-    if (!add) call.set_grad_input(0, create(call, dy, dy.dtype(), with_rows_of(dy, planned_x_)));
+    if (!add) call.set_grad_input(0, create(call, dy, dy.dtype(), planned_x_.in_call(dy)));
     accumulate_product(matrix(call.grad_input(0), weight.size(1)), add, rows, weight);
   }
 
@@ -43,7 +43,7 @@ class Linear : public AtenKernel {
   }
 
  private:
-  Shape planned_x_, planned_y_;
+  PlannedShape planned_x_, planned_y_;
 };
 
 }  // namespace

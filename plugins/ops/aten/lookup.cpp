@@ -8,13 +8,13 @@ class Embedding : public AtenKernel {
  public:
   Embedding(const Operators& aten, const NodeView& node)
       : AtenKernel(aten),
-        planned_(shape_of(node.output(0))),
+        planned_(node.output(0), node.input(0)),
         is_part_(node.op(0).has_attr("first")),
         first_(node.op(0).attr_int("first", 0)) {}
 
   void forward(Call& call) override {
     const BorrowedTensor ids = call.input(0), weight = call.param(0);
-    const BorrowedTensor y = call.make_output(0, weight.dtype(), with_rows_of(ids, planned_));
+    const BorrowedTensor y = call.make_output(0, weight.dtype(), planned_.in_call(ids));
     const Tensor rows = matrix(y, weight.size(1));
     if (!is_part_) {
       aten_.index_select_out(weight, 0, aten_.view(ids, Shape{ids.num_elements()}), rows);
@@ -56,7 +56,7 @@ class Embedding : public AtenKernel {
     return part_index(aten_, ids, Shape{ids.num_elements()}, first_, vocab, -1);
   }
 
-  Shape planned_;
+  PlannedShape planned_;
   const bool is_part_;
   const int64_t first_;
 };

@@ -178,20 +178,21 @@ class Softcap : public Kernel {
 
 class Reshape : public Kernel {
  public:
-  explicit Reshape(const NodeView& node) : planned_x_(shape_of(node.input(0))), planned_y_(shape_of(node.output(0))) {}
+  explicit Reshape(const NodeView& node)
+      : planned_x_(node.input(0), node.output(0)), planned_y_(node.output(0), node.input(0)) {}
 
   void forward(Call& call) override {
     const BorrowedTensor x = call.input(0);
-    write_output(call, 0, x.dtype(), output_sizes(x, planned_y_), read(x));
+    write_output(call, 0, x.dtype(), planned_y_.in_call(x), read(x));
   }
 
   void backward_inputs(Call& call) override {
     const BorrowedTensor dy = call.grad_output(0);
-    if (dy) store_grad_input(call, 0, dy.dtype(), output_sizes(dy, planned_x_), read(dy));
+    if (dy) store_grad_input(call, 0, dy.dtype(), planned_x_.in_call(dy), read(dy));
   }
 
  private:
-  std::vector<int64_t> planned_x_, planned_y_;
+  PlannedSizes planned_x_, planned_y_;
 };
 
 }  // namespace

@@ -7,7 +7,8 @@ namespace {
 
 class Linear : public Kernel {
  public:
-  explicit Linear(const NodeView& node) : planned_x_(shape_of(node.input(0))), planned_y_(shape_of(node.output(0))) {}
+  explicit Linear(const NodeView& node)
+      : planned_x_(node.input(0), node.output(0)), planned_y_(node.output(0), node.input(0)) {}
 
   void forward(Call& call) override {
     const BorrowedTensor x = call.input(0), weight = call.param(0), bias = call.param(1);
@@ -22,7 +23,7 @@ class Linear : public Kernel {
           y[r * out + o] = sum;
         }
     });
-    write_output(call, 0, x.dtype(), output_sizes(x, planned_y_), y);
+    write_output(call, 0, x.dtype(), planned_y_.in_call(x), y);
   }
 
   void backward_inputs(Call& call) override {
@@ -36,7 +37,7 @@ class Linear : public Kernel {
         for (int64_t o = 0; o < out; ++o)
           for (int64_t i = 0; i < in; ++i) dx[r * in + i] += dys[r * out + o] * w[o * in + i];
     });
-    store_grad_input(call, 0, dy.dtype(), output_sizes(dy, planned_x_), dx);
+    store_grad_input(call, 0, dy.dtype(), planned_x_.in_call(dy), dx);
   }
 
   void backward_params(Call& call) override {
@@ -61,7 +62,7 @@ class Linear : public Kernel {
   }
 
  private:
-  std::vector<int64_t> planned_x_, planned_y_;
+  PlannedSizes planned_x_, planned_y_;
 };
 
 }  // namespace

@@ -7,7 +7,7 @@ namespace {
 class Embedding : public Kernel {
  public:
   explicit Embedding(const NodeView& node)
-      : planned_(shape_of(node.output(0))),
+      : planned_(node.output(0), node.input(0)),
         is_part_(node.op(0).has_attr("first")),
         first_(node.op(0).attr_int("first", 0)) {}
 
@@ -26,7 +26,7 @@ class Embedding : public Kernel {
       else
         y.insert(y.end(), static_cast<size_t>(width), 0.0);
     }
-    write_output(call, 0, weight.dtype(), output_sizes(ids, planned_), y);
+    write_output(call, 0, weight.dtype(), planned_.in_call(ids), y);
   }
 
   void backward_params(Call& call) override {
@@ -44,7 +44,7 @@ class Embedding : public Kernel {
   }
 
  private:
-  std::vector<int64_t> planned_;
+  PlannedSizes planned_;
   const bool is_part_;
   const int64_t first_;
 };

@@ -1,6 +1,7 @@
 // Tensors as plain arrays of doubles: the oracle reads everything, computes in double, and rounds once at the end.
 #pragma once
 
+#include <algorithm>
 #include <vector>
 
 #include "chassis/bf16.hpp"
@@ -83,16 +84,21 @@ inline Values read_grad_output(const Call& call, size_t count) {
   return grad ? read(grad) : Values(count);
 }
 
-// The planned sizes with B and T of this call.
-inline std::vector<int64_t> output_sizes(const BorrowedTensor& x, const std::vector<int64_t>& planned) {
-  std::vector<int64_t> sizes = planned;
-  for (size_t i = 0; i < 2 && i < sizes.size(); ++i) sizes[i] = x.sizes()[i];
-  return sizes;
-}
+// The planned sizes of an operand, which in a call has the sizes of another one in the dims that both share.
+class PlannedSizes {
+ public:
+  PlannedSizes(const OperandView& of, const OperandView& like)
+      : sizes_(of.local_shape().begin(), of.local_shape().end()), num_shared_(num_shared_dims(of, like)) {}
+  std::vector<int64_t> in_call(const BorrowedTensor& like) const {
+    std::vector<int64_t> sizes = sizes_;
+    std::copy_n(like.sizes().begin(), num_shared_, sizes.begin());
+    return sizes;
+  }
 
-inline std::vector<int64_t> shape_of(const OperandView& operand) {
-  return {operand.local_shape().begin(), operand.local_shape().end()};
-}
+ private:
+  std::vector<int64_t> sizes_;
+  int num_shared_;
+};
 
 std::unique_ptr<Kernel> make_embedding(const NodeView& node);
 std::unique_ptr<Kernel> make_score(const NodeView& node);

@@ -96,6 +96,12 @@ class Builder {
     host_.check(raw_.dim(&raw_, str(name), size, &out.id));
     return out;
   }
+  // A dim of which each micro-batch has at most `maximum`.
+  Dim bounded_dim(std::string_view name, int64_t maximum) {
+    Dim out{};
+    host_.check(raw_.bounded_dim(&raw_, str(name), maximum, &out.id));
+    return out;
+  }
 
   // Records a block type: b.block("layer", [&] { … });
   template <typename Body>

@@ -56,6 +56,16 @@ class OperandView {
   chassis_operand_t operand_;
 };
 
+// The number of leading dims that two values share. Where a call has other sizes than planned, as of B, T and bounded
+// dims, both have the same ones.
+inline int num_shared_dims(const OperandView& a, const OperandView& b) {
+  int shared = 0;
+  while (shared < a.num_dims() && shared < b.num_dims() && a.size(shared) == b.size(shared) &&
+         a.dim(shared) == b.dim(shared))
+    ++shared;
+  return shared;
+}
+
 // One recorded op inside a node.
 class OpView {
  public:

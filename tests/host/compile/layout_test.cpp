@@ -197,7 +197,7 @@ TEST(Layout, ARankScalesItsOwnChannels) {
   const auto op = std::ranges::find(block.ops, OpId("channel_scale"), &Op::id);
   ASSERT_NE(op, block.ops.end());
   EXPECT_EQ(layout.local_shape(program, block.slots[op->params[0]]), std::vector<int64_t>{4});
-  EXPECT_EQ(layout.local_shape(program, block.values[op->outputs[0]], 1, 3), (std::vector<int64_t>{1, 3, 4}));
+  EXPECT_EQ(layout.local_shape(program, block.values[op->outputs[0]], {1, 3}), (std::vector<int64_t>{1, 3, 4}));
   EXPECT_TRUE(block.slots[op->params[0]].partial_over.empty());
 }
 
@@ -230,12 +230,12 @@ TEST(Layout, RingsShiftOneChunkWhileAnotherIsMultiplied) {
   for (const Op& op : block.ops) {
     if (!op.spec().is_linear()) continue;
     EXPECT_EQ(op.attr_int("comm.chunks", 0), 3) << op.name;
-    EXPECT_EQ(layout.local_shape(program, block.values[op.inputs[0]], 1, 7)[1], 3) << op.name;
-    EXPECT_EQ(layout.local_shape(program, block.values[op.outputs[0]], 1, 7)[1], 3) << op.name;
+    EXPECT_EQ(layout.local_shape(program, block.values[op.inputs[0]], {1, 7})[1], 3) << op.name;
+    EXPECT_EQ(layout.local_shape(program, block.values[op.outputs[0]], {1, 7})[1], 3) << op.name;
   }
   const Op& up = *std::ranges::find(block.ops, "up.0", &Op::name);
-  EXPECT_EQ(layout.local_shape(program, block.values[up.outputs[0]], 1, 7), (std::vector<int64_t>{1, 3, 2}));
-  EXPECT_EQ(layout.local_shape(program, block.values[block.outputs.at("y")], 1, 7), (std::vector<int64_t>{1, 3, 2}));
+  EXPECT_EQ(layout.local_shape(program, block.values[up.outputs[0]], {1, 7}), (std::vector<int64_t>{1, 3, 2}));
+  EXPECT_EQ(layout.local_shape(program, block.values[block.outputs.at("y")], {1, 7}), (std::vector<int64_t>{1, 3, 2}));
 }
 
 // A product with padding must not be NaN, whatever was in its memory.
@@ -318,9 +318,9 @@ TEST(Layout, RanksShareAKeyHead) {
     EXPECT_EQ(take->attr_int("dim", -1), 2);
     EXPECT_EQ(take->attr_int("first", -1), coordinate / 2);
     const auto attention = std::ranges::find(block.ops, OpId("attention"), &Op::id);
-    EXPECT_EQ(layout.local_shape(program, block.values[attention->inputs[0]], 1, 3),
+    EXPECT_EQ(layout.local_shape(program, block.values[attention->inputs[0]], {1, 3}),
               (std::vector<int64_t>{1, 3, 2, 2}));
-    EXPECT_EQ(layout.local_shape(program, block.values[attention->inputs[1]], 1, 3),
+    EXPECT_EQ(layout.local_shape(program, block.values[attention->inputs[1]], {1, 3}),
               (std::vector<int64_t>{1, 3, 1, 2}));
     // Every rank has these whole, and a part of their gradients.
     for (const char* shared : {"k", "k_bias", "w"}) {

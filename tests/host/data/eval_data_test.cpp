@@ -46,9 +46,10 @@ TEST_F(EvalDataTest, CutsBatchesToTheirLongestRowOnEveryRank) {
     const auto counted = other.skip(1);
     ASSERT_TRUE(counted.has_value());
     EXPECT_EQ(counted->seq_len, batch->seq_len);
-    EXPECT_EQ(batch->field("labels").shape, (std::vector<int64_t>{1, batch->seq_len}));
-    EXPECT_EQ(other.padding(*counted).field("labels").values,
-              std::vector<int32_t>(batch->values("labels").size(), -100));
+    EXPECT_EQ(batch->field("labels").shape(), (std::vector<int64_t>{1, batch->seq_len}));
+    const Batch padding = other.padding(*counted);
+    EXPECT_EQ(Ids(padding.values("labels").begin(), padding.values("labels").end()),
+              Ids(batch->values("labels").size(), -100));
     lengths.push_back(batch->seq_len);
   }
   EXPECT_EQ(lengths, (std::vector<int64_t>{3, 4, 1}));

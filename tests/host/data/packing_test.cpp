@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <map>
 #include <random>
@@ -50,8 +51,8 @@ struct Row {
 Row next_row(const RowSource& source, SetCursor& cursor, int64_t seq_len, int32_t pad_id = 0) {
   Batch batch(1, seq_len, pad_id, all_batch_fields());
   const RowCounts counts = source.fill(cursor, BatchRow(batch, 0));
-  return {batch.field("input_ids").values, batch.field("labels").values, batch.field("positions").values,
-          batch.field("document_ids").values, counts};
+  const auto values = [&](const char* name) { return Ids(batch.values(name).begin(), batch.values(name).end()); };
+  return {values("input_ids"), values("labels"), values("positions"), values("document_ids"), counts};
 }
 
 TEST(Packing, ConcatenatesDocumentsAndSplitsThemAtRows) {
@@ -75,6 +76,39 @@ TEST(Packing, ConcatenatesDocumentsAndSplitsThemAtRows) {
   EXPECT_EQ(second.positions, (Ids{0, 1, 0, 0, 1}));
   EXPECT_EQ(second.document_ids, (Ids{0, 0, 1, 2, 2}));
   EXPECT_EQ(cursor, (SetCursor{1, 0, 2, 2}));
+}
+
+// Two values for each patch, as bytes of the column "image".
+constexpr std::string_view kPatchDims[] = {"patches", "channels"};
+void write_patches(const RowPiece& piece, std::span<std::byte> out) {
+  std::ranges::copy(piece.column("image"), out.begin());
+}
+size_t num_patches(const RowPiece& piece, size_t entry_bytes) { return piece.column("image").size() / entry_bytes; }
+constexpr BatchFieldSpec kPatchField{"patches", CHASSIS_DTYPE_F32, kPatchDims, std::nullopt,
+                                     true,      write_patches,     num_patches};
+
+std::vector<std::byte> image_of(const std::vector<float>& values) {
+  const auto bytes = std::as_bytes(std::span(values));
+  return {bytes.begin(), bytes.end()};
+}
+
+TEST(Packing, GivesTheColumnsOfADocumentToTheRowWhereItBegins) {
+  TempFolder folder;
+  const RowSource source(store_of(folder.path() + "/s", {{{1, 2, 3}, {}, 1, {{"image", image_of({1, 2, 3, 4})}}},
+                                                         {{4}, {}, 2},
+                                                         {{5, 6}, {}, 3, {{"image", image_of({5, 6})}}}}),
+                         options(2), text_set("a.jsonl"));
+  SetCursor cursor;
+  Batch batch(3, 2, 0, {"input_ids"});
+  batch.fields.insert_or_assign("patches", HostField(kPatchField, {{"channels", 2}, {"patches", 9}}));
+  std::vector<int64_t> num_patches_after;
+  for (int64_t row = 0; row < 3; ++row) {
+    source.fill(cursor, BatchRow(batch, row));
+    num_patches_after.push_back(batch.field("patches").shape()[0]);
+  }
+  EXPECT_EQ(num_patches_after, (std::vector<int64_t>{2, 2, 3}));
+  EXPECT_TRUE(std::ranges::equal(batch.field("patches").values<float>(), std::vector<float>{1, 2, 3, 4, 5, 6}));
+  EXPECT_TRUE(std::ranges::equal(batch.values("input_ids"), Ids{1, 2, 3, 4, 5, 6}));
 }
 
 TEST(Packing, ShiftsLabelsOnceAndKeepsTheMask) {

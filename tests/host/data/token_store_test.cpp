@@ -4,6 +4,7 @@
 
 #include <filesystem>
 #include <random>
+#include <span>
 #include <vector>
 
 #include "tests/host/data/support.hpp"
@@ -139,6 +140,37 @@ TEST(TokenStore, NamesTheFileWhoseBytesHaveChanged) {
     EXPECT_TRUE(contains(error_of([&] { TokenStore(path, facts, {}).verify(); }), name + ": its bytes have changed"));
     write_file_atomic(path + "/" + name, before);
   }
+}
+
+std::vector<std::byte> bytes_of(const std::string& text) {
+  const auto bytes = std::as_bytes(std::span(text));
+  return {bytes.begin(), bytes.end()};
+}
+
+TEST(TokenStore, KeepsTheColumnsOfDocuments) {
+  TempFolder folder;
+  const std::string path = folder.path() + "/s";
+  const std::vector<Document> documents = {{{1}, {}, 1},
+                                           {{2}, {}, 2, {{"image", bytes_of("abc")}}},
+                                           {{3}, {}, 3, {{"image", bytes_of("d")}, {"sound", bytes_of("efgh")}}},
+                                           {{4}, {}, 4}};
+  const TokenStoreFacts facts = write(path, 2, documents);
+  const TokenStore store(path, token_store_facts_from_json(to_json(facts), "manifest"), {});
+  EXPECT_FALSE(store.columns().empty());
+  for (uint64_t i = 0; i < documents.size(); ++i) {
+    EXPECT_EQ(store.document(i).index, i);
+    EXPECT_EQ(store.columns().read(i), documents[i].columns) << i;
+  }
+  store.verify();
+  std::vector<Document> others = documents;
+  others[1].columns["image"] = bytes_of("abd");
+  EXPECT_NE(write(folder.path() + "/others", 2, others).content_hash, facts.content_hash);
+  write_file_atomic(path + "/column-1.bin", "efgi");
+  EXPECT_TRUE(
+      contains(error_of([&] { TokenStore(path, facts, {}).verify(); }), "column-1.bin: its bytes have changed"));
+  std::filesystem::resize_file(path + "/column-0.bin", 3);
+  EXPECT_TRUE(
+      contains(error_of([&] { TokenStore(path, facts, {}); }), "column-0.bin: has 3 bytes, its manifest says 4"));
 }
 
 TEST(TokenStore, FactsSurviveJson) {

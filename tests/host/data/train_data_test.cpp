@@ -55,7 +55,7 @@ void expect_equal(const StepData& a, const StepData& b) {
   EXPECT_EQ(a.num_trained_tokens, b.num_trained_tokens);
   for (size_t m = 0; m < a.micro_batches.size(); ++m) {
     for (const auto& [name, field] : a.micro_batches[m].fields) {
-      ASSERT_EQ(field.values, b.micro_batches[m].field(name).values) << name;
+      ASSERT_TRUE(field == b.micro_batches[m].field(name)) << name;
     }
   }
 }
@@ -67,7 +67,7 @@ TEST_F(TrainDataTest, GivesMicroBatchesAndGlobalCounts) {
   uint64_t trained = 0;
   for (const Batch& batch : step.micro_batches) {
     EXPECT_EQ(batch.fields.size(), 4u);
-    EXPECT_EQ(batch.field("labels").shape, (std::vector<int64_t>{2, 16}));
+    EXPECT_EQ(batch.field("labels").shape(), (std::vector<int64_t>{2, 16}));
     uint64_t here = 0;
     for (int32_t label : batch.values("labels")) here += label != -100;
     EXPECT_EQ(batch.num_trained_tokens, here);
@@ -120,15 +120,15 @@ TEST_F(TrainDataTest, CutsMicroBatchesToTheirLongestRow) {
       ++lengths[batch.seq_len];
       here += static_cast<uint64_t>(batch.num_rows * batch.seq_len);
       for (const auto& [name, field] : padded.fields) {
-        const BatchField& mine = batch.field(name);
-        EXPECT_EQ(mine.shape, (std::vector<int64_t>{2, batch.seq_len}));
+        const std::span<const int32_t> whole = field.values<int32_t>(), mine = batch.values(name);
+        EXPECT_EQ(batch.field(name).shape(), (std::vector<int64_t>{2, batch.seq_len}));
         const int32_t padding = name == "labels" ? -100 : name == "document_ids" ? -1 : 0;
         int64_t longest = 0;
         for (int64_t row = 0; row < 2; ++row)
           for (int64_t t = 0; t < 48; ++t) {
-            const int32_t value = field.values[static_cast<size_t>(row * 48 + t)];
+            const int32_t value = whole[static_cast<size_t>(row * 48 + t)];
             if (t < batch.seq_len) {
-              EXPECT_EQ(mine.values[static_cast<size_t>(row * batch.seq_len + t)], value) << name;
+              EXPECT_EQ(mine[static_cast<size_t>(row * batch.seq_len + t)], value) << name;
             } else {
               EXPECT_EQ(value, padding) << name;
             }
@@ -181,7 +181,7 @@ TEST_F(TrainDataTest, MakesTheFieldsThatTheModelTakesAndCountsWithoutThem) {
     const StepData step = some.next_step(2, 3);
     EXPECT_EQ(step.micro_batches[0].fields.size(), fields.size());
     for (const std::string& name : fields)
-      EXPECT_EQ(step.micro_batches[2].field(name).values, expected.micro_batches[2].field(name).values) << name;
+      EXPECT_TRUE(step.micro_batches[2].field(name) == expected.micro_batches[2].field(name)) << name;
     EXPECT_EQ(step.num_trained_tokens, expected.num_trained_tokens);
     EXPECT_EQ(step.num_tokens, expected.num_tokens);
   }

@@ -403,5 +403,60 @@ TEST_F(ExecutorTest, TrainingTakesTheMemoryThatThePlanSays) {
             run.compiled.planned_activation_bytes(Recompute::kNone) / 2);
 }
 
+// One product over at most 4 patches of 3 channels.
+Program tower() {
+  return test::record([](Recorder& r) {
+    const DimId patches = r.bounded_dim("patches", 4), channels = r.dim("channels", 3), hidden = r.dim("hidden", 2);
+    const uint32_t block = r.block("tower", [&] {
+      r.field("labels");
+      const ValueId pixels = r.field("pixels", CHASSIS_DTYPE_F32, {patches, channels});
+      r.output("y", r.op("linear", "proj", {pixels}, {r.slot("proj.weight", {{hidden}, {channels}})}, {}, {hidden}));
+    });
+    r.chain("tower", "", {block});
+  });
+}
+
+Tensor filled(const std::vector<int64_t>& sizes, double value) {
+  Tensor tensor = Tensor::empty(sizes, Dtype::f32);
+  tensor.fill(value);
+  return tensor;
+}
+
+Fields patches_of(int64_t count) {
+  return {{"labels", test::ids_tensor({1, 2}, 1)}, {"pixels", filled({count, 3}, 0.5)}};
+}
+
+TEST_F(ExecutorTest, EachMicroBatchSaysHowLongABoundedDimIs) {
+  for (const char* provider : {"reference", "aten"}) {
+    CpuRun run(tower(), {plugins_.ops(provider)});
+    EXPECT_EQ(run.compiled.resolved(Purpose::kTraining).running(0).value_shapes.back(), (std::vector<int64_t>{4, 2}));
+    run.parameters.start_step();
+    for (const int64_t count : {3, 1, 4}) {
+      const int number = static_cast<int>(count);
+      EXPECT_EQ(run.executor->forward(number, {0, 1}, patches_of(count), {}, 1.0).at("y").sizes(),
+                (std::vector<int64_t>{count, 2}));
+      run.executor->backward(number, {0, 1}, {{"y", filled({count, 2}, 1.0)}});
+    }
+    // 8 patches of 0.5 in all.
+    EXPECT_EQ(test::values_of(run.gradients().at("proj.weight")), std::vector<float>(6, 4.0f)) << provider;
+  }
+}
+
+TEST_F(ExecutorTest, RefusesAMicroBatchAboveTheMaximumOfABoundedDim) {
+  CpuRun run(tower(), {reference_});
+  EXPECT_HAS(test::refusal([&] {
+               run.executor->forward(0, {0, 1}, patches_of(5), {}, 1.0);
+             }),
+             "dim 'patches' has size 5 in a micro-batch; the model's maximum is 4");
+}
+
+TEST_F(ExecutorTest, RefusesFieldsThatGiveADimTwoSizes) {
+  CpuRun run = run_of({});
+  Fields fields = fields_of(kIds, 2);
+  fields["labels"] = test::ids_tensor({1, 2, 3}, 1);
+  EXPECT_HAS(test::refusal([&] { run.executor->loss(fields); }),
+             "dim 'B' has size 2 in field 'input_ids' of the batch, and 1 in 'labels'");
+}
+
 }  // namespace
 }  // namespace chassis

@@ -26,6 +26,20 @@ TEST(Record, KeepsChainsBlocksAndOpsInTheirOrder) {
   EXPECT_EQ(program.dims_text(program.blocks[1].values.back().dims), "[B, T, hidden=4]");
 }
 
+TEST(Record, ADimIsBoundedOrNot) {
+  const auto declared = [](bool fixed_first, int64_t size) {
+    return record_refusal([=](Recorder& r) {
+      fixed_first ? r.dim("patches", 4) : r.bounded_dim("patches", 4);
+      r.bounded_dim("patches", size);
+      r.chain("only", "", {r.block("b", [&] { r.output("ids", r.field("input_ids")); })});
+    });
+  };
+  EXPECT_EQ(declared(false, 4), "");
+  EXPECT_HAS(declared(false, 5), "dim 'patches' is declared with size 4 and again with 5");
+  EXPECT_HAS(declared(true, 4), "dim 'patches' is declared both with a maximum and without one");
+  EXPECT_HAS(declared(false, 0), "dim 'patches' has size 0, expected at least 1");
+}
+
 TEST(Record, ABlockMustReadOutputsOfTheBlockBefore) {
   auto two_blocks = [](bool rename, bool reshape) {
     return record_refusal([=](Recorder& r) {

@@ -42,6 +42,50 @@ TEST(Fields, ThatTheDataCannotGiveAreRefusedByName) {
              "the model takes the field 'positions' as f32 [B], the data gives it as i32 [B, T]");
 }
 
+// A field of at most 6 patches of 3 channels, in a program that declares the dims.
+struct Patches {
+  static constexpr std::string_view kDims[] = {"patches", "channels"};
+  BatchFieldSpec spec{"pixels", CHASSIS_DTYPE_F32, kDims, std::nullopt, true, nullptr};
+  Program program;
+  Field field{GraphValueType::kFloat32, {2, 3}};
+
+  Patches() {
+    program.dims = predeclared_dims();
+    program.dims.insert(program.dims.end(), {{"patches", 6, DimKind::kBounded}, {"channels", 3}, {"other", 3}});
+  }
+  bool is_given() const { return chassis::is_given(program, field, spec); }
+};
+
+TEST(Fields, MustHaveTheTypeAndDimsOfTheTable) {
+  EXPECT_TRUE(Patches().is_given());
+  EXPECT_EQ(field_text(Patches().spec), "f32 [patches, channels]");
+  Patches of;
+  of.field.type = GraphValueType::kInt32;
+  EXPECT_FALSE(of.is_given());
+  of = {};
+  of.field.dims = {2, 4};
+  EXPECT_FALSE(of.is_given());
+  of = {};
+  of.field.dims = {2};
+  EXPECT_FALSE(of.is_given());
+  of = {};
+  of.program.dims[2].kind = DimKind::kFixed;  // pieces append patches
+  EXPECT_FALSE(of.is_given());
+}
+
+TEST(Fields, ArePlannedWithTheLargestSizes) {
+  const NamedSizes sizes = largest_sizes(Patches().program, 2, 8);
+  EXPECT_EQ(sizes, (NamedSizes{{"B", 2}, {"T", 8}, {"patches", 6}, {"channels", 3}, {"other", 3}}));
+}
+
+TEST(Fields, BecomeTensorsOfTheirType) {
+  HostField field(*find_batch_field("labels"), {{"B", 2}, {"T", 3}});
+  const Tensor labels = to_tensor(field, {});
+  EXPECT_EQ(labels.dtype(), Dtype::i32);
+  EXPECT_EQ(labels.sizes(), (std::vector<int64_t>{2, 3}));
+  EXPECT_EQ(labels.data_as<int32_t>()[5], kIgnoreLabel);
+}
+
 TEST(Fields, AreMadeOnlyIfTheModelTakesThem) {
   const Program program = taking("positions", CHASSIS_DTYPE_I32, {CHASSIS_DIM_BATCH, CHASSIS_DIM_TIME});
   EXPECT_EQ(field_names(program), (std::vector<std::string>{"labels", "positions"}));

@@ -114,8 +114,13 @@ typedef struct chassis_builder {
    * "model.layers.{i}". */
   chassis_status_t* (*chain)(const struct chassis_builder* b, chassis_str_t name, chassis_str_t prefix,
                              const chassis_block_t* blocks, uint32_t num_blocks);
+  /* A dim whose size differs between micro-batches: it is the number of entries in the fields that begin with this dim.
+   * Plans use `maximum`, and a micro-batch with more is refused. Parameters do not have it, and no axis of the mesh
+   * divides it. */
+  chassis_status_t* (*bounded_dim)(const struct chassis_builder* b, chassis_str_t name, int64_t maximum,
+                                   chassis_dim_t* out);
 } chassis_builder_t;
-#define CHASSIS_BUILDER_V1_SIZE 88u
+#define CHASSIS_BUILDER_V1_SIZE 96u
 
 /* Receives a text that is borrowed for the call. */
 typedef struct chassis_text_sink {

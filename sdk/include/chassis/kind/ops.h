@@ -37,7 +37,7 @@ typedef struct chassis_operand {
   uint32_t dtype;
   uint32_t num_dims;
   uint32_t needs_grad;        /* inputs and params: 1 if its gradient is wanted */
-  const int64_t* local_shape; /* B and T are those of planning; calls may have others */
+  const int64_t* local_shape; /* B, T and bounded dims as planned; calls may have others */
   const chassis_str_t* dims;  /* names; for params "heads*head_dim" */
   /* Only for a quantized parameter, else none. Its op has the attribute storage, which says how to read them. */
   uint64_t num_components;

@@ -91,7 +91,7 @@ typedef struct chassis_division_problem {
   uint32_t struct_size;
   uint32_t num_axes;
   const chassis_mesh_axis_t* axes; /* of the whole mesh, sizes of 1 included */
-  const chassis_dim_size_t* dims;  /* of known size, so without B and T */
+  const chassis_dim_size_t* dims;  /* of fixed size, so without B, T and bounded ones */
   uint64_t num_dims;
 } chassis_division_problem_t;
 #define CHASSIS_DIVISION_PROBLEM_V1_SIZE 32u

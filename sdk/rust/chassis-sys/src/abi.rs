@@ -33,7 +33,7 @@ pub const CHASSIS_BOXED_NONE: u32 = 0;
 pub const CHASSIS_BOXED_STRING: u32 = 5;
 pub const CHASSIS_BOXED_TENSOR: u32 = 1;
 pub const CHASSIS_BOXED_TENSOR_LIST: u32 = 9;
-pub const CHASSIS_BUILDER_V1_SIZE: u32 = 88;
+pub const CHASSIS_BUILDER_V1_SIZE: u32 = 96;
 pub const CHASSIS_CALL_TRAINING: u32 = 1;
 pub const CHASSIS_CALL_V1_SIZE: u32 = 152;
 pub const CHASSIS_CANCELLED: u32 = 1;
@@ -452,7 +452,7 @@ abi_struct! { chassis_boxed_t 24 8 {
     8 16 value: chassis_boxed_value,
 } }
 
-abi_struct! { chassis_builder_t 88 8 {
+abi_struct! { chassis_builder_t 96 8 {
     0 4 struct_size: u32,
     4 4 reserved0: u32,
     8 8 r#impl: *mut c_void,
@@ -504,6 +504,12 @@ abi_struct! { chassis_builder_t 88 8 {
         chassis_str_t,
         *const chassis_block_t,
         u32,
+    ) -> *mut chassis_status_t>,
+    88 8 bounded_dim: Option<unsafe extern "C" fn(
+        *const chassis_builder_t,
+        chassis_str_t,
+        i64,
+        *mut chassis_dim_t,
     ) -> *mut chassis_status_t>,
 } }
 abi_grows!(chassis_builder_t, CHASSIS_BUILDER_V1_SIZE);
