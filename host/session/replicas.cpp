@@ -51,7 +51,6 @@ std::optional<std::string> stored_part(const Descriptor& parameter, const MeshSh
                             placement.replicas);
         break;
       case Placement::Kind::kFlatRange:
-      case Placement::Kind::kPartial:
         part += fmt::format("{}={}; ", fmt::join(placement.axes, "×"), coordinate);
         break;
     }

@@ -44,7 +44,6 @@ std::string sizes_that_would(int64_t size, int64_t unit) {
 Descriptor component_descriptor(const Descriptor& composite, const Component& component, bool keep_dims) {
   Descriptor out = composite;
   out.fqn += component.suffix;
-  if (!out.tie.empty()) out.tie += component.suffix;
   out.dtype = component.dtype;
   out.components.clear();
   out.granularity = Granularity::element();

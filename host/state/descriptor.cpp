@@ -46,7 +46,6 @@ Placement Placement::flat_ranges(std::vector<std::string> axes, std::vector<Flat
 }
 
 Placement Placement::replicate(std::vector<std::string> axes) { return placement(Kind::kReplicate, std::move(axes)); }
-Placement Placement::partial(std::vector<std::string> axes) { return placement(Kind::kPartial, std::move(axes)); }
 
 Placement Placement::only_on(std::vector<std::string> axes, int coordinate) {
   Placement out = placement(Kind::kOnlyOn, std::move(axes));
@@ -76,9 +75,6 @@ std::string Placement::text() const {
       break;
     case Kind::kReplicate:
       out = "replicate";
-      break;
-    case Kind::kPartial:
-      out = "partial";
       break;
     case Kind::kOnlyOn:
       out = "only_on(" + std::to_string(coordinate);
@@ -129,7 +125,6 @@ std::string Descriptor::text() const {
     out += " along dim " + std::to_string(cuts.dim);
   }
   for (const Placement& placement : placements) out += ", " + placement.text();
-  if (!tie.empty()) out += ", tied to " + tie;
   if (!components.empty()) out += ", " + std::to_string(components.size()) + " components";
   return out;
 }

@@ -25,7 +25,6 @@ struct Placement {
     kDimChunk,   // chunks of one dim, rounded up as by torch.chunk and FSDP2; later ranks may get less, or nothing
     kFlatRange,  // a range of the row-major elements; from here on the local tensor is one-dimensional
     kReplicate,  // every coordinate holds the same elements
-    kPartial,    // every coordinate holds a term of a sum that is not reduced yet; has no owner
     kOnlyOn,  // one coordinate holds it, most others have no such tensor (a pipeline stage, a whole-matrix optimizer)
   };
 
@@ -57,7 +56,6 @@ struct Placement {
   static Placement flat_range_of_buffer(std::vector<std::string> axes, int64_t buffer_offset, int64_t buffer_numel);
   static Placement flat_ranges(std::vector<std::string> axes, std::vector<FlatRange> ranges);
   static Placement replicate(std::vector<std::string> axes);
-  static Placement partial(std::vector<std::string> axes);
   static Placement only_on(std::vector<std::string> axes, int coordinate);
 
   // "dim_chunk(0) over tp"
@@ -125,7 +123,6 @@ struct Descriptor {
   std::vector<Placement> placements;  // in order of application
   OwnerRule owner = OwnerRule::kFirst;
   int owner_replica = 0;  // kGiven: the owner's Layout::replica()
-  std::string tie;        // FQN of the tensor whose storage this one shares; empty if it has its own
   SubParameterCuts cuts;
   Granularity granularity;
   std::vector<Component> components;  // empty if the tensor is not composite

@@ -60,7 +60,6 @@ Layout::Layout(Descriptor descriptor, MeshShape mesh) : descriptor_(std::move(de
       if (placement.kind == Placement::Kind::kReplicate) replicated_axes_.push_back(axis);
     }
     is_flat_ |= placement.kind == Placement::Kind::kFlatRange;
-    is_partial_ |= placement.kind == Placement::Kind::kPartial && step.num_coordinates > 1;
     steps_.push_back(std::move(step));
   }
   for (int axis = 0; axis < mesh_.num_axes(); ++axis)
@@ -163,7 +162,6 @@ Layout::Step Layout::resolve(const Placement& placement, int index, bool after_f
         refuse(placement, "there are " + std::to_string(n) + " coordinates");
       break;
     case Placement::Kind::kReplicate:
-    case Placement::Kind::kPartial:
       break;
   }
   return step;
@@ -181,7 +179,7 @@ Layout::Region Layout::region(int rank) const {
   const Descriptor& d = descriptor_;
   const MeshShape::Coordinates at = mesh_.coordinates(rank);
   Region out;
-  out.owned = d.tie.empty() && !is_partial_ && replica(rank) == owner_among(owner_seed_, num_replicas_);
+  out.owned = replica(rank) == owner_among(owner_seed_, num_replicas_);
 
   for (int k = 0; k < d.global_shape.ndim(); ++k) {
     Segments& segments = out.dims[static_cast<size_t>(k)];
@@ -389,7 +387,7 @@ std::vector<Box> Layout::boxes(int rank) const {
 
 std::vector<Box> Layout::owned_boxes(int rank) const {
   std::vector<Box> out;
-  if (!descriptor_.tie.empty() || is_partial_ || replica(rank) != owner_among(owner_seed_, num_replicas_)) return out;
+  if (replica(rank) != owner_among(owner_seed_, num_replicas_)) return out;
   for (Piece& piece : pieces(rank))
     if (piece.owned) out.push_back(piece.box);
   return out;
@@ -409,7 +407,6 @@ std::string Layout::key() const {
   add_all(d.global_shape);
   add_all(d.padded_shape);
   add(block_elements_);
-  add(!d.tie.empty());
   bool has_shared_chunks = false;
   add(d.cuts.dim);
   add(d.cuts.parts.size());

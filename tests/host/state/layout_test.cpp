@@ -140,16 +140,6 @@ TEST(Layout, HasOneOwnerAmongReplicasAndSpreadsThem) {
   for (int count : owned_tensors) EXPECT_NEAR(count, 100, 40);
 }
 
-TEST(Layout, HasNoOwnerForPartialAndTiedTensors) {
-  const Layout partial(weight({4}, {Placement::partial({"tp"})}), mesh_of(1, 2));
-  EXPECT_TRUE(partial.is_partial());
-  EXPECT_EQ(partial.boxes(1).size(), 1u);
-  EXPECT_TRUE(partial.owned_boxes(0).empty());
-  Descriptor head = weight({4}, {});
-  head.tie = "embed";
-  EXPECT_TRUE(Layout(head, mesh_of(1, 1)).owned_boxes(0).empty());
-}
-
 TEST(Layout, CanBeCopied) {
   std::vector<Layout> copies;
   {
