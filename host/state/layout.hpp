@@ -71,8 +71,6 @@ class Layout {
   struct Segment {
     int64_t begin = 0;  // logical index, or kPadding
     int64_t length = 0;
-    int part = 0;  // its sub-parameter
-    bool owned = true;
   };
   using Segments = std::vector<Segment>;
 
@@ -94,7 +92,6 @@ class Layout {
   };
 
   void check_tensor() const;
-  void check_cuts() const;
   Step resolve(const Placement& placement, int index, bool after_flat) const;
   [[noreturn]] void refuse(const Placement& placement, const std::string& why) const;
 
@@ -105,8 +102,6 @@ class Layout {
   Region region(int rank) const;
   Shape region_shape(const Region& region) const;
   Segments chunk_dim(const Segments& segments, const Step& step, int coordinate) const;
-  void add_chunk(const Segment* first, const Segment* last, int replicas, const Step& step, int coordinate,
-                 Segments& out) const;
   void narrow_flat(Region& region, const Step& step, int coordinate, int rank) const;
 
   Descriptor descriptor_;
