@@ -34,6 +34,9 @@ struct AxisSpec {
   Divides divides;
   std::string_view doc;
   bool takes_rest = false;  // by default, the axis takes the ranks that the other axes leave
+
+  // The axis divides nothing but rows, so that it can take any number of ranks that the others leave.
+  constexpr bool may_take_rest() const { return divides == Divides::kRows; }
 };
 
 // Slowest first, so that ranks that communicate most are neighbours.
@@ -59,12 +62,19 @@ constexpr bool axis_divides(std::string_view name, Divides part) {
 }
 constexpr bool divides_rows(std::string_view name) { return axis_divides(name, Divides::kRows); }
 constexpr bool divides_positions(std::string_view name) { return axis_divides(name, Divides::kPositions); }
-// True if ranks along the axis compute parts of the same rows. An axis that divides rows too, as that of experts does,
-// needs ops that exchange rows.
-constexpr bool divides_dims(std::string_view name) {
-  return axis_divides(name, Divides::kDims) && !axis_divides(name, Divides::kRows);
-}
+constexpr bool divides_dims(std::string_view name) { return axis_divides(name, Divides::kDims); }
 constexpr bool divides_units(std::string_view name) { return axis_divides(name, Divides::kUnits); }
+// True if ranks along the axis compute parts of the same rows, and so send activations in every layer. Ranks of an axis
+// that divides rows too, as that of experts does, have rows of their own.
+constexpr bool is_tensor_axis(std::string_view name) { return divides_dims(name) && !divides_rows(name); }
+
+// The axes that divide `part`, for messages: "'ep' or 'tp'".
+inline std::string axes_that_divide(Divides part) {
+  std::string text;
+  for (const AxisSpec& axis : kMeshAxes)
+    if (includes(axis.divides, part)) text += (text.empty() ? "'" : " or '") + std::string(axis.name) + "'";
+  return text;
+}
 
 // The configuration key of the axis's size: "mesh.tp".
 inline std::string mesh_key(std::string_view axis) { return "mesh." + std::string(axis); }

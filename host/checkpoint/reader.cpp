@@ -192,7 +192,7 @@ void CheckpointReader::check(std::span<const LoadTensor> tensors, const LoadOpti
     CHASSIS_CHECK(is_new || part.box.sizes() != part.disk_shape,
                   "two tensors would be loaded from '" + part.disk_name + "'");
     const DiskTensor* found = find(part.disk_name);
-    if (!descriptor.tie.empty() || !is_new) return;
+    if (!is_new) return;
     if (found == nullptr) {
       if (!options.optional || !options.optional(descriptor))
         missing.push_back(part.disk_name + " " + text(part.disk_shape));

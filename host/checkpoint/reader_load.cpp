@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "host/base/hash.hpp"
-#include "host/base/log.hpp"
 #include "host/base/units.hpp"
 #include "host/checkpoint/checksum.hpp"
 #include "host/checkpoint/element_copy.hpp"
@@ -229,13 +228,6 @@ LoadResult CheckpointReader::load(std::span<const LoadTensor> tensors, const Mes
     }
     const bool is_there =
         std::all_of(wanted.begin(), wanted.end(), [](const PartToLoad& part) { return part.from != nullptr; });
-    if (!tensor.descriptor.tie.empty()) {
-      if (is_there) {
-        counted_warning("tied-copy", "'" + wanted.front().from->name + "' is stored, but tied to '" +
-                                         tensor.descriptor.tie + "'; the copy is not read");
-      }
-      continue;
-    }
     if (!is_there) {
       result.absent.push_back(tensor.descriptor.fqn);
       continue;

@@ -151,7 +151,6 @@ ReshardResult fill_replicas(std::span<const Descriptor> tensors, const LocalTens
                             int64_t budget_bytes, Communicator& communicator) {
   std::vector<ReshardTensor> in_place;
   for (const Descriptor& tensor : tensors) {
-    if (!tensor.tie.empty()) continue;
     const Layout layout(tensor, communicator.mesh());
     in_place.push_back({layout, layout});
   }

@@ -15,12 +15,11 @@
 namespace chassis {
 namespace {
 
-// The tensors that are stored: without tied ones, and with components in place of composites.
+// The tensors that are stored, with components in place of composites.
 std::vector<SaveTensor> stored_tensors(std::vector<SaveTensor> tensors) {
   std::vector<SaveTensor> stored;
   for (SaveTensor& tensor : tensors) {
     if (tensor.disk_name.empty()) tensor.disk_name = tensor.descriptor.fqn;
-    if (!tensor.descriptor.tie.empty()) continue;
     if (tensor.descriptor.components.empty()) {
       stored.push_back(std::move(tensor));
       continue;

@@ -2,8 +2,10 @@
 #include "host/compile/apply_layout.hpp"
 
 #include <algorithm>
+#include <memory>
 #include <utility>
 
+#include "host/base/mesh_axes.hpp"
 #include "host/compile/block_layout.hpp"
 #include "host/graph/op_table.hpp"
 
@@ -20,17 +22,23 @@ bool divides_in_zigzag(const Program& program, const Division& division) {
   });
 }
 
+std::unique_ptr<BlockLayout> layout_of(BlockType& block, const AppliedAxis& axis) {
+  if (axis.divides_context()) return context_layout(block, axis);
+  return divides_rows(axis.strategy.axis()) ? expert_layout(block, axis) : tensor_layout(block, axis);
+}
+
 }  // namespace
 
 ProgramLayout apply_layout(Program& program, std::span<const LayoutStrategy* const> stack) {
   ProgramLayout layout;
   for (const LayoutStrategy* strategy : stack) {
     const Division division = strategy->divide(program);
+    if (!division.divides_any()) continue;
     const bool is_zigzag = divides_in_zigzag(program, division);
     const AppliedAxis applied{program, *strategy, division, is_zigzag, layout.axes};
     LayoutAxis axis{strategy->axis(), strategy->axis_size(), strategy->coordinate(), division.where, is_zigzag};
     for (BlockType& block : program.blocks) {
-      const auto pass = applied.divides_context() ? context_layout(block, applied) : tensor_layout(block, applied);
+      const auto pass = layout_of(block, applied);
       pass->run();
       axis.adapter_linears_without_ring += pass->adapter_linears_without_ring();
     }

@@ -1,4 +1,4 @@
-// The part of the layout pass that axes of both kinds share: slots, conversions of values, parts of rows, and outputs.
+// The part of the layout pass that axes of all kinds share: slots, conversions of values, parts of rows, and outputs.
 #include "host/compile/block_layout.hpp"
 
 #include <algorithm>

@@ -1,6 +1,6 @@
 // Walks one block for one axis of the mesh, derives placements from the slots' dims, and rebuilds the block's list of
-// ops with collectives. Holds the steps of the layout pass (layout.hpp) that axes of both kinds share; the others are
-// in tensor_layout.cpp and context_layout.cpp.
+// ops with collectives. Holds the steps of the layout pass (layout.hpp) that axes of all kinds share; the others are in
+// tensor_layout.cpp, context_layout.cpp and expert_layout.cpp.
 #pragma once
 
 #include <cstdint>
@@ -107,8 +107,10 @@ class BlockLayout {
   std::map<std::pair<ValueId, DimId>, ValueId> parts_;
 };
 
-// For an axis that divides named dims, and for one that divides positions. The arguments must outlive the result.
+// For an axis that divides named dims, for one that divides positions, and for one that divides rows and named dims.
+// The arguments must outlive the result.
 std::unique_ptr<BlockLayout> tensor_layout(BlockType& block, const AppliedAxis& axis);
 std::unique_ptr<BlockLayout> context_layout(BlockType& block, const AppliedAxis& axis);
+std::unique_ptr<BlockLayout> expert_layout(BlockType& block, const AppliedAxis& axis);
 
 }  // namespace chassis

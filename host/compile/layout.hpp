@@ -31,10 +31,12 @@ struct Division {
   // If not kNone, every value is split along T, and no slot is (Jacobs et al. 2023; Llama Team 2024).
   ContextMode context = ContextMode::kNone;
   std::string strategy = {};  // "parallel 'tensor'", for errors
+
+  bool divides_any() const { return !dims.empty() || sequence_parallel || context != ContextMode::kNone; }
 };
 
-// One axis of the mesh that divides the computation itself (tensor, sequence and context parallelism). Strategies that
-// only divide storage (FSDP, ZeRO) leave values alone: they act on unit events and shard descriptors.
+// One axis of the mesh that divides the computation itself (tensor, sequence, context and expert parallelism).
+// Strategies that only divide storage (FSDP, ZeRO) leave values alone: they act on unit events and shard descriptors.
 class LayoutStrategy {
  public:
   virtual ~LayoutStrategy() = default;

@@ -1,6 +1,9 @@
 // The values of initial parameters come from the counter-based generator.
 #include "host/compile/parameter.hpp"
 
+#include <algorithm>
+#include <cstddef>
+
 #include "host/service/rng.hpp"
 
 namespace chassis {
@@ -10,6 +13,13 @@ std::vector<Tensor> Parameter::all_stored() const {
   std::vector<Tensor> out;
   for (const StoredComponent& component : components) out.push_back(component.shard);
   return out;
+}
+
+bool Parameter::is_divided_along(std::string_view axis) const {
+  const auto end = descriptor.placements.begin() + static_cast<std::ptrdiff_t>(num_layout_placements);
+  return std::any_of(descriptor.placements.begin(), end, [&](const Placement& placement) {
+    return std::find(placement.axes.begin(), placement.axes.end(), axis) != placement.axes.end();
+  });
 }
 
 void fill_random(const Parameter& p, int64_t index, std::span<float> values, uint64_t seed) {

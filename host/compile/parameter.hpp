@@ -5,6 +5,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "host/compile/quant_plugin.hpp"
@@ -55,6 +56,8 @@ struct Parameter {
   std::shared_ptr<const QuantStorage> storage;
   std::vector<StoredComponent> components;
 
+  // True if the layout pass has divided what ops read along this axis.
+  bool is_divided_along(std::string_view axis) const;
   bool is_quantized() const { return storage != nullptr; }
   bool is_whole() const { return is_quantized() ? components.front().value && components.back().value : !!value; }
   const Tensor& stored() const { return shard; }

@@ -133,7 +133,7 @@ int StageSink::num_ranks(const std::string& axis) const {
   if (index < 0)
     throw plugin_error("there is no axis '" + axis + "' to divide stages along; the mesh is " + facts_.mesh.text());
   if (!divides_units(axis))
-    throw plugin_error("axis '" + axis + "' cannot divide stages; '" + std::string(kStageAxis) + "' can");
+    throw plugin_error("axis '" + axis + "' cannot divide stages; " + axes_that_divide(Divides::kUnits) + " can");
   return facts_.mesh.size(index);
 }
 

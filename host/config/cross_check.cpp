@@ -7,6 +7,8 @@
 #include <algorithm>
 #include <filesystem>
 #include <set>
+#include <string>
+#include <vector>
 
 #include "host/base/file.hpp"
 #include "host/base/mesh_axes.hpp"
@@ -208,24 +210,26 @@ void CrossCheck::check_skipped_steps() {
 
 int64_t CrossCheck::data_parallel_size() const {
   int64_t size = 1;
-  for (const std::string_view axis : {kReplicaAxis, kShardAxis})
-    if (const std::string key = mesh_key(axis); valid(key) && get_int(key) > 0) size *= get_int(key);
+  for (const AxisSpec& axis : kMeshAxes)
+    if (const std::string key = mesh_key(axis.name); divides_rows(axis.name) && valid(key) && get_int(key) > 0)
+      size *= get_int(key);
   return size;
 }
 
 void CrossCheck::check_mesh() {
-  int64_t num_rests = 0;
-  const std::string replicas = mesh_key(kReplicaAxis), shards = mesh_key(kShardAxis);
-  for (const std::string& key : {replicas, shards}) {
-    if (!valid(key)) continue;
+  std::vector<std::string> rests;
+  std::string default_rest;
+  for (const AxisSpec& axis : kMeshAxes) {
+    const std::string key = mesh_key(axis.name);
+    if (axis.takes_rest) default_rest = key;
+    if (!axis.may_take_rest() || !valid(key)) continue;
     if (get_int(key) == 0)
       add_problem(key, fmt::format("{} = 0 is out of range: must be at least 1, or -1 for the rest", key));
-    if (get_int(key) == -1) ++num_rests;
+    if (get_int(key) == -1) rests.push_back(key);
   }
-  if (num_rests == 2) {
-    add_problem(replicas, fmt::format("{0} and {1} are both -1: only one can be the rest ({1} is -1 by default)",
-                                      replicas, shards));
-  }
+  if (rests.size() > 1)
+    add_problem(rests[0], fmt::format("{} and {} are both -1: only one can be the rest ({} is -1 by default)", rests[0],
+                                      rests[1], default_rest));
 }
 
 void CrossCheck::check_batches() {

@@ -276,7 +276,7 @@ TableRows mesh_table() {
     const auto size = [i](T& mesh) -> Setting<int64_t>& { return mesh.sizes[i]; };
     keys.push_back(
         within(key_row<T, int64_t>(std::string(axis.name), size, axis.takes_rest ? "-1" : "1", std::string(axis.doc)),
-               axis.divides == Divides::kRows ? -1 : 1, 1 << 20));
+               axis.may_take_rest() ? -1 : 1, 1 << 20));
   }
   return table_rows<T>({.name = "mesh", .doc = "how ranks are arranged; -1: the remaining ranks"}, &Settings::mesh,
                        std::move(keys));

@@ -22,7 +22,7 @@ class DivisionSink {
       return guarded([&] { self(s).divide(std::string(view_of(dim)), std::string(view_of(axis)), flags); });
     };
     raw_.sequence_parallel = [](const chassis_division_sink_t* s, chassis_str_t axis) {
-      return guarded([&] { self(s).along(std::string(view_of(axis))).sequence_parallel = true; });
+      return guarded([&] { self(s).divide_sequence(std::string(view_of(axis))); });
     };
     raw_.context_parallel = [](const chassis_division_sink_t* s, chassis_str_t axis, uint32_t mode) {
       return guarded([&] { self(s).divide_context(std::string(view_of(axis)), mode); });
@@ -45,14 +45,22 @@ class DivisionSink {
   Division& along(const std::string& axis) {
     expect_axis(mesh_, axis, "divide along");
     if (!divides_dims(axis))
-      throw plugin_error("axis '" + axis + "' cannot divide the computation; '" + std::string(kTensorAxis) + "' can");
+      throw plugin_error("axis '" + axis + "' cannot divide dims; " + axes_that_divide(Divides::kDims) + " can");
     return divisions_[axis];
+  }
+
+  void divide_sequence(const std::string& axis) {
+    Division& division = along(axis);
+    if (!is_tensor_axis(axis))
+      throw plugin_error("sequence parallelism along axis '" + axis + "', whose ranks have different rows");
+    division.sequence_parallel = true;
   }
 
   void divide_context(const std::string& axis, uint32_t mode) {
     expect_axis(mesh_, axis, "divide positions along");
     if (!divides_positions(axis))
-      throw plugin_error("axis '" + axis + "' cannot divide positions; '" + std::string(kContextAxis) + "' can");
+      throw plugin_error("axis '" + axis + "' cannot divide positions; " + axes_that_divide(Divides::kPositions) +
+                         " can");
     if (mode < CHASSIS_CONTEXT_ALL_TO_ALL || mode > CHASSIS_CONTEXT_RING)
       throw plugin_error("context parallelism has the unknown mode " + std::to_string(mode));
     divisions_[axis].context = mode == CHASSIS_CONTEXT_RING     ? ContextMode::kRing

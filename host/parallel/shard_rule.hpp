@@ -14,7 +14,7 @@ namespace chassis {
 struct ShardRule {
   uint32_t kind = CHASSIS_SHARD_REPLICATE;
   std::vector<std::string> axes;          // axes that divide it
-  std::vector<std::string> replica_axes;  // the other data-parallel axes
+  std::vector<std::string> replica_axes;  // the other axes over which its gradient is summed
   // Set by the optimizer's granularity. FLAT is cut at multiples of `block` elements. With an `owner` the parameter is
   // not cut: that coordinate along the axes holds all of it, the others nothing.
   int64_t block = 1;

@@ -155,6 +155,10 @@ class Questions {
   void find_readers();
   void resolve_stages(int coordinate, bool is_own);
   void ask_own_divisions(size_t m);
+  // A strategy may name an axis twice: one that divides dims and rows is divided and claimed.
+  void serve(size_t m, const std::string& axis) {
+    if (!contains(out_.axes[m], axis)) out_.axes[m].push_back(axis);
+  }
   void note_conflict(size_t m, int first, uint32_t id, const std::map<uint32_t, ShardRule>& before);
   void check_axes() const;
   void check_parameters();
@@ -196,7 +200,7 @@ void Questions::ask_stages() {
       throw at_strategy(error, strategy.label() + ": ");
     }
     owner = &strategy;
-    out_.axes[m].push_back(out_.pipeline.axis);
+    serve(m, out_.pipeline.axis);
   }
   if (!out_.pipeline.divides()) out_.pipeline.units = {{0, program_.num_units()}};
 }
@@ -230,7 +234,8 @@ void Questions::resolve_stages(int coordinate, bool is_own) {
     const PlacementSink sink(facts_, parameters_, problem.here().parameters, placements, answer);
     strategy.instance->call("resolve",
                             [&](auto* self) { return strategy.table->resolve(self, problem.get(), sink.get()); });
-    if (is_own) out_.axes[m].insert(out_.axes[m].end(), answer.axes.begin(), answer.axes.end());
+    if (is_own)
+      for (const std::string& axis : answer.axes) serve(m, axis);
     for (const uint32_t id : answer.parameters) {
       const int first = std::exchange(placed_here.try_emplace(id, -1).first->second, static_cast<int>(m));
       if (!conflict_) note_conflict(m, first, id, before);
@@ -243,7 +248,7 @@ void Questions::resolve_stages(int coordinate, bool is_own) {
 void Questions::ask_own_divisions(size_t m) {
   const StackStrategy& strategy = strategies_[m];
   for (const auto& [axis, division] : ask_divisions(strategy, facts_.mesh, facts_.rank, program_)) {
-    out_.axes[m].push_back(axis);
+    serve(m, axis);
     if (division.sequence_parallel && facts_.mesh.size(facts_.mesh.find(axis)) == 1)
       counted_warning("sequence parallelism",
                       strategy.label() + ": sequence parallelism has no effect, since " + mesh_key(axis) + " = 1");

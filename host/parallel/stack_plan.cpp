@@ -24,9 +24,9 @@ StackPlan::StackPlan(const std::shared_ptr<Strategies>& strategies, const Progra
   }
   place_rank();
   if (!places_any_) return;
-  divide_over_context();
+  divide_over_context(parameters);
   respect_granularity(parameters);
-  find_replicas();
+  find_replicas(parameters);
 }
 
 StackPlan StackPlan::at_rank(int rank, const std::shared_ptr<Strategies>& strategies, const Program& program,
@@ -51,19 +51,24 @@ int StackPlan::num_ways(const ShardRule& rule) const {
 }
 
 // Ranks that divide positions have the same parameters and each a part of their gradients, just as ranks that divide
-// the batch do. So strategies divide and reduce parameters over both kinds of axes.
-void StackPlan::divide_over_context() {
+// the batch do. So strategies divide and reduce parameters over both kinds of axes; except over one along which the
+// layout has divided the parameter already, as that of experts may: its ranks have different elements.
+void StackPlan::divide_over_context(const ParameterTable& parameters) {
   std::vector<std::string> context;
   for (const MeshAxis& axis : facts_.mesh.axes())
     if (axis.size > 1 && divides_positions(axis.name)) context.push_back(axis.name);
-  for (ParameterPlacement& placement : answers_.placements) {
+  shard_axes_ = answers_.data_axes;
+  shard_axes_.insert(shard_axes_.end(), context.begin(), context.end());
+  for (size_t i = 0; i < answers_.placements.size(); ++i) {
+    ParameterPlacement& placement = answers_.placements[i];
+    const Parameter& p = *parameters.all()[i];
     if (!placement.is_placed()) continue;
     std::vector<std::string>& axes = placement.rule.axes;
     if (placement.rule.kind != CHASSIS_SHARD_REPLICATE) axes.insert(axes.end(), context.begin(), context.end());
+    std::erase_if(axes, [&](const std::string& axis) { return p.is_divided_along(axis); });
+    if (axes.empty()) placement.rule.kind = CHASSIS_SHARD_REPLICATE;
     std::erase_if(placement.partial_over, [&](const std::string& axis) { return contains(context, axis); });
   }
-  shard_axes_ = answers_.data_axes;
-  shard_axes_.insert(shard_axes_.end(), context.begin(), context.end());
 }
 
 // The optimizer decides where strategies may cut, because its states are divided like the parameters. Whole matrices,
@@ -102,12 +107,12 @@ void StackPlan::respect_granularity(const ParameterTable& parameters) {
   }
 }
 
-void StackPlan::find_replicas() {
+void StackPlan::find_replicas(const ParameterTable& parameters) {
   bool offloads = false;
-  for (ParameterPlacement& placement : answers_.placements) {
-    ShardRule& rule = placement.rule;
+  for (size_t i = 0; i < answers_.placements.size(); ++i) {
+    ShardRule& rule = answers_.placements[i].rule;
     for (const std::string& axis : shard_axes_)
-      if (!contains(rule.axes, axis)) rule.replica_axes.push_back(axis);
+      if (!contains(rule.axes, axis) && !parameters.all()[i]->is_divided_along(axis)) rule.replica_axes.push_back(axis);
     offloads |= rule.offload;
   }
   if (offloads && facts_.device.type == Device::Type::kCpu)

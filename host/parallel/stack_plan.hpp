@@ -56,9 +56,9 @@ class StackPlan {
 
  private:
   int num_ways(const ShardRule& rule) const;
-  void divide_over_context();
+  void divide_over_context(const ParameterTable& parameters);
   void respect_granularity(const ParameterTable& parameters);
-  void find_replicas();
+  void find_replicas(const ParameterTable& parameters);
   void place_rank();
   bool is_on(const ParameterPlacement& placement) const;
   std::vector<Placement> placements_of(const ParameterPlacement& placement) const;

@@ -124,7 +124,7 @@ class Adviser {
     std::map<std::string, int64_t> data = {{std::string(kShardAxis), axis(kShardAxis)},
                                            {std::string(kReplicaAxis), axis(kReplicaAxis)}};
     for (int64_t times = 2; times <= 8; times *= 2) {
-      if (divides_dims(name) && axis(name) * times > kLargestTensorAxis) break;
+      if (is_tensor_axis(name) && axis(name) * times > kLargestTensorAxis) break;
       const std::string_view shorter = data[std::string(kShardAxis)] % 2 == 0 ? kShardAxis : kReplicaAxis;
       if (data[std::string(shorter)] % 2 != 0) break;
       data[std::string(shorter)] /= 2;

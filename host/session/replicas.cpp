@@ -46,12 +46,7 @@ std::optional<std::string> stored_part(const Descriptor& parameter, const MeshSh
         part += "; ";
         break;
       case Placement::Kind::kDimChunk:
-        // With sub-parameters, ranks may share a part of what they store; that is not compared.
-        part += fmt::format("{}={}/{}; ", fmt::join(placement.axes, "×"), coordinate / placement.replicas,
-                            placement.replicas);
-        break;
       case Placement::Kind::kFlatRange:
-      case Placement::Kind::kPartial:
         part += fmt::format("{}={}; ", fmt::join(placement.axes, "×"), coordinate);
         break;
     }

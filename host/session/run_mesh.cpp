@@ -123,7 +123,7 @@ RunMesh make_mesh(const Settings& settings, RunPlugins& plugins, const MeshPlace
 std::string distant_ranks_text(const MeshShape& mesh, const std::vector<std::string>& machines) {
   for (int axis = 0; axis < mesh.num_axes(); ++axis) {
     const MeshAxis& spec = mesh.axes()[static_cast<size_t>(axis)];
-    if (!divides_dims(spec.name) || spec.size == 1) continue;
+    if (!is_tensor_axis(spec.name) || spec.size == 1) continue;
     for (int first = 0; first < mesh.world_size(); ++first) {
       MeshShape::Coordinates at = mesh.coordinates(first);
       if (at[static_cast<size_t>(axis)] != 0) continue;
@@ -146,7 +146,7 @@ namespace {
 // Ranks of a tensor axis send several activations in every layer.
 void warn_of_distant_ranks(const MeshShape& mesh, World& world) {
   const bool has_tensor_axis = std::any_of(mesh.axes().begin(), mesh.axes().end(), [](const MeshAxis& axis) {
-    return axis.size > 1 && divides_dims(axis.name);
+    return axis.size > 1 && is_tensor_axis(axis.name);
   });
   if (!has_tensor_axis) return;
   const std::string text = distant_ranks_text(mesh, world.exchange("names of machines", host_name()));

@@ -9,7 +9,6 @@
 #include <utility>
 
 #include "host/base/log.hpp"
-#include "host/base/mesh_axes.hpp"
 #include "host/base/slow_phase.hpp"
 #include "host/checkpoint/inspect.hpp"
 #include "host/execute/rehearsal.hpp"
@@ -170,9 +169,9 @@ void Session::allocate(const Execution& execution) {
 bool Session::move_to(int rank) {
   RunMesh& mesh = state_.mesh;
   const MeshShape::Coordinates from = mesh.shape.coordinates(mesh.rank), to = mesh.shape.coordinates(rank);
-  for (size_t axis = 0; axis < mesh.shape.axes().size(); ++axis) {
-    const std::string& name = mesh.shape.axes()[axis].name;
-    if ((divides_dims(name) || divides_positions(name)) && from[axis] != to[axis]) return false;
+  for (const LayoutAxis& axis : compiled().layout().axes) {
+    const auto index = static_cast<size_t>(mesh.shape.find(axis.name));
+    if (from[index] != to[index]) return false;
   }
   state_.driver.reset();
   state_.executor.reset();

@@ -44,14 +44,12 @@ std::string sizes_that_would(int64_t size, int64_t unit) {
 Descriptor component_descriptor(const Descriptor& composite, const Component& component, bool keep_dims) {
   Descriptor out = composite;
   out.fqn += component.suffix;
-  if (!out.tie.empty()) out.tie += component.suffix;
   out.dtype = component.dtype;
   out.components.clear();
   out.granularity = Granularity::element();
 
   if (component.unit_elements == 0) {
     out.global_shape = out.padded_shape = component.whole_shape;
-    out.cuts = {};
     std::erase_if(out.placements, [](const Placement& p) { return p.kind != Placement::Kind::kOnlyOn; });
     return out;
   }
@@ -83,13 +81,6 @@ Descriptor component_descriptor(const Descriptor& composite, const Component& co
     out.padded_shape = shape_of(scale.rounded_up(numel(composite.padded_shape)));
   }
 
-  if (!composite.cuts.parts.empty() && (!keeps_dims || composite.cuts.dim == last)) {
-    if (!keeps_dims && composite.cuts.dim != 0)
-      throw config_error("tensor '" + composite.fqn + "' " + text(shape) + ": sub-parameters along dim " +
-                         std::to_string(composite.cuts.dim) + " divide units of '" + component.suffix + "'");
-    for (SubParameter& part : out.cuts.parts) part.size = scale.exact(part.size * row_elements, "a sub-parameter");
-  }
-
   for (Placement& placement : out.placements) {
     if (placement.kind == Placement::Kind::kDimChunk) {
       if (keeps_dims && placement.dim != last) continue;
@@ -101,8 +92,6 @@ Descriptor component_descriptor(const Descriptor& composite, const Component& co
       const int64_t unit = std::lcm(placement.unit, block / std::gcd(block, row_elements));
       placement.unit = scale.exact(unit * row_elements, "a cut");
     } else if (placement.kind == Placement::Kind::kFlatRange) {
-      placement.buffer_offset = scale.exact(placement.buffer_offset, "the offset in the buffer");
-      placement.buffer_numel = scale.rounded_up(placement.buffer_numel);
       for (FlatRange& range : placement.ranges) {
         const int64_t end = scale.rounded_up(range.offset + range.length);
         range.offset = scale.exact(range.offset, "the offset of a range");

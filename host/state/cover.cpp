@@ -115,15 +115,6 @@ void Cover::declare(const Descriptor& tensor, int rank, std::span<const Box> own
 void Cover::declare(const Layout& layout, int rank) {
   const std::vector<Box> owned = layout.owned_boxes(rank);
   declare(layout.descriptor(), rank, owned);
-  if (!layout.is_partial()) return;
-  Tensor& known = tensors_[by_name_.at(layout.descriptor().fqn)];
-  if (known.early_fault) return;
-  known.early_fault.emplace();
-  known.early_fault->cause = Cause::kPartial;
-  known.early_fault->fqn = layout.descriptor().fqn;
-  known.early_fault->rank_a = rank;
-  known.early_fault->message = title(layout.descriptor()) + "ranks hold terms of a sum (" + layout.descriptor().text() +
-                               "); reduce it before it is saved or counted";
 }
 
 std::vector<CoverFault> Cover::faults(size_t limit) const {
@@ -137,27 +128,6 @@ std::vector<CoverFault> Cover::faults(size_t limit) const {
 }
 
 void Cover::prove() const { throw_first(faults(tensors_.size()), tensors_.size()); }
-
-std::optional<CoverFault> Cover::tie_fault(const Tensor& tensor) const {
-  const Descriptor& d = tensor.descriptor;
-  const auto at = by_name_.find(d.tie);
-  std::string why;
-  if (at == by_name_.end()) {
-    why = "which no rank declares";
-  } else {
-    const Descriptor& target = tensors_[at->second].descriptor;
-    if (!target.tie.empty()) why = "which is itself tied to '" + target.tie + "'";
-    if (target.dtype != d.dtype || target.global_shape != d.global_shape)
-      why = "which is " + std::string(dtype_name(target.dtype)) + " " + text(target.global_shape);
-  }
-  if (why.empty()) return std::nullopt;
-  CoverFault out;
-  out.cause = Cause::kTie;
-  out.fqn = d.fqn;
-  out.rank_a = tensor.declared_by;
-  out.message = title(d) + "tied to '" + d.tie + "', " + why;
-  return out;
-}
 
 std::optional<CoverFault> Cover::bounds_fault(const Tensor& tensor, const Claim& claim) const {
   const Descriptor& d = tensor.descriptor;
@@ -191,7 +161,6 @@ std::optional<CoverFault> Cover::bounds_fault(const Tensor& tensor, const Claim&
 std::optional<CoverFault> Cover::fault(const Tensor& tensor, Scratch& scratch) const {
   if (tensor.early_fault) return tensor.early_fault;
   const Descriptor& d = tensor.descriptor;
-  if (!d.tie.empty()) return tie_fault(tensor);
   const Shape& shape = d.global_shape;
   const Box whole = Box::whole(shape);
 
@@ -397,17 +366,14 @@ void prove_cover(std::span<const Descriptor> tensors, const MeshShape& mesh, con
   std::vector<CoverFault> found;
   for (size_t i = static_cast<size_t>(prover.index); i < names.size(); i += static_cast<size_t>(prover.count)) {
     const std::vector<const Descriptor*>& same = by_name.at(names[i]);
-    const std::string& tie = same.front()->tie;
     std::vector<Layout> layouts;
     for (const Descriptor* tensor : same) layouts.emplace_back(*tensor, mesh);
-    const bool is_alone = layouts.size() == 1 && tie.empty();
+    const bool is_alone = layouts.size() == 1;
     if (is_alone && proven.contains(layouts.front().key())) continue;
     Cover cover(mesh.world_size());
     for (const Layout& layout : layouts)
       for (int rank = 0; rank < mesh.world_size(); ++rank) cover.declare(layout, rank);
-    if (const auto target = by_name.find(tie); target != by_name.end()) cover.expect(*target->second.front());
     std::vector<CoverFault> faults = cover.faults();
-    std::erase_if(faults, [&](const CoverFault& fault) { return fault.fqn != names[i]; });  // drops faults of the tie
     if (!faults.empty())
       found.push_back(std::move(faults.front()));
     else if (is_alone)

@@ -24,8 +24,6 @@ struct CoverFault {
     kIllegalCut,         // a box begins or ends within a block
     kDtypeDisagreement,  // ranks, or the model, differ on the dtype
     kShapeDisagreement,  // ranks, or the model, differ on the logical shape
-    kPartial,            // ranks hold terms of a sum that was not reduced
-    kTie,                // tied to a tensor that is absent, itself tied, or of another shape or dtype
   };
 
   Cause cause = Cause::kGap;
@@ -74,7 +72,6 @@ class Cover {
 
   Tensor& find_or_add(const Descriptor& tensor, int rank);
   std::optional<CoverFault> fault(const Tensor& tensor, Scratch& scratch) const;
-  std::optional<CoverFault> tie_fault(const Tensor& tensor) const;
   std::optional<CoverFault> bounds_fault(const Tensor& tensor, const Claim& claim) const;
   std::optional<CoverFault> cut_fault(const Tensor& tensor, int64_t block) const;
   CoverFault overlap_fault(const Tensor& tensor, const Shape& element) const;

@@ -24,20 +24,7 @@ Placement Placement::dim_chunk(std::vector<std::string> axes, int dim) {
   return out;
 }
 
-Placement Placement::dim_chunk_per_part(std::vector<std::string> axes, int dim) {
-  Placement out = dim_chunk(std::move(axes), dim);
-  out.per_part = true;
-  return out;
-}
-
 Placement Placement::flat_range(std::vector<std::string> axes) { return placement(Kind::kFlatRange, std::move(axes)); }
-
-Placement Placement::flat_range_of_buffer(std::vector<std::string> axes, int64_t buffer_offset, int64_t buffer_numel) {
-  Placement out = flat_range(std::move(axes));
-  out.buffer_offset = buffer_offset;
-  out.buffer_numel = buffer_numel;
-  return out;
-}
 
 Placement Placement::flat_ranges(std::vector<std::string> axes, std::vector<FlatRange> ranges) {
   Placement out = flat_range(std::move(axes));
@@ -46,7 +33,6 @@ Placement Placement::flat_ranges(std::vector<std::string> axes, std::vector<Flat
 }
 
 Placement Placement::replicate(std::vector<std::string> axes) { return placement(Kind::kReplicate, std::move(axes)); }
-Placement Placement::partial(std::vector<std::string> axes) { return placement(Kind::kPartial, std::move(axes)); }
 
 Placement Placement::only_on(std::vector<std::string> axes, int coordinate) {
   Placement out = placement(Kind::kOnlyOn, std::move(axes));
@@ -62,23 +48,17 @@ std::string Placement::text() const {
   std::string out;
   switch (kind) {
     case Kind::kDimChunk:
-      out = (per_part ? "dim_chunk_per_part(" : "dim_chunk(") + std::to_string(dim);
+      out = "dim_chunk(" + std::to_string(dim);
       if (unit > 1) out += ", unit " + std::to_string(unit);
-      if (replicas > 1) out += ", " + std::to_string(replicas) + " replicas";
       if (pad_even) out += ", padded";
       out += ")";
       break;
     case Kind::kFlatRange:
       out = "flat_range";
-      if (buffer_numel > 0)
-        out += "(at " + std::to_string(buffer_offset) + " of a buffer of " + std::to_string(buffer_numel) + ")";
       if (!ranges.empty()) out += "(given)";
       break;
     case Kind::kReplicate:
       out = "replicate";
-      break;
-    case Kind::kPartial:
-      out = "partial";
       break;
     case Kind::kOnlyOn:
       out = "only_on(" + std::to_string(coordinate);
@@ -121,15 +101,7 @@ int64_t Descriptor::block_elements() const {
 std::string Descriptor::text() const {
   std::string out = fqn + " " + std::string(dtype_name(dtype)) + " " + chassis::text(global_shape);
   if (is_padded()) out += " padded to " + chassis::text(padded_shape);
-  if (!cuts.parts.empty()) {
-    out += " of parts";
-    for (const SubParameter& part : cuts.parts)
-      out += " " + std::to_string(part.size) +
-             (part.replicas > 1 ? " (" + std::to_string(part.replicas) + " replicas)" : "");
-    out += " along dim " + std::to_string(cuts.dim);
-  }
   for (const Placement& placement : placements) out += ", " + placement.text();
-  if (!tie.empty()) out += ", tied to " + tie;
   if (!components.empty()) out += ", " + std::to_string(components.size()) + " components";
   return out;
 }

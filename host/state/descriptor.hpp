@@ -25,7 +25,6 @@ struct Placement {
     kDimChunk,   // chunks of one dim, rounded up as by torch.chunk and FSDP2; later ranks may get less, or nothing
     kFlatRange,  // a range of the row-major elements; from here on the local tensor is one-dimensional
     kReplicate,  // every coordinate holds the same elements
-    kPartial,    // every coordinate holds a term of a sum that is not reduced yet; has no owner
     kOnlyOn,  // one coordinate holds it, most others have no such tensor (a pipeline stage, a whole-matrix optimizer)
   };
 
@@ -33,16 +32,11 @@ struct Placement {
   std::vector<std::string> axes;
 
   int dim = 0;            // kDimChunk
-  bool per_part = false;  // kDimChunk: sub-parameters are cut separately and their pieces joined (TP of a fused qkv)
   bool pad_even = false;  // kDimChunk: the local tensor of every coordinate has the full chunk size
   int64_t unit = 1;       // kDimChunk: cuts fall on multiples of this many indices (a head's rows)
-  int replicas = 1;       // kDimChunk: number of neighbouring coordinates that share a chunk (fewer kv heads than tp)
 
   // kFlatRange. By default all coordinates have ceil(numel / n) elements, the last ones padded (ZeRO-3).
-  // If buffer_numel > 0, the tensor starts at buffer_offset of a buffer of that many elements, which it shares with
-  // other tensors and which is partitioned evenly. If there are ranges, one per coordinate, they are used as they are.
-  int64_t buffer_offset = 0;
-  int64_t buffer_numel = 0;
+  // If there are ranges, one per coordinate, they are used as they are.
   std::vector<FlatRange> ranges;
 
   // kOnlyOn. `coordinate` owns the tensor; those in `copies` hold a copy of it (a tied tensor that two stages use).
@@ -52,12 +46,9 @@ struct Placement {
   bool is_on(int other) const;  // kOnlyOn
 
   static Placement dim_chunk(std::vector<std::string> axes, int dim);
-  static Placement dim_chunk_per_part(std::vector<std::string> axes, int dim);
   static Placement flat_range(std::vector<std::string> axes);
-  static Placement flat_range_of_buffer(std::vector<std::string> axes, int64_t buffer_offset, int64_t buffer_numel);
   static Placement flat_ranges(std::vector<std::string> axes, std::vector<FlatRange> ranges);
   static Placement replicate(std::vector<std::string> axes);
-  static Placement partial(std::vector<std::string> axes);
   static Placement only_on(std::vector<std::string> axes, int coordinate);
 
   // "dim_chunk(0) over tp"
@@ -70,18 +61,6 @@ enum class OwnerRule {
   kFirst,   // coordinate 0 on every replicated axis
   kSpread,  // chosen by a hash of the tensor's name, so that all replicas own some tensors of a model
   kGiven,   // Descriptor::owner_replica
-};
-
-// A fused parameter: consecutive parts along one dim, such as q, k and v, or gate and up.
-struct SubParameter {
-  int64_t size = 0;
-  int replicas = 1;  // neighbouring coordinates that share a chunk of this part under dim_chunk_per_part
-  bool operator==(const SubParameter&) const = default;
-};
-struct SubParameterCuts {
-  int dim = 0;
-  std::vector<SubParameter> parts;  // empty if not fused
-  bool operator==(const SubParameterCuts&) const = default;
 };
 
 // The positions at which a tensor may be cut, in row-major elements of its logical shape.
@@ -125,8 +104,6 @@ struct Descriptor {
   std::vector<Placement> placements;  // in order of application
   OwnerRule owner = OwnerRule::kFirst;
   int owner_replica = 0;  // kGiven: the owner's Layout::replica()
-  std::string tie;        // FQN of the tensor whose storage this one shares; empty if it has its own
-  SubParameterCuts cuts;
   Granularity granularity;
   std::vector<Component> components;  // empty if the tensor is not composite
 

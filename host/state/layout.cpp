@@ -45,7 +45,6 @@ StridedView row_major_view(const Shape& global_shape, const Box& box) {
 
 Layout::Layout(Descriptor descriptor, MeshShape mesh) : descriptor_(std::move(descriptor)), mesh_(std::move(mesh)) {
   check_tensor();
-  check_cuts();
   block_elements_ = descriptor_.block_elements();
   if (descriptor_.owner == OwnerRule::kSpread) owner_seed_ = name_hash(descriptor_.fqn);
   if (descriptor_.owner == OwnerRule::kGiven) owner_seed_ = static_cast<uint64_t>(descriptor_.owner_replica);
@@ -60,7 +59,6 @@ Layout::Layout(Descriptor descriptor, MeshShape mesh) : descriptor_(std::move(de
       if (placement.kind == Placement::Kind::kReplicate) replicated_axes_.push_back(axis);
     }
     is_flat_ |= placement.kind == Placement::Kind::kFlatRange;
-    is_partial_ |= placement.kind == Placement::Kind::kPartial && step.num_coordinates > 1;
     steps_.push_back(std::move(step));
   }
   for (int axis = 0; axis < mesh_.num_axes(); ++axis)
@@ -90,27 +88,6 @@ void Layout::check_tensor() const {
            std::to_string(c.unit_elements) + " elements");
 }
 
-void Layout::check_cuts() const {
-  const Descriptor& d = descriptor_;
-  if (d.cuts.parts.empty()) return;
-  const auto fail = [&](const std::string& why) { throw plugin_error("tensor '" + d.fqn + "': " + why); };
-  if (d.cuts.dim < 0 || d.cuts.dim >= d.global_shape.ndim())
-    fail("sub-parameters are along dim " + std::to_string(d.cuts.dim) + ", which " + text(d.global_shape) +
-         " does not have");
-  int64_t sum = 0;
-  for (const SubParameter& part : d.cuts.parts) {
-    if (part.size < 0 || part.replicas < 1)
-      fail("a sub-parameter has size " + std::to_string(part.size) + " and " + std::to_string(part.replicas) +
-           " replicas");
-    sum += part.size;
-  }
-  if (sum != d.global_shape[d.cuts.dim])
-    fail("sub-parameters add up to " + std::to_string(sum) + ", dim " + std::to_string(d.cuts.dim) + " has " +
-         std::to_string(d.global_shape[d.cuts.dim]));
-  if (d.padded_shape[d.cuts.dim] != d.global_shape[d.cuts.dim])
-    fail("dim " + std::to_string(d.cuts.dim) + " of sub-parameters cannot be padded");
-}
-
 void Layout::refuse(const Placement& placement, const std::string& why) const {
   throw plugin_error("tensor '" + descriptor_.fqn + "' " + chassis::text(descriptor_.global_shape) + ": " +
                      placement.text() + ": " + why);
@@ -134,15 +111,6 @@ Layout::Step Layout::resolve(const Placement& placement, int index, bool after_f
       if (placement.dim < 0 || placement.dim >= descriptor_.global_shape.ndim()) refuse(placement, "no such dim");
       if (placement.unit < 1)
         refuse(placement, "the unit is " + std::to_string(placement.unit) + "; it must be at least 1");
-      if (placement.per_part && (descriptor_.cuts.parts.empty() || descriptor_.cuts.dim != placement.dim))
-        refuse(placement, "the tensor has no sub-parameters along this dim");
-      const auto check_replicas = [&](int replicas) {
-        if (replicas < 1 || n % replicas != 0)
-          refuse(placement, std::to_string(replicas) + " replicas do not divide " + std::to_string(n) + " coordinates");
-      };
-      check_replicas(placement.replicas);
-      if (placement.per_part)
-        for (const SubParameter& part : descriptor_.cuts.parts) check_replicas(part.replicas * placement.replicas);
       const int64_t stride = row_major_strides(descriptor_.global_shape)[placement.dim];
       const int64_t block = descriptor_.block_elements();
       step.unit = std::lcm(placement.unit, block / std::gcd(block, stride));
@@ -152,8 +120,6 @@ Layout::Step Layout::resolve(const Placement& placement, int index, bool after_f
       if (!placement.ranges.empty() && placement.ranges.size() != static_cast<size_t>(n))
         refuse(placement,
                std::to_string(placement.ranges.size()) + " ranges for " + std::to_string(n) + " coordinates");
-      if (placement.buffer_offset < 0 || placement.buffer_numel < 0)
-        refuse(placement, "the offset or the size of the buffer is negative");
       break;
     case Placement::Kind::kOnlyOn:
       for (const int coordinate : placement.copies)
@@ -163,7 +129,6 @@ Layout::Step Layout::resolve(const Placement& placement, int index, bool after_f
         refuse(placement, "there are " + std::to_string(n) + " coordinates");
       break;
     case Placement::Kind::kReplicate:
-    case Placement::Kind::kPartial:
       break;
   }
   return step;
@@ -181,22 +146,12 @@ Layout::Region Layout::region(int rank) const {
   const Descriptor& d = descriptor_;
   const MeshShape::Coordinates at = mesh_.coordinates(rank);
   Region out;
-  out.owned = d.tie.empty() && !is_partial_ && replica(rank) == owner_among(owner_seed_, num_replicas_);
+  out.owned = replica(rank) == owner_among(owner_seed_, num_replicas_);
 
   for (int k = 0; k < d.global_shape.ndim(); ++k) {
     Segments& segments = out.dims[static_cast<size_t>(k)];
-    if (!d.cuts.parts.empty() && d.cuts.dim == k) {
-      int64_t begin = 0;
-      for (size_t part = 0; part < d.cuts.parts.size(); ++part) {
-        if (d.cuts.parts[part].size > 0)
-          segments.push_back({begin, d.cuts.parts[part].size, static_cast<int>(part), true});
-        begin += d.cuts.parts[part].size;
-      }
-    } else {
-      segments.push_back({0, d.global_shape[k], 0, true});
-      if (const int64_t extra = d.padded_shape[k] - d.global_shape[k]; extra > 0)
-        segments.push_back({kPadding, extra, 0, true});
-    }
+    segments.push_back({0, d.global_shape[k]});
+    if (const int64_t extra = d.padded_shape[k] - d.global_shape[k]; extra > 0) segments.push_back({kPadding, extra});
   }
 
   bool flat = false;
@@ -229,41 +184,20 @@ Shape Layout::region_shape(const Region& region) const {
 
 Layout::Segments Layout::chunk_dim(const Segments& segments, const Step& step, int coordinate) const {
   Segments out;
-  const Segment* end = segments.data() + segments.size();
-  if (!placement(step).per_part) {
-    add_chunk(segments.data(), end, placement(step).replicas, step, coordinate, out);
-    return out;
-  }
-  for (const Segment* first = segments.data(); first != end;) {
-    const Segment* last = first;
-    while (last != end && last->part == first->part) ++last;
-    const int replicas = descriptor_.cuts.parts[static_cast<size_t>(first->part)].replicas * placement(step).replicas;
-    add_chunk(first, last, replicas, step, coordinate, out);
-    first = last;
-  }
-  return out;
-}
-
-void Layout::add_chunk(const Segment* first, const Segment* last, int replicas, const Step& step, int coordinate,
-                       Segments& out) const {
-  if (first == last) return;
   int64_t length = 0;
-  for (const Segment* s = first; s != last; ++s) length += s->length;
-  const int64_t chunk = ceil_div(ceil_div(length, step.unit), step.num_coordinates / replicas) * step.unit;
-  const int64_t begin = std::min(length, chunk * (coordinate / replicas));
+  for (const Segment& s : segments) length += s.length;
+  const int64_t chunk = ceil_div(ceil_div(length, step.unit), step.num_coordinates) * step.unit;
+  const int64_t begin = std::min(length, chunk * coordinate);
   const int64_t end = std::min(length, begin + chunk);
-  const bool owned = coordinate % replicas == owner_among(owner_seed_, replicas);
 
   int64_t at = 0;
-  int last_part = first->part;
-  for (const Segment* s = first; s != last; at += s->length, ++s) {
-    const int64_t from = std::max(begin, at), to = std::min(end, at + s->length);
-    if (from >= to) continue;
-    out.push_back({s->begin == kPadding ? kPadding : s->begin + (from - at), to - from, s->part, s->owned && owned});
-    last_part = s->part;
+  for (const Segment& s : segments) {
+    const int64_t from = std::max(begin, at), to = std::min(end, at + s.length);
+    if (from < to) out.push_back({s.begin == kPadding ? kPadding : s.begin + (from - at), to - from});
+    at += s.length;
   }
-  if (placement(step).pad_even && end - begin < chunk)
-    out.push_back({kPadding, chunk - (end - begin), last_part, true});
+  if (placement(step).pad_even && end - begin < chunk) out.push_back({kPadding, chunk - (end - begin)});
+  return out;
 }
 
 void Layout::narrow_flat(Region& region, const Step& step, int coordinate, int rank) const {
@@ -276,14 +210,6 @@ void Layout::narrow_flat(Region& region, const Step& step, int coordinate, int r
     if (begin < 0 || size < 0 || begin > region.flat_size || size > region.flat_size - begin)
       refuse(placement, "rank " + std::to_string(rank) + " is given " + std::to_string(size) + " elements at " +
                             std::to_string(begin) + ", its local tensor has " + std::to_string(region.flat_size));
-  } else if (placement.buffer_numel > 0) {
-    const int64_t offset = placement.buffer_offset;
-    if (offset > placement.buffer_numel || region.flat_size > placement.buffer_numel - offset)
-      refuse(placement, "the buffer has " + std::to_string(placement.buffer_numel) + " elements, the tensor ends at " +
-                            std::to_string(offset + region.flat_size));
-    const int64_t part = ceil_div(placement.buffer_numel, step.num_coordinates);
-    begin = std::clamp<int64_t>(part * coordinate - offset, 0, region.flat_size);
-    size = std::clamp<int64_t>(part * (coordinate + 1) - offset, 0, region.flat_size) - begin;
   } else {
     size = ceil_div(ceil_div(region.flat_size, block_elements_), step.num_coordinates) * block_elements_;
     begin = size * coordinate;
@@ -330,7 +256,6 @@ std::vector<Piece> Layout::pieces(int rank) const {
   // The segments of every dim without padding, neighbours joined, with their place in the local tensor.
   struct Run {
     int64_t local, begin, length;
-    bool owned;
   };
   std::array<std::vector<Run>, Shape::kMaxDims> runs;
   for (int k = 0; k < ndim; ++k) {
@@ -339,11 +264,11 @@ std::vector<Piece> Layout::pieces(int rank) const {
     for (const Segment& s : r.dims[static_cast<size_t>(k)]) {
       if (s.begin != kPadding && s.length > 0) {
         const bool joins = !list.empty() && list.back().local + list.back().length == at &&
-                           list.back().begin + list.back().length == s.begin && list.back().owned == s.owned;
+                           list.back().begin + list.back().length == s.begin;
         if (joins)
           list.back().length += s.length;
         else
-          list.push_back({at, s.begin, s.length, s.owned});
+          list.push_back({at, s.begin, s.length});
       }
       at += s.length;
     }
@@ -363,7 +288,6 @@ std::vector<Piece> Layout::pieces(int rank) const {
         piece.box.begin[k] = run.begin + (from - run.local);
         piece.box.end[k] = run.begin + (to - run.local);
         piece.local.offset += from * strides[k];
-        piece.owned &= run.owned;
       }
       if (!piece.box.empty()) out.push_back(piece);
       int k = ndim - 1;
@@ -389,7 +313,7 @@ std::vector<Box> Layout::boxes(int rank) const {
 
 std::vector<Box> Layout::owned_boxes(int rank) const {
   std::vector<Box> out;
-  if (!descriptor_.tie.empty() || is_partial_ || replica(rank) != owner_among(owner_seed_, num_replicas_)) return out;
+  if (replica(rank) != owner_among(owner_seed_, num_replicas_)) return out;
   for (Piece& piece : pieces(rank))
     if (piece.owned) out.push_back(piece.box);
   return out;
@@ -409,31 +333,19 @@ std::string Layout::key() const {
   add_all(d.global_shape);
   add_all(d.padded_shape);
   add(block_elements_);
-  add(!d.tie.empty());
-  bool has_shared_chunks = false;
-  add(d.cuts.dim);
-  add(d.cuts.parts.size());
-  for (const SubParameter& part : d.cuts.parts) {
-    add(part.size);
-    add(part.replicas);
-    has_shared_chunks |= part.replicas > 1;
-  }
   for (const Step& step : steps_) {
     const Placement& p = placement(step);
     add(p.kind);
     add_all(step.axes);
-    for (const int64_t number : {int64_t{p.dim}, int64_t{p.per_part}, int64_t{p.pad_even}, step.unit,
-                                 int64_t{p.replicas}, p.buffer_offset, p.buffer_numel, int64_t{p.coordinate}})
-      add(number);
+    for (const int64_t number : {int64_t{p.dim}, int64_t{p.pad_even}, step.unit, int64_t{p.coordinate}}) add(number);
     add(p.ranges.size());
     for (const FlatRange& range : p.ranges) {
       add(range.offset);
       add(range.length);
     }
     add_all(p.copies);
-    has_shared_chunks |= p.replicas > 1;
   }
-  add(has_shared_chunks ? static_cast<int64_t>(owner_seed_) : owner_among(owner_seed_, num_replicas_));
+  add(owner_among(owner_seed_, num_replicas_));
   return key;
 }
 

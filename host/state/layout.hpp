@@ -44,8 +44,6 @@ class Layout {
 
   // True if the local tensor is a one-dimensional range.
   bool is_flat() const { return is_flat_; }
-  // True if ranks hold terms of a sum. Then no rank owns the tensor and it cannot be saved.
-  bool is_partial() const { return is_partial_; }
   // The number of copies of the tensor along axes that no placement divides, and the copy to which a rank's part
   // belongs.
   int num_replicas() const { return num_replicas_; }
@@ -60,7 +58,6 @@ class Layout {
   // In ascending order of the local storage.
   std::vector<Piece> pieces(int rank) const;
   std::vector<Box> boxes(int rank) const;
-  // Empty for partial and for tied tensors.
   std::vector<Box> owned_boxes(int rank) const;
 
   // Equal for two tensors on the same mesh if every rank holds and owns the same boxes of both. Names and dtypes do not
@@ -74,8 +71,6 @@ class Layout {
   struct Segment {
     int64_t begin = 0;  // logical index, or kPadding
     int64_t length = 0;
-    int part = 0;  // its sub-parameter
-    bool owned = true;
   };
   using Segments = std::vector<Segment>;
 
@@ -97,7 +92,6 @@ class Layout {
   };
 
   void check_tensor() const;
-  void check_cuts() const;
   Step resolve(const Placement& placement, int index, bool after_flat) const;
   [[noreturn]] void refuse(const Placement& placement, const std::string& why) const;
 
@@ -108,8 +102,6 @@ class Layout {
   Region region(int rank) const;
   Shape region_shape(const Region& region) const;
   Segments chunk_dim(const Segments& segments, const Step& step, int coordinate) const;
-  void add_chunk(const Segment* first, const Segment* last, int replicas, const Step& step, int coordinate,
-                 Segments& out) const;
   void narrow_flat(Region& region, const Step& step, int coordinate, int rank) const;
 
   Descriptor descriptor_;
@@ -120,7 +112,6 @@ class Layout {
   uint64_t owner_seed_ = 0;  // modulo the number of replicas, the replica that owns
   int64_t block_elements_ = 1;
   bool is_flat_ = false;
-  bool is_partial_ = false;
 };
 
 }  // namespace chassis

@@ -39,7 +39,7 @@ void balance_owners(std::span<Descriptor> tensors, const MeshShape& mesh) {
   std::vector<Descriptor*> replicated, others;
   for (Descriptor& tensor : tensors) {
     tensor.owner = OwnerRule::kSpread;
-    if (tensor.tie.empty()) (Layout(tensor, mesh).num_replicas() > 1 ? replicated : others).push_back(&tensor);
+    (Layout(tensor, mesh).num_replicas() > 1 ? replicated : others).push_back(&tensor);
   }
   if (replicated.empty()) return;
   HeldElements held_elements;

@@ -32,7 +32,7 @@ class Kinds {
       }
       const bool seen = std::any_of(known.begin(), known.end(), [&](const Descriptor* other) {
         return other->padded_shape == d->padded_shape && other->placements == d->placements &&
-               other->granularity == d->granularity && other->cuts == d->cuts;
+               other->granularity == d->granularity;
       });
       if (seen) continue;
       known.push_back(d);
@@ -101,8 +101,8 @@ class Kinds {
       const auto& placements = layout.descriptor().placements;
       if (placements.empty()) continue;
       const Placement& p = placements[0];
-      const bool never_grows = (p.kind == Placement::Kind::kDimChunk && !p.per_part && p.replicas == 1) ||
-                               (p.kind == Placement::Kind::kFlatRange && p.ranges.empty() && p.buffer_numel == 0);
+      const bool never_grows =
+          p.kind == Placement::Kind::kDimChunk || (p.kind == Placement::Kind::kFlatRange && p.ranges.empty());
       if (placements.size() > 1 || !never_grows || (!axes->empty() && *axes != p.axes)) return std::nullopt;
       axes = p.axes;
     }

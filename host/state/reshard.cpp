@@ -90,9 +90,6 @@ void check(const ReshardTensor& tensor) {
   if (from.global_shape != to.global_shape)
     throw plugin_error("tensor '" + to.fqn + "' has shape " + text(to.global_shape) + ", its source '" + from.fqn +
                        "' " + text(from.global_shape));
-  CHASSIS_CHECK(from.tie.empty() && to.tie.empty(), "'" + to.fqn + "' is tied; reshard the tensor that it is tied to");
-  CHASSIS_CHECK(!tensor.from.is_partial() && !tensor.to.is_partial(),
-                "'" + to.fqn + "' is a partial sum that has yet to be reduced");
 }
 
 int64_t num_elements(const std::vector<std::vector<Piece>>& pieces) {

@@ -49,24 +49,13 @@ function(chassis_add_plugin id)
   if(arg_TIER STREQUAL "T2")
     set(torch "${CHASSIS_TORCH_VERSION}")
   endif()
-  set(cuda "")
-  set(sm "")
-  if("${arg_SOURCES}" MATCHES "\\.cu(;|$)")
-    string(REGEX MATCH "^[0-9]+" cuda "${CMAKE_CUDA_COMPILER_VERSION}")
-    get_target_property(sm ${target} CUDA_ARCHITECTURES)
-    # CMake's 90-real is code, 90-virtual is PTX, 90 is both.
-    list(TRANSFORM sm REPLACE "^([0-9]+[af]?)$" "\\1-real;\\1-virtual")
-    list(TRANSFORM sm REPLACE "^(.+)-real$" "\\1")
-    list(TRANSFORM sm REPLACE "^(.+)-virtual$" "ptx\\1")
-  endif()
+  chassis_device_code(${target} "${arg_SOURCES}" device_code)
   execute_process(COMMAND git log -1 --format=%h -- . WORKING_DIRECTORY "${CMAKE_CURRENT_SOURCE_DIR}"
                   OUTPUT_VARIABLE git OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
   string(REPLACE ";" "," kinds "${arg_KINDS}")
-  string(REPLACE ";" "," sm "${sm}")
   target_compile_definitions(${target} PRIVATE
     CHASSIS_PLUGIN_ID="${id}" CHASSIS_PLUGIN_VERSION="${version}" CHASSIS_PLUGIN_TIER="${arg_TIER}"
-    CHASSIS_PLUGIN_GIT="${git}" CHASSIS_PLUGIN_TORCH="${torch}" CHASSIS_PLUGIN_CUDA="${cuda}"
-    CHASSIS_PLUGIN_SM="${sm}")
+    CHASSIS_PLUGIN_GIT="${git}" CHASSIS_PLUGIN_TORCH="${torch}" CHASSIS_PLUGIN_DEVICE_CODE="${device_code}")
 
   # One exported symbol, no undefined symbols, no symbols of GNU's unique binding.
   set(script "${CMAKE_CURRENT_BINARY_DIR}/${id}.map")
@@ -87,6 +76,23 @@ function(chassis_add_plugin id)
   add_custom_command(TARGET ${target} POST_BUILD VERBATIM
     COMMAND sh "${CMAKE_CURRENT_FUNCTION_LIST_DIR}/audit-plugin.sh"
             --delete "$<TARGET_FILE:${target}>" ${arg_TIER} "${CMAKE_READELF}" "${kinds}" "${arg_VERSION}")
+endfunction()
+
+# chassis_device_code(<target> <sources> <out>) sets the lines of the manifest that say what the device code of these
+# sources is built for, joined by ':'; "" without device code. A type of devices with a language of its own in CMake has
+# its keys here. Plugins for others write the lines in CHASSIS_PLUGIN, as those do that have only host code.
+function(chassis_device_code target sources out)
+  set(${out} "" PARENT_SCOPE)
+  if("${sources}" MATCHES "\\.cu(;|$)")
+    string(REGEX MATCH "^[0-9]+" cuda "${CMAKE_CUDA_COMPILER_VERSION}")
+    get_target_property(sm ${target} CUDA_ARCHITECTURES)
+    # CMake's 90-real is code, 90-virtual is PTX, 90 is both.
+    list(TRANSFORM sm REPLACE "^([0-9]+[af]?)$" "\\1-real;\\1-virtual")
+    list(TRANSFORM sm REPLACE "^(.+)-real$" "\\1")
+    list(TRANSFORM sm REPLACE "^(.+)-virtual$" "ptx\\1")
+    string(REPLACE ";" "," sm "${sm}")
+    set(${out} "cuda=${cuda}:sm=${sm}" PARENT_SCOPE)
+  endif()
 endfunction()
 
 # chassis_add_isa_sources(<target> <source>…) compiles C++ sources into a target once for each instruction set, which

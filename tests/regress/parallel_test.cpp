@@ -7,6 +7,7 @@
 
 #include "tests/regress/parallel_run.hpp"
 #include "tests/regress/small_families.hpp"
+#include "tests/support/expect_has.hpp"
 
 namespace chassis::test {
 namespace {
@@ -126,6 +127,30 @@ TEST(OwnStrategy, DividesRowsAlongTheAxisOfExperts) {
     const Result alone = run(nullptr, 1);
     expect_the_numbers(run(&replicas_of_experts, 2), alone, Variant::of_bits(variant).bf16, "own_axis | 2");
   }
+}
+
+TEST(OwnStrategy, ServesTheAxisOfExpertsNextToAnother) {
+  const Strategy beside_fsdp2 = beside(
+      "own_experts", {"plugin = \"own_experts\""}, {"plugin = \"fsdp2\""},
+      [](int) -> std::vector<std::string> {
+        return {"mesh.ep=2", "mesh.dp_shard=2"};
+      },
+      1);
+  ParallelRun run(Variant::of_bits(0));
+  run.add_stub_plugins();
+  expect_the_numbers(run(&beside_fsdp2, 4), run(nullptr, 1), false, "own_experts, fsdp2 | 4");
+}
+
+TEST(OwnStrategy, CannotDivideADimOfAnOpThatExchangesNoRows) {
+  const Strategy divides_ffn{
+      "own_axis", {"plugin = \"own_axis\"", "dim = \"ffn\""}, [](int) -> std::vector<std::string> {
+        return {"mesh.ep=2", "mesh.dp_shard=1"};
+      }};
+  ParallelRun run(Variant::of_bits(0));
+  run.add_stub_plugins();
+  const std::string error = refusal_of(run, divides_ffn, 2);
+  EXPECT_HAS(error, "plugin 'own_axis' 0.1.0 along axis 'ep' cannot divide 'ffn' of block ");
+  EXPECT_HAS(error, "have different rows, and no op exchanges rows yet");
 }
 
 TEST(ParallelRows, CoverEveryPairOfVariants) {

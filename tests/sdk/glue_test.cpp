@@ -1,6 +1,7 @@
 // The C++ glue with a fake host: exceptions, options, calls, tasks, the manifest.
 #include <gtest/gtest.h>
 
+#include "chassis/cost.hpp"
 #include "chassis/dispatch.hpp"
 #include "chassis/ops.hpp"
 #include "chassis/optimizer.hpp"
@@ -132,7 +133,7 @@ TEST(Manifest, HasTheBuildAndTheMembers) {
       make_manifest<manifest_size<CopyOps, Second>("license=MIT\n"), CopyOps, Second>("license=MIT\n");
   EXPECT_EQ(std::string(kNote.text, kNote.text_bytes),
             "chassis-manifest=1\nid=glue\nversion=1.2.3\nabi=0.20\nabi-min-host=0.20\ntier=T0\nmember=ops/copy\n"
-            "member=ops/second\nlicense=MIT\n");
+            "member=ops/second\ncuda=13\nsm=80,ptx90\nlicense=MIT\n");
   EXPECT_EQ(sizeof kNote % 4, 0u);
 }
 
@@ -256,6 +257,18 @@ TEST_F(OneOp, ReadsOpsAndAttributes) {
   EXPECT_THROW(view.op(0).attr_float("eps"), Failure);
   EXPECT_EQ(view.input(0).size(-1), 2);
   EXPECT_FALSE(view.has_param(0));
+}
+
+TEST_F(OneOp, CostsNothingKnownOnAnUnknownDevice) {
+  const Host host(host_.table());
+  const auto cost_on = [&](uint32_t device_type) {
+    chassis_node_t raw = node();
+    raw.device_type = device_type;
+    return cost_ns(host, NodeView(&raw), 2);
+  };
+  EXPECT_GT(cost_on(CHASSIS_DEVICE_CPU), cost_on(CHASSIS_DEVICE_CUDA));
+  EXPECT_GT(cost_on(CHASSIS_DEVICE_CUDA), 0);
+  EXPECT_EQ(cost_on(99), 0);
 }
 
 TEST_F(OneOp, ReturnsOutputsOrReleasesThem) {

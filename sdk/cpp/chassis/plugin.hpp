@@ -56,6 +56,11 @@ struct ManifestWriter {
     if (value.empty()) return;
     put(key), put("="), put(value), put("\n");
   }
+  // Text in which `separator` stands for the end of a line.
+  constexpr void lines(std::string_view text, char separator) {
+    for (const char c : text) put(c == separator ? "\n" : std::string_view(&c, 1));
+    if (!text.empty()) put("\n");
+  }
   constexpr void number(int value) {
     if (value >= 10) number(value / 10);
     const char digit = static_cast<char>('0' + value % 10);
@@ -80,11 +85,8 @@ constexpr void write_manifest(ManifestWriter& w, std::string_view lines) {
 #ifdef CHASSIS_PLUGIN_TORCH
   w.line("torch", CHASSIS_PLUGIN_TORCH);
 #endif
-#ifdef CHASSIS_PLUGIN_CUDA
-  w.line("cuda", CHASSIS_PLUGIN_CUDA);
-#endif
-#ifdef CHASSIS_PLUGIN_SM
-  w.line("sm", CHASSIS_PLUGIN_SM);
+#ifdef CHASSIS_PLUGIN_DEVICE_CODE  // "cuda=13:sm=80,ptx90"
+  w.lines(CHASSIS_PLUGIN_DEVICE_CODE, ':');
 #endif
 #ifdef CHASSIS_PLUGIN_GIT
   w.line("git", CHASSIS_PLUGIN_GIT);

@@ -25,7 +25,8 @@
  *   op=aten::mm(Tensor self, Tensor mat2) -> Tensor     an operator it calls, with its schema; repeated
  *   cuda=13                       CUDA major, absent if none
  *   sm=80,90a,100f,ptx90          what the kernels were compiled for: devices of that major, from that minor on;
- *                                 a: only that one; f: its family; ptx: also all later ones
+ *                                 a: only that one; f: its family; ptx: also all later ones. Other types of devices
+ *                                 have keys of their own
  *   swappable=1                   instances may be replaced during a run
  *   oracle=1                      its members are the reference that others of their kind are compared with
  *   license=Apache-2.0

@@ -62,10 +62,7 @@ inline Model sharded_model() {
   add("few_rows", Dtype::f32, {2, 3}, {fsdp});
   add("step", Dtype::i64, {}, {});
   add("empty", Dtype::f32, {0, 4}, {fsdp});
-  Descriptor fused = Descriptor::plain("qkv", Dtype::f32, {24, 3});
-  fused.cuts = {0, {{16, 1}, {4, 1}, {4, 1}}};
-  fused.placements = {Placement::dim_chunk_per_part({"tp"}, 0), zero};
-  model.add(fused);
+  add("qkv", Dtype::f32, {24, 3}, {tp_rows, zero});
   Descriptor spread = Descriptor::plain("spread", Dtype::f32, {40});
   spread.owner = OwnerRule::kSpread;
   model.add(spread);

@@ -26,10 +26,9 @@ Model rotated(const Model& model) {
   Model out = model;
   for (size_t i = 0; i < out.descriptors.size(); ++i) {
     Descriptor& d = out.descriptors[i];
-    if (!d.cuts.parts.empty()) continue;
     for (size_t k = 1; k < out.descriptors.size(); ++k) {
       const Descriptor& other = model.descriptors[(i + k) % model.descriptors.size()];
-      if (!other.cuts.parts.empty() || other.global_shape.ndim() != d.global_shape.ndim()) continue;
+      if (other.global_shape.ndim() != d.global_shape.ndim()) continue;
       d.placements = other.placements;
       break;
     }

@@ -1,6 +1,5 @@
 // Round trips: a load returns what was saved, bit for bit, on the same and other meshes, through buckets of any size.
 #include "fixture.hpp"
-#include "host/base/log.hpp"
 
 namespace chassis {
 namespace {
@@ -212,20 +211,6 @@ TEST(Load, SkipsOptionalAndExtraTensors) {
   const LoadResult result = reader.load(tensors, {}, buckets, model.locals(), options);
   EXPECT_EQ(result.num_tensors, 1u);
   EXPECT_EQ(result.absent, std::vector<std::string>{"head"});
-}
-
-TEST(Load, CountsATiedCopyThatItDoesNotRead) {
-  const TemporaryDirectory dir;
-  const BucketPair buckets(4096);
-  Model model;
-  model.add("embed", Dtype::f32, {4, 2}).add("head", Dtype::f32, {4, 2});
-  save(model, huggingface(), dir.path(), "m", buckets);
-  std::vector<LoadTensor> tensors = model.load_tensors();
-  tensors[1].descriptor.tie = "embed";
-  log::reset_counted_warnings();
-  CheckpointReader reader(dir / "m", huggingface());
-  EXPECT_EQ(reader.load(tensors, {}, buckets, model.locals()).num_tensors, 1u);
-  EXPECT_EQ(counted_warnings().size(), 1u);
 }
 
 TEST(Load, RefusesAnotherFormat) {

@@ -64,12 +64,6 @@ TEST(SavePlan, RefusesATensorWithAGap) {
   EXPECT_NE(text.find("exp_avg"), std::string::npos) << text;
 }
 
-TEST(SavePlan, RefusesAPartialTensor) {
-  const std::string text =
-      plan_error({SaveTensor::plain(sharded("grad", {8}, Placement::partial({"dp"})))}, MeshShape({{"dp", 2}}));
-  EXPECT_NE(text.find("grad"), std::string::npos) << text;
-}
-
 TEST(SavePlan, RefusesTwoTensorsOfOneNameOnDisk) {
   std::vector<SaveTensor> tensors = small_model().save_tensors();
   tensors[1].disk_name = "embed.weight";
@@ -96,16 +90,6 @@ TEST(SavePlan, RefusesHeadersThatOtherReadersRefuse) {
         SaveTensor::plain(Descriptor::plain(std::string(1'000'000, 'x') + std::to_string(i), Dtype::u8, {1})));
   }
   EXPECT_NE(plan_error(tensors, {}, huggingface()).find("other readers refuse more than 25000000"), std::string::npos);
-}
-
-TEST(SavePlan, LeavesOutTiedTensorsButChecksWhatTheyAreTiedTo) {
-  std::vector<SaveTensor> tensors = small_model().save_tensors();
-  Descriptor head = Descriptor::plain("lm_head.weight", Dtype::f32, {37, 8});
-  head.tie = "embed.weight";
-  tensors.push_back(SaveTensor::plain(head));
-  EXPECT_EQ(plan_save(tensors, {}, native()).tensors.size(), 6u);
-  tensors.back().descriptor.tie = "nowhere";
-  EXPECT_NE(plan_error(tensors).find("nowhere"), std::string::npos);
 }
 
 TEST(SavePlan, StoresACompositeAsItsComponents) {

@@ -27,7 +27,7 @@ using test::SmallModel;
 using test::TensorAxis;
 using test::ThreadedCollectives;
 
-std::string layout_refusal(Program program, const TensorAxis& strategy) {
+std::string layout_refusal(Program program, const LayoutStrategy& strategy) {
   const LayoutStrategy* stack[] = {&strategy};
   return test::refusal([&] { apply_layout(program, stack); });
 }
@@ -344,6 +344,81 @@ TEST(Layout, ASharedHeadIsNotScaledByChannel) {
   });
   EXPECT_HAS(layout_refusal(program, TensorAxis(2, {"kv_heads"})),
              "channel_scale 'ia3' needs all of 'kv_heads' on each rank, but its input is divided along it");
+}
+
+// The second of two ranks, which have different rows.
+class ExpertAxis final : public LayoutStrategy {
+ public:
+  explicit ExpertAxis(std::vector<std::string> dims) : dims_(std::move(dims)) {}
+  std::string axis() const override { return "ep"; }
+  int64_t axis_size() const override { return 2; }
+  int64_t coordinate() const override { return 1; }
+  Division divide(const Program&) const override {
+    Division division{.strategy = "parallel 'experts'"};
+    for (const std::string& dim : dims_) division.dims.emplace(dim, false);
+    return division;
+  }
+
+ private:
+  std::vector<std::string> dims_;
+};
+
+TEST(Layout, AnOpCannotReadAPartOfAParameterForOtherRows) {
+  const std::string error = layout_refusal(SmallModel{}.program(), ExpertAxis({"ffn"}));
+  EXPECT_HAS(error,
+             "parallel 'experts' along axis 'ep' cannot divide 'ffn' of block 'layer': op linear 'up' reads parameter "
+             "'up.weight', of which each rank would have a part");
+  EXPECT_HAS(error, "set mesh.ep = 1, or leave 'ffn' undivided");
+}
+
+TEST(Layout, AnAxisOfRowsDividesParametersButNoValues) {
+  Program program = test::record([](Recorder& r) {
+    const DimId v = r.dim("vocab", 4), f = r.dim("ffn", 8), h = r.dim("hidden", 2);
+    const uint32_t block = r.block("b", [&] {
+      const ValueId x = r.op("embedding", "e", {r.field("input_ids")}, {r.slot("e", {{v}, {h}})}, {}, {h});
+      r.slot("unread", {{f}, {h}});
+      r.output("y", r.op("linear", "o", {x}, {r.slot("o", {{h}, {h}})}, {}, {h}));
+    });
+    r.chain("c", "", {block});
+  });
+  const ExpertAxis axis({"ffn"});
+  const LayoutStrategy* stack[] = {&axis};
+  const ProgramLayout layout = apply_layout(program, stack);
+  const BlockType& block = program.blocks[0];
+  EXPECT_EQ(ops_text(program), "embedding linear");
+  for (const GraphValue& value : block.values) EXPECT_EQ(value.sharding, std::vector<Sharding>(1)) << value.name;
+  for (const Slot& slot : block.slots) {
+    EXPECT_EQ(slot.sharding[0].kind == Sharding::Kind::kShard, slot.name == "unread") << slot.name;
+    EXPECT_TRUE(slot.partial_over.empty()) << slot.name;
+  }
+  const Slot& divided = *std::ranges::find(block.slots, "unread", &Slot::name);
+  EXPECT_EQ(layout.local_shape(program, divided), (std::vector<int64_t>{4, 2}));
+  EXPECT_EQ(layout.begin(program, divided), (std::vector<int64_t>{4, 0}));
+}
+
+TEST(Layout, AnOwnOpThatReadsAllOfAParameterMayHaveRowsOfItsOwn) {
+  Program program = test::record([](Recorder& r) {
+    const DimId v = r.dim("vocab", 4), f = r.dim("ffn", 8), h = r.dim("hidden", 2);
+    const uint32_t block = r.block("b", [&] {
+      const ValueId x = r.op("embedding", "e", {r.field("input_ids")}, {r.slot("e", {{v}, {h}})}, {}, {h});
+      const SlotId w = r.slot("w", {{f}, {h}});
+      r.output("y", r.own_op("mine/op", {x}, {CHASSIS_DIM_BATCH, CHASSIS_DIM_TIME, h}, std::nullopt, {w}));
+    });
+    r.chain("c", "", {block});
+  });
+  const ExpertAxis axis({"ffn"});
+  const LayoutStrategy* stack[] = {&axis};
+  apply_layout(program, stack);
+  EXPECT_EQ(std::ranges::find(program.blocks[0].slots, "w", &Slot::name)->sharding, std::vector<Sharding>(1));
+  EXPECT_EQ(ops_text(program), "embedding mine/op");
+}
+
+TEST(Layout, AnAxisThatDividesNothingIsNoneOfTheProgram) {
+  Program program = SmallModel{}.program();
+  const ExpertAxis axis({});
+  const LayoutStrategy* stack[] = {&axis};
+  EXPECT_TRUE(apply_layout(program, stack).axes.empty());
+  EXPECT_TRUE(program.blocks[0].slots[0].sharding.empty());
 }
 
 TEST(Layout, TwoRanksComputeWhatOneDoes) {

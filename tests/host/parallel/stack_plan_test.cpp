@@ -1,4 +1,5 @@
-// The plan without strategies: one rank that holds every parameter whole; and plans next to each other.
+// The plan without strategies: one rank that holds every parameter whole; plans next to each other; and an axis that
+// divides rows and parameters.
 // tests/host/conformance/program_test.cpp and tests/regress run steps with strategies.
 #include "host/parallel/stack_plan.hpp"
 
@@ -10,6 +11,8 @@
 #include <utility>
 #include <vector>
 
+#include "host/parallel/divisions.hpp"
+#include "host/state/cover.hpp"
 #include "tests/support/expect_has.hpp"
 #include "tests/support/loaded_plugins.hpp"
 #include "tests/support/one_rank.hpp"
@@ -184,6 +187,120 @@ TEST_F(StackPlanTest, IsBoundOnlyToTheParametersThatItPlaced) {
   test::AloneCommunicator alone;
   EXPECT_HAS(test::refusal([&] { const StackEvents events(rows, parameters_, alone, Device{}); }),
              "the parameters are placed by another plan");
+}
+
+// A mesh whose axis "ep" divides the batch and the dim "ffn", so that its ranks have parts of some parameters.
+class ExpertsTest : public testing::Test {
+ protected:
+  using Axes = std::vector<std::string>;
+
+  ExpertsTest() {
+    const DimId ffn = *program_.find_dim("ffn");
+    for (BlockType& block : program_.blocks)
+      for (Slot& slot : block.slots)
+        slot.sharding = {slot.has(ffn) ? Sharding{Sharding::Kind::kShard, ffn} : Sharding{}};
+    parameters_ = ParameterTable(program_, layout_, {});
+  }
+  std::unique_ptr<Instance> make(const std::string& id, bool flag) {
+    return plugins_.make("parallel", id, {{"dim", "ffn"}, {id == "own_axis" ? "shards" : "sequence", flag}});
+  }
+  StackPlan plan_of(std::vector<std::unique_ptr<Instance>> instances, int rank = 0) {
+    std::vector<StackMember> members;
+    for (auto& instance : instances) members.push_back({std::move(instance), {}});
+    StackContext facts;
+    facts.mesh = mesh_;
+    facts.rank = rank;
+    return {std::make_shared<Strategies>(std::move(members)), program_, parameters_, facts};
+  }
+  StackPlan with_fsdp2(int rank = 0) {
+    std::vector<std::unique_ptr<Instance>> instances;
+    instances.push_back(plugins_.make("parallel", "fsdp2"));
+    instances.push_back(make("own_experts", false));
+    return plan_of(std::move(instances), rank);
+  }
+  StackPlan alone(bool shards) {
+    mesh_ = MeshShape({{"ep", 2}});
+    std::vector<std::unique_ptr<Instance>> instances;
+    instances.push_back(make("own_axis", shards));
+    return plan_of(std::move(instances));
+  }
+  const ParameterPlacement& placement(const StackPlan& plan, const std::string& name) const {
+    const auto& all = parameters_.all();
+    return plan.placements()[static_cast<size_t>(std::ranges::find(all, name, &Parameter::name) - all.begin())];
+  }
+
+  test::LoadedPlugins plugins_{{CHASSIS_TEST_PLUGIN_DIR, CHASSIS_TEST_STUB_DIR}};
+  Program program_ = test::SmallModel{}.program();
+  MeshShape mesh_ = MeshShape({{"dp_shard", 2}, {"ep", 2}});
+  ProgramLayout layout_{{{"ep", 2}}};
+  ParameterTable parameters_{program_, layout_};
+  const std::string divided_ = "layers.0.up.weight", whole_ = "layers.0.norm.weight";
+};
+
+TEST_F(ExpertsTest, DivideTheBatchAlongBothAxes) {
+  EXPECT_EQ(with_fsdp2().num_data_ranks(), 4);
+  for (int rank = 0; rank < 4; ++rank) EXPECT_EQ(with_fsdp2(rank).data_rank(), rank);
+}
+
+TEST_F(ExpertsTest, SumGradientsOverTheRanksThatHaveTheSameElements) {
+  const StackPlan plan = with_fsdp2();
+  EXPECT_EQ(placement(plan, divided_).rule.axes, Axes{"dp_shard"});
+  EXPECT_EQ(placement(plan, divided_).rule.replica_axes, Axes{});
+  EXPECT_EQ(placement(plan, whole_).rule.axes, Axes{"dp_shard"});
+  EXPECT_EQ(placement(plan, whole_).rule.replica_axes, Axes{"ep"});
+}
+
+TEST_F(ExpertsTest, AreNotSharded) {
+  const StackPlan shards = alone(true);
+  EXPECT_EQ(placement(shards, divided_).rule.kind, CHASSIS_SHARD_REPLICATE);
+  EXPECT_EQ(placement(shards, divided_).rule.axes, Axes{});
+  EXPECT_EQ(placement(shards, divided_).rule.replica_axes, Axes{});
+  EXPECT_EQ(placement(shards, whole_).rule.kind, CHASSIS_SHARD_FLAT);
+  EXPECT_EQ(placement(shards, whole_).rule.axes, Axes{"ep"});
+}
+
+TEST_F(ExpertsTest, AreNotReplicated) {
+  const StackPlan replicas = alone(false);
+  EXPECT_EQ(placement(replicas, divided_).rule.replica_axes, Axes{});
+  EXPECT_EQ(placement(replicas, whole_).rule.replica_axes, Axes{"ep"});
+}
+
+// A norm counts what ranks own, and a checkpoint contains it.
+TEST_F(ExpertsTest, HaveOneOwnerOfEachElement) {
+  with_fsdp2().place(parameters_);
+  std::vector<Layout> layouts;
+  for (const auto& p : parameters_.all()) layouts.emplace_back(p->descriptor, mesh_);
+  prove_cover(layouts);
+  const Layout divided(parameters_.find(divided_)->descriptor, mesh_),
+      whole(parameters_.find(whole_)->descriptor, mesh_);
+  EXPECT_EQ(divided.num_replicas(), 1);
+  EXPECT_EQ(whole.num_replicas(), 2);
+  EXPECT_EQ(divided.boxes(0), std::vector{(Box{{0, 0}, {2, 4}})});
+  EXPECT_EQ(divided.boxes(1), std::vector{(Box{{3, 0}, {5, 4}})});
+  EXPECT_EQ(divided.boxes(2), std::vector{(Box{{2, 0}, {3, 4}})});
+  EXPECT_EQ(divided.boxes(3), std::vector{(Box{{5, 0}, {6, 4}})});
+}
+
+TEST_F(ExpertsTest, AreInitializedAsPartsOfTheWhole) {
+  ParameterTable all(test::SmallModel{}.program(), {});
+  const ParameterStorage whole_storage(all, Device{});
+  all.initialize(7);
+  const Tensor whole = all.find(divided_)->shard;
+  with_fsdp2(1).place(parameters_);
+  const ParameterStorage storage(parameters_, Device{});
+  parameters_.initialize(7);
+  const Tensor part = parameters_.find(divided_)->shard;
+  ASSERT_EQ(part.num_elements(), 2 * 4);
+  for (int64_t i = 0; i < part.num_elements(); ++i)
+    EXPECT_EQ(part.data_as<float>()[i], whole.data_as<float>()[3 * 4 + i]);
+}
+
+TEST_F(ExpertsTest, CannotDivideTheirSequences) {
+  std::vector<StackMember> members;
+  members.push_back({make("own_experts", true), {}});
+  const Strategies strategies(std::move(members));
+  EXPECT_HAS(test::refusal([&] { ask_divisions(strategies[0], mesh_, 0, program_); }),
+             "sequence parallelism along axis 'ep', whose ranks have different rows");
 }
 
 }  // namespace

@@ -12,6 +12,7 @@ TEST(DistantRanks, AreThoseOfATensorAxisOnSeveralMachines) {
   EXPECT_EQ(distant_ranks_text(mesh, {"a", "a", "a", "b"}),
             "axis 'tp' joins ranks of several machines: 2 on a, 3 on b");
   EXPECT_EQ(distant_ranks_text(MeshShape({{"pp", 4}}), {"a", "b", "c", "d"}), "") << "a pipeline may cross machines";
+  EXPECT_EQ(distant_ranks_text(MeshShape({{"ep", 4}}), {"a", "b", "c", "d"}), "") << "experts may, too";
 }
 
 }  // namespace

@@ -128,23 +128,6 @@ TEST(Cover, ReportsATensorThatNoRankDeclares) {
   EXPECT_TRUE(mentions(cover.faults()[0], "ranks 0-1")) << cover.faults()[0].message;
 }
 
-TEST(Cover, RefusesPartialSumsAndTiesToMissingTensors) {
-  Descriptor d = Descriptor::plain("w.grad", Dtype::f32, {8});
-  d.placements = {Placement::partial({"tp"})};
-  Cover partial(2);
-  partial.declare(Layout(d, MeshShape({{"tp", 2}})), 0);
-  EXPECT_EQ(partial.faults().at(0).cause, Cause::kPartial);
-
-  Descriptor head = Descriptor::plain("lm_head.weight", Dtype::f32, {8});
-  head.tie = "embed.weight";
-  Cover tied(1);
-  tied.declare(head, 0, {});
-  EXPECT_EQ(tied.faults().at(0).cause, Cause::kTie);
-  const Descriptor embed = Descriptor::plain("embed.weight", Dtype::f32, {8});
-  tied.declare(embed, 0, std::vector<Box>{{{0}, {8}}});
-  EXPECT_TRUE(tied.faults().empty());
-}
-
 TEST(Cover, RefusesACutWithinABlock) {
   TwoRanks t;
   t.d.granularity = Granularity::block_of(32);
@@ -184,8 +167,6 @@ TEST(Cover, IsProvenInSharesThatFindEveryFault) {
     d.placements = {Placement::flat_ranges({"dp"}, {{0, 4}, {i == 7 ? 5 : 4, i == 7 ? 3 : 4}})};
     tensors.push_back(d);
   }
-  tensors.push_back(Descriptor::plain("tied", Dtype::f32, {8}));
-  tensors.back().tie = "t3";
   const auto error = [&](const Prover& prover) -> std::string {
     try {
       prove_cover(tensors, mesh, prover);
@@ -202,8 +183,6 @@ TEST(Cover, IsProvenInSharesThatFindEveryFault) {
   EXPECT_NE(error({}).find("(declared twice by the same rank)"), std::string::npos) << error({});
   tensors[7].fqn = "t7";
   EXPECT_EQ(error({}), "");
-  tensors.back().tie = "nowhere";
-  EXPECT_NE(error({}).find("tied to 'nowhere'"), std::string::npos) << error({});
 }
 
 // Time is printed but not asserted, since the machine may be busy. Memory is asserted.

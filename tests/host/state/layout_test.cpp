@@ -65,18 +65,6 @@ TEST(Layout, PadsAFlatPartitionToEqualParts) {
   EXPECT_EQ(layout.boxes(3), (std::vector<Box>{{{2, 2}, {3, 5}}}));
 }
 
-TEST(Layout, FollowsTheRangesOfABufferOfSeveralTensors) {
-  // Two tensors of 6 and 9 elements in a buffer of 16, partitioned over 4 ranks: 0-3, 4-7, 8-11, 12-15.
-  const Layout a(weight({2, 3}, {Placement::flat_range_of_buffer({"dp_shard"}, 0, 16)}), mesh_of(4, 1));
-  const Layout b(weight({9}, {Placement::flat_range_of_buffer({"dp_shard"}, 6, 16)}), mesh_of(4, 1));
-  const int64_t a_sizes[] = {4, 2, 0, 0}, b_sizes[] = {0, 2, 4, 3};
-  for (int rank = 0; rank < 4; ++rank) {
-    EXPECT_EQ(a.local_shape(rank), Shape{a_sizes[rank]});
-    EXPECT_EQ(b.local_shape(rank), Shape{b_sizes[rank]});
-  }
-  EXPECT_EQ(b.boxes(2)[0], (Box{{2}, {6}}));
-}
-
 TEST(Layout, TakesGivenFlatRanges) {
   const Layout layout(weight({2, 4}, {Placement::flat_ranges({"dp_shard"}, {{0, 1}, {1, 0}, {1, 7}})}), mesh_of(3, 1));
   EXPECT_EQ(layout.boxes(0), (std::vector<Box>{{{0, 0}, {1, 1}}}));
@@ -85,28 +73,6 @@ TEST(Layout, TakesGivenFlatRanges) {
   EXPECT_NE(refusal(weight({2, 4}, {Placement::flat_ranges({"dp_shard"}, {{0, 1}, {1, 8}})}), mesh_of(2, 1))
                 .find("is given 8 elements at 1, its local tensor has 8"),
             std::string::npos);
-}
-
-TEST(Layout, CutsAFusedParameterPartByPart) {
-  // 4 q heads and 2 kv heads of size 2, fused. TP cuts each part, then FSDP cuts the rows that TP left.
-  Descriptor d = weight({16, 3}, {Placement::dim_chunk_per_part({"tp"}, 0), Placement::dim_chunk({"dp_shard"}, 0)});
-  d.cuts = {0, {{8, 1}, {4, 1}, {4, 1}}};
-  const Layout layout(d, mesh_of(2, 2));
-  EXPECT_EQ(layout.local_shape(1), (Shape{4, 3}));
-  EXPECT_EQ(layout.boxes(1), (std::vector<Box>{{{4, 0}, {8, 3}}}));
-  EXPECT_EQ(layout.boxes(3), (std::vector<Box>{{{10, 0}, {12, 3}}, {{14, 0}, {16, 3}}}));
-}
-
-TEST(Layout, SharesKvHeadsAmongNeighboursOnTheTpAxis) {
-  // 8 q heads over 4 ranks, 2 kv heads shared by two ranks each; head size 2 in a fused tensor of 8·2 + 2·2 + 2·2 rows.
-  Descriptor d = weight({24, 3}, {Placement::dim_chunk_per_part({"tp"}, 0)});
-  d.cuts = {0, {{16, 1}, {4, 2}, {4, 2}}};
-  const Layout layout(d, mesh_of(1, 4));
-  for (int rank = 0; rank < 4; ++rank) EXPECT_EQ(layout.local_shape(rank), (Shape{8, 3}));
-  EXPECT_EQ(layout.owned_boxes(0).size(), 3u);
-  EXPECT_EQ(layout.boxes(1)[1], (Box{{16, 0}, {18, 3}}));
-  EXPECT_EQ(layout.owned_boxes(1), (std::vector<Box>{{{4, 0}, {8, 3}}}));
-  prove_cover({&layout, 1});
 }
 
 TEST(Layout, KeepsHeadsWhole) {
@@ -140,16 +106,6 @@ TEST(Layout, HasOneOwnerAmongReplicasAndSpreadsThem) {
   for (int count : owned_tensors) EXPECT_NEAR(count, 100, 40);
 }
 
-TEST(Layout, HasNoOwnerForPartialAndTiedTensors) {
-  const Layout partial(weight({4}, {Placement::partial({"tp"})}), mesh_of(1, 2));
-  EXPECT_TRUE(partial.is_partial());
-  EXPECT_EQ(partial.boxes(1).size(), 1u);
-  EXPECT_TRUE(partial.owned_boxes(0).empty());
-  Descriptor head = weight({4}, {});
-  head.tie = "embed";
-  EXPECT_TRUE(Layout(head, mesh_of(1, 1)).owned_boxes(0).empty());
-}
-
 TEST(Layout, CanBeCopied) {
   std::vector<Layout> copies;
   {
@@ -175,20 +131,6 @@ TEST(Layout, RefusesInvalidDescriptorsWithAReason) {
             std::string::npos);
   EXPECT_NE(refusal(weight({8}, {Placement::flat_ranges({"tp"}, {{0, 8}})}), mesh).find("1 ranges for 2"),
             std::string::npos);
-  EXPECT_NE(refusal(weight({8}, {Placement::flat_range_of_buffer({"tp"}, 4, 10)}), mesh).find("the tensor ends at 12"),
-            std::string::npos);
-  EXPECT_NE(refusal(weight({8}, {Placement::dim_chunk_per_part({"tp"}, 0)}), mesh).find("no sub-parameters"),
-            std::string::npos);
-  Placement three = Placement::dim_chunk({"dp_shard"}, 0);
-  three.replicas = 3;
-  EXPECT_NE(refusal(weight({8}, {three}), mesh).find("3 replicas do not divide 4"), std::string::npos);
-  Descriptor shared = weight({8}, {Placement::dim_chunk_per_part({"dp_shard"}, 0)});
-  shared.cuts = {0, {{8, 4}}};
-  shared.placements[0].replicas = 2;
-  EXPECT_NE(refusal(shared, mesh).find("8 replicas do not divide 4"), std::string::npos);
-  Descriptor fused = weight({8}, {});
-  fused.cuts = {0, {{4, 1}, {5, 1}}};
-  EXPECT_NE(refusal(fused, mesh).find("add up to 9, dim 0 has 8"), std::string::npos);
   Descriptor shrunk = weight({8}, {});
   shrunk.padded_shape = Shape{7};
   EXPECT_NE(refusal(shrunk, mesh).find("smaller"), std::string::npos);

@@ -16,9 +16,6 @@ void check_round_trip(uint64_t seed);
 // Moving several tensors A → B → A by the rounds of a plan stays within the budget, writes each destination element
 // once and takes the tensors one after the other. Every rank has the same plan.
 void check_reshard(uint64_t seed);
-// In a flat buffer of several tensors, as ZeRO partitions it, each rank's ranges fill its part without a gap, and every
-// element is owned once.
-void check_flat_buffer(uint64_t seed);
 // The cover proof finds a damaged plan and reports the same first wrong element as brute force.
 void check_damaged_cover(uint64_t seed);
 // Each rank holds the parts of a composite's components that belong to its elements.

@@ -20,7 +20,6 @@ TEST(ManyRandomLayouts, AreReportedWithTheFirstWrongElementIfDamaged) {
   repeat(30'000'000, 100'000, check_damaged_cover);
 }
 TEST(ManyRandomLayouts, AreReshardedWithinABudget) { repeat(50'000'000, 100'000, check_reshard); }
-TEST(ManyRandomLayouts, FillFlatBuffersWithoutGaps) { repeat(60'000'000, 100'000, check_flat_buffer); }
 TEST(ManyRandomLayouts, KeepComponentsWithTheirElements) { repeat(40'000'000, 100'000, check_composite); }
 
 }  // namespace

@@ -23,7 +23,6 @@ TEST(RandomLayouts, OfEqualKeysHaveEqualBoxes) {
 TEST(RandomLayouts, ReturnEveryElementAfterARoundTrip) { repeat(2'000'000, 2000, check_round_trip); }
 TEST(RandomLayouts, AreReportedWithTheFirstWrongElementIfDamaged) { repeat(3'000'000, 2000, check_damaged_cover); }
 TEST(RandomLayouts, AreReshardedWithinABudget) { repeat(5'000'000, 1000, check_reshard); }
-TEST(RandomLayouts, FillFlatBuffersWithoutGaps) { repeat(6'000'000, 1000, check_flat_buffer); }
 TEST(RandomLayouts, KeepComponentsWithTheirElements) { repeat(4'000'000, 1000, check_composite); }
 
 }  // namespace

@@ -54,13 +54,6 @@ inline int num_coordinates(const MeshShape& mesh, const Placement& placement) {
   return n;
 }
 
-inline int random_divisor(Dice& dice, int n) {
-  std::vector<int> divisors;
-  for (int k = 1; k <= n; ++k)
-    if (n % k == 0) divisors.push_back(k);
-  return divisors[static_cast<size_t>(dice.roll(0, static_cast<int64_t>(divisors.size()) - 1))];
-}
-
 // Consecutive ranges of random lengths that partition `numel` elements.
 inline std::vector<FlatRange> random_partition(Dice& dice, int64_t numel, int n) {
   std::vector<int64_t> at = {0, numel};
@@ -77,13 +70,8 @@ inline Descriptor random_descriptor(Dice& dice, const MeshShape& mesh, const Sha
   const int ndim = global_shape.ndim();
   if (dice.chance(50)) d.owner = OwnerRule::kSpread;
   if (dice.chance(25)) d.granularity = dice.chance(20) ? Granularity::matrix() : Granularity::block_of(dice.roll(1, 9));
-  if (ndim > 0 && dice.chance(30)) {
-    d.cuts.dim = static_cast<int>(dice.roll(0, ndim - 1));
-    for (const FlatRange& part : random_partition(dice, global_shape[d.cuts.dim], static_cast<int>(dice.roll(1, 3))))
-      d.cuts.parts.push_back({part.length, 1});
-  }
   for (int k = 0; k < ndim; ++k)
-    if (dice.chance(15) && (d.cuts.parts.empty() || d.cuts.dim != k)) d.padded_shape[k] += dice.roll(1, 5);
+    if (dice.chance(15)) d.padded_shape[k] += dice.roll(1, 5);
 
   std::vector<int> order;
   for (int k = 0; k < mesh.num_axes(); ++k) order.insert(order.begin() + dice.roll(0, k), k);
@@ -103,16 +91,6 @@ inline Descriptor random_descriptor(Dice& dice, const MeshShape& mesh, const Sha
       d.placements.push_back(p);
     } else if (kind < 75 && !flat && ndim > 0) {
       Placement p = Placement::dim_chunk(axes, static_cast<int>(dice.roll(0, ndim - 1)));
-      if (!d.cuts.parts.empty() && dice.chance(60)) {
-        p.dim = d.cuts.dim;
-        p.per_part = true;
-        for (SubParameter& part : d.cuts.parts)
-          if (d.placements.empty() && dice.chance(30)) part.replicas = random_divisor(dice, num_coordinates(mesh, p));
-        for (const SubParameter& part : d.cuts.parts)
-          if (num_coordinates(mesh, p) % part.replicas != 0) p.per_part = false;
-      } else if (dice.chance(15)) {
-        p.replicas = random_divisor(dice, num_coordinates(mesh, p));
-      }
       if (dice.chance(20)) p.unit = dice.roll(1, 4);
       if (dice.chance(20)) p.pad_even = true;
       d.placements.push_back(p);
@@ -120,12 +98,7 @@ inline Descriptor random_descriptor(Dice& dice, const MeshShape& mesh, const Sha
     } else {
       Placement p = Placement::flat_range(axes);
       const int64_t size = numel(d.padded_shape);
-      if (whole && dice.chance(25)) {
-        p.buffer_offset = dice.roll(0, 50);
-        p.buffer_numel = p.buffer_offset + size + dice.roll(0, 50) + 1;
-      } else if (whole && dice.chance(25)) {
-        p.ranges = random_partition(dice, size, num_coordinates(mesh, p));
-      }
+      if (whole && dice.chance(25)) p.ranges = random_partition(dice, size, num_coordinates(mesh, p));
       d.placements.push_back(p);
       flat = true;
       whole = false;
@@ -201,10 +174,6 @@ inline LocalArray local_array(const Descriptor& d, const MeshShape& mesh, int ra
     }
     a.elements.push_back(id);
   }
-  std::vector<int> part_of;  // along cuts.dim of the local array
-  for (size_t part = 0; part < d.cuts.parts.size(); ++part)
-    part_of.insert(part_of.end(), static_cast<size_t>(d.cuts.parts[part].size), static_cast<int>(part));
-
   bool flat = false;
   for (const Placement& p : d.placements) {
     int c = 0;
@@ -214,35 +183,9 @@ inline LocalArray local_array(const Descriptor& d, const MeshShape& mesh, int ra
     if (p.kind == Kind::kOnlyOn && !p.is_on(c)) a.held = false;
     if (p.kind == Kind::kDimChunk) {
       const int64_t unit = oracle::legal_unit(d, p.dim, p.unit);
-      std::vector<int64_t> keep;
-      const auto add = [&](const std::vector<int64_t>& indices, int replicas, int part) {
-        for (int64_t index : oracle::chunk(indices, unit, n / replicas, c / replicas, p.pad_even)) {
-          keep.push_back(index);
-          if (part >= 0) part_of.push_back(part);
-        }
-      };
-      const bool cut_dim = !d.cuts.parts.empty() && d.cuts.dim == p.dim;
-      const std::vector<int> parts_before = part_of;
-      if (cut_dim) part_of.clear();
-      if (p.per_part) {
-        for (size_t part = 0; part < d.cuts.parts.size(); ++part) {
-          std::vector<int64_t> indices;
-          for (size_t k = 0; k < parts_before.size(); ++k)
-            if (parts_before[k] == static_cast<int>(part)) indices.push_back(static_cast<int64_t>(k));
-          add(indices, d.cuts.parts[part].replicas * p.replicas, static_cast<int>(part));
-        }
-      } else {
-        std::vector<int64_t> indices;
-        for (int64_t k = 0; k < a.shape[p.dim]; ++k) indices.push_back(k);
-        add(indices, p.replicas, -1);
-        if (cut_dim)
-          for (int64_t index : keep)
-            part_of.push_back(index >= 0             ? parts_before[static_cast<size_t>(index)]
-                              : parts_before.empty() ? 0
-                              : part_of.empty()      ? parts_before.front()
-                                                     : part_of.back());
-      }
-      a = oracle::take(a, p.dim, keep);
+      std::vector<int64_t> indices;
+      for (int64_t k = 0; k < a.shape[p.dim]; ++k) indices.push_back(k);
+      a = oracle::take(a, p.dim, oracle::chunk(indices, unit, n, c, p.pad_even));
     }
     if (p.kind == Kind::kFlatRange) {
       flat = true;
@@ -251,13 +194,6 @@ inline LocalArray local_array(const Descriptor& d, const MeshShape& mesh, int ra
       if (!p.ranges.empty()) {
         begin = p.ranges[static_cast<size_t>(c)].offset;
         length = p.ranges[static_cast<size_t>(c)].length;
-      } else if (p.buffer_numel > 0) {
-        int64_t part = 0;
-        while (part * n < p.buffer_numel) ++part;
-        begin = size;
-        for (int64_t k = size - 1; k >= 0; --k)
-          if ((k + p.buffer_offset) / part == c) begin = k, ++length;
-        if (length == 0) begin = 0;
       } else {
         while (length * n < size) length += d.block_elements();
         begin = length * c;

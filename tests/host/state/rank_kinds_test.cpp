@@ -45,6 +45,7 @@ TEST(RankKinds, EqualThoseComputedRankByRank) {
   for (int round = 0; round < 200; ++round) {
     const MeshShape mesh({{"dp_replicate", 1 + static_cast<int>(below(3))},
                           {"dp_shard", 1 + static_cast<int>(below(9))},
+                          {"ep", 1 + static_cast<int>(below(2))},
                           {"tp", 1 + static_cast<int>(below(2))}});
     std::vector<std::string> axes = {"dp_shard"};
     if (below(2)) axes.insert(axes.begin(), "dp_replicate");
@@ -54,6 +55,7 @@ TEST(RankKinds, EqualThoseComputedRankByRank) {
       std::vector<Placement> placements;
       if (below(4)) placements.push_back(below(2) ? Placement::dim_chunk(axes, 0) : Placement::flat_range(axes));
       if (below(8) == 0) placements.insert(placements.begin(), Placement::dim_chunk({"tp"}, 1));
+      if (below(8) == 0) placements.insert(placements.begin(), Placement::dim_chunk({"ep"}, 0));
       tensors.push_back(tensor("t" + std::to_string(i), shape, placements));
       if (below(3) == 0) tensors.back().granularity = chassis::Granularity::block_of(1 + below(6));
     }

@@ -116,7 +116,8 @@ typedef struct chassis_division_sink {
   void* impl;
   /* Every parameter and value with this dim is divided along the axis, "tp": each of its N ranks has size / N
    * consecutive indices, and the host inserts the collectives that keep the results unchanged. The strategy thereby
-   * serves the axis; it needs no claim(). */
+   * serves the axis; it needs no claim(). Along "ep", which also divides the batch, only parameters are divided; so
+   * far, a program with an op that reads one is refused. */
   chassis_status_t* (*divide)(const struct chassis_division_sink* s, chassis_str_t dim, chassis_str_t axis,
                               uint32_t flags);
   /* Values that no dim divides are divided along T (sequence parallelism, Korthikanti et al. 2022). */
@@ -190,9 +191,10 @@ typedef struct chassis_parallel_sink {
   uint32_t struct_size;
   uint32_t reserved0;
   void* impl;
-  /* This strategy serves the axis, "dp_replicate" or "dp_shard": the batch is divided along it and gradients are summed
-   * over it. Each axis has exactly one strategy. Where another strategy divides positions (context_parallel), the host
-   * adds its axis to those along which parameters are divided and gradients summed. */
+  /* This strategy serves the axis, "dp_replicate", "dp_shard" or "ep": the batch is divided along it and gradients are
+   * summed over it. Each axis has exactly one strategy. Where another strategy divides positions (context_parallel),
+   * the host adds its axis to those along which parameters are divided and gradients summed. Along "ep", the host
+   * leaves out parameters with a dim that is divided along it. */
   chassis_status_t* (*claim)(const struct chassis_parallel_sink* s, chassis_str_t axis);
   /* Called once for each parameter, by exactly one strategy of the stack; rule is borrowed. In a stack that only
    * divides the computation, no strategy places parameters: each rank stores what the divisions leave to it. */
