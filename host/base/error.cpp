@@ -59,6 +59,7 @@ Error& Error::with(std::string key, std::string value) {
 Error& Error::caused_by(const std::exception& cause) {
   if (!cause_.empty()) cause_ += "\ncaused by: ";
   cause_ += cause.what();
+  if (const auto* error = dynamic_cast<const Error*>(&cause)) is_from_another_rank_ |= error->is_from_another_rank();
   render();
   return *this;
 }
@@ -66,6 +67,11 @@ Error& Error::caused_by(const std::exception& cause) {
 Error& Error::note(std::string lines) {
   note_ = std::move(lines);
   render();
+  return *this;
+}
+
+Error& Error::from_another_rank() {
+  is_from_another_rank_ = true;
   return *this;
 }
 

@@ -41,10 +41,12 @@ class Error : public std::exception {
   Error& hint(std::string text);
   // A fact such as ("rank", "3"); shown after the message.
   Error& with(std::string key, std::string value);
-  // The cause of this error; shown on lines "caused by: …".
+  // The cause of this error; shown on lines "caused by: …". If it is from another rank, so is this error.
   Error& caused_by(const std::exception& cause);
   // Further lines, indented; shown last.
   Error& note(std::string lines);
+  // Another rank reported this error, and this rank only passes it on.
+  Error& from_another_rank();
 
   ExitCode code() const noexcept { return code_; }
   const SourcePosition& where() const noexcept { return where_; }
@@ -52,6 +54,7 @@ class Error : public std::exception {
   const std::string& hint_text() const noexcept { return hint_; }
   const std::vector<std::pair<std::string, std::string>>& facts() const noexcept { return facts_; }
   const std::string& note_text() const noexcept { return note_; }
+  bool is_from_another_rank() const noexcept { return is_from_another_rank_; }
   // The whole text: position, message, facts, causes, hint, note. Foreign text in it is escaped.
   const char* what() const noexcept override;
 
@@ -61,6 +64,7 @@ class Error : public std::exception {
   SourcePosition where_;
   std::string message_, hint_, cause_, note_, text_;
   std::vector<std::pair<std::string, std::string>> facts_;
+  bool is_from_another_rank_ = false;
 };
 
 // Errors with the usual codes.

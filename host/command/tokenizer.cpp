@@ -16,6 +16,7 @@
 #include "host/base/printable.hpp"
 #include "host/base/progress.hpp"
 #include "host/base/units.hpp"
+#include "host/checkpoint/inspect.hpp"
 #include "host/command/command.hpp"
 #include "host/command/json_document.hpp"
 #include "host/data/line_reader.hpp"
@@ -23,7 +24,7 @@
 #include "host/service/host_services.hpp"
 #include "host/service/memory.hpp"
 #include "host/service/threads.hpp"
-#include "host/session/tokenizer_training.hpp"
+#include "host/text/tokenizer_training.hpp"
 
 namespace chassis {
 namespace {
@@ -45,6 +46,13 @@ struct Plugins {
   HostServices services{0, metrics};
   PluginRegistry registry;
 };
+
+// The tokenizer of the directory that the command line names. Throws if that has changed since it was written.
+std::unique_ptr<PluginTokenizer> open_named(PluginRegistry& registry, const TokenizerArguments& arguments) {
+  const std::string directory = find_tokenizer_directory(arguments.directory);
+  compare_with_manifest(directory);
+  return open_tokenizer_of(registry, directory, arguments.plugin);
+}
 
 int train(const TokenizerArguments& arguments) {
   install_memory_allocator();
@@ -114,7 +122,7 @@ void print_line(std::string_view text) {
 
 int encode(const TokenizerArguments& arguments) {
   Plugins plugins(arguments);
-  const auto tokenizer = open_tokenizer_of(plugins.registry, arguments.directory, arguments.plugin);
+  const auto tokenizer = open_named(plugins.registry, arguments);
   std::string out;
   for_each_line(arguments.files, [&](std::string_view line, const SourcePosition& where) {
     out.clear();
@@ -152,7 +160,7 @@ std::vector<int32_t> ids_of_line(std::string_view line, int64_t vocab_size, cons
 
 int decode(const TokenizerArguments& arguments) {
   Plugins plugins(arguments);
-  const auto tokenizer = open_tokenizer_of(plugins.registry, arguments.directory, arguments.plugin);
+  const auto tokenizer = open_named(plugins.registry, arguments);
   const bool to_terminal = isatty(output_descriptor()) == 1;
   for_each_line(arguments.files, [&](std::string_view line, const SourcePosition& where) {
     const std::string text =

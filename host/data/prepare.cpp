@@ -126,10 +126,24 @@ int num_workers(const PrepareOptions& options) {
 
 double max_drop_ratio(const PrepareOptions& options) { return options.data ? options.data->max_drop_ratio : 1; }
 
+// Runs an action on the folder of kept sets; a storage error gets a hint that says which option names the folder.
+template <class Action>
+auto in_cache(const std::string& cache_dir, Action action) {
+  try {
+    return action();
+  } catch (const Error& error) {
+    if (error.code() != ExitCode::kStorage) throw;
+    throw Error(error.code(), error.where(), error.message())
+        .hint(fmt::format("tokenised data is kept in data.cache_dir = \"{}\": free some space there, or name a folder "
+                          "that you may write to",
+                          cache_dir));
+  }
+}
+
 void write_store(const DataSetConfig& config, const std::vector<std::string>& files, const Tokenizer* tokenizer,
                  const PrepareOptions& options, const Json& key, const std::string& folder) {
   const bool narrow = options.vocab_size > 0 && options.vocab_size <= 0xFFFF;
-  TokenStoreWriter writer(folder, narrow ? 2 : 4);
+  TokenStoreWriter writer = in_cache(options.cache_dir, [&] { return TokenStoreWriter(folder, narrow ? 2 : 4); });
   uint64_t num_bytes = 0, done = 0, reported = 0;
   for (const Json& file : key["files"]) num_bytes += file["bytes"].get<uint64_t>();
   const auto report = [&] {
@@ -144,7 +158,9 @@ void write_store(const DataSetConfig& config, const std::vector<std::string>& fi
   pipeline.num_workers = num_workers(options);
   pipeline.poll = options.poll;
   run_document_pipeline(files, pipeline, [&](DocumentChunk&& chunk) {
-    for (const Document& document : chunk.documents) writer.add(document, chunk.file);
+    in_cache(options.cache_dir, [&] {
+      for (const Document& document : chunk.documents) writer.add(document, chunk.file);
+    });
     for (const DroppedRow& row : chunk.dropped)
       writer.add_dropped(row.reason, line_position(files[chunk.file], row.line));
     writer.add_rows(chunk.file, chunk.num_rows, chunk.content_hash);
@@ -153,13 +169,13 @@ void write_store(const DataSetConfig& config, const std::vector<std::string>& fi
     if (done - reported >= uint64_t{1} << 20) report();
   });
   report();
-  const TokenStoreFacts facts = writer.finish();
+  const TokenStoreFacts facts = in_cache(options.cache_dir, [&] { return writer.finish(); });
   if (facts.num_documents == 0) throw empty_error(config, facts, max_drop_ratio(options));
   Json manifest;
   manifest["key"] = key;
   manifest["store"] = to_json(facts);
   manifest["store_crc32c"] = checksum_of(manifest["store"]);
-  write_file_atomic(folder + "/manifest.json", manifest.dump(2) + "\n");
+  in_cache(options.cache_dir, [&] { write_file_atomic(folder + "/manifest.json", manifest.dump(2) + "\n"); });
 }
 
 struct KeptStore {
@@ -265,28 +281,14 @@ void make_store(const DataSetConfig& config, const std::vector<std::string>& fil
   const std::string unfinished = folder + ".unfinished";
   std::error_code ignored;
   fs::remove_all(unfinished, ignored);
-  create_directories(unfinished);
+  in_cache(options.cache_dir, [&] { create_directories(unfinished); });
   try {
     write_store(config, files, tokenizer, options, key, unfinished);
     fs::remove_all(folder, ignored);
-    rename_durably(unfinished, folder);
+    in_cache(options.cache_dir, [&] { rename_durably(unfinished, folder); });
   } catch (...) {
     fs::remove_all(unfinished, ignored);
     throw;
-  }
-}
-
-// Adds a hint to storage errors that says which option names the folder.
-template <class Action>
-auto with_cache_hint(const std::string& cache_dir, Action action) {
-  try {
-    return action();
-  } catch (const Error& error) {
-    if (error.code() != ExitCode::kStorage || error.message().find(cache_dir) == std::string::npos) throw;
-    throw Error(error.code(), error.where(), error.message())
-        .hint(fmt::format("tokenised data is kept in data.cache_dir = \"{}\": free some space there, or name a folder "
-                          "that you may write to",
-                          cache_dir));
   }
 }
 
@@ -331,11 +333,11 @@ TokenStore open_or_make(const DataSetConfig& config, const std::vector<std::stri
   const std::string folder = store_folder(config, options.cache_dir);
   const Json key =
       store_key(config, files, tokenizer, encoder_fingerprint(config, options.data, tokenizer), options.poll);
-  const FolderLock lock(with_cache_hint(options.cache_dir,
-                                        [&] {
-                                          create_directories(options.cache_dir);
-                                          return File::open_or_create_own(folder + ".lock");
-                                        }),
+  const FolderLock lock(in_cache(options.cache_dir,
+                                 [&] {
+                                   create_directories(options.cache_dir);
+                                   return File::open_or_create_own(folder + ".lock");
+                                 }),
                         config.path, options.poll);
   std::vector<KeptStore> all;
   for (size_t i = 0; i < kMaxKept; ++i) {
@@ -348,7 +350,7 @@ TokenStore open_or_make(const DataSetConfig& config, const std::vector<std::stri
     return TokenStore(place, kept.facts, files);
   }
   const std::string place = replaceable(config, all).folder;
-  with_cache_hint(options.cache_dir, [&] { make_store(config, files, tokenizer, options, key, place); });
+  make_store(config, files, tokenizer, options, key, place);
   std::error_code ignored;
   for (const KeptStore& other : all)
     if (other.outdated && other.folder != place) fs::remove_all(other.folder, ignored);

@@ -9,7 +9,6 @@
 #include <new>
 #include <optional>
 #include <sstream>
-#include <string_view>
 #include <thread>
 #include <utility>
 
@@ -46,11 +45,9 @@ std::string list_text(const std::vector<int>& ranks) {
 
 std::string remote_text(int rank, const std::string& text) { return fmt::format("rank {}: {}", rank, text); }
 
-// True if the error is the reported failure: all ranks made the same mistake at the same time, or a plugin of this rank
-// wrapped the failure of another.
-bool is_same_failure(const Error& error, const Failure& failure) {
-  return failure.text == remote_text(failure.rank, error.what()) ||
-         std::string_view(error.what()).find(failure.text) != std::string_view::npos;
+// True if another rank failed with an equal error: all ranks made the same mistake at the same time.
+bool is_equal(const Error& error, const Failure& failure) {
+  return error.code() == failure.code && remote_text(failure.rank, error.what()) == failure.text;
 }
 
 bool is_loopback(const std::string& address) { return resolve(address, 0).front().is_loopback(); }
@@ -373,12 +370,13 @@ StoreLost World::with_server(const StoreLost& lost) const {
 }
 
 bool World::is_failure_of_another(const Error& error) noexcept {
-  return dynamic_cast<const RemoteError*>(&error) || reported_by_another(error);
+  return error.is_from_another_rank() || reported_by_another(error);
 }
 
 std::optional<Failure> World::reported_by_another(const Error& error) noexcept {
-  std::optional<Failure> first = first_failure();
-  if (first && (first->rank == rank() || !is_same_failure(error, *first))) first.reset();
+  const std::optional<Failure> first = first_failure();
+  if (!first || first->rank == rank()) return std::nullopt;
+  if (!error.is_from_another_rank() && !is_equal(error, *first)) return std::nullopt;
   return first;
 }
 
@@ -391,7 +389,7 @@ std::optional<Failure> World::first_failure() noexcept {
 }
 
 void World::report_failure(const Error& error) noexcept {
-  if (!store_ || dynamic_cast<const RemoteError*>(&error)) return;
+  if (!store_ || error.is_from_another_rank()) return;
   failed_ = true;
   try {
     post_failure(*store_, {rank(), error.code(), remote_text(rank(), error.what())});

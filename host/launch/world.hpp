@@ -8,6 +8,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "host/base/error.hpp"
@@ -21,7 +22,7 @@ namespace chassis {
 // An error that another rank reported; it is not reported again.
 class RemoteError : public Error {
  public:
-  using Error::Error;
+  RemoteError(ExitCode code, std::string message) : Error(code, std::move(message)) { from_another_rank(); }
 };
 
 class World {
@@ -62,8 +63,8 @@ class World {
   // Runs this rank's part of the run and returns its result. An exception ends the other ranks too. If the error only
   // follows from a failure of another rank, such as a closed connection, throws that failure as a RemoteError instead.
   int run(const std::function<int()>& body);
-  // [any] True if `error` is a failure that another rank has reported. A plugin of this rank may have wrapped it, so
-  // that it is no longer a RemoteError.
+  // [any] True if `error` is a failure that another rank has reported. It is no RemoteError if it came through a plugin
+  // of this rank, or if this rank failed in the same way.
   bool is_failure_of_another(const Error& error) noexcept;
   // [any] Reports a failure to the other ranks; every rank ends with the first one of the run. Does nothing with one
   // process, or for an error that came from another rank.

@@ -25,6 +25,7 @@ struct chassis_status {
   std::vector<std::pair<std::string, std::string>> facts;
   std::unique_ptr<chassis_status> cause;
   std::optional<chassis::ExitCode> exit_code;  // exit code of the Error that it was made from
+  bool is_from_another_rank = false;           // as is that Error
   std::deque<std::string> lent;                // texts returned by status_message, valid until the release
 };
 
@@ -33,7 +34,7 @@ namespace {
 
 // Returned when there is no memory for a status; never freed.
 chassis_status& out_of_memory_status() {
-  static chassis_status status{CHASSIS_RESOURCE_EXHAUSTED, "no memory for an error message", {}, nullptr, {}, {}};
+  static chassis_status status{CHASSIS_RESOURCE_EXHAUSTED, "no memory for an error message", {}, nullptr, {}, {}, {}};
   return status;
 }
 
@@ -123,6 +124,12 @@ ExitCode exit_code_of(const chassis_status& status) {
   }
 }
 
+bool is_from_another_rank(const chassis_status& status) {
+  for (const chassis_status* s = &status; s != nullptr; s = s->cause.get())
+    if (s->is_from_another_rank) return true;
+  return false;
+}
+
 std::string text_with_causes(const chassis_status& status) {
   std::string text = own_text(status);
   for (const chassis_status* cause = status.cause.get(); cause != nullptr; cause = cause->cause.get())
@@ -204,15 +211,18 @@ chassis_status_t* make_status(int32_t code, std::string_view message) noexcept {
 }
 
 chassis_status_t* status_of_current_exception() noexcept {
-  const auto made = [](int32_t code, std::string_view text, std::optional<ExitCode> exit_code) {
+  const auto made = [](int32_t code, std::string_view text, std::optional<ExitCode> exit_code,
+                       bool is_from_another_rank = false) {
     chassis_status_t* status = make_status(code, text);
-    if (status != &out_of_memory_status()) status->exit_code = exit_code;
+    if (status == &out_of_memory_status()) return status;
+    status->exit_code = exit_code;
+    status->is_from_another_rank = is_from_another_rank;
     return status;
   };
   try {
     throw;
   } catch (const Error& error) {
-    return made(code_of(error.code()), error.what(), error.code());
+    return made(code_of(error.code()), error.what(), error.code(), error.is_from_another_rank());
   } catch (const std::bad_alloc&) {
     return made(CHASSIS_RESOURCE_EXHAUSTED, "out of memory", ExitCode::kOutOfMemory);
   } catch (const std::exception& error) {
@@ -288,6 +298,7 @@ void throw_if_failed(chassis_status_t* status, std::string_view label) {
   if (status->code == CHASSIS_CANCELLED && exit_code == ExitCode::kPlugin)
     error.with("status", "CANCELLED, although the host did not ask it to stop");
   if (status->cause) error.caused_by(std::runtime_error(text_with_causes(*status->cause)));
+  if (is_from_another_rank(*status)) error.from_another_rank();
   throw error;
 }
 

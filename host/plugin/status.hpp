@@ -26,7 +26,8 @@ std::string_view status_code_text(int32_t code);
 
 // For the host's services. Returns a status that reports resource exhaustion if there is no memory.
 chassis_status_t* make_status(int32_t code, std::string_view message) noexcept;
-// Must be called in a catch block. The status keeps the exit code of an Error, even as the cause of another status.
+// Must be called in a catch block. The status keeps the exit code of an Error, and whether it is from another rank,
+// even as the cause of another status.
 chassis_status_t* status_of_current_exception() noexcept;
 
 // Runs `body` and returns what it throws as a status. Used in the functions of the host's tables.
@@ -89,7 +90,7 @@ void status_release(chassis_status_t* status) noexcept;
 // Takes ownership of the status. If it is not NULL, throws an Error "<label>: <message>" with its facts and causes.
 // Exit codes: config for INVALID_ARGUMENT, out of memory for RESOURCE_EXHAUSTED, communication for ABORTED and
 // UNAVAILABLE, storage for DATA_LOSS, plugin for all others. An Error of a host service keeps its own exit code, which
-// is the only way to get that of a stopped run.
+// is the only way to get that of a stopped run, and stays an error from another rank.
 void throw_if_failed(chassis_status_t* status, std::string_view label);
 
 // Calls a function of a plugin's table that returns no status; an exception that leaves it is thrown as an Error.

@@ -17,8 +17,8 @@
 #include "host/save/merge.hpp"
 #include "host/save/weights.hpp"
 #include "host/service/memory.hpp"
-#include "host/session/run_tokenizer.hpp"
 #include "host/state/intersect.hpp"
+#include "host/text/run_tokenizer.hpp"
 
 namespace chassis {
 namespace {

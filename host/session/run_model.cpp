@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cctype>
 #include <cmath>
 #include <filesystem>
 #include <set>
@@ -58,28 +57,19 @@ void add_ignored_key(Config& config, const std::string& complete, const log::Cap
   config.add_problem(described.key(), "model.config: " + finding);
 }
 
-// The position of `word` in `text` as a whole word; npos if there is none.
-size_t find_word(std::string_view text, std::string_view word) {
-  const auto is_part = [](char c) { return std::isalnum(static_cast<unsigned char>(c)) || c == '_'; };
-  for (size_t at = text.find(word); at != text.npos; at = text.find(word, at + 1)) {
-    const size_t end = at + word.size();
-    if ((at == 0 || !is_part(text[at - 1])) && (end == text.size() || !is_part(text[end]))) return at;
-  }
-  return text.npos;
-}
-
-// The position of the key of model.config that a refusal names: the first from the command line, else the first.
-SourcePosition position_of_named_key(const Config& config, const std::string& refusal) {
+// The position of a key of model.config that the model refuses: the first from the command line, else the first.
+SourcePosition position_of_refused_key(const Config& config, const Error& refusal) {
   const Setting<Value>& described = config.settings().model.config;
-  SourcePosition where = described.where();
-  auto best = std::pair(true, refusal.npos);
-  for (const Value& value : (*described).children) {
-    const auto found = std::pair(value.origin.kind != Origin::Kind::kOverride, find_word(refusal, value.name));
-    if (found.second == refusal.npos || found >= best) continue;
-    where = value.is_table() || value.is_array() ? value.key_where : value.origin.where;
-    best = found;
+  const Value* refused = nullptr;
+  for (const auto& [fact, key] : refusal.facts()) {
+    const Value* value = fact == CHASSIS_FACT_CONFIG_KEY ? find_value(*described, key) : nullptr;
+    if (value == nullptr) continue;
+    const bool is_typed = value->origin.kind == Origin::Kind::kOverride;
+    if (is_typed || refused == nullptr) refused = value;
+    if (is_typed) break;
   }
-  return where;
+  if (refused == nullptr) return described.where();
+  return refused->is_table() || refused->is_array() ? refused->key_where : refused->origin.where;
 }
 
 // A model is the same however its weights are stored; the plugin of [quant] reads this key.
@@ -241,7 +231,7 @@ RunModel::RunModel(Config& config, RunPlugins& plugins, ModelSource source)
       plugin_.configure(source_.config_text);
     } catch (const Error& e) {
       if (e.code() != ExitCode::kConfig || !e.where().file.empty()) throw;
-      throw Error(e.code(), position_of_named_key(config, e.message()), e.message()).hint(e.hint_text());
+      throw Error(e.code(), position_of_refused_key(config, e), e.message()).hint(e.hint_text());
     }
     check_answers();
     for (const auto& warning : ignored.warnings()) add_ignored_key(config, plugin_.config(), warning);

@@ -16,7 +16,7 @@
 #include "host/plugin/search.hpp"
 #include "host/service/memory.hpp"
 #include "host/session/fields.hpp"
-#include "host/session/run_tokenizer.hpp"
+#include "host/text/run_tokenizer.hpp"
 
 namespace chassis {
 namespace {
@@ -132,7 +132,10 @@ Session::Session(Config config, const SessionOptions& options)
     if (quant_->is_stored()) config_.drop_defaults("quant");  // the settings in the model's files apply
   }
   compile_program(state_, config_, *plugins_, *model_, candidates, std::move(resolve), passes, quant());
-  tokenizer_ = open_tokenizer(config_, *plugins_, tokenizer, vocab_size(program()));
+  const auto make_tokenizer = [&](const std::string& member) {
+    return plugins_->create(settings().tokenizer.key(), "tokenizer", member);
+  };
+  tokenizer_ = open_tokenizer(config_, make_tokenizer, tokenizer, vocab_size(program()));
   if (tokenizer.is_default && options.world_size == 0)
     log::info("tokenizer '{}' of {}: {} ids{}", tokenizer.member, tokenizer.directory, tokenizer_->vocab_size(),
               tokenizer_->chat_template().empty() ? "" : ", with a chat template");

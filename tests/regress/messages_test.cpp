@@ -63,6 +63,10 @@ TEST_F(Messages, AWrongCommandLineIsAnErrorWithExitCode2) {
 TEST_F(Messages, ARefusalByTheModelStandsAtTheKeyThatItNames) {
   expect_refusal(chassis({"check", "good.toml", "model.config.hidden_size=33"}), 2,
                  "error: command line 'model.config.hidden_size=33': plugin 'llama' 0.1.0: hidden_size 33 is not a ");
+  write_text(scratch_ / "rope.toml",
+             "extends = [\"good.toml\"]\n[model.config.rope_scaling]\nfactor = 2.0\nrope_type = \"yarn\"\n");
+  expect_refusal(chassis({"check", "rope.toml"}), 2,
+                 "error: rope.toml:4:13: plugin 'llama' 0.1.0: rope type 'yarn' is not supported by model 'llama'");
 }
 
 TEST_F(Messages, HelpAndVersionsArePrinted) {

@@ -6,6 +6,7 @@
 namespace decoder {
 namespace {
 
+using chassis::fail_config;
 using chassis::fail_invalid;
 
 constexpr int64_t kMaxHeadDim = 1 << 16;
@@ -59,15 +60,15 @@ std::string_view read_architecture(const Family& family, Reader& reader) {
     for (const Json& name : *names)
       for (const std::string_view ours : family.architectures)
         if (name.is_string() && name.get_ref<const std::string&>() == ours) return ours;
-  fail_invalid("architectures ", names->dump(), " are not supported by model '", family.name,
-               "' (supported: ", list_of(family.architectures), ")");
+  fail_config({"architectures"}, "architectures ", names->dump(), " are not supported by model '", family.name,
+              "' (supported: ", list_of(family.architectures), ")");
 }
 
 void check_model_type(const Family& family, Reader& reader) {
   const std::string type = reader.text("model_type", family.model_type);
   if (type != family.model_type)
-    fail_invalid("model_type '", type, "' is not supported by model '", family.name,
-                 "' (supported: ", family.model_type, ")");
+    fail_config({"model_type"}, "model_type '", type, "' is not supported by model '", family.name,
+                "' (supported: ", family.model_type, ")");
 }
 
 void read_heads(Reader& reader, Config& config) {
@@ -77,23 +78,25 @@ void read_heads(Reader& reader, Config& config) {
   config.num_key_value_heads =
       null_kv_heads ? config.num_attention_heads : reader.size("num_key_value_heads", kv_heads);
   if (config.num_attention_heads % config.num_key_value_heads != 0) {
-    fail_invalid("num_attention_heads ", config.num_attention_heads, " is not a multiple of num_key_value_heads ",
-                 config.num_key_value_heads);
+    fail_config({"num_attention_heads", "num_key_value_heads"}, "num_attention_heads ", config.num_attention_heads,
+                " is not a multiple of num_key_value_heads ", config.num_key_value_heads);
   }
   const bool derived = config.head_dim == 0;
   if (derived && reader.find("head_dim") == nullptr && config.hidden_size % config.num_attention_heads != 0) {
-    fail_invalid("hidden_size ", config.hidden_size, " is not a multiple of num_attention_heads ",
-                 config.num_attention_heads, ", and head_dim is not given");
+    fail_config({"hidden_size", "num_attention_heads"}, "hidden_size ", config.hidden_size,
+                " is not a multiple of num_attention_heads ", config.num_attention_heads,
+                ", and head_dim is not given");
   }
   config.head_dim =
       reader.size("head_dim", derived ? config.hidden_size / config.num_attention_heads : config.head_dim);
   if (config.head_dim > kMaxHeadDim) {  // limits the number of rope angles
-    fail_invalid("head_dim ", config.head_dim, " (hidden_size ", config.hidden_size, ", num_attention_heads ",
-                 config.num_attention_heads, ") is above ", kMaxHeadDim);
+    fail_config({"head_dim", "hidden_size", "num_attention_heads"}, "head_dim ", config.head_dim, " (hidden_size ",
+                config.hidden_size, ", num_attention_heads ", config.num_attention_heads, ") is above ", kMaxHeadDim);
   }
   if (config.head_dim % 2 != 0) {
-    fail_invalid("head_dim ", config.head_dim, " is odd (hidden_size ", config.hidden_size, ", num_attention_heads ",
-                 config.num_attention_heads, "): rope rotates pairs, so it must be even");
+    fail_config({"head_dim", "hidden_size", "num_attention_heads"}, "head_dim ", config.head_dim,
+                " is odd (hidden_size ", config.hidden_size, ", num_attention_heads ", config.num_attention_heads,
+                "): rope rotates pairs, so it must be even");
   }
 }
 
@@ -115,7 +118,7 @@ int64_t read_num_labels(Reader& reader) {
   if (!labels->is_object() || labels->empty()) reader.fail("id2label", " is ", labels->dump(), ", expected a table");
   const auto num_labels = static_cast<int64_t>(labels->size());
   if (const int64_t given = reader.size("num_labels", num_labels); given != num_labels)
-    reader.fail("num_labels", " is ", given, ", but id2label has ", num_labels, " labels");
+    fail_config({"num_labels", "id2label"}, "num_labels is ", given, ", but id2label has ", num_labels, " labels");
   return num_labels;
 }
 
@@ -127,8 +130,8 @@ std::string read_function(Reader& reader, std::string_view key, std::string_view
     if (theirs == name) return std::string(ours);
     known.push_back(theirs);
   }
-  fail_invalid(key, " '", name, "' is not supported by model '", reader.family(), "' (supported: ", list_of(known),
-               ")");
+  fail_config({key}, key, " '", name, "' is not supported by model '", reader.family(),
+              "' (supported: ", list_of(known), ")");
 }
 
 void read_sliding_layers(Reader& reader, Config& config, int64_t window_fallback,
@@ -139,12 +142,13 @@ void read_sliding_layers(Reader& reader, Config& config, int64_t window_fallback
   if (const Json* types = reader.find("layer_types")) {
     const auto num_types = static_cast<int64_t>(types->is_array() ? types->size() : 0);
     if (num_types != config.num_hidden_layers)
-      fail_invalid("layer_types has ", num_types, " entries, but num_hidden_layers is ", config.num_hidden_layers);
+      fail_config({"layer_types", "num_hidden_layers"}, "layer_types has ", num_types,
+                  " entries, but num_hidden_layers is ", config.num_hidden_layers);
     for (size_t i = 0; i < types->size(); ++i) {
       const Json& type = (*types)[i];
       if (type != "sliding_attention" && type != "full_attention")
-        fail_invalid("layer_types[", i, "] ", type.dump(), " is not supported by model '", reader.family(),
-                     "' (supported: full_attention, sliding_attention)");
+        fail_config({"layer_types"}, "layer_types[", i, "] ", type.dump(), " is not supported by model '",
+                    reader.family(), "' (supported: full_attention, sliding_attention)");
       config.is_sliding[i] = type == "sliding_attention";
     }
   } else {
@@ -154,7 +158,8 @@ void read_sliding_layers(Reader& reader, Config& config, int64_t window_fallback
   if (first == config.is_sliding.end())
     config.is_sliding.clear();
   else if (config.sliding_window == 0)
-    fail_invalid("layer ", first - config.is_sliding.begin(), " has sliding attention, but there is no sliding_window");
+    fail_config({"sliding_window", "layer_types"}, "layer ", first - config.is_sliding.begin(),
+                " has sliding attention, but there is no sliding_window");
 }
 
 Config parse_config(const Family& family, std::string_view text) {

@@ -30,12 +30,14 @@ void read_ropes(Reader& reader, Config& config) {
     Rope& rope = type == "full_attention" ? config.rope : config.local_rope;
     const Rope before = rope;
     read_rope(table, reader.family(), name, support, rope, config.unknown_keys);
+    const std::string beside = type == "full_attention" ? "rope_theta" : "rope_local_base_freq";
     const bool is_given = type == "full_attention" ? has_theta : has_local;
     if (is_given && before.theta != rope.theta)
-      chassis::fail_invalid(type == "full_attention" ? "rope_theta " : "rope_local_base_freq ", before.theta,
-                            " contradicts ", name, ".rope_theta ", rope.theta);
+      chassis::fail_config({beside, name + ".rope_theta"}, beside, " ", before.theta, " contradicts ", name,
+                           ".rope_theta ", rope.theta);
     if (type == "full_attention" && scaling != nullptr && (before.type != rope.type || before.factor != rope.factor))
-      chassis::fail_invalid("rope_scaling ", scaling->dump(), " contradicts ", name, " ", table.dump());
+      chassis::fail_config({"rope_scaling", name}, "rope_scaling ", scaling->dump(), " contradicts ", name, " ",
+                           table.dump());
   }
 }
 

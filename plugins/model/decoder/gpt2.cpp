@@ -22,7 +22,7 @@ class Gpt2 final : public Model {
     if (!source_.is_object()) fail_invalid("config.json is not a JSON object");
     Reader reader(source_, "gpt2");
     if (const std::string type = reader.text("model_type", "gpt2"); type != "gpt2")
-      fail_invalid("model_type '", type, "' is not supported by model 'gpt2' (supported: gpt2)");
+      fail_config({"model_type"}, "model_type '", type, "' is not supported by model 'gpt2' (supported: gpt2)");
     if (decoder::classifies(read_architecture(reader))) num_labels_ = decoder::read_num_labels(reader);
     reader.require_neutral("quantization_config", nullptr);
     reader.require_neutral("scale_attn_by_inverse_layer_idx", false);
@@ -38,7 +38,7 @@ class Gpt2 final : public Model {
     num_positions_ = size(reader, "n_positions", "max_position_embeddings", 1024);
     ffn_size_ = reader.size("n_inner", 4 * hidden_size_);
     if (hidden_size_ % num_heads_ != 0)
-      fail_invalid("n_embd ", hidden_size_, " is not a multiple of n_head ", num_heads_);
+      fail_config({"n_embd", "n_head"}, "n_embd ", hidden_size_, " is not a multiple of n_head ", num_heads_);
     function_ = decoder::read_function(reader, "activation_function", "gelu_tanh");
     eps_ = reader.positive("layer_norm_epsilon", 1e-5);
     initializer_range_ = reader.positive("initializer_range", 0.02);
@@ -143,8 +143,8 @@ class Gpt2 final : public Model {
       for (const Json& name : *names)
         for (const std::string_view ours : kOurs)
           if (name.is_string() && name.get_ref<const std::string&>() == ours) return ours;
-    fail_invalid("architectures ", names->dump(),
-                 " are not supported by model 'gpt2' (supported: ", decoder::list_of(kOurs), ")");
+    fail_config({"architectures"}, "architectures ", names->dump(),
+                " are not supported by model 'gpt2' (supported: ", decoder::list_of(kOurs), ")");
   }
 
   // transformers reads both names; if they disagree, it takes the last.

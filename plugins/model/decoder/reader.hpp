@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "chassis/guard.hpp"
+#include "chassis/config_keys.hpp"
 
 namespace decoder {
 
@@ -48,7 +48,8 @@ class Reader {
   int64_t same_size(std::string_view key, std::string_view other, int64_t fallback, int64_t max = int64_t{1} << 40) {
     const int64_t number = size(key, size(other, fallback, max), max);
     if (find(other) != nullptr && size(other, fallback, max) != number)
-      fail(key, " ", number, " contradicts ", other, " ", size(other, fallback, max), "; remove one of them");
+      chassis::fail_config({key, other}, key, " ", number, " contradicts ", other, " ", size(other, fallback, max),
+                           "; remove one of them");
     return number;
   }
   // A number from 0 on; the key must be present.
@@ -99,7 +100,7 @@ class Reader {
   }
   template <typename... Parts>
   [[noreturn]] void fail(std::string_view key, const Parts&... parts) const {
-    chassis::fail_invalid(where_, key, parts...);
+    chassis::fail_config({where_ + std::string(key)}, where_, key, parts...);
   }
 
   // Keys that were not read, except those that have no effect in any family.

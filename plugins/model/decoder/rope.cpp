@@ -8,18 +8,19 @@
 namespace decoder {
 namespace {
 
+using chassis::fail_config;
 using chassis::fail_invalid;
 
 void read_llama3(const Json& table, const std::string& name, Reader& reader, Rope& rope) {
   for (const char* key : {"low_freq_factor", "high_freq_factor", "original_max_position_embeddings"}) {
-    if (table.find(key) == table.end()) fail_invalid(name, " of type 'llama3' has no ", key);
+    if (table.find(key) == table.end()) fail_config({name}, name, " of type 'llama3' has no ", key);
   }
   rope.low_freq_factor = reader.positive("low_freq_factor", 1.0);
   rope.high_freq_factor = reader.positive("high_freq_factor", 4.0);
   rope.original_max_position_embeddings = reader.size("original_max_position_embeddings", 8192);
   if (rope.high_freq_factor <= rope.low_freq_factor) {
-    fail_invalid(name, ".high_freq_factor ", rope.high_freq_factor, " is not above low_freq_factor ",
-                 rope.low_freq_factor);
+    fail_config({name + ".high_freq_factor", name + ".low_freq_factor"}, name, ".high_freq_factor ",
+                rope.high_freq_factor, " is not above low_freq_factor ", rope.low_freq_factor);
   }
 }
 
@@ -27,7 +28,7 @@ void read_longrope(const std::string& name, Reader& reader, Rope& rope) {
   rope.short_factor = reader.numbers("short_factor");
   rope.long_factor = reader.numbers("long_factor");
   for (const auto& [key, list] : {std::pair("short_factor", &rope.short_factor), {"long_factor", &rope.long_factor}})
-    if (list->empty()) fail_invalid(name, " of type 'longrope' has no ", key);
+    if (list->empty()) fail_config({name}, name, " of type 'longrope' has no ", key);
   rope.factor = reader.positive("factor", 0);
   rope.attention_factor = reader.positive("attention_factor", 0);
   rope.original_max_position_embeddings =
@@ -38,14 +39,15 @@ void read_longrope(const std::string& name, Reader& reader, Rope& rope) {
 template <typename Number>
 void require_same(Reader& reader, const char* key, Number beside, const char* table, Number inside) {
   if (reader.find(key) != nullptr && beside != inside)
-    fail_invalid(key, " ", beside, " contradicts ", table, ".", key, " ", inside, "; remove one of them");
+    fail_config({key, std::string(table) + "." + key}, key, " ", beside, " contradicts ", table, ".", key, " ", inside,
+                "; remove one of them");
 }
 
 }  // namespace
 
 void read_rope(const Json& table, std::string_view family, const std::string& name, const RopeSupport& support,
                Rope& rope, std::vector<std::string>& unknown) {
-  if (!table.is_object()) fail_invalid(name, " is ", table.dump(), ", expected a table");
+  if (!table.is_object()) fail_config({name}, name, " is ", table.dump(), ", expected a table");
   Reader reader(table, family, name + ".");
   rope.theta = reader.positive("rope_theta", rope.theta);
   const auto supports = [&](std::string_view type) {
@@ -57,15 +59,16 @@ void read_rope(const Json& table, std::string_view family, const std::string& na
   const std::string old_spelling = today(reader.text("type", "default"));
   rope.type = today(reader.text("rope_type", old_spelling));
   if (reader.find("type") != nullptr && old_spelling != rope.type)
-    fail_invalid(name, ".type '", old_spelling, "' contradicts ", name, ".rope_type '", rope.type, "'");
+    fail_config({name + ".type", name + ".rope_type"}, name, ".type '", old_spelling, "' contradicts ", name,
+                ".rope_type '", rope.type, "'");
   if (!supports(rope.type)) {
-    fail_invalid("rope type '", rope.type, "' is not supported by model '", family,
-                 "' (supported: ", list_of(support.types), ")");
+    fail_config({name + ".rope_type", name + ".type"}, "rope type '", rope.type, "' is not supported by model '",
+                family, "' (supported: ", list_of(support.types), ")");
   }
   if (!support.partial) reader.require_neutral("partial_rotary_factor", 1.0);
   rope.partial_rotary_factor = reader.positive("partial_rotary_factor", rope.partial_rotary_factor);
   if (rope.type == "linear" || rope.type == "llama3") {
-    if (table.find("factor") == table.end()) fail_invalid(name, " of type '", rope.type, "' has no factor");
+    if (table.find("factor") == table.end()) fail_config({name}, name, " of type '", rope.type, "' has no factor");
     rope.factor = reader.positive("factor", 1.0);
   }
   if (rope.type == "llama3") read_llama3(table, name, reader, rope);
@@ -93,8 +96,9 @@ Rope read_both_ropes(Reader& reader, const RopeSupport& support, std::vector<std
       require_same(reader, "original_max_position_embeddings", beside.original_max_position_embeddings, table,
                    read.original_max_position_embeddings);
     if (read.type == "longrope" && read.original_max_position_embeddings < 2)
-      fail_invalid("a rope of type 'longrope' needs original_max_position_embeddings above 1, got ",
-                   read.original_max_position_embeddings);
+      fail_config({"original_max_position_embeddings", table},
+                  "a rope of type 'longrope' needs original_max_position_embeddings above 1, got ",
+                  read.original_max_position_embeddings);
     if (read.type == "default" || read.type == "linear") read.original_max_position_embeddings = 0;
   };
   Rope scaled = rope;
@@ -107,7 +111,8 @@ Rope read_both_ropes(Reader& reader, const RopeSupport& support, std::vector<std
   finish("rope_parameters", rope);
   scaled.theta = rope.theta;
   if (scaling != nullptr && scaled != rope) {
-    fail_invalid("rope_scaling ", scaling->dump(), " contradicts rope_parameters ", parameters->dump());
+    fail_config({"rope_scaling", "rope_parameters"}, "rope_scaling ", scaling->dump(), " contradicts rope_parameters ",
+                parameters->dump());
   }
   return rope;
 }
@@ -176,8 +181,9 @@ std::vector<double> inverse_frequencies(const Rope& rope, int64_t rotary_dim, co
 chassis::Rope rope_attributes(const Rope& rope, int64_t head_dim, int64_t max_position_embeddings) {
   const auto rotary_dim = static_cast<int64_t>(static_cast<double>(head_dim) * rope.partial_rotary_factor);
   if (rotary_dim < 2 || rotary_dim > head_dim || rotary_dim % 2 != 0)
-    fail_invalid("partial_rotary_factor ", rope.partial_rotary_factor, " of head_dim ", head_dim, " gives ", rotary_dim,
-                 " rotated dims, expected an even number from 2 to head_dim");
+    fail_config({"partial_rotary_factor", "head_dim"}, "partial_rotary_factor ", rope.partial_rotary_factor,
+                " of head_dim ", head_dim, " gives ", rotary_dim,
+                " rotated dims, expected an even number from 2 to head_dim");
   chassis::Rope out;
   if (rotary_dim != head_dim) out.rotary_dim = rotary_dim;
   if (rope.type != "longrope") {

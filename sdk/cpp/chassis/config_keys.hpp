@@ -1,6 +1,7 @@
 // Reads config.json key by key, with errors that name the key. Needs nlohmann/json, so no other header includes it.
 #pragma once
 
+#include <initializer_list>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <string>
@@ -8,15 +9,26 @@
 #include <type_traits>
 
 #include "chassis/guard.hpp"
+#include "chassis/kind/model.h"
 
 CHASSIS_SDK_BEGIN
+
+// The values of these keys, dotted paths, are wrong. The message names them too.
+template <typename... Parts>
+[[noreturn]] void fail_config(std::initializer_list<std::string_view> keys, const Parts&... parts) {
+  Failure failure(CHASSIS_INVALID_ARGUMENT, parts...);
+  for (const std::string_view key : keys) failure.with(CHASSIS_FACT_CONFIG_KEY, std::string(key));
+  throw failure;
+}
 
 class ConfigKeys {
  public:
   using Json = nlohmann::ordered_json;
 
-  // An object, which must outlive this. `model` is the member's id, for messages.
-  ConfigKeys(const Json& json, std::string_view model) : json_(json), model_(model) {}
+  // An object, which must outlive this. `model` is the member's id, for messages. `table`: the key of the object, if it
+  // is not the whole config.json.
+  ConfigKeys(const Json& json, std::string_view model, const std::string& table = "")
+      : json_(json), model_(model), prefix_(table.empty() ? "" : table + ".") {}
 
   // NULL if the key is absent or null.
   const Json* find(const std::string& key) {
@@ -31,21 +43,23 @@ class ConfigKeys {
     if (value == nullptr) return fallback;
     const bool is_number = std::is_integral_v<T> ? value->is_number_integer() : value->is_number();
     if (!is_number || !(value->get<double>() > 0) || value->get<double>() > 0x1p40)
-      fail_invalid(key, " is ", value->dump(), ", expected a", std::is_integral_v<T> ? " whole" : "",
-                   " number above 0");
+      fail_config({prefix_ + key}, prefix_, key, " is ", value->dump(), ", expected a",
+                  std::is_integral_v<T> ? " whole" : "", " number above 0");
     return value->get<T>();
   }
   bool boolean(const std::string& key, bool fallback) {
     const Json* value = find(key);
     if (value == nullptr) return fallback;
-    if (!value->is_boolean()) fail_invalid(key, " is ", value->dump(), ", expected true or false");
+    if (!value->is_boolean())
+      fail_config({prefix_ + key}, prefix_, key, " is ", value->dump(), ", expected true or false");
     return value->get<bool>();
   }
   // Refuses every value but `only`, the one that the plugin supports.
   void require(const std::string& key, const Json& only) {
     const Json* value = find(key);
     if (value != nullptr && *value != only)
-      fail_invalid(key, " ", value->dump(), " is not supported by model '", model_, "' (supported: ", only.dump(), ")");
+      fail_config({prefix_ + key}, prefix_, key, " ", value->dump(), " is not supported by model '", model_,
+                  "' (supported: ", only.dump(), ")");
   }
   // Calls report(key) for each key that was not read.
   template <typename Report>
@@ -56,7 +70,7 @@ class ConfigKeys {
 
  private:
   const Json& json_;
-  std::string model_;
+  std::string model_, prefix_;
   // Keys that change nothing in the program, and those that were read.
   std::set<std::string> known_ = {"bos_token_id",         "dtype",       "eos_token_id", "pad_token_id",
                                   "transformers_version", "torch_dtype", "use_cache",    "_name_or_path"};

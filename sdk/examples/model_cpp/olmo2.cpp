@@ -43,8 +43,10 @@ class Olmo2 final : public Model {
     init_std_ = keys.positive("initializer_range", 0.02);
     tied_ = keys.boolean("tie_word_embeddings", false);
     if (num_heads_ % num_kv_heads_ != 0)
-      fail_invalid("num_attention_heads ", num_heads_, " is not a multiple of num_key_value_heads ", num_kv_heads_);
-    if (head_size_ < 2 || head_size_ % 2 != 0) fail_invalid("head_dim ", head_size_, " is not a positive even number");
+      fail_config({"num_attention_heads", "num_key_value_heads"}, "num_attention_heads ", num_heads_,
+                  " is not a multiple of num_key_value_heads ", num_kv_heads_);
+    if (head_size_ < 2 || head_size_ % 2 != 0)
+      fail_config({"head_dim"}, "head_dim ", head_size_, " is not a positive even number");
     read_rope(keys);
     keys.for_each_unknown([&](const std::string& key) {
       host().count("config key " + key, "key '", key, "' is unknown to model 'model_cpp' and ignored");
@@ -107,8 +109,8 @@ class Olmo2 final : public Model {
     keys.require("rope_scaling", nullptr);
     const Json* rope = keys.find("rope_parameters");
     if (rope == nullptr) return;
-    if (!rope->is_object()) fail_invalid("rope_parameters is ", rope->dump(), ", expected a table");
-    Keys inner(*rope, kId);
+    if (!rope->is_object()) fail_config({"rope_parameters"}, "rope_parameters is ", rope->dump(), ", expected a table");
+    Keys inner(*rope, kId, "rope_parameters");
     inner.require("rope_type", "default");
     theta_ = inner.positive("rope_theta", theta_);
   }

@@ -14,6 +14,12 @@ TEST(Error, ShowsPositionMessageFactsCauseAndHintInThisOrder) {
   EXPECT_EQ(e.code(), ExitCode::kConfig);
 }
 
+TEST(Error, IsFromAnotherRankIfItsCauseIs) {
+  const Error remote = Error(ExitCode::kNumeric, "rank 2: loss is nan").from_another_rank();
+  EXPECT_TRUE(storage_error("not saved").caused_by(remote).is_from_another_rank());
+  EXPECT_FALSE(storage_error("not saved").caused_by(config_error("odd")).is_from_another_rank());
+}
+
 TEST(Error, LeavesOutUnknownPartsOfAPosition) {
   EXPECT_EQ((SourcePosition{"a", 0, 0}.text()), "a");
   EXPECT_EQ((SourcePosition{"a", 2, 0}.text()), "a:2");

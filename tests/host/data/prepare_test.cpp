@@ -200,6 +200,7 @@ TEST_F(Prepare, LeavesNoFilesOnAFullDisk) {
   std::signal(SIGXFSZ, handler);
   EXPECT_TRUE(contains(message, "ids.bin"));
   EXPECT_TRUE(contains(message, "File too large"));
+  EXPECT_TRUE(contains(message, "hint: tokenised data is kept in data.cache_dir = "));
   EXPECT_EQ(num_folders(), 0u);
 }
 
@@ -213,6 +214,16 @@ TEST_F(Prepare, NamesACacheFolderThatItCannotMake) {
   EXPECT_TRUE(contains(message, "data.cache_dir"));
   blocked.cache_dir = "/proc/self";  // exists, but no files can be created in it
   EXPECT_TRUE(contains(error_of([&] { prepare_data_set(text_set(path), &tokenizer, blocked); }), "data.cache_dir"));
+}
+
+TEST_F(Prepare, NamesTheCacheFolderOnlyForItsOwnFiles) {
+  const std::string path = folder.write("a.txt", "one\n");
+  const ByteTokenizer tokenizer;
+  PrepareOptions failing = options();
+  failing.progress = [&](const PrepareProgress&) { throw storage_error(failing.cache_dir + "/source cannot be read"); };
+  const std::string message = error_of([&] { prepare_data_set(text_set(path), &tokenizer, failing); });
+  EXPECT_TRUE(contains(message, "source cannot be read"));
+  EXPECT_FALSE(contains(message, "data.cache_dir"));
 }
 
 TEST_F(Prepare, IgnoresFilesOfAKilledProcess) {

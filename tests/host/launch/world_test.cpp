@@ -11,6 +11,7 @@
 #include <stdexcept>
 #include <thread>
 
+#include "host/plugin/status.hpp"
 #include "tests/host/launch/world_ranks.hpp"
 #include "tests/support/expect_has.hpp"
 
@@ -205,11 +206,18 @@ TEST(World, AFailureWrappedByAPluginStillBelongsToTheOtherRank) {
     try {
       world.barrier("next");
     } catch (const RemoteError& e) {
-      const Error wrapped = plugin_error("plugin 'fsdp2': " + std::string(e.what()));
-      EXPECT_TRUE(world.is_failure_of_another(wrapped));
       EXPECT_TRUE(world.is_failure_of_another(e));
-      EXPECT_FALSE(world.is_failure_of_another(plugin_error("plugin 'fsdp2': lost")));
-      throw wrapped;
+      EXPECT_FALSE(world.is_failure_of_another(plugin_error("plugin 'fsdp2': " + std::string(e.what()))));
+      chassis_status_t* const received = status_of_current_exception();
+      const HostTable host({0, 20}, nullptr);
+      try {
+        throw_if_failed(host.get()->status_new(host.get(), CHASSIS_INTERNAL, str_of("no gradients"), received),
+                        "plugin 'fsdp2'");
+      } catch (const Error& wrapped) {
+        EXPECT_EQ(dynamic_cast<const RemoteError*>(&wrapped), nullptr);
+        EXPECT_TRUE(world.is_failure_of_another(wrapped));
+        throw;
+      }
     }
     return 0;
   });

@@ -87,6 +87,25 @@ TEST(Status, KeepsTheExitCodeOfAHostErrorThatIsItsCause) {
   EXPECT_TEXT(thrown.text, "caused by: loss is nan");
 }
 
+TEST(Status, KeepsThatAHostErrorCameFromAnotherRank) {
+  const auto is_from_another_rank = [](chassis_status_t* status) {
+    try {
+      throw_if_failed(status, "x");
+    } catch (const Error& error) {
+      return error.is_from_another_rank();
+    }
+    return false;
+  };
+  const auto received = [] {
+    return status_of([] { throw Error(ExitCode::kNumeric, "rank 2: loss is nan").from_another_rank(); });
+  };
+  const HostTable table({0, 1}, nullptr);
+  EXPECT_TRUE(is_from_another_rank(received()));
+  EXPECT_TRUE(
+      is_from_another_rank(table.get()->status_new(table.get(), CHASSIS_INTERNAL, str_of("step failed"), received())));
+  EXPECT_FALSE(is_from_another_rank(status_of([] { throw Error(ExitCode::kNumeric, "rank 2: loss is nan"); })));
+}
+
 TEST(Status, IsMadeFromEveryException) {
   chassis_status_t* status = status_of([] { throw std::bad_alloc(); });
   EXPECT_EQ(status_code(status), CHASSIS_RESOURCE_EXHAUSTED);

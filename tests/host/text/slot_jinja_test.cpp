@@ -8,8 +8,8 @@
 #include "host/base/hash.hpp"
 #include "host/data/chat_renderer.hpp"
 #include "host/service/host_services.hpp"
-#include "host/session/tokenizer_training.hpp"
 #include "host/text/slot_template_file.hpp"
+#include "host/text/tokenizer_training.hpp"
 #include "tests/host/data/support.hpp"
 
 namespace chassis {

@@ -185,12 +185,17 @@ typedef struct chassis_disk_sink {
 } chassis_disk_sink_t;
 #define CHASSIS_DISK_SINK_V1_SIZE 48u
 
+/* A fact of a refusal by configure (status_add): a key of config.json that is at fault, as a dotted path. The host
+ * shows where the user wrote it: of several, the first on the command line, or else the first. */
+#define CHASSIS_FACT_CONFIG_KEY "config key"
+
 typedef struct chassis_model {
   uint32_t struct_size;
   uint32_t reserved0;
   /* [control] Gets the model's config.json, or the table [model] config as JSON. Refuses what the family cannot do, by
-   * name. Counts each unknown key (chassis.log/1 count) under "config key <key>", a dotted path: the host shows
-   * those from a file, and refuses those that the user wrote in the table. Called once, before all others. */
+   * name, with CHASSIS_FACT_CONFIG_KEY. Counts each unknown key (chassis.log/1 count) under "config key <key>", a
+   * dotted path: the host shows those from a file, and refuses those that the user wrote in the table. Called once,
+   * before all others. */
   chassis_status_t* (*configure)(struct chassis_instance* self, chassis_str_t config_json);
   /* [control] Records the program. */
   chassis_status_t* (*record)(struct chassis_instance* self, const chassis_builder_t* builder);

@@ -127,7 +127,8 @@ TEST_F(Llama, CountsUnknownKeysAndPassesRefusalsOn) {
   ASSERT_EQ(host_.counts.size(), 1u);
   EXPECT_EQ(host_.counts.begin()->second.front(), "key 'soft_cap' is unknown to model 'llama' and ignored");
   EXPECT_EQ(configure(R"(, "rope_scaling": {"type": "yarn", "factor": 2})"),
-            "rope type 'yarn' is not supported by model 'llama' (supported: default, linear, llama3)");
+            "rope type 'yarn' is not supported by model 'llama' (supported: default, linear, llama3) "
+            "[config key=rope_scaling.rope_type] [config key=rope_scaling.type]");
 }
 
 }  // namespace

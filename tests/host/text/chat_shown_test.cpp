@@ -11,8 +11,8 @@
 #include "host/data/record_reader.hpp"
 #include "host/data/slot_jinja.hpp"
 #include "host/service/host_services.hpp"
-#include "host/session/tokenizer_training.hpp"
 #include "host/text/slot_template_file.hpp"
+#include "host/text/tokenizer_training.hpp"
 #include "tests/host/data/support.hpp"
 #include "tests/support/cpu_seconds.hpp"
 

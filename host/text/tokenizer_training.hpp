@@ -29,8 +29,10 @@ TrainedTokenizer train_tokenizer(PluginRegistry& registry, const std::string& me
                                  const std::vector<std::string>& paths, const std::string& out,
                                  const std::function<void(uint64_t, uint64_t, std::string_view)>& progress);
 
-// Opens the tokenizer of a directory, which may be "hub:Org/Name". `named`: the member; empty: by the files.
-std::unique_ptr<PluginTokenizer> open_tokenizer_of(PluginRegistry& registry, std::string directory,
+// A directory, which may be given as "hub:Org/Name". Throws a config error if there is none.
+std::string find_tokenizer_directory(const std::string& given);
+// Opens the tokenizer of a directory. `named`: the member; empty: by the files.
+std::unique_ptr<PluginTokenizer> open_tokenizer_of(PluginRegistry& registry, const std::string& directory,
                                                    const std::string& named);
 
 }  // namespace chassis

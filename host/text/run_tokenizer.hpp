@@ -1,12 +1,13 @@
 // Finds and opens the tokenizer that a configuration uses, and compares it with the model's own.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "host/config/config.hpp"
-#include "host/session/run_plugins.hpp"
+#include "host/plugin/registry.hpp"
 #include "host/text/plugin_tokenizer.hpp"
 
 namespace chassis {
@@ -29,10 +30,13 @@ struct TokenizerChoice {
 // files but no such plugin for them, or if text is to be read and there are no files.
 TokenizerChoice find_tokenizer(const Config& config, const PluginRegistry& registry);
 
+// Creates an instance of this member of kind tokenizer, with the options of [tokenizer].
+using MakeTokenizer = std::function<std::unique_ptr<Instance>(const std::string& member)>;
+
 // NULL if there is none. Counts a warning if the tokenizer has more ids than the vocabulary. Throws a config error if
 // it begins every text with an id that the vocabulary does not have, or if the weights were trained with another
 // tokenizer and tokenizer.force is not set.
-std::unique_ptr<PluginTokenizer> open_tokenizer(const Config& config, RunPlugins& plugins,
+std::unique_ptr<PluginTokenizer> open_tokenizer(const Config& config, const MakeTokenizer& make,
                                                 const TokenizerChoice& choice, int64_t vocab_size);
 
 // The names of the tokenizer files in model.path, if `tokenizer` was not opened from them. Otherwise empty; also empty

@@ -1,6 +1,6 @@
 // Finds the tokenizer plugin by the files of a directory, opens it, and compares it with the one in the model's
 // directory.
-#include "host/session/run_tokenizer.hpp"
+#include "host/text/run_tokenizer.hpp"
 
 #include <algorithm>
 
@@ -53,7 +53,7 @@ std::string difference(const PluginTokenizer& a, const PluginTokenizer& b) {
 bool is_same_directory(const std::string& a, const std::string& b) { return lies_in(a, b) && lies_in(b, a); }
 
 // The weights were trained on the ids of one tokenizer; with those of another their results are meaningless.
-void require_tokenizer_of_model(const Config& config, RunPlugins& plugins, const TokenizerChoice& choice,
+void require_tokenizer_of_model(const Config& config, const MakeTokenizer& make, const TokenizerChoice& choice,
                                 const PluginTokenizer& tokenizer) {
   const Settings& settings = config.settings();
   if (!reads_text(config) || settings.model.init == ModelInit::kRandom) return;
@@ -66,8 +66,7 @@ void require_tokenizer_of_model(const Config& config, RunPlugins& plugins, const
   if (!tokenizer.directory().empty()) {  // opened from files elsewhere, which may be the same
     std::string different;
     try {
-      const PluginTokenizer own(plugins.create(settings.tokenizer.key(), "tokenizer", choice.member),
-                                settings.model.path);
+      const PluginTokenizer own(make(choice.member), settings.model.path);
       different = difference(tokenizer, own);
     } catch (const Error& error) {
       return counted_warning(entry.key(), "the tokenizer of " + tokenizer.directory() +
@@ -152,7 +151,7 @@ TokenizerChoice find_tokenizer(const Config& config, const PluginRegistry& regis
           "data elsewhere, and set format = \"tokens\"");
 }
 
-std::unique_ptr<PluginTokenizer> open_tokenizer(const Config& config, RunPlugins& plugins,
+std::unique_ptr<PluginTokenizer> open_tokenizer(const Config& config, const MakeTokenizer& make,
                                                 const TokenizerChoice& choice, int64_t vocab_size) {
   if (choice.member.empty()) return nullptr;
   const Settings& settings = config.settings();
@@ -160,8 +159,7 @@ std::unique_ptr<PluginTokenizer> open_tokenizer(const Config& config, RunPlugins
   const ConfigEntry& entry = choice.is_default ? static_cast<const ConfigEntry&>(*setting) : settings.tokenizer.plugin;
   std::unique_ptr<PluginTokenizer> tokenizer;
   try {
-    tokenizer = std::make_unique<PluginTokenizer>(plugins.create(settings.tokenizer.key(), "tokenizer", choice.member),
-                                                  choice.directory);
+    tokenizer = std::make_unique<PluginTokenizer>(make(choice.member), choice.directory);
   } catch (const Error& error) {
     throw error_at(entry, error);
   }
@@ -182,7 +180,7 @@ std::unique_ptr<PluginTokenizer> open_tokenizer(const Config& config, RunPlugins
                         (settings.model.path.is_set() ? "" : "; vocab_size of a new model may be larger"),
                     static_cast<uint64_t>(num_above));
   }
-  require_tokenizer_of_model(config, plugins, choice, *tokenizer);
+  require_tokenizer_of_model(config, make, choice, *tokenizer);
   return tokenizer;
 }
 

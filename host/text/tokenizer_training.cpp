@@ -1,5 +1,5 @@
 // Reads data files in blocks of rows, and writes the new directory under another name first.
-#include "host/session/tokenizer_training.hpp"
+#include "host/text/tokenizer_training.hpp"
 
 #include <filesystem>
 #include <map>
@@ -10,12 +10,11 @@
 
 #include "host/base/creation_limit.hpp"
 #include "host/base/file.hpp"
-#include "host/checkpoint/inspect.hpp"
 #include "host/config/paths.hpp"
 #include "host/data/data_files.hpp"
 #include "host/data/record_reader.hpp"
-#include "host/session/run_tokenizer.hpp"
 #include "host/text/plugin_rows.hpp"
+#include "host/text/run_tokenizer.hpp"
 
 namespace chassis {
 namespace {
@@ -23,7 +22,7 @@ namespace {
 namespace fs = std::filesystem;
 
 // Rows are passed in blocks, each row followed by a line break, so that there are few calls.
-constexpr size_t kBlockBytes = size_t{64} << 10;
+constexpr size_t kTextBlockBytes = size_t{64} << 10;
 
 // The texts of files, one file after the other.
 class TrainingTexts {
@@ -39,7 +38,7 @@ class TrainingTexts {
 
   bool next(std::string_view& text) {
     text_.clear();
-    while (text_.size() < kBlockBytes && read_row()) {
+    while (text_.size() < kTextBlockBytes && read_row()) {
     }
     num_text_bytes_ += text_.size();
     text = text_;
@@ -162,16 +161,19 @@ TrainedTokenizer train_tokenizer(PluginRegistry& registry, const std::string& me
   return trained;
 }
 
-std::unique_ptr<PluginTokenizer> open_tokenizer_of(PluginRegistry& registry, std::string directory,
-                                                   const std::string& named) {
-  const std::string given = directory;
+std::string find_tokenizer_directory(const std::string& given) {
+  std::string directory = given;
   if (const auto problem = expand_hub(directory)) throw config_error("'" + given + "': " + *problem);
   if (path_kind(directory) != PathKind::kDirectory) throw config_error("'" + directory + "' is not a directory");
+  return directory;
+}
+
+std::unique_ptr<PluginTokenizer> open_tokenizer_of(PluginRegistry& registry, const std::string& directory,
+                                                   const std::string& named) {
   const std::string member = named.empty() ? tokenizer_of_directory(registry, directory) : named;
   if (member.empty())
     throw config_error("no tokenizer that opens the files of '" + directory + "' is installed with this program")
         .hint("name one with --plugin; `chassis plugins list` shows the tokenizers");
-  compare_with_manifest(directory);
   return std::make_unique<PluginTokenizer>(registry.open("tokenizer", member), directory);
 }
 
