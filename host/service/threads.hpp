@@ -11,8 +11,8 @@ namespace chassis {
 
 // [control] Sets it for the process. Call it before the first computation.
 void set_threads(int count);
-// [control] Starts as many threads as LibTorch will, which end at once. Throws kOutOfMemory if one cannot start, with the
-// limits and the number that could: OpenMP ends the process with exit code 1 and a message of its own.
+// [control] Starts as many threads as LibTorch will, which end at once. Throws kOutOfMemory if one cannot start, with
+// the limits and the number that could: OpenMP ends the process with exit code 1 and a message of its own.
 void check_threads_start();
 // [control] Calls a function of MKL's vector math once; LibTorch uses these functions for sin, tanh, erf and the like
 // on the CPU. Rationale: the first call in a process initializes all of them and is not thread-safe (LibTorch 2.11):
