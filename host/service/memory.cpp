@@ -29,6 +29,7 @@ namespace {
 
 constexpr uint64_t kMiB = 1024 * 1024;
 constexpr uint64_t kCachedFrom = 1 * kMiB;
+constexpr uint64_t kMaxCachedBytes = 4096 * kMiB;
 constexpr uint64_t kHugeFrom = 4 * kMiB;
 constexpr uint64_t kHugePage = 2 * kMiB;
 constexpr uint64_t kPage = 4096;
@@ -164,7 +165,7 @@ class CountingAllocator final : public c10::Allocator {
     }
     const std::lock_guard lock(mutex_);
     lists_.put(block);
-    trim(cache_bytes_);
+    trim(kMaxCachedBytes);
   }
 
   void relabel(Header* block, MemoryCategory category) {
@@ -177,11 +178,6 @@ class CountingAllocator final : public c10::Allocator {
   void drop_cache() {
     const std::lock_guard lock(mutex_);
     trim(0);
-  }
-  void set_cache_bytes(uint64_t bytes) {
-    const std::lock_guard lock(mutex_);
-    cache_bytes_ = bytes;
-    trim(bytes);
   }
   void set_limit(uint64_t bytes) { limit_bytes_ = bytes; }
   void set_sizes_vary(bool vary) {
@@ -341,7 +337,6 @@ class CountingAllocator final : public c10::Allocator {
   std::atomic<uint64_t> cached_before_failure_{0};  // before the free lists were emptied in vain
   std::mutex mutex_;
   FreeLists lists_;
-  uint64_t cache_bytes_ = 4096 * kMiB;
   bool sizes_vary_ = false;
   std::vector<std::string> owner_names_{""};
 };
@@ -384,7 +379,6 @@ MemoryUsage memory_usage() { return allocator().usage(); }
 std::vector<PluginMemory> memory_by_plugin() { return allocator().by_owner(); }
 void reset_peak_memory() { allocator().restart_peaks(); }
 void drop_memory_cache() { allocator().drop_cache(); }
-void set_memory_cache_bytes(uint64_t bytes) { allocator().set_cache_bytes(bytes); }
 void set_memory_sizes_vary(bool vary) { allocator().set_sizes_vary(vary); }
 void set_memory_limit(uint64_t bytes) { allocator().set_limit(bytes); }
 uint16_t memory_owner(std::string_view plugin) { return allocator().owner(plugin); }

@@ -41,8 +41,6 @@ std::vector<PluginMemory> memory_by_plugin();
 void reset_peak_memory();
 // Returns all cached blocks to the system.
 void drop_memory_cache();
-// Limits the bytes in the free lists; 4 GiB by default, 0 turns them off.
-void set_memory_cache_bytes(uint64_t bytes);
 // Set it if steps have tensors of different sizes. A cached block of up to twice the size is then used before cached
 // blocks are returned to the system to make room for a new one.
 void set_memory_sizes_vary(bool vary);

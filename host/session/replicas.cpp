@@ -18,10 +18,10 @@ namespace {
 
 std::string hex(uint64_t value) { return fmt::format("{:016x}", value); }
 
-// The index of a rank along the axes of a placement, of which the first varies slowest.
-int joined_coordinate(const Placement& placement, const MeshShape& mesh, const MeshShape::Coordinates& at) {
+// The index of a rank along these axes, of which the first varies slowest.
+int joined_coordinate(const std::vector<std::string>& axes, const MeshShape& mesh, const MeshShape::Coordinates& at) {
   int joined = 0;
-  for (const std::string& name : placement.axes)
+  for (const std::string& name : axes)
     if (const int axis = mesh.find(name); axis >= 0) joined = joined * mesh.size(axis) + at[static_cast<size_t>(axis)];
   return joined;
 }
@@ -32,13 +32,10 @@ std::optional<std::string> stored_part(const Descriptor& parameter, const MeshSh
                                        const std::vector<std::string>& exempt_axes) {
   const MeshShape::Coordinates at = mesh.coordinates(rank);
   std::string part;
-  for (const std::string& axis : exempt_axes)
-    part += fmt::format("{}={}; ", axis, joined_coordinate(Placement::replicate({axis}), mesh, at));
+  for (const std::string& axis : exempt_axes) part += fmt::format("{}={}; ", axis, joined_coordinate({axis}, mesh, at));
   for (const Placement& placement : parameter.placements) {
-    const int coordinate = joined_coordinate(placement, mesh, at);
+    const int coordinate = joined_coordinate(placement.axes, mesh, at);
     switch (placement.kind) {
-      case Placement::Kind::kReplicate:
-        break;
       case Placement::Kind::kOnlyOn:
         if (!placement.is_on(coordinate)) return std::nullopt;
         part += fmt::format("{} on {}", fmt::join(placement.axes, "×"), placement.coordinate);

@@ -32,7 +32,6 @@ Placement Placement::flat_ranges(std::vector<std::string> axes, std::vector<Flat
   return out;
 }
 
-Placement Placement::replicate(std::vector<std::string> axes) { return placement(Kind::kReplicate, std::move(axes)); }
 
 Placement Placement::only_on(std::vector<std::string> axes, int coordinate) {
   Placement out = placement(Kind::kOnlyOn, std::move(axes));
@@ -56,9 +55,6 @@ std::string Placement::text() const {
     case Kind::kFlatRange:
       out = "flat_range";
       if (!ranges.empty()) out += "(given)";
-      break;
-    case Kind::kReplicate:
-      out = "replicate";
       break;
     case Kind::kOnlyOn:
       out = "only_on(" + std::to_string(coordinate);

@@ -24,11 +24,10 @@ struct Placement {
   enum class Kind {
     kDimChunk,   // chunks of one dim, rounded up as by torch.chunk and FSDP2; later ranks may get less, or nothing
     kFlatRange,  // a range of the row-major elements; from here on the local tensor is one-dimensional
-    kReplicate,  // every coordinate holds the same elements
     kOnlyOn,  // one coordinate holds it, most others have no such tensor (a pipeline stage, a whole-matrix optimizer)
   };
 
-  Kind kind = Kind::kReplicate;
+  Kind kind = Kind::kDimChunk;
   std::vector<std::string> axes;
 
   int dim = 0;            // kDimChunk
@@ -48,7 +47,6 @@ struct Placement {
   static Placement dim_chunk(std::vector<std::string> axes, int dim);
   static Placement flat_range(std::vector<std::string> axes);
   static Placement flat_ranges(std::vector<std::string> axes, std::vector<FlatRange> ranges);
-  static Placement replicate(std::vector<std::string> axes);
   static Placement only_on(std::vector<std::string> axes, int coordinate);
 
   // "dim_chunk(0) over tp"

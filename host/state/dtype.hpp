@@ -65,39 +65,6 @@ constexpr std::string_view dtype_name(Dtype dtype) {
   return "unknown";
 }
 
-// "F32", as in the header of a safetensors file.
-constexpr std::string_view safetensors_name(Dtype dtype) {
-  switch (dtype) {
-    case Dtype::f32:
-      return "F32";
-    case Dtype::f64:
-      return "F64";
-    case Dtype::f16:
-      return "F16";
-    case Dtype::bf16:
-      return "BF16";
-    case Dtype::i64:
-      return "I64";
-    case Dtype::i32:
-      return "I32";
-    case Dtype::i16:
-      return "I16";
-    case Dtype::i8:
-      return "I8";
-    case Dtype::u8:
-      return "U8";
-    case Dtype::bool8:
-      return "BOOL";
-  }
-  return "unknown";
-}
-
-constexpr std::optional<Dtype> dtype_from_safetensors(std::string_view name) {
-  for (Dtype dtype : kAllDtypes)
-    if (safetensors_name(dtype) == name) return dtype;
-  return std::nullopt;
-}
-
 constexpr std::optional<Dtype> dtype_from_name(std::string_view name) {
   for (Dtype dtype : kAllDtypes)
     if (dtype_name(dtype) == name) return dtype;

@@ -56,7 +56,6 @@ Layout::Layout(Descriptor descriptor, MeshShape mesh) : descriptor_(std::move(de
     for (int axis : step.axes) {
       if (std::exchange(used[static_cast<size_t>(axis)], true))
         refuse(placement, "mesh axis '" + mesh_.axes()[static_cast<size_t>(axis)].name + "' is already placed");
-      if (placement.kind == Placement::Kind::kReplicate) replicated_axes_.push_back(axis);
     }
     is_flat_ |= placement.kind == Placement::Kind::kFlatRange;
     steps_.push_back(std::move(step));
@@ -127,8 +126,6 @@ Layout::Step Layout::resolve(const Placement& placement, int index, bool after_f
           refuse(placement, "a copy lies on coordinate " + std::to_string(coordinate) + " of " + std::to_string(n));
       if (placement.coordinate < 0 || placement.coordinate >= n)
         refuse(placement, "there are " + std::to_string(n) + " coordinates");
-      break;
-    case Placement::Kind::kReplicate:
       break;
   }
   return step;

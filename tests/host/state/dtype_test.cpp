@@ -23,14 +23,11 @@ TEST(Dtype, HasTheValuesOfTheCInterface) {
   EXPECT_EQ(static_cast<uint32_t>(Dtype::bool8), 10u);
 }
 
-TEST(Dtype, IsFoundByBothNames) {
+TEST(Dtype, IsFoundByItsName) {
   for (Dtype dtype : kAllDtypes) {
-    EXPECT_EQ(dtype_from_safetensors(safetensors_name(dtype)), dtype);
     EXPECT_EQ(dtype_from_name(dtype_name(dtype)), dtype);
     EXPECT_GT(size_bytes(dtype), 0);
   }
-  EXPECT_EQ(dtype_from_safetensors("BF16"), Dtype::bf16);
-  EXPECT_EQ(dtype_from_safetensors("F8_E4M3"), std::nullopt);
   EXPECT_EQ(dtype_from_name("F32"), std::nullopt);
 }
 

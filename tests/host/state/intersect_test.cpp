@@ -53,14 +53,14 @@ TEST(Copies, CanHaveAFileAsOneSide) {
 }
 
 TEST(Copies, ComeFromOwnersOnly) {
-  const Layout replicated = layout({4}, 2, Placement::replicate({"dp_shard"}));
+  const Layout replicated(Descriptor::plain("w", Dtype::f32, {4}), MeshShape({{"dp_shard", 2}}));
   EXPECT_EQ(copies(replicated, 0, replicated, 1).size(), 1u);
   EXPECT_TRUE(copies(replicated, 1, replicated, 0).empty());
 }
 
 TEST(Copies, RefuseTensorsOfOtherShapes) {
-  const Layout a = layout({4}, 1, Placement::replicate({"dp_shard"}));
-  const Layout b = layout({5}, 1, Placement::replicate({"dp_shard"}));
+  const Layout a = layout({4}, 1, Placement::dim_chunk({"dp_shard"}, 0));
+  const Layout b = layout({5}, 1, Placement::dim_chunk({"dp_shard"}, 0));
   EXPECT_THROW(copies(a, 0, b, 0), Error);
 }
 

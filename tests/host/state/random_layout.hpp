@@ -80,10 +80,8 @@ inline Descriptor random_descriptor(Dice& dice, const MeshShape& mesh, const Sha
     std::vector<std::string> axes = {mesh.axes()[static_cast<size_t>(order[k])].name};
     if (k + 1 < order.size() && dice.chance(20)) axes.push_back(mesh.axes()[static_cast<size_t>(order[++k])].name);
     const int64_t kind = dice.roll(0, 99);
-    if (kind < 10) continue;  // an axis that no placement names
-    if (kind < 20) {
-      d.placements.push_back(Placement::replicate(axes));
-    } else if (kind < 28) {
+    if (kind < 20) continue;  // an axis that no placement names
+    if (kind < 28) {
       Placement p = Placement::only_on(axes, 0);
       p.coordinate = static_cast<int>(dice.roll(0, num_coordinates(mesh, p) - 1));
       for (int c = 0; c < num_coordinates(mesh, p); ++c)
