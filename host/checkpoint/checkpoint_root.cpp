@@ -18,7 +18,7 @@
 #include "host/base/error.hpp"
 #include "host/base/log.hpp"
 #include "host/base/printable.hpp"
-#include "host/checkpoint/manifest.hpp"
+#include "host/checkpoint/checkpoint_manifest.hpp"
 #include "host/checkpoint/staged_directory.hpp"
 
 namespace chassis {

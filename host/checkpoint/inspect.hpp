@@ -7,8 +7,8 @@
 
 #include "host/base/json_fwd.hpp"
 #include "host/checkpoint/bucket.hpp"
+#include "host/checkpoint/checkpoint_manifest.hpp"
 #include "host/checkpoint/checkpoint_root.hpp"
-#include "host/checkpoint/manifest.hpp"
 
 namespace chassis {
 

@@ -8,7 +8,7 @@
 #include "host/base/json.hpp"
 #include "host/base/log.hpp"
 #include "host/base/printable.hpp"
-#include "host/checkpoint/manifest.hpp"
+#include "host/checkpoint/checkpoint_manifest.hpp"
 
 namespace chassis {
 namespace {

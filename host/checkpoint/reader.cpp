@@ -31,9 +31,9 @@ void add_list(std::string& message, const char* what, const std::vector<std::str
 
 }  // namespace
 
-std::vector<DiskPart> LoadTensor::all_parts() const {
+std::vector<StoredPart> LoadTensor::all_parts() const {
   if (!parts.empty()) return parts;
-  return {DiskPart::whole(disk_name.empty() ? descriptor.fqn : disk_name, descriptor.global_shape)};
+  return {StoredPart::whole(disk_name.empty() ? descriptor.fqn : disk_name, descriptor.global_shape)};
 }
 
 CheckpointReader::CheckpointReader(const std::string& path, const FormatPlugin& format)
@@ -187,7 +187,7 @@ void CheckpointReader::prove_boxes() const {
 void CheckpointReader::check(std::span<const LoadTensor> tensors, const LoadOptions& options) const {
   std::vector<std::string> missing, misshaped, unexpected;
   std::unordered_set<std::string> wanted;
-  const auto check_part = [&](const Descriptor& descriptor, const DiskPart& part) {
+  const auto check_part = [&](const Descriptor& descriptor, const StoredPart& part) {
     const bool is_new = wanted.insert(part.disk_name).second;
     CHASSIS_CHECK(is_new || part.box.sizes() != part.disk_shape,
                   "two tensors would be loaded from '" + part.disk_name + "'");
@@ -208,7 +208,7 @@ void CheckpointReader::check(std::span<const LoadTensor> tensors, const LoadOpti
     const Descriptor& descriptor = tensor.descriptor;
     CHASSIS_CHECK(descriptor.components.empty() || tensor.take,
                   "'" + descriptor.fqn + "': components are loaded one by one");
-    for (const DiskPart& part : tensor.all_parts()) check_part(descriptor, part);
+    for (const StoredPart& part : tensor.all_parts()) check_part(descriptor, part);
   }
   std::string quantized;  // a wanted tensor with companions, such as x.weight.absmax of x.weight
   for (const DiskTensor& tensor : tensors_) {
@@ -236,7 +236,7 @@ std::vector<std::string> compare_with_directory(const SavePlan& plan, const Chec
   std::vector<std::string> lines;
   std::unordered_set<std::string_view> planned;
   for (const SaveTensor& tensor : plan.tensors) {
-    for (const DiskPart& part : tensor.parts) {
+    for (const StoredPart& part : tensor.parts) {
       if (!planned.insert(part.disk_name).second) continue;
       const DiskTensor* found = directory.find(part.disk_name);
       const std::string ours = shown(tensor.disk_dtype, part.disk_shape);

@@ -14,10 +14,10 @@
 
 #include "host/base/error.hpp"
 #include "host/checkpoint/bucket.hpp"
-#include "host/checkpoint/manifest.hpp"
+#include "host/checkpoint/checkpoint_manifest.hpp"
 #include "host/checkpoint/writer.hpp"
 #include "host/launch/world.hpp"
-#include "host/state/disk_part.hpp"
+#include "host/state/stored_part.hpp"
 
 namespace chassis {
 
@@ -31,13 +31,13 @@ struct DiskTensor {
 struct LoadTensor {
   Descriptor descriptor;
   std::string disk_name;             // empty: the FQN
-  std::vector<DiskPart> parts = {};  // empty: one part, unchanged, named disk_name
+  std::vector<StoredPart> parts = {};  // empty: one part, unchanged, named disk_name
   // If set, there is no local tensor: this receives the elements that the rank holds as f32, in the rank's order, in
   // parts that begin at multiples of `take_block` elements. `begin` counts the elements of the rank.
   std::function<void(int64_t begin, std::span<const float> values)> take = {};
   int64_t take_block = 1;
 
-  std::vector<DiskPart> all_parts() const;
+  std::vector<StoredPart> all_parts() const;
 };
 
 struct LoadOptions {
@@ -127,10 +127,10 @@ class CheckpointReader {
   // compares them with the manifest's checksums as load() does. `parts` returns where a tensor is in this directory.
   // The tensors must have passed check(), and this reader must outlive the source. With `finite`, throws a storage
   // error that names the tensor if a value is NaN or infinite, and a numeric error if the cast makes it infinite.
-  PartSource source(std::function<std::vector<DiskPart>(const Descriptor& tensor)> parts, bool finite = false);
+  PartSource source(std::function<std::vector<StoredPart>(const Descriptor& tensor)> parts, bool finite = false);
   // A CRC of a tensor of this shape as f32: equal for tensors with the same elements, whatever their dtypes. `parts`
   // says where they are in this directory.
-  uint32_t checksum(const Shape& shape, std::span<const DiskPart> parts);
+  uint32_t checksum(const Shape& shape, std::span<const StoredPart> parts);
   PartSource source();  // tensors are stored unchanged, under their FQNs
 
  private:
@@ -169,7 +169,7 @@ class CheckpointReader::Values {
   explicit Values(CheckpointReader& reader);
   ~Values();
   // Fills `out`, row-major, with a region of a tensor. `parts` says where the tensor is in the directory.
-  void read(std::span<const DiskPart> parts, const Box& region, std::span<float> out, bool hashed = false);
+  void read(std::span<const StoredPart> parts, const Box& region, std::span<float> out, bool hashed = false);
   // The parts that read() has read with `hashed`, for content_hash().
   std::vector<PartRead> hashed() const;
   // Adds the bytes read since the last call.

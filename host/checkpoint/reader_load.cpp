@@ -207,7 +207,7 @@ class BoxReader {
 // A part of a tensor that is on disk.
 struct CheckpointReader::PartToLoad {
   const LoadTensor* tensor;
-  DiskPart part;
+  StoredPart part;
   const DiskTensor* from;
   bool is_first;  // the first of the tensor's parts
 
@@ -222,7 +222,7 @@ LoadResult CheckpointReader::load(std::span<const LoadTensor> tensors, const Mes
   uint64_t done_bytes = 0, total_bytes = 0;
   for (const LoadTensor& tensor : tensors) {
     std::vector<PartToLoad> wanted;
-    for (DiskPart& part : tensor.all_parts()) {
+    for (StoredPart& part : tensor.all_parts()) {
       const DiskTensor* from = find(part.disk_name);
       wanted.push_back({&tensor, std::move(part), from, wanted.empty()});
     }
@@ -274,7 +274,7 @@ void CheckpointReader::load_values(const LoadTensor& tensor, Values& values, con
   const std::span<float> bucket =
       room == 0 ? std::span(own)
                 : std::span(reinterpret_cast<float*>(buckets.bucket(0).data()), static_cast<size_t>(room));
-  const std::vector<DiskPart> parts = tensor.all_parts();
+  const std::vector<StoredPart> parts = tensor.all_parts();
   const bool is_hashed = options.hashed && options.hashed(tensor.descriptor);
   for (int64_t begin = 0; begin < count; begin += std::ssize(bucket)) {
     const std::span<float> some = bucket.first(static_cast<size_t>(std::min(std::ssize(bucket), count - begin)));

@@ -46,7 +46,7 @@ class CheckpointReader::BoxCopier {
   }
 
   // Copies the elements of a tensor's part that lie in `to`, as f32.
-  void copy_part(const DiskPart& part, const Piece& to, const ReserveBytes& room) {
+  void copy_part(const StoredPart& part, const Piece& to, const ReserveBytes& room) {
     const DiskTensor* found = reader_.find(part.disk_name);
     CHASSIS_CHECK(found != nullptr, part.disk_name);
     for (const uint32_t box : found->boxes) {
@@ -173,7 +173,7 @@ class CheckpointReader::BoxCopier {
 CheckpointReader::Values::Values(CheckpointReader& reader) : copier_(std::make_unique<BoxCopier>(reader)) {}
 CheckpointReader::Values::~Values() = default;
 
-void CheckpointReader::Values::read(std::span<const DiskPart> parts, const Box& region, std::span<float> out,
+void CheckpointReader::Values::read(std::span<const StoredPart> parts, const Box& region, std::span<float> out,
                                     bool hashed) {
   CHASSIS_CHECK(static_cast<int64_t>(out.size()) == numel(region), "the memory for a region has its size");
   const Piece to{region, {0, row_major_strides(region.sizes())}, true};
@@ -181,7 +181,7 @@ void CheckpointReader::Values::read(std::span<const DiskPart> parts, const Box& 
     return std::as_writable_bytes(out).subspan(at, num_bytes);
   };
   copier_->set_hashed(hashed);
-  for (const DiskPart& part : parts) copier_->copy_part(part, to, room);
+  for (const StoredPart& part : parts) copier_->copy_part(part, to, room);
 }
 
 std::vector<PartRead> CheckpointReader::Values::hashed() const { return copier_->hashed(); }
@@ -196,13 +196,14 @@ void CheckpointReader::Values::add_parts_to(LoadResult& result) const {
   for (const PartRead& part : copier_->hashed()) result.hashed.push_back(part);
 }
 
-PartSource CheckpointReader::source(std::function<std::vector<DiskPart>(const Descriptor& tensor)> parts, bool finite) {
+PartSource CheckpointReader::source(std::function<std::vector<StoredPart>(const Descriptor& tensor)> parts,
+                                    bool finite) {
   auto copier = std::make_shared<BoxCopier>(*this);
   if (finite) copier->require_finite();
   return naming_tensors(
       [this, copier, parts = std::move(parts)](const SavePlan& plan, const SavePart& part, const ReserveBytes& room) {
         const Piece to = part.place(plan);
-        for (const DiskPart& from : parts(plan.tensors[part.tensor].descriptor)) {
+        for (const StoredPart& from : parts(plan.tensors[part.tensor].descriptor)) {
           const DiskTensor* found = find(from.disk_name);
           CHASSIS_CHECK(found != nullptr, from.disk_name);
           for (const uint32_t box : found->boxes) {
@@ -213,7 +214,7 @@ PartSource CheckpointReader::source(std::function<std::vector<DiskPart>(const De
       });
 }
 
-uint32_t CheckpointReader::checksum(const Shape& shape, std::span<const DiskPart> parts) {
+uint32_t CheckpointReader::checksum(const Shape& shape, std::span<const StoredPart> parts) {
   constexpr size_t kChunkBytes = 1 << 20;
   std::vector<std::byte> chunk(kChunkBytes);
   uint64_t at = 0, num_bytes = 0;  // place and size of the chunk's bytes in the row-major tensor
@@ -226,14 +227,15 @@ uint32_t CheckpointReader::checksum(const Shape& shape, std::span<const DiskPart
   };
   const Piece whole{Box::whole(shape), row_major_view(shape, Box::whole(shape))};
   BoxCopier copier(*this);
-  for (const DiskPart& from : parts) copier.copy_part(from, whole, room);
+  for (const StoredPart& from : parts) copier.copy_part(from, whole, room);
   add_chunk();
   return sum.remainder();
 }
 
 PartSource CheckpointReader::source() {
-  return source(
-      [](const Descriptor& tensor) { return std::vector<DiskPart>{DiskPart::whole(tensor.fqn, tensor.global_shape)}; });
+  return source([](const Descriptor& tensor) {
+    return std::vector<StoredPart>{StoredPart::whole(tensor.fqn, tensor.global_shape)};
+  });
 }
 
 }  // namespace chassis

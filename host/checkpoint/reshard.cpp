@@ -133,7 +133,7 @@ class ReshardRun {
 
   const ReshardRequest& request_;
   Communicator& communicator_;
-  CommGroup& group_;
+  ProcessGroup& group_;
   const int rank_;
   const ReshardPlan plan_;
   Tensor send_buffer_, receive_buffer_;

@@ -8,7 +8,7 @@
 
 #include "host/checkpoint/local_tensors.hpp"
 #include "host/service/comm.hpp"
-#include "host/state/reshard.hpp"
+#include "host/state/reshard_plan.hpp"
 
 namespace chassis {
 

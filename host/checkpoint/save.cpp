@@ -16,7 +16,7 @@
 #include "host/checkpoint/disk_space.hpp"
 #include "host/checkpoint/gather.hpp"
 #include "host/checkpoint/plan_agreement.hpp"
-#include "host/launch/failure.hpp"
+#include "host/launch/rank_failure.hpp"
 #include "host/service/device.hpp"
 
 namespace chassis {

@@ -13,8 +13,8 @@
 #include <vector>
 
 #include "host/checkpoint/bucket.hpp"
+#include "host/checkpoint/checkpoint_manifest.hpp"
 #include "host/checkpoint/file_content.hpp"
-#include "host/checkpoint/manifest.hpp"
 #include "host/checkpoint/part_stream.hpp"
 #include "host/checkpoint/save_plan.hpp"
 #include "host/checkpoint/save_request.hpp"

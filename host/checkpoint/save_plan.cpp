@@ -31,7 +31,8 @@ std::vector<SaveTensor> stored_tensors(std::vector<SaveTensor> tensors) {
     }
   }
   for (SaveTensor& tensor : stored)
-    if (tensor.parts.empty()) tensor.parts.push_back(DiskPart::whole(tensor.disk_name, tensor.descriptor.global_shape));
+    if (tensor.parts.empty())
+      tensor.parts.push_back(StoredPart::whole(tensor.disk_name, tensor.descriptor.global_shape));
   return stored;
 }
 
@@ -44,7 +45,7 @@ uint64_t check_names(const std::vector<SaveTensor>& tensors) {
   };
   std::unordered_map<std::string_view, Known> by_name;
   for (const SaveTensor& tensor : tensors) {
-    for (const DiskPart& part : tensor.parts) {
+    for (const StoredPart& part : tensor.parts) {
       const auto [it, is_new] = by_name.try_emplace(part.disk_name, Known{&tensor, part.disk_shape, 0});
       Known& known = it->second;
       known.num_elements += numel(part.box);
@@ -71,13 +72,13 @@ template <typename AddBox, typename AddPart>
 void for_each_part(const SavePlan& plan, bool whole_tensors, bool of_all_ranks, const AddBox& add_box,
                    const AddPart& add_part) {
   // A tensor without elements has no owner, but it is stored by name.
-  const auto is_one_box = [&](const DiskPart& part) { return whole_tensors || numel(part.disk_shape) == 0; };
+  const auto is_one_box = [&](const StoredPart& part) { return whole_tensors || numel(part.disk_shape) == 0; };
   const int rank = plan.options.rank;
   OwnedBoxes boxes_of_all(plan.mesh);
   std::unordered_map<std::string_view, uint32_t> whole;
   for (uint32_t i = 0; i < plan.tensors.size(); ++i) {
     const SaveTensor& tensor = plan.tensors[i];
-    for (const DiskPart& part : tensor.parts)
+    for (const StoredPart& part : tensor.parts)
       if (is_one_box(part) && (of_all_ranks || whole_tensors || rank == 0) && !whole.contains(part.disk_name))
         whole[part.disk_name] = add_box(tensor, part, Box::whole(part.disk_shape), 0);
     std::vector<OwnedBox> own;
@@ -85,7 +86,7 @@ void for_each_part(const SavePlan& plan, bool whole_tensors, bool of_all_ranks, 
       for (const Box& box : Layout(tensor.descriptor, plan.mesh).owned_boxes(rank)) own.push_back({rank, box});
     for (const OwnedBox& owned : of_all_ranks ? boxes_of_all.of(tensor.descriptor) : std::span<const OwnedBox>(own)) {
       for (uint32_t p = 0; p < tensor.parts.size(); ++p) {
-        const DiskPart& part = tensor.parts[p];
+        const StoredPart& part = tensor.parts[p];
         const Box region = intersection(owned.box, part.box);
         if (region.empty()) continue;
         add_part(is_one_box(part) ? whole.at(part.disk_name) : add_box(tensor, part, part.on_disk(region), owned.rank),
@@ -99,7 +100,7 @@ void add_boxes(SavePlan& plan, bool whole_tensors) {
   const int rank = plan.options.rank;
   // If files are shared, every rank lays out the boxes of all ranks.
   const bool of_all_ranks = rank == kAllRanks || (!plan.own_files && !whole_tensors);
-  const auto add_box = [&](const SaveTensor& tensor, const DiskPart& part, const Box& box, int writer) {
+  const auto add_box = [&](const SaveTensor& tensor, const StoredPart& part, const Box& box, int writer) {
     plan.boxes.push_back({part.disk_name, tensor.disk_dtype, part.disk_shape, box, writer});
     return static_cast<uint32_t>(plan.boxes.size() - 1);
   };
@@ -108,7 +109,7 @@ void add_boxes(SavePlan& plan, bool whole_tensors) {
   };
   for_each_part(plan, whole_tensors, of_all_ranks, add_box, add_part);
   for (const SaveTensor& tensor : plan.tensors)
-    for (const DiskPart& part : tensor.parts)
+    for (const StoredPart& part : tensor.parts)
       plan.tensor_bytes += static_cast<uint64_t>(numel(part.box) * size_bytes(tensor.disk_dtype));
 }
 
@@ -186,7 +187,7 @@ void SavePlan::for_each_box(const std::function<void(const DiskBox&)>& visit) co
   }
   for_each_part(
       *this, false, true,
-      [&](const SaveTensor& tensor, const DiskPart& part, const Box& box, int rank) {
+      [&](const SaveTensor& tensor, const StoredPart& part, const Box& box, int rank) {
         visit({part.disk_name, tensor.disk_dtype, part.disk_shape, box, rank});
         return 0u;
       },
@@ -210,7 +211,7 @@ uint64_t SavePlan::fingerprint() const {
     add(tensor.descriptor.fqn);
     add(Layout(tensor.descriptor, mesh).key());
     add_number(static_cast<uint64_t>(tensor.disk_dtype));
-    for (const DiskPart& part : tensor.parts) {
+    for (const StoredPart& part : tensor.parts) {
       add(part.disk_name);
       for (const Shape& shape : {part.disk_shape, part.box.begin, part.box.end, part.disk_begin}) add_shape(shape);
       for (const int dim : part.dims) add_number(static_cast<uint64_t>(dim));

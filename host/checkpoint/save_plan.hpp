@@ -11,8 +11,8 @@
 #include "host/checkpoint/format_plugin.hpp"
 #include "host/state/cover.hpp"
 #include "host/state/descriptor.hpp"
-#include "host/state/disk_part.hpp"
 #include "host/state/mesh_shape.hpp"
+#include "host/state/stored_part.hpp"
 
 namespace chassis {
 
@@ -22,7 +22,7 @@ struct SaveTensor {
   Descriptor descriptor;
   std::string disk_name;  // empty: the FQN
   Dtype disk_dtype = Dtype::f32;
-  std::vector<DiskPart> parts = {};  // empty: one part, unchanged, named disk_name
+  std::vector<StoredPart> parts = {};  // empty: one part, unchanged, named disk_name
 
   // Stored unchanged, under its FQN.
   static SaveTensor plain(Descriptor descriptor);

@@ -17,7 +17,7 @@
 
 #include "host/base/error.hpp"
 #include "host/base/log.hpp"
-#include "host/checkpoint/manifest.hpp"
+#include "host/checkpoint/checkpoint_manifest.hpp"
 #include "host/checkpoint/step_name.hpp"
 
 namespace chassis {

@@ -105,7 +105,7 @@ class Talk {
   }
 
   const ChatRenderer renderer_;
-  Chat chat_;
+  Conversation chat_;
   LineInput input_;
   Interrupts interrupts_;
   const bool at_terminal_ = input_.is_terminal() && isatty(output_descriptor()) == 1;

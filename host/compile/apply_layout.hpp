@@ -3,7 +3,7 @@
 
 #include <span>
 
-#include "host/compile/layout.hpp"
+#include "host/compile/layout_pass.hpp"
 
 namespace chassis {
 

@@ -19,9 +19,9 @@ constexpr char kDeclareHint[] =
 }  // namespace
 
 void BlockLayout::run() {
-  for (Slot& slot : block_.slots) slot.sharding.resize(axis_ + 1);
+  for (ParameterSlot& slot : block_.slots) slot.sharding.resize(axis_ + 1);
   for (GraphValue& value : block_.values) value.sharding.resize(axis_ + 1);
-  for (Slot& slot : block_.slots) place_slot(slot);
+  for (ParameterSlot& slot : block_.slots) place_slot(slot);
   if (divides_inputs())
     for (const auto& [name, value] : block_.inputs)
       if (block_.values[value].has(CHASSIS_DIM_TIME)) of(value) = {Kind::kShard, CHASSIS_DIM_TIME};
@@ -35,7 +35,7 @@ void BlockLayout::run() {
 }
 
 Error BlockLayout::indivisible(DimId dim, const std::string& of) const {
-  const Dim& d = program_.dims[dim];
+  const GraphDim& d = program_.dims[dim];
   return {ExitCode::kConfig, division_.where,
           "axis '" + strategy_.axis() + "' of size " + std::to_string(strategy_.axis_size()) + " cannot divide " +
               d.name + " = " + std::to_string(d.size) + of};
@@ -56,7 +56,7 @@ void BlockLayout::refuse_random_bits(const Op& op) const {
                                           program_.dims[dim].name + " from the adapter");
 }
 
-void BlockLayout::mark_partial(Slot& slot) const {
+void BlockLayout::mark_partial(ParameterSlot& slot) const {
   if (std::find(slot.partial_over.begin(), slot.partial_over.end(), strategy_.axis()) == slot.partial_over.end())
     slot.partial_over.push_back(strategy_.axis());
 }
@@ -66,7 +66,7 @@ bool BlockLayout::is_shared(DimId dim) const {
          strategy_.axis_size() % program_.dims[dim].size == 0;
 }
 
-bool BlockLayout::is_read_whole(const Slot& slot, DimId dim) const {
+bool BlockLayout::is_read_whole(const ParameterSlot& slot, DimId dim) const {
   const Op *whole = nullptr, *divided = nullptr;
   for (const Op& op : block_.ops) {
     if (std::ranges::none_of(op.params, [&](SlotId s) { return &block_.slots[s] == &slot; })) continue;
@@ -84,13 +84,13 @@ std::string BlockLayout::mixing(const Op& op, DimId dim) const {
   return op.mixed_dims ? "mixes '" + name + "'" : "does not declare which dims it mixes, so it may mix '" + name + "'";
 }
 
-void BlockLayout::place_slot(Slot& slot) {
+void BlockLayout::place_slot(ParameterSlot& slot) {
   for (size_t a = 0; a < slot.axes.size(); ++a)
     for (DimId dim : slot.axes[a]) {
       if (!divides(dim)) continue;
       if (a == 0 && is_shared(dim)) continue;  // whole on every rank
       if (is_read_whole(slot, dim)) continue;
-      const Dim& d = program_.dims[dim];
+      const GraphDim& d = program_.dims[dim];
       if (d.size % strategy_.axis_size() != 0 && !pads(dim))
         throw indivisible(dim).hint("choose a size that divides " + std::to_string(d.size));
       slot.sharding[axis_] = {Kind::kShard, dim};

@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "host/compile/layout.hpp"
+#include "host/compile/layout_pass.hpp"
 #include "host/graph/program.hpp"
 
 namespace chassis {
@@ -60,7 +60,7 @@ class BlockLayout {
   Sharding& of(ValueId value) { return block_.values[value].sharding[axis_]; }
   bool divides(DimId dim) const { return division_.dims.contains(program_.dims[dim].name); }
   bool pads(DimId dim) const { return division_.dims.find(program_.dims[dim].name)->second; }
-  void mark_partial(Slot& slot) const;
+  void mark_partial(ParameterSlot& slot) const;
   // True if the dim has fewer parts than the axis has ranks: equal numbers of neighbours share a part.
   bool is_shared(DimId dim) const;
   // This rank's indices of a divided dim: the first index, and the number that are not padding.
@@ -96,9 +96,9 @@ class BlockLayout {
 
  private:
   [[noreturn]] void refuse_random_bits(const Op& op) const;
-  void place_slot(Slot& slot);
+  void place_slot(ParameterSlot& slot);
   // True if a plugin's own op that mixes the dim reads the slot. Throws if another op reads only a part of it.
-  bool is_read_whole(const Slot& slot, DimId dim) const;
+  bool is_read_whole(const ParameterSlot& slot, DimId dim) const;
   void finish_output(const std::string& name, ValueId& value);
 
   std::map<std::pair<ValueId, std::pair<Sharding::Kind, DimId>>, ValueId> converted_;

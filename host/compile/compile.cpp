@@ -10,9 +10,9 @@
 #include "host/base/log.hpp"
 #include "host/compile/apply_layout.hpp"
 #include "host/compile/liveness.hpp"
-#include "host/compile/providers.hpp"
+#include "host/compile/provider_checks.hpp"
 #include "host/compile/selective.hpp"
-#include "host/graph/record.hpp"
+#include "host/graph/recording.hpp"
 #include "host/graph/rewrite.hpp"
 
 namespace chassis {

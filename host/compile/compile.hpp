@@ -11,7 +11,7 @@
 
 #include "chassis/kind/model.h"
 #include "host/base/error.hpp"
-#include "host/compile/layout.hpp"
+#include "host/compile/layout_pass.hpp"
 #include "host/compile/parameters.hpp"
 #include "host/compile/pass_report.hpp"
 #include "host/compile/recompute.hpp"

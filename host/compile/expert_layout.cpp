@@ -19,14 +19,14 @@ class ExpertLayout final : public BlockLayout {
 
   void place(Op op) override {
     for (const SlotId id : op.params)
-      if (const Slot& slot = block_.slots[id]; slot.sharding[axis_].kind == Sharding::Kind::kShard)
+      if (const ParameterSlot& slot = block_.slots[id]; slot.sharding[axis_].kind == Sharding::Kind::kShard)
         refuse_exchange(op, slot);
     append(std::move(op), {});
   }
 
   // The only place that forbids an op to read a part of a parameter here. Ops that exchange rows, which dispatch them
   // to the ranks with the experts and combine the results, will be allowed here.
-  [[noreturn]] void refuse_exchange(const Op& op, const Slot& slot) const {
+  [[noreturn]] void refuse_exchange(const Op& op, const ParameterSlot& slot) const {
     const std::string axis = strategy_.axis(), dim = program_.dims[slot.sharding[axis_].dim].name;
     throw Error(ExitCode::kConfig, division_.where,
                 (division_.strategy.empty() ? "axis '" : division_.strategy + " along axis '") + axis +

@@ -4,7 +4,7 @@
 #include <algorithm>
 
 #include "host/base/error.hpp"
-#include "host/compile/layout.hpp"
+#include "host/compile/layout_pass.hpp"
 #include "host/graph/op_table.hpp"
 #include "host/state/shape.hpp"
 

@@ -39,7 +39,7 @@ std::string ModelPlugin::config() const {
   return sink.take();
 }
 
-DiskMapping ModelPlugin::disk_mapping(const ParameterTable& parameters) const {
+DiskLayout ModelPlugin::disk_mapping(const ParameterTable& parameters) const {
   try {
     return record_disk_mapping(parameters, [&](const chassis_disk_sink_t* sink) -> chassis_status_t* {
       if (!table_.disk_mapping) return nullptr;

@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "host/compile/disk_mapping.hpp"
+#include "host/compile/disk_layout.hpp"
 #include "host/graph/program.hpp"
 #include "host/plugin/instance.hpp"
 
@@ -22,7 +22,7 @@ class ModelPlugin {
   chassis_status_t* record(const chassis_builder_t* builder) const;
   std::string config() const;
   // Verified for `parameters`, which must be the recorded program's.
-  DiskMapping disk_mapping(const ParameterTable& parameters) const;
+  DiskLayout disk_mapping(const ParameterTable& parameters) const;
   // The longest sequence that the weights were trained for; 0: not declared.
   int64_t max_positions() const;
 

@@ -53,7 +53,7 @@ struct Parameter {
   bool owned = true;  // this rank, of all that store the shard, counts it in norms
 
   // A quantized parameter is frozen and has no value, shard or gradient, but components.
-  std::shared_ptr<const QuantStorage> storage;
+  std::shared_ptr<const QuantizedStorage> storage;
   std::vector<StoredComponent> components;
 
   // True if the layout pass has divided what ops read along this axis.

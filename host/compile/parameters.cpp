@@ -14,7 +14,7 @@ namespace chassis {
 namespace {
 
 // Refuses a division that the storage does not allow, or that cuts blocks: a block's codes and scales lie on one rank.
-void refuse_cut_blocks(const Descriptor& descriptor, const QuantStorage& storage, const Shape& local_shape,
+void refuse_cut_blocks(const Descriptor& descriptor, const QuantizedStorage& storage, const Shape& local_shape,
                        const ProgramLayout& layout) {
   if (descriptor.placements.empty()) return;
   const std::string& axis = descriptor.placements.front().axes.front();
@@ -38,7 +38,7 @@ void refuse_cut_blocks(const Descriptor& descriptor, const QuantStorage& storage
             " elements or fewer in [quant] if its plugin lets you, " + undivided);
 }
 
-Descriptor describe(const Program& program, const ProgramLayout& layout, const Slot& slot, std::string name) {
+Descriptor describe(const Program& program, const ProgramLayout& layout, const ParameterSlot& slot, std::string name) {
   Descriptor descriptor = Descriptor::plain(std::move(name), Dtype::f32, Shape(program.global_shape(slot)));
   for (size_t a = 0; a < std::min(layout.axes.size(), slot.sharding.size()); ++a) {
     if (slot.sharding[a].kind != Sharding::Kind::kShard) continue;
@@ -78,7 +78,7 @@ void initialize_random(const Parameter& p, const Tensor& target, int64_t begin, 
 }
 
 // Throws if the partial sums differ: a tensor has one gradient, of which each rank computes either a part or the whole.
-void expect_equal_partial_sums(const Slot& tied, const Parameter* parameter) {
+void expect_equal_partial_sums(const ParameterSlot& tied, const Parameter* parameter) {
   if (parameter == nullptr || tied.partial_over == parameter->partial_over) return;
   const std::string& axis = (tied.partial_over.empty() ? parameter->partial_over : tied.partial_over).front();
   throw config_error("parameter '" + parameter->name + "' is tied to '" + tied.name + "': along axis '" + axis +
@@ -87,7 +87,7 @@ void expect_equal_partial_sums(const Slot& tied, const Parameter* parameter) {
 }
 
 // Throws if the parts differ: units that share a tensor read the same part of it.
-void expect_equal_parts(const Program& program, const ProgramLayout& layout, const Slot& tied,
+void expect_equal_parts(const Program& program, const ProgramLayout& layout, const ParameterSlot& tied,
                         const Parameter* parameter) {
   if (parameter == nullptr || layout.local_shape(program, tied) == parameter->local_shape) return;
   throw config_error("parameter '" + parameter->name + "' is tied to '" + tied.name +
@@ -113,7 +113,7 @@ ParameterTable::ParameterTable(const Program& program, const ProgramLayout& layo
 
 void ParameterTable::add_unit(const Program& program, const ProgramLayout& layout, const Chain& chain, size_t block) {
   auto& unit = units_.emplace_back();
-  for (const Slot& slot : program.blocks[chain.blocks[block]].slots) {
+  for (const ParameterSlot& slot : program.blocks[chain.blocks[block]].slots) {
     if (!slot.tied_to.empty()) {
       unit.push_back(nullptr);
       continue;

@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "host/compile/layout.hpp"
+#include "host/compile/layout_pass.hpp"
 #include "host/compile/parameter.hpp"
 #include "host/compile/quantized_parameters.hpp"
 #include "host/graph/program.hpp"

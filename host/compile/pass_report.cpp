@@ -54,9 +54,10 @@ Reports report_of_layout(const Program& program, const ProgramLayout& layout) {
     size_t num_divided = 0;
     std::map<std::string, size_t> collectives;
     for (const BlockType& block : program.blocks) {
-      num_divided += static_cast<size_t>(std::count_if(block.slots.begin(), block.slots.end(), [&](const Slot& slot) {
-        return slot.sharding[a].kind == Sharding::Kind::kShard;
-      }));
+      num_divided +=
+          static_cast<size_t>(std::count_if(block.slots.begin(), block.slots.end(), [&](const ParameterSlot& slot) {
+            return slot.sharding[a].kind == Sharding::Kind::kShard;
+          }));
       for (const Op& op : block.ops)
         if (const AttrValue* of = op.attr("axis"); op.is_collective() && of && *of == AttrValue(axis.name))
           ++collectives[op.id.text().substr(kCommPrefix.size())];

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "host/compile/layout.hpp"
+#include "host/compile/layout_pass.hpp"
 #include "host/compile/recompute.hpp"
 #include "host/compile/resolve.hpp"
 #include "host/graph/program.hpp"

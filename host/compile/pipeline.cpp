@@ -82,7 +82,7 @@ std::string Pipeline::schedule_text() const {
   return out;
 }
 
-StageProblem::StageProblem(const PipelineFacts& facts)
+StagesArguments::StagesArguments(const PipelineFacts& facts)
     : axes_(raw_axes(facts.mesh, facts.rank)), unit_texts_(facts.program.unit_names()) {
   for (const std::string& text : unit_texts_) unit_names_.push_back(str_of(text));
   const UnitRange layers = layer_units(facts.program);
@@ -97,7 +97,7 @@ StageProblem::StageProblem(const PipelineFacts& facts)
   raw_.end_layer = static_cast<uint32_t>(layers.end);
 }
 
-StageSink::StageSink(const PipelineFacts& facts) : facts_(facts) {
+StageCollector::StageCollector(const PipelineFacts& facts) : facts_(facts) {
   raw_.struct_size = sizeof raw_;
   raw_.impl = this;
   raw_.named = [](const chassis_stage_sink_t* s, chassis_str_t axis, chassis_str_t name, uint32_t num_chunks,
@@ -128,7 +128,7 @@ StageSink::StageSink(const PipelineFacts& facts) : facts_(facts) {
   };
 }
 
-int StageSink::num_ranks(const std::string& axis) const {
+int StageCollector::num_ranks(const std::string& axis) const {
   const int index = facts_.mesh.find(axis);
   if (index < 0)
     throw plugin_error("there is no axis '" + axis + "' to divide stages along; the mesh is " + facts_.mesh.text());
@@ -137,13 +137,13 @@ int StageSink::num_ranks(const std::string& axis) const {
   return facts_.mesh.size(index);
 }
 
-void StageSink::take(const std::string& axis, Schedule schedule) {
+void StageCollector::take(const std::string& axis, Schedule schedule) {
   if (!axis_.empty()) throw plugin_error("a second schedule for axis '" + axis + "'");
   axis_ = axis;
   schedule_ = std::move(schedule);
 }
 
-void StageSink::expect_microbatches(const Schedule& schedule, const std::string& what) const {
+void StageCollector::expect_microbatches(const Schedule& schedule, const std::string& what) const {
   if (facts_.num_microbatches == 0 || schedule.num_microbatches == facts_.num_microbatches) return;
   throw config_error(fmt::format("{} has {} micro-batches, a step of this run has {}", what, schedule.num_microbatches,
                                  facts_.num_microbatches))
@@ -152,8 +152,8 @@ void StageSink::expect_microbatches(const Schedule& schedule, const std::string&
           "is the number of a step");
 }
 
-Schedule StageSink::named(const std::string& axis, const std::string& name, uint32_t num_chunks,
-                          uint32_t group_size) const {
+Schedule StageCollector::named(const std::string& axis, const std::string& name, uint32_t num_chunks,
+                               uint32_t group_size) const {
   ScheduleRequest request;
   request.name = name;
   request.num_ranks = num_ranks(axis);
@@ -172,14 +172,14 @@ Schedule StageSink::named(const std::string& axis, const std::string& name, uint
   return make_schedule(request);
 }
 
-Schedule StageSink::parsed(const std::string& axis, std::string_view text, const std::string& origin) const {
+Schedule StageCollector::parsed(const std::string& axis, std::string_view text, const std::string& origin) const {
   Schedule out = parse_schedule_csv(text, origin, num_ranks(axis));
   expect_microbatches(out, origin);
   return out;
 }
 
-Schedule StageSink::listed(const std::string& axis, const uint32_t* ranks, uint32_t num_stages,
-                           const chassis_work_t* const* works, const uint32_t* num_works) const {
+Schedule StageCollector::listed(const std::string& axis, const uint32_t* ranks, uint32_t num_stages,
+                                const chassis_work_t* const* works, const uint32_t* num_works) const {
   const int size = num_ranks(axis);
   std::vector<int> by_stage(ranks, ranks + num_stages);
   std::vector<uint8_t> used(static_cast<size_t>(size));
@@ -212,7 +212,7 @@ Schedule StageSink::listed(const std::string& axis, const uint32_t* ranks, uint3
   return out;
 }
 
-Pipeline StageSink::pipeline() const {
+Pipeline StageCollector::pipeline() const {
   if (axis_.empty()) throw plugin_error("layers of stages, but no schedule");
   Pipeline out;
   out.axis = axis_;

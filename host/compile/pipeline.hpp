@@ -44,9 +44,9 @@ struct PipelineFacts {
 };
 
 // The host's side of stages(): collects the answer of one strategy.
-class StageSink {
+class StageCollector {
  public:
-  explicit StageSink(const PipelineFacts& facts);
+  explicit StageCollector(const PipelineFacts& facts);
   const chassis_stage_sink_t* get() const { return &raw_; }
   // True if the strategy divides anything.
   bool is_used() const { return !axis_.empty() || !layers_.empty(); }
@@ -54,7 +54,7 @@ class StageSink {
   Pipeline pipeline() const;
 
  private:
-  static StageSink& self(const chassis_stage_sink_t* s) { return *static_cast<StageSink*>(s->impl); }
+  static StageCollector& self(const chassis_stage_sink_t* s) { return *static_cast<StageCollector*>(s->impl); }
   void take(const std::string& axis, Schedule schedule);
   int num_ranks(const std::string& axis) const;
   Schedule named(const std::string& axis, const std::string& name, uint32_t num_chunks, uint32_t group_size) const;
@@ -71,11 +71,11 @@ class StageSink {
 };
 
 // The arguments of stages(), with their memory.
-class StageProblem {
+class StagesArguments {
  public:
-  explicit StageProblem(const PipelineFacts& facts);
-  StageProblem(const StageProblem&) = delete;
-  StageProblem& operator=(const StageProblem&) = delete;
+  explicit StagesArguments(const PipelineFacts& facts);
+  StagesArguments(const StagesArguments&) = delete;
+  StagesArguments& operator=(const StagesArguments&) = delete;
   const chassis_stage_problem_t* get() const { return &raw_; }
 
  private:

@@ -28,11 +28,11 @@ bool QuantPlugin::configure(const std::string& quantization_config) const {
   return is_stored != 0;
 }
 
-std::shared_ptr<const QuantStorage> QuantPlugin::storage(const chassis_quant_parameter_t& parameter) const {
+std::shared_ptr<const QuantizedStorage> QuantPlugin::storage(const chassis_quant_parameter_t& parameter) const {
   const chassis_quant_storage_t* raw = nullptr;
   instance_->call("parameter", [&](auto* self) { return table_.parameter(self, &parameter, &raw); });
   if (raw == nullptr) return nullptr;
-  return std::make_shared<QuantStorage>(*this, *raw, std::string(view_of(parameter.name)));
+  return std::make_shared<QuantizedStorage>(*this, *raw, std::string(view_of(parameter.name)));
 }
 
 void QuantPlugin::finish_model() const {
@@ -47,7 +47,7 @@ std::string QuantPlugin::config() const {
   return sink.take();
 }
 
-QuantStorage::QuantStorage(const QuantPlugin& plugin, const chassis_quant_storage_t& raw, std::string parameter)
+QuantizedStorage::QuantizedStorage(const QuantPlugin& plugin, const chassis_quant_storage_t& raw, std::string parameter)
     : plugin_(plugin), raw_(&raw) {
   const chassis_quant_storage_t storage = read_struct(&raw, "the storage of '" + parameter + "'");
   const auto refuse = [&](const std::string& what) {
@@ -94,17 +94,17 @@ QuantStorage::QuantStorage(const QuantPlugin& plugin, const chassis_quant_storag
   }
 }
 
-int64_t QuantStorage::value_offset(size_t i, int64_t begin) const {
+int64_t QuantizedStorage::value_offset(size_t i, int64_t begin) const {
   const Component& c = components_[i];
   return c.unit_elements == 0 ? 0 : begin / c.unit_elements * c.unit_values;
 }
 
-int64_t QuantStorage::num_values(size_t i, int64_t count) const {
+int64_t QuantizedStorage::num_values(size_t i, int64_t count) const {
   const Component& c = components_[i];
   return (count + c.unit_elements - 1) / c.unit_elements * c.unit_values;
 }
 
-chassis_quant_part_t QuantStorage::part_of(const QuantPart& part) const {
+chassis_quant_part_t QuantizedStorage::part_of(const QuantizedPart& part) const {
   chassis_quant_part_t raw{};
   raw.struct_size = sizeof raw;
   raw.value_dtype = CHASSIS_DTYPE_F32;
@@ -117,32 +117,32 @@ chassis_quant_part_t QuantStorage::part_of(const QuantPart& part) const {
   return raw;
 }
 
-void QuantStorage::encode(const QuantPart& part, std::span<const float> values) const {
+void QuantizedStorage::encode(const QuantizedPart& part, std::span<const float> values) const {
   chassis_quant_part_t raw = part_of(part);
   raw.values = const_cast<float*>(values.data());
   plugin_.instance_->call("encode", [&](auto* self) { return plugin_.table_.encode(self, &raw); });
 }
 
-void QuantStorage::finish(const QuantPart& part, std::span<const void* const> staged) const {
+void QuantizedStorage::finish(const QuantizedPart& part, std::span<const void* const> staged) const {
   if (plugin_.table_.finish == nullptr) return;
   chassis_quant_part_t raw = part_of(part);
   raw.staged = staged.data();
   plugin_.instance_->call("finish", [&](auto* self) { return plugin_.table_.finish(self, &raw); });
 }
 
-void QuantStorage::decode(const QuantPart& part, std::span<float> values) const {
+void QuantizedStorage::decode(const QuantizedPart& part, std::span<float> values) const {
   chassis_quant_part_t raw = part_of(part);
   raw.values = values.data();
   plugin_.instance_->call("decode", [&](auto* self) { return plugin_.table_.decode(self, &raw); });
 }
 
-void QuantStorage::verify(const QuantPart& part) const {
+void QuantizedStorage::verify(const QuantizedPart& part) const {
   if (plugin_.table_.verify == nullptr) return;
   const chassis_quant_part_t raw = part_of(part);
   plugin_.instance_->call("verify", [&](auto* self) { return plugin_.table_.verify(self, &raw); });
 }
 
-std::string QuantStorage::write_state(const QuantPart& part, Dtype dtype) const {
+std::string QuantizedStorage::write_state(const QuantizedPart& part, Dtype dtype) const {
   CHASSIS_CHECK(plugin_.table_.write_state != nullptr, "a quant plugin with a state writes it");
   chassis_quant_part_t raw = part_of(part);
   raw.value_dtype = static_cast<uint32_t>(dtype);
@@ -152,7 +152,7 @@ std::string QuantStorage::write_state(const QuantPart& part, Dtype dtype) const 
   return sink.take();
 }
 
-void QuantStorage::read_state(const QuantPart& part, const std::string& text) const {
+void QuantizedStorage::read_state(const QuantizedPart& part, const std::string& text) const {
   if (plugin_.table_.read_state == nullptr) return;
   const chassis_quant_part_t raw = part_of(part);
   plugin_.instance_->call("read_state",

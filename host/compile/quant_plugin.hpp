@@ -13,7 +13,7 @@
 
 namespace chassis {
 
-class QuantStorage;
+class QuantizedStorage;
 
 class QuantPlugin {
  public:
@@ -26,29 +26,29 @@ class QuantPlugin {
   // Must be called once, before all others. Returns true if the model's files hold components.
   bool configure(const std::string& quantization_config) const;
   // Returns NULL if the parameter stays as it is. `this` must not move while the result lives.
-  std::shared_ptr<const QuantStorage> storage(const chassis_quant_parameter_t& parameter) const;
+  std::shared_ptr<const QuantizedStorage> storage(const chassis_quant_parameter_t& parameter) const;
   void finish_model() const;
   // "quantization_config" for config.json, if the plugin writes one.
   bool has_config() const { return table_.config != nullptr; }
   std::string config() const;
 
  private:
-  friend class QuantStorage;
+  friend class QuantizedStorage;
   Instance* instance_;
   chassis_quant_t table_{};
 };
 
 // Consecutive row-major elements of a parameter, and the addresses of their components.
-struct QuantPart {
+struct QuantizedPart {
   const Shape& shape;  // shape of the parameter
   FlatRange elements;
   std::vector<void*> components;  // NULL where a call does not use them
 };
 
-class QuantStorage {
+class QuantizedStorage {
  public:
   // Throws a plugin error if the description is not valid.
-  QuantStorage(const QuantPlugin& plugin, const chassis_quant_storage_t& raw, std::string parameter);
+  QuantizedStorage(const QuantPlugin& plugin, const chassis_quant_storage_t& raw, std::string parameter);
 
   // The plugin's description: equal for parameters that are stored alike.
   const chassis_quant_storage_t* described_by() const { return raw_; }
@@ -69,15 +69,15 @@ class QuantStorage {
   int64_t num_values(size_t i, int64_t count) const;
 
   // These work as in chassis_quant_t.
-  void encode(const QuantPart& part, std::span<const float> values) const;
-  void finish(const QuantPart& part, std::span<const void* const> staged) const;
-  void decode(const QuantPart& part, std::span<float> values) const;
-  void verify(const QuantPart& part) const;
-  std::string write_state(const QuantPart& part, Dtype dtype) const;
-  void read_state(const QuantPart& part, const std::string& text) const;
+  void encode(const QuantizedPart& part, std::span<const float> values) const;
+  void finish(const QuantizedPart& part, std::span<const void* const> staged) const;
+  void decode(const QuantizedPart& part, std::span<float> values) const;
+  void verify(const QuantizedPart& part) const;
+  std::string write_state(const QuantizedPart& part, Dtype dtype) const;
+  void read_state(const QuantizedPart& part, const std::string& text) const;
 
  private:
-  chassis_quant_part_t part_of(const QuantPart& part) const;
+  chassis_quant_part_t part_of(const QuantizedPart& part) const;
 
   const QuantPlugin& plugin_;
   const chassis_quant_storage_t* raw_;

@@ -39,13 +39,13 @@ std::vector<LocalRun> local_runs(const Parameter& p, const MeshShape& mesh, int 
 
 constexpr int64_t kEncodedElements = 1 << 20;  // encoded at a time
 
-int64_t encoded_piece(const QuantStorage& storage) {
+int64_t encoded_piece(const QuantizedStorage& storage) {
   const int64_t block = storage.block_elements();
   return (kEncodedElements + block - 1) / block * block;
 }
 
 // One-dimensional tensors in host memory into which components of `count` elements are encoded.
-std::vector<Tensor> encode_buffers(const QuantStorage& storage, int64_t count) {
+std::vector<Tensor> encode_buffers(const QuantizedStorage& storage, int64_t count) {
   std::vector<Tensor> buffers;
   for (size_t i = 0; i < storage.components().size(); ++i) {
     const Component& c = storage.components()[i];
@@ -91,8 +91,8 @@ std::vector<void*> addresses(const std::vector<Tensor>& tensors) {
 }
 
 // The components of a run, in host memory.
-QuantPart part_of(const Parameter& p, const std::vector<Tensor>& components, const LocalRun& run) {
-  QuantPart part{p.descriptor.global_shape, {run.begin, run.count}, {}};
+QuantizedPart part_of(const Parameter& p, const std::vector<Tensor>& components, const LocalRun& run) {
+  QuantizedPart part{p.descriptor.global_shape, {run.begin, run.count}, {}};
   for (size_t i = 0; i < components.size(); ++i)
     part.components.push_back(components[i].data_as<std::byte>() +
                               p.storage->value_offset(i, run.local) * size_bytes(components[i].dtype()));
@@ -139,13 +139,13 @@ void QuantizedParameters::start_encoding(Parameter& p) {
 }
 
 void QuantizedParameters::encode(Parameter& p, int64_t begin, std::span<const float> values) const {
-  const QuantStorage& storage = *p.storage;
+  const QuantizedStorage& storage = *p.storage;
   const std::vector<LocalRun> runs = local_runs(p, mesh_, rank_);
   const auto count = static_cast<int64_t>(values.size());
   CHASSIS_CHECK(begin >= 0 && begin + count <= num_local(runs), "values of another rank");
   const std::vector<Tensor> encoded = encode_buffers(storage, count);
   for_each_parallel(cut_runs(runs, begin, begin + count, storage.block_elements()), [&](const LocalRun& run) {
-    QuantPart part{p.descriptor.global_shape, {run.begin, run.count}, addresses(encoded)};
+    QuantizedPart part{p.descriptor.global_shape, {run.begin, run.count}, addresses(encoded)};
     for (size_t i = 0; i < encoded.size(); ++i)
       if (encoded[i])
         part.components[i] = static_cast<std::byte*>(part.components[i]) +
@@ -162,7 +162,7 @@ void QuantizedParameters::encode(Parameter& p, int64_t begin, std::span<const fl
 
 // A rank whose elements are not consecutive finishes the whole parameter and keeps its own elements.
 void QuantizedParameters::finish(Parameter& p, const WholeStaged& whole) const {
-  const QuantStorage& storage = *p.storage;
+  const QuantizedStorage& storage = *p.storage;
   const std::vector<LocalRun> runs = local_runs(p, mesh_, rank_);
   FlatRange finished{0, numel(p.descriptor.global_shape)};
   if (runs.empty()) finished = {};
@@ -203,7 +203,7 @@ void QuantizedParameters::finish(Parameter& p, const WholeStaged& whole) const {
 
 void QuantizedParameters::verify(Parameter& p, const std::string& state) const {
   if (!p.is_here) return;
-  const QuantStorage& storage = *p.storage;
+  const QuantizedStorage& storage = *p.storage;
   std::vector<Tensor> here;
   for (const StoredComponent& component : p.components) here.push_back(component.shard.to(Device{}).contiguous());
   if (!state.empty()) {
@@ -215,7 +215,7 @@ void QuantizedParameters::verify(Parameter& p, const std::string& state) const {
 }
 
 void QuantizedParameters::decode(const Parameter& p, int64_t begin, std::span<float> values) const {
-  const QuantStorage& storage = *p.storage;
+  const QuantizedStorage& storage = *p.storage;
   const std::vector<LocalRun> runs = local_runs(p, mesh_, rank_);
   const auto count = static_cast<int64_t>(values.size());
   const int64_t block = storage.block_elements(), end = begin + count, all = num_local(runs);
@@ -237,8 +237,8 @@ void QuantizedParameters::decode(const Parameter& p, int64_t begin, std::span<fl
 }
 
 std::string QuantizedParameters::state_text(const Parameter& p, Dtype dtype) {
-  const QuantStorage& storage = *p.storage;
-  QuantPart part{p.descriptor.global_shape, {0, numel(p.descriptor.global_shape)}, {}};
+  const QuantizedStorage& storage = *p.storage;
+  QuantizedPart part{p.descriptor.global_shape, {0, numel(p.descriptor.global_shape)}, {}};
   for (size_t i = 0; i < p.components.size(); ++i)
     part.components.push_back(storage.components()[i].unit_elements == 0 ? p.components[i].shard.data() : nullptr);
   return storage.write_state(part, dtype);
@@ -246,7 +246,7 @@ std::string QuantizedParameters::state_text(const Parameter& p, Dtype dtype) {
 
 // Every rank computes the staged components of the whole parameter, so that none waits for another.
 void QuantizedParameters::initialize(Parameter& p, uint64_t seed) const {
-  const QuantStorage& storage = *p.storage;
+  const QuantizedStorage& storage = *p.storage;
   const std::vector<LocalRun> runs = local_runs(p, mesh_, rank_);
   const int64_t elements = numel(p.descriptor.global_shape), piece = encoded_piece(storage);
   std::vector<Tensor> staged(p.components.size());

@@ -13,7 +13,7 @@
 #include <utility>
 
 #include "host/base/error.hpp"
-#include "host/compile/node_view.hpp"
+#include "host/compile/node_description.hpp"
 #include "host/compile/parameters.hpp"
 #include "host/compile/row_pieces.hpp"
 #include "host/graph/op_pattern.hpp"
@@ -139,7 +139,8 @@ class BlockResolver {
     node.provider = &provider;
     node.site = &call_site("provider '" + provider.name + "'", node.name);
     const PluginCall call(*node.site, "claim");
-    NodeView view(program_, layout_of(node), block(), node, out_.value_needs_grad, out_.slot_trainable, options_);
+    NodeDescription view(program_, layout_of(node), block(), node, out_.value_needs_grad, out_.slot_trainable,
+                         options_);
     chassis_status_t* status =
         call_plugin([&] { return provider.table->claim(provider.self, view.get(), &node.cost_ns); });
     if (status && status_code(status) == CHASSIS_UNIMPLEMENTED) {
@@ -171,7 +172,7 @@ class BlockResolver {
     return std::nullopt;
   }
 
-  void infer(Node& node, const NodeView& view, const std::string& context) {
+  void infer(Node& node, const NodeDescription& view, const std::string& context) {
     node.infer = {};
     node.infer.struct_size = sizeof(node.infer);
     const PluginCall call(*node.site, "infer");
@@ -258,7 +259,8 @@ class BlockResolver {
 
   void create_kernel(Node& node) {
     const OpsProvider& provider = *node.provider;
-    const NodeView view(program_, layout_of(node), block(), node, out_.value_needs_grad, out_.slot_trainable, options_);
+    const NodeDescription view(program_, layout_of(node), block(), node, out_.value_needs_grad, out_.slot_trainable,
+                               options_);
     const std::string context = "provider '" + provider.name + "' on " + node.name;
     infer(node, view, context);
     check_infer(node, context);

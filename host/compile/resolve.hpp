@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "host/base/error.hpp"
-#include "host/compile/layout.hpp"
+#include "host/compile/layout_pass.hpp"
 #include "host/compile/resolved.hpp"
 #include "host/graph/op_id.hpp"
 

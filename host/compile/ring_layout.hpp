@@ -7,7 +7,7 @@
 #include <span>
 #include <string>
 
-#include "host/compile/layout.hpp"
+#include "host/compile/layout_pass.hpp"
 #include "host/graph/program.hpp"
 
 namespace chassis {

@@ -7,7 +7,7 @@
 #include <string_view>
 #include <utility>
 
-#include "host/compile/layout.hpp"
+#include "host/compile/layout_pass.hpp"
 #include "host/compile/liveness.hpp"
 #include "host/graph/op_table.hpp"
 #include "host/state/shape.hpp"

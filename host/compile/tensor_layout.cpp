@@ -59,7 +59,7 @@ class TensorLayout final : public BlockLayout {
   }
 
   // The output dim of a linear that ranks share; nothing if there is none.
-  std::optional<DimId> shared_output(const Slot& weight) const {
+  std::optional<DimId> shared_output(const ParameterSlot& weight) const {
     const std::vector<DimId>& outputs = weight.axes[0];
     const auto found = std::find_if(outputs.begin(), outputs.end(), [&](DimId dim) { return is_shared(dim); });
     return found == outputs.end() ? std::nullopt : std::optional(*found);
@@ -74,7 +74,7 @@ class TensorLayout final : public BlockLayout {
   }
 
   void place_linear(Op op) {
-    const Slot& weight = block_.slots[op.params[0]];
+    const ParameterSlot& weight = block_.slots[op.params[0]];
     const Sharding placed = weight.sharding[axis_];
     if (is_column(op) && of(op.inputs[0]) == Sharding{Kind::kShard, CHASSIS_DIM_TIME} && has_ring(op))
       return place_gathering_ring(op.inputs[0]);
@@ -101,7 +101,7 @@ class TensorLayout final : public BlockLayout {
 
   // True if the linear needs all positions and gives some of its outputs.
   bool is_column(const Op& op) const {
-    const Slot& weight = block_.slots[op.params[0]];
+    const ParameterSlot& weight = block_.slots[op.params[0]];
     const Sharding placed = weight.sharding[axis_];
     return shared_output(weight) || (placed.kind == Kind::kShard && contains(weight.axes[0], placed.dim));
   }
@@ -123,7 +123,7 @@ class TensorLayout final : public BlockLayout {
     for (size_t i = at_; i < recorded_.size(); ++i) {
       Op op = renamed(recorded_[i]);
       if (!op.spec().is_linear() || op.inputs[0] != x || !is_column(op) || !may_have_ring(op)) continue;
-      const Slot& weight = block_.slots[op.params[0]];
+      const ParameterSlot& weight = block_.slots[op.params[0]];
       of(op.outputs[0]) = shared_output(weight) ? Sharding{} : Sharding{Kind::kShard, weight.sharding[axis_].dim};
       is_placed_[i] = 1;
       linears.push_back(std::move(op));
@@ -172,7 +172,7 @@ class TensorLayout final : public BlockLayout {
     int64_t ways = strategy_.axis_size();
     for (size_t a = 0; a < axis_; ++a)
       if (x.sharding[a] == placed || y.sharding[a] == placed) ways *= axes_before_[a].size;
-    const Dim& dim = program_.dims[placed.dim];
+    const GraphDim& dim = program_.dims[placed.dim];
     if (ways == strategy_.axis_size() || dim.size % ways == 0) return;
     throw Error(ExitCode::kConfig, division_.where,
                 "axis '" + strategy_.axis() + "' and the axes before it, " + std::to_string(ways) +
@@ -219,7 +219,7 @@ class TensorLayout final : public BlockLayout {
 
   // Each rank scales its own channels; the weight may have fewer dims than the input.
   void place_channel_scale(Op op) {
-    Slot& weight = block_.slots[op.params[0]];
+    ParameterSlot& weight = block_.slots[op.params[0]];
     const Sharding channels = weight.sharding[axis_], input = of(op.inputs[0]);
     if (channels.kind == Kind::kShard && input != channels)
       refuse(op, "scales '" + program_.dims[channels.dim].name + "', but its input is not divided along it");
@@ -242,7 +242,7 @@ class TensorLayout final : public BlockLayout {
     }
     if (common.kind == Kind::kShard)
       for (SlotId id : op.params) {
-        Slot& slot = block_.slots[id];
+        ParameterSlot& slot = block_.slots[id];
         if (slot.has(common.dim)) refuse_undivided(op, common.dim);
         mark_partial(slot);  // each rank has a part of the positions, or of the heads
       }
@@ -255,7 +255,7 @@ class TensorLayout final : public BlockLayout {
     for (ValueId& input : op.inputs)
       if (input != kAbsent) input = own_input(input, common);
     for (const SlotId id : op.params) {
-      Slot& slot = block_.slots[id];
+      ParameterSlot& slot = block_.slots[id];
       if (slot.sharding[axis_].kind == Kind::kShard && slot.sharding[axis_] != common)
         refuse(op, "reads parameters that are divided along several dims");
       if (common.kind == Kind::kShard && !slot.has(common.dim)) mark_partial(slot);
@@ -284,7 +284,7 @@ class TensorLayout final : public BlockLayout {
   bool may_divide(const Op& op, DimId dim) const {
     return !block_.needs_all_of(op, dim) && block_.values[op.outputs[0]].has(dim) &&
            std::ranges::all_of(op.params, [&](SlotId id) {
-             const Slot& slot = block_.slots[id];
+             const ParameterSlot& slot = block_.slots[id];
              return !slot.has(dim) || slot.sharding[axis_] == Sharding{Kind::kShard, dim};
            });
   }

@@ -24,12 +24,12 @@ namespace {
 
 constexpr size_t kMaxNames = 16;  // listed in a message
 
-SourcePosition where_of(const Value& value) {
+SourcePosition where_of(const TomlValue& value) {
   return value.key_where.file.empty() ? value.origin.where : value.key_where;
 }
 
 // A value for a message, shortened if it is long.
-std::string shown(const Value& value) {
+std::string shown(const TomlValue& value) {
   std::string text = toml_text(value);
   if (text.size() > 60) text = text.substr(0, 57) + "…";
   return text;
@@ -56,7 +56,7 @@ ValueType wanted_type(OptionType type) {
 }
 
 // "a,b" as a list. An item that is not a TOML value is a string.
-void split_words(Value& value, ValueType wanted) {
+void split_words(TomlValue& value, ValueType wanted) {
   const std::string text = value.typed_text;
   const Origin origin = value.origin;
   value.type = ValueType::kArray;
@@ -64,7 +64,7 @@ void split_words(Value& value, ValueType wanted) {
   for (size_t start = 0; start <= text.size();) {
     const size_t end = std::min(text.find(',', start), text.size());
     const std::string word = text.substr(start, end - start);
-    std::optional<Value> item;
+    std::optional<TomlValue> item;
     if (wanted != ValueType::kString) item = parse_toml_value(word, origin);
     if (!item) {
       item.emplace();
@@ -95,7 +95,7 @@ bool is_beyond_double(const std::string& text) {
 }
 
 // Advice on making the type fit; empty if there is no simple way.
-std::string type_advice(const OptionSpec& spec, const Value& value) {
+std::string type_advice(const OptionSpec& spec, const TomlValue& value) {
   if (is_list(spec.type) && value.type == wanted_type(spec.type)) return " (write [" + toml_text(value) + "])";
   if (value.type == ValueType::kString && spec.type != OptionType::kTable && !is_list(spec.type)) {
     const bool plain = !value.string.empty() && value.string.find_first_not_of("0123456789.+-eE_") == std::string::npos;
@@ -118,7 +118,7 @@ std::string type_advice(const OptionSpec& spec, const Value& value) {
 }
 
 // The problem with the content of one number or string; empty if it is valid.
-std::string content_problem(const OptionSpec& spec, const Value& value, const std::string& key) {
+std::string content_problem(const OptionSpec& spec, const TomlValue& value, const std::string& key) {
   if (value.type == ValueType::kInt || value.type == ValueType::kFloat) {
     const double number = value.type == ValueType::kInt ? static_cast<double>(value.integer) : value.number;
     if (!std::isfinite(number)) return fmt::format("{} = {} is not a finite number", key, shown(value));
@@ -155,10 +155,10 @@ std::string content_problem(const OptionSpec& spec, const Value& value, const st
 
 // The first number in a table that is not finite, which JSON cannot express; plugins get the table as JSON. NULL if
 // there is none.
-const Value* not_finite(const Value& value) {
+const TomlValue* not_finite(const TomlValue& value) {
   if (value.type == ValueType::kFloat && !std::isfinite(value.number)) return &value;
-  for (const Value& child : value.children)
-    if (const Value* found = not_finite(child)) return found;
+  for (const TomlValue& child : value.children)
+    if (const TomlValue* found = not_finite(child)) return found;
   return nullptr;
 }
 
@@ -175,7 +175,7 @@ std::vector<std::string> tables_inside(const Schema& schema, const std::string& 
 }
 
 // The text to write in place of `table = value`. For a slot, the user meant the name of the plugin.
-std::string table_advice(const TableSpec& table, const Value& value) {
+std::string table_advice(const TableSpec& table, const TomlValue& value) {
   const bool names_plugin = value.type == ValueType::kString && table.slot != SlotForm::kNone;
   if (!names_plugin) return "[" + table.name + "]";
   const bool is_list = table.slot == SlotForm::kList;
@@ -189,19 +189,19 @@ std::string table_advice(const TableSpec& table, const Value& value) {
   return table.name + "." + (is_list ? table.list_key : "plugin") + (on_command_line ? "=" : " = ") + item;
 }
 
-bool has_foreign_key(const Value& table, const std::string& key) {
-  return is_foreign_table(key) || std::any_of(table.children.begin(), table.children.end(), [&](const Value& child) {
-           return find_foreign_key(joined_key(key, child.name)) != nullptr;
-         });
+bool has_foreign_key(const TomlValue& table, const std::string& key) {
+  return is_foreign_table(key) ||
+         std::any_of(table.children.begin(), table.children.end(),
+                     [&](const TomlValue& child) { return find_foreign_key(joined_key(key, child.name)) != nullptr; });
 }
 
 }  // namespace
 
-void Config::unknown_key(const Value& child, const std::string& key, const std::vector<std::string>& known) {
+void Config::unknown_key(const TomlValue& child, const std::string& key, const std::vector<std::string>& known) {
   const bool is_group =
       child.is_table() || (child.is_array() && !child.children.empty() && child.children[0].is_table());
   if (child.is_table() && !child.children.empty() && has_foreign_key(child, key)) {
-    for (const Value& inside : child.children) unknown_key(inside, joined_key(key, inside.name), {});
+    for (const TomlValue& inside : child.children) unknown_key(inside, joined_key(key, inside.name), {});
     return;
   }
   const std::string leaf = key.substr(key.rfind('.') == std::string::npos ? 0 : key.rfind('.') + 1);
@@ -222,7 +222,7 @@ void Config::unknown_key(const Value& child, const std::string& key, const std::
   problems_.push_back({where_of(child), std::move(text)});
 }
 
-bool Config::check_value(Value& value, const OptionSpec& spec, const std::string& key) {
+bool Config::check_value(TomlValue& value, const OptionSpec& spec, const std::string& key) {
   const ValueType wanted = wanted_type(spec.type);
   // On the command line run.name=123 means the text.
   if (spec.type == OptionType::kString && value.origin.kind == Origin::Kind::kOverride &&
@@ -236,7 +236,7 @@ bool Config::check_value(Value& value, const OptionSpec& spec, const std::string
     value.string = toml_text(value);
     value.type = ValueType::kString;
   }
-  const auto widen = [&](Value& v) {
+  const auto widen = [&](TomlValue& v) {
     if (wanted == ValueType::kFloat && v.type == ValueType::kInt) {
       v.type = ValueType::kFloat;
       v.number = static_cast<double>(v.integer);
@@ -249,7 +249,7 @@ bool Config::check_value(Value& value, const OptionSpec& spec, const std::string
     split_words(value, wanted);
   }
   const size_t before = problems_.size();
-  const auto expand = [&](Value& v) {
+  const auto expand = [&](TomlValue& v) {
     const std::string written = shown(v);
     if (!spec.is_path || v.type != ValueType::kString) return;
     const auto problem = spec.may_be_hub && v.string.starts_with("hub:") ? expand_hub(v.string) : expand_home(v.string);
@@ -257,9 +257,9 @@ bool Config::check_value(Value& value, const OptionSpec& spec, const std::string
   };
   expand(value);
   if (is_list(spec.type) && value.is_array()) {
-    const Value* first_of_other_type = nullptr;
+    const TomlValue* first_of_other_type = nullptr;
     size_t num_of_other_type = 0;
-    for (Value& item : value.children) {
+    for (TomlValue& item : value.children) {
       widen(item);
       expand(item);
       if (item.type != wanted) {
@@ -269,7 +269,7 @@ bool Config::check_value(Value& value, const OptionSpec& spec, const std::string
       }
     }
     if (first_of_other_type != nullptr) {
-      const Value& item = *first_of_other_type;
+      const TomlValue& item = *first_of_other_type;
       std::string problem =
           fmt::format("{} must be {}; {} is {}", key, type_text(spec.type), shown(item), type_text(item.type));
       if (num_of_other_type > 1)
@@ -281,7 +281,7 @@ bool Config::check_value(Value& value, const OptionSpec& spec, const std::string
     problems_.push_back(
         {value.origin.where, fmt::format("{} must be {}, not {} ({}){}", key, type_text(spec.type),
                                          type_text(value.type), shown(value), type_advice(spec, value))});
-  } else if (const Value* number = not_finite(value); number != nullptr && value.is_table()) {
+  } else if (const TomlValue* number = not_finite(value); number != nullptr && value.is_table()) {
     problems_.push_back({number->origin.where, fmt::format("{}: {} = {} is not a finite number", key,
                                                            printable(number->name), shown(*number))});
   } else if (std::string problem = content_problem(spec, value, key); !problem.empty()) {
@@ -292,7 +292,7 @@ bool Config::check_value(Value& value, const OptionSpec& spec, const std::string
   return false;
 }
 
-void Config::check_table(Value& table, const TableSpec& spec, const std::string& key) {
+void Config::check_table(TomlValue& table, const TableSpec& spec, const std::string& key) {
   if (is_unavailable(spec.name)) return;  // cross_check() reports it
   for (size_t i = 0; i < table.children.size(); ++i) check_child(table.children[i], table, spec, key, i);
   for (const OptionSpec& option : spec.keys) {
@@ -306,7 +306,8 @@ void Config::check_table(Value& table, const TableSpec& spec, const std::string&
 }
 
 // May remove the child if it is invalid, and then decrements `index`.
-void Config::check_child(Value& child, Value& table, const TableSpec& spec, const std::string& key, size_t& index) {
+void Config::check_child(TomlValue& child, TomlValue& table, const TableSpec& spec, const std::string& key,
+                         size_t& index) {
   const std::string child_key = joined_key(key, child.name);
   if (const OptionSpec* option = spec.find(child.name)) {
     if (!check_value(child, *option, child_key)) {
@@ -335,7 +336,7 @@ void Config::check_child(Value& child, Value& table, const TableSpec& spec, cons
     } else if (inner->is_array) {
       for (size_t i = 0; i < child.children.size(); ++i) {
         const std::string item_key = joined_key(child_key, std::to_string(i));
-        Value& item = child.children[i];
+        TomlValue& item = child.children[i];
         if (item.is_table()) {
           check_table(item, *inner, item_key);
         } else {
@@ -354,9 +355,9 @@ void Config::check_child(Value& child, Value& table, const TableSpec& spec, cons
     if (!is_unavailable(joined_key(spec.name, name))) known.push_back(std::move(name));
   if (spec.slot == SlotForm::kList && child.is_table()) {
     std::vector<std::string> members;
-    const Value* list = table.find(spec.list_key);
-    const Value preset = from_json(parse_json(spec.find(spec.list_key)->default_json, spec.list_key), Origin{});
-    for (const Value& item : (list != nullptr && list->is_array() ? *list : preset).children) {
+    const TomlValue* list = table.find(spec.list_key);
+    const TomlValue preset = from_json(parse_json(spec.find(spec.list_key)->default_json, spec.list_key), Origin{});
+    for (const TomlValue& item : (list != nullptr && list->is_array() ? *list : preset).children) {
       members.emplace_back(without_version(item.string));
     }
     if (std::find(members.begin(), members.end(), child.name) != members.end()) return;
@@ -372,17 +373,17 @@ void Config::check_child(Value& child, Value& table, const TableSpec& spec, cons
   unknown_key(child, child_key, known);
 }
 
-void Config::fill_defaults(Value& parent, const TableSpec& spec, const std::string& key) {
+void Config::fill_defaults(TomlValue& parent, const TableSpec& spec, const std::string& key) {
   const std::string leaf = key.substr(key.rfind('.') == std::string::npos ? 0 : key.rfind('.') + 1);
-  Value* table = spec.name.empty() ? &parent : parent.find(leaf);
+  TomlValue* table = spec.name.empty() ? &parent : parent.find(leaf);
   if (table == nullptr) {
     if (spec.is_optional || spec.is_array) return;
-    table = &parent.set(leaf, Value{});
+    table = &parent.set(leaf, TomlValue{});
   }
-  const auto fill = [&](Value& one) {
+  const auto fill = [&](TomlValue& one) {
     for (const OptionSpec& option : spec.keys) {
       if (option.default_json.empty() || one.find(option.name) != nullptr) continue;
-      Value value = from_json(parse_json(option.default_json, option.name), Origin{});
+      TomlValue value = from_json(parse_json(option.default_json, option.name), Origin{});
       if (option.type == OptionType::kFloat && value.type == ValueType::kInt) {
         value.type = ValueType::kFloat;
         value.number = static_cast<double>(value.integer);
@@ -391,7 +392,7 @@ void Config::fill_defaults(Value& parent, const TableSpec& spec, const std::stri
     }
   };
   if (spec.is_array) {
-    for (Value& item : table->children) fill(item);
+    for (TomlValue& item : table->children) fill(item);
     return;
   }
   fill(*table);

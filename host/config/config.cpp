@@ -19,22 +19,22 @@ Json Config::read_options(const std::vector<OptionSpec>& options, const std::vec
   Config config;
   config.root_.type = ValueType::kTable;
   for (const std::string& assignment : assignments) apply_override(config.root_, assignment, Schema());
-  Value known;
+  TomlValue known;
   known.type = ValueType::kTable;
   for (const OptionSpec& option : options) {
-    Value* const value = config.find(option.name);
+    TomlValue* const value = config.find(option.name);
     if (value != nullptr && config.check_value(*value, option, option.name)) known.set(option.name, std::move(*value));
   }
   config.throw_if_problems();
   return to_json(known);
 }
 
-const Value* Config::find(std::string_view key) const { return find_value(root_, key); }
+const TomlValue* Config::find(std::string_view key) const { return find_value(root_, key); }
 
-Value* Config::find(std::string_view key) { return const_cast<Value*>(std::as_const(*this).find(key)); }
+TomlValue* Config::find(std::string_view key) { return const_cast<TomlValue*>(std::as_const(*this).find(key)); }
 
-const Value& Config::at(std::string_view key, ValueType type) const {
-  const Value* value = find(key);
+const TomlValue& Config::at(std::string_view key, ValueType type) const {
+  const TomlValue* value = find(key);
   if (value == nullptr || value->type != type) {
     throw_if_problems();
     throw internal_error("the configuration has no '" + std::string(key) + "' that is " + type_text(type));
@@ -49,12 +49,12 @@ const std::string& Config::get_string(std::string_view key) const { return at(ke
 
 std::vector<std::string> Config::get_list(std::string_view key) const {
   std::vector<std::string> out;
-  for (const Value& item : at(key, ValueType::kArray).children) out.push_back(item.string);
+  for (const TomlValue& item : at(key, ValueType::kArray).children) out.push_back(item.string);
   return out;
 }
 
 size_t Config::count(std::string_view key) const {
-  const Value* value = find(key);
+  const TomlValue* value = find(key);
   return value != nullptr && value->is_array() ? value->children.size() : 0;
 }
 
@@ -63,13 +63,13 @@ Json Config::json() const { return to_json(root_); }
 SourcePosition Config::position(std::string_view key) const { return position_of(root_, key, file_); }
 
 bool Config::set_by_user(std::string_view key) const {
-  const Value* value = find(key);
+  const TomlValue* value = find(key);
   return value != nullptr && value->origin.by_user();
 }
 
 void Config::drop_defaults(std::string_view table) {
-  if (Value* const value = find(table))
-    std::erase_if(value->children, [](const Value& child) { return !child.origin.by_user(); });
+  if (TomlValue* const value = find(table))
+    std::erase_if(value->children, [](const TomlValue& child) { return !child.origin.by_user(); });
 }
 
 void Config::add_problem(std::string_view key, std::string text) {
@@ -125,7 +125,7 @@ std::optional<Error> Config::all_problems() const {
   return Error(code, std::move(text)).hint(all_hints);
 }
 
-Config make_config(Value root, std::string file, ConfigUse use, const Schema& schema) {
+Config make_config(TomlValue root, std::string file, ConfigUse use, const Schema& schema) {
   Config config;
   config.schema_ = &schema;
   config.use_ = use;
@@ -136,7 +136,8 @@ Config make_config(Value root, std::string file, ConfigUse use, const Schema& sc
   // Adds the tables that are not written down, so that required keys in them are reported as missing.
   for (const TableSpec& spec : schema.tables) {
     const bool always = !spec.is_array && !spec.is_optional && spec.name.find('.') == std::string::npos;
-    if (always && !spec.name.empty() && config.root_.find(spec.name) == nullptr) config.root_.set(spec.name, Value{});
+    if (always && !spec.name.empty() && config.root_.find(spec.name) == nullptr)
+      config.root_.set(spec.name, TomlValue{});
   }
   config.check_table(config.root_, *top, "");
   for (const TableSpec& spec : schema.tables) {
@@ -151,7 +152,7 @@ Config make_config(Value root, std::string file, ConfigUse use, const Schema& sc
 
 Config load_config(const ConfigSource& source, const std::vector<std::string>& overrides, ConfigUse use,
                    const Schema& schema) {
-  Value root = read_config(source);
+  TomlValue root = read_config(source);
   for (const std::string& assignment : overrides) apply_override(root, assignment, schema);
   return make_config(std::move(root), source.name, use, schema);
 }

@@ -84,7 +84,7 @@ class Config {
 
  private:
   friend class CrossCheck;
-  friend Config make_config(Value root, std::string file, ConfigUse use, const Schema& schema);
+  friend Config make_config(TomlValue root, std::string file, ConfigUse use, const Schema& schema);
   // Access to the tree by dotted keys, in which numbers index arrays: "data.train.0.path". Asking for a key that is
   // unset or of another type is a broken invariant, unless problems are pending: then it throws them.
   bool has(std::string_view key) const;
@@ -97,14 +97,14 @@ class Config {
   // The position of the key, or of the nearest enclosing table that is written down.
   SourcePosition position(std::string_view key) const;
   bool set_by_user(std::string_view key) const;
-  const Value* find(std::string_view key) const;
-  Value* find(std::string_view key);
-  const Value& at(std::string_view key, ValueType type) const;
-  void check_table(Value& table, const TableSpec& spec, const std::string& key);
-  void check_child(Value& child, Value& table, const TableSpec& spec, const std::string& key, size_t& index);
-  bool check_value(Value& value, const OptionSpec& spec, const std::string& key);
-  void fill_defaults(Value& table, const TableSpec& spec, const std::string& key);
-  void unknown_key(const Value& child, const std::string& key, const std::vector<std::string>& known);
+  const TomlValue* find(std::string_view key) const;
+  TomlValue* find(std::string_view key);
+  const TomlValue& at(std::string_view key, ValueType type) const;
+  void check_table(TomlValue& table, const TableSpec& spec, const std::string& key);
+  void check_child(TomlValue& child, TomlValue& table, const TableSpec& spec, const std::string& key, size_t& index);
+  bool check_value(TomlValue& value, const OptionSpec& spec, const std::string& key);
+  void fill_defaults(TomlValue& table, const TableSpec& spec, const std::string& key);
+  void unknown_key(const TomlValue& child, const std::string& key, const std::vector<std::string>& known);
   void derive_defaults();
   void cross_check();
   // All problems as one error.
@@ -113,7 +113,7 @@ class Config {
   const Schema* schema_ = nullptr;
   ConfigUse use_ = ConfigUse::kTraining;
   std::string file_;
-  Value root_;
+  TomlValue root_;
   std::shared_ptr<const Settings> settings_;
   struct Problem {
     SourcePosition where;
@@ -135,7 +135,7 @@ Config load_config(const ConfigSource& source, const std::vector<std::string>& o
 Config load_config_text(std::string_view text, const std::string& name, const std::vector<std::string>& overrides,
                         ConfigUse use = ConfigUse::kTraining, const Schema& schema = host_schema());
 // The same for a tree without `extends`. `file` stands for the file in messages.
-Config make_config(Value root, std::string file, ConfigUse use, const Schema& schema);
+Config make_config(TomlValue root, std::string file, ConfigUse use, const Schema& schema);
 
 // The division of a global batch.
 struct BatchSizes {

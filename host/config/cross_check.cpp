@@ -74,7 +74,7 @@ void CrossCheck::check_availability() {
   for (const Unavailable& entry : unavailable()) {
     const std::string key(entry.key);
     if (!entry.value.empty() ? !is(key, entry.value) : !valid(key) || !set_by_user(key)) continue;
-    const Value& value = *find(key);
+    const TomlValue& value = *find(key);
     if (value.is_array() && value.children.empty()) continue;  // a default, written out
     const std::string what = !entry.value.empty() ? shown(key) : value.is_table() ? "[" + key + "]" : key;
     add_problem(key, fmt::format("{} is not available in this version: {}", what, entry.instead));
@@ -138,9 +138,9 @@ void CrossCheck::check_folders() {
 }
 
 void CrossCheck::check_pins() {
-  const Value* pins = find("plugins.pin");
+  const TomlValue* pins = find("plugins.pin");
   if (pins == nullptr || !pins->is_table()) return;
-  for (const Value& pin : pins->children) {
+  for (const TomlValue& pin : pins->children) {
     if (pin.type == ValueType::kString && is_sha256(pin.string)) continue;
     config_.add_problem_at(pin.origin.where,
                            fmt::format("plugins.pin.{} = {} is not a pin: expected \"sha256:\" and 64 hex digits",
@@ -301,7 +301,7 @@ void CrossCheck::check_generation() {
 void CrossCheck::check_trace() {
   constexpr const char* kKey = "log.trace";
   if (!valid(kKey) || count(kKey) == 0) return;
-  const std::vector<Value>& steps = find(kKey)->children;
+  const std::vector<TomlValue>& steps = find(kKey)->children;
   const int64_t first = steps.front().integer, last = steps.back().integer;
   if (steps.size() != 2)
     add_problem(kKey,

@@ -87,7 +87,7 @@ class CrossCheck {
   const std::string& get_string(std::string_view key) const { return config_.get_string(key); }
   std::vector<std::string> get_list(std::string_view key) const { return config_.get_list(key); }
   size_t count(std::string_view key) const { return config_.count(key); }
-  const Value* find(std::string_view key) const { return static_cast<const Config&>(config_).find(key); }
+  const TomlValue* find(std::string_view key) const { return static_cast<const Config&>(config_).find(key); }
   // "train.seq_len = 512".
   std::string shown(std::string_view key) const;
   void add_problem(std::string_view key, std::string text) { config_.add_problem(key, std::move(text)); }

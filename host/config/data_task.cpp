@@ -18,7 +18,7 @@ constexpr const char* kChatKeys[] = {"data.template",       "data.template_varia
 
 bool CrossCheck::is_changed(const std::string& key) const {
   if (!valid(key) || !set_by_user(key)) return false;
-  const Value& value = *find(key);
+  const TomlValue& value = *find(key);
   if (value.is_table()) return !value.children.empty();
   constexpr std::string_view kTable = "data.";
   return toml_text(value) != config_.schema_->find("data")->find(key.substr(kTable.size()))->default_json;

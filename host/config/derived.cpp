@@ -10,14 +10,14 @@
 namespace chassis {
 namespace {
 
-Value default_string(std::string text) {
-  Value value;
+TomlValue default_string(std::string text) {
+  TomlValue value;
   value.type = ValueType::kString;
   value.string = std::move(text);
   return value;
 }
 template <ChoiceType T>
-Value default_string(T choice) {
+TomlValue default_string(T choice) {
   return default_string(std::string(to_text(choice)));
 }
 
@@ -50,10 +50,10 @@ BatchSizes batch_sizes(const Settings& settings, int64_t data_parallel_size) {
 }
 
 void Config::derive_defaults() {
-  if (Value* run = find("run"); run != nullptr && !has("run.output_dir") && has("run.name")) {
+  if (TomlValue* run = find("run"); run != nullptr && !has("run.output_dir") && has("run.name")) {
     run->set("output_dir", default_string("out/" + get_string("run.name")));
   }
-  if (Value* model = find("model"); model != nullptr && !has("model.init")) {
+  if (TomlValue* model = find("model"); model != nullptr && !has("model.init")) {
     if (has("model.path") || has("model.config")) {
       model->set("init", default_string(has("model.path") ? ModelInit::kPretrained : ModelInit::kRandom));
     }

@@ -92,8 +92,8 @@ KeyRow<Table> integers(std::string name, Setting<std::vector<int64_t>> Table::*m
                 min, std::nullopt);
 }
 template <class Table>
-KeyRow<Table> table(std::string name, Setting<Value> Table::*member, std::string preset_json, std::string doc) {
-  return key_row<Table, Value>(std::move(name), member, std::move(preset_json), std::move(doc));
+KeyRow<Table> table(std::string name, Setting<TomlValue> Table::*member, std::string preset_json, std::string doc) {
+  return key_row<Table, TomlValue>(std::move(name), member, std::move(preset_json), std::move(doc));
 }
 template <class Table>
 KeyRow<Table> patterns(std::string name, SettingList Table::*member, std::string doc) {

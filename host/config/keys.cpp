@@ -461,7 +461,7 @@ const Schema& host_schema() {
   return schema;
 }
 
-std::unique_ptr<const Settings> read_settings(const Value& root, const std::string& file,
+std::unique_ptr<const Settings> read_settings(const TomlValue& root, const std::string& file,
                                               std::shared_ptr<const Error> findings, std::vector<ReadKey>* read) {
   auto settings = std::make_unique<Settings>();
   const SettingsReader::Source source{root, file, std::move(findings), read};

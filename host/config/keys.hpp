@@ -19,7 +19,7 @@ const Schema& host_schema();
 
 // Reads a checked tree. `file` is the position of keys that no file sets; `findings` are the problems that loading
 // found, or NULL. Appends the keys to `read`, unless it is NULL.
-std::unique_ptr<const Settings> read_settings(const Value& root, const std::string& file,
+std::unique_ptr<const Settings> read_settings(const TomlValue& root, const std::string& file,
                                               std::shared_ptr<const Error> findings,
                                               std::vector<ReadKey>* read = nullptr);
 

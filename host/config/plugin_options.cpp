@@ -12,7 +12,7 @@ namespace chassis {
 std::vector<PluginSlot> Config::plugin_slots() const {
   std::vector<PluginSlot> slots;
   const auto add_one = [&](const TableSpec& spec, const std::string& key) {
-    const Value* name = find(joined_key(key, "plugin"));
+    const TomlValue* name = find(joined_key(key, "plugin"));
     if (name != nullptr) {
       slots.push_back({key, spec.name, spec.kind, name->string, position(joined_key(key, "plugin"))});
     } else if (spec.name == "model" || set_by_user(key)) {
@@ -48,8 +48,8 @@ void Config::check_plugin_options(const std::string& slot_key, const std::string
                                      option.name, spec->name));
     }
   }
-  Value new_table;  // used if the slot has no table
-  Value* table = find(slot_key);
+  TomlValue new_table;  // used if the slot has no table
+  TomlValue* table = find(slot_key);
   if (table == nullptr) table = &new_table;
   CHASSIS_CHECK(table->is_table(), "the slot '" + slot_key + "' is a table");
 
@@ -61,7 +61,7 @@ void Config::check_plugin_options(const std::string& slot_key, const std::string
   for (const OptionSpec& option : options) names.insert(option.name);
   checked_slots_[slot_key] = names;
   for (size_t i = 0; i < table->children.size(); ++i) {
-    Value& child = table->children[i];
+    TomlValue& child = table->children[i];
     if (!in_list && spec->find(child.name) != nullptr) continue;
     const std::string key = joined_key(slot_key, child.name);
     const auto option =
@@ -76,7 +76,7 @@ void Config::check_plugin_options(const std::string& slot_key, const std::string
     const std::string key = joined_key(slot_key, option.name);
     if (table->find(option.name) != nullptr || invalid_.contains(key)) continue;
     if (!option.default_json.empty()) {
-      Value value =
+      TomlValue value =
           from_json(parse_json(option.default_json, "default of " + plugin + "." + option.name, ExitCode::kPlugin),
                     Origin{Origin::Kind::kPluginDefault, {}, plugin});
       const size_t before = problems_.size();
@@ -94,7 +94,7 @@ void Config::check_plugin_options(const std::string& slot_key, const std::string
   }
   if (new_table.children.empty()) return;
   const size_t dot = slot_key.rfind('.');
-  Value* parent = dot == std::string::npos ? &root_ : find(slot_key.substr(0, dot));
+  TomlValue* parent = dot == std::string::npos ? &root_ : find(slot_key.substr(0, dot));
   CHASSIS_CHECK(parent != nullptr && parent->is_table(), "the slot '" + slot_key + "' is in the configuration");
   parent->set(slot_key.substr(dot == std::string::npos ? 0 : dot + 1), std::move(new_table));
 }
@@ -104,19 +104,19 @@ Json Config::plugin_options(const std::string& slot_key) const {
   CHASSIS_CHECK(checked != checked_slots_.end(), "the options of '" + slot_key + "' are checked before they are used");
   Json out = Json::object();
   for (const std::string& name : checked->second) {
-    if (const Value* value = find(slot_key + "." + name)) out[name] = to_json(*value);
+    if (const TomlValue* value = find(slot_key + "." + name)) out[name] = to_json(*value);
   }
   return out;
 }
 
 Origin Config::plugin_option_origin(const std::string& slot_key, const std::string& option) const {
-  const Value* value = find(slot_key + "." + option);
+  const TomlValue* value = find(slot_key + "." + option);
   return value != nullptr ? value->origin : Origin{};
 }
 
 std::vector<std::string> Config::option_tables(std::string_view table) const {
   std::vector<std::string> names;
-  for (const Value& child : at(table, ValueType::kTable).children)
+  for (const TomlValue& child : at(table, ValueType::kTable).children)
     if (child.is_table()) names.push_back(child.name);
   return names;
 }

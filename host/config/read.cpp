@@ -35,9 +35,9 @@ std::string identity(const std::string& path) {
 // Reads one file and all that it extends.
 class FileMerger {
  public:
-  Value read(const ConfigSource& source) {
-    Value tree = parse_toml(source.text, source.name);
-    const Value* extends = tree.find("extends");
+  TomlValue read(const ConfigSource& source) {
+    TomlValue tree = parse_toml(source.text, source.name);
+    const TomlValue* extends = tree.find("extends");
     if (extends == nullptr) return tree;
     if (!extends->is_array()) {
       throw Error(ExitCode::kConfig, extends->origin.where,
@@ -45,8 +45,8 @@ class FileMerger {
                       toml_text(*extends) + ")");
     }
     open_.push_back({source.name, identity(source.name)});
-    Value merged;
-    for (const Value& entry : extends->children) {
+    TomlValue merged;
+    for (const TomlValue& entry : extends->children) {
       if (entry.type != ValueType::kString || entry.string.find('\0') != std::string::npos) {
         throw Error(ExitCode::kConfig, entry.origin.where,
                     "extends must be a list of file names; " + toml_text(entry) + " is " +
@@ -68,7 +68,7 @@ class FileMerger {
     std::string name, identity;
   };
 
-  Value read_extended(const std::string& path, const SourcePosition& asked_by) {
+  TomlValue read_extended(const std::string& path, const SourcePosition& asked_by) {
     refuse_cycle(path, asked_by);
     if (open_.size() >= kMaxDepth)
       throw Error(ExitCode::kConfig, asked_by,
@@ -100,9 +100,9 @@ class FileMerger {
   size_t num_files_ = 0;
 };
 
-void add_files(const Value& value, std::set<std::string>& files) {
+void add_files(const TomlValue& value, std::set<std::string>& files) {
   if (value.origin.kind == Origin::Kind::kFile) files.insert(value.origin.where.file);
-  for (const Value& child : value.children) add_files(child, files);
+  for (const TomlValue& child : value.children) add_files(child, files);
 }
 
 struct Assignment {
@@ -142,8 +142,8 @@ std::optional<Assignment> split(const std::string& text) {
   return std::nullopt;
 }
 
-Value override_value(const std::string& text, const Origin& origin) {
-  std::optional<Value> value = parse_toml_value(text, origin);
+TomlValue override_value(const std::string& text, const Origin& origin) {
+  std::optional<TomlValue> value = parse_toml_value(text, origin);
   if (!value) {
     const bool structured = !text.empty() && std::string_view("[{\"'").find(text[0]) != std::string_view::npos;
     if (structured) {
@@ -160,8 +160,8 @@ Value override_value(const std::string& text, const Origin& origin) {
   return *std::move(value);
 }
 
-Value empty(ValueType type, const Origin& origin) {
-  Value value;
+TomlValue empty(ValueType type, const Origin& origin) {
+  TomlValue value;
   value.type = type;
   value.origin = origin;
   value.key_where = origin.where;
@@ -189,15 +189,15 @@ ConfigSource read_config_source(const std::string& path, std::chrono::millisecon
   }
 }
 
-Value read_config(const ConfigSource& source) { return FileMerger().read(source); }
+TomlValue read_config(const ConfigSource& source) { return FileMerger().read(source); }
 
-Value read_config_file(const std::string& path) { return read_config(read_config_source(path)); }
+TomlValue read_config_file(const std::string& path) { return read_config(read_config_source(path)); }
 
-Value read_config_text(std::string_view text, const std::string& name) {
+TomlValue read_config_text(std::string_view text, const std::string& name) {
   return read_config({name, fs::path(name).parent_path().string(), std::string(text)});
 }
 
-void merge(Value& base, Value over) {
+void merge(TomlValue& base, TomlValue over) {
   if (!base.is_table() || !over.is_table()) {
     std::string name = std::move(base.name);
     base = std::move(over);
@@ -208,7 +208,7 @@ void merge(Value& base, Value over) {
   base.key_where = over.key_where;
   std::unordered_map<std::string, size_t> index;
   for (size_t i = 0; i < base.children.size(); ++i) index[base.children[i].name] = i;
-  for (Value& child : over.children) {
+  for (TomlValue& child : over.children) {
     const auto old = index.find(child.name);
     if (old != index.end()) {
       merge(base.children[old->second], std::move(child));
@@ -218,7 +218,7 @@ void merge(Value& base, Value over) {
   }
 }
 
-void apply_override(Value& root, const std::string& assignment, const Schema& schema) {
+void apply_override(TomlValue& root, const std::string& assignment, const Schema& schema) {
   const Origin origin{Origin::Kind::kOverride, SourcePosition{"command line '" + printable(assignment) + "'", 0, 0}};
   const auto failure = [&](const std::string& text) { return Error(ExitCode::kConfig, origin.where, text); };
   if (!is_utf8(assignment)) throw failure("an override must be UTF-8 text, as in TOML");
@@ -230,7 +230,7 @@ void apply_override(Value& root, const std::string& assignment, const Schema& sc
                   std::to_string(kMaxKeyParts));
   if (keys.front() == "extends") throw failure("extends can be set only in a file");
 
-  Value* node = &root;
+  TomlValue* node = &root;
   std::string path, table;  // `table` is the path without indexes, as in the schema
   for (size_t i = 0; i < keys.size(); ++i) {
     const bool last = i + 1 == keys.size();
@@ -255,7 +255,7 @@ void apply_override(Value& root, const std::string& assignment, const Schema& sc
     path += (path.empty() ? "" : ".") + keys[i];
     table += (table.empty() ? "" : ".") + keys[i];
     if (last) {
-      Value value = override_value(value_text, origin);
+      TomlValue value = override_value(value_text, origin);
       const TableSpec* spec = schema.find(table);
       const bool removes = value.is_table() && value.children.empty() && spec != nullptr && spec->is_optional;
       if (removes)
@@ -264,7 +264,7 @@ void apply_override(Value& root, const std::string& assignment, const Schema& sc
         node->set(keys[i], std::move(value));
       return;
     }
-    Value* child = node->find(keys[i]);
+    TomlValue* child = node->find(keys[i]);
     if (child == nullptr) {
       const TableSpec* spec = schema.find(table);
       const bool is_array = spec != nullptr && spec->is_array;
@@ -275,7 +275,7 @@ void apply_override(Value& root, const std::string& assignment, const Schema& sc
 }
 
 Json read_assignments(const std::vector<std::string>& assignments) {
-  Value root = empty(ValueType::kTable, {});
+  TomlValue root = empty(ValueType::kTable, {});
   for (const std::string& assignment : assignments) apply_override(root, assignment, Schema());
   return to_json(root);
 }

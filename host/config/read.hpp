@@ -28,16 +28,16 @@ std::string config_folder(const std::string& path);
 
 // Throws a config error with a position if a file is unreadable, malformed, too large or extends itself, or for too
 // many files.
-Value read_config(const ConfigSource& source);
-Value read_config_file(const std::string& path);
-Value read_config_text(std::string_view text, const std::string& name);
+TomlValue read_config(const ConfigSource& source);
+TomlValue read_config_file(const std::string& path);
+TomlValue read_config_text(std::string_view text, const std::string& name);
 
 // Merges tables recursively; everything else in `over` replaces what is in `base`.
-void merge(Value& base, Value over);
+void merge(TomlValue& base, TomlValue over);
 
 // "a.b.0.c=value"; "table={}" removes a table that may be left out. Throws a config error if it is malformed, or a part
 // of the key is not a table.
-void apply_override(Value& root, const std::string& assignment, const Schema& schema);
+void apply_override(TomlValue& root, const std::string& assignment, const Schema& schema);
 // Returns "name=value" words as an object, with values as in overrides.
 Json read_assignments(const std::vector<std::string>& assignments);
 

@@ -124,13 +124,13 @@ struct Settings {
     SettingList path;
     SettingList trust;
     Setting<bool> locked;
-    Setting<Value> pin;
+    Setting<TomlValue> pin;
   } plugins;
 
   struct Model : ConfigEntry {
     Setting<std::string> path;
     Setting<std::string> plugin;
-    Setting<Value> config;
+    Setting<TomlValue> config;
     Setting<ModelInit> init;
 
     // The key that defines the model: path, or else config.
@@ -152,8 +152,8 @@ struct Settings {
     Setting<std::string> path;
     Setting<DataFormat> format;
     Setting<DocumentSplit> documents;
-    Setting<Value> columns;
-    Setting<Value> tags;
+    Setting<TomlValue> columns;
+    Setting<TomlValue> tags;
   };
   struct TrainSet : DataSet {
     Setting<double> weight;
@@ -172,7 +172,7 @@ struct Settings {
     Setting<double> max_drop_ratio;
     Setting<OnRefused> on_refused;
     Setting<std::string> template_name;  // "template" is a keyword of C++
-    Setting<Value> template_variables;
+    Setting<TomlValue> template_variables;
     Setting<std::string> template_date;
     Setting<std::string> default_system;
     SettingList roles_to_train;

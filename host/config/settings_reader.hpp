@@ -31,19 +31,19 @@ inline constexpr OptionType kOptionType<std::vector<std::string>> = OptionType::
 template <>
 inline constexpr OptionType kOptionType<std::vector<int64_t>> = OptionType::kIntList;
 template <>
-inline constexpr OptionType kOptionType<Value> = OptionType::kTable;
+inline constexpr OptionType kOptionType<TomlValue> = OptionType::kTable;
 
 // Each fills `out`, and returns whether `value` has its type.
-bool convert(const Value& value, bool& out);
-bool convert(const Value& value, int64_t& out);
-bool convert(const Value& value, double& out);
-bool convert(const Value& value, std::string& out);
-bool convert(const Value& value, std::vector<std::string>& out);
-bool convert(const Value& value, std::vector<int64_t>& out);
-bool convert(const Value& value, Value& out);
-bool convert(const Value& value, ResumeFrom& out);
+bool convert(const TomlValue& value, bool& out);
+bool convert(const TomlValue& value, int64_t& out);
+bool convert(const TomlValue& value, double& out);
+bool convert(const TomlValue& value, std::string& out);
+bool convert(const TomlValue& value, std::vector<std::string>& out);
+bool convert(const TomlValue& value, std::vector<int64_t>& out);
+bool convert(const TomlValue& value, TomlValue& out);
+bool convert(const TomlValue& value, ResumeFrom& out);
 template <ChoiceType T>
-bool convert(const Value& value, T& out) {
+bool convert(const TomlValue& value, T& out) {
   const std::optional<T> choice = value.type == ValueType::kString ? choice_from<T>(value.string) : std::nullopt;
   out = choice.value_or(T{});
   return choice.has_value();
@@ -60,7 +60,7 @@ struct ReadKey {
 class SettingsReader {
  public:
   struct Source {
-    const Value& root;
+    const TomlValue& root;
     const std::string& file;                // the position of keys that no file sets
     std::shared_ptr<const Error> findings;  // the problems that loading found, or NULL
     std::vector<ReadKey>* read;             // the keys are appended to it, unless it is NULL
@@ -75,7 +75,7 @@ class SettingsReader {
   template <class Table, class Fill>
   void tables(SettingTables<Table>& tables, std::string_view name, const Fill& fill) const {
     const SettingsReader inside = table(tables, name);
-    const Value* array = find_value(source_.root, tables.key());
+    const TomlValue* array = find_value(source_.root, tables.key());
     tables.tables_.resize(array != nullptr && array->is_array() ? array->children.size() : 0);
     for (size_t i = 0; i < tables.size(); ++i)
       fill(inside.table(tables.tables_[i], std::to_string(i)), tables.tables_[i]);
@@ -83,7 +83,7 @@ class SettingsReader {
 
   template <class T>
   void read(Setting<T>& setting, std::string_view name) const {
-    const Value* value = locate_setting(setting, name, kOptionType<T>);
+    const TomlValue* value = locate_setting(setting, name, kOptionType<T>);
     setting.is_set_ = value != nullptr && convert(*value, setting.value_);
     if (setting.is_set_) locate_items(*value, setting, "");
   }
@@ -91,8 +91,8 @@ class SettingsReader {
  private:
   ConfigEntry& locate(ConfigEntry& entry, std::string_view name) const;
   // The value of the key; NULL if the tree has none.
-  const Value* locate_setting(SettingEntry& setting, std::string_view name, OptionType type) const;
-  void locate_items(const Value& value, SettingEntry& setting, const std::string& prefix) const;
+  const TomlValue* locate_setting(SettingEntry& setting, std::string_view name, OptionType type) const;
+  void locate_items(const TomlValue& value, SettingEntry& setting, const std::string& prefix) const;
 
   const Source& source_;
   std::string prefix_;

@@ -33,19 +33,19 @@ std::string time_text(const Time& time) {
 }
 
 // `outside` is the origin of values that are not from a file; NULL for those of a file.
-Value convert(const toml::node& node, const std::string& name, const Origin* outside) {
-  Value value;
+TomlValue convert(const toml::node& node, const std::string& name, const Origin* outside) {
+  TomlValue value;
   value.origin = outside ? *outside : Origin{Origin::Kind::kFile, position(node.source().begin, name)};
   value.key_where = value.origin.where;
   if (const auto* table = node.as_table()) {
     value.type = ValueType::kTable;
     for (const auto& [key, child] : *table) {
-      Value& added = value.children.emplace_back(convert(child, name, outside));
+      TomlValue& added = value.children.emplace_back(convert(child, name, outside));
       added.name = key.str();
       if (!outside) added.key_where = position(key.source().begin, name);
     }
     // The parser sorts keys; users expect the order of the file.
-    std::stable_sort(value.children.begin(), value.children.end(), [](const Value& a, const Value& b) {
+    std::stable_sort(value.children.begin(), value.children.end(), [](const TomlValue& a, const TomlValue& b) {
       return std::pair(a.key_where.line, a.key_where.column) < std::pair(b.key_where.line, b.key_where.column);
     });
   } else if (const auto* array = node.as_array()) {
@@ -126,7 +126,7 @@ void refuse_deep_nesting(std::string_view text, const std::string& name) {
 
 }  // namespace
 
-Value parse_toml(std::string_view text, const std::string& name) {
+TomlValue parse_toml(std::string_view text, const std::string& name) {
   refuse_deep_nesting(text, name);
   try {
     return convert(toml::parse(text, std::string_view(name)), name, nullptr);
@@ -136,7 +136,7 @@ Value parse_toml(std::string_view text, const std::string& name) {
   }
 }
 
-std::optional<Value> parse_toml_value(const std::string& text, const Origin& origin) {
+std::optional<TomlValue> parse_toml_value(const std::string& text, const Origin& origin) {
   try {
     refuse_deep_nesting(text, "");
   } catch (const Error& cause) {

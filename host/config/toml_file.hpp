@@ -13,9 +13,9 @@ namespace chassis {
 constexpr size_t kMaxKeyParts = 32;
 
 // Throws a config error with the position of the first mistake. `name` is the file in positions.
-Value parse_toml(std::string_view text, const std::string& name);
+TomlValue parse_toml(std::string_view text, const std::string& name);
 
 // The value of `text` alone, such as 3, "x" or [1, 2]; nothing if it is not a TOML value.
-std::optional<Value> parse_toml_value(const std::string& text, const Origin& origin);
+std::optional<TomlValue> parse_toml_value(const std::string& text, const Origin& origin);
 
 }  // namespace chassis

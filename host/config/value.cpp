@@ -43,7 +43,7 @@ std::string float_text(double value) {
   return text;
 }
 
-const Value* child_of(const Value& parent, std::string_view part) {
+const TomlValue* child_of(const TomlValue& parent, std::string_view part) {
   if (!parent.is_array()) return parent.find(part);
   size_t index = 0;
   const auto [end, error] = std::from_chars(part.data(), part.data() + part.size(), index);
@@ -66,26 +66,29 @@ std::string Origin::text() const {
   return "default";
 }
 
-const Value* Value::find(std::string_view key) const {
+const TomlValue* TomlValue::find(std::string_view key) const {
   if (!is_table()) return nullptr;
-  const auto it = std::find_if(children.begin(), children.end(), [&](const Value& child) { return child.name == key; });
+  const auto it =
+      std::find_if(children.begin(), children.end(), [&](const TomlValue& child) { return child.name == key; });
   return it == children.end() ? nullptr : &*it;
 }
 
-Value* Value::find(std::string_view key) { return const_cast<Value*>(static_cast<const Value*>(this)->find(key)); }
+TomlValue* TomlValue::find(std::string_view key) {
+  return const_cast<TomlValue*>(static_cast<const TomlValue*>(this)->find(key));
+}
 
-Value& Value::set(std::string_view key, Value value) {
+TomlValue& TomlValue::set(std::string_view key, TomlValue value) {
   value.name = key;
-  if (Value* old = find(key)) return *old = std::move(value);
+  if (TomlValue* old = find(key)) return *old = std::move(value);
   return children.emplace_back(std::move(value));
 }
 
-void Value::erase(std::string_view key) {
-  std::erase_if(children, [&](const Value& child) { return child.name == key; });
+void TomlValue::erase(std::string_view key) {
+  std::erase_if(children, [&](const TomlValue& child) { return child.name == key; });
 }
 
-const Value* find_value(const Value& root, std::string_view key) {
-  const Value* node = &root;
+const TomlValue* find_value(const TomlValue& root, std::string_view key) {
+  const TomlValue* node = &root;
   while (node != nullptr && !key.empty()) {
     const size_t dot = key.find('.');
     node = child_of(*node, key.substr(0, dot));
@@ -94,9 +97,9 @@ const Value* find_value(const Value& root, std::string_view key) {
   return node;
 }
 
-SourcePosition position_of(const Value& root, std::string_view key, const std::string& file) {
+SourcePosition position_of(const TomlValue& root, std::string_view key, const std::string& file) {
   for (;;) {
-    const Value* value = find_value(root, key);
+    const TomlValue* value = find_value(root, key);
     if (value != nullptr && value != &root && value->origin.by_user()) {
       return value->is_table() || value->is_array() ? value->key_where : value->origin.where;
     }
@@ -133,7 +136,7 @@ std::string toml_key(const std::string& key) {
   return bare ? key : quoted(key);
 }
 
-std::string toml_text(const Value& value) {
+std::string toml_text(const TomlValue& value) {
   switch (value.type) {
     case ValueType::kBool:
       return value.boolean ? "true" : "false";
@@ -150,7 +153,7 @@ std::string toml_text(const Value& value) {
       break;
   }
   std::string items;
-  for (const Value& child : value.children) {
+  for (const TomlValue& child : value.children) {
     if (!items.empty()) items += ", ";
     items += value.is_table() ? toml_key(child.name) + " = " + toml_text(child) : toml_text(child);
   }
@@ -158,7 +161,7 @@ std::string toml_text(const Value& value) {
   return items.empty() ? "{}" : "{ " + items + " }";
 }
 
-Json to_json(const Value& value) {
+Json to_json(const TomlValue& value) {
   switch (value.type) {
     case ValueType::kBool:
       return value.boolean;
@@ -171,19 +174,19 @@ Json to_json(const Value& value) {
       return value.string;
     case ValueType::kArray: {
       Json out = Json::array();
-      for (const Value& child : value.children) out.push_back(to_json(child));
+      for (const TomlValue& child : value.children) out.push_back(to_json(child));
       return out;
     }
     case ValueType::kTable:
       break;
   }
   Json out = Json::object();
-  for (const Value& child : value.children) out[child.name] = to_json(child);
+  for (const TomlValue& child : value.children) out[child.name] = to_json(child);
   return out;
 }
 
-Value from_json(const Json& json, const Origin& origin) {
-  Value value;
+TomlValue from_json(const Json& json, const Origin& origin) {
+  TomlValue value;
   value.origin = origin;
   if (json.is_boolean()) {
     value.type = ValueType::kBool;
@@ -208,7 +211,7 @@ Value from_json(const Json& json, const Origin& origin) {
   return value;
 }
 
-bool same_value(const Value& a, const Value& b) {
+bool same_value(const TomlValue& a, const TomlValue& b) {
   if (a.type != b.type || a.children.size() != b.children.size()) return false;
   switch (a.type) {
     case ValueType::kBool:
@@ -225,8 +228,8 @@ bool same_value(const Value& a, const Value& b) {
     case ValueType::kTable:
       break;
   }
-  return std::all_of(a.children.begin(), a.children.end(), [&](const Value& child) {
-    const Value* other = b.find(child.name);
+  return std::all_of(a.children.begin(), a.children.end(), [&](const TomlValue& child) {
+    const TomlValue* other = b.find(child.name);
     return other != nullptr && same_value(child, *other);
   });
 }

@@ -14,11 +14,12 @@ namespace chassis {
 namespace {
 
 // Sets one key of a table to a text or, if `flag` is true, to true.
-void set_key(Value& root, std::string_view table, std::string_view key, const std::string& text, bool flag = false) {
+void set_key(TomlValue& root, std::string_view table, std::string_view key, const std::string& text,
+             bool flag = false) {
   const std::string typed = std::string(table) + "." + std::string(key) + "=" + text;
   const Origin origin{Origin::Kind::kOverride, SourcePosition{"command line '" + printable(typed) + "'", 0, 0}};
   if (!is_utf8(text)) throw Error(ExitCode::kConfig, origin.where, "an override must be UTF-8 text, as in TOML");
-  Value value;
+  TomlValue value;
   value.type = flag ? ValueType::kBool : ValueType::kString;
   value.boolean = flag;
   if (!flag) value.string = text;
@@ -26,7 +27,7 @@ void set_key(Value& root, std::string_view table, std::string_view key, const st
   value.origin = origin;
   value.key_where = origin.where;
   if (root.find(table) == nullptr) {
-    Value empty;
+    TomlValue empty;
     empty.origin = origin;
     empty.key_where = origin.where;
     root.set(table, std::move(empty));
@@ -37,7 +38,7 @@ void set_key(Value& root, std::string_view table, std::string_view key, const st
 }  // namespace
 
 Config weights_config(const WeightsConfig& values, const std::string& name) {
-  Value root = read_config_text("schema_version = 1\n", name);
+  TomlValue root = read_config_text("schema_version = 1\n", name);
   const auto set_if_given = [&](std::string_view table, std::string_view key, const std::string& text) {
     if (!text.empty()) set_key(root, table, key, text);
   };

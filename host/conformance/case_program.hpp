@@ -36,12 +36,12 @@ class CaseProgram {
                block().add_value({name, {CHASSIS_DIM_BATCH, CHASSIS_DIM_TIME}, GraphValueType::kInt32, {}});
   }
   SlotId slot(std::string name, std::vector<std::vector<DimId>> axes) {
-    Slot slot;
+    ParameterSlot slot;
     slot.name = std::move(name);
     slot.axes = std::move(axes);
     return block().add_slot(std::move(slot));
   }
-  ValueId op(const char* id, std::vector<ValueId> inputs, std::vector<SlotId> params = {}, Attrs attrs = {},
+  ValueId op(const char* id, std::vector<ValueId> inputs, std::vector<SlotId> params = {}, OpAttrs attrs = {},
              std::vector<DimId> output_dims = {}) {
     Op op{OpId(id), id, std::move(inputs), std::move(params), {}, std::move(attrs)};
     infer_outputs(program_, block(), op, output_dims);

@@ -9,7 +9,7 @@
 #include <string_view>
 #include <vector>
 
-#include "host/compile/node_view.hpp"
+#include "host/compile/node_description.hpp"
 #include "host/plugin/status.hpp"
 
 namespace chassis {
@@ -146,7 +146,8 @@ std::vector<std::string> answer_failures(const OpsProvider& provider, const Prog
   std::vector<std::string> failures;
   for (const Node& node : block.nodes) {
     if (!node.provider || node.provider->self != provider.self) continue;
-    const NodeView view(program, layout, block.block, node, block.value_needs_grad, block.slot_trainable, options);
+    const NodeDescription view(program, layout, block.block, node, block.value_needs_grad, block.slot_trainable,
+                               options);
     AskedAgain(node, view.get(), block, failures).run();
   }
   return failures;

@@ -59,7 +59,7 @@ class OwnOpExamination {
     for (size_t i = 0; i < op.inputs.size(); ++i)
       if (op.inputs[i] != kAbsent) copy.inputs[i] = input(block, op.inputs[i]);
     for (SlotId& slot : copy.params) {
-      Slot read = block.slots[slot];
+      ParameterSlot read = block.slots[slot];
       read.tied_to.clear();
       slot = own.add_slot(std::move(read));
     }
@@ -131,7 +131,7 @@ class OwnOpExamination {
   static void fill(const Tensor& tensor, Array array) {
     tensor.copy_from(Tensor::borrow(array.values.data(), tensor.sizes(), Dtype::f32));
   }
-  static std::vector<DimId> dims_of(const Slot& slot) {
+  static std::vector<DimId> dims_of(const ParameterSlot& slot) {
     std::vector<DimId> dims;
     for (const auto& axis : slot.axes) dims.insert(dims.end(), axis.begin(), axis.end());
     return dims;

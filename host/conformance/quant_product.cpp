@@ -11,7 +11,7 @@
 
 #include "host/base/error.hpp"
 #include "host/compile/compile.hpp"
-#include "host/compile/quant.hpp"
+#include "host/compile/quant_pass.hpp"
 #include "host/execute/block_run.hpp"
 #include "host/execute/kernels.hpp"
 #include "host/graph/op_table.hpp"
@@ -64,7 +64,7 @@ struct Half {
   int64_t coordinate;
 };
 
-std::vector<Half> halves_of(const Case& c, const QuantStorage& storage) {
+std::vector<Half> halves_of(const Case& c, const QuantizedStorage& storage) {
   std::vector<Half> out;
   if (!storage.is_divisible() || c.sums_groups) return out;
   const auto add = [&](DimId dim, int64_t size, int64_t stride) {
@@ -84,7 +84,7 @@ Program record(const Case& c) {
   BlockType& block = program.blocks.emplace_back();
   block.name = "products";
   const auto slot = [&](const std::string& name, std::vector<std::vector<DimId>> axes) {
-    Slot slot;
+    ParameterSlot slot;
     slot.name = name;
     slot.axes = std::move(axes);
     slot.init = CHASSIS_INIT_NORMAL;
@@ -141,7 +141,7 @@ Program divided(Program program, DimId dim) {
     if (std::ranges::find(dims, dim) != dims.end()) of.sharding[0] = {Sharding::Kind::kShard, dim};
   };
   for (GraphValue& value : block.values) place(value, value.dims);
-  for (Slot& slot : block.slots) {
+  for (ParameterSlot& slot : block.slots) {
     std::vector<DimId> dims;
     for (const auto& axis : slot.axes) dims.insert(dims.end(), axis.begin(), axis.end());
     place(slot, dims);
@@ -190,7 +190,7 @@ class Run {
 
   std::vector<Named> operator()() {
     std::vector<uint8_t> trainable;
-    for (const Slot& slot : program_.blocks[0].slots) trainable.push_back(trains(slot.name));
+    for (const ParameterSlot& slot : program_.blocks[0].slots) trainable.push_back(trains(slot.name));
     const ResolvedBlock block = compile_block(program_, layout_, 0, trainable, true, options_);
     ResolveOptions outside = options_;
     outside.purpose = Purpose::kLoss;

@@ -22,7 +22,7 @@ std::string attr_text(const AttrValue& value) {
   return std::visit([](const auto& v) { return fmt::format("{}", v); }, value);
 }
 
-std::string parameter_text(const Program& program, const Slot& slot) {
+std::string parameter_text(const Program& program, const ParameterSlot& slot) {
   std::string text = fmt::format("parameter {} {} role {} init {} {} tied to '{}'", slot.name,
                                  program.global_shape(slot), slot.role, slot.init, slot.init_std, slot.tied_to);
   if (slot.frozen) text += " frozen";
@@ -33,10 +33,10 @@ std::string parameter_text(const Program& program, const Slot& slot) {
 // One line per dim, block, slot, op, output, field and chain.
 std::vector<std::string> lines_of(const Program& program) {
   std::vector<std::string> out;
-  for (const Dim& dim : program.dims) out.push_back(fmt::format("dim {} = {}", dim.name, dim.size));
+  for (const GraphDim& dim : program.dims) out.push_back(fmt::format("dim {} = {}", dim.name, dim.size));
   for (const BlockType& block : program.blocks) {
     out.push_back("block " + block.name);
-    for (const Slot& slot : block.slots) out.push_back(parameter_text(program, slot));
+    for (const ParameterSlot& slot : block.slots) out.push_back(parameter_text(program, slot));
     for (const Op& op : block.ops) {
       std::string attrs;
       for (const auto& [name, value] : op.attrs) attrs += " " + name + "=" + attr_text(value);

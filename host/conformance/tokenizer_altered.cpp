@@ -4,7 +4,7 @@
 
 #include "host/base/file.hpp"
 #include "host/base/json.hpp"
-#include "host/conformance/tokenizer.hpp"
+#include "host/conformance/tokenizer_checks.hpp"
 
 namespace chassis {
 namespace {

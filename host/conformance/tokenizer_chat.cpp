@@ -2,8 +2,8 @@
 #include <fmt/core.h>
 
 #include "host/base/printable.hpp"
-#include "host/conformance/tokenizer.hpp"
 #include "host/conformance/tokenizer_calls.hpp"
+#include "host/conformance/tokenizer_checks.hpp"
 #include "host/plugin/status.hpp"
 
 namespace chassis {

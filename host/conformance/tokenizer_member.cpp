@@ -7,8 +7,8 @@
 #include <utility>
 
 #include "host/base/json.hpp"
-#include "host/conformance/tokenizer.hpp"
 #include "host/conformance/tokenizer_calls.hpp"
+#include "host/conformance/tokenizer_checks.hpp"
 
 namespace chassis {
 namespace {

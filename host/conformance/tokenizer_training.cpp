@@ -1,12 +1,11 @@
 // Trains a small vocabulary from generated texts.
 #include <fmt/core.h>
 
-
 #include "host/base/error.hpp"
 #include "host/base/file.hpp"
 #include "host/base/printable.hpp"
-#include "host/conformance/tokenizer.hpp"
 #include "host/conformance/tokenizer_calls.hpp"
+#include "host/conformance/tokenizer_checks.hpp"
 #include "host/plugin/call.hpp"
 #include "host/plugin/status.hpp"
 

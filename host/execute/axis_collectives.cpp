@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "host/base/error.hpp"
-#include "host/compile/layout.hpp"
+#include "host/compile/layout_pass.hpp"
 #include "host/service/log_sum.hpp"
 #include "host/state/shape.hpp"
 
@@ -26,7 +26,7 @@ Pieces pieces_of(int rank, int num_ranks, int64_t length, bool is_zigzag) {
 
 class RankParts {
  public:
-  RankParts(const CommGroup& group, int dim, const Tensor& input, bool is_zigzag)
+  RankParts(const ProcessGroup& group, int dim, const Tensor& input, bool is_zigzag)
       : num_ranks_(group.size()), dim_(dim), is_zigzag_(is_zigzag), whole_(input.sizes()) {
     const int64_t ways = num_ranks_ * num_pieces();
     piece_ = (whole_[static_cast<size_t>(dim)] + ways - 1) / ways;
@@ -60,7 +60,7 @@ void copy_part(const Tensor& part, int dim, const Pieces& pieces, const Tensor& 
 }
 
 // One row for each rank, holding its part of the input.
-Tensor rows_of_parts(const CommGroup& group, int dim, const Tensor& input, bool is_zigzag) {
+Tensor rows_of_parts(const ProcessGroup& group, int dim, const Tensor& input, bool is_zigzag) {
   const RankParts parts(group, dim, input, is_zigzag);
   const std::vector<int64_t> sizes = parts.sizes();
   const int64_t elements = numel(Shape(sizes)), all[] = {elements * group.size()};
@@ -89,7 +89,7 @@ Tensor joined_parts(const Tensor& rows, int dim, const std::vector<int64_t>& siz
 // Tensors in transit around the ranks of an axis.
 class RingShift final : public Shift {
  public:
-  RingShift(Communicator& communicator, CommGroup& group, std::vector<Tensor> sent, bool back)
+  RingShift(Communicator& communicator, ProcessGroup& group, std::vector<Tensor> sent, bool back)
       : communicator_(communicator) {
     const int next = (group.rank() + 1) % group.size(), before = (group.rank() + group.size() - 1) % group.size();
     std::vector<Collective> calls;
@@ -116,13 +116,13 @@ class RingShift final : public Shift {
  private:
   Communicator& communicator_;
   std::vector<Tensor> received_;
-  CommWork work_;
+  CommHandle work_;
 };
 
 }  // namespace
 
 Tensor AxisCollectives::run(const CollectiveCall& call, const Tensor& input) {
-  CommGroup& group = communicator_.group(std::vector<std::string>{call.axis});
+  ProcessGroup& group = communicator_.group(std::vector<std::string>{call.axis});
   if (call.op == CommOp::kAllReduce) return all_reduce(group, input);
   if (call.op == CommOp::kAllGather) return all_gather(group, call.dim, input, call.is_zigzag);
   if (call.op == CommOp::kReduceScatter) return reduce_scatter(group, call.dim, input, call.is_zigzag);
@@ -146,7 +146,7 @@ std::unique_ptr<Shift> AxisCollectives::shift(const std::string& axis, std::vect
                                      std::move(sent), back);
 }
 
-Tensor AxisCollectives::all_reduce(CommGroup& group, const Tensor& input) {
+Tensor AxisCollectives::all_reduce(ProcessGroup& group, const Tensor& input) {
   Collective call;
   call.send = input.contiguous();
   call.recv = Tensor::empty(input.sizes(), input.dtype(), input.device());
@@ -156,7 +156,7 @@ Tensor AxisCollectives::all_reduce(CommGroup& group, const Tensor& input) {
   return sum;
 }
 
-Tensor AxisCollectives::gather_rows(CommGroup& group, const Tensor& input) {
+Tensor AxisCollectives::gather_rows(ProcessGroup& group, const Tensor& input) {
   Collective call;
   call.op = CHASSIS_COMM_ALL_GATHER;
   call.send = input.contiguous().flat();
@@ -168,12 +168,12 @@ Tensor AxisCollectives::gather_rows(CommGroup& group, const Tensor& input) {
   return rows;
 }
 
-Tensor AxisCollectives::all_gather(CommGroup& group, int dim, const Tensor& input, bool is_zigzag) {
+Tensor AxisCollectives::all_gather(ProcessGroup& group, int dim, const Tensor& input, bool is_zigzag) {
   return joined_parts(gather_rows(group, input), dim, input.sizes(), group.size(), is_zigzag);
 }
 
 // Neighbours share each part: they have the same values, and each has a part of the gradient.
-Tensor AxisCollectives::gather_shared(CommGroup& group, const CollectiveCall& call, const Tensor& input) {
+Tensor AxisCollectives::gather_shared(ProcessGroup& group, const CollectiveCall& call, const Tensor& input) {
   const Tensor all = all_gather(group, call.dim, input, false);
   const int64_t length = input.size(call.dim), num_parts = group.size() / call.sharers;
   std::vector<int64_t> sizes = input.sizes();
@@ -190,7 +190,7 @@ Tensor AxisCollectives::gather_shared(CommGroup& group, const CollectiveCall& ca
 }
 
 // The first of the ranks that share a part keeps its gradient.
-Tensor AxisCollectives::shared_part(CommGroup& group, const CollectiveCall& call, const Tensor& input) {
+Tensor AxisCollectives::shared_part(ProcessGroup& group, const CollectiveCall& call, const Tensor& input) {
   const int64_t length = input.size(call.dim) * call.sharers / group.size();
   Tensor out = input.narrow(call.dim, group.rank() / call.sharers * length, length).contiguous();
   if (call.of_gradient && group.rank() % call.sharers != 0) {
@@ -200,7 +200,7 @@ Tensor AxisCollectives::shared_part(CommGroup& group, const CollectiveCall& call
   return out;
 }
 
-Tensor AxisCollectives::reduce_scatter(CommGroup& group, int dim, const Tensor& input, bool is_zigzag) {
+Tensor AxisCollectives::reduce_scatter(ProcessGroup& group, int dim, const Tensor& input, bool is_zigzag) {
   Collective call;
   call.op = CHASSIS_COMM_REDUCE_SCATTER;
   call.send = rows_of_parts(group, dim, input, is_zigzag);
@@ -212,7 +212,7 @@ Tensor AxisCollectives::reduce_scatter(CommGroup& group, int dim, const Tensor& 
 }
 
 // Row r of the sent tensor is rank r's part along `to`; row r of the received tensor is rank r's part along `from`.
-Tensor AxisCollectives::all_to_all(CommGroup& group, int from, int to, const Tensor& input) {
+Tensor AxisCollectives::all_to_all(ProcessGroup& group, int from, int to, const Tensor& input) {
   Collective call;
   call.op = CHASSIS_COMM_ALL_TO_ALL;
   call.send = rows_of_parts(group, to, input, false);

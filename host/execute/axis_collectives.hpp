@@ -21,14 +21,14 @@ class AxisCollectives final : public Collectives {
   std::unique_ptr<Shift> shift(const std::string& axis, std::vector<Tensor> sent, bool back) override;
 
  private:
-  Tensor all_reduce(CommGroup& group, const Tensor& input);
-  Tensor all_gather(CommGroup& group, int dim, const Tensor& input, bool is_zigzag);
-  Tensor gather_shared(CommGroup& group, const CollectiveCall& call, const Tensor& input);
-  Tensor shared_part(CommGroup& group, const CollectiveCall& call, const Tensor& input);
-  Tensor reduce_scatter(CommGroup& group, int dim, const Tensor& input, bool is_zigzag);
-  Tensor all_to_all(CommGroup& group, int from, int to, const Tensor& input);
+  Tensor all_reduce(ProcessGroup& group, const Tensor& input);
+  Tensor all_gather(ProcessGroup& group, int dim, const Tensor& input, bool is_zigzag);
+  Tensor gather_shared(ProcessGroup& group, const CollectiveCall& call, const Tensor& input);
+  Tensor shared_part(ProcessGroup& group, const CollectiveCall& call, const Tensor& input);
+  Tensor reduce_scatter(ProcessGroup& group, int dim, const Tensor& input, bool is_zigzag);
+  Tensor all_to_all(ProcessGroup& group, int from, int to, const Tensor& input);
   // Returns the inputs of all ranks, one after another.
-  Tensor gather_rows(CommGroup& group, const Tensor& input);
+  Tensor gather_rows(ProcessGroup& group, const Tensor& input);
 
   Communicator& communicator_;
 };

@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "host/compile/layout.hpp"
+#include "host/compile/layout_pass.hpp"
 #include "host/execute/run_context.hpp"
 #include "host/service/tensor.hpp"
 

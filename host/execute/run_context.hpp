@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "host/base/error.hpp"
-#include "host/compile/layout.hpp"
+#include "host/compile/layout_pass.hpp"
 #include "host/compile/parameters.hpp"
 #include "host/compile/resolve.hpp"
 #include "host/execute/backend.hpp"

@@ -77,7 +77,7 @@ StreamValues RankLinks::receive(int from_stage, int to_stage, const std::vector<
     call.name = name_of(from_stage, to_stage, name);
   }
   if (calls.empty()) return out;
-  CommWork work = communicator_.start(*link.group, std::move(calls));
+  CommHandle work = communicator_.start(*link.group, std::move(calls));
   communicator_.wait(work);
   return out;
 }

@@ -26,8 +26,8 @@ class RankLinks final : public StageLinks {
 
  private:
   struct Link {
-    CommGroup* group = nullptr;
-    std::deque<CommWork> sent;  // in order; tensors live until they have arrived
+    ProcessGroup* group = nullptr;
+    std::deque<CommHandle> sent;  // in order; tensors live until they have arrived
   };
   // By the ranks of the sending and the receiving stage. Forward and backward have separate links.
   using Key = std::tuple<int, int, bool>;  // ranks of the pipeline, and whether values go forward
@@ -38,7 +38,7 @@ class RankLinks final : public StageLinks {
 
   const Pipeline& pipeline_;
   Communicator& communicator_;
-  CommGroup* all_ = nullptr;  // group of the pipeline's ranks
+  ProcessGroup* all_ = nullptr;  // group of the pipeline's ranks
   std::map<Key, Link> links_;
 };
 

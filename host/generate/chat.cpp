@@ -38,11 +38,12 @@ std::vector<int32_t> ids_of_chat(const Answerer& answerer, const ChatRenderer& r
   return ids;
 }
 
-Chat::Chat(Answerer& answerer, const ChatRenderer& renderer) : answerer_(answerer), renderer_(renderer) {
+Conversation::Conversation(Answerer& answerer, const ChatRenderer& renderer)
+    : answerer_(answerer), renderer_(renderer) {
   answerer_.add_stop_ids(renderer.stop_ids());
 }
 
-Answer Chat::say(const std::string& user, const OnText& on_text) {
+Answer Conversation::say(const std::string& user, const OnText& on_text) {
   ChatRecord next = chat_;
   next.messages.push_back(turn("user", user));
   const std::vector<int32_t> ids = ids_of_chat(answerer_, renderer_, next);
@@ -53,11 +54,11 @@ Answer Chat::say(const std::string& user, const OnText& on_text) {
   return answer;
 }
 
-void Chat::reset() {
+void Conversation::reset() {
   std::erase_if(chat_.messages, [](const Message& message) { return message.role != "system"; });
 }
 
-void Chat::set_system(const std::string& text) {
+void Conversation::set_system(const std::string& text) {
   chat_.messages.clear();
   if (!text.empty()) chat_.messages.push_back(turn("system", text));
 }

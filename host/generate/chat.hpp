@@ -18,10 +18,10 @@ ChatRecord user_turn(const std::string& text);
 // The text of a conversation, up to where the assistant's answer begins, as ids.
 std::vector<int32_t> ids_of_chat(const Answerer& answerer, const ChatRenderer& renderer, const ChatRecord& chat);
 
-class Chat {
+class Conversation {
  public:
   // Both must outlive the object. Adds the renderer's stop ids to those of the answerer.
-  Chat(Answerer& answerer, const ChatRenderer& renderer);
+  Conversation(Answerer& answerer, const ChatRenderer& renderer);
 
   // [step][all-ranks] Adds a turn of the user and its answer. If the template refuses the conversation, throws a config
   // error and leaves the turn out. Reuses the beginning that the new ids share with the previous ones; so in rare cases

@@ -15,7 +15,7 @@ DimSizes DimSizes::largest(const Program& program, int64_t batch, int64_t time) 
 }
 
 int64_t DimSizes::size_of(const Program& program, DimId dim) const {
-  const Dim& known = program.dims[dim];
+  const GraphDim& known = program.dims[dim];
   switch (known.kind) {
     case DimKind::kFixed:
       return known.size;
@@ -32,7 +32,7 @@ int64_t DimSizes::size_of(const Program& program, DimId dim) const {
 }
 
 void DimSizes::set(const Program& program, DimId dim, int64_t size) {
-  const Dim& known = program.dims[dim];
+  const GraphDim& known = program.dims[dim];
   CHASSIS_CHECK(!known.is_fixed(), known.name);
   if (known.kind != DimKind::kBounded) {
     (known.kind == DimKind::kBatch ? batch : time) = size;

@@ -16,7 +16,7 @@ enum class DimKind {
   kBounded,  // the model gives a maximum, each micro-batch the size
 };
 
-struct Dim {
+struct GraphDim {
   std::string name;
   int64_t size = 0;  // logical, undivided; the maximum of a bounded dim; 0 for B and T
   DimKind kind = DimKind::kFixed;
@@ -25,6 +25,6 @@ struct Dim {
 };
 
 // B and T, with which the dims of every program begin.
-inline std::vector<Dim> predeclared_dims() { return {{"B", 0, DimKind::kBatch}, {"T", 0, DimKind::kTime}}; }
+inline std::vector<GraphDim> predeclared_dims() { return {{"B", 0, DimKind::kBatch}, {"T", 0, DimKind::kTime}}; }
 
 }  // namespace chassis

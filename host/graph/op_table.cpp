@@ -43,7 +43,7 @@ class OpRule {
   double number(std::string_view attr) const { return std::get<double>(*op_.attr(attr)); }
 
   const std::vector<DimId>& dims(size_t input) const { return block_.values[op_.inputs[input]].dims; }
-  const Slot& param(size_t i) const { return block_.slots[op_.params[i]]; }
+  const ParameterSlot& param(size_t i) const { return block_.slots[op_.params[i]]; }
 
   void expect_dims(size_t input, const std::vector<DimId>& wanted) const {
     if (dims(input) != wanted)
@@ -59,13 +59,13 @@ class OpRule {
            std::to_string(rank) + " dims");
   }
   void expect_axis(size_t i, size_t axis, const std::vector<DimId>& wanted) const {
-    const Slot& slot = param(i);
+    const ParameterSlot& slot = param(i);
     if (slot.axes.size() <= axis || slot.axes[axis] != wanted)
       fail("axis " + std::to_string(axis) + " of parameter '" + slot.name + "' must be " + program_.dims_text(wanted));
   }
 
   const std::vector<DimId>& axis(size_t i, size_t index) const {
-    const Slot& slot = param(i);
+    const ParameterSlot& slot = param(i);
     if (slot.axes.size() <= index)
       fail("parameter '" + slot.name + "' must have at least " + std::to_string(index + 1) +
            (index == 0 ? " axis" : " axes"));
@@ -117,7 +117,7 @@ void embedding(OpRule& r) {
 }
 
 void linear(OpRule& r) {
-  const Slot& weight = r.param(0);
+  const ParameterSlot& weight = r.param(0);
   if (weight.axes.size() != 2) r.fail("weight '" + weight.name + "' must have two axes");
   const auto& in = weight.axes[1];
   const auto& x = r.dims(0);

@@ -24,7 +24,7 @@ bool Op::mixes(DimId dim) const {
 
 bool GraphValue::has(DimId dim) const { return std::ranges::find(dims, dim) != dims.end(); }
 
-bool Slot::has(DimId dim) const {
+bool ParameterSlot::has(DimId dim) const {
   return std::ranges::any_of(axes, [&](const auto& axis) { return std::ranges::find(axis, dim) != axis.end(); });
 }
 
@@ -53,7 +53,7 @@ ValueId BlockType::add_value(GraphValue value) {
   return static_cast<ValueId>(values.size() - 1);
 }
 
-SlotId BlockType::add_slot(Slot slot) {
+SlotId BlockType::add_slot(ParameterSlot slot) {
   slots.push_back(std::move(slot));
   return static_cast<SlotId>(slots.size() - 1);
 }
@@ -69,7 +69,7 @@ std::string Chain::prefix_of(size_t index) const {
   return at == std::string::npos ? prefix : prefix.substr(0, at) + std::to_string(index) + prefix.substr(at + 3);
 }
 
-std::string Chain::parameter_name(size_t index, const Slot& slot) const {
+std::string Chain::parameter_name(size_t index, const ParameterSlot& slot) const {
   const std::string head = prefix_of(index);
   return head.empty() ? slot.name : head + "." + slot.name;
 }
@@ -95,7 +95,7 @@ int64_t Program::dim_product(const std::vector<DimId>& ids) const {
 std::string Program::dims_text(const std::vector<DimId>& ids) const {
   std::string text = "[";
   for (size_t i = 0; i < ids.size(); ++i) {
-    const Dim& dim = dims[ids[i]];
+    const GraphDim& dim = dims[ids[i]];
     text += (i ? ", " : "") + dim.name;
     if (dim.is_fixed() || dim.kind == DimKind::kBounded)
       text += (dim.is_fixed() ? "=" : "≤") + std::to_string(dim.size);
@@ -135,7 +135,7 @@ std::string batch_fields_text() {
   return text;
 }
 
-std::vector<int64_t> Program::global_shape(const Slot& slot) const {
+std::vector<int64_t> Program::global_shape(const ParameterSlot& slot) const {
   std::vector<int64_t> shape;
   for (const auto& axis : slot.axes) shape.push_back(dim_product(axis));
   return shape;

@@ -24,7 +24,7 @@ using SlotId = uint32_t;
 inline constexpr uint32_t kAbsent = CHASSIS_ABSENT;
 
 using AttrValue = std::variant<int64_t, double, std::string, std::vector<int64_t>, std::vector<double>>;
-using Attrs = std::vector<std::pair<std::string, AttrValue>>;
+using OpAttrs = std::vector<std::pair<std::string, AttrValue>>;
 
 enum class GraphValueType : uint32_t {
   kCompute,  // the precision of the run
@@ -51,10 +51,10 @@ struct GraphValue {
 };
 Dtype dtype_of(const GraphValue& value, Dtype compute);
 
-class QuantStorage;
+class QuantizedStorage;
 
 // A parameter of a block type. The parameter table has its tensor in each unit.
-struct Slot {
+struct ParameterSlot {
   std::string name;
   std::vector<std::vector<DimId>> axes;
   uint32_t role = CHASSIS_ROLE_WEIGHT;
@@ -65,11 +65,11 @@ struct Slot {
   bool frozen = false;                             // set by an adapter: not trained, whatever [freeze] says
   bool added = false;                              // added by an adapter; files of the model do not have it
   std::string storage;                             // scheme of a quantized parameter; empty: plain
-  std::shared_ptr<const QuantStorage> components;  // how a quant plugin stores it; NULL: in one tensor
+  std::shared_ptr<const QuantizedStorage> components;  // how a quant plugin stores it; NULL: in one tensor
   std::vector<Sharding> sharding;                  // by axis of the layout
   std::vector<std::string> partial_over;           // axes whose ranks each compute a part of its gradient
   bool has(DimId dim) const;
-  bool operator==(const Slot&) const = default;
+  bool operator==(const ParameterSlot&) const = default;
 };
 
 struct Op {
@@ -78,7 +78,7 @@ struct Op {
   std::vector<ValueId> inputs;  // kAbsent where left out
   std::vector<SlotId> params;
   std::vector<ValueId> outputs;
-  Attrs attrs;
+  OpAttrs attrs;
   // For a plugin's own op: the dims that it mixes, as in chassis_op_desc_t. Not given: all but B.
   std::optional<std::vector<DimId>> mixed_dims = {};
 
@@ -105,7 +105,7 @@ struct Field {
 struct BlockType {
   std::string name;
   std::vector<GraphValue> values;
-  std::vector<Slot> slots;
+  std::vector<ParameterSlot> slots;
   std::vector<Op> ops;
   std::map<std::string, ValueId> inputs;  // from the block before
   std::map<std::string, ValueId> fields;  // from the batch
@@ -117,7 +117,7 @@ struct BlockType {
   // The first op of a plugin that needs all positions of a row; NULL if there is none.
   const Op* op_over_positions() const;
   ValueId add_value(GraphValue value);
-  SlotId add_slot(Slot slot);
+  SlotId add_slot(ParameterSlot slot);
   bool operator==(const BlockType&) const = default;
 };
 
@@ -128,11 +128,11 @@ struct Chain {
 
   std::string prefix_of(size_t index) const;
   // "model.layers.3.self_attn.q_proj.weight"
-  std::string parameter_name(size_t index, const Slot& slot) const;
+  std::string parameter_name(size_t index, const ParameterSlot& slot) const;
 };
 
 struct Program {
-  std::vector<Dim> dims;
+  std::vector<GraphDim> dims;
   std::vector<BlockType> blocks;
   std::vector<Chain> chains;
   std::map<std::string, Field> fields;  // fields that any block reads
@@ -142,7 +142,7 @@ struct Program {
   bool is_logits(const GraphValue& value) const;               // has the dim "vocab"
   std::string dims_text(const std::vector<DimId>& ids) const;  // "[B, T, heads=6, patches≤512]"
   std::string field_text(const Field& field) const;            // "i32 [B, T]"
-  std::vector<int64_t> global_shape(const Slot& slot) const;
+  std::vector<int64_t> global_shape(const ParameterSlot& slot) const;
   size_t num_units() const;                     // blocks of all chains
   std::vector<std::string> unit_names() const;  // "embed", "layers.3"
 };

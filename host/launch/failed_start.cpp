@@ -13,7 +13,7 @@
 #include "host/base/log.hpp"
 #include "host/base/printable.hpp"
 #include "host/launch/arrival.hpp"
-#include "host/launch/failure.hpp"
+#include "host/launch/rank_failure.hpp"
 #include "host/launch/store.hpp"
 
 namespace chassis {

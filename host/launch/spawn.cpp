@@ -23,9 +23,9 @@
 #include "host/base/error.hpp"
 #include "host/base/file.hpp"
 #include "host/base/log.hpp"
-#include "host/launch/failure.hpp"
 #include "host/launch/launch.hpp"
 #include "host/launch/limits.hpp"
+#include "host/launch/rank_failure.hpp"
 #include "host/launch/store.hpp"
 #include "host/plugin/call.hpp"
 
@@ -218,7 +218,7 @@ class Ranks {
         end_run({rank, ExitCode::kStopped, fmt::format("rank {} was ended by {}", rank, signal_name(forwarded_))});
       return;
     }
-    Failure failure{rank, static_cast<ExitCode>(code), fmt::format("rank {} ended with exit code {}", rank, code)};
+    RankFailure failure{rank, static_cast<ExitCode>(code), fmt::format("rank {} ended with exit code {}", rank, code)};
     if (killed_by)
       failure = {rank, ExitCode::kCommunication, fmt::format("rank {} was killed by {}", rank, signal_name(killed_by))};
     if (const std::string call = calls_.last_call(rank); !call.empty()) failure.text += " inside " + call;
@@ -231,16 +231,16 @@ class Ranks {
   // A rank that says nothing and ends with exit code 0 has not finished its part.
   void record_early_end(int rank, pid_t process) {
     const std::string call = calls_.last_call(rank);
-    const Failure failure{rank, call.empty() ? ExitCode::kCommunication : ExitCode::kPlugin,
-                          fmt::format("rank {} ended with exit code 0 before the run was over, {}", rank,
-                                      call.empty() ? "outside all plugins" : "inside " + call)};
+    const RankFailure failure{rank, call.empty() ? ExitCode::kCommunication : ExitCode::kPlugin,
+                              fmt::format("rank {} ended with exit code 0 before the run was over, {}", rank,
+                                          call.empty() ? "outside all plugins" : "inside " + call)};
     end_run(failure);
     log::error("{} (process {})", failure.text, process);
     if (!first_failure_) first_failure_ = static_cast<int>(failure.code);
   }
 
   // Posts the failure for the other ranks, which then have kTimeToEnd to end. Returns whether it is the first one.
-  bool end_run(const Failure& failure) {
+  bool end_run(const RankFailure& failure) {
     if (!kill_at_) kill_at_ = Clock::now() + kTimeToEnd;
     const bool is_first = post_failure(*store_, failure);
     send(SIGCONT);  // so that a stopped rank learns of it too

@@ -18,7 +18,7 @@
 #include "host/base/printable.hpp"
 #include "host/launch/address.hpp"
 #include "host/launch/arrival.hpp"
-#include "host/launch/failure.hpp"
+#include "host/launch/rank_failure.hpp"
 #include "host/launch/text_difference.hpp"
 
 namespace chassis {
@@ -46,7 +46,7 @@ std::string list_text(const std::vector<int>& ranks) {
 std::string remote_text(int rank, const std::string& text) { return fmt::format("rank {}: {}", rank, text); }
 
 // True if another rank failed with an equal error: all ranks made the same mistake at the same time.
-bool is_equal(const Error& error, const Failure& failure) {
+bool is_equal(const Error& error, const RankFailure& failure) {
   return error.code() == failure.code && remote_text(failure.rank, error.what()) == failure.text;
 }
 
@@ -92,7 +92,7 @@ void World::serve_store() {
   try {
     server_ = std::make_unique<StoreServer>(server_address_, launch_.master_port);
   } catch (const Error&) {
-    std::optional<Failure> failure;
+    std::optional<RankFailure> failure;
     try {
       failure = find_failure(*connect_store(launch_.master_address, launch_.master_port, 500ms, launch_.store_prefix));
     } catch (const Error&) {  // no store of ours
@@ -345,7 +345,7 @@ int World::run(const std::function<int()>& body) {
 
 void World::await_cause() {
   for (const auto end = Clock::now() + kCauseTimeout; Clock::now() < end; std::this_thread::sleep_for(10ms)) {
-    std::optional<Failure> first;
+    std::optional<RankFailure> first;
     try {
       first = find_failure(*store_);
     } catch (const StoreLost& lost) {  // this is the cause
@@ -373,14 +373,14 @@ bool World::is_failure_of_another(const Error& error) noexcept {
   return error.is_from_another_rank() || reported_by_another(error);
 }
 
-std::optional<Failure> World::reported_by_another(const Error& error) noexcept {
-  const std::optional<Failure> first = first_failure();
+std::optional<RankFailure> World::reported_by_another(const Error& error) noexcept {
+  const std::optional<RankFailure> first = first_failure();
   if (!first || first->rank == rank()) return std::nullopt;
   if (!error.is_from_another_rank() && !is_equal(error, *first)) return std::nullopt;
   return first;
 }
 
-std::optional<Failure> World::first_failure() noexcept {
+std::optional<RankFailure> World::first_failure() noexcept {
   try {
     return store_ ? find_failure(*store_) : std::nullopt;
   } catch (const std::exception&) {  // the store is lost
@@ -399,7 +399,7 @@ void World::report_failure(const Error& error) noexcept {
 
 void World::throw_if_another_failed() {
   if (!store_) return;
-  std::optional<Failure> failure;
+  std::optional<RankFailure> failure;
   try {
     failure = find_failure(*store_);
   } catch (const StoreLost& lost) {

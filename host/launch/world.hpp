@@ -12,9 +12,9 @@
 #include <vector>
 
 #include "host/base/error.hpp"
-#include "host/launch/failure.hpp"
 #include "host/launch/launch.hpp"
 #include "host/launch/lifeline.hpp"
+#include "host/launch/rank_failure.hpp"
 #include "host/launch/store.hpp"
 
 namespace chassis {
@@ -93,8 +93,9 @@ class World {
                   const std::function<std::string()>& late);
   void await_cause();
   StoreLost with_server(const StoreLost& lost) const;
-  std::optional<Failure> first_failure() noexcept;
-  std::optional<Failure> reported_by_another(const Error& error) noexcept;  // that failure, if another rank reported it
+  std::optional<RankFailure> first_failure() noexcept;
+  std::optional<RankFailure> reported_by_another(
+      const Error& error) noexcept;  // that failure, if another rank reported it
   void leave() noexcept;
 
   Launch launch_;

@@ -13,9 +13,9 @@ namespace chassis {
 namespace {
 
 // The host's side of divide(): collects what one strategy divides, by axis.
-class DivisionSink {
+class DivisionCollector {
  public:
-  DivisionSink(const MeshShape& mesh, const Program& program) : mesh_(mesh), program_(program) {
+  DivisionCollector(const MeshShape& mesh, const Program& program) : mesh_(mesh), program_(program) {
     raw_.struct_size = sizeof raw_;
     raw_.impl = this;
     raw_.divide = [](const chassis_division_sink_t* s, chassis_str_t dim, chassis_str_t axis, uint32_t flags) {
@@ -40,7 +40,7 @@ class DivisionSink {
   }
 
  private:
-  static DivisionSink& self(const chassis_division_sink_t* s) { return *static_cast<DivisionSink*>(s->impl); }
+  static DivisionCollector& self(const chassis_division_sink_t* s) { return *static_cast<DivisionCollector*>(s->impl); }
 
   Division& along(const std::string& axis) {
     expect_axis(mesh_, axis, "divide along");
@@ -145,7 +145,7 @@ std::map<std::string, Division> ask_divisions(const StackStrategy& strategy, con
   if (strategy.table->divide == nullptr) return {};
   const std::vector<chassis_mesh_axis_t> axes = raw_axes(mesh, rank);
   std::vector<chassis_dim_size_t> dims;
-  for (const Dim& dim : program.dims)
+  for (const GraphDim& dim : program.dims)
     if (dim.is_fixed()) dims.push_back({str_of(dim.name), dim.size});
   chassis_division_problem_t problem{};
   problem.struct_size = sizeof problem;
@@ -153,7 +153,7 @@ std::map<std::string, Division> ask_divisions(const StackStrategy& strategy, con
   problem.axes = axes.data();
   problem.dims = dims.data();
   problem.num_dims = dims.size();
-  const DivisionSink sink(mesh, program);
+  const DivisionCollector sink(mesh, program);
   strategy.instance->call("divide", [&](auto* self) { return strategy.table->divide(self, &problem, sink.get()); });
   return sink.divisions();
 }

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "host/compile/layout.hpp"
+#include "host/compile/layout_pass.hpp"
 #include "host/graph/program.hpp"
 #include "host/parallel/strategies.hpp"
 #include "host/state/mesh_shape.hpp"

@@ -75,7 +75,7 @@ void Shards::add_entry(Parameter& p, size_t component, ShardRule rule) {
     }
   }
   const MeshShape& mesh = parameters_.mesh();
-  const auto group_of = [&](const std::vector<std::string>& axes) -> CommGroup* {
+  const auto group_of = [&](const std::vector<std::string>& axes) -> ProcessGroup* {
     int size = 1;
     for (const std::string& axis : axes) size *= mesh.size(mesh.find(axis));
     return size == 1 ? nullptr : &communicator_.group(axes);
@@ -175,7 +175,7 @@ void Shards::gather(std::span<const uint32_t> ids, const std::string& name) {
     Entry& e = entry(id);
     ++e.uses;
     if (e.state != State::kSharded) continue;
-    CommGroup* group = e.kept ? e.kept_group : e.group;
+    ProcessGroup* group = e.kept ? e.kept_group : e.group;
     if (!group) {
       make_whole_locally(e);
       continue;
@@ -237,7 +237,7 @@ void Shards::start(Flight& flight, uint32_t op) {
   flight.work = communicator_.start(*flight.group, std::move(calls));
 }
 
-void Shards::start_gather(CommGroup& group, Dtype dtype, const std::vector<std::vector<uint32_t>>& lanes,
+void Shards::start_gather(ProcessGroup& group, Dtype dtype, const std::vector<std::vector<uint32_t>>& lanes,
                           const std::string& name) {
   auto flight = std::make_shared<Flight>();
   flight->group = &group;

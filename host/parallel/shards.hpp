@@ -60,8 +60,8 @@ class Shards {
     StoredComponent* component = nullptr;  // NULL: the parameter itself
     Dtype value_dtype = Dtype::f32;        // dtype that ops read
     ShardRule rule;
-    CommGroup* group = nullptr;     // ranks that share the parameter; NULL: this rank alone
-    CommGroup* replicas = nullptr;  // ranks that hold the same shard; NULL: this rank alone
+    ProcessGroup* group = nullptr;     // ranks that share the parameter; NULL: this rank alone
+    ProcessGroup* replicas = nullptr;  // ranks that hold the same shard; NULL: this rank alone
     int64_t elements = 0;           // elements of the whole tensor
     int64_t chunk = 0;              // elements that every rank sends, padded; with an owner only the owner sends
     State state = State::kSharded;
@@ -71,7 +71,7 @@ class Shards {
     std::shared_ptr<Flight> gathering, reducing;
     Tensor partial;  // gradient summed over the group, not yet over the replicas
     // After shrink: this rank's part of the whole tensor within `kept_group`.
-    CommGroup* kept_group = nullptr;
+    ProcessGroup* kept_group = nullptr;
     Tensor kept;
 
     Tensor& value() const { return component ? component->value : parameter->value; }
@@ -93,7 +93,7 @@ class Shards {
   static Part even_part(int64_t count, int ways, int rank);
   class Launches;
   void start(Flight& flight, uint32_t op);
-  void start_gather(CommGroup& group, Dtype dtype, const std::vector<std::vector<uint32_t>>& lanes,
+  void start_gather(ProcessGroup& group, Dtype dtype, const std::vector<std::vector<uint32_t>>& lanes,
                     const std::string& name);
   void finish_gather(Flight& flight);
   void copy_parts(const Entry& entry, const Lane& lane, size_t i, int ranks);
@@ -107,7 +107,7 @@ class Shards {
   void free_whole(Entry& entry);
   void set_whole(Entry& entry, Tensor value);
   Tensor take_gradient(Entry& entry);
-  void start_reduce(CommGroup* group, Dtype dtype, const std::vector<std::vector<uint32_t>>& lanes, bool keep,
+  void start_reduce(ProcessGroup* group, Dtype dtype, const std::vector<std::vector<uint32_t>>& lanes, bool keep,
                     const std::string& name);
   void fill_with_gradients(Lane& lane, Dtype dtype, int ranks);
   void finish_reduce(Flight& flight);

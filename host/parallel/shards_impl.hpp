@@ -58,8 +58,8 @@ struct Shards::Lane {
 
 // Collectives that were launched together.
 struct Shards::Flight {
-  CommWork work;
-  CommGroup* group = nullptr;
+  CommHandle work;
+  ProcessGroup* group = nullptr;
   std::vector<Lane> lanes;
   bool keep = false;  // a reduction that the replicas join later
   std::string name;
@@ -70,11 +70,11 @@ struct Shards::Flight {
 class Shards::Launches {
  public:
   struct Launch {
-    CommGroup* group;
+    ProcessGroup* group;
     Dtype dtype;
     std::vector<std::vector<uint32_t>> lanes;  // the first is shared; each other has one parameter
   };
-  void add(CommGroup* group, Dtype dtype, uint32_t id, bool separate) {
+  void add(ProcessGroup* group, Dtype dtype, uint32_t id, bool separate) {
     auto launch = std::find_if(launches_.begin(), launches_.end(),
                                [&](const Launch& l) { return l.group == group && l.dtype == dtype; });
     if (launch == launches_.end()) launch = launches_.insert(launch, {group, dtype, {{}}});

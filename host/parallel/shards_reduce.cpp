@@ -28,7 +28,7 @@ void Shards::reduce(std::span<const uint32_t> ids, uint32_t flags, const std::st
   for (const auto& launch : launches.all()) start_reduce(launch.group, launch.dtype, launch.lanes, keep, name);
 }
 
-void Shards::start_reduce(CommGroup* group, Dtype dtype, const std::vector<std::vector<uint32_t>>& lanes, bool keep,
+void Shards::start_reduce(ProcessGroup* group, Dtype dtype, const std::vector<std::vector<uint32_t>>& lanes, bool keep,
                           const std::string& name) {
   auto flight = std::make_shared<Flight>();
   flight->group = group;
@@ -84,7 +84,7 @@ void Shards::wait_reduced(std::span<const uint32_t> ids) {
 
 void Shards::finish_reduce(Flight& flight) {
   if (flight.work) communicator_.wait(flight.work);
-  CommGroup* const replicas = entry(flight.lanes[0].ids[0]).replicas;
+  ProcessGroup* const replicas = entry(flight.lanes[0].ids[0]).replicas;
   for (Lane& lane : flight.lanes) {
     lane.send.reset();
     for (size_t i = 0; i < lane.ids.size(); ++i) {

@@ -112,16 +112,16 @@ PipelineFacts pipeline_facts(const Program& program, const std::vector<double>& 
 
 // The arguments of resolve() for the ranks at a coordinate of the pipeline; on other axes they lie where this rank
 // does.
-std::unique_ptr<ParallelProblem> problem_of(const Pipeline& pipeline, int coordinate, const Program& program,
-                                            const ParameterTable& parameters, const StackContext& facts) {
+std::unique_ptr<ResolveArguments> problem_of(const Pipeline& pipeline, int coordinate, const Program& program,
+                                             const ParameterTable& parameters, const StackContext& facts) {
   int rank = facts.rank;
   if (pipeline.divides()) {
     MeshShape::Coordinates at = facts.mesh.coordinates(rank);
     at[static_cast<size_t>(facts.mesh.find(pipeline.axis))] = coordinate;
     rank = facts.mesh.rank(at);
   }
-  return std::make_unique<ParallelProblem>(rank_units(pipeline, coordinate, program, parameters), pipeline.num_stages(),
-                                           rank, facts, parameters);
+  return std::make_unique<ResolveArguments>(rank_units(pipeline, coordinate, program, parameters),
+                                            pipeline.num_stages(), rank, facts, parameters);
 }
 
 class Questions {
@@ -177,8 +177,8 @@ void Questions::ask_stages() {
   for (size_t m = 0; m < strategies_.size(); ++m) {
     const StackStrategy& strategy = strategies_[m];
     if (strategy.table->stages == nullptr) continue;
-    const StageProblem problem(facts);
-    const StageSink sink(facts);
+    const StagesArguments problem(facts);
+    const StageCollector sink(facts);
     const auto at_strategy = [&](const Error& error, const std::string& prefix) {
       if (error.code() == ExitCode::kInternal || !error.where().file.empty()) throw;
       return Error(error.code(), strategy.where, prefix + error.message()).hint(error.hint_text());
@@ -220,7 +220,7 @@ void Questions::find_readers() {
 }
 
 void Questions::resolve_stages(int coordinate, bool is_own) {
-  const ParallelProblem& problem =
+  const ResolveArguments& problem =
       strategies_.keep(problem_of(out_.pipeline, coordinate, program_, parameters_, facts_));
   std::vector<ParameterPlacement>& placements = out_.placements;
   std::map<uint32_t, ShardRule> before;  // rules of parameters that another stage reads too
@@ -317,10 +317,10 @@ StackAnswers ask_strategies(Strategies& strategies, const Program& program, cons
 RankUnits repeat_questions(Strategies& strategies, const Program& program, const ParameterTable& parameters,
                            const StackContext& facts, const StackAnswers& known) {
   const PipelineFacts of_pipeline = pipeline_facts(program, known.unit_costs, facts);
-  const StageProblem stage_problem(of_pipeline);
+  const StagesArguments stage_problem(of_pipeline);
   const chassis_stage_sink_t stage_sink = ignoring_stage_sink();
   const int coordinate = stage_coordinate(known.pipeline, facts.mesh, facts.rank);
-  const ParallelProblem& problem = strategies.keep(problem_of(known.pipeline, coordinate, program, parameters, facts));
+  const ResolveArguments& problem = strategies.keep(problem_of(known.pipeline, coordinate, program, parameters, facts));
   std::vector<ParameterPlacement> ignored(known.placements.size());
   for (const StackStrategy& strategy : strategies.all()) {
     const auto& instance = *strategy.instance;

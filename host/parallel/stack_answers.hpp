@@ -8,7 +8,7 @@
 #include "host/compile/parameters.hpp"
 #include "host/compile/pipeline.hpp"
 #include "host/graph/program.hpp"
-#include "host/parallel/parallel_problem.hpp"
+#include "host/parallel/resolve_arguments.hpp"
 #include "host/parallel/shard_rule.hpp"
 #include "host/parallel/stack_context.hpp"
 #include "host/parallel/strategies.hpp"

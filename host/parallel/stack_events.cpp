@@ -20,7 +20,7 @@ class GradientSums {
   explicit GradientSums(const Shards& shards) : shards_(shards) {}
 
   // The ranks of the group store the same elements of the parameter, possibly none.
-  void add(CommGroup& group, Parameter& p) {
+  void add(ProcessGroup& group, Parameter& p) {
     if (p.shard.num_elements() == 0) return;
     const Device device = shards_.device();
     Tensor own = p.step_gradient();
@@ -40,7 +40,7 @@ class GradientSums {
   void run(Communicator& communicator, const char* name) {
     for (auto& [group, calls] : by_group_) {
       for (Collective& call : calls) call.name = name;
-      CommWork work = communicator.start(*group, std::move(calls));
+      CommHandle work = communicator.start(*group, std::move(calls));
       communicator.wait(work);
     }
     for (const auto& [own, sum] : offloaded_) own.copy_from(sum);
@@ -48,7 +48,7 @@ class GradientSums {
 
  private:
   const Shards& shards_;
-  std::vector<std::pair<CommGroup*, std::vector<Collective>>> by_group_;  // in order of first use
+  std::vector<std::pair<ProcessGroup*, std::vector<Collective>>> by_group_;  // in order of first use
   std::vector<std::pair<Tensor, Tensor>> offloaded_;                      // tensor in host memory, copy on the device
 };
 

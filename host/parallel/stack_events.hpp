@@ -66,7 +66,7 @@ class StackEvents final : public UnitEvents {
   };
   // Parameters that have copies on several stages.
   struct Copies {
-    CommGroup* group;
+    ProcessGroup* group;
     std::vector<Parameter*> parameters;
   };
 

@@ -51,7 +51,7 @@ std::vector<Strategies::Saving> Strategies::savings() const {
   return out;
 }
 
-const ParallelProblem& Strategies::keep(std::unique_ptr<const ParallelProblem> problem) {
+const ResolveArguments& Strategies::keep(std::unique_ptr<const ResolveArguments> problem) {
   return *kept_.emplace_back(std::move(problem));
 }
 

@@ -9,7 +9,7 @@
 
 #include "chassis/kind/parallel.h"
 #include "host/base/error.hpp"
-#include "host/parallel/parallel_problem.hpp"
+#include "host/parallel/resolve_arguments.hpp"
 #include "host/plugin/instance.hpp"
 
 namespace chassis {
@@ -51,10 +51,10 @@ class Strategies {
   std::vector<Saving> savings() const;
 
   // Keeps the arguments of resolve() until the instances, which borrow them, are destroyed.
-  const ParallelProblem& keep(std::unique_ptr<const ParallelProblem> problem);
+  const ResolveArguments& keep(std::unique_ptr<const ResolveArguments> problem);
 
  private:
-  std::vector<std::unique_ptr<const ParallelProblem>> kept_;  // outlives the instances
+  std::vector<std::unique_ptr<const ResolveArguments>> kept_;  // outlives the instances
   std::vector<StackStrategy> all_;
 };
 

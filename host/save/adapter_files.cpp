@@ -9,8 +9,8 @@
 #include "host/base/log.hpp"
 #include "host/base/lower_case.hpp"
 #include "host/base/printable.hpp"
+#include "host/checkpoint/checkpoint_manifest.hpp"
 #include "host/checkpoint/inspect.hpp"
-#include "host/checkpoint/manifest.hpp"
 
 namespace chassis {
 namespace {
@@ -97,7 +97,7 @@ std::map<std::string, std::string> tied_slots(const Program& program) {
   std::map<std::string, std::string> tied;
   for (const Chain& chain : program.chains)
     for (size_t i = 0; i < chain.blocks.size(); ++i)
-      for (const Slot& slot : program.blocks[chain.blocks[i]].slots)
+      for (const ParameterSlot& slot : program.blocks[chain.blocks[i]].slots)
         if (!slot.tied_to.empty()) tied[chain.parameter_name(i, slot)] = slot.tied_to;
   return tied;
 }
@@ -140,15 +140,15 @@ std::string AdapterNames::name_in_module(const Parameter& p) const {
   return module.empty() ? p.name : p.name.substr(module.size() + 1);
 }
 
-std::vector<DiskPart> AdapterNames::parts(const Parameter& p) const {
+std::vector<StoredPart> AdapterNames::parts(const Parameter& p) const {
   const Module* const module = module_of(p);
   if (p.added) {
     const std::string& prefix = module->in_files;
-    return {DiskPart::whole((prefix.empty() ? "" : prefix + ".") + name_in_module(p), p.descriptor.global_shape)};
+    return {StoredPart::whole((prefix.empty() ? "" : prefix + ".") + name_in_module(p), p.descriptor.global_shape)};
   }
-  std::vector<DiskPart> parts = mapping_.parts(p.name);
+  std::vector<StoredPart> parts = mapping_.parts(p.name);
   if (module != nullptr)  // PEFT wraps a module that has a branch; its own parameters are those of base_layer
-    for (DiskPart& part : parts) {
+    for (StoredPart& part : parts) {
       const std::string prefix = without_last_part(part.disk_name);
       part.disk_name = prefix + ".base_layer" + part.disk_name.substr(prefix.size());
     }

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "host/session/session.hpp"
-#include "host/state/disk_part.hpp"
+#include "host/state/stored_part.hpp"
 
 namespace chassis {
 
@@ -48,12 +48,12 @@ class AdapterNames {
   // The module to which a parameter was added, or to which it belongs; NULL if nothing was added there.
   const Module* module_of(const Parameter& p) const;
   // The places of a parameter in an adapter's files.
-  std::vector<DiskPart> parts(const Parameter& p) const;
+  std::vector<StoredPart> parts(const Parameter& p) const;
   // The parameter's name within its module: "lora_A.weight".
   std::string name_in_module(const Parameter& p) const;
 
  private:
-  const DiskMapping& mapping_;
+  const DiskLayout& mapping_;
   std::map<std::string, Module> modules_;
   std::map<std::string, std::string> module_of_;  // by parameter
 };

@@ -6,8 +6,8 @@
 
 #include "host/base/error.hpp"
 #include "host/base/file.hpp"
+#include "host/checkpoint/checkpoint_manifest.hpp"
 #include "host/checkpoint/inspect.hpp"
-#include "host/checkpoint/manifest.hpp"
 #include "host/checkpoint/writer.hpp"
 #include "host/save/adapter_files.hpp"
 #include "host/save/base_reference.hpp"

@@ -55,7 +55,7 @@ void ModelDirectory::read_adapter(const Session& session, const CheckpointReader
   const AdapterNames names(session);
   for (const auto& p : parameters_.all()) {
     if (!is_kept(*p)) continue;
-    std::vector<DiskPart>& parts = adapter_[p->name] = names.parts(*p);
+    std::vector<StoredPart>& parts = adapter_[p->name] = names.parts(*p);
     if (p->added) continue;
     // Older versions of PEFT do not write base_layer.
     const auto& plain = session.disk_mapping().parts(p->name);
@@ -63,7 +63,7 @@ void ModelDirectory::read_adapter(const Session& session, const CheckpointReader
       if (reader.find(parts[i].disk_name) == nullptr && reader.find(plain[i].disk_name) != nullptr) parts[i] = plain[i];
     // Since it wraps modules, PEFT (0.18) writes none of the biases that "lora_only" trains.
     const bool is_absent =
-        std::ranges::none_of(parts, [&](const DiskPart& part) { return reader.find(part.disk_name) != nullptr; });
+        std::ranges::none_of(parts, [&](const StoredPart& part) { return reader.find(part.disk_name) != nullptr; });
     if (p->role != CHASSIS_ROLE_BIAS || !is_absent) continue;
     counted_warning("biases that the adapter's file lacks",
                     reader.path() + " has no " + parts.front().disk_name + ": the model's own is used");
@@ -101,26 +101,26 @@ bool ModelDirectory::has(const Parameter& p) const {
   return content_ == Content::kAll || is_kept(p);
 }
 
-std::vector<DiskPart> ModelDirectory::parts(const Descriptor& parameter) const {
+std::vector<StoredPart> ModelDirectory::parts(const Descriptor& parameter) const {
   if (content_ == Content::kAdapter) return adapter_.at(parameter.fqn);
-  if (mapping_ == nullptr) return {DiskPart::whole(parameter.fqn, parameter.global_shape)};
-  std::vector<DiskPart> parts = mapping_->parts(parameter.fqn);
-  for (DiskPart& part : parts)
+  if (mapping_ == nullptr) return {StoredPart::whole(parameter.fqn, parameter.global_shape)};
+  std::vector<StoredPart> parts = mapping_->parts(parameter.fqn);
+  for (StoredPart& part : parts)
     if (const auto found = in_file_.find(part.disk_name); found != in_file_.end()) part.disk_name = found->second;
   return parts;
 }
 
 LoadTensor ModelDirectory::load_tensor(Descriptor parameter) const {
-  std::vector<DiskPart> where = parts(parameter);
+  std::vector<StoredPart> where = parts(parameter);
   return {std::move(parameter), "", std::move(where)};
 }
 
 void ModelDirectory::compare_tied_copies(CheckpointReader& reader, bool with_values) const {
   for (const auto& [copy, owner] : tied_copies_) {
-    const std::vector<DiskPart> where = parts(owner);
-    const auto in_files = [&](const DiskPart& part) { return reader.find(part.disk_name) != nullptr; };
+    const std::vector<StoredPart> where = parts(owner);
+    const auto in_files = [&](const StoredPart& part) { return reader.find(part.disk_name) != nullptr; };
     if (!std::all_of(where.begin(), where.end(), in_files)) continue;  // missing ones are reported with all others
-    const std::vector<DiskPart> copied = {DiskPart::whole(copy->name, copy->global_shape)};
+    const std::vector<StoredPart> copied = {StoredPart::whole(copy->name, copy->global_shape)};
     // Both tensors in the files have another shape than in the model: loading reports both shapes.
     const bool both_differ = where.size() == 1 && copy->global_shape != owner.global_shape &&
                              reader.find(where[0].disk_name)->global_shape == copy->global_shape;

@@ -29,7 +29,7 @@ class ModelDirectory {
 
   Content content() const { return content_; }
   bool has(const Parameter& p) const;
-  std::vector<DiskPart> parts(const Descriptor& parameter) const;
+  std::vector<StoredPart> parts(const Descriptor& parameter) const;
   LoadTensor load_tensor(Descriptor parameter) const;
   // Throws a storage error if files hold a second copy of a shared parameter with another shape or, if `with_values`,
   // with other values, which are read.
@@ -44,8 +44,8 @@ class ModelDirectory {
 
   const ParameterTable& parameters_;
   Content content_ = Content::kModel;
-  const DiskMapping* mapping_ = nullptr;                  // mapping of a model's files
-  std::map<std::string, std::vector<DiskPart>> adapter_;  // by parameter: its places in an adapter's files
+  const DiskLayout* mapping_ = nullptr;                     // mapping of a model's files
+  std::map<std::string, std::vector<StoredPart>> adapter_;  // by parameter: its places in an adapter's files
   std::map<std::string, std::string> in_file_;            // by the mapping's name
   std::set<std::string> trained_;                         // trained parameters, if only the directory names them
   std::set<std::string> ignored_;

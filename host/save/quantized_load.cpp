@@ -12,7 +12,7 @@
 namespace chassis {
 namespace {
 
-Descriptor encoded_component(const Descriptor& parameter, const QuantStorage& storage, size_t i) {
+Descriptor encoded_component(const Descriptor& parameter, const QuantizedStorage& storage, size_t i) {
   Descriptor out = component_descriptor(parameter, storage.components()[i]);
   if (storage.is_staged(i)) out.dtype = static_cast<Dtype>(storage.raw(i).staged_dtype);
   return out;
@@ -89,9 +89,9 @@ void QuantizedLoad::compare_blocks(const DiskTensor& found, const Component& c, 
 }
 
 void QuantizedLoad::add_components(Parameter& p, const LoadTensor& plain, std::vector<LoadTensor>& out) {
-  const std::vector<DiskPart> parts = plain.all_parts();
+  const std::vector<StoredPart> parts = plain.all_parts();
   const std::string& name = parts.front().disk_name;
-  const DiskPart whole = DiskPart::whole(name, p.descriptor.global_shape);
+  const StoredPart whole = StoredPart::whole(name, p.descriptor.global_shape);
   if (parts.size() != 1 || parts.front() != whole)
     throw storage_error(
         "'" + reader_.path() + "': " + name +

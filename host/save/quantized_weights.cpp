@@ -103,12 +103,12 @@ void QuantizedWeights::decode(const Parameter& p, int64_t begin, std::span<float
 
 std::vector<SaveTensor> QuantizedWeights::saved_tensors(const Parameter& given, const std::string& name, Dtype dtype) {
   Parameter& p = own(given);
-  const QuantStorage& storage = *p.storage;
+  const QuantizedStorage& storage = *p.storage;
   const std::vector<Component>& components = storage.components();
   std::vector<SaveTensor> out;
   const auto add = [&](Descriptor descriptor, const std::string& suffix, size_t component) {
     saved_[descriptor.fqn] = {&p, component};
-    std::vector<DiskPart> parts = {DiskPart::whole(name + suffix, descriptor.global_shape)};
+    std::vector<StoredPart> parts = {StoredPart::whole(name + suffix, descriptor.global_shape)};
     const Dtype stored = descriptor.dtype;
     out.push_back({std::move(descriptor), name + suffix, stored, std::move(parts)});
   };

@@ -11,7 +11,7 @@
 #include "host/base/hash.hpp"
 #include "host/base/log.hpp"
 #include "host/base/printable.hpp"
-#include "host/checkpoint/manifest.hpp"
+#include "host/checkpoint/checkpoint_manifest.hpp"
 #include "host/checkpoint/source_directory.hpp"
 #include "host/config/plugin_name.hpp"
 #include "host/config/resume_keys.hpp"
@@ -39,7 +39,7 @@ std::optional<SavedSettings> saved_settings(const std::string& checkpoint) {
   const std::string path = checkpoint + "/resolved.toml";
   try {
     if (path_kind(path) == PathKind::kAbsent) return std::nullopt;
-    const Value tree = parse_toml(read_file(path, uint64_t{4} << 20), path);
+    const TomlValue tree = parse_toml(read_file(path, uint64_t{4} << 20), path);
     return SavedSettings{to_json(tree), read_settings(tree, path, nullptr)};
   } catch (const std::exception& cause) {
     counted_warning("settings of the checkpoint are unknown",

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "host/base/json.hpp"
-#include "host/session/schedule.hpp"
+#include "host/session/lr_schedule.hpp"
 #include "host/session/session.hpp"
 
 namespace chassis {

@@ -39,7 +39,7 @@ std::string format_of(Session& session, const std::string& path) {
   return CheckpointManifest::read(directory).format;
 }
 
-std::vector<DiskPart> under_name(std::vector<DiskPart> parts, const std::string& name) {
+std::vector<StoredPart> under_name(std::vector<StoredPart> parts, const std::string& name) {
   CHASSIS_CHECK(parts.size() == 1, name);
   parts.front().disk_name = name;
   return parts;
@@ -178,12 +178,12 @@ SavePlan plan_checkpoint(Session& session, const FormatPlugin& format, const Sav
 SavePlan plan_export(Session& session, const FormatPlugin& format, QuantizedWeights* quantized,
                      const SavePlanOptions& options) {
   std::vector<SaveTensor> tensors;
-  const DiskMapping& mapping = session.disk_mapping();
+  const DiskLayout& mapping = session.disk_mapping();
   if (exports_adapter(session)) {
     const AdapterNames names(session);
     const std::map<std::string, std::string> tied = tied_slots(session.program());
     for (Descriptor& descriptor : training_tensors(session, false, Which::kKept)) {
-      std::vector<DiskPart> parts = names.parts(*session.parameters().find(descriptor.fqn));
+      std::vector<StoredPart> parts = names.parts(*session.parameters().find(descriptor.fqn));
       // PEFT requires a tied module under both names.
       for (const auto& [slot, owner] : tied) {
         if (owner != descriptor.fqn) continue;
@@ -199,9 +199,9 @@ SavePlan plan_export(Session& session, const FormatPlugin& format, QuantizedWeig
   for (Descriptor& descriptor : training_tensors(session, false)) {
     const Parameter& p = *session.parameters().find(descriptor.fqn);
     if (p.added) continue;
-    const std::vector<DiskPart>& parts = mapping.parts(descriptor.fqn);
+    const std::vector<StoredPart>& parts = mapping.parts(descriptor.fqn);
     if (p.is_quantized() && quantized != nullptr) {
-      if (parts.size() != 1 || parts.front() != DiskPart::whole(parts.front().disk_name, descriptor.global_shape))
+      if (parts.size() != 1 || parts.front() != StoredPart::whole(parts.front().disk_name, descriptor.global_shape))
         throw storage_error("'" + p.name + "' is quantized, and the model's files join or transpose it as " +
                             parts.front().disk_name + ": only separate weights can be written this way")
             .hint("leave it out of the quantization, or quantize while loading, with [quant]");

@@ -32,8 +32,8 @@ std::vector<int> ranks_along(const MeshShape& mesh, int rank, const std::vector<
 
 }  // namespace
 
-CommGroup::CommGroup() : impl_(std::make_unique<Impl>()) {}
-CommGroup::~CommGroup() = default;
+ProcessGroup::ProcessGroup() : impl_(std::make_unique<Impl>()) {}
+ProcessGroup::~ProcessGroup() = default;
 
 Communicator::Communicator(std::unique_ptr<Instance> backend, World& world, MeshShape mesh, int rank, Device device)
     : world_(world), mesh_(std::move(mesh)), rank_(rank), device_(device), backend_(std::move(backend)) {
@@ -66,8 +66,8 @@ Communicator::~Communicator() = default;
 
 bool Communicator::moves_nothing() const { return impl_->has(CHASSIS_COMM_MOVES_NOTHING); }
 
-CommGroup& Communicator::group(std::span<const std::string> axes, int subgroup_size) {
-  CommGroup*& known_group = impl_->groups_by_axes[fmt::format("{}:{}", fmt::join(axes, "+"), subgroup_size)];
+ProcessGroup& Communicator::group(std::span<const std::string> axes, int subgroup_size) {
+  ProcessGroup*& known_group = impl_->groups_by_axes[fmt::format("{}:{}", fmt::join(axes, "+"), subgroup_size)];
   if (known_group) return *known_group;  // listing the ranks takes time in a large world
   std::vector<int> along;
   for (const std::string& name : axes) {
@@ -99,8 +99,9 @@ CommGroup& Communicator::group(std::span<const std::string> axes, int subgroup_s
   return *(known_group = &add_group(std::move(name), key, std::move(ranks)));
 }
 
-CommGroup& Communicator::group_on(const std::string& axis, std::span<const int> coordinates, const std::string& key) {
-  CommGroup*& known_group = impl_->groups_by_axes[fmt::format("{}@{}", axis, key)];
+ProcessGroup& Communicator::group_on(const std::string& axis, std::span<const int> coordinates,
+                                     const std::string& key) {
+  ProcessGroup*& known_group = impl_->groups_by_axes[fmt::format("{}@{}", axis, key)];
   if (known_group) return *known_group;
   const int index = mesh_.find(axis);
   CHASSIS_CHECK(index >= 0, axis);
@@ -117,8 +118,8 @@ CommGroup& Communicator::group_on(const std::string& axis, std::span<const int> 
   return *known_group;
 }
 
-CommGroup& Communicator::add_group(std::string name, const std::string& key, std::vector<int> ranks) {
-  std::unique_ptr<CommGroup> group(new CommGroup);
+ProcessGroup& Communicator::add_group(std::string name, const std::string& key, std::vector<int> ranks) {
+  std::unique_ptr<ProcessGroup> group(new ProcessGroup);
   group->name_ = std::move(name);
   group->ranks_ = std::move(ranks);
   group->rank_ = static_cast<int>(std::find(group->ranks_.begin(), group->ranks_.end(), rank_) - group->ranks_.begin());
@@ -128,7 +129,7 @@ CommGroup& Communicator::add_group(std::string name, const std::string& key, std
 }
 
 // Blocks until all ranks of the group have arrived, so that a backend that forms the group need not wait for any.
-void Communicator::Impl::meet(const CommGroup& group) {
+void Communicator::Impl::meet(const ProcessGroup& group) {
   const std::string prefix = fmt::format("comm/{}/arrived/", group.impl_->key);
   Store& store = *world.store();
   store.set(prefix + std::to_string(group.rank()), "");
@@ -148,8 +149,8 @@ void Communicator::Impl::meet(const CommGroup& group) {
   world.wait_for(all_here, late);
 }
 
-void Communicator::Impl::connect(CommGroup& group) {
-  CommGroup::Impl& in = *group.impl_;
+void Communicator::Impl::connect(ProcessGroup& group) {
+  ProcessGroup::Impl& in = *group.impl_;
   const bool fake = has(CHASSIS_COMM_MOVES_NOTHING);
   if (!fake) {
     meet(group);

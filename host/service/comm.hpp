@@ -34,8 +34,8 @@ struct CommCount {
 // as "comm_exposed_ms", and hidden_ms as "comm_hidden_ms".
 void write_metrics(const std::vector<CommCount>& counts, MetricsStore& metrics);
 
-class CommGroup;
-class CommWork;
+class ProcessGroup;
+class CommHandle;
 
 // One call on contiguous tensors. chassis_collective_t states their sizes.
 struct Collective {
@@ -71,21 +71,21 @@ class Communicator {
   // ranks if there are no axes. `subgroup_size` > 0 divides the group into runs of that many neighbouring ranks and
   // returns this rank's. The same ranks give the same group, even if other axes of size 1 are named. Throws a config
   // error for an unknown axis, or if the group cannot be divided.
-  CommGroup& group(std::span<const std::string> axes, int subgroup_size = 0);
+  ProcessGroup& group(std::span<const std::string> axes, int subgroup_size = 0);
   // [control][all-ranks] of the group. The ranks that differ from this one only on `axis`, and have one of these
   // coordinates there; this rank has one of them too. Each `key` gives a separate group, so that calls in one do not
   // wait for those in another. Counted under the name of the axis.
-  CommGroup& group_on(const std::string& axis, std::span<const int> coordinates, const std::string& key);
+  ProcessGroup& group_on(const std::string& axis, std::span<const int> coordinates, const std::string& key);
 
   // [all-ranks] of the group. Starts the calls together. Tensors are kept alive until the work is waited for.
-  CommWork start(CommGroup& group, std::vector<Collective> calls);
-  CommWork start_raw(CommGroup& group, std::span<const chassis_collective_t* const> calls);
+  CommHandle start(ProcessGroup& group, std::vector<Collective> calls);
+  CommHandle start_raw(ProcessGroup& group, std::span<const chassis_collective_t* const> calls);
   // Waits until the host, or on CUDA the current stream, may read the results. Once per work.
-  void wait(CommWork& work);
-  void run(CommGroup& group, Collective call);  // start and wait
+  void wait(CommHandle& work);
+  void run(ProcessGroup& group, Collective call);  // start and wait
   // [all-ranks] of the group. Sums host values over the ranks in rank order, in fp64, so that all ranks get the same
   // bits.
-  void sum(CommGroup& group, std::span<double> values, std::string_view name);
+  void sum(ProcessGroup& group, std::span<double> values, std::string_view name);
   // Throws a failure that was noticed on CUDA while no call waited, as start, wait and sum also do. Call it before
   // results leave the step.
   void throw_if_failed();
@@ -101,9 +101,9 @@ class Communicator {
   Hang hang();
 
  private:
-  friend class CommWork;
+  friend class CommHandle;
   struct Impl;
-  CommGroup& add_group(std::string name, const std::string& key, std::vector<int> ranks);
+  ProcessGroup& add_group(std::string name, const std::string& key, std::vector<int> ranks);
   World& world_;
   MeshShape mesh_;
   int rank_;
@@ -112,7 +112,7 @@ class Communicator {
   std::unique_ptr<Impl> impl_;
 };
 
-class CommGroup {
+class ProcessGroup {
  public:
   const std::string& name() const { return name_; }  // "dp_shard", "dp_replicate+dp_shard", "dp_shard:2" if divided
   int size() const { return static_cast<int>(ranks_.size()); }
@@ -122,9 +122,9 @@ class CommGroup {
  private:
   friend class Communicator;
   struct Impl;
-  CommGroup();
-  ~CommGroup();
-  friend std::default_delete<CommGroup>;
+  ProcessGroup();
+  ~ProcessGroup();
+  friend std::default_delete<ProcessGroup>;
   std::string name_;
   std::vector<int> ranks_;
   int rank_ = 0;
@@ -132,12 +132,12 @@ class CommGroup {
 };
 
 // Calls in flight. Destroying a work that was not waited for aborts its group.
-class CommWork {
+class CommHandle {
  public:
-  CommWork();
-  CommWork(CommWork&&) noexcept;
-  CommWork& operator=(CommWork&&) noexcept;
-  ~CommWork();
+  CommHandle();
+  CommHandle(CommHandle&&) noexcept;
+  CommHandle& operator=(CommHandle&&) noexcept;
+  ~CommHandle();
   explicit operator bool() const { return impl_ != nullptr; }
   bool done() const;  // true if wait would not block
 

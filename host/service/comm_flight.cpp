@@ -10,7 +10,7 @@
 #include <set>
 #include <thread>
 
-#include "host/launch/failure.hpp"
+#include "host/launch/rank_failure.hpp"
 
 namespace chassis {
 namespace {

@@ -11,13 +11,13 @@
 namespace chassis {
 namespace {
 
-const chassis_comm_group_t* handle_of(const CommGroup& group) {
+const chassis_comm_group_t* handle_of(const ProcessGroup& group) {
   return reinterpret_cast<const chassis_comm_group_t*>(&group);
 }
-CommGroup& group_of(const chassis_comm_group_t* group) {
-  return *reinterpret_cast<CommGroup*>(const_cast<chassis_comm_group_t*>(group));
+ProcessGroup& group_of(const chassis_comm_group_t* group) {
+  return *reinterpret_cast<ProcessGroup*>(const_cast<chassis_comm_group_t*>(group));
 }
-CommWork* work_of(chassis_comm_work_t* work) { return reinterpret_cast<CommWork*>(work); }
+CommHandle* work_of(chassis_comm_work_t* work) { return reinterpret_cast<CommHandle*>(work); }
 
 class CommTable final : public Table {
  public:
@@ -45,13 +45,13 @@ class CommTable final : public Table {
       assert_thread_role(ThreadRole::kStep, "chassis.comm/1 start");
       if (chassis_status_t* const refusal = refusal_of(t)) return refusal;
       return guarded([&] {
-        auto work = std::make_unique<CommWork>(self(t).start_raw(group_of(group), {calls, num_calls}));
+        auto work = std::make_unique<CommHandle>(self(t).start_raw(group_of(group), {calls, num_calls}));
         *out = reinterpret_cast<chassis_comm_work_t*>(work.release());
       });
     };
     table_.wait = [](const chassis_comm_t* t, chassis_comm_work_t* work) {
       assert_thread_role(ThreadRole::kStep, "chassis.comm/1 wait");
-      const std::unique_ptr<CommWork> mine(work_of(work));
+      const std::unique_ptr<CommHandle> mine(work_of(work));
       return guarded([&] { self(t).wait(*mine); });
     };
     table_.done = [](const chassis_comm_t*, chassis_comm_work_t* work) -> int32_t {

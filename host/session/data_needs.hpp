@@ -1,7 +1,7 @@
 // The parts of a run that opening its data sets needs.
 #pragma once
 
-#include "host/compile/layout.hpp"
+#include "host/compile/layout_pass.hpp"
 #include "host/config/settings.hpp"
 #include "host/data/row_files.hpp"
 #include "host/graph/program.hpp"

@@ -54,7 +54,7 @@ Descriptor undivided(const Parameter& parameter, int coordinate) {
   return out;
 }
 
-MatrixExchange::MatrixExchange(Communicator& communicator, CommGroup& group, Device device,
+MatrixExchange::MatrixExchange(Communicator& communicator, ProcessGroup& group, Device device,
                                std::vector<Parameter*> matrices)
     : communicator_(communicator),
       group_(group),

@@ -21,7 +21,7 @@ class MatrixExchange {
  public:
   // Call it after the shards are allocated. Rank i of the group steps matrix i. Each rank of the group stores a part of
   // every matrix.
-  MatrixExchange(Communicator& communicator, CommGroup& group, Device device, std::vector<Parameter*> matrices);
+  MatrixExchange(Communicator& communicator, ProcessGroup& group, Device device, std::vector<Parameter*> matrices);
 
   // [step][all-ranks] of the group. The tensors of this rank's matrix, of its global shape and on the device of its
   // shard; empty if it has none.
@@ -36,7 +36,7 @@ class MatrixExchange {
   Tensor exchange(const Tensor& send, std::vector<uint64_t> counts, std::vector<uint64_t> recv_counts) const;
 
   Communicator& communicator_;
-  CommGroup& group_;
+  ProcessGroup& group_;
   const Device device_;  // the device that the group communicates on
   const std::vector<Parameter*> matrices_;
   const Parameter* own_ = nullptr;                 // the matrix of this rank, in matrices_; NULL if it has none

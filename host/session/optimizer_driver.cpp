@@ -51,7 +51,7 @@ void OptimizerDriver::open_rounds() {
   std::map<const Parameter*, size_t> indices;
   for (size_t i = 0; i < trained().size(); ++i) indices[trained()[i]] = i;
   for (const MatrixRound& round : optimizer_.rounds()) {
-    CommGroup& group = communicator_.group(std::vector{round.axis});
+    ProcessGroup& group = communicator_.group(std::vector{round.axis});
     Round& opened = rounds_.emplace_back();
     opened.exchange = std::make_unique<MatrixExchange>(communicator_, group, device_, round.matrices);
     const auto rank = static_cast<size_t>(group.rank());

@@ -9,7 +9,7 @@
 
 #include "host/base/json.hpp"
 #include "host/base/log.hpp"
-#include "host/compile/providers.hpp"
+#include "host/compile/provider_checks.hpp"
 #include "host/config/plugin_name.hpp"
 #include "host/config/suggest.hpp"
 #include "host/plugin/status.hpp"

@@ -50,7 +50,7 @@ FileNames file_names(const RunModel& model, const Program& recorded) { return fi
 
 FileNames file_names(const ModelPlugin& model, const Program& recorded) {
   const ParameterTable parameters(recorded, ProgramLayout{});
-  const DiskMapping mapping = model.disk_mapping(parameters);
+  const DiskLayout mapping = model.disk_mapping(parameters);
   FileNames names;
   for (const auto& p : parameters.all()) {
     const std::string in_file = mapping.parts(p->name).front().disk_name;

@@ -4,7 +4,7 @@
 #include <memory>
 #include <string>
 
-#include "host/compile/adapter.hpp"
+#include "host/compile/adapter_pass.hpp"
 #include "host/config/settings.hpp"
 #include "host/session/run_model.hpp"
 #include "host/session/run_plugins.hpp"

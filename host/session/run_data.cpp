@@ -48,13 +48,13 @@ void refuse_pairs(const DataSetConfig& set) {
 
 // A table such as columns = { messages = "dialog" }.
 std::map<std::string, std::string> renamed_names(DataFormat format, std::string_view option,
-                                                 const Setting<Value>& table) {
+                                                 const Setting<TomlValue>& table) {
   std::map<std::string, std::string> renamed;
   const auto at = [](const SourcePosition& where, const std::string& key, const Error& cause) {
     return Error(ExitCode::kConfig, where, key + ": " + cause.message()).hint(cause.hint_text());
   };
   if (!table.is_set()) return renamed;
-  for (const Value& value : table->children) {
+  for (const TomlValue& value : table->children) {
     const SourcePosition where = table.where_of(value.name);
     if (value.type != ValueType::kString) {
       throw Error(ExitCode::kConfig, where,

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "host/compile/layout.hpp"
+#include "host/compile/layout_pass.hpp"
 #include "host/config/settings.hpp"
 #include "host/data/eval_data.hpp"
 #include "host/data/train_data.hpp"

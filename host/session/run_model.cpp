@@ -44,7 +44,7 @@ void add_ignored_key(Config& config, const std::string& complete, const log::Cap
   if (constexpr std::string_view kEnd = " and ignored"; finding.ends_with(kEnd))
     finding.resize(finding.size() - kEnd.size());
   std::vector<std::string> written, known;
-  const Setting<Value>& described = config.settings().model.config;
+  const Setting<TomlValue>& described = config.settings().model.config;
   add_keys(to_json(*described), "", written);
   add_keys(parse_json(complete, "the model's config", ExitCode::kPlugin), "", known);
   for (const std::string& key : written) {
@@ -59,10 +59,10 @@ void add_ignored_key(Config& config, const std::string& complete, const log::Cap
 
 // The position of a key of model.config that the model refuses: the first from the command line, else the first.
 SourcePosition position_of_refused_key(const Config& config, const Error& refusal) {
-  const Setting<Value>& described = config.settings().model.config;
-  const Value* refused = nullptr;
+  const Setting<TomlValue>& described = config.settings().model.config;
+  const TomlValue* refused = nullptr;
   for (const auto& [fact, key] : refusal.facts()) {
-    const Value* value = fact == CHASSIS_FACT_CONFIG_KEY ? find_value(*described, key) : nullptr;
+    const TomlValue* value = fact == CHASSIS_FACT_CONFIG_KEY ? find_value(*described, key) : nullptr;
     if (value == nullptr) continue;
     const bool is_typed = value->origin.kind == Origin::Kind::kOverride;
     if (is_typed || refused == nullptr) refused = value;
@@ -182,7 +182,7 @@ ModelSource find_model(const Settings::Model& model, const PluginRegistry& regis
 
 std::string program_fault(const Program& program) {
   for (const BlockType& block : program.blocks)
-    for (const Slot& slot : block.slots)
+    for (const ParameterSlot& slot : block.slots)
       if (!std::isfinite(slot.init_std) || slot.init_std < 0)
         return fmt::format("parameter '{}' of block '{}' has the init_std {}, expected a number that is not negative",
                            slot.name, block.name, slot.init_std);

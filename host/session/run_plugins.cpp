@@ -10,7 +10,7 @@
 namespace chassis {
 namespace {
 
-PluginPin read_pin(const Setting<Value>& pins, const std::string& id, const Json& pin) {
+PluginPin read_pin(const Setting<TomlValue>& pins, const std::string& id, const Json& pin) {
   const SourcePosition where = pins.where_of(id);
   if (!pin.is_string()) throw Error(ExitCode::kConfig, where, "plugins.pin." + id + " must be a string \"sha256:…\"");
   return parse_pin(id, pin.get<std::string>(), where);

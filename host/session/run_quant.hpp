@@ -4,7 +4,7 @@
 #include <memory>
 #include <string>
 
-#include "host/compile/quant.hpp"
+#include "host/compile/quant_pass.hpp"
 #include "host/config/settings.hpp"
 #include "host/session/run_model.hpp"
 #include "host/session/run_plugins.hpp"

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "host/compile/compile.hpp"
-#include "host/compile/disk_mapping.hpp"
+#include "host/compile/disk_layout.hpp"
 #include "host/execute/axis_collectives.hpp"
 #include "host/execute/executor.hpp"
 #include "host/plugin/instance.hpp"
@@ -48,7 +48,7 @@ struct RunState {
   RunMesh mesh;
   std::vector<std::unique_ptr<Instance>> providers;
   std::optional<CompiledProgram> compiled;
-  std::optional<DiskMapping> disk_mapping;     // how files hold its parameters
+  std::optional<DiskLayout> disk_mapping;      // how files hold its parameters
   std::optional<ParameterStorage> storage;     // from the allocation on
   std::unique_ptr<const StackPlan> plan;       // from place_shards() on
   std::unique_ptr<StackEvents> events;         // NULL before the parameters are allocated

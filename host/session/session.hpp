@@ -82,7 +82,7 @@ class Session {
   const CompiledProgram& compiled() const { return *state_.compiled; }
   const Program& program() const { return compiled().program(); }
   ParameterTable& parameters() const { return state_.parameters(); }
-  const DiskMapping& disk_mapping() const { return *state_.disk_mapping; }
+  const DiskLayout& disk_mapping() const { return *state_.disk_mapping; }
   bool has_executor() const { return state_.executor != nullptr; }  // true after allocate()
   Executor& executor() {
     CHASSIS_CHECK(has_executor(), "a session has no executor before its tensors are allocated");

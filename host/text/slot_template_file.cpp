@@ -18,13 +18,13 @@ namespace {
 
 using Names = std::vector<std::string>;
 
-Error error_of(const Value& value, std::string message) {
+Error error_of(const TomlValue& value, std::string message) {
   return {ExitCode::kConfig, value.origin.where, std::move(message)};
 }
 
 class Parser {
  public:
-  Parser(const Value& root, const std::string& file) : root_(root), file_(file) {}
+  Parser(const TomlValue& root, const std::string& file) : root_(root), file_(file) {}
 
   SlotTemplate parse() {
     SlotTemplate t;
@@ -58,15 +58,15 @@ class Parser {
   }
 
  private:
-  const Value* find(const std::string& key, ValueType type) {
+  const TomlValue* find(const std::string& key, ValueType type) {
     known_.push_back(key);
-    const Value* value = root_.find(key);
+    const TomlValue* value = root_.find(key);
     if (value != nullptr && value->type != type)
       throw error_of(*value, fmt::format("{} must be {}, not {}", key, type_text(type), type_text(value->type)));
     return value;
   }
 
-  TextSlot slot(const Value& value, const std::string& key, Names placeholders) {
+  TextSlot slot(const TomlValue& value, const std::string& key, Names placeholders) {
     placeholders.insert(placeholders.end(), {"bos", "eos"});
     TextSlot slot;
     try {
@@ -85,16 +85,16 @@ class Parser {
   }
 
   void read(const std::string& key, TextSlot& out, Names placeholders) {
-    if (const Value* value = find(key, ValueType::kString)) out = slot(*value, key, std::move(placeholders));
+    if (const TomlValue* value = find(key, ValueType::kString)) out = slot(*value, key, std::move(placeholders));
   }
   void read(const std::string& key, std::optional<TextSlot>& out, Names placeholders) {
-    if (const Value* value = find(key, ValueType::kString)) out = slot(*value, key, std::move(placeholders));
+    if (const TomlValue* value = find(key, ValueType::kString)) out = slot(*value, key, std::move(placeholders));
   }
   void read(const std::string& key, std::string& out) {
-    if (const Value* value = find(key, ValueType::kString)) out = value->string;
+    if (const TomlValue* value = find(key, ValueType::kString)) out = value->string;
   }
   void read(const std::string& key, SlotPlace& out) {
-    const Value* value = find(key, ValueType::kString);
+    const TomlValue* value = find(key, ValueType::kString);
     if (value == nullptr) return;
     if (value->string == "first_user")
       out = SlotPlace::kFirstUser;
@@ -106,11 +106,11 @@ class Parser {
   }
 
   // The strings of a list.
-  std::vector<const Value*> strings(const std::string& key) {
-    std::vector<const Value*> out;
-    const Value* list = find(key, ValueType::kArray);
+  std::vector<const TomlValue*> strings(const std::string& key) {
+    std::vector<const TomlValue*> out;
+    const TomlValue* list = find(key, ValueType::kArray);
     if (list == nullptr) return out;
-    for (const Value& item : list->children) {
+    for (const TomlValue& item : list->children) {
       if (item.type != ValueType::kString)
         throw error_of(
             item, fmt::format("{} must be a list of strings; {} is {}", key, toml_text(item), type_text(item.type)));
@@ -120,7 +120,7 @@ class Parser {
   }
 
   void read_stop(SlotTemplate& t) {
-    for (const Value* item : strings("stop")) {
+    for (const TomlValue* item : strings("stop")) {
       try {
         t.stop.push_back(slot_from_text(item->string, {"eos"}));
       } catch (const Error& error) {
@@ -131,7 +131,7 @@ class Parser {
 
   void read_strip(SlotTemplate& t) {
     const Names roles = {"system", "user", "assistant", "tool"};
-    for (const Value* item : strings("strip")) {
+    for (const TomlValue* item : strings("strip")) {
       if (std::find(roles.begin(), roles.end(), item->string) == roles.end())
         throw error_of(*item,
                        fmt::format("strip has the roles system, user, assistant and tool, not {}", toml_text(*item)));
@@ -140,7 +140,7 @@ class Parser {
   }
 
   void refuse_unknown() const {
-    for (const Value& value : root_.children) {
+    for (const TomlValue& value : root_.children) {
       if (std::find(known_.begin(), known_.end(), value.name) != known_.end()) continue;
       const std::string meant = nearest(value.name, known_);
       throw Error(ExitCode::kConfig, value.key_where,
@@ -159,7 +159,7 @@ class Parser {
       throw missing("tools_system needs the key `system`, or tools_place");
   }
 
-  const Value& root_;
+  const TomlValue& root_;
   const std::string& file_;
   Names known_;
 };
@@ -167,7 +167,7 @@ class Parser {
 }  // namespace
 
 SlotTemplate parse_slot_template(std::string_view text, const std::string& name) {
-  const Value root = parse_toml(text, name);
+  const TomlValue root = parse_toml(text, name);
   SlotTemplate slots = Parser(root, name).parse();
   slots.source_hash = sha256_hex(text).substr(0, 16);
   return slots;

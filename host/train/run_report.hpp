@@ -8,7 +8,7 @@
 
 #include "host/data/train_data.hpp"
 #include "host/plan/plan.hpp"
-#include "host/session/schedule.hpp"
+#include "host/session/lr_schedule.hpp"
 #include "host/session/session.hpp"
 
 namespace chassis {

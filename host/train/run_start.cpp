@@ -9,7 +9,7 @@
 
 #include "host/base/json.hpp"
 #include "host/base/log.hpp"
-#include "host/checkpoint/manifest.hpp"
+#include "host/checkpoint/checkpoint_manifest.hpp"
 #include "host/checkpoint/source_directory.hpp"
 #include "host/save/resume_differences.hpp"
 #include "host/save/weights.hpp"

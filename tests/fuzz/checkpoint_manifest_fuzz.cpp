@@ -8,7 +8,7 @@
 
 #include "host/base/error.hpp"
 #include "host/base/hash.hpp"
-#include "host/checkpoint/manifest.hpp"
+#include "host/checkpoint/checkpoint_manifest.hpp"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t num_bytes) {
   using chassis::CheckpointManifest;

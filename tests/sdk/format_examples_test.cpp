@@ -1,7 +1,7 @@
 // The example formats in C++ and in C. Four ranks write the same bytes as one process, in both languages; every member
 // of the ZIP file has a checksum.
 #include "host/checkpoint/inspect.hpp"
-#include "host/conformance/format.hpp"
+#include "host/conformance/format_checks.hpp"
 #include "tests/host/checkpoint/ranks.hpp"
 #include "tests/plugins/format/zero_import/torch_writer.hpp"
 

@@ -18,12 +18,12 @@ inline std::string program_text(const Program& program) {
                                                   : " replicate";
     return out;
   };
-  for (const Dim& dim : program.dims) text += "dim " + dim.name + " " + std::to_string(dim.size) + "\n";
+  for (const GraphDim& dim : program.dims) text += "dim " + dim.name + " " + std::to_string(dim.size) + "\n";
   for (const BlockType& block : program.blocks) {
     text += "block " + block.name + "\n";
     for (const GraphValue& value : block.values)
       text += "  value " + value.name + " " + program.dims_text(value.dims) + sharding(value.sharding) + "\n";
-    for (const Slot& slot : block.slots) {
+    for (const ParameterSlot& slot : block.slots) {
       text += "  slot " + slot.name + " tied '" + slot.tied_to + "' storage '" + slot.storage + "'" +
               sharding(slot.sharding);
       for (const auto& axis : slot.axes) text += " " + program.dims_text(axis);

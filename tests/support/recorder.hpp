@@ -8,7 +8,7 @@
 
 #include "chassis/tensor.h"
 #include "host/base/error.hpp"
-#include "host/graph/record.hpp"
+#include "host/graph/recording.hpp"
 #include "host/plugin/status.hpp"
 
 namespace chassis::test {
@@ -74,7 +74,8 @@ class Recorder {
     return out;
   }
   ValueId op(const std::string& id, const std::string& name, const std::vector<ValueId>& inputs,
-             const std::vector<SlotId>& params = {}, const Attrs& attrs = {}, const std::vector<DimId>& out_dims = {}) {
+             const std::vector<SlotId>& params = {}, const OpAttrs& attrs = {},
+             const std::vector<DimId>& out_dims = {}) {
     std::vector<chassis_attr_t> raw;
     for (const auto& [key, value] : attrs) raw.push_back(attr(key, value));
     chassis_op_desc_t desc{};

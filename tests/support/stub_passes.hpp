@@ -25,7 +25,7 @@ class LowRankAdapter final : public RewritePass {
     program.dims.push_back({"lora_rank", 4});
     const auto rank = static_cast<DimId>(program.dims.size() - 1);
     for (BlockType& block : program.blocks) {
-      for (Slot& slot : block.slots) slot.frozen = true;
+      for (ParameterSlot& slot : block.slots) slot.frozen = true;
       for (size_t i = 0; i < block.ops.size(); ++i) {
         const Op base = block.ops[i];
         if (!base.spec().is_linear()) continue;
@@ -45,7 +45,7 @@ class LowRankAdapter final : public RewritePass {
     const Op base = block.ops[at];
     const auto axes = block.slots[base.params[0]].axes;
     const auto slot = [&](const char* name, std::vector<std::vector<DimId>> axes, uint32_t init) {
-      Slot added;
+      ParameterSlot added;
       added.name = base.name + name;
       added.axes = std::move(axes);
       added.init = init;
@@ -98,7 +98,7 @@ class QuantScheme final : public RewritePass {
     for (BlockType& block : program.blocks)
       for (Op& op : block.ops) {
         if (!is_linear_of_layer(block, op) || op.name.find("lora") != std::string::npos) continue;
-        Slot& weight = block.slots[op.params[0]];
+        ParameterSlot& weight = block.slots[op.params[0]];
         const int64_t columns = program.global_shape(weight).back();
         if (columns % block_ != 0) {
           report(block.name + "." + op.name,

@@ -12,7 +12,7 @@ using namespace testing;
 
 struct MappedModel {
   Model model;
-  std::map<std::string, std::vector<DiskPart>> parts;
+  std::map<std::string, std::vector<StoredPart>> parts;
 
   MappedModel(const std::vector<Placement>& of_rows) {
     const auto add = [&](const std::string& fqn, Dtype dtype, const Shape& shape, bool sharded = true) {
@@ -37,9 +37,9 @@ struct MappedModel {
     parts["cube"] = {{"cube_p", {3, 4, 5}, Box::whole({4, 3, 5}), {0, 0, 0}, {1, 0, 2}}};
   }
 
-  std::vector<DiskPart> parts_of(const Descriptor& d) const {
+  std::vector<StoredPart> parts_of(const Descriptor& d) const {
     const auto known = parts.find(d.fqn);
-    return known != parts.end() ? known->second : std::vector{DiskPart::whole(d.fqn, d.global_shape)};
+    return known != parts.end() ? known->second : std::vector{StoredPart::whole(d.fqn, d.global_shape)};
   }
   std::vector<SaveTensor> save_tensors() const {
     std::vector<SaveTensor> out = model.save_tensors();
@@ -67,7 +67,7 @@ Tensor expected_on_disk(const MappedModel& mapped, const std::string& name, cons
   const int64_t size = size_bytes(dtype);
   const Shape strides = row_major_strides(shape);
   for (const Descriptor& d : mapped.model.descriptors)
-    for (const DiskPart& part : mapped.parts_of(d)) {
+    for (const StoredPart& part : mapped.parts_of(d)) {
       if (part.disk_name != name) continue;
       const Shape from_strides = row_major_strides(d.global_shape);
       Shape at = part.box.begin;

@@ -12,7 +12,7 @@
 
 #include "host/checkpoint/checkpoint_root.hpp"
 #include "host/checkpoint/inspect.hpp"
-#include "host/launch/failure.hpp"
+#include "host/launch/rank_failure.hpp"
 #include "ranks.hpp"
 
 namespace chassis {

@@ -55,7 +55,7 @@ TEST(Config, GivesTypedValuesAndDefaults) {
 
 // "é" outside of quotes can reach code that the parser marks as unreachable; only sanitizers and fuzzing detect that.
 TEST(Config, LettersBeyondAsciiAreReadInQuotesAndRefusedOutside) {
-  const Value table = parse_toml("a = \"é\" # é\n\"é\" = 1\n\"о\" = \"\"\"x\\\né\"\"\"\n", "a.toml");
+  const TomlValue table = parse_toml("a = \"é\" # é\n\"é\" = 1\n\"о\" = \"\"\"x\\\né\"\"\"\n", "a.toml");
   EXPECT_EQ(table.find("a")->string, "é");
   EXPECT_EQ(table.find("é")->integer, 1);
   EXPECT_EQ(table.find("о")->string, "xé");

@@ -38,7 +38,7 @@ class ExtendsTest : public testing::Test {
 TEST_F(ExtendsTest, MergesDeeplyAndReplacesArrays) {
   write("base/a.toml", "[run]\nname = \"a\"\nseed = 1\n[[data.train]]\npath = \"1\"\n[[data.train]]\npath = \"2\"\n");
   write("b.toml", "extends = [\"base/a.toml\"]\n[run]\nseed = 2\n[[data.train]]\npath = \"3\"\n");
-  const Value tree = read_config_file(folder_ + "/b.toml");
+  const TomlValue tree = read_config_file(folder_ + "/b.toml");
   EXPECT_EQ(tree.find("run")->find("name")->string, "a");
   EXPECT_EQ(tree.find("run")->find("seed")->integer, 2);
   EXPECT_EQ(tree.find("data")->find("train")->children.size(), 1u);
@@ -51,7 +51,7 @@ TEST_F(ExtendsTest, LaterFilesWinAndPathsAreRelativeToTheFile) {
   write("base/a.toml", "extends = [\"deep.toml\"]\ny = 2\n");
   write("base/b.toml", "extends = [\"deep.toml\"]\nz = 3\n");
   write("c.toml", "extends = [\"base/a.toml\", \"base/b.toml\"]\n");
-  const Value tree = read_config_file(folder_ + "/c.toml");
+  const TomlValue tree = read_config_file(folder_ + "/c.toml");
   EXPECT_EQ(tree.find("x")->integer, 1);
   EXPECT_EQ(tree.find("y")->integer, 1);
   EXPECT_EQ(tree.find("z")->integer, 3);
@@ -141,8 +141,8 @@ TEST(Toml, BracketsInStringsAndCommentsAreNotNesting) {
   EXPECT_NE(toml_error("a = \"open\nb = " + repeated("[", 40)), "nothing");
 }
 
-Value with_overrides(const std::vector<std::string>& overrides) {
-  Value root = read_config_text("[run]\nname = \"x\"\n[[data.train]]\npath = \"a\"\n", "a.toml");
+TomlValue with_overrides(const std::vector<std::string>& overrides) {
+  TomlValue root = read_config_text("[run]\nname = \"x\"\n[[data.train]]\npath = \"a\"\n", "a.toml");
   for (const std::string& text : overrides) apply_override(root, text, host_schema());
   return root;
 }
@@ -166,7 +166,7 @@ TEST(Overrides, AreUtf8WithAtMost32Parts) {
 }
 
 TEST(Overrides, AreTomlValuesOrBareWords) {
-  const Value root =
+  const TomlValue root =
       with_overrides({"a.int=3", "a.float=1e-3", "a.text='quoted'", "a.word=models/Llama-3", "a.list=[1, 2]",
                       "a.table={x=1}", "a.empty=", "a.equals=b=c", "a.\"dotted.key\"=true"});
   EXPECT_EQ(toml_text(*root.find("a")),
@@ -175,14 +175,14 @@ TEST(Overrides, AreTomlValuesOrBareWords) {
 }
 
 TEST(Overrides, IndexArraysAndAppendOneItem) {
-  const Value root =
+  const TomlValue root =
       with_overrides({"data.train.0.path=b", "data.train.1.path=c", "data.eval.0.path=d", "parallel.0.plugin=z"});
   EXPECT_EQ(toml_text(*root.find("data")), R"({ train = [{ path = "b" }, { path = "c" }], eval = [{ path = "d" }] })");
   EXPECT_EQ(toml_text(*root.find("parallel")), R"([{ plugin = "z" }])");
 }
 
 TEST(Overrides, RemoveATableThatMayBeLeftOut) {
-  const Value root = with_overrides({"adapter.plugin=x", "adapter={}", "quant={plugin='y'}", "run={}"});
+  const TomlValue root = with_overrides({"adapter.plugin=x", "adapter={}", "quant={plugin='y'}", "run={}"});
   EXPECT_EQ(root.find("adapter"), nullptr);
   EXPECT_EQ(toml_text(*root.find("quant")), R"({ plugin = "y" })");
   EXPECT_EQ(toml_text(*root.find("run")), "{}") << "the program needs this one";

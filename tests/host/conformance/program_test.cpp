@@ -1,12 +1,12 @@
 // The conformance tests of strategies, models and ops providers find each fault of nonconforming ones.
-#include "host/conformance/ops.hpp"
+#include "host/conformance/ops_checks.hpp"
 
 #include <gtest/gtest.h>
 
 #include <cstdlib>
 
-#include "host/conformance/model.hpp"
-#include "host/conformance/parallel.hpp"
+#include "host/conformance/model_checks.hpp"
+#include "host/conformance/parallel_checks.hpp"
 #include "tests/support/expect_has.hpp"
 #include "tests/support/loaded_plugins.hpp"
 #include "tests/support/op_coverage.hpp"

@@ -171,7 +171,7 @@ TEST(Design, SequenceParallelHasExactlyTheExpectedCollectives) {
   EXPECT_EQ(run.forward, join({{kScatter}, forward, forward, {kGather}, kLoss}));
   EXPECT_EQ(run.backward, join({{kScatter}, backward, backward, {kGather}}));
   EXPECT_TRUE(run.untouched);
-  for (const Slot& slot : run.compiled->program().blocks[1].slots)
+  for (const ParameterSlot& slot : run.compiled->program().blocks[1].slots)
     EXPECT_EQ(!slot.partial_over.empty(), slot.role == CHASSIS_ROLE_NORM) << slot.name;
 }
 

@@ -94,7 +94,7 @@ TEST(OpRules, DimsMustAgree) {
 }
 
 TEST(OpRules, RopeNeedsOneFrequencyForTwoDims) {
-  auto rope = [](Operands& b, Attrs attrs) {
+  auto rope = [](Operands& b, OpAttrs attrs) {
     b.r.op("rope", "rope", {b.value("q", {b.heads, b.head_dim}), b.r.field("positions")}, {}, attrs);
   };
   EXPECT_EQ(refusal_of([&](Operands& b) { rope(b, {{"inv_freq", std::vector<double>{1, 2, 3}}}); }), "");
@@ -158,7 +158,7 @@ TEST(OpRules, UnknownOpsNeedADomain) {
 }
 
 // The message that refuses a rope with these attributes; "" if it is accepted.
-std::string rope_refusal(Attrs attrs) {
+std::string rope_refusal(OpAttrs attrs) {
   return refusal_of([&](Operands& b) {
     const ValueId x = b.value("q", {b.heads, b.head_dim});
     b.r.op("rope", "rope", {x, b.r.field("positions")}, {}, attrs);
@@ -186,7 +186,7 @@ TEST(OpRules, RopeTakesLongFrequenciesWithThePositionWhereTheyBegin) {
 }
 
 TEST(OpRules, CapsAreNumbersAboveZero) {
-  const auto softcap = [](Attrs attrs) {
+  const auto softcap = [](OpAttrs attrs) {
     return refusal_of([&](Operands& b) { b.r.op("softcap", "cap", {b.x()}, {}, attrs); });
   };
   EXPECT_EQ(softcap({{"cap", 30.0}}), "");

@@ -15,7 +15,7 @@ TEST(Rewrite, ABranchIsAddedAfterALinear) {
   Program program = SmallModel{}.program();
   BlockType& layer = program.blocks[1];
   const DimId hidden = *program.find_dim("hidden"), ffn = *program.find_dim("ffn");
-  Slot weight;
+  ParameterSlot weight;
   weight.name = "branch.weight";
   weight.axes = {{ffn}, {hidden}};
   const SlotId slot = layer.add_slot(weight);

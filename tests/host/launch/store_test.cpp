@@ -16,7 +16,7 @@
 
 #include "host/base/error.hpp"
 #include "host/base/file.hpp"
-#include "host/launch/failure.hpp"
+#include "host/launch/rank_failure.hpp"
 #include "tests/support/expect_has.hpp"
 
 namespace chassis {
@@ -313,7 +313,7 @@ TEST(Store, AValueThatNoRankWroteIsNamed) {
   EXPECT_HAS(refusal([&] { store->find("parts"); }), "lacks a part of 'parts'");
 }
 
-TEST(Failure, AValueThatNoRankWroteIsNamed) {
+TEST(RankFailure, AValueThatNoRankWroteIsNamed) {
   StoreServer server("127.0.0.1", 0);
   auto store = connect_store("127.0.0.1", server.port(), 10s);
   for (const std::string text : {"no failure", "1:0", "1:01:11:x1:y", "1:x1:21:y", "1:05:999991:y"}) {
@@ -322,7 +322,7 @@ TEST(Failure, AValueThatNoRankWroteIsNamed) {
   }
 }
 
-TEST(Failure, OnlyTheFirstIsKept) {
+TEST(RankFailure, OnlyTheFirstIsKept) {
   StoreServer server("127.0.0.1", 0);
   auto store = connect_store("127.0.0.1", server.port(), 10s);
   EXPECT_FALSE(find_failure(*store));
@@ -335,7 +335,7 @@ TEST(Failure, OnlyTheFirstIsKept) {
   EXPECT_EQ(failure->text, "rank 3: 12:loss is nan");
 }
 
-TEST(Failure, TextsArePackedWithTheirLengths) {
+TEST(RankFailure, TextsArePackedWithTheirLengths) {
   EXPECT_THROW(unpack(pack({"a", "b"}), 3), Error);
   const std::vector<std::vector<std::string>> cases = {{}, {""}, {"", ""}, {"a", std::string("\0:12:", 5), "3:b"}};
   for (const auto& texts : cases) EXPECT_EQ(unpack(pack(texts)), texts);

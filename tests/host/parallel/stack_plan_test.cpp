@@ -197,7 +197,7 @@ class ExpertsTest : public testing::Test {
   ExpertsTest() {
     const DimId ffn = *program_.find_dim("ffn");
     for (BlockType& block : program_.blocks)
-      for (Slot& slot : block.slots)
+      for (ParameterSlot& slot : block.slots)
         slot.sharding = {slot.has(ffn) ? Sharding{Sharding::Kind::kShard, ffn} : Sharding{}};
     parameters_ = ParameterTable(program_, layout_, {});
   }

@@ -8,7 +8,7 @@
 
 #include "host/base/file.hpp"
 #include "host/base/log.hpp"
-#include "host/plugin/inspect.hpp"
+#include "host/plugin/plugin_list.hpp"
 #include "tests/host/plugin/plugin_files.hpp"
 
 namespace chassis {

@@ -1,14 +1,12 @@
 // Calls on buffers of floats, for tests of a Communicator.
 #pragma once
 
-// Included before the SDK's header, which has another Failure.
-#include "host/service/comm.hpp"
-
 #include <span>
 #include <string_view>
 #include <vector>
 
 #include "chassis/comm_call.hpp"
+#include "host/service/comm.hpp"
 
 namespace chassis::test {
 
@@ -29,7 +27,8 @@ inline chassis_collective_t call_of(uint32_t op, Buffers& buffers, uint64_t coun
   return call;
 }
 
-inline CommWork start_raw(Communicator& communicator, CommGroup& group, std::span<const chassis_collective_t> calls) {
+inline CommHandle start_raw(Communicator& communicator, ProcessGroup& group,
+                            std::span<const chassis_collective_t> calls) {
   return communicator.start_raw(group, pointers_to(calls));
 }
 

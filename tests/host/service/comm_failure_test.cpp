@@ -30,14 +30,14 @@ std::vector<RankEnd> run_calls(int num_ranks, std::chrono::milliseconds deadline
   return test::run_ranks(num_ranks, {.backend = "gloo", .options = Json::object(), .axes = {}, .deadline = deadline},
                          [&](Communicator& communicator, RankPlugins&) {
                            Buffers buffers;
-                           CommGroup& group = communicator.group({});
+                           ProcessGroup& group = communicator.group({});
                            for (int i = 0; i < 3; ++i) {
                              const auto same = call_of(CHASSIS_COMM_ALL_REDUCE, buffers, 10, "before");
-                             CommWork work = start_raw(communicator, group, {&same, 1});
+                             CommHandle work = start_raw(communicator, group, {&same, 1});
                              communicator.wait(work);
                            }
                            const std::vector<chassis_collective_t> calls = make(communicator.rank(), buffers);
-                           CommWork work = start_raw(communicator, group, calls);
+                           CommHandle work = start_raw(communicator, group, calls);
                            communicator.wait(work);
                          });
 }
@@ -140,7 +140,7 @@ TEST(CallMismatch, ReportsCallsInDifferentOrder) {
   const auto ends = test::run_ranks(2, {.backend = "gloo", .options = Json::object(), .axes = {}, .deadline = 60s},
                                     [](Communicator& communicator, RankPlugins&) {
                                       Buffers buffers;
-                                      std::vector<CommWork> works;
+                                      std::vector<CommHandle> works;
                                       const bool swap = communicator.rank() == 1;
                                       for (const char* name : {swap ? "b" : "a", swap ? "a" : "b"}) {
                                         const auto call = call_of(CHASSIS_COMM_ALL_GATHER, buffers, 500, name);
@@ -190,13 +190,13 @@ std::vector<RankEnd> without_rank_1(std::chrono::milliseconds deadline, int num_
   return test::run_ranks(num_ranks, {.backend = "gloo", .options = Json::object(), .axes = {}, .deadline = deadline},
                          [](Communicator& communicator, RankPlugins&) {
                            Buffers buffers;
-                           CommGroup& group = communicator.group({});
+                           ProcessGroup& group = communicator.group({});
                            if (communicator.rank() == 1) {
                              communicator.world().set_deadline(60s);
                              communicator.world().wait_for([] { return false; }, [] { return "nobody failed"; });
                            }
                            const auto call = call_of(CHASSIS_COMM_ALL_GATHER, buffers, 100, "layers.0");
-                           CommWork work = start_raw(communicator, group, {&call, 1});
+                           CommHandle work = start_raw(communicator, group, {&call, 1});
                            communicator.wait(work);
                          });
 }
@@ -217,9 +217,9 @@ TEST(MissingRank, IsNamedWithTheCallThatItWaitsFor) {
   const std::vector<MeshAxis> axes = {{"x", 2}, {"y", 2}};
   const auto ends = test::run_ranks(4, {.backend = "gloo", .options = Json::object(), .axes = axes, .deadline = 2500ms},
                                     [](Communicator& communicator, RankPlugins&) {
-                                      CommGroup& all = communicator.group({});
-                                      CommGroup& x = communicator.group(Axes{"x"});
-                                      const auto meet = [&](CommGroup& group, const char* name) {
+                                      ProcessGroup& all = communicator.group({});
+                                      ProcessGroup& x = communicator.group(Axes{"x"});
+                                      const auto meet = [&](ProcessGroup& group, const char* name) {
                                         communicator.run(group, {.op = CHASSIS_COMM_BARRIER,
                                                                  .send = {},
                                                                  .recv = {},
@@ -247,9 +247,9 @@ TEST(MissingRank, IsNamedByRanksThatWaitForItThroughOthers) {
   const auto ends =
       test::run_ranks(4, {.backend = "gloo", .options = Json::object(), .axes = axes, .deadline = 2500ms},
                       [](Communicator& communicator, RankPlugins&) {
-                        CommGroup& x = communicator.group(Axes{"x"});
-                        CommGroup& y = communicator.group(Axes{"y"});
-                        const auto meet = [&](CommGroup& group, const char* name) {
+                        ProcessGroup& x = communicator.group(Axes{"x"});
+                        ProcessGroup& y = communicator.group(Axes{"y"});
+                        const auto meet = [&](ProcessGroup& group, const char* name) {
                           Collective barrier;
                           barrier.op = CHASSIS_COMM_BARRIER;
                           barrier.name = name;
@@ -275,7 +275,7 @@ TEST(FailedRank, EndsTheOthersWithItsError) {
                                         Buffers buffers;
                                         const auto call = call_of(CHASSIS_COMM_ALL_REDUCE, buffers, 4000, "grad");
                                         for (int i = 0;; ++i) {
-                                          CommWork work = start_raw(communicator, communicator.group({}), {&call, 1});
+                                          CommHandle work = start_raw(communicator, communicator.group({}), {&call, 1});
                                           if (communicator.rank() == failing && i == 20)
                                             throw Error(ExitCode::kNumeric, "loss is nan");
                                           communicator.wait(work);

@@ -21,7 +21,7 @@ int act(World& world, const std::string& what, int chosen) {
   test::RankPlugins plugins;
   Communicator communicator(plugins.make("comm", "gloo"), world, MeshShape({{"dp", world.size()}}), world.rank(),
                             Device{});
-  CommGroup& group = communicator.group({});
+  ProcessGroup& group = communicator.group({});
   const std::array<int64_t, 1> count = {200000};
   const Tensor gradient = Tensor::empty(count, Dtype::f32);
   for (int step = 0; step < 400; ++step) {
@@ -29,7 +29,7 @@ int act(World& world, const std::string& what, int chosen) {
     std::vector<Collective> calls(1);
     calls[0].send = calls[0].recv = gradient;
     calls[0].name = "gradient";
-    CommWork work = communicator.start(group, std::move(calls));
+    CommHandle work = communicator.start(group, std::move(calls));
     if (world.rank() == chosen && step == 100) {
       if (what == "kill") raise(SIGKILL);
       if (what == "stop") raise(SIGSTOP);

@@ -32,9 +32,9 @@ TEST(Groups, FollowTheAxesOfTheMesh) {
   const std::vector<MeshAxis> axes = {{"pp", 1}, {"dp_replicate", 2}, {"dp_shard", 2}};
   expect_success(test::run_ranks(
       4, {.backend = "gloo", .options = Json::object(), .axes = axes}, [](Communicator& c, RankPlugins&) {
-        CommGroup& shard = c.group(Axes{"dp_shard"});
-        CommGroup& replicate = c.group(Axes{"dp_replicate"});
-        CommGroup& all = c.group({});
+        ProcessGroup& shard = c.group(Axes{"dp_shard"});
+        ProcessGroup& replicate = c.group(Axes{"dp_replicate"});
+        ProcessGroup& all = c.group({});
         EXPECT_EQ(shard.name(), "dp_shard");
         EXPECT_EQ(shard.ranks(), (c.rank() < 2 ? std::vector{0, 1} : std::vector{2, 3}));
         EXPECT_EQ(shard.rank(), c.rank() % 2);
@@ -43,7 +43,7 @@ TEST(Groups, FollowTheAxesOfTheMesh) {
         EXPECT_EQ(&all, &c.group(Axes{"dp_shard", "dp_replicate"}));
         EXPECT_EQ(&shard, &c.group(Axes{"pp", "dp_shard"}));
         EXPECT_EQ(c.group(Axes{"pp"}).size(), 1);
-        CommGroup& pairs = c.group({}, 2);
+        ProcessGroup& pairs = c.group({}, 2);
         EXPECT_EQ(&pairs, &shard);  // the same ranks
         EXPECT_THROW(c.group(Axes{"tp"}), Error);
         EXPECT_THROW(c.group({}, 3), Error);
@@ -59,7 +59,7 @@ TEST(Groups, FollowTheAxesOfTheMesh) {
 
 TEST(Groups, CanBeDividedIntoNeighbours) {
   expect_success(test::run_ranks(4, {}, [](Communicator& c, RankPlugins&) {
-    CommGroup& pair = c.group({}, 2);
+    ProcessGroup& pair = c.group({}, 2);
     EXPECT_EQ(pair.name(), "dp:2");
     EXPECT_EQ(pair.ranks(), (c.rank() < 2 ? std::vector{0, 1} : std::vector{2, 3}));
     EXPECT_EQ(c.group({}, 4).size(), 4);
@@ -72,7 +72,7 @@ TEST(Groups, CanBeDividedIntoNeighbours) {
 
 TEST(OneRank, CopiesItsOwnBuffers) {
   expect_success(test::run_ranks(1, {}, [](Communicator& c, RankPlugins&) {
-    CommGroup& group = c.group(Axes{"dp"});
+    ProcessGroup& group = c.group(Axes{"dp"});
     EXPECT_EQ(group.size(), 1);
     Tensor send = Tensor::empty(std::array<int64_t, 1>{5}, Dtype::f32),
            recv = Tensor::zeros(std::array<int64_t, 1>{5}, Dtype::f32);
@@ -111,10 +111,10 @@ const CommCount* find(const std::vector<CommCount>& counts, const std::string& o
 
 TEST(Counts, AreThoseOfARing) {
   expect_success(test::run_ranks(4, {}, [](Communicator& c, RankPlugins& plugins) {
-    CommGroup& group = c.group({});
+    ProcessGroup& group = c.group({});
     Buffers buffers;
     const auto run = [&](chassis_collective_t call) {
-      CommWork work = start_raw(c, group, {&call, 1});
+      CommHandle work = start_raw(c, group, {&call, 1});
       c.wait(work);
     };
     run(call_of(CHASSIS_COMM_ALL_GATHER, buffers, 1000, "a"));
@@ -151,7 +151,7 @@ TEST(Counts, AreThoseOfARing) {
 
 TEST(Tensors, AreKeptAliveUntilTheWorkIsDone) {
   expect_success(test::run_ranks(2, {}, [](Communicator& c, RankPlugins&) {
-    CommGroup& group = c.group({});
+    ProcessGroup& group = c.group({});
     const std::array<int64_t, 2> part = {3, 1000};
     const std::array<int64_t, 2> whole = {6, 1000};
     Tensor recv = Tensor::empty(whole, Dtype::f32);
@@ -161,7 +161,7 @@ TEST(Tensors, AreKeptAliveUntilTheWorkIsDone) {
     calls[0].send.fill(c.rank() + 1);
     calls[0].recv = recv;
     calls[0].name = "kept";
-    CommWork work = c.start(group, std::move(calls));
+    CommHandle work = c.start(group, std::move(calls));
     c.wait(work);
     EXPECT_FALSE(work);
     EXPECT_EQ(recv.data_as<float>()[0], 1);
@@ -172,16 +172,16 @@ TEST(Tensors, AreKeptAliveUntilTheWorkIsDone) {
 TEST(Works, AbortTheirGroupIfTheyAreNotWaitedFor) {
   const auto ends = test::run_ranks(2, {.backend = "gloo", .options = Json::object(), .axes = {}, .deadline = 5s},
                                     [](Communicator& c, RankPlugins&) {
-                                      CommGroup& group = c.group({});
+                                      ProcessGroup& group = c.group({});
                                       if (c.rank() == 1) {
                                         std::this_thread::sleep_for(300ms);
                                         return;
                                       }
                                       Buffers buffers;
                                       const auto call = call_of(CHASSIS_COMM_ALL_REDUCE, buffers, 1000, "x");
-                                      { CommWork dropped = start_raw(c, group, {&call, 1}); }
+                                      { CommHandle dropped = start_raw(c, group, {&call, 1}); }
                                       // Nothing writes to the buffers any more.
-                                      CommWork work = start_raw(c, group, {&call, 1});
+                                      CommHandle work = start_raw(c, group, {&call, 1});
                                       c.wait(work);
                                     });
   EXPECT_TRUE(ends[0].failed);
@@ -201,7 +201,7 @@ class FakeBackend : public testing::Test {
 TEST_F(FakeBackend, NeedsNoOtherRank) {
   Communicator c = make({{"dp_replicate", 64}, {"dp_shard", 128}}, 5000);
   EXPECT_TRUE(c.moves_nothing());
-  CommGroup& shard = c.group(Axes{"dp_shard"});
+  ProcessGroup& shard = c.group(Axes{"dp_shard"});
   EXPECT_EQ(shard.size(), 128);
   EXPECT_EQ(shard.rank(), 5000 % 128);
   chassis_collective_t call{};
@@ -210,7 +210,7 @@ TEST_F(FakeBackend, NeedsNoOtherRank) {
   call.dtype = CHASSIS_DTYPE_BF16;
   call.count = 1 << 20;
   for (int i = 0; i < 3; ++i) {
-    CommWork work = start_raw(c, shard, {&call, 1});
+    CommHandle work = start_raw(c, shard, {&call, 1});
     EXPECT_TRUE(work.done());
     c.wait(work);
   }
@@ -228,7 +228,7 @@ TEST_F(FakeBackend, HasAMetricThatDependsOnTheOrderOfCalls) {
     Buffers buffers;
     for (const char* name : names) {
       const auto call = call_of(CHASSIS_COMM_ALL_REDUCE, buffers, 100, name);
-      CommWork work = start_raw(c, c.group({}), {&call, 1});
+      CommHandle work = start_raw(c, c.group({}), {&call, 1});
       c.wait(work);
     }
     double order = 0;

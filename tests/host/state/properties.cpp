@@ -11,7 +11,7 @@
 #include "host/state/composite.hpp"
 #include "host/state/cover.hpp"
 #include "host/state/intersect.hpp"
-#include "host/state/reshard.hpp"
+#include "host/state/reshard_plan.hpp"
 #include "tests/host/state/random_layout.hpp"
 
 namespace chassis::testing {

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "host/state/disk_part.hpp"
+#include "host/state/stored_part.hpp"
 #include "random_layout.hpp"
 
 namespace chassis::testing {
@@ -70,7 +70,7 @@ TEST(Tiles, CoverATensorThatIsPermutedOnDiskUnderZero) {
       dims.insert(dims.begin() + dice.roll(0, k), k);
     }
     for (int k = 0; k < shape.ndim(); ++k) disk_shape[k] = shape[dims[static_cast<size_t>(k)]];
-    const DiskPart part{"w", disk_shape, Box::whole(shape), Shape::filled(shape.ndim(), 0), dims};
+    const StoredPart part{"w", disk_shape, Box::whole(shape), Shape::filled(shape.ndim(), 0), dims};
     const std::vector<Piece> on_disk = {part.piece(Box::whole(disk_shape))};
 
     Descriptor d = Descriptor::plain("w", Dtype::f32, shape);

@@ -116,7 +116,7 @@ inline chassis_collective_t call_of(uint32_t op, Dtype dtype, const void* send, 
 // One rank's calls and their expected results, which are checked when all calls are done.
 class CheckedCalls {
  public:
-  CheckedCalls(Communicator& communicator, CommGroup& group) : communicator_(communicator), group_(group) {}
+  CheckedCalls(Communicator& communicator, ProcessGroup& group) : communicator_(communicator), group_(group) {}
 
   template <typename T>
   std::vector<T>& buffer(std::vector<T> content) {
@@ -156,11 +156,11 @@ class CheckedCalls {
 
  private:
   Communicator& communicator_;
-  CommGroup& group_;
+  ProcessGroup& group_;
   std::deque<std::shared_ptr<void>> kept_;
   std::deque<std::vector<uint64_t>> counts_;
   std::vector<chassis_collective_t> batch_;
-  std::vector<CommWork> works_;
+  std::vector<CommHandle> works_;
   std::vector<std::function<void()>> checks_;
   int num_calls_ = 0;
 };

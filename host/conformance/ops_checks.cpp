@@ -1,0 +1,532 @@
+// Small programs, one per op or group of ops, and the comparison of their results.
+#include "host/conformance/ops_checks.hpp"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <functional>
+#include <limits>
+#include <numeric>
+#include <set>
+
+#include "host/base/error.hpp"
+#include "host/compile/compile.hpp"
+#include "host/conformance/case_program.hpp"
+#include "host/conformance/growth.hpp"
+#include "host/conformance/ops_answers.hpp"
+#include "host/execute/block_run.hpp"
+#include "host/execute/kernels.hpp"
+#include "host/graph/op_pattern.hpp"
+#include "host/graph/op_table.hpp"
+#include "host/graph/recording.hpp"
+#include "host/service/rng.hpp"
+
+namespace chassis {
+namespace {
+
+// Number of rows in a batch; it does not divide evenly into vectors or tiles.
+constexpr int64_t kRows = 2;
+// Width of rows that are wider than the tiles of most kernels.
+constexpr int64_t kWide = 530;
+
+CaseProgram pointwise(const char* id, OpAttrs attrs, bool two_inputs, int64_t width = 37) {
+  CaseProgram c(id);
+  const DimId n = c.dim("n", width);
+  std::vector<ValueId> inputs = {c.input("a", {n})};
+  if (two_inputs) inputs.push_back(c.input("b", {n}));
+  c.output("y", c.op(id, inputs, {}, std::move(attrs)));
+  return c;
+}
+
+CaseProgram linear(bool bias, int64_t width = 20) {
+  CaseProgram c(bias ? "linear with bias" : "linear");
+  const DimId in = c.dim("in", width), heads = c.dim("heads", 3), dim = c.dim("dim", 7);
+  std::vector<SlotId> params = {c.slot("weight", {{heads, dim}, {in}})};
+  if (bias) params.push_back(c.slot("bias", {{heads, dim}}));
+  c.output("y", c.op("linear", {c.input("x", {in})}, params, {}, {heads, dim}));
+  return c;
+}
+
+constexpr double kSmallEps = 1e-5, kLargeEps = 0.1;
+
+// Two linears of one input, each with a narrow branch in parallel, as adapters record them.
+CaseProgram branches(bool scaled) {
+  CaseProgram c(scaled ? "linears with scaled branches" : "linears with branches");
+  const DimId in = c.dim("in", 20), out = c.dim("out", 21), ranks[] = {c.dim("rank_a", 2), c.dim("rank_b", 3)};
+  const ValueId x = c.input("x", {in});
+  ValueId narrow[2];
+  for (int i = 0; i < 2; ++i)
+    narrow[i] = c.op("linear", {x}, {c.slot(i == 0 ? "down_a" : "down_b", {{ranks[i]}, {in}})}, {}, {ranks[i]});
+  for (int i = 0; i < 2; ++i) {
+    const std::string suffix = i == 0 ? "_a" : "_b";
+    const ValueId base = c.op("linear", {x}, {c.slot("weight" + suffix, {{out}, {in}})}, {}, {out});
+    const ValueId z = scaled ? c.op("scale", {narrow[i]}, {}, {{"factor", 0.5}}) : narrow[i];
+    const ValueId y = c.op("linear", {z}, {c.slot("up" + suffix, {{out}, {ranks[i]}})}, {}, {out});
+    c.output("y" + suffix, c.op("add", {base, y}));
+  }
+  return c;
+}
+
+CaseProgram norm(bool residual, double offset = 0, double eps = kSmallEps, int64_t width = 37) {
+  CaseProgram c(std::string(residual ? "add+rms_norm" : "rms_norm") + (offset != 0 ? " with an offset" : "") +
+                (eps != kSmallEps ? " with a large eps" : ""));
+  const DimId n = c.dim("n", width);
+  ValueId x = c.input("a", {n});
+  if (residual) c.output("sum", x = c.op("add", {x, c.input("b", {n})}));
+  OpAttrs attrs = {{"eps", eps}};
+  if (offset != 0) attrs.emplace_back("offset", offset);
+  c.output("y", c.op("rms_norm", {x}, {c.slot("weight", {{n}})}, std::move(attrs)));
+  return c;
+}
+
+CaseProgram head_norm() {
+  CaseProgram c("rms_norm of every head");
+  const DimId heads = c.dim("heads", 3), dim = c.dim("head_dim", 10);
+  c.output("y", c.op("rms_norm", {c.input("x", {heads, dim})}, {c.slot("weight", {{dim}})}, {{"eps", 1e-5}}));
+  return c;
+}
+
+CaseProgram layer_norm(double eps = kSmallEps, int64_t width = 37) {
+  CaseProgram c(eps != kSmallEps ? "layer_norm with a large eps" : "layer_norm");
+  const DimId n = c.dim("n", width);
+  c.output("y",
+           c.op("layer_norm", {c.input("a", {n})}, {c.slot("weight", {{n}}), c.slot("bias", {{n}})}, {{"eps", eps}}));
+  return c;
+}
+
+CaseProgram rope(const char* name, int64_t head_dim, OpAttrs more = {}, double factor = 1.0, bool interleaved = false) {
+  CaseProgram c(name);
+  const DimId heads = c.dim("heads", 3), dim = c.dim("head_dim", head_dim);
+  OpAttrs attrs = {{"inv_freq", std::vector<double>{1.0, 0.3, 0.1, 0.03, 0.01}},
+                   {"factor", factor},
+                   {"interleaved", int64_t{interleaved}}};
+  attrs.insert(attrs.end(), more.begin(), more.end());
+  c.output("y", c.op("rope", {c.input("x", {heads, dim}), c.field("positions")}, {}, std::move(attrs)));
+  return c;
+}
+
+CaseProgram embedding(int64_t width = 11) {
+  CaseProgram c("embedding");
+  const DimId vocab = c.dim("vocab", 29), n = c.dim("n", width);
+  c.output("y", c.op("embedding", {c.field("input_ids")}, {c.slot("weight", {{vocab}, {n}})}));
+  return c;
+}
+
+CaseProgram head(double cap = 0, int64_t num_classes = 29, bool logits_are_read = false) {
+  const std::string pattern = cap != 0 ? "linear+softcap+cross_entropy" : "linear+cross_entropy";
+  CaseProgram c(pattern + (logits_are_read ? ", logits read by another op" : ""));
+  const DimId vocab = c.dim("vocab", num_classes), n = c.dim("n", 11);
+  ValueId logits = c.op("linear", {c.input("x", {n})}, {c.slot("weight", {{vocab}, {n}})}, {}, {vocab});
+  if (cap != 0) logits = c.op("softcap", {logits}, {}, {{"cap", cap}});
+  c.output("loss", c.op("cross_entropy", {logits, c.field("labels")}, {}, {{"ignore_index", int64_t{-100}}}));
+  if (logits_are_read) c.output("logits", logits);
+  return c;
+}
+
+// The rows of a table from row 8 on, as one of several ranks holds them.
+CaseProgram embedding_part() {
+  CaseProgram c("embedding of a part");
+  const DimId vocab = c.dim("vocab", 13), n = c.dim("n", 11);
+  c.output("y", c.op("embedding", {c.field("input_ids")}, {c.slot("weight", {{vocab}, {n}})}, {{"first", int64_t{8}}}));
+  return c;
+}
+
+// The classes from class 8 on, and one column of padding.
+CaseProgram head_part(double cap) {
+  CaseProgram c(cap != 0 ? "linear+softcap+partial_cross_entropy" : "linear+partial_cross_entropy");
+  const DimId vocab = c.dim("vocab", 13), n = c.dim("n", 11);
+  ValueId logits = c.op("linear", {c.input("x", {n})}, {c.slot("weight", {{vocab}, {n}})}, {}, {vocab});
+  if (cap != 0) logits = c.op("softcap", {logits}, {}, {{"cap", cap}});
+  c.op("partial_cross_entropy", {logits, c.field("labels")}, {},
+       {{"ignore_index", int64_t{-100}}, {"first", int64_t{8}}, {"count", int64_t{12}}});
+  const ValueId log_sum = c.result(0), target = c.result(1);
+  return c.output("log_sum", log_sum).output("target", target);
+}
+
+CaseProgram total_cross_entropy() {
+  CaseProgram c("total_cross_entropy");
+  const ValueId log_sum = c.input("log_sum", {}), target = c.input("target", {});
+  return c.output(
+      "loss", c.op("total_cross_entropy", {log_sum, target, c.field("labels")}, {}, {{"ignore_index", int64_t{-100}}}));
+}
+
+CaseProgram attention(const char* name, OpAttrs masks, int64_t kv_heads, double scale = 0.2, int64_t num_heads = 6) {
+  CaseProgram c(name);
+  const DimId heads = c.dim("heads", num_heads), kv = c.dim("kv_heads", kv_heads), dim = c.dim("head_dim", 20);
+  std::vector<ValueId> inputs = {c.input("q", {heads, dim}), c.input("k", {kv, dim}), c.input("v", {kv, dim})};
+  for (const auto& [mask, value] : masks)
+    if (mask == "document") inputs.push_back(c.field("document_ids"));
+  masks.emplace_back("scale", scale);
+  c.output("y", c.op("attention", inputs, {}, std::move(masks)));
+  return c;
+}
+
+CaseProgram reshape() {
+  CaseProgram c("reshape");
+  const DimId heads = c.dim("heads", 3), dim = c.dim("head_dim", 10), joined = c.dim("width", 30);
+  const std::vector<DimId> output = {CHASSIS_DIM_BATCH, CHASSIS_DIM_TIME, joined};
+  return c.output("y", c.op("reshape", {c.input("x", {heads, dim})}, {}, {}, output));
+}
+
+CaseProgram channel_scale(bool of_heads) {
+  CaseProgram c(of_heads ? "channel_scale of every head" : "channel_scale");
+  const DimId heads = c.dim("heads", 3), dim = c.dim("head_dim", 10);
+  const SlotId weight = of_heads ? c.slot("weight", {{dim}}) : c.slot("weight", {{heads, dim}});
+  c.output("y", c.op("channel_scale", {c.input("x", {heads, dim})}, {weight}));
+  return c;
+}
+
+std::vector<CaseProgram> all_cases() {
+  const auto one = AttrValue(int64_t{1});
+  std::vector<CaseProgram> cases;
+  cases.push_back(linear(false));
+  cases.push_back(linear(true));
+  cases.push_back(norm(false));
+  cases.push_back(norm(true));
+  cases.push_back(norm(false, 1.0));
+  cases.push_back(norm(true, 1.0));
+  cases.push_back(head_norm());
+  cases.push_back(layer_norm());
+  cases.push_back(rope("rope", 10));
+  cases.push_back(rope("rope of the first dims", 16, {{"rotary_dim", int64_t{10}}}));
+  cases.push_back(rope("rope with long frequencies", 10,
+                       {{"long_inv_freq", std::vector<double>{0.5, 0.2, 0.1, 0.02, 0.01}}, {"long_from", int64_t{9}}}));
+  cases.push_back(embedding());
+  cases.push_back(embedding_part());
+  cases.push_back(head());
+  cases.push_back(head(1.5));
+  cases.push_back(head_part(0));
+  cases.push_back(head_part(1.5));
+  cases.push_back(total_cross_entropy());
+  cases.push_back(pointwise("scale", {{"factor", 5.5}}, false));
+  cases.push_back(pointwise("softcap", {{"cap", 1.5}}, false));
+  cases.push_back(pointwise("dropout", {{"p", 0.3}}, false));
+  cases.push_back(pointwise("dropout", {{"p", 0.3}, {"first", int64_t{37}}}, false));
+  cases.push_back(reshape());
+  cases.push_back(channel_scale(false));
+  cases.push_back(channel_scale(true));
+  cases.push_back(pointwise("add", {}, true));
+  cases.push_back(pointwise("mul", {}, true));
+  for (const char* function : {"silu", "gelu", "gelu_tanh", "relu"}) {
+    cases.push_back(pointwise("activation", {{"function", std::string(function)}}, false));
+    cases.push_back(pointwise("gated_activation", {{"function", std::string(function)}}, true));
+  }
+  cases.push_back(attention("attention causal", {{"causal", one}}, 6));
+  cases.push_back(attention("attention causal, grouped", {{"causal", one}}, 2));
+  cases.push_back(attention("attention of documents", {{"causal", one}, {"document", one}}, 2));
+  cases.push_back(attention("attention in a window", {{"causal", one}, {"window", int64_t{4}}}, 1));
+  cases.push_back(attention("attention in chunks", {{"causal", one}, {"chunk", int64_t{5}}}, 2));
+  cases.push_back(attention("attention both ways", {}, 3));
+  cases.push_back(attention("attention with capped scores", {{"causal", one}, {"softcap", 0.5}}, 2));
+  cases.push_back(attention("attention in a window with capped scores",
+                            {{"causal", one}, {"window", int64_t{4}}, {"softcap", 0.5}}, 3));
+  // Second values of the numeric attributes.
+  cases.push_back(norm(false, 0, kLargeEps));
+  cases.push_back(norm(true, 0, kLargeEps));
+  cases.push_back(layer_norm(kLargeEps));
+  cases.push_back(rope("rope with a factor", 10, {}, 1.3));
+  cases.push_back(rope("rope of interleaved pairs", 10, {}, 1.0, true));
+  cases.push_back(head(0.5));
+  cases.push_back(head(0, 29, true));
+  cases.push_back(head(0.5, 29, true));
+  cases.push_back(pointwise("scale", {{"factor", -0.3}}, false));
+  cases.push_back(pointwise("softcap", {{"cap", 0.4}}, false));
+  cases.push_back(attention("attention with another scale", {{"causal", one}}, 6, 0.7));
+  cases.push_back(attention("attention with scores capped higher", {{"causal", one}, {"softcap", 2.0}}, 2));
+  cases.push_back(branches(false));
+  cases.push_back(branches(true));
+  return cases;
+}
+
+// Programs of most ops, with many tokens.
+std::vector<CaseProgram> large_cases() {
+  const auto one = AttrValue(int64_t{1});
+  std::vector<CaseProgram> cases;
+  cases.push_back(linear(true, kWide));
+  cases.push_back(norm(false, 0, kSmallEps, kWide));
+  cases.push_back(norm(true, 0, kSmallEps, kWide));
+  cases.push_back(layer_norm(kSmallEps, kWide));
+  cases.push_back(rope("rope", 10));
+  cases.push_back(embedding(kWide));
+  cases.push_back(head(0, kWide));
+  for (const char* id : {"add", "mul"}) cases.push_back(pointwise(id, {}, true, kWide));
+  cases.push_back(pointwise("scale", {{"factor", 5.5}}, false, kWide));
+  cases.push_back(pointwise("softcap", {{"cap", 1.5}}, false, kWide));
+  cases.push_back(pointwise("activation", {{"function", std::string("silu")}}, false, kWide));
+  cases.push_back(pointwise("gated_activation", {{"function", std::string("silu")}}, true, kWide));
+  cases.push_back(attention("attention causal, grouped", {{"causal", one}}, 1, 0.2, 2));
+  for (CaseProgram& c : cases) c.large();
+  return cases;
+}
+
+bool has_pattern(const CaseProgram& c, const std::vector<std::string>& pattern) {
+  const std::vector<Op>& ops = c.program().blocks[0].ops;
+  return std::search(ops.begin(), ops.end(), pattern.begin(), pattern.end(),
+                     [](const Op& op, const std::string& id) { return op.id.text() == id; }) != ops.end();
+}
+
+// Programs for the provider's patterns that none of `cases` has. Patterns without one are added to `untested`.
+std::vector<CaseProgram> cases_of_further_patterns(const OpsProvider& provider, const std::vector<CaseProgram>& cases,
+                                                   std::vector<std::string>& untested) {
+  std::vector<CaseProgram> out;
+  for (uint32_t i = 0; i < provider.table->num_patterns; ++i) {
+    const std::string text(view_of(provider.table->patterns[i]));
+    const std::vector<std::string> pattern = ops_of_pattern(text);
+    if (std::ranges::any_of(cases, [&](const CaseProgram& c) { return has_pattern(c, pattern); })) continue;
+    for (const bool keeps_all : {false, true}) {
+      if (keeps_all && pattern.size() < 2) continue;
+      if (auto made = pattern_case(pattern, keeps_all))
+        out.push_back(std::move(*made));
+      else if (!keeps_all)
+        untested.push_back(text);
+    }
+  }
+  return out;
+}
+
+// The first row has documents of 5 and 6 tokens and 2 positions of padding; every other row is one document.
+int32_t field_value(const std::string& name, int64_t row, int64_t t, int64_t index) {
+  const int32_t document = row > 0 ? 0 : t < 5 ? 0 : t < 11 ? 1 : -1;
+  if (name == "document_ids") return document;
+  if (name == "positions") return static_cast<int32_t>(row > 0 || t < 5 ? t : t - 5);
+  if (name == "labels" && index % 4 == 1) return -100;
+  return static_cast<int32_t>(index * 7 % 29);
+}
+
+struct Named {
+  std::string name;
+  Tensor tensor;
+};
+
+constexpr const char* kOutsideTraining = " outside of training";
+
+// All results of a program, each under its own name: outputs, gradients of inputs and of parameters. Runs two
+// micro-batches: the first must overwrite the gradients of parameters, which hold NaN, and the second must add to them.
+// Then runs forward outside of training. `num_micro_batches` is 1 or 2.
+std::vector<Named> run_case(const Program& program, const ResolveOptions& options, const OpsProvider* candidate,
+                            bool* claimed, int num_micro_batches = 2) {
+  const DimSizes sizes = options.planned(program);
+  const ProgramLayout layout;
+  ParameterTable parameters(program, layout, {.compute = options.compute});
+  const ParameterStorage storage(parameters, options.device);
+  const std::vector<uint8_t> trainable(program.blocks[0].slots.size(), 1);
+  const ResolvedBlock block = compile_block(program, layout, 0, trainable, true, options);
+  *claimed = std::any_of(block.nodes.begin(), block.nodes.end(), [&](const Node& node) {
+    return candidate && node.provider && node.provider->self == candidate->self;
+  });
+
+  auto random = [&](const std::string& name, const Tensor& tensor) {
+    std::vector<float> values(static_cast<size_t>(tensor.num_elements()));
+    random_normal(7, name, 0, values);
+    tensor.copy_from(Tensor::borrow(values.data(), tensor.sizes(), Dtype::f32));
+  };
+  for (const auto& p : parameters.all()) {
+    random(p->name, p->stored());
+    p->gradient_written = false;
+  }
+  parameters.update_values();
+  for (const auto& p : parameters.all()) {
+    p->gradient = Tensor::empty(p->value.sizes(), Dtype::f32, options.device);
+    p->gradient.fill(std::numeric_limits<double>::quiet_NaN());
+  }
+  std::map<std::string, Tensor> inputs;
+  Fields fields;
+  for (const auto& [name, value] : program.blocks[0].inputs) {
+    inputs[name] = Tensor::empty(layout.local_shape(program, program.blocks[0].values[value], sizes), options.compute);
+    random(name, inputs[name]);
+  }
+  for (const auto& [name, value] : program.blocks[0].fields) {
+    Tensor& field = fields[name] =
+        Tensor::empty(layout.local_shape(program, program.blocks[0].values[value], sizes), Dtype::i32);
+    for (int64_t i = 0; i < field.num_elements(); ++i)
+      field.data_as<int32_t>()[i] = field_value(name, i / sizes.time, i % sizes.time, i);
+  }
+  const Kernels kernels(options.device);
+  RunContext context;
+  context.backend = &kernels;
+  context.program = &program;
+  context.layout = &layout;
+  context.options = &options;
+  context.parameters = &parameters.of_unit(0);
+  context.sizes = sizes;
+  context.loss_scale = 0.25;
+  context.random = {0x0123456789abcdef, kRows};
+  std::vector<Named> results;
+  for (int i = 0; i < num_micro_batches; ++i) {
+    const bool second = i == 1;
+    const char* const when = second ? " in the second micro-batch" : "";
+    const char* const sum = second ? ", added to that of the micro-batch before" : "";
+    Frame frame;
+    std::map<std::string, Tensor> gradients;
+    for (auto& [name, tensor] : run_forward(block, context, inputs, fields, true, frame)) {
+      results.push_back({name + when, tensor.clone()});
+      if (name == "loss") continue;
+      gradients[name] = Tensor::empty(tensor.sizes(), options.compute);
+      random("gradient of " + name, gradients[name]);
+    }
+    for (auto& [name, tensor] : run_backward(block, context, std::move(gradients), frame))
+      results.push_back({"gradient of " + name + when, tensor});
+    for (const auto& p : parameters.all()) results.push_back({"gradient of " + p->name + sum, p->gradient.clone()});
+  }
+  ResolveOptions outside = options;
+  outside.purpose = Purpose::kLoss;
+  const std::vector<uint8_t> none(trainable.size(), 0);
+  const ResolvedBlock forward_only = compile_block(program, layout, 0, none, false, outside);
+  context.options = &outside;
+  Frame frame;
+  for (auto& [name, tensor] : run_forward(forward_only, context, inputs, fields, false, frame))
+    results.push_back({name + kOutsideTraining, tensor.clone()});
+  return results;
+}
+
+std::vector<float> values_of(const Tensor& tensor) {
+  std::vector<float> values(static_cast<size_t>(tensor.num_elements()));
+  Tensor::borrow(values.data(), tensor.sizes(), Dtype::f32).copy_from(tensor);
+  return values;
+}
+
+const Tensor* find(const std::vector<Named>& results, const std::string& name) {
+  const auto found = std::ranges::find(results, name, &Named::name);
+  return found == results.end() ? nullptr : &found->tensor;
+}
+
+// `got` or `expected` may be NULL: a gradient that is left out is zero. `exact_zeros`: the same elements must be zero.
+void compare(const std::string& where, const std::string& name, const Tensor* got, const Tensor* expected, double bound,
+             bool exact_zeros, std::vector<std::string>& failures) {
+  const auto b = expected ? values_of(*expected) : std::vector<float>(static_cast<size_t>(got->num_elements()));
+  const auto a = got ? values_of(*got) : std::vector<float>(b.size());
+  if (a.size() != b.size()) {
+    failures.push_back(where + ": " + name + " has " + std::to_string(a.size()) + " elements, expected " +
+                       std::to_string(b.size()));
+    return;
+  }
+  double largest = 0.0, worst = 0.0;
+  size_t at = 0;
+  for (size_t i = 0; i < a.size(); ++i) {
+    largest = std::max(largest, std::abs(static_cast<double>(b[i])));
+    const double difference = std::abs(static_cast<double>(a[i]) - b[i]);
+    if (!(difference <= worst)) worst = difference, at = i;
+    if (std::isnan(difference)) break;
+  }
+  if (exact_zeros)
+    for (size_t i = 0; i < a.size(); ++i)
+      if ((a[i] == 0) != (b[i] == 0)) at = i, worst = std::numeric_limits<double>::infinity();
+  if (worst <= bound * largest) return;
+  const std::string index = "[" + std::to_string(at) + "]";
+  if (!got)
+    failures.push_back(where + ": " + name + " is left out, which means zero, but the reference has " +
+                       std::to_string(b[at]) + " at " + index);
+  else
+    failures.push_back(where + ": " + name + index + " is " + std::to_string(a[at]) + ", the reference has " +
+                       std::to_string(b[at]) + (expected ? "" : ", since it leaves it out"));
+}
+
+// The first bits that differ; empty if none do.
+std::string changed_bits(const std::vector<Named>& first, const std::vector<Named>& again) {
+  for (const Named& result : first) {
+    const Tensor* const other = find(again, result.name);
+    if (!other && again.size() < first.size()) continue;  // `again` had fewer micro-batches
+    if (!other || other->num_bytes() != result.tensor.num_bytes())
+      return result.name + (other ? " has another size" : " is missing") + " when the same call is repeated";
+    if (std::memcmp(result.tensor.data(), other->data(), result.tensor.num_bytes()) == 0) continue;
+    const auto a = values_of(result.tensor), b = values_of(*other);
+    size_t at = 0;
+    while (at + 1 < a.size() && std::memcmp(&a[at], &b[at], sizeof a[at]) == 0) ++at;
+    return fmt::format(
+        "{}[{}] is {:.9g}, and {:.9g} when the same call is repeated; the same inputs must give the "
+        "same bits",
+        result.name, at, a[at], b[at]);
+  }
+  return "";
+}
+
+// Whether the provider claims a node of the program.
+bool claims(const Program& program, const ResolveOptions& options, const OpsProvider& provider) {
+  const std::vector<uint8_t> trainable(program.blocks[0].slots.size(), 1);
+  const ResolvedBlock block = compile_block(program, ProgramLayout(), 0, trainable, true, options);
+  return std::ranges::any_of(block.nodes,
+                             [&](const Node& node) { return node.provider && node.provider->self == provider.self; });
+}
+
+// One case, computed by the provider where it claims nodes and by the oracles. Returns whether it claims any.
+bool compare_case(const CaseProgram& c, const OpsProvider& provider, const ResolveOptions& reference, double bound,
+                  std::vector<std::string>& failures) {
+  ResolveOptions mixed = reference;
+  mixed.kernels.insert(mixed.kernels.begin(), provider);
+  const bool in_f32 = reference.compute == Dtype::f32;
+  const std::string where = c.program().blocks[0].name + " in " + std::string(dtype_name(reference.compute));
+  bool claimed = false;
+  const auto got = run_case(c.program(), mixed, &provider, &claimed);
+  for (int i = 0; i < 3 && !claimed; ++i) {
+    if (!claims(c.program(), mixed, provider)) continue;
+    failures.push_back(where + ": claim is not pure: it refuses the node first, and accepts it when it is asked again");
+    return true;
+  }
+  if (!claimed) return false;
+  const ProgramLayout layout;
+  const std::vector<uint8_t> trainable(c.program().blocks[0].slots.size(), 1);
+  const ResolvedBlock block = compile_block(c.program(), layout, 0, trainable, true, mixed);
+  for (const std::string& failure : answer_failures(provider, c.program(), layout, block, mixed))
+    failures.push_back(where + ": " + failure);
+
+  std::string changed;
+  // Runs alternate in length, so that a kernel whose results alternate from call to call is found.
+  int num_repetitions = 0;
+  const auto repeat = [&] {
+    const auto again = run_case(c.program(), mixed, &provider, &claimed, ++num_repetitions % 2 == 0 ? 2 : 1);
+    if (changed.empty()) changed = changed_bits(got, again);
+  };
+  const bool in_full = in_f32 && c.num_tokens() == CaseProgram::kTokens;
+  for (int i = 0; i < 3 && !in_full; ++i) repeat();
+  if (const std::string text = in_full ? growth_of("runs", 20, repeat) : ""; !text.empty())
+    failures.push_back(where + ": " + text);
+  if (!changed.empty()) failures.push_back(where + ": " + changed);
+
+  const bool random = std::ranges::any_of(c.program().blocks[0].ops, [](const Op& op) { return op.spec().is_random; });
+  bool unused = false;
+  const auto expected = run_case(c.program(), reference, nullptr, &unused);
+  for (const Named& result : got)
+    compare(where, result.name, &result.tensor, find(expected, result.name), bound, random, failures);
+  for (const Named& result : expected)
+    if (!find(got, result.name)) compare(where, result.name, nullptr, &result.tensor, bound, random, failures);
+  return true;
+}
+
+}  // namespace
+
+ConformanceResult compare_with_oracles(const OpsProvider& provider, std::span<const OpsProvider> oracles) {
+  ConformanceResult result;
+  if (!provider.table->destroy_kernel) {
+    result.failures.push_back("its table has create_kernel, but no function destroy_kernel, so no kernel can be freed");
+    return result;
+  }
+  const auto run = [&](const CaseProgram& c, Dtype dtype, double bound) {
+    ResolveOptions reference;
+    reference.compute = dtype;
+    reference.batch = kRows;
+    reference.time = c.num_tokens();
+    reference.kernels.assign(oracles.begin(), oracles.end());
+    result.num_compared += compare_case(c, provider, reference, bound, result.failures);
+  };
+  std::vector<CaseProgram> cases = all_cases();
+  for (CaseProgram& c : cases_of_further_patterns(provider, cases, result.untested_patterns))
+    cases.push_back(std::move(c));
+  for (const auto& [dtype, bound] : {std::pair(Dtype::f32, 1e-4), std::pair(Dtype::bf16, 2e-2)})
+    for (const CaseProgram& c : cases) run(c, dtype, bound);
+  for (const CaseProgram& c : large_cases()) run(c, Dtype::f32, 1e-4);
+  return result;
+}
+
+std::set<std::string> ops_of_cases() {
+  std::set<std::string> covered;
+  for (const CaseProgram& c : all_cases())
+    for (const Op& op : c.program().blocks[0].ops) {
+      covered.insert(op.id.text());
+      for (const auto& [name, value] : op.attrs) covered.insert(op.id.text() + "." + name);
+    }
+  return covered;
+}
+
+}  // namespace chassis
