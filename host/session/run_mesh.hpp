@@ -46,7 +46,7 @@ std::unique_ptr<Communicator> make_communicator(const Config& config, RunPlugins
 // `machines` by rank.
 std::string distant_ranks_text(const MeshShape& mesh, const std::vector<std::string>& machines);
 
-// The facts that strategies get in addition to program and parameters. `time`: tokens of a row.
+// The facts that strategies get in addition to program and parameters.
 StackContext stack_context(const Config& config, const RunMesh& mesh, Device device, DimSizes sizes);
 
 }  // namespace chassis
