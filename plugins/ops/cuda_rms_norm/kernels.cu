@@ -7,8 +7,12 @@
 
 #include <type_traits>
 
+#include "chassis/launch_kernel.hpp"
+
 namespace cuda_rms_norm {
 namespace {
+
+using chassis::launch_kernel;
 
 constexpr int kThreads = 256;
 constexpr int kTileColumns = 32, kTileRows = 8;
@@ -110,7 +114,7 @@ const char* launch(const Problem& problem, Launch&& body) {
   if (problem.num_rows == 0 || problem.n == 0) return nullptr;
   DeviceGuard guard(problem.device);
   if (guard.error == cudaSuccess) {
-    body();
+    body(static_cast<cudaStream_t>(problem.stream));
     guard.error = cudaGetLastError();
   }
   return guard.error == cudaSuccess ? nullptr : cudaGetErrorString(guard.error);
@@ -129,13 +133,13 @@ void with_type(Dtype dtype, Body&& body) {
 }  // namespace
 
 const char* forward(const Problem& p, const void* x, const void* weight, void* y, float* inverse_rms) {
-  return launch(p, [&] {
+  return launch(p, [&](cudaStream_t stream) {
     with_type(p.dtype, [&](auto* t) {
-    using T = std::remove_pointer_t<decltype(t)>;
+      using T = std::remove_pointer_t<decltype(t)>;
       with_type(p.weight_dtype, [&](auto* w) {
         using W = std::remove_pointer_t<decltype(w)>;
-        forward_kernel<<<p.num_rows, kThreads>>>(p.n, p.eps, static_cast<const T*>(x), static_cast<const W*>(weight),
-                                                 static_cast<T*>(y), inverse_rms);
+        launch_kernel(forward_kernel<T, W>, static_cast<unsigned>(p.num_rows), kThreads, stream, p.n, p.eps,
+                      static_cast<const T*>(x), static_cast<const W*>(weight), static_cast<T*>(y), inverse_rms);
       });
     });
   });
@@ -143,14 +147,14 @@ const char* forward(const Problem& p, const void* x, const void* weight, void* y
 
 const char* backward_input(const Problem& p, const void* x, const void* weight, const float* inverse_rms,
                            const void* dy, void* dx, bool add) {
-  return launch(p, [&] {
+  return launch(p, [&](cudaStream_t stream) {
     with_type(p.dtype, [&](auto* t) {
-    using T = std::remove_pointer_t<decltype(t)>;
+      using T = std::remove_pointer_t<decltype(t)>;
       with_type(p.weight_dtype, [&](auto* w) {
         using W = std::remove_pointer_t<decltype(w)>;
-        backward_input_kernel<<<p.num_rows, kThreads>>>(p.n, static_cast<const T*>(x), static_cast<const W*>(weight),
-                                                        inverse_rms, static_cast<const T*>(dy), static_cast<T*>(dx),
-                                                        add);
+        launch_kernel(backward_input_kernel<T, W>, static_cast<unsigned>(p.num_rows), kThreads, stream, p.n,
+                      static_cast<const T*>(x), static_cast<const W*>(weight), inverse_rms, static_cast<const T*>(dy),
+                      static_cast<T*>(dx), add);
       });
     });
   });
@@ -168,13 +172,15 @@ const char* backward_weight(const Problem& p, const void* x, const float* invers
   DeviceGuard guard(p.device);
   if (guard.error != cudaSuccess) return cudaGetErrorString(guard.error);
   const int64_t partials = num_partials(p.num_rows);
+  const auto stream = static_cast<cudaStream_t>(p.stream);
   const dim3 tiles(static_cast<unsigned>((p.n + kTileColumns - 1) / kTileColumns), static_cast<unsigned>(partials));
   with_type(p.dtype, [&](auto* t) {
     using T = std::remove_pointer_t<decltype(t)>;
-    partial_kernel<<<tiles, dim3(kTileColumns, kTileRows)>>>(p.num_rows, p.n, static_cast<const T*>(x), inverse_rms,
-                                                             static_cast<const T*>(dy), partial);
+    launch_kernel(partial_kernel<T>, tiles, dim3(kTileColumns, kTileRows), stream, p.num_rows, p.n,
+                  static_cast<const T*>(x), inverse_rms, static_cast<const T*>(dy), partial);
   });
-  reduce_kernel<<<(p.n + kThreads - 1) / kThreads, kThreads>>>(partials, p.n, partial, dweight, beta);
+  launch_kernel(reduce_kernel, static_cast<unsigned>((p.n + kThreads - 1) / kThreads), kThreads, stream, partials, p.n,
+                partial, dweight, beta);
   const cudaError_t error = cudaGetLastError();
   return error == cudaSuccess ? nullptr : cudaGetErrorString(error);
 }

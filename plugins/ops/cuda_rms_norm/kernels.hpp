@@ -1,5 +1,4 @@
 // RMSNorm on a GPU. These functions only launch kernels and return before the work is done: NULL, or CUDA's error text.
-// Work goes to the legacy default stream, which is LibTorch's current one unless it was changed.
 #pragma once
 
 #include <cstdint>
@@ -10,6 +9,7 @@ enum class Dtype { kF32, kF16, kBF16 };
 
 struct Problem {
   int device;
+  void* stream;        // of CUDA
   Dtype dtype;         // of x, y and their gradients
   Dtype weight_dtype;  // of weight; its gradient is fp32
   int64_t num_rows;

@@ -31,7 +31,7 @@ class RmsNorm : public Kernel {
 
   void forward(Call& call) override {
     const BorrowedTensor x = call.input(0), weight = call.param(0);
-    const kernels::Problem problem = problem_of(x, weight.dtype());
+    const kernels::Problem problem = problem_of(call, x, weight.dtype());
     const BorrowedTensor y = call.make_output(0, x.dtype(), x.sizes());
     float* inverse_rms = nullptr;
     if (call.training()) {
@@ -49,7 +49,7 @@ class RmsNorm : public Kernel {
     const BorrowedTensor x = call.input(0), weight = call.param(0);
     const bool add = static_cast<bool>(call.grad_input(0));
     if (!add) call.set_grad_input(0, Tensor::create_like(call.host(), x));
-    check_launch(kernels::backward_input(problem_of(x, weight.dtype()), x.view().data, weight.view().data,
+    check_launch(kernels::backward_input(problem_of(call, x, weight.dtype()), x.view().data, weight.view().data,
                                          static_cast<const float*>(call.saved(0).view().data), dy.view().data,
                                          call.grad_input(0).view().data, add),
                  "backward_inputs");
@@ -59,7 +59,7 @@ class RmsNorm : public Kernel {
     const BorrowedTensor dy = call.grad_output(0), dweight = call.grad_param(0);
     if (!dweight) return;
     const BorrowedTensor x = call.input(0);
-    kernels::Problem problem = problem_of(x, CHASSIS_DTYPE_F32);
+    kernels::Problem problem = problem_of(call, x, CHASSIS_DTYPE_F32);
     if (!dy) problem.num_rows = 0;  // a zero gradient
     const Tensor partial =
         Tensor::create(call.host(), CHASSIS_DTYPE_F32, std::array{kernels::num_partials(problem.num_rows), problem.n},
@@ -71,10 +71,11 @@ class RmsNorm : public Kernel {
   }
 
  private:
-  kernels::Problem problem_of(const BorrowedTensor& x, uint32_t weight_dtype) const {
+  kernels::Problem problem_of(const Call& call, const BorrowedTensor& x, uint32_t weight_dtype) const {
     if (!x.is_contiguous()) throw Failure(CHASSIS_INTERNAL, "rms_norm: x is not contiguous");
     const int64_t n = x.size(-1);
     return {x.view().device_index,
+            call.stream(),
             dtype_of(x.dtype(), "x"),
             dtype_of(weight_dtype, "weight"),
             n == 0 ? 0 : x.num_elements() / n,

@@ -6,8 +6,12 @@
 #include <stdexcept>
 #include <string>
 
+#include "chassis/launch_kernel.hpp"
+
 namespace adamw8bit {
 namespace {
+
+using chassis::launch_kernel;
 
 void check(cudaError_t error, const char* what) {
   if (error != cudaSuccess) throw std::runtime_error(std::string(what) + ": " + cudaGetErrorString(error));
@@ -121,22 +125,22 @@ const float* DeviceCodes::on(int device, const float* values) {
 
 void step_blocks_on_device(const Rows& rows, int64_t count, const Coefficients& k, Order order, const float* codes,
                            const float* device_scale, void* stream) {
-  step_blocks_kernel<<<num_blocks(count), kBlock, 0, static_cast<cudaStream_t>(stream)>>>(
-      rows, count, k, order == Order::kBnb, codes, device_scale);
+  launch_kernel(step_blocks_kernel, num_blocks(count), kBlock, static_cast<cudaStream_t>(stream), rows, count, k,
+                order == Order::kBnb, codes, device_scale);
   check(cudaGetLastError(), "the step of 8-bit states");
 }
 
 void step_fp32_on_device(float* p, const float* g, float* m, float* v, int64_t count, const Fp32Coefficients& k,
                          const float* device_scale, void* stream) {
-  step_fp32_kernel<<<num_blocks(count), kBlock, 0, static_cast<cudaStream_t>(stream)>>>(p, g, m, v, count, k,
-                                                                                        device_scale);
+  launch_kernel(step_fp32_kernel, num_blocks(count), kBlock, static_cast<cudaStream_t>(stream), p, g, m, v, count, k,
+                device_scale);
   check(cudaGetLastError(), "the step of fp32 states");
 }
 
 void step_fp32_bnb_on_device(float* p, const float* g, float* m, float* v, int64_t count, const Coefficients& k,
                              const float* device_scale, void* stream) {
-  step_fp32_bnb_kernel<<<num_blocks(count), kBlock, 0, static_cast<cudaStream_t>(stream)>>>(p, g, m, v, count, k,
-                                                                                            device_scale);
+  launch_kernel(step_fp32_bnb_kernel, num_blocks(count), kBlock, static_cast<cudaStream_t>(stream), p, g, m, v, count,
+                k, device_scale);
   check(cudaGetLastError(), "the step of fp32 states");
 }
 

@@ -7,8 +7,12 @@
 
 #include <type_traits>
 
+#include "chassis/launch_kernel.hpp"
+
 namespace bnb4 {
 namespace {
+
+using chassis::launch_kernel;
 
 constexpr int kThreads = 256, kWarp = 32, kGroup = 8;
 constexpr int kNestedShift = 8;  // 256 absmax share a nested one
@@ -148,7 +152,8 @@ void launch_rows(cudaStream_t stream, const DeviceWeight& w, int64_t m, const T*
   if constexpr (M > 1)
     if (m < M) return launch_rows<T, M - 1>(stream, w, m, x, bias, y);
   constexpr int64_t kRows = kThreads / kWarp;
-  rows_kernel<T, M><<<static_cast<unsigned>((w.rows + kRows - 1) / kRows), kThreads, 0, stream>>>(w, x, bias, y);
+  launch_kernel(rows_kernel<T, M>, static_cast<unsigned>((w.rows + kRows - 1) / kRows), kThreads, stream, w, x, bias,
+                y);
 }
 
 bool is_aligned(const void* p, uintptr_t bytes) { return reinterpret_cast<uintptr_t>(p) % bytes == 0; }
@@ -160,8 +165,10 @@ const char* dequantize_on_device(const DeviceStream& on, const DeviceWeight& w, 
   if (elements == 0) return nullptr;
   return launch(on, [&](cudaStream_t stream) {
     with_type(dtype, [&](auto* t) {
-      dequantize_kernel<<<static_cast<unsigned>((elements + step - 1) / step), kThreads, 0, stream>>>(
-          w, elements, static_cast<decltype(t)>(values));
+      using Pointer = decltype(t);
+      launch_kernel(dequantize_kernel<std::remove_pointer_t<Pointer>>,
+                    static_cast<unsigned>((elements + step - 1) / step), kThreads, stream, w, elements,
+                    static_cast<Pointer>(values));
     });
   });
 }

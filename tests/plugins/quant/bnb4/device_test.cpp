@@ -5,6 +5,7 @@
 #include <array>
 #include <cmath>
 #include <cstring>
+#include <initializer_list>
 #include <random>
 #include <vector>
 
@@ -94,10 +95,9 @@ struct QuantizedOnDevice {
 
 const DeviceStream kStream = {0, nullptr};
 
-TEST(Bnb4Gpu, DequantizesToTheBitsOfTheCpu) {
+void dequantize_as_the_cpu(std::initializer_list<std::array<int64_t, 3>> shapes) {
   for (const bool is_nested : {false, true})
-    for (const auto& [rows, columns, block] :
-         {std::array<int64_t, 3>{7, 96, 64}, {33, 57, 32}, {1, 1, 64}, {600, 1024, 64}, {3, 5000, 4096}})
+    for (const auto& [rows, columns, block] : shapes)
       for (const Code code : {Code::kNf4, Code::kFp4}) {
         SCOPED_TRACE(testing::Message() << rows << " x " << columns << " in " << block << (is_nested ? " nested" : ""));
         const Quantized q(code, rows, columns, block, is_nested);
@@ -121,9 +121,14 @@ TEST(Bnb4Gpu, DequantizesToTheBitsOfTheCpu) {
       }
 }
 
-TEST(Bnb4Gpu, MultipliesFewRows) {
+TEST(Bnb4Gpu, DequantizesToTheBitsOfTheCpu) {
+  dequantize_as_the_cpu({std::array<int64_t, 3>{7, 96, 64}, {33, 57, 32}, {1, 1, 64}, {3, 5000, 4096}});
+}
+TEST(Bnb4Gpu, DequantizesManyBlocks) { dequantize_as_the_cpu({std::array<int64_t, 3>{600, 1024, 64}}); }
+
+void multiply_as_in_double(std::initializer_list<std::array<int64_t, 2>> shapes) {
   for (int64_t m = 1; m <= kMaxDeviceRows; ++m)
-    for (const auto& [rows, columns] : {std::array<int64_t, 2>{33, 896}, {5, 8}, {16, 14336}}) {
+    for (const auto& [rows, columns] : shapes) {
       SCOPED_TRACE(testing::Message() << m << " rows, " << rows << " x " << columns);
       const Quantized q(Code::kNf4, rows, columns, 64, m % 2 == 0);
       const QuantizedOnDevice on(q);
@@ -148,5 +153,8 @@ TEST(Bnb4Gpu, MultipliesFewRows) {
         }
     }
 }
+
+TEST(Bnb4Gpu, MultipliesFewRows) { multiply_as_in_double({std::array<int64_t, 2>{33, 896}, {5, 8}}); }
+TEST(Bnb4Gpu, MultipliesManyColumns) { multiply_as_in_double({std::array<int64_t, 2>{16, 14336}}); }
 
 }  // namespace

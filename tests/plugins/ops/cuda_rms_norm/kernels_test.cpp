@@ -46,7 +46,7 @@ void expect_near(const std::vector<float>& got, const std::vector<double>& expec
 }
 
 void compare_with_cpu(int64_t num_rows, int64_t n) {
-  const Problem problem{0, Dtype::kF32, Dtype::kF32, num_rows, n, 1e-5f};
+  const Problem problem{0, nullptr, Dtype::kF32, Dtype::kF32, num_rows, n, 1e-5f};
   const auto x = random_values(num_rows * n, 1), weight = random_values(n, 2), dy = random_values(num_rows * n, 3);
   std::vector<double> y(x.size()), dx(x.size()), dweight(n, 0.0), twice(x.size());
   for (int64_t r = 0; r < num_rows; ++r) {
