@@ -118,11 +118,6 @@ class Evaluation {
   std::optional<Executor> executor_;
 };
 
-std::vector<float> values_of(const Tensor& tensor) {
-  std::vector<float> out(static_cast<size_t>(tensor.num_elements()));
-  Tensor::borrow(out.data(), tensor.sizes(), Dtype::f32).copy_from(tensor);
-  return out;
-}
 void set_values(const Parameter& p, std::vector<float>& values) {
   p.stored().copy_from(Tensor::borrow(values.data(), p.stored().sizes(), Dtype::f32));
 }
@@ -239,8 +234,8 @@ class AdapterExamination {
   // The direction is the gradient, to reveal a wrong size, plus a random direction, to reveal missing elements.
   void examine_gradient(Parameter& p, Evaluation& with) {
     const auto count = static_cast<size_t>(p.stored().num_elements());
-    std::vector<float> gradient(count), random(count), start = values_of(p.stored());
-    if (p.gradient_written) gradient = values_of(p.gradient);
+    std::vector<float> gradient(count), random(count), start = float_values(p.stored());
+    if (p.gradient_written) gradient = float_values(p.gradient);
     random_normal(6, p.name, 0, random);
     const auto norm = [](const std::vector<float>& v) {
       double sum = 0;
@@ -305,7 +300,7 @@ class AdapterExamination {
     if (!plugin.can_merge()) return note("it cannot be merged");
     for (const auto& p : without.parameters().all()) {
       const Parameter* trained = with.parameters().find(p->name);
-      std::vector<float> values = values_of(trained->stored());
+      std::vector<float> values = float_values(trained->stored());
       set_values(*p, values);
     }
     for (const ExtendedOp& op : extended_ops(program)) {
@@ -324,7 +319,7 @@ class AdapterExamination {
     std::vector<const chassis_adapter_tensor_t*> pointers;
     for (size_t i = 0; i < op.tensors.size(); ++i) {
       const Parameter& added = *adapted.find(op.tensors[i]);
-      values.push_back(values_of(added.stored()));
+      values.push_back(float_values(added.stored()));
       tensors[i].struct_size = sizeof(tensors[i]);
       tensors[i].num_dims = static_cast<uint32_t>(added.local_shape.size());
       const size_t length = op.prefix.size();
@@ -335,7 +330,7 @@ class AdapterExamination {
     }
     const std::string parameter = p.name.substr(p.name.rfind('.') + 1);
     const int64_t rows = p.local_shape[0], columns = p.stored().num_elements() / rows;
-    const std::vector<float> before = values_of(p.stored());
+    const std::vector<float> before = float_values(p.stored());
     // Each box is passed as a separate array.
     const auto merge_box = [&](std::vector<float>& into, int64_t row, int64_t num_rows, int64_t column,
                                int64_t num_columns) {

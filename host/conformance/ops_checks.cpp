@@ -16,6 +16,7 @@
 #include "host/conformance/case_program.hpp"
 #include "host/conformance/growth.hpp"
 #include "host/conformance/ops_answers.hpp"
+#include "host/conformance/sample_program.hpp"
 #include "host/execute/block_run.hpp"
 #include "host/execute/kernels.hpp"
 #include "host/graph/op_pattern.hpp"
@@ -381,12 +382,6 @@ std::vector<Named> run_case(const Program& program, const ResolveOptions& option
   return results;
 }
 
-std::vector<float> values_of(const Tensor& tensor) {
-  std::vector<float> values(static_cast<size_t>(tensor.num_elements()));
-  Tensor::borrow(values.data(), tensor.sizes(), Dtype::f32).copy_from(tensor);
-  return values;
-}
-
 const Tensor* find(const std::vector<Named>& results, const std::string& name) {
   const auto found = std::ranges::find(results, name, &Named::name);
   return found == results.end() ? nullptr : &found->tensor;
@@ -395,8 +390,8 @@ const Tensor* find(const std::vector<Named>& results, const std::string& name) {
 // `got` or `expected` may be NULL: a gradient that is left out is zero. `exact_zeros`: the same elements must be zero.
 void compare(const std::string& where, const std::string& name, const Tensor* got, const Tensor* expected, double bound,
              bool exact_zeros, std::vector<std::string>& failures) {
-  const auto b = expected ? values_of(*expected) : std::vector<float>(static_cast<size_t>(got->num_elements()));
-  const auto a = got ? values_of(*got) : std::vector<float>(b.size());
+  const auto b = expected ? float_values(*expected) : std::vector<float>(static_cast<size_t>(got->num_elements()));
+  const auto a = got ? float_values(*got) : std::vector<float>(b.size());
   if (a.size() != b.size()) {
     failures.push_back(where + ": " + name + " has " + std::to_string(a.size()) + " elements, expected " +
                        std::to_string(b.size()));
@@ -431,7 +426,7 @@ std::string changed_bits(const std::vector<Named>& first, const std::vector<Name
     if (!other || other->num_bytes() != result.tensor.num_bytes())
       return result.name + (other ? " has another size" : " is missing") + " when the same call is repeated";
     if (std::memcmp(result.tensor.data(), other->data(), result.tensor.num_bytes()) == 0) continue;
-    const auto a = values_of(result.tensor), b = values_of(*other);
+    const auto a = float_values(result.tensor), b = float_values(*other);
     size_t at = 0;
     while (at + 1 < a.size() && std::memcmp(&a[at], &b[at], sizeof a[at]) == 0) ++at;
     return fmt::format(

@@ -12,6 +12,7 @@
 #include "host/base/error.hpp"
 #include "host/compile/compile.hpp"
 #include "host/compile/quant_pass.hpp"
+#include "host/conformance/sample_program.hpp"
 #include "host/execute/block_run.hpp"
 #include "host/execute/kernels.hpp"
 #include "host/graph/op_table.hpp"
@@ -116,16 +117,10 @@ Program record(const Case& c) {
   return program;
 }
 
-struct Named {
+struct NamedValues {
   std::string name;
   std::vector<float> values;
 };
-
-std::vector<float> values_of(const Tensor& tensor) {
-  std::vector<float> values(static_cast<size_t>(tensor.num_elements()));
-  Tensor::borrow(values.data(), tensor.sizes(), Dtype::f32).copy_from(tensor);
-  return values;
-}
 
 void fill(const Tensor& tensor, const std::string& name) {
   std::vector<float> values(static_cast<size_t>(tensor.num_elements()));
@@ -188,7 +183,7 @@ class Run {
 
   const ParameterTable& parameters() const { return parameters_; }
 
-  std::vector<Named> operator()() {
+  std::vector<NamedValues> operator()() {
     std::vector<uint8_t> trainable;
     for (const ParameterSlot& slot : program_.blocks[0].slots) trainable.push_back(trains(slot.name));
     const ResolvedBlock block = compile_block(program_, layout_, 0, trainable, true, options_);
@@ -209,24 +204,24 @@ class Run {
     sizes.push_back(case_.inputs);
     const std::map<std::string, Tensor> inputs = {{"x", Tensor::empty(sizes, options_.compute)}};
     fill(inputs.at("x"), "x");
-    std::vector<Named> results;
+    std::vector<NamedValues> results;
     for (const auto& p : parameters_.all()) p->gradient_written = false;
     for (const char* when : {"", " in the second micro-batch"}) {
       Frame frame;
       std::map<std::string, Tensor> gradients;
       for (const auto& [name, y] : run_forward(block, context, inputs, {}, true, frame)) {
-        results.push_back({name + when, values_of(y)});
+        results.push_back({name + when, float_values(y)});
         fill(gradients[name] = Tensor::empty(y.sizes(), options_.compute), name);
       }
       for (const auto& [name, dx] : run_backward(block, context, std::move(gradients), frame))
-        results.push_back({"the gradient of " + name + when, values_of(dx)});
+        results.push_back({"the gradient of " + name + when, float_values(dx)});
       for (const auto& p : parameters_.all())
-        if (p->trainable) results.push_back({"the gradient of " + p->name + when, values_of(p->gradient)});
+        if (p->trainable) results.push_back({"the gradient of " + p->name + when, float_values(p->gradient)});
     }
     context.options = &outside;
     Frame frame;
     for (const auto& [name, y] : run_forward(forward_only, context, inputs, {}, false, frame))
-      results.push_back({name + " outside of training", values_of(y)});
+      results.push_back({name + " outside of training", float_values(y)});
     return results;
   }
 
@@ -241,7 +236,7 @@ class Run {
   std::optional<ParameterStorage> storage_;
 };
 
-std::string difference(const std::vector<Named>& got, const std::vector<Named>& expected, double bound) {
+std::string difference(const std::vector<NamedValues>& got, const std::vector<NamedValues>& expected, double bound) {
   if (got.size() != expected.size()) return fmt::format("it has {} results, expected {}", got.size(), expected.size());
   for (size_t i = 0; i < got.size(); ++i) {
     const std::vector<float>&a = got[i].values, &b = expected[i].values;
@@ -262,7 +257,7 @@ std::string difference_of_half(const Case& whole, const Half& half, const Progra
   (half.dim == kIn ? c.inputs : c.outputs) /= 2;
   const Program stored_half = divided(stored, half.dim), plain = record(c);
   Run ours(c, stored_half, options, nullptr, layout_of(half));
-  const std::vector<Named> got = ours();
+  const std::vector<NamedValues> got = ours();
   Run theirs(c, plain, reference, &ours.parameters());
   return difference(got, theirs(), bound);
 }
@@ -289,7 +284,7 @@ QuantProducts compare_quant_products(const QuantPlugin& plugin, std::span<const 
       stores.resolve = options;
       const Program stored = compile(plain, std::move(stores)).program();
       Run ours(c, stored, options, nullptr);
-      std::vector<Named> got;
+      std::vector<NamedValues> got;
       try {
         got = ours();
       } catch (const UnclaimedOp& error) {
@@ -298,8 +293,8 @@ QuantProducts compare_quant_products(const QuantPlugin& plugin, std::span<const 
         continue;
       }
       ++result.num_compared;
-      const std::vector<Named> again = ours();
-      if (!std::ranges::equal(got, again, {}, &Named::values, &Named::values))
+      const std::vector<NamedValues> again = ours();
+      if (!std::ranges::equal(got, again, {}, &NamedValues::values, &NamedValues::values))
         fail("the same call gives other bits when it is repeated");
       Run theirs(c, plain, reference, &ours.parameters());
       if (const std::string what = difference(got, theirs(), bound); !what.empty()) fail(what);

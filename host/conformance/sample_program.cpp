@@ -111,4 +111,10 @@ void fill_sample_values(ParameterTable& parameters, ParameterTable::Which which)
   parameters.update_values();
 }
 
+std::vector<float> float_values(const Tensor& tensor) {
+  std::vector<float> values(static_cast<size_t>(tensor.num_elements()));
+  Tensor::borrow(values.data(), tensor.sizes(), Dtype::f32).copy_from(tensor);
+  return values;
+}
+
 }  // namespace chassis

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "host/compile/parameters.hpp"
 #include "host/execute/block_run.hpp"
@@ -18,6 +19,9 @@ std::string difference(const Program& got, const Program& expected);
 std::string unknown_field(const Program& program);
 // A value for every field that the program reads. Some labels are not trained.
 Fields sample_fields(const Program& program);
+
+// The values of a tensor as f32, row-major.
+std::vector<float> float_values(const Tensor& tensor);
 
 // Random values that keep activations at about the same size, so that every part of the program affects the loss.
 void fill_sample_values(ParameterTable& parameters, ParameterTable::Which which = ParameterTable::Which::kAll);
