@@ -106,7 +106,7 @@ std::string row_of(const std::string& messages, const std::string& more = "") {
   return "{\"messages\":[" + messages + "]" + more + "}";
 }
 
-std::string said(const std::string& role, const std::string& content) {
+std::string turn(const std::string& role, const std::string& content) {
   return "{\"role\":\"" + role + "\",\"content\":\"" + content + "\"}";
 }
 
@@ -197,8 +197,8 @@ std::unique_ptr<ChatShown::Shared> ChatShown::shared_;
 
 TEST_F(ChatShown, AMisspelledRoleThatTheTemplateLeavesOutIsRefused) {
   const auto turns = [](const std::string& role) {
-    return row_of(said("user", "one?") + "," + said(role, "ONE") + "," + said("user", "two?") + "," +
-                  said("assistant", "TWO"));
+    return row_of(turn("user", "one?") + "," + turn(role, "ONE") + "," + turn("user", "two?") + "," +
+                  turn("assistant", "TWO"));
   };
   const std::string text = refusal(kKnownRoles, turns("assistent"));
   EXPECT_TRUE(contains(text, "chat.jsonl:7: messages[1] has the role \"assistent\", and template own.jinja does not"));
@@ -208,25 +208,25 @@ TEST_F(ChatShown, AMisspelledRoleThatTheTemplateLeavesOutIsRefused) {
 }
 
 TEST_F(ChatShown, AnUnknownRoleThatTheTemplateWritesIsCounted) {
-  encoded(kHeaders, row_of(said("user", "one?") + "," + said("assistent", "ONE") + "," + said("assistant", "TWO")));
+  encoded(kHeaders, row_of(turn("user", "one?") + "," + turn("assistent", "ONE") + "," + turn("assistant", "TWO")));
   EXPECT_TRUE(contains(change(), "messages have the role \"assistent\""));
   EXPECT_TRUE(contains(change(), "if it is a misspelling: tags = { assistant = \"assistent\" }"));
 }
 
 TEST_F(ChatShown, AContentIsNotTakenForThatOfAnotherMessage) {
-  const std::string row = row_of(said("user", "yes") + "," + said("AI", "yes") + "," + said("user", "yes") + "," +
-                                 said("assistant", "yes"));
+  const std::string row = row_of(turn("user", "yes") + "," + turn("AI", "yes") + "," + turn("user", "yes") + "," +
+                                 turn("assistant", "yes"));
   EXPECT_TRUE(contains(refusal(kKnownRoles, row), "messages[1] has the role \"AI\""));
 }
 
 TEST_F(ChatShown, ToolCallsAndToolsThatTheTemplateLeavesOutAreRefused) {
-  const std::string ask = said("user", "Weather in Lima?"), result = said("tool", "20");
-  const std::string end = said("assistant", "It is 20.");
+  const std::string ask = turn("user", "Weather in Lima?"), result = turn("tool", "20");
+  const std::string end = turn("assistant", "It is 20.");
   const std::string beside = row_of(ask + "," + call_of("\"Let me look.\"") + "," + result + "," + end);
   EXPECT_TRUE(contains(refusal(kHeaders, beside), "does not show the tool calls of messages[1]"));
   const std::string empty = row_of(ask + "," + call_of("\"\"") + "," + result + "," + end);
   EXPECT_TRUE(contains(refusal(kHeaders, empty), "does not show the tool calls of messages[1]"));
-  const std::string offered = row_of(ask + "," + said("assistant", "I cannot know."), kTools);
+  const std::string offered = row_of(ask + "," + turn("assistant", "I cannot know."), kTools);
   const std::string text = refusal(kHeaders, offered);
   EXPECT_TRUE(contains(text, "the row offers tools, and template own.jinja does not show them"));
   EXPECT_TRUE(contains(text, "columns = { tools = \"-\" }"));
@@ -244,8 +244,8 @@ TEST_F(ChatShown, ToolCallsAndToolsThatTheTemplateLeavesOutAreRefused) {
 }
 
 TEST_F(ChatShown, TheTemplateOfATrainedTokenizerShowsEverything) {
-  const std::string row = row_of(said("system", "Be brief.") + "," + said("user", "Weather in Lima?") + "," +
-                                     call_of("\"\"") + "," + said("tool", R"({\"temp\": 20})") + "," +
+  const std::string row = row_of(turn("system", "Be brief.") + "," + turn("user", "Weather in Lima?") + "," +
+                                     call_of("\"\"") + "," + turn("tool", R"({\"temp\": 20})") + "," +
                                      R"({"role":"assistant","content":"It is 20.","reasoning_content":"Easy."})",
                                  kTools);
   const std::string text = encoded("", row);
@@ -261,8 +261,8 @@ TEST_F(ChatShown, TheTemplateOfATrainedTokenizerShowsEverything) {
 
 TEST_F(ChatShown, ReasoningInContentsThatTheTemplateCutsIsCountedOrRefused) {
   const std::string first = R"(<think>\ntwo and two\n</think>\n\n4)", second = R"(<think>three and three</think>6)";
-  const std::string row = row_of(said("user", "2+2?") + "," + said("assistant", first) + "," + said("user", "3+3?") +
-                                 "," + said("assistant", second));
+  const std::string row = row_of(turn("user", "2+2?") + "," + turn("assistant", first) + "," + turn("user", "3+3?") +
+                                 "," + turn("assistant", second));
   const std::string text = encoded(kThinking, {row, row});
   EXPECT_TRUE(contains(text, "<think>\nthree and three\n</think>\n\n6<|im_end|>]"));
   EXPECT_EQ(changes(), (std::map<std::string, uint64_t>{{"the template leaves out the reasoning of answers", 2}}));
@@ -275,13 +275,13 @@ TEST_F(ChatShown, ReasoningInContentsThatTheTemplateCutsIsCountedOrRefused) {
   options_.chat.reasoning = Reasoning::kKeep;
   EXPECT_TRUE(
       contains(refusal(kThinking, row), "leaves out the reasoning of messages[1], and data.reasoning = \"keep\""));
-  EXPECT_TRUE(contains(refusal(kCutting, row_of(said("user", "3+3?") + "," + said("assistant", second))),
+  EXPECT_TRUE(contains(refusal(kCutting, row_of(turn("user", "3+3?") + "," + turn("assistant", second))),
                        "leaves out the reasoning of messages[1], and data.reasoning = \"keep\""));
   EXPECT_NO_THROW(encoded(kHeaders, row));
 }
 
 TEST_F(ChatShown, AnAnswerThatDoesNotBeginWhereGenerationDoesIsCounted) {
-  encoded(kCutting, row_of(said("user", "3+3?") + "," + said("assistant", "6")));
+  encoded(kCutting, row_of(turn("user", "3+3?") + "," + turn("assistant", "6")));
   EXPECT_TRUE(contains(change(),
                        "the generation prompt is \"<|assistant|><think>\\n\", and a row has "
                        "\"<|assistant|>y\" in its place"));
@@ -289,18 +289,18 @@ TEST_F(ChatShown, AnAnswerThatDoesNotBeginWhereGenerationDoesIsCounted) {
 }
 
 TEST_F(ChatShown, ASystemMessageThatTheTemplateLeavesOutIsRefused) {
-  const std::string row = row_of(said("system", "Answer in French.") + "," + said("user", "Good morning") + "," +
-                                 said("assistant", "Bonjour"));
+  const std::string row = row_of(turn("system", "Answer in French.") + "," + turn("user", "Good morning") + "," +
+                                 turn("assistant", "Bonjour"));
   EXPECT_TRUE(contains(refusal(kSystemAtTheEnd, row), "template own.jinja does not show messages[0] (system)"));
   options_.chat.default_system = "Be brief.";
-  EXPECT_TRUE(contains(refusal(kSystemAtTheEnd, row_of(said("user", "Hi") + "," + said("assistant", "Ho"))),
+  EXPECT_TRUE(contains(refusal(kSystemAtTheEnd, row_of(turn("user", "Hi") + "," + turn("assistant", "Ho"))),
                        "does not show the system message of data.default_system"));
-  EXPECT_NO_THROW(encoded(kKnownRoles, row_of(said("user", "Hi") + "," + said("assistant", "Ho"))));
+  EXPECT_NO_THROW(encoded(kKnownRoles, row_of(turn("user", "Hi") + "," + turn("assistant", "Ho"))));
 }
 
 TEST_F(ChatShown, ARoleThatMakesNoDifferenceIsCounted) {
   const std::string plain = "{% for m in messages %}{{ m.content }}<|im_end|>{% endfor %}";
-  encoded(plain, row_of(said("user", "Hi") + "," + said("assistant", "Ho")));
+  encoded(plain, row_of(turn("user", "Hi") + "," + turn("assistant", "Ho")));
   EXPECT_EQ(encoder_->counts().hidden_roles, (std::map<std::string, uint64_t>{{"assistant", 1}, {"user", 1}}));
 }
 
@@ -320,16 +320,16 @@ TEST_F(ChatShown, PartsAreJoinedUnlessTheTemplateReadsThem) {
 }
 
 TEST_F(ChatShown, ARowOfWhichOnlyAnEndIsTrainedIsRefused) {
-  const std::string row = row_of(said("user", "Hi") + "," + said("assistant", ""));
+  const std::string row = row_of(turn("user", "Hi") + "," + turn("assistant", ""));
   EXPECT_TRUE(contains(refusal(kGeneration, row), "nothing of the row is trained but <|im_end|>"));
-  EXPECT_NO_THROW(encoded(kGeneration, row_of(said("user", "Hi") + "," + said("assistant", "") + "," +
-                                              said("user", "Hi") + "," + said("assistant", "x"))));
+  EXPECT_NO_THROW(encoded(kGeneration, row_of(turn("user", "Hi") + "," + turn("assistant", "") + "," +
+                                              turn("user", "Hi") + "," + turn("assistant", "x"))));
 }
 
 TEST_F(ChatShown, RefusedRowsAreSkippedIfTheUserSaysSo) {
   options_.skips_refused = true;
-  const std::string good = row_of(said("user", "Hi") + "," + said("assistant", "Ho"));
-  const std::string text = encoded(kKnownRoles, {row_of(said("user", "Hi") + "," + said("AI", "Ho")), good});
+  const std::string good = row_of(turn("user", "Hi") + "," + turn("assistant", "Ho"));
+  const std::string text = encoded(kKnownRoles, {row_of(turn("user", "Hi") + "," + turn("AI", "Ho")), good});
   EXPECT_TRUE(contains(text, "(refused: messages[] has the role \"AI\", and template own.jinja does not show it)"));
   EXPECT_TRUE(contains(text, "[Ho<|im_end|>]"));
   EXPECT_EQ(encoder_->counts().num_rows, 2u);
@@ -345,9 +345,9 @@ TEST_F(ChatShown, AConversationOfManyMessagesTakesLinearTime) {
       "<|im_end|>{% endfor %}";
   for (const std::string& source : {kHeaders, refusing}) {
     const auto seconds_of = [&](size_t num_pairs) {
-      std::string messages = said("system", "Be brief.");
+      std::string messages = turn("system", "Be brief.");
       for (size_t i = 0; i < num_pairs; ++i)
-        messages += "," + said("user", "Question " + std::to_string(i)) + "," + said("assistant", "It is so.");
+        messages += "," + turn("user", "Question " + std::to_string(i)) + "," + turn("assistant", "It is so.");
       return test::cpu_seconds_of([&] { encoded(source, row_of(messages)); });
     };
     seconds_of(1);  // compiles the template
@@ -357,8 +357,8 @@ TEST_F(ChatShown, AConversationOfManyMessagesTakesLinearTime) {
 }
 
 TEST_F(ChatShown, NothingIsMissedInTemplatesThatShowEverything) {
-  const std::string system = said("system", "Be brief."), ask = said("user", "<tool_response> 1 + 1 </tool_response>");
-  const std::string answer = said("assistant", " 2\\n"), result = said("tool", R"({\"x\": \"é\\n\"})");
+  const std::string system = turn("system", "Be brief."), ask = turn("user", "<tool_response> 1 + 1 </tool_response>");
+  const std::string answer = turn("assistant", " 2\\n"), result = turn("tool", R"({\"x\": \"é\\n\"})");
   const std::string id = R"("tool_call_id":"abcdefghi","role":"tool","content":"{\"x\": \"6\\n\"}")";
   std::string call = call_of("null", R"({"a":1,"b":["é\"",{"c":"x"}],"d":{}})");
   call.replace(call.find("{\"type\""), 1, R"({"id":"abcdefghi",)");
@@ -370,7 +370,7 @@ TEST_F(ChatShown, NothingIsMissedInTemplatesThatShowEverything) {
       row_of(system + "," + ask + "," + answer, kTools),
       row_of(ask + "," + call + ",{" + id + "}," + answer, kTools),
       row_of(ask + "," + no_arguments + ",{" + id + "},{" + id + "}," + answer),
-      row_of(ask + "," + said("assistant", R"(<think>hm</think>\n2)") + "," + ask + "," + answer)};
+      row_of(ask + "," + turn("assistant", R"(<think>hm</think>\n2)") + "," + ask + "," + answer)};
   size_t num_shown = 0;
   for (const std::string& name : builtin_template_names()) {
     SCOPED_TRACE(name);
