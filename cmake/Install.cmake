@@ -1,7 +1,7 @@
 # cmake --install: a prefix that may be moved, for training and for building plugins:
 #   bin/chassis  lib/chassis/plugins/  include/chassis/  share/chassis/{cmake,configs,examples,rust}/
 # LibTorch stays where it is and is found by absolute path, unless CHASSIS_BUNDLE_TORCH copies its libraries to
-# lib/chassis/libtorch/, which makes the prefix self-contained.
+# lib/chassis/libtorch/, which makes the prefix self-contained. tools/package makes packages of such a prefix.
 include(CMakePackageConfigHelpers)
 
 set(data "${CMAKE_INSTALL_DATADIR}/chassis")
