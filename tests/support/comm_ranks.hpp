@@ -38,11 +38,12 @@ inline RankEnd rank_end(const std::function<void()>& body) {
   }
 }
 
-// The plugins of the build for one rank. Ranks load them one after another, since the plugin cache is
+// The plugins of a folder for one rank. Ranks load them one after another, since the plugin cache is
 // safe for processes, not for threads.
 class RankPlugins {
  public:
-  RankPlugins() : registry_(PluginIndex({{CHASSIS_TEST_PLUGIN_DIR, "test", true, {}}}), LoadPolicy{}, services_) {}
+  explicit RankPlugins(const std::string& folder = CHASSIS_TEST_PLUGIN_DIR)
+      : registry_(PluginIndex({{folder, "test", true, {}}}), LoadPolicy{}, services_) {}
   // Active; `options` replace defaults.
   std::unique_ptr<Instance> make(const std::string& kind, const std::string& id, const Json& options = Json::object()) {
     static std::mutex mutex;
@@ -69,6 +70,7 @@ struct RankSetup {
   Json options = Json::object();
   std::vector<MeshAxis> axes;  // empty: one axis "dp" of all ranks
   std::chrono::milliseconds deadline = std::chrono::seconds(30);
+  std::string plugin_folder = CHASSIS_TEST_PLUGIN_DIR;
 };
 
 inline Launch test_launch(int rank, int size, int port) {
@@ -91,7 +93,7 @@ inline std::vector<RankEnd> run_ranks(int num_ranks, const RankSetup& setup,
         World world(test_launch(rank, num_ranks, server.port()), std::chrono::seconds(30));
         world.set_deadline(setup.deadline);
         world.run([&] {
-          RankPlugins plugins;
+          RankPlugins plugins(setup.plugin_folder);
           MeshShape mesh(setup.axes.empty() ? std::vector<MeshAxis>{{"dp", num_ranks}} : setup.axes);
           auto backend = num_ranks == 1 ? nullptr : plugins.make("comm", setup.backend, setup.options);
           Communicator communicator(std::move(backend), world, mesh, rank, Device{});

@@ -183,9 +183,9 @@ ncclResult_t NcclGroup::state() {
 
 void NcclGroup::check(ncclResult_t result, const char* what) {
   if (result == ncclSuccess || result == ncclInProgress) return;
-  const char* more = comm_ != nullptr ? nccl_.GetLastError(comm_) : nullptr;
-  throw Failure(CHASSIS_ABORTED, what, ": ", nccl_.GetErrorString(result), more == nullptr ? "" : ": ",
-                more == nullptr ? "" : more);
+  const char* const last = comm_ != nullptr ? nccl_.GetLastError(comm_) : nullptr;
+  const std::string_view more = last != nullptr ? last : "";
+  throw Failure(CHASSIS_ABORTED, what, ": ", nccl_.GetErrorString(result), more.empty() ? "" : ": ", more);
 }
 
 void NcclGroup::check_failure() {
@@ -194,11 +194,18 @@ void NcclGroup::check_failure() {
   check(state(), "NCCL");
 }
 
+// Does not hold the lock while it waits, so that another thread can abort the group.
 void NcclGroup::wait_until_started() {
-  if (!poll(timeout_, [&] { return state() != ncclInProgress; }))
+  const bool has_started = poll(timeout_, [&] {
+    const std::lock_guard lock(mutex_);
+    return comm_ == nullptr || state() != ncclInProgress;
+  });
+  if (!has_started) {
+    abort();
     throw Failure(CHASSIS_ABORTED, "NCCL did not start a collective within ",
                   std::chrono::duration<double>(timeout_).count(), " s");
-  check(state(), "NCCL");
+  }
+  check_failure();
 }
 
 cudaEvent_t NcclGroup::acquire_event() {
@@ -241,8 +248,8 @@ std::unique_ptr<BackendWork> NcclGroup::start(std::span<const chassis_collective
       throw;
     }
     check(nccl_.GroupEnd(), "ncclGroupEnd");
-    wait_until_started();
   }
+  wait_until_started();
   check_cuda(cudaEventRecord(work->event(), stream_.get()), "cudaEventRecord");
   return work;
 }

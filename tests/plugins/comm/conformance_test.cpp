@@ -46,11 +46,22 @@ void expect_success(const std::vector<RankEnd>& ends) {
     EXPECT_FALSE(ends[rank].failed) << "rank " << rank << ": " << ends[rank].text;
 }
 
-class Conformance : public testing::TestWithParam<int> {
+struct Ranks {
+  std::string backend;
+  int number;
+  friend void PrintTo(const Ranks& ranks, std::ostream* out) { *out << ranks.number << " ranks of " << ranks.backend; }
+};
+
+class Conformance : public testing::TestWithParam<Ranks> {
  protected:
-  void run(const std::function<void(CheckedCalls&)>& body, RankSetup setup = {}) {
+  void run(const std::function<void(CheckedCalls&)>& body, const Json& options = Json::object()) {
+    RankSetup setup{.backend = GetParam().backend, .options = options, .axes = {}};
     setup.deadline = std::chrono::seconds(60);
-    expect_success(run_ranks(GetParam(), setup, [&](Communicator& communicator, RankPlugins&) {
+    if (setup.backend == "nccl_on_cpu") {
+      setup.options["library"] = CHASSIS_TEST_BINARY_DIR "/tests/fake_nccl/libnccl.so.2";
+      setup.plugin_folder = CHASSIS_TEST_BINARY_DIR "/tests/fake_cuda";
+    }
+    expect_success(run_ranks(GetParam().number, setup, [&](Communicator& communicator, RankPlugins&) {
       CheckedCalls calls(communicator, communicator.group({}));
       body(calls);
     }));
@@ -71,13 +82,14 @@ TEST_P(Conformance, LargeCallsAreSplitIntoChunks) {
   });
 }
 
-TEST_P(Conformance, SeveralConnectionsCarryOneCall) {
+class Connections : public Conformance {};
+TEST_P(Connections, CarryOneCallTogether) {
   run(
       [](CheckedCalls& calls) {
         all_ops<float>(calls, 100003);
         all_ops<uint8_t>(calls, 5);
       },
-      {.backend = "gloo", .options = {{"connections", 3}}, .axes = {}});
+      {{"connections", 3}});
 }
 
 TEST_P(Conformance, ABatchOfDifferentOpsIsOneWork) {
@@ -140,7 +152,10 @@ TEST_P(Conformance, SpecialValuesOfHalfTypesAreKept) {
   });
 }
 
-INSTANTIATE_TEST_SUITE_P(Gloo, Conformance, testing::Values(1, 2, 3, 4));
+const auto gloo = testing::Values(Ranks{"gloo", 1}, Ranks{"gloo", 2}, Ranks{"gloo", 3}, Ranks{"gloo", 4});
+INSTANTIATE_TEST_SUITE_P(Gloo, Conformance, gloo);
+INSTANTIATE_TEST_SUITE_P(Gloo, Connections, gloo);
+INSTANTIATE_TEST_SUITE_P(NcclOnCpu, Conformance, testing::Values(Ranks{"nccl_on_cpu", 2}, Ranks{"nccl_on_cpu", 3}));
 
 }  // namespace
 }  // namespace chassis::test

@@ -1,0 +1,14 @@
+// Streams of the fake CUDA runtime, on which the fake NCCL queues collectives.
+#pragma once
+
+#include <driver_types.h>
+
+#include <functional>
+
+struct CUstream_st {
+  virtual ~CUstream_st() = default;
+  // Returns at once. Tasks run one after another.
+  virtual void enqueue(std::function<void()> task) = 0;
+  // After a sticky error the device computes nothing more; tasks give up.
+  virtual bool has_failed() const = 0;
+};
