@@ -69,16 +69,11 @@ class RunOnFakes {
 
   // `fault` as in tests/support/fake_cuda/fault.hpp; empty: none.
   Outcome train(const std::string& fault, int timeout_s = 60) const {
-    const Words command = {CHASSIS_PROGRAM,
-                           "train",
-                           "run.toml",
-                           "comm.timeout_s=" + std::to_string(timeout_s),
-                           "--nproc",
-                           "2",
-                           "--plugin-path",
-                           CHASSIS_TEST_PLUGIN_DIR,
-                           "--plugin-path",
-                           CHASSIS_TEST_BINARY_DIR "/tests/fake_cuda"};
+    const Words command = {CHASSIS_PROGRAM, "train",
+                           "run.toml",      "comm.timeout_s=" + std::to_string(timeout_s),
+                           "--nproc",       "2",
+                           "--plugin-path", CHASSIS_TEST_PLUGIN_DIR,
+                           "--plugin-path", CHASSIS_TEST_BINARY_DIR "/tests/fake_cuda"};
     return Process(command, folder_.path(), {{"FAKE_CUDA_FAULT", fault}}).wait();
   }
   Outcome verify() const {
