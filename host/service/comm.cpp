@@ -170,6 +170,7 @@ void Communicator::Impl::connect(ProcessGroup& group) {
     backend->call("create_group", [&](auto* self) { return table->create_group(self, &desc, &in.group); });
   } catch (const Error& error) {
     if (!fake) world.throw_if_another_failed();
+    if (error.code() == ExitCode::kOutOfMemory) throw;
     throw Error(ExitCode::kCommunication, fmt::format("the ranks of {} could not connect to each other", group.name()))
         .caused_by(error)
         .hint("the address of every rank must be reachable from the others; CHASSIS_HOST_ADDRESS sets another address");
