@@ -69,13 +69,15 @@ TEST_F(Report, HasTheNumbersOfMetricsJsonl) {
 
 TEST_F(Report, WatchOnATerminalWaitsForARunThatHasNotBegun) {
   const std::string run = directory("later");
-  std::thread begins([&] {
-    std::this_thread::sleep_for(std::chrono::milliseconds(700));
-    train("later", {"run.max_steps=2"});
-  });
-  const std::string shown = on_terminal(200, [&] { execl(CHASSIS_PROGRAM, "chassis", "watch", run.c_str(), nullptr); });
+  std::thread begins;
+  const auto begin_when_it_waits = [&](const std::string& shown) {
+    if (!begins.joinable() && shown.find("does not exist; waiting for it") != shown.npos)
+      begins = std::thread([&] { train("later", {"run.max_steps=2"}); });
+  };
+  const std::string shown = on_terminal(
+      200, [&] { execl(CHASSIS_PROGRAM, "chassis", "watch", run.c_str(), nullptr); }, begin_when_it_waits);
+  ASSERT_TRUE(begins.joinable()) << shown;
   begins.join();
-  EXPECT_HAS(shown, "does not exist; waiting for it");
   EXPECT_HAS(shown, "done at step 2 of 2");
   EXPECT_HAS(verb({"watch", directory("never")}).output, "does not exist\n");  // not on a terminal
   for (const std::string& path : {run + "/metrics.jsonl", folder() / "no/such/place", folder().path(), std::string()})

@@ -12,8 +12,10 @@
 
 namespace chassis::test {
 
-// Returns what the child wrote to the terminal. The child ends when `body` returns.
-inline std::string on_terminal(int columns, const std::function<void()>& body) {
+// Returns what the child wrote to the terminal. The child ends when `body` returns. `seen` gets what it has written so
+// far, after each piece.
+inline std::string on_terminal(int columns, const std::function<void()>& body,
+                               const std::function<void(const std::string&)>& seen = {}) {
   winsize size{.ws_row = 24, .ws_col = static_cast<unsigned short>(columns), .ws_xpixel = 0, .ws_ypixel = 0};
   int terminal = -1;
   const pid_t child = forkpty(&terminal, nullptr, nullptr, &size);
@@ -24,8 +26,10 @@ inline std::string on_terminal(int columns, const std::function<void()>& body) {
   }
   std::string shown;
   char piece[4096];
-  for (ssize_t count; (count = read(terminal, piece, sizeof piece)) > 0;)
+  for (ssize_t count; (count = read(terminal, piece, sizeof piece)) > 0;) {
     shown.append(piece, static_cast<size_t>(count));
+    if (seen) seen(shown);
+  }
   int status = 0;
   waitpid(child, &status, 0);
   close(terminal);
