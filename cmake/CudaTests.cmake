@@ -2,7 +2,7 @@
 # Tests the kernels of a plugin. With CUDA, test <name> has the label gpu. On x86-64, tests <name>_ascending,
 # _descending and _shuffled have the label cuda_on_cpu: kernels and tests are compiled as C++ against
 # tests/support/cuda_on_cpu, and take turns in three orders. ON_CPU are sources of those tests only. MUTANTS is a table
-# of defects that those tests must find; see tests/support/cuda_on_cpu/mutants.py.
+# of defects that those tests must find, a test with the label slow; see tests/support/cuda_on_cpu/mutants.py.
 function(chassis_cuda_test name)
   cmake_parse_arguments(PARSE_ARGV 1 arg "" "MUTANTS" "KERNELS;SOURCES;ON_CPU;LIBS")
   if(arg_UNPARSED_ARGUMENTS)
@@ -60,6 +60,6 @@ function(chassis_cuda_test name)
       --table "${CMAKE_CURRENT_SOURCE_DIR}/${arg_MUTANTS}" --kernels ${arg_KERNELS} --compiler "${CMAKE_CXX_COMPILER}"
       --include "${PROJECT_SOURCE_DIR}" "${PROJECT_SOURCE_DIR}/sdk/cpp" "${CHASSIS_ABI_HEADERS}"
       --objects $<TARGET_OBJECTS:${target}> $<TARGET_OBJECTS:cuda_on_cpu> --libraries ${libraries})
-    set_tests_properties(${folder}/${name}_mutants PROPERTIES TIMEOUT ${timeout} LABELS cuda_on_cpu PROCESSORS 2)
+    set_tests_properties(${folder}/${name}_mutants PROPERTIES TIMEOUT ${timeout} LABELS "cuda_on_cpu;slow" PROCESSORS 2)
   endif()
 endfunction()
