@@ -44,6 +44,7 @@ chassis_status_t* GroupStore::get(const std::string& key, uint64_t timeout_ns, v
     }
     const Clock::time_point now = Clock::now();
     if (static_cast<uint64_t>(std::chrono::nanoseconds(now - start).count()) >= timeout_ns) {
+      world_.throw_if_another_failed();  // a backend may wait in short slices
       const double seconds = std::chrono::duration<double>(now - start).count();
       return make_status(CHASSIS_DEADLINE_EXCEEDED, fmt::format("no rank wrote '{}' within {:.1f} s", key, seconds));
     }
