@@ -359,7 +359,7 @@ class AdapterExamination {
       for (const auto& [c, num_columns] : {std::pair(int64_t{0}, column), std::pair(column, columns - column)})
         merge_box(in_boxes, r, num_rows, c, num_columns);
     for (size_t i = 0; i < whole.size(); ++i) {
-      if (std::memcmp(&whole[i], &in_boxes[i], sizeof(float)) == 0) continue;
+      if (has_same_bits(whole[i], in_boxes[i])) continue;
       fail("element {} of '{}' is {} when it is merged whole, and {} when it is merged in 4 boxes", i, p.name, whole[i],
            in_boxes[i]);
       break;

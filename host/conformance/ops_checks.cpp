@@ -428,7 +428,7 @@ std::string changed_bits(const std::vector<Named>& first, const std::vector<Name
     if (std::memcmp(result.tensor.data(), other->data(), result.tensor.num_bytes()) == 0) continue;
     const auto a = float_values(result.tensor), b = float_values(*other);
     size_t at = 0;
-    while (at + 1 < a.size() && std::memcmp(&a[at], &b[at], sizeof a[at]) == 0) ++at;
+    while (at + 1 < a.size() && has_same_bits(a[at], b[at])) ++at;
     return fmt::format(
         "{}[{}] is {:.9g}, and {:.9g} when the same call is repeated; the same inputs must give the "
         "same bits",

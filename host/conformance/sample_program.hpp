@@ -1,6 +1,8 @@
 // Recorded programs in conformance tests: what differs between two, and a small batch for one.
 #pragma once
 
+#include <bit>
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -22,6 +24,8 @@ Fields sample_fields(const Program& program);
 
 // The values of a tensor as f32, row-major.
 std::vector<float> float_values(const Tensor& tensor);
+// Also for NaN and zeros.
+inline bool has_same_bits(float a, float b) { return std::bit_cast<uint32_t>(a) == std::bit_cast<uint32_t>(b); }
 
 // Random values that keep activations at about the same size, so that every part of the program affects the loss.
 void fill_sample_values(ParameterTable& parameters, ParameterTable::Which which = ParameterTable::Which::kAll);

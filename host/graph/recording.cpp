@@ -223,7 +223,7 @@ class Recorder {
     return id;
   }
 
-  ValueId field(std::string name, uint32_t dtype, std::vector<DimId> dims) {
+  ValueId field(const std::string& name, uint32_t dtype, std::vector<DimId> dims) {
     for (DimId d : dims) check_dim(d);
     const std::string which = "block '" + block().name + "', field '" + name + "': ";
     if (dtype != CHASSIS_DTYPE_I32 && dtype != CHASSIS_DTYPE_F32)
