@@ -215,7 +215,7 @@ class Recorder {
     open_ = false;
   }
 
-  ValueId input(std::string name, std::vector<DimId> dims) {
+  ValueId input(const std::string& name, std::vector<DimId> dims) {
     for (DimId d : dims) check_dim(d);
     if (block().inputs.count(name)) return block().inputs[name];
     const ValueId id = block().add_value({name, std::move(dims), GraphValueType::kCompute, {}});
