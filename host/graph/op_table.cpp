@@ -195,9 +195,10 @@ double attention_products(const Program& program, const BlockType& block, const 
 
 // A reshape must keep the product of the fixed sizes, and the dims whose sizes are not fixed, in any order.
 std::pair<int64_t, std::vector<DimId>> reshape_invariants(const Program& program, std::vector<DimId> dims) {
-  const auto others = std::ranges::stable_partition(dims, [&](DimId d) { return program.dims[d].is_fixed(); });
-  std::vector<DimId> not_fixed(others.begin(), others.end());
-  dims.erase(others.begin(), others.end());
+  const auto others =
+      std::stable_partition(dims.begin(), dims.end(), [&](DimId d) { return program.dims[d].is_fixed(); });
+  std::vector<DimId> not_fixed(others, dims.end());
+  dims.erase(others, dims.end());
   std::ranges::sort(not_fixed);
   return {program.dim_product(dims), std::move(not_fixed)};
 }
