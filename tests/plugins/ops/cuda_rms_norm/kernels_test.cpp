@@ -1,5 +1,4 @@
 // The kernels against a loop in double on the CPU; needs a GPU.
-#include <cuda_runtime.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -7,30 +6,13 @@
 #include <vector>
 
 #include "plugins/ops/cuda_rms_norm/kernels.hpp"
+#include "tests/support/on_device.hpp"
 
 namespace {
 
+using chassis::test::OnDevice;
 using cuda_rms_norm::Dtype;
 using cuda_rms_norm::Problem;
-
-class Device {
- public:
-  explicit Device(const std::vector<float>& values) : size_(values.size()) {
-    EXPECT_EQ(cudaMalloc(&data_, size_ * sizeof(float)), cudaSuccess);
-    cudaMemcpy(data_, values.data(), size_ * sizeof(float), cudaMemcpyHostToDevice);
-  }
-  ~Device() { cudaFree(data_); }
-  float* data() const { return static_cast<float*>(data_); }
-  std::vector<float> read() const {
-    std::vector<float> out(size_);
-    EXPECT_EQ(cudaMemcpy(out.data(), data_, size_ * sizeof(float), cudaMemcpyDeviceToHost), cudaSuccess);
-    return out;
-  }
-
- private:
-  size_t size_;
-  void* data_ = nullptr;
-};
 
 std::vector<float> random_values(size_t count, unsigned seed) {
   std::mt19937 generator(seed);
@@ -62,10 +44,10 @@ void compare_with_cpu(int64_t num_rows, int64_t n) {
       dweight[i] += dy[at] * x[at] * inverse;
     }
   }
-  const Device d_x(x), d_weight(weight), d_dy(dy), d_y(x), d_dx(x);
-  const Device d_inverse{std::vector<float>(num_rows)};
-  const Device d_dweight(std::vector<float>(n, 1.0f));
-  const Device d_partial(std::vector<float>(cuda_rms_norm::num_partials(num_rows) * n));
+  const OnDevice d_x(x), d_weight(weight), d_dy(dy), d_y(x), d_dx(x);
+  const OnDevice d_inverse{std::vector<float>(num_rows)};
+  const OnDevice d_dweight(std::vector<float>(n, 1.0f));
+  const OnDevice d_partial(std::vector<float>(cuda_rms_norm::num_partials(num_rows) * n));
   ASSERT_EQ(cuda_rms_norm::forward(problem, d_x.data(), d_weight.data(), d_y.data(), d_inverse.data()), nullptr);
   expect_near(d_y.read(), y, 1e-5);
   for (bool add : {false, true}) {

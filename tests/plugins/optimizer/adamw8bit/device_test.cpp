@@ -1,5 +1,4 @@
 // The kernels against the loops of the CPU, bit by bit; needs a GPU, or runs on the CPU.
-#include <cuda_runtime.h>
 #include <gtest/gtest.h>
 
 #include <bit>
@@ -9,32 +8,14 @@
 
 #include "blocks.hpp"
 #include "device.hpp"
+#include "tests/support/on_device.hpp"
 
 namespace adamw8bit {
 namespace {
 
+using chassis::test::OnDevice;
+
 constexpr int64_t kCount = 40 * kBlock + 77;
-
-template <typename T>
-class OnDevice {
- public:
-  explicit OnDevice(const std::vector<T>& values) : size_(values.size()) {
-    EXPECT_EQ(cudaMalloc(&data_, size_ * sizeof(T)), cudaSuccess);
-    EXPECT_EQ(cudaMemcpy(data_, values.data(), size_ * sizeof(T), cudaMemcpyHostToDevice), cudaSuccess);
-  }
-  OnDevice(const OnDevice&) = delete;
-  ~OnDevice() { cudaFree(data_); }
-  T* data() const { return static_cast<T*>(data_); }
-  std::vector<T> read() const {
-    std::vector<T> out(size_);
-    EXPECT_EQ(cudaMemcpy(out.data(), data_, size_ * sizeof(T), cudaMemcpyDeviceToHost), cudaSuccess);
-    return out;
-  }
-
- private:
-  size_t size_;
-  void* data_ = nullptr;
-};
 
 struct State {
   std::vector<float> param, average_absmax, square_absmax, exp_avg, exp_avg_sq;

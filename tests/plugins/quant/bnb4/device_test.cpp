@@ -1,5 +1,4 @@
 // The kernels against the loops of the CPU; needs a GPU.
-#include <cuda_runtime.h>
 #include <gtest/gtest.h>
 
 #include <array>
@@ -12,31 +11,12 @@
 #include "plugins/quant/bnb4/device.hpp"
 #include "plugins/quant/bnb4/loops.hpp"
 #include "plugins/quant/bnb4/nested.hpp"
+#include "tests/support/on_device.hpp"
 
 namespace {
 
 using namespace bnb4;
-
-template <typename T>
-class OnDevice {
- public:
-  explicit OnDevice(const std::vector<T>& values) : size_(values.size()) {
-    EXPECT_EQ(cudaMalloc(&data_, std::max<size_t>(1, size_) * sizeof(T)), cudaSuccess);
-    cudaMemcpy(data_, values.data(), size_ * sizeof(T), cudaMemcpyHostToDevice);
-  }
-  OnDevice(const OnDevice&) = delete;
-  ~OnDevice() { cudaFree(data_); }
-  T* data() const { return static_cast<T*>(data_); }
-  std::vector<T> read() const {
-    std::vector<T> out(size_);
-    EXPECT_EQ(cudaMemcpy(out.data(), data_, size_ * sizeof(T), cudaMemcpyDeviceToHost), cudaSuccess);
-    return out;
-  }
-
- private:
-  size_t size_;
-  void* data_ = nullptr;
-};
+using chassis::test::OnDevice;
 
 std::vector<float> random_values(int64_t count, unsigned seed) {
   std::mt19937 generator(seed);
