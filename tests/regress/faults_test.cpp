@@ -12,6 +12,7 @@
 #include <optional>
 
 #include "host/base/error.hpp"
+#include "tests/regress/fault_run.hpp"
 #include "tests/support/expect_has.hpp"
 #include "tests/support/process.hpp"
 
@@ -92,27 +93,13 @@ struct End {
   std::vector<Outcome> ranks;  // by hand: one for each rank; else one for all
 };
 
-const char* const kToml = R"(schema_version = 1
+const std::string kToml = R"(schema_version = 1
 [run]
 max_steps = 6
 seed = 5
 threads = 1
 device = "cpu"
-[model]
-plugin = "llama"
-config = { vocab_size = 101, hidden_size = 32, intermediate_size = 56, num_hidden_layers = 2, num_attention_heads = 4, num_key_value_heads = 2 }
-[[data.train]]
-path = "tokens.jsonl"
-format = "tokens"
-[data]
-cache_dir = "cache"
-[train]
-seq_len = 16
-global_batch_size = 12
-[optimizer]
-plugin = "adamw"
-lr = 2e-3
-[export]
+)" + kFaultRun + R"([export]
 when = "never"
 [comm]
 timeout_s = 60
@@ -120,16 +107,6 @@ init_timeout_s = 60
 [[parallel]]
 plugin = "faulty"
 )";
-
-void write_tokens(const std::string& path, int vocab_size) {
-  std::string rows;
-  for (int row = 0; row < 40; ++row) {
-    rows += "{\"input_ids\":[";
-    for (int i = 0; i < 20; ++i) rows += (i ? "," : "") + std::to_string((row * 31 + i * 7) % vocab_size);
-    rows += "]}\n";
-  }
-  write_text(path, rows);
-}
 
 class Run {
  public:

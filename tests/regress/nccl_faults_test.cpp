@@ -6,6 +6,7 @@
 #include <nccl.h>
 
 #include "host/base/error.hpp"
+#include "tests/regress/fault_run.hpp"
 #include "tests/support/expect_has.hpp"
 #include "tests/support/process.hpp"
 
@@ -21,28 +22,14 @@ constexpr double kLongestSeconds = 32.0;
 constexpr double kLongestSeconds = 8.0;
 #endif
 
-const char* const kToml = R"(schema_version = 1
+const std::string kToml = R"(schema_version = 1
 [run]
 output_dir = "run"
 max_steps = 4
 seed = 5
 threads = 1
 device = "cpu"
-[model]
-plugin = "llama"
-config = { vocab_size = 101, hidden_size = 32, intermediate_size = 56, num_hidden_layers = 2, num_attention_heads = 4, num_key_value_heads = 2 }
-[[data.train]]
-path = "tokens.jsonl"
-format = "tokens"
-[data]
-cache_dir = "cache"
-[train]
-seq_len = 16
-global_batch_size = 12
-[optimizer]
-plugin = "adamw"
-lr = 2e-3
-[checkpoint]
+)" + kFaultRun + R"([checkpoint]
 every_steps = 2
 async = false
 [export]
@@ -58,13 +45,7 @@ class RunOnFakes {
  public:
   RunOnFakes() {
     write_text(folder_ / "run.toml", kToml);
-    std::string rows;
-    for (int row = 0; row < 40; ++row) {
-      rows += "{\"input_ids\":[";
-      for (int i = 0; i < 20; ++i) rows += (i > 0 ? "," : "") + std::to_string((row * 31 + i * 7) % 101);
-      rows += "]}\n";
-    }
-    write_text(folder_ / "tokens.jsonl", rows);
+    write_tokens(folder_ / "tokens.jsonl", 101);
   }
 
   // `fault` as in tests/support/fake_cuda/fault.hpp; empty: none.
