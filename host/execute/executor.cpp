@@ -179,11 +179,16 @@ StreamValues Executor::run_units(const ResolvedProgram& resolved, UnitRange unit
 
 StreamValues Executor::forward(int microbatch, UnitRange units, const Fields& fields, StreamValues inputs,
                                double loss_scale, RandomBits random) {
+  return forward(microbatch, units, fields, sizes_of(fields), std::move(inputs), loss_scale, random);
+}
+
+StreamValues Executor::forward(int microbatch, UnitRange units, const Fields& fields, DimSizes sizes,
+                               StreamValues inputs, double loss_scale, RandomBits random) {
   Microbatch& mb = microbatches_[{microbatch, units.begin}];
   mb = {};
   mb.number = microbatch;
   mb.fields = fields;
-  mb.sizes = sizes_of(fields);
+  mb.sizes = std::move(sizes);
   mb.loss_scale = loss_scale;
   mb.random = random;
   return run_units(resolved(Purpose::kTraining), units, std::move(inputs), mb, nullptr, false);
@@ -328,7 +333,7 @@ Tensor Executor::forward_stage(const Work& work, const Fields& fields, double lo
   const DimSizes sizes = sizes_of(fields);
   if (stage > 0)
     stream = take(values_, stage - 1, stage, work.microbatch, stream_into(Purpose::kTraining, units.begin, sizes));
-  stream = forward(work.microbatch, units, fields, std::move(stream), loss_scale, random);
+  stream = forward(work.microbatch, units, fields, sizes, std::move(stream), loss_scale, random);
   if (stage + 1 == own_.num_stages) return output(stream, "loss");
   hand_on(values_, stage, stage + 1, work.microbatch, std::move(stream),
           stream_into(Purpose::kTraining, units.end, sizes));
@@ -358,9 +363,9 @@ void Executor::backward_stage(const Work& work, bool last) {
 }
 
 // Runs this rank's stages one after another. Returns the outputs of the last stage, or nothing if this rank lacks it.
-StreamValues Executor::infer(Purpose purpose, const Fields& fields, KeyValueCache* cache, bool last_position_only) {
+StreamValues Executor::infer(Purpose purpose, const Fields& fields, const DimSizes& sizes, KeyValueCache* cache,
+                             bool last_position_only) {
   StreamValues out;
-  const DimSizes sizes = sizes_of(fields);
   for (size_t chunk = 0; chunk < own_.stages.size(); ++chunk) {
     const int stage = own_.stages[chunk];
     const UnitRange units = own_.units[chunk];
@@ -379,7 +384,7 @@ StreamValues Executor::infer(Purpose purpose, const Fields& fields, KeyValueCach
 }
 
 Tensor Executor::loss(const Fields& fields) {
-  StreamValues outputs = infer(Purpose::kLoss, fields, nullptr, false);
+  StreamValues outputs = infer(Purpose::kLoss, fields, sizes_of(fields), nullptr, false);
   return has_stage(own_.num_stages - 1) ? output(outputs, "loss") : Tensor();
 }
 
@@ -391,8 +396,8 @@ std::string Executor::refusal_of_cache() const {
 }
 
 Tensor Executor::logits(const Fields& fields, KeyValueCache* cache, bool last_position_only) {
-  StreamValues outputs = infer(Purpose::kLogits, fields, cache, last_position_only);
   DimSizes sizes = sizes_of(fields);
+  StreamValues outputs = infer(Purpose::kLogits, fields, sizes, cache, last_position_only);
   if (cache) cache->advance(sizes.time);
   Tensor own = has_stage(own_.num_stages - 1) ? output(outputs, "logits") : Tensor();
   if (links_ == nullptr) return own;

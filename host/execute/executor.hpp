@@ -158,7 +158,10 @@ class Executor {
                     const std::vector<StreamSpec>& specs);
   void hand_on(std::map<std::pair<int, int>, StreamValues>& waiting, int from_stage, int to_stage, int microbatch,
                StreamValues values, const std::vector<StreamSpec>& specs);
-  StreamValues infer(Purpose purpose, const Fields& fields, KeyValueCache* cache, bool last_position_only);
+  StreamValues forward(int microbatch, UnitRange units, const Fields& fields, DimSizes sizes, StreamValues inputs,
+                       double loss_scale, RandomBits random);
+  StreamValues infer(Purpose purpose, const Fields& fields, const DimSizes& sizes, KeyValueCache* cache,
+                     bool last_position_only);
   Device device() const { return backend_->device(); }
 
   StreamValues run_units(const ResolvedProgram& resolved, UnitRange units, StreamValues stream, Microbatch& mb,

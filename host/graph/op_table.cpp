@@ -129,9 +129,16 @@ void linear(OpRule& r) {
   r.output(r.joined({x.begin(), x.end() - static_cast<std::ptrdiff_t>(in.size())}, out));
 }
 
-double linear_products(const Program& program, const BlockType& block, const Op& op, const DimSizes&) {
-  const auto shape = program.global_shape(block.slots[op.params[0]]);
-  return static_cast<double>(shape[0]) * static_cast<double>(shape[1]) /
+// The rows of its input, for each token, times the elements of the weight.
+double linear_products(const Program& program, const BlockType& block, const Op& op, const DimSizes& sizes) {
+  const ParameterSlot& weight = block.slots[op.params[0]];
+  const auto shape = program.global_shape(weight);
+  const auto& x = block.values[op.inputs[0]].dims;
+  double rows = 1.0;
+  for (size_t d = 0; d + weight.axes[1].size() < x.size(); ++d)
+    rows *= static_cast<double>(sizes.size_of(program, x[d]));
+  const double tokens = static_cast<double>(sizes.batch) * static_cast<double>(sizes.time);
+  return rows / tokens * static_cast<double>(shape[0]) * static_cast<double>(shape[1]) /
          static_cast<double>(op.attr_int(kNumChunks, 1));
 }
 

@@ -72,6 +72,7 @@ function(chassis_add_rust_plugin id)
   add_custom_command(OUTPUT "${output}" VERBATIM
     COMMAND "${CMAKE_COMMAND}" -E env ${environment}
             sh "${scripts}/build-rust.sh" "${build_dir}" "${library}" "${output}"
+            "${folder}:${CHASSIS_RUST_CRATES}:${CHASSIS_CARGO_VENDOR}:${build_dir}"
             "${CHASSIS_CARGO}" rustc --quiet --release --lib --locked --offline --manifest-path "${manifest}"
             --config "profile.release.panic=\"unwind\"" ${vendored} -- -C link-arg=-Wl,--no-undefined
     COMMAND sh "${scripts}/audit-plugin.sh" --delete "${output}" T0 "${CMAKE_READELF}" "${kinds}" "${arg_VERSION}"
