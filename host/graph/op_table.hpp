@@ -1,6 +1,6 @@
 // The op table: one row for each op of chassis/op.h, with everything that the host knows about it. Passes ask the row
 // for a property; none tests an id. A new op is a row here, its text in chassis/op.h, its case for conformance tests
-// (host/conformance/case_program.cpp) and its providers.
+// (host/conformance/ops_checks.cpp) and its providers.
 #pragma once
 
 #include <cstdint>

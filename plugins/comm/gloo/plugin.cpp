@@ -25,7 +25,8 @@ class Gloo final : public CommBackend {
   }
 
   void supports(uint32_t device_type, int32_t) override {
-    if (device_type != CHASSIS_DEVICE_CPU) refuse("gloo serves memory of the CPU; this run is on CUDA: use nccl");
+    if (device_type == CHASSIS_DEVICE_CUDA) refuse("gloo serves memory of the CPU; this run is on CUDA: use nccl");
+    if (device_type != CHASSIS_DEVICE_CPU) refuse("gloo serves memory of the CPU only");
   }
   std::unique_ptr<BackendGroup> create_group(const CommGroupDesc& desc) override {
     return std::make_unique<GlooGroup>(host(), desc, transport_);

@@ -2,7 +2,7 @@
 // place.
 #include <numeric>
 
-#include "kernels.hpp"
+#include "workspace.hpp"
 
 namespace aten {
 namespace {
@@ -147,7 +147,26 @@ class LinearAdd : public AtenKernel {
   double factor_;
 };
 
-}  // namespace
+// Wide products gain nothing from being joined, and the copies of their weights cost more.
+void check_linear_group(const NodeView& node) {
+  bool is_group = node.num_inputs() == 1 && node.num_params() == node.num_ops() && node.num_outputs() == node.num_ops();
+  for (int i = 0; is_group && i < node.num_ops(); ++i) is_group = node.raw().ops[i]->inputs[0] == node.raw().inputs[0];
+  if (!is_group) refuse("joins linears of one input, without a bias, whose outputs are all used");
+  int64_t columns = 0;
+  for (int i = 0; i < node.num_params(); ++i) columns += node.param(i).size(0);
+  if (4 * columns > node.param(0).size(1))
+    refuse("computes ", columns, " columns of ", node.param(0).size(1),
+           " features by separate products; it joins a quarter or less");
+}
+
+// The sum after a wide product may belong to a norm that follows.
+void check_linear_add(const NodeView& node) {
+  if (node.num_inputs() != 2 || node.num_outputs() != 1 || node.num_params() != 1)
+    refuse("adds a product without a bias to another value, if it is used nowhere else");
+  if (4 * node.param(0).size(1) > node.param(0).size(0))
+    refuse("adds a product of ", node.param(0).size(1), " features to ", node.param(0).size(0),
+           " columns in a second pass; in place if it has a quarter or less");
+}
 
 std::unique_ptr<Kernel> make_linear_group(const Operators& aten, const NodeView& node) {
   return std::make_unique<LinearGroup>(aten, node);
@@ -155,6 +174,47 @@ std::unique_ptr<Kernel> make_linear_group(const Operators& aten, const NodeView&
 
 std::unique_ptr<Kernel> make_linear_add(const Operators& aten, const NodeView& node) {
   return std::make_unique<LinearAdd>(aten, node);
+}
+
+}  // namespace
+
+std::span<const Entry> branch_entries() {
+  static constexpr Entry kEntries[] = {
+      {.pattern = "linear+linear+linear",
+       .make = make_linear_group,
+       .keeps_inputs = 0b1,
+       .passes = 1,
+       .check = check_linear_group,
+       .workspace = linear_group_workspace,
+       .keeps_for_weight = true,
+       .writes_inner = true},
+      {.pattern = "linear+linear",
+       .make = make_linear_group,
+       .keeps_inputs = 0b1,
+       .passes = 1,
+       .check = check_linear_group,
+       .workspace = linear_group_workspace,
+       .keeps_for_weight = true,
+       .writes_inner = true},
+      {.pattern = "scale+linear+add",
+       .make = make_linear_add,
+       .keeps_inputs = 0b1,
+       .overwrites_inputs = 0b10,
+       .passes = 1,
+       .attrs = {"factor"},
+       .check = check_linear_add,
+       .workspace = linear_add_workspace,
+       .keeps_for_weight = true},
+      {.pattern = "linear+add",
+       .make = make_linear_add,
+       .keeps_inputs = 0b1,
+       .overwrites_inputs = 0b10,
+       .passes = 1,
+       .check = check_linear_add,
+       .workspace = linear_add_workspace,
+       .keeps_for_weight = true},
+  };
+  return kEntries;
 }
 
 }  // namespace aten

@@ -1,5 +1,6 @@
 // cross_entropy on whole logits.
 #include "loss.hpp"
+#include "workspace.hpp"
 
 namespace aten {
 namespace {
@@ -31,10 +32,22 @@ class CrossEntropy : public AtenKernel {
   LossRows rows_;
 };
 
-}  // namespace
-
 std::unique_ptr<Kernel> make_cross_entropy(const Operators& aten, const NodeView& node) {
   return std::make_unique<CrossEntropy>(aten, node.op(0).attr_int("ignore_index", -100));
+}
+
+}  // namespace
+
+std::span<const Entry> cross_entropy_entries() {
+  static constexpr Entry kEntries[] = {
+      {.pattern = "cross_entropy",
+       .make = make_cross_entropy,
+       .keeps_inputs = 0b11,
+       .passes = 6,
+       .attrs = {"ignore_index"},
+       .workspace = cross_entropy_workspace},
+  };
+  return kEntries;
 }
 
 }  // namespace aten

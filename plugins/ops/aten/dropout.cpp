@@ -4,7 +4,7 @@
 
 #include "chassis/task.hpp"
 #include "dropout_loops.hpp"
-#include "kernels.hpp"
+#include "workspace.hpp"
 
 namespace aten {
 namespace {
@@ -112,13 +112,41 @@ class ChannelScale : public AtenKernel {
   }
 };
 
-}  // namespace
+void check_dropout(const NodeView& node) {
+  const uint32_t dtype = node.input(0).dtype();
+  if (node.device_type() != CHASSIS_DEVICE_CPU) refuse("draws the bits of dropout on the CPU only");
+  if (dtype == CHASSIS_DTYPE_F16) refuse("dropout is in f32, f64 and bf16, not ", dtype_name(dtype));
+  if (node.op(0).attr_float("p") > 1 - 0x1p-32)
+    refuse("dropout with p = ", node.op(0).attr_float("p"), " keeps nothing");
+}
 
 std::unique_ptr<Kernel> make_dropout(const Operators& aten, const NodeView& node) {
   return std::make_unique<Dropout>(aten, node.op(0).attr_float("p"), node.op(0).attr_int("first", 0));
 }
+
 std::unique_ptr<Kernel> make_channel_scale(const Operators& aten, const NodeView&) {
   return std::make_unique<ChannelScale>(aten);
+}
+
+}  // namespace
+
+std::span<const Entry> dropout_entries() {
+  static constexpr Entry kEntries[] = {
+      {.pattern = "channel_scale",
+       .make = make_channel_scale,
+       .keeps_inputs = 0b1,
+       .overwrites_inputs = 0b1,
+       .passes = 3,
+       .workspace = channel_scale_workspace,
+       .keeps_for_weight = true},
+      {.pattern = "dropout",
+       .make = make_dropout,
+       .overwrites_inputs = 0b1,
+       .passes = 4,
+       .attrs = {"p", "first", "query_part"},
+       .check = check_dropout},
+  };
+  return kEntries;
 }
 
 }  // namespace aten

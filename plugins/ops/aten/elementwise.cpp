@@ -1,7 +1,7 @@
 // activation, gated_activation, add, mul, scale, softcap, reshape.
 #include <string>
 
-#include "kernels.hpp"
+#include "workspace.hpp"
 
 namespace aten {
 namespace {
@@ -191,24 +191,67 @@ class Reshape : public AtenKernel {
   PlannedShape planned_x_, planned_y_;
 };
 
-}  // namespace
+void check_function(const NodeView& node) {
+  const auto function = node.op(0).attr_string("function");
+  if (function != "silu" && function != "gelu" && function != "gelu_tanh" && function != "relu")
+    refuse("does not compute activation '", function, "'");
+}
 
 std::unique_ptr<Kernel> make_activation(const Operators& aten, const NodeView& node) {
   return std::make_unique<Activation>(aten, node.op(0).attr_string("function"));
 }
+
 std::unique_ptr<Kernel> make_gated_activation(const Operators& aten, const NodeView& node) {
   return std::make_unique<GatedActivation>(aten, node.op(0).attr_string("function"));
 }
+
 std::unique_ptr<Kernel> make_add(const Operators& aten, const NodeView&) { return std::make_unique<Add>(aten); }
+
 std::unique_ptr<Kernel> make_mul(const Operators& aten, const NodeView&) { return std::make_unique<Mul>(aten); }
+
 std::unique_ptr<Kernel> make_scale(const Operators& aten, const NodeView& node) {
   return std::make_unique<Scale>(aten, node.op(0).attr_float("factor"));
 }
+
 std::unique_ptr<Kernel> make_softcap(const Operators& aten, const NodeView& node) {
   return std::make_unique<Softcap>(aten, node.op(0).attr_float("cap"));
 }
+
 std::unique_ptr<Kernel> make_reshape(const Operators& aten, const NodeView& node) {
   return std::make_unique<Reshape>(aten, node);
+}
+
+}  // namespace
+
+std::span<const Entry> elementwise_entries() {
+  static constexpr Entry kEntries[] = {
+      {.pattern = "activation",
+       .make = make_activation,
+       .keeps_inputs = 0b1,
+       .overwrites_inputs = 0b1,
+       .passes = 2,
+       .attrs = {"function"},
+       .check = check_function},
+      {.pattern = "gated_activation",
+       .make = make_gated_activation,
+       .keeps_inputs = 0b11,
+       .overwrites_inputs = 0b1,
+       .passes = 5,
+       .attrs = {"function"},
+       .check = check_function},
+      {.pattern = "add", .make = make_add, .overwrites_inputs = 0b11, .passes = 3},
+      {.pattern = "mul", .make = make_mul, .keeps_inputs = 0b11, .overwrites_inputs = 0b11, .passes = 3},
+      {.pattern = "scale", .make = make_scale, .overwrites_inputs = 0b1, .passes = 2, .attrs = {"factor"}},
+      {.pattern = "softcap",
+       .make = make_softcap,
+       .keeps_inputs = 0b1,
+       .overwrites_inputs = 0b1,
+       .passes = 5,
+       .attrs = {"cap"},
+       .workspace = softcap_workspace},
+      {.pattern = "reshape", .make = make_reshape, .overwrites_inputs = 0b1, .passes = 2},
+  };
+  return kEntries;
 }
 
 }  // namespace aten

@@ -137,28 +137,33 @@ class AtenKernel : public Kernel {
   const Operators& aten_;
 };
 
-std::unique_ptr<Kernel> make_embedding(const Operators& aten, const NodeView& node);
-std::unique_ptr<Kernel> make_score(const Operators& aten, const NodeView& node);
-std::unique_ptr<Kernel> make_linear(const Operators& aten, const NodeView& node);
-std::unique_ptr<Kernel> make_linear_group(const Operators& aten, const NodeView& node);
-std::unique_ptr<Kernel> make_linear_add(const Operators& aten, const NodeView& node);
-std::unique_ptr<Kernel> make_rms_norm(const Operators& aten, const NodeView& node);
-std::unique_ptr<Kernel> make_layer_norm(const Operators& aten, const NodeView& node);
-std::unique_ptr<Kernel> make_rope(const Operators& aten, const NodeView& node);
-std::unique_ptr<Kernel> make_activation(const Operators& aten, const NodeView& node);
-std::unique_ptr<Kernel> make_gated_activation(const Operators& aten, const NodeView& node);
-std::unique_ptr<Kernel> make_add(const Operators& aten, const NodeView& node);
-std::unique_ptr<Kernel> make_mul(const Operators& aten, const NodeView& node);
-std::unique_ptr<Kernel> make_scale(const Operators& aten, const NodeView& node);
-std::unique_ptr<Kernel> make_channel_scale(const Operators& aten, const NodeView& node);
-std::unique_ptr<Kernel> make_dropout(const Operators& aten, const NodeView& node);
-std::unique_ptr<Kernel> make_softcap(const Operators& aten, const NodeView& node);
-std::unique_ptr<Kernel> make_reshape(const Operators& aten, const NodeView& node);
-std::unique_ptr<Kernel> make_cross_entropy(const Operators& aten, const NodeView& node);
-std::unique_ptr<Kernel> make_linear_cross_entropy(const Operators& aten, const NodeView& node);
-std::unique_ptr<Kernel> make_partial_cross_entropy(const Operators& aten, const NodeView& node);
-std::unique_ptr<Kernel> make_linear_partial_cross_entropy(const Operators& aten, const NodeView& node);
-std::unique_ptr<Kernel> make_total_cross_entropy(const Operators& aten, const NodeView& node);
+// A pattern that the plugin computes. Each source has those of its kernels.
+struct Entry {
+  std::string_view pattern;
+  std::unique_ptr<Kernel> (*make)(const Operators& aten, const NodeView& node);
+  uint32_t keeps_inputs = 0;       // bits of inputs that backward reads
+  uint32_t overwrites_inputs = 0;  // bits of inputs whose memory the output may take
+  double passes;                   // for cost_ns
+  std::array<std::string_view, 6> attrs = {};
+  void (*check)(const NodeView& node) = nullptr;  // refuses what the attrs and dtypes do not
+  void (*workspace)(const Host& host, const NodeView& node, Infer& out) = nullptr;
+  bool keeps_for_weight = false;   // backward reads the inputs only for the gradient of a parameter
+  bool keeps_output = false;       // backward reads output 0
+  bool makes_outputs = false;      // forward allocates its outputs itself
+  int saved_rows = 0;              // tensors with a value for each row that training saves
+  bool is_fused_backward = false;  // gradients are computed in forward
+  bool writes_inner = false;       // values between the ops are outputs too
+};
+std::span<const Entry> branch_entries();
+std::span<const Entry> cross_entropy_entries();
+std::span<const Entry> dropout_entries();
+std::span<const Entry> elementwise_entries();
+std::span<const Entry> linear_entries();
+std::span<const Entry> linear_cross_entropy_entries();
+std::span<const Entry> lookup_entries();
+std::span<const Entry> norm_entries();
+std::span<const Entry> partial_cross_entropy_entries();
+std::span<const Entry> rope_entries();
 
 // Number of embedding columns whose gradient is summed at once.
 int64_t embedding_columns(int64_t vocab, int64_t columns);

@@ -1,5 +1,5 @@
 // y = x · weightᵀ + bias. The products for parameter gradients write directly into their fp32 buffers.
-#include "kernels.hpp"
+#include "workspace.hpp"
 
 namespace aten {
 namespace {
@@ -46,10 +46,22 @@ class Linear : public AtenKernel {
   PlannedShape planned_x_, planned_y_;
 };
 
-}  // namespace
-
 std::unique_ptr<Kernel> make_linear(const Operators& aten, const NodeView& node) {
   return std::make_unique<Linear>(aten, node);
+}
+
+}  // namespace
+
+std::span<const Entry> linear_entries() {
+  static constexpr Entry kEntries[] = {
+      {.pattern = "linear",
+       .make = make_linear,
+       .keeps_inputs = 0b1,
+       .passes = 1,
+       .workspace = linear_workspace,
+       .keeps_for_weight = true},
+  };
+  return kEntries;
 }
 
 }  // namespace aten

@@ -1,6 +1,7 @@
 // The head: linear, softcap and cross entropy as one op over chunks of rows, so that whole logits never exist.
 // As the gradient of the loss is already known, one pass of three products per chunk gives the loss and all gradients.
 #include "head_chunks.hpp"
+#include "workspace.hpp"
 
 namespace aten {
 namespace {
@@ -71,6 +72,13 @@ class LinearCrossEntropy : public HeadChunks<LossRows> {
   }
 };
 
+std::unique_ptr<Kernel> make_linear_cross_entropy(const Operators& aten, const NodeView& node) {
+  const bool capped = node.num_ops() == 3;
+  return std::make_unique<LinearCrossEntropy>(aten,
+                                              LossRows(aten, node.op(capped ? 2 : 1).attr_int("ignore_index", -100),
+                                                       capped ? node.op(1).attr_float("cap") : 0));
+}
+
 }  // namespace
 
 int64_t loss_chunk_rows(int64_t rows, int64_t vocab) {
@@ -84,11 +92,24 @@ uint64_t loss_chunk_bytes(int64_t rows, int64_t vocab, uint32_t dtype) {
   return elements * (dtype_bytes(wide(dtype)) + (dtype == wide(dtype) ? 0 : 2 * dtype_bytes(dtype)));
 }
 
-std::unique_ptr<Kernel> make_linear_cross_entropy(const Operators& aten, const NodeView& node) {
-  const bool capped = node.num_ops() == 3;
-  return std::make_unique<LinearCrossEntropy>(aten,
-                                              LossRows(aten, node.op(capped ? 2 : 1).attr_int("ignore_index", -100),
-                                                       capped ? node.op(1).attr_float("cap") : 0));
+std::span<const Entry> linear_cross_entropy_entries() {
+  static constexpr Entry kEntries[] = {
+      {.pattern = "linear+softcap+cross_entropy",
+       .make = make_linear_cross_entropy,
+       .keeps_inputs = 0b11,
+       .passes = 11,
+       .attrs = {"cap", "ignore_index"},
+       .workspace = head_workspace,
+       .is_fused_backward = true},
+      {.pattern = "linear+cross_entropy",
+       .make = make_linear_cross_entropy,
+       .keeps_inputs = 0b11,
+       .passes = 8,
+       .attrs = {"ignore_index"},
+       .workspace = head_workspace,
+       .is_fused_backward = true},
+  };
+  return kEntries;
 }
 
 }  // namespace aten

@@ -1,5 +1,5 @@
 // embedding and score: rows selected by an index.
-#include "kernels.hpp"
+#include "workspace.hpp"
 
 namespace aten {
 namespace {
@@ -101,15 +101,29 @@ class Score : public AtenKernel {
   }
 };
 
+std::unique_ptr<Kernel> make_embedding(const Operators& aten, const NodeView& node) {
+  return std::make_unique<Embedding>(aten, node);
+}
+
+std::unique_ptr<Kernel> make_score(const Operators& aten, const NodeView&) { return std::make_unique<Score>(aten); }
+
 }  // namespace
 
 int64_t embedding_columns(int64_t vocab, int64_t columns) {
   return std::clamp<int64_t>(8 * kSlabBytes / (4 * std::max<int64_t>(1, vocab)), 1, std::max<int64_t>(1, columns));
 }
 
-std::unique_ptr<Kernel> make_embedding(const Operators& aten, const NodeView& node) {
-  return std::make_unique<Embedding>(aten, node);
+std::span<const Entry> lookup_entries() {
+  static constexpr Entry kEntries[] = {
+      {.pattern = "embedding",
+       .make = make_embedding,
+       .keeps_inputs = 0b1,
+       .passes = 3,
+       .attrs = {"first"},
+       .workspace = embedding_workspace},
+      {.pattern = "score", .make = make_score, .keeps_inputs = 0b11, .passes = 2},
+  };
+  return kEntries;
 }
-std::unique_ptr<Kernel> make_score(const Operators& aten, const NodeView&) { return std::make_unique<Score>(aten); }
 
 }  // namespace aten

@@ -1,5 +1,5 @@
 // rms_norm by formula, since ATen has no fused backward for it on the CPU; layer_norm by ATen's kernels.
-#include "kernels.hpp"
+#include "workspace.hpp"
 
 namespace aten {
 namespace {
@@ -141,13 +141,37 @@ class LayerNorm : public AtenKernel {
   double eps_;
 };
 
-}  // namespace
-
 std::unique_ptr<Kernel> make_rms_norm(const Operators& aten, const NodeView& node) {
   return std::make_unique<RmsNorm>(aten, node.op(0).attr_float("eps"), node.op(0).attr_float("offset", 0));
 }
+
 std::unique_ptr<Kernel> make_layer_norm(const Operators& aten, const NodeView& node) {
   return std::make_unique<LayerNorm>(aten, node.op(0).attr_float("eps"));
+}
+
+}  // namespace
+
+std::span<const Entry> norm_entries() {
+  // layer_norm has no out variant that takes undefined parameters, so it makes its own outputs.
+  static constexpr Entry kEntries[] = {
+      {.pattern = "rms_norm",
+       .make = make_rms_norm,
+       .keeps_inputs = 0b1,
+       .overwrites_inputs = 0b1,
+       .passes = 6,
+       .attrs = {"eps", "offset"},
+       .workspace = rms_norm_workspace,
+       .saved_rows = 1},
+      {.pattern = "layer_norm",
+       .make = make_layer_norm,
+       .keeps_inputs = 0b1,
+       .passes = 4,
+       .attrs = {"eps"},
+       .workspace = layer_norm_workspace,
+       .makes_outputs = true,
+       .saved_rows = 2},
+  };
+  return kEntries;
 }
 
 }  // namespace aten

@@ -1,5 +1,6 @@
 // Cross entropy over a part of the classes, on whole logits and in a head in chunks; and the total over the parts.
 #include "head_chunks.hpp"
+#include "workspace.hpp"
 
 namespace aten {
 namespace {
@@ -122,18 +123,52 @@ class TotalCrossEntropy : public AtenKernel {
   uint32_t dtype_;  // of the sums
 };
 
-}  // namespace
-
 std::unique_ptr<Kernel> make_partial_cross_entropy(const Operators& aten, const NodeView& node) {
   return std::make_unique<PartialCrossEntropy>(aten, node.op(0));
 }
+
 std::unique_ptr<Kernel> make_linear_partial_cross_entropy(const Operators& aten, const NodeView& node) {
   const bool capped = node.num_ops() == 3;
   return std::make_unique<LinearPartialCrossEntropy>(
       aten, PartialRows(aten, node.op(capped ? 2 : 1), capped ? node.op(1).attr_float("cap") : 0));
 }
+
 std::unique_ptr<Kernel> make_total_cross_entropy(const Operators& aten, const NodeView& node) {
   return std::make_unique<TotalCrossEntropy>(aten, node);
+}
+
+}  // namespace
+
+std::span<const Entry> partial_cross_entropy_entries() {
+  static constexpr Entry kEntries[] = {
+      {.pattern = "linear+softcap+partial_cross_entropy",
+       .make = make_linear_partial_cross_entropy,
+       .keeps_inputs = 0b11,
+       .passes = 11,
+       .attrs = {"cap", "ignore_index", "first", "count"},
+       .workspace = head_workspace,
+       .keeps_output = true},
+      {.pattern = "linear+partial_cross_entropy",
+       .make = make_linear_partial_cross_entropy,
+       .keeps_inputs = 0b11,
+       .passes = 8,
+       .attrs = {"ignore_index", "first", "count"},
+       .workspace = head_workspace,
+       .keeps_output = true},
+      {.pattern = "partial_cross_entropy",
+       .make = make_partial_cross_entropy,
+       .keeps_inputs = 0b11,
+       .passes = 6,
+       .attrs = {"ignore_index", "first", "count"},
+       .workspace = partial_cross_entropy_workspace,
+       .keeps_output = true},
+      {.pattern = "total_cross_entropy",
+       .make = make_total_cross_entropy,
+       .keeps_inputs = 0b100,
+       .passes = 2,
+       .attrs = {"ignore_index"}},
+  };
+  return kEntries;
 }
 
 }  // namespace aten

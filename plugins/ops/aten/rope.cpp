@@ -1,5 +1,5 @@
 // Rotary position embedding, in fp32; backward rotates the other way. Dims of a head after the rotated ones are copied.
-#include "kernels.hpp"
+#include "workspace.hpp"
 
 namespace aten {
 namespace {
@@ -103,10 +103,22 @@ class Rope : public AtenKernel {
   Tensor frequencies_, long_frequencies_;  // on the device of the calls
 };
 
-}  // namespace
-
 std::unique_ptr<Kernel> make_rope(const Operators& aten, const NodeView& node) {
   return std::make_unique<Rope>(aten, node.op(0));
+}
+
+}  // namespace
+
+std::span<const Entry> rope_entries() {
+  static constexpr Entry kEntries[] = {
+      {.pattern = "rope",
+       .make = make_rope,
+       .keeps_inputs = 0b10,
+       .passes = 7,
+       .attrs = {"inv_freq", "factor", "interleaved", "rotary_dim", "long_inv_freq", "long_from"},
+       .workspace = rope_workspace},
+  };
+  return kEntries;
 }
 
 }  // namespace aten

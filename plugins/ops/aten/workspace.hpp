@@ -1,4 +1,4 @@
-// The bytes of each formula's temporaries, without outputs and gradients; rows of the table in plugin.cpp name them.
+// The bytes of each formula's temporaries, without outputs and gradients; the tables of the sources name them.
 #pragma once
 
 #include "kernels.hpp"

@@ -54,10 +54,17 @@ class Dropout : public Kernel {
   int64_t first_;
 };
 
-}  // namespace
-
 std::unique_ptr<Kernel> make_dropout(const NodeView& node) {
   return std::make_unique<Dropout>(node.op(0).attr_float("p"), node.op(0).attr_int("first", 0));
+}
+
+}  // namespace
+
+std::span<const Entry> dropout_entries() {
+  static constexpr Entry kEntries[] = {
+      {"dropout", make_dropout, 0, {"p", "first", "query_part"}},
+  };
+  return kEntries;
 }
 
 }  // namespace reference

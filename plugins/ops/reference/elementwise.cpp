@@ -195,8 +195,6 @@ class Reshape : public Kernel {
   PlannedSizes planned_x_, planned_y_;
 };
 
-}  // namespace
-
 std::unique_ptr<Kernel> make_activation(const NodeView& node) {
   return std::make_unique<Activation>(std::string(node.op(0).attr_string("function")), false);
 }
@@ -213,5 +211,21 @@ std::unique_ptr<Kernel> make_softcap(const NodeView& node) {
   return std::make_unique<Softcap>(node.op(0).attr_float("cap"));
 }
 std::unique_ptr<Kernel> make_reshape(const NodeView& node) { return std::make_unique<Reshape>(node); }
+
+}  // namespace
+
+std::span<const Entry> elementwise_entries() {
+  static constexpr Entry kEntries[] = {
+      {"activation", make_activation, 1, {"function"}},
+      {"gated_activation", make_gated_activation, 3, {"function"}},
+      {"add", make_add, 0, {}},
+      {"mul", make_mul, 3, {}},
+      {"scale", make_scale, 0, {"factor"}},
+      {"channel_scale", make_channel_scale, 1, {}},
+      {"softcap", make_softcap, 1, {"cap"}},
+      {"reshape", make_reshape, 0, {}},
+  };
+  return kEntries;
+}
 
 }  // namespace reference

@@ -65,8 +65,15 @@ class Linear : public Kernel {
   PlannedSizes planned_x_, planned_y_;
 };
 
+std::unique_ptr<Kernel> make_linear(const NodeView& node) { return std::make_unique<Linear>(node); }
+
 }  // namespace
 
-std::unique_ptr<Kernel> make_linear(const NodeView& node) { return std::make_unique<Linear>(node); }
+std::span<const Entry> linear_entries() {
+  static constexpr Entry kEntries[] = {
+      {"linear", make_linear, 1, {}},
+  };
+  return kEntries;
+}
 
 }  // namespace reference

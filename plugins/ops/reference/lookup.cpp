@@ -96,9 +96,17 @@ class Score : public Kernel {
   }
 };
 
-}  // namespace
-
 std::unique_ptr<Kernel> make_embedding(const NodeView& node) { return std::make_unique<Embedding>(node); }
 std::unique_ptr<Kernel> make_score(const NodeView&) { return std::make_unique<Score>(); }
+
+}  // namespace
+
+std::span<const Entry> lookup_entries() {
+  static constexpr Entry kEntries[] = {
+      {"embedding", make_embedding, 1, {"first"}},
+      {"score", make_score, 3, {}},
+  };
+  return kEntries;
+}
 
 }  // namespace reference

@@ -138,8 +138,6 @@ class TotalCrossEntropy : public Kernel {
   uint32_t dtype_;
 };
 
-}  // namespace
-
 std::unique_ptr<Kernel> make_partial_cross_entropy(const NodeView& node) {
   return std::make_unique<PartialCrossEntropy>(node);
 }
@@ -149,6 +147,17 @@ std::unique_ptr<Kernel> make_total_cross_entropy(const NodeView& node) {
 
 std::unique_ptr<Kernel> make_cross_entropy(const NodeView& node) {
   return std::make_unique<CrossEntropy>(node.op(0).attr_int("ignore_index", -100));
+}
+
+}  // namespace
+
+std::span<const Entry> loss_entries() {
+  static constexpr Entry kEntries[] = {
+      {"cross_entropy", make_cross_entropy, 3, {"ignore_index"}},
+      {"partial_cross_entropy", make_partial_cross_entropy, 3, {"ignore_index", "first", "count"}},
+      {"total_cross_entropy", make_total_cross_entropy, 4, {"ignore_index"}},
+  };
+  return kEntries;
 }
 
 }  // namespace reference

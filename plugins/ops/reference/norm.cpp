@@ -81,13 +81,21 @@ class Norm : public Kernel {
   double eps_, offset_;
 };
 
-}  // namespace
-
 std::unique_ptr<Kernel> make_rms_norm(const NodeView& node) {
   return std::make_unique<Norm>(false, node.op(0).attr_float("eps"), node.op(0).attr_float("offset", 0));
 }
 std::unique_ptr<Kernel> make_layer_norm(const NodeView& node) {
   return std::make_unique<Norm>(true, node.op(0).attr_float("eps"), 0);
+}
+
+}  // namespace
+
+std::span<const Entry> norm_entries() {
+  static constexpr Entry kEntries[] = {
+      {"rms_norm", make_rms_norm, 1, {"eps", "offset"}},
+      {"layer_norm", make_layer_norm, 1, {"eps"}},
+  };
+  return kEntries;
 }
 
 }  // namespace reference

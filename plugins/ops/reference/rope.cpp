@@ -66,8 +66,15 @@ class Rope : public Kernel {
   bool interleaved_;
 };
 
+std::unique_ptr<Kernel> make_rope(const NodeView& node) { return std::make_unique<Rope>(node.op(0)); }
+
 }  // namespace
 
-std::unique_ptr<Kernel> make_rope(const NodeView& node) { return std::make_unique<Rope>(node.op(0)); }
+std::span<const Entry> rope_entries() {
+  static constexpr Entry kEntries[] = {
+      {"rope", make_rope, 2, {"inv_freq", "factor", "interleaved", "rotary_dim", "long_inv_freq", "long_from"}},
+  };
+  return kEntries;
+}
 
 }  // namespace reference

@@ -100,23 +100,19 @@ class PlannedSizes {
   int num_shared_;
 };
 
-std::unique_ptr<Kernel> make_embedding(const NodeView& node);
-std::unique_ptr<Kernel> make_score(const NodeView& node);
-std::unique_ptr<Kernel> make_linear(const NodeView& node);
-std::unique_ptr<Kernel> make_rms_norm(const NodeView& node);
-std::unique_ptr<Kernel> make_layer_norm(const NodeView& node);
-std::unique_ptr<Kernel> make_rope(const NodeView& node);
-std::unique_ptr<Kernel> make_activation(const NodeView& node);
-std::unique_ptr<Kernel> make_gated_activation(const NodeView& node);
-std::unique_ptr<Kernel> make_add(const NodeView& node);
-std::unique_ptr<Kernel> make_mul(const NodeView& node);
-std::unique_ptr<Kernel> make_scale(const NodeView& node);
-std::unique_ptr<Kernel> make_channel_scale(const NodeView& node);
-std::unique_ptr<Kernel> make_dropout(const NodeView& node);
-std::unique_ptr<Kernel> make_softcap(const NodeView& node);
-std::unique_ptr<Kernel> make_reshape(const NodeView& node);
-std::unique_ptr<Kernel> make_cross_entropy(const NodeView& node);
-std::unique_ptr<Kernel> make_partial_cross_entropy(const NodeView& node);
-std::unique_ptr<Kernel> make_total_cross_entropy(const NodeView& node);
+// An op that the plugin computes. Each source has those of its kernels.
+struct Entry {
+  std::string_view pattern;
+  std::unique_ptr<Kernel> (*make)(const NodeView& node);
+  uint32_t keeps_inputs;  // bits of inputs that backward reads
+  std::array<std::string_view, 6> attrs;
+};
+std::span<const Entry> dropout_entries();
+std::span<const Entry> elementwise_entries();
+std::span<const Entry> linear_entries();
+std::span<const Entry> loss_entries();
+std::span<const Entry> lookup_entries();
+std::span<const Entry> norm_entries();
+std::span<const Entry> rope_entries();
 
 }  // namespace reference

@@ -16,6 +16,8 @@ class Sdpa : public Ops {
   explicit Sdpa(const Host& host) : Ops(host), shared_(host) {}
 
   double claim(const NodeView& node) override {
+    if (node.device_type() != CHASSIS_DEVICE_CPU && node.device_type() != CHASSIS_DEVICE_CUDA)
+      refuse("computes on the CPU and on CUDA");
     if (node.op(0).has_attr("softcap")) refuse("LibTorch's kernels do not cap scores (softcap)");
     node.op(0).refuse_attrs_other_than(
         {"scale", "causal", "window", "chunk", "document", "prefix", "query_part", "key_part"});

@@ -107,9 +107,9 @@ class Fsdp2 final : public Parallel {
     if (const uint32_t output = dtype_option(host(), "output_dtype"); output && output != problem.compute_dtype())
       fail_invalid(option_origin(host(), "output_dtype"),
                    ": units output [precision] compute and no other dtype; leave output_dtype at \"auto\"");
-    const bool cuda = problem.device_type() == CHASSIS_DEVICE_CUDA;
-    if (forward_prefetch_ < 0) forward_prefetch_ = cuda;
-    if (backward_prefetch_ < 0) backward_prefetch_ = cuda;
+    const bool has_streams = problem.device_type() != CHASSIS_DEVICE_CPU;
+    if (forward_prefetch_ < 0) forward_prefetch_ = has_streams;
+    if (backward_prefetch_ < 0) backward_prefetch_ = has_streams;
 
     units_ = problem.parameters_by_unit();
     chunk_end_.assign(units_.size(), 0), chunk_begin_.assign(units_.size(), 0);

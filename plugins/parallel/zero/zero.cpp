@@ -99,7 +99,7 @@ class Zero final : public Parallel {
     sink.claim(kHomeAxis);
     if (problem.axis_size("dp_replicate") > 1) sink.claim("dp_replicate");
     const auto overlap = option_value<std::string>(host(), "overlap_comm");
-    overlap_ = overlap == "true" || (overlap == "auto" && problem.device_type() == CHASSIS_DEVICE_CUDA);
+    overlap_ = overlap == "true" || (overlap == "auto" && problem.device_type() != CHASSIS_DEVICE_CPU);
     if (stage_ == 3 && !overlap_ && prefetch_bucket_ > 0 && differs("stage3_prefetch_bucket_size"))
       host().count("no prefetch",
                    "stage3_prefetch_bucket_size has no effect without overlap; set overlap_comm = \"true\"");

@@ -1,9 +1,10 @@
 // The base of ops plugins: they claim nodes of the program, say what these need, and compute them.
 #pragma once
 
-#include <array>
 #include <memory>
 #include <span>
+#include <string_view>
+#include <vector>
 
 #include "chassis/call.hpp"
 #include "chassis/member.hpp"
@@ -62,16 +63,18 @@ class Kernel {
   virtual void forward_backward(Call&) { throw Failure(CHASSIS_INTERNAL, "this kernel has no forward_backward"); }
 };
 
-// The patterns of a provider's table, whose rows have a member `pattern`.
-template <typename Row, size_t N>
-constexpr std::array<std::string_view, N> patterns_of(const Row (&rows)[N]) {
-  std::array<std::string_view, N> out;
-  for (size_t i = 0; i < N; ++i) out[i] = rows[i].pattern;
+// The patterns of a provider whose sources have tables, each returned by a function. Rows have a member `pattern`.
+template <typename Rows, size_t N>
+std::vector<std::string_view> patterns_of(Rows (*const (&sources)[N])()) {
+  std::vector<std::string_view> out;
+  for (const auto source : sources)
+    for (const auto& row : source()) out.push_back(row.pattern);
   return out;
 }
 
-// A provider also defines the patterns of the nodes that it is asked about, longest first where they overlap:
+// A provider also defines the patterns of the nodes that it is asked about, as an array or by a function:
 //   static constexpr std::string_view kPatterns[] = {"attention"};
+//   static std::vector<std::string_view> patterns();
 class Ops : public Member {
  public:
   static constexpr std::string_view kKind = "ops";
@@ -87,26 +90,33 @@ class Ops : public Member {
 
   template <typename T>
   static const void* interface(std::string_view id) noexcept {
-    static constexpr auto kPatternStrs = [] {
-      std::array<chassis_str_t, std::size(T::kPatterns)> out{};
-      for (size_t i = 0; i < out.size(); ++i) out[i] = str(T::kPatterns[i]);
-      return out;
-    }();
-    static constexpr chassis_ops_t kTable = {sizeof(chassis_ops_t),
-                                             static_cast<uint32_t>(kPatternStrs.size()),
-                                             kPatternStrs.data(),
-                                             &claim_entry,
-                                             &infer_entry,
-                                             &create_kernel_entry,
-                                             &destroy_kernel_entry,
-                                             &run_entry<&Kernel::forward>,
-                                             &run_entry<&Kernel::backward_inputs>,
-                                             &run_entry<&Kernel::backward_params>,
-                                             &run_entry<&Kernel::forward_backward>};
+    static const std::vector<chassis_str_t> patterns = pattern_strs<T>();
+    static const chassis_ops_t kTable = {sizeof(chassis_ops_t),
+                                         static_cast<uint32_t>(patterns.size()),
+                                         patterns.data(),
+                                         &claim_entry,
+                                         &infer_entry,
+                                         &create_kernel_entry,
+                                         &destroy_kernel_entry,
+                                         &run_entry<&Kernel::forward>,
+                                         &run_entry<&Kernel::backward_inputs>,
+                                         &run_entry<&Kernel::backward_params>,
+                                         &run_entry<&Kernel::forward_backward>};
     return id == CHASSIS_OPS_ID ? &kTable : nullptr;
   }
 
  private:
+  template <typename T>
+  static std::vector<chassis_str_t> pattern_strs() {
+    std::vector<chassis_str_t> out;
+    if constexpr (requires { T::patterns(); }) {
+      for (const std::string_view pattern : T::patterns()) out.push_back(str(pattern));
+    } else {
+      for (const std::string_view pattern : T::kPatterns) out.push_back(str(pattern));
+    }
+    return out;
+  }
+
   struct Running {
     std::unique_ptr<Kernel> kernel;
     CallCounts counts;
