@@ -40,7 +40,11 @@ struct CopyOps final : Ops {
     node.op(0).refuse_attrs_other_than({"function"});
     return 7;
   }
-  void infer(const NodeView&, Infer& out) override { out.keeps_input(0).saves(CHASSIS_DTYPE_F32, {2}); }
+  void infer(const NodeView&, Infer& out) override {
+    out.keeps_input(0).saves(CHASSIS_DTYPE_F32, {2});
+    const std::vector<chassis_tile_t> tiles = {{128, 64, 1000, 2000}, {64, 64, 500, 1500}};
+    out.tiles(tiles, 1);
+  }
   std::unique_ptr<Kernel> create_kernel(const NodeView&) override { return std::make_unique<Copy>(); }
 };
 
@@ -190,8 +194,9 @@ class OneOp : public testing::Test {
   const chassis_ops_t* table_;
   chassis_attr_t attr_ = {str("function"), CHASSIS_ATTR_STRING, 0, {.list = {"silu", 4}}};
   int64_t shape_[2] = {1, 2};
-  chassis_operand_t operands_[2] = {{sizeof(chassis_operand_t), CHASSIS_DTYPE_F32, 2, 1, shape_, nullptr},
-                                    {sizeof(chassis_operand_t), CHASSIS_DTYPE_F32, 2, 1, shape_, nullptr}};
+  const chassis_operand_t operand_ = {
+      sizeof(chassis_operand_t), CHASSIS_DTYPE_F32, 2, 1, shape_, nullptr, 0, nullptr, nullptr, nullptr};
+  chassis_operand_t operands_[2] = {operand_, operand_};
   const chassis_operand_t* operand_pointers_[2] = {&operands_[0], &operands_[1]};
   uint32_t inputs_[1] = {0}, outputs_[1] = {1};
   chassis_op_view_t op_ = {sizeof op_, 1, str("activation"), &attr_, inputs_, nullptr, outputs_, 1, 0, 1, 0};
@@ -296,6 +301,19 @@ TEST_F(OneOp, ReturnsOutputsOrReleasesThem) {
   EXPECT_EQ(host_.message(table_->backward_inputs(instance_, kernel, &call)), "this kernel has no backward_inputs");
   table_->destroy_kernel(instance_, kernel);
   delete fake::tensor(x);
+}
+
+TEST_F(OneOp, ListsTilesThatOutliveInfer) {
+  const chassis_node_t raw = node();
+  chassis_infer_t out{};
+  out.struct_size = sizeof out;
+  host_.check(table_->infer(instance_, &raw, &out));
+  ASSERT_EQ(out.num_tiles, 2u);
+  EXPECT_EQ(out.tile, 1u);
+  EXPECT_EQ(out.tiles[0].queries, 128u);
+  EXPECT_EQ(out.tiles[1].shared_backward_bytes, 1500u);
+  chassis_infer_t other{};
+  EXPECT_THROW(Infer(other).tiles({{64, 64, 500, 1500}}, 1), Failure);
 }
 
 // A host of a later minor: its structs are longer, so items of an array are further apart.

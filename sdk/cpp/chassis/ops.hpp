@@ -3,7 +3,11 @@
 
 #include <memory>
 #include <span>
+#include <initializer_list>
+#include <memory>
+#include <span>
 #include <string_view>
+#include <vector>
 #include <vector>
 
 #include "chassis/call.hpp"
@@ -44,13 +48,27 @@ class Infer {
     return *this;
   }
   Infer& overwrites_input(uint32_t i) { return raw_.overwrites_inputs |= bit(i), *this; }
+  // The tiles that the provider has for the node, which are copied, and the index of the one that the kernel will use.
+  Infer& tiles(std::span<const chassis_tile_t> tiles, size_t used) {
+    if (used >= tiles.size()) throw Failure(CHASSIS_INTERNAL, "tile ", used, " of ", tiles.size());
+    tiles_.assign(tiles.begin(), tiles.end());
+    raw_.tiles = tiles_.data();
+    raw_.num_tiles = static_cast<uint32_t>(tiles_.size());
+    raw_.tile = static_cast<uint32_t>(used);
+    return *this;
+  }
+  Infer& tiles(std::initializer_list<chassis_tile_t> tiles, size_t used) {
+    return this->tiles(std::span(tiles.begin(), tiles.size()), used);
+  }
 
  private:
+  friend class Ops;
   static uint32_t bit(uint32_t i) {
     if (i >= 32) throw Failure(CHASSIS_INTERNAL, "operand ", i, ", expected at most 31");
     return 1u << i;
   }
   chassis_infer_t& raw_;
+  std::vector<chassis_tile_t> tiles_;
 };
 
 // Computes one node. All [step]; forward may be called again for recompute and must give the same bits.
@@ -139,6 +157,7 @@ class Ops : public Member {
       chassis_infer_t inferred = read_sized(out);
       Infer infer(inferred);
       ops.infer(NodeView(node), infer);
+      ops.tiles_.swap(infer.tiles_);  // inferred.tiles stays valid
       write_sized(inferred, out);
     });
   }
@@ -167,6 +186,8 @@ class Ops : public Member {
       call.commit();
     });
   }
+
+  std::vector<chassis_tile_t> tiles_;  // of the last infer; the host reads them when it returns
 };
 
 CHASSIS_SDK_END

@@ -3,8 +3,8 @@
  *
  * Order of calls for a node: claim → infer → create_kernel → (forward → backward_inputs, backward_params)* →
  * destroy_kernel. The host matches `patterns` over the recorded ops, longest first; the first provider in the user's
- * order that claims a node gets it. All providers that "auto" compares are asked, and the cheapest gets the node.
- * `chassis check --graph` shows refusals and costs. */
+ * order that claims a node gets it. All providers that "auto" compares are asked, and the cheapest gets the node. So
+ * infer may be asked about a node that another provider then gets. `chassis check --graph` shows refusals and costs. */
 #ifndef CHASSIS_KIND_OPS_H
 #define CHASSIS_KIND_OPS_H
 
@@ -111,6 +111,16 @@ typedef struct chassis_saved {
  * node. Without this flag a node with such an output is offered to the next provider. */
 #define CHASSIS_KERNEL_INNER_OUTPUTS 64u
 
+/* One way in which the blocks of threads of an attention kernel divide the work: each computes `queries` queries
+ * together, and reads `keys` keys at a time. Both are greater than 0. The bytes are those of one block of threads,
+ * static and dynamic together; 0: it uses no shared memory. */
+typedef struct chassis_tile {
+  uint32_t queries;
+  uint32_t keys;
+  uint64_t shared_forward_bytes;
+  uint64_t shared_backward_bytes; /* the most that any kernel of backward uses */
+} chassis_tile_t;
+
 /* The resources that running the node needs; `plan` adds them up and the executor checks them. Bytes are those at the
  * node's local shapes. */
 typedef struct chassis_infer {
@@ -124,8 +134,15 @@ typedef struct chassis_infer {
   chassis_saved_t saved[4];
   uint64_t workspace_forward_bytes;
   uint64_t workspace_backward_bytes;
+  /* The tiles that the provider has for the node, at most 64. STATIC, or owned by the instance and unchanged until its
+   * next infer: the host copies them. If the tile that the kernel will use needs more shared memory than the device
+   * gives a block of threads, in forward or in a backward that will be called, the node counts as refused; the reason
+   * names both numbers and the tiles that fit. Without tiles nothing is compared. */
+  const chassis_tile_t* tiles;
+  uint32_t num_tiles;
+  uint32_t tile; /* index of the one that the kernel will use; 0 without tiles */
 } chassis_infer_t;
-#define CHASSIS_INFER_V1_SIZE 264u
+#define CHASSIS_INFER_V1_SIZE 280u
 
 #define CHASSIS_CALL_TRAINING 1u /* saved[] will be read by a backward */
 

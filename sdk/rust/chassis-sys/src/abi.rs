@@ -117,7 +117,7 @@ pub const CHASSIS_GRANULARITY_BLOCK: u32 = 2;
 pub const CHASSIS_GRANULARITY_ELEMENT: u32 = 1;
 pub const CHASSIS_GRANULARITY_MATRIX: u32 = 3;
 pub const CHASSIS_HOST_V1_SIZE: u32 = 64;
-pub const CHASSIS_INFER_V1_SIZE: u32 = 264;
+pub const CHASSIS_INFER_V1_SIZE: u32 = 280;
 pub const CHASSIS_INIT_NORMAL: u32 = 3;
 pub const CHASSIS_INIT_ONES: u32 = 2;
 pub const CHASSIS_INIT_UNIFORM: u32 = 4;
@@ -936,7 +936,7 @@ abi_struct! { chassis_host_t 64 8 {
 } }
 abi_grows!(chassis_host_t, CHASSIS_HOST_V1_SIZE);
 
-abi_struct! { chassis_infer_t 264 8 {
+abi_struct! { chassis_infer_t 280 8 {
     0 4 struct_size: u32,
     4 4 flags: u32,
     8 4 keeps_inputs: u32,
@@ -946,6 +946,9 @@ abi_struct! { chassis_infer_t 264 8 {
     24 224 saved: [chassis_saved_t; 4],
     248 8 workspace_forward_bytes: u64,
     256 8 workspace_backward_bytes: u64,
+    264 8 tiles: *const chassis_tile_t,
+    272 4 num_tiles: u32,
+    276 4 tile: u32,
 } }
 abi_grows!(chassis_infer_t, CHASSIS_INFER_V1_SIZE);
 
@@ -1878,6 +1881,13 @@ abi_struct! { chassis_text_source_t 24 8 {
     ) -> *mut chassis_status_t>,
 } }
 abi_grows!(chassis_text_source_t, CHASSIS_TEXT_SOURCE_V1_SIZE);
+
+abi_struct! { chassis_tile_t 24 8 {
+    0 4 queries: u32,
+    4 4 keys: u32,
+    8 8 shared_forward_bytes: u64,
+    16 8 shared_backward_bytes: u64,
+} }
 
 abi_struct! { chassis_token_t 24 8 {
     0 4 struct_size: u32,
