@@ -63,6 +63,17 @@ std::optional<DeviceVersions> cuda_versions(int index) {
   return DeviceVersions{toolkit / 1000, std::to_string(10 * major + minor), driver / 1000};
 }
 
+std::optional<uint64_t> cuda_shared_memory_limit(int index) {
+  constexpr int kMaxSharedPerBlockOptin = 97;  // CUdevice_attribute
+  if (num_visible_cuda() <= index) return std::nullopt;
+  const auto get_attribute = function_of<int (*)(int*, int, int)>(kCudaDriver, "cuDeviceGetAttribute");
+  const std::optional<int> ordinal = cuda_ordinal(index);
+  int bytes = 0;
+  if (!ordinal || !get_attribute || get_attribute(&bytes, kMaxSharedPerBlockOptin, *ordinal) != 0 || bytes <= 0)
+    return std::nullopt;
+  return static_cast<uint64_t>(bytes);
+}
+
 // NVML counts all GPUs of the machine, so the GPU is found by its PCI bus id.
 std::optional<double> cuda_temperature(int index) {
   static void* const driver = dlopen(kCudaDriver, RTLD_NOW | RTLD_LOCAL);
@@ -126,6 +137,7 @@ constexpr AcceleratorSpec kCuda = {.driver_library = kCudaDriver,
                                    .num_visible = num_visible_cuda,
                                    .device_name = cuda_device_name,
                                    .versions = cuda_versions,
+                                   .shared_memory_limit = cuda_shared_memory_limit,
                                    .temperature = cuda_temperature,
                                    .toolkit_key = "cuda",
                                    .toolkit_form = "a CUDA major version such as 13",

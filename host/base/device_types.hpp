@@ -34,6 +34,9 @@ struct AcceleratorSpec {
   std::string (*device_name)(int index);
   // The driver and torch_library must be loaded. nullopt if the driver cannot say.
   std::optional<DeviceVersions> (*versions)(int index);
+  // Bytes of shared memory that one block of threads may use, static and dynamic together. nullopt without a driver or
+  // a device. Forks cannot use the devices afterwards, as with num_visible.
+  std::optional<uint64_t> (*shared_memory_limit)(int index);
   // In °C. nullopt without a driver or a sensor.
   std::optional<double> (*temperature)(int index);
 

@@ -160,6 +160,11 @@ std::optional<DeviceVersions> device_versions(Device device) {
   return spec.accelerator->versions(device.index);
 }
 
+std::optional<uint64_t> shared_memory_limit(Device device) {
+  const AcceleratorSpec* const accelerator = device.spec().accelerator;
+  return accelerator ? accelerator->shared_memory_limit(device.index) : std::nullopt;
+}
+
 uint64_t peak_resident_bytes() {
   return std::strtoull(proc_line("/proc/self/status", "VmHWM").c_str(), nullptr, 10) * 1024;
 }

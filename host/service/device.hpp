@@ -45,6 +45,8 @@ void synchronize(Device device);
 std::string device_name(Device device);
 // The versions that code of plugins for this device must match. nullopt on the CPU, or if the device is not available.
 std::optional<DeviceVersions> device_versions(Device device);
+// Bytes of shared memory that one block of threads may use. nullopt on the CPU, and if this machine has no such device.
+std::optional<uint64_t> shared_memory_limit(Device device);
 // The largest resident memory of the process so far, as the operating system counts it.
 uint64_t peak_resident_bytes();
 

@@ -46,5 +46,10 @@ TEST(DeviceTypes, ReadTargetsInTheirUsualSpelling) {
     EXPECT_EQ(cuda.read_target(other), "") << other;
 }
 
+TEST(DeviceTypes, HaveNoLimitOfSharedMemoryForADeviceThatIsNotThere) {
+  const AcceleratorSpec& cuda = *find_device_spec(CHASSIS_DEVICE_CUDA)->accelerator;
+  EXPECT_EQ(cuda.shared_memory_limit(1'000'000), std::nullopt);
+}
+
 }  // namespace
 }  // namespace chassis
