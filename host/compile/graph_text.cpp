@@ -7,6 +7,7 @@
 #include <set>
 
 #include "host/base/units.hpp"
+#include "host/compile/kernel_tiles.hpp"
 
 namespace chassis {
 namespace {
@@ -46,6 +47,7 @@ class GraphText {
     for (const uint32_t op : node.ops)
       if (block.block.ops[op].is_own()) notes += " " + mixed_dims_text(program_, block.block.ops[op]);
     if (node.num_calls > 1) notes += " in two pieces of each row";
+    if (!node.tiles.empty()) notes += " " + tile_note(node);
     if (node.is_recomputed) notes += " again in backward";
     if (node.infer.num_saved && node.has_backward) notes += " saves " + std::to_string(node.infer.num_saved);
     for (size_t i = 0; i < node.inputs.size(); ++i)
@@ -56,6 +58,14 @@ class GraphText {
     if (!node.candidates.empty()) text_ += "      auto: " + comparison(node) + "\n";
     for (const Refusal& refusal : node.refusals)
       text_ += "      refused by " + refusal.provider + " (" + refusal.pattern + "): " + refusal.reason + "\n";
+  }
+
+  // "tile 64 × 32 with 48 KiB of shared memory in forward, 80 KiB in backward"
+  static std::string tile_note(const Node& node) {
+    const chassis_tile_t& tile = node.tiles[node.infer.tile];
+    return "tile " + tile_text(tile) + " with " + bytes_text(tile.shared_forward_bytes) +
+           " of shared memory in forward" +
+           (node.has_backward ? ", " + bytes_text(tile.shared_backward_bytes) + " in backward" : "");
   }
 
   // "interval 0.82 ms is the cheapest; sdpa 1.6 ms"

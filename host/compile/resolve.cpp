@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "host/base/error.hpp"
+#include "host/compile/kernel_tiles.hpp"
 #include "host/compile/node_description.hpp"
 #include "host/compile/parameters.hpp"
 #include "host/compile/row_pieces.hpp"
@@ -153,15 +154,22 @@ class BlockResolver {
     if (std::isnan(node.cost_ns))
       throw plugin_error(context + ": claim gives nan as its cost, expected nanoseconds (0: unknown)");
     node.cost_ns *= static_cast<double>(node.num_calls);
-    if (const auto inner = inner_output(node)) {
-      infer(node, view, context);
-      if (!node.flag(CHASSIS_KERNEL_INNER_OUTPUTS)) {
-        refusals.push_back({provider.name, node.pattern,
-                            "does not write '" + block().values[*inner].name + "', which is also read elsewhere"});
-        return std::nullopt;
-      }
+    if (std::string reason = refusal_by_infer(node, view, context); !reason.empty()) {
+      refusals.push_back({provider.name, node.pattern, std::move(reason)});
+      return std::nullopt;
     }
     return node;
+  }
+
+  // Why a node that its provider claims is refused nevertheless; empty if it is not. Asks infer only if the answer
+  // matters.
+  std::string refusal_by_infer(Node& node, const NodeDescription& view, const std::string& context) {
+    const std::optional<ValueId> inner = inner_output(node);
+    if (!inner && !options_.shared_limit_bytes) return "";
+    infer(node, view, context);
+    if (inner && !node.flag(CHASSIS_KERNEL_INNER_OUTPUTS))
+      return "does not write '" + block().values[*inner].name + "', which is also read elsewhere";
+    return tile_refusal(node, has_backward(node), options_);
   }
 
   // A value between the ops of a run that leaves the node, since something else reads it.
@@ -179,6 +187,8 @@ class BlockResolver {
     throw_if_failed(
         call_plugin([&] { return node.provider->table->infer(node.provider->self, view.get(), &node.infer); }),
         context);
+    node.tiles = tiles_of(node.infer, context);
+    node.infer.tiles = nullptr;
   }
 
   // A provider sees the sizes of one call.
@@ -262,7 +272,7 @@ class BlockResolver {
     const NodeDescription view(program_, layout_of(node), block(), node, out_.value_needs_grad, out_.slot_trainable,
                                options_);
     const std::string context = "provider '" + provider.name + "' on " + node.name;
-    infer(node, view, context);
+    if (node.infer.struct_size == 0) infer(node, view, context);  // not asked with the claim
     check_infer(node, context);
     if (node.flag(CHASSIS_KERNEL_FORWARD_BACKWARD) && !provider.table->forward_backward)
       throw plugin_error(context + ": infer sets FORWARD_BACKWARD, but the provider offers no forward_backward");
@@ -332,8 +342,11 @@ class BlockResolver {
 
   void finish_gradients(Node& node) {
     for (ValueId v : node.inputs) node.input_needs_grad.push_back(v != kAbsent && out_.value_needs_grad[v]);
-    node.has_backward =
-        std::any_of(node.outputs.begin(), node.outputs.end(), [&](ValueId v) { return out_.value_needs_grad[v] != 0; });
+    node.has_backward = has_backward(node);
+  }
+
+  bool has_backward(const Node& node) const {
+    return std::ranges::any_of(node.outputs, [&](ValueId v) { return out_.value_needs_grad[v] != 0; });
   }
 
   UnclaimedOp unclaimed_error(const Op& op, const std::vector<Refusal>& refusals) {

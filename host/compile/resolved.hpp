@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -42,6 +43,8 @@ struct ResolveOptions {
   Dtype compute = Dtype::f32;
   int64_t batch = 1;  // B and T that claims and memory are planned with
   int64_t time = 1;
+  // Bytes of shared memory that one block of threads on the device may use. nullopt: not known, or the CPU.
+  std::optional<uint64_t> shared_limit_bytes = std::nullopt;
   std::vector<OpsProvider> attention = {};                  // asked first for ops of that id
   std::vector<OpsProvider> kernels = {};                    // in the user's priority
   SourcePosition attention_where = {}, kernels_where = {};  // positions of the keys that chose them
@@ -73,7 +76,8 @@ struct Node {
   const OpsProvider* provider = nullptr;  // NULL: a collective
   const CallSite* site = nullptr;         // "provider 'sdpa'" on this node
   std::shared_ptr<void> kernel;
-  chassis_infer_t infer{};
+  chassis_infer_t infer{};            // its tiles are NULL
+  std::vector<chassis_tile_t> tiles;  // copies of them; infer.tile is an index into these
   double cost_ns = 0.0;
   int num_calls = 1;  // 2: one for each piece of a row (kPieces); infer and claim see one of them
   std::vector<Refusal> refusals;

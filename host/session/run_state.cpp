@@ -36,6 +36,7 @@ ResolveOptions resolve_options(const Settings& settings, const Target& target, c
   ResolveOptions options;
   options.device = choose_device(settings.run, target, world);
   options.compute = compute_dtype(settings.precision, target, options.device);
+  options.shared_limit_bytes = shared_memory_limit(options.device);
   options.batch = settings.train.micro_batch_size;
   options.time = kTimeOfAnyLength;
   if (settings.generate.max_new_tokens.is_set()) options.time = settings.generate.max_new_tokens;

@@ -72,6 +72,18 @@ TEST(Graph, ShowsWhatAutoComparedAndWhy) {
   EXPECT_HAS(text, "      auto: slow 0.5 ms is the first by name of those that cost the same; twin 0.5 ms\n");
 }
 
+TEST(Graph, ShowsTilesWithTheirSharedMemory) {
+  static constexpr chassis_tile_t kTiles[] = {{128, 64, 98304, 163840}, {64, 32, 32768, 57344}};
+  StubProvider tiled("tiled");
+  tiled.plan = [](const StubNode& node, chassis_infer_t& out) {
+    if (node.pattern == "activation") out.tiles = kTiles, out.num_tiles = 2, out.tile = 1;
+  };
+  ResolveOptions options;
+  options.kernels = {tiled.provider()};
+  const CompiledProgram compiled = compile(test::SmallModel{}.program(), {.resolve = std::move(options)});
+  EXPECT_HAS(graph_text(compiled), " tile 64 × 32 with 32 KiB of shared memory in forward, 56 KiB in backward\n");
+}
+
 TEST(Graph, ShowsFrozenLayersAsASeparateBlock) { expect_golden("llama-frozen.txt", llama_graph({}, true)); }
 
 TEST(Graph, ShowsCollectivesAndLocalShapes) {
