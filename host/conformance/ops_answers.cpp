@@ -6,9 +6,12 @@
 #include <algorithm>
 #include <cstring>
 #include <iterator>
+#include <set>
 #include <string_view>
+#include <utility>
 #include <vector>
 
+#include "host/compile/kernel_tiles.hpp"
 #include "host/compile/node_description.hpp"
 #include "host/plugin/status.hpp"
 
@@ -25,6 +28,12 @@ std::string saved_text(const chassis_saved_t& saved) {
   return text + "]";
 }
 
+// "64 × 32, shared 49152 and 81920 bytes": the bytes of forward and backward.
+std::string whole_tile_text(const chassis_tile_t& tile) {
+  return fmt::format("{}, shared {} and {} bytes", tile_text(tile), tile.shared_forward_bytes,
+                     tile.shared_backward_bytes);
+}
+
 // The first member that differs, with both values; empty if none does.
 std::string difference(const chassis_infer_t& first, const chassis_infer_t& again) {
   const auto differs = [](const char* name, auto a, auto b) {
@@ -36,7 +45,8 @@ std::string difference(const chassis_infer_t& first, const chassis_infer_t& agai
         differs("num_saved", first.num_saved, again.num_saved),
         differs("overwrites_inputs", first.overwrites_inputs, again.overwrites_inputs),
         differs("workspace_forward_bytes", first.workspace_forward_bytes, again.workspace_forward_bytes),
-        differs("workspace_backward_bytes", first.workspace_backward_bytes, again.workspace_backward_bytes)})
+        differs("workspace_backward_bytes", first.workspace_backward_bytes, again.workspace_backward_bytes),
+        differs("num_tiles", first.num_tiles, again.num_tiles), differs("tile", first.tile, again.tile)})
     if (!text.empty()) return text;
   for (size_t i = 0; i < std::size(first.saved); ++i)
     if (std::memcmp(&first.saved[i], &again.saved[i], sizeof first.saved[i]) != 0)
@@ -54,6 +64,7 @@ class AskedAgain {
     check_claim();
     check_unknown_attributes();
     check_infer();
+    check_tiles();
     check_bits();
   }
 
@@ -106,8 +117,19 @@ class AskedAgain {
       fail("infer answers when it is asked first, but not when it is asked again: " + status_text(status));
       return status_release(status);
     }
-    if (const std::string text = difference(node_.infer, again); !text.empty())
-      fail("infer is not pure: when it is asked again about the same node, " + text);
+    const auto tiles = tiles_of(again, fmt::format("provider '{}' on {}", node_.provider->name, node_.name));
+    std::string text = difference(node_.infer, again);
+    for (size_t i = 0; text.empty() && i < tiles.size(); ++i)
+      if (std::memcmp(&tiles[i], &node_.tiles[i], sizeof tiles[i]) != 0)
+        text = fmt::format("tiles[{}] was {}, is {}", i, whole_tile_text(node_.tiles[i]), whole_tile_text(tiles[i]));
+    if (!text.empty()) fail("infer is not pure: when it is asked again about the same node, " + text);
+  }
+
+  void check_tiles() {
+    std::set<std::pair<uint32_t, uint32_t>> known;
+    for (const chassis_tile_t& tile : node_.tiles)
+      if (!known.emplace(tile.queries, tile.keys).second)
+        return fail("infer lists the tile " + tile_text(tile) + " twice");
   }
 
   void check_bits() {

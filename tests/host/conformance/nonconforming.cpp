@@ -195,6 +195,9 @@ class Products final : public Ops {
     if (node.training() && !is_scale(node) && !is_embedding(node)) out.keeps_input(1);
     if (has("unknown flags")) out.flags(1u << 20);
     if (has("another answer")) out.workspace(num_infers_++ % 3, 0);
+    static constexpr chassis_tile_t kTiles[] = {{128, 64, 4096, 8192}, {64, 64, 2048, 4096}, {64, 64, 2048, 4096}};
+    if (has("another tile")) out.tiles(kTiles, static_cast<size_t>(num_infers_++ % 3));
+    if (has("a tile twice")) out.tiles(kTiles, 0);
     if (has("stray bits")) out.keeps_output(5);
     if (has("stray saved tensor")) out.raw().saved[2].dtype = CHASSIS_DTYPE_F32;
     if (has("gradients at once")) out.flags(CHASSIS_KERNEL_FORWARD_BACKWARD);

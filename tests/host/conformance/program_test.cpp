@@ -214,6 +214,8 @@ TEST_F(Conformance, FindsAnOpsProviderWhoseAnswersOrResultsChange) {
   EXPECT_HAS(failures_of("another answer"),
              "mul in f32: mul.mul: infer is not pure: when it is asked again about the same node, "
              "workspace_forward_bytes was ");
+  EXPECT_HAS(failures_of("another tile"),
+             "mul in f32: mul.mul: infer is not pure: when it is asked again about the same node, tile was ");
 }
 
 TEST_F(Conformance, FindsAnOpsProviderThatIsRightOnlySometimes) {
@@ -239,6 +241,7 @@ TEST_F(Conformance, FindsAnOpsProviderWhoseAnswersMeanNothing) {
              "mul in f32: mul.mul: infer sets the bits 0x20 of keeps_outputs, but the node has only 1 output\n");
   EXPECT_HAS(failures_of("stray saved tensor"),
              "mul in f32: mul.mul: infer describes saved[2] (dtype 1, sizes []), but its num_saved is 0");
+  EXPECT_HAS(failures_of("a tile twice"), "mul in f32: mul.mul: infer lists the tile 64 × 64 twice");
   EXPECT_HAS(failures_of("gradients at once"),
              "mul in f32: mul.mul: infer sets FORWARD_BACKWARD, which is only for nodes whose one output is a loss");
   ::unsetenv("NONCONFORMING");
