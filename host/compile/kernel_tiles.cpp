@@ -3,7 +3,6 @@
 
 #include <fmt/format.h>
 
-
 #include "host/base/error.hpp"
 
 namespace chassis {

@@ -1,13 +1,10 @@
 // The base of ops plugins: they claim nodes of the program, say what these need, and compute them.
 #pragma once
 
-#include <memory>
-#include <span>
 #include <initializer_list>
 #include <memory>
 #include <span>
 #include <string_view>
-#include <vector>
 #include <vector>
 
 #include "chassis/call.hpp"

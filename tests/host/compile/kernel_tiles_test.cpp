@@ -43,7 +43,8 @@ class KernelTiles : public testing::Test {
   }
   static const Node& activation(const ResolvedProgram& program) { return program.units[1]->nodes[2]; }
 
-  std::vector<chassis_tile_t> tiles_ = {{128, 64, 90'000, 140'000}, {64, 64, 50'000, 100'000}, {64, 32, 30'000, 60'000}};
+  std::vector<chassis_tile_t> tiles_ = {
+      {128, 64, 90'000, 140'000}, {64, 64, 50'000, 100'000}, {64, 32, 30'000, 60'000}};
   uint32_t used_ = 0;
   StubProvider tiled_{"tiled", {"activation"}}, plain_{"plain", all_but_activation()};
   Program program_ = SmallModel{}.program();
