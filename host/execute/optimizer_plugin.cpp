@@ -55,6 +55,13 @@ OptimizerPlugin::OptimizerPlugin(const chassis_optimizer_t& table, chassis_insta
     throw plugin_error(label_ + " sets the flags " + std::to_string(unknown) + ", which this host does not know");
 }
 
+void OptimizerPlugin::require_support(Device device) const {
+  if (table_->supports == nullptr) return;
+  const PluginCall call(*site_, "supports");
+  throw_if_failed(
+      call_plugin([&] { return table_->supports(self_, static_cast<uint32_t>(device.type), device.index); }), label_);
+}
+
 std::vector<chassis_state_desc_t> OptimizerPlugin::describe(const SteppedParameter& parameter,
                                                             std::vector<const chassis_state_desc_t*>* described) const {
   std::vector<const chassis_state_desc_t*> found;

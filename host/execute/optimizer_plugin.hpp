@@ -8,6 +8,7 @@
 
 #include "chassis/kind/optimizer.h"
 #include "host/plugin/instance.hpp"
+#include "host/service/tensor_device.hpp"
 #include "host/state/box.hpp"
 #include "host/state/shape.hpp"
 
@@ -47,6 +48,8 @@ class OptimizerPlugin {
   std::vector<chassis_state_desc_t> states(const SteppedParameter& parameter) const;
   // [control] The workspace of a step over these parameters, in bytes.
   uint64_t workspace_bytes(const std::vector<const chassis_optimizer_parameter_t*>& parameters) const;
+  // [control] Throws the plugin's error if it cannot step tensors of the device.
+  void require_support(Device device) const;
   // [step] Throws the plugin's error.
   void step(const chassis_optimizer_step_t& step) const;
   // True if its steps sum over parameters, and so over ranks.

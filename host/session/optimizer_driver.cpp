@@ -16,6 +16,7 @@ namespace chassis {
 
 OptimizerDriver::OptimizerDriver(PlacedOptimizer& optimizer, Device device, Communicator& communicator)
     : optimizer_(optimizer), communicator_(communicator), device_(device) {
+  require_devices();
   refuse_mixed_offload();
   find_boxes();
   open_rounds();
@@ -25,6 +26,17 @@ OptimizerDriver::OptimizerDriver(PlacedOptimizer& optimizer, Device device, Comm
 OptimizerDriver::~OptimizerDriver() {
   for (OptimizerState& state : states())
     if (state.parameter->is_here || (state.tensor && state.tensor.num_elements() > 0)) state.tensor.reset();
+}
+
+// A plan has no devices to ask about.
+void OptimizerDriver::require_devices() const {
+  if (!device_.spec().has_memory) return;
+  for (const Device device : {device_, device_.host()}) {
+    const bool is_used = std::ranges::any_of(
+        trained(), [&](const Parameter* p) { return (p->offloaded ? device_.host() : device_) == device; });
+    if (is_used) plugin().require_support(device);
+    if (device_ == device_.host()) return;
+  }
 }
 
 void OptimizerDriver::refuse_mixed_offload() const {

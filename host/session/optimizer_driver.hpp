@@ -46,6 +46,8 @@ class OptimizerDriver {
   };
   // Adds a parameter to a call; the caller adds the states. `index` is that in placed().
   void add(OptimizerCall& call, size_t index, chassis_tensor_t param, chassis_tensor_t grad) const;
+  // Throws the plugin's error if it cannot step the parameters where they are.
+  void require_devices() const;
   // Throws if the plugin sums over parameters, and some of them are stepped in another memory.
   void refuse_mixed_offload() const;
   void find_boxes();

@@ -60,15 +60,21 @@ class AdamW8bit final : public Optimizer {
     return kFp32;
   }
 
+  void supports(uint32_t device_type, int32_t) const override {
+#if defined(CHASSIS_ADAMW8BIT_CUDA)
+    if (device_type == CHASSIS_DEVICE_CUDA) return;
+#endif
+    if (device_type != CHASSIS_DEVICE_CPU)
+      throw Failure(CHASSIS_UNIMPLEMENTED,
+                    "this build of adamw8bit steps on the CPU only; use adamw, or offload the optimizer's "
+                    "states to host memory in [[parallel]]");
+  }
+
   void step(const OptimizerStep& step) override {
     if (step.num_tensors() == 0) return;
 #if defined(CHASSIS_ADAMW8BIT_CUDA)
     if (step.param(0).device_type() == CHASSIS_DEVICE_CUDA) return step_cuda(step);
 #endif
-    if (!step.param(0).is_cpu())
-      throw Failure(CHASSIS_UNIMPLEMENTED,
-                    "this build of adamw8bit steps on the CPU only; use adamw, or offload the optimizer's "
-                    "states to host memory in [[parallel]]");
     std::vector<Tensor> tensors;
     for (uint32_t i = 0; i < step.num_tensors(); ++i) tensors.push_back(tensor(step, i));
     static const Loops& best = for_best_isa([](auto isa) -> const Loops& { return loops(isa); });

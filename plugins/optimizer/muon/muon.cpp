@@ -69,12 +69,15 @@ class Muon final : public Optimizer {
     return static_cast<uint64_t>(most) * sizeof(float);
   }
 
-  void step(const OptimizerStep& step) override {
-    if (step.num_tensors() == 0) return;
-    if (!step.param(0).is_cpu())
+  void supports(uint32_t device_type, int32_t) const override {
+    if (device_type != CHASSIS_DEVICE_CPU)
       throw Failure(CHASSIS_UNIMPLEMENTED,
                     "muon steps on the CPU only; use adamw, or offload the optimizer's states to "
                     "host memory in [[parallel]]");
+  }
+
+  void step(const OptimizerStep& step) override {
+    if (step.num_tensors() == 0) return;
     for (uint32_t i = 0; i < step.num_tensors(); ++i)
       if (step.parameter(i).is_hidden_matrix()) step_matrix(step, i);
     step_others(step);

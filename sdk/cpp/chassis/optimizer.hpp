@@ -181,6 +181,8 @@ class Optimizer : public Member {
   virtual void step(const OptimizerStep& step) = 0;
   // [control] Bytes of scratch for a step over these parameters.
   virtual uint64_t workspace_bytes(std::span<const OptimizerParameter> /*parameters*/) const { return 0; }
+  // [control] Throws Failure(CHASSIS_UNIMPLEMENTED, …) if step() cannot update tensors of a device.
+  virtual void supports(uint32_t /*device_type*/, int32_t /*device_index*/) const {}
 
   template <typename T>
   static const void* interface(std::string_view id) noexcept {
@@ -190,7 +192,8 @@ class Optimizer : public Member {
                                                    &step_entry,
                                                    &workspace_bytes_entry,
                                                    T::kSums ? CHASSIS_OPTIMIZER_SUMS : 0u,
-                                                   0};
+                                                   0,
+                                                   &supports_entry};
     return id == CHASSIS_OPTIMIZER_ID ? &kTable : nullptr;
   }
 
@@ -222,6 +225,11 @@ class Optimizer : public Member {
       if (optimizer.workspace_error_) std::rethrow_exception(std::exchange(optimizer.workspace_error_, nullptr));
       optimizer.step(OptimizerStep(optimizer.host(), raw));
     });
+  }
+
+  static chassis_status_t* supports_entry(chassis_instance* self, uint32_t device_type, int32_t device_index) noexcept {
+    const Optimizer& optimizer = member_of<Optimizer>(self);
+    return guard(optimizer.host().table(), [&] { optimizer.supports(device_type, device_index); });
   }
 
   std::exception_ptr workspace_error_;

@@ -89,6 +89,14 @@ TEST_F(OptimizerDriverTest, RefusesAStateWhoseParameterContradictsItsDescriptor)
   EXPECT_HAS(refusal, "] on rank 0 as its parameter is; its descriptor says [");
 }
 
+TEST_F(OptimizerDriverTest, AnOptimizerRefusesDevicesThatItCannotStepOn) {
+  const auto muon = plugins_.make("optimizer", "muon"), adamw = plugins_.make("optimizer", "adamw");
+  const Device gpu{static_cast<Device::Type>(CHASSIS_DEVICE_CUDA), 0};
+  EXPECT_HAS(test::refusal([&] { OptimizerPlugin(*muon).require_support(gpu); }), "muon steps on the CPU only");
+  EXPECT_EQ(test::refusal([&] { OptimizerPlugin(*muon).require_support({}); }), "");
+  EXPECT_EQ(test::refusal([&] { OptimizerPlugin(*adamw).require_support(gpu); }), "");
+}
+
 TEST_F(OptimizerDriverTest, DecaySparesParametersOfOneDimension) {
   OptimizerDriver& optimizer = driver(0.5);
   std::map<std::string, std::vector<float>> before;

@@ -98,7 +98,10 @@ typedef struct chassis_optimizer {
                               uint32_t num_parameters);
   uint32_t flags; /* CHASSIS_OPTIMIZER_… */
   uint32_t reserved1;
+  /* [control] Refuses, with the reason, a device (CHASSIS_DEVICE_…) whose tensors step() cannot update: asked before
+   * step 1 about each device on which this rank stores parameters. NULL: all devices. */
+  chassis_status_t* (*supports)(struct chassis_instance* self, uint32_t device_type, int32_t device_index);
 } chassis_optimizer_t;
-#define CHASSIS_OPTIMIZER_V1_SIZE 40u
+#define CHASSIS_OPTIMIZER_V1_SIZE 48u
 
 #endif

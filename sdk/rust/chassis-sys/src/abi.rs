@@ -180,7 +180,7 @@ pub const CHASSIS_OPTIMIZER_ID: &str = "chassis.optimizer/1";
 pub const CHASSIS_OPTIMIZER_PARAMETER_V1_SIZE: u32 = 48;
 pub const CHASSIS_OPTIMIZER_STEP_V1_SIZE: u32 = 136;
 pub const CHASSIS_OPTIMIZER_SUMS: u32 = 1;
-pub const CHASSIS_OPTIMIZER_V1_SIZE: u32 = 40;
+pub const CHASSIS_OPTIMIZER_V1_SIZE: u32 = 48;
 pub const CHASSIS_OPTIONS_ID: &str = "chassis.options/1";
 pub const CHASSIS_OPTIONS_V1_SIZE: u32 = 64;
 pub const CHASSIS_OPTION_BOOL: u32 = 1;
@@ -1197,7 +1197,7 @@ abi_struct! { chassis_ops_t 80 8 {
 } }
 abi_grows!(chassis_ops_t, CHASSIS_OPS_V1_SIZE);
 
-abi_struct! { chassis_optimizer_t 40 8 {
+abi_struct! { chassis_optimizer_t 48 8 {
     0 4 struct_size: u32,
     4 4 reserved0: u32,
     8 8 states: Option<unsafe extern "C" fn(
@@ -1217,6 +1217,7 @@ abi_struct! { chassis_optimizer_t 40 8 {
     ) -> u64>,
     32 4 flags: u32,
     36 4 reserved1: u32,
+    40 8 supports: Option<unsafe extern "C" fn(*mut chassis_instance_t, u32, i32) -> *mut chassis_status_t>,
 } }
 abi_grows!(chassis_optimizer_t, CHASSIS_OPTIMIZER_V1_SIZE);
 
