@@ -14,7 +14,11 @@
 #include "host/command/page_file.hpp"
 #include "host/command/terminal.hpp"
 #include "host/report/page.hpp"
+#include "host/report/run_light.hpp"
 #include "host/report/run_summary.hpp"
+#include "host/service/device.hpp"
+#include "host/service/machine_limits.hpp"
+#include "host/service/threads.hpp"
 
 namespace chassis {
 namespace {
@@ -22,8 +26,22 @@ namespace {
 struct ReportArguments {
   std::vector<std::string> runs;
   std::string html;
-  bool json = false;
+  bool json = false, light = false;
 };
+
+Light measured_light(const RunReader& run) {
+  return light_of(run, device_name(Device{}), [](Dtype dtype, int threads) {
+    set_threads(threads);
+    return measure_limits(dtype);
+  });
+}
+
+std::string json_text(const std::vector<const RunReader*>& runs, bool with_light) {
+  Json json = summary_json(runs);
+  for (size_t i = 0; with_light && i < runs.size(); ++i)
+    json["runs"][i]["light"] = light_json(measured_light(*runs[i]));
+  return json.dump(2, ' ', /*ensure_ascii=*/true, Json::error_handler_t::replace) + "\n";
+}
 
 }  // namespace
 
@@ -35,6 +53,8 @@ Verb add_report(CLI::App& app) {
       ->check([](const std::string& path) {
         return path.empty() ? std::string("give the name of a file") : std::string();
       });
+  app.add_flag("--light", arguments->light,
+               "measure the fastest product and copy of this processor, and print how near to them the steps are");
   add_json(app, arguments->json);
   return [=] {
     refuse_other_page(arguments->html, kReportHtmlHead, "report");  // before reading runs
@@ -43,9 +63,12 @@ Verb add_report(CLI::App& app) {
     for (const std::string& path : arguments->runs) runs.push_back(&readers.emplace_back(path));
     std::string text;
     if (arguments->json) {
-      text = summary_json(runs).dump(2, ' ', /*ensure_ascii=*/true, Json::error_handler_t::replace) + "\n";
+      text = json_text(runs, arguments->light);
     } else {
-      for (const RunReader* run : runs) text += (text.empty() ? "" : "\n") + summary_text(*run, terminal_style());
+      for (const RunReader* run : runs) {
+        text += (text.empty() ? "" : "\n") + summary_text(*run, terminal_style());
+        if (arguments->light) text += light_text(measured_light(*run));
+      }
       const std::vector<ConfigDifference> differences = config_differences(runs);
       if (!differences.empty()) {
         text += "\ndifferences of the configurations\n  (";

@@ -5,7 +5,9 @@
 #include <cstdint>
 #include <limits>
 #include <memory>
+#include <numeric>
 #include <utility>
+#include <vector>
 
 #include "host/base/log.hpp"
 #include "host/base/slow_phase.hpp"
@@ -147,8 +149,9 @@ class Preparation {
     ConsoleFacts facts;
     facts.max_steps = max_steps;
     facts.every_steps = settings().log.every_steps;
-    facts.flops_per_token =
-        flops_per_token(session_.program(), session_.compiled().options().planned(session_.program()));
+    const DimSizes sizes = session_.compiled().options().planned(session_.program());
+    facts.flops_per_token = flops_per_token(session_.program(), sizes);
+    const std::vector<double> needed = unit_flops(session_.program(), session_.parameters(), sizes);
     facts.peak_flops = peak_flops(device, session_.compute() == Dtype::bf16);
     facts.total_memory_bytes = device_memory(session_.device()).total_bytes;
     const LostMetrics lost = run_.saves->continues_after_failed_save() ? LostMetrics::kCount : LostMetrics::kStop;
@@ -170,12 +173,14 @@ class Preparation {
     run_.saves->set_listener([&run = run_](int64_t saved_step, const SaveResult& result) {
       run.sinks.write(run.trainer->state().step, [&](MetricsSink& sink) { sink.checkpoint(saved_step, result); });
     });
-    directory.write_report(run_facts(session_, {.data = *run_.data,
-                                                .max_steps = max_steps,
-                                                .rows_per_step = trainer().options().shape.num_rows(),
-                                                .flops_per_token = facts.flops_per_token,
-                                                .peak_flops = facts.peak_flops,
-                                                .plan = run_.fit.plan ? &*run_.fit.plan : nullptr}));
+    directory.write_report(
+        run_facts(session_, {.data = *run_.data,
+                             .max_steps = max_steps,
+                             .rows_per_step = trainer().options().shape.num_rows(),
+                             .flops_per_token = facts.flops_per_token,
+                             .peak_flops = facts.peak_flops,
+                             .needed_flops_per_token = std::accumulate(needed.begin(), needed.end(), 0.0),
+                             .plan = run_.fit.plan ? &*run_.fit.plan : nullptr}));
   }
 
   void announce() {

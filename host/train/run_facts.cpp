@@ -39,6 +39,7 @@ Json run_facts(Session& session, const RunFacts& facts) {
       {"rows_per_step", facts.rows_per_step},
       {"tokens_per_row", *settings.train.seq_len},
       {"flops_per_token", facts.flops_per_token},
+      {"needed_flops_per_token", facts.needed_flops_per_token},
       {"peak_flops", facts.peak_flops},
       {"packing", to_text(facts.data.packing())},
       {"rows_per_epoch", facts.data.num_rows_per_epoch()}};

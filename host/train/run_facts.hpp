@@ -14,6 +14,7 @@ struct RunFacts {
   const TrainData& data;
   int64_t max_steps = 0, rows_per_step = 0;
   double flops_per_token = 0.0, peak_flops = 0.0;  // 0: unknown
+  double needed_flops_per_token = 0.0;             // without gradients of frozen weights
   const RankPlan* plan = nullptr;                  // this rank's; NULL: not planned
 };
 // The document "chassis.run/1". All sizes are in bytes.

@@ -67,6 +67,21 @@ TEST_F(Report, HasTheNumbersOfMetricsJsonl) {
   EXPECT_HAS(watched.output, "done at step 6 of 6");
 }
 
+TEST_F(Report, MeasuresTheProcessorForPercentOfLight) {
+  train("one", {"run.max_steps=3"});
+  const Outcome text = verb({"report", directory("one"), "--light"});
+  EXPECT_EQ(text.exit_code, 0) << text.output;
+  EXPECT_HAS(text.output, " % by ");
+  EXPECT_HAS(text.output, "1 thread\n");
+  const Outcome outcome = verb({"report", directory("one"), "--light", "--json"});
+  const Json light = parse_json(outcome.output, "report")["runs"][0]["light"];
+  EXPECT_GT(light["percent"], 0.0);
+  EXPECT_LT(light["percent"], 100.0);
+  EXPECT_GT(light["product_flops"], 1e8);
+  EXPECT_GT(light["copy_bytes_per_s"], 1e7);
+  EXPECT_FALSE(report("one")["runs"][0].contains("light"));
+}
+
 TEST_F(Report, WatchOnATerminalWaitsForARunThatHasNotBegun) {
   const std::string run = directory("later");
   std::thread begins;

@@ -184,9 +184,19 @@ TEST_F(JsonVerbs, Schema) {
 
 TEST_F(JsonVerbs, Version) {
   const Json version = json("version", {"version"});
-  EXPECT_EQ(text({"version"}), "chassis " + version["chassis"].get<std::string>() + "\nABI " +
-                                   version["abi"].get<std::string>() + "\nLibTorch " +
-                                   version["libtorch"].get<std::string>() + "\n");
+  const std::string shown = text({"version"});
+  EXPECT_EQ(shown.substr(0, shown.find("devices: ")), "chassis " + version["chassis"].get<std::string>() + "\nABI " +
+                                                          version["abi"].get<std::string>() + "\nLibTorch " +
+                                                          version["libtorch"].get<std::string>() + "\n");
+  const Json& devices = version["devices"];
+  ASSERT_EQ(devices.size(), 2u);
+  EXPECT_EQ(devices[0]["name"], "cpu");
+  EXPECT_EQ(devices[0]["usable"], true);
+  EXPECT_EQ(devices[1]["name"], "cuda");
+  EXPECT_EQ(devices[1]["usable"], devices[1]["problem"].is_null());
+  const std::string state = devices[1]["usable"].get<bool>() ? devices[1]["model"] : devices[1]["problem"];
+  EXPECT_HAS(shown, "devices: the CPU; CUDA (" + state + ")");
+  for (const Json& plugin : devices[1]["plugins"]) EXPECT_HAS(shown, plugin.get<std::string>());
 }
 
 TEST_F(JsonVerbs, Init) {

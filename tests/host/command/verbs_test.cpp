@@ -211,6 +211,8 @@ TEST_F(Verbs, SchemaPluginsAndVersionNeedNoConfiguration) {
   const Outcome version = chassis({"version"});
   EXPECT_HAS(version.output, "ABI " + std::to_string(CHASSIS_ABI_MAJOR) + "." + std::to_string(CHASSIS_ABI_MINOR));
   EXPECT_HAS(version.output, "LibTorch 2.");
+  EXPECT_HAS(version.output, "devices: the CPU; CUDA (");
+  EXPECT_HAS(version.output, "docs/gpu.md");
   EXPECT_EQ(chassis({"--help"}).exit_code, 0);
 }
 

@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include "host/base/json.hpp"
+#include "host/report/run_light.hpp"
 #include "host/report/run_summary.hpp"
 #include "tests/host/report/run_folder.hpp"
 #include "tests/support/expect_has.hpp"
@@ -217,6 +219,51 @@ TEST(Straggler, IsTheRankWhoseOwnWorkIsLonger) {
   EXPECT_EQ(straggler({rank(100, 40), rank(100, 5), rank(100, 41)}), 1);
   EXPECT_EQ(straggler({rank(100, 40), rank(100, 38), rank(100, 41)}), -1);
   EXPECT_EQ(straggler({rank(100, 40)}), -1);
+}
+
+constexpr const char* kNeeds =
+    R"({"device": "This CPU", "world_size": 1, "compute": "f32", "threads": 2, "parameters_trained": 1000000,
+        "needed_flops_per_token": 5e6})";
+
+class RunLight : public RunReaderTest {
+ protected:
+  // The light of steps of 80 ms with 960 tokens, on a machine with these limits.
+  Light light(const std::string& report, const MachineLimits& limits, const std::string& device = "This CPU") {
+    write_run(at("a"), "first", 3);
+    write_text(at("a/report.json"), report);
+    std::string metrics;
+    for (int64_t step = 1; step <= 3; ++step)
+      metrics += R"({"step":)" + std::to_string(step) + R"(,"tokens":960,"step_ms":80.0})" + "\n";
+    write_text(at("a/metrics.jsonl"), metrics);
+    return light_of(RunReader(at("a")), device, [&](Dtype dtype, int threads) {
+      EXPECT_EQ(dtype, Dtype::f32);
+      EXPECT_EQ(threads, 2);
+      return limits;
+    });
+  }
+};
+
+TEST_F(RunLight, IsThatOfTheProductsOrOfTheCopiesWhicheverTakeLonger) {
+  // 960 · 5e6 FLOPs in 80 ms are 60 GFLOP/s, and 16 bytes of a million values are 0.2 GB/s.
+  Light found = light(kNeeds, {.product_flops = 100e9, .copy_bytes = 10e9});
+  EXPECT_NEAR(found.percent, 60.0, 1e-6);
+  EXPECT_FALSE(found.is_by_copies);
+  EXPECT_EQ(light_text(found),
+            "  light       60 % by products; best f32 product 100 GFLOP/s, copy 10.0 GB/s, 2 threads\n");
+  EXPECT_EQ(light_json(found)["by"], "products");
+  found = light(kNeeds, {.product_flops = 1000e9, .copy_bytes = 0.4e9});
+  EXPECT_NEAR(found.percent, 50.0, 1e-6);
+  EXPECT_TRUE(found.is_by_copies);
+}
+
+TEST_F(RunLight, IsUnknownOnAnotherMachineForSeveralRanksAndForOldRuns) {
+  const MachineLimits limits{1e9, 1e9};
+  EXPECT_EQ(light(kNeeds, limits, "Another CPU").unknown, "the run was on This CPU, this machine is Another CPU");
+  EXPECT_EQ(light(R"({"device": "This CPU", "world_size": 2, "needed_flops_per_token": 5e6})", limits).unknown,
+            "the run had several ranks");
+  const Light old = light(R"({"device": "This CPU", "flops_per_token": 5e6})", limits);
+  EXPECT_EQ(light_text(old), "  light       unknown: report.json does not say what a token needs\n");
+  EXPECT_TRUE(light_json(old)["percent"].is_null());
 }
 
 }  // namespace

@@ -138,6 +138,7 @@ class GpuRank {
             0,
             str_of("x")};
   }
+  void abort() { table().abort(nccl_.get(), group_); }
   int rank() const { return rank_; }
   int size() const { return size_; }
 
@@ -202,6 +203,21 @@ int num_gpus() {
     ++count;
   }
   return count;
+}
+
+TEST(NcclGpu, AGroupOfOneGpuRefusesCallsAfterItWasAborted) {
+  if (num_gpus() == 0) GTEST_SKIP() << "no GPU";
+  const ThreadRoleScope role(ThreadRole::kStep);
+  ThreadStore store;
+  test::RankPlugins plugins;
+  const auto nccl = plugins.make("comm", "nccl");
+  GpuRank gpu(*nccl, store, 0, 1);
+  const test::RankEnd before = test::rank_end([&] { every_op(gpu); });
+  EXPECT_FALSE(before.failed) << before.text;
+  gpu.abort();
+  const test::RankEnd after = test::rank_end([&] { gpu.run({GpuRank::call(CHASSIS_COMM_BARRIER, {}, {}, 0)}); });
+  ASSERT_TRUE(after.failed);
+  EXPECT_HAS(after.text, "the group was aborted");
 }
 
 TEST(NcclGpu, EveryOpBetweenAllGpus) {
