@@ -46,7 +46,8 @@ Light light_of(const RunReader& run, const std::string& device_name, const Measu
   light.limits = measure(light.dtype == "bf16" ? Dtype::bf16 : Dtype::f32, light.threads);
   // An optimizer reads and writes at least each trained value, and its gradient, which are fp32.
   constexpr double kBytesOfTrained = 16.0;
-  const double by_products = tokens_per_second * number_of(about, "needed_flops_per_token") / light.limits.product_flops;
+  const double by_products =
+      tokens_per_second * number_of(about, "needed_flops_per_token") / light.limits.product_flops;
   const double by_copies =
       kBytesOfTrained * number_of(about, "parameters_trained") / light.limits.copy_bytes / step_seconds;
   light.is_by_copies = by_copies > by_products;

@@ -1,13 +1,15 @@
-"""The peers of tools/bench, on the same batches and at their best settings: a PyTorch loop over transformers' Llama,
-eager or compiled, HF Trainer, and over gloo (under torchrun) PyTorch's FSDP2, its tensor parallelism (dtensor) and its
-pipelining (pipeline, 1F1B), eager or compiled. All use fused AdamW; bf16 is autocast over fp32 parameters.
+"""The peers of tools/bench and tools/gpu-check, on the same batches and at their best settings: a PyTorch loop over
+transformers' Llama, eager or compiled, HF Trainer, and over gloo (under torchrun) PyTorch's FSDP2, its tensor
+parallelism (dtensor) and its pipelining (pipeline, 1F1B), eager or compiled. All use fused AdamW; bf16 is autocast over
+fp32 parameters.
 
     peer.py FOLDER STEPS THREADS eager|compile|trainer|fsdp2|dtensor[-compile]|pipeline[-compile] fp32|bf16
     peer.py FOLDER STEPS THREADS peft|qlora[-half][-compile] fp32|bf16
+    peer.py FOLDER STEPS THREADS eager|compile|peft[-compile]|qlora[-compile] fp32|bf16 cuda
 
 peft trains LoRA on all linears of FOLDER/base; qlora does so on a base that bitsandbytes quantizes while it is loaded. In
 bf16 the base is bf16 and the adapter fp32 under autocast; with -half the adapter and its AdamW are bf16 too, without
-autocast.
+autocast. With a device, weights are random values made there, and the last line is the peak of its allocator.
 """
 import contextlib
 import json
@@ -19,31 +21,46 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 folder, steps, threads, kind, dtype = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4], sys.argv[5]
+device = sys.argv[6] if len(sys.argv) > 6 else "cpu"
 torch.set_num_threads(threads)
 torch.manual_seed(0)
 config = json.load(open(f"{folder}/model.json"))
 has_adapter, is_quantized, is_half = kind.startswith(("peft", "qlora")), kind.startswith("qlora"), "-half" in kind
+
+
+def made_on_device(dtype_of_weights):
+    with torch.device(device):
+        made = LlamaForCausalLM(LlamaConfig(**config))
+    return made.to(dtype_of_weights)
+
+
 if has_adapter:
     from peft import LoraConfig, get_peft_model
     half_or_single = torch.bfloat16 if dtype == "bf16" else torch.float32
     quantized = {}
     if is_quantized:
+        import bitsandbytes  # noqa: F401: says at once that it is missing
         from transformers import BitsAndBytesConfig
-        quantized = dict(device_map="cpu", quantization_config=BitsAndBytesConfig(
+        quantized = dict(device_map=device, quantization_config=BitsAndBytesConfig(
             load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_use_double_quant=True,
             bnb_4bit_compute_dtype=half_or_single))
-    base = LlamaForCausalLM.from_pretrained(f"{folder}/base", dtype=half_or_single, **quantized)
+    if device != "cpu" and is_quantized and not os.path.exists(f"{folder}/base"):
+        made_on_device(half_or_single).save_pretrained(f"{folder}/base")
+    if device == "cpu" or is_quantized:
+        base = LlamaForCausalLM.from_pretrained(f"{folder}/base", dtype=half_or_single, **quantized)
+    else:
+        base = made_on_device(half_or_single)
     model = get_peft_model(base, LoraConfig(r=16, lora_alpha=32, target_modules="all-linear", task_type="CAUSAL_LM"),
                            autocast_adapter_dtype=not is_half)
 else:
-    model = LlamaForCausalLM(LlamaConfig(**config))
+    model = made_on_device(torch.float32)
 rows = [json.loads(line)["input_ids"] for line in open(f"{folder}/tokens.jsonl")]
 batch = json.load(open(f"{folder}/batch.json"))
 BATCH, NUM_MICROBATCHES = batch["rows"], batch["num_microbatches"]
 
 
 def autocast():
-    return torch.autocast("cpu", torch.bfloat16) if dtype == "bf16" and not is_half else contextlib.nullcontext()
+    return torch.autocast(device, torch.bfloat16) if dtype == "bf16" and not is_half else contextlib.nullcontext()
 
 
 def adamw():
@@ -59,7 +76,7 @@ def loop(run) -> None:
     for step in range(steps):
         share = BATCH // NUM_MICROBATCHES
         for first in range(step * BATCH, (step + 1) * BATCH, share):
-            ids = torch.tensor(rows[first:first + share])
+            ids = torch.tensor(rows[first:first + share], device=device)
             with autocast():
                 loss = run(input_ids=ids, labels=ids).loss / NUM_MICROBATCHES
             loss.backward()
@@ -67,6 +84,8 @@ def loop(run) -> None:
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
         print(f"STEP {step + 1} {loss.item() * NUM_MICROBATCHES:.4f}", flush=True)
+    if device != "cpu":
+        print(f"PEAK {torch.cuda.max_memory_allocated()}", flush=True)
 
 
 def eager() -> None:

@@ -1,0 +1,52 @@
+"""Percent of light, for tools/bench and tools/gpu-check: the least time in which a machine could do a step, as a share
+of the time that the step took.
+
+The least time is that of the FLOPs at the speed of the machine's best product of the dtype, or that of the bytes at the
+speed of its copy, whichever is longer; both speeds are measured in the same run. FLOPs and bytes are those that the
+method needs, so that no program reaches 100 %. Nothing is counted twice: no recomputation, no activations.
+"""
+
+
+def linear_shapes(model: dict) -> list:
+    """(in, out) of the seven linears of a Llama's layer."""
+    hidden, inner = model["hidden_size"], model["intermediate_size"]
+    kv = hidden // model["num_attention_heads"] * model["num_key_value_heads"]
+    return [(hidden, hidden), (hidden, kv), (hidden, kv), (hidden, hidden), (hidden, inner), (hidden, inner),
+            (inner, hidden)]
+
+
+def weights(model: dict) -> dict:
+    """Elements of the linears of all layers, of the head, and of a table of embeddings apart from it. Norms are left
+    out."""
+    head = model["hidden_size"] * model["vocab_size"]
+    return dict(linears=model["num_hidden_layers"] * sum(n * m for n, m in linear_shapes(model)), head=head,
+                embeddings=0 if model["tie_word_embeddings"] else head)
+
+
+def adapter_elements(model: dict, rank: int) -> int:
+    """LoRA on all linears of the layers."""
+    return model["num_hidden_layers"] * sum(rank * (n + m) for n, m in linear_shapes(model))
+
+
+def flops_per_token(model: dict, seq_len: int, rank: int = 0) -> float:
+    """Forward and backward: products with weights, and causal attention. With a rank, LoRA trains only its own weights,
+    and the products that give the gradients of the others are not needed."""
+    all_weights = weights(model)
+    attention = 6.0 * seq_len * model["hidden_size"] * model["num_hidden_layers"]
+    frozen = 4.0 if rank else 6.0
+    return (frozen * (all_weights["linears"] + all_weights["head"]) + 6.0 * adapter_elements(model, rank) + attention)
+
+
+def bytes_per_step(model: dict, weight_bytes: float, rank: int = 0, linear_bytes: float = 0.0) -> float:
+    """Bytes that a step of AdamW needs to read and write. Forward and backward each read the weights in the dtype of
+    products (`linear_bytes`: those of the linears, if they are stored otherwise). A trained element has an fp32 value,
+    two fp32 averages and an fp32 gradient, each read and written once."""
+    all_weights = weights(model)
+    read = 2 * (all_weights["linears"] * (linear_bytes or weight_bytes) + all_weights["head"] * weight_bytes)
+    trained = adapter_elements(model, rank) if rank else sum(all_weights.values())
+    return read + trained * 32.0
+
+
+def percent(flops: float, num_bytes: float, seconds: float, product_flops: float, copy_bytes: float) -> float:
+    """Of a step that took these seconds, on a machine with these speeds per second."""
+    return 100.0 * max(flops / product_flops, num_bytes / copy_bytes) / seconds
