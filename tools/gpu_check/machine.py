@@ -9,7 +9,7 @@ import tarfile
 import zipfile
 from pathlib import Path
 
-from gpu_check.report import Missing, run
+from gpu_check.report import Missing, document_in, run
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -57,7 +57,7 @@ class Machine:
         """The machine and the program, for the report."""
         version = run([self.chassis, "version", "--json"], 60, self.environment)
         try:
-            program = json.loads(version.text[version.text.index("{"):])
+            program = document_in(version.text)
         except ValueError:
             raise Missing(f"{self.chassis} does not run here: {version.text.strip()[-500:]}") from None
         return {"device": self.device, "card": card_name(self.device), "driver": nvidia_smi("driver_version"),

@@ -1,10 +1,9 @@
 """The stages of `tools/gpu-check --prove`, most valuable first. Each yields rows: (name, state, figures)."""
-import json
 import shutil
 from pathlib import Path
 
 from gpu_check.machine import Machine
-from gpu_check.report import Deadline, Missing, last_line, run
+from gpu_check.report import Deadline, Missing, document_in, last_line, run
 from gpu_check.training import BNB4, LORA, Training, llama
 
 PROVE_SECONDS = 240
@@ -155,8 +154,7 @@ def compare_plans(machine: Machine, deadline: Deadline, is_rehearsal: bool):
                    "--json", *settings]
         planned = run(command, deadline.left(20), machine.environment)
         try:
-            plan = json.loads(planned.text[planned.text.index("{"):])
-            figures["plan_command_bytes"] = plan["ranks"][0]["start"]["peak"]
+            figures["plan_command_bytes"] = document_in(planned.text)["ranks"][0]["start"]["peak"]
         except (ValueError, KeyError, IndexError):
             figures["plan_command"] = last_line(planned.text)
         yield name, "passed" if abs(ratio - 1) <= PLAN_TOLERANCE else "failed", figures

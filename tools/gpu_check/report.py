@@ -6,12 +6,13 @@ import signal
 import subprocess
 import threading
 import time
-from collections import namedtuple
+from collections import deque, namedtuple
 from pathlib import Path
 
 SCHEMA = "chassis.gpu_check/1"
 STATES = ("passed", "failed", "measured", "missing", "cut off")
-Done = namedtuple("Done", "code text seconds cut_off")  # text: the end of both outputs
+Done = namedtuple("Done", "code text seconds cut_off")  # text: the last lines of both outputs
+MAX_LINES = 20000
 
 
 class Missing(Exception):
@@ -39,9 +40,9 @@ def run(command, seconds: float, environment=None, each_line=None) -> Done:
     expired = threading.Event()
     timer = threading.Timer(seconds, lambda: (expired.set(), kill()))
     timer.start()
-    lines, is_enough = [], False
+    lines, is_enough = deque(maxlen=MAX_LINES), False
     for line in process.stdout:
-        lines = (lines + [line])[-40:]
+        lines.append(line)
         if not is_enough and each_line and each_line(line):
             is_enough = True
             kill()
@@ -49,7 +50,12 @@ def run(command, seconds: float, environment=None, each_line=None) -> Done:
     timer.cancel()
     kill()  # what it started
     code = 0 if is_enough else process.returncode
-    return Done(code, "".join(lines)[-4000:], time.monotonic() - begin, expired.is_set())
+    return Done(code, "".join(lines), time.monotonic() - begin, expired.is_set())
+
+
+def document_in(text: str) -> dict:
+    """The JSON document that a command has printed, with messages before or after it. Throws ValueError."""
+    return json.JSONDecoder().raw_decode(text[text.index("{"):])[0]
 
 
 def last_line(text: str) -> str:

@@ -66,6 +66,7 @@ def stages(failures: Failures, folder: Path) -> None:
     failures.expect("seconds", written["stages"]["stops"]["seconds"] < 5, True)
     failures.expect("a defect fails", found.failed(), True)
     failures.expect("a command that is ended by its line", (program.code, program.seconds < 5), (0, True))
+    failures.expect("a document among messages", report.document_in('warning\n{"a": {"b": 1}}\nbye\n'), {"a": {"b": 1}})
     with contextlib.suppress(Missing):
         report.run(["/nowhere/program"], 9)
         failures.append("a program that does not exist was run")
