@@ -50,9 +50,9 @@ def stages(failures: Failures, folder: Path) -> None:
             yield
 
         def writes(deadline):
-            state = json.loads(path.read_text())["stages"]["writes"]["state"]
-            failures.expect("a report during a stage", state, "running")
             yield "first", "measured", {"x": 1.0}
+            stage = json.loads(path.read_text())["stages"]["writes"]
+            failures.expect("a report during a stage", (stage["state"], len(stage["rows"])), ("running", 1))
 
         for name, seconds, rows in (("stops", 1, stops), ("breaks", 9, breaks), ("misses", 9, misses),
                                     ("writes", 9, writes), ("late", 0, writes)):
