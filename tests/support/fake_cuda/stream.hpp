@@ -1,8 +1,6 @@
 // Streams of the fake CUDA runtime, on which the fake NCCL queues collectives.
 #pragma once
 
-#include <driver_types.h>
-
 #include <functional>
 
 struct CUstream_st {
