@@ -88,6 +88,11 @@ void reduce(const std::vector<const char*>& parts, char* out, size_t count, nccl
   }
 }
 
+const char* readable(const void* memory, cudaStream_t stream) {
+  return static_cast<const char*>(stream->address_for_tasks(memory));
+}
+char* writable(void* memory, cudaStream_t stream) { return static_cast<char*>(stream->address_for_tasks(memory)); }
+
 // NULL has no bytes.
 void copy(void* to, const void* from, uint64_t num_bytes) {
   if (num_bytes > 0) std::memmove(to, from, num_bytes);
@@ -226,16 +231,20 @@ ncclResult_t ncclGroupEnd() {
 
 ncclResult_t ncclSend(const void* send, size_t count, ncclDataType_t type, int peer, ncclComm_t comm,
                       cudaStream_t stream) {
+  send = readable(send, stream);
   return add_call("ncclSend", comm, stream,
                   [&](Exchange& exchange, const Members&) { exchange.send(peer, send, count * bytes_of(type)); });
 }
 ncclResult_t ncclRecv(void* recv, size_t count, ncclDataType_t type, int peer, ncclComm_t comm, cudaStream_t stream) {
+  recv = writable(recv, stream);
   return add_call("ncclRecv", comm, stream,
                   [&](Exchange& exchange, const Members&) { exchange.receive(peer, recv, count * bytes_of(type)); });
 }
 
 ncclResult_t ncclBroadcast(const void* send, void* recv, size_t count, ncclDataType_t type, int root, ncclComm_t comm,
                            cudaStream_t stream) {
+  send = readable(send, stream);
+  recv = writable(recv, stream);
   return add_call("ncclBroadcast", comm, stream, [&](Exchange& exchange, const Members& members) {
     const uint64_t num_bytes = count * bytes_of(type);
     if (members.rank != root) return exchange.receive(root, recv, num_bytes);
@@ -247,6 +256,8 @@ ncclResult_t ncclBroadcast(const void* send, void* recv, size_t count, ncclDataT
 
 ncclResult_t ncclAllGather(const void* send, void* recv, size_t count, ncclDataType_t type, ncclComm_t comm,
                            cudaStream_t stream) {
+  send = readable(send, stream);
+  recv = writable(recv, stream);
   return add_call("ncclAllGather", comm, stream, [&](Exchange& exchange, const Members& members) {
     const uint64_t num_bytes = count * bytes_of(type);
     for (int rank = 0; rank < members.size; ++rank) {
@@ -263,6 +274,8 @@ ncclResult_t ncclAllGather(const void* send, void* recv, size_t count, ncclDataT
 
 ncclResult_t ncclAllReduce(const void* send, void* recv, size_t count, ncclDataType_t type, ncclRedOp_t op,
                            ncclComm_t comm, cudaStream_t stream) {
+  send = readable(send, stream);
+  recv = writable(recv, stream);
   return add_call("ncclAllReduce", comm, stream, [&](Exchange& exchange, const Members& members) {
     for (int rank = 0; rank < members.size; ++rank)
       if (rank != members.rank) exchange.send(rank, send, count * bytes_of(type));
@@ -272,6 +285,8 @@ ncclResult_t ncclAllReduce(const void* send, void* recv, size_t count, ncclDataT
 
 ncclResult_t ncclReduceScatter(const void* send, void* recv, size_t count, ncclDataType_t type, ncclRedOp_t op,
                                ncclComm_t comm, cudaStream_t stream) {
+  send = readable(send, stream);
+  recv = writable(recv, stream);
   return add_call("ncclReduceScatter", comm, stream, [&](Exchange& exchange, const Members& members) {
     const auto part = [&](int rank) {
       return static_cast<const char*>(send) + static_cast<uint64_t>(rank) * count * bytes_of(type);
@@ -284,6 +299,8 @@ ncclResult_t ncclReduceScatter(const void* send, void* recv, size_t count, ncclD
 
 ncclResult_t ncclReduce(const void* send, void* recv, size_t count, ncclDataType_t type, ncclRedOp_t op, int root,
                         ncclComm_t comm, cudaStream_t stream) {
+  send = readable(send, stream);
+  recv = writable(recv, stream);
   return add_call("ncclReduce", comm, stream, [&](Exchange& exchange, const Members& members) {
     if (members.rank != root) return exchange.send(root, send, count * bytes_of(type));
     receive_and_reduce(exchange, members, static_cast<const char*>(send), static_cast<char*>(recv), count, type, op);

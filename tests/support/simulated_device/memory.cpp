@@ -4,12 +4,14 @@
 #include "tests/support/simulated_device/memory.hpp"
 
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstring>
 #include <map>
 #include <mutex>
 #include <new>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -31,17 +33,17 @@ struct Block {
 class Memory {
  public:
   explicit Memory(int device) : device_(device), size_(settings().memory_bytes) {
-    void* const begin = mmap(nullptr, 2 * size_, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (begin == MAP_FAILED) throw std::bad_alloc();
-    begin_ = static_cast<char*>(begin);
-    if (mprotect(begin_ + size_, size_, PROT_READ | PROT_WRITE) != 0) throw std::bad_alloc();
+    const int file = memfd_create("simulated device", MFD_CLOEXEC);
+    if (file < 0 || ftruncate(file, static_cast<off_t>(size_)) != 0) throw std::bad_alloc();
+    begin_ = map(file, PROT_NONE);
+    for_kernels_ = map(file, PROT_READ | PROT_WRITE);
+    close(file);
     unused_[0] = size_;
   }
 
   bool contains(const void* memory) const { return memory >= begin_ && memory < begin_ + size_; }
-  void* for_kernels(const void* memory) const {
-    return const_cast<char*>(static_cast<const char*>(memory)) + size_;
-  }
+  void* for_kernels(const void* memory) const { return for_kernels_ + offset_of(memory); }
+  void set_open(bool is_open) const { mprotect(begin_, size_, is_open ? PROT_READ | PROT_WRITE : PROT_NONE); }
 
   void* allocate(uint64_t num_bytes, Stream& stream) {
     const uint64_t rounded = (num_bytes + kAlignment - 1) / kAlignment * kAlignment;
@@ -128,6 +130,11 @@ class Memory {
     std::vector<std::shared_ptr<Mark>> marks;
   };
 
+  char* map(int file, int protection) const {
+    void* const begin = mmap(nullptr, size_, protection, MAP_SHARED | MAP_NORESERVE, file, 0);
+    if (begin == MAP_FAILED) throw std::bad_alloc();
+    return static_cast<char*>(begin);
+  }
   uint64_t offset_of(const void* memory) const {
     return static_cast<uint64_t>(static_cast<const char*>(memory) - begin_);
   }
@@ -145,7 +152,7 @@ class Memory {
       if (size > num_bytes) unused_[offset + num_bytes] = size - num_bytes;
       stats_.reserved_bytes[0].increase(num_bytes);
       stats_.segment[0].increase(1);
-      std::memset(begin_ + size_ + offset, kPoison, num_bytes);
+      std::memset(for_kernels_ + offset, kPoison, num_bytes);
       return offset;
     }
     return std::nullopt;
@@ -155,7 +162,7 @@ class Memory {
   void cache(uint64_t offset, const Block& block) {
     stats_.active[0].decrease(1);
     stats_.active_bytes[0].decrease(block.num_bytes);
-    char* const begin = begin_ + size_ + offset;
+    char* const begin = for_kernels_ + offset;
     block.stream->run_or_enqueue([begin, size = block.num_bytes] { std::memset(begin, kPoison, size); });
     cached_.emplace(std::pair(block.stream, block.num_bytes), offset);
   }
@@ -188,7 +195,7 @@ class Memory {
 
   const int device_;
   const uint64_t size_;
-  char* begin_ = nullptr;
+  char *begin_ = nullptr, *for_kernels_ = nullptr;
   std::mutex mutex_;
   std::map<uint64_t, uint64_t> unused_;  // offset, size
   std::multimap<std::pair<Stream*, uint64_t>, uint64_t> cached_;
@@ -316,7 +323,23 @@ int device_of_memory(const void* memory) {
 
 }  // namespace simulated_device
 
+extern "C" {
+
 // For fakes of libraries that read and write the memory of a device, such as NCCL's.
-extern "C" void* simulated_device_address_for_kernels(const void* memory) {
+void* simulated_device_address_for_kernels(const void* memory) {
   return simulated_device::address_for_kernels(memory);
 }
+
+// Runs a kernel of a plugin when the stream has come to it. The memory of all devices is open to it, and to every other
+// thread, at its own addresses.
+void simulated_device_run_kernel(CUstream_st* stream, void (*kernel)(void*), void* argument) {
+  using namespace simulated_device;
+  static std::mutex mutex;
+  const std::lock_guard lock(mutex);
+  if (stream != nullptr) static_cast<Stream*>(stream)->wait();
+  for (const Memory* memory : memories()) memory->set_open(true);
+  kernel(argument);
+  for (const Memory* memory : memories()) memory->set_open(false);
+}
+
+}  // extern "C"

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "tests/support/simulated_device/memory.hpp"
 #include "tests/support/simulated_device/settings.hpp"
 
 namespace simulated_device {
@@ -70,6 +71,8 @@ Stream::Stream(int device, int64_t id)
     : device_(device), id_(id), random_(static_cast<uint64_t>(settings().seed * 1000 + device * 100 + id)) {}
 
 void Stream::enqueue(Task task) { add({std::move(task), 0}); }
+
+void* Stream::address_for_tasks(const void* memory) const { return address_for_kernels(memory); }
 
 void Stream::enqueue_work(Task task, Delay delay) {
   const int64_t longest = settings().max_delay_us;

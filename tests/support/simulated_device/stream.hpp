@@ -27,6 +27,7 @@ class Stream final : public CUstream_st {
 
   void enqueue(Task task) override;  // without a delay
   bool has_failed() const override { return false; }
+  void* address_for_tasks(const void* memory) const override;
   // Delayed always, or only now and then, which costs less.
   enum class Delay { kAlways, kSometimes };
   void enqueue_work(Task task, Delay delay);
