@@ -1,6 +1,6 @@
 // The unchanged program on two simulated CUDA devices: its numbers are those of the CPU, and faults that would give
-// wrong numbers on a GPU are seen. Ranks on two devices use the plugin nccl on fakes of CUDA and NCCL; kernels of plugins
-// run on the CPU.
+// wrong numbers on a GPU are seen. Ranks on two devices use the plugin nccl on fakes of CUDA and NCCL; kernels of
+// plugins run on the CPU.
 #include <signal.h>
 
 #include "host/base/error.hpp"
@@ -13,11 +13,10 @@ namespace {
 namespace fs = std::filesystem;
 
 // The dynamic linker reads it when the program is started, also for the process whose copies are the runs.
-[[maybe_unused]] const int is_set =
-    setenv("LD_LIBRARY_PATH", CHASSIS_TEST_BINARY_DIR "/tests/simulated_device", 1);
+[[maybe_unused]] const int is_set = setenv("LD_LIBRARY_PATH", CHASSIS_TEST_BINARY_DIR "/tests/simulated_device", 1);
 
 // fp32 differs by the order of sums in attention alone; bf16 by the rounding of every value.
-constexpr double kFp32 = 2e-6, kBf16 = 5e-3;
+constexpr double kFp32 = 2e-6, kBf16 = 2e-3;
 
 const std::string kFsdp2 = "[[parallel]]\nplugin = \"fsdp2\"\n";
 
@@ -33,15 +32,22 @@ struct NamedRun {
   friend void PrintTo(const NamedRun& run, std::ostream* out) { *out << run.name; }
 };
 
+void expect_close(const NamedRun& named, const Numbers& device, const Numbers& host) {
+  const double loss = difference(device, host), norm = largest_relative_difference(device.grad_norms, host.grad_norms);
+  std::printf("| %s | %.1e | %.1e |\n", named.name.c_str(), loss, norm);
+  EXPECT_LE(loss, named.tolerance);
+  EXPECT_LE(norm, 10 * named.tolerance);
+}
+
 class OnOneDevice : public testing::TestWithParam<NamedRun> {};
 
 TEST_P(OnOneDevice, GivesTheNumbersOfTheCpu) {
   const NamedRun& named = GetParam();
   const SimulatedRun run(named.toml);
-  const Numbers device = run.train("cuda", named.overrides), host = run.train("cpu", named.overrides);
-  const double loss = difference(device, host);
-  std::printf("| %s | %.1e |\n", named.name.c_str(), loss);
-  EXPECT_LE(loss, named.tolerance);
+  // With two devices, a run with a strategy starts two ranks.
+  const Numbers device = run.train("cuda", named.overrides, {{"SIMULATED_DEVICES", "1"}}),
+                host = run.train("cpu", named.overrides);
+  expect_close(named, device, host);
 }
 
 const Words kOffload = {"parallel.0.offload=cpu"};
@@ -55,15 +61,12 @@ INSTANTIATE_TEST_SUITE_P(
         NamedRun{"accumulation", {"train.micro_batch_size=3"}},
         NamedRun{"rows_of_several_lengths", {"data.packing=none", "data.overflow=truncate"}},
         NamedRun{"sgd", {"optimizer.plugin=sgd"}}, NamedRun{"lion", {"optimizer.plugin=lion", "optimizer.lr=1e-4"}},
-        NamedRun{"lora", {}, "[adapter]\nplugin = \"lora\"\nrank = 4\n"},
-        NamedRun{"offload", kOffload, kFsdp2},
+        NamedRun{"lora", {}, "[adapter]\nplugin = \"lora\"\nrank = 4\n"}, NamedRun{"offload", kOffload, kFsdp2},
         NamedRun{"offload_to_pageable_memory", {"parallel.0.offload=cpu", "parallel.0.pin_memory=false"}, kFsdp2},
         NamedRun{"muon_offloaded", {"optimizer.plugin=muon", "parallel.0.offload=cpu"}, kFsdp2},
         NamedRun{"adamw8bit_offloaded", {"optimizer.plugin=adamw8bit", "parallel.0.offload=cpu"}, kFsdp2},
         NamedRun{"adamw8bit", {"optimizer.plugin=adamw8bit_simulated"}},
-        NamedRun{"four_bits",
-                 {},
-                 "[adapter]\nplugin = \"lora\"\nrank = 4\n[quant]\nplugin = \"bnb4_simulated\"\n"}),
+        NamedRun{"four_bits", {}, "[adapter]\nplugin = \"lora\"\nrank = 4\n[quant]\nplugin = \"bnb4_simulated\"\n"}),
     [](const auto& row) { return row.param.name; });
 
 class OnTwoDevices : public testing::TestWithParam<NamedRun> {};
@@ -77,9 +80,7 @@ TEST_P(OnTwoDevices, GivesTheNumbersOfTheCpu) {
   overrides.insert(overrides.end(), {"--nproc", "2"});
   const Numbers host = run.train("cpu", overrides);
   overrides.insert(overrides.begin(), kOnNccl.begin(), kOnNccl.end());
-  const double loss = difference(run.train("cuda", overrides), host);
-  std::printf("| %s on two devices | %.1e |\n", named.name.c_str(), loss);
-  EXPECT_LE(loss, named.tolerance);
+  expect_close(named, run.train("cuda", overrides), host);
 }
 
 INSTANTIATE_TEST_SUITE_P(
@@ -111,14 +112,15 @@ TEST(SimulatedRuns, ContinueWithTheSameBits) {
     EXPECT_TRUE(text_of_file(entry.path().string()) == text_of_file(other)) << other;
     ++num_files;
   }
-  EXPECT_GE(num_files, 2u);
+  EXPECT_GE(num_files, 1u);
 }
 
 TEST(SimulatedRuns, NeedTheMemoryOfTheirPlan) {
   const SimulatedRun run;
   for (const char* recompute : {"recompute.mode=none", "recompute.mode=full"}) {
     const Numbers measured = run.train("cuda", {recompute}, {}, recompute);
-    const Outcome plan = run.verb("plan", {"run.toml", "run.device=cuda", "run.output_dir=planned", recompute, "--json"});
+    const Outcome plan =
+        run.verb("plan", {"run.toml", "run.device=cuda", "run.output_dir=planned", recompute, "--json"});
     ASSERT_EQ(plan.exit_code, 0) << plan.output;
     const double planned =
         nlohmann::json::parse(plan.output.substr(plan.output.find('{'))).at("ranks").at(0).at("step").at("peak");
@@ -142,11 +144,6 @@ TEST(SimulatedRuns, AreChosenByAuto) {
   const Outcome outcome = run.start("auto", {"run.max_steps=1"});
   EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
   EXPECT_HAS(outcome.output, "Simulated");
-  const Outcome second = run.start("cuda:1", {"run.max_steps=1"});
-  EXPECT_EQ(second.exit_code, 0) << second.output;
-  const Outcome third = run.start("cuda:2", {"run.max_steps=1"});
-  EXPECT_EQ(third.exit_code, static_cast<int>(ExitCode::kConfig)) << third.output;
-  EXPECT_HAS(third.output, "this machine has 2 CUDA device(s)");
 }
 
 TEST(SimulatedRuns, RefuseAPluginOfTheCpuByName) {
@@ -168,6 +165,7 @@ TEST(SimulatedRuns, Generate) {
     const Outcome outcome = run.verb("generate", with({"run.device=" + device, "--prompt", "the quick",
                                                        "generate.max_new_tokens=21", "generate.temperature=0.0"}));
     EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
+    EXPECT_HAS(outcome.output, "the quick");
     return outcome.output.substr(std::min(outcome.output.size(), outcome.output.find("the quick")));
   };
   EXPECT_EQ(answer("cuda"), answer("cpu"));
@@ -175,12 +173,12 @@ TEST(SimulatedRuns, Generate) {
 
 // --- Planted faults ---
 
-// Without the waits of copies from the device, the host reads losses before they are there.
+// The host reads losses before they are there.
 TEST(SimulatedFaults, AMissingWaitOfTheHostChangesTheNumbers) {
   const SimulatedRun run;
   const Numbers right = run.train("cuda", {}, {}, "right");
   EXPECT_EQ(difference(run.train("cuda", {}, {{"SIMULATED_DEVICE_SEED", "2"}}, "again"), right), 0.0);
-  const Outcome outcome = run.start("cuda", {}, {{"SIMULATED_DEVICE_FAULT", "copy_wait 1"}}, "wrong");
+  const Outcome outcome = run.start("cuda", {}, {{"SIMULATED_DEVICE_FAULT", "host_wait 1"}}, "wrong");
   EXPECT_TRUE(outcome.exit_code != 0 || difference(run.numbers("wrong"), right) > kFp32) << outcome.output;
 }
 

@@ -35,15 +35,15 @@ class SimulatedRun {
 
   const ScratchDirectory& folder() const { return folder_; }
 
-  // `device` names the run too: its output is in that folder.
   Outcome verb(const std::string& name, Words words, const Variables& variables = {}) const {
     words.insert(words.begin(), {CHASSIS_PROGRAM, name});
-    for (const char* plugins : {CHASSIS_TEST_PLUGIN_DIR, CHASSIS_TEST_STUB_DIR,
-                                CHASSIS_TEST_BINARY_DIR "/tests/simulated_kernels",
-                                CHASSIS_TEST_BINARY_DIR "/tests/simulated_nccl"})
+    for (const char* plugins :
+         {CHASSIS_TEST_PLUGIN_DIR, CHASSIS_TEST_STUB_DIR, CHASSIS_TEST_BINARY_DIR "/tests/simulated_kernels",
+          CHASSIS_TEST_BINARY_DIR "/tests/simulated_nccl"})
       if (std::filesystem::exists(plugins)) words.insert(words.end(), {"--plugin-path", plugins});
     return run_process(words, folder_.path(), variables);
   }
+  // The run's directory has the name of the device unless `directory` names another.
   Outcome start(const std::string& device, const Words& overrides, const Variables& variables = {},
                 const std::string& directory = "") const {
     const std::string output = directory.empty() ? device : directory;
@@ -109,7 +109,7 @@ inline double largest_relative_difference(const std::vector<double>& ours, const
   return largest;
 }
 
-// The larger of the differences of losses, of steps and evaluations.
+// The largest relative difference of a loss, of steps and evaluations.
 inline double difference(const Numbers& ours, const Numbers& theirs) {
   return std::max(largest_relative_difference(ours.losses, theirs.losses),
                   largest_relative_difference(ours.evaluations, theirs.evaluations));

@@ -9,6 +9,6 @@ struct CUstream_st {
   virtual void enqueue(std::function<void()> task) = 0;
   // After a sticky error the device computes nothing more; tasks give up.
   virtual bool has_failed() const = 0;
-  // Where tasks find the memory of the device.
+  // The address at which tasks find memory of the device.
   virtual void* address_for_tasks(const void* memory) const = 0;
 };

@@ -106,15 +106,16 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> efficient(const Tensor& q, const Tens
           host.empty({}, at::kLong)};
 }
 
-std::tuple<Tensor, Tensor, Tensor, Tensor> efficient_backward(
-    const Tensor& dout, const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& bias, const Tensor& out,
-    const Tensor& log_sums, const Tensor&, const Tensor&, double, std::array<bool, 4> wanted, bool causal,
-    std::optional<double> scale) {
+std::tuple<Tensor, Tensor, Tensor, Tensor> efficient_backward(const Tensor& dout, const Tensor& q, const Tensor& k,
+                                                              const Tensor& v, const Tensor& bias, const Tensor& out,
+                                                              const Tensor& log_sums, const Tensor&, const Tensor&,
+                                                              double, std::array<bool, 4> wanted, bool causal,
+                                                              std::optional<double> scale) {
   TORCH_CHECK(!wanted[3], "the simulated device has no gradient of the bias");
   const OnHost host(q);
   const Problem problem = efficient_problem(host, q, k, v, bias, causal, scale);
-  const Gradients gradients = backward(problem, host.floats(dout), host.floats(out),
-                                       host.floats(log_sums).narrow(2, 0, q.size(2)));
+  const Gradients gradients =
+      backward(problem, host.floats(dout), host.floats(out), host.floats(log_sums).narrow(2, 0, q.size(2)));
   const auto result = [&](const Tensor& values) { return host.rows(values, q.scalar_type()).transpose(1, 2); };
   return {result(gradients.q), result(gradients.k), result(gradients.v), Tensor()};
 }
@@ -143,10 +144,12 @@ Window window_of(const Integer& left, const Integer& right) {
   return {number(left), number(right)};
 }
 
-std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> flash(
-    const Tensor& q, const Tensor& k, const Tensor& v, const std::optional<Tensor>& starts, const std::optional<Tensor>&,
-    c10::SymInt, c10::SymInt, double dropout, bool causal, bool, std::optional<double> scale, Integer left,
-    Integer right, const std::optional<Tensor>&, const std::optional<Tensor>&) {
+std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> flash(const Tensor& q, const Tensor& k, const Tensor& v,
+                                                         const std::optional<Tensor>& starts,
+                                                         const std::optional<Tensor>&, c10::SymInt, c10::SymInt,
+                                                         double dropout, bool causal, bool, std::optional<double> scale,
+                                                         Integer left, Integer right, const std::optional<Tensor>&,
+                                                         const std::optional<Tensor>&) {
   TORCH_CHECK(dropout == 0.0 && !starts, "the simulated device has no dropout or packed rows in attention");
   const OnHost host(q);
   const FlashProblem problem(host, q, k, v, causal, scale, window_of(left, right));
@@ -156,15 +159,15 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> flash(
           host.empty({0}, at::kUInt64), host.empty({0}, q.scalar_type())};
 }
 
-std::tuple<Tensor, Tensor, Tensor> flash_backward(const Tensor& dout, const Tensor& q, const Tensor& k,
-                                                  const Tensor& v, const Tensor& out, const Tensor& log_sums,
-                                                  const Tensor&, const Tensor&, c10::SymInt, c10::SymInt, double,
-                                                  bool causal, const Tensor&, const Tensor&,
-                                                  std::optional<double> scale, Integer left, Integer right) {
+std::tuple<Tensor, Tensor, Tensor> flash_backward(const Tensor& dout, const Tensor& q, const Tensor& k, const Tensor& v,
+                                                  const Tensor& out, const Tensor& log_sums, const Tensor&,
+                                                  const Tensor&, c10::SymInt, c10::SymInt, double, bool causal,
+                                                  const Tensor&, const Tensor&, std::optional<double> scale,
+                                                  Integer left, Integer right) {
   const OnHost host(q);
   const FlashProblem problem(host, q, k, v, causal, scale, window_of(left, right));
-  const Gradients gradients = backward(problem, host.floats(dout).transpose(1, 2), host.floats(out).transpose(1, 2),
-                                       host.floats(log_sums));
+  const Gradients gradients =
+      backward(problem, host.floats(dout).transpose(1, 2), host.floats(out).transpose(1, 2), host.floats(log_sums));
   return {host.rows(gradients.q, q.scalar_type()), host.rows(problem.summed(gradients.k), q.scalar_type()),
           host.rows(problem.summed(gradients.v), q.scalar_type())};
 }

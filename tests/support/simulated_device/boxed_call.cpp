@@ -153,9 +153,7 @@ class BoxedCall {
 
 void run_as_on_cpu(const c10::OperatorHandle& op, torch::jit::Stack* stack) { BoxedCall(op, *stack).run(*stack); }
 
-TORCH_LIBRARY_IMPL(_, CUDA, library) {
-  library.fallback(torch::CppFunction::makeFromBoxedFunction<&run_as_on_cpu>());
-}
+TORCH_LIBRARY_IMPL(_, CUDA, library) { library.fallback(torch::CppFunction::makeFromBoxedFunction<&run_as_on_cpu>()); }
 
 }  // namespace
 }  // namespace simulated_device

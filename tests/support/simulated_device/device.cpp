@@ -1,4 +1,4 @@
-// What LibTorch asks of a type of devices: guards, streams, events and hooks. Registered when the library is loaded.
+// Registers the simulated devices with LibTorch when the library is loaded: guards, streams, events and hooks.
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/Context.h>
 #include <ATen/detail/CUDAHooksInterface.h>
@@ -87,7 +87,8 @@ struct Hooks final : at::CUDAHooksInterface {
   at::Generator getNewGenerator(c10::DeviceIndex) const override { return at::detail::createCPUGenerator(); }
   at::Device getDeviceFromPtr(void* memory) const override {
     const int device = device_of_memory(memory);
-    TORCH_CHECK(device >= 0, "The specified pointer resides on host memory and is not registered with any CUDA device.");
+    TORCH_CHECK(device >= 0,
+                "The specified pointer resides on host memory and is not registered with any CUDA device.");
     return device_at(device);
   }
   bool isPinnedPtr(const void* memory) const override { return is_pinned(memory); }

@@ -19,7 +19,7 @@ class HostViews {
   at::Tensor sharing(const at::Tensor& view) const;
 
  private:
-  std::unordered_map<const c10::TensorImpl*, at::Tensor> views_;  // by the original
+  std::unordered_map<const c10::TensorImpl*, at::Tensor> views_;      // by the original
   std::unordered_map<const c10::TensorImpl*, at::Tensor> originals_;  // by the view
   std::unordered_map<const c10::StorageImpl*, c10::Storage> storages_;
   std::unordered_map<const c10::StorageImpl*, at::Tensor> owners_;  // by the storage of the view

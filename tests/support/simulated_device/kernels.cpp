@@ -53,7 +53,8 @@ void copy_between(const at::Tensor& to, const at::Tensor& from) {
   Event ready, done;
   ready.record(target);
   ready.block(source);
-  enqueue(source, [to = host_view(to), from = host_view(from)] { to.copy_(from); }, Stream::Delay::kAlways);
+  enqueue(
+      source, [to = host_view(to), from = host_view(from)] { to.copy_(from); }, Stream::Delay::kAlways);
   done.record(source);
   done.block(target);
 }
@@ -67,20 +68,21 @@ at::Tensor& copy_(at::Tensor& self, const at::Tensor& source, bool non_blocking)
       return self;
     }
     HostViews views;
-    enqueue(stream_of(self), [to = views.of(self), from = views.of(source)] { to.copy_(from); },
-            Stream::Delay::kSometimes);
+    enqueue(
+        stream_of(self), [to = views.of(self), from = views.of(source)] { to.copy_(from); }, Stream::Delay::kSometimes);
     return self;
   }
   const at::Tensor& here = self.is_cuda() ? source : self;
   Stream& stream = stream_of(self.is_cuda() ? self : source);
   const bool is_async = non_blocking && is_pinned(here.storage().data());
-  enqueue(stream, [to = host_view(self), from = host_view(source)] { to.copy_(from); }, Stream::Delay::kAlways);
-  if (!is_async && (self.is_cuda() || !fault().has_begun("copy_wait"))) stream.wait();
+  enqueue(
+      stream, [to = host_view(self), from = host_view(source)] { to.copy_(from); }, Stream::Delay::kAlways);
+  if (!is_async && (self.is_cuda() || !fault().has_begun("host_wait"))) stream.wait();
   return self;
 }
 
 at::Scalar local_scalar_dense(const at::Tensor& self) {
-  stream_of(self).wait();
+  if (!fault().has_begun("host_wait")) stream_of(self).wait();
   return at::_local_scalar_dense(host_view(self));
 }
 
@@ -93,10 +95,11 @@ const at::Tensor& resize_(const at::Tensor& self, at::IntArrayRef size, std::opt
     const c10::DeviceGuard guard(self.device());
     c10::DataPtr memory = device_allocator().allocate(needed);
     if (storage->nbytes() > 0)
-      enqueue(stream_of(self),
-              [from = address_for_kernels(storage->data()), to = address_for_kernels(memory.get()),
-               size = storage->nbytes()] { std::memcpy(to, from, size); },
-              Stream::Delay::kSometimes);
+      enqueue(
+          stream_of(self),
+          [from = address_for_kernels(storage->data()), to = address_for_kernels(memory.get()),
+           size = storage->nbytes()] { std::memcpy(to, from, size); },
+          Stream::Delay::kSometimes);
     storage->set_data_ptr_noswap(std::move(memory));
     storage->set_nbytes(needed);
   }
@@ -126,11 +129,12 @@ void record_stream(at::Tensor& self, at::Stream stream) {
 at::Tensor& mm_dtype_out(const at::Tensor& self, const at::Tensor& mat2, at::ScalarType dtype, at::Tensor& out) {
   TORCH_CHECK(out.scalar_type() == dtype, "out_dtype must be the same as the dtype of the provided out tensor");
   HostViews views;
-  enqueue(stream_of(self),
-          [a = views.of(self), b = views.of(mat2), out = views.of(out), dtype]() mutable {
-            at::mm_out(out, a.to(dtype), b.to(dtype));
-          },
-          Stream::Delay::kSometimes);
+  enqueue(
+      stream_of(self),
+      [a = views.of(self), b = views.of(mat2), out = views.of(out), dtype]() mutable {
+        at::mm_out(out, a.to(dtype), b.to(dtype));
+      },
+      Stream::Delay::kSometimes);
   return out;
 }
 

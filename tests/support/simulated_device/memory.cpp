@@ -65,9 +65,8 @@ class Memory {
       ++stats_.num_ooms;
       const int64_t free = static_cast<int64_t>(size_) - stats_.reserved_bytes[0].current;
       lock.unlock();
-      TORCH_CHECK_WITH(OutOfMemoryError, false, "CUDA out of memory. Tried to allocate ", num_bytes,
-                       " bytes. GPU ", device_, " has a total capacity of ", size_, " bytes of which ", free,
-                       " bytes are free.");
+      TORCH_CHECK_WITH(OutOfMemoryError, false, "CUDA out of memory. Tried to allocate ", num_bytes, " bytes. GPU ",
+                       device_, " has a total capacity of ", size_, " bytes of which ", free, " bytes are free.");
     }
     blocks_[*offset] = {rounded, &stream, {}};
     stats_.allocation[0].increase(1);
@@ -219,7 +218,8 @@ Memory& memory_of(c10::DeviceIndex device) {
 }
 
 void free_device(void* memory) {
-  if (const int device = device_of_memory(memory); device >= 0) memory_of(static_cast<c10::DeviceIndex>(device)).free(memory);
+  if (const int device = device_of_memory(memory); device >= 0)
+    memory_of(static_cast<c10::DeviceIndex>(device)).free(memory);
 }
 
 class DeviceAllocator final : public c10::DeviceAllocator {
@@ -263,7 +263,7 @@ class PinnedAllocator final : public c10::Allocator {
  public:
   c10::DataPtr allocate(size_t num_bytes) override {
     if (num_bytes == 0) return {nullptr, nullptr, &free_pinned, c10::kCPU};
-    void* const memory = ::operator new(num_bytes, std::align_val_t{kAlignment});
+    void* const memory = ::operator new (num_bytes, std::align_val_t{kAlignment});
     std::memset(memory, kPoison, num_bytes);
     const std::lock_guard lock(mutex_);
     ranges_[static_cast<char*>(memory)] = num_bytes;
@@ -297,7 +297,7 @@ void PinnedAllocator::free_pinned(void* memory) {
     const std::lock_guard lock(pinned().mutex_);
     pinned().ranges_.erase(static_cast<char*>(memory));
   }
-  ::operator delete(memory, std::align_val_t{kAlignment});
+  ::operator delete (memory, std::align_val_t{kAlignment});
 }
 
 }  // namespace
@@ -326,9 +326,7 @@ int device_of_memory(const void* memory) {
 extern "C" {
 
 // For fakes of libraries that read and write the memory of a device, such as NCCL's.
-void* simulated_device_address_for_kernels(const void* memory) {
-  return simulated_device::address_for_kernels(memory);
-}
+void* simulated_device_address_for_kernels(const void* memory) { return simulated_device::address_for_kernels(memory); }
 
 // Runs a kernel of a plugin when the stream has come to it. The memory of all devices is open to it, and to every other
 // thread, at its own addresses.

@@ -11,7 +11,7 @@ c10::DeviceAllocator& device_allocator();
 c10::Allocator& pinned_allocator();
 bool is_pinned(const void* memory);
 
-// Where a kernel finds the memory of a device. Other addresses stay as they are.
+// The address at which a kernel finds memory of a device. Other addresses stay as they are.
 void* address_for_kernels(const void* memory);
 // -1: not the memory of a device.
 int device_of_memory(const void* memory);

@@ -1,4 +1,4 @@
-// What the environment says about the simulated device.
+// Settings of the simulated devices, from the environment.
 #pragma once
 
 #include <atomic>
@@ -31,7 +31,7 @@ inline const Settings& settings() {
 
 // SIMULATED_DEVICE_FAULT="NAME N". The names are:
 //   allocation: allocation number N, counted from 1, is out of memory.
-//   copy_wait: from number N on, no copy from the device to pageable memory waits for its end.
+//   host_wait: from number N on, the host does not wait for what it reads from the device.
 //   event_wait: from number N on, no stream waits for an event.
 class Fault {
  public:

@@ -14,13 +14,12 @@ const c10::Device kFirst(c10::kCUDA, 0), kSecond(c10::kCUDA, 1);
 class SimulatedDevice : public testing::Test {
  protected:
   static void SetUpTestSuite() {
-    ASSERT_NE(dlopen(CHASSIS_TEST_BINARY_DIR "/tests/simulated_device/libtorch_cuda.so", RTLD_NOW | RTLD_GLOBAL), nullptr)
+    ASSERT_NE(dlopen(CHASSIS_TEST_BINARY_DIR "/tests/simulated_device/libtorch_cuda.so", RTLD_NOW | RTLD_GLOBAL),
+              nullptr)
         << dlerror();
   }
   static int64_t active_bytes() { return at::accelerator::getDeviceStats(0).active_bytes[0].current; }
-  static c10::Stream side_stream() {
-    return c10::impl::VirtualGuardImpl(c10::kCUDA).getStreamFromGlobalPool(kFirst);
-  }
+  static c10::Stream side_stream() { return c10::impl::VirtualGuardImpl(c10::kCUDA).getStreamFromGlobalPool(kFirst); }
 
   const c10::impl::VirtualGuardImpl guard_{c10::kCUDA};
 };
