@@ -47,8 +47,9 @@ TEST(Processes, EndWithTheErrorOfTheOneThatFailed) {
 TEST(Processes, EndWhenOneOfThemIsStopped) {
   const Outcome outcome = run("2", "stop", "1");
   EXPECT_EQ(outcome.exit_code, 5) << outcome.output;
-  EXPECT_HAS(outcome.output,
-             "all_reduce of 200000 f32 'gradient' (#101 of dp) was not done within 4 s: rank 1 did not respond");
+  // The threads of a process do not stop at the same instant: one more exchange may be done.
+  EXPECT_HAS(outcome.output, "all_reduce of 200000 f32 'gradient' (#10");
+  EXPECT_HAS(outcome.output, " of dp) was not done within 4 s: rank 1 did not respond");
 }
 
 }  // namespace
