@@ -1,11 +1,7 @@
 // An ops provider for pipeline_test.cpp: it claims stub/linear with a weight stored as stub4, and computes it as the
 // reference does.
-#include "chassis/ops.hpp"
 #include "chassis/plugin.hpp"
-
-namespace reference {
-std::unique_ptr<chassis::Kernel> make_linear(const chassis::NodeView& node);
-}
+#include "values.hpp"
 
 namespace {
 
@@ -26,7 +22,9 @@ class StoredLinear : public Ops {
     out.flags(CHASSIS_KERNEL_HOST_OUTPUTS | CHASSIS_KERNEL_ADDS_GRAD_INPUTS);
     if (node.training()) out.keeps_input(0);
   }
-  std::unique_ptr<Kernel> create_kernel(const NodeView& node) override { return reference::make_linear(node); }
+  std::unique_ptr<Kernel> create_kernel(const NodeView& node) override {
+    return reference::linear_entries()[0].make(node);
+  }
 };
 
 }  // namespace
