@@ -33,8 +33,9 @@ class Nccl final : public CommBackend {
         group_options_{option_value<bool>(host, "register_buffers"), option_value<bool>(host, "high_priority")} {}
 
   void supports(uint32_t device_type, int32_t) override {
-    if (device_type == CHASSIS_DEVICE_CPU) refuse("nccl serves CUDA memory; this run is on the CPU: use gloo");
-    if (device_type != CHASSIS_DEVICE_CUDA) refuse("nccl serves CUDA memory only");
+    if (device_type != CHASSIS_DEVICE_CUDA)
+      refuse("nccl serves CUDA memory",
+             device_type == CHASSIS_DEVICE_CPU ? "; this run is on the CPU: use gloo" : " only");
     if (!library_) library_ = open_library(path_);
   }
   std::unique_ptr<BackendGroup> create_group(const CommGroupDesc& desc) override {
