@@ -15,6 +15,7 @@ PROVE_SECONDS = 240
 # is about two of 4e-3. The second bounds are chosen, not measured.
 TOLERANCES = {"fp32": (1e-5, 2e-2), "bf16": (1e-2, 5e-2)}
 PLAN_TOLERANCE = 0.03
+REHEARSED_PLAN_TOLERANCE = 0.1  # of tiny models: what no plan counts, such as a kernel's scratch, is a larger share
 
 
 def stages(machine: Machine, is_rehearsal: bool) -> list:
@@ -157,7 +158,8 @@ def compare_plans(machine: Machine, deadline: Deadline, is_rehearsal: bool):
             figures["plan_command_bytes"] = document_in(planned.text)["ranks"][0]["start"]["peak"]
         except (ValueError, KeyError, IndexError):
             figures["plan_command"] = last_line(planned.text)
-        yield name, "passed" if abs(ratio - 1) <= PLAN_TOLERANCE else "failed", figures
+        tolerance = REHEARSED_PLAN_TOLERANCE if is_rehearsal else PLAN_TOLERANCE
+        yield name, "passed" if abs(ratio - 1) <= tolerance else "failed", figures
 
 
 def end_ranks(machine: Machine, deadline: Deadline, is_rehearsal: bool):
