@@ -61,7 +61,8 @@ function(chassis_add_rust_plugin id)
   endif()
   set(output "${output_dir}/${id}.so")
   set(build_dir "${CMAKE_CURRENT_BINARY_DIR}/cargo-${id}")
-  set(environment "CARGO_TARGET_DIR=${build_dir}" "RUSTC=${CHASSIS_RUSTC}"
+  chassis_rust_flags("${folder}" "${build_dir}" flags)
+  set(environment "CARGO_TARGET_DIR=${build_dir}" "RUSTC=${CHASSIS_RUSTC}" "CARGO_ENCODED_RUSTFLAGS=${flags}"
                   "CHASSIS_PLUGIN_ID=${id}" "CHASSIS_PLUGIN_GIT=${git}")
   if(CMAKE_C_COMPILER AND CMAKE_CXX_COMPILER)   # for crates with sources in C
     list(APPEND environment "CC=${CMAKE_C_COMPILER}" "CXX=${CMAKE_CXX_COMPILER}")
@@ -72,7 +73,6 @@ function(chassis_add_rust_plugin id)
   add_custom_command(OUTPUT "${output}" VERBATIM
     COMMAND "${CMAKE_COMMAND}" -E env ${environment}
             sh "${scripts}/build-rust.sh" "${build_dir}" "${library}" "${output}"
-            "${folder}:${CHASSIS_RUST_CRATES}:${CHASSIS_CARGO_VENDOR}:${build_dir}"
             "${CHASSIS_CARGO}" rustc --quiet --release --lib --locked --offline --manifest-path "${manifest}"
             --config "profile.release.panic=\"unwind\"" ${vendored} -- -C link-arg=-Wl,--no-undefined
     COMMAND sh "${scripts}/audit-plugin.sh" --delete "${output}" T0 "${CMAKE_READELF}" "${kinds}" "${arg_VERSION}"
@@ -118,6 +118,18 @@ function(chassis_find_cargo missing)
     set(found "${rustc} is too old or does not run (${text})")
   endforeach()
   set(${missing} "${found}; ${oldest} or later is needed (tools/bootstrap installs Debian's rustc-web and cargo-web)" PARENT_SCOPE)
+endfunction()
+
+# The value of CARGO_ENCODED_RUSTFLAGS for a plugin in a folder: RUSTFLAGS, and messages of the plugin name sources without
+# the folders of this machine. Whoever runs cargo on the same build folder needs the same value, or all is built again.
+function(chassis_rust_flags folder build_dir out)
+  string(ASCII 31 separator)
+  string(REGEX MATCHALL "[^ ]+" flags "$ENV{RUSTFLAGS}")
+  foreach(prefix IN LISTS folder CHASSIS_RUST_CRATES CHASSIS_CARGO_VENDOR build_dir)
+    list(APPEND flags "--remap-path-prefix=${prefix}/=")
+  endforeach()
+  list(JOIN flags "${separator}" flags)
+  set(${out} "${flags}" PARENT_SCOPE)
 endfunction()
 
 # The arguments by which cargo takes crates from CHASSIS_CARGO_VENDOR; none if it is empty.

@@ -144,6 +144,7 @@ Window window_of(const Integer& left, const Integer& right) {
   return {number(left), number(right)};
 }
 
+// NOLINTBEGIN(performance-unnecessary-value-param): LibTorch's schemas pass integers by value
 std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> flash(const Tensor& q, const Tensor& k, const Tensor& v,
                                                          const std::optional<Tensor>& starts,
                                                          const std::optional<Tensor>&, c10::SymInt, c10::SymInt,
@@ -171,6 +172,7 @@ std::tuple<Tensor, Tensor, Tensor> flash_backward(const Tensor& dout, const Tens
   return {host.rows(gradients.q, q.scalar_type()), host.rows(problem.summed(gradients.k), q.scalar_type()),
           host.rows(problem.summed(gradients.v), q.scalar_type())};
 }
+// NOLINTEND(performance-unnecessary-value-param)
 
 TORCH_LIBRARY_IMPL(aten, CUDA, library) {
   library.impl("_scaled_dot_product_efficient_attention", &efficient);
