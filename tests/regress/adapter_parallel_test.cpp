@@ -11,6 +11,7 @@
 #include "tests/regress/small_run.hpp"
 #include "tests/regress/whole_tensors.hpp"
 #include "tests/support/expect_has.hpp"
+#include "tests/support/largest_relative.hpp"
 
 namespace chassis::test {
 namespace {
@@ -147,14 +148,6 @@ class AdapterRun {
   ScratchDirectory folder_;
   std::string toml_;
 };
-
-double largest_relative(const std::vector<double>& ours, const std::vector<double>& theirs) {
-  EXPECT_EQ(ours.size(), theirs.size());
-  double difference = 0.0;
-  for (size_t i = 0; i < std::min(ours.size(), theirs.size()); ++i)
-    difference = std::max(difference, std::abs(ours[i] - theirs[i]) / std::abs(theirs[i]));
-  return difference;
-}
 
 double largest_difference(const Result& ours, const Result& theirs) {
   EXPECT_EQ(ours.tensors.size(), theirs.tensors.size());

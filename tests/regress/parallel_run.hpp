@@ -16,6 +16,7 @@
 
 #include "host/save/weights.hpp"
 #include "tests/regress/small_run.hpp"
+#include "tests/support/largest_relative.hpp"
 
 namespace chassis::test {
 
@@ -189,14 +190,6 @@ class ParallelRun {
   ScratchDirectory folder_;
   std::string toml_;
 };
-
-inline double largest_relative(const std::vector<double>& ours, const std::vector<double>& theirs) {
-  EXPECT_EQ(ours.size(), theirs.size());
-  double difference = 0.0;
-  for (size_t i = 0; i < std::min(ours.size(), theirs.size()); ++i)
-    difference = std::max(difference, relative(ours[i], theirs[i]));
-  return difference;
-}
 
 inline double largest_difference(const Values& ours, const Values& theirs) {
   double difference = 0.0;

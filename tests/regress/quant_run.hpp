@@ -15,6 +15,7 @@
 
 #include "tests/regress/small_run.hpp"
 #include "tests/regress/whole_tensors.hpp"
+#include "tests/support/largest_relative.hpp"
 
 namespace chassis::test {
 
@@ -115,14 +116,6 @@ inline bool is_component(const std::string& name) {
   for (const char* suffix : {".absmax", ".quant_map", ".nested_absmax", ".nested_quant_map", ".nested_offset"})
     if (name.ends_with(suffix)) return true;
   return name.ends_with("proj.weight");
-}
-
-inline double largest_relative(const std::vector<double>& ours, const std::vector<double>& theirs) {
-  EXPECT_EQ(ours.size(), theirs.size());
-  double difference = 0.0;
-  for (size_t i = 0; i < std::min(ours.size(), theirs.size()); ++i)
-    difference = std::max(difference, std::abs(ours[i] - theirs[i]) / std::abs(theirs[i]));
-  return difference;
 }
 
 }  // namespace chassis::test

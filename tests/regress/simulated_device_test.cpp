@@ -33,7 +33,7 @@ struct NamedRun {
 };
 
 void expect_close(const NamedRun& named, const Numbers& device, const Numbers& host) {
-  const double loss = difference(device, host), norm = largest_relative_difference(device.grad_norms, host.grad_norms);
+  const double loss = difference(device, host), norm = largest_relative(device.grad_norms, host.grad_norms);
   std::printf("| %s | %.1e | %.1e |\n", named.name.c_str(), loss, norm);
   EXPECT_LE(loss, named.tolerance);
   EXPECT_LE(norm, 10 * named.tolerance);

@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-#include <cmath>
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 #include <nlohmann/json.hpp>
@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "tests/regress/fault_run.hpp"
+#include "tests/support/largest_relative.hpp"
 #include "tests/support/process.hpp"
 
 namespace chassis::test {
@@ -56,7 +57,9 @@ class SimulatedRun {
     const std::string output = directory.empty() ? device : directory;
     const Outcome outcome = start(device, overrides, variables, output);
     EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
-    return numbers(output);
+    Numbers read = numbers(output);
+    EXPECT_FALSE(read.losses.empty() || read.evaluations.empty()) << outcome.output;
+    return read;
   }
   Numbers numbers(const std::string& directory) const {
     Numbers numbers;
@@ -99,20 +102,9 @@ when = "never"
   ScratchDirectory folder_;
 };
 
-inline double largest_relative_difference(const std::vector<double>& ours, const std::vector<double>& theirs) {
-  if (ours.size() != theirs.size() || theirs.empty()) return HUGE_VAL;
-  double largest = 0.0;
-  for (size_t i = 0; i < theirs.size(); ++i) {
-    const double difference = std::abs(ours[i] - theirs[i]) / std::abs(theirs[i]);
-    if (!(difference <= largest)) largest = difference;
-  }
-  return largest;
-}
-
 // The largest relative difference of a loss, of steps and evaluations.
 inline double difference(const Numbers& ours, const Numbers& theirs) {
-  return std::max(largest_relative_difference(ours.losses, theirs.losses),
-                  largest_relative_difference(ours.evaluations, theirs.evaluations));
+  return std::max(largest_relative(ours.losses, theirs.losses), largest_relative(ours.evaluations, theirs.evaluations));
 }
 
 }  // namespace chassis::test
