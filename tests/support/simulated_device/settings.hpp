@@ -32,7 +32,6 @@ inline const Settings& settings() {
 // SIMULATED_DEVICE_FAULT="NAME N". The names are:
 //   allocation: allocation number N, counted from 1, is out of memory.
 //   host_wait: from number N on, the host does not wait for what it reads from the device.
-//   event_wait: from number N on, no stream waits for an event.
 class Fault {
  public:
   Fault() {

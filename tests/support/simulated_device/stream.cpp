@@ -149,7 +149,6 @@ void Event::record(Stream& stream) {
 }
 
 void Event::block(Stream& stream) {
-  if (fault().has_begun("event_wait")) return;
   stream.enqueue([mark = mark()] { mark->wait(); });
 }
 
