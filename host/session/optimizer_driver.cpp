@@ -13,6 +13,11 @@
 #include "host/state/layout.hpp"
 
 namespace chassis {
+namespace {
+
+bool is_offloaded(const Parameter* parameter) { return parameter->offloaded; }
+
+}  // namespace
 
 OptimizerDriver::OptimizerDriver(PlacedOptimizer& optimizer, Device device, Communicator& communicator)
     : optimizer_(optimizer), communicator_(communicator), device_(device) {
@@ -31,19 +36,14 @@ OptimizerDriver::~OptimizerDriver() {
 // A plan has no devices to ask about.
 void OptimizerDriver::require_devices() const {
   if (!device_.spec().has_memory) return;
-  for (const Device device : {device_, device_.host()}) {
-    const bool is_used = std::ranges::any_of(
-        trained(), [&](const Parameter* p) { return (p->offloaded ? device_.host() : device_) == device; });
-    if (is_used) plugin().require_support(device);
-    if (device_ == device_.host()) return;
-  }
+  if (!std::ranges::all_of(trained(), is_offloaded)) plugin().require_support(device_);
+  if (std::ranges::any_of(trained(), is_offloaded)) plugin().require_support(device_.host());
 }
 
 void OptimizerDriver::refuse_mixed_offload() const {
   if (!plugin().sums()) return;
-  const auto offloaded = [](const Parameter* p) { return p->offloaded; };
-  const auto found = std::ranges::find_if(trained(), offloaded);
-  if (found != trained().end() && !std::ranges::all_of(trained(), offloaded) && device_.host() != device_)
+  const auto found = std::ranges::find_if(trained(), is_offloaded);
+  if (found != trained().end() && !std::ranges::all_of(trained(), is_offloaded) && device_.host() != device_)
     throw config_error(plugin().label() + " sums over all parameters, but only some of them, such as '" +
                        (*found)->name + "', are stepped in host memory")
         .hint("offload all parameters or none");
