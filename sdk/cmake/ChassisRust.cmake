@@ -61,12 +61,8 @@ function(chassis_add_rust_plugin id)
   endif()
   set(output "${output_dir}/${id}.so")
   set(build_dir "${CMAKE_CURRENT_BINARY_DIR}/cargo-${id}")
-  chassis_rust_flags("${folder}" "${build_dir}" flags)
-  set(environment "CARGO_TARGET_DIR=${build_dir}" "RUSTC=${CHASSIS_RUSTC}" "CARGO_ENCODED_RUSTFLAGS=${flags}"
-                  "CHASSIS_PLUGIN_ID=${id}" "CHASSIS_PLUGIN_GIT=${git}")
-  if(CMAKE_C_COMPILER AND CMAKE_CXX_COMPILER)   # for crates with sources in C
-    list(APPEND environment "CC=${CMAKE_C_COMPILER}" "CXX=${CMAKE_CXX_COMPILER}")
-  endif()
+  chassis_cargo_environment("${folder}" "${build_dir}" environment)
+  list(APPEND environment "CHASSIS_PLUGIN_ID=${id}" "CHASSIS_PLUGIN_GIT=${git}")
   file(GLOB manifests CONFIGURE_DEPENDS "${folder}/*/Cargo.toml" "${CHASSIS_RUST_CRATES}/*/Cargo.toml")
   set(scripts "${CMAKE_CURRENT_FUNCTION_LIST_DIR}")
   # Panics unwind, whatever Cargo.toml says: the crate chassis returns them as errors.
@@ -120,16 +116,20 @@ function(chassis_find_cargo missing)
   set(${missing} "${found}; ${oldest} or later is needed (tools/bootstrap installs Debian's rustc-web and cargo-web)" PARENT_SCOPE)
 endfunction()
 
-# The value of CARGO_ENCODED_RUSTFLAGS for a plugin in a folder: RUSTFLAGS, and messages of the plugin name sources without
-# the folders of this machine. Whoever runs cargo on the same build folder needs the same value, or all is built again.
-function(chassis_rust_flags folder build_dir out)
+# The environment in which cargo builds the plugin in a folder. RUSTFLAGS hold, and messages of the plugin name sources
+# without the folders of this machine. Who runs cargo on the same build folder in another one builds everything again.
+function(chassis_cargo_environment folder build_dir out)
   string(ASCII 31 separator)
   string(REGEX MATCHALL "[^ ]+" flags "$ENV{RUSTFLAGS}")
   foreach(prefix IN LISTS folder CHASSIS_RUST_CRATES CHASSIS_CARGO_VENDOR build_dir)
     list(APPEND flags "--remap-path-prefix=${prefix}/=")
   endforeach()
   list(JOIN flags "${separator}" flags)
-  set(${out} "${flags}" PARENT_SCOPE)
+  set(environment "CARGO_TARGET_DIR=${build_dir}" "RUSTC=${CHASSIS_RUSTC}" "CARGO_ENCODED_RUSTFLAGS=${flags}")
+  if(CMAKE_C_COMPILER AND CMAKE_CXX_COMPILER)   # for crates with sources in C
+    list(APPEND environment "CC=${CMAKE_C_COMPILER}" "CXX=${CMAKE_CXX_COMPILER}")
+  endif()
+  set(${out} "${environment}" PARENT_SCOPE)
 endfunction()
 
 # The arguments by which cargo takes crates from CHASSIS_CARGO_VENDOR; none if it is empty.
