@@ -112,7 +112,7 @@ class AdamW8bit final : public Optimizer {
     values.insert(values.end(), unsigned_.table().values, unsigned_.table().values + 256);
     const float* codes = device_codes_.on(step.param(0).view().device_index, values.data());
     const BorrowedTensor factor = step.device_grad_scale();
-    const auto* scale = factor ? static_cast<const float*>(factor.view().data) : nullptr;
+    const auto* scale = factor ? factor.address<const float>() : nullptr;
     for (uint32_t i = 0; i < step.num_tensors(); ++i) {
       const Tensor t = tensor(step, i);
       const int64_t count = step.param(i).num_elements();
@@ -134,20 +134,13 @@ class AdamW8bit final : public Optimizer {
   DeviceCodes device_codes_;
 #endif
 
-  // Does not read the memory, which may be on a device.
-  template <typename T>
-  static T* pointer(const BorrowedTensor& tensor) {
-    if (!dtype_is<T>(tensor.dtype())) throw Failure(CHASSIS_INTERNAL, "a tensor of ", dtype_name(tensor.dtype()));
-    return static_cast<T*>(tensor.view().data);
-  }
-
   Tensor tensor(const OptimizerStep& step, uint32_t i) const {
     const double lr = step.lr(i), decay = step.weight_decay(i);
     const double correction1 = 1 - std::pow(settings_.beta1, static_cast<double>(step.step()));
     const double root2 = std::sqrt(1 - std::pow(settings_.beta2, static_cast<double>(step.step())));
     Tensor out;
-    out.rows.param = pointer<float>(step.param(i));
-    out.rows.grad = pointer<float>(step.grad(i));
+    out.rows.param = step.param(i).address<float>();
+    out.rows.grad = step.grad(i).address<float>();
     out.coefficients = {.beta1 = static_cast<float>(settings_.beta1),
                         .one_minus_beta1 = static_cast<float>(1 - settings_.beta1),
                         .beta2 = static_cast<float>(settings_.beta2),
@@ -159,13 +152,13 @@ class AdamW8bit final : public Optimizer {
                         .smallest_square = smallest_square_};
     out.fp32 = AdamWCoefficients::of(settings_, step.step(), lr, decay, step.grad_scale());
     if (is_8bit(step.parameter(i))) {
-      out.rows.average = pointer<uint8_t>(step.state(i, 0));
-      out.rows.average_absmax = pointer<float>(step.state(i, 1));
-      out.rows.square = pointer<uint8_t>(step.state(i, 2));
-      out.rows.square_absmax = pointer<float>(step.state(i, 3));
+      out.rows.average = step.state(i, 0).address<uint8_t>();
+      out.rows.average_absmax = step.state(i, 1).address<float>();
+      out.rows.square = step.state(i, 2).address<uint8_t>();
+      out.rows.square_absmax = step.state(i, 3).address<float>();
     } else {
-      out.average = pointer<float>(step.state(i, 0));
-      out.square = pointer<float>(step.state(i, 1));
+      out.average = step.state(i, 0).address<float>();
+      out.square = step.state(i, 1).address<float>();
     }
     return out;
   }

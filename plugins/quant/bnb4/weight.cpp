@@ -21,14 +21,6 @@ void dequantize(const float* map, const uint8_t* codes, const float* absmax, int
   loops().dequantize_bf16(map, codes, absmax, n, block, out);
 }
 
-// Does not read the memory, which may be on a device.
-template <typename T>
-const T* address(const BorrowedTensor& tensor) {
-  if (!dtype_is<T>(tensor.dtype()))
-    throw Failure(CHASSIS_INTERNAL, "a component of a weight in 4 bits is ", dtype_name(tensor.dtype()));
-  return static_cast<const T*>(tensor.view().data);
-}
-
 }  // namespace
 
 WeightShape::WeightShape(const NodeView& node, int64_t block) : block(block) {
@@ -43,15 +35,15 @@ WeightShape::WeightShape(const NodeView& node, int64_t block) : block(block) {
 
 Weight::Weight(const Call& call, const WeightShape& shape) : shape_(shape) {
   const BorrowedTensor codes = call.component(0, kCodes), absmax = call.component(0, kAbsmax);
-  codes_ = address<uint8_t>(codes);
-  map_ = address<float>(call.component(0, kQuantMap));
+  codes_ = codes.address<uint8_t>();
+  map_ = call.component(0, kQuantMap).address<float>();
   if (absmax.dtype() == CHASSIS_DTYPE_F32) {
-    absmax_ = address<float>(absmax);
+    absmax_ = absmax.address<float>();
   } else {
-    nested_ = address<uint8_t>(absmax);
-    nested_absmax_ = address<float>(call.component(0, kNestedAbsmax));
-    nested_map_ = address<float>(call.component(0, kNestedMap));
-    offset_ = address<float>(call.component(0, kNestedOffset));
+    nested_ = absmax.address<uint8_t>();
+    nested_absmax_ = call.component(0, kNestedAbsmax).address<float>();
+    nested_map_ = call.component(0, kNestedMap).address<float>();
+    offset_ = call.component(0, kNestedOffset).address<float>();
   }
   const int64_t elements = rows() * columns(), blocks = (elements + block() - 1) / block();
   if (codes.num_elements() != (elements + 1) / 2 || absmax.num_elements() != blocks)

@@ -39,10 +39,16 @@ class BorrowedTensor {
   // The first element, which must be on the CPU and of this type.
   template <typename T>
   T* data() const {
+    T* const memory = address<T>();
+    if (!is_cpu()) throw Failure(CHASSIS_INTERNAL, "a kernel read device memory on the CPU");
+    return memory;
+  }
+  // The same for memory that may be on a device, which only code of that device reads.
+  template <typename T>
+  T* address() const {
     if (!dtype_is<T>(view_.dtype)) {
       throw Failure(CHASSIS_INTERNAL, "a kernel read a tensor of ", dtype_name(view_.dtype), " as another type");
     }
-    if (!is_cpu()) throw Failure(CHASSIS_INTERNAL, "a kernel read device memory on the CPU");
     return static_cast<T*>(view_.data);
   }
 
