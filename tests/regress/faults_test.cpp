@@ -15,6 +15,7 @@
 #include "tests/regress/fault_run.hpp"
 #include "tests/support/expect_has.hpp"
 #include "tests/support/process.hpp"
+#include "tests/support/unused_port.hpp"
 
 namespace chassis::test {
 namespace {
@@ -33,31 +34,23 @@ constexpr auto kHang = std::chrono::seconds(60 * kSlower);
 // Seconds that ranks wait for a stopped rank, or at the start for a missing one.
 constexpr int kDeadline = 3 * kSlower;
 
-// A free port of this machine; `listens` keeps it in use.
-class Port {
+// Keeps a port in use.
+class Listener {
  public:
-  explicit Port(bool listens) : socket_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+  explicit Listener(int port) : socket_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
     sockaddr_in address{};
     address.sin_family = AF_INET;
+    address.sin_port = htons(static_cast<uint16_t>(port));
     address.sin_addr.s_addr = htonl(INADDR_ANY);
-    socklen_t length = sizeof address;
-    EXPECT_EQ(bind(socket_, reinterpret_cast<sockaddr*>(&address), length), 0);
-    EXPECT_EQ(getsockname(socket_, reinterpret_cast<sockaddr*>(&address), &length), 0);
-    number_ = ntohs(address.sin_port);
-    if (listens)
-      listen(socket_, 8);
-    else
-      close(std::exchange(socket_, -1));
+    EXPECT_EQ(bind(socket_, reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
+    EXPECT_EQ(listen(socket_, 8), 0);
   }
-  ~Port() {
-    if (socket_ >= 0) close(socket_);
-  }
-  Port(const Port&) = delete;
-  Port& operator=(const Port&) = delete;
-  int number() const { return number_; }
+  ~Listener() { close(socket_); }
+  Listener(const Listener&) = delete;
+  Listener& operator=(const Listener&) = delete;
 
  private:
-  int socket_, number_ = 0;
+  int socket_;
 };
 
 // How one rank is started by hand.
@@ -110,7 +103,8 @@ plugin = "faulty"
 
 class Run {
  public:
-  explicit Run(const Fault& fault) : fault_(fault), port_(fault.port_in_use) {
+  explicit Run(const Fault& fault) : fault_(fault) {
+    if (fault.port_in_use) listener_.emplace(port_);
     write_text(folder_ / "run.toml", kToml + fault.toml);
     for (int rank = 0; rank < (fault.by_hand ? fault.num_ranks : 1); ++rank) start(rank);
     if (fault.signal == 0) return;
@@ -163,7 +157,7 @@ class Run {
                      {"GROUP_RANK", std::to_string(rank)},
                      {"LOCAL_WORLD_SIZE", "1"},
                      {"MASTER_ADDR", "127.0.0.1"},
-                     {"MASTER_PORT", std::to_string(port_.number())}};
+                     {"MASTER_PORT", std::to_string(port_)}};
     const bool starts = start.starts && rank != fault_.absent;
     processes_.push_back(starts ? std::make_unique<Process>(command, start.directory, environment) : nullptr);
   }
@@ -189,7 +183,8 @@ class Run {
 
   const Fault& fault_;
   ScratchDirectory folder_;
-  Port port_;
+  const int port_ = unused_port();
+  std::optional<Listener> listener_;
   std::vector<std::unique_ptr<Process>> processes_;
   std::optional<Clock::time_point> sent_;
 };
@@ -208,8 +203,17 @@ std::string lines_of(int rank, const std::string& output) {
   return found;
 }
 
+// Of every rank, also of one that prints no error.
+std::string all_output(const End& end) {
+  std::string all;
+  for (size_t i = 0; i < end.ranks.size(); ++i)
+    all += "process " + std::to_string(i) + ": exit code " + std::to_string(end.ranks[i].exit_code) + "\n" +
+           end.ranks[i].output;
+  return all;
+}
+
 void expect_end(const Fault& fault, const End& end) {
-  EXPECT_FALSE(end.hung);
+  EXPECT_FALSE(end.hung) << all_output(end);
   for (int rank = 0; rank < fault.num_ranks; ++rank) {
     const Outcome& outcome = end.ranks[fault.by_hand ? static_cast<size_t>(rank) : 0];
     const bool is_faulty = rank == fault.rank;

@@ -1,8 +1,6 @@
 // A run of several processes has the same losses to the last bit, the same evaluation and the same text, whichever
 // launcher starts the processes and on whichever hosts they run.
-#include <arpa/inet.h>
 #include <gtest/gtest.h>
-#include <netinet/in.h>
 #include <sched.h>
 
 #include <functional>
@@ -11,6 +9,7 @@
 
 #include "tests/support/expect_has.hpp"
 #include "tests/support/process.hpp"
+#include "tests/support/unused_port.hpp"
 
 namespace chassis::test {
 namespace {
@@ -63,17 +62,6 @@ std::string path_of(const std::string& program) {
   return "";
 }
 
-int free_port() {
-  const int any = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  socklen_t length = sizeof address;
-  EXPECT_EQ(bind(any, reinterpret_cast<sockaddr*>(&address), length), 0);
-  EXPECT_EQ(getsockname(any, reinterpret_cast<sockaddr*>(&address), &length), 0);
-  close(any);
-  return ntohs(address.sin_port);
-}
-
 class Launched : public testing::Test {
  protected:
   Launched() {
@@ -121,7 +109,7 @@ class Launched : public testing::Test {
   // the variables that place a process on a host.
   void train_on_two_hosts(const std::string& name, const std::string& master,
                           const std::function<std::pair<Words, Variables>(int host)>& on_host) const {
-    const std::string port = std::to_string(free_port());
+    const std::string port = std::to_string(unused_port());
     std::vector<std::unique_ptr<Process>> ranks;
     for (int rank = 0; rank < 4; ++rank) {
       const int host = rank / 2;

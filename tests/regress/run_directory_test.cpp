@@ -1,6 +1,4 @@
 // A run loses no file that it finds in its directory, and finds what would fail its end before its first step.
-#include <arpa/inet.h>
-#include <sys/socket.h>
 #include <sys/stat.h>
 
 #include <cstring>
@@ -8,6 +6,7 @@
 #include <map>
 
 #include "tests/support/program_run.hpp"
+#include "tests/support/unused_port.hpp"
 
 namespace chassis::test {
 namespace {
@@ -307,13 +306,7 @@ TEST_F(RunDirectoryTest, AnUnreadableFileForTheExportIsFoundBeforeTheFirstStep) 
 }
 
 TEST_F(RunDirectoryTest, RanksInDifferentFoldersAreFoundBeforeTheFirstStep) {
-  const int any = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  socklen_t length = sizeof address;
-  ASSERT_EQ(bind(any, reinterpret_cast<sockaddr*>(&address), length), 0);
-  ASSERT_EQ(getsockname(any, reinterpret_cast<sockaddr*>(&address), &length), 0);
-  close(any);
+  const std::string port = std::to_string(unused_port());
   std::vector<std::unique_ptr<Process>> ranks;
   for (const char* rank : {"0", "1"}) {
     const std::string home = scratch_ / (std::string("home") + rank);
@@ -327,7 +320,7 @@ TEST_F(RunDirectoryTest, RanksInDifferentFoldersAreFoundBeforeTheFirstStep) {
                                                          {"LOCAL_RANK", rank},
                                                          {"LOCAL_WORLD_SIZE", "2"},
                                                          {"MASTER_ADDR", "127.0.0.1"},
-                                                         {"MASTER_PORT", std::to_string(ntohs(address.sin_port))}}));
+                                                         {"MASTER_PORT", port}}));
   }
   const Outcome first = ranks[0]->wait(), second = ranks[1]->wait();
   EXPECT_EQ(first.exit_code, 2) << first.output;

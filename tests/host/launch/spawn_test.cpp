@@ -14,6 +14,7 @@
 
 #include "tests/support/expect_has.hpp"
 #include "tests/support/process.hpp"
+#include "tests/support/unused_port.hpp"
 
 namespace chassis {
 namespace {
@@ -251,7 +252,7 @@ TEST_F(Spawn, WithoutALoopbackNoRankIsStarted) {
 }
 
 TEST_F(Spawn, TwoRanksOfOneLocalRankAreNamed) {
-  const std::string port = std::to_string(20000 + getpid() % 12000);
+  const std::string port = std::to_string(test::unused_port());
   std::vector<std::unique_ptr<test::ScratchDirectory>> folders;
   std::vector<std::unique_ptr<Process>> ranks;
   for (const char* rank : {"0", "1"}) {
@@ -282,7 +283,7 @@ TEST_F(Spawn, ARankOfAnotherLauncherStartsNoRanks) {
 
 // No parent reaps these ranks, and they do not wait for each other.
 TEST_F(Spawn, RanksStartedByHandThatAreBusyEndWithTheFirst) {
-  const std::string port = std::to_string(20000 + getpid() % 12000);
+  const std::string port = std::to_string(test::unused_port());
   std::vector<std::unique_ptr<test::ScratchDirectory>> folders;
   std::vector<std::unique_ptr<Process>> ranks;
   for (const char* rank : {"0", "1"}) {
@@ -303,7 +304,7 @@ TEST_F(Spawn, RanksStartedByHandThatAreBusyEndWithTheFirst) {
 
 // Two "machines" of two ranks each, started by hand with torchrun's variables.
 TEST_F(Spawn, RanksStartedByHandMeetOnTwoAddresses) {
-  const int port = 20000 + getpid() % 12000;
+  const int port = test::unused_port();
   std::vector<std::unique_ptr<test::ScratchDirectory>> folders;
   std::vector<std::unique_ptr<Process>> ranks;
   for (int rank = 0; rank < 4; ++rank) {
