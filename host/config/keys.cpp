@@ -405,7 +405,9 @@ TableRows generate_table() {
               "leave out tokens less probable than this fraction of the most probable one; default 0"),
        number("repetition_penalty", &T::repetition_penalty, "", 0.01, 100,
               "divides positive and multiplies negative scores of tokens that occurred (CTRL); default 1"),
-       list("stop", &T::stop, "[]", "texts that end an answer; they are not shown")});
+       list("stop", &T::stop, "[]", "texts that end an answer; they are not shown"),
+       integer("batch_size", &T::batch_size, "8", 1, 1 << 16,
+               "how many prompts are answered at once; a prompt's answer does not depend on it")});
 }
 
 TableRows sample_table() {

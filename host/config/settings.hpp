@@ -275,6 +275,7 @@ struct Settings {
     Setting<double> min_p;
     Setting<double> repetition_penalty;
     SettingList stop;
+    Setting<int64_t> batch_size;
   } generate;
 
   struct Sample : ConfigEntry {

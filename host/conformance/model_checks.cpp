@@ -171,7 +171,7 @@ class ModelExamination {
     if (!batch.contains("input_ids")) return;
     Executor executor(*compiled_);
     const auto logits_of = [&](const Fields& fields) {
-      const Tensor logits = executor.logits(fields, nullptr, false);
+      const Tensor logits = executor.logits(fields, {}, false);
       std::vector<float> values(static_cast<size_t>(logits.num_elements()));
       Tensor::borrow(values.data(), logits.sizes(), Dtype::f32).copy_from(logits);
       return values;

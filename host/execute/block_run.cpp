@@ -112,6 +112,7 @@ class BlockRun : NodeKind {
   void forward_node(size_t n, bool training, bool again) {
     const Node& node = block_.nodes[n];
     const bool saves = training && node.has_backward && node.is_recomputed == again;
+    if (context_.caches.size() > 1 && runner_.first_op(node).spec().is_attention()) return forward_rows(n);
     if (ring_.has(node)) return ring_.forward(n, saves);
     if (node.num_calls > 1) return pieces_.forward(n, saves, again ? "forward again" : "forward");
     const MemoryTag tag(node.has_logits ? MemoryCategory::kLogits : MemoryCategory::kActivations);
@@ -121,7 +122,7 @@ class BlockRun : NodeKind {
     for (size_t i = 0; i < node.params.size(); ++i) call_.lend_param(i, runner_.parameter(node.params[i]));
     call_.raw.query_offset = query_offset(node);
     Tensor cached[2];
-    if (context_.cache && runner_.first_op(node).spec().is_attention()) read_cache(node, cached);
+    if (context_.cache() && runner_.first_op(node).spec().is_attention()) read_cache(node, cached);
     if (node.flag(CHASSIS_KERNEL_HOST_OUTPUTS))
       make_outputs(node, again ? node.overwritten_by_recompute : node.overwritten_input);
     const bool with_gradients =
@@ -144,6 +145,29 @@ class BlockRun : NodeKind {
     if ((call_.raw.flags & CHASSIS_CALL_TRAINING) && !with_gradients) check_saved(context_, node, frame_.saved[n]);
   }
 
+  // Attention of rows that have caches: their lengths differ, so each row is a call of its own. All other nodes compute
+  // the rows together.
+  void forward_rows(size_t n) {
+    const Node& node = block_.nodes[n];
+    std::vector<Tensor> outputs;
+    for (const ValueId v : node.outputs) outputs.push_back(runner_.empty(v));
+    const auto num_rows = static_cast<int64_t>(context_.caches.size());
+    for (int64_t row = 0; row < num_rows; ++row) {
+      RunContext context = context_;
+      context.caches = context_.caches.subspan(static_cast<size_t>(row), 1);
+      context.sizes.batch = 1;
+      Frame frame;
+      frame.values.resize(frame_.values.size());
+      for (const ValueId v : node.inputs)
+        if (v != kAbsent && frame_.values[v]) frame.values[v] = frame_.values[v].narrow(0, row, 1);
+      KernelRunner runner(block_, context, frame);
+      BlockRun(runner).forward_node(n, false, false);
+      for (size_t i = 0; i < outputs.size(); ++i)
+        outputs[i].narrow(0, row, 1).copy_from(frame.values[node.outputs[i]]);
+    }
+    for (size_t i = 0; i < outputs.size(); ++i) frame_.values[node.outputs[i]] = std::move(outputs[i]);
+  }
+
   void run_again(size_t n) {
     const Node& node = block_.nodes[n];
     const NodeRun here(context_, node, "forward again");
@@ -157,10 +181,10 @@ class BlockRun : NodeKind {
   // Keys cover all positions so far, queries only the new ones. Document ids are not needed: each row is one document.
   void read_cache(const Node& node, Tensor (&cached)[2]) {
     for (uint32_t i = 0; i < 2; ++i) {
-      cached[i] = context_.cache->append(context_.unit, node.ops[0], i == 1, frame_.values[node.inputs[1 + i]]);
+      cached[i] = context_.cache()->append(context_.unit, node.ops[0], i == 1, frame_.values[node.inputs[1 + i]]);
       call_.inputs[1 + i] = cached[i].handle();
     }
-    call_.raw.query_offset += context_.cache->length();
+    call_.raw.query_offset += context_.cache()->length();
   }
 
   void make_outputs(const Node& node, int overwritten_input) {

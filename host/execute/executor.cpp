@@ -127,7 +127,7 @@ DimSizes Executor::sizes_of(const Fields& fields) const {
   return sizes;
 }
 
-RunContext Executor::context(size_t unit, const Microbatch& mb, KeyValueCache* cache) const {
+RunContext Executor::context(size_t unit, const Microbatch& mb, KeyValueCaches caches) const {
   RunContext context;
   context.backend = backend_.get();
   context.program = &compiled_.program();
@@ -135,7 +135,7 @@ RunContext Executor::context(size_t unit, const Microbatch& mb, KeyValueCache* c
   context.options = &compiled_.options();
   context.parameters = &compiled_.parameters().of_unit(unit);
   context.collectives = collectives_;
-  context.cache = cache;
+  context.caches = caches;
   context.unit = unit;
   context.sizes = mb.sizes;
   context.loss_scale = mb.loss_scale;
@@ -146,14 +146,14 @@ RunContext Executor::context(size_t unit, const Microbatch& mb, KeyValueCache* c
 }
 
 StreamValues Executor::run_units(const ResolvedProgram& resolved, UnitRange units, StreamValues stream, Microbatch& mb,
-                                 KeyValueCache* cache, bool last_position_only) {
+                                 KeyValueCaches caches, bool last_position_only) {
   const bool training = resolved.purpose == Purpose::kTraining;
   if (training) {
     mb.first_unit = units.begin;
     mb.kept.resize(units.end - units.begin);
   }
   for (size_t unit = units.begin; unit < units.end; ++unit) {
-    RunContext run = context(unit, mb, cache);
+    RunContext run = context(unit, mb, caches);
     const bool narrows = last_position_only && unit + 1 == resolved.units.size();
     const bool narrows_after = narrows && needs_all_positions(resolved.running(unit).block);
     if (narrows && !narrows_after) {
@@ -191,7 +191,7 @@ StreamValues Executor::forward(int microbatch, UnitRange units, const Fields& fi
   mb.sizes = std::move(sizes);
   mb.loss_scale = loss_scale;
   mb.random = random;
-  return run_units(resolved(Purpose::kTraining), units, std::move(inputs), mb, nullptr, false);
+  return run_units(resolved(Purpose::kTraining), units, std::move(inputs), mb, {}, false);
 }
 
 Tensor Executor::forward(int microbatch, const Fields& fields, double loss_scale, RandomBits random) {
@@ -235,7 +235,7 @@ void Executor::backward_params(int microbatch, UnitRange units, bool last) {
     const ScopedSpan span(trace_, TraceTrack::kUnits, name_of(unit), "backward of parameters", microbatch,
                           static_cast<int64_t>(unit));
     if (events_) events_->pre_backward(unit, flags);
-    run_backward_params(block, context(unit, mb, nullptr), *mb.of(unit).frame);
+    run_backward_params(block, context(unit, mb, {}), *mb.of(unit).frame);
     mb.of(unit).frame.reset();
     if (events_) events_->post_backward(unit, flags);
   }
@@ -250,7 +250,7 @@ StreamValues Executor::run_backward_units(Microbatch& mb, UnitRange units, Strea
     const ResolvedBlock& block = program.running(unit);
     if (!needs_backward(block)) return {};
     Microbatch::Kept& kept = mb.of(unit);
-    const RunContext run = context(unit, mb, nullptr);
+    const RunContext run = context(unit, mb, {});
     enter("backward", mb.number, unit);
     const ScopedSpan span(trace_, TraceTrack::kUnits, name_of(unit), "backward", mb.number, static_cast<int64_t>(unit));
     if (events_) events_->pre_backward(unit, flags);
@@ -363,7 +363,7 @@ void Executor::backward_stage(const Work& work, bool last) {
 }
 
 // Runs this rank's stages one after another. Returns the outputs of the last stage, or nothing if this rank lacks it.
-StreamValues Executor::infer(Purpose purpose, const Fields& fields, const DimSizes& sizes, KeyValueCache* cache,
+StreamValues Executor::infer(Purpose purpose, const Fields& fields, const DimSizes& sizes, KeyValueCaches caches,
                              bool last_position_only) {
   StreamValues out;
   for (size_t chunk = 0; chunk < own_.stages.size(); ++chunk) {
@@ -374,7 +374,7 @@ StreamValues Executor::infer(Purpose purpose, const Fields& fields, const DimSiz
     mb.sizes = sizes;
     StreamValues stream;
     if (stage > 0) stream = take(values_, stage - 1, stage, 0, stream_into(purpose, units.begin, sizes));
-    stream = run_units(resolved(purpose), units, std::move(stream), mb, cache, last_position_only);
+    stream = run_units(resolved(purpose), units, std::move(stream), mb, caches, last_position_only);
     if (stage + 1 == own_.num_stages)
       out = std::move(stream);
     else
@@ -384,7 +384,7 @@ StreamValues Executor::infer(Purpose purpose, const Fields& fields, const DimSiz
 }
 
 Tensor Executor::loss(const Fields& fields) {
-  StreamValues outputs = infer(Purpose::kLoss, fields, sizes_of(fields), nullptr, false);
+  StreamValues outputs = infer(Purpose::kLoss, fields, sizes_of(fields), {}, false);
   return has_stage(own_.num_stages - 1) ? output(outputs, "loss") : Tensor();
 }
 
@@ -395,10 +395,11 @@ std::string Executor::refusal_of_cache() const {
   return {};
 }
 
-Tensor Executor::logits(const Fields& fields, KeyValueCache* cache, bool last_position_only) {
+Tensor Executor::logits(const Fields& fields, KeyValueCaches caches, bool last_position_only) {
   DimSizes sizes = sizes_of(fields);
-  StreamValues outputs = infer(Purpose::kLogits, fields, sizes, cache, last_position_only);
-  if (cache) cache->advance(sizes.time);
+  CHASSIS_CHECK(caches.empty() || static_cast<int64_t>(caches.size()) == sizes.batch, "each row has a cache");
+  StreamValues outputs = infer(Purpose::kLogits, fields, sizes, caches, last_position_only);
+  for (KeyValueCache* cache : caches) cache->advance(sizes.time);
   Tensor own = has_stage(own_.num_stages - 1) ? output(outputs, "logits") : Tensor();
   if (links_ == nullptr) return own;
   const BlockType& block = resolved(Purpose::kLogits).units.back()->block;

@@ -119,8 +119,9 @@ class Executor {
   // Names a plugin's op that needs all positions of a row, so that logits() cannot have a cache, such as "trial/mix
   // 'mix' of block 'layer'". Empty if there is none.
   std::string refusal_of_cache() const;
-  // [step] Logits [B, T or 1, vocab] for generation, on all ranks. With a cache, `fields` holds only the new positions.
-  Tensor logits(const Fields& fields, KeyValueCache* cache, bool last_position_only);
+  // [step] Logits [B, T or 1, vocab] for generation, on all ranks. With caches, one for each row, `fields` holds only
+  // the new positions, as many in every row.
+  Tensor logits(const Fields& fields, KeyValueCaches caches, bool last_position_only);
 
   const Program& program() const { return compiled_.program(); }
   const ResolvedProgram& resolved(Purpose purpose) const { return compiled_.resolved(purpose); }
@@ -160,17 +161,17 @@ class Executor {
                StreamValues values, const std::vector<StreamSpec>& specs);
   StreamValues forward(int microbatch, UnitRange units, const Fields& fields, DimSizes sizes, StreamValues inputs,
                        double loss_scale, RandomBits random);
-  StreamValues infer(Purpose purpose, const Fields& fields, const DimSizes& sizes, KeyValueCache* cache,
+  StreamValues infer(Purpose purpose, const Fields& fields, const DimSizes& sizes, KeyValueCaches caches,
                      bool last_position_only);
   Device device() const { return backend_->device(); }
 
   StreamValues run_units(const ResolvedProgram& resolved, UnitRange units, StreamValues stream, Microbatch& mb,
-                         KeyValueCache* cache, bool last_position_only);
+                         KeyValueCaches caches, bool last_position_only);
   StreamValues run_backward_units(Microbatch& mb, UnitRange units, StreamValues gradients, UnitEvents::Flags flags);
   // The size that the fields of a micro-batch give a dim.
   int64_t size_of(DimId dim, const Fields& fields) const;
   DimSizes sizes_of(const Fields& fields) const;
-  RunContext context(size_t unit, const Microbatch& mb, KeyValueCache* cache) const;
+  RunContext context(size_t unit, const Microbatch& mb, KeyValueCaches caches) const;
   void enter(const char* phase, int microbatch, size_t unit) const;
   std::string_view name_of(size_t unit) const { return trace_ ? std::string_view(unit_names_[unit]) : ""; }
 

@@ -4,12 +4,14 @@
 #include <algorithm>
 #include <cstdint>
 #include <map>
+#include <span>
 #include <utility>
 
 #include "host/service/tensor.hpp"
 
 namespace chassis {
 
+// The cache of one row.
 class KeyValueCache {
  public:
   explicit KeyValueCache(int64_t capacity) : capacity_(capacity) {}
@@ -23,7 +25,7 @@ class KeyValueCache {
   // Makes room for this many positions, and keeps those that are filled.
   void reserve(int64_t capacity);
 
-  // Appends k or v [B, T, heads, dim] and returns all positions, [B, length + T, heads, dim].
+  // Appends k or v [1, T, heads, dim] and returns all positions, [1, length + T, heads, dim].
   // Throws a config error if the capacity is exceeded.
   Tensor append(size_t unit, uint32_t op, bool is_value, const Tensor& fresh);
 
@@ -32,5 +34,8 @@ class KeyValueCache {
   int64_t length_ = 0;
   std::map<std::pair<std::pair<size_t, uint32_t>, bool>, Tensor> stored_;
 };
+
+// Those of the rows of a micro-batch, in their order. Rows may have different lengths. Empty: without caches.
+using KeyValueCaches = std::span<KeyValueCache* const>;
 
 }  // namespace chassis

@@ -25,7 +25,7 @@ PieceCalls::PieceCalls(const ResolvedBlock& block, const Node& node, const RunCo
   axis_ = static_cast<size_t>(&axis - context.layout->axes.data());
   context_.layout = &layout_;
   const bool is_attention = op.spec().is_attention();
-  const int64_t cached = is_attention && context.cache != nullptr ? context.cache->length() : 0;
+  const int64_t cached = is_attention && context.cache() != nullptr ? context.cache()->length() : 0;
   num_positions_ = cached + context.sizes.time;
   length_ = context_.local_shape(block.block.values[node.outputs[0]])[kTimeDim];
   for (int64_t piece = 0; piece < kRowPieces; ++piece)

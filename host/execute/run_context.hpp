@@ -66,7 +66,7 @@ struct RunContext {
   const ResolveOptions* options = nullptr;
   const std::vector<Parameter*>* parameters = nullptr;  // by slot
   Collectives* collectives = nullptr;
-  KeyValueCache* cache = nullptr;
+  KeyValueCaches caches = {};
   size_t unit = 0;
   DimSizes sizes = {};  // of this micro-batch
   double loss_scale = 1.0;
@@ -75,6 +75,8 @@ struct RunContext {
   int microbatch = 0;
 
   Device device() const { return backend->device(); }
+  // The cache of the only row; NULL without caches. BlockRun gives attention one row at a time.
+  KeyValueCache* cache() const { return caches.empty() ? nullptr : caches.front(); }
   // The value's shape in this micro-batch.
   std::vector<int64_t> local_shape(const GraphValue& value) const {
     return layout->local_shape(*program, value, sizes);

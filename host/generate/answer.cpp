@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <memory>
 #include <utility>
 
 #include "host/base/log.hpp"
@@ -30,41 +31,87 @@ void Answerer::add_stop_ids(const std::vector<int32_t>& ids) {
     if (std::find(all.begin(), all.end(), id) == all.end()) all.push_back(id);
 }
 
-Answer Answerer::answer(const AnswerRequest& request) {
-  GenerateOptions options = settings_.options;
+// The text of an answer while its tokens arrive.
+class Answerer::Writing {
+ public:
+  Writing(const Answerer& answerer, const AnswerRequest& request)
+      : pieces_(answerer.tokenizer()), stops_(answerer.stop_texts_of(request)), on_text_(request.on_text) {
+    answer_.num_prompt_tokens = request.prompt.size();
+    if (request.continues_text) pieces_.continue_from(request.prompt);
+  }
+
+  // Returns false if the answer ends here.
+  bool add(int32_t id) {
+    show(stops_.add(pieces_.add(id)));
+    return !stops_.found() && !is_interrupted_;
+  }
+
+  Answer finish(const Generated& made) {
+    if (!is_interrupted_) {
+      show(stops_.add(pieces_.finish()));
+      show(stops_.finish());
+    }
+    answer_.num_tokens = made.ids.size();
+    const bool stopped = stops_.found() || made.finish == Finish::kStopId;
+    answer_.finish_reason = is_interrupted_ ? "interrupted" : stopped ? "stop" : "length";
+    return std::move(answer_);
+  }
+
+ private:
+  void show(const std::string& text) {
+    answer_.text += text;
+    if (on_text_ && !text.empty() && !is_interrupted_) is_interrupted_ = !on_text_(text);
+  }
+
+  Answer answer_;
+  TokenStream pieces_;
+  StopTexts stops_;
+  OnText on_text_;
+  bool is_interrupted_ = false;
+};
+
+std::vector<std::string> Answerer::stop_texts_of(const AnswerRequest& request) const {
+  std::vector<std::string> texts = settings_.stop_texts;
+  texts.insert(texts.end(), request.stop_texts.begin(), request.stop_texts.end());
+  return texts;
+}
+
+void Answerer::begin(AnswerRequest request, std::function<void(Answer)> on_end) {
+  GenerateOptions options = request.options.value_or(settings_.options);
+  options.stop_ids = settings_.options.stop_ids;
   options.stream = request.stream;
   options.max_new_tokens = check_answer_length(session_.model(), session_.program(),
                                                static_cast<int64_t>(request.prompt.size()), options.max_new_tokens);
-  Answer answer;
-  answer.num_prompt_tokens = request.prompt.size();
-  TokenStream pieces(tokenizer());
-  if (request.continues_text) pieces.continue_from(request.prompt);
-  StopTexts stops(settings_.stop_texts);
-  bool interrupted = false;
-  const auto show = [&](const std::string& text) {
-    answer.text += text;
-    if (request.on_text && !text.empty() && !interrupted) interrupted = !request.on_text(text);
+  const auto writing = std::make_shared<Writing>(*this, request);
+  const int64_t vocab_size = options.vocab_size;
+  TextRequest text;
+  text.cached = options.use_cache ? request.cached : nullptr;
+  text.prompt = std::move(request.prompt);
+  text.options = std::move(options);
+  text.on_token = [writing](int32_t id) { return writing->add(id); };
+  text.on_end = [this, writing, vocab_size, on_end = std::move(on_end)](const Generated& made) {
+    warn_of_masked_ids(made, vocab_size);
+    on_end(writing->finish(made));
   };
-  const auto on_token = [&](int32_t id) {
-    show(stops.add(pieces.add(id)));
-    return !stops.found() && !interrupted;
-  };
-  const Generated made = generate(session_.executor(), request.prompt, options, session_.device(), on_token,
-                                  options.use_cache ? request.cached : nullptr);
-  if (!interrupted) {
-    show(stops.add(pieces.finish()));
-    show(stops.finish());
-  }
-  answer.num_tokens = made.ids.size();
-  const bool stopped = stops.found() || made.finish == Finish::kStopId;
-  answer.finish_reason = interrupted ? "interrupted" : stopped ? "stop" : "length";
-  if (made.num_masked > 0 && session_.rank() == 0)
-    counted_warning("generate.masked_ids",
-                    fmt::format("for {} of {} tokens the model's most likely id was outside the tokenizer's {} ids, "
-                                "and the most likely of those was taken; does the tokenizer belong to the model?",
-                                made.num_masked, made.ids.size(), options.vocab_size),
-                    made.num_masked);
-  return answer;
+  texts_.add(std::move(text));
+}
+
+void Answerer::warn_of_masked_ids(const Generated& made, int64_t vocab_size) const {
+  if (made.num_masked == 0 || session_.rank() != 0) return;
+  counted_warning("generate.masked_ids",
+                  fmt::format("for {} of {} tokens the model's most likely id was outside the tokenizer's {} ids, "
+                              "and the most likely of those was taken; does the tokenizer belong to the model?",
+                              made.num_masked, made.ids.size(), vocab_size),
+                  made.num_masked);
+}
+
+void Answerer::step() { texts_.step(session_.executor(), session_.device()); }
+
+Answer Answerer::answer(AnswerRequest request) {
+  std::optional<Answer> made;
+  begin(std::move(request), [&](Answer answer) { made = std::move(answer); });
+  while (!made) step();
+  return *std::move(made);
 }
 
 }  // namespace chassis

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -24,11 +25,14 @@ struct Answer {
 using OnText = std::function<bool(std::string_view)>;
 
 struct AnswerRequest {
-  const std::vector<int32_t>& prompt;
+  std::vector<int32_t> prompt;
   std::string stream = "generate";  // names the random numbers
   bool continues_text = false;      // the answer continues the text of the prompt, perhaps within a word
   OnText on_text = {};              // may be empty
-  CachedRow* cached = nullptr;      // as in generate()
+  CachedRow* cached = nullptr;      // as in TextRequest
+  // In place of those of the answerer; its stop ids are added.
+  std::optional<GenerateOptions> options = {};
+  std::vector<std::string> stop_texts = {};  // in addition to those of the answerer
 };
 
 class Answerer {
@@ -44,12 +48,25 @@ class Answerer {
   // The ids of a text to continue, encoded like the beginning of a document: with BOS if the tokenizer adds one.
   std::vector<int32_t> ids_of_text(std::string_view text) const;
 
-  // [step][all-ranks] All ranks compute the same answer.
-  Answer answer(const AnswerRequest& request);
+  // Begins an answer, which step() computes together with the other ones. `on_end` may begin another. Throws a config
+  // error if the prompt is empty or too long for the model.
+  void begin(AnswerRequest request, std::function<void(Answer)> on_end);
+  size_t num_running() const { return texts_.num_texts(); }
+  // [step][all-ranks] Computes the next token of every answer. All ranks compute the same answers, and must begin the
+  // same ones in the same order.
+  void step();
+  // [step][all-ranks] Begins an answer and computes it to its end.
+  Answer answer(AnswerRequest request);
 
  private:
+  class Writing;
+
+  std::vector<std::string> stop_texts_of(const AnswerRequest& request) const;
+  void warn_of_masked_ids(const Generated& made, int64_t vocab_size) const;
+
   Session& session_;
   GenerationSettings settings_;
+  TextBatch texts_;
 };
 
 }  // namespace chassis

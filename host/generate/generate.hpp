@@ -1,8 +1,10 @@
-// Generates token ids with a model, one at a time, with a key-value cache.
+// Generates token ids with a model, one at a time for each text, with key-value caches.
 #pragma once
 
 #include <cstdint>
 #include <functional>
+#include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -49,8 +51,41 @@ class CachedRow {
   KeyValueCache cache_{0};
 };
 
-// [step] Calls `on_token` with each new token; false ends the text after it. With `cached`, computes only the positions
-// that it does not hold, and leaves this row in it. Throws a config error if the prompt is empty.
+// A text to be generated.
+struct TextRequest {
+  std::vector<int32_t> prompt;
+  GenerateOptions options;
+  std::function<bool(int32_t)> on_token = {};  // called with each new token; false ends the text after it
+  std::function<void(Generated)> on_end = {};
+  // Only the positions that it does not hold are computed, and this row is left in it. It must outlive the text.
+  CachedRow* cached = nullptr;
+};
+
+// Texts that are generated at once: each joins and leaves between two steps, and gets the tokens that it would get
+// alone. Weights are read once for the tokens of all texts.
+class TextBatch {
+ public:
+  TextBatch();
+  ~TextBatch();
+  TextBatch(TextBatch&&) noexcept;
+  TextBatch& operator=(TextBatch&&) = delete;
+
+  // Throws a config error if the prompt is empty.
+  void add(TextRequest request);
+  size_t num_texts() const { return texts_.size(); }
+  // [step] Computes the next token of every text. Calls on_token and on_end, which may add texts. Throws a numeric error
+  // if a model's scores are not numbers, and what the callbacks throw; the texts must then be dropped.
+  void step(Executor& executor, Device device);
+
+ private:
+  struct Text;
+
+  static void compute(Executor& executor, Device device, std::span<Text* const> texts, bool has_caches);
+
+  std::vector<std::unique_ptr<Text>> texts_;
+};
+
+// [step] Generates one text. Throws a config error if the prompt is empty.
 Generated generate(Executor& executor, const std::vector<int32_t>& prompt, const GenerateOptions& options,
                    Device device, const std::function<bool(int32_t)>& on_token, CachedRow* cached = nullptr);
 

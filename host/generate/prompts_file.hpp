@@ -28,7 +28,7 @@ std::vector<PromptRow> read_prompts(const std::string& path);
 void require_other_file(const std::string& prompts, const std::string& answers);
 
 // One row for each prompt, in the same order: the keys of the prompt's row, answer, finish_reason, prompt_tokens and
-// answer_tokens. Every row is in the file before the next answer begins. PATH.made_with.json records how they were
+// answer_tokens. An answer is in the file as soon as those of all earlier rows are. PATH.made_with.json records how they were
 // made, and shows that the file is this program's own.
 class AnswersFile {
  public:

@@ -57,17 +57,22 @@ bool Samples::due(int64_t step, int64_t last_step) const {
 }
 
 void Samples::take(int64_t step, const std::function<void(const SampleRecord&)>& on_answer) {
-  for (size_t i = 0; i < prompts_.size(); ++i) {
-    Answer answer = answerer_->answer(
-        {.prompt = prompts_[i].ids, .stream = "sample/" + std::to_string(i), .continues_text = !is_chat_});
+  const auto batch_size = static_cast<size_t>(*session_.settings().generate.batch_size);
+  std::vector<Answer> answers(prompts_.size());
+  for (size_t next = 0; next < prompts_.size() || answerer_->num_running() > 0; answerer_->step())
+    for (; next < prompts_.size() && answerer_->num_running() < batch_size; ++next)
+      answerer_->begin({.prompt = prompts_[next].ids,
+                        .stream = "sample/" + std::to_string(next),
+                        .continues_text = !is_chat_},
+                       [&answers, next](Answer answer) { answers[next] = std::move(answer); });
+  for (size_t i = 0; i < prompts_.size(); ++i)
     on_answer({.step = step,
                .index = i + 1,
                .num_prompts = prompts_.size(),
                .prompt = prompts_[i].text,
-               .answer = std::move(answer.text),
-               .finish_reason = std::move(answer.finish_reason),
-               .num_tokens = answer.num_tokens});
-  }
+               .answer = std::move(answers[i].text),
+               .finish_reason = std::move(answers[i].finish_reason),
+               .num_tokens = answers[i].num_tokens});
   session_.ranks().events().finish_step();
 }
 

@@ -45,7 +45,7 @@ void dump(const std::vector<std::string>& files, const std::vector<std::string>&
     fields["sequence_lens"].copy_from(Tensor::borrow(lens.data(), rows, Dtype::i32));
     out = session.executor().forward(0, session.executor().all_units(), fields, {}, 1.0).at("scores");
   } else {
-    out = session.executor().logits(fields, nullptr, false);
+    out = session.executor().logits(fields, {}, false);
   }
   const Tensor logits = out.to(Dtype::f32).to(Device{}).contiguous();
   write_file_atomic(files.at(2), {static_cast<const char*>(logits.data()), logits.num_bytes()});

@@ -72,7 +72,7 @@ class AdapterSaving : public testing::Test {
     const Fields fields = {{"input_ids", Tensor::borrow(ids.data(), sizes, Dtype::i32).clone()},
                            {"positions", Tensor::borrow(positions.data(), sizes, Dtype::i32).clone()},
                            {"document_ids", Tensor::borrow(documents.data(), sizes, Dtype::i32).clone()}};
-    return floats_of(session.executor().logits(fields, nullptr, false));
+    return floats_of(session.executor().logits(fields, {}, false));
   }
 
   json manifest(const std::string& directory) const { return json::parse(text_of_file(directory + "/manifest.json")); }
