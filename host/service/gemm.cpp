@@ -1,4 +1,4 @@
-// Checks of a problem, and its product by LibTorch, by the MKL in it, or by product.cpp.
+// Checks of a problem, and its product by LibTorch, by the MKL in it, by product.cpp or by few_rows.cpp.
 #include "host/service/gemm.hpp"
 
 #include <ATen/core/TensorBody.h>
@@ -14,6 +14,7 @@
 #include <string_view>
 
 #include "host/service/device.hpp"
+#include "host/service/few_rows.hpp"
 #include "host/service/handle.hpp"
 #include "host/state/dtype.hpp"
 
@@ -181,6 +182,7 @@ Bf16Method bf16_method(const Problem& p) {
 void gemm(const Problem& p, Bf16Method method) {
   if (p.m == 0 || p.n == 0) return;
   translate_errors([&] {
+    if (has_few_rows(p)) return multiply_few_rows(p);
     if (p.k > 0 && p.c_dtype == CHASSIS_DTYPE_F32) return multiply_into_fp32(p, method);
     at::Tensor c = matrix(stored_c(p));
     if (p.k == 0) {
@@ -199,7 +201,7 @@ void gemm(const Problem& p, Bf16Method method) {
 }
 
 uint64_t gemm_scratch_bytes(const Problem& p, Bf16Method method) {
-  if (p.m == 0 || p.n == 0 || p.k == 0 || (method != Bf16Method::kWidened && is_bf16_product(p))) return 0;
+  if (p.m == 0 || p.n == 0 || p.k == 0 || has_few_rows(p) || (method != Bf16Method::kWidened && is_bf16_product(p))) return 0;
   uint64_t elements = 0;
   for (const StoredMatrix& x : {stored_a(p), stored_b(p), stored_c(p)})
     if (x.dtype == CHASSIS_DTYPE_BF16) elements += static_cast<uint64_t>(x.rows) * static_cast<uint64_t>(x.columns);

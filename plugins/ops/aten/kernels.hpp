@@ -109,10 +109,17 @@ class AtenKernel : public Kernel {
     else
       aten_.copy_(buffer, gradient);
   }
+  // True for c = a · b of few rows with a weight that is stored transposed, as in generation. The host reads the weight
+  // once, and a row of c has the same bits whatever the number of rows.
+  static bool has_few_rows(const BorrowedTensor& c, const BorrowedTensor& b) {
+    constexpr int64_t kFewRows = 16;
+    return c.is_cpu() && c.size(0) <= kFewRows && b.stride(0) == 1 &&
+           (c.dtype() == CHASSIS_DTYPE_F32 || c.dtype() == CHASSIS_DTYPE_BF16);
+  }
   // c = alpha · a · b + beta · c, all of one dtype. On the CPU the host has the fastest products of fp32.
   void multiply(const BorrowedTensor& c, const BorrowedTensor& a, const BorrowedTensor& b, double alpha = 1,
                 double beta = 0) const {
-    if (c.is_cpu() && c.dtype() == CHASSIS_DTYPE_F32)
+    if ((c.is_cpu() && c.dtype() == CHASSIS_DTYPE_F32) || has_few_rows(c, b))
       gemm(aten_.host, c, a, b, static_cast<float>(alpha), static_cast<float>(beta));
     else if (alpha == 1 && beta == 0)
       aten_.mm_out(a, b, c);

@@ -14,9 +14,14 @@ class Linear : public AtenKernel {
     const Tensor weight = cast(call.param(0), x.dtype()), weight_t = aten_.t(weight);
     const BorrowedTensor y = call.make_output(0, x.dtype(), planned_y_.in_call(x));
     const Tensor rows = matrix(x, weight.size(1)), out = matrix(y, weight.size(0));
-    if (bias) aten_.addmm_out(cast(bias, x.dtype()), rows, weight_t, 1.0, 1.0, out);
-    else
+    if (bias && has_few_rows(out, weight_t)) {
+      aten_.copy_(out, cast(bias, x.dtype()));
+      multiply(out, rows, weight_t, 1, 1);
+    } else if (bias) {
+      aten_.addmm_out(cast(bias, x.dtype()), rows, weight_t, 1.0, 1.0, out);
+    } else {
       multiply(out, rows, weight_t);
+    }
   }
 
   void backward_inputs(Call& call) override {
