@@ -18,7 +18,23 @@ class Generation : public WithProviders {
     const Fields fields = {
         {"input_ids", Tensor::borrow(const_cast<int32_t*>(ids.data()) + begin, sizes, Dtype::i32).clone()},
         {"positions", Tensor::borrow(positions.data(), sizes, Dtype::i32).clone()}};
-    return session_->executor().logits(fields, cache, false);
+    return session_->executor().logits(fields, cache ? KeyValueCaches(&cache, 1) : KeyValueCaches(), false);
+  }
+
+  // Texts that differ in all that a text can have.
+  static std::vector<TextRequest> requests() {
+    std::vector<TextRequest> all;
+    const std::vector<int32_t> ids = random_documents({60})[0].ids;
+    for (size_t i = 0; i < 11; ++i) {
+      TextRequest request;
+      request.prompt.assign(ids.begin() + static_cast<ptrdiff_t>(i), ids.begin() + static_cast<ptrdiff_t>(2 * i + 1));
+      request.options.max_new_tokens = i == 4 ? 0 : static_cast<int64_t>(25 - 2 * i);
+      request.options.stream = "text " + std::to_string(i);
+      request.options.use_cache = i != 7;
+      if (i % 3 == 1) request.options.sampling = {.temperature = 1.0, .top_k = 40, .repetition_penalty = 1.2};
+      all.push_back(std::move(request));
+    }
+    return all;
   }
 
   std::vector<int32_t> generate_from(const std::vector<int32_t>& prompt, GenerateOptions options, bool use_cache) {
@@ -103,6 +119,48 @@ TEST_P(Generation, EndsAtAnyOfTheStopIdsOrWhenTheCallerSaysSo) {
   const Generated ended = generate(session_->executor(), {5}, options, session_->device(), until_three);
   EXPECT_EQ(ended.finish, Finish::kStoppedByCaller);
   EXPECT_EQ(ended.ids.size(), 3u);
+}
+
+TEST_P(Generation, TextsOfABatchHaveTheTokensThatTheyHaveAlone) {
+  std::vector<std::vector<int32_t>> alone;
+  for (const TextRequest& request : requests())
+    alone.push_back(generate(session_->executor(), request.prompt, request.options, session_->device(), {}).ids);
+  for (const size_t size : {2, 5, 16}) {
+    std::vector<std::vector<int32_t>> together(alone.size());
+    size_t next = 0, largest = 0;
+    TextBatch batch;
+    const auto join = [&] {
+      for (; next < alone.size() && batch.num_texts() < size; ++next) {
+        TextRequest request = requests()[next];
+        request.on_end = [&, row = next](Generated made) { together[row] = std::move(made.ids); };
+        batch.add(std::move(request));
+      }
+      largest = std::max(largest, batch.num_texts());
+    };
+    for (join(); batch.num_texts() > 0; join()) batch.step(session_->executor(), session_->device());
+    EXPECT_EQ(together, alone) << size << " at once";
+    EXPECT_EQ(largest, std::min(size, alone.size()));
+  }
+}
+
+TEST_P(Generation, ATextOfABatchEndsByItselfAndLeavesTheOthers) {
+  std::vector<TextRequest> all = requests();
+  const std::vector<int32_t> other =
+      generate(session_->executor(), all[0].prompt, all[0].options, session_->device(), {}).ids;
+  TextBatch batch;
+  Generated first, second;
+  all[0].on_end = [&](Generated made) { first = std::move(made); };
+  all[1].on_token = [](int32_t) { return false; };
+  all[1].on_end = [&](Generated made) { second = std::move(made); };
+  batch.add(std::move(all[0]));
+  batch.add(std::move(all[1]));
+  batch.step(session_->executor(), session_->device());
+  EXPECT_EQ(batch.num_texts(), 1u);
+  EXPECT_EQ(second.finish, Finish::kStoppedByCaller);
+  EXPECT_EQ(second.ids.size(), 1u);
+  EXPECT_THROW(batch.add({}), Error);
+  while (batch.num_texts() > 0) batch.step(session_->executor(), session_->device());
+  EXPECT_EQ(first.ids, other);
 }
 
 // Rows as in a conversation: each begins with a part of the one before.

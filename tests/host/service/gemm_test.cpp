@@ -11,6 +11,8 @@
 
 #include "host/plugin/manifest.hpp"
 #include "host/plugin/status.hpp"
+#include "host/service/few_rows.hpp"
+#include "host/service/few_rows_loops.hpp"
 #include "host/service/host_services.hpp"
 #include "tests/support/expect_has.hpp"
 
@@ -273,6 +275,66 @@ TEST_F(Gemm, SumsTermsOfFp32InAnOrderThatDoesNotDependOnOtherRowsAndColumns) {
   }
 }
 
+// The loops of every instruction set that this processor has.
+TEST_F(Gemm, ComputesFewRowsByEveryInstructionSet) {
+  std::vector<FewRowsLoops> all;
+#if defined(__x86_64__)
+  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) all.push_back(few_rows_avx2());
+  if (can_multiply<float>()) all.push_back(few_rows_avx512());
+  if (can_multiply<uint16_t>()) all.push_back(few_rows_avx512_bf16());
+#endif
+  const auto run = [](const auto* values, const chassis_gemm_problem_t& p, auto columns) {
+    using T = std::remove_cvref_t<decltype(*values)>;
+    columns(FewRowsProblem<T>{p.m, p.n, p.k, static_cast<const T*>(p.a), p.lda, static_cast<const T*>(p.b), p.ldb, p.c,
+                              p.ldc, p.c_dtype == CHASSIS_DTYPE_BF16, p.alpha, p.beta},
+            0, p.n);
+  };
+  for (const FewRowsLoops& loops : all)
+    for (const auto& [m, n, k] : {std::tuple{1, 1, 1}, {3, 5, 7}, {4, 8, 64}, {9, 33, 65}, {16, 6, 100}})
+      for (const uint32_t dtype : {CHASSIS_DTYPE_F32, CHASSIS_DTYPE_BF16})
+        for (const uint32_t c_dtype : {CHASSIS_DTYPE_F32, CHASSIS_DTYPE_BF16})
+          for (const auto& [alpha, beta] : {std::pair{1.0f, 0.0f}, {0.5f, -2.0f}})
+            for (const int64_t gap : {0, 3}) {
+              SCOPED_TRACE(testing::Message() << m << "×" << n << "×" << k << " dtype " << dtype << " beta " << beta);
+              Operands operands({.m = m,
+                                 .n = n,
+                                 .k = k,
+                                 .flags = CHASSIS_GEMM_TRANSPOSE_B,
+                                 .a_dtype = dtype,
+                                 .b_dtype = dtype,
+                                 .c_dtype = c_dtype,
+                                 .alpha = alpha,
+                                 .beta = beta,
+                                 .gap = gap});
+              operands.expect_product([&](const chassis_gemm_problem_t& problem) {
+                if (dtype == CHASSIS_DTYPE_F32)
+                  run(static_cast<const float*>(problem.a), problem, loops.fp32);
+                else
+                  run(static_cast<const uint16_t*>(problem.a), problem, loops.bf16);
+              });
+            }
+}
+
+// So that a text of a batch has the tokens that it has alone.
+TEST_F(Gemm, ARowAmongAFewHasTheSameBitsAlone) {
+  for (const uint32_t dtype : {CHASSIS_DTYPE_F32, CHASSIS_DTYPE_BF16}) {
+    constexpr int64_t kM = 16, kN = 301, kK = 517;
+    const Case whole_case{.m = kM, .n = kN, .k = kK, .flags = CHASSIS_GEMM_TRANSPOSE_B, .a_dtype = dtype, .b_dtype = dtype};
+    Operands whole(whole_case), alone(whole_case);
+    if (!has_few_rows(whole.problem())) GTEST_SKIP() << "this processor has neither AVX2 nor AVX-512";
+    EXPECT_EQ(run(whole.problem()), "");
+    for (int64_t i = 0; i < kM; ++i) {
+      chassis_gemm_problem_t row = alone.problem();
+      const int64_t size = dtype == CHASSIS_DTYPE_F32 ? 4 : 2;
+      row.m = 1;
+      row.a = static_cast<const char*>(row.a) + i * row.lda * size;
+      row.c = static_cast<float*>(row.c) + i * row.ldc;
+      EXPECT_EQ(run(row), "");
+      for (int64_t j = 0; j < kN; ++j) ASSERT_EQ(alone.c.at(i, j), whole.c.at(i, j)) << "row " << i;
+    }
+  }
+}
+
 // Tests both methods, whichever this CPU would use.
 TEST_F(Gemm, ComputesTheSameBf16ProductByBothMethods) {
   if (!has_native_bf16()) GTEST_SKIP() << "this LibTorch exports no bf16 product";
@@ -337,7 +399,7 @@ TEST_F(Gemm, ReportsTheBytesOfItsCopies) {
     return table_->scratch_bytes(table_, &problem);
   };
   EXPECT_EQ(scratch({.m = 8, .n = 4, .k = 16}), 0u);
-  EXPECT_EQ(scratch({.m = 8, .n = 4, .k = 16, .a_dtype = CHASSIS_DTYPE_BF16}), 8u * 16 * 4);
+  EXPECT_EQ(scratch({.m = 8, .n = 4, .k = 16, .a_dtype = CHASSIS_DTYPE_BF16}), 8u * 16 * 4);  // of two dtypes
   // Neither long nor narrow, and with few terms, so every processor multiplies fp32 copies.
   EXPECT_EQ(scratch({.m = 128, .n = 96, .k = 8, .a_dtype = CHASSIS_DTYPE_BF16, .b_dtype = CHASSIS_DTYPE_BF16}),
             (128u + 96) * 8 * 4);
