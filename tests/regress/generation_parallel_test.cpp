@@ -1,4 +1,5 @@
-// Generation under every way to divide the model: the text of one process, with a key-value cache and without.
+// Generation under every way to divide the model: the text of one process, without a key-value cache, and with caches of
+// several texts at once.
 #include <gtest/gtest.h>
 
 #include <string>
@@ -71,8 +72,23 @@ TEST(GenerationOnSeveralRanks, GivesTheTextOfOneProcess) {
     const size_t at = output.find("the quick");
     return at == std::string::npos ? output : output.substr(at, std::string("the quick").size() + 21);
   };
-  const std::string expected = generated({"alone", 1, {}}, true);
+  write_text(folder / "prompts.jsonl",
+             "{\"prompt\":\"the quick\"}\n{\"prompt\":\"dog\"}\n{\"prompt\":\"a fox jumps over\"}\n{\"prompt\":\"q\"}\n");
+  // The answers to a file of prompts.
+  const auto answered = [&](const Row& row, const std::string& batch_size) {
+    const std::string out = std::string(row.name) + batch_size + ".jsonl";
+    std::vector<std::string> words = {"generate", "run.toml", "--prompts", "prompts.jsonl", "--out", out,
+                                      "generate.batch_size=" + batch_size};
+    words.insert(words.end(), row.overrides.begin(), row.overrides.end());
+    if (row.ranks > 1) words.insert(words.end(), {"--nproc", std::to_string(row.ranks)});
+    run(words);
+    return text_of_file(folder / out);
+  };
+  const Row alone{"alone", 1, {}};
+  const std::string expected = generated(alone, true), answers = answered(alone, "1");
   EXPECT_NE(expected.find("the quick brown"), std::string::npos) << expected;
+  EXPECT_EQ(generated(alone, false), expected);
+  EXPECT_NE(answers.find(expected.substr(10)), std::string::npos) << answers;
   const std::string first = "parallel.0.plugin=", second = "parallel.1.plugin=";
   const std::string rings = "parallel.0.overlap=ring", positions = "parallel.0.sequence_parallel=true";
   const std::vector<Row> rows = {{"tensor", 2, {first + "tensor"}},
@@ -86,9 +102,10 @@ TEST(GenerationOnSeveralRanks, GivesTheTextOfOneProcess) {
                                  {"pipeline of three", 3, {first + "pipeline"}},
                                  {"tensor and pipeline", 4, {first + "tensor", second + "pipeline", "mesh.tp=2"}},
                                  {"pipeline and fsdp2", 4, {first + "pipeline", second + "fsdp2", "mesh.pp=2"}}};
-  for (const Row& row : rows)
-    for (const bool cache : {true, false})
-      EXPECT_EQ(generated(row, cache), expected) << row.name << (cache ? ", cached" : "");
+  for (const Row& row : rows) {
+    EXPECT_EQ(generated(row, false), expected) << row.name;
+    EXPECT_EQ(answered(row, "3"), answers) << row.name;
+  }
 }
 
 }  // namespace
