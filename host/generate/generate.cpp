@@ -98,7 +98,18 @@ struct TextBatch::Text {
     if (!uses_cache) return;
     first_long = static_cast<size_t>(first_long_position(executor));
     check_cache();
-    num_seen = cached().begin_with(row, static_cast<int64_t>(row.size()) + request.options.max_new_tokens);
+    num_seen = cached().begin_with(row, room_for(static_cast<int64_t>(row.size())));
+  }
+  // The positions for which there should be room when a row of this length is computed. Room grows with the text, since
+  // few texts have as many tokens as they may.
+  int64_t room_for(int64_t length) const {
+    constexpr int64_t kLeast = 64;
+    const auto longest = static_cast<int64_t>(request.prompt.size()) + request.options.max_new_tokens;
+    return std::min(longest, length + std::max(length, kLeast));
+  }
+  void make_room() {
+    const auto length = static_cast<int64_t>(row.size());
+    if (length > cached().cache().capacity()) cached().cache().reserve(room_for(length));
   }
   void take_token(const Tensor& logits, size_t row_of_logits);
   RowPiece piece() const {
@@ -127,6 +138,7 @@ void TextBatch::step(Executor& executor, Device device) {
     if (text->has_ended) continue;
     if (!text->has_begun) text->begin(executor);
     text->check_cache();
+    if (text->uses_cache) text->make_room();
     if (text->uses_cache && text->row.size() == text->num_seen + 1)
       together[text->is_long() ? 1 : 0].push_back(text.get());
     else
