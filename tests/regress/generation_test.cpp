@@ -28,7 +28,7 @@ class Generation : public WithProviders {
     for (size_t i = 0; i < 11; ++i) {
       TextRequest request;
       request.prompt.assign(ids.begin() + static_cast<ptrdiff_t>(i), ids.begin() + static_cast<ptrdiff_t>(2 * i + 1));
-      request.options.max_new_tokens = i == 4 ? 0 : static_cast<int64_t>(25 - 2 * i);
+      request.options.max_new_tokens = i == 4 ? 0 : i == 2 ? 150 : static_cast<int64_t>(25 - 2 * i);
       request.options.stream = "text " + std::to_string(i);
       request.options.use_cache = i != 7;
       if (i % 3 == 1) request.options.sampling = {.temperature = 1.0, .top_k = 40, .repetition_penalty = 1.2};
