@@ -309,11 +309,14 @@ OpsCase add_rms_norm(int64_t n) {
   return out;
 }
 
-OpsCase linear_cross_entropy(std::string name, int64_t rows, int64_t hidden, int64_t vocab, bool bias, double cap = 0) {
+// Two labels are ignored, and of each `ignored` labels the first.
+OpsCase linear_cross_entropy(std::string name, int64_t rows, int64_t hidden, int64_t vocab, bool bias, double cap = 0,
+                             int64_t ignored = 0) {
   const at::Tensor x = random({2, rows, hidden}), weight = random({vocab, hidden}, 0.3);
   at::Tensor labels = at::randint(vocab, {2, rows}, at::TensorOptions(kInt));
   labels.view({-1})[1] = -100;
   labels.view({-1})[2 * rows - 1] = -100;
+  for (int64_t i = 0; ignored > 0 && i < 2 * rows; i += ignored) labels.view({-1})[i] = -100;
   OpsCase out;
   out.name = std::move(name);
   out.inputs = {x, labels};
@@ -527,6 +530,10 @@ std::vector<OpsCase> fused_cases() {
           linear_cross_entropy("linear+cross_entropy", 5, 12, 11, false),
           linear_cross_entropy("linear+cross_entropy with a bias", 5, 12, 11, true),
           linear_cross_entropy("linear+cross_entropy in chunks", 40, 4, 70001, false),
+          linear_cross_entropy("linear+cross_entropy of few labels", 15, 12, 11, false, 0, 2),
+          linear_cross_entropy("linear+cross_entropy of no label", 5, 12, 11, false, 0, 1),
+          linear_cross_entropy("linear+cross_entropy of few labels in chunks", 40, 2, 262144, false, 0, 8),
+          linear_cross_entropy("linear+softcap+cross_entropy of few labels", 15, 12, 11, false, 2.5, 3),
           linear_cross_entropy("linear+softcap+cross_entropy", 5, 12, 11, false, 2.5),
           linear_cross_entropy("linear+softcap+cross_entropy with a bias", 5, 12, 11, true, 2.5),
           linear_cross_entropy("linear+softcap+cross_entropy in chunks", 40, 4, 70001, false, 1.5),

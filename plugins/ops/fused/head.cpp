@@ -1,6 +1,9 @@
 // linear, softcap and cross entropy as one: logits exist only for a chunk of rows, and become their gradient in place.
 // As the gradient of the loss is already known, three products per chunk give the loss and all gradients (as in Hsu et
-// al., Liger Kernel, 2024).
+// al., Liger Kernel, 2024). Where many labels are ignored, as those of prompts are, the other rows are copied together,
+// and only these are computed.
+#include <cstring>
+
 #include "kernels.hpp"
 
 namespace fused {
@@ -22,7 +25,7 @@ class Head final : public Kernel {
 
   void forward(Call& call) override {
     double loss = 0.0;
-    for_chunks(call, [&](const Chunk& chunk) { loss += loss_of(call, chunk, nullptr); });
+    for_chunks(call, computed_rows(call), [&](const Chunk& chunk) { loss += loss_of(call, chunk, nullptr); });
     store_loss(call, loss);
   }
 
@@ -47,12 +50,22 @@ class Head final : public Kernel {
   }
 
  private:
+  // The rows of a call that are computed.
+  struct Rows {
+    int64_t count;
+    bool are_copied;
+    std::vector<int64_t> trained;  // if they are copied: which rows
+  };
+
   struct Chunk {
-    int64_t begin, rows, vocab;
-    Tensor x;         // [rows, in]
-    Tensor logits;    // [rows, vocab], fp32
-    Tensor gradient;  // of the logits, in the dtype of x; in fp32, it shares their memory
+    int64_t begin, rows, vocab;  // `begin` counts the computed rows
+    Tensor x;                    // [rows, in]
+    Tensor logits;               // [rows, vocab], fp32
+    Tensor gradient;             // of the logits, in the dtype of x; in fp32, it shares their memory
     const int32_t* labels;
+    const int64_t* copied_from;  // the rows that x was copied from; NULL if x is a part of the input
+
+    int64_t row_in_call(int64_t row) const { return copied_from ? copied_from[row] : begin + row; }
   };
 
   double run(Call& call, const float* scale, bool with_input, bool with_param) const {
@@ -60,16 +73,19 @@ class Head final : public Kernel {
     const bool adds = static_cast<bool>(call.grad_input(0));
     if (with_input && !adds) call.set_grad_input(0, Tensor::create_like(call.host(), x));
     const Tensor dx = with_input ? rows_of(call.grad_input(0), weight.size(1)) : Tensor();
+    const Rows rows = computed_rows(call);
+    if (with_input && !adds && rows.are_copied)
+      std::memset(dx.data<T>(), 0, static_cast<size_t>(dx.num_elements()) * sizeof(T));
+    if (with_param && rows.count == 0) grad_param(call, 0);
     double loss = 0.0;
     float beta = call.grad_param_beta(0);
-    for_chunks(call, [&](const Chunk& chunk) {
+    for_chunks(call, rows, [&](const Chunk& chunk) {
       loss += loss_of(call, chunk, scale);
       if (with_input) {
-        const Tensor part = op_.narrow(dx, 0, chunk.begin, chunk.rows);
-        if (adds)
-          add_product(call, part, chunk.gradient, weight);
+        if (adds || rows.are_copied)
+          add_product(call, dx, chunk, weight);
         else
-          multiply(call, part, chunk.gradient, weight);
+          multiply(call, op_.narrow(dx, 0, chunk.begin, chunk.rows), chunk.gradient, weight);
       }
       if (with_param && dweight) {
         gemm(call.host(), dweight, op_.t(chunk.gradient), chunk.x, 1.0f, beta);  // into fp32, whatever T is
@@ -79,15 +95,18 @@ class Head final : public Kernel {
     return loss;
   }
 
-  // Rationale: some libraries add the terms of such a long product one by one to the existing sum and lose its low
-  // bits.
-  void add_product(Call& call, const Tensor& sum, const Tensor& a, const BorrowedTensor& b) const {
-    const Tensor product = Tensor::create_like(call.host(), sum);
-    multiply(call, product, a, b);
-    T* const to = sum.data<T>();
+  // Adds the gradient of the chunk's rows to theirs in `dx`. Rationale: some libraries add the terms of such a long
+  // product one by one to the existing sum and lose its low bits.
+  void add_product(Call& call, const Tensor& dx, const Chunk& chunk, const BorrowedTensor& weight) const {
+    const int64_t in = weight.size(1);
+    const Tensor product = Tensor::create(call.host(), dx.dtype(), {chunk.rows, in});
+    multiply(call, product, chunk.gradient, weight);
+    T* const to = dx.data<T>();
     const T* const from = product.data<T>();
-    parallel_for(call.host(), sum.num_elements(), row_grain(1),
-                 [&](int64_t begin, int64_t end) { row_loops<T>().add(from + begin, to + begin, end - begin); });
+    parallel_for(call.host(), chunk.rows, row_grain(in), [&](int64_t begin, int64_t end) {
+      for (int64_t row = begin; row < end; ++row)
+        row_loops<T>().add(from + row * in, to + chunk.row_in_call(row) * in, in);
+    });
   }
 
   // c = a · b, where c has type T.
@@ -135,23 +154,57 @@ class Head final : public Kernel {
     return sum;
   }
 
+  // A few ignored rows, such as the last ones of documents, cost less than copies.
+  Rows computed_rows(Call& call) const {
+    const BorrowedTensor labels = call.input(1);
+    const int32_t* const label = labels.data<int32_t>();
+    const int64_t num_rows = labels.num_elements();
+    const auto num_trained = num_rows - std::count(label, label + num_rows, ignore_index_);
+    if (10 * num_trained > 9 * num_rows) return {num_rows, false, {}};
+    Rows rows{num_trained, true, {}};
+    for (int64_t row = 0; row < num_rows; ++row)
+      if (label[row] != ignore_index_) rows.trained.push_back(row);
+    return rows;
+  }
+
   template <typename Body>
-  void for_chunks(Call& call, Body&& body) const {
+  void for_chunks(Call& call, const Rows& computed, Body&& body) const {
     const BorrowedTensor labels = call.input(1), weight = call.param(0);
-    const int64_t rows = labels.num_elements(), vocab = weight.size(0), step = head_chunk_rows(rows, vocab);
-    const Tensor all_x = rows_of(call.input(0), weight.size(1)), weight_t = op_.t(weight);
-    const Tensor buffer = Tensor::create(call.host(), CHASSIS_DTYPE_F32, {std::min(step, rows), vocab});
-    Tensor rounded;
-    if constexpr (!std::is_same_v<T, float>)
-      rounded = Tensor::create(call.host(), CHASSIS_DTYPE_BF16, {std::min(step, rows), vocab});
+    const int64_t rows = computed.count, vocab = weight.size(0), in = weight.size(1);
+    const int64_t step = std::min(head_chunk_rows(labels.num_elements(), vocab), rows);
+    if (rows == 0) return;
+    const Tensor all_x = rows_of(call.input(0), in), weight_t = op_.t(weight);
+    const Tensor buffer = Tensor::create(call.host(), CHASSIS_DTYPE_F32, {step, vocab});
+    Tensor rounded, some_x;
+    if constexpr (!std::is_same_v<T, float>) rounded = Tensor::create(call.host(), CHASSIS_DTYPE_BF16, {step, vocab});
+    if (computed.are_copied) some_x = Tensor::create(call.host(), all_x.dtype(), {step, in});
+    std::vector<int32_t> some_labels(computed.are_copied ? static_cast<size_t>(step) : 0);
     for (int64_t begin = 0; begin < rows; begin += step) {
-      Chunk chunk{begin, std::min(step, rows - begin), vocab, {}, {}, {}, labels.data<int32_t>() + begin};
-      chunk.x = op_.narrow(all_x, 0, begin, chunk.rows);
+      Chunk chunk{begin, std::min(step, rows - begin), vocab, {}, {}, {}, labels.data<int32_t>() + begin, nullptr};
+      if (computed.are_copied) {
+        chunk.copied_from = computed.trained.data() + begin;
+        chunk.labels = some_labels.data();
+        copy_rows(call, chunk, all_x, labels.data<int32_t>(), some_x, some_labels);
+      }
+      chunk.x = computed.are_copied ? op_.narrow(some_x, 0, 0, chunk.rows) : op_.narrow(all_x, 0, begin, chunk.rows);
       chunk.logits = op_.narrow(buffer, 0, 0, chunk.rows);
       chunk.gradient = op_.narrow(rounded ? rounded : buffer, 0, 0, chunk.rows);
       gemm(call.host(), chunk.logits, chunk.x, weight_t);
       body(chunk);
     }
+  }
+
+  static void copy_rows(Call& call, const Chunk& chunk, const Tensor& all_x, const int32_t* all_labels,
+                        const Tensor& some_x, std::vector<int32_t>& some_labels) {
+    const int64_t in = some_x.size(1);
+    const T* const from = all_x.data<T>();
+    T* const to = some_x.data<T>();
+    parallel_for(call.host(), chunk.rows, row_grain(in), [&](int64_t begin, int64_t end) {
+      for (int64_t row = begin; row < end; ++row) {
+        std::copy_n(from + chunk.copied_from[row] * in, in, to + row * in);
+        some_labels[static_cast<size_t>(row)] = all_labels[chunk.copied_from[row]];
+      }
+    });
   }
 
   Tensor rows_of(const BorrowedTensor& x, int64_t columns) const {
