@@ -12,76 +12,43 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// The dynamic linker reads it when the program is started, also for the process whose copies are the runs.
-[[maybe_unused]] const int is_set = setenv("LD_LIBRARY_PATH", CHASSIS_TEST_BINARY_DIR "/tests/simulated_device", 1);
-
-// fp32 differs by the order of sums in attention alone; bf16 by the rounding of every value.
-constexpr double kFp32 = 2e-6, kBf16 = 2e-3;
-
-const std::string kFsdp2 = "[[parallel]]\nplugin = \"fsdp2\"\n";
-
-const char* const kNccl = CHASSIS_TEST_BINARY_DIR "/tests/simulated_nccl/nccl_simulated.so";
-const Words kOnNccl = {"comm.plugin=nccl_simulated",
-                       "comm.library=" CHASSIS_TEST_BINARY_DIR "/tests/fake_nccl/libnccl.so.2"};
-
-struct NamedRun {
-  std::string name;
-  Words overrides;
-  std::string toml = {};
-  double tolerance = kFp32;
-  friend void PrintTo(const NamedRun& run, std::ostream* out) { *out << run.name; }
-};
-
-void expect_close(const NamedRun& named, const Numbers& device, const Numbers& host) {
-  const double loss = difference(device, host), norm = largest_relative(device.grad_norms, host.grad_norms);
-  std::printf("| %s | %.1e | %.1e |\n", named.name.c_str(), loss, norm);
-  EXPECT_LE(loss, named.tolerance);
-  EXPECT_LE(norm, 10 * named.tolerance);
-}
-
 class OnOneDevice : public testing::TestWithParam<NamedRun> {};
 
-TEST_P(OnOneDevice, GivesTheNumbersOfTheCpu) {
-  const NamedRun& named = GetParam();
-  const SimulatedRun run(named.toml);
-  // With two devices, a run with a strategy starts two ranks.
-  const Numbers device = run.train("cuda", named.overrides, {{"SIMULATED_DEVICES", "1"}}),
-                host = run.train("cpu", named.overrides);
-  expect_close(named, device, host);
-}
+TEST_P(OnOneDevice, GivesTheNumbersOfTheCpu) { expect_the_numbers_of_the_cpu(GetParam()); }
 
-const Words kOffload = {"parallel.0.offload=cpu"};
+const Words kOffload = {"parallel.0.offload=cpu"},
+            k8Bit = {"optimizer.plugin=adamw8bit_simulated", "optimizer.min_8bit_size=256"};
 
 INSTANTIATE_TEST_SUITE_P(
     Each, OnOneDevice,
     testing::Values(
-        NamedRun{"fp32", {}}, NamedRun{"bf16", {"precision.compute=bf16"}, "", kBf16},
+        NamedRun{"fp32"}, NamedRun{"bf16", {"precision.compute=bf16"}, "", kBf16},
         NamedRun{"recompute_full", {"recompute.mode=full"}},
         NamedRun{"recompute_selective", {"recompute.mode=selective"}},
         NamedRun{"accumulation", {"train.micro_batch_size=3"}},
         NamedRun{"rows_of_several_lengths", {"data.packing=none", "data.overflow=truncate"}},
+        NamedRun{"rows_of_several_documents", {"data.packing=best_fit", "train.seq_len=64"}},
         NamedRun{"sgd", {"optimizer.plugin=sgd"}}, NamedRun{"lion", {"optimizer.plugin=lion", "optimizer.lr=1e-4"}},
-        NamedRun{"lora", {}, "[adapter]\nplugin = \"lora\"\nrank = 4\n"}, NamedRun{"offload", kOffload, kFsdp2},
+        NamedRun{"lora", {}, kLoraOfRank4}, NamedRun{"offload", kOffload, kFsdp2},
         NamedRun{"offload_to_pageable_memory", {"parallel.0.offload=cpu", "parallel.0.pin_memory=false"}, kFsdp2},
         NamedRun{"muon_offloaded", {"optimizer.plugin=muon", "parallel.0.offload=cpu"}, kFsdp2},
         NamedRun{"adamw8bit_offloaded", {"optimizer.plugin=adamw8bit", "parallel.0.offload=cpu"}, kFsdp2},
-        NamedRun{"adamw8bit", {"optimizer.plugin=adamw8bit_simulated"}},
-        NamedRun{"four_bits", {}, "[adapter]\nplugin = \"lora\"\nrank = 4\n[quant]\nplugin = \"bnb4_simulated\"\n"}),
+        NamedRun{"adamw8bit", k8Bit}, NamedRun{"four_bits", {}, kFourBits},
+        NamedRun{"rms_norm",
+                 {"kernels.plugins=[\"cuda_rms_norm_simulated\", \"aten\"]"},
+                 "",
+                 kFp32,
+                 "cuda_rms_norm_simulated"}),
     [](const auto& row) { return row.param.name; });
 
 class OnTwoDevices : public testing::TestWithParam<NamedRun> {};
 
-// Both run two ranks: those on the CPU exchange by gloo.
 TEST_P(OnTwoDevices, GivesTheNumbersOfTheCpu) {
   if (!fs::exists(kNccl)) GTEST_SKIP() << "built without CUDA's headers";
-  const NamedRun& named = GetParam();
-  const SimulatedRun run(named.toml);
-  Words overrides = named.overrides;
-  overrides.insert(overrides.end(), {"--nproc", "2"});
-  const Numbers host = run.train("cpu", overrides);
-  overrides.insert(overrides.begin(), kOnNccl.begin(), kOnNccl.end());
-  expect_close(named, run.train("cuda", overrides), host);
+  expect_the_numbers_of_two_cpu_ranks(GetParam());
 }
+
+const std::string kContext = "[[parallel]]\nplugin = \"context\"\n";
 
 INSTANTIATE_TEST_SUITE_P(
     Each, OnTwoDevices,
@@ -91,6 +58,10 @@ INSTANTIATE_TEST_SUITE_P(
                              {},
                              "[[parallel]]\nplugin = \"zero\"\nstage = 3\nstage3_param_persistence_threshold = 0\n"},
                     NamedRun{"tensor", {}, "[[parallel]]\nplugin = \"tensor\"\n"},
+                    NamedRun{"context_all_to_all", {}, kContext},
+                    NamedRun{"context_ring", {"parallel.0.mode=ring"}, kContext},
+                    NamedRun{"context_of_documents", {"parallel.0.mode=gather", "train.seq_len=64"}, kContext},
+                    NamedRun{"adamw8bit", k8Bit, kFsdp2}, NamedRun{"four_bits", {}, kFourBits + kFsdp2},
                     NamedRun{"pipeline",
                              {"train.micro_batch_size=3", "train.global_batch_size=12"},
                              "[[parallel]]\nplugin = \"pipeline\"\n"}),
@@ -153,6 +124,23 @@ TEST(SimulatedRuns, RefuseAPluginOfTheCpuByName) {
   EXPECT_HAS(outcome.output, "gloo serves memory of the CPU; this run is on CUDA: use nccl");
 }
 
+TEST(SimulatedRuns, RefuseDropoutOfAnAdapterByName) {
+  const SimulatedRun run(kLoraOfRank4);
+  const Words dropout = {"adapter.dropout=0.1"};
+  EXPECT_EQ(run.start("cpu", dropout).exit_code, 0);
+  const Outcome outcome = run.start("cuda", dropout);
+  EXPECT_NE(outcome.exit_code, 0);
+  EXPECT_HAS(outcome.output, "draws the bits of dropout on the CPU only");
+}
+
+// The kernels of plugins run there too.
+TEST(SimulatedRuns, UseTheDeviceThatIsNamed) {
+  const SimulatedRun run(kFourBits);
+  const Words kernels = joined(k8Bit, {"kernels.plugins=[\"cuda_rms_norm_simulated\", \"aten\"]", "run.max_steps=2"});
+  const Numbers first = run.train("cuda:0", kernels, {}, "first"), second = run.train("cuda:1", kernels, {}, "second");
+  EXPECT_EQ(difference(second, first), 0.0);
+}
+
 TEST(SimulatedRuns, Generate) {
   const SimulatedRun run("[tokenizer]\nplugin = \"bytes\"\n");
   const Words model = {"run.toml", "model.config.vocab_size=272", "run.output_dir=made"};
@@ -185,8 +173,7 @@ TEST(SimulatedFaults, AMissingWaitOfTheHostChangesTheNumbers) {
 TEST(SimulatedFaults, AMissingWaitOfAStreamChangesTheNumbers) {
   if (!fs::exists(kNccl)) GTEST_SKIP() << "built without CUDA's headers";
   const SimulatedRun run(kFsdp2);
-  Words overrides = kOnNccl;
-  overrides.insert(overrides.end(), {"--nproc", "2"});
+  const Words overrides = joined(kOnNccl, {"--nproc", "2"});
   const Numbers right = run.train("cuda", overrides, {}, "right");
   const Outcome outcome = run.start("cuda", overrides, {{"FAKE_CUDA_LOSES_WAITS", "1"}}, "wrong");
   EXPECT_TRUE(outcome.exit_code != 0 || difference(run.numbers("wrong"), right) > kFp32) << outcome.output;

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <nlohmann/json.hpp>
@@ -18,8 +19,38 @@
 
 namespace chassis::test {
 
+// The dynamic linker reads it when the program is started, also for the process whose copies are the runs.
+[[maybe_unused]] inline const int finds_devices =
+    setenv("LD_LIBRARY_PATH", CHASSIS_TEST_BINARY_DIR "/tests/simulated_device", 1);
+
 using Words = std::vector<std::string>;
 using Variables = std::vector<std::pair<std::string, std::string>>;
+
+// fp32 differs by the order of sums in attention alone; bf16 by the rounding of every value.
+inline constexpr double kFp32 = 2e-6, kBf16 = 2e-3;
+
+inline const std::string kFsdp2 = "[[parallel]]\nplugin = \"fsdp2\"\n",
+                         kLoraOfRank4 = "[adapter]\nplugin = \"lora\"\nrank = 4\n",
+                         kFourBits = kLoraOfRank4 + "[quant]\nplugin = \"bnb4_simulated\"\n";
+
+// Ranks on two devices exchange by the plugin nccl, which is there if CUDA's headers were when this was built.
+inline constexpr const char* kNccl = CHASSIS_TEST_BINARY_DIR "/tests/simulated_nccl/nccl_simulated.so";
+inline const Words kOnNccl = {"comm.plugin=nccl_simulated",
+                              "comm.library=" CHASSIS_TEST_BINARY_DIR "/tests/fake_nccl/libnccl.so.2"};
+
+inline Words joined(Words words, const Words& more) {
+  words.insert(words.end(), more.begin(), more.end());
+  return words;
+}
+
+struct NamedRun {
+  std::string name;
+  Words overrides = {};
+  std::string toml = {};
+  double tolerance = kFp32;
+  std::string provider = {};  // that must compute something on the device
+  friend void PrintTo(const NamedRun& run, std::ostream* out) { *out << run.name; }
+};
 
 struct Numbers {
   std::vector<double> losses, grad_norms, evaluations;
@@ -105,6 +136,31 @@ when = "never"
 // The largest relative difference of a loss, of steps and evaluations.
 inline double difference(const Numbers& ours, const Numbers& theirs) {
   return std::max(largest_relative(ours.losses, theirs.losses), largest_relative(ours.evaluations, theirs.evaluations));
+}
+
+inline void expect_close(const NamedRun& named, const Numbers& device, const Numbers& host) {
+  const double loss = difference(device, host), norm = largest_relative(device.grad_norms, host.grad_norms);
+  std::printf("| %s | %.1e | %.1e |\n", named.name.c_str(), loss, norm);
+  EXPECT_LE(loss, named.tolerance);
+  EXPECT_LE(norm, 10 * named.tolerance);
+}
+
+// On one device. With two, a run with a strategy starts two ranks.
+inline void expect_the_numbers_of_the_cpu(const NamedRun& named) {
+  const SimulatedRun run(named.toml);
+  const Numbers device = run.train("cuda", named.overrides, {{"SIMULATED_DEVICES", "1"}}),
+                host = run.train("cpu", named.overrides);
+  expect_close(named, device, host);
+  const std::string lock = text_of_file(run.folder() / "cuda/plugins.lock");
+  EXPECT_NE(lock.find(named.provider), std::string::npos) << lock;
+}
+
+// Both run two ranks: those on the CPU exchange by gloo.
+inline void expect_the_numbers_of_two_cpu_ranks(const NamedRun& named) {
+  const SimulatedRun run(named.toml);
+  const Words overrides = joined(named.overrides, {"--nproc", "2"});
+  const Numbers device = run.train("cuda", joined(kOnNccl, overrides)), host = run.train("cpu", overrides);
+  expect_close(named, device, host);
 }
 
 }  // namespace chassis::test

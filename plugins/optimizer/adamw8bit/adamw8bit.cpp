@@ -110,7 +110,9 @@ class AdamW8bit final : public Optimizer {
   void step_cuda(const OptimizerStep& step) {
     std::vector<float> values(signed_.table().values, signed_.table().values + 256);
     values.insert(values.end(), unsigned_.table().values, unsigned_.table().values + 256);
-    const float* codes = device_codes_.on(step.param(0).view().device_index, values.data());
+    const int device = step.param(0).view().device_index;
+    const CurrentDevice current(device);
+    const float* codes = device_codes_.on(device, values.data());
     const BorrowedTensor factor = step.device_grad_scale();
     const auto* scale = factor ? factor.address<const float>() : nullptr;
     for (uint32_t i = 0; i < step.num_tensors(); ++i) {

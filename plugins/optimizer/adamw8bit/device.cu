@@ -110,6 +110,12 @@ unsigned int num_blocks(int64_t count) { return static_cast<unsigned int>((count
 
 }  // namespace
 
+CurrentDevice::CurrentDevice(int device) {
+  check(cudaGetDevice(&before_), "cudaGetDevice");
+  if (before_ != device) check(cudaSetDevice(device), "cudaSetDevice");
+}
+CurrentDevice::~CurrentDevice() { cudaSetDevice(before_); }
+
 DeviceCodes::~DeviceCodes() {
   for (float* table : tables_) cudaFree(table);
 }

@@ -62,6 +62,15 @@ namespace {
 
 constexpr size_t kStackBytes = 64 << 10;
 constexpr unsigned kWarp = 32, kMaxThreads = 1024;
+constexpr int kNumDevices = 2;
+
+thread_local int device_of_thread = 0;
+
+// A function of tests/support/simulated_device; null unless that is in the process.
+template <typename Function>
+Function* of_simulated_device(const char* name) {
+  return reinterpret_cast<Function*>(dlsym(RTLD_DEFAULT, name));
+}
 
 enum class State { kRuns, kAtBarrier, kAtShuffle, kDone };
 
@@ -98,6 +107,7 @@ struct Scheduler {
   void (*body)(void*) = nullptr;
   void* argument = nullptr;
   cudaStream_t stream = nullptr;
+  int device = 0;
   cudaError_t error = cudaSuccess;
   // The caller of run().
   void *context = nullptr, *fake_stack = nullptr, *tsan = nullptr;
@@ -283,6 +293,7 @@ void set_order(Order order, unsigned seed) {
 }
 
 cudaStream_t last_stream() { return scheduler().stream; }
+int last_device() { return scheduler().device; }
 
 unsigned lane() { return running().id % kWarp; }
 
@@ -298,6 +309,7 @@ static void run_blocks(void*) {
 void run(dim3 grid, dim3 block, cudaStream_t stream, void (*body)(void*), void* context) {
   Scheduler& s = scheduler();
   s.stream = stream;
+  cudaGetDevice(&s.device);
   const uint64_t threads = uint64_t{block.x} * block.y * block.z, blocks = uint64_t{grid.x} * grid.y * grid.z;
   if (threads == 0 || threads > kMaxThreads || block.z > 64 || blocks == 0 || grid.x > 0x7fffffff || grid.y > 65535 ||
       grid.z > 65535) {
@@ -308,13 +320,13 @@ void run(dim3 grid, dim3 block, cudaStream_t stream, void (*body)(void*), void* 
   s.num_threads = static_cast<unsigned>(threads);
   s.body = body, s.argument = context;
   if (tsan_current != nullptr) s.tsan = tsan_current();
-  // With tests/support/simulated_device in the process, the kernel waits for its stream there.
-  static const auto run_on_device = reinterpret_cast<void (*)(cudaStream_t, void (*)(void*), void*)>(
-      dlsym(RTLD_DEFAULT, "simulated_device_run_kernel"));
-  if (run_on_device != nullptr)
-    run_on_device(stream, run_blocks, nullptr);
-  else
+  // A simulated device waits for the stream before it runs the kernel.
+  static auto* const run_on_device =
+      of_simulated_device<bool(cudaStream_t, void (*)(void*), void*)>("simulated_device_run_kernel");
+  if (run_on_device == nullptr)
     run_blocks(nullptr);
+  else if (!run_on_device(stream, run_blocks, nullptr))
+    s.error = cudaErrorInvalidResourceHandle;
   s.running = nullptr;
 }
 
@@ -351,6 +363,8 @@ const char* cudaGetErrorString(cudaError_t error) {
       return "invalid configuration argument";
     case cudaErrorInvalidDevice:
       return "invalid device ordinal";
+    case cudaErrorInvalidResourceHandle:
+      return "invalid resource handle";
   }
   return "unrecognized error code";
 }
@@ -358,11 +372,20 @@ const char* cudaGetErrorString(cudaError_t error) {
 cudaError_t cudaGetLastError() { return std::exchange(cuda_on_cpu::scheduler().error, cudaSuccess); }
 
 cudaError_t cudaGetDevice(int* device) {
-  *device = 0;
+  using namespace cuda_on_cpu;
+  static auto* const current = of_simulated_device<int()>("simulated_device_current");
+  *device = current != nullptr ? current() : device_of_thread;
   return cudaSuccess;
 }
 
-cudaError_t cudaSetDevice(int device) { return device == 0 ? cudaSuccess : cudaErrorInvalidDevice; }
+cudaError_t cudaSetDevice(int device) {
+  using namespace cuda_on_cpu;
+  static auto* const set_current = of_simulated_device<bool(int)>("simulated_device_set_current");
+  if (set_current != nullptr) return set_current(device) ? cudaSuccess : cudaErrorInvalidDevice;
+  if (device < 0 || device >= kNumDevices) return cudaErrorInvalidDevice;
+  device_of_thread = device;
+  return cudaSuccess;
+}
 
 // Aligned as on a GPU.
 cudaError_t cudaMalloc(void** pointer, size_t bytes) {

@@ -1,6 +1,7 @@
 // The scheduler gives kernels their threads, and refuses those that do not meet.
 #include <gtest/gtest.h>
 
+#include <thread>
 #include <vector>
 
 #include "chassis/launch_kernel.hpp"
@@ -25,6 +26,20 @@ void in_each_order(auto&& body) {
     cuda_on_cpu::set_order(order, 3);
     body();
   }
+}
+
+TEST_F(CudaOnCpu, HasTwoDevicesOfWhichEachThreadHasOne) {
+  const auto current = [] {
+    int device = -1;
+    EXPECT_EQ(cudaGetDevice(&device), cudaSuccess);
+    return device;
+  };
+  ASSERT_EQ(cudaSetDevice(1), cudaSuccess);
+  std::thread([&] { EXPECT_EQ(current(), 0); }).join();
+  EXPECT_EQ(cudaSetDevice(2), cudaErrorInvalidDevice);
+  EXPECT_EQ(cudaSetDevice(-1), cudaErrorInvalidDevice);
+  EXPECT_EQ(current(), 1);
+  EXPECT_EQ(cudaSetDevice(0), cudaSuccess);
 }
 
 __global__ void write_index(int* out) {

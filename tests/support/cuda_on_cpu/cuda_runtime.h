@@ -53,6 +53,7 @@ enum cudaError_t {
   cudaErrorMemoryAllocation = 2,
   cudaErrorInvalidConfiguration = 9,
   cudaErrorInvalidDevice = 101,
+  cudaErrorInvalidResourceHandle = 400,
 };
 enum cudaMemcpyKind { cudaMemcpyHostToDevice = 1, cudaMemcpyDeviceToHost = 2 };
 using cudaStream_t = struct CUstream_st*;
@@ -60,7 +61,9 @@ using cudaStream_t = struct CUstream_st*;
 const char* cudaGetErrorString(cudaError_t error);
 cudaError_t cudaGetLastError();
 cudaError_t cudaGetDevice(int* device);
-cudaError_t cudaSetDevice(int device);  // there is only 0
+// There are two devices, or those of tests/support/simulated_device if that is in the process. Each thread has its own
+// current device; with the simulated devices it is the one that LibTorch has.
+cudaError_t cudaSetDevice(int device);
 cudaError_t cudaMalloc(void** pointer, size_t bytes);
 cudaError_t cudaFree(void* pointer);
 cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind kind);
@@ -78,8 +81,9 @@ namespace cuda_on_cpu {
 enum class Order { kAscending, kDescending, kShuffled };
 void set_order(Order order, unsigned seed = 0);
 
-// The stream of the last launch.
+// The stream of the last launch, and the device that was current.
 cudaStream_t last_stream();
+int last_device();
 
 // Runs body(context) in every thread of the grid.
 void run(dim3 grid, dim3 block, cudaStream_t stream, void (*body)(void*), void* context);

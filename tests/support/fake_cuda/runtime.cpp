@@ -97,7 +97,13 @@ struct CUevent_st {
   Mark mark_ = std::make_shared<std::atomic<bool>>(true);
 };
 
-cudaError_t cudaSetDevice(int) { return result_of("cudaSetDevice"); }
+// Without tests/support/simulated_device all devices are the same one.
+cudaError_t cudaSetDevice(int device) {
+  const cudaError_t error = result_of("cudaSetDevice");
+  static const auto set_current = reinterpret_cast<bool (*)(int)>(dlsym(RTLD_DEFAULT, "simulated_device_set_current"));
+  if (error != cudaSuccess || set_current == nullptr) return error;
+  return set_current(device) ? cudaSuccess : cudaErrorInvalidDevice;
+}
 
 cudaError_t cudaMalloc(void** memory, size_t num_bytes) {
   const cudaError_t error = result_of("cudaMalloc");
@@ -162,6 +168,8 @@ const char* cudaGetErrorString(cudaError_t error) {
   switch (error) {
     case cudaErrorMemoryAllocation:
       return "out of memory";
+    case cudaErrorInvalidDevice:
+      return "invalid device ordinal";
     case cudaErrorECCUncorrectable:
       return "uncorrectable ECC error encountered";
     case cudaErrorLaunchFailure:

@@ -328,16 +328,26 @@ extern "C" {
 // For fakes of libraries that read and write the memory of a device, such as NCCL's.
 void* simulated_device_address_for_kernels(const void* memory) { return simulated_device::address_for_kernels(memory); }
 
+// The current device of the calling thread, for fakes of the CUDA runtime. False if there is no such device.
+int simulated_device_current() { return simulated_device::current_device(); }
+bool simulated_device_set_current(int device) {
+  if (device < 0 || device >= simulated_device::num_devices()) return false;
+  simulated_device::set_current_device(device);
+  return true;
+}
+
 // Runs a kernel of a plugin when the stream has come to it. The memory of all devices is open to it, and to every other
-// thread, at its own addresses.
-void simulated_device_run_kernel(CUstream_st* stream, void (*kernel)(void*), void* argument) {
+// thread, at its own addresses. False if the stream is not of the current device: CUDA refuses such a launch.
+bool simulated_device_run_kernel(CUstream_st* stream, void (*kernel)(void*), void* argument) {
   using namespace simulated_device;
+  if (stream != nullptr && static_cast<Stream*>(stream)->device() != current_device()) return false;
   static std::mutex mutex;
   const std::lock_guard lock(mutex);
   if (stream != nullptr) static_cast<Stream*>(stream)->wait();
   for (const Memory* memory : memories()) memory->set_open(true);
   kernel(argument);
   for (const Memory* memory : memories()) memory->set_open(false);
+  return true;
 }
 
 }  // extern "C"

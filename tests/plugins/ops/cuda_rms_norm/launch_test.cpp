@@ -30,9 +30,26 @@ TEST(CudaRmsNormLaunch, UsesTheStreamOfTheCall) {
   expect_stream();
 }
 
+TEST(CudaRmsNormLaunch, UsesTheDeviceOfTheCall) {
+  float x = 1, y = 0, inverse = 0, partial = 0;
+  const Problem second{1, nullptr, Dtype::kF32, Dtype::kF32, 1, 1, 0};
+  const auto expect_second = [] {
+    EXPECT_EQ(cuda_on_cpu::last_device(), 1);
+    int device = -1;
+    cudaGetDevice(&device);
+    EXPECT_EQ(device, 0) << "is current again";
+  };
+  ASSERT_EQ(cuda_rms_norm::forward(second, &x, &x, &y, &inverse), nullptr);
+  expect_second();
+  ASSERT_EQ(cuda_rms_norm::backward_input(second, &x, &x, &inverse, &x, &y, false), nullptr);
+  expect_second();
+  ASSERT_EQ(cuda_rms_norm::backward_weight(second, &x, &inverse, &x, &partial, &y, 0), nullptr);
+  expect_second();
+}
+
 TEST(CudaRmsNormLaunch, ReportsWhatCudaRefuses) {
   float value = 0;
-  const Problem other_device{1, nullptr, Dtype::kF32, Dtype::kF32, 1, 1, 0};
+  const Problem other_device{2, nullptr, Dtype::kF32, Dtype::kF32, 1, 1, 0};
   EXPECT_STREQ(cuda_rms_norm::forward(other_device, &value, &value, &value, nullptr), "invalid device ordinal");
   EXPECT_STREQ(cuda_rms_norm::backward_weight(other_device, &value, &value, &value, &value, &value, 0),
                "invalid device ordinal");

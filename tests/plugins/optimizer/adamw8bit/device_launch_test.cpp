@@ -24,8 +24,20 @@ TEST(AdamW8bitLaunch, UsesTheStreamOfTheCall) {
   expect_stream(streams[2]);
 }
 
+TEST(AdamW8bitLaunch, UsesTheCurrentDevice) {
+  float p = 0, g = 0, m = 0, v = 0;
+  {
+    const CurrentDevice second(1);
+    step_fp32_on_device(&p, &g, &m, &v, 1, {}, nullptr, nullptr);
+    EXPECT_EQ(cuda_on_cpu::last_device(), 1);
+  }
+  step_fp32_on_device(&p, &g, &m, &v, 1, {}, nullptr, nullptr);
+  EXPECT_EQ(cuda_on_cpu::last_device(), 0) << "is current again";
+}
+
 TEST(AdamW8bitLaunch, ThrowsWhatCudaRefuses) {
   float p = 0, g = 0, m = 0, v = 0;
+  EXPECT_THROW(CurrentDevice(2), std::runtime_error);
   EXPECT_THROW(step_fp32_on_device(&p, &g, &m, &v, 0, {}, nullptr, nullptr), std::runtime_error);
   EXPECT_EQ(cudaGetLastError(), cudaSuccess);
 }

@@ -38,10 +38,20 @@ TEST(Bnb4Launch, UsesTheStreamOfTheCall) {
   EXPECT_EQ(cuda_on_cpu::last_stream(), reinterpret_cast<cudaStream_t>(&streams[1]));
 }
 
+TEST(Bnb4Launch, UsesTheDeviceOfTheCall) {
+  const Plain w;
+  std::vector<float> values(48);
+  ASSERT_EQ(dequantize_on_device({1, nullptr}, w.weight, DeviceDtype::kF32, values.data()), nullptr);
+  EXPECT_EQ(cuda_on_cpu::last_device(), 1);
+  int device = -1;
+  cudaGetDevice(&device);
+  EXPECT_EQ(device, 0) << "is current again";
+}
+
 TEST(Bnb4Launch, ReportsWhatCudaRefuses) {
   const Plain w;
   float values[48];
-  EXPECT_STREQ(dequantize_on_device({1, nullptr}, w.weight, DeviceDtype::kF32, values), "invalid device ordinal");
+  EXPECT_STREQ(dequantize_on_device({2, nullptr}, w.weight, DeviceDtype::kF32, values), "invalid device ordinal");
 }
 
 TEST(Bnb4Launch, TakesOnlyAlignedRowsOfWholeGroups) {
