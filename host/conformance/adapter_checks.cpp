@@ -91,7 +91,7 @@ class Evaluation {
 
   // Computed from the logits, because the op cross_entropy rounds to fp32.
   double loss() {
-    const Tensor logits = executor_->logits(fields_, nullptr, false);
+    const Tensor logits = executor_->logits(fields_, {}, false);
     const int64_t vocab = logits.sizes().back();
     const auto* rows = logits.data_as<double>();
     const auto* labels = fields_.at("labels").data_as<int32_t>();

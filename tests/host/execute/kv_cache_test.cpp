@@ -80,13 +80,42 @@ TEST(KeyValueCache, LogitsAgreeWithThoseOfTheWholeRow) {
   size_t seen = 0;
   for (size_t length : {3, 4, 6, 7}) {
     const std::vector<int32_t> prefix(ids.begin(), ids.begin() + static_cast<std::ptrdiff_t>(length));
-    const Tensor whole = run.executor->logits(row(prefix, 0), nullptr, true);
-    const Tensor cached = run.executor->logits(row(prefix, seen), &cache, true);
+    const Tensor whole = run.executor->logits(row(prefix, 0), {}, true);
+    KeyValueCache* const caches[] = {&cache};
+    const Tensor cached = run.executor->logits(row(prefix, seen), caches, true);
     EXPECT_EQ(whole.sizes(), (std::vector<int64_t>{1, 1, 13}));
     EXPECT_LT(test::largest_difference(whole, cached), 1e-6) << length;
     seen = length;
   }
   EXPECT_EQ(cache.length(), 7);
+}
+
+TEST(KeyValueCache, RowsOfDifferentLengthsAreComputedTogether) {
+  LoadedPlugins plugins;
+  StubProvider attention("naive", {"attention"});
+  attention.forward = test::naive_attention;
+  CpuRun run(plugins.record_model("llama", kTinyLlama), {plugins.ops("reference")}, {attention.provider()}, 1, 8);
+  const std::vector<std::vector<int32_t>> rows = {{1, 12, 7, 0, 3, 3, 9}, {4, 2}, {11, 5, 6, 8}};
+  std::vector<KeyValueCache> caches;
+  std::vector<KeyValueCache*> pointers;
+  std::vector<int32_t> last_ids, last_positions;
+  for (const auto& ids : rows) caches.emplace_back(static_cast<int64_t>(ids.size()));
+  for (size_t i = 0; i < rows.size(); ++i) {
+    pointers.push_back(&caches[i]);
+    const std::vector<int32_t> prefix(rows[i].begin(), rows[i].end() - 1);
+    run.executor->logits(row(prefix, 0), {&pointers[i], 1}, true);
+    last_ids.push_back(rows[i].back());
+    last_positions.push_back(static_cast<int32_t>(prefix.size()));
+  }
+  const auto num_rows = static_cast<int64_t>(rows.size());
+  const Tensor together = run.executor->logits(
+      {{"input_ids", ids_tensor(last_ids, num_rows)}, {"positions", ids_tensor(last_positions, num_rows)}}, pointers, true);
+  EXPECT_EQ(together.sizes(), (std::vector<int64_t>{num_rows, 1, 13}));
+  for (size_t i = 0; i < rows.size(); ++i) {
+    const Tensor alone = run.executor->logits(row(rows[i], 0), {}, true);
+    EXPECT_LT(test::largest_difference(alone, together.narrow(0, static_cast<int64_t>(i), 1)), 1e-6) << i;
+    EXPECT_EQ(caches[i].length(), static_cast<int64_t>(rows[i].size()));
+  }
 }
 
 TEST(KeyValueCache, LogitsOfAllPositionsAgreeWithThoseOfTheLast) {
@@ -95,9 +124,9 @@ TEST(KeyValueCache, LogitsOfAllPositionsAgreeWithThoseOfTheLast) {
   attention.forward = test::naive_attention;
   CpuRun run(plugins.record_model("llama", kTinyLlama), {plugins.ops("reference")}, {attention.provider()}, 1, 8);
   const std::vector<int32_t> ids = {1, 12, 7, 0, 3};
-  const Tensor all = run.executor->logits(row(ids, 0), nullptr, false);
+  const Tensor all = run.executor->logits(row(ids, 0), {}, false);
   EXPECT_EQ(all.sizes(), (std::vector<int64_t>{1, 5, 13}));
-  EXPECT_EQ(test::values_of(all.narrow(1, 4, 1)), test::values_of(run.executor->logits(row(ids, 0), nullptr, true)));
+  EXPECT_EQ(test::values_of(all.narrow(1, 4, 1)), test::values_of(run.executor->logits(row(ids, 0), {}, true)));
 }
 
 }  // namespace
