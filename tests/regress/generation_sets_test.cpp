@@ -283,15 +283,16 @@ TEST_F(GenerationRun, WhatCannotBeAnsweredOrScoredIsRefusedBeforeTheFirstStep) {
   Words bare = text;
   bare.push_back("data.template=auto");
   expect_refused(bare, "the tokenizer has no chat template");
-  write_text(folder_ / "long.jsonl", "{\"prompt\": \"" + std::string(100, 'a') + "\", \"expected\": \"y\"}\n");
-  Words positions = text;
-  positions.insert(positions.end(), {"eval.generate.0.path=long.jsonl", "eval.keep_best=", "model.plugin=gpt2",
-                                     "model.config={ vocab_size = 264, n_embd = 16, n_layer = 1, n_head = 2, "
-                                     "n_positions = 64 }"});
-  expect_refused(positions, "long.jsonl:1: the prompt has 100 tokens");
   const Outcome without_data =
       chassis(folder_, "check", {"eval.generate.0.path=nowhere.jsonl", "eval.keep_best=", "--without-data"});
   EXPECT_EQ(without_data.exit_code, 0) << without_data.output;
+  write_text(folder_ / "long.jsonl", "{\"prompt\": \"" + std::string(100, 'a') + "\", \"expected\": \"y\"}\n");
+  const std::string run = kRun, gpt2 = R"([model]
+plugin = "gpt2"
+config = { vocab_size = 264, n_embd = 16, n_layer = 1, n_head = 2, n_positions = 64 }
+)";
+  write_text(folder_ / "run.toml", run.substr(0, run.find("[model]")) + gpt2 + run.substr(run.find("[tokenizer]")));
+  expect_refused({"eval.generate.0.path=long.jsonl", "eval.keep_best="}, "long.jsonl:1: the prompt has 100 tokens");
 }
 
 }  // namespace
