@@ -36,6 +36,26 @@ std::string error_text(int code) {
 
 const pcre2_code* code_of(const std::shared_ptr<void>& code) { return static_cast<const pcre2_code*>(code.get()); }
 
+struct PatternMatch {
+  Handle<pcre2_match_data> data;
+  bool is_found = false;
+};
+
+PatternMatch search_for(const pcre2_code* code, const std::string& text, std::string_view subject) {
+  const auto context = checked(pcre2_match_context_create(nullptr), pcre2_match_context_free);
+  pcre2_set_match_limit(context.get(), kMaxSteps);
+  pcre2_set_depth_limit(context.get(), kMatchDepth);
+  pcre2_set_heap_limit(context.get(), kMaxHeapKib);
+  PatternMatch match{checked(pcre2_match_data_create_from_pattern(code, nullptr), pcre2_match_data_free)};
+  const int found = pcre2_match(code, reinterpret_cast<PCRE2_SPTR>(subject.data()), subject.size(), 0, 0,
+                                match.data.get(), context.get());
+  match.is_found = found >= 0;
+  if (match.is_found || found == PCRE2_ERROR_NOMATCH) return match;
+  throw config_error("the search for \"" + printable(text) + "\" in '" + printable(subject) +
+                     "' was given up: " + error_text(found))
+      .hint("nested repetitions, such as (a+)+, take time that doubles with each character");
+}
+
 }  // namespace
 
 Pattern::Pattern(std::string text) : text_(std::move(text)) {
@@ -55,19 +75,22 @@ Pattern::Pattern(std::string text) : text_(std::move(text)) {
   code_ = std::shared_ptr<void>(compiled, [](void* raw) { pcre2_code_free(static_cast<pcre2_code*>(raw)); });
 }
 
-bool Pattern::found_in(std::string_view subject) const {
-  const auto context = checked(pcre2_match_context_create(nullptr), pcre2_match_context_free);
-  pcre2_set_match_limit(context.get(), kMaxSteps);
-  pcre2_set_depth_limit(context.get(), kMatchDepth);
-  pcre2_set_heap_limit(context.get(), kMaxHeapKib);
-  const auto data = checked(pcre2_match_data_create_from_pattern(code_of(code_), nullptr), pcre2_match_data_free);
-  const int found = pcre2_match(code_of(code_), reinterpret_cast<PCRE2_SPTR>(subject.data()), subject.size(), 0, 0,
-                                data.get(), context.get());
-  if (found >= 0) return true;
-  if (found == PCRE2_ERROR_NOMATCH) return false;
-  throw config_error("the search for \"" + printable(text_) + "\" in '" + printable(subject) +
-                     "' was given up: " + error_text(found))
-      .hint("nested repetitions, such as (a+)+, take time that doubles with each character");
+bool Pattern::found_in(std::string_view subject) const { return search_for(code_of(code_), text_, subject).is_found; }
+
+size_t Pattern::num_groups() const {
+  uint32_t count = 0;
+  pcre2_pattern_info(code_of(code_), PCRE2_INFO_CAPTURECOUNT, &count);
+  return count;
+}
+
+std::optional<std::string> Pattern::first_group_in(std::string_view subject) const {
+  CHASSIS_CHECK(num_groups() > 0, "a pattern without groups captures nothing");
+  const PatternMatch match = search_for(code_of(code_), text_, subject);
+  if (!match.is_found) return std::nullopt;
+  // Begin and end of the match, then of each group; both are PCRE2_UNSET for a group that took no part.
+  const PCRE2_SIZE* const ends = pcre2_get_ovector_pointer(match.data.get());
+  if (ends[2] == PCRE2_UNSET) return std::nullopt;
+  return std::string(subject.substr(ends[2], ends[3] - ends[2]));
 }
 
 }  // namespace chassis

@@ -2,7 +2,9 @@
 // no pattern can crash the program or keep it busy.
 #pragma once
 
+#include <cstddef>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -15,6 +17,11 @@ class Pattern {
 
   // True if a part of the subject matches. Throws a config error that names both if the search exceeds its limits.
   bool found_in(std::string_view subject) const;
+  // The number of groups that capture a text.
+  size_t num_groups() const;
+  // The text of the first group in the first match. Nothing if there is no match, or if the group took no part in it.
+  // Throws like found_in(); the pattern must have a group.
+  std::optional<std::string> first_group_in(std::string_view subject) const;
   const std::string& text() const { return text_; }
 
  private:

@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <functional>
@@ -122,25 +121,6 @@ void TextOutput::add(std::string_view piece) { write_out(to_terminal_ ? pieces_.
 void TextOutput::end_line() { write_out(pieces_.finish() + "\n"); }
 
 int chat_on_standard_input(Session& session, Answerer& answerer) { return Talk(session, answerer)(); }
-
-std::vector<std::vector<int32_t>> ids_of_rows(Session& session, Answerer& answerer,
-                                              const std::vector<PromptRow>& rows) {
-  std::optional<ChatRenderer> renderer;
-  if (std::any_of(rows.begin(), rows.end(), [](const PromptRow& row) { return row.chat.has_value(); })) {
-    renderer.emplace(chat_renderer(session));
-    answerer.add_stop_ids(renderer->stop_ids());
-  }
-  std::vector<std::vector<int32_t>> ids;
-  for (const PromptRow& row : rows) {
-    try {
-      ids.push_back(row.chat ? ids_of_chat(answerer, *renderer, *row.chat) : answerer.ids_of_text(row.prompt));
-      if (ids.back().empty()) throw config_error("the prompt is empty");
-    } catch (const Error& error) {
-      throw Error(error.code(), row.where, error.message()).hint(error.hint_text());
-    }
-  }
-  return ids;
-}
 
 int answer_rows(Session& session, Answerer& answerer, const std::vector<PromptRow>& rows,
                 const std::vector<std::vector<int32_t>>& ids, const std::string& out,

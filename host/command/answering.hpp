@@ -17,10 +17,6 @@ namespace chassis {
 // input ends or /exit. Returns the exit code.
 int chat_on_standard_input(Session& session, Answerer& answerer);
 
-// The ids of all prompts, so that a row that the template refuses is an error before the first answer. Adds the
-// template's stop ids to the answerer. Needs no weights. Errors have the position of the row.
-std::vector<std::vector<int32_t>> ids_of_rows(Session& session, Answerer& answerer, const std::vector<PromptRow>& rows);
-
 // [all-ranks] Answers the rows, whose ids are given, generate.batch_size of them at once; rank 0 writes the answers to
 // the file `out` in the order of the rows, and calls `generation_record` for AnswersFile.
 int answer_rows(Session& session, Answerer& answerer, const std::vector<PromptRow>& rows,

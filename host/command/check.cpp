@@ -22,6 +22,7 @@
 #include "host/save/saver.hpp"
 #include "host/save/weights.hpp"
 #include "host/session/session.hpp"
+#include "host/train/generation_sets.hpp"
 #include "host/train/run_report.hpp"
 #include "host/train/samples.hpp"
 
@@ -128,6 +129,7 @@ Verb add_check(CLI::App& app) {
     warn_of_unused_samples(settings);
     require_savable(session);
     Samples{session};  // throws if a prompt cannot become ids
+    if (!arguments->without_data) GenerationSets{session};
     if (arguments->without_data) {
       data_config(session.data_needs());  // throws if the chat template does not fit the tokenizer
     } else {

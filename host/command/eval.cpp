@@ -1,4 +1,4 @@
-// `chassis eval`: evaluates every evaluation set once, with the newest weights.
+// `chassis eval`: evaluates every evaluation set once, with the newest weights. Writes no answers.
 #include <cstdio>
 
 #include "host/base/json.hpp"
@@ -10,9 +10,36 @@
 #include "host/save/weights.hpp"
 #include "host/session/join.hpp"
 #include "host/session/session.hpp"
+#include "host/train/generation_sets.hpp"
 #include "host/train/trainer.hpp"
 
 namespace chassis {
+namespace {
+
+Json evaluate_loss_of(Session& session, EvalData& data, const std::string& name, bool prints) {
+  const Settings& settings = session.settings();
+  const EvalRecord record = evaluate(session.executor(), data, settings.train.micro_batch_size,
+                                     settings.eval.max_batches, session.ranks(), session.device());
+  if (prints)
+    std::fprintf(output(), "%s loss %.6f perplexity %.4f tokens %llu\n", printable(name).c_str(), record.loss,
+                 record.perplexity, static_cast<unsigned long long>(record.trained_tokens));
+  return {{"name", name}, {"loss", record.loss}, {"perplexity", record.perplexity}, {"tokens", record.trained_tokens}};
+}
+
+Json evaluate_answers_of(GenerationSets& sets, size_t index, bool prints) {
+  const ScoreRecord record = sets.evaluate(index);
+  if (prints)
+    std::fprintf(output(), "%s score %.6f passed %llu of %llu cut %llu\n", printable(record.name).c_str(),
+                 record.score(), static_cast<unsigned long long>(record.num_passed),
+                 static_cast<unsigned long long>(record.num_rows), static_cast<unsigned long long>(record.num_cut));
+  return {{"name", record.name},
+          {"score", record.score()},
+          {"passed", record.num_passed},
+          {"rows", record.num_rows},
+          {"cut", record.num_cut}};
+}
+
+}  // namespace
 
 Verb add_eval(CLI::App& app) {
   auto arguments = std::make_shared<ConfigArguments>();
@@ -38,21 +65,15 @@ Verb add_eval(CLI::App& app) {
       });
       if (sets.empty()) sets = open_eval_data(session.data_needs());
       check_seq_len(session.model(), session.program(), settings.train.seq_len);
+      GenerationSets generation_sets(session);
       session.allocate();
       load_weights(session, weights->from);
+      const bool prints = world.rank() == 0 && !*as_json;
       Json results = Json::array();
-      for (size_t i = 0; i < sets.size(); ++i) {
-        const EvalRecord record = evaluate(session.executor(), *sets[i], settings.train.micro_batch_size,
-                                           settings.eval.max_batches, session.ranks(), session.device());
-        const std::string name = eval_name(settings.data, i);
-        results.push_back({{"name", name},
-                           {"loss", record.loss},
-                           {"perplexity", record.perplexity},
-                           {"tokens", record.trained_tokens}});
-        if (world.rank() == 0 && !*as_json)
-          std::fprintf(output(), "%s loss %.6f perplexity %.4f tokens %llu\n", printable(name).c_str(), record.loss,
-                       record.perplexity, static_cast<unsigned long long>(record.trained_tokens));
-      }
+      for (size_t i = 0; i < sets.size(); ++i)
+        results.push_back(evaluate_loss_of(session, *sets[i], eval_name(settings.data, i), prints));
+      for (size_t i = 0; i < generation_sets.size(); ++i)
+        results.push_back(evaluate_answers_of(generation_sets, i, prints));
       if (world.rank() == 0 && *as_json) print_document("eval", {{"sets", std::move(results)}});
       return 0;
     });

@@ -87,6 +87,11 @@ enum class NonFinite { kStop, kSkip };
 template <>
 inline constexpr std::array<std::string_view, 2> kChoiceNames<NonFinite> = {"stop", "skip"};
 
+// score of a set of [[eval.generate]]: when an answer passes.
+enum class AnswerScore { kExact, kContains, kRegex, kCommand };
+template <>
+inline constexpr std::array<std::string_view, 4> kChoiceNames<AnswerScore> = {"exact", "contains", "regex", "command"};
+
 // precision.compute and export.dtype
 enum class DtypeChoice { kAuto, kFp32, kBf16, kFp16 };
 template <>

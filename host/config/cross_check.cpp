@@ -32,20 +32,21 @@ void Config::cross_check() { CrossCheck(*this).run(); }
 void CrossCheck::run() {
   // A rule passes over keys with which an earlier one has found a problem.
   constexpr void (CrossCheck::*kRules[])() = {
-      &CrossCheck::check_version,   &CrossCheck::check_availability,
-      &CrossCheck::check_length,    &CrossCheck::check_plugins,
-      &CrossCheck::check_name,      &CrossCheck::check_resume,
-      &CrossCheck::check_folders,   &CrossCheck::check_pins,
-      &CrossCheck::check_precision, &CrossCheck::check_model,
-      &CrossCheck::check_freeze,    &CrossCheck::check_adapter,
-      &CrossCheck::check_quant,     &CrossCheck::check_presence_of_data,
-      &CrossCheck::check_tokenizer, &CrossCheck::check_data_sets,
-      &CrossCheck::check_data_task, &CrossCheck::check_evaluation,
-      &CrossCheck::check_best,      &CrossCheck::check_skipped_steps,
-      &CrossCheck::check_mesh,      &CrossCheck::check_batches,
-      &CrossCheck::check_recompute, &CrossCheck::check_schedule,
-      &CrossCheck::check_export,    &CrossCheck::check_generation,
-      &CrossCheck::check_trace,     &CrossCheck::check_plugin_lists,
+      &CrossCheck::check_version,       &CrossCheck::check_availability,
+      &CrossCheck::check_length,        &CrossCheck::check_plugins,
+      &CrossCheck::check_name,          &CrossCheck::check_resume,
+      &CrossCheck::check_folders,       &CrossCheck::check_pins,
+      &CrossCheck::check_precision,     &CrossCheck::check_model,
+      &CrossCheck::check_freeze,        &CrossCheck::check_adapter,
+      &CrossCheck::check_quant,         &CrossCheck::check_presence_of_data,
+      &CrossCheck::check_tokenizer,     &CrossCheck::check_data_sets,
+      &CrossCheck::check_data_task,     &CrossCheck::check_generation_sets,
+      &CrossCheck::check_evaluation,    &CrossCheck::check_best,
+      &CrossCheck::check_skipped_steps, &CrossCheck::check_mesh,
+      &CrossCheck::check_batches,       &CrossCheck::check_recompute,
+      &CrossCheck::check_schedule,      &CrossCheck::check_export,
+      &CrossCheck::check_generation,    &CrossCheck::check_trace,
+      &CrossCheck::check_plugin_lists,
   };
   for (const auto rule : kRules) (this->*rule)();
 }

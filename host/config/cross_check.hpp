@@ -54,6 +54,10 @@ class CrossCheck {
   void check_documents(const std::string& key);
   void check_evaluation();
   void check_best();
+  // In generation_rules.cpp.
+  void check_generation_sets();
+  void check_generation_set(const std::string& key);  // "eval.generate.0"
+  void check_set_name(const std::string& key);
   // In data_task.cpp.
   void check_data_task();
   void check_other_task();
@@ -67,6 +71,8 @@ class CrossCheck {
   std::string tokenizer_advice() const;
   // True if the user sets a key of [data] to another value than its default.
   bool is_changed(const std::string& key) const;
+  // How to get a tokenizer if all data is text.
+  std::string text_tokenizer_advice() const;
   // True also for a path that cannot be examined, which is reported as a problem here.
   bool exists(const std::string& key);
 

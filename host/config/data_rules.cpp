@@ -25,7 +25,7 @@ bool CrossCheck::has_eval_part() const {
 void CrossCheck::check_presence_of_data() {
   for (const auto& [sets, what] : {std::pair("data.train", "training data"), {"data.eval", "evaluation data"}}) {
     if (count(sets) > 0 || !is_needed(sets, config_.use())) continue;
-    if (sets == std::string_view("data.eval") && has_eval_part()) continue;
+    if (sets == std::string_view("data.eval") && (has_eval_part() || count("eval.generate") > 0)) continue;
     const bool empty = find(sets) != nullptr;
     const std::string why =
         empty ? fmt::format("{} is empty", sets)
@@ -52,11 +52,13 @@ bool CrossCheck::lacks_tokenizer() const {
   return !may_be_found && !is_invalid("tokenizer.plugin");
 }
 
+std::string CrossCheck::text_tokenizer_advice() const {
+  return has("model.path") ? "set tokenizer.plugin to the model's own" : tokenizer_advice();
+}
+
 void CrossCheck::check_tokenizer() {
   if (!is_needed("tokenizer.plugin", config_.use()) || !lacks_tokenizer()) return;
-  add_problem("tokenizer",
-              config_error("there is no tokenizer for the prompt")
-                  .hint(has("model.path") ? "set tokenizer.plugin to the model's own" : tokenizer_advice()));
+  add_problem("tokenizer", config_error("there is no tokenizer for the prompt").hint(text_tokenizer_advice()));
 }
 
 void CrossCheck::check_data_set(const std::string& key) {
@@ -100,11 +102,13 @@ void CrossCheck::check_data_sets() {
 }
 
 void CrossCheck::check_evaluation() {
-  for (const char* key : {"eval.every_steps", "eval.max_batches"}) {
-    if (set_by_user(key) && valid(key) && get_int(key) > 0 && count("data.eval") == 0 && !has_eval_part()) {
-      add_problem(key, fmt::format("{}, but there is no [[data.eval]], and data.eval_fraction is 0", shown(key)));
-    }
-  }
+  const auto refuse_without_sets = [&](const char* key, const char* sets) {
+    if (set_by_user(key) && valid(key) && get_int(key) > 0)
+      add_problem(key, fmt::format("{}, but there is no {}, and data.eval_fraction is 0", shown(key), sets));
+  };
+  if (count("data.eval") > 0 || has_eval_part()) return;
+  if (count("eval.generate") == 0) refuse_without_sets("eval.every_steps", "[[data.eval]] and no [[eval.generate]]");
+  refuse_without_sets("eval.max_batches", "[[data.eval]]");
 }
 
 void CrossCheck::check_best() {
@@ -115,13 +119,16 @@ void CrossCheck::check_best() {
                   fmt::format("{} needs eval.keep_best, the name of an evaluation set", shown("eval.patience")));
     return;
   }
-  const std::vector<std::string> names = eval_set_names(config_.settings().data);
+  std::vector<std::string> names = eval_set_names(config_.settings().data);
+  for (std::string& name : generation_set_names(config_.settings().eval)) names.push_back(std::move(name));
   if (std::ranges::count(names, get_string(kKey)) == 0) {
     std::string known;
     for (const std::string& name : names) known += fmt::format("{}\"{}\"", known.empty() ? "" : ", ", name);
-    add_problem(kKey, fmt::format("{} is not an evaluation set: {}", shown(kKey),
-                                  known.empty() ? "there is none; add [[data.eval]], or set data.eval_fraction"
-                                                : "there are " + known));
+    add_problem(
+        kKey,
+        fmt::format("{} is not an evaluation set: {}", shown(kKey),
+                    known.empty() ? "there is none; add [[data.eval]] or [[eval.generate]], or set data.eval_fraction"
+                                  : "there are " + known));
   } else if (valid("eval.every_steps") && get_int("eval.every_steps") == 0) {
     add_problem(kKey,
                 fmt::format("{} needs eval.every_steps: without it, only the last step is evaluated", shown(kKey)));

@@ -9,10 +9,12 @@
 namespace chassis {
 namespace {
 
-// The keys that only conversations need.
-constexpr const char* kChatKeys[] = {"data.template",       "data.template_variables", "data.template_date",
-                                     "data.default_system", "data.roles_to_train",     "data.train_on_prompt",
-                                     "data.last_turn_only", "data.reasoning",          "data.on_refused"};
+// How conversations become text, which [[eval.generate]] may need too.
+constexpr const char* kTemplateKeys[] = {"data.template", "data.template_variables", "data.template_date",
+                                         "data.default_system", "data.reasoning"};
+// The other keys that only conversations need.
+constexpr const char* kChatKeys[] = {"data.roles_to_train", "data.train_on_prompt", "data.last_turn_only",
+                                     "data.on_refused"};
 
 }  // namespace
 
@@ -40,11 +42,14 @@ void CrossCheck::check_data_task() {
 
 // Refuses what only sft understands.
 void CrossCheck::check_other_task() {
-  for (const char* key : kChatKeys) {
+  const auto refuse = [&](const char* key) {
     if (is_changed(key))
       add_problem(key,
                   fmt::format("{} has no effect with {} (it belongs to \"sft\")", shown(key), shown("train.task")));
-  }
+  };
+  for (const char* key : kChatKeys) refuse(key);
+  if (count("eval.generate") == 0)
+    for (const char* key : kTemplateKeys) refuse(key);
   for (const std::string sets : {"data.train", "data.eval"}) {
     for (size_t i = 0; i < count(sets); ++i) {
       const std::string key = fmt::format("{}.{}.format", sets, i);

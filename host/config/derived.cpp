@@ -71,6 +71,11 @@ void Config::derive_defaults() {
     const std::string stem = std::filesystem::path(get_string(key + ".path")).stem().string();
     find(key)->set("name", default_string(count("data.eval") == 1 ? "eval" : stem));
   }
+  for (size_t i = 0; i < count("eval.generate"); ++i) {
+    const std::string key = fmt::format("eval.generate.{}", i);
+    if (has(key + ".name") || !has(key + ".path")) continue;
+    find(key)->set("name", default_string(std::filesystem::path(get_string(key + ".path")).stem().string()));
+  }
 }
 
 }  // namespace chassis

@@ -37,4 +37,10 @@ std::vector<std::string> eval_set_names(const Settings::Data& data) {
   return names;
 }
 
+std::vector<std::string> generation_set_names(const Settings::Eval& eval) {
+  std::vector<std::string> names;
+  for (const Settings::GenerationSet& set : eval.generate) names.push_back(set.name.is_set() ? *set.name : "");
+  return names;
+}
+
 }  // namespace chassis

@@ -101,6 +101,12 @@ KeyRow<Table> patterns(std::string name, SettingList Table::*member, std::string
   row.spec.is_pattern = true;
   return row;
 }
+template <class Table>
+KeyRow<Table> pattern(std::string name, Setting<std::string> Table::*member, std::string doc) {
+  KeyRow<Table> row = text(std::move(name), member, "", std::move(doc));
+  row.spec.is_pattern = true;
+  return row;
+}
 template <ChoiceType T, class Table>
 KeyRow<Table> choice(std::string name, Setting<T> Table::*member, std::type_identity_t<std::optional<T>> preset,
                      std::string doc) {

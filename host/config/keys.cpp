@@ -211,14 +211,41 @@ TableRows train_table() {
 TableRows eval_table() {
   using T = Settings::Eval;
   return table_rows<T>(
-      {.name = "eval", .doc = "when [[data.eval]] is run"}, &Settings::eval,
+      {.name = "eval", .doc = "when [[data.eval]] and [[eval.generate]] are run"}, &Settings::eval,
       {integer("every_steps", &T::every_steps, "0", 0, kNoMax,
                "steps between evaluations; 0: only after the last step"),
        integer("max_batches", &T::max_batches, "0", 0, kNoMax, "batches per set and evaluation; 0: all"),
        text("keep_best", &T::keep_best, "\"\"",
-            "name of an evaluation set: the checkpoint with its lowest loss is kept, and `best` links to it"),
+            "name of an evaluation set: the checkpoint with its lowest loss, or with the highest score of a set of "
+            "[[eval.generate]], is kept, and `best` links to it"),
        integer("patience", &T::patience, "0", 0, kNoMax,
-               "stop after this many evaluations in a row without a lower loss of keep_best; 0: never")});
+               "stop after this many evaluations in a row without a lower loss, or a higher score, of keep_best; 0: "
+               "never")});
+}
+
+TableRows eval_generate_table() {
+  using T = Settings::GenerationSet;
+  return table_rows<T>(
+      {.name = "eval.generate",
+       .doc = "an evaluation set whose prompts the model answers, and whose answers are scored"},
+      [](Settings& settings) -> SettingTables<T>& { return settings.eval.generate; },
+      {text("name", &T::name, "", "name in metrics, and of a folder of answers; default the name of the file"),
+       required(
+           path(text("path", &T::path, "",
+                     "a .jsonl file with rows {\"prompt\": …} or {\"messages\": […]}, and \"expected\": a text, or a "
+                     "list of texts of which any counts"))),
+       choice("score", &T::score, AnswerScore::kExact,
+              "when an answer passes. exact: it is an expected text, apart from white space at both ends; contains: an "
+              "expected text is part of it; regex: pattern is found in it; command: a program exits with 0"),
+       pattern("pattern", &T::pattern,
+               "with regex: the expression (PCRE2). If it has a group, the text of the group must be an expected one"),
+       list("command", &T::command, "[]",
+            "with command: a program and its arguments. It reads one line from standard input, the row of the prompt "
+            "with \"answer\""),
+       number("command_timeout_s", &T::command_timeout_s, "30.0", 0.1, 86400,
+              "seconds after which the program is killed; the answer has then not passed"),
+       integer("max_new_tokens", &T::max_new_tokens, "128", 1, 1 << 24, "maximum number of new tokens for each prompt"),
+       integer("max_rows", &T::max_rows, "0", 0, kNoMax, "rows of the file that are used, from its start; 0: all")});
 }
 
 TableRows precision_table() {
@@ -393,7 +420,7 @@ TableRows generate_table() {
   using T = Settings::Generate;
   return table_rows<T>(
       {.name = "generate",
-       .doc = "settings of `chassis generate` and of [sample]; where a key is left out, "
+       .doc = "settings of `chassis generate`, of [sample] and of [[eval.generate]]; where a key is left out, "
               "generation_config.json in model.path decides"},
       &Settings::generate,
       {integer("max_new_tokens", &T::max_new_tokens, "", 1, 1 << 24, "maximum number of new tokens; default 128"),
@@ -443,11 +470,12 @@ TableRows log_table() {
 
 const std::vector<TableRows>& all_tables() {
   static const std::vector<TableRows> tables = {
-      top_level_table(), run_table(),        plugins_table(),   model_table(),   freeze_table(),     tokenizer_table(),
-      data_table(),      data_train_table(), data_eval_table(), train_table(),   eval_table(),       precision_table(),
-      recompute_table(), optimizer_table(),  schedule_table(),  mesh_table(),    parallel_table(),   comm_table(),
-      attention_table(), kernels_table(),    quant_table(),     adapter_table(), checkpoint_table(), export_table(),
-      generate_table(),  sample_table(),     log_table()};
+      top_level_table(), run_table(),           plugins_table(),    model_table(),      freeze_table(),
+      tokenizer_table(), data_table(),          data_train_table(), data_eval_table(),  train_table(),
+      eval_table(),      eval_generate_table(), precision_table(),  recompute_table(),  optimizer_table(),
+      schedule_table(),  mesh_table(),          parallel_table(),   comm_table(),       attention_table(),
+      kernels_table(),   quant_table(),         adapter_table(),    checkpoint_table(), export_table(),
+      generate_table(),  sample_table(),        log_table()};
   return tables;
 }
 

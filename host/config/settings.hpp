@@ -192,11 +192,22 @@ struct Settings {
     Setting<int64_t> max_skipped_steps;
   } train;
 
+  struct GenerationSet : ConfigEntry {
+    Setting<std::string> name;
+    Setting<std::string> path;
+    Setting<AnswerScore> score;
+    Setting<std::string> pattern;
+    SettingList command;
+    Setting<double> command_timeout_s;
+    Setting<int64_t> max_new_tokens;
+    Setting<int64_t> max_rows;
+  };
   struct Eval : ConfigEntry {
     Setting<int64_t> every_steps;
     Setting<int64_t> max_batches;
     Setting<std::string> keep_best;
     Setting<int64_t> patience;
+    SettingTables<GenerationSet> generate;
 
     bool keeps_best() const { return keep_best.is_set() && !keep_best->empty(); }
   } eval;

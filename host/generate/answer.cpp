@@ -114,4 +114,12 @@ Answer Answerer::answer(AnswerRequest request) {
   return *std::move(made);
 }
 
+std::vector<Answer> Answerer::answer_all(std::vector<AnswerRequest> requests, size_t at_once) {
+  std::vector<Answer> answers(requests.size());
+  for (size_t next = 0; next < requests.size() || num_running() > 0; step())
+    for (; next < requests.size() && num_running() < at_once; ++next)
+      begin(std::move(requests[next]), [&answers, next](Answer answer) { answers[next] = std::move(answer); });
+  return answers;
+}
+
 }  // namespace chassis

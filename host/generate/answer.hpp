@@ -57,6 +57,9 @@ class Answerer {
   void step();
   // [step][all-ranks] Begins an answer and computes it to its end.
   Answer answer(AnswerRequest request);
+  // [step][all-ranks] The answers to all requests, in their order; computes `at_once` of them together. No other answer
+  // may be running.
+  std::vector<Answer> answer_all(std::vector<AnswerRequest> requests, size_t at_once);
 
  private:
   class Writing;

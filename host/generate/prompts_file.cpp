@@ -7,12 +7,14 @@
 #include <array>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <string_view>
 #include <utility>
 
 #include "host/base/creation_limit.hpp"
 #include "host/base/printable.hpp"
 #include "host/data/record_reader.hpp"
+#include "host/generate/chat.hpp"
 #include "host/generate/generation_record.hpp"
 
 namespace chassis {
@@ -149,6 +151,25 @@ std::vector<PromptRow> read_prompts(const std::string& path) {
   }
   if (rows.empty()) throw config_error("'" + printable(path) + "' has no prompt");
   return rows;
+}
+
+std::vector<std::vector<int32_t>> ids_of_rows(const Session& session, Answerer& answerer,
+                                              const std::vector<PromptRow>& rows) {
+  std::optional<ChatRenderer> renderer;
+  if (std::any_of(rows.begin(), rows.end(), [](const PromptRow& row) { return row.chat.has_value(); })) {
+    renderer.emplace(chat_renderer(session));
+    answerer.add_stop_ids(renderer->stop_ids());
+  }
+  std::vector<std::vector<int32_t>> ids;
+  for (const PromptRow& row : rows) {
+    try {
+      ids.push_back(row.chat ? ids_of_chat(answerer, *renderer, *row.chat) : answerer.ids_of_text(row.prompt));
+      if (ids.back().empty()) throw config_error("the prompt is empty");
+    } catch (const Error& error) {
+      throw Error(error.code(), row.where, error.message()).hint(error.hint_text());
+    }
+  }
+  return ids;
 }
 
 void require_other_file(const std::string& prompts, const std::string& answers) {

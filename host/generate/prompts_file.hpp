@@ -10,6 +10,7 @@
 #include "host/base/json.hpp"
 #include "host/data/record.hpp"
 #include "host/generate/answer.hpp"
+#include "host/session/session.hpp"
 
 namespace chassis {
 
@@ -23,6 +24,11 @@ struct PromptRow {
 
 // Reads all rows of a .jsonl file. Throws a config error at the line of the first bad one.
 std::vector<PromptRow> read_prompts(const std::string& path);
+
+// The ids of all prompts, so that a row that the template refuses is an error before the first answer. Adds the
+// template's stop ids to the answerer. Needs no weights. Errors have the position of the row.
+std::vector<std::vector<int32_t>> ids_of_rows(const Session& session, Answerer& answerer,
+                                              const std::vector<PromptRow>& rows);
 
 // Throws a config error if both names lead to one file, through links or not.
 void require_other_file(const std::string& prompts, const std::string& answers);

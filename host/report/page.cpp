@@ -84,6 +84,13 @@ Json run_json(const RunReader& run, size_t from, bool all_metrics) {
     set["step"].push_back(point.step);
     set["loss"].push_back(std::isfinite(point.loss) ? Json(point.loss) : Json());
   }
+  Json& scores = json["scores"] = Json::object();
+  for (const ScorePoint& point : run.scores()) {
+    Json& set = scores[point.name];
+    if (set.is_null()) set = {{"step", Json::array()}, {"score", Json::array()}};
+    set["step"].push_back(point.step);
+    set["score"].push_back(point.score);
+  }
   if (run.about().is_object() && run.about().contains("plan")) json["plan"] = run.about()["plan"];
   return json;
 }

@@ -121,6 +121,7 @@ bool RunReader::poll_metrics() {
   const auto restart = [this] {
     history_ = History();
     evaluations_.clear();
+    scores_.clear();
     damaged_metrics_ = {};
   };
   const auto read = [&] {
@@ -147,13 +148,10 @@ void RunReader::metrics_line(std::string_view text, uint64_t number) {
   }
   std::string_view evaluation;
   if (!line["eval"].get(evaluation)) {
-    EvalPoint point{.step = step, .name = std::string(evaluation)};
-    const auto value = [&](const char* key) {
+    add_evaluation(step, std::string(evaluation), [&](const char* key) {
       Element element;
       return line[key].get(element) ? kNaN : number_of(element);
-    };
-    point.loss = value("eval_loss"), point.perplexity = value("perplexity"), point.seconds = value("seconds");
-    if (evaluations_.size() < kMaxEvaluations) evaluations_.push_back(std::move(point));
+    });
     return;
   }
   went_back_ |= step <= history_.last_step();
@@ -162,6 +160,22 @@ void RunReader::metrics_line(std::string_view text, uint64_t number) {
   for (const auto& [key, value] : line) {
     if (key != "step") history_.set(position, key, number_of(value));
     ++position;
+  }
+}
+
+// `value` returns the number of a key, NaN if there is none.
+template <class Value>
+void RunReader::add_evaluation(int64_t step, std::string name, const Value& value) {
+  const auto count = [&](const char* key) {
+    constexpr double kMost = 1e15;
+    const double number = value(key);
+    return number >= 0.0 && number <= kMost ? static_cast<uint64_t>(number) : 0;
+  };
+  if (const double score = value("score"); std::isfinite(score)) {
+    if (scores_.size() < kMaxEvaluations)
+      scores_.push_back({step, std::move(name), score, count("passed"), count("rows"), count("cut")});
+  } else if (evaluations_.size() < kMaxEvaluations) {
+    evaluations_.push_back({step, std::move(name), value("eval_loss"), value("perplexity"), value("seconds")});
   }
 }
 

@@ -25,6 +25,14 @@ struct EvalPoint {
   double loss = 0.0, perplexity = 0.0, seconds = 0.0;
 };
 
+// The answers to a set of [[eval.generate]].
+struct ScorePoint {
+  int64_t step = 0;
+  std::string name;
+  double score = 0.0;
+  uint64_t num_passed = 0, num_rows = 0, num_cut = 0;
+};
+
 struct SampleText {
   int64_t step = 0;
   std::string prompt, answer, finish_reason;
@@ -64,6 +72,7 @@ class RunReader {
   std::string name() const;
   const History& history() const { return history_; }
   const std::vector<EvalPoint>& evaluations() const { return evaluations_; }
+  const std::vector<ScorePoint>& scores() const { return scores_; }
   const std::deque<SampleText>& samples() const { return samples_; }  // the most recent ones
   const std::vector<SavedCheckpoint>& checkpoints() const { return checkpoints_; }
   const std::vector<RankStatus>& ranks() const { return ranks_; }
@@ -93,6 +102,8 @@ class RunReader {
   bool poll_events();
   bool poll_ranks();
   void metrics_line(std::string_view text, uint64_t number);
+  template <class Value>
+  void add_evaluation(int64_t step, std::string name, const Value& value);
   void sample_line(std::string_view text, uint64_t number);
   void event_line(std::string_view text, uint64_t number);
   // True if this file has changed since the last call; run files are replaced, never changed in place.
@@ -110,6 +121,7 @@ class RunReader {
 
   History history_;
   std::vector<EvalPoint> evaluations_;
+  std::vector<ScorePoint> scores_;
   std::deque<SampleText> samples_;
   std::vector<SavedCheckpoint> checkpoints_;
   std::vector<RankStatus> ranks_;

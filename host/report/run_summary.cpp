@@ -50,6 +50,7 @@ class Summary {
     head();
     metric("loss", "loss", true);
     evaluations();
+    scores();
     metric("grad norm", "grad_norm", false);
     metric("lr", "lr", false);
     metric("tokens/s", "tokens_per_s", false);
@@ -99,6 +100,19 @@ class Summary {
       line("eval", fmt::format("{:>9} {}  perplexity {:.4g}, lowest {:.4f} at step {}",
                                metric_text("loss", points.back()->loss), printable(name), points.back()->perplexity,
                                best->loss, best->step));
+    }
+  }
+
+  void scores() {
+    std::map<std::string, std::vector<const ScorePoint*>> sets;
+    for (const ScorePoint& point : run_.scores()) sets[point.name].push_back(&point);
+    for (const auto& [name, points] : sets) {
+      const ScorePoint& last = *points.back();
+      const auto* best = *std::max_element(points.begin(), points.end(),
+                                           [](const auto* a, const auto* b) { return a->score < b->score; });
+      line("score",
+           fmt::format("{:>9.4f} {}  {} of {} passed, {} cut, highest {:.4f} at step {}", last.score, printable(name),
+                       last.num_passed, last.num_rows, last.num_cut, best->score, best->step));
     }
   }
 
@@ -335,6 +349,14 @@ Json summary_json(const std::vector<const RunReader*>& runs) {
                              {"name", point.name},
                              {"loss", number_or_null(point.loss)},
                              {"perplexity", number_or_null(point.perplexity)}});
+    Json& scores = json["scores"] = Json::array();
+    for (const ScorePoint& point : run->scores())
+      scores.push_back({{"step", point.step},
+                        {"name", point.name},
+                        {"score", point.score},
+                        {"passed", point.num_passed},
+                        {"rows", point.num_rows},
+                        {"cut", point.num_cut}});
     Json& checkpoints = json["checkpoints"] = Json::array();
     for (const CheckpointLine& line : checkpoint_lines(*run))
       checkpoints.push_back({{"step", line.step},

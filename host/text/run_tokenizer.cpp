@@ -23,6 +23,7 @@ bool reads_text(const Config& config) {
   const Settings& settings = config.settings();
   if (config.use() == ConfigUse::kGeneration || settings.train.task == Task::kSft) return true;
   if (config.use() == ConfigUse::kTraining && !settings.sample.prompts->empty()) return true;
+  if (!settings.eval.generate.empty()) return true;
   for (const Settings::TrainSet& set : settings.data.train)
     if (set.format != DataFormat::kTokens) return true;
   for (const Settings::EvalSet& set : settings.data.eval)

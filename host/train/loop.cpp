@@ -103,28 +103,42 @@ void RunLoop::log_memory() {
 }
 
 bool RunLoop::evaluation_is_due(int64_t step) const {
-  if (run_.eval_data.empty()) return false;
+  if (run_.eval_data.empty() && run_.generation_sets->size() == 0) return false;
   const int64_t every = session_.settings().eval.every_steps;
   return step == run_.trainer->options().max_steps || (every > 0 && step % every == 0);
 }
 
-// A step with a new lowest loss of eval.keep_best is saved.
+// A step with a new best result of eval.keep_best is saved.
 void RunLoop::evaluate_all(int64_t step) {
-  const Settings& settings = session_.settings();
   bool is_best = false;
   taken_.was_evaluated = true;
-  for (size_t i = 0; i < run_.eval_data.size(); ++i) {
-    EvalRecord record = evaluate(session_.executor(), *run_.eval_data[i], settings.train.micro_batch_size,
-                                 settings.eval.max_batches, session_.ranks(), session_.device());
-    record.step = step;
-    record.name = eval_name(settings.data, i);
-    run_.sinks.write(step, [&](MetricsSink& sink) { sink.evaluation(record); });
-    if (run_.best && record.name == run_.best->set()) is_best = run_.best->add(step, record.loss);
-    if (!std::isfinite(record.loss))
-      counted_warning("evaluation without a finite loss",
-                      fmt::format("the loss of \"{}\" at step {} is {}", record.name, step, record.loss));
-  }
+  for (size_t i = 0; i < run_.eval_data.size(); ++i) is_best |= evaluate_loss(i, step);
+  for (size_t i = 0; i < run_.generation_sets->size(); ++i) is_best |= evaluate_answers(i, step);
   if (is_best) save([&] { run_.saves->save_best(step); });
+}
+
+bool RunLoop::evaluate_loss(size_t index, int64_t step) {
+  const Settings& settings = session_.settings();
+  EvalRecord record = evaluate(session_.executor(), *run_.eval_data[index], settings.train.micro_batch_size,
+                               settings.eval.max_batches, session_.ranks(), session_.device());
+  record.step = step;
+  record.name = eval_name(settings.data, index);
+  run_.sinks.write(step, [&](MetricsSink& sink) { sink.evaluation(record); });
+  if (!std::isfinite(record.loss))
+    counted_warning("evaluation without a finite loss",
+                    fmt::format("the loss of \"{}\" at step {} is {}", record.name, step, record.loss));
+  return improves_best(record.name, step, record.loss);
+}
+
+bool RunLoop::evaluate_answers(size_t index, int64_t step) {
+  ScoreRecord record = run_.generation_sets->evaluate(index);
+  record.step = step;
+  run_.sinks.write(step, [&](MetricsSink& sink) { sink.score(record); });
+  return improves_best(record.name, step, record.score());
+}
+
+bool RunLoop::improves_best(const std::string& set, int64_t step, double value) {
+  return run_.best && set == run_.best->set() && run_.best->add(step, value);
 }
 
 }  // namespace chassis

@@ -1,9 +1,11 @@
 // The steps of a run, with what is due between them: comparison of replicas, evaluations, samples and saves.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <string>
 
 #include "host/session/replicas.hpp"
 #include "host/session/session.hpp"
@@ -35,6 +37,10 @@ class RunLoop {
   void follow_up(int64_t step);
   bool evaluation_is_due(int64_t step) const;
   void evaluate_all(int64_t step);
+  // Each evaluates one set, and returns whether the result is the best one of eval.keep_best so far.
+  bool evaluate_loss(size_t index, int64_t step);
+  bool evaluate_answers(size_t index, int64_t step);
+  bool improves_best(const std::string& set, int64_t step, double value);
   void save(const std::function<void()>& part);
   void log_memory();
 

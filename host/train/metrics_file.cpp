@@ -26,7 +26,7 @@ std::optional<int64_t> own_step(std::string_view line) {
   if (step == json.end() || !step->is_number_integer()) return std::nullopt;
   if (step->is_number_unsigned() && step->get<uint64_t>() > static_cast<uint64_t>(INT64_MAX)) return std::nullopt;
   const bool of_step = json.contains("loss") && json.contains("grad_norm") && json.contains("trained_tokens");
-  const bool of_evaluation = json.contains("eval") && json.contains("eval_loss");
+  const bool of_evaluation = json.contains("eval") && (json.contains("eval_loss") || json.contains("score"));
   const bool of_sample = json.contains("prompt") && json.contains("answer");
   if (!of_step && !of_evaluation && !of_sample) return std::nullopt;
   return step->get<int64_t>();

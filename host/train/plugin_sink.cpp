@@ -268,6 +268,14 @@ class PluginSink final : public MetricsSink {
                      {prefix + "trained_tokens", static_cast<double>(r.trained_tokens)},
                      {prefix + "seconds", r.seconds}}});
   }
+  void score(const ScoreRecord& r) override {
+    const std::string prefix = "eval/" + r.name + "/";
+    push({.step = r.step,
+          .values = {{prefix + "score", r.score()},
+                     {prefix + "cut", static_cast<double>(r.num_cut)},
+                     {prefix + "rows", static_cast<double>(r.num_rows)},
+                     {prefix + "seconds", r.seconds}}});
+  }
   void sample(const SampleRecord& r) override {
     push({.step = r.step,
           .type = CHASSIS_TEXT_SAMPLE,

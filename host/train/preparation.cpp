@@ -14,6 +14,7 @@
 #include "host/base/units.hpp"
 #include "host/compile/unit_flops.hpp"
 #include "host/config/config_files.hpp"
+#include "host/config/eval_sets.hpp"
 #include "host/service/device.hpp"
 #include "host/service/threads.hpp"
 #include "host/session/fields.hpp"
@@ -36,6 +37,7 @@ class Preparation {
     choose_recompute();
     check_seq_len(session_.model(), session_.program(), settings().train.seq_len);
     run_.samples.emplace(session_);
+    run_.generation_sets.emplace(session_);
     run_.directory = std::make_unique<RunDirectory>(settings().run.output_dir, world());
     run_.directory->check_names(settings());
     open_data();
@@ -55,7 +57,7 @@ class Preparation {
     run_.saves = std::make_unique<RunSaves>(session_, inputs_.replicas, *run_.directory, inputs_.signals, state);
     make_trainer();
     if (const Settings::Eval& eval = settings().eval; eval.keeps_best())
-      run_.best.emplace(eval.keep_best, eval.patience);
+      run_.best.emplace(eval.keep_best, measure_of_best(), eval.patience);
     resume_or_start_anew(session_, run_);
     run_.saves->check_space();
     run_.directory->check_steps(settings(), trainer().state().step, trainer().options().max_steps);
@@ -103,7 +105,14 @@ class Preparation {
   // All that a run writes is derived from these files, so only users who may read them may read it.
   unsigned mode_of_sources() const {
     return shared_read_mode(config_files(session_.config().file())) &
-           shared_read_mode(data_source_files(session_.data_needs())) & shared_file_mode(settings());
+           shared_read_mode(data_source_files(session_.data_needs())) &
+           shared_read_mode(generation_source_files(settings())) & shared_file_mode(settings());
+  }
+
+  Measure measure_of_best() const {
+    const Settings::Eval& eval = settings().eval;
+    const bool is_scored = std::ranges::count(generation_set_names(eval), *eval.keep_best) > 0;
+    return is_scored ? Measure::kScore : Measure::kLoss;
   }
 
   void make_trainer() {
@@ -170,6 +179,8 @@ class Preparation {
                                          .first_step = step,
                                          .max_steps = max_steps}));
     if (!settings().sample.prompts->empty()) run_.sinks.add(make_samples_sink(directory.open_samples(step), lost));
+    if (run_.generation_sets->size() > 0)
+      run_.sinks.add(make_generations_sink(directory.file(kGenerationsFolder), lost));
     run_.saves->set_listener([&run = run_](int64_t saved_step, const SaveResult& result) {
       run.sinks.write(run.trainer->state().step, [&](MetricsSink& sink) { sink.checkpoint(saved_step, result); });
     });

@@ -12,7 +12,8 @@
 #include "host/plan/memory_fit.hpp"
 #include "host/service/memory.hpp"
 #include "host/service/trace.hpp"
-#include "host/train/best_loss.hpp"
+#include "host/train/best_evaluation.hpp"
+#include "host/train/generation_sets.hpp"
 #include "host/train/rank_board.hpp"
 #include "host/train/run_directory.hpp"
 #include "host/train/run_saves.hpp"
@@ -40,12 +41,13 @@ struct PreparedRun {
   std::unique_ptr<TrainData> data;
   std::vector<std::unique_ptr<EvalData>> eval_data;
   std::optional<Samples> samples;
+  std::optional<GenerationSets> generation_sets;
   std::unique_ptr<RunSaves> saves;
   std::optional<MemoryCharge> step_data;  // the rows in `data`, which are plain arrays
   std::unique_ptr<Trainer> trainer;
   RunSinks sinks;
-  std::unique_ptr<RankBoard> board;  // NULL in a run of one rank
-  std::optional<BestLoss> best;      // set if eval.keep_best is
+  std::unique_ptr<RankBoard> board;    // NULL in a run of one rank
+  std::optional<BestEvaluation> best;  // set if eval.keep_best is
   std::optional<StepTrace> trace;
 };
 

@@ -129,6 +129,19 @@ void check_best_link(const std::string& path) {
   require_start(path, "checkpoints/step-");
 }
 
+// Throws unless the folder, and those of the sets inside it, are absent or can be written to.
+void check_generations(const std::string& path, const Settings::Eval& eval) {
+  const auto check = [](const std::string& folder) {
+    const PathKind kind = path_kind_nofollow(folder);
+    if (kind == PathKind::kAbsent) return;
+    if (kind != PathKind::kDirectory) refuse(folder, "it is not a folder");
+    check_writable(folder);
+  };
+  if (eval.generate.empty()) return;
+  check(path);
+  for (const Settings::GenerationSet& set : eval.generate) check(path + "/" + *set.name);
+}
+
 // Reads run.json; nothing if it does not exist.
 std::optional<RunIdentity> read_identity(const std::string& path, bool& has_saved) {
   if (path_kind_nofollow(path) == PathKind::kAbsent) return std::nullopt;
@@ -266,6 +279,7 @@ void RunDirectory::check_names(const Settings& settings) {
       check_readable(File::open_read(file(name)));
     }
     if (settings.eval.keeps_best()) check_best_link(file("best"));
+    check_generations(file(kGenerationsFolder), settings.eval);
     before_ = read_identity(file(kRunFile), has_saved_);
     if (!before_) {
       require_start(file("resolved.toml"), kResolvedStart);

@@ -1,6 +1,6 @@
 // The run directory: resolved.toml, run.json, report.json, plugins.lock, log.txt, metrics.jsonl, samples.jsonl,
-// events.jsonl, ranks.json, checkpoints/, final/. First it is locked, then everything is checked, then the first byte
-// is written. Nothing is written through a link.
+// events.jsonl, ranks.json, generations/, checkpoints/, final/. First it is locked, then everything is checked, then
+// the first byte is written. Nothing is written through a link.
 #pragma once
 
 #include <cstdint>
@@ -18,6 +18,9 @@
 #include "host/train/metrics_file.hpp"
 
 namespace chassis {
+
+// The folder with the answers to sets of [[eval.generate]].
+inline constexpr char kGenerationsFolder[] = "generations";
 
 // Identifies a run: a resumed run has the same model and data. World size, strategy and length may change.
 struct RunIdentity {

@@ -147,6 +147,7 @@ std::string results_text(const Settings& settings, const PluginTokenizer* tokeni
   std::string text = fmt::format("results: {}: log.txt", directory);
   for (const std::string& sink : *settings.log.sinks)
     if (sink == "jsonl") text += ", metrics.jsonl (every step)";
+  if (!settings.eval.generate.empty()) text += ", generations/ (answers of evaluations)";
   text += fmt::format(", checkpoints/ ({}at the end)", when.empty() ? "" : when.substr(1) + ", ");
   const bool is_alone = tokenizer && tokenizer->directory().empty() && !settings.model.path.is_set();
   if (settings.exports.when != ExportWhen::kNever)

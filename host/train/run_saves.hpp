@@ -34,7 +34,7 @@ class RunSaves {
   // Starts to save the step, unless it is saved already; with export.when = "every" also exports it. First finishes a
   // save in progress. Throws a numeric error if the parameters are not finite, or if replicas differ.
   void save(int64_t step);
-  // The same for the step with the lowest loss of an evaluation: `best` names its checkpoint, which is kept.
+  // The same for the step with the best evaluation: `best` names its checkpoint, which is kept.
   void save_best(int64_t step);
   // After a resume, makes `best` name the checkpoint of this step; -1 removes the link. Returns whether there is such a
   // checkpoint.

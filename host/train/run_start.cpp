@@ -120,7 +120,7 @@ class RunStart {
 
   // The link names the best checkpoint up to this step, which is not the newest best one if an older step is resumed.
   void restore_best(const Json& state, const std::string& where) {
-    BestLoss& best = *run_.best;
+    BestEvaluation& best = *run_.best;
     if (state.contains("best")) best.restore(state["best"], where);
     if (run_.saves->restore_best(best.step()) || best.step() < 0) return;
     counted_warning("best checkpoint is gone", "the checkpoint with the " + best.text() + " is not in " + directory_ +

@@ -1,5 +1,5 @@
 // The start of a run from new weights, or from a checkpoint with the state of the trainer, of the data and of the best
-// loss that was saved in addition to the tensors.
+// evaluation that was saved in addition to the tensors.
 #pragma once
 
 #include <cstdint>

@@ -58,13 +58,11 @@ bool Samples::due(int64_t step, int64_t last_step) const {
 
 void Samples::take(int64_t step, const std::function<void(const SampleRecord&)>& on_answer) {
   const auto batch_size = static_cast<size_t>(*session_.settings().generate.batch_size);
-  std::vector<Answer> answers(prompts_.size());
-  for (size_t next = 0; next < prompts_.size() || answerer_->num_running() > 0; answerer_->step())
-    for (; next < prompts_.size() && answerer_->num_running() < batch_size; ++next)
-      answerer_->begin({.prompt = prompts_[next].ids,
-                        .stream = "sample/" + std::to_string(next),
-                        .continues_text = !is_chat_},
-                       [&answers, next](Answer answer) { answers[next] = std::move(answer); });
+  std::vector<AnswerRequest> requests;
+  for (size_t i = 0; i < prompts_.size(); ++i)
+    requests.push_back(
+        {.prompt = prompts_[i].ids, .stream = "sample/" + std::to_string(i), .continues_text = !is_chat_});
+  std::vector<Answer> answers = answerer_->answer_all(std::move(requests), batch_size);
   for (size_t i = 0; i < prompts_.size(); ++i)
     on_answer({.step = step,
                .index = i + 1,

@@ -1,10 +1,11 @@
-// Writes metrics and samples to the console, to metrics.jsonl and to samples.jsonl.
+// Writes metrics and answers to the console and to files of the run directory.
 #include "host/train/sinks.hpp"
 
 #include <filesystem>
 #include <utility>
 
 #include "host/base/error.hpp"
+#include "host/base/file.hpp"
 #include "host/base/json.hpp"
 #include "host/base/log.hpp"
 #include "host/base/printable.hpp"
@@ -46,6 +47,11 @@ class ConsoleSink final : public MetricsSink {
   void evaluation(const EvalRecord& r) override {
     log::info("step {} {}: loss {:.4f} perplexity {:.4g} over {} tokens in {}", r.step, r.name, r.loss, r.perplexity,
               count_text(static_cast<double>(r.trained_tokens)), duration_text(r.seconds));
+  }
+
+  void score(const ScoreRecord& r) override {
+    log::info("step {} {}: score {:.4f}, {} of {} answers passed, {} cut, in {}", r.step, r.name, r.score(),
+              r.num_passed, r.num_rows, r.num_cut, duration_text(r.seconds));
   }
 
   void sample(const SampleRecord& r) override {
@@ -123,6 +129,16 @@ class JsonlSink final : public MetricsSink {
                    {"seconds", r.seconds}});
   }
 
+  void score(const ScoreRecord& r) override {
+    lines_.append({{"step", r.step},
+                   {"eval", r.name},
+                   {"score", r.score()},
+                   {"passed", r.num_passed},
+                   {"rows", r.num_rows},
+                   {"cut", r.num_cut},
+                   {"seconds", r.seconds}});
+  }
+
   void sample(const SampleRecord&) override {}
 
  private:
@@ -147,6 +163,29 @@ class SamplesSink final : public MetricsSink {
   JsonLines lines_;
 };
 
+class GenerationsSink final : public MetricsSink {
+ public:
+  GenerationsSink(std::string folder, LostMetrics lost) : folder_(std::move(folder)), lost_(lost) {}
+
+  void step(const StepRecord&) override {}
+  void evaluation(const EvalRecord&) override {}
+  void sample(const SampleRecord&) override {}
+  void score(const ScoreRecord& r) override {
+    try {
+      const std::string folder = folder_ + "/" + r.name;
+      create_directories(folder);
+      write_file_atomic(fmt::format("{}/step-{}.jsonl", folder, r.step), r.answers);
+    } catch (const Error& cause) {
+      if (lost_ == LostMetrics::kStop) throw;
+      counted_warning("answers missing from generations", cause.message());
+    }
+  }
+
+ private:
+  const std::string folder_;
+  const LostMetrics lost_;
+};
+
 }  // namespace
 
 std::unique_ptr<MetricsSink> make_console_sink(ConsoleFacts facts) { return std::make_unique<ConsoleSink>(facts); }
@@ -157,6 +196,10 @@ std::unique_ptr<MetricsSink> make_jsonl_sink(MetricsFile file, LostMetrics lost)
 
 std::unique_ptr<MetricsSink> make_samples_sink(MetricsFile file, LostMetrics lost) {
   return std::make_unique<SamplesSink>(std::move(file), lost);
+}
+
+std::unique_ptr<MetricsSink> make_generations_sink(std::string folder, LostMetrics lost) {
+  return std::make_unique<GenerationsSink>(std::move(folder), lost);
 }
 
 double peak_flops(const std::string& device_name, bool half_precision) {

@@ -1,4 +1,4 @@
-// The outputs of metrics and samples: lines on the console, metrics.jsonl and samples.jsonl.
+// The outputs of metrics and answers: lines on the console, metrics.jsonl, samples.jsonl and generations/.
 #pragma once
 
 #include <cstdio>
@@ -19,6 +19,7 @@ class MetricsSink {
   virtual void step(const StepRecord& record) = 0;  // every step
   virtual void evaluation(const EvalRecord& record) = 0;
   virtual void sample(const SampleRecord& record) = 0;
+  virtual void score(const ScoreRecord& /*record*/) {}
   virtual void checkpoint(int64_t /*step*/, const SaveResult& /*result*/) {}
   // Called after the last record, also if the run failed.
   virtual void finish(RunOutcome /*outcome*/, int64_t /*step*/) {}
@@ -42,6 +43,10 @@ std::unique_ptr<MetricsSink> make_jsonl_sink(MetricsFile file, LostMetrics lost)
 
 // Writes only samples, into samples.jsonl.
 std::unique_ptr<MetricsSink> make_samples_sink(MetricsFile file, LostMetrics lost);
+
+// Writes only answers to sets of [[eval.generate]]: each evaluation replaces FOLDER/NAME/step-N.jsonl. The folder is
+// created with the first of them.
+std::unique_ptr<MetricsSink> make_generations_sink(std::string folder, LostMetrics lost);
 
 // Dense peak in FLOP/s of known devices in half precision; 0 if unknown. Sources: NVIDIA's data sheets of A100, H100
 // and H200.

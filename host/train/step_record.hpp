@@ -69,6 +69,19 @@ struct EvalRecord {
   double seconds = 0.0;
 };
 
+// The answers to a set of [[eval.generate]].
+struct ScoreRecord {
+  int64_t step = 0;
+  std::string name;
+  uint64_t num_passed = 0;
+  uint64_t num_cut = 0;  // answers that ended by length
+  uint64_t num_rows = 0;
+  double seconds = 0.0;
+  std::string answers = {};  // a line of JSON for each row
+
+  double score() const { return num_rows > 0 ? static_cast<double>(num_passed) / static_cast<double>(num_rows) : 0.0; }
+};
+
 // The answer to one of sample.prompts.
 struct SampleRecord {
   int64_t step = 0;

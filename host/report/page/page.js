@@ -91,10 +91,10 @@
     });
     return lines;
   }
-  function eval_lines() {
+  function eval_lines(sets, value) {
     const lines = [];
-    runs.forEach((run, i) => Object.entries(run.evaluations).forEach(([name, points], k) =>
-      lines.push({x: points.step, y: points.loss, color: color(i + k), width: 1.5, dots: true, label: name_of(run, name)})));
+    runs.forEach((run, i) => Object.entries(run[sets]).forEach(([name, points], k) =>
+      lines.push({x: points.step, y: points[value], color: color(i + k), width: 1.5, dots: true, label: name_of(run, name)})));
     return lines;
   }
   // Each area lies on those before it; drawn from the top down, so that lower ones cover.
@@ -144,7 +144,8 @@
 
   const CHARTS = [
     {title: "loss", lines: () => metric_lines("loss", true), log: true},
-    {title: "evaluation loss", lines: eval_lines, log: true},
+    {title: "evaluation loss", lines: () => eval_lines("evaluations", "loss"), log: true},
+    {title: "evaluation score", lines: () => eval_lines("scores", "score")},
     {title: "gradient norm", lines: () => metric_lines("grad_norm", true), log: true},
     {title: "learning rate", lines: () => metric_lines("lr")},
     {title: "tokens per second", lines: () => metric_lines("tokens_per_s")},

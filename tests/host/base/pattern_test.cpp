@@ -25,6 +25,16 @@ TEST(Pattern, FindsAPartOfTheSubject) {
   EXPECT_FALSE(Pattern("^norm$").found_in("norm\n")) << "$ matches only at the end";
 }
 
+TEST(Pattern, GivesTheTextOfItsFirstGroup) {
+  EXPECT_EQ(Pattern("a(?:b|c)").num_groups(), 0u);
+  const Pattern answer("answer: (.*)");
+  EXPECT_EQ(answer.num_groups(), 1u);
+  EXPECT_EQ(answer.first_group_in("the answer: 42\nanswer: 43"), "42");
+  EXPECT_EQ(answer.first_group_in("no answer"), std::nullopt);
+  EXPECT_EQ(answer.first_group_in("answer: "), "");
+  EXPECT_EQ(Pattern("x|(y)").first_group_in("x"), std::nullopt) << "the group took no part";
+}
+
 TEST(Pattern, LooksAheadAndBehindAsPeftPatternsDo) {
   const Pattern pattern("^(?!.*vision_tower).*(?<=self_attn\\.)(q|v)_proj.*$");
   EXPECT_TRUE(pattern.found_in("model.layers.0.self_attn.q_proj.weight"));

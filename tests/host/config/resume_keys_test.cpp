@@ -13,7 +13,8 @@ SettingTexts with(SettingTexts settings, const std::string& key, const std::stri
 }
 
 TEST(ResumeKeys, MayChangeIfResultsDoNotDependOnThem) {
-  for (const char* key : {"run.max_steps", "log.every_steps", "mesh.dp_shard", "recompute.mode", "data.train.0.path"})
+  for (const char* key : {"run.max_steps", "log.every_steps", "mesh.dp_shard", "recompute.mode", "data.train.0.path",
+                          "eval.generate.0.path", "eval.generate.1.score"})
     EXPECT_TRUE(may_change_on_resume(key, {}, {})) << key;
   for (const char* key : {"run.seed", "optimizer.lr", "precision.reduce", "kernels.aten.x", "data.train.0.weight"})
     EXPECT_FALSE(may_change_on_resume(key, {}, {})) << key;

@@ -49,6 +49,7 @@ TEST(Page, HasTheNumbersOfTheRun) {
   EXPECT_EQ(floats(first["metrics"]["loss"]["mean"]), run.history().find("loss")->mean);
   EXPECT_EQ(floats(first["metrics"]["lr"]["mean"]).size(), 40u);
   EXPECT_EQ(first["evaluations"]["held out"]["step"].size(), 10u);
+  EXPECT_TRUE(first["scores"].empty());
   EXPECT_EQ(data["live"], false);
 }
 

@@ -43,6 +43,23 @@ TEST_F(RunReaderTest, ReadsAFinishedRun) {
   EXPECT_EQ(config[1].value, "\"a # b\"");
 }
 
+TEST_F(RunReaderTest, ReadsScoresApartFromLosses) {
+  write_run(at("a"), "first", 20);
+  const auto line = [](int64_t step, const std::string& rest) {
+    return "{\"step\":" + std::to_string(step) + ",\"eval\":\"sums\"," + rest + ",\"seconds\":0.5}\n";
+  };
+  append(at("a/metrics.jsonl"), line(20, "\"score\":0.25,\"passed\":1,\"rows\":4,\"cut\":2") +
+                                    line(21, "\"score\":0.75,\"passed\":3,\"rows\":4,\"cut\":0") +
+                                    line(22, "\"score\":0.5,\"passed\":-2,\"rows\":1e99,\"cut\":null"));
+  const RunReader run(at("a"));
+  EXPECT_EQ(run.evaluations().size(), 10u);
+  ASSERT_EQ(run.scores().size(), 3u);
+  EXPECT_EQ(run.scores()[0].num_cut, 2u);
+  EXPECT_EQ(run.scores()[2].num_passed, 0u) << "a count that cannot be";
+  EXPECT_HAS(summary_text(run, {}), "  score          0.5000 sums  0 of 0 passed, 0 cut, highest 0.7500 at step 21");
+  EXPECT_EQ(summary_json({&run})["runs"][0]["scores"][1]["passed"], 3);
+}
+
 TEST_F(RunReaderTest, FollowsAFileThatGrows) {
   write_run(at("a"), "first", 5);
   RunReader run(at("a"));

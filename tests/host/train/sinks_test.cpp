@@ -64,6 +64,42 @@ TEST(JsonlSink, WritesEveryFieldOfAStep) {
   EXPECT_EQ(lines[1]["eval"], "dev");
 }
 
+TEST(JsonlSink, WritesScoresAsEvaluations) {
+  ScratchDirectory scratch;
+  const std::string path = scratch / "metrics.jsonl";
+  {
+    auto sink = jsonl_sink(path, 0);
+    sink->step(record(1));
+    sink->score({.step = 1, .name = "sums", .num_passed = 3, .num_cut = 1, .num_rows = 4, .seconds = 0.5});
+  }
+  const auto lines = lines_of(path);
+  ASSERT_EQ(lines.size(), 2u);
+  EXPECT_EQ(lines[1]["eval"], "sums");
+  EXPECT_EQ(lines[1]["score"], 0.75);
+  EXPECT_EQ(lines[1]["passed"], 3);
+  EXPECT_EQ(lines[1]["rows"], 4);
+  EXPECT_EQ(lines[1]["cut"], 1);
+  jsonl_sink(path, 1);
+  EXPECT_EQ(lines_of(path).size(), 2u) << "it is a line of this program";
+}
+
+TEST(GenerationsSink, ReplacesTheAnswersOfAStep) {
+  ScratchDirectory scratch;
+  auto sink = make_generations_sink(scratch / "generations", LostMetrics::kStop);
+  EXPECT_FALSE(std::filesystem::exists(scratch / "generations"));
+  for (const char* answers : {"{\"answer\":\"a\"}\n", "{\"answer\":\"b\"}\n"}) {
+    sink->score({.step = 20, .name = "sums", .num_rows = 1, .answers = answers});
+    EXPECT_EQ(test::text_of_file(scratch / "generations/sums/step-20.jsonl"), answers);
+  }
+  std::filesystem::remove_all(scratch / "generations");
+  test::write_text(scratch / "generations", "in the way");
+  EXPECT_THROW(sink->score({.step = 30, .name = "sums"}), Error);
+  log::reset_counted_warnings();
+  make_generations_sink(scratch / "generations", LostMetrics::kCount)->score({.step = 30, .name = "sums"});
+  EXPECT_EQ(counted_warnings().size(), 1u);
+  log::reset_counted_warnings();
+}
+
 TEST(JsonlSink, DropsStepsAfterTheResumedOne) {
   ScratchDirectory scratch;
   const std::string path = scratch / "metrics.jsonl";
