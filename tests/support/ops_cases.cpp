@@ -532,7 +532,6 @@ std::vector<OpsCase> fused_cases() {
           linear_cross_entropy("linear+cross_entropy in chunks", 40, 4, 70001, false),
           linear_cross_entropy("linear+cross_entropy of few labels", 15, 12, 11, false, 0, 2),
           linear_cross_entropy("linear+cross_entropy of no label", 5, 12, 11, false, 0, 1),
-          linear_cross_entropy("linear+cross_entropy of few labels in chunks", 40, 2, 262144, false, 0, 8),
           linear_cross_entropy("linear+softcap+cross_entropy of few labels", 15, 12, 11, false, 2.5, 3),
           linear_cross_entropy("linear+softcap+cross_entropy", 5, 12, 11, false, 2.5),
           linear_cross_entropy("linear+softcap+cross_entropy with a bias", 5, 12, 11, true, 2.5),

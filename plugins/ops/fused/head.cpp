@@ -167,11 +167,18 @@ class Head final : public Kernel {
     return rows;
   }
 
+  // Copies and the products that are added to rows have no room of their own: the logits of fewer rows leave it.
+  static int64_t chunk_rows(int64_t num_rows, int64_t vocab, int64_t in, bool copies) {
+    constexpr auto kBytes = static_cast<int64_t>(sizeof(T));
+    const int64_t step = head_chunk_rows(num_rows, vocab), row_bytes = vocab * (kBytes == 4 ? 4 : 4 + kBytes);
+    return copies ? std::max<int64_t>(1, step * row_bytes / (row_bytes + 2 * in * kBytes)) : step;
+  }
+
   template <typename Body>
   void for_chunks(Call& call, const Rows& computed, Body&& body) const {
     const BorrowedTensor labels = call.input(1), weight = call.param(0);
     const int64_t rows = computed.count, vocab = weight.size(0), in = weight.size(1);
-    const int64_t step = std::min(head_chunk_rows(labels.num_elements(), vocab), rows);
+    const int64_t step = std::min(chunk_rows(labels.num_elements(), vocab, in, computed.are_copied), rows);
     if (rows == 0) return;
     const Tensor all_x = rows_of(call.input(0), in), weight_t = op_.t(weight);
     const Tensor buffer = Tensor::create(call.host(), CHASSIS_DTYPE_F32, {step, vocab});

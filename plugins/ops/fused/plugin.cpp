@@ -58,9 +58,8 @@ class Fused final : public Ops {
       const int64_t vocab = node.param(0).size(0), in = node.param(0).size(1), rows = node.input(1).num_elements();
       const int64_t chunk_rows = fused::head_chunk_rows(rows, vocab);
       const int64_t element_bytes = dtype_bytes(dtype_of(node)), rounded = element_bytes == 4 ? 0 : element_bytes;
-      // Where labels are ignored, the other rows are copied.
-      const auto product = static_cast<uint64_t>(chunk_rows * in * element_bytes),
-                 bytes = static_cast<uint64_t>(chunk_rows * (vocab * (4 + rounded) + 4)) + product;
+      const auto bytes = static_cast<uint64_t>(chunk_rows * (vocab * (4 + rounded) + 4)),
+                 product = static_cast<uint64_t>(chunk_rows * in * element_bytes);
       out.flags(CHASSIS_KERNEL_FORWARD_BACKWARD | CHASSIS_KERNEL_ADDS_GRAD_INPUTS).keeps_input(0).keeps_input(1);
       out.workspace(bytes, bytes + product);
     } else if (pattern == "rope") {
