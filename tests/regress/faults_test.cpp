@@ -203,7 +203,7 @@ std::string lines_of(int rank, const std::string& output) {
   return found;
 }
 
-// Of every rank, also of one that prints no error.
+// The output of every rank, also of one that prints no error.
 std::string all_output(const End& end) {
   std::string all;
   for (size_t i = 0; i < end.ranks.size(); ++i)
