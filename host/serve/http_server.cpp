@@ -64,7 +64,7 @@ class HttpServer::State {
   // Connections refer to these members until io_ is destroyed.
   const HttpHandler handler_;
   const HttpLimits limits_;
-  size_t num_connections_ = 0;
+  size_t num_connections_ = 0, num_lingering_ = 0;
   asio::io_context io_{1};
   tcp::acceptor acceptor_{io_};
   asio::steady_timer pause_{io_};
@@ -82,6 +82,7 @@ class HttpServer::Connection : public std::enable_shared_from_this<Connection> {
   ~Connection() {
     if (reply_) reply_->close();
     --server_.num_connections_;
+    if (is_lingering_) --server_.num_lingering_;
   }
   Connection(const Connection&) = delete;
   Connection& operator=(const Connection&) = delete;
@@ -220,6 +221,7 @@ class HttpServer::Connection : public std::enable_shared_from_this<Connection> {
   // A connection that is closed with bytes left to read is reset, and the answer may be lost.
   void linger() {
     is_lingering_ = true;
+    ++server_.num_lingering_;
     error_code ignored;
     socket_.shutdown(tcp::socket::shutdown_send, ignored);
     expire_after(server_.limits_.linger_time);
@@ -316,7 +318,8 @@ void HttpServer::State::accept() {
 
 void HttpServer::State::take(tcp::socket socket) {
   close_on_exec(socket.native_handle());
-  if (num_connections_ < limits_.num_connections)
+  // A client that has its answer may send its next request before it closes the connection.
+  if (num_connections_ - num_lingering_ < limits_.num_connections && num_connections_ < 2 * limits_.num_connections)
     return std::make_shared<Connection>(*this, std::move(socket))->start();
   error_code ignored;
   socket.non_blocking(true, ignored);

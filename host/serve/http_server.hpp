@@ -15,7 +15,7 @@
 namespace chassis {
 
 struct HttpLimits {
-  size_t num_connections = 32;  // further ones are answered 503 and closed at once
+  size_t num_connections = 32;  // without those that have their answer; further ones are answered 503 and closed
   size_t head_bytes = 8 << 10;
   size_t body_bytes = 4 << 20;
   size_t unsent_bytes = 1 << 20;                   // of a stream, before the client counts as too slow

@@ -17,6 +17,8 @@ namespace {
 
 constexpr size_t kMaxStopTexts = 16, kMaxStopBytes = 1024;
 constexpr int64_t kMaxCount = 1 << 24;
+// Far more than a token has on average. A longer text is refused before a tokenizer spends time on it.
+constexpr size_t kMaxBytesPerPosition = 128;
 
 [[noreturn]] void refuse(std::string_view param, const std::string& message) {
   throw RefusedRequest(400, message, std::string(param), "invalid_value");
@@ -305,8 +307,23 @@ std::vector<Prompt> prompts_of(const Json& prompt, const ServedModel& model) {
   return prompts;
 }
 
+size_t bytes_of(const Prompt& prompt) {
+  if (const auto* text = std::get_if<std::string>(&prompt)) return text->size();
+  size_t bytes = 0;
+  if (const auto* chat = std::get_if<ChatRecord>(&prompt))
+    for (const Message& message : chat->messages)
+      for (const ContentPart& part : message.content) bytes += part.text.size();
+  return bytes;
+}
+
 ServeRequest checked(Reading reading) {
   ServeRequest& request = reading.request;
+  for (const Prompt& prompt : request.prompts)
+    if (const size_t bytes = bytes_of(prompt);
+        bytes / kMaxBytesPerPosition > static_cast<size_t>(reading.model.max_positions))
+      throw RefusedRequest(
+          400, fmt::format("the prompt has {} bytes, too many for {} positions", bytes, reading.model.max_positions),
+          request.is_chat ? "messages" : "prompt", "context_length_exceeded");
   if (request.num_answers() > reading.model.max_answers)
     refuse("n", fmt::format("{} prompts with {} answers each are {} answers, at most {} are given to one request",
                             request.prompts.size(), request.answers_per_prompt, request.num_answers(),

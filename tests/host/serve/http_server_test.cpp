@@ -20,6 +20,7 @@ using Clock = std::chrono::steady_clock;
 HttpLimits short_limits() {
   HttpLimits limits;
   limits.num_connections = 4;
+  limits.unsent_bytes = 64 << 20;
   limits.request_time = 300ms;
   limits.write_time = 300ms;
   limits.linger_time = 300ms;
@@ -117,6 +118,20 @@ TEST_F(HttpServerTest, MoreConnectionsThanAllowedAreRefusedAtOnce) {
   expect_to_go_on();
 }
 
+TEST_F(HttpServerTest, ConnectionsThatHaveTheirAnswerLeaveRoom) {
+  std::vector<int> answered;
+  for (int i = 0; i < 4; ++i) {
+    answered.push_back(fake::connection_to(server_.port()));
+    const std::string request = post("x");
+    ASSERT_EQ(send(answered.back(), request.data(), request.size(), 0), static_cast<ssize_t>(request.size()));
+    char some[512];
+    while (recv(answered.back(), some, sizeof some, 0) > 0) {
+    }
+  }
+  expect_to_go_on();
+  for (const int file : answered) close(file);
+}
+
 TEST_F(HttpServerTest, AStreamEndsWithItsConnection) {
   const int file = fake::connection_to(server_.port());
   const std::string request = "POST /keep HTTP/1.1\r\nContent-Length: 0\r\n\r\n";
@@ -174,6 +189,18 @@ TEST_F(HttpServerTest, AClientThatReadsNothingNeitherBlocksNorFillsTheMemory) {
   while (reply->add_event(piece) && num_bytes < size_t{1} << 28) num_bytes += piece.size();
   EXPECT_LT(num_bytes, size_t{1} << 28);
   EXPECT_LT(Clock::now() - begin, 5s);
+  expect_to_go_on();
+  close(file);
+}
+
+TEST_F(HttpServerTest, AClientThatStopsReadingIsClosedAtItsDeadline) {
+  const int file = fake::connection_to(server_.port());
+  const std::string request = "POST /keep HTTP/1.1\r\nContent-Length: 0\r\n\r\n";
+  ASSERT_EQ(send(file, request.data(), request.size(), 0), static_cast<ssize_t>(request.size()));
+  const std::shared_ptr<HttpReply> reply = kept();
+  ASSERT_TRUE(reply);
+  EXPECT_TRUE(reply->add_event(std::string(40 << 20, 'x')));  // more than the buffers of a connection hold
+  EXPECT_TRUE(closes(*reply));
   expect_to_go_on();
   close(file);
 }

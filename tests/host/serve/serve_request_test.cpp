@@ -187,6 +187,8 @@ TEST(ServeRequest, AnAnswerEndsWithThePositionsOfTheModel) {
              "400 prompt context_length_exceeded: the prompt has 70 tokens, which leaves no room for an answer in 64 "
              "positions");
   EXPECT_HAS(refusal([] { room_for_answer(model(), 0, 5); }), "the prompt is empty");
+  EXPECT_HAS(completion_refusal("{\"prompt\": \"" + std::string(10'000, 'x') + "\"}"),
+             "400 prompt context_length_exceeded: the prompt has 10000 bytes, too many for 64 positions");
 }
 
 }  // namespace
