@@ -359,17 +359,17 @@ TEST_F(Serve, ADirectoryOfARunOrOfAModelIsServedAndSigintEnds) {
   EXPECT_EQ(model.chat("Hi", {{"model", "final"}}).json()["choices"][0]["message"]["content"], "Hello there!");
 }
 
-TEST_F(Serve, AModelWithoutATemplateContinuesTextsAndOneWithNanFailsRequestsOnly) {
-  std::filesystem::copy(*folder_ / "out/final", *folder_ / "nan", std::filesystem::copy_options::recursive);
-  std::filesystem::remove(*folder_ / "nan/manifest.json");
-  for (const auto& entry : std::filesystem::directory_iterator(*folder_ / "nan")) {
+TEST_F(Serve, AModelWithoutATemplateContinuesTextsAndOneThatOverflowsFailsRequestsOnly) {
+  std::filesystem::copy(*folder_ / "out/final", *folder_ / "huge", std::filesystem::copy_options::recursive);
+  std::filesystem::remove(*folder_ / "huge/manifest.json");
+  for (const auto& entry : std::filesystem::directory_iterator(*folder_ / "huge")) {
     if (entry.path().extension() != ".safetensors") continue;
     std::string bytes = text_of_file(entry.path().string());
-    for (size_t i = bytes.size() - 256; i < bytes.size(); ++i) bytes[i] = '\xff';  // NaN in f32 and bf16
+    for (size_t i = 1; i <= 256; ++i) bytes[bytes.size() - i] = "\x7f\x7f\xff\xff"[(i - 1) % 4];  // the largest f32
     write_text(entry.path().string(), bytes);
   }
-  Served served(*folder_, {"nan", "tokenizer.plugin=words", "tokenizer.path=tokenizer"});
-  const Response chat = served.chat("Hi", {{"model", "nan"}});
+  Served served(*folder_, {"huge", "tokenizer.plugin=bytes", "tokenizer.force=true"});
+  const Response chat = served.chat("Hi", {{"model", "huge"}});
   EXPECT_EQ(chat.status, 400);
   EXPECT_HAS(chat.error(), "chats cannot be answered");
   for (int i = 0; i < 2; ++i) {
