@@ -33,7 +33,7 @@ class RefusedRequest : public std::exception {
   std::string message_, param_, code_;
 };
 
-// What requests may ask for, and what holds where they say nothing.
+// The model as requests see it: its limits, and the settings of requests that say nothing.
 struct ServedModel {
   std::string id;
   GenerateOptions options;
