@@ -5,6 +5,7 @@
 
 #include "host/base/device_types.hpp"
 #include "host/base/file.hpp"
+#include "host/base/json.hpp"
 #include "host/base/log.hpp"
 #include "host/base/printable.hpp"
 #include "host/base/thread_wait.hpp"
@@ -57,6 +58,18 @@ void collect_plugin_path(const CLI::App& app, std::vector<std::string>& folders,
   if (from_above && app.get_parent() != nullptr) collect_plugin_path(*app.get_parent(), folders);
   if (const CLI::Option* option = app.get_option_no_throw(kPluginPath))
     for (const std::string& folder : option->results()) folders.push_back(folder);
+}
+
+// The configuration that stands for a directory of a run or of a model; nothing for any other path.
+std::optional<ConfigSource> source_of_directory(const std::string& path) {
+  if (path_kind(path) != PathKind::kDirectory) return std::nullopt;
+  if (path_kind(path + "/resolved.toml") != PathKind::kAbsent) return read_config_source(path + "/resolved.toml");
+  if (path_kind(path + "/config.json") == PathKind::kAbsent) return std::nullopt;
+  std::error_code ignored;
+  const std::string name = std::filesystem::canonical(path, ignored).filename().string();
+  const auto quoted = [](const std::string& text) { return json_line(Json(text)); };  // TOML has the same escapes
+  const std::string run = name.empty() ? "" : "[run]\nname = " + quoted(name) + "\n";
+  return ConfigSource{.name = path, .folder = "", .text = run + "[model]\npath = " + quoted(path) + "\n"};
 }
 
 }  // namespace
@@ -151,6 +164,7 @@ void ConfigArguments::find_file() {
 }
 
 const ConfigSource& ConfigArguments::source() const {
+  if (!source_ && takes_directories) source_ = source_of_directory(file);
   if (!source_) {
     refuse_other_than_toml(file);
     source_ = read_config_source(file);

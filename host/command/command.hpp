@@ -50,6 +50,9 @@ struct ConfigArguments {
   std::vector<std::string> plugin_path;
   bool locked = false;
   int num_ranks = 0;  // for verbs that several processes can run; 0: without --nproc
+  // For verbs that also take the directory of a run, which stands for its configuration, and a model directory, which
+  // stands for one that names the model.
+  bool takes_directories = false;
 
   void add_to(CLI::App& app);
   void add_ranks_to(CLI::App& app);
@@ -77,6 +80,7 @@ Verb add_check(CLI::App& app);
 Verb add_plan(CLI::App& app);
 Verb add_eval(CLI::App& app);
 Verb add_generate(CLI::App& app);
+Verb add_serve(CLI::App& app);
 Verb add_ckpt(CLI::App& app);
 // Adds `chassis ckpt import-zero`. Its function returns nothing if another subcommand is to run.
 std::function<std::optional<int>()> add_ckpt_import(CLI::App& ckpt);

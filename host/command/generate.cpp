@@ -1,23 +1,17 @@
 // `chassis generate`: continues a text, talks, or answers a file of prompts, with the newest weights of a run or of a
 // model directory.
-#include <fmt/format.h>
-
 #include <algorithm>
 
 #include "host/base/creation_limit.hpp"
-#include "host/base/file.hpp"
-#include "host/base/log.hpp"
 #include "host/base/printable.hpp"
 #include "host/checkpoint/writer.hpp"
 #include "host/command/answering.hpp"
+#include "host/command/generation.hpp"
 #include "host/command/weights_arguments.hpp"
 #include "host/generate/generation_record.hpp"
 #include "host/generate/generation_settings.hpp"
-#include "host/generate/stop_texts.hpp"
-#include "host/save/resume_differences.hpp"
 #include "host/save/weights.hpp"
 #include "host/session/join.hpp"
-#include "host/train/run_report.hpp"
 
 namespace chassis {
 namespace {
@@ -43,36 +37,6 @@ struct GenerateArguments {
     if (!is_utf8(prompt)) throw config_error("--prompt is not UTF-8");
   }
 };
-
-GenerationSettings settings_of(const Session& session, const GenerateArguments& arguments) {
-  const Settings& settings = session.settings();
-  GenerationConfig file;
-  if (settings.model.path.is_set()) file = read_generation_config(settings.model.path);
-  GenerationSettings made = generation_settings(settings, file, *session.tokenizer());
-  made.options.use_cache = !arguments.no_cache;
-  made.stop_texts.insert(made.stop_texts.end(), arguments.stop.begin(), arguments.stop.end());
-  const StopTexts checked(made.stop_texts);
-  if (!made.from_file.empty()) log::info("{}", made.from_file);
-  return made;
-}
-
-// Warns of a template other than that of the training, because the model has not learned to answer in it.
-void compare_template(Session& session, const std::string& from) {
-  if (session.world().rank() != 0 || session.settings().train.task != Task::kSft) return;
-  std::string run = from.empty() ? *session.settings().run.output_dir : from;
-  while (run.size() > 1 && run.back() == '/') run.pop_back();
-  if (path_kind(run + "/resolved.toml") == PathKind::kAbsent && run.ends_with("/final")) run.resize(run.size() - 6);
-  if (path_kind(run + "/resolved.toml") == PathKind::kAbsent) return;
-  if (!settings_that_differ(run, "train.task", session.config()).empty()) return;
-  const Settings::Data& data = session.settings().data;
-  for (const auto& [key, text] : settings_that_differ(run, "data", session.config()))
-    if (key == data.template_name.key() || key.starts_with(data.template_variables.key()))
-      counted_warning(
-          "the chat template differs from that of training",
-          fmt::format("{} {}: the model of {} has not learned to answer in this template; {} uses that of training",
-                      key, text, printable(run, 4096),
-                      "`chassis generate " + shell_word(run + "/resolved.toml") + "`"));
-}
 
 // All ranks compute the same text, and rank 0 prints it.
 int continue_text(Session& session, Answerer& answerer, const std::string& prompt, const std::vector<int32_t>& ids) {
@@ -126,14 +90,15 @@ Verb add_generate(CLI::App& app) {
         throw config_error("--chat runs in one process, and a launcher has started " + std::to_string(world.size()));
       Session session(std::move(given), {.plugin_path = arguments->config.plugin_path, .world = &world});
       // Prompts and stop texts are refused before the weights are loaded, which may take minutes.
-      const GenerationSettings generation = settings_of(session, *arguments);
+      GenerationSettings generation = settings_of_generation(session, arguments->stop);
+      generation.options.use_cache = !arguments->no_cache;
       Answerer answerer(session, generation);
       std::vector<std::vector<int32_t>> ids;
       if (arguments->has_prompt) ids.push_back(answerer.ids_of_text(arguments->prompt));
       if (!rows.empty()) ids = ids_of_rows(session, answerer, rows);
       session.allocate();
       const std::string weights = load_weights(session, arguments->weights.from);
-      if (!arguments->has_prompt) compare_template(session, run_of(arguments->weights.from));
+      if (!arguments->has_prompt) warn_of_other_template(session, run_of(arguments->weights.from));
       if (arguments->chat) return chat_on_standard_input(session, answerer);
       if (!rows.empty()) {
         // Answers may repeat what the weights have learned, so no one may read them who may not read those.

@@ -228,6 +228,7 @@ int run(int argc, char** argv) {
   add("watch", "follow a run in the terminal", add_watch);
   add("eval", "loss and perplexity of the evaluation sets", add_eval);
   add("generate", "continue a text, chat, or answer a file of prompts", add_generate);
+  add("serve", "answer requests in OpenAI's format on a port of this machine", add_serve);
   add("ckpt", "list, verify, compare, import, export and prune checkpoints", add_ckpt);
   add("tokenizer", "train a tokenizer; turn text into ids and back", add_tokenizer);
   add("plugins", "list, describe and test plugins", add_plugins);

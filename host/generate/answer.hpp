@@ -55,6 +55,8 @@ class Answerer {
   // [step][all-ranks] Computes the next token of every answer. All ranks compute the same answers, and must begin the
   // same ones in the same order.
   void step();
+  // Ends all answers without a call of on_end, as is needed after a step that threw.
+  void drop_all() { texts_.clear(); }
   // [step][all-ranks] Begins an answer and computes it to its end.
   Answer answer(AnswerRequest request);
   // [step][all-ranks] The answers to all requests, in their order; computes `at_once` of them together. No other answer

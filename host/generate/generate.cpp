@@ -121,6 +121,8 @@ TextBatch::TextBatch() = default;
 TextBatch::~TextBatch() = default;
 TextBatch::TextBatch(TextBatch&&) noexcept = default;
 
+void TextBatch::clear() { texts_.clear(); }
+
 void TextBatch::add(TextRequest request) {
   if (request.prompt.empty())
     throw config_error("the prompt is empty").hint("give at least one token, for example --prompt \"The\"");

@@ -73,8 +73,10 @@ class TextBatch {
   // Throws a config error if the prompt is empty.
   void add(TextRequest request);
   size_t num_texts() const { return texts_.size(); }
-  // [step] Computes the next token of every text. Calls on_token and on_end, which may add texts. Throws a numeric error
-  // if a model's scores are not numbers, and what the callbacks throw; the texts must then be dropped.
+  // Ends all texts without a call of on_end.
+  void clear();
+  // [step] Computes the next token of every text. Calls on_token and on_end, which may add texts. Throws a numeric
+  // error if a model's scores are not numbers, and what the callbacks throw; the texts must then be dropped.
   void step(Executor& executor, Device device);
 
  private:

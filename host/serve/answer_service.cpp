@@ -1,0 +1,249 @@
+// A request becomes a job, whose answers wait, are computed and are written one by one.
+#include "host/serve/answer_service.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <string_view>
+#include <utility>
+
+#include "chassis/http.hpp"
+#include "host/base/log.hpp"
+#include "host/base/printable.hpp"
+#include "host/base/unix_time.hpp"
+#include "host/generate/chat.hpp"
+#include "host/serve/serve_response.hpp"
+
+namespace chassis {
+namespace {
+
+constexpr std::chrono::milliseconds kIdleWait{100};
+constexpr const char* kChatPath = "/v1/chat/completions";
+constexpr const char* kCompletionPath = "/v1/completions";
+constexpr const char* kModelsPath = "/v1/models";
+constexpr const char* kHealthPath = "/health";
+
+HttpResponse error_response(int status, const std::string& message, const std::string& param = "",
+                            const std::string& code = "", std::string fields = "") {
+  return {status, error_json(status, message, param, code), std::move(fields)};
+}
+
+bool has_key(const HttpHead& head, const std::string& key) {
+  constexpr std::string_view kScheme = "Bearer ";
+  const std::string_view given = head.authorization;
+  return is_same_ignoring_case(given.substr(0, kScheme.size()), kScheme) &&
+         is_same_secret(given.substr(kScheme.size()), key);
+}
+
+std::string whole_text(const Error& error) {
+  return error.message() + (error.hint_text().empty() ? "" : "; " + error.hint_text());
+}
+
+}  // namespace
+
+struct AnswerService::Job {
+  ServeRequest request;
+  std::shared_ptr<HttpReply> reply;
+  ResponseWriter writer;
+  std::vector<std::vector<int32_t>> ids = {};  // of each prompt
+  std::vector<int64_t> room = {};              // tokens of an answer to each prompt
+  std::vector<Answer> answers = {};
+  size_t num_left = 0;
+  uint64_t number = 0;
+  bool has_failed = false;
+
+  void fail(const HttpResponse& response) {
+    has_failed = true;
+    reply->answer(response);
+  }
+};
+
+AnswerService::AnswerService(Answerer& answerer, std::optional<ChatRenderer> renderer, ServiceOptions options)
+    : answerer_(answerer),
+      renderer_(std::move(renderer)),
+      options_(std::move(options)),
+      started_at_(static_cast<int64_t>(unix_time())) {
+  if (renderer_) answerer_.add_stop_ids(renderer_->stop_ids());
+}
+
+AnswerService::~AnswerService() = default;
+
+HttpHandler AnswerService::handler() {
+  HttpHandler handler;
+  handler.on_head = [this](const HttpHead& head) { return answer_head(head); };
+  handler.on_request = [this](const HttpHead& head, const std::string& body, std::shared_ptr<HttpReply> reply) {
+    try {
+      enqueue(read_job(head.path == kChatPath, body, reply));
+    } catch (const RefusedRequest& refused) {
+      reply->answer(error_response(refused.status(), refused.message(), refused.param(), refused.code(),
+                                   refused.status() == 429 ? "Retry-After: 1\r\n" : ""));
+    } catch (const Error& error) {  // a template that refuses the conversation, for example
+      if (error.code() != ExitCode::kConfig) throw;
+      reply->answer(error_response(400, whole_text(error)));
+    }
+  };
+  handler.error_body = [](int status, const std::string& message) { return error_json(status, message); };
+  return handler;
+}
+
+std::optional<HttpResponse> AnswerService::answer_head(const HttpHead& head) const {
+  const bool is_post = head.path == kChatPath || head.path == kCompletionPath;
+  const bool is_get = head.path == kModelsPath || head.path == kHealthPath;
+  if (head.path != kHealthPath && !options_.api_key.empty() && !has_key(head, options_.api_key))
+    return error_response(401, "the key is missing or wrong: send 'Authorization: Bearer KEY'", "", "invalid_api_key",
+                          "WWW-Authenticate: Bearer\r\n");
+  if (!is_post && !is_get)
+    return error_response(404, fmt::format("no '{}' here; there are {}, {}, {} and {}", printable(head.path, 200),
+                                           kChatPath, kCompletionPath, kModelsPath, kHealthPath));
+  if (head.method != (is_post ? "POST" : "GET"))
+    return error_response(405, fmt::format("{} takes {}", head.path, is_post ? "POST" : "GET"), "", "",
+                          is_post ? "Allow: POST\r\n" : "Allow: GET\r\n");
+  if (head.path == kHealthPath) return HttpResponse{200, R"({"status":"ok"})"};
+  if (head.path == kModelsPath) return HttpResponse{200, models_json(options_.model.id, started_at_)};
+  // A page of another site can send any other type without asking first.
+  const std::string_view type = std::string_view(head.content_type).substr(0, head.content_type.find(';'));
+  if (!is_same_ignoring_case(type.substr(0, type.find_last_not_of(" \t") + 1), "application/json"))
+    return error_response(415, "send 'Content-Type: application/json'");
+  return std::nullopt;
+}
+
+std::shared_ptr<AnswerService::Job> AnswerService::read_job(bool is_chat, const std::string& body,
+                                                            std::shared_ptr<HttpReply> reply) const {
+  ServeRequest request =
+      is_chat ? read_chat_request(body, options_.model) : read_completion_request(body, options_.model);
+  ResponseWriter writer(is_chat, request.streams && request.includes_usage, options_.model.id,
+                        static_cast<int64_t>(unix_time()));
+  auto job = std::make_shared<Job>(Job{std::move(request), std::move(reply), std::move(writer)});
+  for (const Prompt& prompt : job->request.prompts) {
+    job->ids.push_back(ids_of(prompt));
+    job->room.push_back(room_for_answer(options_.model, job->ids.back().size(), job->request.options.max_new_tokens));
+  }
+  job->num_left = job->request.num_answers();
+  job->answers.resize(job->num_left);
+  return job;
+}
+
+std::vector<int32_t> AnswerService::ids_of(const Prompt& prompt) const {
+  if (const auto* ids = std::get_if<std::vector<int32_t>>(&prompt)) return *ids;
+  if (const auto* text = std::get_if<std::string>(&prompt)) return answerer_.ids_of_text(*text);
+  if (!renderer_)
+    throw RefusedRequest(400,
+                         fmt::format("chats cannot be answered: {}; {} continues texts, and 'chassis serve … "
+                                     "data.template=NAME' chooses a template",
+                                     options_.chat_refusal, kCompletionPath),
+                         "messages", "no_chat_template");
+  return ids_of_chat(answerer_, *renderer_, std::get<ChatRecord>(prompt));
+}
+
+void AnswerService::enqueue(std::shared_ptr<Job> job) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (is_ending_) throw RefusedRequest(503, "the server is ending");
+    if (waiting_.size() + job->num_left > options_.num_waiting)
+      std::erase_if(waiting_, [](const Waiting& one) { return !one.job->reply->is_open(); });
+    if (waiting_.size() + job->num_left > options_.num_waiting)
+      throw RefusedRequest(429,
+                           fmt::format("{} answers are waiting, and with the {} of this request there would be more "
+                                       "than {}; try again later",
+                                       waiting_.size(), job->num_left, options_.num_waiting),
+                           "", "rate_limit_exceeded");
+    job->number = num_requests_++;
+    for (size_t i = 0; i < job->answers.size(); ++i) waiting_.push_back({job, i});
+  }
+  arrived_.notify_one();
+}
+
+void AnswerService::run(const std::function<bool()>& is_over) {
+  while (!is_over()) {
+    begin_waiting();
+    if (answerer_.num_running() == 0) {
+      wait_for_request();
+      continue;
+    }
+    try {
+      answerer_.step();
+    } catch (...) {
+      const Error error = current_error();
+      fail_running(error);
+      if (error.code() != ExitCode::kNumeric && error.code() != ExitCode::kOutOfMemory) throw;
+    }
+  }
+  end_all();
+}
+
+void AnswerService::wait_for_request() {
+  std::unique_lock lock(mutex_);
+  arrived_.wait_for(lock, kIdleWait, [&] { return !waiting_.empty(); });
+}
+
+void AnswerService::begin_waiting() {
+  while (answerer_.num_running() < options_.num_running) {
+    Waiting next;
+    {
+      const std::lock_guard lock(mutex_);
+      if (waiting_.empty()) return;
+      next = std::move(waiting_.front());
+      waiting_.pop_front();
+    }
+    try {
+      begin(next);
+    } catch (const Error& error) {
+      if (error.code() != ExitCode::kConfig) throw;
+      next.job->fail(error_response(400, whole_text(error)));
+    }
+  }
+}
+
+void AnswerService::begin(const Waiting& next) {
+  const auto& [job, index] = next;
+  if (job->has_failed || !job->reply->is_open()) return;
+  const size_t prompt = index / job->request.answers_per_prompt, choice = index % job->request.answers_per_prompt;
+  AnswerRequest request;
+  request.prompt = job->ids[prompt];
+  request.stream =
+      job->request.has_seed ? fmt::format("serve/seed/{}", choice) : fmt::format("serve/{}/{}", job->number, index);
+  request.continues_text = !job->request.is_chat;
+  request.options = job->request.options;
+  request.options->max_new_tokens = job->room[prompt];
+  request.stop_texts = job->request.stop_texts;
+  request.on_text = [job, index](std::string_view text) {
+    return job->request.streams ? job->reply->add_event(job->writer.text_event(index, text)) : job->reply->is_open();
+  };
+  answerer_.begin(std::move(request), [this, job, index](Answer answer) { end_answer(job, index, std::move(answer)); });
+  if (std::ranges::find(running_, job) == running_.end()) running_.push_back(job);
+  if (job->request.streams && job->request.is_chat) job->reply->add_event(job->writer.begin_event(index));
+}
+
+void AnswerService::end_answer(const std::shared_ptr<Job>& job, size_t index, Answer answer) {
+  const ServeRequest& request = job->request;
+  job->answers[index] = std::move(answer);
+  if (request.streams) job->reply->add_event(job->writer.end_event(index, job->answers[index].finish_reason));
+  if (--job->num_left > 0 && job->reply->is_open()) return;
+  std::erase(running_, job);
+  if (!job->reply->is_open()) return;
+  if (!request.streams) return job->reply->answer({200, job->writer.whole(job->answers, request.answers_per_prompt)});
+  if (request.includes_usage) job->reply->add_event(job->writer.usage_event(job->answers, request.answers_per_prompt));
+  job->reply->add_event("[DONE]");
+  job->reply->end();
+}
+
+void AnswerService::fail_running(const Error& error) {
+  log::error("{} requests failed: {}", running_.size(), error.what());
+  answerer_.drop_all();
+  for (const auto& job : running_) job->fail(error_response(500, whole_text(error)));
+  running_.clear();
+}
+
+void AnswerService::end_all() {
+  const HttpResponse response = error_response(503, "the server is ending");
+  const std::lock_guard lock(mutex_);
+  is_ending_ = true;
+  for (const Waiting& one : waiting_) one.job->fail(response);
+  waiting_.clear();
+  answerer_.drop_all();
+  for (const auto& job : running_) job->fail(response);
+  running_.clear();
+}
+
+}  // namespace chassis
