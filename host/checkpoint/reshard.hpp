@@ -19,7 +19,7 @@ struct ReshardRequest {
   // a broadcast to replicas. Dtypes may differ.
   LocalTensors from;
   LocalTensors to;
-  Device device;  // device of the tensors and buffers
+  Device device;  // of the buffers, which the communicator serves; tensors may be on the CPU
   // Called in order when this rank has sent and received all of a tensor: its source may be freed.
   std::function<void(uint32_t tensor)> on_done;
 };

@@ -72,7 +72,7 @@ LoadState LoadState::of(Session& session, LocalTensors local, const BucketPair& 
 Loaded load_into(const LoadState& state, const LoadSource& source) {
   Session* const session = state.session;
   CheckpointReader& reader = source.reader;
-  QuantizedLoad quantized(state.parameters, session != nullptr ? &session->ranks().communicator : nullptr, reader);
+  QuantizedLoad quantized(state.parameters, session, reader);
   std::vector<LoadTensor> tensors;
   LocalTensors local;
   Loaded out;

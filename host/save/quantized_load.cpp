@@ -173,17 +173,18 @@ void QuantizedLoad::finish(const std::vector<LoadTensor>& tensors, const BucketP
     parameters_.quantized().finish(*parameters_.find(logical.fqn), [&](const Parameter& p, size_t i) {
       const Tensor& own = p.components[i].staged;
       const Descriptor divided = encoded_component(logical, *p.storage, i);
-      if (communicator_ == nullptr || communicator_->mesh().world_size() == 1) return own;
+      if (session_ == nullptr || session_->mesh().world_size() == 1) return own;
       const Descriptor whole = Descriptor::plain(divided.fqn, divided.dtype, divided.global_shape);
       const Tensor all =
           Tensor::zeros(std::vector<int64_t>(whole.global_shape.begin(), whole.global_shape.end()), divided.dtype);
-      const ReshardTensor move[] = {{Layout(divided, communicator_->mesh()), Layout(whole, communicator_->mesh())}};
+      const ReshardTensor move[] = {{Layout(divided, session_->mesh()), Layout(whole, session_->mesh())}};
       ReshardRequest request;
       request.tensors = move;
       request.options = {static_cast<int64_t>(buckets.bucket_bytes()), true};
       request.from = [&](const Descriptor&, int) { return own; };
       request.to = [&](const Descriptor&, int) { return all; };
-      reshard(request, *communicator_);
+      request.device = session_->device();  // of the buffers; what is staged is on the CPU
+      reshard(request, session_->ranks().communicator);
       return all;
     });
   }

@@ -16,9 +16,9 @@ namespace chassis {
 // Loads the parameters of one directory that this session quantizes.
 class QuantizedLoad {
  public:
-  // `communicator`: NULL in a program of one process.
-  QuantizedLoad(ParameterTable& parameters, Communicator* communicator, const CheckpointReader& reader)
-      : parameters_(parameters), communicator_(communicator), reader_(reader) {}
+  // `session`: NULL if this process holds all parameters, or only compares them with the directory.
+  QuantizedLoad(ParameterTable& parameters, Session* session, const CheckpointReader& reader)
+      : parameters_(parameters), session_(session), reader_(reader) {}
 
   // Adds what fills the components of a parameter: the components themselves if the directory has them, otherwise
   // values, which are encoded as they arrive. `plain` says where the values would be. Throws a storage error if the
@@ -44,7 +44,7 @@ class QuantizedLoad {
   void refuse_mixture() const;
 
   ParameterTable& parameters_;
-  Communicator* const communicator_;
+  Session* const session_;
   const CheckpointReader& reader_;
   std::set<std::string> names_;
   std::string first_values_;              // name on disk of a parameter that is encoded

@@ -71,6 +71,15 @@ c10::IValue value_of(const chassis_boxed_t& boxed) {
   }
 }
 
+// An absent tensor is None where the operator has an optional one. Elsewhere it is an undefined tensor, which kernels
+// such as the backward of flash attention take instead.
+c10::IValue value_for(const c10::FunctionSchema& schema, size_t i, const chassis_boxed_t& boxed) {
+  c10::IValue value = value_of(boxed);
+  const bool is_required_tensor =
+      i < schema.arguments().size() && schema.arguments()[i].type()->kind() == c10::TypeKind::TensorType;
+  return value.isNone() && is_required_tensor ? c10::IValue(at::Tensor()) : value;
+}
+
 // "f32[4, 128]", for messages.
 std::string describe(const c10::IValue& value) {
   if (!value.isTensor()) return value.tagKind();
@@ -151,7 +160,7 @@ class DispatchTable final : public Table {
       stack.reserve(std::max<size_t>(schema.arguments().size(), num_results));
       try {
         translate_errors([&] {
-          for (uint32_t i = 0; i < num_arguments; ++i) stack.push_back(value_of(arguments[i]));
+          for (uint32_t i = 0; i < num_arguments; ++i) stack.push_back(value_for(schema, i, arguments[i]));
           schema.checkAndNormalizeInputs(stack);
           std::optional<at::AutoDispatchBelowADInplaceOrView> below;
           if (!autograd_recording()) below.emplace();

@@ -16,7 +16,7 @@ class OnOneDevice : public testing::TestWithParam<NamedRun> {};
 
 TEST_P(OnOneDevice, GivesTheNumbersOfTheCpu) { expect_the_numbers_of_the_cpu(GetParam()); }
 
-const Words kOffload = {"parallel.0.offload=cpu"},
+const Words kOffload = {"parallel.0.offload=cpu"}, kTwoSteps = {"run.max_steps=2"},
             k8Bit = {"optimizer.plugin=adamw8bit_simulated", "optimizer.min_8bit_size=256"};
 
 INSTANTIATE_TEST_SUITE_P(
@@ -34,10 +34,7 @@ INSTANTIATE_TEST_SUITE_P(
         NamedRun{"muon_offloaded", {"optimizer.plugin=muon", "parallel.0.offload=cpu"}, kFsdp2},
         NamedRun{"adamw8bit_offloaded", {"optimizer.plugin=adamw8bit", "parallel.0.offload=cpu"}, kFsdp2},
         NamedRun{"adamw8bit", k8Bit}, NamedRun{"four_bits", {}, kFourBits},
-        NamedRun{"rms_norm",
-                 {"kernels.plugins=[\"cuda_rms_norm_simulated\", \"aten\"]"},
-                 "",
-                 kFp32,
+        NamedRun{"rms_norm", joined(kTwoSteps, {"kernels.plugins=[\"cuda_rms_norm_simulated\", \"aten\"]"}), "", kFp32,
                  "cuda_rms_norm_simulated"}),
     [](const auto& row) { return row.param.name; });
 
@@ -58,9 +55,11 @@ INSTANTIATE_TEST_SUITE_P(
                              {},
                              "[[parallel]]\nplugin = \"zero\"\nstage = 3\nstage3_param_persistence_threshold = 0\n"},
                     NamedRun{"tensor", {}, "[[parallel]]\nplugin = \"tensor\"\n"},
-                    NamedRun{"context_all_to_all", {}, kContext},
-                    NamedRun{"context_ring", {"parallel.0.mode=ring"}, kContext},
-                    NamedRun{"context_of_documents", {"parallel.0.mode=gather", "train.seq_len=64"}, kContext},
+                    NamedRun{"context_all_to_all", kTwoSteps, kContext},
+                    NamedRun{"context_ring_of_flash_attention",
+                             joined(kTwoSteps, {"parallel.0.mode=ring", "precision.compute=bf16"}), kContext, kBf16},
+                    NamedRun{"context_of_documents", joined(kTwoSteps, {"parallel.0.mode=gather", "train.seq_len=64"}),
+                             kContext},
                     NamedRun{"adamw8bit", k8Bit, kFsdp2}, NamedRun{"four_bits", {}, kFourBits + kFsdp2},
                     NamedRun{"pipeline",
                              {"train.micro_batch_size=3", "train.global_batch_size=12"},
@@ -124,6 +123,22 @@ TEST(SimulatedRuns, RefuseAPluginOfTheCpuByName) {
   EXPECT_HAS(outcome.output, "gloo serves memory of the CPU; this run is on CUDA: use nccl");
 }
 
+// Ranks gather the scales of a whole parameter while they load it.
+TEST(SimulatedRuns, LoadABaseWhoseScalesAreQuantizedToo) {
+  if (!fs::exists(kNccl)) GTEST_SKIP() << "built without CUDA's headers";
+  const SimulatedRun run;
+  const Outcome made = run.start("cpu", {"run.max_steps=1", "export.when=last"}, {}, "made");
+  ASSERT_EQ(made.exit_code, 0) << made.output;
+  const Words words = {"model={path=\"made/final\"}",
+                       "adapter={plugin=\"lora\", rank=4}",
+                       "quant={plugin=\"bnb4_simulated\", double_quant=true}",
+                       "parallel=[{plugin=\"fsdp2\"}]",
+                       "run.max_steps=2",
+                       "--nproc",
+                       "2"};
+  expect_close({"double_quant"}, run.train("cuda", joined(words, kOnNccl)), run.train("cpu", words));
+}
+
 TEST(SimulatedRuns, RefuseDropoutOfAnAdapterByName) {
   const SimulatedRun run(kLoraOfRank4);
   const Words dropout = {"adapter.dropout=0.1"};
@@ -131,14 +146,6 @@ TEST(SimulatedRuns, RefuseDropoutOfAnAdapterByName) {
   const Outcome outcome = run.start("cuda", dropout);
   EXPECT_NE(outcome.exit_code, 0);
   EXPECT_HAS(outcome.output, "draws the bits of dropout on the CPU only");
-}
-
-// The kernels of plugins run there too.
-TEST(SimulatedRuns, UseTheDeviceThatIsNamed) {
-  const SimulatedRun run(kFourBits);
-  const Words kernels = joined(k8Bit, {"kernels.plugins=[\"cuda_rms_norm_simulated\", \"aten\"]", "run.max_steps=2"});
-  const Numbers first = run.train("cuda:0", kernels, {}, "first"), second = run.train("cuda:1", kernels, {}, "second");
-  EXPECT_EQ(difference(second, first), 0.0);
 }
 
 TEST(SimulatedRuns, Generate) {

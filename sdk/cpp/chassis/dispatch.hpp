@@ -79,8 +79,8 @@ struct Result {
   double f = 0;
 };
 
-// Looked up once, called often. Arguments may be tensors (absent ones are None), numbers, bools, strings, std::nullopt,
-// DtypeArg, and lists; trailing arguments with defaults may be left out.
+// Looked up once, called often. Arguments may be tensors (absent ones are None, or undefined where the operator needs a
+// tensor), numbers, bools, strings, std::nullopt, DtypeArg, and lists; trailing ones with defaults may be left out.
 class Operator {
  public:
   Operator() = default;
