@@ -201,7 +201,8 @@ void gemm(const Problem& p, Bf16Method method) {
 }
 
 uint64_t gemm_scratch_bytes(const Problem& p, Bf16Method method) {
-  if (p.m == 0 || p.n == 0 || p.k == 0 || has_few_rows(p) || (method != Bf16Method::kWidened && is_bf16_product(p))) return 0;
+  if (p.m == 0 || p.n == 0 || p.k == 0 || has_few_rows(p) || (method != Bf16Method::kWidened && is_bf16_product(p)))
+    return 0;
   uint64_t elements = 0;
   for (const StoredMatrix& x : {stored_a(p), stored_b(p), stored_c(p)})
     if (x.dtype == CHASSIS_DTYPE_BF16) elements += static_cast<uint64_t>(x.rows) * static_cast<uint64_t>(x.columns);

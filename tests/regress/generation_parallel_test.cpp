@@ -1,5 +1,5 @@
-// Generation under every way to divide the model: the text of one process, without a key-value cache, and with caches of
-// several texts at once.
+// Generation under every way to divide the model: the text of one process, without a key-value cache, and with the
+// caches of several texts at once.
 #include <gtest/gtest.h>
 
 #include <string>
@@ -73,7 +73,8 @@ TEST(GenerationOnSeveralRanks, GivesTheTextOfOneProcess) {
     return at == std::string::npos ? output : output.substr(at, std::string("the quick").size() + 21);
   };
   write_text(folder / "prompts.jsonl",
-             "{\"prompt\":\"the quick\"}\n{\"prompt\":\"dog\"}\n{\"prompt\":\"a fox jumps over\"}\n{\"prompt\":\"q\"}\n");
+             "{\"prompt\":\"the quick\"}\n{\"prompt\":\"dog\"}\n"
+             "{\"prompt\":\"a fox jumps over\"}\n{\"prompt\":\"q\"}\n");
   // The answers to a file of prompts.
   const auto answered = [&](const Row& row, const std::string& batch_size) {
     const std::string out = std::string(row.name) + batch_size + ".jsonl";

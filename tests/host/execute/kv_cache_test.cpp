@@ -109,7 +109,8 @@ TEST(KeyValueCache, RowsOfDifferentLengthsAreComputedTogether) {
   }
   const auto num_rows = static_cast<int64_t>(rows.size());
   const Tensor together = run.executor->logits(
-      {{"input_ids", ids_tensor(last_ids, num_rows)}, {"positions", ids_tensor(last_positions, num_rows)}}, pointers, true);
+      {{"input_ids", ids_tensor(last_ids, num_rows)}, {"positions", ids_tensor(last_positions, num_rows)}}, pointers,
+      true);
   EXPECT_EQ(together.sizes(), (std::vector<int64_t>{num_rows, 1, 13}));
   for (size_t i = 0; i < rows.size(); ++i) {
     const Tensor alone = run.executor->logits(row(rows[i], 0), {}, true);

@@ -319,7 +319,8 @@ TEST_F(Gemm, ComputesFewRowsByEveryInstructionSet) {
 TEST_F(Gemm, ARowAmongAFewHasTheSameBitsAlone) {
   for (const uint32_t dtype : {CHASSIS_DTYPE_F32, CHASSIS_DTYPE_BF16}) {
     constexpr int64_t kM = 16, kN = 301, kK = 517;
-    const Case whole_case{.m = kM, .n = kN, .k = kK, .flags = CHASSIS_GEMM_TRANSPOSE_B, .a_dtype = dtype, .b_dtype = dtype};
+    const Case whole_case{
+        .m = kM, .n = kN, .k = kK, .flags = CHASSIS_GEMM_TRANSPOSE_B, .a_dtype = dtype, .b_dtype = dtype};
     Operands whole(whole_case), alone(whole_case);
     if (!has_few_rows(whole.problem())) GTEST_SKIP() << "this processor has neither AVX2 nor AVX-512";
     EXPECT_EQ(run(whole.problem()), "");
