@@ -34,8 +34,8 @@ std::vector<std::vector<int32_t>> ids_of_rows(const Session& session, Answerer& 
 void require_other_file(const std::string& prompts, const std::string& answers);
 
 // One row for each prompt, in the same order: the keys of the prompt's row, answer, finish_reason, prompt_tokens and
-// answer_tokens. An answer is in the file as soon as those of all earlier rows are. PATH.made_with.json records how they
-// were made, and shows that the file is this program's own.
+// answer_tokens. An answer is in the file as soon as those of all earlier rows are. PATH.made_with.json records how
+// they were made, and shows that the file is this program's own.
 class AnswersFile {
  public:
   // If the file exists and is not empty, PATH.made_with.json must name it. Keeps its complete rows, which must answer
