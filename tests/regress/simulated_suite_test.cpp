@@ -70,7 +70,7 @@ std::vector<NamedRun> optimizers() {
           {"adamw8bit_fp32_states", {eight, "optimizer.min_8bit_size=1000000", "optimizer.order=bnb"}}};
 }
 
-// What the providers of the CPU refuse goes to the next one in the list.
+// Operations that the providers of the CPU refuse go to the next one in the list.
 std::vector<NamedRun> providers() {
   return {{"attention_auto", {"attention.plugin=auto"}, "", kFp32, "\"sdpa\""},
           {"attention_of_the_cpu_falls_to_sdpa",
