@@ -42,9 +42,6 @@ FewRowsLoops few_rows_avx512_bf16();
 
 namespace {
 
-// Processors do not follow four streams by themselves. 1.1 to 1.2 times as fast for one row, on Zen 4.
-constexpr int kPrefetchBytes = 256;
-
 template <int kWidth>
 using Floats [[gnu::vector_size(4 * kWidth)]] = float;
 template <int kWidth>
@@ -153,7 +150,9 @@ void tile(const FewRowsProblem<typename Kind::Value>& p, int64_t i, int64_t j) {
 #pragma GCC unroll 4
     for (int y = 0; y < N; ++y) {
       b[y] = read(column[y] + l);
-      __builtin_prefetch(reinterpret_cast<const char*>(column[y] + l) + kPrefetchBytes);
+      // The columns of the next tile, into the second cache: a processor does not follow four streams across tiles by
+      // itself. Measured on Zen 4 for k = 768: 1.2 times as fast for one row, 1.8 times for eight.
+      __builtin_prefetch(column[y] + N * p.ldb + l, 0, 2);
     }
 #pragma GCC unroll 4
     for (int x = 0; x < M; ++x) {

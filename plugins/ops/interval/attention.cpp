@@ -12,6 +12,7 @@
 #include "chassis/memory.hpp"
 #include "chassis/task.hpp"
 #include "intervals.hpp"
+#include "single_query.hpp"
 #include "tiles.hpp"
 
 namespace interval {
@@ -57,7 +58,7 @@ constexpr int64_t copied(int64_t count) {
 
 ConstRows read(const float* from, int64_t stride, int64_t, int64_t, float*) { return {from, stride}; }
 ConstRows read(const Bf16* from, int64_t stride, int64_t rows, int64_t columns, float* copy) {
-  for (int64_t r = 0; r < rows; ++r) tiles().widen(from + r * stride, copy + r * columns, columns);
+  for (int64_t r = 0; r < rows; ++r) tiles().bf16.widen(from + r * stride, copy + r * columns, columns);
   return {copy, columns};
 }
 
@@ -66,7 +67,7 @@ Rows place(float* to, int64_t stride, int64_t, float*) { return {to, stride}; }
 Rows place(Bf16*, int64_t, int64_t columns, float* copy) { return {copy, columns}; }
 void write(const Rows&, float*, int64_t, int64_t, int64_t) {}
 void write(const Rows& from, Bf16* to, int64_t stride, int64_t rows, int64_t columns) {
-  for (int64_t r = 0; r < rows; ++r) tiles().narrow(from.at(r), to + r * stride, columns);
+  for (int64_t r = 0; r < rows; ++r) tiles().bf16.narrow(from.at(r), to + r * stride, columns);
 }
 
 // Transposes [S, dim] of one head to [dim, padded(S)].
@@ -111,6 +112,7 @@ class Attention final : public Kernel {
   void forward(Call& call) override {
     const BorrowedTensor q = call.input(0), k = call.input(1), v = call.input(2), out = call.output(0);
     const Sizes s(q, k, v);
+    if (s.T == 1) return attend_single_queries<T>(call, mask_, scale_, softcap_);
     const auto intervals = intervals_of(call, s);
     Tensor saved = Tensor::create(call.host(), CHASSIS_DTYPE_F32, {s.B, s.N, s.T});
     float* lse = saved.data<float>();
@@ -232,7 +234,7 @@ class Attention final : public Kernel {
                         to_values.stride, true);
         for (int64_t i = 0; i < block.count; ++i) {
           tiles().score_gradient(p.data() + i * ld, dp.data() + i * ld, block.length,
-                                 tiles().dot(o.at(i), d.at(i), s.E), scale_);
+                                 tiles().fp32.dot(o.at(i), d.at(i), s.E), scale_);
           if (softcap_ > 0)
             tiles().multiply(p.data() + i * ld, slopes.data() + i * ld, block.seen[i].begin - block.begin,
                              block.seen[i].end - block.begin);

@@ -10,6 +10,7 @@
 #include "chassis/memory.hpp"
 #include "chassis/task.hpp"
 #include "intervals.hpp"
+#include "single_query.hpp"
 
 namespace interval {
 
@@ -91,6 +92,7 @@ class Bf16Attention final : public Kernel {
   void forward(Call& call) override {
     const BorrowedTensor q = call.input(0), k = call.input(1), v = call.input(2), out = call.output(0);
     const Bf16Sizes s(q, k, v);
+    if (s.T == 1) return attend_single_queries<Bf16>(call, mask_, scale_, softcap_);
     const auto intervals = intervals_of(call, s);
     Tensor saved = Tensor::create(call.host(), CHASSIS_DTYPE_F32, {s.B, s.N, s.T});
     float* const lse = saved.data<float>();

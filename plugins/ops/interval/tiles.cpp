@@ -118,25 +118,44 @@ void multiply(float* p, const float* slope, int64_t lo, int64_t hi) {
   for (int64_t i = lo; i < hi; ++i) p[i] *= slope[i];
 }
 
-float dot(const float* a, const float* b, int64_t n) {
+inline float wide(float x) { return x; }
+inline float wide(Bf16 x) { return from_bf16(x); }
+inline void assign(float x, float& to) { to = x; }
+inline void assign(float x, Bf16& to) { to = to_bf16(x); }
+
+template <typename T>
+float dot(const float* a, const T* b, int64_t n) {
   float sum = 0.0f;
-  for (int64_t i = 0; i < n; ++i) sum += a[i] * b[i];
+  for (int64_t i = 0; i < n; ++i) sum += a[i] * wide(b[i]);
   return sum;
 }
 
-void widen(const Bf16* from, float* to, int64_t n) {
-  for (int64_t i = 0; i < n; ++i) to[i] = from_bf16(from[i]);
+template <typename T>
+void add(float factor, const T* from, float* sum, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) sum[i] += factor * wide(from[i]);
 }
 
-void narrow(const float* from, Bf16* to, int64_t n) {
-  for (int64_t i = 0; i < n; ++i) to[i] = to_bf16(from[i]);
+template <typename T>
+void widen(const T* from, float* to, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) to[i] = wide(from[i]);
+}
+
+template <typename T>
+void narrow(const float* from, T* to, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) assign(from[i], to[i]);
 }
 
 }  // namespace
 
 const Tiles& tiles(ThisIsa) {
-  static constexpr Tiles table = {product,  softmax, probabilities, score_gradient, softcap,
-                                  multiply, dot,     widen,         narrow};
+  static constexpr Tiles table = {product,
+                                  softmax,
+                                  probabilities,
+                                  score_gradient,
+                                  softcap,
+                                  multiply,
+                                  {dot<float>, add<float>, widen<float>, narrow<float>},
+                                  {dot<Bf16>, add<Bf16>, widen<Bf16>, narrow<Bf16>}};
   return table;
 }
 

@@ -8,6 +8,15 @@
 
 namespace interval {
 
+// Loops over values of T, float or Bf16, in fp32.
+template <typename T>
+struct LoopsOf {
+  float (*dot)(const float* a, const T* b, int64_t n);
+  void (*add)(float factor, const T* from, float* sum, int64_t n);  // sum += factor · from
+  void (*widen)(const T* from, float* to, int64_t n);
+  void (*narrow)(const float* from, T* to, int64_t n);  // as to_bf16()
+};
+
 struct Tiles {
   // c[m, n] = or += a[m, k] · b[k, n]. a has any strides, b and c have contiguous rows ldb and ldc apart.
   void (*product)(int64_t m, int64_t n, int64_t k, const float* a, int64_t a_row, int64_t a_col, const float* b,
@@ -22,9 +31,11 @@ struct Tiles {
   void (*softcap)(float* x, float* slope, int64_t lo, int64_t hi, float scale, float cap);
   // Over p[lo, hi): p *= slope.
   void (*multiply)(float* p, const float* slope, int64_t lo, int64_t hi);
-  float (*dot)(const float* a, const float* b, int64_t n);
-  void (*widen)(const Bf16* from, float* to, int64_t n);
-  void (*narrow)(const float* from, Bf16* to, int64_t n);  // as to_bf16()
+  LoopsOf<float> fp32;
+  LoopsOf<Bf16> bf16;
+
+  const LoopsOf<float>& loops_of(float) const { return fp32; }
+  const LoopsOf<Bf16>& loops_of(Bf16) const { return bf16; }
 };
 
 const Tiles& tiles(chassis::isa::Baseline);

@@ -157,7 +157,7 @@ TEST_F(IntervalTiles, ScoreGradientsAndDots) {
         ASSERT_NEAR(wide(gradient[i]), exact, terms * 0x1p-20) << i;
         dot += wide(p[i]) * wide(dp[i]), size += std::abs(wide(p[i]) * wide(dp[i]));
       }
-      ASSERT_NEAR(wide(tiles.dot(p.data(), dp.data(), static_cast<int64_t>(n))), dot, size * 0x1p-20);
+      ASSERT_NEAR(wide(tiles.fp32.dot(p.data(), dp.data(), static_cast<int64_t>(n))), dot, size * 0x1p-20);
     }
   });
 }
