@@ -281,7 +281,7 @@ TEST_F(GenerationRun, WhatCannotBeAnsweredOrScoredIsRefusedBeforeTheFirstStep) {
   write_text(folder_ / "text.txt", std::string(2000, 'a') + "\n");
   const Words text = {"train.task=pretrain", "data.train.0.path=text.txt", "data.train.0.format=text"};
   Words bare = text;
-  bare.push_back("data.template=auto");
+  bare.insert(bare.end(), {"data.template=auto", "tokenizer.plugin=bytes"});
   expect_refused(bare, "the tokenizer has no chat template");
   const Outcome without_data =
       chassis(folder_, "check", {"eval.generate.0.path=nowhere.jsonl", "eval.keep_best=", "--without-data"});
