@@ -19,6 +19,7 @@
 #include "host/launch/spawn.hpp"
 #include "host/plugin/crash_report.hpp"
 #include "host/session/target.hpp"
+#include "host/train/run_report.hpp"
 
 namespace chassis {
 namespace {
@@ -70,6 +71,15 @@ std::optional<ConfigSource> source_of_directory(const std::string& path) {
   const auto quoted = [](const std::string& text) { return json_line(Json(text)); };  // TOML has the same escapes
   const std::string run = name.empty() ? "" : "[run]\nname = " + quoted(name) + "\n";
   return ConfigSource{.name = path, .folder = "", .text = run + "[model]\npath = " + quoted(path) + "\n"};
+}
+
+[[noreturn]] void refuse_directory(const std::string& path) {
+  const bool is_adapter = path_kind(path + "/adapter_config.json") != PathKind::kAbsent;
+  throw config_error(
+      "'" + printable(path) + "' is " +
+      (is_adapter ? "an adapter, which needs its base model" : "neither the directory of a run nor that of a model"))
+      .hint(is_adapter ? "give the directory of its run, or a TOML file with --from " + shell_word(path)
+                       : "a run has resolved.toml, and a model config.json");
 }
 
 }  // namespace
@@ -164,7 +174,10 @@ void ConfigArguments::find_file() {
 }
 
 const ConfigSource& ConfigArguments::source() const {
-  if (!source_ && takes_directories) source_ = source_of_directory(file);
+  if (!source_ && takes_directories) {
+    source_ = source_of_directory(file);
+    if (!source_ && path_kind(file) == PathKind::kDirectory) refuse_directory(file);
+  }
   if (!source_) {
     refuse_other_than_toml(file);
     source_ = read_config_source(file);

@@ -27,7 +27,7 @@ Json evaluate_loss_of(Session& session, EvalData& data, const std::string& name,
 }
 
 Json evaluate_answers_of(GenerationSets& sets, size_t index, bool prints) {
-  const ScoreRecord record = sets.evaluate(index);
+  const ScoreRecord record = sets.evaluate(index).value();
   if (prints)
     std::fprintf(output(), "%s score %.6f passed %llu of %llu cut %llu\n", printable(record.name).c_str(),
                  record.score(), static_cast<unsigned long long>(record.num_passed),

@@ -159,6 +159,7 @@ std::map<std::string, uint64_t> EncodeCounts::changes() const {
   add("rows longer than train.seq_len are cut", num_truncated);
   add("the template leaves out the reasoning of answers", num_lost_reasoning);
   add("answers are empty: only their end can be trained", num_empty_answers);
+  add("the template leaves out the name of messages", num_hidden_names);
   add("prompts are empty and the tokenizer adds no BOS: the first token of the completion is not trained",
       num_untrained_first);
   add("documents have no end: the tokenizer has no EOS (eos_token), so the model will not learn where texts end",
@@ -316,6 +317,8 @@ void RecordEncoder::encode_shown(const ChatRecord& chat, Document& document) {
   if (options_.chat.train_on_prompt) require_last_stop(chat, encoding);
   check_reasoning(chat, rendered, spans || !renderer_->is_jinja());
   count_contents(chat, encoding);
+  for (const Message& message : chat.messages)
+    if (!message.name.empty() && rendered.text.find(message.name) == std::string::npos) ++counts_.num_hidden_names;
   count_roles(chat);
   set_labels(encoding, trained, document);
   for (const size_t i : partly_inside_)

@@ -41,6 +41,7 @@ struct EncodeCounts {
   uint64_t num_lost_reasoning = 0;          // answers whose reasoning the template leaves out
   uint64_t num_other_begins = 0;            // answers that do not begin after the generation prompt
   uint64_t num_empty_answers = 0;           // answers of which only the end can be trained
+  uint64_t num_hidden_names = 0;            // messages whose name the template leaves out
   uint64_t num_untrained_first = 0;         // completions without a token in front of them
   uint64_t num_without_end = 0;             // texts that no EOS ends, since the tokenizer has none
   uint64_t num_shifted_labels = 0;          // rows of ids whose labels are the ids that follow
@@ -131,7 +132,7 @@ class RecordEncoder {
   std::string drop_reason_;
   std::vector<size_t> partly_inside_;
   uint64_t num_masked_beginnings_ = 0, num_masked_completions_ = 0;  // in the last row
-  mutable std::vector<int8_t> special_;  // by id; -1: not asked yet
+  mutable std::vector<int8_t> special_;                              // by id; -1: not asked yet
 };
 
 }  // namespace chassis

@@ -114,11 +114,17 @@ Answer Answerer::answer(AnswerRequest request) {
   return *std::move(made);
 }
 
-std::vector<Answer> Answerer::answer_all(std::vector<AnswerRequest> requests, size_t at_once) {
+std::vector<Answer> Answerer::answer_all(std::vector<AnswerRequest> requests, size_t at_once,
+                                         const std::function<bool()>& gives_up) {
   std::vector<Answer> answers(requests.size());
-  for (size_t next = 0; next < requests.size() || num_running() > 0; step())
+  for (size_t next = 0; next < requests.size() || num_running() > 0; step()) {
+    if (gives_up && gives_up()) {
+      drop_all();
+      return {};
+    }
     for (; next < requests.size() && num_running() < at_once; ++next)
       begin(std::move(requests[next]), [&answers, next](Answer answer) { answers[next] = std::move(answer); });
+  }
   return answers;
 }
 

@@ -61,7 +61,8 @@ class Answerer {
   Answer answer(AnswerRequest request);
   // [step][all-ranks] The answers to all requests, in their order; computes `at_once` of them together. No other answer
   // may be running.
-  std::vector<Answer> answer_all(std::vector<AnswerRequest> requests, size_t at_once);
+  std::vector<Answer> answer_all(std::vector<AnswerRequest> requests, size_t at_once,
+                                 const std::function<bool()>& gives_up = {});
 
  private:
   class Writing;

@@ -112,8 +112,25 @@ struct TextBatch::Text {
     if (length > cached().cache().capacity()) cached().cache().reserve(room_for(length));
   }
   void take_token(const Tensor& logits, size_t row_of_logits);
+  // Where the part of the row ends that the next call computes. A long prompt takes several calls, so that other texts
+  // and the caller do not wait for it; a call decides for all of its positions whether an op computes them as in a long
+  // row.
+  size_t piece_end() const {
+    constexpr size_t kLargestPiece = 1024;
+    return uses_cache && !is_long() ? std::min(row.size(), num_seen + kLargestPiece) : row.size();
+  }
   RowPiece piece() const {
-    return {.ids = std::span(row).subspan(num_seen), .first_position = static_cast<int32_t>(num_seen)};
+    return {.ids = std::span(row).subspan(num_seen, piece_end() - num_seen),
+            .first_position = static_cast<int32_t>(num_seen)};
+  }
+  // Called with the logits of the piece's last position.
+  void take(const Tensor& logits, size_t row_of_logits) {
+    const size_t end = piece_end();
+    if (uses_cache) {
+      cached().append({row.begin(), row.begin() + static_cast<ptrdiff_t>(end)});
+      num_seen = end;
+    }
+    if (end == row.size()) take_token(logits, row_of_logits);
   }
 };
 
@@ -133,8 +150,8 @@ void TextBatch::add(TextRequest request) {
 }
 
 void TextBatch::step(Executor& executor, Device device) {
-  // A prompt is a call of its own. The texts that need one position are computed together, except that those in which
-  // an op computes long rows otherwise are apart from the short ones.
+  // A part of a prompt is a call of its own. The texts that need one position are computed together, except that those
+  // in which an op computes long rows otherwise are apart from the short ones.
   std::vector<Text*> alone, together[2];
   for (const auto& text : texts_) {
     if (text->has_ended) continue;
@@ -165,15 +182,11 @@ void TextBatch::compute(Executor& executor, Device device, std::span<Text* const
     if (has_caches) caches.push_back(&text->cached().cache());
   }
   const Tensor logits = executor.logits(fields_of(executor.program(), pieces, device), caches, true);
-  for (size_t row = 0; row < texts.size(); ++row) texts[row]->take_token(logits, row);
+  for (size_t row = 0; row < texts.size(); ++row) texts[row]->take(logits, row);
 }
 
 void TextBatch::Text::take_token(const Tensor& logits, size_t row_of_logits) {
   const GenerateOptions& options = request.options;
-  if (uses_cache) {
-    cached().append(row);
-    num_seen = row.size();
-  }
   float draw = 0.0f;
   random_uniform(options.seed, options.stream, row.size(), {&draw, 1});
   std::vector<float> scores = last_logits(logits, row_of_logits);

@@ -75,8 +75,9 @@ class TextBatch {
   size_t num_texts() const { return texts_.size(); }
   // Ends all texts without a call of on_end.
   void clear();
-  // [step] Computes the next token of every text. Calls on_token and on_end, which may add texts. Throws a numeric
-  // error if a model's scores are not numbers, and what the callbacks throw; the texts must then be dropped.
+  // [step] Computes the next token of every text, or a part of its prompt if that is long. Calls on_token and on_end,
+  // which may add texts. Throws a numeric error if a model's scores are not numbers, and what the callbacks throw; the
+  // texts must then be dropped.
   void step(Executor& executor, Device device);
 
  private:

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
@@ -31,6 +32,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
+std::atomic<pid_t> running_group = 0;  // 0: no judge is running
+
 bool is_program(const std::string& path) {
   std::error_code ignored;
   return std::filesystem::is_regular_file(path, ignored) && ::access(path.c_str(), X_OK) == 0;
@@ -39,7 +42,7 @@ bool is_program(const std::string& path) {
 std::string find_program(const std::string& name) {
   if (name.find('/') != std::string::npos) {
     if (is_program(name)) return name;
-    throw config_error(fmt::format("'{}' is not a program that can be run", printable(name)));
+    throw config_error(fmt::format("'{}' is not an executable file", printable(name)));
   }
   const char* const variable = std::getenv("PATH");
   const std::string folders = variable == nullptr ? "/usr/bin:/bin" : variable;
@@ -87,6 +90,7 @@ pid_t start_program(const std::string& path, const std::vector<std::string>& com
   posix_spawnattr_destroy(&attributes);
   posix_spawn_file_actions_destroy(&actions);
   if (error != 0) throw cannot_start(path, error);
+  running_group = pid;
   return pid;
 }
 
@@ -104,6 +108,7 @@ bool ends_before(pid_t pid, Clock::time_point deadline) {
 // Kills what is left of the group, and returns the status of its first process.
 int end_group(pid_t pid) {
   ::kill(-pid, SIGKILL);
+  running_group = 0;
   int status = 0;
   while (::waitpid(pid, &status, 0) < 0)
     if (errno != EINTR) throw internal_error(fmt::format("waiting for process {}: {}", pid, std::strerror(errno)));
@@ -111,6 +116,10 @@ int end_group(pid_t pid) {
 }
 
 }  // namespace
+
+void kill_running_judge() noexcept {
+  if (const pid_t group = running_group; group > 0) ::kill(-group, SIGKILL);
+}
 
 Judge::Judge(std::vector<std::string> command, std::chrono::milliseconds timeout)
     : command_(std::move(command)), path_(find_program(command_.at(0))), timeout_(timeout) {}

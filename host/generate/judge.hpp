@@ -25,4 +25,7 @@ class Judge {
   std::chrono::milliseconds timeout_;
 };
 
+// [any][signal handler] Kills the process group of a judge that is running.
+void kill_running_judge() noexcept;
+
 }  // namespace chassis

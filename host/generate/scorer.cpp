@@ -55,6 +55,10 @@ bool Scorer::needs_expected() const {
 }
 
 void Scorer::check(const Json& row) const {
+  if (score_ == AnswerScore::kRegex && !needs_expected() && row.contains("expected"))
+    counted_warning("rows whose 'expected' is not compared",
+                    "the pattern has no group, so an answer passes if the pattern is found in it, and 'expected' is "
+                    "not compared; put parentheses around what must equal it");
   if (!needs_expected()) return;
   const std::vector<std::string> expected = expected_of(row);
   if (score_ == AnswerScore::kContains && std::ranges::count(expected, "") > 0)

@@ -89,7 +89,8 @@ HttpHandler AnswerService::handler() {
 
 std::optional<HttpResponse> AnswerService::answer_head(const HttpHead& head) const {
   const bool is_post = head.path == kChatPath || head.path == kCompletionPath;
-  const bool is_get = head.path == kModelsPath || head.path == kHealthPath;
+  const bool is_one_model = head.path == std::string(kModelsPath) + "/" + options_.model.id;
+  const bool is_get = head.path == kModelsPath || head.path == kHealthPath || is_one_model;
   if (head.path != kHealthPath && !options_.api_key.empty() && !has_key(head, options_.api_key))
     return error_response(401, "the key is missing or wrong: send 'Authorization: Bearer KEY'", "", "invalid_api_key",
                           "WWW-Authenticate: Bearer\r\n");
@@ -100,6 +101,7 @@ std::optional<HttpResponse> AnswerService::answer_head(const HttpHead& head) con
     return error_response(405, fmt::format("{} takes {}", head.path, is_post ? "POST" : "GET"), "", "",
                           is_post ? "Allow: POST\r\n" : "Allow: GET\r\n");
   if (head.path == kHealthPath) return HttpResponse{200, R"({"status":"ok"})"};
+  if (is_one_model) return HttpResponse{200, model_json(options_.model.id, started_at_)};
   if (head.path == kModelsPath) return HttpResponse{200, models_json(options_.model.id, started_at_)};
   // A page of another site can send any other type without asking first.
   const std::string_view type = std::string_view(head.content_type).substr(0, head.content_type.find(';'));

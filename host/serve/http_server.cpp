@@ -135,6 +135,9 @@ class HttpServer::Connection : public std::enable_shared_from_this<Connection> {
              .path = target.substr(0, target.find('?')),
              .content_type = text(http::field::content_type),
              .authorization = text(http::field::authorization)};
+    if (message.count(http::field::transfer_encoding) > 0 &&
+        !is_same_ignoring_case(text(http::field::transfer_encoding), "chunked"))
+      return refuse(501, "the only transfer coding here is chunked");
     if (std::optional<HttpResponse> response = server_.handler_.on_head(head_)) return answer(*response);
     if (!is_same_ignoring_case(text(http::field::expect), "100-continue")) return read_body();
     sending_ = "HTTP/1.1 100 Continue\r\n\r\n";

@@ -116,7 +116,7 @@ const Parameter kParameters[] = {
     {"tools", [](Reading& to, std::string_view, const Json& value) { to.tools = value; }, true, false},
     {"prompt", [](Reading& to, std::string_view, const Json& value) { to.prompt = value; }, false, true},
     {"max_tokens", read_max_tokens},
-    {"max_completion_tokens", read_max_tokens, true, false},
+    {"max_completion_tokens", read_max_tokens},
     {"temperature",
      [](Reading& to, std::string_view param, const Json& value) {
        to.request.options.sampling.temperature = number_of(param, value, 0, 100);
@@ -150,30 +150,31 @@ const Parameter kParameters[] = {
     {"metadata", [](Reading&, std::string_view, const Json&) {}},
 };
 
-// A parameter without an implementation: only the value that asks for nothing is accepted.
+// A parameter without an implementation: only values that ask for nothing are accepted, as null does everywhere.
 struct Unsupported {
   std::string_view name;
-  Json neutral;
+  std::vector<Json> neutral;
 };
 
 const std::vector<Unsupported>& unsupported_parameters() {
-  static const std::vector<Unsupported> kAll = {{"best_of", 1},
-                                                {"echo", false},
-                                                {"frequency_penalty", 0},
-                                                {"function_call", nullptr},
-                                                {"functions", nullptr},
-                                                {"guided_json", nullptr},
-                                                {"logit_bias", Json::object()},
-                                                {"logprobs", false},
-                                                {"modalities", Json::array({"text"})},
-                                                {"parallel_tool_calls", nullptr},
-                                                {"presence_penalty", 0},
-                                                {"reasoning_effort", nullptr},
-                                                {"response_format", Json{{"type", "text"}}},
-                                                {"store", false},
-                                                {"suffix", nullptr},
-                                                {"tool_choice", "auto"},
-                                                {"top_logprobs", nullptr}};
+  static const std::vector<Unsupported> kAll = {{"best_of", {1}},
+                                                {"echo", {false}},
+                                                {"frequency_penalty", {0}},
+                                                {"function_call", {}},
+                                                {"functions", {}},
+                                                {"guided_json", {}},
+                                                {"logit_bias", {Json::object()}},
+                                                {"logprobs", {false}},
+                                                {"modalities", {Json::array({"text"})}},
+                                                {"parallel_tool_calls", {true, false}},
+                                                {"presence_penalty", {0}},
+                                                {"reasoning_effort", {}},
+                                                {"response_format", {Json{{"type", "text"}}}},
+                                                {"service_tier", {"auto", "default"}},
+                                                {"store", {false}},
+                                                {"suffix", {}},
+                                                {"tool_choice", {"auto"}},
+                                                {"top_logprobs", {0}}};
   return kAll;
 }
 
@@ -183,27 +184,28 @@ void read_parameter(Reading& reading, const std::string& name, const Json& value
     if (!value.is_null()) known->read(reading, name, value);
     return;
   }
+  if (value.is_null()) return;
   const auto refused = std::ranges::find(unsupported_parameters(), name, &Unsupported::name);
   if (refused == unsupported_parameters().end()) {
     const std::string shown = printable(name, 200);
     throw RefusedRequest(400, "unknown parameter '" + shown + "'", shown, "unknown_parameter");
   }
-  if (value.is_null() || value == refused->neutral) return;
+  if (std::ranges::find(refused->neutral, value) != refused->neutral.end()) return;
+  std::string accepted;
+  for (const Json& neutral : refused->neutral) accepted += (accepted.empty() ? "" : " and ") + json_line(neutral);
   throw RefusedRequest(
-      400,
-      fmt::format("'{}' is not supported{}", name,
-                  refused->neutral.is_null() ? "" : "; the only accepted value is " + json_line(refused->neutral)),
+      400, fmt::format("'{}' is not supported{}", name, accepted.empty() ? "" : "; what is accepted is " + accepted),
       name, "unsupported_parameter");
 }
 
-// A parameter without effect is refused, as the keys of [generate] are. Those of the configuration give way to a
-// temperature of 0 in the request.
+// A parameter without effect is refused, as the keys of [generate] are, unless the request itself asks for a
+// temperature of 0, as evaluation harnesses do beside a top_p of their own. Keys of the configuration give way to it.
 void settle_sampling(Reading& reading, const Json& body) {
   SamplingOptions& sampling = reading.request.options.sampling;
   if (sampling.temperature > 0.0) return;
   const auto is_given = [&](const char* key) { return body.contains(key) && !body[key].is_null(); };
   const auto settle = [&](const char* key, auto& value, auto neutral) {
-    if (is_given(key) && value != neutral)
+    if (!is_given("temperature") && is_given(key) && value != neutral)
       refuse(key, fmt::format("'{}' = {} has no effect at temperature 0, which takes the most likely token; set "
                               "'temperature' too, such as 1.0, or leave '{}' out",
                               key, value, key));
@@ -249,7 +251,8 @@ Json clean_messages(const Json& messages) {
     Json& kept = cleaned.emplace_back(Json::object());
     for (const auto& [key, value] : message.items()) {
       if (key == "train" || key == "weight") refuse("messages", "'" + key + "' of a message belongs to training data");
-      if (!value.is_null()) kept[key] = value;
+      const bool says_nothing = value.is_null() || (key == "annotations" && value.empty());
+      if (!says_nothing) kept[key] = value;
     }
   }
   return cleaned;
@@ -350,12 +353,12 @@ ServeRequest read_completion_request(std::string_view text, const ServedModel& m
 int64_t room_for_answer(const ServedModel& model, size_t num_prompt_tokens, int64_t wanted) {
   const auto num_tokens = static_cast<int64_t>(num_prompt_tokens);
   if (num_tokens == 0) throw RefusedRequest(400, "the prompt is empty", "prompt", "invalid_value");
-  if (num_tokens >= model.max_positions)
+  if (num_tokens > model.max_positions)
     throw RefusedRequest(400,
                          fmt::format("the prompt has {} tokens, which leaves no room for an answer in {} positions",
                                      num_tokens, model.max_positions),
                          "prompt", "context_length_exceeded");
-  return std::min(wanted, model.max_positions - num_tokens);
+  return std::min(wanted, model.max_positions - num_tokens + 1);  // the last token is not an input
 }
 
 }  // namespace chassis

@@ -36,9 +36,12 @@ std::string error_json(int status, const std::string& message, const std::string
                       {"code", text_or_null(code)}}}});
 }
 
+std::string model_json(const std::string& model, int64_t unix_time_s) {
+  return json_line({{"id", model}, {"object", "model"}, {"created", unix_time_s}, {"owned_by", "chassis"}});
+}
+
 std::string models_json(const std::string& model, int64_t unix_time_s) {
-  const Json one = {{"id", model}, {"object", "model"}, {"created", unix_time_s}, {"owned_by", "chassis"}};
-  return json_line({{"object", "list"}, {"data", Json::array({one})}});
+  return "{\"object\":\"list\",\"data\":[" + model_json(model, unix_time_s) + "]}";
 }
 
 ResponseWriter::ResponseWriter(bool is_chat, bool includes_usage, std::string model, int64_t unix_time_s)

@@ -14,6 +14,7 @@ namespace chassis {
 // `type`: OpenAI's word for the status.
 std::string error_json(int status, const std::string& message, const std::string& param = "",
                        const std::string& code = "");
+std::string model_json(const std::string& model, int64_t unix_time_s);
 std::string models_json(const std::string& model, int64_t unix_time_s);
 
 // The responses to one request: one whole, or the events of a stream.

@@ -18,6 +18,8 @@ namespace {
 using SetSettings = Settings::GenerationSet;
 using ScoreClock = std::chrono::steady_clock;
 
+const std::string kOver = "the run is to stop";
+
 // Greedy, unless [generate] asks for sampling: generation_config.json alone does not make scores random.
 Answerer make_answerer_of_sets(Session& session) {
   const Settings& settings = session.settings();
@@ -78,6 +80,11 @@ std::string text_of_rows(const std::vector<PromptRow>& rows) {
   return text;
 }
 
+// The time after which rank 0 tells the others that it still scores, apart from the time of one judge.
+std::chrono::duration<double> silence_of(const World& world) {
+  return std::min(std::chrono::duration<double>(5), std::chrono::duration<double>(world.deadline()) / 4);
+}
+
 std::string line_of_answer(const PromptRow& prompt, const Answer& answer, bool has_passed) {
   Json row = prompt.row;
   row["answer"] = answer.text;
@@ -88,7 +95,8 @@ std::string line_of_answer(const PromptRow& prompt, const Answer& answer, bool h
 
 }  // namespace
 
-GenerationSets::GenerationSets(Session& session) : session_(session) {
+GenerationSets::GenerationSets(Session& session, std::function<bool()> is_over)
+    : session_(session), is_over_(std::move(is_over)) {
   const SettingTables<SetSettings>& sets = session.settings().eval.generate;
   if (sets.empty()) return;
   answerer_.emplace(make_answerer_of_sets(session));
@@ -108,17 +116,15 @@ GenerationSets::Set GenerationSets::open(const SetSettings& settings) {
       throw config_error("has a key 'passed', which the row of the answer would have").hint("rename that key");
   });
   set.ids = ids_of_rows(session_, *answerer_, set.rows);
-  check_rows(set.rows, [&](size_t i) {
-    check_answer_length(session_.model(), session_.program(), static_cast<int64_t>(set.ids[i].size()), 1);
-  });
   World& world = session_.world();
   world.expect_same(settings.path.key(), text_of_rows(set.rows));
-  const std::chrono::duration<double> deadline = world.deadline();
-  if (settings.score == AnswerScore::kCommand && world.size() > 1 && *settings.command_timeout_s >= deadline.count())
-    throw config_error(settings.command_timeout_s,
-                       fmt::format("{} = {:g} must be less than comm.timeout_s = {:g}: rank 0 runs the program, and "
-                                   "the other ranks wait",
-                                   settings.command_timeout_s.key(), *settings.command_timeout_s, deadline.count()));
+  const std::chrono::duration<double> deadline = world.deadline(), most = deadline - silence_of(world);
+  if (settings.score == AnswerScore::kCommand && world.size() > 1 && *settings.command_timeout_s >= most.count())
+    throw config_error(
+        settings.command_timeout_s,
+        fmt::format("{} = {:g} must be less than {:g}, with comm.timeout_s = {:g}: rank 0 runs the "
+                    "program, and the other ranks wait",
+                    settings.command_timeout_s.key(), *settings.command_timeout_s, most.count(), deadline.count()));
   return set;
 }
 
@@ -130,32 +136,46 @@ std::vector<Answer> GenerationSets::answers_to(const Set& set) {
                         .continues_text = !set.rows[i].chat,
                         .options = set.options});
   const int64_t at_once = session_.settings().generate.batch_size;
-  std::vector<Answer> answers = answerer_->answer_all(std::move(requests), static_cast<size_t>(at_once));
+  std::vector<Answer> answers =
+      answerer_->answer_all(std::move(requests), static_cast<size_t>(at_once), [this] { return gives_up(); });
   session_.ranks().events().finish_step();
   return answers;
 }
 
-// On the other ranks the result is empty. They hear from rank 0 every few seconds, since they would not wait for longer
-// than comm.timeout_s.
-std::vector<bool> GenerationSets::score(const Set& set, const std::vector<Answer>& answers) {
-  constexpr std::chrono::seconds kMostSilence(5);
+bool GenerationSets::gives_up() {
+  constexpr uint64_t kStepsOfOneAnswer = 64;
+  if (!is_over_) return false;
+  if (session_.world().size() == 1) return is_over_();
+  if (++num_asked_ % kStepsOfOneAnswer != 0) return false;
+  return find_on_rank_0(session_.world(), "answering prompts", [this] { return is_over_() ? kOver : ""; }) == kOver;
+}
+
+// The other ranks hear from rank 0 every few seconds, since they would not wait for longer than comm.timeout_s.
+std::optional<std::vector<bool>> GenerationSets::score(const Set& set, const std::vector<Answer>& answers) {
   std::vector<bool> passed;
   const auto score_some = [&] {
-    const ScoreClock::time_point end = ScoreClock::now() + kMostSilence;
-    while (passed.size() < answers.size() && ScoreClock::now() < end)
+    const auto silence = std::chrono::duration_cast<ScoreClock::duration>(silence_of(session_.world()));
+    const ScoreClock::time_point end = ScoreClock::now() + silence;
+    while (passed.size() < answers.size() && ScoreClock::now() < end && !is_over_here())
       passed.push_back(set.scorer.passes(set.rows[passed.size()].row, answers[passed.size()].text));
-    return std::to_string(passed.size());
+    return passed.size() < answers.size() && is_over_here() ? kOver : std::to_string(passed.size());
   };
-  for (size_t done = 0; done < answers.size();)
-    done = std::stoull(find_on_rank_0(session_.world(), "scoring the answers of " + set.name, score_some));
+  for (size_t done = 0; done < answers.size();) {
+    const std::string said = find_on_rank_0(session_.world(), "scoring the answers of " + set.name, score_some);
+    if (said == kOver) return std::nullopt;
+    done = std::stoull(said);
+  }
   return passed;
 }
 
-ScoreRecord GenerationSets::evaluate(size_t index) {
+std::optional<ScoreRecord> GenerationSets::evaluate(size_t index) {
   const ScoreClock::time_point start = ScoreClock::now();
   const Set& set = sets_.at(index);
   const std::vector<Answer> answers = answers_to(set);
-  const std::vector<bool> passed = score(set, answers);
+  if (answers.empty()) return std::nullopt;
+  const std::optional<std::vector<bool>> scored = score(set, answers);
+  if (!scored) return std::nullopt;
+  const std::vector<bool>& passed = *scored;
   ScoreRecord record;
   record.name = set.name;
   std::array<double, 3> counts{};  // answers that passed, that were cut, and all; zeros on the other ranks

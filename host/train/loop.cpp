@@ -131,10 +131,24 @@ bool RunLoop::evaluate_loss(size_t index, int64_t step) {
 }
 
 bool RunLoop::evaluate_answers(size_t index, int64_t step) {
-  ScoreRecord record = run_.generation_sets->evaluate(index);
-  record.step = step;
-  run_.sinks.write(step, [&](MetricsSink& sink) { sink.score(record); });
-  return improves_best(record.name, step, record.score());
+  std::optional<ScoreRecord> record;
+  try {
+    record = run_.generation_sets->evaluate(index);
+  } catch (const Error& error) {  // on all ranks, such as a judge that is gone
+    if (error.code() == ExitCode::kConfig) {
+      run_.saves->save(step);
+      run_.saves->finish();
+    }
+    throw;
+  }
+  if (!record) {
+    counted_warning("evaluations given up", fmt::format("the run is to stop, so \"{}\" has no score at step {}",
+                                                        run_.generation_sets->name(index), step));
+    return false;
+  }
+  record->step = step;
+  run_.sinks.write(step, [&](MetricsSink& sink) { sink.score(*record); });
+  return improves_best(record->name, step, record->score());
 }
 
 bool RunLoop::improves_best(const std::string& set, int64_t step, double value) {

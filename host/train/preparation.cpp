@@ -37,7 +37,7 @@ class Preparation {
     choose_recompute();
     check_seq_len(session_.model(), session_.program(), settings().train.seq_len);
     run_.samples.emplace(session_);
-    run_.generation_sets.emplace(session_);
+    run_.generation_sets.emplace(session_, [&signals = inputs_.signals] { return signals.stop_requested(); });
     run_.directory = std::make_unique<RunDirectory>(settings().run.output_dir, world());
     run_.directory->check_names(settings());
     open_data();

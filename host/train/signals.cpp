@@ -8,6 +8,7 @@
 #include <cstring>
 
 #include "host/base/end_process.hpp"
+#include "host/generate/judge.hpp"
 #include "host/plugin/call.hpp"
 
 namespace chassis {
@@ -75,6 +76,7 @@ void answer(int number) {
       write_text(current_step() > 1 ? "no checkpoint is saved, the steps so far are lost\n" : "nothing is saved\n");
     }
   }
+  kill_running_judge();
   end_process(130);
 }
 

@@ -1,12 +1,15 @@
 // Evaluation by generation in whole runs: a model memorizes four conversations, and the share of its answers that are
 // right rises from 0 to 1. The tokenizer is that of talk_test.cpp.
 #include <gtest/gtest.h>
+#include <signal.h>
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdio>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <thread>
 #include <utility>
 
 #include "tests/support/expect_has.hpp"
@@ -261,6 +264,53 @@ TEST_F(GenerationRun, AJudgeThatCrashesOrIsSlowIsCountedAndOneThatCannotStartEnd
   const Outcome broken = judged_by(R"(["./judge"])");
   EXPECT_EQ(broken.exit_code, 2) << broken.output;
   EXPECT_HAS(broken.output, "'./judge' cannot be started: No such file or directory");
+  EXPECT_TRUE(fs::exists(folder_ / "out/checkpoints/step-000001")) << "what was trained is saved";
+}
+
+// Each answer would be judged for a minute.
+TEST_F(GenerationRun, AStopGivesAnEvaluationUpAndASecondOneKillsTheJudge) {
+  for (const int ranks : {1, 2}) {
+    for (const bool twice : {false, true}) {
+      if (twice && ranks > 1) continue;
+      fs::remove_all(folder_ / "out");
+      const std::string pid_file = folder_ / "judge.pid";
+      fs::remove(pid_file);
+      Words words = {CHASSIS_PROGRAM,
+                     "train",
+                     "run.toml",
+                     "--plugin-path",
+                     CHASSIS_TEST_PLUGIN_DIR,
+                     "--plugin-path",
+                     CHASSIS_TEST_STUB_DIR,
+                     "run.max_steps=6",
+                     "eval.every_steps=1",
+                     "eval.keep_best=",
+                     "eval.generate.0.max_new_tokens=2",
+                     "eval.generate.0.score=command",
+                     "eval.generate.0.command=[\"/bin/sh\", \"-c\", \"echo $$ > " + pid_file + "; exec sleep " +
+                         (twice ? "60" : "1") + "\"]"};
+      if (ranks > 1) words.insert(words.end(), {"--nproc", "2", "parallel.0.plugin=ddp"});
+      Process run(words, folder_.path());
+      for (int i = 0; i < 3000 && (!fs::exists(pid_file) || text_of_file(pid_file).empty()); ++i)
+        std::this_thread::sleep_for(std::chrono::milliseconds(10));
+      run.send(SIGINT);
+      const pid_t judge = std::stoi(text_of_file(pid_file));
+      if (twice) {
+        ASSERT_TRUE(run.wait_for("Ctrl-C again ends at once")) << run.output_so_far();
+        run.send(SIGINT);
+      }
+      const Outcome outcome = run.wait();
+      if (twice) {
+        EXPECT_EQ(outcome.exit_code, 130) << outcome.output;
+        for (int i = 0; i < 500 && kill(judge, 0) == 0; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+        EXPECT_NE(kill(judge, 0), 0) << "the judge is still running";
+      } else {
+        EXPECT_EQ(outcome.exit_code, 75) << outcome.output;
+        EXPECT_HAS(outcome.output, "the run is to stop, so \"questions\" has no score at step 1");
+        EXPECT_HAS(outcome.output, "step-000002");
+      }
+    }
+  }
 }
 
 TEST_F(GenerationRun, WhatCannotBeAnsweredOrScoredIsRefusedBeforeTheFirstStep) {

@@ -143,6 +143,27 @@ TEST_P(Generation, TextsOfABatchHaveTheTokensThatTheyHaveAlone) {
   }
 }
 
+TEST_P(Generation, ALongPromptIsComputedInPartsWhileOtherTextsGoOn) {
+  const std::vector<int32_t> ids = random_documents({1100})[0].ids;
+  GenerateOptions options;
+  options.max_new_tokens = 3;
+  const std::vector<int32_t> expected = generate_from(ids, options, false);
+  Generated made;
+  TextBatch batch;
+  int num_long = 0, num_short = 0;
+  batch.add({.prompt = ids,
+             .options = options,
+             .on_token = [&](int32_t) { return ++num_long > 0; },
+             .on_end = [&](Generated text) { made = std::move(text); }});
+  batch.add({.prompt = {5}, .options = options, .on_token = [&](int32_t) { return ++num_short > 0; }});
+  batch.step(session_->executor(), session_->device());
+  EXPECT_EQ(num_long, 0);
+  EXPECT_EQ(num_short, 1);
+  while (batch.num_texts() > 0) batch.step(session_->executor(), session_->device());
+  EXPECT_EQ(made.ids, expected);
+  EXPECT_EQ(num_long, 3);
+}
+
 TEST_P(Generation, ATextOfABatchEndsByItselfAndLeavesTheOthers) {
   std::vector<TextRequest> all = requests();
   const std::vector<int32_t> other =

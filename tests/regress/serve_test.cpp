@@ -292,6 +292,8 @@ TEST_F(Serve, WhatCannotBeAnsweredIsRefusedWithItsReason) {
   expect(server_->get("/v1/models", "X: " + std::string(20'000, 'x') + "\r\n"), 431, "at most 8192 bytes");
   expect(server_->get("/health"), 200, "ok");
   EXPECT_EQ(server_->get("/v1/models").json()["data"][0]["id"], "tiny");
+  EXPECT_EQ(server_->get("/v1/models/tiny").json()["id"], "tiny");
+  EXPECT_EQ(server_->get("/v1/models/other").status, 404);
 }
 
 TEST_F(Serve, AClientThatLeavesEndsItsAnswersAndOthersGoOn) {

@@ -107,6 +107,18 @@ TEST(RecordEncoder, EmptyAnswersAreCounted) {
   EXPECT_EQ(encoder.counts().changes().count("answers are empty: only their end can be trained"), 1u);
 }
 
+TEST(RecordEncoder, NamesThatTheTemplateLeavesOutAreCounted) {
+  RecordEncoder encoder(&kTokenizer, chatml_options());
+  ChatRecord chat = chat_of({{"user", "Hi"}, {"assistant", "x"}});
+  chat.messages[0].name = "bob";
+  encoded(encoder, kTokenizer, chat);
+  EXPECT_EQ(encoder.counts().num_hidden_names, 1u);
+  EXPECT_EQ(encoder.counts().changes().count("the template leaves out the name of messages"), 1u);
+  chat.messages[0].content[0].text = "I am bob";
+  encoded(encoder, kTokenizer, chat);
+  EXPECT_EQ(encoder.counts().num_hidden_names, 1u);
+}
+
 TEST(RecordEncoder, ARowOfWhichOnlyAnEndIsTrainedIsRefused) {
   const auto refusal = [](const Record& record) {
     return error_of([&] { encoded(kTokenizer, chatml_options(), record); });

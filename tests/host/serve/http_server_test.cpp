@@ -94,6 +94,8 @@ TEST_F(HttpServerTest, RefusesWhatIsTooLongMalformedOrForeign) {
   EXPECT_HAS(answer(post(std::string(5 << 20, 'x'))), "413 the body of a request has at most 4194304 bytes");
   EXPECT_HAS(answer("POST / HTTP/1.1\r\nContent-Length: 99999999999999999999999\r\n\r\n"), "HTTP/1.1 4");
   EXPECT_HAS(answer("nonsense\r\n\r\n"), "400 this is not an HTTP/1.1 request");
+  EXPECT_HAS(answer("POST / HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: xchunked\r\nContent-Length: 1\r\n\r\nx"),
+             "501 the only transfer coding here is chunked");
   EXPECT_HAS(answer("GET / HTTP/1.1\r\nHost: evil.example\r\n\r\n"), "403 ");
   EXPECT_HAS(answer("GET / HTTP/1.1\r\nHost: localhost\r\nHost: localhost\r\n\r\n"), "403 ");
   EXPECT_HAS(answer("POST /throw HTTP/1.1\r\nContent-Length: 1\r\n\r\nx"), "500 the server failed");

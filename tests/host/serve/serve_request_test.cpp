@@ -81,7 +81,9 @@ TEST(ServeRequest, AcceptsValuesThatChangeNothing) {
   for (const char* more :
        {R"(, "temperature": 0, "top_p": 1)", R"(, "frequency_penalty": 0, "presence_penalty": 0.0)",
         R"(, "logprobs": false, "logit_bias": {})", R"(, "response_format": {"type": "text"})",
-        R"(, "tool_choice": "auto")", R"(, "logit_bias": null, "stop": null, "n": null, "seed": null)"})
+        R"(, "temperature": 0, "top_p": 0.5)", R"(, "service_tier": "auto", "parallel_tool_calls": true)",
+        R"(, "top_logprobs": 0, "prediction": null)", R"(, "tool_choice": "auto")",
+        R"(, "logit_bias": null, "stop": null, "n": null, "seed": null)"})
     EXPECT_EQ(chat_refusal(more), "accepted") << more;
 }
 
@@ -100,7 +102,10 @@ TEST(ServeRequest, RefusesWhatItCannotDoByName) {
       {R"(, "temperature": "hot")", "400 temperature invalid_type: 'temperature' must be a number, not string"},
       {R"(, "temperature": -1)", "400 temperature invalid_value: 'temperature' is -1, expected 0 to 100"},
       {R"(, "top_k": 5)", "400 top_k invalid_value: 'top_k' = 5 has no effect at temperature 0"},
-      {R"(, "top_p": 0.5, "temperature": 0)", "400 top_p invalid_value"},
+      {R"(, "top_p": 0.5)", "400 top_p invalid_value"},
+      {R"(, "service_tier": "flex")",
+       "400 service_tier unsupported_parameter: 'service_tier' is not supported; what is accepted is \"auto\" and "
+       "\"default\""},
       {R"(, "max_tokens": 0)", "400 max_tokens invalid_value"},
       {R"(, "max_tokens": 1.5)", "400 max_tokens invalid_type"},
       {R"(, "max_tokens": 3, "max_completion_tokens": 4)", "400 max_completion_tokens invalid_value"},
@@ -182,7 +187,9 @@ TEST(ServeRequest, RefusesWhatIsNotJsonWithItsPlace) {
 
 TEST(ServeRequest, AnAnswerEndsWithThePositionsOfTheModel) {
   EXPECT_EQ(room_for_answer(model(), 10, 5), 5);
-  EXPECT_EQ(room_for_answer(model(), 60, 5), 4);
+  EXPECT_EQ(room_for_answer(model(), 60, 5), 5);
+  EXPECT_EQ(room_for_answer(model(), 64, 5), 1) << "the last token is not an input";
+  EXPECT_HAS(refusal([] { room_for_answer(model(), 65, 5); }), "the prompt has 65 tokens");
   EXPECT_HAS(refusal([] { room_for_answer(model(), 70, 5); }),
              "400 prompt context_length_exceeded: the prompt has 70 tokens, which leaves no room for an answer in 64 "
              "positions");
