@@ -112,9 +112,8 @@ struct TextBatch::Text {
     if (length > cached().cache().capacity()) cached().cache().reserve(room_for(length));
   }
   void take_token(const Tensor& logits, size_t row_of_logits);
-  // Where the part of the row ends that the next call computes. A long prompt takes several calls, so that other texts
-  // and the caller do not wait for it; a call decides for all of its positions whether an op computes them as in a long
-  // row.
+  // The end of the part of the row that the next call computes. A long prompt takes several calls, so that other texts
+  // and the caller do not wait for it, unless an op computes all positions of a long row otherwise.
   size_t piece_end() const {
     constexpr size_t kLargestPiece = 1024;
     return uses_cache && !is_long() ? std::min(row.size(), num_seen + kLargestPiece) : row.size();
