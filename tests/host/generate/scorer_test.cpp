@@ -133,11 +133,11 @@ TEST_F(JudgeTest, IsKilledWithItsGroupAfterTheTimeout) {
 
 TEST_F(JudgeTest, AProgramThatDoesNotExistOrCannotStartIsAnError) {
   EXPECT_HAS(refusal([] { Judge({"no-such-judge"}, 1s); }), "there is no program 'no-such-judge' in PATH");
-  EXPECT_HAS(refusal([] { Judge({"./no/judge"}, 1s); }), "'./no/judge' is not a program that can be run");
+  EXPECT_HAS(refusal([] { Judge({"./no/judge"}, 1s); }), "'./no/judge' is not an executable file");
   const test::ScratchDirectory folder;
   const std::string script = folder / "judge";
   test::write_text(script, "#!/no/such/interpreter\n");
-  EXPECT_HAS(refusal([&] { Judge({script}, 1s); }), "is not a program that can be run");
+  EXPECT_HAS(refusal([&] { Judge({script}, 1s); }), "is not an executable file");
   ASSERT_EQ(chmod(script.c_str(), 0755), 0);
   EXPECT_HAS(refusal([&] { Judge({script}, 1s).accepts(""); }), "cannot be started: No such file or directory");
 }
