@@ -162,8 +162,7 @@ class BlockRun : NodeKind {
         if (v != kAbsent && frame_.values[v]) frame.values[v] = frame_.values[v].narrow(0, row, 1);
       KernelRunner runner(block_, context, frame);
       BlockRun(runner).forward_node(n, false, false);
-      for (size_t i = 0; i < outputs.size(); ++i)
-        outputs[i].narrow(0, row, 1).copy_from(frame.values[node.outputs[i]]);
+      for (size_t i = 0; i < outputs.size(); ++i) outputs[i].narrow(0, row, 1).copy_from(frame.values[node.outputs[i]]);
     }
     for (size_t i = 0; i < outputs.size(); ++i) frame_.values[node.outputs[i]] = std::move(outputs[i]);
   }

@@ -29,18 +29,9 @@ const FewRowsLoops& loops() {
 
 template <typename T>
 void run(const Problem& p, void (*columns)(const FewRowsProblem<T>&, int64_t, int64_t)) {
-  const FewRowsProblem<T> problem{p.m,
-                                  p.n,
-                                  p.k,
-                                  static_cast<const T*>(p.a),
-                                  p.lda,
-                                  static_cast<const T*>(p.b),
-                                  p.ldb,
-                                  p.c,
-                                  p.ldc,
-                                  p.c_dtype == CHASSIS_DTYPE_BF16,
-                                  p.alpha,
-                                  p.beta};
+  const FewRowsProblem<T> problem{
+      p.m,   p.n, p.k,   static_cast<const T*>(p.a),      p.lda,   static_cast<const T*>(p.b),
+      p.ldb, p.c, p.ldc, p.c_dtype == CHASSIS_DTYPE_BF16, p.alpha, p.beta};
   // A thread that reads less than this takes longer to start.
   constexpr int64_t kBytesOfThread = 64 << 10;
   const int64_t tiles = (p.n + kFewRowsColumns - 1) / kFewRowsColumns;
@@ -56,8 +47,8 @@ void run(const Problem& p, void (*columns)(const FewRowsProblem<T>&, int64_t, in
 
 bool has_few_rows(const Problem& p) {
   const bool is_one_dtype = p.a_dtype == p.b_dtype && (p.c_dtype == p.a_dtype || p.c_dtype == CHASSIS_DTYPE_F32);
-  return loops().fp32 != nullptr && is_one_dtype && p.flags == CHASSIS_GEMM_TRANSPOSE_B && p.m > 0 &&
-         p.m <= kFewRows && p.n > 0 && p.k > 0;
+  return loops().fp32 != nullptr && is_one_dtype && p.flags == CHASSIS_GEMM_TRANSPOSE_B && p.m > 0 && p.m <= kFewRows &&
+         p.n > 0 && p.k > 0;
 }
 
 void multiply_few_rows(const Problem& p) {

@@ -78,8 +78,8 @@ TEST(GenerationOnSeveralRanks, GivesTheTextOfOneProcess) {
   // The answers to a file of prompts.
   const auto answered = [&](const Row& row, const std::string& batch_size) {
     const std::string out = std::string(row.name) + batch_size + ".jsonl";
-    std::vector<std::string> words = {"generate", "run.toml", "--prompts", "prompts.jsonl", "--out", out,
-                                      "generate.batch_size=" + batch_size};
+    std::vector<std::string> words = {
+        "generate", "run.toml", "--prompts", "prompts.jsonl", "--out", out, "generate.batch_size=" + batch_size};
     words.insert(words.end(), row.overrides.begin(), row.overrides.end());
     if (row.ranks > 1) words.insert(words.end(), {"--nproc", std::to_string(row.ranks)});
     run(words);

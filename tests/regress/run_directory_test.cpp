@@ -313,14 +313,14 @@ TEST_F(RunDirectoryTest, RanksInDifferentFoldersAreFoundBeforeTheFirstStep) {
     fs::create_directory(home);
     fs::copy_file(scratch_ / "corpus.txt", home + "/corpus.txt");
     write_text(home + "/run.toml", text_of_file(scratch_ / "run.toml") + "[[parallel]]\nplugin = \"ddp\"\n");
-    ranks.push_back(std::make_unique<Process>(
-        command({"run.threads=1"}), home,
-        std::vector<std::pair<std::string, std::string>>{{"RANK", rank},
-                                                         {"WORLD_SIZE", "2"},
-                                                         {"LOCAL_RANK", rank},
-                                                         {"LOCAL_WORLD_SIZE", "2"},
-                                                         {"MASTER_ADDR", "127.0.0.1"},
-                                                         {"MASTER_PORT", port}}));
+    ranks.push_back(
+        std::make_unique<Process>(command({"run.threads=1"}), home,
+                                  std::vector<std::pair<std::string, std::string>>{{"RANK", rank},
+                                                                                   {"WORLD_SIZE", "2"},
+                                                                                   {"LOCAL_RANK", rank},
+                                                                                   {"LOCAL_WORLD_SIZE", "2"},
+                                                                                   {"MASTER_ADDR", "127.0.0.1"},
+                                                                                   {"MASTER_PORT", port}}));
   }
   const Outcome first = ranks[0]->wait(), second = ranks[1]->wait();
   EXPECT_EQ(first.exit_code, 2) << first.output;
