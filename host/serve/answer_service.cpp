@@ -72,7 +72,7 @@ AnswerService::~AnswerService() = default;
 HttpHandler AnswerService::handler() {
   HttpHandler handler;
   handler.on_head = [this](const HttpHead& head) { return answer_head(head); };
-  handler.on_request = [this](const HttpHead& head, const std::string& body, std::shared_ptr<HttpReply> reply) {
+  handler.on_request = [this](const HttpHead& head, const std::string& body, const std::shared_ptr<HttpReply>& reply) {
     try {
       enqueue(read_job(head.path == kChatPath, body, reply));
     } catch (const RefusedRequest& refused) {
@@ -138,7 +138,7 @@ std::vector<int32_t> AnswerService::ids_of(const Prompt& prompt) const {
   return ids_of_chat(answerer_, *renderer_, std::get<ChatRecord>(prompt));
 }
 
-void AnswerService::enqueue(std::shared_ptr<Job> job) {
+void AnswerService::enqueue(const std::shared_ptr<Job>& job) {
   {
     const std::lock_guard lock(mutex_);
     if (is_ending_) throw RefusedRequest(503, "the server is ending");
@@ -198,7 +198,8 @@ void AnswerService::begin_waiting() {
 }
 
 void AnswerService::begin(const Waiting& next) {
-  const auto& [job, index] = next;
+  const std::shared_ptr<Job> job = next.job;
+  const size_t index = next.index;
   if (job->has_failed || !job->reply->is_open()) return;
   const size_t prompt = index / job->request.answers_per_prompt, choice = index % job->request.answers_per_prompt;
   AnswerRequest request;

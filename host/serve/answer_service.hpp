@@ -50,7 +50,7 @@ class AnswerService {
   std::optional<HttpResponse> answer_head(const HttpHead& head) const;
   std::shared_ptr<Job> read_job(bool is_chat, const std::string& body, std::shared_ptr<HttpReply> reply) const;
   std::vector<int32_t> ids_of(const Prompt& prompt) const;
-  void enqueue(std::shared_ptr<Job> job);
+  void enqueue(const std::shared_ptr<Job>& job);
 
   void wait_for_request();
   void begin_waiting();
