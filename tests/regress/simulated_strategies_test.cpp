@@ -19,9 +19,9 @@ const Words kDevice = {"run.device=cuda",
                        "attention.plugin=sdpa",
                        "kernels.plugins=[\"aten\"]",
                        "--plugin-path",
-                       CHASSIS_TEST_BINARY_DIR "/tests/simulated_kernels",
+                       std::string(CHASSIS_TEST_BINARY_DIR) + "/tests/simulated_kernels",
                        "--plugin-path",
-                       CHASSIS_TEST_BINARY_DIR "/tests/simulated_nccl"},
+                       std::string(CHASSIS_TEST_BINARY_DIR) + "/tests/simulated_nccl"},
             kDevices = joined(kDevice, kOnNccl);
 constexpr unsigned kAccumulates = 1u << 4;
 

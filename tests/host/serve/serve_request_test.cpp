@@ -147,7 +147,8 @@ TEST(ServeRequest, MessagesAreReadLikeRowsOfTrainingData) {
       {R"([{"role": "user", "content": "x", "weight": 0}])", "belongs to training data"},
       {R"([{"role": "user", "content": [{"type": "image_url"}]}])", "only parts with type \"text\" are read"},
       {R"([{"role": "user", "content": "x"}, {"role": "assistant", "content": "y"}])", "there is nothing to answer"}};
-  for (const auto& [messages, message] : rows) EXPECT_HAS(refusal([&] { read(messages); }), message) << messages;
+  for (const auto& [messages, message] : rows)
+    EXPECT_HAS(refusal([&, given = messages] { read(given); }), message) << messages;
   const ServeRequest tools = chat(R"(, "tools": [{"type": "function", "function": {"name": "f"}}])");
   EXPECT_HAS(std::get<ChatRecord>(tools.prompts[0]).tools_json, "\"f\"");
 }
