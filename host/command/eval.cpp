@@ -5,6 +5,7 @@
 #include "host/base/output.hpp"
 #include "host/base/printable.hpp"
 #include "host/base/units.hpp"
+#include "host/command/generation.hpp"
 #include "host/command/json_document.hpp"
 #include "host/command/weights_arguments.hpp"
 #include "host/save/weights.hpp"
@@ -67,6 +68,7 @@ Verb add_eval(CLI::App& app) {
       check_seq_len(session.model(), session.program(), settings.train.seq_len);
       GenerationSets generation_sets(session);
       session.allocate();
+      require_adapter_of_run(session, run_of(weights->from));
       load_weights(session, weights->from);
       const bool prints = world.rank() == 0 && !*as_json;
       Json results = Json::array();

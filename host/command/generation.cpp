@@ -23,6 +23,19 @@ GenerationSettings settings_of_generation(const Session& session, const std::vec
   return made;
 }
 
+void require_adapter_of_run(const Session& session, const std::string& from) {
+  const Settings& settings = session.settings();
+  if (settings.adapter.path.is_set()) return;  // its files say what it is
+  const std::string run = from.empty() ? *settings.run.output_dir : from;
+  if (path_kind(run + "/resolved.toml") == PathKind::kAbsent) return;
+  for (const auto& [key, text] : settings_that_differ(run, "adapter", session.config()))
+    if (key != "adapter.dropout")  // of training alone
+      throw config_error(fmt::format("{} {}: the adapter of {} would be computed otherwise than it was trained", key,
+                                     text, printable(run, 4096)))
+          .hint("use the configuration of that run, " + shell_word(run + "/resolved.toml") +
+                ", or what it exported: --from " + shell_word(run + "/final"));
+}
+
 void warn_of_other_template(Session& session, const std::string& from) {
   if (session.world().rank() != 0 || session.settings().train.task != Task::kSft) return;
   std::string run = from.empty() ? *session.settings().run.output_dir : from;

@@ -107,6 +107,7 @@ int serve(Session& session, const ServeArguments& arguments) {
   // A port in use is refused before the weights are loaded, which may take minutes.
   HttpServer server(static_cast<uint16_t>(arguments.port), service.handler());
   session.allocate();
+  require_adapter_of_run(session, run_of(arguments.weights.from));
   load_weights(session, arguments.weights.from);
   warn_of_other_template(session, run_of(arguments.weights.from));
   const RunSignals signals(/*answering=*/false);

@@ -38,8 +38,8 @@ ResumeDifferences resume_differences(const std::string& checkpoint, int64_t step
 // The keys of the session's model whose values differ in the config.json next to these weights; keys that only one of
 // them has are ignored. Empty if there is no config.json.
 std::vector<ResumeDifference> model_differences(const std::string& weights, const Session& session);
-// The settings of `table` ("model" or "data") that differ between resolved.toml of the run directory and this
-// configuration.
+// The settings of `table` ("model", "data" or "adapter") that differ between resolved.toml of the run directory and
+// this configuration.
 std::vector<ResumeDifference> settings_that_differ(const std::string& run, const std::string& table,
                                                    const Config& config);
 // Throws a config error if the checkpoint was written with another optimizer than `is`, which cannot use those states.
