@@ -163,9 +163,11 @@ TEST_F(FineTuning, TheCommandsOfThePageLeadToAModelThatAnswers) {
   }
   // Its settings are not those of chat.toml, so the weights of its checkpoint would mean something else.
   for (const char* verb : {"generate", "serve", "eval"}) {
-    const Outcome other = shell(std::string("chassis ") + verb + " chat.toml adapter.plugin=lora adapter.alpha=3 " +
-                                "data.eval.0.path=chats.jsonl data.eval.0.format=messages --from out/lora" +
-                                (verb == std::string("generate") ? " --prompt Hi" : ""));
+    const Outcome other =
+        shell(std::string("chassis ") + verb +
+              " chat.toml adapter.plugin=lora adapter.alpha=3 --from out/lora data.eval.0.path=chats.jsonl "
+              "data.eval.0.format=messages" +
+              (verb == std::string("generate") ? " --prompt Hi" : ""));
     EXPECT_EQ(other.exit_code, 2) << other.output;
     EXPECT_HAS(other.output, "the adapter of out/lora would be computed otherwise than it was trained");
   }
