@@ -25,7 +25,8 @@ GenerationSettings settings_of_generation(const Session& session, const std::vec
 
 void require_adapter_of_run(const Session& session, const std::string& from) {
   const Settings& settings = session.settings();
-  if (settings.adapter.path.is_set()) return;  // its files say what it is
+  // The files of an adapter say what it is. Without one here, the weights of a run with an adapter are refused later.
+  if (!settings.adapter.plugin.is_set() || settings.adapter.path.is_set()) return;
   const std::string run = from.empty() ? *settings.run.output_dir : from;
   if (path_kind(run + "/resolved.toml") == PathKind::kAbsent) return;
   for (const auto& [key, text] : settings_that_differ(run, "adapter", session.config()))
