@@ -12,6 +12,7 @@
 #include <thread>
 #include <utility>
 
+#include "tests/regress/memorized_chats.hpp"
 #include "tests/support/expect_has.hpp"
 #include "tests/support/process.hpp"
 
@@ -22,46 +23,7 @@ namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
 using Words = std::vector<std::string>;
 
-const std::vector<std::pair<std::string, std::string>> kChats = {
-    {"Hi", "Hello there!"}, {"Who are you?", "A tiny model."}, {"2+2?", "Four,\nI think."}, {"Bye", "See you soon."}};
-
-const char* const kRun = R"(schema_version = 1
-[run]
-output_dir = "out"
-max_steps = 120
-device = "cpu"
-[model]
-plugin = "llama"
-[model.config]
-hidden_size = 64
-num_hidden_layers = 2
-num_attention_heads = 4
-num_key_value_heads = 2
-intermediate_size = 128
-vocab_size = 264
-[tokenizer]
-plugin = "words"
-path = "tokenizer"
-[data]
-cache_dir = "cache"
-template = "chatml"
-[[data.train]]
-path = "chats.jsonl"
-format = "messages"
-[train]
-task = "sft"
-seq_len = 64
-global_batch_size = 4
-[optimizer]
-plugin = "adamw"
-lr = 5e-3
-[schedule]
-name = "linear"
-[attention]
-plugin = "sdpa"
-[kernels]
-plugins = ["aten"]
-[checkpoint]
+const std::string kRun = memorized_run(R"([checkpoint]
 every_steps = 0
 [eval]
 every_steps = 10
@@ -69,24 +31,18 @@ keep_best = "questions"
 [[eval.generate]]
 path = "questions.jsonl"
 max_new_tokens = 20
-)";
-
-Json message(const std::string& role, const std::string& content) { return {{"role", role}, {"content", content}}; }
+)");
 
 std::string line_of(const Json& row) { return row.dump() + "\n"; }
 
 void write_run(const ScratchDirectory& folder) {
-  write_text(folder / "run.toml", kRun);
-  fs::create_directory(folder / "tokenizer");
-  write_text(folder / "tokenizer/words.txt", "assistant\nuser\n");
-  std::string chats, questions;
-  for (const auto& [user, assistant] : kChats) {
-    chats += line_of({{"messages", {message("user", user), message("assistant", assistant)}}});
+  write_memorized_run(folder, kRun);
+  std::string questions;
+  for (const auto& [user, assistant] : kTurns) {
     Json question = {{"id", user}, {"messages", Json::array({message("user", user)})}};
     question["expected"] = user == "Bye" ? Json::array({"Bye", assistant}) : Json(assistant);
     questions += line_of(question);
   }
-  write_text(folder / "chats.jsonl", chats);
   write_text(folder / "questions.jsonl", questions);
 }
 
@@ -150,15 +106,15 @@ TEST_F(Memorized, TheScoreRisesAndTheFirstBestStepIsKept) {
 
 TEST_F(Memorized, AnswersAreKeptWithTheirRows) {
   const std::vector<Json> rows = rows_of(*folder_ / "out/generations/questions/step-120.jsonl");
-  ASSERT_EQ(rows.size(), kChats.size());
+  ASSERT_EQ(rows.size(), kTurns.size());
   for (size_t i = 0; i < rows.size(); ++i) {
-    EXPECT_EQ(rows[i]["id"], kChats[i].first);
-    EXPECT_EQ(rows[i]["answer"], kChats[i].second);
+    EXPECT_EQ(rows[i]["id"], kTurns[i].first);
+    EXPECT_EQ(rows[i]["answer"], kTurns[i].second);
     EXPECT_EQ(rows[i]["finish_reason"], "stop");
     EXPECT_EQ(rows[i]["passed"], true);
   }
   const std::vector<Json> first = rows_of(*folder_ / "out/generations/questions/step-10.jsonl");
-  ASSERT_EQ(first.size(), kChats.size());
+  ASSERT_EQ(first.size(), kTurns.size());
   for (const Json& row : first) EXPECT_EQ(row["passed"], false);
 }
 
@@ -337,7 +293,8 @@ TEST_F(GenerationRun, WhatCannotBeAnsweredOrScoredIsRefusedBeforeTheFirstStep) {
       chassis(folder_, "check", {"eval.generate.0.path=nowhere.jsonl", "eval.keep_best=", "--without-data"});
   EXPECT_EQ(without_data.exit_code, 0) << without_data.output;
   write_text(folder_ / "long.jsonl", "{\"prompt\": \"" + std::string(100, 'a') + "\", \"expected\": \"y\"}\n");
-  const std::string run = kRun, gpt2 = R"([model]
+  const std::string& run = kRun;
+  const std::string gpt2 = R"([model]
 plugin = "gpt2"
 config = { vocab_size = 264, n_embd = 16, n_layer = 1, n_head = 2, n_positions = 64 }
 )";

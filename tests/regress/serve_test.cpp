@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "tests/regress/memorized_chats.hpp"
 #include "tests/support/expect_has.hpp"
 #include "tests/support/loopback.hpp"
 #include "tests/support/process.hpp"
@@ -18,53 +19,6 @@ namespace {
 using Json = nlohmann::ordered_json;
 using Clock = std::chrono::steady_clock;
 using namespace std::chrono_literals;
-
-const std::vector<std::pair<std::string, std::string>> kTurns = {
-    {"Hi", "Hello there!"}, {"Who are you?", "A tiny model."}, {"2+2?", "Four,\nI think."}, {"Bye", "See you soon."}};
-
-const char* const kToml = R"(schema_version = 1
-[run]
-name = "tiny"
-output_dir = "out"
-max_steps = 120
-device = "cpu"
-[model]
-plugin = "llama"
-[model.config]
-hidden_size = 64
-num_hidden_layers = 2
-num_attention_heads = 4
-num_key_value_heads = 2
-intermediate_size = 128
-vocab_size = 264
-max_position_embeddings = 512
-[tokenizer]
-plugin = "words"
-path = "tokenizer"
-[data]
-cache_dir = "cache"
-template = "chatml"
-[[data.train]]
-path = "chats.jsonl"
-format = "messages"
-[train]
-task = "sft"
-seq_len = 64
-global_batch_size = 4
-[optimizer]
-plugin = "adamw"
-lr = 5e-3
-[schedule]
-name = "linear"
-[attention]
-plugin = "sdpa"
-[kernels]
-plugins = ["aten"]
-[generate]
-max_new_tokens = 40
-)";
-
-Json message(const std::string& role, const std::string& content) { return {{"role", role}, {"content", content}}; }
 
 std::vector<std::string> chassis(const std::vector<std::string>& words) {
   std::vector<std::string> all = {CHASSIS_PROGRAM};
@@ -156,16 +110,12 @@ class Serve : public testing::Test {
  protected:
   static void SetUpTestSuite() {
     folder_ = new ScratchDirectory;
-    write_text(*folder_ / "run.toml", kToml);
-    std::filesystem::create_directory(*folder_ / "tokenizer");
-    write_text(*folder_ / "tokenizer/words.txt", "assistant\nuser\n");
-    std::string chats, prompts;
-    for (const auto& [user, assistant] : kTurns) {
-      chats += Json({{"messages", {message("user", user), message("assistant", assistant)}}}).dump() + "\n";
+    write_memorized_run(*folder_, memorized_run("[generate]\nmax_new_tokens = 40\n", "name = \"tiny\"\n",
+                                                "max_position_embeddings = 512\n"));
+    std::string prompts;
+    for (const auto& [user, assistant] : kTurns)
       prompts += Json({{"messages", Json::array({message("user", user)})}}).dump() + "\n";
-    }
     prompts += Json({{"prompt", kPrompt}}).dump() + "\n";
-    write_text(*folder_ / "chats.jsonl", chats);
     write_text(*folder_ / "prompts.jsonl", prompts);
     run({"train", "run.toml"});
     run({"generate", "run.toml", "--prompts", "prompts.jsonl", "--out", "answers.jsonl"});

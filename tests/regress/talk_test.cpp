@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "tests/regress/memorized_chats.hpp"
 #include "tests/support/expect_has.hpp"
 #include "tests/support/process.hpp"
 
@@ -16,61 +17,8 @@ namespace {
 using Json = nlohmann::ordered_json;
 #define PLUGIN_PATHS "--plugin-path " CHASSIS_TEST_PLUGIN_DIR " --plugin-path " CHASSIS_TEST_STUB_DIR
 
-const std::vector<std::pair<std::string, std::string>> kTurns = {
-    {"Hi", "Hello there!"}, {"Who are you?", "A tiny model."}, {"2+2?", "Four,\nI think."}, {"Bye", "See you soon."}};
-
-const char* const kToml = R"(schema_version = 1
-[run]
-output_dir = "out"
-max_steps = 120
-device = "cpu"
-[model]
-plugin = "llama"
-[model.config]
-hidden_size = 64
-num_hidden_layers = 2
-num_attention_heads = 4
-num_key_value_heads = 2
-intermediate_size = 128
-vocab_size = 264
-[tokenizer]
-plugin = "words"
-path = "tokenizer"
-[data]
-cache_dir = "cache"
-template = "chatml"
-[[data.train]]
-path = "chats.jsonl"
-format = "messages"
-[train]
-task = "sft"
-seq_len = 64
-global_batch_size = 4
-[optimizer]
-plugin = "adamw"
-lr = 5e-3
-[schedule]
-name = "linear"
-[attention]
-plugin = "sdpa"
-[kernels]
-plugins = ["aten"]
-[checkpoint]
-every_steps = 0
-[generate]
-max_new_tokens = 40
-)";
-
-Json message(const std::string& role, const std::string& content) { return {{"role", role}, {"content", content}}; }
-
 void write_run(const ScratchDirectory& folder) {
-  write_text(folder / "run.toml", kToml);
-  std::filesystem::create_directory(folder / "tokenizer");
-  write_text(folder / "tokenizer/words.txt", "assistant\nuser\n");
-  std::string lines;
-  for (const auto& [user, assistant] : kTurns)
-    lines += Json({{"messages", {message("user", user), message("assistant", assistant)}}}).dump() + "\n";
-  write_text(folder / "chats.jsonl", lines);
+  write_memorized_run(folder, memorized_run("[checkpoint]\nevery_steps = 0\n[generate]\nmax_new_tokens = 40\n"));
 }
 
 Outcome run_shell(const std::string& folder, const std::string& line) {
