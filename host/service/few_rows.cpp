@@ -5,6 +5,7 @@
 
 #include "chassis/tensor.h"
 #include "host/service/few_rows_loops.hpp"
+#include "host/service/product.hpp"
 #include "host/service/threads.hpp"
 
 namespace chassis {
@@ -16,9 +17,8 @@ using Problem = chassis_gemm_problem_t;
 const FewRowsLoops& loops() {
   static const FewRowsLoops chosen = [] {
 #if defined(__x86_64__)
-    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512cd") &&
-        __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl"))
-      return __builtin_cpu_supports("avx512bf16") ? few_rows_avx512_bf16() : few_rows_avx512();
+    if (can_multiply<uint16_t>()) return few_rows_avx512_bf16();
+    if (can_multiply<float>()) return few_rows_avx512();
     if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi2"))
       return few_rows_avx2();
 #endif

@@ -7,9 +7,10 @@
 #endif
 
 #include <algorithm>
-#include <bit>
 #include <cstdint>
 #include <cstring>
+
+#include "chassis/bf16.hpp"
 
 namespace chassis {
 
@@ -118,20 +119,12 @@ template <int kWidth>
   return __builtin_shufflevector(low, high, 0, 1, 4, 5) + __builtin_shufflevector(low, high, 2, 3, 6, 7);
 }
 
-inline float wide(uint16_t x) { return std::bit_cast<float>(uint32_t{x} << 16); }
-// Rounds to the nearest, ties to even; a NaN stays one.
-inline uint16_t narrow(float x) {
-  const auto bits = std::bit_cast<uint32_t>(x);
-  if ((bits & 0x7fffffff) > 0x7f800000) return static_cast<uint16_t>((bits >> 16) | 64);
-  return static_cast<uint16_t>((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
-}
-
 template <typename T>
 inline void write(const FewRowsProblem<T>& p, int64_t i, int64_t j, float sum) {
   const float scaled = p.alpha * sum;
   if (p.c_is_bf16) {
     uint16_t& c = static_cast<uint16_t*>(p.c)[i * p.ldc + j];
-    c = narrow(p.beta == 0.0f ? scaled : scaled + p.beta * wide(c));
+    c = to_bf16(p.beta == 0.0f ? scaled : scaled + p.beta * from_bf16(c));
   } else {
     float& c = static_cast<float*>(p.c)[i * p.ldc + j];
     c = p.beta == 0.0f ? scaled : scaled + p.beta * c;
