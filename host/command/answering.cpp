@@ -7,7 +7,6 @@
 #include <chrono>
 #include <cstdio>
 #include <functional>
-#include <map>
 #include <optional>
 #include <utility>
 
@@ -134,22 +133,15 @@ int answer_rows(Session& session, Answerer& answerer, const std::vector<PromptRo
   if (done > 0) log::info("{}: {} of {} prompts have already been answered", printable(out), done, rows.size());
   using Clock = std::chrono::steady_clock;
   auto told = Clock::now();
-  const auto batch_size = static_cast<size_t>(*session.settings().generate.batch_size);
-  std::map<size_t, Answer> ended;  // answers that wait for those of earlier rows
-  size_t next = done;              // the first row that has not begun
-  for (size_t written = done; written < rows.size();) {
-    for (; next < rows.size() && answerer.num_running() < batch_size; ++next)
-      answerer.begin({.prompt = ids[next], .stream = "row/" + std::to_string(next), .continues_text = !rows[next].chat},
-                     [&ended, row = next](Answer answer) { ended[row] = std::move(answer); });
-    answerer.step();
-    for (auto first = ended.find(written); first != ended.end(); first = ended.find(++written)) {
-      if (file) file->append(rows[written], first->second);
-      ended.erase(first);
-    }
-    if (Clock::now() - told < std::chrono::seconds(10)) continue;
+  const auto request_of = [&](size_t row) {
+    return AnswerRequest{.prompt = ids[row], .stream = "row/" + std::to_string(row), .continues_text = !rows[row].chat};
+  };
+  answerer.answer_all(done, rows.size(), request_of, [&](size_t row, const Answer& answer) {
+    if (file) file->append(rows[row], answer);
+    if (Clock::now() - told < std::chrono::seconds(10)) return;
     told = Clock::now();
-    log::info("{} of {} prompts are answered", written, rows.size());
-  }
+    log::info("{} of {} prompts are answered", row + 1, rows.size());
+  });
   log::info("{} answers in {}", rows.size(), printable(out));
   return 0;
 }

@@ -14,9 +14,7 @@ namespace chassis {
 
 GenerationSettings settings_of_generation(const Session& session, const std::vector<std::string>& stop_texts) {
   const Settings& settings = session.settings();
-  GenerationConfig file;
-  if (settings.model.path.is_set()) file = read_generation_config(settings.model.path);
-  GenerationSettings made = generation_settings(settings, file, *session.tokenizer());
+  GenerationSettings made = generation_settings(settings, generation_config_of(settings), *session.tokenizer());
   made.stop_texts.insert(made.stop_texts.end(), stop_texts.begin(), stop_texts.end());
   const StopTexts checked(made.stop_texts);
   if (!made.from_file.empty()) log::info("{}", made.from_file);

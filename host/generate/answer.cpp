@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 #include <memory>
 #include <utility>
 
@@ -114,18 +115,24 @@ Answer Answerer::answer(AnswerRequest request) {
   return *std::move(made);
 }
 
-std::vector<Answer> Answerer::answer_all(std::vector<AnswerRequest> requests, size_t at_once,
-                                         const std::function<bool()>& gives_up) {
-  std::vector<Answer> answers(requests.size());
-  for (size_t next = 0; next < requests.size() || num_running() > 0; step()) {
+bool Answerer::answer_all(size_t first, size_t end, const std::function<AnswerRequest(size_t)>& request_of,
+                          const std::function<void(size_t, Answer)>& on_answer, const std::function<bool()>& gives_up) {
+  const auto at_once = static_cast<size_t>(*session_.settings().generate.batch_size);
+  std::map<size_t, Answer> ended;  // answers that wait for those of earlier requests
+  for (size_t next = first, given = first; given < end;) {
     if (gives_up && gives_up()) {
       drop_all();
-      return {};
+      return false;
     }
-    for (; next < requests.size() && num_running() < at_once; ++next)
-      begin(std::move(requests[next]), [&answers, next](Answer answer) { answers[next] = std::move(answer); });
+    for (; next < end && num_running() < at_once; ++next)
+      begin(request_of(next), [&ended, next](Answer answer) { ended[next] = std::move(answer); });
+    step();
+    for (auto found = ended.find(given); found != ended.end(); found = ended.find(++given)) {
+      on_answer(given, std::move(found->second));
+      ended.erase(found);
+    }
   }
-  return answers;
+  return true;
 }
 
 }  // namespace chassis

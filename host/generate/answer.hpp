@@ -59,10 +59,11 @@ class Answerer {
   void drop_all() { texts_.clear(); }
   // [step][all-ranks] Begins an answer and computes it to its end.
   Answer answer(AnswerRequest request);
-  // [step][all-ranks] The answers to all requests, in their order; computes `at_once` of them together. No other answer
-  // may be running.
-  std::vector<Answer> answer_all(std::vector<AnswerRequest> requests, size_t at_once,
-                                 const std::function<bool()>& gives_up = {});
+  // [step][all-ranks] Answers the requests from number `first` up to `end`, generate.batch_size of them together, and
+  // calls `on_answer` in their order. No other answer may be running. `gives_up` is asked before every step; returns
+  // false if it ended the answers.
+  bool answer_all(size_t first, size_t end, const std::function<AnswerRequest(size_t)>& request_of,
+                  const std::function<void(size_t, Answer)>& on_answer, const std::function<bool()>& gives_up = {});
 
  private:
   class Writing;

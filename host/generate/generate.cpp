@@ -126,7 +126,7 @@ struct TextBatch::Text {
   void take(const Tensor& logits, size_t row_of_logits) {
     const size_t end = piece_end();
     if (uses_cache) {
-      cached().append({row.begin(), row.begin() + static_cast<ptrdiff_t>(end)});
+      cached().append(std::span(row).first(end));
       num_seen = end;
     }
     if (end == row.size()) take_token(logits, row_of_logits);

@@ -38,7 +38,11 @@ class CachedRow {
   // Keeps the part that `row` also begins with, but not the last token of `row`, and makes room for `capacity`
   // positions. Returns the number of positions kept.
   size_t begin_with(const std::vector<int32_t>& row, int64_t capacity);
-  void append(const std::vector<int32_t>& row) { ids_ = row, num_computed_ = row.size(); }
+  // `row` begins with the ids that are kept.
+  void append(std::span<const int32_t> row) {
+    ids_.insert(ids_.end(), row.begin() + static_cast<ptrdiff_t>(ids_.size()), row.end());
+    num_computed_ = row.size();
+  }
   // Keeps nothing; the room stays.
   void forget();
   // The length of the row when its last position was computed; 0 if nothing is kept.

@@ -46,6 +46,10 @@ double temperature_of(const Settings::Generate& wanted, const GenerationConfig& 
 
 }  // namespace
 
+GenerationConfig generation_config_of(const Settings& settings) {
+  return settings.model.path.is_set() ? read_generation_config(settings.model.path) : GenerationConfig();
+}
+
 GenerationSettings generation_settings(const Settings& settings, const GenerationConfig& file,
                                        const Tokenizer& tokenizer) {
   const Settings::Generate& wanted = settings.generate;

@@ -161,15 +161,12 @@ std::vector<std::vector<int32_t>> ids_of_rows(const Session& session, Answerer& 
     answerer.add_stop_ids(renderer->stop_ids());
   }
   std::vector<std::vector<int32_t>> ids;
-  for (const PromptRow& row : rows) {
-    try {
-      ids.push_back(row.chat ? ids_of_chat(answerer, *renderer, *row.chat) : answerer.ids_of_text(row.prompt));
-      if (ids.back().empty()) throw config_error("the prompt is empty");
-      check_answer_length(session.model(), session.program(), static_cast<int64_t>(ids.back().size()), 1);
-    } catch (const Error& error) {
-      throw Error(error.code(), row.where, error.message()).hint(error.hint_text());
-    }
-  }
+  for_rows(rows, [&](size_t i) {
+    const PromptRow& row = rows[i];
+    ids.push_back(row.chat ? ids_of_chat(answerer, *renderer, *row.chat) : answerer.ids_of_text(row.prompt));
+    if (ids.back().empty()) throw config_error("the prompt is empty");
+    check_answer_length(session.model(), session.program(), static_cast<int64_t>(ids.back().size()), 1);
+  });
   return ids;
 }
 

@@ -22,6 +22,18 @@ struct PromptRow {
   std::optional<ChatRecord> chat;
 };
 
+// Calls `check` for each row; an error gets the position of the row.
+template <class Check>
+void for_rows(const std::vector<PromptRow>& rows, Check&& check) {
+  for (size_t i = 0; i < rows.size(); ++i) {
+    try {
+      check(i);
+    } catch (const Error& error) {
+      throw Error(error.code(), rows[i].where, error.message()).hint(error.hint_text());
+    }
+  }
+}
+
 // Reads all rows of a .jsonl file. Throws a config error at the line of the first bad one.
 std::vector<PromptRow> read_prompts(const std::string& path);
 

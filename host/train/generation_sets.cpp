@@ -27,8 +27,7 @@ Answerer make_answerer_of_sets(Session& session) {
     throw config_error(settings.eval.generate[0].path,
                        "the rows of " + settings.eval.generate[0].key() + " are texts, and the run has no tokenizer")
         .hint("set [tokenizer] plugin");
-  GenerationConfig file;
-  if (settings.model.path.is_set()) file = read_generation_config(settings.model.path);
+  GenerationConfig file = generation_config_of(settings);
   const Settings::Generate& wanted = settings.generate;
   const bool samples =
       wanted.temperature.is_set() || wanted.top_p.is_set() || wanted.top_k.is_set() || wanted.min_p.is_set();
@@ -59,18 +58,6 @@ Scorer make_scorer(const SetSettings& set) {
   } catch (const Error& error) {
     const ConfigEntry& key = set.score == AnswerScore::kCommand ? static_cast<const ConfigEntry&>(set.command) : set;
     throw config_error(key, key.key() + ": " + error.message()).hint(error.hint_text());
-  }
-}
-
-// Calls `check` for each row; what it throws gets the position of the row.
-template <class Check>
-void check_rows(const std::vector<PromptRow>& rows, Check&& check) {
-  for (size_t i = 0; i < rows.size(); ++i) {
-    try {
-      check(i);
-    } catch (const Error& error) {
-      throw Error(error.code(), rows[i].where, error.message()).hint(error.hint_text());
-    }
   }
 }
 
@@ -110,7 +97,7 @@ GenerationSets::Set GenerationSets::open(const SetSettings& settings) {
           .rows = rows_of_set(settings),
           .ids = {}};
   set.options.max_new_tokens = settings.max_new_tokens;
-  check_rows(set.rows, [&](size_t i) {
+  for_rows(set.rows, [&](size_t i) {
     set.scorer.check(set.rows[i].row);
     if (set.rows[i].row.contains("passed"))
       throw config_error("has a key 'passed', which the row of the answer would have").hint("rename that key");
@@ -129,15 +116,15 @@ GenerationSets::Set GenerationSets::open(const SetSettings& settings) {
 }
 
 std::vector<Answer> GenerationSets::answers_to(const Set& set) {
-  std::vector<AnswerRequest> requests;
-  for (size_t i = 0; i < set.rows.size(); ++i)
-    requests.push_back({.prompt = set.ids[i],
-                        .stream = "eval/" + set.name + "/" + std::to_string(i),
-                        .continues_text = !set.rows[i].chat,
-                        .options = set.options});
-  const int64_t at_once = session_.settings().generate.batch_size;
-  std::vector<Answer> answers =
-      answerer_->answer_all(std::move(requests), static_cast<size_t>(at_once), [this] { return gives_up(); });
+  const auto request_of = [&](size_t i) {
+    return AnswerRequest{.prompt = set.ids[i],
+                         .stream = "eval/" + set.name + "/" + std::to_string(i),
+                         .continues_text = !set.rows[i].chat,
+                         .options = set.options};
+  };
+  std::vector<Answer> answers;
+  const auto keep = [&](size_t, Answer answer) { answers.push_back(std::move(answer)); };
+  if (!answerer_->answer_all(0, set.rows.size(), request_of, keep, [this] { return gives_up(); })) answers.clear();
   session_.ranks().events().finish_step();
   return answers;
 }

@@ -18,9 +18,7 @@ Answerer make_answerer(Session& session) {
   if (session.tokenizer() == nullptr)
     throw config_error(settings.sample.prompts, "sample.prompts are texts, and the run has no tokenizer")
         .hint("set [tokenizer] plugin, or leave the prompts out");
-  GenerationConfig file;
-  if (settings.model.path.is_set()) file = read_generation_config(settings.model.path);
-  GenerationSettings made = generation_settings(settings, file, *session.tokenizer());
+  GenerationSettings made = generation_settings(settings, generation_config_of(settings), *session.tokenizer());
   made.options.max_new_tokens = settings.sample.max_new_tokens;
   return Answerer(session, std::move(made));
 }
@@ -57,20 +55,19 @@ bool Samples::due(int64_t step, int64_t last_step) const {
 }
 
 void Samples::take(int64_t step, const std::function<void(const SampleRecord&)>& on_answer) {
-  const auto batch_size = static_cast<size_t>(*session_.settings().generate.batch_size);
-  std::vector<AnswerRequest> requests;
-  for (size_t i = 0; i < prompts_.size(); ++i)
-    requests.push_back(
-        {.prompt = prompts_[i].ids, .stream = "sample/" + std::to_string(i), .continues_text = !is_chat_});
-  std::vector<Answer> answers = answerer_->answer_all(std::move(requests), batch_size);
-  for (size_t i = 0; i < prompts_.size(); ++i)
+  const auto request_of = [&](size_t i) {
+    return AnswerRequest{
+        .prompt = prompts_[i].ids, .stream = "sample/" + std::to_string(i), .continues_text = !is_chat_};
+  };
+  answerer_->answer_all(0, prompts_.size(), request_of, [&](size_t i, Answer answer) {
     on_answer({.step = step,
                .index = i + 1,
                .num_prompts = prompts_.size(),
                .prompt = prompts_[i].text,
-               .answer = std::move(answers[i].text),
-               .finish_reason = std::move(answers[i].finish_reason),
-               .num_tokens = answers[i].num_tokens});
+               .answer = std::move(answer.text),
+               .finish_reason = std::move(answer.finish_reason),
+               .num_tokens = answer.num_tokens});
+  });
   session_.ranks().events().finish_step();
 }
 
