@@ -11,7 +11,7 @@
 
 namespace chassis::test {
 
-// What the user says, and the answer.
+// The words of the user, each with its answer.
 inline const std::vector<std::pair<std::string, std::string>> kTurns = {
     {"Hi", "Hello there!"}, {"Who are you?", "A tiny model."}, {"2+2?", "Four,\nI think."}, {"Bye", "See you soon."}};
 
@@ -30,7 +30,8 @@ num_attention_heads = 4
 num_key_value_heads = 2
 intermediate_size = 128
 vocab_size = 264
-)" + model + R"([tokenizer]
+)" + model +
+         R"([tokenizer]
 plugin = "words"
 path = "tokenizer"
 [data]
