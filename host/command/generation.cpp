@@ -6,6 +6,7 @@
 #include "host/base/file.hpp"
 #include "host/base/log.hpp"
 #include "host/base/printable.hpp"
+#include "host/config/task_table.hpp"
 #include "host/generate/stop_texts.hpp"
 #include "host/save/resume_differences.hpp"
 #include "host/train/run_report.hpp"
@@ -36,7 +37,7 @@ void require_adapter_of_run(const Session& session, const std::string& from) {
 }
 
 void warn_of_other_template(Session& session, const std::string& from) {
-  if (session.world().rank() != 0 || session.settings().train.task != Task::kSft) return;
+  if (session.world().rank() != 0 || !spec_of(session.settings().train.task).has_answers) return;
   std::string run = from.empty() ? *session.settings().run.output_dir : from;
   while (run.size() > 1 && run.back() == '/') run.pop_back();
   if (path_kind(run + "/resolved.toml") == PathKind::kAbsent && run.ends_with("/final")) run.resize(run.size() - 6);

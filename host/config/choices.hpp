@@ -42,10 +42,14 @@ enum class DataFormat {
   kSegments,
   kTokens,
   kPreference,
+  kLabelled,
+  kClassification,
+  kRollouts,
 };
 template <>
-inline constexpr std::array<std::string_view, 8> kChoiceNames<DataFormat> = {
-    "text", "alpaca", "sharegpt", "messages", "prompt_completion", "segments", "tokens", "preference"};
+inline constexpr std::array<std::string_view, 11> kChoiceNames<DataFormat> = {
+    "text",   "alpaca",     "sharegpt", "messages",       "prompt_completion", "segments",
+    "tokens", "preference", "labelled", "classification", "rollouts"};
 
 // documents of a data set: how a .txt file is divided into documents.
 enum class DocumentSplit { kLine, kParagraph, kFile };
@@ -77,10 +81,16 @@ enum class Reasoning { kTemplate, kKeep, kStrip };
 template <>
 inline constexpr std::array<std::string_view, 3> kChoiceNames<Reasoning> = {"template", "keep", "strip"};
 
-// train.task
-enum class Task { kPretrain, kSft, kReward };
+// train.task; task_table.hpp has what follows from each.
+enum class Task { kPretrain, kSft, kPreference, kReward, kClassify, kPolicy };
 template <>
-inline constexpr std::array<std::string_view, 3> kChoiceNames<Task> = {"pretrain", "sft", "reward"};
+inline constexpr std::array<std::string_view, 6> kChoiceNames<Task> = {"pretrain", "sft",      "preference",
+                                                                       "reward",   "classify", "policy"};
+
+// reference.mode
+enum class ReferenceMode { kOnline, kPrecompute };
+template <>
+inline constexpr std::array<std::string_view, 2> kChoiceNames<ReferenceMode> = {"online", "precompute"};
 
 // train.nonfinite
 enum class NonFinite { kStop, kSkip };
@@ -153,9 +163,5 @@ struct ResumeFrom {
 
   bool operator==(Resume other) const { return word == other; }
 };
-
-// The values of data.packing and data.overflow for a task, unless they are set.
-constexpr Packing default_packing(Task task) { return task == Task::kSft ? Packing::kBestFit : Packing::kConcatSplit; }
-constexpr Overflow default_overflow(Task task) { return task == Task::kSft ? Overflow::kDrop : Overflow::kError; }
 
 }  // namespace chassis

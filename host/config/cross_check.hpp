@@ -16,6 +16,8 @@
 
 namespace chassis {
 
+struct TaskSpec;
+
 class CrossCheck {
  public:
   // Problems are added to `config`, which outlives this.
@@ -60,9 +62,12 @@ class CrossCheck {
   void check_set_name(const std::string& key);
   // In data_task.cpp.
   void check_data_task();
+  void check_formats(const TaskSpec& task);
+  void check_objective(const TaskSpec& task);
   void check_other_task();
   void check_packing();
 
+  static std::string formats_text(const TaskSpec& task);
   // The sizes of the axes that divide the batch. A size that is the rest counts as 1.
   int64_t data_parallel_size() const;
   int64_t max_steps() const;  // 0: unknown

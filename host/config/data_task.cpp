@@ -1,10 +1,13 @@
-// Keys of [data] that belong to one task: sft masks and packs conversations, pretrain fills rows with documents.
+// Keys that belong to some tasks: those with answers mask and pack conversations, pretrain fills rows with documents,
+// and only some minimise an objective.
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <string>
 #include <string_view>
 
 #include "host/config/cross_check.hpp"
+#include "host/config/task_table.hpp"
 
 namespace chassis {
 namespace {
@@ -28,9 +31,15 @@ bool CrossCheck::is_changed(const std::string& key) const {
 
 void CrossCheck::check_data_task() {
   if (!valid("train.task") || config_.use() == ConfigUse::kGeneration) return;  // generation has its own conversations
-  if (!is("train.task", Task::kSft)) {
+  const TaskSpec& task = spec_of(config_.settings().train.task);
+  check_formats(task);
+  check_objective(task);
+  if (!task.has_answers) {
     check_other_task();
   } else if (is_true("data.train_on_prompt")) {
+    if (!task.objective.empty())
+      add_problem("data.train_on_prompt", fmt::format("{} has no effect with {}, whose objective reads answers alone",
+                                                      shown("data.train_on_prompt"), shown("train.task")));
     for (const char* key : {"data.roles_to_train", "data.last_turn_only"}) {
       if (is_changed(key))
         add_problem(key, fmt::format("{} has no effect with data.train_on_prompt = true, which trains every token",
@@ -40,23 +49,51 @@ void CrossCheck::check_data_task() {
   check_packing();
 }
 
-// Refuses what only sft understands.
+// "\"preference\" or \"labelled\"".
+std::string CrossCheck::formats_text(const TaskSpec& task) {
+  std::string text;
+  for (size_t i = 0; i < task.formats.size(); ++i)
+    text += fmt::format("{}\"{}\"", i == 0 ? "" : i + 1 == task.formats.size() ? " or " : ", ", to_text(task.formats[i]));
+  return text;
+}
+
+void CrossCheck::check_formats(const TaskSpec& task) {
+  for (const std::string sets : {"data.train", "data.eval"}) {
+    for (size_t i = 0; i < count(sets); ++i) {
+      const std::string key = fmt::format("{}.{}.format", sets, i);
+      if (!valid(key)) continue;
+      if (std::ranges::any_of(task.formats, [&](DataFormat format) { return is(key, format); })) continue;
+      std::string tasks;
+      for (const TaskSpec& other : kTasks)
+        if (std::ranges::any_of(other.formats, [&](DataFormat format) { return is(key, format); }))
+          tasks += fmt::format("{}\"{}\"", tasks.empty() ? "" : " or ", to_text(other.task));
+      add_problem(key, config_error(fmt::format("{} does not fit {}, whose rows have format {}", shown(key),
+                                                shown("train.task"), formats_text(task)))
+                           .hint(fmt::format("set the format, or train.task = {}", tasks)));
+    }
+  }
+}
+
+void CrossCheck::check_objective(const TaskSpec& task) {
+  if (!task.objective.empty()) return;
+  if (set_by_user("objective.plugin"))
+    add_problem("objective.plugin", fmt::format("{} has no effect with {}, which minimises the cross entropy of tokens",
+                                                shown("objective.plugin"), shown("train.task")));
+  for (const char* key : {"reference.mode", "reference.path", "eval.metric"})
+    if (set_by_user(key) && !is(key, to_text(ReferenceMode::kOnline)) && !is(key, "loss"))
+      add_problem(key, fmt::format("{} has no effect with {}", shown(key), shown("train.task")));
+}
+
+// Refuses what only tasks with answers understand.
 void CrossCheck::check_other_task() {
   const auto refuse = [&](const char* key) {
     if (is_changed(key))
       add_problem(key,
-                  fmt::format("{} has no effect with {} (it belongs to \"sft\")", shown(key), shown("train.task")));
+                  fmt::format("{} has no effect with {}, whose rows are documents", shown(key), shown("train.task")));
   };
   for (const char* key : kChatKeys) refuse(key);
   if (count("eval.generate") == 0)
     for (const char* key : kTemplateKeys) refuse(key);
-  for (const std::string sets : {"data.train", "data.eval"}) {
-    for (size_t i = 0; i < count(sets); ++i) {
-      const std::string key = fmt::format("{}.{}.format", sets, i);
-      if (!valid(key) || is(key, DataFormat::kText) || is(key, DataFormat::kTokens)) continue;
-      add_problem(key, fmt::format("{} needs train.task = \"sft\", which trains only the answers", shown(key)));
-    }
-  }
 }
 
 void CrossCheck::check_packing() {
@@ -72,11 +109,14 @@ void CrossCheck::check_packing() {
     add_problem("data.overflow",
                 fmt::format("{} has no effect with data.packing = \"concat_split\"{}, which splits documents",
                             shown("data.overflow"), has("data.packing") ? "" : " (the default)"));
-  } else if (task != Task::kSft && is("data.overflow", Overflow::kTruncateLeftPrompt)) {
-    add_problem("data.overflow",
-                fmt::format("{} needs train.task = \"sft\": otherwise there are no prompts (try \"truncate\")",
-                            shown("data.overflow")));
+  } else if (!spec_of(task).has_answers && is("data.overflow", Overflow::kTruncateLeftPrompt)) {
+    add_problem("data.overflow", fmt::format("{} has no effect with {}, whose rows have no prompts (try \"truncate\")",
+                                             shown("data.overflow"), shown("train.task")));
   }
+  if (spec_of(task).objective.empty()) return;
+  if (packing == to_text(Packing::kConcatSplit))
+    add_problem("data.packing", fmt::format("data.packing = \"concat_split\" would divide the sequences that {} compares",
+                                            shown("train.task")));
 }
 
 }  // namespace chassis

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "host/config/config.hpp"
+#include "host/config/task_table.hpp"
 
 namespace chassis {
 namespace {
@@ -57,6 +58,11 @@ void Config::derive_defaults() {
     if (has("model.path") || has("model.config")) {
       model->set("init", default_string(has("model.path") ? ModelInit::kPretrained : ModelInit::kRandom));
     }
+  }
+  if (!has("objective.plugin") && has("train.task")) {
+    const auto task = choice_from<Task>(get_string("train.task"));
+    if (task && !spec_of(*task).objective.empty())
+      find("objective")->set("plugin", default_string(std::string(spec_of(*task).objective)));
   }
   if (has("adapter.plugin")) {
     const bool merges = find("export.merge") != nullptr && find("export.merge")->boolean;

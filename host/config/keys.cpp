@@ -165,7 +165,9 @@ std::vector<KeyRow<T>> data_set_keys(KeyRow<T> own) {
           path(text("path", &D::path, "", "a data file, a folder of such files, or a pattern such as \"*.jsonl\""))),
       choice("format", &D::format, DataFormat::kText,
              "text: documents, every token trained; tokens: input_ids and optional labels, aligned as in HF "
-             "and not shifted; the others need train.task = \"sft\""),
+             "and not shifted; alpaca, sharegpt, messages, prompt_completion, segments: answers, for sft; preference: "
+             "chosen and rejected answers; labelled: answers that are good or bad; classification: texts with labels; "
+             "rollouts: answers with rewards"),
       choice("documents", &D::documents, DocumentSplit::kLine, "how a .txt file is split into documents"),
       table("columns", &D::columns, "{}", "other names for the keys of a row: { messages = \"dialog\" }"),
       table("tags", &D::tags, "{}",
@@ -196,7 +198,10 @@ TableRows train_table() {
   using T = Settings::Train;
   return table_rows<T>(
       {.name = "train", .doc = "the training step"}, &Settings::train,
-      {choice("task", &T::task, Task::kPretrain, "the training task"),
+      {choice("task", &T::task, Task::kPretrain,
+              "pretrain: next tokens of documents; sft: those of answers; preference: answers that are preferred or "
+              "labelled; reward: a score that prefers them; classify: classes or values of texts; policy: answers with "
+              "rewards"),
        required(integer("seq_len", &T::seq_len, "", 1, 1 << 24, "tokens per row")),
        integer("micro_batch_size", &T::micro_batch_size, "1", 1, 1 << 24, "rows in one forward pass of one rank"),
        integer("global_batch_size", &T::global_batch_size, "", 1, 1 << 30,
@@ -218,6 +223,8 @@ TableRows eval_table() {
        text("keep_best", &T::keep_best, "\"\"",
             "name of an evaluation set: the checkpoint with its lowest loss, or with the highest score of a set of "
             "[[eval.generate]], is kept, and `best` links to it"),
+       text("metric", &T::metric, "\"loss\"",
+            "what keep_best compares: loss, or a metric of the objective such as rewards/accuracies"),
        integer("patience", &T::patience, "0", 0, kNoMax,
                "stop after this many evaluations in a row without a lower loss, or a higher score, of keep_best; 0: "
                "never")});
@@ -281,6 +288,26 @@ TableRows optimizer_table() {
               "decoupled; not applied to parameters of one dimension"),
        number("max_grad_norm", &T::max_grad_norm, "1.0", 0, std::nullopt,
               "gradients are scaled down to this norm; 0: never")});
+}
+
+TableRows objective_table() {
+  return table_rows<PluginTable>(
+      {.name = "objective",
+       .slot = SlotForm::kOne,
+       .kind = "objective",
+       .doc = "what the run minimises if it is not the cross entropy of tokens"},
+      &Settings::objective, {plugin("", "the objective; default dpo, reward, classify or policy, by train.task")});
+}
+
+TableRows reference_table() {
+  using T = Settings::Reference;
+  return table_rows<T>(
+      {.name = "reference", .doc = "the model before training, for objectives that compare with it"},
+      &Settings::reference,
+      {choice("mode", &T::mode, ReferenceMode::kOnline,
+              "online: computed in each step, with a frozen copy of what is trained; precompute: once before training"),
+       path(text("path", &T::path, "",
+                 "another model or adapter of the same architecture; default the one that training starts from"))});
 }
 
 TableRows schedule_table() {
@@ -472,7 +499,8 @@ const std::vector<TableRows>& all_tables() {
   static const std::vector<TableRows> tables = {
       top_level_table(), run_table(),           plugins_table(),    model_table(),      freeze_table(),
       tokenizer_table(), data_table(),          data_train_table(), data_eval_table(),  train_table(),
-      eval_table(),      eval_generate_table(), precision_table(),  recompute_table(),  optimizer_table(),
+      eval_table(),      eval_generate_table(), precision_table(),  recompute_table(),  objective_table(),
+      reference_table(), optimizer_table(),
       schedule_table(),  mesh_table(),          parallel_table(),   comm_table(),       attention_table(),
       kernels_table(),   quant_table(),         adapter_table(),    checkpoint_table(), export_table(),
       generate_table(),  sample_table(),        log_table()};

@@ -8,7 +8,6 @@ namespace chassis {
 namespace {
 
 constexpr Unavailable kUnavailable[] = {
-    {"train.task", "reward", "use \"pretrain\" or \"sft\""},
     {"precision.compute", "fp16", "use \"auto\", \"fp32\" or \"bf16\""},
     {"freeze.groups", "", "models define no groups yet; use freeze.patterns"},
 };

@@ -206,6 +206,7 @@ struct Settings {
     Setting<int64_t> every_steps;
     Setting<int64_t> max_batches;
     Setting<std::string> keep_best;
+    Setting<std::string> metric;
     Setting<int64_t> patience;
     SettingTables<GenerationSet> generate;
 
@@ -245,6 +246,12 @@ struct Settings {
     Setting<int64_t> timeout_s;
     Setting<int64_t> init_timeout_s;
   } comm;
+
+  PluginTable objective;
+  struct Reference : ConfigEntry {
+    Setting<ReferenceMode> mode;
+    Setting<std::string> path;
+  } reference;
 
   PluginTable attention;
 

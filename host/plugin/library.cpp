@@ -30,8 +30,8 @@ constexpr std::array<std::string_view, 6> kSingleLibraries = {
     "libtorch", "libtorch_cpu", "libtorch_python", "libtorch_global_deps", "libc10", "libgomp"};
 
 // The kinds of sdk/include/chassis/kind/.
-constexpr std::array<std::string_view, 11> kKinds = {"model",     "ops",  "parallel", "comm",  "optimizer", "format",
-                                                     "tokenizer", "rows", "adapter",  "quant", "sink"};
+constexpr std::array<std::string_view, 12> kKinds = {"model",     "ops",  "parallel", "comm",  "optimizer", "format",
+                                                     "tokenizer", "rows", "adapter",  "quant", "objective", "sink"};
 
 // "libnccl" for "/x/libnccl.so.2" and for "libnccl-1a2b.so".
 std::string_view stem_of(std::string_view path) {

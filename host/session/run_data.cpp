@@ -16,6 +16,7 @@
 #include "host/base/progress.hpp"
 #include "host/compile/row_pieces.hpp"
 #include "host/config/eval_sets.hpp"
+#include "host/config/task_table.hpp"
 #include "host/data/chat_renderer.hpp"
 #include "host/data/data_files.hpp"
 #include "host/data/row_names.hpp"
@@ -131,7 +132,7 @@ int64_t length_multiple(const ProgramLayout* layout) {
 DataConfig data_config(const DataNeeds& needs) {
   const Settings::Data& settings = needs.settings.data;
   DataConfig data;
-  data.supervised = needs.settings.train.task == Task::kSft;
+  data.supervised = spec_of(needs.settings.train.task).has_answers;
   data.packing = settings.packing.is_set() ? *settings.packing : default_packing(needs.settings.train.task);
   data.overflow = settings.overflow.is_set() ? *settings.overflow : default_overflow(needs.settings.train.task);
   data.shuffle = settings.shuffle;

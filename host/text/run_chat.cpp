@@ -9,6 +9,7 @@
 #include "host/base/json.hpp"
 #include "host/config/paths.hpp"
 #include "host/config/suggest.hpp"
+#include "host/config/task_table.hpp"
 #include "host/data/chat_renderer.hpp"
 #include "host/data/generation_config.hpp"
 #include "host/text/slot_template_file.hpp"
@@ -59,7 +60,7 @@ std::string generation_directory(const Settings& settings) {
 }
 
 bool trains_chats(const Settings& settings) {
-  if (settings.train.task != Task::kSft) return false;
+  if (!spec_of(settings.train.task).has_answers) return false;
   return std::any_of(settings.data.train.begin(), settings.data.train.end(), [&](const Settings::TrainSet& set) {
     const DataFormat format = set.format;
     // The prompts of this format are texts or conversations; only conversations have a template.

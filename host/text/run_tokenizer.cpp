@@ -8,6 +8,7 @@
 #include "host/base/json.hpp"
 #include "host/base/log.hpp"
 #include "host/base/printable.hpp"
+#include "host/config/task_table.hpp"
 #include "host/data/tokenizer_files.hpp"
 
 namespace chassis {
@@ -21,7 +22,7 @@ std::string comma_list(const std::vector<std::string>& words) {
 
 bool reads_text(const Config& config) {
   const Settings& settings = config.settings();
-  if (config.use() == ConfigUse::kGeneration || settings.train.task == Task::kSft) return true;
+  if (config.use() == ConfigUse::kGeneration || spec_of(settings.train.task).has_answers) return true;
   if (config.use() == ConfigUse::kTraining && !settings.sample.prompts->empty()) return true;
   if (!settings.eval.generate.empty()) return true;
   for (const Settings::TrainSet& set : settings.data.train)

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "host/base/log.hpp"
+#include "host/config/task_table.hpp"
 #include "host/data/generation_config.hpp"
 #include "host/generate/chat.hpp"
 #include "host/generate/generation_settings.hpp"
@@ -25,7 +26,7 @@ Answerer make_answerer(Session& session) {
 
 }  // namespace
 
-Samples::Samples(Session& session) : session_(session), is_chat_(session.settings().train.task == Task::kSft) {
+Samples::Samples(Session& session) : session_(session), is_chat_(spec_of(session.settings().train.task).has_answers) {
   const SettingList& prompts = session.settings().sample.prompts;
   if (prompts->empty()) return;
   answerer_.emplace(make_answerer(session));
