@@ -92,7 +92,12 @@ class OpExtension {
     if (new_input_) {
       if (dependents.contains(*new_input_)) throw refusal("replace_input gets a value that needs the op's output");
       expect_dims(input, *new_input_, "replace_input");
+      mark_bypass(before, *new_input_, input);
       base().inputs[0] = *new_input_;
+    }
+    if (new_output_) {
+      mark_bypass(before, *new_output_, output);
+      mark_bypass(after, *new_output_, output);
     }
     const size_t num_before = before.size(), num_after = after.size();
     block_.ops.insert(block_.ops.begin() + static_cast<std::ptrdiff_t>(index_), std::make_move_iterator(before.begin()),
@@ -120,6 +125,14 @@ class OpExtension {
   }
 
   Op& base() { return block_.ops[index_]; }
+  // Notes on the op that makes `value` which of its inputs it replaces.
+  static void mark_bypass(std::vector<Op>& ops, ValueId value, ValueId replaced) {
+    for (Op& op : ops) {
+      if (std::ranges::count(op.outputs, value) == 0) continue;
+      const auto at = std::ranges::find(op.inputs, replaced);
+      op.bypass = at == op.inputs.end() ? kAbsent : static_cast<uint32_t>(at - op.inputs.begin());
+    }
+  }
   Error refusal(const std::string& what) { return plugin_error("module '" + module_ + "': " + what); }
 
   void expect_dims(ValueId from, ValueId to, const std::string& function) {
@@ -229,7 +242,7 @@ class Adaptation {
 
   BlockType extended(const Chain& chain, size_t index, const BlockType& recorded) {
     BlockType block = recorded;
-    for (ParameterSlot& slot : block.slots) slot.frozen = !slot_is_trained(chain, index, recorded, slot);
+    for (ParameterSlot& slot : block.slots) slot.frozen = !slot_is_trained(chain, index, recorded, slot) && !slot.of_objective;
     for (size_t at = 0; at < block.ops.size();) {
       const Op& op = block.ops[at];
       at = op.params.empty() || op.inputs.empty() || op.inputs[0] == kAbsent ? at + 1 : extend(chain, index, block, at);

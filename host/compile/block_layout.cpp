@@ -207,6 +207,8 @@ void BlockLayout::finish_output(const std::string& name, ValueId& value) {
   if (auto renamed = renamed_.find(value); renamed != renamed_.end()) value = renamed->second;
   if (of(value).kind == Kind::kPartial)
     throw internal_error("block '" + block_.name + "' has the partial value '" + name + "' as output");
+  // The host reads log-probabilities and scores, so every rank gets all of them, and gives them the same gradient.
+  if (block_.values[value].type == GraphValueType::kFloat32) value = whole(value);
   if (program_.is_logits(block_.values[value])) value = converted(value, {});
 }
 

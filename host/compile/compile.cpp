@@ -106,7 +106,7 @@ const CompiledProgram::Rewritten::Nodes& CompiledProgram::Rewritten::nodes(Purpo
   made->options.purpose = purpose;
   made->program = resolve_program(program, layout, *parameters, made->options);
   // Counted once, because evaluation has the nodes of training. Logits are left out: their nodes lack the loss.
-  if (purpose != Purpose::kLogits && !std::exchange(counted_idle_, true))
+  if (purpose != Purpose::kLogits && purpose != Purpose::kReference && !std::exchange(counted_idle_, true))
     count_idle_providers(made->program, made->options);
   find_lifetimes(*made);
   return *nodes_.emplace(purpose, std::move(made)).first->second;
@@ -142,6 +142,8 @@ CompiledProgram compile(Program recorded, CompileOptions options) {
   auto out = std::make_shared<CompiledProgram::Rewritten>();
   out->program = std::move(recorded);
   append(out->reports, report_of_record(out->program));
+  out->reports.push_back(add_objective(out->program, options.objective));
+  check_rewritten(out->program, "the objective pass");
   append(out->reports, rewrite("adapter", options.passes.adapters, out->program));
   out->layout = apply_layout(out->program, options.passes.layout);
   append(out->reports, report_of_layout(out->program, out->layout));

@@ -12,6 +12,7 @@
 #include "chassis/kind/model.h"
 #include "host/base/error.hpp"
 #include "host/compile/layout_pass.hpp"
+#include "host/compile/objective_pass.hpp"
 #include "host/compile/parameters.hpp"
 #include "host/compile/pass_report.hpp"
 #include "host/compile/recompute.hpp"
@@ -47,6 +48,7 @@ struct Recording {
 };
 
 struct CompileOptions {
+  ObjectiveRequest objective = {};
   ProgramPasses passes = {};
   std::function<void(ParameterTable&)> freeze = {};  // marks the parameters that are not trained
   ResolveOptions resolve = {};                       // its purpose is ignored

@@ -31,9 +31,12 @@ class ContextLayout final : public BlockLayout {
   void slice_inputs(Op& op) {
     for (ValueId& input : op.inputs)
       if (input != kAbsent && is_field(input))
-        input = slice_time(input, op.spec().placement == OpPlacement::kLoss ? op.attr_int("ignore_index", -100)
-                                  : op.is_own()                             ? padding_of(input)
-                                                                            : 0);
+        input = slice_time(input, reads_labels(op) ? op.attr_int("ignore_index", -100)
+                                  : op.is_own()    ? padding_of(input)
+                                                   : 0);
+  }
+  static bool reads_labels(const Op& op) {
+    return op.spec().placement == OpPlacement::kLoss || op.spec().placement == OpPlacement::kTokenLogp;
   }
   bool is_field(ValueId value) const {
     return block_.values[value].has(CHASSIS_DIM_TIME) &&
@@ -42,8 +45,6 @@ class ContextLayout final : public BlockLayout {
 
   void place(Op op) override {
     if (op.spec().is_attention()) return place_attention(std::move(op));
-    if (op.spec().placement == OpPlacement::kOnePosition)
-      refuse_context(op, "reads one position of a row, which only one rank has");
     if (op.attr("long_inv_freq") != nullptr)
       refuse_context(op, "chooses its frequencies by the largest position of a row");
     if (op.spec().is_random) place_random_bits(op);

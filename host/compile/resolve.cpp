@@ -15,6 +15,7 @@
 #include "host/base/error.hpp"
 #include "host/compile/kernel_tiles.hpp"
 #include "host/compile/node_description.hpp"
+#include "host/compile/objective_pass.hpp"
 #include "host/compile/parameters.hpp"
 #include "host/compile/row_pieces.hpp"
 #include "host/graph/op_pattern.hpp"
@@ -40,6 +41,7 @@ class BlockResolver {
 
   void run() {
     keep_needed_outputs();
+    if (options_.purpose == Purpose::kReference) drop_adapters();
     if (options_.purpose != Purpose::kTraining) drop_random_ops();
     drop_dead_ops();
     find_gradients();
@@ -51,7 +53,27 @@ class BlockResolver {
  private:
   BlockType& block() { return out_.block; }
 
-  void keep_needed_outputs() { block().outputs.erase(options_.purpose == Purpose::kLogits ? "loss" : "logits"); }
+  void keep_needed_outputs() {
+    if (options_.purpose != Purpose::kLogits) {
+      block().outputs.erase(kLogitsOutput);
+      return;
+    }
+    if (!block().outputs.contains(kLogitsOutput)) return;
+    for (const char* name : {kLossOutput, kTokenLogpsOutput, kScoresOutput}) block().outputs.erase(name);
+  }
+
+  // What adapters changed is read as the model recorded it.
+  void drop_adapters() {
+    for (size_t i = 0; i < block().ops.size(); ++i) {
+      const Op& op = block().ops[i];
+      if (!op.bypass) continue;
+      if (*op.bypass == kAbsent)
+        throw config_error("the adapter cannot be left out for the reference: op " + op.id.text() + " '" + op.name +
+                           "' of block '" + block().name + "' replaces a value that it does not read")
+            .hint("set reference.mode = \"precompute\"");
+      replace_uses(block(), op.outputs[0], op.inputs[*op.bypass], i + 1);
+    }
+  }
 
   // Replaces the output of such an op by its input, because nothing is trained.
   void drop_random_ops() {

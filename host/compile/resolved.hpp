@@ -32,9 +32,10 @@ struct OpsProvider {
 OpsProvider ops_provider(const Instance& instance);
 
 enum class Purpose {
-  kTraining,  // loss and its gradients
-  kLoss,      // loss alone
-  kLogits,    // generation
+  kTraining,   // what the objective reads, and its gradients
+  kLoss,       // the same without gradients
+  kReference,  // as kLoss, without the ops of adapters
+  kLogits,     // generation
 };
 
 struct ResolveOptions {

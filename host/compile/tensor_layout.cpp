@@ -40,12 +40,11 @@ class TensorLayout final : public BlockLayout {
       case OpPlacement::kAttention:
         return place_attention(std::move(op));
       case OpPlacement::kLoss:
-        return place_loss(std::move(op));
+        return place_loss(std::move(op), "total_cross_entropy");
+      case OpPlacement::kTokenLogp:
+        return place_loss(std::move(op), "total_token_logp");
       case OpPlacement::kChannelScale:
         return place_channel_scale(std::move(op));
-      case OpPlacement::kOnePosition:
-        op.inputs[0] = converted(op.inputs[0], {});
-        break;
       case OpPlacement::kPointwise:
       case OpPlacement::kNone:
         break;
@@ -188,7 +187,8 @@ class TensorLayout final : public BlockLayout {
     append(std::move(op), q);
   }
 
-  void place_loss(Op op) {
+  // `total`: the op that makes the same of the sums over all classes.
+  void place_loss(Op op, const char* total) {
     const Sharding logits = of(op.inputs[0]);
     if (logits.kind == Kind::kShard && logits.dim == CHASSIS_DIM_TIME)
       refuse(op, "has logits divided along T, but whole labels; divide the vocabulary as well");
@@ -212,7 +212,7 @@ class TensorLayout final : public BlockLayout {
     block_.ops.push_back(part);
     const ValueId log_sum = insert(CommOp::kLogSumExp, part.outputs[0], {}, 0);
     const ValueId target = insert(CommOp::kAllReduce, part.outputs[1], {}, 0);
-    op.id = OpId("total_cross_entropy");
+    op.id = OpId(total);
     op.inputs = {log_sum, target, op.inputs[1]};
     append(std::move(op), {});
   }

@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "host/data/sequences.hpp"
 #include "host/state/host_field.hpp"
 
 namespace chassis {
@@ -31,6 +32,7 @@ struct Batch {
   uint64_t num_tokens = 0;          // without padding
   uint64_t num_trained_tokens = 0;  // labels that are not masked
   std::map<std::string, HostField, std::less<>> fields;
+  std::vector<BatchSequence> sequences;  // in the order of rows and positions; empty unless an objective needs them
 };
 
 // The names of batch_fields().

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "host/base/batch_fields.hpp"
+#include "host/data/sequences.hpp"
 
 namespace chassis {
 
@@ -16,6 +17,8 @@ struct Document {
   std::vector<int32_t> labels;
   uint64_t line = 0;  // its first line, from 1
   DocumentColumns columns = {};
+  // Its parts, which attend only to themselves. Empty: the document is one, and no objective reads it.
+  std::vector<SequenceFacts> sequences = {};
 };
 
 // Counts of what was skipped, for the counted warnings in the summary.

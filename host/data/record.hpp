@@ -70,6 +70,29 @@ struct PreferenceRecord {
   std::optional<double> margin;
 };
 
-using Record = std::variant<TextRecord, SegmentsRecord, TokensRecord, ChatRecord, CompletionRecord, PreferenceRecord>;
+// An answer that is good or bad.
+struct LabelledRecord {
+  ChatRecord answer;  // first_trained is where the answer begins
+  bool is_good = false;
+};
+
+// A text, or a conversation, with a class or with values.
+struct ClassifiedRecord {
+  std::variant<TextRecord, ChatRecord> input;
+  std::vector<double> targets;  // NaN: none
+};
+
+// Answers of a policy to one prompt, with rewards.
+struct RolloutsRecord {
+  struct Rollout {
+    ChatRecord answer;  // first_trained is where the answer begins
+    double reward = 0;
+    std::vector<double> logps;  // of its tokens, as the policy gave them; empty: not given
+  };
+  std::vector<Rollout> rollouts;
+};
+
+using Record = std::variant<TextRecord, SegmentsRecord, TokensRecord, ChatRecord, CompletionRecord, PreferenceRecord,
+                            LabelledRecord, ClassifiedRecord, RolloutsRecord>;
 
 }  // namespace chassis

@@ -195,7 +195,7 @@ StreamValues Executor::forward(int microbatch, UnitRange units, const Fields& fi
 }
 
 Tensor Executor::forward(int microbatch, const Fields& fields, double loss_scale, RandomBits random) {
-  return output(forward(microbatch, all_units(), fields, {}, loss_scale, random), "loss");
+  return output(forward(microbatch, all_units(), fields, {}, loss_scale, random), kLossOutput);
 }
 
 void Executor::backward(int microbatch, bool last) { backward(microbatch, all_units(), {}, last); }
@@ -325,7 +325,7 @@ void Executor::hand_on(std::map<std::pair<int, int>, StreamValues>& waiting, int
     links_->send(from_stage, to_stage, std::move(values));
 }
 
-Tensor Executor::forward_stage(const Work& work, const Fields& fields, double loss_scale, RandomBits random) {
+StreamValues Executor::forward_stage(const Work& work, const Fields& fields, double loss_scale, RandomBits random) {
   const auto chunk = static_cast<size_t>(work.chunk);
   const int stage = own_.stages[chunk];
   const UnitRange units = own_.units[chunk];
@@ -334,10 +334,15 @@ Tensor Executor::forward_stage(const Work& work, const Fields& fields, double lo
   if (stage > 0)
     stream = take(values_, stage - 1, stage, work.microbatch, stream_into(Purpose::kTraining, units.begin, sizes));
   stream = forward(work.microbatch, units, fields, sizes, std::move(stream), loss_scale, random);
-  if (stage + 1 == own_.num_stages) return output(stream, "loss");
+  if (stage + 1 == own_.num_stages) return stream;
   hand_on(values_, stage, stage + 1, work.microbatch, std::move(stream),
           stream_into(Purpose::kTraining, units.end, sizes));
   return {};
+}
+
+void Executor::set_output_gradients(int microbatch, StreamValues gradients) {
+  CHASSIS_CHECK(has_stage(own_.num_stages - 1), "gradients of outputs on a rank that computes none");
+  gradients_[{own_.num_stages, microbatch}] = std::move(gradients);
 }
 
 void Executor::backward_stage(const Work& work, bool last) {
@@ -353,9 +358,12 @@ void Executor::backward_stage(const Work& work, bool last) {
   if (stage > 0 && needs_gradient(units.begin))
     sent = stream_into(Purpose::kTraining, units.begin, found->second.sizes);
   StreamValues gradients;
-  if (stage + 1 < own_.num_stages && needs_gradient(units.end))
+  if (stage + 1 == own_.num_stages) {
+    if (auto given = gradients_.extract({own_.num_stages, work.microbatch})) gradients = std::move(given.mapped());
+  } else if (needs_gradient(units.end)) {
     gradients = take(gradients_, stage + 1, stage, work.microbatch,
                      stream_into(Purpose::kTraining, units.end, found->second.sizes));
+  }
   gradients = work.kind == Work::Kind::kBackward ? backward(work.microbatch, units, std::move(gradients), last)
                                                  : backward_inputs(work.microbatch, units, std::move(gradients));
   if (stage > 0 && needs_gradient(units.begin))
@@ -383,9 +391,13 @@ StreamValues Executor::infer(Purpose purpose, const Fields& fields, const DimSiz
   return out;
 }
 
+StreamValues Executor::outputs(Purpose purpose, const Fields& fields) {
+  return infer(purpose, fields, sizes_of(fields), {}, false);
+}
+
 Tensor Executor::loss(const Fields& fields) {
-  StreamValues outputs = infer(Purpose::kLoss, fields, sizes_of(fields), {}, false);
-  return has_stage(own_.num_stages - 1) ? output(outputs, "loss") : Tensor();
+  const StreamValues made = outputs(Purpose::kLoss, fields);
+  return has_stage(own_.num_stages - 1) ? output(made, kLossOutput) : Tensor();
 }
 
 std::string Executor::refusal_of_cache() const {

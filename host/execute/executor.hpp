@@ -110,10 +110,16 @@ class Executor {
   UnitRange all_units() const { return {0, compiled_.program().num_units()}; }
 
   // [step] One entry of the rank's schedule: takes what the previous stage has sent, and sends what the next one needs.
-  // A forward returns the summed loss if its stage is the last one; otherwise the tensor is empty. `last`: the chunk's
+  // A forward returns the outputs of the program if its stage is the last one; otherwise nothing. `last`: the chunk's
   // last backward in the step.
-  Tensor forward_stage(const Work& work, const Fields& fields, double loss_scale, RandomBits random);
+  StreamValues forward_stage(const Work& work, const Fields& fields, double loss_scale, RandomBits random);
+  // Gives the gradients of outputs other than "loss", before the backward of the last stage. Only ranks that have it
+  // may call this.
+  void set_output_gradients(int microbatch, StreamValues gradients);
   void backward_stage(const Work& work, bool last);
+  // [step] The outputs of a micro-batch, without gradients, for kLoss or kReference; nothing on ranks without the last
+  // stage. Micro-batches run one after another may overlap in a pipeline.
+  StreamValues outputs(Purpose purpose, const Fields& fields);
   // [step] The summed loss of a micro-batch, without gradients; empty on ranks without the last stage.
   Tensor loss(const Fields& fields);
   // Names a plugin's op that needs all positions of a row, so that logits() cannot have a cache, such as "trial/mix

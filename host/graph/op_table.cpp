@@ -253,7 +253,23 @@ void total_cross_entropy(OpRule& r) {
   r.output({}, GraphValueType::kFloat32);
 }
 
-void score(OpRule& r) { r.output(r.joined({kB}, r.axis(0, 0))); }
+void token_logp(OpRule& r) {
+  r.expect_dims(1, {kB, kT});
+  r.expect_type(1, GraphValueType::kInt32, "labels");
+  r.output({kB, kT}, GraphValueType::kFloat32);
+}
+
+void total_token_logp(OpRule& r) {
+  for (size_t i = 0; i < 3; ++i) r.expect_dims(i, {kB, kT});
+  r.expect_type(2, GraphValueType::kInt32, "labels");
+  r.output({kB, kT}, GraphValueType::kFloat32);
+}
+
+void score(OpRule& r) {
+  r.expect_rank(0, 3);
+  r.expect_axis(0, 1, {r.dims(0)[2]});
+  r.output(r.joined({r.dims(0)[0], r.dims(0)[1]}, r.axis(0, 0)), GraphValueType::kFloat32);
+}
 
 void own(OpRule& r) { r.output(r.output_dims(), r.own_type()); }
 
@@ -327,7 +343,13 @@ constexpr OpSpec kOps[] = {
      .attrs = kPartialCrossEntropyAttrs,
      .infer = partial_cross_entropy},
     {.id = "total_cross_entropy", .inputs = {3, 3}, .attrs = kCrossEntropyAttrs, .infer = total_cross_entropy},
-    {.id = "score", .inputs = {2, 2}, .params = {1, 1}, .infer = score, .placement = OpPlacement::kOnePosition},
+    {.id = "token_logp",
+     .inputs = {2, 2},
+     .attrs = kCrossEntropyAttrs,
+     .infer = token_logp,
+     .placement = OpPlacement::kTokenLogp},
+    {.id = "total_token_logp", .inputs = {3, 3}, .attrs = kCrossEntropyAttrs, .infer = total_token_logp},
+    {.id = "score", .inputs = {1, 1}, .params = {1, 1}, .infer = score},
 };
 
 constexpr OpSpec::Count kAny = {0, UINT32_MAX};

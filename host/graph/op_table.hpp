@@ -20,8 +20,8 @@ enum class OpPlacement : uint8_t {
   kEmbedding,     // looks rows of its weight up
   kAttention,     // each head by itself, over the positions of a row
   kLoss,          // sums over positions; needs all classes, or their part of the sum
+  kTokenLogp,     // as kLoss, with a value for each position
   kChannelScale,  // scales the last dims by a weight with the same dims
-  kOnePosition,   // reads one position of each row
   kOwn,           // a plugin's own op: by the dims that it declares to mix
   kNone,          // a collective, or no op
 };

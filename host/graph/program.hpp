@@ -64,6 +64,7 @@ struct ParameterSlot {
   double lr_scale = 1.0;                           // factor of the learning rate
   bool frozen = false;                             // set by an adapter: not trained, whatever [freeze] says
   bool added = false;                              // added by an adapter; files of the model do not have it
+  bool of_objective = false;                       // the head that an objective added: always trained
   std::string storage;                             // scheme of a quantized parameter; empty: plain
   std::shared_ptr<const QuantizedStorage> components;  // how a quant plugin stores it; NULL: in one tensor
   std::vector<Sharding> sharding;                  // by axis of the layout
@@ -81,6 +82,9 @@ struct Op {
   OpAttrs attrs;
   // For a plugin's own op: the dims that it mixes, as in chassis_op_desc_t. Not given: all but B.
   std::optional<std::vector<DimId>> mixed_dims = {};
+  // For an op with which an adapter replaces a value: the index of the input that is this value, which readers of the
+  // output read where the adapter is left out. kAbsent: the op does not read it.
+  std::optional<uint32_t> bypass = {};
 
   const OpSpec& spec() const { return id.spec(); }
   CommOp comm() const { return id.comm(); }
@@ -136,6 +140,7 @@ struct Program {
   std::vector<BlockType> blocks;
   std::vector<Chain> chains;
   std::map<std::string, Field> fields;  // fields that any block reads
+  std::vector<std::string> left_out;    // parameters of the model that the objective does not need; not read from files
 
   std::optional<DimId> find_dim(std::string_view name) const;
   int64_t dim_product(const std::vector<DimId>& ids) const;

@@ -2,9 +2,10 @@
 #include "host/session/step.hpp"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <cstdint>
+#include <iterator>
+#include <utility>
 
 #include "host/base/error.hpp"
 #include "host/service/device.hpp"
@@ -20,6 +21,14 @@ void notify(const StepInputs& inputs, StepPhase phase, int microbatch = 0) {
 // A rehearsal has no loss.
 double value_of(const Tensor& loss) { return loss.device().type == Device::Type::kMeta ? 0.0 : loss.item(); }
 
+// Gives the executor the gradients of an objective.
+double loss_of(Executor& executor, const StepInputs& inputs, int microbatch, const StreamValues& outputs) {
+  if (!inputs.objective) return value_of(outputs.at(kLossOutput));
+  ObjectiveValue value = inputs.objective(microbatch, outputs);
+  executor.set_output_gradients(microbatch, std::move(value.gradients));
+  return value.loss;
+}
+
 // Accumulates gradients over the schedule. Returns the sum of this rank's losses.
 double run_microbatches(Executor& executor, ParameterTable& parameters, const StepInputs& inputs) {
   parameters.start_step();
@@ -30,8 +39,9 @@ double run_microbatches(Executor& executor, ParameterTable& parameters, const St
     if (work.kind == Work::Kind::kForward) {
       const Fields fields = inputs.fields(work.microbatch);
       const RandomBits random = inputs.random ? inputs.random(work.microbatch) : RandomBits{};
-      if (const Tensor loss = executor.forward_stage(work, fields, inputs.loss_scale, random))
-        loss_sum += value_of(loss);
+      if (const StreamValues outputs = executor.forward_stage(work, fields, inputs.loss_scale, random);
+          !outputs.empty())
+        loss_sum += loss_of(executor, inputs, work.microbatch, outputs);
       notify(inputs, StepPhase::kForward, work.microbatch);
     } else {
       executor.backward_stage(work, last[i] != 0);
@@ -53,11 +63,14 @@ StepResult run_step(const StepParts& parts, const StepInputs& inputs) {
   // Loss and squared gradient norm are sums over all ranks. If one part is not finite, the sum is not finite on any
   // rank, so all ranks step or none does. The same collective carries the requests of the ranks.
   const StepRequests own = inputs.requests ? inputs.requests() : StepRequests{};
-  std::array<double, 5> sums = {ranks.counts_rows() ? loss_sum : 0.0, sum_of_squares(optimizer.trained()),
-                                own.stop ? 1.0 : 0.0, own.save ? 1.0 : 0.0, own.ready ? 0.0 : 1.0};
+  constexpr size_t kOwnSums = 5;
+  std::vector<double> sums = {ranks.counts_rows() ? loss_sum : 0.0, sum_of_squares(optimizer.trained()),
+                              own.stop ? 1.0 : 0.0, own.save ? 1.0 : 0.0, own.ready ? 0.0 : 1.0};
+  if (inputs.sums) std::ranges::copy(inputs.sums(), std::back_inserter(sums));
   ranks.sum(sums, "loss, gradient norm and requests");
-  const auto [losses, squares, num_stop, num_save, num_not_ready] = sums;
+  const double losses = sums[0], squares = sums[1], num_stop = sums[2], num_save = sums[3], num_not_ready = sums[4];
   StepResult result;
+  result.sums.assign(sums.begin() + kOwnSums, sums.end());
   result.loss = losses * inputs.loss_scale;
   result.grad_norm = std::sqrt(squares);
   result.requests = {num_stop > 0.0, num_save > 0.0, num_not_ready == 0.0};

@@ -44,12 +44,22 @@ enum class StepPhase {
 // Called after each phase; `microbatch` is set for kForward and kBackward.
 using StepObserver = std::function<void(StepPhase, int microbatch)>;
 
+// What an objective makes of the outputs of a micro-batch, on a rank that has the last stage.
+struct ObjectiveValue {
+  double loss = 0.0;        // this micro-batch's part of the loss, already divided by the counts of the global batch
+  StreamValues gradients;   // of the outputs
+};
+using ObjectiveSource = std::function<ObjectiveValue(int microbatch, const StreamValues& outputs)>;
+
 struct StepInputs {
   int64_t step = 1;
   std::vector<Work> schedule;  // this rank's work
   FieldSource fields;
   std::function<RandomBits(int microbatch)> random;  // for this rank's micro-batches; NULL: all zero
-  double loss_scale = 1.0;  // 1 ÷ trained tokens of the global batch
+  double loss_scale = 1.0;    // 1 ÷ trained tokens of the global batch; 1 with an objective
+  ObjectiveSource objective;  // NULL: the program's output "loss" is minimised
+  // This rank's parts of sums over the step, for metrics; called once, after its backward. NULL: none.
+  std::function<std::vector<double>()> sums;
   double lr = 0.0;
   double max_grad_norm = 0.0;              // 0: no clipping
   std::function<StepRequests()> requests;  // this rank's requests; called once, after its backward
@@ -62,6 +72,7 @@ struct StepResult {
   double loss = 0.0;
   double grad_norm = 0.0;  // before clipping
   StepRequests requests;   // stop or save if any rank requests it; ready if all ranks are
+  std::vector<double> sums;  // over all ranks
   bool applied = false;    // false: loss or gradients are not finite, and parameters are unchanged
 };
 

@@ -1,0 +1,170 @@
+// Replaces the outputs of the last block, and drops the head that nothing reads any more.
+#include "host/compile/objective_pass.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "host/base/error.hpp"
+#include "host/graph/recording.hpp"
+#include "host/graph/rewrite.hpp"
+
+namespace chassis {
+namespace {
+
+class ObjectivePass {
+ public:
+  explicit ObjectivePass(Program& program)
+      : program_(program), block_(program.blocks[program.chains.back().blocks.back()]) {}
+
+  PassReport run(const ObjectiveRequest& request) {
+    PassReport report{"objective", "", ""};
+    switch (request.output) {
+      case ObjectiveOutput::kLoss:
+        report.what = add_loss();
+        break;
+      case ObjectiveOutput::kTokenLogps:
+        refuse_aux_loss();
+        block_.outputs[kTokenLogpsOutput] = add_after_logits("token_logp");
+        report.what = "adds the log-probabilities of labels";
+        break;
+      case ObjectiveOutput::kScores:
+        refuse_aux_loss();
+        report.what = add_scores(request.num_scores);
+        break;
+    }
+    block_.outputs.erase(kHiddenOutput);
+    block_.outputs.erase(kAuxLossOutput);
+    drop_unread();
+    if (!program_.left_out.empty()) report.what += "; leaves out " + program_.left_out.front();
+    return report;
+  }
+
+ private:
+  std::optional<ValueId> output(const char* name) const {
+    const auto found = block_.outputs.find(name);
+    return found == block_.outputs.end() ? std::nullopt : std::optional(found->second);
+  }
+
+  ValueId labels() {
+    if (const auto known = block_.fields.find("labels"); known != block_.fields.end()) return known->second;
+    const std::vector<DimId> dims = {CHASSIS_DIM_BATCH, CHASSIS_DIM_TIME};
+    program_.fields.emplace("labels", Field{GraphValueType::kInt32, dims});
+    return block_.fields["labels"] = block_.add_value({"labels", dims, GraphValueType::kInt32, {}});
+  }
+
+  // Adds an op over logits and labels right after the op that makes the logits, so that a provider can take both.
+  ValueId add_after_logits(const char* id) {
+    const std::optional<ValueId> logits = output(kLogitsOutput);
+    if (!logits)
+      throw config_error("the model has no head over a vocabulary: its last block '" + block_.name +
+                         "' has no output \"" + kLogitsOutput + "\"")
+          .hint("train.task = \"reward\" or \"classify\" trains scores");
+    Op op = make_op(program_, block_, id, id, {*logits, labels()}, {}, {});
+    op.attrs.emplace_back("ignore_index", int64_t{kIgnoreLabel});
+    const ValueId made = op.outputs[0];
+    const auto maker = std::ranges::find_if(
+        block_.ops, [&](const Op& other) { return std::ranges::count(other.outputs, *logits) > 0; });
+    CHASSIS_CHECK(maker != block_.ops.end(), "an op makes the logits");
+    block_.ops.insert(maker + 1, std::move(op));
+    return made;
+  }
+
+  std::string add_loss() {
+    const ValueId entropy = add_after_logits("cross_entropy");
+    const std::optional<ValueId> aux = output(kAuxLossOutput);
+    if (!aux) {
+      block_.outputs[kLossOutput] = entropy;
+      return "adds the cross entropy of labels";
+    }
+    Op sum = make_op(program_, block_, "add", "loss", {entropy, *aux}, {}, {});
+    block_.outputs[kLossOutput] = sum.outputs[0];
+    block_.ops.push_back(std::move(sum));
+    return "adds the cross entropy of labels to the model's \"aux_loss\"";
+  }
+
+  std::string add_scores(int64_t num_scores) {
+    const std::string wanted = std::to_string(num_scores) + (num_scores == 1 ? " score" : " scores");
+    if (const std::optional<ValueId> scores = output(kScoresOutput)) {
+      const std::vector<DimId>& dims = block_.values[*scores].dims;
+      const int64_t has = dims.size() == 3 ? program_.dims[dims[2]].size : 0;
+      if (has != num_scores)
+        throw config_error("the model's head gives " + std::to_string(has) + " scores, and the objective needs " + wanted)
+            .hint("set num_labels in the options of [objective], or take a model with another head");
+      block_.outputs.erase(kLogitsOutput);
+      return "trains the model's " + wanted;
+    }
+    const std::optional<ValueId> hidden = output(kHiddenOutput);
+    if (!hidden || block_.values[*hidden].dims.size() != 3)
+      throw config_error("the model cannot get a head of scores: its last block '" + block_.name +
+                         "' has no output \"" + kHiddenOutput + "\" [B, T, H]")
+          .hint("a model plugin outputs what its head reads: b.output(\"hidden\", x)");
+    const DimId in = block_.values[*hidden].dims[2], out = record_dim(program_, "labels", num_scores);
+    ParameterSlot head;
+    head.name = kScoreWeight;
+    head.axes = {{out}, {in}};
+    head.role = CHASSIS_ROLE_HEAD;
+    head.init = CHASSIS_INIT_NORMAL;
+    // As in Ouyang et al. 2022: scores begin near N(0, 1) at any width.
+    head.init_std = 1.0 / std::sqrt(static_cast<double>(program_.dims[in].size) + 1.0);
+    head.of_objective = true;
+    Op op = make_op(program_, block_, "score", kScoreWeight, {*hidden}, {block_.add_slot(std::move(head))}, {});
+    block_.outputs[kScoresOutput] = op.outputs[0];
+    block_.ops.push_back(std::move(op));
+    block_.outputs.erase(kLogitsOutput);
+    return "adds a head of " + wanted;
+  }
+
+  void refuse_aux_loss() const {
+    if (output(kAuxLossOutput))
+      throw config_error("the model adds a loss of its own (\"aux_loss\" of block '" + block_.name +
+                         "') to the cross entropy of tokens, and this objective has none")
+          .hint("set train.task = \"sft\" or \"pretrain\"");
+  }
+
+  // Drops ops whose outputs nothing reads, and then the parameters that only these read.
+  void drop_unread() {
+    std::vector<uint8_t> needed(block_.values.size()), was_read(block_.slots.size()), is_read(block_.slots.size());
+    for (const auto& [name, value] : block_.outputs) needed[value] = 1;
+    for (size_t i = block_.ops.size(); i-- > 0;) {
+      const Op& op = block_.ops[i];
+      for (const SlotId slot : op.params) was_read[slot] = 1;
+      if (std::ranges::none_of(op.outputs, [&](ValueId v) { return needed[v] != 0; })) {
+        block_.ops.erase(block_.ops.begin() + static_cast<std::ptrdiff_t>(i));
+        continue;
+      }
+      for (const SlotId slot : op.params) is_read[slot] = 1;
+      for (const ValueId v : op.inputs)
+        if (v != kAbsent) needed[v] = 1;
+    }
+    const Chain& chain = program_.chains.back();
+    std::vector<SlotId> renumbered(block_.slots.size());
+    std::vector<ParameterSlot> slots;
+    for (SlotId slot = 0; slot < block_.slots.size(); ++slot) {
+      renumbered[slot] = static_cast<SlotId>(slots.size());
+      if (was_read[slot] && !is_read[slot])
+        program_.left_out.push_back(chain.parameter_name(chain.blocks.size() - 1, block_.slots[slot]));
+      else
+        slots.push_back(std::move(block_.slots[slot]));
+    }
+    block_.slots = std::move(slots);
+    for (Op& op : block_.ops)
+      for (SlotId& slot : op.params) slot = renumbered[slot];
+  }
+
+  Program& program_;
+  BlockType& block_;
+};
+
+}  // namespace
+
+PassReport add_objective(Program& program, const ObjectiveRequest& request) {
+  if (program.chains.empty() ||
+      program.blocks[program.chains.back().blocks.back()].outputs.contains(kLossOutput))
+    return {"objective", "", "the program has a loss"};
+  return ObjectivePass(program).run(request);
+}
+
+}  // namespace chassis

@@ -1,0 +1,46 @@
+// What the data say about the sequences of a document: prompts with answers, or texts, that an objective scores one by
+// one. The two answers of a pair are one document of two sequences, so they always share a row.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "chassis/kind/objective.h"
+
+namespace chassis {
+
+enum class SequenceRole : uint32_t {
+  kAnswer = CHASSIS_SEQUENCE_ANSWER,
+  kChosen = CHASSIS_SEQUENCE_CHOSEN,
+  kRejected = CHASSIS_SEQUENCE_REJECTED,
+  kMismatch = CHASSIS_SEQUENCE_MISMATCH,
+};
+
+struct SequenceFacts {
+  SequenceRole role = SequenceRole::kAnswer;
+  int64_t length = 0;            // tokens, of prompt and answer
+  std::vector<double> targets;   // as in chassis_objective_desc_t; NaN: none
+  double margin = 0;             // of a pair, on both of its sequences
+  std::vector<double> old_logps;  // of the tokens of the answer, from the data; empty: not needed
+  bool operator==(const SequenceFacts&) const = default;
+};
+
+// A sequence of a micro-batch.
+struct BatchSequence {
+  int64_t row = 0, begin = 0;  // its first position
+  uint64_t unit = 0;           // sequences of one document have the same number; numbers ascend
+  SequenceFacts facts;
+};
+
+// What the objective of a run needs from the data; described in chassis/kind/objective.h.
+struct SequenceNeeds {
+  uint32_t units = CHASSIS_OBJECTIVE_PAIRS;
+  bool mismatches = false;
+  bool old_logps = false;
+  int64_t num_targets = 0;
+  int64_t num_classes = 0;
+  bool scores = false;  // sequences are scored at their last token; otherwise answers need a trained token
+  bool operator==(const SequenceNeeds&) const = default;
+};
+
+}  // namespace chassis
