@@ -1,5 +1,8 @@
 // `chassis eval`: evaluates every evaluation set once, with the newest weights. Writes no answers.
+#include <fmt/format.h>
+
 #include <cstdio>
+#include <optional>
 
 #include "host/base/json.hpp"
 #include "host/base/output.hpp"
@@ -10,6 +13,7 @@
 #include "host/command/weights_arguments.hpp"
 #include "host/save/weights.hpp"
 #include "host/session/join.hpp"
+#include "host/session/objective_step.hpp"
 #include "host/session/session.hpp"
 #include "host/train/generation_sets.hpp"
 #include "host/train/trainer.hpp"
@@ -17,14 +21,28 @@
 namespace chassis {
 namespace {
 
-Json evaluate_loss_of(Session& session, EvalData& data, const std::string& name, bool prints) {
-  const Settings& settings = session.settings();
-  const EvalRecord record = evaluate(session.executor(), data, settings.train.micro_batch_size,
-                                     settings.eval.max_batches, session.ranks(), session.device());
+Json evaluate_loss_of(Session& session, ObjectiveStep* objective, EvalData& data, const std::string& name,
+                      bool prints) {
+  const EvalRecord record = evaluate(session, objective, data);
+  if (record.perplexity) {
+    if (prints)
+      std::fprintf(output(), "%s loss %.6f perplexity %.4f tokens %llu\n", printable(name).c_str(), record.loss,
+                   *record.perplexity, static_cast<unsigned long long>(record.trained_tokens));
+    return {{"name", name},
+            {"loss", record.loss},
+            {"perplexity", *record.perplexity},
+            {"tokens", record.trained_tokens}};
+  }
+  Json json = {{"name", name}, {"loss", record.loss}, {"rows", record.num_units}};
+  std::string metrics;
+  for (const auto& [metric, value] : record.objective) {
+    metrics += fmt::format(" {} {:.6f}", metric, value);
+    json[metric] = value;
+  }
   if (prints)
-    std::fprintf(output(), "%s loss %.6f perplexity %.4f tokens %llu\n", printable(name).c_str(), record.loss,
-                 record.perplexity, static_cast<unsigned long long>(record.trained_tokens));
-  return {{"name", name}, {"loss", record.loss}, {"perplexity", record.perplexity}, {"tokens", record.trained_tokens}};
+    std::fprintf(output(), "%s loss %.6f%s rows %llu\n", printable(name).c_str(), record.loss, metrics.c_str(),
+                 static_cast<unsigned long long>(record.num_units));
+  return json;
 }
 
 Json evaluate_answers_of(GenerationSets& sets, size_t index, bool prints) {
@@ -67,13 +85,25 @@ Verb add_eval(CLI::App& app) {
       if (sets.empty()) sets = open_eval_data(session.data_needs());
       check_seq_len(session.model(), session.program(), settings.train.seq_len);
       GenerationSets generation_sets(session);
+      std::optional<ReferenceModel> reference;
+      std::optional<ObjectiveStep> objective;
+      if (session.objective() != nullptr) {
+        if (session.objective()->needs_reference()) reference.emplace(session);
+        objective.emplace(session, reference ? &*reference : nullptr);
+      }
       session.allocate();
       require_adapter_of_run(session, run_of(weights->from));
+      if (reference && reference->has_copy()) {
+        reference->allocate();
+        load_reference_weights(session);
+        reference->take();
+      }
       load_weights(session, weights->from);
       const bool prints = world.rank() == 0 && !*as_json;
       Json results = Json::array();
       for (size_t i = 0; i < sets.size(); ++i)
-        results.push_back(evaluate_loss_of(session, *sets[i], eval_name(settings.data, i), prints));
+        results.push_back(evaluate_loss_of(session, objective ? &*objective : nullptr, *sets[i],
+                                           eval_name(settings.data, i), prints));
       for (size_t i = 0; i < generation_sets.size(); ++i)
         results.push_back(evaluate_answers_of(generation_sets, i, prints));
       if (world.rank() == 0 && *as_json) print_document("eval", {{"sets", std::move(results)}});

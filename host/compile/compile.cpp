@@ -142,7 +142,7 @@ CompiledProgram compile(Program recorded, CompileOptions options) {
   auto out = std::make_shared<CompiledProgram::Rewritten>();
   out->program = std::move(recorded);
   append(out->reports, report_of_record(out->program));
-  out->reports.push_back(add_objective(out->program, options.objective));
+  if (options.objective) out->reports.push_back(add_objective(out->program, *options.objective));
   check_rewritten(out->program, "the objective pass");
   append(out->reports, rewrite("adapter", options.passes.adapters, out->program));
   out->layout = apply_layout(out->program, options.passes.layout);

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -48,7 +49,7 @@ struct Recording {
 };
 
 struct CompileOptions {
-  ObjectiveRequest objective = {};
+  std::optional<ObjectiveRequest> objective = ObjectiveRequest{};  // nullopt: the model stays as it is recorded
   ProgramPasses passes = {};
   std::function<void(ParameterTable&)> freeze = {};  // marks the parameters that are not trained
   ResolveOptions resolve = {};                       // its purpose is ignored

@@ -40,6 +40,7 @@ struct Parameter {
   bool trainable = true;
   bool is_here = true;     // false: only pipeline stages of other ranks read it, and this one stores nothing of it
   bool added = false;      // added by an adapter
+  bool of_objective = false;  // the head that an objective added
   bool offloaded = false;  // the shard, its gradient and its optimizer states lie in host memory
   bool pinned = false;     // shard and gradient are page-locked there if the run's device is CUDA
 

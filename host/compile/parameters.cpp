@@ -128,6 +128,7 @@ void ParameterTable::add_unit(const Program& program, const ProgramLayout& layou
     parameter->trainable = !slot.frozen;
     parameter->partial_over = slot.partial_over;
     parameter->added = slot.added;
+    parameter->of_objective = slot.of_objective;
     parameter->lr_scale = slot.lr_scale;
     parameter->init = slot.init;
     parameter->init_std = slot.init_std;
@@ -183,11 +184,48 @@ void ParameterTable::release() {
   }
 }
 
-void ParameterTable::allocate(Device device) {
+// Shares the tensors of `from`, if both store the same. False if they do not.
+bool ParameterTable::borrow(Parameter& p, const Parameter& from) {
+  if (p.trainable || from.trainable || p.descriptor != from.descriptor || p.local_shape != from.local_shape ||
+      p.is_here != from.is_here || p.offloaded != from.offloaded || p.components.size() != from.components.size())
+    return false;
+  p.shard = from.shard;
+  p.value = from.value;
+  for (size_t i = 0; i < p.components.size(); ++i) {
+    p.components[i].descriptor = from.components[i].descriptor;
+    p.components[i].local_shape = from.components[i].local_shape;
+    p.components[i].shard = from.components[i].shard;
+    p.components[i].value = from.components[i].value;
+  }
+  return true;
+}
+
+void ParameterTable::copy_from(const ParameterTable& from) {
+  for (auto& p : parameters_) {
+    if (!p->is_here) continue;
+    const Parameter* source = from.find(p->name);
+    CHASSIS_CHECK(source != nullptr, p->name);
+    if (p->is_quantized()) {
+      CHASSIS_CHECK(p->components.front().shard.shares_storage_with(source->components.front().shard), p->name);
+      continue;
+    }
+    if (p->shard.shares_storage_with(source->shard)) continue;
+    if (p->shard.sizes() != source->shard.sizes() ||
+        p->descriptor.placements != source->descriptor.placements)
+      throw config_error("the strategies of [[parallel]] divide the frozen copy of '" + p->name +
+                         "' in another way than the trained parameter")
+          .hint("set reference.mode = \"precompute\"");
+    p->shard.copy_from(source->shard);
+  }
+  update_values();
+}
+
+void ParameterTable::allocate(Device device, const ParameterTable* lender) {
   CHASSIS_CHECK(!is_allocated_, "parameters are allocated once");
   MemoryTag tag(MemoryCategory::kParameters);
   for (auto& p : parameters_) {
     if (p->shard && !p->is_here) continue;  // see release()
+    if (const Parameter* from = lender ? lender->find(p->name) : nullptr; from != nullptr && borrow(*p, *from)) continue;
     const Layout layout(p->descriptor, mesh_);
     const auto pieces = layout.pieces(rank_);
     p->owned = std::any_of(pieces.begin(), pieces.end(), [](const Piece& piece) { return piece.owned; });
@@ -209,14 +247,14 @@ void ParameterTable::allocate(Device device) {
 }
 
 // If an allocation fails, nothing is freed: reports of the failure show what was allocated.
-ParameterStorage::ParameterStorage(ParameterTable& parameters, Device device) {
-  parameters.allocate(device);
+ParameterStorage::ParameterStorage(ParameterTable& parameters, Device device, const ParameterTable* lender) {
+  parameters.allocate(device, lender);
   parameters_.reset(&parameters);
 }
 
 void ParameterTable::initialize(uint64_t seed, Which which) {
   for (auto& p : parameters_) {
-    if ((which == Which::kAdded && !p->added) || !p->is_here) continue;
+    if ((which == Which::kAdded && !p->added && !p->of_objective) || !p->is_here) continue;
     if (p->is_quantized()) {
       quantized().initialize(*p, seed);
       continue;

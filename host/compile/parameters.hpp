@@ -55,6 +55,9 @@ class ParameterTable {
   // layout holds the same values. Then calls update_values(). kAdded: only parameters that an adapter added.
   enum class Which { kAll, kAdded };
   void initialize(uint64_t seed, Which which = Which::kAll);
+  // Copies what `from` stores to all parameters that do not share its tensors, cast to their dtype. Throws a config error
+  // that names a parameter whose shards differ.
+  void copy_from(const ParameterTable& from);
   // value = cast(shard), where they are two tensors of the same shape. Strategies update the divided ones.
   void update_values();
   void start_step();  // gradients count as zero again
@@ -63,7 +66,8 @@ class ParameterTable {
   friend class ParameterStorage;
   void add_unit(const Program& program, const ProgramLayout& layout, const Chain& chain, size_t block);
   void join_ties(const Program& program, const ProgramLayout& layout);
-  void allocate(Device device);
+  void allocate(Device device, const ParameterTable* lender);
+  static bool borrow(Parameter& p, const Parameter& from);
   void release();
 
   std::vector<std::unique_ptr<Parameter>> parameters_;
@@ -80,7 +84,9 @@ class ParameterStorage {
  public:
   // [control] Creates shards on the device, and values where they are not gathered; contents are undefined, padding is
   // zero. A table has one storage at a time, and must outlive it.
-  ParameterStorage(ParameterTable& parameters, Device device);
+  // With a lender, whose storage must outlive this one, frozen parameters that it freezes too, under the same name and
+  // on the same part of the same rank, share its tensors.
+  ParameterStorage(ParameterTable& parameters, Device device, const ParameterTable* lender = nullptr);
 
  private:
   struct Release {

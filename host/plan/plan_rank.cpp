@@ -9,6 +9,8 @@
 #include "host/service/memory.hpp"
 #include "host/service/meta_memory.hpp"
 #include "host/session/fields.hpp"
+#include "host/session/reference_model.hpp"
+#include "host/session/sequence_values.hpp"
 #include "host/session/step.hpp"
 #include "host/state/schedule_repeats.hpp"
 
@@ -214,7 +216,9 @@ class RankRehearsal {
         ranks_(session.ranks()),
         sizes_(batch_sizes(session.settings(), ranks_.num_data_ranks())),
         device_(session.device().spec().has_own_memory ? kMetaDevice : kMetaHost),
-        observer_(device_, session.program()) {}
+        observer_(device_, session.program()) {
+    if (session.objective() != nullptr && session.objective()->needs_reference()) reference_.emplace(session);
+  }
 
   std::optional<RankPlan> run() {
     RankPlan plan;
@@ -243,6 +247,7 @@ class RankRehearsal {
   void load() {
     session_.allocate({.recompute = recompute_, .rehearsal = device_, .events = &observer_});
     observer_.pass_on_to(session_.ranks().events());
+    if (reference_) reference_->allocate(device_);
     const uint64_t bucket_bytes = static_cast<uint64_t>(*session_.settings().checkpoint.bucket_mib) << 20;
     buckets_.emplace(2 * bucket_bytes, MemoryCategory::kCheckpoint, kMetaHost);
     data_.emplace(step_data_bytes(session_.program(), session_.settings(), sizes_), MemoryCategory::kData, kMetaHost);
@@ -284,9 +289,31 @@ class RankRehearsal {
       add_traffic(ranks_.communicator.take_counts(), 1);
       observer_.mark("after the step");
     };
+    if (session_.objective() != nullptr) {
+      compare_with_reference(inputs.fields);
+      inputs.loss_scale = 1.0;
+      inputs.objective = [](int, const StreamValues& outputs) {
+        return ObjectiveValue{0.0, empty_gradients(outputs)};
+      };
+    }
     observer_.begin_entries();
     run_step(parts, inputs);
     return is_same;
+  }
+
+  // Forwards without gradients, each of which needs the same memory.
+  void compare_with_reference(const FieldSource& fields) {
+    if (reference_) {
+      reference_->outputs(fields(0));
+      reference_->finish_step();
+      add_traffic(ranks_.communicator.take_counts(), sizes_.num_microbatches);
+      observer_.mark("reference");
+    }
+    if (!session_.objective()->desc().needs_global()) return;
+    session_.executor().outputs(Purpose::kLoss, fields(0));
+    ranks_.events().finish_step();
+    add_traffic(ranks_.communicator.take_counts(), sizes_.num_microbatches);
+    observer_.mark("values for the objective");
   }
 
   // Charges the copy in host memory that async = "staged" keeps from the first save on.
@@ -333,6 +360,7 @@ class RankRehearsal {
   const BatchSizes sizes_;
   const Device device_;
   Observer observer_;
+  std::optional<ReferenceModel> reference_;  // only if the objective compares with one
   std::optional<MemoryCharge> buckets_, staged_, data_;
   std::vector<CommCount> traffic_;
 };

@@ -97,8 +97,10 @@ class Summary {
     for (const auto& [name, points] : sets) {
       const auto* best = *std::min_element(points.begin(), points.end(),
                                            [](const auto* a, const auto* b) { return a->loss < b->loss; });
-      line("eval", fmt::format("{:>9} {}  perplexity {:.4g}, lowest {:.4f} at step {}",
-                               metric_text("loss", points.back()->loss), printable(name), points.back()->perplexity,
+      const double perplexity = points.back()->perplexity;
+      line("eval", fmt::format("{:>9} {}  {}lowest {:.4f} at step {}", metric_text("loss", points.back()->loss),
+                               printable(name),
+                               std::isfinite(perplexity) ? fmt::format("perplexity {:.4g}, ", perplexity) : "",
                                best->loss, best->step));
     }
   }

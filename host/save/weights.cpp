@@ -305,6 +305,20 @@ std::string load_weights(Session& session, const std::string& given) {
       .hint("train first, or give --from with a checkpoint or model directory");
 }
 
+void load_reference_weights(Session& session) {
+  const Settings& settings = session.settings();
+  const BucketPair buckets(bucket_bytes(session));
+  if (settings.reference.path.is_set()) {
+    load_weights(session, *settings.reference.path, buckets);
+  } else if (settings.model.path.is_set() && settings.model.init == ModelInit::kPretrained) {
+    load_weights(session, *settings.model.path, buckets);
+  } else {
+    session.parameters().initialize(static_cast<uint64_t>(*settings.run.seed));
+    session.refresh_parameters();
+    if (const auto& adapter = settings.adapter.path; adapter.is_set()) load_adapter(session, adapter, buckets, "");
+  }
+}
+
 void check_weights(Session& session) {
   const Settings::Model& model = session.settings().model;
   if (!model.path.is_set() || model.init != ModelInit::kPretrained) return;

@@ -39,14 +39,6 @@ PrepareCallback progress_of(ProgressBar& bar, const std::function<void()>& poll)
   };
 }
 
-void refuse_pairs(const DataSetConfig& set) {
-  if (set.format != DataFormat::kPreference) return;
-  throw data_set_error(set, "preference pairs are read, but no task of this version trains them")
-      .hint(
-          "train the better answers alone: format = \"messages\" and columns = { messages = \"chosen\" }, or format = "
-          "\"prompt_completion\" and columns = { completion = \"chosen\" }; `chassis data preview` shows pairs");
-}
-
 // A table such as columns = { messages = "dialog" }.
 std::map<std::string, std::string> renamed_names(DataFormat format, std::string_view option,
                                                  const Setting<TomlValue>& table) {
@@ -103,7 +95,8 @@ void require_template(const DataNeeds& needs, const ChatConfig& chat) {
   bool has_chats = false;
   const auto look = [&](const Settings::DataSet& set) {
     const DataFormat format = set.format;
-    has_chats |= format == DataFormat::kMessages || format == DataFormat::kShareGpt || format == DataFormat::kAlpaca;
+    has_chats |= format == DataFormat::kMessages || format == DataFormat::kShareGpt || format == DataFormat::kAlpaca ||
+                 format == DataFormat::kPreference || format == DataFormat::kLabelled || format == DataFormat::kRollouts;
   };
   for (const Settings::TrainSet& set : needs.settings.data.train) look(set);
   for (const Settings::EvalSet& set : needs.settings.data.eval) look(set);
@@ -148,6 +141,7 @@ DataConfig data_config(const DataNeeds& needs) {
   data.cache_dir = settings.cache_dir;
   data.prefetch = settings.prefetch;
   data.max_drop_ratio = settings.max_drop_ratio;
+  data.sequences = needs.sequences;
   data.skips_refused = settings.on_refused == OnRefused::kSkip;
   data.num_threads = std::min<int64_t>(needs.settings.run.threads, max_rank_threads());
   data.first_on_machine = needs.first_on_machine;
@@ -184,7 +178,6 @@ std::unique_ptr<TrainData> open_train_data(const DataNeeds& needs, const DataCon
                                            const std::function<void()>& poll) {
   if (data.train.empty())
     throw config_error(needs.settings.data, "there is no training data").hint("add [[data.train]] with path = \"…\"");
-  for (const DataSetConfig& set : data.train) refuse_pairs(set);
   if (data.length_multiple != 0) set_memory_sizes_vary(true);
   ProgressBar bar("preparing data");
   return std::make_unique<TrainData>(data, needs.tokenizer, progress_of(bar, poll), poll);
@@ -196,7 +189,6 @@ std::vector<std::unique_ptr<EvalData>> open_eval_data(const DataNeeds& needs, co
   if (data.length_multiple != 0) set_memory_sizes_vary(true);
   ProgressBar bar("preparing data");
   for (const DataSetConfig& set : eval_set_configs(needs)) {
-    refuse_pairs(set);
     sets.push_back(std::make_unique<EvalData>(set, data, needs.tokenizer, progress_of(bar, poll), poll));
   }
   return sets;
@@ -221,7 +213,6 @@ std::string op_that_may_read_padding(const Program& program) {
 void find_data(const DataNeeds& needs) {
   const auto find = [&](const Settings::DataSet& settings) {
     const DataSetConfig set = data_set(needs, settings);
-    refuse_pairs(set);
     for (const std::string& file : data_files(set)) {
       try {
         File::open_read(file);

@@ -11,6 +11,7 @@
 #include "host/base/log.hpp"
 #include "host/base/slow_phase.hpp"
 #include "host/checkpoint/inspect.hpp"
+#include "host/config/task_table.hpp"
 #include "host/execute/rehearsal.hpp"
 #include "host/parallel/divisions.hpp"
 #include "host/plugin/search.hpp"
@@ -66,6 +67,18 @@ void compare_directories(const Settings& settings) {
       // A file that cannot be read is reported with its key when it is needed.
     }
   }
+}
+
+// Generation reads logits, whatever the objective of training is; a model with a head of scores has none.
+bool has_objective(const Config& config) {
+  const TaskSpec& task = spec_of(config.settings().train.task);
+  if (task.objective.empty()) return false;
+  if (config.use() != ConfigUse::kGeneration) return true;
+  if (!task.has_scores) return false;
+  throw config_error(config.settings().train.task,
+                     "train.task = \"" + std::string(to_text(task.task)) +
+                         "\" trains a head of scores in place of the head over the vocabulary: the model generates no text")
+      .hint("`chassis score` gives the scores of texts");
 }
 
 PluginIndex index_of(const SettingList& folders, const std::vector<std::string>& plugin_path) {
@@ -125,13 +138,14 @@ Session::Session(Config config, const SessionOptions& options)
   ProgramPasses passes = options.passes;
   const auto axes = layout_axes(*mesh.strategies, mesh.shape, mesh.rank);
   for (const auto& axis : axes) passes.layout.push_back(axis.get());
+  if (has_objective(config_)) objective_.emplace(settings(), *plugins_);
   if (settings().adapter.plugin.is_set())
     passes.adapters.push_back(&adapter_.emplace(settings().adapter, *plugins_, *model_).pass());
   if (settings().quant.plugin.is_set()) {
     passes.quant.push_back(&quant_.emplace(settings().quant, *plugins_, *model_).pass());
     if (quant_->is_stored()) config_.drop_defaults("quant");  // the settings in the model's files apply
   }
-  compile_program(state_, config_, *plugins_, *model_, candidates, std::move(resolve), passes, quant());
+  compile_program(state_, config_, *plugins_, *model_, candidates, std::move(resolve), passes, quant(), objective());
   const auto make_tokenizer = [&](const std::string& member) {
     return plugins_->create(settings().tokenizer.key(), "tokenizer", member);
   };

@@ -17,6 +17,7 @@
 #include "host/session/run_data.hpp"
 #include "host/session/run_mesh.hpp"
 #include "host/session/run_model.hpp"
+#include "host/session/run_objective.hpp"
 #include "host/session/run_plugins.hpp"
 #include "host/session/run_quant.hpp"
 #include "host/session/run_state.hpp"
@@ -73,6 +74,8 @@ class Session {
   const RunModel& model() const { return *model_; }
   // NULL if the run has no adapter.
   const RunAdapter* adapter() const { return adapter_ ? &*adapter_ : nullptr; }
+  // NULL if the run minimises the cross entropy of tokens, or only generates.
+  const RunObjective* objective() const { return objective_ ? &*objective_ : nullptr; }
   // NULL if the run quantizes nothing.
   const RunQuant* quant() const { return quant_ ? &*quant_ : nullptr; }
   // NULL if the run needs no tokenizer and names none.
@@ -96,7 +99,10 @@ class Session {
   // Only if the configuration was read for training, and after allocate().
   StepParts step_parts() { return state_.step_parts(); }
   DataNeeds data_needs() const {
-    return {settings(), program(), tokenizer(), world_->launch().local_rank == 0, &*row_files_, &compiled().layout()};
+    DataNeeds needs{settings(), program(), tokenizer(), world_->launch().local_rank == 0, &*row_files_,
+                    &compiled().layout()};
+    if (objective_) needs.sequences = objective_->needs();
+    return needs;
   }
 
   // [all-ranks] Allocates the parameters and optimizer states of this rank, and the buffers of the strategies, and
@@ -117,6 +123,7 @@ class Session {
   mutable std::optional<PluginRows> row_files_;
   Collectives* given_collectives_;
   std::optional<RunModel> model_;
+  std::optional<RunObjective> objective_;
   std::optional<RunAdapter> adapter_;
   std::optional<RunQuant> quant_;
   std::unique_ptr<PluginTokenizer> tokenizer_;

@@ -10,25 +10,19 @@
 namespace chassis {
 namespace {
 
-struct MeasureNames {
-  const char* value;  // in texts, and a key of the saved state
-  const char* count;  // the key of the number of evaluations without an improvement
-  const char* best;
-};
+// Keys of the saved state that hold the number of evaluations without an improvement, and the best value.
+const char* count_key(const Measure& measure) { return measure.higher_is_better ? "num_not_higher" : "num_not_lower"; }
+const char* best_word(const Measure& measure) { return measure.higher_is_better ? "highest" : "lowest"; }
 
-MeasureNames names_of(Measure measure) {
-  if (measure == Measure::kScore) return {"score", "num_not_higher", "highest"};
-  return {"loss", "num_not_lower", "lowest"};
-}
-
-Measure measure_of(const Json& saved) {
-  return saved.contains(names_of(Measure::kScore).count) ? Measure::kScore : Measure::kLoss;
+Measure measure_of(const Json& saved, const std::string& where) {
+  const bool higher = saved.contains("num_not_higher");
+  return {json_string_or(saved, "measure", higher ? "score" : "loss", where), higher};
 }
 
 }  // namespace
 
 bool BestEvaluation::add(int64_t step, double value) {
-  const bool is_better = step_ < 0 || (measure_ == Measure::kLoss ? value < value_ : value > value_);
+  const bool is_better = step_ < 0 || (measure_.higher_is_better ? value > value_ : value < value_);
   if (std::isnan(value) || !is_better) {
     ++num_not_better_;
     return false;
@@ -40,7 +34,7 @@ bool BestEvaluation::add(int64_t step, double value) {
 }
 
 std::string BestEvaluation::text() const {
-  return fmt::format("{} {:.6g} on \"{}\" at step {}", names_of(measure_).value, value_, set_, step_);
+  return fmt::format("{} {:.6g} on \"{}\" at step {}", measure_.name, value_, set_, step_);
 }
 
 std::string BestEvaluation::end_text() const {
@@ -49,27 +43,26 @@ std::string BestEvaluation::end_text() const {
 }
 
 Json BestEvaluation::to_json() const {
-  const MeasureNames names = names_of(measure_);
-  Json json = {{"set", set_}, {names.count, num_not_better_}};
+  Json json = {{"set", set_}, {"measure", measure_.name}, {count_key(measure_), num_not_better_}};
   if (step_ < 0) return json;
   json["step"] = step_;
-  json[names.value] = std::isfinite(value_) ? Json(value_) : Json();
+  json[measure_.name] = std::isfinite(value_) ? Json(value_) : Json();
   return json;
 }
 
 void BestEvaluation::restore(const Json& saved, const std::string& where) {
   const std::string set = json_string(saved, "set", where);
-  const MeasureNames names = names_of(measure_), before = names_of(measure_of(saved));
-  if (set != set_ || measure_of(saved) != measure_)
+  const Measure before = measure_of(saved, where);
+  if (set != set_ || before != measure_)
     return counted_warning(
         "best evaluation forgotten",
         fmt::format(
             "{} has the {} {} of evaluation set \"{}\", and eval.keep_best is \"{}\", whose {} decides: the next "
             "evaluation counts as the best",
-            where, before.best, before.value, set, set_, names.value));
-  num_not_better_ = json_int(saved, names.count, where);
+            where, best_word(before), before.name, set, set_, measure_.name));
+  num_not_better_ = json_int(saved, count_key(measure_), where);
   step_ = json_int_or(saved, "step", -1, where);
-  value_ = json_number_or(saved, names.value, measure_ == Measure::kLoss ? HUGE_VAL : -HUGE_VAL, where);
+  value_ = json_number_or(saved, measure_.name, measure_.higher_is_better ? -HUGE_VAL : HUGE_VAL, where);
 }
 
 }  // namespace chassis

@@ -8,8 +8,12 @@
 
 namespace chassis {
 
-// The number that an evaluation set gives: a lower loss is better, and a higher score.
-enum class Measure { kLoss, kScore };
+// The number that an evaluation set gives: its loss, the score of answers, or a metric of the objective.
+struct Measure {
+  std::string name = "loss";
+  bool higher_is_better = false;
+  bool operator==(const Measure&) const = default;
+};
 
 class BestEvaluation {
  public:

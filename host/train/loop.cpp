@@ -5,6 +5,7 @@
 
 #include <chrono>
 #include <cmath>
+#include <limits>
 #include <string>
 #include <utility>
 
@@ -119,15 +120,19 @@ void RunLoop::evaluate_all(int64_t step) {
 
 bool RunLoop::evaluate_loss(size_t index, int64_t step) {
   const Settings& settings = session_.settings();
-  EvalRecord record = evaluate(session_.executor(), *run_.eval_data[index], settings.train.micro_batch_size,
-                               settings.eval.max_batches, session_.ranks(), session_.device());
+  EvalRecord record =
+      evaluate(session_, run_.objective ? &*run_.objective : nullptr, *run_.eval_data[index]);
   record.step = step;
   record.name = eval_name(settings.data, index);
   run_.sinks.write(step, [&](MetricsSink& sink) { sink.evaluation(record); });
   if (!std::isfinite(record.loss))
     counted_warning("evaluation without a finite loss",
                     fmt::format("the loss of \"{}\" at step {} is {}", record.name, step, record.loss));
-  return improves_best(record.name, step, record.loss);
+  const std::string& metric = settings.eval.metric;
+  double value = metric == "loss" ? record.loss : std::numeric_limits<double>::quiet_NaN();
+  for (const auto& [name, number] : record.objective)
+    if (name == metric) value = number;
+  return improves_best(record.name, step, value);
 }
 
 bool RunLoop::evaluate_answers(size_t index, int64_t step) {

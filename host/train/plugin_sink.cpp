@@ -262,11 +262,9 @@ class PluginSink final : public MetricsSink {
   }
   void evaluation(const EvalRecord& r) override {
     const std::string prefix = "eval/" + r.name + "/";
-    push({.step = r.step,
-          .values = {{prefix + "loss", r.loss},
-                     {prefix + "perplexity", r.perplexity},
-                     {prefix + "trained_tokens", static_cast<double>(r.trained_tokens)},
-                     {prefix + "seconds", r.seconds}}});
+    NamedValues values = {{prefix + "loss", r.loss}};
+    r.for_each_value([&](const auto& name, auto value) { values.emplace_back(prefix + name, static_cast<double>(value)); });
+    push({.step = r.step, .values = std::move(values)});
   }
   void score(const ScoreRecord& r) override {
     const std::string prefix = "eval/" + r.name + "/";

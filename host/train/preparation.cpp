@@ -36,6 +36,10 @@ class Preparation {
   void operator()() {
     choose_recompute();
     check_seq_len(session_.model(), session_.program(), settings().train.seq_len);
+    if (session_.objective() != nullptr) {
+      if (session_.objective()->needs_reference()) run_.reference.emplace(session_);
+      run_.objective.emplace(session_, run_.reference ? &*run_.reference : nullptr);
+    }
     run_.samples.emplace(session_);
     run_.generation_sets.emplace(session_, [&signals = inputs_.signals] { return signals.stop_requested(); });
     run_.directory = std::make_unique<RunDirectory>(settings().run.output_dir, world());
@@ -51,6 +55,7 @@ class Preparation {
     if (!settings().log.trace->empty())
       run_.trace.emplace(settings().log.trace, session_.state(), world(), run_.directory->path());
     session_.allocate({.recompute = run_.fit.recompute, .trace = run_.recorder(), .keeps_failed = true});
+    if (run_.reference) run_.reference->allocate();
     const auto state = [&session = session_, &run = run_] {
       return state_to_save(run, session.ranks().plan.pipeline(), session.settings().run.seed);
     };
@@ -111,8 +116,11 @@ class Preparation {
 
   Measure measure_of_best() const {
     const Settings::Eval& eval = settings().eval;
-    const bool is_scored = std::ranges::count(generation_set_names(eval), *eval.keep_best) > 0;
-    return is_scored ? Measure::kScore : Measure::kLoss;
+    if (std::ranges::count(generation_set_names(eval), *eval.keep_best) > 0) return {"score", true};
+    if (session_.objective() == nullptr) return {};
+    for (const ObjectiveMetric& metric : session_.objective()->desc().metrics)
+      if (metric.name == *eval.metric) return {metric.name, metric.better == CHASSIS_BETTER_HIGHER};
+    return {};
   }
 
   void make_trainer() {
@@ -136,6 +144,7 @@ class Preparation {
                           run.saves->saver().ready()};
     };
     options.before_update = [&run = run_] { run.saves->saver().await_tensors(); };
+    options.objective = run_.objective ? &*run_.objective : nullptr;
     options.trace = run_.recorder();
     options.process_settings = session_.plugins().registry().settings_before_plugins();
     run_.step_data.emplace(step_data_bytes(session_.program(), settings(), sizes), MemoryCategory::kData);

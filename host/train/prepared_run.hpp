@@ -44,6 +44,8 @@ struct PreparedRun {
   std::optional<GenerationSets> generation_sets;
   std::unique_ptr<RunSaves> saves;
   std::optional<MemoryCharge> step_data;  // the rows in `data`, which are plain arrays
+  std::optional<ReferenceModel> reference;  // only if the objective compares with one
+  std::optional<ObjectiveStep> objective;   // only if the run has an objective of its own
   std::unique_ptr<Trainer> trainer;
   RunSinks sinks;
   std::unique_ptr<RankBoard> board;    // NULL in a run of one rank

@@ -27,6 +27,7 @@ class RunStart {
       : session_(session), run_(run), directory_(run.directory->path()), trainer_(*run.trainer) {}
 
   void operator()() {
+    if (run_.reference && run_.reference->has_copy()) fill_reference();
     if (const auto resumed = run_.saves->saver().resume()) {
       resume(resumed->checkpoint, resumed->state);
       const ResumeFrom& from = settings().run.resume;
@@ -40,8 +41,23 @@ class RunStart {
  private:
   const Settings& settings() const { return session_.settings(); }
 
+  // The reference is the model before training, also where a run is resumed: the weights of the checkpoint come after.
+  void fill_reference() {
+    const Setting<std::string>& path = settings().reference.path;
+    if (path.is_set())
+      run_.saves->saver().start_from(path);
+    else
+      fill();
+    run_.reference->take();
+    is_filled_ = !path.is_set();
+  }
+
   void start_anew() {
     if (run_.best) run_.saves->restore_best(-1);
+    if (!is_filled_) fill();
+  }
+
+  void fill() {
     const Settings::Model& model = settings().model;
     if (model.path.is_set() && model.init == ModelInit::kPretrained) return run_.saves->saver().start_from(model.path);
     session_.parameters().initialize(static_cast<uint64_t>(*settings().run.seed));
@@ -130,6 +146,7 @@ class RunStart {
 
   Session& session_;
   PreparedRun& run_;
+  bool is_filled_ = false;  // the parameters are those before training
   const std::string& directory_;  // the path
   Trainer& trainer_;
 };

@@ -45,8 +45,13 @@ class ConsoleSink final : public MetricsSink {
   }
 
   void evaluation(const EvalRecord& r) override {
-    log::info("step {} {}: loss {:.4f} perplexity {:.4g} over {} tokens in {}", r.step, r.name, r.loss, r.perplexity,
-              count_text(static_cast<double>(r.trained_tokens)), duration_text(r.seconds));
+    if (r.perplexity)
+      return log::info("step {} {}: loss {:.4f} perplexity {:.4g} over {} tokens in {}", r.step, r.name, r.loss,
+                       *r.perplexity, count_text(static_cast<double>(r.trained_tokens)), duration_text(r.seconds));
+    std::string metrics;
+    for (const auto& [name, value] : r.objective) metrics += fmt::format(" {} {:.4g}", name, value);
+    log::info("step {} {}: loss {:.4f}{} over {} rows in {}", r.step, r.name, r.loss, metrics, r.num_units,
+              duration_text(r.seconds));
   }
 
   void score(const ScoreRecord& r) override {
@@ -121,12 +126,9 @@ class JsonlSink final : public MetricsSink {
   }
 
   void evaluation(const EvalRecord& r) override {
-    lines_.append({{"step", r.step},
-                   {"eval", r.name},
-                   {"eval_loss", r.loss},
-                   {"perplexity", r.perplexity},
-                   {"trained_tokens", r.trained_tokens},
-                   {"seconds", r.seconds}});
+    Json json = {{"step", r.step}, {"eval", r.name}, {"eval_loss", r.loss}};
+    r.for_each_value([&](const auto& name, auto value) { json[name] = value; });
+    lines_.append(json);
   }
 
   void score(const ScoreRecord& r) override {

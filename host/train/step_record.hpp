@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -13,7 +14,7 @@ using NamedValues = std::vector<std::pair<std::string, double>>;
 
 struct StepRecord {
   int64_t step = 0;
-  double loss = 0.0;       // Σ cross entropy ÷ trained tokens, of the whole global batch
+  double loss = 0.0;  // of the whole global batch: Σ cross entropy ÷ trained tokens, or that of the objective
   double grad_norm = 0.0;  // before clipping
   double lr = 0.0;
   double epoch = 0.0;
@@ -30,6 +31,7 @@ struct StepRecord {
   uint64_t reserved_memory_bytes = 0;
   // "memory/activations_bytes" …: the maximum of each category at the ends of forward, backward and the step.
   NamedValues memory;
+  NamedValues objective;  // its terms and metrics
   bool skipped = false;  // not applied, because loss or gradients were not finite
   NamedValues extra;     // other metrics, such as those of plugins
 
@@ -40,6 +42,7 @@ struct StepRecord {
   void for_each_value(Visit&& visit) const {
     visit("loss", loss);
     visit("grad_norm", grad_norm);
+    for (const auto& [name, value] : objective) visit(name, value);
     visit("lr", lr);
     visit("epoch", epoch);
     visit("tokens", tokens);
@@ -64,9 +67,24 @@ struct EvalRecord {
   int64_t step = 0;
   std::string name;
   double loss = 0.0;
-  double perplexity = 0.0;
-  uint64_t trained_tokens = 0;
+  std::optional<double> perplexity = {};  // of cross entropy
+  NamedValues objective = {};             // the objective's terms and metrics
+  uint64_t trained_tokens = 0;            // 0 with an objective
+  uint64_t num_units = 0;                 // with an objective: pairs, answers or texts
   double seconds = 0.0;
+
+  // Calls visit(name, value) for all but step, name and loss.
+  template <typename Visit>
+  void for_each_value(Visit&& visit) const {
+    for (const auto& [metric, value] : objective) visit(metric, value);
+    if (perplexity) {
+      visit("perplexity", *perplexity);
+      visit("trained_tokens", trained_tokens);
+    } else {
+      visit("rows", num_units);
+    }
+    visit("seconds", seconds);
+  }
 };
 
 // The answers to a set of [[eval.generate]].

@@ -90,6 +90,11 @@ class PhaseSpans {
   int64_t last_ns_ = 0;
 };
 
+Error no_content(const EvalData& data, const std::string& what) {
+  return {ExitCode::kConfig, data.config().where,
+          "evaluation set '" + data.config().path + "' has no " + what};
+}
+
 }  // namespace
 
 TrainerState trainer_state_from_json(const Json& saved, const std::string& where) {
@@ -125,6 +130,12 @@ StepRecord Trainer::step() {
   record.trained_tokens = data.num_trained_tokens;
   record.data_ms = watch.lap();
 
+  ObjectiveStep* const objective = options_.objective;
+  if (objective != nullptr) {
+    objective->begin(data.micro_batches);
+    record.objective.emplace_back("reference_ms", watch.lap());
+    spans.end(TraceTrack::kMicrobatches, "reference and values");
+  }
   StepInputs inputs;
   inputs.step = record.step;
   inputs.schedule = parts.ranks.work(options_.shape.num_micro_batches);
@@ -135,7 +146,11 @@ StepRecord Trainer::step() {
             (m * shape.num_ranks + shape.rank) * shape.micro_batch_size};
   };
   // The global count of trained tokens makes the loss independent of accumulation, packing and strategy.
-  inputs.loss_scale = 1.0 / static_cast<double>(data.num_trained_tokens);
+  inputs.loss_scale = objective == nullptr ? 1.0 / static_cast<double>(data.num_trained_tokens) : 1.0;
+  if (objective != nullptr) {
+    inputs.objective = [&](int m, const StreamValues& outputs) { return objective->value(m, outputs); };
+    inputs.sums = [&] { return objective->sums(); };
+  }
   inputs.lr = record.lr = options_.schedule.at(record.step);
   inputs.max_grad_norm = options_.max_grad_norm;
   inputs.requests = options_.requests;
@@ -150,6 +165,10 @@ StepRecord Trainer::step() {
   const StepResult result = run_step(parts, inputs);
   requests_ = result.requests;
   record.loss = result.loss;
+  if (objective != nullptr) {
+    if (record.step == 1) objective->require_equal_to_reference(result.sums);
+    for (auto& metric : objective->metrics(result.sums)) record.objective.push_back(std::move(metric));
+  }
   record.grad_norm = result.grad_norm;
   if (result.applied) {
     skipped_in_a_row_ = 0;
@@ -204,8 +223,10 @@ void Trainer::refuse_step(StepRecord& record) {
   counted_warning("non-finite step skipped", what);
 }
 
-EvalRecord evaluate(Executor& executor, EvalData& data, int64_t micro_batch_size, int64_t max_batches, Ranks ranks,
-                    Device device) {
+EvalRecord evaluate(Session& session, ObjectiveStep* objective, EvalData& data) {
+  const int64_t micro_batch_size = session.settings().train.micro_batch_size;
+  const int64_t max_batches = session.settings().eval.max_batches;
+  const Ranks ranks = session.ranks();
   Stopwatch watch;
   EvalRecord record;
   std::array<double, 2> sums{};
@@ -232,20 +253,31 @@ EvalRecord evaluate(Executor& executor, EvalData& data, int64_t micro_batch_size
       (is_mine ? mine : other) = std::move(batch);
     }
     if (taken == 0) break;
-    if (trained_tokens == 0) continue;
+    if (trained_tokens == 0 && objective == nullptr) continue;
     if (!mine) mine = data.padding(*other);
-    const Tensor loss = executor.loss(to_fields(*mine, device));
+    if (objective != nullptr) {
+      objective->add(*mine);
+      continue;
+    }
+    const Tensor loss = session.executor().loss(to_fields(*mine, session.device()));
     const double value = loss ? loss.item() : 0.0;
     if (!ranks.counts_rows()) continue;
     losses += value;
     trained += static_cast<double>(mine->num_trained_tokens);
   }
+  if (objective != nullptr) {
+    ObjectiveStep::Evaluation result = objective->finish();
+    if (result.num_units == 0) throw no_content(data, "sequence");
+    record.loss = result.loss;
+    record.num_units = result.num_units;
+    record.objective = std::move(result.metrics);
+    record.seconds = watch.lap() / 1000.0;
+    return record;
+  }
   ranks.events().finish_step();
   ranks.sum(sums, "evaluation");
   record.trained_tokens = static_cast<uint64_t>(trained);
-  if (record.trained_tokens == 0)
-    throw Error(ExitCode::kConfig, data.config().where,
-                "evaluation set '" + data.config().path + "' has no trained token");
+  if (record.trained_tokens == 0) throw no_content(data, "trained token");
   record.loss = losses / trained;
   record.perplexity = std::exp(record.loss);
   record.seconds = watch.lap() / 1000.0;

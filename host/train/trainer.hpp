@@ -15,6 +15,7 @@
 #include "host/plugin/process_settings.hpp"
 #include "host/service/trace.hpp"
 #include "host/session/lr_schedule.hpp"
+#include "host/session/objective_step.hpp"
 #include "host/session/run_state.hpp"
 #include "host/session/step.hpp"
 #include "host/train/sinks.hpp"
@@ -33,6 +34,7 @@ struct TrainerOptions {
   uint64_t seed = 0;                       // for random bits in ops
   std::function<StepRequests()> requests;  // as in StepInputs
   std::function<void()> before_update;     // as in StepInputs
+  ObjectiveStep* objective = nullptr;  // NULL: the cross entropy of tokens. Outlives the trainer
   Trace* trace = nullptr;
   // Compared after each step; nullopt: nothing is.
   std::optional<ProcessSettings> process_settings = {};
@@ -78,8 +80,8 @@ class Trainer {
   StepRequests requests_;
 };
 
-// [all-ranks] The mean loss over a whole set. Batch i runs on data-parallel rank i modulo their number.
-EvalRecord evaluate(Executor& executor, EvalData& data, int64_t micro_batch_size, int64_t max_batches, Ranks ranks,
-                    Device device);
+// [all-ranks] The mean loss over a whole set, or loss and metrics of an objective unless it is NULL. Batch i runs on
+// data-parallel rank i modulo their number.
+EvalRecord evaluate(Session& session, ObjectiveStep* objective, EvalData& data);
 
 }  // namespace chassis

@@ -10,10 +10,10 @@ namespace chassis {
 namespace {
 
 BestEvaluation best_loss(int64_t patience, const std::string& set = "eval") {
-  return BestEvaluation(set, Measure::kLoss, patience);
+  return BestEvaluation(set, Measure{}, patience);
 }
 BestEvaluation best_score(int64_t patience, const std::string& set = "eval") {
-  return BestEvaluation(set, Measure::kScore, patience);
+  return BestEvaluation(set, Measure{"score", true}, patience);
 }
 
 TEST(BestEvaluation, FindsTheLowestLossAndCountsTheOthers) {

@@ -1,0 +1,175 @@
+// An answer's tokens are the positions of its sequence whose labels are not ignored.
+#include "host/session/sequence_values.hpp"
+
+#include <algorithm>
+#include <cmath>
+
+#include "host/base/error.hpp"
+#include "host/compile/objective_pass.hpp"
+#include "host/service/memory.hpp"
+
+namespace chassis {
+namespace {
+
+std::vector<float> floats_of(const Tensor& tensor) {
+  const Tensor here = tensor.to(Dtype::f32).contiguous();
+  std::vector<float> values(static_cast<size_t>(here.num_elements()));
+  Tensor::borrow(values.data(), here.sizes(), Dtype::f32).copy_from(here);
+  return values;
+}
+
+const Tensor& output(const StreamValues& outputs, const char* name) {
+  const auto found = outputs.find(name);
+  CHASSIS_CHECK(found != outputs.end(), std::string("the program gives ") + name);
+  return found->second;
+}
+
+// Calls body(sequence, index of its first position, labels of its positions).
+template <class Body>
+void for_sequences(const Batch& batch, const Body& body) {
+  const std::span<const int32_t> labels = batch.values("labels");
+  for (size_t s = 0; s < batch.sequences.size(); ++s) {
+    const BatchSequence& sequence = batch.sequences[s];
+    const auto first = static_cast<size_t>(sequence.row * batch.seq_len + sequence.begin);
+    body(s, first, labels.subspan(first, static_cast<size_t>(sequence.facts.length)));
+  }
+}
+
+void add_logps(const ObjectiveDesc& desc, const Batch& batch, const StreamValues& outputs, std::vector<double>& sums,
+               std::vector<double>& tokens) {
+  const std::vector<float> values = floats_of(output(outputs, kTokenLogpsOutput));
+  for_sequences(batch, [&](size_t, size_t first, std::span<const int32_t> labels) {
+    double sum = 0;
+    for (size_t t = 0; t < labels.size(); ++t) {
+      if (labels[t] == kIgnoreLabel) continue;
+      sum += values[first + t];
+      if (desc.needs_tokens()) tokens.push_back(values[first + t]);
+    }
+    sums.push_back(sum);
+  });
+}
+
+// The index of a sequence's last position.
+size_t last_position(const Batch& batch, const BatchSequence& sequence) {
+  return static_cast<size_t>(sequence.row * batch.seq_len + sequence.begin + sequence.facts.length - 1);
+}
+
+void add_lengths(const ObjectiveDesc& desc, const Batch& batch, ObjectiveBatch& values) {
+  if (desc.needs_tokens()) values.first_token.push_back(0);
+  for_sequences(batch, [&](size_t s, size_t, std::span<const int32_t> labels) {
+    const auto length = static_cast<size_t>(labels.size() - std::ranges::count(labels, kIgnoreLabel));
+    values.length.push_back(static_cast<double>(length));
+    if (desc.needs_tokens()) values.first_token.push_back(values.first_token.back() + length);
+    if (!desc.needs_old_logps()) return;
+    const std::vector<double>& old = batch.sequences[s].facts.old_logps;
+    CHASSIS_CHECK(old.size() == length, "the data give the log-probability of each token of an answer");
+    values.old_token_logp.insert(values.old_token_logp.end(), old.begin(), old.end());
+  });
+}
+
+void append(std::vector<double>& to, const std::vector<double>& from) { to.insert(to.end(), from.begin(), from.end()); }
+
+}  // namespace
+
+ObjectiveBatch sequence_facts(const ObjectiveDesc& desc, const Batch& batch) {
+  ObjectiveBatch values;
+  for (const BatchSequence& sequence : batch.sequences) {
+    const SequenceFacts& facts = sequence.facts;
+    values.role.push_back(static_cast<uint32_t>(facts.role));
+    values.unit.push_back(sequence.unit);
+    values.margin.push_back(facts.margin);
+    CHASSIS_CHECK(facts.targets.size() == desc.num_targets, "the targets of a sequence");
+    append(values.target, facts.targets);
+  }
+  if (!desc.scores()) add_lengths(desc, batch, values);
+  return values;
+}
+
+ObjectiveBatch sequence_values(const ObjectiveDesc& desc, const Batch& batch, const StreamValues& outputs) {
+  ObjectiveBatch values = sequence_facts(desc, batch);
+  if (desc.scores()) {
+    const std::vector<float> scores = floats_of(output(outputs, kScoresOutput));
+    for (const BatchSequence& sequence : batch.sequences)
+      for (size_t k = 0; k < desc.num_scores; ++k)
+        values.score.push_back(scores[last_position(batch, sequence) * desc.num_scores + k]);
+  } else {
+    add_logps(desc, batch, outputs, values.logp, values.token_logp);
+  }
+  return values;
+}
+
+void add_reference(const ObjectiveDesc& desc, const Batch& batch, const StreamValues& outputs, ObjectiveBatch& values) {
+  add_logps(desc, batch, outputs, values.reference_logp, values.reference_token_logp);
+}
+
+StreamValues output_gradients(const ObjectiveDesc& desc, const Batch& batch, const ObjectiveResult& result,
+                              Device device) {
+  std::vector<int64_t> sizes = {batch.num_rows, batch.seq_len};
+  if (desc.scores()) sizes.push_back(desc.num_scores);
+  const auto num_positions = static_cast<size_t>(batch.num_rows * batch.seq_len);
+  std::vector<float> gradient(num_positions * (desc.scores() ? desc.num_scores : 1));
+  if (desc.scores()) {
+    for (size_t s = 0; s < batch.sequences.size(); ++s)
+      for (size_t k = 0; k < desc.num_scores; ++k)
+        gradient[last_position(batch, batch.sequences[s]) * desc.num_scores + k] =
+            static_cast<float>(result.grad_score[s * desc.num_scores + k]);
+  } else {
+    size_t token = 0;
+    for_sequences(batch, [&](size_t s, size_t first, std::span<const int32_t> labels) {
+      for (size_t t = 0; t < labels.size(); ++t) {
+        if (labels[t] == kIgnoreLabel) continue;
+        const double own = desc.needs_tokens() ? result.grad_token_logp[token++] : 0.0;
+        gradient[first + t] = static_cast<float>(result.grad_logp[s] + own);
+      }
+    });
+  }
+  const MemoryTag tag(MemoryCategory::kActivations);
+  Tensor on_device = Tensor::empty(sizes, Dtype::f32, device);
+  on_device.copy_from(Tensor::borrow(gradient.data(), sizes, Dtype::f32));
+  return {{desc.scores() ? kScoresOutput : kTokenLogpsOutput, std::move(on_device)}};
+}
+
+StreamValues empty_gradients(const StreamValues& outputs) {
+  const MemoryTag tag(MemoryCategory::kActivations);
+  StreamValues gradients;
+  for (const auto& [name, value] : outputs)
+    gradients[name] = Tensor::empty(value.sizes(), value.dtype(), value.device());
+  return gradients;
+}
+
+void add_counts(const ObjectiveDesc& desc, const ObjectiveBatch& values, SequenceCounts& counts) {
+  for (size_t s = 0; s < values.role.size(); ++s) {
+    if (values.role[s] == CHASSIS_SEQUENCE_MISMATCH) continue;
+    if (s == 0 || values.unit[s] != values.unit[s - 1]) ++counts[CHASSIS_COUNT_UNITS];
+    ++counts[CHASSIS_COUNT_SEQUENCES];
+    for (size_t i = 0; i < desc.num_targets; ++i)
+      counts[CHASSIS_COUNT_TARGETS] += std::isnan(values.target[s * desc.num_targets + i]) ? 0 : 1;
+    if (values.length.empty()) continue;
+    counts[CHASSIS_COUNT_TOKENS] += values.length[s];
+    if (values.role[s] == CHASSIS_SEQUENCE_CHOSEN) counts[CHASSIS_COUNT_CHOSEN_TOKENS] += values.length[s];
+  }
+}
+
+std::vector<double> term_weights(const ObjectiveDesc& desc, const SequenceCounts& counts) {
+  std::vector<double> weights;
+  for (const ObjectiveTerm& term : desc.terms) weights.push_back(counts[term.count] > 0 ? 1 / counts[term.count] : 0.0);
+  return weights;
+}
+
+void append(ObjectiveBatch& to, const ObjectiveBatch& batch) {
+  const uint64_t next_unit = to.unit.empty() ? 0 : to.unit.back() + 1;
+  for (const uint64_t unit : batch.unit) to.unit.push_back(next_unit + unit);
+  to.role.insert(to.role.end(), batch.role.begin(), batch.role.end());
+  if (!batch.first_token.empty()) {
+    if (to.first_token.empty()) to.first_token.push_back(0);
+    const uint64_t before = to.first_token.back();
+    for (size_t s = 1; s < batch.first_token.size(); ++s) to.first_token.push_back(before + batch.first_token[s]);
+  }
+  for (const auto member : {&ObjectiveBatch::target, &ObjectiveBatch::margin, &ObjectiveBatch::logp,
+                            &ObjectiveBatch::reference_logp, &ObjectiveBatch::length, &ObjectiveBatch::score,
+                            &ObjectiveBatch::token_logp, &ObjectiveBatch::reference_token_logp,
+                            &ObjectiveBatch::old_token_logp})
+    append(to.*member, batch.*member);
+}
+
+}  // namespace chassis
