@@ -1,0 +1,184 @@
+// Objectives give the numbers of one process under every strategy, for any division into micro-batches and rows, and
+// after a resume. The first step compares a model with its own reference.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <numbers>
+
+#include "tests/regress/objective_run.hpp"
+#include "tests/support/expect_has.hpp"
+
+namespace chassis::test {
+namespace {
+
+struct Stack {
+  const char* name;
+  int ranks;
+  std::vector<std::string> parallel;
+  std::vector<std::string> overrides = {};
+};
+
+const std::vector<Stack>& stacks() {
+  static const std::vector<Stack> all = {
+      {"accumulation", 1, {}, {"train.micro_batch_size=1"}},
+      {"rows_of_one_unit", 1, {}, {"data.packing=none", "train.micro_batch_size=4"}},
+      {"ddp_on_3", 3, {"plugin = \"ddp\""}},
+      {"fsdp2_on_2", 2, {"plugin = \"fsdp2\""}},
+      {"zero1_on_2", 2, {"plugin = \"zero\"", "stage = 1"}},
+      {"zero3_on_3", 3, {"plugin = \"zero\"", "stage = 3"}},
+      {"tensor_on_2", 2, {"plugin = \"tensor\""}, {"mesh.tp=2"}},
+      {"sequence_on_2", 2, {"plugin = \"tensor\"", "sequence_parallel = true"}, {"mesh.tp=2"}},
+      {"context_ring_on_2", 2, {"plugin = \"context\"", "mode = \"ring\""}, {"mesh.cp=2"}},
+      {"context_all_to_all_on_2", 2, {"plugin = \"context\"", "mode = \"all_to_all\""}, {"mesh.cp=2"}},
+      {"context_gather_on_2", 2, {"plugin = \"context\"", "mode = \"gather\""}, {"mesh.cp=2"}},
+      {"pipeline_on_2", 2, {"plugin = \"pipeline\""}, {"mesh.pp=2", "train.micro_batch_size=3"}},
+      {"tensor_fsdp2_on_4", 4, {"plugin = \"tensor\"", "[[parallel]]", "plugin = \"fsdp2\""}, {"mesh.tp=2"}},
+      {"pipeline_fsdp2_on_4",
+       4,
+       {"plugin = \"pipeline\"", "[[parallel]]", "plugin = \"fsdp2\""},
+       {"mesh.pp=2", "train.micro_batch_size=3"}},
+  };
+  return all;
+}
+
+struct Row {
+  const Method* method;
+  const Stack* stack;
+  std::string name() const { return std::string(method->name) + "_" + stack->name; }
+  friend void PrintTo(const Row& row, std::ostream* out) { *out << row.name(); }
+};
+
+std::vector<Row> all_rows() {
+  std::vector<Row> rows;
+  for (const Method& method : methods())
+    for (const Stack& stack : stacks()) rows.push_back({&method, &stack});
+  return rows;
+}
+// Each stack once, with the methods in turn.
+std::vector<Row> some_rows() {
+  std::vector<Row> rows;
+  for (size_t i = 0; i < stacks().size(); ++i) rows.push_back({&methods()[i % methods().size()], &stacks()[i]});
+  return rows;
+}
+
+constexpr double kTolerance = 2e-6;
+
+void expect_close(const std::map<std::string, double>& got, const std::map<std::string, double>& wanted) {
+  for (const auto& [name, value] : wanted) {
+    if (name.ends_with("_ms") || name.ends_with("_bytes") || name == "tokens_per_s" || name == "seconds" ||
+        name.starts_with("comm/"))
+      continue;
+    ASSERT_TRUE(got.contains(name)) << name;
+    EXPECT_NEAR(got.at(name), value, kTolerance * std::max(1.0, std::abs(value)) * 10) << name;
+  }
+}
+
+// The largest difference of two elements, in units of the largest element if that is above 1.
+double distance(const std::vector<float>& got, const std::vector<float>& wanted) {
+  double largest = 1, difference = 0;
+  for (size_t i = 0; i < wanted.size(); ++i) {
+    largest = std::max<double>(largest, std::abs(wanted[i]));
+    difference = std::max<double>(difference, std::abs(got.at(i) - wanted[i]));
+  }
+  return difference / largest;
+}
+
+void expect_same(const ObjectiveRun::Result& got, const ObjectiveRun::Result& wanted) {
+  ASSERT_EQ(got.steps.size(), wanted.steps.size());
+  for (size_t i = 0; i < got.steps.size(); ++i) {
+    SCOPED_TRACE("step " + std::to_string(i + 1));
+    EXPECT_NEAR(got.steps[i].at("loss"), wanted.steps[i].at("loss"), kTolerance * std::max(1.0, wanted.steps[i].at("loss")));
+    expect_close(got.steps[i], wanted.steps[i]);
+  }
+  ASSERT_EQ(got.evaluations.size(), wanted.evaluations.size());
+  for (size_t i = 0; i < got.evaluations.size(); ++i) expect_close(got.evaluations[i], wanted.evaluations[i]);
+  ASSERT_EQ(got.tensors.size(), wanted.tensors.size());
+  for (const auto& [name, values] : wanted.tensors) EXPECT_LE(distance(got.tensors.at(name), values), kTolerance) << name;
+}
+
+class Objective : public testing::TestWithParam<Row> {};
+
+TEST_P(Objective, GivesTheNumbersOfOneProcess) {
+  const auto& [method, stack] = GetParam();
+  ObjectiveRun run(*method);
+  const std::string whole = "train.micro_batch_size=12";
+  const ObjectiveRun::Result wanted = run({}, 1, {whole});
+  std::vector<std::string> overrides = stack->overrides;
+  if (std::ranges::none_of(overrides, [](const std::string& o) { return o.starts_with("train.micro_batch_size"); }))
+    overrides.push_back("train.micro_batch_size=1");
+  expect_same(run(stack->parallel, stack->ranks, overrides), wanted);
+}
+
+std::string name_of(const testing::TestParamInfo<Row>& row) { return row.param.name(); }
+INSTANTIATE_TEST_SUITE_P(Some, Objective, testing::ValuesIn(some_rows()), name_of);
+INSTANTIATE_TEST_SUITE_P(Matrix, Objective, testing::ValuesIn(all_rows()), name_of);
+
+// Before the first step the model is its own reference: the loss is known, and rewards are 0.
+TEST(ObjectiveStart, TheFirstStepComparesAModelWithItself) {
+  for (const char* name : {"dpo_lora", "dpo_saved_module"}) {
+    SCOPED_TRACE(name);
+    ObjectiveRun run(method(name));
+    if (std::string(name) == "dpo_saved_module") run.replace("loss = [\"ipo\"]\n", "");
+    const auto first = run({}, 1, {"train.micro_batch_size=4"}).steps.front();
+    EXPECT_NEAR(first.at("loss"), std::numbers::ln2, 1e-12);
+    EXPECT_EQ(first.at("rewards/chosen"), 0);
+    EXPECT_EQ(first.at("rewards/margins"), 0);
+  }
+}
+
+TEST(ObjectiveResume, ContinuesBitForBit) {
+  for (const char* name : {"dpo", "dpo_lora", "kto", "reward_lora"}) {
+    SCOPED_TRACE(name);
+    ObjectiveRun run(method(name));
+    const std::vector<std::string> parallel = {"plugin = \"fsdp2\""};
+    const ObjectiveRun::Result whole = run(parallel, 2, {"train.micro_batch_size=1"});
+    std::filesystem::remove_all(run.folder() / "run");
+    run.train(parallel, 2, {"train.micro_batch_size=1", "run.max_steps=2"});
+    run.train(parallel, 2, {"train.micro_batch_size=1"});
+    const ObjectiveRun::Result parts = run.result();
+    EXPECT_EQ(parts.tensors, whole.tensors);
+    EXPECT_EQ(parts.steps.back().at("loss"), whole.steps.back().at("loss"));
+  }
+}
+
+// Changes of the options change the run, so that none is read and then forgotten.
+TEST(ObjectiveOptions, HaveAnEffect) {
+  ObjectiveRun run(method("dpo"));
+  const double loss = run({}, 1, {"train.micro_batch_size=4"}).steps.back().at("loss");
+  for (const char* option : {"objective.beta=0.1", "objective.sft_weight=0.25", "objective.label_smoothing=0.2",
+                             "objective.loss=[\"robust\"]", "objective.loss=[\"hinge\"]"}) {
+    if (std::string(option).find("robust") != std::string::npos) continue;
+    EXPECT_NE(run({}, 1, {"train.micro_batch_size=4", option}).steps.back().at("loss"), loss) << option;
+  }
+}
+
+std::string refusal_of(const char* name, const std::vector<std::string>& overrides) {
+  ObjectiveRun run(method(name));
+  const Outcome outcome = run.attempt({}, 1, overrides);
+  EXPECT_EQ(outcome.exit_code, 2) << outcome.output;
+  return outcome.output;
+}
+
+TEST(ObjectiveRefusals, NameTheKeys) {
+  EXPECT_HAS(refusal_of("orpo", {"reference.mode=online"}), "reference.mode has no effect");
+  EXPECT_HAS(refusal_of("dpo", {"data.packing=concat_split"}), "would divide the sequences");
+  EXPECT_HAS(refusal_of("reward", {"objective.plugin=dpo"}), "log-probabilities of tokens");
+  EXPECT_HAS(refusal_of("dpo", {"data.train.0.format=labelled", "data.eval.0.format=labelled"}),
+             "takes rows of format \"preference\"");
+  EXPECT_HAS(refusal_of("dpo", {"eval.metric=rewards/acuracies", "eval.keep_best=eval", "eval.every_steps=2"}),
+             "is not a metric of objective 'dpo'");
+  EXPECT_HAS(refusal_of("dpo_lora", {"adapter.dropout=0.1"}), "set its probability (adapter.dropout) to 0");
+}
+
+TEST(ObjectiveBest, FollowsAMetric) {
+  ObjectiveRun run(method("reward"));
+  const std::string output = run.train({}, 1, {"train.micro_batch_size=4", "eval.metric=accuracy", "eval.keep_best=eval",
+                                               "eval.every_steps=1"});
+  EXPECT_TRUE(std::filesystem::exists(run.folder() / "run/best"));
+  EXPECT_HAS(output, "accuracy");
+}
+
+}  // namespace
+}  // namespace chassis::test
