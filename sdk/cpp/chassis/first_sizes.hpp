@@ -7,6 +7,7 @@
 #include "chassis/kind/comm.h"
 #include "chassis/kind/format.h"
 #include "chassis/kind/model.h"
+#include "chassis/kind/objective.h"
 #include "chassis/kind/ops.h"
 #include "chassis/kind/optimizer.h"
 #include "chassis/kind/parallel.h"
@@ -65,6 +66,10 @@ CHASSIS_SDK_FIRST_SIZE(chassis_disk_rule_t, CHASSIS_DISK_RULE_V1_SIZE)
 CHASSIS_SDK_FIRST_SIZE(chassis_literal_t, CHASSIS_LITERAL_V1_SIZE)
 CHASSIS_SDK_FIRST_SIZE(chassis_disk_sink_t, CHASSIS_DISK_SINK_V1_SIZE)
 CHASSIS_SDK_FIRST_SIZE(chassis_model_t, CHASSIS_MODEL_V1_SIZE)
+CHASSIS_SDK_FIRST_SIZE(chassis_objective_desc_t, CHASSIS_OBJECTIVE_DESC_V1_SIZE)
+CHASSIS_SDK_FIRST_SIZE(chassis_objective_batch_t, CHASSIS_OBJECTIVE_BATCH_V1_SIZE)
+CHASSIS_SDK_FIRST_SIZE(chassis_objective_result_t, CHASSIS_OBJECTIVE_RESULT_V1_SIZE)
+CHASSIS_SDK_FIRST_SIZE(chassis_objective_t, CHASSIS_OBJECTIVE_V1_SIZE)
 CHASSIS_SDK_FIRST_SIZE(chassis_component_t, CHASSIS_COMPONENT_V1_SIZE)
 CHASSIS_SDK_FIRST_SIZE(chassis_operand_t, CHASSIS_OPERAND_V1_SIZE)
 CHASSIS_SDK_FIRST_SIZE(chassis_op_view_t, CHASSIS_OP_VIEW_V1_SIZE)
