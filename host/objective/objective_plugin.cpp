@@ -128,6 +128,38 @@ chassis_objective_batch_t ObjectiveBatch::view(const ObjectiveDesc& desc, bool i
   return out;
 }
 
+std::vector<double> counts_of(const ObjectiveDesc& desc, const ObjectiveBatch& batch) {
+  double units = 0, sequences = 0, tokens = 0, chosen_tokens = 0, targets = 0;
+  for (size_t i = 0; i < batch.role.size(); ++i) {
+    if (i == 0 || batch.unit[i] != batch.unit[i - 1]) ++units;
+    if (batch.role[i] == CHASSIS_SEQUENCE_MISMATCH) continue;
+    ++sequences;
+    if (!desc.scores()) tokens += batch.length[i];
+    if (!desc.scores() && batch.role[i] == CHASSIS_SEQUENCE_CHOSEN) chosen_tokens += batch.length[i];
+    for (size_t j = 0; j < desc.num_targets; ++j) targets += !std::isnan(batch.target[i * desc.num_targets + j]);
+  }
+  std::vector<double> counts;
+  for (const ObjectiveTerm& term : desc.terms) {
+    switch (term.count) {
+      case CHASSIS_COUNT_UNITS:
+        counts.push_back(units);
+        break;
+      case CHASSIS_COUNT_SEQUENCES:
+        counts.push_back(sequences);
+        break;
+      case CHASSIS_COUNT_TOKENS:
+        counts.push_back(tokens);
+        break;
+      case CHASSIS_COUNT_CHOSEN_TOKENS:
+        counts.push_back(chosen_tokens);
+        break;
+      default:
+        counts.push_back(targets);
+    }
+  }
+  return counts;
+}
+
 ObjectiveResult::ObjectiveResult(const ObjectiveDesc& desc, const ObjectiveBatch& batch, bool with_gradients)
     : terms(desc.terms.size()), sums(desc.num_sums) {
   if (!with_gradients) return;

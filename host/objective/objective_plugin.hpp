@@ -61,6 +61,9 @@ struct ObjectiveBatch {
   chassis_objective_batch_t view(const ObjectiveDesc& desc, bool is_evaluated) const;
 };
 
+// The count that each term is divided by, of the sequences of a batch. Those of the parts of a batch add up.
+std::vector<double> counts_of(const ObjectiveDesc& desc, const ObjectiveBatch& batch);
+
 struct ObjectiveResult {
   std::vector<double> terms, sums;
   std::vector<double> grad_logp, grad_score, grad_token_logp;  // empty if they do not apply or were not asked for
