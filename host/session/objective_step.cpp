@@ -118,13 +118,12 @@ void ObjectiveStep::begin(const std::vector<Batch>& micro_batches) {
   enter_phase("reference");
   for (size_t m = 0; m < micro_batches.size(); ++m) add_reference_of(micro_batches[m], references_[m]);
   if (reference_ != nullptr) reference_->finish_step();
-  SequenceCounts counts{};
   if (!desc().needs_global()) {
-    // Only the ranks that count rows know all facts without the values of the model.
+    std::vector<double> counts(desc().terms.size());
     if (session_.ranks().counts_rows())
-      for (const Batch& batch : micro_batches) add_counts(desc(), sequence_facts(desc(), batch), counts);
+      for (const Batch& batch : micro_batches) add_each(counts, counts_of(desc(), sequence_facts(desc(), batch)));
     session_.ranks().sum(counts, "counts of an objective");
-    term_weights_ = chassis::term_weights(desc(), counts);
+    term_weights_ = term_weights(counts);
     return;
   }
   enter_phase("values for the objective");
@@ -142,8 +141,7 @@ void ObjectiveStep::begin(const std::vector<Batch>& micro_batches) {
     append(global, batch);
     begin.push_back(global.role.size());
   }
-  add_counts(desc(), global, counts);
-  term_weights_ = chassis::term_weights(desc(), counts);
+  term_weights_ = term_weights(counts_of(desc(), global));
   std::vector<double> sequence_state;
   objective_.plugin().prepare(global, state_, sequence_state);
   const auto num_ranks = static_cast<size_t>(session_.ranks().num_data_ranks());
@@ -221,13 +219,11 @@ ObjectiveStep::Evaluation ObjectiveStep::finish() {
   ObjectiveBatch all;
   for (const ObjectiveBatch& batch : exchanged(added_)) append(all, batch);
   added_.clear();
-  SequenceCounts counts{};
-  add_counts(desc(), all, counts);
-  all.term_weight = term_weights_ = chassis::term_weights(desc(), counts);
+  all.term_weight = term_weights_ = term_weights(counts_of(desc(), all));
   if (desc().needs_global()) objective_.plugin().prepare(all, all.state, all.sequence_state);
   const ObjectiveResult result = objective_.plugin().evaluate(all, false);
   Evaluation out;
-  out.num_units = static_cast<uint64_t>(counts[CHASSIS_COUNT_UNITS]);
+  out.num_units = all.unit.empty() ? 0 : all.unit.back() + 1;
   std::vector<double> sums = result.terms;
   for (size_t i = 0; i < result.terms.size(); ++i) out.loss += result.terms[i] * term_weights_[i];
   sums.insert(sums.end(), result.sums.begin(), result.sums.end());

@@ -2,7 +2,6 @@
 #include "host/session/sequence_values.hpp"
 
 #include <algorithm>
-#include <cmath>
 
 #include "host/base/error.hpp"
 #include "host/compile/objective_pass.hpp"
@@ -137,22 +136,9 @@ StreamValues empty_gradients(const StreamValues& outputs) {
   return gradients;
 }
 
-void add_counts(const ObjectiveDesc& desc, const ObjectiveBatch& values, SequenceCounts& counts) {
-  for (size_t s = 0; s < values.role.size(); ++s) {
-    if (values.role[s] == CHASSIS_SEQUENCE_MISMATCH) continue;
-    if (s == 0 || values.unit[s] != values.unit[s - 1]) ++counts[CHASSIS_COUNT_UNITS];
-    ++counts[CHASSIS_COUNT_SEQUENCES];
-    for (size_t i = 0; i < desc.num_targets; ++i)
-      counts[CHASSIS_COUNT_TARGETS] += std::isnan(values.target[s * desc.num_targets + i]) ? 0 : 1;
-    if (values.length.empty()) continue;
-    counts[CHASSIS_COUNT_TOKENS] += values.length[s];
-    if (values.role[s] == CHASSIS_SEQUENCE_CHOSEN) counts[CHASSIS_COUNT_CHOSEN_TOKENS] += values.length[s];
-  }
-}
-
-std::vector<double> term_weights(const ObjectiveDesc& desc, const SequenceCounts& counts) {
+std::vector<double> term_weights(const std::vector<double>& counts) {
   std::vector<double> weights;
-  for (const ObjectiveTerm& term : desc.terms) weights.push_back(counts[term.count] > 0 ? 1 / counts[term.count] : 0.0);
+  for (const double count : counts) weights.push_back(count > 0 ? 1 / count : 0.0);
   return weights;
 }
 

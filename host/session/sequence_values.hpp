@@ -2,7 +2,6 @@
 // are in double.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -26,11 +25,8 @@ StreamValues output_gradients(const ObjectiveDesc& desc, const Batch& batch, con
 // Gradients with undefined contents, for a rehearsal.
 StreamValues empty_gradients(const StreamValues& outputs);
 
-// Counts by which terms are divided, by CHASSIS_COUNT_… (the first is not used).
-using SequenceCounts = std::array<double, CHASSIS_COUNT_TARGETS + 1>;
-void add_counts(const ObjectiveDesc& desc, const ObjectiveBatch& values, SequenceCounts& counts);
-// 1 ÷ the count of each term; 0 where there is nothing to count.
-std::vector<double> term_weights(const ObjectiveDesc& desc, const SequenceCounts& counts);
+// 1 ÷ the count of each term (counts_of()); 0 where there is nothing to count.
+std::vector<double> term_weights(const std::vector<double>& counts);
 
 // Appends the sequences of another batch; units get numbers that follow.
 void append(ObjectiveBatch& to, const ObjectiveBatch& batch);
