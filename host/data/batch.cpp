@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "host/base/error.hpp"
 
@@ -41,6 +42,16 @@ void Batch::shorten(int64_t length) {
 bool BatchRow::needs_columns() const {
   return std::ranges::any_of(batch_.fields,
                              [](const auto& named) { return named.second.entries() != FieldEntries::kPositions; });
+}
+
+void BatchRow::add_unit(std::vector<SequenceFacts> sequences, size_t column) {
+  const uint64_t unit = batch_.sequences.empty() ? 0 : batch_.sequences.back().unit + 1;
+  auto begin = static_cast<int64_t>(column);
+  for (SequenceFacts& facts : sequences) {
+    const int64_t length = facts.length;
+    batch_.sequences.push_back({.row = row_, .begin = begin, .unit = unit, .facts = std::move(facts)});
+    begin += length;
+  }
 }
 
 void BatchRow::write(const RowPiece& piece, size_t column) {

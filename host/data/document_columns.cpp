@@ -26,25 +26,38 @@ ColumnStore::ColumnStore(const std::string& folder, const std::vector<ColumnFact
   }
 }
 
+std::vector<std::byte> ColumnStore::read(const Column& column, uint64_t document) {
+  uint64_t range[2] = {0, 0};
+  if (document == 0)
+    column.ends.pread_exact(&range[1], sizeof range[1], 0);
+  else
+    column.ends.pread_exact(range, sizeof range, (document - 1) * sizeof range[0]);
+  const auto [begin, end] = range;
+  if (begin > end || end > column.facts.num_bytes)
+    throw storage_error(fmt::format("{}: document {} spans bytes {} to {} of {}", column.ends.path(), document, begin,
+                                    end, column.facts.num_bytes))
+        .hint("remove the folder; the program makes it again");
+  std::vector<std::byte> bytes(end - begin);
+  if (!bytes.empty()) column.values.pread_exact(bytes.data(), bytes.size(), begin);
+  return bytes;
+}
+
 DocumentColumns ColumnStore::read(uint64_t document) const {
   DocumentColumns out;
-  for (const Column& column : columns_) {
-    uint64_t range[2] = {0, 0};
-    if (document == 0)
-      column.ends.pread_exact(&range[1], sizeof range[1], 0);
-    else
-      column.ends.pread_exact(range, sizeof range, (document - 1) * sizeof range[0]);
-    const auto [begin, end] = range;
-    if (begin > end || end > column.facts.num_bytes)
-      throw storage_error(fmt::format("{}: document {} spans bytes {} to {} of {}", column.ends.path(), document, begin,
-                                      end, column.facts.num_bytes))
-          .hint("remove the folder; the program makes it again");
-    if (begin == end) continue;
-    std::vector<std::byte>& bytes = out[column.facts.name];
-    bytes.resize(end - begin);
-    column.values.pread_exact(bytes.data(), bytes.size(), begin);
-  }
+  for (const Column& column : columns_)
+    if (std::vector<std::byte> bytes = read(column, document); !bytes.empty())
+      out[column.facts.name] = std::move(bytes);
   return out;
+}
+
+bool ColumnStore::has(std::string_view name) const {
+  return std::ranges::any_of(columns_, [&](const Column& column) { return column.facts.name == name; });
+}
+
+std::vector<std::byte> ColumnStore::read(uint64_t document, std::string_view name) const {
+  for (const Column& column : columns_)
+    if (column.facts.name == name) return read(column, document);
+  return {};
 }
 
 std::vector<std::pair<std::string, const File*>> ColumnStore::files() const {

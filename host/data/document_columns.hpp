@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -26,6 +27,9 @@ class ColumnStore {
   bool empty() const { return columns_.empty(); }
   // Those that the document has.
   DocumentColumns read(uint64_t document) const;
+  bool has(std::string_view name) const;
+  // One of them; empty if the document does not have it.
+  std::vector<std::byte> read(uint64_t document, std::string_view name) const;
   // By file name.
   std::vector<std::pair<std::string, const File*>> files() const;
 
@@ -34,6 +38,8 @@ class ColumnStore {
     ColumnFacts facts;
     File values, ends;
   };
+  static std::vector<std::byte> read(const Column& column, uint64_t document);
+
   std::vector<Column> columns_;
 };
 

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "host/base/error.hpp"
@@ -13,22 +14,51 @@
 namespace chassis {
 namespace {
 
-// Places tokens [offset, offset + length) of a document at `column` of a row; only counts them if `row` is NULL. `end`
-// is where the document ends for this row: the token before it has no target. Returns the number of trained tokens.
-uint64_t place_tokens(const TokenStore& store, DocumentSpan document, uint64_t offset, size_t length, uint64_t end,
-                      BatchRow* row, size_t column, int32_t number) {
-  const uint64_t first_target = document.begin + offset + 1;
-  const size_t num_targets = offset + length < end ? length : length - 1;
-  if (row == nullptr) return store.count_trained(first_target, num_targets);
-  std::vector<int32_t> ids(length), targets(length, kIgnoreLabel);
-  store.read_ids(document.begin + offset, ids);
-  store.read_labels(first_target, std::span(targets).first(num_targets));
+// A part of a document and its place in a row.
+struct Placement {
+  uint64_t offset = 0;  // in the document
+  size_t length = 0;
+  uint64_t end = 0;  // where the document ends for this row: the token before it has no target
+  size_t column = 0;
+};
+
+// Returns the number of trained tokens.
+uint64_t place_piece(const TokenStore& store, DocumentSpan document, const Placement& at, BatchRow& row,
+                     int32_t number) {
+  const size_t num_targets = at.offset + at.length < at.end ? at.length : at.length - 1;
+  std::vector<int32_t> ids(at.length), targets(at.length, kIgnoreLabel);
+  store.read_ids(document.begin + at.offset, ids);
+  store.read_labels(document.begin + at.offset + 1, std::span(targets).first(num_targets));
   DocumentColumns columns;
-  const bool takes_columns = offset == 0 && !store.columns().empty() && row->needs_columns();
+  const bool takes_columns = at.offset == 0 && !store.columns().empty() && row.needs_columns();
   if (takes_columns) columns = store.columns().read(document.index);
-  row->write({.ids = ids, .targets = targets, .document = number, .columns = takes_columns ? &columns : nullptr},
-             column);
-  return length - static_cast<uint64_t>(std::count(targets.begin(), targets.end(), kIgnoreLabel));
+  row.write({.ids = ids, .targets = targets, .document = number, .columns = takes_columns ? &columns : nullptr},
+            at.column);
+  return at.length - static_cast<uint64_t>(std::count(targets.begin(), targets.end(), kIgnoreLabel));
+}
+
+// Places a part of a document, or each of its sequences as a piece of its own; only counts trained tokens if `row` is
+// NULL. `number` is that of the next piece in the row. Returns the number of trained tokens.
+uint64_t place_tokens(const TokenStore& store, DocumentSpan document, const Placement& at, BatchRow* row,
+                      int32_t& number) {
+  // The first token of a sequence is masked, so this is also right for documents with sequences.
+  if (row == nullptr)
+    return store.count_trained(document.begin + at.offset + 1,
+                               at.offset + at.length < at.end ? at.length : at.length - 1);
+  if (!store.has_sequences()) return place_piece(store, document, at, *row, number++);
+  CHASSIS_CHECK(at.offset == 0 && at.length == document.length, "a unit is placed as a whole");
+  std::vector<SequenceFacts> sequences = store.sequences(document);
+  uint64_t num_trained = 0;
+  Placement part{.column = at.column};
+  for (const SequenceFacts& facts : sequences) {
+    part.length = static_cast<size_t>(facts.length);
+    part.end = part.offset + part.length;
+    num_trained += place_piece(store, document, part, *row, number++);
+    part.offset += part.length;
+    part.column += part.length;
+  }
+  row->add_unit(std::move(sequences), at.column);
+  return num_trained;
 }
 
 // The notes that may explain why there are fewer tokens than the user expects; empty if nothing was noted.
@@ -53,6 +83,7 @@ RowSource::RowSource(TokenStore store, const RowOptions& options, const DataSetC
       num_usable_documents_(store_.num_documents()),
       num_usable_tokens_(store_.facts().num_tokens) {
   CHASSIS_CHECK(options_.seq_len > 0, "seq_len is positive");
+  CHASSIS_CHECK(options_.packing != Packing::kConcatSplit || !store_.has_sequences(), "sequences are not split");
   const auto seq_len = static_cast<uint64_t>(options_.seq_len);
   if (options_.packing == Packing::kConcatSplit) {
     if (!options_.one_pass && store_.facts().num_tokens < seq_len) {
@@ -77,9 +108,11 @@ void RowSource::apply_overflow(const std::function<void()>& poll) {
     throw Error(ExitCode::kConfig, store_.origin(longer.first),
                 fmt::format("the document has {} tokens, seq_len is {}; {} of {} documents are too long",
                             store_.document(longer.first).length, seq_len, longer.count, store_.num_documents()))
-        .hint(
-            "raise train.seq_len, or set data.overflow to \"truncate\" or \"drop\", or data.packing to "
-            "\"concat_split\"");
+        .hint(store_.has_sequences()
+                  ? "raise train.seq_len, which holds all sequences of a row of the data, or set data.overflow to "
+                    "\"drop\" or \"truncate_left_prompt\""
+                  : "raise train.seq_len, or set data.overflow to \"truncate\" or \"drop\", or data.packing to "
+                    "\"concat_split\"");
   }
   num_usable_tokens_ -= longer.num_tokens;
   if (!drops_long_documents(options_.overflow)) {
@@ -99,7 +132,8 @@ void RowSource::apply_overflow(const std::function<void()>& poll) {
                             "first with {} tokens; data.max_drop_ratio is {:g}",
                             longer.count, store_.num_documents(), config_.path, 100 * part, seq_len,
                             store_.document(longer.first).length, options_.max_drop_ratio))
-        .hint("raise train.seq_len, or set data.overflow to \"truncate\", or raise data.max_drop_ratio");
+        .hint(fmt::format("raise train.seq_len, or set data.overflow to \"{}\", or raise data.max_drop_ratio",
+                          to_text(store_.has_sequences() ? Overflow::kTruncateLeftPrompt : Overflow::kTruncate)));
   }
 }
 
@@ -170,12 +204,13 @@ RowCounts RowSource::next_packed(SetCursor& cursor, BatchRow* row) const {
   const auto seq_len = static_cast<size_t>(options_.seq_len);
   const uint64_t epoch = cursor.epoch;
   size_t column = 0;
-  for (int32_t piece = 0; column < seq_len; ++piece) {
+  int32_t number = 0;
+  while (column < seq_len) {
     if (options_.one_pass && cursor.epoch != epoch) break;
     const DocumentSpan document = next_document(cursor);
     const size_t length = static_cast<size_t>(std::min<uint64_t>(seq_len - column, document.length - cursor.offset));
-    counts.num_trained_tokens +=
-        place_tokens(store_, document, cursor.offset, length, document.length, row, column, piece);
+    const Placement at{.offset = cursor.offset, .length = length, .end = document.length, .column = column};
+    counts.num_trained_tokens += place_tokens(store_, document, at, row, number);
     column += length;
     cursor.offset += length;
     if (cursor.offset == document.length) advance_document(cursor);
@@ -195,7 +230,9 @@ RowCounts RowSource::next_single(SetCursor& cursor, BatchRow* row) const {
   }
   if (document.length > seq_len) ++counts.num_truncated_documents;
   const uint64_t length = std::min(document.length, seq_len);
-  counts.num_trained_tokens = place_tokens(store_, document, 0, static_cast<size_t>(length), length, row, 0, 0);
+  int32_t number = 0;
+  counts.num_trained_tokens =
+      place_tokens(store_, document, {.length = static_cast<size_t>(length), .end = length}, row, number);
   counts.num_tokens = length;
   advance_document(cursor);
   return counts;
@@ -211,7 +248,8 @@ RowCounts RowSource::next_best_fit(SetCursor& cursor, BatchRow* row) const {
   for (const DocumentSpan document : packed.documents) {
     if (document.length > seq_len) ++counts.num_truncated_documents;
     const size_t length = static_cast<size_t>(std::min<uint64_t>(document.length, seq_len));
-    counts.num_trained_tokens += place_tokens(store_, document, 0, length, length, row, column, number++);
+    counts.num_trained_tokens +=
+        place_tokens(store_, document, {.length = length, .end = length, .column = column}, row, number);
     column += length;
   }
   counts.num_tokens = column;

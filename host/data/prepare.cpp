@@ -26,6 +26,7 @@
 #include "host/base/units.hpp"
 #include "host/data/data_files.hpp"
 #include "host/data/document_pipeline.hpp"
+#include "host/data/document_writer.hpp"
 #include "host/data/encode_worker.hpp"
 #include "host/data/line_reader.hpp"
 #include "host/data/store_key.hpp"
@@ -140,6 +141,11 @@ auto in_cache(const std::string& cache_dir, Action action) {
   }
 }
 
+// NULL: documents have no sequences.
+const SequenceNeeds* sequences_of(const PrepareOptions& options) {
+  return options.data && options.data->sequences ? &*options.data->sequences : nullptr;
+}
+
 void write_store(const DataSetConfig& config, const std::vector<std::string>& files, const Tokenizer* tokenizer,
                  const PrepareOptions& options, const Json& key, const std::string& folder) {
   const bool narrow = options.vocab_size > 0 && options.vocab_size <= 0xFFFF;
@@ -157,9 +163,10 @@ void write_store(const DataSetConfig& config, const std::vector<std::string>& fi
   pipeline.make_worker = [&] { return make_encode_worker(config, options.data, tokenizer, options.vocab_size); };
   pipeline.num_workers = num_workers(options);
   pipeline.poll = options.poll;
+  DocumentWriter documents(config, files, options.data, writer);
   run_document_pipeline(files, pipeline, [&](DocumentChunk&& chunk) {
     in_cache(options.cache_dir, [&] {
-      for (const Document& document : chunk.documents) writer.add(document, chunk.file);
+      for (Document& document : chunk.documents) documents.add(std::move(document), chunk.file);
     });
     for (const DroppedRow& row : chunk.dropped)
       writer.add_dropped(row.reason, line_position(files[chunk.file], row.line));
@@ -168,6 +175,7 @@ void write_store(const DataSetConfig& config, const std::vector<std::string>& fi
     done = chunk.num_bytes_read;
     if (done - reported >= uint64_t{1} << 20) report();
   });
+  in_cache(options.cache_dir, [&] { documents.finish(); });
   report();
   const TokenStoreFacts facts = in_cache(options.cache_dir, [&] { return writer.finish(); });
   if (facts.num_documents == 0) throw empty_error(config, facts, max_drop_ratio(options));
@@ -184,7 +192,7 @@ struct KeptStore {
   bool fresh = false;
   bool damaged = false;
   bool outdated = false;  // made from other contents of the files, or by another version of this program
-  std::string reason;  // why it is not fresh; empty if nothing is kept
+  std::string reason;     // why it is not fresh; empty if nothing is kept
   TokenStoreFacts facts;
 };
 
@@ -376,7 +384,8 @@ TokenStore prepare_data_set(const DataSetConfig& config, const Tokenizer* tokeni
   const double num_dropped = static_cast<double>(facts.num_dropped());
   if (num_dropped > max_drop_ratio(options) * (num_dropped + static_cast<double>(facts.num_documents)))
     throw dropped_error(config, facts, max_drop_ratio(options));
-  if (facts.num_trained_tokens == 0) {
+  const SequenceNeeds* needs = sequences_of(options);
+  if (facts.num_trained_tokens == 0 && !(needs && needs->scores)) {
     throw data_set_error(config, fmt::format("all labels of {} are masked: none of its {} tokens would be trained",
                                              config.path, facts.num_tokens))
         .hint("a token is trained if its label is not -100 and a token comes before it in its document");

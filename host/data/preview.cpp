@@ -70,6 +70,51 @@ void add_pieces(const Document& document, const std::vector<size_t>& partly_insi
   }
 }
 
+std::string sequence_name(const SequenceFacts& facts, size_t index, size_t num_sequences) {
+  if (facts.role == SequenceRole::kChosen) return "chosen";
+  if (facts.role == SequenceRole::kRejected) return "rejected";
+  return num_sequences > 1 ? fmt::format("answer {}", index + 1) : "";
+}
+
+// Calls `show` for each sequence of a unit, as a document of its own.
+void for_each_sequence(
+    const Document& unit, const std::vector<size_t>& partly_inside,
+    const std::function<void(const Document& part, const std::vector<size_t>& partly, const std::string& name)>& show) {
+  size_t begin = 0;
+  for (size_t i = 0; i < unit.sequences.size(); ++i) {
+    const size_t end = begin + static_cast<size_t>(unit.sequences[i].length);
+    const auto slice = [&](const std::vector<int32_t>& values) {
+      return std::vector<int32_t>(values.begin() + static_cast<ptrdiff_t>(begin),
+                                  values.begin() + static_cast<ptrdiff_t>(end));
+    };
+    Document part;
+    part.ids = slice(unit.ids);
+    part.labels = slice(unit.labels);
+    std::vector<size_t> partly;
+    for (const size_t at : partly_inside)
+      if (at >= begin && at < end) partly.push_back(at - begin);
+    show(part, partly, sequence_name(unit.sequences[i], i, unit.sequences.size()));
+    begin = end;
+  }
+}
+
+// The conversations and texts of a record that needs an objective, which can be shown without one. Empty for others.
+std::vector<std::pair<std::string, Record>> parts_of(const Record& record) {
+  std::vector<std::pair<std::string, Record>> parts;
+  if (const auto* pair = std::get_if<PreferenceRecord>(&record)) {
+    parts.emplace_back("chosen", pair->chosen);
+    parts.emplace_back("rejected", pair->rejected);
+  } else if (const auto* labelled = std::get_if<LabelledRecord>(&record)) {
+    parts.emplace_back(labelled->is_good ? "good" : "bad", labelled->answer);
+  } else if (const auto* classified = std::get_if<ClassifiedRecord>(&record)) {
+    std::visit([&](const auto& input) { parts.emplace_back("", input); }, classified->input);
+  } else if (const auto* rollouts = std::get_if<RolloutsRecord>(&record)) {
+    for (size_t i = 0; i < rollouts->rollouts.size(); ++i)
+      parts.emplace_back(fmt::format("answer {}", i + 1), rollouts->rollouts[i].answer);
+  }
+  return parts;
+}
+
 void add_to(std::map<std::string, uint64_t>& sums, const std::map<std::string, uint64_t>& counts) {
   for (const auto& [what, times] : counts) sums[what] += times;
 }
@@ -83,17 +128,27 @@ PreviewOfSet preview_rows(const DataSetConfig& set, const DataConfig& data, cons
   auto parser = make_row_parser(set, data.vocab_size);
   RecordEncoder encoder(tokenizer, encode_options(data));
   const IdTexts texts(tokenizer);
-  const auto show_record = [&](const Record& record, PreviewRow row, const char* what) {
+  const auto show_record = [&](const Record& record, PreviewRow row, const std::string& what) {
     Document document;
     row.what = what;
     if (!encoder.encode(record, line_position(row.file, row.line), document)) row.drop_reason = encoder.drop_reason();
     const bool must_fit = data.packing != Packing::kConcatSplit && data.overflow != Overflow::kTruncate;
     if (row.drop_reason.empty() && must_fit && document.ids.size() > static_cast<size_t>(data.seq_len))
       row.drop_reason = fmt::format("it has {} tokens, train.seq_len is {}", document.ids.size(), data.seq_len);
-    add_pieces(document, encoder.partly_inside(), texts, row);
     row.changes = encoder.take_counts().changes();
     add_to(seen.changes, row.changes);
-    show(row);
+    if (document.sequences.empty()) {
+      add_pieces(document, encoder.partly_inside(), texts, row);
+      return show(row);
+    }
+    for_each_sequence(document, encoder.partly_inside(),
+                      [&](const Document& part, const std::vector<size_t>& partly, const std::string& name) {
+                        PreviewRow one = row;
+                        one.what = name;
+                        add_pieces(part, partly, texts, one);
+                        show(one);
+                        row.changes.clear();  // they are shown once
+                      });
   };
   for (size_t i = 0; i < std::min<size_t>(files.size(), limits.files); ++i) {
     const auto reader = open_rows(files[i], set);
@@ -111,12 +166,9 @@ PreviewOfSet preview_rows(const DataSetConfig& set, const DataConfig& data, cons
       row.unused_keys = parser->notes().unused_columns;
       add_to(seen.unused_keys, row.unused_keys);
       if (!row.unused_keys.empty()) parser = make_row_parser(set, data.vocab_size);  // resets the notes
-      if (const auto* pair = std::get_if<PreferenceRecord>(&record)) {
-        show_record(pair->chosen, row, "chosen");
-        show_record(pair->rejected, row, "rejected");
-      } else {
-        show_record(record, row, "");
-      }
+      const auto parts = data.sequences ? std::vector<std::pair<std::string, Record>>() : parts_of(record);
+      for (const auto& [name, part] : parts) show_record(part, row, name);
+      if (parts.empty()) show_record(record, row, "");
     }
   }
   return seen;

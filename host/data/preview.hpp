@@ -34,7 +34,7 @@ struct PreviewLabel {
 struct PreviewRow {
   std::string file;
   uint64_t line = 0;
-  std::string what;         // "chosen" or "rejected" of a pair; else empty
+  std::string what;         // "chosen" or "rejected" of a pair, "answer 2" of several; else empty
   std::string drop_reason;  // empty: it is used
   uint64_t num_tokens = 0, num_trained_tokens = 0;
   std::vector<PreviewPiece> pieces;  // neighbours differ in their state

@@ -11,6 +11,7 @@
 
 #include "host/base/json.hpp"
 #include "host/base/printable.hpp"
+#include "host/data/units.hpp"
 
 namespace chassis {
 namespace {
@@ -19,6 +20,7 @@ namespace {
 constexpr size_t kMinRunOn = 8;
 constexpr size_t kMaxNamedRoles = 20, kMaxReasonBytes = 300;
 constexpr int kEncoderVersion = 3;  // raised whenever equal records get other ids or labels
+constexpr int kUnitVersion = 1;     // likewise, for documents with sequences
 
 uint64_t num_targets(const Document& document) {
   if (document.ids.empty()) return 0;
@@ -114,6 +116,20 @@ void count_role(std::map<std::string, uint64_t>& roles, const std::string& role)
   ++roles[roles.size() < kMaxNamedRoles || roles.contains(name) ? name : "(others)"];
 }
 
+// Records that need an objective, in a task without one.
+Error not_a_unit(const Record& record) {
+  const auto error = [](const char* what, const char* task) {
+    return config_error(fmt::format("{} cannot be trained without an objective", what))
+        .hint(fmt::format("set train.task = {}", task));
+  };
+  if (std::holds_alternative<LabelledRecord>(record)) return error("a labelled answer", "\"preference\"");
+  if (std::holds_alternative<ClassifiedRecord>(record)) return error("a row with a class", "\"classify\"");
+  if (std::holds_alternative<RolloutsRecord>(record)) return error("a row of rollouts", "\"policy\"");
+  return error("a preference pair",
+               "\"preference\" or \"reward\"; to train the better answers alone, set format = \"messages\" and columns "
+               "= { messages = \"chosen\" }");
+}
+
 }  // namespace
 
 // The last label may be anything. If a token follows itself, its label is both its own id and the next one.
@@ -136,11 +152,21 @@ EncodeOptions encode_options(const DataConfig& config) {
           .overflow = config.overflow,
           .skips_refused = config.skips_refused,
           .seq_len = config.seq_len,
-          .vocab_size = config.vocab_size};
+          .vocab_size = config.vocab_size,
+          .sequences = config.sequences};
+}
+
+bool EncodeOptions::cuts_documents() const {
+  const bool rule = overflow == Overflow::kTruncate || overflow == Overflow::kTruncateLeftPrompt;
+  return (supervised || sequences) && !splits_documents && seq_len > 0 && rule;
 }
 
 RecordEncoder::RecordEncoder(const Tokenizer* tokenizer, EncodeOptions options)
-    : tokenizer_(tokenizer), options_(std::move(options)) {}
+    : tokenizer_(tokenizer), options_(std::move(options)) {
+  if (options_.sequences && options_.overflow == Overflow::kTruncate && !reads_whole_texts())
+    throw config_error("data.overflow = \"truncate\" would cut the answers that the objective compares")
+        .hint("set data.overflow to \"drop\" or \"error\", or to \"truncate_left_prompt\", which cuts prompts alone");
+}
 
 std::map<std::string, uint64_t> EncodeCounts::changes() const {
   std::map<std::string, uint64_t> changes;
@@ -167,6 +193,10 @@ std::map<std::string, uint64_t> EncodeCounts::changes() const {
   add("rows have labels that are none of their own ids and all of the next ones: they were shifted beforehand, and are "
       "shifted again here; labels[t] belongs to ids[t]",
       num_shifted_labels);
+  add("the two prompts of pairs have different tokens: an answer changes how the end of its prompt becomes tokens",
+      num_other_prompts);
+  add("answers do not end in a token that ends generation", num_open_ends);
+  add("the log-probabilities of answers are not used: the objective does not need them", num_unused_logps);
   add(other_begin.c_str(), num_other_begins);
   for (const auto& [role, times] : hidden_roles)
     changes[fmt::format("the template writes messages of the role \"{}\" as it writes those of others", role)] = times;
@@ -183,9 +213,11 @@ std::map<std::string, uint64_t> EncodeCounts::changes() const {
 bool RecordEncoder::encode(const Record& record, const SourcePosition& where, Document& document) {
   document.ids.clear();
   document.labels.clear();
+  document.sequences.clear();
   partly_inside_.clear();
-  num_masked_beginnings_ = num_masked_completions_ = 0;
+  num_masked_beginnings_ = num_masked_completions_ = num_other_prompts_ = num_open_ends_ = 0;
   drop_reason_.clear();
+  if (options_.sequences) require_unit(record, where);
   try {
     encode_any(record, document);
   } catch (const Error& error) {
@@ -193,6 +225,7 @@ bool RecordEncoder::encode(const Record& record, const SourcePosition& where, Do
     if (!is_skipped(record, error)) throw Error(error.code(), where, error.message()).hint(error.hint_text());
     document.ids.clear();
     document.labels.clear();
+    document.sequences.clear();
     partly_inside_.clear();
     drop_reason_ = reason_of(error);
   }
@@ -200,7 +233,9 @@ bool RecordEncoder::encode(const Record& record, const SourcePosition& where, Do
   if (document.ids.empty() && drop_reason_.empty()) return true;
   counts_.longest = std::max<uint64_t>(counts_.longest, document.ids.size());
   const uint64_t num_partly_inside = partly_inside_.size();
-  if (options_.supervised && drop_reason_.empty()) {
+  if (options_.sequences) {
+    if (drop_reason_.empty()) fit_unit(document);
+  } else if (options_.supervised && drop_reason_.empty()) {
     if (num_targets(document) == 0)
       drop_reason_ = "no token is trained";
     else
@@ -213,6 +248,8 @@ bool RecordEncoder::encode(const Record& record, const SourcePosition& where, Do
   counts_.num_partly_inside += num_partly_inside;
   counts_.num_masked_beginnings += num_masked_beginnings_;
   counts_.num_masked_completions += num_masked_completions_;
+  counts_.num_other_prompts += num_other_prompts_;
+  counts_.num_open_ends += num_open_ends_;
   counts_.num_tokens += document.ids.size();
   counts_.num_trained_tokens += num_targets(document);
   return true;
@@ -225,7 +262,9 @@ void RecordEncoder::encode_any(const Record& record, Document& document) {
     if (are_labels_shifted(tokens->ids, tokens->labels)) ++counts_.num_shifted_labels;
     return;
   }
-  if (const auto* text = std::get_if<TextRecord>(&record))
+  if (options_.sequences)
+    encode_unit(record, document);
+  else if (const auto* text = std::get_if<TextRecord>(&record))
     encode_text(*text, document);
   else if (const auto* segments = std::get_if<SegmentsRecord>(&record))
     encode_segments(*segments, document);
@@ -234,8 +273,7 @@ void RecordEncoder::encode_any(const Record& record, Document& document) {
   else if (const auto* completion = std::get_if<CompletionRecord>(&record))
     encode_completion(*completion, document);
   else
-    throw config_error("a preference pair cannot be trained: this version has no task for pairs")
-        .hint("format = \"messages\" with columns = { messages = \"chosen\" } trains the better answers alone");
+    throw not_a_unit(record);
   require_ids_in_vocabulary(document);
 }
 
@@ -246,7 +284,7 @@ void RecordEncoder::encode_text(const TextRecord& record, Document& document) {
   const int32_t bos = tokenizer().bos_id(), eos = tokenizer().eos_id();
   if (tokenizer().adds_bos() && bos >= 0 && (ids.empty() || ids.front() != bos)) ids.insert(ids.begin(), bos);
   if (eos >= 0 && (ids.empty() || ids.back() != eos)) ids.push_back(eos);
-  if (eos < 0) ++counts_.num_without_end;
+  if (eos < 0 && !reads_whole_texts()) ++counts_.num_without_end;
 }
 
 void RecordEncoder::encode_segments(const SegmentsRecord& record, Document& document) {
@@ -288,14 +326,16 @@ void RecordEncoder::encode_completion(const CompletionRecord& record, Document& 
 }
 
 void RecordEncoder::encode_chat(const ChatRecord& chat, Document& document) {
-  if (!options_.supervised) throw config_error("a conversation can be trained only with train.task = \"sft\"");
+  if (!options_.supervised && !options_.sequences)
+    throw config_error("a conversation can be trained only with train.task = \"sft\"");
   if (chat.messages.empty()) return;  // counted as a row without tokens
   renderer();                         // a template that fits no conversation is an error of the configuration
   encode_shown(chat, document);
 }
 
 void RecordEncoder::encode_shown(const ChatRecord& chat, Document& document) {
-  const bool spans = needs_spans(chat, options_.chat);
+  const bool is_masked = reads_whole_texts();
+  const bool spans = !is_masked && needs_spans(chat, options_.chat);
   RenderedChat rendered;
   try {
     rendered = renderer().render(chat, spans);
@@ -312,9 +352,9 @@ void RecordEncoder::encode_shown(const ChatRecord& chat, Document& document) {
   std::vector<ByteRange> trained;
   if (spans)
     trained = trained_ranges(chat, rendered, encoding);
-  else
+  else if (!is_masked)
     trained = {{0, rendered.text.size()}};
-  if (options_.chat.train_on_prompt) require_last_stop(chat, encoding);
+  if (options_.chat.train_on_prompt && learns_to_stop()) require_last_stop(chat, encoding);
   check_reasoning(chat, rendered, spans || !renderer_->is_jinja());
   count_contents(chat, encoding);
   for (const Message& message : chat.messages)
@@ -324,7 +364,7 @@ void RecordEncoder::encode_shown(const ChatRecord& chat, Document& document) {
   for (const size_t i : partly_inside_)
     num_masked_beginnings_ += begins_inside(trained, encoding.begin[i], encoding.end[i]);
   require_one_bos(document);
-  require_an_answer(document);
+  if (!options_.sequences) require_an_answer(document);
 }
 
 // Refuses parts that a Jinja template does not show; reasoning that it leaves out, and roles, are only counted.
@@ -421,10 +461,18 @@ void RecordEncoder::count_roles(const ChatRecord& chat) {
 
 // A row whose trained tokens only end an answer teaches the model to answer nothing.
 void RecordEncoder::require_an_answer(const Document& document) const {
-  constexpr uint64_t kMostTokensOfAnEnd = 4;
-  if (document.labels.empty() || num_targets(document) == 0 || num_targets(document) > kMostTokensOfAnEnd) return;
-  std::vector<int32_t> others;
   int32_t end = -1;
+  if (!is_nothing_but_an_end(document, end)) return;
+  throw config_error(fmt::format("nothing of the row is trained but {}, which ends an answer: the model would learn to "
+                                 "answer nothing",
+                                 token_text(end)))
+      .hint("give the answer a text, or leave the row out; data.on_refused = \"skip\" leaves out all such rows");
+}
+
+bool RecordEncoder::is_nothing_but_an_end(const Document& document, int32_t& end) const {
+  constexpr uint64_t kMostTokensOfAnEnd = 4;
+  if (document.labels.empty() || num_targets(document) == 0 || num_targets(document) > kMostTokensOfAnEnd) return false;
+  std::vector<int32_t> others;
   for (size_t i = 1; i < document.ids.size(); ++i) {
     const int32_t id = document.labels[i];
     if (id == kIgnoreLabel) continue;
@@ -433,17 +481,14 @@ void RecordEncoder::require_an_answer(const Document& document) const {
     else
       others.push_back(id);
   }
-  if (end < 0) return;
+  if (end < 0) return false;
   const std::string text = others.empty() ? "" : tokenizer().decode(others, true);
-  if (text.find_first_not_of(" \t\r\n") != std::string::npos) return;
-  throw config_error(fmt::format("nothing of the row is trained but {}, which ends an answer: the model would learn to "
-                                 "answer nothing",
-                                 token_text(end)))
-      .hint("give the answer a text, or leave the row out; data.on_refused = \"skip\" leaves out all such rows");
+  return text.find_first_not_of(" \t\r\n") == std::string::npos;
 }
 
 bool RecordEncoder::is_skipped(const Record& record, const Error& error) const {
   if (!options_.skips_refused || error.code() != ExitCode::kConfig) return false;
+  if (options_.sequences) return renderer_ != nullptr;
   return (std::holds_alternative<ChatRecord>(record) && renderer_) || std::holds_alternative<CompletionRecord>(record);
 }
 
@@ -477,7 +522,7 @@ std::vector<ByteRange> RecordEncoder::trained_ranges(const ChatRecord& chat, con
       if (is_answer || mask.pieces.back().trained || whole)
         mask.pieces.back().end = end_of_turn(chat, rendered, encoding, mask, limits[mask.message]);
     } else if (mask.pieces.back().trained) {
-      require_stop_inside(encoding, mask);
+      if (learns_to_stop()) require_stop_inside(encoding, mask);
       count_begin(rendered, first.begin);
     }
     if (whole) ranges.push_back({done, mask.pieces.front().begin});
@@ -546,7 +591,7 @@ uint64_t RecordEncoder::end_of_turn(const ChatRecord& chat, const RenderedChat& 
                                     const MessageMask& mask, uint64_t limit) const {
   const uint64_t leaf = mask.pieces.back().end;
   const bool is_answer = chat.messages[mask.message].role == "assistant";
-  const bool must_stop = is_answer && mask.pieces.back().trained;
+  const bool must_stop = is_answer && mask.pieces.back().trained && learns_to_stop();
   const auto first = std::lower_bound(encoding.begin.begin(), encoding.begin.end(), leaf) - encoding.begin.begin();
   for (auto i = static_cast<size_t>(first); i < encoding.ids.size() && encoding.end[i] <= limit; ++i) {
     if (!is_special(encoding.ids[i])) continue;
@@ -634,7 +679,8 @@ void RecordEncoder::check_reasoning(const ChatRecord& chat, const RenderedChat& 
 
 void RecordEncoder::count_contents(const ChatRecord& chat, const Encoding& encoding) {
   for (const Message& message : chat.messages)
-    if (message.role == "assistant" && message.train.value_or(true) && is_silent(message)) ++counts_.num_empty_answers;
+    if (message.role == "assistant" && message.train.value_or(true) && is_silent(message) && !reads_whole_texts())
+      ++counts_.num_empty_answers;
   // Only special tokens of this row can be spelled in it, and they are few.
   std::set<int32_t> specials;
   for (const int32_t id : encoding.ids)
@@ -677,7 +723,7 @@ void RecordEncoder::require_ids_in_vocabulary(const Document& document) const {
 // Cuts a document that is too long, if the overflow rule says so: afterwards it may have nothing to train.
 void RecordEncoder::fit(Document& document) {
   const size_t size = document.ids.size(), limit = static_cast<size_t>(options_.seq_len);
-  if (!cuts_documents() || size <= limit) return;
+  if (!options_.cuts_documents() || size <= limit) return;
   if (options_.overflow == Overflow::kTruncate) {
     keep(document, 0, limit);
     if (num_targets(document) == 0) drop_reason_ = "no token is trained in the first train.seq_len tokens";
@@ -688,15 +734,10 @@ void RecordEncoder::fit(Document& document) {
     if (size - limit < first)
       keep(document, size - limit, size);
     else
-      drop_reason_ = "longer than train.seq_len without its prompt";
+      drop_reason_ = kNoPromptToCut;
   }
   partly_inside_.clear();  // their places have changed
   if (drop_reason_.empty()) ++counts_.num_truncated;
-}
-
-bool RecordEncoder::cuts_documents() const {
-  const bool rule = options_.overflow == Overflow::kTruncate || options_.overflow == Overflow::kTruncateLeftPrompt;
-  return options_.supervised && !options_.splits_documents && options_.seq_len > 0 && rule;
 }
 
 const Tokenizer& RecordEncoder::tokenizer() const {
@@ -733,14 +774,24 @@ std::string RecordEncoder::token_text(int32_t id) const {
 }
 
 std::string RecordEncoder::fingerprint() {
-  if (!options_.supervised) return "";
+  if (!options_.supervised && !options_.sequences) return "";
   Json key;
   key["version"] = kEncoderVersion;
   key["train_on_prompt"] = options_.chat.train_on_prompt;
   key["last_turn_only"] = options_.chat.last_turn_only;
   key["roles_to_train"] = options_.chat.roles_to_train;
   if (options_.skips_refused) key["on_refused"] = "skip";
-  if (cuts_documents()) {
+  if (options_.sequences) {
+    const SequenceNeeds& needs = *options_.sequences;
+    key["sequences"] = {{"version", kUnitVersion},
+                        {"units", needs.units},
+                        {"mismatches", needs.mismatches},
+                        {"old_logps", needs.old_logps},
+                        {"num_targets", needs.num_targets},
+                        {"num_classes", needs.num_classes},
+                        {"scores", needs.scores}};
+  }
+  if (options_.cuts_documents()) {
     key["overflow"] = to_text(options_.overflow);
     key["seq_len"] = options_.seq_len;
   }

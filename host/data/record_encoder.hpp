@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -26,7 +27,11 @@ struct EncodeOptions {
   Overflow overflow = Overflow::kDrop;
   bool skips_refused = false;  // drops conversations that the template refuses, or does not show
   int64_t seq_len = 0;
-  int64_t vocab_size = 0;  // ids must be below it; 0: all are accepted
+  int64_t vocab_size = 0;                       // ids must be below it; 0: all are accepted
+  std::optional<SequenceNeeds> sequences = {};  // rows become documents with sequences
+
+  // True if a document that is too long is cut when it is encoded.
+  bool cuts_documents() const;
 };
 EncodeOptions encode_options(const DataConfig& config);
 
@@ -45,6 +50,9 @@ struct EncodeCounts {
   uint64_t num_untrained_first = 0;         // completions without a token in front of them
   uint64_t num_without_end = 0;             // texts that no EOS ends, since the tokenizer has none
   uint64_t num_shifted_labels = 0;          // rows of ids whose labels are the ids that follow
+  uint64_t num_other_prompts = 0;           // pairs whose prompts have different tokens
+  uint64_t num_open_ends = 0;               // answers of sequences that end in no token that ends generation
+  uint64_t num_unused_logps = 0;            // answers with log-probabilities that the objective does not need
   std::map<std::string, uint64_t> spelled;  // special token → how often contents of messages spell it
   std::map<std::string, uint64_t> dropped;  // reason → rows
   // Role → messages. other_roles: messages that are not trained, with roles that the program does not know.
@@ -66,8 +74,9 @@ class RecordEncoder {
   // conversation.
   RecordEncoder(const Tokenizer* tokenizer, EncodeOptions options);
 
-  // Fills ids and labels; an empty text has none. Returns false if the row is dropped, and counts it. Throws config
-  // errors at `where`. Documents longer than seq_len are kept unless they are to be cut: packing drops or refuses them.
+  // Fills ids, labels and sequences; an empty text has none. Returns false if the row is dropped, and counts it. Throws
+  // config errors at `where`. Documents longer than seq_len are kept unless they are to be cut: packing drops or
+  // refuses them. Labelled documents are not cut if the objective needs mismatches, which make them longer.
   bool encode(const Record& record, const SourcePosition& where, Document& document);
   // Why the last row was dropped.
   const std::string& drop_reason() const { return drop_reason_; }
@@ -86,6 +95,19 @@ class RecordEncoder {
   void encode_completion(const CompletionRecord& record, Document& document);
   void encode_chat(const ChatRecord& record, Document& document);
   void encode_shown(const ChatRecord& record, Document& document);
+
+  // In unit_encoder.cpp: rows that an objective reads.
+  void require_unit(const Record& record, const SourcePosition& where) const;
+  void encode_unit(const Record& record, Document& unit);
+  void encode_pair(const PreferenceRecord& record, Document& unit);
+  void encode_classified(const ClassifiedRecord& record, Document& unit);
+  void encode_rollouts(const RolloutsRecord& record, Document& unit);
+  void add_answer(const ChatRecord& chat, SequenceFacts facts, Document& unit);
+  bool take_logps(Document& answer, const SequenceFacts& facts) const;
+  bool is_nothing_but_an_end(const Document& document, int32_t& end) const;
+  void fit_unit(Document& unit);
+  bool reads_whole_texts() const;
+  bool learns_to_stop() const;
 
   std::vector<ByteRange> trained_ranges(const ChatRecord& chat, const RenderedChat& rendered, const Encoding& encoding);
   struct TurnPlaces {
@@ -116,7 +138,6 @@ class RecordEncoder {
   void require_one_bos(const Document& document) const;
   void require_ids_in_vocabulary(const Document& document) const;
   void fit(Document& document);
-  bool cuts_documents() const;
 
   const Tokenizer& tokenizer() const;
   ChatRenderer& renderer();
@@ -131,8 +152,9 @@ class RecordEncoder {
   EncodeCounts counts_;
   std::string drop_reason_;
   std::vector<size_t> partly_inside_;
-  uint64_t num_masked_beginnings_ = 0, num_masked_completions_ = 0;  // in the last row
-  mutable std::vector<int8_t> special_;                              // by id; -1: not asked yet
+  // In the last row.
+  uint64_t num_masked_beginnings_ = 0, num_masked_completions_ = 0, num_other_prompts_ = 0, num_open_ends_ = 0;
+  mutable std::vector<int8_t> special_;  // by id; -1: not asked yet
 };
 
 }  // namespace chassis

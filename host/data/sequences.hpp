@@ -18,10 +18,10 @@ enum class SequenceRole : uint32_t {
 
 struct SequenceFacts {
   SequenceRole role = SequenceRole::kAnswer;
-  int64_t length = 0;            // tokens, of prompt and answer
-  std::vector<double> targets;   // as in chassis_objective_desc_t; NaN: none
-  double margin = 0;             // of a pair, on both of its sequences
-  std::vector<double> old_logps;  // of the tokens of the answer, from the data; empty: not needed
+  int64_t length = 0;                  // tokens, of prompt and answer
+  std::vector<double> targets = {};    // as in chassis_objective_desc_t; NaN: none
+  double margin = 0;                   // of a pair, on both of its sequences
+  std::vector<double> old_logps = {};  // of the tokens of the answer, from the data; empty: not needed
   bool operator==(const SequenceFacts&) const = default;
 };
 

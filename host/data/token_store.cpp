@@ -13,6 +13,7 @@
 #include "host/base/hash.hpp"
 #include "host/base/printable.hpp"
 #include "host/data/line_reader.hpp"
+#include "host/data/sequence_bytes.hpp"
 
 namespace chassis {
 namespace {
@@ -63,7 +64,10 @@ uint32_t checksum_of(const File& file, const std::function<void()>& poll) {
 }  // namespace
 
 TokenStore::TokenStore(const std::string& folder, const TokenStoreFacts& facts, std::vector<std::string> source_files)
-    : facts_(facts), source_files_(std::move(source_files)), columns_(folder, facts_.columns, facts_.num_documents) {
+    : facts_(facts),
+      source_files_(std::move(source_files)),
+      columns_(folder, facts_.columns, facts_.num_documents),
+      has_sequences_(columns_.has(kSequencesColumn)) {
   const uint64_t num_bytes = facts_.num_tokens * static_cast<uint64_t>(facts_.id_bytes);
   ids_ = File::open_read(folder + "/" + kIds);
   require_size(ids_, num_bytes);
@@ -127,6 +131,24 @@ void TokenStore::read_ids(uint64_t token, std::span<int32_t> ids) const { read(i
 
 void TokenStore::read_labels(uint64_t token, std::span<int32_t> labels) const {
   read(facts_.has_labels ? labels_ : ids_, token, labels);
+}
+
+std::vector<SequenceFacts> TokenStore::sequences(const DocumentSpan& document) const {
+  const auto damaged = [&](const std::string& what) {
+    return storage_error(fmt::format("{}: document {}: {}", ids_.path(), document.index, what))
+        .hint("remove the folder; the program makes it again");
+  };
+  std::vector<SequenceFacts> sequences;
+  try {
+    sequences = sequences_from_bytes(columns_.read(document.index, kSequencesColumn));
+  } catch (const Error& error) {
+    throw damaged(error.message());
+  }
+  uint64_t num_tokens = 0;
+  for (const SequenceFacts& facts : sequences) num_tokens += static_cast<uint64_t>(facts.length);
+  if (num_tokens != document.length)
+    throw damaged(fmt::format("its sequences have {} tokens, and it has {}", num_tokens, document.length));
+  return sequences;
 }
 
 uint64_t TokenStore::count_trained(uint64_t token, uint64_t count) const {
@@ -216,6 +238,26 @@ void TokenStoreWriter::begin_labels() {
   }
 }
 
+namespace {
+
+// The columns of a document, with its sequences as one of them.
+DocumentColumns with_sequences(const Document& document) {
+  CHASSIS_CHECK(document.labels.size() == document.ids.size(), "sequences have labels");
+  size_t begin = 0;
+  for (const SequenceFacts& facts : document.sequences) {
+    CHASSIS_CHECK(facts.length > 0 && begin < document.ids.size(), "a sequence without a token");
+    CHASSIS_CHECK(document.labels[begin] == kIgnoreLabel, "the first token of a sequence has none before it");
+    begin += static_cast<size_t>(facts.length);
+  }
+  CHASSIS_CHECK(begin == document.ids.size(), "sequences are all of their document");
+  DocumentColumns columns = document.columns;
+  const bool is_new = columns.emplace(kSequencesColumn, sequence_bytes(document.sequences)).second;
+  CHASSIS_CHECK(is_new, "a column with the name of the sequences");
+  return columns;
+}
+
+}  // namespace
+
 void TokenStoreWriter::add(const Document& document, uint64_t file_index) {
   const std::vector<int32_t>& ids = document.ids;
   const std::vector<int32_t>& labels = document.labels;
@@ -229,13 +271,16 @@ void TokenStoreWriter::add(const Document& document, uint64_t file_index) {
   append_values(ids_, ids);
   if (!labels_.empty()) append_values(labels_.front(), labels.empty() ? ids : labels);
 
+  DocumentColumns own;
+  if (!document.sequences.empty()) own = with_sequences(document);
+  const DocumentColumns& columns = document.sequences.empty() ? document.columns : own;
   for (uint64_t& hash : hash_) {
     hash = chain(hash, ids, 0);
     if (!labels.empty() && labels != ids) hash = chain(hash, labels, 1);
-    for (const auto& [name, bytes] : document.columns)
+    for (const auto& [name, bytes] : columns)
       hash = hash64({reinterpret_cast<const char*>(bytes.data()), bytes.size()}, hash64(name, hash + 2));
   }
-  columns_.add(document.columns, facts_.num_documents);
+  columns_.add(columns, facts_.num_documents);
   if (!labels.empty()) max_id = std::max(max_id, *std::max_element(labels.begin(), labels.end()));
   if (max_id > facts_.max_id) {
     facts_.max_id = max_id;

@@ -77,6 +77,9 @@ class TokenStore {
   void read_labels(uint64_t token, std::span<int32_t> labels) const;
   // Columns of a document; none if the set has none.
   const ColumnStore& columns() const { return columns_; }
+  // The parts of a document that an objective reads. has_sequences(): all documents of the set have them.
+  bool has_sequences() const { return has_sequences_; }
+  std::vector<SequenceFacts> sequences(const DocumentSpan& document) const;
   // The number of labels of `count` tokens that are not masked. Reads nothing if the set has no labels of its own.
   uint64_t count_trained(uint64_t token, uint64_t count) const;
 
@@ -94,6 +97,7 @@ class TokenStore {
   std::vector<std::string> source_files_;
   File ids_, labels_, documents_;
   ColumnStore columns_;
+  bool has_sequences_;
 };
 
 // Writes a store sequentially, through small buffers.

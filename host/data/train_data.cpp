@@ -144,7 +144,8 @@ StepData TrainData::next_step(const StepShape& shape) {
     drop_prefetched();
     built = build(shape, cursor_);
   }
-  if (built.step.num_trained_tokens == 0) {
+  const bool has_scores = config_.sequences && config_.sequences->scores;  // then no token needs to be trained
+  if (built.step.num_trained_tokens == 0 && !has_scores) {
     throw config_error(fmt::format("all labels are masked in this step: none of {} tokens in {} rows is trained",
                                    built.step.num_tokens, shape.num_rows()))
         .hint("check the labels of the data, or raise train.global_batch_size");

@@ -66,7 +66,8 @@ class TrainData {
   TrainData(const TrainData&) = delete;
   TrainData& operator=(const TrainData&) = delete;
 
-  // Blocks until the next step is built. A step without a trained token is a config error.
+  // Blocks until the next step is built. A step without a trained token is a config error,
+  // unless sequences are scored.
   StepData next_step(const StepShape& shape);
   StepData next_step(int64_t micro_batch_size, int64_t num_micro_batches) {
     return next_step(StepShape{micro_batch_size, num_micro_batches, 0, 1});
