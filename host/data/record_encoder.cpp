@@ -678,8 +678,10 @@ void RecordEncoder::check_reasoning(const ChatRecord& chat, const RenderedChat& 
 }
 
 void RecordEncoder::count_contents(const ChatRecord& chat, const Encoding& encoding) {
+  // Other rows with an empty answer are dropped, or nothing of them is trained.
+  const bool trains_ends = !options_.sequences || options_.sequences->units == CHASSIS_OBJECTIVE_ROLLOUTS;
   for (const Message& message : chat.messages)
-    if (message.role == "assistant" && message.train.value_or(true) && is_silent(message) && !reads_whole_texts())
+    if (message.role == "assistant" && message.train.value_or(true) && is_silent(message) && trains_ends)
       ++counts_.num_empty_answers;
   // Only special tokens of this row can be spelled in it, and they are few.
   std::set<int32_t> specials;
