@@ -19,6 +19,7 @@
 #include "host/conformance/comm_checks.hpp"
 #include "host/conformance/format_checks.hpp"
 #include "host/conformance/model_checks.hpp"
+#include "host/conformance/objective_checks.hpp"
 #include "host/conformance/ops_checks.hpp"
 #include "host/conformance/optimizer_checks.hpp"
 #include "host/conformance/parallel_checks.hpp"
@@ -270,6 +271,13 @@ std::string check_quant(PluginRegistry& registry, const CheckedMember& member) {
   return products.num_compared > 0 ? "" : "none of its products was compared: " + products.left_out;
 }
 
+std::string check_objective(const CheckedMember& member) {
+  const ObjectiveReport report = examine_objective(member);
+  expect_none(report.failures, "promises of an objective are broken");
+  if (!report.left_out.empty()) member.note(report.left_out);
+  return "";
+}
+
 // Checks the adapter on a small model of every installed family.
 std::string check_adapter(PluginRegistry& registry, const CheckedMember& member) {
   const Oracles oracles(registry);
@@ -316,6 +324,7 @@ std::string check_numerics(PluginRegistry& registry, MetricsStore& metrics, cons
   if (kind == "adapter") return check_adapter(registry, member);
   if (kind == "rows") return check_rows(instance, arguments.data);
   if (kind == "quant") return check_quant(registry, member);
+  if (kind == "objective") return check_objective(member);
   if (kind == "sink") {
     expect_none(sink_failures([&] { return member.another(Json::object()); }), "promises of a sink are broken");
     return "";

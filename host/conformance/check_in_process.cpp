@@ -71,7 +71,8 @@ std::vector<std::string> own_folders() {
 // True if all members are of kinds that compute. These use the host's threads: threads of their own would compete with
 // those for the cores. Other plugins, such as a metrics server, may have threads of their own.
 bool computes_only(const Manifest& manifest) {
-  constexpr std::array<std::string_view, 6> kKinds = {"ops", "optimizer", "parallel", "model", "adapter", "quant"};
+  constexpr std::array<std::string_view, 7> kKinds = {"ops",     "optimizer", "parallel", "model",
+                                                      "adapter", "quant",     "objective"};
   return std::ranges::all_of(manifest.members, [&](const MemberName& member) {
     return std::ranges::find(kKinds, member.kind) != kKinds.end();
   });

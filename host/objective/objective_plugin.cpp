@@ -309,9 +309,8 @@ void ObjectivePlugin::check_sizes(const ObjectiveDesc& desc) const {
         fmt::format("sets num_sums to {}, but without the function metrics each of the {} metrics needs 2 "
                     "sums, expected {}",
                     desc.num_sums, desc.metrics.size(), 2 * desc.metrics.size()));
-  if (desc.needs_global() != (table_.prepare != nullptr))
-    throw refusal(desc.needs_global() ? "asks for GLOBAL, but the plugin has no function prepare"
-                                      : "does not ask for GLOBAL, but the plugin has a function prepare");
+  if (desc.needs_global() && table_.prepare == nullptr)
+    throw refusal("asks for GLOBAL, but the plugin has no function prepare");
   if (!desc.needs_global() && desc.state_size + desc.state_per_sequence > 0)
     throw refusal(fmt::format("sets state_size to {} and state_per_sequence to {} without GLOBAL, expected 0",
                               desc.state_size, desc.state_per_sequence));

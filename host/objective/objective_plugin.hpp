@@ -81,8 +81,9 @@ class ObjectivePlugin {
   explicit ObjectivePlugin(const Instance& instance);
 
   const ObjectiveDesc& description() const { return desc_; }
-  // Asks again; for the conformance tests.
+  // For the conformance tests: asks again.
   ObjectiveDesc describe() const;
+  bool has_prepare() const { return table_.prepare != nullptr; }
 
   // [step] Only with GLOBAL. `global` holds all sequences of the global batch.
   void prepare(const ObjectiveBatch& global, std::vector<double>& state, std::vector<double>& sequence_state) const;

@@ -133,7 +133,7 @@ typedef struct chassis_objective {
   chassis_status_t* (*describe)(struct chassis_instance* self, chassis_objective_desc_t* out);
   /* [step] With GLOBAL: gets all sequences of the global batch, and writes [state_size] and [num_sequences,
    * state_per_sequence], which are zero before the call. Every rank calls it with the same values, so it must be
-   * deterministic. NULL without GLOBAL. */
+   * deterministic. Not called without GLOBAL; NULL if no options ask for it. */
   chassis_status_t* (*prepare)(struct chassis_instance* self, const chassis_objective_batch_t* global, double* state,
                                double* sequence_state);
   /* [step] Adds nothing for an empty batch. The sums of the parts of a batch, divided between units, are those of the
