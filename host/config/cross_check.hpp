@@ -64,6 +64,7 @@ class CrossCheck {
   void check_data_task();
   void check_formats(const TaskSpec& task);
   void check_objective(const TaskSpec& task);
+  void check_classes();
   void check_other_task();
   void check_packing();
 

@@ -3,6 +3,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <set>
 #include <string>
 #include <string_view>
 
@@ -46,7 +47,17 @@ void CrossCheck::check_data_task() {
                                      shown(key)));
     }
   }
+  check_classes();
   check_packing();
+}
+
+void CrossCheck::check_classes() {
+  if (!is_changed("data.classes")) return;
+  if (!is("train.task", Task::kClassify))
+    add_problem("data.classes", fmt::format("{} has no effect with {}", shown("data.classes"), shown("train.task")));
+  std::set<std::string> names;
+  for (const std::string& name : get_list("data.classes"))
+    if (!names.insert(name).second) add_problem("data.classes", fmt::format("data.classes names \"{}\" twice", name));
 }
 
 // "\"preference\" or \"labelled\"".

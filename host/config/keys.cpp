@@ -153,7 +153,9 @@ TableRows data_table() {
        flag("train_on_prompt", &T::train_on_prompt, false, "train every token of a conversation"),
        flag("last_turn_only", &T::last_turn_only, false, "train only the last message of a trained role"),
        choice("reasoning", &T::reasoning, Reasoning::kTemplate,
-              "reasoning of assistant messages: as the template does it, kept in every turn, or left out")});
+              "reasoning of assistant messages: as the template does it, kept in every turn, or left out"),
+       list("classes", &T::classes, "[]",
+            "for classify: names of the classes, in the order of their indices; then labels may be names")});
 }
 
 // The keys of training and evaluation sets. `own` are those of one of the two.

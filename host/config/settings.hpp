@@ -179,6 +179,7 @@ struct Settings {
     Setting<bool> train_on_prompt;
     Setting<bool> last_turn_only;
     Setting<Reasoning> reasoning;
+    SettingList classes;
     SettingTables<TrainSet> train;
     SettingTables<EvalSet> eval;
   } data;

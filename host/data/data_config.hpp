@@ -48,6 +48,8 @@ struct DataSetConfig {
   std::optional<double> weight = {};
   // Other names of the keys of a row, and other words for roles: {"messages": "dialog"}, {"user": "human"}.
   std::map<std::string, std::string> columns = {}, tags = {};
+  // Names of the classes, in the order of their indices; empty: labels are indices.
+  std::vector<std::string> classes = {};
   bool all_columns = false;  // also reads those that the format does not use
   // Reads only the documents that a hash puts into this part: [begin, end) of [0, 1).
   double part_begin = 0, part_end = 1;

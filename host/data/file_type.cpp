@@ -30,7 +30,7 @@ std::string_view without_packing(std::string_view path) {
 // The values of a .csv file are strings.
 bool has_only_strings(DataFormat format) {
   return format == DataFormat::kText || format == DataFormat::kAlpaca || format == DataFormat::kPromptCompletion ||
-         format == DataFormat::kPreference;
+         format == DataFormat::kPreference || format == DataFormat::kLabelled || format == DataFormat::kClassification;
 }
 
 }  // namespace

@@ -50,6 +50,12 @@ std::string below(std::string name, const std::string& path) {
   return name + (path.starts_with('[') ? "" : ".") + path;
 }
 
+// Null, or an empty text as in a .csv file.
+bool is_nothing(JsonElement value) {
+  std::string_view text;
+  return value.is_null() || (!value.get(text) && text.empty());
+}
+
 std::string_view repeated(std::vector<std::string_view> keys) {
   std::sort(keys.begin(), keys.end());
   const auto found = std::adjacent_find(keys.begin(), keys.end());
@@ -197,11 +203,29 @@ RowFields::RowFields(const RowPlace& place, JsonObject object, const KeyNames& n
   }
 }
 
-std::optional<JsonElement> RowFields::find(std::string_view name) const {
-  for (size_t i = 0; i < values_.size(); ++i) {
-    if ((*names_)[i].first == name) return values_[i] && !values_[i]->is_null() ? values_[i] : std::nullopt;
+size_t RowFields::index_of(std::string_view name) const {
+  size_t first = names_->size(), found = names_->size();
+  for (size_t i = 0; i < names_->size(); ++i) {
+    if ((*names_)[i].first != name) continue;
+    first = std::min(first, i);
+    if (!values_[i] || is_nothing(*values_[i])) continue;
+    if (found < names_->size()) {
+      Error error = place_->error(fmt::format("\"{0}{1}\" and \"{0}{2}\" are both there, and mean the same", prefix_,
+                                              printable((*names_)[found].second), printable((*names_)[i].second)));
+      if (prefix_.empty()) error.hint(fmt::format("choose one by columns = {{ {} = \"…\" }}", name));
+      throw error;
+    }
+    found = i;
   }
-  return std::nullopt;
+  if (found < names_->size()) return found;
+  for (size_t i = first; i < names_->size(); ++i)  // an empty text
+    if ((*names_)[i].first == name && values_[i] && !values_[i]->is_null()) return i;
+  return first;
+}
+
+std::optional<JsonElement> RowFields::find(std::string_view name) const {
+  const size_t i = index_of(name);
+  return i < values_.size() && values_[i] && !values_[i]->is_null() ? values_[i] : std::nullopt;
 }
 
 std::string_view RowFields::string_or_empty(std::string_view name) const {
@@ -210,10 +234,8 @@ std::string_view RowFields::string_or_empty(std::string_view name) const {
 }
 
 std::string RowFields::path(std::string_view name) const {
-  for (const auto& [known, key] : *names_) {
-    if (known == name) return prefix_ + key;
-  }
-  return prefix_ + std::string(name);
+  const size_t i = index_of(name);
+  return prefix_ + (i < names_->size() ? (*names_)[i].second : std::string(name));
 }
 
 }  // namespace chassis

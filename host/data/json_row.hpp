@@ -78,7 +78,8 @@ class RowPlace {
   mutable bool has_wide_integers_ = false;
 };
 
-// The values of an object. A wanted key that occurs twice is an error; other keys are counted as unused.
+// The values of an object. A wanted key that occurs twice is an error, as are two keys for one name with values; other
+// keys are counted as unused.
 class RowFields {
  public:
   // `prefix` stands before keys in messages: "messages[2].". `names` must outlive the object.
@@ -88,12 +89,15 @@ class RowFields {
   std::optional<JsonElement> find(std::string_view name) const;
   // "" if it is absent or null.
   std::string_view string_or_empty(std::string_view name) const;
-  // The key as it is in the file, with the prefix.
+  // The key as it is in the file, with the prefix. If a name has several, the one with the value.
   std::string path(std::string_view name) const;
   const RowPlace& place() const { return *place_; }
   JsonObject object() const { return object_; }
 
  private:
+  // The index of the key with the value, or of the first key; the number of keys if there is no such name.
+  size_t index_of(std::string_view name) const;
+
   const RowPlace* place_;
   JsonObject object_;
   const KeyNames* names_;

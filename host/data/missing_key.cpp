@@ -6,24 +6,45 @@
 #include <algorithm>
 #include <array>
 #include <set>
-#include <utility>
+#include <string>
 
 #include "host/base/printable.hpp"
+#include "host/config/task_table.hpp"
 
 namespace chassis {
 namespace {
 
+struct Sign {
+  DataFormat format;
+  std::array<std::string_view, 2> keys;
+};
 // In the order in which a row is compared with them: a row of preferences may also have messages.
-constexpr std::array<std::pair<DataFormat, std::array<std::string_view, 2>>, 8> kSigns{{
+constexpr Sign kSigns[] = {
     {DataFormat::kPreference, {"chosen", "rejected"}},
+    {DataFormat::kPreference, {"chosen_response", "rejected_response"}},
+    {DataFormat::kRollouts, {"completions", "completions"}},
+    {DataFormat::kLabelled, {"kto_tag", "kto_tag"}},
+    {DataFormat::kLabelled, {"completion", "label"}},
     {DataFormat::kTokens, {"input_ids", "input_ids"}},
     {DataFormat::kSegments, {"segments", "segments"}},
+    {DataFormat::kClassification, {"text", "label"}},
     {DataFormat::kMessages, {"messages", "messages"}},
     {DataFormat::kShareGpt, {"conversations", "conversations"}},
     {DataFormat::kPromptCompletion, {"prompt", "completion"}},
     {DataFormat::kAlpaca, {"instruction", "output"}},
     {DataFormat::kText, {"text", "text"}},
-}};
+};
+
+// "\"preference\" or \"reward\"": the tasks with an objective that train the format. Empty: others do.
+std::string objective_tasks(DataFormat format) {
+  std::string text;
+  for (const TaskSpec& task : kTasks) {
+    if (std::ranges::count(task.formats, format) == 0) continue;
+    if (task.objective.empty()) return "";
+    text += fmt::format("{}\"{}\"", text.empty() ? "" : " or ", to_text(task.task));
+  }
+  return text;
+}
 
 }  // namespace
 
@@ -35,13 +56,13 @@ Error missing_key_error(DataFormat format, const RowFields& row, std::string_vie
                                                       : fmt::format("key \"{}\" is missing", printable(path)));
   for (const auto& [other, signs] : kSigns) {
     if (other == format || !keys.contains(signs[0]) || !keys.contains(signs[1])) continue;
-    if (other != DataFormat::kPreference)
-      return error.hint(fmt::format("the row looks like format \"{0}\": set format = \"{0}\"", to_text(other)));
+    const std::string tasks = objective_tasks(other);
+    std::string hint = fmt::format("the row looks like format \"{0}\": set format = \"{0}\"", to_text(other));
+    if (!tasks.empty()) hint += " with train.task = " + tasks;
     const std::string_view answers[] = {"messages", "conversations", "completion", "output", "text"};
-    const bool is_answer = std::ranges::count(answers, name) > 0;
-    return error.hint(
-        "the row looks like format \"preference\", which no task of this version trains" +
-        (is_answer ? fmt::format("; columns = {{ {} = \"chosen\" }} trains the better answers", name) : ""));
+    if (other == DataFormat::kPreference && std::ranges::count(answers, name) > 0)
+      hint += fmt::format("; columns = {{ {} = \"{}\" }} trains the better answers alone", name, signs[0]);
+    return error.hint(hint);
   }
   if (keys.contains(path)) return error.hint("give it a value, or remove the row");
   std::string found;

@@ -12,7 +12,7 @@ namespace chassis {
 UsedColumns used_columns(const DataSetConfig& config) {
   UsedColumns columns;
   if (config.all_columns) return columns;
-  for (const auto& [name, key] : renamed_keys(column_names(config.format), config.columns)) columns.push_back(key);
+  for (const auto& [name, key] : row_keys(config.format, config.columns)) columns.push_back(key);
   return columns;
 }
 

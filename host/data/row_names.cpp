@@ -13,6 +13,23 @@ namespace {
 
 using Names = std::vector<std::string_view>;
 
+// Other keys in use for a column.
+struct Synonym {
+  DataFormat format;
+  std::string_view name, key;
+};
+constexpr Synonym kSynonyms[] = {
+    {DataFormat::kPreference, "chosen", "chosen_response"},
+    {DataFormat::kPreference, "rejected", "rejected_response"},
+    {DataFormat::kPreference, "prompt", "question"},
+    {DataFormat::kPreference, "prompt", "context"},
+    {DataFormat::kLabelled, "label", "kto_tag"},
+    {DataFormat::kLabelled, "completion", "output"},
+    {DataFormat::kLabelled, "prompt", "question"},
+    {DataFormat::kLabelled, "prompt", "context"},
+    {DataFormat::kRollouts, "prompt", "question"},
+};
+
 std::string listed(const Names& names) {
   std::string text;
   for (const std::string_view name : names) text += fmt::format("{}\"{}\"", text.empty() ? "" : ", ", name);
@@ -31,8 +48,16 @@ const Names& column_names(DataFormat format) {
       {DataFormat::kSegments, {"segments"}},
       {DataFormat::kTokens, {"input_ids", "labels", "attention_mask"}},
       {DataFormat::kPreference,
-       {"chosen", "rejected", "prompt", "instruction", "input", "conversations", "messages", "system", "tools",
-        "margin"}},
+       {"chosen", "rejected", "prompt", "instruction", "input", "history", "conversations", "messages", "system",
+        "tools", "margin"}},
+      {DataFormat::kLabelled,
+       {"completion", "label", "prompt", "instruction", "input", "history", "conversations", "messages", "system",
+        "tools"}},
+      {DataFormat::kClassification,
+       {"text", "label", "labels", "value", "values", "prompt", "completion", "conversations", "messages", "system",
+        "tools"}},
+      {DataFormat::kRollouts,
+       {"completions", "prompt", "instruction", "input", "history", "conversations", "messages", "system", "tools"}},
   };
   return kNames.at(format);
 }
@@ -47,6 +72,9 @@ const Names& tag_names(DataFormat format) {
     case DataFormat::kMessages:
     case DataFormat::kPromptCompletion:
     case DataFormat::kPreference:
+    case DataFormat::kLabelled:
+    case DataFormat::kClassification:
+    case DataFormat::kRollouts:
       return kMessageTags;
     case DataFormat::kSegments:
       return kSegmentTags;
@@ -70,6 +98,16 @@ void require_names(DataFormat format, std::string_view option, const std::map<st
       throw config_error(
           fmt::format("{}: \"{}\" and \"{}\" are both \"{}\"", option, other->second, name, printable(key)));
   }
+}
+
+KeyNames row_keys(DataFormat format, const std::map<std::string, std::string>& columns) {
+  KeyNames keys = renamed_keys(column_names(format), columns);
+  for (const Synonym& synonym : kSynonyms) {
+    if (synonym.format != format || columns.contains(std::string(synonym.name))) continue;
+    const bool is_taken = std::ranges::any_of(keys, [&](const auto& item) { return item.second == synonym.key; });
+    if (!is_taken) keys.emplace_back(synonym.name, synonym.key);
+  }
+  return keys;
 }
 
 KeyNames renamed_keys(const Names& names, const std::map<std::string, std::string>& renamed) {

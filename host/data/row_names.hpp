@@ -23,6 +23,10 @@ const std::vector<std::string_view>& tag_names(DataFormat format);
 // become one key.
 void require_names(DataFormat format, std::string_view option, const std::map<std::string, std::string>& renamed);
 
+// The keys of a row that a set reads: its columns, and other names in use for them ("chosen_response" for "chosen")
+// unless the set renames the column. A name may occur several times.
+KeyNames row_keys(DataFormat format, const std::map<std::string, std::string>& columns);
+
 // `names` as the set calls them.
 KeyNames renamed_keys(const std::vector<std::string_view>& names, const std::map<std::string, std::string>& renamed);
 

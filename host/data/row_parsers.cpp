@@ -4,6 +4,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <charconv>
+#include <cmath>
 #include <iterator>
 #include <optional>
 #include <utility>
@@ -37,30 +39,11 @@ class AlpacaParser final : public JsonRowParser {
     const std::string_view instruction = required_string(row, "instruction"), output = required_string(row, "output");
     if (const std::string_view system = row.string_or_empty("system"); !system.empty())
       chat.messages.push_back(text_message("system", system));
-    read_history(row, chat.messages);
+    if (const auto history = row.find("history"))
+      add_history(row.place(), row.path("history"), *history, chat.messages);
     chat.messages.push_back(text_message("user", instruction_text(instruction, row.string_or_empty("input"))));
     chat.messages.push_back(text_message("assistant", output));
     return chat;
-  }
-
-  // [["question", "answer"], …]; in a .csv file it can only be empty.
-  void read_history(const RowFields& row, std::vector<Message>& messages) const {
-    const std::optional<JsonElement> history = row.find("history");
-    std::string_view text;
-    if (!history || (!history->get(text) && text.empty())) return;
-    const RowPlace& place = row.place();
-    const std::string path = row.path("history");
-    size_t turn = 0;
-    for (const JsonElement item : place.list(path, *history)) {
-      const std::string name = fmt::format("{}[{}]", path, turn++);
-      const JsonArray pair = place.list(name, item);
-      if (pair.size() != 2)
-        throw place.error(fmt::format("\"{}\" has {} texts, not a question and an answer", name, pair.size()));
-      for (size_t i = 0; i < 2; ++i) {
-        const std::string_view said = place.string(fmt::format("{}[{}]", name, i), pair.at(i));
-        messages.push_back(text_message(i == 0 ? "user" : "assistant", said));
-      }
-    }
   }
 };
 
@@ -177,7 +160,7 @@ Error wrong_form(const RawRow& row, Error error) {
 }  // namespace
 
 JsonRowParser::JsonRowParser(const DataSetConfig& config)
-    : format_(config.format), columns_(renamed_keys(column_names(config.format), config.columns)) {
+    : format_(config.format), columns_(row_keys(config.format, config.columns)) {
   try {
     require_names(config.format, "columns", config.columns);
     require_names(config.format, "tags", config.tags);
@@ -224,6 +207,40 @@ std::string instruction_text(std::string_view instruction, std::string_view inpu
   return text;
 }
 
+void add_history(const RowPlace& place, const std::string& name, JsonElement history, std::vector<Message>& messages) {
+  std::string_view text;
+  if (!history.get(text) && text.empty()) return;
+  size_t turn = 0;
+  for (const JsonElement item : place.list(name, history)) {
+    const std::string path = fmt::format("{}[{}]", name, turn++);
+    const JsonArray pair = place.list(path, item);
+    if (pair.size() != 2)
+      throw place.error(fmt::format("\"{}\" has {} texts, not a question and an answer", path, pair.size()));
+    for (size_t i = 0; i < 2; ++i) {
+      const std::string_view said = place.string(fmt::format("{}[{}]", path, i), pair.at(i));
+      messages.push_back(text_message(i == 0 ? "user" : "assistant", said));
+    }
+  }
+}
+
+std::optional<double> finite_number(const RowPlace& place, const std::string& name, JsonElement value) {
+  constexpr std::string_view kSpace = " \t\r\n";
+  double number = 0;
+  if (!value.is_string() || place.is_wide_integer(value)) {
+    number = place.number(name, value);
+  } else {
+    std::string_view text = place.string(name, value);
+    const size_t begin = text.find_first_not_of(kSpace);
+    if (begin == text.npos) return std::nullopt;
+    text = text.substr(begin, text.find_last_not_of(kSpace) + 1 - begin);
+    if (text.size() > 1 && text.front() == '+' && text[1] != '-') text.remove_prefix(1);
+    const auto [end, code] = std::from_chars(text.data(), text.data() + text.size(), number);
+    if (code != std::errc() || end != text.data() + text.size()) throw place.type_error(name, value, "a number");
+  }
+  if (!std::isfinite(number)) throw place.type_error(name, value, "a finite number");
+  return number;
+}
+
 std::unique_ptr<RowParser> make_row_parser(const DataSetConfig& config, int64_t vocab_size) {
   switch (config.format) {
     case DataFormat::kText:
@@ -242,6 +259,12 @@ std::unique_ptr<RowParser> make_row_parser(const DataSetConfig& config, int64_t 
       return make_token_parser(config, vocab_size);
     case DataFormat::kPreference:
       return make_preference_parser(config);
+    case DataFormat::kLabelled:
+      return make_labelled_parser(config);
+    case DataFormat::kClassification:
+      return make_class_parser(config);
+    case DataFormat::kRollouts:
+      return make_rollouts_parser(config);
   }
   throw internal_error("a format without a parser");
 }

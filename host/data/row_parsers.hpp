@@ -2,7 +2,10 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include "host/data/json_row.hpp"
 #include "host/data/record_reader.hpp"
@@ -34,7 +37,16 @@ class JsonRowParser : public RowParser {
 // The instruction, followed by a line with the input if there is one.
 std::string instruction_text(std::string_view instruction, std::string_view input);
 
+// Appends [["question", "answer"], …]. In a .csv file it can only be an empty text.
+void add_history(const RowPlace& place, const std::string& name, JsonElement history, std::vector<Message>& messages);
+
+// A number, or a text with one, as in a .csv file. nullopt for a blank text.
+std::optional<double> finite_number(const RowPlace& place, const std::string& name, JsonElement value);
+
 std::unique_ptr<RowParser> make_token_parser(const DataSetConfig& config, int64_t vocab_size);
 std::unique_ptr<RowParser> make_preference_parser(const DataSetConfig& config);
+std::unique_ptr<RowParser> make_labelled_parser(const DataSetConfig& config);
+std::unique_ptr<RowParser> make_class_parser(const DataSetConfig& config);
+std::unique_ptr<RowParser> make_rollouts_parser(const DataSetConfig& config);
 
 }  // namespace chassis

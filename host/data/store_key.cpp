@@ -114,6 +114,7 @@ Json store_key(const DataSetConfig& config, const std::vector<std::string>& file
   key["documents"] = config.format == DataFormat::kText ? to_text(config.documents) : "";
   key["columns"] = config.columns;
   key["tags"] = config.tags;
+  if (!config.classes.empty()) key["classes"] = config.classes;
   key["part"] = {config.part_begin, config.part_end};
   key["encoder"] = encoder;
   key["tokenizer"] = encodes ? tokenizer->fingerprint() : "";

@@ -75,6 +75,7 @@ DataSetConfig data_set(const DataNeeds& needs, const Settings::DataSet& settings
   set.documents = settings.documents;
   set.columns = renamed_names(set.format, "columns", settings.columns);
   set.tags = renamed_names(set.format, "tags", settings.tags);
+  set.classes = needs.settings.data.classes;
   set.key = settings.key();
   set.where = settings.path.where();
   set.row_files = needs.row_files;
