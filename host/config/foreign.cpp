@@ -49,6 +49,24 @@ constexpr std::string_view
         "use [[parallel]] with plugin = \"context\" and mode: \"ring\" (p2p), \"all_to_all\" (Ulysses) or \"gather\"",
     kUseSequence = "use [[parallel]] with plugin = \"tensor\" and sequence_parallel = true";
 
+constexpr std::string_view
+    kUseBeta = "use beta in [objective]",
+    kUseOrpo = "use beta in [objective] with plugin = \"orpo\"",
+    kUseLossWeights = "use loss_weights in [objective] with plugin = \"dpo\"",
+    kUseSftWeight = "use sft_weight in [objective], the weight of a mean over the tokens of all chosen answers",
+    kUseSmoothing = "use label_smoothing in [objective]",
+    kUseDesirable = "use desirable_weight in [objective] with plugin = \"kto\"",
+    kUseUndesirable = "use undesirable_weight in [objective] with plugin = \"kto\"",
+    kNoWeighting = "weights of pairs by their probability (WPO) are not available; remove it",
+    kNoSync = "the reference stays the model that training starts from; a moving one is not available",
+    kWholeAnswers =
+        "answers are never cut; rows that are longer than train.seq_len are left out or refused by data.overflow",
+    kNoPpo = "PPO is not available; train.task = \"policy\" trains from answers with rewards",
+    kNoRollouts =
+        "no answers are written during training: train.task = \"policy\" reads them with their rewards, in rows of "
+        "format \"rollouts\"",
+    kNoDistillation = "distillation is not available in this version; remove it";
+
 template <const std::string_view& kFirst, const std::string_view& kSecond>
 struct Joined {
   static constexpr auto kChars = [] {
@@ -77,10 +95,11 @@ constexpr ForeignKey kKeys[] = {
     {"resize_vocab", kLf, "the vocabulary is never resized silently; prepare the model directory instead"},
     {"resize_token_embeddings_to_32x", kAxolotl, "padding of the vocabulary is a run-time detail here; remove it"},
     // task and trained parameters
-    {".stage", kLf, "use train.task: pt is \"pretrain\", sft is \"sft\"; rm is not available in this version"},
+    {".stage", kLf,
+     "use train.task: pt is \"pretrain\", sft is \"sft\", rm is \"reward\"; dpo and kto are \"preference\", with "
+     "plugin in "
+     "[objective]; ppo is not available"},
     {"finetuning_type", kLf, "full: nothing to set; freeze: freeze.patterns; lora: [adapter] with plugin = \"lora\""},
-    {"reward_model", kAxolotl, "reward models are not available in this version"},
-    {"rl", kAxolotl, "reinforcement learning and preference losses are not available"},
     {"unfrozen_parameters", kAxolotl, "use freeze.train_only"},
     {"freeze_trainable_layers", kLf, "use freeze.train_only with a regular expression on the layers' names"},
     {"freeze_vision_tower", kLf, "use freeze.patterns with a regular expression on the parameters' names"},
@@ -118,6 +137,145 @@ constexpr ForeignKey kKeys[] = {
     {".peft", kOthers, kUseLora},
     {".peft_config", kTrl, kUseLora},
     {".adapters", kOthers, "use [adapter]; a run has one"},
+    // preferences, rewards, classes and policies
+    {"rl", kAxolotl,
+     "use train.task = \"preference\" and plugin in [objective]: \"dpo\" (ipo is loss = \"ipo\"), \"kto\", \"orpo\", "
+     "or \"cpo\" "
+     "with loss = \"simpo\"; for grpo use train.task = \"policy\""},
+    {".beta", kTrl, kUseBeta},
+    {"rl_beta", kAxolotl, kUseBeta},
+    {"pref_beta", kLf, kUseBeta},
+    {"dpo_beta", kLf, kUseBeta},
+    {"kto_beta", kLf, kUseBeta},
+    {"orpo_beta", kLf, kUseOrpo},
+    {"orpo_alpha", kAxolotl, kUseOrpo},
+    {".loss_type", kTrl, "use loss in [objective]"},
+    {"dpo_loss_type", kAxolotl, "use loss in [objective] with plugin = \"dpo\""},
+    {"dpo_loss_weights", kAxolotl, kUseLossWeights},
+    {".loss_weights", kTrl, kUseLossWeights},
+    {"pref_loss", kLf,
+     "use plugin in [objective]: \"dpo\" with loss = \"sigmoid\", \"hinge\" or \"ipo\", \"orpo\", or \"cpo\" with loss "
+     "= "
+     "\"simpo\"; for kto_pair use \"kto\" with rows of format \"labelled\""},
+    {"pref_ftx", kLf, kUseSftWeight},
+    {"dpo_ftx", kLf, kUseSftWeight},
+    {"kto_ftx", kLf, "not available; \"dpo\", \"orpo\" and \"cpo\" in [objective] have sft_weight"},
+    {"rpo_alpha", kTrl, kUseSftWeight},
+    {"cpo_alpha", kTrl, "use sft_weight in [objective] with plugin = \"cpo\"; it is 0 with loss = \"simpo\""},
+    {"pref_bco_weight", kLf,
+     "use loss = [\"sigmoid\", \"bco_pair\"] and loss_weights in [objective] with plugin = \"dpo\"; weights are not "
+     "divided by "
+     "their sum"},
+    {"simpo_gamma", kTrl, "use gamma in [objective] with plugin = \"cpo\" and loss = \"simpo\""},
+    {"gamma_beta_ratio", kTrl,
+     "use gamma in [objective] with plugin = \"cpo\" and loss = \"simpo\": beta multiplied by this ratio"},
+    {".label_smoothing", kTrl, kUseSmoothing},
+    {"dpo_label_smoothing", kLf, kUseSmoothing},
+    {"dpo_use_weighting", kAxolotl, kNoWeighting},
+    {"use_weighting", kTrl, kNoWeighting},
+    {"dpo_norm_loss", kAxolotl, "use loss = \"sigmoid_norm\" in [objective] with plugin = \"dpo\""},
+    {"dpo_padding_free", kAxolotl, "use data.packing; sequences never attend to each other"},
+    {"dpo_use_logits_to_keep", kAxolotl, "logits are never stored in full; remove it"},
+    {"use_logits_to_keep", kTrl, "logits are never stored in full; remove it"},
+    {"dpo_use_liger_kernel", kAxolotl, "logits are never stored in full; remove it"},
+    {"dpo_generate_during_eval", kAxolotl, "use [[eval.generate]]"},
+    {"generate_during_eval", kTrl, "use [[eval.generate]]"},
+    {"f_divergence_type", kTrl, "use f_divergence in [objective] with plugin = \"dpo\""},
+    {"f_alpha_divergence_coef", kTrl, "use alpha in [objective] with plugin = \"dpo\" and f_divergence = \"alpha\""},
+    {".ld_alpha", kTrl, "use ld_alpha in [objective] with plugin = \"dpo\""},
+    {"pref_ld_alpha", kLf, "use ld_alpha in [objective] with plugin = \"dpo\""},
+    {".discopop_tau", kTrl, "use discopop_tau in [objective] with plugin = \"dpo\""},
+    {".desirable_weight", kTrl, kUseDesirable},
+    {".undesirable_weight", kTrl, kUseUndesirable},
+    {"kto_desirable_weight", kAxolotl, kUseDesirable},
+    {"kto_undesirable_weight", kAxolotl, kUseUndesirable},
+    {"kto_chosen_weight", kLf, kUseDesirable},
+    {"kto_rejected_weight", kLf, kUseUndesirable},
+    {"center_rewards_coefficient", kTrl, "use center_coefficient in [objective] with plugin = \"reward\""},
+    {"precompute_ref_log_probs", kTrl, "use reference.mode = \"precompute\""},
+    {"precompute_ref_batch_size", kTrl, "the reference uses train.micro_batch_size; remove it"},
+    {"sync_ref_model", kTrl, kNoSync},
+    {"ref_model_mixup_alpha", kTrl, kNoSync},
+    {"ref_model_sync_steps", kTrl, kNoSync},
+    {"reference_free", kTrl, "use [objective] with plugin = \"cpo\" or \"orpo\", which have no reference"},
+    {"ref_model", kLf, "use reference.path; by default it is the model that training starts from"},
+    {"ref_model_adapters", kLf, "use reference.path; by default it is the adapter that training starts from"},
+    {"ref_model_quantization_bit", kLf, "the reference has the weights of the model, quantized or not; remove it"},
+    {"ref_adapter_name", kTrl, "use reference.path; by default it is the adapter that training starts from"},
+    {"model_adapter_name", kTrl, "a run has one adapter; remove it"},
+    {"force_use_ref_model", kTrl, "use reference.path"},
+    {"disable_dropout", kTrl, "there is no dropout unless [adapter] has one; remove it"},
+    {"max_prompt_length", kTrl,
+     "rows that are longer than train.seq_len are left out whole; data.overflow = \"truncate_left_prompt\" shortens "
+     "prompts"},
+    {"max_completion_length", kTrl, kWholeAnswers},
+    {"max_target_length", kTrl, kWholeAnswers},
+    {"truncation_mode", kTrl, "use data.overflow: \"truncate_left_prompt\" shortens prompts; answers are never cut"},
+    {"label_pad_token_id", kTrl, "data is masked without such an id; remove it"},
+    {"padding_value", kTrl, "padding needs no id; remove it"},
+    {"ranking", kLf, "use format = \"preference\" in each [[data.train]]"},
+    {"kto_tag", kLf,
+     "use format = \"labelled\", and columns = { label = \"…\" } if the key of the rows is not kto_tag"},
+    {"reward_model", kAxolotl, "use train.task = \"reward\", which trains one"},
+    {"reward_model_type", kLf, kNoPpo},
+    {"reward_model_adapters", kLf, kNoPpo},
+    {"process_reward_model", kAxolotl,
+     "reward models of single steps are not available; train.task = \"reward\" scores answers"},
+    {"num_labels", kHf, "use num_labels in [objective] with plugin = \"classify\""},
+    {"problem_type", kHf,
+     "use kind in [objective] with plugin = \"classify\": \"single\", \"multi\" or \"regression\""},
+    {"id2label", kHf, "use data.classes"},
+    {"label2id", kHf, "use data.classes"},
+    {"ppo_epochs", kLf, kNoPpo},
+    {"ppo_buffer_size", kLf, kNoPpo},
+    {"ppo_score_norm", kLf, kNoPpo},
+    {"ppo_target", kLf, kNoPpo},
+    {"ppo_whiten_rewards", kLf, kNoPpo},
+    {"vf_coef", kTrl, kNoPpo},
+    {"reward_funcs", kTrl, kNoRollouts},
+    {"reward_weights", kTrl, kNoRollouts},
+    {"num_generations", kTrl, kNoRollouts},
+    {"generation_batch_size", kTrl, kNoRollouts},
+    {"steps_per_generation", kTrl, kNoRollouts},
+    {"use_vllm", kTrl, kNoRollouts},
+    {"vllm_mode", kTrl, kNoRollouts},
+    {"vllm_server_host", kTrl, kNoRollouts},
+    {"vllm_server_port", kTrl, kNoRollouts},
+    {"vllm_gpu_memory_utilization", kTrl, kNoRollouts},
+    {"log_completions", kTrl, kNoRollouts},
+    {"num_iterations", kTrl, "use run.epochs, the passes over the rows"},
+    {"scale_rewards", kTrl, "use scale_rewards in [objective] with plugin = \"policy\""},
+    {"importance_sampling_level", kTrl, "use ratio in [objective] with plugin = \"policy\""},
+    {"mask_truncated_completions", kTrl, "leave such answers out of the rows; remove it"},
+    {"epsilon_high", kTrl, "use clip_high in [objective] with plugin = \"policy\""},
+    {"trl.epsilon", kTrl, "use clip_low and clip_high in [objective] with plugin = \"policy\""},
+    {"trl.beta", kTrl, "use kl_beta in [objective] with plugin = \"policy\""},
+    {"trl.loss_type", kTrl, "use loss in [objective] with plugin = \"policy\""},
+    {"trl.temperature", kTrl, kNoRollouts},
+    {"trl.top_p", kTrl, kNoRollouts},
+    {"kd_alpha", kAxolotl, kNoDistillation},
+    {"kd_ce_alpha", kAxolotl, kNoDistillation},
+    {"kd_temperature", kAxolotl, kNoDistillation},
+    {"kd_trainer", kAxolotl, kNoDistillation},
+    // inside [objective], by other names
+    {"objective.loss_type", kTrl, "use loss"},
+    {"objective.pref_loss", kLf, "use loss"},
+    {"objective.rl_beta", kAxolotl, "use beta"},
+    {"objective.pref_beta", kLf, "use beta"},
+    {"objective.lambda", kOthers, "use beta"},
+    {"objective.rpo_alpha", kTrl, "use sft_weight"},
+    {"objective.cpo_alpha", kTrl, "use sft_weight"},
+    {"objective.pref_ftx", kLf, "use sft_weight"},
+    {"objective.simpo_gamma", kTrl, "use gamma"},
+    {"objective.f_divergence_type", kTrl, "use f_divergence"},
+    {"objective.center_rewards_coefficient", kTrl, "use center_coefficient"},
+    {"objective.epsilon", kTrl, "use label_smoothing, or clip_low and clip_high with plugin = \"policy\""},
+    {"objective.epsilon_high", kTrl, "use clip_high"},
+    {"objective.num_classes", kOthers, "use num_labels"},
+    {"objective.problem_type", kHf, "use kind: \"single\", \"multi\" or \"regression\""},
+    // inside [reference]
+    {"reference.model", kOthers, "use path"},
+    {"reference.precompute", kOthers, "use mode = \"precompute\""},
     // inside [adapter], by PEFT's names
     {"adapter.r", kPeft, "use rank"},
     {"adapter.lora_r", kAxolotl, "use rank"},
@@ -134,8 +292,6 @@ constexpr ForeignKey kKeys[] = {
     {"adapter.peft_type", kPeft, "use plugin, such as plugin = \"lora\""},
     {"adapter.type", kOthers, "use plugin, such as plugin = \"lora\""},
     {"adapter.fan_in_fan_out", kPeft, "the model's family says how its files hold weights; remove it"},
-    {".beta", kTrl, "preference losses are not available in this version"},
-    {".loss_type", kTrl, "preference losses are not available in this version"},
     {".quantization", kOthers, kUseQuant},
     {".quantization_config", kHf, kUseQuant},
     {"neftune_noise_alpha", kHf, "noise on embeddings is not available in this version; remove it"},
@@ -493,17 +649,53 @@ std::string_view foreign_optimizer(std::string_view word) {
   return found == std::end(kOptimizers) ? "" : found->second;
 }
 
+std::string_view foreign_objective(std::string_view word) {
+  constexpr std::pair<std::string_view, std::string_view> kObjectives[] = {
+      {"simpo", "plugin = \"cpo\" with loss = \"simpo\""},
+      {"alphapo", "plugin = \"cpo\" with loss = \"alphapo\""},
+      {"ipo", "plugin = \"dpo\" with loss = \"ipo\""},
+      {"hinge", "plugin = \"dpo\" with loss = \"hinge\""},
+      {"sigmoid", "plugin = \"dpo\" with loss = \"sigmoid\""},
+      {"cdpo", "plugin = \"dpo\" with label_smoothing"},
+      {"rpo", "plugin = \"dpo\" with sft_weight"},
+      {"apo", "plugin = \"dpo\" with loss = \"apo_zero\""},
+      {"bco", "plugin = \"dpo\" with loss = \"bco_pair\""},
+      {"rm", "plugin = \"reward\""},
+      {"bradley_terry", "plugin = \"reward\""},
+      {"grpo", "plugin = \"policy\""},
+      {"dapo", "plugin = \"policy\""},
+      {"gspo", "plugin = \"policy\" with ratio = \"sequence\""},
+      {"classification", "plugin = \"classify\""}};
+  const auto* found = std::ranges::find(kObjectives, word, &std::pair<std::string_view, std::string_view>::first);
+  return found == std::end(kObjectives) ? "" : found->second;
+}
+
 std::string_view foreign_method(std::string_view dotted_key, std::string_view word) {
-  constexpr std::string_view kPreference[] = {"dpo", "orpo", "kto", "ipo", "simpo", "rm"};
-  constexpr std::string_view kRewards[] = {"ppo", "grpo", "rloo", "rlhf", "rl"};
+  constexpr std::pair<std::string_view, std::string_view> kTasks[] = {
+      {"pt", "use \"pretrain\""},
+      {"dpo", "use \"preference\", whose [objective] is \"dpo\""},
+      {"ipo", "use \"preference\" and [objective] with loss = \"ipo\""},
+      {"kto", "use \"preference\" and [objective] with plugin = \"kto\""},
+      {"orpo", "use \"preference\" and [objective] with plugin = \"orpo\""},
+      {"cpo", "use \"preference\" and [objective] with plugin = \"cpo\""},
+      {"simpo", "use \"preference\" and [objective] with plugin = \"cpo\" and loss = \"simpo\""},
+      {"rm", "use \"reward\""},
+      {"reward_model", "use \"reward\""},
+      {"classification", "use \"classify\""},
+      {"SEQ_CLS", "use \"classify\", or \"reward\""},
+      {"grpo", "use \"policy\", with rows of format \"rollouts\""},
+      {"gspo", "use \"policy\" and [objective] with ratio = \"sequence\""},
+      {"rloo", kNoRollouts},
+      {"ppo", kNoPpo},
+      {"rlhf", kNoPpo},
+      {"rl", kNoPpo},
+      {"kd", kNoDistillation},
+      {"qlora", kUseQuant},
+      {"lora", kUseLora}};
   if (dotted_key == "adapter") return word == "qlora" ? kUseQuant : "";
   if (dotted_key != "train.task") return "";
-  if (std::ranges::count(kPreference, word) > 0)
-    return "preference losses are not available in this version; \"sft\" trains the better answers";
-  if (std::ranges::count(kRewards, word) > 0) return "reinforcement learning is not available in this version";
-  if (word == "pt") return "use \"pretrain\"";
-  if (word == "qlora") return kUseQuant;
-  return word == "lora" ? kUseLora : "";
+  const auto* found = std::ranges::find(kTasks, word, &std::pair<std::string_view, std::string_view>::first);
+  return found == std::end(kTasks) ? "" : found->second;
 }
 
 bool is_foreign_table(std::string_view prefix) {

@@ -21,6 +21,8 @@ const ForeignKey* find_foreign_key(std::string_view dotted_key);
 std::string_view foreign_choice(std::string_view word);
 // The optimizer that a name of other trainers stands for: "adamw8bit" for "adamw_bnb_8bit"; empty for any other word.
 std::string_view foreign_optimizer(std::string_view word);
+// The keys of [objective] for a method of other trainers that is no plugin here: "simpo"; empty for any other word.
+std::string_view foreign_objective(std::string_view word);
 // The answer for a method of other trainers that a key does not take: "dpo" of train.task; empty for any other word.
 std::string_view foreign_method(std::string_view dotted_key, std::string_view word);
 // True if a known key begins with "prefix.", as those of [zero_optimization] do.

@@ -9,11 +9,11 @@
 namespace chassis {
 namespace {
 
-constexpr std::string_view kHuman = "Human:", kAssistant = "Assistant:", kBlankLine = "\n\n", kSpace = " \t\r\n";
+constexpr std::string_view kHuman = "Human:", kAssistant = "Assistant:", kBlankLine = "\n\n", kWhiteSpace = " \t\r\n";
 
-std::string_view trimmed(std::string_view text) {
-  const size_t begin = text.find_first_not_of(kSpace);
-  return begin == text.npos ? "" : text.substr(begin, text.find_last_not_of(kSpace) + 1 - begin);
+std::string_view without_space(std::string_view text) {
+  const size_t begin = text.find_first_not_of(kWhiteSpace);
+  return begin == text.npos ? "" : text.substr(begin, text.find_last_not_of(kWhiteSpace) + 1 - begin);
 }
 
 struct TurnStart {
@@ -33,7 +33,7 @@ TurnStart next_turn(std::string_view text, size_t from) {
 }  // namespace
 
 bool is_dialogue_text(std::string_view text) {
-  text = trimmed(text);
+  text = without_space(text);
   if (!text.starts_with(kHuman)) return false;
   for (TurnStart turn = next_turn(text, 0); turn.line != text.npos; turn = next_turn(text, turn.text))
     if (turn.role == "assistant") return true;
@@ -41,12 +41,12 @@ bool is_dialogue_text(std::string_view text) {
 }
 
 std::vector<Message> dialogue_messages(std::string_view text) {
-  text = trimmed(text);
+  text = without_space(text);
   std::vector<Message> messages;
   for (TurnStart turn{0, kHuman.size(), "user"}; turn.line != text.npos;) {
     const TurnStart next = next_turn(text, turn.text);
     const size_t end = std::min(next.line, text.size());
-    messages.push_back(text_message(std::string(turn.role), trimmed(text.substr(turn.text, end - turn.text))));
+    messages.push_back(text_message(std::string(turn.role), without_space(text.substr(turn.text, end - turn.text))));
     turn = next;
   }
   return messages;

@@ -278,8 +278,11 @@ const PluginFile& PluginIndex::at(std::string_view kind, std::string_view id) co
       elsewhere += fmt::format("; library '{}' offers it as '{}'", id, member.name.id);
   }
   const std::string_view ours = kind == "optimizer" ? foreign_optimizer(without_version(id)) : "";
+  const std::string_view keys = kind == "objective" ? foreign_objective(without_version(id)) : "";
   const std::string close = elsewhere.empty() ? nearest(id, installed) : "";
-  if (!ours.empty())
+  if (!keys.empty())
+    message += fmt::format(" (here: {})", keys);
+  else if (!ours.empty())
     message += fmt::format(" (here: '{}')", ours);
   else if (!close.empty())
     message += fmt::format(" (did you mean '{}'?)", close);

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <array>
+#include <cmath>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -62,10 +63,29 @@ void check(const ChatRecord& record) {
   require(record.tools_json.empty() || parser.parse(with_marks(record.tools_json)).is_array());
   require(!record.first_trained || *record.first_trained < record.messages.size());
 }
+void check_answer(const ChatRecord& record) {
+  check(record);
+  require(record.first_trained && *record.first_trained > 0);
+}
 void check(const PreferenceRecord& record) {
-  check(record.chosen);
-  check(record.rejected);
+  check_answer(record.chosen);
+  check_answer(record.rejected);
   require(record.chosen.first_trained == record.rejected.first_trained);
+  require(!record.margin || std::isfinite(*record.margin));
+}
+void check(const LabelledRecord& record) { check_answer(record.answer); }
+void check(const ClassifiedRecord& record) {
+  std::visit([](const auto& input) { check(input); }, record.input);
+  require(!record.targets.empty());
+  for (const double target : record.targets) require(!std::isinf(target));
+}
+void check(const RolloutsRecord& record) {
+  require(!record.rollouts.empty());
+  for (const RolloutsRecord::Rollout& rollout : record.rollouts) {
+    check_answer(rollout.answer);
+    require(std::isfinite(rollout.reward));
+    for (const double logp : rollout.logps) require(std::isfinite(logp));
+  }
 }
 
 struct Folder {
@@ -79,7 +99,8 @@ struct Folder {
 
 constexpr std::array kFormats{DataFormat::kText,     DataFormat::kAlpaca,           DataFormat::kShareGpt,
                               DataFormat::kMessages, DataFormat::kPromptCompletion, DataFormat::kSegments,
-                              DataFormat::kTokens,   DataFormat::kPreference};
+                              DataFormat::kTokens,   DataFormat::kPreference,       DataFormat::kLabelled,
+                              DataFormat::kRollouts, DataFormat::kClassification};
 constexpr std::array kNames{"a.jsonl", "a.json", "a.csv", "a.txt", "a.txt.gz", "a.txt.zst"};
 
 void parse(RowParser& parser, const RawRow& row) {
