@@ -1,5 +1,6 @@
 // `chassis init`: a first configuration from a model directory and a data file, by flags or by questions.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -20,6 +21,7 @@
 #include "host/command/json_document.hpp"
 #include "host/command/line_input.hpp"
 #include "host/config/paths.hpp"
+#include "host/config/task_table.hpp"
 #include "host/data/row_sample.hpp"
 #include "host/plugin/registry.hpp"
 #include "host/save/quantize.hpp"
@@ -69,35 +71,76 @@ class Questions {
   const bool at_terminal_;
 };
 
-void check_method(const std::string& method, const InitFacts& facts) {
-  if (method == "full" && facts.is_quantized)
+void check_method(const MethodWords& method, const InitFacts& facts) {
+  if (method.weights.empty())
+    throw config_error(fmt::format("{} is none of full, lora and qlora", printable(facts.method)));
+  if (method.weights == "full" && facts.is_quantized)
     throw config_error(
         fmt::format("--method full trains all weights, and those of {} are quantized", printable(facts.model, 4096)))
         .hint("--method qlora trains an adapter next to them");
-  if (method == "full" || method == "lora" || method == "qlora") return;
-  throw config_error(fmt::format("--method {} is unknown", printable(method)))
-      .hint(
-          "--method full trains all parameters, lora small branches next to the frozen ones, qlora the same next to "
-          "ones in 4 bits");
 }
 
-Task task_of(DataFormat format) {
-  return format == DataFormat::kText || format == DataFormat::kTokens ? Task::kPretrain : Task::kSft;
+// The task for rows of the format if nothing else is said.
+Task usual_task(DataFormat format) {
+  if (format == DataFormat::kText || format == DataFormat::kTokens) return Task::kPretrain;
+  const InitMethod* const method = usual_init_method(format);
+  return method == nullptr ? Task::kSft : method->task;
 }
 
-// The task of --task, which must train data of the format.
-Task read_task(const std::string& given, const FoundFormat& found) {
-  if (found.format == DataFormat::kPreference)
-    throw config_error("the data has pairs of a better and a worse answer, and no task trains on pairs yet")
-        .hint(found.better ? fmt::format("--format {} trains the better answers alone", to_text(found.better->format))
-                           : "write the better answers as messages to another file");
-  const std::optional<Task> task = choice_from<Task>(given);
-  if (!task || *task == Task::kReward)
-    throw config_error("--task " + printable(given) + " is unknown").hint("it is sft or pretrain");
-  if (task == Task::kPretrain && task_of(found.format) != Task::kPretrain)
-    throw config_error(
-        fmt::format("--task pretrain trains on text or tokens, and the data is {}", to_text(found.format)));
-  return *task;
+// "\"preference\" or \"labelled\"".
+std::string formats_of(Task task) {
+  std::string text;
+  for (const DataFormat format : spec_of(task).formats)
+    text += fmt::format("{}\"{}\"", text.empty() ? "" : " or ", to_text(format));
+  return text;
+}
+
+// "sft or pretrain": the tasks that train rows of the format.
+std::string task_names(DataFormat format) {
+  std::string text;
+  for (const TaskSpec& task : kTasks)
+    if (std::ranges::count(task.formats, format) > 0)
+      text += fmt::format("{}{}", text.empty() ? "" : " or ", to_text(task.task));
+  return text;
+}
+
+// Throws unless the task can be trained with data of the format.
+void check_task(Task task, const FoundFormat& found) {
+  if (std::ranges::count(spec_of(task).formats, found.format) > 0) return;
+  Error error = config_error(fmt::format("--task {} trains on rows of format {}, and the data is \"{}\"", to_text(task),
+                                         formats_of(task), to_text(found.format)));
+  if (task == Task::kSft && found.better)
+    throw error.hint(fmt::format("--format {} trains {} alone", to_text(found.better->format),
+                                 found.format == DataFormat::kPreference ? "the better answers" : "the answers"));
+  throw error.hint(
+      fmt::format("--task {} trains it; --format names another format", to_text(usual_task(found.format))));
+}
+
+// What is learned, by --task and --method.
+void read_task(const std::string& task_word, const InitMethod* method, InitFacts& facts) {
+  const std::optional<Task> task = choice_from<Task>(task_word);
+  if (!task) {
+    std::string names;
+    for (const std::string_view name : kChoiceNames<Task>)
+      names += fmt::format("{}{}", names.empty() ? "" : ", ", name);
+    const bool is_method = find_init_method(task_word) != nullptr;
+    throw config_error("--task " + printable(task_word) + " is unknown")
+        .hint(is_method ? "--method " + task_word + " chooses it" : "it is one of " + names);
+  }
+  facts.task = *task;
+  facts.objective = method;
+  if (method == nullptr) {
+    check_task(*task, facts.format);
+    facts.objective = usual_init_method(facts.format.format, *task);
+    return;
+  }
+  if (method->task != *task)
+    throw config_error(fmt::format("--method {} trains task {}, and --task says {}", method->name,
+                                   to_text(method->task), to_text(*task)));
+  if (method->format != facts.format.format)
+    throw config_error(fmt::format("--method {} trains on rows of format \"{}\", and the data is \"{}\"", method->name,
+                                   to_text(method->format), to_text(facts.format.format)))
+        .hint(facts.format.why.empty() ? "" : facts.format.why + "; --format names another format");
 }
 
 // Returns the model's folder.
@@ -128,6 +171,14 @@ void read_model(const std::string& directory, InitFacts& facts) {
     facts.architecture = printable(config["architectures"][0].get<std::string>(), 80);
 }
 
+// Rules for rows that are too long, in the order in which they are tried. Answers that an objective compares are not
+// cut.
+std::vector<Overflow> ways_to_cut(Task task) {
+  if (task == Task::kClassify) return {Overflow::kTruncate};
+  if (!spec_of(task).objective.empty()) return {Overflow::kTruncateLeftPrompt};
+  return {Overflow::kTruncate, Overflow::kTruncateLeftPrompt};
+}
+
 // Refuses rows that `chassis train` would refuse, and decides how to treat those that are too long.
 void use_sample(const RowSample& sample, DataConfig data, const Tokenizer* tokenizer, InitFacts& facts) {
   const auto refuse_if_many = [&](const RowSample& rows, bool is_last) {
@@ -153,7 +204,7 @@ void use_sample(const RowSample& sample, DataConfig data, const Tokenizer* token
   facts.num_tokens = sample.num_tokens;
   facts.is_sample = sample.is_part;
   const auto seq_len = static_cast<uint64_t>(seq_len_of(facts));
-  if (facts.task == Task::kPretrain) {
+  if (!spec_of(facts.task).has_answers) {
     if (!facts.is_sample && facts.num_tokens < seq_len)
       throw config_error(fmt::format("{} has {} tokens in all, and a row of a run has at least {}",
                                      printable(facts.data, 4096), facts.num_tokens, seq_len))
@@ -163,10 +214,11 @@ void use_sample(const RowSample& sample, DataConfig data, const Tokenizer* token
     facts.num_too_long = sample.num_longer_than(seq_len);
     if (static_cast<double>(facts.num_too_long) > data.max_drop_ratio * static_cast<double>(sample.lengths.size())) {
       data.seq_len = static_cast<int64_t>(seq_len);
-      for (const Overflow overflow : {Overflow::kTruncate, Overflow::kTruncateLeftPrompt}) {
+      for (const Overflow overflow : ways_to_cut(facts.task)) {
         data.overflow = overflow;
         facts.overflow = to_text(overflow);
-        if (!refuse_if_many(sample_rows(data.train.at(0), data, tokenizer), overflow != Overflow::kTruncate)) break;
+        const bool is_last = overflow == ways_to_cut(facts.task).back();
+        if (!refuse_if_many(sample_rows(data.train.at(0), data, tokenizer), is_last)) break;
       }
       log::warn("{} of {} rows are longer than seq_len {}, so they are cut: data.overflow = \"{}\"", facts.num_too_long,
                 facts.num_rows, seq_len, facts.overflow);
@@ -184,23 +236,33 @@ std::string stem_of(const std::string& path) {
 }
 
 // Reads rows before a configuration exists that opens plugins.
-FoundFormat format_of(const std::string& data, const std::vector<std::string>& plugin_path) {
+template <class F>
+auto with_row_files(const std::vector<std::string>& plugin_path, F&& read) {
   install_memory_allocator();
   MetricsStore metrics;
   HostServices services(0, metrics);
   PluginRegistry registry(PluginIndex(plugin_folders(plugin_path, {}, {})), {}, services);
   services.set_registry(&registry);
   PluginRows row_files(registry);
-  return find_format(data, &row_files);
+  return read(row_files);
 }
 
-// The format of --format. Pairs can be read as one that trains the better answers alone.
+FoundFormat format_of(const std::string& data, const std::vector<std::string>& plugin_path) {
+  return with_row_files(plugin_path, [&](PluginRows& row_files) { return find_format(data, &row_files); });
+}
+
+// The format of --format. Pairs can be read as one that trains the better answers alone, and labelled answers as one
+// that trains all.
 FoundFormat given_format(const InitArguments& arguments, const std::string& data) {
   const DataFormat format = data_format_from_text(arguments.format);
   try {
     const FoundFormat found = format_of(data, arguments.plugin_path);
-    if (found.format == DataFormat::kPreference && found.better && found.better->format == format)
-      return {format, found.better->columns, "the better answers of pairs, as --format says"};
+    if (found.better && found.better->format == format) {
+      const bool is_pair = found.format == DataFormat::kPreference;
+      return {format, found.better->columns,
+              is_pair ? "the better answers of pairs, as --format says" : "all answers, as --format says"};
+    }
+    if (found.format == format) return {format, found.columns, "as --format says"};
   } catch (const Error&) {  // the format is given because it cannot be found
   }
   return {format, {}, "as --format says"};
@@ -240,9 +302,9 @@ void measure(const InitArguments& arguments, const std::string& draft_name, Init
   read_model(session.settings().model.path, facts);
   facts.joined = joined_modules(session);
   const DataNeeds needs = session.data_needs();
-  const bool is_sft = facts.task == Task::kSft, has_template = !facts.data_template.empty();
+  const bool has_chats = spec_of(facts.task).has_answers, has_given = !facts.data_template.empty();
   DataConfig data;
-  if (!is_sft || has_template || !needs.tokenizer || !needs.tokenizer->chat_template().empty()) {
+  if (!has_chats || has_given || !needs.tokenizer || !needs.tokenizer->chat_template().empty()) {
     data = data_config(needs);
   } else {
     // If the tokenizer has no template of its own, uses one that fits until one is chosen.
@@ -253,8 +315,8 @@ void measure(const InitArguments& arguments, const std::string& draft_name, Init
     data.chat.slots = nullptr;
     data.chat.template_name = "auto";
   }
-  if (!is_sft || has_template || !session.tokenizer()) {
-    if (has_template) facts.why_template = "as --template says";
+  if (!has_chats || has_given || !session.tokenizer()) {
+    if (has_given) facts.why_template = "as --template says";
     return use_sample(sample_rows(data.train.at(0), data, session.tokenizer()), data, session.tokenizer(), facts);
   }
   const ChosenTemplate chosen = choose_template(data, *session.tokenizer());
@@ -269,6 +331,7 @@ Json init_json(const std::string& file, const InitFacts& facts) {
   return {{"file", file},
           {"task", to_text(facts.task)},
           {"method", facts.method},
+          {"objective", known(facts.objective ? std::string(facts.objective->plugin) : "")},
           {"model", facts.model},
           {"data", facts.data},
           {"format", to_text(facts.format.format)},
@@ -292,14 +355,22 @@ int init(const InitArguments& arguments) {
   facts.data = questions.answer(arguments.data, "--data", "data file, folder or pattern");
   facts.format =
       arguments.format.empty() ? format_of(facts.data, arguments.plugin_path) : given_format(arguments, facts.data);
-  const std::string usual_task(to_text(task_of(facts.format.format)));
-  facts.task = read_task(questions.answer(arguments.task, "--task", "task, sft or pretrain", usual_task), facts.format);
-  facts.method = questions.answer(arguments.method, "--method", "method, full, lora or qlora",
+  const MethodWords methods = method_words(arguments.method);
+  const Task task = methods.objective ? methods.objective->task : usual_task(facts.format.format);
+  read_task(questions.answer(arguments.task, "--task", "task, " + task_names(facts.format.format),
+                             std::string(to_text(task))),
+            methods.objective, facts);
+  if (facts.task == Task::kClassify)
+    facts.labels = with_row_files(arguments.plugin_path, [&](PluginRows& row_files) {
+      return scan_labels(facts.data, facts.format.columns, &row_files);
+    });
+  facts.method = questions.answer(methods.weights, "--method", "method, full, lora or qlora",
                                   facts.is_quantized ? "qlora" : "full");
-  check_method(facts.method, facts);
+  check_method(method_words(facts.method), facts);
   facts.data_template = arguments.chat_template;
-  if (!facts.data_template.empty() && facts.task != Task::kSft)
-    throw config_error("--template has no effect with --task pretrain, which has no conversations");
+  if (!facts.data_template.empty() && !has_template(facts))
+    throw config_error(fmt::format("--template has no effect with --task {}, which has no conversations in this data",
+                                   to_text(facts.task)));
   facts.name = stem_of(arguments.file);
   facts.output_dir =
       questions.answer(arguments.output_dir, "--output-dir", "directory of the run", "out/" + facts.name);
@@ -325,13 +396,19 @@ int init(const InitArguments& arguments) {
     print_document("init", init_json(arguments.file, facts));
     return 0;
   }
+  const std::string_view what = facts.objective ? facts.objective->name : to_text(facts.task);
   std::fprintf(output(), "wrote %s: %s of %s on %s\n", printable(arguments.file, 4096).c_str(),
-               std::string(to_text(facts.task)).c_str(), printable(facts.model, 4096).c_str(),
-               printable(facts.data, 4096).c_str());
+               std::string(what).c_str(), printable(facts.model, 4096).c_str(), printable(facts.data, 4096).c_str());
   std::fprintf(output(), "next: chassis check %s; chassis data preview %s; chassis train %s\n",
                shell_word(arguments.file).c_str(), shell_word(arguments.file).c_str(),
                shell_word(arguments.file).c_str());
   return 0;
+}
+
+// The choices of an option, as the scripts for shells read them: "{a,b}".
+std::string braced(std::string names) {
+  std::erase(names, ' ');
+  return "{" + names + "}";
 }
 
 }  // namespace
@@ -341,10 +418,14 @@ Verb add_init(CLI::App& app) {
   app.add_option("file", arguments->file, "the TOML file to write")->required()->type_name("FILE.toml");
   app.add_option("--model", arguments->model, "a model directory, or hub:Org/Name[@revision]")->type_name("FOLDER");
   app.add_option("--data", arguments->data, "a data file, a folder of such files, or a pattern")->type_name("PATH");
-  app.add_option("--task", arguments->task, "sft or pretrain; default: chosen by the data");
+  app.add_option("--task", arguments->task, "what is trained; default: chosen by --method or by the data")
+      ->type_name(braced(fmt::format("{}", fmt::join(kChoiceNames<Task>, ","))));
   app.add_option("--method", arguments->method,
                  "full: all parameters are trained (the default); lora: small branches next to the frozen ones; qlora: "
-                 "the same next to ones in 4 bits");
+                 "the same next to ones in 4 bits. dpo, orpo, simpo, reward: from pairs of answers; kto: from answers "
+                 "that are good or bad; classify: classes or values of texts; grpo: from answers with rewards. Both, "
+                 "such as dpo,lora")
+      ->type_name(braced(method_names()));
   app.add_option("--format", arguments->format, "format of the data; default: found by the keys of its rows");
   app.add_option("--template", arguments->chat_template,
                  "the chat template: a built-in one, or a file; default the tokenizer's own");

@@ -10,7 +10,9 @@
 #include <string_view>
 
 #include "host/base/json.hpp"
+#include "host/base/lower_case.hpp"
 #include "host/base/printable.hpp"
+#include "host/config/task_table.hpp"
 #include "host/config/value.hpp"
 #include "host/data/data_files.hpp"
 #include "host/data/file_type.hpp"
@@ -22,7 +24,9 @@ namespace {
 constexpr uint64_t kRowsToLookAt = 50, kSftEpochs = 3;
 constexpr uint64_t kMinSteps = 10;
 constexpr uint64_t kMinRowsToEvaluate = 500;  // so many that eval_fraction certainly takes a few
-constexpr const char* kFormats = "text, alpaca, sharegpt, messages, prompt_completion, segments, tokens and preference";
+constexpr const char* kFormats =
+    "text, alpaca, sharegpt, messages, prompt_completion, segments, tokens, preference, labelled, classification and "
+    "rollouts";
 
 std::string listed(const std::set<std::string>& names) {
   std::string text;
@@ -35,20 +39,67 @@ bool first_has(const Json& list, const char* key) {
   return list.is_array() && !list.empty() && list[0].is_object() && list[0].contains(key);
 }
 
-// The format that reads only the better answers of a row with pairs.
-std::optional<RowFormat> format_of_better(const Json& row) {
-  const Json& chosen = row["chosen"];
+// The format that reads only the better answers of a row with pairs, or all answers of labelled rows.
+std::optional<RowFormat> format_of_answers(const Json& row, const char* answer_key) {
+  const Json& answer = row[answer_key];
   const auto is = [&](const char* key, bool (Json::*type)() const noexcept) {
     return row.contains(key) && (row[key].*type)();
   };
-  if (chosen.is_string()) {
-    if (is("prompt", &Json::is_string)) return RowFormat{DataFormat::kPromptCompletion, {{"completion", "chosen"}}};
-    if (is("instruction", &Json::is_string)) return RowFormat{DataFormat::kAlpaca, {{"output", "chosen"}}};
+  const auto named = [&](DataFormat format, const char* name) {
+    RowFormat found{format, {}};
+    if (std::string_view(name) != answer_key) found.columns[name] = answer_key;
+    return found;
+  };
+  if (answer.is_string()) {
+    if (is("prompt", &Json::is_string)) return named(DataFormat::kPromptCompletion, "completion");
+    if (is("instruction", &Json::is_string)) return named(DataFormat::kAlpaca, "output");
     return std::nullopt;
   }
-  if (is("prompt", &Json::is_array)) return RowFormat{DataFormat::kPromptCompletion, {{"completion", "chosen"}}};
-  if (first_has(chosen, "role")) return RowFormat{DataFormat::kMessages, {{"messages", "chosen"}}};
-  if (first_has(chosen, "from")) return RowFormat{DataFormat::kShareGpt, {{"conversations", "chosen"}}};
+  if (is("prompt", &Json::is_array)) return named(DataFormat::kPromptCompletion, "completion");
+  if (first_has(answer, "role")) return named(DataFormat::kMessages, "messages");
+  if (first_has(answer, "from")) return named(DataFormat::kShareGpt, "conversations");
+  return std::nullopt;
+}
+
+// A label of an answer that is good or bad, also in a .csv file.
+bool is_good_or_bad(const Json& value) {
+  if (value.is_boolean()) return true;
+  if (value.is_number()) return value == 0 || value == 1;
+  if (!value.is_string()) return false;
+  const std::string word = lower_case(value.get_ref<const std::string&>());
+  return word == "true" || word == "false" || word == "0" || word == "1";
+}
+
+// Formats for an objective, whose rows often have keys of other formats too.
+std::optional<FoundFormat> format_for_objective(const Json& row) {
+  const auto has = [&](const char* key) { return row.contains(key) && !row[key].is_null(); };
+  for (const auto& [chosen, rejected] :
+       {std::pair("chosen", "rejected"), std::pair("chosen_response", "rejected_response")}) {
+    if (!has(chosen) || !has(rejected)) continue;
+    FoundFormat found{DataFormat::kPreference, {}, ""};
+    found.better = format_of_answers(row, chosen);
+    return found;
+  }
+  if (has("completions") && row["completions"].is_array()) return FoundFormat{DataFormat::kRollouts, {}, ""};
+  for (const char* label : {"label", "kto_tag"}) {
+    if (!has(label) || !is_good_or_bad(row[label])) continue;
+    for (const char* answer : {"completion", "output", "messages", "conversations"}) {
+      const bool is_list = first_has(row.value(answer, Json()), "role") || first_has(row.value(answer, Json()), "from");
+      // The class of a conversation is a number too, but not true or false.
+      if (!has(answer) || (row[answer].is_array() && !is_list) || (is_list && row[label].is_number())) continue;
+      FoundFormat found{DataFormat::kLabelled, {}, ""};
+      found.better = format_of_answers(row, answer);
+      return found;
+    }
+  }
+  const auto has_target = [&] {
+    return (has("label") && !row["label"].is_structured()) || (has("labels") && row["labels"].is_array()) ||
+           (has("value") && row["value"].is_number()) || (has("values") && row["values"].is_array());
+  };
+  if (has("text") && row["text"].is_string() && has_target()) return FoundFormat{DataFormat::kClassification, {}, ""};
+  for (const char* list : {"messages", "conversations"})
+    if (has(list) && has_target() && !row.value("label", Json()).is_string())
+      return FoundFormat{DataFormat::kClassification, {}, ""};
   return std::nullopt;
 }
 
@@ -56,11 +107,7 @@ std::optional<FoundFormat> format_of_row(const Json& row) {
   const auto has = [&](std::initializer_list<const char*> keys) {
     return std::all_of(keys.begin(), keys.end(), [&](const char* key) { return row.contains(key); });
   };
-  if (has({"chosen", "rejected"})) {
-    FoundFormat found{DataFormat::kPreference, {}, ""};
-    found.better = format_of_better(row);
-    return found;
-  }
+  if (auto found = format_for_objective(row)) return found;
   for (const char* key : {"messages", "conversations", "conversation", "dialog", "dialogue", "chat"}) {
     if (!row.contains(key)) continue;
     const bool is_openai = first_has(row[key], "role"), is_sharegpt = first_has(row[key], "from");
@@ -155,15 +202,125 @@ FoundFormat find_format(const std::string& path, RowFiles* row_files) {
   return *found;
 }
 
+bool has_template(const InitFacts& facts) {
+  const bool has_texts = facts.task == Task::kClassify && facts.labels.has_texts;
+  return spec_of(facts.task).has_answers && facts.format.format != DataFormat::kSegments && !has_texts;
+}
+
 int64_t seq_len_of(const InitFacts& facts) {
   constexpr uint64_t kMin = 256, kMax = 4096, kMinOfText = 64;
-  uint64_t length = std::clamp(std::bit_ceil(std::max<uint64_t>(facts.longest, 1)), kMin, kMax);
+  constexpr uint64_t kSequencesOfPair = 2, kSequencesOfRollouts = 8;
+  const uint64_t num_sequences = facts.format.format == DataFormat::kPreference ? kSequencesOfPair
+                                 : facts.format.format == DataFormat::kRollouts ? kSequencesOfRollouts
+                                                                                : 1;
+  uint64_t length = std::clamp(std::bit_ceil(std::max<uint64_t>(facts.longest, 1)), kMin, kMax * num_sequences);
   if (facts.task == Task::kPretrain) length = 1024;  // documents are joined and split
-  if (facts.max_positions > 0) length = std::min(length, static_cast<uint64_t>(facts.max_positions));
+  if (facts.max_positions > 0) length = std::min(length, static_cast<uint64_t>(facts.max_positions) * num_sequences);
   if (facts.task == Task::kPretrain && facts.num_rows > 0 && !facts.is_sample)
     while (length > kMinOfText && facts.num_tokens < kMinSteps * length) length = std::bit_floor(length - 1);
   return static_cast<int64_t>(length);
 }
+
+namespace {
+
+uint64_t epochs_of(const InitFacts& facts) {
+  if (facts.objective != nullptr) return facts.objective->epochs;
+  return facts.task == Task::kSft ? kSftEpochs : 1;
+}
+
+// What the rows are to the task, for comments.
+struct TaskWords {
+  const char* trained;
+  const char* longest;
+};
+TaskWords words_of(const InitFacts& facts) {
+  switch (facts.task) {
+    case Task::kPretrain:
+      return {"every token is trained", ""};
+    case Task::kSft:
+      return {"only the answers are trained", "the longest of {} has {} tokens{}"};
+    case Task::kPreference:
+      if (facts.format.format == DataFormat::kLabelled)
+        return {"answers are good or bad", "the longest of {} has {} tokens{}"};
+      return {"one answer is better than the other", "both answers of the longest of {} have {} tokens{}"};
+    case Task::kReward:
+      return {"a score that is higher for better answers", "both answers of the longest of {} have {} tokens{}"};
+    case Task::kClassify:
+      return {"scores of whole texts", "the longest of {} has {} tokens{}"};
+    case Task::kPolicy:
+      return {"answers with higher rewards become likelier", "all answers of the longest of {} have {} tokens{}"};
+  }
+  return {"", ""};
+}
+
+std::string adapter_table(const InitFacts& facts) {
+  std::string text =
+      "\n[adapter]\n" + line("plugin = \"lora\"", "the model stays frozen; the export is in PEFT's format");
+  constexpr int64_t kRank = 16;
+  const int64_t rank = facts.narrowest > 0 ? std::min(kRank, facts.narrowest) : kRank;
+  text += line(fmt::format("rank = {}", rank), "of the branch next to each linear but the head");
+  text += line(fmt::format("alpha = {}.0", 2 * rank), "branches are multiplied by alpha / rank");
+  text += line("dropout = 0.0");
+  if (facts.joined.empty()) return text;
+  std::string names;
+  for (const std::string& name : facts.joined) names += (names.empty() ? "" : ", ") + toml_of(name);
+  return text +
+         line("exclude = [" + names + "]", "each joins several linears in the files, and cannot have a branch yet");
+}
+
+std::string quant_table(const InitFacts& facts) {
+  if (facts.is_quantized)
+    return "\n[quant]\n" + line("plugin = \"bnb4\"", "reads the weights as the model's config.json says");
+  if (facts.method != "qlora") return "";
+  return "\n[quant]\n" + line("plugin = \"bnb4\"", "the frozen linears in 4 bits, on the CPU") +
+         line("type = \"nf4\"") + line("double_quant = true", "the scales of blocks in 8 bits, too");
+}
+
+std::string data_table(const InitFacts& facts, const std::string& rows) {
+  std::string text = "\n[data]\n";
+  if (has_template(facts))
+    text +=
+        line("template = " + toml_of(facts.data_template.empty() ? "auto" : facts.data_template), facts.why_template);
+  if (!facts.labels.classes.empty()) {
+    std::string names;
+    for (const std::string& name : facts.labels.classes) names += (names.empty() ? "" : ", ") + toml_of(name);
+    text += line("classes = [" + names + "]", "names of the labels, in the order of their indices");
+  }
+  const std::string fraction = "eval_fraction = 0.02";
+  text += facts.num_rows >= kMinRowsToEvaluate
+              ? line(fraction, "this fraction of the rows is evaluated, not trained")
+              : line("# " + fraction, "would evaluate this fraction of the rows instead of training on it");
+  if (!facts.overflow.empty())
+    text += line("overflow = " + toml_of(facts.overflow),
+                 fmt::format("{} of {} are longer than seq_len; \"drop\" leaves them out, with max_drop_ratio",
+                             facts.num_too_long, rows));
+  return text;
+}
+
+std::string objective_tables(const InitFacts& facts) {
+  if (facts.objective == nullptr) return "";
+  std::string text = "\n[objective]\n" + line(fmt::format("plugin = \"{}\"", facts.objective->plugin));
+  for (const auto& [assignment, comment] : facts.objective->options)
+    text += line(std::string(assignment), std::string(comment));
+  if (facts.task == Task::kClassify) {
+    const bool is_regression = facts.labels.kind == "regression";
+    text +=
+        line(fmt::format("kind = \"{}\"", facts.labels.kind), is_regression                  ? "values"
+                                                              : facts.labels.kind == "multi" ? "any number of classes"
+                                                                                             : "one class");
+    text += line(fmt::format("num_labels = {}", facts.labels.num_labels),
+                 fmt::format("{}{}", is_regression ? "values of a row" : "classes",
+                             facts.labels.is_part ? ", in the rows that were looked at" : ""));
+  }
+  if (facts.objective->has_reference && facts.objective->format == DataFormat::kPreference)
+    text +=
+        "\n[reference]\n" + line("mode = \"online\"", facts.method == "full"
+                                                          ? "a frozen copy of the model; \"precompute\" needs none"
+                                                          : "the model without its adapter; \"precompute\" is faster");
+  return text;
+}
+
+}  // namespace
 
 InitSteps steps_of(const InitFacts& facts) {
   InitSteps steps;
@@ -171,7 +328,8 @@ InitSteps steps_of(const InitFacts& facts) {
   // Packing joins short rows.
   const auto length = static_cast<uint64_t>(seq_len_of(facts));
   const uint64_t packed = std::max<uint64_t>(1, (facts.num_tokens + length - 1) / length);
-  const uint64_t rows = facts.task == Task::kSft ? std::min(packed, facts.num_rows) * kSftEpochs : packed;
+  const bool has_answers = spec_of(facts.task).has_answers;
+  const uint64_t rows = has_answers ? std::min(packed, facts.num_rows) * epochs_of(facts) : packed;
   while (steps.rows_of_step > 1 && rows < kMinSteps * static_cast<uint64_t>(steps.rows_of_step))
     steps.rows_of_step /= 2;
   steps.num_steps = static_cast<int64_t>(std::max<uint64_t>(1, rows / static_cast<uint64_t>(steps.rows_of_step)));
@@ -180,7 +338,7 @@ InitSteps steps_of(const InitFacts& facts) {
 }
 
 std::string init_toml(const InitFacts& facts) {
-  const bool is_sft = facts.task == Task::kSft;
+  const bool has_answers = spec_of(facts.task).has_answers, is_lora = facts.method != "full" && !facts.method.empty();
   std::string rows =
       facts.is_sample ? fmt::format("the first {} rows", facts.num_rows) : fmt::format("{} rows", facts.num_rows);
   if (facts.num_files > 1) rows += fmt::format(" of {} files", facts.num_files);
@@ -190,66 +348,36 @@ std::string init_toml(const InitFacts& facts) {
       "# Made by `chassis init`; `chassis schema` documents every key, `chassis schema TABLE` one table.\n"
       "schema_version = 1\n\n[run]\n";
   text += line("name = " + toml_of(facts.name)) + line("output_dir = " + toml_of(facts.output_dir));
-  text += line(is_sft ? fmt::format("epochs = {}", kSftEpochs) : "epochs = 1", "passes over the data; or max_steps");
+  text += line(fmt::format("epochs = {}", epochs_of(facts)), "passes over the data; or max_steps");
   text += "\n[model]\n" + line("path = " + toml_of(facts.model), facts.architecture);
-  const bool is_qlora = facts.method == "qlora", is_lora = is_qlora || facts.method == "lora";
-  if (is_lora) {
-    text += "\n[adapter]\n" + line("plugin = \"lora\"", "the model stays frozen; the export is in PEFT's format");
-    constexpr int64_t kRank = 16;
-    const int64_t rank = facts.narrowest > 0 ? std::min(kRank, facts.narrowest) : kRank;
-    text += line(fmt::format("rank = {}", rank), "of the branch next to each linear but the head");
-    text += line(fmt::format("alpha = {}.0", 2 * rank), "branches are multiplied by alpha / rank");
-    text += line("dropout = 0.0");
-    if (!facts.joined.empty()) {
-      std::string names;
-      for (const std::string& name : facts.joined) names += (names.empty() ? "" : ", ") + toml_of(name);
-      text +=
-          line("exclude = [" + names + "]", "each joins several linears in the files, and cannot have a branch yet");
-    }
-  }
-  if (facts.is_quantized)
-    text += "\n[quant]\n" + line("plugin = \"bnb4\"", "reads the weights as the model's config.json says");
-  else if (is_qlora)
-    text += "\n[quant]\n" + line("plugin = \"bnb4\"", "the frozen linears in 4 bits, on the CPU") +
-            line("type = \"nf4\"") + line("double_quant = true", "the scales of blocks in 8 bits, too");
-  if (is_sft) {
-    text += "\n[data]\n";
-    if (facts.format.format != DataFormat::kSegments)
-      text +=
-          line("template = " + toml_of(facts.data_template.empty() ? "auto" : facts.data_template), facts.why_template);
-    const std::string fraction = "eval_fraction = 0.02";
-    text += facts.num_rows >= kMinRowsToEvaluate
-                ? line(fraction, "this fraction of the rows is evaluated, not trained")
-                : line("# " + fraction, "would evaluate this fraction of the rows instead of training on it");
-    if (!facts.overflow.empty())
-      text += line("overflow = " + toml_of(facts.overflow),
-                   fmt::format("{} of {} are longer than seq_len; \"drop\" leaves them out, with max_drop_ratio",
-                               facts.num_too_long, rows));
-  }
+  if (is_lora) text += adapter_table(facts);
+  text += quant_table(facts);
+  if (has_answers) text += data_table(facts, rows);
   text += "\n" + data_set(facts);
   text += "\n[train]\n";
-  text += line(fmt::format("task = \"{}\"", to_text(facts.task)),
-               is_sft ? "only the answers are trained" : "every token is trained");
+  const TaskWords words = words_of(facts);
+  text += line(fmt::format("task = \"{}\"", to_text(facts.task)), words.trained);
   text += line(fmt::format("seq_len = {}", seq_len_of(facts)),
-               is_sft ? fmt::format("the longest of {} has {} tokens{}", rows, facts.longest, positions)
-                      : "tokens per row" + positions);
+               has_answers ? fmt::format(fmt::runtime(words.longest), rows, facts.longest, positions)
+                           : "tokens per row" + positions);
   text += line("micro_batch_size = 1", "rows at a time on one device");
   const InitSteps steps = steps_of(facts);
   text += line(fmt::format("global_batch_size = {}", steps.rows_of_step),
                steps.num_steps == 0 ? std::string("rows of one step")
                                     : fmt::format("rows of one step; {} {} steps in all",
                                                   facts.is_sample ? "more than" : "about", steps.num_steps));
+  text += objective_tables(facts);
   text +=
       "\n[precision]\n" + line("compute = \"auto\"", "bf16 on a GPU, fp32 on a CPU; the weights are stored as " +
                                                          (facts.stored_dtype.empty() ? "float32" : facts.stored_dtype));
-  text += "\n[optimizer]\n" + line("plugin = \"adamw\"") +
-          line(is_lora  ? "lr = 2e-4"
-               : is_sft ? "lr = 2e-5"
-                        : "lr = 1e-4",
-               "the peak");
+  const std::string_view lr = facts.objective ? (is_lora ? facts.objective->adapter_lr : facts.objective->lr)
+                              : is_lora       ? "2e-4"
+                              : has_answers   ? "2e-5"
+                                              : "1e-4";
+  text += "\n[optimizer]\n" + line("plugin = \"adamw\"") + line(fmt::format("lr = {}", lr), "the peak");
   text += "\n[schedule]\n" + line("name = \"cosine\"") + line(fmt::format("warmup_steps = {}", steps.warmup_steps)) +
           line("min_lr_ratio = 0.1");
-  if (is_sft)
+  if (has_answers && !spec_of(facts.task).has_scores)
     text += "\n[sample]\n" + line("prompts = []", "questions whose answers the log shows, such as [\"Who are you?\"]") +
             line("# every_steps = 50", "also during the run; else only after the last step");
   return text;

@@ -10,6 +10,8 @@
 #include <utility>
 #include <vector>
 
+#include "host/command/init/init_method.hpp"
+#include "host/command/init/label_scan.hpp"
 #include "host/data/data_config.hpp"
 
 namespace chassis {
@@ -24,7 +26,7 @@ struct FoundFormat : RowFormat {
       : RowFormat{form, std::move(names)}, why(std::move(reason)) {}
   FoundFormat() = default;
   std::string why;                  // "its rows have the keys messages, id"
-  std::optional<RowFormat> better;  // for pairs: reads only the better answers
+  std::optional<RowFormat> better;  // for pairs: reads only the better answers; for labelled answers: all of them
 };
 // Finds it from the names of the files and the keys of the first rows. Throws a config error if they fit no format.
 FoundFormat find_format(const std::string& path, RowFiles* row_files = nullptr);
@@ -32,7 +34,9 @@ FoundFormat find_format(const std::string& path, RowFiles* row_files = nullptr);
 struct InitFacts {
   std::string model = {}, data = {}, output_dir = {}, name = {};
   Task task = Task::kPretrain;
-  std::string method = {};  // "full", "lora" or "qlora"
+  std::string method = {};                // "full", "lora" or "qlora"
+  const InitMethod* objective = nullptr;  // NULL: the cross entropy of tokens
+  LabelScan labels = {};                  // for classify
   FoundFormat format = {};
   std::string architecture = {}, stored_dtype = {};  // the model's; empty: unknown
   bool is_quantized = false;                         // the model's weights are in 4 bits already
@@ -49,8 +53,8 @@ struct InitFacts {
   std::string why_template = {};
 };
 
-// Tokens per row, at most the positions of the model. For sft a power of two that holds the longest row, between 256
-// and 4096; for pretraining 1024, or less if the whole text is short.
+// Tokens per row, at most the positions of the model for each of its sequences. A power of two that holds the longest
+// row, between 256 and 4096 for each of its sequences; for pretraining 1024, or less if the whole text is short.
 int64_t seq_len_of(const InitFacts& facts);
 // Chosen so that a small file makes several steps, and the warm-up is a small part of them.
 struct InitSteps {
@@ -58,6 +62,8 @@ struct InitSteps {
   int64_t num_steps = 0;  // approximate; more if there are more rows; 0: unknown
 };
 InitSteps steps_of(const InitFacts& facts);
+// True if rows are conversations that a chat template writes.
+bool has_template(const InitFacts& facts);
 std::string init_toml(const InitFacts& facts);
 
 }  // namespace chassis

@@ -75,8 +75,9 @@ std::vector<FittingTemplate> fitting_templates(const Tokenizer& tokenizer, ChatC
 }
 
 // The error of encoding a plain conversation with the template of `data`; nullopt if it can be trained with.
-std::optional<Error> refusal(const DataConfig& data, const Tokenizer& tokenizer) {
+std::optional<Error> refusal(DataConfig data, const Tokenizer& tokenizer) {
   Document document;
+  data.sequences.reset();  // an objective reads no plain conversations
   try {
     RecordEncoder(&tokenizer, encode_options(data)).encode(example(false), {}, document);
   } catch (const Error& error) {

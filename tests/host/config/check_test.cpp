@@ -67,7 +67,7 @@ TEST(ForeignKeys, GetAnAnswerInEveryTable) {
             std::string::npos);
   EXPECT_NE(what_is_wrong(kExample, {"special_tokens.pad_token=x"}).find("of Axolotl: special tokens come from"),
             std::string::npos);
-  EXPECT_NE(what_is_wrong(kExample, {"beta=0.1"}).find("of TRL: preference losses"), std::string::npos);
+  EXPECT_NE(what_is_wrong(kExample, {"beta=0.1"}).find("of TRL: use beta in [objective]"), std::string::npos);
   EXPECT_NE(what_is_wrong(kExample, {"data.train.0.split=train"}).find("the file of that split"), std::string::npos);
   EXPECT_NE(what_is_wrong(kExample, {"eval_fraction=0.1"}).find("it is a key of another table: data.eval_fraction"),
             std::string::npos);
@@ -82,6 +82,61 @@ TEST(ForeignKeys, GetAnAnswerInEveryTable) {
             "2 errors in the configuration:\n"
             "  a.toml:24:1: unknown key 'training.steps' of torchtitan: use run.max_steps\n"
             "  a.toml:25:1: unknown key 'training.seq_len' (it is a key of another table: train.seq_len)");
+}
+
+TEST(ForeignKeys, OfPreferencesRewardsAndPoliciesAreAnswered) {
+  const std::pair<const char*, const char*> answers[] = {
+      {"rl=dpo", "of Axolotl: use train.task = \"preference\""},
+      {"rl_beta=0.1", "use beta in [objective]"},
+      {"dpo_loss_type=[ipo]", "use loss in [objective] with plugin = \"dpo\""},
+      {"rpo_alpha=1", "use sft_weight in [objective]"},
+      {"pref_beta=0.1", "of LLaMA-Factory: use beta in [objective]"},
+      {"pref_loss=simpo", "\"cpo\" with loss = \"simpo\""},
+      {"pref_ftx=0.1", "use sft_weight in [objective]"},
+      {"pref_bco_weight=0.1", "\"bco_pair\""},
+      {"simpo_gamma=0.5", "use gamma in [objective] with plugin = \"cpo\""},
+      {"cpo_alpha=1", "use sft_weight in [objective] with plugin = \"cpo\""},
+      {"orpo_alpha=0.1", "use beta in [objective] with plugin = \"orpo\""},
+      {"kto_desirable_weight=1", "use desirable_weight in [objective] with plugin = \"kto\""},
+      {"kto_undesirable_weight=1", "use undesirable_weight"},
+      {"kto_chosen_weight=1", "use desirable_weight"},
+      {"kto_rejected_weight=1", "use undesirable_weight"},
+      {"center_rewards_coefficient=0.01", "use center_coefficient in [objective] with plugin = \"reward\""},
+      {"precompute_ref_log_probs=true", "use reference.mode = \"precompute\""},
+      {"sync_ref_model=true", "a moving one is not available"},
+      {"max_prompt_length=512", "data.overflow = \"truncate_left_prompt\" shortens prompts"},
+      {"max_completion_length=512", "answers are never cut"},
+      {"data.train.0.ranking=true", "use format = \"preference\""},
+      {"data.train.0.kto_tag=label", "use format = \"labelled\""},
+      {"stage=rm", "rm is \"reward\"; dpo and kto are \"preference\""},
+      {"dpo_label_smoothing=0.1", "use label_smoothing in [objective]"},
+      {"dpo_use_weighting=true", "(WPO) are not available"},
+      {"reward_model=true", "use train.task = \"reward\""},
+      {"process_reward_model=true", "of single steps are not available"},
+      {"trl.beta=0.01", "use kl_beta in [objective] with plugin = \"policy\""},
+      {"trl.use_vllm=true", "no answers are written during training"},
+      {"trl.num_generations=8", "no answers are written during training"},
+      {"num_labels=3", "use num_labels in [objective] with plugin = \"classify\""},
+      {"kd_alpha=0.9", "distillation is not available"},
+  };
+  for (const auto& [key, answer] : answers)
+    EXPECT_NE(what_is_wrong(kExample, {key}).find(answer), std::string::npos) << key << "\n"
+                                                                             << what_is_wrong(kExample, {key});
+}
+
+TEST(ForeignKeys, OfMethodsAreAnsweredWithATaskAndAnObjective) {
+  const std::pair<const char*, const char*> tasks[] = {
+      {"dpo", "use \"preference\", whose [objective] is \"dpo\""},
+      {"simpo", "plugin = \"cpo\" and loss = \"simpo\""},
+      {"kto", "plugin = \"kto\""},
+      {"rm", "use \"reward\""},
+      {"grpo", "use \"policy\", with rows of format \"rollouts\""},
+      {"pt", "use \"pretrain\""},
+  };
+  for (const auto& [word, answer] : tasks)
+    EXPECT_NE(what_is_wrong(kExample, {std::string("train.task=") + word}).find(answer), std::string::npos) << word;
+  EXPECT_EQ(foreign_objective("simpo"), "plugin = \"cpo\" with loss = \"simpo\"");
+  EXPECT_EQ(foreign_objective("dpo"), "") << "a plugin of this name exists";
 }
 
 TEST(ForeignKeys, OfLoraAreAnsweredWithOurs) {
@@ -190,13 +245,14 @@ TEST(Check, UnavailableFeaturesAreRefusedAndNeverOffered) {
         << compute;
   EXPECT_NE(what_is_wrong(kExample, {"load_in_8bit=true"}).find("8-bit weights (LLM int8) are not available"),
             std::string::npos);
-  EXPECT_NE(what_is_wrong(kExample, {"train.task=dpo"}).find("preference losses are not available"), std::string::npos);
+  EXPECT_NE(what_is_wrong(kExample, {"train.task=ppo"}).find("PPO is not available"), std::string::npos);
   EXPECT_NE(what_is_wrong(kExample + "[freeze]\ngroups = [\"vision_tower\"]\n").find("freeze.groups is not available"),
             std::string::npos);
   EXPECT_EQ(what_is_wrong(kExample + "[freeze]\ngroups = []\n"), "nothing")
       << "a resolved configuration lists defaults";
   EXPECT_EQ(what_is_wrong(kExample, {"train.task=rewarb"}),
-            "command line 'train.task=rewarb': train.task = \"rewarb\" is not \"pretrain\" or \"sft\"");
+            "command line 'train.task=rewarb': train.task = \"rewarb\" is not \"pretrain\", \"sft\", "
+            "\"preference\", \"reward\", \"classify\" or \"policy\" (did you mean \"reward\"?)");
   EXPECT_EQ(what_is_wrong(kExample + "[quantt]\na = 1\n"),
             "a.toml:23:2: unknown table [quantt] (did you mean 'quant'?)");
   for (const Unavailable& entry : unavailable()) {

@@ -9,7 +9,7 @@ namespace {
 
 TEST(DataTask, KeysOfConversationsNeedSft) {
   EXPECT_HAS(what_is_wrong(kExample, {"data.template=chatml"}),
-             "data.template = \"chatml\" has no effect with train.task = \"pretrain\" (it belongs to \"sft\")");
+             "data.template = \"chatml\" has no effect with train.task = \"pretrain\", whose rows are documents");
   EXPECT_EQ(what_is_wrong(kExample, {"data.template=chatml", "train.task=sft"}), "nothing");
   for (const char* key :
        {"data.template_variables={a=1}", "data.template_date=2024-07-26", "data.default_system=x",
@@ -24,8 +24,10 @@ TEST(DataTask, ADefaultThatIsWrittenOutIsNoMistake) {
 }
 
 TEST(DataTask, FormatsOfConversationsNeedSft) {
-  EXPECT_HAS(what_is_wrong(kExample, {"data.train.0.format=messages"}),
-             "data.train.0.format = \"messages\" needs train.task = \"sft\"");
+  EXPECT_HAS(
+      what_is_wrong(kExample, {"data.train.0.format=messages"}),
+      "data.train.0.format = \"messages\" does not fit train.task = \"pretrain\", whose rows have format \"text\" or "
+      "\"tokens\"");
   EXPECT_EQ(what_is_wrong(kExample, {"data.train.0.format=messages", "train.task=sft"}), "nothing");
   EXPECT_EQ(what_is_wrong(kExample, {"train.task=sft"}), "nothing") << "text: every token is trained";
 }
@@ -47,7 +49,26 @@ TEST(DataTask, OverflowNeedsAPackingThatKeepsDocumentsWhole) {
   EXPECT_EQ(what_is_wrong(kExample, {"data.overflow=drop", "data.packing=none"}), "nothing");
   EXPECT_EQ(what_is_wrong(kExample, {"data.overflow=drop", "train.task=sft"}), "nothing");
   EXPECT_HAS(what_is_wrong(kExample, {"data.overflow=truncate_left_prompt", "data.packing=none"}),
-             "needs train.task = \"sft\": otherwise there are no prompts");
+             "has no effect with train.task = \"pretrain\", whose rows have no prompts");
+}
+
+TEST(DataTask, FormatsOfObjectivesNeedTheirTask) {
+  EXPECT_HAS(what_is_wrong(kExample, {"data.train.0.format=preference", "train.task=sft"}),
+             "hint: set the format, or train.task = \"preference\" or \"reward\"");
+  EXPECT_HAS(what_is_wrong(kExample, {"data.train.0.format=labelled", "train.task=reward"}), "does not fit");
+  EXPECT_HAS(what_is_wrong(kExample, {"data.train.0.format=rollouts", "train.task=classify"}), "does not fit");
+}
+
+TEST(DataTask, NamesOfClassesNeedClassify) {
+  const std::vector<std::string> classify = {"train.task=classify", "data.train.0.format=classification"};
+  const auto with = [&](const std::string& classes) {
+    std::vector<std::string> words = classify;
+    words.push_back(classes);
+    return what_is_wrong(kExample, words);
+  };
+  EXPECT_EQ(with("data.classes=[\"a\", \"b\"]"), "nothing");
+  EXPECT_HAS(with("data.classes=[\"a\", \"b\", \"a\"]"), "data.classes names \"a\" twice");
+  EXPECT_HAS(what_is_wrong(kExample, {"data.classes=[\"a\"]"}), "has no effect with train.task = \"pretrain\"");
 }
 
 }  // namespace

@@ -31,6 +31,19 @@ TEST_F(InitConfig, FindsTheFormatByTheKeysOfTheFirstRows) {
       {R"({"segments": []})", DataFormat::kSegments},
       {R"({"input_ids": [1]})", DataFormat::kTokens},
       {R"({"prompt": "a", "chosen": "b", "rejected": "c"})", DataFormat::kPreference},
+      {R"({"chosen_response": "b", "rejected_response": "c", "instruction": "a"})", DataFormat::kPreference},
+      {R"({"prompt": "a", "completion": "b", "label": true})", DataFormat::kLabelled},
+      {R"({"prompt": "a", "completion": "b", "label": "0"})", DataFormat::kLabelled},
+      {R"({"instruction": "a", "output": "b", "kto_tag": false})", DataFormat::kLabelled},
+      {R"({"messages": [{"role": "user", "content": "a"}], "label": true})", DataFormat::kLabelled},
+      {R"({"messages": [{"role": "user", "content": "a"}], "label": 1})", DataFormat::kClassification},
+      {R"({"messages": [{"role": "user", "content": "a"}], "label": "en"})", DataFormat::kMessages},
+      {R"({"text": "a", "label": 1})", DataFormat::kClassification},
+      {R"({"text": "a", "label": "sport"})", DataFormat::kClassification},
+      {R"({"text": "a", "labels": [0, 1]})", DataFormat::kClassification},
+      {R"({"text": "a", "value": 0.5})", DataFormat::kClassification},
+      {R"({"prompt": "a", "completion": "b", "label": "de"})", DataFormat::kPromptCompletion},
+      {R"({"prompt": "a", "completions": [{"text": "b", "reward": 1}]})", DataFormat::kRollouts},
   };
   for (const auto& [row, format] : rows) {
     EXPECT_EQ(found(row).format, format) << row;
@@ -64,6 +77,100 @@ TEST_F(InitConfig, TheBetterAnswersOfPairsHaveAFormatOfTheirOwn) {
   EXPECT_EQ(better(prompts).columns, (Columns{{"completion", "chosen"}}));
   EXPECT_EQ(better(R"({"prompt": "a", "chosen": "b", "rejected": "c"})").format, DataFormat::kPromptCompletion);
   EXPECT_FALSE(found(R"({"chosen": "a dialog", "rejected": "another"})").better);
+}
+
+TEST_F(InitConfig, LabelledAnswersHaveAFormatThatTrainsAll) {
+  const FoundFormat texts = found(R"({"prompt": "a", "completion": "b", "label": true})");
+  ASSERT_TRUE(texts.better);
+  EXPECT_EQ(texts.better->format, DataFormat::kPromptCompletion);
+  EXPECT_EQ(texts.better->columns, Columns{});
+  const FoundFormat alpaca = found(R"({"instruction": "a", "output": "b", "kto_tag": true})");
+  ASSERT_TRUE(alpaca.better);
+  EXPECT_EQ(alpaca.better->format, DataFormat::kAlpaca);
+}
+
+TEST_F(InitConfig, LabelsAreClassesNamesOrValues) {
+  const auto scan = [&](const std::string& rows) {
+    test::write_text(folder_ / "labels.jsonl", rows);
+    return scan_labels(folder_ / "labels.jsonl", {}, nullptr);
+  };
+  const LabelScan indices = scan("{\"text\": \"a\", \"label\": 0}\n{\"text\": \"b\", \"label\": 4}\n");
+  EXPECT_EQ(indices.kind, "single");
+  EXPECT_EQ(indices.num_labels, 5u);
+  EXPECT_TRUE(indices.classes.empty());
+  EXPECT_TRUE(indices.has_texts);
+  EXPECT_EQ(scan("{\"text\": \"a\", \"label\": 0}\n").num_labels, 2u) << "one class is no choice";
+  const LabelScan names = scan("{\"text\": \"a\", \"label\": \"pos\"}\n{\"text\": \"b\", \"label\": \"neg\"}\n");
+  EXPECT_EQ(names.classes, (std::vector<std::string>{"neg", "pos"}));
+  const LabelScan several = scan("{\"prompt\": \"a\", \"labels\": [0, 1, 1]}\n");
+  EXPECT_EQ(several.kind, "multi");
+  EXPECT_EQ(several.num_labels, 3u);
+  EXPECT_FALSE(several.has_texts);
+  EXPECT_EQ(scan("{\"text\": \"a\", \"labels\": [\"x\", \"y\"]}\n{\"text\": \"a\", \"labels\": []}\n").num_labels, 2u);
+  EXPECT_EQ(scan("{\"text\": \"a\", \"value\": 0.5}\n").kind, "regression");
+  EXPECT_EQ(scan("{\"text\": \"a\", \"label\": 2.5}\n").kind, "regression") << "no class has such an index";
+  EXPECT_EQ(scan("{\"text\": \"a\", \"values\": [1, null]}\n").num_labels, 2u);
+  const auto refused = [&](const std::string& rows, const std::string& message) {
+    try {
+      scan(rows);
+      ADD_FAILURE() << rows;
+    } catch (const Error& error) {
+      EXPECT_HAS(std::string(error.what()), "labels.jsonl:2");
+      EXPECT_HAS(std::string(error.what()), message);
+    }
+  };
+  refused("{\"label\": 0}\n{\"label\": \"x\"}\n", "labels are names in some rows and numbers in others");
+  refused("{\"labels\": [1]}\n{\"labels\": [0, 1]}\n", "the row has 2 labels, and those before it 1");
+  refused("{\"label\": 0}\n{\"value\": 1}\n", "another sort of label");
+}
+
+TEST_F(InitConfig, MethodsAreOneOfEachSort) {
+  EXPECT_EQ(method_words("").objective, nullptr);
+  EXPECT_EQ(method_words("lora").weights, "lora");
+  EXPECT_EQ(method_words("qlora,kto").weights, "qlora");
+  EXPECT_EQ(method_words("qlora,kto").objective->name, "kto");
+  EXPECT_EQ(method_words("simpo").objective->plugin, "cpo");
+  for (const char* wrong : {"dora", "lora,full", "dpo,kto", "dpo,,lora", "DPO"})
+    EXPECT_THROW(method_words(wrong), Error) << wrong;
+}
+
+// The options of each objective are those of its plugin; `chassis check` would refuse others.
+TEST_F(InitConfig, EveryMethodHasAConfiguration) {
+  for (const InitMethod& method : init_methods()) {
+    for (const char* weights : {"full", "lora"}) {
+      InitFacts facts{.model = "m",
+                      .data = "rows.jsonl",
+                      .output_dir = "out/a",
+                      .name = "a",
+                      .task = method.task,
+                      .method = weights,
+                      .objective = &method,
+                      .format = {method.format, {}, "its rows"},
+                      .num_rows = 600,
+                      .longest = 300};
+      facts.labels.num_labels = 3;
+      facts.labels.classes =
+          method.task == Task::kClassify ? std::vector<std::string>{"a", "b", "c"} : std::vector<std::string>{};
+      const std::string text = init_toml(facts);
+      const Config config = load_config_text(text, "a.toml", {});
+      EXPECT_EQ(config.num_problems(), 0u) << text;
+      EXPECT_EQ(config.settings().train.task, method.task);
+      EXPECT_EQ(config.settings().run.epochs, method.epochs == 1 ? 1 : 3);
+      EXPECT_HAS(text, "[objective]\nplugin = \"" + std::string(method.plugin) + "\"\n");
+      EXPECT_HAS(text, "\nlr = " + std::string(*weights == 'f' ? method.lr : method.adapter_lr));
+      EXPECT_EQ(text.find("[reference]") != std::string::npos, method.name == "dpo") << text;
+      EXPECT_EQ(text.find("num_labels = 3") != std::string::npos, method.name == "classify") << text;
+    }
+  }
+}
+
+TEST_F(InitConfig, RowsOfPairsHoldBothAnswers) {
+  InitFacts facts{.task = Task::kPreference, .format = {DataFormat::kPreference, {}, ""}, .longest = 1 << 20};
+  EXPECT_EQ(seq_len_of(facts), 2 * 4096);
+  facts.max_positions = 512;
+  EXPECT_EQ(seq_len_of(facts), 2 * 512) << "positions begin again at the second answer";
+  facts.format.format = DataFormat::kLabelled;
+  EXPECT_EQ(seq_len_of(facts), 512);
 }
 
 TEST_F(InitConfig, ATextShorterThanManyRowsGetsShorterRows) {

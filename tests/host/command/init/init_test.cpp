@@ -274,21 +274,27 @@ TEST_F(Init, RefusesByNameWhatIsNotThere) {
     EXPECT_FALSE(std::filesystem::exists(*folder_ / "run.toml"));
   };
   refused({"--data", "ids.jsonl", "--method", "dora"}, "--method dora is unknown");
-  refused({"--data", "ids.jsonl", "--task", "dpo"}, "--task dpo is unknown");
+  refused({"--data", "ids.jsonl", "--task", "dpo"}, "--task dpo is unknown\nhint: --method dpo chooses it");
+  refused({"--data", "ids.jsonl", "--method", "dpo"}, "--method dpo trains on rows of format \"preference\"");
   refused({}, "--data is missing");
   const Outcome hub = chassis({"init", "run.toml", "--model", "hub:../x", "--data", "none.jsonl"});
   EXPECT_HAS(hub.output, "--model hub:../x: expected hub:Org/Name");
   EXPECT_EQ(hub.output.find("none.jsonl"), std::string::npos) << "one error, and no consequence of it";
   refused({"--data", "none.jsonl"}, "none.jsonl");
   write_text(*folder_ / "pairs.jsonl", R"({"prompt": "a", "chosen": "b", "rejected": "c"})");
-  refused({"--data", "pairs.jsonl"}, "no task trains on pairs yet");
-  refused({"--data", "pairs.jsonl"}, "hint: --format prompt_completion trains the better answers alone");
+  refused({"--data", "pairs.jsonl", "--task", "sft"}, "the data is \"preference\"");
+  refused({"--data", "pairs.jsonl", "--task", "sft"},
+          "hint: --format prompt_completion trains the better answers alone");
+  refused({"--data", "pairs.jsonl", "--method", "kto"}, "--method kto trains on rows of format \"labelled\"");
+  refused({"--data", "pairs.jsonl", "--method", "dpo", "--task", "reward"}, "--method dpo trains task preference");
+  refused({"--data", "pairs.jsonl", "--method", "dpo,kto"}, "names two methods of one sort");
   write_text(*folder_ / "strange.jsonl", R"({"frage": "a", "antwort": "b"})");
   refused({"--data", "strange.jsonl"}, "rows with the keys antwort, frage fit no format");
   write_text(*folder_ / "broken.jsonl", "{\"messages\": 1}\n{oops\n");
   refused({"--data", "broken.jsonl"}, "broken.jsonl:2");
   write_text(*folder_ / "chats.jsonl", R"({"messages": [{"role": "user", "content": "a"}]})");
-  refused({"--data", "chats.jsonl", "--task", "pretrain"}, "--task pretrain trains on text or tokens");
+  refused({"--data", "chats.jsonl", "--task", "pretrain"},
+          "--task pretrain trains on rows of format \"text\" or \"tokens\"");
 }
 
 }  // namespace
