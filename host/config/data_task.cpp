@@ -87,9 +87,11 @@ void CrossCheck::check_formats(const TaskSpec& task) {
 
 void CrossCheck::check_objective(const TaskSpec& task) {
   if (!task.objective.empty()) return;
-  if (set_by_user("objective.plugin"))
-    add_problem("objective.plugin", fmt::format("{} has no effect with {}, which minimises the cross entropy of tokens",
-                                                shown("objective.plugin"), shown("train.task")));
+  if (const TomlValue* table = find("objective"); table != nullptr && !table->children.empty()) {
+    const std::string key = "objective." + table->children.front().name;
+    add_problem(key, fmt::format("{} has no effect with {}, which minimises the cross entropy of tokens", shown(key),
+                                 shown("train.task")));
+  }
   for (const char* key : {"reference.mode", "reference.path", "eval.metric"})
     if (set_by_user(key) && !is(key, to_text(ReferenceMode::kOnline)) && !is(key, "loss"))
       add_problem(key, fmt::format("{} has no effect with {}", shown(key), shown("train.task")));

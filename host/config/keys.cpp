@@ -298,7 +298,8 @@ TableRows objective_table() {
        .slot = SlotForm::kOne,
        .kind = "objective",
        .doc = "what the run minimises if it is not the cross entropy of tokens"},
-      &Settings::objective, {plugin("", "the objective; default dpo, reward, classify or policy, by train.task")});
+      &Settings::objective,
+      {text("plugin", &PluginTable::plugin, "", "the objective; default dpo, reward, classify or policy, by train.task")});
 }
 
 TableRows reference_table() {
