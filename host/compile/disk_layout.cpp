@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <numeric>
 #include <optional>
+#include <set>
 #include <utility>
 
 #include "host/base/error.hpp"
@@ -85,8 +86,12 @@ class DiskRecorder {
       for (const auto& [name, known] : names_)
         if (matched(pattern, "*", name))
           throw plugin_error("the pattern '" + pattern + "' skips '" + name + "', which is a tensor of the model");
-    DiskLayout::Names names = [names = names_, skipped = skipped_, aliases = aliases_](const std::string& in_file) {
+    for (const std::string& parameter : parameters_.left_out())
+      if (!has_rule_.contains(parameter)) left_out_.push_back(parameter);
+    DiskLayout::Names names = [names = names_, skipped = skipped_, aliases = aliases_,
+                               left_out = left_out_](const std::string& in_file) {
       if (names.contains(in_file)) return in_file;
+      if (is_left_out(left_out, in_file)) return std::string();
       for (const std::string& pattern : skipped)
         if (matched(pattern, "*", in_file)) return std::string();
       for (const auto& [pattern, name] : aliases)
@@ -94,7 +99,7 @@ class DiskRecorder {
           if (const std::string known = filled(name, "*", *text); names.contains(known)) return known;
       return in_file;
     };
-    return {std::move(parts_), std::move(literals_), parameters_, std::move(names)};
+    return {std::move(parts_), std::move(literals_), parameters_, std::move(names), std::move(left_out_)};
   }
 
  private:
@@ -125,12 +130,34 @@ class DiskRecorder {
       place(rule, *index);
       applied = true;
     }
+    for (const std::string& name : parameters_.left_out())
+      if (const auto index = matched(rule.parts.front().parameter, kIndex, name)) {
+        leave_out(rule, *index);
+        applied = true;
+      }
     if (!applied) throw no_parameter(rule.name, rule.parts.front().parameter);
+  }
+
+  // Applies a rule, for one value of "{i}", whose first part is a parameter that the program does not have.
+  void leave_out(const DiskRule& rule, const std::string& index) {
+    const std::string name = filled(rule.name, kIndex, index);
+    for (const DiskRule::Part& part : rule.parts) {
+      const std::string parameter = filled(part.parameter, kIndex, index);
+      if (std::ranges::count(parameters_.left_out(), parameter) == 0)
+        throw joined_with_left_out(name, filled(rule.parts.front().parameter, kIndex, index));
+      has_rule_.insert(parameter);
+    }
+    left_out_.push_back(name);
   }
 
   static Error no_parameter(const std::string& on_disk, const std::string& parameter) {
     return plugin_error("'" + on_disk + "' on disk is made of '" + parameter +
                         "', which is not a parameter of the model");
+  }
+
+  static Error joined_with_left_out(const std::string& on_disk, const std::string& parameter) {
+    return plugin_error("'" + on_disk + "' on disk joins parameters, of which this run leaves out '" + parameter +
+                        "' and needs others: such a model cannot get a head of scores");
   }
 
   // Applies the rule for one value of "{i}".
@@ -142,6 +169,7 @@ class DiskRecorder {
     for (const DiskRule::Part& declared : rule.parts) {
       const std::string parameter = filled(declared.parameter, kIndex, index);
       const auto shape = shapes_.find(parameter);
+      if (std::ranges::count(parameters_.left_out(), parameter) > 0) throw joined_with_left_out(name, parameter);
       if (shape == shapes_.end()) throw no_parameter(name, parameter);
       const Box box = box_of(declared, shape->second, where, parameter);
       const Shape sizes = box.sizes();
@@ -265,6 +293,8 @@ class DiskRecorder {
   std::map<std::string, bool> names_;  // names on disk
   std::vector<std::string> skipped_;
   std::vector<std::pair<std::string, std::string>> aliases_;
+  std::vector<std::string> left_out_;  // names on disk
+  std::set<std::string> has_rule_;  // parameters that are left out and have a rule
 };
 
 // Throws unless every element of the parameter is in exactly one tensor on disk.
@@ -286,9 +316,19 @@ void check_cover(const std::string& parameter, const Shape& shape, const std::ve
 
 }  // namespace
 
+bool is_left_out(std::span<const std::string> left_out, std::string_view name) {
+  return std::ranges::any_of(left_out, [&](const std::string& other) {
+    return name.starts_with(other) && (name.size() == other.size() || name[other.size()] == '.');
+  });
+}
+
 DiskLayout::DiskLayout(std::map<std::string, std::vector<StoredPart>> parts,
-                       std::map<std::string, LiteralTensor> literals, const ParameterTable& parameters, Names names)
-    : parts_(std::move(parts)), literals_(std::move(literals)), names_(std::move(names)) {
+                       std::map<std::string, LiteralTensor> literals, const ParameterTable& parameters, Names names,
+                       std::vector<std::string> left_out)
+    : parts_(std::move(parts)),
+      literals_(std::move(literals)),
+      names_(std::move(names)),
+      left_out_(std::move(left_out)) {
   for (const auto& p : parameters.all()) check_cover(p->name, p->descriptor.global_shape, parts_.at(p->name));
 }
 

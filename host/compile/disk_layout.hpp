@@ -4,7 +4,9 @@
 #include <cstddef>
 #include <functional>
 #include <map>
+#include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "chassis/kind/model.h"
@@ -20,25 +22,33 @@ struct LiteralTensor {
   std::vector<std::byte> bytes;
 };
 
+// Whether `name` is one of `left_out`, or begins with one and a dot.
+bool is_left_out(std::span<const std::string> left_out, std::string_view name);
+
 class DiskLayout {
  public:
   // Maps a tensor's name in a file to its name here: "" if the tensor is skipped, unchanged if it is unknown.
   using Names = std::function<std::string(const std::string& in_file)>;
 
-  // Throws a plugin error unless every element of every parameter is in exactly one tensor on disk.
+  // Throws a plugin error unless every element of every parameter is in exactly one tensor on disk. `left_out`: the
+  // tensors that hold ParameterTable::left_out().
   DiskLayout(std::map<std::string, std::vector<StoredPart>> parts, std::map<std::string, LiteralTensor> literals,
-             const ParameterTable& parameters, Names names);
+             const ParameterTable& parameters, Names names, std::vector<std::string> left_out = {});
 
   // The places on disk where the parameter's elements are.
   const std::vector<StoredPart>& parts(const std::string& parameter) const { return parts_.at(parameter); }
   // By name.
   const std::map<std::string, LiteralTensor>& literals() const { return literals_; }
   std::string name_of(const std::string& in_file) const { return names_(in_file); }
+  // Whether a tensor is skipped since the program does not have the parameter that it holds, or to which it belongs, as
+  // "lm_head.weight.absmax" does.
+  bool leaves_out(std::string_view in_file) const { return is_left_out(left_out_, in_file); }
 
  private:
   std::map<std::string, std::vector<StoredPart>> parts_;  // by parameter
   std::map<std::string, LiteralTensor> literals_;
   Names names_;
+  std::vector<std::string> left_out_;
 };
 
 // Records what `declare` puts into the sink. Throws a plugin error that names the tensor on disk and the parameter.

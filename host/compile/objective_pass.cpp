@@ -167,4 +167,13 @@ PassReport add_objective(Program& program, const ObjectiveRequest& request) {
   return ObjectivePass(program).run(request);
 }
 
+int64_t num_scores(const Program& program) {
+  if (program.chains.empty()) return 0;
+  const BlockType& last = program.blocks[program.chains.back().blocks.back()];
+  const auto found = last.outputs.find(kScoresOutput);
+  if (found == last.outputs.end()) return 0;
+  const std::vector<DimId>& dims = last.values[found->second].dims;
+  return dims.empty() ? 0 : program.dims[dims.back()].size;
+}
+
 }  // namespace chassis

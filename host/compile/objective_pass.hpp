@@ -32,4 +32,7 @@ struct ObjectiveRequest {
 // stays as it is.
 PassReport add_objective(Program& program, const ObjectiveRequest& request);
 
+// The scores of a position that the program gives; 0 if it gives none.
+int64_t num_scores(const Program& program);
+
 }  // namespace chassis

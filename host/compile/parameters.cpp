@@ -100,7 +100,7 @@ void expect_equal_parts(const Program& program, const ProgramLayout& layout, con
 }  // namespace
 
 ParameterTable::ParameterTable(const Program& program, const ProgramLayout& layout, const ParameterOptions& options)
-    : compute_(options.compute) {
+    : left_out_(program.left_out), compute_(options.compute) {
   std::vector<MeshAxis> axes;
   for (const LayoutAxis& axis : layout.axes) axes.push_back({axis.name, static_cast<int>(axis.size)});
   mesh_ = MeshShape(std::move(axes));
@@ -253,8 +253,12 @@ ParameterStorage::ParameterStorage(ParameterTable& parameters, Device device, co
 }
 
 void ParameterTable::initialize(uint64_t seed, Which which) {
+  initialize(seed, [which](const Parameter& p) { return which == Which::kAll || p.added; });
+}
+
+void ParameterTable::initialize(uint64_t seed, const std::function<bool(const Parameter& p)>& which) {
   for (auto& p : parameters_) {
-    if ((which == Which::kAdded && !p->added && !p->of_objective) || !p->is_here) continue;
+    if (!p->is_here || !which(*p)) continue;
     if (p->is_quantized()) {
       quantized().initialize(*p, seed);
       continue;

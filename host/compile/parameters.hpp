@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -38,6 +39,8 @@ class ParameterTable {
   const std::vector<Parameter*>& of_unit(size_t unit) const { return units_[unit]; }
 
   int64_t num_elements(bool trainable_only) const;
+  // Parameters of the model that the program does not have, since its objective needs none of them. Files have them.
+  const std::vector<std::string>& left_out() const { return left_out_; }
 
   Dtype compute() const { return compute_; }
   // Sets the mesh that divides the shards, and this rank. Refused while there is a ParameterStorage. Default: rank 0 of
@@ -55,6 +58,8 @@ class ParameterTable {
   // layout holds the same values. Then calls update_values(). kAdded: only parameters that an adapter added.
   enum class Which { kAll, kAdded };
   void initialize(uint64_t seed, Which which = Which::kAll);
+  // The same for the parameters that `which` chooses.
+  void initialize(uint64_t seed, const std::function<bool(const Parameter& p)>& which);
   // Copies what `from` stores to all parameters that do not share its tensors, cast to their dtype. Throws a config error
   // that names a parameter whose shards differ.
   void copy_from(const ParameterTable& from);
@@ -72,6 +77,7 @@ class ParameterTable {
 
   std::vector<std::unique_ptr<Parameter>> parameters_;
   std::vector<std::vector<Parameter*>> units_;
+  std::vector<std::string> left_out_;
   Dtype compute_ = Dtype::f32;
   MeshShape mesh_;
   int rank_ = 0;

@@ -34,8 +34,9 @@ SaveResult write_model(Session& session, const ModelContents& contents, SaveRequ
 }
 
 Conversion::Conversion(const std::string& verb, const WeightsConfig& model, const std::vector<std::string>& plugin_path,
-                       std::string directory, const std::vector<std::string>& sources)
-    : session_(weights_config(model, verb), {.plugin_path = plugin_path, .target = {.without_device = true}}),
+                       std::string directory, const std::vector<std::string>& sources, int64_t num_scores)
+    : session_(weights_config(model, verb),
+               {.plugin_path = plugin_path, .target = {.without_device = true}, .num_scores = num_scores}),
       directory_(std::move(directory)),
       place_(directory_, sources, false) {}
 

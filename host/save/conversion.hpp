@@ -31,8 +31,9 @@ class Conversion {
  public:
   // Makes a session for the model, in which no parameter is allocated, and refuses directories that must not be
   // written, as OutputDirectory does. `verb` ("ckpt export") stands for the configuration's file in messages.
+  // `num_scores`: that of SessionOptions.
   Conversion(const std::string& verb, const WeightsConfig& model, const std::vector<std::string>& plugin_path,
-             std::string directory, const std::vector<std::string>& sources);
+             std::string directory, const std::vector<std::string>& sources, int64_t num_scores = 0);
 
   Session& session() { return session_; }
   // Sets the place and the progress of `request`, and writes.

@@ -11,6 +11,7 @@
 #include "host/checkpoint/writer.hpp"
 #include "host/save/adapter_files.hpp"
 #include "host/save/base_reference.hpp"
+#include "host/save/classifier_config.hpp"
 #include "host/save/conversion.hpp"
 #include "host/save/opened_model.hpp"
 #include "host/save/quantize.hpp"
@@ -47,6 +48,7 @@ SaveResult export_checkpoint(const ExportRequest& request) {
     if (with_adapter)
       if (const auto base = base_reference(manifest->about, request.checkpoint)) base->add_to(save.about);
   }
+  if (const auto head = head_of(session); head && with_adapter) add_head(save.about, *head);
   save.text_files = {with_adapter
                          ? std::pair<std::string, std::string>(kAdapterConfigName, read_file(adapter))
                          : std::pair<std::string, std::string>("config.json", export_config(session, is_quantized))};

@@ -16,6 +16,7 @@
 #include "host/base/printable.hpp"
 #include "host/checkpoint/inspect.hpp"
 #include "host/save/base_reference.hpp"
+#include "host/save/classifier_config.hpp"
 #include "host/save/conversion.hpp"
 #include "host/save/opened_model.hpp"
 #include "host/save/quantize.hpp"
@@ -80,6 +81,8 @@ class Merge {
       if (base_->model.directory().content() != Content::kModel)
         throw storage_error("'" + base + "' is not a model: it holds what was trained on one");
       base_->model.check();
+      for (const std::string& name : base_->model.directory().left_out())
+        log::info("{} of {} is left out: the merged model scores", printable(name), base);
       if (!reference_) compare_base_name(trained, base, "its base model");
     }
     if (reference_ && !reference_->quant.empty()) {
@@ -272,11 +275,14 @@ SaveResult merge_checkpoint(const MergeRequest& request) {
   if (request.keep_quantized && !is_quantized)
     throw config_error("--keep-quantized: '" + base + "' is not quantized")
         .hint("merge, then `chassis ckpt quantize DIR --out DIR`");
-  Conversion conversion("ckpt merge", model, request.plugin_path, request.directory, {request.trained, base});
+  const std::optional<ScoreHead> head = head_in(request.trained, base, request.plugin_path);
+  const bool adds_head = head && !head_in(base, base, request.plugin_path);
+  Conversion conversion("ckpt merge", model, request.plugin_path, request.directory, {request.trained, base},
+                        adds_head ? head->num_labels : 0);
   Session& session = conversion.session();
   SaveRequest save;
   save.mode = shared_file_mode(base) & shared_file_mode(request.trained);
-  save.text_files = {{"config.json", export_config(session, request.keep_quantized)}};
+  save.text_files = {{"config.json", export_config(session, request.keep_quantized, head ? &*head : nullptr)}};
   save.carried_files = files_to_copy(request.trained, {"config.json"});
   std::set<std::string> taken = {"config.json"};
   for (const CopiedFile& file : save.carried_files) taken.insert(file.name);

@@ -6,10 +6,13 @@
 #include "host/base/json.hpp"
 #include "host/base/log.hpp"
 #include "host/save/base_reference.hpp"
+#include "host/save/head_names.hpp"
 #include "host/save/quantized_load.hpp"
 
 namespace chassis {
 namespace {
+
+bool is_head(const Parameter& p) { return p.name == kScoreWeight; }
 
 // Optimizer states are named "<parameter>.<role>". Any other name is a parameter, of this model or another.
 bool is_state(const ParameterTable& parameters, const std::string& name) {
@@ -32,6 +35,11 @@ void ModelDirectory::read_model(const Session& session, const CheckpointReader& 
   if (!ours) mapping_ = &session.disk_mapping();
   const std::map<std::string, std::string> tied = tied_slots(session.program());
   for (const DiskTensor& tensor : reader.tensors()) {
+    if (leaves_out(tensor.name)) {
+      ignored_.insert(tensor.name);
+      left_out_.push_back(tensor.name);
+      continue;
+    }
     const std::string name = ours ? tensor.name : mapping_->name_of(tensor.name);
     if (name.empty() || (ours ? is_state(parameters_, name) : is_literal(tensor, name, reader))) {
       ignored_.insert(tensor.name);
@@ -42,12 +50,64 @@ void ModelDirectory::read_model(const Session& session, const CheckpointReader& 
     }
     if (const Parameter* p = ours ? parameters_.find(name) : nullptr; p && p->added) content_ = Content::kAll;
   }
+  if (!ours)
+    if (const std::string head = read_head(reader); !head.empty()) {
+      const std::string& known = mapping_->parts(kScoreWeight).front().disk_name;
+      if (!in_file_.contains(known)) in_file_[known] = head;
+    }
   refuse_components(session, reader, [&](const Parameter& p) { return parts(p.descriptor).front().disk_name; });
   if (!ours || !base_reference(manifest->about, reader.path())) return;
   content_ = Content::kTrained;
   // A session that only reads weights has no [freeze], which says what was trained.
   if (session.config().use() == ConfigUse::kWeights && session.adapter() == nullptr)
     for (const auto& [name, in_file] : in_file_) trained_.insert(name);
+}
+
+bool ModelDirectory::leaves_out(const std::string& in_file) const {
+  if (mapping_ != nullptr) return mapping_->leaves_out(in_file);
+  return is_left_out(parameters_.left_out(), in_file);
+}
+
+std::string ModelDirectory::read_head(const CheckpointReader& reader) {
+  std::string found;
+  for (const HeadNames& names : kHeadNames) {
+    const DiskTensor* const weight = reader.find(std::string(names.weight));
+    if (weight == nullptr) continue;
+    const DiskTensor* const bias = reader.find(std::string(names.bias));
+    if (parameters_.find(kScoreWeight) == nullptr) {
+      if (names.weight == kScoreWeight) continue;  // loading lists it as unexpected
+      counted_warning("heads of scores that are left out",
+                      reader.path() + " has a head of scores, " + weight->name + ", which this run does not compute");
+      for (const DiskTensor* const tensor : {weight, bias})
+        if (tensor != nullptr) ignored_.insert(tensor->name);
+      continue;
+    }
+    if (!found.empty()) continue;  // loading lists a second one as unexpected
+    found = weight->name;
+    if (bias == nullptr) continue;
+    biases_.push_back(bias);
+    ignored_.insert(bias->name);
+  }
+  return found;
+}
+
+void ModelDirectory::refuse_biases(CheckpointReader& reader) const {
+  if (biases_.empty()) return;
+  CheckpointReader::Values values(reader);
+  for (const DiskTensor* const bias : biases_) {
+    const std::vector<StoredPart> where = {StoredPart::whole(bias->name, bias->global_shape)};
+    std::vector<float> all(static_cast<size_t>(numel(bias->global_shape)));
+    values.read(where, Box::whole(bias->global_shape), all);
+    const auto other = std::ranges::find_if(all, [](float x) { return x != 0; });
+    if (other == all.end()) continue;
+    Error error = storage_error("'" + reader.path() + "' has a head of scores with a bias, " + bias->name + " = " +
+                                std::to_string(*other) +
+                                ": heads have none here, as in the files of ...ForSequenceClassification");
+    if (all.size() == 1)
+      error.hint("a bias adds the same to all scores and changes no comparison of them: set it to 0 in the file to use "
+                 "the head without it");
+    throw error;
+  }
 }
 
 void ModelDirectory::read_adapter(const Session& session, const CheckpointReader& reader) {
@@ -57,6 +117,18 @@ void ModelDirectory::read_adapter(const Session& session, const CheckpointReader
     if (!is_kept(*p)) continue;
     std::vector<StoredPart>& parts = adapter_[p->name] = names.parts(*p);
     if (p->added) continue;
+    if (is_head(*p)) {
+      const std::string head = read_head(reader);
+      if (head.empty()) {
+        counted_warning("adapters without a head of scores",
+                        reader.path() + " has no " + parts.front().disk_name +
+                            ": that of the model is used, or a new one if the model has none");
+        adapter_.erase(p->name);
+      } else {
+        parts = {StoredPart::whole(head, p->descriptor.global_shape)};
+      }
+      continue;
+    }
     // Older versions of PEFT do not write base_layer.
     const auto& plain = session.disk_mapping().parts(p->name);
     for (size_t i = 0; i < parts.size(); ++i)

@@ -34,12 +34,20 @@ class ModelDirectory {
   // Throws a storage error if files hold a second copy of a shared parameter with another shape or, if `with_values`,
   // with other values, which are read.
   void compare_tied_copies(CheckpointReader& reader, bool with_values = true) const;
+  // Throws a storage error if the head of scores has a bias that is not 0, which is read.
+  void refuse_biases(CheckpointReader& reader) const;
+  // Tensors of the directory that hold what the objective does not need, such as lm_head.weight.
+  const std::vector<std::string>& left_out() const { return left_out_; }
   // Whether loading may ignore a tensor of this name.
   std::function<bool(const std::string& name)> skip() const;
 
  private:
   void read_model(const Session& session, const CheckpointReader& reader);
   void read_adapter(const Session& session, const CheckpointReader& reader);
+  // Finds the head of scores under the names that other programs give it. Returns the name of its weight; empty if there
+  // is none, or if the session has no such head.
+  std::string read_head(const CheckpointReader& reader);
+  bool leaves_out(const std::string& in_file) const;
   bool is_literal(const DiskTensor& tensor, const std::string& name, const CheckpointReader& reader) const;
 
   const ParameterTable& parameters_;
@@ -49,6 +57,8 @@ class ModelDirectory {
   std::map<std::string, std::string> in_file_;            // by the mapping's name
   std::set<std::string> trained_;                         // trained parameters, if only the directory names them
   std::set<std::string> ignored_;
+  std::vector<std::string> left_out_;
+  std::vector<const DiskTensor*> biases_;  // of the head
   std::vector<std::pair<const DiskTensor*, Descriptor>> tied_copies_;  // with the parameter that each must equal
 };
 

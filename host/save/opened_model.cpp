@@ -23,7 +23,9 @@ OpenedModel::OpenedModel(Session& session, const std::string& path, bool is_adap
     : session_(session),
       reader_(open_files(session, path, is_adapter, checks)),
       directory_(session, *reader_, is_adapter) {
-  if (checks != OpenChecks::kNone) directory_.compare_tied_copies(*reader_, checks == OpenChecks::kAll);
+  if (checks == OpenChecks::kNone) return;
+  directory_.compare_tied_copies(*reader_, checks == OpenChecks::kAll);
+  directory_.refuse_biases(*reader_);
 }
 
 void OpenedModel::check() {
@@ -38,10 +40,16 @@ void OpenedModel::check() {
     }
   }
   LoadOptions options;
+  options.optional = [this](const Descriptor& tensor) { return may_be_absent(tensor); };
   options.skip = [&, ignored = directory_.skip()](const std::string& name) {
     return ignored(name) || (quantized_ && quantized_->is_wanted(name));
   };
   reader_->check(wanted, options);
+}
+
+bool OpenedModel::may_be_absent(const Descriptor& tensor) const {
+  const Parameter* const p = session_.parameters().find(tensor.fqn);
+  return p != nullptr && p->of_objective;
 }
 
 PartSource OpenedModel::values() {

@@ -31,6 +31,9 @@ class OpenedModel {
   CheckpointReader& reader() const { return *reader_; }
   const ModelDirectory& directory() const { return directory_; }
 
+  // Whether loading goes on without a tensor: the head that an objective added.
+  bool may_be_absent(const Descriptor& tensor) const;
+
   // The functions below are for conversions, in one process. From now on, quantized parameters are components, read
   // from this directory or made from its values.
   void quantize() { quantized_.emplace(session_, *reader_, directory_); }

@@ -9,7 +9,9 @@
 #include "host/base/file.hpp"
 #include "host/base/log.hpp"
 #include "host/base/printable.hpp"
+#include "host/save/classifier_config.hpp"
 #include "host/save/component_load.hpp"
+#include "host/save/head_names.hpp"
 #include "host/save/quantized_load.hpp"
 #include "host/save/quantized_weights.hpp"
 #include "host/state/float_dtype.hpp"
@@ -219,24 +221,27 @@ SavePlan plan_export(Session& session, const FormatPlugin& format, QuantizedWeig
 
 namespace {
 
-Json model_config(Session& session, bool quantized) {
+// What config.json of a checkpoint or an export says about the model.
+Json model_config(Session& session, bool quantized, const ScoreHead* head) {
   Json config = parse_json(session.model().plugin().config(), "the model's config");
   if (!config.is_object())
     throw plugin_error("model '" + session.model().member() + "' gives a config that is not a JSON object");
   if (quantized)
     config["quantization_config"] =
         parse_json(session.quant()->plugin().config(), "quantization_config", ExitCode::kPlugin);
+  if (head != nullptr) make_classifier(config, *head, session.model().architectures());
   return config;
 }
 
 }  // namespace
 
-std::string checkpoint_config(Session& session, bool quantized) {
-  return quantized ? model_config(session, true).dump(2) + "\n" : session.model().plugin().config();
+std::string checkpoint_config(Session& session, bool quantized, const ScoreHead* head) {
+  const bool is_own = !quantized && head == nullptr;
+  return is_own ? session.model().plugin().config() : model_config(session, quantized, head).dump(2) + "\n";
 }
 
-std::string export_config(Session& session, bool quantized) {
-  Json config = model_config(session, quantized);
+std::string export_config(Session& session, bool quantized, const ScoreHead* head) {
+  Json config = model_config(session, quantized, head);
   const std::string_view name = float_dtype_name(export_dtype(session));
   for (const char* key : {"dtype", "torch_dtype"})
     if (config.contains(key) || std::string_view(key) == "torch_dtype") config[key] = name;
@@ -248,8 +253,16 @@ void compare_with_model(Session& session, const SavePlan& plan) {
   const bool was_quantized = session.quant() != nullptr && session.quant()->is_stored();
   if (!model.path.is_set() || model.init != ModelInit::kPretrained || exports_adapter(session) || was_quantized) return;
   std::vector<std::string> differences = compare_with_directory(plan, *open_directory(session, model.path));
+  // A run with a head of scores writes it in place of the head that it leaves out.
+  const auto is_head = [&](const std::string& difference) {
+    const std::string name = difference.substr(0, difference.find(' '));
+    return num_scores(session.program()) > 0 &&
+           (session.disk_mapping().leaves_out(name) || std::ranges::any_of(kHeadNames, [&](const HeadNames& names) {
+              return name == names.weight || name == names.bias;
+            }));
+  };
   for (const std::string& difference : differences)
-    log::counted_warning("export differs from the model it starts from", difference);
+    if (!is_head(difference)) log::counted_warning("export differs from the model it starts from", difference);
 }
 
 bool can_check_saving(Session& session) {

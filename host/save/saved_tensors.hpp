@@ -48,11 +48,12 @@ class QuantizedWeights;
 // Quantized parameters are saved as values; with `quantized`, as components.
 SavePlan plan_export(Session& session, const FormatPlugin& format, QuantizedWeights* quantized = nullptr,
                      const SavePlanOptions& options = {});
+struct ScoreHead;
 // The model's config with the dtype of the export, under the keys dtype and torch_dtype, and with
-// "quantization_config" if `quantized`.
-std::string export_config(Session& session, bool quantized = false);
-// The model's config, with "quantization_config" if `quantized`.
-std::string checkpoint_config(Session& session, bool quantized);
+// "quantization_config" if `quantized`. With a `head`, that of a classifier.
+std::string export_config(Session& session, bool quantized = false, const ScoreHead* head = nullptr);
+// The model's config, with "quantization_config" if `quantized`. With a `head`, that of a classifier.
+std::string checkpoint_config(Session& session, bool quantized, const ScoreHead* head = nullptr);
 
 // False if there are too many shards to prove in a few seconds.
 bool can_check_saving(Session& session);

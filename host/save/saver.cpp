@@ -9,14 +9,18 @@
 #include <sstream>
 
 #include "host/base/file.hpp"
+#include "host/base/json.hpp"
 #include "host/base/log.hpp"
+#include "host/base/printable.hpp"
 #include "host/base/units.hpp"
 #include "host/checkpoint/inspect.hpp"
 #include "host/checkpoint/plan_agreement.hpp"
 #include "host/data/tokenizer_files.hpp"
 #include "host/save/merge.hpp"
+#include "host/save/pad_token.hpp"
 #include "host/save/weights.hpp"
 #include "host/service/memory.hpp"
+#include "host/session/fields.hpp"
 #include "host/state/intersect.hpp"
 #include "host/text/run_tokenizer.hpp"
 
@@ -60,10 +64,33 @@ std::string absolute_path(const std::string& path) {
   return error ? path : whole.lexically_normal().string();
 }
 
+// How files of this run describe its head of scores; nothing if it has none. Throws a config error if no token can pad
+// its rows.
+std::optional<ScoreHead> head_to_save(const Session& session, PadToken& pad) {
+  std::optional<ScoreHead> head = head_of(session);
+  if (!head || session.tokenizer() == nullptr) return head;
+  const Settings& settings = session.settings();
+  const PluginTokenizer& tokenizer = *session.tokenizer();
+  const Json config = parse_json(session.model().plugin().config(), "the model's config", ExitCode::kPlugin);
+  try {
+    const std::vector<int32_t> sample = sample_sequence(settings, tokenizer);
+    pad = choose_pad_token(tokenizer, final_ids(settings, tokenizer, sample), vocab_size(session.program()),
+                           json_int_or(config, "pad_token_id", -1, "the model's config"));
+    head->pad_id = pad.id;
+    require_score_at_end(sample, pad.id);
+  } catch (const Error& cause) {
+    if (cause.code() != ExitCode::kConfig || !cause.where().file.empty()) throw;
+    throw error_at(settings.tokenizer.path.is_set() ? settings.tokenizer.path : settings.model.source(), cause);
+  }
+  return head;
+}
+
 }  // namespace
 
 void require_savable(Session& session) {
   const Settings& settings = session.settings();
+  PadToken pad;
+  head_to_save(session, pad);
   if (refers_to_base(session) && !(settings.model.path.is_set() && settings.model.init == ModelInit::kPretrained))
     throw config_error(settings.checkpoint.contents,
                        "checkpoint.contents = \"trained\" leaves out frozen weights, and those of this run are random: "
@@ -102,9 +129,16 @@ Saver::Saver(Session& session, std::string directory, CheckpointRoot* root)
     if (const Setting<std::string>& model = session.settings().model.path; is_first && model.is_set()) {
       mode_ = shared_file_mode(model);
     }
+    PadToken pad;
+    head_ = head_to_save(session, pad);
     if (is_first) {
       const PluginTokenizer* const tokenizer = session.tokenizer();
-      chat_files_ = chat_files(session, tokenizer ? tokenizer->directory() : "");
+      const std::string tokens = tokenizer ? tokenizer->directory() : "";
+      chat_files_ = chat_files(session, tokens);
+      write_pad_token(pad, tokens, chat_files_);
+      if (pad.is_new)
+        log::info("the tokenizer names no pad token: checkpoints and exports of this run name {} (id {})",
+                  printable(pad.text), pad.id);
       carried_files_ = files_carried(session, chat_files_);
     }
     require_savable(session);
@@ -216,7 +250,7 @@ void Saver::begin(int64_t step, const Json& state) {
   }
   request.tensors = async == AsyncSave::kStaged ? staged_tensors(plan) : local_tensors(session_, request.resumable);
   const bool has_components = session_.quant() != nullptr && saved_parameters(session_) == Which::kAll;
-  request.text_files = {{"config.json", checkpoint_config(session_, has_components)},
+  request.text_files = {{"config.json", checkpoint_config(session_, has_components, head_ ? &*head_ : nullptr)},
                         {"resolved.toml", session_.config().resolved_toml()}};
   if (session_.adapter() != nullptr) request.text_files.emplace_back(kAdapterConfigName, adapter_config(session_));
   carry_files_of_model(request);
@@ -269,8 +303,9 @@ SaveResult Saver::export_model(const std::string& name, int64_t step) {
   if (exports_adapter(session_)) {
     request.text_files = {{kAdapterConfigName, adapter_config(session_)}};
     if (base_) base_->add_to(request.about);
+    if (head_) add_head(request.about, *head_);
   } else {
-    request.text_files = {{"config.json", export_config(session_)}};
+    request.text_files = {{"config.json", export_config(session_, false, head_ ? &*head_ : nullptr)}};
   }
   carry_files_of_model(request);
   if (session_.adapter() != nullptr && session_.settings().exports.merge) return export_merged(request, step);

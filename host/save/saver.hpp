@@ -14,12 +14,14 @@
 #include "host/checkpoint/writer.hpp"
 #include "host/save/base_reference.hpp"
 #include "host/save/chat_files.hpp"
+#include "host/save/classifier_config.hpp"
 #include "host/save/saved_tensors.hpp"
 #include "host/save/weights.hpp"
 
 namespace chassis {
 
-// Throws a config error if checkpoint.contents or export.merge ask for what this run cannot save. Reads no weights.
+// Throws a config error if checkpoint.contents or export.merge ask for what this run cannot save, or if no token can pad
+// the rows of a model that scores. Reads no weights.
 void require_savable(Session& session);
 
 // All functions are [all-ranks] unless they say otherwise: each rank writes and reads its shards, rank 0 commits, and a
@@ -96,6 +98,7 @@ class Saver {
   uint64_t checkpoint_bytes_ = 0;          // total of the files of all ranks
   ChatFiles chat_files_;                   // only on rank 0, as the next member
   std::vector<CopiedFile> carried_files_;  // files of model.path; only on rank 0
+  std::optional<ScoreHead> head_;          // as files describe it; nothing if the run has no head of scores
   unsigned mode_ = 0644;
   std::optional<BaseReference> base_;  // refers to the frozen parameters; set when they have been loaded
   BucketPair buckets_;

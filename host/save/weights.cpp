@@ -9,6 +9,7 @@
 
 #include "host/base/file.hpp"
 #include "host/base/log.hpp"
+#include "host/base/printable.hpp"
 #include "host/base/progress.hpp"
 #include "host/checkpoint/inspect.hpp"
 #include "host/save/load.hpp"
@@ -99,6 +100,7 @@ LoadSource parameters_in(const OpenedModel& opened, std::vector<Descriptor> all,
     if (opened.directory().has(*session.parameters().find(descriptor.fqn)))
       source.tensors.push_back(opened.directory().load_tensor(std::move(descriptor)));
   source.options.skip = opened.directory().skip();
+  source.options.optional = [&](const Descriptor& tensor) { return opened.may_be_absent(tensor); };
   return source;
 }
 
@@ -115,10 +117,12 @@ void compare_model(const Session& session, const std::string& path) {
 
 struct LoadedPart {
   Content content = Content::kModel;
-  std::string hash;  // hash of the frozen parameters, if requested
+  std::string hash;        // hash of the frozen parameters, if requested
+  bool lacks_head = false;  // it has no head of scores, which the objective added
 };
 
-// [all-ranks] Fills the parameters that one directory has. If that is a model, those of an adapter get new values.
+// [all-ranks] Fills the parameters that one directory has. If that is a model, those of an adapter and a head that it
+// lacks get new values.
 LoadedPart load_part(Session& session, const std::string& path, const BucketPair& buckets, bool is_adapter,
                      bool hashes) {
   const bool is_first = session.world().rank() == 0;
@@ -139,15 +143,24 @@ LoadedPart load_part(Session& session, const std::string& path, const BucketPair
     if (is_first) source->options.progress = [&](uint64_t done, uint64_t total) { bar.update(done, total, "weights"); };
     loaded = load_into(LoadState::of(session, local_tensors(session, false), buckets), *source);
   }
-  const Content content = opened->directory().content();
-  if (content == Content::kModel && session.adapter() != nullptr)
-    session.parameters().initialize(static_cast<uint64_t>(*session.settings().run.seed), ParameterTable::Which::kAdded);
+  const ModelDirectory& directory = opened->directory();
+  const Content content = directory.content();
+  const auto is_new = [&](const Parameter& p) {
+    return p.of_objective && (!directory.has(p) || std::ranges::count(loaded.result.absent, p.name) > 0);
+  };
+  const bool lacks_head = std::ranges::any_of(session.parameters().all(), [&](const auto& p) { return is_new(*p); });
+  const bool adds = content == Content::kModel && session.adapter() != nullptr;
+  if (adds || (lacks_head && (content == Content::kModel || content == Content::kAll)))
+    session.parameters().initialize(static_cast<uint64_t>(*session.settings().run.seed),
+                                    [&](const Parameter& p) { return is_new(p) || (adds && p.added); });
   session.refresh_parameters();
   require_finite(session.parameters(), session.world(), "the weights in " + path);
   compare_model(session, path);
   session.metrics().set("loaded_bytes", static_cast<double>(loaded.read.num_bytes));
   log::info("loaded {} tensors from {}: {}", loaded.num_tensors, path, loaded.read.text());
-  return {content, loaded.hash};
+  for (const std::string& name : directory.left_out())
+    if (is_first) log::info("{} of {} is left out: scores need no head over the vocabulary", printable(name), path);
+  return {content, loaded.hash, lacks_head};
 }
 
 // Whether a directory is an adapter, and the base that it needs, as its manifest names it.
@@ -206,8 +219,10 @@ void compare_base(Session& session, const std::string& path, const Kind& kind, c
 
 }  // namespace
 
-std::string load_base(Session& session, const BucketPair& buckets, const std::string& needed_by,
-                      const std::optional<BaseReference>& reference) {
+namespace {
+
+LoadedPart load_base_part(Session& session, const BucketPair& buckets, const std::string& needed_by,
+                          const std::optional<BaseReference>& reference) {
   const Setting<std::string>& model = session.settings().model.path;
   const std::string was = reference ? ", which were in " + reference->path : "";
   if (!model.is_set())
@@ -221,9 +236,9 @@ std::string load_base(Session& session, const BucketPair& buckets, const std::st
     throw storage_error("'" + needed_by + "' has only what was trained in addition to the frozen weights in " +
                         reference->path + ", and nothing is frozen here")
         .hint("use the configuration of that run, with its [adapter] or [freeze]");
-  std::string hash;
+  LoadedPart loaded;
   try {
-    hash = load_part(session, model, buckets, false, true).hash;
+    loaded = load_part(session, model, buckets, false, true);
   } catch (const RemoteError&) {
     throw;
   } catch (const Error& cause) {
@@ -235,11 +250,40 @@ std::string load_base(Session& session, const BucketPair& buckets, const std::st
         .caused_by(cause)
         .hint("set model.path to where they are now");
   }
-  if (reference && reference->hash != hash)
-    throw config_error(model, "model.path = " + BaseReference{model, hash}.text() + " is not the model on which " +
-                                  needed_by + " was trained, " + reference->text())
+  if (reference && reference->hash != loaded.hash)
+    throw config_error(model, "model.path = " + BaseReference{model, loaded.hash}.text() +
+                                  " is not the model on which " + needed_by + " was trained, " + reference->text())
         .hint("restore it, or set model.path to where it is now");
-  return hash;
+  return loaded;
+}
+
+// [all-ranks]
+LoadedPart load_adapter_part(Session& session, const std::string& path, const BucketPair& buckets,
+                             const std::string& base_hash) {
+  const Kind kind = kind_of(session, path);
+  compare_base(session, path, kind, base_hash);
+  if (!kind.needs_base())
+    throw storage_error("'" + path + "' has " + kAdapterConfigName +
+                        ", but is neither an adapter in PEFT's format nor a checkpoint of trained parameters");
+  return load_part(session, path, buckets, kind.is_adapter, false);
+}
+
+// Says that training begins with a new head. Throws a storage error for a use that does not train it.
+void report_new_head(Session& session, const std::string& path) {
+  const Parameter& head = *session.parameters().find(kScoreWeight);
+  const std::string what = head.name + " " + text(head.descriptor.global_shape);
+  if (session.config().use() != ConfigUse::kTraining)
+    throw storage_error("'" + path + "' has no head of scores (" + what + "), so its scores would be random")
+        .hint("give a run, a checkpoint or an export that was trained with train.task = \"reward\" or \"classify\"");
+  if (session.world().rank() == 0)
+    log::info("{} has no head of scores: {} begins with random values (run.seed)", path, what);
+}
+
+}  // namespace
+
+std::string load_base(Session& session, const BucketPair& buckets, const std::string& needed_by,
+                      const std::optional<BaseReference>& reference) {
+  return load_base_part(session, buckets, needed_by, reference).hash;
 }
 
 namespace {
@@ -247,16 +291,21 @@ namespace {
 std::string load_weights(Session& session, const std::string& path, const Kind& kind, const BucketPair& buckets) {
   const Setting<std::string>& adapter = session.settings().adapter.path;
   std::string hash;
+  bool lacks_head = true;
   require_adapter_for(session, path, kind);
   if (kind.needs_base()) {
-    hash = load_base(session, buckets, path, kind.is_adapter ? std::nullopt : kind.base);
+    const LoadedPart base = load_base_part(session, buckets, path, kind.is_adapter ? std::nullopt : kind.base);
+    hash = base.hash, lacks_head = base.lacks_head;
     compare_base(session, path, kind, hash);
   }
   const bool may_be_base = !kind.needs_base();
   const LoadedPart loaded =
       load_part(session, path, buckets, kind.is_adapter, may_be_base && saved_parameters(session) == Which::kKept);
   if (may_be_base) hash = loaded.hash;
-  if (loaded.content == Content::kModel && adapter.is_set()) load_adapter(session, adapter, buckets, hash);
+  lacks_head = lacks_head && loaded.lacks_head;
+  if (loaded.content == Content::kModel && adapter.is_set())
+    lacks_head = load_adapter_part(session, adapter, buckets, hash).lacks_head && lacks_head;
+  if (lacks_head) report_new_head(session, path);
   return hash;
 }
 
@@ -267,12 +316,7 @@ std::string load_weights(Session& session, const std::string& path, const Bucket
 }
 
 void load_adapter(Session& session, const std::string& path, const BucketPair& buckets, const std::string& base_hash) {
-  const Kind kind = kind_of(session, path);
-  compare_base(session, path, kind, base_hash);
-  if (!kind.needs_base())
-    throw storage_error("'" + path + "' has " + kAdapterConfigName +
-                        ", but is neither an adapter in PEFT's format nor a checkpoint of trained parameters");
-  load_part(session, path, buckets, kind.is_adapter, false);
+  load_adapter_part(session, path, buckets, base_hash);
 }
 
 std::string load_weights(Session& session, const std::string& given) {

@@ -29,7 +29,13 @@ void freeze(const Settings::Freeze& settings, ParameterTable& parameters) {
   };
   std::vector<size_t> uses(frozen.size()), train_uses(trained.size());
   for (const auto& p : parameters.all()) {
-    if (any_found(frozen, settings.patterns, p->name, uses)) p->trainable = false;
+    if (any_found(frozen, settings.patterns, p->name, uses)) {
+      if (p->of_objective)
+        throw config_error(settings.patterns, settings.patterns.key() + " matches '" + p->name +
+                                                  "', the head of scores that this run adds: it is always trained")
+            .hint("leave it out of the patterns");
+      p->trainable = false;
+    }
     if (trained.empty()) continue;
     const bool is_trained = any_found(trained, settings.train_only, p->name, train_uses);
     if (is_trained && p->is_quantized())
@@ -37,7 +43,7 @@ void freeze(const Settings::Freeze& settings, ParameterTable& parameters) {
                                                   "', which [quant] stores as " + p->storage->scheme() +
                                                   ": quantized parameters cannot be trained")
           .hint("leave it out of train_only, or of [quant] with quant.skip");
-    if (!is_trained) p->trainable = false;
+    if (!is_trained && !p->of_objective) p->trainable = false;
   }
   const auto refuse_unused = [&](const SettingList& setting, const std::vector<Pattern>& patterns,
                                  const std::vector<size_t>& counts) {

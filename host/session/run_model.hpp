@@ -3,6 +3,7 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "host/compile/compile.hpp"
 #include "host/compile/model_plugin.hpp"
@@ -27,6 +28,8 @@ class RunModel {
 
   const std::string& member() const { return source_.member; }
   const ModelPlugin& plugin() const { return plugin_; }
+  // The architectures of config.json that the plugin reads, as its manifest lists them.
+  const std::vector<std::string>& architectures() const { return instance_->library().manifest().architectures; }
   // config.json, or [model] config.
   const std::string& config_text() const { return source_.config_text; }
   // The input of the recording pass; refers to this object.

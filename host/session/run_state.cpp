@@ -61,17 +61,12 @@ RunState& RunState::operator=(RunState&& next) noexcept {
 
 void compile_program(RunState& state, const Config& config, RunPlugins& plugins, const RunModel& model,
                      const std::vector<std::string>& candidates, ResolveOptions options, const ProgramPasses& passes,
-                     const RunQuant* quant, const RunObjective* objective) {
+                     const RunQuant* quant, const std::optional<ObjectiveRequest>& objective) {
   const Settings& settings = config.settings();
   state.providers = open_providers(settings, plugins, candidates, options);
   if (quant != nullptr) options.kernels.push_back(quant->provider());  // asked last
-  std::optional<ObjectiveRequest> request;
-  if (objective != nullptr)
-    request = objective->request();
-  else if (config.use() != ConfigUse::kWeights)
-    request.emplace();
   state.compiled = compile(model.recording(settings.model, config.use()),
-                           {.objective = request,
+                           {.objective = objective,
                             .passes = passes,
                             .freeze = [&](ParameterTable& parameters) { freeze(settings.freeze, parameters); },
                             .resolve = std::move(options),

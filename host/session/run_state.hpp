@@ -59,11 +59,11 @@ struct RunState {
 };
 
 // Opens the providers and compiles the model for the use of the configuration; allocates no parameter. Sets
-// `providers`, `compiled` and `disk_mapping`. The model must outlive the state, and so must `quant`. `quant` and
-// `objective` may be NULL.
+// `providers`, `compiled` and `disk_mapping`. The model must outlive the state, and so must `quant`. `quant`
+// may be NULL; nullopt: the model stays as it is recorded.
 void compile_program(RunState& state, const Config& config, RunPlugins& plugins, const RunModel& model,
                      const std::vector<std::string>& candidates, ResolveOptions options, const ProgramPasses& passes,
-                     const RunQuant* quant, const RunObjective* objective);
+                     const RunQuant* quant, const std::optional<ObjectiveRequest>& objective);
 // Creates the optimizer that the configuration names, and asks it for its states.
 OptimizerSchema make_optimizer(const Settings::Optimizer& settings, RunPlugins& plugins, ParameterTable& parameters);
 // Makes the plan of the strategies, and places parameters and optimizer states as it says. `optimizer`

@@ -81,6 +81,13 @@ bool has_objective(const Config& config) {
       .hint("`chassis score` gives the scores of texts");
 }
 
+// A session for weights alone has the parameters of its files, unless it adds a head.
+std::optional<ObjectiveRequest> request_of(const Config& config, int64_t num_scores) {
+  if (config.use() != ConfigUse::kWeights) return ObjectiveRequest{};
+  if (num_scores == 0) return std::nullopt;
+  return ObjectiveRequest{ObjectiveOutput::kScores, num_scores};
+}
+
 PluginIndex index_of(const SettingList& folders, const std::vector<std::string>& plugin_path) {
   return PluginIndex(plugin_folders(plugin_path, folders, folders.where()));
 }
@@ -145,7 +152,8 @@ Session::Session(Config config, const SessionOptions& options)
     passes.quant.push_back(&quant_.emplace(settings().quant, *plugins_, *model_).pass());
     if (quant_->is_stored()) config_.drop_defaults("quant");  // the settings in the model's files apply
   }
-  compile_program(state_, config_, *plugins_, *model_, candidates, std::move(resolve), passes, quant(), objective());
+  compile_program(state_, config_, *plugins_, *model_, candidates, std::move(resolve), passes, quant(),
+                  objective_ ? objective_->request() : request_of(config_, options.num_scores));
   const auto make_tokenizer = [&](const std::string& member) {
     return plugins_->create(settings().tokenizer.key(), "tokenizer", member);
   };

@@ -38,6 +38,7 @@ struct SessionOptions {
   int rank = 0;
   ProgramPasses passes = {};           // in addition to those of the configuration
   Collectives* collectives = nullptr;  // between the ops; NULL: those of the communicator
+  int64_t num_scores = 0;              // for weights alone: adds the head that an objective would add; 0: none
 };
 
 // How a session runs its program, in addition to what its configuration says. The objects must outlive its last step.

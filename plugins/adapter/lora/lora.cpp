@@ -49,6 +49,10 @@ class Lora final : public Adapter {
                    ", which share a weight, and ensure_weight_tying is not true: PEFT then trains a copy for the saved "
                    "module and leaves the other as it is, but here the model has one weight for both; train with both "
                    "in modules_to_save, or with ensure_weight_tying = true");
+    // A head of scores is new or made for another task, so it is trained whole, as PEFT does for SEQ_CLS.
+    const bool is_head = p.op == "score";
+    has_head_ |= is_head;
+    saved |= is_head;
     if (saved) saved_modules_.insert(std::string(p.module));
     ties_saved_modules_ |= saved && !p.tied.empty();
     const bool is_bias_of_target = settings_.trains_bias && p.op == "linear" && p.role == CHASSIS_ROLE_BIAS &&
@@ -84,6 +88,9 @@ class Lora final : public Adapter {
   }
 
   void finish() override {
+    if (settings_.is_classifier && !has_head_)
+      fail_invalid(place("task_type"), "\"SEQ_CLS\": the adapter was trained with a head of scores, and this run has "
+                   "none; it fits a run with train.task = \"reward\" or \"classify\"");
     if (settings_.layers.last() >= num_layers_)
       fail_invalid(place("layers"), "there is no layer ", settings_.layers.last(), ": the model has ", num_layers_,
                    " layers, numbered from 0");
@@ -102,6 +109,7 @@ class Lora final : public Adapter {
     lora::PeftNames names;
     names.modules_to_save = names_of_saved();
     names.ties_saved_modules = ties_saved_modules_;
+    names.has_head = has_head_;
     std::set<std::string> ends;
     for (const auto& [module, rank] : targets_) ends.insert(std::string(last_part(module)));
     const bool by_end = std::none_of(ends.begin(), ends.end(), [&](const auto& end) { return left_.contains(end); });
@@ -287,6 +295,7 @@ class Lora final : public Adapter {
   std::set<std::string> linears_, left_;            // last parts of names: of linears, of linears without a branch
   std::set<std::string> used_;
   bool ties_saved_modules_ = false;
+  bool has_head_ = false;  // of scores
   int64_t num_layers_ = 0;
 };
 

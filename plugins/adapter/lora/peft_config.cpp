@@ -120,11 +120,20 @@ void check_init(PeftReader& in) {
   fail_invalid("init_lora_weights = ", init->dump(), " is not supported here; its weights change the base model");
 }
 
-// Adapters of other tasks have a head of their own.
-void check_task(PeftReader& in) {
+// Adapters of other tasks have heads that no model here has.
+bool is_classifier(PeftReader& in) {
   const Json* task = in.find("task_type");
-  if (task == nullptr || (task->is_string() && *task == "CAUSAL_LM")) return;
-  fail_invalid("task_type = ", task->dump(), " is not supported here; models are causal language models");
+  if (task == nullptr || *task == "CAUSAL_LM") return false;
+  if (*task == "SEQ_CLS") return true;
+  fail_invalid("task_type = ", task->dump(),
+               " is not supported here; models are causal language models or score sequences (SEQ_CLS)");
+}
+
+// For SEQ_CLS, PEFT adds both names of heads to modules_to_save, whichever the model has; a head of scores is trained
+// without being named.
+std::vector<NamePattern> without_heads(std::vector<NamePattern> modules) {
+  std::erase_if(modules, [](const NamePattern& p) { return p.text() == "classifier" || p.text() == "score"; });
+  return modules;
 }
 
 }  // namespace
@@ -154,7 +163,6 @@ Settings settings_from_peft(std::string_view config_json, const Settings& option
   in.refuse("loftq_config", "LoftQ");
   in.refuse("megatron_config", "Megatron");
   check_init(in);
-  check_task(in);
   // PEFT, too, derives fan_in_fan_out from the layers that it finds; auto_mapping only names classes.
   in.ignore({"auto_mapping", "base_model_name_or_path", "fan_in_fan_out", "inference_mode", "megatron_core",
              "peft_version", "qalora_group_size", "revision"});
@@ -169,7 +177,9 @@ Settings settings_from_peft(std::string_view config_json, const Settings& option
   s.targets = in.names("target_modules");
   if (s.targets.empty()) fail_invalid("target_modules is missing");
   s.exclude = in.names("exclude_modules");
+  s.is_classifier = is_classifier(in);
   s.modules_to_save = in.endings("modules_to_save");
+  if (s.is_classifier) s.modules_to_save = without_heads(std::move(s.modules_to_save));
   s.ties_saved = in.flag("ensure_weight_tying");
   s.rank_pattern = in.by_pattern<int64_t>("rank_pattern");
   s.alpha_pattern = in.by_pattern<double>("alpha_pattern");
@@ -217,7 +227,7 @@ std::string peft_config(const Settings& s, const PeftNames& names, std::string_v
   json["r"] = s.rank;
   json["rank_pattern"] = by_module(names.rank_pattern);
   json["target_modules"] = names.target_modules;
-  json["task_type"] = "CAUSAL_LM";
+  json["task_type"] = names.has_head ? "SEQ_CLS" : "CAUSAL_LM";
   json["use_dora"] = false;
   json["use_rslora"] = s.use_rslora;
   return json.dump(2) + "\n";

@@ -1,4 +1,4 @@
-// adapter_config.json of PEFT 0.18, in both directions.
+// adapter_config.json of PEFT 0.18 to 0.21, in both directions.
 #pragma once
 
 #include <set>
@@ -21,6 +21,7 @@ struct PeftNames {
   std::vector<std::pair<std::string, double>> alpha_pattern;
   std::vector<std::string> modules_to_save;
   bool ties_saved_modules = false;  // a saved module shares its weight with another
+  bool has_head = false;            // the model has a head of scores, which is one of modules_to_save
 };
 std::string peft_config(const Settings& settings, const PeftNames& names, std::string_view base_path,
                         std::string_view base_config_json);

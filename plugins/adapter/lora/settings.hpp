@@ -24,6 +24,7 @@ struct Settings {
   bool gaussian_init = false;
   bool trains_bias = false;    // of the targets
   bool ties_saved = false;     // ensure_weight_tying of PEFT's file
+  bool is_classifier = false;  // task_type of PEFT's file is SEQ_CLS
   double lora_plus_ratio = 1;  // learning rate of B over that of A
 
   int64_t rank_of(std::string_view module) const;

@@ -151,6 +151,7 @@ void scan_shards(const Source& source, uint32_t index_file, const ScanSink& sink
     }
     emit(source, static_cast<uint32_t>(file), header, sink);
   }
+  if (!tensors_in.contains(kValueHead)) emit_value_head(source, sink);
   if (index.has_total && index.total_bytes != total_bytes) {
     sink.warning("index-total-size", std::string(kIndex) + " gives a total_size of " +
                                          std::to_string(index.total_bytes) + " bytes, the tensors have " +
@@ -216,6 +217,7 @@ void huggingface_scan(const Source& source, const ScanSink& sink) {
   const Header header = read_header(source, static_cast<uint32_t>(single));
   for (const auto& [key, value] : header.metadata()) sink.metadata(key, value);
   emit(source, static_cast<uint32_t>(single), header, sink);
+  emit_value_head(source, sink);
 }
 
 }  // namespace safetensors

@@ -143,4 +143,10 @@ void emit(const Source& source, uint32_t file, const Header& header, const ScanS
   }
 }
 
+void emit_value_head(const Source& source, const ScanSink& sink) {
+  const int64_t file = source.find(kValueHead);
+  if (file < 0) return;
+  emit(source, static_cast<uint32_t>(file), read_header(source, static_cast<uint32_t>(file)), sink);
+}
+
 }  // namespace safetensors

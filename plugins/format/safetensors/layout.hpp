@@ -65,6 +65,10 @@ uint32_t host_dtype(const Header& header, size_t i);
 // Reports the tensors of a file, which are whole. `name` converts their names; by default they stay unchanged.
 void emit(const Source& source, uint32_t file, const Header& header, const ScanSink& sink,
           const std::function<std::string_view(std::string_view in_file)>& name = {});
+// Reports the tensors of value_head.safetensors, if there is one: LLaMA-Factory saves a head of scores in this file of
+// its own, next to those of a model or an adapter.
+inline constexpr char kValueHead[] = "value_head.safetensors";
+void emit_value_head(const Source& source, const ScanSink& sink);
 
 inline std::string_view view_of(chassis_str_t text) {
   return text.len == 0 ? std::string_view() : std::string_view(text.ptr, text.len);

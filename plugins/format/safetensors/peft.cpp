@@ -38,6 +38,7 @@ void peft_scan(const Source& source, const ScanSink& sink) {
                    std::string(kPrefix) + "', as those of PEFT do");
     return name.substr(kPrefix.size());
   });
+  emit_value_head(source, sink);
 }
 
 }  // namespace safetensors

@@ -76,6 +76,16 @@ TEST(HuggingFaceLayout, RefusesPartsAndBadNames) {
   EXPECT_EQ(layout_refusal(reserved), "a tensor is called '__metadata__'");
 }
 
+TEST(HuggingFaceScan, FindsAValueHeadNextToTheModel) {
+  for (const uint64_t max_file_bytes : {0, 32}) {
+    Files files = write_model(four_tensors(), max_file_bytes);
+    files["value_head.safetensors"] = value_head_file();
+    const Scanned found = scan(huggingface_scan, files);
+    EXPECT_EQ(found.boxes.size(), 6u);
+    EXPECT_EQ(found.find("v_head.summary.weight").global_shape, (std::vector<int64_t>{1, 4}));
+  }
+}
+
 TEST(HuggingFaceScan, RefusesAStaleIndex) {
   Request old_model = four_tensors();
   Files files = write_model(old_model, 32);

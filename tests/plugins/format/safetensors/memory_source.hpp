@@ -25,6 +25,13 @@ inline std::string file_of(std::string_view json, uint64_t data_bytes) {
   return out.append(json).append(data_bytes, '\0');
 }
 
+// A head of scores as LLaMA-Factory saves it.
+inline std::string value_head_file() {
+  return file_of(R"({"v_head.summary.bias":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},)"
+                 R"("v_head.summary.weight":{"dtype":"F32","shape":[1,4],"data_offsets":[4,20]}})",
+                 20);
+}
+
 struct Request {
   struct Tensor {
     std::string name;

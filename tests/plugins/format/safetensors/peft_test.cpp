@@ -37,6 +37,14 @@ TEST(PeftFormat, LeavesOtherDirectoriesToOtherFormats) {
   EXPECT_THROW(scan(peft_scan, {{"adapter_model.bin", "x"}}), NotFound);
 }
 
+TEST(PeftFormat, FindsAValueHeadNextToTheAdapter) {
+  Files files = write(peft_layout(adapter().get(0)), adapter());
+  files["value_head.safetensors"] = value_head_file();
+  const Scanned found = scan(peft_scan, files);
+  EXPECT_EQ(found.boxes.size(), 4u);
+  EXPECT_EQ(found.find("v_head.summary.bias").global_shape, std::vector<int64_t>{1});
+}
+
 TEST(PeftFormat, RefusesATensorWithoutThePrefix) {
   Request other;
   other.whole("lm_head.weight", CHASSIS_DTYPE_F32, {1});
