@@ -17,9 +17,9 @@ at::Tensor ints(std::vector<int32_t> values, std::vector<int64_t> sizes) {
   return at::tensor(at::ArrayRef<int32_t>(values), at::TensorOptions(kInt)).view(sizes);
 }
 
-// One op with its operands in the order inputs, params, output.
+// One op with its operands in the order inputs, params, output. A wide output is fp32 if inputs have fewer bits.
 std::function<NodeSpec(c10::ScalarType)> single(std::string id, Tensors inputs, Tensors params,
-                                                std::vector<int64_t> output, Attrs attrs = {}, bool is_loss = false) {
+                                                std::vector<int64_t> output, Attrs attrs = {}, bool is_wide = false) {
   return [=](c10::ScalarType dtype) {
     NodeSpec node;
     const auto add = [&](const at::Tensor& tensor) {
@@ -29,16 +29,16 @@ std::function<NodeSpec(c10::ScalarType)> single(std::string id, Tensors inputs, 
     };
     for (const at::Tensor& tensor : inputs) node.inputs.push_back(add(tensor));
     for (const at::Tensor& tensor : params) node.params.push_back(add(tensor));
-    const auto loss_dtype = dtype == kDouble ? kDouble : at::kFloat;
-    node.outputs.push_back(node.operand(output, is_loss ? loss_dtype : dtype, true));
+    const auto wide = dtype == kDouble ? kDouble : at::kFloat;
+    node.outputs.push_back(node.operand(output, is_wide ? wide : dtype, true));
     node.ops.push_back({id, node.inputs, node.params, node.outputs, attrs});
     return node;
   };
 }
 
 OpsCase make(std::string name, std::string id, Tensors inputs, Tensors params, std::vector<int64_t> output, Attrs attrs,
-             std::function<at::Tensor(const Tensors&, const Tensors&)> expected, bool is_loss = false) {
-  return {std::move(name), single(std::move(id), inputs, params, std::move(output), std::move(attrs), is_loss), inputs,
+             std::function<at::Tensor(const Tensors&, const Tensors&)> expected, bool is_wide = false) {
+  return {std::move(name), single(std::move(id), inputs, params, std::move(output), std::move(attrs), is_wide), inputs,
           params, std::move(expected)};
 }
 
@@ -55,6 +55,12 @@ at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& weight, double eps) {
 at::Tensor cross_entropy(const at::Tensor& logits, const at::Tensor& labels) {
   return at::nll_loss(at::log_softmax(logits.reshape({-1, logits.size(-1)}), -1), labels.reshape({-1}).to(at::kLong),
                       {}, at::Reduction::Sum, -100);
+}
+
+at::Tensor token_logp(const at::Tensor& logits, const at::Tensor& labels) {
+  const at::Tensor counts = labels != -100;
+  return at::gather(at::log_softmax(logits, -1), -1, (labels.to(at::kLong) * counts).unsqueeze(-1)).squeeze(-1) *
+         counts;
 }
 
 void add_linear(std::vector<OpsCase>& cases) {
@@ -261,7 +267,13 @@ OpsCase partial_cross_entropy_case(bool with_head, double cap = 0) {
   return out;
 }
 
-void add_lookups(std::vector<OpsCase>& cases) {
+OpsCase score_case(int64_t batch, int64_t time, int64_t hidden, int64_t labels) {
+  return make(
+      "score of " + std::to_string(labels), "score", {random({batch, time, hidden})}, {random({labels, hidden})},
+      {batch, time, labels}, {}, [](const Tensors& x, const Tensors& p) { return at::linear(x[0], p[0]); }, true);
+}
+
+void add_lookups_and_results(std::vector<OpsCase>& cases) {
   cases.push_back(embedding_case(7, 8));
   for (int64_t first : {0, 2, 4}) cases.push_back(embedding_part(first, 3));
   cases.push_back(partial_cross_entropy_case(false));
@@ -270,17 +282,19 @@ void add_lookups(std::vector<OpsCase>& cases) {
       {random({2, 3}), random({2, 3}), ints({0, -100, 10, 4, 4, -100}, {2, 3})}, {}, {},
       {{"ignore_index", int64_t{-100}}},
       [](const Tensors& x, const Tensors&) { return ((x[0] - x[1]) * (x[2] != -100)).sum(); }, true));
-  cases.push_back(make("score", "score", {random({3, 5, 8}), ints({1, 5, 3}, {3})}, {random({2, 8})}, {3, 2}, {},
-                       [](const Tensors& x, const Tensors& p) {
-                         Tensors rows;
-                         for (int64_t b = 0; b < 3; ++b)
-                           rows.push_back(x[0].select(0, b).select(0, x[1][b].item<int>() - 1));
-                         return at::linear(at::stack(rows), p[0]);
-                       }));
   cases.push_back(make(
       "cross_entropy", "cross_entropy", {random({2, 3, 11}, 3.0), ints({0, -100, 10, 4, 4, -100}, {2, 3})}, {}, {},
       {{"ignore_index", int64_t{-100}}}, [](const Tensors& x, const Tensors&) { return cross_entropy(x[0], x[1]); },
       true));
+  cases.push_back(make(
+      "token_logp", "token_logp", {random({2, 3, 11}, 3.0), ints({0, -100, 10, 4, 4, -100}, {2, 3})}, {}, {2, 3},
+      {{"ignore_index", int64_t{-100}}}, [](const Tensors& x, const Tensors&) { return token_logp(x[0], x[1]); },
+      true));
+  cases.push_back(make(
+      "total_token_logp", "total_token_logp", {random({2, 3}), random({2, 3}), ints({0, -100, 10, 4, 4, -100}, {2, 3})},
+      {}, {2, 3}, {{"ignore_index", int64_t{-100}}},
+      [](const Tensors& x, const Tensors&) { return (x[1] - x[0]) * (x[2] != -100); }, true));
+  for (const int64_t labels : {1, 3}) cases.push_back(score_case(3, 5, 8, labels));
 }
 
 // add+rms_norm also outputs the sum: the outputs of the pattern are sum and norm.
@@ -309,40 +323,52 @@ OpsCase add_rms_norm(int64_t n) {
   return out;
 }
 
-// Two labels are ignored, and of each `ignored` labels the first.
-OpsCase linear_cross_entropy(std::string name, int64_t rows, int64_t hidden, int64_t vocab, bool bias, double cap = 0,
-                             int64_t ignored = 0) {
-  const at::Tensor x = random({2, rows, hidden}), weight = random({vocab, hidden}, 0.3);
-  at::Tensor labels = at::randint(vocab, {2, rows}, at::TensorOptions(kInt));
+struct HeadCase {
+  std::string name;
+  int64_t rows, hidden, vocab;
+  bool bias = false;
+  double cap = 0;
+  int64_t ignored = 0;
+  bool trains_weight = true, trains_x = true;
+};
+
+// Two labels are ignored, and of each `ignored` labels the first. `id`: the op after the logits.
+OpsCase linear_head(const std::string& id, const HeadCase& c) {
+  const at::Tensor x = random({2, c.rows, c.hidden}), weight = random({c.vocab, c.hidden}, 0.3);
+  at::Tensor labels = at::randint(c.vocab, {2, c.rows}, at::TensorOptions(kInt));
   labels.view({-1})[1] = -100;
-  labels.view({-1})[2 * rows - 1] = -100;
-  for (int64_t i = 0; ignored > 0 && i < 2 * rows; i += ignored) labels.view({-1})[i] = -100;
+  labels.view({-1})[2 * c.rows - 1] = -100;
+  for (int64_t i = 0; c.ignored > 0 && i < 2 * c.rows; i += c.ignored) labels.view({-1})[i] = -100;
+  const bool is_loss = id == "cross_entropy";
   OpsCase out;
-  out.name = std::move(name);
+  out.name = std::string("linear+") + (c.cap > 0 ? "softcap+" : "") + id + c.name;
   out.inputs = {x, labels};
-  out.params = {weight, bias ? random({vocab}) : at::Tensor()};
-  if (!bias) out.params.pop_back();
+  out.params = {weight};
+  if (c.bias) out.params.push_back(random({c.vocab}));
   out.node = [=](c10::ScalarType dtype) {
     NodeSpec node;
-    const int in = node.operand({2, rows, hidden}, dtype, true), label = node.operand({2, rows}, kInt, false);
-    const int logits = node.operand({2, rows, vocab}, dtype, true);
-    const int loss = node.operand({}, dtype == kDouble ? kDouble : at::kFloat, true);
+    const int in = node.operand({2, c.rows, c.hidden}, dtype, c.trains_x);
+    const int label = node.operand({2, c.rows}, kInt, false);
+    const int logits = node.operand({2, c.rows, c.vocab}, dtype, true);
+    const int result = node.operand(is_loss ? std::vector<int64_t>{} : std::vector<int64_t>{2, c.rows},
+                                    dtype == kDouble ? kDouble : at::kFloat, true);
     node.inputs = {in, label};
-    node.params = {node.operand({vocab, hidden}, dtype, true)};
-    if (bias) node.params.push_back(node.operand({vocab}, dtype, true));
-    node.outputs = {loss};
+    node.params = {node.operand({c.vocab, c.hidden}, dtype, c.trains_weight)};
+    if (c.bias) node.params.push_back(node.operand({c.vocab}, dtype, true));
+    node.outputs = {result};
     node.ops = {{"linear", {in}, node.params, {logits}, {}}};
     int last = logits;
-    if (cap > 0) {
-      last = node.operand({2, rows, vocab}, dtype, true);
-      node.ops.push_back({"softcap", {logits}, {}, {last}, {{"cap", cap}}});
+    if (c.cap > 0) {
+      last = node.operand({2, c.rows, c.vocab}, dtype, true);
+      node.ops.push_back({"softcap", {logits}, {}, {last}, {{"cap", c.cap}}});
     }
-    node.ops.push_back({"cross_entropy", {last, label}, {}, {loss}, {{"ignore_index", int64_t{-100}}}});
+    node.ops.push_back({id, {last, label}, {}, {result}, {{"ignore_index", int64_t{-100}}}});
     return node;
   };
   out.expected = [=](const Tensors& x, const Tensors& p) {
-    const at::Tensor logits = at::linear(x[0], p[0], p.size() > 1 ? p[1] : at::Tensor());
-    return cross_entropy(cap > 0 ? at::tanh(logits / cap) * cap : logits, x[1]);
+    at::Tensor logits = at::linear(x[0], p[0], p.size() > 1 ? p[1] : at::Tensor());
+    if (c.cap > 0) logits = at::tanh(logits / c.cap) * c.cap;
+    return is_loss ? cross_entropy(logits, x[1]) : token_logp(logits, x[1]);
   };
   return out;
 }
@@ -512,7 +538,7 @@ std::vector<OpsCase> vocabulary_cases() {
   for (int64_t long_from : {100, 101}) cases.push_back(partial_rope(8, 8, false, long_from));
   add_elementwise(cases);
   add_dropout_and_channels(cases);
-  add_lookups(cases);
+  add_lookups_and_results(cases);
   return cases;
 }
 
@@ -520,29 +546,34 @@ std::vector<OpsCase> large_cases() {
   at::manual_seed(4);
   std::vector<OpsCase> ropes;
   add_rope(ropes, 150000);
-  return {rms_norm_case(1500, 1000), ropes.front(), embedding_case(1200000, 32)};
+  return {rms_norm_case(1500, 1000), ropes.front(), embedding_case(1200000, 32), score_case(3, 1500, 1000, 2)};
 }
 
 std::vector<OpsCase> fused_cases() {
   at::manual_seed(2);
-  return {add_rms_norm(8),
-          add_rms_norm(37),
-          linear_cross_entropy("linear+cross_entropy", 5, 12, 11, false),
-          linear_cross_entropy("linear+cross_entropy with a bias", 5, 12, 11, true),
-          linear_cross_entropy("linear+cross_entropy in chunks", 40, 4, 70001, false),
-          linear_cross_entropy("linear+cross_entropy of few labels", 15, 12, 11, false, 0, 2),
-          linear_cross_entropy("linear+cross_entropy of no label", 5, 12, 11, false, 0, 1),
-          linear_cross_entropy("linear+softcap+cross_entropy of few labels", 15, 12, 11, false, 2.5, 3),
-          linear_cross_entropy("linear+softcap+cross_entropy", 5, 12, 11, false, 2.5),
-          linear_cross_entropy("linear+softcap+cross_entropy with a bias", 5, 12, 11, true, 2.5),
-          linear_cross_entropy("linear+softcap+cross_entropy in chunks", 40, 4, 70001, false, 1.5),
-          partial_cross_entropy_case(true),
-          partial_cross_entropy_case(true, 2.5),
-          linear_add("linear+add", false, true),
-          linear_add("linear+add, the product last", false, false),
-          linear_add("scale+linear+add", true, false),
-          linear_group("linear+linear", 2),
-          linear_group("linear+linear+linear", 3)};
+  std::vector<OpsCase> cases = {add_rms_norm(8), add_rms_norm(37)};
+  for (const std::string id : {"cross_entropy", "token_logp"})
+    for (const HeadCase& head : {HeadCase{"", 5, 12, 11},
+                                 {" with a bias", 5, 12, 11, true},
+                                 {" of few labels", 15, 12, 11, false, 0, 2},
+                                 {" of no label", 5, 12, 11, false, 0, 1},
+                                 {" of few labels", 15, 12, 11, false, 2.5, 3},
+                                 {"", 5, 12, 11, false, 2.5},
+                                 {" with a bias", 5, 12, 11, true, 2.5},
+                                 {" in chunks", 40, 4, 70001, false, 1.5},
+                                 {" with a frozen weight", 5, 12, 11, false, 0, 0, false},
+                                 {" with a frozen weight", 15, 12, 11, false, 2.5, 2, false},
+                                 {" of an input without a gradient", 5, 12, 11, false, 0, 0, true, false}})
+      cases.push_back(linear_head(id, head));
+  cases.push_back(linear_head("cross_entropy", {" in chunks", 40, 4, 70001}));
+  cases.push_back(partial_cross_entropy_case(true));
+  cases.push_back(partial_cross_entropy_case(true, 2.5));
+  cases.push_back(linear_add("linear+add", false, true));
+  cases.push_back(linear_add("linear+add, the product last", false, false));
+  cases.push_back(linear_add("scale+linear+add", true, false));
+  cases.push_back(linear_group("linear+linear", 2));
+  cases.push_back(linear_group("linear+linear+linear", 3));
+  return cases;
 }
 
 std::vector<OpsCase> attention_cases() {

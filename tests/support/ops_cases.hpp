@@ -34,7 +34,7 @@ std::vector<OpsCase> vocabulary_cases();  // all but attention
 std::vector<OpsCase> attention_cases();
 // With more elements than a provider keeps temporaries for at a time.
 std::vector<OpsCase> large_cases();
-// The patterns add+rms_norm, linear+cross_entropy, and those of adapters' branches.
+// The patterns add+rms_norm, those of heads, and those of adapters' branches.
 std::vector<OpsCase> fused_cases();
 
 struct Bounds {

@@ -13,22 +13,19 @@ class CrossEntropy : public AtenKernel {
     const BorrowedTensor logits = call.input(0);
     const BorrowedTensor loss = call.make_output(0, wide(logits.dtype()), Shape{});
     aten_.zero_(loss);
-    rows_.add_loss(copy_of(logits), rows_.labels(call.input(1)), loss);
+    rows_.add_loss(wide_copy(logits), rows_.labels(call.input(1)), loss);
   }
 
   void backward_inputs(Call& call) override {
     const BorrowedTensor logits = call.input(0), scale = call.grad_output(0);
     if (!scale || !call.wants_grad_input(0)) return;
-    const Tensor gradient = copy_of(logits);
+    const Tensor gradient = wide_copy(logits);
     aten_.log_softmax_out(gradient, -1, false, gradient);
     rows_.to_gradient(gradient, rows_.labels(call.input(1)), scale);
     store_grad_input(call, 0, logits.dtype(), aten_.view(gradient, shape_of(logits)));
   }
 
  private:
-  Tensor copy_of(const BorrowedTensor& logits) const {
-    return aten_.to_dtype(matrix(logits, logits.size(-1)), DtypeArg{wide(logits.dtype())}, false, true);
-  }
   LossRows rows_;
 };
 

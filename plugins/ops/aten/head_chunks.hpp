@@ -9,7 +9,10 @@ namespace aten {
 template <class Rows>
 class HeadChunks : public AtenKernel {
  public:
-  HeadChunks(const Operators& aten, Rows rows) : AtenKernel(aten), rows_(std::move(rows)) {}
+  // `wide_products`: products of half types give logits in fp32, which LibTorch or the host must be able to compute;
+  // otherwise logits are rounded like the output of a linear.
+  HeadChunks(const Operators& aten, Rows rows, bool wide_products = false)
+      : AtenKernel(aten), rows_(std::move(rows)), wide_products_(wide_products) {}
 
  protected:
   struct Chunk {
@@ -35,6 +38,8 @@ class HeadChunks : public AtenKernel {
       chunk.logits = aten_.narrow(buffer, 0, 0, chunk.rows);
       if (x.dtype() == chunk.logits.dtype())
         aten_.mm_out(chunk.x, weight_t, chunk.logits);
+      else if (wide_products_)
+        accumulate_product(chunk.logits, 0, chunk.x, weight_t);
       else
         aten_.copy_(chunk.logits, aten_.mm(chunk.x, weight_t));
       if (call.param(1)) aten_.add_(chunk.logits, call.param(1));
@@ -76,6 +81,9 @@ class HeadChunks : public AtenKernel {
   }
 
   Rows rows_;
+
+ private:
+  bool wide_products_;
 };
 
 }  // namespace aten

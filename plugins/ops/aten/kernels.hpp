@@ -86,6 +86,10 @@ class AtenKernel : public Kernel {
   Tensor cast(const BorrowedTensor& x, uint32_t dtype) const {
     return x.dtype() == dtype ? x.retain() : aten_.to_dtype(x, DtypeArg{dtype});
   }
+  // A copy of logits as [rows, vocab], in the dtype of losses.
+  Tensor wide_copy(const BorrowedTensor& logits) const {
+    return aten_.to_dtype(matrix(logits, logits.size(-1)), DtypeArg{wide(logits.dtype())}, false, true);
+  }
   Tensor create(const Call& call, const BorrowedTensor& like, uint32_t dtype, const Shape& shape) const {
     return Tensor::create(call.host(), dtype, shape, like.device_type(), like.view().device_index);
   }
@@ -160,6 +164,7 @@ struct Entry {
   int saved_rows = 0;              // tensors with a value for each row that training saves
   bool is_fused_backward = false;  // gradients are computed in forward
   bool writes_inner = false;       // values between the ops are outputs too
+  bool saves_gradient = false;     // training saves a gradient of input 0, if that is wanted
 };
 std::span<const Entry> branch_entries();
 std::span<const Entry> cross_entropy_entries();
@@ -171,6 +176,8 @@ std::span<const Entry> lookup_entries();
 std::span<const Entry> norm_entries();
 std::span<const Entry> partial_cross_entropy_entries();
 std::span<const Entry> rope_entries();
+std::span<const Entry> score_entries();
+std::span<const Entry> token_logp_entries();
 
 // Number of embedding columns whose gradient is summed at once.
 int64_t embedding_columns(int64_t vocab, int64_t columns);

@@ -1,4 +1,4 @@
-// embedding and score: rows selected by an index.
+// embedding: rows selected by an index.
 #include "workspace.hpp"
 
 namespace aten {
@@ -61,51 +61,9 @@ class Embedding : public AtenKernel {
   const int64_t first_;
 };
 
-class Score : public AtenKernel {
- public:
-  using AtenKernel::AtenKernel;
-
-  void forward(Call& call) override {
-    const BorrowedTensor x = call.input(0), weight = call.param(0);
-    const BorrowedTensor y = call.make_output(0, x.dtype(), Shape{x.size(0), weight.size(0)});
-    aten_.mm_out(last_rows(call, x), aten_.t(cast(weight, x.dtype())), y);
-  }
-
-  void backward_inputs(Call& call) override {
-    const BorrowedTensor dy = call.grad_output(0), x = call.input(0);
-    if (!dy || !call.wants_grad_input(0)) return;
-    if (!call.grad_input(0)) {
-      call.set_grad_input(0, Tensor::create_like(call.host(), x));
-      aten_.zero_(call.grad_input(0));
-    }
-    const Tensor rows = aten_.mm(dy, cast(call.param(0), dy.dtype()));
-    aten_.scatter_add_(call.grad_input(0), 1, index(call, x), aten_.view(rows, Shape{x.size(0), 1, x.size(2)}));
-  }
-
-  void backward_params(Call& call) override {
-    const BorrowedTensor dy = call.grad_output(0), dweight = call.grad_param(0);
-    if (!dweight) return;
-    if (dy) accumulate_product(dweight, call.grad_param_beta(0), aten_.t(dy), last_rows(call, call.input(0)));
-    else if (call.grad_param_beta(0) == 0) aten_.zero_(dweight);
-  }
-
- private:
-  // [B, 1, H]: position lens[b] - 1.
-  Tensor index(const Call& call, const BorrowedTensor& x) const {
-    const Tensor last = aten_.to_dtype(call.input(1), DtypeArg{CHASSIS_DTYPE_I64}, false, true);
-    aten_.add_scalar_(last, -1);
-    return aten_.expand(aten_.view(last, Shape{x.size(0), 1, 1}), Shape{x.size(0), 1, x.size(2)});
-  }
-  Tensor last_rows(const Call& call, const BorrowedTensor& x) const {
-    return aten_.view(aten_.gather(x, 1, index(call, x)), Shape{x.size(0), x.size(2)});
-  }
-};
-
 std::unique_ptr<Kernel> make_embedding(const Operators& aten, const NodeView& node) {
   return std::make_unique<Embedding>(aten, node);
 }
-
-std::unique_ptr<Kernel> make_score(const Operators& aten, const NodeView&) { return std::make_unique<Score>(aten); }
 
 }  // namespace
 
@@ -121,7 +79,6 @@ std::span<const Entry> lookup_entries() {
        .passes = 3,
        .attrs = {"first"},
        .workspace = embedding_workspace},
-      {.pattern = "score", .make = make_score, .keeps_inputs = 0b11, .passes = 2},
   };
   return kEntries;
 }

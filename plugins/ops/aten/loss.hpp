@@ -53,15 +53,21 @@ class LossRows : public CappedRows {
     return {std::move(index), std::move(ignored)};
   }
 
-  // Turns logits into log probabilities and adds the rows' summed loss to loss, a scalar.
-  void add_loss(const BorrowedTensor& logits, const Labels& labels, const BorrowedTensor& loss) const {
+  // Turns logits into log probabilities. Returns those of the labels, [rows, 1]; 0 where a label is ignored.
+  Tensor pick(const BorrowedTensor& logits, const Labels& labels) const {
     aten_.log_softmax_out(logits, -1, false, logits);
-    const Tensor picked = aten_.gather(logits, 1, labels.index);
+    Tensor picked = aten_.gather(logits, 1, labels.index);
     aten_.masked_fill_(picked, labels.ignored, 0);
-    aten_.sub_(loss, aten_.sum(picked));
+    return picked;
   }
 
-  // Turns log probabilities into the gradient of scale · loss with respect to the logits.
+  // Turns logits into log probabilities and adds the rows' summed loss to loss, a scalar.
+  void add_loss(const BorrowedTensor& logits, const Labels& labels, const BorrowedTensor& loss) const {
+    aten_.sub_(loss, aten_.sum(pick(logits, labels)));
+  }
+
+  // Turns log probabilities into the gradient of the sum of scale · loss of a row with respect to the logits; scale is
+  // a scalar or [rows, 1].
   void to_gradient(const BorrowedTensor& log_probabilities, const Labels& labels, const BorrowedTensor& scale) const {
     aten_.exp_(log_probabilities);
     const Tensor minus_one = Tensor(aten_.to_dtype(labels.index, DtypeArg{log_probabilities.dtype()}, false, true));

@@ -33,8 +33,7 @@ class PartialCrossEntropy : public AtenKernel {
     if (!call.wants_grad_input(0)) return;
     const BorrowedTensor logits = call.input(0), labels = call.input(1);
     const int64_t rows = labels.num_elements();
-    const Tensor gradient =
-        aten_.to_dtype(matrix(logits, logits.size(-1)), DtypeArg{wide(logits.dtype())}, false, true);
+    const Tensor gradient = wide_copy(logits);
     rows_.to_gradient(gradient, rows_.labels(labels), aten_.view(call.output(0), Shape{rows, 1}),
                       column_of_gradient(aten_, call, 0, rows), column_of_gradient(aten_, call, 1, rows));
     store_grad_input(call, 0, logits.dtype(), aten_.view(gradient, shape_of(logits)));
@@ -90,19 +89,25 @@ class LinearPartialCrossEntropy : public HeadChunks<PartialRows> {
   }
 };
 
-class TotalCrossEntropy : public AtenKernel {
+// Of all parts: the log-probabilities of the labels, or the loss, which is minus their sum.
+class Total : public AtenKernel {
  public:
-  TotalCrossEntropy(const Operators& aten, const NodeView& node)
-      : AtenKernel(aten), ignore_index_(node.op(0).attr_int("ignore_index", -100)), dtype_(node.input(0).dtype()) {}
+  Total(const Operators& aten, const NodeView& node, bool is_loss)
+      : AtenKernel(aten),
+        ignore_index_(node.op(0).attr_int("ignore_index", -100)),
+        dtype_(node.input(0).dtype()),
+        is_loss_(is_loss) {}
 
   void forward(Call& call) override {
     const BorrowedTensor log_sum = call.input(0);
     const uint32_t dtype = wide(log_sum.dtype());
-    const BorrowedTensor loss = call.make_output(0, dtype, Shape{});
-    const Tensor losses = aten_.to_dtype(log_sum, DtypeArg{dtype}, false, true);
-    aten_.sub_(losses, call.input(1));
-    aten_.masked_fill_(losses, aten_.eq_scalar(call.input(2), ignore_index_), 0);
-    aten_.copy_(loss, aten_.sum(losses));
+    const BorrowedTensor out = call.make_output(0, dtype, is_loss_ ? Shape{} : shape_of(log_sum));
+    const Tensor logps = aten_.to_dtype(call.input(1), DtypeArg{dtype}, false, true);
+    aten_.sub_(logps, log_sum);
+    aten_.masked_fill_(logps, aten_.eq_scalar(call.input(2), ignore_index_), 0);
+    if (!is_loss_) return void(aten_.copy_(out, logps));
+    aten_.copy_(out, aten_.sum(logps));
+    aten_.mul_scalar_(out, -1);
   }
 
   void backward_inputs(Call& call) override {
@@ -111,7 +116,7 @@ class TotalCrossEntropy : public AtenKernel {
     for (uint32_t i = 0; i < 2; ++i) {
       if (!call.wants_grad_input(i)) continue;
       Tensor gradient = create(call, labels, scale.dtype(), shape_of(labels));
-      aten_.fill_(gradient, i == 0 ? 1.0 : -1.0);
+      aten_.fill_(gradient, (i == 0) == is_loss_ ? 1.0 : -1.0);
       aten_.mul_(gradient, scale);
       aten_.masked_fill_(gradient, aten_.eq_scalar(labels, ignore_index_), 0);
       store_grad_input(call, i, dtype_, std::move(gradient));
@@ -121,6 +126,7 @@ class TotalCrossEntropy : public AtenKernel {
  private:
   int64_t ignore_index_;
   uint32_t dtype_;  // of the sums
+  bool is_loss_;
 };
 
 std::unique_ptr<Kernel> make_partial_cross_entropy(const Operators& aten, const NodeView& node) {
@@ -134,7 +140,11 @@ std::unique_ptr<Kernel> make_linear_partial_cross_entropy(const Operators& aten,
 }
 
 std::unique_ptr<Kernel> make_total_cross_entropy(const Operators& aten, const NodeView& node) {
-  return std::make_unique<TotalCrossEntropy>(aten, node);
+  return std::make_unique<Total>(aten, node, true);
+}
+
+std::unique_ptr<Kernel> make_total_token_logp(const Operators& aten, const NodeView& node) {
+  return std::make_unique<Total>(aten, node, false);
 }
 
 }  // namespace
@@ -164,6 +174,11 @@ std::span<const Entry> partial_cross_entropy_entries() {
        .keeps_output = true},
       {.pattern = "total_cross_entropy",
        .make = make_total_cross_entropy,
+       .keeps_inputs = 0b100,
+       .passes = 2,
+       .attrs = {"ignore_index"}},
+      {.pattern = "total_token_logp",
+       .make = make_total_token_logp,
        .keeps_inputs = 0b100,
        .passes = 2,
        .attrs = {"ignore_index"}},

@@ -13,7 +13,7 @@ constexpr std::span<const Entry> (*kSources[])() = {
     aten::branch_entries,      aten::cross_entropy_entries, aten::dropout_entries,
     aten::elementwise_entries, aten::linear_entries,        aten::linear_cross_entropy_entries,
     aten::lookup_entries,      aten::norm_entries,          aten::partial_cross_entropy_entries,
-    aten::rope_entries,
+    aten::rope_entries,        aten::score_entries,         aten::token_logp_entries,
 };
 
 const Entry& entry_of(const NodeView& node) {
@@ -55,6 +55,8 @@ class Aten : public Ops {
       const bool keeps = !entry.keeps_for_weight || aten::any_param_needs_grad(node);
       out.raw().keeps_inputs = keeps ? entry.keeps_inputs : 0;
       out.raw().keeps_outputs = entry.keeps_output ? 0b1 : 0;
+      if (entry.saves_gradient && node.input(0).needs_grad())
+        out.saves(node.input(0).dtype(), node.input(0).local_shape());
       if (entry.saved_rows > 0) {
         auto shape = aten::shape_of(node.input(0));
         shape.back() = 1;

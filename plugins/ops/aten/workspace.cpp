@@ -72,6 +72,29 @@ void cross_entropy_workspace(const Host&, const NodeView& node, Infer& out) {
   out.workspace(u.input * u.wide_bytes, u.narrow * u.input * u.wide_bytes);
 }
 
+void token_logp_workspace(const Host&, const NodeView& node, Infer& out) {
+  const Units u(node);
+  const int64_t rows = node.input(1).num_elements(), vocab = node.param(0).size(0);
+  const uint64_t chunk = loss_chunk_bytes(rows, vocab, u.dtype);
+  const uint64_t slopes =
+      node.num_ops() == 3 ? static_cast<uint64_t>(loss_chunk_rows(rows, vocab) * vocab) * u.wide_bytes : 0;
+  const uint64_t scaled = (1 + u.narrow) * u.slab * u.wide_bytes;
+  out.workspace(node.training() ? chunk + slopes : chunk,
+                any_param_needs_grad(node) ? std::max(chunk + slopes, scaled) : scaled);
+}
+
+void score_workspace(const Host& host, const NodeView& node, Infer& out) {
+  const Units u(node);
+  const int64_t labels = node.param(0).size(0), in = node.param(0).size(1);
+  const auto weight = static_cast<uint64_t>(labels * in);
+  uint64_t forward = 0;
+  if (is_host_product(node, u.dtype))
+    forward = gemm_scratch_bytes(host, u.dtype, CHASSIS_DTYPE_F32, static_cast<int64_t>(u.input) / in, labels, in);
+  else if (u.narrow && !multiplies_into_wide(node.device_type(), u.dtype, wide(u.dtype)))
+    forward = (u.slab + weight) * u.wide_bytes;
+  out.workspace(forward, (u.slab + u.narrow * weight) * u.wide_bytes);
+}
+
 void channel_scale_workspace(const Host&, const NodeView& node, Infer& out) {
   const Units u(node);
   out.workspace(0, node.param(0).needs_grad() ? u.slab * u.wide_bytes : 0);

@@ -8,6 +8,8 @@ namespace aten {
 void head_workspace(const Host& host, const NodeView& node, Infer& out);  // linear with a loss
 void partial_cross_entropy_workspace(const Host& host, const NodeView& node, Infer& out);
 void cross_entropy_workspace(const Host& host, const NodeView& node, Infer& out);
+void token_logp_workspace(const Host& host, const NodeView& node, Infer& out);  // with a head
+void score_workspace(const Host& host, const NodeView& node, Infer& out);
 void channel_scale_workspace(const Host& host, const NodeView& node, Infer& out);
 void softcap_workspace(const Host& host, const NodeView& node, Infer& out);
 void embedding_workspace(const Host& host, const NodeView& node, Infer& out);

@@ -51,10 +51,7 @@ inline float* grad_param(Call& call, uint32_t i) {
 // Operators for matrix products and views.
 struct Operators {
   explicit Operators(const Host& host)
-      : mm_out(host, "aten::mm.out"),
-        t(host, "aten::t"),
-        view(host, "aten::view"),
-        narrow(host, "aten::narrow") {}
+      : mm_out(host, "aten::mm.out"), t(host, "aten::t"), view(host, "aten::view"), narrow(host, "aten::narrow") {}
   Operator mm_out, t, view, narrow;
 };
 
@@ -97,8 +94,12 @@ std::unique_ptr<Kernel> make_rope(Shared& shared, const NodeView& node);
 std::unique_ptr<Kernel> make_gated_activation(const NodeView& node);
 std::unique_ptr<Kernel> make_embedding(const NodeView& node);
 std::unique_ptr<Kernel> make_head(Shared& shared, const NodeView& node);
+std::unique_ptr<Kernel> make_token_logp(Shared& shared, const NodeView& node);
 
 // Number of rows of logits computed at once.
 int64_t head_chunk_rows(int64_t rows, int64_t vocab);
+
+// Whether forward of a head of log-probabilities saves a gradient of its input, in the shape of that input.
+bool saves_input_gradient(const NodeView& node);
 
 }  // namespace fused

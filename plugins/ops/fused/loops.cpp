@@ -139,6 +139,14 @@ void add(const From* a, To* sum, int64_t n) {
 }
 
 template <typename T>
+void scale(const T* x, float factor, const T* carry, T* y, int64_t n) {
+  if (carry)
+    for (int64_t i = 0; i < n; ++i) y[i] = narrow<T>(wide(carry[i]) + wide(x[i]) * factor);
+  else
+    for (int64_t i = 0; i < n; ++i) y[i] = narrow<T>(wide(x[i]) * factor);
+}
+
+template <typename T>
 float layer_norm(const T* x, const T* weight, const T* bias, T* y, int64_t n, float eps, float* mean) {
   float sum = 0.0f, squares = 0.0f;
   for (int64_t i = 0; i < n; ++i) sum += wide(x[i]);
@@ -192,6 +200,7 @@ constexpr RowLoops<T> row_table() {
           gelu_tanh_mul_backward<T>,
           add<T, T>,
           add<T, float>,
+          scale<T>,
           layer_norm<T>,
           layer_norm_backward<T>,
           layer_norm_weight<T>};

@@ -36,6 +36,9 @@ struct RowLoops {
   void (*add)(const T* a, T* sum, int64_t n);
   void (*add_to_wide)(const T* a, float* sum, int64_t n);
 
+  // y = carry + factor · x; a NULL carry is 0. y may be carry.
+  void (*scale)(const T* x, float factor, const T* carry, T* y, int64_t n);
+
   // y = (x - mean) · r · weight + bias with r = 1 / sqrt(variance + eps); returns r. A NULL bias is 0.
   float (*layer_norm)(const T* x, const T* weight, const T* bias, T* y, int64_t n, float eps, float* mean);
   // dx = carry + r · (d - mean(d) - x̂ · mean(d · x̂)), d = dy · weight, x̂ = (x - mean) · r. dx may be carry.

@@ -1,5 +1,5 @@
-// The ops provider "fused": norms, rope, gated activation, embedding and the head by fused loops, in fp32 and bf16 on
-// the CPU. It refuses everything else (linear, other dtypes, other devices).
+// The ops provider "fused": norms, rope, gated activation, embedding and heads by fused loops, in fp32 and bf16 on the
+// CPU. It refuses everything else (linear, other dtypes, other devices).
 #include "chassis/plugin.hpp"
 #include "chassis/cost.hpp"
 #include "kernels.hpp"
@@ -12,9 +12,11 @@ using fused::Shared;
 class Fused final : public Ops {
  public:
   static constexpr std::string_view kDoc =
-      "norm, rope, gated activation, embedding and head by fused loops; fp32 and bf16 on the CPU";
+      "norm, rope, gated activation, embedding and heads by fused loops; fp32 and bf16 on the CPU";
   static constexpr std::string_view kPatterns[] = {"linear+softcap+cross_entropy",
+                                                   "linear+softcap+token_logp",
                                                    "linear+cross_entropy",
+                                                   "linear+token_logp",
                                                    "add+rms_norm",
                                                    "rms_norm",
                                                    "layer_norm",
@@ -35,7 +37,7 @@ class Fused final : public Ops {
     for (int i = 0; i < node.num_ops(); ++i)
       node.op(i).refuse_attrs_other_than({"eps", "offset", "inv_freq", "factor", "interleaved", "rotary_dim",
                                           "long_inv_freq", "long_from", "function", "cap", "ignore_index"});
-    const bool whole_head = pattern.ends_with("+cross_entropy"), sums = pattern == "add+rms_norm";
+    const bool whole_head = is_head(pattern), sums = pattern == "add+rms_norm";
     if (whole_head && node.num_params() != 1) refuse("does not add a bias");
     if (whole_head && node.op(node.num_ops() - 1).input(1).num_elements() != node.input(1).num_elements())
       refuse("the labels are not the second input");
@@ -54,14 +56,22 @@ class Fused final : public Ops {
   void infer(const NodeView& node, Infer& out) override {
     const std::string pattern = node.pattern();
     out.flags(CHASSIS_KERNEL_HOST_OUTPUTS);
-    if (pattern.ends_with("+cross_entropy")) {
+    if (is_head(pattern)) {
       const int64_t vocab = node.param(0).size(0), in = node.param(0).size(1), rows = node.input(1).num_elements();
       const int64_t chunk_rows = fused::head_chunk_rows(rows, vocab);
       const int64_t element_bytes = dtype_bytes(dtype_of(node)), rounded = element_bytes == 4 ? 0 : element_bytes;
       const auto bytes = static_cast<uint64_t>(chunk_rows * (vocab * (4 + rounded) + 4)),
                  product = static_cast<uint64_t>(chunk_rows * in * element_bytes);
-      out.flags(CHASSIS_KERNEL_FORWARD_BACKWARD | CHASSIS_KERNEL_ADDS_GRAD_INPUTS).keeps_input(0).keeps_input(1);
-      out.workspace(bytes, bytes + product);
+      const bool is_loss = pattern.ends_with("+cross_entropy");
+      out.flags(CHASSIS_KERNEL_ADDS_GRAD_INPUTS);
+      if (is_loss) {
+        out.flags(CHASSIS_KERNEL_FORWARD_BACKWARD).keeps_input(0).keeps_input(1).workspace(bytes, bytes + product);
+      } else {
+        if (fused::saves_input_gradient(node)) out.saves(dtype_of(node), node.input(0).local_shape());
+        const bool trains_weight = node.param(0).needs_grad();
+        if (trains_weight) out.keeps_input(0).keeps_input(1).keeps_output(0);
+        out.workspace(bytes, trains_weight ? bytes : 0);
+      }
     } else if (pattern == "rope") {
       out.keeps_input(1).overwrites_input(0);
     } else if (pattern == "gated_activation") {
@@ -85,6 +95,7 @@ class Fused final : public Ops {
   std::unique_ptr<Kernel> create_kernel(const NodeView& node) override {
     const std::string pattern = node.pattern();
     if (pattern.ends_with("+cross_entropy")) return fused::make_head(shared_, node);
+    if (pattern.ends_with("+token_logp")) return fused::make_token_logp(shared_, node);
     if (pattern == "rope") return fused::make_rope(shared_, node);
     if (pattern == "gated_activation") return fused::make_gated_activation(node);
     if (pattern == "embedding") return fused::make_embedding(node);
@@ -93,9 +104,12 @@ class Fused final : public Ops {
   }
 
  private:
-  // The dtype of the rows that are computed; the loss of a head is fp32.
+  static bool is_head(std::string_view pattern) {
+    return pattern.ends_with("+cross_entropy") || pattern.ends_with("+token_logp");
+  }
+  // The dtype of the rows that are computed; the results of a head are fp32.
   static uint32_t dtype_of(const NodeView& node) {
-    return node.pattern().ends_with("+cross_entropy") ? node.param(0).dtype() : node.output(0).dtype();
+    return is_head(node.pattern()) ? node.param(0).dtype() : node.output(0).dtype();
   }
 
   // True if the host would multiply fp32 copies of the head's weights, made again for every chunk of rows.

@@ -1,4 +1,4 @@
-// y = x · weightᵀ + bias.
+// linear: y = x · weightᵀ + bias; score is the same without a bias, and y is not rounded to the dtype of x.
 #include "chassis/task.hpp"
 #include "values.hpp"
 
@@ -8,7 +8,10 @@ namespace {
 class Linear : public Kernel {
  public:
   explicit Linear(const NodeView& node)
-      : planned_x_(node.input(0), node.output(0)), planned_y_(node.output(0), node.input(0)) {}
+      : planned_x_(node.input(0), node.output(0)),
+        planned_y_(node.output(0), node.input(0)),
+        x_dtype_(node.input(0).dtype()),
+        y_dtype_(node.output(0).dtype()) {}
 
   void forward(Call& call) override {
     const BorrowedTensor x = call.input(0), weight = call.param(0), bias = call.param(1);
@@ -23,7 +26,7 @@ class Linear : public Kernel {
           y[r * out + o] = sum;
         }
     });
-    write_output(call, 0, x.dtype(), planned_y_.in_call(x), y);
+    write_output(call, 0, y_dtype_, planned_y_.in_call(x), y);
   }
 
   void backward_inputs(Call& call) override {
@@ -37,7 +40,7 @@ class Linear : public Kernel {
         for (int64_t o = 0; o < out; ++o)
           for (int64_t i = 0; i < in; ++i) dx[r * in + i] += dys[r * out + o] * w[o * in + i];
     });
-    store_grad_input(call, 0, dy.dtype(), planned_x_.in_call(dy), dx);
+    store_grad_input(call, 0, x_dtype_, planned_x_.in_call(dy), dx);
   }
 
   void backward_params(Call& call) override {
@@ -63,6 +66,7 @@ class Linear : public Kernel {
 
  private:
   PlannedSizes planned_x_, planned_y_;
+  uint32_t x_dtype_, y_dtype_;
 };
 
 std::unique_ptr<Kernel> make_linear(const NodeView& node) { return std::make_unique<Linear>(node); }
@@ -72,6 +76,7 @@ std::unique_ptr<Kernel> make_linear(const NodeView& node) { return std::make_uni
 std::span<const Entry> linear_entries() {
   static constexpr Entry kEntries[] = {
       {"linear", make_linear, 1, {}},
+      {"score", make_linear, 1, {}},
   };
   return kEntries;
 }

@@ -1,4 +1,4 @@
-// cross_entropy: Σ over labels other than ignore_index of log Σ exp(logits) - logits[label].
+// token_logp: logits[label] - log Σ exp(logits), or 0 where label is ignore_index. cross_entropy is minus its sum.
 #include <algorithm>
 #include <cmath>
 
@@ -14,35 +14,49 @@ double log_sum_exp(const double* row, int64_t count) {
   return largest + std::log(sum);
 }
 
-class CrossEntropy : public Kernel {
+std::vector<int64_t> sizes_of(const BorrowedTensor& tensor) { return {tensor.sizes().begin(), tensor.sizes().end()}; }
+
+class TokenLogp : public Kernel {
  public:
-  explicit CrossEntropy(int64_t ignore_index) : ignore_index_(ignore_index) {}
+  explicit TokenLogp(const NodeView& node) : ignore_index_(node.op(0).attr_int("ignore_index", -100)) {}
 
   void forward(Call& call) override {
-    const BorrowedTensor logits = call.input(0), labels = call.input(1);
-    const int64_t vocab = logits.size(-1);
-    const Values xs = read(logits);
-    double loss = 0;
-    for (int64_t r = 0; r < labels.num_elements(); ++r) {
-      const int64_t label = label_of(labels, r, vocab);
-      if (label != ignore_index_) loss += log_sum_exp(&xs[r * vocab], vocab) - xs[r * vocab + label];
-    }
-    const uint32_t dtype =
-        logits.dtype() == CHASSIS_DTYPE_F64 && !call.output(0) ? CHASSIS_DTYPE_F64 : CHASSIS_DTYPE_F32;
-    write_output(call, 0, dtype, {}, {loss});
+    const BorrowedTensor labels = call.input(1);
+    write_output(call, 0, result_dtype(call), sizes_of(labels), logps(call));
   }
 
   void backward_inputs(Call& call) override {
+    add_gradients(call, read_grad_output(call, static_cast<size_t>(call.input(1).num_elements())));
+  }
+
+ protected:
+  static uint32_t result_dtype(const Call& call) {
+    return call.input(0).dtype() == CHASSIS_DTYPE_F64 && !call.output(0) ? CHASSIS_DTYPE_F64 : CHASSIS_DTYPE_F32;
+  }
+
+  Values logps(const Call& call) const {
     const BorrowedTensor logits = call.input(0), labels = call.input(1);
     const int64_t vocab = logits.size(-1);
-    const double scale = read_grad_output(call, 1)[0];
+    const Values xs = read(logits);
+    Values out(static_cast<size_t>(labels.num_elements()));
+    for (int64_t r = 0; r < labels.num_elements(); ++r) {
+      const int64_t label = label_of(labels, r, vocab);
+      if (label != ignore_index_) out[r] = xs[r * vocab + label] - log_sum_exp(&xs[r * vocab], vocab);
+    }
+    return out;
+  }
+
+  // `by_logp`: the gradients of the rows' log-probabilities.
+  void add_gradients(Call& call, const Values& by_logp) const {
+    const BorrowedTensor logits = call.input(0), labels = call.input(1);
+    const int64_t vocab = logits.size(-1);
     Values dx = read(logits);
     for (int64_t r = 0; r < labels.num_elements(); ++r) {
       const int64_t label = label_of(labels, r, vocab);
       double* row = &dx[r * vocab];
       const double log_sum = log_sum_exp(row, vocab);
       for (int64_t i = 0; i < vocab; ++i)
-        row[i] = label == ignore_index_ ? 0 : scale * (std::exp(row[i] - log_sum) - (i == label ? 1 : 0));
+        row[i] = label == ignore_index_ ? 0 : by_logp[r] * ((i == label ? 1 : 0) - std::exp(row[i] - log_sum));
     }
     store_grad_input(call, 0, logits.dtype(), logits.sizes(), dx);
   }
@@ -56,6 +70,22 @@ class CrossEntropy : public Kernel {
   }
 
   int64_t ignore_index_;
+};
+
+class CrossEntropy final : public TokenLogp {
+ public:
+  using TokenLogp::TokenLogp;
+
+  void forward(Call& call) override {
+    double loss = 0;
+    for (const double logp : logps(call)) loss -= logp;
+    write_output(call, 0, result_dtype(call), {}, {loss});
+  }
+
+  void backward_inputs(Call& call) override {
+    const double scale = read_grad_output(call, 1)[0];
+    add_gradients(call, Values(static_cast<size_t>(call.input(1).num_elements()), -scale));
+  }
 };
 
 class PartialCrossEntropy : public Kernel {
@@ -74,7 +104,7 @@ class PartialCrossEntropy : public Kernel {
       log_sums.push_back(count_ == 0 ? -INFINITY : log_sum_exp(&xs[r * columns], count_));
       targets.push_back(owns(labels, r) ? xs[r * columns + labels.data<int32_t>()[r] - first_] : 0);
     }
-    const std::vector<int64_t> sizes(labels.sizes().begin(), labels.sizes().end());
+    const std::vector<int64_t> sizes = sizes_of(labels);
     const uint32_t dtype =
         logits.dtype() == CHASSIS_DTYPE_F64 && !call.output(0) ? CHASSIS_DTYPE_F64 : CHASSIS_DTYPE_F32;
     write_output(call, 0, dtype, sizes, log_sums);
@@ -110,27 +140,38 @@ class PartialCrossEntropy : public Kernel {
   int64_t ignore_index_, first_, count_;
 };
 
-class TotalCrossEntropy : public Kernel {
+class TotalTokenLogp : public Kernel {
  public:
-  explicit TotalCrossEntropy(const NodeView& node)
+  explicit TotalTokenLogp(const NodeView& node)
       : ignore_index_(node.op(0).attr_int("ignore_index", -100)), dtype_(node.input(0).dtype()) {}
 
-  void forward(Call& call) override {
-    const Values log_sums = read(call.input(0)), targets = read(call.input(1));
-    double loss = 0;
-    for (size_t r = 0; r < log_sums.size(); ++r)
-      if (call.input(2).data<int32_t>()[r] != ignore_index_) loss += log_sums[r] - targets[r];
-    write_output(call, 0, dtype_ == CHASSIS_DTYPE_F64 ? CHASSIS_DTYPE_F64 : CHASSIS_DTYPE_F32, {}, {loss});
-  }
+  void forward(Call& call) override { write_output(call, 0, result_dtype(), sizes_of(call.input(2)), logps(call)); }
 
   void backward_inputs(Call& call) override {
+    add_gradients(call, read_grad_output(call, static_cast<size_t>(call.input(2).num_elements())));
+  }
+
+ protected:
+  uint32_t result_dtype() const { return dtype_ == CHASSIS_DTYPE_F64 ? CHASSIS_DTYPE_F64 : CHASSIS_DTYPE_F32; }
+
+  Values logps(const Call& call) const {
+    const Values log_sums = read(call.input(0)), targets = read(call.input(1));
+    Values out(log_sums.size());
+    for (size_t r = 0; r < out.size(); ++r)
+      if (call.input(2).data<int32_t>()[r] != ignore_index_) out[r] = targets[r] - log_sums[r];
+    return out;
+  }
+
+  // `by_logp`: the gradients of the rows' log-probabilities.
+  void add_gradients(Call& call, Values by_logp) const {
     const BorrowedTensor labels = call.input(2);
-    const double scale = read_grad_output(call, 1)[0];
-    Values by_log_sum(static_cast<size_t>(labels.num_elements())), by_target(by_log_sum.size());
-    for (size_t r = 0; r < by_log_sum.size(); ++r)
-      if (labels.data<int32_t>()[r] != ignore_index_) by_log_sum[r] = scale, by_target[r] = -scale;
+    Values by_log_sum(by_logp.size());
+    for (size_t r = 0; r < by_logp.size(); ++r) {
+      if (labels.data<int32_t>()[r] == ignore_index_) by_logp[r] = 0;
+      by_log_sum[r] = -by_logp[r];
+    }
     store_grad_input(call, 0, dtype_, labels.sizes(), by_log_sum);
-    store_grad_input(call, 1, dtype_, labels.sizes(), by_target);
+    store_grad_input(call, 1, dtype_, labels.sizes(), by_logp);
   }
 
  private:
@@ -138,24 +179,36 @@ class TotalCrossEntropy : public Kernel {
   uint32_t dtype_;
 };
 
-std::unique_ptr<Kernel> make_partial_cross_entropy(const NodeView& node) {
-  return std::make_unique<PartialCrossEntropy>(node);
-}
-std::unique_ptr<Kernel> make_total_cross_entropy(const NodeView& node) {
-  return std::make_unique<TotalCrossEntropy>(node);
-}
+class TotalCrossEntropy final : public TotalTokenLogp {
+ public:
+  using TotalTokenLogp::TotalTokenLogp;
 
-std::unique_ptr<Kernel> make_cross_entropy(const NodeView& node) {
-  return std::make_unique<CrossEntropy>(node.op(0).attr_int("ignore_index", -100));
+  void forward(Call& call) override {
+    double loss = 0;
+    for (const double logp : logps(call)) loss -= logp;
+    write_output(call, 0, result_dtype(), {}, {loss});
+  }
+
+  void backward_inputs(Call& call) override {
+    const double scale = read_grad_output(call, 1)[0];
+    add_gradients(call, Values(static_cast<size_t>(call.input(2).num_elements()), -scale));
+  }
+};
+
+template <class Made>
+std::unique_ptr<Kernel> make(const NodeView& node) {
+  return std::make_unique<Made>(node);
 }
 
 }  // namespace
 
 std::span<const Entry> loss_entries() {
   static constexpr Entry kEntries[] = {
-      {"cross_entropy", make_cross_entropy, 3, {"ignore_index"}},
-      {"partial_cross_entropy", make_partial_cross_entropy, 3, {"ignore_index", "first", "count"}},
-      {"total_cross_entropy", make_total_cross_entropy, 4, {"ignore_index"}},
+      {"cross_entropy", make<CrossEntropy>, 3, {"ignore_index"}},
+      {"token_logp", make<TokenLogp>, 3, {"ignore_index"}},
+      {"partial_cross_entropy", make<PartialCrossEntropy>, 3, {"ignore_index", "first", "count"}},
+      {"total_cross_entropy", make<TotalCrossEntropy>, 4, {"ignore_index"}},
+      {"total_token_logp", make<TotalTokenLogp>, 4, {"ignore_index"}},
   };
   return kEntries;
 }

@@ -26,7 +26,6 @@ bool offers(const OpsProvider& provider, const OpsCase& ops_case) {
   return false;
 }
 
-// partial_cross_entropy and total_cross_entropy are compared through the heads of fused_cases().
 TEST(OpsCases, CoverTheOpTable) {
   std::set<std::string> covered;
   for (const auto& cases : {vocabulary_cases(), attention_cases(), fused_cases()})
@@ -199,6 +198,131 @@ TEST(Linear, AFrozenWeightKeepsNothing) {
       const double error = (got.grad_inputs[0].to(at::kDouble) - expected).norm().item().toDouble();
       EXPECT_LE(error, (dtype == at::kFloat ? 1e-6 : 1e-2) * expected.norm().item().toDouble());
     }
+}
+
+// A head of 40 rows, of which every fourth has no label.
+struct LogpHead {
+  static constexpr int64_t kRows = 40, kHidden = 12, kVocab = 11;
+  NodeSpec node;
+  at::Tensor x, weight, labels;
+
+  LogpHead(c10::ScalarType dtype, bool trains_weight)
+      : x(at::randn({2, kRows / 2, kHidden}).to(dtype)),
+        weight(at::randn({kVocab, kHidden}).mul(0.3).to(dtype)),
+        labels(at::randint(kVocab, {2, kRows / 2}, at::TensorOptions(kInt))) {
+    for (int64_t i = 0; i < kRows; i += 4) labels.view({-1})[i] = -100;
+    const int in = node.operand(x.sizes().vec(), dtype, true), label = node.operand({2, kRows / 2}, kInt, false);
+    const int logits = node.operand({2, kRows / 2, kVocab}, dtype, true);
+    node.inputs = {in, label};
+    node.params = {node.operand({kVocab, kHidden}, dtype, trains_weight)};
+    node.outputs = {node.operand({2, kRows / 2}, at::kFloat, true)};
+    node.ops = {{"linear", {in}, node.params, {logits}, {}},
+                {"token_logp", {logits, label}, {}, node.outputs, {{"ignore_index", int64_t{-100}}}}};
+  }
+};
+
+// Of pairs that a loss does not change, and of sequences that are only compared with others.
+TEST(TokenLogp, RowsWithoutAGradientGiveNone) {
+  for (const std::string library : {"aten", "fused"})
+    for (const c10::ScalarType dtype : {at::kFloat, at::kBFloat16})
+      for (const int64_t num_rows : {0, 3, 38}) {
+        SCOPED_TRACE(library + " in " + c10::toString(dtype) + ", " + std::to_string(num_rows) + " rows");
+        OpsProvider provider(library);
+        LogpHead head(dtype, true);
+        const at::Tensor gradient = at::zeros({LogpHead::kRows});
+        gradient.narrow(0, LogpHead::kRows - num_rows, num_rows).copy_(at::randn({num_rows}));
+        const NodeResult got =
+            provider.run(head.node, {head.x, head.labels}, {head.weight}, {gradient.view(head.labels.sizes())});
+        const at::Tensor x = head.x.to(kDouble).view({LogpHead::kRows, -1}), weight = head.weight.to(kDouble);
+        const at::Tensor labels = head.labels.to(at::kLong).view({-1}), counts = labels != -100;
+        const at::Tensor of_label = at::one_hot(labels * counts, LogpHead::kVocab);
+        const at::Tensor of_logits =
+            (of_label - at::softmax(x.mm(weight.t()), 1)) * (gradient.to(kDouble) * counts).unsqueeze(1);
+        const auto expect_close = [&](const at::Tensor& found, const at::Tensor& expected) {
+          const double error = (found.to(kDouble).view(expected.sizes()) - expected).norm().item().toDouble();
+          EXPECT_LE(error, (dtype == at::kFloat ? 1e-6 : 2e-2) * expected.norm().item().toDouble());
+        };
+        expect_close(got.grad_inputs[0], of_logits.mm(weight));
+        expect_close(got.grad_params[0], of_logits.t().mm(x));
+        const at::Tensor unused =
+            got.grad_inputs[0].view({LogpHead::kRows, -1}).index({at::logical_or(gradient == 0, counts.logical_not())});
+        EXPECT_EQ(unused.ne(0).sum().item<int64_t>(), 0);
+      }
+}
+
+// "fused" has chunks of 239 rows here, or fewer if it copies rows; "aten" has chunks of 59.
+TEST(TokenLogp, IsTheSameInChunksOfOtherSizes) {
+  constexpr int64_t kRows = 140, kHidden = 4, kVocab = 70001;
+  const at::Tensor x = at::randn({2, kRows, kHidden}), weight = at::randn({kVocab, kHidden}),
+                   gradient = at::randn({2, kRows});
+  for (const int64_t ignored : {40, 9}) {
+    SCOPED_TRACE(testing::Message() << "one label of " << ignored << " is ignored");
+    NodeSpec node;
+    const int in = node.operand({2, kRows, kHidden}, at::kFloat, true), label = node.operand({2, kRows}, kInt, false);
+    const int logits = node.operand({2, kRows, kVocab}, at::kFloat, true);
+    node.inputs = {in, label};
+    node.params = {node.operand({kVocab, kHidden}, at::kFloat, true)};
+    node.outputs = {node.operand({2, kRows}, at::kFloat, true)};
+    node.ops = {{"linear", {in}, node.params, {logits}, {}},
+                {"token_logp", {logits, label}, {}, node.outputs, {{"ignore_index", int64_t{-100}}}}};
+    at::Tensor labels = at::randint(kVocab, {2, kRows}, at::TensorOptions(kInt));
+    for (int64_t i = 0; i < 2 * kRows; i += ignored) labels.view({-1})[i] = -100;
+    OpsProvider aten("aten"), fused("fused");
+    const NodeResult expected = aten.run(node, {x, labels}, {weight}, {gradient}),
+                     got = fused.run(node, {x, labels}, {weight}, {gradient});
+    const auto expect_close = [](const at::Tensor& found, const at::Tensor& other) {
+      EXPECT_LE((found - other).abs().max().item().toDouble(), 1e-5 * other.abs().max().item().toDouble());
+    };
+    expect_close(got.outputs[0], expected.outputs[0]);
+    expect_close(got.grad_inputs[0], expected.grad_inputs[0]);
+    expect_close(got.grad_params[0], expected.grad_params[0]);
+  }
+}
+
+TEST(TokenLogp, AFrozenWeightKeepsOnlyTheGradientOfTheInput) {
+  for (const std::string library : {"aten", "fused"})
+    for (const c10::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+      OpsProvider provider(library);
+      for (const bool trained : {false, true}) {
+        LogpHead head(dtype, trained);
+        if (!provider.refusal(head.node).empty()) continue;
+        const chassis_infer_t infer = provider.infer(head.node);
+        EXPECT_EQ(infer.num_saved, 1u) << library;
+        EXPECT_EQ(infer.keeps_inputs, trained ? 3u : 0u) << library;
+        if (!trained) {
+          EXPECT_EQ(infer.keeps_outputs, 0u) << library;
+        }
+        EXPECT_EQ(provider.infer(head.node, false).num_saved, 0u) << library;
+      }
+    }
+}
+
+// Logits and scores far from 0, whose neighbours in bf16 are 1 apart.
+TEST(ResultsInFp32, AreNotRoundedInBetween) {
+  for (const std::string library : {"reference", "aten"}) {
+    OpsProvider provider(library);
+    NodeSpec node;
+    const int x = node.operand({1, 3, 200}, at::kBFloat16, true), weight = node.operand({2, 200}, at::kBFloat16, true);
+    node.inputs = {x}, node.params = {weight}, node.outputs = {node.operand({1, 3, 2}, at::kFloat, true)};
+    node.ops = {{"score", {x}, {weight}, node.outputs, {}}};
+    const at::Tensor rows = at::randn({1, 3, 200}).add(1).to(at::kBFloat16),
+                     head = at::randn({2, 200}).add(1).to(at::kBFloat16);
+    const at::Tensor scores = provider.run(node, {rows}, {head}, {}).outputs[0];
+    const at::Tensor expected = at::linear(rows.to(kDouble), head.to(kDouble));
+    EXPECT_GT(expected.abs().max().item().toDouble(), 128);
+    EXPECT_LE((scores.to(kDouble) - expected).abs().max().item().toDouble(), 1e-3) << library;
+  }
+  LogpHead head(at::kBFloat16, true);
+  if (!OpsProvider("fused").refusal(head.node).empty()) return;  // this processor has no fast product of bf16
+  for (const std::string library : {"aten", "fused"}) {
+    OpsProvider provider(library);
+    const at::Tensor x = head.x.mul(64);
+    const at::Tensor logps = provider.run(head.node, {x, head.labels}, {head.weight}, {}).outputs[0];
+    const at::Tensor all = at::log_softmax(at::linear(x.to(kDouble), head.weight.to(kDouble)), -1);
+    const at::Tensor labels = head.labels.to(at::kLong), counts = labels != -100;
+    const at::Tensor expected = all.gather(2, (labels * counts).unsqueeze(2)).squeeze(2) * counts;
+    EXPECT_LE((logps.to(kDouble) - expected).abs().max().item().toDouble(), 1e-3) << library;
+  }
 }
 
 std::string name_of(const testing::TestParamInfo<Run>& info) {

@@ -270,6 +270,24 @@ TYPED_TEST(FusedLoops, Sums) {
   });
 }
 
+TYPED_TEST(FusedLoops, ScaledRows) {
+  this->for_every_table([&](const RowLoops<TypeParam>& loops, size_t n) {
+    const auto count = static_cast<int64_t>(n);
+    const auto x = this->row(n), carry = this->row(n);
+    std::vector<TypeParam> y(n);
+    for (const bool carries : {false, true}) {
+      loops.scale(x.data(), -0.3f, carries ? carry.data() : nullptr, y.data(), count);
+      expect_near(carries ? "scale with a carry" : "scale", y, [&](size_t i) {
+        const double own = wide(x[i]) * wide(-0.3f), carried = carries ? wide(carry[i]) : 0;
+        return Exact{carried + own, std::abs(carried) + std::abs(own)};
+      });
+    }
+    auto in_place = carry;
+    loops.scale(x.data(), -0.3f, in_place.data(), in_place.data(), count);
+    EXPECT_EQ(in_place, y) << "in the place of its carry";
+  });
+}
+
 class FusedLogits : public FusedLoops<float> {
  protected:
   // Calls check(loops, logits), with logits so far apart that some probabilities are 0 in fp32.
