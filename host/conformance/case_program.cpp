@@ -33,7 +33,8 @@ class PatternChain {
   // The dims that op i expects of its input: heads and head_dim for ops on heads.
   std::vector<DimId> wanted_dims(size_t i) {
     if (comes(i, "rope") || comes(i, "attention")) return {case_.dim("heads", 3), case_.dim("head_dim", kHeadDim)};
-    if (comes(i, "cross_entropy") || comes(i, "partial_cross_entropy")) return {case_.dim("vocab", 29)};
+    if (comes(i, "cross_entropy") || comes(i, "partial_cross_entropy") || comes(i, "token_logp"))
+      return {case_.dim("vocab", 29)};
     return {case_.dim(numbered("n", i).c_str(), i == 0 ? 37 : 21 + static_cast<int64_t>(i))};
   }
 
@@ -83,10 +84,14 @@ class PatternChain {
       value_ = case_.op(id.c_str(), {value_}, {}, {{attr, id == "scale" ? 1.5 : id == "softcap" ? 1.5 : 0.3}});
     } else if (id == "channel_scale") {
       value_ = case_.op("channel_scale", {value_}, {weight()});
-    } else if (id == "cross_entropy") {
+    } else if (id == "cross_entropy" || id == "token_logp") {
       if (dims_.size() != 1) return false;
-      value_ = case_.op("cross_entropy", {value_, case_.field("labels")}, {}, {{"ignore_index", int64_t{-100}}});
-      last_name_ = "loss";
+      value_ = case_.op(id.c_str(), {value_, case_.field("labels")}, {}, {{"ignore_index", int64_t{-100}}});
+      if (id == "cross_entropy") last_name_ = "loss";
+      has_ended_ = true;
+    } else if (id == "score") {
+      if (dims_.size() != 1) return false;
+      value_ = case_.op("score", {value_}, {case_.slot(numbered("weight", i), {{case_.dim("labels", 3)}, dims_})});
       has_ended_ = true;
     } else {
       return false;  // a plugin's own op has no reference; the others are tested only by programs of their own

@@ -41,6 +41,11 @@ class CaseProgram {
     slot.axes = std::move(axes);
     return block().add_slot(std::move(slot));
   }
+  SlotId frozen_slot(std::string name, std::vector<std::vector<DimId>> axes) {
+    const SlotId id = slot(std::move(name), std::move(axes));
+    block().slots[id].frozen = true;
+    return id;
+  }
   ValueId op(const char* id, std::vector<ValueId> inputs, std::vector<SlotId> params = {}, OpAttrs attrs = {},
              std::vector<DimId> output_dims = {}) {
     Op op{OpId(id), id, std::move(inputs), std::move(params), {}, std::move(attrs)};

@@ -115,14 +115,24 @@ CaseProgram embedding(int64_t width = 11) {
   return c;
 }
 
-CaseProgram head(double cap = 0, int64_t num_classes = 29, bool logits_are_read = false) {
-  const std::string pattern = cap != 0 ? "linear+softcap+cross_entropy" : "linear+cross_entropy";
-  CaseProgram c(pattern + (logits_are_read ? ", logits read by another op" : ""));
-  const DimId vocab = c.dim("vocab", num_classes), n = c.dim("n", 11);
-  ValueId logits = c.op("linear", {c.input("x", {n})}, {c.slot("weight", {{vocab}, {n}})}, {}, {vocab});
-  if (cap != 0) logits = c.op("softcap", {logits}, {}, {{"cap", cap}});
-  c.output("loss", c.op("cross_entropy", {logits, c.field("labels")}, {}, {{"ignore_index", int64_t{-100}}}));
-  if (logits_are_read) c.output("logits", logits);
+struct Head {
+  const char* id = "cross_entropy";  // the op after the logits
+  double cap = 0;
+  int64_t num_classes = 29;
+  bool logits_are_read = false;
+  bool frozen = false;
+};
+
+CaseProgram head(const Head& h = {}) {
+  CaseProgram c(std::string(h.cap != 0 ? "linear+softcap+" : "linear+") + h.id +
+                (h.logits_are_read ? ", logits read by another op" : "") + (h.frozen ? ", frozen weight" : ""));
+  const DimId vocab = c.dim("vocab", h.num_classes), n = c.dim("n", 11);
+  const SlotId weight = h.frozen ? c.frozen_slot("weight", {{vocab}, {n}}) : c.slot("weight", {{vocab}, {n}});
+  ValueId logits = c.op("linear", {c.input("x", {n})}, {weight}, {}, {vocab});
+  if (h.cap != 0) logits = c.op("softcap", {logits}, {}, {{"cap", h.cap}});
+  c.output(h.id == std::string_view("cross_entropy") ? "loss" : "logps",
+           c.op(h.id, {logits, c.field("labels")}, {}, {{"ignore_index", int64_t{-100}}}));
+  if (h.logits_are_read) c.output("logits", logits);
   return c;
 }
 
@@ -146,11 +156,16 @@ CaseProgram head_part(double cap) {
   return c.output("log_sum", log_sum).output("target", target);
 }
 
-CaseProgram total_cross_entropy() {
-  CaseProgram c("total_cross_entropy");
+CaseProgram total(const char* id, const char* result) {
+  CaseProgram c(id);
   const ValueId log_sum = c.input("log_sum", {}), target = c.input("target", {});
-  return c.output(
-      "loss", c.op("total_cross_entropy", {log_sum, target, c.field("labels")}, {}, {{"ignore_index", int64_t{-100}}}));
+  return c.output(result, c.op(id, {log_sum, target, c.field("labels")}, {}, {{"ignore_index", int64_t{-100}}}));
+}
+
+CaseProgram score(int64_t num_labels, int64_t width = 37) {
+  CaseProgram c("score of " + std::to_string(num_labels));
+  const DimId n = c.dim("n", width), labels = c.dim("labels", num_labels);
+  return c.output("scores", c.op("score", {c.input("x", {n})}, {c.slot("weight", {{labels}, {n}})}));
 }
 
 CaseProgram attention(const char* name, OpAttrs masks, int64_t kv_heads, double scale = 0.2, int64_t num_heads = 6) {
@@ -196,11 +211,14 @@ std::vector<CaseProgram> all_cases() {
                        {{"long_inv_freq", std::vector<double>{0.5, 0.2, 0.1, 0.02, 0.01}}, {"long_from", int64_t{9}}}));
   cases.push_back(embedding());
   cases.push_back(embedding_part());
-  cases.push_back(head());
-  cases.push_back(head(1.5));
+  for (const char* id : {"cross_entropy", "token_logp"})
+    for (const double cap : {0.0, 1.5}) cases.push_back(head({.id = id, .cap = cap}));
+  for (const double cap : {0.0, 1.5}) cases.push_back(head({.id = "token_logp", .cap = cap, .frozen = true}));
   cases.push_back(head_part(0));
   cases.push_back(head_part(1.5));
-  cases.push_back(total_cross_entropy());
+  cases.push_back(total("total_cross_entropy", "loss"));
+  cases.push_back(total("total_token_logp", "logps"));
+  for (const int64_t num_labels : {1, 3}) cases.push_back(score(num_labels));
   cases.push_back(pointwise("scale", {{"factor", 5.5}}, false));
   cases.push_back(pointwise("softcap", {{"cap", 1.5}}, false));
   cases.push_back(pointwise("dropout", {{"p", 0.3}}, false));
@@ -229,9 +247,10 @@ std::vector<CaseProgram> all_cases() {
   cases.push_back(layer_norm(kLargeEps));
   cases.push_back(rope("rope with a factor", 10, {}, 1.3));
   cases.push_back(rope("rope of interleaved pairs", 10, {}, 1.0, true));
-  cases.push_back(head(0.5));
-  cases.push_back(head(0, 29, true));
-  cases.push_back(head(0.5, 29, true));
+  for (const char* id : {"cross_entropy", "token_logp"}) {
+    cases.push_back(head({.id = id, .cap = 0.5}));
+    for (const double cap : {0.0, 0.5}) cases.push_back(head({.id = id, .cap = cap, .logits_are_read = true}));
+  }
   cases.push_back(pointwise("scale", {{"factor", -0.3}}, false));
   cases.push_back(pointwise("softcap", {{"cap", 0.4}}, false));
   cases.push_back(attention("attention with another scale", {{"causal", one}}, 6, 0.7));
@@ -251,7 +270,8 @@ std::vector<CaseProgram> large_cases() {
   cases.push_back(layer_norm(kSmallEps, kWide));
   cases.push_back(rope("rope", 10));
   cases.push_back(embedding(kWide));
-  cases.push_back(head(0, kWide));
+  for (const char* id : {"cross_entropy", "token_logp"}) cases.push_back(head({.id = id, .num_classes = kWide}));
+  cases.push_back(score(1, kWide));
   for (const char* id : {"add", "mul"}) cases.push_back(pointwise(id, {}, true, kWide));
   cases.push_back(pointwise("scale", {{"factor", 5.5}}, false, kWide));
   cases.push_back(pointwise("softcap", {{"cap", 1.5}}, false, kWide));
@@ -301,6 +321,12 @@ struct Named {
   Tensor tensor;
 };
 
+std::vector<uint8_t> trainable_slots(const Program& program) {
+  std::vector<uint8_t> out;
+  for (const ParameterSlot& slot : program.blocks[0].slots) out.push_back(slot.frozen ? 0 : 1);
+  return out;
+}
+
 constexpr const char* kOutsideTraining = " outside of training";
 
 // All results of a program, each under its own name: outputs, gradients of inputs and of parameters. Runs two
@@ -312,7 +338,7 @@ std::vector<Named> run_case(const Program& program, const ResolveOptions& option
   const ProgramLayout layout;
   ParameterTable parameters(program, layout, {.compute = options.compute});
   const ParameterStorage storage(parameters, options.device);
-  const std::vector<uint8_t> trainable(program.blocks[0].slots.size(), 1);
+  const std::vector<uint8_t> trainable = trainable_slots(program);
   const ResolvedBlock block = compile_block(program, layout, 0, trainable, true, options);
   *claimed = std::any_of(block.nodes.begin(), block.nodes.end(), [&](const Node& node) {
     return candidate && node.provider && node.provider->self == candidate->self;
@@ -364,12 +390,15 @@ std::vector<Named> run_case(const Program& program, const ResolveOptions& option
     for (auto& [name, tensor] : run_forward(block, context, inputs, fields, true, frame)) {
       results.push_back({name + when, tensor.clone()});
       if (name == "loss") continue;
-      gradients[name] = Tensor::empty(tensor.sizes(), options.compute);
+      gradients[name] = Tensor::empty(tensor.sizes(), tensor.dtype());
       random("gradient of " + name, gradients[name]);
     }
     for (auto& [name, tensor] : run_backward(block, context, std::move(gradients), frame))
       results.push_back({"gradient of " + name + when, tensor});
-    for (const auto& p : parameters.all()) results.push_back({"gradient of " + p->name + sum, p->gradient.clone()});
+    for (size_t slot = 0; slot < trainable.size(); ++slot) {
+      const Parameter& p = *parameters.of_unit(0)[slot];
+      if (trainable[slot] != 0) results.push_back({"gradient of " + p.name + sum, p.gradient.clone()});
+    }
   }
   ResolveOptions outside = options;
   outside.purpose = Purpose::kLoss;
@@ -439,7 +468,7 @@ std::string changed_bits(const std::vector<Named>& first, const std::vector<Name
 
 // Whether the provider claims a node of the program.
 bool claims(const Program& program, const ResolveOptions& options, const OpsProvider& provider) {
-  const std::vector<uint8_t> trainable(program.blocks[0].slots.size(), 1);
+  const std::vector<uint8_t> trainable = trainable_slots(program);
   const ResolvedBlock block = compile_block(program, ProgramLayout(), 0, trainable, true, options);
   return std::ranges::any_of(block.nodes,
                              [&](const Node& node) { return node.provider && node.provider->self == provider.self; });
@@ -461,7 +490,7 @@ bool compare_case(const CaseProgram& c, const OpsProvider& provider, const Resol
   }
   if (!claimed) return false;
   const ProgramLayout layout;
-  const std::vector<uint8_t> trainable(c.program().blocks[0].slots.size(), 1);
+  const std::vector<uint8_t> trainable = trainable_slots(c.program());
   const ResolvedBlock block = compile_block(c.program(), layout, 0, trainable, true, mixed);
   for (const std::string& failure : answer_failures(provider, c.program(), layout, block, mixed))
     failures.push_back(where + ": " + failure);

@@ -158,7 +158,9 @@ class StubProvider {
             "scale",
             "softcap",
             "partial_cross_entropy",
-            "total_cross_entropy"};
+            "total_cross_entropy",
+            "token_logp",
+            "total_token_logp"};
   }
 
  private:
