@@ -21,7 +21,7 @@ namespace {
 constexpr std::string_view kClassifier = "ForSequenceClassification";
 constexpr std::string_view kManifestKey = "score_head";
 constexpr int64_t kMostLabels = 1 << 20;
-constexpr uint64_t kMaxConfigBytes = uint64_t{16} << 20;
+constexpr uint64_t kMaxModelConfigBytes = uint64_t{16} << 20;
 
 std::string architecture_of(const Json& config) {
   const auto names = config.find("architectures");
@@ -60,7 +60,7 @@ std::vector<std::string> labels_in(const Json& config, int64_t num_labels) {
 bool may_have_head(const std::string& adapter) {
   if (path_kind(adapter + "/value_head.safetensors") != PathKind::kAbsent) return true;
   const std::string path = adapter + "/" + kAdapterConfigName;
-  return json_string_or(parse_json(read_file(path, kMaxConfigBytes), path), "task_type", "", path) == "SEQ_CLS";
+  return json_string_or(parse_json(read_file(path, kMaxModelConfigBytes), path), "task_type", "", path) == "SEQ_CLS";
 }
 
 // The labels of the head of an adapter that another program has saved.
@@ -163,7 +163,7 @@ std::optional<ScoreHead> head_of(const Session& session) {
 std::optional<ScoreHead> head_in(const std::string& directory, const std::string& base,
                                  const std::vector<std::string>& plugin_path) {
   if (const std::string path = directory + "/config.json"; path_kind(path) == PathKind::kFile)
-    if (auto head = head_in_config(parse_json(read_file(path, kMaxConfigBytes), path), path)) return head;
+    if (auto head = head_in_config(parse_json(read_file(path, kMaxModelConfigBytes), path), path)) return head;
   if (SourceDirectory files(directory); files.find_file(kManifestName) >= 0) {
     const CheckpointManifest manifest = CheckpointManifest::read(files);
     if (auto head = head_in_manifest(manifest.about, directory)) return head;
