@@ -58,13 +58,12 @@ class ObjectiveRun {
   explicit ObjectiveRun(const Method& method, const std::string& more = "") : method_(method) {
     std::ostringstream toml;
     toml << "schema_version = 1\n[run]\noutput_dir = \"run\"\nmax_steps = 4\nseed = 5\nthreads = 1\ndevice = \"cpu\"\n"
-         << "[plugins]\npath = [\"" << CHASSIS_TEST_PLUGIN_DIR << "\"]\n"
-         << "[tokenizer]\nplugin = \"bytes\"\n"
+         << kTokenizer
          << "[model]\n"
          << (method.has_base ? std::string("path = \"base\"\n") : model_text())
          << "[[data.train]]\npath = \"rows.jsonl\"\nformat = \"" << method.format << "\"\n"
          << "[[data.eval]]\npath = \"rows.jsonl\"\nformat = \"" << method.format << "\"\n"
-         << "[data]\ncache_dir = \"cache\"\ntemplate = \"alpaca\"\n"
+         << "[data]\ncache_dir = \"cache\"\ntemplate = \"chatml\"\n"
          << "[train]\ntask = \"" << method.task << "\"\nseq_len = 256\nglobal_batch_size = 12\n"
          << "[objective]\n" << method.objective << method.tables
          << "[optimizer]\nplugin = \"adamw\"\nlr = 2e-3\nweight_decay = 0.1\neps = 1e-4\n"
@@ -73,6 +72,8 @@ class ObjectiveRun {
          << "[comm]\ntimeout_s = 60\n" << more;
     toml_ = toml.str();
     write_text(folder_ / "rows.jsonl", rows());
+    std::filesystem::create_directory(folder_ / "tokenizer");
+    write_text(folder_ / "tokenizer/words.txt", "assistant\nuser\n");
     if (method.has_base) make_base();
   }
 
@@ -129,8 +130,12 @@ class ObjectiveRun {
   }
 
  private:
+  static constexpr const char* kTokenizer =
+      "[plugins]\npath = [\"" CHASSIS_TEST_PLUGIN_DIR "\", \"" CHASSIS_TEST_STUB_DIR
+      "\"]\n[tokenizer]\nplugin = \"words\"\npath = \"tokenizer\"\n";
+
   static std::string model_text() {
-    return "plugin = \"llama\"\nconfig = { vocab_size = 261, hidden_size = 48, intermediate_size = 96, "
+    return "plugin = \"llama\"\nconfig = { vocab_size = 264, hidden_size = 48, intermediate_size = 96, "
            "num_hidden_layers = 3, num_attention_heads = 6, num_key_value_heads = 2, attention_bias = true, "
            "initializer_range = 0.1 }\n";
   }
@@ -169,9 +174,8 @@ class ObjectiveRun {
   void make_base() {
     write_text(folder_ / "text.jsonl", "{\"text\": \"a few words of a base model\"}\n");
     write_text(folder_ / "base.toml",
-               "schema_version = 1\n[run]\noutput_dir = \"made\"\nmax_steps = 1\nseed = 5\ndevice = \"cpu\"\n[plugins]\n"
-               "path = [\"" CHASSIS_TEST_PLUGIN_DIR "\"]\n[tokenizer]\nplugin = \"bytes\"\n[model]\n" +
-                   model_text() +
+               "schema_version = 1\n[run]\noutput_dir = \"made\"\nmax_steps = 1\nseed = 5\ndevice = \"cpu\"\n" +
+                   std::string(kTokenizer) + "[model]\n" + model_text() +
                    "[[data.train]]\npath = \"text.jsonl\"\n[data]\ncache_dir = \"cache\"\n[train]\nseq_len = 8\n"
                    "[optimizer]\nlr = 1e-4\n[precision]\ncompute = \"fp32\"\n[export]\ndtype = \"fp32\"\n");
     const Outcome made = run_process({CHASSIS_PROGRAM, "train", "base.toml"}, folder_.path());
