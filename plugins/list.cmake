@@ -18,6 +18,13 @@ set(CHASSIS_PLUGINS
   comm/gloo
   comm/nccl
   adapter/lora
+  objective/classify
+  objective/cpo
+  objective/dpo
+  objective/kto
+  objective/orpo
+  objective/policy
+  objective/reward
   quant/bnb4
   optimizer/adamw
   optimizer/adamw8bit
