@@ -172,8 +172,8 @@ class Batch:
             for key, values in (("", self.policy), ("reference_", self.reference), ("old_", self.old)):
                 sequences[key + "token_logp"] = values.leaf.tolist() if values else []
         return entry(name, plugin, options, sequences, loss, metrics,
-                     # A whole gradient of a token includes that of its sequence. Only it is known where they differ.
-                     grad_logp=[tokens[b] for b in begins] if uniform else [],
+                     # The whole gradient of a token includes that of its sequence. How it is divided is not known.
+                     grad_logp=[] if self.has_tokens else [tokens[b] for b in begins],
                      grad_token_logp=tokens if self.has_tokens else [])
 
 
