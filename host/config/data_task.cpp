@@ -117,6 +117,17 @@ void CrossCheck::check_packing() {
     add_problem("data.pad_to_seq_len",
                 fmt::format("{} has no effect with data.packing = \"{}\", whose rows always have train.seq_len tokens",
                             shown("data.pad_to_seq_len"), packing));
+  if (!spec_of(task).objective.empty()) {
+    if (packing == to_text(Packing::kConcatSplit))
+      add_problem("data.packing",
+                  fmt::format("data.packing = \"concat_split\" would divide the sequences that {} compares",
+                              shown("train.task")));
+    if (task != Task::kClassify && is("data.overflow", Overflow::kTruncate))
+      add_problem("data.overflow", fmt::format("{} would cut the answers that {} compares (try \"drop\" or "
+                                               "\"truncate_left_prompt\")",
+                                               shown("data.overflow"), shown("train.task")));
+    return;
+  }
   if (!valid("data.overflow") || is("data.overflow", Overflow::kError)) return;
   if (packing == to_text(Packing::kConcatSplit)) {
     add_problem("data.overflow",
@@ -126,10 +137,6 @@ void CrossCheck::check_packing() {
     add_problem("data.overflow", fmt::format("{} has no effect with {}, whose rows have no prompts (try \"truncate\")",
                                              shown("data.overflow"), shown("train.task")));
   }
-  if (spec_of(task).objective.empty()) return;
-  if (packing == to_text(Packing::kConcatSplit))
-    add_problem("data.packing", fmt::format("data.packing = \"concat_split\" would divide the sequences that {} compares",
-                                            shown("train.task")));
 }
 
 }  // namespace chassis

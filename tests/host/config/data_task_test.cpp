@@ -71,5 +71,17 @@ TEST(DataTask, NamesOfClassesNeedClassify) {
   EXPECT_HAS(what_is_wrong(kExample, {"data.classes=[\"a\"]"}), "has no effect with train.task = \"pretrain\"");
 }
 
+TEST(DataTask, AnObjectiveKeepsSequencesWhole) {
+  const auto wrong = [](const char* task, const char* format, const char* key) {
+    return what_is_wrong(kExample,
+                         {std::string("train.task=") + task, std::string("data.train.0.format=") + format, key});
+  };
+  EXPECT_HAS(wrong("preference", "preference", "data.packing=concat_split"),
+             "data.packing = \"concat_split\" would divide the sequences that train.task = \"preference\" compares");
+  EXPECT_HAS(wrong("reward", "preference", "data.overflow=truncate"),
+             "data.overflow = \"truncate\" would cut the answers that train.task = \"reward\" compares");
+  EXPECT_EQ(wrong("classify", "classification", "data.overflow=truncate"), "nothing");
+}
+
 }  // namespace
 }  // namespace chassis

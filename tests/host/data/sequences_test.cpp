@@ -11,6 +11,7 @@
 #include "host/base/log.hpp"
 #include "host/data/eval_data.hpp"
 #include "host/data/packing.hpp"
+#include "host/data/preview.hpp"
 #include "host/data/sequence_bytes.hpp"
 #include "host/data/train_data.hpp"
 #include "tests/host/data/chat_support.hpp"
@@ -342,6 +343,24 @@ TEST_F(PairData, AreMadeAgainForOtherNeeds) {
   data.sequences->scores = true;
   prepare_data_set(set, &kTokenizer, options);
   EXPECT_EQ(calls, 2);
+}
+
+TEST_F(PairData, AreShownAnswerByAnswerInAPreview) {
+  set.path = folder.write("two.jsonl", rows(1) + R"({"prompt":"q","chosen":"no","rejected":"no"})"
+                                                 "\n");
+  for (const bool has_sequences : {true, false}) {
+    if (!has_sequences) data.sequences.reset();  // each answer is then encoded by itself
+    std::vector<std::string> shown;
+    preview_rows(set, data, &kTokenizer, {}, [&](const PreviewRow& row) {
+      std::string trained;
+      for (const PreviewPiece& piece : row.pieces)
+        if (piece.state == TokenState::kTrained) trained += piece.text;
+      shown.push_back(std::to_string(row.line) + " " + row.what + " " + trained + " " + row.drop_reason);
+    });
+    const std::string equal = has_sequences ? "both answers are equal" : "";
+    EXPECT_EQ(shown, (Places{"1 chosen a<|im_end|> ", "1 rejected no<|im_end|> ", "2 chosen no<|im_end|> " + equal,
+                             "2 rejected no<|im_end|> " + equal}));
+  }
 }
 
 TEST_F(PairData, CountWhatWasDropped) {
