@@ -2,8 +2,10 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <optional>
 
 #include "host/base/creation_limit.hpp"
 #include "host/base/file.hpp"
@@ -15,6 +17,7 @@
 #include "host/command/json_document.hpp"
 #include "host/command/page_file.hpp"
 #include "host/command/preview_text.hpp"
+#include "host/data/target_counts.hpp"
 #include "host/plan/plan.hpp"
 #include "host/session/run_data.hpp"
 #include "host/session/session.hpp"
@@ -92,7 +95,70 @@ int preview(const DataArguments& arguments) {
 struct SetStats {
   const DataSetConfig* config;
   const RowSource* source;
+  std::optional<TargetCounts> targets = {};  // nullopt: rows have none
 };
+
+std::string class_name(const SetStats& set, size_t index) {
+  return index < set.config->classes.size() ? " (" + printable(set.config->classes[index], 60) + ")" : "";
+}
+
+Json range_json(const NumberRange& range) {
+  return {{"count", range.count}, {"min", range.min}, {"max", range.max}, {"mean", range.mean()}};
+}
+
+Json targets_json(const SetStats& set) {
+  const TargetCounts& counts = *set.targets;
+  Json json = Json::object();
+  if (counts.num_pairs > 0) json = {{"pairs", counts.num_pairs}, {"margins", range_json(counts.margins)}};
+  if (counts.num_desirable + counts.num_undesirable > 0)
+    json = {{"desirable", counts.num_desirable}, {"undesirable", counts.num_undesirable}};
+  if (counts.num_texts > 0) json = {{"texts", counts.num_texts}};
+  for (const auto& [index, texts] : counts.classes) json["classes"][std::to_string(index)] = texts;
+  for (const NumberRange& range : counts.values) json["values"].push_back(range_json(range));
+  if (counts.num_prompts > 0)
+    json = {{"prompts", counts.num_prompts},
+            {"equal_rewards", counts.num_equal_rewards},
+            {"rewards", range_json(counts.rewards)}};
+  return json;
+}
+
+double percent(uint64_t some, uint64_t all) {
+  return all == 0 ? 0.0 : 100 * static_cast<double>(some) / static_cast<double>(all);
+}
+
+// Lines such as "  class 0 (neg)   20 (40.00 %)".
+std::string targets_text(const SetStats& set) {
+  constexpr size_t kMaxClasses = 100;
+  const TargetCounts& counts = *set.targets;
+  const auto range = [](const NumberRange& one) {
+    return one.count == 0 ? std::string() : fmt::format(": {:g} to {:g}, mean {:g}", one.min, one.max, one.mean());
+  };
+  std::string text;
+  if (counts.num_pairs > 0)
+    text += fmt::format("  margins         {} of {} pairs{}\n", counts.margins.count, counts.num_pairs,
+                        range(counts.margins));
+  if (const uint64_t all = counts.num_desirable + counts.num_undesirable; all > 0)
+    text += fmt::format("  labels          {} desirable ({:.2f} %), {} undesirable\n", counts.num_desirable,
+                        percent(counts.num_desirable, all), counts.num_undesirable);
+  size_t num_shown = 0;
+  for (const auto& [index, texts] : counts.classes) {
+    if (num_shown++ == kMaxClasses) {
+      text += fmt::format("  classes         {} more\n", counts.classes.size() - kMaxClasses);
+      break;
+    }
+    const std::string name = fmt::format("class {}{}", index, class_name(set, static_cast<size_t>(index)));
+    text += fmt::format("  {:<15} {} ({:.2f} %)\n", name, texts, percent(texts, counts.num_texts));
+  }
+  for (size_t i = 0; i < std::min(counts.values.size(), kMaxClasses); ++i) {
+    const NumberRange& one = counts.values[i];
+    text += fmt::format("  {:<15} {} of {}{}\n", fmt::format("target {}{}", i, class_name(set, i)), one.count,
+                        counts.num_texts, range(one));
+  }
+  if (counts.num_prompts > 0)
+    text += fmt::format("  rewards         {} answers to {} prompts{}; those to {} prompts are all equal\n",
+                        counts.rewards.count, counts.num_prompts, range(counts.rewards), counts.num_equal_rewards);
+  return text;
+}
 
 Json stats_json(const SetStats& set) {
   const TokenStoreFacts& facts = set.source->store().facts();
@@ -107,6 +173,7 @@ Json stats_json(const SetStats& set) {
   json["trained_tokens"] = facts.num_trained_tokens;
   json["longest"] = facts.longest_document;
   json["too_long"] = set.source->num_long_documents();
+  if (set.targets) json["targets"] = targets_json(set);
   json["dropped"] = Json::object();
   for (const auto& [reason, rows] : facts.dropped) json["dropped"][reason] = rows;
   json["changes"] = Json::object();
@@ -120,9 +187,6 @@ Json stats_json(const SetStats& set) {
 
 std::string stats_text(const SetStats& set, const DataConfig& data) {
   const TokenStoreFacts& facts = set.source->store().facts();
-  const auto part = [](uint64_t some, uint64_t all) {
-    return all == 0 ? 0.0 : 100 * static_cast<double>(some) / static_cast<double>(all);
-  };
   const uint64_t num_rows = facts.num_documents + facts.num_dropped();
   std::string text = fmt::format("{}  {}\n", set.config->key, printable(set.config->path, 4096));
   if (set.config->part_begin > 0 || set.config->part_end < 1)
@@ -130,15 +194,17 @@ std::string stats_text(const SetStats& set, const DataConfig& data) {
                         set.config->part_end);
   text += fmt::format("  rows            {}\n", num_rows);
   for (const auto& [reason, rows] : facts.dropped)
-    text += fmt::format("  dropped         {} ({:.2f} %): {}\n", rows, part(rows, num_rows), printable(reason, 1000));
+    text +=
+        fmt::format("  dropped         {} ({:.2f} %): {}\n", rows, percent(rows, num_rows), printable(reason, 1000));
   const uint64_t too_long = set.source->num_long_documents();
   if (too_long > 0)
     text +=
         fmt::format("  too long        {} ({:.2f} %): more than train.seq_len = {} tokens; data.overflow = \"{}\"\n",
-                    too_long, part(too_long, num_rows), data.seq_len, to_text(data.overflow));
+                    too_long, percent(too_long, num_rows), data.seq_len, to_text(data.overflow));
   text += fmt::format("  tokens          {}\n  trained tokens  {} ({:.2f} %)\n  longest         {} tokens\n",
-                      facts.num_tokens, facts.num_trained_tokens, part(facts.num_trained_tokens, facts.num_tokens),
+                      facts.num_tokens, facts.num_trained_tokens, percent(facts.num_trained_tokens, facts.num_tokens),
                       facts.longest_document);
+  if (set.targets) text += targets_text(set);
   for (const auto& [what, times] : facts.notes.changes)
     text += fmt::format("  changed         {} times: {}\n", times, printable(what, 1000));
   for (const auto& [key, rows] : facts.notes.unused_columns)
@@ -159,7 +225,8 @@ int stats(const DataArguments& arguments) {
   for (const RowSource& source : train->sets()) sets.push_back({&source.config(), &source});
   for (const auto& set : eval) sets.push_back({&set->config(), &set->source()});
   Json all = Json::array();
-  for (const SetStats& set : sets) {
+  for (SetStats& set : sets) {
+    if (data.sequences) set.targets = count_targets(*set.config, data);
     if (arguments.stats_json)
       all.push_back(stats_json(set));
     else

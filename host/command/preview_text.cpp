@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "host/base/json.hpp"
 #include "host/base/printable.hpp"
@@ -37,10 +38,13 @@ const char* word(TokenState state) {
   return state == TokenState::kTrained ? "trained" : state == TokenState::kPartlyInside ? "straddles" : "masked";
 }
 
-// "chat.jsonl:3 chosen: 25 tokens, 4 trained"
+// "chat.jsonl:3 chosen, margin 0.5: 25 tokens, 4 trained"
 std::string title(const PreviewRow& row) {
-  std::string text = fmt::format("{}:{}{}: {} tokens, {} trained", printable(row.file, 4096), row.line,
-                                 row.what.empty() ? "" : " " + row.what, row.num_tokens, row.num_trained_tokens);
+  const char* const comma = row.what.empty() || row.about.empty() ? "" : ", ";
+  const std::string about = row.what + comma + printable(row.about, 300);
+  std::string text = fmt::format("{}:{}{}: {} tokens, ", printable(row.file, 4096), row.line,
+                                 about.empty() ? "" : " " + about, row.num_tokens);
+  text += row.is_scored ? "the last is scored" : fmt::format("{} trained", row.num_trained_tokens);
   if (!row.drop_reason.empty()) text += "; not used: " + row.drop_reason;
   return text;
 }
@@ -95,6 +99,12 @@ Json preview_json(const std::string& set, const PreviewRow& row) {
   json["file"] = row.file;
   json["line"] = row.line;
   if (!row.what.empty()) json["what"] = row.what;
+  if (row.margin) json["margin"] = *row.margin;
+  if (!row.targets.empty()) {
+    json["targets"] = Json::array();
+    for (const double target : row.targets) json["targets"].push_back(std::isnan(target) ? Json() : Json(target));
+  }
+  if (row.is_scored) json["scored"] = true;
   json["dropped"] = row.drop_reason.empty() ? Json() : Json(row.drop_reason);
   json["num_tokens"] = row.num_tokens;
   json["num_trained_tokens"] = row.num_trained_tokens;

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 #include <variant>
 
@@ -70,49 +71,71 @@ void add_pieces(const Document& document, const std::vector<size_t>& partly_insi
   }
 }
 
-std::string sequence_name(const SequenceFacts& facts, size_t index, size_t num_sequences) {
-  if (facts.role == SequenceRole::kChosen) return "chosen";
-  if (facts.role == SequenceRole::kRejected) return "rejected";
-  return num_sequences > 1 ? fmt::format("answer {}", index + 1) : "";
-}
+// "0.5", "-" for none.
+std::string target_text(double target) { return std::isnan(target) ? "-" : fmt::format("{:g}", target); }
 
-// Calls `show` for each sequence of a unit, as a document of its own.
-void for_each_sequence(
-    const Document& unit, const std::vector<size_t>& partly_inside,
-    const std::function<void(const Document& part, const std::vector<size_t>& partly, const std::string& name)>& show) {
-  size_t begin = 0;
-  for (size_t i = 0; i < unit.sequences.size(); ++i) {
-    const size_t end = begin + static_cast<size_t>(unit.sequences[i].length);
-    const auto slice = [&](const std::vector<int32_t>& values) {
-      return std::vector<int32_t>(values.begin() + static_cast<ptrdiff_t>(begin),
-                                  values.begin() + static_cast<ptrdiff_t>(end));
-    };
-    Document part;
-    part.ids = slice(unit.ids);
-    part.labels = slice(unit.labels);
-    std::vector<size_t> partly;
-    for (const size_t at : partly_inside)
-      if (at >= begin && at < end) partly.push_back(at - begin);
-    show(part, partly, sequence_name(unit.sequences[i], i, unit.sequences.size()));
-    begin = end;
+std::string targets_text(const std::vector<double>& targets, const std::vector<std::string>& classes) {
+  if (targets.size() == 1) {
+    const double target = targets.front();
+    const bool has_name = target >= 0 && target < static_cast<double>(classes.size());
+    if (has_name) return fmt::format("class {:g} ({})", target, classes[static_cast<size_t>(target)]);
+    return fmt::format("target {}", target_text(target));
   }
+  std::string text;
+  if (targets.size() != classes.size()) {
+    for (const double target : targets) text += fmt::format("{}{}", text.empty() ? "" : ", ", target_text(target));
+    return "targets " + text;
+  }
+  for (size_t i = 0; i < classes.size(); ++i)
+    if (targets[i] > 0) text += fmt::format("{}{}", text.empty() ? "" : ", ", classes[i]);
+  return text.empty() ? "no class" : "classes " + text;
 }
 
-// The conversations and texts of a record that needs an objective, which can be shown without one. Empty for others.
-std::vector<std::pair<std::string, Record>> parts_of(const Record& record) {
-  std::vector<std::pair<std::string, Record>> parts;
+// What sequence `index` of the record is, and how the data judge it.
+void describe(const Record& record, size_t index, size_t num_sequences, const DataSetConfig& set, PreviewRow& row) {
+  const bool is_whole = num_sequences == 0;  // the row was refused
   if (const auto* pair = std::get_if<PreferenceRecord>(&record)) {
-    parts.emplace_back("chosen", pair->chosen);
-    parts.emplace_back("rejected", pair->rejected);
+    row.what = is_whole ? "pair" : index == 0 ? "chosen" : "rejected";
+    row.margin = pair->margin;
+    if (pair->margin) row.about = fmt::format("margin {:g}", *pair->margin);
   } else if (const auto* labelled = std::get_if<LabelledRecord>(&record)) {
-    parts.emplace_back(labelled->is_good ? "good" : "bad", labelled->answer);
+    row.what = labelled->is_good ? "desirable" : "undesirable";
   } else if (const auto* classified = std::get_if<ClassifiedRecord>(&record)) {
-    std::visit([&](const auto& input) { parts.emplace_back("", input); }, classified->input);
+    row.targets = classified->targets;
+    row.about = targets_text(row.targets, set.classes);
   } else if (const auto* rollouts = std::get_if<RolloutsRecord>(&record)) {
-    for (size_t i = 0; i < rollouts->rollouts.size(); ++i)
-      parts.emplace_back(fmt::format("answer {}", i + 1), rollouts->rollouts[i].answer);
+    const auto& all = rollouts->rollouts;
+    row.what = is_whole ? fmt::format("{} answers", all.size()) : fmt::format("answer {} of {}", index + 1, all.size());
+    if (is_whole || index >= all.size()) return;
+    row.targets = {all[index].reward};
+    row.about = fmt::format("reward {:g}", all[index].reward);
   }
-  return parts;
+}
+
+// The part of a document from a token on, as a document of its own.
+struct Part {
+  Document document;
+  std::vector<size_t> partly_inside;
+};
+Part part_of(const Document& whole, const std::vector<size_t>& partly_inside, size_t begin, size_t length) {
+  const size_t end = std::min(begin + length, whole.ids.size());
+  Part part;
+  const auto slice = [&](const std::vector<int32_t>& from) {
+    return std::vector<int32_t>(from.begin() + static_cast<ptrdiff_t>(begin),
+                                from.begin() + static_cast<ptrdiff_t>(end));
+  };
+  part.document.ids = slice(whole.ids);
+  if (!whole.labels.empty()) part.document.labels = slice(whole.labels);
+  for (const size_t i : partly_inside)
+    if (i >= begin && i < end) part.partly_inside.push_back(i - begin);
+  return part;
+}
+
+// Shows the last token as the only trained one.
+void mark_scored(Part& part) {
+  part.partly_inside.clear();
+  part.document.labels.assign(part.document.ids.size(), kIgnoreLabel);
+  if (!part.document.ids.empty()) part.document.labels.back() = part.document.ids.back();
 }
 
 void add_to(std::map<std::string, uint64_t>& sums, const std::map<std::string, uint64_t>& counts) {
@@ -128,9 +151,8 @@ PreviewOfSet preview_rows(const DataSetConfig& set, const DataConfig& data, cons
   auto parser = make_row_parser(set, data.vocab_size);
   RecordEncoder encoder(tokenizer, encode_options(data));
   const IdTexts texts(tokenizer);
-  const auto show_record = [&](const Record& record, PreviewRow row, const std::string& what) {
+  const auto show_record = [&](const Record& record, PreviewRow row) {
     Document document;
-    row.what = what;
     if (!encoder.encode(record, line_position(row.file, row.line), document)) row.drop_reason = encoder.drop_reason();
     const bool must_fit = data.packing != Packing::kConcatSplit && data.overflow != Overflow::kTruncate;
     if (row.drop_reason.empty() && must_fit && document.ids.size() > static_cast<size_t>(data.seq_len))
@@ -138,17 +160,24 @@ PreviewOfSet preview_rows(const DataSetConfig& set, const DataConfig& data, cons
     row.changes = encoder.take_counts().changes();
     add_to(seen.changes, row.changes);
     if (document.sequences.empty()) {
+      describe(record, 0, 0, set, row);
       add_pieces(document, encoder.partly_inside(), texts, row);
-      return show(row);
+      show(row);
+      return;
     }
-    for_each_sequence(document, encoder.partly_inside(),
-                      [&](const Document& part, const std::vector<size_t>& partly, const std::string& name) {
-                        PreviewRow one = row;
-                        one.what = name;
-                        add_pieces(part, partly, texts, one);
-                        show(one);
-                        row.changes.clear();  // they are shown once
-                      });
+    size_t begin = 0;
+    for (size_t i = 0; i < document.sequences.size(); ++i) {
+      const auto length = static_cast<size_t>(document.sequences[i].length);
+      Part part = part_of(document, encoder.partly_inside(), begin, length);
+      PreviewRow one = row;
+      one.is_scored = data.sequences && data.sequences->scores;
+      if (one.is_scored) mark_scored(part);
+      describe(record, i, document.sequences.size(), set, one);
+      add_pieces(part.document, part.partly_inside, texts, one);
+      show(one);
+      begin += length;
+      row.changes.clear();  // they are those of the whole row
+    }
   };
   for (size_t i = 0; i < std::min<size_t>(files.size(), limits.files); ++i) {
     const auto reader = open_rows(files[i], set);
@@ -166,9 +195,7 @@ PreviewOfSet preview_rows(const DataSetConfig& set, const DataConfig& data, cons
       row.unused_keys = parser->notes().unused_columns;
       add_to(seen.unused_keys, row.unused_keys);
       if (!row.unused_keys.empty()) parser = make_row_parser(set, data.vocab_size);  // resets the notes
-      const auto parts = data.sequences ? std::vector<std::pair<std::string, Record>>() : parts_of(record);
-      for (const auto& [name, part] : parts) show_record(part, row, name);
-      if (parts.empty()) show_record(record, row, "");
+      show_record(record, std::move(row));
     }
   }
   return seen;

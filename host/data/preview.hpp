@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -31,12 +32,17 @@ struct PreviewLabel {
   int32_t id = 0, label = 0;
 };
 
+// A row, or one of the sequences of a row that an objective reads.
 struct PreviewRow {
   std::string file;
   uint64_t line = 0;
-  std::string what;         // "chosen" or "rejected" of a pair, "answer 2" of several; else empty
+  std::string what;         // of a sequence of several, or of a judged one: "chosen", "undesirable", "answer 2 of 8"
+  std::string about;        // how the data judge it: "margin 0.5", "class 2 (news)", "reward 1"; empty: they do not
   std::string drop_reason;  // empty: it is used
   uint64_t num_tokens = 0, num_trained_tokens = 0;
+  bool is_scored = false;  // its last token is scored, and none is predicted
+  std::optional<double> margin;
+  std::vector<double> targets;       // a class, values or a reward; NaN: none
   std::vector<PreviewPiece> pieces;  // neighbours differ in their state
   std::vector<PreviewLabel> other_labels;
   bool has_shifted_labels = false;  // the labels are the next ids: the data has shifted them
@@ -54,7 +60,8 @@ struct PreviewOfSet {
   std::map<std::string, uint64_t> changes = {}, unused_keys = {};  // over all rows shown
 };
 
-// Calls `show` for each row. Without a tokenizer ids are shown as numbers. Throws config errors for invalid rows.
+// Calls `show` for each row, or for each of its sequences. Without a tokenizer ids are shown as numbers. Throws config
+// errors for invalid rows.
 PreviewOfSet preview_rows(const DataSetConfig& set, const DataConfig& data, const Tokenizer* tokenizer,
                           const PreviewLimits& limits, const std::function<void(const PreviewRow&)>& show);
 

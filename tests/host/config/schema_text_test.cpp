@@ -42,9 +42,7 @@ TEST(SchemaText, ListsEverything) {
 
 TEST(SchemaText, OmitsWhatIsNotAvailable) {
   const std::string text = text_of("");
-  for (const char* word : {"groups", "reward"}) EXPECT_EQ(text.find(word), std::string::npos) << word;
-  EXPECT_EQ(text_of("train.task"),
-            "  train.task\n      \"pretrain\" or \"sft\", default \"pretrain\"\n      the training task\n");
+  for (const char* word : {"groups", "fp16"}) EXPECT_EQ(text.find(word), std::string::npos) << word;
   try {
     text_of("freeze.groups");
     ADD_FAILURE();
