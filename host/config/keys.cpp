@@ -121,14 +121,14 @@ TableRows data_table() {
       {choice("packing", &T::packing, std::nullopt,
               "best_fit: whole documents, several per row; concat_split: rows filled with documents, which may "
               "continue in the next row; none: one document per row. No attention across documents. Default "
-              "best_fit for sft, else concat_split"),
+              "concat_split for pretrain, else best_fit"),
        flag("pad_to_seq_len", &T::pad_to_seq_len, false,
             "with packing none: compute every row up to train.seq_len, not only up to the longest row of its "
             "micro-batch; results differ by rounding"),
        flag("shuffle", &T::shuffle, true, "visit training documents in an order drawn from run.seed"),
        choice("overflow", &T::overflow, std::nullopt,
               "what to do with a document longer than train.seq_len unless packing splits it; counted. Default "
-              "drop for sft, else error"),
+              "error for pretrain, else drop"),
        path(text("cache_dir", &T::cache_dir, "\".cache/chassis\"",
                  "where tokenised data is cached: for each data set, the tokens of its last 3 tokenizers or templates, "
                  "which are replaced when its files change")),
@@ -299,7 +299,8 @@ TableRows objective_table() {
        .kind = "objective",
        .doc = "what the run minimises if it is not the cross entropy of tokens"},
       &Settings::objective,
-      {text("plugin", &PluginTable::plugin, "", "the objective; default dpo, reward, classify or policy, by train.task")});
+      {text("plugin", &PluginTable::plugin, "",
+            "the objective; default dpo, reward, classify or policy, by train.task")});
 }
 
 TableRows reference_table() {

@@ -91,7 +91,7 @@ std::string targets_text(const std::vector<double>& targets, const std::vector<s
   return text.empty() ? "no class" : "classes " + text;
 }
 
-// What sequence `index` of the record is, and how the data judge it.
+// Says which sequence of the record has this index, and how the data judge it.
 void describe(const Record& record, size_t index, size_t num_sequences, const DataSetConfig& set, PreviewRow& row) {
   const bool is_whole = num_sequences == 0;  // the row was refused
   if (const auto* pair = std::get_if<PreferenceRecord>(&record)) {
@@ -113,13 +113,13 @@ void describe(const Record& record, size_t index, size_t num_sequences, const Da
 }
 
 // The part of a document from a token on, as a document of its own.
-struct Part {
+struct SequencePart {
   Document document;
   std::vector<size_t> partly_inside;
 };
-Part part_of(const Document& whole, const std::vector<size_t>& partly_inside, size_t begin, size_t length) {
+SequencePart part_of(const Document& whole, const std::vector<size_t>& partly_inside, size_t begin, size_t length) {
   const size_t end = std::min(begin + length, whole.ids.size());
-  Part part;
+  SequencePart part;
   const auto slice = [&](const std::vector<int32_t>& from) {
     return std::vector<int32_t>(from.begin() + static_cast<ptrdiff_t>(begin),
                                 from.begin() + static_cast<ptrdiff_t>(end));
@@ -132,7 +132,7 @@ Part part_of(const Document& whole, const std::vector<size_t>& partly_inside, si
 }
 
 // Shows the last token as the only trained one.
-void mark_scored(Part& part) {
+void mark_scored(SequencePart& part) {
   part.partly_inside.clear();
   part.document.labels.assign(part.document.ids.size(), kIgnoreLabel);
   if (!part.document.ids.empty()) part.document.labels.back() = part.document.ids.back();
@@ -168,7 +168,7 @@ PreviewOfSet preview_rows(const DataSetConfig& set, const DataConfig& data, cons
     size_t begin = 0;
     for (size_t i = 0; i < document.sequences.size(); ++i) {
       const auto length = static_cast<size_t>(document.sequences[i].length);
-      Part part = part_of(document, encoder.partly_inside(), begin, length);
+      SequencePart part = part_of(document, encoder.partly_inside(), begin, length);
       PreviewRow one = row;
       one.is_scored = data.sequences && data.sequences->scores;
       if (one.is_scored) mark_scored(part);

@@ -46,8 +46,8 @@ class PromptParser {
   MessageParser open_ai_, sharegpt_, colossal_;
 };
 
-// Where the prompt stands at the front of `list`, maybe after a system message: the index after its last message. 0: it
-// does not. The last message of the list is never a part of the prompt.
+// The index after the last message of the prompt, which stands at the front of `list` or after its system message; 0 if
+// it does not. The last message of the list is never a part of the prompt.
 size_t end_of_prompt(const Prompt& prompt, const Messages& list);
 
 }  // namespace chassis

@@ -116,7 +116,7 @@ void check_task(Task task, const FoundFormat& found) {
       fmt::format("--task {} trains it; --format names another format", to_text(usual_task(found.format))));
 }
 
-// What is learned, by --task and --method.
+// Sets the task and the objective, by --task and --method.
 void read_task(const std::string& task_word, const InitMethod* method, InitFacts& facts) {
   const std::optional<Task> task = choice_from<Task>(task_word);
   if (!task) {

@@ -228,7 +228,7 @@ uint64_t epochs_of(const InitFacts& facts) {
   return facts.task == Task::kSft ? kSftEpochs : 1;
 }
 
-// What the rows are to the task, for comments.
+// Words for comments: how the task uses rows, and how long they are.
 struct TaskWords {
   const char* trained;
   const char* longest;
