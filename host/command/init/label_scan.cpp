@@ -109,7 +109,8 @@ class Labels {
 
   void set_size(size_t size) {
     if (scan_.num_labels != 0 && scan_.num_labels != size)
-      throw error(fmt::format("the row has {} labels, and those before it {}", size, scan_.num_labels));
+      throw error(fmt::format("the row has {} labels, and those before it {}", size, scan_.num_labels))
+          .hint("labels are 0 or 1 for each class, or names of classes; values are numbers, all in each row");
     scan_.num_labels = size;
   }
 
