@@ -24,6 +24,7 @@ constexpr size_t kMaxFailures = 8;
 constexpr int kNumMixtures = 300;         // sets of options with several random values
 constexpr int kNumExaminedMixtures = 40;  // those that get all tests of numbers
 constexpr size_t kMaxValuesPerOption = 24;
+constexpr double kMaxBound = 1000;  // of a count, such as that of classes; larger batches take long
 
 // Values of an option that the schema allows, other than `present`.
 class OtherValues {
@@ -60,18 +61,18 @@ class OtherValues {
       values_.push_back(std::move(value));
   }
 
+  bool is_whole() const { return spec_.type == OptionType::kInt || spec_.type == OptionType::kIntList; }
   std::vector<double> numbers(double present) const {
-    std::vector<double> out = {2 * present, present / 2, present + 1, present - 1, present + 0.25, -present, 0, 0.1};
+    std::vector<double> out = {2 * present,    present / 2, present + 1, present + 2, present - 1,
+                               present + 0.25, -present,    0,           0.1};
     for (const auto& bound : {spec_.min, spec_.max})
-      if (bound && std::abs(*bound) < 1e6) out.insert(out.end(), {*bound, (*bound + present) / 2});
+      if (bound && std::abs(*bound) <= (is_whole() ? kMaxBound : 1e6))
+        out.insert(out.end(), {*bound, (*bound + present) / 2});
     std::erase_if(
         out, [&](double number) { return number < spec_.min.value_or(number) || number > spec_.max.value_or(number); });
     return out;
   }
-  Json number_json(double number) const {
-    const bool whole = spec_.type == OptionType::kInt || spec_.type == OptionType::kIntList;
-    return whole ? Json(std::llround(number)) : Json(number);
-  }
+  Json number_json(double number) const { return is_whole() ? Json(std::llround(number)) : Json(number); }
 
   void add_choices() {
     for (const std::string& choice : spec_.choices) add(Json::array({choice}));
@@ -106,7 +107,7 @@ class OtherValues {
 std::string options_text(const Json& options) {
   std::string out;
   for (const auto& item : options.items())
-    out += fmt::format("{}{} = {}", out.empty() ? "with " : ", ", item.key(), printable(item.value().dump()));
+    out += fmt::format("{}{} = {}", out.empty() ? "" : ", ", item.key(), printable(item.value().dump()));
   return out.empty() ? "" : out + ": ";
 }
 
@@ -140,7 +141,7 @@ class ObjectiveExamination {
   struct Option {
     std::string name;
     std::vector<Json> values;
-    bool has_effect = false, was_accepted = false;
+    bool has_effect = false, was_compared = false;
   };
 
   void fail(const Json& options, const std::string& text) {
@@ -172,19 +173,22 @@ class ObjectiveExamination {
 
   void vary_one_by_one() {
     const std::optional<ObjectiveNumbers> base = numbers_with(Json::object(), false);
-    if (base)
-      for (Option& option : options_) vary(option, Json::object(), *base, true);
+    for (Option& option : options_)
+      if (report_.failures.empty()) vary(option, Json::object(), base, true);
   }
 
-  // Looks for an effect of an option that is changed in addition to `others`.
-  void vary(Option& option, const Json& others, const ObjectiveNumbers& base, bool examined) {
+  // Looks for an effect of an option that is changed in addition to `others`. `base` has the numbers with `others`
+  // alone, if they are not refused.
+  void vary(Option& option, const Json& others, std::optional<ObjectiveNumbers> base, bool examined) {
     for (const Json& value : option.values) {
       Json options = others;
       options[option.name] = value;
       const std::optional<ObjectiveNumbers> changed = numbers_with(options, examined);
       if (!report_.failures.empty()) return;
-      option.was_accepted = option.was_accepted || changed;
-      option.has_effect = option.has_effect || (changed && !changed->equals(base));
+      if (!changed) continue;
+      option.was_compared = option.was_compared || base;
+      option.has_effect = option.has_effect || (base && !changed->equals(*base));
+      if (!base) base = changed;  // the default is refused with these
       if (option.has_effect && !examined) return;
     }
   }
@@ -212,15 +216,14 @@ class ObjectiveExamination {
   // Looks for effects of all options that have shown none, in addition to these.
   void vary_unproven(const Json& others, bool examined) {
     const std::optional<ObjectiveNumbers> base = numbers_with(others, examined);
-    if (!base) return;
     for (Option& option : options_)
       if (!option.has_effect && !others.contains(option.name) && report_.failures.empty())
-        vary(option, others, *base, false);
+        vary(option, others, base, false);
   }
 
   void judge() {
     for (const Option& option : options_)
-      if (!option.has_effect && option.was_accepted)
+      if (!option.has_effect && option.was_compared)
         fail(Json::object(), fmt::format("option '{}' has no effect: neither the description nor a number changes with "
                                          "{}, with any values of the other options that were tried",
                                          option.name, printable(Json(option.values).dump())));
@@ -230,7 +233,8 @@ class ObjectiveExamination {
       fail(Json::object(), "it has a function prepare, but asks for GLOBAL with none of the options that were tried");
     for (const std::string& name : left_out_)
       report_.left_out += fmt::format("{}'{}'", report_.left_out.empty() ? "the effect of " : ", ", name);
-    if (!left_out_.empty()) report_.left_out += ": no other value is known that it accepts";
+    if (!left_out_.empty())
+      report_.left_out += " was not tested: no two values are known that work with the same other options";
   }
 
   const CheckedMember& member_;

@@ -21,7 +21,11 @@ namespace chassis {
 namespace {
 
 constexpr double kGradientBound = 1e-6;
-constexpr double kSameSum = 1e-9;  // of sums in another order, relative to the largest addend
+// Of sums in another order, relative to their largest addend. Addends of one unit are not known; they are about 1, or
+// 1e4 where values are far.
+constexpr double kSameSum = 1e-9;
+constexpr size_t kMaxFailures = 4;
+constexpr size_t kMaxNumDerivatives = 400, kMaxNumbers = 1 << 20;  // per weighting of the terms: compared, computed
 // A kink of the loss between the points is rare, and shorter distances avoid it.
 constexpr std::array kDistances = {1e-3, 1e-4, 1e-5, 1e-6};
 
@@ -80,13 +84,14 @@ class NumbersExamination {
 
   std::vector<std::string> run() {
     examine_description();
-    for (const Sampling sampling : kSamplings) {
+    if (!failures_.empty()) return failures_;
+    for (size_t i = 0; i < kSamplings.size() && failures_.empty(); ++i) {
       try {
-        examine(sampling);
+        examine(kSamplings[i]);
       } catch (const Error& error) {
-        fail("{}: {}", sampling_text(sampling), error.message());
+        fail("{}", error.message());
       }
-      if (!failures_.empty()) return failures_;
+      for (std::string& text : failures_) text = fmt::format("with {}: {}", sampling_text(kSamplings[i]), text);
     }
     return failures_;
   }
@@ -103,6 +108,7 @@ class NumbersExamination {
   }
 
   void examine(Sampling sampling) {
+    addend_ = sampling == Sampling::kFar ? 1e4 : 1;
     const ObjectiveBatch batch = prepared(plugin_, sample_batch(desc_, sampling));
     const ObjectiveResult whole = plugin_.evaluate(batch, true);
     examine_repeats(batch, whole);
@@ -171,7 +177,7 @@ class NumbersExamination {
       const bool is_sum = array == &ObjectiveResult::terms || array == &ObjectiveResult::sums;
       for (size_t i = 0; i < (whole.*array).size(); ++i) {
         const double got = (total.*array)[i], expected = (whole.*array)[i];
-        const double size = is_sum ? std::max(std::abs(expected), (largest.*array)[i]) : scale;
+        const double size = is_sum ? std::max({addend_, std::abs(expected), (largest.*array)[i]}) : scale;
         if (std::abs(got - expected) > kSameSum * size)
           return fail("{}: {}[{}] is {}, that of the whole batch {}", what, name, i, got, expected);
       }
@@ -201,7 +207,8 @@ class NumbersExamination {
     compare("if prepare gets the units in another order", batch, {part}, whole);
   }
 
-  // Next to each value that has a gradient. With tokens, a change of one is also one of its sequence's sum.
+  // Next to values that have a gradient, to each one if they are few. With tokens, a change of one is also one of its
+  // sequence's sum.
   void examine_gradients(const ObjectiveBatch& batch) {
     std::vector<std::vector<double>> weightings = {batch.term_weight};
     if (desc_.terms.size() > 1)
@@ -209,27 +216,28 @@ class NumbersExamination {
         weightings.emplace_back(desc_.terms.size());
         weightings.back()[i] = 1;
       }
+    const size_t num_values = desc_.scores()         ? batch.score.size()
+                              : desc_.needs_tokens() ? batch.num_tokens()
+                                                     : batch.num_sequences();
+    const size_t num_compared = std::clamp<size_t>(kMaxNumbers / num_values, 8, kMaxNumDerivatives);
+    const size_t stride = ((num_values + num_compared - 1) / num_compared) | 1;  // odd, so that no class is left out
     for (size_t i = 0; i < weightings.size() && failures_.empty(); ++i) {
       ObjectiveBatch weighted = batch;
       weighted.term_weight = weightings[i];
       const std::string of = i == 0 ? "the loss" : "term '" + desc_.terms[i - 1].name + "'";
       const ObjectiveResult result = plugin_.evaluate(weighted, true);
-      for (size_t sequence = 0; sequence < batch.num_sequences(); ++sequence) {
-        if (batch.role[sequence] == CHASSIS_SEQUENCE_MISMATCH) continue;
-        if (desc_.scores())
-          for (size_t score = 0; score < desc_.num_scores; ++score) {
-            const size_t at = sequence * desc_.num_scores + score;
-            differentiate(of, fmt::format("score[{}]", at), weighted, {&weighted.score[at]}, result.grad_score[at]);
-          }
-        else if (!desc_.needs_tokens())
-          differentiate(of, fmt::format("logp[{}]", sequence), weighted, {&weighted.logp[sequence]},
-                        result.grad_logp[sequence]);
-        else
-          for (size_t at = batch.first_token[sequence]; at < batch.first_token[sequence + 1]; ++at)
-            differentiate(of, fmt::format("token_logp[{}]", at), weighted,
-                          {&weighted.token_logp[at], &weighted.logp[sequence]},
-                          result.grad_logp[sequence] + result.grad_token_logp[at]);
-        if (failures_.size() > 4) return;
+      for (size_t at = i % stride; at < num_values && failures_.size() < kMaxFailures; at += stride) {
+        if (desc_.scores()) {
+          differentiate(of, fmt::format("score[{}]", at), weighted, {&weighted.score[at]}, result.grad_score[at]);
+        } else if (desc_.needs_tokens()) {
+          const size_t sequence = sequence_of_token(batch, at);
+          if (batch.role[sequence] == CHASSIS_SEQUENCE_MISMATCH) continue;
+          differentiate(of, fmt::format("token_logp[{}]", at), weighted,
+                        {&weighted.token_logp[at], &weighted.logp[sequence]},
+                        result.grad_logp[sequence] + result.grad_token_logp[at]);
+        } else if (batch.role[at] != CHASSIS_SEQUENCE_MISMATCH) {
+          differentiate(of, fmt::format("logp[{}]", at), weighted, {&weighted.logp[at]}, result.grad_logp[at]);
+        }
       }
     }
   }
@@ -313,6 +321,7 @@ class NumbersExamination {
   const Instance& instance_;
   const ObjectivePlugin plugin_, another_;
   const ObjectiveDesc& desc_;
+  double addend_ = 1;
   std::vector<std::string> failures_;
 };
 

@@ -71,9 +71,12 @@ class Sampler {
     return unit == 2 ? 0.5 : between(-1, 2);  // those of one unit are equal, as if all answers were alike
   }
 
+  // No two are equal, since the order of equal values may matter to an objective that sorts them.
   double logp(double tokens) {
     if (sampling_ != Sampling::kFar) return -tokens * between(0.2, 3);
-    return below(3) == 0 ? 0 : below(2) == 0 ? -kFarthest : -between(0, kFarthest);
+    if (batch_.logp.size() == 3) return 0;
+    const size_t range = below(3);
+    return range == 0 ? -between(0, 1e-9) : range == 1 ? -between(0, kFarthest) : -between(0.99, 1) * kFarthest;
   }
 
   void add_sequence(size_t unit, uint32_t role, const std::vector<double>& targets, double margin) {

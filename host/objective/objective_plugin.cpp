@@ -81,12 +81,12 @@ std::string sequence_text(const ObjectiveBatch& batch, size_t sequence) {
   return fmt::format("sequence {}, {} of unit {}", sequence, role_text(batch.role[sequence]), batch.unit[sequence]);
 }
 
+}  // namespace
+
 size_t sequence_of_token(const ObjectiveBatch& batch, size_t token) {
   const auto after = std::upper_bound(batch.first_token.begin(), batch.first_token.end(), token);
   return static_cast<size_t>(after - batch.first_token.begin()) - 1;
 }
-
-}  // namespace
 
 SequenceNeeds needs_of(const ObjectiveDesc& desc) {
   return {.units = desc.units,

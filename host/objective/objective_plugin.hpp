@@ -61,6 +61,9 @@ struct ObjectiveBatch {
   chassis_objective_batch_t view(const ObjectiveDesc& desc, bool is_evaluated) const;
 };
 
+// The sequence that has the token with this index in the arrays of tokens.
+size_t sequence_of_token(const ObjectiveBatch& batch, size_t token);
+
 // The count that each term is divided by, of the sequences of a batch. Those of the parts of a batch add up.
 std::vector<double> counts_of(const ObjectiveDesc& desc, const ObjectiveBatch& batch);
 

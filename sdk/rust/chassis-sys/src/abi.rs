@@ -22,6 +22,9 @@ pub const CHASSIS_ATTR_FLOAT_LIST: u32 = 5;
 pub const CHASSIS_ATTR_INT: u32 = 1;
 pub const CHASSIS_ATTR_INT_LIST: u32 = 4;
 pub const CHASSIS_ATTR_STRING: u32 = 3;
+pub const CHASSIS_BETTER_HIGHER: u32 = 1;
+pub const CHASSIS_BETTER_LOWER: u32 = 2;
+pub const CHASSIS_BETTER_NEITHER: u32 = 0;
 pub const CHASSIS_BOXED_BOOL: u32 = 4;
 pub const CHASSIS_BOXED_BOOL_LIST: u32 = 8;
 pub const CHASSIS_BOXED_DTYPE: u32 = 10;
@@ -66,6 +69,11 @@ pub const CHASSIS_COMPONENT_V1_SIZE: u32 = 56;
 pub const CHASSIS_CONTEXT_ALL_TO_ALL: u32 = 1;
 pub const CHASSIS_CONTEXT_GATHER: u32 = 2;
 pub const CHASSIS_CONTEXT_RING: u32 = 3;
+pub const CHASSIS_COUNT_CHOSEN_TOKENS: u32 = 4;
+pub const CHASSIS_COUNT_SEQUENCES: u32 = 2;
+pub const CHASSIS_COUNT_TARGETS: u32 = 5;
+pub const CHASSIS_COUNT_TOKENS: u32 = 3;
+pub const CHASSIS_COUNT_UNITS: u32 = 1;
 pub const CHASSIS_DATA_LOSS: u32 = 15;
 pub const CHASSIS_DEADLINE_EXCEEDED: u32 = 4;
 pub const CHASSIS_DECODE_KEEP_SPECIAL: u32 = 1;
@@ -172,6 +180,22 @@ pub const CHASSIS_NOTE_NAME: &str = "Chassis";
 pub const CHASSIS_NOTE_SECTION: &str = ".note.chassis";
 pub const CHASSIS_NOTE_TYPE: u32 = 1;
 pub const CHASSIS_NOT_FOUND: u32 = 5;
+pub const CHASSIS_OBJECTIVE_BATCH_V1_SIZE: u32 = 144;
+pub const CHASSIS_OBJECTIVE_DESC_V1_SIZE: u32 = 64;
+pub const CHASSIS_OBJECTIVE_GLOBAL: u32 = 2;
+pub const CHASSIS_OBJECTIVE_ID: &str = "chassis.objective/1";
+pub const CHASSIS_OBJECTIVE_LABELLED: u32 = 2;
+pub const CHASSIS_OBJECTIVE_LOGPS: u32 = 1;
+pub const CHASSIS_OBJECTIVE_MISMATCH: u32 = 4;
+pub const CHASSIS_OBJECTIVE_OLD_LOGPS: u32 = 16;
+pub const CHASSIS_OBJECTIVE_PAIRS: u32 = 1;
+pub const CHASSIS_OBJECTIVE_REFERENCE: u32 = 1;
+pub const CHASSIS_OBJECTIVE_RESULT_V1_SIZE: u32 = 48;
+pub const CHASSIS_OBJECTIVE_ROLLOUTS: u32 = 4;
+pub const CHASSIS_OBJECTIVE_SCORES: u32 = 2;
+pub const CHASSIS_OBJECTIVE_TEXTS: u32 = 3;
+pub const CHASSIS_OBJECTIVE_TOKENS: u32 = 8;
+pub const CHASSIS_OBJECTIVE_V1_SIZE: u32 = 40;
 pub const CHASSIS_OK: u32 = 0;
 pub const CHASSIS_OPERAND_V1_SIZE: u32 = 64;
 pub const CHASSIS_OPS_ID: &str = "chassis.ops/1";
@@ -232,6 +256,10 @@ pub const CHASSIS_RUN_STOPPED: u32 = 2;
 pub const CHASSIS_SAVE_REQUEST_V1_SIZE: u32 = 40;
 pub const CHASSIS_SCALARS_V1_SIZE: u32 = 32;
 pub const CHASSIS_SCAN_SINK_V1_SIZE: u32 = 32;
+pub const CHASSIS_SEQUENCE_ANSWER: u32 = 0;
+pub const CHASSIS_SEQUENCE_CHOSEN: u32 = 1;
+pub const CHASSIS_SEQUENCE_MISMATCH: u32 = 3;
+pub const CHASSIS_SEQUENCE_REJECTED: u32 = 2;
 pub const CHASSIS_SHARDS_V1_SIZE: u32 = 80;
 pub const CHASSIS_SHARD_DIM: u32 = 2;
 pub const CHASSIS_SHARD_FLAT: u32 = 3;
@@ -1103,6 +1131,92 @@ abi_struct! { chassis_node_t 96 8 {
     92 4 reserved0: u32,
 } }
 abi_grows!(chassis_node_t, CHASSIS_NODE_V1_SIZE);
+
+abi_struct! { chassis_objective_t 40 8 {
+    0 4 struct_size: u32,
+    4 4 reserved0: u32,
+    8 8 describe: Option<unsafe extern "C" fn(
+        *mut chassis_instance_t,
+        *mut chassis_objective_desc_t,
+    ) -> *mut chassis_status_t>,
+    16 8 prepare: Option<unsafe extern "C" fn(
+        *mut chassis_instance_t,
+        *const chassis_objective_batch_t,
+        *mut f64,
+        *mut f64,
+    ) -> *mut chassis_status_t>,
+    24 8 evaluate: Option<unsafe extern "C" fn(
+        *mut chassis_instance_t,
+        *const chassis_objective_batch_t,
+        *const chassis_objective_result_t,
+    ) -> *mut chassis_status_t>,
+    32 8 metrics: Option<unsafe extern "C" fn(*mut chassis_instance_t, *const f64, *mut f64) -> *mut chassis_status_t>,
+} }
+abi_grows!(chassis_objective_t, CHASSIS_OBJECTIVE_V1_SIZE);
+
+abi_struct! { chassis_objective_batch_t 144 8 {
+    0 4 struct_size: u32,
+    4 4 reserved0: u32,
+    8 8 num_sequences: u64,
+    16 8 num_tokens: u64,
+    24 8 role: *const u32,
+    32 8 unit: *const u64,
+    40 8 target: *const f64,
+    48 8 margin: *const f64,
+    56 8 logp: *const f64,
+    64 8 reference_logp: *const f64,
+    72 8 length: *const f64,
+    80 8 score: *const f64,
+    88 8 first_token: *const u64,
+    96 8 token_logp: *const f64,
+    104 8 reference_token_logp: *const f64,
+    112 8 old_token_logp: *const f64,
+    120 8 state: *const f64,
+    128 8 sequence_state: *const f64,
+    136 8 term_weight: *const f64,
+} }
+abi_grows!(chassis_objective_batch_t, CHASSIS_OBJECTIVE_BATCH_V1_SIZE);
+
+abi_struct! { chassis_objective_desc_t 64 8 {
+    0 4 struct_size: u32,
+    4 4 values: u32,
+    8 4 units: u32,
+    12 4 needs: u32,
+    16 4 num_scores: u32,
+    20 4 num_targets: u32,
+    24 4 num_terms: u32,
+    28 4 num_metrics: u32,
+    32 8 terms: *const chassis_objective_term_t,
+    40 8 metrics: *const chassis_objective_metric_t,
+    48 4 num_sums: u32,
+    52 4 state_size: u32,
+    56 4 state_per_sequence: u32,
+    60 4 num_classes: u32,
+} }
+abi_grows!(chassis_objective_desc_t, CHASSIS_OBJECTIVE_DESC_V1_SIZE);
+
+abi_struct! { chassis_objective_metric_t 24 8 {
+    0 16 name: chassis_str_t,
+    16 4 better: u32,
+    20 4 reserved0: u32,
+} }
+
+abi_struct! { chassis_objective_result_t 48 8 {
+    0 4 struct_size: u32,
+    4 4 reserved0: u32,
+    8 8 terms: *mut f64,
+    16 8 sums: *mut f64,
+    24 8 grad_logp: *mut f64,
+    32 8 grad_score: *mut f64,
+    40 8 grad_token_logp: *mut f64,
+} }
+abi_grows!(chassis_objective_result_t, CHASSIS_OBJECTIVE_RESULT_V1_SIZE);
+
+abi_struct! { chassis_objective_term_t 24 8 {
+    0 16 name: chassis_str_t,
+    16 4 count: u32,
+    20 4 reserved0: u32,
+} }
 
 abi_struct! { chassis_op_desc_t 112 8 {
     0 4 struct_size: u32,

@@ -8,6 +8,7 @@ mod guard;
 mod host;
 pub mod manifest;
 mod member;
+pub mod objective;
 mod options;
 pub mod rows;
 mod sized;
