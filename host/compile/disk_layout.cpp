@@ -294,7 +294,7 @@ class DiskRecorder {
   std::vector<std::string> skipped_;
   std::vector<std::pair<std::string, std::string>> aliases_;
   std::vector<std::string> left_out_;  // names on disk
-  std::set<std::string> has_rule_;  // parameters that are left out and have a rule
+  std::set<std::string> has_rule_;     // parameters that are left out and have a rule
 };
 
 // Throws unless every element of the parameter is in exactly one tensor on disk.

@@ -6,14 +6,7 @@
 #include <utility>
 
 #include "host/base/error.hpp"
-#include "host/base/file.hpp"
-#include "host/checkpoint/checkpoint_manifest.hpp"
-#include "host/checkpoint/source_directory.hpp"
 #include "host/compile/objective_pass.hpp"
-#include "host/config/weights_config.hpp"
-#include "host/save/adapter_files.hpp"
-#include "host/save/head_names.hpp"
-#include "host/save/saved_tensors.hpp"
 
 namespace chassis {
 namespace {
@@ -21,7 +14,6 @@ namespace {
 constexpr std::string_view kClassifier = "ForSequenceClassification";
 constexpr std::string_view kManifestKey = "score_head";
 constexpr int64_t kMostLabels = 1 << 20;
-constexpr uint64_t kMaxModelConfigBytes = uint64_t{16} << 20;
 
 std::string architecture_of(const Json& config) {
   const auto names = config.find("architectures");
@@ -38,10 +30,6 @@ std::string classifier_named_like(std::string architecture) {
   return architecture + std::string(kClassifier);
 }
 
-std::string default_problem_type(int64_t num_labels) {
-  return num_labels == 1 ? "regression" : "single_label_classification";
-}
-
 // The names in id2label, in the order of the labels; empty unless it has all of them.
 std::vector<std::string> labels_in(const Json& config, int64_t num_labels) {
   std::vector<std::string> labels;
@@ -55,32 +43,16 @@ std::vector<std::string> labels_in(const Json& config, int64_t num_labels) {
   return labels;
 }
 
-// Whether an adapter that another program has saved may have a head: by its task, or by the file in which LLaMA-Factory
-// saves one.
-bool may_have_head(const std::string& adapter) {
-  if (path_kind(adapter + "/value_head.safetensors") != PathKind::kAbsent) return true;
-  const std::string path = adapter + "/" + kAdapterConfigName;
-  return json_string_or(parse_json(read_file(path, kMaxModelConfigBytes), path), "task_type", "", path) == "SEQ_CLS";
-}
-
-// The labels of the head of an adapter that another program has saved.
-int64_t num_labels_in_adapter(const std::string& adapter, const std::string& base,
-                              const std::vector<std::string>& plugin_path) {
-  Session session(weights_config({.model = base}, "ckpt merge"),
-                  {.plugin_path = plugin_path, .target = {.without_device = true}});
-  const std::unique_ptr<CheckpointReader> reader = open_adapter(session, adapter);
-  for (const HeadNames& names : kHeadNames)
-    if (const DiskTensor* const head = reader->find(std::string(names.weight)); head && head->global_shape.ndim() == 2)
-      return head->global_shape[0];
-  return 0;
-}
-
 }  // namespace
 
 std::string problem_type_of(int64_t num_scores, int64_t num_targets, int64_t num_classes) {
   if (num_classes == 0) return "regression";
   const bool is_one_class = num_targets == 1 && num_classes == num_scores;
   return is_one_class ? "single_label_classification" : "multi_label_classification";
+}
+
+std::string default_problem_type(int64_t num_labels) {
+  return num_labels == 1 ? "regression" : "single_label_classification";
 }
 
 bool is_classifier(std::string_view architecture) { return architecture.ends_with(kClassifier); }
@@ -157,20 +129,6 @@ std::optional<ScoreHead> head_of(const Session& session) {
     head.pad_id = -1;
     return head;
   }
-  return ScoreHead{num_labels, default_problem_type(num_labels)};
-}
-
-std::optional<ScoreHead> head_in(const std::string& directory, const std::string& base,
-                                 const std::vector<std::string>& plugin_path) {
-  if (const std::string path = directory + "/config.json"; path_kind(path) == PathKind::kFile)
-    if (auto head = head_in_config(parse_json(read_file(path, kMaxModelConfigBytes), path), path)) return head;
-  if (SourceDirectory files(directory); files.find_file(kManifestName) >= 0) {
-    const CheckpointManifest manifest = CheckpointManifest::read(files);
-    if (auto head = head_in_manifest(manifest.about, directory)) return head;
-  }
-  if (!is_adapter_directory(directory) || !may_have_head(directory)) return std::nullopt;
-  const int64_t num_labels = num_labels_in_adapter(directory, base, plugin_path);
-  if (num_labels == 0) return std::nullopt;
   return ScoreHead{num_labels, default_problem_type(num_labels)};
 }
 

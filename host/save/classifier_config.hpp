@@ -23,6 +23,8 @@ struct ScoreHead {
 
 // problem_type for the shapes of an objective's scores and targets, as in chassis_objective_desc_t.
 std::string problem_type_of(int64_t num_scores, int64_t num_targets, int64_t num_classes);
+// The same if only the number of labels is known.
+std::string default_problem_type(int64_t num_labels);
 
 // Whether an architecture of transformers has a head of scores.
 bool is_classifier(std::string_view architecture);
@@ -40,9 +42,5 @@ std::optional<ScoreHead> head_in_manifest(const Json& about, const std::string& 
 
 // The head of the session's program, without pad_id; nothing if it gives no scores.
 std::optional<ScoreHead> head_of(const Session& session);
-// The head in a checkpoint, in a model directory or in the files of an adapter of `base`; nothing if it has none. Opens
-// the base for an adapter that another program has saved.
-std::optional<ScoreHead> head_in(const std::string& directory, const std::string& base,
-                                 const std::vector<std::string>& plugin_path);
 
 }  // namespace chassis

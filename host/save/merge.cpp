@@ -16,10 +16,10 @@
 #include "host/base/printable.hpp"
 #include "host/checkpoint/inspect.hpp"
 #include "host/save/base_reference.hpp"
-#include "host/save/classifier_config.hpp"
 #include "host/save/conversion.hpp"
 #include "host/save/opened_model.hpp"
 #include "host/save/quantize.hpp"
+#include "host/save/saved_head.hpp"
 #include "host/save/saved_tensors.hpp"
 #include "host/state/float_dtype.hpp"
 
@@ -275,8 +275,8 @@ SaveResult merge_checkpoint(const MergeRequest& request) {
   if (request.keep_quantized && !is_quantized)
     throw config_error("--keep-quantized: '" + base + "' is not quantized")
         .hint("merge, then `chassis ckpt quantize DIR --out DIR`");
-  const std::optional<ScoreHead> head = head_in(request.trained, base, request.plugin_path);
-  const bool adds_head = head && !head_in(base, base, request.plugin_path);
+  const std::optional<ScoreHead> head = saved_head(request.trained, base, request.plugin_path);
+  const bool adds_head = head && !saved_head(base, base, request.plugin_path);
   Conversion conversion("ckpt merge", model, request.plugin_path, request.directory, {request.trained, base},
                         adds_head ? head->num_labels : 0);
   Session& session = conversion.session();

@@ -104,8 +104,9 @@ void ModelDirectory::refuse_biases(CheckpointReader& reader) const {
                                 std::to_string(*other) +
                                 ": heads have none here, as in the files of ...ForSequenceClassification");
     if (all.size() == 1)
-      error.hint("a bias adds the same to all scores and changes no comparison of them: set it to 0 in the file to use "
-                 "the head without it");
+      error.hint(
+          "a bias adds the same to all scores and changes no comparison of them: set it to 0 in the file to use "
+          "the head without it");
     throw error;
   }
 }

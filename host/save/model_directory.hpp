@@ -44,8 +44,8 @@ class ModelDirectory {
  private:
   void read_model(const Session& session, const CheckpointReader& reader);
   void read_adapter(const Session& session, const CheckpointReader& reader);
-  // Finds the head of scores under the names that other programs give it. Returns the name of its weight; empty if there
-  // is none, or if the session has no such head.
+  // Finds the head of scores under the names that other programs give it. Returns the name of its weight; empty if
+  // there is none, or if the session has no such head.
   std::string read_head(const CheckpointReader& reader);
   bool leaves_out(const std::string& in_file) const;
   bool is_literal(const DiskTensor& tensor, const std::string& name, const CheckpointReader& reader) const;
@@ -58,7 +58,7 @@ class ModelDirectory {
   std::set<std::string> trained_;                         // trained parameters, if only the directory names them
   std::set<std::string> ignored_;
   std::vector<std::string> left_out_;
-  std::vector<const DiskTensor*> biases_;  // of the head
+  std::vector<const DiskTensor*> biases_;                              // of the head
   std::vector<std::pair<const DiskTensor*, Descriptor>> tied_copies_;  // with the parameter that each must equal
 };
 

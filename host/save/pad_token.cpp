@@ -17,7 +17,7 @@
 namespace chassis {
 namespace {
 
-constexpr uint64_t kMaxFileBytes = uint64_t{64} << 20;
+constexpr uint64_t kMaxTokenizerFileBytes = uint64_t{64} << 20;
 
 bool has_id(const std::vector<int32_t>& ids, int64_t id) {
   return std::ranges::any_of(ids, [id](int32_t other) { return other == id; });
@@ -64,7 +64,7 @@ std::string text_of(const ChatFiles& files, const std::string& directory, const 
   for (const auto& [other, text] : files.written)
     if (other == name) return text;
   const std::string path = directory + "/" + name;
-  return path_kind(path) == PathKind::kAbsent ? "" : read_file(path, kMaxFileBytes);
+  return path_kind(path) == PathKind::kAbsent ? "" : read_file(path, kMaxTokenizerFileBytes);
 }
 
 }  // namespace
@@ -110,17 +110,18 @@ PadToken choose_pad_token(const Tokenizer& tokenizer, const std::vector<int32_t>
                           int64_t of_model) {
   const int32_t own = tokenizer.pad_id();
   if (own >= 0 && own < vocab_size && !has_id(finals, own)) return {own, tokenizer.token(own).text, false};
-  const bool takes_model = own < 0 && of_model >= 0 && of_model < std::min(tokenizer.vocab_size(), vocab_size) &&
-                           !has_id(finals, of_model);
+  const bool takes_model =
+      own < 0 && of_model >= 0 && of_model < std::min(tokenizer.vocab_size(), vocab_size) && !has_id(finals, of_model);
   const int32_t free = takes_model ? static_cast<int32_t>(of_model) : free_token(tokenizer, finals, vocab_size);
   if (own < 0 && free >= 0) return {free, tokenizer.token(free).text, true};
-  const std::string needed = "; a model that scores sequences needs one that never ends a sequence, since other programs "
-                             "read the score at the last token that is not padding";
+  const std::string needed =
+      "; a model that scores sequences needs one that never ends a sequence, since other programs "
+      "read the score at the last token that is not padding";
   Error error = config_error(
       own < 0            ? "the tokenizer has no pad token, and none of its special tokens is free to be one" + needed
       : own < vocab_size ? "the tokenizer's pad token " + shown(tokenizer, own) + " also ends sequences" + needed
-                         : "the tokenizer's pad token has id " + std::to_string(own) + ", and the model's vocabulary has " +
-                               std::to_string(vocab_size) + " ids");
+                         : "the tokenizer's pad token has id " + std::to_string(own) +
+                               ", and the model's vocabulary has " + std::to_string(vocab_size) + " ids");
   const std::string where = "pad_token in tokenizer_config.json";
   if (free >= 0)
     error.hint("set " + where + " to another token, such as " + shown(tokenizer, free));
@@ -148,8 +149,10 @@ void require_score_at_end(const std::vector<int32_t>& sequence, int64_t pad_id) 
     if (before == 0) row.insert(row.end(), padding.begin(), padding.end());
     const int64_t read = score_position(row, pad_id) - before;
     if (read != end - 1)
-      throw config_error("with pad_token_id = " + std::to_string(pad_id) + ", other programs would read the score of a "
-                         "sequence of " + std::to_string(end) + " tokens at token " + std::to_string(read + 1) +
+      throw config_error("with pad_token_id = " + std::to_string(pad_id) +
+                         ", other programs would read the score of a "
+                         "sequence of " +
+                         std::to_string(end) + " tokens at token " + std::to_string(read + 1) +
                          ", and it is trained at the last")
           .hint("set pad_token in tokenizer_config.json to a token that never ends a sequence");
   }

@@ -1,6 +1,6 @@
 // The padding token of a model with a head of scores. transformers reads the score of a row at its last token that is
-// not pad_token_id, so that token must never end a sequence: a pad that is also the end of a turn moves the score to the
-// token before it, without an error.
+// not pad_token_id, so that token must never end a sequence: a pad that is also the end of a turn moves the score to
+// the token before it, without an error.
 #pragma once
 
 #include <cstdint>
@@ -25,9 +25,9 @@ struct PadToken {
   std::string text;
   bool is_new = false;  // the tokenizer names no pad token, and this one was chosen
 };
-// The tokenizer's own or, if it names none, `of_model` (-1: none), or else the first special token by this rule: one that
-// is called pad; one that is reserved; unk. All ids are below `vocab_size`. Throws a config error without a position if
-// the tokenizer's own is one of `finals`, and if no token is left.
+// The tokenizer's own or, if it names none, `of_model` (-1: none), or else the first special token by this rule: one
+// that is called pad; one that is reserved; unk. All ids are below `vocab_size`. Throws a config error without a
+// position if the tokenizer's own is one of `finals`, and if no token is left.
 PadToken choose_pad_token(const Tokenizer& tokenizer, const std::vector<int32_t>& finals, int64_t vocab_size,
                           int64_t of_model);
 

@@ -197,8 +197,8 @@ namespace {
 
 // Keys of config.json that a head of scores changes. Its shape is compared with the files.
 bool is_of_head(std::string_view key) {
-  constexpr std::string_view kKeys[] = {"architectures", "num_labels", "id2label", "label2id", "problem_type",
-                                        "pad_token_id"};
+  constexpr std::string_view kKeys[] = {"architectures", "num_labels",   "id2label",
+                                        "label2id",      "problem_type", "pad_token_id"};
   return std::ranges::count(kKeys, key.substr(0, key.find('.'))) > 0;
 }
 

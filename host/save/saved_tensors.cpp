@@ -221,7 +221,7 @@ SavePlan plan_export(Session& session, const FormatPlugin& format, QuantizedWeig
 
 namespace {
 
-// What config.json of a checkpoint or an export says about the model.
+// The model as config.json of a checkpoint or an export describes it.
 Json model_config(Session& session, bool quantized, const ScoreHead* head) {
   Json config = parse_json(session.model().plugin().config(), "the model's config");
   if (!config.is_object())

@@ -20,8 +20,8 @@
 
 namespace chassis {
 
-// Throws a config error if checkpoint.contents or export.merge ask for what this run cannot save, or if no token can pad
-// the rows of a model that scores. Reads no weights.
+// Throws a config error if checkpoint.contents or export.merge ask for what this run cannot save, or if no token can
+// pad the rows of a model that scores. Reads no weights.
 void require_savable(Session& session);
 
 // All functions are [all-ranks] unless they say otherwise: each rank writes and reads its shards, rank 0 commits, and a

@@ -117,7 +117,7 @@ void compare_model(const Session& session, const std::string& path) {
 
 struct LoadedPart {
   Content content = Content::kModel;
-  std::string hash;        // hash of the frozen parameters, if requested
+  std::string hash;         // hash of the frozen parameters, if requested
   bool lacks_head = false;  // it has no head of scores, which the objective added
 };
 

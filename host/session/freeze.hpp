@@ -6,9 +6,9 @@
 
 namespace chassis {
 
-// Marks the parameters that [freeze] excludes from training; train_only never excludes the head that an objective added.
-// Throws a config error for a pattern that matches no name, if freeze.patterns matches that head, and if no parameter is
-// left to train.
+// Marks the parameters that [freeze] excludes from training; train_only never excludes the head that an objective
+// added. Throws a config error for a pattern that matches no name, if freeze.patterns matches that head, and if no
+// parameter is left to train.
 void freeze(const Settings::Freeze& settings, ParameterTable& parameters);
 
 }  // namespace chassis

@@ -89,7 +89,8 @@ class Lora final : public Adapter {
 
   void finish() override {
     if (settings_.is_classifier && !has_head_)
-      fail_invalid(place("task_type"), "\"SEQ_CLS\": the adapter was trained with a head of scores, and this run has "
+      fail_invalid(place("task_type"),
+                   "\"SEQ_CLS\": the adapter was trained with a head of scores, and this run has "
                    "none; it fits a run with train.task = \"reward\" or \"classify\"");
     if (settings_.layers.last() >= num_layers_)
       fail_invalid(place("layers"), "there is no layer ", settings_.layers.last(), ": the model has ", num_layers_,

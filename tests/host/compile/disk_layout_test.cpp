@@ -65,16 +65,17 @@ struct Sink {
 
 using Declare = std::function<void(const Sink&)>;
 
-DiskLayout map(const Declare& declare) {
-  const Program program = small_program();
+DiskLayout map(const Declare& declare, const std::vector<std::string>& left_out = {}) {
+  Program program = small_program();
+  program.left_out = left_out;
   const ParameterTable parameters(program, {});
   return record_disk_mapping(parameters,
                              [&](const chassis_disk_sink_t* sink) { return guarded([&] { declare({sink}); }); });
 }
 
-std::string refusal(const Declare& declare) {
+std::string refusal(const Declare& declare, const std::vector<std::string>& left_out = {}) {
   try {
-    map(declare);
+    map(declare, left_out);
   } catch (const Error& error) {
     return error.what();
   }
@@ -94,6 +95,26 @@ TEST(DiskLayout, WithoutARuleAParameterIsATensorOfItsName) {
   ASSERT_EQ(mapping.parts("layers.1.qkv").size(), 1u);
   EXPECT_EQ(text_of(mapping.parts("layers.1.qkv")[0]), "layers.1.qkv [8, 4] at [0, 0]: [0:8, 0:4] by 0 1");
   EXPECT_EQ(mapping.name_of("anything"), "anything");
+}
+
+TEST(DiskLayout, SkipsWhatTheProgramLeavesOut) {
+  const std::vector<std::string> left_out = {"head.0.weight", "other"};
+  const DiskLayout mapping = map([](const Sink& m) { m.tensor("h.{i}.out", {{"head.{i}.weight"}}); }, left_out);
+  for (const char* name : {"h.0.out", "h.0.out.absmax", "other"}) {
+    EXPECT_EQ(mapping.name_of(name), "") << name;
+    EXPECT_TRUE(mapping.leaves_out(name)) << name;
+  }
+  for (const char* name : {"embed", "h.0.output", "head.0.weight"}) {
+    EXPECT_EQ(mapping.name_of(name), name);
+    EXPECT_FALSE(mapping.leaves_out(name)) << name;
+  }
+}
+
+TEST(DiskLayout, CannotLeaveOutAPartOfATensor) {
+  for (const auto& [first, second] : {std::pair("embed", "other"), std::pair("other", "embed")}) {
+    const auto join = [&](const Sink& m) { m.tensor("joined", {{first}, {second}}); };
+    EXPECT_HAS(refusal(join, {"other"}), "'joined' on disk joins parameters, of which this run leaves out 'other'");
+  }
 }
 
 TEST(DiskLayout, SlicesJoinsPermutesAndDropsDims) {

@@ -3,8 +3,11 @@
 #include <gtest/gtest.h>
 
 #include <optional>
+#include <string>
 #include <utility>
+#include <vector>
 
+#include "host/compile/objective_pass.hpp"
 #include "tests/support/expect_has.hpp"
 #include "tests/support/recorder.hpp"
 
@@ -47,6 +50,41 @@ TEST_F(Parameters, ArePlacedOnlyWhileNothingIsAllocated) {
   storage.reset();
   parameters.place(MeshShape({{"tp", 2}}), 1);
   EXPECT_EQ(parameters.rank(), 1);
+}
+
+// The model outputs what its head reads, and an objective puts a head of two scores in place of its own.
+Program scored_program() {
+  Program program = test::SmallModel{}.program();
+  BlockType& head = program.blocks[program.chains.back().blocks.back()];
+  head.outputs[kHiddenOutput] = head.inputs.at("hidden");
+  head.outputs.erase(kLossOutput);
+  add_objective(program, {ObjectiveOutput::kScores, 2});
+  return program;
+}
+
+TEST(ScoredParameters, HaveTheHeadOfTheObjectiveInPlaceOfThatOfTheModel) {
+  const Program program = scored_program();
+  EXPECT_EQ(num_scores(program), 2);
+  EXPECT_EQ(num_scores(test::SmallModel{}.program()), 0);
+  const ParameterTable parameters(program, ProgramLayout{});
+  EXPECT_EQ(parameters.left_out(), std::vector<std::string>{"lm_head.weight"});
+  EXPECT_EQ(parameters.find("lm_head.weight"), nullptr);
+  for (const auto& p : parameters.all()) EXPECT_EQ(p->of_objective, p->name == kScoreWeight) << p->name;
+}
+
+TEST(ScoredParameters, AreInitializedOneByOneWithTheValuesOfAll) {
+  ParameterTable parameters(scored_program(), ProgramLayout{});
+  const ParameterStorage storage(parameters, Device{});
+  const auto head = [&] {
+    const float* const begin = parameters.find(kScoreWeight)->shard.data_as<float>();
+    return std::vector<float>(begin, begin + 8);
+  };
+  parameters.initialize(3);
+  const std::vector<float> first = head();
+  for (const auto& p : parameters.all()) p->shard.fill(7);
+  parameters.initialize(3, [](const Parameter& p) { return p.of_objective; });
+  EXPECT_EQ(head(), first);
+  EXPECT_EQ(*parameters.find("embed.weight")->shard.data_as<float>(), 7);
 }
 
 }  // namespace

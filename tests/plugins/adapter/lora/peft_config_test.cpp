@@ -4,9 +4,12 @@
 #include <nlohmann/json.hpp>
 
 #include "host/base/log_capture.hpp"
+#include "host/compile/adapter_pass.hpp"
 #include "host/compile/adapter_plugin.hpp"
+#include "host/compile/objective_pass.hpp"
 #include "tests/plugins/adapter/lora/adapted.hpp"
 #include "tests/support/loaded_plugins.hpp"
+#include "tests/support/recorder.hpp"
 
 namespace chassis::test {
 namespace {
@@ -56,7 +59,9 @@ TEST_F(PeftConfig, NamesWhatIsNotDoneHere) {
       {{{"peft_type", "IA3"}}, "peft_type is \"IA3\", this plugin reads \"LORA\""},
       {{{"use_dora", true}}, "use_dora = true: DoRA is not supported here"},
       {{{"use_qalora", true}}, "use_qalora = true: QALoRA is not supported here"},
-      {{{"task_type", "SEQ_CLS"}}, "task_type = \"SEQ_CLS\" is not supported here; models are causal language models"},
+      {{{"task_type", "TOKEN_CLS"}},
+       "task_type = \"TOKEN_CLS\" is not supported here; models are causal language models or score sequences "
+       "(SEQ_CLS)"},
       {{{"lora_bias", true}}, "lora_bias = true: a bias of B is not supported here"},
       {{{"layer_replication", {{0, 4}}}}, "layer_replication = [[0,4]]: replicating layers is not supported here"},
       {{{"target_parameters", {"w"}}},
@@ -105,6 +110,10 @@ TEST_F(PeftConfig, OfAnotherBaseIsRefused) {
              "adapter_config.json of adapter.path: target_modules: 'c_attn' matches no linear of the model; it has ");
   EXPECT_HAS(refusal({{"modules_to_save", {"score"}}}),
              "adapter_config.json of adapter.path: modules_to_save: 'score' matches no module of the model");
+  EXPECT_HAS(
+      refusal({{"task_type", "SEQ_CLS"}, {"modules_to_save", {"classifier", "score"}}}),
+      "adapter_config.json of adapter.path: task_type: \"SEQ_CLS\": the adapter was trained with a head of scores, "
+      "and this run has none");
   EXPECT_HAS(refusal({{"r", 32}}),
              "adapter_config.json of adapter.path: r: rank 32 of module "
              "'model.layers.0.self_attn.v_proj' is above 16");
@@ -191,6 +200,52 @@ TEST_F(PeftConfig, IsWrittenForPeft) {
   EXPECT_EQ(config["modules_to_save"], nlohmann::json{"lm_head"});
   EXPECT_EQ(config["rank_pattern"].size(), 3u) << config["rank_pattern"];
   EXPECT_EQ(config["rank_pattern"]["model.layers.1.mlp.down_proj"], 8);
+}
+
+// A program whose objective has put a head of scores in place of the model's own, with LoRA.
+class PeftConfigOfScores : public testing::Test {
+ protected:
+  // The parameters that are trained, apart from branches; sets `config_`, which is for PEFT.
+  std::string trained(const std::string& adapter_config) {
+    Program program = SmallModel{.vocab = 40, .hidden = 32, .ffn = 48, .layers = 1}.program();
+    BlockType& head = program.blocks[program.chains.back().blocks.back()];
+    head.outputs[kHiddenOutput] = head.inputs.at("hidden");
+    head.outputs.erase(kLossOutput);
+    const AdapterPlugin plugin(plugins_.create("adapter", "lora"));
+    plugin.configure(adapter_config);
+    const AdapterPass pass(plugin, [](const Program&) { return FileNames{}; });
+    const CompiledProgram compiled =
+        compile(std::move(program),
+                {.objective = ObjectiveRequest{ObjectiveOutput::kScores, 1}, .passes = {.adapters = {&pass}}});
+    config_ = nlohmann::json::parse(plugin.config("models/base", "{}"));
+    std::string names;
+    for (const BlockType& block : compiled.program().blocks)
+      for (const ParameterSlot& slot : block.slots)
+        if (!slot.frozen && !slot.added) names += slot.name + "\n";
+    return names;
+  }
+
+  LoadedPlugins plugins_;
+  nlohmann::json config_;
+};
+
+TEST_F(PeftConfigOfScores, SavesTheHead) {
+  EXPECT_EQ(trained(""), "score.weight\n");
+  EXPECT_EQ(config_["task_type"], "SEQ_CLS");
+  EXPECT_EQ(config_["modules_to_save"], nlohmann::json{"score"});
+  EXPECT_EQ(config_["target_modules"], (nlohmann::json{"down", "up"})) << "all-linear leaves out the head";
+}
+
+// PEFT writes both names of heads for SEQ_CLS. An adapter of a language model is continued with a new head.
+TEST_F(PeftConfigOfScores, IsReadAsPeftWritesIt) {
+  nlohmann::json peft = {{"peft_type", "LORA"}, {"r", 4}, {"target_modules", {"up"}}, {"task_type", "SEQ_CLS"}};
+  peft["modules_to_save"] = {"classifier", "score", "norm"};
+  EXPECT_EQ(trained(peft.dump()), "norm.weight\nscore.weight\n");
+  EXPECT_EQ(config_["modules_to_save"], (nlohmann::json{"norm", "score"}));
+  peft["task_type"] = "CAUSAL_LM";
+  peft.erase("modules_to_save");
+  EXPECT_EQ(trained(peft.dump()), "score.weight\n");
+  EXPECT_EQ(config_["task_type"], "SEQ_CLS");
 }
 
 }  // namespace
