@@ -122,14 +122,17 @@ std::optional<ScoreHead> head_in_manifest(const Json& about, const std::string& 
 std::optional<ScoreHead> head_of(const Session& session) {
   const int64_t num_labels = num_scores(session.program());
   if (num_labels == 0) return std::nullopt;
+  ScoreHead head{num_labels, default_problem_type(num_labels)};
   const Json config = parse_json(session.model().plugin().config(), "the model's config", ExitCode::kPlugin);
-  if (const auto own = head_in_config(config, "the model's config"); own && own->num_labels == num_labels) {
-    ScoreHead head = *own;
-    if (session.settings().train.task == Task::kReward) head.problem_type = default_problem_type(num_labels);
-    head.pad_id = -1;
-    return head;
+  if (const auto own = head_in_config(config, "the model's config"); own && own->num_labels == num_labels) head = *own;
+  head.pad_id = -1;
+  if (const RunObjective* const objective = session.objective()) {
+    const ObjectiveDesc& desc = objective->desc();
+    head.problem_type = problem_type_of(desc.num_scores, desc.num_targets, desc.num_classes);
   }
-  return ScoreHead{num_labels, default_problem_type(num_labels)};
+  const SettingList& classes = session.settings().data.classes;
+  if (classes.is_set() && std::cmp_equal(classes->size(), num_labels)) head.labels = classes;
+  return head;
 }
 
 }  // namespace chassis

@@ -63,9 +63,10 @@ bool trains_chats(const Settings& settings) {
   if (!spec_of(settings.train.task).has_answers) return false;
   return std::any_of(settings.data.train.begin(), settings.data.train.end(), [&](const Settings::TrainSet& set) {
     const DataFormat format = set.format;
-    // The prompts of this format are texts or conversations; only conversations have a template.
-    if (format == DataFormat::kPromptCompletion) return settings.data.template_name.by_user();
-    return format == DataFormat::kMessages || format == DataFormat::kShareGpt || format == DataFormat::kAlpaca;
+    // Rows of these formats are texts or conversations; only conversations have a template.
+    if (format == DataFormat::kPromptCompletion || format == DataFormat::kClassification)
+      return settings.data.template_name.by_user();
+    return format != DataFormat::kText && format != DataFormat::kTokens && format != DataFormat::kSegments;
   });
 }
 
