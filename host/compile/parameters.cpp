@@ -210,6 +210,10 @@ void ParameterTable::copy_from(const ParameterTable& from) {
       continue;
     }
     if (p->shard.shares_storage_with(source->shard)) continue;
+    if (p->shard.sizes() == p->local_shape && source->value && source->value.sizes() == source->local_shape) {
+      p->shard.copy_from(source->value);  // a strategy may divide what is trained, and keep it whole for the ops
+      continue;
+    }
     if (p->shard.sizes() != source->shard.sizes() ||
         p->descriptor.placements != source->descriptor.placements)
       throw config_error("the strategies of [[parallel]] divide the frozen copy of '" + p->name +

@@ -311,7 +311,7 @@ class RankRehearsal {
     }
     if (!session_.objective()->desc().needs_global()) return;
     session_.executor().outputs(Purpose::kLoss, fields(0));
-    ranks_.events().finish_step();
+    session_.ranks().events().finish_step();
     add_traffic(ranks_.communicator.take_counts(), sizes_.num_microbatches);
     observer_.mark("values for the objective");
   }

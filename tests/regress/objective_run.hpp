@@ -33,17 +33,18 @@ inline const std::vector<Method>& methods() {
   static const std::vector<Method> all = {
       {"dpo", "preference", "plugin = \"dpo\"\nbeta = 0.3\nsft_weight = 0.5\n", "preference"},
       {"dpo_aot", "preference", "plugin = \"dpo\"\nloss = [\"aot\"]\n", "preference"},
-      {"dpo_lora", "preference", "plugin = \"dpo\"\nbeta = 0.3\n", "preference", "[adapter]\nplugin = \"lora\"\nrank = 4\n",
-       true},
+      {"dpo_lora", "preference", "plugin = \"dpo\"\nbeta = 0.3\n", "preference",
+       "[adapter]\nplugin = \"lora\"\nrank = 4\n", true},
       {"dpo_saved_module", "preference", "plugin = \"dpo\"\nloss = [\"ipo\"]\n", "preference",
        "[adapter]\nplugin = \"lora\"\nrank = 4\nmodules_to_save = [\"embed_tokens\"]\n", true},
       {"kto", "preference", "plugin = \"kto\"\n", "labelled"},
       {"orpo", "preference", "plugin = \"orpo\"\n", "preference"},
       {"simpo", "preference", "plugin = \"cpo\"\nloss = \"simpo\"\ngamma = 0.7\n", "preference"},
       {"reward", "reward", "plugin = \"reward\"\ncenter_coefficient = 0.01\n", "preference"},
-      {"reward_lora", "reward", "plugin = \"reward\"\n", "preference", "[adapter]\nplugin = \"lora\"\nrank = 4\n", true},
+      {"reward_lora", "reward", "plugin = \"reward\"\n", "preference", "[adapter]\nplugin = \"lora\"\nrank = 4\n",
+       true},
       {"classify", "classify", "plugin = \"classify\"\nnum_labels = 3\n", "classification"},
-      {"policy", "policy", "plugin = \"policy\"\nloss = \"dapo\"\n", "rollouts"},
+      {"policy", "policy", "plugin = \"policy\"\nold_logps = \"model\"\nkl_beta = 0.05\n", "rollouts"},
   };
   return all;
 }
@@ -58,18 +59,19 @@ class ObjectiveRun {
   explicit ObjectiveRun(const Method& method, const std::string& more = "") : method_(method) {
     std::ostringstream toml;
     toml << "schema_version = 1\n[run]\noutput_dir = \"run\"\nmax_steps = 4\nseed = 5\nthreads = 1\ndevice = \"cpu\"\n"
-         << kTokenizer
-         << "[model]\n"
+         << kTokenizer << "[model]\n"
          << (method.has_base ? std::string("path = \"base\"\n") : model_text())
          << "[[data.train]]\npath = \"rows.jsonl\"\nformat = \"" << method.format << "\"\n"
          << "[[data.eval]]\npath = \"rows.jsonl\"\nformat = \"" << method.format << "\"\n"
          << "[data]\ncache_dir = \"cache\"\ntemplate = \"chatml\"\n"
          << "[train]\ntask = \"" << method.task << "\"\nseq_len = 256\nglobal_batch_size = 12\n"
-         << "[objective]\n" << method.objective << method.tables
+         << "[objective]\n"
+         << method.objective << method.tables
          << "[optimizer]\nplugin = \"adamw\"\nlr = 2e-3\nweight_decay = 0.1\neps = 1e-4\n"
          << "[attention]\nplugin = \"interval\"\n[kernels]\nplugins = [\"fused\", \"aten\"]\n"
          << "[precision]\ncompute = \"fp32\"\n[checkpoint]\nbucket_mib = 1\n[export]\ndtype = \"fp32\"\n"
-         << "[comm]\ntimeout_s = 60\n" << more;
+         << "[comm]\ntimeout_s = 60\n"
+         << more;
     toml_ = toml.str();
     write_text(folder_ / "rows.jsonl", rows());
     std::filesystem::create_directory(folder_ / "tokenizer");
@@ -143,7 +145,8 @@ class ObjectiveRun {
   static std::string words(std::mt19937& random, size_t most) {
     static const char* const kWords[] = {"red", "two", "lamp", "go", "sea", "winter", "of", "I", "never", "tea"};
     std::string text;
-    for (size_t n = 1 + random() % most; n > 0; --n) text += (text.empty() ? "" : " ") + std::string(kWords[random() % 10]);
+    for (size_t n = 1 + random() % most; n > 0; --n)
+      text += (text.empty() ? "" : " ") + std::string(kWords[random() % 10]);
     return text;
   }
 
@@ -156,7 +159,9 @@ class ObjectiveRun {
       Json row;
       const std::string prompt = words(random, 6) + "?" + std::to_string(i);
       if (format == "preference")
-        row = {{"prompt", prompt}, {"chosen", words(random, 7)}, {"rejected", words(random, 7) + " no"},
+        row = {{"prompt", prompt},
+               {"chosen", words(random, 7)},
+               {"rejected", words(random, 7) + " no"},
                {"margin", i % 3 * 0.25}};
       else if (format == "labelled")
         row = {{"prompt", prompt}, {"completion", words(random, 7)}, {"label", i % 3 != 0}};

@@ -47,6 +47,10 @@ class Policy final : public Objective {
         option("ratio", "token")
             .choices({"token", "sequence"})
             .doc("sequence: one ratio of new and old policy for all tokens of an answer, the geometric mean (GSPO)"),
+        option("old_logps", "data")
+            .choices({"data", "model"})
+            .doc("log-probabilities of the policy that wrote the answers: those of the data, or those of the model as "
+                 "it is; with the latter all ratios are 1, and the loss is the log-probability times the advantage"),
         option("clip_low", 0.2).range(0, 1).doc("ratios below 1 - clip_low are clipped"),
         option("clip_high", 0.2).range(0, 100).doc("ratios above 1 + clip_high are clipped (DAPO: 0.28)"),
         option("scale_rewards", "group")
@@ -68,6 +72,10 @@ class Policy final : public Objective {
     kl_beta_ = option_value<double>(host, "kl_beta");
     if (loss_ == "dr_grpo" && max_length_ == 0)
       fail_option("max_completion_length", "must be the largest number of tokens of an answer with ", shown("loss"));
+    is_on_policy_ = option_value<std::string>(host, "old_logps") == "model";
+    if (is_on_policy_)
+      for (const char* name : {"clip_low", "clip_high", "ratio"})
+        refuse_if_set(options(), name, "with ", shown("old_logps"), ", where all ratios are 1");
     if (loss_ != "dr_grpo")
       refuse_if_set(options(), "max_completion_length", "with ", shown("loss"), ", only with \"dr_grpo\"");
   }
@@ -75,7 +83,7 @@ class Policy final : public Objective {
   ObjectiveDescription describe() const override {
     ObjectiveDescription d;
     d.units = CHASSIS_OBJECTIVE_ROLLOUTS;
-    d.needs = CHASSIS_OBJECTIVE_TOKENS | CHASSIS_OBJECTIVE_OLD_LOGPS;
+    d.needs = CHASSIS_OBJECTIVE_TOKENS | (is_on_policy_ ? 0u : CHASSIS_OBJECTIVE_OLD_LOGPS);
     d.num_targets = 1;
     const uint32_t count = loss_ == "grpo" || loss_ == "dr_grpo" ? CHASSIS_COUNT_SEQUENCES : CHASSIS_COUNT_TOKENS;
     d.terms = {{loss_, count}};
@@ -113,7 +121,10 @@ class Policy final : public Objective {
         out.add_metric(kReward, reward);
         out.add_metric(kRewardStd, reward * reward);
         const double advantage = scale_ == "none" ? centred : centred / (std + kStdFloor);
-        by_sequence_ ? add_by_sequence(batch, i, advantage, out) : add_by_token(batch, i, advantage, out);
+        if (is_on_policy_)
+          add_on_policy(batch, i, advantage, out);
+        else
+          by_sequence_ ? add_by_sequence(batch, i, advantage, out) : add_by_token(batch, i, advantage, out);
         if (kl_beta_ > 0) add_kl(batch, i, out);
       }
     });
@@ -151,6 +162,16 @@ class Policy final : public Objective {
     out.add_metric(kClipLow, s.low);
     out.add_metric(kClipHigh, s.high);
     out.add_metric(kClipRegion, s.low || s.high);
+  }
+
+  // Williams 1992, "REINFORCE".
+  void add_on_policy(const ObjectiveBatch& batch, size_t i, double advantage, ObjectiveResult& out) const {
+    const auto logp = batch.token_logp(i);
+    const double weight = -advantage * token_weight(static_cast<double>(logp.size()));
+    for (size_t t = 0; t < logp.size(); ++t) {
+      out.add_term(kPolicy, weight * logp[t]);
+      out.add_grad_token_logp(kPolicy, batch.first_token(i) + t, weight);
+    }
   }
 
   void add_by_token(const ObjectiveBatch& batch, size_t i, double advantage, ObjectiveResult& out) const {
@@ -192,7 +213,7 @@ class Policy final : public Objective {
 
   std::string loss_, scale_;
   double max_length_ = 0, least_ratio_ = 0, largest_ratio_ = 0, kl_beta_ = 0;
-  bool by_sequence_ = false;
+  bool by_sequence_ = false, is_on_policy_ = false;
 };
 
 }  // namespace
