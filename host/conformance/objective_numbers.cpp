@@ -21,8 +21,8 @@ namespace chassis {
 namespace {
 
 constexpr double kGradientBound = 1e-6;
-// Of sums in another order, relative to their largest addend. Addends of one unit are not known; they are about 1, or
-// 1e4 where values are far.
+// Two sums in another order may differ by this part of their largest addend. Addends within a unit are not known; they
+// are about 1, or 1e4 where values are far.
 constexpr double kSameSum = 1e-9;
 constexpr size_t kMaxFailures = 4;
 constexpr size_t kMaxNumDerivatives = 400, kMaxNumbers = 1 << 20;  // per weighting of the terms: compared, computed

@@ -42,7 +42,7 @@ struct ObjectiveDesc {
   bool operator==(const ObjectiveDesc&) const = default;
 };
 
-// What an objective with this description needs from the data.
+// The needs of an objective with this description from the data.
 SequenceNeeds needs_of(const ObjectiveDesc& desc);
 
 // The arrays of chassis_objective_batch_t. Those that do not apply to an objective may be empty.

@@ -68,9 +68,23 @@ compare() {
     { d = ($1 - $2) / $1; if (d < 0) d = -d; if (d > worst) worst = d }
     END { printf "%s: losses differ by %.1e\n", name, worst; exit !(worst <= 2e-6) }'
 }
-# A tokenizer in Rust, which no C compiler builds.
+# train_pairs NAME EXAMPLE: a run on pairs of answers with an example objective
+i=0
+while [ $i -lt 24 ]; do
+  printf '{"prompt": "count to %d", "chosen": "one to %d", "rejected": "no, %d"}\n' $i $((i * i)) $((i * 7))
+  i=$((i + 1))
+done > "$scratch/pairs.jsonl"
+printf 'user = "{{content}}\\n"\nassistant = "{{content}}"\nassistant_close = "|\\n"\nstop = ["|"]\n' > "$scratch/lines.toml"
+train_pairs() {
+  train "$1" attention.plugin=sdpa train.task=preference "data.train.0.path=$scratch/pairs.jsonl" \
+    data.train.0.format=preference "data.template=$scratch/lines.toml" optimizer.lr=0.01 "objective.plugin=$2" \
+    objective.margin=4 --plugin-path "$dir"
+}
+# A tokenizer and an objective in Rust, which no C compiler builds.
 if command -v cargo > /dev/null; then
   compiler=cargo
+  build objective_rust
+  train_pairs objective_rust objective_rust
   build tokenizer_rust
   train tokenizer_rust attention.plugin=sdpa tokenizer.plugin=tokenizer_rust model.config.vocab_size=262 \
     --plugin-path "$dir"
@@ -91,6 +105,15 @@ for compiler in $compilers; do
   train optimizer_cpp-$compiler attention.plugin=sdpa optimizer.plugin=optimizer_cpp --plugin-path "$dir"
   awk 'NR == 1 { first = $1 } { last = $1 } END { exit !(last < first) }' "$scratch/losses.optimizer_cpp-$compiler" ||
     { echo "optimizer_cpp-$compiler: the loss does not fall"; cat "$scratch/losses.optimizer_cpp-$compiler"; exit 1; }
+  # An objective in C and in C++, with the same losses, which fall.
+  for example in objective_c objective_cpp; do
+    build $example
+    train_pairs $example-$compiler $example
+  done
+  compare objective_c-$compiler objective_cpp-$compiler
+  [ ! -e "$scratch/losses.objective_rust" ] || compare objective_rust objective_cpp-$compiler
+  awk 'NR == 1 { first = $1 } { last = $1 } END { exit !(last < first - 0.1) }' "$scratch/losses.objective_cpp-$compiler" ||
+    { echo "objective_cpp-$compiler: the loss does not fall"; cat "$scratch/losses.objective_cpp-$compiler"; exit 1; }
   # A sink: its file has a line for each of its metrics.
   build sink_cpp
   train sink_cpp-$compiler attention.plugin=sdpa log.sinks=console,jsonl,sink_cpp --plugin-path "$dir"

@@ -17,11 +17,11 @@
 
 #define CHASSIS_OBJECTIVE_ID "chassis.objective/1"
 
-/* What the program computes. */
+/* Values that the program computes. */
 #define CHASSIS_OBJECTIVE_LOGPS 1u  /* log-probabilities of the tokens of answers, given all tokens before them */
 #define CHASSIS_OBJECTIVE_SCORES 2u /* num_scores scores of each sequence, at its last token */
 
-/* What the rows of the data are: the unit. */
+/* Units: a row of the data is one. */
 #define CHASSIS_OBJECTIVE_PAIRS 1u    /* two sequences, CHOSEN and REJECTED, with one prompt, in this order */
 #define CHASSIS_OBJECTIVE_LABELLED 2u /* one sequence, ANSWER, with target 1 (desirable) or 0 */
 #define CHASSIS_OBJECTIVE_TEXTS 3u    /* one sequence, ANSWER, with num_targets targets: a class, or a value for each */
@@ -41,7 +41,7 @@
 #define CHASSIS_SEQUENCE_REJECTED 2u
 #define CHASSIS_SEQUENCE_MISMATCH 3u
 
-/* What a term is divided by: a count over the global batch. Mismatches count for none. */
+/* Counts over the global batch, by which terms are divided. Mismatches count for none. */
 #define CHASSIS_COUNT_UNITS 1u
 #define CHASSIS_COUNT_SEQUENCES 2u
 #define CHASSIS_COUNT_TOKENS 3u        /* of all answers */
@@ -111,7 +111,7 @@ typedef struct chassis_objective_batch {
 } chassis_objective_batch_t;
 #define CHASSIS_OBJECTIVE_BATCH_V1_SIZE 144u
 
-/* Where evaluate writes. All are zero before the call. Gradients are of Σ term_weight[i] · terms[i] with respect to the
+/* Output of evaluate. All are zero before the call. Gradients are of Σ term_weight[i] · terms[i] with respect to the
  * arrays of the batch; they are NULL if the values are only evaluated. With TOKENS, the gradient of a token is that of
  * its sequence plus its own. A gradient of a MISMATCH must be 0. */
 typedef struct chassis_objective_result {

@@ -124,7 +124,7 @@ pub struct Batch<'a> {
     pub old_token_logp: &'a [f64],
     pub state: &'a [f64],
     pub sequence_state: &'a [f64],
-    /// Of each term; [`Sums`] multiplies gradients by it.
+    /// One for each term; [`Sums`] multiplies gradients by it.
     pub term_weight: &'a [f64],
 }
 
