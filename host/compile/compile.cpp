@@ -7,7 +7,6 @@
 #include <mutex>
 #include <utility>
 
-#include "host/base/log.hpp"
 #include "host/compile/apply_layout.hpp"
 #include "host/compile/liveness.hpp"
 #include "host/compile/provider_checks.hpp"
@@ -49,17 +48,6 @@ Reports rewrite(const std::string& kind, const std::vector<const RewritePass*>& 
     if (reports.size() == before) reports.push_back({kind, pass->name(), "finds nothing to change"});
   }
   return reports;
-}
-
-// Warns about a sum over all tokens in bf16, which has only 8 significant bits.
-void warn_of_narrow_loss(const Program& program, Dtype compute) {
-  if (compute == Dtype::f32 || program.chains.empty()) return;
-  const BlockType& last = program.blocks[program.chains.back().blocks.back()];
-  const auto loss = last.outputs.find("loss");
-  if (loss == last.outputs.end() || last.values[loss->second].type != GraphValueType::kCompute) return;
-  counted_warning("loss in " + std::string(dtype_name(compute)),
-                  "block '" + last.name + "' outputs the loss in " + std::string(dtype_name(compute)) +
-                      ", which rounds it; a plugin's own op declares output_dtype = CHASSIS_DTYPE_F32");
 }
 
 }  // namespace
@@ -157,7 +145,6 @@ CompiledProgram compile(Program recorded, CompileOptions options) {
     for (const OpsProvider& provider : *providers) check_provider(provider);
   CompiledProgram compiled(out, options.recompute, {});
   for (const Purpose purpose : options.purposes) compiled.resolved(purpose);
-  warn_of_narrow_loss(out->program, out->options.compute);
   return compiled;
 }
 

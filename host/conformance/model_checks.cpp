@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <numeric>
 #include <optional>
 #include <set>
 #include <utility>
@@ -34,17 +35,21 @@ class ModelExamination {
     const auto instance = make_();
     const ModelPlugin model(*instance);
     model.configure(config_);
+    recorded_ = record(model);
+    if (const std::string text = difference(record(model), recorded_); !text.empty())
+      fail("a second recording has {}", text);
+    if (const std::string fault = program_fault(recorded_); !fault.empty()) {
+      fail("{}", fault);
+      return failures_;
+    }
     ResolveOptions resolve;
     resolve.batch = kSampleBatch;
     resolve.time = kSampleTime;
-    if (own_kernels_ && has_own_ops(record(model)))
+    if (own_kernels_ && has_own_ops(recorded_))
       for (const OpsProvider& provider : own_kernels_()) providers_.push_back(provider);
     resolve.kernels = providers_;
-    compiled_ = compile(recording_of(model), {.resolve = std::move(resolve)});
-    if (const std::string text = difference(record(model), compiled_->program()); !text.empty())
-      fail("a second recording has {}", text);
+    compiled_ = compile(recorded_, {.objective = objective(), .resolve = std::move(resolve)});
     examine_parameters();
-    if (const std::string fault = program_fault(compiled_->program()); !fault.empty()) fail("{}", fault);
     if (const int64_t most = model.max_positions(); most < 0)
       fail("max_positions() returns {}, expected a number of positions, or 0 for none", most);
     if (!failures_.empty()) return failures_;
@@ -63,10 +68,19 @@ class ModelExamination {
   void fail(fmt::format_string<Args...> format, Args&&... args) {
     failures_.push_back(fmt::format(format, std::forward<Args>(args)...));
   }
-  static Recording recording_of(const ModelPlugin& model) {
-    return {[&model](const chassis_builder_t* builder) { return model.record(builder); }};
+  static Program record(const ModelPlugin& model) {
+    return compile({[&model](const chassis_builder_t* builder) { return model.record(builder); }},
+                   {.objective = std::nullopt})
+        .program();
   }
-  static Program record(const ModelPlugin& model) { return compile(recording_of(model), {}).program(); }
+  // The loss of tokens, or the scores of a model that has no logits.
+  ObjectiveRequest objective() const {
+    const BlockType& last = recorded_.blocks[recorded_.chains.back().blocks.back()];
+    if (last.outputs.contains(kLogitsOutput)) return {};
+    const GraphValue& scores = last.values[last.outputs.at(kScoresOutput)];
+    return {ObjectiveOutput::kScores, recorded_.dims[scores.dims.back()].size};
+  }
+  bool has_scores() const { return objective().output == ObjectiveOutput::kScores; }
 
   void examine_parameters() {
     if (compiled_->parameters().all().empty()) fail("it records no parameter");
@@ -109,7 +123,7 @@ class ModelExamination {
     } catch (const Error& error) {
       return fail("another instance refuses its config: {}", error.message());
     }
-    if (const std::string differs = difference(record(other), compiled_->program()); !differs.empty())
+    if (const std::string differs = difference(record(other), recorded_); !differs.empty())
       fail("another instance records a different program from its config: {}", differs);
     const Json again = Json::parse(other.config(), nullptr, false);
     if (again == config || !again.is_object()) return;
@@ -159,22 +173,38 @@ class ModelExamination {
     }
     const Fields batch = sample_fields(compiled_->program());
     compiled_->parameters().start_step();
-    const double loss = executor.forward(0, batch, 1.0).item();
-    executor.backward(0);
+    StreamValues outputs = executor.forward(0, executor.all_units(), batch, {}, 1.0), gradients;
+    const double loss = loss_of(outputs);
+    if (has_scores()) gradients[kScoresOutput] = factors_of(outputs.at(kScoresOutput));
+    executor.backward(0, executor.all_units(), std::move(gradients));
     if (!std::isfinite(loss)) return fail("its loss is {}", loss);
     for (const auto& p : compiled_->parameters().all()) examine_gradient(*p, executor, batch, loss);
   }
 
-  // Checks that logits do not depend on later positions or on other documents.
+  // The gradients of a model with scores are compared for a sum of scores, each with its own factor.
+  static Tensor factors_of(const Tensor& scores) {
+    std::vector<float> values(static_cast<size_t>(scores.num_elements()));
+    random_normal(8, "factors of scores", 0, values);
+    Tensor out = Tensor::empty(scores.sizes(), Dtype::f32);
+    out.copy_from(Tensor::borrow(values.data(), scores.sizes(), Dtype::f32));
+    return out;
+  }
+  double loss_of(const StreamValues& outputs) const {
+    if (!has_scores()) return outputs.at(kLossOutput).item();
+    const auto scores = float_values(outputs.at(kScoresOutput)),
+               factors = float_values(factors_of(outputs.at(kScoresOutput)));
+    return std::inner_product(scores.begin(), scores.end(), factors.begin(), 0.0);
+  }
+
+  // Checks that logits, or scores, do not depend on later positions or on other documents.
   void examine_logits() {
     const Fields batch = sample_fields(compiled_->program());
     if (!batch.contains("input_ids")) return;
     Executor executor(*compiled_);
+    const char* const results = has_scores() ? "scores" : "logits";
     const auto logits_of = [&](const Fields& fields) {
-      const Tensor logits = executor.logits(fields, {}, false);
-      std::vector<float> values(static_cast<size_t>(logits.num_elements()));
-      Tensor::borrow(values.data(), logits.sizes(), Dtype::f32).copy_from(logits);
-      return values;
+      return float_values(has_scores() ? executor.outputs(Purpose::kLoss, fields).at(kScoresOutput)
+                                       : executor.logits(fields, {}, false));
     };
     const auto with = [&](auto&& change) {  // change(name, t, value)
       Fields out;
@@ -206,8 +236,8 @@ class ModelExamination {
       if (name == "input_ids" && t == kSampleTime - 1) value = other_id(value);
     });
     if (const int64_t t = differs(logits_of(last_changed), whole, 0, kSampleTime - 1); t >= 0)
-      return fail("the logits of position {} change with the id of position {}, which comes later: it is not causal", t,
-                  kSampleTime - 1);
+      return fail("the {} of position {} change with the id of position {}, which comes later: it is not causal",
+                  results, t, kSampleTime - 1);
 
     constexpr int64_t kSecond = 3;  // begin of the second document of a packed row
     const auto packed_with = [&](bool changes_first) {
@@ -220,15 +250,15 @@ class ModelExamination {
     const std::vector<float> packed = logits_of(packed_with(false));
     if (const int64_t t = differs(packed, logits_of(packed_with(true)), kSecond, kSampleTime); t >= 0)
       return fail(
-          "the logits of position {} change with the ids of another document of the row: attention must not cross "
+          "the {} of position {} change with the ids of another document of the row: attention must not cross "
           "documents, which the field \"document_ids\" numbers",
-          t);
+          results, t);
     const int32_t* const ids = batch.at("input_ids").data_as<int32_t>();
     const auto alone = with([&](const std::string& name, int64_t t, int32_t& value) {
       if (name == "input_ids" && t + kSecond < kSampleTime) value = ids[t + kSecond];  // ids of the first row
     });
     if (const int64_t t = differs(packed, logits_of(alone), kSecond, kSampleTime, kSecond); t >= 0)
-      fail("the logits of position {} of a document differ from those of the same document alone in a row",
+      fail("the {} of position {} of a document differ from those of the same document alone in a row", results,
            t - kSecond);
   }
 
@@ -260,7 +290,7 @@ class ModelExamination {
       for (size_t i = 0; i < count; ++i) moved[i] = static_cast<float>(start[i] + factor * direction[i]);
       p.stored().copy_from(Tensor::borrow(moved.data(), p.stored().sizes(), Dtype::f32));
       compiled_->parameters().update_values();
-      return executor.loss(batch).item();
+      return loss_of(executor.outputs(Purpose::kLoss, batch));
     };
     const double got = (loss_at(kStep) - loss_at(-kStep)) / (2 * kStep);
     loss_at(0);
@@ -274,6 +304,7 @@ class ModelExamination {
   const std::string& config_;
   std::vector<OpsProvider> providers_;
   const std::function<std::vector<OpsProvider>()>& own_kernels_;
+  Program recorded_;
   std::optional<CompiledProgram> compiled_;
   std::optional<ParameterStorage> storage_;
   std::vector<std::string> failures_;

@@ -331,7 +331,7 @@ MemberName PluginIndex::model_for_architecture(std::string_view architecture) co
     throw plugin_error(fmt::format("no plugin of kind 'model' is installed, so {} cannot be used", architecture))
         .hint("searched " + searched_text());
   }
-  // Models with such a head are read, but no run trains them.
+  // Left out to shorten the list: every family has such a head.
   std::erase_if(known, [](const std::string& name) { return name.ends_with("ForSequenceClassification"); });
   std::sort(known.begin(), known.end());
   known.erase(std::unique(known.begin(), known.end()), known.end());

@@ -16,6 +16,7 @@
 #include "host/base/log.hpp"
 #include "host/base/log_capture.hpp"
 #include "host/base/printable.hpp"
+#include "host/compile/objective_pass.hpp"
 #include "host/compile/quant_plugin.hpp"
 #include "host/config/paths.hpp"
 #include "host/config/plugin_name.hpp"
@@ -125,20 +126,21 @@ void count_preset_sizes(const Json& written, const std::string& complete, const 
                     "model.config does not set these sizes, so model '" + model + "' uses its defaults: " + preset);
 }
 
-// Refuses heads that no run of this version computes, and programs that no run can use.
-void check_output(const Program& program, const std::string& model) {
-  if (program.chains.empty()) return;
-  const auto& outputs = program.blocks[program.chains.back().blocks.back()].outputs;
-  if (outputs.contains("scores"))
-    throw config_error(
-        "model '" + model +
-        "' has a sequence-classification head, which scores whole sequences: it "
-        "has no loss and no logits of tokens. Its files can be read, but reward training is not available yet")
-        .hint(
-            "to train it as a language model, name that architecture in config.json; files need lm_head.weight, or "
-            "tied embeddings");
-  if (const std::string fault = program_fault(program); !fault.empty())
-    throw plugin_error("model '" + model + "': " + fault);
+// The fault of an output of the last block that is computed in float32; empty if there is none, or no such output.
+std::string result_fault(const Program& program, const BlockType& last, const char* name, size_t num_dims,
+                         const char* wanted) {
+  const auto found = last.outputs.find(name);
+  if (found == last.outputs.end()) return "";
+  const GraphValue& value = last.values[found->second];
+  const std::string which =
+      fmt::format("the output \"{}\" of block '{}' is the value '{}'", name, last.name, value.name);
+  if (value.dims.size() != num_dims)
+    return fmt::format("{} with the dims {}, expected {}", which, program.dims_text(value.dims), wanted);
+  if (value.type != GraphValueType::kFloat32)
+    return which +
+           " in the precision of the run, expected float32: an op of the plugin's own declares output_dtype = " +
+           "CHASSIS_DTYPE_F32";
+  return "";
 }
 
 }  // namespace
@@ -180,21 +182,27 @@ ModelSource find_model(const Settings::Model& model, const PluginRegistry& regis
   return source;
 }
 
-std::string program_fault(const Program& program) {
-  for (const BlockType& block : program.blocks)
+std::string program_fault(const Program& recorded) {
+  for (const BlockType& block : recorded.blocks)
     for (const ParameterSlot& slot : block.slots)
       if (!std::isfinite(slot.init_std) || slot.init_std < 0)
         return fmt::format("parameter '{}' of block '{}' has the init_std {}, expected a number that is not negative",
                            slot.name, block.name, slot.init_std);
-  if (program.chains.empty()) return "";
-  const BlockType& last = program.blocks[program.chains.back().blocks.back()];
-  for (const auto& [name, use] : {std::pair("loss", "training minimises"), std::pair("logits", "generation reads")})
-    if (!last.outputs.contains(name))
-      return fmt::format("its last block '{}' has no output \"{}\", which {}", last.name, name, use);
-  if (const GraphValue& loss = last.values[last.outputs.at("loss")]; !loss.dims.empty())
-    return fmt::format("the output \"loss\" of block '{}' is the value '{}' with the dims {}, expected a scalar",
-                       last.name, loss.name, program.dims_text(loss.dims));
-  return "";
+  if (recorded.chains.empty()) return "";
+  const BlockType& last = recorded.blocks[recorded.chains.back().blocks.back()];
+  if (last.outputs.contains(kLossOutput))
+    return fmt::format(
+        "its last block '{0}' outputs \"{1}\", but the host adds the loss that a run minimises: delete the line "
+        "b.output(\"{1}\", …) of block '{0}'; a loss of the model's own is output as \"{2}\"",
+        last.name, kLossOutput, kAuxLossOutput);
+  if (!last.outputs.contains(kLogitsOutput) && !last.outputs.contains(kScoresOutput))
+    return fmt::format(
+        "its last block '{}' has no output \"{}\" [B, T, vocab], which generation and the loss of tokens read, and no "
+        "\"{}\" [B, T, labels]",
+        last.name, kLogitsOutput, kScoresOutput);
+  if (const std::string fault = result_fault(recorded, last, kAuxLossOutput, 0, "a scalar"); !fault.empty())
+    return fault;
+  return result_fault(recorded, last, kScoresOutput, 3, "[B, T, labels]");
 }
 
 RunModel::RunModel(Config& config, RunPlugins& plugins, ModelSource source)
@@ -242,7 +250,8 @@ RunModel::RunModel(Config& config, RunPlugins& plugins, ModelSource source)
 Recording RunModel::recording(const Settings::Model& model, ConfigUse use) const {
   const auto check = [this, use](const Program& program) {
     if (use == ConfigUse::kWeights) return;  // runs nothing
-    check_output(program, source_.member);
+    if (const std::string fault = program_fault(program); !fault.empty())
+      throw plugin_error("model '" + source_.member + "': " + fault);
     check_fields(program);
   };
   return {[this](const chassis_builder_t* builder) { return plugin_.record(builder); }, model.source().where(),

@@ -53,9 +53,10 @@ void check_seq_len(const RunModel& model, const Program& program, const Setting<
 int64_t check_answer_length(const RunModel& model, const Program& program, int64_t num_prompt_tokens,
                             int64_t max_new_tokens);
 
-// A fault with which no run can train or sample, with the block and the output or parameter: a loss that is not a
-// scalar, no loss or no logits, or an init_std that is negative or not finite. Empty if there is none.
-std::string program_fault(const Program& program);
+// A fault of a recorded model with which no run can train or sample, with the block and the output or parameter: a loss
+// that the host adds, a loss of its own that is not a scalar in float32, neither logits nor scores, or an init_std that
+// is negative or not finite. Empty if there is none.
+std::string program_fault(const Program& recorded);
 
 // SHA-256 of the member, without its version, and the shapes of its parameters: equal if two runs train the same model.
 std::string model_hash(const RunModel& model, const ParameterTable& parameters);

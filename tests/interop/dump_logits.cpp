@@ -8,6 +8,7 @@
 
 #include "host/base/error.hpp"
 #include "host/base/file.hpp"
+#include "host/compile/objective_pass.hpp"
 #include "host/save/weights.hpp"
 #include "host/session/session.hpp"
 
@@ -36,14 +37,13 @@ void dump(const std::vector<std::string>& files, const std::vector<std::string>&
   Session session(load_config(files.at(0), overrides, ConfigUse::kWeights), {.plugin_path = plugin_path});
   session.allocate();
   load_weights(session, session.settings().model.path);
-  Fields fields = read_batch(files.at(1), session.device());
+  const Fields fields = read_batch(files.at(1), session.device());
+  const BlockType& last = session.program().blocks[session.program().chains.back().blocks.back()];
   Tensor out;
-  if (session.program().fields.contains("sequence_lens")) {
-    const int64_t rows[] = {fields.at("input_ids").sizes()[0]};
-    std::vector<int32_t> lens(static_cast<size_t>(rows[0]), static_cast<int32_t>(fields.at("input_ids").sizes()[1]));
-    fields["sequence_lens"] = Tensor::empty(rows, Dtype::i32, session.device());
-    fields["sequence_lens"].copy_from(Tensor::borrow(lens.data(), rows, Dtype::i32));
-    out = session.executor().forward(0, session.executor().all_units(), fields, {}, 1.0).at("scores");
+  if (last.outputs.contains(kScoresOutput)) {
+    const Tensor scores = session.executor().outputs(Purpose::kLoss, fields).at(kScoresOutput);
+    const Shape& sizes = scores.sizes();
+    out = scores.narrow(1, sizes[1] - 1, 1).contiguous();
   } else {
     out = session.executor().logits(fields, {}, false);
   }
@@ -58,9 +58,12 @@ int main(int argc, char** argv) {
   std::vector<std::string> files, overrides, plugin_path;
   for (int i = 1; i < argc; ++i) {
     const std::string argument = argv[i];
-    if (argument == "--plugin-path" && i + 1 < argc) plugin_path.push_back(argv[++i]);
-    else if (files.size() < 3) files.push_back(argument);
-    else overrides.push_back(argument);
+    if (argument == "--plugin-path" && i + 1 < argc)
+      plugin_path.push_back(argv[++i]);
+    else if (files.size() < 3)
+      files.push_back(argument);
+    else
+      overrides.push_back(argument);
   }
   try {
     chassis::dump(files, overrides, plugin_path);

@@ -65,20 +65,14 @@ class OwnOpsModel final : public Model {
       Value x = b.input("hidden", {hidden});
       if (has("shift_in_head")) x = b.add(x, own(b, "shift", {x}, x.dims, {kTime}));
       const Value logits = b.linear(x, "lm_head", {vocab}, {.role = CHASSIS_ROLE_HEAD});
+      b.output("hidden", x);
       b.output("logits", logits);
-      const Value labels = b.field("labels");
-      if (has("z_loss")) {
-        b.output("loss", own(b, "z_loss", {logits, labels}, {}, {vocab}, {}, CHASSIS_DTYPE_F32));
-      } else if (has("added_z")) {  // with the sum of squares of log Σ exp alone, times a factor
-        const Value z = own(b, "z_squares", {logits, labels}, {}, {vocab}, {}, CHASSIS_DTYPE_F32);
-        b.output("loss", b.add(b.cross_entropy(logits, labels), b.scale(z, 1e-3)));
-      } else if (has("z_after")) {  // the same: the head is a run of ops whose inner value is also read after it
-        const Value loss = b.cross_entropy(logits, labels);
-        const Value z = own(b, "z_squares", {logits, labels}, {}, {vocab}, {}, CHASSIS_DTYPE_F32);
-        b.output("loss", b.add(loss, b.scale(z, 1e-3)));
-      } else {
-        b.output("loss", b.cross_entropy(logits, labels));
-      }
+      const auto squares = [&](const std::string& name, uint32_t dtype) {
+        return own(b, name, {logits, b.field("labels")}, {}, {vocab}, {}, dtype);
+      };
+      if (has("z_loss")) b.output("aux_loss", squares("z_loss", CHASSIS_DTYPE_F32));
+      if (has("scaled_z")) b.output("aux_loss", b.scale(squares("z_squares", CHASSIS_DTYPE_F32), 1e-3));
+      if (has("narrow_z")) b.output("aux_loss", squares("z_loss", 0));
     }));
   }
 
@@ -89,7 +83,7 @@ class OwnOpsModel final : public Model {
   Value own(Builder& b, const std::string& name, const std::vector<Value>& inputs, const Dims& dims,
             const Dims& mixed_dims, const std::vector<Slot>& params = {}, uint32_t dtype = 0) const {
     OwnOp declared{.mixed_dims = mixed_dims, .output_dtype = dtype};
-    if (!declares_) declared = {};
+    if (!declares_) declared.mixed_dims.reset();
     if (lies_ && name != "z_loss") declared.mixed_dims.emplace();
     return b.own_op("trial/" + name, name, inputs, {}, dims, declared, params);
   }
@@ -239,15 +233,13 @@ class Place final : public Kernel {  // y = x · (1 + position / 100)
   const Host& host_;
 };
 
-// Sums over the labels: weight · (cross entropy) + z · (log Σ exp)².
+// The sum of factor · (log Σ exp)² over the labels (Chowdhery et al. 2022, "PaLM").
 class ZLoss final : public Kernel {
  public:
-  ZLoss(const Host& host, double entropy, double z) : host_(host), entropy_(entropy), z_(z) {}
+  ZLoss(const Host& host, double factor) : host_(host), factor_(factor) {}
   void forward(Call& c) override {
     double sum = 0;
-    each_row(c, [&](const BorrowedTensor& x, int64_t first, int32_t label, double log_sum) {
-      sum += entropy_ * (log_sum - at(x, first + label)) + z_ * log_sum * log_sum;
-    });
+    each_row(c, [&](const BorrowedTensor&, int64_t, double log_sum) { sum += factor_ * log_sum * log_sum; });
     const auto loss = c.output(0);
     if (loss.dtype() == CHASSIS_DTYPE_F32)
       *loss.data<float>() = static_cast<float>(sum);
@@ -267,11 +259,9 @@ class ZLoss final : public Kernel {
         dx.data<uint16_t>()[i] = to_bf16(static_cast<float>(value));
     };
     for (int64_t i = 0; i < x.num_elements(); ++i) store(i, 0);
-    each_row(c, [&](const BorrowedTensor&, int64_t first, int32_t label, double log_sum) {
-      for (int64_t v = 0; v < x.size(-1); ++v) {
-        const double p = std::exp(at(x, first + v) - log_sum);
-        store(first + v, g * (p * (entropy_ + 2 * z_ * log_sum) - (v == label ? entropy_ : 0.0)));
-      }
+    each_row(c, [&](const BorrowedTensor&, int64_t first, double log_sum) {
+      for (int64_t v = 0; v < x.size(-1); ++v)
+        store(first + v, g * std::exp(at(x, first + v) - log_sum) * 2 * factor_ * log_sum);
     });
     c.set_grad_input(0, std::move(dx));
   }
@@ -291,11 +281,11 @@ class ZLoss final : public Kernel {
       double most = -1e30, sum = 0;
       for (int64_t v = 0; v < vocab; ++v) most = std::max(most, at(x, row * vocab + v));
       for (int64_t v = 0; v < vocab; ++v) sum += std::exp(at(x, row * vocab + v) - most);
-      body(x, row * vocab, label, most + std::log(sum));
+      body(x, row * vocab, most + std::log(sum));
     }
   }
   const Host& host_;
-  const double entropy_, z_;
+  const double factor_;
 };
 
 class OwnOps final : public Ops {
@@ -323,7 +313,7 @@ class OwnOps final : public Ops {
     if (id == "trial/relu2") return std::make_unique<Relu2>(host());
     if (id == "trial/gain") return std::make_unique<Gain>(host());
     if (id == "trial/place") return std::make_unique<Place>(host());
-    return std::make_unique<ZLoss>(host(), id == "trial/z_loss" ? 1.0 : 0.0, id == "trial/z_loss" ? 1e-3 : 1.0);
+    return std::make_unique<ZLoss>(host(), id == "trial/z_loss" ? 1e-3 : 1.0);
   }
 };
 

@@ -37,8 +37,9 @@ void expect_under(ParallelRun& run, const Result& alone, const Strategy& strateg
   expect_the_numbers(run(&strategy, ranks), alone, false, strategy.name);
 }
 
-// A shift of positions, a mean over a divided dim, a mean over heads that ranks share, a loss over the vocabulary, and
-// ops that compute each element by itself, one of them with a parameter that is divided.
+// A shift of positions, a mean over a divided dim, a mean over heads that ranks share, a loss over the vocabulary that
+// is added to the cross entropy, and ops that compute each element by itself, one of them with a parameter that is
+// divided.
 const char* const kAllOps =
     "\"shift\", \"center\", \"center_keys\", \"z_loss\", \"place\", \"gain\", \"shift_in_head\"";
 
@@ -89,25 +90,25 @@ TEST(OwnOps, ThatMixPositionsAreRefusedByAnAxisThatDividesThem) {
   EXPECT_HAS(error, "let the model declare its mixed_dims");
 }
 
-// A part of a loss that is scaled has a scaled gradient.
-TEST(OwnOps, MayBeAPartOfTheLoss) {
-  OwnOpsRun one("\"z_loss\"", true), sum("\"added_z\"", true);
-  const Result expected = one(nullptr, 1), alone = sum(nullptr, 1);
-  expect_the_numbers(alone, expected, false, "a loss of two ops");
-  OwnOpsRun after("\"z_after\"", true);
-  expect_the_numbers(after(nullptr, 1), expected, false, "logits that are read after the loss");
-  expect_under(sum, alone, kContext, 2);
+// The cross entropy of the labels is a part of the loss, whatever the model adds to it. A part that is scaled has a
+// scaled gradient.
+TEST(OwnOps, MayAddALoss) {
+  OwnOpsRun none("", true), whole("\"z_loss\"", true), scaled("\"scaled_z\"", true);
+  const Result expected = whole(nullptr, 1), alone = scaled(nullptr, 1);
+  expect_the_numbers(alone, expected, false, "a scaled sum of squares");
+  // 1e-3 · log(96)² of each label, if all classes were equally probable.
+  EXPECT_NEAR(expected.losses[0] - none(nullptr, 1).losses[0], 0.021, 0.004);
+  expect_under(scaled, alone, kContext, 2);
 }
 
-TEST(OwnOps, MayHaveALossInFp32) {
-  OwnOpsRun declared("\"z_loss\"", true, true), silent("\"z_loss\"", false, true);
-  const Result wide = declared(nullptr, 1);
-  EXPECT_HAS(declared.log(), "trial/z_loss gives float32");
-  EXPECT_HAS(declared.log(), "trial/relu2 gives bfloat16");
-  const Result narrow = silent(nullptr, 1);
-  EXPECT_HAS(silent.log(), "block 'head' outputs the loss in bf16, which rounds it");
-  EXPECT_NE(wide.losses[0], narrow.losses[0]);
-  EXPECT_LT(relative(wide.losses[0], narrow.losses[0]), 1e-2);
+TEST(OwnOps, HaveALossInFp32) {
+  OwnOpsRun wide("\"z_loss\"", true, true), narrow("\"narrow_z\"", true, true);
+  wide(nullptr, 1);
+  EXPECT_HAS(wide.log(), "trial/z_loss gives float32");
+  EXPECT_HAS(wide.log(), "trial/relu2 gives bfloat16");
+  EXPECT_HAS(refusal_of(narrow, kContext, 2),
+             "model 'own_ops': the output \"aux_loss\" of block 'head' is the value 'z_loss' in the precision of the "
+             "run, expected float32");
 }
 
 TEST(OwnOps, AreShownWithWhatTheyMix) {

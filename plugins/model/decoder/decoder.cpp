@@ -50,16 +50,16 @@ void Decoder::record(Builder& b) {
   b.chain("layers", "model.layers.{i}", layers);
 
   b.chain("head", "", b.block("head", [&] {
-    Value x = norm(b, b.input("hidden", {hidden_}), "model.norm.weight");
+    const Value x = norm(b, b.input("hidden", {hidden_}), "model.norm.weight");
     if (config_.num_labels != 0) {
-      b.output("scores", b.score(x, sequence_lens(b), "score.weight", b.dim("labels", config_.num_labels)));
+      b.output("scores", b.score(x, "score.weight", b.dim("labels", config_.num_labels)));
       return;
     }
+    b.output("hidden", x);
     const std::string tied_to = config_.tie_word_embeddings ? kEmbedding : "";
     Value logits = b.linear(x, "lm_head", {vocab_}, {.role = CHASSIS_ROLE_HEAD, .tied_to = tied_to});
     if (config_.logit_softcap != 0) logits = b.softcap(logits, config_.logit_softcap);
     b.output("logits", logits);
-    b.output("loss", b.cross_entropy(logits, b.field("labels")));
   }));
 }
 

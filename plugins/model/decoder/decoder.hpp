@@ -9,11 +9,6 @@
 
 namespace decoder {
 
-// The field that a sequence-classification head reads. No data has it yet, so the host refuses to train such a head.
-inline chassis::Value sequence_lens(chassis::Builder& b) {
-  return b.field("sequence_lens", CHASSIS_DTYPE_I32, {chassis::kBatch});
-}
-
 class Decoder : public chassis::Model {
  public:
   // `family` outlives the model.

@@ -83,13 +83,12 @@ class Gpt2 final : public Model {
     b.chain("head", "", b.block("head", [&] {
       const Value x = b.layer_norm(b.input("hidden", {hidden_}), "transformer.ln_f", eps_);
       if (num_labels_ != 0) {
-        b.output("scores", b.score(x, decoder::sequence_lens(b), "score.weight", b.dim("labels", num_labels_)));
+        b.output("scores", b.score(x, "score.weight", b.dim("labels", num_labels_)));
         return;
       }
+      b.output("hidden", x);
       const std::string tied_to = tied_ ? "transformer.wte.weight" : "";
-      const Value logits = b.linear(x, "lm_head", {vocab}, {.role = CHASSIS_ROLE_HEAD, .tied_to = tied_to});
-      b.output("logits", logits);
-      b.output("loss", b.cross_entropy(logits, b.field("labels")));
+      b.output("logits", b.linear(x, "lm_head", {vocab}, {.role = CHASSIS_ROLE_HEAD, .tied_to = tied_to}));
     }));
   }
 

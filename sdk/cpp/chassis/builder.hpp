@@ -238,15 +238,21 @@ class Builder {
   // `dims` are all dims, in order.
   Value reshape(const Value& x, const Dims& dims) { return op("reshape", "reshape", {x}, {}, {}, dims, dims); }
 
-  // The sum over labels other than ignore_index: output it as "loss".
+  // The sum over labels other than ignore_index. For auxiliary losses, as a part of "aux_loss": the host itself adds
+  // the cross entropy of "logits".
   Value cross_entropy(const Value& logits, const Value& labels, int64_t ignore_index = -100) {
     return op("cross_entropy", "cross_entropy", {logits, labels}, {}, Attrs().set("ignore_index", ignore_index), {},
               {});
   }
-  // x at the last position of each row, projected: [B, labels].
-  Value score(const Value& x, const Value& lens, std::string weight, Dim labels) {
+  // The log-probability of each label: [B, T], 0 where it is ignore_index.
+  Value token_logp(const Value& logits, const Value& labels, int64_t ignore_index = -100) {
+    return op("token_logp", "token_logp", {logits, labels}, {}, Attrs().set("ignore_index", ignore_index), {},
+              {kBatch, kTime});
+  }
+  // x · weightᵀ in fp32 at every position: [B, T, labels]. Output it as "scores".
+  Value score(const Value& x, std::string weight, Dim labels) {
     const Slot head = slot({weight, {{labels}, {x.dims.back()}}, CHASSIS_ROLE_HEAD, CHASSIS_INIT_NORMAL, init_std});
-    return op("score", weight, {x, lens}, {head}, {}, {labels}, {kBatch, labels});
+    return op("score", weight, {x}, {head}, {}, {}, {kBatch, kTime, labels});
   }
 
   // A plugin's own op, whose output has these dims.

@@ -76,10 +76,9 @@ class Olmo2 final : public Model {
             num_layers_);
     b.chain("head", "", b.block("head", [&] {
       const Value x = b.rms_norm(b.input("hidden", {hidden_}), "model.norm.weight", norm_eps_);
+      b.output("hidden", x);
       const std::string tied_to = tied_ ? "model.embed_tokens.weight" : "";
-      const Value logits = b.linear(x, "lm_head", {vocab}, {.role = CHASSIS_ROLE_HEAD, .tied_to = tied_to});
-      b.output("logits", logits);
-      b.output("loss", b.cross_entropy(logits, b.field("labels")));
+      b.output("logits", b.linear(x, "lm_head", {vocab}, {.role = CHASSIS_ROLE_HEAD, .tied_to = tied_to}));
     }));
   }
 

@@ -74,12 +74,22 @@
  *   total_cross_entropy log_sum [B,T] f32,  (none)            ignore_index i (-100)             loss [] f32: the SUM
  *                   target [B,T] f32,                                                           of log_sum - target
  *                   labels [B,T] i32                                                            over labels != ignore
- *   score           x [B,T,H], lens [B] i32 weight[L,H]                                         [B,L]: at lens[b]-1
+ *   token_logp      logits [B,T,V],         (none)            ignore_index i (-100)             [B,T] f32
+ *                   labels [B,T] i32
+ *                   The log-probability of the label, logits[label] - log sum exp, in fp32; 0 where it is ignored. A
+ *                   provider that also computes the linear before it should not round the logits
+ *   total_token_logp log_sum [B,T] f32,     (none)            ignore_index i (-100)             [B,T] f32
+ *                   target [B,T] f32,
+ *                   labels [B,T] i32
+ *                   target - log_sum; 0 where the label is ignored
+ *   score           x [B,T,H]               weight[L,H]                                         [B,T,L] f32
+ *                   y = x · weightᵀ, summed in fp32 and not rounded to the dtype of x
  * A plugin's own op is "domain/name"; the model declares the dims of its output, its dtype, and which dims it mixes
  * (chassis_op_desc_t).
  * The host adds attribute storage s, which names the scheme, to an op whose first parameter is quantized, and first i
  * to an embedding whose vocabulary a mesh axis divides: a provider that does not know these attributes must refuse the
- * op. Then it also replaces cross_entropy by partial_cross_entropy, collectives and total_cross_entropy.
+ * op. Then it also replaces cross_entropy by partial_cross_entropy, collectives and total_cross_entropy, and token_logp
+ * likewise, with total_token_logp at the end.
  *
  * A fused node is a run of ops that one provider computes as one, such as "linear+cross_entropy" or "add+rms_norm". */
 #ifndef CHASSIS_OP_H

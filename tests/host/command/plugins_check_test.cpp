@@ -106,8 +106,10 @@ TEST(PluginsCheck, ARunRefusesAModelThatItCannotUseByItsName) {
                        "[model]\nplugin = \"nonconforming\"\nconfig = { family = \"nonconforming\" "
                        "}\n[tokenizer]\nplugin = \"bytes\"\n");
   };
-  EXPECT_HAS(refused("no logits"), "model 'nonconforming': its last block 'head' has no output \"logits\", which ");
-  EXPECT_HAS(refused("no scalar"), "model 'nonconforming': the output \"loss\" of block 'head' is the value ");
+  EXPECT_HAS(refused("no logits"),
+             "model 'nonconforming': its last block 'head' has no output \"logits\" [B, T, vocab]");
+  EXPECT_HAS(refused("a loss"), "model 'nonconforming': its last block 'head' outputs \"loss\", but the host adds ");
+  EXPECT_HAS(refused("no scalar"), "model 'nonconforming': the output \"aux_loss\" of block 'head' is the value ");
   EXPECT_HAS(refused("no deviation"), "of block 'head' has the init_std nan, expected a number that is not negative");
   EXPECT_HAS(refused("negative positions"), "plugin 'nonconforming' 0.1.0: max_positions() returns -5, expected ");
   EXPECT_HAS(refused("no config"), "plugin 'nonconforming' 0.1.0: config() returns a text that is not JSON: ");

@@ -118,6 +118,7 @@ class Family final : public Model {
     b.chain("embed", "", b.block("embed", [&] {
       b.output("hidden", b.embedding(b.field("input_ids"), "embed.weight", vocab, {hidden}));
     }));
+    const bool sees_later = has("sees later tokens") || has("scores that see later tokens");
     b.chain("layers", "layers.{i}",
             b.block("layer",
                     [&] {
@@ -125,21 +126,31 @@ class Family final : public Model {
                       const Value y =
                           b.linear(x, has("recorded anew") && num_records_++ % 2 ? "other" : "first", {hidden});
                       Value z = b.mul(y, b.linear(x, "second", {hidden}));
-                      if (has("sees later tokens") || has("sees other documents")) {
+                      if (sees_later || has("sees other documents")) {
                         const Dim heads = b.dim("heads", 1);
                         const auto split = [&](const char* name) { return b.linear(x, name, {heads, hidden}); };
-                        z = b.add(z, b.linear(b.attention(split("q"), split("k"), split("v"),
-                                                          {.causal = !has("sees later tokens")}, 0.3),
-                                              "o", {hidden}));
+                        z = b.add(
+                            z, b.linear(b.attention(split("q"), split("k"), split("v"), {.causal = !sees_later}, 0.3),
+                                        "o", {hidden}));
                       }
                       b.output("hidden", z);
                     }),
             2);
     b.chain("head", "", b.block("head", [&] {
       if (has("no deviation")) b.init_std = std::nan("");
-      const Value logits = b.linear(b.input("hidden", {hidden}), "head", {vocab}, {.role = CHASSIS_ROLE_HEAD});
+      const Value x = b.input("hidden", {hidden});
+      if (has("scores") || has("scores that see later tokens")) {
+        b.output("scores", b.score(x, "head.weight", vocab));
+        return;
+      }
+      const Value logits = b.linear(x, "head", {vocab}, {.role = CHASSIS_ROLE_HEAD});
+      b.output("hidden", x);
+      if (has("scores of rows")) b.output("scores", b.own_op("trial/sum", "sum", {logits}, {}, {kBatch, vocab}, {}));
       if (!has("no logits")) b.output("logits", logits);
-      b.output("loss", has("no scalar") ? logits : b.cross_entropy(logits, b.field("labels")));
+      if (has("a loss")) b.output("loss", b.cross_entropy(logits, b.field("labels")));
+      if (has("no scalar")) b.output("aux_loss", logits);
+      if (has("a narrow loss"))
+        b.output("aux_loss", b.own_op("trial/mean", "mean", {logits}, {}, {}, {.mixed_dims = Dims{vocab}}));
     }));
   }
   int64_t max_positions() const override { return has("negative positions") ? -5 : 0; }

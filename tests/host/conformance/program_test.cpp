@@ -104,8 +104,12 @@ TEST_F(Conformance, FindsAModelThatSeesWhatItMustNotSee) {
 }
 
 TEST_F(Conformance, FindsAModelWithoutLogitsOrWithImpossibleNumbers) {
-  EXPECT_HAS(model("nonconforming", "{}", "no logits"), "its last block 'head' has no output \"logits\", which ");
-  EXPECT_HAS(model("nonconforming", "{}", "no scalar"), "the output \"loss\" of block 'head' is the value ");
+  EXPECT_HAS(model("nonconforming", "{}", "no logits"),
+             "its last block 'head' has no output \"logits\" [B, T, vocab], which ");
+  EXPECT_HAS(model("nonconforming", "{}", "a loss"), "delete the line b.output(\"loss\", …) of block 'head'; a loss ");
+  EXPECT_HAS(model("nonconforming", "{}", "no scalar"), "the output \"aux_loss\" of block 'head' is the value ");
+  EXPECT_HAS(model("nonconforming", "{}", "a narrow loss"),
+             "in the precision of the run, expected float32: an op of the plugin's own declares output_dtype = ");
   EXPECT_HAS(model("nonconforming", "{}", "negative positions"), "max_positions() returns -5, expected a number of ");
   EXPECT_HAS(model("nonconforming", "{}", "no deviation"), "of block 'head' has the init_std nan, expected a number ");
 }
@@ -122,6 +126,13 @@ TEST_F(Conformance, FindsAMappingThatLosesElements) {
              "'disk.0.upper', 'disk.0.lower'");
   EXPECT_HAS(model("nonconforming", "{}", "skips its own"),
              "the pattern 'disk.*.first' skips 'disk.0.first', which is a tensor of the model");
+}
+
+TEST_F(Conformance, ChecksAModelThatHasScoresInPlaceOfLogits) {
+  EXPECT_EQ(model("nonconforming", "{}", "scores", "nonconforming"), "");
+  EXPECT_HAS(model("nonconforming", "{}", "scores that see later tokens"),
+             "the scores of position 0 change with the id of position 7, which comes later: it is not causal");
+  EXPECT_HAS(model("nonconforming", "{}", "scores of rows"), "the output \"scores\" of block 'head' is the value ");
 }
 
 TEST_F(Conformance, FindsWrongGradients) {

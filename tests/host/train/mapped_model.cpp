@@ -38,9 +38,9 @@ class Small final : public Model {
                     }),
             2);
     b.chain("head", "", b.block("head", [&] {
-      const Value logits = b.linear(b.input("hidden", {hidden}), "head", {vocab}, {.role = CHASSIS_ROLE_HEAD});
-      b.output("logits", logits);
-      b.output("loss", b.cross_entropy(logits, b.field("labels")));
+      const Value x = b.input("hidden", {hidden});
+      b.output("hidden", x);
+      b.output("logits", b.linear(x, "head", {vocab}, {.role = CHASSIS_ROLE_HEAD}));
     }));
   }
   std::string config() const override {

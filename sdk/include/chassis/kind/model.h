@@ -107,8 +107,10 @@ typedef struct chassis_builder {
   chassis_status_t* (*slot)(const struct chassis_builder* b, const chassis_slot_desc_t* desc, chassis_slot_t* out);
   /* Records an op; *out is its first output. */
   chassis_status_t* (*op)(const struct chassis_builder* b, const chassis_op_desc_t* desc, chassis_value_t* out);
-  /* Names a value for the next block. "loss" (scalar sum) is minimised; "logits" is what generation reads; "scores" [B,
-   * labels] of a sequence-classification head is reserved for reward training, which no host supports yet. */
+  /* Names a value for the next block. The last block outputs "logits" [B, T, vocab], and "hidden" [B, T, H], which its
+   * head reads; or, of a sequence-classification head, "scores" [B, T, labels] f32 of every position. The host adds
+   * what a run minimises, so "loss" is refused. A loss of the model's own is "aux_loss", a scalar f32 that is a sum
+   * over tokens; it is added to their cross entropy. */
   chassis_status_t* (*output)(const struct chassis_builder* b, chassis_str_t name, chassis_value_t value);
   /* A chain of blocks, in program order; blocks[i] is the type of block i. "{i}" in prefix is the block's index:
    * "model.layers.{i}". */

@@ -81,10 +81,9 @@ TEST_F(Llama, RecordsABlockOfEachType) {
       "chain layers 'model.layers.{i}' layer x 3",
       "block head",
       "  %1 = rms_norm(hidden[B, T, hidden]; model.norm.weight[hidden])",
+      "  output hidden = %1",
       "  %2 = linear(%1; lm_head.weight[vocab][hidden]) -> [vocab]",
       "  output logits = %2",
-      "  %4 = cross_entropy(%2, labels) ignore_index=-100",
-      "  output loss = %4",
       "chain head '' head x 1",
   };
   EXPECT_EQ(recording.lines, expected);
@@ -95,6 +94,22 @@ TEST_F(Llama, RecordsABlockOfEachType) {
   EXPECT_EQ(recording.slots["mlp.up_proj.weight"].init, CHASSIS_INIT_NORMAL);
   EXPECT_EQ(recording.slots["model.norm.weight"].init, CHASSIS_INIT_ONES);
   EXPECT_EQ(recording.slots["lm_head.weight"].role, CHASSIS_ROLE_HEAD);
+}
+
+TEST_F(Llama, RecordsScoresOfEveryPosition) {
+  ASSERT_EQ(configure(R"(, "architectures": ["LlamaForSequenceClassification"], "num_labels": 3)"), "ok");
+  fake::Recording recording;
+  host_.check(model().record(instance_.self(), recording.builder()));
+  const std::vector<std::string> head(recording.lines.end() - 5, recording.lines.end());
+  EXPECT_EQ(head, (std::vector<std::string>{
+                      "block head",
+                      "  %1 = rms_norm(hidden[B, T, hidden]; model.norm.weight[hidden])",
+                      "  %2 = score(%1; score.weight[labels][hidden])",
+                      "  output scores = %2",
+                      "chain head '' head x 1",
+                  }));
+  EXPECT_EQ(recording.dim_sizes["labels"], 3);
+  EXPECT_EQ(recording.slots["score.weight"].role, CHASSIS_ROLE_HEAD);
 }
 
 TEST_F(Llama, RecordsBiasesAndTheTiedHead) {
