@@ -89,7 +89,7 @@ class LinearPartialCrossEntropy : public HeadChunks<PartialRows> {
   }
 };
 
-// Of all parts: the log-probabilities of the labels, or the loss, which is minus their sum.
+// The log-probabilities of the labels over all parts, or the loss, which is minus their sum.
 class Total : public AtenKernel {
  public:
   Total(const Operators& aten, const NodeView& node, bool is_loss)

@@ -1,5 +1,5 @@
-// What heads share: a linear and a softcap in chunks of rows, so that logits exist only for a chunk, and become their
-// gradient in place. Where only some rows count, as where the labels of prompts are ignored, these are copied together.
+// Heads share this: a linear and a softcap in chunks of rows, so that logits exist only for a chunk, and become their
+// gradient in place. If only some rows count, since labels of prompts are ignored, these are copied together.
 #pragma once
 
 #include <algorithm>

@@ -221,7 +221,7 @@ struct LogpHead {
   }
 };
 
-// Of pairs that a loss does not change, and of sequences that are only compared with others.
+// Such as rows of pairs that a loss ignores, and of sequences that are only compared with others.
 TEST(TokenLogp, RowsWithoutAGradientGiveNone) {
   for (const std::string library : {"aten", "fused"})
     for (const c10::ScalarType dtype : {at::kFloat, at::kBFloat16})
