@@ -79,6 +79,7 @@ Verb add_train(CLI::App& app);
 Verb add_check(CLI::App& app);
 Verb add_plan(CLI::App& app);
 Verb add_eval(CLI::App& app);
+Verb add_score(CLI::App& app);
 Verb add_generate(CLI::App& app);
 Verb add_serve(CLI::App& app);
 Verb add_ckpt(CLI::App& app);

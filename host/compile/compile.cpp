@@ -130,7 +130,7 @@ CompiledProgram compile(Program recorded, CompileOptions options) {
   auto out = std::make_shared<CompiledProgram::Rewritten>();
   out->program = std::move(recorded);
   append(out->reports, report_of_record(out->program));
-  if (options.objective) out->reports.push_back(add_objective(out->program, *options.objective));
+  if (options.objective) out->reports.push_back({"objective", "", add_objective(out->program, *options.objective)});
   check_rewritten(out->program, "the objective pass");
   append(out->reports, rewrite("adapter", options.passes.adapters, out->program));
   out->layout = apply_layout(out->program, options.passes.layout);

@@ -19,27 +19,27 @@ class ObjectivePass {
   explicit ObjectivePass(Program& program)
       : program_(program), block_(program.blocks[program.chains.back().blocks.back()]) {}
 
-  PassReport run(const ObjectiveRequest& request) {
-    PassReport report{"objective", "", ""};
+  std::string run(const ObjectiveRequest& request) {
+    std::string what;
     switch (request.output) {
       case ObjectiveOutput::kLoss:
-        report.what = add_loss();
+        what = add_loss();
         break;
       case ObjectiveOutput::kTokenLogps:
         refuse_aux_loss();
         block_.outputs[kTokenLogpsOutput] = add_after_logits("token_logp");
-        report.what = "adds the log-probabilities of labels";
+        what = "adds the log-probabilities of labels";
         break;
       case ObjectiveOutput::kScores:
         refuse_aux_loss();
-        report.what = add_scores(request.num_scores);
+        what = add_scores(request.num_scores);
         break;
     }
     block_.outputs.erase(kHiddenOutput);
     block_.outputs.erase(kAuxLossOutput);
     drop_unread();
-    if (!program_.left_out.empty()) report.what += "; leaves out " + program_.left_out.front();
-    return report;
+    if (!program_.left_out.empty()) what += "; leaves out " + program_.left_out.front();
+    return what;
   }
 
  private:
@@ -160,10 +160,10 @@ class ObjectivePass {
 
 }  // namespace
 
-PassReport add_objective(Program& program, const ObjectiveRequest& request) {
+std::string add_objective(Program& program, const ObjectiveRequest& request) {
   if (program.chains.empty() ||
       program.blocks[program.chains.back().blocks.back()].outputs.contains(kLossOutput))
-    return {"objective", "", "the program has a loss"};
+    return "the program has a loss";
   return ObjectivePass(program).run(request);
 }
 

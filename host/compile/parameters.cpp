@@ -218,7 +218,7 @@ void ParameterTable::copy_from(const ParameterTable& from) {
         p->descriptor.placements != source->descriptor.placements)
       throw config_error("the strategies of [[parallel]] divide the frozen copy of '" + p->name +
                          "' in another way than the trained parameter")
-          .hint("set reference.mode = \"precompute\"");
+          .hint("use an adapter, whose reference needs no copy, or another strategy");
     p->shard.copy_from(source->shard);
   }
   update_values();

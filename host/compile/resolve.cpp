@@ -15,11 +15,11 @@
 #include "host/base/error.hpp"
 #include "host/compile/kernel_tiles.hpp"
 #include "host/compile/node_description.hpp"
-#include "host/compile/objective_pass.hpp"
 #include "host/compile/parameters.hpp"
 #include "host/compile/row_pieces.hpp"
 #include "host/graph/op_pattern.hpp"
 #include "host/graph/op_table.hpp"
+#include "host/graph/output_names.hpp"
 #include "host/graph/rewrite.hpp"
 #include "host/plugin/instance.hpp"
 #include "host/plugin/status.hpp"
@@ -70,7 +70,7 @@ class BlockResolver {
       if (*op.bypass == kAbsent)
         throw config_error("the adapter cannot be left out for the reference: op " + op.id.text() + " '" + op.name +
                            "' of block '" + block().name + "' replaces a value that it does not read")
-            .hint("set reference.mode = \"precompute\"");
+            .hint("set reference.path to the directory of the model, which makes a frozen copy");
       replace_uses(block(), op.outputs[0], op.inputs[*op.bypass], i + 1);
     }
   }

@@ -308,9 +308,7 @@ TableRows reference_table() {
   return table_rows<T>(
       {.name = "reference", .doc = "the model before training, for objectives that compare with it"},
       &Settings::reference,
-      {choice("mode", &T::mode, ReferenceMode::kOnline,
-              "online: computed in each step, with a frozen copy of what is trained; precompute: once before training"),
-       path(text("path", &T::path, "",
+      {path(text("path", &T::path, "",
                  "another model or adapter of the same architecture; default the one that training starts from"))});
 }
 

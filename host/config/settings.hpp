@@ -250,7 +250,6 @@ struct Settings {
 
   PluginTable objective;
   struct Reference : ConfigEntry {
-    Setting<ReferenceMode> mode;
     Setting<std::string> path;
   } reference;
 

@@ -20,13 +20,13 @@ constexpr double kNoTarget = std::numeric_limits<double>::quiet_NaN();
 class ClassParser final : public JsonRowParser {
  public:
   explicit ClassParser(const DataSetConfig& config)
-      : JsonRowParser(config), classes_(config.classes), prompts_(config) {}
+      : JsonRowParser(config), classes_(config.classes), prompts_(config), has_targets_(config.has_targets) {}
 
  private:
   Record read(const RowFields& row) override {
     ClassifiedRecord record;
     record.input = input(row);
-    record.targets = targets(row);
+    if (has_targets_) record.targets = targets(row);
     return record;
   }
 
@@ -157,6 +157,7 @@ class ClassParser final : public JsonRowParser {
 
   std::vector<std::string> classes_;
   PromptParser prompts_;
+  bool has_targets_;
 };
 
 }  // namespace

@@ -50,11 +50,10 @@ void check_formats(const Settings& settings, const ObjectiveDesc& desc) {
 
 void check_reference(const Settings& settings, const ObjectiveDesc& desc) {
   if (desc.needs_reference()) return;
-  for (const ConfigEntry* key : {static_cast<const ConfigEntry*>(&settings.reference.mode),
-                                 static_cast<const ConfigEntry*>(&settings.reference.path)})
-    if (key->by_user())
-      throw config_error(*key, fmt::format("{} has no effect: objective '{}' compares with no reference", key->key(),
-                                           *settings.objective.plugin));
+  const Setting<std::string>& path = settings.reference.path;
+  if (path.is_set())
+    throw config_error(path, fmt::format("reference.path has no effect: objective '{}' compares with no reference",
+                                         *settings.objective.plugin));
 }
 
 void check_metric(const Settings& settings, const ObjectiveDesc& desc) {

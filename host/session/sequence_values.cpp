@@ -4,7 +4,7 @@
 #include <algorithm>
 
 #include "host/base/error.hpp"
-#include "host/compile/objective_pass.hpp"
+#include "host/graph/output_names.hpp"
 #include "host/service/memory.hpp"
 
 namespace chassis {

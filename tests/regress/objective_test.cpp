@@ -191,9 +191,9 @@ std::string refusal_of(const char* name, const std::vector<std::string>& overrid
 }
 
 TEST(ObjectiveRefusals, NameTheKeys) {
-  EXPECT_HAS(refusal_of("orpo", {"reference.mode=online"}), "reference.mode has no effect");
+  EXPECT_HAS(refusal_of("orpo", {"reference.path=run"}), "reference.path has no effect");
   EXPECT_HAS(refusal_of("dpo", {"data.packing=concat_split"}), "would divide the sequences");
-  EXPECT_HAS(refusal_of("reward", {"objective.plugin=dpo"}), "log-probabilities of tokens");
+  EXPECT_HAS(refusal_of("reward_lora", {"objective.plugin=dpo"}), "log-probabilities of tokens");
   EXPECT_HAS(refusal_of("dpo", {"data.train.0.format=labelled", "data.eval.0.format=labelled"}),
              "takes rows of format \"preference\"");
   EXPECT_HAS(refusal_of("dpo", {"eval.metric=rewards/acuracies", "eval.keep_best=eval", "eval.every_steps=2"}),

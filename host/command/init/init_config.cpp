@@ -312,11 +312,6 @@ std::string objective_tables(const InitFacts& facts) {
                  fmt::format("{}{}", is_regression ? "values of a row" : "classes",
                              facts.labels.is_part ? ", in the rows that were looked at" : ""));
   }
-  if (facts.objective->has_reference && facts.objective->format == DataFormat::kPreference)
-    text +=
-        "\n[reference]\n" + line("mode = \"online\"", facts.method == "full"
-                                                          ? "a frozen copy of the model; \"precompute\" needs none"
-                                                          : "the model without its adapter; \"precompute\" is faster");
   return text;
 }
 

@@ -102,7 +102,7 @@ TEST(ForeignKeys, OfPreferencesRewardsAndPoliciesAreAnswered) {
       {"kto_chosen_weight=1", "use desirable_weight"},
       {"kto_rejected_weight=1", "use undesirable_weight"},
       {"center_rewards_coefficient=0.01", "use center_coefficient in [objective] with plugin = \"reward\""},
-      {"precompute_ref_log_probs=true", "use reference.mode = \"precompute\""},
+      {"precompute_ref_log_probs=true", "the reference is computed in each step"},
       {"sync_ref_model=true", "a moving one is not available"},
       {"max_prompt_length=512", "data.overflow = \"truncate_left_prompt\" shortens prompts"},
       {"max_completion_length=512", "answers are never cut"},
