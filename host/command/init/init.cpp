@@ -256,13 +256,16 @@ FoundFormat format_of(const std::string& data, const std::vector<std::string>& p
 FoundFormat given_format(const InitArguments& arguments, const std::string& data) {
   const DataFormat format = data_format_from_text(arguments.format);
   try {
-    const FoundFormat found = format_of(data, arguments.plugin_path);
+    FoundFormat found = format_of(data, arguments.plugin_path);
     if (found.better && found.better->format == format) {
       const bool is_pair = found.format == DataFormat::kPreference;
       return {format, found.better->columns,
               is_pair ? "the better answers of pairs, as --format says" : "all answers, as --format says"};
     }
-    if (found.format == format) return {format, found.columns, "as --format says"};
+    if (found.format == format) {
+      found.why = "as --format says";
+      return found;
+    }
   } catch (const Error&) {  // the format is given because it cannot be found
   }
   return {format, {}, "as --format says"};

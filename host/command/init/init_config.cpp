@@ -80,7 +80,11 @@ std::optional<FoundFormat> format_for_objective(const Json& row) {
     found.better = format_of_answers(row, chosen);
     return found;
   }
-  if (has("completions") && row["completions"].is_array()) return FoundFormat{DataFormat::kRollouts, {}, ""};
+  if (has("completions") && row["completions"].is_array()) {
+    FoundFormat found{DataFormat::kRollouts, {}, ""};
+    found.has_logps = first_has(row["completions"], "logps");
+    return found;
+  }
   for (const char* label : {"label", "kto_tag"}) {
     if (!has(label) || !is_good_or_bad(row[label])) continue;
     for (const char* answer : {"completion", "output", "messages", "conversations"}) {
@@ -302,6 +306,10 @@ std::string objective_tables(const InitFacts& facts) {
   std::string text = "\n[objective]\n" + line(fmt::format("plugin = \"{}\"", facts.objective->plugin));
   for (const auto& [assignment, comment] : facts.objective->options)
     text += line(std::string(assignment), std::string(comment));
+  if (facts.task == Task::kPolicy && facts.format.has_logps)
+    text += line("clip_low = 0.2") + line("clip_high = 0.2", "0.28 lets rare tokens grow");
+  else if (facts.task == Task::kPolicy)
+    text += line("old_logps = \"model\"", "the answers have no \"logps\" of the policy that wrote them");
   if (facts.task == Task::kClassify) {
     const bool is_regression = facts.labels.kind == "regression";
     text +=

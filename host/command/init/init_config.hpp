@@ -26,6 +26,7 @@ struct FoundFormat : RowFormat {
       : RowFormat{form, std::move(names)}, why(std::move(reason)) {}
   FoundFormat() = default;
   std::string why;                  // "its rows have the keys messages, id"
+  bool has_logps = false;           // of rollouts: answers have the log-probabilities of the policy that wrote them
   std::optional<RowFormat> better;  // for pairs: reads only the better answers; for labelled answers: all of them
 };
 // Finds it from the names of the files and the keys of the first rows. Throws a config error if they fit no format.

@@ -34,8 +34,6 @@ constexpr InitLine kSimpo[] = {
 constexpr InitLine kReward[] = {{"center_coefficient = 0.01", "keeps scores near 0"}};
 constexpr InitLine kGrpo[] = {
     {"loss = \"dapo\"", "divides by the answers' tokens; grpo, bnpo and dr_grpo divide in other ways"},
-    {"clip_low = 0.2", ""},
-    {"clip_high = 0.2", "0.28 lets rare tokens grow"},
     {"kl_beta = 0.0", "above 0: stay close to the model before training"},
 };
 

@@ -164,6 +164,16 @@ TEST_F(InitConfig, EveryMethodHasAConfiguration) {
   }
 }
 
+TEST_F(InitConfig, RolloutsWithoutLogProbabilitiesAreScoredByTheModel) {
+  InitFacts facts{.task = Task::kPolicy, .method = "full", .objective = find_init_method("grpo")};
+  facts.format = found(R"({"prompt": "a", "completions": [{"text": "b", "reward": 1, "logps": [-1]}]})");
+  EXPECT_HAS(init_toml(facts), "\nclip_low = 0.2\n");
+  EXPECT_EQ(init_toml(facts).find("old_logps"), std::string::npos);
+  facts.format = found(R"({"prompt": "a", "completions": [{"text": "b", "reward": 1}]})");
+  EXPECT_HAS(init_toml(facts), "\nold_logps = \"model\"");
+  EXPECT_EQ(init_toml(facts).find("clip_"), std::string::npos) << "all ratios are 1";
+}
+
 TEST_F(InitConfig, RowsOfPairsHoldBothAnswers) {
   InitFacts facts{.task = Task::kPreference, .format = {DataFormat::kPreference, {}, ""}, .longest = 1 << 20};
   EXPECT_EQ(seq_len_of(facts), 2 * 4096);
