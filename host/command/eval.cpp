@@ -28,10 +28,8 @@ Json evaluate_loss_of(Session& session, ObjectiveStep* objective, EvalData& data
     if (prints)
       std::fprintf(output(), "%s loss %.6f perplexity %.4f tokens %llu\n", printable(name).c_str(), record.loss,
                    *record.perplexity, static_cast<unsigned long long>(record.trained_tokens));
-    return {{"name", name},
-            {"loss", record.loss},
-            {"perplexity", *record.perplexity},
-            {"tokens", record.trained_tokens}};
+    return {
+        {"name", name}, {"loss", record.loss}, {"perplexity", *record.perplexity}, {"tokens", record.trained_tokens}};
   }
   Json json = {{"name", name}, {"loss", record.loss}, {"rows", record.num_units}};
   std::string metrics;

@@ -1,4 +1,5 @@
-// `chassis score`: the scores that a reward model or a classifier gives to the rows of a file, one line of JSON for each.
+// `chassis score`: the scores that a reward model or a classifier gives to the rows of a file, one line of JSON for
+// each.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -106,7 +107,8 @@ Verb add_score(CLI::App& app) {
   app.add_option("--rows", arguments->rows,
                  "a data file with rows {\"text\": …}, {\"messages\": […]} or {\"prompt\": …, \"completion\": …}")
       ->required();
-  app.add_option("--out", arguments->out, "write the lines {\"line\": …, \"score\": …} to this file; default standard output");
+  app.add_option("--out", arguments->out,
+                 "write the lines {\"line\": …, \"score\": …} to this file; default standard output");
   arguments->weights.add_to(app);
   arguments->config.add_ranks_to(app);
   const auto start_ranks = [=] {

@@ -242,7 +242,8 @@ class Adaptation {
 
   BlockType extended(const Chain& chain, size_t index, const BlockType& recorded) {
     BlockType block = recorded;
-    for (ParameterSlot& slot : block.slots) slot.frozen = !slot_is_trained(chain, index, recorded, slot) && !slot.of_objective;
+    for (ParameterSlot& slot : block.slots)
+      slot.frozen = !slot_is_trained(chain, index, recorded, slot) && !slot.of_objective;
     for (size_t at = 0; at < block.ops.size();) {
       const Op& op = block.ops[at];
       at = op.params.empty() || op.inputs.empty() || op.inputs[0] == kAbsent ? at + 1 : extend(chain, index, block, at);

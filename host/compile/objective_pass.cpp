@@ -91,7 +91,8 @@ class ObjectivePass {
       const std::vector<DimId>& dims = block_.values[*scores].dims;
       const int64_t has = dims.size() == 3 ? program_.dims[dims[2]].size : 0;
       if (has != num_scores)
-        throw config_error("the model's head gives " + std::to_string(has) + " scores, and the objective needs " + wanted)
+        throw config_error("the model's head gives " + std::to_string(has) + " scores, and the objective needs " +
+                           wanted)
             .hint("set num_labels in the options of [objective], or take a model with another head");
       block_.outputs.erase(kLogitsOutput);
       return "trains the model's " + wanted;
@@ -161,8 +162,7 @@ class ObjectivePass {
 }  // namespace
 
 std::string add_objective(Program& program, const ObjectiveRequest& request) {
-  if (program.chains.empty() ||
-      program.blocks[program.chains.back().blocks.back()].outputs.contains(kLossOutput))
+  if (program.chains.empty() || program.blocks[program.chains.back().blocks.back()].outputs.contains(kLossOutput))
     return "the program has a loss";
   return ObjectivePass(program).run(request);
 }

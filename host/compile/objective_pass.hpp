@@ -20,8 +20,8 @@ struct ObjectiveRequest {
   int64_t num_scores = 0;  // with kScores
 };
 
-// Throws a config error if the model cannot give it. A program without chains, or with a loss of its own, such as a test's,
-// stays as it is.
+// Throws a config error if the model cannot give it. A program without chains, or with a loss of its own, such as a
+// test's, stays as it is.
 std::string add_objective(Program& program, const ObjectiveRequest& request);
 
 // The scores of a position that the program gives; 0 if it gives none.

@@ -214,8 +214,7 @@ void ParameterTable::copy_from(const ParameterTable& from) {
       p->shard.copy_from(source->value);  // a strategy may divide what is trained, and keep it whole for the ops
       continue;
     }
-    if (p->shard.sizes() != source->shard.sizes() ||
-        p->descriptor.placements != source->descriptor.placements)
+    if (p->shard.sizes() != source->shard.sizes() || p->descriptor.placements != source->descriptor.placements)
       throw config_error("the strategies of [[parallel]] divide the frozen copy of '" + p->name +
                          "' in another way than the trained parameter")
           .hint("use an adapter, whose reference needs no copy, or another strategy");
@@ -229,7 +228,8 @@ void ParameterTable::allocate(Device device, const ParameterTable* lender) {
   MemoryTag tag(MemoryCategory::kParameters);
   for (auto& p : parameters_) {
     if (p->shard && !p->is_here) continue;  // see release()
-    if (const Parameter* from = lender ? lender->find(p->name) : nullptr; from != nullptr && borrow(*p, *from)) continue;
+    if (const Parameter* from = lender ? lender->find(p->name) : nullptr; from != nullptr && borrow(*p, *from))
+      continue;
     const Layout layout(p->descriptor, mesh_);
     const auto pieces = layout.pieces(rank_);
     p->owned = std::any_of(pieces.begin(), pieces.end(), [](const Piece& piece) { return piece.owned; });

@@ -60,8 +60,8 @@ class ParameterTable {
   void initialize(uint64_t seed, Which which = Which::kAll);
   // The same for the parameters that `which` chooses.
   void initialize(uint64_t seed, const std::function<bool(const Parameter& p)>& which);
-  // Copies what `from` stores to all parameters that do not share its tensors, cast to their dtype. Throws a config error
-  // that names a parameter whose shards differ.
+  // Copies what `from` stores to all parameters that do not share its tensors, cast to their dtype. Throws a config
+  // error that names a parameter whose shards differ.
   void copy_from(const ParameterTable& from);
   // value = cast(shard), where they are two tensors of the same shape. Strategies update the divided ones.
   void update_values();

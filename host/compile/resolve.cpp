@@ -62,7 +62,7 @@ class BlockResolver {
     for (const char* name : {kLossOutput, kTokenLogpsOutput, kScoresOutput}) block().outputs.erase(name);
   }
 
-  // What adapters changed is read as the model recorded it.
+  // Readers of a value that an adapter replaced read the recorded one.
   void drop_adapters() {
     for (size_t i = 0; i < block().ops.size(); ++i) {
       const Op& op = block().ops[i];

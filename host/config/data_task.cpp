@@ -64,7 +64,11 @@ void CrossCheck::check_classes() {
 std::string CrossCheck::formats_text(const TaskSpec& task) {
   std::string text;
   for (size_t i = 0; i < task.formats.size(); ++i)
-    text += fmt::format("{}\"{}\"", i == 0 ? "" : i + 1 == task.formats.size() ? " or " : ", ", to_text(task.formats[i]));
+    text += fmt::format("{}\"{}\"",
+                        i == 0                         ? ""
+                        : i + 1 == task.formats.size() ? " or "
+                                                       : ", ",
+                        to_text(task.formats[i]));
   return text;
 }
 

@@ -293,14 +293,13 @@ TableRows optimizer_table() {
 }
 
 TableRows objective_table() {
-  return table_rows<PluginTable>(
-      {.name = "objective",
-       .slot = SlotForm::kOne,
-       .kind = "objective",
-       .doc = "what the run minimises if it is not the cross entropy of tokens"},
-      &Settings::objective,
-      {text("plugin", &PluginTable::plugin, "",
-            "the objective; default dpo, reward, classify or policy, by train.task")});
+  return table_rows<PluginTable>({.name = "objective",
+                                  .slot = SlotForm::kOne,
+                                  .kind = "objective",
+                                  .doc = "what the run minimises if it is not the cross entropy of tokens"},
+                                 &Settings::objective,
+                                 {text("plugin", &PluginTable::plugin, "",
+                                       "the objective; default dpo, reward, classify or policy, by train.task")});
 }
 
 TableRows reference_table() {
@@ -499,13 +498,12 @@ TableRows log_table() {
 
 const std::vector<TableRows>& all_tables() {
   static const std::vector<TableRows> tables = {
-      top_level_table(), run_table(),           plugins_table(),    model_table(),      freeze_table(),
-      tokenizer_table(), data_table(),          data_train_table(), data_eval_table(),  train_table(),
-      eval_table(),      eval_generate_table(), precision_table(),  recompute_table(),  objective_table(),
-      reference_table(), optimizer_table(),
-      schedule_table(),  mesh_table(),          parallel_table(),   comm_table(),       attention_table(),
-      kernels_table(),   quant_table(),         adapter_table(),    checkpoint_table(), export_table(),
-      generate_table(),  sample_table(),        log_table()};
+      top_level_table(),  run_table(),           plugins_table(),    model_table(),     freeze_table(),
+      tokenizer_table(),  data_table(),          data_train_table(), data_eval_table(), train_table(),
+      eval_table(),       eval_generate_table(), precision_table(),  recompute_table(), objective_table(),
+      reference_table(),  optimizer_table(),     schedule_table(),   mesh_table(),      parallel_table(),
+      comm_table(),       attention_table(),     kernels_table(),    quant_table(),     adapter_table(),
+      checkpoint_table(), export_table(),        generate_table(),   sample_table(),    log_table()};
   return tables;
 }
 

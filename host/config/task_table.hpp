@@ -14,17 +14,18 @@ struct TaskSpec {
   // Rows are conversations, or prompts with answers, of which only the answers are trained. Otherwise they are
   // documents.
   bool has_answers;
-  // The default of objective.plugin. Empty: the task minimises the cross entropy of tokens, and there is no [objective].
+  // The default of objective.plugin. Empty: the task minimises the cross entropy of tokens, and there is no
+  // [objective].
   std::string_view objective;
   bool has_scores;                      // the model has a head of scores in place of its head over the vocabulary
   std::span<const DataFormat> formats;  // of its data sets
 };
 
 inline constexpr DataFormat kDocumentFormats[] = {DataFormat::kText, DataFormat::kTokens};
-inline constexpr DataFormat kAnswerFormats[] = {DataFormat::kText,     DataFormat::kAlpaca,
-                                                DataFormat::kShareGpt, DataFormat::kMessages,
-                                                DataFormat::kPromptCompletion, DataFormat::kSegments,
-                                                DataFormat::kTokens};
+inline constexpr DataFormat kAnswerFormats[] = {
+    DataFormat::kText,     DataFormat::kAlpaca,           DataFormat::kShareGpt,
+    DataFormat::kMessages, DataFormat::kPromptCompletion, DataFormat::kSegments,
+    DataFormat::kTokens};
 inline constexpr DataFormat kPreferenceFormats[] = {DataFormat::kPreference, DataFormat::kLabelled};
 inline constexpr DataFormat kRewardFormats[] = {DataFormat::kPreference};
 inline constexpr DataFormat kClassFormats[] = {DataFormat::kClassification};

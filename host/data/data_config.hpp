@@ -86,7 +86,7 @@ struct DataConfig {
   std::vector<std::string> fields = all_batch_fields();
   // The sizes of their dims other than B and T.
   NamedSizes dims = {};
-  // What the objective of the run needs; nullopt: documents are not divided into sequences.
+  // The needs of the run's objective; nullopt: documents are not divided into sequences.
   std::optional<SequenceNeeds> sequences = {};
   // The folder that keeps tokenised sets.
   std::string cache_dir;

@@ -1,5 +1,5 @@
-// What the data say about the sequences of a document: prompts with answers, or texts, that an objective scores one by
-// one. The two answers of a pair are one document of two sequences, so they always share a row.
+// The facts that the data have about the sequences of a document: prompts with answers, or texts, that an objective
+// scores one by one. The two answers of a pair are one document of two sequences, so they always share a row.
 #pragma once
 
 #include <cstdint>
@@ -32,7 +32,7 @@ struct BatchSequence {
   SequenceFacts facts;
 };
 
-// What the objective of a run needs from the data; described in chassis/kind/objective.h.
+// The needs of an objective that the data meet; described in chassis/kind/objective.h.
 struct SequenceNeeds {
   uint32_t units = CHASSIS_OBJECTIVE_PAIRS;
   bool mismatches = false;

@@ -292,9 +292,7 @@ class RankRehearsal {
     if (session_.objective() != nullptr) {
       compare_with_reference(inputs.fields);
       inputs.loss_scale = 1.0;
-      inputs.objective = [](int, const StreamValues& outputs) {
-        return ObjectiveValue{0.0, empty_gradients(outputs)};
-      };
+      inputs.objective = [](int, const StreamValues& outputs) { return ObjectiveValue{0.0, empty_gradients(outputs)}; };
     }
     observer_.begin_entries();
     run_step(parts, inputs);

@@ -98,10 +98,10 @@ class Summary {
       const auto* best = *std::min_element(points.begin(), points.end(),
                                            [](const auto* a, const auto* b) { return a->loss < b->loss; });
       const double perplexity = points.back()->perplexity;
-      line("eval", fmt::format("{:>9} {}  {}lowest {:.4f} at step {}", metric_text("loss", points.back()->loss),
-                               printable(name),
-                               std::isfinite(perplexity) ? fmt::format("perplexity {:.4g}, ", perplexity) : "",
-                               best->loss, best->step));
+      line("eval",
+           fmt::format("{:>9} {}  {}lowest {:.4f} at step {}", metric_text("loss", points.back()->loss),
+                       printable(name), std::isfinite(perplexity) ? fmt::format("perplexity {:.4g}, ", perplexity) : "",
+                       best->loss, best->step));
     }
   }
 

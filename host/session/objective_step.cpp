@@ -89,7 +89,9 @@ std::vector<ObjectiveBatch> ObjectiveStep::exchanged(const std::vector<Objective
       std::ranges::copy(sizes_of(own[i]), sizes.begin() + static_cast<ptrdiff_t>(place(i, rank) * kNumSizes));
   ranks.sum(sizes, "sizes of an objective's batches");
   std::vector<size_t> begin = {0};
-  const auto sizes_at = [&](size_t batch) { return std::span<const double>(sizes).subspan(batch * kNumSizes, kNumSizes); };
+  const auto sizes_at = [&](size_t batch) {
+    return std::span<const double>(sizes).subspan(batch * kNumSizes, kNumSizes);
+  };
   for (size_t batch = 0; batch < own.size() * num_ranks; ++batch) {
     const auto s = sizes_at(batch);
     double count = 2 * s[0];

@@ -26,8 +26,8 @@ class ObjectiveStep {
   // `reference` is NULL if the objective needs none. All must outlive it.
   ObjectiveStep(Session& session, ReferenceModel* reference);
 
-  // [step][all-ranks] Call before the step's first forward. `micro_batches` are those of this rank, on all ranks as many,
-  // and stay as they are until the step's end.
+  // [step][all-ranks] Call before the step's first forward. `micro_batches` are those of this rank, on all ranks as
+  // many, and stay as they are until the step's end.
   void begin(const std::vector<Batch>& micro_batches);
   // [step] Loss and gradients of a micro-batch of that step.
   ObjectiveValue value(int microbatch, const StreamValues& outputs);
@@ -53,17 +53,18 @@ class ObjectiveStep {
   ObjectiveBatch values_of(const Batch& batch, Purpose purpose);
   void add_reference_of(const Batch& batch, ObjectiveBatch& values);
   double farthest_at_start() const;
-  // [all-ranks] The batches of all data-parallel ranks, in the order of the data: batch i of rank r is the i · ranks + r-th.
+  // [all-ranks] The batches of all data-parallel ranks, in the order of the data: batch i of rank r is the i · ranks +
+  // r-th.
   std::vector<ObjectiveBatch> exchanged(const std::vector<ObjectiveBatch>& own) const;
 
   Session& session_;
   const RunObjective& objective_;
   ReferenceModel* reference_;
   const std::vector<Batch>* micro_batches_ = nullptr;
-  std::vector<ObjectiveBatch> references_;       // by micro-batch: reference_logp and reference_token_logp alone
+  std::vector<ObjectiveBatch> references_;  // by micro-batch: reference_logp and reference_token_logp alone
   std::vector<double> state_, term_weights_;
   std::vector<std::vector<double>> sequence_states_;  // by micro-batch
-  std::vector<double> terms_, sums_;             // of this rank's micro-batches so far
+  std::vector<double> terms_, sums_;                  // of this rank's micro-batches so far
   std::vector<ObjectiveBatch> added_;
   double distance_ = 0;  // the largest of an answer in this step, per token
 };

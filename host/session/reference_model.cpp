@@ -110,8 +110,6 @@ StreamValues ReferenceModel::outputs(const Fields& fields) {
                : session_.executor().outputs(Purpose::kReference, fields);
 }
 
-void ReferenceModel::finish_step() {
-  (copy_ ? *copy_->events : session_.ranks().events()).finish_step();
-}
+void ReferenceModel::finish_step() { (copy_ ? *copy_->events : session_.ranks().events()).finish_step(); }
 
 }  // namespace chassis

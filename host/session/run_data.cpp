@@ -97,7 +97,8 @@ void require_template(const DataNeeds& needs, const ChatConfig& chat) {
   const auto look = [&](const Settings::DataSet& set) {
     const DataFormat format = set.format;
     has_chats |= format == DataFormat::kMessages || format == DataFormat::kShareGpt || format == DataFormat::kAlpaca ||
-                 format == DataFormat::kPreference || format == DataFormat::kLabelled || format == DataFormat::kRollouts;
+                 format == DataFormat::kPreference || format == DataFormat::kLabelled ||
+                 format == DataFormat::kRollouts;
   };
   for (const Settings::TrainSet& set : needs.settings.data.train) look(set);
   for (const Settings::EvalSet& set : needs.settings.data.eval) look(set);

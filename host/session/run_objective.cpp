@@ -32,16 +32,17 @@ void check_task(const Settings& settings, const ObjectiveDesc& desc) {
                      fmt::format("objective '{}' is computed from {}, and train.task = \"{}\" trains {}",
                                  *settings.objective.plugin, takes_scores ? "scores" : "log-probabilities of tokens",
                                  to_text(*settings.train.task), takes_scores ? "no head of scores" : "scores alone"))
-      .hint(takes_scores ? "set train.task = \"reward\" or \"classify\"" : "set train.task = \"preference\" or \"policy\"");
+      .hint(takes_scores ? "set train.task = \"reward\" or \"classify\""
+                         : "set train.task = \"preference\" or \"policy\"");
 }
 
 void check_formats(const Settings& settings, const ObjectiveDesc& desc) {
   const DataFormat wanted = format_of(desc.units);
   const auto check = [&](const Settings::DataSet& set) {
     if (set.format == wanted) return;
-    throw config_error(set.format, fmt::format("{} = \"{}\", but objective '{}' takes rows of format \"{}\"",
-                                               set.format.key(), to_text(*set.format), *settings.objective.plugin,
-                                               to_text(wanted)))
+    throw config_error(set.format,
+                       fmt::format("{} = \"{}\", but objective '{}' takes rows of format \"{}\"", set.format.key(),
+                                   to_text(*set.format), *settings.objective.plugin, to_text(wanted)))
         .hint(fmt::format("set {} = \"{}\", or choose another objective", set.format.key(), to_text(wanted)));
   };
   for (const Settings::TrainSet& set : settings.data.train) check(set);
@@ -72,8 +73,7 @@ void check_metric(const Settings& settings, const ObjectiveDesc& desc) {
 }  // namespace
 
 RunObjective::RunObjective(const Settings& settings, RunPlugins& plugins)
-    : instance_(plugins.create(settings.objective.key(), "objective", settings.objective.plugin)),
-      plugin_(*instance_) {
+    : instance_(plugins.create(settings.objective.key(), "objective", settings.objective.plugin)), plugin_(*instance_) {
   check_task(settings, desc());
   check_formats(settings, desc());
   check_reference(settings, desc());
@@ -81,8 +81,7 @@ RunObjective::RunObjective(const Settings& settings, RunPlugins& plugins)
 }
 
 ObjectiveRequest RunObjective::request() const {
-  if (desc().scores())
-    return {ObjectiveOutput::kScores, static_cast<int64_t>(desc().num_scores)};
+  if (desc().scores()) return {ObjectiveOutput::kScores, static_cast<int64_t>(desc().num_scores)};
   return {ObjectiveOutput::kTokenLogps};
 }
 

@@ -151,10 +151,10 @@ void append(ObjectiveBatch& to, const ObjectiveBatch& batch) {
     const uint64_t before = to.first_token.back();
     for (size_t s = 1; s < batch.first_token.size(); ++s) to.first_token.push_back(before + batch.first_token[s]);
   }
-  for (const auto member : {&ObjectiveBatch::target, &ObjectiveBatch::margin, &ObjectiveBatch::logp,
-                            &ObjectiveBatch::reference_logp, &ObjectiveBatch::length, &ObjectiveBatch::score,
-                            &ObjectiveBatch::token_logp, &ObjectiveBatch::reference_token_logp,
-                            &ObjectiveBatch::old_token_logp})
+  for (const auto member :
+       {&ObjectiveBatch::target, &ObjectiveBatch::margin, &ObjectiveBatch::logp, &ObjectiveBatch::reference_logp,
+        &ObjectiveBatch::length, &ObjectiveBatch::score, &ObjectiveBatch::token_logp,
+        &ObjectiveBatch::reference_token_logp, &ObjectiveBatch::old_token_logp})
     append(to.*member, batch.*member);
 }
 

@@ -75,9 +75,10 @@ bool has_objective(const Config& config) {
   if (task.objective.empty()) return false;
   if (config.use() != ConfigUse::kGeneration) return true;
   if (!task.has_scores) return false;
-  throw config_error(config.settings().train.task,
-                     "train.task = \"" + std::string(to_text(task.task)) +
-                         "\" trains a head of scores in place of the head over the vocabulary: the model generates no text")
+  throw config_error(
+      config.settings().train.task,
+      "train.task = \"" + std::string(to_text(task.task)) +
+          "\" trains a head of scores in place of the head over the vocabulary: the model generates no text")
       .hint("`chassis score` gives the scores of texts");
 }
 

@@ -100,8 +100,8 @@ class Session {
   // Only if the configuration was read for training, and after allocate().
   StepParts step_parts() { return state_.step_parts(); }
   DataNeeds data_needs() const {
-    DataNeeds needs{settings(), program(), tokenizer(), world_->launch().local_rank == 0, &*row_files_,
-                    &compiled().layout()};
+    DataNeeds needs{settings(),   program(),           tokenizer(), world_->launch().local_rank == 0,
+                    &*row_files_, &compiled().layout()};
     if (objective_) needs.sequences = objective_->needs();
     return needs;
   }

@@ -44,10 +44,11 @@ enum class StepPhase {
 // Called after each phase; `microbatch` is set for kForward and kBackward.
 using StepObserver = std::function<void(StepPhase, int microbatch)>;
 
-// What an objective makes of the outputs of a micro-batch, on a rank that has the last stage.
+// The loss and the gradients that an objective makes of the outputs of a micro-batch, on a rank that has the last
+// stage.
 struct ObjectiveValue {
-  double loss = 0.0;        // this micro-batch's part of the loss, already divided by the counts of the global batch
-  StreamValues gradients;   // of the outputs
+  double loss = 0.0;       // this micro-batch's part of the loss, already divided by the counts of the global batch
+  StreamValues gradients;  // of the outputs
 };
 using ObjectiveSource = std::function<ObjectiveValue(int microbatch, const StreamValues& outputs)>;
 
@@ -56,8 +57,8 @@ struct StepInputs {
   std::vector<Work> schedule;  // this rank's work
   FieldSource fields;
   std::function<RandomBits(int microbatch)> random;  // for this rank's micro-batches; NULL: all zero
-  double loss_scale = 1.0;    // 1 ÷ trained tokens of the global batch; 1 with an objective
-  ObjectiveSource objective;  // NULL: the program's output "loss" is minimised
+  double loss_scale = 1.0;                           // 1 ÷ trained tokens of the global batch; 1 with an objective
+  ObjectiveSource objective;                         // NULL: the program's output "loss" is minimised
   // This rank's parts of sums over the step, for metrics; called once, after its backward. NULL: none.
   std::function<std::vector<double>()> sums;
   double lr = 0.0;

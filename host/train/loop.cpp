@@ -120,8 +120,7 @@ void RunLoop::evaluate_all(int64_t step) {
 
 bool RunLoop::evaluate_loss(size_t index, int64_t step) {
   const Settings& settings = session_.settings();
-  EvalRecord record =
-      evaluate(session_, run_.objective ? &*run_.objective : nullptr, *run_.eval_data[index]);
+  EvalRecord record = evaluate(session_, run_.objective ? &*run_.objective : nullptr, *run_.eval_data[index]);
   record.step = step;
   record.name = eval_name(settings.data, index);
   run_.sinks.write(step, [&](MetricsSink& sink) { sink.evaluation(record); });

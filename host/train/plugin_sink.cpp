@@ -263,7 +263,8 @@ class PluginSink final : public MetricsSink {
   void evaluation(const EvalRecord& r) override {
     const std::string prefix = "eval/" + r.name + "/";
     NamedValues values = {{prefix + "loss", r.loss}};
-    r.for_each_value([&](const auto& name, auto value) { values.emplace_back(prefix + name, static_cast<double>(value)); });
+    r.for_each_value(
+        [&](const auto& name, auto value) { values.emplace_back(prefix + name, static_cast<double>(value)); });
     push({.step = r.step, .values = std::move(values)});
   }
   void score(const ScoreRecord& r) override {

@@ -146,7 +146,7 @@ class RunStart {
 
   Session& session_;
   PreparedRun& run_;
-  bool is_filled_ = false;  // the parameters are those before training
+  bool is_filled_ = false;        // the parameters are those before training
   const std::string& directory_;  // the path
   Trainer& trainer_;
 };

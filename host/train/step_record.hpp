@@ -14,7 +14,7 @@ using NamedValues = std::vector<std::pair<std::string, double>>;
 
 struct StepRecord {
   int64_t step = 0;
-  double loss = 0.0;  // of the whole global batch: Σ cross entropy ÷ trained tokens, or that of the objective
+  double loss = 0.0;       // of the whole global batch: Σ cross entropy ÷ trained tokens, or that of the objective
   double grad_norm = 0.0;  // before clipping
   double lr = 0.0;
   double epoch = 0.0;

@@ -91,8 +91,7 @@ class PhaseSpans {
 };
 
 Error no_content(const EvalData& data, const std::string& what) {
-  return {ExitCode::kConfig, data.config().where,
-          "evaluation set '" + data.config().path + "' has no " + what};
+  return {ExitCode::kConfig, data.config().where, "evaluation set '" + data.config().path + "' has no " + what};
 }
 
 }  // namespace

@@ -34,7 +34,7 @@ struct TrainerOptions {
   uint64_t seed = 0;                       // for random bits in ops
   std::function<StepRequests()> requests;  // as in StepInputs
   std::function<void()> before_update;     // as in StepInputs
-  ObjectiveStep* objective = nullptr;  // NULL: the cross entropy of tokens. Outlives the trainer
+  ObjectiveStep* objective = nullptr;      // NULL: the cross entropy of tokens. Outlives the trainer
   Trace* trace = nullptr;
   // Compared after each step; nullopt: nothing is.
   std::optional<ProcessSettings> process_settings = {};

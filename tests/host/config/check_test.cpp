@@ -121,7 +121,7 @@ TEST(ForeignKeys, OfPreferencesRewardsAndPoliciesAreAnswered) {
   };
   for (const auto& [key, answer] : answers)
     EXPECT_NE(what_is_wrong(kExample, {key}).find(answer), std::string::npos) << key << "\n"
-                                                                             << what_is_wrong(kExample, {key});
+                                                                              << what_is_wrong(kExample, {key});
 }
 
 TEST(ForeignKeys, OfMethodsAreAnsweredWithATaskAndAnObjective) {

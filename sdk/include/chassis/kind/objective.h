@@ -30,10 +30,12 @@
 /* Flags of `needs`. */
 #define CHASSIS_OBJECTIVE_REFERENCE 1u /* reference_logp: those of the model before training */
 #define CHASSIS_OBJECTIVE_GLOBAL 2u    /* prepare: values of the whole global batch before any gradient */
-#define CHASSIS_OBJECTIVE_MISMATCH 4u  /* each LABELLED unit also has a sequence MISMATCH: its prompt with the answer to
-                                          another one. It has no gradient; implies GLOBAL */
-#define CHASSIS_OBJECTIVE_TOKENS 8u    /* the arrays of tokens */
-#define CHASSIS_OBJECTIVE_OLD_LOGPS 16u /* old_token_logp: those of the policy that wrote the answers; implies TOKENS */
+#define CHASSIS_OBJECTIVE_MISMATCH                                                                                    \
+  4u                                /* each LABELLED unit also has a sequence MISMATCH: its prompt with the answer to \
+                                       another one. It has no gradient; implies GLOBAL */
+#define CHASSIS_OBJECTIVE_TOKENS 8u /* the arrays of tokens */
+#define CHASSIS_OBJECTIVE_OLD_LOGPS 16u /* old_token_logp: those of the policy that wrote the answers; implies TOKENS \
+                                         */
 
 /* Roles of sequences. */
 #define CHASSIS_SEQUENCE_ANSWER 0u
@@ -66,8 +68,8 @@ typedef struct chassis_objective_metric {
 /* The arrays belong to the plugin and stay as they are as long as the instance. */
 typedef struct chassis_objective_desc {
   uint32_t struct_size;
-  uint32_t values;      /* CHASSIS_OBJECTIVE_LOGPS or _SCORES */
-  uint32_t units;       /* CHASSIS_OBJECTIVE_PAIRS … */
+  uint32_t values; /* CHASSIS_OBJECTIVE_LOGPS or _SCORES */
+  uint32_t units;  /* CHASSIS_OBJECTIVE_PAIRS … */
   uint32_t needs;
   uint32_t num_scores;  /* of a sequence; 0 with LOGPS. The head of the model has as many */
   uint32_t num_targets; /* of a sequence; at least 1 unless units are PAIRS, then 0 */
@@ -91,15 +93,15 @@ typedef struct chassis_objective_batch {
   uint32_t reserved0;
   uint64_t num_sequences;
   uint64_t num_tokens;
-  const uint32_t* role;        /* CHASSIS_SEQUENCE_… */
-  const uint64_t* unit;        /* sequences of one unit have the same number; numbers ascend */
-  const double* target;        /* [num_sequences, num_targets] */
-  const double* margin;        /* PAIRS: of the unit, for both sequences; 0 where the data have none */
-  const double* logp;          /* LOGPS: sum over the tokens of the answer */
+  const uint32_t* role;         /* CHASSIS_SEQUENCE_… */
+  const uint64_t* unit;         /* sequences of one unit have the same number; numbers ascend */
+  const double* target;         /* [num_sequences, num_targets] */
+  const double* margin;         /* PAIRS: of the unit, for both sequences; 0 where the data have none */
+  const double* logp;           /* LOGPS: sum over the tokens of the answer */
   const double* reference_logp; /* likewise */
-  const double* length;        /* LOGPS: tokens of the answer, at least 1 */
-  const double* score;         /* SCORES: [num_sequences, num_scores] */
-  const uint64_t* first_token; /* of each sequence in the arrays of tokens; one element more, num_tokens */
+  const double* length;         /* LOGPS: tokens of the answer, at least 1 */
+  const double* score;          /* SCORES: [num_sequences, num_scores] */
+  const uint64_t* first_token;  /* of each sequence in the arrays of tokens; one element more, num_tokens */
   const double* token_logp;
   const double* reference_token_logp;
   const double* old_token_logp;
