@@ -88,7 +88,7 @@ class ScoreHeads : public testing::Test {
       weights_[layer + "self_attn." + name + "_proj.weight"] = random_weights({8, 8});
     for (const char* name : {"gate", "up"}) weights_[layer + "mlp." + name + "_proj.weight"] = random_weights({12, 8});
     weights_[layer + "mlp.down_proj.weight"] = random_weights({8, 12});
-    for (const std::string name :
+    for (const std::string& name :
          {layer + "input_layernorm", layer + "post_attention_layernorm", std::string("model.norm")})
       weights_[name + ".weight"] = random_weights({8});
     for (const char* name : {"model.embed_tokens.weight", "lm_head.weight"}) weights_[name] = random_weights({11, 8});
