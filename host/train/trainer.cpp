@@ -132,8 +132,8 @@ StepRecord Trainer::step() {
   ObjectiveStep* const objective = options_.objective;
   if (objective != nullptr) {
     objective->begin(data.micro_batches);
-    record.objective.emplace_back("reference_ms", watch.lap());
-    spans.end(TraceTrack::kMicrobatches, "reference and values");
+    record.objective.emplace_back("values_ms", watch.lap());
+    spans.end(TraceTrack::kMicrobatches, "values of the reference and the model");
   }
   StepInputs inputs;
   inputs.step = record.step;

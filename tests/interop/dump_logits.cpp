@@ -42,8 +42,7 @@ void dump(const std::vector<std::string>& files, const std::vector<std::string>&
   Tensor out;
   if (last.outputs.contains(kScoresOutput)) {
     const Tensor scores = session.executor().outputs(Purpose::kLoss, fields).at(kScoresOutput);
-    const Shape& sizes = scores.sizes();
-    out = scores.narrow(1, sizes[1] - 1, 1).contiguous();
+    out = scores.narrow(1, scores.size(1) - 1, 1).contiguous();
   } else {
     out = session.executor().logits(fields, {}, false);
   }

@@ -27,15 +27,15 @@
 #define CHASSIS_OBJECTIVE_TEXTS 3u    /* one sequence, ANSWER, with num_targets targets: a class, or a value for each */
 #define CHASSIS_OBJECTIVE_ROLLOUTS 4u /* sequences, ANSWER, with one prompt, each with a reward as its target */
 
-/* Flags of `needs`. */
-#define CHASSIS_OBJECTIVE_REFERENCE 1u /* reference_logp: those of the model before training */
-#define CHASSIS_OBJECTIVE_GLOBAL 2u    /* prepare: values of the whole global batch before any gradient */
-#define CHASSIS_OBJECTIVE_MISMATCH                                                                                    \
-  4u                                /* each LABELLED unit also has a sequence MISMATCH: its prompt with the answer to \
-                                       another one. It has no gradient; implies GLOBAL */
-#define CHASSIS_OBJECTIVE_TOKENS 8u /* the arrays of tokens */
-#define CHASSIS_OBJECTIVE_OLD_LOGPS 16u /* old_token_logp: those of the policy that wrote the answers; implies TOKENS \
-                                         */
+/* Flags of `needs`. REFERENCE: reference_logp, those of the model before training. GLOBAL: prepare gets the values of
+ * the whole global batch before any gradient. MISMATCH, which implies GLOBAL: each LABELLED unit also has a sequence
+ * MISMATCH, its prompt with the answer to another one, without a gradient. TOKENS: the arrays of tokens. OLD_LOGPS,
+ * which implies TOKENS: old_token_logp, those of the policy that wrote the answers. */
+#define CHASSIS_OBJECTIVE_REFERENCE 1u
+#define CHASSIS_OBJECTIVE_GLOBAL 2u
+#define CHASSIS_OBJECTIVE_MISMATCH 4u
+#define CHASSIS_OBJECTIVE_TOKENS 8u
+#define CHASSIS_OBJECTIVE_OLD_LOGPS 16u
 
 /* Roles of sequences. */
 #define CHASSIS_SEQUENCE_ANSWER 0u
