@@ -88,7 +88,7 @@ TEST(ForeignKeys, OfPreferencesRewardsAndPoliciesAreAnswered) {
   const std::pair<const char*, const char*> answers[] = {
       {"rl=dpo", "of Axolotl: use train.task = \"preference\""},
       {"rl_beta=0.1", "use beta in [objective]"},
-      {"dpo_loss_type=[ipo]", "use loss in [objective] with plugin = \"dpo\""},
+      {"dpo_loss_type=ipo", "use loss in [objective] with plugin = \"dpo\""},
       {"rpo_alpha=1", "use sft_weight in [objective]"},
       {"pref_beta=0.1", "of LLaMA-Factory: use beta in [objective]"},
       {"pref_loss=simpo", "\"cpo\" with loss = \"simpo\""},

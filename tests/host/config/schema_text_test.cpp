@@ -42,7 +42,7 @@ TEST(SchemaText, ListsEverything) {
 
 TEST(SchemaText, OmitsWhatIsNotAvailable) {
   const std::string text = text_of("");
-  for (const char* word : {"groups", "fp16"}) EXPECT_EQ(text.find(word), std::string::npos) << word;
+  EXPECT_EQ(text.find("groups"), std::string::npos);
   try {
     text_of("freeze.groups");
     ADD_FAILURE();
