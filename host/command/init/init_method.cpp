@@ -38,13 +38,13 @@ constexpr InitLine kGrpo[] = {
 };
 
 constexpr InitMethod kMethods[] = {
-    {"dpo", Task::kPreference, DataFormat::kPreference, "dpo", "1e-6", "5e-6", 1, true, kDpo},
-    {"orpo", Task::kPreference, DataFormat::kPreference, "orpo", "1e-6", "1e-5", 1, false, kOrpo},
-    {"simpo", Task::kPreference, DataFormat::kPreference, "cpo", "1e-6", "5e-6", 1, false, kSimpo},
-    {"kto", Task::kPreference, DataFormat::kLabelled, "kto", "1e-6", "5e-6", 1, true, kKto},
-    {"reward", Task::kReward, DataFormat::kPreference, "reward", "1e-5", "1e-4", 1, false, kReward},
-    {"classify", Task::kClassify, DataFormat::kClassification, "classify", "2e-5", "2e-4", 3, false, {}},
-    {"grpo", Task::kPolicy, DataFormat::kRollouts, "policy", "1e-6", "1e-5", 1, false, kGrpo},
+    {"dpo", Task::kPreference, DataFormat::kPreference, "dpo", "1e-6", "5e-6", 1, kDpo},
+    {"orpo", Task::kPreference, DataFormat::kPreference, "orpo", "1e-6", "1e-5", 1, kOrpo},
+    {"simpo", Task::kPreference, DataFormat::kPreference, "cpo", "1e-6", "5e-6", 1, kSimpo},
+    {"kto", Task::kPreference, DataFormat::kLabelled, "kto", "1e-6", "5e-6", 1, kKto},
+    {"reward", Task::kReward, DataFormat::kPreference, "reward", "1e-5", "1e-4", 1, kReward},
+    {"classify", Task::kClassify, DataFormat::kClassification, "classify", "2e-5", "2e-4", 3, {}},
+    {"grpo", Task::kPolicy, DataFormat::kRollouts, "policy", "1e-6", "1e-5", 1, kGrpo},
 };
 
 }  // namespace

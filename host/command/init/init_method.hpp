@@ -22,7 +22,6 @@ struct InitMethod {
   std::string_view plugin;          // of [objective]
   std::string_view lr, adapter_lr;  // without and with an adapter
   uint64_t epochs;
-  bool has_reference;
   std::span<const InitLine> options;  // of [objective], without those that depend on the data
 };
 

@@ -158,7 +158,6 @@ TEST_F(InitConfig, EveryMethodHasAConfiguration) {
       EXPECT_EQ(config.settings().run.epochs, method.epochs == 1 ? 1 : 3);
       EXPECT_HAS(text, "[objective]\nplugin = \"" + std::string(method.plugin) + "\"\n");
       EXPECT_HAS(text, "\nlr = " + std::string(*weights == 'f' ? method.lr : method.adapter_lr));
-      EXPECT_EQ(text.find("[reference]") != std::string::npos, method.name == "dpo") << text;
       EXPECT_EQ(text.find("num_labels = 3") != std::string::npos, method.name == "classify") << text;
     }
   }
