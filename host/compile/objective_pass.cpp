@@ -164,6 +164,9 @@ class ObjectivePass {
 std::string add_objective(Program& program, const ObjectiveRequest& request) {
   if (program.chains.empty() || program.blocks[program.chains.back().blocks.back()].outputs.contains(kLossOutput))
     return "the program has a loss";
+  const auto& outputs = program.blocks[program.chains.back().blocks.back()].outputs;
+  if (request.output == ObjectiveOutput::kLoss && !outputs.contains(kLogitsOutput) && !outputs.contains(kScoresOutput))
+    return "the program has no head";
   return ObjectivePass(program).run(request);
 }
 

@@ -14,9 +14,12 @@ namespace {
 const char* count_key(const Measure& measure) { return measure.higher_is_better ? "num_not_higher" : "num_not_lower"; }
 const char* best_word(const Measure& measure) { return measure.higher_is_better ? "highest" : "lowest"; }
 
+// The number that a set gives unless the state names another.
+const char* default_name(bool higher_is_better) { return higher_is_better ? "score" : "loss"; }
+
 Measure measure_of(const Json& saved, const std::string& where) {
   const bool higher = saved.contains("num_not_higher");
-  return {json_string_or(saved, "measure", higher ? "score" : "loss", where), higher};
+  return {json_string_or(saved, "measure", default_name(higher), where), higher};
 }
 
 }  // namespace
@@ -43,7 +46,8 @@ std::string BestEvaluation::end_text() const {
 }
 
 Json BestEvaluation::to_json() const {
-  Json json = {{"set", set_}, {"measure", measure_.name}, {count_key(measure_), num_not_better_}};
+  Json json = {{"set", set_}, {count_key(measure_), num_not_better_}};
+  if (measure_.name != default_name(measure_.higher_is_better)) json["measure"] = measure_.name;
   if (step_ < 0) return json;
   json["step"] = step_;
   json[measure_.name] = std::isfinite(value_) ? Json(value_) : Json();

@@ -201,6 +201,39 @@ TEST(ObjectiveRefusals, NameTheKeys) {
   EXPECT_HAS(refusal_of("dpo_lora", {"adapter.dropout=0.1"}), "set its probability (adapter.dropout) to 0");
 }
 
+// The scores of rows are those of one process under a strategy, and those that pairs have in an evaluation.
+TEST(ObjectiveScores, AreWrittenRowByRow) {
+  ObjectiveRun run(method("reward"));
+  run.train({}, 1, {"train.micro_batch_size=4"});
+  write_text(run.folder() / "answers.jsonl",
+             "{\"prompt\": \"red?\", \"completion\": \"two lamp\"}\n"
+             "{\"prompt\": \"sea?\", \"completion\": \"no\"}\n"
+             "{\"text\": \"winter of tea\"}\n");
+  const auto scores = [&](const std::vector<std::string>& more) {
+    std::vector<std::string> command = {CHASSIS_PROGRAM, "score", "run.toml", "train.micro_batch_size=2"};
+    command.insert(command.end(), more.begin(), more.end());
+    command.insert(command.end(), {"--rows", "answers.jsonl", "--out", "scores.jsonl"});
+    const Outcome outcome = run_process(command, run.folder().path());
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
+    std::vector<double> values;
+    std::istringstream lines(text_of_file(run.folder() / "scores.jsonl"));
+    for (std::string line; std::getline(lines, line);) {
+      const auto json = nlohmann::json::parse(line);
+      EXPECT_EQ(json.at("line"), values.size() + 1);
+      values.push_back(json.at("score"));
+    }
+    return values;
+  };
+  const std::vector<double> alone = scores({});
+  ASSERT_EQ(alone.size(), 3u);
+  EXPECT_NE(alone[0], alone[1]);
+  write_text(run.folder() / "run.toml",
+             text_of_file(run.folder() / "run.toml") + "[[parallel]]\nplugin = \"tensor\"\n");
+  const std::vector<double> divided = scores({"mesh.tp=2", "--nproc", "2"});
+  ASSERT_EQ(divided.size(), 3u);
+  for (size_t i = 0; i < 3; ++i) EXPECT_NEAR(divided[i], alone[i], 1e-5);
+}
+
 TEST(ObjectiveBest, FollowsAMetric) {
   ObjectiveRun run(method("reward"));
   const std::string output = run.train(
