@@ -26,15 +26,15 @@ const char* record_name(const Record& record) {
 }
 
 struct UnitName {
-  uint32_t units;
   const char* plural;
+  uint32_t units;
   DataFormat format;
 };
 constexpr UnitName kUnitNames[] = {
-    {CHASSIS_OBJECTIVE_PAIRS, "preference pairs", DataFormat::kPreference},
-    {CHASSIS_OBJECTIVE_LABELLED, "labelled answers", DataFormat::kLabelled},
-    {CHASSIS_OBJECTIVE_TEXTS, "texts with targets", DataFormat::kClassification},
-    {CHASSIS_OBJECTIVE_ROLLOUTS, "rows of rollouts", DataFormat::kRollouts},
+    {"preference pairs", CHASSIS_OBJECTIVE_PAIRS, DataFormat::kPreference},
+    {"labelled answers", CHASSIS_OBJECTIVE_LABELLED, DataFormat::kLabelled},
+    {"texts with targets", CHASSIS_OBJECTIVE_TEXTS, DataFormat::kClassification},
+    {"rows of rollouts", CHASSIS_OBJECTIVE_ROLLOUTS, DataFormat::kRollouts},
 };
 
 uint32_t units_of(const Record& record) {
@@ -171,7 +171,7 @@ void RecordEncoder::encode_classified(const ClassifiedRecord& record, Document& 
   if (unit.ids.empty()) return;
   unit.labels.assign(unit.ids.size(), kIgnoreLabel);
   unit.sequences.push_back({.length = static_cast<int64_t>(unit.ids.size()), .targets = record.targets});
-  if (std::ranges::all_of(record.targets, [](double target) { return std::isnan(target); }))
+  if (!record.targets.empty() && std::ranges::all_of(record.targets, [](double target) { return std::isnan(target); }))
     drop_reason_ = "no target is given";
 }
 

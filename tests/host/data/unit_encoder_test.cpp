@@ -40,10 +40,10 @@ PreferenceRecord pair_of(const std::string& prompt, const std::string& better, c
   return {answer_of(prompt, better), answer_of(prompt, worse), {}};
 }
 
-RolloutsRecord rollouts_of(std::vector<std::pair<std::string, std::vector<double>>> answers) {
+RolloutsRecord rollouts_of(const std::vector<std::pair<std::string, std::vector<double>>>& answers) {
   RolloutsRecord record;
-  for (auto& [text, logps] : answers)
-    record.rollouts.push_back({answer_of("q", text), static_cast<double>(record.rollouts.size()), std::move(logps)});
+  for (const auto& [text, logps] : answers)
+    record.rollouts.push_back({answer_of("q", text), static_cast<double>(record.rollouts.size()), logps});
   return record;
 }
 
