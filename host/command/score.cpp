@@ -16,10 +16,10 @@
 #include "host/command/weights_arguments.hpp"
 #include "host/config/task_table.hpp"
 #include "host/data/eval_data.hpp"
-#include "host/graph/output_names.hpp"
 #include "host/save/weights.hpp"
 #include "host/session/fields.hpp"
 #include "host/session/join.hpp"
+#include "host/session/sequence_values.hpp"
 #include "host/session/session.hpp"
 
 namespace chassis {
@@ -47,19 +47,10 @@ EvalData open_rows(Session& session, const std::string& path) {
   return EvalData(set, data, session.tokenizer());
 }
 
-// The scores of a batch's rows, on ranks with the last stage; each at the last token of the row.
-std::vector<std::vector<double>> scores_of(Session& session, const Batch& batch) {
+// The scores of a batch's rows, on ranks with the last stage.
+std::vector<double> scores_of(Session& session, const Batch& batch, size_t width) {
   const StreamValues outputs = session.executor().outputs(Purpose::kLoss, to_fields(batch, session.device()));
-  std::vector<std::vector<double>> scores;
-  if (outputs.empty()) return scores;
-  const Tensor here = outputs.at(kScoresOutput).to(Device{}).contiguous();
-  const auto width = static_cast<size_t>(here.size(2));
-  for (const BatchSequence& sequence : batch.sequences) {
-    const int64_t last = sequence.row * batch.seq_len + sequence.begin + sequence.facts.length - 1;
-    const float* const values = here.data_as<float>() + static_cast<size_t>(last) * width;
-    scores.emplace_back(values, values + width);
-  }
-  return scores;
+  return outputs.empty() ? std::vector<double>() : sequence_scores(batch, outputs, width);
 }
 
 int score_rows(Session& session, const ScoreArguments& arguments) {
@@ -69,19 +60,18 @@ int score_rows(Session& session, const ScoreArguments& arguments) {
   load_weights(session, arguments.weights.from);
   const Ranks ranks = session.ranks();
   const int64_t size = session.settings().train.micro_batch_size;
-  std::vector<std::vector<double>> scores;
-  while (const std::optional<Batch> batch = data.next(size))  // every data-parallel rank scores every row
-    for (auto& row : scores_of(session, *batch)) scores.push_back(std::move(row));
-  ranks.events().finish_step();
-  std::vector<double> all(data.num_rows() * static_cast<uint64_t>(session.objective()->request().num_scores));
-  if (ranks.counts_rows() && ranks.data_rank() == 0) {
-    auto at = all.begin();
-    for (const auto& row : scores) at = std::copy(row.begin(), row.end(), at);
+  const auto width = static_cast<size_t>(session.objective()->request().num_scores);
+  std::vector<double> scores;
+  while (const std::optional<Batch> batch = data.next(size)) {  // every data-parallel rank scores every row
+    const std::vector<double> more = scores_of(session, *batch, width);
+    scores.insert(scores.end(), more.begin(), more.end());
   }
+  ranks.events().finish_step();
+  std::vector<double> all(data.num_rows() * width);
+  if (ranks.counts_rows() && ranks.data_rank() == 0) std::ranges::copy(scores, all.begin());
   ranks.sum(all, "scores");
   if (session.world().rank() != 0) return 0;
   std::string text;
-  const size_t width = all.size() / std::max<size_t>(1, data.num_rows());
   for (uint64_t row = 0; row < data.num_rows(); ++row) {
     const std::vector<double> values(all.begin() + static_cast<ptrdiff_t>(row * width),
                                      all.begin() + static_cast<ptrdiff_t>((row + 1) * width));

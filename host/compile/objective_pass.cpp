@@ -125,21 +125,19 @@ class ObjectivePass {
           .hint("set train.task = \"sft\" or \"pretrain\"");
   }
 
+  // By parameter: 1 if an op reads it.
+  std::vector<uint8_t> read_slots() const {
+    std::vector<uint8_t> is_read(block_.slots.size());
+    for (const Op& op : block_.ops)
+      for (const SlotId slot : op.params) is_read[slot] = 1;
+    return is_read;
+  }
+
   // Drops ops whose outputs nothing reads, and then the parameters that only these read.
   void drop_unread() {
-    std::vector<uint8_t> needed(block_.values.size()), was_read(block_.slots.size()), is_read(block_.slots.size());
-    for (const auto& [name, value] : block_.outputs) needed[value] = 1;
-    for (size_t i = block_.ops.size(); i-- > 0;) {
-      const Op& op = block_.ops[i];
-      for (const SlotId slot : op.params) was_read[slot] = 1;
-      if (std::ranges::none_of(op.outputs, [&](ValueId v) { return needed[v] != 0; })) {
-        block_.ops.erase(block_.ops.begin() + static_cast<std::ptrdiff_t>(i));
-        continue;
-      }
-      for (const SlotId slot : op.params) is_read[slot] = 1;
-      for (const ValueId v : op.inputs)
-        if (v != kAbsent) needed[v] = 1;
-    }
+    const std::vector<uint8_t> was_read = read_slots();
+    drop_dead_ops(block_);
+    const std::vector<uint8_t> is_read = read_slots();
     const Chain& chain = program_.chains.back();
     std::vector<SlotId> renumbered(block_.slots.size());
     std::vector<ParameterSlot> slots;

@@ -43,7 +43,7 @@ class BlockResolver {
     keep_needed_outputs();
     if (options_.purpose == Purpose::kReference) drop_adapters();
     if (options_.purpose != Purpose::kTraining) drop_random_ops();
-    drop_dead_ops();
+    drop_dead_ops(block());
     find_gradients();
     for (size_t at = 0; at < block().ops.size();) at += make_node_at(at);
     for (const GraphValue& value : block().values)
@@ -80,20 +80,6 @@ class BlockResolver {
     for (size_t i = 0; i < block().ops.size(); ++i)
       if (block().ops[i].spec().is_random)
         replace_uses(block(), block().ops[i].outputs[0], block().ops[i].inputs[0], i + 1);
-  }
-
-  void drop_dead_ops() {
-    std::vector<uint8_t> needed(block().values.size());
-    for (const auto& [name, value] : block().outputs) needed[value] = 1;
-    std::vector<Op> live;
-    for (auto op = block().ops.rbegin(); op != block().ops.rend(); ++op) {
-      if (std::none_of(op->outputs.begin(), op->outputs.end(), [&](ValueId v) { return needed[v]; })) continue;
-      for (ValueId v : op->inputs)
-        if (v != kAbsent) needed[v] = 1;
-      live.push_back(std::move(*op));
-    }
-    block().ops.assign(std::make_move_iterator(live.rbegin()), std::make_move_iterator(live.rend()));
-    std::erase_if(block().fields, [&](const auto& field) { return !needed[field.second]; });
   }
 
   void find_gradients() {

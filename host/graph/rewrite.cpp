@@ -35,6 +35,20 @@ void replace_uses(BlockType& block, ValueId from, ValueId to, size_t first_op) {
     if (value == from) value = to;
 }
 
+void drop_dead_ops(BlockType& block) {
+  std::vector<uint8_t> needed(block.values.size());
+  for (const auto& [name, value] : block.outputs) needed[value] = 1;
+  std::vector<Op> live;
+  for (auto op = block.ops.rbegin(); op != block.ops.rend(); ++op) {
+    if (std::none_of(op->outputs.begin(), op->outputs.end(), [&](ValueId v) { return needed[v]; })) continue;
+    for (ValueId v : op->inputs)
+      if (v != kAbsent) needed[v] = 1;
+    live.push_back(std::move(*op));
+  }
+  block.ops.assign(std::make_move_iterator(live.rbegin()), std::make_move_iterator(live.rend()));
+  std::erase_if(block.fields, [&](const auto& field) { return !needed[field.second]; });
+}
+
 void check_rewritten(const Program& program, const std::string& pass) {
   for (const BlockType& block : program.blocks) {
     std::vector<uint8_t> made(block.values.size());

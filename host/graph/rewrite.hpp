@@ -21,6 +21,9 @@ void insert_after(BlockType& block, size_t op_index, std::vector<Op> ops);
 // its block does not have.
 void check_rewritten(const Program& program, const std::string& pass);
 
+// Drops ops whose outputs nothing reads, and fields that nothing reads then. Parameters and values stay.
+void drop_dead_ops(BlockType& block);
+
 // Replaces `from` by `to` in the inputs of ops from `first_op` on, and in the block's outputs.
 void replace_uses(BlockType& block, ValueId from, ValueId to, size_t first_op);
 

@@ -5,6 +5,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
+#include <numeric>
 
 #include "host/base/error.hpp"
 #include "host/service/step_place.hpp"
@@ -13,25 +15,11 @@
 namespace chassis {
 namespace {
 
-// Visits the arrays of a batch that ranks exchange, each with its number of elements.
-template <class Batches, class Visit>
-void for_arrays(Batches& batch, const Visit& visit) {
-  visit(batch.target), visit(batch.margin), visit(batch.logp), visit(batch.reference_logp), visit(batch.length);
-  visit(batch.score), visit(batch.token_logp), visit(batch.reference_token_logp), visit(batch.old_token_logp);
-}
-constexpr size_t kNumArrays = 9;
-
-size_t num_numbers(const ObjectiveBatch& batch) {
-  size_t count = batch.role.size() + batch.unit.size() + batch.first_token.size();
-  for_arrays(batch, [&](const std::vector<double>& values) { count += values.size(); });
-  return count;
-}
-
 // The sizes of a batch's arrays, which others need to read its numbers.
-constexpr size_t kNumSizes = kNumArrays + 2;
+constexpr size_t kNumSizes = std::size(kSequenceArrays) + 2;
 std::vector<double> sizes_of(const ObjectiveBatch& batch) {
   std::vector<double> sizes = {static_cast<double>(batch.role.size()), static_cast<double>(batch.first_token.size())};
-  for_arrays(batch, [&](const std::vector<double>& values) { sizes.push_back(static_cast<double>(values.size())); });
+  for (const auto array : kSequenceArrays) sizes.push_back(static_cast<double>((batch.*array).size()));
   return sizes;
 }
 
@@ -42,7 +30,7 @@ void write(const ObjectiveBatch& batch, std::span<double> to) {
   at = std::copy(batch.unit.begin(), batch.unit.end(), at);
   at = std::copy(batch.first_token.begin(), batch.first_token.end(), at);
   // NaN, a target that is not given, would make the sum of ranks NaN in the same place, and is.
-  for_arrays(batch, [&](const std::vector<double>& values) { at = std::copy(values.begin(), values.end(), at); });
+  for (const auto array : kSequenceArrays) at = std::copy((batch.*array).begin(), (batch.*array).end(), at);
 }
 
 ObjectiveBatch read(std::span<const double> sizes, const double*& from) {
@@ -55,7 +43,7 @@ ObjectiveBatch read(std::span<const double> sizes, const double*& from) {
   take(batch.unit, sizes[0]);
   take(batch.first_token, sizes[1]);
   size_t next = 2;
-  for_arrays(batch, [&](std::vector<double>& values) { take(values, sizes[next++]); });
+  for (const auto array : kSequenceArrays) take(batch.*array, sizes[next++]);
   return batch;
 }
 
@@ -68,8 +56,8 @@ void add_each(std::vector<double>& to, const std::vector<double>& more) {
 ObjectiveStep::ObjectiveStep(Session& session, ReferenceModel* reference)
     : session_(session), objective_(*session.objective()), reference_(reference) {}
 
-ObjectiveBatch ObjectiveStep::values_of(const Batch& batch, Purpose purpose) {
-  const StreamValues outputs = session_.executor().outputs(purpose, to_fields(batch, session_.device()));
+ObjectiveBatch ObjectiveStep::values_of(const Batch& batch) {
+  const StreamValues outputs = session_.executor().outputs(Purpose::kLoss, to_fields(batch, session_.device()));
   return outputs.empty() ? ObjectiveBatch() : sequence_values(desc(), batch, outputs);
 }
 
@@ -100,8 +88,7 @@ std::vector<ObjectiveBatch> ObjectiveStep::exchanged(const std::vector<Objective
   }
   std::vector<double> numbers(begin.back());
   if (ranks.counts_rows())
-    for (size_t i = 0; i < own.size(); ++i)
-      write(own[i], std::span(numbers).subspan(begin[place(i, rank)], num_numbers(own[i])));
+    for (size_t i = 0; i < own.size(); ++i) write(own[i], std::span(numbers).subspan(begin[place(i, rank)]));
   ranks.sum(numbers, "values of an objective's batches");
   std::vector<ObjectiveBatch> all;
   const double* from = numbers.data();
@@ -131,7 +118,7 @@ void ObjectiveStep::begin(const std::vector<Batch>& micro_batches) {
   enter_phase("values for the objective");
   std::vector<ObjectiveBatch> own(micro_batches.size());
   for (size_t m = 0; m < micro_batches.size(); ++m) {
-    own[m] = values_of(micro_batches[m], Purpose::kLoss);
+    own[m] = values_of(micro_batches[m]);
     own[m].reference_logp = references_[m].reference_logp;
     own[m].reference_token_logp = references_[m].reference_token_logp;
   }
@@ -171,7 +158,7 @@ ObjectiveValue ObjectiveStep::value(int microbatch, const StreamValues& outputs)
   add_each(terms_, result.terms);
   add_each(sums_, result.sums);
   ObjectiveValue out;
-  for (size_t i = 0; i < result.terms.size(); ++i) out.loss += result.terms[i] * term_weights_[i];
+  out.loss = loss_of(result);
   out.gradients = output_gradients(desc(), batch, result, session_.device());
   return out;
 }
@@ -183,6 +170,10 @@ std::vector<double> ObjectiveStep::sums() const {
   std::ranges::copy(sums_, all.begin() + static_cast<ptrdiff_t>(terms_.size()));
   all.back() = distance_ > farthest_at_start() ? 1.0 : 0.0;
   return all;
+}
+
+double ObjectiveStep::loss_of(const ObjectiveResult& result) const {
+  return std::inner_product(result.terms.begin(), result.terms.end(), term_weights_.begin(), 0.0);
 }
 
 double ObjectiveStep::farthest_at_start() const { return session_.compute() == Dtype::f32 ? 1e-4 : 2e-2; }
@@ -211,7 +202,7 @@ ObjectiveMetrics ObjectiveStep::metrics(const std::vector<double>& sums) const {
 }
 
 void ObjectiveStep::add(const Batch& batch) {
-  ObjectiveBatch& values = added_.emplace_back(values_of(batch, Purpose::kLoss));
+  ObjectiveBatch& values = added_.emplace_back(values_of(batch));
   add_reference_of(batch, values);
 }
 
@@ -227,7 +218,7 @@ ObjectiveStep::Evaluation ObjectiveStep::finish() {
   Evaluation out;
   out.num_units = all.unit.empty() ? 0 : all.unit.back() + 1;
   std::vector<double> sums = result.terms;
-  for (size_t i = 0; i < result.terms.size(); ++i) out.loss += result.terms[i] * term_weights_[i];
+  out.loss = loss_of(result);
   sums.insert(sums.end(), result.sums.begin(), result.sums.end());
   out.metrics = metrics(sums);
   return out;

@@ -50,8 +50,9 @@ class ObjectiveStep {
 
  private:
   const ObjectiveDesc& desc() const { return objective_.desc(); }
-  ObjectiveBatch values_of(const Batch& batch, Purpose purpose);
+  ObjectiveBatch values_of(const Batch& batch);
   void add_reference_of(const Batch& batch, ObjectiveBatch& values);
+  double loss_of(const ObjectiveResult& result) const;  // Σ terms · weights
   double farthest_at_start() const;
   // [all-ranks] The batches of all data-parallel ranks, in the order of the data: batch i of rank r is the i · ranks +
   // r-th.

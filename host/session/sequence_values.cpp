@@ -87,14 +87,21 @@ ObjectiveBatch sequence_facts(const ObjectiveDesc& desc, const Batch& batch) {
 ObjectiveBatch sequence_values(const ObjectiveDesc& desc, const Batch& batch, const StreamValues& outputs) {
   ObjectiveBatch values = sequence_facts(desc, batch);
   if (desc.scores()) {
-    const std::vector<float> scores = floats_of(output(outputs, kScoresOutput));
-    for (const BatchSequence& sequence : batch.sequences)
-      for (size_t k = 0; k < desc.num_scores; ++k)
-        values.score.push_back(scores[last_position(batch, sequence) * desc.num_scores + k]);
+    values.score = sequence_scores(batch, outputs, desc.num_scores);
   } else {
     add_logps(desc, batch, outputs, values.logp, values.token_logp);
   }
   return values;
+}
+
+std::vector<double> sequence_scores(const Batch& batch, const StreamValues& outputs, size_t num_scores) {
+  const std::vector<float> all = floats_of(output(outputs, kScoresOutput));
+  std::vector<double> scores;
+  for (const BatchSequence& sequence : batch.sequences) {
+    const float* const last = all.data() + last_position(batch, sequence) * num_scores;
+    scores.insert(scores.end(), last, last + num_scores);
+  }
+  return scores;
 }
 
 void add_reference(const ObjectiveDesc& desc, const Batch& batch, const StreamValues& outputs, ObjectiveBatch& values) {
@@ -151,11 +158,7 @@ void append(ObjectiveBatch& to, const ObjectiveBatch& batch) {
     const uint64_t before = to.first_token.back();
     for (size_t s = 1; s < batch.first_token.size(); ++s) to.first_token.push_back(before + batch.first_token[s]);
   }
-  for (const auto member :
-       {&ObjectiveBatch::target, &ObjectiveBatch::margin, &ObjectiveBatch::logp, &ObjectiveBatch::reference_logp,
-        &ObjectiveBatch::length, &ObjectiveBatch::score, &ObjectiveBatch::token_logp,
-        &ObjectiveBatch::reference_token_logp, &ObjectiveBatch::old_token_logp})
-    append(to.*member, batch.*member);
+  for (const auto member : kSequenceArrays) append(to.*member, batch.*member);
 }
 
 }  // namespace chassis
