@@ -16,8 +16,7 @@ namespace {
 
 class ObjectivePass {
  public:
-  explicit ObjectivePass(Program& program)
-      : program_(program), block_(program.blocks[program.chains.back().blocks.back()]) {}
+  explicit ObjectivePass(Program& program) : program_(program), block_(*program.last_block()) {}
 
   std::string run(const ObjectiveRequest& request) {
     std::string what;
@@ -160,20 +159,20 @@ class ObjectivePass {
 }  // namespace
 
 std::string add_objective(Program& program, const ObjectiveRequest& request) {
-  if (program.chains.empty() || program.blocks[program.chains.back().blocks.back()].outputs.contains(kLossOutput))
-    return "the program has a loss";
-  const auto& outputs = program.blocks[program.chains.back().blocks.back()].outputs;
+  const BlockType* const last = program.last_block();
+  if (!last || last->outputs.contains(kLossOutput)) return "the program has a loss";
+  const auto& outputs = last->outputs;
   if (request.output == ObjectiveOutput::kLoss && !outputs.contains(kLogitsOutput) && !outputs.contains(kScoresOutput))
     return "the program has no head";
   return ObjectivePass(program).run(request);
 }
 
 int64_t num_scores(const Program& program) {
-  if (program.chains.empty()) return 0;
-  const BlockType& last = program.blocks[program.chains.back().blocks.back()];
-  const auto found = last.outputs.find(kScoresOutput);
-  if (found == last.outputs.end()) return 0;
-  const std::vector<DimId>& dims = last.values[found->second].dims;
+  const BlockType* const last = program.last_block();
+  if (!last) return 0;
+  const auto found = last->outputs.find(kScoresOutput);
+  if (found == last->outputs.end()) return 0;
+  const std::vector<DimId>& dims = last->values[found->second].dims;
   return dims.empty() ? 0 : program.dims[dims.back()].size;
 }
 

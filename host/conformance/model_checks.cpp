@@ -75,7 +75,7 @@ class ModelExamination {
   }
   // The loss of tokens, or the scores of a model that has no logits.
   ObjectiveRequest objective() const {
-    const BlockType& last = recorded_.blocks[recorded_.chains.back().blocks.back()];
+    const BlockType& last = *recorded_.last_block();
     if (last.outputs.contains(kLogitsOutput)) return {};
     const GraphValue& scores = last.values[last.outputs.at(kScoresOutput)];
     return {ObjectiveOutput::kScores, recorded_.dims[scores.dims.back()].size};

@@ -74,6 +74,10 @@ std::string Chain::parameter_name(size_t index, const ParameterSlot& slot) const
   return head.empty() ? slot.name : head + "." + slot.name;
 }
 
+BlockType* Program::last_block() { return chains.empty() ? nullptr : &blocks[chains.back().blocks.back()]; }
+
+const BlockType* Program::last_block() const { return chains.empty() ? nullptr : &blocks[chains.back().blocks.back()]; }
+
 std::optional<DimId> Program::find_dim(std::string_view name) const {
   for (size_t i = 0; i < dims.size(); ++i)
     if (dims[i].name == name) return static_cast<DimId>(i);

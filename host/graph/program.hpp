@@ -61,14 +61,14 @@ struct ParameterSlot {
   uint32_t init = CHASSIS_INIT_ZEROS;
   double init_std = 0.0;
   std::string tied_to;
-  double lr_scale = 1.0;                           // factor of the learning rate
-  bool frozen = false;                             // set by an adapter: not trained, whatever [freeze] says
-  bool added = false;                              // added by an adapter; files of the model do not have it
-  bool of_objective = false;                       // the head that an objective added: always trained
-  std::string storage;                             // scheme of a quantized parameter; empty: plain
+  double lr_scale = 1.0;                               // factor of the learning rate
+  bool frozen = false;                                 // set by an adapter: not trained, whatever [freeze] says
+  bool added = false;                                  // added by an adapter; files of the model do not have it
+  bool of_objective = false;                           // the head that an objective added: always trained
+  std::string storage;                                 // scheme of a quantized parameter; empty: plain
   std::shared_ptr<const QuantizedStorage> components;  // how a quant plugin stores it; NULL: in one tensor
-  std::vector<Sharding> sharding;                  // by axis of the layout
-  std::vector<std::string> partial_over;           // axes whose ranks each compute a part of its gradient
+  std::vector<Sharding> sharding;                      // by axis of the layout
+  std::vector<std::string> partial_over;               // axes whose ranks each compute a part of its gradient
   bool has(DimId dim) const;
   bool operator==(const ParameterSlot&) const = default;
 };
@@ -104,7 +104,6 @@ struct Field {
   std::vector<DimId> dims;
   bool operator==(const Field&) const = default;
 };
-
 
 struct BlockType {
   std::string name;
@@ -142,6 +141,9 @@ struct Program {
   std::map<std::string, Field> fields;  // fields that any block reads
   std::vector<std::string> left_out;    // parameters of the model that the objective does not need; not read from files
 
+  // The last block of the last chain, which has the outputs of the program; NULL if there are no chains.
+  BlockType* last_block();
+  const BlockType* last_block() const;
   std::optional<DimId> find_dim(std::string_view name) const;
   int64_t dim_product(const std::vector<DimId>& ids) const;
   bool is_logits(const GraphValue& value) const;               // has the dim "vocab"

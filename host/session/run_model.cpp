@@ -188,8 +188,8 @@ std::string program_fault(const Program& recorded) {
       if (!std::isfinite(slot.init_std) || slot.init_std < 0)
         return fmt::format("parameter '{}' of block '{}' has the init_std {}, expected a number that is not negative",
                            slot.name, block.name, slot.init_std);
-  if (recorded.chains.empty()) return "";
-  const BlockType& last = recorded.blocks[recorded.chains.back().blocks.back()];
+  if (!recorded.last_block()) return "";
+  const BlockType& last = *recorded.last_block();
   if (last.outputs.contains(kLossOutput))
     return fmt::format(
         "its last block '{0}' outputs \"{1}\", but the host adds the loss that a run minimises: delete the line "

@@ -38,7 +38,7 @@ void dump(const std::vector<std::string>& files, const std::vector<std::string>&
   session.allocate();
   load_weights(session, session.settings().model.path);
   const Fields fields = read_batch(files.at(1), session.device());
-  const BlockType& last = session.program().blocks[session.program().chains.back().blocks.back()];
+  const BlockType& last = *session.program().last_block();
   Tensor out;
   if (last.outputs.contains(kScoresOutput)) {
     const Tensor scores = session.executor().outputs(Purpose::kLoss, fields).at(kScoresOutput);

@@ -55,7 +55,7 @@ TEST_F(Parameters, ArePlacedOnlyWhileNothingIsAllocated) {
 // The model outputs what its head reads, and an objective puts a head of two scores in place of its own.
 Program scored_program() {
   Program program = test::SmallModel{}.program();
-  BlockType& head = program.blocks[program.chains.back().blocks.back()];
+  BlockType& head = *program.last_block();
   head.outputs[kHiddenOutput] = head.inputs.at("hidden");
   head.outputs.erase(kLossOutput);
   add_objective(program, {ObjectiveOutput::kScores, 2});

@@ -20,6 +20,8 @@ TEST(Record, KeepsChainsBlocksAndOpsInTheirOrder) {
   EXPECT_EQ(program.num_units(), 5u);
   EXPECT_EQ(program.chains[1].parameter_name(2, program.blocks[1].slots[1]), "layers.2.up.weight");
   EXPECT_EQ(program.chains[2].parameter_name(0, program.blocks[2].slots[0]), "lm_head.weight");
+  EXPECT_EQ(program.last_block(), &program.blocks[2]);
+  EXPECT_EQ(Program{}.last_block(), nullptr);
   std::vector<std::string> ids;
   for (const Op& op : program.blocks[1].ops) ids.push_back(op.id.text());
   EXPECT_EQ(ids, (std::vector<std::string>{"rms_norm", "linear", "activation", "linear", "add"}));

@@ -208,7 +208,7 @@ class PeftConfigOfScores : public testing::Test {
   // The parameters that are trained, apart from branches; sets `config_`, which is for PEFT.
   std::string trained(const std::string& adapter_config) {
     Program program = SmallModel{.vocab = 40, .hidden = 32, .ffn = 48, .layers = 1}.program();
-    BlockType& head = program.blocks[program.chains.back().blocks.back()];
+    BlockType& head = *program.last_block();
     head.outputs[kHiddenOutput] = head.inputs.at("hidden");
     head.outputs.erase(kLossOutput);
     const AdapterPlugin plugin(plugins_.create("adapter", "lora"));
