@@ -48,8 +48,8 @@ CheckSummary summary_of(Session& session, int num_ranks) {
                        .num_parameters = static_cast<int64_t>(parameters.num_elements(false)),
                        .num_trained = static_cast<int64_t>(parameters.num_elements(true)),
                        .num_ranks = num_ranks};
-  for (Recompute mode : {Recompute::kNone, Recompute::kSelective, Recompute::kFull})
-    summary.activations.emplace_back(text(mode), session.compiled().planned_activation_bytes(mode));
+  for (const RecomputeModeSpec& spec : kRecomputeModes)
+    summary.activations.emplace_back(spec.name, session.compiled().planned_activation_bytes(spec.everywhere));
   if (num_ranks > 1) summary.axes = divided_axes(session.mesh());
   return summary;
 }

@@ -179,13 +179,7 @@ uint64_t CompiledProgram::planned_activation_bytes(Recompute recompute) const {
     const uint64_t inside = std::max(block.kept_bytes + block.saved_bytes, block.peak_forward_bytes) +
                             block.workspace_bytes + 2 * block.input_bytes;
     peak = std::max(peak, held + inside);
-    held += block.input_bytes;
-    if (modes[unit] == BlockRecompute::kSelective) {
-      const ResolvedBlock kept = recompute_selectively(block, options().compute);
-      held += kept.kept_bytes + kept.saved_bytes;
-    } else if (modes[unit] == BlockRecompute::kNone) {
-      held += block.kept_bytes + block.saved_bytes;
-    }
+    held += block.input_bytes + held_bytes(block, modes[unit], options().compute);
   }
   return std::max(peak, held);
 }

@@ -2,6 +2,7 @@
 #include "host/compile/pass_report.hpp"
 
 #include <algorithm>
+#include <cstddef>
 #include <map>
 #include <set>
 #include <tuple>
@@ -106,14 +107,18 @@ Reports report_of_recompute(const ResolvedProgram& resolved, const Recompute& re
   const auto units = [&](BlockRecompute mode) {
     return std::count(resolved.recompute.begin(), resolved.recompute.end(), mode);
   };
-  const auto full = units(BlockRecompute::kFull), partly = units(BlockRecompute::kSelective);
-  return {
-      {"recompute", "",
-       text(recompute) + ": " + std::to_string(full) + " of " + counted(resolved.units.size(), "unit") +
-           (full == 1 ? " runs" : " run") + " forward again" +
-           (partly == 0 ? ""
-                        : ", " + std::to_string(partly) + " only " + (partly == 1 ? "its" : "their") + " cheap nodes") +
-           (reason.empty() ? "" : "; " + reason)}};
+  std::ptrdiff_t full = 0;
+  std::string partly;
+  for (const RecomputeModeSpec& spec : kRecomputeModes) {
+    const std::ptrdiff_t count = units(spec.mode);
+    if (!spec.keeps_frame) full += count;
+    if (!spec.nodes_again.empty() && count > 0)
+      partly +=
+          ", " + std::to_string(count) + " only " + (count == 1 ? "its " : "their ") + std::string(spec.nodes_again);
+  }
+  return {{"recompute", "",
+           text(recompute) + ": " + std::to_string(full) + " of " + counted(resolved.units.size(), "unit") +
+               (full == 1 ? " runs" : " run") + " forward again" + partly + (reason.empty() ? "" : "; " + reason)}};
 }
 
 Reports report_of_liveness(const ResolvedProgram& resolved) {

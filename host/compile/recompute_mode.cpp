@@ -1,6 +1,9 @@
 // The text of the choices, and what they are for one block.
 #include "host/compile/recompute_mode.hpp"
 
+#include <algorithm>
+#include <cstddef>
+
 namespace chassis {
 namespace {
 
@@ -20,17 +23,22 @@ BlockRecompute Recompute::strongest() const {
   return selective > 0 ? BlockRecompute::kSelective : BlockRecompute::kNone;
 }
 
-std::string text(BlockRecompute mode) {
-  switch (mode) {
-    case BlockRecompute::kNone:
-      return "none";
-    case BlockRecompute::kSelective:
-      return "selective";
-    case BlockRecompute::kFull:
-      return "full";
-  }
-  return "";
+Recompute Recompute::in_first(int64_t blocks) const {
+  const int64_t first = std::min(full, blocks);
+  return {first, std::min(selective, blocks - first)};
 }
+
+const RecomputeModeSpec& spec_of(BlockRecompute mode) {
+  const auto in_order = [] {
+    for (size_t i = 0; i < kRecomputeModes.size(); ++i)
+      if (kRecomputeModes[i].mode != static_cast<BlockRecompute>(i)) return false;
+    return true;
+  };
+  static_assert(in_order());
+  return kRecomputeModes[static_cast<size_t>(mode)];
+}
+
+std::string text(BlockRecompute mode) { return std::string(spec_of(mode).name); }
 
 std::string text(const Recompute& recompute) {
   const BlockRecompute strongest = recompute.strongest();

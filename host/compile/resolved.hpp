@@ -132,7 +132,7 @@ struct ResolvedProgram {
   Purpose purpose = Purpose::kTraining;
   std::vector<std::shared_ptr<const ResolvedBlock>> units;
   std::vector<BlockRecompute> recompute;                        // by unit, for training; set by the recompute pass
-  std::vector<std::shared_ptr<const ResolvedBlock>> selective;  // by unit: as it runs, if selective; else NULL
+  std::vector<std::shared_ptr<const ResolvedBlock>> selective;  // by unit: as its mode runs it; NULL: unchanged
 
   const ResolvedBlock& running(size_t unit) const {
     return unit < selective.size() && selective[unit] ? *selective[unit] : *units[unit];

@@ -232,13 +232,29 @@ ResolvedBlock recompute_selectively(const ResolvedBlock& block, Dtype compute) {
   return Selection(block, compute).run();
 }
 
+std::optional<ResolvedBlock> block_in_mode(const ResolvedBlock& block, BlockRecompute mode, Dtype compute) {
+  if (mode == BlockRecompute::kSelective) return recompute_selectively(block, compute);
+  return std::nullopt;
+}
+
+uint64_t held_bytes(const ResolvedBlock& block, BlockRecompute mode, Dtype compute) {
+  if (!spec_of(mode).keeps_frame) return 0;
+  const std::optional<ResolvedBlock> changed = block_in_mode(block, mode, compute);
+  const ResolvedBlock& running = changed ? *changed : block;
+  return running.kept_bytes + running.saved_bytes;
+}
+
 void find_selective_liveness(ResolvedProgram& resolved, Dtype compute) {
   resolved.selective.assign(resolved.recompute.size(), nullptr);
-  std::map<const ResolvedBlock*, std::shared_ptr<const ResolvedBlock>> known;  // units share blocks
+  std::map<std::pair<const ResolvedBlock*, BlockRecompute>, std::shared_ptr<const ResolvedBlock>>
+      known;  // units share blocks
   for (size_t unit = 0; unit < resolved.recompute.size(); ++unit) {
-    if (resolved.recompute[unit] != BlockRecompute::kSelective) continue;
-    auto& made = known[resolved.units[unit].get()];
-    if (!made) made = std::make_shared<ResolvedBlock>(recompute_selectively(*resolved.units[unit], compute));
+    const BlockRecompute mode = resolved.recompute[unit];
+    if (mode == BlockRecompute::kNone) continue;
+    auto& made = known[{resolved.units[unit].get(), mode}];
+    if (!made)
+      if (auto changed = block_in_mode(*resolved.units[unit], mode, compute))
+        made = std::make_shared<ResolvedBlock>(std::move(*changed));
     resolved.selective[unit] = made;
   }
 }

@@ -160,8 +160,7 @@ StreamValues Executor::run_units(const ResolvedProgram& resolved, UnitRange unit
       keep_last_position(resolved.running(unit).block, true, stream);
       run.sizes.time = 1;
     }
-    const BlockRecompute mode = training ? resolved.recompute[unit] : BlockRecompute::kNone;
-    const bool keeps_frame = training && mode != BlockRecompute::kFull;
+    const bool keeps_frame = training && spec_of(resolved.recompute[unit]).keeps_frame;
     const ResolvedBlock& block = resolved.running(unit);
     const char* const phase = training ? "forward" : "evaluation";
     enter(phase, mb.number, unit);
@@ -169,7 +168,7 @@ StreamValues Executor::run_units(const ResolvedProgram& resolved, UnitRange unit
     if (events_) events_->pre_forward(unit, {.training = training, .microbatch = mb.number});
     Frame scratch;
     if (keeps_frame) mb.of(unit).frame = std::make_unique<Frame>();
-    if (mode == BlockRecompute::kFull) mb.of(unit).inputs = stream;
+    if (training && !keeps_frame) mb.of(unit).inputs = stream;
     stream = run_forward(block, run, stream, mb.fields, keeps_frame, keeps_frame ? *mb.of(unit).frame : scratch);
     if (events_) events_->post_forward(unit, {.training = training, .microbatch = mb.number});
     if (narrows_after) keep_last_position(block.block, false, stream);
@@ -254,7 +253,7 @@ StreamValues Executor::run_backward_units(Microbatch& mb, UnitRange units, Strea
     enter("backward", mb.number, unit);
     const ScopedSpan span(trace_, TraceTrack::kUnits, name_of(unit), "backward", mb.number, static_cast<int64_t>(unit));
     if (events_) events_->pre_backward(unit, flags);
-    if (program.recompute[unit] == BlockRecompute::kFull) {
+    if (!spec_of(program.recompute[unit]).keeps_frame) {
       enter("recomputation", mb.number, unit);
       const ScopedSpan again_span(trace_, TraceTrack::kUnits, name_of(unit), "recomputation", mb.number,
                                   static_cast<int64_t>(unit));

@@ -141,8 +141,8 @@ class Planner {
       plan_.ranks[i].ranks = groups_[i];
     }
     if (request_.compares_modes)
-      for (const Recompute& mode : {Recompute::kNone, Recompute::kSelective, Recompute::kFull})
-        plan_.modes.emplace_back(mode, largest_step(mode));
+      for (const RecomputeModeSpec& spec : kRecomputeModes)
+        plan_.modes.emplace_back(spec.everywhere, largest_step(spec.everywhere));
     return std::move(plan_);
   }
 
@@ -315,15 +315,15 @@ int world_size_of(const Settings& settings) {
 }
 
 Recompute recompute_setting(const Settings& settings, const Program& program) {
-  const bool full = settings.recompute.mode == RecomputeMode::kFull;
-  if (!full && settings.recompute.mode != RecomputeMode::kSelective) return Recompute::kNone;
-  if (!settings.recompute.blocks.is_set()) return full ? Recompute::kFull : Recompute::kSelective;
+  const auto spec = std::ranges::find(kRecomputeModes, to_text(*settings.recompute.mode), &RecomputeModeSpec::name);
+  if (spec == kRecomputeModes.end() || spec->everywhere == Recompute::kNone) return Recompute::kNone;  // or "auto"
+  if (!settings.recompute.blocks.is_set()) return spec->everywhere;
   const int64_t blocks = settings.recompute.blocks, most = max_recomputed_blocks(program);
   if (blocks > most)
     throw config_error(settings.recompute.blocks,
                        fmt::format("recompute.blocks = {}, but the model repeats at most {} blocks", blocks, most))
         .hint("leave it out for all of them");
-  return full ? Recompute{.full = blocks} : Recompute{.selective = blocks};
+  return spec->everywhere.in_first(blocks);
 }
 
 Recompute cheapest_that_fits(int64_t max_blocks, const std::function<bool(const Recompute&)>& fits) {

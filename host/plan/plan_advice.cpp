@@ -65,9 +65,9 @@ class Adviser {
 
  private:
   void collect() {
-    const std::string mode = '"' + text(plan_.recompute.strongest()) + '"';
-    if (plan_.recompute == Recompute::kNone) add("recompute.mode", mode, "\"selective\"");
-    if (plan_.recompute.strongest() != BlockRecompute::kFull) add("recompute.mode", mode, "\"full\"");
+    const BlockRecompute now = plan_.recompute.strongest();
+    for (const RecomputeModeSpec& spec : kRecomputeModes)
+      if (spec.mode > now) add("recompute.mode", fmt::format("\"{}\"", text(now)), fmt::format("\"{}\"", spec.name));
     const int64_t rows = plan_.batch.micro_batch_size;
     if (rows % 2 == 0)
       changes_.push_back(

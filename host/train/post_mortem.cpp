@@ -323,9 +323,9 @@ void PostMortem::compare_with_plan(Report& report) {
 void PostMortem::advise(Report& report) {
   const CompiledProgram& compiled = *state_.compiled;
   const uint64_t activations = compiled.planned_activation_bytes(fit_.recompute);
-  for (const auto& [recompute, name] : {std::pair(Recompute::kSelective, "selective"), {Recompute::kFull, "full"}}) {
-    const uint64_t then = compiled.planned_activation_bytes(recompute);
-    if (then < activations) report.advise(fmt::format("recompute.mode = \"{}\"", name), activations - then);
+  for (const RecomputeModeSpec& spec : kRecomputeModes) {
+    const uint64_t then = compiled.planned_activation_bytes(spec.everywhere);
+    if (then < activations) report.advise(fmt::format("recompute.mode = \"{}\"", spec.name), activations - then);
   }
   if (const int64_t rows = settings_.train.micro_batch_size; rows > 1)
     report.advise(fmt::format("train.micro_batch_size = {}", rows / 2),

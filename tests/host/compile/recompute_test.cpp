@@ -3,6 +3,10 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
+#include "host/config/choices.hpp"
+
 namespace chassis {
 namespace {
 
@@ -23,6 +27,26 @@ TEST(Recompute, HasAReadableText) {
   EXPECT_EQ(text(Recompute{.full = 5}), "full in the first 5 blocks");
   EXPECT_EQ(text(Recompute{.selective = 5}), "selective in the first 5 blocks");
   EXPECT_EQ(text(Recompute{2, Recompute::kAll}), "full in the first 2 blocks, selective in the others");
+}
+
+TEST(Recompute, HasARowForEachModeOfTheConfiguration) {
+  std::vector<std::string_view> choices(kChoiceNames<RecomputeMode>.begin(), kChoiceNames<RecomputeMode>.end()), rows;
+  std::erase(choices, to_text(RecomputeMode::kAuto));
+  for (const RecomputeModeSpec& spec : kRecomputeModes) {
+    rows.push_back(spec.name);
+    EXPECT_EQ(&spec_of(spec.mode), &spec);
+    EXPECT_EQ(spec.everywhere.strongest(), spec.mode) << spec.name;
+    EXPECT_EQ(text(spec.everywhere), spec.name);
+  }
+  EXPECT_EQ(rows, choices);
+}
+
+TEST(Recompute, IsLimitedToTheFirstBlocks) {
+  EXPECT_EQ(modes(Recompute::kFull.in_first(2)), "full full none");
+  EXPECT_EQ(modes(Recompute::kSelective.in_first(1)), "selective none none");
+  EXPECT_EQ(modes(Recompute::kNone.in_first(2)), "none none none");
+  EXPECT_EQ(modes(Recompute{1, Recompute::kAll}.in_first(2)), "full selective none");
+  EXPECT_EQ(modes(Recompute::kFull.in_first(9)), "full full full");
 }
 
 TEST(Recompute, EachChoiceCostsMoreThanTheOneBefore) {

@@ -114,6 +114,10 @@ TEST(Selective, KeepsMatrixProductsAndRecomputesNormsAndActivations) {
   EXPECT_EQ(chosen.selective.kept_bytes, 2u * 3 * 12 * 4);
   EXPECT_EQ(chosen.whole.saved_bytes, 6u * 4);
   EXPECT_EQ(chosen.selective.saved_bytes, 0u);
+  const auto held = [&](BlockRecompute mode) { return held_bytes(chosen.whole, mode, Dtype::f32); };
+  EXPECT_EQ(held(BlockRecompute::kNone), chosen.whole.kept_bytes + chosen.whole.saved_bytes);
+  EXPECT_EQ(held(BlockRecompute::kSelective), chosen.selective.kept_bytes);
+  EXPECT_EQ(held(BlockRecompute::kFull), 0u);
 }
 
 // A chain of cheap nodes runs again from its start.
