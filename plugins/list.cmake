@@ -3,6 +3,7 @@ set(CHASSIS_PLUGINS
   model/decoder
   ops/aten
   ops/fused
+  ops/grouped
   ops/reference
   ops/naive
   ops/sdpa

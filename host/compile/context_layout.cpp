@@ -31,9 +31,7 @@ class ContextLayout final : public BlockLayout {
   void slice_inputs(Op& op) {
     for (ValueId& input : op.inputs)
       if (input != kAbsent && is_field(input))
-        input = slice_time(input, reads_labels(op) ? op.attr_int("ignore_index", -100)
-                                  : op.is_own()    ? padding_of(input)
-                                                   : 0);
+        input = slice_time(input, reads_labels(op) ? op.attr_int("ignore_index", -100) : padding_of(input));
   }
   static bool reads_labels(const Op& op) {
     return op.spec().placement == OpPlacement::kLoss || op.spec().placement == OpPlacement::kTokenLogp;

@@ -116,12 +116,14 @@ class BlockLiveness {
   }
 
   void sum_bytes() {
-    out_.kept_bytes = out_.saved_bytes = out_.input_bytes = out_.peak_forward_bytes = out_.workspace_bytes = 0;
+    out_.kept_bytes = out_.saved_bytes = out_.input_bytes = out_.choice_bytes = out_.peak_forward_bytes =
+        out_.workspace_bytes = 0;
     for (ValueId v : out_.kept)
       if (!is_input(v)) out_.kept_bytes += bytes_of(v);
     for (const auto& [name, value] : block().inputs) out_.input_bytes += bytes_of(value);
     uint64_t live = 0;
     for (const Node& node : out_.nodes) {
+      if (is_choice(block(), node)) out_.choice_bytes += bytes_of(node.outputs[0]);
       if (node.has_backward) out_.saved_bytes += node.saved_bytes();
       if (node.overwritten_input < 0)
         for (ValueId v : node.outputs) live += bytes_of(v);
@@ -141,6 +143,10 @@ class BlockLiveness {
 };
 
 }  // namespace
+
+bool is_choice(const BlockType& block, const Node& node) {
+  return node.ops.size() == 1 && block.ops[node.ops[0]].spec().is_choice;
+}
 
 void find_liveness(const Program& program, const ProgramLayout& layout, const ResolveOptions& options,
                    ResolvedBlock& block) {

@@ -17,4 +17,7 @@ void find_liveness(const Program& program, const ProgramLayout& layout, const Re
 // that a node of the block made, and that no reshape or collective aliases, may be overwritten.
 int overwritable_input(const BlockType& block, const Node& node, std::span<const ValueId> dead);
 
+// True if the node's output decides which values are computed, so that it must not be computed again.
+bool is_choice(const BlockType& block, const Node& node);
+
 }  // namespace chassis

@@ -123,6 +123,7 @@ struct ResolvedBlock {
   uint64_t kept_bytes = 0;          // bytes of those that the block itself makes, at the planned sizes
   uint64_t saved_bytes = 0;         // bytes of further tensors that kernels save
   uint64_t input_bytes = 0;         // bytes that full recompute keeps instead
+  uint64_t choice_bytes = 0;        // and further bytes that it keeps: outputs of ops that choose
   uint64_t peak_forward_bytes = 0;  // maximum alive at once inside the block, in forward
   uint64_t workspace_bytes = 0;     // maximum of any node
 };

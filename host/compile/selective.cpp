@@ -238,7 +238,7 @@ std::optional<ResolvedBlock> block_in_mode(const ResolvedBlock& block, BlockReco
 }
 
 uint64_t held_bytes(const ResolvedBlock& block, BlockRecompute mode, Dtype compute) {
-  if (!spec_of(mode).keeps_frame) return 0;
+  if (!spec_of(mode).keeps_frame) return block.choice_bytes;
   const std::optional<ResolvedBlock> changed = block_in_mode(block, mode, compute);
   const ResolvedBlock& running = changed ? *changed : block;
   return running.kept_bytes + running.saved_bytes;

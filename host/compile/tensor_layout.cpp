@@ -45,6 +45,12 @@ class TensorLayout final : public BlockLayout {
         return place_loss(std::move(op), "total_token_logp");
       case OpPlacement::kChannelScale:
         return place_channel_scale(std::move(op));
+      case OpPlacement::kDispatch:
+        return place_dispatch(std::move(op));
+      case OpPlacement::kGroupedLinear:
+        return place_grouped_linear(std::move(op));
+      case OpPlacement::kCombine:
+        return place_combine(std::move(op));
       case OpPlacement::kPointwise:
       case OpPlacement::kNone:
         break;
@@ -230,6 +236,71 @@ class TensorLayout final : public BlockLayout {
     append(std::move(op), input);
   }
 
+  // Rows of experts are sorted over all positions, so every rank has all of them. Where the linears that read them are
+  // divided, each rank has a part of their gradient, which is summed before the rows of a token are.
+  void place_dispatch(Op op) {
+    const ValueId rows = op.outputs[0];
+    const bool is_divided = std::ranges::any_of(recorded_, [&](const Op& reader) {
+      return reader.spec().placement == OpPlacement::kGroupedLinear && reader.inputs[0] == rows &&
+             divides_outputs(block_.slots[reader.params[0]]);
+    });
+    take_whole(op, is_divided);
+    append(std::move(op), {});
+    if (is_divided) entered_[rows] = rows;
+  }
+
+  // The experts of a token, and values for them, on every rank. `sums`: each rank has a part of their gradients.
+  void take_whole(Op& op, bool sums) {
+    for (size_t i = 0; i < op.inputs.size(); ++i) {
+      ValueId& input = op.inputs[i];
+      if (block_.values[input].type == GraphValueType::kInt32)
+        input = whole(input);
+      else if (of(input).kind != Kind::kPartial)
+        input = sums ? column_input(input) : whole(input);
+    }
+  }
+
+  bool divides_outputs(const ParameterSlot& weight) const {
+    const Sharding placed = weight.sharding[axis_];
+    return placed.kind == Kind::kShard && contains(weight.axes[1], placed.dim);
+  }
+
+  // As a linear, but the sum over the ranks is left to combine, which has fewer rows.
+  void place_grouped_linear(Op op) {
+    const ParameterSlot& weight = block_.slots[op.params[0]];
+    const Sharding placed = weight.sharding[axis_];
+    if (placed.kind != Kind::kShard) {
+      if (of(op.inputs[0]).kind == Kind::kShard) refuse_undivided(op, of(op.inputs[0]).dim);
+      return append(std::move(op), {});
+    }
+    if (contains(weight.axes[0], placed.dim))
+      refuse(op, "has its experts divided, but ranks along '" + strategy_.axis() + "' have the same rows");
+    if (divides_outputs(weight)) {
+      op.inputs[0] = column_input(op.inputs[0]);
+      return append(std::move(op), placed);
+    }
+    if (of(op.inputs[0]) != placed)
+      refuse(op, "contracts '" + program_.dims[placed.dim].name + "', but its input is not divided along it");
+    if (op.params.size() > 1) {  // one rank adds the bias to the sum
+      mark_partial(block_.slots[op.params[1]]);
+      if (strategy_.coordinate() != 0) op.params.pop_back();
+    }
+    append(std::move(op), {Kind::kPartial, 0});
+  }
+
+  void place_combine(Op op) {
+    const Sharding rows = of(op.inputs[0]);
+    if (rows.kind == Kind::kShard) refuse_undivided(op, rows.dim);
+    const bool is_partial = rows.kind == Kind::kPartial;
+    take_whole(op, is_partial);
+    const ValueId output = op.outputs[0];
+    append(std::move(op), rows);
+    if (is_partial)
+      complete_partial(output);
+    else if (division_.sequence_parallel)
+      renamed_[output] = part(output, CHASSIS_DIM_TIME);
+  }
+
   // An op that acts on each position by itself takes its inputs as they are, if their placements agree.
   void place_pointwise(Op op) {
     Sharding common{};
@@ -240,6 +311,9 @@ class TensorLayout final : public BlockLayout {
       common = of(input);
       first = false;
     }
+    if (common == Sharding{Kind::kShard, CHASSIS_DIM_TIME})
+      for (ValueId& input : op.inputs)
+        if (input != kAbsent && block_.values[input].type == GraphValueType::kInt32) input = part(input, common.dim);
     if (common.kind == Kind::kShard)
       for (SlotId id : op.params) {
         ParameterSlot& slot = block_.slots[id];

@@ -31,9 +31,9 @@ class CaseProgram {
     dims.insert(dims.begin(), {CHASSIS_DIM_BATCH, CHASSIS_DIM_TIME});
     return block().inputs[name] = block().add_value({name, std::move(dims), GraphValueType::kCompute, {}});
   }
-  ValueId field(const char* name) {
-    return block().fields[name] =
-               block().add_value({name, {CHASSIS_DIM_BATCH, CHASSIS_DIM_TIME}, GraphValueType::kInt32, {}});
+  ValueId field(const char* name, std::vector<DimId> dims = {}) {
+    dims.insert(dims.begin(), {CHASSIS_DIM_BATCH, CHASSIS_DIM_TIME});
+    return block().fields[name] = block().add_value({name, std::move(dims), GraphValueType::kInt32, {}});
   }
   SlotId slot(std::string name, std::vector<std::vector<DimId>> axes) {
     ParameterSlot slot;

@@ -168,6 +168,58 @@ CaseProgram score(int64_t num_labels, int64_t width = 37) {
   return c.output("scores", c.op("score", {c.input("x", {n})}, {c.slot("weight", {{labels}, {n}})}));
 }
 
+// The field "experts", kChosen of kExperts for each token; see expert_value().
+constexpr int64_t kExperts = 6, kChosen = 2;
+constexpr const char* kExpertField = "experts";
+
+CaseProgram top_experts(const char* name, OpAttrs attrs, bool documents) {
+  CaseProgram c(name);
+  const DimId n = c.dim("n", 37), experts = c.dim("num_experts", kExperts), chosen = c.dim("chosen", kChosen);
+  std::vector<ValueId> inputs = {c.op("score", {c.input("x", {n})}, {c.slot("router", {{experts}, {n}})})};
+  if (documents) inputs.push_back(c.field("document_ids"));
+  return c.output("experts", c.op("top_experts", inputs, {}, std::move(attrs), {chosen}));
+}
+
+CaseProgram expert_weights(const char* score, OpAttrs attrs = {}) {
+  CaseProgram c(std::string("expert_weights by ") + score + (attrs.empty() ? "" : ", " + attrs[0].first));
+  const DimId n = c.dim("n", 37), experts = c.dim("num_experts", kExperts), chosen = c.dim("chosen", kChosen);
+  const ValueId logits = c.op("score", {c.input("x", {n})}, {c.slot("router", {{experts}, {n}})});
+  attrs.emplace_back("score", std::string(score));
+  return c.output("weights", c.op("expert_weights", {logits, c.field(kExpertField, {chosen})}, {}, std::move(attrs)));
+}
+
+// A mixture of experts without its router, or one op of it.
+CaseProgram experts(const char* id, bool weighted, bool bias = false, int64_t width = 20) {
+  CaseProgram c(std::string(id) + (weighted ? " with weights" : "") + (bias ? " with a bias" : ""));
+  const DimId in = c.dim("in", width), out = c.dim("out", 21), num_experts = c.dim("num_experts", kExperts),
+              chosen = c.dim("chosen", kChosen);
+  const ValueId which = c.field(kExpertField, {chosen});
+  ValueId weights = kAbsent;
+  if (weighted)
+    weights = c.op("expert_weights",
+                   {c.op("score", {c.input("tokens", {in})}, {c.slot("router", {{num_experts}, {in}})}), which}, {},
+                   {{"score", std::string("sigmoid")}});
+  const auto with_weights = [&](ValueId x) {
+    return weighted ? std::vector<ValueId>{x, which, weights} : std::vector<ValueId>{x, which};
+  };
+  if (id == std::string_view("dispatch")) return c.output("y", c.op(id, with_weights(c.input("x", {in}))));
+  if (id == std::string_view("combine")) return c.output("y", c.op(id, with_weights(c.input("rows", {chosen, in}))));
+  std::vector<SlotId> params = {c.slot("weight", {{num_experts}, {out}, {in}})};
+  if (bias) params.push_back(c.slot("bias", {{num_experts}, {out}}));
+  if (id == std::string_view("grouped_linear"))
+    return c.output("y", c.op(id, {c.input("rows", {chosen, in}), which}, params));
+  const ValueId rows = c.op("dispatch", {c.input("x", {in}), which});
+  const ValueId y = c.op("grouped_linear", {rows, which}, params);
+  return c.output("y", c.op("combine", with_weights(y)));
+}
+
+CaseProgram gate_tokens() {
+  CaseProgram c("gate_tokens");
+  const DimId n = c.dim("n", 37), one = c.dim("one", 1);
+  const ValueId x = c.input("x", {n});
+  return c.output("y", c.op("gate_tokens", {x, c.op("score", {x}, {c.slot("gate", {{one}, {n}})})}));
+}
+
 CaseProgram attention(const char* name, OpAttrs masks, int64_t kv_heads, double scale = 0.2, int64_t num_heads = 6) {
   CaseProgram c(name);
   const DimId heads = c.dim("heads", num_heads), kv = c.dim("kv_heads", kv_heads), dim = c.dim("head_dim", 20);
@@ -219,6 +271,22 @@ std::vector<CaseProgram> all_cases() {
   cases.push_back(total("total_cross_entropy", "loss"));
   cases.push_back(total("total_token_logp", "logps"));
   for (const int64_t num_labels : {1, 3}) cases.push_back(score(num_labels));
+  cases.push_back(top_experts("top_experts", {}, false));
+  cases.push_back(top_experts("top_experts of documents", {}, true));
+  cases.push_back(top_experts("top_experts in groups", {{"groups", int64_t{3}}, {"top_groups", int64_t{2}}}, false));
+  cases.push_back(top_experts("top_experts in one group", {{"groups", int64_t{2}}, {"top_groups", int64_t{1}}}, false));
+  for (const char* score : {"softmax", "chosen_softmax", "sigmoid"}) {
+    cases.push_back(expert_weights(score));
+    cases.push_back(expert_weights(score, {{"normalize", one}}));
+  }
+  cases.push_back(expert_weights("softmax", {{"factor", 2.5}}));
+  for (const bool weighted : {false, true}) {
+    cases.push_back(experts("dispatch", weighted));
+    cases.push_back(experts("combine", weighted));
+    cases.push_back(experts("grouped_linear+combine", weighted));
+  }
+  for (const bool bias : {false, true}) cases.push_back(experts("grouped_linear", false, bias));
+  cases.push_back(gate_tokens());
   cases.push_back(pointwise("scale", {{"factor", 5.5}}, false));
   cases.push_back(pointwise("softcap", {{"cap", 1.5}}, false));
   cases.push_back(pointwise("dropout", {{"p", 0.3}}, false));
@@ -272,6 +340,7 @@ std::vector<CaseProgram> large_cases() {
   cases.push_back(embedding(kWide));
   for (const char* id : {"cross_entropy", "token_logp"}) cases.push_back(head({.id = id, .num_classes = kWide}));
   cases.push_back(score(1, kWide));
+  for (const char* id : {"dispatch", "grouped_linear+combine"}) cases.push_back(experts(id, true, false, kWide));
   for (const char* id : {"add", "mul"}) cases.push_back(pointwise(id, {}, true, kWide));
   cases.push_back(pointwise("scale", {{"factor", 5.5}}, false, kWide));
   cases.push_back(pointwise("softcap", {{"cap", 1.5}}, false, kWide));
@@ -305,6 +374,13 @@ std::vector<CaseProgram> cases_of_further_patterns(const OpsProvider& provider, 
     }
   }
   return out;
+}
+
+// Expert 3 gets no token, and some tokens have no expert.
+int32_t expert_value(int64_t index) {
+  const int64_t token = index / kChosen;
+  if (token % 7 == 5) return -1;
+  return static_cast<int32_t>(index % kChosen == 0 ? token % 3 : token % 4 == 0 ? 5 : 4);
 }
 
 // The first row has documents of 5 and 6 tokens and 2 positions of padding; every other row is one document.
@@ -368,7 +444,8 @@ std::vector<Named> run_case(const Program& program, const ResolveOptions& option
     Tensor& field = fields[name] =
         Tensor::empty(layout.local_shape(program, program.blocks[0].values[value], sizes), Dtype::i32);
     for (int64_t i = 0; i < field.num_elements(); ++i)
-      field.data_as<int32_t>()[i] = field_value(name, i / sizes.time, i % sizes.time, i);
+      field.data_as<int32_t>()[i] =
+          name == kExpertField ? expert_value(i) : field_value(name, i / sizes.time, i % sizes.time, i);
   }
   const Kernels kernels(options.device);
   RunContext context;
@@ -389,7 +466,7 @@ std::vector<Named> run_case(const Program& program, const ResolveOptions& option
     std::map<std::string, Tensor> gradients;
     for (auto& [name, tensor] : run_forward(block, context, inputs, fields, true, frame)) {
       results.push_back({name + when, tensor.clone()});
-      if (name == "loss") continue;
+      if (name == "loss" || tensor.dtype() == Dtype::i32) continue;
       gradients[name] = Tensor::empty(tensor.sizes(), tensor.dtype());
       random("gradient of " + name, gradients[name]);
     }

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "host/base/error.hpp"
+#include "host/compile/liveness.hpp"
 #include "host/execute/collective_nodes.hpp"
 #include "host/execute/kernel_call.hpp"
 #include "host/execute/kernel_runner.hpp"
@@ -47,10 +48,13 @@ class BlockRun : NodeKind {
       const Node& node = block_.nodes[n];
       const NodeRun here(context_, node, "forward");
       for (ValueId v : node.inputs) collectives_.wait_for(v);
-      if (node.provider)
+      if (const auto made = frame_.choices.find(n); made != frame_.choices.end())
+        frame_.values[node.outputs[0]] = made->second;
+      else if (node.provider)
         forward_node(n, training, false);
       else
         collectives_.forward(node);
+      if (is_choice(block_.block, node)) frame_.choices[n] = frame_.values[node.outputs[0]];
       for (ValueId v : node.dead_after_forward) frame_.values[v].reset();
     }
     std::map<std::string, Tensor> outputs;

@@ -170,6 +170,7 @@ StreamValues Executor::run_units(const ResolvedProgram& resolved, UnitRange unit
     if (keeps_frame) mb.of(unit).frame = std::make_unique<Frame>();
     if (training && !keeps_frame) mb.of(unit).inputs = stream;
     stream = run_forward(block, run, stream, mb.fields, keeps_frame, keeps_frame ? *mb.of(unit).frame : scratch);
+    if (training && !keeps_frame) mb.of(unit).choices = std::move(scratch.choices);
     if (events_) events_->post_forward(unit, {.training = training, .microbatch = mb.number});
     if (narrows_after) keep_last_position(block.block, false, stream);
   }
@@ -259,6 +260,7 @@ StreamValues Executor::run_backward_units(Microbatch& mb, UnitRange units, Strea
                                   static_cast<int64_t>(unit));
       if (events_) events_->pre_forward(unit, again);
       kept.frame = std::make_unique<Frame>();
+      kept.frame->choices = std::move(kept.choices);
       run_forward(block, run, kept.inputs, mb.fields, true, *kept.frame);
       kept.inputs.clear();
       if (events_) events_->post_forward(unit, again);

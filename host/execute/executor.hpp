@@ -147,7 +147,9 @@ class Executor {
     RandomBits random = {};
     struct Kept {
       std::unique_ptr<Frame> frame;
-      std::map<std::string, Tensor> inputs;  // set if the full forward runs again
+      // Set if the full forward runs again: its inputs, and the choices that it takes.
+      std::map<std::string, Tensor> inputs;
+      std::map<size_t, Tensor> choices;
     };
     size_t first_unit = 0;
     std::vector<Kept> kept;      // by unit, from first_unit on

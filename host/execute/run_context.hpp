@@ -96,6 +96,8 @@ struct Frame {
   std::vector<Tensor> gradients;           // by ValueId
   std::vector<uint8_t> done;               // by node: its forward already computed its gradients
   std::vector<DeferredParams> deferred;    // set by run_backward_inputs, in the order of their computation
+  // Outputs of nodes that choose, by node: the first forward sets them, and a repeated one takes them.
+  std::map<size_t, Tensor> choices;
 
   uint64_t num_bytes() const;
 };

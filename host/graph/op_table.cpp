@@ -271,6 +271,96 @@ void score(OpRule& r) {
   r.output(r.joined({r.dims(0)[0], r.dims(0)[1]}, r.axis(0, 0)), GraphValueType::kFloat32);
 }
 
+// The last dim of [B, T, k].
+DimId chosen_dim(OpRule& r, size_t input) {
+  r.expect_rank(input, 3);
+  const DimId chosen = r.dims(input)[2];
+  r.expect_dims(input, {kB, kT, chosen});
+  return chosen;
+}
+
+void expect_experts(OpRule& r, size_t input) {
+  chosen_dim(r, input);
+  r.expect_type(input, GraphValueType::kInt32, "experts");
+}
+
+void top_experts(OpRule& r) {
+  const auto size_of = [&](DimId dim) { return r.program().dims[dim].size; };
+  const int64_t num_experts = size_of(chosen_dim(r, 0));
+  if (r.op().inputs.size() > 1) r.expect_dims(1, {kB, kT});
+  if (r.output_dims().size() != 1) r.fail("needs one output dim: the number of experts of a token");
+  const int64_t chosen = size_of(r.output_dims()[0]);
+  const int64_t groups = r.op().attr_int("groups", 1), top_groups = r.op().attr_int("top_groups", groups);
+  if (groups < 1 || num_experts % groups != 0)
+    r.fail(std::to_string(num_experts) + " experts cannot be divided into " + std::to_string(groups) + " groups");
+  if (top_groups < 1 || top_groups > groups)
+    r.fail("top_groups " + std::to_string(top_groups) + " is not a number from 1 to " + std::to_string(groups));
+  if (const int64_t choice = num_experts / groups * top_groups; chosen > choice)
+    r.fail("chooses " + std::to_string(chosen) + " of " + std::to_string(choice) + " experts");
+  r.output({kB, kT, r.output_dims()[0]}, GraphValueType::kInt32);
+}
+
+void expert_weights(OpRule& r) {
+  chosen_dim(r, 0);
+  expect_experts(r, 1);
+  r.output(r.dims(1), GraphValueType::kFloat32);
+}
+
+void dispatch(OpRule& r) {
+  expect_experts(r, 1);
+  const auto &x = r.dims(0), &experts = r.dims(1);
+  if (x.size() < 3 || x[0] != kB || x[1] != kT) r.fail("input 0 must be [B, T, …]");
+  if (r.op().inputs.size() > 2) r.expect_dims(2, experts);
+  r.output(r.joined(experts, {x.begin() + 2, x.end()}));
+}
+
+// Input 0 has rows of experts, input 1 names them.
+void expect_rows(OpRule& r) {
+  expect_experts(r, 1);
+  const auto &rows = r.dims(0), &experts = r.dims(1);
+  if (rows.size() < 4 || !std::equal(experts.begin(), experts.end(), rows.begin()))
+    r.fail("input 0 must be " + r.program().dims_text(experts) + " and further dims");
+}
+
+void grouped_linear(OpRule& r) {
+  expect_rows(r);
+  const ParameterSlot& weight = r.param(0);
+  if (weight.axes.size() != 3 || weight.axes[0].size() != 1)
+    r.fail("weight '" + weight.name + "' must have three axes, of which the first is the experts");
+  const auto& in = weight.axes[2];
+  const auto &rows = r.dims(0), &experts = r.dims(1);
+  if (!std::equal(rows.begin() + 3, rows.end(), in.begin(), in.end()))
+    r.fail("input 0 does not end in the dims that weight '" + weight.name + "' contracts");
+  const auto& out = r.output_dims().empty() ? weight.axes[1] : r.output_dims();
+  r.expect_axis(0, 1, out);
+  if (r.op().params.size() == 2) {
+    r.expect_axis(1, 0, weight.axes[0]);
+    r.expect_axis(1, 1, out);
+  }
+  r.output(r.joined(experts, out));
+}
+
+double grouped_products(const Program& program, const BlockType& block, const Op& op, const DimSizes&) {
+  const auto shape = program.global_shape(block.slots[op.params[0]]);
+  const DimId chosen = block.values[op.inputs[1]].dims[2];
+  return static_cast<double>(program.dims[chosen].size) * static_cast<double>(shape[1]) * static_cast<double>(shape[2]);
+}
+
+void combine(OpRule& r) {
+  expect_rows(r);
+  if (r.op().inputs.size() > 2) r.expect_dims(2, r.dims(1));
+  const auto& rows = r.dims(0);
+  r.output(r.joined({kB, kT}, {rows.begin() + 3, rows.end()}));
+}
+
+void gate_tokens(OpRule& r) {
+  r.expect_rank(1, 3);
+  if (const DimId one = r.dims(1)[2]; r.program().dims[one].size != 1 || r.dims(1)[0] != kB || r.dims(1)[1] != kT)
+    r.fail("input 1 is " + r.program().dims_text(r.dims(1)) + ", expected one score for each token");
+  if (r.dims(0).size() < 3 || r.dims(0)[0] != kB || r.dims(0)[1] != kT) r.fail("input 0 must be [B, T, …]");
+  r.output(r.dims(0));
+}
+
 void own(OpRule& r) { r.output(r.output_dims(), r.own_type()); }
 
 void unknown(OpRule& r) { r.fail("no such op; a plugin's own op is named \"domain/name\""); }
@@ -294,6 +384,9 @@ constexpr AttrSpec kScaleAttrs[] = {{"factor", kFloat}};
 constexpr AttrSpec kSoftcapAttrs[] = {{"cap", kFloat}};
 constexpr AttrSpec kDropoutAttrs[] = {{"p", kFloat}, {"first", kInt, kOptional}, {kQueryPart, kInt, kOptional}};
 constexpr AttrSpec kCrossEntropyAttrs[] = {{"ignore_index", kInt, kOptional}};
+constexpr AttrSpec kTopExpertsAttrs[] = {{"groups", kInt, kOptional}, {"top_groups", kInt, kOptional}};
+constexpr AttrSpec kExpertWeightsAttrs[] = {
+    {"score", kString}, {"normalize", kInt, kOptional}, {"factor", kFloat, kOptional}};
 constexpr AttrSpec kPartialCrossEntropyAttrs[] = {{"ignore_index", kInt, kOptional}, {"first", kInt}, {"count", kInt}};
 
 constexpr OpSpec kOps[] = {
@@ -350,6 +443,17 @@ constexpr OpSpec kOps[] = {
      .placement = OpPlacement::kTokenLogp},
     {.id = "total_token_logp", .inputs = {3, 3}, .attrs = kCrossEntropyAttrs, .infer = total_token_logp},
     {.id = "score", .inputs = {1, 1}, .params = {1, 1}, .infer = score},
+    {.id = "top_experts", .inputs = {1, 2}, .attrs = kTopExpertsAttrs, .infer = top_experts, .is_choice = true},
+    {.id = "expert_weights", .inputs = {2, 2}, .attrs = kExpertWeightsAttrs, .infer = expert_weights, .is_cheap = true},
+    {.id = "dispatch", .inputs = {2, 3}, .infer = dispatch, .placement = OpPlacement::kDispatch, .is_cheap = true},
+    {.id = "grouped_linear",
+     .inputs = {2, 2},
+     .params = {1, 2},
+     .infer = grouped_linear,
+     .placement = OpPlacement::kGroupedLinear,
+     .products = grouped_products},
+    {.id = "gate_tokens", .inputs = {2, 2}, .infer = gate_tokens, .is_cheap = true},
+    {.id = "combine", .inputs = {2, 3}, .infer = combine, .placement = OpPlacement::kCombine},
 };
 
 constexpr OpSpec::Count kAny = {0, UINT32_MAX};

@@ -15,15 +15,18 @@ namespace chassis {
 // How an axis of the mesh that divides named dims, or positions, treats the op (tensor_layout.cpp,
 // context_layout.cpp).
 enum class OpPlacement : uint8_t {
-  kPointwise,     // each position, and each element of a divided dim, by itself
-  kLinear,        // contracts the last axis of its weight
-  kEmbedding,     // looks rows of its weight up
-  kAttention,     // each head by itself, over the positions of a row
-  kLoss,          // sums over positions; needs all classes, or their part of the sum
-  kTokenLogp,     // as kLoss, with a value for each position
-  kChannelScale,  // scales the last dims by a weight with the same dims
-  kOwn,           // a plugin's own op: by the dims that it declares to mix
-  kNone,          // a collective, or no op
+  kPointwise,      // each position, and each element of a divided dim, by itself
+  kLinear,         // contracts the last axis of its weight
+  kEmbedding,      // looks rows of its weight up
+  kAttention,      // each head by itself, over the positions of a row
+  kLoss,           // sums over positions; needs all classes, or their part of the sum
+  kTokenLogp,      // as kLoss, with a value for each position
+  kChannelScale,   // scales the last dims by a weight with the same dims
+  kDispatch,       // gives each expert its rows: all ops up to kCombine need whole rows
+  kGroupedLinear,  // contracts the last axis of its weight, for each expert
+  kCombine,        // sums the rows of each token
+  kOwn,            // a plugin's own op: by the dims that it declares to mix
+  kNone,           // a collective, or no op
 };
 
 struct AttrSpec {
@@ -47,6 +50,7 @@ struct OpSpec {
   bool is_view = false;      // its output is its input, in another shape
   bool is_random = false;    // reads the random bits of the step; left out where nothing is trained
   bool shares_grad = false;  // the gradient of each input is that of the output
+  bool is_choice = false;    // its output decides which values are computed: kept for backward, never computed again
   // The attribute with the length of row from which the op computes all positions of the row otherwise; "": none.
   std::string_view length_attr = "";
   // Multiply-adds per token of a forward over rows of those sizes; NULL: none worth counting.

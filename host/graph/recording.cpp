@@ -307,8 +307,8 @@ ParameterSlot record_slot(const Program& program, const BlockType& block, const 
     for (const DimId dim : axis)
       if (!program.dims[dim].is_fixed())
         throw plugin_error(which + "it has the dim '" + program.dims[dim].name + "', whose size is not fixed");
-  if (desc.role < CHASSIS_ROLE_WEIGHT || desc.role > CHASSIS_ROLE_HEAD)
-    throw plugin_error(which + "the role " + std::to_string(desc.role) + " is not valid; roles are 1 to 5");
+  if (desc.role < CHASSIS_ROLE_WEIGHT || desc.role > CHASSIS_ROLE_ROUTER)
+    throw plugin_error(which + "the role " + std::to_string(desc.role) + " is not valid; roles are 1 to 6");
   if (desc.init < CHASSIS_INIT_ZEROS || desc.init > CHASSIS_INIT_UNIFORM)
     throw plugin_error(which + "the init " + std::to_string(desc.init) + " is not valid; inits are 1 to 4");
   if (!(desc.lr_scale >= 0.0 && desc.lr_scale <= 1e6))

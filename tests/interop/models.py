@@ -4,6 +4,7 @@ import copy
 import json
 
 import torch
+from safetensors.torch import load_file
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSequenceClassification
 from transformers.utils import logging
 
@@ -25,6 +26,10 @@ FAMILIES = {
     "gemma2": dict(head_dim=20, query_pre_attn_scalar=24, sliding_window=13, final_logit_softcapping=5.0,
                    attn_logit_softcapping=3.0, pad_token_id=None),
     "gemma3_text": dict(head_dim=20, query_pre_attn_scalar=24, sliding_window=13, sliding_window_pattern=2, pad_token_id=None),
+    "mixtral": dict(num_local_experts=5, num_experts_per_tok=2, sliding_window=None),
+    "qwen2_moe": dict(num_experts=6, num_experts_per_tok=3, moe_intermediate_size=40, shared_expert_intermediate_size=56,
+                      pad_token_id=None),
+    "qwen3_moe": dict(head_dim=20, num_experts=6, num_experts_per_tok=2, moe_intermediate_size=48, pad_token_id=None),
     "phi3": dict(pad_token_id=None), "olmo2": dict(pad_token_id=None), "gpt2": dict(n_positions=256, resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0),
 }
 
@@ -47,6 +52,12 @@ def make(seed=0, rope=None, family="llama", head=AutoModelForCausalLM, **changes
                 gain = name.endswith("weight") and not family.startswith("gemma")
                 parameter.copy_(1 + 0.3 * noise if gain else 0.2 * noise)
     return model
+
+
+def tensors(model, folder):
+    """The model's tensors as its files hold them: transformers joins experts in memory."""
+    model.save_pretrained(folder)
+    return {key: value for file in folder.glob("*.safetensors") for key, value in load_file(file).items()}
 
 
 def kind_of(rope):
@@ -114,6 +125,15 @@ CASES = {
                           hidden_size=40, num_attention_heads=4), {}),
     "qwen2_window_v4": (dict(family="qwen2", use_sliding_window=True, sliding_window=9, max_window_layers=1),
                         dict(old_spelling=True)),
+    "mixtral": (dict(family="mixtral"), {}),
+    "mixtral_one": (dict(family="mixtral", num_local_experts=4, num_experts_per_tok=1, sliding_window=17), SHARDED),
+    "mixtral_tied": (dict(family="mixtral", tie_word_embeddings=True, head_dim=20), {}),
+    "qwen2_moe": (dict(family="qwen2_moe"), {}),
+    "qwen2_moe_dense_layers": (dict(family="qwen2_moe", mlp_only_layers=[1], norm_topk_prob=True), SHARDED),
+    "qwen2_moe_window": (dict(family="qwen2_moe", use_sliding_window=True, sliding_window=9, max_window_layers=2), {}),
+    "qwen3_moe": (dict(family="qwen3_moe"), {}),
+    "qwen3_moe_norm": (dict(family="qwen3_moe", norm_topk_prob=True, decoder_sparse_step=2), {}),
+    "qwen3_moe_window": (dict(family="qwen3_moe", use_sliding_window=True, sliding_window=9, attention_bias=True), SHARDED),
     "qwen3": (dict(family="qwen3"), {}),
     "qwen3_tied": (dict(family="qwen3", tie_word_embeddings=True, head_dim=10, num_key_value_heads=1), SHARDED),
     "qwen3_biases": (dict(family="qwen3", attention_bias=True, head_dim=36, hidden_size=45, num_attention_heads=5,

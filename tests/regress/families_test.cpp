@@ -9,7 +9,7 @@ namespace {
 class FamilyRuns : public testing::TestWithParam<SmallFamily> {
  protected:
   static std::vector<Providers> providers() {
-    return {{"interval", "[\"fused\", \"aten\"]"}, {"naive", "[\"reference\"]"}};
+    return {{"interval", with_experts("[\"fused\", \"aten\"]", GetParam())}, {"naive", "[\"reference\"]"}};
   }
 };
 INSTANTIATE_TEST_SUITE_P(, FamilyRuns, testing::ValuesIn(small_families()),
@@ -61,7 +61,8 @@ TEST_P(FamilyRuns, TokensAreTheSameWithAndWithoutTheCache) {
 }
 
 TEST_P(FamilyRuns, Bf16StaysWithinItsRoundingErrors) {
-  const SmallRun run({"sdpa", "[\"aten\", \"naive\"]"}, GetParam().model);  // naive caps scores in bf16
+  const SmallRun run({"sdpa", with_experts("[\"aten\", \"naive\"]", GetParam())},
+                     GetParam().model);  // naive caps scores in bf16
   run.write(random_documents({9, 40, 3, 77, 21, 14, 35, 2, 60, 18}));
   const std::vector<std::string> overrides = {"train.micro_batch_size=2", "train.global_batch_size=4"};
   auto half = overrides;

@@ -83,7 +83,7 @@ class ParallelRun {
          << "[data]\ncache_dir = \"cache\"\n[train]\nseq_len = 32\nglobal_batch_size = 12\n"
          << "[optimizer]\nplugin = \"adamw\"\nlr = 2e-3\nweight_decay = 0.1\neps = 1e-4\n"
          << "[attention]\nplugin = \"" << (model.empty() || variant.bf16 ? "sdpa" : "interval")
-         << "\"\n[kernels]\nplugins = [\"fused\", \"aten\"]\n"
+         << "\"\n[kernels]\nplugins = [\"fused\", \"grouped\", \"aten\"]\n"
          << "[precision]\ncompute = \"" << (variant.bf16 ? "bf16" : "fp32") << "\"\n"
          << "[recompute]\nmode = \"" << (variant.recomputes ? "full" : "none") << "\"\n"
          << "[checkpoint]\nbucket_mib = 1\n[export]\ndtype = \"fp32\"\n[comm]\ntimeout_s = 60\n";

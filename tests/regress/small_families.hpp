@@ -8,6 +8,7 @@ namespace chassis::test {
 
 struct SmallFamily {
   std::string name, model;
+  bool has_experts() const { return model.find("experts") != std::string::npos; }
 };
 
 inline std::vector<SmallFamily> small_families() {
@@ -29,9 +30,22 @@ inline std::vector<SmallFamily> small_families() {
       family("phi3",
              ", partial_rotary_factor = 0.5, original_max_position_embeddings = 16, rope_scaling = { type = "
              "\"longrope\", short_factor = [1.0, 1.5], long_factor = [2.0, 4.0] }"),
+      family("mixtral", ", num_local_experts = 5, num_experts_per_tok = 2"),
+      family("qwen2_moe",
+             ", num_experts = 6, num_experts_per_tok = 3, moe_intermediate_size = 20, "
+             "shared_expert_intermediate_size = 24, mlp_only_layers = [1]"),
+      family("qwen3_moe",
+             ", head_dim = 10, num_experts = 6, num_experts_per_tok = 2, moe_intermediate_size = 24, norm_topk_prob = "
+             "true, decoder_sparse_step = 2"),
       {"gpt2",
        "plugin = \"gpt2\"\nconfig = { vocab_size = 101, n_embd = 30, n_layer = 3, n_head = 5, n_positions = 64, "
        "initializer_range = 0.1 }\n"}};
+}
+
+// Providers of kernels in TOML, with one for experts if the family has them.
+inline std::string with_experts(std::string kernels, const SmallFamily& family) {
+  if (family.has_experts()) kernels.insert(kernels.rfind(']'), ", \"grouped\"");
+  return kernels;
 }
 
 // The same model with heads that two ranks can divide.

@@ -162,6 +162,41 @@ void read_sliding_layers(Reader& reader, Config& config, int64_t window_fallback
                 " has sliding attention, but there is no sliding_window");
 }
 
+void read_expert_layers(Reader& reader, Config& config) {
+  const int64_t step = reader.size("decoder_sparse_step", 1);
+  std::vector<bool> is_dense;
+  for (int64_t i = 0; i < config.num_hidden_layers; ++i) is_dense.push_back((i + 1) % step != 0);
+  if (const Json* layers = reader.find("mlp_only_layers")) {
+    if (!layers->is_array()) reader.fail("mlp_only_layers", " is ", layers->dump(), ", expected a list of layers");
+    for (const Json& layer : *layers) {
+      if (!layer.is_number_integer() || layer.get<int64_t>() < 0)
+        reader.fail("mlp_only_layers", " has ", layer.dump(), ", expected the index of a layer");
+      if (const auto i = layer.get<int64_t>(); i < config.num_hidden_layers) is_dense[static_cast<size_t>(i)] = true;
+    }
+  }
+  if (std::find(is_dense.begin(), is_dense.end(), true) != is_dense.end()) config.experts.is_dense = is_dense;
+}
+
+void read_experts(Reader& reader, Config& config, int64_t num_experts, int64_t chosen, int64_t width) {
+  Experts& experts = config.experts;
+  experts.num_experts = num_experts;
+  experts.num_chosen = chosen;
+  experts.width = width;
+  if (chosen > num_experts)
+    chassis::fail_config({"num_experts_per_tok"}, "num_experts_per_tok ", chosen, " is above the number of experts, ",
+                         num_experts);
+  reader.require_neutral("router_jitter_noise", 0.0);
+  if (reader.boolean("output_router_logits", false) && reader.number("router_aux_loss_coef", 0.001) != 0)
+    reader.fail("output_router_logits", " is true: the auxiliary loss is not computed by model '", reader.family(),
+                "'; set it to false");
+  reader.ignore({"router_aux_loss_coef"});
+}
+
+void write_experts(const Config& config, std::string_view count_key, Json& out) {
+  out[std::string(count_key)] = config.experts.num_experts;
+  out["num_experts_per_tok"] = config.experts.num_chosen;
+}
+
 Config parse_config(const Family& family, std::string_view text) {
   Config config = family.defaults;
   config.source = Json::parse(text, nullptr, /*allow_exceptions=*/false);

@@ -12,6 +12,21 @@
 
 namespace decoder {
 
+// A mixture of experts in place of the MLP of a layer: out = Σ weight_e · MLP_e(x) over the chosen experts, plus a
+// shared MLP if there is one.
+struct Experts {
+  int64_t num_experts = 0;        // 0: every layer has one MLP
+  int64_t num_chosen = 0;         // of a token
+  int64_t width = 0;              // of an expert's MLP
+  std::string score = "softmax";  // of expert_weights in chassis/op.h
+  bool normalize = false;         // weights of a token sum to 1
+  double factor = 1;              // of the weights
+  int64_t groups = 1, top_groups = 1;
+  int64_t shared_width = 0;         // 0: no shared MLP
+  bool shared_gate = false;         // the shared MLP is scaled by sigmoid(x · gate)
+  std::vector<bool> is_dense = {};  // by layer: it has an MLP of intermediate_size; empty: no layer has
+};
+
 // The configuration from which a program is recorded. Defaults are those of transformers' LlamaConfig.
 struct Config {
   int64_t vocab_size = 32000;
@@ -37,6 +52,10 @@ struct Config {
   double query_scale = 0;                           // of attention scores; 0: 1/√head_dim
   double attention_softcap = 0, logit_softcap = 0;  // 0: none
 
+  bool qk_norm_whole = false;  // rms_norm of all heads of q, and of k, as one
+  double qkv_clip = 0;         // q, k and v are clamped to ±; 0: not
+  Experts experts = {};
+
   int64_t sliding_window = 0;         // 0: none
   std::vector<bool> is_sliding = {};  // by layer; empty: none is
   bool has_local_rope = false;        // sliding layers rotate by local_rope
@@ -46,12 +65,19 @@ struct Config {
   std::vector<std::string> unknown_keys = {};  // of the source
 };
 
+// Names in files of an expert's linears, each after the layer's prefix, and of the router and the shared MLP.
+struct ExpertNames {
+  std::string_view router = "mlp.gate", experts = "mlp.experts";
+  std::string_view gate = "gate_proj", up = "up_proj", down = "down_proj";
+};
+
 struct Family {
   std::string_view name;                        // of the plugin
   std::string_view model_type;                  // in config.json
   std::vector<std::string_view> architectures;  // the first is that of exports, unless the model classifies
   RopeSupport ropes = {};
   std::string_view function_key = "hidden_act";
+  ExpertNames expert_names = {};
   bool writes_head_dim = true;  // also where it is hidden_size / num_attention_heads
   Config defaults = {};
   // The family's own keys, in both directions. `read` runs after the keys that all share.
@@ -63,6 +89,17 @@ struct Family {
 Config parse_config(const Family& family, std::string_view text);
 // A complete config.json; keys of the source that do not affect the program are copied.
 std::string write_config(const Family& family, const Config& config);
+
+// A bound against hostile files: each expert is a tensor of its own on disk.
+inline constexpr int64_t kMaxExperts = 4096;
+
+// Keys that families with experts share, in both directions; `count_key` is the family's name of their number. Refuses
+// more experts for a token than there are.
+void read_experts(Reader& reader, Config& config, int64_t num_experts, int64_t chosen, int64_t width);
+void write_experts(const Config& config, std::string_view count_key, Json& out);
+
+// The layers with experts: all but those in mlp_only_layers, and of these each decoder_sparse_step-th.
+void read_expert_layers(Reader& reader, Config& config);
 
 // Reads layer_types, "sliding_attention" or "full_attention" for each layer; if the key is absent, layer i slides if
 // by_default(i). First reads sliding_window, with this fallback; layers that slide need it.

@@ -1,7 +1,9 @@
 // Recording: B rows, T positions; everything else is a named dim.
 #include "decoder.hpp"
 
+#include <algorithm>
 #include <cmath>
+#include <map>
 
 namespace decoder {
 
@@ -29,7 +31,15 @@ void Decoder::record(Builder& b) {
   heads_ = b.dim("heads", config_.num_attention_heads);
   kv_heads_ = b.dim("kv_heads", config_.num_key_value_heads);
   head_dim_ = b.dim("head_dim", config_.head_dim);
-  ffn_ = b.dim("ffn", config_.intermediate_size);
+  const Experts& experts = config_.experts;
+  if (experts.num_experts == 0 || std::ranges::count(experts.is_dense, true) > 0)
+    ffn_ = b.dim("ffn", config_.intermediate_size);
+  if (experts.num_experts != 0) {
+    num_experts_ = b.dim("experts", experts.num_experts);
+    chosen_ = b.dim("chosen_experts", experts.num_chosen);
+    expert_ffn_ = b.dim("expert_ffn", experts.width);
+    if (experts.shared_width != 0) shared_ffn_ = b.dim("shared_ffn", experts.shared_width);
+  }
 
   b.chain("embed", "model", b.block("embed", [&] {
     Value x = b.embedding(b.field("input_ids"), "embed_tokens.weight", vocab_, {hidden_});
@@ -37,15 +47,12 @@ void Decoder::record(Builder& b) {
     b.output("hidden", x);
   }));
 
-  // One block type for each kind of layer that occurs.
-  const auto slides = [&](size_t i) { return !config_.is_sliding.empty() && config_.is_sliding[i]; };
   std::vector<Block> layers;
-  Block full{}, sliding{};
-  bool has_full = false, has_sliding = false;
+  std::map<LayerKind, Block> kinds;
   for (size_t i = 0; i < static_cast<size_t>(config_.num_hidden_layers); ++i) {
-    if (slides(i) && !std::exchange(has_sliding, true)) sliding = layer(b, "sliding_layer", true);
-    if (!slides(i) && !std::exchange(has_full, true)) full = layer(b, "layer", false);
-    layers.push_back(slides(i) ? sliding : full);
+    const LayerKind kind = kind_of(i);
+    if (!kinds.contains(kind)) kinds.emplace(kind, layer(b, kind));
+    layers.push_back(kinds.at(kind));
   }
   b.chain("layers", "model.layers.{i}", layers);
 
@@ -63,13 +70,21 @@ void Decoder::record(Builder& b) {
   }));
 }
 
-Block Decoder::layer(Builder& b, const std::string& name, bool sliding) const {
+Decoder::LayerKind Decoder::kind_of(size_t layer) const {
+  const std::vector<bool>&slides = config_.is_sliding, &dense = config_.experts.is_dense;
+  return {.slides = !slides.empty() && slides[layer],
+          .has_experts = config_.experts.num_experts != 0 && (dense.empty() || !dense[layer])};
+}
+
+Block Decoder::layer(Builder& b, LayerKind kind) const {
+  const std::string name = std::string(kind.slides ? "sliding_" : "") + (kind.has_experts ? "expert_layer" : "layer");
   return b.block(name, [&] {
     Value x = b.input("hidden", {hidden_});
-    Value y = attention(b, norm(b, x, "input_layernorm.weight"), sliding);
+    Value y = attention(b, norm(b, x, "input_layernorm.weight"), kind.slides);
     if (config_.post_norms) y = norm(b, y, "post_attention_layernorm.weight");
     x = b.add(x, y);
-    y = mlp(b, norm(b, x, config_.post_norms ? "pre_feedforward_layernorm.weight" : "post_attention_layernorm.weight"));
+    y = norm(b, x, config_.post_norms ? "pre_feedforward_layernorm.weight" : "post_attention_layernorm.weight");
+    y = kind.has_experts ? experts(b, y) : mlp(b, y, "mlp", ffn_);
     if (config_.post_norms) y = norm(b, y, "post_feedforward_layernorm.weight");
     b.output("hidden", b.add(x, y));
   });
@@ -94,11 +109,30 @@ Value Decoder::attention(Builder& b, const Value& x, bool sliding) const {
   return b.linear(y, "self_attn.o_proj", {hidden_}, {.bias = config_.output_bias});
 }
 
-Value Decoder::mlp(Builder& b, const Value& x) const {
+Value Decoder::mlp(Builder& b, const Value& x, const std::string& name, Dim width) const {
   const LinearOptions bias = {.bias = config_.mlp_bias};
-  const Value gate = b.linear(x, "mlp.gate_proj", {ffn_}, bias);
-  const Value up = b.linear(x, "mlp.up_proj", {ffn_}, bias);
-  return b.linear(b.gated_activation(gate, up, config_.function), "mlp.down_proj", {hidden_}, bias);
+  const Value gate = b.linear(x, name + ".gate_proj", {width}, bias);
+  const Value up = b.linear(x, name + ".up_proj", {width}, bias);
+  return b.linear(b.gated_activation(gate, up, config_.function), name + ".down_proj", {hidden_}, bias);
+}
+
+Value Decoder::experts(Builder& b, const Value& x) const {
+  const Experts& experts = config_.experts;
+  const Value logits = b.router(x, "mlp.gate.weight", num_experts_);
+  const Value chosen = b.top_experts(logits, chosen_, b.field("document_ids"), experts.groups, experts.top_groups);
+  const Value weights = b.expert_weights(logits, chosen, experts.score, experts.normalize, experts.factor);
+  const Value rows = b.dispatch(x, chosen);
+  const auto product = [&](const Value& in, const std::string& name, Dim out) {
+    return b.grouped_linear(in, chosen, "mlp.experts." + name, num_experts_, {out});
+  };
+  const Value gate = product(rows, "gate_proj", expert_ffn_), up = product(rows, "up_proj", expert_ffn_);
+  const Value down = product(b.gated_activation(gate, up, config_.function), "down_proj", hidden_);
+  const Value y = b.combine(down, chosen, weights);
+  if (experts.shared_width == 0) return y;
+  Value shared = mlp(b, x, "mlp.shared_expert", shared_ffn_);
+  if (experts.shared_gate)
+    shared = b.gate_tokens(shared, b.router(x, "mlp.shared_expert_gate.weight", b.dim("shared_gate", 1)));
+  return b.add(y, shared);
 }
 
 Value Decoder::norm(Builder& b, const Value& x, const std::string& weight) const {
@@ -108,8 +142,23 @@ Value Decoder::norm(Builder& b, const Value& x, const std::string& weight) const
 void Decoder::disk_mapping(DiskMapping& m) const {
   m.skip("*rotary_emb.inv_freq");  // a buffer that old versions of transformers saved
   if (config_.tie_word_embeddings) m.skip("lm_head.weight");
+  if (config_.experts.num_experts != 0) expert_mapping(m);
   for (const std::string base : {"embed_tokens.*", "layers.*", "norm.*"})  // names in files saved from the base model
     m.alias(base, "model." + base);
+}
+
+// Files hold each expert's linears as tensors of their own.
+void Decoder::expert_mapping(DiskMapping& m) const {
+  const ExpertNames& names = family_.expert_names;
+  const std::string layer = "model.layers.{i}.";
+  if (const std::string router(names.router); router != "mlp.gate")
+    m.tensor(layer + router + ".weight", {{layer + "mlp.gate.weight"}});
+  const std::pair<std::string_view, std::string_view> linears[] = {
+      {"gate_proj", names.gate}, {"up_proj", names.up}, {"down_proj", names.down}};
+  for (const auto& [ours, theirs] : linears)
+    for (int64_t e = 0; e < config_.experts.num_experts; ++e)
+      m.tensor(layer + std::string(names.experts) + "." + std::to_string(e) + "." + std::string(theirs) + ".weight",
+               {{layer + "mlp.experts." + std::string(ours) + ".weight", {e, 0, 0}, {1, 0, 0}}}, 0, {1, 2});
 }
 
 }  // namespace decoder

@@ -22,14 +22,23 @@ class Decoder : public chassis::Model {
   void disk_mapping(chassis::DiskMapping& m) const override;
 
  private:
-  chassis::Block layer(chassis::Builder& b, const std::string& name, bool sliding) const;
+  // Layers of one kind are recorded once.
+  struct LayerKind {
+    bool slides = false, has_experts = false;
+    auto operator<=>(const LayerKind&) const = default;
+  };
+  LayerKind kind_of(size_t layer) const;
+  chassis::Block layer(chassis::Builder& b, LayerKind kind) const;
   chassis::Value attention(chassis::Builder& b, const chassis::Value& x, bool sliding) const;
-  chassis::Value mlp(chassis::Builder& b, const chassis::Value& x) const;
+  chassis::Value mlp(chassis::Builder& b, const chassis::Value& x, const std::string& name, chassis::Dim width) const;
+  chassis::Value experts(chassis::Builder& b, const chassis::Value& x) const;
   chassis::Value norm(chassis::Builder& b, const chassis::Value& x, const std::string& weight) const;
+  void expert_mapping(chassis::DiskMapping& m) const;
 
   const Family& family_;
   Config config_;
   chassis::Dim hidden_{}, vocab_{}, heads_{}, kv_heads_{}, head_dim_{}, ffn_{};
+  chassis::Dim num_experts_{}, chosen_{}, expert_ffn_{}, shared_ffn_{};
 };
 
 }  // namespace decoder

@@ -9,8 +9,11 @@ const Family& gemma2();
 const Family& gemma3();
 const Family& llama();
 const Family& mistral();
+const Family& mixtral();
 const Family& phi3();
 const Family& qwen2();
+const Family& qwen2_moe();
 const Family& qwen3();
+const Family& qwen3_moe();
 
 }  // namespace decoder

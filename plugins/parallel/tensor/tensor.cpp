@@ -41,7 +41,7 @@ class TensorParallel final : public Parallel {
   }
 
   void divide(const DivisionProblem& problem, DivisionSink& sink) override {
-    for (const std::string_view dim : {"heads", "kv_heads", "ffn"})
+    for (const std::string_view dim : {"heads", "kv_heads", "ffn", "expert_ffn", "shared_ffn"})
       if (problem.has_dim(dim)) sink.divide(dim, kHomeAxis);
     if (problem.has_dim("vocab")) sink.divide("vocab", kHomeAxis, true);
     if (sequence_parallel_) sink.sequence_parallel(kHomeAxis);

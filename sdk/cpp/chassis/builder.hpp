@@ -255,6 +255,62 @@ class Builder {
     return op("score", weight, {x}, {head}, {}, {}, {kBatch, kTime, labels});
   }
 
+  // Logits of experts [B, T, experts] in fp32, with the parameter `weight`.
+  Value router(const Value& x, std::string weight, Dim experts) {
+    const Slot table = slot({weight, {{experts}, {x.dims.back()}}, CHASSIS_ROLE_ROUTER, CHASSIS_INIT_NORMAL, init_std});
+    return op("score", weight, {x}, {table}, {}, {}, {kBatch, kTime, experts});
+  }
+  // The experts of each token: [B, T, chosen] i32. Padding of document_ids, if given, gets none. Groups of 1: all
+  // experts may be chosen.
+  Value top_experts(const Value& logits, Dim chosen, const Value& document_ids = {}, int64_t groups = 1,
+                    int64_t top_groups = 1) {
+    Attrs attrs;
+    if (groups != 1) attrs.set("groups", groups).set("top_groups", top_groups);
+    std::vector<Value> inputs = {logits};
+    if (document_ids) inputs.push_back(document_ids);
+    return op("top_experts", "top_experts", inputs, {}, attrs, {chosen}, {kBatch, kTime, chosen});
+  }
+  // Their weights. score: softmax, chosen_softmax, sigmoid.
+  Value expert_weights(const Value& logits, const Value& experts, std::string_view score, bool normalize = false,
+                       double factor = 1) {
+    Attrs attrs;
+    attrs.set("score", score);
+    if (normalize) attrs.set("normalize", true);
+    if (factor != 1) attrs.set("factor", factor);
+    return op("expert_weights", "expert_weights", {logits, experts}, {}, attrs, {}, experts.dims);
+  }
+  // Rows of x by expert: [B, T, chosen, …]. With weights, rows of weight · x.
+  Value dispatch(const Value& x, const Value& experts, const Value& weights = {}) {
+    Dims dims = experts.dims;
+    dims.insert(dims.end(), x.dims.begin() + 2, x.dims.end());
+    std::vector<Value> inputs = {x, experts};
+    if (weights) inputs.push_back(weights);
+    return op("dispatch", "dispatch", inputs, {}, {}, {}, std::move(dims));
+  }
+  // rows · weight[e]ᵀ, with the parameter `name`.weight [experts, out, in].
+  Value grouped_linear(const Value& rows, const Value& experts, const std::string& name, Dim num_experts,
+                       const Dims& out) {
+    const Dims in(rows.dims.begin() + 3, rows.dims.end());
+    Dims dims = experts.dims;
+    dims.insert(dims.end(), out.begin(), out.end());
+    const Slot weight =
+        slot({name + ".weight", {{num_experts}, out, in}, CHASSIS_ROLE_WEIGHT, CHASSIS_INIT_NORMAL, init_std});
+    return op("grouped_linear", name, {rows, experts}, {weight}, {}, out, std::move(dims));
+  }
+  // The sum of each token's rows, times their weights if there are any: [B, T, …].
+  Value combine(const Value& rows, const Value& experts, const Value& weights = {}) {
+    Dims dims = {kBatch, kTime};
+    dims.insert(dims.end(), rows.dims.begin() + 3, rows.dims.end());
+    std::vector<Value> inputs = {rows, experts};
+    if (weights) inputs.push_back(weights);
+    return op("combine", "combine", inputs, {}, {}, {}, std::move(dims));
+  }
+
+  // sigmoid(score) · x, with one score for each token: [B, T, 1] f32.
+  Value gate_tokens(const Value& x, const Value& scores) {
+    return op("gate_tokens", "gate_tokens", {x, scores}, {}, {}, {}, x.dims);
+  }
+
   // A plugin's own op, whose output has these dims.
   Value own_op(std::string_view id, std::string_view name, const std::vector<Value>& inputs, const Attrs& attrs,
                const Dims& dims, const OwnOp& declared, const std::vector<Slot>& params = {}) {

@@ -84,6 +84,33 @@
  *                   target - log_sum; 0 where the label is ignored
  *   score           x [B,T,H]               weight[L,H]                                         [B,T,L] f32
  *                   y = x · weightᵀ, summed in fp32 and not rounded to the dtype of x
+ *   top_experts     logits [B,T,E] f32,     (none)            groups i?, top_groups i?          [B,T,k] i32
+ *                   document_ids [B,T] i32?
+ *                   The k experts with the largest logits, in ascending order; of equal logits the lower expert wins.
+ *                   With groups, which divide E evenly, only experts of the top_groups groups whose largest logits are
+ *                   the largest (DeepSeek-AI 2024, "DeepSeek-V2"). -1 for all k where document_ids is -1. It has no
+ *                   gradient, and backward never chooses again: its output is kept
+ *   expert_weights  logits [B,T,E] f32,     (none)            score s, normalize i?,            [B,T,k] f32
+ *                   experts [B,T,k] i32                       factor f?
+ *                   score softmax: exp(logit) / Σ exp over all E; chosen_softmax: over the chosen ones; sigmoid.
+ *                   normalize: divided by their sum over k. Then × factor. 0 where the expert is -1
+ *   dispatch        x [B,T,H…],             (none)            (none)                            [B,T,k,H…]
+ *                   experts [B,T,k] i32,
+ *                   weights [B,T,k] f32?
+ *                   A row for each chosen expert of each token: the B·T·k rows, of which the dims keep the count, are
+ *                   those of expert 0 in the order of tokens, then those of expert 1, …; zeros at the end for experts
+ *                   of -1. weights: the row is x times its weight, rounded once (HF Llama 4)
+ *   grouped_linear  rows [B,T,k,in…],       weight[E,out,in], (none)                            [B,T,k,out…]
+ *                   experts [B,T,k] i32     bias[E,out]?
+ *                   Rows as dispatch gives them; y = row · weight[e]ᵀ + bias[e] for the rows of expert e
+ *   combine         rows [B,T,k,H…],        (none)            (none)                            [B,T,H…]
+ *                   experts [B,T,k] i32,
+ *                   weights [B,T,k] f32?
+ *                   y = Σ over the experts of a token, in ascending order, of weight · row (of row without weights), in
+ *                   fp32, rounded once. A token whose experts are all -1 has zeros
+ *   gate_tokens     x [B,T,H…],             (none)            (none)                            as x
+ *                   scores [B,T,1] f32
+ *                   y = sigmoid(score) · x in fp32, rounded once
  * A plugin's own op is "domain/name"; the model declares the dims of its output, its dtype, and which dims it mixes
  * (chassis_op_desc_t).
  * The host adds attribute storage s, which names the scheme, to an op whose first parameter is quantized, and first i

@@ -26,16 +26,17 @@ typedef struct chassis_axis {
   uint64_t num_dims;
 } chassis_axis_t;
 
-#define CHASSIS_ROLE_WEIGHT 1u    /* of a linear */
+#define CHASSIS_ROLE_WEIGHT 1u /* of a linear */
 #define CHASSIS_ROLE_BIAS 2u
-#define CHASSIS_ROLE_NORM 3u      /* gain of a norm */
+#define CHASSIS_ROLE_NORM 3u /* gain of a norm */
 #define CHASSIS_ROLE_EMBEDDING 4u
-#define CHASSIS_ROLE_HEAD 5u      /* output projection to the vocabulary */
+#define CHASSIS_ROLE_HEAD 5u   /* output projection to the vocabulary */
+#define CHASSIS_ROLE_ROUTER 6u /* logits of experts; never quantized */
 
 #define CHASSIS_INIT_ZEROS 1u
 #define CHASSIS_INIT_ONES 2u
-#define CHASSIS_INIT_NORMAL 3u    /* mean 0, deviation init_std */
-#define CHASSIS_INIT_UNIFORM 4u   /* from -init_std to init_std; for adapters only */
+#define CHASSIS_INIT_NORMAL 3u  /* mean 0, deviation init_std */
+#define CHASSIS_INIT_UNIFORM 4u /* from -init_std to init_std; for adapters only */
 
 /* A parameter of a block. Its full name is the block's prefix, ".", and name; with an empty prefix, only the name. */
 typedef struct chassis_slot_desc {
@@ -43,8 +44,8 @@ typedef struct chassis_slot_desc {
   uint32_t num_axes;
   chassis_str_t name; /* "self_attn.q_proj.weight" */
   const chassis_axis_t* axes;
-  uint32_t role;      /* CHASSIS_ROLE_… */
-  uint32_t init;      /* CHASSIS_INIT_… */
+  uint32_t role; /* CHASSIS_ROLE_… */
+  uint32_t init; /* CHASSIS_INIT_… */
   double init_std;
   /* Full name of the parameter that this slot shares; empty if it shares none. Shapes must agree; the parameter is
    * stored and saved once, under that name. */
@@ -59,12 +60,13 @@ typedef struct chassis_slot_desc {
 typedef struct chassis_op_desc {
   uint32_t struct_size;
   uint32_t num_inputs;
-  chassis_str_t id;                /* see chassis/op.h */
-  chassis_str_t name;              /* "q_proj": for graphs and messages */
-  const chassis_value_t* inputs;   /* CHASSIS_ABSENT where left out */
+  chassis_str_t id;              /* see chassis/op.h */
+  chassis_str_t name;            /* "q_proj": for graphs and messages */
+  const chassis_value_t* inputs; /* CHASSIS_ABSENT where left out */
   const chassis_slot_t* params;
   const chassis_attr_t* attrs;
-  const chassis_dim_t* output_dims; /* linear, embedding: dims after [B, T]; reshape and plugin ops: all dims;
+  const chassis_dim_t* output_dims; /* linear, embedding: dims after [B, T]; grouped_linear, top_experts: dims after
+                                       those of the experts, or the last one; reshape and plugin ops: all dims;
                                        others: ignored, chassis/op.h has their rules */
   uint32_t num_params;
   uint32_t num_attrs;

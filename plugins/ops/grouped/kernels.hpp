@@ -1,0 +1,83 @@
+// Declarations shared by the kernels of this plugin.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <memory>
+#include <vector>
+
+#include "chassis/bf16.hpp"
+#include "chassis/experts.hpp"
+#include "chassis/gemm.hpp"
+#include "chassis/ops.hpp"
+#include "chassis/task.hpp"
+
+namespace grouped {
+
+using namespace chassis;
+
+using Bf16 = uint16_t;  // the upper half of an fp32
+
+inline float wide(float x) { return x; }
+inline float wide(Bf16 x) { return from_bf16(x); }
+template <typename T>
+T narrow(float x) {
+  if constexpr (std::is_same_v<T, float>)
+    return x;
+  else
+    return to_bf16(x);
+}
+
+// Rows per chunk of a parallel loop, so that a chunk is about 64 KiB of floats.
+inline int64_t row_grain(int64_t row_elements) {
+  return std::max<int64_t>(1, 16384 / std::max<int64_t>(1, row_elements));
+}
+
+inline ExpertRows rows_of(const BorrowedTensor& experts) {
+  const int32_t* ids = experts.data<int32_t>();
+  return {ids, experts.num_elements(), num_experts_in(ids, experts.num_elements())};
+}
+
+// The gradient of input i: the tensor that the host passes to add to, or a new one.
+template <typename T>
+struct GradInput {
+  T* data = nullptr;
+  bool adds = false;
+  void store(int64_t i, float value) const { data[i] = narrow<T>(adds ? wide(data[i]) + value : value); }
+};
+template <typename T>
+GradInput<T> grad_input(Call& call, uint32_t i, uint32_t dtype, std::span<const int64_t> sizes) {
+  if (const BorrowedTensor sum = call.grad_input(i)) return {sum.data<T>(), true};
+  call.set_grad_input(i, Tensor::create(call.host(), dtype, sizes));
+  return {call.grad_input(i).data<T>(), false};
+}
+
+// The planned sizes of an operand, with the rows and positions of a call.
+class PlannedSizes {
+ public:
+  explicit PlannedSizes(const OperandView& of) : sizes_(of.local_shape().begin(), of.local_shape().end()) {}
+  std::vector<int64_t> in_call(const BorrowedTensor& like) const {
+    std::vector<int64_t> sizes = sizes_;
+    std::copy_n(like.sizes().begin(), 2, sizes.begin());
+    return sizes;
+  }
+
+ private:
+  std::vector<int64_t> sizes_;
+};
+
+std::unique_ptr<Kernel> make_top_experts(const NodeView& node);
+std::unique_ptr<Kernel> make_expert_weights(const NodeView& node);
+std::unique_ptr<Kernel> make_dispatch(const NodeView& node);
+std::unique_ptr<Kernel> make_combine(const NodeView& node);
+std::unique_ptr<Kernel> make_gate_tokens(const NodeView& node);
+std::unique_ptr<Kernel> make_linear(const NodeView& node);
+
+// A kernel for the dtype of the node's rows: Make<float> or Make<Bf16>.
+template <template <typename T> class Make>
+std::unique_ptr<Kernel> make_for(uint32_t dtype, const NodeView& node) {
+  if (dtype == CHASSIS_DTYPE_BF16) return std::make_unique<Make<Bf16>>(node);
+  return std::make_unique<Make<float>>(node);
+}
+
+}  // namespace grouped

@@ -1,0 +1,94 @@
+// The ops provider "grouped": mixtures of experts on the CPU, in fp32 and bf16.
+#include "chassis/plugin.hpp"
+#include "chassis/cost.hpp"
+#include "kernels.hpp"
+
+namespace {
+
+using namespace chassis;
+
+struct Row {
+  std::string_view pattern;
+  std::unique_ptr<Kernel> (*make)(const NodeView& node);
+  uint32_t keeps_inputs;  // bits of inputs that backward reads
+  double passes;          // for cost_ns
+  std::array<std::string_view, 3> attrs = {};
+};
+
+constexpr Row kRows[] = {
+    {"top_experts", grouped::make_top_experts, 0, 2, {"groups", "top_groups"}},
+    {"expert_weights", grouped::make_expert_weights, 0b11, 2, {"score", "normalize", "factor"}},
+    {"dispatch", grouped::make_dispatch, 0b110, 2},
+    {"grouped_linear", grouped::make_linear, 0b11, 1},
+    {"combine", grouped::make_combine, 0b110, 2},
+    {"gate_tokens", grouped::make_gate_tokens, 0b11, 2},
+};
+
+const Row& row_of(const NodeView& node) { return *std::ranges::find(kRows, node.op(0).id(), &Row::pattern); }
+
+class Grouped final : public Ops {
+ public:
+  static constexpr std::string_view kDoc =
+      "mixtures of experts: their choice, rows and products; fp32 and bf16 on the CPU";
+  static constexpr std::string_view kPatterns[] = {"top_experts",    "expert_weights", "dispatch",
+                                                   "grouped_linear", "combine",        "gate_tokens"};
+  using Ops::Ops;
+
+  double claim(const NodeView& node) override {
+    const Row& row = row_of(node);
+    node.op(0).refuse_attrs_other_than(row.attrs);
+    if (node.device_type() != CHASSIS_DEVICE_CPU) refuse("runs only on the CPU");
+    for (int i = 0; i < node.num_inputs(); ++i) check_dtype(node.input(i).dtype());
+    for (int i = 0; i < node.num_params(); ++i)
+      if (node.has_param(i) && node.param(i).dtype() != node.input(0).dtype())
+        refuse("parameter ", i, " is ", dtype_name(node.param(i).dtype()), ", the rows are ",
+               dtype_name(node.input(0).dtype()));
+    if (row.pattern == "expert_weights") {
+      const auto score = node.op(0).attr_string("score");
+      if (score != "softmax" && score != "chosen_softmax" && score != "sigmoid")
+        refuse("does not compute score '", score, "'");
+    }
+    return cost_ns(host(), node, row.passes);
+  }
+
+  void infer(const NodeView& node, Infer& out) override {
+    const Row& row = row_of(node);
+    out.flags(CHASSIS_KERNEL_HOST_OUTPUTS | CHASSIS_KERNEL_ADDS_GRAD_INPUTS);
+    if (node.training()) {
+      for (uint32_t i = 0; i < 3; ++i)
+        if (row.keeps_inputs >> i & 1) out.keeps_input(i);
+      if (weighs(row) && node.has_input(2) && node.input(2).needs_grad()) out.keeps_input(0);
+    }
+    if (row.pattern == "grouped_linear") products(node, out);
+  }
+
+  std::unique_ptr<Kernel> create_kernel(const NodeView& node) override { return row_of(node).make(node); }
+
+ private:
+  static bool weighs(const Row& row) { return row.pattern == "dispatch" || row.pattern == "combine"; }
+
+  static void check_dtype(uint32_t dtype) {
+    if (dtype != CHASSIS_DTYPE_F32 && dtype != CHASSIS_DTYPE_BF16 && dtype != CHASSIS_DTYPE_I32)
+      refuse("computes in f32 and bf16, not ", dtype_name(dtype));
+  }
+
+  // The products of one expert at a time; it may get all rows.
+  void products(const NodeView& node, Infer& out) const {
+    const uint32_t dtype = node.input(0).dtype();
+    const int64_t rows = node.input(1).num_elements(), width = node.param(0).size(1), in = node.param(0).size(2);
+    const auto scratch = [&](uint32_t c_dtype, int64_t m, int64_t n, int64_t k) {
+      return gemm_scratch_bytes(host(), dtype, c_dtype, m, n, k);
+    };
+    out.workspace(scratch(dtype, rows, width, in),
+                  std::max(scratch(dtype, rows, in, width), scratch(CHASSIS_DTYPE_F32, width, in, rows)));
+  }
+};
+
+}  // namespace
+
+CHASSIS_PLUGIN(
+    "requires=chassis.tensor/1\n"
+    "requires=chassis.task/1\n"
+    "requires=chassis.gemm/1\n"
+    "license=Apache-2.0\n",
+    Grouped)
