@@ -45,6 +45,8 @@ class TensorLayout final : public BlockLayout {
         return place_loss(std::move(op), "total_token_logp");
       case OpPlacement::kChannelScale:
         return place_channel_scale(std::move(op));
+      case OpPlacement::kConcat:
+        return place_concat(std::move(op));
       case OpPlacement::kDispatch:
         return place_dispatch(std::move(op));
       case OpPlacement::kGroupedLinear:
@@ -234,6 +236,14 @@ class TensorLayout final : public BlockLayout {
       mark_partial(weight);
     }
     append(std::move(op), input);
+  }
+
+  // A head that all others share is whole on every rank; each rank has a part of its gradient.
+  void place_concat(Op op) {
+    const Sharding heads = of(op.inputs[0]);
+    if (heads.kind == Kind::kShard && heads.dim != CHASSIS_DIM_TIME && of(op.inputs[1]).kind != Kind::kShard)
+      op.inputs[1] = column_input(op.inputs[1]);
+    append(std::move(op), heads);
   }
 
   // Rows of experts are sorted over all positions, so every rank has all of them. Where the linears that read them are

@@ -213,6 +213,19 @@ CaseProgram experts(const char* id, bool weighted, bool bias = false, int64_t wi
   return c.output("y", c.op("combine", with_weights(y)));
 }
 
+CaseProgram slice(int64_t first) {
+  CaseProgram c("slice from " + std::to_string(first));
+  const DimId heads = c.dim("heads", 3), dim = c.dim("head_dim", 10), part = c.dim("part", 4);
+  return c.output("y", c.op("slice", {c.input("x", {heads, dim})}, {}, {{"first", first}}, {part}));
+}
+
+CaseProgram concat(bool shared) {
+  CaseProgram c(shared ? "concat with one head" : "concat");
+  const DimId heads = c.dim("heads", 3), others = shared ? c.dim("one", 1) : heads, a = c.dim("a", 10),
+              b = c.dim("b", 6), both = c.dim("both", 16);
+  return c.output("y", c.op("concat", {c.input("a", {heads, a}), c.input("b", {others, b})}, {}, {}, {both}));
+}
+
 CaseProgram gate_tokens() {
   CaseProgram c("gate_tokens");
   const DimId n = c.dim("n", 37), one = c.dim("one", 1);
@@ -286,6 +299,8 @@ std::vector<CaseProgram> all_cases() {
     cases.push_back(experts("grouped_linear+combine", weighted));
   }
   for (const bool bias : {false, true}) cases.push_back(experts("grouped_linear", false, bias));
+  for (const int64_t first : {0, 6}) cases.push_back(slice(first));
+  for (const bool shared : {false, true}) cases.push_back(concat(shared));
   cases.push_back(gate_tokens());
   cases.push_back(pointwise("scale", {{"factor", 5.5}}, false));
   cases.push_back(pointwise("softcap", {{"cap", 1.5}}, false));

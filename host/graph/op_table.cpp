@@ -217,6 +217,37 @@ void reshape(OpRule& r) {
   r.output(r.output_dims());
 }
 
+// The only output dim.
+DimId last_dim(OpRule& r) {
+  if (r.output_dims().size() != 1) r.fail("needs one output dim: the last one of its output");
+  return r.output_dims()[0];
+}
+
+void slice(OpRule& r) {
+  if (r.dims(0).size() < 3) r.fail("input 0 has no dims after [B, T]");
+  const DimId dim = last_dim(r);
+  const int64_t first = r.op().attr_int("first", 0), size = r.program().dims[dim].size,
+                all = r.program().dims[r.dims(0).back()].size;
+  if (first < 0 || first + size > all)
+    r.fail("elements " + std::to_string(first) + " to " + std::to_string(first + size) + " are not all among " +
+           std::to_string(all));
+  std::vector<DimId> dims = r.dims(0);
+  dims.back() = dim;
+  r.output(std::move(dims));
+}
+
+void concat(OpRule& r) {
+  for (size_t i = 0; i < 2; ++i) r.expect_rank(i, 4);
+  const Program& program = r.program();
+  const auto &a = r.dims(0), &b = r.dims(1);
+  if (a[0] != b[0] || a[1] != b[1] || (a[2] != b[2] && program.dims[b[2]].size != 1))
+    r.fail("cannot join " + program.dims_text(a) + " and " + program.dims_text(b));
+  const DimId dim = last_dim(r);
+  if (program.dims[a[3]].size + program.dims[b[3]].size != program.dims[dim].size)
+    r.fail(program.dims_text(a) + " and " + program.dims_text(b) + " do not give " + program.dims_text({dim}));
+  r.output({a[0], a[1], a[2], dim});
+}
+
 void unary(OpRule& r) { r.output(r.dims(0), r.type_like_inputs()); }
 
 void softcap(OpRule& r) {
@@ -288,8 +319,7 @@ void top_experts(OpRule& r) {
   const auto size_of = [&](DimId dim) { return r.program().dims[dim].size; };
   const int64_t num_experts = size_of(chosen_dim(r, 0));
   if (r.op().inputs.size() > 1) r.expect_dims(1, {kB, kT});
-  if (r.output_dims().size() != 1) r.fail("needs one output dim: the number of experts of a token");
-  const int64_t chosen = size_of(r.output_dims()[0]);
+  const int64_t chosen = size_of(last_dim(r));
   const int64_t groups = r.op().attr_int("groups", 1), top_groups = r.op().attr_int("top_groups", groups);
   if (groups < 1 || num_experts % groups != 0)
     r.fail(std::to_string(num_experts) + " experts cannot be divided into " + std::to_string(groups) + " groups");
@@ -384,6 +414,7 @@ constexpr AttrSpec kScaleAttrs[] = {{"factor", kFloat}};
 constexpr AttrSpec kSoftcapAttrs[] = {{"cap", kFloat}};
 constexpr AttrSpec kDropoutAttrs[] = {{"p", kFloat}, {"first", kInt, kOptional}, {kQueryPart, kInt, kOptional}};
 constexpr AttrSpec kCrossEntropyAttrs[] = {{"ignore_index", kInt, kOptional}};
+constexpr AttrSpec kSliceAttrs[] = {{"first", kInt}};
 constexpr AttrSpec kTopExpertsAttrs[] = {{"groups", kInt, kOptional}, {"top_groups", kInt, kOptional}};
 constexpr AttrSpec kExpertWeightsAttrs[] = {
     {"score", kString}, {"normalize", kInt, kOptional}, {"factor", kFloat, kOptional}};
@@ -426,6 +457,8 @@ constexpr OpSpec kOps[] = {
      .is_cheap = true},
     {.id = "dropout", .inputs = {1, 1}, .attrs = kDropoutAttrs, .infer = dropout, .is_cheap = true, .is_random = true},
     {.id = "reshape", .inputs = {1, 1}, .infer = reshape, .is_cheap = true, .is_view = true},
+    {.id = "slice", .inputs = {1, 1}, .attrs = kSliceAttrs, .infer = slice, .is_cheap = true},
+    {.id = "concat", .inputs = {2, 2}, .infer = concat, .placement = OpPlacement::kConcat, .is_cheap = true},
     {.id = "cross_entropy",
      .inputs = {2, 2},
      .attrs = kCrossEntropyAttrs,

@@ -22,6 +22,7 @@ enum class OpPlacement : uint8_t {
   kLoss,           // sums over positions; needs all classes, or their part of the sum
   kTokenLogp,      // as kLoss, with a value for each position
   kChannelScale,   // scales the last dims by a weight with the same dims
+  kConcat,         // joins each head with a part of its own or of all
   kDispatch,       // gives each expert its rows: all ops up to kCombine need whole rows
   kGroupedLinear,  // contracts the last axis of its weight, for each expert
   kCombine,        // sums the rows of each token

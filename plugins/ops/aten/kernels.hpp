@@ -170,6 +170,7 @@ std::span<const Entry> branch_entries();
 std::span<const Entry> cross_entropy_entries();
 std::span<const Entry> dropout_entries();
 std::span<const Entry> elementwise_entries();
+std::span<const Entry> join_entries();
 std::span<const Entry> linear_entries();
 std::span<const Entry> linear_cross_entropy_entries();
 std::span<const Entry> lookup_entries();

@@ -100,6 +100,12 @@ void channel_scale_workspace(const Host&, const NodeView& node, Infer& out) {
   out.workspace(0, node.param(0).needs_grad() ? u.slab * u.wide_bytes : 0);
 }
 
+void concat_workspace(const Host&, const NodeView& node, Infer& out) {
+  const Units u(node);
+  const bool sums = node.input(1).size(2) != node.input(0).size(2);
+  out.workspace(0, sums ? static_cast<uint64_t>(node.input(1).num_elements()) * u.wide_bytes : 0);
+}
+
 void softcap_workspace(const Host&, const NodeView& node, Infer& out) {
   const Units u(node);
   out.workspace(u.input * u.wide_bytes, u.input * u.wide_bytes);

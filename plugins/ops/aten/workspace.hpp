@@ -11,6 +11,7 @@ void cross_entropy_workspace(const Host& host, const NodeView& node, Infer& out)
 void token_logp_workspace(const Host& host, const NodeView& node, Infer& out);  // with a head
 void score_workspace(const Host& host, const NodeView& node, Infer& out);
 void channel_scale_workspace(const Host& host, const NodeView& node, Infer& out);
+void concat_workspace(const Host& host, const NodeView& node, Infer& out);
 void softcap_workspace(const Host& host, const NodeView& node, Infer& out);
 void embedding_workspace(const Host& host, const NodeView& node, Infer& out);
 void rms_norm_workspace(const Host& host, const NodeView& node, Infer& out);

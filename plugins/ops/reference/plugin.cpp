@@ -10,7 +10,7 @@ using namespace chassis;
 using reference::Entry;
 
 constexpr std::span<const Entry> (*kSources[])() = {
-    reference::dropout_entries, reference::elementwise_entries, reference::expert_entries, reference::linear_entries,
+    reference::dropout_entries, reference::elementwise_entries, reference::expert_entries, reference::join_entries, reference::linear_entries,
     reference::loss_entries,    reference::lookup_entries,      reference::norm_entries,   reference::rope_entries,
 };
 

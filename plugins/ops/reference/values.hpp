@@ -110,6 +110,7 @@ struct Entry {
 std::span<const Entry> dropout_entries();
 std::span<const Entry> elementwise_entries();
 std::span<const Entry> expert_entries();
+std::span<const Entry> join_entries();
 std::span<const Entry> linear_entries();
 std::span<const Entry> loss_entries();
 std::span<const Entry> lookup_entries();

@@ -238,6 +238,17 @@ class Builder {
   // `dims` are all dims, in order.
   Value reshape(const Value& x, const Dims& dims) { return op("reshape", "reshape", {x}, {}, {}, dims, dims); }
 
+  // Elements of the last dim of x, as many as `dim` has, from `first` on.
+  Value slice(const Value& x, int64_t first, Dim dim) {
+    Dims dims = x.dims;
+    dims.back() = dim;
+    return op("slice", "slice", {x}, {}, Attrs().set("first", first), {dim}, std::move(dims));
+  }
+  // [B, T, heads, n] and [B, T, heads or 1, m] → [B, T, heads, dim], where dim has n + m elements.
+  Value concat(const Value& a, const Value& b, Dim dim) {
+    return op("concat", "concat", {a, b}, {}, {}, {dim}, {a.dims[0], a.dims[1], a.dims[2], dim});
+  }
+
   // The sum over labels other than ignore_index. For auxiliary losses, as a part of "aux_loss": the host itself adds
   // the cross entropy of "logits".
   Value cross_entropy(const Value& logits, const Value& labels, int64_t ignore_index = -100) {

@@ -64,6 +64,12 @@
  *                   least p · 2^32. The host leaves the op out where nothing is trained. query_part: t counts from
  *                   call.query_offset on.
  *   reshape         x                       (none)                                              the output's dims
+ *   slice           x [B,T,…,n]             (none)            first i                           [B,T,…,m]
+ *                   The m elements of the last dim from `first` on
+ *   concat          a [B,T,h,n],            (none)            (none)                            [B,T,h,n+m]
+ *                   b [B,T,h or 1,m]
+ *                   Joined along the last dim; a single head of b is joined to every head of a (the rotated part of a
+ *                   key in DeepSeek-V2)
  *   cross_entropy   logits [B,T,V],         (none)            ignore_index i (-100)             loss [] f32: the SUM
  *                   labels [B,T] i32                                                            over labels != ignore
  *   partial_cross_entropy logits [B,T,V],   (none)            ignore_index i (-100), first i,   log_sum [B,T] f32,

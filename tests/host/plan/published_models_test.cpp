@@ -32,7 +32,7 @@ TEST_P(PublishedModels, HaveTheirNumberOfParameters) {
       scratch.path() +
       "\"\n[[data.train]]\npath = \"nowhere.jsonl\"\nformat = \"tokens\"\n[train]\nseq_len = 512\n"
       "global_batch_size = 8\n[optimizer]\nplugin = \"adamw\"\nlr = 1e-5\n[precision]\ncompute = \"bf16\"\n"
-      "[attention]\nplugin = \"sdpa\"\n[kernels]\nplugins = [\"aten\", \"naive\"]\n"
+      "[attention]\nplugin = \"sdpa\"\n[kernels]\nplugins = [\"aten\", \"naive\", \"grouped\"]\n"
       "[[parallel]]\nplugin = \"fsdp2\"\n[plugins]\npath = [\"" CHASSIS_TEST_PLUGIN_DIR "\"]\n";
   PlanRequest request;
   request.config = [&](const std::vector<std::string>& more) { return load_config_text(toml, "run.toml", more); };

@@ -65,8 +65,9 @@ typedef struct chassis_op_desc {
   const chassis_value_t* inputs; /* CHASSIS_ABSENT where left out */
   const chassis_slot_t* params;
   const chassis_attr_t* attrs;
-  const chassis_dim_t* output_dims; /* linear, embedding: dims after [B, T]; grouped_linear, top_experts: dims after
-                                       those of the experts, or the last one; reshape and plugin ops: all dims;
+  const chassis_dim_t* output_dims; /* linear, embedding: dims after [B, T]; grouped_linear: dims after
+                                       those of the experts; top_experts, slice, concat: the last
+                                       dim; reshape and plugin ops: all dims;
                                        others: ignored, chassis/op.h has their rules */
   uint32_t num_params;
   uint32_t num_attrs;
