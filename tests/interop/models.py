@@ -20,12 +20,18 @@ LONG = dict(rope_type="longrope", rope_theta=10000.0, short_factor=[1.0, 1.1, 1.
 LOCAL = dict(full_attention=dict(rope_type="linear", factor=4.0, rope_theta=20000.0),
              sliding_attention=dict(rope_type="default", rope_theta=1000.0))
 
+YARN = dict(rope_type="yarn", rope_theta=10000.0, factor=4.0, original_max_position_embeddings=32, beta_fast=32, beta_slow=1,
+            mscale=0.707, mscale_all_dim=0.707)
+
 # The defaults of a family's tiny models. transformers gives the row of pad_token_id no gradient, so there is none.
 FAMILIES = {
     "llama": {}, "mistral": dict(sliding_window=None), "qwen2": {}, "qwen3": dict(head_dim=20),
     "gemma2": dict(head_dim=20, query_pre_attn_scalar=24, sliding_window=13, final_logit_softcapping=5.0,
                    attn_logit_softcapping=3.0, pad_token_id=None),
     "gemma3_text": dict(head_dim=20, query_pre_attn_scalar=24, sliding_window=13, sliding_window_pattern=2, pad_token_id=None),
+    "deepseek_v2": dict(num_key_value_heads=4, n_routed_experts=6, num_experts_per_tok=2, moe_intermediate_size=24,
+                        n_shared_experts=2, kv_lora_rank=20, q_lora_rank=28, qk_nope_head_dim=12, qk_rope_head_dim=8,
+                        v_head_dim=16, first_k_dense_replace=1),
     "mixtral": dict(num_local_experts=5, num_experts_per_tok=2, sliding_window=None),
     "qwen2_moe": dict(num_experts=6, num_experts_per_tok=3, moe_intermediate_size=40, shared_expert_intermediate_size=56,
                       pad_token_id=None),
@@ -125,6 +131,11 @@ CASES = {
                           hidden_size=40, num_attention_heads=4), {}),
     "qwen2_window_v4": (dict(family="qwen2", use_sliding_window=True, sliding_window=9, max_window_layers=1),
                         dict(old_spelling=True)),
+    "deepseek_v2": (dict(family="deepseek_v2"), {}),
+    "deepseek_v2_lite": (dict(family="deepseek_v2", q_lora_rank=None, rope=YARN, first_k_dense_replace=0), SHARDED),
+    "deepseek_v2_groups": (dict(family="deepseek_v2", topk_method="group_limited_greedy", n_group=3, topk_group=2,
+                                routed_scaling_factor=16.0, attention_bias=True), {}),
+    "deepseek_v2_v4": (dict(family="deepseek_v2", rope=YARN), dict(old_spelling=True)),
     "mixtral": (dict(family="mixtral"), {}),
     "mixtral_one": (dict(family="mixtral", num_local_experts=4, num_experts_per_tok=1, sliding_window=17), SHARDED),
     "mixtral_tied": (dict(family="mixtral", tie_word_embeddings=True, head_dim=20), {}),

@@ -66,6 +66,8 @@ CASES = {
     "phi3_none": Case(dict(family="phi3", num_key_value_heads=1, tie_word_embeddings=True,
                            rope=dict(rope_type="default", rope_theta=10000.0, partial_rotary_factor=0.5)), clip=3.5, packing="none",
                       lengths=(5, 49)),
+    "deepseek_v2": Case(dict(family="deepseek_v2", rope=models.YARN)),
+    "deepseek_v2_none": Case(dict(family="deepseek_v2", q_lora_rank=None), packing="none", lengths=(5, 49)),
     "mixtral": Case(dict(family="mixtral")),
     "mixtral_none": Case(dict(family="mixtral", sliding_window=11, tie_word_embeddings=True), packing="none", lengths=(5, 49)),
     "qwen2_moe": Case(dict(family="qwen2_moe", mlp_only_layers=[1])),

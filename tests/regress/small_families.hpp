@@ -30,6 +30,14 @@ inline std::vector<SmallFamily> small_families() {
       family("phi3",
              ", partial_rotary_factor = 0.5, original_max_position_embeddings = 16, rope_scaling = { type = "
              "\"longrope\", short_factor = [1.0, 1.5], long_factor = [2.0, 4.0] }"),
+      {"deepseek_v2",
+       "plugin = \"deepseek_v2\"\nconfig = { vocab_size = 101, hidden_size = 32, intermediate_size = 56, "
+       "num_hidden_layers = 3, num_attention_heads = 4, initializer_range = 0.1, n_routed_experts = 6, "
+       "num_experts_per_tok = 2, moe_intermediate_size = 20, n_shared_experts = 1, kv_lora_rank = 12, q_lora_rank = "
+       "14, "
+       "qk_nope_head_dim = 6, qk_rope_head_dim = 4, v_head_dim = 8, first_k_dense_replace = 1, topk_method = "
+       "\"group_limited_greedy\", n_group = 3, topk_group = 2, rope_scaling = { rope_type = \"yarn\", factor = 4.0, "
+       "original_max_position_embeddings = 16, mscale = 0.7, mscale_all_dim = 0.8 } }\n"},
       family("mixtral", ", num_local_experts = 5, num_experts_per_tok = 2"),
       family("qwen2_moe",
              ", num_experts = 6, num_experts_per_tok = 3, moe_intermediate_size = 20, "

@@ -27,6 +27,14 @@ struct Experts {
   std::vector<bool> is_dense = {};  // by layer: it has an MLP of intermediate_size; empty: no layer has
 };
 
+// Attention through low-rank latents (DeepSeek-AI 2024, "DeepSeek-V2"): keys and values of all heads come from one
+// vector of kv_rank numbers and a rotated key that the heads share.
+struct LatentAttention {
+  int64_t kv_rank = 0;  // 0: attention is not of this kind
+  int64_t q_rank = 0;   // 0: queries have no latent
+  int64_t plain_dim = 0, rotary_dim = 0, value_dim = 0;
+};
+
 // The configuration from which a program is recorded. Defaults are those of transformers' LlamaConfig.
 struct Config {
   int64_t vocab_size = 32000;
@@ -55,6 +63,7 @@ struct Config {
   bool qk_norm_whole = false;  // rms_norm of all heads of q, and of k, as one
   double qkv_clip = 0;         // q, k and v are clamped to ±; 0: not
   Experts experts = {};
+  LatentAttention latent = {};
 
   int64_t sliding_window = 0;         // 0: none
   std::vector<bool> is_sliding = {};  // by layer; empty: none is
@@ -69,6 +78,7 @@ struct Config {
 struct ExpertNames {
   std::string_view router = "mlp.gate", experts = "mlp.experts";
   std::string_view gate = "gate_proj", up = "up_proj", down = "down_proj";
+  std::string_view shared = "mlp.shared_expert";  // in the program too
 };
 
 struct Family {

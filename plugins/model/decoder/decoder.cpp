@@ -29,8 +29,20 @@ void Decoder::record(Builder& b) {
   hidden_ = b.dim("hidden", config_.hidden_size);
   vocab_ = b.dim("vocab", config_.vocab_size);
   heads_ = b.dim("heads", config_.num_attention_heads);
-  kv_heads_ = b.dim("kv_heads", config_.num_key_value_heads);
-  head_dim_ = b.dim("head_dim", config_.head_dim);
+  if (const LatentAttention& latent = config_.latent; latent.kv_rank != 0) {
+    if (latent.q_rank != 0) latent_.q = b.dim("q_lora_rank", latent.q_rank);
+    latent_.kv = b.dim("kv_lora_rank", latent.kv_rank);
+    latent_.kv_with_rotary = b.dim("kv_lora_rank_with_rope", latent.kv_rank + latent.rotary_dim);
+    latent_.plain = b.dim("qk_nope_head_dim", latent.plain_dim);
+    latent_.rotary = b.dim("qk_rope_head_dim", latent.rotary_dim);
+    latent_.value = b.dim("v_head_dim", latent.value_dim);
+    latent_.query = b.dim("qk_head_dim", latent.plain_dim + latent.rotary_dim);
+    latent_.plain_and_value = b.dim("kv_head_dim", latent.plain_dim + latent.value_dim);
+    latent_.one = b.dim("shared_key", 1);
+  } else {
+    kv_heads_ = b.dim("kv_heads", config_.num_key_value_heads);
+    head_dim_ = b.dim("head_dim", config_.head_dim);
+  }
   const Experts& experts = config_.experts;
   if (experts.num_experts == 0 || std::ranges::count(experts.is_dense, true) > 0)
     ffn_ = b.dim("ffn", config_.intermediate_size);
@@ -80,7 +92,8 @@ Block Decoder::layer(Builder& b, LayerKind kind) const {
   const std::string name = std::string(kind.slides ? "sliding_" : "") + (kind.has_experts ? "expert_layer" : "layer");
   return b.block(name, [&] {
     Value x = b.input("hidden", {hidden_});
-    Value y = attention(b, norm(b, x, "input_layernorm.weight"), kind.slides);
+    const Value normed = norm(b, x, "input_layernorm.weight");
+    Value y = config_.latent.kv_rank != 0 ? latent_attention(b, normed) : attention(b, normed, kind.slides);
     if (config_.post_norms) y = norm(b, y, "post_attention_layernorm.weight");
     x = b.add(x, y);
     y = norm(b, x, config_.post_norms ? "pre_feedforward_layernorm.weight" : "post_attention_layernorm.weight");
@@ -109,6 +122,37 @@ Value Decoder::attention(Builder& b, const Value& x, bool sliding) const {
   return b.linear(y, "self_attn.o_proj", {hidden_}, {.bias = config_.output_bias});
 }
 
+Value Decoder::latent_attention(Builder& b, const Value& x) const {
+  constexpr double kLatentEps = 1e-6;  // whatever rms_norm_eps is
+  const LatentAttention& latent = config_.latent;
+  const LinearOptions bias = {.bias = config_.qkv_bias};
+  chassis::Rope angles = rope_attributes(config_.rope, latent.rotary_dim, config_.max_position_embeddings);
+  angles.interleaved = true;
+  const Value positions = b.field("positions");
+
+  const Dims per_head = {heads_, latent_.query};
+  const Value q = latent.q_rank == 0 ? b.linear(x, "self_attn.q_proj", per_head)
+                                     : b.linear(b.rms_norm(b.linear(x, "self_attn.q_a_proj", {latent_.q}, bias),
+                                                           "self_attn.q_a_layernorm.weight", kLatentEps),
+                                                "self_attn.q_b_proj", per_head);
+  const Value rotated_q = b.rope(b.slice(q, latent.plain_dim, latent_.rotary), positions, angles);
+  const Value query = b.concat(b.slice(q, 0, latent_.plain), rotated_q, latent_.query);
+
+  const Value kv = b.linear(x, "self_attn.kv_a_proj_with_mqa", {latent_.kv_with_rotary}, bias);
+  const Value shared_key =
+      b.reshape(b.slice(kv, latent.kv_rank, latent_.rotary), {kBatch, kTime, latent_.one, latent_.rotary});
+  const Value normed = b.rms_norm(b.slice(kv, 0, latent_.kv), "self_attn.kv_a_layernorm.weight", kLatentEps);
+  const Value expanded = b.linear(normed, "self_attn.kv_b_proj", {heads_, latent_.plain_and_value});
+  const Value key = b.concat(b.slice(expanded, 0, latent_.plain), b.rope(shared_key, positions, angles), latent_.query);
+  const Value value = b.slice(expanded, latent.plain_dim, latent_.value);
+
+  const Mask mask = {.causal = true, .document_ids = b.field("document_ids")};
+  const double scale =
+      yarn_score_factor(config_.rope) / std::sqrt(static_cast<double>(latent.plain_dim + latent.rotary_dim));
+  return b.linear(b.attention(query, key, value, mask, scale), "self_attn.o_proj", {hidden_},
+                  {.bias = config_.output_bias});
+}
+
 Value Decoder::mlp(Builder& b, const Value& x, const std::string& name, Dim width) const {
   const LinearOptions bias = {.bias = config_.mlp_bias};
   const Value gate = b.linear(x, name + ".gate_proj", {width}, bias);
@@ -129,7 +173,7 @@ Value Decoder::experts(Builder& b, const Value& x) const {
   const Value down = product(b.gated_activation(gate, up, config_.function), "down_proj", hidden_);
   const Value y = b.combine(down, chosen, weights);
   if (experts.shared_width == 0) return y;
-  Value shared = mlp(b, x, "mlp.shared_expert", shared_ffn_);
+  Value shared = mlp(b, x, std::string(family_.expert_names.shared), shared_ffn_);
   if (experts.shared_gate)
     shared = b.gate_tokens(shared, b.router(x, "mlp.shared_expert_gate.weight", b.dim("shared_gate", 1)));
   return b.add(y, shared);

@@ -30,6 +30,7 @@ class Decoder : public chassis::Model {
   LayerKind kind_of(size_t layer) const;
   chassis::Block layer(chassis::Builder& b, LayerKind kind) const;
   chassis::Value attention(chassis::Builder& b, const chassis::Value& x, bool sliding) const;
+  chassis::Value latent_attention(chassis::Builder& b, const chassis::Value& x) const;
   chassis::Value mlp(chassis::Builder& b, const chassis::Value& x, const std::string& name, chassis::Dim width) const;
   chassis::Value experts(chassis::Builder& b, const chassis::Value& x) const;
   chassis::Value norm(chassis::Builder& b, const chassis::Value& x, const std::string& weight) const;
@@ -38,6 +39,9 @@ class Decoder : public chassis::Model {
   const Family& family_;
   Config config_;
   chassis::Dim hidden_{}, vocab_{}, heads_{}, kv_heads_{}, head_dim_{}, ffn_{};
+  struct LatentDims {
+    chassis::Dim q{}, kv{}, kv_with_rotary{}, plain{}, rotary{}, value{}, query{}, plain_and_value{}, one{};
+  } latent_;
   chassis::Dim num_experts_{}, chosen_{}, expert_ffn_{}, shared_ffn_{};
 };
 

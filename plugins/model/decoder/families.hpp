@@ -5,6 +5,7 @@
 
 namespace decoder {
 
+const Family& deepseek_v2();
 const Family& gemma2();
 const Family& gemma3();
 const Family& llama();

@@ -35,6 +35,43 @@ void read_longrope(const std::string& name, Reader& reader, Rope& rope) {
       reader.size("original_max_position_embeddings", rope.original_max_position_embeddings);
 }
 
+void read_yarn(const Json& table, const std::string& name, Reader& reader, Rope& rope) {
+  for (const char* key : {"factor", "original_max_position_embeddings"})
+    if (table.find(key) == table.end()) fail_config({name}, name, " of type 'yarn' has no ", key);
+  rope.factor = reader.positive("factor", 1.0);
+  rope.original_max_position_embeddings = reader.size("original_max_position_embeddings", 4096);
+  rope.attention_factor = reader.positive("attention_factor", 0);
+  rope.beta_fast = reader.positive("beta_fast", 32);
+  rope.beta_slow = reader.positive("beta_slow", 1);
+  rope.mscale = reader.number("mscale", 0);
+  rope.mscale_all_dim = reader.number("mscale_all_dim", 0);
+  rope.truncate = reader.boolean("truncate", true);
+  if (rope.beta_fast <= rope.beta_slow)
+    fail_config({name + ".beta_fast", name + ".beta_slow"}, name, ".beta_fast ", rope.beta_fast,
+                " is not above beta_slow ", rope.beta_slow);
+}
+
+// 1 for a scale of at most 1, else 1 + 0.1 · mscale · ln(scale).
+double yarn_mscale(double scale, double mscale) { return scale <= 1 ? 1.0 : 0.1 * mscale * std::log(scale) + 1; }
+
+// The part of each frequency that is interpolated, from 0 for fast ones to 1 for slow ones.
+std::vector<float> yarn_ramp(const Rope& rope, int64_t rotary_dim) {
+  const auto dim = static_cast<double>(rotary_dim);
+  const auto at = [&](double turns) {
+    const auto length = static_cast<double>(rope.original_max_position_embeddings);
+    return dim * std::log(length / (turns * 2 * std::numbers::pi)) / (2 * std::log(rope.theta));
+  };
+  double low = at(rope.beta_fast), high = at(rope.beta_slow);
+  if (rope.truncate) low = std::floor(low), high = std::ceil(high);
+  low = std::max(low, 0.0), high = std::min(high, dim - 1);
+  if (low == high) high += 0.001;
+  std::vector<float> ramp;
+  for (int64_t i = 0; i < rotary_dim / 2; ++i)
+    ramp.push_back(
+        std::clamp((static_cast<float>(i) - static_cast<float>(low)) / static_cast<float>(high - low), 0.0f, 1.0f));
+  return ramp;
+}
+
 // Refuses a key next to the tables whose value differs from the one in a table.
 template <typename Number>
 void require_same(Reader& reader, const char* key, Number beside, const char* table, Number inside) {
@@ -73,6 +110,7 @@ void read_rope(const Json& table, std::string_view family, const std::string& na
   }
   if (rope.type == "llama3") read_llama3(table, name, reader, rope);
   if (rope.type == "longrope") read_longrope(name, reader, rope);
+  if (rope.type == "yarn") read_yarn(table, name, reader, rope);
   // transformers leaves these keys in tables of types that do not read them.
   if (rope.type == "default") reader.ignore({"factor", "original_max_position_embeddings", "attention_factor"});
   for (const std::string& key : reader.unknown_keys()) unknown.push_back(name + "." + key);
@@ -129,6 +167,14 @@ Json rope_parameters(const Rope& rope) {
     out["long_factor"] = rope.long_factor;
     if (rope.attention_factor != 0) out["attention_factor"] = rope.attention_factor;
   }
+  if (rope.type == "yarn") {
+    if (rope.attention_factor != 0) out["attention_factor"] = rope.attention_factor;
+    out["beta_fast"] = rope.beta_fast;
+    out["beta_slow"] = rope.beta_slow;
+    if (rope.mscale != 0) out["mscale"] = rope.mscale;
+    if (rope.mscale_all_dim != 0) out["mscale_all_dim"] = rope.mscale_all_dim;
+    if (!rope.truncate) out["truncate"] = false;
+  }
   if (rope.original_max_position_embeddings != 0)
     out["original_max_position_embeddings"] = rope.original_max_position_embeddings;
   if (rope.partial_rotary_factor != 1) out["partial_rotary_factor"] = rope.partial_rotary_factor;
@@ -156,12 +202,18 @@ std::vector<double> inverse_frequencies(const Rope& rope, int64_t rotary_dim, co
   const double low_wavelength = static_cast<double>(rope.original_max_position_embeddings) / rope.low_freq_factor;
   const double high_wavelength = static_cast<double>(rope.original_max_position_embeddings) / rope.high_freq_factor;
 
+  const std::vector<float> ramp = rope.type == "yarn" ? yarn_ramp(rope, rotary_dim) : std::vector<float>();
+
   std::vector<double> out;
   for (int64_t i = 0; i < rotary_dim; i += 2) {
     const float exponent = static_cast<float>(i) / static_cast<float>(rotary_dim);
     const auto power = static_cast<float>(std::pow(static_cast<double>(static_cast<float>(rope.theta)), exponent));
     float inv_freq = reciprocal(factors.empty() ? power : static_cast<float>(factors[out.size()]) * power);
     if (rope.type == "linear") inv_freq /= factor;
+    if (rope.type == "yarn") {
+      const float extrapolated = 1.0f - ramp[out.size()];
+      inv_freq = reciprocal(factor * power) * (1.0f - extrapolated) + inv_freq * extrapolated;
+    }
     if (rope.type == "llama3") {
       const float wavelength = reciprocal(inv_freq) * static_cast<float>(2 * std::numbers::pi);
       if (wavelength > static_cast<float>(low_wavelength)) {
@@ -178,6 +230,19 @@ std::vector<double> inverse_frequencies(const Rope& rope, int64_t rotary_dim, co
   return out;
 }
 
+double yarn_attention_factor(const Rope& rope) {
+  if (rope.attention_factor != 0) return rope.attention_factor;
+  if (rope.mscale != 0 && rope.mscale_all_dim != 0)
+    return yarn_mscale(rope.factor, rope.mscale) / yarn_mscale(rope.factor, rope.mscale_all_dim);
+  return yarn_mscale(rope.factor, 1);
+}
+
+double yarn_score_factor(const Rope& rope) {
+  if (rope.type != "yarn" || rope.mscale_all_dim == 0) return 1;
+  const double mscale = yarn_mscale(rope.factor, rope.mscale_all_dim);
+  return mscale * mscale;
+}
+
 chassis::Rope rope_attributes(const Rope& rope, int64_t head_dim, int64_t max_position_embeddings) {
   const auto rotary_dim = static_cast<int64_t>(static_cast<double>(head_dim) * rope.partial_rotary_factor);
   if (rotary_dim < 2 || rotary_dim > head_dim || rotary_dim % 2 != 0)
@@ -188,6 +253,7 @@ chassis::Rope rope_attributes(const Rope& rope, int64_t head_dim, int64_t max_po
   if (rotary_dim != head_dim) out.rotary_dim = rotary_dim;
   if (rope.type != "longrope") {
     out.inv_freq = inverse_frequencies(rope, rotary_dim);
+    if (rope.type == "yarn") out.factor = yarn_attention_factor(rope);
     return out;
   }
   for (const auto& [name, list] : {std::pair("short_factor", &rope.short_factor), {"long_factor", &rope.long_factor}})
