@@ -351,7 +351,7 @@ class GateTokens : public Kernel {
 };
 
 template <typename T>
-std::unique_ptr<Kernel> make(const NodeView& node) {
+std::unique_ptr<Kernel> make_expert_op(const NodeView& node) {
   return std::make_unique<T>(node);
 }
 
@@ -359,12 +359,12 @@ std::unique_ptr<Kernel> make(const NodeView& node) {
 
 std::span<const Entry> expert_entries() {
   static constexpr Entry kEntries[] = {
-      {"top_experts", make<TopExperts>, 0, {"groups", "top_groups"}},
-      {"expert_weights", make<ExpertWeights>, 0b11, {"score", "normalize", "factor"}},
-      {"dispatch", make<Dispatch>, 0b111, {}},
-      {"grouped_linear", make<GroupedLinear>, 0b11, {}},
-      {"combine", make<Combine>, 0b111, {}},
-      {"gate_tokens", make<GateTokens>, 0b11, {}},
+      {"top_experts", make_expert_op<TopExperts>, 0, {"groups", "top_groups"}},
+      {"expert_weights", make_expert_op<ExpertWeights>, 0b11, {"score", "normalize", "factor"}},
+      {"dispatch", make_expert_op<Dispatch>, 0b111, {}},
+      {"grouped_linear", make_expert_op<GroupedLinear>, 0b11, {}},
+      {"combine", make_expert_op<Combine>, 0b111, {}},
+      {"gate_tokens", make_expert_op<GateTokens>, 0b11, {}},
   };
   return kEntries;
 }
