@@ -175,7 +175,7 @@ constexpr const char* kExpertField = "experts";
 CaseProgram top_experts(const char* name, OpAttrs attrs, bool documents) {
   CaseProgram c(name);
   const DimId n = c.dim("n", 37), experts = c.dim("num_experts", kExperts), chosen = c.dim("chosen", kChosen);
-  std::vector<ValueId> inputs = {c.op("score", {c.input("x", {n})}, {c.slot("router", {{experts}, {n}})})};
+  std::vector<ValueId> inputs = {c.op("score", {c.input("x", {n})}, {c.frozen_slot("router", {{experts}, {n}})})};
   if (documents) inputs.push_back(c.field("document_ids"));
   return c.output("experts", c.op("top_experts", inputs, {}, std::move(attrs), {chosen}));
 }
