@@ -50,6 +50,8 @@ def make(seed=0, rope=None, family="llama", head=AutoModelForCausalLM, **changes
     config = AutoConfig.for_model(family, **keys, **({"rope_parameters": copy.deepcopy(rope)} if rope else {}))
     generator = torch.Generator().manual_seed(seed)
     torch.manual_seed(seed)
+    if "experts_per_tok" in str(config):
+        config._experts_implementation = "eager"  # transformers' grouped products have no float64
     model = head.from_config(config, attn_implementation="eager").float().eval()
     with torch.no_grad():
         for name, parameter in model.named_parameters():
