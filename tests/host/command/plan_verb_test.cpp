@@ -108,6 +108,50 @@ TEST(PlanVerb, PlansTheRecipesForLora) {
   }
 }
 
+// The same for reward models, whose head over the vocabulary is replaced by one of scores.
+TEST(PlanVerb, PlansTheRecipesForRewardModelsOf70BillionParameters) {
+  ScratchDirectory scratch;
+  const std::string model = scratch / "models/Llama-3.1-70B-Instruct";
+  std::filesystem::create_directories(model);
+  test::write_text(model + "/config.json",
+                   R"({"architectures": ["LlamaForCausalLM"], "vocab_size": 128256, "hidden_size": 8192,
+                       "intermediate_size": 28672, "num_hidden_layers": 80, "num_attention_heads": 64,
+                       "num_key_value_heads": 8, "max_position_embeddings": 131072, "rope_theta": 500000.0,
+                       "rope_scaling": {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0,
+                                        "high_freq_factor": 4.0, "original_max_position_embeddings": 8192},
+                       "rms_norm_eps": 1e-5, "tie_word_embeddings": false, "torch_dtype": "bfloat16",
+                       "hidden_act": "silu"})");
+  constexpr int64_t kParameters = 70553706496 - 128256LL * 8192 + 8192;
+  constexpr int64_t kLora = 80 * 16 * (2 * (8192 + 8192) + 2 * (8192 + 1024) + 3 * (8192 + 28672));
+  struct Recipe {
+    const char* name;
+    std::vector<std::string> words;
+    int64_t parameters, trained;
+    double peak_gib;  // as in docs/preference.md
+  };
+  const Recipe recipes[] = {
+      {"full.toml", {"--memory", "80GiB"}, kParameters, kParameters, 42.0},
+      {"lora.toml", {"--world", "8", "--memory", "80GiB"}, kParameters + kLora, kLora + 8192, 26.5},
+      {"qlora.toml", {"--world", "8", "--memory", "24GiB"}, kParameters + kLora, kLora + 8192, 12.0},
+      {"qlora.toml", {"--world", "2", "--memory", "80GiB"}, kParameters + kLora, kLora + 8192, 26.0}};
+  for (const Recipe& recipe : recipes) {
+    SCOPED_TRACE(recipe.name);
+    std::vector<std::string> words = {
+        "plan", CHASSIS_TEST_SOURCE_DIR "/configs/recipes/llama-3.1-70b-reward-" + std::string(recipe.name),
+        "tokenizer.plugin=bytes", "--json"};
+    words.insert(words.end(), recipe.words.begin(), recipe.words.end());
+    const Outcome run = test::run_process(chassis(words), scratch.path());
+    ASSERT_EQ(run.exit_code, 0) << run.output;
+    const Json found = Json::parse(run.output.substr(run.output.find('{')));
+    EXPECT_EQ(found["parameters"], recipe.parameters);
+    EXPECT_EQ(found["trained"], recipe.trained);
+    EXPECT_EQ(found["fits"], true);
+    int64_t peak = 0;
+    for (const Json& rank : found["ranks"]) peak = std::max(peak, rank["step"]["peak"].get<int64_t>());
+    EXPECT_NEAR(static_cast<double>(peak) / 0x1p30, recipe.peak_gib, 0.02 * recipe.peak_gib);
+  }
+}
+
 TEST(PlanVerb, Fits70BillionParametersIn4BitsOn48GiB) {
   const auto plan = [](const std::vector<std::string>& words, int exit_code = 0) {
     std::vector<std::string> command = {"plan", CHASSIS_TEST_SOURCE_DIR "/configs/recipes/qlora-70b-2x24gb.toml"};
