@@ -102,11 +102,11 @@ Verb add_score(CLI::App& app) {
   arguments->weights.add_to(app);
   arguments->config.add_ranks_to(app);
   const auto start_ranks = [=] {
-    arguments->weights.choose_adapter(arguments->config, ConfigUse::kEvaluation);
-    return arguments->config.run_ranks(ConfigUse::kEvaluation);
+    arguments->weights.choose_adapter(arguments->config, ConfigUse::kScoring);
+    return arguments->config.run_ranks(ConfigUse::kScoring);
   };
   const auto run = [=] {
-    Config given = arguments->config.load(ConfigUse::kEvaluation);
+    Config given = arguments->config.load(ConfigUse::kScoring);
     const Setting<Task>& task = given.settings().train.task;
     if (!spec_of(task).has_scores)
       throw config_error(task, fmt::format("train.task = \"{}\": the model has no head of scores", to_text(*task)))

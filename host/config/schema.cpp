@@ -73,7 +73,7 @@ std::string key_elsewhere(const Schema& schema, const std::string& key) {
 
 bool is_needed(std::string_view key, ConfigUse use) {
   const bool reads_data = use == ConfigUse::kTraining || use == ConfigUse::kData;
-  if (key == "train.seq_len") return reads_data || use == ConfigUse::kEvaluation;
+  if (key == "train.seq_len") return reads_data || use == ConfigUse::kEvaluation || use == ConfigUse::kScoring;
   if (key == "data.train") return reads_data;
   if (key == "data.eval") return use == ConfigUse::kEvaluation;
   if (key == "tokenizer.plugin") return use == ConfigUse::kGeneration;

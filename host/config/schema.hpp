@@ -37,9 +37,9 @@ struct Schema {
   const TableSpec* find(std::string_view table) const;
 };
 
-// The purpose for which a configuration is read: training, looking at its data, evaluation, generation, or copying
-// weights to another directory.
-enum class ConfigUse { kTraining, kData, kEvaluation, kGeneration, kWeights };
+// The purpose for which a configuration is read: training, looking at its data, evaluation, generation, copying weights
+// to another directory, or scoring rows of another file.
+enum class ConfigUse { kTraining, kData, kEvaluation, kGeneration, kWeights, kScoring };
 
 // False if `use` does not need a key or list of tables that is required otherwise. If it is written down, it is checked
 // anyway.

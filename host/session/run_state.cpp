@@ -17,6 +17,7 @@ std::vector<Purpose> purposes_of(ConfigUse use) {
       return {Purpose::kTraining};
     case ConfigUse::kData:  // only the vocabulary and the fields of the program are used
     case ConfigUse::kEvaluation:
+    case ConfigUse::kScoring:
       return {Purpose::kLoss};
     case ConfigUse::kGeneration:
       return {Purpose::kLogits};

@@ -11,6 +11,7 @@
 #include "host/base/printable.hpp"
 #include "host/base/units.hpp"
 #include "host/checkpoint/checkpoint_root.hpp"
+#include "host/config/task_table.hpp"
 #include "host/save/adapter_files.hpp"
 #include "host/text/run_chat.hpp"
 
@@ -194,9 +195,14 @@ std::string next_steps(const Settings& settings, const PluginTokenizer* tokenize
                        bool early, const std::vector<std::string>& plugin_path) {
   std::string text = "next: ", folders;
   for (const std::string& folder : plugin_path) folders += " --plugin-path " + shell_word(folder);
-  if (tokenizer != nullptr)
-    text += "chassis generate " + shell_word(directory + "/resolved.toml") + folders + one_process(settings.mesh) +
-            (trains_chats(settings) ? " --chat; " : " --prompt TEXT; ");
+  if (tokenizer != nullptr) {
+    const bool has_scores = spec_of(settings.train.task).has_scores;
+    text += (has_scores ? "chassis score " : "chassis generate ") + shell_word(directory + "/resolved.toml") + folders +
+            one_process(settings.mesh) +
+            (has_scores               ? " --rows FILE; "
+             : trains_chats(settings) ? " --chat; "
+                                      : " --prompt TEXT; ");
+  }
   return text + "raise " +
          (early                        ? "eval.patience"
           : settings.run.max_steps > 0 ? "run.max_steps"

@@ -10,6 +10,7 @@
 
 #include "tests/regress/objective_run.hpp"
 #include "tests/regress/weights_file.hpp"
+#include "tests/support/expect_has.hpp"
 
 namespace chassis::test {
 namespace {
@@ -151,12 +152,12 @@ class RewardSaving : public testing::TestWithParam<Divided> {
   }
 
   std::string directory() const { return run_.folder() / "run"; }
-  // Trains to this step; continues what is there.
-  void train_on(int ranks, int step) {
+  // Trains to this step; continues what is there. Returns the output.
+  std::string train_on(int ranks, int step) {
     std::vector<std::string> overrides = {"train.seq_len=128", "train.global_batch_size=4", "train.micro_batch_size=2",
                                           "run.max_steps=" + std::to_string(step)};
     if (ranks > 1) overrides.push_back("mesh.tp=" + std::to_string(ranks));
-    run_.train(ranks > 1 ? kTensor : std::vector<std::string>{}, ranks, overrides);
+    return run_.train(ranks > 1 ? kTensor : std::vector<std::string>{}, ranks, overrides);
   }
   // The same by one process, in place of the run that is there.
   std::pair<ObjectiveRun::Result, AllWeights> of_one_process(int step) {
@@ -250,13 +251,12 @@ TEST_P(RewardSaving, CanBeResumedOnOtherRanks) {
 
 TEST_P(RewardSaving, ScoresRowsAsItsExport) {
   const int ranks = GetParam().ranks;
-  train_on(ranks, 2);
+  EXPECT_HAS(train_on(ranks, 2), "next: chassis score run/resolved.toml mesh.tp=1 --rows FILE; ");
   write_text(run_.folder() / "exported.toml",
              "schema_version = 1\n[run]\noutput_dir = \"other\"\nthreads = 1\ndevice = \"cpu\"\n"
              "[plugins]\npath = [\"" CHASSIS_TEST_PLUGIN_DIR "\", \"" CHASSIS_TEST_STUB_DIR
              "\"]\n[tokenizer]\nplugin = \"words\"\n[model]\npath = \"run/final\"\n[train]\ntask = \"reward\"\n"
-             "seq_len = 128\n[data]\ntemplate = \"chatml\"\n[[data.eval]]\npath = \"rows.jsonl\"\n"
-             "format = \"preference\"\n[precision]\ncompute = \"fp32\"\n");
+             "seq_len = 128\n[data]\ntemplate = \"chatml\"\n[precision]\ncompute = \"fp32\"\n");
   const std::vector<double> wanted = scores("exported.toml", {});
   ASSERT_EQ(wanted.size(), 5u);
   EXPECT_GT(std::ranges::max(wanted) - std::ranges::min(wanted), 1e-3);
