@@ -47,6 +47,23 @@ def bytes_per_step(model: dict, weight_bytes: float, rank: int = 0, linear_bytes
     return read + trained * 32.0
 
 
+def preference_flops(model: dict, tokens: int, length: int, answers: int, rank: int = 0) -> float:
+    """A step on sequences of `length` tokens, `tokens` in all, with the forward of a frozen reference. Only tokens of
+    answers need the head."""
+    all_weights = weights(model)
+    trained, head = (4.0 if rank else 6.0), all_weights["head"]
+    attention = 6.0 * length * model["hidden_size"] * model["num_hidden_layers"]
+    reference = 2.0 * all_weights["linears"] + attention / 3.0
+    return (tokens * (trained * all_weights["linears"] + (6.0 * adapter_elements(model, rank) if rank else 0.0) + attention +
+                      reference) + answers * (trained + 2.0) * head)
+
+
+def preference_bytes(model: dict, weight_bytes: float, rank: int = 0) -> float:
+    """bytes_per_step(), and the weights once more for the reference."""
+    all_weights = weights(model)
+    return bytes_per_step(model, weight_bytes, rank) + (all_weights["linears"] + all_weights["head"]) * weight_bytes
+
+
 def percent(flops: float, num_bytes: float, seconds: float, product_flops: float, copy_bytes: float) -> float:
     """Of a step that took these seconds, on a machine with these speeds per second."""
     return 100.0 * max(flops / product_flops, num_bytes / copy_bytes) / seconds
