@@ -44,12 +44,18 @@ bool BatchRow::needs_columns() const {
                              [](const auto& named) { return named.second.entries() != FieldEntries::kPositions; });
 }
 
-void BatchRow::add_unit(std::vector<SequenceFacts> sequences, size_t column) {
-  const uint64_t unit = batch_.sequences.empty() ? 0 : batch_.sequences.back().unit + 1;
+void BatchRow::add_unit(DocumentUnit unit, size_t column) {
+  const uint64_t number = batch_.sequences.empty() ? 0 : batch_.sequences.back().unit + 1;
   auto begin = static_cast<int64_t>(column);
-  for (SequenceFacts& facts : sequences) {
-    const int64_t length = facts.length;
-    batch_.sequences.push_back({.row = row_, .begin = begin, .unit = unit, .facts = std::move(facts)});
+  unit.references.resize(unit.sequences.size());
+  for (size_t s = 0; s < unit.sequences.size(); ++s) {
+    const int64_t length = unit.sequences[s].length;
+    batch_.sequences.push_back({.row = row_,
+                                .begin = begin,
+                                .unit = number,
+                                .document = unit.document,
+                                .facts = std::move(unit.sequences[s]),
+                                .reference = std::move(unit.references[s])});
     begin += length;
   }
 }

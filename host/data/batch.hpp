@@ -48,7 +48,7 @@ class BatchRow {
   // Writes all fields of the batch for a piece of a document, from `column` on.
   void write(const RowPiece& piece, size_t column);
   // Adds the sequences of a unit, which fill the row from `column` on. Units come in the order of rows and positions.
-  void add_unit(std::vector<SequenceFacts> sequences, size_t column);
+  void add_unit(DocumentUnit unit, size_t column);
 
  private:
   Batch& batch_;

@@ -38,6 +38,24 @@ EvalData::EvalData(const DataSetConfig& set, const DataConfig& data, const Token
                        drops_long_documents(data.overflow) ? num_long : 0);
 }
 
+EvalData::EvalData(const RowSource& rows, const DataConfig& data)
+    : seq_len_(data.seq_len),
+      lengths_(data.seq_len, data.length_multiple),
+      pad_id_(data.pad_id),
+      fields_(data.fields),
+      dims_(data.dims),
+      source_(rows.once()),
+      num_rows_(static_cast<uint64_t>(std::ceil(source_.num_rows()))) {}
+
+EvalData::EvalData(const EvalData& other, RowSource rows)
+    : seq_len_(other.seq_len_),
+      lengths_(other.lengths_),
+      pad_id_(other.pad_id_),
+      fields_(other.fields_),
+      dims_(other.dims_),
+      source_(std::move(rows)),
+      num_rows_(other.num_rows_) {}
+
 std::optional<Batch> EvalData::next(int64_t micro_batch_size, int64_t rank, int64_t num_ranks) {
   CHASSIS_CHECK(micro_batch_size > 0 && rank >= 0 && rank < num_ranks, "the shape of the batch");
   const auto left = static_cast<int64_t>(num_rows_ - cursor_.num_rows);

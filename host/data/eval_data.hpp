@@ -3,8 +3,10 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "host/data/batch.hpp"
@@ -22,6 +24,14 @@ class EvalData {
   EvalData(const DataSetConfig& set, const DataConfig& data, const Tokenizer* tokenizer,
            const PrepareCallback& progress = {}, const std::function<void()>& poll = {});
 
+  // The first pass over a set that is prepared. `data` is its configuration.
+  EvalData(const RowSource& rows, const DataConfig& data);
+  // The same set at its first row.
+  EvalData read_once() const { return {*this, source_.once()}; }
+
+  // As in RowSource.
+  void set_reference(std::shared_ptr<const ReferenceStore> reference) { source_.set_reference(std::move(reference)); }
+
   // This rank's next micro-batch; nullopt at the end. All ranks get the same number of batches and of rows. Near the
   // end a batch has fewer rows, and rows beyond the data are padding.
   std::optional<Batch> next(int64_t micro_batch_size, int64_t rank = 0, int64_t num_ranks = 1);
@@ -38,6 +48,7 @@ class EvalData {
   const RowSource& source() const { return source_; }
 
  private:
+  EvalData(const EvalData& other, RowSource rows);
   Batch take(int64_t num_rows, bool is_mine);
 
   int64_t seq_len_;

@@ -39,8 +39,8 @@ uint64_t place_piece(const TokenStore& store, DocumentSpan document, const Place
 
 // Places a part of a document, or each of its sequences as a piece of its own; only counts trained tokens if `row` is
 // NULL. `number` is that of the next piece in the row. Returns the number of trained tokens.
-uint64_t place_tokens(const TokenStore& store, DocumentSpan document, const Placement& at, BatchRow* row,
-                      int32_t& number) {
+uint64_t place_tokens(const TokenStore& store, const ReferenceStore* reference, DocumentSpan document,
+                      const Placement& at, BatchRow* row, int32_t& number) {
   // The first token of a sequence is masked, so this is also right for documents with sequences.
   if (row == nullptr)
     return store.count_trained(document.begin + at.offset + 1,
@@ -57,7 +57,9 @@ uint64_t place_tokens(const TokenStore& store, DocumentSpan document, const Plac
     part.offset += part.length;
     part.column += part.length;
   }
-  row->add_unit(std::move(sequences), at.column);
+  std::vector<ReferenceLogps> references;
+  if (reference != nullptr) references = reference->read(document.index, sequences.size());
+  row->add_unit({document.index, std::move(sequences), std::move(references)}, at.column);
   return num_trained;
 }
 
@@ -77,38 +79,48 @@ std::string noted_text(const TokenStoreFacts& facts) {
 
 RowSource::RowSource(TokenStore store, const RowOptions& options, const DataSetConfig& config,
                      const std::function<void()>& poll)
-    : store_(std::move(store)),
+    : RowSource(std::make_shared<const TokenStore>(std::move(store)), options, config, poll) {}
+
+RowSource::RowSource(std::shared_ptr<const TokenStore> tokens, const RowOptions& options, const DataSetConfig& config,
+                     const std::function<void()>& poll)
+    : store_(std::move(tokens)),
       options_(options),
       config_(config),
-      num_usable_documents_(store_.num_documents()),
-      num_usable_tokens_(store_.facts().num_tokens) {
+      num_usable_documents_(store().num_documents()),
+      num_usable_tokens_(store().facts().num_tokens) {
   CHASSIS_CHECK(options_.seq_len > 0, "seq_len is positive");
-  CHASSIS_CHECK(options_.packing != Packing::kConcatSplit || !store_.has_sequences(), "sequences are not split");
+  CHASSIS_CHECK(options_.packing != Packing::kConcatSplit || !store().has_sequences(), "sequences are not split");
   const auto seq_len = static_cast<uint64_t>(options_.seq_len);
   if (options_.packing == Packing::kConcatSplit) {
-    if (!options_.one_pass && store_.facts().num_tokens < seq_len) {
+    if (!options_.one_pass && store().facts().num_tokens < seq_len) {
       throw data_set_error(
           config_, fmt::format("the corpus is shorter than one sequence: {} has {} tokens, seq_len is {}", config_.path,
-                               store_.facts().num_tokens, seq_len) +
-                       noted_text(store_.facts()))
+                               store().facts().num_tokens, seq_len) +
+                       noted_text(store().facts()))
           .hint("use more text or a smaller train.seq_len");
     }
     return;
   }
   apply_overflow(poll);
-  if (options_.packing == Packing::kBestFit) best_fit_.emplace(store_, options_, poll);
+  if (options_.packing == Packing::kBestFit) best_fit_.emplace(store(), options_, poll);
+}
+
+RowSource RowSource::once() const {
+  RowOptions options = options_;
+  options.one_pass = true;
+  return {store_, options, config_, {}};
 }
 
 void RowSource::apply_overflow(const std::function<void()>& poll) {
   const auto seq_len = static_cast<uint64_t>(options_.seq_len);
-  const TokenStore::LongDocuments longer = store_.longer_than(seq_len, poll);
+  const TokenStore::LongDocuments longer = store().longer_than(seq_len, poll);
   num_long_documents_ = longer.count;
   if (longer.count == 0) return;
   if (options_.overflow == Overflow::kError) {
-    throw Error(ExitCode::kConfig, store_.origin(longer.first),
+    throw Error(ExitCode::kConfig, store().origin(longer.first),
                 fmt::format("the document has {} tokens, seq_len is {}; {} of {} documents are too long",
-                            store_.document(longer.first).length, seq_len, longer.count, store_.num_documents()))
-        .hint(store_.has_sequences()
+                            store().document(longer.first).length, seq_len, longer.count, store().num_documents()))
+        .hint(store().has_sequences()
                   ? "raise train.seq_len, which holds all sequences of a row of the data, or set data.overflow to "
                     "\"drop\" or \"truncate_left_prompt\""
                   : "raise train.seq_len, or set data.overflow to \"truncate\" or \"drop\", or data.packing to "
@@ -125,22 +137,22 @@ void RowSource::apply_overflow(const std::function<void()>& poll) {
                                               longer.count, config_.path, seq_len))
         .hint("raise train.seq_len");
   }
-  const double part = static_cast<double>(longer.count) / static_cast<double>(store_.num_documents());
+  const double part = static_cast<double>(longer.count) / static_cast<double>(store().num_documents());
   if (part > options_.max_drop_ratio) {
-    throw Error(ExitCode::kConfig, store_.origin(longer.first),
+    throw Error(ExitCode::kConfig, store().origin(longer.first),
                 fmt::format("{} of {} documents of {} ({:.1f} %) are longer than seq_len {} and would be dropped, the "
                             "first with {} tokens; data.max_drop_ratio is {:g}",
-                            longer.count, store_.num_documents(), config_.path, 100 * part, seq_len,
-                            store_.document(longer.first).length, options_.max_drop_ratio))
+                            longer.count, store().num_documents(), config_.path, 100 * part, seq_len,
+                            store().document(longer.first).length, options_.max_drop_ratio))
         .hint(fmt::format("raise train.seq_len, or set data.overflow to \"{}\", or raise data.max_drop_ratio",
-                          to_text(store_.has_sequences() ? Overflow::kTruncateLeftPrompt : Overflow::kTruncate)));
+                          to_text(store().has_sequences() ? Overflow::kTruncateLeftPrompt : Overflow::kTruncate)));
   }
 }
 
 double RowSource::num_rows() const {
   if (best_fit_) return static_cast<double>(best_fit_->num_rows());
   if (options_.packing == Packing::kNone) return static_cast<double>(num_usable_documents_);
-  return static_cast<double>(store_.facts().num_tokens) / static_cast<double>(options_.seq_len);
+  return static_cast<double>(store().facts().num_tokens) / static_cast<double>(options_.seq_len);
 }
 
 double RowSource::utilisation() const {
@@ -148,12 +160,12 @@ double RowSource::utilisation() const {
 }
 
 double RowSource::num_passes(const SetCursor& cursor) const {
-  const double size = best_fit_ ? num_rows() : static_cast<double>(store_.num_documents());
+  const double size = best_fit_ ? num_rows() : static_cast<double>(store().num_documents());
   return static_cast<double>(cursor.epoch) + static_cast<double>(cursor.document) / size;
 }
 
 void RowSource::require_inside(const SetCursor& cursor) const {
-  const uint64_t size = best_fit_ ? best_fit_->num_rows() : store_.num_documents();
+  const uint64_t size = best_fit_ ? best_fit_->num_rows() : store().num_documents();
   if (cursor.document >= size) {
     throw data_set_error(config_, fmt::format("the saved position is {} {}, but {} has {}",
                                               best_fit_ ? "row" : "document", cursor.document, config_.path, size));
@@ -173,14 +185,14 @@ void RowSource::require_inside(const SetCursor& cursor) const {
 }
 
 DocumentSpan RowSource::next_document(const SetCursor& cursor) const {
-  if (!options_.shuffle) return store_.document(cursor.document);
-  const Permutation order(store_.num_documents(), options_.seed, options_.stream, cursor.epoch);
-  return store_.document(order(cursor.document));
+  if (!options_.shuffle) return store().document(cursor.document);
+  const Permutation order(store().num_documents(), options_.seed, options_.stream, cursor.epoch);
+  return store().document(order(cursor.document));
 }
 
 void RowSource::advance_document(SetCursor& cursor) const {
   cursor.offset = 0;
-  if (++cursor.document == store_.num_documents()) {
+  if (++cursor.document == store().num_documents()) {
     cursor.document = 0;
     ++cursor.epoch;
   }
@@ -210,7 +222,7 @@ RowCounts RowSource::next_packed(SetCursor& cursor, BatchRow* row) const {
     const DocumentSpan document = next_document(cursor);
     const size_t length = static_cast<size_t>(std::min<uint64_t>(seq_len - column, document.length - cursor.offset));
     const Placement at{.offset = cursor.offset, .length = length, .end = document.length, .column = column};
-    counts.num_trained_tokens += place_tokens(store_, document, at, row, number);
+    counts.num_trained_tokens += place_tokens(store(), reference_.get(), document, at, row, number);
     column += length;
     cursor.offset += length;
     if (cursor.offset == document.length) advance_document(cursor);
@@ -231,8 +243,8 @@ RowCounts RowSource::next_single(SetCursor& cursor, BatchRow* row) const {
   if (document.length > seq_len) ++counts.num_truncated_documents;
   const uint64_t length = std::min(document.length, seq_len);
   int32_t number = 0;
-  counts.num_trained_tokens =
-      place_tokens(store_, document, {.length = static_cast<size_t>(length), .end = length}, row, number);
+  counts.num_trained_tokens = place_tokens(store(), reference_.get(), document,
+                                           {.length = static_cast<size_t>(length), .end = length}, row, number);
   counts.num_tokens = length;
   advance_document(cursor);
   return counts;
@@ -241,15 +253,15 @@ RowCounts RowSource::next_single(SetCursor& cursor, BatchRow* row) const {
 RowCounts RowSource::next_best_fit(SetCursor& cursor, BatchRow* row) const {
   RowCounts counts;
   const auto seq_len = static_cast<size_t>(options_.seq_len);
-  const BestFitRows::Row packed = best_fit_->row(store_, cursor.epoch, cursor.document);
+  const BestFitRows::Row packed = best_fit_->row(store(), cursor.epoch, cursor.document);
   counts.num_dropped_documents = packed.num_dropped;
   size_t column = 0;
   int32_t number = 0;
   for (const DocumentSpan document : packed.documents) {
     if (document.length > seq_len) ++counts.num_truncated_documents;
     const size_t length = static_cast<size_t>(std::min<uint64_t>(document.length, seq_len));
-    counts.num_trained_tokens +=
-        place_tokens(store_, document, {.length = length, .end = length, .column = column}, row, number);
+    counts.num_trained_tokens += place_tokens(store(), reference_.get(), document,
+                                              {.length = length, .end = length, .column = column}, row, number);
     column += length;
   }
   counts.num_tokens = column;

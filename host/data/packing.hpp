@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <utility>
 
@@ -10,6 +11,7 @@
 #include "host/data/best_fit.hpp"
 #include "host/data/data_config.hpp"
 #include "host/data/permutation.hpp"
+#include "host/data/reference_store.hpp"
 #include "host/data/row_options.hpp"
 #include "host/data/token_store.hpp"
 
@@ -39,6 +41,11 @@ class RowSource {
   RowSource(TokenStore store, const RowOptions& options, const DataSetConfig& config,
             const std::function<void()>& poll = {});
 
+  // The rows of the first pass alone: each document once, in the rows and the order of training. Shares the store.
+  RowSource once() const;
+  // From now on the sequences of rows have these log-probabilities. NULL: they have none.
+  void set_reference(std::shared_ptr<const ReferenceStore> reference) { reference_ = std::move(reference); }
+
   // Fills the next row, which must be all padding, and moves the cursor past it. Without one_pass there is no end:
   // after the last document comes the first of the next pass, in another order if shuffled.
   RowCounts fill(SetCursor& cursor, BatchRow row) const;
@@ -61,10 +68,12 @@ class RowSource {
   // Passes over the set up to the cursor.
   double num_passes(const SetCursor& cursor) const;
 
-  const TokenStore& store() const { return store_; }
+  const TokenStore& store() const { return *store_; }
   const DataSetConfig& config() const { return config_; }
 
  private:
+  RowSource(std::shared_ptr<const TokenStore> tokens, const RowOptions& options, const DataSetConfig& config,
+            const std::function<void()>& poll);
   DocumentSpan next_document(const SetCursor& cursor) const;
   // `row` is NULL if the row is only counted.
   RowCounts next(SetCursor& cursor, BatchRow* row) const;
@@ -74,7 +83,8 @@ class RowSource {
   void apply_overflow(const std::function<void()>& poll);
   void advance_document(SetCursor& cursor) const;
 
-  TokenStore store_;
+  std::shared_ptr<const TokenStore> store_;
+  std::shared_ptr<const ReferenceStore> reference_;
   RowOptions options_;
   DataSetConfig config_;
   uint64_t num_long_documents_ = 0;

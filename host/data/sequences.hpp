@@ -25,11 +25,27 @@ struct SequenceFacts {
   bool operator==(const SequenceFacts&) const = default;
 };
 
+// Log-probabilities of a sequence by the reference, if they were computed before training (reference_store.hpp).
+struct ReferenceLogps {
+  double sum = 0;                  // over the tokens of the answer
+  std::vector<float> tokens = {};  // of the answer; empty if the objective reads sums alone
+  bool operator==(const ReferenceLogps&) const = default;
+};
+
 // A sequence of a micro-batch.
 struct BatchSequence {
   int64_t row = 0, begin = 0;  // its first position
   uint64_t unit = 0;           // sequences of one document have the same number; numbers ascend
+  uint64_t document = 0;       // its number in the set
   SequenceFacts facts;
+  ReferenceLogps reference = {};
+};
+
+// A document of sequences, which a row of a batch takes as a whole.
+struct DocumentUnit {
+  uint64_t document = 0;
+  std::vector<SequenceFacts> sequences;
+  std::vector<ReferenceLogps> references = {};  // one for each sequence, or none
 };
 
 // The needs of an objective that the data meet; described in chassis/kind/objective.h.

@@ -40,27 +40,6 @@ struct stat status_of(const File& file) {
 
 std::string time_text(const timespec& time) { return fmt::format("{}.{:09}", time.tv_sec, time.tv_nsec); }
 
-// Identifies a file without reading all of it. Programs can set the time of modification, as `rsync -t` and `cp -p` do;
-// the time of the last change of status is the kernel's.
-Json file_key(const std::string& path) {
-  const File file = File::open_read(path);
-  const uint64_t size = file.size();
-  std::string sample(static_cast<size_t>(std::min<uint64_t>(size, kSampleBytes)), '\0');
-  file.pread_exact(sample.data(), sample.size(), 0);
-  uint64_t hash = hash64(sample, 1);
-  file.pread_exact(sample.data(), sample.size(), size - sample.size());
-  hash = hash64(sample, hash);
-  const struct stat info = status_of(file);
-  Json key;
-  key["path"] = printable(path, PATH_MAX);  // JSON holds only UTF-8
-  key["bytes"] = size;
-  key["modified"] = time_text(info.st_mtim);
-  key["head_and_tail"] = fmt::format("{:016x}", hash);
-  key["inode"] = static_cast<uint64_t>(info.st_ino);
-  key["status_changed"] = time_text(info.st_ctim);
-  return key;
-}
-
 // The readers of files of rows; empty if there are no such files.
 std::string row_reader(const DataSetConfig& config, const std::vector<std::string>& files) {
   std::set<std::string> readers;
@@ -104,6 +83,27 @@ std::string difference(const Json& kept, const Json& wanted, const std::string& 
 }
 
 }  // namespace
+
+// Identifies a file without reading all of it. Programs can set the time of modification, as `rsync -t` and `cp -p` do;
+// the time of the last change of status is the kernel's.
+Json file_key(const std::string& path) {
+  const File file = File::open_read(path);
+  const uint64_t size = file.size();
+  std::string sample(static_cast<size_t>(std::min<uint64_t>(size, kSampleBytes)), '\0');
+  file.pread_exact(sample.data(), sample.size(), 0);
+  uint64_t hash = hash64(sample, 1);
+  file.pread_exact(sample.data(), sample.size(), size - sample.size());
+  hash = hash64(sample, hash);
+  const struct stat info = status_of(file);
+  Json key;
+  key["path"] = printable(path, PATH_MAX);  // JSON holds only UTF-8
+  key["bytes"] = size;
+  key["modified"] = time_text(info.st_mtim);
+  key["head_and_tail"] = fmt::format("{:016x}", hash);
+  key["inode"] = static_cast<uint64_t>(info.st_ino);
+  key["status_changed"] = time_text(info.st_ctim);
+  return key;
+}
 
 Json store_key(const DataSetConfig& config, const std::vector<std::string>& files, const Tokenizer* tokenizer,
                const std::string& encoder, const std::function<void()>& poll) {

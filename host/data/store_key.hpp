@@ -16,6 +16,8 @@ namespace chassis {
 // `encoder` is the fingerprint of what makes documents of records. `poll` is called for each file; it may throw.
 Json store_key(const DataSetConfig& config, const std::vector<std::string>& files, const Tokenizer* tokenizer,
                const std::string& encoder, const std::function<void()>& poll = {});
+// Identifies a file by its path, size, times, inode, head and tail.
+Json file_key(const std::string& path);
 // Describes the first difference; empty if there is none.
 std::string key_difference(const Json& kept, const Json& wanted);
 // The folder of the set; one for each path and way of reading it. Sets for other tokenizers are in folders of this name

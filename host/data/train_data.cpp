@@ -97,6 +97,11 @@ void TrainData::drop_prefetched() {
   prefetched_ = {};
 }
 
+void TrainData::set_reference(size_t set, std::shared_ptr<const ReferenceStore> reference) {
+  drop_prefetched();
+  sets_.at(set).set_reference(std::move(reference));
+}
+
 TrainData::Built TrainData::build(const StepShape& shape, DataCursor cursor) const {
   Built built;
   built.counts.resize(sets_.size());

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <future>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -101,11 +102,14 @@ class TrainData {
   // data can name the file that changed. A set of many files has one entry.
   Json content() const;
   const DataStats& stats() const { return stats_; }
+  const DataConfig& config() const { return config_; }
   Packing packing() const { return config_.packing; }
   const RowLengths& lengths() const { return lengths_; }
   // The fraction of an epoch's positions that hold tokens; the others are padding.
   double utilisation() const;
   const std::vector<RowSource>& sets() const { return sets_; }
+  // As in RowSource.
+  void set_reference(size_t set, std::shared_ptr<const ReferenceStore> reference);
 
  private:
   struct Built {
