@@ -87,6 +87,11 @@ template <>
 inline constexpr std::array<std::string_view, 6> kChoiceNames<Task> = {"pretrain", "sft",      "preference",
                                                                        "reward",   "classify", "policy"};
 
+// reference.mode
+enum class ReferenceMode { kOnline, kPrecompute };
+template <>
+inline constexpr std::array<std::string_view, 2> kChoiceNames<ReferenceMode> = {"online", "precompute"};
+
 // train.nonfinite
 enum class NonFinite { kStop, kSkip };
 template <>

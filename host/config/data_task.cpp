@@ -96,7 +96,7 @@ void CrossCheck::check_objective(const TaskSpec& task) {
     add_problem(key, fmt::format("{} has no effect with {}, which minimises the cross entropy of tokens", shown(key),
                                  shown("train.task")));
   }
-  for (const char* key : {"reference.path", "eval.metric"})
+  for (const char* key : {"reference.mode", "reference.path", "eval.metric"})
     if (set_by_user(key) && !is(key, "loss"))
       add_problem(key, fmt::format("{} has no effect with {}", shown(key), shown("train.task")));
 }

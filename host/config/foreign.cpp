@@ -193,7 +193,7 @@ constexpr ForeignKey kKeys[] = {
     {"kto_rejected_weight", kLf, kUseUndesirable},
     {"center_rewards_coefficient", kTrl, "use center_coefficient in [objective] with plugin = \"reward\""},
     {"precompute_ref_log_probs", kTrl,
-     "the reference is computed in each step; with an adapter it needs no memory; remove it"},
+     "use reference.mode = \"precompute\"; with a new adapter the reference needs no memory either way"},
     {"precompute_ref_batch_size", kTrl, "the reference uses train.micro_batch_size; remove it"},
     {"sync_ref_model", kTrl, kNoSync},
     {"ref_model_mixup_alpha", kTrl, kNoSync},
@@ -276,7 +276,7 @@ constexpr ForeignKey kKeys[] = {
     {"objective.problem_type", kHf, "use kind: \"single\", \"multi\" or \"regression\""},
     // inside [reference]
     {"reference.model", kOthers, "use path"},
-    {"reference.precompute", kOthers, "the reference is computed in each step; remove it"},
+    {"reference.precompute", kOthers, "use mode = \"precompute\""},
     // inside [adapter], by PEFT's names
     {"adapter.r", kPeft, "use rank"},
     {"adapter.lora_r", kAxolotl, "use rank"},

@@ -307,7 +307,10 @@ TableRows reference_table() {
   return table_rows<T>(
       {.name = "reference", .doc = "the model before training, for objectives that compare with it"},
       &Settings::reference,
-      {path(text("path", &T::path, "",
+      {choice("mode", &T::mode, ReferenceMode::kOnline,
+              "online: computed in each step, with a frozen copy of what is trained; precompute: computed once for all "
+              "data before the first step, and kept in data.cache_dir"),
+       path(text("path", &T::path, "",
                  "another model or adapter of the same architecture; default the one that training starts from"))});
 }
 

@@ -250,6 +250,7 @@ struct Settings {
 
   PluginTable objective;
   struct Reference : ConfigEntry {
+    Setting<ReferenceMode> mode;
     Setting<std::string> path;
   } reference;
 

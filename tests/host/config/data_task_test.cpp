@@ -59,6 +59,11 @@ TEST(DataTask, FormatsOfObjectivesNeedTheirTask) {
   EXPECT_HAS(what_is_wrong(kExample, {"data.train.0.format=rollouts", "train.task=classify"}), "does not fit");
 }
 
+TEST(DataTask, AReferenceNeedsAnObjective) {
+  EXPECT_HAS(what_is_wrong(kExample, {"reference.mode=precompute"}), "has no effect with train.task = \"pretrain\"");
+  EXPECT_HAS(what_is_wrong(kExample, {"reference.mode=cached"}), "is not \"online\" or \"precompute\"");
+}
+
 TEST(DataTask, NamesOfClassesNeedClassify) {
   const std::vector<std::string> classify = {"train.task=classify", "data.train.0.format=classification"};
   const auto with = [&](const std::string& classes) {
