@@ -14,6 +14,7 @@
 #include "host/save/weights.hpp"
 #include "host/session/join.hpp"
 #include "host/session/objective_step.hpp"
+#include "host/session/reference_values.hpp"
 #include "host/session/session.hpp"
 #include "host/train/generation_sets.hpp"
 #include "host/train/trainer.hpp"
@@ -86,7 +87,7 @@ Verb add_eval(CLI::App& app) {
       std::optional<ReferenceModel> reference;
       std::optional<ObjectiveStep> objective;
       if (session.objective() != nullptr) {
-        if (session.objective()->needs_reference()) reference.emplace(session);
+        if (!precomputes_reference(session) && session.objective()->needs_reference()) reference.emplace(session);
         objective.emplace(session, reference ? &*reference : nullptr);
       }
       session.allocate();
@@ -96,6 +97,8 @@ Verb add_eval(CLI::App& app) {
         load_reference_weights(session);
         reference->take();
       }
+      if (precomputes_reference(session))
+        precompute_reference(session, nullptr, sets, [&] { load_reference_weights(session); });
       load_weights(session, weights->from);
       const bool prints = world.rank() == 0 && !*as_json;
       Json results = Json::array();

@@ -21,6 +21,7 @@
 #include "host/plan/plan_rank.hpp"
 #include "host/plugin/status.hpp"
 #include "host/save/saved_tensors.hpp"
+#include "host/session/reference_model.hpp"
 #include "host/session/session.hpp"
 #include "host/state/rank_kinds.hpp"
 #include "host/state/schedule_simulation.hpp"
@@ -216,6 +217,9 @@ class Planner {
     if (!session.quant()) plan_.quants = session.plugins().registry().index().ids("quant");
     for (const auto& saving : session.ranks().plan.strategies().savings())
       plan_.savings.emplace_back("parallel." + std::to_string(saving.member) + "." + saving.option, saving.json);
+    if (session.objective() != nullptr && session.objective()->needs_reference() &&
+        settings.reference.mode == ReferenceMode::kOnline && reference_purpose(session) == Purpose::kLoss)
+      plan_.savings.emplace_back("reference.mode", "\"precompute\"");
     if (!session.quant()) return;
     const std::string& quant = settings.quant.plugin;
     for (const OptionSpec& spec : session.plugins().registry().option_specs("quant", quant))

@@ -10,6 +10,7 @@
 #include "host/service/meta_memory.hpp"
 #include "host/session/fields.hpp"
 #include "host/session/reference_model.hpp"
+#include "host/session/reference_values.hpp"
 #include "host/session/sequence_values.hpp"
 #include "host/session/step.hpp"
 #include "host/state/schedule_repeats.hpp"
@@ -217,7 +218,9 @@ class RankRehearsal {
         sizes_(batch_sizes(session.settings(), ranks_.num_data_ranks())),
         device_(session.device().spec().has_own_memory ? kMetaDevice : kMetaHost),
         observer_(device_, session.program()) {
-    if (session.objective() != nullptr && session.objective()->needs_reference()) reference_.emplace(session);
+    precomputes_ = precomputes_reference(session);
+    if (session.objective() != nullptr && session.objective()->needs_reference() && !precomputes_)
+      reference_.emplace(session);
   }
 
   std::optional<RankPlan> run() {
@@ -254,6 +257,17 @@ class RankRehearsal {
     session_.refresh_parameters();
     ranks_.communicator.take_counts();
     observer_.mark("load");
+    if (precomputes_) precompute_reference();
+  }
+
+  // Forwards without gradients before the first step, each of which needs the same memory.
+  void precompute_reference() {
+    const int64_t seq_len = session_.settings().train.seq_len;
+    session_.executor().outputs(reference_purpose(session_),
+                                empty_fields(session_.program(), sizes_.micro_batch_size, seq_len, device_));
+    session_.ranks().events().finish_step();
+    ranks_.communicator.take_counts();
+    observer_.mark("reference");
   }
 
   // Without a pipeline, at most 3 micro-batches: those between the second and the last do the same as the second.
@@ -358,7 +372,8 @@ class RankRehearsal {
   const BatchSizes sizes_;
   const Device device_;
   Observer observer_;
-  std::optional<ReferenceModel> reference_;  // only if the objective compares with one
+  bool precomputes_ = false;                 // the reference
+  std::optional<ReferenceModel> reference_;  // only if the objective compares with one in each step
   std::optional<MemoryCharge> buckets_, staged_, data_;
   std::vector<CommCount> traffic_;
 };

@@ -62,6 +62,7 @@ ObjectiveBatch ObjectiveStep::values_of(const Batch& batch) {
 }
 
 void ObjectiveStep::add_reference_of(const Batch& batch, ObjectiveBatch& values) {
+  if (is_precomputed()) return add_reference(desc(), batch, values);
   if (reference_ == nullptr) return;
   const StreamValues outputs = reference_->outputs(to_fields(batch, session_.device()));
   if (!outputs.empty()) add_reference(desc(), batch, outputs, values);
@@ -119,6 +120,7 @@ void ObjectiveStep::begin(const std::vector<Batch>& micro_batches) {
   std::vector<ObjectiveBatch> own(micro_batches.size());
   for (size_t m = 0; m < micro_batches.size(); ++m) {
     own[m] = values_of(micro_batches[m]);
+    if (own[m].role.empty()) continue;
     own[m].reference_logp = references_[m].reference_logp;
     own[m].reference_token_logp = references_[m].reference_token_logp;
   }
@@ -179,7 +181,7 @@ double ObjectiveStep::loss_of(const ObjectiveResult& result) const {
 double ObjectiveStep::farthest_at_start() const { return session_.compute() == Dtype::f32 ? 1e-4 : 2e-2; }
 
 void ObjectiveStep::require_equal_to_reference(const std::vector<double>& sums) const {
-  if (reference_ == nullptr || session_.settings().reference.path.is_set() || sums.back() == 0) return;
+  if (!desc().needs_reference() || session_.settings().reference.path.is_set() || sums.back() == 0) return;
   throw Error(ExitCode::kNumeric,
               fmt::format("before the first step the model and its reference are the same, but log-probabilities of "
                           "answers differ by {:g} per token on this rank; {:g} can be rounding",
@@ -203,7 +205,8 @@ ObjectiveMetrics ObjectiveStep::metrics(const std::vector<double>& sums) const {
 
 void ObjectiveStep::add(const Batch& batch) {
   ObjectiveBatch& values = added_.emplace_back(values_of(batch));
-  add_reference_of(batch, values);
+  // Ranks without the last stage have no values; the reference runs on all of them.
+  if (!is_precomputed() || !values.role.empty()) add_reference_of(batch, values);
 }
 
 ObjectiveStep::Evaluation ObjectiveStep::finish() {

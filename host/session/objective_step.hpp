@@ -23,7 +23,8 @@ using ObjectiveMetrics = std::vector<std::pair<std::string, double>>;
 
 class ObjectiveStep {
  public:
-  // `reference` is NULL if the objective needs none. All must outlive it.
+  // `reference` is NULL if the objective needs none, or if its values were computed before training: the data then
+  // have them. All must outlive it.
   ObjectiveStep(Session& session, ReferenceModel* reference);
 
   // [step][all-ranks] Call before the step's first forward. `micro_batches` are those of this rank, on all ranks as
@@ -50,6 +51,7 @@ class ObjectiveStep {
 
  private:
   const ObjectiveDesc& desc() const { return objective_.desc(); }
+  bool is_precomputed() const { return desc().needs_reference() && reference_ == nullptr; }
   ObjectiveBatch values_of(const Batch& batch);
   void add_reference_of(const Batch& batch, ObjectiveBatch& values);
   double loss_of(const ObjectiveResult& result) const;  // Σ terms · weights

@@ -32,6 +32,11 @@ void refuse_dropout(const Session& session) {
 
 }  // namespace
 
+Purpose reference_purpose(const Session& session) {
+  refuse_dropout(session);
+  return is_without_adapter(session) ? Purpose::kReference : Purpose::kLoss;
+}
+
 // Members refer to those before them.
 struct ReferenceModel::Copy {
   std::optional<RunAdapter> adapter;
@@ -45,8 +50,7 @@ struct ReferenceModel::Copy {
 };
 
 ReferenceModel::ReferenceModel(Session& session) : session_(session) {
-  refuse_dropout(session);
-  if (is_without_adapter(session)) {
+  if (reference_purpose(session) == Purpose::kReference) {
     session.compiled().resolved(Purpose::kReference);
     return;
   }

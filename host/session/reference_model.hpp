@@ -10,10 +10,14 @@
 
 namespace chassis {
 
+// The purpose for which the program of a session computes the reference while its parameters are those before training.
+// Throws a config error if the run has dropout, since then the model at the first step would differ from its reference.
+Purpose reference_purpose(const Session& session);
+
 class ReferenceModel {
  public:
-  // Compiles the frozen copy, if there is one; allocates nothing. Throws a config error if the run has dropout, since
-  // then the model at the first step would differ from its reference. The session outlives it.
+  // Compiles the frozen copy, if there is one; allocates nothing. Throws as reference_purpose(). The session outlives
+  // it.
   explicit ReferenceModel(Session& session);
   ~ReferenceModel();
 

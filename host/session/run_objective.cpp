@@ -51,10 +51,13 @@ void check_formats(const Settings& settings, const ObjectiveDesc& desc) {
 
 void check_reference(const Settings& settings, const ObjectiveDesc& desc) {
   if (desc.needs_reference()) return;
-  const Setting<std::string>& path = settings.reference.path;
-  if (path.is_set())
-    throw config_error(path, fmt::format("reference.path has no effect: objective '{}' compares with no reference",
-                                         *settings.objective.plugin));
+  const Settings::Reference& reference = settings.reference;
+  const auto refuse = [&](const ConfigEntry& entry) {
+    throw config_error(entry, fmt::format("{} has no effect: objective '{}' compares with no reference", entry.key(),
+                                          *settings.objective.plugin));
+  };
+  if (reference.mode.by_user()) refuse(reference.mode);
+  if (reference.path.is_set()) refuse(reference.path);
 }
 
 void check_metric(const Settings& settings, const ObjectiveDesc& desc) {

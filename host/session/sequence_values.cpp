@@ -108,6 +108,34 @@ void add_reference(const ObjectiveDesc& desc, const Batch& batch, const StreamVa
   add_logps(desc, batch, outputs, values.reference_logp, values.reference_token_logp);
 }
 
+void add_reference(const ObjectiveDesc& desc, const Batch& batch, ObjectiveBatch& values) {
+  for_sequences(batch, [&](size_t s, size_t, std::span<const int32_t> labels) {
+    const ReferenceLogps& reference = batch.sequences[s].reference;
+    values.reference_logp.push_back(reference.sum);
+    if (!desc.needs_tokens()) return;
+    const auto length = static_cast<size_t>(labels.size() - std::ranges::count(labels, kIgnoreLabel));
+    CHASSIS_CHECK(reference.tokens.size() == length,
+                  "the reference has the log-probability of each token of an answer");
+    values.reference_token_logp.insert(values.reference_token_logp.end(), reference.tokens.begin(),
+                                       reference.tokens.end());
+  });
+}
+
+std::vector<ReferenceLogps> reference_logps(const ObjectiveDesc& desc, const Batch& batch,
+                                            const StreamValues& outputs) {
+  std::vector<double> sums, tokens;
+  add_logps(desc, batch, outputs, sums, tokens);
+  std::vector<ReferenceLogps> logps(sums.size());
+  auto next = tokens.begin();
+  for_sequences(batch, [&](size_t s, size_t, std::span<const int32_t> labels) {
+    logps[s].sum = sums[s];
+    if (!desc.needs_tokens()) return;
+    const auto end = next + static_cast<ptrdiff_t>(labels.size()) - std::ranges::count(labels, kIgnoreLabel);
+    for (; next != end; ++next) logps[s].tokens.push_back(static_cast<float>(*next));
+  });
+  return logps;
+}
+
 StreamValues output_gradients(const ObjectiveDesc& desc, const Batch& batch, const ObjectiveResult& result,
                               Device device) {
   std::vector<int64_t> sizes = {batch.num_rows, batch.seq_len};

@@ -19,6 +19,10 @@ ObjectiveBatch sequence_facts(const ObjectiveDesc& desc, const Batch& batch);
 ObjectiveBatch sequence_values(const ObjectiveDesc& desc, const Batch& batch, const StreamValues& outputs);
 // Adds those of the reference, which computed the same micro-batch.
 void add_reference(const ObjectiveDesc& desc, const Batch& batch, const StreamValues& outputs, ObjectiveBatch& values);
+// Adds those that were computed before training.
+void add_reference(const ObjectiveDesc& desc, const Batch& batch, ObjectiveBatch& values);
+// Those of each sequence, to be kept.
+std::vector<ReferenceLogps> reference_logps(const ObjectiveDesc& desc, const Batch& batch, const StreamValues& outputs);
 // [num_sequences, num_scores]: the scores at the last position of each sequence.
 std::vector<double> sequence_scores(const Batch& batch, const StreamValues& outputs, size_t num_scores);
 // The gradients of the outputs of the program, on the device.

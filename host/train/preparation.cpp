@@ -19,6 +19,7 @@
 #include "host/service/threads.hpp"
 #include "host/session/fields.hpp"
 #include "host/session/join.hpp"
+#include "host/session/reference_values.hpp"
 #include "host/session/run_data.hpp"
 #include "host/train/plugin_sink.hpp"
 #include "host/train/run_events.hpp"
@@ -37,7 +38,7 @@ class Preparation {
     choose_recompute();
     check_seq_len(session_.model(), session_.program(), settings().train.seq_len);
     if (session_.objective() != nullptr) {
-      if (session_.objective()->needs_reference()) run_.reference.emplace(session_);
+      if (!precomputes_reference(session_) && session_.objective()->needs_reference()) run_.reference.emplace(session_);
       run_.objective.emplace(session_, run_.reference ? &*run_.reference : nullptr);
     }
     run_.samples.emplace(session_);

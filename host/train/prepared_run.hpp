@@ -3,6 +3,7 @@
 
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "host/base/creation_limit.hpp"
@@ -43,8 +44,9 @@ struct PreparedRun {
   std::optional<Samples> samples;
   std::optional<GenerationSets> generation_sets;
   std::unique_ptr<RunSaves> saves;
-  std::optional<MemoryCharge> step_data;  // the rows in `data`, which are plain arrays
-  std::optional<ReferenceModel> reference;  // only if the objective compares with one
+  std::optional<MemoryCharge> step_data;    // the rows in `data`, which are plain arrays
+  std::optional<ReferenceModel> reference;  // only if the objective compares with one in each step
+  std::string reference_hash;               // of one that was computed before training
   std::optional<ObjectiveStep> objective;   // only if the run has an objective of its own
   std::unique_ptr<Trainer> trainer;
   RunSinks sinks;

@@ -13,6 +13,7 @@
 #include "host/checkpoint/source_directory.hpp"
 #include "host/save/resume_differences.hpp"
 #include "host/save/weights.hpp"
+#include "host/session/reference_values.hpp"
 
 namespace chassis {
 namespace {
@@ -27,7 +28,11 @@ class RunStart {
       : session_(session), run_(run), directory_(run.directory->path()), trainer_(*run.trainer) {}
 
   void operator()() {
-    if (run_.reference && run_.reference->has_copy()) fill_reference();
+    if (precomputes_reference(session_)) precompute();
+    if (run_.reference && run_.reference->has_copy()) {
+      fill_reference();
+      run_.reference->take();
+    }
     if (const auto resumed = run_.saves->saver().resume()) {
       resume(resumed->checkpoint, resumed->state);
       const ResumeFrom& from = settings().run.resume;
@@ -48,8 +53,22 @@ class RunStart {
       run_.saves->saver().start_from(path);
     else
       fill();
-    run_.reference->take();
     is_filled_ = !path.is_set();
+  }
+
+  void precompute() {
+    run_.reference_hash = precompute_reference(session_, run_.data.get(), run_.eval_data, [this] { fill_reference(); });
+  }
+
+  void compare_reference(const Json& state, const std::string& where) const {
+    if (run_.reference_hash.empty() || !state.contains("reference")) return;
+    const std::string before = json_string(state, "reference", where);
+    if (before == run_.reference_hash || session_.world().rank() != 0) return;
+    counted_warning(
+        "another reference",
+        fmt::format("the run in {} was compared with a reference of key {}, and now with one of key {}: its "
+                    "weights, or what computes it, have changed",
+                    directory_, before, run_.reference_hash));
   }
 
   void start_anew() {
@@ -71,6 +90,7 @@ class RunStart {
     TrainerState& trainer = trainer_.state();
     trainer = trainer_state_from_json(state, where);
     restore_data(state, where);
+    compare_reference(state, where);
     if (state.contains("data")) count_steps_left();
     if (checkpoint.starts_with(directory_ + "/checkpoints/")) run_.saves->set_saved(trainer.step);
     log::info("resumed from {} at step {}", checkpoint, trainer.step);
@@ -164,6 +184,7 @@ Json state_to_save(const PreparedRun& run, const Pipeline& pipeline, int64_t see
                 {"data", run.data->save()}};
   if (Json record = pipeline_record(pipeline); !record.is_null()) saved["pipeline"] = std::move(record);
   if (run.best) saved["best"] = run.best->to_json();
+  if (!run.reference_hash.empty()) saved["reference"] = run.reference_hash;
   return saved;
 }
 
