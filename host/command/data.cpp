@@ -112,6 +112,7 @@ Json targets_json(const SetStats& set) {
   if (counts.num_pairs > 0) json = {{"pairs", counts.num_pairs}, {"margins", range_json(counts.margins)}};
   if (counts.num_desirable + counts.num_undesirable > 0)
     json = {{"desirable", counts.num_desirable}, {"undesirable", counts.num_undesirable}};
+  if (counts.num_split_pairs > 0) json["split_pairs"] = counts.num_split_pairs;
   if (counts.num_texts > 0) json = {{"texts", counts.num_texts}};
   for (const auto& [index, texts] : counts.classes) json["classes"][std::to_string(index)] = texts;
   for (const NumberRange& range : counts.values) json["values"].push_back(range_json(range));
@@ -140,6 +141,9 @@ std::string targets_text(const SetStats& set) {
   if (const uint64_t all = counts.num_desirable + counts.num_undesirable; all > 0)
     text += fmt::format("  labels          {} desirable ({:.2f} %), {} undesirable\n", counts.num_desirable,
                         percent(counts.num_desirable, all), counts.num_undesirable);
+  if (counts.num_split_pairs > 0)
+    text += fmt::format("  split           {} pairs, each into two labelled answers, which are rows\n",
+                        counts.num_split_pairs);
   size_t num_shown = 0;
   for (const auto& [index, texts] : counts.classes) {
     if (num_shown++ == kMaxClasses) {

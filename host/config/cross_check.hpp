@@ -54,6 +54,7 @@ class CrossCheck {
   void check_data_sets();
   void check_data_set(const std::string& key);  // "data.train.0"
   void check_documents(const std::string& key);
+  void check_split_pairs(const std::string& key);
   void check_evaluation();
   void check_best();
   // In generation_rules.cpp.

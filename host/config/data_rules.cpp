@@ -80,6 +80,12 @@ void CrossCheck::check_documents(const std::string& key) {
                 fmt::format("{}.documents has no effect on a .jsonl file, in which every line is a document", key));
 }
 
+void CrossCheck::check_split_pairs(const std::string& key) {
+  if (!is_true(key + ".split_pairs") || !valid(key + ".format") || is(key + ".format", DataFormat::kPreference)) return;
+  add_problem(key + ".split_pairs", fmt::format("{} has no effect with {}, whose rows are not pairs",
+                                                shown(key + ".split_pairs"), shown(key + ".format")));
+}
+
 void CrossCheck::check_data_sets() {
   size_t num_weights = 0;
   std::set<std::string> eval_names;
@@ -93,6 +99,7 @@ void CrossCheck::check_data_sets() {
             key, fmt::format("two evaluation sets are called \"{}\": give {} a name", get_string(key + ".name"), key));
       }
       check_documents(key);
+      check_split_pairs(key);
     }
   }
   if (num_weights > 0 && num_weights < count("data.train")) {

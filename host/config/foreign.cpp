@@ -156,7 +156,7 @@ constexpr ForeignKey kKeys[] = {
     {"pref_loss", kLf,
      "use plugin in [objective]: \"dpo\" with loss = \"sigmoid\", \"hinge\" or \"ipo\", \"orpo\", or \"cpo\" with loss "
      "= "
-     "\"simpo\"; for kto_pair use \"kto\" with rows of format \"labelled\""},
+     "\"simpo\"; for kto_pair use \"kto\" with split_pairs = true in each [[data.train]]"},
     {"pref_ftx", kLf, kUseSftWeight},
     {"dpo_ftx", kLf, kUseSftWeight},
     {"kto_ftx", kLf, "not available; \"dpo\", \"orpo\" and \"cpo\" in [objective] have sft_weight"},

@@ -171,6 +171,9 @@ std::vector<KeyRow<T>> data_set_keys(KeyRow<T> own) {
              "chosen and rejected answers; labelled: answers that are good or bad; classification: texts with labels; "
              "rollouts: answers with rewards"),
       choice("documents", &D::documents, DocumentSplit::kLine, "how a .txt file is split into documents"),
+      flag("split_pairs", &D::split_pairs, false,
+           "for preference: each pair becomes two labelled answers, the chosen one good and the rejected one bad, for "
+           "an objective that reads those"),
       table("columns", &D::columns, "{}", "other names for the keys of a row: { messages = \"dialog\" }"),
       table("tags", &D::tags, "{}",
             "other names for the keys of a message (role, content) and for the roles (system, user, assistant, tool): "

@@ -152,6 +152,7 @@ struct Settings {
     Setting<std::string> path;
     Setting<DataFormat> format;
     Setting<DocumentSplit> documents;
+    Setting<bool> split_pairs;
     Setting<TomlValue> columns;
     Setting<TomlValue> tags;
   };

@@ -54,6 +54,7 @@ struct DataSetConfig {
   // Reads only the documents that a hash puts into this part: [begin, end) of [0, 1).
   double part_begin = 0, part_end = 1;
   RowFiles* row_files = nullptr;  // reads files of other types; NULL: nothing does. Outlives the set
+  bool split_pairs = false;       // pairs are labelled answers: chosen ones are good, and rejected ones bad
   bool has_targets = true;  // false: rows of format "classification" need no label, and one that is there is not read
   // For messages: the key, such as "data.train.0", and its position in the configuration.
   std::string key = "data";

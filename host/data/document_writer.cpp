@@ -1,4 +1,4 @@
-// Documents with mismatches are cut here and not by the encoder, since they have become longer.
+// Documents with mismatches, which have become longer, and the answers of pairs are cut here and not by the encoder.
 #include "host/data/document_writer.hpp"
 
 #include <fmt/format.h>
@@ -16,20 +16,26 @@ DocumentWriter::DocumentWriter(const DataSetConfig& config, const std::vector<st
     : files_(files), writer_(writer) {
   if (data == nullptr || !data->sequences) return;
   counts_classes_ = data->sequences->units == CHASSIS_OBJECTIVE_LABELLED;
+  if (counts_classes_ && encode_options(*data).cuts_documents()) limit_ = static_cast<size_t>(data->seq_len);
   if (!data->sequences->mismatches) return;
-  if (encode_options(*data).cuts_documents()) limit_ = static_cast<size_t>(data->seq_len);
   mismatches_.emplace(config, [this](Document&& document, size_t file) { write(std::move(document), file); });
 }
 
 void DocumentWriter::add(Document&& document, size_t file) {
-  if (counts_classes_) ++(document.sequences.at(0).targets.at(0) == 1 ? num_good_ : num_bad_);
+  if (counts_classes_)
+    for (const SequenceFacts& facts : document.sequences) ++(facts.targets.at(0) == 1 ? num_good_ : num_bad_);
   if (mismatches_)
     mismatches_->add(std::move(document), file);
   else
-    writer_.add(document, file);
+    write(std::move(document), file);
 }
 
 void DocumentWriter::write(Document&& document, size_t file) {
+  if (!counts_classes_) return writer_.add(document, file);
+  for (Document& unit : split_answers(std::move(document))) write_unit(std::move(unit), file);
+}
+
+void DocumentWriter::write_unit(Document&& document, size_t file) {
   if (limit_ > 0 && document.ids.size() > limit_) {
     if (!cut_prompts(document, limit_))
       return writer_.add_dropped(kNoPromptToCut, line_position(files_[file], document.line));

@@ -1,5 +1,5 @@
 // The last stage of the preparation of a set, which sees all documents in their order: adds mismatches if the objective
-// needs them, and writes the documents.
+// needs them, divides pairs into labelled answers if they are split, and writes the documents.
 #pragma once
 
 #include <cstdint>
@@ -28,13 +28,14 @@ class DocumentWriter {
 
  private:
   void write(Document&& document, size_t file);
+  void write_unit(Document&& document, size_t file);
 
   const std::vector<std::string>& files_;
   TokenStoreWriter& writer_;
-  bool counts_classes_ = false;
+  bool counts_classes_ = false;          // documents are labelled answers
   uint64_t num_good_ = 0, num_bad_ = 0;  // answers
   std::optional<Mismatches> mismatches_;
-  size_t limit_ = 0;  // tokens, to which documents with mismatches are cut; 0: they are not
+  size_t limit_ = 0;  // tokens, to which labelled documents are cut; 0: they are not
   uint64_t num_cut_ = 0;
 };
 

@@ -11,8 +11,8 @@
 
 namespace chassis {
 
-// Each document gets the answer of the next one that has another prompt; the last ones get that of the first one.
-// Holds documents back until that one comes.
+// Each sequence of a document gets the answer of the same sequence of the next document that has another prompt; the
+// last documents get that of the first one. Holds documents back until that one comes.
 class Mismatches {
  public:
   using Take = std::function<void(Document&& document, size_t file)>;
@@ -24,8 +24,9 @@ class Mismatches {
 
   // Throws a config error if documents with one prompt follow each other until they have more than the maximum.
   void add(Document&& document, size_t file);
-  // Throws a config error if all documents have one prompt.
-  void finish();
+  // Throws a config error if all documents have one prompt, unless they are only a sample of the set: then they stay
+  // without mismatches.
+  void finish(bool is_sample = false);
 
  private:
   struct Waiting {

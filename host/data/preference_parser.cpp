@@ -15,7 +15,8 @@ namespace {
 
 class PreferenceParser final : public JsonRowParser {
  public:
-  explicit PreferenceParser(const DataSetConfig& config) : JsonRowParser(config), prompts_(config) {}
+  explicit PreferenceParser(const DataSetConfig& config)
+      : JsonRowParser(config), prompts_(config), is_split_(config.split_pairs) {}
 
  private:
   Record read(const RowFields& row) override {
@@ -40,7 +41,13 @@ class PreferenceParser final : public JsonRowParser {
     PreferenceRecord record;
     record.chosen = prompts_.chat(row, "chosen", prompt.messages, std::move(better));
     record.rejected = prompts_.chat(row, "rejected", std::move(prompt.messages), std::move(worse));
-    if (const auto margin = row.find("margin")) record.margin = finite_number(row.place(), row.path("margin"), *margin);
+    record.is_split = is_split_;
+    if (const auto margin = row.find("margin")) {
+      if (is_split_)
+        row.place().note_unused(row.path("margin"));
+      else
+        record.margin = finite_number(row.place(), row.path("margin"), *margin);
+    }
     return record;
   }
 
@@ -90,6 +97,7 @@ class PreferenceParser final : public JsonRowParser {
   }
 
   PromptParser prompts_;
+  bool is_split_;
 };
 
 }  // namespace

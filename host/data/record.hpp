@@ -68,6 +68,7 @@ struct CompletionRecord {
 struct PreferenceRecord {
   ChatRecord chosen, rejected;  // each with the shared messages in front; first_trained is where the answers begin
   std::optional<double> margin;
+  bool is_split = false;  // trained as two labelled answers, of which the first is good
 };
 
 // An answer that is good or bad.

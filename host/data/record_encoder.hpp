@@ -76,7 +76,8 @@ class RecordEncoder {
 
   // Fills ids, labels and sequences; an empty text has none. Returns false if the row is dropped, and counts it. Throws
   // config errors at `where`. Documents longer than seq_len are kept unless they are to be cut: packing drops or
-  // refuses them. Labelled documents are not cut if the objective needs mismatches, which make them longer.
+  // refuses them. Labelled documents are not cut if the objective needs mismatches, which make them longer, or if a
+  // pair became one, whose answers are divided later.
   bool encode(const Record& record, const SourcePosition& where, Document& document);
   // Why the last row was dropped.
   const std::string& drop_reason() const { return drop_reason_; }

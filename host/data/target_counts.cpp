@@ -20,6 +20,10 @@ void NumberRange::add(double number) {
 
 void TargetCounts::add(const Record& record, bool has_classes) {
   if (const auto* pair = std::get_if<PreferenceRecord>(&record)) {
+    if (pair->is_split) {
+      ++num_split_pairs, ++num_desirable, ++num_undesirable;
+      return;
+    }
     ++num_pairs;
     if (pair->margin) margins.add(*pair->margin);
   } else if (const auto* labelled = std::get_if<LabelledRecord>(&record)) {

@@ -20,8 +20,9 @@ struct NumberRange {
 
 struct TargetCounts {
   uint64_t num_pairs = 0;
-  NumberRange margins;  // of the pairs that have one
-  uint64_t num_desirable = 0, num_undesirable = 0;
+  NumberRange margins;                              // of the pairs that have one
+  uint64_t num_desirable = 0, num_undesirable = 0;  // answers
+  uint64_t num_split_pairs = 0;                     // that these answers were
   uint64_t num_texts = 0;
   std::map<int64_t, uint64_t> classes;  // index → texts, if each has one class
   std::vector<NumberRange> values;      // otherwise: of each target, without those that are not given

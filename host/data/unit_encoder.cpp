@@ -16,9 +16,12 @@ namespace {
 
 // Probabilities may be rounded to slightly more than 1.
 constexpr double kMostLogp = 1e-3;
+constexpr const char* kSplitHint =
+    "set split_pairs = true in the data set: then chosen answers are good, and rejected ones bad";
 
 const char* record_name(const Record& record) {
-  if (std::holds_alternative<PreferenceRecord>(record)) return "a preference pair";
+  if (const auto* pair = std::get_if<PreferenceRecord>(&record))
+    return pair->is_split ? "a pair that split_pairs divides" : "a preference pair";
   if (std::holds_alternative<LabelledRecord>(record)) return "a labelled answer";
   if (std::holds_alternative<ClassifiedRecord>(record)) return "a text with targets";
   if (std::holds_alternative<RolloutsRecord>(record)) return "a row of rollouts";
@@ -38,7 +41,8 @@ constexpr UnitName kUnitNames[] = {
 };
 
 uint32_t units_of(const Record& record) {
-  if (std::holds_alternative<PreferenceRecord>(record)) return CHASSIS_OBJECTIVE_PAIRS;
+  if (const auto* pair = std::get_if<PreferenceRecord>(&record))
+    return pair->is_split ? CHASSIS_OBJECTIVE_LABELLED : CHASSIS_OBJECTIVE_PAIRS;
   if (std::holds_alternative<LabelledRecord>(record)) return CHASSIS_OBJECTIVE_LABELLED;
   if (std::holds_alternative<ClassifiedRecord>(record)) return CHASSIS_OBJECTIVE_TEXTS;
   return std::holds_alternative<RolloutsRecord>(record) ? CHASSIS_OBJECTIVE_ROLLOUTS : 0;
@@ -119,9 +123,12 @@ void RecordEncoder::require_unit(const Record& record, const SourcePosition& whe
     if (units_of(record) != needs.units) {
       const auto wanted = std::ranges::find(kUnitNames, needs.units, &UnitName::units);
       CHASSIS_CHECK(wanted != std::end(kUnitNames), "the unit of the objective");
+      std::string hint = fmt::format("set the format of the data set to \"{}\", or choose another objective.plugin",
+                                     to_text(wanted->format));
+      if (std::holds_alternative<PreferenceRecord>(record) && needs.units == CHASSIS_OBJECTIVE_LABELLED)
+        hint = kSplitHint;
       throw config_error(fmt::format("the row is {}, and the objective reads {}", record_name(record), wanted->plural))
-          .hint(fmt::format("set the format of the data set to \"{}\", or choose another objective.plugin",
-                            to_text(wanted->format)));
+          .hint(hint);
     }
     if (const auto* pair = std::get_if<PreferenceRecord>(&record)) {
       if (pair->margin) require_finite("the margin", *pair->margin);
@@ -152,9 +159,14 @@ void RecordEncoder::encode_unit(const Record& record, Document& unit) {
 }
 
 void RecordEncoder::encode_pair(const PreferenceRecord& record, Document& unit) {
-  const double margin = record.margin.value_or(0);
-  add_answer(record.chosen, {.role = SequenceRole::kChosen, .margin = margin}, unit);
-  add_answer(record.rejected, {.role = SequenceRole::kRejected, .margin = margin}, unit);
+  if (record.is_split) {
+    add_answer(record.chosen, {.targets = {1.0}}, unit);
+    add_answer(record.rejected, {.targets = {0.0}}, unit);
+  } else {
+    const double margin = record.margin.value_or(0);
+    add_answer(record.chosen, {.role = SequenceRole::kChosen, .margin = margin}, unit);
+    add_answer(record.rejected, {.role = SequenceRole::kRejected, .margin = margin}, unit);
+  }
   if (!drop_reason_.empty()) return;
   const auto middle = static_cast<size_t>(unit.sequences.front().length);
   const auto ids = std::span(unit.ids), labels = std::span(unit.labels);
@@ -227,6 +239,7 @@ bool RecordEncoder::take_logps(Document& answer, const SequenceFacts& facts) con
 
 void RecordEncoder::fit_unit(Document& unit) {
   if (!options_.cuts_documents() || options_.sequences->mismatches) return;
+  if (options_.sequences->units == CHASSIS_OBJECTIVE_LABELLED && unit.sequences.size() > 1) return;
   const auto limit = static_cast<size_t>(options_.seq_len);
   if (unit.ids.size() <= limit) return;
   if (options_.overflow == Overflow::kTruncate) {  // only of texts

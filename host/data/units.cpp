@@ -2,6 +2,8 @@
 #include "host/data/units.hpp"
 
 #include <algorithm>
+#include <iterator>
+#include <utility>
 
 namespace chassis {
 
@@ -33,6 +35,35 @@ bool cut_prompts(Document& unit, size_t limit) {
   }
   for (SequenceFacts& facts : unit.sequences) facts.length -= static_cast<int64_t>(num_cut);
   return true;
+}
+
+std::vector<Document> split_answers(Document&& document) {
+  std::vector<Document> units;
+  const auto num_mismatches =
+      static_cast<size_t>(std::ranges::count(document.sequences, SequenceRole::kMismatch, &SequenceFacts::role));
+  const size_t num_answers = document.sequences.size() - num_mismatches;
+  if (num_answers <= 1) {
+    units.push_back(std::move(document));
+    return units;
+  }
+  units.resize(num_answers);
+  for (Document& unit : units) {
+    unit.line = document.line;
+    unit.columns = document.columns;
+  }
+  size_t begin = 0;
+  for (size_t i = 0; i < document.sequences.size(); ++i) {
+    Document& unit = units[i % num_answers];
+    const auto length = static_cast<size_t>(document.sequences[i].length);
+    const auto append = [&](std::vector<int32_t>& values, const std::vector<int32_t>& from) {
+      std::ranges::copy(std::span(from).subspan(begin, length), std::back_inserter(values));
+    };
+    append(unit.ids, document.ids);
+    append(unit.labels, document.labels);
+    unit.sequences.push_back(std::move(document.sequences[i]));
+    begin += length;
+  }
+  return units;
 }
 
 }  // namespace chassis

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <span>
+#include <vector>
 
 #include "host/data/document.hpp"
 
@@ -17,5 +18,9 @@ inline constexpr const char* kNoPromptToCut = "longer than train.seq_len without
 // Cuts equally many tokens from the front of each sequence, which has one token at least before the first trained one
 // afterwards, until the unit has at most `limit` tokens. Returns false and changes nothing if prompts are too short.
 bool cut_prompts(Document& unit, size_t limit);
+
+// Divides a document of several answers, each of which is a unit of its own, into one document for each, with its
+// mismatch if there are mismatches. These follow all answers, in the same order.
+std::vector<Document> split_answers(Document&& document);
 
 }  // namespace chassis

@@ -73,6 +73,7 @@ DataSetConfig data_set(const DataNeeds& needs, const Settings::DataSet& settings
   set.path = settings.path;
   set.format = settings.format;
   set.documents = settings.documents;
+  set.split_pairs = settings.split_pairs;
   set.columns = renamed_names(set.format, "columns", settings.columns);
   set.tags = renamed_names(set.format, "tags", settings.tags);
   set.classes = needs.settings.data.classes;

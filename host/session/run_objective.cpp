@@ -39,6 +39,19 @@ void check_task(const Settings& settings, const ObjectiveDesc& desc) {
 void check_formats(const Settings& settings, const ObjectiveDesc& desc) {
   const DataFormat wanted = format_of(desc.units);
   const auto check = [&](const Settings::DataSet& set) {
+    if (set.format == DataFormat::kPreference && desc.units == CHASSIS_OBJECTIVE_LABELLED) {
+      if (set.split_pairs) return;
+      throw config_error(set.format, fmt::format("{} = \"preference\", but objective '{}' takes labelled answers",
+                                                 set.format.key(), *settings.objective.plugin))
+          .hint(fmt::format("{}.split_pairs = true makes each chosen answer a good one and each rejected answer a bad "
+                            "one",
+                            set.key()));
+    }
+    if (set.split_pairs)
+      throw config_error(set.split_pairs,
+                         fmt::format("{} = true, but objective '{}' compares the two answers of a pair",
+                                     set.split_pairs.key(), *settings.objective.plugin))
+          .hint("remove it, or choose an objective of labelled answers");
     if (set.format == wanted) return;
     throw config_error(set.format,
                        fmt::format("{} = \"{}\", but objective '{}' takes rows of format \"{}\"", set.format.key(),

@@ -134,6 +134,34 @@ TEST(ObjectiveRows, ThePackingDoesNotMatter) {
   }
 }
 
+// Pairs that are split train as their answers do in a file of labelled answers, but for the order of the rows and the
+// mismatches: without both, to the last bit.
+TEST(ObjectiveRows, SplitPairsAreLabelledAnswers) {
+  const std::vector<std::string> options = {"objective.loss=apo_zero_unpaired", "data.shuffle=false",
+                                            "train.micro_batch_size=3"};
+  const Method pairs{"kto_pairs", "preference", "plugin = \"kto\"\n", "preference"};
+  ObjectiveRun split(pairs), labelled(method("kto"));
+  std::vector<std::string> with_key = options;
+  with_key.insert(with_key.end(), {"data.train.0.split_pairs=true", "data.eval.0.split_pairs=true"});
+  const ObjectiveRun::Result got = split({}, 1, with_key);
+  std::istringstream rows(text_of_file(split.folder() / "rows.jsonl"));
+  std::string text;
+  for (std::string line; std::getline(rows, line);) {
+    const auto row = nlohmann::json::parse(line);
+    for (const bool is_good : {true, false})
+      text +=
+          nlohmann::json{
+              {"prompt", row["prompt"]}, {"completion", row[is_good ? "chosen" : "rejected"]}, {"label", is_good}}
+              .dump() +
+          "\n";
+  }
+  write_text(labelled.folder() / "rows.jsonl", text);
+  const ObjectiveRun::Result wanted = labelled({}, 1, options);
+  EXPECT_EQ(got.tensors, wanted.tensors);
+  EXPECT_EQ(got.steps.back().at("loss"), wanted.steps.back().at("loss"));
+  split({}, 1, {"data.train.0.split_pairs=true", "data.eval.0.split_pairs=true"});  // with mismatches
+}
+
 // Changes of the options change the run, so that none is read and then forgotten.
 TEST(ObjectiveOptions, HaveAnEffect) {
   ObjectiveRun run(method("dpo"));
@@ -158,6 +186,10 @@ TEST(ObjectiveRefusals, NameTheKeys) {
   EXPECT_HAS(refusal_of("reward_lora", {"objective.plugin=dpo"}), "log-probabilities of tokens");
   EXPECT_HAS(refusal_of("dpo", {"data.train.0.format=labelled", "data.eval.0.format=labelled"}),
              "takes rows of format \"preference\"");
+  EXPECT_HAS(refusal_of("kto", {"data.train.0.format=preference", "data.eval.0.format=preference"}),
+             "hint: data.train.0.split_pairs = true makes each chosen answer a good one");
+  EXPECT_HAS(refusal_of("dpo", {"data.eval.0.split_pairs=true"}),
+             "data.eval.0.split_pairs = true, but objective 'dpo' compares the two answers of a pair");
   EXPECT_HAS(refusal_of("dpo", {"eval.metric=rewards/acuracies", "eval.keep_best=eval", "eval.every_steps=2"}),
              "is not a metric of objective 'dpo'");
   EXPECT_HAS(refusal_of("dpo_lora", {"adapter.dropout=0.1"}), "set its probability (adapter.dropout) to 0");

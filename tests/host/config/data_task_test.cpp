@@ -64,6 +64,15 @@ TEST(DataTask, AReferenceNeedsAnObjective) {
   EXPECT_HAS(what_is_wrong(kExample, {"reference.mode=cached"}), "is not \"online\" or \"precompute\"");
 }
 
+TEST(DataTask, OnlyPairsCanBeSplit) {
+  EXPECT_EQ(what_is_wrong(kExample,
+                          {"train.task=preference", "data.train.0.format=preference", "data.train.0.split_pairs=true"}),
+            "nothing");
+  EXPECT_HAS(what_is_wrong(kExample,
+                           {"train.task=preference", "data.train.0.format=labelled", "data.train.0.split_pairs=true"}),
+             "data.train.0.split_pairs = true has no effect with data.train.0.format = \"labelled\"");
+}
+
 TEST(DataTask, NamesOfClassesNeedClassify) {
   const std::vector<std::string> classify = {"train.task=classify", "data.train.0.format=classification"};
   const auto with = [&](const std::string& classes) {

@@ -89,6 +89,59 @@ TEST(Mismatches, KeepTheLabelsOfTheOtherAnswer) {
   EXPECT_EQ(documents.at(1).ids, (Ids{7, 8, 9, 3, 4, 5, 6, 7, 8, 9, 2}));
 }
 
+// The prompt p with a good and a bad answer, as a row with a pair that is split.
+Document split_pair(int32_t prompt, const Ids& good, const Ids& bad, int32_t other_prompt = 0) {
+  Document document = labelled({prompt}, good);
+  const Document second = labelled({other_prompt == 0 ? prompt : other_prompt}, bad, false);
+  document.ids.insert(document.ids.end(), second.ids.begin(), second.ids.end());
+  document.labels.insert(document.labels.end(), second.labels.begin(), second.labels.end());
+  document.sequences.push_back(second.sequences[0]);
+  document.line = static_cast<uint64_t>(prompt);
+  return document;
+}
+
+TEST(Mismatches, OfAPairAreTheTwoAnswersOfTheNextRow) {
+  std::vector<Document> documents;
+  const DataSetConfig config = text_set("pairs.jsonl");
+  Mismatches mismatches(config, [&](Document&& document, size_t) { documents.push_back(std::move(document)); });
+  mismatches.add(split_pair(1, {11}, {12, 12}), 0);
+  mismatches.add(split_pair(1, {13}, {14}), 0);
+  EXPECT_TRUE(documents.empty()) << "the answers of both rows are those to one prompt";
+  mismatches.add(split_pair(2, {21, 21}, {22}), 0);
+  ASSERT_EQ(documents.size(), 2u);
+  EXPECT_EQ(documents[0].ids, (Ids{1, 11, 1, 12, 12, 1, 21, 21, 1, 22}));
+  EXPECT_EQ(documents[0].labels, (Ids{-100, 11, -100, 12, 12, -100, 21, 21, -100, 22}));
+  EXPECT_EQ(documents[1].ids, (Ids{1, 13, 1, 14, 1, 21, 21, 1, 22}));
+  mismatches.finish();
+  ASSERT_EQ(documents.size(), 3u);
+  EXPECT_EQ(documents[2].ids, (Ids{2, 21, 21, 2, 22, 2, 11, 2, 12, 12}));
+
+  std::vector<Document> units = split_answers(std::move(documents[0]));
+  ASSERT_EQ(units.size(), 2u);
+  EXPECT_EQ(units[0].ids, (Ids{1, 11, 1, 21, 21}));
+  EXPECT_EQ(units[0].labels, (Ids{-100, 11, -100, 21, 21}));
+  EXPECT_EQ(units[0].sequences,
+            (std::vector<SequenceFacts>{{.length = 2, .targets = {1}},
+                                        {.role = SequenceRole::kMismatch, .length = 3, .targets = {1}}}));
+  EXPECT_EQ(units[1].ids, (Ids{1, 12, 12, 1, 22}));
+  EXPECT_EQ(units[1].sequences.at(1).targets, std::vector<double>{0});
+  EXPECT_EQ(units[1].line, 1u);
+}
+
+// The end of a prompt may become other tokens in front of another answer.
+TEST(Mismatches, OfAPairAreNeverItsOwnAnswers) {
+  const DataSetConfig config = text_set("pairs.jsonl");
+  std::vector<Document> documents;
+  Mismatches mismatches(config, [&](Document&& document, size_t) { documents.push_back(std::move(document)); });
+  mismatches.add(split_pair(1, {11}, {12}, 9), 0);
+  mismatches.add(split_pair(9, {13}, {14}), 0);
+  EXPECT_TRUE(documents.empty()) << "one of their prompts is the same";
+  EXPECT_TRUE(contains(error_of([&] { mismatches.finish(); }), "has only one prompt"));
+  mismatches.finish(/*is_sample=*/true);
+  ASSERT_EQ(documents.size(), 2u);
+  EXPECT_EQ(documents[0].sequences.size(), 2u) << "the rest of the set may have another prompt";
+}
+
 TEST(Mismatches, NeedASecondPrompt) {
   EXPECT_TRUE(with_mismatches({}).empty());
   EXPECT_TRUE(contains(error_of([] { with_mismatches({1}); }), "kto.jsonl has only one prompt, in 1 row that"));
@@ -166,6 +219,20 @@ TEST_F(DocumentWriterTest, CutsDocumentsTogetherWithTheirMismatches) {
   EXPECT_EQ(dropped.ids, (std::vector<Ids>{{11, 12, 11, 4}}));
   EXPECT_EQ(dropped.facts.dropped.at("longer than train.seq_len without its prompt"), 2u);
   EXPECT_EQ(dropped.facts.first_dropped.size(), 2u);
+}
+
+TEST_F(DocumentWriterTest, DividesPairsIntoLabelledAnswers) {
+  const std::vector<Document> pairs = {split_pair(1, {11}, {12, 12}), split_pair(2, {21}, {22})};
+  EXPECT_EQ(write(pairs).ids,
+            (std::vector<Ids>{{1, 11, 1, 21}, {1, 12, 12, 1, 22}, {2, 21, 2, 11}, {2, 22, 2, 12, 12}}));
+  EXPECT_EQ(write(pairs).facts.notes.changes.size(), 0u) << "there are good and bad answers";
+  data.sequences->mismatches = false;
+  EXPECT_EQ(write(pairs).ids, (std::vector<Ids>{{1, 11}, {1, 12, 12}, {2, 21}, {2, 22}}));
+  data.overflow = Overflow::kTruncateLeftPrompt;
+  data.seq_len = 2;
+  const Written cut = write({split_pair(1, {11}, {12, 12})});
+  EXPECT_EQ(cut.ids, (std::vector<Ids>{{1, 11}})) << "an answer alone is cut or dropped";
+  EXPECT_EQ(cut.facts.dropped.at("longer than train.seq_len without its prompt"), 1u);
 }
 
 TEST_F(DocumentWriterTest, NotesASetOfOneClass) {

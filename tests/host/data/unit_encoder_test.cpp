@@ -120,6 +120,22 @@ TEST(UnitEncoder, GivesALabelledAnswerItsClassAsTarget) {
   }
 }
 
+TEST(UnitEncoder, MakesTwoLabelledAnswersOfASplitPair) {
+  PreferenceRecord pair = pair_of("why", "yes", "no no");
+  pair.is_split = true;
+  Document document;
+  EXPECT_EQ(parts(unit_options(CHASSIS_OBJECTIVE_LABELLED), pair, &document),
+            (Parts{"<|im_start|>user\nwhy<|im_end|>\n<|im_start|>assistant\n[yes<|im_end|>]\n",
+                   "<|im_start|>user\nwhy<|im_end|>\n<|im_start|>assistant\n[no no<|im_end|>]\n"}));
+  ASSERT_EQ(document.sequences.size(), 2u);
+  EXPECT_EQ(document.sequences[0], (SequenceFacts{.length = 27, .targets = {1}}));
+  EXPECT_EQ(document.sequences[1], (SequenceFacts{.length = 29, .targets = {0}}));
+  EXPECT_TRUE(contains(error_of([&] { parts(unit_options(), pair); }), "a pair that split_pairs divides"));
+  PreferenceRecord equal = pair_of("why", "yes", "yes");
+  equal.is_split = true;
+  EXPECT_EQ(parts(unit_options(CHASSIS_OBJECTIVE_LABELLED), equal), (Parts{"(dropped: both answers are equal)"}));
+}
+
 TEST(UnitEncoder, PredictsNothingInAClassifiedText) {
   SequenceNeeds needs = needs_of(CHASSIS_OBJECTIVE_TEXTS);
   needs.scores = true;
@@ -248,7 +264,8 @@ TEST(UnitEncoder, RefusesAPromptThatIsToBeTrained) {
 
 TEST(UnitEncoder, RefusesRowsOfAnotherObjective) {
   EXPECT_TRUE(contains(error_of([&] { parts(unit_options(CHASSIS_OBJECTIVE_LABELLED), pair_of("q", "a", "b")); }),
-                       "chat.jsonl:7: the row is a preference pair, and the objective reads labelled answers"));
+                       "chat.jsonl:7: the row is a preference pair, and the objective reads labelled answers\nhint: "
+                       "set split_pairs = true"));
   EXPECT_TRUE(contains(error_of([&] { parts(unit_options(), answer_of("q", "a")); }),
                        "the row is a row without targets, and the objective reads preference pairs"));
   EXPECT_TRUE(contains(error_of([&] {

@@ -197,6 +197,18 @@ std::string labelled_of(const std::string& json) {
   return fmt::format("{} {}", shown(record.answer), record.is_good ? "good" : "bad");
 }
 
+TEST(SplitPairs, HaveNoMargin) {
+  DataSetConfig set = set_of(kPreference);
+  set.split_pairs = true;
+  ReadNotes notes;
+  const auto pair =
+      std::get<PreferenceRecord>(parse_row(set, R"({"prompt":"q","chosen":"a","rejected":"b","margin":0.5})", &notes));
+  EXPECT_TRUE(pair.is_split);
+  EXPECT_FALSE(pair.margin);
+  EXPECT_EQ(notes.unused_columns, (std::map<std::string, uint64_t>{{"margin", 1}}));
+  EXPECT_FALSE(parse_as<PreferenceRecord>(kPreference, R"({"prompt":"q","chosen":"a","rejected":"b"})").is_split);
+}
+
 TEST(LabelledRow, IsAnAnswerThatIsGoodOrBad) {
   EXPECT_EQ(labelled_of(R"({"prompt":"q","completion":"a","label":true})"), "user:q | assistant:a good");
   EXPECT_EQ(labelled_of(R"({"prompt":[{"role":"user","content":"q"}],
