@@ -5,14 +5,18 @@
 
 #include <algorithm>
 #include <cmath>
+#include <deque>
+#include <optional>
 #include <utility>
 #include <variant>
 
 #include "host/data/data_files.hpp"
 #include "host/data/document.hpp"
 #include "host/data/line_reader.hpp"
+#include "host/data/mismatches.hpp"
 #include "host/data/record_encoder.hpp"
 #include "host/data/record_reader.hpp"
+#include "host/data/units.hpp"
 
 namespace chassis {
 namespace {
@@ -91,11 +95,10 @@ std::string targets_text(const std::vector<double>& targets, const std::vector<s
   return text.empty() ? "no class" : "classes " + text;
 }
 
-// Says which sequence of the record has this index, and how the data judge it.
-void describe(const Record& record, size_t index, size_t num_sequences, const DataSetConfig& set, PreviewRow& row) {
-  const bool is_whole = num_sequences == 0;  // the row was refused
+// Says how the data judge the sequence of the record that has this index.
+void describe(const Record& record, size_t index, const DataSetConfig& set, PreviewRow& row) {
   if (const auto* pair = std::get_if<PreferenceRecord>(&record)) {
-    row.what = is_whole ? "pair" : index == 0 ? "chosen" : "rejected";
+    row.what = index == 0 ? "chosen" : "rejected";
     row.margin = pair->margin;
     if (pair->margin) row.about = fmt::format("margin {:g}", *pair->margin);
   } else if (const auto* labelled = std::get_if<LabelledRecord>(&record)) {
@@ -105,11 +108,19 @@ void describe(const Record& record, size_t index, size_t num_sequences, const Da
     row.about = targets_text(row.targets, set.classes);
   } else if (const auto* rollouts = std::get_if<RolloutsRecord>(&record)) {
     const auto& all = rollouts->rollouts;
-    row.what = is_whole ? fmt::format("{} answers", all.size()) : fmt::format("answer {} of {}", index + 1, all.size());
-    if (is_whole || index >= all.size()) return;
+    row.what = fmt::format("answer {} of {}", index + 1, all.size());
+    if (index >= all.size()) return;
     row.targets = {all[index].reward};
     row.about = fmt::format("reward {:g}", all[index].reward);
   }
+}
+
+// Says what a record without sequences is, which was refused.
+void describe_whole(const Record& record, const DataSetConfig& set, PreviewRow& row) {
+  const auto* rollouts = std::get_if<RolloutsRecord>(&record);
+  if (rollouts == nullptr) describe(record, 0, set, row);
+  if (std::holds_alternative<PreferenceRecord>(record)) row.what = "pair";
+  if (rollouts != nullptr) row.what = fmt::format("{} answers", rollouts->rollouts.size());
 }
 
 // The part of a document from a token on, as a document of its own.
@@ -142,62 +153,170 @@ void add_to(std::map<std::string, uint64_t>& sums, const std::map<std::string, u
   for (const auto& [what, times] : counts) sums[what] += times;
 }
 
+// Shows rows in their order. Those that need the answers of later rows wait for them.
+class RowsInOrder {
+ public:
+  using Show = std::function<void(const PreviewRow&)>;
+
+  RowsInOrder(const DataSetConfig& set, const DataConfig& data, const Tokenizer* tokenizer, const Show& show)
+      : set_(set), data_(data), show_(show), encoder_(tokenizer, encode_options(data)), texts_(tokenizer) {
+    const SequenceNeeds* needs = data.sequences ? &*data.sequences : nullptr;
+    are_labelled_ = needs != nullptr && needs->units == CHASSIS_OBJECTIVE_LABELLED;
+    if (are_labelled_ && encode_options(data).cuts_documents()) limit_ = static_cast<size_t>(data.seq_len);
+    if (needs != nullptr && needs->mismatches)
+      mismatches_.emplace(set, [this](Document&& document, size_t) { complete(std::move(document)); });
+  }
+  RowsInOrder(const RowsInOrder&) = delete;
+  RowsInOrder& operator=(const RowsInOrder&) = delete;
+
+  // Rows that are not shown only give their answers to others. Returns the changes of the row.
+  std::map<std::string, uint64_t> add(Record record, PreviewRow row, bool is_shown) {
+    Waiting& one = waiting_.emplace_back();
+    const SourcePosition where = line_position(row.file, row.line);
+    if (!encoder_.encode(record, where, one.document)) row.drop_reason = encoder_.drop_reason();
+    row.changes = encoder_.take_counts().changes();
+    std::map<std::string, uint64_t> changes = row.changes;
+    one.partly_inside = encoder_.partly_inside();
+    one.record = std::move(record);
+    one.row = std::move(row);
+    one.is_shown = is_shown;
+    one.is_complete = !mismatches_ || !one.row.drop_reason.empty();
+    if (!one.is_complete) mismatches_->add(Document(one.document), 0);
+    show_complete();
+    return changes;
+  }
+  // True if a row to be shown waits for the answer of a later one.
+  bool waits() const {
+    return std::ranges::any_of(waiting_, [](const Waiting& one) { return one.is_shown; });
+  }
+  void finish(bool is_sample) {
+    if (mismatches_) mismatches_->finish(is_sample);
+    show_complete();
+  }
+
+ private:
+  struct Waiting {
+    Record record;
+    PreviewRow row;
+    Document document;
+    std::vector<size_t> partly_inside;
+    bool is_shown = true, is_complete = true;
+  };
+
+  void complete(Document&& document) {
+    const auto first = std::ranges::find(waiting_, false, &Waiting::is_complete);
+    CHASSIS_CHECK(first != waiting_.end(), "documents come back in their order");
+    first->document = std::move(document);
+    first->is_complete = true;
+  }
+
+  void show_complete() {
+    while (!waiting_.empty() && waiting_.front().is_complete) {
+      Waiting one = std::move(waiting_.front());
+      waiting_.pop_front();
+      if (one.is_shown) show(std::move(one));
+    }
+  }
+
+  void show(Waiting&& one) {
+    if (one.document.sequences.empty()) {
+      require_room(one.document, one.row);
+      describe_whole(one.record, set_, one.row);
+      add_pieces(one.document, one.partly_inside, texts_, one.row);
+      return show_(one.row);
+    }
+    if (!are_labelled_) return show_unit(one, one.document, one.partly_inside, 0);
+    size_t begin = 0, index = 0;
+    for (Document& unit : split_answers(std::move(one.document))) {
+      const size_t end = begin + static_cast<size_t>(unit.sequences.front().length);
+      std::vector<size_t> partly_inside;
+      for (const size_t i : one.partly_inside)
+        if (i >= begin && i < end) partly_inside.push_back(i - begin);
+      show_unit(one, unit, partly_inside, index++);
+      begin = end;
+    }
+  }
+
+  // `first` is the index of its first sequence in the record.
+  void show_unit(Waiting& one, Document& unit, std::vector<size_t>& partly_inside, size_t first) {
+    PreviewRow row = one.row;
+    if (limit_ > 0 && row.drop_reason.empty() && unit.ids.size() > limit_) {
+      partly_inside.clear();  // their places change
+      EncodeCounts cut;
+      cut.num_truncated = cut_prompts(unit, limit_) ? 1 : 0;
+      if (cut.num_truncated == 0) row.drop_reason = kNoPromptToCut;
+      add_to(row.changes, cut.changes());
+    }
+    require_room(unit, row);
+    size_t begin = 0;
+    for (size_t i = 0; i < unit.sequences.size(); ++i) {
+      const auto length = static_cast<size_t>(unit.sequences[i].length);
+      SequencePart part = part_of(unit, partly_inside, begin, length);
+      PreviewRow shown = row;
+      shown.is_scored = data_.sequences->scores;
+      if (shown.is_scored) mark_scored(part);
+      describe(one.record, first + i, set_, shown);
+      if (are_labelled_) describe_labelled(unit.sequences[i], shown);
+      add_pieces(part.document, part.partly_inside, texts_, shown);
+      show_(shown);
+      begin += length;
+      row.changes.clear();  // they are those of the whole row
+      one.row.changes.clear();
+    }
+  }
+
+  static void describe_labelled(const SequenceFacts& facts, PreviewRow& row) {
+    const bool is_mismatch = facts.role == SequenceRole::kMismatch;
+    row.what = is_mismatch ? "mismatch" : facts.targets.at(0) == 1 ? "desirable" : "undesirable";
+    if (is_mismatch) row.about = "with the answer to another prompt";
+  }
+
+  void require_room(const Document& document, PreviewRow& row) const {
+    const bool must_fit = data_.packing != Packing::kConcatSplit && data_.overflow != Overflow::kTruncate;
+    if (row.drop_reason.empty() && must_fit && document.ids.size() > static_cast<size_t>(data_.seq_len))
+      row.drop_reason = fmt::format("it has {} tokens, train.seq_len is {}", document.ids.size(), data_.seq_len);
+  }
+
+  const DataSetConfig& set_;
+  const DataConfig& data_;
+  const Show& show_;
+  RecordEncoder encoder_;
+  IdTexts texts_;
+  bool are_labelled_ = false;
+  size_t limit_ = 0;  // tokens, to which labelled documents are cut; 0: they are not
+  std::optional<Mismatches> mismatches_;
+  std::deque<Waiting> waiting_;
+};
+
 }  // namespace
 
 PreviewOfSet preview_rows(const DataSetConfig& set, const DataConfig& data, const Tokenizer* tokenizer,
                           const PreviewLimits& limits, const std::function<void(const PreviewRow&)>& show) {
+  constexpr uint64_t kMaxRowsAhead = 1000;  // of a file, to find an answer to another prompt
   const std::vector<std::string> files = data_files(set);
   PreviewOfSet seen{.num_files = files.size(), .is_sample = files.size() > limits.files};
   auto parser = make_row_parser(set, data.vocab_size);
-  RecordEncoder encoder(tokenizer, encode_options(data));
-  const IdTexts texts(tokenizer);
-  const auto show_record = [&](const Record& record, PreviewRow row) {
-    Document document;
-    if (!encoder.encode(record, line_position(row.file, row.line), document)) row.drop_reason = encoder.drop_reason();
-    const bool must_fit = data.packing != Packing::kConcatSplit && data.overflow != Overflow::kTruncate;
-    if (row.drop_reason.empty() && must_fit && document.ids.size() > static_cast<size_t>(data.seq_len))
-      row.drop_reason = fmt::format("it has {} tokens, train.seq_len is {}", document.ids.size(), data.seq_len);
-    row.changes = encoder.take_counts().changes();
-    add_to(seen.changes, row.changes);
-    if (document.sequences.empty()) {
-      describe(record, 0, 0, set, row);
-      add_pieces(document, encoder.partly_inside(), texts, row);
-      show(row);
-      return;
-    }
-    size_t begin = 0;
-    for (size_t i = 0; i < document.sequences.size(); ++i) {
-      const auto length = static_cast<size_t>(document.sequences[i].length);
-      SequencePart part = part_of(document, encoder.partly_inside(), begin, length);
-      PreviewRow one = row;
-      one.is_scored = data.sequences && data.sequences->scores;
-      if (one.is_scored) mark_scored(part);
-      describe(record, i, document.sequences.size(), set, one);
-      add_pieces(part.document, part.partly_inside, texts, one);
-      show(one);
-      begin += length;
-      row.changes.clear();  // they are those of the whole row
-    }
-  };
+  RowsInOrder rows(set, data, tokenizer, show);
   for (size_t i = 0; i < std::min<size_t>(files.size(), limits.files); ++i) {
     const auto reader = open_rows(files[i], set);
     RawRow raw;
     uint64_t num_rows = 0;
     while (reader->next(raw)) {
-      if (num_rows++ == limits.rows_of_file) {
-        seen.is_sample = true;
-        break;
-      }
-      const Record record = parser->parse(raw, files[i]);
+      const bool is_shown = num_rows++ < limits.rows_of_file;
+      if (!is_shown) seen.is_sample = true;
+      if (!is_shown && (!rows.waits() || num_rows > limits.rows_of_file + kMaxRowsAhead)) break;
+      Record record = parser->parse(raw, files[i]);
       PreviewRow row;
       row.file = files[i];
       row.line = raw.line;
       row.unused_keys = parser->notes().unused_columns;
-      add_to(seen.unused_keys, row.unused_keys);
       if (!row.unused_keys.empty()) parser = make_row_parser(set, data.vocab_size);  // resets the notes
-      show_record(record, std::move(row));
+      if (is_shown) add_to(seen.unused_keys, row.unused_keys);
+      const std::map<std::string, uint64_t> changes = rows.add(std::move(record), std::move(row), is_shown);
+      if (is_shown) add_to(seen.changes, changes);
     }
   }
+  rows.finish(seen.is_sample);
   return seen;
 }
 

@@ -36,7 +36,7 @@ struct PreviewLabel {
 struct PreviewRow {
   std::string file;
   uint64_t line = 0;
-  std::string what;         // of a sequence of several, or of a judged one: "chosen", "undesirable", "answer 2 of 8"
+  std::string what;         // of a sequence of several, or of a judged one: "chosen", "mismatch", "answer 2 of 8"
   std::string about;        // how the data judge it: "margin 0.5", "class 2 (news)", "reward 1"; empty: they do not
   std::string drop_reason;  // empty: it is used
   uint64_t num_tokens = 0, num_trained_tokens = 0;

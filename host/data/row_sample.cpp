@@ -2,12 +2,16 @@
 #include "host/data/row_sample.hpp"
 
 #include <algorithm>
+#include <optional>
+#include <utility>
 
 #include "host/data/data_files.hpp"
 #include "host/data/document.hpp"
 #include "host/data/line_reader.hpp"
+#include "host/data/mismatches.hpp"
 #include "host/data/record_encoder.hpp"
 #include "host/data/record_reader.hpp"
+#include "host/data/units.hpp"
 
 namespace chassis {
 
@@ -18,6 +22,12 @@ uint64_t RowSample::num_longer_than(uint64_t limit) const {
       std::count_if(lengths.begin(), lengths.end(), [&](uint64_t length) { return length > limit; }));
 }
 
+uint64_t RowSample::num_dropped() const {
+  uint64_t sum = 0;
+  for (const auto& [reason, documents] : dropped) sum += documents;
+  return sum;
+}
+
 RowSample sample_rows(const DataSetConfig& set, const DataConfig& data, const Tokenizer* tokenizer,
                       const SampleLimits& limits) {
   const std::vector<std::string> files = data_files(set);
@@ -25,8 +35,29 @@ RowSample sample_rows(const DataSetConfig& set, const DataConfig& data, const To
   sample.num_files = files.size();
   RecordEncoder encoder(tokenizer, encode_options(data));
   const auto parser = make_row_parser(set, data.vocab_size);
-  Document document;
-  for (const std::string& file : files) {
+  const size_t limit = encode_options(data).cuts_documents() ? static_cast<size_t>(data.seq_len) : 0;
+  EncodeCounts cut;
+  const auto drop = [&](const std::string& reason, const SourcePosition& where) {
+    ++sample.dropped[reason];
+    if (sample.first_dropped.empty()) sample.first_dropped = where.text();
+  };
+  const auto take = [&](Document&& made, size_t file) {
+    for (Document& unit : split_answers(std::move(made))) {
+      if (limit > 0 && data.sequences && unit.ids.size() > limit) {
+        if (!cut_prompts(unit, limit)) {
+          drop(kNoPromptToCut, line_position(files[file], unit.line));
+          continue;
+        }
+        ++cut.num_truncated;
+      }
+      sample.lengths.push_back(unit.ids.size());
+      sample.num_tokens += unit.ids.size();
+    }
+  };
+  std::optional<Mismatches> mismatches;
+  if (data.sequences && data.sequences->mismatches) mismatches.emplace(set, take);
+  for (size_t i = 0; i < files.size() && !sample.is_part; ++i) {
+    const std::string& file = files[i];
     const auto reader = open_rows(file, set);
     for (RawRow raw; reader->next(raw);) {
       if (sample.num_rows >= limits.rows || sample.num_tokens >= limits.tokens) {
@@ -37,17 +68,19 @@ RowSample sample_rows(const DataSetConfig& set, const DataConfig& data, const To
       const SourcePosition where = line_position(file, raw.line);
       const Record record = parser->parse(raw, file);
       if (!limits.is_encoded) continue;
-      if (!encoder.encode(record, where, document)) {
-        ++sample.dropped[encoder.drop_reason()];
-        if (sample.first_dropped.empty()) sample.first_dropped = where.text();
-        continue;
-      }
-      sample.lengths.push_back(document.ids.size());
-      sample.num_tokens += document.ids.size();
+      Document document;
+      document.line = raw.line;
+      if (!encoder.encode(record, where, document))
+        drop(encoder.drop_reason(), where);
+      else if (mismatches)
+        mismatches->add(std::move(document), i);
+      else
+        take(std::move(document), i);
     }
-    if (sample.is_part) break;
   }
+  if (mismatches) mismatches->finish(sample.is_part);
   sample.changes = encoder.counts().changes();
+  for (const auto& [what, times] : cut.changes()) sample.changes[what] += times;
   return sample;
 }
 

@@ -21,13 +21,13 @@ struct RowSample {
   uint64_t num_files = 0;
   bool is_part = false;                     // rows are left out
   uint64_t num_rows = 0;                    // including those that are dropped
-  std::vector<uint64_t> lengths;            // tokens of each row that is not dropped
+  std::vector<uint64_t> lengths;            // tokens of each document that is not dropped, with its mismatch
   uint64_t num_tokens = 0;                  // sum of these lengths
-  std::map<std::string, uint64_t> dropped;  // reason → rows
+  std::map<std::string, uint64_t> dropped;  // reason → documents
   std::string first_dropped;                // "file:line"; empty if there is none
   std::map<std::string, uint64_t> changes;  // change or mask → times
 
-  uint64_t num_dropped() const { return num_rows - lengths.size(); }
+  uint64_t num_dropped() const;
   uint64_t longest() const;
   uint64_t num_longer_than(uint64_t num_tokens) const;
 };

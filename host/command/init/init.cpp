@@ -137,7 +137,8 @@ void read_task(const std::string& task_word, const InitMethod* method, InitFacts
   if (method->task != *task)
     throw config_error(fmt::format("--method {} trains task {}, and --task says {}", method->name,
                                    to_text(method->task), to_text(*task)));
-  if (method->format != facts.format.format)
+  facts.split_pairs = method->format == DataFormat::kLabelled && facts.format.format == DataFormat::kPreference;
+  if (method->format != facts.format.format && !facts.split_pairs)
     throw config_error(fmt::format("--method {} trains on rows of format \"{}\", and the data is \"{}\"", method->name,
                                    to_text(method->format), to_text(facts.format.format)))
         .hint(facts.format.why.empty() ? "" : facts.format.why + "; --format names another format");

@@ -146,6 +146,7 @@ std::string line(const std::string& assignment, const std::string& comment = "")
 std::string data_set(const InitFacts& facts) {
   std::string text = "[[data.train]]\n" + line("path = " + toml_of(facts.data));
   text += line(fmt::format("format = \"{}\"", to_text(facts.format.format)), facts.format.why);
+  if (facts.split_pairs) text += line("split_pairs = true", "chosen answers are good, and rejected ones bad");
   if (facts.format.columns.empty()) return text;
   std::string columns;
   for (const auto& [name, key] : facts.format.columns)
@@ -213,8 +214,9 @@ bool has_template(const InitFacts& facts) {
 
 int64_t seq_len_of(const InitFacts& facts) {
   constexpr uint64_t kMin = 256, kMax = 4096, kMinOfText = 64;
-  constexpr uint64_t kSequencesOfPair = 2, kSequencesOfRollouts = 8;
+  constexpr uint64_t kSequencesOfPair = 2, kSequencesOfLabelled = 2, kSequencesOfRollouts = 8;
   const uint64_t num_sequences = facts.format.format == DataFormat::kPreference ? kSequencesOfPair
+                                 : facts.format.format == DataFormat::kLabelled ? kSequencesOfLabelled
                                  : facts.format.format == DataFormat::kRollouts ? kSequencesOfRollouts
                                                                                 : 1;
   uint64_t length = std::clamp(std::bit_ceil(std::max<uint64_t>(facts.longest, 1)), kMin, kMax * num_sequences);
@@ -244,8 +246,8 @@ TaskWords words_of(const InitFacts& facts) {
     case Task::kSft:
       return {"only the answers are trained", "the longest of {} has {} tokens{}"};
     case Task::kPreference:
-      if (facts.format.format == DataFormat::kLabelled)
-        return {"answers are good or bad", "the longest of {} has {} tokens{}"};
+      if (facts.format.format == DataFormat::kLabelled || facts.split_pairs)
+        return {"answers are good or bad", "the longest answer of {} has {} tokens with its mismatch{}"};
       return {"one answer is better than the other", "both answers of the longest of {} have {} tokens{}"};
     case Task::kReward:
       return {"a score that is higher for better answers", "both answers of the longest of {} have {} tokens{}"};

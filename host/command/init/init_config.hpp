@@ -39,6 +39,7 @@ struct InitFacts {
   const InitMethod* objective = nullptr;  // NULL: the cross entropy of tokens
   LabelScan labels = {};                  // for classify
   FoundFormat format = {};
+  bool split_pairs = false;                          // pairs are read as labelled answers
   std::string architecture = {}, stored_dtype = {};  // the model's; empty: unknown
   bool is_quantized = false;                         // the model's weights are in 4 bits already
   int64_t max_positions = 0;                         // 0: unknown
@@ -54,8 +55,9 @@ struct InitFacts {
   std::string why_template = {};
 };
 
-// Tokens per row, at most the positions of the model for each of its sequences. A power of two that holds the longest
-// row, between 256 and 4096 for each of its sequences; for pretraining 1024, or less if the whole text is short.
+// Tokens per row, at most the positions of the model for each of its sequences; a labelled answer has a second one, its
+// mismatch. A power of two that holds the longest row, between 256 and 4096 for each of its sequences; for pretraining
+// 1024, or less if the whole text is short.
 int64_t seq_len_of(const InitFacts& facts);
 // Chosen so that a small file makes several steps, and the warm-up is a small part of them.
 struct InitSteps {

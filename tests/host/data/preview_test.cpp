@@ -115,6 +115,51 @@ TEST_F(PreviewOfUnits, NameLabelsClassesAndRewards) {
   EXPECT_EQ(marked(rows[1]), "<|im_start|>user\nq<|im_end|>\n<|im_start|>assistant\n[bb<|im_end|>]\n");
 }
 
+std::string as_text(const std::vector<PreviewRow>& rows) {
+  std::string text;
+  for (const PreviewRow& row : rows) text += fmt::format("{} {} {}; ", row.line, row.what, row.num_tokens);
+  return text;
+}
+
+TEST_F(PreviewOfUnits, ShowPairsThatAreSplitAsLabelledAnswers) {
+  use(DataFormat::kPreference, CHASSIS_OBJECTIVE_LABELLED,
+      R"({"prompt":"q","chosen":"yes","rejected":"no no"})"
+      "\n"
+      R"({"prompt":"r","chosen":"same","rejected":"same"})");
+  data.train[0].split_pairs = true;
+  const std::vector<PreviewRow> rows = shown();
+  EXPECT_EQ(as_text(rows), "1 desirable 25; 1 undesirable 27; 2 desirable 26; 2 undesirable 26; ");
+  EXPECT_EQ(marked(rows.at(1)), "<|im_start|>user\nq<|im_end|>\n<|im_start|>assistant\n[no no<|im_end|>]\n");
+  EXPECT_TRUE(rows[1].drop_reason.empty());
+  EXPECT_EQ(rows.at(3).drop_reason, "both answers are equal");
+  data.seq_len = 26;
+  EXPECT_TRUE(shown().at(0).drop_reason.empty()) << "each answer is a row of its own";
+  EXPECT_TRUE(contains(shown().at(1).drop_reason, "27 tokens, train.seq_len is 26"));
+  const TargetCounts counts = count_targets(data.train[0], data);
+  EXPECT_EQ(counts.num_pairs, 0u);
+  EXPECT_EQ(counts.num_split_pairs, 2u);
+  EXPECT_EQ(counts.num_desirable, 2u);
+  EXPECT_EQ(counts.num_undesirable, 2u);
+}
+
+TEST_F(PreviewOfUnits, ShowMismatchesWithTheAnswersOfLaterRows) {
+  std::string text;
+  for (int i = 0; i < 6; ++i)
+    text += fmt::format("{{\"prompt\":\"{}\",\"completion\":\"{}\",\"label\":true}}\n", i / 5, std::string(i + 1, 'x'));
+  use(DataFormat::kLabelled, CHASSIS_OBJECTIVE_LABELLED, text);
+  data.sequences->mismatches = true;
+  const std::vector<PreviewRow> rows = shown();  // the first three rows; only the sixth has another prompt
+  EXPECT_EQ(as_text(rows),
+            "1 desirable 23; 1 mismatch 28; 2 desirable 24; 2 mismatch 28; 3 desirable 25; 3 mismatch 28; ");
+  EXPECT_EQ(marked(rows.at(1)), "<|im_start|>user\n0<|im_end|>\n<|im_start|>assistant\n[xxxxxx<|im_end|>]\n");
+  data.seq_len = 51;
+  EXPECT_EQ(shown().at(0).drop_reason, "");
+  EXPECT_TRUE(contains(shown().at(2).drop_reason, "52 tokens, train.seq_len is 51"));
+  data.overflow = Overflow::kTruncateLeftPrompt;
+  EXPECT_EQ(as_text({shown().at(2), shown().at(3)}), "2 desirable 23; 2 mismatch 27; ");
+  EXPECT_EQ(shown().at(2).drop_reason, "");
+}
+
 TEST_F(PreviewOfUnits, TargetsAreCounted) {
   const auto counts = [&] { return count_targets(data.train.at(0), data); };
   use(DataFormat::kPreference, CHASSIS_OBJECTIVE_PAIRS,

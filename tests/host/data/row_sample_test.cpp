@@ -57,5 +57,43 @@ TEST_F(RowSampleTest, CountsWhatCannotBeTrained) {
   EXPECT_EQ(seen.first_dropped, folder.path() + "/a.jsonl:1");
 }
 
+// A row of the run holds an answer together with the mismatch of its prompt.
+TEST_F(RowSampleTest, HasTheLengthsOfAnswersWithTheirMismatches) {
+  data.chat.slots = std::make_shared<SlotTemplate>(chatml_slots());
+  data.chat.template_name = "chatml";
+  data.seq_len = 400;
+  data.sequences = SequenceNeeds{.units = CHASSIS_OBJECTIVE_LABELLED, .num_targets = 1};
+  folder.write("a.jsonl", R"({"prompt":"a","completion":"b","label":true})");
+  folder.write("b.jsonl", R"({"prompt":"c","completion":"dddd","label":false})");
+  const auto sample_of = [&](const SampleLimits& limits) {
+    return sample_rows(set_of(DataFormat::kLabelled, folder.path()), data, &kTokenizer, limits);
+  };
+  const std::vector<uint64_t> alone = sample_of({}).lengths;
+  ASSERT_EQ(alone.size(), 2u);
+  data.sequences->mismatches = true;
+  EXPECT_EQ(sample_of({}).lengths, (std::vector<uint64_t>{2 * alone[0] + 3, 2 * alone[1] - 3}));
+  EXPECT_EQ(sample_of({}).num_tokens, 2 * (alone[0] + alone[1]));
+  EXPECT_EQ(sample_of({.rows = 1}).lengths, (std::vector<uint64_t>{alone[0]})) << "there is no other prompt yet";
+  data.seq_len = static_cast<int64_t>(alone[0]) * 2;
+  data.overflow = Overflow::kTruncateLeftPrompt;
+  EXPECT_EQ(sample_of({}).longest(), 2 * alone[0] - 1) << "both sequences lose equally many tokens";
+  EXPECT_EQ(sample_of({}).changes.at("rows longer than train.seq_len are cut"), 2u);
+}
+
+TEST_F(RowSampleTest, HasBothAnswersOfASplitPair) {
+  data.chat.slots = std::make_shared<SlotTemplate>(chatml_slots());
+  data.chat.template_name = "chatml";
+  data.sequences = SequenceNeeds{.units = CHASSIS_OBJECTIVE_LABELLED, .num_targets = 1};
+  folder.write("a.jsonl", R"({"prompt":"a","chosen":"b","rejected":"cc"})");
+  folder.write("b.jsonl", R"({"prompt":"a","chosen":"b","rejected":"b"})");
+  DataSetConfig set = set_of(DataFormat::kPreference, folder.path());
+  set.split_pairs = true;
+  const RowSample seen = sample_rows(set, data, &kTokenizer);
+  ASSERT_EQ(seen.lengths.size(), 2u);
+  EXPECT_EQ(seen.lengths[1], seen.lengths[0] + 1);
+  EXPECT_EQ(seen.num_rows, 2u);
+  EXPECT_EQ(seen.num_dropped(), 1u);
+}
+
 }  // namespace
 }  // namespace chassis

@@ -179,7 +179,18 @@ TEST_F(InitConfig, RowsOfPairsHoldBothAnswers) {
   facts.max_positions = 512;
   EXPECT_EQ(seq_len_of(facts), 2 * 512) << "positions begin again at the second answer";
   facts.format.format = DataFormat::kLabelled;
+  EXPECT_EQ(seq_len_of(facts), 2 * 512) << "its mismatch is a second sequence";
+  facts.format.format = DataFormat::kMessages;
   EXPECT_EQ(seq_len_of(facts), 512);
+}
+
+TEST_F(InitConfig, PairsAreSplitForAMethodOfLabelledAnswers) {
+  InitFacts facts{.task = Task::kPreference, .method = "full", .objective = find_init_method("kto")};
+  facts.format = found(R"({"prompt": "a", "chosen": "b", "rejected": "c"})");
+  EXPECT_EQ(init_toml(facts).find("split_pairs"), std::string::npos);
+  facts.split_pairs = true;
+  EXPECT_HAS(init_toml(facts), "format = \"preference\"");
+  EXPECT_HAS(init_toml(facts), "\nsplit_pairs = true");
 }
 
 TEST_F(InitConfig, ATextShorterThanManyRowsGetsShorterRows) {

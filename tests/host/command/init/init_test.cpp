@@ -285,7 +285,6 @@ TEST_F(Init, RefusesByNameWhatIsNotThere) {
   refused({"--data", "pairs.jsonl", "--task", "sft"}, "the data is \"preference\"");
   refused({"--data", "pairs.jsonl", "--task", "sft"},
           "hint: --format prompt_completion trains the better answers alone");
-  refused({"--data", "pairs.jsonl", "--method", "kto"}, "--method kto trains on rows of format \"labelled\"");
   refused({"--data", "pairs.jsonl", "--method", "dpo", "--task", "reward"}, "--method dpo trains task preference");
   refused({"--data", "pairs.jsonl", "--method", "dpo,kto"}, "names two methods of one sort");
   write_text(*folder_ / "strange.jsonl", R"({"frage": "a", "antwort": "b"})");
