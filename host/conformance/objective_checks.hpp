@@ -15,7 +15,8 @@ struct ObjectiveReport {
 
 // [step] Batches are random, with usual values, the values at the start of a run, and values up to ±1e4. Tests:
 //   - the description does not change, and is the same for each instance with the same options
-//   - the gradient of the loss, and that of each term, agrees with central differences
+//   - the gradient of the loss, and that of each term, agrees with central differences; with STOPPED_RATIO, with those
+//     for a change of new and old log-probabilities together
 //   - all numbers are finite, and mismatches have no gradient
 //   - terms, sums and gradients of a batch are those of its parts together; the order of units does not matter, and an
 //     empty batch adds nothing

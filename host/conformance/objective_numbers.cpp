@@ -208,7 +208,7 @@ class NumbersExamination {
   }
 
   // Next to values that have a gradient, to each one if they are few. With tokens, a change of one is also one of its
-  // sequence's sum.
+  // sequence's sum, and of its old log-probability if the ratio of both has no gradient.
   void examine_gradients(const ObjectiveBatch& batch) {
     std::vector<std::vector<double>> weightings = {batch.term_weight};
     if (desc_.terms.size() > 1)
@@ -232,8 +232,9 @@ class NumbersExamination {
         } else if (desc_.needs_tokens()) {
           const size_t sequence = sequence_of_token(batch, at);
           if (batch.role[sequence] == CHASSIS_SEQUENCE_MISMATCH) continue;
-          differentiate(of, fmt::format("token_logp[{}]", at), weighted,
-                        {&weighted.token_logp[at], &weighted.logp[sequence]},
+          std::vector<double*> values = {&weighted.token_logp[at], &weighted.logp[sequence]};
+          if (desc_.stops_ratio()) values.push_back(&weighted.old_token_logp[at]);
+          differentiate(of, fmt::format("token_logp[{}]", at), weighted, values,
                         result.grad_logp[sequence] + result.grad_token_logp[at]);
         } else if (batch.role[at] != CHASSIS_SEQUENCE_MISMATCH) {
           differentiate(of, fmt::format("logp[{}]", at), weighted, {&weighted.logp[at]}, result.grad_logp[at]);

@@ -19,7 +19,8 @@ namespace chassis {
 namespace {
 
 constexpr uint32_t kKnownNeeds = CHASSIS_OBJECTIVE_REFERENCE | CHASSIS_OBJECTIVE_GLOBAL | CHASSIS_OBJECTIVE_MISMATCH |
-                                 CHASSIS_OBJECTIVE_TOKENS | CHASSIS_OBJECTIVE_OLD_LOGPS;
+                                 CHASSIS_OBJECTIVE_TOKENS | CHASSIS_OBJECTIVE_OLD_LOGPS |
+                                 CHASSIS_OBJECTIVE_STOPPED_RATIO;
 constexpr uint32_t kMaxNames = 1024;
 constexpr uint32_t kMaxSize = 1 << 20;
 constexpr size_t kMaxNameBytes = 128;
@@ -216,6 +217,7 @@ ObjectiveDesc ObjectivePlugin::checked(const chassis_objective_desc_t& raw) cons
                      .state_size = raw.state_size,
                      .state_per_sequence = raw.state_per_sequence};
   if ((desc.needs & CHASSIS_OBJECTIVE_MISMATCH) != 0) desc.needs |= CHASSIS_OBJECTIVE_GLOBAL;
+  if ((desc.needs & CHASSIS_OBJECTIVE_STOPPED_RATIO) != 0) desc.needs |= CHASSIS_OBJECTIVE_OLD_LOGPS;
   if ((desc.needs & CHASSIS_OBJECTIVE_OLD_LOGPS) != 0) desc.needs |= CHASSIS_OBJECTIVE_TOKENS;
   if (raw.num_terms == 0) throw refusal("gives no term, expected at least 1: the loss is the sum of the terms");
   for (const auto& [what, count, is_null] : {std::tuple("terms", raw.num_terms, raw.terms == nullptr),

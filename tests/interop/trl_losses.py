@@ -44,8 +44,9 @@ DEVIATIONS = {
     "reward": ["min_reward and max_reward are no sums over the batch, and a plugin may leave them out."],
     "policy": [
         "Old log-probabilities come from the data. TRL computes them with the model where it can.",
-        "The terms of 'grpo', 'bnpo' and 'dr_grpo' are divided by counts over the global batch. TRL does so for each "
+        "The terms of all losses but 'dapo' and 'cispo' are divided by counts over the global batch. TRL does so for each "
         "micro-batch.",
+        "CISPO clips ratios at 1 + clip_high; TRL's epsilon_high is that bound itself.",
     ],
 }
 
@@ -467,7 +468,9 @@ def policy_cases():
         made = trainer(
             args=types.SimpleNamespace(
                 per_device_train_batch_size=len(lengths), steps_per_generation=1, gradient_accumulation_steps=1, delta=None,
-                gradient_checkpointing_kwargs=None, use_bias_correction_kl=False),
+                gradient_checkpointing_kwargs=None, use_bias_correction_kl=False,
+                sapo_temperature_pos=options.get("sapo_temperature_pos", 1.0),
+                sapo_temperature_neg=options.get("sapo_temperature_neg", 1.05)),
             # Without alignment of generation and training, TRL computes old log-probabilities with the model.
             num_iterations=2, environment_factories=None, environments=None, tools=[], pad_to_multiple_of=None,
             _tokenizer=types.SimpleNamespace(pad_token_id=0), mask_truncated_completions=False, use_vllm=False,
@@ -476,7 +479,9 @@ def policy_cases():
             reward_func_names=["reward"], scale_rewards=options.get("scale_rewards", "group"),
             _logs=collections.defaultdict(lambda: collections.defaultdict(list)), _pending_extra_logs={}, _pending_metrics={},
             log_multimodal=False, top_entropy_quantile=1.0, off_policy_mask_threshold=None, importance_sampling_level=options.get("ratio", "token"),
-            loss_type=options["loss"], epsilon_low=options.get("clip_low", 0.2), epsilon_high=options.get("clip_high", 0.2),
+            loss_type=options["loss"], epsilon_low=options.get("clip_low", 0.2),
+            # TRL's bound of CISPO is that of the ratio itself.
+            epsilon_high=options.get("clip_high", 0.2) + (1 if options["loss"] == "cispo" else 0),
             current_gradient_accumulation_steps=1, max_completion_length=options.get("max_completion_length"), _entropy_bonus_enabled=False)
         for key in ("prompt", "completion", "advantages"):
             made._logs[key] = []
@@ -489,7 +494,7 @@ def policy_cases():
         inputs = GRPOTrainer._generate_and_score_completions(made, [{"prompt": ""} for _ in lengths])
         assert ("old_per_token_logps" in inputs) and ("ref_per_token_logps" in inputs) == ("kl_beta" in options)
         value = GRPOTrainer._compute_loss(made, Model(), inputs)
-        metrics = logged(made, ["kl", "clip_ratio/", "reward", "reward_std", "frac_reward_zero_std"])
+        metrics = logged(made, ["kl", "clip_ratio/", "cispo_clip_ratio", "reward", "reward_std", "frac_reward_zero_std"])
         if "kl_beta" not in options:
             batch.reference = None
         return batch.case(name, "policy", options, value, metrics)
@@ -508,6 +513,14 @@ def policy_cases():
         if loss != "dapo":
             options["kl_beta"] = 0.1
         yield make(f"{loss} with ratios of sequences", 440 + number, options)
+    yield make("cispo", 450, {"loss": "cispo"})
+    yield make("cispo with a reference and a bound", 451, {"loss": "cispo", "clip_high": 0.05, "kl_beta": 0.1})
+    yield make("sapo", 452, {"loss": "sapo"})
+    yield make("sapo with a reference and two temperatures", 453,
+               {"loss": "sapo", "sapo_temperature_pos": 2.0, "sapo_temperature_neg": 3.0, "kl_beta": 0.1})
+    yield make("sapo with ratios of sequences", 454, {"loss": "sapo", "ratio": "sequence"})
+    yield make("luspo", 455, {"loss": "luspo", "ratio": "sequence", "clip_low": 0.05, "clip_high": 0.05})
+    yield make("luspo with a reference", 456, {"loss": "luspo", "ratio": "sequence", "kl_beta": 0.1})
     yield make("dapo with a group of equal rewards", 431, {"loss": "dapo", "kl_beta": 0.1}, rewards=((1.0, 1.0, 1.0), (0.0, 1.0, 0.0)))
 
 

@@ -83,7 +83,8 @@ class ObjectiveRun {
   }
 
   bool needs(uint32_t flag) const { return (desc.needs & flag) != 0; }
-  bool has_tokens() const { return needs(CHASSIS_OBJECTIVE_TOKENS | CHASSIS_OBJECTIVE_OLD_LOGPS); }
+  bool has_old_logps() const { return needs(CHASSIS_OBJECTIVE_OLD_LOGPS | CHASSIS_OBJECTIVE_STOPPED_RATIO); }
+  bool has_tokens() const { return needs(CHASSIS_OBJECTIVE_TOKENS) || has_old_logps(); }
 
   // A batch as this objective needs it; equal seeds give equal batches.
   ObjectiveData random_batch(size_t num_units, unsigned seed) const {
@@ -118,7 +119,7 @@ class ObjectiveRun {
           if (!has_tokens()) continue;
           out.token_logp.push_back(own);
           if (needs(CHASSIS_OBJECTIVE_REFERENCE)) out.reference_token_logp.push_back(theirs);
-          if (needs(CHASSIS_OBJECTIVE_OLD_LOGPS)) out.old_token_logp.push_back(old);
+          if (has_old_logps()) out.old_token_logp.push_back(old);
         }
         if (has_tokens()) out.first_token.push_back(out.token_logp.size());
         out.logp.push_back(logp);

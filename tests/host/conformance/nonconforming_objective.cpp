@@ -23,7 +23,9 @@ class NonconformingObjective final : public Objective {
   static constexpr std::string_view kDoc = "test: losses of every kind of data, with a fault";
   static const Options& options() {
     static const Options schema = {
-        option("data", "pairs").choices({"pairs", "labels", "rollouts", "classes", "values"}).doc("the unit"),
+        option("data", "pairs")
+            .choices({"pairs", "labels", "rollouts", "weighted", "classes", "values"})
+            .doc("the unit"),
         option("beta", 0.5).range(0.01, 10).doc("factor of rewards; not for classes and values"),
         option("loss", "logistic").choices({"logistic", "hinge"}).doc("of pairs"),
         option("margin", 1.0).range(0, 10).doc("of the hinge"),
@@ -57,9 +59,10 @@ class NonconformingObjective final : public Objective {
       d.units = CHASSIS_OBJECTIVE_LABELLED;
       d.needs = CHASSIS_OBJECTIVE_REFERENCE | CHASSIS_OBJECTIVE_MISMATCH;
       d.num_targets = d.state_size = d.state_per_sequence = 1;
-    } else if (data_ == "rollouts") {
+    } else if (data_ == "rollouts" || data_ == "weighted") {
       d.units = CHASSIS_OBJECTIVE_ROLLOUTS;
       d.needs = CHASSIS_OBJECTIVE_OLD_LOGPS;
+      if (data_ == "weighted" && !has("hides the stopped ratio")) d.needs = CHASSIS_OBJECTIVE_STOPPED_RATIO;
       d.num_targets = 1;
       d.terms[0].count = CHASSIS_COUNT_TOKENS;
     } else {
@@ -100,6 +103,7 @@ class NonconformingObjective final : public Objective {
     if (data_ == "pairs") evaluate_pairs(batch, out);
     if (data_ == "labels") evaluate_labels(batch, out);
     if (data_ == "rollouts") evaluate_rollouts(batch, out);
+    if (data_ == "weighted") evaluate_weighted(batch, out);
     if (data_ == "classes") evaluate_classes(batch, out);
     if (data_ == "values") evaluate_values(batch, out);
   }
@@ -162,6 +166,17 @@ class NonconformingObjective final : public Objective {
           out.add_grad_token_logp(0, token, shift < 20 ? beta_ * loss : 0.0);
         }
     });
+  }
+
+  // Log-probabilities, weighted by a function of their ratio that has no gradient.
+  void evaluate_weighted(const ObjectiveBatch& batch, ObjectiveResult& out) const {
+    for (size_t i = 0; i < batch.num_sequences(); ++i)
+      for (size_t j = 0; j < batch.token_logp(i).size(); ++j) {
+        const double logp = batch.token_logp(i)[j], shift = std::min(beta_ * (logp - batch.old_token_logp(i)[j]), 3.0);
+        const double weight = batch.target(i)[0] * std::exp(shift);
+        add(out, weight * logp);
+        out.add_grad_token_logp(0, batch.first_token(i) + j, has("half a weight") ? weight / 2 : weight);
+      }
   }
 
   void evaluate_classes(const ObjectiveBatch& batch, ObjectiveResult& out) const {

@@ -60,6 +60,14 @@ TEST_F(ObjectiveConformance, FindsWrongGradients) {
              "data = \"classes\": with usual values: the gradient of the loss with respect to score[");
 }
 
+// The difference of new and old log-probabilities is a constant in the gradients, if the description says so.
+TEST_F(ObjectiveConformance, FindsWrongGradientsNextToAStoppedRatio) {
+  const std::string half = failures("half a weight");
+  EXPECT_HAS(half, "data = \"weighted\": with usual values: the gradient of the loss with respect to token_logp[");
+  EXPECT_HAS(failures("hides the stopped ratio"),
+             "data = \"weighted\": with usual values: the gradient of the loss with respect to token_logp[");
+}
+
 TEST_F(ObjectiveConformance, FindsSumsThatAreNotThoseOfTheParts) {
   EXPECT_HAS(failures("divides by the batch"), "the sum of 2 parts: terms[0] is ");
   EXPECT_HAS(failures("weighs by place"), "with the units in another order: terms[0] is ");

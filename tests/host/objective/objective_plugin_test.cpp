@@ -122,6 +122,7 @@ TEST_F(ObjectivePluginTest, RefusesDescriptionsThatTheAbiDoesNotAllow) {
       {"state_size=1048577 needs=2 prepare", "sets state_size to 1048577, at most 1048576"},
       {"needs=4 prepare", "asks for MISMATCH with units 1, expected 2 (LABELLED)"},
       {"needs=16", "asks for OLD_LOGPS with units 1, expected 4 (ROLLOUTS)"},
+      {"needs=64", "asks for OLD_LOGPS with units 1, expected 4 (ROLLOUTS)"},
       {"num_scores=1", "sets num_scores to 1 with LOGPS, expected 0"},
       {"values=2", "sets num_scores to 0 with SCORES, expected 1 to 1048576"},
       {"values=2 num_scores=1 needs=1", "asks for REFERENCE with SCORES"},

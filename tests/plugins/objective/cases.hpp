@@ -75,6 +75,14 @@ inline const std::vector<Case>& all() {
       {"policy", {{"loss", "\"bnpo\""}, {"scale_rewards", "\"batch\""}}},
       {"policy", {{"loss", "\"grpo\""}, {"ratio", "\"sequence\""}, {"clip_low", "0.05"}, {"kl_beta", "0.1"}}},
       {"policy", {{"ratio", "\"sequence\""}, {"loss", "\"dr_grpo\""}, {"max_completion_length", "9"}}},
+      {"policy", {{"loss", "\"cispo\""}, {"clip_high", "0.3"}}},
+      {"policy", {{"loss", "\"cispo\""}, {"kl_beta", "0.1"}}},
+      {"policy", {{"loss", "\"sapo\""}}},
+      {"policy",
+       {{"loss", "\"sapo\""}, {"sapo_temperature_pos", "3.0"}, {"sapo_temperature_neg", "0.5"}, {"kl_beta", "0.1"}}},
+      {"policy", {{"loss", "\"sapo\""}, {"ratio", "\"sequence\""}}},
+      {"policy", {{"loss", "\"luspo\""}, {"ratio", "\"sequence\""}, {"clip_high", "0.05"}}},
+      {"policy", {{"loss", "\"cispo\""}, {"old_logps", "\"model\""}}},
   };
   return cases;
 }

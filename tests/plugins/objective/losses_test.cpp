@@ -276,6 +276,36 @@ TEST_F(Losses, OfPoliciesMayHaveOneRatioForAnAnswer) {
     EXPECT_NEAR(found.sums.grad_token_logp[token], std::exp(0.2) * advantage / 2 / 4, 1e-12);
 }
 
+// The ratios are weights without a gradient.
+TEST_F(Losses, OfCispoWeighLogProbabilities) {
+  ObjectiveData data = rollouts();
+  const double advantage = 0.5 / (std::sqrt(0.5) + 1e-4);
+  const Outcome found = outcome(run("policy", {{"loss", "\"cispo\""}}), data);
+  EXPECT_NEAR(found.loss, (1.2 * advantage * 1 - std::exp(0.1) * advantage * 3) / 5, 1e-12);
+  EXPECT_NEAR(found.sums.grad_token_logp[0], -1.2 * advantage / 5, 1e-12) << "a clipped token keeps its gradient";
+  EXPECT_NEAR(found.sums.grad_token_logp[1], std::exp(0.1) * advantage / 5, 1e-12);
+  EXPECT_DOUBLE_EQ(found.metrics.at("cispo_clip_ratio"), 0.2);
+  EXPECT_FALSE(found.metrics.contains("clip_ratio/low_mean"));
+}
+
+TEST_F(Losses, OfSapoFallSmoothly) {
+  ObjectiveData data = rollouts();
+  const double advantage = 0.5 / (std::sqrt(0.5) + 1e-4);
+  const auto soft = [](double ratio, double t) { return 4 / t / (1 + std::exp(-t * (ratio - 1))); };
+  const Outcome found = outcome(run("policy", {{"loss", "\"sapo\""}}), data);
+  EXPECT_NEAR(found.loss, (-soft(std::exp(0.5), 1) + soft(std::exp(0.1), 1.05)) * advantage / 4, 1e-12);
+  EXPECT_FALSE(found.metrics.contains("clip_ratio/low_mean"));
+  data.old_token_logp = data.token_logp;
+  EXPECT_NEAR(outcome(run("policy", {{"loss", "\"sapo\""}}), data).sums.grad_token_logp[0], -advantage / 4, 1e-12);
+}
+
+TEST_F(Losses, OfLuspoCountTheTokensOfAnswers) {
+  ObjectiveData data = rollouts();
+  const double advantage = 0.5 / (std::sqrt(0.5) + 1e-4);
+  const Outcome found = outcome(run("policy", {{"loss", "\"luspo\""}, {"ratio", "\"sequence\""}}), data);
+  EXPECT_NEAR(found.loss, (-1.2 + 2 * std::exp(0.1)) * advantage / 4, 1e-12);
+}
+
 TEST(LogSigmoid, IsExactAtBothEnds) {
   using namespace chassis;
   for (const double x : {0.0, 1e-9, 1.0, 30.0, 40.0, 700.0, 800.0, 1e4, 1e300}) {

@@ -79,6 +79,16 @@ const std::vector<Illegal>& illegal() {
        {kSmoothing, "objective.kind = \"regression\""}},
       {"policy", {{"loss", "\"dr_grpo\""}}, {"objective.max_completion_length = 0", "objective.loss = \"dr_grpo\""}},
       {"policy", {{"max_completion_length", "9"}}, {"max_completion_length = 9 has no effect", "\"dapo\""}},
+      {"policy",
+       {{"loss", "\"cispo\""}, {"clip_low", "0.1"}},
+       {"clip_low = 0.1 has no effect", "which clips large ratios only"}},
+      {"policy", {{"loss", "\"cispo\""}, {"ratio", "\"sequence\""}}, {"objective.ratio = \"sequence\" does not fit"}},
+      {"policy", {{"loss", "\"sapo\""}, {"clip_high", "0.1"}}, {"clip_high = 0.1 has no effect", "does not clip"}},
+      {"policy", {{"sapo_temperature_neg", "2.0"}}, {"sapo_temperature_neg = 2.0 has no effect", "only with \"sapo\""}},
+      {"policy", {{"loss", "\"luspo\""}}, {"objective.ratio = \"token\" must be \"sequence\"", "\"luspo\""}},
+      {"policy",
+       {{"loss", "\"sapo\""}, {"old_logps", "\"model\""}, {"sapo_temperature_pos", "2.0"}},
+       {"sapo_temperature_pos = 2.0 has no effect", "where all ratios are 1"}},
   };
   return cases;
 }

@@ -30,12 +30,15 @@
 /* Flags of `needs`. REFERENCE: reference_logp, those of the model before training. GLOBAL: prepare gets the values of
  * the whole global batch before any gradient. MISMATCH, which implies GLOBAL: each LABELLED unit also has a sequence
  * MISMATCH, its prompt with the answer to another one, without a gradient. TOKENS: the arrays of tokens. OLD_LOGPS,
- * which implies TOKENS: old_token_logp, those of the policy that wrote the answers. */
+ * which implies TOKENS: old_token_logp, those of the policy that wrote the answers. STOPPED_RATIO, which implies
+ * OLD_LOGPS, says how gradients are meant: the difference of token_logp and old_token_logp is a constant in them (a
+ * stopped gradient), so they are the derivatives for a change of both by the same amount. */
 #define CHASSIS_OBJECTIVE_REFERENCE 1u
 #define CHASSIS_OBJECTIVE_GLOBAL 2u
 #define CHASSIS_OBJECTIVE_MISMATCH 4u
 #define CHASSIS_OBJECTIVE_TOKENS 8u
 #define CHASSIS_OBJECTIVE_OLD_LOGPS 16u
+#define CHASSIS_OBJECTIVE_STOPPED_RATIO 64u
 
 /* Roles of sequences. */
 #define CHASSIS_SEQUENCE_ANSWER 0u
