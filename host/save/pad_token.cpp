@@ -158,6 +158,17 @@ void require_score_at_end(const std::vector<int32_t>& sequence, int64_t pad_id) 
   }
 }
 
+void require_score_at_end_in(const std::string& path, const std::vector<int32_t>& sequence, const SourcePosition& row) {
+  const std::string file = path + "/config.json";
+  if (path_kind(file) == PathKind::kAbsent) return;
+  try {
+    require_score_at_end(sequence, json_int_or(parse_json(read_file(file), file), "pad_token_id", -1, file));
+  } catch (const Error& cause) {
+    if (cause.code() != ExitCode::kConfig || !cause.where().file.empty()) throw;
+    throw Error(cause.code(), row, file + ": " + cause.message()).hint(cause.hint_text());
+  }
+}
+
 void write_pad_token(const PadToken& pad, const std::string& tokenizer_directory, ChatFiles& files) {
   if (!pad.is_new || tokenizer_directory.empty()) return;
   for (const std::string name : {"tokenizer_config.json", "special_tokens_map.json"}) {

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "host/base/error.hpp"
 #include "host/config/settings.hpp"
 #include "host/data/tokenizer.hpp"
 #include "host/save/chat_files.hpp"
@@ -36,6 +37,10 @@ PadToken choose_pad_token(const Tokenizer& tokenizer, const std::vector<int32_t>
 int64_t score_position(std::span<const int32_t> ids, int64_t pad_id);
 // Throws a config error unless that is the last token of the sequence, with padding on either side and without.
 void require_score_at_end(const std::vector<int32_t>& sequence, int64_t pad_id);
+
+// The same for a row that the run was trained on, with the pad_token_id that the model directory `path` has after an
+// export. An adapter's directory has none: its base's config.json counts. `row`: of the row, for the message.
+void require_score_at_end_in(const std::string& path, const std::vector<int32_t>& sequence, const SourcePosition& row);
 
 // Names a new pad token in the tokenizer files of an export or a checkpoint.
 void write_pad_token(const PadToken& pad, const std::string& tokenizer_directory, ChatFiles& files);

@@ -61,6 +61,8 @@ class Preparation {
       return state_to_save(run, session.ranks().plan.pipeline(), session.settings().run.seed);
     };
     run_.saves = std::make_unique<RunSaves>(session_, inputs_.replicas, *run_.directory, inputs_.signals, state);
+    if (session_.objective() != nullptr && session_.objective()->desc().scores())
+      run_.saves->set_scored_row(first_scored_row());
     make_trainer();
     if (const Settings::Eval& eval = settings().eval; eval.keeps_best())
       run_.best.emplace(eval.keep_best, measure_of_best(), eval.patience);
@@ -113,6 +115,15 @@ class Preparation {
     return shared_read_mode(config_files(session_.config().file())) &
            shared_read_mode(data_source_files(session_.data_needs())) &
            shared_read_mode(generation_source_files(settings())) & shared_file_mode(settings());
+  }
+
+  RunSaves::ScoredRow first_scored_row() const {
+    const TokenStore& store = run_.data->sets().front().store();
+    const DocumentSpan document = store.document(0);
+    RunSaves::ScoredRow row{.ids = {}, .where = store.origin(0)};
+    row.ids.resize(static_cast<size_t>(store.sequences(document).front().length));
+    store.read_ids(document.begin, row.ids);
+    return row;
   }
 
   Measure measure_of_best() const {

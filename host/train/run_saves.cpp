@@ -10,6 +10,7 @@
 #include "host/base/log.hpp"
 #include "host/launch/world.hpp"
 #include "host/plugin/process_settings.hpp"
+#include "host/save/pad_token.hpp"
 #include "host/save/weights.hpp"
 #include "host/session/finite.hpp"
 
@@ -125,6 +126,11 @@ void RunSaves::export_model(const std::string& name, int64_t step) {
     if (is_saved(step)) error.hint("then `chassis ckpt export " + checkpoint + " " + target + "` exports it again");
     throw error;
   }
+  if (!scored_row_) return;
+  session_.world().run_and_agree("scoring a row by its ids", [&] {
+    if (session_.world().rank() == 0)
+      require_score_at_end_in(directory_.path() + "/" + name, scored_row_->ids, scored_row_->where);
+  });
 }
 
 void RunSaves::report_saved(const SaveResult& result) {

@@ -6,6 +6,8 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "host/save/saver.hpp"
 #include "host/session/replicas.hpp"
@@ -46,6 +48,13 @@ class RunSaves {
 
   // [step] Called on rank 0 for every checkpoint that was saved.
   void set_listener(std::function<void(int64_t step, const SaveResult& result)> saved) { saved_ = std::move(saved); }
+  // A sequence that the run scores, with its row. After an export, other programs must find its score at its last
+  // token, from its ids alone.
+  struct ScoredRow {
+    std::vector<int32_t> ids;
+    SourcePosition where;
+  };
+  void set_scored_row(ScoredRow row) { scored_row_ = std::move(row); }
   // Starts the clock of checkpoint.every_minutes.
   void start_clock() { last_save_ = Clock::now(); }
   bool is_saved(int64_t step) const { return saved_step_ == step; }
@@ -72,6 +81,7 @@ class RunSaves {
   std::function<Json()> state_;
   Saver saver_;
   std::function<void(int64_t step, const SaveResult& result)> saved_;
+  std::optional<ScoredRow> scored_row_;
   Clock::time_point last_save_ = Clock::now();
   int64_t saved_step_ = -1, saving_step_ = -1;
   int64_t num_failed_ = 0, last_failed_step_ = -1;

@@ -57,6 +57,30 @@ TEST(PadToken, IsChosenByRuleIfTheTokenizerNamesNone) {
   EXPECT_EQ(chosen(Words({"<unk>", "<reserved>", "<|vision_pad|>"}), {}), "<|vision_pad|>");
 }
 
+// A directory as an export leaves it; the row is one of the data.
+TEST(PadToken, OfAnExportEndsNoRowOfTheRun) {
+  const ScratchDirectory folder;
+  const SourcePosition row{"answers.jsonl", 3, 0};
+  const auto error = [&](const std::vector<int32_t>& ids) -> std::string {
+    try {
+      require_score_at_end_in(folder.path(), ids, row);
+    } catch (const Error& refused) {
+      return refused.where().text() + ": " + refused.message();
+    }
+    return "nothing";
+  };
+  EXPECT_EQ(error({5, 6, 2}), "nothing") << "an adapter has no config.json";
+  write_text(folder / "config.json", R"({"pad_token_id": 2})");
+  EXPECT_EQ(error({5, 2, 6}), "nothing");
+  const std::string message = error({5, 6, 2, 2});
+  EXPECT_HAS(message, "answers.jsonl:3: ");
+  EXPECT_HAS(message,
+             "config.json: with pad_token_id = 2, other programs would read the score of a sequence of 4 tokens "
+             "at token 2, and it is trained at the last");
+  write_text(folder / "config.json", R"({"pad_token_id": null})");
+  EXPECT_EQ(error({5, 6, 2}), "nothing") << "without padding the last column counts";
+}
+
 TEST(PadToken, IsTheTokenizersOwnUnlessItEndsSequences) {
   const PadToken own = choose_pad_token(Words({"a", "</s>", "<p>"}, 2), {1}, 3, 0);
   EXPECT_EQ(own.id, 2);
