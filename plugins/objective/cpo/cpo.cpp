@@ -6,6 +6,7 @@
 
 #include "chassis/log_sigmoid.hpp"
 #include "chassis/objective.hpp"
+#include "chassis/pair_metrics.hpp"
 #include "chassis/plugin.hpp"
 
 namespace {
@@ -13,7 +14,7 @@ namespace {
 using namespace chassis;
 
 enum Term : size_t { kPreference, kCrossEntropy };
-enum Metric : size_t { kChosen, kRejected, kAccuracies, kMargins, kChosenLogp, kRejectedLogp, kNll };
+enum Metric : size_t { kNll = kNumPairMetrics };
 
 class Cpo final : public Objective {
  public:
@@ -60,12 +61,7 @@ class Cpo final : public Objective {
   ObjectiveDescription describe() const override {
     ObjectiveDescription d;
     d.terms = {{loss_, CHASSIS_COUNT_UNITS}};
-    d.metrics = {{"rewards/chosen"},
-                 {"rewards/rejected"},
-                 {"rewards/accuracies", CHASSIS_BETTER_HIGHER},
-                 {"rewards/margins", CHASSIS_BETTER_HIGHER},
-                 {"logps/chosen"},
-                 {"logps/rejected"}};
+    d.metrics = pair_metrics();
     if (sft_weight_ == 0) return d;
     d.terms.push_back({"sft", CHASSIS_COUNT_CHOSEN_TOKENS});
     d.metrics.push_back({"nll_loss", CHASSIS_BETTER_LOWER});
@@ -84,12 +80,7 @@ class Cpo final : public Objective {
         out.add_grad_logp(kCrossEntropy, w, -sft_weight_);
         out.add_metric(kNll, -batch.logp()[w], batch.length()[w]);
       }
-      out.add_metric(kChosen, beta_ * chosen.value);
-      out.add_metric(kRejected, beta_ * rejected.value);
-      out.add_metric(kAccuracies, chosen.value > rejected.value);
-      out.add_metric(kMargins, beta_ * (chosen.value - rejected.value));
-      out.add_metric(kChosenLogp, chosen.logp);
-      out.add_metric(kRejectedLogp, rejected.logp);
+      add_pair_metrics(out, {beta_ * chosen.value, beta_ * rejected.value, chosen.logp, rejected.logp});
     });
   }
 

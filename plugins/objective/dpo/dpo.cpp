@@ -7,6 +7,7 @@
 
 #include "chassis/log_sigmoid.hpp"
 #include "chassis/objective.hpp"
+#include "chassis/pair_metrics.hpp"
 #include "chassis/plugin.hpp"
 #include "losses.hpp"
 
@@ -15,7 +16,7 @@ namespace {
 using namespace chassis;
 using namespace dpo;
 
-enum Metric : size_t { kChosen, kRejected, kAccuracies, kMargins, kChosenLogp, kRejectedLogp, kNll };
+enum Metric : size_t { kNll = kNumPairMetrics };
 
 class Dpo final : public Objective {
  public:
@@ -73,12 +74,7 @@ class Dpo final : public Objective {
     for (const Term& term : terms_)
       d.terms.push_back({std::string(term.loss->name),
                          term.loss->form == Form::kTokens ? CHASSIS_COUNT_CHOSEN_TOKENS : CHASSIS_COUNT_UNITS});
-    d.metrics = {{"rewards/chosen"},
-                 {"rewards/rejected"},
-                 {"rewards/accuracies", CHASSIS_BETTER_HIGHER},
-                 {"rewards/margins", CHASSIS_BETTER_HIGHER},
-                 {"logps/chosen"},
-                 {"logps/rejected"}};
+    d.metrics = pair_metrics();
     if (has("sft")) d.metrics.push_back({"nll_loss", CHASSIS_BETTER_LOWER});
     if (has("aot") || has("aot_unpaired")) {
       d.needs |= CHASSIS_OBJECTIVE_GLOBAL;
@@ -262,12 +258,7 @@ class Dpo final : public Objective {
   void add_metrics(const ObjectiveBatch& batch, const Answers& a, ObjectiveResult& out) const {
     const double chosen = coefficients_.beta * a.chosen.log_ratio();
     const double rejected = coefficients_.beta * a.rejected.log_ratio();
-    out.add_metric(kChosen, chosen);
-    out.add_metric(kRejected, rejected);
-    out.add_metric(kAccuracies, chosen > rejected);
-    out.add_metric(kMargins, chosen - rejected);
-    out.add_metric(kChosenLogp, a.chosen.logp);
-    out.add_metric(kRejectedLogp, a.rejected.logp);
+    add_pair_metrics(out, {chosen, rejected, a.chosen.logp, a.rejected.logp});
     if (has("sft")) out.add_metric(kNll, -batch.logp()[a.chosen.sequence], a.chosen.length);
   }
 

@@ -4,6 +4,7 @@
 
 #include "chassis/log_sigmoid.hpp"
 #include "chassis/objective.hpp"
+#include "chassis/pair_metrics.hpp"
 #include "chassis/plugin.hpp"
 
 namespace {
@@ -11,17 +12,7 @@ namespace {
 using namespace chassis;
 
 enum Term : size_t { kOdds, kCrossEntropy };
-enum Metric : size_t {
-  kChosen,
-  kRejected,
-  kAccuracies,
-  kMargins,
-  kChosenLogp,
-  kRejectedLogp,
-  kNll,
-  kLogOddsRatio,
-  kLogOddsChosen,
-};
+enum Metric : size_t { kNll = kNumPairMetrics, kLogOddsRatio, kLogOddsChosen };
 
 class Orpo final : public Objective {
  public:
@@ -48,15 +39,10 @@ class Orpo final : public Objective {
     ObjectiveDescription d;
     d.terms = {{"odds_ratio", CHASSIS_COUNT_UNITS}};
     if (sft_weight_ > 0) d.terms.push_back({"sft", CHASSIS_COUNT_CHOSEN_TOKENS});
-    d.metrics = {{"rewards/chosen"},
-                 {"rewards/rejected"},
-                 {"rewards/accuracies", CHASSIS_BETTER_HIGHER},
-                 {"rewards/margins", CHASSIS_BETTER_HIGHER},
-                 {"logps/chosen"},
-                 {"logps/rejected"},
-                 {"nll_loss", CHASSIS_BETTER_LOWER},
-                 {"log_odds_ratio", CHASSIS_BETTER_HIGHER},
-                 {"log_odds_chosen", CHASSIS_BETTER_HIGHER}};
+    d.metrics = pair_metrics();
+    d.metrics.push_back({"nll_loss", CHASSIS_BETTER_LOWER});
+    d.metrics.push_back({"log_odds_ratio", CHASSIS_BETTER_HIGHER});
+    d.metrics.push_back({"log_odds_chosen", CHASSIS_BETTER_HIGHER});
     return d;
   }
 
@@ -71,12 +57,7 @@ class Orpo final : public Objective {
         out.add_term(kCrossEntropy, -sft_weight_ * batch.logp()[w]);
         out.add_grad_logp(kCrossEntropy, w, -sft_weight_);
       }
-      out.add_metric(kChosen, beta_ * chosen.logp);
-      out.add_metric(kRejected, beta_ * rejected.logp);
-      out.add_metric(kAccuracies, chosen.logp > rejected.logp);
-      out.add_metric(kMargins, beta_ * (chosen.logp - rejected.logp));
-      out.add_metric(kChosenLogp, chosen.logp);
-      out.add_metric(kRejectedLogp, rejected.logp);
+      add_pair_metrics(out, {beta_ * chosen.logp, beta_ * rejected.logp, chosen.logp, rejected.logp});
       out.add_metric(kNll, -batch.logp()[w], batch.length()[w]);
       out.add_metric(kLogOddsRatio, log_sigmoid(log_ratio));
       out.add_metric(kLogOddsChosen, log_ratio);
