@@ -69,7 +69,6 @@ class CrossCheck {
   void check_other_task();
   void check_packing();
 
-  static std::string formats_text(const TaskSpec& task);
   // The sizes of the axes that divide the batch. A size that is the rest counts as 1.
   int64_t data_parallel_size() const;
   int64_t max_steps() const;  // 0: unknown

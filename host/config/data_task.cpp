@@ -3,12 +3,13 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <optional>
 #include <set>
 #include <string>
 #include <string_view>
 
 #include "host/config/cross_check.hpp"
-#include "host/config/task_table.hpp"
+#include "host/config/task_text.hpp"
 
 namespace chassis {
 namespace {
@@ -60,31 +61,16 @@ void CrossCheck::check_classes() {
     if (!names.insert(name).second) add_problem("data.classes", fmt::format("data.classes names \"{}\" twice", name));
 }
 
-// "\"preference\" or \"labelled\"".
-std::string CrossCheck::formats_text(const TaskSpec& task) {
-  std::string text;
-  for (size_t i = 0; i < task.formats.size(); ++i)
-    text += fmt::format("{}\"{}\"",
-                        i == 0                         ? ""
-                        : i + 1 == task.formats.size() ? " or "
-                                                       : ", ",
-                        to_text(task.formats[i]));
-  return text;
-}
-
 void CrossCheck::check_formats(const TaskSpec& task) {
   for (const std::string sets : {"data.train", "data.eval"}) {
     for (size_t i = 0; i < count(sets); ++i) {
       const std::string key = fmt::format("{}.{}.format", sets, i);
       if (!valid(key)) continue;
       if (std::ranges::any_of(task.formats, [&](DataFormat format) { return is(key, format); })) continue;
-      std::string tasks;
-      for (const TaskSpec& other : kTasks)
-        if (std::ranges::any_of(other.formats, [&](DataFormat format) { return is(key, format); }))
-          tasks += fmt::format("{}\"{}\"", tasks.empty() ? "" : " or ", to_text(other.task));
+      const std::optional<DataFormat> format = choice_from<DataFormat>(get_string(key));
       add_problem(key, config_error(fmt::format("{} does not fit {}, whose rows have format {}", shown(key),
                                                 shown("train.task"), formats_text(task)))
-                           .hint(fmt::format("set the format, or train.task = {}", tasks)));
+                           .hint("set the format, or train.task = " + tasks_text(*format)));
     }
   }
 }

@@ -9,7 +9,7 @@
 #include <string>
 
 #include "host/base/printable.hpp"
-#include "host/config/task_table.hpp"
+#include "host/config/task_text.hpp"
 
 namespace chassis {
 namespace {
@@ -37,13 +37,10 @@ constexpr Sign kSigns[] = {
 
 // "\"preference\" or \"reward\"": the tasks with an objective that train the format. Empty: others do.
 std::string objective_tasks(DataFormat format) {
-  std::string text;
-  for (const TaskSpec& task : kTasks) {
-    if (std::ranges::count(task.formats, format) == 0) continue;
-    if (task.objective.empty()) return "";
-    text += fmt::format("{}\"{}\"", text.empty() ? "" : " or ", to_text(task.task));
-  }
-  return text;
+  const bool has_other = std::ranges::any_of(kTasks, [&](const TaskSpec& task) {
+    return task.objective.empty() && std::ranges::count(task.formats, format) > 0;
+  });
+  return has_other ? "" : tasks_text(format);
 }
 
 }  // namespace

@@ -21,7 +21,7 @@
 #include "host/command/json_document.hpp"
 #include "host/command/line_input.hpp"
 #include "host/config/paths.hpp"
-#include "host/config/task_table.hpp"
+#include "host/config/task_text.hpp"
 #include "host/data/row_sample.hpp"
 #include "host/plugin/registry.hpp"
 #include "host/save/quantize.hpp"
@@ -87,14 +87,6 @@ Task usual_task(DataFormat format) {
   return method == nullptr ? Task::kSft : method->task;
 }
 
-// "\"preference\" or \"labelled\"".
-std::string formats_of(Task task) {
-  std::string text;
-  for (const DataFormat format : spec_of(task).formats)
-    text += fmt::format("{}\"{}\"", text.empty() ? "" : " or ", to_text(format));
-  return text;
-}
-
 // "sft or pretrain": the tasks that train rows of the format.
 std::string task_names(DataFormat format) {
   std::string text;
@@ -108,7 +100,7 @@ std::string task_names(DataFormat format) {
 void check_task(Task task, const FoundFormat& found) {
   if (std::ranges::count(spec_of(task).formats, found.format) > 0) return;
   Error error = config_error(fmt::format("--task {} trains on rows of format {}, and the data is \"{}\"", to_text(task),
-                                         formats_of(task), to_text(found.format)));
+                                         formats_text(spec_of(task)), to_text(found.format)));
   if (task == Task::kSft && found.better)
     throw error.hint(fmt::format("--format {} trains {} alone", to_text(found.better->format),
                                  found.format == DataFormat::kPreference ? "the better answers" : "the answers"));
