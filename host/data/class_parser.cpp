@@ -123,8 +123,7 @@ class ClassParser final : public JsonRowParser {
   static double number(const RowPlace& place, const std::string& path, JsonElement value) {
     bool is_true = false;
     if (!value.get(is_true)) return is_true ? 1 : 0;
-    if (value.is_string() && !place.is_wide_integer(value)) throw place.type_error(path, value, "a number");
-    return *finite_number(place, path, value);
+    return plain_number(place, path, value);
   }
 
   // 1 for each class that is named, and 0 for the others.

@@ -65,18 +65,13 @@ class RolloutsParser final : public JsonRowParser {
     rollout.answer = prompts_.chat(row, "completions", prompt.messages, std::move(answer));
     const std::optional<JsonElement> reward = fields.find("reward");
     if (!reward) throw place.error(fmt::format("\"{}\" is missing", printable(fields.path("reward")))).hint(kForm);
-    rollout.reward = number(place, fields.path("reward"), *reward);
+    rollout.reward = plain_number(place, fields.path("reward"), *reward);
     if (const auto logps = fields.find("logps")) {
       const std::string path = fields.path("logps");
       for (const JsonElement item : place.list(path, *logps))
-        rollout.logps.push_back(number(place, fmt::format("{}[{}]", path, rollout.logps.size()), item));
+        rollout.logps.push_back(plain_number(place, fmt::format("{}[{}]", path, rollout.logps.size()), item));
     }
     return rollout;
-  }
-
-  static double number(const RowPlace& place, const std::string& path, JsonElement value) {
-    if (value.is_string() && !place.is_wide_integer(value)) throw place.type_error(path, value, "a number");
-    return *finite_number(place, path, value);
   }
 
   static void require_assistant(const RowFields& fields) {

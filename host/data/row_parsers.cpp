@@ -241,6 +241,11 @@ std::optional<double> finite_number(const RowPlace& place, const std::string& na
   return number;
 }
 
+double plain_number(const RowPlace& place, const std::string& name, JsonElement value) {
+  if (value.is_string() && !place.is_wide_integer(value)) throw place.type_error(name, value, "a number");
+  return *finite_number(place, name, value);
+}
+
 std::unique_ptr<RowParser> make_row_parser(const DataSetConfig& config, int64_t vocab_size) {
   switch (config.format) {
     case DataFormat::kText:

@@ -42,6 +42,8 @@ void add_history(const RowPlace& place, const std::string& name, JsonElement his
 
 // A number, or a text with one, as in a .csv file. nullopt for a blank text.
 std::optional<double> finite_number(const RowPlace& place, const std::string& name, JsonElement value);
+// A number that is not a text.
+double plain_number(const RowPlace& place, const std::string& name, JsonElement value);
 
 std::unique_ptr<RowParser> make_token_parser(const DataSetConfig& config, int64_t vocab_size);
 std::unique_ptr<RowParser> make_preference_parser(const DataSetConfig& config);
