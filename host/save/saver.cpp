@@ -169,8 +169,11 @@ const SavePlan& Saver::export_plan() {
   return *export_plan_;
 }
 
-void Saver::start_from(const std::string& model) {
-  const std::string hash = load_weights(session_, model, buckets_);
+void Saver::start() { set_base(load_start_weights(session_, buckets_)); }
+
+void Saver::start_from(const std::string& model) { set_base(load_weights(session_, model, buckets_)); }
+
+void Saver::set_base(const std::string& hash) {
   if (!hash.empty()) base_ = reference_to_base(hash);
 }
 

@@ -32,10 +32,10 @@ class Saver {
   // rank 0; if it is NULL, the saver locks it.
   Saver(Session& session, std::string directory, CheckpointRoot* root = nullptr);
 
+  // Fills the parameters with those from which training starts, as load_start_weights() does.
+  void start();
   // Fills the parameters from a model directory, and those of an adapter from adapter.path if that is set.
   void start_from(const std::string& model);
-  // Fills the parameters of an adapter.
-  void start_from_adapter(const std::string& adapter) { load_adapter(session_, adapter, buckets_, ""); }
 
   // On rank 0: throws a storage error if the disk has no room for a checkpoint.
   void check_space() { chassis::check_space(checkpoint_bytes_, checkpoints()); }
@@ -75,6 +75,7 @@ class Saver {
  private:
   std::string checkpoints() const { return directory_ + "/checkpoints"; }
   void set_aside_damaged(const std::vector<std::string>& passed, const std::string& used);
+  void set_base(const std::string& hash);
   BaseReference reference_to_base(const std::string& hash) const;
   void carry_files_of_model(SaveRequest& request) const;
   SaveResult export_merged(SaveRequest request, int64_t step);

@@ -217,10 +217,6 @@ void compare_base(Session& session, const std::string& path, const Kind& kind, c
   compare_quantization(session, path, *kind.base);
 }
 
-}  // namespace
-
-namespace {
-
 LoadedPart load_base_part(Session& session, const BucketPair& buckets, const std::string& needed_by,
                           const std::optional<BaseReference>& reference) {
   const Setting<std::string>& model = session.settings().model.path;
@@ -349,18 +345,22 @@ std::string load_weights(Session& session, const std::string& given) {
       .hint("train first, or give --from with a checkpoint or model directory");
 }
 
-void load_reference_weights(Session& session) {
+std::string load_start_weights(Session& session, const BucketPair& buckets) {
   const Settings& settings = session.settings();
+  if (settings.model.path.is_set() && settings.model.init == ModelInit::kPretrained)
+    return load_weights(session, *settings.model.path, buckets);
+  session.parameters().initialize(static_cast<uint64_t>(*settings.run.seed));
+  session.refresh_parameters();
+  if (const auto& adapter = settings.adapter.path; adapter.is_set()) load_adapter(session, adapter, buckets, "");
+  return "";
+}
+
+void load_reference_weights(Session& session) {
   const BucketPair buckets(bucket_bytes(session));
-  if (settings.reference.path.is_set()) {
-    load_weights(session, *settings.reference.path, buckets);
-  } else if (settings.model.path.is_set() && settings.model.init == ModelInit::kPretrained) {
-    load_weights(session, *settings.model.path, buckets);
-  } else {
-    session.parameters().initialize(static_cast<uint64_t>(*settings.run.seed));
-    session.refresh_parameters();
-    if (const auto& adapter = settings.adapter.path; adapter.is_set()) load_adapter(session, adapter, buckets, "");
-  }
+  if (const Setting<std::string>& path = session.settings().reference.path; path.is_set())
+    load_weights(session, *path, buckets);
+  else
+    load_start_weights(session, buckets);
 }
 
 void check_weights(Session& session) {

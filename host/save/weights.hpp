@@ -31,8 +31,10 @@ std::string load_weights(Session& session, const std::string& from);
 // frozen parameters from model.path, added ones from adapter.path or with new values. Returns the hash of the frozen
 // ones if checkpoints of the session refer to them (BaseReference).
 std::string load_weights(Session& session, const std::string& path, const BucketPair& buckets);
-// [all-ranks] Fills the parameters with those from which training starts, or with those of reference.path if that is
-// set.
+// [all-ranks] Fills the parameters with those from which training starts: those of model.path, or random ones, with
+// those of adapter.path. Returns what load_weights() returns; empty if they are random.
+std::string load_start_weights(Session& session, const BucketPair& buckets);
+// [all-ranks] Fills the parameters with the same, or with those of reference.path if that is set.
 void load_reference_weights(Session& session);
 // [all-ranks] Fills the model's parameters, which `needed_by` leaves out, from model.path, and returns the hash of the
 // frozen ones. Throws an error that names both if they are missing, or differ from `reference`.

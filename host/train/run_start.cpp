@@ -52,7 +52,7 @@ class RunStart {
     if (path.is_set())
       run_.saves->saver().start_from(path);
     else
-      fill();
+      run_.saves->saver().start();
     is_filled_ = !path.is_set();
   }
 
@@ -73,16 +73,7 @@ class RunStart {
 
   void start_anew() {
     if (run_.best) run_.saves->restore_best(-1);
-    if (!is_filled_) fill();
-  }
-
-  void fill() {
-    const Settings::Model& model = settings().model;
-    if (model.path.is_set() && model.init == ModelInit::kPretrained) return run_.saves->saver().start_from(model.path);
-    session_.parameters().initialize(static_cast<uint64_t>(*settings().run.seed));
-    session_.refresh_parameters();
-    if (const auto& adapter = settings().adapter.path; adapter.is_set())
-      run_.saves->saver().start_from_adapter(adapter);
+    if (!is_filled_) run_.saves->saver().start();
   }
 
   void resume(const std::string& checkpoint, const Json& state) {
