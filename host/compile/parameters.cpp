@@ -283,6 +283,25 @@ void ParameterTable::initialize(uint64_t seed, const std::function<bool(const Pa
   update_values();
 }
 
+uint64_t ParameterTable::stored_bytes(const ParameterTable* lender) const {
+  const auto bytes_of = [](const Tensor& shard, const Tensor& value, const Tensor& lent) {
+    if (shard && lent && shard.shares_storage_with(lent)) return uint64_t{0};
+    const bool is_apart = value && !(shard && value.shares_storage_with(shard));
+    return (shard ? shard.num_bytes() : 0) + (is_apart ? value.num_bytes() : 0);
+  };
+  uint64_t bytes = 0;
+  for (const auto& p : parameters_) {
+    const Parameter* const from = lender != nullptr ? lender->find(p->name) : nullptr;
+    bytes += bytes_of(p->shard, p->value, from != nullptr ? from->shard : Tensor());
+    for (size_t i = 0; i < p->components.size(); ++i) {
+      const bool is_there = from != nullptr && i < from->components.size();
+      bytes +=
+          bytes_of(p->components[i].shard, p->components[i].value, is_there ? from->components[i].shard : Tensor());
+    }
+  }
+  return bytes;
+}
+
 void ParameterTable::update_values() {
   for (auto& p : parameters_)
     if (p->value && p->value.handle() != p->shard.handle() && !p->shard.shares_storage_with(p->value) &&

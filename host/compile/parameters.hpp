@@ -63,6 +63,8 @@ class ParameterTable {
   // Copies what `from` stores to all parameters that do not share its tensors, cast to their dtype. Throws a config
   // error that names a parameter whose shards differ.
   void copy_from(const ParameterTable& from);
+  // The bytes of this rank's tensors, without gradients and without those that it shares with `lender`. NULL: with all.
+  uint64_t stored_bytes(const ParameterTable* lender = nullptr) const;
   // value = cast(shard), where they are two tensors of the same shape. Strategies update the divided ones.
   void update_values();
   void start_step();  // gradients count as zero again

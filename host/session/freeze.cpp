@@ -59,4 +59,8 @@ void freeze(const Settings::Freeze& settings, ParameterTable& parameters) {
   if (parameters.num_elements(true) == 0) throw config_error(settings, "[freeze] leaves no parameter to train");
 }
 
+void freeze_all(ParameterTable& parameters) {
+  for (const auto& p : parameters.all()) p->trainable = false;
+}
+
 }  // namespace chassis

@@ -10,5 +10,7 @@ namespace chassis {
 // added. Throws a config error for a pattern that matches no name, if freeze.patterns matches that head, and if no
 // parameter is left to train.
 void freeze(const Settings::Freeze& settings, ParameterTable& parameters);
+// Marks all parameters as not trained.
+void freeze_all(ParameterTable& parameters);
 
 }  // namespace chassis

@@ -5,9 +5,8 @@
 #include <utility>
 
 #include "host/base/error.hpp"
-#include "host/execute/rehearsal.hpp"
 #include "host/graph/op_table.hpp"
-#include "host/parallel/divisions.hpp"
+#include "host/session/freeze.hpp"
 
 namespace chassis {
 namespace {
@@ -37,75 +36,34 @@ Purpose reference_purpose(const Session& session) {
   return is_without_adapter(session) ? Purpose::kReference : Purpose::kLoss;
 }
 
-// Members refer to those before them.
-struct ReferenceModel::Copy {
-  std::optional<RunAdapter> adapter;
-  std::optional<RunQuant> quant;
-  RunMesh mesh;
-  std::optional<CompiledProgram> compiled;
-  std::optional<ParameterStorage> storage;
-  std::unique_ptr<const StackPlan> plan;
-  std::unique_ptr<StackEvents> events;
-  std::unique_ptr<Executor> executor;
-};
-
 ReferenceModel::ReferenceModel(Session& session) : session_(session) {
   if (reference_purpose(session) == Purpose::kReference) {
     session.compiled().resolved(Purpose::kReference);
     return;
   }
-  copy_ = std::make_unique<Copy>();
+  copy_ = std::make_unique<PlacedModel>();
   const Settings& settings = session.settings();
   RunPlugins& plugins = session.plugins();
-  copy_->mesh = session.state().mesh;
+  copy_->mesh = session.state().model.mesh;
   copy_->mesh.strategies = std::make_shared<Strategies>(stack_members(settings, plugins));
-  ProgramPasses passes;
-  const auto axes = layout_axes(*copy_->mesh.strategies, copy_->mesh.shape, copy_->mesh.rank);
-  for (const auto& axis : axes) passes.layout.push_back(axis.get());
-  if (session.adapter() != nullptr)
-    passes.adapters.push_back(&copy_->adapter.emplace(settings.adapter, plugins, session.model()).pass());
-  if (session.quant() != nullptr)
-    passes.quant.push_back(&copy_->quant.emplace(settings.quant, plugins, session.model()).pass());
-  copy_->compiled = compile(session.model().recording(settings.model, session.config().use()),
-                            {.objective = session.objective()->request(),
-                             .passes = passes,
-                             .freeze =
-                                 [](ParameterTable& parameters) {
-                                   for (const auto& p : parameters.all()) p->trainable = false;
-                                 },
-                             .resolve = session.compiled().options(),
-                             .purposes = {Purpose::kLoss}});
-  const CompiledProgram& compiled = *copy_->compiled;
-  copy_->plan = std::make_unique<StackPlan>(
-      copy_->mesh.strategies, compiled.program(), compiled.parameters(),
-      stack_context(session.config(), copy_->mesh, session.device(), compiled.options().planned(compiled.program())));
-  copy_->plan->place(compiled.parameters());
+  copy_->open_passes(settings, plugins, session.model());
+  copy_->compile(session.model().recording(settings.model, session.config().use()),
+                 {.objective = session.objective()->request(),
+                  .freeze = freeze_all,
+                  .resolve = session.compiled().options(),
+                  .purposes = {Purpose::kLoss}});
+  copy_->place(session.config());
 }
-
-ReferenceModel::~ReferenceModel() = default;
 
 void ReferenceModel::allocate(std::optional<Device> rehearsal) {
   if (!copy_) return;
-  const Device device = rehearsal.value_or(session_.device());
-  ParameterTable& parameters = copy_->compiled->parameters();
-  copy_->executor.reset();
-  copy_->events.reset();
-  copy_->storage.reset();
-  copy_->storage.emplace(parameters, device, &session_.parameters());
   RunState& state = session_.state();
-  copy_->events = std::make_unique<StackEvents>(*copy_->plan, parameters, *state.communicator, device);
-  ExecutorParts parts;
-  if (rehearsal) parts.backend = std::make_shared<const Rehearsal>(device);
-  parts.events = copy_->events.get();
-  parts.collectives = state.collectives.get();
-  parts.stages = stages_of(copy_->plan->pipeline(), copy_->plan->stage_coordinate());
-  parts.links = copy_->events->links();
-  copy_->executor = std::make_unique<Executor>(*copy_->compiled, std::move(parts));
+  copy_->allocate(*state.communicator, state.collectives.get(), {.rehearsal = rehearsal}, &session_.parameters());
 }
 
 void ReferenceModel::take() {
   if (!copy_) return;
-  copy_->compiled->parameters().copy_from(session_.parameters());
+  copy_->parameters().copy_from(session_.parameters());
   copy_->events->refresh();
 }
 

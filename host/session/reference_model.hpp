@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 
+#include "host/session/placed_model.hpp"
 #include "host/session/session.hpp"
 
 namespace chassis {
@@ -19,7 +20,6 @@ class ReferenceModel {
   // Compiles the frozen copy, if there is one; allocates nothing. Throws as reference_purpose(). The session outlives
   // it.
   explicit ReferenceModel(Session& session);
-  ~ReferenceModel();
 
   bool has_copy() const { return copy_ != nullptr; }
   // [all-ranks] After the session's allocate(). `rehearsal` as in Execution.
@@ -32,9 +32,8 @@ class ReferenceModel {
   void finish_step();
 
  private:
-  struct Copy;
   Session& session_;
-  std::unique_ptr<Copy> copy_;  // NULL: the adapter is left out
+  std::unique_ptr<PlacedModel> copy_;  // NULL: the adapter is left out
 };
 
 }  // namespace chassis

@@ -67,9 +67,9 @@ void ReplicaCheck::find_classes(std::vector<std::string> exempt_axes) {
   const auto& all = state_.parameters().all();
   std::map<std::string, size_t> known;
   for (size_t i = 0; i < all.size(); ++i) {
-    const auto part = all[i]->is_here
-                          ? stored_part(all[i]->descriptor, state_.mesh.shape, state_.mesh.rank, exempt_axes)
-                          : std::nullopt;
+    const auto part =
+        all[i]->is_here ? stored_part(all[i]->descriptor, state_.model.mesh.shape, state_.model.mesh.rank, exempt_axes)
+                        : std::nullopt;
     if (!part) continue;
     const auto [found, is_new] = known.emplace(*part, classes_.size());
     if (is_new) classes_.push_back({*part, {}});

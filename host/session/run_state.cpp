@@ -61,17 +61,16 @@ RunState& RunState::operator=(RunState&& next) noexcept {
 }
 
 void compile_program(RunState& state, const Config& config, RunPlugins& plugins, const RunModel& model,
-                     const std::vector<std::string>& candidates, ResolveOptions options, const ProgramPasses& passes,
-                     const RunQuant* quant, const std::optional<ObjectiveRequest>& objective) {
+                     const std::vector<std::string>& candidates, CompileOptions options) {
   const Settings& settings = config.settings();
-  state.providers = open_providers(settings, plugins, candidates, options);
-  if (quant != nullptr) options.kernels.push_back(quant->provider());  // asked last
-  state.compiled = compile(model.recording(settings.model, config.use()),
-                           {.objective = objective,
-                            .passes = passes,
-                            .freeze = [&](ParameterTable& parameters) { freeze(settings.freeze, parameters); },
-                            .resolve = std::move(options),
-                            .purposes = purposes_of(config.use())});
+  state.providers = open_providers(settings, plugins, candidates, options.resolve);
+  if (state.model.quant) options.resolve.kernels.push_back(state.model.quant->provider());  // asked last
+  options.freeze = [&, also = std::move(options.freeze)](ParameterTable& parameters) {
+    freeze(settings.freeze, parameters);
+    if (also) also(parameters);
+  };
+  options.purposes = purposes_of(config.use());
+  state.model.compile(model.recording(settings.model, config.use()), std::move(options));
   state.disk_mapping = model.plugin().disk_mapping(state.parameters());
 }
 
@@ -87,19 +86,10 @@ OptimizerSchema make_optimizer(const Settings::Optimizer& settings, RunPlugins& 
 }
 
 void place_shards(RunState& state, const Config& config, std::optional<OptimizerSchema> optimizer) {
-  const CompiledProgram& compiled = *state.compiled;
-  const RunMesh& mesh = state.mesh;
-  try {
-    state.plan = std::make_unique<StackPlan>(
-        mesh.strategies, compiled.program(), compiled.parameters(),
-        stack_context(config, mesh, compiled.options().device, compiled.options().planned(compiled.program())));
-    state.plan->place(compiled.parameters());
-  } catch (const Error& error) {
-    if (error.code() != ExitCode::kConfig || !error.where().file.empty()) throw;
-    throw error_at(config.settings().parallel, error);
-  }
+  state.model.place(config);
   const Setting<ReduceDtype>& reduce = config.settings().precision.reduce;
-  if (!mesh.strategies->empty() && !state.plan->divides_batch() && reduce.by_user() && reduce != ReduceDtype::kFp32)
+  if (!state.model.mesh.strategies->empty() && !state.model.plan->divides_batch() && reduce.by_user() &&
+      reduce != ReduceDtype::kFp32)
     throw config_error(reduce,
                        "precision.reduce = \"" + std::string(to_text(*reduce)) +
                            "\" has no effect: no strategy of [[parallel]] sums gradients over rows of the batch")

@@ -6,20 +6,17 @@
 #include <string>
 #include <vector>
 
-#include "host/compile/compile.hpp"
 #include "host/compile/disk_layout.hpp"
 #include "host/execute/axis_collectives.hpp"
-#include "host/execute/executor.hpp"
 #include "host/plugin/instance.hpp"
 #include "host/service/comm.hpp"
 #include "host/session/optimizer_driver.hpp"
+#include "host/session/placed_model.hpp"
 #include "host/session/placed_optimizer.hpp"
 #include "host/session/providers.hpp"
 #include "host/session/ranks.hpp"
-#include "host/session/run_mesh.hpp"
 #include "host/session/run_model.hpp"
 #include "host/session/run_objective.hpp"
-#include "host/session/run_quant.hpp"
 #include "host/session/step.hpp"
 #include "host/session/target.hpp"
 
@@ -38,32 +35,27 @@ struct RunState {
   RunState& operator=(RunState&& next) noexcept;
 
   // Once the strategies have made their plan.
-  Ranks ranks() const { return {*plan, *communicator, events.get()}; }
-  ParameterTable& parameters() const { return compiled->parameters(); }
-  Device device() const { return compiled->options().device; }
+  Ranks ranks() const { return {*model.plan, *communicator, model.events.get()}; }
+  ParameterTable& parameters() const { return model.parameters(); }
+  Device device() const { return model.compiled->options().device; }
   // Once the optimizer's states are allocated.
-  StepParts step_parts() const { return {*executor, parameters(), *driver, ranks(), device()}; }
+  StepParts step_parts() const { return {*model.executor, parameters(), *driver, ranks(), device()}; }
 
   std::unique_ptr<Communicator> communicator;    // the groups of ranks; the strategies' shards use it
   std::unique_ptr<AxisCollectives> collectives;  // inside blocks
-  RunMesh mesh;
   std::vector<std::unique_ptr<Instance>> providers;
-  std::optional<CompiledProgram> compiled;
+  PlacedModel model;
   std::optional<DiskLayout> disk_mapping;      // how files hold its parameters
-  std::optional<ParameterStorage> storage;     // from the allocation on
-  std::unique_ptr<const StackPlan> plan;       // from place_shards() on
-  std::unique_ptr<StackEvents> events;         // NULL before the parameters are allocated
-  std::unique_ptr<Executor> executor;          // likewise
   std::unique_ptr<PlacedOptimizer> optimizer;  // NULL unless the configuration was read for training
   std::unique_ptr<OptimizerDriver> driver;     // of `optimizer`; NULL until its states are allocated
 };
 
-// Opens the providers and compiles the model for the use of the configuration; allocates no parameter. Sets
-// `providers`, `compiled` and `disk_mapping`. The model must outlive the state, and so must `quant`. `quant`
-// may be NULL; nullopt: the model stays as it is recorded.
+// Opens the providers and compiles the model for the use of the configuration, once its mesh and the plugins of its
+// passes are there; allocates no parameter. Sets `providers`, `model.compiled` and `disk_mapping`. `model` must outlive
+// the state. `options` has what the configuration does not say: the objective, further passes, and how nodes are
+// resolved.
 void compile_program(RunState& state, const Config& config, RunPlugins& plugins, const RunModel& model,
-                     const std::vector<std::string>& candidates, ResolveOptions options, const ProgramPasses& passes,
-                     const RunQuant* quant, const std::optional<ObjectiveRequest>& objective);
+                     const std::vector<std::string>& candidates, CompileOptions options);
 // Creates the optimizer that the configuration names, and asks it for its states.
 OptimizerSchema make_optimizer(const Settings::Optimizer& settings, RunPlugins& plugins, ParameterTable& parameters);
 // Makes the plan of the strategies, and places parameters and optimizer states as it says. `optimizer`

@@ -12,11 +12,10 @@
 #include "host/base/slow_phase.hpp"
 #include "host/checkpoint/inspect.hpp"
 #include "host/config/task_table.hpp"
-#include "host/execute/rehearsal.hpp"
-#include "host/parallel/divisions.hpp"
 #include "host/plugin/search.hpp"
 #include "host/service/memory.hpp"
 #include "host/session/fields.hpp"
+#include "host/session/freeze.hpp"
 #include "host/text/run_tokenizer.hpp"
 
 namespace chassis {
@@ -98,7 +97,9 @@ PluginIndex index_of(const SettingList& folders, const std::vector<std::string>&
 Session::Session(Config config, const SessionOptions& options)
     : config_(std::move(config)),
       world_(options.world ? options.world : &alone_),
-      given_collectives_(options.collectives) {
+      given_collectives_(options.collectives),
+      lender_(options.lender),
+      freezes_all_(options.freezes_all) {
   install_memory_allocator();
   compare_directories(settings());
   const SlowPhase phase("compiling the program and checking its providers");
@@ -139,34 +140,34 @@ Session::Session(Config config, const SessionOptions& options)
   config_.finish();
 
   const MeshPlace place{*world_, options.world_size, options.rank};
-  state_.mesh = make_mesh(settings(), *plugins_, place);
-  const RunMesh& mesh = state_.mesh;
+  PlacedModel& placed = state_.model;
+  placed.mesh = make_mesh(settings(), *plugins_, place);
   ResolveOptions resolve = resolve_options(settings(), options.target, *world_);
-  state_.communicator = make_communicator(config_, *plugins_, mesh, place, resolve.device);
-  ProgramPasses passes = options.passes;
-  const auto axes = layout_axes(*mesh.strategies, mesh.shape, mesh.rank);
-  for (const auto& axis : axes) passes.layout.push_back(axis.get());
+  state_.communicator = make_communicator(config_, *plugins_, placed.mesh, place, resolve.device);
   if (has_objective(config_)) objective_.emplace(settings(), *plugins_);
-  if (settings().adapter.plugin.is_set())
-    passes.adapters.push_back(&adapter_.emplace(settings().adapter, *plugins_, *model_).pass());
-  if (settings().quant.plugin.is_set()) {
-    passes.quant.push_back(&quant_.emplace(settings().quant, *plugins_, *model_).pass());
-    if (quant_->is_stored()) config_.drop_defaults("quant");  // the settings in the model's files apply
-  }
-  compile_program(state_, config_, *plugins_, *model_, candidates, std::move(resolve), passes, quant(),
-                  objective_ ? objective_->request() : request_of(config_, options.num_scores));
+  placed.open_passes(settings(), *plugins_, *model_);
+  if (quant() != nullptr && quant()->is_stored())
+    config_.drop_defaults("quant");  // the settings in the model's files apply
+  CompileOptions compiled{.objective = objective_ ? objective_->request() : request_of(config_, options.num_scores),
+                          .passes = options.passes,
+                          .resolve = std::move(resolve)};
+  if (freezes_all_) compiled.freeze = freeze_all;
+  compile_program(state_, config_, *plugins_, *model_, candidates, std::move(compiled));
   const auto make_tokenizer = [&](const std::string& member) {
     return plugins_->create(settings().tokenizer.key(), "tokenizer", member);
   };
-  tokenizer_ = open_tokenizer(config_, make_tokenizer, tokenizer, vocab_size(program()));
-  if (tokenizer.is_default && options.world_size == 0)
+  if (lender_ != nullptr)
+    tokenizer_ = lender_->tokenizer_;
+  else
+    tokenizer_ = open_tokenizer(config_, make_tokenizer, tokenizer, vocab_size(program()));
+  if (lender_ == nullptr && tokenizer.is_default && options.world_size == 0)
     log::info("tokenizer '{}' of {}: {} ids{}", tokenizer.member, tokenizer.directory, tokenizer_->vocab_size(),
               tokenizer_->chat_template().empty() ? "" : ", with a chat template");
   std::optional<OptimizerSchema> optimizer;
   if (config_.use() == ConfigUse::kTraining)
     optimizer.emplace(make_optimizer(settings().optimizer, *plugins_, parameters()));
   place_shards(state_, config_, std::move(optimizer));
-  if (const Pipeline& pipeline = state_.plan->pipeline(); pipeline.divides() && !place.is_planned())
+  if (const Pipeline& pipeline = placed.plan->pipeline(); pipeline.divides() && !place.is_planned())
     world_->expect_same("pipeline", pipeline.text());
   state_.collectives = std::make_unique<AxisCollectives>(*state_.communicator);
 }
@@ -175,45 +176,35 @@ Session::~Session() = default;
 
 void Session::allocate(const Execution& execution) {
   const Device device = execution.rehearsal.value_or(this->device());
-  state_.storage.emplace(parameters(), device);
-  const StackPlan& plan = *state_.plan;
-  state_.events = std::make_unique<StackEvents>(plan, parameters(), *state_.communicator, device);
-  ExecutorParts parts;
-  if (execution.rehearsal) parts.backend = std::make_shared<const Rehearsal>(device);
-  parts.events = execution.events != nullptr ? execution.events : state_.events.get();
-  parts.collectives = given_collectives_ != nullptr ? given_collectives_ : state_.collectives.get();
-  parts.stages = stages_of(plan.pipeline(), plan.stage_coordinate());
-  parts.links = state_.events->links();
-  parts.trace = execution.trace;
-  parts.keeps_failed = execution.keeps_failed;
-  state_.executor = std::make_unique<Executor>(compiled().with_recompute(execution.recompute), std::move(parts));
   state_.driver.reset();  // there is at most one
+  state_.model.allocate(*state_.communicator,
+                        given_collectives_ != nullptr ? given_collectives_ : state_.collectives.get(), execution,
+                        lender_ != nullptr ? &lender_->parameters() : nullptr);
   if (state_.optimizer)
     state_.driver = std::make_unique<OptimizerDriver>(*state_.optimizer, device, *state_.communicator);
 }
 
 bool Session::move_to(int rank) {
-  RunMesh& mesh = state_.mesh;
+  PlacedModel& placed = state_.model;
+  RunMesh& mesh = placed.mesh;
   const MeshShape::Coordinates from = mesh.shape.coordinates(mesh.rank), to = mesh.shape.coordinates(rank);
   for (const LayoutAxis& axis : compiled().layout().axes) {
     const auto index = static_cast<size_t>(mesh.shape.find(axis.name));
     if (from[index] != to[index]) return false;
   }
   state_.driver.reset();
-  state_.executor.reset();
+  placed.release();
   state_.collectives.reset();
-  state_.events.reset();
-  state_.storage.reset();
   mesh.rank = rank;
   mesh.strategies = std::make_shared<Strategies>(stack_members(settings(), *plugins_));
-  state_.plan = std::make_unique<StackPlan>(state_.plan->at_rank(rank, mesh.strategies, program(), parameters()));
-  state_.plan->place(parameters());
+  placed.plan = std::make_unique<StackPlan>(placed.plan->at_rank(rank, mesh.strategies, program(), parameters()));
+  placed.plan->place(parameters());
   state_.communicator =
       make_communicator(config_, *plugins_, mesh, MeshPlace{*world_, mesh.shape.world_size(), rank}, device());
   state_.collectives = std::make_unique<AxisCollectives>(*state_.communicator);
   return true;
 }
 
-void Session::refresh_parameters() { state_.events->refresh(); }
+void Session::refresh_parameters() { state_.model.events->refresh(); }
 
 }  // namespace chassis

@@ -11,7 +11,7 @@
 #include "host/config/config.hpp"
 #include "host/launch/world.hpp"
 #include "host/service/metrics.hpp"
-#include "host/service/trace.hpp"
+#include "host/session/placed_model.hpp"
 #include "host/session/ranks.hpp"
 #include "host/session/run_adapter.hpp"
 #include "host/session/run_data.hpp"
@@ -28,6 +28,8 @@
 
 namespace chassis {
 
+class Session;
+
 struct SessionOptions {
   std::vector<std::string> plugin_path = {};  // --plugin-path
   Target target = {};
@@ -39,15 +41,11 @@ struct SessionOptions {
   ProgramPasses passes = {};           // in addition to those of the configuration
   Collectives* collectives = nullptr;  // between the ops; NULL: those of the communicator
   int64_t num_scores = 0;              // for weights alone: adds the head that an objective would add; 0: none
-};
-
-// How a session runs its program, in addition to what its configuration says. The objects must outlive its last step.
-struct Execution {
-  Recompute recompute = Recompute::kNone;
-  std::optional<Device> rehearsal = {};  // a meta device: the run is rehearsed there (host/execute/backend.hpp)
-  UnitEvents* events = nullptr;          // called in place of the strategies, and calls them; NULL: the strategies
-  Trace* trace = nullptr;                // NULL: no trace
-  bool keeps_failed = false;             // as in ExecutorParts
+  // For generation alone: nothing is trained, so that other sessions can share all parameters.
+  bool freezes_all = false;
+  // A session of the same model, perhaps with another adapter: this one has the tokenizer of it, and the tensors of the
+  // parameters that both freeze. It must outlive this session, and be allocated before. NULL: nothing is shared.
+  const Session* lender = nullptr;
 };
 
 class Session {
@@ -68,29 +66,31 @@ class Session {
   // The objects that compute the steps. Another state may be assigned between two steps.
   RunState& state() { return state_; }
   const RunState& state() const { return state_; }
-  const MeshShape& mesh() const { return state_.mesh.shape; }
-  int rank() const { return state_.mesh.rank; }
+  const MeshShape& mesh() const { return state_.model.mesh.shape; }
+  int rank() const { return state_.model.mesh.rank; }
   Ranks ranks() const { return state_.ranks(); }
 
   const RunModel& model() const { return *model_; }
   // NULL if the run has no adapter.
-  const RunAdapter* adapter() const { return adapter_ ? &*adapter_ : nullptr; }
+  const RunAdapter* adapter() const { return state_.model.adapter.get(); }
   // NULL if the run minimises the cross entropy of tokens, or only generates.
   const RunObjective* objective() const { return objective_ ? &*objective_ : nullptr; }
+  // True if it was made with SessionOptions::freezes_all.
+  bool freezes_all() const { return freezes_all_; }
   // NULL if the run quantizes nothing.
-  const RunQuant* quant() const { return quant_ ? &*quant_ : nullptr; }
+  const RunQuant* quant() const { return state_.model.quant.get(); }
   // NULL if the run needs no tokenizer and names none.
   const PluginTokenizer* tokenizer() const { return tokenizer_.get(); }
 
   // As compiled, without recompute; the executor runs it with that of its Execution.
-  const CompiledProgram& compiled() const { return *state_.compiled; }
+  const CompiledProgram& compiled() const { return *state_.model.compiled; }
   const Program& program() const { return compiled().program(); }
   ParameterTable& parameters() const { return state_.parameters(); }
   const DiskLayout& disk_mapping() const { return *state_.disk_mapping; }
-  bool has_executor() const { return state_.executor != nullptr; }  // true after allocate()
+  bool has_executor() const { return state_.model.executor != nullptr; }  // true after allocate()
   Executor& executor() {
     CHASSIS_CHECK(has_executor(), "a session has no executor before its tensors are allocated");
-    return *state_.executor;
+    return *state_.model.executor;
   }
   // Only if the configuration was read for training.
   PlacedOptimizer& optimizer() { return *state_.optimizer; }
@@ -107,7 +107,7 @@ class Session {
   }
 
   // [all-ranks] Allocates the parameters and optimizer states of this rank, and the buffers of the strategies, and
-  // makes the executor. The contents are undefined.
+  // makes the executor. The contents are undefined, but for what is shared with the lender.
   void allocate(const Execution& execution = {});
   // [control] For plans: turns it into the session of another rank, as it is before allocate(). Returns false, and
   // changes nothing, if an axis that divides the computation gives that rank another program.
@@ -125,9 +125,9 @@ class Session {
   Collectives* given_collectives_;
   std::optional<RunModel> model_;
   std::optional<RunObjective> objective_;
-  std::optional<RunAdapter> adapter_;
-  std::optional<RunQuant> quant_;
-  std::unique_ptr<PluginTokenizer> tokenizer_;
+  const Session* lender_;
+  bool freezes_all_;
+  std::shared_ptr<const PluginTokenizer> tokenizer_;
   RunState state_;
 };
 

@@ -91,9 +91,9 @@ LargestTensors largest_tensors(const RunState& state) {
   }
   for (const OptimizerState& stored : state.optimizer->states())
     out.add(stored.tensor, "optimizer state", [&] { return stored.descriptor.fqn; });
-  const std::vector<std::string> units = state.compiled->program().unit_names();
-  if (!state.executor) return out;
-  state.executor->visit_saved(
+  const std::vector<std::string> units = state.model.compiled->program().unit_names();
+  if (!state.model.executor) return out;
+  state.model.executor->visit_saved(
       [&](int microbatch, size_t unit, const std::string& name, bool by_kernel, const Tensor& tensor) {
         out.add(tensor, by_kernel ? "saved by the kernel of" : "activation",
                 [&] { return fmt::format("{}.{} of micro-batch {}", units.at(unit), name, microbatch); });
@@ -151,7 +151,7 @@ void PostMortem::add_out_of_memory(Error& error, const std::string& run_director
     report.json["tensors"] = tensors.json();
     if (const std::string line = tensors.line(); !line.empty()) report.lines.push_back("largest: " + line);
     advise(report);
-    if (state_.executor) state_.executor->forget();
+    if (state_.model.executor) state_.model.executor->forget();
     drop_memory_cache();
     finish(report, error, run_directory);
   } catch (...) {
@@ -165,7 +165,7 @@ void PostMortem::add_communication_failure(Error& error, const std::string& run_
     reserve_.reset();
     Report report = report_memory(error.what(), nullptr);
     report.json["kind"] = "communication";
-    if (state_.executor) state_.executor->forget();
+    if (state_.model.executor) state_.model.executor->forget();
     report_hang(report);
     compare_with_plan(report);
     finish(report, error, run_directory);
@@ -241,7 +241,7 @@ PostMortem::Report PostMortem::report_memory(const std::string& error, const Mem
 // Reports where in its step the rank was.
 void PostMortem::report_place(Report& report, const MemoryFailure& failure) const {
   const StepPlace& place = failure.place;
-  const std::vector<std::string> units = state_.compiled->program().unit_names();
+  const std::vector<std::string> units = state_.model.compiled->program().unit_names();
   const std::string unit = place.unit >= 0 ? units.at(static_cast<size_t>(place.unit)) : "";
   report.json["where"] = {{"step", failure.step}, {"phase", place.phase}, {"call", failure.call}};
   std::string where = failure.step > 0 ? fmt::format("step {}", failure.step) : "before the first step";
@@ -321,7 +321,7 @@ void PostMortem::compare_with_plan(Report& report) {
 
 // Uses the numbers at hand, because a plan of every change would need memory and time.
 void PostMortem::advise(Report& report) {
-  const CompiledProgram& compiled = *state_.compiled;
+  const CompiledProgram& compiled = *state_.model.compiled;
   const uint64_t activations = compiled.planned_activation_bytes(fit_.recompute);
   for (const RecomputeModeSpec& spec : kRecomputeModes) {
     const uint64_t then = compiled.planned_activation_bytes(spec.everywhere);

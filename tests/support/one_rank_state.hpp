@@ -15,16 +15,18 @@ namespace chassis::test {
 inline RunState one_rank_state(CpuRun run, std::unique_ptr<Instance> optimizer, World& world) {
   RunState state;
   state.communicator = std::make_unique<Communicator>(nullptr, world, MeshShape(), 0, Device{});
-  state.mesh.strategies = std::make_shared<Strategies>(std::vector<StackMember>{});
+  state.model.mesh.strategies = std::make_shared<Strategies>(std::vector<StackMember>{});
   run.executor.reset();
-  state.compiled = run.compiled;
+  state.model.compiled = run.compiled;
   OptimizerSchema schema(std::move(optimizer), state.parameters(), 0.0);
-  state.plan =
-      std::make_unique<StackPlan>(state.mesh.strategies, state.compiled->program(), state.parameters(), StackContext{});
+  state.model.plan = std::make_unique<StackPlan>(state.model.mesh.strategies, state.model.compiled->program(),
+                                                 state.parameters(), StackContext{});
   state.optimizer = std::make_unique<PlacedOptimizer>(std::move(schema));
-  state.storage = std::move(run.storage);
-  state.events = std::make_unique<StackEvents>(*state.plan, state.parameters(), *state.communicator, Device{});
-  state.executor = std::make_unique<Executor>(*state.compiled, ExecutorParts{.events = state.events.get()});
+  state.model.storage = std::move(run.storage);
+  state.model.events =
+      std::make_unique<StackEvents>(*state.model.plan, state.parameters(), *state.communicator, Device{});
+  state.model.executor =
+      std::make_unique<Executor>(*state.model.compiled, ExecutorParts{.events = state.model.events.get()});
   state.driver = std::make_unique<OptimizerDriver>(*state.optimizer, Device{}, *state.communicator);
   return state;
 }

@@ -42,6 +42,27 @@ TEST_F(Parameters, AreFreedWithTheirStorage) {
   for (const auto& p : parameters.all()) EXPECT_FALSE(p->value || p->shard || p->gradient) << p->name;
 }
 
+TEST_F(Parameters, OfTwoTablesShareTheTensorsThatBothFreeze) {
+  const auto frozen_but = [&](const std::string& trained) {
+    return ParameterOptions{Dtype::bf16, [trained](ParameterTable& all) {
+                              for (const auto& p : all.all()) p->trainable = p->name == trained;
+                            }};
+  };
+  ParameterTable lender(program_, layout_, frozen_but("")), parameters(program_, layout_, frozen_but("embed.weight"));
+  const ParameterStorage lent(lender, Device{});
+  const ParameterStorage storage(parameters, Device{}, &lender);
+  uint64_t elements = 0;
+  for (const auto& p : lender.all()) elements += static_cast<uint64_t>(numel(p->descriptor.global_shape));
+  EXPECT_EQ(lender.stored_bytes(), 2 * elements);
+  const Parameter& own = *parameters.find("embed.weight");
+  const auto own_bytes = (4 + 2) * static_cast<uint64_t>(numel(own.descriptor.global_shape));  // fp32, and bf16 for ops
+  EXPECT_EQ(parameters.stored_bytes(&lender), own_bytes);
+  EXPECT_EQ(parameters.stored_bytes(), own_bytes + 2 * elements - own_bytes / 3);
+  lender.initialize(7);
+  for (const auto& p : parameters.all())
+    EXPECT_EQ(p->shard.shares_storage_with(lender.find(p->name)->shard), p.get() != &own) << p->name;
+}
+
 TEST_F(Parameters, ArePlacedOnlyWhileNothingIsAllocated) {
   ParameterTable parameters(program_, layout_);
   std::optional<ParameterStorage> storage(std::in_place, parameters, Device{});
