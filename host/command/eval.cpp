@@ -90,8 +90,8 @@ Verb add_eval(CLI::App& app) {
         if (!precomputes_reference(session) && session.objective()->needs_reference()) reference.emplace(session);
         objective.emplace(session, reference ? &*reference : nullptr);
       }
-      session.allocate();
       require_adapter_of_run(session, run_of(weights->from));
+      session.allocate();
       if (reference && reference->has_copy()) {
         reference->allocate();
         load_reference_weights(session);

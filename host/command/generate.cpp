@@ -96,8 +96,8 @@ Verb add_generate(CLI::App& app) {
       std::vector<std::vector<int32_t>> ids;
       if (arguments->has_prompt) ids.push_back(answerer.ids_of_text(arguments->prompt));
       if (!rows.empty()) ids = ids_of_rows(session, answerer, rows);
-      session.allocate();
       require_adapter_of_run(session, run_of(arguments->weights.from));
+      session.allocate();
       const std::string weights = load_weights(session, arguments->weights.from);
       if (!arguments->has_prompt) warn_of_other_template(session, run_of(arguments->weights.from));
       if (arguments->chat) return chat_on_standard_input(session, answerer);

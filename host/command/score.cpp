@@ -55,8 +55,8 @@ std::vector<double> scores_of(Session& session, const Batch& batch, size_t width
 
 int score_rows(Session& session, const ScoreArguments& arguments) {
   EvalData data = open_rows(session, arguments.rows);
-  session.allocate();
   require_adapter_of_run(session, run_of(arguments.weights.from));
+  session.allocate();
   load_weights(session, arguments.weights.from);
   const Ranks ranks = session.ranks();
   const int64_t size = session.settings().train.micro_batch_size;

@@ -1,20 +1,27 @@
 // `chassis serve`: answers requests in OpenAI's format on 127.0.0.1, with the newest weights of a run or those of a
-// model directory.
+// model directory, and with adapters over them.
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <deque>
+#include <filesystem>
 #include <optional>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "host/base/file.hpp"
 #include "host/base/log.hpp"
 #include "host/base/printable.hpp"
 #include "host/command/command.hpp"
 #include "host/command/generation.hpp"
+#include "host/command/served_adapters.hpp"
 #include "host/command/weights_arguments.hpp"
 #include "host/generate/chat.hpp"
 #include "host/save/weights.hpp"
 #include "host/serve/answer_service.hpp"
 #include "host/session/join.hpp"
+#include "host/train/run_report.hpp"
 #include "host/train/signals.hpp"
 
 namespace chassis {
@@ -28,6 +35,8 @@ struct ServeArguments {
   WeightsArguments weights;
   int port = 8000;
   std::string api_key_file;
+  std::vector<std::string> adapters;
+  bool logs_requests = false;
   int64_t max_positions = 0;  // 0: those of the model
 
   void add_to(CLI::App& app) {
@@ -36,12 +45,20 @@ struct ServeArguments {
     app.get_option("config")->type_name("PATH")->description(
         "a TOML file, the directory of a run, or a model directory");
     weights.add_to(app);
+    app.add_option("--lora", adapters,
+                   "also serve the adapter in DIR, to requests with \"model\": \"NAME\"; DIR is in PEFT's format, or "
+                   "the directory of a run; repeatable")
+        ->type_name("NAME=DIR")
+        ->expected(1)
+        ->take_all();
     app.add_option("--port", port, "the port of 127.0.0.1; 0: any free one")
         ->check(CLI::Range(0, 65535))
         ->capture_default_str();
     app.add_option("--api-key-file", api_key_file,
                    "a file with a key that requests must send, as 'Authorization: Bearer KEY'")
         ->type_name("FILE");
+    app.add_flag("--log-requests", logs_requests,
+                 "log a line for each request: method, path, status, seconds, model and tokens");
     app.add_option("--max-positions", max_positions,
                    "the most tokens of a prompt with its answer; default: as many as the model was made for")
         ->check(CLI::Range(int64_t{2}, int64_t{1} << 24));
@@ -78,12 +95,13 @@ int64_t max_positions(const Session& session, int64_t wanted) {
 
 ServiceOptions service_options(const Session& session, const Answerer& answerer, const ServeArguments& arguments) {
   ServiceOptions options;
-  options.model = {.id = session.settings().run.name,
-                   .options = answerer.options(),
-                   .max_positions = max_positions(session, arguments.max_positions)};
+  options.models = {.names = {*session.settings().run.name},
+                    .options = answerer.options(),
+                    .max_positions = max_positions(session, arguments.max_positions)};
   options.num_running = static_cast<size_t>(*session.settings().generate.batch_size);
-  options.num_waiting = std::max(options.model.max_answers, 4 * options.num_running);
+  options.num_waiting = std::max(options.models.max_answers, 4 * options.num_running);
   options.api_key = read_key(arguments.api_key_file);
+  options.logs_requests = arguments.logs_requests;
   return options;
 }
 
@@ -98,21 +116,52 @@ std::optional<ChatRenderer> find_renderer(const Session& session, std::string& w
   }
 }
 
-int serve(Session& session, const ServeArguments& arguments) {
-  Answerer answerer(session, settings_of_generation(session, {}));
-  ServiceOptions options = service_options(session, answerer, arguments);
+std::vector<ServedAdapter> open_adapters(Session& session, const ServeArguments& arguments) {
+  const Settings& settings = session.settings();
+  if (!arguments.adapters.empty() && session.adapter() != nullptr)
+    throw config_error(settings.adapter.plugin, "--lora serves adapters over a base without one, and this base has one")
+        .hint("give the base with --no-adapter, and its adapter as --lora NAME=" + shell_word(settings.run.output_dir));
+  std::vector<ServedAdapter> adapters;
+  for (AdapterArgument& adapter : read_adapter_arguments(arguments.adapters, settings.run.name))
+    adapters.emplace_back(std::move(adapter), arguments.config, session, session.world());
+  return adapters;
+}
+
+// The directory that adapters of these weights name as their base. The export of a run has its newest weights.
+std::string base_of(const std::string& loaded) {
+  const std::filesystem::path folder = std::filesystem::path(loaded).lexically_normal().parent_path();
+  return folder.filename() == "checkpoints" ? (folder.parent_path() / "final").string() : loaded;
+}
+
+int serve(Session& session, std::vector<ServedAdapter>& adapters, const ServeArguments& arguments) {
+  // A deque, since answerers do not move.
+  std::deque<Answerer> answerers;
+  answerers.emplace_back(session, settings_of_generation(session, {}));
+  const GenerationSettings generation = answerers.front().settings();
+  for (ServedAdapter& adapter : adapters) answerers.emplace_back(adapter.session(), generation);
+  ServiceOptions options = service_options(session, answerers.front(), arguments);
+  std::vector<Answerer*> all;
+  for (Answerer& answerer : answerers) all.push_back(&answerer);
+  for (const ServedAdapter& adapter : adapters) options.models.names.push_back(adapter.name());
   std::optional<ChatRenderer> renderer = find_renderer(session, options.chat_refusal);
   if (!renderer) log::warn("only texts are continued, chats are refused: {}", options.chat_refusal);
-  AnswerService service(answerer, std::move(renderer), options);
+  AnswerService service(std::move(all), std::move(renderer), options);
   // A port in use is refused before the weights are loaded, which may take minutes.
   HttpServer server(static_cast<uint16_t>(arguments.port), service.handler());
+  const std::string run = run_of(arguments.weights.from);
+  require_adapter_of_run(session, run);
   session.allocate();
-  require_adapter_of_run(session, run_of(arguments.weights.from));
-  load_weights(session, arguments.weights.from);
-  warn_of_other_template(session, run_of(arguments.weights.from));
+  const std::string base = base_of(load_weights(session, arguments.weights.from));
+  warn_of_other_template(session, run);
+  for (ServedAdapter& adapter : adapters) {
+    adapter.load(base);
+    warn_of_other_template(adapter.session(), run_of(adapter.directory()));
+  }
   const RunSignals signals(/*answering=*/false);
   server.start();
-  log::info("serving {} at http://127.0.0.1:{}/v1{}; Ctrl-C ends", printable(options.model.id), server.port(),
+  std::string names;
+  for (const std::string& name : options.models.names) names += (names.empty() ? "" : ", ") + printable(name);
+  log::info("serving {} at http://127.0.0.1:{}/v1{}; Ctrl-C ends", names, server.port(),
             options.api_key.empty() ? "" : ", with a key");
   service.run([&] { return signals.stop_requested(); });
   log::info("{}: ended", signals.name());
@@ -137,8 +186,11 @@ Verb add_serve(CLI::App& app) {
     return join_world(given.settings().comm, [&](World& world) {
       if (world.size() > 1)
         throw config_error("serve runs in one process, and a launcher has started " + std::to_string(world.size()));
-      Session session(std::move(given), {.plugin_path = arguments->config.plugin_path, .world = &world});
-      return serve(session, *arguments);
+      Session session(
+          std::move(given),
+          {.plugin_path = arguments->config.plugin_path, .world = &world, .freezes_all = !arguments->adapters.empty()});
+      std::vector<ServedAdapter> adapters = open_adapters(session, *arguments);
+      return serve(session, adapters, *arguments);
     });
   };
   return {start_ranks, run};

@@ -9,6 +9,11 @@
 
 namespace chassis {
 
+std::string adapter_override(const std::string& plugin, const std::string& directory) {
+  const auto quoted = [](const std::string& text) { return Json(text).dump(); };
+  return "adapter={ plugin = " + quoted(plugin) + ", path = " + quoted(directory) + " }";
+}
+
 void WeightsArguments::add_to(CLI::App& app) {
   app.add_option(
          "--from", from,
@@ -37,9 +42,7 @@ void WeightsArguments::choose_adapter(ConfigArguments& config, ConfigUse use) {
     return;
   }
   const Setting<std::string>& plugin = settings.adapter.plugin;
-  const auto quoted = [](const std::string& text) { return Json(text).dump(); };
-  config.overrides.push_back("adapter={ plugin = " + quoted(plugin.is_set() ? *plugin : adapter_plugin_of(from)) +
-                             ", path = " + quoted(from) + " }");
+  config.overrides.push_back(adapter_override(plugin.is_set() ? *plugin : adapter_plugin_of(from), from));
 }
 
 }  // namespace chassis

@@ -7,6 +7,9 @@
 
 namespace chassis {
 
+// The override that replaces the adapter of a configuration with the one in a directory.
+std::string adapter_override(const std::string& plugin, const std::string& directory);
+
 struct WeightsArguments {
   std::string from;
   bool no_adapter = false;

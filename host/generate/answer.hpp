@@ -40,6 +40,7 @@ class Answerer {
   // Throws a config error if the session has no tokenizer.
   Answerer(Session& session, GenerationSettings settings);
 
+  const GenerationSettings& settings() const { return settings_; }
   const GenerateOptions& options() const { return settings_.options; }
   // Adds ids that end an answer, such as those of a chat template.
   void add_stop_ids(const std::vector<int32_t>& ids);

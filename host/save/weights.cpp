@@ -253,14 +253,20 @@ LoadedPart load_base_part(Session& session, const BucketPair& buckets, const std
   return loaded;
 }
 
-// [all-ranks]
-LoadedPart load_adapter_part(Session& session, const std::string& path, const BucketPair& buckets,
-                             const std::string& base_hash) {
-  const Kind kind = kind_of(session, path);
-  compare_base(session, path, kind, base_hash);
+// [all-ranks] Throws a storage error if the directory has weights of a whole model.
+Kind kind_of_adapter(Session& session, const std::string& path) {
+  Kind kind = kind_of(session, path);
   if (!kind.needs_base())
     throw storage_error("'" + path + "' has " + kAdapterConfigName +
                         ", but is neither an adapter in PEFT's format nor a checkpoint of trained parameters");
+  return kind;
+}
+
+// [all-ranks]
+LoadedPart load_adapter_part(Session& session, const std::string& path, const BucketPair& buckets,
+                             const std::string& base_hash) {
+  const Kind kind = kind_of_adapter(session, path);
+  compare_base(session, path, kind, base_hash);
   return load_part(session, path, buckets, kind.is_adapter, false);
 }
 
@@ -282,6 +288,23 @@ std::string load_base(Session& session, const BucketPair& buckets, const std::st
   return load_base_part(session, buckets, needed_by, reference).hash;
 }
 
+void load_adapter_on(Session& session, const std::string& path, const std::string& base) {
+  const Kind kind = kind_of_adapter(session, path);
+  if (session.world().rank() == 0) {
+    compare_base_name(path, base, "the base");
+    if (kind.base) compare_quantization(session, path, *kind.base);
+  }
+  load_part(session, path, BucketPair(bucket_bytes(session)), kind.is_adapter, false);
+}
+
+void check_adapter(Session& session, const std::string& path) {
+  const Kind kind = kind_of_adapter(session, path);
+  const OpenedModel opened(session, path, kind.is_adapter, OpenChecks::kFacts);
+  std::vector<Descriptor> all;
+  for (const auto& p : session.parameters().all()) all.push_back(p->descriptor);
+  expect_fit(session.parameters(), parameters_in(opened, std::move(all), session));
+}
+
 namespace {
 
 std::string load_weights(Session& session, const std::string& path, const Kind& kind, const BucketPair& buckets) {
@@ -289,6 +312,10 @@ std::string load_weights(Session& session, const std::string& path, const Kind& 
   std::string hash;
   bool lacks_head = true;
   require_adapter_for(session, path, kind);
+  if (kind.base && session.freezes_all())
+    throw config_error("'" + path + "' has only what was trained in addition to the frozen weights in " +
+                       kind.base->path + ", and adapters share a model with all of its weights")
+        .hint("chassis ckpt export " + path + " DIR writes such a model");
   if (kind.needs_base()) {
     const LoadedPart base = load_base_part(session, buckets, path, kind.is_adapter ? std::nullopt : kind.base);
     hash = base.hash, lacks_head = base.lacks_head;

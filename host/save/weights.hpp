@@ -43,6 +43,12 @@ std::string load_base(Session& session, const BucketPair& buckets, const std::st
 // [all-ranks] Fills the parameters that an adapter added or trains. `base_hash` is that of the frozen ones, as
 // load_weights() returns it, to compare the base with that of the adapter; empty if it is not known.
 void load_adapter(Session& session, const std::string& path, const BucketPair& buckets, const std::string& base_hash);
+// [all-ranks] The same for a session that shares its frozen parameters with one that has loaded `base`, a directory;
+// counts a warning if the adapter names another base. Allocates the buckets for this call.
+void load_adapter_on(Session& session, const std::string& path, const std::string& base);
+// Throws what load_adapter() would throw if the files of the adapter do not fit the session. For programs of one
+// process; reads no weights.
+void check_adapter(Session& session, const std::string& path);
 // Throws what load_weights() would throw if the weights of model.path do not fit the model, if a run starts from them.
 // For programs of one process; reads no weights.
 void check_weights(Session& session);

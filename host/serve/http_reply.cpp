@@ -61,6 +61,7 @@ bool HttpReply::is_open() const {
 void HttpReply::answer(const HttpResponse& response) {
   const std::lock_guard lock(mutex_);
   if (is_closed_ || has_ended_) return;
+  if (!has_begun_) status_ = response.status;
   unsent_ += has_begun_ ? "data: " + response.body + "\n\n" : http_text(response);
   has_begun_ = has_ended_ = true;
   wake();
@@ -70,7 +71,10 @@ bool HttpReply::add_event(std::string_view data) {
   const std::lock_guard lock(mutex_);
   if (is_closed_ || has_ended_) return false;
   // The end of the connection is the end of the stream.
-  if (!std::exchange(has_begun_, true)) unsent_ += head_of(200, "text/event-stream; charset=utf-8") + "\r\n";
+  if (!std::exchange(has_begun_, true)) {
+    status_ = 200;
+    unsent_ += head_of(status_, "text/event-stream; charset=utf-8") + "\r\n";
+  }
   if (unsent_.size() + data.size() > max_unsent_bytes_) {
     is_closed_ = true;
     unsent_ = {};
@@ -85,6 +89,26 @@ void HttpReply::end() {
   const std::lock_guard lock(mutex_);
   has_ended_ = true;
   wake();
+}
+
+void HttpReply::describe(std::string text) {
+  const std::lock_guard lock(mutex_);
+  description_ = std::move(text);
+}
+
+int HttpReply::status() const {
+  const std::lock_guard lock(mutex_);
+  return status_;
+}
+
+bool HttpReply::has_ended() const {
+  const std::lock_guard lock(mutex_);
+  return has_ended_;
+}
+
+std::string HttpReply::description() const {
+  const std::lock_guard lock(mutex_);
+  return description_;
 }
 
 void HttpReply::open(std::function<void()> wake) {

@@ -32,6 +32,8 @@ class HttpReply {
   bool add_event(std::string_view data);
   // Ends the stream.
   void end();
+  // A line of the log about the request gets this text, in addition to its path and status.
+  void describe(std::string text);
 
   // For the server. `wake` is called, under a lock, when there is something to take.
   void open(std::function<void()> wake);
@@ -41,6 +43,9 @@ class HttpReply {
     bool has_ended = false;
   };
   Taken take();
+  int status() const;  // 0: there is none yet
+  bool has_ended() const;
+  std::string description() const;
 
  private:
   void wake();
@@ -48,7 +53,8 @@ class HttpReply {
   const size_t max_unsent_bytes_;
   mutable std::mutex mutex_;
   std::function<void()> wake_;
-  std::string unsent_;
+  std::string unsent_, description_;
+  int status_ = 0;
   bool has_begun_ = false, has_ended_ = false, is_closed_ = false, is_awake_ = false;
 };
 

@@ -126,15 +126,15 @@ class HttpServer::Connection : public std::enable_shared_from_this<Connection> {
       const auto value = message[field];
       return std::string(value.data(), value.size());
     };
-    const std::string host = text(http::field::host);
-    if (has_foreign_host(
-            {.method = {}, .path = {}, .query = {}, .host = host, .num_hosts = message.count(http::field::host)}))
-      return refuse(403, "this server's names are 127.0.0.1 and localhost");
     const std::string target(message.target().data(), message.target().size());
     head_ = {.method = std::string(message.method_string().data(), message.method_string().size()),
              .path = target.substr(0, target.find('?')),
              .content_type = text(http::field::content_type),
              .authorization = text(http::field::authorization)};
+    const std::string host = text(http::field::host);
+    if (has_foreign_host(
+            {.method = {}, .path = {}, .query = {}, .host = host, .num_hosts = message.count(http::field::host)}))
+      return refuse(403, "this server's names are 127.0.0.1 and localhost");
     if (message.count(http::field::transfer_encoding) > 0 &&
         !is_same_ignoring_case(text(http::field::transfer_encoding), "chunked"))
       return refuse(501, "the only transfer coding here is chunked");
@@ -223,6 +223,7 @@ class HttpServer::Connection : public std::enable_shared_from_this<Connection> {
 
   // A connection that is closed with bytes left to read is reset, and the answer may be lost.
   void linger() {
+    report();
     is_lingering_ = true;
     ++server_.num_lingering_;
     error_code ignored;
@@ -232,13 +233,20 @@ class HttpServer::Connection : public std::enable_shared_from_this<Connection> {
 
   void close() {
     if (reply_) reply_->close();
+    report();
     error_code ignored;
     socket_.close(ignored);
     expire_never();
   }
 
+  void report() {
+    if (!reply_ || !server_.handler_.on_end || std::exchange(is_reported_, true)) return;
+    server_.handler_.on_end(head_, *reply_, std::chrono::steady_clock::now() - began_);
+  }
+
   State& server_;
   tcp::socket socket_;
+  const std::chrono::steady_clock::time_point began_ = std::chrono::steady_clock::now();
   asio::steady_timer timer_;
   bool has_deadline_ = false;
   boost::beast::flat_buffer buffer_{64 << 10};
@@ -246,7 +254,7 @@ class HttpServer::Connection : public std::enable_shared_from_this<Connection> {
   HttpHead head_;
   std::shared_ptr<HttpReply> reply_;
   std::string sending_;
-  bool is_sending_ = false, is_lingering_ = false;
+  bool is_sending_ = false, is_lingering_ = false, is_reported_ = false;
   std::array<char, 16 << 10> forgotten_;
   size_t num_forgotten_ = 0;
 };

@@ -38,6 +38,9 @@ struct HttpHandler {
   std::function<void(const HttpHead& head, std::string body, std::shared_ptr<HttpReply> reply)> on_request;
   // The body of an error that the server finds itself.
   std::function<std::string(int status, const std::string& message)> error_body;
+  // Called once the answer is sent, or its client has gone. `head` is empty if what came is no request. May be empty.
+  std::function<void(const HttpHead& head, const HttpReply& reply, std::chrono::steady_clock::duration time)> on_end =
+      {};
 };
 
 class HttpServer {

@@ -51,9 +51,15 @@ double number_of(std::string_view param, const Json& value, double min, double m
   return number;
 }
 
+std::string quoted(const std::vector<std::string>& names) {
+  std::string text;
+  for (const std::string& name : names) text += (text.empty() ? "'" : ", '") + printable(name, 200) + "'";
+  return text;
+}
+
 // A request while its parameters are read.
 struct Reading {
-  const ServedModel& model;
+  const ServedModels& models;
   ServeRequest request = {};
   Json messages = {}, tools = {}, prompt = {};  // null: not given
   bool has_stream_options = false;
@@ -70,11 +76,17 @@ struct Parameter {
 
 void read_model(Reading& reading, std::string_view param, const Json& value) {
   if (!value.is_string()) refuse_type(param, value, "a string");
-  if (const std::string name = value.get<std::string>(); name != reading.model.id)
-    throw RefusedRequest(404,
-                         fmt::format("no model '{}' here; the one that is served is '{}'", printable(name, 200),
-                                     printable(reading.model.id, 200)),
-                         "model", "model_not_found");
+  const std::string name = value.get<std::string>();
+  const std::vector<std::string>& names = reading.models.names;
+  const auto found = std::ranges::find(names, name);
+  if (found == names.end())
+    throw RefusedRequest(
+        404,
+        fmt::format("no model '{}' here; {}", printable(name, 200),
+                    names.size() == 1 ? "the one that is served is '" + printable(names.front(), 200) + "'"
+                                      : "those that are served are " + quoted(names)),
+        "model", "model_not_found");
+  reading.request.model = static_cast<size_t>(found - names.begin());
 }
 
 void read_max_tokens(Reading& reading, std::string_view param, const Json& value) {
@@ -140,7 +152,7 @@ const Parameter kParameters[] = {
     {"n",
      [](Reading& to, std::string_view param, const Json& value) {
        to.request.answers_per_prompt =
-           static_cast<size_t>(int_of(param, value, 1, static_cast<int64_t>(to.model.max_answers)));
+           static_cast<size_t>(int_of(param, value, 1, static_cast<int64_t>(to.models.max_answers)));
      }},
     {"stream",
      [](Reading& to, std::string_view param, const Json& value) { to.request.streams = bool_of(param, value); }},
@@ -229,11 +241,11 @@ Json body_of(std::string_view text) {
   return body;
 }
 
-Reading read_parameters(const Json& body, const ServedModel& model, bool is_chat) {
-  Reading reading{.model = model};
+Reading read_parameters(const Json& body, const ServedModels& models, bool is_chat) {
+  Reading reading{.models = models};
   ServeRequest& request = reading.request;
   request.is_chat = is_chat;
-  request.options = model.options;
+  request.options = models.options;
   for (const auto& [name, value] : body.items()) read_parameter(reading, name, value);
   if (reading.max_tokens) request.options.max_new_tokens = *reading.max_tokens;
   if (reading.has_stream_options && !request.streams) refuse("stream_options", "'stream_options' needs 'stream': true");
@@ -289,15 +301,15 @@ std::vector<int32_t> ids_of(const Json& list, int64_t vocab_size) {
 }
 
 // A string, a list of strings, a list of ids, or a list of lists of ids.
-std::vector<Prompt> prompts_of(const Json& prompt, const ServedModel& model) {
+std::vector<Prompt> prompts_of(const Json& prompt, const ServedModels& models) {
   const std::string_view wanted = "a string, a list of strings, a list of ids or a list of lists of ids";
   if (prompt.is_string()) return {prompt.get<std::string>()};
   if (!prompt.is_array()) refuse_type("prompt", prompt, wanted);
   if (prompt.empty()) refuse("prompt", "'prompt' is empty");
-  if (prompt.front().is_number()) return {ids_of(prompt, model.options.vocab_size)};
-  if (prompt.size() > model.max_answers)
+  if (prompt.front().is_number()) return {ids_of(prompt, models.options.vocab_size)};
+  if (prompt.size() > models.max_answers)
     refuse("prompt", fmt::format("'prompt' has {} texts, at most {} are answered by one request", prompt.size(),
-                                 model.max_answers));
+                                 models.max_answers));
   std::vector<Prompt> prompts;
   for (const Json& one : prompt) {
     if (one.type() != prompt.front().type() || (!one.is_string() && !one.is_array()))
@@ -305,7 +317,7 @@ std::vector<Prompt> prompts_of(const Json& prompt, const ServedModel& model) {
     if (one.is_string())
       prompts.push_back(one.get<std::string>());
     else
-      prompts.push_back(ids_of(one, model.options.vocab_size));
+      prompts.push_back(ids_of(one, models.options.vocab_size));
   }
   return prompts;
 }
@@ -323,42 +335,42 @@ ServeRequest checked(Reading reading) {
   ServeRequest& request = reading.request;
   for (const Prompt& prompt : request.prompts)
     if (const size_t bytes = bytes_of(prompt);
-        bytes / kMaxBytesPerPosition > static_cast<size_t>(reading.model.max_positions))
+        bytes / kMaxBytesPerPosition > static_cast<size_t>(reading.models.max_positions))
       throw RefusedRequest(
-          400, fmt::format("the prompt has {} bytes, too many for {} positions", bytes, reading.model.max_positions),
+          400, fmt::format("the prompt has {} bytes, too many for {} positions", bytes, reading.models.max_positions),
           request.is_chat ? "messages" : "prompt", "context_length_exceeded");
-  if (request.num_answers() > reading.model.max_answers)
+  if (request.num_answers() > reading.models.max_answers)
     refuse("n", fmt::format("{} prompts with {} answers each are {} answers, at most {} are given to one request",
                             request.prompts.size(), request.answers_per_prompt, request.num_answers(),
-                            reading.model.max_answers));
+                            reading.models.max_answers));
   return std::move(request);
 }
 
 }  // namespace
 
-ServeRequest read_chat_request(std::string_view text, const ServedModel& model) {
-  Reading reading = read_parameters(body_of(text), model, /*is_chat=*/true);
+ServeRequest read_chat_request(std::string_view text, const ServedModels& models) {
+  Reading reading = read_parameters(body_of(text), models, /*is_chat=*/true);
   if (reading.messages.is_null()) throw RefusedRequest(400, "'messages' is missing", "messages", "missing_parameter");
   reading.request.prompts.emplace_back(chat_of(reading.messages, reading.tools));
   return checked(std::move(reading));
 }
 
-ServeRequest read_completion_request(std::string_view text, const ServedModel& model) {
-  Reading reading = read_parameters(body_of(text), model, /*is_chat=*/false);
+ServeRequest read_completion_request(std::string_view text, const ServedModels& models) {
+  Reading reading = read_parameters(body_of(text), models, /*is_chat=*/false);
   if (reading.prompt.is_null()) throw RefusedRequest(400, "'prompt' is missing", "prompt", "missing_parameter");
-  reading.request.prompts = prompts_of(reading.prompt, model);
+  reading.request.prompts = prompts_of(reading.prompt, models);
   return checked(std::move(reading));
 }
 
-int64_t room_for_answer(const ServedModel& model, size_t num_prompt_tokens, int64_t wanted) {
+int64_t room_for_answer(const ServedModels& models, size_t num_prompt_tokens, int64_t wanted) {
   const auto num_tokens = static_cast<int64_t>(num_prompt_tokens);
   if (num_tokens == 0) throw RefusedRequest(400, "the prompt is empty", "prompt", "invalid_value");
-  if (num_tokens > model.max_positions)
+  if (num_tokens > models.max_positions)
     throw RefusedRequest(400,
                          fmt::format("the prompt has {} tokens, which leaves no room for an answer in {} positions",
-                                     num_tokens, model.max_positions),
+                                     num_tokens, models.max_positions),
                          "prompt", "context_length_exceeded");
-  return std::min(wanted, model.max_positions - num_tokens + 1);  // the last token is not an input
+  return std::min(wanted, models.max_positions - num_tokens + 1);  // the last token is not an input
 }
 
 }  // namespace chassis

@@ -33,9 +33,9 @@ class RefusedRequest : public std::exception {
   std::string message_, param_, code_;
 };
 
-// The model as requests see it: its limits, and the settings of requests that say nothing.
-struct ServedModel {
-  std::string id;
+// The models as requests see them: their names, their limits, and the settings of requests that say nothing.
+struct ServedModels {
+  std::vector<std::string> names;  // the base, then its adapters
   GenerateOptions options;
   int64_t max_positions = 0;  // of a prompt with its answer
   size_t max_answers = 128;   // to one request
@@ -45,6 +45,7 @@ struct ServedModel {
 using Prompt = std::variant<std::string, std::vector<int32_t>, ChatRecord>;
 
 struct ServeRequest {
+  size_t model = 0;  // among the names; a request that names none gets the base
   bool is_chat = false;
   std::vector<Prompt> prompts;
   size_t answers_per_prompt = 1;
@@ -58,11 +59,11 @@ struct ServeRequest {
 };
 
 // The body of POST /v1/chat/completions, and that of POST /v1/completions. Throw a RefusedRequest.
-ServeRequest read_chat_request(std::string_view body, const ServedModel& model);
-ServeRequest read_completion_request(std::string_view body, const ServedModel& model);
+ServeRequest read_chat_request(std::string_view body, const ServedModels& models);
+ServeRequest read_completion_request(std::string_view body, const ServedModels& models);
 
 // The most tokens that an answer to a prompt may have, at most `wanted`. Throws a RefusedRequest if there is no room
 // for one.
-int64_t room_for_answer(const ServedModel& model, size_t num_prompt_tokens, int64_t wanted);
+int64_t room_for_answer(const ServedModels& models, size_t num_prompt_tokens, int64_t wanted);
 
 }  // namespace chassis

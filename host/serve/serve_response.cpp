@@ -18,15 +18,22 @@ std::string_view error_type(int status) {
 Json text_or_null(const std::string& text) { return text.empty() ? Json() : Json(text); }
 
 Json usage_of(const std::vector<Answer>& answers, size_t answers_per_prompt) {
-  uint64_t prompt = 0, answered = 0;
-  for (size_t i = 0; i < answers.size(); ++i) {
-    if (i % answers_per_prompt == 0) prompt += answers[i].num_prompt_tokens;
-    answered += answers[i].num_tokens;
-  }
-  return {{"prompt_tokens", prompt}, {"completion_tokens", answered}, {"total_tokens", prompt + answered}};
+  const TokenCounts counts = token_counts(answers, answers_per_prompt);
+  return {{"prompt_tokens", counts.prompt},
+          {"completion_tokens", counts.answer},
+          {"total_tokens", counts.prompt + counts.answer}};
 }
 
 }  // namespace
+
+TokenCounts token_counts(const std::vector<Answer>& answers, size_t answers_per_prompt) {
+  TokenCounts counts;
+  for (size_t i = 0; i < answers.size(); ++i) {
+    if (i % answers_per_prompt == 0) counts.prompt += answers[i].num_prompt_tokens;
+    counts.answer += answers[i].num_tokens;
+  }
+  return counts;
+}
 
 std::string error_json(int status, const std::string& message, const std::string& param, const std::string& code) {
   return json_line({{"error",
@@ -36,12 +43,18 @@ std::string error_json(int status, const std::string& message, const std::string
                       {"code", text_or_null(code)}}}});
 }
 
-std::string model_json(const std::string& model, int64_t unix_time_s) {
-  return json_line({{"id", model}, {"object", "model"}, {"created", unix_time_s}, {"owned_by", "chassis"}});
+std::string model_json(const std::vector<std::string>& names, size_t index, int64_t unix_time_s) {
+  return json_line({{"id", names.at(index)},
+                    {"object", "model"},
+                    {"created", unix_time_s},
+                    {"owned_by", "chassis"},
+                    {"parent", index == 0 ? Json() : Json(names.front())}});
 }
 
-std::string models_json(const std::string& model, int64_t unix_time_s) {
-  return "{\"object\":\"list\",\"data\":[" + model_json(model, unix_time_s) + "]}";
+std::string models_json(const std::vector<std::string>& names, int64_t unix_time_s) {
+  std::string list;
+  for (size_t i = 0; i < names.size(); ++i) list += (i > 0 ? "," : "") + model_json(names, i, unix_time_s);
+  return "{\"object\":\"list\",\"data\":[" + list + "]}";
 }
 
 ResponseWriter::ResponseWriter(bool is_chat, bool includes_usage, std::string model, int64_t unix_time_s)

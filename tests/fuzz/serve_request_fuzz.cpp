@@ -10,14 +10,15 @@
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t num_bytes) {
   using namespace chassis;
   const std::string_view text(reinterpret_cast<const char*>(data), num_bytes);
-  ServedModel model;
-  model.id = "m";
+  ServedModels model;
+  model.names = {"m", "n"};
   model.options.vocab_size = 100;
   model.max_positions = 50;
   for (auto* read : {read_chat_request, read_completion_request}) {
     try {
       const ServeRequest request = read(text, model);
-      if (request.prompts.empty() || request.num_answers() > model.max_answers) std::abort();
+      if (request.prompts.empty() || request.model >= model.names.size() || request.num_answers() > model.max_answers)
+        std::abort();
       if (request.options.max_new_tokens < 1 || request.stop_texts.size() > 16) std::abort();
       for (const Prompt& prompt : request.prompts)
         if (const auto* ids = std::get_if<std::vector<int32_t>>(&prompt))

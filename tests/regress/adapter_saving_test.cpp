@@ -5,9 +5,12 @@
 #include <nlohmann/json.hpp>
 #include <numeric>
 
+#include "host/save/adapter_files.hpp"
 #include "host/save/weights.hpp"
+#include "host/service/memory.hpp"
 #include "tests/regress/started_run.hpp"
 #include "tests/support/expect_has.hpp"
+#include "tests/support/recorder.hpp"
 
 namespace chassis::test {
 namespace {
@@ -64,6 +67,9 @@ class AdapterSaving : public testing::Test {
     Session session(load_config(run_.config_path(), words), {.plugin_path = {CHASSIS_TEST_PLUGIN_DIR}});
     session.allocate();
     load_weights(session, from);
+    return logits_of(session);
+  }
+  static std::vector<float> logits_of(Session& session) {
     constexpr int64_t kLength = 24;
     std::vector<int32_t> ids(kLength), positions(kLength), documents(kLength, 0);
     std::iota(ids.begin(), ids.end(), 5);
@@ -439,6 +445,68 @@ TEST_F(AdapterSaving, RefusesSettingsThatCannotBeSaved) {
   EXPECT_HAS(refusal({"adapter={ plugin = \"lora\", rank = 2 }", "checkpoint.contents=trained",
                       "model.config.vocab_size=264"}),
              "those of this run are random");
+}
+
+// `chassis serve --lora` answers with such sessions.
+TEST_F(AdapterSaving, SessionsOfTwoAdaptersShareTheTensorsOfTheBase) {
+  train("one", {"run.max_steps=4"});
+  run_.train("two",
+             {"run.max_steps=4", "model={ path = \"" + base_ + "\" }",
+              "adapter={ plugin = \"lora\", rank = 3, targets = [\"q_proj\"], modules_to_save = [\"lm_head\"] }"});
+  const auto open = [&](const std::vector<std::string>& words, const SessionOptions& options) {
+    std::vector<std::string> all = {"model={ path = \"" + base_ + "\" }", "tokenizer.plugin=bytes"};
+    all.insert(all.end(), words.begin(), words.end());
+    SessionOptions with = options;
+    with.plugin_path = {CHASSIS_TEST_PLUGIN_DIR};
+    return std::make_unique<Session>(load_config(run_.config_path(), all, ConfigUse::kGeneration), with);
+  };
+  const auto live_bytes = [] { return memory_usage().of(MemoryCategory::kParameters).live_bytes; };
+  const auto base = open({}, {.freezes_all = true});
+  base->allocate();
+  load_weights(*base, base_);
+  const uint64_t base_bytes = base->parameters().stored_bytes();
+  EXPECT_EQ(base_bytes, 4 * static_cast<uint64_t>(base->parameters().num_elements(false)));
+
+  std::vector<std::unique_ptr<Session>> adapted;
+  std::vector<std::string> directories = {run_.directory("one") + "/final", run_.checkpoint("two", 4)};
+  for (const std::string& directory : directories) {
+    const std::string adapter = "adapter={ plugin = \"lora\", path = \"" + directory + "\" }";
+    Session& session = *adapted.emplace_back(open({adapter}, {.lender = base.get()}));
+    EXPECT_EQ(session.tokenizer(), base->tokenizer());
+    check_adapter(session, directory);
+    const uint64_t before = live_bytes();
+    session.allocate();
+    load_adapter_on(session, directory, base_);
+    uint64_t own_bytes = 0;
+    for (const auto& p : session.parameters().all()) {
+      if (is_kept(*p)) own_bytes += 4 * static_cast<uint64_t>(numel(p->descriptor.global_shape));
+      const Parameter* const lent = base->parameters().find(p->name);
+      EXPECT_EQ(lent != nullptr && p->shard.shares_storage_with(lent->shard), !is_kept(*p)) << p->name;
+    }
+    EXPECT_EQ(session.parameters().stored_bytes(&base->parameters()), own_bytes);
+    EXPECT_GE(live_bytes() - before, own_bytes);
+    EXPECT_LT(live_bytes() - before, own_bytes + base_bytes / 4);
+  }
+  EXPECT_EQ(logits_of(*base), logits({"model={ path = \"" + base_ + "\" }"}, base_));
+  for (size_t i = 0; i < 2; ++i) {
+    const std::vector<float> alone = logits(
+        {"model={ path = \"" + base_ + "\" }", "adapter={ plugin = \"lora\", path = \"" + directories[i] + "\" }"},
+        directories[i]);
+    EXPECT_EQ(logits_of(*adapted[i]), alone) << directories[i];
+    EXPECT_NE(alone, logits_of(*base));
+  }
+  EXPECT_NE(logits_of(*adapted[0]), logits_of(*adapted[1]));
+}
+
+TEST_F(AdapterSaving, AModelWithoutAllOfItsWeightsIsNotShared) {
+  run_.train("part", {"run.max_steps=2", "model={ path = \"" + base_ + "\" }", "freeze.train_only=[\"layers.0\"]",
+                      "checkpoint.contents=trained"});
+  Session session(load_config(run_.config_path(), {"model={ path = \"" + base_ + "\" }", "tokenizer.plugin=bytes"},
+                              ConfigUse::kGeneration),
+                  {.plugin_path = {CHASSIS_TEST_PLUGIN_DIR}, .freezes_all = true});
+  session.allocate();
+  EXPECT_HAS(refusal([&] { load_weights(session, run_.checkpoint("part", 2)); }),
+             "adapters share a model with all of its weights");
 }
 
 // The peak memory of a merge does not depend on the size of the model.

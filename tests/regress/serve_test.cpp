@@ -5,6 +5,7 @@
 
 #include <chrono>
 #include <future>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <utility>
 
@@ -118,9 +119,7 @@ class Serve : public testing::Test {
     prompts += Json({{"prompt", kPrompt}}).dump() + "\n";
     write_text(*folder_ / "prompts.jsonl", prompts);
     run({"train", "run.toml"});
-    run({"generate", "run.toml", "--prompts", "prompts.jsonl", "--out", "answers.jsonl"});
-    std::istringstream lines(text_of_file(*folder_ / "answers.jsonl"));
-    for (std::string line; std::getline(lines, line);) answers_.push_back(Json::parse(line));
+    answers_ = answers_of("base", {"run.toml"});
     ASSERT_EQ(answers_.size(), kTurns.size() + 1);
     server_ = new Served(*folder_, {"run.toml", "generate.batch_size=3"});
     ASSERT_GT(server_->port(), 0);
@@ -133,6 +132,18 @@ class Serve : public testing::Test {
   static void run(const std::vector<std::string>& words) {
     const Outcome outcome = run_process(chassis(words), folder_->path());
     ASSERT_EQ(outcome.exit_code, 0) << outcome.output;
+  }
+  // The answers of `generate` to the turns, and to a prompt.
+  static std::vector<Json> answers_of(const std::string& name, std::vector<std::string> words) {
+    const std::string file = name + "-answers.jsonl";
+    words.insert(words.begin(), "generate");
+    words.insert(words.end(), {"--prompts", "prompts.jsonl", "--out", file});
+    run(words);
+    std::vector<Json> answers;
+    std::istringstream lines(text_of_file(*folder_ / file));
+    for (std::string line; std::getline(lines, line);) answers.push_back(Json::parse(line));
+    EXPECT_EQ(answers.size(), kTurns.size() + 1);
+    return answers;
   }
 
   static ScratchDirectory* folder_;
@@ -343,6 +354,176 @@ TEST_F(Serve, OneProcessServesAndAPortInUseIsRefused) {
       run_process(chassis({"serve", toml, "--port", port, "tokenizer.path=" + *folder_ / "tokenizer"}), other.path());
   EXPECT_EQ(taken.exit_code, 2) << taken.output;
   EXPECT_HAS(taken.output, "port " + port + " of 127.0.0.1: Address already in use");
+}
+
+// Two adapters over the model of the other tests, which differ in rank, targets and the modules that they hold.
+class ServeAdapters : public Serve {
+ protected:
+  static void SetUpTestSuite() {
+    Serve::SetUpTestSuite();
+    train("one", {"Ahoy", "A ship", "4", "Fair winds"}, "rank = 8, alpha = 32");
+    train("two", {"No", "Guess", "5?", "Stay"},
+          "rank = 4, alpha = 16, targets = [\"q_proj\", \"v_proj\"], modules_to_save = [\"lm_head\"]");
+    const std::string base = "model={ path = \"out/final\" }";
+    expected_["tiny"] = answers_;
+    expected_["one"] = answers_of("one", {"run.toml", base, "--from", "one/final"});
+    expected_["two"] = answers_of("two", {"run.toml", base, "--from", "two/final"});
+    run({"ckpt", "merge", "two", "--out", "merged"});
+    merged_ = answers_of("merged", {"run.toml", "--from", "merged"});
+    adapters_ = new Served(
+        *folder_, {"out", "generate.batch_size=3", "--lora", "one=one/final", "--lora", "two=two", "--log-requests"});
+    ASSERT_GT(adapters_->port(), 0);
+  }
+  static void TearDownTestSuite() {
+    delete std::exchange(adapters_, nullptr);
+    Serve::TearDownTestSuite();
+  }
+
+  static void train(const std::string& name, const std::vector<std::string>& replies, const std::string& adapter) {
+    std::string chats;
+    for (size_t i = 0; i < kTurns.size(); ++i)
+      chats += Json({{"messages", {message("user", kTurns[i].first), message("assistant", replies[i])}}}).dump() + "\n";
+    write_text(*folder_ / (name + ".jsonl"), chats);
+    run({"train", "run.toml", "model={ path = \"out/final\" }", "adapter={ plugin = \"lora\", " + adapter + " }",
+         "run.output_dir=" + name, "data.train.0.path=" + name + ".jsonl", "run.max_steps=60"});
+  }
+  static Json choice(const std::string& model, size_t turn) {
+    return adapters_->chat(kTurns[turn].first, {{"model", model}}).json()["choices"][0];
+  }
+  static std::string refusal(const std::vector<std::string>& words) {
+    std::vector<std::string> all = {"serve", "--port", "0"};
+    all.insert(all.end(), words.begin(), words.end());
+    const Outcome outcome = run_process(chassis(all), folder_->path());
+    EXPECT_NE(outcome.exit_code, 0) << outcome.output;
+    return outcome.output;
+  }
+
+  static Served* adapters_;
+  static std::map<std::string, std::vector<Json>> expected_;
+  static std::vector<Json> merged_;
+};
+Served* ServeAdapters::adapters_ = nullptr;
+std::map<std::string, std::vector<Json>> ServeAdapters::expected_;
+std::vector<Json> ServeAdapters::merged_;
+
+TEST_F(ServeAdapters, EachAnswersAsGenerateDoesWithIt) {
+  for (const auto& [model, answers] : expected_) {
+    for (size_t i = 0; i < kTurns.size(); ++i) EXPECT_EQ(choice(model, i)["message"]["content"], answers[i]["answer"]);
+    const Json text = adapters_->complete({{"model", model}, {"prompt", kPrompt}}).json();
+    EXPECT_EQ(text["choices"][0]["text"], answers.back()["answer"]);
+    EXPECT_EQ(text["model"], model);
+  }
+  for (size_t i = 0; i < kTurns.size(); ++i) {
+    EXPECT_EQ(expected_["two"][i]["answer"], merged_[i]["answer"]);
+    EXPECT_NE(expected_["one"][i]["answer"], expected_["two"][i]["answer"]);
+    EXPECT_NE(expected_["one"][i]["answer"], answers_[i]["answer"]);
+  }
+  EXPECT_EQ(adapters_->complete({{"prompt", kPrompt}}).json()["choices"][0]["text"], answers_.back()["answer"]);
+}
+
+TEST_F(ServeAdapters, RequestsAtOnceGetTheAnswersOfTheirModel) {
+  const std::vector<std::string> models = {"tiny", "one", "two"};
+  std::vector<std::future<Json>> together;
+  for (size_t i = 0; i < 12; ++i)
+    together.push_back(std::async(std::launch::async, [=] { return choice(models[i % 3], i / 3); }));
+  for (size_t i = 0; i < 12; ++i)
+    EXPECT_EQ(together[i].get()["message"]["content"], expected_[models[i % 3]][i / 3]["answer"]) << i;
+}
+
+// The answers of one model fill all places, and 100 of its answers wait.
+TEST_F(ServeAdapters, AModelDoesNotWaitForAllAnswersOfAnother) {
+  const Json flood = {{"model", "one"}, {"prompt", "a"},     {"temperature", 100},
+                      {"n", 100},       {"max_tokens", 200}, {"stream", true}};
+  const std::string text = Served::request_text("/v1/completions", flood.dump());
+  const int file = fake::connection_to(adapters_->port());
+  ASSERT_EQ(send(file, text.data(), text.size(), MSG_NOSIGNAL), static_cast<ssize_t>(text.size()));
+  size_t num_ended = 0;
+  std::string got;
+  char some[4096];
+  const auto receive = [&](int flags) {
+    const ssize_t count = recv(file, some, sizeof some, flags);
+    if (count > 0) got.append(some, static_cast<size_t>(count));
+    return count > 0;
+  };
+  while (got.find("data: ") == got.npos && receive(0)) {
+  }
+  EXPECT_EQ(choice("two", 0)["message"]["content"], expected_["two"][0]["answer"]);
+  while (receive(MSG_DONTWAIT)) {
+  }
+  close(file);
+  for (size_t at = 0; (at = got.find("\"finish_reason\":\"", at)) != got.npos; ++at) ++num_ended;
+  EXPECT_LT(num_ended, 20u) << "the answer of 'two' waited for those of 'one'";
+}
+
+TEST_F(ServeAdapters, AreListedUnderTheirBase) {
+  const Json models = adapters_->get("/v1/models").json()["data"];
+  ASSERT_EQ(models.size(), 3u) << models;
+  EXPECT_TRUE(models[0]["parent"].is_null());
+  EXPECT_EQ(models[1]["id"], "one");
+  EXPECT_EQ(models[2]["id"], "two");
+  EXPECT_EQ(models[2]["parent"], "tiny");
+  EXPECT_EQ(adapters_->get("/v1/models/two").json(), models[2]);
+  const Response unknown = adapters_->chat("Hi", {{"model", "three"}});
+  EXPECT_EQ(unknown.status, 404);
+  EXPECT_HAS(unknown.error(), "no model 'three' here; those that are served are 'tiny', 'one', 'two'");
+}
+
+TEST_F(ServeAdapters, ALineOfTheLogHasNoTextOfTheRequest) {
+  Json stream = {{"model", "two"}, {"prompt", "Confidential"}, {"max_tokens", 3}, {"stream", true}};
+  EXPECT_EQ(adapters_->complete(stream).status, 200);
+  ASSERT_TRUE(adapters_->process().wait_for("POST /v1/completions 200, ")) << adapters_->process().output_so_far();
+  ASSERT_TRUE(adapters_->process().wait_for("s, model two, 12 tokens answered with ")) << "words has ids of bytes";
+  adapters_->get("/v1/models?x=Confidential");
+  EXPECT_TRUE(adapters_->process().wait_for("GET /v1/models 200, "));
+  EXPECT_EQ(adapters_->process().output_so_far().find("Confidential"), std::string::npos);
+}
+
+TEST_F(ServeAdapters, TakeMemoryForWhatTheyHaveOfTheirOwn) {
+  // A and B of rank 8 in fp32, for the projections of 2 layers: q and o, k and v, and three of the MLP.
+  const int num_bytes = 4 * 2 * 8 * (2 * (64 + 64) + 2 * (64 + 32) + 3 * (64 + 128));
+  ASSERT_EQ(num_bytes, 64 << 10);
+  EXPECT_HAS(adapters_->process().output_so_far(), "adapter 'one' of one/final has 64 KiB in addition to the ");
+}
+
+TEST_F(ServeAdapters, AreRefusedByNameBeforeAnyWeightIsRead) {
+  EXPECT_HAS(refusal({"out", "--lora", "one"}), "--lora 'one' is not of the form NAME=DIR");
+  EXPECT_HAS(refusal({"out", "--lora", "one="}), "--lora 'one=' is not of the form NAME=DIR");
+  EXPECT_HAS(refusal({"out", "--lora", "a b=one/final"}), "visible ASCII characters and no spaces");
+  EXPECT_HAS(refusal({"out", "--lora", "one=one/final", "--lora", "one=two"}),
+             "--lora names two adapters 'one': one/final and two");
+  EXPECT_HAS(refusal({"out", "--lora", "tiny=one/final"}), "--lora tiny=one/final: 'tiny' is the name of the base");
+  EXPECT_HAS(refusal({"out", "--lora", "one=absent"}), "--lora one=absent: 'absent' has no adapter_config.json");
+  EXPECT_HAS(refusal({"out", "--lora", "one=out/final"}),
+             "--lora one=out/final: 'out/final' has no adapter_config.json");
+  EXPECT_HAS(refusal({"one", "--lora", "two=two"}), "this base has one");
+
+  std::filesystem::copy(*folder_ / "one/final", *folder_ / "dora");
+  std::filesystem::remove(*folder_ / "dora/manifest.json");
+  Json config = Json::parse(text_of_file(*folder_ / "dora/adapter_config.json"));
+  config["use_dora"] = true;
+  write_text(*folder_ / "dora/adapter_config.json", config.dump());
+  EXPECT_HAS(refusal({"out", "--lora", "one=dora"}), "DoRA is not supported here");
+  config["use_dora"] = false;
+  config["r"] = 7;
+  write_text(*folder_ / "dora/adapter_config.json", config.dump());
+  const std::string shapes = refusal({"out", "--lora", "one=dora"});
+  EXPECT_HAS(shapes, "--lora one=dora: ");
+  EXPECT_HAS(shapes, "[8, 64]");
+  EXPECT_HAS(shapes, "[7, 64]");
+  EXPECT_EQ(shapes.find("loaded "), std::string::npos) << shapes;
+}
+
+TEST_F(ServeAdapters, AnotherBaseIsAWarning) {
+  std::filesystem::copy(*folder_ / "one/final", *folder_ / "other");
+  std::filesystem::remove(*folder_ / "other/manifest.json");
+  Json config = Json::parse(text_of_file(*folder_ / "other/adapter_config.json"));
+  config["base_model_name_or_path"] = "org/Another";
+  write_text(*folder_ / "other/adapter_config.json", config.dump());
+  Served served(*folder_, {"out", "--lora", "one=other"});
+  EXPECT_HAS(served.process().output_so_far(), "base_model_name_or_path is org/Another, the base is out/final");
+  EXPECT_EQ(adapters_->process().output_so_far().find("base_model_name_or_path"), std::string::npos);
+  EXPECT_EQ(served.chat("Hi", {{"model", "one"}}).json()["choices"][0]["message"]["content"],
+            expected_["one"][0]["answer"]);
 }
 
 }  // namespace

@@ -64,17 +64,50 @@ class HttpServerTest : public testing::Test {
         const std::lock_guard lock(mutex_);
         kept_ = std::move(reply);
       } else {
+        reply->describe(" echo");
         reply->answer({200, body.size() < 100 ? body : std::to_string(body.size())});
       }
+    };
+    made.on_end = [this](const HttpHead& head, const HttpReply& reply, Clock::duration time) {
+      const std::lock_guard lock(mutex_);
+      ended_ += head.method + head.path + " " + std::to_string(reply.status()) + reply.description() +
+                (reply.has_ended() ? "" : " gone") + (time < 10s ? "\n" : " late\n");
     };
     made.error_body = [](int status, const std::string& message) { return std::to_string(status) + " " + message; };
     return made;
   }
 
+  // True once the server has reported requests so.
+  bool has_reported(const std::string& lines) {
+    for (int i = 0; i < 500; ++i, std::this_thread::sleep_for(10ms)) {
+      const std::lock_guard lock(mutex_);
+      if (ended_.find(lines) != std::string::npos) return true;
+    }
+    return false;
+  }
+
   std::mutex mutex_;
   std::shared_ptr<HttpReply> kept_;
+  std::string ended_;
   HttpServer server_{0, handler(), short_limits()};
 };
+
+TEST_F(HttpServerTest, ReportsEachRequestWhenItEnds) {
+  answer("GET /a?b=c HTTP/1.1\r\nHost: localhost\r\n\r\n");
+  EXPECT_TRUE(has_reported("GET/a 200\n")) << ended_;
+  answer(post("x"));
+  EXPECT_TRUE(has_reported("POST/echo 200 echo\n")) << ended_;
+  answer("GET /b HTTP/1.1\r\nHost: evil.example\r\n\r\n");
+  EXPECT_TRUE(has_reported("GET/b 403\n")) << ended_;
+  answer("no request\r\n\r\n");
+  EXPECT_TRUE(has_reported("\n 400\n")) << ended_;
+  const int file = fake::connection_to(server_.port());
+  const std::string text = "POST /keep HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 1\r\n\r\nx";
+  ASSERT_EQ(send(file, text.data(), text.size(), MSG_NOSIGNAL), static_cast<ssize_t>(text.size()));
+  ASSERT_TRUE(kept());
+  close(file);
+  EXPECT_TRUE(has_reported("POST/keep 0 gone\n")) << ended_;
+}
 
 TEST_F(HttpServerTest, AnswersByTheHeadOrByTheBody) {
   const std::string head = answer("GET /a?b=c HTTP/1.1\r\nHost: localhost:80\r\n\r\n");

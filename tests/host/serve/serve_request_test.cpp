@@ -11,9 +11,9 @@
 namespace chassis {
 namespace {
 
-ServedModel model() {
-  ServedModel made;
-  made.id = "tiny";
+ServedModels model() {
+  ServedModels made;
+  made.names = {"tiny"};
   made.options.max_new_tokens = 40;
   made.options.seed = 42;
   made.options.vocab_size = 300;
@@ -22,10 +22,10 @@ ServedModel model() {
   return made;
 }
 
-ServeRequest chat(const std::string& more, const ServedModel& served = model()) {
+ServeRequest chat(const std::string& more, const ServedModels& served = model()) {
   return read_chat_request(R"({"messages": [{"role": "user", "content": "Hi"}])" + more + "}", served);
 }
-ServeRequest completion(const std::string& body, const ServedModel& served = model()) {
+ServeRequest completion(const std::string& body, const ServedModels& served = model()) {
   return read_completion_request(body, served);
 }
 
@@ -120,8 +120,19 @@ TEST(ServeRequest, RefusesWhatItCannotDoByName) {
   for (const auto& [more, message] : rows) EXPECT_HAS(chat_refusal(more), message) << more;
 }
 
+TEST(ServeRequest, ChoosesAnAdapterByItsName) {
+  ServedModels several = model();
+  several.names = {"tiny", "sql", "chat"};
+  EXPECT_EQ(chat("", several).model, 0u);
+  EXPECT_EQ(chat(R"(, "model": null)", several).model, 0u);
+  EXPECT_EQ(chat(R"(, "model": "tiny")", several).model, 0u);
+  EXPECT_EQ(completion(R"({"prompt": "a", "model": "chat"})", several).model, 2u);
+  EXPECT_EQ(refusal([&] { chat(R"(, "model": "SQL")", several); }),
+            "404 model model_not_found: no model 'SQL' here; those that are served are 'tiny', 'sql', 'chat'");
+}
+
 TEST(ServeRequest, ATemperatureOf0ReplacesTheSamplingOfTheConfiguration) {
-  ServedModel sampling = model();
+  ServedModels sampling = model();
   sampling.options.sampling = {.temperature = 1.0, .top_k = 5, .top_p = 0.5};
   const ServeRequest request = chat(R"(, "temperature": 0)", sampling);
   EXPECT_EQ(request.options.sampling.temperature, 0.0);

@@ -44,6 +44,18 @@ TEST(ServeResponse, EventsOfAStreamShareAnId) {
   for (const Json& event : {text, end, usage}) EXPECT_EQ(event["id"], begin["id"]);
 }
 
+TEST(ServeResponse, AdaptersHaveTheBaseAsTheirParent) {
+  const std::vector<std::string> names = {"tiny", "sql", "chat"};
+  const Json models = read(models_json(names, 7));
+  EXPECT_EQ(models["object"], "list");
+  ASSERT_EQ(models["data"].size(), 3u);
+  EXPECT_EQ(models["data"][0],
+            Json({{"id", "tiny"}, {"object", "model"}, {"created", 7}, {"owned_by", "chassis"}, {"parent", nullptr}}));
+  EXPECT_EQ(models["data"][2]["id"], "chat");
+  EXPECT_EQ(models["data"][2]["parent"], "tiny");
+  EXPECT_EQ(read(model_json(names, 1, 7)), models["data"][1]);
+}
+
 TEST(ServeResponse, AnErrorHasTheFourKeysOfOpenAi) {
   EXPECT_EQ(read(error_json(404, "no", "model", "model_not_found")),
             read(R"({"error": {"message": "no", "type": "invalid_request_error", "param": "model",
