@@ -98,7 +98,7 @@ Verb add_generate(CLI::App& app) {
       if (!rows.empty()) ids = ids_of_rows(session, answerer, rows);
       require_adapter_of_run(session, run_of(arguments->weights.from));
       session.allocate();
-      const std::string weights = load_weights(session, arguments->weights.from);
+      const std::string weights = load_weights(session, arguments->weights.from).directory;
       if (!arguments->has_prompt) warn_of_other_template(session, run_of(arguments->weights.from));
       if (arguments->chat) return chat_on_standard_input(session, answerer);
       if (!rows.empty()) {

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <deque>
-#include <filesystem>
 #include <optional>
 #include <string>
 #include <utility>
@@ -127,12 +126,6 @@ std::vector<ServedAdapter> open_adapters(Session& session, const ServeArguments&
   return adapters;
 }
 
-// The directory that adapters of these weights name as their base. The export of a run has its newest weights.
-std::string base_of(const std::string& loaded) {
-  const std::filesystem::path folder = std::filesystem::path(loaded).lexically_normal().parent_path();
-  return folder.filename() == "checkpoints" ? (folder.parent_path() / "final").string() : loaded;
-}
-
 int serve(Session& session, std::vector<ServedAdapter>& adapters, const ServeArguments& arguments) {
   // A deque, since answerers do not move.
   std::deque<Answerer> answerers;
@@ -151,7 +144,7 @@ int serve(Session& session, std::vector<ServedAdapter>& adapters, const ServeArg
   const std::string run = run_of(arguments.weights.from);
   require_adapter_of_run(session, run);
   session.allocate();
-  const std::string base = base_of(load_weights(session, arguments.weights.from));
+  const LoadedWeights base = load_weights(session, arguments.weights.from);
   warn_of_other_template(session, run);
   for (ServedAdapter& adapter : adapters) {
     adapter.load(base);

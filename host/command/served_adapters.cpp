@@ -78,7 +78,7 @@ ServedAdapter::ServedAdapter(AdapterArgument argument, ConfigArguments config, c
   });
 }
 
-void ServedAdapter::load(const std::string& base) {
+void ServedAdapter::load(const LoadedWeights& base) {
   naming(argument_, [&] {
     session_->allocate();
     load_adapter_on(*session_, path_, base);

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "host/command/command.hpp"
+#include "host/save/weights.hpp"
 #include "host/session/session.hpp"
 
 namespace chassis {
@@ -31,8 +32,8 @@ class ServedAdapter {
   const std::string& name() const { return argument_.name; }
   const std::string& directory() const { return argument_.directory; }
   Session& session() { return *session_; }
-  // Allocates what the adapter has of its own, and loads it. The base is loaded, from the directory `base`.
-  void load(const std::string& base);
+  // Allocates what the adapter has of its own, and loads it. `base` has been loaded.
+  void load(const LoadedWeights& base);
 
  private:
   AdapterArgument argument_;

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <filesystem>
 #include <functional>
 #include <optional>
 #include <utility>
@@ -200,6 +201,13 @@ void require_adapter_for(const Session& session, const std::string& path, const 
         .hint("set adapter.path to it, and model.path to its base model");
 }
 
+void compare_base_hash(const std::string& path, const BaseReference& trained_on, const BaseReference& now,
+                       const std::string& given_as) {
+  if (now.hash != trained_on.hash)
+    counted_warning("the adapter was made for another model",
+                    path + " was trained on " + trained_on.text() + ", and " + given_as + " is " + now.text());
+}
+
 // Counts a warning if what was trained on one base is used with another, or with one that is stored differently.
 // Resuming a run refuses both; an adapter may be meant for it. `hash` is that of the base in use; if that hash or the
 // hash of the base in training is not known, only names are compared.
@@ -210,10 +218,7 @@ void compare_base(Session& session, const std::string& path, const Kind& kind, c
     if (model.is_set()) compare_base_name(path, model, "model.path");
     return;
   }
-  if (hash != kind.base->hash)
-    counted_warning(
-        "the adapter was made for another model",
-        path + " was trained on " + kind.base->text() + ", and model.path is " + BaseReference{model, hash}.text());
+  compare_base_hash(path, *kind.base, BaseReference{model, hash}, "model.path");
   compare_quantization(session, path, *kind.base);
 }
 
@@ -288,10 +293,19 @@ std::string load_base(Session& session, const BucketPair& buckets, const std::st
   return load_base_part(session, buckets, needed_by, reference).hash;
 }
 
-void load_adapter_on(Session& session, const std::string& path, const std::string& base) {
+void load_adapter_on(Session& session, const std::string& path, const LoadedWeights& base) {
   const Kind kind = kind_of_adapter(session, path);
   if (session.world().rank() == 0) {
-    compare_base_name(path, base, "the base");
+    // Of a run, adapters name the export. It has the newest weights, under other names.
+    const std::filesystem::path folder = std::filesystem::path(base.directory).lexically_normal().parent_path();
+    const bool is_of_run = folder.filename() == "checkpoints";
+    // The hash is that of all weights; an adapter that trains some of them has that of the others.
+    const bool freezes_base =
+        std::ranges::all_of(session.parameters().all(), [](const auto& p) { return p->added || !p->trainable; });
+    if (kind.base && !base.hash.empty() && freezes_base && !is_of_run)
+      compare_base_hash(path, *kind.base, {base.directory, base.hash}, "the base");
+    else
+      compare_base_name(path, is_of_run ? (folder.parent_path() / "final").string() : base.directory, "the base");
     if (kind.base) compare_quantization(session, path, *kind.base);
   }
   load_part(session, path, BucketPair(bucket_bytes(session)), kind.is_adapter, false);
@@ -323,7 +337,8 @@ std::string load_weights(Session& session, const std::string& path, const Kind& 
   }
   const bool may_be_base = !kind.needs_base();
   const LoadedPart loaded =
-      load_part(session, path, buckets, kind.is_adapter, may_be_base && saved_parameters(session) == Which::kKept);
+      load_part(session, path, buckets, kind.is_adapter,
+                may_be_base && (saved_parameters(session) == Which::kKept || session.freezes_all()));
   if (may_be_base) hash = loaded.hash;
   lacks_head = lacks_head && loaded.lacks_head;
   if (loaded.content == Content::kModel && adapter.is_set())
@@ -342,23 +357,24 @@ void load_adapter(Session& session, const std::string& path, const BucketPair& b
   load_adapter_part(session, path, buckets, base_hash);
 }
 
-std::string load_weights(Session& session, const std::string& given) {
+LoadedWeights load_weights(Session& session, const std::string& given) {
   const Settings& settings = session.settings();
   const std::string from = run_of(given);
   const BucketPair buckets(bucket_bytes(session));
   const bool from_run = is_run_directory(from);
-  const auto load = [&](const std::string& path) { load_weights(session, path, buckets); };
+  std::string hash;
+  const auto load = [&](const std::string& path) { hash = load_weights(session, path, buckets); };
   if (!from.empty() && !from_run) {
     const Kind kind = kind_of(session, from);
-    load_weights(session, from, kind, buckets);
+    hash = load_weights(session, from, kind, buckets);
     if (session.quant() != nullptr && !kind.needs_base() && session.world().rank() == 0 && !has_quantized_weights(from))
       counted_warning("weights quantized on load", from +
                                                        " is not quantized, and [quant] stores its weights in fewer "
                                                        "bits here; quant={} uses them as they are");
-    return from;
+    return {from, hash};
   }
   const std::string root = (from_run ? from : *settings.run.output_dir) + "/checkpoints";
-  if (const std::optional<CheckpointInfo> found = load_best(session.world(), root, load)) return found->path;
+  if (const std::optional<CheckpointInfo> found = load_best(session.world(), root, load)) return {found->path, hash};
   if (from_run) throw no_checkpoint(from);
   if (const auto& model = settings.model.path; model.is_set()) {
     const std::string text = root + " has no checkpoint: the weights are those of model.path = " + *model;
@@ -366,7 +382,8 @@ std::string load_weights(Session& session, const std::string& given) {
       counted_warning("no checkpoint of the run", text);
     else
       log::info("{}", text);
-    return load(model), *model;
+    load(model);
+    return {*model, hash};
   }
   throw storage_error("there are no weights: " + root + " has no checkpoint")
       .hint("train first, or give --from with a checkpoint or model directory");

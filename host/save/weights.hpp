@@ -22,14 +22,18 @@ std::string run_of(const std::string& path);
 // count.
 unsigned shared_file_mode(const Settings& settings);
 
+struct LoadedWeights {
+  std::string directory;
+  std::string hash;  // of the frozen weights; empty: not needed for checkpoints or adapters, or not known
+};
+
 // [all-ranks] Fills the parameters from a checkpoint or model directory, through buckets allocated for this call. If
 // `from` is a run directory, loads the checkpoint of that run that load_best() finds. If `from` is empty, loads that of
-// run.output_dir, or model.path if there is none. Returns the directory that was loaded. Throws a storage error if
-// there is neither.
-std::string load_weights(Session& session, const std::string& from);
+// run.output_dir, or model.path if there is none. Throws a storage error if there is neither.
+LoadedWeights load_weights(Session& session, const std::string& from);
 // The same from the checkpoint or model directory `path`, or from an adapter's. What it leaves out is filled too:
 // frozen parameters from model.path, added ones from adapter.path or with new values. Returns the hash of the frozen
-// ones if checkpoints of the session refer to them (BaseReference).
+// ones if checkpoints of the session refer to them (BaseReference), or adapters are loaded on them.
 std::string load_weights(Session& session, const std::string& path, const BucketPair& buckets);
 // [all-ranks] Fills the parameters with those from which training starts: those of model.path, or random ones, with
 // those of adapter.path. Returns what load_weights() returns; empty if they are random.
@@ -43,9 +47,9 @@ std::string load_base(Session& session, const BucketPair& buckets, const std::st
 // [all-ranks] Fills the parameters that an adapter added or trains. `base_hash` is that of the frozen ones, as
 // load_weights() returns it, to compare the base with that of the adapter; empty if it is not known.
 void load_adapter(Session& session, const std::string& path, const BucketPair& buckets, const std::string& base_hash);
-// [all-ranks] The same for a session that shares its frozen parameters with one that has loaded `base`, a directory;
-// counts a warning if the adapter names another base. Allocates the buckets for this call.
-void load_adapter_on(Session& session, const std::string& path, const std::string& base);
+// [all-ranks] The same for a session that shares its frozen parameters with one that has loaded `base`. Allocates the
+// buckets for this call.
+void load_adapter_on(Session& session, const std::string& path, const LoadedWeights& base);
 // Throws what load_adapter() would throw if the files of the adapter do not fit the session. For programs of one
 // process; reads no weights.
 void check_adapter(Session& session, const std::string& path);

@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <numeric>
 
+#include "host/base/log.hpp"
 #include "host/save/adapter_files.hpp"
 #include "host/save/weights.hpp"
 #include "host/service/memory.hpp"
@@ -463,7 +464,8 @@ TEST_F(AdapterSaving, SessionsOfTwoAdaptersShareTheTensorsOfTheBase) {
   const auto live_bytes = [] { return memory_usage().of(MemoryCategory::kParameters).live_bytes; };
   const auto base = open({}, {.freezes_all = true});
   base->allocate();
-  load_weights(*base, base_);
+  const LoadedWeights loaded = load_weights(*base, base_);
+  EXPECT_FALSE(loaded.hash.empty());
   const uint64_t base_bytes = base->parameters().stored_bytes();
   EXPECT_EQ(base_bytes, 4 * static_cast<uint64_t>(base->parameters().num_elements(false)));
 
@@ -476,7 +478,7 @@ TEST_F(AdapterSaving, SessionsOfTwoAdaptersShareTheTensorsOfTheBase) {
     check_adapter(session, directory);
     const uint64_t before = live_bytes();
     session.allocate();
-    load_adapter_on(session, directory, base_);
+    load_adapter_on(session, directory, loaded);
     uint64_t own_bytes = 0;
     for (const auto& p : session.parameters().all()) {
       if (is_kept(*p)) own_bytes += 4 * static_cast<uint64_t>(numel(p->descriptor.global_shape));
@@ -496,6 +498,12 @@ TEST_F(AdapterSaving, SessionsOfTwoAdaptersShareTheTensorsOfTheBase) {
     EXPECT_NE(alone, logits_of(*base));
   }
   EXPECT_NE(logits_of(*adapted[0]), logits_of(*adapted[1]));
+
+  EXPECT_TRUE(counted_warnings().empty()) << counted_warnings().front().first;
+  load_adapter_on(*adapted[0], directories[0], {.directory = base_, .hash = std::string(64, '0')});
+  ASSERT_EQ(num_counted_warnings(), 1u);
+  EXPECT_EQ(counted_warnings().front().first, "the adapter was made for another model");
+  log::reset_counted_warnings();
 }
 
 TEST_F(AdapterSaving, AModelWithoutAllOfItsWeightsIsNotShared) {
