@@ -296,7 +296,7 @@ std::string load_base(Session& session, const BucketPair& buckets, const std::st
 void load_adapter_on(Session& session, const std::string& path, const LoadedWeights& base) {
   const Kind kind = kind_of_adapter(session, path);
   if (session.world().rank() == 0) {
-    // Of a run, adapters name the export. It has the newest weights, under other names.
+    // Adapters over a run name its export, which has the newest weights under other names.
     const std::filesystem::path folder = std::filesystem::path(base.directory).lexically_normal().parent_path();
     const bool is_of_run = folder.filename() == "checkpoints";
     // The hash is that of all weights; an adapter that trains some of them has that of the others.
