@@ -71,6 +71,7 @@ ServedAdapter::ServedAdapter(AdapterArgument argument, ConfigArguments config, c
   naming(argument_, [&] {
     path_ = directory_of_files(argument_.directory);
     config.overrides.push_back(adapter_override(adapter_plugin_of(path_), path_));
+    config.overrides.emplace_back("export={}");  // formats of whole models are refused with an adapter
     session_ =
         std::make_unique<Session>(config.load(ConfigUse::kGeneration),
                                   SessionOptions{.plugin_path = config.plugin_path, .world = &world, .lender = &base});
