@@ -58,7 +58,7 @@ int train(const TokenizerArguments& arguments) {
   install_memory_allocator();
   Plugins plugins(arguments);
   VocabularyOptions options = arguments.vocabulary;
-  options.num_threads = static_cast<uint32_t>(num_threads());
+  options.num_threads = static_cast<uint32_t>(default_num_threads(1));
   const std::string member = training_tokenizer(plugins.registry, arguments.plugin);
   const auto start = std::chrono::steady_clock::now();
   TrainedTokenizer trained;

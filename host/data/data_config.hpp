@@ -69,7 +69,7 @@ struct DataConfig {
   uint64_t seed = 0;
   ChatConfig chat;
   bool supervised = false;  // train.task = "sft": conversations, with masks
-  // Threads that prepare data; 0: one per core.
+  // Threads that prepare data; 0: one for each core that this process may use.
   int64_t num_threads = 0;
   // Rows that a template refuses, or does not show, are dropped; otherwise the first one is an error.
   bool skips_refused = false;

@@ -17,6 +17,7 @@
 #include <utility>
 #include <vector>
 
+#include "host/base/control_groups.hpp"
 #include "host/base/creation_limit.hpp"
 #include "host/base/file.hpp"
 #include "host/base/hash.hpp"
@@ -120,9 +121,10 @@ Error empty_error(const DataSetConfig& config, const TokenStoreFacts& facts, dou
       .hint("use more data, or another data.eval_fraction");
 }
 
+// One rank of a machine prepares a set, and the others wait for it, so by default it uses all of their cores.
 int num_workers(const PrepareOptions& options) {
   const int64_t wanted = options.data ? options.data->num_threads : 0;
-  return wanted > 0 ? static_cast<int>(wanted) : std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+  return wanted > 0 ? static_cast<int>(wanted) : usable_threads();
 }
 
 double max_drop_ratio(const PrepareOptions& options) { return options.data ? options.data->max_drop_ratio : 1; }

@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "host/base/control_groups.hpp"
 #include "host/base/error.hpp"
 #include "host/base/thread.hpp"
 
@@ -45,6 +46,11 @@ void run_parallel(int64_t count, int64_t grain, const std::function<void(int64_t
 std::string omp_num_threads() {
   const char* const chosen = std::getenv("OMP_NUM_THREADS");
   return chosen ? chosen : "";
+}
+
+int default_num_threads(int64_t num_ranks) {
+  const int64_t share = usable_threads() / std::max<int64_t>(1, num_ranks);
+  return first_num_threads(omp_num_threads()).value_or(static_cast<int>(std::max<int64_t>(1, share)));
 }
 
 std::optional<int> first_num_threads(std::string_view text) {

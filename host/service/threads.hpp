@@ -26,6 +26,9 @@ void run_parallel(int64_t count, int64_t grain, const std::function<void(int64_t
 // The environment variable OMP_NUM_THREADS; empty if it is not set.
 std::string omp_num_threads();
 inline constexpr int kMaxThreads = 4096;
+// [any] The number of threads of one of `num_ranks` ranks of this machine if the configuration does not say: the number
+// in OMP_NUM_THREADS, else the rank's part of the cores that this process may use.
+int default_num_threads(int64_t num_ranks);
 // The number in such a text, or the first of a list such as "4,2"; nothing if one of them is not between 1 and
 // kMaxThreads.
 std::optional<int> first_num_threads(std::string_view text);

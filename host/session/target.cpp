@@ -7,7 +7,6 @@
 #include <string_view>
 #include <thread>
 
-#include "host/base/control_groups.hpp"
 #include "host/base/log.hpp"
 #include "host/base/printable.hpp"
 #include "host/service/threads.hpp"
@@ -105,8 +104,7 @@ void set_rank_threads(const Settings::Run& run, const World& world) {
 
 int64_t planned_rank_threads(const Settings::Run& run, int64_t num_ranks) {
   if (run.threads > 0) return std::min<int64_t>(run.threads, max_rank_threads());
-  return first_num_threads(omp_num_threads())
-      .value_or(static_cast<int>(std::max<int64_t>(1, usable_threads() / num_ranks)));
+  return default_num_threads(num_ranks);
 }
 
 Dtype compute_dtype(const Settings::Precision& precision, const Target& target, Device device) {

@@ -5,9 +5,11 @@
 #include <sys/resource.h>
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <atomic>
 #include <csignal>
 #include <filesystem>
+#include <iterator>
 #include <set>
 #include <thread>
 #include <vector>
@@ -16,6 +18,7 @@
 #include "host/base/log.hpp"
 #include "host/data/store_key.hpp"
 #include "tests/host/data/support.hpp"
+#include "tests/support/one_core.hpp"
 
 namespace chassis {
 namespace {
@@ -457,6 +460,29 @@ TEST_F(Prepare, GivesTheSameStoreWithAnyNumberOfThreads) {
     EXPECT_EQ(now, facts) << num_threads;
   }
   log::reset_counted_warnings();
+}
+
+// On a machine with one core this cannot fail.
+TEST_F(Prepare, StartsAWorkerForEachCoreThatTheProcessMayUse) {
+  std::string text;
+  for (int i = 0; i < 20'000; ++i) text += "three\n";  // far more chunks than may wait, so that no thread ends early
+  const std::string path = folder.write("a.txt", text);
+  const ByteTokenizer tokenizer;
+  const auto most_threads = [&](int64_t num_threads) {
+    fs::remove_all(folder.path() + "/cache");
+    DataConfig data;
+    data.num_threads = num_threads;
+    std::ptrdiff_t most = 0;
+    PrepareOptions counted = options();
+    counted.data = &data;
+    counted.poll = [&] { most = std::max(most, std::distance(fs::directory_iterator("/proc/self/task"), {})); };
+    prepare_data_set(text_set(path), &tokenizer, counted);
+    return most;
+  };
+  const std::ptrdiff_t of_one = most_threads(1);
+  EXPECT_EQ(most_threads(3), of_one + 2);
+  const test::OneCore one_core;
+  EXPECT_EQ(most_threads(0), of_one);
 }
 
 TEST_F(Prepare, ReportsTheFirstInvalidRowWithAnyNumberOfThreads) {

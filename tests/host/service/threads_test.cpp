@@ -3,9 +3,13 @@
 #include <gtest/gtest.h>
 #include <pthread.h>
 
+#include <algorithm>
+#include <cstdlib>
 #include <string>
 
+#include "host/base/control_groups.hpp"
 #include "host/base/error.hpp"
+#include "tests/support/one_core.hpp"
 
 namespace chassis {
 namespace {
@@ -61,6 +65,25 @@ TEST_F(ThreadsTest, ThreadsThatCannotStartAreALackOfMemoryWithBothNumbers) {
         << error.what();
     EXPECT_NE(std::string::npos, error.hint_text().find("run.threads"));
   }
+}
+
+// On a machine with one core the first two lines cannot fail.
+TEST_F(ThreadsTest, ByDefaultAreThoseOfTheVariableOrOneForEachUsableCore) {
+  const std::string before = omp_num_threads();
+  unsetenv("OMP_NUM_THREADS");
+  EXPECT_EQ(default_num_threads(1), usable_threads());
+  EXPECT_EQ(default_num_threads(2), std::max(1, usable_threads() / 2));
+  {
+    const test::OneCore one_core;
+    EXPECT_EQ(default_num_threads(1), 1) << "LibTorch has chosen " << num_threads() << " before";
+  }
+  EXPECT_EQ(default_num_threads(100'000), 1);
+  setenv("OMP_NUM_THREADS", "5,2", 1);
+  EXPECT_EQ(default_num_threads(3), 5);
+  if (before.empty())
+    unsetenv("OMP_NUM_THREADS");
+  else
+    setenv("OMP_NUM_THREADS", before.c_str(), 1);
 }
 
 }  // namespace
