@@ -37,7 +37,9 @@ constexpr std::string_view kGreeting = "chassis lifeline";
 constexpr size_t kGreetingBytes = kGreeting.size() + sizeof(uint32_t);
 constexpr char kGoodbye = 'q';
 constexpr auto kGrace = 2s, kConnectTimeout = 3s;
-constexpr size_t kMaxStrangers = 64;  // connections that have not said which rank they are
+// Strangers are connections that have not said which rank they are. A rank says so as soon as it is connected.
+constexpr ptrdiff_t kMaxStrangers = 32;
+constexpr auto kStrangerTime = 5s;
 
 Error socket_error(const std::string& what, int error) {
   return Error(ExitCode::kCommunication, what + ": " + std::strerror(error));
@@ -81,6 +83,7 @@ struct LifelineServer::Impl {
     std::string received = "";
     std::optional<int> rank = std::nullopt;
     bool has_left = false;
+    Clock::time_point deadline = Clock::now() + kStrangerTime;  // of a stranger
   };
 
   Impl(const std::string& address, int num_ranks, std::function<void(int)> gone)
@@ -109,15 +112,28 @@ struct LifelineServer::Impl {
   bool serve_once() {
     std::vector<pollfd> polled = {{wakes.descriptor(), POLLIN, 0}, {listener.descriptor(), POLLIN, 0}};
     for (const Connection& connection : connections) polled.push_back({connection.socket.descriptor(), POLLIN, 0});
-    const int timeout_ms = dying.empty() ? -1 : 100;
-    if (poll(polled.data(), polled.size(), timeout_ms) < 0 && errno != EINTR) return false;
+    if (poll(polled.data(), polled.size(), timeout_ms()) < 0 && errno != EINTR) return false;
     if (polled[0].revents != 0) return false;
     for (size_t i = connections.size(); i-- > 0;)
       if (polled[i + 2].revents != 0 && !read(connections[i])) end(i);
     if (polled[1].revents != 0) accept_one();
-    for (const auto now = Clock::now(); !dying.empty() && dying.front().second <= now; dying.erase(dying.begin()))
-      report(dying.front().first);
+    const auto now = Clock::now();
+    std::erase_if(connections, [now](const Connection& one) { return !one.rank && one.deadline <= now; });
+    for (; !dying.empty() && dying.front().second <= now; dying.erase(dying.begin())) report(dying.front().first);
     return true;
+  }
+
+  // Connections are in the order in which they came.
+  std::vector<Connection>::iterator oldest_stranger() {
+    return std::find_if(connections.begin(), connections.end(), [](const Connection& one) { return !one.rank; });
+  }
+
+  int timeout_ms() {
+    if (!dying.empty()) return 100;
+    const auto oldest = oldest_stranger();
+    if (oldest == connections.end()) return -1;
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(oldest->deadline - Clock::now());
+    return static_cast<int>(std::max<int64_t>(0, left.count()));
   }
 
   void report(int rank) {
@@ -129,8 +145,10 @@ struct LifelineServer::Impl {
 
   void accept_one() {
     File socket = File::adopt(accept4(listener.descriptor(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK), "rank");
+    if (!socket.is_open()) return;
+    // The newest connection may be that of a rank, and the oldest is not.
     const auto strangers = std::count_if(connections.begin(), connections.end(), [](const auto& c) { return !c.rank; });
-    if (!socket.is_open() || static_cast<size_t>(strangers) >= kMaxStrangers) return;
+    if (strangers >= kMaxStrangers) connections.erase(oldest_stranger());
     keep_alive(socket.descriptor());
     connections.push_back({std::move(socket)});
   }

@@ -16,8 +16,8 @@ class LifelineServer {
   // Listens on a free port of one address of this machine, or of all of them if `address` is empty. Calls `gone` on a
   // separate thread, once for each rank whose connection ended without a leave(), 2 s after that: a rank that waited
   // for it in a collective reports the call within that time. An Error that `gone` throws is ignored. Connections of
-  // ranks outside [0, num_ranks), or that do not say which rank they are, are closed. Throws a communication error if
-  // it cannot listen.
+  // ranks outside [0, num_ranks) are closed, as are those that do not say within 5 s which rank they are; of these it
+  // keeps 32, and closes the oldest for a new one. Throws a communication error if it cannot listen.
   LifelineServer(const std::string& address, int num_ranks, std::function<void(int rank)> gone);
   ~LifelineServer();
   LifelineServer(const LifelineServer&) = delete;

@@ -2,6 +2,7 @@
 #include "host/launch/lifeline.hpp"
 
 #include <gtest/gtest.h>
+#include <poll.h>
 #include <sys/socket.h>
 
 #include <chrono>
@@ -20,6 +21,13 @@ namespace {
 
 using namespace std::chrono_literals;
 using Clock = std::chrono::steady_clock;
+
+File connected_to(int port) {
+  const SocketAddress address = resolve("127.0.0.1", port).front();
+  File socket = File::adopt(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), "socket");
+  EXPECT_EQ(connect(socket.descriptor(), address.get(), address.length), 0);
+  return socket;
+}
 
 struct Deaths {
   LifelineServer server{"127.0.0.1", 4, [this](int rank) {
@@ -56,10 +64,8 @@ TEST(Lifeline, ReportsTheRankWhoseConnectionEnds) {
 TEST(Lifeline, ConnectionsThatAreNoRanksAreClosed) {
   Deaths deaths;
   { const Lifeline beyond = deaths.connect(4); }
-  const SocketAddress address = resolve("127.0.0.1", deaths.server.port()).front();
   for (const std::string text : {"", "c", "chassis", "GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"}) {
-    const File socket = File::adopt(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), "socket");
-    ASSERT_EQ(connect(socket.descriptor(), address.get(), address.length), 0);
+    const File socket = connected_to(deaths.server.port());
     send(socket.descriptor(), text.data(), text.size(), MSG_NOSIGNAL);
   }
   std::optional<Lifeline> last = deaths.connect(3);
@@ -71,14 +77,26 @@ TEST(Lifeline, ManyConnectionsThatSayNothingDoNotKeepRanksOut) {
   Deaths deaths;
   std::optional<Lifeline> rank = deaths.connect(1);
   std::this_thread::sleep_for(100ms);  // so that the server knows it before the others come
-  const SocketAddress address = resolve("127.0.0.1", deaths.server.port()).front();
   std::vector<File> silent;
-  for (int i = 0; i < 200; ++i) {
-    silent.push_back(File::adopt(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), "socket"));
-    ASSERT_EQ(connect(silent.back().descriptor(), address.get(), address.length), 0);
-  }
+  for (int i = 0; i < 200; ++i) silent.push_back(connected_to(deaths.server.port()));
+  std::optional<Lifeline> after = deaths.connect(2);
+  std::this_thread::sleep_for(100ms);
   rank.reset();
   EXPECT_EQ(deaths.wait(1), std::vector<int>{1});
+  after.reset();
+  EXPECT_EQ(deaths.wait(2), (std::vector<int>{1, 2}));
+}
+
+TEST(Lifeline, OfTheConnectionsThatSayNothingTheOldestEndsFirst) {
+  Deaths deaths;
+  std::vector<File> silent;
+  for (int i = 0; i < 33; ++i) silent.push_back(connected_to(deaths.server.port()));
+  pollfd oldest{silent[0].descriptor(), POLLIN, 0}, others{silent[1].descriptor(), POLLIN, 0};
+  EXPECT_EQ(poll(&oldest, 1, 2000), 1);
+  EXPECT_EQ(poll(&others, 1, 0), 0) << "32 may stay";
+  EXPECT_EQ(poll(&others, 1, 20'000), 1) << "until their time is over";
+  char byte = 0;
+  EXPECT_EQ(recv(others.fd, &byte, 1, 0), 0);
 }
 
 TEST(Lifeline, NobodyListens) {
