@@ -1,5 +1,5 @@
-# Makes reference.parquet and binary.parquet with the reference writer (pyarrow 26.0.1), and reference.jsonl, the rows of
-# reference.parquet as JSON objects.
+# Makes reference.parquet, binary.parquet and nul.parquet with the reference writer (pyarrow 26.0.1), and
+# reference.jsonl, the rows of reference.parquet as JSON objects.
 import datetime
 import decimal
 import json
@@ -77,3 +77,5 @@ with open("reference.jsonl", "w", encoding="utf-8") as file:
         file.write(json.dumps(values, ensure_ascii=False, separators=(",", ":")).replace("1e-07", "1e-7") + "\n")
 pq.write_table(pa.table({"text": pa.array(["one", "two", "three"]), "image": pa.array([b"", b"ok", b"\xffPNG"])}),
                "binary.parquet", write_statistics=False, store_schema=False)
+pq.write_table(pa.Table.from_pylist([{"text": "one"}, {"text": "t\0wo"}]), "nul.parquet", write_statistics=False,
+               store_schema=False)

@@ -229,6 +229,16 @@ TEST(Packing, RefusesACorpusShorterThanOneSequence) {
   const std::string message =
       error_of([&] { RowSource(store_of(folder.path() + "/a", documents), options(4), text_set("a.txt")); });
   EXPECT_TRUE(contains(message, "shorter than one sequence: a.txt has 3 tokens, seq_len is 4"));
+  // What was skipped or changed may be the cause.
+  std::filesystem::create_directories(folder.path() + "/noted");
+  TokenStoreWriter writer(folder.path() + "/noted", 4);
+  writer.add(documents[0], 0);
+  writer.add_notes({.num_empty_documents = 2, .changes = {{"texts of \"text\" have NUL characters", 3}}});
+  writer.add_dropped("no answer", {"a.txt", 9, 0});
+  TokenStore noted(folder.path() + "/noted", writer.finish(), {"a.txt"});
+  EXPECT_TRUE(contains(error_of([&] { RowSource(std::move(noted), options(4), text_set("a.txt")); }),
+                       "seq_len is 4; also noted: rows without a token (2); no answer (1); texts of \"text\" have NUL "
+                       "characters (3)"));
   RowOptions drop = options(2, Packing::kNone);
   drop.overflow = Overflow::kDrop;
   EXPECT_TRUE(contains(error_of([&] { RowSource(store_of(folder.path() + "/b", documents), drop, text_set("a.txt")); }),

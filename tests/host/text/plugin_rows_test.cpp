@@ -223,6 +223,22 @@ TEST_F(PluginRowsTest, OfParquetBecomeTheRecordsOfTheSameLines) {
   EXPECT_HAS(error_of([&] { prepare_data_set(config, &tokenizer, {folder_.path() + "/cache"}); }),
              "reference.parquet:1: ");
 }
+
+// nul.parquet has the texts "one" and "t\0wo", where \0 is a NUL character.
+TEST_F(PluginRowsTest, OfParquetMayHaveNulCharactersWhichAreCounted) {
+  const OfFolder parquet(CHASSIS_TEST_PLUGIN_DIR, {{"parquet", CHASSIS_TEST_PLUGIN_DIR "/parquet.so"}});
+  DataSetConfig config = set(CHASSIS_TEST_SOURCE_DIR "/tests/golden/parquet/nul.parquet");
+  config.row_files = parquet.rows.get();
+  ASSERT_EQ(data_files(config).size(), 1u);
+  const std::vector<RawRow> rows = rows_of(config.path, config);
+  ASSERT_EQ(rows.size(), 2u);
+  const auto parser = make_row_parser(config, 0);
+  EXPECT_EQ(std::get<TextRecord>(parser->parse(rows[0], "a.parquet")).text, "one");
+  EXPECT_TRUE(parser->notes().changes.empty());
+  EXPECT_EQ(std::get<TextRecord>(parser->parse(rows[1], "a.parquet")).text, std::string("t\0wo", 4));
+  ASSERT_EQ(parser->notes().changes.size(), 1u);
+  EXPECT_HAS(parser->notes().changes.begin()->first, "texts of \"text\" have NUL characters, which are kept");
+}
 #endif
 
 }  // namespace
