@@ -644,3 +644,39 @@ impl<'a, 's> Tag<'a, 's> {
 fn end(span: Span) -> usize {
     span.end_offset as usize
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As if the last check had been this long ago.
+    fn pass(time: Duration) {
+        let last = LAST_LOOK.get().expect("a rendering");
+        LAST_LOOK.set(Some(last.checked_sub(time).expect("a machine that has run that long")));
+    }
+
+    #[test]
+    fn a_rendering_ends_after_its_time() {
+        let wait = || {
+            pass(MAX_GAP);
+            charge_work(0)
+        };
+        begin_rendering(0);
+        for _ in 0..9 {
+            wait().expect("within the limit");
+        }
+        let error = (0..2).try_for_each(|_| wait()).expect_err("above the limit");
+        assert!(error.to_string().contains("the template was stopped after 10 s"), "{error}");
+        begin_rendering(0);
+        charge_work(0).expect("each rendering has its own time");
+    }
+
+    #[test]
+    fn time_in_which_the_machine_slept_does_not_count() {
+        begin_rendering(0);
+        for _ in 0..3 {
+            pass(Duration::from_secs(3));
+            charge_work(0).expect("one second is counted");
+        }
+    }
+}
