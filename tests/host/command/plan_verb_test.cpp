@@ -54,6 +54,23 @@ TEST(PlanVerb, PlansSeventyBillionParametersOn64Ranks) {
   EXPECT_GT(std::filesystem::file_size(scratch / "plan.html"), 4096u);
 }
 
+// Micro-batches of padded rows are at most as long as seq_len, and the plan keeps that bound.
+TEST(PlanVerb, AssumesRowsOfSeqLenAlsoIfTheyMayBeShorter) {
+  ScratchDirectory scratch;
+  const auto memory = [&](std::vector<std::string> words) {
+    std::vector<std::string> all =
+        chassis({"plan", CHASSIS_TEST_SOURCE_DIR "/configs/recipes/llama3-70b.toml", "--world", "64", "--json"});
+    all.insert(all.end(), words.begin(), words.end());
+    const Outcome run = test::run_process(all, scratch.path());
+    EXPECT_EQ(run.exit_code, 0) << run.output;
+    return Json::parse(run.output.substr(run.output.find('{')))["ranks"][0]["step"]["categories"];
+  };
+  const Json padded = memory({"data.packing=none"});
+  EXPECT_EQ(padded, memory({"data.packing=none", "data.pad_to_seq_len=true"}));
+  const Json shorter = memory({"data.packing=none", "train.seq_len=4096"});
+  EXPECT_LT(shorter["activations"]["peak"], padded["activations"]["peak"]);
+}
+
 TEST(PlanVerb, AdvisesIfMemoryDoesNotSuffice) {
   ScratchDirectory scratch;
   const Outcome run = test::run_process(chassis({"plan", CHASSIS_TEST_SOURCE_DIR "/configs/recipes/llama3-70b.toml",

@@ -229,7 +229,7 @@ TEST(Packing, RefusesACorpusShorterThanOneSequence) {
   const std::string message =
       error_of([&] { RowSource(store_of(folder.path() + "/a", documents), options(4), text_set("a.txt")); });
   EXPECT_TRUE(contains(message, "shorter than one sequence: a.txt has 3 tokens, seq_len is 4"));
-  // What was skipped or changed may be the cause.
+  // Rows that were skipped or changed may be the cause.
   std::filesystem::create_directories(folder.path() + "/noted");
   TokenStoreWriter writer(folder.path() + "/noted", 4);
   writer.add(documents[0], 0);
