@@ -21,14 +21,16 @@ class OwnAxis final : public Parallel {
 
   static const Options& options() {
     static const Options schema = {option("dim", "").doc("a dim that is divided along 'ep'; empty: none"),
-                                   option("shards", false).doc("true: shards of parameters; false: replicas")};
+                                   option("shards", false).doc("true: shards of parameters; false: replicas"),
+                                   option("differ", "").doc("an axis along which replicas may differ; empty: none")};
     return schema;
   }
 
   explicit OwnAxis(const Host& host)
       : Parallel(host),
         dim_(option_value<std::string>(host, "dim")),
-        shards_parameters_(option_value<bool>(host, "shards")) {}
+        shards_parameters_(option_value<bool>(host, "shards")),
+        differ_(option_value<std::string>(host, "differ")) {}
 
   void divide(const DivisionProblem&, DivisionSink& sink) override {
     if (!dim_.empty()) sink.divide(dim_, kAxis);
@@ -57,9 +59,12 @@ class OwnAxis final : public Parallel {
     shards().release(all_);
   }
 
+  bool replicas_differ(std::string_view axis) const noexcept override { return axis == differ_; }
+
  private:
   const std::string dim_;
   const bool shards_parameters_;
+  const std::string differ_;
   std::vector<uint32_t> all_;
 };
 

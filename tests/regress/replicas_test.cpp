@@ -73,5 +73,23 @@ INSTANTIATE_TEST_SUITE_P(All, ReplicaSettings,
                          testing::Values(Replicas{"ddp", 2, "[[parallel]]\nplugin = \"ddp\"\n", "model.norm.weight",
                                                   ""}));
 
+class ReplicasThatMayDiffer : public DriftingReplicas {};
+
+// A strategy may let replicas differ for a while, as local steps do until their next sync.
+TEST_P(ReplicasThatMayDiffer, AreNotCompared) {
+  const Outcome another = run(1, {"checkpoint.every_steps=1", "parallel.0.differ=\"dp_replicate\""});
+  EXPECT_EQ(another.exit_code, 6) << another.output;
+  EXPECT_HAS(another.output, "replicas have drifted apart after step 2: ");
+  const Outcome told = run(1, {"checkpoint.every_steps=1", "parallel.0.differ=\"ep\"", "run.output_dir=told"});
+  EXPECT_EQ(told.exit_code, 0) << told.output;
+  EXPECT_EQ(told.output.find("have drifted apart"), std::string::npos) << told.output;
+}
+
+INSTANTIATE_TEST_SUITE_P(All, ReplicasThatMayDiffer,
+                         testing::Values(Replicas{"own_axis", 2,
+                                                  "[[parallel]]\nplugin = \"own_axis\"\n[mesh]\nep = 2\n"
+                                                  "dp_shard = 1\n",
+                                                  "model.norm.weight", ""}));
+
 }  // namespace
 }  // namespace chassis::test

@@ -1,5 +1,6 @@
 // How threads wait between parallel regions: awake for a moment where each has a core, asleep where they share cores,
 // and as the user says. Read from the variables with which the running program was started last.
+#include "host/base/control_groups.hpp"
 #include "tests/support/program_run.hpp"
 
 namespace chassis::test {
@@ -37,6 +38,16 @@ TEST_F(ThreadWait, ThreadsStayAwakeForAMomentWhereEachHasACoreAndSleepWhereTheyS
   EXPECT_EQ(variables({"log.every_steps=1"}), briefly);
   EXPECT_EQ(variables({"log.every_steps=1", "run.threads=48"}), asleep);
   EXPECT_EQ(variables({"log.every_steps=1"}, {{"OMP_NUM_THREADS", "48"}}), asleep);
+}
+
+// As many threads as cores are brief in one process, and asleep in each of two ranks that share them.
+TEST_F(ThreadWait, RanksOfAMachineShareItsCores) {
+  if (usable_cores() < 2) GTEST_SKIP() << "one thread is not enough to wait";
+  const std::string threads = "run.threads=" + std::to_string(static_cast<int>(usable_cores()));
+  const Words one = {"log.every_steps=1", threads},
+              two = {"log.every_steps=1", threads, "--nproc", "2", "parallel=[{plugin=\"ddp\"}]"};
+  EXPECT_EQ(variables(one).front(), "CHASSIS_THREAD_WAIT=brief");
+  EXPECT_EQ(variables(two).front(), "CHASSIS_THREAD_WAIT=asleep");
 }
 
 TEST_F(ThreadWait, WhatTheUserSetStays) {
