@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
+#include <functional>
 #include <nlohmann/json.hpp>
 #include <numeric>
 
@@ -183,6 +184,49 @@ TEST_F(AdapterSaving, RefusesABaseThatIsMissingOrChangedAndFindsOneThatMoved) {
   EXPECT_NE(missing.exit_code, 0);
   EXPECT_HAS(missing.output, "needs the frozen weights of its model");
   EXPECT_HAS(missing.output, base_);
+}
+
+// As for model directories: what is not compared before it is used would be saved again with a new checksum.
+TEST_F(AdapterSaving, DamageToAnAdapterOrItsBaseStopsEveryUseOfThem) {
+  write_text(base_ + "/generation_config.json", "{\"temperature\": 0.5}");
+  fs::remove(base_ + "/manifest.json");
+  const std::string exported = run_.folder() / "exported";
+  ASSERT_EQ(run_.ckpt({"export", base_, exported, "--plugin-path", CHASSIS_TEST_PLUGIN_DIR}).exit_code, 0);
+  base_ = exported;
+  train("run", {"run.max_steps=1"});
+  const std::string adapter = run_.directory("run") + "/final";
+  const auto expect_found = [](const std::string& path, const std::function<Outcome()>& use) {
+    const std::string whole = text_of_file(path);
+    std::string bytes = whole;
+    ASSERT_FALSE(bytes.empty()) << path;
+    bytes[bytes.size() / 2] ^= 1;
+    write_text(path, bytes);
+    const Outcome outcome = use();
+    EXPECT_EQ(outcome.exit_code, 7) << outcome.output;
+    EXPECT_HAS(outcome.output, path + "' is damaged: its CRC32C is ");
+    write_text(path, whole);
+  };
+  const auto continued = [&] {
+    return run_.start("more", {"model={ path = \"" + base_ + "\" }",
+                               "adapter={ plugin = \"lora\", path = \"" + adapter + "\" }", "run.max_steps=1"});
+  };
+  const auto merged = [&] { return merge(adapter, "merged"); };
+  const auto exported_again = [&] {
+    return run_.ckpt({"export", run_.directory("run"), run_.folder() / "again", "--base", base_, "--plugin-path",
+                      CHASSIS_TEST_PLUGIN_DIR});
+  };
+  expect_found(adapter + "/adapter_config.json", continued);
+  expect_found(adapter + "/adapter_config.json", merged);
+  for (const char* file : {"/config.json", "/generation_config.json"}) {
+    expect_found(base_ + file, continued);
+    expect_found(base_ + file, merged);
+    expect_found(base_ + file, exported_again);
+  }
+  for (const char* made : {"merged", "again"}) EXPECT_FALSE(fs::exists(run_.folder() / made)) << made;
+  for (const std::function<Outcome()>& use : {std::function<Outcome()>(continued), {merged}, {exported_again}}) {
+    const Outcome outcome = use();
+    EXPECT_EQ(outcome.exit_code, 0) << "it is whole again: " << outcome.output;
+  }
 }
 
 TEST_F(AdapterSaving, FromADirectoryOrNotAtAllTheSameWeightsAreEvaluated) {

@@ -256,6 +256,29 @@ TEST_F(FirstUse, DamageToAModelDirectoryStopsEveryUseOfIt) {
   EXPECT_HAS(beside.output, "exported/generation_config.json' is damaged: ");
 }
 
+TEST_F(FirstUse, DamageToTheFilesOfATokenizerStopsEveryUseOfThem) {
+  ASSERT_EQ(train({"run.output_dir=base", "run.max_steps=1"}).exit_code, 0);
+  EXPECT_EQ(shell("mv base/final hub && rm hub/manifest.json").exit_code, 0);
+  write_text(scratch_ / "hub/tokenizer.json", "{\"version\": \"1.0\", \"model\": {}}");
+  write_text(scratch_ / "hub/tokenizer_config.json", "{\"eos_token\": \"<|im_start|>\"}");
+  ASSERT_EQ(shell("\"$CHASSIS\" ckpt export hub out").exit_code, 0);
+  for (const char* file : {"tokenizer.json", "tokenizer_config.json"}) {
+    const std::string path = std::string("out/") + file, whole = text_of_file(scratch_ / path);
+    std::string bytes = whole;
+    bytes[bytes.size() / 2] ^= 1;
+    write_text(scratch_ / path, bytes);
+    for (const char* use : {"train run.toml run.output_dir=other tokenizer.path=out",
+                            "train run.toml run.output_dir=other 'model={path=\"out\"}'", "ckpt export out exported",
+                            "tokenizer encode out corpus.txt --plugin bytes"}) {
+      const Outcome run = shell("\"$CHASSIS\" " + std::string(use));
+      EXPECT_EQ(run.exit_code, 7) << use << "\n" << run.output;
+      EXPECT_HAS(run.output, path + "' is damaged: its CRC32C is ");
+    }
+    write_text(scratch_ / path, whole);
+  }
+  EXPECT_EQ(shell("\"$CHASSIS\" ckpt export out exported").exit_code, 0) << "it is whole again";
+}
+
 TEST_F(FirstUse, MissingMetricsAreReportedOnResume) {
   ASSERT_EQ(train().exit_code, 0);
   EXPECT_EQ(shell("rm out/metrics.jsonl").exit_code, 0);
