@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <filesystem>
+
 #include "host/base/hash.hpp"
 #include "host/base/json.hpp"
 #include "host/base/log.hpp"
@@ -127,6 +129,20 @@ TEST_F(Registry, LoadsOnlyUsedLibraries) {
   EXPECT_EQ(entry["tier"], "T0");
   EXPECT_EQ(entry["members"], Json::array({"ops/plain"}));
   EXPECT_EQ(lock["host"]["torch"], "2.11.0");
+}
+
+// `--locked` refuses a run in which one of them is another file: tests/host/session/run_plugins_test.cpp.
+TEST_F(Registry, ListsTheLibrariesThatAPluginBrings) {
+  for (const char* name : {"borrower.so", "liblender.so", "libinner_lender.so"})
+    std::filesystem::copy(fixture("borrower/" + std::string(name)), scratch_ / name);
+  PluginRegistry plugins(PluginIndex({{scratch_.path(), "test", true, {}}}), policy_, services_);
+  plugins.create_default("ops", "borrower");
+  const Json lock = plugins.lock();
+  ASSERT_EQ(lock["plugins"].size(), 1u);
+  const auto listed = [&](const std::string& name) {
+    return Json({{"name", name}, {"path", scratch_ / name}, {"sha256", sha256_file(scratch_ / name)}});
+  };
+  EXPECT_EQ(lock["plugins"][0]["libraries"], Json::array({listed("liblender.so"), listed("libinner_lender.so")}));
 }
 
 TEST_F(Registry, RefusesAPluginWhoseRequiredServiceIsMissing) {
