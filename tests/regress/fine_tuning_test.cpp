@@ -1,8 +1,12 @@
 // The commands of docs/fine-tuning.md, one after the other, with a tiny model, a tokenizer trained here and 20 short
 // conversations: in the end the model answers each of them word for word, and stops.
 #include <gtest/gtest.h>
+#include <signal.h>
 
+#include <chrono>
+#include <filesystem>
 #include <nlohmann/json.hpp>
+#include <thread>
 #include <utility>
 
 #include "tests/support/expect_has.hpp"
@@ -173,6 +177,39 @@ TEST_F(FineTuning, TheCommandsOfThePageLeadToAModelThatAnswers) {
   }
 }
 
+// A template is stopped after 10 s, or after a number of instructions that grows with the conversation.
+TEST_F(FineTuning, ACtrlCEndsARunWhoseTemplateRendersForLong) {
+  make_base();
+  write_data();
+  if (HasFatalFailure()) return;
+  write_text(folder_ / "slow.jinja",
+             "{% if messages|length > 100 %}{% for i in range(100000) %}{% for j in range(100000) %}{% endfor %}"
+             "{% endfor %}{% endif %}{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>"
+             "{% endfor %}");
+  Json messages = Json::array();
+  for (int i = 0; i < 40'000; ++i) messages.push_back(message(i % 2 == 0 ? "user" : "assistant", "x"));
+  write_text(folder_ / "long.jsonl", Json({{"messages", messages}}).dump() + "\n");
+  run("chassis init chat.toml --model models/base --data chats.jsonl");
+  Process process({CHASSIS_TEST_BINARY_DIR "/bin/chassis", "train", "chat.toml", "data.template=slow.jinja",
+                   "data.train.0.path=long.jsonl", "data.cache_dir=slow"},
+                  folder_.path());
+  const auto is_preparing = [&] {
+    std::error_code ignored;
+    for (const auto& entry : fs::directory_iterator(folder_ / "slow", ignored))
+      if (entry.path().extension() == ".unfinished") return true;
+    return false;
+  };
+  for (int i = 0; i < 6000 && !is_preparing() && process.running(); ++i)
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  ASSERT_TRUE(is_preparing()) << process.output_so_far();
+  std::this_thread::sleep_for(std::chrono::milliseconds(200));
+  const auto start = std::chrono::steady_clock::now();
+  process.send(SIGINT);
+  const Outcome outcome = process.wait();
+  EXPECT_EQ(outcome.exit_code, 75) << outcome.output;
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(5)) << "0.8 s on an idle machine";
+}
+
 TEST_F(FineTuning, AnExportCarriesTheTemplateAndTheStopTokensOfItsTraining) {
   make_base();
   write_data();
@@ -245,8 +282,9 @@ TEST_F(FineTuning, AMistakeInConfigJsonIsTheOnlyError) {
   Json config = Json::parse(text_of_file(folder_ / "models/base/config.json"));
   config["hidden_size"] = -1;
   write_text(folder_ / "models/base/config.json", config.dump());
-  const Outcome refused = shell("sed -e '/^\\[model/,/^max_pos/d' -e '/^\\[tokenizer/,/^path/d' base.toml > text.toml\n"
-                                "chassis check text.toml model.path=models/base");
+  const Outcome refused = shell(
+      "sed -e '/^\\[model/,/^max_pos/d' -e '/^\\[tokenizer/,/^path/d' base.toml > text.toml\n"
+      "chassis check text.toml model.path=models/base");
   EXPECT_EQ(refused.exit_code, 2) << refused.output;
   EXPECT_HAS(refused.output, "models/base/config.json: plugin 'llama' 0.1.0: hidden_size is -1");
   EXPECT_EQ(refused.output.find("which needs a tokenizer"), std::string::npos) << refused.output;

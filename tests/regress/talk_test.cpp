@@ -50,6 +50,27 @@ class Talk : public testing::Test {
 };
 ScratchDirectory* Talk::folder_ = nullptr;
 
+// ChatML has no place for names. They are counted in the output, in log.txt and in events.jsonl.
+TEST(Chats, WhatTheirTemplateLeavesOutIsInTheLogAndInTheSummaryOfARun) {
+  const ScratchDirectory folder;
+  write_run(folder);
+  std::string chats;
+  for (const auto& [user, assistant] : kTurns) {
+    Json named = message("user", user);
+    named["name"] = "bob";
+    chats += Json({{"messages", {named, message("assistant", assistant)}}}).dump() + "\n";
+  }
+  write_text(folder / "chats.jsonl", chats);
+  const Outcome run = run_shell(folder.path(), CHASSIS_PROGRAM " train run.toml run.max_steps=1 " PLUGIN_PATHS);
+  ASSERT_EQ(run.exit_code, 0) << run.output;
+  const std::string log = text_of_file(folder / "out/log.txt"), what = "the template leaves out the name of messages";
+  for (const std::string& text : {run.output, log}) {
+    EXPECT_HAS(text, "chats.jsonl: " + what + "\n");
+    EXPECT_HAS(text, "warning: data.changes chats.jsonl: " + what + " (4 times)\n");
+  }
+  EXPECT_HAS(text_of_file(folder / "out/events.jsonl"), "data.changes chats.jsonl: " + what);
+}
+
 TEST_F(Talk, EveryLineOfStandardInputIsATurnAndAnAnswerStopsByItself) {
   for (const auto& [user, assistant] : kTurns) {
     const Outcome answer = generate("--chat", user + "\n");
