@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cctype>
 #include <charconv>
+#include <functional>
 #include <optional>
 #include <span>
 #include <string_view>
@@ -152,7 +153,9 @@ class Marker {
     size_t piece = 0;  // index of the piece of content in the message, or of the call
     bool is_end = false;
     std::string word;
+    std::string name = "";  // of the function, to whose end the mark is added; empty: another text
     bool is_seen = false;
+    bool is_python = false;  // seen as {'name': 'f'}
   };
 
   Marker(const ChatRecord& chat, const std::string& text) {
@@ -183,7 +186,7 @@ class Marker {
       if (!tool.is_object()) continue;
       Json& function = function_of(tool);
       if (const auto name = function.find("name"); name != function.end() && name->is_string())
-        *name = name->get<std::string>() + add(What::kTools, 0, 0, true);
+        mark_name(*name, What::kTools, 0, 0);
     }
     chat.tools_json = tools.dump();
   }
@@ -221,11 +224,25 @@ class Marker {
       if (error != std::errc() || end == text_end || *end != 'x' || number >= marks_.size()) continue;
       if (*begin == '0' && end - begin > 1) continue;
       marks_[number].is_seen = true;
+      marks_[number].is_python |= is_python_name(text, at, static_cast<size_t>(end + 1 - text.data()), marks_[number]);
     }
   }
 
+  // Whether the mark from `begin` to `end` stands in {'name': 'f'}.
+  static bool is_python_name(std::string_view text, size_t begin, size_t end, const Mark& mark) {
+    if (mark.name.empty() || end >= text.size() || text[end] != '\'') return false;
+    const std::string_view before = text.substr(0, begin);
+    return before.ends_with(mark.name) && before.substr(0, before.size() - mark.name.size()).ends_with("'name': '");
+  }
+
+  void mark_name(Json& value, What what, size_t message, size_t piece) {
+    std::string name = value.get<std::string>();
+    value = name + add(what, message, piece, true);
+    marks_.back().name = std::move(name);
+  }
+
   std::string add(What what, size_t message, size_t piece, bool is_end) {
-    marks_.push_back({what, message, piece, is_end, fmt::format("{}{}x", tag_, marks_.size()), false});
+    marks_.push_back({what, message, piece, is_end, fmt::format("{}{}x", tag_, marks_.size())});
     return marks_.back().word;
   }
 
@@ -268,7 +285,7 @@ class Marker {
     for (Json& call : calls) {
       Json& function = function_of(call);
       if (const auto name = function.find("name"); name != function.end() && name->is_string())
-        *name = name->get<std::string>() + add(What::kToolCalls, index, number, true);
+        mark_name(*name, What::kToolCalls, index, number);
       const auto arguments = function.find("arguments");
       if (arguments != function.end() && arguments->is_object() && !arguments->empty()) {
         for_each_string(*arguments, [&](Json& value) {
@@ -339,6 +356,8 @@ bool loses_arguments(Marks marks) {
   }
   return false;
 }
+
+bool is_python(Marks marks) { return std::any_of(marks.begin(), marks.end(), std::mem_fn(&Marker::Mark::is_python)); }
 
 bool loses_tools(Marks marks) {
   return std::any_of(marks.begin(), marks.end(),
@@ -454,10 +473,13 @@ std::vector<Omission> ChatCoverage::find(const ChatRecord& chat, const std::stri
       found.push_back({What::kToolCalls, i});
     else if (loses_arguments(marks))
       found.push_back({What::kArguments, i});
-    else if (marker.prints_python() && !chat.messages[i].tool_calls_json.empty())
+    else if (is_python(marks) || (marker.prints_python() && !chat.messages[i].tool_calls_json.empty()))
       found.push_back({What::kPython, i});
   }
-  if (loses_tools(marker.marks_of_tools())) found.push_back({What::kTools, 0});
+  if (loses_tools(marker.marks_of_tools()))
+    found.push_back({What::kTools, 0});
+  else if (is_python(marker.marks_of_tools()))
+    found.push_back({What::kPythonTools, 0});
   const bool is_hidden = std::any_of(found.begin(), found.end(),
                                      [](const Omission& omission) { return omission.what != What::kReasoning; });
   if (!is_hidden) find_hidden_roles(chat, text);

@@ -20,8 +20,9 @@ struct Omission {
     kReasoning,      // the reasoning in the content of an answer, up to </think>
     kToolCalls,      // the tool calls of an answer: the names of the functions
     kArguments,      // the arguments of its tool calls
-    kPython,         // the arguments are shown, but as a Python dict, not as JSON
+    kPython,         // the tool calls are shown, but as Python spells them, not as JSON
     kTools,          // the tools that the row offers
+    kPythonTools,    // they are shown as Python spells them
     kRole,           // the role of a message: another one would give the same text
   };
   What what = What::kContent;

@@ -307,8 +307,8 @@ RenderedChat ChatRenderer::render_jinja(const ChatRecord& chat, const std::funct
     }
     if (!is_cause) throw;
     throw Error(error.code(), error.where(), error.message())
-        .hint(fmt::format("message {} ({}) has no content, or null, which a template sees as undefined here and in "
-                          "transformers, and this one reads it: write \"content\": \"\"",
+        .hint(fmt::format("message {} ({}) has no content, or null, which a template sees as undefined, and "
+                          "this one reads it: write \"content\": \"\"",
                           without - chat.messages.begin() + 1, printable(without->role, 40)));
   }
 }

@@ -228,6 +228,11 @@ std::optional<JsonElement> RowFields::find(std::string_view name) const {
   return i < values_.size() && values_[i] && !values_[i]->is_null() ? values_[i] : std::nullopt;
 }
 
+bool RowFields::is_null(std::string_view name) const {
+  const size_t i = index_of(name);
+  return i < values_.size() && values_[i] && values_[i]->is_null();
+}
+
 std::string_view RowFields::string_or_empty(std::string_view name) const {
   const std::optional<JsonElement> value = find(name);
   return value ? place_->string(path(name), *value) : std::string_view();

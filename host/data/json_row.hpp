@@ -87,6 +87,8 @@ class RowFields {
 
   // Finds a value by the program's name of its key. nullopt if the key is absent or null.
   std::optional<JsonElement> find(std::string_view name) const;
+  // True if the key is there with null, and no other key of that name has a value.
+  bool is_null(std::string_view name) const;
   // "" if it is absent or null.
   std::string_view string_or_empty(std::string_view name) const;
   // The key as it is in the file, with the prefix. If a name has several, the one with the value.

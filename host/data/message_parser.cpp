@@ -227,6 +227,7 @@ std::string MessageParser::role(const RowFields& fields) const {
 void MessageParser::read_content(const RowFields& fields, Message& message) const {
   const std::optional<JsonElement> value = fields.find("content");
   message.has_content = value.has_value();
+  message.content_is_null = fields.is_null("content");
   if (!value) return;
   JsonArray parts;
   if (!value->get(parts)) return read_parts(fields, parts, message);

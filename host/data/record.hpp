@@ -39,6 +39,7 @@ struct Message {
   std::vector<ContentPart> content;
   bool content_is_parts = false;   // the row has a list of parts, which some templates render in another way
   bool has_content = true;         // false: null or absent, as with tool calls
+  bool content_is_null = false;    // the row has the key, with null
   std::string reasoning;           // empty: none
   std::string tool_calls_json;     // an array whose arguments are objects; empty: none
   std::string tool_call_id, name;  // empty: none

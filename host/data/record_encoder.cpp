@@ -186,6 +186,9 @@ std::map<std::string, uint64_t> EncodeCounts::changes() const {
   add("the template leaves out the reasoning of answers", num_lost_reasoning);
   add("answers are empty: only their end can be trained", num_empty_answers);
   add("the template leaves out the name of messages", num_hidden_names);
+  add("the content of messages is null, which counts as absent: transformers writes \"None\" where a template prints "
+      "it",
+      num_null_contents);
   add("prompts are empty and the tokenizer adds no BOS: the first token of the completion is not trained",
       num_untrained_first);
   add("documents have no end: the tokenizer has no EOS (eos_token), so the model will not learn where texts end",
@@ -359,6 +362,9 @@ void RecordEncoder::encode_shown(const ChatRecord& chat, Document& document) {
   count_contents(chat, encoding);
   for (const Message& message : chat.messages)
     if (!message.name.empty() && rendered.text.find(message.name) == std::string::npos) ++counts_.num_hidden_names;
+  if (renderer_->is_jinja())
+    counts_.num_null_contents +=
+        static_cast<uint64_t>(std::ranges::count(chat.messages, true, &Message::content_is_null));
   count_roles(chat);
   set_labels(encoding, trained, document);
   for (const size_t i : partly_inside_)
@@ -380,7 +386,8 @@ void RecordEncoder::require_all_shown(const ChatRecord& chat, const std::string&
       count_role(counts_.hidden_roles, shown.messages[omission.message].role);
     else if (omission.what == Omission::What::kReasoning)
       lose_reasoning(omission.message - num_added);
-    else if (omission.message < num_added && omission.what != Omission::What::kTools)
+    else if (omission.message < num_added && omission.what != Omission::What::kTools &&
+             omission.what != Omission::What::kPythonTools)
       throw config_error(fmt::format("{} does not show the system message of data.default_system", renderer_->name()))
           .hint(other_templates("leave it out, or choose a data.template that shows it"));
     else
@@ -409,10 +416,16 @@ Error RecordEncoder::not_shown(const ChatRecord& chat, const Omission& omission)
                                      : "choose a data.template with tool calls, or try the calls in a message of their "
                                        "own"));
   if (omission.what == What::kPython)
-    return error(fmt::format("{} writes the arguments of the tool calls of messages[{}] as Python spells them, such as "
-                             "{{'key': 'value'}}, and not as JSON",
+    return error(fmt::format("{} writes the tool calls of messages[{}] as Python spells them, such as {{'key': "
+                             "'value'}}, and not as JSON",
                              name, i),
                  other_templates("let the template write `arguments | tojson`, or choose another data.template"));
+  if (omission.what == What::kPythonTools)
+    return error(
+        fmt::format("{} writes the tools of the row as Python spells them, such as {{'key': 'value'}}, and not "
+                    "as JSON",
+                    name),
+        other_templates("let the template write `tools | tojson`, or choose another data.template"));
   if (omission.what == What::kPartOfContent)
     return error(fmt::format("{} shows only a part of the content of messages[{}] ({})", name, i, printable(role, 40)),
                  other_templates("choose another data.template"));

@@ -47,6 +47,7 @@ struct EncodeCounts {
   uint64_t num_other_begins = 0;            // answers that do not begin after the generation prompt
   uint64_t num_empty_answers = 0;           // answers of which only the end can be trained
   uint64_t num_hidden_names = 0;            // messages whose name the template leaves out
+  uint64_t num_null_contents = 0;           // messages with a null that a Jinja template gets as an absent content
   uint64_t num_untrained_first = 0;         // completions without a token in front of them
   uint64_t num_without_end = 0;             // texts that no EOS ends, since the tokenizer has none
   uint64_t num_shifted_labels = 0;          // rows of ids whose labels are the ids that follow

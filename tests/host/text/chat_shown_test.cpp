@@ -237,6 +237,17 @@ TEST_F(ChatShown, ToolCallsAndToolsThatTheTemplateLeavesOutAreRefused) {
   const std::string python = R"({% for m in messages %}<|im_start|>{{ m.role }}
 {% for call in m.tool_calls or [] %}{{ call.function }}{% endfor %}{{ m.content }}<|im_end|>{% endfor %})";
   EXPECT_TRUE(contains(refusal(python, empty), "tool calls of messages[1] as Python spells them"));
+  // Without arguments, and with tools, the names are all that a mark can be added to.
+  const std::string printed = R"({% if tools %}{{ tools }}{% endif %}{% for m in messages %}<|im_start|>{{ m.role }}
+{% if m.tool_calls %}{{ m.tool_calls }}{% endif %}{{ m.content }}<|im_end|>{% endfor %})";
+  EXPECT_TRUE(contains(refusal(printed, row_of(ask + "," + call_of("\"\"", "{}") + "," + result + "," + end)),
+                       "writes the tool calls of messages[1] as Python spells them"));
+  EXPECT_TRUE(contains(refusal(printed, offered), "writes the tools of the row as Python spells them"));
+  const std::string as_json =
+      R"({% if tools %}{{ tools | tojson }}{% endif %}{% for m in messages %}<|im_start|>{{ m.role }}
+{% if m.tool_calls %}{{ m.tool_calls | tojson }}{% endif %}{{ m.content }}<|im_end|>{% endfor %})";
+  EXPECT_NO_THROW(encoded(as_json, row_of(ask + "," + call_of("\"\"", "{}") + "," + result + "," + end)));
+  EXPECT_NO_THROW(encoded(as_json, offered));
   const std::string either = R"({% for m in messages %}<|im_start|>{{ m.role }}
 {{ m.tool_calls | tojson if m.tool_calls else m.content }}<|im_end|>{% endfor %})";
   EXPECT_TRUE(contains(refusal(either, beside), "the content of messages[1], which accompanies tool calls"));
@@ -296,6 +307,19 @@ TEST_F(ChatShown, ASystemMessageThatTheTemplateLeavesOutIsRefused) {
   EXPECT_TRUE(contains(refusal(kSystemAtTheEnd, row_of(turn("user", "Hi") + "," + turn("assistant", "Ho"))),
                        "does not show the system message of data.default_system"));
   EXPECT_NO_THROW(encoded(kKnownRoles, row_of(turn("user", "Hi") + "," + turn("assistant", "Ho"))));
+}
+
+// transformers would write "None" here.
+TEST_F(ChatShown, ANullContentIsCounted) {
+  const std::string source = R"({% for m in messages %}<|im_start|>{{ m.role }}
+{% for call in m.tool_calls or [] %}{{ call.function | tojson }}{% endfor %}{{ m.content }}<|im_end|>{% endfor %})";
+  const std::string ask = turn("user", "Weather in Lima?"), end = turn("tool", "20") + "," + turn("assistant", "20.");
+  const std::string text = encoded(source, row_of(ask + "," + call_of("null") + "," + end));
+  EXPECT_EQ(text.find("None"), std::string::npos);
+  EXPECT_TRUE(contains(change(), "the content of messages is null, which counts as absent"));
+  EXPECT_EQ(changes().begin()->second, 1u);
+  encoded(source, row_of(ask + "," + call_of("\"\"") + "," + end));
+  EXPECT_TRUE(changes().empty());
 }
 
 TEST_F(ChatShown, ARoleThatMakesNoDifferenceIsCounted) {
