@@ -235,6 +235,10 @@ class Plugin {
     if (entry == nullptr) throw std::runtime_error(dlerror());
     host_.check(entry(host_.table(), &factory_));
   }
+  // A plugin that is linked into the program.
+  Plugin(Host& host, decltype(&chassis_plugin_entry_v1) entry) : host_(host) {
+    host_.check(entry(host_.table(), &factory_));
+  }
 
   const chassis_factory_t& factory() const { return *factory_; }
 
