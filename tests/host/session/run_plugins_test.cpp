@@ -1,4 +1,4 @@
-// What plugins.lock allows: the plugins that it lists and the libraries that they bring.
+// A locked run may use the plugins that plugins.lock lists, and the libraries that they bring.
 #include "host/session/run_plugins.hpp"
 
 #include <gtest/gtest.h>
