@@ -8,6 +8,7 @@ namespace chassis {
 namespace {
 
 constexpr std::string_view kTokens[] = {"B", "T"};
+constexpr std::string_view kEntries[] = {"B", "T", kTeacherDim};
 
 void write_ids(const RowPiece& piece, std::span<int32_t> out) {
   std::copy(piece.ids.begin(), piece.ids.end(), out.begin());
@@ -29,11 +30,15 @@ void write_document_ids(const RowPiece& piece, std::span<int32_t> out) {
   std::fill(out.begin(), out.end(), piece.document);
 }
 
+// The facts of sequences have the entries, which BatchRow::add_unit() writes.
+void write_no_entries(const RowPiece&, std::span<int32_t>) {}
+
 constexpr std::array kFields = {
     BatchFieldSpec{"input_ids", CHASSIS_DTYPE_I32, kTokens, std::nullopt, true, write_as<int32_t, write_ids>},
     BatchFieldSpec{"labels", CHASSIS_DTYPE_I32, kTokens, kIgnoreLabel, false, write_as<int32_t, write_targets>},
     BatchFieldSpec{"positions", CHASSIS_DTYPE_I32, kTokens, 0, true, write_as<int32_t, write_positions>},
     BatchFieldSpec{"document_ids", CHASSIS_DTYPE_I32, kTokens, -1, false, write_as<int32_t, write_document_ids>},
+    BatchFieldSpec{kTeacherIds, CHASSIS_DTYPE_I32, kEntries, -1, false, write_as<int32_t, write_no_entries>},
 };
 
 }  // namespace

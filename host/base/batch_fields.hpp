@@ -19,6 +19,10 @@ namespace chassis {
 // A masked label; the same value as in PyTorch.
 inline constexpr int32_t kIgnoreLabel = -100;
 
+// The field with the ids of a teacher's likeliest tokens at each position, and its last dim.
+inline constexpr char kTeacherIds[] = "teacher_ids";
+inline constexpr char kTeacherDim[] = "teacher_top_k";
+
 // The bytes that a document has for fields besides its tokens, by the name of the column.
 using DocumentColumns = std::map<std::string, std::vector<std::byte>, std::less<>>;
 

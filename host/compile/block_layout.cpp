@@ -213,7 +213,7 @@ void BlockLayout::finish_output(const std::string& name, ValueId& value) {
 }
 
 void BlockLayout::append(Op op, Sharding result) {
-  of(op.outputs[0]) = result;
+  for (const ValueId output : op.outputs) of(output) = result;
   block_.ops.push_back(std::move(op));
 }
 

@@ -27,14 +27,11 @@ class ContextLayout final : public BlockLayout {
     for (Op op : recorded_)
       if (!op.spec().is_attention()) slice_inputs(op);
   }
-  // Labels are padded with the index that the loss ignores.
+  // Labels are padded with the index that the loss ignores; further ids, with any.
   void slice_inputs(Op& op) {
     for (ValueId& input : op.inputs)
       if (input != kAbsent && is_field(input))
-        input = slice_time(input, reads_labels(op) ? op.attr_int("ignore_index", -100) : padding_of(input));
-  }
-  static bool reads_labels(const Op& op) {
-    return op.spec().placement == OpPlacement::kLoss || op.spec().placement == OpPlacement::kTokenLogp;
+        input = slice_time(input, op.spec().reads_labels() ? op.attr_int("ignore_index", -100) : padding_of(input));
   }
   bool is_field(ValueId value) const {
     return block_.values[value].has(CHASSIS_DIM_TIME) &&

@@ -1,6 +1,8 @@
 // Replaces the outputs of the last block, and drops the head that nothing reads any more.
 #include "host/compile/objective_pass.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <optional>
@@ -8,6 +10,7 @@
 #include <vector>
 
 #include "host/base/error.hpp"
+#include "host/graph/op_table.hpp"
 #include "host/graph/recording.hpp"
 #include "host/graph/rewrite.hpp"
 
@@ -26,8 +29,12 @@ class ObjectivePass {
         break;
       case ObjectiveOutput::kTokenLogps:
         refuse_aux_loss();
-        block_.outputs[kTokenLogpsOutput] = add_after_logits("token_logp");
+        block_.outputs[kTokenLogpsOutput] = add_after_logits("token_logp")[0];
         what = "adds the log-probabilities of labels";
+        break;
+      case ObjectiveOutput::kTopLogps:
+        refuse_aux_loss();
+        what = add_top_logps(request);
         break;
       case ObjectiveOutput::kScores:
         refuse_aux_loss();
@@ -47,23 +54,26 @@ class ObjectivePass {
     return found == block_.outputs.end() ? std::nullopt : std::optional(found->second);
   }
 
-  ValueId labels() {
-    if (const auto known = block_.fields.find("labels"); known != block_.fields.end()) return known->second;
-    const std::vector<DimId> dims = {CHASSIS_DIM_BATCH, CHASSIS_DIM_TIME};
-    program_.fields.emplace("labels", Field{GraphValueType::kInt32, dims});
-    return block_.fields["labels"] = block_.add_value({"labels", dims, GraphValueType::kInt32, {}});
+  ValueId field(const char* name, std::vector<DimId> dims) {
+    if (const auto known = block_.fields.find(name); known != block_.fields.end()) return known->second;
+    program_.fields.emplace(name, Field{GraphValueType::kInt32, dims});
+    return block_.fields[name] = block_.add_value({name, std::move(dims), GraphValueType::kInt32, {}});
   }
 
   // Adds an op over logits and labels right after the op that makes the logits, so that a provider can take both.
-  ValueId add_after_logits(const char* id) {
+  // Returns its outputs.
+  std::vector<ValueId> add_after_logits(const char* id, std::optional<ValueId> ids = {}, OpAttrs attrs = {}) {
     const std::optional<ValueId> logits = output(kLogitsOutput);
     if (!logits)
       throw config_error("the model has no head over a vocabulary: its last block '" + block_.name +
                          "' has no output \"" + kLogitsOutput + "\"")
           .hint("train.task = \"reward\" or \"classify\" trains scores");
-    Op op = make_op(program_, block_, id, id, {*logits, labels()}, {}, {});
-    op.attrs.emplace_back("ignore_index", int64_t{kIgnoreLabel});
-    const ValueId made = op.outputs[0];
+    std::vector<ValueId> inputs = {*logits, field("labels", {CHASSIS_DIM_BATCH, CHASSIS_DIM_TIME})};
+    if (ids) inputs.push_back(*ids);
+    attrs.emplace_back("ignore_index", int64_t{kIgnoreLabel});
+    Op op{OpId(id), id, std::move(inputs), {}, {}, std::move(attrs)};
+    infer_outputs(program_, block_, op, {});
+    const std::vector<ValueId> made = op.outputs;
     const auto maker = std::ranges::find_if(
         block_.ops, [&](const Op& other) { return std::ranges::count(other.outputs, *logits) > 0; });
     CHASSIS_CHECK(maker != block_.ops.end(), "an op makes the logits");
@@ -72,7 +82,7 @@ class ObjectivePass {
   }
 
   std::string add_loss() {
-    const ValueId entropy = add_after_logits("cross_entropy");
+    const ValueId entropy = add_after_logits("cross_entropy")[0];
     const std::optional<ValueId> aux = output(kAuxLossOutput);
     if (!aux) {
       block_.outputs[kLossOutput] = entropy;
@@ -82,6 +92,16 @@ class ObjectivePass {
     block_.outputs[kLossOutput] = sum.outputs[0];
     block_.ops.push_back(std::move(sum));
     return "adds the cross entropy of labels to the model's \"aux_loss\"";
+  }
+
+  std::string add_top_logps(const ObjectiveRequest& request) {
+    const DimId entries = record_dim(program_, kTeacherDim, request.top_k);
+    const ValueId ids = field(kTeacherIds, {CHASSIS_DIM_BATCH, CHASSIS_DIM_TIME, entries});
+    const auto made = add_after_logits("topk_logp", ids, {{"temperature", request.temperature}});
+    block_.outputs[kTokenLogpsOutput] = made[0];
+    block_.outputs[kTopLogpsOutput] = made[1];
+    return fmt::format("adds the log-probabilities of labels, and of the {} tokens of a teacher at temperature {:g}",
+                       request.top_k, request.temperature);
   }
 
   std::string add_scores(int64_t num_scores) {

@@ -13,11 +13,14 @@ namespace chassis {
 // The name of the head of scores in files: that of transformers' ...ForSequenceClassification.
 inline constexpr char kScoreWeight[] = "score.weight";
 
-enum class ObjectiveOutput { kLoss, kTokenLogps, kScores };
+enum class ObjectiveOutput { kLoss, kTokenLogps, kTopLogps, kScores };
 
 struct ObjectiveRequest {
   ObjectiveOutput output = ObjectiveOutput::kLoss;
   int64_t num_scores = 0;  // with kScores
+  // With kTopLogps, which also gives those of the labels.
+  int64_t top_k = 0;
+  double temperature = 0;
 };
 
 // Throws a config error if the model cannot give it. A program without chains, or with a loss of its own, such as a

@@ -43,6 +43,8 @@ class TensorLayout final : public BlockLayout {
         return place_loss(std::move(op), "total_cross_entropy");
       case OpPlacement::kTokenLogp:
         return place_loss(std::move(op), "total_token_logp");
+      case OpPlacement::kTopkLogp:
+        return place_loss(std::move(op), "total_topk_logp");
       case OpPlacement::kChannelScale:
         return place_channel_scale(std::move(op));
       case OpPlacement::kConcat:
@@ -205,23 +207,31 @@ class TensorLayout final : public BlockLayout {
       refuse(op, "has logits divided along '" + program_.dims[logits.dim].name + "', which is not their last dim");
     // Each rank sums its part of the classes.
     const auto [first, count] = part_of(logits.dim);
+    const bool has_further_ids = op.spec().placement == OpPlacement::kTopkLogp;
     Op part = op;
-    part.id = OpId("partial_cross_entropy");
+    part.id = OpId(has_further_ids ? "partial_topk_logp" : "partial_cross_entropy");
     part.name += ".part";
     part.attrs.emplace_back("first", first);
     part.attrs.emplace_back("count", count);
     part.outputs.clear();
-    for (const char* what : {".log_sum", ".target"}) {
-      GraphValue value{op.name + what, {CHASSIS_DIM_BATCH, CHASSIS_DIM_TIME}, GraphValueType::kFloat32, {}};
-      value.sharding = block_.values[op.inputs[1]].sharding;  // sharding of the labels
+    const auto add_output = [&](const char* what, ValueId like) {
+      GraphValue value{op.name + what, block_.values[like].dims, GraphValueType::kFloat32, {}};
+      value.sharding = block_.values[like].sharding;
       value.sharding[axis_].kind = Kind::kPartial;
       part.outputs.push_back(block_.add_value(std::move(value)));
+    };
+    const std::vector<ValueId> ids(op.inputs.begin() + 1, op.inputs.end());
+    for (const ValueId of_op : ids) {
+      add_output(".log_sum", ids[0]);
+      add_output(".target", of_op);
     }
     block_.ops.push_back(part);
-    const ValueId log_sum = insert(CommOp::kLogSumExp, part.outputs[0], {}, 0);
-    const ValueId target = insert(CommOp::kAllReduce, part.outputs[1], {}, 0);
+    op.inputs.clear();
+    for (size_t i = 0; i < part.outputs.size(); ++i)
+      op.inputs.push_back(insert(i % 2 == 0 ? CommOp::kLogSumExp : CommOp::kAllReduce, part.outputs[i], {}, 0));
+    op.inputs.insert(op.inputs.end(), ids.begin(), ids.end());
+    if (has_further_ids) std::erase_if(op.attrs, [](const auto& attr) { return attr.first == "temperature"; });
     op.id = OpId(total);
-    op.inputs = {log_sum, target, op.inputs[1]};
     append(std::move(op), {});
   }
 

@@ -296,6 +296,39 @@ void total_token_logp(OpRule& r) {
   r.output({kB, kT}, GraphValueType::kFloat32);
 }
 
+// Ids of several tokens of each position. Returns their dims.
+std::vector<DimId> expect_top_ids(const OpRule& r, size_t input) {
+  r.expect_rank(input, 3);
+  const std::vector<DimId>& dims = r.dims(input);
+  if (dims[0] != kB || dims[1] != kT) r.fail("input " + std::to_string(input) + " must begin with [B, T]");
+  r.expect_type(input, GraphValueType::kInt32, "ids");
+  return dims;
+}
+
+void topk_logp(OpRule& r) {
+  expect_positive(r, "temperature");
+  const std::vector<DimId> dims = expect_top_ids(r, 2);
+  token_logp(r);
+  r.output(dims, GraphValueType::kFloat32);
+}
+
+void partial_topk_logp(OpRule& r) {
+  expect_positive(r, "temperature");
+  const std::vector<DimId> dims = expect_top_ids(r, 2);
+  partial_cross_entropy(r);
+  r.output({kB, kT}, GraphValueType::kFloat32);
+  r.output(dims, GraphValueType::kFloat32);
+}
+
+void total_topk_logp(OpRule& r) {
+  const std::vector<DimId> dims = expect_top_ids(r, 5);
+  for (const size_t i : {0, 1, 2, 4}) r.expect_dims(i, {kB, kT});
+  r.expect_dims(3, dims);
+  r.expect_type(4, GraphValueType::kInt32, "labels");
+  r.output({kB, kT}, GraphValueType::kFloat32);
+  r.output(dims, GraphValueType::kFloat32);
+}
+
 void score(OpRule& r) {
   r.expect_rank(0, 3);
   r.expect_axis(0, 1, {r.dims(0)[2]});
@@ -419,6 +452,9 @@ constexpr AttrSpec kTopExpertsAttrs[] = {{"groups", kInt, kOptional}, {"top_grou
 constexpr AttrSpec kExpertWeightsAttrs[] = {
     {"score", kString}, {"normalize", kInt, kOptional}, {"factor", kFloat, kOptional}};
 constexpr AttrSpec kPartialCrossEntropyAttrs[] = {{"ignore_index", kInt, kOptional}, {"first", kInt}, {"count", kInt}};
+constexpr AttrSpec kTopkLogpAttrs[] = {{"ignore_index", kInt, kOptional}, {"temperature", kFloat}};
+constexpr AttrSpec kPartialTopkLogpAttrs[] = {
+    {"ignore_index", kInt, kOptional}, {"temperature", kFloat}, {"first", kInt}, {"count", kInt}};
 
 constexpr OpSpec kOps[] = {
     {.id = "embedding",
@@ -475,6 +511,13 @@ constexpr OpSpec kOps[] = {
      .infer = token_logp,
      .placement = OpPlacement::kTokenLogp},
     {.id = "total_token_logp", .inputs = {3, 3}, .attrs = kCrossEntropyAttrs, .infer = total_token_logp},
+    {.id = "topk_logp",
+     .inputs = {3, 3},
+     .attrs = kTopkLogpAttrs,
+     .infer = topk_logp,
+     .placement = OpPlacement::kTopkLogp},
+    {.id = "partial_topk_logp", .inputs = {3, 3}, .attrs = kPartialTopkLogpAttrs, .infer = partial_topk_logp},
+    {.id = "total_topk_logp", .inputs = {6, 6}, .attrs = kCrossEntropyAttrs, .infer = total_topk_logp},
     {.id = "score", .inputs = {1, 1}, .params = {1, 1}, .infer = score},
     {.id = "top_experts", .inputs = {1, 2}, .attrs = kTopExpertsAttrs, .infer = top_experts, .is_choice = true},
     {.id = "expert_weights", .inputs = {2, 2}, .attrs = kExpertWeightsAttrs, .infer = expert_weights, .is_cheap = true},

@@ -21,6 +21,7 @@ enum class OpPlacement : uint8_t {
   kAttention,      // each head by itself, over the positions of a row
   kLoss,           // sums over positions; needs all classes, or their part of the sum
   kTokenLogp,      // as kLoss, with a value for each position
+  kTopkLogp,       // as kTokenLogp, with values of further ids too
   kChannelScale,   // scales the last dims by a weight with the same dims
   kConcat,         // joins each head with a part of its own or of all
   kDispatch,       // gives each expert its rows: all ops up to kCombine need whole rows
@@ -59,6 +60,11 @@ struct OpSpec {
 
   bool is_attention() const { return placement == OpPlacement::kAttention; }
   bool is_linear() const { return placement == OpPlacement::kLinear; }
+  // Reads labels, of which those of ignore_index have no effect.
+  bool reads_labels() const {
+    return placement == OpPlacement::kLoss || placement == OpPlacement::kTokenLogp ||
+           placement == OpPlacement::kTopkLogp;
+  }
 };
 
 // All rows, in the order of chassis/op.h.

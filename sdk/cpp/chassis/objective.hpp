@@ -36,6 +36,8 @@ struct ObjectiveDescription {
   uint32_t num_scores = 0, num_targets = 0, num_classes = 0;
   uint32_t state_size = 0, state_per_sequence = 0;
   uint32_t num_sums = 0;  // 0: a sum and a count for each metric, as ObjectiveResult::add_metric adds them
+  uint32_t top_k = 0;
+  double temperature = 0;
 };
 
 // The sequences of a batch. Spans of arrays that do not apply are empty; valid during the call that passes the batch.
@@ -72,6 +74,11 @@ class ObjectiveBatch {
   }
   std::span<const double> old_token_logp(size_t i) const noexcept { return of_tokens(raw_.old_token_logp, i); }
 
+  // TEACHER: the entries of a token, where `token` counts all tokens of the batch.
+  size_t teacher_count(size_t token) const noexcept { return static_cast<size_t>(raw_.teacher_count[token]); }
+  std::span<const double> teacher_logp(size_t token) const noexcept { return entries(raw_.teacher_logp, token); }
+  std::span<const double> top_logp(size_t token) const noexcept { return entries(raw_.top_logp, token); }
+
   // PAIRS: calls body(chosen, rejected) with the indices of both sequences of each pair.
   template <typename Body>
   void for_each_pair(Body&& body) const {
@@ -104,6 +111,10 @@ class ObjectiveBatch {
     return {values + raw_.first_token[i], raw_.first_token[i + 1] - raw_.first_token[i]};
   }
 
+  std::span<const double> entries(const double* values, size_t token) const noexcept {
+    return {values + token * description_.top_k, teacher_count(token)};
+  }
+
   const chassis_objective_batch_t raw_;
   const ObjectiveDescription& description_;
 };
@@ -131,6 +142,10 @@ class ObjectiveResult {
   // `token` counts all tokens of the batch. A token's gradient is this plus that of its sequence.
   void add_grad_token_logp(size_t term, size_t token, double derivative) {
     if (raw_.grad_token_logp != nullptr) raw_.grad_token_logp[token] += weight_[term] * derivative;
+  }
+  void add_grad_top_logp(size_t term, size_t token, size_t entry, double derivative) {
+    if (raw_.grad_top_logp != nullptr)
+      raw_.grad_top_logp[token * description_.top_k + entry] += weight_[term] * derivative;
   }
 
   // For members that do not override metrics(): the metric is Σ sum ÷ Σ count.
@@ -230,7 +245,8 @@ class Objective : public Member {
       write_sized<chassis_objective_desc_t>(
           {0, d.own.values, d.own.units, d.own.needs, d.own.num_scores, d.own.num_targets,
            static_cast<uint32_t>(d.terms.size()), static_cast<uint32_t>(d.metrics.size()), d.terms.data(),
-           d.metrics.data(), d.own.num_sums, d.own.state_size, d.own.state_per_sequence, d.own.num_classes},
+           d.metrics.data(), d.own.num_sums, d.own.state_size, d.own.state_per_sequence, d.own.num_classes,
+           d.own.top_k, 0, d.own.temperature},
           out);
     });
   }

@@ -88,6 +88,21 @@
  *                   target [B,T] f32,
  *                   labels [B,T] i32
  *                   target - log_sum; 0 where the label is ignored
+ *   topk_logp       logits [B,T,V],         (none)            ignore_index i (-100),            [B,T] f32,
+ *                   labels [B,T] i32,                         temperature f                     [B,T,K] f32
+ *                   ids [B,T,K] i32
+ *                   First, token_logp. Second, logits[id] / temperature - log sum exp(logits / temperature) in fp32; 0
+ *                   where the id is negative or the label is ignored
+ *   partial_topk_logp logits [B,T,V],       (none)            ignore_index i (-100),            log_sum [B,T] f32,
+ *                   labels [B,T] i32,                         temperature f, first i, count i   target [B,T] f32,
+ *                   ids [B,T,K] i32                                                             log_sum [B,T] f32,
+ *                                                                                               targets [B,T,K] f32
+ *                   First two, partial_cross_entropy; then the same of logits / temperature and ids, of which negative
+ *                   ones are ignored
+ *   total_topk_logp log_sum [B,T] f32,      (none)            ignore_index i (-100)             [B,T] f32,
+ *                   target [B,T] f32,                                                           [B,T,K] f32
+ *                   log_sum [B,T] f32, targets [B,T,K] f32, labels [B,T] i32, ids [B,T,K] i32
+ *                   As topk_logp: target - log_sum, and targets - log_sum; 0 as there
  *   score           x [B,T,H]               weight[L,H]                                         [B,T,L] f32
  *                   y = x · weightᵀ, summed in fp32 and not rounded to the dtype of x
  *   top_experts     logits [B,T,E] f32,     (none)            groups i?, top_groups i?          [B,T,k] i32
@@ -122,7 +137,7 @@
  * The host adds attribute storage s, which names the scheme, to an op whose first parameter is quantized, and first i
  * to an embedding whose vocabulary a mesh axis divides: a provider that does not know these attributes must refuse the
  * op. Then it also replaces cross_entropy by partial_cross_entropy, collectives and total_cross_entropy, and token_logp
- * likewise, with total_token_logp at the end.
+ * and topk_logp likewise, with total_token_logp and total_topk_logp at the end.
  *
  * A fused node is a run of ops that one provider computes as one, such as "linear+cross_entropy" or "add+rms_norm". */
 #ifndef CHASSIS_OP_H

@@ -26,18 +26,22 @@
 #define CHASSIS_OBJECTIVE_LABELLED 2u /* one sequence, ANSWER, with target 1 (desirable) or 0 */
 #define CHASSIS_OBJECTIVE_TEXTS 3u    /* one sequence, ANSWER, with num_targets targets: a class, or a value for each */
 #define CHASSIS_OBJECTIVE_ROLLOUTS 4u /* sequences, ANSWER, with one prompt, each with a reward as its target */
+#define CHASSIS_OBJECTIVE_ANSWERS 5u  /* one sequence, ANSWER, without a target */
 
 /* Flags of `needs`. REFERENCE: reference_logp, those of the model before training. GLOBAL: prepare gets the values of
  * the whole global batch before any gradient. MISMATCH, which implies GLOBAL: each LABELLED unit also has a sequence
  * MISMATCH, its prompt with the answer to another one, without a gradient. TOKENS: the arrays of tokens. OLD_LOGPS,
- * which implies TOKENS: old_token_logp, those of the policy that wrote the answers. STOPPED_RATIO, which implies
- * OLD_LOGPS, says how gradients are meant: the difference of token_logp and old_token_logp is a constant in them (a
- * stopped gradient), so they are the derivatives for a change of both by the same amount. */
+ * which implies TOKENS: old_token_logp, those of the policy that wrote the answers. TEACHER, which implies TOKENS, with
+ * LOGPS and ANSWERS: for each token of an answer, the tokens that a teacher finds likely there, at most top_k, with its
+ * log-probabilities and those of the model. STOPPED_RATIO, which implies OLD_LOGPS, says how gradients are meant: the
+ * difference of token_logp and old_token_logp is a constant in them (a stopped gradient), so they are the derivatives
+ * for a change of both by the same amount. */
 #define CHASSIS_OBJECTIVE_REFERENCE 1u
 #define CHASSIS_OBJECTIVE_GLOBAL 2u
 #define CHASSIS_OBJECTIVE_MISMATCH 4u
 #define CHASSIS_OBJECTIVE_TOKENS 8u
 #define CHASSIS_OBJECTIVE_OLD_LOGPS 16u
+#define CHASSIS_OBJECTIVE_TEACHER 32u
 #define CHASSIS_OBJECTIVE_STOPPED_RATIO 64u
 
 /* Roles of sequences. */
@@ -75,7 +79,7 @@ typedef struct chassis_objective_desc {
   uint32_t units;  /* CHASSIS_OBJECTIVE_PAIRS … */
   uint32_t needs;
   uint32_t num_scores;  /* of a sequence; 0 with LOGPS. The head of the model has as many */
-  uint32_t num_targets; /* of a sequence; at least 1 unless units are PAIRS, then 0 */
+  uint32_t num_targets; /* of a sequence; at least 1 unless units are PAIRS or ANSWERS, then 0 */
   uint32_t num_terms;   /* at least 1; the loss is the sum of all */
   uint32_t num_metrics;
   const chassis_objective_term_t* terms;
@@ -86,8 +90,11 @@ typedef struct chassis_objective_desc {
   /* TEXTS: a target is an index of a class below this number, and no other number; 0: any finite number, or NaN where
    * there is none. */
   uint32_t num_classes;
+  uint32_t top_k; /* TEACHER: at least 1; else 0 */
+  uint32_t reserved0;
+  double temperature; /* TEACHER: above 0; that of top_logp. Else 0 */
 } chassis_objective_desc_t;
-#define CHASSIS_OBJECTIVE_DESC_V1_SIZE 64u
+#define CHASSIS_OBJECTIVE_DESC_V1_SIZE 80u
 
 /* Sequences of a batch, in the order of the data; of each unit all. Arrays of sequences have num_sequences elements,
  * arrays of tokens num_tokens: those of the answers, sequence by sequence. Arrays that do not apply are NULL. */
@@ -113,8 +120,14 @@ typedef struct chassis_objective_batch {
   const double* state;
   const double* sequence_state;
   const double* term_weight;
+  /* TEACHER: for each token, how many of its top_k entries the teacher gives, which are the first ones; the others are
+   * 0. [num_tokens, top_k]: log-probabilities of the teacher, as the data have them; and of the model, the logarithm of
+   * softmax(logits / temperature) over the whole vocabulary. */
+  const double* teacher_count;
+  const double* teacher_logp;
+  const double* top_logp;
 } chassis_objective_batch_t;
-#define CHASSIS_OBJECTIVE_BATCH_V1_SIZE 144u
+#define CHASSIS_OBJECTIVE_BATCH_V1_SIZE 168u
 
 /* Output of evaluate. All are zero before the call. Gradients are of Σ term_weight[i] · terms[i] with respect to the
  * arrays of the batch; they are NULL if the values are only evaluated. With TOKENS, the gradient of a token is that of
@@ -127,8 +140,9 @@ typedef struct chassis_objective_result {
   double* grad_logp;
   double* grad_score;
   double* grad_token_logp;
+  double* grad_top_logp; /* TEACHER: [num_tokens, top_k] */
 } chassis_objective_result_t;
-#define CHASSIS_OBJECTIVE_RESULT_V1_SIZE 48u
+#define CHASSIS_OBJECTIVE_RESULT_V1_SIZE 56u
 
 typedef struct chassis_objective {
   uint32_t struct_size;

@@ -180,8 +180,9 @@ pub const CHASSIS_NOTE_NAME: &str = "Chassis";
 pub const CHASSIS_NOTE_SECTION: &str = ".note.chassis";
 pub const CHASSIS_NOTE_TYPE: u32 = 1;
 pub const CHASSIS_NOT_FOUND: u32 = 5;
-pub const CHASSIS_OBJECTIVE_BATCH_V1_SIZE: u32 = 144;
-pub const CHASSIS_OBJECTIVE_DESC_V1_SIZE: u32 = 64;
+pub const CHASSIS_OBJECTIVE_ANSWERS: u32 = 5;
+pub const CHASSIS_OBJECTIVE_BATCH_V1_SIZE: u32 = 168;
+pub const CHASSIS_OBJECTIVE_DESC_V1_SIZE: u32 = 80;
 pub const CHASSIS_OBJECTIVE_GLOBAL: u32 = 2;
 pub const CHASSIS_OBJECTIVE_ID: &str = "chassis.objective/1";
 pub const CHASSIS_OBJECTIVE_LABELLED: u32 = 2;
@@ -190,10 +191,11 @@ pub const CHASSIS_OBJECTIVE_MISMATCH: u32 = 4;
 pub const CHASSIS_OBJECTIVE_OLD_LOGPS: u32 = 16;
 pub const CHASSIS_OBJECTIVE_PAIRS: u32 = 1;
 pub const CHASSIS_OBJECTIVE_REFERENCE: u32 = 1;
-pub const CHASSIS_OBJECTIVE_RESULT_V1_SIZE: u32 = 48;
+pub const CHASSIS_OBJECTIVE_RESULT_V1_SIZE: u32 = 56;
 pub const CHASSIS_OBJECTIVE_ROLLOUTS: u32 = 4;
 pub const CHASSIS_OBJECTIVE_SCORES: u32 = 2;
 pub const CHASSIS_OBJECTIVE_STOPPED_RATIO: u32 = 64;
+pub const CHASSIS_OBJECTIVE_TEACHER: u32 = 32;
 pub const CHASSIS_OBJECTIVE_TEXTS: u32 = 3;
 pub const CHASSIS_OBJECTIVE_TOKENS: u32 = 8;
 pub const CHASSIS_OBJECTIVE_V1_SIZE: u32 = 40;
@@ -1155,7 +1157,7 @@ abi_struct! { chassis_objective_t 40 8 {
 } }
 abi_grows!(chassis_objective_t, CHASSIS_OBJECTIVE_V1_SIZE);
 
-abi_struct! { chassis_objective_batch_t 144 8 {
+abi_struct! { chassis_objective_batch_t 168 8 {
     0 4 struct_size: u32,
     4 4 reserved0: u32,
     8 8 num_sequences: u64,
@@ -1175,10 +1177,13 @@ abi_struct! { chassis_objective_batch_t 144 8 {
     120 8 state: *const f64,
     128 8 sequence_state: *const f64,
     136 8 term_weight: *const f64,
+    144 8 teacher_count: *const f64,
+    152 8 teacher_logp: *const f64,
+    160 8 top_logp: *const f64,
 } }
 abi_grows!(chassis_objective_batch_t, CHASSIS_OBJECTIVE_BATCH_V1_SIZE);
 
-abi_struct! { chassis_objective_desc_t 64 8 {
+abi_struct! { chassis_objective_desc_t 80 8 {
     0 4 struct_size: u32,
     4 4 values: u32,
     8 4 units: u32,
@@ -1193,6 +1198,9 @@ abi_struct! { chassis_objective_desc_t 64 8 {
     52 4 state_size: u32,
     56 4 state_per_sequence: u32,
     60 4 num_classes: u32,
+    64 4 top_k: u32,
+    68 4 reserved0: u32,
+    72 8 temperature: f64,
 } }
 abi_grows!(chassis_objective_desc_t, CHASSIS_OBJECTIVE_DESC_V1_SIZE);
 
@@ -1202,7 +1210,7 @@ abi_struct! { chassis_objective_metric_t 24 8 {
     20 4 reserved0: u32,
 } }
 
-abi_struct! { chassis_objective_result_t 48 8 {
+abi_struct! { chassis_objective_result_t 56 8 {
     0 4 struct_size: u32,
     4 4 reserved0: u32,
     8 8 terms: *mut f64,
@@ -1210,6 +1218,7 @@ abi_struct! { chassis_objective_result_t 48 8 {
     24 8 grad_logp: *mut f64,
     32 8 grad_score: *mut f64,
     40 8 grad_token_logp: *mut f64,
+    48 8 grad_top_logp: *mut f64,
 } }
 abi_grows!(chassis_objective_result_t, CHASSIS_OBJECTIVE_RESULT_V1_SIZE);
 

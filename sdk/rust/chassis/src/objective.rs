@@ -66,7 +66,7 @@ impl Metric {
 pub struct Description<'a> {
     /// `sys::CHASSIS_OBJECTIVE_LOGPS` or `_SCORES`
     pub values: u32,
-    /// `sys::CHASSIS_OBJECTIVE_PAIRS`, `_LABELLED`, `_TEXTS` or `_ROLLOUTS`
+    /// `sys::CHASSIS_OBJECTIVE_PAIRS`, `_LABELLED`, `_TEXTS`, `_ROLLOUTS` or `_ANSWERS`
     pub units: u32,
     /// Flags `sys::CHASSIS_OBJECTIVE_REFERENCE`, …
     pub needs: u32,
@@ -79,6 +79,8 @@ pub struct Description<'a> {
     pub num_sums: Option<u32>,
     pub state_size: u32,
     pub state_per_sequence: u32,
+    pub top_k: u32,
+    pub temperature: f64,
 }
 
 impl Default for Description<'_> {
@@ -95,6 +97,8 @@ impl Default for Description<'_> {
             num_sums: None,
             state_size: 0,
             state_per_sequence: 0,
+            top_k: 0,
+            temperature: 0.0,
         }
     }
 }
@@ -106,7 +110,7 @@ impl Description<'_> {
 }
 
 /// The sequences of a batch; an array that does not apply is empty. Rows of `target`, `score` and `sequence_state` have
-/// as many values as the description says.
+/// as many values as the description says, and those of `teacher_logp` and `top_logp` have `top_k`.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Batch<'a> {
     pub role: &'a [u32],
@@ -126,6 +130,9 @@ pub struct Batch<'a> {
     pub sequence_state: &'a [f64],
     /// One for each term; [`Sums`] multiplies gradients by it.
     pub term_weight: &'a [f64],
+    pub teacher_count: &'a [f64],
+    pub teacher_logp: &'a [f64],
+    pub top_logp: &'a [f64],
 }
 
 impl<'a> Batch<'a> {
@@ -170,6 +177,9 @@ impl<'a> Batch<'a> {
                 state: slice(raw.state, d.state_size as usize),
                 sequence_state: slice(raw.sequence_state, sequences * d.state_per_sequence as usize),
                 term_weight: slice(raw.term_weight, d.terms.len()),
+                teacher_count: slice(raw.teacher_count, tokens),
+                teacher_logp: slice(raw.teacher_logp, tokens * d.top_k as usize),
+                top_logp: slice(raw.top_logp, tokens * d.top_k as usize),
             })
         }
     }
@@ -183,6 +193,7 @@ pub struct Sums<'a> {
     grad_logp: &'a mut [f64],
     grad_score: &'a mut [f64],
     grad_token_logp: &'a mut [f64],
+    grad_top_logp: &'a mut [f64],
     weight: &'a [f64],
 }
 
@@ -200,6 +211,10 @@ impl Sums<'_> {
     /// `token` counts all tokens of the batch. A token's gradient is this plus that of its sequence.
     pub fn add_grad_token_logp(&mut self, term: usize, token: usize, derivative: f64) {
         add(self.grad_token_logp, token, self.weight[term] * derivative);
+    }
+    /// `entry` counts the `top_k` entries of all tokens of the batch.
+    pub fn add_grad_top_logp(&mut self, term: usize, entry: usize, derivative: f64) {
+        add(self.grad_top_logp, entry, self.weight[term] * derivative);
     }
     /// For members that do not compute metrics themselves: the metric is Σ sum ÷ Σ count.
     pub fn add_metric(&mut self, metric: usize, sum: f64, count: f64) {
@@ -226,6 +241,7 @@ impl Sums<'_> {
                 grad_logp: slice_mut(raw.grad_logp, batch.num_sequences()),
                 grad_score: slice_mut(raw.grad_score, batch.num_sequences() * d.num_scores as usize),
                 grad_token_logp: slice_mut(raw.grad_token_logp, batch.token_logp.len()),
+                grad_top_logp: slice_mut(raw.grad_top_logp, batch.top_logp.len()),
                 weight: batch.term_weight,
             })
         }
@@ -312,6 +328,9 @@ impl<T: Objective> Table<T> {
                     state_size: d.state_size,
                     state_per_sequence: d.state_per_sequence,
                     num_classes: d.num_classes,
+                    top_k: d.top_k,
+                    reserved0: 0,
+                    temperature: d.temperature,
                 };
                 write_sized(&ours, out)
             })
@@ -379,6 +398,7 @@ mod tests {
             grad_logp: &mut grads,
             grad_score: &mut [],
             grad_token_logp: &mut [],
+            grad_top_logp: &mut [],
             weight: &[0.5, 0.25],
         };
         out.add_term(1, 3.0);
