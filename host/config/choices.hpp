@@ -45,11 +45,12 @@ enum class DataFormat {
   kLabelled,
   kClassification,
   kRollouts,
+  kDistillation,
 };
 template <>
-inline constexpr std::array<std::string_view, 11> kChoiceNames<DataFormat> = {
+inline constexpr std::array<std::string_view, 12> kChoiceNames<DataFormat> = {
     "text",   "alpaca",     "sharegpt", "messages",       "prompt_completion", "segments",
-    "tokens", "preference", "labelled", "classification", "rollouts"};
+    "tokens", "preference", "labelled", "classification", "rollouts",          "distillation"};
 
 // documents of a data set: how a .txt file is divided into documents.
 enum class DocumentSplit { kLine, kParagraph, kFile };
@@ -82,10 +83,10 @@ template <>
 inline constexpr std::array<std::string_view, 3> kChoiceNames<Reasoning> = {"template", "keep", "strip"};
 
 // train.task; task_table.hpp has what follows from each.
-enum class Task { kPretrain, kSft, kPreference, kReward, kClassify, kPolicy };
+enum class Task { kPretrain, kSft, kPreference, kReward, kClassify, kPolicy, kDistill };
 template <>
-inline constexpr std::array<std::string_view, 6> kChoiceNames<Task> = {"pretrain", "sft",      "preference",
-                                                                       "reward",   "classify", "policy"};
+inline constexpr std::array<std::string_view, 7> kChoiceNames<Task> = {"pretrain", "sft",    "preference", "reward",
+                                                                       "classify", "policy", "distill"};
 
 // reference.mode
 enum class ReferenceMode { kOnline, kPrecompute };

@@ -30,6 +30,7 @@ inline constexpr DataFormat kPreferenceFormats[] = {DataFormat::kPreference, Dat
 inline constexpr DataFormat kRewardFormats[] = {DataFormat::kPreference};
 inline constexpr DataFormat kClassFormats[] = {DataFormat::kClassification};
 inline constexpr DataFormat kPolicyFormats[] = {DataFormat::kRollouts};
+inline constexpr DataFormat kDistillFormats[] = {DataFormat::kDistillation};
 
 // In the order of the enum.
 inline constexpr std::array kTasks = {
@@ -39,6 +40,7 @@ inline constexpr std::array kTasks = {
     TaskSpec{Task::kReward, true, "reward", true, kRewardFormats},
     TaskSpec{Task::kClassify, true, "classify", true, kClassFormats},
     TaskSpec{Task::kPolicy, true, "policy", false, kPolicyFormats},
+    TaskSpec{Task::kDistill, true, "distill", false, kDistillFormats},
 };
 
 constexpr const TaskSpec& spec_of(Task task) { return kTasks[static_cast<size_t>(task)]; }

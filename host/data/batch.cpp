@@ -6,13 +6,15 @@
 #include <algorithm>
 #include <utility>
 
+#include "host/base/batch_fields.hpp"
 #include "host/base/error.hpp"
 
 namespace chassis {
 
 std::vector<std::string> all_batch_fields() {
   std::vector<std::string> names;
-  for (const BatchFieldSpec& field : batch_fields()) names.emplace_back(field.name);
+  for (const BatchFieldSpec& field : batch_fields())
+    if (field.dims.size() <= 2 && entries_of(field) != FieldEntries::kAppended) names.emplace_back(field.name);
   return names;
 }
 
@@ -50,6 +52,7 @@ void BatchRow::add_unit(DocumentUnit unit, size_t column) {
   unit.references.resize(unit.sequences.size());
   for (size_t s = 0; s < unit.sequences.size(); ++s) {
     const int64_t length = unit.sequences[s].length;
+    write_teacher(unit.sequences[s].teacher, static_cast<size_t>(begin), static_cast<size_t>(length));
     batch_.sequences.push_back({.row = row_,
                                 .begin = begin,
                                 .unit = number,
@@ -58,6 +61,25 @@ void BatchRow::add_unit(DocumentUnit unit, size_t column) {
                                 .reference = std::move(unit.references[s])});
     begin += length;
   }
+}
+
+void BatchRow::write_teacher(const TeacherFacts& teacher, size_t begin, size_t length) {
+  const auto found = batch_.fields.find(kTeacherIds);
+  if (found == batch_.fields.end() || teacher.counts.empty()) return;
+  const size_t first = static_cast<size_t>(row_) * seq_len() + begin;
+  const std::span<const int32_t> labels = batch_.values("labels").subspan(first, length);
+  const std::span<int32_t> out = found->second.writable<int32_t>();
+  const auto width = static_cast<size_t>(found->second.shape().back());
+  auto id = teacher.ids.begin();
+  size_t token = 0;
+  for (size_t t = 0; t < length; ++t) {
+    if (labels[t] == kIgnoreLabel) continue;
+    CHASSIS_CHECK(token < teacher.counts.size() && teacher.counts[token] <= width, "the entries of a teacher");
+    const auto count = static_cast<ptrdiff_t>(teacher.counts[token++]);
+    std::copy(id, id + count, out.begin() + static_cast<ptrdiff_t>((first + t) * width));
+    id += count;
+  }
+  CHASSIS_CHECK(token == teacher.counts.size(), "a teacher's entries for each token of an answer");
 }
 
 void BatchRow::write(const RowPiece& piece, size_t column) {

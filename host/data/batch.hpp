@@ -35,7 +35,7 @@ struct Batch {
   std::vector<BatchSequence> sequences;  // in the order of rows and positions; empty unless an objective needs them
 };
 
-// The names of batch_fields().
+// The names of those batch_fields() that have no dims but B and T.
 std::vector<std::string> all_batch_fields();
 
 // One row of a batch, to be filled. The batch must outlive it.
@@ -48,9 +48,12 @@ class BatchRow {
   // Writes all fields of the batch for a piece of a document, from `column` on.
   void write(const RowPiece& piece, size_t column);
   // Adds the sequences of a unit, which fill the row from `column` on. Units come in the order of rows and positions.
+  // Writes the entries of teachers, if the batch has a field for them, by the labels of the row.
   void add_unit(DocumentUnit unit, size_t column);
 
  private:
+  void write_teacher(const TeacherFacts& teacher, size_t begin, size_t length);
+
   Batch& batch_;
   int64_t row_;
 };

@@ -1,10 +1,11 @@
-// A header with version and count; then, for each sequence, its numbers and two lists. Little-endian, without padding.
+// A header with version and count; then, for each sequence, its numbers and its lists. Little-endian, without padding.
 #include "host/data/sequence_bytes.hpp"
 
 #include <fmt/format.h>
 
 #include <bit>
 #include <cstring>
+#include <numeric>
 #include <type_traits>
 
 #include "host/base/error.hpp"
@@ -14,15 +15,16 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little, "stores are little-endian");
 
-constexpr uint32_t kSequencesVersion = 1;
+constexpr uint32_t kSequencesVersion = 2;
 
 struct SequenceHeader {
   uint32_t role, num_targets;
   int64_t length;
   double margin;
   uint64_t num_old_logps;
+  uint64_t num_teacher_counts, num_teacher_entries;
 };
-static_assert(sizeof(SequenceHeader) == 32, "no padding");
+static_assert(sizeof(SequenceHeader) == 48, "no padding");
 
 class SequenceReader {
  public:
@@ -35,9 +37,10 @@ class SequenceReader {
     std::memcpy(&value, take(1, sizeof value).data(), sizeof value);
     return value;
   }
-  std::vector<double> doubles(uint64_t count) {
-    const std::span<const std::byte> bytes = take(count, sizeof(double));
-    std::vector<double> values(bytes.size() / sizeof(double));
+  template <typename T>
+  std::vector<T> list(uint64_t count) {
+    const std::span<const std::byte> bytes = take(count, sizeof(T));
+    std::vector<T> values(bytes.size() / sizeof(T));
     if (!values.empty()) std::memcpy(values.data(), bytes.data(), bytes.size());
     return values;
   }
@@ -65,11 +68,20 @@ std::vector<std::byte> sequence_bytes(std::span<const SequenceFacts> sequences) 
   const uint32_t start[] = {kSequencesVersion, static_cast<uint32_t>(sequences.size())};
   append(start, sizeof start);
   for (const SequenceFacts& facts : sequences) {
-    const SequenceHeader header{static_cast<uint32_t>(facts.role), static_cast<uint32_t>(facts.targets.size()),
-                                facts.length, facts.margin, facts.old_logps.size()};
+    const SequenceHeader header{static_cast<uint32_t>(facts.role),
+                                static_cast<uint32_t>(facts.targets.size()),
+                                facts.length,
+                                facts.margin,
+                                facts.old_logps.size(),
+                                facts.teacher.counts.size(),
+                                facts.teacher.ids.size()};
     append(&header, sizeof header);
-    for (const std::vector<double>* values : {&facts.targets, &facts.old_logps})
-      append(values->data(), values->size() * sizeof(double));
+    const auto append_list = [&](const auto& values) { append(values.data(), values.size() * sizeof values[0]); };
+    append_list(facts.targets);
+    append_list(facts.old_logps);
+    append_list(facts.teacher.counts);
+    append_list(facts.teacher.ids);
+    append_list(facts.teacher.logps);
   }
   return bytes;
 }
@@ -88,8 +100,15 @@ std::vector<SequenceFacts> sequences_from_bytes(std::span<const std::byte> bytes
     facts.role = static_cast<SequenceRole>(header.role);
     facts.length = header.length;
     facts.margin = header.margin;
-    facts.targets = reader.doubles(header.num_targets);
-    facts.old_logps = reader.doubles(header.num_old_logps);
+    facts.targets = reader.list<double>(header.num_targets);
+    facts.old_logps = reader.list<double>(header.num_old_logps);
+    facts.teacher.counts = reader.list<uint32_t>(header.num_teacher_counts);
+    facts.teacher.ids = reader.list<int32_t>(header.num_teacher_entries);
+    facts.teacher.logps = reader.list<float>(header.num_teacher_entries);
+    const auto& counts = facts.teacher.counts;
+    if (std::accumulate(counts.begin(), counts.end(), uint64_t{0}) != header.num_teacher_entries)
+      throw storage_error(fmt::format("the teacher's entries of a sequence are {}, and those of its tokens are not",
+                                      header.num_teacher_entries));
   }
   if (!reader.is_at_end()) throw storage_error("there are bytes after the facts of sequences");
   return sequences;

@@ -16,12 +16,21 @@ enum class SequenceRole : uint32_t {
   kMismatch = CHASSIS_SEQUENCE_MISMATCH,
 };
 
+// The entries that a teacher gives for the tokens of an answer, one after the other.
+struct TeacherFacts {
+  std::vector<uint32_t> counts = {};  // of each token of the answer
+  std::vector<int32_t> ids = {};
+  std::vector<float> logps = {};
+  bool operator==(const TeacherFacts&) const = default;
+};
+
 struct SequenceFacts {
   SequenceRole role = SequenceRole::kAnswer;
   int64_t length = 0;                  // tokens, of prompt and answer
   std::vector<double> targets = {};    // as in chassis_objective_desc_t; NaN: none
   double margin = 0;                   // of a pair, on both of its sequences
   std::vector<double> old_logps = {};  // of the tokens of the answer, from the data; empty: not needed
+  TeacherFacts teacher = {};
   bool operator==(const SequenceFacts&) const = default;
 };
 
@@ -56,6 +65,7 @@ struct SequenceNeeds {
   int64_t num_targets = 0;
   int64_t num_classes = 0;
   bool scores = false;  // sequences are scored at their last token; otherwise answers need a trained token
+  int64_t top_k = 0;    // a teacher gives at most so many entries for each token; 0: there is none
   bool operator==(const SequenceNeeds&) const = default;
 };
 

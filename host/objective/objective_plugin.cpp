@@ -19,10 +19,11 @@ namespace chassis {
 namespace {
 
 constexpr uint32_t kKnownNeeds = CHASSIS_OBJECTIVE_REFERENCE | CHASSIS_OBJECTIVE_GLOBAL | CHASSIS_OBJECTIVE_MISMATCH |
-                                 CHASSIS_OBJECTIVE_TOKENS | CHASSIS_OBJECTIVE_OLD_LOGPS |
+                                 CHASSIS_OBJECTIVE_TOKENS | CHASSIS_OBJECTIVE_OLD_LOGPS | CHASSIS_OBJECTIVE_TEACHER |
                                  CHASSIS_OBJECTIVE_STOPPED_RATIO;
 constexpr uint32_t kMaxNames = 1024;
 constexpr uint32_t kMaxSize = 1 << 20;
+constexpr uint32_t kMaxTopK = 1 << 12;
 constexpr size_t kMaxNameBytes = 128;
 
 // Terms and metrics are columns of files and labels of charts.
@@ -95,7 +96,8 @@ SequenceNeeds needs_of(const ObjectiveDesc& desc) {
           .old_logps = desc.needs_old_logps(),
           .num_targets = desc.num_targets,
           .num_classes = desc.num_classes,
-          .scores = desc.scores()};
+          .scores = desc.scores(),
+          .top_k = desc.top_k};
 }
 
 chassis_objective_batch_t ObjectiveBatch::view(const ObjectiveDesc& desc, bool is_evaluated) const {
@@ -117,6 +119,10 @@ chassis_objective_batch_t ObjectiveBatch::view(const ObjectiveDesc& desc, bool i
   out.token_logp = elements_if(by_token, token_logp, tokens, "token_logp");
   out.reference_token_logp = elements_if(by_token && reference, reference_token_logp, tokens, "reference_token_logp");
   out.old_token_logp = elements_if(desc.needs_old_logps(), old_token_logp, tokens, "old_token_logp");
+  const uint64_t entries = tokens * desc.top_k;
+  out.teacher_count = elements_if(desc.needs_teacher(), teacher_count, tokens, "teacher_count");
+  out.teacher_logp = elements_if(desc.needs_teacher(), teacher_logp, entries, "teacher_logp");
+  out.top_logp = elements_if(desc.needs_teacher(), top_logp, entries, "top_logp");
   if (by_token)
     CHASSIS_CHECK(first_token.front() == 0 && first_token.back() == tokens,
                   fmt::format("the sequences of a batch of an objective have tokens {} to {}, expected 0 to {}",
@@ -169,6 +175,7 @@ ObjectiveResult::ObjectiveResult(const ObjectiveDesc& desc, const ObjectiveBatch
   else
     grad_logp.resize(batch.num_sequences());
   if (desc.needs_tokens()) grad_token_logp.resize(batch.num_tokens());
+  grad_top_logp.resize(batch.num_tokens() * desc.top_k);
 }
 
 chassis_objective_result_t ObjectiveResult::view(const ObjectiveDesc& desc, bool with_gradients) {
@@ -180,6 +187,7 @@ chassis_objective_result_t ObjectiveResult::view(const ObjectiveDesc& desc, bool
   out.grad_logp = desc.scores() ? nullptr : elements_of(grad_logp);
   out.grad_score = desc.scores() ? elements_of(grad_score) : nullptr;
   out.grad_token_logp = desc.needs_tokens() ? elements_of(grad_token_logp) : nullptr;
+  out.grad_top_logp = desc.needs_teacher() ? elements_of(grad_top_logp) : nullptr;
   return out;
 }
 
@@ -215,10 +223,13 @@ ObjectiveDesc ObjectivePlugin::checked(const chassis_objective_desc_t& raw) cons
                      .metrics = {},
                      .num_sums = raw.num_sums,
                      .state_size = raw.state_size,
-                     .state_per_sequence = raw.state_per_sequence};
+                     .state_per_sequence = raw.state_per_sequence,
+                     .top_k = raw.top_k,
+                     .temperature = raw.temperature};
   if ((desc.needs & CHASSIS_OBJECTIVE_MISMATCH) != 0) desc.needs |= CHASSIS_OBJECTIVE_GLOBAL;
   if ((desc.needs & CHASSIS_OBJECTIVE_STOPPED_RATIO) != 0) desc.needs |= CHASSIS_OBJECTIVE_OLD_LOGPS;
-  if ((desc.needs & CHASSIS_OBJECTIVE_OLD_LOGPS) != 0) desc.needs |= CHASSIS_OBJECTIVE_TOKENS;
+  if ((desc.needs & (CHASSIS_OBJECTIVE_OLD_LOGPS | CHASSIS_OBJECTIVE_TEACHER)) != 0)
+    desc.needs |= CHASSIS_OBJECTIVE_TOKENS;
   if (raw.num_terms == 0) throw refusal("gives no term, expected at least 1: the loss is the sum of the terms");
   for (const auto& [what, count, is_null] : {std::tuple("terms", raw.num_terms, raw.terms == nullptr),
                                              std::tuple("metrics", raw.num_metrics, raw.metrics == nullptr)}) {
@@ -246,12 +257,13 @@ ObjectiveDesc ObjectivePlugin::checked(const chassis_objective_desc_t& raw) cons
 }
 
 void ObjectivePlugin::check_values(const ObjectiveDesc& desc) const {
-  const bool pairs = desc.units == CHASSIS_OBJECTIVE_PAIRS, texts = desc.units == CHASSIS_OBJECTIVE_TEXTS;
+  const bool pairs = desc.units == CHASSIS_OBJECTIVE_PAIRS, texts = desc.units == CHASSIS_OBJECTIVE_TEXTS,
+             answers = desc.units == CHASSIS_OBJECTIVE_ANSWERS;
   if (desc.values != CHASSIS_OBJECTIVE_LOGPS && desc.values != CHASSIS_OBJECTIVE_SCORES)
     throw refusal(fmt::format("sets values to {}, expected 1 (LOGPS) or 2 (SCORES)", desc.values));
-  if (desc.units < CHASSIS_OBJECTIVE_PAIRS || desc.units > CHASSIS_OBJECTIVE_ROLLOUTS)
-    throw refusal(
-        fmt::format("sets units to {}, expected 1 (PAIRS), 2 (LABELLED), 3 (TEXTS) or 4 (ROLLOUTS)", desc.units));
+  if (desc.units < CHASSIS_OBJECTIVE_PAIRS || desc.units > CHASSIS_OBJECTIVE_ANSWERS)
+    throw refusal(fmt::format(
+        "sets units to {}, expected 1 (PAIRS), 2 (LABELLED), 3 (TEXTS), 4 (ROLLOUTS) or 5 (ANSWERS)", desc.units));
   if (const uint32_t unknown = desc.needs & ~kKnownNeeds; unknown != 0)
     throw refusal(fmt::format("sets the needs {}, which this host does not know", unknown));
   if (desc.scores()) {
@@ -259,7 +271,7 @@ void ObjectivePlugin::check_values(const ObjectiveDesc& desc) const {
       throw refusal(fmt::format("sets num_scores to {} with SCORES, expected 1 to {}", desc.num_scores, kMaxSize));
     for (const auto& [flag, name] :
          {std::pair(CHASSIS_OBJECTIVE_REFERENCE, "REFERENCE"), std::pair(CHASSIS_OBJECTIVE_OLD_LOGPS, "OLD_LOGPS"),
-          std::pair(CHASSIS_OBJECTIVE_TOKENS, "TOKENS")})
+          std::pair(CHASSIS_OBJECTIVE_TEACHER, "TEACHER"), std::pair(CHASSIS_OBJECTIVE_TOKENS, "TOKENS")})
       if ((desc.needs & flag) != 0)
         throw refusal(fmt::format("asks for {} with SCORES, but only LOGPS have log-probabilities", name));
   } else if (desc.num_scores != 0) {
@@ -271,11 +283,22 @@ void ObjectivePlugin::check_values(const ObjectiveDesc& desc) const {
   if (desc.needs_old_logps() && desc.units != CHASSIS_OBJECTIVE_ROLLOUTS)
     throw refusal(fmt::format("asks for OLD_LOGPS with units {}, expected {} (ROLLOUTS)", desc.units,
                               CHASSIS_OBJECTIVE_ROLLOUTS));
-  if (texts ? desc.num_targets == 0 || desc.num_targets > kMaxSize : desc.num_targets != (pairs ? 0 : 1))
+  if (answers && !desc.needs_teacher()) throw refusal("sets units to 5 (ANSWERS) without TEACHER");
+  if (desc.needs_teacher() && !answers)
+    throw refusal(
+        fmt::format("asks for TEACHER with units {}, expected {} (ANSWERS)", desc.units, CHASSIS_OBJECTIVE_ANSWERS));
+  if (desc.needs_teacher() ? desc.top_k == 0 || desc.top_k > kMaxTopK : desc.top_k != 0)
+    throw refusal(fmt::format(
+        "sets top_k to {}, expected {}", desc.top_k,
+        desc.needs_teacher() ? fmt::format("1 to {} with TEACHER", kMaxTopK) : std::string("0 without TEACHER")));
+  if (desc.needs_teacher() ? !(desc.temperature > 0) || !std::isfinite(desc.temperature) : desc.temperature != 0)
+    throw refusal(fmt::format("sets temperature to {}, expected {}", desc.temperature,
+                              desc.needs_teacher() ? "a number above 0 with TEACHER" : "0 without TEACHER"));
+  if (texts ? desc.num_targets == 0 || desc.num_targets > kMaxSize : desc.num_targets != (pairs || answers ? 0 : 1))
     throw refusal(fmt::format("sets num_targets to {}, expected {}", desc.num_targets,
-                              pairs   ? std::string("0 with PAIRS")
-                              : texts ? fmt::format("1 to {} with TEXTS", kMaxSize)
-                                      : std::string("1 with LABELLED and ROLLOUTS")));
+                              pairs || answers ? std::string("0 with PAIRS and ANSWERS")
+                              : texts          ? fmt::format("1 to {} with TEXTS", kMaxSize)
+                                               : std::string("1 with LABELLED and ROLLOUTS")));
   if (desc.num_classes > (texts ? kMaxSize : 0))
     throw refusal(fmt::format("sets num_classes to {}, expected at most {}{}", desc.num_classes, texts ? kMaxSize : 0,
                               texts ? "" : ": only TEXTS have classes"));
@@ -294,7 +317,8 @@ void ObjectivePlugin::check_terms(const ObjectiveDesc& desc) const {
       throw refusal(fmt::format("divides term '{}' by CHOSEN_TOKENS with units {}, expected {} (PAIRS)", term.name,
                                 desc.units, CHASSIS_OBJECTIVE_PAIRS));
     if (term.count == CHASSIS_COUNT_TARGETS && desc.num_targets == 0)
-      throw refusal(fmt::format("divides term '{}' by TARGETS, but PAIRS have no targets", term.name));
+      throw refusal(fmt::format("divides term '{}' by TARGETS, but {} have no targets", term.name,
+                                desc.units == CHASSIS_OBJECTIVE_PAIRS ? "PAIRS" : "ANSWERS"));
   }
   for (const ObjectiveMetric& metric : desc.metrics)
     if (metric.better > CHASSIS_BETTER_LOWER)
@@ -360,6 +384,8 @@ ObjectiveResult ObjectivePlugin::evaluate(const ObjectiveBatch& batch, bool with
   check_gradients("grad_logp", result.grad_logp, [](size_t i) { return i; });
   check_gradients("grad_score", result.grad_score, [&](size_t i) { return i / desc_.num_scores; });
   check_gradients("grad_token_logp", result.grad_token_logp, [&](size_t i) { return sequence_of_token(batch, i); });
+  check_gradients("grad_top_logp", result.grad_top_logp,
+                  [&](size_t i) { return sequence_of_token(batch, i / desc_.top_k); });
   return result;
 }
 

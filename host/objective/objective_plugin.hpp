@@ -32,6 +32,8 @@ struct ObjectiveDesc {
   std::vector<ObjectiveTerm> terms;
   std::vector<ObjectiveMetric> metrics;
   uint32_t num_sums = 0, state_size = 0, state_per_sequence = 0;
+  uint32_t top_k = 0;
+  double temperature = 0;
 
   bool scores() const { return values == CHASSIS_OBJECTIVE_SCORES; }
   bool needs_reference() const { return (needs & CHASSIS_OBJECTIVE_REFERENCE) != 0; }
@@ -40,6 +42,7 @@ struct ObjectiveDesc {
   bool needs_tokens() const { return (needs & CHASSIS_OBJECTIVE_TOKENS) != 0; }
   bool needs_old_logps() const { return (needs & CHASSIS_OBJECTIVE_OLD_LOGPS) != 0; }
   bool stops_ratio() const { return (needs & CHASSIS_OBJECTIVE_STOPPED_RATIO) != 0; }
+  bool needs_teacher() const { return (needs & CHASSIS_OBJECTIVE_TEACHER) != 0; }
   bool operator==(const ObjectiveDesc&) const = default;
 };
 
@@ -53,6 +56,7 @@ struct ObjectiveBatch {
   std::vector<double> target, margin, logp, reference_logp, length, score;
   std::vector<uint64_t> first_token;  // one element more than sequences; empty without TOKENS
   std::vector<double> token_logp, reference_token_logp, old_token_logp;
+  std::vector<double> teacher_count, teacher_logp, top_logp;
   std::vector<double> state, sequence_state, term_weight;  // for evaluate
 
   uint64_t num_sequences() const { return role.size(); }
@@ -70,7 +74,8 @@ std::vector<double> counts_of(const ObjectiveDesc& desc, const ObjectiveBatch& b
 
 struct ObjectiveResult {
   std::vector<double> terms, sums;
-  std::vector<double> grad_logp, grad_score, grad_token_logp;  // empty if they do not apply or were not asked for
+  // Empty if they do not apply or were not asked for.
+  std::vector<double> grad_logp, grad_score, grad_token_logp, grad_top_logp;
 
   ObjectiveResult() = default;
   // Zeros.

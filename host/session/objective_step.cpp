@@ -7,6 +7,7 @@
 #include <cmath>
 #include <iterator>
 #include <numeric>
+#include <utility>
 
 #include "host/base/error.hpp"
 #include "host/service/step_place.hpp"
@@ -204,14 +205,44 @@ ObjectiveMetrics ObjectiveStep::metrics(const std::vector<double>& sums) const {
 }
 
 void ObjectiveStep::add(const Batch& batch) {
+  if (sums_at_once()) return add_sums(values_of(batch));
   ObjectiveBatch& values = added_.emplace_back(values_of(batch));
   // Ranks without the last stage have no values; the reference runs on all of them.
   if (!is_precomputed() || !values.role.empty()) add_reference_of(batch, values);
 }
 
+void ObjectiveStep::add_sums(ObjectiveBatch values) {
+  added_sums_.resize(desc().terms.size() * 2 + desc().num_sums + 1);
+  if (values.role.empty() || !session_.ranks().counts_rows()) return;
+  values.term_weight.assign(desc().terms.size(), 1.0);
+  const ObjectiveResult result = objective_.plugin().evaluate(values, false);
+  std::vector<double> sums = result.terms;
+  sums.insert(sums.end(), result.sums.begin(), result.sums.end());
+  const std::vector<double> counts = counts_of(desc(), values);
+  sums.insert(sums.end(), counts.begin(), counts.end());
+  sums.push_back(static_cast<double>(values.unit.back() + 1));
+  add_each(added_sums_, sums);
+}
+
+ObjectiveStep::Evaluation ObjectiveStep::finish_sums() {
+  std::vector<double> sums = std::exchange(added_sums_, {});
+  sums.resize(desc().terms.size() * 2 + desc().num_sums + 1);
+  session_.ranks().sum(sums, "sums of an evaluation by the objective");
+  Evaluation out;
+  out.num_units = static_cast<uint64_t>(sums.back());
+  sums.pop_back();
+  const auto counts = sums.end() - static_cast<ptrdiff_t>(desc().terms.size());
+  term_weights_ = term_weights({counts, sums.end()});
+  sums.erase(counts, sums.end());
+  out.loss = std::inner_product(term_weights_.begin(), term_weights_.end(), sums.begin(), 0.0);
+  out.metrics = metrics(sums);
+  return out;
+}
+
 ObjectiveStep::Evaluation ObjectiveStep::finish() {
   session_.ranks().events().finish_step();
   if (reference_ != nullptr) reference_->finish_step();
+  if (sums_at_once()) return finish_sums();
   ObjectiveBatch all;
   for (const ObjectiveBatch& batch : exchanged(added_)) append(all, batch);
   added_.clear();

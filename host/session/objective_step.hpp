@@ -54,6 +54,10 @@ class ObjectiveStep {
   bool is_precomputed() const { return desc().needs_reference() && reference_ == nullptr; }
   ObjectiveBatch values_of(const Batch& batch);
   void add_reference_of(const Batch& batch, ObjectiveBatch& values);
+  // True if an evaluation keeps no values: those of a teacher would be too many.
+  bool sums_at_once() const { return desc().needs_teacher() && !desc().needs_global(); }
+  void add_sums(ObjectiveBatch values);
+  Evaluation finish_sums();
   double loss_of(const ObjectiveResult& result) const;  // Σ terms · weights
   double farthest_at_start() const;
   // [all-ranks] The batches of all data-parallel ranks, in the order of the data: batch i of rank r is the i · ranks +
@@ -69,7 +73,8 @@ class ObjectiveStep {
   std::vector<std::vector<double>> sequence_states_;  // by micro-batch
   std::vector<double> terms_, sums_;                  // of this rank's micro-batches so far
   std::vector<ObjectiveBatch> added_;
-  double distance_ = 0;  // the largest of an answer in this step, per token
+  std::vector<double> added_sums_;  // of an evaluation so far: terms, sums, counts of the terms, units
+  double distance_ = 0;             // the largest of an answer in this step, per token
 };
 
 }  // namespace chassis

@@ -20,8 +20,10 @@ DataFormat format_of(uint32_t units) {
       return DataFormat::kLabelled;
     case CHASSIS_OBJECTIVE_TEXTS:
       return DataFormat::kClassification;
-    default:
+    case CHASSIS_OBJECTIVE_ROLLOUTS:
       return DataFormat::kRollouts;
+    default:
+      return DataFormat::kDistillation;
   }
 }
 
@@ -33,7 +35,7 @@ void check_task(const Settings& settings, const ObjectiveDesc& desc) {
                                  *settings.objective.plugin, takes_scores ? "scores" : "log-probabilities of tokens",
                                  to_text(*settings.train.task), takes_scores ? "no head of scores" : "scores alone"))
       .hint(takes_scores ? "set train.task = \"reward\" or \"classify\""
-                         : "set train.task = \"preference\" or \"policy\"");
+                         : "set train.task = \"preference\", \"policy\" or \"distill\"");
 }
 
 void check_formats(const Settings& settings, const ObjectiveDesc& desc) {
@@ -98,6 +100,8 @@ RunObjective::RunObjective(const Settings& settings, RunPlugins& plugins)
 
 ObjectiveRequest RunObjective::request() const {
   if (desc().scores()) return {ObjectiveOutput::kScores, static_cast<int64_t>(desc().num_scores)};
+  if (desc().needs_teacher())
+    return {ObjectiveOutput::kTopLogps, 0, static_cast<int64_t>(desc().top_k), desc().temperature};
   return {ObjectiveOutput::kTokenLogps};
 }
 

@@ -66,6 +66,33 @@ void add_lengths(const ObjectiveDesc& desc, const Batch& batch, ObjectiveBatch& 
   });
 }
 
+// The entries of the teacher, by token and filled up with zeros.
+void add_teacher(const ObjectiveDesc& desc, const Batch& batch, ObjectiveBatch& values) {
+  for (const BatchSequence& sequence : batch.sequences) {
+    const TeacherFacts& teacher = sequence.facts.teacher;
+    auto logp = teacher.logps.begin();
+    for (const uint32_t count : teacher.counts) {
+      values.teacher_count.push_back(count);
+      const auto end = logp + static_cast<ptrdiff_t>(count);
+      values.teacher_logp.insert(values.teacher_logp.end(), logp, end);
+      values.teacher_logp.resize(values.teacher_count.size() * desc.top_k);
+      logp = end;
+    }
+  }
+}
+
+void add_top_logps(const ObjectiveDesc& desc, const Batch& batch, const StreamValues& outputs,
+                   std::vector<double>& values) {
+  const std::vector<float> all = floats_of(output(outputs, kTopLogpsOutput));
+  for_sequences(batch, [&](size_t, size_t first, std::span<const int32_t> labels) {
+    for (size_t t = 0; t < labels.size(); ++t) {
+      if (labels[t] == kIgnoreLabel) continue;
+      const float* const row = all.data() + (first + t) * desc.top_k;
+      values.insert(values.end(), row, row + desc.top_k);
+    }
+  });
+}
+
 void append(std::vector<double>& to, const std::vector<double>& from) { to.insert(to.end(), from.begin(), from.end()); }
 
 }  // namespace
@@ -81,6 +108,7 @@ ObjectiveBatch sequence_facts(const ObjectiveDesc& desc, const Batch& batch) {
     append(values.target, facts.targets);
   }
   if (!desc.scores()) add_lengths(desc, batch, values);
+  if (desc.needs_teacher()) add_teacher(desc, batch, values);
   return values;
 }
 
@@ -90,6 +118,7 @@ ObjectiveBatch sequence_values(const ObjectiveDesc& desc, const Batch& batch, co
     values.score = sequence_scores(batch, outputs, desc.num_scores);
   } else {
     add_logps(desc, batch, outputs, values.logp, values.token_logp);
+    if (desc.needs_teacher()) add_top_logps(desc, batch, outputs, values.top_logp);
   }
   return values;
 }
@@ -138,29 +167,40 @@ std::vector<ReferenceLogps> reference_logps(const ObjectiveDesc& desc, const Bat
 
 StreamValues output_gradients(const ObjectiveDesc& desc, const Batch& batch, const ObjectiveResult& result,
                               Device device) {
-  std::vector<int64_t> sizes = {batch.num_rows, batch.seq_len};
-  if (desc.scores()) sizes.push_back(desc.num_scores);
   const auto num_positions = static_cast<size_t>(batch.num_rows * batch.seq_len);
-  std::vector<float> gradient(num_positions * (desc.scores() ? desc.num_scores : 1));
+  const auto to_device = [&](const std::vector<float>& gradient, size_t width) {
+    std::vector<int64_t> sizes = {batch.num_rows, batch.seq_len};
+    if (width > 0) sizes.push_back(static_cast<int64_t>(width));
+    const MemoryTag tag(MemoryCategory::kActivations);
+    Tensor on_device = Tensor::empty(sizes, Dtype::f32, device);
+    on_device.copy_from(Tensor::borrow(const_cast<float*>(gradient.data()), sizes, Dtype::f32));
+    return on_device;
+  };
+  StreamValues out;
   if (desc.scores()) {
+    std::vector<float> gradient(num_positions * desc.num_scores);
     for (size_t s = 0; s < batch.sequences.size(); ++s)
       for (size_t k = 0; k < desc.num_scores; ++k)
         gradient[last_position(batch, batch.sequences[s]) * desc.num_scores + k] =
             static_cast<float>(result.grad_score[s * desc.num_scores + k]);
-  } else {
-    size_t token = 0;
-    for_sequences(batch, [&](size_t s, size_t first, std::span<const int32_t> labels) {
-      for (size_t t = 0; t < labels.size(); ++t) {
-        if (labels[t] == kIgnoreLabel) continue;
-        const double own = desc.needs_tokens() ? result.grad_token_logp[token++] : 0.0;
-        gradient[first + t] = static_cast<float>(result.grad_logp[s] + own);
-      }
-    });
+    out[kScoresOutput] = to_device(gradient, desc.num_scores);
+    return out;
   }
-  const MemoryTag tag(MemoryCategory::kActivations);
-  Tensor on_device = Tensor::empty(sizes, Dtype::f32, device);
-  on_device.copy_from(Tensor::borrow(gradient.data(), sizes, Dtype::f32));
-  return {{desc.scores() ? kScoresOutput : kTokenLogpsOutput, std::move(on_device)}};
+  std::vector<float> gradient(num_positions), top_gradient(num_positions * desc.top_k);
+  size_t token = 0;
+  for_sequences(batch, [&](size_t s, size_t first, std::span<const int32_t> labels) {
+    for (size_t t = 0; t < labels.size(); ++t) {
+      if (labels[t] == kIgnoreLabel) continue;
+      const double own = desc.needs_tokens() ? result.grad_token_logp[token] : 0.0;
+      gradient[first + t] = static_cast<float>(result.grad_logp[s] + own);
+      for (size_t k = 0; k < desc.top_k; ++k)
+        top_gradient[(first + t) * desc.top_k + k] = static_cast<float>(result.grad_top_logp[token * desc.top_k + k]);
+      ++token;
+    }
+  });
+  out[kTokenLogpsOutput] = to_device(gradient, 0);
+  if (desc.needs_teacher()) out[kTopLogpsOutput] = to_device(top_gradient, desc.top_k);
+  return out;
 }
 
 StreamValues empty_gradients(const StreamValues& outputs) {

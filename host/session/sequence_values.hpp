@@ -36,11 +36,12 @@ std::vector<double> term_weights(const std::vector<double>& counts);
 
 // The arrays of a batch whose numbers stay the same in another batch: all but roles, units and first tokens.
 inline constexpr std::vector<double> ObjectiveBatch::*kSequenceArrays[] = {
-    &ObjectiveBatch::target,        &ObjectiveBatch::margin,
-    &ObjectiveBatch::logp,          &ObjectiveBatch::reference_logp,
-    &ObjectiveBatch::length,        &ObjectiveBatch::score,
-    &ObjectiveBatch::token_logp,    &ObjectiveBatch::reference_token_logp,
-    &ObjectiveBatch::old_token_logp};
+    &ObjectiveBatch::target,         &ObjectiveBatch::margin,
+    &ObjectiveBatch::logp,           &ObjectiveBatch::reference_logp,
+    &ObjectiveBatch::length,         &ObjectiveBatch::score,
+    &ObjectiveBatch::token_logp,     &ObjectiveBatch::reference_token_logp,
+    &ObjectiveBatch::old_token_logp, &ObjectiveBatch::teacher_count,
+    &ObjectiveBatch::teacher_logp,   &ObjectiveBatch::top_logp};
 
 // Appends the sequences of another batch; units get numbers that follow.
 void append(ObjectiveBatch& to, const ObjectiveBatch& batch);

@@ -34,6 +34,11 @@ class HostField {
     CHASSIS_CHECK(sizeof(T) == static_cast<size_t>(size_bytes(dtype())), std::string(spec_->name));
     return {reinterpret_cast<const T*>(bytes_.data()), bytes_.size() / sizeof(T)};
   }
+  template <typename T>
+  std::span<T> writable() {
+    const std::span<const T> all = values<T>();
+    return {const_cast<T*>(all.data()), all.size()};
+  }
   FieldEntries entries() const { return entries_; }
   // Writes the values of a piece that begins at `position` of `row`.
   void write(const RowPiece& piece, int64_t row, int64_t position);

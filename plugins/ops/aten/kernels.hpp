@@ -179,6 +179,7 @@ std::span<const Entry> partial_cross_entropy_entries();
 std::span<const Entry> rope_entries();
 std::span<const Entry> score_entries();
 std::span<const Entry> token_logp_entries();
+std::span<const Entry> topk_logp_entries();
 
 // Number of embedding columns whose gradient is summed at once.
 int64_t embedding_columns(int64_t vocab, int64_t columns);

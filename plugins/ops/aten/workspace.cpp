@@ -83,6 +83,23 @@ void token_logp_workspace(const Host&, const NodeView& node, Infer& out) {
                 any_param_needs_grad(node) ? std::max(chunk + slopes, scaled) : scaled);
 }
 
+void topk_logp_workspace(const Host&, const NodeView& node, Infer& out) {
+  const Units u(node);
+  const auto rows = static_cast<uint64_t>(node.input(1).num_elements()),
+             ids = static_cast<uint64_t>(node.input(2).num_elements());
+  uint64_t chunk = u.input * u.wide_bytes, first = chunk;
+  if (node.has_param(0)) {
+    const int64_t vocab = node.param(0).size(0), count = node.input(1).num_elements();
+    first = loss_chunk_bytes(count, vocab, u.dtype);
+    chunk = static_cast<uint64_t>(loss_chunk_rows(count, vocab) * vocab) * u.wide_bytes;
+  }
+  // The sums of rows, and for ids an index, a mask and a value, once as they are and once changed.
+  const uint64_t sums = 4 * (rows + ids) * (sizeof(int64_t) + u.wide_bytes);
+  const uint64_t slopes = node.num_ops() == 3 ? chunk : 0;
+  // Exponentials; in backward also the logits at the temperature.
+  out.workspace(first + chunk + sums, first + 2 * chunk + slopes + sums);
+}
+
 void score_workspace(const Host& host, const NodeView& node, Infer& out) {
   const Units u(node);
   const int64_t labels = node.param(0).size(0), in = node.param(0).size(1);

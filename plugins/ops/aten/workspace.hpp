@@ -9,6 +9,7 @@ void head_workspace(const Host& host, const NodeView& node, Infer& out);  // lin
 void partial_cross_entropy_workspace(const Host& host, const NodeView& node, Infer& out);
 void cross_entropy_workspace(const Host& host, const NodeView& node, Infer& out);
 void token_logp_workspace(const Host& host, const NodeView& node, Infer& out);  // with a head
+void topk_logp_workspace(const Host& host, const NodeView& node, Infer& out);   // with a head or without
 void score_workspace(const Host& host, const NodeView& node, Infer& out);
 void channel_scale_workspace(const Host& host, const NodeView& node, Infer& out);
 void concat_workspace(const Host& host, const NodeView& node, Infer& out);

@@ -7,15 +7,6 @@
 namespace reference {
 namespace {
 
-double log_sum_exp(const double* row, int64_t count) {
-  const double largest = *std::max_element(row, row + count);
-  double sum = 0;
-  for (int64_t i = 0; i < count; ++i) sum += std::exp(row[i] - largest);
-  return largest + std::log(sum);
-}
-
-std::vector<int64_t> sizes_of(const BorrowedTensor& tensor) { return {tensor.sizes().begin(), tensor.sizes().end()}; }
-
 class TokenLogp : public Kernel {
  public:
   explicit TokenLogp(const NodeView& node) : ignore_index_(node.op(0).attr_int("ignore_index", -100)) {}

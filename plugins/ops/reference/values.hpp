@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cmath>
 #include <vector>
 
 #include "chassis/bf16.hpp"
@@ -78,10 +79,21 @@ inline void store_grad_param(Call& call, uint32_t i, const Values& values) {
   if (const BorrowedTensor buffer = call.grad_param(i)) write(buffer, values, call.grad_param_beta(i));
 }
 
-// The gradient of output 0; zeros if it is absent.
-inline Values read_grad_output(const Call& call, size_t count) {
-  const BorrowedTensor grad = call.grad_output(0);
+// The gradient of output i; zeros if it is absent.
+inline Values read_grad_output(const Call& call, size_t count, uint32_t i = 0) {
+  const BorrowedTensor grad = call.grad_output(i);
   return grad ? read(grad) : Values(count);
+}
+
+inline std::vector<int64_t> sizes_of(const BorrowedTensor& tensor) {
+  return {tensor.sizes().begin(), tensor.sizes().end()};
+}
+
+inline double log_sum_exp(const double* row, int64_t count) {
+  const double largest = *std::max_element(row, row + count);
+  double sum = 0;
+  for (int64_t i = 0; i < count; ++i) sum += std::exp(row[i] - largest);
+  return largest + std::log(sum);
 }
 
 // The planned sizes of an operand, which in a call has the sizes of another one in the dims that both share.
@@ -116,5 +128,6 @@ std::span<const Entry> loss_entries();
 std::span<const Entry> lookup_entries();
 std::span<const Entry> norm_entries();
 std::span<const Entry> rope_entries();
+std::span<const Entry> topk_logp_entries();
 
 }  // namespace reference
