@@ -23,6 +23,7 @@ constexpr Sign kSigns[] = {
     {DataFormat::kPreference, {"chosen", "rejected"}},
     {DataFormat::kPreference, {"chosen_response", "rejected_response"}},
     {DataFormat::kRollouts, {"completions", "completions"}},
+    {DataFormat::kDistillation, {"target_token_ids", "target_logprobs"}},
     {DataFormat::kLabelled, {"kto_tag", "kto_tag"}},
     {DataFormat::kLabelled, {"completion", "label"}},
     {DataFormat::kTokens, {"input_ids", "input_ids"}},

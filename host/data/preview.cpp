@@ -106,6 +106,10 @@ void describe(const Record& record, size_t index, const DataSetConfig& set, Prev
   } else if (const auto* classified = std::get_if<ClassifiedRecord>(&record)) {
     row.targets = classified->targets;
     row.about = targets_text(row.targets, set.classes);
+  } else if (const auto* distilled = std::get_if<DistilledRecord>(&record)) {
+    row.what = "answer";
+    const TeacherFacts& teacher = distilled->teacher;
+    row.about = fmt::format("a teacher's {} tokens at {} positions", teacher.ids.size(), teacher.counts.size());
   } else if (const auto* rollouts = std::get_if<RolloutsRecord>(&record)) {
     const auto& all = rollouts->rollouts;
     row.what = fmt::format("answer {} of {}", index + 1, all.size());

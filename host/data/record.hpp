@@ -7,6 +7,8 @@
 #include <variant>
 #include <vector>
 
+#include "host/data/sequences.hpp"
+
 namespace chassis {
 
 // A document; every token is trained, and EOS ends it.
@@ -94,7 +96,13 @@ struct RolloutsRecord {
   std::vector<Rollout> rollouts;
 };
 
+// An answer with the tokens that a teacher finds likely at each of its positions.
+struct DistilledRecord {
+  std::variant<ChatRecord, TokensRecord> answer;  // first_trained of a conversation is where the answer begins
+  TeacherFacts teacher;                           // of each token of the answer, or of the whole row
+};
+
 using Record = std::variant<TextRecord, SegmentsRecord, TokensRecord, ChatRecord, CompletionRecord, PreferenceRecord,
-                            LabelledRecord, ClassifiedRecord, RolloutsRecord>;
+                            LabelledRecord, ClassifiedRecord, RolloutsRecord, DistilledRecord>;
 
 }  // namespace chassis

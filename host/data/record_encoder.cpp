@@ -125,6 +125,7 @@ Error not_a_unit(const Record& record) {
   if (std::holds_alternative<LabelledRecord>(record)) return error("a labelled answer", "\"preference\"");
   if (std::holds_alternative<ClassifiedRecord>(record)) return error("a row with a class", "\"classify\"");
   if (std::holds_alternative<RolloutsRecord>(record)) return error("a row of rollouts", "\"policy\"");
+  if (std::holds_alternative<DistilledRecord>(record)) return error("a row of a teacher", "\"distill\"");
   return error("a preference pair",
                "\"preference\" or \"reward\"; to train the better answers alone, set format = \"messages\" and columns "
                "= { messages = \"chosen\" }");
@@ -805,6 +806,7 @@ std::string RecordEncoder::fingerprint() {
                         {"num_targets", needs.num_targets},
                         {"num_classes", needs.num_classes},
                         {"scores", needs.scores}};
+    if (needs.top_k > 0) key["sequences"]["top_k"] = needs.top_k;
   }
   if (options_.cuts_documents()) {
     key["overflow"] = to_text(options_.overflow);

@@ -104,7 +104,10 @@ class RecordEncoder {
   void encode_pair(const PreferenceRecord& record, Document& unit);
   void encode_classified(const ClassifiedRecord& record, Document& unit);
   void encode_rollouts(const RolloutsRecord& record, Document& unit);
+  void encode_distilled(const DistilledRecord& record, Document& unit);
   void add_answer(const ChatRecord& chat, SequenceFacts facts, Document& unit);
+  void add_tokens(const TokensRecord& tokens, SequenceFacts facts, Document& unit);
+  void take_teacher(Document& answer, SequenceFacts& facts, bool ends_in_stop);
   bool take_logps(Document& answer, const SequenceFacts& facts) const;
   bool is_nothing_but_an_end(const Document& document, int32_t& end) const;
   void fit_unit(Document& unit);

@@ -43,13 +43,16 @@ class ContentHash {
   void add(const TokensRecord& record) { add(record.ids), add(record.labels); }
   void add(const CompletionRecord& record) { add(record.prompt), add(record.completion); }
   void add(const PreferenceRecord& record) { add(record.chosen), add(record.rejected); }
-  // Without labels, classes and rewards: equal texts are in one part, even if they are judged differently.
+  // Without labels, classes, rewards and teachers: equal texts are in one part, even if they are judged differently.
   void add(const LabelledRecord& record) { add(record.answer); }
   void add(const ClassifiedRecord& record) {
     std::visit([&](const auto& input) { add(input); }, record.input);
   }
   void add(const RolloutsRecord& record) {
     for (const RolloutsRecord::Rollout& rollout : record.rollouts) add(rollout.answer);
+  }
+  void add(const DistilledRecord& record) {
+    std::visit([&](const auto& answer) { add(answer); }, record.answer);
   }
 
   uint64_t value() const { return mix64(hash_); }

@@ -28,6 +28,7 @@ constexpr Synonym kSynonyms[] = {
     {DataFormat::kLabelled, "prompt", "question"},
     {DataFormat::kLabelled, "prompt", "context"},
     {DataFormat::kRollouts, "prompt", "question"},
+    {DataFormat::kDistillation, "prompt", "question"},
 };
 
 std::string listed(const Names& names) {
@@ -58,6 +59,9 @@ const Names& column_names(DataFormat format) {
         "tools"}},
       {DataFormat::kRollouts,
        {"completions", "prompt", "instruction", "input", "history", "conversations", "messages", "system", "tools"}},
+      {DataFormat::kDistillation,
+       {"completion", "prompt", "instruction", "input", "history", "conversations", "messages", "system", "tools",
+        "input_ids", "labels", "attention_mask", "logprobs", "target_token_ids", "target_logprobs", "target_mask"}},
   };
   return kNames.at(format);
 }
@@ -75,6 +79,7 @@ const Names& tag_names(DataFormat format) {
     case DataFormat::kLabelled:
     case DataFormat::kClassification:
     case DataFormat::kRollouts:
+    case DataFormat::kDistillation:
       return kMessageTags;
     case DataFormat::kSegments:
       return kSegmentTags;

@@ -270,6 +270,8 @@ std::unique_ptr<RowParser> make_row_parser(const DataSetConfig& config, int64_t 
       return make_class_parser(config);
     case DataFormat::kRollouts:
       return make_rollouts_parser(config);
+    case DataFormat::kDistillation:
+      return make_distillation_parser(config, vocab_size);
   }
   throw internal_error("a format without a parser");
 }

@@ -1,6 +1,7 @@
 // The parsers behind make_row_parser(), one for each format.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
@@ -50,5 +51,9 @@ std::unique_ptr<RowParser> make_preference_parser(const DataSetConfig& config);
 std::unique_ptr<RowParser> make_labelled_parser(const DataSetConfig& config);
 std::unique_ptr<RowParser> make_class_parser(const DataSetConfig& config);
 std::unique_ptr<RowParser> make_rollouts_parser(const DataSetConfig& config);
+std::unique_ptr<RowParser> make_distillation_parser(const DataSetConfig& config, int64_t vocab_size);
+
+// Ids of the vocabulary, and their labels, from a row with "input_ids". vocab_size 0: every id is taken.
+TokensRecord tokens_of(const RowFields& row, JsonElement input_ids, int64_t vocab_size);
 
 }  // namespace chassis

@@ -11,15 +11,15 @@
 namespace chassis {
 namespace {
 
-class TokenParser final : public JsonRowParser {
+// Ids and masks in JSON.
+class TokenFields {
  public:
-  TokenParser(const DataSetConfig& config, int64_t vocab_size)
-      : JsonRowParser(config), vocab_size_(vocab_size > 0 ? vocab_size : std::numeric_limits<int32_t>::max()) {}
+  explicit TokenFields(int64_t vocab_size)
+      : vocab_size_(vocab_size > 0 ? vocab_size : std::numeric_limits<int32_t>::max()) {}
 
- private:
-  Record read(const RowFields& row) override {
+  TokensRecord record(const RowFields& row, JsonElement input_ids) const {
     TokensRecord record;
-    read_ids(row, "input_ids", required(row, "input_ids"), false, record.ids);
+    read_ids(row, "input_ids", input_ids, false, record.ids);
     if (const auto labels = row.find("labels")) {
       read_ids(row, "labels", *labels, true, record.labels);
       require_length(row, "labels", record.labels.size(), record.ids.size());
@@ -28,7 +28,7 @@ class TokenParser final : public JsonRowParser {
     return record;
   }
 
-  Record read_tokens(const RawRow& row, const RowPlace& place) override {
+  TokensRecord record(const RawRow& row, const RowPlace& place) const {
     TokensRecord record;
     record.ids.resize(row.bytes.size() / sizeof(int32_t));
     if (!record.ids.empty()) std::memcpy(record.ids.data(), row.bytes.data(), record.ids.size() * sizeof(int32_t));
@@ -38,6 +38,7 @@ class TokenParser final : public JsonRowParser {
     return record;
   }
 
+ private:
   Error id_error(const RowPlace& place, const std::string& name, size_t index, int64_t id) const {
     return place.error(fmt::format("{}[{}] is {}, the vocabulary has {} ids", printable(name), index, id, vocab_size_));
   }
@@ -89,7 +90,22 @@ class TokenParser final : public JsonRowParser {
   int64_t vocab_size_;
 };
 
+class TokenParser final : public JsonRowParser {
+ public:
+  TokenParser(const DataSetConfig& config, int64_t vocab_size) : JsonRowParser(config), tokens_(vocab_size) {}
+
+ private:
+  Record read(const RowFields& row) override { return tokens_.record(row, required(row, "input_ids")); }
+  Record read_tokens(const RawRow& row, const RowPlace& place) override { return tokens_.record(row, place); }
+
+  TokenFields tokens_;
+};
+
 }  // namespace
+
+TokensRecord tokens_of(const RowFields& row, JsonElement input_ids, int64_t vocab_size) {
+  return TokenFields(vocab_size).record(row, input_ids);
+}
 
 std::unique_ptr<RowParser> make_token_parser(const DataSetConfig& config, int64_t vocab_size) {
   return std::make_unique<TokenParser>(config, vocab_size);

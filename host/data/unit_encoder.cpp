@@ -1,5 +1,5 @@
-// Rows of pairs, labelled answers, classes and rollouts. Each answer is encoded with its whole conversation, as it
-// would be alone; the sequences of a row become one document.
+// Rows of pairs, labelled answers, classes, rollouts and teachers. Each answer is encoded with its whole conversation,
+// as it would be alone; the sequences of a row become one document.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -25,6 +25,7 @@ const char* record_name(const Record& record) {
   if (std::holds_alternative<LabelledRecord>(record)) return "a labelled answer";
   if (std::holds_alternative<ClassifiedRecord>(record)) return "a text with targets";
   if (std::holds_alternative<RolloutsRecord>(record)) return "a row of rollouts";
+  if (std::holds_alternative<DistilledRecord>(record)) return "an answer with a teacher's tokens";
   return "a row without targets";
 }
 
@@ -38,6 +39,7 @@ constexpr UnitName kUnitNames[] = {
     {"labelled answers", CHASSIS_OBJECTIVE_LABELLED, DataFormat::kLabelled},
     {"texts with targets", CHASSIS_OBJECTIVE_TEXTS, DataFormat::kClassification},
     {"rows of rollouts", CHASSIS_OBJECTIVE_ROLLOUTS, DataFormat::kRollouts},
+    {"answers with a teacher's tokens", CHASSIS_OBJECTIVE_ANSWERS, DataFormat::kDistillation},
 };
 
 uint32_t units_of(const Record& record) {
@@ -45,6 +47,7 @@ uint32_t units_of(const Record& record) {
     return pair->is_split ? CHASSIS_OBJECTIVE_LABELLED : CHASSIS_OBJECTIVE_PAIRS;
   if (std::holds_alternative<LabelledRecord>(record)) return CHASSIS_OBJECTIVE_LABELLED;
   if (std::holds_alternative<ClassifiedRecord>(record)) return CHASSIS_OBJECTIVE_TEXTS;
+  if (std::holds_alternative<DistilledRecord>(record)) return CHASSIS_OBJECTIVE_ANSWERS;
   return std::holds_alternative<RolloutsRecord>(record) ? CHASSIS_OBJECTIVE_ROLLOUTS : 0;
 }
 
@@ -83,6 +86,15 @@ void require_rollouts(const RolloutsRecord& record, const SequenceNeeds& needs) 
         throw config_error(
             fmt::format("rollout {} has the value {} among its log-probabilities, which are at most 0", i, logp));
   }
+}
+
+void require_teacher(const TeacherFacts& teacher, const SequenceNeeds& needs) {
+  const auto largest = std::ranges::max_element(teacher.counts);
+  if (largest == teacher.counts.end() || *largest <= needs.top_k) return;
+  throw config_error(fmt::format("the teacher gives {} tokens at position {} of its list, and the objective reads at "
+                                 "most {}",
+                                 *largest, largest - teacher.counts.begin(), needs.top_k))
+      .hint(fmt::format("set objective.top_k = {}, or write fewer", *largest));
 }
 
 // An answer begins after the prompt, which is never trained.
@@ -137,6 +149,9 @@ void RecordEncoder::require_unit(const Record& record, const SourcePosition& whe
       require_prompt_masked(labelled->answer);
     } else if (const auto* classified = std::get_if<ClassifiedRecord>(&record)) {
       require_targets(classified->targets, needs);
+    } else if (const auto* distilled = std::get_if<DistilledRecord>(&record)) {
+      require_teacher(distilled->teacher, needs);
+      if (const auto* chat = std::get_if<ChatRecord>(&distilled->answer)) require_prompt_masked(*chat);
     } else {
       const auto& rollouts = std::get<RolloutsRecord>(record);
       require_rollouts(rollouts, needs);
@@ -154,6 +169,8 @@ void RecordEncoder::encode_unit(const Record& record, Document& unit) {
     add_answer(labelled->answer, {.targets = {labelled->is_good ? 1.0 : 0.0}}, unit);
   else if (const auto* classified = std::get_if<ClassifiedRecord>(&record))
     encode_classified(*classified, unit);
+  else if (const auto* distilled = std::get_if<DistilledRecord>(&record))
+    encode_distilled(*distilled, unit);
   else
     encode_rollouts(std::get<RolloutsRecord>(record), unit);
 }
@@ -198,6 +215,61 @@ void RecordEncoder::encode_rollouts(const RolloutsRecord& record, Document& unit
   }
 }
 
+void RecordEncoder::encode_distilled(const DistilledRecord& record, Document& unit) {
+  SequenceFacts facts{.teacher = record.teacher};
+  if (const auto* tokens = std::get_if<TokensRecord>(&record.answer))
+    add_tokens(*tokens, std::move(facts), unit);
+  else
+    add_answer(std::get<ChatRecord>(record.answer), std::move(facts), unit);
+}
+
+// Fills an empty unit with a sequence of ids as they are.
+void RecordEncoder::add_tokens(const TokensRecord& tokens, SequenceFacts facts, Document& unit) {
+  if (tokens.ids.empty()) return;
+  unit.ids = tokens.ids;
+  unit.labels = tokens.labels.empty() ? tokens.ids : tokens.labels;
+  if (are_labels_shifted(unit.ids, unit.labels)) ++counts_.num_shifted_labels;
+  if (unit.labels.front() != kIgnoreLabel) {
+    unit.labels.front() = kIgnoreLabel;  // no token before it predicts it
+    ++counts_.num_untrained_first;
+  }
+  if (num_trained(unit) == 0)
+    drop_reason_ = "no token of an answer is trained";
+  else
+    take_teacher(unit, facts, false);
+  facts.length = static_cast<int64_t>(unit.ids.size());
+  unit.sequences.push_back(std::move(facts));
+}
+
+// Leaves the entries of the trained tokens. The teacher gives them alone, or those of all tokens of the row; and none
+// for the end of the turn if that is the template's (`ends_in_stop`), which is then not trained.
+void RecordEncoder::take_teacher(Document& answer, SequenceFacts& facts, bool ends_in_stop) {
+  const TeacherFacts given = std::exchange(facts.teacher, {});
+  const size_t count = num_trained(answer), num_given = given.counts.size();
+  const bool is_whole_row = num_given == answer.ids.size();
+  if (!is_whole_row && num_given + 1 == count && ends_in_stop)
+    answer.labels[last_trained(answer)] = kIgnoreLabel;
+  else if (!is_whole_row && num_given != count)
+    throw config_error(
+        fmt::format(
+            "the teacher gives the likeliest tokens of {} positions, but the answer has {} tokens, and the row {}",
+            num_given, count, answer.ids.size()))
+        .hint(
+            "the teacher must have the same tokenizer, and write the answer in the same template; give one list for "
+            "each token of the answer, with the end of the turn or without it, or one for each token of the row");
+  size_t entry = 0;
+  for (size_t i = 0; i < num_given; ++i) {
+    const auto from = static_cast<ptrdiff_t>(entry);
+    entry += given.counts[i];
+    if (is_whole_row && answer.labels[i] == kIgnoreLabel) continue;
+    const auto to = static_cast<ptrdiff_t>(entry);
+    facts.teacher.counts.push_back(given.counts[i]);
+    facts.teacher.ids.insert(facts.teacher.ids.end(), given.ids.begin() + from, given.ids.begin() + to);
+    facts.teacher.logps.insert(facts.teacher.logps.end(), given.logps.begin() + from, given.logps.begin() + to);
+  }
+  if (facts.teacher.ids.empty()) drop_reason_ = "the teacher gives no token for an answer";
+}
+
 // Appends a prompt and its answer as a sequence, or says why the row is dropped.
 void RecordEncoder::add_answer(const ChatRecord& chat, SequenceFacts facts, Document& unit) {
   Document answer;
@@ -215,6 +287,8 @@ void RecordEncoder::add_answer(const ChatRecord& chat, SequenceFacts facts, Docu
     drop_reason_ = "an answer is empty";
   else if (!facts.old_logps.empty() && !take_logps(answer, facts))
     drop_reason_ = "the log-probabilities of a rollout are not one for each token of its answer";
+  else if (options_.sequences->top_k > 0)
+    take_teacher(answer, facts, is_stop(answer.labels[last_trained(answer)]));
   if (drop_reason_.empty() && !is_stop(answer.labels[last_trained(answer)])) ++num_open_ends_;
 
   const size_t begin = unit.ids.size();
