@@ -21,6 +21,7 @@ set(CHASSIS_PLUGINS
   adapter/lora
   objective/classify
   objective/cpo
+  objective/distill
   objective/dpo
   objective/kto
   objective/orpo

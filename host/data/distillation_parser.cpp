@@ -22,7 +22,7 @@ constexpr const char* kForm =
 // Probabilities may be rounded to slightly more than 1, and are added up from rounded logarithms.
 constexpr double kMostLogp = 1e-3, kMostSum = 1.01;
 // A logarithm of 0 as a number, which some servers write as a smaller one.
-constexpr double kLeastLogp = -1e30;
+constexpr double kLeastLogp = -1e4;
 
 class DistillationParser final : public JsonRowParser {
  public:

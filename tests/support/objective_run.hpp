@@ -21,6 +21,7 @@ struct ObjectiveData {
   std::vector<double> target, margin, logp, reference_logp, length, score;
   std::vector<uint64_t> first_token{0};
   std::vector<double> token_logp, reference_token_logp, old_token_logp;
+  std::vector<double> teacher_count, teacher_logp, top_logp;
   std::vector<double> state, sequence_state;
 
   size_t num_sequences() const { return role.size(); }
@@ -43,6 +44,11 @@ struct ObjectiveData {
         if (!token_logp.empty()) out.token_logp.push_back(token_logp[t]);
         if (!reference_token_logp.empty()) out.reference_token_logp.push_back(reference_token_logp[t]);
         if (!old_token_logp.empty()) out.old_token_logp.push_back(old_token_logp[t]);
+        if (teacher_count.empty()) continue;
+        out.teacher_count.push_back(teacher_count[t]);
+        const size_t top_k = top_logp.size() / teacher_count.size();
+        for (size_t k = t * top_k; k < (t + 1) * top_k; ++k)
+          out.teacher_logp.push_back(teacher_logp[k]), out.top_logp.push_back(top_logp[k]);
       }
       if (first_token.size() > 1)
         out.first_token.push_back(out.first_token.back() + first_token[i + 1] - first_token[i]);
@@ -61,11 +67,11 @@ struct ObjectiveData {
 };
 
 struct ObjectiveSums {
-  std::vector<double> terms, sums, grad_logp, grad_score, grad_token_logp;
+  std::vector<double> terms, sums, grad_logp, grad_score, grad_token_logp, grad_top_logp;
 
   std::vector<double> all() const {
     std::vector<double> out;
-    for (const auto* list : {&terms, &sums, &grad_logp, &grad_score, &grad_token_logp})
+    for (const auto* list : {&terms, &sums, &grad_logp, &grad_score, &grad_token_logp, &grad_top_logp})
       out.insert(out.end(), list->begin(), list->end());
     return out;
   }
@@ -84,7 +90,7 @@ class ObjectiveRun {
 
   bool needs(uint32_t flag) const { return (desc.needs & flag) != 0; }
   bool has_old_logps() const { return needs(CHASSIS_OBJECTIVE_OLD_LOGPS | CHASSIS_OBJECTIVE_STOPPED_RATIO); }
-  bool has_tokens() const { return needs(CHASSIS_OBJECTIVE_TOKENS) || has_old_logps(); }
+  bool has_tokens() const { return needs(CHASSIS_OBJECTIVE_TOKENS | CHASSIS_OBJECTIVE_TEACHER) || has_old_logps(); }
 
   // A batch as this objective needs it; equal seeds give equal batches.
   ObjectiveData random_batch(size_t num_units, unsigned seed) const {
@@ -120,6 +126,18 @@ class ObjectiveRun {
           out.token_logp.push_back(own);
           if (needs(CHASSIS_OBJECTIVE_REFERENCE)) out.reference_token_logp.push_back(theirs);
           if (has_old_logps()) out.old_token_logp.push_back(old);
+          if (!needs(CHASSIS_OBJECTIVE_TEACHER)) continue;
+          const size_t count = (unit + t) % 4 == 3 ? 0 : 1 + random() % desc.top_k;
+          out.teacher_count.push_back(static_cast<double>(count));
+          for (auto* list : {&out.teacher_logp, &out.top_logp}) {
+            const double rest = std::exp(uniform(-1, 1));
+            std::vector<double> values(count);
+            double sum = rest;
+            for (double& value : values) value = uniform(-2, 2), sum += std::exp(value);
+            for (double& value : values) value -= std::log(sum);
+            values.resize(desc.top_k);
+            list->insert(list->end(), values.begin(), values.end());
+          }
         }
         if (has_tokens()) out.first_token.push_back(out.token_logp.size());
         out.logp.push_back(logp);
@@ -168,6 +186,7 @@ class ObjectiveRun {
     if (has_gradients) {
       out.grad_logp.resize(data.logp.size()), out.grad_score.resize(data.score.size());
       out.grad_token_logp.resize(data.token_logp.size());
+      out.grad_top_logp.resize(data.top_logp.size());
     }
     const auto pointer = [](std::vector<double>& list) { return list.empty() ? nullptr : list.data(); };
     const chassis_objective_batch_t raw = batch(data, weights, true);
@@ -177,7 +196,8 @@ class ObjectiveRun {
                                                pointer(out.sums),
                                                pointer(out.grad_logp),
                                                pointer(out.grad_score),
-                                               pointer(out.grad_token_logp)};
+                                               pointer(out.grad_token_logp),
+                                               pointer(out.grad_top_logp)};
     host_.check(table_.evaluate(instance_.self(), &raw, &result));
     return out;
   }
@@ -222,7 +242,10 @@ class ObjectiveRun {
             pointer(data.old_token_logp),
             with_state ? pointer(data.state) : nullptr,
             with_state ? pointer(data.sequence_state) : nullptr,
-            pointer(weights)};
+            pointer(weights),
+            pointer(data.teacher_count),
+            pointer(data.teacher_logp),
+            pointer(data.top_logp)};
   }
 
   Host& host_;

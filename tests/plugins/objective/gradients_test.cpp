@@ -49,6 +49,7 @@ class Objectives : public testing::TestWithParam<Case> {
     compare(data.logp, found.grad_logp, "logp");
     compare(data.score, found.grad_score, "score");
     compare(data.token_logp, found.grad_token_logp, "token_logp");
+    compare(data.top_logp, found.grad_top_logp, "top_logp");
     EXPECT_GT(num_compared, 0u);
   }
 };
@@ -106,8 +107,12 @@ TEST_P(Objectives, AddUpOverAnyDivisionAndOrderOfUnits) {
       for (size_t k = 0; k < run_.desc.num_scores; ++k)
         EXPECT_DOUBLE_EQ(part.grad_score[s * run_.desc.num_scores + k], whole.grad_score[i * run_.desc.num_scores + k]);
       if (part.grad_token_logp.empty()) continue;
-      for (size_t t = data.first_token[i]; t < data.first_token[i + 1]; ++t)
-        EXPECT_DOUBLE_EQ(part.grad_token_logp[token++], whole.grad_token_logp[t]);
+      for (size_t t = data.first_token[i]; t < data.first_token[i + 1]; ++t, ++token) {
+        EXPECT_DOUBLE_EQ(part.grad_token_logp[token], whole.grad_token_logp[t]);
+        for (size_t k = 0; k < run_.desc.top_k; ++k)
+          EXPECT_DOUBLE_EQ(part.grad_top_logp[token * run_.desc.top_k + k],
+                           whole.grad_top_logp[t * run_.desc.top_k + k]);
+      }
     }
   }
   for (size_t i = 0; i < total.terms.size(); ++i)
@@ -142,6 +147,8 @@ TEST_P(Objectives, AreFiniteForLargeValues) {
     for (size_t i = 0; i < data.token_logp.size(); ++i) data.token_logp[i] = large(pattern & 4 ? i : i / 2, 0);
     for (size_t i = 0; i < data.reference_token_logp.size(); ++i) data.reference_token_logp[i] = large(i, 1);
     for (size_t i = 0; i < data.old_token_logp.size(); ++i) data.old_token_logp[i] = large(i, 1);
+    for (size_t i = 0; i < data.teacher_logp.size(); ++i) data.teacher_logp[i] = large(i, 1) - 1e4;
+    for (size_t i = 0; i < data.top_logp.size(); ++i) data.top_logp[i] = large(pattern & 4 ? i : i / 2, 0);
     run_.prepare(data);
     const ObjectiveSums found = run_.evaluate(data, run_.weights(data));
     for (const double value : found.all()) EXPECT_TRUE(std::isfinite(value)) << "pattern " << pattern;
