@@ -65,7 +65,10 @@ constexpr std::string_view
     kNoRollouts =
         "no answers are written during training: train.task = \"policy\" reads them with their rewards, in rows of "
         "format \"rollouts\"",
-    kNoDistillation = "distillation is not available in this version; remove it";
+    kUseDistill = "use train.task = \"distill\", with rows of format \"distillation\"",
+    kNoTeacherModel =
+        "no teacher runs during training: train.task = \"distill\" reads its likeliest tokens from rows of format "
+        "\"distillation\"";
 
 template <const std::string_view& kFirst, const std::string_view& kSecond>
 struct Joined {
@@ -254,10 +257,21 @@ constexpr ForeignKey kKeys[] = {
     {"trl.loss_type", kTrl, "use loss in [objective] with plugin = \"policy\""},
     {"trl.temperature", kTrl, kNoRollouts},
     {"trl.top_p", kTrl, kNoRollouts},
-    {"kd_alpha", kAxolotl, kNoDistillation},
-    {"kd_ce_alpha", kAxolotl, kNoDistillation},
-    {"kd_temperature", kAxolotl, kNoDistillation},
-    {"kd_trainer", kAxolotl, kNoDistillation},
+    {"kd_alpha", kAxolotl, "use kd_weight in [objective] with plugin = \"distill\""},
+    {"kd_ce_alpha", kAxolotl, "use ce_weight in [objective] with plugin = \"distill\""},
+    {"kd_temperature", kAxolotl, "use temperature in [objective] with plugin = \"distill\""},
+    {"kd_beta", kAxolotl, "use divergence = \"jsd\" and beta in [objective] with plugin = \"distill\""},
+    {"kd_normalize_topk", kAxolotl, "use support in [objective] with plugin = \"distill\""},
+    {"kd_top_k_before_softmax", kAxolotl, "use support = \"top_k\" in [objective] with plugin = \"distill\""},
+    {"kd_trainer", kAxolotl, kUseDistill},
+    {"kd_online_server", kAxolotl, kNoTeacherModel},
+    {"kd_online_server_base_url", kAxolotl, kNoTeacherModel},
+    {"kd_online_topk", kAxolotl, kNoTeacherModel},
+    {"teacher_model", kOthers, kNoTeacherModel},
+    {"teacher_model_name_or_path", kTrl, kNoTeacherModel},
+    {"teacher_model_init_kwargs", kTrl, kNoTeacherModel},
+    {"lmbda", kTrl, kNoTeacherModel},
+    {"seq_kd", kTrl, "train the teacher's answers with train.task = \"sft\""},
     // inside [objective], by other names
     {"objective.loss_type", kTrl, "use loss"},
     {"objective.pref_loss", kLf, "use loss"},
@@ -274,6 +288,9 @@ constexpr ForeignKey kKeys[] = {
     {"objective.epsilon_high", kTrl, "use clip_high"},
     {"objective.num_classes", kOthers, "use num_labels"},
     {"objective.problem_type", kHf, "use kind: \"single\", \"multi\" or \"regression\""},
+    {"objective.kd_alpha", kAxolotl, "use kd_weight"},
+    {"objective.kd_ce_alpha", kAxolotl, "use ce_weight"},
+    {"objective.kd_temperature", kAxolotl, "use temperature"},
     // inside [reference]
     {"reference.model", kOthers, "use path"},
     {"reference.precompute", kOthers, "use mode = \"precompute\""},
@@ -666,7 +683,10 @@ std::string_view foreign_objective(std::string_view word) {
       {"grpo", "plugin = \"policy\""},
       {"dapo", "plugin = \"policy\""},
       {"gspo", "plugin = \"policy\" with ratio = \"sequence\""},
-      {"classification", "plugin = \"classify\""}};
+      {"classification", "plugin = \"classify\""},
+      {"kd", "plugin = \"distill\""},
+      {"gkd", "plugin = \"distill\" with divergence = \"jsd\""},
+      {"distillation", "plugin = \"distill\""}};
   const auto* found = std::ranges::find(kObjectives, word, &std::pair<std::string_view, std::string_view>::first);
   return found == std::end(kObjectives) ? "" : found->second;
 }
@@ -690,7 +710,9 @@ std::string_view foreign_method(std::string_view dotted_key, std::string_view wo
       {"ppo", kNoPpo},
       {"rlhf", kNoPpo},
       {"rl", kNoPpo},
-      {"kd", kNoDistillation},
+      {"kd", "use \"distill\", with rows of format \"distillation\""},
+      {"gkd", "use \"distill\" and [objective] with divergence = \"jsd\""},
+      {"distillation", "use \"distill\""},
       {"qlora", kUseQuant},
       {"lora", kUseLora}};
   if (dotted_key == "adapter") return word == "qlora" ? kUseQuant : "";

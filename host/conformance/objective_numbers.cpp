@@ -39,11 +39,12 @@ bool same_bits(const std::vector<double>& a, const std::vector<double>& b) {
 
 // The arrays of a result, with their names.
 using NamedArray = std::pair<const char*, std::vector<double> ObjectiveResult::*>;
-constexpr std::array<NamedArray, 5> kArrays = {{{"terms", &ObjectiveResult::terms},
+constexpr std::array<NamedArray, 6> kArrays = {{{"terms", &ObjectiveResult::terms},
                                                 {"sums", &ObjectiveResult::sums},
                                                 {"grad_logp", &ObjectiveResult::grad_logp},
                                                 {"grad_score", &ObjectiveResult::grad_score},
-                                                {"grad_token_logp", &ObjectiveResult::grad_token_logp}}};
+                                                {"grad_token_logp", &ObjectiveResult::grad_token_logp},
+                                                {"grad_top_logp", &ObjectiveResult::grad_top_logp}}};
 
 // A batch with the state that prepare gives for it.
 ObjectiveBatch prepared(const ObjectivePlugin& plugin, ObjectiveBatch batch) {
@@ -164,6 +165,8 @@ class NumbersExamination {
           mine.grad_score[i];
     for (size_t i = 0; i < mine.grad_token_logp.size(); ++i)
       total.grad_token_logp[part.tokens[i]] = mine.grad_token_logp[i];
+    for (size_t i = 0; i < mine.grad_top_logp.size(); ++i)
+      total.grad_top_logp[part.tokens[i / desc_.top_k] * desc_.top_k + i % desc_.top_k] = mine.grad_top_logp[i];
   }
 
   // Compares what parts of a batch give together with what the whole gives.
@@ -240,7 +243,15 @@ class NumbersExamination {
           differentiate(of, fmt::format("logp[{}]", at), weighted, {&weighted.logp[at]}, result.grad_logp[at]);
         }
       }
+      differentiate_entries(of, weighted, result);
     }
+  }
+
+  void differentiate_entries(const std::string& of, ObjectiveBatch& batch, const ObjectiveResult& result) {
+    const size_t num_entries = batch.top_logp.size();
+    const size_t stride = (num_entries / kMaxNumDerivatives + 1) | 1;
+    for (size_t at = 0; at < num_entries && failures_.size() < kMaxFailures; at += stride)
+      differentiate(of, fmt::format("top_logp[{}]", at), batch, {&batch.top_logp[at]}, result.grad_top_logp[at]);
   }
 
   double loss_of(const ObjectiveBatch& batch) const {
@@ -293,6 +304,9 @@ class NumbersExamination {
       view.state = guarded.copy(view.state, desc_.state_size);
       view.sequence_state = guarded.copy(view.sequence_state, sequences * desc_.state_per_sequence);
       view.term_weight = guarded.copy(view.term_weight, desc_.terms.size());
+      view.teacher_count = guarded.copy(view.teacher_count, tokens);
+      view.teacher_logp = guarded.copy(view.teacher_logp, tokens * desc_.top_k);
+      view.top_logp = guarded.copy(view.top_logp, tokens * desc_.top_k);
       return view;
     };
     if (desc_.needs_global()) {
@@ -310,6 +324,7 @@ class NumbersExamination {
     out.grad_logp = guarded.copy(out.grad_logp, zeros.grad_logp.size());
     out.grad_score = guarded.copy(out.grad_score, zeros.grad_score.size());
     out.grad_token_logp = guarded.copy(out.grad_token_logp, zeros.grad_token_logp.size());
+    out.grad_top_logp = guarded.copy(out.grad_top_logp, zeros.grad_top_logp.size());
     instance_.call("evaluate", [&](auto* self) { return table.evaluate(self, &part, &out); });
   }
 

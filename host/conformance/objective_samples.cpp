@@ -46,6 +46,9 @@ class Sampler {
       case CHASSIS_OBJECTIVE_TEXTS:
         add_sequence(unit, CHASSIS_SEQUENCE_ANSWER, text_targets(unit), 0);
         break;
+      case CHASSIS_OBJECTIVE_ANSWERS:
+        add_sequence(unit, CHASSIS_SEQUENCE_ANSWER, {}, 0);
+        break;
       default:
         for (size_t i = 0; i <= unit % 4; ++i) add_sequence(unit, CHASSIS_SEQUENCE_ANSWER, {reward(unit)}, 0);
     }
@@ -117,9 +120,32 @@ class Sampler {
       batch_.token_logp.push_back(token);
       if (desc_.needs_reference()) batch_.reference_token_logp.push_back(reference);
       if (desc_.needs_old_logps()) batch_.old_token_logp.push_back(near(token, 1 / tokens));
+      if (desc_.needs_teacher()) add_entries();
     }
     batch_.logp.push_back(sum);
     if (desc_.needs_reference()) batch_.reference_logp.push_back(reference_sum);
+  }
+
+  // The likeliest tokens of a position, of which there may be none.
+  void add_entries() {
+    const size_t count = below(5) == 0 ? 0 : 1 + below(desc_.top_k);
+    batch_.teacher_count.push_back(static_cast<double>(count));
+    const std::vector<double> teacher = entries(count);
+    const std::vector<double> model = sampling_ == Sampling::kAtStart ? teacher : entries(count);
+    batch_.teacher_logp.insert(batch_.teacher_logp.end(), teacher.begin(), teacher.end());
+    batch_.top_logp.insert(batch_.top_logp.end(), model.begin(), model.end());
+  }
+  // Log-probabilities of `count` tokens, which leave some for others; zeros after them.
+  std::vector<double> entries(size_t count) {
+    const double most = sampling_ == Sampling::kFar ? kFarthest : 2;
+    std::vector<double> values(count);
+    for (double& value : values) value = between(-most, most);
+    const double rest = between(-1, 1), largest = count == 0 ? 0 : *std::ranges::max_element(values);
+    double sum = std::exp(std::min(rest - largest, 0.0));
+    for (const double value : values) sum += std::exp(value - largest);
+    for (double& value : values) value -= largest + std::log(sum);
+    values.resize(desc_.top_k);
+    return values;
   }
 
   const ObjectiveDesc& desc_;
@@ -190,6 +216,9 @@ BatchPart part_of(const ObjectiveDesc& desc, const ObjectiveBatch& batch, const 
         for (const auto array :
              {&ObjectiveBatch::token_logp, &ObjectiveBatch::reference_token_logp, &ObjectiveBatch::old_token_logp})
           append_row(part.*array, batch.*array, token);
+        append_row(part.teacher_count, batch.teacher_count, token);
+        append_row(part.teacher_logp, batch.teacher_logp, token, desc.top_k);
+        append_row(part.top_logp, batch.top_logp, token, desc.top_k);
       }
     }
   return out;

@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <numeric>
 #include <string>
 #include <string_view>
 
@@ -88,6 +89,15 @@ void check(const RolloutsRecord& record) {
   }
 }
 
+void check(const DistilledRecord& record) {
+  if (const auto* chat = std::get_if<ChatRecord>(&record.answer)) check_answer(*chat);
+  const TeacherFacts& teacher = record.teacher;
+  require(std::accumulate(teacher.counts.begin(), teacher.counts.end(), size_t{0}) == teacher.ids.size());
+  require(teacher.logps.size() == teacher.ids.size());
+  for (const int32_t id : teacher.ids) require(id >= 0 && id < 1000);
+  for (const float logp : teacher.logps) require(std::isfinite(logp) && logp < 0.01f);
+}
+
 struct Folder {
   Folder() {
     path = std::filesystem::temp_directory_path() / ("chassis-rows-fuzz-" + std::to_string(::getpid()));
@@ -100,7 +110,7 @@ struct Folder {
 constexpr std::array kFormats{DataFormat::kText,     DataFormat::kAlpaca,           DataFormat::kShareGpt,
                               DataFormat::kMessages, DataFormat::kPromptCompletion, DataFormat::kSegments,
                               DataFormat::kTokens,   DataFormat::kPreference,       DataFormat::kLabelled,
-                              DataFormat::kRollouts, DataFormat::kClassification};
+                              DataFormat::kRollouts, DataFormat::kClassification,   DataFormat::kDistillation};
 constexpr std::array kNames{"a.jsonl", "a.json", "a.csv", "a.txt", "a.txt.gz", "a.txt.zst"};
 
 void parse(RowParser& parser, const RawRow& row) {

@@ -1,5 +1,5 @@
-// Runs with objectives: a small Llama that is trained on pairs, labelled answers, classes or rollouts, whose rows are
-// made here from random words.
+// Runs with objectives: a small Llama that is trained on pairs, labelled answers, classes, rollouts or a teacher, whose
+// rows are made here from random words.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -45,6 +45,7 @@ inline const std::vector<Method>& methods() {
        true},
       {"classify", "classify", "plugin = \"classify\"\nnum_labels = 3\n", "classification"},
       {"policy", "policy", "plugin = \"policy\"\nold_logps = \"model\"\nkl_beta = 0.05\n", "rollouts"},
+      {"distill", "distill", "plugin = \"distill\"\ntop_k = 4\ntemperature = 1.5\nce_weight = 0.5\n", "distillation"},
   };
   return all;
 }
@@ -167,12 +168,39 @@ class ObjectiveRun {
         row = {{"prompt", prompt}, {"completion", words(random, 7)}, {"label", i % 3 != 0}};
       else if (format == "classification")
         row = {{"text", prompt}, {"label", i % 3}};
+      else if (format == "distillation")
+        row = distilled(random);
       else
         for (row = {{"prompt", prompt}, {"completions", Json::array()}}; row["completions"].size() < 3;)
           row["completions"].push_back({{"text", words(random, 5)}, {"reward", static_cast<double>(random() % 5)}});
       text += row.dump() + "\n";
     }
     return text;
+  }
+
+  // Random ids, of which the second half is the answer, with up to four entries of a teacher for each.
+  static nlohmann::ordered_json distilled(std::mt19937& random) {
+    using Json = nlohmann::ordered_json;
+    Json row = {{"input_ids", Json::array()},
+                {"labels", Json::array()},
+                {"target_token_ids", Json::array()},
+                {"target_logprobs", Json::array()}};
+    const size_t length = 4 + random() % 20;
+    for (size_t t = 0; t < length; ++t) {
+      const auto id = static_cast<int>(random() % 264);
+      row["input_ids"].push_back(id);
+      row["labels"].push_back(t < length / 2 ? -100 : id);
+      if (t < length / 2) continue;
+      Json ids = Json::array(), logps = Json::array();
+      const size_t least = t == length / 2 ? 1 : 0, count = least + random() % (5 - least), first = random() % 260;
+      for (size_t k = 0; k < count; ++k) {
+        ids.push_back(first + k);
+        logps.push_back(-1.5 - 0.25 * static_cast<double>(random() % 8));
+      }
+      row["target_token_ids"].push_back(ids);
+      row["target_logprobs"].push_back(logps);
+    }
+    return row;
   }
 
   // A model directory, exported by a run of one step from random weights.

@@ -25,8 +25,8 @@ constexpr uint64_t kRowsToLookAt = 50, kSftEpochs = 3;
 constexpr uint64_t kMinSteps = 10;
 constexpr uint64_t kMinRowsToEvaluate = 500;  // so many that eval_fraction certainly takes a few
 constexpr const char* kFormats =
-    "text, alpaca, sharegpt, messages, prompt_completion, segments, tokens, preference, labelled, classification and "
-    "rollouts";
+    "text, alpaca, sharegpt, messages, prompt_completion, segments, tokens, preference, labelled, classification, "
+    "rollouts and distillation";
 
 std::string listed(const std::set<std::string>& names) {
   std::string text;
@@ -85,6 +85,8 @@ std::optional<FoundFormat> format_for_objective(const Json& row) {
     found.has_logps = first_has(row["completions"], "logps");
     return found;
   }
+  if ((has("target_token_ids") && has("target_logprobs")) || (has("logprobs") && row["logprobs"].is_array()))
+    return FoundFormat{DataFormat::kDistillation, {}, ""};
   for (const char* label : {"label", "kto_tag"}) {
     if (!has(label) || !is_good_or_bad(row[label])) continue;
     for (const char* answer : {"completion", "output", "messages", "conversations"}) {
@@ -255,6 +257,8 @@ TaskWords words_of(const InitFacts& facts) {
       return {"scores of whole texts", "the longest of {} has {} tokens{}"};
     case Task::kPolicy:
       return {"answers with higher rewards become likelier", "all answers of the longest of {} have {} tokens{}"};
+    case Task::kDistill:
+      return {"a teacher's likeliest tokens are learned", "the longest of {} has {} tokens{}"};
   }
   return {"", ""};
 }

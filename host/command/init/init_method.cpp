@@ -37,6 +37,12 @@ constexpr InitLine kGrpo[] = {
     {"kl_beta = 0.0", "above 0: stay close to the model before training"},
 };
 
+constexpr InitLine kDistill[] = {
+    {"divergence = \"forward_kl\"", "reverse_kl and jsd prefer the likeliest answers"},
+    {"temperature = 1.0", "above 1 also less likely tokens count"},
+    {"ce_weight = 0.0", "above 0: the answers themselves are trained, too"},
+};
+
 constexpr InitMethod kMethods[] = {
     {"dpo", Task::kPreference, DataFormat::kPreference, "dpo", "1e-6", "5e-6", 1, kDpo},
     {"orpo", Task::kPreference, DataFormat::kPreference, "orpo", "1e-6", "1e-5", 1, kOrpo},
@@ -45,6 +51,7 @@ constexpr InitMethod kMethods[] = {
     {"reward", Task::kReward, DataFormat::kPreference, "reward", "1e-5", "1e-4", 1, kReward},
     {"classify", Task::kClassify, DataFormat::kClassification, "classify", "2e-5", "2e-4", 3, {}},
     {"grpo", Task::kPolicy, DataFormat::kRollouts, "policy", "1e-6", "1e-5", 1, kGrpo},
+    {"distill", Task::kDistill, DataFormat::kDistillation, "distill", "1e-5", "1e-4", 3, kDistill},
 };
 
 }  // namespace
@@ -85,8 +92,8 @@ MethodWords method_words(const std::string& text) {
       throw config_error(fmt::format("--method {} is unknown", printable(word)))
           .hint(
               "full trains all parameters, lora small branches next to the frozen ones, qlora the same next to ones in "
-              "4 "
-              "bits; dpo, orpo, simpo, kto, reward, classify and grpo choose what is learned: --method dpo,lora");
+              "4 bits; dpo, orpo, simpo, kto, reward, classify, grpo and distill choose what is learned: --method "
+              "dpo,lora");
     if ((is_weights && !words.weights.empty()) || (objective != nullptr && words.objective != nullptr))
       throw config_error(fmt::format("--method {} names two methods of one sort", printable(text)))
           .hint("give one of full, lora and qlora, and one of the others");

@@ -118,7 +118,7 @@ TEST(ForeignKeys, OfPreferencesRewardsAndPoliciesAreAnswered) {
       {"trl.use_vllm=true", "no answers are written during training"},
       {"trl.num_generations=8", "no answers are written during training"},
       {"num_labels=3", "use num_labels in [objective] with plugin = \"classify\""},
-      {"kd_alpha=0.9", "distillation is not available"},
+      {"kd_alpha=0.9", "use kd_weight in [objective] with plugin = \"distill\""},
   };
   for (const auto& [key, answer] : answers)
     EXPECT_NE(what_is_wrong(kExample, {key}).find(answer), std::string::npos) << key << "\n"
