@@ -35,6 +35,10 @@ class CaseProgram {
     dims.insert(dims.begin(), {CHASSIS_DIM_BATCH, CHASSIS_DIM_TIME});
     return block().fields[name] = block().add_value({name, std::move(dims), GraphValueType::kInt32, {}});
   }
+  ValueId field(const char* name, DimId last) {
+    return block().fields[name] =
+               block().add_value({name, {CHASSIS_DIM_BATCH, CHASSIS_DIM_TIME, last}, GraphValueType::kInt32, {}});
+  }
   SlotId slot(std::string name, std::vector<std::vector<DimId>> axes) {
     ParameterSlot slot;
     slot.name = std::move(name);

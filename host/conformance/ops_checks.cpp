@@ -162,6 +162,46 @@ CaseProgram total(const char* id, const char* result) {
   return c.output(result, c.op(id, {log_sum, target, c.field("labels")}, {}, {{"ignore_index", int64_t{-100}}}));
 }
 
+// The ids of several tokens of each position.
+constexpr int64_t kNumTopIds = 3;
+
+CaseProgram top_head(double temperature, double cap = 0, bool frozen = false, int64_t num_classes = 29) {
+  CaseProgram c(std::string(cap != 0 ? "linear+softcap+topk_logp" : "linear+topk_logp") +
+                fmt::format(" at temperature {:g}", temperature) + (frozen ? ", frozen weight" : ""));
+  const DimId vocab = c.dim("vocab", num_classes), n = c.dim("n", 11), k = c.dim("k", kNumTopIds);
+  const SlotId weight = frozen ? c.frozen_slot("weight", {{vocab}, {n}}) : c.slot("weight", {{vocab}, {n}});
+  ValueId logits = c.op("linear", {c.input("x", {n})}, {weight}, {}, {vocab});
+  if (cap != 0) logits = c.op("softcap", {logits}, {}, {{"cap", cap}});
+  c.op("topk_logp", {logits, c.field("labels"), c.field("teacher_ids", k)}, {},
+       {{"ignore_index", int64_t{-100}}, {"temperature", temperature}});
+  const ValueId logps = c.result(0), top_logps = c.result(1);
+  return c.output("logps", logps).output("top_logps", top_logps);
+}
+
+// The classes from class 8 on, and one column of padding.
+CaseProgram top_head_part(double temperature) {
+  CaseProgram c(fmt::format("linear+partial_topk_logp at temperature {:g}", temperature));
+  const DimId vocab = c.dim("vocab", 13), n = c.dim("n", 11), k = c.dim("k", kNumTopIds);
+  const ValueId logits = c.op("linear", {c.input("x", {n})}, {c.slot("weight", {{vocab}, {n}})}, {}, {vocab});
+  c.op("partial_topk_logp", {logits, c.field("labels"), c.field("teacher_ids", k)}, {},
+       {{"ignore_index", int64_t{-100}}, {"temperature", temperature}, {"first", int64_t{8}}, {"count", int64_t{12}}});
+  const char* const names[] = {"log_sum", "target", "top_log_sum", "top_targets"};
+  const std::vector<ValueId> results = {c.result(0), c.result(1), c.result(2), c.result(3)};
+  for (size_t i = 0; i < results.size(); ++i) c.output(names[i], results[i]);
+  return c;
+}
+
+CaseProgram top_total() {
+  CaseProgram c("total_topk_logp");
+  const DimId k = c.dim("k", kNumTopIds);
+  std::vector<ValueId> inputs = {c.input("log_sum", {}), c.input("target", {}), c.input("top_log_sum", {}),
+                                 c.input("top_targets", {k}), c.field("labels")};
+  inputs.push_back(c.field("teacher_ids", k));
+  c.op("total_topk_logp", inputs, {}, {{"ignore_index", int64_t{-100}}});
+  const ValueId logps = c.result(0), top_logps = c.result(1);
+  return c.output("logps", logps).output("top_logps", top_logps);
+}
+
 CaseProgram score(int64_t num_labels, int64_t width = 37) {
   CaseProgram c("score of " + std::to_string(num_labels));
   const DimId n = c.dim("n", width), labels = c.dim("labels", num_labels);
@@ -283,6 +323,13 @@ std::vector<CaseProgram> all_cases() {
   cases.push_back(head_part(1.5));
   cases.push_back(total("total_cross_entropy", "loss"));
   cases.push_back(total("total_token_logp", "logps"));
+  for (const double temperature : {1.0, 1.7}) {
+    cases.push_back(top_head(temperature));
+    cases.push_back(top_head_part(temperature));
+  }
+  cases.push_back(top_head(0.6, 1.5));
+  cases.push_back(top_head(1.7, 0, true));
+  cases.push_back(top_total());
   for (const int64_t num_labels : {1, 3}) cases.push_back(score(num_labels));
   cases.push_back(top_experts("top_experts", {}, false));
   cases.push_back(top_experts("top_experts of documents", {}, true));
@@ -354,6 +401,7 @@ std::vector<CaseProgram> large_cases() {
   cases.push_back(rope("rope", 10));
   cases.push_back(embedding(kWide));
   for (const char* id : {"cross_entropy", "token_logp"}) cases.push_back(head({.id = id, .num_classes = kWide}));
+  cases.push_back(top_head(1.7, 0, false, kWide));
   cases.push_back(score(1, kWide));
   for (const char* id : {"dispatch", "grouped_linear+combine"}) cases.push_back(experts(id, true, false, kWide));
   for (const char* id : {"add", "mul"}) cases.push_back(pointwise(id, {}, true, kWide));
@@ -404,6 +452,7 @@ int32_t field_value(const std::string& name, int64_t row, int64_t t, int64_t ind
   if (name == "document_ids") return document;
   if (name == "positions") return static_cast<int32_t>(row > 0 || t < 5 ? t : t - 5);
   if (name == "labels" && index % 4 == 1) return -100;
+  if (name == "teacher_ids" && index % 5 == 2) return -1;
   return static_cast<int32_t>(index * 7 % 29);
 }
 

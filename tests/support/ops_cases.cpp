@@ -267,6 +267,107 @@ OpsCase partial_cross_entropy_case(bool with_head, double cap = 0) {
   return out;
 }
 
+// The log-sum and the target of labels, then those of ids at a temperature; classes as in partial_cross_entropy().
+std::array<at::Tensor, 4> top_sums(const at::Tensor& logits, const at::Tensor& labels, const at::Tensor& ids,
+                                   double temperature, int64_t first, int64_t count) {
+  const at::Tensor of_labels = partial_cross_entropy(logits, labels, first, count), scaled = logits / temperature;
+  const at::Tensor column = ids.to(at::kLong) - first;
+  const at::Tensor here = (column >= 0).logical_and(column < count).logical_and(ids >= 0);
+  return {of_labels[0], of_labels[1], at::logsumexp(scaled.narrow(2, 0, count), 2),
+          at::gather(scaled, 2, column * here) * here};
+}
+at::Tensor top_logps(const std::array<at::Tensor, 4>& sums, const at::Tensor& labels, const at::Tensor& ids) {
+  const at::Tensor counts = labels != -100;
+  const at::Tensor top = (sums[3] - sums[2].unsqueeze(-1)) * (ids >= 0) * counts.unsqueeze(-1);
+  return at::cat({((sums[1] - sums[0]) * counts).reshape({-1}), top.reshape({-1})});
+}
+
+struct TopCase {
+  std::string name;
+  double temperature = 1;
+  bool has_head = true, is_part = false;
+  double cap = 0;
+  bool trains_weight = true;
+  int64_t rows = 5, vocab = 11;
+};
+
+// Two labels are ignored, and some ids are absent. A part has classes 4 on, and its last column is padding.
+OpsCase top_logp_case(const TopCase& c) {
+  constexpr int64_t kHidden = 12, kIds = 3, kFirst = 4;
+  const int64_t count = c.is_part ? c.vocab - 6 : c.vocab, columns = c.is_part ? count + 1 : count;
+  at::Tensor labels = at::randint(c.vocab, {2, c.rows}, at::TensorOptions(kInt));
+  labels.view({-1})[1] = -100;
+  labels.view({-1})[2 * c.rows - 1] = -100;
+  at::Tensor ids = at::randint(c.vocab, {2, c.rows, kIds}, at::TensorOptions(kInt));
+  for (const int64_t absent : {0, 7, 8, 12}) ids.view({-1})[absent] = absent == 7 ? -100 : -1;
+  const int64_t in_size = c.has_head ? kHidden : columns;
+  const std::string id = c.is_part ? "partial_topk_logp" : "topk_logp";
+  OpsCase out;
+  out.name = std::string(c.has_head ? "linear+" : "") + (c.cap > 0 ? "softcap+" : "") + id + c.name;
+  out.inputs = {random({2, c.rows, in_size}), labels, ids};
+  if (c.has_head) out.params = {random({columns, kHidden}, 0.3)};
+  out.node = [=](c10::ScalarType dtype) {
+    NodeSpec node;
+    const c10::ScalarType wide = dtype == kDouble ? kDouble : at::kFloat;
+    const int in = node.operand({2, c.rows, in_size}, dtype, true), label = node.operand({2, c.rows}, kInt, false);
+    node.inputs = {in, label, node.operand({2, c.rows, kIds}, kInt, false)};
+    int logits = in;
+    if (c.has_head) {
+      logits = node.operand({2, c.rows, columns}, dtype, true);
+      node.params = {node.operand({columns, kHidden}, dtype, c.trains_weight)};
+      node.ops = {{"linear", {in}, node.params, {logits}, {}}};
+    }
+    if (c.cap > 0) {
+      const int capped = node.operand({2, c.rows, columns}, dtype, true);
+      node.ops.push_back({"softcap", {logits}, {}, {capped}, {{"cap", c.cap}}});
+      logits = capped;
+    }
+    for (int i = 0; i < (c.is_part ? 3 : 1); ++i) node.outputs.push_back(node.operand({2, c.rows}, wide, true));
+    node.outputs.push_back(node.operand({2, c.rows, kIds}, wide, true));
+    Attrs attrs = {{"ignore_index", int64_t{-100}}, {"temperature", c.temperature}};
+    if (c.is_part) {
+      attrs.push_back({"first", kFirst});
+      attrs.push_back({"count", count});
+    }
+    node.ops.push_back({id, {logits, label, node.inputs[2]}, {}, node.outputs, attrs});
+    return node;
+  };
+  out.expected = [=](const Tensors& x, const Tensors& p) {
+    at::Tensor logits = c.has_head ? at::linear(x[0], p[0]) : x[0];
+    if (c.cap > 0) logits = at::tanh(logits / c.cap) * c.cap;
+    const auto sums = top_sums(logits, x[1], x[2], c.temperature, c.is_part ? kFirst : 0, count);
+    if (!c.is_part) return top_logps(sums, x[1], x[2]);
+    Tensors flat;
+    for (const at::Tensor& sum : sums) flat.push_back(sum.reshape({-1}));
+    return at::cat(flat);
+  };
+  return out;
+}
+
+OpsCase total_topk_logp_case() {
+  OpsCase out;
+  out.name = "total_topk_logp";
+  out.inputs = {random({2, 3}),
+                random({2, 3}),
+                random({2, 3}),
+                random({2, 3, 2}),
+                ints({0, -100, 10, 4, 4, -100}, {2, 3}),
+                ints({1, 2, 3, 4, 5, -1, 7, 8, -1, -1, 3, 2}, {2, 3, 2})};
+  out.node = [](c10::ScalarType dtype) {
+    NodeSpec node;
+    const c10::ScalarType wide = dtype == kDouble ? kDouble : at::kFloat;
+    for (int i = 0; i < 3; ++i) node.inputs.push_back(node.operand({2, 3}, dtype, true));
+    node.inputs.push_back(node.operand({2, 3, 2}, dtype, true));
+    node.inputs.push_back(node.operand({2, 3}, kInt, false));
+    node.inputs.push_back(node.operand({2, 3, 2}, kInt, false));
+    node.outputs = {node.operand({2, 3}, wide, true), node.operand({2, 3, 2}, wide, true)};
+    node.ops = {{"total_topk_logp", node.inputs, {}, node.outputs, {{"ignore_index", int64_t{-100}}}}};
+    return node;
+  };
+  out.expected = [](const Tensors& x, const Tensors&) { return top_logps({x[0], x[1], x[2], x[3]}, x[4], x[5]); };
+  return out;
+}
+
 OpsCase score_case(int64_t batch, int64_t time, int64_t hidden, int64_t labels) {
   return make(
       "score of " + std::to_string(labels), "score", {random({batch, time, hidden})}, {random({labels, hidden})},
@@ -294,6 +395,10 @@ void add_lookups_and_results(std::vector<OpsCase>& cases) {
       "total_token_logp", "total_token_logp", {random({2, 3}), random({2, 3}), ints({0, -100, 10, 4, 4, -100}, {2, 3})},
       {}, {2, 3}, {{"ignore_index", int64_t{-100}}},
       [](const Tensors& x, const Tensors&) { return (x[1] - x[0]) * (x[2] != -100); }, true));
+  for (const double temperature : {1.0, 1.7})
+    for (const bool is_part : {false, true})
+      cases.push_back(top_logp_case({" at " + std::to_string(temperature), temperature, false, is_part}));
+  cases.push_back(total_topk_logp_case());
   for (const int64_t labels : {1, 3}) cases.push_back(score_case(3, 5, 8, labels));
 }
 
@@ -566,6 +671,13 @@ std::vector<OpsCase> fused_cases() {
                                  {" of an input without a gradient", 5, 12, 11, false, 0, 0, true, false}})
       cases.push_back(linear_head(id, head));
   cases.push_back(linear_head("cross_entropy", {" in chunks", 40, 4, 70001}));
+  for (const bool is_part : {false, true})
+    for (const double temperature : {1.0, 0.6}) {
+      cases.push_back(top_logp_case({" at " + std::to_string(temperature), temperature, true, is_part}));
+      cases.push_back(top_logp_case({"", temperature, true, is_part, 2.5}));
+    }
+  cases.push_back(top_logp_case({" with a frozen weight", 1.7, true, false, 0, false}));
+  cases.push_back(top_logp_case({" in chunks", 1.7, true, false, 0, true, 40, 70001}));
   cases.push_back(partial_cross_entropy_case(true));
   cases.push_back(partial_cross_entropy_case(true, 2.5));
   cases.push_back(linear_add("linear+add", false, true));

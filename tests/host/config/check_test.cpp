@@ -253,7 +253,7 @@ TEST(Check, UnavailableFeaturesAreRefusedAndNeverOffered) {
       << "a resolved configuration lists defaults";
   EXPECT_EQ(what_is_wrong(kExample, {"train.task=rewarb"}),
             "command line 'train.task=rewarb': train.task = \"rewarb\" is not \"pretrain\", \"sft\", "
-            "\"preference\", \"reward\", \"classify\" or \"policy\" (did you mean \"reward\"?)");
+            "\"preference\", \"reward\", \"classify\", \"policy\" or \"distill\" (did you mean \"reward\"?)");
   EXPECT_EQ(what_is_wrong(kExample + "[quantt]\na = 1\n"),
             "a.toml:23:2: unknown table [quantt] (did you mean 'quant'?)");
   for (const Unavailable& entry : unavailable()) {

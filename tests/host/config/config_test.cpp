@@ -197,7 +197,7 @@ format = "token"
   a.toml:3:8: run.seed = -1 is out of range: must be at least 0
   a.toml:7:11: train.seq_len must be an integer, not a number with a decimal point (12.5)
   a.toml:10:1: unknown key 'optimizer.beta' (did you mean 'betas'?)
-  a.toml:13:10: data.train.0.format = "token" is not "text", "alpaca", "sharegpt", "messages", "prompt_completion", "segments", "tokens", "preference", "labelled", "classification" or "rollouts" (did you mean "tokens"?))");
+  a.toml:13:10: data.train.0.format = "token" is not "text", "alpaca", "sharegpt", "messages", "prompt_completion", "segments", "tokens", "preference", "labelled", "classification", "rollouts" or "distillation" (did you mean "tokens"?))");
 }
 
 TEST(Config, TheResolvedFileParsesBackToItself) {

@@ -71,6 +71,7 @@ TEST(SequenceBytes, KeepAllFacts) {
   const std::vector<SequenceFacts> facts = {
       {.role = SequenceRole::kMismatch, .length = 7, .targets = {1, -2.5}, .margin = 1e-300, .old_logps = {-1, -2, -3}},
       {.role = SequenceRole::kAnswer, .length = int64_t{1} << 40, .old_logps = {-0.0}},
+      {.length = 5, .teacher = {{2, 0, 1}, {7, 9, 7}, {-0.5f, -1e4f, 0}}},
       chosen(1, -3)};
   EXPECT_EQ(sequences_from_bytes(sequence_bytes(facts)), facts);
   EXPECT_EQ(sequences_from_bytes(sequence_bytes({})), std::vector<SequenceFacts>());
@@ -89,10 +90,27 @@ TEST(SequenceBytes, AreReadOnlyIfTheyAreWhole) {
   EXPECT_TRUE(contains(error_of([&] { sequences_from_bytes(other); }), "bytes after the facts"));
   other = bytes;
   other[0] = std::byte{9};
-  EXPECT_TRUE(contains(error_of([&] { sequences_from_bytes(other); }), "have version 9, and this program reads 1"));
+  EXPECT_TRUE(contains(error_of([&] { sequences_from_bytes(other); }), "have version 9, and this program reads 2"));
   other = bytes;
   other[8] = std::byte{4};
   EXPECT_TRUE(contains(error_of([&] { sequences_from_bytes(other); }), "a sequence has role 4 and 3 tokens"));
+}
+
+TEST(SequenceBytes, OfATeacherNeedAsManyEntriesAsItsTokensHave) {
+  const std::vector<SequenceFacts> facts = {{.length = 5, .teacher = {{2, 0}, {7}, {-0.5f}}}};
+  EXPECT_TRUE(contains(error_of([&] { sequences_from_bytes(sequence_bytes(facts)); }), "entries of a sequence are 1"));
+}
+
+TEST(Sequences, OfATeacherFillTheFieldAtTheirLabels) {
+  TempFolder folder;
+  Document document{.ids = {5, 6, 7, 8}, .labels = {-100, -100, 7, 8}, .line = 1};
+  document.sequences = {{.length = 4, .teacher = {{1, 2}, {3, 4, 2}, {-1, -1, -2}}}};
+  const RowSource source(store_of(folder.path() + "/s", {document}), options(6, Packing::kNone), text_set("a"));
+  SetCursor cursor;
+  Batch batch(1, 6, 0, {"input_ids", "labels", "teacher_ids"}, {{"teacher_top_k", 2}});
+  source.fill(cursor, BatchRow(batch, 0));
+  EXPECT_EQ(values(batch, "labels"), (Ids{-100, 7, 8, -100, -100, -100}));
+  EXPECT_EQ(values(batch, "teacher_ids"), (Ids{-1, -1, 3, -1, 4, 2, -1, -1, -1, -1, -1, -1}));
 }
 
 TEST(Sequences, TravelWithTheirDocumentInTheStore) {

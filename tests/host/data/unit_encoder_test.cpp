@@ -19,7 +19,9 @@ constexpr double kNaN = std::numeric_limits<double>::quiet_NaN(), kInfinity = st
 SequenceNeeds needs_of(uint32_t units) {
   SequenceNeeds needs;
   needs.units = units;
-  needs.num_targets = units == CHASSIS_OBJECTIVE_PAIRS ? 0 : 1;
+  const bool has_teacher = units == CHASSIS_OBJECTIVE_ANSWERS;
+  needs.num_targets = units == CHASSIS_OBJECTIVE_PAIRS || has_teacher ? 0 : 1;
+  if (has_teacher) needs.top_k = 2;
   return needs;
 }
 
@@ -214,6 +216,48 @@ TEST(UnitEncoder, RefusesRolloutsWithoutUsableNumbers) {
   RolloutsRecord record = rollouts_of({{"a", {-1, -1}}});
   record.rollouts[0].reward = kNaN;
   EXPECT_TRUE(contains(refused(record), "the reward of rollout 0 is nan, not a finite number"));
+}
+
+TEST(UnitEncoder, GivesEachTokenOfAnAnswerTheEntriesOfItsTeacher) {
+  RecordEncoder encoder(&kTokenizer, unit_options(CHASSIS_OBJECTIVE_ANSWERS));
+  Document document;
+  const TeacherFacts three{{2, 0, 1}, {1, 2, 3}, {-1, -2, -3}};
+  EXPECT_EQ(parts(encoder, DistilledRecord{answer_of("q", "ab"), three}, &document),
+            (Parts{"<|im_start|>user\nq<|im_end|>\n<|im_start|>assistant\n[ab<|im_end|>]\n"}));
+  EXPECT_EQ(document.sequences.at(0), (SequenceFacts{.length = 24, .teacher = three}));
+  // Without an end, which is then not trained.
+  const TeacherFacts two{{1, 1}, {1, 2}, {-1, -2}};
+  EXPECT_EQ(parts(encoder, DistilledRecord{answer_of("q", "ab"), two}, &document),
+            (Parts{"<|im_start|>user\nq<|im_end|>\n<|im_start|>assistant\n[ab]<|im_end|>\n"}));
+  EXPECT_EQ(document.sequences.at(0).teacher, two);
+  EXPECT_EQ(parts(encoder, DistilledRecord{answer_of("q", "ab"), {{0, 0, 0}, {}, {}}}),
+            (Parts{"(dropped: the teacher gives no token for an answer)"}));
+}
+
+TEST(UnitEncoder, TakesTheEntriesOfTrainedIdsFromAWholeRow) {
+  RecordEncoder encoder(&kTokenizer, unit_options(CHASSIS_OBJECTIVE_ANSWERS));
+  Document document;
+  const TokensRecord tokens{{5, 6, 7, 8}, {-100, -100, 7, 8}};
+  const TeacherFacts of_row{{1, 1, 1, 2}, {1, 2, 3, 4, 5}, {-1, -2, -3, -4, -5}},
+      of_answer{{1, 2}, {3, 4, 5}, {-3, -4, -5}};
+  for (const TeacherFacts& teacher : {of_row, of_answer}) {
+    ASSERT_TRUE(encoder.encode(DistilledRecord{tokens, teacher}, {"rows.jsonl", 7, 0}, document));
+    EXPECT_EQ(document.ids, tokens.ids);
+    EXPECT_EQ(document.labels, tokens.labels);
+    EXPECT_EQ(document.sequences, (std::vector<SequenceFacts>{{.length = 4, .teacher = of_answer}}));
+  }
+}
+
+TEST(UnitEncoder, RefusesATeacherOfOtherTokens) {
+  RecordEncoder encoder(&kTokenizer, unit_options(CHASSIS_OBJECTIVE_ANSWERS));
+  const auto refused = [&](const TeacherFacts& teacher) {
+    return error_of([&] { parts(encoder, DistilledRecord{answer_of("q", "ab"), teacher}); });
+  };
+  EXPECT_TRUE(contains(refused({{1, 1, 1, 1}, {1, 2, 3, 4}, {-1, -1, -1, -1}}),
+                       "of 4 positions, but the answer has 3 tokens, and the row 24"));
+  EXPECT_TRUE(contains(refused({{1}, {1}, {-1}}), "of 1 positions, but the answer has 3 tokens"));
+  EXPECT_TRUE(contains(refused({{1, 3, 1}, {1, 2, 3, 4, 5}, {-1, -1, -2, -3, -1}}),
+                       "gives 3 tokens at position 1 of its list, and the objective reads at most 2"));
 }
 
 TEST(UnitEncoder, CountsLogpsThatTheObjectiveDoesNotNeed) {

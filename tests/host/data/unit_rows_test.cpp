@@ -16,6 +16,7 @@ constexpr auto kPreference = DataFormat::kPreference;
 constexpr auto kLabelled = DataFormat::kLabelled;
 constexpr auto kClassification = DataFormat::kClassification;
 constexpr auto kRollouts = DataFormat::kRollouts;
+constexpr auto kDistillation = DataFormat::kDistillation;
 
 template <class T>
 T parse_as(DataFormat format, const std::string& json, ReadNotes* notes = nullptr) {
@@ -288,6 +289,32 @@ TEST(ClassRow, MayNameItsClasses) {
                          fmt::format("\"label\" is {}, and data.classes has 3 names", index)));
 }
 
+TEST(DistillationRow, HasListsOfIdsAndLogProbabilities) {
+  const auto record =
+      parse_as<DistilledRecord>(kDistillation, R"({"prompt":"q","completion":"a","target_token_ids":[[5,6],[],[7]],
+                         "target_logprobs":[[-0.5,-1],[],[-2]]})");
+  EXPECT_EQ(shown(std::get<ChatRecord>(record.answer)), "user:q | assistant:a");
+  EXPECT_EQ(record.teacher, (TeacherFacts{{2, 0, 1}, {5, 6, 7}, {-0.5f, -1, -2}}));
+}
+
+TEST(DistillationRow, MayMaskEntries) {
+  const auto record = parse_as<DistilledRecord>(
+      kDistillation, R"({"input_ids":[1,2,3],"labels":[-100,2,3],"target_token_ids":[[0,0],[5,6],[7,7]],
+                         "target_logprobs":[[null,9],[-1,-2],[-3,null]],"target_mask":[[0,0],[1,true],[1,false]]})");
+  const auto& tokens = std::get<TokensRecord>(record.answer);
+  EXPECT_EQ(tokens.ids, (std::vector<int32_t>{1, 2, 3}));
+  EXPECT_EQ(tokens.labels, (std::vector<int32_t>{-100, 2, 3}));
+  EXPECT_EQ(record.teacher, (TeacherFacts{{0, 2, 1}, {5, 6, 7}, {-1, -2, -3}}));
+}
+
+TEST(DistillationRow, MayHaveEntriesAsServersGiveThem) {
+  const auto record = parse_as<DistilledRecord>(
+      kDistillation, R"({"messages":[{"role":"user","content":"q"},{"role":"assistant","content":"a"}],
+                         "logprobs":[[{"token":"token_id:5","logprob":-0.5},{"token_id":6,"logprob":-9999999}],[]]})");
+  EXPECT_EQ(shown(std::get<ChatRecord>(record.answer)), "user:q | assistant:a");
+  EXPECT_EQ(record.teacher, (TeacherFacts{{2, 0}, {5, 6}, {-0.5f, -1e4f}}));
+}
+
 TEST(RolloutsRow, HasAllAnswersToAPrompt) {
   const auto record = parse_as<RolloutsRecord>(
       kRollouts, R"({"prompt":"q","system":"s","completions":[{"text":"a","reward":1},{"content":"b","role":"assistant",
@@ -393,6 +420,36 @@ INSTANTIATE_TEST_SUITE_P(
         BadUnit{kClassification, R"({"text":"t","completion":"a","label":1})", "\"completion\" needs a prompt"},
         BadUnit{DataFormat::kMessages, R"({"text":"t","label":1})",
                 "set format = \"classification\" with train.task = \"classify\""}));
+
+std::string distilled(const std::string& more) { return R"({"prompt":"q","completion":"a",)" + more + "}"; }
+
+INSTANTIATE_TEST_SUITE_P(
+    Distillation, BadUnits,
+    testing::Values(
+        BadUnit{kDistillation, R"({"prompt":"q","completion":"a"})",
+                "the row has neither \"target_token_ids\" nor \"logprobs\""},
+        BadUnit{kDistillation, distilled(R"("target_token_ids":[[1]])"), "but no \"target_logprobs\""},
+        BadUnit{kDistillation, distilled(R"("logprobs":[],"target_token_ids":[[1]])"), "has both \"logprobs\" and"},
+        BadUnit{kDistillation, distilled(R"("target_token_ids":[[1],[2]],"target_logprobs":[[-1]])"),
+                "\"target_logprobs\" has 1 entries, \"target_token_ids\" has 2"},
+        BadUnit{kDistillation, distilled(R"("target_token_ids":[[1,2]],"target_logprobs":[[-1]])"),
+                "\"target_logprobs[0]\" has 1 entries, \"target_token_ids[0]\" has 2"},
+        BadUnit{kDistillation, distilled(R"("target_token_ids":[[-1]],"target_logprobs":[[-1]])"),
+                "\"target_token_ids[0][0]\" is -1, the vocabulary has"},
+        BadUnit{kDistillation, distilled(R"("target_token_ids":[[1]],"target_logprobs":[[0.5]])"),
+                "\"target_logprobs[0][0]\" is 0.5, and a log-probability is at most 0"},
+        BadUnit{kDistillation, distilled(R"("target_token_ids":[[1]],"target_logprobs":[["-1"]])"), "not a number"},
+        BadUnit{kDistillation, distilled(R"("target_token_ids":[[1,1]],"target_logprobs":[[-1,-2]])"),
+                "\"target_token_ids[0]\" has the id 1 twice"},
+        BadUnit{kDistillation, distilled(R"("target_token_ids":[[1,2]],"target_logprobs":[[-0.1,-0.2]])"),
+                "add up to 1.7236, and those of tokens to at most 1"},
+        BadUnit{kDistillation, distilled(R"("target_token_ids":[[1]],"target_logprobs":[[-1]],"target_mask":[[2]])"),
+                "\"target_mask[0][0]\" is 2, not 0, 1, true or false"},
+        BadUnit{kDistillation, distilled(R"("logprobs":[[{"token":"the","logprob":-1}]])"),
+                "is \"the\", expected \"token_id:\" and an id"},
+        BadUnit{kDistillation, distilled(R"("logprobs":[[{"token_id":1}]])"), "\"logprobs[0][0].logprob\" is missing"},
+        BadUnit{kDistillation, R"({"input_ids":[1],"prompt":"q","logprobs":[]})",
+                "the row has both \"input_ids\" and \"prompt\""}));
 
 INSTANTIATE_TEST_SUITE_P(
     Rollouts, BadUnits,

@@ -81,6 +81,7 @@ TEST_F(ObjectivePluginTest, KeepsACopyOfTheDescription) {
 TEST_F(ObjectivePluginTest, AddsTheNeedsThatOthersImply) {
   EXPECT_TRUE(make("units=2 num_targets=1 needs=4 prepare").description().needs_global());
   EXPECT_TRUE(make("units=4 num_targets=1 needs=16").description().needs_tokens());
+  EXPECT_TRUE(make("units=5 needs=32 top_k=2 temperature=1").description().needs_tokens());
 }
 
 TEST_F(ObjectivePluginTest, SaysWhatTheDataMustHave) {
@@ -90,15 +91,18 @@ TEST_F(ObjectivePluginTest, SaysWhatTheDataMustHave) {
             (SequenceNeeds{.units = CHASSIS_OBJECTIVE_ROLLOUTS, .old_logps = true, .num_targets = 1}));
   EXPECT_EQ(needs_of(make("units=3 num_targets=1 values=2 num_scores=3 num_classes=3").description()),
             (SequenceNeeds{.units = CHASSIS_OBJECTIVE_TEXTS, .num_targets = 1, .num_classes = 3, .scores = true}));
+  EXPECT_EQ(needs_of(make("units=5 needs=32 top_k=2 temperature=1").description()),
+            (SequenceNeeds{.units = CHASSIS_OBJECTIVE_ANSWERS, .top_k = 2}));
 }
 
 TEST_F(ObjectivePluginTest, RefusesDescriptionsThatTheAbiDoesNotAllow) {
   const std::pair<const char*, const char*> cases[] = {
       {"no_describe", "describe"},
       {"values=3", "sets values to 3, expected 1 (LOGPS) or 2 (SCORES)"},
-      {"units=0", "sets units to 0, expected 1 (PAIRS), 2 (LABELLED), 3 (TEXTS) or 4 (ROLLOUTS)"},
-      {"units=5", "sets units to 5"},
-      {"needs=33", "sets the needs 32, which this host does not know"},
+      {"units=0", "sets units to 0, expected 1 (PAIRS), 2 (LABELLED), 3 (TEXTS), 4 (ROLLOUTS) or 5 (ANSWERS)"},
+      {"units=5", "sets units to 5 (ANSWERS) without TEACHER"},
+      {"units=6", "sets units to 6"},
+      {"needs=65", "sets the needs 64, which this host does not know"},
       {"num_terms=0", "gives no term, expected at least 1"},
       {"num_terms=2000", "gives 2000 terms, at most 1024"},
       {"null_terms", "gives 2 terms, but their array is NULL"},
@@ -123,6 +127,12 @@ TEST_F(ObjectivePluginTest, RefusesDescriptionsThatTheAbiDoesNotAllow) {
       {"needs=4 prepare", "asks for MISMATCH with units 1, expected 2 (LABELLED)"},
       {"needs=16", "asks for OLD_LOGPS with units 1, expected 4 (ROLLOUTS)"},
       {"needs=64", "asks for OLD_LOGPS with units 1, expected 4 (ROLLOUTS)"},
+      {"needs=32 top_k=2 temperature=1", "asks for TEACHER with units 1, expected 5 (ANSWERS)"},
+      {"units=5 needs=32 temperature=1", "sets top_k to 0, expected 1 to 4096 with TEACHER"},
+      {"top_k=3", "sets top_k to 3, expected 0 without TEACHER"},
+      {"units=5 needs=32 top_k=2", "sets temperature to 0, expected a number above 0 with TEACHER"},
+      {"temperature=1", "sets temperature to 1, expected 0 without TEACHER"},
+      {"units=5 needs=32 top_k=2 temperature=1 num_targets=1", "sets num_targets to 1, expected 0 with PAIRS and"},
       {"num_scores=1", "sets num_scores to 1 with LOGPS, expected 0"},
       {"values=2", "sets num_scores to 0 with SCORES, expected 1 to 1048576"},
       {"values=2 num_scores=1 needs=1", "asks for REFERENCE with SCORES"},

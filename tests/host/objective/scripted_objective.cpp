@@ -72,7 +72,8 @@ class ScriptedObjective final : public Member {
         {0, number("values", CHASSIS_OBJECTIVE_LOGPS), number("units", CHASSIS_OBJECTIVE_PAIRS), number("needs", 0),
          number("num_scores", 0), number("num_targets", 0), number("num_terms", 2), number("num_metrics", 2),
          has("null_terms") ? nullptr : terms.data(), metrics.data(), number("num_sums", 4), number("state_size", 0),
-         number("state_per_sequence", 0), number("num_classes", 0)},
+         number("state_per_sequence", 0), number("num_classes", 0), number("top_k", 0), 0,
+         static_cast<double>(number("temperature", 0))},
         out);
     return nullptr;
   }
