@@ -249,7 +249,9 @@ class NumbersExamination {
 
   void differentiate_entries(const std::string& of, ObjectiveBatch& batch, const ObjectiveResult& result) {
     const size_t num_entries = batch.top_logp.size();
-    const size_t stride = (num_entries / kMaxNumDerivatives + 1) | 1;
+    if (num_entries == 0) return;
+    const size_t num_compared = std::clamp<size_t>(kMaxNumbers / num_entries, 8, kMaxNumDerivatives);
+    const size_t stride = ((num_entries + num_compared - 1) / num_compared) | 1;
     for (size_t at = 0; at < num_entries && failures_.size() < kMaxFailures; at += stride)
       differentiate(of, fmt::format("top_logp[{}]", at), batch, {&batch.top_logp[at]}, result.grad_top_logp[at]);
   }

@@ -124,7 +124,7 @@ class Totals {
     mask_ids(top_logps);
   }
 
-  // Of the gradients of outputs 0 and 1 of the call, of which an absent one is zero.
+  // They come from the gradients of outputs 0 and 1 of the call; an absent one is zero.
   Sums gradients(const Call& call) const {
     const uint32_t dtype = (call.grad_output(0) ? call.grad_output(0) : call.grad_output(1)).dtype();
     Sums by;
@@ -159,7 +159,7 @@ class Totals {
   Tensor is_id_;    // [rows, ids] bool
 };
 
-// What the kernels of labels and ids share. `input` is the number of the labels among the inputs; ids follow.
+// The base of kernels of labels and ids. `input` is the number of the labels among the inputs; ids follow.
 class TopkKernel {
  protected:
   static int64_t rows_of(const Call& call, uint32_t input) { return call.input(input).num_elements(); }

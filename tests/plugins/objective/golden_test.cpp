@@ -1,10 +1,11 @@
-// Losses, gradients and metrics as trl computes them, from tests/golden/objective/*.json. Each file has
+// Losses, gradients and metrics as trl computes them, or PyTorch's autograd, from tests/golden/objective/*.json. Each
+// file has
 //   {"generator": "…", "cases": [{"name", "plugin", "options", "sequences", "state", "loss", "grad_logp", "grad_score",
-//    "grad_token_logp", "metrics"}]}
+//    "grad_token_logp", "grad_top_logp", "metrics"}]}
 // The sequences are one batch: role ("chosen" or its number), unit, and, if they apply, length, logp, reference_logp,
-// target, margin, score; token_logp, reference_token_logp and old_token_logp of all answers, sequence by sequence. The
-// loss is Σ term ÷ count. grad_token_logp has the whole gradients of tokens. Gradients that are absent or empty, and
-// metrics that are null, are not compared.
+// target, margin, score; token_logp, reference_token_logp, old_token_logp, teacher_count, teacher_logp and top_logp of
+// all answers, sequence by sequence. The loss is Σ term ÷ count. grad_token_logp has the whole gradients of tokens.
+// Gradients that are absent or empty, and metrics that are null, are not compared.
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -60,6 +61,8 @@ ObjectiveData data_of(const Json& sequences, const chassis_objective_desc_t& des
   data.token_logp = flat(sequences, "token_logp");
   data.reference_token_logp = flat(sequences, "reference_token_logp");
   data.old_token_logp = flat(sequences, "old_token_logp");
+  data.teacher_count = flat(sequences, "teacher_count");
+  data.teacher_logp = flat(sequences, "teacher_logp"), data.top_logp = flat(sequences, "top_logp");
   for (size_t i = 0; i < data.num_sequences() && !data.token_logp.empty(); ++i)
     data.first_token.push_back(data.first_token.back() + static_cast<uint64_t>(data.length[i]));
   if (data.margin.empty() && desc.units == CHASSIS_OBJECTIVE_PAIRS) data.margin.assign(data.num_sequences(), 0);
@@ -106,6 +109,7 @@ void check_case(const Json& golden) {
       for (size_t t = data.first_token[i]; t < data.first_token[i + 1]; ++t) total[t] += found.grad_logp[i];
     expect_near(total, flat(golden, "grad_token_logp"), "gradients of tokens");
   }
+  if (has(golden, "grad_top_logp")) expect_near(found.grad_top_logp, flat(golden, "grad_top_logp"), "grad_top_logp");
   if (!has(golden, "metrics")) return;
   const auto metrics = run.metrics(found.sums);
   for (const auto& [name, value] : golden.at("metrics").items()) {
@@ -118,7 +122,7 @@ void check_case(const Json& golden) {
   }
 }
 
-TEST(GoldenObjectives, AreThoseOfTrl) {
+TEST(GoldenObjectives, AreThoseOfTrlAndAutograd) {
   const std::filesystem::path folder = CHASSIS_TEST_SOURCE_DIR "/tests/golden/objective";
   std::map<std::string, size_t> num_cases;
   if (std::filesystem::exists(folder)) {
@@ -133,7 +137,8 @@ TEST(GoldenObjectives, AreThoseOfTrl) {
       }
     }
   }
-  EXPECT_GT(num_cases["dpo"], 0u) << folder << " has no cases of dpo";
+  for (const char* plugin : {"dpo", "distill"})
+    EXPECT_GT(num_cases[plugin], 0u) << folder << " has no cases of " << plugin;
 }
 
 }  // namespace
