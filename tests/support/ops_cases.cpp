@@ -326,8 +326,8 @@ OpsCase top_logp_case(const TopCase& c) {
     node.outputs.push_back(node.operand({2, c.rows, kIds}, wide, true));
     Attrs attrs = {{"ignore_index", int64_t{-100}}, {"temperature", c.temperature}};
     if (c.is_part) {
-      attrs.push_back({"first", kFirst});
-      attrs.push_back({"count", count});
+      attrs["first"] = kFirst;
+      attrs["count"] = count;
     }
     node.ops.push_back({id, {logits, label, node.inputs[2]}, {}, node.outputs, attrs});
     return node;
