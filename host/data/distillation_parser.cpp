@@ -16,13 +16,13 @@
 namespace chassis {
 namespace {
 
-constexpr const char* kForm =
+constexpr const char* kTeacherForm =
     R"(one list for each token: "target_token_ids": [[5, 9], …] with "target_logprobs": [[-0.1, -2.5], …], or )"
     R"("logprobs": [[{"token": "token_id:5", "logprob": -0.1}, …], …])";
 // Probabilities may be rounded to slightly more than 1, and are added up from rounded logarithms.
-constexpr double kMostLogp = 1e-3, kMostSum = 1.01;
+constexpr double kMostTeacherLogp = 1e-3, kMostTeacherSum = 1.01;
 // A logarithm of 0 as a number, which some servers write as a smaller one.
-constexpr double kLeastLogp = -1e4;
+constexpr double kLeastTeacherLogp = -1e4;
 
 class DistillationParser final : public JsonRowParser {
  public:
@@ -84,12 +84,12 @@ class DistillationParser final : public JsonRowParser {
       throw row.place()
           .error(fmt::format("the row has neither \"{}\" nor \"{}\" of a teacher",
                              printable(row.path("target_token_ids")), printable(row.path("logprobs"))))
-          .hint(kForm);
+          .hint(kTeacherForm);
     const std::string_view has = ids ? "target_token_ids" : "target_logprobs",
                            lacks = ids ? "target_logprobs" : "target_token_ids";
     throw row.place()
         .error(fmt::format("the row has \"{}\", but no \"{}\"", printable(row.path(has)), printable(row.path(lacks))))
-        .hint(kForm);
+        .hint(kTeacherForm);
   }
 
   TeacherFacts from_lists(const RowFields& row, JsonElement ids, JsonElement logps) const {
@@ -144,13 +144,15 @@ class DistillationParser final : public JsonRowParser {
       const size_t first = out.ids.size();
       for (const JsonElement item : place.list(name, list)) {
         const std::string entry = fmt::format("{}[{}]", name, out.ids.size() - first);
-        if (!item.is_object()) throw place.type_error(entry, item, "an object").hint(kForm);
+        if (!item.is_object()) throw place.type_error(entry, item, "an object").hint(kTeacherForm);
         const RowFields fields(place, place.object(entry, item), kKeys, entry + ".");
         const std::optional<JsonElement> id = fields.find("id"), token = fields.find("token"),
                                          logp = fields.find("logprob");
         if (!id && !token)
-          throw place.error(fmt::format("\"{}\" has neither \"token_id\" nor \"token\"", printable(entry))).hint(kForm);
-        if (!logp) throw place.error(fmt::format("\"{}\" is missing", printable(fields.path("logprob")))).hint(kForm);
+          throw place.error(fmt::format("\"{}\" has neither \"token_id\" nor \"token\"", printable(entry)))
+              .hint(kTeacherForm);
+        if (!logp)
+          throw place.error(fmt::format("\"{}\" is missing", printable(fields.path("logprob")))).hint(kTeacherForm);
         out.ids.push_back(id ? id_of(place, fields.path("id"), *id) : id_of_token(place, fields.path("token"), *token));
         out.logps.push_back(logp_of(place, fields.path("logprob"), *logp));
       }
@@ -214,9 +216,9 @@ class DistillationParser final : public JsonRowParser {
     if (value.is_null())
       throw place.type_error(path, value, "a number").hint("leave the entry out, or mask it in \"target_mask\"");
     const double logp = *finite_number(place, path, value);
-    if (logp > kMostLogp)
+    if (logp > kMostTeacherLogp)
       throw place.error(fmt::format("\"{}\" is {}, and a log-probability is at most 0", printable(path), logp));
-    return static_cast<float>(std::max(logp, kLeastLogp));
+    return static_cast<float>(std::max(logp, kLeastTeacherLogp));
   }
 
   // Ends the entries of a position, which begin at `first`.
@@ -227,7 +229,7 @@ class DistillationParser final : public JsonRowParser {
       throw place.error(fmt::format("\"{}\" has the id {} twice", printable(path), *twice));
     double sum = 0;
     for (size_t i = first; i < out.logps.size(); ++i) sum += std::exp(static_cast<double>(out.logps[i]));
-    if (sum > kMostSum)
+    if (sum > kMostTeacherSum)
       throw place
           .error(fmt::format("the probabilities of \"{}\" add up to {:.4f}, and those of tokens to at most 1",
                              printable(path), sum))

@@ -326,7 +326,7 @@ class TotalTopkLogp : public AtenKernel, TopkKernel {
 };
 
 template <class Made>
-std::unique_ptr<Kernel> make(const Operators& aten, const NodeView& node) {
+std::unique_ptr<Kernel> make_topk(const Operators& aten, const NodeView& node) {
   const OpView& op = node.op(node.num_ops() - 1);
   const bool is_part = op.id() == "partial_topk_logp";
   const int64_t columns = node.has_param(0) ? node.param(0).size(0) : node.input(0).local_shape().back();
@@ -335,7 +335,7 @@ std::unique_ptr<Kernel> make(const Operators& aten, const NodeView& node) {
   return std::make_unique<Made>(aten, std::move(rows), op.attr_int("ignore_index", -100), is_part);
 }
 
-std::unique_ptr<Kernel> make_total(const Operators& aten, const NodeView& node) {
+std::unique_ptr<Kernel> make_total_topk_logp(const Operators& aten, const NodeView& node) {
   return std::make_unique<TotalTopkLogp>(aten, node);
 }
 
@@ -344,43 +344,43 @@ std::unique_ptr<Kernel> make_total(const Operators& aten, const NodeView& node) 
 std::span<const Entry> topk_logp_entries() {
   static constexpr Entry kEntries[] = {
       {.pattern = "linear+softcap+topk_logp",
-       .make = make<LinearTopkLogp>,
+       .make = make_topk<LinearTopkLogp>,
        .keeps_inputs = 0b111,
        .passes = 14,
        .attrs = {"cap", "ignore_index", "temperature"},
        .workspace = topk_logp_workspace},
       {.pattern = "linear+topk_logp",
-       .make = make<LinearTopkLogp>,
+       .make = make_topk<LinearTopkLogp>,
        .keeps_inputs = 0b111,
        .passes = 11,
        .attrs = {"ignore_index", "temperature"},
        .workspace = topk_logp_workspace},
       {.pattern = "topk_logp",
-       .make = make<TopkLogp>,
+       .make = make_topk<TopkLogp>,
        .keeps_inputs = 0b111,
        .passes = 9,
        .attrs = {"ignore_index", "temperature"},
        .workspace = topk_logp_workspace},
       {.pattern = "linear+softcap+partial_topk_logp",
-       .make = make<LinearTopkLogp>,
+       .make = make_topk<LinearTopkLogp>,
        .keeps_inputs = 0b111,
        .passes = 14,
        .attrs = {"cap", "ignore_index", "temperature", "first", "count"},
        .workspace = topk_logp_workspace},
       {.pattern = "linear+partial_topk_logp",
-       .make = make<LinearTopkLogp>,
+       .make = make_topk<LinearTopkLogp>,
        .keeps_inputs = 0b111,
        .passes = 11,
        .attrs = {"ignore_index", "temperature", "first", "count"},
        .workspace = topk_logp_workspace},
       {.pattern = "partial_topk_logp",
-       .make = make<TopkLogp>,
+       .make = make_topk<TopkLogp>,
        .keeps_inputs = 0b111,
        .passes = 9,
        .attrs = {"ignore_index", "temperature", "first", "count"},
        .workspace = topk_logp_workspace},
       {.pattern = "total_topk_logp",
-       .make = make_total,
+       .make = make_total_topk_logp,
        .keeps_inputs = 0b110000,
        .passes = 2,
        .attrs = {"ignore_index"}},

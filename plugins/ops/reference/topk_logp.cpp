@@ -213,7 +213,7 @@ class TotalTopkLogp final : public Kernel {
 };
 
 template <class Made>
-std::unique_ptr<Kernel> make(const NodeView& node) {
+std::unique_ptr<Kernel> make_topk(const NodeView& node) {
   return std::make_unique<Made>(node);
 }
 
@@ -221,9 +221,9 @@ std::unique_ptr<Kernel> make(const NodeView& node) {
 
 std::span<const Entry> topk_logp_entries() {
   static constexpr Entry kEntries[] = {
-      {"topk_logp", make<TopkLogp>, 0b111, {"ignore_index", "temperature"}},
-      {"partial_topk_logp", make<PartialTopkLogp>, 0b111, {"ignore_index", "temperature", "first", "count"}},
-      {"total_topk_logp", make<TotalTopkLogp>, 0b110000, {"ignore_index"}},
+      {"topk_logp", make_topk<TopkLogp>, 0b111, {"ignore_index", "temperature"}},
+      {"partial_topk_logp", make_topk<PartialTopkLogp>, 0b111, {"ignore_index", "temperature", "first", "count"}},
+      {"total_topk_logp", make_topk<TotalTopkLogp>, 0b110000, {"ignore_index"}},
   };
   return kEntries;
 }
