@@ -59,7 +59,8 @@ class BlockResolver {
       return;
     }
     if (!block().outputs.contains(kLogitsOutput)) return;
-    for (const char* name : {kLossOutput, kTokenLogpsOutput, kTopLogpsOutput, kScoresOutput}) block().outputs.erase(name);
+    for (const char* name : {kLossOutput, kTokenLogpsOutput, kTopLogpsOutput, kScoresOutput})
+      block().outputs.erase(name);
   }
 
   // Readers of a value that an adapter replaced read the recorded one.

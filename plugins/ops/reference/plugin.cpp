@@ -46,7 +46,7 @@ class Reference : public Ops {
   void infer(const NodeView& node, Infer& out) override {
     out.flags(CHASSIS_KERNEL_HOST_OUTPUTS | CHASSIS_KERNEL_ADDS_GRAD_INPUTS);
     if (!node.training()) return;
-    for (uint32_t i = 0; i < 3; ++i)
+    for (uint32_t i = 0; i < static_cast<uint32_t>(node.num_inputs()); ++i)
       if (entry_of(node).keeps_inputs >> i & 1) out.keeps_input(i);
   }
 

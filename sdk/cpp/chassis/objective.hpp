@@ -245,8 +245,8 @@ class Objective : public Member {
       write_sized<chassis_objective_desc_t>(
           {0, d.own.values, d.own.units, d.own.needs, d.own.num_scores, d.own.num_targets,
            static_cast<uint32_t>(d.terms.size()), static_cast<uint32_t>(d.metrics.size()), d.terms.data(),
-           d.metrics.data(), d.own.num_sums, d.own.state_size, d.own.state_per_sequence, d.own.num_classes,
-           d.own.top_k, 0, d.own.temperature},
+           d.metrics.data(), d.own.num_sums, d.own.state_size, d.own.state_per_sequence, d.own.num_classes, d.own.top_k,
+           0, d.own.temperature},
           out);
     });
   }
