@@ -29,8 +29,7 @@ class Slice : public Kernel {
     const Values dys = read(dy);
     const int64_t rows = dy.num_elements() / size_;
     Values dx(static_cast<size_t>(rows * all_));
-    for (int64_t r = 0; r < rows; ++r)
-      std::copy_n(dys.begin() + r * size_, size_, dx.begin() + r * all_ + first_);
+    for (int64_t r = 0; r < rows; ++r) std::copy_n(dys.begin() + r * size_, size_, dx.begin() + r * all_ + first_);
     store_grad_input(call, 0, dtype_, planned_x_.in_call(dy), dx);
   }
 

@@ -99,9 +99,7 @@ TEST(Config, AProblemKeepsItsCodeAndSeveralAreAConfigErrorIfOneIs) {
 
 TEST(Config, ListsThePluginsThatItNames) {
   const Config config = load_config_text(
-      kExample +
-          "[kernels]\nplugins = [\"fused\", \"aten\"]\n[[parallel]]\nplugin = \"zero\"\n",
-      "a.toml", {});
+      kExample + "[kernels]\nplugins = [\"fused\", \"aten\"]\n[[parallel]]\nplugin = \"zero\"\n", "a.toml", {});
   std::string all;
   for (const PluginSlot& slot : config.plugin_slots()) all += slot.key + ":" + slot.kind + ":" + slot.plugin + " ";
   EXPECT_EQ(all,
