@@ -1,100 +1,155 @@
-// linear, softcap and cross entropy as one. As the gradient of the loss is already known, three products per chunk give
-// the loss and all gradients (as in Hsu et al., Liger Kernel, 2024).
-#include "head_chunks.hpp"
+// linear, softcap and cross entropy as one. The gradient of the loss is already known: with a frozen weight, two
+// products give the loss and the gradient of x tile by tile; else a block of rows keeps its exponentials until their
+// sums are known, and three products give the loss and both gradients.
+#include "head_tiles.hpp"
 
 namespace fused {
-
-int64_t head_chunk_rows(int64_t rows, int64_t vocab) {
-  constexpr int64_t kChunkElements = 16 << 20;
-  return std::clamp<int64_t>(kChunkElements / std::max<int64_t>(1, vocab), 1, std::max<int64_t>(1, rows));
-}
-
 namespace {
 
 template <typename T>
 class Head final : public Kernel {
  public:
-  Head(const Operators& operators, const NodeView& node) : head_(operators, node) {}
+  Head(const Host& host, const NodeView& node) : spec_(node), sizes_(head_sizes(host, node)) {}
 
   void forward(Call& call) override {
-    double loss = 0.0;
-    head_.for_chunks(call, head_.rows(call), false, [&](const Chunk& chunk) { loss += loss_of(call, chunk, nullptr); });
-    store_loss(call, loss);
+    store_loss(call, with_factors<T>(sizes_, [&]<typename P>() {
+                 HeadTiles<T, P> tiles(call, spec_, sizes_, sizes_.block_rows);
+                 double loss = 0.0;
+                 for_softmax(call, tiles, chosen_rows(call, spec_), sizes_.block_rows, [&] { loss += loss_of(tiles); });
+                 return loss;
+               }));
   }
 
   void backward_inputs(Call& call) override {
     const BorrowedTensor scale = call.grad_output(0);
-    if (scale) run(call, scale.data<float>(), call.wants_grad_input(0), false);
+    if (scale) run(call, *scale.data<float>(), call.wants_grad_input(0), false);
   }
 
   void backward_params(Call& call) override {
     const BorrowedTensor scale = call.grad_output(0);
     if (scale)
-      run(call, scale.data<float>(), false, true);
+      run(call, *scale.data<float>(), false, true);
     else
       grad_param(call, 0);
   }
 
   void forward_backward(Call& call) override {
     const BorrowedTensor scale = call.grad_output(0);
-    if (scale) return store_loss(call, run(call, scale.data<float>(), call.wants_grad_input(0), true));
+    if (scale) return store_loss(call, run(call, *scale.data<float>(), call.wants_grad_input(0), true));
     grad_param(call, 0);
     forward(call);
   }
 
  private:
-  using Chunk = typename HeadChunks<T>::Chunk;
-
-  double run(Call& call, const float* scale, bool with_input, bool with_param) const {
-    const BorrowedTensor x = call.input(0), dweight = call.grad_param(0);
+  // Returns the loss.
+  double run(Call& call, float scale, bool with_input, bool with_param) const {
+    const BorrowedTensor x = call.input(0);
     const bool adds = static_cast<bool>(call.grad_input(0));
-    if (with_input && !adds) call.set_grad_input(0, Tensor::create_like(call.host(), x));
-    const Tensor dx = with_input ? head_.rows_of(call.grad_input(0), call.param(0).size(1)) : Tensor();
-    const auto rows = head_.rows(call);
-    if (with_input && !adds && rows.are_copied)
-      std::memset(dx.data<T>(), 0, static_cast<size_t>(dx.num_elements()) * sizeof(T));
-    if (with_param && rows.count == 0) grad_param(call, 0);
+    const auto chosen = chosen_rows(call, spec_);
+    if (with_input && !adds) {
+      call.set_grad_input(0, Tensor::create_like(call.host(), x));
+      if (static_cast<int64_t>(chosen.size()) < call.input(1).num_elements())
+        std::memset(call.grad_input(0).data<T>(), 0, static_cast<size_t>(x.num_elements()) * sizeof(T));
+    }
+    with_param = with_param && call.grad_param(0);
+    if (with_param && chosen.empty()) grad_param(call, 0);
+    T* const dx = with_input ? call.grad_input(0).data<T>() : nullptr;
+    return with_factors<T>(sizes_, [&]<typename P>() {
+      if (with_param) return keep<P>(call, chosen, scale, dx, adds);
+      const int64_t most_rows = sizes_.block_rows;
+      HeadTiles<T, P> tiles(call, spec_, sizes_, most_rows);
+      double loss = 0.0;
+      const auto add_loss = [&] { loss += loss_of(tiles); };
+      if (dx)
+        for_softmax_with_input_gradient(call, tiles, chosen, most_rows, scale, dx, adds, add_loss);
+      else
+        for_softmax(call, tiles, chosen, most_rows, add_loss);
+      return loss;
+    });
+  }
+
+  // Both gradients; that of x is left out if dx is NULL. Returns the loss.
+  template <typename P>
+  double keep(Call& call, const std::vector<int64_t>& chosen, float scale, T* dx, bool adds) const {
+    const int64_t most_rows = sizes_.kept_rows;
+    HeadTiles<T, P> tiles(call, spec_, sizes_, most_rows);
+    // The exponentials of each tile are together. They become the gradient of the logits, in place if T is P.
+    Scratch<T> kept(call.host(), most_rows * tiles.vocab());
+    Scratch<float> sums(call.host(), most_rows * tiles.in()), largest(call.host(), most_rows * tiles.num_tiles());
+    std::optional<Scratch<float>> wide;
+    if constexpr (!std::is_same_v<T, float>) wide.emplace(call.host(), most_rows * tiles.columns());
     double loss = 0.0;
     float beta = call.grad_param_beta(0);
-    head_.for_chunks(call, rows, true, [&](const Chunk& chunk) {
-      loss += loss_of(call, chunk, scale);
-      if (with_input) head_.input_gradient(call, chunk, dx, adds);
-      if (with_param && dweight) head_.weight_gradient(call, chunk, std::exchange(beta, 1.0f));
+    tiles.for_blocks(chosen, [&] {
+      const int64_t rows = tiles.num_rows();
+      tiles.for_tiles([&](const auto& tile) {
+        T* const out = kept.data() + rows * tile.first;
+        float* x = nullptr;
+        if constexpr (std::is_same_v<T, float>)
+          x = out;
+        else
+          x = wide->data();
+        tiles.logits(tile, x);
+        tiles.add_to_softmax(tile, x, nullptr, [&](int64_t r) {
+          largest[r * tiles.num_tiles() + tile.index] = tiles.rows[static_cast<size_t>(r)].largest;
+          if constexpr (!std::is_same_v<T, float>)
+            loops().logits.to_bf16(x + r * tile.columns, out + r * tile.columns, tile.columns);
+        });
+      });
+      loss += loss_of(tiles);
+      tiles.for_tiles([&](const auto& tile) {
+        T* const from = kept.data() + rows * tile.first;
+        P* g = nullptr;
+        if constexpr (std::is_same_v<T, P>)
+          g = from;
+        else
+          g = wide->data();
+        tiles.for_rows(tile.columns, [&](int64_t r) {
+          const auto& row = tiles.rows[static_cast<size_t>(r)];
+          const double size = std::exp(static_cast<double>(largest[r * tiles.num_tiles() + tile.index]) - row.largest);
+          const auto factor = static_cast<float>(static_cast<double>(scale) * size / row.sum());
+          T* const kept_row = from + r * tile.columns;
+          P* const to = g + r * tile.columns;
+          if constexpr (std::is_same_v<T, P>)
+            row_loops<T>().scale(kept_row, factor, nullptr, to, tile.columns);
+          else
+            loops().logits.from_bf16(kept_row, factor, to, tile.columns);
+          const int64_t label = tiles.label_column(tile, r);
+          if (label < 0) return;
+          const float of_label = -scale * row.not_label() * tiles.slope(row.label_logit);
+          if constexpr (std::is_same_v<P, float>)
+            to[label] = of_label;
+          else
+            loops().logits.to_bf16(&of_label, to + label, 1);
+        });
+        if (dx) tiles.add_input_gradient(tile, g, sums.data());
+        tiles.add_weight_gradient(tile, g, beta);
+      });
+      beta = 1.0f;
+      if (dx) tiles.store_input_gradient(sums.data(), dx, adds);
     });
     return loss;
   }
 
-  // Returns the rows' summed loss. With a scale, turns logits into the gradient of scale · loss.
-  double loss_of(Call& call, const Chunk& chunk, const float* scale) const {
-    Scratch<float> losses(call.host(), chunk.rows);
-    parallel_for(call.host(), chunk.rows, row_grain(chunk.vocab), [&](int64_t begin, int64_t end) {
-      for (int64_t row = begin; row < end; ++row) {
-        losses[row] = 0.0f;
-        if (head_.ignores(chunk.labels[row])) {
-          if (scale) head_.to_zero_gradient(chunk, row);
-          continue;
-        }
-        head_.cap(chunk, row);
-        const float* const x = chunk.logits_of(row);
-        const float log_sum = loops().logits.log_sum_exp(x, chunk.vocab);
-        losses[row] = log_sum - x[chunk.labels[row]];
-        if (scale) head_.to_gradient(chunk, row, log_sum, *scale);
-      }
-    });
-    double sum = 0.0;
-    for (float loss : losses.span()) sum += loss;
-    return sum;
+  // The summed loss of a block.
+  template <typename P>
+  static double loss_of(const HeadTiles<T, P>& tiles) {
+    double loss = 0.0;
+    for (int64_t r = 0; r < tiles.num_rows(); ++r)
+      loss -= static_cast<double>(tiles.rows[static_cast<size_t>(r)].logp());
+    return loss;
   }
 
   static void store_loss(Call& call, double loss) { *call.output(0).data<float>() = static_cast<float>(loss); }
 
-  HeadChunks<T> head_;
+  HeadSpec spec_;
+  HeadSizes sizes_;
 };
 
 }  // namespace
 
-std::unique_ptr<Kernel> make_head(Shared& shared, const NodeView& node) {
-  return make_for<Head>(node.param(0).dtype(), shared.operators, node);
+std::unique_ptr<Kernel> make_head(const Host& host, const NodeView& node) {
+  return make_for<Head>(node.param(0).dtype(), host, node);
 }
 
 }  // namespace fused

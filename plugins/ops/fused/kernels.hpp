@@ -6,7 +6,6 @@
 #include <string>
 #include <vector>
 
-#include "chassis/dispatch.hpp"
 #include "chassis/gemm.hpp"
 #include "chassis/memory.hpp"
 #include "chassis/ops.hpp"
@@ -16,6 +15,9 @@
 namespace fused {
 
 using namespace chassis;
+
+template <typename T>
+constexpr uint32_t kDtypeOf = std::is_same_v<T, float> ? CHASSIS_DTYPE_F32 : CHASSIS_DTYPE_BF16;
 
 // Rows per chunk of a parallel loop, so that a chunk is about 64 KiB of floats.
 inline int64_t row_grain(int64_t row_elements) {
@@ -48,13 +50,6 @@ inline float* grad_param(Call& call, uint32_t i) {
   return data;
 }
 
-// Operators for matrix products and views.
-struct Operators {
-  explicit Operators(const Host& host)
-      : mm_out(host, "aten::mm.out"), t(host, "aten::t"), view(host, "aten::view"), narrow(host, "aten::narrow") {}
-  Operator mm_out, t, view, narrow;
-};
-
 // factor · cos and factor · sin of position · inv_freq, by position; grows with the positions. Shared by all rope
 // kernels.
 class AngleTable {
@@ -74,10 +69,8 @@ class AngleTable {
 };
 
 struct Shared {
-  explicit Shared(const Host& host) : operators(host) {}
   std::shared_ptr<AngleTable> angles(std::span<const double> inv_freq, double factor);
 
-  Operators operators;
   std::vector<std::shared_ptr<AngleTable>> tables;
 };
 
@@ -93,13 +86,12 @@ std::unique_ptr<Kernel> make_norm(const NodeView& node, bool with_add);
 std::unique_ptr<Kernel> make_rope(Shared& shared, const NodeView& node);
 std::unique_ptr<Kernel> make_gated_activation(const NodeView& node);
 std::unique_ptr<Kernel> make_embedding(const NodeView& node);
-std::unique_ptr<Kernel> make_head(Shared& shared, const NodeView& node);
-std::unique_ptr<Kernel> make_token_logp(Shared& shared, const NodeView& node);
+std::unique_ptr<Kernel> make_head(const Host& host, const NodeView& node);
+std::unique_ptr<Kernel> make_token_logp(const Host& host, const NodeView& node);
 
-// Number of rows of logits computed at once.
-int64_t head_chunk_rows(int64_t rows, int64_t vocab);
-
-// Whether forward of a head of log-probabilities saves a gradient of its input, in the shape of that input.
+// Whether forward of a head of log-probabilities saves a gradient of its input, in the shape of that input, and whether
+// it saves log Σ exp of each row after that.
 bool saves_input_gradient(const NodeView& node);
+bool saves_log_sums(const NodeView& node);
 
 }  // namespace fused

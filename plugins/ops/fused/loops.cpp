@@ -110,12 +110,36 @@ void gelu_tanh_mul_backward(const T* dy, const T* gate, const T* up, T* dgate, T
   }
 }
 
-float log_sum_exp(const float* x, int64_t n) {
+float largest(const float* x, int64_t n) {
   float largest = -std::numeric_limits<float>::infinity();
   for (int64_t i = 0; i < n; ++i) largest = std::max(largest, x[i]);
-  float sum = 0.0f;
-  for (int64_t i = 0; i < n; ++i) sum += chassis::exponential(x[i] - largest);
-  return largest + std::log(sum);
+  return largest;
+}
+
+// Σ term(i), in fp32 for parts of a row, so that rounding does not grow with its length.
+template <typename Term>
+[[gnu::always_inline]] inline float sum_of_parts(int64_t n, Term&& term) {
+  constexpr int64_t kPart = 256;
+  double total = 0.0;
+  for (int64_t begin = 0; begin < n; begin += kPart) {
+    const int64_t end = std::min(n, begin + kPart);
+    float sum = 0.0f;
+    for (int64_t i = begin; i < end; ++i) sum += term(i);
+    total += static_cast<double>(sum);
+  }
+  return static_cast<float>(total);
+}
+
+float exp_sum(float* x, int64_t n, float largest) {
+  return sum_of_parts(n, [=](int64_t i) { return x[i] = chassis::exponential(x[i] - largest); });
+}
+
+float exp_sum_capped(float* x, int64_t n, float largest, float cap) {
+  return sum_of_parts(n, [=](int64_t i) {
+    const float t = x[i] / cap, e = chassis::exponential(x[i] - largest);
+    x[i] = e * (1.0f - t * t);
+    return e;
+  });
 }
 
 void softmax_scaled(float* x, int64_t n, float lse, float scale) {
@@ -144,6 +168,11 @@ void scale(const T* x, float factor, const T* carry, T* y, int64_t n) {
     for (int64_t i = 0; i < n; ++i) y[i] = narrow<T>(wide(carry[i]) + wide(x[i]) * factor);
   else
     for (int64_t i = 0; i < n; ++i) y[i] = narrow<T>(wide(x[i]) * factor);
+}
+
+template <typename T>
+void combine(const T* x, float factor, float scale, float* sum, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) sum[i] = scale * sum[i] + factor * wide(x[i]);
 }
 
 template <typename T>
@@ -187,6 +216,10 @@ void to_bf16(const float* x, Bf16* y, int64_t n) {
   for (int64_t i = 0; i < n; ++i) y[i] = narrow<Bf16>(x[i]);
 }
 
+void from_bf16(const Bf16* x, float factor, float* y, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) y[i] = factor * wide(x[i]);
+}
+
 template <typename T>
 constexpr RowLoops<T> row_table() {
   return {norm<T>,
@@ -201,6 +234,7 @@ constexpr RowLoops<T> row_table() {
           add<T, T>,
           add<T, float>,
           scale<T>,
+          combine<T>,
           layer_norm<T>,
           layer_norm_backward<T>,
           layer_norm_weight<T>};
@@ -210,7 +244,9 @@ constexpr RowLoops<T> row_table() {
 
 const Loops& loops(chassis::ThisIsa) {
   static constexpr Loops table = {
-      row_table<float>(), row_table<Bf16>(), {log_sum_exp, softmax_scaled, softcap, softmax_capped, to_bf16}};
+      row_table<float>(),
+      row_table<Bf16>(),
+      {largest, exp_sum, exp_sum_capped, softmax_scaled, softcap, softmax_capped, to_bf16, from_bf16}};
   return table;
 }
 

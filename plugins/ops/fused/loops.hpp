@@ -38,6 +38,8 @@ struct RowLoops {
 
   // y = carry + factor · x; a NULL carry is 0. y may be carry.
   void (*scale)(const T* x, float factor, const T* carry, T* y, int64_t n);
+  // sum = scale · sum + factor · x
+  void (*combine)(const T* x, float factor, float scale, float* sum, int64_t n);
 
   // y = (x - mean) · r · weight + bias with r = 1 / sqrt(variance + eps); returns r. A NULL bias is 0.
   float (*layer_norm)(const T* x, const T* weight, const T* bias, T* y, int64_t n, float eps, float* mean);
@@ -50,8 +52,11 @@ struct RowLoops {
 
 // Loops over rows of fp32 logits.
 struct LogitLoops {
-  // Returns log Σ exp(x).
-  float (*log_sum_exp)(const float* x, int64_t n);
+  float (*largest)(const float* x, int64_t n);
+  // x = exp(x - largest); returns Σ x.
+  float (*exp_sum)(float* x, int64_t n, float largest);
+  // x = exp(x - largest) · (1 - (x / cap)²); returns Σ exp(x - largest).
+  float (*exp_sum_capped)(float* x, int64_t n, float largest, float cap);
   // x = exp(x - lse) · scale
   void (*softmax_scaled)(float* x, int64_t n, float lse, float scale);
   // x = cap · tanh(x / cap)
@@ -59,6 +64,8 @@ struct LogitLoops {
   // x = exp(x - lse) · scale · (1 - (x / cap)²), the last being the derivative of the cap at the capped x.
   void (*softmax_capped)(float* x, int64_t n, float lse, float scale, float cap);
   void (*to_bf16)(const float* x, Bf16* y, int64_t n);
+  // y = factor · x
+  void (*from_bf16)(const Bf16* x, float factor, float* y, int64_t n);
 };
 
 struct Loops {

@@ -2,6 +2,7 @@
 // CPU. It refuses everything else (linear, other dtypes, other devices).
 #include "chassis/plugin.hpp"
 #include "chassis/cost.hpp"
+#include "head_sizes.hpp"
 #include "kernels.hpp"
 
 namespace {
@@ -23,7 +24,7 @@ class Fused final : public Ops {
                                                    "rope",
                                                    "gated_activation",
                                                    "embedding"};
-  explicit Fused(const Host& host) : Ops(host), shared_(host) {}
+  explicit Fused(const Host& host) : Ops(host) {}
 
   double claim(const NodeView& node) override {
     if (node.device_type() != CHASSIS_DEVICE_CPU) refuse("runs only on the CPU");
@@ -41,8 +42,6 @@ class Fused final : public Ops {
     if (whole_head && node.num_params() != 1) refuse("does not add a bias");
     if (whole_head && node.op(node.num_ops() - 1).input(1).num_elements() != node.input(1).num_elements())
       refuse("the labels are not the second input");
-    if (whole_head && dtype == CHASSIS_DTYPE_BF16 && converts_weights(node))
-      refuse("has no fast bf16 product on this processor");
     if (pattern == "rope" && node.op(0).attr_int("interleaved", 0) != 0)
       refuse("rotates halves, not interleaved pairs");
     if (pattern == "gated_activation") {
@@ -57,20 +56,18 @@ class Fused final : public Ops {
     const std::string pattern = node.pattern();
     out.flags(CHASSIS_KERNEL_HOST_OUTPUTS);
     if (is_head(pattern)) {
-      const int64_t vocab = node.param(0).size(0), in = node.param(0).size(1), rows = node.input(1).num_elements();
-      const int64_t chunk_rows = fused::head_chunk_rows(rows, vocab);
-      const int64_t element_bytes = dtype_bytes(dtype_of(node)), rounded = element_bytes == 4 ? 0 : element_bytes;
-      const auto bytes = static_cast<uint64_t>(chunk_rows * (vocab * (4 + rounded) + 4)),
-                 product = static_cast<uint64_t>(chunk_rows * in * element_bytes);
-      const bool is_loss = pattern.ends_with("+cross_entropy");
+      const fused::HeadSizes sizes = fused::head_sizes(host(), node);
+      const bool trains_weight = node.param(0).needs_grad();
       out.flags(CHASSIS_KERNEL_ADDS_GRAD_INPUTS);
-      if (is_loss) {
-        out.flags(CHASSIS_KERNEL_FORWARD_BACKWARD).keeps_input(0).keeps_input(1).workspace(bytes, bytes + product);
+      if (pattern.ends_with("+cross_entropy")) {
+        out.flags(CHASSIS_KERNEL_FORWARD_BACKWARD).keeps_input(0).keeps_input(1);
+        out.workspace(sizes.softmax_bytes, trains_weight ? sizes.kept_bytes : sizes.input_bytes);
       } else {
-        if (fused::saves_input_gradient(node)) out.saves(dtype_of(node), node.input(0).local_shape());
-        const bool trains_weight = node.param(0).needs_grad();
+        const bool saves_gradient = fused::saves_input_gradient(node), saves_sums = fused::saves_log_sums(node);
+        if (saves_gradient) out.saves(dtype_of(node), node.input(0).local_shape());
+        if (saves_sums) out.saves(CHASSIS_DTYPE_F32, {node.input(1).num_elements()});
         if (trains_weight) out.keeps_input(0).keeps_input(1).keeps_output(0);
-        out.workspace(bytes, trains_weight ? bytes : 0);
+        out.workspace(saves_gradient ? sizes.input_bytes : sizes.softmax_bytes, trains_weight ? sizes.weight_bytes : 0);
       }
     } else if (pattern == "rope") {
       out.keeps_input(1).overwrites_input(0);
@@ -94,8 +91,8 @@ class Fused final : public Ops {
 
   std::unique_ptr<Kernel> create_kernel(const NodeView& node) override {
     const std::string pattern = node.pattern();
-    if (pattern.ends_with("+cross_entropy")) return fused::make_head(shared_, node);
-    if (pattern.ends_with("+token_logp")) return fused::make_token_logp(shared_, node);
+    if (pattern.ends_with("+cross_entropy")) return fused::make_head(host(), node);
+    if (pattern.ends_with("+token_logp")) return fused::make_token_logp(host(), node);
     if (pattern == "rope") return fused::make_rope(shared_, node);
     if (pattern == "gated_activation") return fused::make_gated_activation(node);
     if (pattern == "embedding") return fused::make_embedding(node);
@@ -112,27 +109,15 @@ class Fused final : public Ops {
     return is_head(node.pattern()) ? node.param(0).dtype() : node.output(0).dtype();
   }
 
-  // True if the host would multiply fp32 copies of the head's weights, made again for every chunk of rows.
-  bool converts_weights(const NodeView& node) const {
-    const int64_t vocab = node.param(0).size(0), in = node.param(0).size(1);
-    const int64_t rows = fused::head_chunk_rows(node.input(1).num_elements(), vocab);
-    return gemm_scratch_bytes(host(), CHASSIS_DTYPE_BF16, CHASSIS_DTYPE_F32, rows, vocab, in) > 0;
-  }
-
   Shared shared_;
 };
 
 }  // namespace
 
 CHASSIS_PLUGIN(
-    "requires=chassis.dispatch/1\n"
     "requires=chassis.tensor/1\n"
     "requires=chassis.task/1\n"
     "requires=chassis.memory/1\n"
     "requires=chassis.gemm/1\n"
-    "op=aten::mm.out(Tensor self, Tensor mat2, *, Tensor(a!) out) -> Tensor(a!)\n"
-    "op=aten::t(Tensor(a) self) -> Tensor(a)\n"
-    "op=aten::view(Tensor(a) self, SymInt[] size) -> Tensor(a)\n"
-    "op=aten::narrow(Tensor(a) self, int dim, SymInt start, SymInt length) -> Tensor(a)\n"
     "license=Apache-2.0\n",
     Fused)

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <limits>
@@ -301,20 +302,24 @@ class FusedLogits : public FusedLoops<float> {
   }
 };
 
-TEST_F(FusedLogits, SoftmaxAndItsLogarithm) {
+TEST_F(FusedLogits, ExponentialsAndTheirSum) {
   for_every_row([&](const LogitLoops& loops, const std::vector<float>& x) {
     const auto count = static_cast<int64_t>(x.size());
-    double largest = -std::numeric_limits<double>::infinity(), sum = 0;
-    for (const float v : x) largest = std::max(largest, wide(v));
-    for (const float v : x) sum += std::exp(wide(v) - largest);
-    const double exact = largest + std::log(sum);
-    const float lse = loops.log_sum_exp(x.data(), count);
-    ASSERT_NEAR(wide(lse), exact, (1 + std::abs(exact)) * 0x1p-20);
+    const float largest = *std::max_element(x.begin(), x.end());
+    ASSERT_EQ(loops.largest(x.data(), count), largest);
+    double sum = 0;
+    for (const float v : x) sum += std::exp(wide(v) - wide(largest));
+    auto e = x;
+    ASSERT_NEAR(wide(loops.exp_sum(e.data(), count, largest)), sum, sum * 0x1p-20);
+    expect_near("exp_sum", e, [&](size_t i) {
+      const double value = std::exp(wide(x[i]) - wide(largest));
+      return Exact{value, value * (1 + std::abs(wide(x[i])) + std::abs(wide(largest)))};
+    });
     auto p = x;
-    loops.softmax_scaled(p.data(), count, lse, 0.25f);
+    loops.softmax_scaled(p.data(), count, largest, 0.25f);
     expect_near("softmax_scaled", p, [&](size_t i) {
-      const double value = std::exp(wide(x[i]) - wide(lse)) * 0.25;
-      return Exact{value, value * (1 + std::abs(wide(x[i])) + std::abs(wide(lse)))};
+      const double value = std::exp(wide(x[i]) - wide(largest)) * 0.25;
+      return Exact{value, value * (1 + std::abs(wide(x[i])) + std::abs(wide(largest)))};
     });
   });
 }
@@ -330,15 +335,45 @@ TEST_F(FusedLogits, CapsAndTheCappedSoftmax) {
         const double value = c * std::tanh(wide(x[i]) / c);
         return Exact{value, std::abs(value)};
       });
-      auto gradient = capped;
-      const float lse = loops.log_sum_exp(capped.data(), count);
-      loops.softmax_capped(gradient.data(), count, lse, 0.25f, cap);
-      expect_near("softmax_capped", gradient, [&](size_t i) {
-        const double p = std::exp(wide(capped[i]) - wide(lse)) * 0.25, t = wide(capped[i]) / c;
-        return Exact{p * (1 - t * t), p * (2 + std::abs(wide(capped[i])) + std::abs(wide(lse)))};
-      });
+      const float largest = *std::max_element(capped.begin(), capped.end());
+      const auto exact = [&](double scale) {
+        return [&, scale](size_t i) {
+          const double p = std::exp(wide(capped[i]) - wide(largest)) * scale, t = wide(capped[i]) / c;
+          return Exact{p * (1 - t * t), p * (2 + std::abs(wide(capped[i])) + std::abs(wide(largest)))};
+        };
+      };
+      double sum = 0;
+      for (const float v : capped) sum += std::exp(wide(v) - wide(largest));
+      auto e = capped, gradient = capped;
+      ASSERT_NEAR(wide(loops.exp_sum_capped(e.data(), count, largest, cap)), sum, sum * 0x1p-20);
+      expect_near("exp_sum_capped", e, exact(1));
+      loops.softmax_capped(gradient.data(), count, largest, 0.25f, cap);
+      expect_near("softmax_capped", gradient, exact(0.25));
     }
   });
+}
+
+TYPED_TEST(FusedLoops, CombinedRows) {
+  this->for_every_table([&](const RowLoops<TypeParam>& loops, size_t n) {
+    const auto x = this->row(n);
+    std::vector<float> sum(n, 0.5f);
+    loops.combine(x.data(), -0.3f, 1.5f, sum.data(), static_cast<int64_t>(n));
+    expect_near("combine", sum, [&](size_t i) {
+      const double term = wide(-0.3f) * wide(x[i]);
+      return Exact{0.75 + term, 0.75 + std::abs(term)};
+    });
+  });
+}
+
+TEST(FusedRounding, WidensAndScales) {
+  for (const Loops* table : every_table())
+    for (const size_t n : kSizes) {
+      std::vector<Bf16> x(n);
+      for (size_t i = 0; i < n; ++i) x[i] = static_cast<Bf16>(0x3f80 + i % 300);
+      std::vector<float> y(n);
+      table->logits.from_bf16(x.data(), -0.5f, y.data(), static_cast<int64_t>(n));
+      for (size_t i = 0; i < n; ++i) ASSERT_EQ(wide(y[i]), -0.5 * wide(x[i])) << i;
+    }
 }
 
 TEST(FusedRounding, IsToTheNearestBf16TiesToEven) {
