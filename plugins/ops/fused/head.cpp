@@ -13,7 +13,7 @@ class Head final : public Kernel {
 
   void forward(Call& call) override {
     store_loss(call, with_factors<T>(sizes_, [&]<typename P>() {
-                 HeadTiles<T, P> tiles(call, spec_, sizes_, sizes_.block_rows);
+                 HeadTiles<T, P> tiles(call, spec_, sizes_.columns, sizes_.block_rows);
                  double loss = 0.0;
                  for_softmax(call, tiles, chosen_rows(call, spec_), sizes_.block_rows, [&] { loss += loss_of(tiles); });
                  return loss;
@@ -57,7 +57,7 @@ class Head final : public Kernel {
     return with_factors<T>(sizes_, [&]<typename P>() {
       if (with_param) return keep<P>(call, chosen, scale, dx, adds);
       const int64_t most_rows = sizes_.block_rows;
-      HeadTiles<T, P> tiles(call, spec_, sizes_, most_rows);
+      HeadTiles<T, P> tiles(call, spec_, sizes_.columns, most_rows);
       double loss = 0.0;
       const auto add_loss = [&] { loss += loss_of(tiles); };
       if (dx)
@@ -72,7 +72,7 @@ class Head final : public Kernel {
   template <typename P>
   double keep(Call& call, const std::vector<int64_t>& chosen, float scale, T* dx, bool adds) const {
     const int64_t most_rows = sizes_.kept_rows;
-    HeadTiles<T, P> tiles(call, spec_, sizes_, most_rows);
+    HeadTiles<T, P> tiles(call, spec_, sizes_.kept_columns, most_rows);
     // The exponentials of each tile are together. They become the gradient of the logits, in place if T is P.
     Scratch<T> kept(call.host(), most_rows * tiles.vocab());
     Scratch<float> sums(call.host(), most_rows * tiles.in()), largest(call.host(), most_rows * tiles.num_tiles());

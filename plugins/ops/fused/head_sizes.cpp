@@ -65,11 +65,13 @@ HeadSizes head_sizes(const Host& host, const NodeView& node) {
   s.block_rows = rows_per_block(rows, kManyRows);
   s.widens = is_bf16 && widens_factors(host, s.block_rows, vocab, in);
   s.columns = columns_of_tile(vocab, in, s.widens);
+  // Whole logits in fp32 are their own exponentials: tiles would save nothing, and the threads would meet more often.
+  s.kept_columns = is_bf16 ? s.columns : vocab;
 
   const int64_t element = is_bf16 ? 2 : 4, factor = is_bf16 && !s.widens ? 2 : 4;
   const int64_t fixed = s.widens ? s.columns * in * 4 : 0, row_of_x = in * factor, row_of_dx = in * 4,
                 row_of_tile = s.columns * 4, row_of_rounded = factor == 2 ? s.columns * 2 : 0;
-  const int64_t num_tiles = (vocab + s.columns - 1) / s.columns;
+  const int64_t num_tiles = (vocab + s.kept_columns - 1) / s.kept_columns;
   const int64_t kept_row = row_of_x + row_of_dx + vocab * element + num_tiles * 4 + (is_bf16 ? row_of_tile : 0);
   s.kept_rows = rows_per_block(rows, std::clamp((kKeptBytes - fixed) / kept_row, kEnoughRows, kManyRows));
 

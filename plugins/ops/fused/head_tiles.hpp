@@ -35,12 +35,13 @@ class HeadTiles {
     const P* weight;  // [columns, in]
   };
 
-  // For blocks of at most `most_rows` rows of the call.
-  HeadTiles(Call& call, const HeadSpec& spec, const HeadSizes& sizes, int64_t most_rows)
+  // For blocks of at most `most_rows` rows of the call, and tiles of `columns` columns, of which the last may have
+  // fewer.
+  HeadTiles(Call& call, const HeadSpec& spec, int64_t columns, int64_t most_rows)
       : call_(call),
         spec_(spec),
         most_rows_(most_rows),
-        columns_(sizes.columns),
+        columns_(columns),
         vocab_(call.param(0).size(0)),
         in_(call.param(0).size(1)),
         weight_(call.param(0).data<T>()),

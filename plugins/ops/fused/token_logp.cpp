@@ -36,7 +36,7 @@ class TokenLogp final : public Kernel {
     }
     with_factors<T>(sizes_, [&]<typename P>() {
       const int64_t most_rows = sizes_.block_rows;
-      HeadTiles<T, P> tiles(call, spec_, sizes_, most_rows);
+      HeadTiles<T, P> tiles(call, spec_, sizes_.columns, most_rows);
       const auto store = [&] {
         for (int64_t r = 0; r < tiles.num_rows(); ++r) {
           const auto& row = tiles.rows[static_cast<size_t>(r)];
@@ -81,7 +81,7 @@ class TokenLogp final : public Kernel {
     const float *const logps = call.output(0).data<float>(), *const log_sum = log_sums.data<float>();
     with_factors<T>(sizes_, [&]<typename P>() {
       const int64_t most_rows = sizes_.block_rows;
-      HeadTiles<T, P> tiles(call, spec_, sizes_, most_rows);
+      HeadTiles<T, P> tiles(call, spec_, sizes_.columns, most_rows);
       Scratch<float> logits(call.host(), most_rows * tiles.columns());
       std::optional<Scratch<P>> g;
       if constexpr (!std::is_same_v<P, float>) g.emplace(call.host(), most_rows * tiles.columns());
