@@ -374,6 +374,79 @@ OpsCase score_case(int64_t batch, int64_t time, int64_t hidden, int64_t labels) 
       {batch, time, labels}, {}, [](const Tensors& x, const Tensors& p) { return at::linear(x[0], p[0]); }, true);
 }
 
+// Six experts, two for each of six tokens; expert 3 has none, and token 4 has no expert.
+constexpr int64_t kExperts = 6, kChosen = 2, kTokens = 6;
+at::Tensor chosen_experts() { return ints({0, 2, 1, 4, 0, 5, 2, 4, -1, -1, 4, 5}, {2, 3, kChosen}); }
+
+// The pairs of a token and an expert, in the order of the rows of experts.
+std::vector<int64_t> pairs_by_expert() {
+  const at::Tensor experts = chosen_experts().reshape({-1});
+  std::vector<int64_t> pairs;
+  for (int64_t e = 0; e < kExperts; ++e)
+    for (int64_t p = 0; p < experts.numel(); ++p)
+      if (experts[p].item<int32_t>() == e) pairs.push_back(p);
+  return pairs;
+}
+
+at::Tensor dispatched(const at::Tensor& x, const at::Tensor& weights) {
+  const at::Tensor tokens = x.reshape({kTokens, x.size(-1)});
+  Tensors rows;
+  for (const int64_t pair : pairs_by_expert())
+    rows.push_back(weights.defined() ? tokens[pair / kChosen] * weights.reshape({-1})[pair] : tokens[pair / kChosen]);
+  while (static_cast<int64_t>(rows.size()) < kTokens * kChosen) rows.push_back(at::zeros_like(rows[0]));
+  return at::stack(rows).view({2, 3, kChosen, x.size(-1)});
+}
+
+at::Tensor grouped(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias) {
+  const at::Tensor rows = x.reshape({kTokens * kChosen, x.size(-1)}), experts = chosen_experts().reshape({-1});
+  Tensors out;
+  for (const int64_t pair : pairs_by_expert()) {
+    const auto e = experts[pair].item<int32_t>();
+    const at::Tensor y = at::mv(weight[e], rows[static_cast<int64_t>(out.size())]);
+    out.push_back(bias.defined() ? y + bias[e] : y);
+  }
+  while (static_cast<int64_t>(out.size()) < kTokens * kChosen) out.push_back(at::zeros_like(out[0]));
+  return at::stack(out).view({2, 3, kChosen, weight.size(1)});
+}
+
+at::Tensor combined(const at::Tensor& x, const at::Tensor& weights) {
+  const at::Tensor rows = x.reshape({kTokens * kChosen, x.size(-1)});
+  Tensors sums(kTokens, at::zeros({x.size(-1)}, at::TensorOptions(kDouble)));
+  const std::vector<int64_t> pairs = pairs_by_expert();
+  for (size_t r = 0; r < pairs.size(); ++r) {
+    const at::Tensor row = rows[static_cast<int64_t>(r)];
+    at::Tensor& sum = sums[static_cast<size_t>(pairs[r] / kChosen)];
+    sum = sum + (weights.defined() ? row * weights.reshape({-1})[pairs[r]] : row);
+  }
+  return at::stack(sums).view({2, 3, x.size(-1)});
+}
+
+at::Tensor expert_weights(const at::Tensor& logits, const std::string& score, bool normalize, double factor) {
+  const at::Tensor experts = chosen_experts().to(at::kLong), here = experts >= 0, index = experts * here;
+  const at::Tensor of_chosen = at::gather(logits, -1, index);
+  at::Tensor scores = score == "sigmoid" ? at::sigmoid(of_chosen)
+                      : score == "softmax"
+                          ? at::gather(at::softmax(logits, -1), -1, index)
+                          : at::softmax(at::where(here, of_chosen, at::full_like(of_chosen, -1e30)), -1);
+  scores = scores * here;
+  if (normalize)
+    scores = scores / at::where(here.any(-1, true), scores.sum(-1, true), at::ones_like(scores.sum(-1, true)));
+  return scores * factor;
+}
+
+void add_joins(std::vector<OpsCase>& cases) {
+  for (const int64_t first : {0, 5})
+    cases.push_back(make("slice from " + std::to_string(first), "slice", {random({2, 3, 4, 9})}, {}, {2, 3, 4, 4},
+                         {{"first", first}},
+                         [=](const Tensors& x, const Tensors&) { return x[0].narrow(-1, first, 4); }));
+  for (const int64_t heads : {4, 1})
+    cases.push_back(make("concat with " + std::to_string(heads) + " heads", "concat",
+                         {random({2, 3, 4, 5}), random({2, 3, heads, 3})}, {}, {2, 3, 4, 8}, {},
+                         [](const Tensors& x, const Tensors&) {
+                           return at::cat({x[0], x[1].expand({2, 3, 4, 3})}, -1);
+                         }));
+}
+
 void add_lookups_and_results(std::vector<OpsCase>& cases) {
   cases.push_back(embedding_case(7, 8));
   for (int64_t first : {0, 2, 4}) cases.push_back(embedding_part(first, 3));
@@ -644,6 +717,44 @@ std::vector<OpsCase> vocabulary_cases() {
   add_elementwise(cases);
   add_dropout_and_channels(cases);
   add_lookups_and_results(cases);
+  add_joins(cases);
+  return cases;
+}
+
+std::vector<OpsCase> expert_cases() {
+  at::manual_seed(7);
+  std::vector<OpsCase> cases;
+  const at::Tensor experts = chosen_experts();
+  for (const bool weighted : {false, true}) {
+    const at::Tensor weights = weighted ? at::rand({2, 3, kChosen}, at::TensorOptions(kDouble)) : at::Tensor();
+    const std::string with = weighted ? " with weights" : "";
+    cases.push_back(make("dispatch" + with, "dispatch", {random({2, 3, 7}), experts, weights}, {}, {2, 3, kChosen, 7},
+                         {}, [](const Tensors& x, const Tensors&) { return dispatched(x[0], x[2]); }));
+    cases.push_back(make("combine" + with, "combine", {random({2, 3, kChosen, 7}), experts, weights}, {}, {2, 3, 7}, {},
+                         [](const Tensors& x, const Tensors&) { return combined(x[0], x[2]); }));
+    for (size_t i = cases.size() - 2; i < cases.size(); ++i) cases[i].is_wide = weighted;
+  }
+  for (const bool bias : {false, true})
+    cases.push_back(make(
+        bias ? "grouped_linear with a bias" : "grouped_linear", "grouped_linear", {random({2, 3, kChosen, 7}), experts},
+        {random({kExperts, 5, 7}, 0.3), bias ? random({kExperts, 5}) : at::Tensor()}, {2, 3, kChosen, 5}, {},
+        [](const Tensors& x, const Tensors& p) { return grouped(x[0], p[0], p[1]); }));
+  for (const std::string score : {"softmax", "chosen_softmax", "sigmoid"})
+    for (const bool normalize : {false, true}) {
+      Attrs attrs = {{"score", score}, {"factor", normalize ? 1.0 : 2.5}};
+      if (normalize) attrs["normalize"] = int64_t{1};
+      cases.push_back(make(
+          "expert_weights by " + score + (normalize ? ", normalized" : ""), "expert_weights",
+          {random({2, 3, kExperts}), experts}, {}, {2, 3, kChosen}, attrs,
+          [=](const Tensors& x, const Tensors&) {
+            return expert_weights(x[0], score, normalize, normalize ? 1.0 : 2.5);
+          },
+          true));
+      cases.back().is_wide = true;
+    }
+  cases.push_back(make("gate_tokens", "gate_tokens", {random({2, 3, 7}), random({2, 3, 1})}, {}, {2, 3, 7}, {},
+                       [](const Tensors& x, const Tensors&) { return x[0] * at::sigmoid(x[1]); }));
+  cases.back().is_wide = true;
   return cases;
 }
 

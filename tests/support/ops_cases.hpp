@@ -26,12 +26,14 @@ struct OpsCase {
   std::vector<at::Tensor> inputs, params;  // double, or i32; undefined where absent
   // The reference result for the same tensors in double; differentiable.
   std::function<at::Tensor(const std::vector<at::Tensor>& inputs, const std::vector<at::Tensor>& params)> expected;
+  bool is_wide = false;  // has inputs that are never bf16
   int64_t query_offset = 0;
   int64_t key_offset = 0, num_positions = 0;  // for attention with key_part
 };
 
 std::vector<OpsCase> vocabulary_cases();  // all but attention
 std::vector<OpsCase> attention_cases();
+std::vector<OpsCase> expert_cases();  // mixtures of experts, but for their choice, which has no gradient
 // With more elements than a provider keeps temporaries for at a time.
 std::vector<OpsCase> large_cases();
 // The patterns add+rms_norm, those of heads, and those of adapters' branches.

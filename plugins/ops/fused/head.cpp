@@ -74,9 +74,9 @@ class Head final : public Kernel {
     const int64_t most_rows = sizes_.kept_rows;
     HeadTiles<T, P> tiles(call, spec_, sizes_.kept_columns, most_rows);
     // The exponentials of each tile are together. They become the gradient of the logits, in place if T is P.
-    Scratch<T> kept(call.host(), most_rows * tiles.vocab());
-    Scratch<float> sums(call.host(), most_rows * tiles.in()), largest(call.host(), most_rows * tiles.num_tiles());
-    std::optional<Scratch<float>> wide;
+    HeadMemory<T> kept(call.host(), most_rows * tiles.vocab());
+    HeadMemory<float> sums(call.host(), most_rows * tiles.in()), largest(call.host(), most_rows * tiles.num_tiles());
+    std::optional<HeadMemory<float>> wide;
     if constexpr (!std::is_same_v<T, float>) wide.emplace(call.host(), most_rows * tiles.columns());
     double loss = 0.0;
     float beta = call.grad_param_beta(0);

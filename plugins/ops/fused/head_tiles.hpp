@@ -13,6 +13,23 @@
 
 namespace fused {
 
+// Uninitialised memory for the duration of a call, which the host counts as that of logits.
+template <typename T>
+class HeadMemory {
+  static_assert(std::is_same_v<T, float> || std::is_same_v<T, Bf16>);
+
+ public:
+  HeadMemory(const Host& host, int64_t count)
+      : tensor_(Tensor::create(host, std::is_same_v<T, float> ? CHASSIS_DTYPE_F32 : CHASSIS_DTYPE_BF16,
+                               std::vector<int64_t>{count})),
+        data_(tensor_.data<T>()) {}
+  T* data() const noexcept { return data_; }
+
+ private:
+  Tensor tensor_;
+  T* data_;
+};
+
 // T is the dtype of x and the weight, and P that of the factors of products: float, or T.
 template <typename T, typename P>
 class HeadTiles {
@@ -154,12 +171,12 @@ class HeadTiles {
   }
 
   // A row of g [rows, columns] = that of x, rounded; nothing if P is float, since products then read x itself.
-  void round_row(const Tile& tile, int64_t row, const float* x, Scratch<P>* g) const {
+  void round_row(const Tile& tile, int64_t row, const float* x, HeadMemory<P>* g) const {
     if constexpr (!std::is_same_v<P, float>)
       loops().logits.to_bf16(x + row * tile.columns, g->data() + row * tile.columns, tile.columns);
   }
   // The factor of products: x, or g.
-  static const P* factor(const float* x, const Scratch<P>* g) {
+  static const P* factor(const float* x, const HeadMemory<P>* g) {
     if constexpr (std::is_same_v<P, float>)
       return x;
     else
@@ -214,8 +231,8 @@ class HeadTiles {
   const HeadSpec& spec_;
   int64_t most_rows_, columns_, vocab_, in_;
   const T* weight_;
-  Scratch<P> x_;
-  std::optional<Scratch<P>> wide_weight_;
+  HeadMemory<P> x_;
+  std::optional<HeadMemory<P>> wide_weight_;
   const int64_t* chosen_ = nullptr;
   int64_t num_rows_ = 0;
 };
@@ -243,7 +260,7 @@ inline std::vector<int64_t> chosen_rows(const Call& call, const HeadSpec& spec) 
 template <typename T, typename P, typename Body>
 void for_softmax(Call& call, HeadTiles<T, P>& tiles, const std::vector<int64_t>& chosen, int64_t most_rows,
                  Body&& body) {
-  Scratch<float> logits(call.host(), most_rows * tiles.columns());
+  HeadMemory<float> logits(call.host(), most_rows * tiles.columns());
   tiles.for_blocks(chosen, [&] {
     tiles.for_tiles([&](const auto& tile) {
       tiles.logits(tile, logits.data());
@@ -258,13 +275,13 @@ void for_softmax(Call& call, HeadTiles<T, P>& tiles, const std::vector<int64_t>&
 template <typename T, typename P, typename Body>
 void for_softmax_with_input_gradient(Call& call, HeadTiles<T, P>& tiles, const std::vector<int64_t>& chosen,
                                      int64_t most_rows, float factor, T* to, bool adds, Body&& body) {
-  Scratch<float> logits(call.host(), most_rows * tiles.columns()), dx(call.host(), most_rows * tiles.in());
-  std::optional<Scratch<P>> g;
+  HeadMemory<float> logits(call.host(), most_rows * tiles.columns()), dx(call.host(), most_rows * tiles.in());
+  std::optional<HeadMemory<P>> g;
   if constexpr (!std::is_same_v<P, float>) g.emplace(call.host(), most_rows * tiles.columns());
   tiles.for_blocks(chosen, [&] {
     tiles.for_tiles([&](const auto& tile) {
       tiles.logits(tile, logits.data());
-      Scratch<P>* const rounded = g ? &*g : nullptr;
+      HeadMemory<P>* const rounded = g ? &*g : nullptr;
       tiles.add_to_softmax(tile, logits.data(), dx.data(),
                            [&](int64_t r) { tiles.round_row(tile, r, logits.data(), rounded); });
       tiles.add_input_gradient(tile, tiles.factor(logits.data(), rounded), dx.data());

@@ -82,14 +82,14 @@ class TokenLogp final : public Kernel {
     with_factors<T>(sizes_, [&]<typename P>() {
       const int64_t most_rows = sizes_.block_rows;
       HeadTiles<T, P> tiles(call, spec_, sizes_.columns, most_rows);
-      Scratch<float> logits(call.host(), most_rows * tiles.columns());
-      std::optional<Scratch<P>> g;
+      HeadMemory<float> logits(call.host(), most_rows * tiles.columns());
+      std::optional<HeadMemory<P>> g;
       if constexpr (!std::is_same_v<P, float>) g.emplace(call.host(), most_rows * tiles.columns());
       float beta = call.grad_param_beta(0);
       tiles.for_blocks(chosen, [&] {
         tiles.for_tiles([&](const auto& tile) {
           tiles.logits(tile, logits.data());
-          Scratch<P>* const rounded = g ? &*g : nullptr;
+          HeadMemory<P>* const rounded = g ? &*g : nullptr;
           tiles.for_rows(tile.columns, [&](int64_t r) {
             const int64_t in_call = tiles.row_in_call(r);
             to_gradient(tiles, tile, r, logits.data() + r * tile.columns, log_sum[in_call], logps[in_call],

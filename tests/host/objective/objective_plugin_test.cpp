@@ -102,7 +102,7 @@ TEST_F(ObjectivePluginTest, RefusesDescriptionsThatTheAbiDoesNotAllow) {
       {"units=0", "sets units to 0, expected 1 (PAIRS), 2 (LABELLED), 3 (TEXTS), 4 (ROLLOUTS) or 5 (ANSWERS)"},
       {"units=5", "sets units to 5 (ANSWERS) without TEACHER"},
       {"units=6", "sets units to 6"},
-      {"needs=65", "sets the needs 64, which this host does not know"},
+      {"needs=129", "sets the needs 128, which this host does not know"},
       {"num_terms=0", "gives no term, expected at least 1"},
       {"num_terms=2000", "gives 2000 terms, at most 1024"},
       {"null_terms", "gives 2 terms, but their array is NULL"},

