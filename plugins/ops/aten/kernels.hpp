@@ -158,18 +158,22 @@ struct Entry {
   std::array<std::string_view, 6> attrs = {};
   void (*check)(const NodeView& node) = nullptr;  // refuses what the attrs and dtypes do not
   void (*workspace)(const Host& host, const NodeView& node, Infer& out) = nullptr;
-  bool keeps_for_weight = false;   // backward reads the inputs only for the gradient of a parameter
-  bool keeps_output = false;       // backward reads output 0
-  bool makes_outputs = false;      // forward allocates its outputs itself
-  int saved_rows = 0;              // tensors with a value for each row that training saves
-  bool is_fused_backward = false;  // gradients are computed in forward
-  bool writes_inner = false;       // values between the ops are outputs too
-  bool saves_gradient = false;     // training saves a gradient of input 0, if that is wanted
+  bool keeps_for_weight = false;    // backward reads the inputs only for the gradient of a parameter
+  bool keeps_x_for_weight = false;  // as above, but only of input 0
+  bool is_weighted = false;         // backward reads input 0 for the gradient of input 2
+  bool keeps_output = false;        // backward reads output 0
+  bool makes_outputs = false;       // forward allocates its outputs itself
+  int saved_rows = 0;               // tensors with a value for each row that training saves
+  bool is_fused_backward = false;   // gradients are computed in forward
+  bool writes_inner = false;        // values between the ops are outputs too
+  bool saves_gradient = false;      // training saves a gradient of input 0, if that is wanted
 };
 std::span<const Entry> branch_entries();
 std::span<const Entry> cross_entropy_entries();
 std::span<const Entry> dropout_entries();
 std::span<const Entry> elementwise_entries();
+std::span<const Entry> expert_entries();
+std::span<const Entry> expert_row_entries();
 std::span<const Entry> join_entries();
 std::span<const Entry> linear_entries();
 std::span<const Entry> linear_cross_entropy_entries();

@@ -6,6 +6,9 @@
 // clang-format off
 #define ATEN_OPERATORS(X)  \
   X(amax, "aten::amax", "(Tensor self, int[1] dim=[], bool keepdim=False) -> Tensor")  \
+  X(arange_out, "aten::arange.out", "(Scalar end, *, Tensor(a!) out) -> Tensor(a!)")  \
+  X(div_, "aten::div_.Tensor", "(Tensor(a!) self, Tensor other) -> Tensor(a!)")  \
+  X(floor_divide, "aten::floor_divide.Scalar", "(Tensor self, Scalar other) -> Tensor")  \
   X(ge_scalar, "aten::ge.Scalar", "(Tensor self, Scalar other) -> Tensor")  \
   X(where, "aten::where.self", "(Tensor condition, Tensor self, Tensor other) -> Tensor")  \
   X(add_, "aten::add_.Tensor", "(Tensor(a!) self, Tensor other, *, Scalar alpha=1) -> Tensor(a!)")  \
@@ -30,11 +33,13 @@
   X(gelu_backward_out, "aten::gelu_backward.grad_input",  \
     "(Tensor grad_output, Tensor self, *, str approximate=\"none\", Tensor(a!) grad_input) -> Tensor(a!)")  \
   X(gelu_out, "aten::gelu.out", "(Tensor self, *, str approximate=\"none\", Tensor(a!) out) -> Tensor(a!)")  \
+  X(index_select, "aten::index_select", "(Tensor self, int dim, Tensor index) -> Tensor")  \
   X(index_select_out, "aten::index_select.out",  \
     "(Tensor self, int dim, Tensor index, *, Tensor(a!) out) -> Tensor(a!)")  \
   X(log_softmax_out, "aten::_log_softmax.out",  \
     "(Tensor self, int dim, bool half_to_float, *, Tensor(a!) out) -> Tensor(a!)")  \
   X(logsumexp, "aten::logsumexp", "(Tensor self, int[1] dim, bool keepdim=False) -> Tensor")  \
+  X(lt_scalar, "aten::lt.Scalar", "(Tensor self, Scalar other) -> Tensor")  \
   X(masked_fill_, "aten::masked_fill_.Scalar", "(Tensor(a!) self, Tensor mask, Scalar value) -> Tensor(a!)")  \
   X(mm, "aten::mm", "(Tensor self, Tensor mat2) -> Tensor")  \
   X(mm_dtype, "aten::mm.dtype", "(Tensor self, Tensor mat2, ScalarType out_dtype) -> Tensor")  \
@@ -46,6 +51,8 @@
   X(mul_out, "aten::mul.out", "(Tensor self, Tensor other, *, Tensor(a!) out) -> Tensor(a!)")  \
   X(mul_scalar_, "aten::mul_.Scalar", "(Tensor(a!) self, Scalar other) -> Tensor(a!)")  \
   X(narrow, "aten::narrow", "(Tensor(a) self, int dim, SymInt start, SymInt length) -> Tensor(a)")  \
+  X(nan_to_num, "aten::nan_to_num",  \
+    "(Tensor self, float? nan=None, float? posinf=None, float? neginf=None) -> Tensor")  \
   X(native_layer_norm, "aten::native_layer_norm",  \
     "(Tensor input, SymInt[] normalized_shape, Tensor? weight, Tensor? bias, float eps) -> (Tensor, "  \
     "Tensor, Tensor)")  \
@@ -54,12 +61,18 @@
     "Tensor? bias, bool[3] output_mask) -> (Tensor, Tensor, Tensor)")  \
   X(relu_out, "aten::relu.out", "(Tensor self, *, Tensor(a!) out) -> Tensor(a!)")  \
   X(rsqrt, "aten::rsqrt", "(Tensor self) -> Tensor")  \
+  X(scatter_, "aten::scatter_.src", "(Tensor(a!) self, int dim, Tensor index, Tensor src) -> Tensor(a!)")  \
   X(scatter_add_, "aten::scatter_add_", "(Tensor(a!) self, int dim, Tensor index, Tensor src) -> Tensor(a!)")  \
   X(select, "aten::select.int", "(Tensor(a) self, int dim, SymInt index) -> Tensor(a)")  \
+  X(sigmoid, "aten::sigmoid", "(Tensor self) -> Tensor")  \
+  X(sigmoid_, "aten::sigmoid_", "(Tensor(a!) self) -> Tensor(a!)")  \
   X(silu_backward_out, "aten::silu_backward.grad_input",  \
     "(Tensor grad_output, Tensor self, *, Tensor(a!) grad_input) -> Tensor(a!)")  \
   X(silu_out, "aten::silu.out", "(Tensor self, *, Tensor(a!) out) -> Tensor(a!)")  \
   X(sin, "aten::sin", "(Tensor self) -> Tensor")  \
+  X(softmax, "aten::_softmax", "(Tensor self, int dim, bool half_to_float) -> Tensor")  \
+  X(sort_stable, "aten::sort.stable",  \
+    "(Tensor self, *, bool? stable, int dim=-1, bool descending=False) -> (Tensor values, Tensor indices)")  \
   X(sub_, "aten::sub_.Tensor", "(Tensor(a!) self, Tensor other, *, Scalar alpha=1) -> Tensor(a!)")  \
   X(sum, "aten::sum", "(Tensor self, *, ScalarType? dtype=None) -> Tensor")  \
   X(sum_dims, "aten::sum.dim_IntList",  \

@@ -14,6 +14,8 @@ constexpr std::span<const Entry> (*kSources[])() = {
     aten::cross_entropy_entries,
     aten::dropout_entries,
     aten::elementwise_entries,
+    aten::expert_entries,
+    aten::expert_row_entries,
     aten::join_entries,
     aten::linear_entries,
     aten::linear_cross_entropy_entries,
@@ -62,8 +64,10 @@ class Aten : public Ops {
               (entry.writes_inner ? CHASSIS_KERNEL_INNER_OUTPUTS : 0));
     out.raw().overwrites_inputs = entry.overwrites_inputs;
     if (node.training()) {
-      const bool keeps = !entry.keeps_for_weight || aten::any_param_needs_grad(node);
-      out.raw().keeps_inputs = keeps ? entry.keeps_inputs : 0;
+      const bool trains = aten::any_param_needs_grad(node);
+      out.raw().keeps_inputs = entry.keeps_for_weight && !trains ? 0 : entry.keeps_inputs;
+      if (entry.keeps_x_for_weight && !trains) out.raw().keeps_inputs &= ~1u;
+      if (entry.is_weighted && node.has_input(2) && node.input(2).needs_grad()) out.keeps_input(0);
       out.raw().keeps_outputs = entry.keeps_output ? 0b1 : 0;
       if (entry.saves_gradient && node.input(0).needs_grad())
         out.saves(node.input(0).dtype(), node.input(0).local_shape());

@@ -44,6 +44,34 @@ void branch_workspace(const Host& host, const NodeView& node, bool is_group, Inf
   out.workspace(is_group ? copies : 0, any_param_needs_grad(node) ? copies + product + widened : copies);
 }
 
+constexpr uint64_t kIndexBytes = 8;  // of an i64
+
+// Kernels that copy rows of experts, or add them up: the order of rows, and slabs of `width` numbers.
+struct RowBytes {
+  RowBytes(const NodeView& node, int64_t width)
+      : u(node),
+        pairs(static_cast<uint64_t>(node.input(1).num_elements())),
+        weighted(node.has_input(2)),
+        row_slab(std::min<uint64_t>(pairs * static_cast<uint64_t>(width), kSlabBytes / 4)),
+        token_slab(std::min<uint64_t>(
+            pairs / static_cast<uint64_t>(node.input(1).size(2)) * static_cast<uint64_t>(width), kSlabBytes / 4)) {}
+
+  // The order of rows takes two lists of indices, its keys and masks; then a row of each pair, a mask and a weight.
+  uint64_t order() const { return pairs * (3 * kIndexBytes + 1); }
+  uint64_t numbers() const { return pairs * (2 * kIndexBytes + 1 + (weighted ? u.wide_bytes : 0)); }
+  uint64_t copy(uint64_t slab) const { return slab * (u.wide_bytes + u.narrow * dtype_bytes(u.dtype)); }
+  uint64_t spread() const { return std::max(order(), numbers() + (weighted ? copy(row_slab) : 0)); }
+  uint64_t sum() const { return std::max(order(), numbers() + token_slab * u.wide_bytes + copy(token_slab)); }
+  uint64_t grad_weights() const {
+    return std::max(order(), numbers() + u.narrow * token_slab * u.wide_bytes + copy(token_slab));
+  }
+
+  Units u;
+  uint64_t pairs;
+  bool weighted;
+  uint64_t row_slab, token_slab;
+};
+
 }  // namespace
 
 bool any_param_needs_grad(const NodeView& node) {
@@ -121,6 +149,65 @@ void concat_workspace(const Host&, const NodeView& node, Infer& out) {
   const Units u(node);
   const bool sums = node.input(1).size(2) != node.input(0).size(2);
   out.workspace(0, sums ? static_cast<uint64_t>(node.input(1).num_elements()) * u.wide_bytes : 0);
+}
+
+void top_experts_workspace(const Host&, const NodeView& node, Infer& out) {
+  const Units u(node);
+  const int64_t groups = node.op(0).attr_int("groups", 1), top_groups = node.op(0).attr_int("top_groups", groups);
+  // Logits, their sorted copy and its indices; of groups, the indices and logits of the experts to choose from.
+  uint64_t bytes = u.input * (2 * u.wide_bytes + kIndexBytes);
+  if (groups > 1) {
+    const uint64_t candidates = u.input / static_cast<uint64_t>(groups) * static_cast<uint64_t>(top_groups);
+    bytes = std::max(u.input * u.wide_bytes + candidates * (kIndexBytes + u.wide_bytes),
+                     candidates * (2 * kIndexBytes + 2 * u.wide_bytes));
+  }
+  out.workspace(bytes, 0);
+}
+
+void expert_weights_workspace(const Host&, const NodeView& node, Infer& out) {
+  const Units u(node);
+  const auto pairs = static_cast<uint64_t>(node.input(1).num_elements());
+  // Indices, a mask and scores; in backward also terms and a product of both. The scores of all experts become the
+  // gradient.
+  const uint64_t scores = pairs * (kIndexBytes + 1 + u.wide_bytes);
+  out.workspace(scores + (node.op(0).attr_string("score") == "softmax" ? u.input * u.wide_bytes : 0),
+                scores + 2 * pairs * u.wide_bytes);
+}
+
+void gate_tokens_workspace(const Host&, const NodeView& node, Infer& out) {
+  const Units u(node);
+  const uint64_t gates = static_cast<uint64_t>(node.input(1).num_elements()) * u.wide_bytes;
+  out.workspace(gates + (1 + u.narrow) * u.slab * u.wide_bytes, 3 * gates + (1 + u.narrow) * u.slab * u.wide_bytes);
+}
+
+void dispatch_workspace(const Host&, const NodeView& node, Infer& out) {
+  const RowBytes bytes(node, node.output(0).num_elements() / std::max<int64_t>(1, node.input(1).num_elements()));
+  const bool trains_weights = bytes.weighted && node.input(2).needs_grad();
+  out.workspace(bytes.spread(), std::max(bytes.sum(), trains_weights ? bytes.grad_weights() : 0));
+}
+
+void combine_workspace(const Host&, const NodeView& node, Infer& out) {
+  const RowBytes bytes(node, node.input(0).num_elements() / std::max<int64_t>(1, node.input(1).num_elements()));
+  const bool trains_weights = bytes.weighted && node.input(2).needs_grad();
+  out.workspace(bytes.sum(), std::max(bytes.spread(), trains_weights ? bytes.grad_weights() : 0));
+}
+
+// One product at a time, of which an expert may have all rows.
+void grouped_linear_workspace(const Host& host, const NodeView& node, Infer& out) {
+  const uint32_t dtype = node.input(0).dtype();
+  const int64_t rows = node.input(1).num_elements(), out_dim = node.param(0).size(1), in_dim = node.param(0).size(2);
+  const uint64_t weight = static_cast<uint64_t>(out_dim * in_dim);
+  const uint64_t cast = node.param(0).dtype() == dtype ? 0 : weight * dtype_bytes(dtype);
+  uint64_t gradient = 0;
+  if (node.param(0).needs_grad()) {
+    if (multiplies_into_wide(node.device_type(), dtype, wide(dtype)))
+      gradient = weight * dtype_bytes(wide(dtype));  // the product, if it is added to an existing gradient
+    else if (is_host_product(node, dtype))
+      gradient = gemm_scratch_bytes(host, dtype, CHASSIS_DTYPE_F32, out_dim, in_dim, rows);
+    else
+      gradient = dtype == wide(dtype) ? 0 : static_cast<uint64_t>(rows * (in_dim + out_dim)) * dtype_bytes(wide(dtype));
+  }
+  out.workspace(cast, std::max(cast, gradient));
 }
 
 void softcap_workspace(const Host&, const NodeView& node, Infer& out) {
