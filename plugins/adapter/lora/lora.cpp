@@ -50,7 +50,8 @@ class Lora final : public Adapter {
                    "module and leaves the other as it is, but here the model has one weight for both; train with both "
                    "in modules_to_save, or with ensure_weight_tying = true");
     // A head of scores is new or made for another task, so it is trained whole, as PEFT does for SEQ_CLS.
-    const bool is_head = p.op == "score";
+    // A router is a score too, and stays as it is.
+    const bool is_head = p.op == "score" && p.role != CHASSIS_ROLE_ROUTER;
     has_head_ |= is_head;
     saved |= is_head;
     if (saved) saved_modules_.insert(std::string(p.module));
