@@ -169,6 +169,81 @@ TEST(PlanVerb, PlansTheRecipesForRewardModelsOf70BillionParameters) {
   }
 }
 
+// Models with experts, whose configurations are the published ones.
+TEST(PlanVerb, PlansTheRecipesForModelsWithExperts) {
+  constexpr int64_t kLora = 48 * 16 * (2 * (2048 + 4096) + 2 * (2048 + 512));
+  struct Recipe {
+    const char *name, *model, *as;
+    std::vector<std::string> words;
+    int64_t parameters, trained;
+    double peak_gib;
+  };
+  const Recipe recipes[] = {
+      {"deepseek-v2-lite", "DeepSeek-V2-Lite", "DeepSeek-V2-Lite", {"--world", "8"}, 15706484224, 15706484224, 25.6},
+      {"deepseek-v2-lite",
+       "DeepSeek-V2-Lite",
+       "DeepSeek-V2-Lite",
+       {"--world", "8", "train.seq_len=2048"},
+       15706484224,
+       15706484224,
+       25.2},
+      {"deepseek-v2-lite",
+       "DeepSeek-V2-Lite",
+       "DeepSeek-V2-Lite",
+       {"--world", "64", "train.global_batch_size=64"},
+       15706484224,
+       15706484224,
+       8.84},
+      // The recipe with another model.
+      {"deepseek-v2-lite",
+       "Qwen3-235B-A22B",
+       "DeepSeek-V2-Lite",
+       {"--world", "1024", "train.global_batch_size=1024"},
+       235093634560,
+       235093634560,
+       21.8},
+      {"qwen3-30b-a3b-lora", "Qwen3-30B-A3B", "Qwen3-30B-A3B", {}, 30532122624 + kLora, kLora, 58.4},
+      {"mixtral-8x7b-fsdp2",
+       "Mixtral-8x7B-v0.1",
+       "Mixtral-8x7B-v0.1",
+       {"--world", "16"},
+       46702792704,
+       46702792704,
+       53.5},
+      {"mixtral-8x7b-fsdp2",
+       "Mixtral-8x7B-v0.1",
+       "Mixtral-8x7B-v0.1",
+       {"--world", "64", "--mesh", "tp=2,dp_shard=8,dp_replicate=4"},
+       46702792704,
+       46702792704,
+       53.5},
+  };
+  for (const Recipe& recipe : recipes) {
+    SCOPED_TRACE(recipe.name + std::string(" with ") + recipe.model);
+    ScratchDirectory scratch;
+    const std::string model = scratch / "models/" + recipe.as;
+    std::filesystem::create_directories(model);
+    test::write_text(model + "/config.json", test::text_of_file(CHASSIS_TEST_SOURCE_DIR "/tests/golden/published/" +
+                                                                std::string(recipe.model) + ".json"));
+    std::vector<std::string> words = {"plan",
+                                      CHASSIS_TEST_SOURCE_DIR "/configs/recipes/" + std::string(recipe.name) + ".toml",
+                                      "tokenizer.plugin=bytes",
+                                      "--json",
+                                      "--memory",
+                                      "80GiB"};
+    words.insert(words.end(), recipe.words.begin(), recipe.words.end());
+    const Outcome run = test::run_process(chassis(words), scratch.path());
+    ASSERT_EQ(run.exit_code, 0) << run.output;
+    const Json found = Json::parse(run.output.substr(run.output.find('{')));
+    EXPECT_EQ(found["parameters"], recipe.parameters);
+    EXPECT_EQ(found["trained"], recipe.trained);
+    EXPECT_EQ(found["fits"], true);
+    int64_t peak = 0;
+    for (const Json& rank : found["ranks"]) peak = std::max(peak, rank["step"]["peak"].get<int64_t>());
+    EXPECT_NEAR(static_cast<double>(peak) / 0x1p30, recipe.peak_gib, 0.02 * recipe.peak_gib);
+  }
+}
+
 TEST(PlanVerb, Fits70BillionParametersIn4BitsOn48GiB) {
   const auto plan = [](const std::vector<std::string>& words, int exit_code = 0) {
     std::vector<std::string> command = {"plan", CHASSIS_TEST_SOURCE_DIR "/configs/recipes/qlora-70b-2x24gb.toml"};
