@@ -246,6 +246,7 @@ pub const CHASSIS_ROLE_BIAS: u32 = 2;
 pub const CHASSIS_ROLE_EMBEDDING: u32 = 4;
 pub const CHASSIS_ROLE_HEAD: u32 = 5;
 pub const CHASSIS_ROLE_NORM: u32 = 3;
+pub const CHASSIS_ROLE_ROUTER: u32 = 6;
 pub const CHASSIS_ROLE_WEIGHT: u32 = 1;
 pub const CHASSIS_ROWS_ID: &str = "chassis.rows/1";
 pub const CHASSIS_ROWS_READ_V1_SIZE: u32 = 24;
