@@ -17,11 +17,16 @@ using test::LoadedPlugins;
 constexpr const char* kModel = R"({"architectures": ["LlamaForCausalLM"], "vocab_size": 640, "hidden_size": 64,
   "intermediate_size": 192, "num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 2,
   "max_position_embeddings": 256, "rms_norm_eps": 1e-5, "tie_word_embeddings": false})";
+constexpr const char* kExpertModel = R"({"architectures": ["MixtralForCausalLM"], "vocab_size": 640, "hidden_size": 64,
+  "intermediate_size": 96, "num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 2,
+  "num_local_experts": 5, "num_experts_per_tok": 3, "max_position_embeddings": 256, "rms_norm_eps": 1e-5,
+  "sliding_window": null, "tie_word_embeddings": false})";
 constexpr int64_t kRehearsedRows = 2, kRehearsedLength = 128;
 
 struct Providers {
   std::vector<std::string> kernels;
   std::string attention;
+  const char *model = "llama", *config = kModel;
 };
 
 class Rehearsal : public testing::Test {
@@ -34,7 +39,7 @@ class Rehearsal : public testing::Test {
   std::unique_ptr<CpuRun> make_run(const Providers& names) {
     std::vector<OpsProvider> kernels;
     for (const std::string& id : names.kernels) kernels.push_back(plugins_.ops(id));
-    return std::make_unique<CpuRun>(plugins_.record_model("llama", kModel), kernels,
+    return std::make_unique<CpuRun>(plugins_.record_model(names.model, names.config), kernels,
                                     std::vector<OpsProvider>{plugins_.ops(names.attention)}, kRehearsedRows,
                                     kRehearsedLength);
   }
@@ -103,6 +108,13 @@ TEST_F(Rehearsal, TakesAsMuchMemoryAsAStepOnTheCpu) {
     expect_close({{"aten"}, "sdpa"}, recompute);
     expect_close({{"fused", "aten"}, "interval"}, recompute);
     expect_close({{"fused", "aten"}, "sdpa"}, recompute);
+  }
+}
+
+TEST_F(Rehearsal, TakesAsMuchMemoryAsAStepWithExperts) {
+  for (const Recompute& recompute : {Recompute::kNone, Recompute::kSelective, Recompute::kFull}) {
+    expect_close({{"aten"}, "sdpa", "mixtral", kExpertModel}, recompute);
+    expect_close({{"grouped", "aten"}, "interval", "mixtral", kExpertModel}, recompute);
   }
 }
 
