@@ -89,6 +89,19 @@ CaseProgram head_norm() {
   return c;
 }
 
+CaseProgram plain_norm(double eps, int64_t width) {
+  CaseProgram c(eps != kSmallEps ? "rms_norm without a weight, with a large eps" : "rms_norm without a weight");
+  const DimId heads = c.dim("heads", 3), dim = c.dim("head_dim", width);
+  return c.output("y", c.op("rms_norm", {c.input("x", {heads, dim})}, {}, {{"eps", eps}, {"plain", int64_t{1}}}));
+}
+
+CaseProgram position_scale(double floor_scale, double attn_scale, int64_t width = 10) {
+  CaseProgram c("position_scale by " + std::to_string(attn_scale));
+  const DimId heads = c.dim("heads", 3), dim = c.dim("head_dim", width);
+  return c.output("y", c.op("position_scale", {c.input("x", {heads, dim}), c.field("positions")}, {},
+                            {{"floor_scale", floor_scale}, {"attn_scale", attn_scale}}));
+}
+
 CaseProgram layer_norm(double eps = kSmallEps, int64_t width = 37) {
   CaseProgram c(eps != kSmallEps ? "layer_norm with a large eps" : "layer_norm");
   const DimId n = c.dim("n", width);
@@ -309,6 +322,7 @@ std::vector<CaseProgram> all_cases() {
   cases.push_back(norm(false, 1.0));
   cases.push_back(norm(true, 1.0));
   cases.push_back(head_norm());
+  cases.push_back(plain_norm(kSmallEps, 10));
   cases.push_back(layer_norm());
   cases.push_back(rope("rope", 10));
   cases.push_back(rope("rope of the first dims", 16, {{"rotary_dim", int64_t{10}}}));
@@ -351,6 +365,8 @@ std::vector<CaseProgram> all_cases() {
   cases.push_back(gate_tokens());
   cases.push_back(pointwise("scale", {{"factor", 5.5}}, false));
   cases.push_back(pointwise("softcap", {{"cap", 1.5}}, false));
+  cases.push_back(pointwise("clip", {{"limit", 0.7}}, false));
+  cases.push_back(position_scale(4, 0.3));
   cases.push_back(pointwise("dropout", {{"p", 0.3}}, false));
   cases.push_back(pointwise("dropout", {{"p", 0.3}, {"first", int64_t{37}}}, false));
   cases.push_back(reshape());
@@ -367,6 +383,8 @@ std::vector<CaseProgram> all_cases() {
   cases.push_back(attention("attention of documents", {{"causal", one}, {"document", one}}, 2));
   cases.push_back(attention("attention in a window", {{"causal", one}, {"window", int64_t{4}}}, 1));
   cases.push_back(attention("attention in chunks", {{"causal", one}, {"chunk", int64_t{5}}}, 2));
+  cases.push_back(
+      attention("attention in chunks of documents", {{"causal", one}, {"chunk", int64_t{3}}, {"document", one}}, 2));
   cases.push_back(attention("attention both ways", {}, 3));
   cases.push_back(attention("attention with capped scores", {{"causal", one}, {"softcap", 0.5}}, 2));
   cases.push_back(attention("attention in a window with capped scores",
@@ -374,6 +392,7 @@ std::vector<CaseProgram> all_cases() {
   // Second values of the numeric attributes.
   cases.push_back(norm(false, 0, kLargeEps));
   cases.push_back(norm(true, 0, kLargeEps));
+  cases.push_back(plain_norm(kLargeEps, 10));
   cases.push_back(layer_norm(kLargeEps));
   cases.push_back(rope("rope with a factor", 10, {}, 1.3));
   cases.push_back(rope("rope of interleaved pairs", 10, {}, 1.0, true));
@@ -383,6 +402,8 @@ std::vector<CaseProgram> all_cases() {
   }
   cases.push_back(pointwise("scale", {{"factor", -0.3}}, false));
   cases.push_back(pointwise("softcap", {{"cap", 0.4}}, false));
+  cases.push_back(pointwise("clip", {{"limit", 0.2}}, false));
+  cases.push_back(position_scale(2, -0.2));
   cases.push_back(attention("attention with another scale", {{"causal", one}}, 6, 0.7));
   cases.push_back(attention("attention with scores capped higher", {{"causal", one}, {"softcap", 2.0}}, 2));
   cases.push_back(branches(false));
@@ -397,6 +418,7 @@ std::vector<CaseProgram> large_cases() {
   cases.push_back(linear(true, kWide));
   cases.push_back(norm(false, 0, kSmallEps, kWide));
   cases.push_back(norm(true, 0, kSmallEps, kWide));
+  cases.push_back(plain_norm(kSmallEps, kWide));
   cases.push_back(layer_norm(kSmallEps, kWide));
   cases.push_back(rope("rope", 10));
   cases.push_back(embedding(kWide));
@@ -408,6 +430,8 @@ std::vector<CaseProgram> large_cases() {
   for (const char* id : {"add", "mul"}) cases.push_back(pointwise(id, {}, true, kWide));
   cases.push_back(pointwise("scale", {{"factor", 5.5}}, false, kWide));
   cases.push_back(pointwise("softcap", {{"cap", 1.5}}, false, kWide));
+  cases.push_back(pointwise("clip", {{"limit", 0.7}}, false, kWide));
+  cases.push_back(position_scale(4, 0.3, kWide));
   cases.push_back(pointwise("activation", {{"function", std::string("silu")}}, false, kWide));
   cases.push_back(pointwise("gated_activation", {{"function", std::string("silu")}}, true, kWide));
   cases.push_back(attention("attention causal, grouped", {{"causal", one}}, 1, 0.2, 2));

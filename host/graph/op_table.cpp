@@ -144,8 +144,15 @@ double linear_products(const Program& program, const BlockType& block, const Op&
 
 void norm(OpRule& r) {
   if (r.dims(0).empty()) r.fail("input 0 has no dims, so there is none to normalize");
-  r.expect_axis(0, 0, {r.dims(0).back()});
+  if (!r.op().params.empty()) r.expect_axis(0, 0, {r.dims(0).back()});
   r.output(r.dims(0));
+}
+
+void rms_norm(OpRule& r) {
+  const bool plain = r.op().attr_int("plain", 0) != 0;
+  if (plain != r.op().params.empty()) r.fail(plain ? "is plain, but has a weight" : "has no weight, but is not plain");
+  if (plain && r.op().attr("offset") != nullptr) r.fail("is plain, but its weight has an offset");
+  norm(r);
 }
 
 void rope(OpRule& r) {
@@ -253,6 +260,19 @@ void unary(OpRule& r) { r.output(r.dims(0), r.type_like_inputs()); }
 void softcap(OpRule& r) {
   expect_positive(r, "cap");
   unary(r);
+}
+
+void clip(OpRule& r) {
+  expect_positive(r, "limit");
+  unary(r);
+}
+
+void position_scale(OpRule& r) {
+  expect_positive(r, "floor_scale");
+  if (r.dims(0).size() < 2 || r.dims(0)[0] != kB || r.dims(0)[1] != kT) r.fail("input 0 must begin with [B, T]");
+  r.expect_dims(1, {kB, kT});
+  r.expect_type(1, GraphValueType::kInt32, "positions");
+  r.output(r.dims(0));
 }
 
 void binary(OpRule& r) {
@@ -433,7 +453,7 @@ constexpr uint32_t kInt = CHASSIS_ATTR_INT, kFloat = CHASSIS_ATTR_FLOAT, kString
 constexpr bool kOptional = false;
 
 constexpr AttrSpec kEmbeddingAttrs[] = {{"first", kInt, kOptional}};
-constexpr AttrSpec kRmsNormAttrs[] = {{"eps", kFloat}, {"offset", kFloat, kOptional}};
+constexpr AttrSpec kRmsNormAttrs[] = {{"eps", kFloat}, {"offset", kFloat, kOptional}, {"plain", kInt, kOptional}};
 constexpr AttrSpec kLayerNormAttrs[] = {{"eps", kFloat}};
 constexpr AttrSpec kRopeAttrs[] = {
     {"inv_freq", kFloats},           {"factor", kFloat, kOptional},         {"interleaved", kInt, kOptional},
@@ -445,6 +465,8 @@ constexpr AttrSpec kAttentionAttrs[] = {
 constexpr AttrSpec kActivationAttrs[] = {{"function", kString}};
 constexpr AttrSpec kScaleAttrs[] = {{"factor", kFloat}};
 constexpr AttrSpec kSoftcapAttrs[] = {{"cap", kFloat}};
+constexpr AttrSpec kClipAttrs[] = {{"limit", kFloat}};
+constexpr AttrSpec kPositionScaleAttrs[] = {{"floor_scale", kFloat}, {"attn_scale", kFloat}};
 constexpr AttrSpec kDropoutAttrs[] = {{"p", kFloat}, {"first", kInt, kOptional}, {kQueryPart, kInt, kOptional}};
 constexpr AttrSpec kCrossEntropyAttrs[] = {{"ignore_index", kInt, kOptional}};
 constexpr AttrSpec kSliceAttrs[] = {{"first", kInt}};
@@ -470,7 +492,7 @@ constexpr OpSpec kOps[] = {
      .infer = linear,
      .placement = OpPlacement::kLinear,
      .products = linear_products},
-    {.id = "rms_norm", .inputs = {1, 1}, .params = {1, 1}, .attrs = kRmsNormAttrs, .infer = norm, .is_cheap = true},
+    {.id = "rms_norm", .inputs = {1, 1}, .params = {0, 1}, .attrs = kRmsNormAttrs, .infer = rms_norm, .is_cheap = true},
     {.id = "layer_norm", .inputs = {1, 1}, .params = {1, 2}, .attrs = kLayerNormAttrs, .infer = norm, .is_cheap = true},
     {.id = "rope", .inputs = {2, 2}, .attrs = kRopeAttrs, .infer = rope, .is_cheap = true, .length_attr = "long_from"},
     {.id = "attention",
@@ -485,6 +507,8 @@ constexpr OpSpec kOps[] = {
     {.id = "mul", .inputs = {2, 2}, .infer = binary, .is_cheap = true},
     {.id = "scale", .inputs = {1, 1}, .attrs = kScaleAttrs, .infer = unary, .is_cheap = true},
     {.id = "softcap", .inputs = {1, 1}, .attrs = kSoftcapAttrs, .infer = softcap, .is_cheap = true},
+    {.id = "clip", .inputs = {1, 1}, .attrs = kClipAttrs, .infer = clip, .is_cheap = true},
+    {.id = "position_scale", .inputs = {2, 2}, .attrs = kPositionScaleAttrs, .infer = position_scale, .is_cheap = true},
     {.id = "channel_scale",
      .inputs = {1, 1},
      .params = {1, 1},

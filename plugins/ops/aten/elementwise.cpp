@@ -170,6 +170,65 @@ class Softcap : public AtenKernel {
   double cap_;
 };
 
+class Clip : public AtenKernel {
+ public:
+  Clip(const Operators& aten, double limit) : AtenKernel(aten), limit_(limit) {}
+
+  void forward(Call& call) override {
+    const BorrowedTensor x = call.input(0);
+    aten_.clamp_out(x, -limit_, limit_, call.make_output(0, x.dtype(), x.sizes()));
+  }
+  void backward_inputs(Call& call) override {
+    const BorrowedTensor dy = call.grad_output(0), x = call.input(0);
+    if (!dy || !call.wants_grad_input(0)) return;
+    Tensor dx = aten_.to_dtype(dy, DtypeArg{x.dtype()}, false, true);
+    aten_.masked_fill_(dx, aten_.gt_scalar(x, limit_), 0);
+    aten_.masked_fill_(dx, aten_.lt_scalar(x, -limit_), 0);
+    store_grad_input(call, 0, x.dtype(), std::move(dx));
+  }
+
+ private:
+  double limit_;
+};
+
+// Backward scales by the same factors.
+class PositionScale : public AtenKernel {
+ public:
+  PositionScale(const Operators& aten, double floor_scale, double attn_scale)
+      : AtenKernel(aten), floor_scale_(floor_scale), attn_scale_(attn_scale) {}
+
+  void forward(Call& call) override {
+    const BorrowedTensor x = call.input(0);
+    scale(call, x, call.make_output(0, x.dtype(), x.sizes()));
+  }
+  void backward_inputs(Call& call) override {
+    const BorrowedTensor dy = call.grad_output(0);
+    if (!dy || !call.wants_grad_input(0)) return;
+    Tensor dx = Tensor::create_like(call.host(), dy);
+    scale(call, dy, dx);
+    store_grad_input(call, 0, dy.dtype(), std::move(dx));
+  }
+
+ private:
+  void scale(const Call& call, const BorrowedTensor& x, const BorrowedTensor& y) const {
+    const int64_t rows = call.input(1).num_elements(), columns = rows == 0 ? 0 : x.num_elements() / rows;
+    const Tensor factors =
+        aten_.to_dtype(aten_.view(call.input(1), Shape{rows, 1}), DtypeArg{wide(x.dtype())}, false, true);
+    aten_.add_scalar_(factors, 1.0);
+    aten_.div_scalar_(factors, floor_scale_);
+    aten_.floor_(factors);
+    aten_.log1p_(factors);
+    aten_.mul_scalar_(factors, attn_scale_);
+    aten_.add_scalar_(factors, 1.0);
+    const Tensor all_x = matrix(x, columns), all_y = matrix(y, columns);
+    for_slabs(rows, columns, [&](int64_t begin, int64_t count) {  // in the dtype of the factors, rounded once
+      aten_.mul_out(aten_.narrow(all_x, 0, begin, count), aten_.narrow(factors, 0, begin, count),
+                    aten_.narrow(all_y, 0, begin, count));
+    });
+  }
+  double floor_scale_, attn_scale_;
+};
+
 // Copies, unless the host gives the output the input's memory.
 class Reshape : public AtenKernel {
  public:
@@ -217,6 +276,15 @@ std::unique_ptr<Kernel> make_softcap(const Operators& aten, const NodeView& node
   return std::make_unique<Softcap>(aten, node.op(0).attr_float("cap"));
 }
 
+std::unique_ptr<Kernel> make_clip(const Operators& aten, const NodeView& node) {
+  return std::make_unique<Clip>(aten, node.op(0).attr_float("limit"));
+}
+
+std::unique_ptr<Kernel> make_position_scale(const Operators& aten, const NodeView& node) {
+  return std::make_unique<PositionScale>(aten, node.op(0).attr_float("floor_scale"),
+                                         node.op(0).attr_float("attn_scale"));
+}
+
 std::unique_ptr<Kernel> make_reshape(const Operators& aten, const NodeView& node) {
   return std::make_unique<Reshape>(aten, node);
 }
@@ -249,6 +317,19 @@ std::span<const Entry> elementwise_entries() {
        .passes = 5,
        .attrs = {"cap"},
        .workspace = softcap_workspace},
+      {.pattern = "clip",
+       .make = make_clip,
+       .keeps_inputs = 0b1,
+       .passes = 2,
+       .attrs = {"limit"},
+       .workspace = clip_workspace},
+      {.pattern = "position_scale",
+       .make = make_position_scale,
+       .keeps_inputs = 0b10,
+       .overwrites_inputs = 0b1,
+       .passes = 2,
+       .attrs = {"floor_scale", "attn_scale"},
+       .workspace = position_scale_workspace},
       {.pattern = "reshape", .make = make_reshape, .overwrites_inputs = 0b1, .passes = 2},
   };
   return kEntries;

@@ -20,7 +20,7 @@ class RmsNorm : public AtenKernel {
     const BorrowedTensor y = call.make_output(0, x.dtype(), x.sizes());
     if (offset_ == 0) {
       aten_.mul_out(wide_x, inverse, y);
-      aten_.mul_(y, cast(call.param(0), x.dtype()));
+      if (const BorrowedTensor weight = call.param(0)) aten_.mul_(y, cast(weight, x.dtype()));
     } else {  // rounded once, after the product
       const Tensor unit = aten_.mul(wide_x, inverse);
       aten_.mul_(unit, gain(call, wide(x.dtype())));
@@ -44,7 +44,10 @@ class RmsNorm : public AtenKernel {
                const Tensor dx = aten_.narrow(all_dx, 0, begin, rows);
                const Tensor unit = aten_.mul(x_rows, inverse);
                const Tensor d = !add && x.dtype() == dtype ? dx.retain() : create(call, x, dtype, Shape{rows, columns});
-               aten_.mul_out(dy_rows, weight, d);
+               if (weight)
+                 aten_.mul_out(dy_rows, weight, d);
+               else
+                 aten_.copy_(d, dy_rows);
                const Tensor mean = aten_.sum_dims(aten_.mul(d, unit), Shape{-1}, true);
                aten_.mul_scalar_(mean, -1.0 / static_cast<double>(columns));
                aten_.addcmul_(d, unit, mean);
@@ -69,8 +72,9 @@ class RmsNorm : public AtenKernel {
   }
 
  private:
-  // offset + weight.
+  // offset + weight; absent without a weight.
   Tensor gain(const Call& call, uint32_t dtype) const {
+    if (!call.param(0)) return {};
     if (offset_ == 0) return cast(call.param(0), dtype);
     Tensor sum = aten_.to_dtype(call.param(0), DtypeArg{dtype}, false, true);
     aten_.add_scalar_(sum, offset_);
@@ -159,7 +163,7 @@ std::span<const Entry> norm_entries() {
        .keeps_inputs = 0b1,
        .overwrites_inputs = 0b1,
        .passes = 6,
-       .attrs = {"eps", "offset"},
+       .attrs = {"eps", "offset", "plain"},
        .workspace = rms_norm_workspace,
        .saved_rows = 1},
       {.pattern = "layer_norm",

@@ -20,8 +20,11 @@
   X(addmm_out, "aten::addmm.out",  \
     "(Tensor self, Tensor mat1, Tensor mat2, *, Scalar beta=1, Scalar alpha=1, Tensor(a!) out) -> "  \
     "Tensor(a!)")  \
+  X(clamp_out, "aten::clamp.out",  \
+    "(Tensor self, Scalar? min=None, Scalar? max=None, *, Tensor(a!) out) -> Tensor(a!)")  \
   X(copy_, "aten::copy_", "(Tensor(a!) self, Tensor src, bool non_blocking=False) -> Tensor(a!)")  \
   X(cos, "aten::cos", "(Tensor self) -> Tensor")  \
+  X(div_scalar_, "aten::div_.Scalar", "(Tensor(a!) self, Scalar other) -> Tensor(a!)")  \
   X(embedding_dense_backward, "aten::embedding_dense_backward",  \
     "(Tensor grad_output, Tensor indices, SymInt num_weights, SymInt padding_idx, bool "  \
     "scale_grad_by_freq) -> Tensor")  \
@@ -29,15 +32,18 @@
   X(exp_, "aten::exp_", "(Tensor(a!) self) -> Tensor(a!)")  \
   X(expand, "aten::expand", "(Tensor(a) self, SymInt[] size, *, bool implicit=False) -> Tensor(a)")  \
   X(fill_, "aten::fill_.Scalar", "(Tensor(a!) self, Scalar value) -> Tensor(a!)")  \
+  X(floor_, "aten::floor_", "(Tensor(a!) self) -> Tensor(a!)")  \
   X(gather, "aten::gather", "(Tensor self, int dim, Tensor index, *, bool sparse_grad=False) -> Tensor")  \
   X(gelu_backward_out, "aten::gelu_backward.grad_input",  \
     "(Tensor grad_output, Tensor self, *, str approximate=\"none\", Tensor(a!) grad_input) -> Tensor(a!)")  \
   X(gelu_out, "aten::gelu.out", "(Tensor self, *, str approximate=\"none\", Tensor(a!) out) -> Tensor(a!)")  \
+  X(gt_scalar, "aten::gt.Scalar", "(Tensor self, Scalar other) -> Tensor")  \
   X(index_select, "aten::index_select", "(Tensor self, int dim, Tensor index) -> Tensor")  \
   X(index_select_out, "aten::index_select.out",  \
     "(Tensor self, int dim, Tensor index, *, Tensor(a!) out) -> Tensor(a!)")  \
   X(log_softmax_out, "aten::_log_softmax.out",  \
     "(Tensor self, int dim, bool half_to_float, *, Tensor(a!) out) -> Tensor(a!)")  \
+  X(log1p_, "aten::log1p_", "(Tensor(a!) self) -> Tensor(a!)")  \
   X(logsumexp, "aten::logsumexp", "(Tensor self, int[1] dim, bool keepdim=False) -> Tensor")  \
   X(lt_scalar, "aten::lt.Scalar", "(Tensor self, Scalar other) -> Tensor")  \
   X(masked_fill_, "aten::masked_fill_.Scalar", "(Tensor(a!) self, Tensor mask, Scalar value) -> Tensor(a!)")  \

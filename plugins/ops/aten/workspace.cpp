@@ -210,6 +210,15 @@ void grouped_linear_workspace(const Host& host, const NodeView& node, Infer& out
   out.workspace(cast, std::max(cast, gradient));
 }
 
+void clip_workspace(const Host&, const NodeView& node, Infer& out) { out.workspace(0, 2 * Units(node).input); }
+
+void position_scale_workspace(const Host&, const NodeView& node, Infer& out) {
+  const Units u(node);
+  const auto tokens = static_cast<uint64_t>(node.input(1).num_elements());
+  const uint64_t bytes = (tokens + 2 * u.narrow * u.slab) * u.wide_bytes;
+  out.workspace(bytes, bytes);
+}
+
 void softcap_workspace(const Host&, const NodeView& node, Infer& out) {
   const Units u(node);
   out.workspace(u.input * u.wide_bytes, u.input * u.wide_bytes);

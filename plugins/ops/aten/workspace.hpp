@@ -19,6 +19,8 @@ void gate_tokens_workspace(const Host& host, const NodeView& node, Infer& out);
 void dispatch_workspace(const Host& host, const NodeView& node, Infer& out);
 void combine_workspace(const Host& host, const NodeView& node, Infer& out);
 void grouped_linear_workspace(const Host& host, const NodeView& node, Infer& out);
+void clip_workspace(const Host& host, const NodeView& node, Infer& out);
+void position_scale_workspace(const Host& host, const NodeView& node, Infer& out);
 void softcap_workspace(const Host& host, const NodeView& node, Infer& out);
 void embedding_workspace(const Host& host, const NodeView& node, Infer& out);
 void rms_norm_workspace(const Host& host, const NodeView& node, Infer& out);

@@ -59,11 +59,13 @@ std::vector<KeyInterval> key_intervals(const Mask& mask, int64_t rows, int64_t q
       const int64_t at = positions.query_offset + t;
       if (at >= count) continue;  // padding sees nothing
       KeyInterval seen = own[static_cast<size_t>(at)];
+      const int64_t origin = seen.begin;  // of chunks
       if (mask.causal) seen.end = std::min(seen.end, std::max(at + 1, prefix));
       if (mask.window > 0) seen.begin = std::max(seen.begin, at - mask.window + 1);
       if (mask.chunk > 0) {
-        seen.begin = std::max(seen.begin, at / mask.chunk * mask.chunk);
-        seen.end = std::min(seen.end, (at / mask.chunk + 1) * mask.chunk);
+        const int64_t begin = origin + (at - origin) / mask.chunk * mask.chunk;
+        seen.begin = std::max(seen.begin, begin);
+        seen.end = std::min(seen.end, begin + mask.chunk);
       }
       seen.begin = std::clamp<int64_t>(seen.begin - positions.key_offset, 0, keys);
       seen.end = std::clamp<int64_t>(seen.end - positions.key_offset, 0, keys);

@@ -1,5 +1,6 @@
 // The attention provider "naive": loops over every query and key in double precision, with every mask and any head
 // dims; the oracle of tests. The mask follows chassis/op.h literally.
+#include <algorithm>
 #include <cmath>
 
 #include "chassis/bf16.hpp"
@@ -53,12 +54,23 @@ struct Mask {
     const bool in_prefix = prefix_lens && s < prefix_lens[b];
     if (causal && s > t && !in_prefix) return false;
     if (window > 0 && t - s >= window) return false;
-    if (chunk > 0 && s / chunk != t / chunk) return false;
     if (documents) {
       const int32_t of_query = documents[b * num_positions + t], of_key = documents[b * num_positions + s];
       if (of_query != of_key || of_query < 0) return false;
     }
-    return true;
+    if (chunk == 0) return true;
+    const int64_t first = document_begins.empty() ? 0 : document_begins[static_cast<size_t>(b * num_positions + t)];
+    return (s - first) / chunk == (t - first) / chunk;
+  }
+
+  // Sets document_begins from documents of `rows` rows.
+  void find_documents(int64_t rows) {
+    document_begins.resize(static_cast<size_t>(rows * num_positions));
+    for (int64_t b = 0; b < rows; ++b) {
+      const int32_t* const ids = documents + b * num_positions;
+      for (int64_t t = 0; t < num_positions; ++t)
+        document_begins[static_cast<size_t>(b * num_positions + t)] = std::find(ids, ids + t, ids[t]) - ids;
+    }
   }
 
   bool causal;
@@ -66,6 +78,7 @@ struct Mask {
   bool has_key_part;
   const int32_t* documents = nullptr;
   const int32_t* prefix_lens = nullptr;
+  std::vector<int64_t> document_begins = {};  // of the document at each position, if chunks are counted from there
   int64_t num_positions = 0, key_offset = 0;
 };
 
@@ -150,6 +163,7 @@ class Attention : public Kernel {
         throw Failure(CHASSIS_INVALID_ARGUMENT, "document_ids has ", documents.size(1), " positions, expected ",
                       mask.num_positions, ", one per key");
       mask.documents = documents.data<int32_t>();
+      if (mask.chunk > 0) mask.find_documents(documents.size(0));
     }
     if (const BorrowedTensor prefixes = call.input(4)) mask.prefix_lens = prefixes.data<int32_t>();
     return mask;

@@ -1,4 +1,5 @@
-// activation, gated_activation, add, mul, scale, softcap, reshape.
+// activation, gated_activation, add, mul, scale, position_scale, softcap, clip, reshape.
+#include <algorithm>
 #include <cmath>
 #include <numbers>
 #include <string>
@@ -176,6 +177,59 @@ class Softcap : public Kernel {
   double cap_;
 };
 
+class Clip : public Kernel {
+ public:
+  explicit Clip(double limit) : limit_(limit) {}
+
+  void forward(Call& call) override {
+    const BorrowedTensor x = call.input(0);
+    Values y = read(x);
+    for (double& value : y) value = std::min(std::max(value, -limit_), limit_);
+    write_output(call, 0, x.dtype(), {x.sizes().begin(), x.sizes().end()}, y);
+  }
+
+  void backward_inputs(Call& call) override {
+    const BorrowedTensor x = call.input(0);
+    const Values xs = read(x);
+    Values dx = read_grad_output(call, xs.size());
+    for (size_t i = 0; i < dx.size(); ++i)
+      if (std::abs(xs[i]) > limit_) dx[i] = 0;
+    store_grad_input(call, 0, x.dtype(), x.sizes(), dx);
+  }
+
+ private:
+  double limit_;
+};
+
+class PositionScale : public Kernel {
+ public:
+  PositionScale(double floor_scale, double attn_scale) : floor_scale_(floor_scale), attn_scale_(attn_scale) {}
+
+  void forward(Call& call) override {
+    const BorrowedTensor x = call.input(0);
+    write_output(call, 0, x.dtype(), {x.sizes().begin(), x.sizes().end()}, scaled(call, x));
+  }
+
+  void backward_inputs(Call& call) override {
+    const BorrowedTensor dy = call.grad_output(0);
+    if (dy) store_grad_input(call, 0, dy.dtype(), dy.sizes(), scaled(call, dy));
+  }
+
+ private:
+  Values scaled(const Call& call, const BorrowedTensor& x) const {
+    const BorrowedTensor positions = call.input(1);
+    const int64_t tokens = positions.num_elements(), width = tokens == 0 ? 0 : x.num_elements() / tokens;
+    Values y = read(x);
+    for (int64_t t = 0; t < tokens; ++t) {
+      const double steps = std::floor((positions.data<int32_t>()[t] + 1) / floor_scale_);
+      for (int64_t i = 0; i < width; ++i) y[t * width + i] *= 1 + attn_scale_ * std::log1p(steps);
+    }
+    return y;
+  }
+
+  double floor_scale_, attn_scale_;
+};
+
 class Reshape : public Kernel {
  public:
   explicit Reshape(const NodeView& node)
@@ -210,6 +264,12 @@ std::unique_ptr<Kernel> make_channel_scale(const NodeView&) { return std::make_u
 std::unique_ptr<Kernel> make_softcap(const NodeView& node) {
   return std::make_unique<Softcap>(node.op(0).attr_float("cap"));
 }
+std::unique_ptr<Kernel> make_clip(const NodeView& node) {
+  return std::make_unique<Clip>(node.op(0).attr_float("limit"));
+}
+std::unique_ptr<Kernel> make_position_scale(const NodeView& node) {
+  return std::make_unique<PositionScale>(node.op(0).attr_float("floor_scale"), node.op(0).attr_float("attn_scale"));
+}
 std::unique_ptr<Kernel> make_reshape(const NodeView& node) { return std::make_unique<Reshape>(node); }
 
 }  // namespace
@@ -223,6 +283,8 @@ std::span<const Entry> elementwise_entries() {
       {"scale", make_scale, 0, {"factor"}},
       {"channel_scale", make_channel_scale, 1, {}},
       {"softcap", make_softcap, 1, {"cap"}},
+      {"clip", make_clip, 1, {"limit"}},
+      {"position_scale", make_position_scale, 2, {"floor_scale", "attn_scale"}},
       {"reshape", make_reshape, 0, {}},
   };
   return kEntries;

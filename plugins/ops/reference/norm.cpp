@@ -1,4 +1,5 @@
-// rms_norm and layer_norm: x̂ = (x - mean) / deviation; rms_norm uses a mean of zero. The gain is offset + weight.
+// rms_norm and layer_norm: x̂ = (x - mean) / deviation; rms_norm uses a mean of zero. The gain is offset + weight, or 1
+// without a weight.
 #include <cmath>
 
 #include "values.hpp"
@@ -61,7 +62,9 @@ class Norm : public Kernel {
 
  private:
   Values gain(const Call& call) const {
-    Values w = read(call.param(0));
+    const BorrowedTensor weight = call.param(0);
+    if (!weight) return Values(static_cast<size_t>(call.input(0).size(-1)), 1.0);
+    Values w = read(weight);
     for (double& value : w) value += offset_;
     return w;
   }
@@ -92,7 +95,7 @@ std::unique_ptr<Kernel> make_layer_norm(const NodeView& node) {
 
 std::span<const Entry> norm_entries() {
   static constexpr Entry kEntries[] = {
-      {"rms_norm", make_rms_norm, 1, {"eps", "offset"}},
+      {"rms_norm", make_rms_norm, 1, {"eps", "offset", "plain"}},
       {"layer_norm", make_layer_norm, 1, {"eps"}},
   };
   return kEntries;

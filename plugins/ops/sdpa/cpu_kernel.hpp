@@ -14,7 +14,7 @@ class CpuKernel : public Kernel {
   CpuKernel(const Operators& aten, const OpView& op) : aten_(aten), spec_(op), scale_(op.attr_float("scale")) {}
 
   // The sizes and ids of a call whose rows have `keys` keys.
-  static Problem problem_of(const Call& call, int64_t keys) {
+  Problem problem_of(const Call& call, int64_t keys) const {
     const BorrowedTensor q = call.input(0), documents = call.input(3), prefixes = call.input(4);
     Problem problem;
     problem.batch = q.size(0);
@@ -26,6 +26,7 @@ class CpuKernel : public Kernel {
         throw Failure(CHASSIS_INVALID_ARGUMENT, "document_ids has ", documents.size(1), " positions, expected ", keys,
                       ", one per key");
       problem.documents.assign(documents.data<int32_t>(), documents.data<int32_t>() + documents.num_elements());
+      if (spec_.chunk > 0) problem.document_begins = document_begins(problem.documents, problem.batch, keys);
     }
     if (prefixes) problem.prefixes.assign(prefixes.data<int32_t>(), prefixes.data<int32_t>() + prefixes.num_elements());
     return problem;

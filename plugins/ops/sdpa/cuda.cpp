@@ -135,15 +135,19 @@ class Efficient : public Kernel {
   Tensor bias_of(Call& call) {
     const BorrowedTensor q = call.input(0), documents = call.input(3), prefixes = call.input(4);
     const int64_t batch = q.size(0), time = q.size(1), keys = call.input(1).size(1), offset = call.query_offset();
-    upload(call, time, keys, offset);
+    upload(call, time, keys, offset, !documents);
     Tensor seen = aten_.clone(aten_.expand(causal_, Shape{documents || prefixes ? batch : 1, 1, time, keys}));
     if (prefixes) aten_.logical_or_(seen, aten_.lt(positions_, aten_.view(prefixes, Shape{batch, 1, 1, 1})));
     aten_.logical_and_(seen, nearby_);
     if (documents) {
-      const Tensor of_keys = aten_.view(documents, Shape{batch, 1, 1, keys});
-      const Tensor of_queries =
-          aten_.view(aten_.contiguous(aten_.narrow(documents, 1, offset, time)), Shape{batch, 1, time, 1});
-      aten_.logical_and_(seen, aten_.eq(of_queries, of_keys));
+      const auto keep_equal = [&](const BorrowedTensor& ids) {
+        const Tensor of_keys = aten_.view(ids, Shape{batch, 1, 1, keys});
+        const Tensor of_queries =
+            aten_.view(aten_.contiguous(aten_.narrow(ids, 1, offset, time)), Shape{batch, 1, time, 1});
+        aten_.logical_and_(seen, aten_.eq(of_queries, of_keys));
+      };
+      keep_equal(documents);
+      if (spec_.chunk > 0) keep_equal(chunk_numbers(aten_, call.host(), documents, spec_.chunk));
       aten_.logical_or_(seen, self_);  // padding sees itself, so that no softmax is empty
     }
     const Tensor padded = create(call, q.dtype(), Shape{seen.size(0), 1, time, rounded_up(keys, kBiasAlignment)});
@@ -154,8 +158,9 @@ class Efficient : public Kernel {
   }
 
   // Masks that do not depend on the batch, as bools [1, 1, T, S] on the device; made again when sizes change.
-  void upload(Call& call, int64_t time, int64_t keys, int64_t offset) {
-    if (causal_ && time == time_ && keys == keys_ && offset == offset_) return;
+  // `chunks`: of the row.
+  void upload(Call& call, int64_t time, int64_t keys, int64_t offset, bool chunks) {
+    if (causal_ && time == time_ && keys == keys_ && offset == offset_ && chunks == has_chunks_) return;
     const Shape shape = {1, 1, time, keys};
     const auto make = [&](auto&& sees) {
       const Tensor here = Tensor::create(call.host(), CHASSIS_DTYPE_BOOL, shape);
@@ -167,7 +172,8 @@ class Efficient : public Kernel {
     };
     causal_ = make([&](int64_t t, int64_t s) { return !spec_.causal || s <= t; });
     nearby_ = make([&](int64_t t, int64_t s) {
-      return (spec_.window == 0 || t - s < spec_.window) && (spec_.chunk == 0 || t / spec_.chunk == s / spec_.chunk);
+      const bool same_chunk = !chunks || spec_.chunk == 0 || t / spec_.chunk == s / spec_.chunk;
+      return same_chunk && (spec_.window == 0 || t - s < spec_.window);
     });
     self_ = make([&](int64_t t, int64_t s) { return t == s; });
     const Tensor here = Tensor::create(call.host(), CHASSIS_DTYPE_I32, {1, 1, 1, keys});
@@ -177,6 +183,7 @@ class Efficient : public Kernel {
     time_ = time;
     keys_ = keys;
     offset_ = offset;
+    has_chunks_ = chunks;
   }
 
   Tensor create(Call& call, uint32_t dtype, const Shape& shape) const {
@@ -189,6 +196,7 @@ class Efficient : public Kernel {
   double scale_;
   Tensor causal_, nearby_, self_, positions_;
   int64_t time_ = 0, keys_ = 0, offset_ = 0;
+  bool has_chunks_ = false;
 };
 
 // Some queries or keys of a row. Flash attention aligns its causal mask to the last query and key, so it takes calls

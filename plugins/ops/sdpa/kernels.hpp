@@ -29,6 +29,9 @@ uint32_t sum_dtype(uint32_t dtype);
 // For a node with key_part; saved(0): the log Σ exp, [B, h, T].
 std::unique_ptr<Kernel> make_partial_kernel(Shared& shared, const NodeView& node);
 
+// The number of each position's chunk in its document, i32 like the ids. Reads the ids on the host.
+Tensor chunk_numbers(const Operators& aten, const Host& host, const BorrowedTensor& documents, int64_t chunk);
+
 // Computes by products over tiles of queries in fp32, on any device; saved(0): the log Σ exp, [B, h, T] in fp32.
 std::unique_ptr<Kernel> make_tiles(Shared& shared, const NodeView& node);
 // The reason why tiles cannot compute the node, or "".

@@ -2,6 +2,7 @@
 #include "mask.hpp"
 
 #include <algorithm>
+#include <unordered_map>
 
 namespace sdpa {
 namespace {
@@ -16,10 +17,10 @@ constexpr int64_t kMaxMaskLength = 1024;
 bool add_runs(const MaskSpec& spec, const Problem& problem, int64_t row, std::vector<Segment>& out, bool& has_padding) {
   const int32_t* ids = problem.documents.empty() ? nullptr : &problem.documents[row * problem.keys];
   std::vector<int32_t> seen;
-  int64_t begin = 0;
+  int64_t begin = 0, document = 0;
   for (int64_t t = 1; t <= problem.keys; ++t) {
     const bool new_document = t == problem.keys || (ids && ids[t] != ids[t - 1]);
-    const bool new_chunk = spec.chunk > 0 && t % spec.chunk == 0;
+    const bool new_chunk = spec.chunk > 0 && (t - document) % spec.chunk == 0;
     if (!new_document && !new_chunk) continue;
     const int32_t id = ids ? ids[begin] : 0;
     if (id < 0)
@@ -31,6 +32,7 @@ bool add_runs(const MaskSpec& spec, const Problem& problem, int64_t row, std::ve
       seen.push_back(id);
     }
     begin = t;
+    if (new_document) document = t;
   }
   return true;
 }
@@ -103,10 +105,23 @@ bool sees(const MaskSpec& spec, const Problem& problem, int64_t b, int64_t t, in
   const bool in_prefix = !problem.prefixes.empty() && s < problem.prefixes[b];
   if (spec.causal && s > t && !in_prefix) return false;
   if (spec.window > 0 && t - s >= spec.window) return false;
-  if (spec.chunk > 0 && s / spec.chunk != t / spec.chunk) return false;
-  if (problem.documents.empty()) return true;
+  if (problem.documents.empty()) return spec.chunk == 0 || s / spec.chunk == t / spec.chunk;
   const int32_t of_query = problem.documents[b * problem.keys + t], of_key = problem.documents[b * problem.keys + s];
-  return of_query == of_key && of_query >= 0;
+  if (of_query != of_key || of_query < 0) return false;
+  if (spec.chunk == 0) return true;
+  const int64_t first = problem.document_begins[b * problem.keys + t];
+  return (s - first) / spec.chunk == (t - first) / spec.chunk;
+}
+
+std::vector<int32_t> document_begins(std::span<const int32_t> documents, int64_t batch, int64_t keys) {
+  std::vector<int32_t> out;
+  for (int64_t b = 0; b < batch; ++b) {
+    const auto row = documents.subspan(static_cast<size_t>(b * keys), static_cast<size_t>(keys));
+    std::unordered_map<int32_t, int32_t> begins;
+    for (int64_t t = 0; t < keys; ++t)
+      out.push_back(begins.try_emplace(row[static_cast<size_t>(t)], static_cast<int32_t>(t)).first->second);
+  }
+  return out;
 }
 
 }  // namespace sdpa

@@ -30,6 +30,8 @@ struct Problem {
   int64_t batch = 0, time = 0, keys = 0, offset = 0;
   std::vector<int32_t> documents;  // [batch, keys]
   std::vector<int32_t> prefixes;   // [batch]
+  // [batch, keys]: the first position of the document at each position; empty without chunks or documents.
+  std::vector<int32_t> document_begins = {};
   bool operator==(const Problem&) const = default;
 };
 
@@ -53,5 +55,8 @@ int64_t num_mask_rows(const MaskSpec& spec, int64_t batch, int64_t time, int64_t
 // True if query t (counted from the row's first key) of row b sees key s. Padding sees itself, or everything if it lies
 // after the keys, so that no row of a softmax is empty.
 bool sees(const MaskSpec& spec, const Problem& problem, int64_t b, int64_t t, int64_t s);
+
+// The first position of each position's document, for documents [batch, keys].
+std::vector<int32_t> document_begins(std::span<const int32_t> documents, int64_t batch, int64_t keys);
 
 }  // namespace sdpa

@@ -27,6 +27,7 @@ class Tiles final : public Kernel {
 
   void forward(Call& call) override {
     const Part part(call, spec_);
+    number_chunks(call);
     const BorrowedTensor q = call.input(0), v = call.input(2);
     Tensor out = create(call, q.dtype(), {part.batch, part.queries, part.heads, v.size(3)});
     Tensor sums = create(call, CHASSIS_DTYPE_F32, {part.batch, part.heads, part.queries});
@@ -53,6 +54,7 @@ class Tiles final : public Kernel {
   void backward_inputs(Call& call) override {
     if (!call.grad_output(0)) return;
     const Part part(call, spec_);
+    number_chunks(call);
     const BorrowedTensor q = call.input(0), k = call.input(1), v = call.input(2);
     Tensor of_queries = Tensor::create_like(call.host(), q), of_keys = Tensor::create_like(call.host(), k),
            of_values = Tensor::create_like(call.host(), v);
@@ -184,7 +186,7 @@ class Tiles final : public Kernel {
     }
     if (const int64_t window = spec_.window; window > 0)
       require(aten_.lt(queries([&](int64_t t) { return t - window; }), keys(position)));
-    if (const int64_t chunk = spec_.chunk; chunk > 0) {
+    if (const int64_t chunk = spec_.chunk; chunk > 0 && !documents) {
       const auto number = [&](int64_t at) { return at / chunk; };
       require(aten_.eq(queries(number), keys(number)));
     }
@@ -193,6 +195,9 @@ class Tiles final : public Kernel {
       require(aten_.eq(own, ids_of(documents, part, part.key_offset, part.num_keys, of_keys)));
       require(aten_.logical_not(aten_.lt_scalar(own, 0)));
     }
+    if (chunks_)
+      require(aten_.eq(ids_of(chunks_, part, first, length, of_queries),
+                       ids_of(chunks_, part, part.key_offset, part.num_keys, of_keys)));
     return seen;
   }
 
@@ -212,9 +217,16 @@ class Tiles final : public Kernel {
     return there;
   }
 
+  // Before the tiles of a call.
+  void number_chunks(Call& call) {
+    const BorrowedTensor documents = call.input(3);
+    chunks_ = spec_.chunk > 0 && documents ? chunk_numbers(aten_, call.host(), documents, spec_.chunk) : Tensor();
+  }
+
   const Operators& aten_;
   const MaskSpec spec_;
   const double scale_;
+  Tensor chunks_;  // of a call with chunks of documents
 };
 
 // Room for fp32 copies of keys and values, in backward also for the sums of their gradients, and for up to four tiles
@@ -245,6 +257,23 @@ Part::Part(const Call& call, const MaskSpec& spec) {
 
 std::unique_ptr<Kernel> make_tiles(Shared& shared, const NodeView& node) {
   return std::make_unique<Tiles>(shared.aten, node.op(0));
+}
+
+Tensor chunk_numbers(const Operators& aten, const Host& host, const BorrowedTensor& documents, int64_t chunk) {
+  const Shape shape = {documents.size(0), documents.size(1)};
+  Tensor here = Tensor::create(host, CHASSIS_DTYPE_I32, shape);
+  aten.copy_(here, documents);
+  auto* const numbers = here.data<int32_t>();
+  const auto count = static_cast<size_t>(here.num_elements());
+  const std::vector<int32_t> begins = document_begins({numbers, count}, shape[0], shape[1]);
+  for (size_t i = 0; i < count; ++i) {
+    const int64_t at = static_cast<int64_t>(i) % shape[1];
+    numbers[i] = static_cast<int32_t>((at - begins[i]) / chunk);
+  }
+  if (documents.is_cpu()) return here;
+  Tensor there = Tensor::create(host, CHASSIS_DTYPE_I32, shape, documents.device_type(), documents.view().device_index);
+  aten.copy_(there, here);
+  return there;
 }
 
 std::string tiles_refusal(const NodeView& node) {

@@ -65,7 +65,8 @@ struct Rope {
   int64_t long_from = 0;
 };
 
-// Which keys a query sees; see chassis/op.h. Zero or absent: no limit.
+// Which keys a query sees; see chassis/op.h. Zero or absent: no limit. With document_ids, chunks are those of each
+// document.
 struct Mask {
   bool causal = false;
   int64_t window = 0;
@@ -185,6 +186,11 @@ class Builder {
     return op("rms_norm", weight, {x}, {gain}, attrs, {}, x.dims);
   }
 
+  // The same without a weight.
+  Value plain_rms_norm(const Value& x, double eps) {
+    return op("rms_norm", "rms_norm", {x}, {}, Attrs().set("eps", eps).set("plain", true), {}, x.dims);
+  }
+
   // Has the parameters `name`.weight and, unless bias is false, `name`.bias.
   Value layer_norm(const Value& x, const std::string& name, double eps, bool bias = true) {
     std::vector<Slot> params = {norm_gain(x, name + ".weight")};
@@ -228,6 +234,15 @@ class Builder {
   }
   Value softcap(const Value& x, double cap) {
     return op("softcap", "softcap", {x}, {}, Attrs().set("cap", cap), {}, x.dims);
+  }
+  // x, limited to ±limit.
+  Value clip(const Value& x, double limit) {
+    return op("clip", "clip", {x}, {}, Attrs().set("limit", limit), {}, x.dims);
+  }
+  // x · (1 + attn_scale · ln(1 + floor((position + 1) / floor_scale))).
+  Value position_scale(const Value& x, const Value& positions, double floor_scale, double attn_scale) {
+    return op("position_scale", "position_scale", {x, positions}, {},
+              Attrs().set("floor_scale", floor_scale).set("attn_scale", attn_scale), {}, x.dims);
   }
   // x · weight along the dims of the slot, which are the last ones of x.
   Value channel_scale(const Value& x, Slot weight) {

@@ -11,9 +11,9 @@
  *                   first: the rows belong to the ids from first on; other ids give zeros, and no gradient
  *   linear          x [B,T,in…]             weight[out,in],                                     [B,T,out…]
  *                                           bias[out]?
- *   rms_norm        x [B,T,…,n]             weight[n]         eps f, offset f?                  as x
+ *   rms_norm        x [B,T,…,n]             weight[n]?        eps f, offset f?, plain i?        as x
  *                   y = x / sqrt(mean(x²)+eps) in fp32, cast, × weight (Zhang & Sennrich 2019, as in HF Llama).
- *                   offset: × (offset + weight) in fp32, then cast (HF Gemma)
+ *                   offset: × (offset + weight) in fp32, then cast (HF Gemma). plain: there is no weight (HF Llama 4)
  *   layer_norm      x [B,T,…,n]             weight[n],        eps f                             as x
  *                                           bias[n]?
  *   rope            x [B,T,h,head_dim],     (none)            inv_freq floats (rotary_dim/2),   as x
@@ -30,7 +30,8 @@
  *                   prefix_lens [B] i32?
  *                   Query head i reads key head i / (h/hkv). Query t (counted from query_offset) sees key s iff all
  *                   conditions that are set hold: causal: s <= t; window w > 0: t - s < w; chunk c > 0: s/c == t/c in
- *                   positions of the row; document: equal ids (-1 is padding; its rows are zero);
+ *                   positions of the row, or with document in positions of the document, counted from the first one
+ *                   with its id; document: equal ids (-1 is padding; its rows are zero);
  *                   prefix: causal is lifted for s < prefix_lens[b]. document_ids is input 3, prefix_lens input 4.
  *                   softcap c: c·tanh(s/c) of the scaled scores s, before the mask (HF Gemma 2).
  *                   query_part: queries are only some of the S positions, from call.query_offset on, also
@@ -53,6 +54,12 @@
  *   scale           x                       (none)            factor f                          as x
  *                   y = x · factor, with factor rounded to the dtype of x (HF Gemma)
  *   softcap         x                       (none)            cap f                             as x: cap·tanh(x/cap)
+ *   clip            x                       (none)            limit f                           as x
+ *                   y = min(max(x, -limit), limit); the gradient passes where |x| <= limit
+ *   position_scale  x [B,T,…],              (none)            floor_scale f, attn_scale f       as x
+ *                   positions [B,T] i32
+ *                   y = x · (1 + attn_scale · ln(1 + floor((position + 1) / floor_scale))) in fp32, rounded once (HF
+ *                   Llama 4)
  *   channel_scale   x [B,T,…,c…]            weight[c]         (none)                            as x
  *                   y = x · weight along the last dims, whose product is c; in fp32, rounded once ((IA)³, Liu et al.
  *                   2022)
