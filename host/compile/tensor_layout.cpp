@@ -60,6 +60,7 @@ class TensorLayout final : public BlockLayout {
         break;
     }
     if (op.spec().is_random) place_random_bits(op);
+    if (op.spec().is_view) return place_view(std::move(op));
     place_pointwise(std::move(op));
   }
 
@@ -341,6 +342,19 @@ class TensorLayout final : public BlockLayout {
         mark_partial(slot);  // each rank has a part of the positions, or of the heads
       }
     append(std::move(op), common);
+  }
+
+  // Heads that all ranks computed, since a norm read them as one, go on as each rank's own. The ranks compute the same
+  // up to there, so the gradients are gathered, not summed.
+  void place_view(Op op) {
+    const Sharding input = of(op.inputs[0]), wanted = placement_of(op.outputs[0]);
+    const bool is_divided = input.kind == Kind::kShard && input.dim != CHASSIS_DIM_TIME;
+    if (is_divided || wanted.kind != Kind::kShard || wanted.dim == CHASSIS_DIM_TIME)
+      return place_pointwise(std::move(op));
+    op.inputs[0] = whole(op.inputs[0]);
+    const ValueId output = op.outputs[0];
+    append(std::move(op), {});
+    renamed_[output] = part(output, wanted.dim);
   }
 
   // A plugin's own op is divided along a dim that it does not mix; else every rank computes all of it.
