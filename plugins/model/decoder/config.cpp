@@ -1,6 +1,7 @@
 // Reading and writing config.json.
 #include "config.hpp"
 
+#include <algorithm>
 #include <array>
 
 namespace decoder {
@@ -51,6 +52,21 @@ constexpr std::string_view kIgnoredKeys[] = {"_attn_implementation_autoset",
                                              "unsloth_fixed",
                                              "unsloth_version",
                                              "use_cache"};
+
+// The part of the text in the configuration of a model of text and images, as that of a model of text.
+Json text_part(const Family& family, const Json& outer) {
+  const auto text = outer.find("text_config");
+  if (text == outer.end() || !text->is_object())
+    fail_config({"text_config"}, "model_type '", family.outer_model_type, "' needs a text_config, a table");
+  Json out = *text;
+  out["architectures"] = {family.architectures.front()};
+  if (const auto names = outer.find("architectures"); names != outer.end())
+    for (const Json& name : *names)
+      if (name != std::string(family.outer_architecture)) out["architectures"] = *names;  // to be refused by name
+  for (const char* key : {"torch_dtype", "dtype", "quantization_config"})
+    if (outer.contains(key) && !out.contains(key)) out[key] = outer[key];
+  return out;
+}
 
 // The first architecture of config.json that the family has; the family's first if config.json names none.
 std::string_view read_architecture(const Family& family, Reader& reader) {
@@ -134,10 +150,8 @@ std::string read_function(Reader& reader, std::string_view key, std::string_view
               "' (supported: ", list_of(known), ")");
 }
 
-void read_sliding_layers(Reader& reader, Config& config, int64_t window_fallback,
-                         const std::function<bool(int64_t layer)>& by_default) {
-  const bool is_null = reader.contains("sliding_window") && reader.find("sliding_window") == nullptr;
-  config.sliding_window = is_null ? 0 : reader.size("sliding_window", window_fallback);
+void read_layer_types(Reader& reader, Config& config, const std::string& sliding_name,
+                      const std::function<bool(int64_t layer)>& by_default) {
   config.is_sliding.assign(static_cast<size_t>(config.num_hidden_layers), false);
   if (const Json* types = reader.find("layer_types")) {
     const auto num_types = static_cast<int64_t>(types->is_array() ? types->size() : 0);
@@ -146,18 +160,24 @@ void read_sliding_layers(Reader& reader, Config& config, int64_t window_fallback
                   " entries, but num_hidden_layers is ", config.num_hidden_layers);
     for (size_t i = 0; i < types->size(); ++i) {
       const Json& type = (*types)[i];
-      if (type != "sliding_attention" && type != "full_attention")
+      if (type != sliding_name && type != "full_attention")
         fail_config({"layer_types"}, "layer_types[", i, "] ", type.dump(), " is not supported by model '",
-                    reader.family(), "' (supported: full_attention, sliding_attention)");
-      config.is_sliding[i] = type == "sliding_attention";
+                    reader.family(), "' (supported: full_attention, ", sliding_name, ")");
+      config.is_sliding[i] = type == sliding_name;
     }
   } else {
     for (int64_t i = 0; i < config.num_hidden_layers; ++i) config.is_sliding[static_cast<size_t>(i)] = by_default(i);
   }
+  if (std::ranges::count(config.is_sliding, true) == 0) config.is_sliding.clear();
+}
+
+void read_sliding_layers(Reader& reader, Config& config, int64_t window_fallback,
+                         const std::function<bool(int64_t layer)>& by_default) {
+  const bool is_null = reader.contains("sliding_window") && reader.find("sliding_window") == nullptr;
+  config.sliding_window = is_null ? 0 : reader.size("sliding_window", window_fallback);
+  read_layer_types(reader, config, "sliding_attention", by_default);
   const auto first = std::find(config.is_sliding.begin(), config.is_sliding.end(), true);
-  if (first == config.is_sliding.end())
-    config.is_sliding.clear();
-  else if (config.sliding_window == 0)
+  if (first != config.is_sliding.end() && config.sliding_window == 0)
     fail_config({"sliding_window", "layer_types"}, "layer ", first - config.is_sliding.begin(),
                 " has sliding attention, but there is no sliding_window");
 }
@@ -201,6 +221,12 @@ Config parse_config(const Family& family, std::string_view text) {
   Config config = family.defaults;
   config.source = Json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (!config.source.is_object()) fail_invalid("config.json is not a JSON object");
+  const auto type = config.source.find("model_type");
+  if (!family.outer_model_type.empty() && type != config.source.end() &&
+      *type == std::string(family.outer_model_type)) {
+    config.source = text_part(family, config.source);
+    config.has_towers = true;
+  }
   Reader reader(config.source, family.name);
 
   if (classifies(read_architecture(family, reader))) config.num_labels = read_num_labels(reader);

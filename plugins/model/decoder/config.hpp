@@ -24,6 +24,7 @@ struct Experts {
   int64_t groups = 1, top_groups = 1;
   int64_t shared_width = 0;         // 0: no shared MLP
   bool shared_gate = false;         // the shared MLP is scaled by sigmoid(x · gate)
+  bool scales_input = false;        // out = Σ MLP_e(weight_e · x)
   std::vector<bool> is_dense = {};  // by layer: it has an MLP of intermediate_size; empty: no layer has
 };
 
@@ -54,6 +55,7 @@ struct Config {
 
   bool qkv_bias = false, output_bias = false, mlp_bias = false;
   bool qk_norm = false;                             // rms_norm of every head of q and k, before rope
+  bool plain_qk_norm = false;                       // the same without weights, after rope
   double norm_offset = 0;                           // 1: gains are 1 + weight
   bool post_norms = false;                          // norms also after attention and MLP
   bool scale_embedding = false;                     // by √hidden_size
@@ -65,12 +67,21 @@ struct Config {
   Experts experts = {};
   LatentAttention latent = {};
 
+  bool rope_interleaved = false;       // pairs of neighbours are rotated, not those of two halves
+  std::vector<bool> has_no_rope = {};  // by layer; empty: all rotate
+  // The numbers of position_scale, of queries in layers without rope; floor_scale 0: they are not scaled.
+  int64_t floor_scale = 0;
+  double attn_scale = 0;
+
+  int64_t attention_chunk = 0;        // layers that slide see their chunk of the document, not a window; 0: a window
+  int64_t dense_width = 0;            // of the MLP in layers without experts; 0: intermediate_size
   int64_t sliding_window = 0;         // 0: none
   std::vector<bool> is_sliding = {};  // by layer; empty: none is
   bool has_local_rope = false;        // sliding layers rotate by local_rope
   Rope local_rope = {};
 
-  Json source = nullptr;                       // as read
+  Json source = nullptr;                       // as read; of a model of text and images, the part of the text
+  bool has_towers = false;                     // the source has more than the text model
   std::vector<std::string> unknown_keys = {};  // of the source
 };
 
@@ -79,6 +90,7 @@ struct ExpertNames {
   std::string_view router = "mlp.gate", experts = "mlp.experts";
   std::string_view gate = "gate_proj", up = "up_proj", down = "down_proj";
   std::string_view shared = "mlp.shared_expert";  // in the program too
+  bool is_joined = false;  // gate and up of all experts are one tensor [E, in, 2·out], down is [E, in, out]
 };
 
 struct Family {
@@ -88,6 +100,9 @@ struct Family {
   RopeSupport ropes = {};
   std::string_view function_key = "hidden_act";
   ExpertNames expert_names = {};
+  std::string_view mlp = "mlp";  // the MLP of a layer, in files and in the program
+  // model_type and architecture of models of text and images whose "text_config" is of this family; "": none.
+  std::string_view outer_model_type = "", outer_architecture = "";
   bool writes_head_dim = true;  // also where it is hidden_size / num_attention_heads
   Config defaults = {};
   // The family's own keys, in both directions. `read` runs after the keys that all share.
@@ -111,8 +126,12 @@ void write_experts(const Config& config, std::string_view count_key, Json& out);
 // The layers with experts: all but those in mlp_only_layers, and of these each decoder_sparse_step-th.
 void read_expert_layers(Reader& reader, Config& config);
 
-// Reads layer_types, "sliding_attention" or "full_attention" for each layer; if the key is absent, layer i slides if
-// by_default(i). First reads sliding_window, with this fallback; layers that slide need it.
+// Reads layer_types, "sliding_attention" (or the name given) or "full_attention" for each layer; if the key is absent,
+// layer i slides if by_default(i).
+void read_layer_types(Reader& reader, Config& config, const std::string& sliding_name,
+                      const std::function<bool(int64_t layer)>& by_default);
+
+// Reads layer_types. First reads sliding_window, with this fallback; layers that slide need it.
 void read_sliding_layers(Reader& reader, Config& config, int64_t window_fallback,
                          const std::function<bool(int64_t layer)>& by_default);
 

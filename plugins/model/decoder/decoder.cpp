@@ -22,6 +22,10 @@ void Decoder::configure(std::string_view config_json) {
     host().count(num_named++ < 20 ? "config key " + key : "other config keys", "key '", key, "' is unknown to model '",
                  family_.name, "' and ignored");
   }
+  if (config_.has_towers)
+    host().count("models of text and images", "model '", family_.name, "' trains the text model of a ",
+                 family_.outer_architecture, "; its vision tower is not read, and exports are text models (",
+                 family_.architectures.front(), ")");
 }
 
 void Decoder::record(Builder& b) {
@@ -42,10 +46,14 @@ void Decoder::record(Builder& b) {
   } else {
     kv_heads_ = b.dim("kv_heads", config_.num_key_value_heads);
     head_dim_ = b.dim("head_dim", config_.head_dim);
+    if (config_.qk_norm_whole) {
+      all_heads_ = b.dim("all_heads", config_.num_attention_heads * config_.head_dim);
+      all_kv_heads_ = b.dim("all_kv_heads", config_.num_key_value_heads * config_.head_dim);
+    }
   }
   const Experts& experts = config_.experts;
   if (experts.num_experts == 0 || std::ranges::count(experts.is_dense, true) > 0)
-    ffn_ = b.dim("ffn", config_.intermediate_size);
+    ffn_ = b.dim("ffn", config_.dense_width != 0 ? config_.dense_width : config_.intermediate_size);
   if (experts.num_experts != 0) {
     num_experts_ = b.dim("experts", experts.num_experts);
     chosen_ = b.dim("chosen_experts", experts.num_chosen);
@@ -83,39 +91,57 @@ void Decoder::record(Builder& b) {
 }
 
 Decoder::LayerKind Decoder::kind_of(size_t layer) const {
-  const std::vector<bool>&slides = config_.is_sliding, &dense = config_.experts.is_dense;
-  return {.slides = !slides.empty() && slides[layer],
-          .has_experts = config_.experts.num_experts != 0 && (dense.empty() || !dense[layer])};
+  const auto has = [&](const std::vector<bool>& layers) { return !layers.empty() && layers[layer]; };
+  return {.slides = has(config_.is_sliding),
+          .has_experts = config_.experts.num_experts != 0 && !has(config_.experts.is_dense),
+          .rotates = !has(config_.has_no_rope)};
 }
 
 Block Decoder::layer(Builder& b, LayerKind kind) const {
-  const std::string name = std::string(kind.slides ? "sliding_" : "") + (kind.has_experts ? "expert_layer" : "layer");
+  const std::string name = std::string(kind.slides ? "sliding_" : "") + (kind.rotates ? "" : "unrotated_") +
+                           (kind.has_experts ? "expert_layer" : "layer");
   return b.block(name, [&] {
     Value x = b.input("hidden", {hidden_});
     const Value normed = norm(b, x, "input_layernorm.weight");
-    Value y = config_.latent.kv_rank != 0 ? latent_attention(b, normed) : attention(b, normed, kind.slides);
+    Value y = config_.latent.kv_rank != 0 ? latent_attention(b, normed) : attention(b, normed, kind);
     if (config_.post_norms) y = norm(b, y, "post_attention_layernorm.weight");
     x = b.add(x, y);
     y = norm(b, x, config_.post_norms ? "pre_feedforward_layernorm.weight" : "post_attention_layernorm.weight");
-    y = kind.has_experts ? experts(b, y) : mlp(b, y, "mlp", ffn_);
+    y = kind.has_experts ? experts(b, y) : mlp(b, y, std::string(family_.mlp), ffn_);
     if (config_.post_norms) y = norm(b, y, "post_feedforward_layernorm.weight");
     b.output("hidden", b.add(x, y));
   });
 }
 
-Value Decoder::attention(Builder& b, const Value& x, bool sliding) const {
+Value Decoder::projected(Builder& b, const Value& x, const std::string& name, Dim heads, Dim width) const {
   const LinearOptions bias = {.bias = config_.qkv_bias};
-  const Rope& rope = sliding && config_.has_local_rope ? config_.local_rope : config_.rope;
-  const chassis::Rope angles = rope_attributes(rope, config_.head_dim, config_.max_position_embeddings);
+  const std::string linear = "self_attn." + name + "_proj", weight = "self_attn." + name + "_norm.weight";
+  const auto clipped = [&](const Value& y) { return config_.qkv_clip != 0 ? b.clip(y, config_.qkv_clip) : y; };
+  if (config_.qk_norm_whole && name != "v")
+    return b.reshape(clipped(norm(b, b.linear(x, linear, {width}, bias), weight)), {kBatch, kTime, heads, head_dim_});
+  const Value y = b.linear(x, linear, {heads, head_dim_}, bias);
+  return clipped(config_.qk_norm && name != "v" ? norm(b, y, weight) : y);
+}
+
+Value Decoder::attention(Builder& b, const Value& x, LayerKind kind) const {
+  const Rope& rope = kind.slides && config_.has_local_rope ? config_.local_rope : config_.rope;
+  chassis::Rope angles = rope_attributes(rope, config_.head_dim, config_.max_position_embeddings);
+  angles.interleaved = config_.rope_interleaved;
   const Value positions = b.field("positions");
-  const auto projected = [&](const std::string& name, Dim heads) {
-    const Value y = b.linear(x, "self_attn." + name + "_proj", {heads, head_dim_}, bias);
-    return b.rope(config_.qk_norm ? norm(b, y, "self_attn." + name + "_norm.weight") : y, positions, angles);
+  const auto rotated = [&](const Value& y) {
+    if (!kind.rotates) return y;
+    const Value turned = b.rope(y, positions, angles);
+    return config_.plain_qk_norm ? b.plain_rms_norm(turned, config_.norm_eps) : turned;
   };
-  const Value q = projected("q", heads_), k = projected("k", kv_heads_);
-  const Value v = b.linear(x, "self_attn.v_proj", {kv_heads_, head_dim_}, bias);
-  const Mask mask = {
-      .causal = true, .window = sliding ? config_.sliding_window : 0, .document_ids = b.field("document_ids")};
+  Value q = rotated(projected(b, x, "q", heads_, all_heads_));
+  if (!kind.rotates && config_.floor_scale != 0)
+    q = b.position_scale(q, positions, static_cast<double>(config_.floor_scale), config_.attn_scale);
+  const Value k = rotated(projected(b, x, "k", kv_heads_, all_kv_heads_));
+  const Value v = projected(b, x, "v", kv_heads_, {});
+  const Mask mask = {.causal = true,
+                     .window = kind.slides ? config_.sliding_window : 0,
+                     .chunk = kind.slides ? config_.attention_chunk : 0,
+                     .document_ids = b.field("document_ids")};
   const double scale =
       config_.query_scale != 0 ? config_.query_scale : 1.0 / std::sqrt(static_cast<double>(config_.head_dim));
   const Value y = b.attention(q, k, v, mask, scale, config_.attention_softcap);
@@ -162,18 +188,20 @@ Value Decoder::mlp(Builder& b, const Value& x, const std::string& name, Dim widt
 
 Value Decoder::experts(Builder& b, const Value& x) const {
   const Experts& experts = config_.experts;
-  const Value logits = b.router(x, "mlp.gate.weight", num_experts_);
+  const ExpertNames& names = family_.expert_names;
+  const std::string mlp_name(family_.mlp);
+  const Value logits = b.router(x, mlp_name + (names.is_joined ? ".router.weight" : ".gate.weight"), num_experts_);
   const Value chosen = b.top_experts(logits, chosen_, b.field("document_ids"), experts.groups, experts.top_groups);
   const Value weights = b.expert_weights(logits, chosen, experts.score, experts.normalize, experts.factor);
-  const Value rows = b.dispatch(x, chosen);
+  const Value rows = experts.scales_input ? b.dispatch(x, chosen, weights) : b.dispatch(x, chosen);
   const auto product = [&](const Value& in, const std::string& name, Dim out) {
-    return b.grouped_linear(in, chosen, "mlp.experts." + name, num_experts_, {out});
+    return b.grouped_linear(in, chosen, mlp_name + ".experts." + name, num_experts_, {out});
   };
   const Value gate = product(rows, "gate_proj", expert_ffn_), up = product(rows, "up_proj", expert_ffn_);
   const Value down = product(b.gated_activation(gate, up, config_.function), "down_proj", hidden_);
-  const Value y = b.combine(down, chosen, weights);
+  const Value y = experts.scales_input ? b.combine(down, chosen) : b.combine(down, chosen, weights);
   if (experts.shared_width == 0) return y;
-  Value shared = mlp(b, x, std::string(family_.expert_names.shared), shared_ffn_);
+  Value shared = mlp(b, x, std::string(names.shared), shared_ffn_);
   if (experts.shared_gate)
     shared = b.gate_tokens(shared, b.router(x, "mlp.shared_expert_gate.weight", b.dim("shared_gate", 1)));
   return b.add(y, shared);
@@ -189,12 +217,21 @@ void Decoder::disk_mapping(DiskMapping& m) const {
   if (config_.experts.num_experts != 0) expert_mapping(m);
   for (const std::string base : {"embed_tokens.*", "layers.*", "norm.*"})  // names in files saved from the base model
     m.alias(base, "model." + base);
+  if (family_.outer_model_type.empty()) return;
+  for (const std::string name : {"model.*", "lm_head.*"}) m.alias("language_model." + name, name);
+  if (config_.has_towers)
+    for (const char* tower : {"vision_model.*", "multi_modal_projector.*"}) m.skip(tower);
 }
 
-// Files hold each expert's linears as tensors of their own.
+// Files hold each expert's linears as tensors of their own, or those of all experts in one.
 void Decoder::expert_mapping(DiskMapping& m) const {
   const ExpertNames& names = family_.expert_names;
   const std::string layer = "model.layers.{i}.";
+  if (names.is_joined) {
+    const std::string experts = layer + std::string(names.experts) + ".";
+    m.tensor(experts + "gate_up_proj", {{experts + "gate_proj.weight"}, {experts + "up_proj.weight"}}, 1, {0, 2, 1});
+    return m.permuted(experts + "down_proj", experts + "down_proj.weight", {0, 2, 1});
+  }
   if (const std::string router(names.router); router != "mlp.gate")
     m.tensor(layer + router + ".weight", {{layer + "mlp.gate.weight"}});
   const std::pair<std::string_view, std::string_view> linears[] = {

@@ -24,12 +24,15 @@ class Decoder : public chassis::Model {
  private:
   // Layers of one kind are recorded once.
   struct LayerKind {
-    bool slides = false, has_experts = false;
+    bool slides = false, has_experts = false, rotates = true;
     auto operator<=>(const LayerKind&) const = default;
   };
   LayerKind kind_of(size_t layer) const;
   chassis::Block layer(chassis::Builder& b, LayerKind kind) const;
-  chassis::Value attention(chassis::Builder& b, const chassis::Value& x, bool sliding) const;
+  chassis::Value attention(chassis::Builder& b, const chassis::Value& x, LayerKind kind) const;
+  // q, k or v of a layer, by its name.
+  chassis::Value projected(chassis::Builder& b, const chassis::Value& x, const std::string& name, chassis::Dim heads,
+                           chassis::Dim width) const;
   chassis::Value latent_attention(chassis::Builder& b, const chassis::Value& x) const;
   chassis::Value mlp(chassis::Builder& b, const chassis::Value& x, const std::string& name, chassis::Dim width) const;
   chassis::Value experts(chassis::Builder& b, const chassis::Value& x) const;
@@ -39,6 +42,7 @@ class Decoder : public chassis::Model {
   const Family& family_;
   Config config_;
   chassis::Dim hidden_{}, vocab_{}, heads_{}, kv_heads_{}, head_dim_{}, ffn_{};
+  chassis::Dim all_heads_{}, all_kv_heads_{};  // heads · head_dim, where a norm reads all of them as one
   struct LatentDims {
     chassis::Dim q{}, kv{}, kv_with_rotary{}, plain{}, rotary{}, value{}, query{}, plain_and_value{}, one{};
   } latent_;

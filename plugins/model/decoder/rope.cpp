@@ -18,9 +18,9 @@ void read_llama3(const Json& table, const std::string& name, Reader& reader, Rop
   rope.low_freq_factor = reader.positive("low_freq_factor", 1.0);
   rope.high_freq_factor = reader.positive("high_freq_factor", 4.0);
   rope.original_max_position_embeddings = reader.size("original_max_position_embeddings", 8192);
-  if (rope.high_freq_factor <= rope.low_freq_factor) {
+  if (rope.high_freq_factor < rope.low_freq_factor) {
     fail_config({name + ".high_freq_factor", name + ".low_freq_factor"}, name, ".high_freq_factor ",
-                rope.high_freq_factor, " is not above low_freq_factor ", rope.low_freq_factor);
+                rope.high_freq_factor, " is below low_freq_factor ", rope.low_freq_factor);
   }
 }
 
@@ -118,7 +118,7 @@ void read_rope(const Json& table, std::string_view family, const std::string& na
 
 Rope read_both_ropes(Reader& reader, const RopeSupport& support, std::vector<std::string>& unknown) {
   Rope rope;
-  rope.theta = reader.positive("rope_theta", rope.theta);
+  rope.theta = reader.positive("rope_theta", support.theta);
   if (support.partial)
     rope.partial_rotary_factor = reader.positive("partial_rotary_factor", 1.0);
   else
@@ -218,7 +218,7 @@ std::vector<double> inverse_frequencies(const Rope& rope, int64_t rotary_dim, co
       const float wavelength = reciprocal(inv_freq) * static_cast<float>(2 * std::numbers::pi);
       if (wavelength > static_cast<float>(low_wavelength)) {
         inv_freq /= factor;
-      } else if (!(wavelength < static_cast<float>(high_wavelength))) {
+      } else if (rope.high_freq_factor > rope.low_freq_factor && !(wavelength < static_cast<float>(high_wavelength))) {
         const float turns = reciprocal(wavelength) * static_cast<float>(rope.original_max_position_embeddings);
         const float smooth = (turns - static_cast<float>(rope.low_freq_factor)) /
                              static_cast<float>(rope.high_freq_factor - rope.low_freq_factor);

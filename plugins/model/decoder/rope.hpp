@@ -31,6 +31,7 @@ struct Rope {
 struct RopeSupport {
   std::vector<std::string_view> types = {"default", "linear", "llama3"};
   bool partial = false;  // partial_rotary_factor
+  double theta = 10000;  // where the file has no rope_theta
 };
 
 // Reads a table, rope_parameters or rope_scaling, over `rope`.
