@@ -79,9 +79,9 @@ class PatternChain {
       value_ = case_.op(id.c_str(), inputs, {}, {{"function", std::string("silu")}});
     } else if (id == "add" || id == "mul") {
       value_ = case_.op(id.c_str(), {value_, case_.input(numbered("other", i).c_str(), dims_)});
-    } else if (id == "scale" || id == "softcap" || id == "dropout") {
-      const char* const attr = id == "scale" ? "factor" : id == "softcap" ? "cap" : "p";
-      value_ = case_.op(id.c_str(), {value_}, {}, {{attr, id == "scale" ? 1.5 : id == "softcap" ? 1.5 : 0.3}});
+    } else if (id == "scale" || id == "softcap" || id == "clip" || id == "dropout") {
+      const char* const attr = id == "scale" ? "factor" : id == "softcap" ? "cap" : id == "clip" ? "limit" : "p";
+      value_ = case_.op(id.c_str(), {value_}, {}, {{attr, id == "dropout" ? 0.3 : 1.5}});
     } else if (id == "channel_scale") {
       value_ = case_.op("channel_scale", {value_}, {weight()});
     } else if (id == "cross_entropy" || id == "token_logp") {

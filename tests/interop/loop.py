@@ -50,18 +50,24 @@ def rows_of(rows, case):
 
 
 def attention_mask(document_ids, dtype, config):
-    """Causal inside each document, and inside the window of layers that have one; added to the scores."""
+    """Causal inside each document, and inside the window, or the chunk of the document, of layers that have one; added to the
+    scores."""
     T = document_ids.shape[1]
     visible = (document_ids[:, :, None] == document_ids[:, None, :]) & torch.ones(T, T, dtype=torch.bool).tril()
 
-    def mask(window):
+    def mask(window, chunk=None):
         seen = visible if window is None else visible & torch.ones(T, T, dtype=torch.bool).triu(1 - window)
+        if chunk is not None:
+            first = (document_ids[:, :, None] == document_ids[:, None, :]).int().argmax(-1)
+            number = (torch.arange(T) - first) // chunk
+            seen = seen & (number[:, :, None] == number[:, None, :])
         return torch.zeros(seen.shape, dtype=dtype).masked_fill(~seen, torch.finfo(dtype).min)[:, None]
 
     window = getattr(config, "sliding_window", None)
     if getattr(config, "layer_types", None) is None:
         return mask(window)
-    return {"full_attention": mask(None), "sliding_attention": mask(window)}
+    chunk = getattr(config, "attention_chunk_size", None)
+    return {"full_attention": mask(None), "sliding_attention": mask(window), "chunked_attention": mask(None, chunk)}
 
 
 def learning_rate(case, step):

@@ -4,7 +4,7 @@ import copy
 import json
 
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSequenceClassification
 from transformers.utils import logging
 
@@ -23,6 +23,10 @@ LOCAL = dict(full_attention=dict(rope_type="linear", factor=4.0, rope_theta=2000
 YARN = dict(rope_type="yarn", rope_theta=10000.0, factor=4.0, original_max_position_embeddings=32, beta_fast=32, beta_slow=1,
             mscale=0.707, mscale_all_dim=0.707)
 
+# As in Llama 4 Scout, whose two factors are equal.
+EQUAL = dict(rope_type="llama3", rope_theta=10000.0, factor=16.0, low_freq_factor=1.0, high_freq_factor=1.0,
+             original_max_position_embeddings=64)
+
 # The defaults of a family's tiny models. transformers gives the row of pad_token_id no gradient, so there is none.
 FAMILIES = {
     "llama": {}, "mistral": dict(sliding_window=None), "qwen2": {}, "qwen3": dict(head_dim=20),
@@ -32,7 +36,10 @@ FAMILIES = {
     "deepseek_v2": dict(num_key_value_heads=4, n_routed_experts=6, num_experts_per_tok=2, moe_intermediate_size=24,
                         n_shared_experts=2, kv_lora_rank=20, q_lora_rank=28, qk_nope_head_dim=12, qk_rope_head_dim=8,
                         v_head_dim=16, first_k_dense_replace=1),
+    "llama4_text": dict(num_hidden_layers=4, head_dim=16, intermediate_size=40, intermediate_size_mlp=72, num_local_experts=5,
+                        num_experts_per_tok=1, no_rope_layer_interval=2, attention_chunk_size=16, pad_token_id=None),
     "mixtral": dict(num_local_experts=5, num_experts_per_tok=2, sliding_window=None),
+    "olmoe": dict(intermediate_size=40, num_experts=6, num_experts_per_tok=3, pad_token_id=None),
     "qwen2_moe": dict(num_experts=6, num_experts_per_tok=3, moe_intermediate_size=40, shared_expert_intermediate_size=56,
                       pad_token_id=None),
     "qwen3_moe": dict(head_dim=20, num_experts=6, num_experts_per_tok=2, moe_intermediate_size=48, pad_token_id=None),
@@ -72,7 +79,19 @@ def kind_of(rope):
     return rope.get("rope_type", "default")
 
 
-def save(model, folder, old_spelling=False, **options):
+def nest(folder):
+    """Makes the files those of a model of text and images, whose tower is one tensor here."""
+    for file in folder.glob("*.safetensors"):
+        tensors = {"language_model." + key: value for key, value in load_file(file).items()}
+        save_file({**tensors, "vision_model.class_embedding": torch.ones(3)}, file, metadata={"format": "pt"})
+    path = folder / "config.json"
+    text = json.loads(path.read_text())
+    text.pop("architectures")
+    path.write_text(json.dumps({"architectures": ["Llama4ForConditionalGeneration"], "model_type": "llama4",
+                                "text_config": text, "vision_config": {"model_type": "llama4_vision_model"}}))
+
+
+def save(model, folder, old_spelling=False, nested=False, **options):
     """`old_spelling` writes config.json as transformers 4 does."""
     model.save_pretrained(folder, **options)
     if old_spelling:
@@ -92,7 +111,11 @@ def save(model, folder, old_spelling=False, **options):
         key = "type" if kind == "linear" and "rope_local_base_freq" not in config else "rope_type"
         config["rope_scaling"] = None if kind == "default" else {key: kind, **rope}
         config["torch_dtype"] = config.pop("dtype", "float32")
+        if config.get("attn_temperature_tuning") is True:
+            config["attn_temperature_tuning"] = 4
         path.write_text(json.dumps(config, indent=2))
+    if nested:
+        nest(folder)
     return folder
 
 
@@ -138,6 +161,18 @@ CASES = {
     "deepseek_v2_groups": (dict(family="deepseek_v2", topk_method="group_limited_greedy", n_group=3, topk_group=2,
                                 routed_scaling_factor=16.0, attention_bias=True), {}),
     "deepseek_v2_v4": (dict(family="deepseek_v2", rope=YARN), dict(old_spelling=True)),
+    "llama4": (dict(family="llama4_text"), {}),
+    "llama4_temperature": (dict(family="llama4_text", floor_scale=4, attn_scale=0.4, interleave_moe_layer_step=2,
+                                num_experts_per_tok=2, attention_chunk_size=7), SHARDED),
+    "llama4_layers": (dict(family="llama4_text", moe_layers=[0, 3], no_rope_layers=[0, 1, 1, 0], use_qk_norm=False, attention_bias=True,
+                           tie_word_embeddings=True, attn_temperature_tuning=False), {}),
+    "llama4_dense": (dict(family="llama4_text", moe_layers=[], head_dim=20), {}),
+    "llama4_rope": (dict(family="llama4_text", rope=EQUAL, layer_types=["full_attention"] * 4), {}),
+    "llama4_v4": (dict(family="llama4_text", rope=LLAMA3, floor_scale=4), dict(old_spelling=True)),
+    "llama4_nested_v4": (dict(family="llama4_text", rope=EQUAL, interleave_moe_layer_step=2), dict(old_spelling=True, nested=True)),
+    "olmoe": (dict(family="olmoe"), {}),
+    "olmoe_clip": (dict(family="olmoe", clip_qkv=0.7, norm_topk_prob=True, num_key_value_heads=1, attention_bias=True), SHARDED),
+    "olmoe_v4": (dict(family="olmoe", rope=LINEAR, tie_word_embeddings=True, num_key_value_heads=4), dict(old_spelling=True)),
     "mixtral": (dict(family="mixtral"), {}),
     "mixtral_one": (dict(family="mixtral", num_local_experts=4, num_experts_per_tok=1, sliding_window=17), SHARDED),
     "mixtral_tied": (dict(family="mixtral", tie_word_embeddings=True, head_dim=20), {}),

@@ -68,6 +68,12 @@ CASES = {
                       lengths=(5, 49)),
     "deepseek_v2": Case(dict(family="deepseek_v2", rope=models.YARN)),
     "deepseek_v2_none": Case(dict(family="deepseek_v2", q_lora_rank=None), clip=3.0, packing="none", lengths=(5, 49)),
+    # transformers scales queries by their position in the row, not in the document, so packed rows do not reach floor_scale.
+    "llama4": Case(dict(family="llama4_text", interleave_moe_layer_step=2, attention_chunk_size=9)),
+    "llama4_none": Case(dict(family="llama4_text", floor_scale=4, attn_scale=0.4, num_experts_per_tok=2, attention_chunk_size=7),
+                        packing="none", lengths=(5, 49)),
+    "olmoe": Case(dict(family="olmoe", clip_qkv=1.1)),
+    "olmoe_none": Case(dict(family="olmoe", norm_topk_prob=True, num_key_value_heads=4), packing="none", lengths=(5, 49)),
     "mixtral": Case(dict(family="mixtral")),
     "mixtral_none": Case(dict(family="mixtral", sliding_window=11, tie_word_embeddings=True), clip=2.8, packing="none", lengths=(5, 49)),
     "qwen2_moe": Case(dict(family="qwen2_moe", mlp_only_layers=[1]), clip=1.4),

@@ -38,7 +38,16 @@ inline std::vector<SmallFamily> small_families() {
        "qk_nope_head_dim = 6, qk_rope_head_dim = 4, v_head_dim = 8, first_k_dense_replace = 1, topk_method = "
        "\"group_limited_greedy\", n_group = 3, topk_group = 2, rope_scaling = { rope_type = \"yarn\", factor = 4.0, "
        "original_max_position_embeddings = 16, mscale = 0.7, mscale_all_dim = 0.8 } }\n"},
+      {"llama4",
+       "plugin = \"llama4\"\nconfig = { vocab_size = 101, hidden_size = 32, intermediate_size = 20, "
+       "intermediate_size_mlp = "
+       "56, num_hidden_layers = 3, num_attention_heads = 4, num_key_value_heads = 2, head_dim = 10, initializer_range "
+       "= "
+       "0.1, num_local_experts = 6, num_experts_per_tok = 2, interleave_moe_layer_step = 2, no_rope_layer_interval = "
+       "2, "
+       "attention_chunk_size = 5, floor_scale = 4, attn_scale = 0.5 }\n"},
       family("mixtral", ", num_local_experts = 5, num_experts_per_tok = 2"),
+      family("olmoe", ", num_experts = 6, num_experts_per_tok = 2, clip_qkv = 0.9"),
       family("qwen2_moe",
              ", num_experts = 6, num_experts_per_tok = 3, moe_intermediate_size = 20, "
              "shared_expert_intermediate_size = 24, mlp_only_layers = [1]"),

@@ -171,6 +171,22 @@ void add_elementwise(std::vector<OpsCase>& cases) {
                        [](const Tensors& x, const Tensors&) { return x[0] * 5.5; }));
   cases.push_back(make("softcap", "softcap", {random({2, 5, 37}, 30.0)}, {}, {2, 5, 37}, {{"cap", 20.0}},
                        [](const Tensors& x, const Tensors&) { return at::tanh(x[0] / 20.0) * 20.0; }));
+  cases.push_back(make("clip", "clip", {random({2, 5, 37})}, {}, {2, 5, 37}, {{"limit", 0.75}},
+                       [](const Tensors& x, const Tensors&) { return at::clamp(x[0], -0.75, 0.75); }));
+  const at::Tensor positions = ints({0, 3, 4, 100, 11, 7}, {2, 3});
+  for (const double attn_scale : {0.1, 0.6})
+    cases.push_back(make("position_scale by " + std::to_string(attn_scale), "position_scale",
+                         {random({2, 3, 5, 10}), positions}, {}, {2, 3, 5, 10},
+                         {{"floor_scale", 4.0}, {"attn_scale", attn_scale}}, [=](const Tensors& x, const Tensors&) {
+                           const at::Tensor steps = at::floor((positions.to(kDouble) + 1) / 4);
+                           return x[0] * (1 + attn_scale * at::log1p(steps)).view({2, 3, 1, 1});
+                         }));
+  for (const double eps : {1e-5, 0.3})
+    cases.push_back(make("rms_norm without a weight, eps " + std::to_string(eps), "rms_norm", {random({2, 3, 5, 10})},
+                         {}, {2, 3, 5, 10}, {{"eps", eps}, {"plain", int64_t{1}}},
+                         [=](const Tensors& x, const Tensors&) {
+                           return rms_norm(x[0], at::ones({10}, at::TensorOptions(kDouble)), eps);
+                         }));
   cases.push_back(
       make("reshape", "reshape", {random({2, 5, 8})}, {}, {2, 5, 4, 2}, {}, [](const Tensors& x, const Tensors&) {
         return x[0].view({2, 5, 4, 2});

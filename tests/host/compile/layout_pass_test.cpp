@@ -331,6 +331,35 @@ TEST(Layout, RanksShareAKeyHead) {
   }
 }
 
+TEST(Layout, HeadsThatANormReadsAsOneAreDividedAfterIt) {
+  Program program = with_heads(4, 4, [](Recorder& r, const Heads& of) {
+    const auto [n, k, d, h, x] = of;
+    const DimId all = r.dim("all_heads", 8);
+    const ValueId q = r.op("linear", "q", {x}, {r.slot("q", {{all}, {h}})}, {}, {all});
+    const ValueId normed = r.op("rms_norm", "norm", {q}, {r.slot("w", {{all}})}, {{"eps", 1e-6}}, {});
+    const ValueId heads = r.op("reshape", "heads", {normed}, {}, {}, {CHASSIS_DIM_BATCH, CHASSIS_DIM_TIME, n, d});
+    const ValueId key = r.op("linear", "k", {x}, {r.slot("k", {{k, d}, {h}})}, {}, {k, d});
+    return r.op("linear", "o", {r.op("attention", "a", {heads, key, key})}, {r.slot("o", {{h}, {n, d}})}, {}, {h});
+  });
+  const TensorAxis axis(2, {"heads", "kv_heads"}, false, 1);
+  const LayoutStrategy* stack[] = {&axis};
+  const ProgramLayout layout = apply_layout(program, stack);
+  const BlockType& block = program.blocks[0];
+  const auto split = std::ranges::find(block.ops, CommOp::kSplit, &Op::comm);
+  ASSERT_NE(split, block.ops.end());
+  EXPECT_EQ(split->attr_int("dim", -1), 2);
+  const auto attention = std::ranges::find(block.ops, OpId("attention"), &Op::id);
+  for (const size_t i : {0, 1})
+    EXPECT_EQ(layout.local_shape(program, block.values[attention->inputs[i]], {1, 3}),
+              (std::vector<int64_t>{1, 3, 2, 2}));
+  // Every rank has these whole, and all of their gradients.
+  for (const char* whole : {"q", "w"}) {
+    const auto slot = std::ranges::find(block.slots, whole, &ParameterSlot::name);
+    EXPECT_EQ(slot->sharding[0].kind, Sharding::Kind::kReplicate) << whole;
+    EXPECT_TRUE(slot->partial_over.empty()) << whole;
+  }
+}
+
 TEST(Layout, RanksDoNotShareWhatIsContracted) {
   EXPECT_HAS(layout_refusal(SmallModel{}.program(), TensorAxis(12, {"ffn"})),
              "axis 'tp' of size 12 cannot divide ffn = 6");

@@ -204,6 +204,41 @@ TEST(OpRules, CapsAreNumbersAboveZero) {
   EXPECT_HAS(refusal_of([](Operands& b) { b.r.op("scale", "scale", {b.x()}); }), "attribute factor is missing");
 }
 
+TEST(OpRules, LimitsAndFloorScalesAreNumbersAboveZero) {
+  const auto clip = [](OpAttrs attrs) {
+    return refusal_of([&](Operands& b) { b.r.op("clip", "clip", {b.x()}, {}, attrs); });
+  };
+  EXPECT_EQ(clip({{"limit", 2.0}}), "");
+  EXPECT_HAS(clip({}), "attribute limit is missing");
+  EXPECT_HAS(clip({{"limit", -2.0}}), "attribute limit must be a number above 0");
+  const auto position_scale = [](double floor_scale, const char* field) {
+    return refusal_of([&](Operands& b) {
+      const ValueId positions = field == nullptr ? b.x() : b.r.field(field);
+      b.r.op("position_scale", "scale", {b.x(), positions}, {}, {{"floor_scale", floor_scale}, {"attn_scale", 0.1}});
+    });
+  };
+  EXPECT_EQ(position_scale(4, "positions"), "");
+  EXPECT_HAS(position_scale(0, "positions"), "attribute floor_scale must be a number above 0");
+  EXPECT_HAS(position_scale(4, nullptr), "input 1 is [B, T, hidden=8], expected [B, T]");
+}
+
+TEST(OpRules, APlainRmsNormHasNoWeight) {
+  const auto norm = [](bool weight, OpAttrs attrs) {
+    return refusal_of([&](Operands& b) {
+      attrs.emplace_back("eps", 1e-5);
+      std::vector<SlotId> params;
+      if (weight) params.push_back(b.r.slot("weight", {{b.hidden}}));
+      b.r.op("rms_norm", "norm", {b.x()}, params, attrs);
+    });
+  };
+  const std::pair<std::string, AttrValue> plain = {"plain", int64_t{1}};
+  EXPECT_EQ(norm(true, {}), "");
+  EXPECT_EQ(norm(false, {plain}), "");
+  EXPECT_HAS(norm(true, {plain}), "is plain, but has a weight");
+  EXPECT_HAS(norm(false, {}), "has no weight, but is not plain");
+  EXPECT_HAS(norm(false, {plain, {"offset", 1.0}}), "is plain, but its weight has an offset");
+}
+
 // {op: {attribute: its letter}} as the table in chassis/op.h says.
 std::map<std::string, std::map<std::string, std::string>> documented_attributes() {
   std::map<std::string, std::map<std::string, std::string>> out;

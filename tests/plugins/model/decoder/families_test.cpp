@@ -77,6 +77,35 @@ TEST(Families, RefuseFieldsThatDisagree) {
              "partial_rotary_factor 0.01 of head_dim 96 gives 0 rotated dims");
 }
 
+TEST(Families, RefuseExpertsThatTheyDoNotCompute) {
+  EXPECT_HAS(refusal_of("olmoe", R"({"num_experts": 4, "num_experts_per_tok": 5})"),
+             "num_experts_per_tok 5 is above the number of experts, 4");
+  EXPECT_HAS(refusal_of("olmoe", R"({"num_experts": 4, "num_local_experts": 6})"),
+             "num_experts 4 contradicts num_local_experts 6");
+  EXPECT_HAS(refusal_of("olmoe", R"({"hidden_size": 64, "num_attention_heads": 4, "head_dim": 20})"),
+             "num_attention_heads 4 times head_dim 20 is 80, not hidden_size 64");
+  EXPECT_HAS(refusal_of("olmoe", R"({"clip_qkv": -1.0})"), "clip_qkv is -1, expected above 0");
+  EXPECT_HAS(refusal_of("llama4", R"({"num_local_experts": 4, "num_experts_per_tok": 5})"),
+             "num_experts_per_tok 5 is above the number of experts, 4");
+  EXPECT_HAS(refusal_of("llama4", R"({"router_jitter_noise": 0.1})"),
+             "router_jitter_noise 0.1 is not supported by model 'llama4'");
+  EXPECT_HAS(refusal_of("llama4", R"({"num_hidden_layers": 4, "moe_layers": [1, 4]})"),
+             "moe_layers has 4, which is not one of the 4 layers from 0 on");
+  EXPECT_HAS(refusal_of("llama4", R"({"num_hidden_layers": 4, "no_rope_layers": [1, 0]})"),
+             "no_rope_layers has 2 entries, but num_hidden_layers is 4");
+  EXPECT_HAS(refusal_of("llama4", R"({"num_hidden_layers": 1, "no_rope_layers": [2]})"),
+             "no_rope_layers[0] is 2, expected 1 (with rope) or 0");
+  EXPECT_HAS(refusal_of("llama4", R"({"attention_chunk_size": null})"),
+             "layer 0 has chunked attention, but there is no attention_chunk_size");
+  EXPECT_HAS(refusal_of("llama4", R"({"num_hidden_layers": 1, "layer_types": ["sliding_attention"]})"),
+             "layer_types[0] \"sliding_attention\" is not supported by model 'llama4' (supported: full_attention, "
+             "chunked_attention)");
+  EXPECT_HAS(refusal_of("llama4", R"({"attn_temperature_tuning": 3})"), "attn_temperature_tuning is 3, expected true");
+  EXPECT_HAS(refusal_of("llama4", R"({"model_type": "llama4"})"), "model_type 'llama4' needs a text_config, a table");
+  EXPECT_HAS(refusal_of("llama4", R"({"rope_scaling": {"rope_type": "yarn", "factor": 4.0}})"),
+             "rope type 'yarn' is not supported by model 'llama4' (supported: default, llama3)");
+}
+
 TEST(Families, RefuseTwoNamesOfOneNumberThatDisagree) {
   EXPECT_HAS(refusal_of("gpt2", R"({"n_head": 4, "num_attention_heads": 2})"),
              "n_head 4 contradicts num_attention_heads 2");
