@@ -252,7 +252,7 @@ class TensorLayout final : public BlockLayout {
   // A head that all others share is whole on every rank; each rank has a part of its gradient.
   void place_concat(Op op) {
     const Sharding heads = of(op.inputs[0]);
-    if (heads.kind == Kind::kShard && heads.dim != CHASSIS_DIM_TIME && of(op.inputs[1]).kind != Kind::kShard)
+    if (heads.kind == Kind::kShard && heads.dim != CHASSIS_DIM_TIME && of(op.inputs[1]) != heads)
       op.inputs[1] = column_input(op.inputs[1]);
     append(std::move(op), heads);
   }
@@ -288,6 +288,7 @@ class TensorLayout final : public BlockLayout {
 
   // As a linear, but the sum over the ranks is left to combine, which has fewer rows.
   void place_grouped_linear(Op op) {
+    op.inputs[1] = whole(op.inputs[1]);
     const ParameterSlot& weight = block_.slots[op.params[0]];
     const Sharding placed = weight.sharding[axis_];
     if (placed.kind != Kind::kShard) {

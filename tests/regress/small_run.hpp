@@ -216,14 +216,15 @@ inline void expect_close(const Trained& ours, const Trained& theirs, double tole
 
 // bf16 has 8 significant bits: the relative error of a value is at most 2^-9, and that of a sum of products of such
 // values little more.
-inline void expect_within_bf16(const Trained& rounded, const Trained& exact) {
+// `slack`: a factor for models whose values jump where two experts are nearly equal.
+inline void expect_within_bf16(const Trained& rounded, const Trained& exact, double slack = 1) {
   EXPECT_NE(rounded.losses, exact.losses);
   for (size_t i = 0; i < exact.losses.size(); ++i) {
-    EXPECT_LE(relative(rounded.losses[i], exact.losses[i]), 0x1p-8);
-    EXPECT_LE(relative(rounded.grad_norms[i], exact.grad_norms[i]), 0x1p-5);
+    EXPECT_LE(relative(rounded.losses[i], exact.losses[i]), slack * 0x1p-8);
+    EXPECT_LE(relative(rounded.grad_norms[i], exact.grad_norms[i]), slack * 0x1p-5);
   }
-  EXPECT_LE(relative_l2(rounded.gradients, exact.gradients), 0x1p-4);
-  EXPECT_LE(relative_l2(rounded.weights, exact.weights), 0x1p-8);
+  EXPECT_LE(relative_l2(rounded.gradients, exact.gradients), slack * 0x1p-4);
+  EXPECT_LE(relative_l2(rounded.weights, exact.weights), slack * 0x1p-8);
 }
 
 inline void expect_same_bits(const Trained& ours, const Trained& theirs) {
