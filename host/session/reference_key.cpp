@@ -25,9 +25,10 @@ std::vector<std::string> weight_directories(const Settings& settings) {
 
 Json file_keys(const std::vector<std::string>& directories) {
   Json files = Json::array();
-  for (const std::string& path : directories)
-    for (const SourceDirectory::Entry& entry : SourceDirectory(path).files())
-      files.push_back(file_key(path + "/" + entry.path));
+  for (const std::string& path : directories) {
+    const SourceDirectory directory(path);
+    for (const SourceDirectory::Entry& entry : directory.files()) files.push_back(file_key(path + "/" + entry.path));
+  }
   return files;
 }
 

@@ -62,6 +62,16 @@ Json order_of(const Session& session) {
           {"seed", *settings.run.seed}};
 }
 
+// Files have other inodes on other machines, so all ranks use the key of rank 0.
+Json shared_model_key(Session& session, Purpose purpose) {
+  World& world = session.world();
+  std::string text;
+  world.run_and_agree("reading the files of the reference", [&] {
+    if (world.rank() == 0) text = reference_model_key(session, purpose).dump();
+  });
+  return Json::parse(world.exchange("key of the reference", text)[0]);
+}
+
 class Precomputation {
  public:
   Precomputation(Session& session, TrainData* train, const std::vector<std::unique_ptr<EvalData>>& eval)
@@ -105,14 +115,7 @@ class Precomputation {
   // Training and evaluation may read the same data, whose values are in one file.
   const Set& first_of(const Set& set) const { return *std::ranges::find(sets_, set.path, &Set::path); }
 
-  // Files have other inodes on other machines, so all ranks use the key of rank 0.
-  Json model_key() {
-    std::string text;
-    world_.run_and_agree("reading the files of the reference", [&] {
-      if (world_.rank() == 0) text = reference_model_key(session_, purpose_).dump();
-    });
-    return Json::parse(world_.exchange("key of the reference", text)[0]);
-  }
+  Json model_key() { return shared_model_key(session_, purpose_); }
 
   // Opens what is kept. A set keeps it only if all ranks can. Returns true if nothing is missing.
   bool find_kept() {
@@ -338,6 +341,10 @@ bool precomputes_reference(const Session& session) {
     return false;
   session.compiled().resolved(reference_purpose(session));
   return true;
+}
+
+std::string reference_model_hash(Session& session) {
+  return reference_hash(shared_model_key(session, reference_purpose(session)));
 }
 
 std::string precompute_reference(Session& session, TrainData* train, const std::vector<std::unique_ptr<EvalData>>& eval,

@@ -18,6 +18,9 @@ namespace chassis {
 // reference_purpose(), and if the reference has no program, so that this comes before anything is allocated.
 bool precomputes_reference(const Session& session);
 
+// [control][all-ranks] The hash of the model that the objective compares with: its weights and what computes it.
+std::string reference_model_hash(Session& session);
+
 // [control][all-ranks] After the session's allocate(). Gives every set of `train`, which may be NULL, and of `eval` the
 // values of the reference: those that are kept for the same data and the same model, or new ones. Calls `fill`
 // [all-ranks], which fills the parameters of the session with those of the reference, only if values are missing.

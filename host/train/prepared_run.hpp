@@ -46,7 +46,7 @@ struct PreparedRun {
   std::unique_ptr<RunSaves> saves;
   std::optional<MemoryCharge> step_data;    // the rows in `data`, which are plain arrays
   std::optional<ReferenceModel> reference;  // only if the objective compares with one in each step
-  std::string reference_hash;               // of one that was computed before training
+  std::string reference_hash;               // of the model that the objective compares with; "": it has none
   std::optional<ObjectiveStep> objective;   // only if the run has an objective of its own
   std::unique_ptr<Trainer> trainer;
   RunSinks sinks;

@@ -29,6 +29,7 @@ class RunStart {
 
   void operator()() {
     if (precomputes_reference(session_)) precompute();
+    if (run_.reference) run_.reference_hash = reference_model_hash(session_);
     if (run_.reference && run_.reference->has_copy()) {
       fill_reference();
       run_.reference->take();

@@ -207,8 +207,7 @@ void read_experts(Reader& reader, Config& config, int64_t num_experts, int64_t c
                          num_experts);
   reader.require_neutral("router_jitter_noise", 0.0);
   if (reader.boolean("output_router_logits", false) && reader.number("router_aux_loss_coef", 0.001) != 0)
-    reader.fail("output_router_logits", " is true: the auxiliary loss is not computed by model '", reader.family(),
-                "'; set it to false");
+    config.uncomputed_losses.push_back("output_router_logits");
   reader.ignore({"router_aux_loss_coef"});
 }
 

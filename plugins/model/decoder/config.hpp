@@ -80,9 +80,10 @@ struct Config {
   bool has_local_rope = false;        // sliding layers rotate by local_rope
   Rope local_rope = {};
 
-  Json source = nullptr;                       // as read; of a model of text and images, the part of the text
-  bool has_towers = false;                     // the source has more than the text model
-  std::vector<std::string> unknown_keys = {};  // of the source
+  Json source = nullptr;                            // as read; of a model of text and images, the part of the text
+  bool has_towers = false;                          // the source has more than the text model
+  std::vector<std::string> unknown_keys = {};       // of the source
+  std::vector<std::string> uncomputed_losses = {};  // keys of auxiliary losses, which training leaves out
 };
 
 // Names in files of an expert's linears, each after the layer's prefix, and of the router and the shared MLP.

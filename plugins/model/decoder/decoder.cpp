@@ -17,6 +17,9 @@ constexpr const char* kEmbedding = "model.embed_tokens.weight";
 
 void Decoder::configure(std::string_view config_json) {
   config_ = parse_config(family_, config_json);
+  for (const std::string& key : config_.uncomputed_losses)
+    host().count("config key " + key, "'", key, "' asks for an auxiliary loss of experts, which model '", family_.name,
+                 "' does not compute");
   size_t num_named = 0;  // limited, since a hostile file may have any number of keys
   for (const std::string& key : config_.unknown_keys) {
     host().count(num_named++ < 20 ? "config key " + key : "other config keys", "key '", key, "' is unknown to model '",
@@ -95,6 +98,12 @@ Decoder::LayerKind Decoder::kind_of(size_t layer) const {
   return {.slides = has(config_.is_sliding),
           .has_experts = config_.experts.num_experts != 0 && !has(config_.experts.is_dense),
           .rotates = !has(config_.has_no_rope)};
+}
+
+bool Decoder::has_expert_layers() const {
+  for (size_t i = 0; i < static_cast<size_t>(config_.num_hidden_layers); ++i)
+    if (kind_of(i).has_experts) return true;
+  return false;
 }
 
 Block Decoder::layer(Builder& b, LayerKind kind) const {
@@ -214,7 +223,7 @@ Value Decoder::norm(Builder& b, const Value& x, const std::string& weight) const
 void Decoder::disk_mapping(DiskMapping& m) const {
   m.skip("*rotary_emb.inv_freq");  // a buffer that old versions of transformers saved
   if (config_.tie_word_embeddings) m.skip("lm_head.weight");
-  if (config_.experts.num_experts != 0) expert_mapping(m);
+  if (has_expert_layers()) expert_mapping(m);
   for (const std::string base : {"embed_tokens.*", "layers.*", "norm.*"})  // names in files saved from the base model
     m.alias(base, "model." + base);
   if (family_.outer_model_type.empty()) return;

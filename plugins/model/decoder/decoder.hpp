@@ -28,6 +28,7 @@ class Decoder : public chassis::Model {
     auto operator<=>(const LayerKind&) const = default;
   };
   LayerKind kind_of(size_t layer) const;
+  bool has_expert_layers() const;
   chassis::Block layer(chassis::Builder& b, LayerKind kind) const;
   chassis::Value attention(chassis::Builder& b, const chassis::Value& x, LayerKind kind) const;
   // q, k or v of a layer, by its name.

@@ -74,7 +74,8 @@ const Family& deepseek_v2() {
                 reader.find("first_k_dense_replace") == nullptr ? 0 : reader.count("first_k_dense_replace");
             for (int64_t i = 0; num_dense > 0 && i < config.num_hidden_layers; ++i)
               config.experts.is_dense.push_back(i < num_dense);
-            reader.ignore({"aux_loss_alpha", "seq_aux", "ep_size", "num_experts"});
+            if (reader.number("aux_loss_alpha", 0) != 0) config.uncomputed_losses.push_back("aux_loss_alpha");
+            reader.ignore({"seq_aux", "ep_size", "num_experts"});
           },
       .write =
           [](const Config& config, Json& out) {

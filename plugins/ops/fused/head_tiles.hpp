@@ -24,6 +24,7 @@ class HeadMemory {
                                std::vector<int64_t>{count})),
         data_(tensor_.data<T>()) {}
   T* data() const noexcept { return data_; }
+  T& operator[](int64_t i) const noexcept { return data_[i]; }
 
  private:
   Tensor tensor_;
