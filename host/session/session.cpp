@@ -1,6 +1,8 @@
 // Builds a session in order: plugins, model, mesh, program, tokenizer, optimizer, shards.
 #include "host/session/session.hpp"
 
+#include <fmt/core.h>
+
 #include <filesystem>
 #include <memory>
 #include <optional>
@@ -12,6 +14,7 @@
 #include "host/base/slow_phase.hpp"
 #include "host/checkpoint/inspect.hpp"
 #include "host/config/task_table.hpp"
+#include "host/graph/op_table.hpp"
 #include "host/plugin/search.hpp"
 #include "host/service/memory.hpp"
 #include "host/session/fields.hpp"
@@ -94,6 +97,20 @@ PluginIndex index_of(const SettingList& folders, const std::vector<std::string>&
 
 }  // namespace
 
+namespace {
+
+void count_experts_without_adapter(const Program& program) {
+  size_t count = 0;
+  for (const Chain& chain : program.chains)
+    for (const uint32_t block : chain.blocks)
+      for (const Op& op : program.blocks[block].ops) count += op.spec().placement == OpPlacement::kGroupedLinear;
+  if (count > 0)
+    counted_warning("linears of experts without an adapter",
+                    fmt::format("the adapter extends none of the {} linears of experts; they stay frozen", count));
+}
+
+}  // namespace
+
 Session::Session(Config config, const SessionOptions& options)
     : config_(std::move(config)),
       world_(options.world ? options.world : &alone_),
@@ -153,6 +170,7 @@ Session::Session(Config config, const SessionOptions& options)
                           .resolve = std::move(resolve)};
   if (freezes_all_) compiled.freeze = freeze_all;
   compile_program(state_, config_, *plugins_, *model_, candidates, std::move(compiled));
+  if (adapter() != nullptr && config_.use() == ConfigUse::kTraining) count_experts_without_adapter(program());
   const auto make_tokenizer = [&](const std::string& member) {
     return plugins_->create(settings().tokenizer.key(), "tokenizer", member);
   };
