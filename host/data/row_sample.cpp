@@ -35,24 +35,24 @@ RowSample sample_rows(const DataSetConfig& set, const DataConfig& data, const To
   sample.num_files = files.size();
   RecordEncoder encoder(tokenizer, encode_options(data));
   const auto parser = make_row_parser(set, data.vocab_size);
-  const size_t limit = encode_options(data).cuts_documents() ? static_cast<size_t>(data.seq_len) : 0;
+  const bool are_labelled = data.sequences && data.sequences->units == CHASSIS_OBJECTIVE_LABELLED;
+  const size_t limit = are_labelled && encode_options(data).cuts_documents() ? static_cast<size_t>(data.seq_len) : 0;
   EncodeCounts cut;
   const auto drop = [&](const std::string& reason, const SourcePosition& where) {
     ++sample.dropped[reason];
     if (sample.first_dropped.empty()) sample.first_dropped = where.text();
   };
-  const auto take = [&](Document&& made, size_t file) {
-    for (Document& unit : split_answers(std::move(made))) {
-      if (limit > 0 && data.sequences && unit.ids.size() > limit) {
-        if (!cut_prompts(unit, limit)) {
-          drop(kNoPromptToCut, line_position(files[file], unit.line));
-          continue;
-        }
-        ++cut.num_truncated;
-      }
-      sample.lengths.push_back(unit.ids.size());
-      sample.num_tokens += unit.ids.size();
+  const auto take_unit = [&](Document& unit, size_t file) {
+    if (limit > 0 && unit.ids.size() > limit) {
+      if (!cut_prompts(unit, limit)) return drop(kNoPromptToCut, line_position(files[file], unit.line));
+      ++cut.num_truncated;
     }
+    sample.lengths.push_back(unit.ids.size());
+    sample.num_tokens += unit.ids.size();
+  };
+  const auto take = [&](Document&& made, size_t file) {
+    if (!are_labelled) return take_unit(made, file);
+    for (Document& unit : split_answers(std::move(made))) take_unit(unit, file);
   };
   std::optional<Mismatches> mismatches;
   if (data.sequences && data.sequences->mismatches) mismatches.emplace(set, take);

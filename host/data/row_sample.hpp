@@ -21,7 +21,7 @@ struct RowSample {
   uint64_t num_files = 0;
   bool is_part = false;                     // rows are left out
   uint64_t num_rows = 0;                    // including those that are dropped
-  std::vector<uint64_t> lengths;            // tokens of each document that is not dropped, with its mismatch
+  std::vector<uint64_t> lengths;            // tokens of each document that is not dropped: all its sequences
   uint64_t num_tokens = 0;                  // sum of these lengths
   std::map<std::string, uint64_t> dropped;  // reason → documents
   std::string first_dropped;                // "file:line"; empty if there is none

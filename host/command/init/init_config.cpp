@@ -250,13 +250,16 @@ TaskWords words_of(const InitFacts& facts) {
     case Task::kPreference:
       if (facts.format.format == DataFormat::kLabelled || facts.split_pairs)
         return {"answers are good or bad", "the longest answer of {} has {} tokens with its mismatch{}"};
-      return {"one answer is better than the other", "both answers of the longest of {} have {} tokens{}"};
+      return {"one answer is better than the other",
+              "both answers of the longest of {} have {} tokens with their prompts{}"};
     case Task::kReward:
-      return {"a score that is higher for better answers", "both answers of the longest of {} have {} tokens{}"};
+      return {"a score that is higher for better answers",
+              "both answers of the longest of {} have {} tokens with their prompts{}"};
     case Task::kClassify:
       return {"scores of whole texts", "the longest of {} has {} tokens{}"};
     case Task::kPolicy:
-      return {"answers with higher rewards become likelier", "all answers of the longest of {} have {} tokens{}"};
+      return {"answers with higher rewards become likelier",
+              "all answers of the longest of {} have {} tokens with their prompts{}"};
     case Task::kDistill:
       return {"a teacher's likeliest tokens are learned", "the longest of {} has {} tokens{}"};
   }

@@ -80,6 +80,29 @@ TEST_F(RowSampleTest, HasTheLengthsOfAnswersWithTheirMismatches) {
   EXPECT_EQ(sample_of({}).changes.at("rows longer than train.seq_len are cut"), 2u);
 }
 
+// A row of the run holds both answers of a pair, or all answers of a rollout, each with the prompt.
+TEST_F(RowSampleTest, HasTheLengthsOfWholePairsAndRollouts) {
+  data.chat.slots = std::make_shared<SlotTemplate>(chatml_slots());
+  data.chat.template_name = "chatml";
+  data.seq_len = 1000;
+  data.sequences = SequenceNeeds{.units = CHASSIS_OBJECTIVE_LABELLED, .num_targets = 1};
+  folder.write("a.jsonl", R"({"prompt":"a","chosen":"b","rejected":"cccc"})");
+  folder.write("b.jsonl", R"({"prompt":"a","chosen":"bb","rejected":"c"})");
+  DataSetConfig pairs = set_of(DataFormat::kPreference, folder.path());
+  pairs.split_pairs = true;
+  const std::vector<uint64_t> answers = sample_rows(pairs, data, &kTokenizer).lengths;
+  ASSERT_EQ(answers.size(), 4u);
+  pairs.split_pairs = false;
+  data.sequences = SequenceNeeds{.units = CHASSIS_OBJECTIVE_PAIRS};
+  const RowSample seen = sample_rows(pairs, data, &kTokenizer);
+  EXPECT_EQ(seen.lengths, (std::vector<uint64_t>{answers[0] + answers[1], answers[2] + answers[3]}));
+  EXPECT_EQ(seen.num_tokens, answers[0] + answers[1] + answers[2] + answers[3]);
+  folder.write("a.jsonl", R"({"prompt":"a","completions":[{"text":"b","reward":1},{"text":"cccc","reward":0}]})");
+  folder.write("b.jsonl", R"({"prompt":"a","completions":[{"text":"bb","reward":1},{"text":"c","reward":0}]})");
+  data.sequences = SequenceNeeds{.units = CHASSIS_OBJECTIVE_ROLLOUTS, .num_targets = 1};
+  EXPECT_EQ(sample_rows(set_of(DataFormat::kRollouts, folder.path()), data, &kTokenizer).lengths, seen.lengths);
+}
+
 TEST_F(RowSampleTest, HasBothAnswersOfASplitPair) {
   data.chat.slots = std::make_shared<SlotTemplate>(chatml_slots());
   data.chat.template_name = "chatml";
