@@ -42,6 +42,7 @@ EvalData open_rows(Session& session, const std::string& path) {
   set.path = path;
   set.format = DataFormat::kClassification;
   set.has_targets = false;
+  set.needs_answer = session.settings().train.task == Task::kReward;
   set.key = "--rows";
   set.row_files = session.data_needs().row_files;
   return EvalData(set, data, session.tokenizer());

@@ -10,6 +10,7 @@
 
 #include "host/base/printable.hpp"
 #include "host/data/prompt_parser.hpp"
+#include "host/data/row_names.hpp"
 #include "host/data/row_parsers.hpp"
 
 namespace chassis {
@@ -20,14 +21,33 @@ constexpr double kNoTarget = std::numeric_limits<double>::quiet_NaN();
 class ClassParser final : public JsonRowParser {
  public:
   explicit ClassParser(const DataSetConfig& config)
-      : JsonRowParser(config), classes_(config.classes), prompts_(config), has_targets_(config.has_targets) {}
+      : JsonRowParser(config),
+        classes_(config.classes),
+        prompts_(config),
+        has_targets_(config.has_targets),
+        needs_answer_(config.needs_answer) {}
 
  private:
   Record read(const RowFields& row) override {
     ClassifiedRecord record;
+    if (!has_targets_) refuse_pair(row);
     record.input = input(row);
     if (has_targets_) record.targets = targets(row);
     return record;
+  }
+
+  // A score belongs to one answer.
+  static void refuse_pair(const RowFields& row) {
+    std::string found;
+    for (const std::string_view name : kAnswersOfPair) {
+      const auto value = row.object().at_key(name);
+      if (value.error() == simdjson::SUCCESS && !value.is_null())
+        found += fmt::format("{}\"{}\"", found.empty() ? "" : " and ", name);
+    }
+    if (found.empty()) return;
+    throw row.place()
+        .error(fmt::format("the row has {}, and a row that is scored has one answer", found))
+        .hint("write a row {\"prompt\": …, \"completion\": …} for each answer of the pair");
   }
 
   std::variant<TextRecord, ChatRecord> input(const RowFields& row) {
@@ -47,6 +67,10 @@ class ClassParser final : public JsonRowParser {
       for (const std::string_view name : {"system", "tools"})
         if (row.find(name)) place.note_unused(row.path(name));
       return TextRecord{std::string(required_string(row, "text"))};
+    }
+    if (needs_answer_ && !completion && row.find("prompt") && prompt.messages.back().role != "assistant") {
+      throw place.error(fmt::format("\"{}\" has no answer, and the score is that of an answer", printable(prompt.key)))
+          .hint("add \"completion\" to the row; a whole conversation may also be \"messages\", and a text \"text\"");
     }
     Messages answer;
     if (completion) {
@@ -156,7 +180,7 @@ class ClassParser final : public JsonRowParser {
 
   std::vector<std::string> classes_;
   PromptParser prompts_;
-  bool has_targets_;
+  bool has_targets_, needs_answer_;
 };
 
 }  // namespace

@@ -55,7 +55,10 @@ struct DataSetConfig {
   double part_begin = 0, part_end = 1;
   RowFiles* row_files = nullptr;  // reads files of other types; NULL: nothing does. Outlives the set
   bool split_pairs = false;       // pairs are labelled answers: chosen ones are good, and rejected ones bad
-  bool has_targets = true;  // false: rows of format "classification" need no label, and one that is there is not read
+  // False: rows of format "classification" are scored. They need no label, and one that is there is not read; a row
+  // with the two answers of a pair is refused.
+  bool has_targets = true;
+  bool needs_answer = false;  // a "prompt" in rows of format "classification" needs its "completion"
   // For messages: the key, such as "data.train.0", and its position in the configuration.
   std::string key = "data";
   SourcePosition where = {};

@@ -1,6 +1,8 @@
 // Chooses the reader of a file by its name.
 #include "host/data/record_reader.hpp"
 
+#include <iterator>
+
 #include "host/data/data_files.hpp"
 #include "host/data/file_type.hpp"
 #include "host/data/row_files.hpp"
@@ -13,6 +15,7 @@ UsedColumns used_columns(const DataSetConfig& config) {
   UsedColumns columns;
   if (config.all_columns) return columns;
   for (const auto& [name, key] : row_keys(config.format, config.columns)) columns.push_back(key);
+  if (!config.has_targets) columns.insert(columns.end(), std::begin(kAnswersOfPair), std::end(kAnswersOfPair));
   return columns;
 }
 

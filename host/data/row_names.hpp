@@ -30,4 +30,7 @@ KeyNames row_keys(DataFormat format, const std::map<std::string, std::string>& c
 // `names` as the set calls them.
 KeyNames renamed_keys(const std::vector<std::string_view>& names, const std::map<std::string, std::string>& renamed);
 
+// The keys of the two answers of a pair. Rows that are scored are refused if they have one.
+inline constexpr std::string_view kAnswersOfPair[] = {"chosen", "rejected", "chosen_response", "rejected_response"};
+
 }  // namespace chassis

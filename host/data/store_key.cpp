@@ -113,6 +113,7 @@ Json store_key(const DataSetConfig& config, const std::vector<std::string>& file
   key["format"] = to_text(config.format);
   key["documents"] = config.format == DataFormat::kText ? to_text(config.documents) : "";
   key["targets"] = config.has_targets;
+  if (config.needs_answer) key["needs_answer"] = true;
   key["columns"] = config.columns;
   key["tags"] = config.tags;
   if (!config.classes.empty()) key["classes"] = config.classes;

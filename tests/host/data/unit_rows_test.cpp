@@ -253,6 +253,28 @@ TEST(ClassRow, IsATextOrAConversation) {
   EXPECT_EQ(chat(R"({"prompt":"q","completion":"a","value":3.5})"), "user:q assistant:a");
 }
 
+// A score belongs to one answer, and a bare prompt has none.
+TEST(ClassRow, IsOneAnswerIfItIsScored) {
+  DataSetConfig set = set_of(kClassification);
+  const auto refusal = [&](const std::string& json) { return error_of([&] { parse_row(set, json); }); };
+  EXPECT_NO_THROW(parse_row(set, R"({"prompt":"q","label":1,"chosen":"a","rejected":"b"})"));
+  set.has_targets = false;
+  const std::string pair = refusal(R"({"prompt":"q","chosen":"a","rejected":"b"})");
+  EXPECT_TRUE(contains(pair, "a.jsonl:7:")) << pair;
+  EXPECT_TRUE(contains(pair, "has \"chosen\" and \"rejected\", and a row that is scored has one answer")) << pair;
+  EXPECT_TRUE(contains(pair, "a row {\"prompt\": …, \"completion\": …} for each answer")) << pair;
+  EXPECT_TRUE(contains(refusal(R"({"prompt":"q","completion":"a","rejected":"b"})"), "the row has \"rejected\""));
+  EXPECT_NO_THROW(parse_row(set, R"({"prompt":"q"})")) << "a classifier may be trained on prompts";
+  EXPECT_NO_THROW(parse_row(set, R"({"text":"t","chosen":null})"));
+  set.needs_answer = true;
+  EXPECT_TRUE(contains(refusal(R"({"prompt":"q"})"), "\"prompt\" has no answer"));
+  EXPECT_TRUE(contains(refusal(R"({"prompt":[{"role":"user","content":"q"}]})"), "\"prompt\" has no answer"));
+  for (const char* json : {R"({"prompt":"q","completion":"a"})", R"({"text":"t"})",
+                           R"({"messages":[{"role":"user","content":"q"},{"role":"assistant","content":"a"}]})",
+                           R"({"prompt":[{"role":"user","content":"q"},{"role":"assistant","content":"a"}]})"})
+    EXPECT_NO_THROW(parse_row(set, json)) << json;
+}
+
 TEST(ClassRow, HasAClassClassesOrValues) {
   const auto targets = [](const std::string& json, const std::vector<std::string>& classes = {}) {
     return classified(R"({"text":"t",)" + json + "}", classes).targets;
