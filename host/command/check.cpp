@@ -21,6 +21,7 @@
 #include "host/save/saved_tensors.hpp"
 #include "host/save/saver.hpp"
 #include "host/save/weights.hpp"
+#include "host/session/reference_model.hpp"
 #include "host/session/session.hpp"
 #include "host/train/generation_sets.hpp"
 #include "host/train/run_report.hpp"
@@ -127,6 +128,7 @@ Verb add_check(CLI::App& app) {
     warn_of_learning_rate(settings);
     check_seq_len(session.model(), session.program(), settings.train.seq_len);
     warn_of_unused_samples(settings);
+    if (session.objective() != nullptr && session.objective()->needs_reference()) reference_purpose(session);
     require_savable(session);
     Samples{session};  // throws if a prompt cannot become ids
     if (!arguments->without_data) GenerationSets{session};
@@ -148,6 +150,7 @@ Verb add_check(CLI::App& app) {
       std::fprintf(output(), "saving      not proven: too many shards to prove it here\n");
     }
     check_weights(session);
+    check_reference_weights(session);
     if (as_text)
       std::fprintf(output(), "ok          %s\n", printable(arguments->config.file, 4096).c_str());
     else

@@ -311,12 +311,20 @@ void load_adapter_on(Session& session, const std::string& path, const LoadedWeig
   load_part(session, path, BucketPair(bucket_bytes(session)), kind.is_adapter, false);
 }
 
-void check_adapter(Session& session, const std::string& path) {
-  const Kind kind = kind_of_adapter(session, path);
-  const OpenedModel opened(session, path, kind.is_adapter, OpenChecks::kFacts);
+namespace {
+
+// Throws if the weights of a directory do not fit the parameters.
+void check_directory(Session& session, const std::string& path, bool is_adapter) {
+  const OpenedModel opened(session, path, is_adapter, OpenChecks::kFacts);
   std::vector<Descriptor> all;
   for (const auto& p : session.parameters().all()) all.push_back(p->descriptor);
   expect_fit(session.parameters(), parameters_in(opened, std::move(all), session));
+}
+
+}  // namespace
+
+void check_adapter(Session& session, const std::string& path) {
+  check_directory(session, path, kind_of_adapter(session, path).is_adapter);
 }
 
 namespace {
@@ -413,10 +421,23 @@ void check_weights(Session& session) {
   const Kind kind = kind_of(session, model.path);
   require_adapter_for(session, model.path, kind);
   require_base(session, kind);
-  const OpenedModel opened(session, model.path, false, OpenChecks::kFacts);
-  std::vector<Descriptor> all;
-  for (const auto& p : session.parameters().all()) all.push_back(p->descriptor);
-  expect_fit(session.parameters(), parameters_in(opened, std::move(all), session));
+  check_directory(session, model.path, false);
+}
+
+void check_reference_weights(Session& session) {
+  const Setting<std::string>& path = session.settings().reference.path;
+  if (!path.is_set()) return;
+  try {
+    if (path_kind(path) != PathKind::kDirectory) throw storage_error("there is no such folder");
+    const Kind kind = kind_of(session, path);
+    require_adapter_for(session, path, kind);
+    check_directory(session, path, kind.is_adapter);
+  } catch (const Error& cause) {
+    throw Error(cause.code(), path.where(), "reference.path = " + *path + " has no weights for this model")
+        .caused_by(cause)
+        .hint(cause.hint_text().empty() ? "give a model of the same architecture and shapes, or leave out the key"
+                                        : cause.hint_text());
+  }
 }
 
 }  // namespace chassis

@@ -56,6 +56,8 @@ void check_adapter(Session& session, const std::string& path);
 // Throws what load_weights() would throw if the weights of model.path do not fit the model, if a run starts from them.
 // For programs of one process; reads no weights.
 void check_weights(Session& session);
+// The same for the weights of reference.path, if it is set.
+void check_reference_weights(Session& session);
 
 // [all-ranks] Calls `find` on rank 0 and returns its result on all ranks.
 std::string find_on_rank_0(World& world, const std::string& what, const std::function<std::string()>& find);

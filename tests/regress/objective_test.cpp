@@ -195,6 +195,20 @@ TEST(ObjectiveRefusals, NameTheKeys) {
   EXPECT_HAS(refusal_of("dpo_lora", {"adapter.dropout=0.1"}), "set its probability (adapter.dropout) to 0");
 }
 
+// What `train` refuses about the reference, `check` refuses, too.
+TEST(ObjectiveRefusals, OfTheReferenceAreFoundByCheck) {
+  ObjectiveRun run(method("dpo_lora"));
+  run.train({}, 1, {});  // so that there are weights
+  const auto check = [&](const std::string& override) {
+    return run_process({CHASSIS_PROGRAM, "check", "run.toml", override}, run.folder().path());
+  };
+  EXPECT_EQ(check("adapter.dropout=0.0").exit_code, 0) << check("adapter.dropout=0.0").output;
+  EXPECT_NE(check("adapter.dropout=0.1").exit_code, 0);
+  EXPECT_HAS(check("adapter.dropout=0.1").output, "set its probability (adapter.dropout) to 0");
+  EXPECT_NE(check("reference.path=nowhere").exit_code, 0);
+  EXPECT_HAS(check("reference.path=nowhere").output, "reference.path = nowhere has no weights for this model");
+}
+
 // The scores of rows are those of one process under a strategy, and those that pairs have in an evaluation.
 TEST(ObjectiveScores, AreWrittenRowByRow) {
   ObjectiveRun run(method("reward"));
