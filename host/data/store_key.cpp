@@ -61,9 +61,14 @@ Json unpacked(const Json& value) {
   return inside.is_object() ? inside : value;
 }
 
+// Of the facts about sequences that an encoder notes, which are no options of a user.
+constexpr const char* kOtherObjective =
+    "it was made for another train.task, another objective.plugin, or other options of [objective]";
+
 std::string difference(const Json& kept, const Json& wanted, const std::string& prefix = "") {
   for (const auto& [name, value] : wanted.items()) {
     const auto found = kept.find(name);
+    if (name == "sequences" && found == kept.end()) return kOtherObjective;
     if (found == kept.end()) return fmt::format("{}{} is new", prefix, name);
     if (name == "files") {
       if (!found->is_array() || found->size() != value.size()) return "the number of files changed";
@@ -73,6 +78,9 @@ std::string difference(const Json& kept, const Json& wanted, const std::string& 
       }
     } else if (const Json was = unpacked(*found), is = unpacked(value);
                was != is && was.is_object() && is.is_object()) {
+      if (name == "sequences")
+        return was.value("version", 0) == is.value("version", 0) ? kOtherObjective
+                                                                 : "it was made by another version of the program";
       const std::string text = difference(was, is, prefix + name + " ");
       return text.empty() ? fmt::format("{}{} has fewer parts", prefix, name) : text;
     } else if (*found != value) {

@@ -198,7 +198,7 @@ TEST(ObjectiveRefusals, NameTheKeys) {
 // What `train` refuses about the reference, `check` refuses, too.
 TEST(ObjectiveRefusals, OfTheReferenceAreFoundByCheck) {
   ObjectiveRun run(method("dpo_lora"));
-  run.train({}, 1, {});  // so that there are weights
+  run.train();  // writes run.toml
   const auto check = [&](const std::string& override) {
     return run_process({CHASSIS_PROGRAM, "check", "run.toml", override}, run.folder().path());
   };

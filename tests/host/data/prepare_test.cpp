@@ -150,6 +150,15 @@ TEST(StoreKey, ADifferenceInsideATextOfJsonIsShort) {
   EXPECT_EQ(key_difference(key("chatml"), key("chatml")), "");
 }
 
+TEST(StoreKey, AnotherObjectiveIsNamedByItsKeysInTheConfiguration) {
+  const auto key = [](const Json& encoder) { return Json{{"encoder", encoder.dump()}}; };
+  const Json pairs = key({{"sequences", {{"version", 1}, {"scores", false}}}});
+  const std::string text = key_difference(key({{"sequences", {{"version", 1}, {"scores", true}}}}), pairs);
+  EXPECT_TRUE(contains(text, "another train.task, another objective.plugin")) << text;
+  EXPECT_EQ(key_difference(key({{"adds_bos", true}}), pairs), text) << "it was made without an objective";
+  EXPECT_TRUE(contains(key_difference(key({{"sequences", {{"version", 0}, {"scores", false}}}}), pairs), "version"));
+}
+
 TEST_F(Prepare, SeesAChangeThatKeepsSizeAndTime) {
   const std::string rows(100000, 'r');
   const std::string path = folder.write("a.txt", rows + "A" + rows);
