@@ -61,7 +61,7 @@ Json unpacked(const Json& value) {
   return inside.is_object() ? inside : value;
 }
 
-// Of the facts about sequences that an encoder notes, which are no options of a user.
+// An encoder notes facts about sequences, and users know the keys from which these follow.
 constexpr const char* kOtherObjective =
     "it was made for another train.task, another objective.plugin, or other options of [objective]";
 

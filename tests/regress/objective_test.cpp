@@ -195,7 +195,7 @@ TEST(ObjectiveRefusals, NameTheKeys) {
   EXPECT_HAS(refusal_of("dpo_lora", {"adapter.dropout=0.1"}), "set its probability (adapter.dropout) to 0");
 }
 
-// What `train` refuses about the reference, `check` refuses, too.
+// `check` refuses the references that `train` refuses.
 TEST(ObjectiveRefusals, OfTheReferenceAreFoundByCheck) {
   ObjectiveRun run(method("dpo_lora"));
   run.train();  // writes run.toml
