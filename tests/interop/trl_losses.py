@@ -217,9 +217,9 @@ def dpo_cases():
     epsilon = 0.15
     smoothed = {"exo_pair", "robust", "aot", "aot_unpaired"}
     losses = ["sigmoid", "hinge", "ipo", "exo_pair", "nca_pair", "robust", "bco_pair", "sppo_hard", "aot", "aot_unpaired",
-              "apo_zero", "apo_down", "discopop", "sigmoid_norm", "sft"]
+              "apo_zero", "apo_down", "discopop", "sigmoid_norm"]
     for number, loss in enumerate(losses):
-        for beta in (0.1, 0.75) if loss != "sft" else (0.1,):
+        for beta in (0.1, 0.75):
             batch = pairs(number, reference=True)
             options = {"loss": loss, "beta": beta}
             if loss in smoothed:

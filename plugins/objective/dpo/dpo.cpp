@@ -61,11 +61,12 @@ class Dpo final : public Objective {
     ld_alpha_ = option_value<double>(host, "ld_alpha");
     if (coefficients_.beta <= 0) fail_option("beta", "must be above 0 (try 0.1)");
     read_losses();
+    if (only_tokens())
+      fail_option("loss", "compares no answers; set train.task = \"sft\", or add a loss of preferences");
     read_divergence();
     check_smoothing();
     if (!has("discopop")) refuse_if_set(options(), "discopop_tau", "with ", shown("loss"), ", only with \"discopop\"");
     if (!has("ipo")) refuse_if_set(options(), "length_normalize", "with ", shown("loss"), ", only with \"ipo\"");
-    if (only_tokens()) refuse_if_set(options(), "ld_alpha", "with ", shown("loss"), ", which compares no answers");
   }
 
   ObjectiveDescription describe() const override {
@@ -174,7 +175,6 @@ class Dpo final : public Objective {
       if (!term.loss->has_divergence)
         fail_option("f_divergence", "has no effect on \"", term.loss->name, "\" of ", shown("loss"),
                     ", which is defined for \"reverse_kl\" alone");
-    if (only_tokens()) fail_option("f_divergence", "has no effect with ", shown("loss"), ", which compares no answers");
   }
 
   void check_smoothing() {

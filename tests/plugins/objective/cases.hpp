@@ -41,7 +41,6 @@ inline const std::vector<Case>& all() {
       {"dpo", {{"loss", "[\"discopop\"]"}, {"beta", "0.5"}}},
       {"dpo", {{"loss", "[\"discopop\"]"}, {"discopop_tau", "1.0"}}},
       {"dpo", {{"loss", "[\"sigmoid_norm\"]"}, {"beta", "4.0"}}},
-      {"dpo", {{"loss", "[\"sft\"]"}}},
       {"dpo", {{"loss", "[\"sigmoid\", \"sft\"]"}, {"loss_weights", "[1.0, 0.3]"}}},
       {"dpo", {{"loss", "[\"sigmoid\", \"bco_pair\"]"}, {"sft_weight", "0.7"}}},
       {"dpo", {{"loss", "[\"aot\", \"aot_unpaired\", \"hinge\"]"}, {"ld_alpha", "0.5"}}},
