@@ -25,6 +25,8 @@ namespace fs = std::filesystem;
 constexpr std::string_view kMagic("chsref1\n", 8);
 constexpr size_t kHashDigits = 16;
 constexpr const char* kUnfinished = ".unfinished";
+constexpr int kMaxAttempts = 8;           // at giving a file its name
+constexpr size_t kCopiedBytes = 1 << 20;  // at once
 
 struct Frame {
   uint32_t num_bytes = 0;
@@ -141,6 +143,39 @@ uint64_t inode_of(const File& file) {
   return static_cast<uint64_t>(info.st_ino);
 }
 
+// Returns false if another process holds the file.
+bool lock(const File& file) { return ::flock(file.descriptor(), LOCK_EX | LOCK_NB) == 0; }
+
+// True if the path leads to this open file.
+bool is_at(const File& file, const std::string& path) {
+  struct stat info {};
+  return ::lstat(path.c_str(), &info) == 0 && static_cast<uint64_t>(info.st_ino) == inode_of(file);
+}
+
+// The file has a name of its own, and no other process removes it.
+File create_private(const std::string& name) {
+  std::error_code ignored;
+  fs::remove(name, ignored);
+  for (int attempt = 1;; ++attempt) {
+    File file = File::create_exclusive(name);
+    lock(file);
+    if (is_at(file, name) || attempt == kMaxAttempts) return file;  // else another process removed it before the lock
+  }
+}
+
+// True if the file is finished and has this key.
+bool is_finished_with(const std::string& path, const Json& key) {
+  try {
+    const File file = File::open_read(path);
+    BlockReader blocks(file);
+    if (json_at(blocks.header(), "key", path) != key) return false;
+    for (std::string payload; blocks.next(payload);) continue;
+    return blocks.is_complete();
+  } catch (const Error&) {
+    return false;
+  }
+}
+
 }  // namespace
 
 std::vector<double> to_numbers(std::span<const ReferenceRecord> records) {
@@ -220,14 +255,18 @@ std::vector<ReferenceLogps> ReferenceStore::read(uint64_t document, size_t num_s
   return std::move(record.sequences);
 }
 
-ReferenceWriter::ReferenceWriter(std::string path, const Json& key, const Json& order) : path_(std::move(path)) {
+ReferenceWriter::ReferenceWriter(std::string path, const Json& key, const Json& order)
+    : path_(std::move(path)), key_(key) {
+  for (const std::string& name : {path_, path_ + kUnfinished})
+    if (path_kind_nofollow(name) == PathKind::kDirectory)
+      throw storage_error(fmt::format("cannot write '{}': it is a directory", name)).hint(kDirectoryHint);
   const Json header = {{"key", key}, {"order", order}};
   if (lock_shared()) {
     if (file_.size() > 0) read_unfinished(header);
   } else {
     is_private_ = true;
     name_ = temporary_name(path_);
-    file_ = File::create_exclusive(name_);
+    file_ = create_private(name_);
   }
   if (ends_.empty()) begin(header);
 }
@@ -242,9 +281,7 @@ bool ReferenceWriter::lock_shared() {
   name_ = path_ + kUnfinished;
   file_ = File::open_or_create_own(name_);
   inode_ = inode_of(file_);
-  struct stat info {};
-  return ::flock(file_.descriptor(), LOCK_EX | LOCK_NB) == 0 && ::stat(name_.c_str(), &info) == 0 &&
-         static_cast<uint64_t>(info.st_ino) == inode_;
+  return lock(file_) && is_at(file_, name_);
 }
 
 void ReferenceWriter::read_unfinished(const Json& header) {
@@ -310,9 +347,39 @@ void ReferenceWriter::finish() {
   end += bytes;
   file_.pwrite_exact(end.data(), end.size(), last.offset);
   file_.fsync();
-  rename_durably(name_, path_);
+  give_name();
   is_finished_ = true;
-  file_.close();
+}
+
+// A process that does not know the lock may have removed the unfinished file. Its content is still there.
+void ReferenceWriter::give_name() {
+  for (int attempt = 1;; ++attempt) {
+    if (!is_at(file_, name_)) {
+      if (is_finished_with(path_, key_)) return;
+      write_again();
+    }
+    try {
+      return rename_durably(name_, path_);
+    } catch (const Error&) {
+      if (is_at(file_, name_) || attempt == kMaxAttempts) throw;
+    }
+  }
+}
+
+void ReferenceWriter::write_again() {
+  const std::string name = temporary_name(path_);
+  File copy = create_private(name);
+  name_ = name;
+  is_private_ = true;
+  const uint64_t num_bytes = file_.size();
+  std::string bytes;
+  for (uint64_t offset = 0; offset < num_bytes; offset += bytes.size()) {
+    bytes.resize(static_cast<size_t>(std::min<uint64_t>(kCopiedBytes, num_bytes - offset)));
+    file_.pread_exact(bytes.data(), bytes.size(), offset);
+    copy.pwrite_exact(bytes.data(), bytes.size(), offset);
+  }
+  copy.fsync();
+  file_ = std::move(copy);
 }
 
 std::vector<std::string> kept_references(const std::string& prefix) {
@@ -332,9 +399,17 @@ std::vector<std::string> kept_references(const std::string& prefix) {
 }
 
 void remove_old_references(const std::string& prefix, size_t num_kept) {
-  const std::vector<std::string> all = kept_references(prefix);
-  std::error_code ignored;
-  for (size_t i = num_kept; i < all.size(); ++i) fs::remove(all[i], ignored);
+  size_t num_finished = 0, num_unfinished = 0;
+  for (const std::string& path : kept_references(prefix)) {
+    const bool is_unfinished = path.find('.', prefix.size()) != path.npos;  // a suffix of a temporary name
+    if (++(is_unfinished ? num_unfinished : num_finished) <= num_kept) continue;
+    try {
+      const File file = File::open_nofollow(path);
+      std::error_code ignored;
+      if (lock(file) && is_at(file, path)) fs::remove(path, ignored);
+    } catch (const Error&) {  // another process removed it, or it belongs to another user
+    }
+  }
 }
 
 std::optional<Json> key_of_reference(const std::string& path) {

@@ -59,6 +59,8 @@ class ReferenceStore {
 // Writes such a file under a temporary name, which an interrupted process leaves for the next one.
 class ReferenceWriter {
  public:
+  static constexpr const char* kDirectoryHint = "remove the directory, or name another data.cache_dir";
+
   // Continues `path`.unfinished if it has the same key and order; `damage` is then why blocks were left out, if any.
   // If another process writes it, uses a name of its own, which is removed on failure.
   ReferenceWriter(std::string path, const Json& key, const Json& order);
@@ -78,7 +80,7 @@ class ReferenceWriter {
   void keep(uint64_t num_blocks);
   // A block.
   void add(std::span<const ReferenceRecord> records);
-  // Writes the end, and gives the file its name.
+  // Writes the end, and gives the file its name. No other process removes it as long as this object lives.
   void finish();
 
  private:
@@ -91,8 +93,11 @@ class ReferenceWriter {
   void read_unfinished(const Json& header);
   void begin(const Json& header);
   void append(std::string_view payload, uint64_t num_documents);
+  void give_name();
+  void write_again();
 
   std::string path_, name_;  // that of the finished file; the temporary one
+  Json key_;
   File file_;
   std::vector<End> ends_;  // of the header and of each block
   std::string why_not_;
@@ -102,7 +107,8 @@ class ReferenceWriter {
 
 // The files of a set whose path begins with `prefix`, newest first.
 std::vector<std::string> kept_references(const std::string& prefix);
-// Removes all but the newest `num_kept` of them.
+// Removes all but the newest `num_kept` of the finished ones and of the unfinished ones. Those that a process writes,
+// or has just written, stay.
 void remove_old_references(const std::string& prefix, size_t num_kept);
 // The key in a file; nothing if it cannot be read.
 std::optional<Json> key_of_reference(const std::string& path);

@@ -180,7 +180,7 @@ class Precomputation {
     try {
       action();
     } catch (const Error& error) {
-      if (error.code() != ExitCode::kStorage) throw;
+      if (error.code() != ExitCode::kStorage || error.hint_text() == ReferenceWriter::kDirectoryHint) throw;
       throw Error(error.code(), error.where(), error.message())
           .hint(
               fmt::format("the values of the reference are kept in data.cache_dir = \"{}\": free some space there, or "

@@ -180,6 +180,62 @@ TEST_F(ReferenceFile, TheNewestAreKept) {
   EXPECT_TRUE(std::filesystem::exists(folder.path() + "/other.reference-0"));
 }
 
+TEST_F(ReferenceFile, ThatIsBeingWrittenIsNotRemoved) {
+  const std::string prefix = folder.path() + "/set.reference-";
+  auto shared = std::make_unique<ReferenceWriter>(path, kKey, kOrder);
+  auto own = std::make_unique<ReferenceWriter>(path, kKey, kOrder);
+  ASSERT_TRUE(own->is_elsewhere());
+  EXPECT_EQ(kept_references(prefix).size(), 2u);
+  remove_old_references(prefix, 0);
+  EXPECT_EQ(kept_references(prefix).size(), 2u);
+  own->add(first_block());
+  own->finish();
+  remove_old_references(prefix, 0);
+  EXPECT_TRUE(std::filesystem::exists(path));
+  own.reset();
+  shared.reset();
+  remove_old_references(prefix, 0);
+  EXPECT_TRUE(kept_references(prefix).empty());
+}
+
+TEST_F(ReferenceFile, UnfinishedOnesDoNotDisplaceFinishedOnes) {
+  write();
+  std::filesystem::last_write_time(path, std::filesystem::file_time_type::clock::now() - std::chrono::hours(1));
+  folder.write("set.reference-2.unfinished", "x");
+  remove_old_references(folder.path() + "/set.reference-", 1);
+  EXPECT_EQ(kept_references(folder.path() + "/set.reference-").size(), 2u);
+}
+
+TEST_F(ReferenceFile, WhoseUnfinishedOneIsGoneIsFinished) {
+  ReferenceWriter writer(path, kKey, kOrder);
+  writer.add(first_block());
+  writer.add(second_block());
+  std::filesystem::remove(path + ".unfinished");
+  folder.write("set.reference-1.unfinished", "of another process");
+  writer.finish();
+  EXPECT_EQ(ReferenceStore(path, kKey, 3).num_documents(), 3u);
+  EXPECT_EQ(read_file(path + ".unfinished"), "of another process");
+}
+
+TEST_F(ReferenceFile, OfAnotherProcessIsTakenIfTheUnfinishedOneIsGone) {
+  ReferenceWriter writer(path, kKey, kOrder);
+  writer.add(first_block());
+  std::filesystem::remove(path + ".unfinished");
+  write();
+  const std::string whole = bytes();
+  writer.finish();
+  EXPECT_EQ(bytes(), whole);
+}
+
+TEST_F(ReferenceFile, IsNoDirectory) {
+  for (const char* suffix : {"", ".unfinished"}) {
+    std::filesystem::create_directory(path + suffix);
+    EXPECT_TRUE(contains(error_of([&] { ReferenceWriter(path, kKey, kOrder); }),
+                         "cannot write '" + path + suffix + "': it is a directory"));
+    std::filesystem::remove(path + suffix);
+  }
+}
+
 // Values reach the sequences of batches by their document, in any order and packing.
 struct ReferenceInBatches : testing::Test {
   static constexpr int kNumPairs = 12;
