@@ -86,7 +86,7 @@ class Sampler {
     batch_.role.push_back(role);
     batch_.unit.push_back(3 * unit + 5);  // numbers ascend, but need not follow each other
     if (desc_.num_targets > 0) batch_.target.insert(batch_.target.end(), targets.begin(), targets.end());
-    if (desc_.units == CHASSIS_OBJECTIVE_PAIRS) batch_.margin.push_back(margin);
+    if (desc_.needs_margins()) batch_.margin.push_back(margin);
     if (desc_.scores()) {
       const double most = sampling_ == Sampling::kFar ? kFarthest : 3;
       for (size_t i = 0; i < desc_.num_scores; ++i)

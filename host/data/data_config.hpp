@@ -55,6 +55,7 @@ struct DataSetConfig {
   double part_begin = 0, part_end = 1;
   RowFiles* row_files = nullptr;  // reads files of other types; NULL: nothing does. Outlives the set
   bool split_pairs = false;       // pairs are labelled answers: chosen ones are good, and rejected ones bad
+  bool reads_margins = true;      // of pairs; otherwise they count as unused
   // False: rows of format "classification" are scored. They need no label, and one that is there is not read; a row
   // with the two answers of a pair is refused.
   bool has_targets = true;

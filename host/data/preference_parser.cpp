@@ -16,7 +16,10 @@ namespace {
 class PreferenceParser final : public JsonRowParser {
  public:
   explicit PreferenceParser(const DataSetConfig& config)
-      : JsonRowParser(config), prompts_(config), is_split_(config.split_pairs) {}
+      : JsonRowParser(config),
+        prompts_(config),
+        is_split_(config.split_pairs),
+        reads_margins_(config.reads_margins && !config.split_pairs) {}
 
  private:
   Record read(const RowFields& row) override {
@@ -43,10 +46,10 @@ class PreferenceParser final : public JsonRowParser {
     record.rejected = prompts_.chat(row, "rejected", std::move(prompt.messages), std::move(worse));
     record.is_split = is_split_;
     if (const auto margin = row.find("margin")) {
-      if (is_split_)
-        row.place().note_unused(row.path("margin"));
-      else
+      if (reads_margins_)
         record.margin = finite_number(row.place(), row.path("margin"), *margin);
+      else
+        row.place().note_unused(row.path("margin"));
     }
     return record;
   }
@@ -97,7 +100,7 @@ class PreferenceParser final : public JsonRowParser {
   }
 
   PromptParser prompts_;
-  bool is_split_;
+  bool is_split_, reads_margins_;
 };
 
 }  // namespace

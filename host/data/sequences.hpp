@@ -64,8 +64,9 @@ struct SequenceNeeds {
   bool old_logps = false;
   int64_t num_targets = 0;
   int64_t num_classes = 0;
-  bool scores = false;  // sequences are scored at their last token; otherwise answers need a trained token
-  int64_t top_k = 0;    // a teacher gives at most so many entries for each token; 0: there is none
+  bool scores = false;   // sequences are scored at their last token; otherwise answers need a trained token
+  int64_t top_k = 0;     // a teacher gives at most so many entries for each token; 0: there is none
+  bool margins = false;  // those of pairs are read
   bool operator==(const SequenceNeeds&) const = default;
 };
 

@@ -126,6 +126,7 @@ Json store_key(const DataSetConfig& config, const std::vector<std::string>& file
   key["tags"] = config.tags;
   if (!config.classes.empty()) key["classes"] = config.classes;
   if (config.split_pairs) key["split_pairs"] = true;
+  if (config.format == DataFormat::kPreference && !config.reads_margins) key["margins"] = false;
   key["part"] = {config.part_begin, config.part_end};
   key["encoder"] = encoder;
   key["tokenizer"] = encodes ? tokenizer->fingerprint() : "";

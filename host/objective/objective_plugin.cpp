@@ -20,7 +20,7 @@ namespace {
 
 constexpr uint32_t kKnownNeeds = CHASSIS_OBJECTIVE_REFERENCE | CHASSIS_OBJECTIVE_GLOBAL | CHASSIS_OBJECTIVE_MISMATCH |
                                  CHASSIS_OBJECTIVE_TOKENS | CHASSIS_OBJECTIVE_OLD_LOGPS | CHASSIS_OBJECTIVE_TEACHER |
-                                 CHASSIS_OBJECTIVE_STOPPED_RATIO;
+                                 CHASSIS_OBJECTIVE_STOPPED_RATIO | CHASSIS_OBJECTIVE_MARGINS;
 constexpr uint32_t kMaxNames = 1024;
 constexpr uint32_t kMaxSize = 1 << 20;
 constexpr uint32_t kMaxTopK = 1 << 12;
@@ -97,7 +97,8 @@ SequenceNeeds needs_of(const ObjectiveDesc& desc) {
           .num_targets = desc.num_targets,
           .num_classes = desc.num_classes,
           .scores = desc.scores(),
-          .top_k = desc.top_k};
+          .top_k = desc.top_k,
+          .margins = desc.needs_margins()};
 }
 
 chassis_objective_batch_t ObjectiveBatch::view(const ObjectiveDesc& desc, bool is_evaluated) const {
@@ -110,7 +111,7 @@ chassis_objective_batch_t ObjectiveBatch::view(const ObjectiveDesc& desc, bool i
   out.role = elements_if(true, role, sequences, "role");
   out.unit = elements_if(true, unit, sequences, "unit");
   out.target = elements_if(desc.num_targets > 0, target, sequences * desc.num_targets, "target");
-  out.margin = elements_if(desc.units == CHASSIS_OBJECTIVE_PAIRS, margin, sequences, "margin");
+  out.margin = elements_if(desc.needs_margins(), margin, sequences, "margin");
   out.logp = elements_if(logps, logp, sequences, "logp");
   out.reference_logp = elements_if(reference, reference_logp, sequences, "reference_logp");
   out.length = elements_if(logps, length, sequences, "length");
@@ -283,6 +284,9 @@ void ObjectivePlugin::check_values(const ObjectiveDesc& desc) const {
   if (desc.needs_old_logps() && desc.units != CHASSIS_OBJECTIVE_ROLLOUTS)
     throw refusal(fmt::format("asks for OLD_LOGPS with units {}, expected {} (ROLLOUTS)", desc.units,
                               CHASSIS_OBJECTIVE_ROLLOUTS));
+  if (desc.needs_margins() && !pairs)
+    throw refusal(
+        fmt::format("asks for MARGINS with units {}, expected {} (PAIRS)", desc.units, CHASSIS_OBJECTIVE_PAIRS));
   if (answers && !desc.needs_teacher()) throw refusal("sets units to 5 (ANSWERS) without TEACHER");
   if (desc.needs_teacher() && !answers)
     throw refusal(

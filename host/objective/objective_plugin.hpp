@@ -42,6 +42,7 @@ struct ObjectiveDesc {
   bool needs_tokens() const { return (needs & CHASSIS_OBJECTIVE_TOKENS) != 0; }
   bool needs_old_logps() const { return (needs & CHASSIS_OBJECTIVE_OLD_LOGPS) != 0; }
   bool stops_ratio() const { return (needs & CHASSIS_OBJECTIVE_STOPPED_RATIO) != 0; }
+  bool needs_margins() const { return (needs & CHASSIS_OBJECTIVE_MARGINS) != 0; }
   bool needs_teacher() const { return (needs & CHASSIS_OBJECTIVE_TEACHER) != 0; }
   bool operator==(const ObjectiveDesc&) const = default;
 };

@@ -74,6 +74,7 @@ DataSetConfig data_set(const DataNeeds& needs, const Settings::DataSet& settings
   set.format = settings.format;
   set.documents = settings.documents;
   set.split_pairs = settings.split_pairs;
+  set.reads_margins = !needs.sequences || needs.sequences->margins;
   set.columns = renamed_names(set.format, "columns", settings.columns);
   set.tags = renamed_names(set.format, "tags", settings.tags);
   set.classes = needs.settings.data.classes;

@@ -114,7 +114,7 @@ class ObjectiveRun {
           const unsigned classes = desc.num_classes > 0 ? desc.num_classes : 2;
           out.target.push_back(is_class ? static_cast<double>(random() % classes) : uniform(-2, 2));
         }
-        if (desc.units == CHASSIS_OBJECTIVE_PAIRS) out.margin.push_back(margin);
+        if (needs(CHASSIS_OBJECTIVE_MARGINS)) out.margin.push_back(margin);
         for (uint32_t k = 0; k < desc.num_scores; ++k) out.score.push_back(uniform(-3, 3));
         if (desc.values != CHASSIS_OBJECTIVE_LOGPS) continue;
         out.length.push_back(static_cast<double>(length));
@@ -231,7 +231,7 @@ class ObjectiveRun {
             data.role.data(),
             data.unit.data(),
             pointer(data.target),
-            pointer(data.margin),
+            needs(CHASSIS_OBJECTIVE_MARGINS) ? pointer(data.margin) : nullptr,
             pointer(data.logp),
             pointer(data.reference_logp),
             pointer(data.length),

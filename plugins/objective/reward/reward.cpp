@@ -29,6 +29,7 @@ class Reward final : public Objective {
   ObjectiveDescription describe() const override {
     ObjectiveDescription d;
     d.values = CHASSIS_OBJECTIVE_SCORES;
+    d.needs = CHASSIS_OBJECTIVE_MARGINS;
     d.num_scores = 1;
     d.terms = {{"preference", CHASSIS_COUNT_UNITS}};
     if (center_ > 0) d.terms.push_back({"center", CHASSIS_COUNT_UNITS});

@@ -28,6 +28,7 @@ static chassis_status_t* describe(chassis_instance_t* self, chassis_objective_de
   (void)self; /* members that are not set stay 0 */
   out->values = CHASSIS_OBJECTIVE_LOGPS;
   out->units = CHASSIS_OBJECTIVE_PAIRS;
+  out->needs = CHASSIS_OBJECTIVE_MARGINS;
   out->num_terms = 1, out->terms = &term, out->num_metrics = 2, out->metrics = metrics, out->num_sums = 4;
   return NULL;
 }

@@ -25,7 +25,8 @@ class Hinge final : public Objective {
       : Objective(host), margin_(option_value<double>(host, "margin")), beta_(option_value<double>(host, "beta")) {}
 
   ObjectiveDescription describe() const override {
-    return {.terms = {{"hinge", CHASSIS_COUNT_UNITS}},
+    return {.needs = CHASSIS_OBJECTIVE_MARGINS,
+            .terms = {{"hinge", CHASSIS_COUNT_UNITS}},
             .metrics = {{"rewards/accuracies", CHASSIS_BETTER_HIGHER}, {"rewards/margins", CHASSIS_BETTER_HIGHER}}};
   }
 

@@ -210,6 +210,17 @@ TEST(SplitPairs, HaveNoMargin) {
   EXPECT_FALSE(parse_as<PreferenceRecord>(kPreference, R"({"prompt":"q","chosen":"a","rejected":"b"})").is_split);
 }
 
+TEST(Pairs, HaveNoMarginIfTheObjectiveReadsNone) {
+  DataSetConfig set = set_of(kPreference);
+  set.reads_margins = false;
+  ReadNotes notes;
+  const auto pair =
+      std::get<PreferenceRecord>(parse_row(set, R"({"prompt":"q","chosen":"a","rejected":"b","margin":0.5})", &notes));
+  EXPECT_FALSE(pair.is_split);
+  EXPECT_FALSE(pair.margin);
+  EXPECT_EQ(notes.unused_columns, (std::map<std::string, uint64_t>{{"margin", 1}}));
+}
+
 TEST(LabelledRow, IsAnAnswerThatIsGoodOrBad) {
   EXPECT_EQ(labelled_of(R"({"prompt":"q","completion":"a","label":true})"), "user:q | assistant:a good");
   EXPECT_EQ(labelled_of(R"({"prompt":[{"role":"user","content":"q"}],

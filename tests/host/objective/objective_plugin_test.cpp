@@ -93,6 +93,7 @@ TEST_F(ObjectivePluginTest, SaysWhatTheDataMustHave) {
             (SequenceNeeds{.units = CHASSIS_OBJECTIVE_TEXTS, .num_targets = 1, .num_classes = 3, .scores = true}));
   EXPECT_EQ(needs_of(make("units=5 needs=32 top_k=2 temperature=1").description()),
             (SequenceNeeds{.units = CHASSIS_OBJECTIVE_ANSWERS, .top_k = 2}));
+  EXPECT_EQ(needs_of(make("needs=128").description()), (SequenceNeeds{.margins = true}));
 }
 
 TEST_F(ObjectivePluginTest, RefusesDescriptionsThatTheAbiDoesNotAllow) {
@@ -102,7 +103,7 @@ TEST_F(ObjectivePluginTest, RefusesDescriptionsThatTheAbiDoesNotAllow) {
       {"units=0", "sets units to 0, expected 1 (PAIRS), 2 (LABELLED), 3 (TEXTS), 4 (ROLLOUTS) or 5 (ANSWERS)"},
       {"units=5", "sets units to 5 (ANSWERS) without TEACHER"},
       {"units=6", "sets units to 6"},
-      {"needs=129", "sets the needs 128, which this host does not know"},
+      {"needs=257", "sets the needs 256, which this host does not know"},
       {"num_terms=0", "gives no term, expected at least 1"},
       {"num_terms=2000", "gives 2000 terms, at most 1024"},
       {"null_terms", "gives 2 terms, but their array is NULL"},
@@ -127,6 +128,7 @@ TEST_F(ObjectivePluginTest, RefusesDescriptionsThatTheAbiDoesNotAllow) {
       {"needs=4 prepare", "asks for MISMATCH with units 1, expected 2 (LABELLED)"},
       {"needs=16", "asks for OLD_LOGPS with units 1, expected 4 (ROLLOUTS)"},
       {"needs=64", "asks for OLD_LOGPS with units 1, expected 4 (ROLLOUTS)"},
+      {"needs=128 units=2 num_targets=1", "asks for MARGINS with units 2, expected 1 (PAIRS)"},
       {"needs=32 top_k=2 temperature=1", "asks for TEACHER with units 1, expected 5 (ANSWERS)"},
       {"units=5 needs=32 temperature=1", "sets top_k to 0, expected 1 to 4096 with TEACHER"},
       {"top_k=3", "sets top_k to 3, expected 0 without TEACHER"},
@@ -151,8 +153,8 @@ TEST_F(ObjectivePluginTest, RefusesDescriptionsThatTheAbiDoesNotAllow) {
 }
 
 TEST_F(ObjectivePluginTest, GivesTheArraysThatApplyEvenIfTheyAreEmpty) {
-  // These are role, unit, margin, logp, length and term_weight.
-  constexpr double kPairs = 1 + 2 + 8 + 16 + 64 + 16384;
+  // These are role, unit, logp, length and term_weight.
+  constexpr double kPairs = 1 + 2 + 16 + 64 + 16384;
   EXPECT_EQ(make("").evaluate(pairs(), false).sums[0], kPairs);
   ObjectiveBatch none;
   none.term_weight = {0, 0};
@@ -160,6 +162,7 @@ TEST_F(ObjectivePluginTest, GivesTheArraysThatApplyEvenIfTheyAreEmpty) {
   ObjectiveBatch more = pairs();
   more.reference_logp = more.logp;
   more.target = {1, 2, 3, 4};  // no objective of pairs has targets
+  EXPECT_EQ(make("needs=128").evaluate(more, false).sums[0], kPairs + 8);
   EXPECT_EQ(make("needs=1").evaluate(more, false).sums[0], kPairs + 32);
   more.first_token = {0, 1, 3, 6, 10};
   more.token_logp.resize(10);

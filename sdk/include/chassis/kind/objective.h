@@ -35,7 +35,8 @@
  * LOGPS and ANSWERS: for each token of an answer, the tokens that a teacher finds likely there, at most top_k, with its
  * log-probabilities and those of the model. STOPPED_RATIO, which implies OLD_LOGPS, says how gradients are meant: the
  * difference of token_logp and old_token_logp is a constant in them (a stopped gradient), so they are the derivatives
- * for a change of both by the same amount. */
+ * for a change of both by the same amount. MARGINS, with PAIRS: margin; without it, those of the data are counted as
+ * not used. */
 #define CHASSIS_OBJECTIVE_REFERENCE 1u
 #define CHASSIS_OBJECTIVE_GLOBAL 2u
 #define CHASSIS_OBJECTIVE_MISMATCH 4u
@@ -43,6 +44,7 @@
 #define CHASSIS_OBJECTIVE_OLD_LOGPS 16u
 #define CHASSIS_OBJECTIVE_TEACHER 32u
 #define CHASSIS_OBJECTIVE_STOPPED_RATIO 64u
+#define CHASSIS_OBJECTIVE_MARGINS 128u
 
 /* Roles of sequences. */
 #define CHASSIS_SEQUENCE_ANSWER 0u
@@ -106,7 +108,7 @@ typedef struct chassis_objective_batch {
   const uint32_t* role;         /* CHASSIS_SEQUENCE_… */
   const uint64_t* unit;         /* sequences of one unit have the same number; numbers ascend */
   const double* target;         /* [num_sequences, num_targets] */
-  const double* margin;         /* PAIRS: of the unit, for both sequences; 0 where the data have none */
+  const double* margin;         /* MARGINS: of the unit, for both sequences; 0 where the data have none */
   const double* logp;           /* LOGPS: sum over the tokens of the answer */
   const double* reference_logp; /* likewise */
   const double* length;         /* LOGPS: tokens of the answer, at least 1 */
