@@ -215,7 +215,8 @@ class DistillationParser final : public JsonRowParser {
     if (value.is_string() && !place.is_wide_integer(value)) throw place.type_error(path, value, "a number");
     if (value.is_null())
       throw place.type_error(path, value, "a number").hint("leave the entry out, or mask it in \"target_mask\"");
-    const double logp = *finite_number(place, path, value);
+    const double logp = place.number(path, value);
+    if (!std::isfinite(logp)) throw place.type_error(path, value, "a finite number");
     if (logp > kMostTeacherLogp)
       throw place.error(fmt::format("\"{}\" is {}, and a log-probability is at most 0", printable(path), logp));
     return static_cast<float>(std::max(logp, kLeastTeacherLogp));

@@ -225,6 +225,7 @@ void add_history(const RowPlace& place, const std::string& name, JsonElement his
 
 std::optional<double> finite_number(const RowPlace& place, const std::string& name, JsonElement value) {
   constexpr std::string_view kSpace = " \t\r\n";
+  constexpr double kLargest = 1e30;  // squares and sums of larger ones overflow
   double number = 0;
   if (!value.is_string() || place.is_wide_integer(value)) {
     number = place.number(name, value);
@@ -238,6 +239,7 @@ std::optional<double> finite_number(const RowPlace& place, const std::string& na
     if (code != std::errc() || end != text.data() + text.size()) throw place.type_error(name, value, "a number");
   }
   if (!std::isfinite(number)) throw place.type_error(name, value, "a finite number");
+  if (std::abs(number) > kLargest) throw place.type_error(name, value, "a number from -1e30 to 1e30");
   return number;
 }
 

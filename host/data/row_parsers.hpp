@@ -41,9 +41,9 @@ std::string instruction_text(std::string_view instruction, std::string_view inpu
 // Appends [["question", "answer"], …]. In a .csv file it can only be an empty text.
 void add_history(const RowPlace& place, const std::string& name, JsonElement history, std::vector<Message>& messages);
 
-// A number, or a text with one, as in a .csv file. nullopt for a blank text.
+// A number from -1e30 to 1e30, or a text with one, as in a .csv file. nullopt for a blank text.
 std::optional<double> finite_number(const RowPlace& place, const std::string& name, JsonElement value);
-// A number that is not a text.
+// Likewise, but not a text.
 double plain_number(const RowPlace& place, const std::string& name, JsonElement value);
 
 std::unique_ptr<RowParser> make_token_parser(const DataSetConfig& config, int64_t vocab_size);

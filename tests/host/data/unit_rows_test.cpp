@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <tuple>
 #include <vector>
 
 #include "host/data/dialogue_text.hpp"
@@ -165,6 +166,24 @@ TEST(Pairs, MayHaveAMarginThatIsATextOfANumber) {
   EXPECT_EQ(margin("null"), std::nullopt);
   for (const char* bad : {R"("nan")", R"("inf")", R"("1e999")", R"("1.5x")", R"("+-1")", "true", "[1]"})
     EXPECT_TRUE(contains(error_of([&] { margin(bad); }), "\"margin\" is ")) << bad;
+  EXPECT_EQ(margin("1e30"), 1e30);
+  EXPECT_TRUE(contains(error_of([&] { margin("-1.1e30"); }), "not a number from -1e30 to 1e30"));
+}
+
+TEST(Numbers, ThatAreTooLargeAreRefused) {
+  const std::tuple<DataFormat, const char*, const char*> cases[] = {
+      {kPreference, R"({"prompt":"q","chosen":"a","rejected":"b","margin":-1e300})", "\"margin\" is "},
+      {kClassification, R"({"text":"t","value":1e31})", "\"value\" is "},
+      {kClassification, R"({"text":"t","values":[0,-1e300]})", "\"values[1]\" is "},
+      {kRollouts, R"({"prompt":"q","completions":[{"text":"a","reward":1e300}]})", "\"completions[0].reward\" is "},
+      {kRollouts, R"({"prompt":"q","completions":[{"text":"a","reward":1,"logps":[-1e31]}]})",
+       "\"completions[0].logps[0]\" is "},
+  };
+  for (const auto& [format, row, what] : cases) {
+    const std::string text = error_of([&] { parse_row(set_of(format), row); });
+    EXPECT_TRUE(contains(text, what)) << text;
+    EXPECT_TRUE(contains(text, ", not a number from -1e30 to 1e30")) << text;
+  }
 }
 
 TEST(Pairs, ColumnsChooseBetweenKeysThatMeanTheSame) {
