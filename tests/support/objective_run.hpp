@@ -231,7 +231,7 @@ class ObjectiveRun {
             data.role.data(),
             data.unit.data(),
             pointer(data.target),
-            needs(CHASSIS_OBJECTIVE_MARGINS) ? pointer(data.margin) : nullptr,
+            pointer(data.margin),
             pointer(data.logp),
             pointer(data.reference_logp),
             pointer(data.length),
