@@ -15,6 +15,8 @@
 #include <boost/beast/http/parser.hpp>
 #include <boost/beast/http/read.hpp>
 #include <boost/beast/http/string_body.hpp>
+#include <list>
+#include <optional>
 #include <system_error>
 #include <utility>
 
@@ -56,6 +58,7 @@ class HttpServer::State {
 
   void accept();
   void take(tcp::socket socket);
+  bool has_room() const;
   void run();
   std::string error_text(int status, const std::string& message) const {
     return http_text({status, handler_.error_body(status, message)});
@@ -64,7 +67,8 @@ class HttpServer::State {
   // Connections refer to these members until io_ is destroyed.
   const HttpHandler handler_;
   const HttpLimits limits_;
-  size_t num_connections_ = 0, num_lingering_ = 0;
+  size_t num_connections_ = 0, num_lingering_ = 0, num_dropped_ = 0;
+  std::list<Connection*> incomplete_;  // those whose request is not complete, the oldest first
   asio::io_context io_{1};
   tcp::acceptor acceptor_{io_};
   asio::steady_timer pause_{io_};
@@ -77,11 +81,14 @@ class HttpServer::Connection : public std::enable_shared_from_this<Connection> {
   Connection(State& server, tcp::socket socket) : server_(server), socket_(std::move(socket)), timer_(server.io_) {
     parser_.header_limit(static_cast<uint32_t>(server_.limits_.head_bytes));
     parser_.body_limit(server_.limits_.body_bytes);
+    place_ = server_.incomplete_.insert(server_.incomplete_.end(), this);
     ++server_.num_connections_;
   }
   ~Connection() {
     if (reply_) reply_->close();
+    leave_incomplete();
     --server_.num_connections_;
+    if (is_dropped_) --server_.num_dropped_;
     if (is_lingering_) --server_.num_lingering_;
   }
   Connection(const Connection&) = delete;
@@ -106,7 +113,19 @@ class HttpServer::Connection : public std::enable_shared_from_this<Connection> {
     http::async_read_header(socket_, buffer_, parser_, guarded([this](error_code error, size_t) { on_head(error); }));
   }
 
+  bool is_older_than(std::chrono::milliseconds time) const { return std::chrono::steady_clock::now() - began_ > time; }
+  // Closes a connection whose request is not complete. It lives until its operations have ended.
+  void drop() {
+    is_dropped_ = true;
+    ++server_.num_dropped_;
+    leave_incomplete();
+    close();
+  }
+
  private:
+  void leave_incomplete() {
+    if (place_) server_.incomplete_.erase(*std::exchange(place_, std::nullopt));
+  }
   void expire_after(std::chrono::milliseconds time) {
     has_deadline_ = true;
     timer_.expires_after(time);
@@ -120,6 +139,7 @@ class HttpServer::Connection : public std::enable_shared_from_this<Connection> {
   }
 
   void on_head(error_code error) {
+    if (is_dropped_) return close();
     if (error) return refuse(error);
     const auto& message = parser_.get();
     const auto text = [&](http::field field) {
@@ -152,6 +172,7 @@ class HttpServer::Connection : public std::enable_shared_from_this<Connection> {
   }
 
   void on_body(error_code error) {
+    if (is_dropped_) return close();
     if (error) return refuse(error);
     begin_reply();
     try {
@@ -183,6 +204,7 @@ class HttpServer::Connection : public std::enable_shared_from_this<Connection> {
   }
 
   void begin_reply() {
+    leave_incomplete();
     reply_ = std::make_shared<HttpReply>(server_.limits_.unsent_bytes);
     reply_->open([weak = weak_from_this(), executor = socket_.get_executor()] {
       asio::post(executor, [weak] {
@@ -254,7 +276,8 @@ class HttpServer::Connection : public std::enable_shared_from_this<Connection> {
   HttpHead head_;
   std::shared_ptr<HttpReply> reply_;
   std::string sending_;
-  bool is_sending_ = false, is_lingering_ = false, is_reported_ = false;
+  bool is_sending_ = false, is_lingering_ = false, is_reported_ = false, is_dropped_ = false;
+  std::optional<std::list<Connection*>::iterator> place_;  // in server_.incomplete_
   std::array<char, 16 << 10> forgotten_;
   size_t num_forgotten_ = 0;
 };
@@ -327,11 +350,18 @@ void HttpServer::State::accept() {
   });
 }
 
+// A client that has its answer may send its next request before it closes the connection.
+bool HttpServer::State::has_room() const {
+  return num_connections_ - num_lingering_ - num_dropped_ < limits_.num_connections &&
+         num_connections_ < 2 * limits_.num_connections;
+}
+
 void HttpServer::State::take(tcp::socket socket) {
   close_on_exec(socket.native_handle());
-  // A client that has its answer may send its next request before it closes the connection.
-  if (num_connections_ - num_lingering_ < limits_.num_connections && num_connections_ < 2 * limits_.num_connections)
-    return std::make_shared<Connection>(*this, std::move(socket))->start();
+  // Clients that send no more than a part of a request do not shut out the others.
+  if (!has_room() && !incomplete_.empty() && incomplete_.front()->is_older_than(limits_.patience))
+    incomplete_.front()->drop();
+  if (has_room()) return std::make_shared<Connection>(*this, std::move(socket))->start();
   error_code ignored;
   socket.non_blocking(true, ignored);
   socket.write_some(

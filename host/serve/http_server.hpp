@@ -20,6 +20,7 @@ struct HttpLimits {
   size_t body_bytes = 4 << 20;
   size_t unsent_bytes = 1 << 20;                   // of a stream, before the client counts as too slow
   std::chrono::milliseconds request_time{10'000};  // from the connection to the end of its request
+  std::chrono::milliseconds patience{1'000};       // after which an incomplete request gives way to a new connection
   std::chrono::milliseconds write_time{10'000};    // for the client to take what is sent at once
   std::chrono::milliseconds linger_time{2'000};    // from the end of the answer until the client closes
   std::chrono::milliseconds shutdown_time{500};    // for the last answers, when the server ends

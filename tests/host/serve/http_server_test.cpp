@@ -153,6 +153,28 @@ TEST_F(HttpServerTest, MoreConnectionsThanAllowedAreRefusedAtOnce) {
   expect_to_go_on();
 }
 
+TEST_F(HttpServerTest, ThePartOfARequestGivesWayToANewOne) {
+  HttpLimits limits = short_limits();
+  limits.request_time = 60s;
+  limits.patience = 200ms;
+  HttpServer server(0, handler(), limits);
+  server.start();
+  std::vector<int> partial;
+  const std::string part = post("abc").substr(0, post("abc").size() - 2);
+  for (size_t i = 0; i < limits.num_connections; ++i) {
+    partial.push_back(fake::connection_to(server.port()));
+    ASSERT_EQ(send(partial.back(), part.data(), part.size(), 0), static_cast<ssize_t>(part.size()));
+  }
+  EXPECT_HAS(fake::answer_of(server.port(), ""), "503 4 connections are open already");
+  std::this_thread::sleep_for(300ms);
+  EXPECT_HAS(fake::answer_of(server.port(), post("on")), "200 OK");
+  char byte = 0;
+  EXPECT_EQ(recv(partial.front(), &byte, 1, 0), 0);  // the oldest one is closed
+  ASSERT_EQ(send(partial.back(), "bc", 2, 0), 2);    // and the others go on
+  EXPECT_EQ(recv(partial.back(), &byte, 1, 0), 1);
+  for (const int file : partial) close(file);
+}
+
 TEST_F(HttpServerTest, ConnectionsThatHaveTheirAnswerLeaveRoom) {
   std::vector<int> answered;
   for (int i = 0; i < 4; ++i) {
