@@ -27,12 +27,7 @@ impl Objective for Hinge {
             Metric::new("rewards/accuracies", sys::CHASSIS_BETTER_HIGHER),
             Metric::new("rewards/margins", sys::CHASSIS_BETTER_HIGHER),
         ];
-        Description {
-            needs: sys::CHASSIS_OBJECTIVE_MARGINS,
-            terms: TERMS,
-            metrics: METRICS,
-            ..Description::default()
-        }
+        Description { needs: sys::CHASSIS_OBJECTIVE_MARGINS, terms: TERMS, metrics: METRICS, ..Description::default() }
     }
 
     fn evaluate(&self, batch: &Batch<'_>, out: &mut Sums<'_>) -> Result<()> {
