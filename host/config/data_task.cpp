@@ -83,7 +83,7 @@ void CrossCheck::check_objective(const TaskSpec& task) {
                                  shown("train.task")));
   }
   for (const char* key : {"reference.mode", "reference.path", "eval.metric"})
-    if (set_by_user(key) && !is(key, "loss"))
+    if (is_changed(key))
       add_problem(key, fmt::format("{} has no effect with {}", shown(key), shown("train.task")));
 }
 

@@ -71,7 +71,7 @@ void check_reference(const Settings& settings, const ObjectiveDesc& desc) {
     throw config_error(entry, fmt::format("{} has no effect: objective '{}' compares with no reference", entry.key(),
                                           *settings.objective.plugin));
   };
-  if (reference.mode.by_user()) refuse(reference.mode);
+  if (reference.mode != ReferenceMode::kOnline) refuse(reference.mode);
   if (reference.path.is_set()) refuse(reference.path);
 }
 
