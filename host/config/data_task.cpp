@@ -82,8 +82,9 @@ void CrossCheck::check_objective(const TaskSpec& task) {
     add_problem(key, fmt::format("{} has no effect with {}, which minimises the cross entropy of tokens", shown(key),
                                  shown("train.task")));
   }
-  for (const char* key : {"reference.mode", "reference.path", "eval.metric"})
-    if (is_changed(key))
+  for (const auto& [key, by_default] :
+       {std::pair("reference.mode", "online"), {"reference.path", ""}, {"eval.metric", "loss"}})
+    if (set_by_user(key) && !is(key, by_default))
       add_problem(key, fmt::format("{} has no effect with {}", shown(key), shown("train.task")));
 }
 
