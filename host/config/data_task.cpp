@@ -7,6 +7,7 @@
 #include <set>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "host/config/cross_check.hpp"
 #include "host/config/task_text.hpp"
