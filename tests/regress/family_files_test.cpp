@@ -137,7 +137,14 @@ SmallFamily family_of(const std::string& name) {
 }
 
 class Classifiers : public testing::TestWithParam<SmallFamily> {};
-INSTANTIATE_TEST_SUITE_P(, Classifiers, testing::ValuesIn(all_families()),
+// transformers has no classifier of OLMoE and Llama 4.
+std::vector<SmallFamily> classifying_families() {
+  std::vector<SmallFamily> families = all_families();
+  std::erase_if(families, [](const SmallFamily& family) { return family.name == "olmoe" || family.name == "llama4"; });
+  return families;
+}
+
+INSTANTIATE_TEST_SUITE_P(, Classifiers, testing::ValuesIn(classifying_families()),
                          [](const auto& info) { return info.param.name; });
 
 TEST_P(Classifiers, AreLoadedAndExportedAndHaveNoLossOfTokens) {
