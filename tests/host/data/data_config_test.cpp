@@ -9,9 +9,10 @@ namespace {
 
 TEST(DataConfig, RefusesUnknownFormats) {
   EXPECT_EQ(data_format_from_text("sharegpt"), DataFormat::kShareGpt);
-  EXPECT_EQ(error_of([] { data_format_from_text("csv"); }),
-            "format \"csv\" is not one of \"text\", \"alpaca\", \"sharegpt\", \"messages\", \"prompt_completion\", "
-            "\"segments\", \"tokens\", \"preference\", \"labelled\", \"classification\", \"rollouts\"");
+  EXPECT_EQ(
+      error_of([] { data_format_from_text("csv"); }),
+      "format \"csv\" is not one of \"text\", \"alpaca\", \"sharegpt\", \"messages\", \"prompt_completion\", "
+      "\"segments\", \"tokens\", \"preference\", \"labelled\", \"classification\", \"rollouts\", \"distillation\"");
 }
 
 }  // namespace

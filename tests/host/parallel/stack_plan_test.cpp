@@ -202,7 +202,8 @@ class ExpertsTest : public testing::Test {
     parameters_ = ParameterTable(program_, layout_, {});
   }
   std::unique_ptr<Instance> make(const std::string& id, bool flag) {
-    return plugins_.make("parallel", id, {{"dim", "ffn"}, {id == "own_axis" ? "shards" : "sequence", flag}});
+    if (id != "own_axis") return plugins_.make("parallel", id, {{"dim", "ffn"}, {"sequence", flag}});
+    return plugins_.make("parallel", id, {{"dim", "ffn"}, {"shards", flag}, {"differ", false}});
   }
   StackPlan plan_of(std::vector<std::unique_ptr<Instance>> instances, int rank = 0) {
     std::vector<StackMember> members;
