@@ -203,7 +203,7 @@ class ExpertsTest : public testing::Test {
   }
   std::unique_ptr<Instance> make(const std::string& id, bool flag) {
     if (id != "own_axis") return plugins_.make("parallel", id, {{"dim", "ffn"}, {"sequence", flag}});
-    return plugins_.make("parallel", id, {{"dim", "ffn"}, {"shards", flag}, {"differ", false}});
+    return plugins_.make("parallel", id, {{"dim", "ffn"}, {"shards", flag}, {"differ", ""}});
   }
   StackPlan plan_of(std::vector<std::unique_ptr<Instance>> instances, int rank = 0) {
     std::vector<StackMember> members;
