@@ -124,7 +124,7 @@ void expect_close(const std::string& name, const std::vector<float>& got, const 
 class RewardSaving : public testing::TestWithParam<Divided> {
  protected:
   RewardSaving() : run_(method("reward")) {
-    const auto& [ranks, vocab_size] = GetParam();
+    const int64_t vocab_size = GetParam().vocab_size;
     run_.replace(
         "vocab_size = 264, hidden_size = 48, intermediate_size = 96, num_hidden_layers = 3, num_attention_heads = 6, "
         "num_key_value_heads = 2",

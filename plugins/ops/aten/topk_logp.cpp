@@ -218,7 +218,7 @@ class TopkKernel {
 class TopkLogp : public AtenKernel, TopkKernel {
  public:
   TopkLogp(const Operators& aten, TopkRows rows, int64_t ignore_index, bool is_part)
-      : AtenKernel(aten), rows_(std::move(rows)), ignore_index_(ignore_index), is_part_(is_part) {}
+      : AtenKernel(aten), rows_(rows), ignore_index_(ignore_index), is_part_(is_part) {}
 
   void forward(Call& call) override {
     const uint32_t dtype = wide(call.input(0).dtype());
@@ -248,7 +248,7 @@ class TopkLogp : public AtenKernel, TopkKernel {
 class LinearTopkLogp : public HeadChunks<TopkRows>, TopkKernel {
  public:
   LinearTopkLogp(const Operators& aten, TopkRows rows, int64_t ignore_index, bool is_part)
-      : HeadChunks(aten, std::move(rows)), ignore_index_(ignore_index), is_part_(is_part) {}
+      : HeadChunks(aten, rows), ignore_index_(ignore_index), is_part_(is_part) {}
 
   void forward(Call& call) override {
     const uint32_t dtype = wide(call.input(0).dtype());
@@ -332,7 +332,7 @@ std::unique_ptr<Kernel> make_topk(const Operators& aten, const NodeView& node) {
   const int64_t columns = node.has_param(0) ? node.param(0).size(0) : node.input(0).local_shape().back();
   const double cap = node.num_ops() == 3 ? node.op(1).attr_float("cap") : 0;
   TopkRows rows(aten, op, is_part ? op.attr_int("first") : 0, is_part ? op.attr_int("count") : columns, cap);
-  return std::make_unique<Made>(aten, std::move(rows), op.attr_int("ignore_index", -100), is_part);
+  return std::make_unique<Made>(aten, rows, op.attr_int("ignore_index", -100), is_part);
 }
 
 std::unique_ptr<Kernel> make_total_topk_logp(const Operators& aten, const NodeView& node) {

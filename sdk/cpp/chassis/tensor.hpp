@@ -106,7 +106,8 @@ class Tensor : public BorrowedTensor {
   CHASSIS_OWNED chassis_tensor_t release() noexcept { return std::exchange(handle_, nullptr); }
 
   void reset() noexcept {
-    if (handle_ == nullptr) return;
+    // The analyzer takes the handle of a moved optional for garbage.
+    if (handle_ == nullptr) return;  // NOLINT(clang-analyzer-core.UndefinedBinaryOperatorResult)
     const auto& service = host_->service<chassis_tensor_service_t>();
     service.release(&service, std::exchange(handle_, nullptr));
   }
