@@ -41,35 +41,10 @@ class DistillationParser final : public JsonRowParser {
                                               printable(row.path("input_ids")), printable(row.path(name))));
       record.answer = tokens_of(row, *ids, vocab_size_);
     } else {
-      record.answer = chat(row);
+      record.answer = prompts_.answered(row);
     }
     record.teacher = teacher(row);
     return record;
-  }
-
-  // A completion after a prompt, or the last message of a conversation.
-  ChatRecord chat(const RowFields& row) {
-    const std::optional<JsonElement> completion = row.find("completion");
-    Prompt prompt = prompts_.prompt(row);
-    std::string_view answer_name = "completion";
-    Messages answer;
-    if (completion) {
-      answer = prompts_.messages(row, "completion", *completion, "assistant");
-      if (!prompt.messages.empty()) prompts_.remove_prompt(row, "completion", prompt, answer);
-    } else {
-      if (prompt.is_text || prompt.messages.empty()) required(row, "completion");
-      answer_name = "messages";
-      if (prompt.messages.back().role != "assistant")
-        throw row.place()
-            .error(fmt::format("the last message of \"{}\" is of \"{}\", and an answer is the assistant's",
-                               printable(prompt.key), printable(prompt.messages.back().role)))
-            .hint("add the answer to the list, or as \"completion\"");
-      answer.push_back(std::move(prompt.messages.back()));
-      prompt.messages.pop_back();
-    }
-    if (prompt.messages.empty())
-      throw row.place().error("no message comes before the answer").hint("add a prompt to the row");
-    return prompts_.chat(row, answer_name, std::move(prompt.messages), std::move(answer));
   }
 
   TeacherFacts teacher(const RowFields& row) const {

@@ -1,11 +1,5 @@
 // Rows with one answer that is good or bad: a completion after a prompt, or the last message of a conversation.
-#include <fmt/format.h>
-
-#include <string_view>
-#include <utility>
-
 #include "host/base/lower_case.hpp"
-#include "host/base/printable.hpp"
 #include "host/data/prompt_parser.hpp"
 #include "host/data/row_parsers.hpp"
 
@@ -19,28 +13,7 @@ class LabelledParser final : public JsonRowParser {
  private:
   Record read(const RowFields& row) override {
     LabelledRecord record;
-    const std::optional<JsonElement> completion = row.find("completion");
-    Prompt prompt = prompts_.prompt(row);
-    std::string_view answer_name = "completion";
-    Messages answer;
-    if (completion) {
-      answer = prompts_.messages(row, "completion", *completion, "assistant");
-      if (!prompt.messages.empty()) prompts_.remove_prompt(row, "completion", prompt, answer);
-    } else {
-      if (prompt.is_text || prompt.messages.empty()) required(row, "completion");
-      answer_name = "messages";
-      if (prompt.messages.back().role != "assistant") {
-        throw row.place()
-            .error(fmt::format("the last message of \"{}\" is of \"{}\", and an answer is the assistant's",
-                               printable(prompt.key), printable(prompt.messages.back().role)))
-            .hint("add the answer to the list, or as \"completion\"");
-      }
-      answer.push_back(std::move(prompt.messages.back()));
-      prompt.messages.pop_back();
-    }
-    if (prompt.messages.empty())
-      throw row.place().error("no message comes before the answer").hint("add a prompt to the row");
-    record.answer = prompts_.chat(row, answer_name, std::move(prompt.messages), std::move(answer));
+    record.answer = prompts_.answered(row);
     record.is_good = label(row);
     return record;
   }

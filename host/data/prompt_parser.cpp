@@ -10,6 +10,7 @@
 
 #include "host/base/printable.hpp"
 #include "host/data/dialogue_text.hpp"
+#include "host/data/missing_key.hpp"
 #include "host/data/row_parsers.hpp"
 
 namespace chassis {
@@ -29,7 +30,8 @@ bool is_empty_text(JsonElement value) {
 }  // namespace
 
 PromptParser::PromptParser(const DataSetConfig& config)
-    : open_ai_(config, MessageStyle::kOpenAi),
+    : format_(config.format),
+      open_ai_(config, MessageStyle::kOpenAi),
       sharegpt_(config, MessageStyle::kShareGpt),
       colossal_(colossal_config(config), MessageStyle::kShareGpt) {}
 
@@ -107,6 +109,31 @@ Prompt PromptParser::prompt(const RowFields& row, const Messages& whole) {
   }
   if (found_name != "instruction" && row.find("history")) place.note_unused(row.path("history"));
   return found;
+}
+
+ChatRecord PromptParser::answered(const RowFields& row) {
+  const std::optional<JsonElement> completion = row.find("completion");
+  Prompt prompt = this->prompt(row);
+  std::string_view answer_name = "completion";
+  Messages answer;
+  if (completion) {
+    answer = messages(row, "completion", *completion, "assistant");
+    if (!prompt.messages.empty()) remove_prompt(row, "completion", prompt, answer);
+  } else {
+    if (prompt.is_text || prompt.messages.empty()) throw missing_key_error(format_, row, "completion");
+    answer_name = "messages";
+    if (prompt.messages.back().role != "assistant") {
+      throw row.place()
+          .error(fmt::format("the last message of \"{}\" is of \"{}\", and an answer is the assistant's",
+                             printable(prompt.key), printable(prompt.messages.back().role)))
+          .hint("add the answer to the list, or as \"completion\"");
+    }
+    answer.push_back(std::move(prompt.messages.back()));
+    prompt.messages.pop_back();
+  }
+  if (prompt.messages.empty())
+    throw row.place().error("no message comes before the answer").hint("add a prompt to the row");
+  return chat(row, answer_name, std::move(prompt.messages), std::move(answer));
 }
 
 size_t end_of_prompt(const Prompt& prompt, const Messages& list) {

@@ -38,11 +38,14 @@ class PromptParser {
   void remove_prompt(const RowFields& row, std::string_view name, const Prompt& prompt, Messages& answer) const;
   // The prompt with the system message of the row, and the answer, which is trained. `name` is that of the answer.
   ChatRecord chat(const RowFields& row, std::string_view name, Messages prompt, Messages answer);
+  // A row with one answer: a "completion" after the prompt, or else the last message of a conversation.
+  ChatRecord answered(const RowFields& row);
 
  private:
   MessageParser& parser_of(JsonElement message);
   Prompt read(const RowFields& row, std::string_view name, JsonElement value);
 
+  DataFormat format_;
   MessageParser open_ai_, sharegpt_, colossal_;
 };
 

@@ -91,7 +91,7 @@ class Precomputation {
   }
 
   std::string operator()(const std::function<void()>& fill) {
-    const Json model = model_key();
+    const Json model = shared_model_key(session_, purpose_);
     for (Set& set : sets_) {
       set.key = reference_key(model, set.rows, desc_, session_.settings().train.seq_len);
       set.prefix = store_folder(set.rows.config(), cache_dir()) + ".reference-";
@@ -114,8 +114,6 @@ class Precomputation {
 
   // Training and evaluation may read the same data, whose values are in one file.
   const Set& first_of(const Set& set) const { return *std::ranges::find(sets_, set.path, &Set::path); }
-
-  Json model_key() { return shared_model_key(session_, purpose_); }
 
   // Opens what is kept. A set keeps it only if all ranks can. Returns true if nothing is missing.
   bool find_kept() {

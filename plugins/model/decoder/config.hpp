@@ -26,6 +26,8 @@ struct Experts {
   bool shared_gate = false;         // the shared MLP is scaled by sigmoid(x · gate)
   bool scales_input = false;        // out = Σ MLP_e(weight_e · x)
   std::vector<bool> is_dense = {};  // by layer: it has an MLP of intermediate_size; empty: no layer has
+
+  bool are_in(size_t layer) const { return num_experts != 0 && (is_dense.empty() || !is_dense[layer]); }
 };
 
 // Attention through low-rank latents (DeepSeek-AI 2024, "DeepSeek-V2"): keys and values of all heads come from one

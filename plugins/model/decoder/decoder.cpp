@@ -96,13 +96,13 @@ void Decoder::record(Builder& b) {
 Decoder::LayerKind Decoder::kind_of(size_t layer) const {
   const auto has = [&](const std::vector<bool>& layers) { return !layers.empty() && layers[layer]; };
   return {.slides = has(config_.is_sliding),
-          .has_experts = config_.experts.num_experts != 0 && !has(config_.experts.is_dense),
+          .has_experts = config_.experts.are_in(layer),
           .rotates = !has(config_.has_no_rope)};
 }
 
 bool Decoder::has_expert_layers() const {
   for (size_t i = 0; i < static_cast<size_t>(config_.num_hidden_layers); ++i)
-    if (kind_of(i).has_experts) return true;
+    if (config_.experts.are_in(i)) return true;
   return false;
 }
 

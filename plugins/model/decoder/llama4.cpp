@@ -123,8 +123,7 @@ const Family& llama4() {
               rotated.push_back(config.has_no_rope[i] ? 0 : 1);
               const bool is_chunked = !config.is_sliding.empty() && config.is_sliding[i];
               types.push_back(is_chunked ? "chunked_attention" : "full_attention");
-              if (experts.num_experts != 0 && (experts.is_dense.empty() || !experts.is_dense[i]))
-                moe_layers.push_back(i);
+              if (experts.are_in(i)) moe_layers.push_back(i);
             }
             out["attention_bias"] = config.qkv_bias;
             out["intermediate_size_mlp"] = config.dense_width;

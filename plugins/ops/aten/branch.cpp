@@ -88,8 +88,8 @@ class LinearGroup : public AtenKernel {
     return all;
   }
 
-  PlannedShape planned_x_;
-  std::vector<PlannedShape> planned_y_;
+  PlannedSizes planned_x_;
+  std::vector<PlannedSizes> planned_y_;
   std::vector<int64_t> columns_;
   int64_t all_columns_;
 };
@@ -143,7 +143,7 @@ class LinearAdd : public AtenKernel {
   }
 
  private:
-  PlannedShape planned_x_;
+  PlannedSizes planned_x_;
   double factor_;
 };
 

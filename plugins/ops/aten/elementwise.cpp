@@ -247,7 +247,7 @@ class Reshape : public AtenKernel {
   }
 
  private:
-  PlannedShape planned_x_, planned_y_;
+  PlannedSizes planned_x_, planned_y_;
 };
 
 void check_function(const NodeView& node) {

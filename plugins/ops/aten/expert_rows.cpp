@@ -150,7 +150,7 @@ class Dispatch : public RowKernel {
   }
 
  private:
-  PlannedShape planned_x_, planned_y_;
+  PlannedSizes planned_x_, planned_y_;
 };
 
 class Combine : public RowKernel {
@@ -178,7 +178,7 @@ class Combine : public RowKernel {
   }
 
  private:
-  PlannedShape planned_rows_, planned_y_;
+  PlannedSizes planned_rows_, planned_y_;
 };
 
 class GroupedLinear : public AtenKernel {
@@ -270,7 +270,7 @@ class GroupedLinear : public AtenKernel {
     if (num_rows < rows.size(0)) aten_.zero_(aten_.narrow(rows, 0, num_rows, rows.size(0) - num_rows));
   }
 
-  PlannedShape planned_x_, planned_y_;
+  PlannedSizes planned_x_, planned_y_;
 };
 
 std::unique_ptr<Kernel> make_dispatch(const Operators& aten, const NodeView& node) {

@@ -62,7 +62,7 @@ class TopExperts : public AtenKernel {
     return aten_.gather(candidates, 1, largest(std::move(of_candidates), chosen_));
   }
 
-  PlannedShape planned_;
+  PlannedSizes planned_;
   const int64_t chosen_, groups_, top_groups_;
 };
 
@@ -155,7 +155,7 @@ class ExpertWeights : public AtenKernel {
     return out;
   }
 
-  PlannedShape planned_logits_;
+  PlannedSizes planned_logits_;
   const ExpertScore score_;
   const bool normalizes_;
   const double factor_;

@@ -31,7 +31,7 @@ class Slice : public AtenKernel {
   }
 
  private:
-  PlannedShape planned_x_, planned_y_;
+  PlannedSizes planned_x_, planned_y_;
   int64_t first_, size_;
 };
 
@@ -70,7 +70,7 @@ class Concat : public AtenKernel {
   }
 
  private:
-  PlannedShape planned_y_;
+  PlannedSizes planned_y_;
   int64_t sizes_[2], heads_[2];
 };
 

@@ -57,22 +57,6 @@ inline PartIndex part_index(const Operators& aten, const BorrowedTensor& indices
   return {std::move(index), std::move(elsewhere)};
 }
 
-// The planned shape of an operand, which in a call has the sizes of another one in the dims that both share.
-class PlannedShape {
- public:
-  PlannedShape(const OperandView& of, const OperandView& like)
-      : shape_(of.local_shape().begin(), of.local_shape().end()), num_shared_(num_shared_dims(of, like)) {}
-  Shape in_call(const BorrowedTensor& like) const {
-    Shape shape = shape_;
-    std::copy_n(like.sizes().begin(), num_shared_, shape.begin());
-    return shape;
-  }
-
- private:
-  Shape shape_;
-  int num_shared_;
-};
-
 class AtenKernel : public Kernel {
  public:
   explicit AtenKernel(const Operators& aten) : aten_(aten) {}

@@ -48,7 +48,7 @@ class Linear : public AtenKernel {
   }
 
  private:
-  PlannedShape planned_x_, planned_y_;
+  PlannedSizes planned_x_, planned_y_;
 };
 
 std::unique_ptr<Kernel> make_linear(const Operators& aten, const NodeView& node) {

@@ -56,7 +56,7 @@ class Embedding : public AtenKernel {
     return part_index(aten_, ids, Shape{ids.num_elements()}, first_, vocab, -1);
   }
 
-  PlannedShape planned_;
+  PlannedSizes planned_;
   const bool is_part_;
   const int64_t first_;
 };

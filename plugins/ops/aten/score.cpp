@@ -57,7 +57,7 @@ class Score : public AtenKernel {
   }
 
  private:
-  PlannedShape planned_x_, planned_y_;
+  PlannedSizes planned_x_, planned_y_;
   uint32_t dtype_;  // of x
 };
 

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <memory>
 #include <vector>
 
@@ -33,9 +34,13 @@ inline int64_t row_grain(int64_t row_elements) {
   return std::max<int64_t>(1, 16384 / std::max<int64_t>(1, row_elements));
 }
 
-inline ExpertRows rows_of(const BorrowedTensor& experts) {
-  const int32_t* ids = experts.data<int32_t>();
-  return {ids, experts.num_elements(), num_experts_in(ids, experts.num_elements())};
+inline ExpertRows rows_of(const BorrowedTensor& experts) { return {experts.data<int32_t>(), experts.num_elements()}; }
+
+// Sets the rows that no expert has, after those that experts have.
+template <typename T>
+void zero_rest(T* rows, const ExpertRows& order, int64_t num_pairs, int64_t width) {
+  std::memset(rows + order.num_rows() * width, 0,
+              static_cast<size_t>((num_pairs - order.num_rows()) * width) * sizeof(T));
 }
 
 // The gradient of input i: the tensor that the host passes to add to, or a new one.
@@ -51,20 +56,6 @@ GradInput<T> grad_input(Call& call, uint32_t i, uint32_t dtype, std::span<const 
   call.set_grad_input(i, Tensor::create(call.host(), dtype, sizes));
   return {call.grad_input(i).data<T>(), false};
 }
-
-// The planned sizes of an operand, with the rows and positions of a call.
-class PlannedSizes {
- public:
-  explicit PlannedSizes(const OperandView& of) : sizes_(of.local_shape().begin(), of.local_shape().end()) {}
-  std::vector<int64_t> in_call(const BorrowedTensor& like) const {
-    std::vector<int64_t> sizes = sizes_;
-    std::copy_n(like.sizes().begin(), 2, sizes.begin());
-    return sizes;
-  }
-
- private:
-  std::vector<int64_t> sizes_;
-};
 
 std::unique_ptr<Kernel> make_top_experts(const NodeView& node);
 std::unique_ptr<Kernel> make_expert_weights(const NodeView& node);

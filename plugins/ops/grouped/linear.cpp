@@ -9,7 +9,8 @@ namespace {
 template <typename T>
 class GroupedLinear final : public Kernel {
  public:
-  explicit GroupedLinear(const NodeView& node) : planned_x_(node.input(0)), dtype_(node.input(0).dtype()) {}
+  explicit GroupedLinear(const NodeView& node)
+      : planned_x_(node.input(0), node.input(1)), dtype_(node.input(0).dtype()) {}
 
   void forward(Call& call) override {
     const BorrowedTensor x = call.input(0), experts = call.input(1), weight = call.param(0), bias = call.param(1);
@@ -30,7 +31,7 @@ class GroupedLinear final : public Kernel {
       problem.beta = bias ? 1.0f : 0.0f;
       gemm(call.host(), problem);
     }
-    zero_rest(y, s, s.out);
+    zero_rest(y, s.rows, s.num_pairs, s.out);
   }
 
   void backward_inputs(Call& call) override {
@@ -49,7 +50,7 @@ class GroupedLinear final : public Kernel {
       problem.beta = dx.adds ? 1.0f : 0.0f;
       gemm(call.host(), problem);
     }
-    if (!dx.adds) zero_rest(dx.data, s, s.in);
+    if (!dx.adds) zero_rest(dx.data, s.rows, s.num_pairs, s.in);
   }
 
   void backward_params(Call& call) override {
@@ -58,7 +59,7 @@ class GroupedLinear final : public Kernel {
     const Shapes s(experts, weight);
     for (int64_t e = 0; e < s.rows.num_experts(); ++e) {
       const int64_t begin = s.rows.begin(e), count = dy ? s.rows.end(e) - begin : 0;
-      if (dweight) add_weight(call, s, e, begin, count, dy, x, dweight.data<float>() + e * s.out * s.in);
+      if (dweight) add_weight(call, s, begin, count, dy, x, dweight.data<float>() + e * s.out * s.in);
       if (dbias) add_bias(call, s, begin, count, dy, dbias.data<float>() + e * s.out);
     }
   }
@@ -74,12 +75,7 @@ class GroupedLinear final : public Kernel {
     int64_t num_pairs, out, in;
   };
 
-  static void zero_rest(T* rows, const Shapes& s, int64_t width) {
-    std::memset(rows + s.rows.num_rows() * width, 0,
-                static_cast<size_t>((s.num_pairs - s.rows.num_rows()) * width) * sizeof(T));
-  }
-
-  void add_weight(Call& call, const Shapes& s, int64_t, int64_t begin, int64_t count, const BorrowedTensor& dy,
+  void add_weight(Call& call, const Shapes& s, int64_t begin, int64_t count, const BorrowedTensor& dy,
                   const BorrowedTensor& x, float* dweight) const {
     const float beta = call.grad_param_beta(0);
     if (count == 0) {

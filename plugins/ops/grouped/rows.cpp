@@ -8,17 +8,10 @@ namespace {
 
 int64_t tokens_of(const BorrowedTensor& experts) { return experts.size(0) * experts.size(1); }
 
-// Sets what no expert computes.
-template <typename T>
-void zero_rest(T* rows, const ExpertRows& order, int64_t num_pairs, int64_t width) {
-  std::memset(rows + order.num_rows() * width, 0,
-              static_cast<size_t>((num_pairs - order.num_rows()) * width) * sizeof(T));
-}
-
 template <typename T>
 class Dispatch final : public Kernel {
  public:
-  explicit Dispatch(const NodeView& node) : planned_x_(node.input(0)), dtype_(node.input(0).dtype()) {}
+  explicit Dispatch(const NodeView& node) : planned_x_(node.input(0), node.input(1)), dtype_(node.input(0).dtype()) {}
 
   void forward(Call& call) override {
     const BorrowedTensor x = call.input(0), experts = call.input(1), weights = call.input(2);
@@ -81,7 +74,7 @@ class Dispatch final : public Kernel {
 template <typename T>
 class Combine final : public Kernel {
  public:
-  explicit Combine(const NodeView& node) : planned_rows_(node.input(0)), dtype_(node.input(0).dtype()) {}
+  explicit Combine(const NodeView& node) : planned_rows_(node.input(0), node.input(1)), dtype_(node.input(0).dtype()) {}
 
   void forward(Call& call) override {
     const BorrowedTensor x = call.input(0), experts = call.input(1), weights = call.input(2);

@@ -96,22 +96,6 @@ inline double log_sum_exp(const double* row, int64_t count) {
   return largest + std::log(sum);
 }
 
-// The planned sizes of an operand, which in a call has the sizes of another one in the dims that both share.
-class PlannedSizes {
- public:
-  PlannedSizes(const OperandView& of, const OperandView& like)
-      : sizes_(of.local_shape().begin(), of.local_shape().end()), num_shared_(num_shared_dims(of, like)) {}
-  std::vector<int64_t> in_call(const BorrowedTensor& like) const {
-    std::vector<int64_t> sizes = sizes_;
-    std::copy_n(like.sizes().begin(), num_shared_, sizes.begin());
-    return sizes;
-  }
-
- private:
-  std::vector<int64_t> sizes_;
-  int num_shared_;
-};
-
 // An op that the plugin computes. Each source has those of its kernels.
 struct Entry {
   std::string_view pattern;

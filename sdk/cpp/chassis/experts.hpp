@@ -9,6 +9,14 @@
 
 CHASSIS_SDK_BEGIN
 
+// The number of experts of which pairs have some; a reader that has no parameter of the experts needs no other.
+inline int64_t num_experts_in(const int32_t* experts, int64_t num_pairs) {
+  int64_t count = 0;
+  for (int64_t p = 0; p < num_pairs; ++p)
+    if (experts[p] >= count) count = int64_t{experts[p]} + 1;
+  return count;
+}
+
 // A pair is a token with one of its k experts: pair p belongs to token p / k. Pairs without an expert (-1) have no row.
 class ExpertRows {
  public:
@@ -30,6 +38,9 @@ class ExpertRows {
         pair_[static_cast<size_t>(row)] = p;
       }
   }
+  // Up to the last expert that has a row.
+  ExpertRows(const int32_t* experts, int64_t num_pairs)
+      : ExpertRows(experts, num_pairs, num_experts_in(experts, num_pairs)) {}
 
   int64_t num_experts() const { return static_cast<int64_t>(begin_.size()) - 1; }
   int64_t num_rows() const { return begin_.back(); }
@@ -43,13 +54,5 @@ class ExpertRows {
  private:
   std::vector<int64_t> begin_, row_, pair_;
 };
-
-// As above, for readers that do not know the number of experts.
-inline int64_t num_experts_in(const int32_t* experts, int64_t num_pairs) {
-  int64_t count = 0;
-  for (int64_t p = 0; p < num_pairs; ++p)
-    if (experts[p] >= count) count = int64_t{experts[p]} + 1;
-  return count;
-}
 
 CHASSIS_SDK_END

@@ -1,6 +1,7 @@
 // The base of ops plugins: they claim nodes of the program, say what these need, and compute them.
 #pragma once
 
+#include <algorithm>
 #include <initializer_list>
 #include <memory>
 #include <span>
@@ -66,6 +67,22 @@ class Infer {
   }
   chassis_infer_t& raw_;
   std::vector<chassis_tile_t> tiles_;
+};
+
+// The planned sizes of an operand, which in a call has the sizes of another one in the dims that both share.
+class PlannedSizes {
+ public:
+  PlannedSizes(const OperandView& of, const OperandView& like)
+      : sizes_(of.local_shape().begin(), of.local_shape().end()), num_shared_(num_shared_dims(of, like)) {}
+  std::vector<int64_t> in_call(const BorrowedTensor& like) const {
+    std::vector<int64_t> sizes = sizes_;
+    std::copy_n(like.sizes().begin(), num_shared_, sizes.begin());
+    return sizes;
+  }
+
+ private:
+  std::vector<int64_t> sizes_;
+  int num_shared_;
 };
 
 // Computes one node. All [step]; forward may be called again for recompute and must give the same bits.
