@@ -112,9 +112,7 @@ class Scale : public Kernel {
 
  private:
   Values scaled(const BorrowedTensor& x) const {
-    const double factor = x.dtype() == CHASSIS_DTYPE_F64    ? factor_
-                          : x.dtype() == CHASSIS_DTYPE_BF16 ? from_bf16(to_bf16(factor_))
-                                                            : static_cast<double>(static_cast<float>(factor_));
+    const double factor = rounded_to(x.dtype(), factor_);
     Values y = read(x);
     for (double& value : y) value *= factor;
     return y;
@@ -192,8 +190,9 @@ class Clip : public Kernel {
     const BorrowedTensor x = call.input(0);
     const Values xs = read(x);
     Values dx = read_grad_output(call, xs.size());
+    const double limit = rounded_to(x.dtype(), limit_);
     for (size_t i = 0; i < dx.size(); ++i)
-      if (std::abs(xs[i]) > limit_) dx[i] = 0;
+      if (std::abs(xs[i]) > limit) dx[i] = 0;
     store_grad_input(call, 0, x.dtype(), x.sizes(), dx);
   }
 

@@ -61,6 +61,13 @@ inline void write(const BorrowedTensor& tensor, const Values& values, double kee
   }
 }
 
+// An attribute as ops of this dtype have it.
+inline double rounded_to(uint32_t dtype, double value) {
+  return dtype == CHASSIS_DTYPE_F64    ? value
+         : dtype == CHASSIS_DTYPE_BF16 ? from_bf16(to_bf16(value))
+                                       : static_cast<double>(static_cast<float>(value));
+}
+
 inline void write_output(Call& call, uint32_t i, uint32_t dtype, const std::vector<int64_t>& sizes,
                          const Values& values) {
   write(call.make_output(i, dtype, sizes), values);

@@ -55,7 +55,8 @@
  *                   y = x · factor, with factor rounded to the dtype of x (HF Gemma)
  *   softcap         x                       (none)            cap f                             as x: cap·tanh(x/cap)
  *   clip            x                       (none)            limit f                           as x
- *                   y = min(max(x, -limit), limit); the gradient passes where |x| <= limit
+ *                   y = min(max(x, -limit), limit), with limit rounded to the dtype of x; the gradient passes where
+ *                   |x| <= limit
  *   position_scale  x [B,T,…],              (none)            floor_scale f, attn_scale f       as x
  *                   positions [B,T] i32
  *                   y = x · (1 + attn_scale · ln(1 + floor((position + 1) / floor_scale))) in fp32, rounded once (HF
