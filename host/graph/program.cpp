@@ -61,6 +61,7 @@ SlotId BlockType::add_slot(ParameterSlot slot) {
 Dtype dtype_of(const GraphValue& value, Dtype compute) {
   return value.type == GraphValueType::kCompute ? compute
          : value.type == GraphValueType::kInt32 ? Dtype::i32
+         : compute == Dtype::f64                ? Dtype::f64
                                                 : Dtype::f32;
 }
 

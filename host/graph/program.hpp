@@ -29,7 +29,7 @@ using OpAttrs = std::vector<std::pair<std::string, AttrValue>>;
 enum class GraphValueType : uint32_t {
   kCompute,  // the precision of the run
   kInt32,    // ids, labels, positions
-  kFloat32,  // losses
+  kFloat32,  // losses, scores: at least f32, so f64 where a program is computed in f64
 };
 
 // How one mesh axis divides a value.

@@ -66,14 +66,12 @@ class ExpertWeights : public Kernel {
 
   void forward(Call& call) override {
     const BorrowedTensor logits = call.input(0), experts = call.input(1);
-    const bool is_f64 = logits.dtype() == CHASSIS_DTYPE_F64 && !call.output(0);
     Values out(static_cast<size_t>(experts.num_elements()));
     for_tokens(logits, experts, [&](int64_t t, const Token& token) {
       for (size_t j = 0; j < token.scores.size(); ++j)
         out[t * experts.size(2) + static_cast<int64_t>(j)] = factor_ * token.scores[j] / token.divisor;
     });
-    write_output(call, 0, is_f64 ? CHASSIS_DTYPE_F64 : CHASSIS_DTYPE_F32,
-                 {experts.sizes().begin(), experts.sizes().end()}, out);
+    write_output(call, 0, at_least_f32(logits.dtype()), {experts.sizes().begin(), experts.sizes().end()}, out);
   }
 
   // With w = factor · s / d, where d is Σ s if weights are normalized: ds = factor · (dw - Σ dw·s/d) / d. And of a

@@ -21,9 +21,7 @@ class TokenLogp : public Kernel {
   }
 
  protected:
-  static uint32_t result_dtype(const Call& call) {
-    return call.input(0).dtype() == CHASSIS_DTYPE_F64 && !call.output(0) ? CHASSIS_DTYPE_F64 : CHASSIS_DTYPE_F32;
-  }
+  static uint32_t result_dtype(const Call& call) { return at_least_f32(call.input(0).dtype()); }
 
   Values logps(const Call& call) const {
     const BorrowedTensor logits = call.input(0), labels = call.input(1);
@@ -96,8 +94,7 @@ class PartialCrossEntropy : public Kernel {
       targets.push_back(owns(labels, r) ? xs[r * columns + labels.data<int32_t>()[r] - first_] : 0);
     }
     const std::vector<int64_t> sizes = sizes_of(labels);
-    const uint32_t dtype =
-        logits.dtype() == CHASSIS_DTYPE_F64 && !call.output(0) ? CHASSIS_DTYPE_F64 : CHASSIS_DTYPE_F32;
+    const uint32_t dtype = at_least_f32(logits.dtype());
     write_output(call, 0, dtype, sizes, log_sums);
     write_output(call, 1, dtype, sizes, targets);
   }
@@ -143,7 +140,7 @@ class TotalTokenLogp : public Kernel {
   }
 
  protected:
-  uint32_t result_dtype() const { return dtype_ == CHASSIS_DTYPE_F64 ? CHASSIS_DTYPE_F64 : CHASSIS_DTYPE_F32; }
+  uint32_t result_dtype() const { return at_least_f32(dtype_); }
 
   Values logps(const Call& call) const {
     const Values log_sums = read(call.input(0)), targets = read(call.input(1));

@@ -87,9 +87,7 @@ class PartialTopkLogp : public Kernel {
         first_(first),
         count_(count) {}
 
-  static uint32_t result_dtype(const Call& call) {
-    return call.input(0).dtype() == CHASSIS_DTYPE_F64 && !call.output(0) ? CHASSIS_DTYPE_F64 : CHASSIS_DTYPE_F32;
-  }
+  static uint32_t result_dtype(const Call& call) { return at_least_f32(call.input(0).dtype()); }
 
   Sums sums(const Call& call) const {
     const int64_t columns = call.input(0).size(-1), num_ids = call.input(2).size(-1);
@@ -190,7 +188,7 @@ class TotalTopkLogp final : public Kernel {
 
   void forward(Call& call) override {
     const Sums sums{read(call.input(0)), read(call.input(1)), read(call.input(2)), read(call.input(3))};
-    const uint32_t dtype = dtype_ == CHASSIS_DTYPE_F64 ? CHASSIS_DTYPE_F64 : CHASSIS_DTYPE_F32;
+    const uint32_t dtype = at_least_f32(dtype_);
     write_output(call, 0, dtype, sizes_of(call.input(4)), masks(call).logps(sums));
     write_output(call, 1, dtype, sizes_of(call.input(5)), masks(call).top_logps(sums));
   }

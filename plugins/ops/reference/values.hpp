@@ -68,6 +68,11 @@ inline double rounded_to(uint32_t dtype, double value) {
                                        : static_cast<double>(static_cast<float>(value));
 }
 
+// Of an output that op.h gives as f32: float64 in a program in float64.
+inline uint32_t at_least_f32(uint32_t dtype) {
+  return dtype == CHASSIS_DTYPE_F64 ? CHASSIS_DTYPE_F64 : CHASSIS_DTYPE_F32;
+}
+
 inline void write_output(Call& call, uint32_t i, uint32_t dtype, const std::vector<int64_t>& sizes,
                          const Values& values) {
   write(call.make_output(i, dtype, sizes), values);
