@@ -64,6 +64,7 @@ class Lora final : public Adapter {
   void extend(const AdapterOp& op, AdapterBuilder& b) override {
     num_layers_ = std::max(num_layers_, op.layer + 1);
     const bool is_head = op.role == CHASSIS_ROLE_HEAD;
+    if (op.op == "grouped_linear") return leave_experts(op.module);
     if (op.is_linear()) linears_.insert(std::string(last_part(op.module)));
     if (!is_target(op.module, op.layer, op.is_linear(), is_head)) {
       if (op.is_linear()) left_.insert(std::string(last_part(op.module)));
@@ -96,6 +97,11 @@ class Lora final : public Adapter {
     if (settings_.layers.last() >= num_layers_)
       fail_invalid(place("layers"), "there is no layer ", settings_.layers.last(), ": the model has ", num_layers_,
                    " layers, numbered from 0");
+    for (const NamePattern& target : settings_.targets)
+      if (const auto expert = std::ranges::find_if(experts_, [&](const auto& e) { return target.matches(e); });
+          expert != experts_.end() && !used_.contains("targets " + target.text()))
+        fail_invalid(place("targets"), "'", target.text(), "' matches only experts ('", *expert,
+                     "' is grouped_linear), and LoRA extends linears only");
     refuse_unused("targets", settings_.targets, "matches no linear of the model; it has ", linears_);
     refuse_unused("exclude", settings_.exclude, "matches no linear of the model; it has ", linears_);
     std::set<std::string> ends;
@@ -176,6 +182,14 @@ class Lora final : public Adapter {
       found = false;
     }
     return found;
+  }
+
+  // A name that means linears may mean experts too ("gate_proj" beside a shared expert). As in PEFT, for which the
+  // experts of a layer are no module, it then means the linears.
+  void leave_experts(std::string_view module) {
+    experts_.insert(std::string(module));
+    for (const NamePattern& excluded : settings_.exclude)
+      if (excluded.matches(module)) used_.insert("exclude " + excluded.text());
   }
 
   bool is_saved(std::string_view module) {
@@ -292,9 +306,10 @@ class Lora final : public Adapter {
 
   Settings settings_;
   bool has_file_ = false;
-  std::map<std::string, int64_t> targets_;          // rank of each module with a branch
-  std::set<std::string> modules_, saved_modules_;   // all that have parameters; of them, those that are trained whole
-  std::set<std::string> linears_, left_;            // last parts of names: of linears, of linears without a branch
+  std::map<std::string, int64_t> targets_;         // rank of each module with a branch
+  std::set<std::string> modules_, saved_modules_;  // all that have parameters; of them, those that are trained whole
+  std::set<std::string> experts_;                  // modules of experts
+  std::set<std::string> linears_, left_;           // last parts of names: of linears, of linears without a branch
   std::set<std::string> used_;
   bool ties_saved_modules_ = false;
   bool has_head_ = false;  // of scores
