@@ -388,12 +388,17 @@ void examine_refusals(const std::function<std::unique_ptr<Instance>()>& make, Ad
 }  // namespace
 
 std::vector<std::string> adapter_base_configs(const std::vector<std::string>& architectures) {
-  // Wide enough for the usual ranks of adapters.
-  Json config = Json::parse(sample_model_config(architectures));
-  config.update(Json{{"hidden_size", 48}, {"intermediate_size", 72}, {"head_dim", 12}, {"num_key_value_heads", 2}});
+  std::vector<std::string> texts;
+  for (const std::string& text : sample_model_configs(architectures)) {
+    Json config = Json::parse(text);
+    // Wide enough for the usual ranks of adapters.
+    config.update(Json{{"hidden_size", 48}, {"intermediate_size", 72}, {"head_dim", 12}, {"num_key_value_heads", 2}});
+    texts.push_back(config.dump());
+  }
   Json other{{"vocab_size", 61}, {"n_embd", 48}, {"n_layer", 2}, {"n_head", 4}, {"n_positions", 64}};
-  if (config.contains("architectures")) other["architectures"] = config["architectures"];
-  return {config.dump(), other.dump()};
+  if (!architectures.empty()) other["architectures"] = Json::array({architectures.front()});
+  texts.push_back(other.dump());
+  return texts;
 }
 
 AdapterReport examine_adapter(const std::function<std::unique_ptr<Instance>()>& adapter,

@@ -12,8 +12,9 @@
 
 namespace chassis {
 
-// A config.json for a few small layers, with the keys that most decoder families share.
-std::string sample_model_config(const std::vector<std::string>& architectures);
+// Texts of config.json for a few small layers: with the keys of most decoder families and of experts, with as many
+// heads of keys as of queries, and without experts, for a family that refuses keys that it does not know.
+std::vector<std::string> sample_model_configs(const std::vector<std::string>& architectures);
 
 // Configures the instance. Returns the model's message if it refuses the config; empty if it accepts.
 std::string configure_refusal(Instance& model, const std::string& config_json);
