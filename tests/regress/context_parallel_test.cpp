@@ -157,7 +157,9 @@ TEST(ContextParallelTraffic, IsARingOfKeysValuesAndTheirGradients) {
 }
 
 class ContextParallelFamilies : public testing::TestWithParam<SmallFamily> {};
-INSTANTIATE_TEST_SUITE_P(, ContextParallelFamilies, testing::ValuesIn(small_families()),
+INSTANTIATE_TEST_SUITE_P(Distinct, ContextParallelFamilies, testing::ValuesIn(distinct_families()),
+                         [](const auto& info) { return info.param.name; });
+INSTANTIATE_TEST_SUITE_P(Others, ContextParallelFamilies, testing::ValuesIn(other_families()),
                          [](const auto& info) { return info.param.name; });
 TEST_P(ContextParallelFamilies, GiveTheNumbersOfOneProcess) {
   ParallelRun run(Variant::of_bits(0), with_even_heads(GetParam()));

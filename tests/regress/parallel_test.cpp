@@ -43,7 +43,9 @@ INSTANTIATE_TEST_SUITE_P(Matrix, Parallel, testing::ValuesIn(all_rows()),
                          [](const auto& info) { return info.param.name(); });
 
 class ParallelFamilies : public testing::TestWithParam<SmallFamily> {};
-INSTANTIATE_TEST_SUITE_P(, ParallelFamilies, testing::ValuesIn(small_families()),
+INSTANTIATE_TEST_SUITE_P(Distinct, ParallelFamilies, testing::ValuesIn(distinct_families()),
+                         [](const auto& info) { return info.param.name; });
+INSTANTIATE_TEST_SUITE_P(Others, ParallelFamilies, testing::ValuesIn(other_families()),
                          [](const auto& info) { return info.param.name; });
 TEST_P(ParallelFamilies, GiveTheNumbersOfOneProcessOnTwoRanks) {
   ParallelRun run(Variant::of_bits(0), GetParam().model);

@@ -66,15 +66,16 @@ TEST_P(PipelineParallel, GivesTheNumbersOfOneProcess) { expect_the_numbers_of_on
 INSTANTIATE_TEST_SUITE_P(, PipelineParallel, testing::ValuesIn(rows()),
                          [](const auto& info) { return info.param.name(); });
 
-TEST(PipelineParallelFamilies, GiveTheNumbersOfOneProcess) {
+class PipelineParallelFamilies : public testing::TestWithParam<SmallFamily> {};
+INSTANTIATE_TEST_SUITE_P(Distinct, PipelineParallelFamilies, testing::ValuesIn(distinct_families()),
+                         [](const auto& info) { return info.param.name; });
+INSTANTIATE_TEST_SUITE_P(Others, PipelineParallelFamilies, testing::ValuesIn(other_families()),
+                         [](const auto& info) { return info.param.name; });
+TEST_P(PipelineParallelFamilies, GiveTheNumbersOfOneProcess) {
   const Strategy zbv = pipeline("zbv", "zbv");
   const std::vector<std::string> one_row = {"train.micro_batch_size=1"};
-  for (const SmallFamily& family : small_families()) {
-    SCOPED_TRACE(family.name);
-    ParallelRun run(Variant::of_bits(0), family.model);
-    const Result alone = run(nullptr, 1, one_row);
-    expect_the_numbers(run(&zbv, 2, one_row), alone, false, "zbv of " + family.name);
-  }
+  ParallelRun run(Variant::of_bits(0), GetParam().model);
+  expect_the_numbers(run(&zbv, 2, one_row), run(nullptr, 1, one_row), false, "zbv of " + GetParam().name);
 }
 
 // Eight stages of nine units; 12 micro-batches in groups of 4.

@@ -59,6 +59,21 @@ inline std::vector<SmallFamily> small_families() {
        "initializer_range = 0.1 }\n"}};
 }
 
+// Families whose parts all stand in others too. The tests of strategies run them with the label slow.
+inline bool is_like_others(const SmallFamily& family) {
+  return family.name == "mistral" || family.name == "mixtral" || family.name == "qwen3_moe";
+}
+inline std::vector<SmallFamily> distinct_families() {
+  std::vector<SmallFamily> families = small_families();
+  std::erase_if(families, is_like_others);
+  return families;
+}
+inline std::vector<SmallFamily> other_families() {
+  std::vector<SmallFamily> families = small_families();
+  std::erase_if(families, [](const SmallFamily& family) { return !is_like_others(family); });
+  return families;
+}
+
 // Providers of kernels in TOML, with one for experts if the family has them.
 inline std::string with_experts(std::string kernels, const SmallFamily& family) {
   if (family.has_experts()) kernels.insert(kernels.rfind(']'), ", \"grouped\"");

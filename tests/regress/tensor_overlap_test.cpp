@@ -65,7 +65,9 @@ TEST(TensorOverlapOf4, SharesHeads) {
 }
 
 class TensorOverlapFamilies : public testing::TestWithParam<SmallFamily> {};
-INSTANTIATE_TEST_SUITE_P(, TensorOverlapFamilies, testing::ValuesIn(small_families()),
+INSTANTIATE_TEST_SUITE_P(Distinct, TensorOverlapFamilies, testing::ValuesIn(distinct_families()),
+                         [](const auto& info) { return info.param.name; });
+INSTANTIATE_TEST_SUITE_P(Others, TensorOverlapFamilies, testing::ValuesIn(other_families()),
                          [](const auto& info) { return info.param.name; });
 TEST_P(TensorOverlapFamilies, GiveTheNumbersOfOneProcess) {
   ParallelRun run(Variant::of_bits(0), with_even_heads(GetParam()));

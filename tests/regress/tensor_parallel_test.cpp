@@ -42,7 +42,9 @@ INSTANTIATE_TEST_SUITE_P(, TensorParallel, testing::ValuesIn(rows()),
                          [](const auto& info) { return info.param.name(); });
 
 class TensorParallelFamilies : public testing::TestWithParam<SmallFamily> {};
-INSTANTIATE_TEST_SUITE_P(, TensorParallelFamilies, testing::ValuesIn(small_families()),
+INSTANTIATE_TEST_SUITE_P(Distinct, TensorParallelFamilies, testing::ValuesIn(distinct_families()),
+                         [](const auto& info) { return info.param.name; });
+INSTANTIATE_TEST_SUITE_P(Others, TensorParallelFamilies, testing::ValuesIn(other_families()),
                          [](const auto& info) { return info.param.name; });
 TEST_P(TensorParallelFamilies, GiveTheNumbersOfOneProcess) {
   ParallelRun run(Variant::of_bits(0), with_even_heads(GetParam()));
