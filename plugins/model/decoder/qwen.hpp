@@ -1,4 +1,4 @@
-// Keys that Qwen2 and Qwen3 share: layers from max_window_layers on slide, if use_sliding_window is set.
+// Keys that families of Qwen share: layers from max_window_layers on slide, if use_sliding_window is set; experts.
 #pragma once
 
 #include "families.hpp"
@@ -16,6 +16,21 @@ inline void read_qwen_windows(Reader& reader, Config& config) {
 
 inline void write_qwen_windows(const Config& config, Json& out) {
   if (!out.contains("use_sliding_window")) out["use_sliding_window"] = !config.is_sliding.empty();
+}
+
+// `defaults`: the numbers of the family.
+inline void read_qwen_experts(Reader& reader, Config& config, const Experts& defaults) {
+  read_experts(reader, config, reader.same_size("num_experts", "num_local_experts", defaults.num_experts, kMaxExperts),
+               reader.size("num_experts_per_tok", defaults.num_chosen),
+               reader.size("moe_intermediate_size", defaults.width));
+  config.experts.normalize = reader.boolean("norm_topk_prob", false);
+  read_expert_layers(reader, config);
+}
+
+inline void write_qwen_experts(const Config& config, Json& out) {
+  write_experts(config, "num_experts", out);
+  out["moe_intermediate_size"] = config.experts.width;
+  out["norm_topk_prob"] = config.experts.normalize;
 }
 
 }  // namespace decoder

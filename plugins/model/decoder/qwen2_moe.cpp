@@ -27,21 +27,16 @@ const Family& qwen2_moe() {
               read_sliding_layers(reader, config, 4096, [&](int64_t i) { return i < first && i % 2 == 0; });
             else
               reader.ignore({"sliding_window", "layer_types"});
-            read_experts(reader, config, reader.same_size("num_experts", "num_local_experts", 60, kMaxExperts),
-                         reader.size("num_experts_per_tok", 4), reader.size("moe_intermediate_size", 1408));
-            config.experts.normalize = reader.boolean("norm_topk_prob", false);
+            read_qwen_experts(reader, config, {.num_experts = 60, .num_chosen = 4, .width = 1408});
             config.experts.shared_width = reader.size("shared_expert_intermediate_size", 5632);
             config.experts.shared_gate = true;
-            read_expert_layers(reader, config);
           },
       .write =
           [](const Config& config, Json& out) {
             out["qkv_bias"] = config.qkv_bias;
             write_qwen_windows(config, out);
-            write_experts(config, "num_experts", out);
-            out["moe_intermediate_size"] = config.experts.width;
+            write_qwen_experts(config, out);
             out["shared_expert_intermediate_size"] = config.experts.shared_width;
-            out["norm_topk_prob"] = config.experts.normalize;
           }};
   return family;
 }

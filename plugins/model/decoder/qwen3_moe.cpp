@@ -26,18 +26,13 @@ const Family& qwen3_moe() {
               read_sliding_layers(reader, config, 4096, [](int64_t) { return true; });
             else
               reader.ignore({"sliding_window"});
-            read_experts(reader, config, reader.same_size("num_experts", "num_local_experts", 128, kMaxExperts),
-                         reader.size("num_experts_per_tok", 8), reader.size("moe_intermediate_size", 768));
-            config.experts.normalize = reader.boolean("norm_topk_prob", false);
-            read_expert_layers(reader, config);
+            read_qwen_experts(reader, config, {.num_experts = 128, .num_chosen = 8, .width = 768});
           },
       .write =
           [](const Config& config, Json& out) {
             out["attention_bias"] = config.qkv_bias;
             write_qwen_windows(config, out);
-            write_experts(config, "num_experts", out);
-            out["moe_intermediate_size"] = config.experts.width;
-            out["norm_topk_prob"] = config.experts.normalize;
+            write_qwen_experts(config, out);
           }};
   return family;
 }
