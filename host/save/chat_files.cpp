@@ -77,12 +77,25 @@ void write_stops(const std::string& directory, std::vector<int32_t> stops, ChatF
   files.left_out.insert(name);
 }
 
+// A model that starts from random weights has no such file, and without one no other program knows where texts end.
+void write_ends(const PluginTokenizer& tokenizer, const std::string& directory, ChatFiles& files) {
+  const std::string name = "generation_config.json";
+  if (tokenizer.eos_id() < 0 || !text_if_file(directory, name).empty()) return;
+  Json json = {{"eos_token_id", tokenizer.eos_id()}};
+  if (tokenizer.bos_id() >= 0) json["bos_token_id"] = tokenizer.bos_id();
+  files.written.emplace_back(name, json.dump(2) + "\n");
+}
+
 }  // namespace
 
 ChatFiles chat_files(const Session& session, const std::string& tokenizer_directory) {
   const Settings& settings = session.settings();
   ChatFiles files;
-  if (session.tokenizer() == nullptr || tokenizer_directory.empty() || !trains_chats(settings)) return files;
+  if (session.tokenizer() == nullptr || tokenizer_directory.empty()) return files;
+  if (!trains_chats(settings)) {
+    if (!settings.model.path.is_set()) write_ends(*session.tokenizer(), generation_directory(settings), files);
+    return files;
+  }
   const ChatConfig chat = chat_config(settings, session.tokenizer());
   const ChatRenderer renderer(*session.tokenizer(), chat);
   if (const std::string text = trained_template(settings, chat); !text.empty()) {

@@ -1,5 +1,5 @@
-// The files that a chat model needs in addition to its weights: its stop tokens and its chat template. Exports and
-// checkpoints of a run carry those with which it was trained.
+// The files that other programs need in addition to weights: the tokens that end texts, and the template of a chat
+// model. Exports and checkpoints of a run carry those with which it was trained.
 #pragma once
 
 #include <set>
@@ -16,8 +16,7 @@ struct ChatFiles {
   std::set<std::string> left_out;                            // files that would otherwise be copied
 };
 
-// Empty if the run trains no conversations, or if it changes none of these files: model.path and `tokenizer_directory`
-// then have them as they were used.
+// Empty if model.path and `tokenizer_directory` have these files as they were used.
 ChatFiles chat_files(const Session& session, const std::string& tokenizer_directory);
 
 }  // namespace chassis
