@@ -85,6 +85,42 @@ std::string sequence_text(const ObjectiveBatch& batch, size_t sequence) {
 
 }  // namespace
 
+bool is_name_of_records(std::string_view name) {
+  constexpr std::string_view kNames[] = {"step",
+                                         "time",
+                                         "eval",
+                                         "name",
+                                         "score",
+                                         "loss",
+                                         "eval_loss",
+                                         "grad_norm",
+                                         "lr",
+                                         "epoch",
+                                         "tokens",
+                                         "tokens_per_s",
+                                         "step_ms",
+                                         "data_ms",
+                                         "forward_ms",
+                                         "trained_tokens",
+                                         "backward_ms",
+                                         "values_ms",
+                                         "save_ms",
+                                         "skipped",
+                                         "perplexity",
+                                         "optimizer_ms",
+                                         "rows",
+                                         "seconds",
+                                         "cut",
+                                         "prompt",
+                                         "answer",
+                                         "peak_memory_bytes",
+                                         "active_memory_bytes",
+                                         "reserved_memory_bytes"};
+  constexpr std::string_view kFolders[] = {"loss/", "memory/", "comm/", "eval/"};
+  return std::ranges::find(kNames, name) != std::end(kNames) ||
+         std::ranges::any_of(kFolders, [&](std::string_view folder) { return name.starts_with(folder); });
+}
+
 size_t sequence_of_token(const ObjectiveBatch& batch, size_t token) {
   const auto after = std::upper_bound(batch.first_token.begin(), batch.first_token.end(), token);
   return static_cast<size_t>(after - batch.first_token.begin()) - 1;
@@ -252,8 +288,11 @@ ObjectiveDesc ObjectivePlugin::checked(const chassis_objective_desc_t& raw) cons
   };
   for (uint32_t i = 0; i < raw.num_terms; ++i)
     desc.terms.push_back({name_of(raw.terms[i].name, "term", i, terms), raw.terms[i].count});
-  for (uint32_t i = 0; i < raw.num_metrics; ++i)
+  for (uint32_t i = 0; i < raw.num_metrics; ++i) {
     desc.metrics.push_back({name_of(raw.metrics[i].name, "metric", i, metrics), raw.metrics[i].better});
+    if (const std::string& name = desc.metrics.back().name; is_name_of_records(name))
+      throw refusal(fmt::format("gives metric {} the name '{}', which records of a run have themselves", i, name));
+  }
   return desc;
 }
 

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "chassis/kind/objective.h"
@@ -46,6 +47,9 @@ struct ObjectiveDesc {
   bool needs_teacher() const { return (needs & CHASSIS_OBJECTIVE_TEACHER) != 0; }
   bool operator==(const ObjectiveDesc&) const = default;
 };
+
+// Names of values that the program itself writes to records of steps and evaluations. No metric may have one.
+bool is_name_of_records(std::string_view name);
 
 // The needs of an objective with this description from the data.
 SequenceNeeds needs_of(const ObjectiveDesc& desc);

@@ -112,6 +112,8 @@ TEST_F(ObjectivePluginTest, RefusesDescriptionsThatTheAbiDoesNotAllow) {
       {"long_name", "gives term 1 a name of 129 bytes, at most 128"},
       {"term1=a,b", "gives term 1 the name 'a,b', expected letters, digits and _ - . / @"},
       {"term1=margin", "gives term 1 the name 'margin' of another term"},
+      {"metric0=loss", "gives metric 0 the name 'loss', which records of a run have themselves"},
+      {"metric1=loss/nll", "gives metric 1 the name 'loss/nll', which records of a run have themselves"},
       {"metric0=rewards/rejected", "gives metric 1 the name 'rewards/rejected' of another metric"},
       {"count0=0", "divides term 'margin' by count 0, expected 1 to 5"},
       {"count1=6", "divides term 'nll' by count 6"},

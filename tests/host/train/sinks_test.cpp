@@ -10,6 +10,7 @@
 
 #include "host/base/json.hpp"
 #include "host/base/log.hpp"
+#include "host/objective/objective_plugin.hpp"
 #include "tests/support/expect_has.hpp"
 #include "tests/support/process.hpp"
 
@@ -62,6 +63,18 @@ TEST(JsonlSink, WritesEveryFieldOfAStep) {
     EXPECT_TRUE(lines[0].contains(key)) << key;
   EXPECT_EQ(lines[0]["tokens_per_s"], 2000.0);
   EXPECT_EQ(lines[1]["eval"], "dev");
+}
+
+TEST(JsonlSink, NoObjectiveCanHaveAMetricOfTheNameOfAnotherValue) {
+  const auto expect_known = [](std::string_view name, auto) { EXPECT_TRUE(is_name_of_records(name)) << name; };
+  StepRecord step = record(1);
+  step.skipped = true;
+  step.memory = {{"memory/activations_bytes", 1}};
+  step.for_each_value(expect_known);
+  EvalRecord eval;
+  eval.for_each_value(expect_known);
+  eval.perplexity = 1;
+  eval.for_each_value(expect_known);
 }
 
 TEST(JsonlSink, WritesScoresAsEvaluations) {
@@ -136,10 +149,12 @@ TEST(JsonlSink, ALineThatCannotBeWrittenIsThrownOrCounted) {
     log::reset_counted_warnings();
     struct rlimit before {};
     getrlimit(RLIMIT_FSIZE, &before);
-    const struct rlimit limit {std::filesystem::file_size(path) + 10, before.rlim_max};
+    const struct rlimit limit { std::filesystem::file_size(path) + 10, before.rlim_max };
     setrlimit(RLIMIT_FSIZE, &limit);
-    if (lost == LostMetrics::kStop) EXPECT_THROW(sink->step(record(2)), Error);
-    else EXPECT_NO_THROW((sink->step(record(2)), sink->step(record(3))));
+    if (lost == LostMetrics::kStop)
+      EXPECT_THROW(sink->step(record(2)), Error);
+    else
+      EXPECT_NO_THROW((sink->step(record(2)), sink->step(record(3))));
     setrlimit(RLIMIT_FSIZE, &before);
     sink->step(record(4));
     EXPECT_EQ(steps_of(path), (std::vector<int64_t>{1, 4})) << "no part of a line is left";

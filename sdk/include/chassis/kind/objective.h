@@ -69,12 +69,14 @@ typedef struct chassis_objective_term {
 #define CHASSIS_BETTER_HIGHER 1u
 #define CHASSIS_BETTER_LOWER 2u
 typedef struct chassis_objective_metric {
-  chassis_str_t name; /* "rewards/accuracies" */
+  chassis_str_t name; /* "rewards/accuracies"; not a name that records have themselves, such as "loss" */
   uint32_t better;    /* CHASSIS_BETTER_… */
   uint32_t reserved0;
 } chassis_objective_metric_t;
 
-/* The arrays belong to the plugin and stay as they are as long as the instance. */
+/* The arrays belong to the plugin and stay as they are as long as the instance. Most terms, and most metrics: 1024, each
+ * with a name of 1 to 128 letters, digits and _ - . / @; most scores, targets, classes, sums and states of each kind:
+ * 2^20; most tokens of a teacher: 4096. */
 typedef struct chassis_objective_desc {
   uint32_t struct_size;
   uint32_t values; /* CHASSIS_OBJECTIVE_LOGPS or _SCORES */
