@@ -201,24 +201,53 @@ std::string check_ops(PluginRegistry& registry, const CheckedMember& member) {
   return "";
 }
 
-std::string check_model(PluginRegistry& registry, const CheckedMember& member, const std::string& config_file) {
-  const bool guessed = config_file.empty();
-  const std::vector<std::string> configs =
-      guessed ? sample_model_configs(member.instance.library().manifest().architectures)
-              : std::vector<std::string>{read_file(config_file)};
-  std::string config, refusal;
-  for (const std::string& text : configs) {
-    config = text;
-    refusal = configure_refusal(member.instance, config);
-    if (refusal.empty()) break;
+// A family that knows other keys than a sample takes the sizes of its published models, which take hours here.
+bool is_small(const Program& program) {
+  constexpr int64_t kMostParameters = 1 << 19;
+  int64_t count = 0;
+  for (const Chain& chain : program.chains)
+    for (const uint32_t block : chain.blocks)
+      for (const ParameterSlot& slot : program.blocks[block].slots) count += numel(Shape(program.global_shape(slot)));
+  return count <= kMostParameters;
+}
+
+Program program_of(const ModelPlugin& model) {
+  return compile(Recording{[&](const chassis_builder_t* builder) { return model.record(builder); }}, {}).program();
+}
+
+// The first config of a small model that the family accepts, else the first that it accepts. If it accepts none, empty,
+// and `refusal` says why it refuses the last one.
+std::string accepted_config(const std::function<std::unique_ptr<Instance>()>& make,
+                            const std::vector<std::string>& configs, std::string& refusal) {
+  std::string accepted;
+  for (const std::string& config : configs) {
+    const std::unique_ptr<Instance> instance = make();
+    refusal = configure_refusal(*instance, config);
+    if (!refusal.empty()) continue;
+    if (accepted.empty()) accepted = config;
+    try {
+      if (is_small(program_of(ModelPlugin(*instance)))) return config;
+    } catch (const Error&) {
+      return config;  // its examination reports the error
+    }
   }
-  if (!refusal.empty()) {
-    if (!guessed) throw plugin_error("the model refuses " + config_file + ": " + refusal);
-    return "it refuses the config of a small decoder (" + refusal +
-           "); give a config.json that it accepts, with small sizes, with --model-config FILE";
+  return accepted;
+}
+
+std::string check_model(PluginRegistry& registry, const CheckedMember& member, const std::string& config_file) {
+  const auto make = [&] { return member.another(Json::object()); };
+  std::string config, refusal;
+  if (config_file.empty()) {
+    config = accepted_config(make, sample_model_configs(member.instance.library().manifest().architectures), refusal);
+    if (config.empty())
+      return "it refuses the config of a small decoder (" + refusal +
+             "); give a config.json that it accepts, with small sizes, with --model-config FILE";
+  } else {
+    config = read_file(config_file);
+    refusal = configure_refusal(member.instance, config);
+    if (!refusal.empty()) throw plugin_error("the model refuses " + config_file + ": " + refusal);
   }
   const Oracles oracles(registry);
-  const auto make = [&] { return member.another(Json::object()); };
   OwnKernels own(registry);
   expect_none(model_failures(make, config, oracles.providers(), [&] { return own.open(); }),
               "promises of a model are broken");
@@ -285,16 +314,6 @@ std::string check_objective(const CheckedMember& member) {
   return "";
 }
 
-// A family that knows other keys takes the sizes of its published models; no test computes those.
-bool is_small(const Program& program) {
-  constexpr int64_t kMostParameters = 1 << 22;
-  int64_t count = 0;
-  for (const Chain& chain : program.chains)
-    for (const uint32_t block : chain.blocks)
-      for (const ParameterSlot& slot : program.blocks[block].slots) count += numel(Shape(program.global_shape(slot)));
-  return count <= kMostParameters;
-}
-
 // Checks the adapter on a small model of every installed family.
 std::string check_adapter(PluginRegistry& registry, const CheckedMember& member) {
   const Oracles oracles(registry);
@@ -303,18 +322,16 @@ std::string check_adapter(PluginRegistry& registry, const CheckedMember& member)
   std::deque<ModelPlugin> models;
   std::vector<AdapterBase> bases;
   for (const std::string& id : registry.index().ids("model")) {
-    for (const std::string& config :
-         adapter_base_configs(registry.open("model", id)->library().manifest().architectures)) {
-      if (!configure_refusal(*registry.open("model", id), config).empty()) continue;
-      instances.push_back(registry.open("model", id));
-      const ModelPlugin& model = models.emplace_back(*instances.back());
-      model.configure(config);
-      const Recording recording{[&model](const chassis_builder_t* builder) { return model.record(builder); }};
-      Program program = compile(recording, {}).program();
-      if (!is_small(program)) continue;
-      bases.push_back({id, std::move(program), config, &model});
-      break;
-    }
+    std::string refusal;
+    const std::string config =
+        accepted_config([&] { return registry.open("model", id); },
+                        adapter_base_configs(registry.open("model", id)->library().manifest().architectures), refusal);
+    if (config.empty()) continue;
+    instances.push_back(registry.open("model", id));
+    const ModelPlugin& model = models.emplace_back(*instances.back());
+    model.configure(config);
+    Program program = program_of(model);
+    if (is_small(program)) bases.push_back({id, std::move(program), config, &model});
   }
   if (bases.empty()) return "no model plugin that takes the usual keys is installed";
   const AdapterReport report =

@@ -344,7 +344,7 @@ std::vector<std::string> sample_model_configs(const std::vector<std::string>& ar
                            {"v_head_dim", 12}});
   Json with_latents = with_experts;  // every head has its own keys
   with_latents["num_key_value_heads"] = config["num_attention_heads"];
-  return {with_experts.dump(), with_latents.dump(), config.dump()};
+  return {config.dump(), with_experts.dump(), with_latents.dump()};
 }
 
 std::string configure_refusal(Instance& model, const std::string& config_json) {

@@ -12,8 +12,8 @@
 
 namespace chassis {
 
-// Texts of config.json for a few small layers: with the keys of most decoder families and of experts, with as many
-// heads of keys as of queries, and without experts, for a family that refuses keys that it does not know.
+// Texts of config.json for a few small layers: with the keys that most decoder families share, with those of experts,
+// and with as many heads of keys as of queries besides.
 std::vector<std::string> sample_model_configs(const std::vector<std::string>& architectures);
 
 // Configures the instance. Returns the model's message if it refuses the config; empty if it accepts.

@@ -74,8 +74,8 @@ PromptRow prompt_of(std::string_view line, const SourcePosition& where, RowParse
     if (has_prompt)
       row.prompt = row.row["prompt"].get<std::string>();
     else
-      row.chat = std::get<ChatRecord>(
-          chats.parse({.bytes = std::string(line), .line = static_cast<uint64_t>(where.line)}, where.file));
+      row.chat = std::get<ChatRecord>(chats.parse(
+          {.bytes = std::string(line), .line = static_cast<uint64_t>(where.line), .maker = {}}, where.file));
   } catch (const Error& error) {
     if (!error.where().file.empty()) throw;
     throw row_error(where, error.message());

@@ -315,7 +315,7 @@ std::vector<Prompt> prompts_of(const Json& prompt, const ServedModels& models) {
     if (one.type() != prompt.front().type() || (!one.is_string() && !one.is_array()))
       refuse_type("prompt", one, wanted);
     if (one.is_string())
-      prompts.push_back(one.get<std::string>());
+      prompts.emplace_back(one.get<std::string>());
     else
       prompts.push_back(ids_of(one, models.options.vocab_size));
   }

@@ -50,8 +50,8 @@ class NonconformingObjective final : public Objective {
     static int num_calls = 0;
     ObjectiveDescription d;
     d.terms = {{"loss", CHASSIS_COUNT_UNITS}};
-    d.metrics = {{"loss", CHASSIS_BETTER_LOWER}};
-    if (has("describes anew")) d.metrics = {{"loss" + std::to_string(++num_calls), CHASSIS_BETTER_LOWER}};
+    d.metrics = {{"margin", CHASSIS_BETTER_LOWER}};
+    if (has("describes anew")) d.metrics = {{"margin" + std::to_string(++num_calls), CHASSIS_BETTER_LOWER}};
     if (data_ == "pairs") {
       d.needs = CHASSIS_OBJECTIVE_REFERENCE;
       d.terms.push_back({"nll", CHASSIS_COUNT_CHOSEN_TOKENS});
