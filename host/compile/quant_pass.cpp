@@ -56,7 +56,7 @@ std::map<std::string, uint32_t> count_ties(const Program& program) {
 void QuantPass::rewrite(Program& program, const Report& report) const {
   const std::map<std::string, uint32_t> ties = count_ties(program);
   const FileNames names = file_names_(program);
-  std::map<const chassis_quant_storage_t*, std::shared_ptr<const QuantizedStorage>> known;
+  std::map<std::pair<const chassis_quant_storage_t*, int64_t>, std::shared_ptr<const QuantizedStorage>> known;
 
   const auto ask = [&](const BlockType& block, SlotId id, const std::string& name) {
     const ParameterSlot& slot = block.slots[id];
@@ -87,7 +87,7 @@ void QuantPass::rewrite(Program& program, const Report& report) const {
     if (raw.num_tied > 0) throw refuse("other parameters are tied to it");
     if (readers.count == 0 || !readers.as_first_parameter)
       throw refuse("an op does not read it as its first parameter");
-    return known.emplace(storage->described_by(), storage).first->second;
+    return known.emplace(std::pair(storage->described_by(), storage->num_slices()), storage).first->second;
   };
 
   const std::vector<BlockType> recorded = program.blocks;

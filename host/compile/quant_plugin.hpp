@@ -47,8 +47,9 @@ struct QuantizedPart {
 
 class QuantizedStorage {
  public:
-  // Throws a plugin error if the description is not valid.
-  QuantizedStorage(const QuantPlugin& plugin, const chassis_quant_storage_t& raw, std::string parameter);
+  // Throws a plugin error if the description is not valid for a parameter of this shape.
+  QuantizedStorage(const QuantPlugin& plugin, const chassis_quant_storage_t& raw, const std::string& parameter,
+                   const Shape& shape);
 
   // The plugin's description: equal for parameters that are stored alike.
   const chassis_quant_storage_t* described_by() const { return raw_; }
@@ -56,6 +57,12 @@ class QuantizedStorage {
   const std::string& state_suffix() const { return state_suffix_; }
   // With suffixes, units and forms; `staged` and flags are those of raw().
   const std::vector<Component>& components() const { return components_; }
+  // True if each index of dim 0 is stored as a parameter of its own; else the parameter is its only slice.
+  bool is_sliced() const { return is_sliced_; }
+  int64_t num_slices() const { return num_slices_; }
+  // The shape and the components of one slice.
+  Shape slice_shape(const Shape& shape) const;
+  Component slice_component(size_t i) const;
   const chassis_component_t& raw(size_t i) const { return described_[i]; }
   const chassis_component_t* const* raw_components() const { return raw_->components; }
   bool is_staged(size_t i) const { return described_[i].staged_dtype != 0; }
@@ -68,23 +75,31 @@ class QuantizedStorage {
   // The number of values of component i, which must have units, for `count` elements.
   int64_t num_values(size_t i, int64_t count) const;
 
-  // These work as in chassis_quant_t.
+  // These work as in chassis_quant_t, slice by slice; finish() makes the components without units of all slices.
   void encode(const QuantizedPart& part, std::span<const float> values) const;
   void finish(const QuantizedPart& part, std::span<const void* const> staged) const;
   void decode(const QuantizedPart& part, std::span<float> values) const;
   void verify(const QuantizedPart& part) const;
-  std::string write_state(const QuantizedPart& part, Dtype dtype) const;
-  void read_state(const QuantizedPart& part, const std::string& text) const;
+  // For one slice of a part that is the whole parameter.
+  std::string write_state(const QuantizedPart& whole, int64_t slice, Dtype dtype) const;
+  void read_state(const QuantizedPart& whole, int64_t slice, const std::string& text) const;
 
  private:
   chassis_quant_part_t part_of(const QuantizedPart& part) const;
+  // The addresses of a part's components for its elements from `begin` on, which lie in this slice. `encodes`: they are
+  // in their staged dtypes.
+  std::vector<void*> in_slice(const QuantizedPart& part, int64_t slice, int64_t begin, bool encodes) const;
+  // Calls visit(part of a slice, its first element in the parameter) for each slice that has elements of the part.
+  template <class Visit>
+  void for_each_slice(const QuantizedPart& part, bool encodes, Visit&& visit) const;
 
   const QuantPlugin& plugin_;
   const chassis_quant_storage_t* raw_;
   std::string scheme_, state_suffix_;
   std::vector<Component> components_;
   std::vector<chassis_component_t> described_;
-  bool is_divisible_ = false;
+  bool is_divisible_ = false, is_sliced_ = false;
+  int64_t num_slices_ = 1;
   int64_t block_elements_ = 1;
 };
 

@@ -201,13 +201,15 @@ void QuantizedParameters::finish(Parameter& p, const WholeStaged& whole) const {
   }
 }
 
-void QuantizedParameters::verify(Parameter& p, const std::string& state) const {
+void QuantizedParameters::verify(Parameter& p, std::span<const std::string> states) const {
   if (!p.is_here) return;
   const QuantizedStorage& storage = *p.storage;
   std::vector<Tensor> here;
   for (const StoredComponent& component : p.components) here.push_back(component.shard.to(Device{}).contiguous());
-  if (!state.empty()) {
-    storage.read_state({p.descriptor.global_shape, {0, numel(p.descriptor.global_shape)}, addresses(here)}, state);
+  if (!states.empty()) {
+    const QuantizedPart whole{p.descriptor.global_shape, {0, numel(p.descriptor.global_shape)}, addresses(here)};
+    for (size_t slice = 0; slice < states.size(); ++slice)
+      storage.read_state(whole, static_cast<int64_t>(slice), states[slice]);
     for (size_t i = 0; i < here.size(); ++i)
       if (storage.components()[i].unit_elements == 0) p.components[i].shard.copy_from(here[i]);
   }
@@ -236,12 +238,12 @@ void QuantizedParameters::decode(const Parameter& p, int64_t begin, std::span<fl
   if (!wider.empty()) std::copy_n(wider.begin() + (begin - first), count, values.begin());
 }
 
-std::string QuantizedParameters::state_text(const Parameter& p, Dtype dtype) {
+std::string QuantizedParameters::state_text(const Parameter& p, int64_t slice, Dtype dtype) {
   const QuantizedStorage& storage = *p.storage;
   QuantizedPart part{p.descriptor.global_shape, {0, numel(p.descriptor.global_shape)}, {}};
   for (size_t i = 0; i < p.components.size(); ++i)
     part.components.push_back(storage.components()[i].unit_elements == 0 ? p.components[i].shard.data() : nullptr);
-  return storage.write_state(part, dtype);
+  return storage.write_state(part, slice, dtype);
 }
 
 // Every rank computes the staged components of the whole parameter, so that none waits for another.

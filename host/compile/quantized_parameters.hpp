@@ -34,13 +34,14 @@ class QuantizedParameters {
   // `whole` returns a staged component of the whole parameter.
   using WholeStaged = std::function<Tensor(const Parameter& p, size_t component)>;
   void finish(Parameter& p, const WholeStaged& whole) const;
-  // Call after components were read. Takes the rest from the text that was stored with them, if there is one. Throws if
-  // either holds an invalid value.
-  void verify(Parameter& p, const std::string& state) const;
+  // Call after components were read. Takes the rest from the texts that were stored with them, one for each slice, if
+  // there are some. Throws if components or texts hold an invalid value.
+  void verify(Parameter& p, std::span<const std::string> states) const;
   // Decodes this rank's elements from `begin` on, which must be in host memory.
   void decode(const Parameter& p, int64_t begin, std::span<float> values) const;
-  // The text that files hold in addition to the components. `dtype` is that of the values before quantization.
-  static std::string state_text(const Parameter& p, Dtype dtype);
+  // The text that files hold in addition to the components of a slice. `dtype` is that of the values before
+  // quantization.
+  static std::string state_text(const Parameter& p, int64_t slice, Dtype dtype);
 
  private:
   void allocate_component(Parameter& p, size_t i, Device home, Device device, bool pinned) const;

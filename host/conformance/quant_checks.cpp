@@ -234,13 +234,13 @@ void examine(const QuantPlugin& plugin, const Shape& shape, std::vector<std::str
       fail(fmt::format("encode() accepts the value {}", value));
   }
   if (storage->state_suffix().empty()) return;
-  const std::string state = storage->write_state(weight.whole(whole), Dtype::bf16);
-  if (const std::string refused = refusal_of([&] { storage->read_state(weight.whole(whole), state); });
+  const std::string state = storage->write_state(weight.whole(whole), 0, Dtype::bf16);
+  if (const std::string refused = refusal_of([&] { storage->read_state(weight.whole(whole), 0, state); });
       !refused.empty())
     fail("read_state() refuses what write_state() wrote: " + refused);
   const Shape turned{shape[1] + 1, shape[0]};
   QuantizedPart other = weight.whole(whole);
-  if (refusal_of([&] { storage->read_state({turned, other.elements, other.components}, state); }).empty())
+  if (refusal_of([&] { storage->read_state({turned, other.elements, other.components}, 0, state); }).empty())
     fail("read_state() accepts the text of " + text(shape) + " for " + text(turned));
 }
 

@@ -15,7 +15,7 @@ LoadTensor load_component(const CheckpointReader& reader, const Descriptor& para
   undivided.placements.clear();
   const Shape in_files = component_descriptor(undivided, component).global_shape;
   Descriptor stored = component_descriptor(parameter, component);
-  std::vector<StoredPart> parts = {StoredPart::reshaped(disk_name, in_files, stored.global_shape)};
+  std::vector<StoredPart> parts = {StoredPart::reshaped(disk_name, in_files, Box::whole(stored.global_shape))};
   return {std::move(stored), disk_name, std::move(parts)};
 }
 

@@ -16,10 +16,12 @@ StoredPart StoredPart::whole(std::string disk_name, const Shape& shape) {
   return part;
 }
 
-StoredPart StoredPart::reshaped(std::string disk_name, const Shape& disk_shape, const Shape& shape) {
-  CHASSIS_CHECK(numel(disk_shape) == numel(shape), "'" + disk_name + "' has other elements on disk");
-  StoredPart part = whole(std::move(disk_name), shape);
-  part.is_reshaped = disk_shape != shape;
+StoredPart StoredPart::reshaped(std::string disk_name, const Shape& disk_shape, const Box& box) {
+  const Shape sizes = box.sizes();
+  CHASSIS_CHECK(numel(disk_shape) == numel(sizes), "'" + disk_name + "' has other elements on disk");
+  StoredPart part = whole(std::move(disk_name), sizes);
+  part.box = box;
+  part.is_reshaped = disk_shape != sizes;
   part.disk_shape = disk_shape;
   return part;
 }
@@ -67,9 +69,10 @@ std::vector<Piece> StoredPart::pieces(const Box& disk_box) const {
                 "'" + disk_name + "' has dims on disk that are cut, and others in the run");
   const int64_t begin = row_major_view(disk_shape, disk_box).offset;
   std::vector<Piece> out;
-  for (const Box& part : flat_range_boxes(box.end, begin, begin + numel(disk_box))) {
-    StridedView local = row_major_view(box.end, part);
+  for (Box part : flat_range_boxes(box.sizes(), begin, begin + numel(disk_box))) {
+    StridedView local = row_major_view(box.sizes(), part);
     local.offset -= begin;
+    for (int k = 0; k < part.ndim(); ++k) part.begin[k] += box.begin[k], part.end[k] += box.begin[k];
     out.push_back({part, local, true});
   }
   return out;

@@ -16,13 +16,14 @@ struct StoredPart {
   Box box;                // in the tensor
   Shape disk_begin;       // where the box begins on disk
   std::vector<int> dims;  // dim k on disk is dim dims[k] of the tensor; along dims left out, the box has one index
-  // True if the whole tensor has other dims on disk but the same row-major elements; then only pieces() applies.
+  // True if the box has other dims on disk, where it is a whole tensor, but the same row-major elements; then only
+  // pieces() applies.
   bool is_reshaped = false;
 
   // The whole tensor with its dims in order.
   static StoredPart whole(std::string disk_name, const Shape& shape);
-  // The whole tensor; its shape on disk may be another one with as many elements.
-  static StoredPart reshaped(std::string disk_name, const Shape& disk_shape, const Shape& shape);
+  // A box as a whole tensor on disk, whose shape there may be another one with as many elements.
+  static StoredPart reshaped(std::string disk_name, const Shape& disk_shape, const Box& box);
   bool operator==(const StoredPart&) const = default;
 
   // Converts a part of `box` to a box on disk, and back.

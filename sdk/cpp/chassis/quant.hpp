@@ -24,6 +24,10 @@ struct QuantParameter {
   uint32_t num_tied = 0, num_readers = 1;
 
   bool is_linear_weight() const noexcept { return op == "linear" && sizes.size() == 2 && role != CHASSIS_ROLE_BIAS; }
+  // [experts, out, in]
+  bool is_expert_weight() const noexcept {
+    return op == "grouped_linear" && sizes.size() == 3 && role != CHASSIS_ROLE_BIAS;
+  }
 };
 
 // One of the tensors in which a parameter is stored; see chassis_component_t.

@@ -13,13 +13,14 @@
 
 #define CHASSIS_QUANT_ID "chassis.quant/1"
 
-/* A parameter of the model. Names are those of the model's files, where they differ. */
+/* A parameter of the model. Names are those of the model's files, where they differ; that of the first tensor if files
+ * hold it in several, as they do experts. */
 typedef struct chassis_quant_parameter {
   uint32_t struct_size;
   uint32_t role;        /* CHASSIS_ROLE_… */
   chassis_str_t name;   /* "model.layers.3.self_attn.q_proj.weight" */
   chassis_str_t module; /* "model.layers.3.self_attn.q_proj" */
-  chassis_str_t op;     /* the op that reads it: "linear" */
+  chassis_str_t op;     /* the op that reads it: "linear" or, for the linears of experts, "grouped_linear" */
   const int64_t* sizes; /* whole, undivided */
   uint64_t num_dims;
   uint32_t is_added;    /* by an adapter */
@@ -33,6 +34,12 @@ typedef struct chassis_quant_parameter {
  * read its place in chassis_operand.begin if components without unit_elements depend on it. Without this flag an axis
  * that divides the computation cannot divide the parameter. */
 #define CHASSIS_STORAGE_DIVISIBLE 1u
+
+/* Each index of dim 0, such as an expert, is stored as a parameter of its own, which has the other dims: the functions
+ * below get parts of one such slice, with its sizes, and num_values of a component without unit_elements is that of one
+ * slice. Operands of ops have the components of all slices, in order. No unit reaches into the next slice. Files that
+ * have a tensor for each slice have its components under the name of that tensor. */
+#define CHASSIS_STORAGE_SLICES 2u
 
 /* How one parameter is stored. Valid as long as the instance. All components but those without unit_elements are cut
  * between units, so that a rank has exactly the units of its elements of the parameter, in their order; the parameter
@@ -55,7 +62,7 @@ typedef struct chassis_quant_part {
   uint32_t struct_size;
   uint32_t value_dtype; /* F32, BF16 or F16 */
   const chassis_quant_storage_t* storage;
-  const int64_t* sizes; /* of the whole parameter */
+  const int64_t* sizes; /* of the whole parameter, or of the slice */
   uint64_t num_sizes;
   int64_t begin, count;
   void* values; /* count of them */

@@ -283,6 +283,7 @@ pub const CHASSIS_STATE_LIKE_PARAMETER: u32 = 1;
 pub const CHASSIS_STATE_PER_BLOCK: u32 = 3;
 pub const CHASSIS_STATE_SCALAR: u32 = 2;
 pub const CHASSIS_STORAGE_DIVISIBLE: u32 = 1;
+pub const CHASSIS_STORAGE_SLICES: u32 = 2;
 pub const CHASSIS_STORE_V1_SIZE: u32 = 40;
 pub const CHASSIS_TASK_ID: &str = "chassis.task/1";
 pub const CHASSIS_TASK_V1_SIZE: u32 = 32;
