@@ -228,7 +228,7 @@ void CheckpointReader::check(std::span<const LoadTensor> tensors, const LoadOpti
   if (!quantized.empty())
     misfit.hint(quantized +
                 " has companions, as quantized weights have, and is not quantized in the model: the head and "
-                "embeddings never are");
+                "embeddings never are, and the options of [quant] may leave out others");
   throw misfit;
 }
 

@@ -27,6 +27,15 @@ void refuse_cut_blocks(const Descriptor& descriptor, const QuantizedStorage& sto
                 parameter + "whose products need the whole of it, and axis '" + axis + "' divides it")
         .hint(undivided);
   const int64_t block = storage.block_elements();
+  const Shape& whole = descriptor.global_shape;
+  const int64_t columns = whole.ndim() > 0 ? whole[whole.ndim() - 1] : 1;
+  const auto is_inner = [&](const Placement& p) { return p.dim > 0 && p.dim < whole.ndim() - 1; };
+  if (std::ranges::any_of(descriptor.placements, is_inner) && columns % block != 0)
+    throw Error(ExitCode::kConfig, where,
+                parameter + "in blocks of " + std::to_string(block) + " elements, and axis '" + axis +
+                    "' divides rows of " + std::to_string(columns) + ", which are no whole blocks")
+        .hint("choose blocks of " + std::to_string(std::gcd(columns, block)) +
+              " elements or fewer in [quant] if its plugin lets you, " + undivided);
   const int dim = dim_cut_within_blocks(descriptor, local_shape, block);
   if (dim < 0) return;
   const int64_t part = local_shape[dim] * row_major_strides(descriptor.global_shape)[dim];

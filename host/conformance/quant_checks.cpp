@@ -182,11 +182,13 @@ void examine(const QuantPlugin& plugin, const Shape& shape, std::vector<std::str
   parameter.role = CHASSIS_ROLE_WEIGHT;
   parameter.name = str_of("model.layers.0.mlp.up_proj.weight");
   parameter.module = str_of("model.layers.0.mlp.up_proj");
-  parameter.op = str_of("linear");
+  const bool is_of_experts = shape.ndim() == 3;
+  parameter.op = str_of(is_of_experts ? "grouped_linear" : "linear");
   parameter.sizes = sizes.data();
   parameter.num_dims = sizes.size();
   parameter.num_readers = 1;
   const auto storage = plugin.storage(parameter), again = plugin.storage(parameter);
+  if (!storage && is_of_experts) return;
   if (!storage) return fail("parameter() does not store the weight of a linear");
   if (!again || again->scheme() != storage->scheme() || again->components() != storage->components())
     return fail("parameter() describes it in two ways");
@@ -238,7 +240,9 @@ void examine(const QuantPlugin& plugin, const Shape& shape, std::vector<std::str
   if (const std::string refused = refusal_of([&] { storage->read_state(weight.whole(whole), 0, state); });
       !refused.empty())
     fail("read_state() refuses what write_state() wrote: " + refused);
-  const Shape turned{shape[1] + 1, shape[0]};
+  Shape turned = shape;
+  turned[shape.ndim() - 2] = shape[shape.ndim() - 1] + 1;
+  turned[shape.ndim() - 1] = shape[shape.ndim() - 2];
   QuantizedPart other = weight.whole(whole);
   if (refusal_of([&] { storage->read_state({turned, other.elements, other.components}, 0, state); }).empty())
     fail("read_state() accepts the text of " + text(shape) + " for " + text(turned));
@@ -249,7 +253,7 @@ void examine(const QuantPlugin& plugin, const Shape& shape, std::vector<std::str
 std::vector<std::string> quant_failures(const QuantPlugin& plugin, const QuantPlugin& another) {
   std::vector<std::string> failures;
   if (plugin.configure("")) failures.push_back("configure() finds components without a configuration");
-  for (const Shape& shape : {Shape{64, 128}, Shape{33, 57}, Shape{3, 1}, Shape{40, 448}})
+  for (const Shape& shape : {Shape{64, 128}, Shape{33, 57}, Shape{3, 1}, Shape{40, 448}, Shape{3, 24, 128}})
     examine(plugin, shape, failures);
   const std::string text = plugin.config();
   if (!parse_json(text, "quantization_config", ExitCode::kPlugin).is_object()) {

@@ -16,6 +16,7 @@
 #include "host/execute/block_run.hpp"
 #include "host/execute/kernels.hpp"
 #include "host/graph/op_table.hpp"
+#include "host/plugin/status.hpp"
 #include "host/service/rng.hpp"
 
 namespace chassis {
@@ -28,10 +29,12 @@ struct Case {
   int num_linears = 1;       // linears of one input, whose gradient is the sum of theirs
   int64_t groups = 0;        // the size of a dim between tokens and inputs; 0: there is none
   bool sums_groups = false;  // the dim is also one of the weight, as heads are in attention's output projection
+  int64_t experts = 0;       // each row has its experts' weights; 0: there are none
   int64_t columns() const { return inputs * (sums_groups ? groups : 1); }
 
   std::string text(Dtype compute) const {
-    return fmt::format("{}linear [{}, {}]{} of {} rows{} in {}", num_linears > 1 ? "sum of two, " : "", outputs,
+    return fmt::format("{}{}linear [{}, {}]{} of {} rows{} in {}", num_linears > 1 ? "sum of two, " : "",
+                       experts > 0 ? fmt::format("grouped_linear of {} experts, each a ", experts) : "", outputs,
                        columns(),
                        !has_bias         ? ""
                        : is_bias_trained ? " with a trained bias"
@@ -55,9 +58,34 @@ constexpr Case kCases[] = {
     {64, 1024, 1, 1},
     {57, 36, 2, 5, true, false, 1, 3},
     {57, 12, 2, 13, false, false, 1, 3, true},
+    {.outputs = 64, .inputs = 192, .rows = 2, .tokens = 13, .experts = 5},
+    {.outputs = 64, .inputs = 192, .rows = 1, .tokens = 60, .has_bias = true, .is_bias_trained = true, .experts = 5},
+    {.outputs = 32, .inputs = 128, .rows = 2, .tokens = 13, .num_linears = 2, .experts = 3},
 };
 
-constexpr DimId kIn = 2, kOut = 3, kGroups = 4;
+constexpr DimId kIn = 2, kOut = 3, kGroups = 4, kExperts = 4, kChosen = 5;
+constexpr int64_t kNumChosen = 2;
+
+// The expert of a pair of a token and one of its places. Expert 1 gets no row, and some tokens have no expert.
+int32_t expert_of(int64_t pair, int64_t num_experts) {
+  const int64_t token = pair / kNumChosen;
+  if (token % 7 == 5) return -1;
+  return static_cast<int32_t>(pair % kNumChosen == 0 ? 0 : 2 + token % (num_experts - 2));
+}
+
+bool stores_experts(const QuantPlugin& plugin, const Case& c) {
+  const int64_t sizes[] = {c.experts, c.outputs, c.inputs};
+  chassis_quant_parameter_t parameter{};
+  parameter.struct_size = sizeof parameter;
+  parameter.role = CHASSIS_ROLE_WEIGHT;
+  parameter.name = str_of("experts.weight");
+  parameter.module = str_of("experts");
+  parameter.op = str_of("grouped_linear");
+  parameter.sizes = sizes;
+  parameter.num_dims = 3;
+  parameter.num_readers = 1;
+  return plugin.storage(parameter) != nullptr;
+}
 
 // The half of every weight that one of two ranks has.
 struct Half {
@@ -82,6 +110,7 @@ Program record(const Case& c) {
   program.dims = predeclared_dims();
   program.dims.insert(program.dims.end(), {{"in", c.inputs}, {"out", c.outputs}});
   if (c.groups > 0) program.dims.push_back({"groups", c.groups});
+  if (c.experts > 0) program.dims.insert(program.dims.end(), {{"num_experts", c.experts}, {"chosen", kNumChosen}});
   BlockType& block = program.blocks.emplace_back();
   block.name = "products";
   const auto slot = [&](const std::string& name, std::vector<std::vector<DimId>> axes) {
@@ -95,6 +124,8 @@ Program record(const Case& c) {
   std::vector<DimId> contracted = {kIn}, dims = {CHASSIS_DIM_BATCH, CHASSIS_DIM_TIME};
   if (c.sums_groups) contracted = {kGroups, kIn};
   if (c.groups > 0) dims.push_back(kGroups);
+  if (c.experts > 0) dims.push_back(kChosen);
+  const std::vector<DimId> pairs = dims;
   dims.push_back(kIn);
   const ValueId x = block.inputs["x"] = block.add_value({"x", dims, GraphValueType::kCompute, {}});
   const auto add_op = [&](const char* id, std::vector<ValueId> inputs, std::vector<SlotId> params,
@@ -104,12 +135,19 @@ Program record(const Case& c) {
     block.ops.push_back(op);
     return op.outputs[0];
   };
+  std::vector<ValueId> inputs = {x};
+  if (c.experts > 0)
+    inputs.push_back(block.fields["experts"] = block.add_value({"experts", pairs, GraphValueType::kInt32, {}}));
+  const auto of_experts = [&](std::vector<std::vector<DimId>> axes) {
+    if (c.experts > 0) axes.insert(axes.begin(), {kExperts});
+    return axes;
+  };
   ValueId sum = 0;
   for (int i = 0; i < c.num_linears; ++i) {
     const std::string name = "linear_" + std::to_string(i);
-    std::vector<SlotId> params = {slot(name + ".weight", {{kOut}, contracted})};
-    if (c.has_bias) params.push_back(slot(name + ".bias", {{kOut}}));
-    const ValueId y = add_op("linear", {x}, params, {kOut});
+    std::vector<SlotId> params = {slot(name + ".weight", of_experts({{kOut}, contracted}))};
+    if (c.has_bias) params.push_back(slot(name + ".bias", of_experts({{kOut}})));
+    const ValueId y = add_op(c.experts > 0 ? "grouped_linear" : "linear", inputs, params, {kOut});
     sum = i == 0 ? y : add_op("add", {sum, y}, {}, {});
   }
   block.outputs["y"] = sum;
@@ -201,6 +239,12 @@ class Run {
     context.sizes = options_.planned(program_);
     std::vector<int64_t> sizes = {case_.rows, case_.tokens};
     if (case_.groups > 0) sizes.push_back(case_.groups);
+    Fields fields;
+    if (case_.experts > 0) {
+      sizes.push_back(kNumChosen);
+      const Tensor& which = fields["experts"] = Tensor::empty(sizes, Dtype::i32);
+      for (int64_t i = 0; i < which.num_elements(); ++i) which.data_as<int32_t>()[i] = expert_of(i, case_.experts);
+    }
     sizes.push_back(case_.inputs);
     const std::map<std::string, Tensor> inputs = {{"x", Tensor::empty(sizes, options_.compute)}};
     fill(inputs.at("x"), "x");
@@ -209,7 +253,7 @@ class Run {
     for (const char* when : {"", " in the second micro-batch"}) {
       Frame frame;
       std::map<std::string, Tensor> gradients;
-      for (const auto& [name, y] : run_forward(block, context, inputs, {}, true, frame)) {
+      for (const auto& [name, y] : run_forward(block, context, inputs, fields, true, frame)) {
         results.push_back({name + when, float_values(y)});
         fill(gradients[name] = Tensor::empty(y.sizes(), options_.compute), name);
       }
@@ -220,7 +264,7 @@ class Run {
     }
     context.options = &outside;
     Frame frame;
-    for (const auto& [name, y] : run_forward(forward_only, context, inputs, {}, false, frame))
+    for (const auto& [name, y] : run_forward(forward_only, context, inputs, fields, false, frame))
       results.push_back({name + " outside of training", float_values(y)});
     return results;
   }
@@ -269,6 +313,7 @@ QuantProducts compare_quant_products(const QuantPlugin& plugin, std::span<const 
   const QuantPass pass(plugin, [](const Program&) { return FileNames(); });
   for (const auto& [compute, bound] : {std::pair(Dtype::f32, 1e-4), std::pair(Dtype::bf16, 2e-2)})
     for (const Case& c : kCases) {
+      if (c.experts > 0 && !stores_experts(plugin, c)) continue;
       const std::string text = c.text(compute);
       const auto fail = [&](const std::string& what) { result.failures.push_back(text + ": " + what); };
       ResolveOptions reference;
@@ -288,7 +333,7 @@ QuantProducts compare_quant_products(const QuantPlugin& plugin, std::span<const 
       try {
         got = ours();
       } catch (const UnclaimedOp& error) {
-        if (!error.op.spec().is_linear()) throw;
+        if (!error.op.spec().is_linear() && error.op.text() != "grouped_linear") throw;
         if (result.left_out.empty()) result.left_out = text + ": " + error.message();
         continue;
       }

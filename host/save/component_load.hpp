@@ -3,12 +3,24 @@
 // the dims of files; every run can read both.
 #pragma once
 
+#include <span>
 #include <string>
+#include <vector>
 
 #include "host/checkpoint/reader.hpp"
+#include "host/compile/parameter.hpp"
 #include "host/state/descriptor.hpp"
 
 namespace chassis {
+
+// The tensors on disk that hold the slices of a parameter, each whole and in its order; `parts` says where the
+// parameter is. A parameter without slices is its only one. Empty if files hold it otherwise.
+std::vector<std::string> slice_names(const Parameter& p, std::span<const StoredPart> parts);
+
+// Where files that have these names for the slices hold component i of the parameter, if it has the descriptor
+// `stored`.
+std::vector<StoredPart> slice_parts(const Parameter& p, size_t i, const Descriptor& stored,
+                                    std::span<const std::string> names);
 
 // Returns how this rank reads a component that `reader` has under `disk_name`.
 LoadTensor load_component(const CheckpointReader& reader, const Descriptor& parameter, const Component& component,

@@ -75,8 +75,8 @@ void QuantizedLoad::refuse_codes_in(const DiskTensor& found, const Parameter& p)
 }
 
 // Throws a storage error that says so if a file's companion tensor would fit another block size.
-void QuantizedLoad::compare_blocks(const DiskTensor& found, const Component& c, const Parameter& p) const {
-  const int64_t elements = numel(p.descriptor.global_shape), units = numel(found.global_shape) / c.unit_values;
+void QuantizedLoad::compare_blocks(const DiskTensor& found, const Component& c, int64_t elements) const {
+  const int64_t units = numel(found.global_shape) / c.unit_values;
   if (c.unit_elements < 2 || units < 1 || numel(found.global_shape) % c.unit_values != 0) return;
   int64_t block = 1;
   while (block < elements && (elements + block - 1) / block > units) block *= 2;
@@ -88,42 +88,61 @@ void QuantizedLoad::compare_blocks(const DiskTensor& found, const Component& c, 
       .hint("set the size of blocks in [quant] to " + std::to_string(block));
 }
 
+// Checkpoints of runs hold all slices in one tensor, without texts.
 void QuantizedLoad::add_components(Parameter& p, const LoadTensor& plain, std::vector<LoadTensor>& out) {
   const std::vector<StoredPart> parts = plain.all_parts();
-  const std::string& name = parts.front().disk_name;
-  const StoredPart whole = StoredPart::whole(name, p.descriptor.global_shape);
-  if (parts.size() != 1 || parts.front() != whole)
+  const Shape& shape = p.descriptor.global_shape;
+  const bool in_one = parts.size() == 1 && parts.front() == StoredPart::whole(parts.front().disk_name, shape);
+  const std::vector<std::string> names =
+      in_one ? std::vector<std::string>{parts.front().disk_name} : slice_names(p, parts);
+  if (names.empty())
     throw storage_error(
-        "'" + reader_.path() + "': " + name +
+        "'" + reader_.path() + "': " + parts.front().disk_name +
         " is quantized, and the model joins or transposes it; only separate weights can be read this way");
   const std::string state = p.storage->state_suffix();
-  const DiskTensor* const text = state.empty() ? nullptr : reader_.find(name + state);
-  if (!state.empty() && text == nullptr && reader_.manifest() == nullptr)
-    throw storage_error("'" + reader_.path() + "': " + name + " is " +
-                        std::string(dtype_name(reader_.find(name)->dtype)) + " and has no " + name + state +
-                        ", which says how it is quantized");
+  const bool has_texts = !state.empty() && (reader_.manifest() == nullptr || reader_.find(names.front() + state));
+  for (const std::string& name : names)
+    if (has_texts && reader_.find(name + state) == nullptr && reader_.find(name) != nullptr)
+      throw storage_error("'" + reader_.path() + "': " + name + " is " +
+                          std::string(dtype_name(reader_.find(name)->dtype)) + " and has no " + name + state +
+                          ", which says how it is quantized");
+  if (has_texts && in_one && p.storage->is_sliced())
+    throw storage_error("'" + reader_.path() + "': " + names.front() + state +
+                        " says how one matrix is quantized, and " + p.name + " has " +
+                        std::to_string(p.storage->num_slices()));
   for (size_t i = 0; i < p.components.size(); ++i) {
     const Component& component = p.storage->components()[i];
-    const bool in_state = (p.storage->raw(i).flags & CHASSIS_COMPONENT_NOT_IN_FILES) != 0 && text != nullptr;
-    if (!in_state) out.push_back(load_component(reader_, plain.descriptor, component, name + component.suffix));
-    names_.insert(name + component.suffix);
-    if (const DiskTensor* const found = reader_.find(name + component.suffix); i > 0 && found != nullptr)
-      compare_blocks(*found, component, p);
+    const bool in_state = (p.storage->raw(i).flags & CHASSIS_COMPONENT_NOT_IN_FILES) != 0 && has_texts;
+    if (!in_state && in_one)
+      out.push_back(load_component(reader_, plain.descriptor, component, names.front() + component.suffix));
+    if (!in_state && !in_one) {
+      Descriptor stored = component_descriptor(plain.descriptor, component);
+      std::vector<StoredPart> where = slice_parts(p, i, stored, names);
+      out.push_back({std::move(stored), "", std::move(where)});
+    }
+    for (const std::string& name : names) {
+      names_.insert(name + component.suffix);
+      if (const DiskTensor* const found = reader_.find(name + component.suffix); i > 0 && found != nullptr)
+        compare_blocks(*found, component, numel(in_one ? shape : p.storage->slice_shape(shape)));
+    }
   }
-  if (text != nullptr) {
-    constexpr int64_t kMostBytes = 1 << 16;
-    const int64_t num_bytes = numel(text->global_shape);
-    if (text->dtype != Dtype::u8 || num_bytes == 0 || num_bytes > kMostBytes)
-      throw storage_error("'" + reader_.path() + "': " + text->name + " is " + std::string(dtype_name(text->dtype)) +
-                          chassis::text(text->global_shape) + ", expected a text of u8 with 1 to " +
-                          std::to_string(kMostBytes) + " bytes");
-    states_[text->name] =
-        Tensor::zeros(std::vector<int64_t>(text->global_shape.begin(), text->global_shape.end()), Dtype::u8);
-    state_of_[&p] = text->name;
-    out.push_back({Descriptor::plain(text->name, Dtype::u8, text->global_shape), text->name});
-  }
+  for (const std::string& name : names)
+    if (const DiskTensor* const text = has_texts ? reader_.find(name + state) : nullptr) add_state(p, *text, out);
   read_.push_back(&p);
   refuse_mixture();
+}
+
+void QuantizedLoad::add_state(const Parameter& p, const DiskTensor& text, std::vector<LoadTensor>& out) {
+  constexpr int64_t kMostBytes = 1 << 16;
+  const int64_t num_bytes = numel(text.global_shape);
+  if (text.dtype != Dtype::u8 || num_bytes == 0 || num_bytes > kMostBytes)
+    throw storage_error("'" + reader_.path() + "': " + text.name + " is " + std::string(dtype_name(text.dtype)) +
+                        chassis::text(text.global_shape) + ", expected a text of u8 with 1 to " +
+                        std::to_string(kMostBytes) + " bytes");
+  states_[text.name] =
+      Tensor::zeros(std::vector<int64_t>(text.global_shape.begin(), text.global_shape.end()), Dtype::u8);
+  states_of_[&p].push_back(text.name);
+  out.push_back({Descriptor::plain(text.name, Dtype::u8, text.global_shape), text.name});
 }
 
 void QuantizedLoad::refuse_mixture() const {
@@ -189,13 +208,13 @@ void QuantizedLoad::finish(const std::vector<LoadTensor>& tensors, const BucketP
     });
   }
   for (Parameter* p : read_) {
-    std::string state;
-    if (const auto name = state_of_.find(p); name != state_of_.end()) {
-      const Tensor& text = states_.at(name->second);
-      state.assign(text.data_as<char>(), static_cast<size_t>(text.num_elements()));
+    std::vector<std::string> states;
+    for (const std::string& name : states_of_[p]) {
+      const Tensor& text = states_.at(name);
+      states.emplace_back(text.data_as<char>(), static_cast<size_t>(text.num_elements()));
     }
     try {
-      parameters_.quantized().verify(*p, state);
+      parameters_.quantized().verify(*p, states);
     } catch (const Error& cause) {
       throw storage_error("'" + reader_.path() + "': parameter '" + p->name + "': " + cause.message());
     }

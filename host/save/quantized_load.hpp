@@ -38,7 +38,9 @@ class QuantizedLoad {
 
  private:
   void add_components(Parameter& p, const LoadTensor& plain, std::vector<LoadTensor>& out);
-  void compare_blocks(const DiskTensor& found, const Component& component, const Parameter& p) const;
+  void add_state(const Parameter& p, const DiskTensor& text, std::vector<LoadTensor>& out);
+  // `elements`: those of which `found` holds a component.
+  void compare_blocks(const DiskTensor& found, const Component& component, int64_t elements) const;
   // Throws if the directory has components of some parameters, and values of others that would be quantized here: a
   // quantized model stores as values what must stay so.
   void refuse_mixture() const;
@@ -47,10 +49,10 @@ class QuantizedLoad {
   Session* const session_;
   const CheckpointReader& reader_;
   std::set<std::string> names_;
-  std::string first_values_;              // name on disk of a parameter that is encoded
-  std::vector<Parameter*> read_;          // parameters whose components are read
-  std::map<std::string, Tensor> states_;  // texts, by name on disk
-  std::map<const Parameter*, std::string> state_of_;
+  std::string first_values_;                                        // name on disk of a parameter that is encoded
+  std::vector<Parameter*> read_;                                    // parameters whose components are read
+  std::map<std::string, Tensor> states_;                            // texts, by name on disk
+  std::map<const Parameter*, std::vector<std::string>> states_of_;  // names of its texts, one for each slice
 };
 
 // Throws if a directory holds components and the session quantizes nothing. `name_of` returns a parameter's name there.

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "host/base/error.hpp"
+#include "host/save/component_load.hpp"
 #include "host/save/load.hpp"
 #include "host/save/quantized_load.hpp"
 #include "host/state/composite.hpp"
@@ -17,6 +18,7 @@ namespace {
 
 constexpr int64_t kChangedElements = 1 << 20;  // elements changed at a time
 constexpr uint64_t kReadBytes = 8 << 20;       // size of each bucket
+constexpr size_t kMostHeld = 3;                // gate, up and down
 
 }  // namespace
 
@@ -50,18 +52,24 @@ void QuantizedWeights::add_wanted(const Parameter& p, std::vector<LoadTensor>& w
   for (size_t i = first; i < wanted.size(); ++i) names_.insert(wanted[i].disk_name);
 }
 
+// Makes room for it among those that are held.
 void QuantizedWeights::allocate(Parameter& p) {
-  if (held_ != nullptr) QuantizedParameters::release(*held_);
-  held_ = nullptr;
+  if (held_.size() == kMostHeld) {
+    QuantizedParameters::release(*held_.front());
+    held_.erase(held_.begin());
+  }
   parameters_.quantized().allocate(p);
 }
 
 Parameter& QuantizedWeights::hold(Parameter& p) {
-  if (held_ == &p) return p;
+  if (const auto found = std::ranges::find(held_, &p); found != held_.end()) {
+    std::rotate(found, found + 1, held_.end());
+    return p;
+  }
   allocate(p);
   read(p);
   if (change_) change(p);
-  held_ = &p;
+  held_.push_back(&p);
   return p;
 }
 
@@ -101,21 +109,21 @@ void QuantizedWeights::decode(const Parameter& p, int64_t begin, std::span<float
   parameters_.quantized().decode(hold(own(p)), begin, values);
 }
 
-std::vector<SaveTensor> QuantizedWeights::saved_tensors(const Parameter& given, const std::string& name, Dtype dtype) {
+std::vector<SaveTensor> QuantizedWeights::saved_tensors(const Parameter& given, const std::vector<std::string>& names,
+                                                        Dtype dtype) {
   Parameter& p = own(given);
   const QuantizedStorage& storage = *p.storage;
   const std::vector<Component>& components = storage.components();
   std::vector<SaveTensor> out;
-  const auto add = [&](Descriptor descriptor, const std::string& suffix, size_t component) {
-    saved_[descriptor.fqn] = {&p, component};
-    std::vector<StoredPart> parts = {StoredPart::whole(name + suffix, descriptor.global_shape)};
-    const Dtype stored = descriptor.dtype;
-    out.push_back({std::move(descriptor), name + suffix, stored, std::move(parts)});
-  };
   const bool has_text = !storage.state_suffix().empty();
   for (size_t i = 0; i < components.size(); ++i) {
     const bool in_text = has_text && (storage.raw(i).flags & CHASSIS_COMPONENT_NOT_IN_FILES) != 0;
-    if (!in_text) add(component_descriptor(p.descriptor, components[i]), components[i].suffix, i);
+    if (in_text) continue;
+    Descriptor stored = component_descriptor(p.descriptor, components[i]);
+    saved_[stored.fqn] = {&p, i};
+    std::vector<StoredPart> parts = slice_parts(p, i, stored, names);
+    const Dtype stored_dtype = stored.dtype;
+    out.push_back({std::move(stored), names.front() + components[i].suffix, stored_dtype, std::move(parts)});
   }
   bool depends_on_values = is_stored(p);
   for (size_t i = 0; i < components.size(); ++i) depends_on_values |= storage.is_staged(i);
@@ -127,14 +135,13 @@ std::vector<SaveTensor> QuantizedWeights::saved_tensors(const Parameter& given, 
   }
   for (size_t i = 0; i < components.size(); ++i)
     if (components[i].unit_elements == 0) kept_[p.name + components[i].suffix] = p.components[i].shard;
-  if (has_text) {
-    const std::string text = QuantizedParameters::state_text(p, dtype);
-    const Shape shape{static_cast<int64_t>(text.size())};
-    const Tensor bytes = Tensor::empty(std::vector<int64_t>{shape[0]}, Dtype::u8);
+  for (size_t slice = 0; has_text && slice < names.size(); ++slice) {
+    const std::string text = QuantizedParameters::state_text(p, static_cast<int64_t>(slice), dtype);
+    const Tensor bytes = Tensor::empty(std::vector<int64_t>{std::ssize(text)}, Dtype::u8);
     std::memcpy(bytes.data(), text.data(), text.size());
-    kept_[p.name + storage.state_suffix()] = bytes;
-    add(Descriptor::plain(p.name + storage.state_suffix(), Dtype::u8, shape), storage.state_suffix(),
-        components.size());
+    const std::string name = names[slice] + storage.state_suffix();
+    kept_[name] = bytes;
+    out.push_back(SaveTensor::plain(Descriptor::plain(name, Dtype::u8, Shape{std::ssize(text)})));
   }
   if (!depends_on_values) QuantizedParameters::release(p);
   return out;

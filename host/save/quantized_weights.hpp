@@ -1,4 +1,4 @@
-// Quantized parameters outside a run, for a program of one process that writes them to files: one at a time in memory.
+// Quantized parameters outside a run, for a program of one process that writes them to files: few at a time in memory.
 #pragma once
 
 #include <functional>
@@ -41,22 +41,23 @@ class QuantizedWeights {
   using Change = std::function<void(const Parameter& p, const Box& rows, std::span<float> values)>;
   void change_values(Change change) { change_ = std::move(change); }
 
-  // The tensors of a quantized parameter in a file that has it under `name`. `dtype`: that of its values before
-  // quantization. Reads the parameter if the length of its text may depend on its values.
-  std::vector<SaveTensor> saved_tensors(const Parameter& p, const std::string& name, Dtype dtype);
+  // The tensors of a quantized parameter in files that have its slices under these names. `dtype`: that of its values
+  // before quantization. Reads the parameter if the length of a text may depend on its values.
+  std::vector<SaveTensor> saved_tensors(const Parameter& p, const std::vector<std::string>& names, Dtype dtype);
   // True for a tensor from saved_tensors().
-  bool has(const Descriptor& tensor) const { return saved_.contains(tensor.fqn); }
+  bool has(const Descriptor& tensor) const { return saved_.contains(tensor.fqn) || kept_.contains(tensor.fqn); }
   PartSource source();
 
  private:
   struct Saved {
     Parameter* parameter;
-    size_t component;  // one past the last: the text
+    size_t component;
   };
   Parameter& own(const Parameter& p) const;
   LoadTensor plain(const Parameter& p) const;
   void allocate(Parameter& p);
-  // Makes p the parameter in memory.
+  // Has p in memory. Rationale: files are written in the order of names, in which the linears of a layer's experts take
+  // turns, so that many are read again if only one is kept.
   Parameter& hold(Parameter& p);
   void read(Parameter& p);
   void change(Parameter& p);
@@ -64,9 +65,9 @@ class QuantizedWeights {
 
   CheckpointReader& reader_;
   const ModelDirectory& directory_;
-  const BucketPair buckets_;   // separate, because those of a save hold what is being written
-  ParameterTable parameters_;  // separate, because those of a session may be in use, and divided
-  Parameter* held_ = nullptr;
+  const BucketPair buckets_;      // separate, because those of a save hold what is being written
+  ParameterTable parameters_;     // separate, because those of a session may be in use, and divided
+  std::vector<Parameter*> held_;  // the last used one last
   Change change_;
   std::set<std::string> names_, read_;
   std::vector<PartRead> hashed_;

@@ -203,12 +203,12 @@ SavePlan plan_export(Session& session, const FormatPlugin& format, QuantizedWeig
     if (p.added) continue;
     const std::vector<StoredPart>& parts = mapping.parts(descriptor.fqn);
     if (p.is_quantized() && quantized != nullptr) {
-      if (parts.size() != 1 || parts.front() != StoredPart::whole(parts.front().disk_name, descriptor.global_shape))
+      const std::vector<std::string> names = slice_names(p, parts);
+      if (names.empty())
         throw storage_error("'" + p.name + "' is quantized, and the model's files join or transpose it as " +
                             parts.front().disk_name + ": only separate weights can be written this way")
             .hint("leave it out of the quantization, or quantize while loading, with [quant]");
-      std::ranges::move(quantized->saved_tensors(p, parts.front().disk_name, export_dtype(session)),
-                        std::back_inserter(tensors));
+      std::ranges::move(quantized->saved_tensors(p, names, export_dtype(session)), std::back_inserter(tensors));
       continue;
     }
     descriptor.components.clear();

@@ -1,4 +1,4 @@
-// A small Llama in a scratch folder, and runs of the program that train an adapter on it in few bits.
+// A small model in a scratch folder, and runs of the program that train an adapter on it in few bits.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -11,6 +11,7 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tests/regress/small_run.hpp"
@@ -32,12 +33,14 @@ inline const std::string kOddSizes = "hidden_size = 36, intermediate_size = 57, 
 
 class QuantRun {
  public:
-  explicit QuantRun(int vocab_size = 96, const std::string& sizes = kOddSizes) {
+  explicit QuantRun(int vocab_size = 96, const std::string& sizes = kOddSizes, const std::string& family = "llama",
+                    std::string kernels = "\"fused\", \"aten\"")
+      : kernels_(std::move(kernels)) {
     write_text(folder_ / "tokens.jsonl",
                token_rows(random_documents({9, 40, 3, 77, 21, 14, 35, 2, 60, 18, 33, 90, 41, 7, 64}, 96)));
     write_text(folder_ / "base.toml",
-               head("made", 1) + "[model]\nplugin = \"llama\"\nconfig = { vocab_size = " + std::to_string(vocab_size) +
-                   ", " + sizes +
+               head("made", 1) + "[model]\nplugin = \"" + family +
+                   "\"\nconfig = { vocab_size = " + std::to_string(vocab_size) + ", " + sizes +
                    ", num_hidden_layers = 3, num_key_value_heads = 2, initializer_range = 0.1 }\n"
                    "[optimizer]\nlr = 1e-3\n");
     const Outcome made = run_process({CHASSIS_PROGRAM, "train", "base.toml"}, folder_.path());
@@ -94,14 +97,17 @@ class QuantRun {
   }
 
  private:
-  static std::string head(const std::string& run, int steps) {
+  std::string head(const std::string& run, int steps) const {
     return "schema_version = 1\n[run]\noutput_dir = \"" + run + "\"\nmax_steps = " + std::to_string(steps) +
            "\nseed = 5\nthreads = 1\ndevice = \"cpu\"\n[plugins]\npath = [\"" CHASSIS_TEST_PLUGIN_DIR
            "\"]\n[[data.train]]\npath = \"tokens.jsonl\"\nformat = \"tokens\"\n[data]\ncache_dir = \"cache\"\n"
            "[train]\nseq_len = 32\nglobal_batch_size = 12\nmicro_batch_size = 1\n[attention]\nplugin = \"sdpa\"\n"
-           "[kernels]\nplugins = [\"fused\", \"aten\"]\n[precision]\ncompute = \"fp32\"\n[comm]\ntimeout_s = 60\n"
+           "[kernels]\nplugins = [" +
+           kernels_ +
+           "]\n[precision]\ncompute = \"fp32\"\n[comm]\ntimeout_s = 60\n"
            "[checkpoint]\nbucket_mib = 1\n";
   }
+  const std::string kernels_;
   ScratchDirectory folder_;
 };
 

@@ -1,10 +1,12 @@
 // 4-bit weights as bitsandbytes stores them (Dettmers et al. 2023, "QLoRA"): nf4 and fp4, with scales in fp32 or, with
 // double quantization, in 8 bits.
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <map>
 #include <memory>
 #include <set>
+#include <utility>
 
 #include "chassis/plugin.hpp"
 #include "chassis/quant.hpp"
@@ -23,7 +25,7 @@ using namespace bnb4;
 class Bnb4 final : public Quant {
  public:
   static constexpr std::string_view kDoc = "4-bit weights in bitsandbytes' files: nf4, fp4, double quantization";
-  static constexpr std::string_view kPatterns[] = {"linear"};
+  static constexpr std::string_view kPatterns[] = {"linear", "grouped_linear"};
   static const Options& options() { return bnb4::options(); }
 
   explicit Bnb4(const Host& host) : Quant(host), settings_(settings_from_options(host)) {}
@@ -43,6 +45,10 @@ class Bnb4 final : public Quant {
     const auto yes = [](bool value) { return value ? "true" : "false"; };
     refuse_if("type", settings_.code != file.code, code_name(settings_.code), code_name(file.code));
     refuse_if("double_quant", settings_.is_nested != file.is_nested, yes(settings_.is_nested), yes(file.is_nested));
+    const bool has_experts = file.has_experts.value_or(false);
+    refuse_if("experts", file.has_experts && settings_.has_experts != has_experts, yes(settings_.has_experts),
+              yes(has_experts));
+    if (file.has_experts || option_origin(host(), "experts") == "default") settings_.has_experts = has_experts;
     if (file.block_size) {
       refuse_if("block_size", settings_.block_size != *file.block_size, settings_.block_size, *file.block_size);
       settings_.block_size = *file.block_size;
@@ -57,8 +63,11 @@ class Bnb4 final : public Quant {
   }
 
   const QuantStorage* storage(const QuantParameter& p) override {
-    if (!p.is_linear_weight() || p.is_added) return nullptr;
-    linears_.insert(std::string(p.module.substr(p.module.rfind('.') + 1)));
+    const std::string last(p.module.substr(p.module.rfind('.') + 1));
+    if (p.role == CHASSIS_ROLE_ROUTER) routers_.insert(last);
+    const bool is_expert = p.is_expert_weight();
+    if ((!p.is_linear_weight() && !is_expert) || p.is_added) return nullptr;
+    linears_.insert(last);
     bool is_named = false;
     for (const std::string& name : settings_.skip)
       if (is_skipped({name}, p.module)) {
@@ -66,12 +75,20 @@ class Bnb4 final : public Quant {
         is_named = true;
       }
     if (is_named || p.role == CHASSIS_ROLE_HEAD || p.num_tied > 0 || p.num_readers != 1) return nullptr;
-    ++num_stored_;
+    if (is_expert && !settings_.has_experts) return nullptr;
     int64_t elements = 1;
-    for (const int64_t size : p.sizes) elements *= size;
-    auto& known = storages_[settings_.is_nested ? elements : 0];
+    for (size_t i = is_expert ? 1 : 0; i < p.sizes.size(); ++i) elements *= p.sizes[i];
+    if (is_expert && elements % settings_.block_size != 0) {
+      host().count("experts that are not quantized", p.name, " and its like have ", elements,
+                   " elements, which are no whole blocks of ", settings_.block_size, ": they stay as they are");
+      return nullptr;
+    }
+    ++num_stored_;
+    if (is_expert) ++num_experts_;
+    auto& known = storages_[{settings_.is_nested ? elements : 0, is_expert}];
     if (!known)
-      known = std::make_unique<QuantStorage>(scheme(), state_suffix(), components(elements), CHASSIS_STORAGE_DIVISIBLE);
+      known = std::make_unique<QuantStorage>(scheme(), state_suffix(), components(elements),
+                                             CHASSIS_STORAGE_DIVISIBLE | (is_expert ? CHASSIS_STORAGE_SLICES : 0u));
     return known.get();
   }
 
@@ -192,7 +209,15 @@ class Bnb4 final : public Quant {
     if (state.is_nested) *part.component<float>(kNestedOffset) = state.nested_offset;
   }
 
-  std::string config() const override { return quantization_config_text(settings_); }
+  // Rationale: where transformers quantizes experts, it also does so with routers that are not listed.
+  std::string config() const override {
+    Settings written = settings_;
+    written.has_experts = num_experts_ > 0;
+    if (written.has_experts)
+      for (const std::string& name : routers_)
+        if (std::ranges::find(written.skip, name) == written.skip.end()) written.skip.push_back(name);
+    return quantization_config_text(written);
+  }
 
   double claim(const NodeView& node) override { return claim_product(host(), node, scheme()); }
   void infer(const NodeView& node, Infer& out) override { infer_product(host(), node, settings_.block_size, out); }
@@ -246,9 +271,10 @@ class Bnb4 final : public Quant {
 
   Settings settings_;
   bool is_stored_ = false;
-  int64_t num_stored_ = 0;
-  std::map<int64_t, std::unique_ptr<QuantStorage>> storages_;  // by elements, if nested companions depend on them
-  std::set<std::string> linears_, used_;
+  int64_t num_stored_ = 0, num_experts_ = 0;
+  // By elements, if nested companions depend on them, and for experts.
+  std::map<std::pair<int64_t, bool>, std::unique_ptr<QuantStorage>> storages_;
+  std::set<std::string> linears_, routers_, used_;
 };
 
 }  // namespace
@@ -263,6 +289,8 @@ class Bnb4 final : public Quant {
   "op=aten::view(Tensor(a) self, SymInt[] size) -> Tensor(a)\n"                                                     \
   "op=aten::t(Tensor(a) self) -> Tensor(a)\n"                                                                       \
   "op=aten::sum.dim_IntList(Tensor self, int[1]? dim, bool keepdim=False, *, ScalarType? dtype=None) -> Tensor\n"   \
+  "op=aten::narrow(Tensor(a) self, int dim, SymInt start, SymInt length) -> Tensor(a)\n"                            \
+  "op=aten::select.int(Tensor(a) self, int dim, SymInt index) -> Tensor(a)\n"                                       \
   "op=aten::copy_(Tensor(a!) self, Tensor src, bool non_blocking=False) -> Tensor(a!)\n"                            \
   "op=aten::add_.Tensor(Tensor(a!) self, Tensor other, *, Scalar alpha=1) -> Tensor(a!)\n"                          \
   "op=aten::zero_(Tensor(a!) self) -> Tensor(a!)\n"

@@ -1,4 +1,5 @@
-// The product on CUDA: the weight is dequantized whole and multiplied by ATen; few rows have a kernel of their own.
+// The products on CUDA: a weight, or that of one expert, is dequantized whole and multiplied by ATen; few rows have a
+// kernel of their own.
 #include "chassis/dispatch.hpp"
 #include "device.hpp"
 #include "product.hpp"
@@ -26,37 +27,78 @@ void check_launch(const char* error, std::string_view what) {
   if (error != nullptr) throw Failure(CHASSIS_INTERNAL, what, " of a weight in 4 bits: CUDA error '", error, "'");
 }
 
+DeviceStream stream_of(const Call& call, const BorrowedTensor& x) { return {x.view().device_index, call.stream()}; }
+
+// One weight, multiplied by matrices of rows.
+class DeviceMultiplier {
+ public:
+  DeviceMultiplier(const Host& host, const WeightShape& shape)
+      : host_(host),
+        shape_(shape),
+        mm_out_(host, "aten::mm.out"),
+        addmm_out_(host, "aten::addmm.out"),
+        addmm_(host, "aten::addmm_"),
+        t_(host, "aten::t") {}
+
+  // y = x · Wᵀ + bias; bias may be empty. `room`: for the values of a weight; made when it is first needed.
+  void forward(const Call& call, const Weight& weight, const BorrowedTensor& x, const BorrowedTensor& bias,
+               const BorrowedTensor& y, Tensor& room) const {
+    const DeviceWeight w = on_device(weight);
+    const int64_t m = x.size(0);
+    if (m <= kMaxDeviceRows && suits_device_rows(w, x.view().data))
+      return check_launch(multiply_rows_on_device(stream_of(call, x), w, device_dtype(y.dtype()), m, x.view().data,
+                                                  bias ? bias.view().data : nullptr, y.view().data),
+                          "the product");
+    dequantize(call, w, x, room);
+    if (bias)
+      addmm_out_(bias, x, t_(room), 1.0, 1.0, y);
+    else
+      mm_out_(x, t_(room), y);
+  }
+  void backward(const Call& call, const Weight& weight, const BorrowedTensor& dy, bool adds, const BorrowedTensor& dx,
+                Tensor& room) const {
+    dequantize(call, on_device(weight), dy, room);
+    if (adds)
+      addmm_(dx, dy, room, 1.0, 1.0);
+    else
+      mm_out_(dy, room, dx);
+  }
+
+ private:
+  DeviceWeight on_device(const Weight& w) const {
+    return {w.codes(),   w.map(),        w.absmax(),   w.nested(),   w.nested_absmax(), w.nested_map(), w.offset(),
+            shape_.rows, shape_.columns, shape_.block, shape_.first, shape_.row_blocks, shape_.skipped};
+  }
+  void dequantize(const Call& call, const DeviceWeight& weight, const BorrowedTensor& like, Tensor& room) const {
+    if (!room)
+      room = Tensor::create(host_, like.dtype(), std::array{shape_.rows, shape_.columns}, like.device_type(),
+                            like.view().device_index);
+    check_launch(dequantize_on_device(stream_of(call, like), weight, device_dtype(like.dtype()), room.view().data),
+                 "dequantizing");
+  }
+
+  const Host& host_;
+  const WeightShape& shape_;
+  const Operator mm_out_, addmm_out_, addmm_, t_;
+};
+
 class DeviceProduct final : public Kernel {
  public:
   DeviceProduct(const Host& host, const NodeView& node, int64_t block)
       : host_(host),
         shape_(node, block),
-        rows_(shape_.rows),
-        columns_(shape_.columns),
+        multiplier_(host, shape_),
         input_tail_(node.input(0).local_shape().begin() + 2, node.input(0).local_shape().end()),
-        mm_out_(host, "aten::mm.out"),
-        addmm_out_(host, "aten::addmm.out"),
-        addmm_(host, "aten::addmm_"),
         view_(host, "aten::view"),
-        t_(host, "aten::t"),
         sum_(host, "aten::sum.dim_IntList"),
         copy_(host, "aten::copy_"),
         add_(host, "aten::add_.Tensor"),
         zero_(host, "aten::zero_") {}
 
   void forward(Call& call) override {
-    const BorrowedTensor x = call.input(0), y = call.output(0), bias = call.param(1);
-    const int64_t m = x.num_elements() / std::max<int64_t>(columns_, 1);
-    const DeviceWeight weight = device_weight(call);
-    if (m <= kMaxDeviceRows && suits_device_rows(weight, x.view().data))
-      return check_launch(multiply_rows_on_device(stream_of(call, x), weight, device_dtype(y.dtype()), m, x.view().data,
-                                                  bias ? bias.view().data : nullptr, y.view().data),
-                          "the product");
-    const Tensor values = dequantized(call, x), x_rows = matrix(x, columns_), y_rows = matrix(y, rows_);
-    if (bias)
-      addmm_out_(bias, x_rows, t_(values), 1.0, 1.0, y_rows);
-    else
-      mm_out_(x_rows, t_(values), y_rows);
+    Tensor room;
+    multiplier_.forward(call, Weight(call, shape_), matrix(call.input(0), shape_.columns), call.param(1),
+                        matrix(call.output(0), shape_.rows), room);
   }
 
   void backward_inputs(Call& call) override {
@@ -68,12 +110,9 @@ class DeviceProduct final : public Kernel {
       sizes.insert(sizes.end(), input_tail_.begin(), input_tail_.end());
       call.set_grad_input(0, Tensor::create(host_, dy.dtype(), sizes, dy.device_type(), dy.view().device_index));
     }
-    const Tensor values = dequantized(call, dy), dy_rows = matrix(dy, rows_),
-                 dx_rows = matrix(call.grad_input(0), columns_);
-    if (adds)
-      addmm_(dx_rows, dy_rows, values, 1.0, 1.0);
-    else
-      mm_out_(dy_rows, values, dx_rows);
+    Tensor room;
+    multiplier_.backward(call, Weight(call, shape_), matrix(dy, shape_.rows), adds,
+                         matrix(call.grad_input(0), shape_.columns), room);
   }
 
   // Computes the gradient of a bias only, since the weight is frozen.
@@ -85,7 +124,7 @@ class DeviceProduct final : public Kernel {
       if (!adds) zero_(dbias);
       return;
     }
-    const Tensor sum = sum_(matrix(dy, rows_), std::array<int64_t, 1>{0}, false, DtypeArg{dbias.dtype()});
+    const Tensor sum = sum_(matrix(dy, shape_.rows), std::array<int64_t, 1>{0}, false, DtypeArg{dbias.dtype()});
     if (adds)
       add_(dbias, sum);
     else
@@ -93,21 +132,88 @@ class DeviceProduct final : public Kernel {
   }
 
  private:
-  DeviceWeight device_weight(const Call& call) const {
-    const Weight w(call, shape_);
-    return {w.codes(), w.map(),  w.absmax(),   w.nested(),   w.nested_absmax(), w.nested_map(), w.offset(),
-            rows_,     columns_, shape_.block, shape_.first, shape_.row_blocks, shape_.skipped};
+  Tensor matrix(const BorrowedTensor& x, int64_t columns) const {
+    return view_(x, std::array<int64_t, 2>{x.num_elements() / std::max<int64_t>(columns, 1), columns});
   }
-  static DeviceStream stream_of(const Call& call, const BorrowedTensor& x) {
-    return {x.view().device_index, call.stream()};
+
+  const Host& host_;
+  const WeightShape shape_;
+  const DeviceMultiplier multiplier_;
+  const std::vector<int64_t> input_tail_;
+  const Operator view_, sum_, copy_, add_, zero_;
+};
+
+// The values of one expert at a time are in memory. The products need the numbers of rows on the host, so that each
+// call waits for the stream.
+class GroupedDeviceProduct final : public Kernel {
+ public:
+  GroupedDeviceProduct(const Host& host, const NodeView& node, int64_t block)
+      : host_(host),
+        shape_(node, block),
+        multiplier_(host, shape_),
+        planned_x_(node.input(0), node.input(1)),
+        view_(host, "aten::view"),
+        narrow_(host, "aten::narrow"),
+        select_(host, "aten::select.int"),
+        sum_(host, "aten::sum.dim_IntList"),
+        copy_(host, "aten::copy_"),
+        add_(host, "aten::add_.Tensor"),
+        zero_(host, "aten::zero_") {}
+
+  void forward(Call& call) override {
+    const Tensor x = matrix(call.input(0), shape_.columns), y = matrix(call.output(0), shape_.rows);
+    const BorrowedTensor bias = call.param(1);
+    const ExpertRows rows = rows_in(call.input(1));
+    const Weight weight(call, shape_);
+    Tensor room;
+    for_each_expert(rows, [&](int64_t e, int64_t begin, int64_t count) {
+      const Tensor added = bias ? Tensor(select_(bias, 0, e)) : Tensor();
+      multiplier_.forward(call, weight.of_expert(e), narrow_(x, 0, begin, count), added, narrow_(y, 0, begin, count),
+                          room);
+    });
+    zero_rest(y, rows);
   }
-  Tensor dequantized(const Call& call, const BorrowedTensor& like) const {
-    Tensor values =
-        Tensor::create(host_, like.dtype(), std::array{rows_, columns_}, like.device_type(), like.view().device_index);
-    check_launch(dequantize_on_device(stream_of(call, like), device_weight(call), device_dtype(like.dtype()),
-                                      values.view().data),
-                 "dequantizing");
-    return values;
+
+  void backward_inputs(Call& call) override {
+    const BorrowedTensor dy = call.grad_output(0), experts = call.input(1);
+    if (!dy || !call.wants_grad_input(0)) return;
+    const bool adds = static_cast<bool>(call.grad_input(0));
+    if (!adds)
+      call.set_grad_input(
+          0, Tensor::create(host_, dy.dtype(), planned_x_.in_call(experts), dy.device_type(), dy.view().device_index));
+    const Tensor dx = matrix(call.grad_input(0), shape_.columns), all = matrix(dy, shape_.rows);
+    const ExpertRows rows = rows_in(experts);
+    const Weight weight(call, shape_);
+    Tensor room;
+    for_each_expert(rows, [&](int64_t e, int64_t begin, int64_t count) {
+      multiplier_.backward(call, weight.of_expert(e), narrow_(all, 0, begin, count), adds, narrow_(dx, 0, begin, count),
+                           room);
+    });
+    if (!adds) zero_rest(dx, rows);
+  }
+
+  // Computes the gradient of biases only, since the weight is frozen.
+  void backward_params(Call& call) override {
+    const BorrowedTensor dbias = call.grad_param(1), dy = call.grad_output(0);
+    if (!dbias) return;
+    if (call.grad_param_beta(1) == 0.0f) zero_(dbias);
+    if (!dy) return;
+    const Tensor all = matrix(dy, shape_.rows);
+    for_each_expert(rows_in(call.input(1)), [&](int64_t e, int64_t begin, int64_t count) {
+      add_(select_(dbias, 0, e),
+           sum_(narrow_(all, 0, begin, count), std::array<int64_t, 1>{0}, false, DtypeArg{dbias.dtype()}));
+    });
+  }
+
+ private:
+  ExpertRows rows_in(const BorrowedTensor& experts) const {
+    const int64_t num_pairs = experts.num_elements();
+    const Tensor on_host = Tensor::create(host_, CHASSIS_DTYPE_I32, {num_pairs});
+    copy_(on_host, view_(experts, std::array<int64_t, 1>{num_pairs}));
+    return {on_host.data<int32_t>(), num_pairs, shape_.experts};
+  }
+  void zero_rest(const Tensor& all, const ExpertRows& rows) const {
+    if (const int64_t begin = rows.num_rows(); begin < all.size(0)) zero_(narrow_(all, 0, begin, all.size(0) - begin));
   }
   Tensor matrix(const BorrowedTensor& x, int64_t columns) const {
     return view_(x, std::array<int64_t, 2>{x.num_elements() / std::max<int64_t>(columns, 1), columns});
@@ -115,14 +221,15 @@ class DeviceProduct final : public Kernel {
 
   const Host& host_;
   const WeightShape shape_;
-  const int64_t rows_, columns_;
-  const std::vector<int64_t> input_tail_;
-  const Operator mm_out_, addmm_out_, addmm_, view_, t_, sum_, copy_, add_, zero_;
+  const DeviceMultiplier multiplier_;
+  const PlannedSizes planned_x_;
+  const Operator view_, narrow_, select_, sum_, copy_, add_, zero_;
 };
 
 }  // namespace
 
 std::unique_ptr<Kernel> make_device_product(const Host& host, const NodeView& node, int64_t block_size) {
+  if (is_grouped_product(node)) return std::make_unique<GroupedDeviceProduct>(host, node, block_size);
   return std::make_unique<DeviceProduct>(host, node, block_size);
 }
 

@@ -21,6 +21,8 @@ constexpr std::string_view kConfigPlace = "quantization_config of the model's co
 constexpr const char* kHead = "lm_head";
 // bitsandbytes stores the block size only with each weight, and transformers ignores this key.
 constexpr const char* kBlockSize = "bnb_4bit_blocksize";
+// transformers quantizes the linears of experts before version 5, and leaves them since; its files do not say which.
+constexpr const char* kExperts = "bnb_4bit_experts";
 
 Code code_from(const std::string& name) { return name == "nf4" ? Code::kNf4 : Code::kFp4; }
 
@@ -55,6 +57,7 @@ OrderedJson quantization_config(const Settings& s) {
                         {"load_in_8bit", false},
                         {"quant_method", "bitsandbytes"}};
   if (s.block_size != Settings().block_size) config[kBlockSize] = s.block_size;
+  if (s.has_experts) config[kExperts] = true;
   return config;
 }
 
@@ -65,6 +68,10 @@ const Options& options() {
       option("type", "nf4").choices({"nf4", "fp4"}).doc("the 4-bit code (bnb_4bit_quant_type)"),
       option("block_size", 64).range(kMinBlock, kMaxBlock).doc("weights that share a scale: a power of 2"),
       option("double_quant", false).doc("store the scales in 8 bits too (bnb_4bit_use_double_quant)"),
+      option("experts", true)
+          .doc("quantize the linears of experts too, each expert by itself. Where a model's files are quantized "
+               "already, "
+               "this says whether those of experts are, if its config.json does not; without it they are not"),
       option("skip", std::vector<std::string>{})
           .doc("linears that stay as they are, by the end of their name, \"down_proj\", or by what they are below, "
                "\"model.layers.0\"; the head and embeddings always do (llm_int8_skip_modules)"),
@@ -85,6 +92,7 @@ Settings settings_from_options(const Host& host) {
     fail_invalid(place_of(host, "block_size"), s.block_size,
                  " is not a power of 2; choose 32, 64, 128, 256, 512, 1024, 2048 or 4096");
   s.is_nested = option_value<bool>(host, "double_quant");
+  s.has_experts = option_value<bool>(host, "experts");
   s.skip = option_value<std::vector<std::string>>(host, "skip");
   for (const std::string& name : s.skip)
     if (name.empty()) fail_invalid(place_of(host, "skip"), "an empty name would match every linear");
@@ -114,6 +122,7 @@ FileSettings parse_quantization_config(std::string_view text) {
                    ", expected a power of 2 from 32 to 4096");
     s.block_size = size->get<int64_t>();
   }
+  if (json.contains(kExperts)) s.has_experts = value_or(json, kExperts, false);
   const std::string storage = value_or<std::string>(json, "bnb_4bit_quant_storage", "uint8");
   if (storage != "uint8")
     fail_invalid(kConfigPlace, "bnb_4bit_quant_storage is '", storage,
@@ -128,7 +137,7 @@ FileSettings parse_quantization_config(std::string_view text) {
   }
   const OrderedJson known = quantization_config({});
   for (const auto& [key, value] : json.items())
-    if (!known.contains(key) && key != kBlockSize) s.unknown_keys.push_back(key);
+    if (!known.contains(key) && key != kBlockSize && key != kExperts) s.unknown_keys.push_back(key);
   return s;
 }
 

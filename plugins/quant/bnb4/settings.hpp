@@ -15,6 +15,7 @@ struct Settings {
   Code code = Code::kNf4;
   int64_t block_size = 64;
   bool is_nested = false;
+  bool has_experts = false;  // experts are quantized, too
   std::vector<std::string> skip;
   bool operator==(const Settings&) const = default;
 };
@@ -30,6 +31,7 @@ struct FileSettings {
   Code code = Code::kFp4;             // bitsandbytes' default
   std::optional<int64_t> block_size;  // written where it is not the default, by this plugin alone
   bool is_nested = false;
+  std::optional<bool> has_experts;  // written if they are quantized, by this plugin alone
   std::vector<std::string> skip;
   std::vector<std::string> unknown_keys;
 };

@@ -25,9 +25,11 @@ void dequantize(const float* map, const uint8_t* codes, const float* absmax, int
 
 WeightShape::WeightShape(const NodeView& node, int64_t block) : block(block) {
   const OperandView weight = node.param(0);
-  rows = weight.size(0), columns = weight.size(1);
-  const int64_t whole = weight.whole_size(1);
-  first = (weight.begin(0) * whole + weight.begin(1)) / block;
+  rows = weight.size(-2), columns = weight.size(-1);
+  if (weight.num_dims() == 3) experts = weight.size(0);
+  const int64_t whole = weight.whole_size(-1);
+  first = (weight.begin(-2) * whole + weight.begin(-1)) / block;
+  whole_blocks = (weight.whole_size(-2) * whole + block - 1) / block;
   if (whole == columns) return;
   row_blocks = columns / block;
   skipped = (whole - columns) / block;
@@ -45,10 +47,25 @@ Weight::Weight(const Call& call, const WeightShape& shape) : shape_(shape) {
     nested_map_ = call.component(0, kNestedMap).address<float>();
     offset_ = call.component(0, kNestedOffset).address<float>();
   }
-  const int64_t elements = rows() * columns(), blocks = (elements + block() - 1) / block();
+  const int64_t elements = shape.experts * rows() * columns(), blocks = (elements + block() - 1) / block();
   if (codes.num_elements() != (elements + 1) / 2 || absmax.num_elements() != blocks)
     throw Failure(CHASSIS_INTERNAL, "a weight of ", elements, " elements has ", codes.num_elements(), " codes and ",
                   absmax.num_elements(), " scales, expected ", (elements + 1) / 2, " and ", blocks);
+}
+
+// Every expert has tables of its own.
+Weight Weight::of_expert(int64_t expert) const {
+  Weight out = *this;
+  const int64_t elements = expert * rows() * columns(), blocks = elements / block();
+  out.codes_ += elements / 2;
+  out.map_ += expert * 16;
+  if (absmax_ != nullptr) out.absmax_ += blocks;
+  if (nested_ == nullptr) return out;
+  out.nested_ += blocks;
+  out.nested_absmax_ += expert * ((shape_.whole_blocks + kNestedBlock - 1) / kNestedBlock);
+  out.nested_map_ += expert * static_cast<int64_t>(kDynamicMap.size());
+  out.offset_ += expert;
+  return out;
 }
 
 const float* Weight::absmax_of(int64_t first, int64_t count, float* restored) const {

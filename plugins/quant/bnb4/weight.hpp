@@ -9,14 +9,17 @@ namespace bnb4 {
 // Components of a weight, by their place in its storage.
 enum : uint32_t { kCodes, kAbsmax, kQuantMap, kNestedAbsmax, kNestedMap, kNestedOffset };
 
-// A weight of rows · columns elements, in blocks; it may be a part of a larger one.
+// A weight of rows · columns elements, in blocks; it may be a part of a larger one. Those of experts are stored one
+// after the other, and are all a part in the same way.
 struct WeightShape {
   int64_t rows, columns, block;
+  int64_t experts = 1;
   // Nested scales count the blocks of the whole weight: the part begins at block `first`, and of each row of the whole
   // weight it has `row_blocks` blocks and lacks `skipped`.
   int64_t first = 0, row_blocks = 0, skipped = 0;
+  int64_t whole_blocks = 0;  // of the whole weight
 
-  // Parameter 0 of a node.
+  // Parameter 0 of a node, [rows, columns] or [experts, rows, columns].
   WeightShape(const chassis::NodeView& node, int64_t block);
   // The index of block `index` of this part in the whole weight.
   int64_t in_whole(int64_t index) const { return first + index + (skipped == 0 ? 0 : index / row_blocks * skipped); }
@@ -24,8 +27,9 @@ struct WeightShape {
 
 class Weight {
  public:
-  // Parameter 0 of the call. The shape must outlive it.
+  // Parameter 0 of the call: the first expert's if there are several. The shape must outlive it.
   Weight(const chassis::Call& call, const WeightShape& shape);
+  Weight of_expert(int64_t expert) const;
 
   int64_t rows() const { return shape_.rows; }
   int64_t columns() const { return shape_.columns; }

@@ -25,7 +25,11 @@ class Stored {
  public:
   explicit Stored(const Case& c)
       : provider_("bnb4", "bnb4",
-                  {{"block_size", c.block}, {"double_quant", c.nested}, {"type", c.type}, {"skip", Json::array()}},
+                  {{"block_size", c.block},
+                   {"double_quant", c.nested},
+                   {"type", c.type},
+                   {"experts", true},
+                   {"skip", Json::array()}},
                   "quant"),
         plugin_(provider_.instance()) {
     const std::vector<int64_t> sizes = {c.out, c.in};

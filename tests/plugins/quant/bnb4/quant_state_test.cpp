@@ -96,7 +96,10 @@ TEST(QuantizationConfig, IsReadAndWritten) {
   EXPECT_TRUE(read.is_nested);
   EXPECT_EQ(read.skip, settings.skip);
   EXPECT_EQ(read.block_size, 128);
+  EXPECT_FALSE(read.has_experts);
   EXPECT_FALSE(parse_quantization_config(quantization_config_text({})).block_size) << "transformers has no such key";
+  settings.has_experts = true;
+  EXPECT_EQ(parse_quantization_config(quantization_config_text(settings)).has_experts, true);
   EXPECT_EQ(parse_quantization_config(R"({"load_in_4bit": true})").code, Code::kFp4) << "bitsandbytes' default";
   EXPECT_TRUE(read.unknown_keys.empty()) << "what is written here is known";
 }
