@@ -33,15 +33,19 @@ struct AdapterOp {
   uint32_t num_joined = 1;  // ops whose weights are one tensor in files; they share the module
   Value input, output;
   bool has_bias = false;
-  std::vector<Dims> weight_axes;  // of its first parameter: a linear has [out, in]
+  std::vector<Dims> weight_axes;  // of its first parameter: [out, in] of a linear, [experts, out, in] of a grouped_linear
   std::vector<int64_t> weight_sizes;
+  std::string_view parameter;  // its first, in the program: "model.layers.3.mlp.experts.up_proj.weight"
+  Value experts;               // of a grouped_linear: [B, T, k] i32
 
   bool is_linear() const noexcept { return op == "linear" && weight_sizes.size() == 2; }
-  int64_t out_features() const { return weight_sizes.at(0); }
-  int64_t in_features() const { return weight_sizes.at(1); }
+  bool is_grouped_linear() const noexcept { return op == "grouped_linear" && weight_sizes.size() == 3; }
+  int64_t out_features() const { return weight_sizes.at(weight_sizes.size() - 2); }
+  int64_t in_features() const { return weight_sizes.at(weight_sizes.size() - 1); }
 };
 
-// Records the additions to one op; slot names are relative to the op's module.
+// Records the additions to one op; slot names are relative to the op's module. Ops may read values that were recorded
+// for earlier ops of the same block.
 class AdapterBuilder : public Builder {
  public:
   AdapterBuilder(const Host& host, const chassis_adapter_builder_t& raw)
@@ -57,9 +61,9 @@ class AdapterBuilder : public Builder {
   const chassis_adapter_builder_t& raw_;
 };
 
-// A parameter that the adapter added.
+// A parameter that the adapter added; or a tensor in files, without values.
 struct AdapterTensor {
-  std::string_view name;  // "lora_A.weight"
+  std::string_view name;  // "lora_A.weight"; in files "model.layers.3.mlp.experts.lora_A.weight"
   std::vector<int64_t> sizes;
   std::span<const float> values;
 };
@@ -70,12 +74,59 @@ struct AdapterMerge {
   int64_t row_begin = 0, num_rows = 0, column_begin = 0, num_columns = 0;
   std::span<float> values;  // num_rows × num_columns
   std::vector<AdapterTensor> tensors;
+  int64_t expert = 0;     // whose rows and columns these are, in a weight [experts, out, in]
+  std::string_view name;  // the parameter's, as AdapterOp::parameter
 
   const AdapterTensor& tensor(std::string_view name) const {
     for (const AdapterTensor& tensor : tensors)
       if (tensor.name == name) return tensor;
     throw Failure(CHASSIS_NOT_FOUND, "module '", module, "' has no parameter '", name, "'");
   }
+};
+
+// A part of a parameter that the adapter added, and its place in a tensor of files.
+struct AdapterPart {
+  std::string parameter;            // full name
+  std::vector<int64_t> begin, end;  // in the parameter
+  std::string tensor;
+  std::vector<int64_t> sizes, at;  // of the whole tensor; where the part begins in it
+  std::vector<uint32_t> dims;      // dim k of the tensor is dim dims[k] of the parameter; along others the part has size 1
+};
+
+// Receives the places of parameters in files.
+class AdapterFiles {
+ public:
+  AdapterFiles(const Host& host, const chassis_adapter_files_t& raw) : host_(host), raw_(raw) {
+    for (uint32_t i = 0; i < raw.num_tensors; ++i) {
+      const auto t = read_sized(raw.tensors[i]);
+      tensors_.push_back({text_of(t.name), {t.sizes, t.sizes + t.num_dims}, {}});
+    }
+  }
+
+  // The tensors of files that are read; none if files are written.
+  const std::vector<AdapterTensor>& tensors() const { return tensors_; }
+  std::string_view config_json() const { return text_of(raw_.config_json); }  // the model's
+
+  // The parts of a parameter must cover each of its elements once.
+  void place(const AdapterPart& p) {
+    const chassis_adapter_part_t raw = {sizeof(chassis_adapter_part_t),
+                                        static_cast<uint32_t>(p.begin.size()),
+                                        str(p.parameter),
+                                        p.begin.data(),
+                                        p.end.data(),
+                                        str(p.tensor),
+                                        p.sizes.data(),
+                                        p.at.data(),
+                                        p.dims.data(),
+                                        static_cast<uint32_t>(p.dims.size()),
+                                        0};
+    host_.check(raw_.part(&raw_, &raw));
+  }
+
+ private:
+  const Host& host_;
+  const chassis_adapter_files_t& raw_;
+  std::vector<AdapterTensor> tensors_;
 };
 
 // All [control] but merge.
@@ -98,14 +149,19 @@ class Adapter : public Member {
   virtual std::string config(std::string_view base_path, std::string_view base_config_json) const = 0;
   // [any] Applies the adapter to a part of a parameter. Adapters that cannot be merged do not override it.
   virtual void merge(const AdapterMerge&) const {}
+  // Declares how files hold the added parameters; one that is not declared is a tensor of its own. Refuses files in
+  // which its place is ambiguous.
+  virtual void files(AdapterFiles&) const {}
 
   template <typename T>
   static const void* interface(std::string_view id) noexcept {
     constexpr bool kMerges = kOverridden<&Adapter::merge, &T::merge>;
+    constexpr bool kHasFiles = kOverridden<&Adapter::files, &T::files>;
     static constexpr chassis_adapter_t kTable = {
         sizeof(chassis_adapter_t), 0,           &configure_entry,
         &parameter_entry,          &extend_entry, &finish_entry,
-        &config_entry,             kMerges ? &merge_entry : nullptr};
+        &config_entry,             kMerges ? &merge_entry : nullptr,
+        kHasFiles ? &files_entry : nullptr};
     return id == CHASSIS_ADAPTER_ID ? &kTable : nullptr;
   }
 
@@ -147,6 +203,8 @@ class Adapter : public Member {
         op.weight_axes.push_back(dims_of(o.weight_axes[i].dims, o.weight_axes[i].num_dims));
         op.weight_sizes.push_back(o.weight_axes[i].size);
       }
+      op.parameter = text_of(o.parameter);
+      if (o.experts != CHASSIS_ABSENT) op.experts = {o.experts, dims_of(o.experts_dims, o.num_experts_dims)};
       AdapterBuilder b(adapter.host(), *builder);
       adapter.extend(op, b);
     });
@@ -165,7 +223,8 @@ class Adapter : public Member {
     return call(self, [&](Adapter& adapter) {
       const auto m = read_sized(raw);
       AdapterMerge merge{text_of(m.module), text_of(m.parameter), m.row_begin, m.num_rows, m.column_begin,
-                         m.num_columns, {m.values, static_cast<size_t>(m.num_rows * m.num_columns)}, {}};
+                         m.num_columns, {m.values, static_cast<size_t>(m.num_rows * m.num_columns)}, {},
+                         m.expert, text_of(m.name)};
       for (uint32_t i = 0; i < m.num_tensors; ++i) {
         const auto t = read_sized(m.tensors[i]);
         AdapterTensor tensor{text_of(t.name), {t.sizes, t.sizes + t.num_dims}, {}};
@@ -175,6 +234,13 @@ class Adapter : public Member {
         merge.tensors.push_back(std::move(tensor));
       }
       adapter.merge(merge);
+    });
+  }
+  static chassis_status_t* files_entry(chassis_instance* self, const chassis_adapter_files_t* raw) noexcept {
+    return call(self, [&](Adapter& adapter) {
+      const auto all = read_sized(raw);
+      AdapterFiles files(adapter.host(), all);
+      adapter.files(files);
     });
   }
 };

@@ -10,12 +10,14 @@ pub const CHASSIS_ABORTED: u32 = 10;
 pub const CHASSIS_ABSENT: u32 = 4294967295;
 pub const CHASSIS_ADAPTER_BASE_V1_SIZE: u32 = 40;
 pub const CHASSIS_ADAPTER_BUILDER_V1_SIZE: u32 = 40;
+pub const CHASSIS_ADAPTER_FILES_V1_SIZE: u32 = 48;
 pub const CHASSIS_ADAPTER_ID: &str = "chassis.adapter/1";
-pub const CHASSIS_ADAPTER_MERGE_V1_SIZE: u32 = 88;
-pub const CHASSIS_ADAPTER_OP_V1_SIZE: u32 = 152;
+pub const CHASSIS_ADAPTER_MERGE_V1_SIZE: u32 = 112;
+pub const CHASSIS_ADAPTER_OP_V1_SIZE: u32 = 184;
 pub const CHASSIS_ADAPTER_PARAMETER_V1_SIZE: u32 = 96;
+pub const CHASSIS_ADAPTER_PART_V1_SIZE: u32 = 88;
 pub const CHASSIS_ADAPTER_TENSOR_V1_SIZE: u32 = 40;
-pub const CHASSIS_ADAPTER_V1_SIZE: u32 = 56;
+pub const CHASSIS_ADAPTER_V1_SIZE: u32 = 64;
 pub const CHASSIS_ALREADY_EXISTS: u32 = 6;
 pub const CHASSIS_ATTR_FLOAT: u32 = 2;
 pub const CHASSIS_ATTR_FLOAT_LIST: u32 = 5;
@@ -329,7 +331,7 @@ abi_opaque!(chassis_comm_work_t);
 abi_opaque!(chassis_operator_t);
 abi_opaque!(chassis_status_t);
 
-abi_struct! { chassis_adapter_t 56 8 {
+abi_struct! { chassis_adapter_t 64 8 {
     0 4 struct_size: u32,
     4 4 reserved0: u32,
     8 8 configure: Option<unsafe extern "C" fn(*mut chassis_instance_t, chassis_str_t) -> *mut chassis_status_t>,
@@ -352,6 +354,10 @@ abi_struct! { chassis_adapter_t 56 8 {
     48 8 merge: Option<unsafe extern "C" fn(
         *mut chassis_instance_t,
         *const chassis_adapter_merge_t,
+    ) -> *mut chassis_status_t>,
+    56 8 files: Option<unsafe extern "C" fn(
+        *mut chassis_instance_t,
+        *const chassis_adapter_files_t,
     ) -> *mut chassis_status_t>,
 } }
 abi_grows!(chassis_adapter_t, CHASSIS_ADAPTER_V1_SIZE);
@@ -386,7 +392,20 @@ abi_struct! { chassis_adapter_builder_t 40 8 {
 } }
 abi_grows!(chassis_adapter_builder_t, CHASSIS_ADAPTER_BUILDER_V1_SIZE);
 
-abi_struct! { chassis_adapter_merge_t 88 8 {
+abi_struct! { chassis_adapter_files_t 48 8 {
+    0 4 struct_size: u32,
+    4 4 num_tensors: u32,
+    8 8 r#impl: *mut c_void,
+    16 8 tensors: *const *const chassis_adapter_tensor_t,
+    24 16 config_json: chassis_str_t,
+    40 8 part: Option<unsafe extern "C" fn(
+        *const chassis_adapter_files_t,
+        *const chassis_adapter_part_t,
+    ) -> *mut chassis_status_t>,
+} }
+abi_grows!(chassis_adapter_files_t, CHASSIS_ADAPTER_FILES_V1_SIZE);
+
+abi_struct! { chassis_adapter_merge_t 112 8 {
     0 4 struct_size: u32,
     4 4 num_tensors: u32,
     8 16 module: chassis_str_t,
@@ -397,10 +416,12 @@ abi_struct! { chassis_adapter_merge_t 88 8 {
     64 8 num_columns: i64,
     72 8 values: *mut f32,
     80 8 tensors: *const *const chassis_adapter_tensor_t,
+    88 8 expert: i64,
+    96 16 name: chassis_str_t,
 } }
 abi_grows!(chassis_adapter_merge_t, CHASSIS_ADAPTER_MERGE_V1_SIZE);
 
-abi_struct! { chassis_adapter_op_t 152 8 {
+abi_struct! { chassis_adapter_op_t 184 8 {
     0 4 struct_size: u32,
     4 4 role: u32,
     8 16 op: chassis_str_t,
@@ -420,6 +441,10 @@ abi_struct! { chassis_adapter_op_t 152 8 {
     140 4 has_bias: u32,
     144 4 num_joined: u32,
     148 4 reserved0: u32,
+    152 16 parameter: chassis_str_t,
+    168 4 experts: chassis_value_t,
+    172 4 num_experts_dims: u32,
+    176 8 experts_dims: *const chassis_dim_t,
 } }
 abi_grows!(chassis_adapter_op_t, CHASSIS_ADAPTER_OP_V1_SIZE);
 
@@ -436,6 +461,21 @@ abi_struct! { chassis_adapter_parameter_t 96 8 {
     88 8 num_tied: u64,
 } }
 abi_grows!(chassis_adapter_parameter_t, CHASSIS_ADAPTER_PARAMETER_V1_SIZE);
+
+abi_struct! { chassis_adapter_part_t 88 8 {
+    0 4 struct_size: u32,
+    4 4 num_dims: u32,
+    8 16 parameter: chassis_str_t,
+    24 8 begin: *const i64,
+    32 8 end: *const i64,
+    40 16 tensor: chassis_str_t,
+    56 8 tensor_sizes: *const i64,
+    64 8 tensor_begin: *const i64,
+    72 8 dims: *const u32,
+    80 4 num_tensor_dims: u32,
+    84 4 reserved0: u32,
+} }
+abi_grows!(chassis_adapter_part_t, CHASSIS_ADAPTER_PART_V1_SIZE);
 
 abi_struct! { chassis_adapter_tensor_t 40 8 {
     0 4 struct_size: u32,
