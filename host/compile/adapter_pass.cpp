@@ -31,12 +31,15 @@ const Op* reader_of(const BlockType& block, SlotId slot) {
   return nullptr;
 }
 
+// The values that an adapter has recorded in a block, each with the added parameters on which it depends. Parameters
+// behind an op of the model do not count.
+using AddedValues = std::map<ValueId, std::set<SlotId>>;
+
 // The builder of one call of extend(): records ops aside, and puts them into the block afterwards.
 class OpExtension {
  public:
-  OpExtension(Program& program, BlockType& block, size_t op_index, std::string module)
-      : program_(program), block_(block), index_(op_index), module_(std::move(module)) {
-    num_values_ = static_cast<ValueId>(block.values.size());
+  OpExtension(Program& program, BlockType& block, size_t op_index, std::string module, AddedValues& added)
+      : program_(program), block_(block), index_(op_index), module_(std::move(module)), added_(added) {
     num_slots_ = static_cast<SlotId>(block.slots.size());
     record_.struct_size = sizeof(record_);
     record_.impl = this;
@@ -154,14 +157,23 @@ class OpExtension {
 
   ValueId op(const chassis_op_desc_t& desc) {
     Op op = record_op(program_, block_, desc);
-    for (ValueId v : op.inputs)
-      if (v != kAbsent && v < num_values_ && v != base().inputs[0] && v != base().outputs[0])
+    std::set<SlotId> depends(op.params.begin(), op.params.end());
+    for (ValueId v : op.inputs) {
+      if (v == kAbsent || v == base().outputs[0] || std::ranges::count(base().inputs, v) > 0) continue;
+      const auto known = added_.find(v);
+      if (known == added_.end())
         throw refusal("op '" + op.name + "' reads value " + std::to_string(v) +
-                      ", which is neither input nor output of the extended op, nor recorded for it");
+                      ", which is neither input nor output of the extended op, nor recorded by the adapter");
+      depends.insert(known->second.begin(), known->second.end());
+    }
     for (SlotId s : op.params)
       if (s < num_slots_)
         throw refusal("op '" + op.name + "' reads parameter '" + block_.slots[s].name +
                       "', which was not recorded for this op");
+    for (SlotId s : depends)
+      if (s < num_slots_ && std::ranges::count(block_.slots[s].shared_by, module_) == 0)
+        block_.slots[s].shared_by.push_back(module_);
+    for (ValueId v : op.outputs) added_[v] = depends;
     op.name = base().name + "." + op.name;
     recorded_.push_back(std::move(op));
     return recorded_.back().outputs.front();
@@ -178,7 +190,7 @@ class OpExtension {
   BlockType& block_;
   size_t index_;
   std::string module_;  // relative to the block's prefix
-  ValueId num_values_ = 0;
+  AddedValues& added_;
   SlotId num_slots_ = 0;
   std::vector<Op> recorded_;
   std::optional<ValueId> new_input_, new_output_;
@@ -197,6 +209,10 @@ class Adaptation {
   }
 
   void run() {
+    for (const Chain& chain : program_.chains)
+      for (size_t i = 0; i < chain.blocks.size(); ++i)
+        for (const ParameterSlot& slot : recorded_[chain.blocks[i]].slots)
+          if (slot.tied_to.empty()) slot_is_trained(chain, i, recorded_[chain.blocks[i]], slot);
     std::vector<BlockType> blocks;
     std::map<uint32_t, std::vector<uint32_t>> variants;  // by recorded type
     for (Chain& chain : program_.chains)
@@ -244,9 +260,11 @@ class Adaptation {
     BlockType block = recorded;
     for (ParameterSlot& slot : block.slots)
       slot.frozen = !slot_is_trained(chain, index, recorded, slot) && !slot.of_objective;
+    AddedValues added;
     for (size_t at = 0; at < block.ops.size();) {
       const Op& op = block.ops[at];
-      at = op.params.empty() || op.inputs.empty() || op.inputs[0] == kAbsent ? at + 1 : extend(chain, index, block, at);
+      at = op.params.empty() || op.inputs.empty() || op.inputs[0] == kAbsent ? at + 1
+                                                                             : extend(chain, index, block, at, added);
     }
     gather_branches(block);
     return block;
@@ -296,7 +314,7 @@ class Adaptation {
   }
 
   // Returns the index of the next recorded op.
-  size_t extend(const Chain& chain, size_t index, BlockType& block, size_t at) {
+  size_t extend(const Chain& chain, size_t index, BlockType& block, size_t at, AddedValues& added) {
     const Op op = block.ops[at];
     const ParameterSlot& weight = block.slots[op.params[0]];
     const std::string name = weight.tied_to.empty() ? chain.parameter_name(index, weight) : weight.tied_to;
@@ -307,6 +325,8 @@ class Adaptation {
     for (const auto& axis : weight.axes) axes.push_back({axis.data(), axis.size(), program_.dim_product(axis)});
     const std::vector<DimId> input_dims = block.values[op.inputs[0]].dims;
     const std::vector<DimId> output_dims = block.values[op.outputs[0]].dims;
+    const bool has_experts = op.spec().placement == OpPlacement::kGroupedLinear;
+    const std::vector<DimId> experts_dims = has_experts ? block.values[op.inputs[1]].dims : std::vector<DimId>();
     const std::string block_name = block.name;
     chassis_adapter_op_t offered{};
     offered.struct_size = sizeof(offered);
@@ -327,7 +347,11 @@ class Adaptation {
     offered.num_weight_axes = static_cast<uint32_t>(axes.size());
     offered.has_bias = op.params.size() > 1;
     offered.num_joined = num_joined(name);
-    OpExtension extension(program_, block, at, module_of(weight.name));
+    offered.parameter = view(name);
+    offered.experts = has_experts ? op.inputs[1] : kAbsent;
+    offered.experts_dims = experts_dims.data();
+    offered.num_experts_dims = static_cast<uint32_t>(experts_dims.size());
+    OpExtension extension(program_, block, at, module_of(weight.name), added);
     plugin_.extend(offered, extension.table());
     return extension.is_empty() ? at + 1 : extension.finish();
   }

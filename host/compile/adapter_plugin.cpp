@@ -53,4 +53,9 @@ void AdapterPlugin::merge(const chassis_adapter_merge_t& merge) const {
   instance_->call("merge", [&](auto* self) { return table_.merge(self, &merge); });
 }
 
+void AdapterPlugin::files(const chassis_adapter_files_t& files) const {
+  CHASSIS_CHECK(has_files(), "the adapter does not place its parameters");
+  instance_->call("files", [&](auto* self) { return table_.files(self, &files); });
+}
+
 }  // namespace chassis

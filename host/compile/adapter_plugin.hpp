@@ -26,6 +26,8 @@ class AdapterPlugin {
   std::string config(const std::string& base_path, const std::string& base_config_json) const;
   bool can_merge() const { return table_.merge != nullptr; }
   void merge(const chassis_adapter_merge_t& merge) const;
+  bool has_files() const { return table_.files != nullptr; }
+  void files(const chassis_adapter_files_t& files) const;
 
  private:
   Instance* instance_;

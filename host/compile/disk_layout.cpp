@@ -297,8 +297,9 @@ class DiskRecorder {
   std::set<std::string> has_rule_;     // parameters that are left out and have a rule
 };
 
-// Throws unless every element of the parameter is in exactly one tensor on disk.
-void check_cover(const std::string& parameter, const Shape& shape, const std::vector<StoredPart>& parts) {
+}  // namespace
+
+void expect_cover(const std::string& parameter, const Shape& shape, const std::vector<StoredPart>& parts) {
   int64_t num_elements = 0;
   std::string names;
   for (size_t i = 0; i < parts.size(); ++i) {
@@ -314,8 +315,6 @@ void check_cover(const std::string& parameter, const Shape& shape, const std::ve
                        " elements, of which only " + std::to_string(num_elements) + " are on disk, in " + names);
 }
 
-}  // namespace
-
 bool is_left_out(std::span<const std::string> left_out, std::string_view name) {
   return std::ranges::any_of(left_out, [&](const std::string& other) {
     return name.starts_with(other) && (name.size() == other.size() || name[other.size()] == '.');
@@ -329,7 +328,7 @@ DiskLayout::DiskLayout(std::map<std::string, std::vector<StoredPart>> parts,
       literals_(std::move(literals)),
       names_(std::move(names)),
       left_out_(std::move(left_out)) {
-  for (const auto& p : parameters.all()) check_cover(p->name, p->descriptor.global_shape, parts_.at(p->name));
+  for (const auto& p : parameters.all()) expect_cover(p->name, p->descriptor.global_shape, parts_.at(p->name));
 }
 
 DiskLayout record_disk_mapping(const ParameterTable& parameters,

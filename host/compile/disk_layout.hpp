@@ -25,6 +25,9 @@ struct LiteralTensor {
 // Whether `name` is one of `left_out`, or begins with one and a dot.
 bool is_left_out(std::span<const std::string> left_out, std::string_view name);
 
+// Throws a plugin error unless every element of a parameter is in exactly one of the parts.
+void expect_cover(const std::string& parameter, const Shape& shape, const std::vector<StoredPart>& parts);
+
 class DiskLayout {
  public:
   // Maps a tensor's name in a file to its name here: "" if the tensor is skipped, unchanged if it is unknown.

@@ -265,9 +265,41 @@ class TensorLayout final : public BlockLayout {
       return reader.spec().placement == OpPlacement::kGroupedLinear && reader.inputs[0] == rows &&
              divides_outputs(block_.slots[reader.params[0]]);
     });
+    if (is_divided) expect_divided_readers(rows);
     take_whole(op, is_divided);
     append(std::move(op), {});
     if (is_divided) entered_[rows] = rows;
+  }
+
+  // True if each rank computes a part of the gradient of the value, which an op before it sums.
+  bool has_summed_gradient(ValueId value) const {
+    const auto entered = entered_.find(value);
+    return entered != entered_.end() && entered->second == value;
+  }
+
+  // Throws unless every reader of rows gives each rank a part of their gradient. An undivided product, such as an
+  // adapter's, does if its own readers do.
+  void expect_divided_readers(ValueId rows) const {
+    for (const Op& reader : recorded_) {
+      const auto at = std::ranges::find(reader.inputs, rows);
+      if (at == reader.inputs.end()) continue;
+      const bool is_product = reader.spec().placement == OpPlacement::kGroupedLinear;
+      if (is_product && divides_outputs(block_.slots[reader.params[0]])) continue;
+      const bool passes_on = reader.inputs.size() == 1 && reader.spec().placement == OpPlacement::kPointwise;
+      if (!is_product && !passes_on) refuse(reader, "needs whole gradients of rows of which others have parts");
+      expect_divided_readers(reader.outputs[0]);
+    }
+  }
+
+  // An op whose output has what its input has: a part of a sum on each rank, or a gradient of which each rank has a
+  // part. Returns the placement of the output.
+  Sharding passed_on(const Op& op) {
+    const ValueId input = op.inputs[0];
+    const bool is_partial = of(input).kind == Kind::kPartial;
+    if (is_partial || has_summed_gradient(input))
+      for (const SlotId id : op.params) mark_partial(block_.slots[id]);
+    if (has_summed_gradient(input)) entered_[op.outputs[0]] = op.outputs[0];
+    return is_partial ? Sharding{Kind::kPartial, 0} : Sharding{};
   }
 
   // The experts of a token, and values for them, on every rank. `sums`: each rank has a part of their gradients.
@@ -291,9 +323,11 @@ class TensorLayout final : public BlockLayout {
     op.inputs[1] = whole(op.inputs[1]);
     const ParameterSlot& weight = block_.slots[op.params[0]];
     const Sharding placed = weight.sharding[axis_];
-    if (placed.kind != Kind::kShard) {
+    if (placed.kind != Kind::kShard) {  // an adapter's
       if (of(op.inputs[0]).kind == Kind::kShard) refuse_undivided(op, of(op.inputs[0]).dim);
-      return append(std::move(op), {});
+      const Sharding passed = passed_on(op);
+      if (passed.kind == Kind::kPartial && op.params.size() > 1 && strategy_.coordinate() != 0) op.params.pop_back();
+      return append(std::move(op), passed);
     }
     if (contains(weight.axes[0], placed.dim))
       refuse(op, "has its experts divided, but ranks along '" + strategy_.axis() + "' have the same rows");
@@ -342,6 +376,7 @@ class TensorLayout final : public BlockLayout {
         if (slot.has(common.dim)) refuse_undivided(op, common.dim);
         mark_partial(slot);  // each rank has a part of the positions, or of the heads
       }
+    if (op.inputs.size() == 1 && has_summed_gradient(op.inputs[0])) passed_on(op);
     append(std::move(op), common);
   }
 

@@ -124,10 +124,10 @@ void set_values(const Parameter& p, std::vector<float>& values) {
 
 // An op of the base that the adapter has extended, with what merging needs to know of it.
 struct ExtendedOp {
-  std::string module;                // its name in files
-  std::vector<std::string> params;   // parameters of the base
-  std::vector<std::string> tensors;  // tensors that the adapter added
-  std::string prefix;                // common prefix of the tensors' names
+  std::string module;               // its name in files
+  std::vector<std::string> params;  // parameters of the base
+  // Tensors that the adapter added, also to ops whose values it reads for this one: full name, and name in the module.
+  std::vector<std::pair<std::string, std::string>> tensors;
   bool is_tied = false;
 };
 
@@ -264,6 +264,16 @@ class AdapterExamination {
            p.name, expected, got);
   }
 
+  // The module of a recorded parameter to which an added one belongs.
+  static std::string extended_module(const BlockType& recorded, const std::string& added) {
+    std::string longest;
+    for (const ParameterSlot& slot : recorded.slots)
+      if (const std::string module = module_of(slot.name);
+          module.size() > longest.size() && added.starts_with(module + "."))
+        longest = module;
+    return longest;
+  }
+
   std::vector<ExtendedOp> extended_ops(const Program& program) const {
     const FileNames files = base_.model ? file_names(*base_.model, base_.program) : FileNames();
     const auto file_name = [&](const std::string& name) {
@@ -284,11 +294,13 @@ class AdapterExamination {
             extended.is_tied |= !slot.tied_to.empty();
             extended.params.push_back(slot.tied_to.empty() ? chain.parameter_name(i, slot) : slot.tied_to);
           }
-          extended.prefix = module_of(chain.parameter_name(i, first)) + ".";
           extended.module = module_of(file_name(chain.parameter_name(i, first)));
-          for (const ParameterSlot& slot : program.blocks[chain.blocks[i]].slots)
-            if (slot.added && slot.name.starts_with(module_of(first.name) + "."))
-              extended.tensors.push_back(chain.parameter_name(i, slot));
+          for (const ParameterSlot& slot : program.blocks[chain.blocks[i]].slots) {
+            if (!slot.added) continue;
+            const std::string module = extended_module(recorded, slot.name);
+            if (module == module_of(first.name) || std::ranges::count(slot.shared_by, module_of(first.name)) > 0)
+              extended.tensors.emplace_back(chain.parameter_name(i, slot), slot.name.substr(module.size() + 1));
+          }
           if (!extended.tensors.empty()) out.push_back(std::move(extended));
         }
       }
@@ -318,25 +330,26 @@ class AdapterExamination {
     std::vector<chassis_adapter_tensor_t> tensors(op.tensors.size());
     std::vector<const chassis_adapter_tensor_t*> pointers;
     for (size_t i = 0; i < op.tensors.size(); ++i) {
-      const Parameter& added = *adapted.find(op.tensors[i]);
+      const Parameter& added = *adapted.find(op.tensors[i].first);
       values.push_back(float_values(added.stored()));
       tensors[i].struct_size = sizeof(tensors[i]);
       tensors[i].num_dims = static_cast<uint32_t>(added.local_shape.size());
-      const size_t length = op.prefix.size();
-      tensors[i].name = {added.name.data() + length, added.name.size() - length};
+      tensors[i].name = {op.tensors[i].second.data(), op.tensors[i].second.size()};
       tensors[i].sizes = added.local_shape.data();
       tensors[i].values = values.back().data();
       pointers.push_back(&tensors[i]);
     }
     const std::string parameter = p.name.substr(p.name.rfind('.') + 1);
-    const int64_t rows = p.local_shape[0], columns = p.stored().num_elements() / rows;
+    const size_t ndim = p.local_shape.size();
+    const int64_t num_experts = ndim == 3 ? p.local_shape[0] : 1;
+    const int64_t rows = p.local_shape[ndim == 3 ? 1 : 0];
+    const int64_t columns = p.stored().num_elements() / rows / num_experts;
     const std::vector<float> before = float_values(p.stored());
     // Each box is passed as a separate array.
-    const auto merge_box = [&](std::vector<float>& into, int64_t row, int64_t num_rows, int64_t column,
-                               int64_t num_columns) {
-      if (num_rows == 0 || num_columns == 0) return;
+    const auto merge_matrix = [&](std::vector<float>& into, int64_t expert, int64_t row, int64_t num_rows,
+                                  int64_t column, int64_t num_columns) {
       std::vector<float> box(static_cast<size_t>(num_rows * num_columns));
-      const auto at = [&](int64_t r) { return static_cast<size_t>((row + r) * columns + column); };
+      const auto at = [&](int64_t r) { return static_cast<size_t>((expert * rows + row + r) * columns + column); };
       const size_t row_bytes = static_cast<size_t>(num_columns) * sizeof(float);
       for (int64_t r = 0; r < num_rows; ++r)
         std::memcpy(box.data() + r * num_columns, before.data() + at(r), row_bytes);
@@ -349,8 +362,15 @@ class AdapterExamination {
       merge.column_begin = column, merge.num_columns = num_columns;
       merge.values = box.data();
       merge.tensors = pointers.data();
+      merge.expert = expert;
+      merge.name = {p.name.data(), p.name.size()};
       plugin.merge(merge);
       for (int64_t r = 0; r < num_rows; ++r) std::memcpy(into.data() + at(r), box.data() + r * num_columns, row_bytes);
+    };
+    const auto merge_box = [&](std::vector<float>& into, int64_t row, int64_t num_rows, int64_t column,
+                               int64_t num_columns) {
+      if (num_rows == 0 || num_columns == 0) return;
+      for (int64_t e = 0; e < num_experts; ++e) merge_matrix(into, e, row, num_rows, column, num_columns);
     };
     std::vector<float> whole = before, in_boxes = before;
     merge_box(whole, 0, rows, 0, columns);

@@ -64,6 +64,7 @@ struct ParameterSlot {
   double lr_scale = 1.0;                               // factor of the learning rate
   bool frozen = false;                                 // set by an adapter: not trained, whatever [freeze] says
   bool added = false;                                  // added by an adapter; files of the model do not have it
+  std::vector<std::string> shared_by;                  // other modules whose added ops depend on it, as in `name`
   bool of_objective = false;                           // the head that an objective added: always trained
   std::string storage;                                 // scheme of a quantized parameter; empty: plain
   std::shared_ptr<const QuantizedStorage> components;  // how a quant plugin stores it; NULL: in one tensor

@@ -11,6 +11,7 @@
 #include "host/base/printable.hpp"
 #include "host/checkpoint/checkpoint_manifest.hpp"
 #include "host/checkpoint/inspect.hpp"
+#include "host/save/adapter_parts.hpp"
 
 namespace chassis {
 namespace {
@@ -102,7 +103,8 @@ std::map<std::string, std::string> tied_slots(const Program& program) {
   return tied;
 }
 
-AdapterNames::AdapterNames(const Session& session) : mapping_(session.disk_mapping()) {
+AdapterNames::AdapterNames(const Session& session, std::span<const DiskTensor> in_files)
+    : mapping_(session.disk_mapping()), placed_(adapter_parts(session, in_files)) {
   std::map<std::string, Module> all;
   for (const auto& p : session.parameters().all()) {
     if (p->added) continue;
@@ -128,6 +130,16 @@ AdapterNames::AdapterNames(const Session& session) : mapping_(session.disk_mappi
       for (const Parameter* p : *list) module_of_[p->name] = name;
     modules_[name] = std::move(module);
   }
+  const Program& program = session.program();
+  for (const Chain& chain : program.chains)
+    for (size_t i = 0; i < chain.blocks.size(); ++i)
+      for (const ParameterSlot& slot : program.blocks[chain.blocks[i]].slots)
+        for (const std::string& other : slot.shared_by) {
+          ParameterSlot named = slot;
+          named.name = other;
+          modules_[chain.parameter_name(i, named)].shared.push_back(
+              session.parameters().find(chain.parameter_name(i, slot)));
+        }
 }
 
 const AdapterNames::Module* AdapterNames::module_of(const Parameter& p) const {
@@ -142,6 +154,7 @@ std::string AdapterNames::name_in_module(const Parameter& p) const {
 
 std::vector<StoredPart> AdapterNames::parts(const Parameter& p) const {
   const Module* const module = module_of(p);
+  if (const auto placed = placed_.find(p.name); placed != placed_.end()) return placed->second;
   if (p.added) {
     const std::string& prefix = module->in_files;
     return {StoredPart::whole((prefix.empty() ? "" : prefix + ".") + name_in_module(p), p.descriptor.global_shape)};

@@ -2,9 +2,11 @@
 #pragma once
 
 #include <map>
+#include <span>
 #include <string>
 #include <vector>
 
+#include "host/checkpoint/reader.hpp"
 #include "host/session/session.hpp"
 #include "host/state/stored_part.hpp"
 
@@ -38,10 +40,12 @@ class AdapterNames {
   struct Module {
     std::string in_files;  // its name in files
     std::vector<const Parameter*> added, recorded;
+    std::vector<const Parameter*> shared;  // added to other modules, and read for this one too
     bool is_tied = false;  // its weight belongs to another module
   };
 
-  explicit AdapterNames(const Session& session);
+  // `in_files`: the tensors of an adapter's files that are read; none if files are written.
+  explicit AdapterNames(const Session& session, std::span<const DiskTensor> in_files = {});
 
   // The modules by their names in the program.
   const std::map<std::string, Module>& modules() const { return modules_; }
@@ -55,7 +59,8 @@ class AdapterNames {
  private:
   const DiskLayout& mapping_;
   std::map<std::string, Module> modules_;
-  std::map<std::string, std::string> module_of_;  // by parameter
+  std::map<std::string, std::string> module_of_;              // by parameter
+  std::map<std::string, std::vector<StoredPart>> placed_;  // by parameter that the adapter places itself
 };
 
 // The reason that the branch of a module whose weight is tied to another one cannot be merged.

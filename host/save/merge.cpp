@@ -174,19 +174,21 @@ class Merge {
     const AdapterNames::Module* const module = names_.module_of(p);
     if (module == nullptr) return;
     const int ndim = chunk.ndim();
-    if (ndim < 1 || ndim > 2)
-      throw plugin_error("'" + p.name + "' has " + std::to_string(ndim) + " dims; adapters merge into 1 or 2");
+    if (ndim < 1 || ndim > 3)
+      throw plugin_error("'" + p.name + "' has " + std::to_string(ndim) + " dims; adapters merge into 1 to 3");
+    std::vector<const Parameter*> all = module->added;
+    all.insert(all.end(), module->shared.begin(), module->shared.end());
     std::vector<std::string> names;
-    for (const Parameter* added : module->added) names.push_back(names_.name_in_module(*added));
+    for (const Parameter* added : all) names.push_back(names_.name_in_module(*added));
     std::vector<chassis_adapter_tensor_t> tensors;
     std::vector<const chassis_adapter_tensor_t*> pointers;
     for (size_t i = 0; i < names.size(); ++i) {
-      const Shape& shape = module->added[i]->descriptor.global_shape;
+      const Shape& shape = all[i]->descriptor.global_shape;
       tensors.push_back({sizeof(chassis_adapter_tensor_t),
                          static_cast<uint32_t>(shape.ndim()),
                          {names[i].data(), names[i].size()},
                          shape.begin(),
-                         added_.at(module->added[i]->name).data()});
+                         added_.at(all[i]->name).data()});
     }
     for (const auto& tensor : tensors) pointers.push_back(&tensor);
     const std::string parameter = names_.name_in_module(p);
@@ -195,13 +197,18 @@ class Merge {
     merge.num_tensors = static_cast<uint32_t>(tensors.size());
     merge.module = {module->in_files.data(), module->in_files.size()};
     merge.parameter = {parameter.data(), parameter.size()};
-    merge.row_begin = chunk.begin[0];
-    merge.num_rows = chunk.end[0] - chunk.begin[0];
-    merge.column_begin = ndim == 2 ? chunk.begin[1] : 0;
-    merge.num_columns = ndim == 2 ? chunk.end[1] - chunk.begin[1] : 1;
-    merge.values = values.data();
+    merge.name = {p.name.data(), p.name.size()};
+    const int row = ndim == 3 ? 1 : 0, column = row + 1;
+    merge.row_begin = chunk.begin[row];
+    merge.num_rows = chunk.end[row] - chunk.begin[row];
+    merge.column_begin = ndim > 1 ? chunk.begin[column] : 0;
+    merge.num_columns = ndim > 1 ? chunk.end[column] - chunk.begin[column] : 1;
     merge.tensors = pointers.data();
-    session_.adapter()->plugin().merge(merge);
+    merge.values = values.data();
+    merge.expert = ndim == 3 ? chunk.begin[0] : 0;
+    const int64_t num_matrices = ndim == 3 ? chunk.end[0] - chunk.begin[0] : 1;
+    for (int64_t i = 0; i < num_matrices; ++i, ++merge.expert, merge.values += merge.num_rows * merge.num_columns)
+      session_.adapter()->plugin().merge(merge);
   }
 
   void check_values(const Parameter& p, Dtype dtype, std::span<const float> values) const {

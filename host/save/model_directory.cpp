@@ -113,7 +113,7 @@ void ModelDirectory::refuse_biases(CheckpointReader& reader) const {
 
 void ModelDirectory::read_adapter(const Session& session, const CheckpointReader& reader) {
   content_ = Content::kAdapter;
-  const AdapterNames names(session);
+  const AdapterNames names(session, reader.tensors());
   for (const auto& p : parameters_.all()) {
     if (!is_kept(*p)) continue;
     std::vector<StoredPart>& parts = adapter_[p->name] = names.parts(*p);

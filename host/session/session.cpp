@@ -3,6 +3,7 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <memory>
 #include <optional>
@@ -100,13 +101,23 @@ PluginIndex index_of(const SettingList& folders, const std::vector<std::string>&
 namespace {
 
 void count_experts_without_adapter(const Program& program) {
-  size_t count = 0;
+  size_t count = 0, extended = 0;
   for (const Chain& chain : program.chains)
-    for (const uint32_t block : chain.blocks)
-      for (const Op& op : program.blocks[block].ops) count += op.spec().placement == OpPlacement::kGroupedLinear;
-  if (count > 0)
+    for (const uint32_t type : chain.blocks) {
+      const BlockType& block = program.blocks[type];
+      for (const Op& op : block.ops) {
+        if (op.spec().placement != OpPlacement::kGroupedLinear || block.slots[op.params[0]].added) continue;
+        const std::string& weight = block.slots[op.params[0]].name;
+        const std::string module = weight.substr(0, weight.rfind('.') + 1);
+        extended += std::ranges::any_of(
+            block.slots, [&](const ParameterSlot& slot) { return slot.added && slot.name.starts_with(module); });
+        ++count;
+      }
+    }
+  if (extended < count)
     counted_warning("linears of experts without an adapter",
-                    fmt::format("the adapter extends none of the {} linears of experts; they stay frozen", count));
+                    fmt::format("the adapter extends {} of the {} linears of experts; the others stay frozen",
+                                extended == 0 ? "none" : std::to_string(extended), count));
 }
 
 }  // namespace

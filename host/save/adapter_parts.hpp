@@ -1,0 +1,21 @@
+// The places that an adapter gives to its parameters in files.
+#pragma once
+
+#include <map>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "host/checkpoint/reader.hpp"
+#include "host/session/session.hpp"
+#include "host/state/stored_part.hpp"
+
+namespace chassis {
+
+// By parameter; one that the adapter does not place is absent. `in_files`: the tensors of files that are read; none if
+// files are written. Throws a plugin error unless the parts of a parameter cover it, and a config error if the adapter
+// refuses the files.
+std::map<std::string, std::vector<StoredPart>> adapter_parts(const Session& session,
+                                                             std::span<const DiskTensor> in_files);
+
+}  // namespace chassis
