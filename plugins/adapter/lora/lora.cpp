@@ -3,17 +3,20 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <optional>
 #include <set>
 #include <utility>
 
 #include "chassis/adapter.hpp"
 #include "chassis/plugin.hpp"
+#include "experts.hpp"
 #include "peft_config.hpp"
 #include "settings.hpp"
 
 namespace {
 
 using namespace chassis;
+using lora::ExpertLinear;
 using lora::NamePattern;
 using lora::Settings;
 
@@ -30,12 +33,14 @@ class Lora final : public Adapter {
     if (config_json.empty()) return;
     const Settings given = settings_;
     settings_ = lora::settings_from_peft(config_json, given);
+    peft_version_ = lora::version_in_peft(config_json);
     has_file_ = true;
     refuse_contradictions(given);
   }
 
   bool trains(const AdapterParameter& p) override {
     modules_.insert(std::string(p.module));
+    if (p.op == "linear") linear_modules_.insert(std::string(p.module));
     bool saved = is_saved(p.module), all_saved = saved;
     std::string others;
     for (std::string_view tied : p.tied) {
@@ -64,7 +69,7 @@ class Lora final : public Adapter {
   void extend(const AdapterOp& op, AdapterBuilder& b) override {
     num_layers_ = std::max(num_layers_, op.layer + 1);
     const bool is_head = op.role == CHASSIS_ROLE_HEAD;
-    if (op.op == "grouped_linear") return leave_experts(op.module);
+    if (op.is_grouped_linear()) return extend_experts(op, b);
     if (op.is_linear()) linears_.insert(std::string(last_part(op.module)));
     if (!is_target(op.module, op.layer, op.is_linear(), is_head)) {
       if (op.is_linear()) left_.insert(std::string(last_part(op.module)));
@@ -97,12 +102,11 @@ class Lora final : public Adapter {
     if (settings_.layers.last() >= num_layers_)
       fail_invalid(place("layers"), "there is no layer ", settings_.layers.last(), ": the model has ", num_layers_,
                    " layers, numbered from 0");
-    for (const NamePattern& target : settings_.targets)
-      if (const auto expert = std::ranges::find_if(experts_, [&](const auto& e) { return target.matches(e); });
-          expert != experts_.end() && !used_.contains("targets " + target.text()))
-        fail_invalid(place("targets"), "'", target.text(), "' matches only experts ('", *expert,
-                     "' is grouped_linear), and LoRA extends linears only");
     refuse_unused("targets", settings_.targets, "matches no linear of the model; it has ", linears_);
+    refuse_unused("target_parameters", settings_.target_parameters,
+                  parameters_.empty() ? "matches nothing: the model has no experts"
+                                      : "matches no parameter of experts; the model has ",
+                  parameters_);
     refuse_unused("exclude", settings_.exclude, "matches no linear of the model; it has ", linears_);
     std::set<std::string> ends;
     for (const std::string& module : modules_) ends.insert(std::string(last_part(module)));
@@ -110,7 +114,9 @@ class Lora final : public Adapter {
     if (!has_file_) count_other_rule();
     refuse_unused_patterns("rank_pattern", settings_.rank_pattern);
     refuse_unused_patterns("alpha_pattern", settings_.alpha_pattern);
-    if (targets_.empty()) fail_invalid(place("targets"), "no module gets a branch: exclude and layers leave none");
+    if (targets_.empty() && experts_.empty())
+      fail_invalid(place("targets"), "no module gets a branch: exclude and layers leave none");
+    count_dropout_of_experts();
   }
 
   std::string config(std::string_view base_path, std::string_view base_config_json) const override {
@@ -126,28 +132,52 @@ class Lora final : public Adapter {
     } else {
       for (const auto& [module, rank] : targets_) names.target_modules.push_back(module);
     }
-    for (const auto& [module, rank] : targets_) {
-      if (rank != settings_.rank) names.rank_pattern.emplace_back(module, rank);
+    const auto add_patterns = [&](const std::string& pattern, int64_t rank, double scale) {
+      if (rank != settings_.rank) names.rank_pattern.emplace_back(pattern, rank);
       const double r = static_cast<double>(rank);
-      const double alpha = settings_.scale_of(module) * (settings_.use_rslora ? std::sqrt(r) : r);
-      if (std::abs(alpha - settings_.alpha) > 1e-9 * settings_.alpha) names.alpha_pattern.emplace_back(module, alpha);
+      const double alpha = scale * (settings_.use_rslora ? std::sqrt(r) : r);
+      if (std::abs(alpha - settings_.alpha) > 1e-9 * settings_.alpha) names.alpha_pattern.emplace_back(pattern, alpha);
+    };
+    for (const auto& [module, rank] : targets_) add_patterns(module, rank, settings_.scale_of(module));
+    add_names_of_experts(names);
+    for (const auto& [pattern, expert] : expert_names_) {
+      const ExpertLinear& linear = experts_.at(expert);
+      add_patterns(linear.is_fused ? pattern : lora::of_any_expert(pattern), linear.rank, linear.scale);
     }
     return lora::peft_config(settings_, names, base_path, base_config_json);
   }
 
-  // W += s · B A, in fp32.
+  // W += s · B A, in fp32; of experts, each with its own A and B.
   void merge(const AdapterMerge& merge) const override {
     if (merge.parameter != "weight") return;
     const AdapterTensor &a = merge.tensor("lora_A.weight"), &b = merge.tensor("lora_B.weight");
-    const int64_t rank = a.sizes.at(0), in = a.sizes.at(1);
-    const auto scale = static_cast<float>(settings_.scale_of(merge.module));
+    const auto expert = experts_.find(std::string(merge.name.substr(0, merge.name.rfind('.'))));
+    const bool is_expert = expert != experts_.end();
+    const size_t dims = is_expert ? 1 : 0;  // before those of the matrices
+    const int64_t rank = a.sizes.at(dims), in = a.sizes.at(dims + 1), num_rows = b.sizes.at(dims);
+    const auto scale = static_cast<float>(is_expert ? expert->second.scale : settings_.scale_of(merge.module));
+    const float* const up = b.values.data() + merge.expert * num_rows * rank;
+    const float* const down = a.values.data() + merge.expert * rank * in;
     for (int64_t row = 0; row < merge.num_rows; ++row) {
       float* out = merge.values.data() + row * merge.num_columns;
       for (int64_t k = 0; k < rank; ++k) {
-        const float factor = scale * b.values[static_cast<size_t>((merge.row_begin + row) * rank + k)];
-        const float* from = a.values.data() + k * in + merge.column_begin;
+        const float factor = scale * up[(merge.row_begin + row) * rank + k];
+        const float* from = down + k * in + merge.column_begin;
         for (int64_t column = 0; column < merge.num_columns; ++column) out[column] += factor * from[column];
       }
+    }
+  }
+
+  void files(AdapterFiles& files) const override {
+    std::vector<ExpertLinear> linears;
+    for (const std::string& module : expert_order_) linears.push_back(experts_.at(module));
+    for (const ExpertLinear& linear : linears)
+      if (!linear.is_fused)
+        for (const AdapterPart& part : lora::places(linear)) files.place(part);
+    const lora::Orientation of_model = lora::peft_orientation(files.config_json());
+    for (const lora::FusedBranch& branch : lora::fused_branches(linears)) {
+      const auto orientation = lora::orientation_in(files.tensors(), branch, of_model, peft_version_);
+      for (const AdapterPart& part : lora::places(branch, orientation)) files.place(part);
     }
   }
 
@@ -168,8 +198,12 @@ class Lora final : public Adapter {
     return "adapter_config.json of adapter.path: " + std::string(key) + ": ";
   }
 
+  bool is_in_layers(int64_t layer) const {
+    return settings_.layers.is_all() || (layer >= 0 && settings_.layers.contains(layer));
+  }
+
   bool is_target(std::string_view module, int64_t layer, bool is_linear, bool is_head) {
-    if (!settings_.layers.is_all() && (layer < 0 || !settings_.layers.contains(layer))) return false;
+    if (!is_in_layers(layer)) return false;
     bool found = false;
     for (const NamePattern& target : settings_.targets) {
       const bool hit = target.is_all_linear() ? is_linear && !is_head : target.matches(module);
@@ -184,12 +218,122 @@ class Lora final : public Adapter {
     return found;
   }
 
-  // A name that means linears may mean experts too ("gate_proj" beside a shared expert). As in PEFT, for which the
-  // experts of a layer are no module, it then means the linears.
-  void leave_experts(std::string_view module) {
-    experts_.insert(std::string(module));
+  void extend_experts(const AdapterOp& op, AdapterBuilder& b) {
+    ExpertLinear linear{.module = std::string(op.parameter.substr(0, op.parameter.rfind('.'))),
+                        .in_files = std::string(op.module),
+                        .num_experts = op.weight_sizes[0],
+                        .out = op.out_features(),
+                        .in = op.in_features()};
+    const std::string parameter = lora::fused_parameter(linear.module);
+    parameters_.insert(lora::short_parameter(parameter));
+    linear.is_fused = is_target_parameter(parameter, op.layer);
+    const bool is_module = is_target_expert(linear, op.layer);
+    if (linear.is_fused && is_module)
+      fail_invalid(place("target_parameters"), "'", parameter, "' is that of '", op.module,
+                   "', which targets mean too; leave it out of one");
+    const std::string name = linear.is_fused ? parameter : linear.in_files;
+    if (!linear.is_fused && !is_module) {
+      left_experts_.insert(lora::short_parameter(parameter));
+      left_experts_.insert(std::string(last_part(op.module)));
+      return;
+    }
+    linear.rank = settings_.rank_of(name), linear.scale = settings_.scale_of(name);
+    const int64_t out = linear.is_fused ? linear.out * lora::num_fused(linear.module) : linear.out;
+    if (linear.rank > std::min(linear.in, out))
+      fail_invalid(place(linear.rank == settings_.rank ? "rank" : "rank_pattern"), "rank ", linear.rank, " of '", name,
+                   "' is above ", std::min(linear.in, out), ", the smaller size of an expert's weight [", out, ", ",
+                   linear.in, "]; set rank to it or less, or give it another in rank_pattern");
+    if (!experts_.contains(linear.module)) expert_order_.push_back(linear.module);
+    expert_names_[name] = linear.module;
+    left_experts_.insert(linear.is_fused ? std::string(last_part(op.module)) : lora::short_parameter(parameter));
+    add_branch_of_experts(op, b, linear);
+    experts_[linear.module] = std::move(linear);
+  }
+
+  bool is_target_parameter(const std::string& parameter, int64_t layer) {
+    // In PEFT, layers_to_transform does not apply to parameters.
+    if (!has_file_ && !is_in_layers(layer)) return false;
+    bool found = false;
+    for (const NamePattern& target : settings_.target_parameters) {
+      if (!target.matches(parameter)) continue;
+      used_.insert("target_parameters " + target.text());
+      found = true;
+    }
+    return found;
+  }
+
+  // A name that means linears may mean experts too ("gate_proj" beside a shared expert). As in PEFT with transformers
+  // 5, for which the experts of a layer are no module, it then means the linears.
+  bool is_target_expert(const ExpertLinear& linear, int64_t layer) {
+    if (!is_in_layers(layer)) return false;
+    const bool has_own_files = !lora::of_expert(linear.in_files, 0).empty();
+    int64_t num_found = 0;
+    const NamePattern* found = nullptr;
+    for (int64_t e = 0; e < (has_own_files ? linear.num_experts : 1); ++e) {
+      const NamePattern* target = expert_target(has_own_files ? lora::of_expert(linear.in_files, e) : linear.in_files);
+      if (target == nullptr) continue;
+      used_.insert("targets " + target->text());
+      found = target;
+      ++num_found;
+    }
+    if (found != nullptr && !has_own_files)
+      fail_invalid(place("targets"), "'", found->text(),
+                   "' matches only experts, which files of this model hold as one ",
+                   "parameter; name it in target_parameters: \"",
+                   lora::short_parameter(lora::fused_parameter(linear.module)), "\"");
+    if (num_found > 0 && num_found < linear.num_experts)
+      fail_invalid(place("targets"), "'", found->text(), "' and others match ", num_found, " of the ",
+                   linear.num_experts, " experts of '", linear.in_files,
+                   "'; all experts of a layer get a branch, or none");
+    bool is_target = num_found > 0;
     for (const NamePattern& excluded : settings_.exclude)
-      if (excluded.matches(module)) used_.insert("exclude " + excluded.text());
+      if (excluded.matches(linear.in_files)) used_.insert("exclude " + excluded.text()), is_target = false;
+    return is_target;
+  }
+
+  // The target that means a module of an expert; NULL if there is none.
+  const NamePattern* expert_target(const std::string& module) {
+    if (expert_targets_ == std::nullopt) sort_targets();
+    for (size_t at = 0; at != module.npos; at = module.find('.', at + 1)) {
+      const auto named = expert_targets_->by_name.find(std::string_view(module).substr(at == 0 ? 0 : at + 1));
+      if (named != expert_targets_->by_name.end()) return named->second;
+    }
+    const auto matching =
+        std::ranges::find_if(expert_targets_->others, [&](const auto* t) { return t->matches(module); });
+    return matching == expert_targets_->others.end() ? nullptr : *matching;
+  }
+  void sort_targets() {
+    expert_targets_.emplace();
+    for (const NamePattern& target : settings_.targets) {
+      if (target.is_all_linear() ||
+          std::ranges::any_of(linear_modules_, [&](const auto& module) { return target.matches(module); }))
+        continue;
+      if (target.is_name())
+        expert_targets_->by_name.emplace(target.text(), &target);
+      else
+        expert_targets_->others.push_back(&target);
+    }
+  }
+
+  void add_names_of_experts(lora::PeftNames& names) const {
+    std::set<std::string> modules, parameters;
+    for (const auto& [name, module] : expert_names_) {
+      const ExpertLinear& linear = experts_.at(module);
+      const std::string end = linear.is_fused ? lora::short_parameter(name) : std::string(last_part(name));
+      const bool by_end = !left_experts_.contains(end) && (linear.is_fused || !linears_.contains(end));
+      if (linear.is_fused || by_end)
+        (linear.is_fused ? parameters : modules).insert(by_end ? end : name);
+      else
+        for (int64_t e = 0; e < linear.num_experts; ++e) modules.insert(lora::of_expert(name, e));
+    }
+    names.target_modules.insert(names.target_modules.end(), modules.begin(), modules.end());
+    names.target_parameters.assign(parameters.begin(), parameters.end());
+  }
+
+  void count_dropout_of_experts() const {
+    if (settings_.dropout > 0 && !experts_.empty())
+      host().count("dropout that experts do not get", place("dropout"), settings_.dropout,
+                   " is not applied to the branches of experts");
   }
 
   bool is_saved(std::string_view module) {
@@ -257,6 +401,38 @@ class Lora final : public Adapter {
     b.replace_output(b.add(op.output, branch));
   }
 
+  // Gate and up share A where they are one parameter in PEFT.
+  void add_branch_of_experts(const AdapterOp& op, AdapterBuilder& b, const ExpertLinear& linear) {
+    const Dims &experts = op.weight_axes[0], &out = op.weight_axes[1], &in = op.weight_axes[2];
+    const Dim r = b.dim("lora_rank_" + std::to_string(linear.rank), linear.rank);
+    const std::string parameter = lora::fused_parameter(linear.module);
+    Value z;
+    if (linear.is_fused && lora::index_in_fused(linear.module) > 0) z = std::exchange(shared_[parameter], {});
+    if (!z) {
+      const double bound = settings_.gaussian_init ? 1.0 / static_cast<double>(linear.rank)
+                                                   : 1.0 / std::sqrt(static_cast<double>(linear.in));
+      const Slot down = b.slot({"lora_A.weight",
+                                {experts, {r}, in},
+                                CHASSIS_ROLE_WEIGHT,
+                                settings_.gaussian_init ? CHASSIS_INIT_NORMAL : CHASSIS_INIT_UNIFORM,
+                                bound});
+      Dims dims = op.experts.dims;
+      dims.push_back(r);
+      z = b.op("grouped_linear", "lora_A", {op.input, op.experts}, {down}, {}, {r}, std::move(dims));
+      if (linear.scale != 1.0) z = b.scale(z, linear.scale);
+      if (linear.is_fused) shared_[parameter] = z;
+    }
+    const Slot up = b.slot({"lora_B.weight",
+                            {experts, out, {r}},
+                            CHASSIS_ROLE_WEIGHT,
+                            CHASSIS_INIT_ZEROS,
+                            0,
+                            {},
+                            settings_.lora_plus_ratio});
+    const Value branch = b.op("grouped_linear", "lora_B", {z, op.experts}, {up}, {}, out, op.output.dims);
+    b.replace_output(b.add(op.output, branch));
+  }
+
   template <typename Names>
   void refuse_unused(std::string_view option, const std::vector<NamePattern>& patterns, std::string_view what,
                      const Names& known) const {
@@ -271,8 +447,8 @@ class Lora final : public Adapter {
   void refuse_unused_patterns(std::string_view option,
                               const std::vector<std::pair<lora::EndPattern, Number>>& patterns) const {
     for (const auto& [pattern, value] : patterns) {
-      const bool used = std::any_of(targets_.begin(), targets_.end(),
-                                    [&pattern = pattern](const auto& target) { return pattern.matches(target.first); });
+      const auto matches = [&pattern = pattern](const auto& target) { return pattern.matches(target.first); };
+      const bool used = std::ranges::any_of(targets_, matches) || std::ranges::any_of(expert_names_, matches);
       if (!used) fail_invalid(place(option), "'", pattern.text(), "' matches no module that gets a branch");
     }
   }
@@ -295,7 +471,8 @@ class Lora final : public Adapter {
     refuse_if("alpha", given.alpha != settings_.alpha, given.alpha, settings_.alpha);
     refuse_if("use_rslora", given.use_rslora != settings_.use_rslora, given.use_rslora, settings_.use_rslora);
     refuse_if("bias", given.trains_bias != settings_.trains_bias, bias(given), bias(settings_));
-    for (const char* option : {"targets", "exclude", "layers", "rank_pattern", "alpha_pattern", "modules_to_save"})
+    for (const char* option :
+         {"targets", "target_parameters", "exclude", "layers", "rank_pattern", "alpha_pattern", "modules_to_save"})
       if (differs(option))
         fail_invalid(lora::place_of(host(), option),
                      "cannot be set with adapter.path, whose adapter_config.json says it");
@@ -308,9 +485,22 @@ class Lora final : public Adapter {
   bool has_file_ = false;
   std::map<std::string, int64_t> targets_;         // rank of each module with a branch
   std::set<std::string> modules_, saved_modules_;  // all that have parameters; of them, those that are trained whole
-  std::set<std::string> experts_;                  // modules of experts
   std::set<std::string> linears_, left_;           // last parts of names: of linears, of linears without a branch
+  std::set<std::string> linear_modules_;           // of all linears
   std::set<std::string> used_;
+
+  // The targets that mean no linear.
+  struct ExpertTargets {
+    std::map<std::string_view, const NamePattern*> by_name;
+    std::vector<const NamePattern*> others;
+  };
+  std::optional<ExpertTargets> expert_targets_;
+  std::map<std::string, ExpertLinear> experts_;      // with a branch, by module
+  std::vector<std::string> expert_order_;            // their modules, in the order of the model
+  std::map<std::string, std::string> expert_names_;  // by PEFT's name, of the parameter or of expert 0: a module
+  std::set<std::string> parameters_, left_experts_;  // short names of all, and of those without such a branch
+  std::map<std::string, Value> shared_;              // scaled A x, by PEFT's parameter
+  std::string peft_version_;                         // of the file; of those that are written, the settled one
   bool ties_saved_modules_ = false;
   bool has_head_ = false;  // of scores
   int64_t num_layers_ = 0;

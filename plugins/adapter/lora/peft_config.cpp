@@ -154,7 +154,6 @@ Settings settings_from_peft(std::string_view config_json, const Settings& option
   in.refuse("use_qalora", "QALoRA");
   in.refuse("lora_bias", "a bias of B");
   in.refuse("layer_replication", "replicating layers");
-  in.refuse("target_parameters", "an adapter of bare parameters");
   in.refuse("trainable_token_indices", "training single tokens");
   in.refuse("alora_invocation_tokens", "activated LoRA");
   in.refuse("arrow_config", "Arrow");
@@ -175,7 +174,8 @@ Settings settings_from_peft(std::string_view config_json, const Settings& option
   s.alpha = in.number("lora_alpha", 8, kLeastAlpha, 1e9);
   s.dropout = in.number("lora_dropout", 0, 0, 0.999);
   s.targets = in.names("target_modules");
-  if (s.targets.empty()) fail_invalid("target_modules is missing");
+  s.target_parameters = in.names("target_parameters");
+  if (s.targets.empty() && s.target_parameters.empty()) fail_invalid("target_modules is missing");
   s.exclude = in.names("exclude_modules");
   s.is_classifier = is_classifier(in);
   s.modules_to_save = in.endings("modules_to_save");
@@ -202,6 +202,12 @@ Settings settings_from_peft(std::string_view config_json, const Settings& option
   return s;
 }
 
+std::string version_in_peft(std::string_view config_json) {
+  const Json json = Json::parse(config_json, nullptr, false);
+  const Json version = json.is_object() ? json.value("peft_version", Json()) : Json();
+  return version.is_string() ? version.get<std::string>() : "";
+}
+
 std::string peft_config(const Settings& s, const PeftNames& names, std::string_view base_path,
                         std::string_view base_config_json) {
   const Json base = Json::parse(base_config_json, nullptr, false);
@@ -224,9 +230,12 @@ std::string peft_config(const Settings& s, const PeftNames& names, std::string_v
   json["lora_dropout"] = s.dropout;
   json["modules_to_save"] = names.modules_to_save.empty() ? Json() : Json(names.modules_to_save);
   json["peft_type"] = "LORA";
+  // By it, readers know the orientation of experts' matrices, which PEFT changed in 0.19.
+  if (!names.target_parameters.empty()) json["peft_version"] = "0.21.0";
   json["r"] = s.rank;
   json["rank_pattern"] = by_module(names.rank_pattern);
   json["target_modules"] = names.target_modules;
+  if (!names.target_parameters.empty()) json["target_parameters"] = names.target_parameters;
   json["task_type"] = names.has_head ? "SEQ_CLS" : "CAUSAL_LM";
   json["use_dora"] = false;
   json["use_rslora"] = s.use_rslora;

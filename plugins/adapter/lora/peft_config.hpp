@@ -13,10 +13,12 @@ namespace lora {
 // Throws INVALID_ARGUMENT for what this plugin does not do, by name, and for values of a wrong type. lora_plus_ratio,
 // which the file does not have, comes from `options`.
 Settings settings_from_peft(std::string_view config_json, const Settings& options);
+// peft_version of the file; empty if it has none.
+std::string version_in_peft(std::string_view config_json);
 
 // The names that PEFT needs in addition to the settings.
 struct PeftNames {
-  std::vector<std::string> target_modules;
+  std::vector<std::string> target_modules, target_parameters;
   std::vector<std::pair<std::string, int64_t>> rank_pattern;  // of modules whose rank differs
   std::vector<std::pair<std::string, double>> alpha_pattern;
   std::vector<std::string> modules_to_save;

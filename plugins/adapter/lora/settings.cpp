@@ -50,6 +50,9 @@ const Options& options() {
       option("targets", std::vector<std::string>{std::string(kAllLinear)})
           .doc("modules that get a branch: ends of names such as \"q_proj\", regular expressions for whole names, or "
                "\"all-linear\" (all but the head)"),
+      option("target_parameters", std::vector<std::string>{})
+          .doc("parameters of experts that get a branch for each expert, in addition to targets, by PEFT's names: "
+               "\"mlp.experts.gate_up_proj\", \"mlp.experts.down_proj\""),
       option("exclude", std::vector<std::string>{}).doc("modules that get none, as in targets"),
       option("layers", "").doc("only in these layers: \"0:16\", \"0:4,8\"; empty: in all"),
       table("rank_pattern").doc("other ranks by end of a module's name: { down_proj = 32 }"),
@@ -79,9 +82,13 @@ Settings settings_from_options(const Host& host) {
     fail_invalid(place_of(host, "alpha"), s.alpha, ", expected 0 (for 2 × rank) or at least ", kLeastAlpha);
   s.dropout = option_value<double>(host, "dropout");
   s.targets = patterns(host, "targets");
-  if (s.targets.empty())
+  s.target_parameters = patterns(host, "target_parameters");
+  if (s.targets.empty() && s.target_parameters.empty())
     fail_invalid(place_of(host, "targets"),
                  "the list is empty, so nothing would get a branch; \"all-linear\" means all linears");
+  if (!s.target_parameters.empty() && s.dropout > 0)
+    fail_invalid(place_of(host, "dropout"), s.dropout,
+                 ", but branches of target_parameters have no dropout, as in PEFT: set it to 0");
   s.exclude = patterns(host, "exclude");
   try {
     s.layers = LayerRanges(option_value<std::string>(host, "layers"));

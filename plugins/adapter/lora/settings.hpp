@@ -16,7 +16,7 @@ struct Settings {
   int64_t rank = 16;
   double alpha = 32;
   double dropout = 0;
-  std::vector<NamePattern> targets, exclude, modules_to_save;
+  std::vector<NamePattern> targets, target_parameters, exclude, modules_to_save;
   LayerRanges layers{std::string()};
   std::vector<std::pair<EndPattern, int64_t>> rank_pattern;
   std::vector<std::pair<EndPattern, double>> alpha_pattern;

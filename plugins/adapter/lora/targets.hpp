@@ -37,6 +37,7 @@ class NamePattern {
   static NamePattern ending(const std::string& text);
   const std::string& text() const { return regex_.text(); }
   bool is_all_linear() const { return text() == kAllLinear; }
+  bool is_name() const { return rule_ == Rule::kName; }
   bool matches(std::string_view module) const;
 
  private:
