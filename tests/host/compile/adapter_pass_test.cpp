@@ -270,7 +270,7 @@ TEST_F(AdapterPassTest, OpsReadOnlyWhatBelongsToTheExtendedOp) {
                e.record.op("add", "sum", {0, e.op.input});
              }),
              "module 'up': op 'sum' reads value 0, which is neither input nor output of the extended op, nor recorded "
-             "for it");
+             "by the adapter");
   EXPECT_HAS(refusal([](Extension& e) { e.record.op("linear", "again", {e.op.input}, {1}, {}, {e.axis(0)}); }),
              "module 'up': op 'again' reads parameter 'up.weight', which was not recorded for this op");
   EXPECT_HAS(refusal([](Extension& e) {
@@ -279,6 +279,33 @@ TEST_F(AdapterPassTest, OpsReadOnlyWhatBelongsToTheExtendedOp) {
              "op add 'sum': input 1 is [B, T, ffn=6], expected [B, T, hidden=4]");
   EXPECT_HAS(refusal([](Extension& e) { e.record.op("swap", "s", {e.op.input}); }), "swap");
   EXPECT_HAS(refusal([](Extension& e) { e.record.op("add", "sum", {e.op.input, 4000}); }), "4000");
+}
+
+TEST_F(AdapterPassTest, OpsOfABlockMayShareAValueAndSoAParameter) {
+  ValueId z = 0;
+  const Program program = adapt(SmallModel{}.program(), [&](Extension& e) {
+    if (e.is("up")) {
+      const DimId r = e.record.dim("rank", 2);
+      z = e.record.op("linear", "lora_A", {e.op.input}, {e.record.slot("lora_A.weight", {{r}, e.axis(1)})}, {}, {r});
+      const SlotId up = e.record.slot("lora_B.weight", {e.axis(0), {r}});
+      e.replace_output(
+          e.record.op("add", "add", {e.op.output, e.record.op("linear", "lora_B", {z}, {up}, {}, e.axis(0))}));
+    } else if (e.is("down")) {
+      const DimId r = e.record.dim("rank", 2);
+      const ValueId scaled = e.record.op("scale", "scale", {z}, {}, {{"factor", 2.0}});
+      const SlotId down = e.record.slot("lora_B.weight", {e.axis(0), {r}});
+      const ValueId y = e.record.op("linear", "lora_B", {scaled}, {down}, {}, e.axis(0));
+      e.replace_output(e.record.op("add", "add", {e.op.output, y}));
+    }
+  });
+  const BlockType& layer = program.blocks[1];
+  EXPECT_EQ(ops_of(layer), "norm up up.lora_A up.lora_B up.add gelu down down.scale down.lora_B down.add residual");
+  const auto shared_by = [&](const char* slot) {
+    return std::ranges::find(layer.slots, slot, &ParameterSlot::name)->shared_by;
+  };
+  EXPECT_EQ(shared_by("up.lora_A.weight"), std::vector<std::string>{"down"});
+  EXPECT_EQ(shared_by("up.lora_B.weight"), std::vector<std::string>()) << "gelu is an op of the model";
+  EXPECT_EQ(shared_by("down.lora_B.weight"), std::vector<std::string>());
 }
 
 TEST_F(AdapterPassTest, ParametersAreNewAndNotTied) {

@@ -64,8 +64,6 @@ TEST_F(PeftConfig, NamesWhatIsNotDoneHere) {
        "(SEQ_CLS)"},
       {{{"lora_bias", true}}, "lora_bias = true: a bias of B is not supported here"},
       {{{"layer_replication", {{0, 4}}}}, "layer_replication = [[0,4]]: replicating layers is not supported here"},
-      {{{"target_parameters", {"w"}}},
-       "target_parameters = [\"w\"]: an adapter of bare parameters is not supported here"},
       {{{"trainable_token_indices", {1}}},
        "trainable_token_indices = [1]: training single tokens is not supported here"},
       {{{"alora_invocation_tokens", {1}}}, "activated LoRA is not supported here"},
@@ -106,6 +104,8 @@ TEST_F(PeftConfig, NamesWhatIsNotDoneHere) {
 }
 
 TEST_F(PeftConfig, OfAnotherBaseIsRefused) {
+  EXPECT_HAS(refusal({{"target_parameters", {"w"}}}),
+             "adapter_config.json of adapter.path: target_parameters: 'w' matches nothing: the model has no experts");
   EXPECT_HAS(refusal({{"target_modules", {"c_attn", "q_proj"}}}),
              "adapter_config.json of adapter.path: target_modules: 'c_attn' matches no linear of the model; it has ");
   EXPECT_HAS(refusal({{"modules_to_save", {"score"}}}),
