@@ -18,6 +18,7 @@
 #include "host/execute/executor.hpp"
 #include "host/graph/op_table.hpp"
 #include "host/graph/rewrite.hpp"
+#include "host/save/adapter_parts.hpp"
 #include "host/service/rng.hpp"
 #include "host/session/run_adapter.hpp"
 
@@ -193,11 +194,44 @@ class AdapterExamination {
     }
   }
 
+  // The tensors that it declares are whole, and are read as they were written.
+  void examine_files(const Adapted& adapted, const ParameterTable& parameters) {
+    try {
+      const std::string model_config = base_.model ? base_.model->config() : base_.config_json;
+      const auto written = adapter_parts(adapted.plugin(), parameters, model_config);
+      std::map<std::string, DiskTensor> tensors;
+      std::map<std::string, int64_t> num_elements;
+      for (const auto& [parameter, parts] : written)
+        for (const StoredPart& part : parts) {
+          const auto [known, is_new] = tensors.try_emplace(part.disk_name);
+          if (is_new)
+            known->second = {part.disk_name, Dtype::f32, part.disk_shape, {}};
+          else if (known->second.global_shape != part.disk_shape)
+            return fail("in its files '{}' has two shapes", part.disk_name);
+          num_elements[part.disk_name] += numel(part.box);
+        }
+      std::vector<DiskTensor> in_files;
+      for (const auto& [name, tensor] : tensors) {
+        if (num_elements[name] != numel(tensor.global_shape))
+          return fail("in its files '{}' has {} elements, of which {} belong to parameters", name,
+                      numel(tensor.global_shape), num_elements[name]);
+        in_files.push_back(tensor);
+      }
+      const Adapted other(make_(), base_, adapted.plugin().config("base", base_.config_json));
+      other.program(base_);
+      if (adapter_parts(other.plugin(), parameters, model_config, in_files) != written)
+        fail("another instance reads its files otherwise than it writes them");
+    } catch (const Error& error) {
+      fail("its files are not valid: {}", error.message());
+    }
+  }
+
   void examine_numerics(const Adapted& adapted, const Program& program) {
     std::optional<Evaluation> with, without;
     try {
       with.emplace(program, oracles_);
       without.emplace(base_.program, oracles_);
+      examine_files(adapted, with->parameters());
       examine_start(*with, *without);
     } catch (const Error& error) {
       return fail("its ops cannot be computed: {}", error.message());

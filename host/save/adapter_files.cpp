@@ -104,7 +104,10 @@ std::map<std::string, std::string> tied_slots(const Program& program) {
 }
 
 AdapterNames::AdapterNames(const Session& session, std::span<const DiskTensor> in_files)
-    : mapping_(session.disk_mapping()), placed_(adapter_parts(session, in_files)) {
+    : mapping_(session.disk_mapping()) {
+  if (session.adapter() != nullptr)
+    placed_ =
+        adapter_parts(session.adapter()->plugin(), session.parameters(), session.model().plugin().config(), in_files);
   std::map<std::string, Module> all;
   for (const auto& p : session.parameters().all()) {
     if (p->added) continue;

@@ -41,7 +41,7 @@ class AdapterNames {
     std::string in_files;  // its name in files
     std::vector<const Parameter*> added, recorded;
     std::vector<const Parameter*> shared;  // added to other modules, and read for this one too
-    bool is_tied = false;  // its weight belongs to another module
+    bool is_tied = false;                  // its weight belongs to another module
   };
 
   // `in_files`: the tensors of an adapter's files that are read; none if files are written.
@@ -59,7 +59,7 @@ class AdapterNames {
  private:
   const DiskLayout& mapping_;
   std::map<std::string, Module> modules_;
-  std::map<std::string, std::string> module_of_;              // by parameter
+  std::map<std::string, std::string> module_of_;           // by parameter
   std::map<std::string, std::vector<StoredPart>> placed_;  // by parameter that the adapter places itself
 };
 

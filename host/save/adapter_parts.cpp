@@ -88,12 +88,13 @@ class PartRecorder {
 
 }  // namespace
 
-std::map<std::string, std::vector<StoredPart>> adapter_parts(const Session& session,
+std::map<std::string, std::vector<StoredPart>> adapter_parts(const AdapterPlugin& adapter,
+                                                             const ParameterTable& parameters,
+                                                             const std::string& model_config,
                                                              std::span<const DiskTensor> in_files) {
-  if (session.adapter() == nullptr || !session.adapter()->plugin().has_files()) return {};
-  const std::string config = session.model().plugin().config();
-  PartRecorder recorder(session.parameters(), in_files, config);
-  session.adapter()->plugin().files(recorder.files());
+  if (!adapter.has_files()) return {};
+  PartRecorder recorder(parameters, in_files, model_config);
+  adapter.files(recorder.files());
   return recorder.finish();
 }
 

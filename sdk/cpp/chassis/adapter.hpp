@@ -33,7 +33,8 @@ struct AdapterOp {
   uint32_t num_joined = 1;  // ops whose weights are one tensor in files; they share the module
   Value input, output;
   bool has_bias = false;
-  std::vector<Dims> weight_axes;  // of its first parameter: [out, in] of a linear, [experts, out, in] of a grouped_linear
+  std::vector<Dims>
+      weight_axes;  // of its first parameter: [out, in] of a linear, [experts, out, in] of a grouped_linear
   std::vector<int64_t> weight_sizes;
   std::string_view parameter;  // its first, in the program: "model.layers.3.mlp.experts.up_proj.weight"
   Value experts;               // of a grouped_linear: [B, T, k] i32
@@ -90,7 +91,7 @@ struct AdapterPart {
   std::vector<int64_t> begin, end;  // in the parameter
   std::string tensor;
   std::vector<int64_t> sizes, at;  // of the whole tensor; where the part begins in it
-  std::vector<uint32_t> dims;      // dim k of the tensor is dim dims[k] of the parameter; along others the part has size 1
+  std::vector<uint32_t> dims;  // dim k of the tensor is dim dims[k] of the parameter; along others the part has size 1
 };
 
 // Receives the places of parameters in files.
@@ -157,11 +158,15 @@ class Adapter : public Member {
   static const void* interface(std::string_view id) noexcept {
     constexpr bool kMerges = kOverridden<&Adapter::merge, &T::merge>;
     constexpr bool kHasFiles = kOverridden<&Adapter::files, &T::files>;
-    static constexpr chassis_adapter_t kTable = {
-        sizeof(chassis_adapter_t), 0,           &configure_entry,
-        &parameter_entry,          &extend_entry, &finish_entry,
-        &config_entry,             kMerges ? &merge_entry : nullptr,
-        kHasFiles ? &files_entry : nullptr};
+    static constexpr chassis_adapter_t kTable = {sizeof(chassis_adapter_t),
+                                                 0,
+                                                 &configure_entry,
+                                                 &parameter_entry,
+                                                 &extend_entry,
+                                                 &finish_entry,
+                                                 &config_entry,
+                                                 kMerges ? &merge_entry : nullptr,
+                                                 kHasFiles ? &files_entry : nullptr};
     return id == CHASSIS_ADAPTER_ID ? &kTable : nullptr;
   }
 
@@ -183,8 +188,8 @@ class Adapter : public Member {
                                            uint32_t* trained) noexcept {
     return call(self, [&](Adapter& adapter) {
       const auto p = read_sized(raw);
-      AdapterParameter parameter{text_of(p.name), text_of(p.module), text_of(p.op), p.role,
-                                 {p.sizes, p.sizes + p.num_dims}, p.layer, {}};
+      AdapterParameter parameter{
+          text_of(p.name), text_of(p.module), text_of(p.op), p.role, {p.sizes, p.sizes + p.num_dims}, p.layer, {}};
       for (uint64_t i = 0; i < p.num_tied; ++i) parameter.tied.push_back(text_of(p.tied[i]));
       *trained = adapter.trains(parameter) ? 1 : 0;
     });
@@ -222,9 +227,16 @@ class Adapter : public Member {
   static chassis_status_t* merge_entry(chassis_instance* self, const chassis_adapter_merge_t* raw) noexcept {
     return call(self, [&](Adapter& adapter) {
       const auto m = read_sized(raw);
-      AdapterMerge merge{text_of(m.module), text_of(m.parameter), m.row_begin, m.num_rows, m.column_begin,
-                         m.num_columns, {m.values, static_cast<size_t>(m.num_rows * m.num_columns)}, {},
-                         m.expert, text_of(m.name)};
+      AdapterMerge merge{text_of(m.module),
+                         text_of(m.parameter),
+                         m.row_begin,
+                         m.num_rows,
+                         m.column_begin,
+                         m.num_columns,
+                         {m.values, static_cast<size_t>(m.num_rows * m.num_columns)},
+                         {},
+                         m.expert,
+                         text_of(m.name)};
       for (uint32_t i = 0; i < m.num_tensors; ++i) {
         const auto t = read_sized(m.tensors[i]);
         AdapterTensor tensor{text_of(t.name), {t.sizes, t.sizes + t.num_dims}, {}};
