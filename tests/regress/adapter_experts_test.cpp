@@ -25,13 +25,13 @@ constexpr const char* kFused = "rank = 4\ntarget_parameters = [\"experts.gate_up
 constexpr const char* kDownAlone = "rank = 4\ntargets = []\ntarget_parameters = [\"experts.down_proj\"]\n";
 constexpr const char* kOlder = "rank = 3\nuse_rslora = true\ntargets = [\"q_proj\", '.*\\.experts\\.\\d+\\..*']\n";
 
-// The tensors of adapter_model.safetensors.
+// The tensors of a file of safetensors.
 struct FileTensor {
   std::vector<int64_t> shape;
   std::vector<float> values;
 };
-std::map<std::string, FileTensor> adapter_file(const std::string& directory) {
-  const std::string bytes = text_of_file(directory + "/adapter_model.safetensors");
+std::map<std::string, FileTensor> file_tensors(const std::string& path) {
+  const std::string bytes = text_of_file(path);
   uint64_t length = 0;
   std::memcpy(&length, bytes.data(), sizeof length);
   std::map<std::string, FileTensor> tensors;
@@ -45,6 +45,10 @@ std::map<std::string, FileTensor> adapter_file(const std::string& directory) {
     std::memcpy(tensor.values.data(), bytes.data() + 8 + length + begin, end - begin);
   }
   return tensors;
+}
+
+std::map<std::string, FileTensor> adapter_file(const std::string& directory) {
+  return file_tensors(directory + "/adapter_model.safetensors");
 }
 
 struct Result {
@@ -220,6 +224,30 @@ TEST(ExpertsInFiles, ComputeTheSame) {
   expect_the_same_everywhere("qwen2_moe", kOlder);
   expect_the_same_everywhere("llama4", kFused);
   expect_the_same_everywhere("deepseek_v2", kDownAlone);
+}
+
+// Adapters that peft 0.21 and 0.18 wrote, and one in the form of transformers 4, merged by peft.
+TEST(ExpertsInFiles, AreMergedAsPeftDoes) {
+  const ScratchDirectory scratch;
+  for (const std::string name : {"mixtral", "llama4", "mixtral_peft_0.18", "mixtral_transformers_4"}) {
+    SCOPED_TRACE(name);
+    const std::string golden = CHASSIS_TEST_SOURCE_DIR "/tests/golden/lora_experts/" + name;
+    const Outcome outcome = run_process({CHASSIS_PROGRAM, "ckpt", "merge", golden + "/adapter", "--base",
+                                         golden + "/base", "--out", name, "--plugin-path", CHASSIS_TEST_PLUGIN_DIR},
+                                        scratch.path());
+    ASSERT_EQ(outcome.exit_code, 0) << outcome.output;
+    const auto ours = file_tensors(scratch / (name + "/model.safetensors")),
+               theirs = file_tensors(golden + "/merged.safetensors"),
+               base = file_tensors(golden + "/base/model.safetensors");
+    ASSERT_EQ(ours.size(), theirs.size());
+    for (const auto& [tensor, merged] : theirs) {
+      EXPECT_EQ(ours.at(tensor).shape, merged.shape) << tensor;
+      EXPECT_LE(largest_difference(ours.at(tensor).values, merged.values), 1e-6) << tensor;
+      if (tensor.find(".experts.") != std::string::npos) {
+        EXPECT_GT(largest_difference(base.at(tensor).values, merged.values), 0.1) << tensor;
+      }
+    }
+  }
 }
 
 TEST(ExpertsInFiles, AreContinuedFromThem) {
