@@ -99,7 +99,7 @@ class ExpertRun {
     if (outcome.exit_code != 0) throw std::runtime_error(outcome.output);
   }
 
-  // Of the weights in a directory, with a configuration that train() has written and overrides.
+  // The logits of weights in a directory, with a configuration that train() has written and overrides.
   std::vector<float> logits(const std::string& config, const std::string& from, std::vector<std::string> words = {}) {
     for (const char* key : {"model.path=base", "data.cache_dir=cache"})
       words.push_back(std::string(key).insert(std::string(key).find('=') + 1, folder_.path() + "/"));

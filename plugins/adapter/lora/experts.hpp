@@ -40,7 +40,7 @@ std::string of_any_expert(std::string_view in_files);
 // A name of three parts, "mlp.experts.gate_up_proj", as target_parameters have it.
 std::string short_parameter(std::string_view parameter);
 
-// Where in and out stand in PEFT's fused files. kSwapped: A belongs to the outputs, because PEFT takes Llama 4's
+// The side of A in PEFT's fused files. kSwapped: A belongs to the outputs, because PEFT takes Llama 4's
 // parameters [experts, in, out] for [experts, out, in].
 enum class Orientation { kPlain, kSwapped };
 // That which PEFT 0.19.1 and later give a model, by its config.json.

@@ -2,9 +2,9 @@
  * trained, as LoRA does (Hu et al. 2021). The host offers every parameter and then every op of the model, block by
  * block; the plugin sees no tensor except in merge(). Blocks that it extends in the same way remain one block type.
  *
- * Order of calls: configure; parameter for the whole model; extend for the whole model; finish. The others may be called
- * at any time after that. Recorded parameters are frozen unless parameter() says otherwise; those that the plugin adds
- * are trained. */
+ * Order of calls: configure; parameter for the whole model; extend for the whole model; finish. The others may be
+ * called at any time after that. Recorded parameters are frozen unless parameter() says otherwise; those that the
+ * plugin adds are trained. */
 #ifndef CHASSIS_KIND_ADAPTER_H
 #define CHASSIS_KIND_ADAPTER_H
 
