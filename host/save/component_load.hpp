@@ -17,8 +17,8 @@ namespace chassis {
 // parameter is. A parameter without slices is its only one. Empty if files hold it otherwise.
 std::vector<std::string> slice_names(const Parameter& p, std::span<const StoredPart> parts);
 
-// Where files that have these names for the slices hold component i of the parameter, if it has the descriptor
-// `stored`.
+// The parts of component i of the parameter in files that have these names for its slices; the component has the
+// descriptor `stored`.
 std::vector<StoredPart> slice_parts(const Parameter& p, size_t i, const Descriptor& stored,
                                     std::span<const std::string> names);
 

@@ -68,7 +68,7 @@ inline double rounded_to(uint32_t dtype, double value) {
                                        : static_cast<double>(static_cast<float>(value));
 }
 
-// Of an output that op.h gives as f32: float64 in a program in float64.
+// The dtype of an output that op.h gives as f32: f64 in a program in f64.
 inline uint32_t at_least_f32(uint32_t dtype) {
   return dtype == CHASSIS_DTYPE_F64 ? CHASSIS_DTYPE_F64 : CHASSIS_DTYPE_F32;
 }

@@ -6,7 +6,7 @@
  *
  * Vocabulary. x is [B, T, …]. Parameters are slots. Optional operands are left out at the end. An attribute with "?" is
  * recorded only where it changes the result. A provider must refuse an op with an attribute that it does not know.
- * What stands as f32 is f64 in a program in f64, which only `plugins check` computes.
+ * In a program in f64, which only `plugins check` computes, f32 means f64.
  *   op              inputs                  parameters        attributes                        outputs
  *   embedding       ids [B,T] i32           weight[V,H]       first i?                          [B,T,H]
  *                   first: the rows belong to the ids from first on; other ids give zeros, and no gradient

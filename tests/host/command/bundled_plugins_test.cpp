@@ -1,4 +1,4 @@
-// What the program's own plugins compute, by the tests that plugins of others must pass.
+// The program's own plugins pass the tests that plugins of others must pass.
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -8,7 +8,7 @@
 namespace chassis {
 namespace {
 
-// What needs a GPU, a file or an option is compared with nothing, which is no failure.
+// A plugin that needs a GPU, a file or an option is compared with nothing, which is no failure.
 TEST(BundledPlugins, Conform) {
   const test::ScratchDirectory scratch;
   int num_checked = 0;

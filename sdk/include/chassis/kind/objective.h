@@ -74,9 +74,9 @@ typedef struct chassis_objective_metric {
   uint32_t reserved0;
 } chassis_objective_metric_t;
 
-/* The arrays belong to the plugin and stay as they are as long as the instance. Most terms, and most metrics: 1024, each
- * with a name of 1 to 128 letters, digits and _ - . / @; most scores, targets, classes, sums and states of each kind:
- * 2^20; most tokens of a teacher: 4096. */
+/* The arrays belong to the plugin and stay as they are as long as the instance. At most 1024 terms and 1024 metrics,
+ * each with a name of 1 to 128 letters, digits and _ - . / @; at most 2^20 scores, targets, classes, sums, and doubles
+ * of state; top_k is at most 4096. */
 typedef struct chassis_objective_desc {
   uint32_t struct_size;
   uint32_t values; /* CHASSIS_OBJECTIVE_LOGPS or _SCORES */
