@@ -17,8 +17,7 @@ namespace chassis {
 // parameter is. A parameter without slices is its only one. Empty if files hold it otherwise.
 std::vector<std::string> slice_names(const Parameter& p, std::span<const StoredPart> parts);
 
-// The parts of component i of the parameter in files that have these names for its slices; the component has the
-// descriptor `stored`.
+// The places of component i, which has the descriptor `stored`, in files that hold the slices under these names.
 std::vector<StoredPart> slice_parts(const Parameter& p, size_t i, const Descriptor& stored,
                                     std::span<const std::string> names);
 
