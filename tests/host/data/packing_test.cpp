@@ -233,7 +233,8 @@ TEST(Packing, RefusesACorpusShorterThanOneSequence) {
   std::filesystem::create_directories(folder.path() + "/noted");
   TokenStoreWriter writer(folder.path() + "/noted", 4);
   writer.add(documents[0], 0);
-  writer.add_notes({.num_empty_documents = 2, .changes = {{"texts of \"text\" have NUL characters", 3}}});
+  writer.add_notes(
+      {.num_empty_documents = 2, .unused_columns = {}, .changes = {{"texts of \"text\" have NUL characters", 3}}});
   writer.add_dropped("no answer", {"a.txt", 9, 0});
   TokenStore noted(folder.path() + "/noted", writer.finish(), {"a.txt"});
   EXPECT_TRUE(contains(error_of([&] { RowSource(std::move(noted), options(4), text_set("a.txt")); }),
