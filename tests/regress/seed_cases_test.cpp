@@ -71,7 +71,7 @@ TEST(SeedCases, DeepSeekUnderZero3StaysWithinThePlan) {
   QuantRun run(96,
                "hidden_size = 64, intermediate_size = 96, num_attention_heads = 2, n_routed_experts = 8, "
                "num_experts_per_tok = 2, moe_intermediate_size = 32, n_shared_experts = 1, kv_lora_rank = 16, "
-               "q_lora_rank = 24, qk_nope_head_dim = 12, qk_rope_head_dim = 8, v_head_dim = 16, "
+               "q_lora_rank = 24, qk_nope_head_dim = 12, qk_rope_head_dim = 8, v_head_dim = 20, "
                "first_k_dense_replace = 1",
                "deepseek_v2", "\"fused\", \"grouped\", \"aten\"");
   const Outcome outcome =
