@@ -35,7 +35,8 @@ std::map<std::string, FileTensor> file_tensors(const std::string& path) {
   uint64_t length = 0;
   std::memcpy(&length, bytes.data(), sizeof length);
   std::map<std::string, FileTensor> tensors;
-  for (const auto& [name, entry] : json::parse(bytes.substr(8, length)).items()) {
+  const json header = json::parse(bytes.substr(8, length));
+  for (const auto& [name, entry] : header.items()) {
     if (name == "__metadata__") continue;
     FileTensor& tensor = tensors[name];
     tensor.shape = entry.at("shape").get<std::vector<int64_t>>();
@@ -123,7 +124,7 @@ class ExpertRun {
                "schema_version = 1\n[run]\noutput_dir = \"" + name + "\"\nseed = 5\nthreads = 1\ndevice = \"cpu\"\n" +
                    steps + "\n[plugins]\npath = [\"" CHASSIS_TEST_PLUGIN_DIR "\"]\n[model]\n" + model +
                    "[[data.train]]\npath = \"tokens.jsonl\"\nformat = \"tokens\"\n[data]\ncache_dir = \"cache\"\n"
-                   "[train]\nseq_len = 32\nglobal_batch_size = 12\nmicro_batch_size = 3\n[optimizer]\nplugin = "
+                   "[train]\nseq_len = 32\nglobal_batch_size = 12\nmicro_batch_size = 2\n[optimizer]\nplugin = "
                    "\"adamw\"\nlr = 5e-3\neps = 1e-4\n[attention]\nplugin = \"interval\"\n[kernels]\nplugins = "
                    "[\"fused\", \"grouped\", \"aten\"]\n[precision]\ncompute = \"fp32\"\n[checkpoint]\nbucket_mib = 1\n"
                    "[comm]\ntimeout_s = 60\n" +
