@@ -334,8 +334,11 @@ std::string check_adapter(PluginRegistry& registry, const CheckedMember& member)
     if (is_small(program)) bases.push_back({id, std::move(program), config, &model});
   }
   if (bases.empty()) return "no model plugin that takes the usual keys is installed";
-  const AdapterReport report =
-      examine_adapter([&] { return member.another(Json::object()); }, bases, oracles.providers());
+  Json defaults = Json::object();
+  for (const OptionSpec& spec : member.specs)
+    if (!spec.default_json.empty()) defaults[spec.name] = Json::parse(spec.default_json);
+  const AdapterReport report = examine_adapter([&] { return member.another(Json::object()); }, bases,
+                                               oracles.providers(), [&] { return member.another(defaults); });
   expect_none(report.failures, "promises of an adapter are broken");
   if (report.num_bases == 0) return report.left_out;
   if (!report.left_out.empty()) member.note(report.left_out);

@@ -134,9 +134,9 @@ struct ExtendedOp {
 
 class AdapterExamination {
  public:
-  AdapterExamination(const std::function<std::unique_ptr<Instance>()>& make, const AdapterBase& base,
+  AdapterExamination(const AdapterMaker& make, const AdapterMaker& make_reader, const AdapterBase& base,
                      std::span<const OpsProvider> oracles, AdapterReport& report)
-      : make_(make), base_(base), oracles_(oracles), report_(report) {}
+      : make_(make), make_reader_(make_reader), base_(base), oracles_(oracles), report_(report) {}
 
   // Returns why the adapter refuses the base; empty if it does not.
   std::string run() {
@@ -186,7 +186,7 @@ class AdapterExamination {
     names("peft_type", adapted.id());
     names("base_model_name_or_path", "base");
     try {
-      const Adapted other(make_(), base_, text);
+      const Adapted other(make_reader_(), base_, text);
       if (const std::string differs = difference(other.program(base_), program); !differs.empty())
         fail("another instance records a different program from its config: {}", differs);
     } catch (const Error& error) {
@@ -217,7 +217,7 @@ class AdapterExamination {
                       numel(tensor.global_shape), num_elements[name]);
         in_files.push_back(tensor);
       }
-      const Adapted other(make_(), base_, adapted.plugin().config("base", base_.config_json));
+      const Adapted other(make_reader_(), base_, adapted.plugin().config("base", base_.config_json));
       other.program(base_);
       if (adapter_parts(other.plugin(), parameters, model_config, in_files) != written)
         fail("another instance reads its files otherwise than it writes them");
@@ -421,7 +421,7 @@ class AdapterExamination {
     set_values(p, whole);
   }
 
-  const std::function<std::unique_ptr<Instance>()>& make_;
+  const AdapterMaker &make_, &make_reader_;
   const AdapterBase& base_;
   const std::span<const OpsProvider> oracles_;
   AdapterReport& report_;
@@ -455,12 +455,12 @@ std::vector<std::string> adapter_base_configs(const std::vector<std::string>& ar
   return texts;
 }
 
-AdapterReport examine_adapter(const std::function<std::unique_ptr<Instance>()>& adapter,
-                              std::span<const AdapterBase> bases, std::span<const OpsProvider> oracles) {
+AdapterReport examine_adapter(const AdapterMaker& adapter, std::span<const AdapterBase> bases,
+                              std::span<const OpsProvider> oracles, const AdapterMaker& reader) {
   AdapterReport report;
   examine_refusals(adapter, report);
   for (const AdapterBase& base : bases) {
-    const std::string refusal = AdapterExamination(adapter, base, oracles, report).run();
+    const std::string refusal = AdapterExamination(adapter, reader ? reader : adapter, base, oracles, report).run();
     if (refusal.empty())
       ++report.num_bases;
     else

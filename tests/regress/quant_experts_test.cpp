@@ -70,8 +70,9 @@ class ExpertsRun : public QuantRun {
 };
 
 void expect_equal_components(const QuantResult& ours, const QuantResult& other) {
-  for (const auto& [name, bytes] : other.tensors)
+  for (const auto& [name, bytes] : other.tensors) {
     if (is_component(name)) EXPECT_TRUE(ours.tensors.at(name) == bytes) << name;
+  }
 }
 
 class QuantExperts : public testing::TestWithParam<Family> {};
@@ -88,9 +89,10 @@ TEST_P(QuantExperts, HaveTheBytesAndNumbersOfOneProcess) {
     EXPECT_EQ(alone.tensors.at(down).size(), elements / 2);
     EXPECT_EQ(alone.tensors.at(down + ".absmax").size(), options.empty() ? elements / 64 * 4 : elements / 32);
     EXPECT_EQ(alone.tensors.at(down + ".quant_map").size(), static_cast<size_t>(GetParam().num_experts) * 64);
-    for (const auto& [name, bytes] : alone.tensors)
-      if (name.ends_with("mlp.gate.weight"))
-        EXPECT_EQ(bytes.size(), static_cast<size_t>(GetParam().num_experts) * 128 * 4) << "a router stays as it is";
+    for (const auto& [name, bytes] : alone.tensors) {
+      if (!name.ends_with("mlp.gate.weight")) continue;
+      EXPECT_EQ(bytes.size(), static_cast<size_t>(GetParam().num_experts) * 128 * 4) << "a router stays as it is";
+    }
     for (const auto& [tables, ranks] :
          {std::pair(kFsdp2, 2), {kZero3, 3}, {kTensor, 2}, {kPipeline, 2}, {kHybrid, 4}}) {
       SCOPED_TRACE(tables);
@@ -168,18 +170,22 @@ TEST(QuantExpertsResume, ContinueOnOtherMeshes) {
   }
 }
 
-// "memory peak 1.53 MiB planned, 1.52 MiB measured (+0.4 %)"
+// "memory peak 1.53 MiB planned, 1.52 MiB measured (+0.4 %)". gloo receives pieces of sums in 1 MiB for each other
+// rank, at most 32 MiB, which no plan counts.
 TEST(QuantExpertsMemory, IsPlanned) {
   ExpertsRun run(kMixtral);
-  for (const auto& [tables, ranks] : {std::pair(std::string(), 1), {kFsdp2, 2}, {kTensor, 2}}) {
+  const auto unplanned_mib = [&](const std::string& tables, int ranks) {
     fs::remove_all(run.folder() / "run");
-    const Outcome outcome = run.train(quant() + tables, ranks);
-    ASSERT_EQ(outcome.exit_code, 0) << outcome.output;
+    const Outcome outcome = run.train(tables, ranks);
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
     std::smatch found;
-    ASSERT_TRUE(std::regex_search(outcome.output, found, std::regex(R"(measured \(([-+0-9.]+) %\))")))
-        << outcome.output;
-    EXPECT_LE(std::abs(std::stod(found[1])), 5.0) << outcome.output;
-  }
+    const std::regex numbers(R"(memory peak ([0-9.]+) MiB planned, ([0-9.]+) MiB measured)");
+    if (!std::regex_search(outcome.output, found, numbers)) ADD_FAILURE() << outcome.output;
+    return found.empty() ? std::nan("") : std::stod(found[2]) - std::stod(found[1]);
+  };
+  EXPECT_NEAR(unplanned_mib(quant(), 1), 0, 0.1);
+  for (const std::string& tables : {kFsdp2, kTensor})
+    EXPECT_NEAR(unplanned_mib(quant() + tables, 2), unplanned_mib(kLora + kFull + tables, 2), 0.1) << tables;
 }
 
 TEST(QuantExpertsOption, LeavesThem) {
@@ -224,14 +230,14 @@ TEST(QuantExpertsOption, CountsThoseThatAreNoWholeBlocks) {
 
 TEST(QuantExpertsOption, RefusesATensorAxisThatCutsBlocks) {
   ExpertsRun run({"mixtral",
-                  "hidden_size = 96, intermediate_size = 64, num_attention_heads = 4, num_local_experts = 3, "
+                  "hidden_size = 128, intermediate_size = 96, num_attention_heads = 4, num_local_experts = 3, "
                   "num_experts_per_tok = 2",
                   3, 3, ""});
   const Outcome outcome = run.train(quant() + kTensor, 2);
   EXPECT_EQ(outcome.exit_code, 2) << outcome.output;
-  EXPECT_HAS(outcome.output, "divides rows of 96, which are no whole blocks");
-  EXPECT_HAS(outcome.output, "choose blocks of 32 elements or fewer in [quant]");
-  EXPECT_EQ(run.train(quant("block_size = 32\n") + kTensor, 2).exit_code, 0);
+  EXPECT_HAS(outcome.output, "experts.down_proj.weight' [3, 128, 96] is stored as bnb4/nf4, in blocks of 64 elements");
+  EXPECT_HAS(outcome.output, "choose blocks of 16 elements or fewer in [quant]");
+  EXPECT_EQ(run.train(quant("block_size = 16\n") + kTensor, 2).exit_code, 2) << "bitsandbytes has no such blocks";
 }
 
 }  // namespace
