@@ -172,6 +172,10 @@ TEST(PlanVerb, PlansTheRecipesForRewardModelsOf70BillionParameters) {
 // Models with experts, whose configurations are the published ones.
 TEST(PlanVerb, PlansTheRecipesForModelsWithExperts) {
   constexpr int64_t kLora = 48 * 16 * (2 * (2048 + 4096) + 2 * (2048 + 512));
+  // Attention and shared expert; gate and up of 16 experts, which share A, and down.
+  constexpr int64_t kLoraOfScout =
+      48 * 16 *
+      (2 * (5120 + 5120) + 2 * (5120 + 1024) + 3 * (5120 + 8192) + 16 * (5120 + 2 * 8192) + 16 * (8192 + 5120));
   struct Recipe {
     const char *name, *model, *as;
     std::vector<std::string> words;
@@ -203,6 +207,14 @@ TEST(PlanVerb, PlansTheRecipesForModelsWithExperts) {
        235093634560,
        21.8},
       {"qwen3-30b-a3b-lora", "Qwen3-30B-A3B", "Qwen3-30B-A3B", {}, 30532122624 + kLora, kLora, 58.4},
+      {"qwen3-30b-a3b-qlora", "Qwen3-30B-A3B", "Qwen3-30B-A3B", {}, 30532122624 + kLora, kLora, 17.1},
+      {"llama4-scout-qlora",
+       "Llama-4-Scout",
+       "Llama-4-Scout-17B-16E-Instruct",
+       {"--world", "8"},
+       107769861120 + kLoraOfScout,
+       kLoraOfScout,
+       13.4},
       {"mixtral-8x7b-fsdp2",
        "Mixtral-8x7B-v0.1",
        "Mixtral-8x7B-v0.1",
