@@ -2,6 +2,11 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <span>
+#include <string>
+#include <vector>
+
 #include "host/compile/quant_plugin.hpp"
 #include "tests/support/ops_provider.hpp"
 
@@ -13,9 +18,15 @@ struct Case {
   int64_t block = 64;
   bool nested = false, bias = false;
   const char* type = "nf4";
+  int64_t experts = 0;  // rows have the weights of these
+
+  std::vector<int64_t> weight_sizes() const {
+    return experts > 0 ? std::vector<int64_t>{experts, out, in} : std::vector<int64_t>{out, in};
+  }
 };
 
 std::ostream& operator<<(std::ostream& to, const Case& c) {
+  if (c.experts > 0) to << c.experts << " experts, ";
   return to << c.rows << " rows, weight " << c.out << " x " << c.in << ", " << c.type << " in blocks of " << c.block
             << (c.nested ? ", nested" : "") << (c.bias ? ", bias" : "");
 }
@@ -32,20 +43,21 @@ class Stored {
                    {"skip", Json::array()}},
                   "quant"),
         plugin_(provider_.instance()) {
-    const std::vector<int64_t> sizes = {c.out, c.in};
+    const std::vector<int64_t> sizes = c.weight_sizes();
     plugin_.configure("");
     chassis_quant_parameter_t parameter{};
     parameter.struct_size = sizeof parameter;
     parameter.role = CHASSIS_ROLE_WEIGHT;
     parameter.name = {"a.weight", 8};
     parameter.module = {"a", 1};
-    parameter.op = {"linear", 6};
+    const std::string op = c.experts > 0 ? "grouped_linear" : "linear";
+    parameter.op = {op.data(), op.size()};
     parameter.sizes = sizes.data();
     parameter.num_dims = sizes.size();
     parameter.num_readers = 1;
     const auto storage = plugin_.storage(parameter);
-    const Shape shape = {c.out, c.in};
-    const int64_t elements = c.out * c.in;
+    const Shape shape{std::span(sizes)};
+    const int64_t elements = numel(shape);
     at::Tensor values = at::randn(sizes, at::TensorOptions(at::kFloat)) * 0.05;
     std::vector<at::Tensor> staged;
     for (size_t i = 0; i < storage->components().size(); ++i) {
@@ -130,6 +142,79 @@ class Bnb4Product : public testing::TestWithParam<at::ScalarType> {
     }
   }
 };
+
+// Compares expert by expert: expert 0 gets most rows, expert 1 none, expert 2 a few, and some tokens have no expert.
+class Bnb4ExpertProduct : public Bnb4Product {
+ public:
+  void check(const Case& c) {
+    SCOPED_TRACE(testing::Message() << c);
+    const bool is_bf16 = GetParam() == at::kBFloat16;
+    at::manual_seed(7);
+    Stored stored(c);
+    std::vector<int32_t> ids;
+    for (int32_t row = 0; row < c.rows; ++row)
+      ids.push_back(row % 7 == 5 ? -1 : row % 11 == 3 ? 2 : row % 3 == 1 ? static_cast<int32_t>(c.experts) - 1 : 0);
+    const int64_t tokens = c.rows / 2;
+    const at::Tensor experts = at::tensor(ids, at::kInt).view({1, tokens, 2});
+    NodeSpec node;
+    const int x = node.operand({1, tokens, 2, c.in}, GetParam(), true),
+              which = node.operand({1, tokens, 2}, at::kInt, false);
+    const int y = node.operand({1, tokens, 2, c.out}, GetParam(), true);
+    const int weight = node.operand(c.weight_sizes(), GetParam(), false);
+    const int bias = c.bias ? node.operand({c.experts, c.out}, GetParam(), true) : -1;
+    node.ops = {{"grouped_linear", {x, which}, {weight, bias}, {y}, {{"storage", stored.scheme}}}};
+    node.inputs = {x, which}, node.params = {weight, bias}, node.outputs = {y};
+    ASSERT_EQ(stored.provider().refusal(node), "");
+
+    const at::Tensor in = at::randn({1, tokens, 2, c.in}).to(GetParam()),
+                     dy = at::randn({1, tokens, 2, c.out}).to(GetParam());
+    const at::Tensor added = c.bias ? at::randn({c.experts, c.out}).to(GetParam()) : at::Tensor();
+    const at::Tensor left = in.to(at::kDouble).view({c.rows, c.in}), back = dy.to(at::kDouble).view({c.rows, c.out});
+    for (const bool adds : {false, true}) {
+      NodeCall how;
+      how.components = stored.components;
+      how.add_grad_inputs = how.add_grad_params = adds;
+      const NodeResult result = stored.provider().run(node, {in, experts}, {at::Tensor(), added}, {dy}, how);
+      const at::Tensor ours = result.outputs[0].view({c.rows, c.out}),
+                       gradient = result.grad_inputs[0].view({c.rows, c.in});
+      int64_t begin = 0;
+      for (int64_t e = 0; e < c.experts; ++e) {
+        const int64_t count = std::ranges::count(ids, static_cast<int32_t>(e));
+        if (count == 0) {
+          if (c.bias) {
+            EXPECT_LT(result.grad_params[1][e].abs().max().item<double>(), 1e-6);
+          }
+          continue;
+        }
+        const auto of = [&](const at::Tensor& all) { return all.narrow(0, begin, count); };
+        const at::Tensor exact = stored.values[e].to(at::kDouble),
+                         rounded = is_bf16 ? stored.values[e].to(at::kBFloat16).to(at::kDouble) : exact,
+                         read = count <= 8 && c.in % 32 == 0 ? exact : rounded;
+        at::Tensor sum = of(left).matmul(read.t());
+        if (c.bias) sum = sum + added[e].to(at::kDouble);
+        expect_near(of(ours), sum, of(left).abs().matmul(read.abs().t()), is_bf16);
+        expect_near(of(gradient), of(back).matmul(rounded), of(back).abs().matmul(rounded.abs()), is_bf16,
+                    adds ? (is_bf16 ? 0x1p-6 : 0x1p-21) : 1e-30);
+        if (c.bias)
+          expect_near(result.grad_params[1][e], of(back).sum(0), of(back).abs().sum(0), false, adds ? 0x1p-20 : 1e-30);
+        begin += count;
+      }
+      EXPECT_EQ(ours.narrow(0, begin, c.rows - begin).abs().sum().item<double>(), 0.0);
+      if (adds) continue;
+      EXPECT_EQ(gradient.narrow(0, begin, c.rows - begin).abs().sum().item<double>(), 0.0);
+    }
+  }
+};
+INSTANTIATE_TEST_SUITE_P(, Bnb4ExpertProduct, testing::Values(at::kFloat, at::kBFloat16),
+                         [](const auto& info) { return info.param == at::kFloat ? "F32" : "BF16"; });
+
+TEST_P(Bnb4ExpertProduct, IsThatOfEachExpertWithItsRows) {
+  check({.rows = 60, .out = 96, .in = 128, .experts = 4});
+  check({.rows = 60, .out = 40, .in = 448, .nested = true, .bias = true, .experts = 5});
+  check({.rows = 200, .out = 64, .in = 57, .block = 32, .nested = true, .bias = true, .experts = 3});
+  check({.rows = 2, .out = 33, .in = 128, .type = "fp4", .experts = 3});
+}
+
 INSTANTIATE_TEST_SUITE_P(, Bnb4Product, testing::Values(at::kFloat, at::kBFloat16),
                          [](const auto& info) { return info.param == at::kFloat ? "F32" : "BF16"; });
 
