@@ -91,23 +91,15 @@ class ScriptedObjective final : public Member {
   static chassis_status_t* evaluate_entry(chassis_instance*, const chassis_objective_batch_t* b,
                                           const chassis_objective_result_t* out) {
     if (has("throws")) throw std::runtime_error("no idea");
-    const void* const arrays[] = {b->role,
-                                  b->unit,
-                                  b->target,
-                                  b->margin,
-                                  b->logp,
-                                  b->reference_logp,
-                                  b->length,
-                                  b->score,
-                                  b->first_token,
-                                  b->token_logp,
-                                  b->reference_token_logp,
-                                  b->old_token_logp,
-                                  b->state,
-                                  b->sequence_state,
-                                  b->term_weight};
-    uint32_t bits = 0;
-    for (uint32_t i = 0; i < 15; ++i) bits |= (arrays[i] != nullptr ? 1u : 0u) << i;
+    uint32_t bits = 0, bit = 1;
+    for (const bool is_given :
+         {b->role != nullptr, b->unit != nullptr, b->target != nullptr, b->margin != nullptr, b->logp != nullptr,
+          b->reference_logp != nullptr, b->length != nullptr, b->score != nullptr, b->first_token != nullptr,
+          b->token_logp != nullptr, b->reference_token_logp != nullptr, b->old_token_logp != nullptr,
+          b->state != nullptr, b->sequence_state != nullptr, b->term_weight != nullptr}) {
+      if (is_given) bits |= bit;
+      bit <<= 1;
+    }
     out->sums[0] = bits;
     out->sums[1] = out->grad_logp != nullptr || out->grad_score != nullptr || out->grad_token_logp != nullptr;
     const std::pair<const char*, double*> results[] = {{"terms", out->terms},
