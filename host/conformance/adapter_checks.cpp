@@ -446,7 +446,7 @@ std::vector<std::string> adapter_base_configs(const std::vector<std::string>& ar
   for (const std::string& text : sample_model_configs(architectures)) {
     Json config = Json::parse(text);
     // Wide enough for the usual ranks of adapters.
-    config.update(Json{{"hidden_size", 48}, {"intermediate_size", 72}, {"head_dim", 12}, {"num_key_value_heads", 2}});
+    config.update(Json{{"hidden_size", 48}, {"intermediate_size", 72}, {"head_dim", 12}});
     texts.push_back(config.dump());
   }
   Json other{{"vocab_size", 61}, {"n_embd", 48}, {"n_layer", 2}, {"n_head", 4}, {"n_positions", 64}};

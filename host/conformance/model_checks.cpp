@@ -337,7 +337,7 @@ std::vector<std::string> sample_model_configs(const std::vector<std::string>& ar
                            {"n_shared_experts", 1},
                            {"intermediate_size_mlp", 36},
                            {"first_k_dense_replace", 1},
-                           {"kv_lora_rank", 12},
+                           {"kv_lora_rank", 16},
                            {"q_lora_rank", 20},
                            {"qk_nope_head_dim", 8},
                            {"qk_rope_head_dim", 4},
