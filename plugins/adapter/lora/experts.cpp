@@ -21,7 +21,6 @@ std::string_view without_last(std::string_view name) {
   const size_t dot = name.rfind('.');
   return dot == name.npos ? "" : name.substr(0, dot);
 }
-std::string_view last(std::string_view name) { return name.substr(name.rfind('.') + 1); }
 
 std::string text(std::string_view a, std::string_view b) { return std::string(a) + std::string(b); }
 
@@ -34,6 +33,8 @@ std::string with_expert(std::string_view in_files, std::string_view expert) {
 
 }  // namespace
 
+std::string_view last_part(std::string_view name) { return name.substr(name.rfind('.') + 1); }
+
 std::string fused_parameter(std::string_view module) {
   return index_in_fused(module) < 0 ? std::string(module) : text(without_last(module), ".gate_up_proj");
 }
@@ -41,7 +42,7 @@ std::string fused_parameter(std::string_view module) {
 int num_fused(std::string_view module) { return index_in_fused(module) < 0 ? 1 : static_cast<int>(kGateUp.size()); }
 
 int index_in_fused(std::string_view module) {
-  const auto found = std::ranges::find(kGateUp, last(module));
+  const auto found = std::ranges::find(kGateUp, last_part(module));
   return found == kGateUp.end() ? -1 : static_cast<int>(found - kGateUp.begin());
 }
 

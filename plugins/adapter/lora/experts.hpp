@@ -26,6 +26,9 @@ struct ExpertLinear {
   bool is_fused = false;
 };
 
+// "gate_proj" of "model.layers.3.mlp.gate_proj".
+std::string_view last_part(std::string_view name);
+
 // transformers' name for the parameter of a linear: "….experts.gate_up_proj" for gate_proj and up_proj.
 std::string fused_parameter(std::string_view module);
 // The number of linears that it joins, and the index of this one.

@@ -17,10 +17,9 @@ namespace {
 
 using namespace chassis;
 using lora::ExpertLinear;
+using lora::last_part;
 using lora::NamePattern;
 using lora::Settings;
-
-std::string_view last_part(std::string_view module) { return module.substr(module.rfind('.') + 1); }
 
 class Lora final : public Adapter {
  public:
