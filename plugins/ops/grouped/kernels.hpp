@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <memory>
 #include <vector>
 
@@ -35,13 +34,6 @@ inline int64_t row_grain(int64_t row_elements) {
 }
 
 inline ExpertRows rows_of(const BorrowedTensor& experts) { return {experts.data<int32_t>(), experts.num_elements()}; }
-
-// Sets the rows that no expert has, after those that experts have.
-template <typename T>
-void zero_rest(T* rows, const ExpertRows& order, int64_t num_pairs, int64_t width) {
-  std::memset(rows + order.num_rows() * width, 0,
-              static_cast<size_t>((num_pairs - order.num_rows()) * width) * sizeof(T));
-}
 
 // The gradient of input i: the tensor that the host passes to add to, or a new one.
 template <typename T>

@@ -2,7 +2,6 @@
 #include "product.hpp"
 
 #include <algorithm>
-#include <cstring>
 
 #include "chassis/bf16.hpp"
 #include "chassis/cost.hpp"
@@ -94,7 +93,7 @@ class GroupedProduct final : public Kernel {
                           bias ? at(bias.view().data, e * shape_.rows) : nullptr, at(y, begin * shape_.rows),
                           call.workspace());
     });
-    zero_rest(y, rows, experts, shape_.rows);
+    zero_rest(static_cast<char*>(y), rows, experts.num_elements(), shape_.rows * dtype_bytes(dtype_));
   }
 
   void backward_inputs(Call& call) override {
@@ -110,7 +109,7 @@ class GroupedProduct final : public Kernel {
       multiplier_.backward(weight.of_expert(e), count, at(dy.view().data, begin * shape_.rows),
                            at(dx, begin * shape_.columns), adds, call.workspace());
     });
-    if (!adds) zero_rest(dx, rows, experts, shape_.columns);
+    if (!adds) zero_rest(static_cast<char*>(dx), rows, experts.num_elements(), shape_.columns * dtype_bytes(dtype_));
   }
 
   // Computes the gradient of biases only, since the weight is frozen.
@@ -132,12 +131,6 @@ class GroupedProduct final : public Kernel {
     return {experts.data<int32_t>(), experts.num_elements(), shape_.experts};
   }
   void* at(void* data, int64_t i) const { return static_cast<char*>(data) + i * dtype_bytes(dtype_); }
-
-  // Sets the rows that no expert has, which come last.
-  void zero_rest(void* data, const ExpertRows& rows, const BorrowedTensor& experts, int64_t width) const {
-    std::memset(at(data, rows.num_rows() * width), 0,
-                static_cast<size_t>((experts.num_elements() - rows.num_rows()) * width * dtype_bytes(dtype_)));
-  }
 
   const Host& host_;
   const uint32_t dtype_;

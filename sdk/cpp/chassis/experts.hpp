@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <cstring>
 #include <vector>
 
 #include "chassis/guard.hpp"
@@ -54,5 +55,12 @@ class ExpertRows {
  private:
   std::vector<int64_t> begin_, row_, pair_;
 };
+
+// Sets the rows that no expert has, after those that experts have, to 0; `rows` is [num_pairs, width].
+template <typename T>
+void zero_rest(T* rows, const ExpertRows& order, int64_t num_pairs, int64_t width) {
+  std::memset(rows + order.num_rows() * width, 0,
+              static_cast<size_t>((num_pairs - order.num_rows()) * width) * sizeof(T));
+}
 
 CHASSIS_SDK_END
