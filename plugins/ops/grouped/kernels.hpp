@@ -11,12 +11,11 @@
 #include "chassis/gemm.hpp"
 #include "chassis/ops.hpp"
 #include "chassis/task.hpp"
+#include "loops.hpp"
 
 namespace grouped {
 
 using namespace chassis;
-
-using Bf16 = uint16_t;  // the upper half of an fp32
 
 inline float wide(float x) { return x; }
 inline float wide(Bf16 x) { return from_bf16(x); }
@@ -49,12 +48,33 @@ GradInput<T> grad_input(Call& call, uint32_t i, uint32_t dtype, std::span<const 
   return {call.grad_input(i).data<T>(), false};
 }
 
+// Memory of a call, which the host counts.
+template <typename T>
+class Scratch {
+  static_assert(std::is_same_v<T, float> || std::is_same_v<T, Bf16>);
+
+ public:
+  Scratch(const Host& host, int64_t count)
+      : tensor_(Tensor::create(host, std::is_same_v<T, float> ? CHASSIS_DTYPE_F32 : CHASSIS_DTYPE_BF16,
+                               std::vector<int64_t>{count})),
+        data_(tensor_.data<T>()) {}
+  T* data() const noexcept { return data_; }
+
+ private:
+  Tensor tensor_;
+  T* data_;
+};
+
+// The rows of an expert that the run grouped_linear+combine multiplies at once.
+int64_t span_rows(const OperandView& weight);
+
 std::unique_ptr<Kernel> make_top_experts(const NodeView& node);
 std::unique_ptr<Kernel> make_expert_weights(const NodeView& node);
 std::unique_ptr<Kernel> make_dispatch(const NodeView& node);
 std::unique_ptr<Kernel> make_combine(const NodeView& node);
 std::unique_ptr<Kernel> make_gate_tokens(const NodeView& node);
 std::unique_ptr<Kernel> make_linear(const NodeView& node);
+std::unique_ptr<Kernel> make_combined_linear(const NodeView& node);
 
 // A kernel for the dtype of the node's rows: Make<float> or Make<Bf16>.
 template <template <typename T> class Make>

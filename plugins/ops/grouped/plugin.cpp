@@ -10,33 +10,36 @@ using namespace chassis;
 struct Row {
   std::string_view pattern;
   std::unique_ptr<Kernel> (*make)(const NodeView& node);
-  uint32_t keeps_inputs;  // bits of inputs that backward reads
+  uint32_t keeps_inputs;  // bits of inputs that backward always reads
   double passes;          // for cost_ns
   std::array<std::string_view, 3> attrs = {};
 };
+
+constexpr std::string_view kCombinedLinear = "grouped_linear+combine";
 
 constexpr Row kRows[] = {
     {"top_experts", grouped::make_top_experts, 0, 2, {"groups", "top_groups"}},
     {"expert_weights", grouped::make_expert_weights, 0b11, 2, {"score", "normalize", "factor"}},
     {"dispatch", grouped::make_dispatch, 0b110, 2},
-    {"grouped_linear", grouped::make_linear, 0b11, 1},
+    {"grouped_linear", grouped::make_linear, 0b10, 1},
     {"combine", grouped::make_combine, 0b110, 2},
+    {kCombinedLinear, grouped::make_combined_linear, 0b110, 1},
     {"gate_tokens", grouped::make_gate_tokens, 0b11, 2},
 };
 
-const Row& row_of(const NodeView& node) { return *std::ranges::find(kRows, node.op(0).id(), &Row::pattern); }
+const Row& row_of(const NodeView& node) { return *std::ranges::find(kRows, node.pattern(), &Row::pattern); }
 
 class Grouped final : public Ops {
  public:
   static constexpr std::string_view kDoc =
       "mixtures of experts: their choice, rows and products; fp32 and bf16 on the CPU";
-  static constexpr std::string_view kPatterns[] = {"top_experts",    "expert_weights", "dispatch",
-                                                   "grouped_linear", "combine",        "gate_tokens"};
+  static constexpr std::string_view kPatterns[] = {"top_experts", "expert_weights", "dispatch",     "grouped_linear",
+                                                   "combine",     "gate_tokens",    kCombinedLinear};
   using Ops::Ops;
 
   double claim(const NodeView& node) override {
     const Row& row = row_of(node);
-    node.op(0).refuse_attrs_other_than(row.attrs);
+    for (int i = 0; i < node.num_ops(); ++i) node.op(i).refuse_attrs_other_than(row.attrs);
     if (node.device_type() != CHASSIS_DEVICE_CPU) refuse("runs only on the CPU");
     for (int i = 0; i < node.num_inputs(); ++i) check_dtype(node.input(i).dtype());
     for (int i = 0; i < node.num_params(); ++i)
@@ -57,15 +60,21 @@ class Grouped final : public Ops {
     if (node.training()) {
       for (uint32_t i = 0; i < 3; ++i)
         if (row.keeps_inputs >> i & 1) out.keeps_input(i);
-      if (weighs(row) && node.has_input(2) && node.input(2).needs_grad()) out.keeps_input(0);
+      if (needs_rows(row, node)) out.keeps_input(0);
     }
     if (row.pattern == "grouped_linear") products(node, out);
+    if (row.pattern == kCombinedLinear) combined_products(node, out);
   }
 
   std::unique_ptr<Kernel> create_kernel(const NodeView& node) override { return row_of(node).make(node); }
 
  private:
-  static bool weighs(const Row& row) { return row.pattern == "dispatch" || row.pattern == "combine"; }
+  // The gradients of an expert's weight, and of the weight of a row, are made from the rows.
+  static bool needs_rows(const Row& row, const NodeView& node) {
+    const bool weighs = row.pattern == "dispatch" || row.pattern.ends_with("combine");
+    return (node.num_params() > 0 && node.param(0).needs_grad()) ||
+           (weighs && node.has_input(2) && node.input(2).needs_grad());
+  }
 
   static void check_dtype(uint32_t dtype) {
     if (dtype != CHASSIS_DTYPE_F32 && dtype != CHASSIS_DTYPE_BF16 && dtype != CHASSIS_DTYPE_I32)
@@ -81,6 +90,22 @@ class Grouped final : public Ops {
     };
     out.workspace(scratch(dtype, rows, width, in),
                   std::max(scratch(dtype, rows, in, width), scratch(CHASSIS_DTYPE_F32, width, in, rows)));
+  }
+
+  // The products of a span of an expert's rows; with bf16 the sums of all tokens, too.
+  void combined_products(const NodeView& node, Infer& out) const {
+    const uint32_t dtype = node.input(0).dtype();
+    const int64_t width = node.param(0).size(1), in = node.param(0).size(2);
+    const int64_t rows = std::min(node.input(1).num_elements(), grouped::span_rows(node.param(0)));
+    const auto bytes = [](int64_t count, uint32_t of) { return static_cast<uint64_t>(count) * dtype_bytes(of); };
+    const uint64_t sums = dtype == CHASSIS_DTYPE_F32 ? 0 : bytes(node.output(0).num_elements(), CHASSIS_DTYPE_F32);
+    const uint64_t dys = bytes(rows * width, dtype);
+    const auto scratch = [&](int64_t m, int64_t n, int64_t k) {
+      return gemm_scratch_bytes(host(), dtype, CHASSIS_DTYPE_F32, m, n, k);
+    };
+    const uint64_t products = bytes(rows * width, CHASSIS_DTYPE_F32), gradients = bytes(rows * in, CHASSIS_DTYPE_F32);
+    out.workspace(sums + products + scratch(rows, width, in),
+                  dys + std::max(gradients + scratch(rows, in, width), scratch(width, in, rows)));
   }
 };
 

@@ -26,8 +26,7 @@ class Dispatch final : public Kernel {
           std::memcpy(to + r * width, token, static_cast<size_t>(width) * sizeof(T));
           continue;
         }
-        const float w = weights.data<float>()[rows.pair(r)];
-        for (int64_t i = 0; i < width; ++i) to[r * width + i] = narrow<T>(w * wide(token[i]));
+        row_loops<T>().scale(token, weights.data<float>()[rows.pair(r)], to + r * width, false, width);
       }
     });
     zero_rest(to, rows, experts.num_elements(), width);
@@ -48,8 +47,8 @@ class Dispatch final : public Kernel {
           std::fill(sum.begin(), sum.end(), 0.0f);
           for (int64_t p = t * k; p < (t + 1) * k; ++p)
             if (const int64_t r = rows.row(p); r >= 0)
-              for (int64_t i = 0; i < width; ++i) sum[i] += weight(p) * wide(from[r * width + i]);
-          for (int64_t i = 0; i < width; ++i) dx.store(t * width + i, sum[i]);
+              row_loops<T>().add_scaled(from + r * width, weight(p), sum.data(), width);
+          row_loops<T>().scale_wide(sum.data(), 1.0f, dx.data + t * width, dx.adds, width);
         }
       });
     }
@@ -58,10 +57,8 @@ class Dispatch final : public Kernel {
     const auto dw = grad_input<float>(call, 2, CHASSIS_DTYPE_F32, weights.sizes());
     parallel_for(call.host(), experts.num_elements(), row_grain(width), [&](int64_t begin, int64_t end) {
       for (int64_t p = begin; p < end; ++p) {
-        float sum = 0;
-        if (const int64_t r = rows.row(p); r >= 0)
-          for (int64_t i = 0; i < width; ++i) sum += wide(x[p / k * width + i]) * wide(from[r * width + i]);
-        dw.store(p, sum);
+        const int64_t r = rows.row(p);
+        dw.store(p, r < 0 ? 0 : row_loops<T>().dot(x + p / k * width, from + r * width, width));
       }
     });
   }
@@ -90,9 +87,9 @@ class Combine final : public Kernel {
           const int64_t r = rows.row(p);
           if (r < 0) continue;
           const float w = weights ? weights.data<float>()[p] : 1.0f;
-          for (int64_t i = 0; i < width; ++i) sum[i] += w * wide(from[r * width + i]);
+          row_loops<T>().add_scaled(from + r * width, w, sum.data(), width);
         }
-        for (int64_t i = 0; i < width; ++i) to[t * width + i] = narrow<T>(sum[i]);
+        row_loops<T>().scale_wide(sum.data(), 1.0f, to + t * width, false, width);
       }
     });
   }
@@ -108,8 +105,7 @@ class Combine final : public Kernel {
       parallel_for(call.host(), rows.num_rows(), row_grain(width), [&](int64_t begin, int64_t end) {
         for (int64_t r = begin; r < end; ++r) {
           const float w = weights ? weights.data<float>()[rows.pair(r)] : 1.0f;
-          const T* const token = from + rows.pair(r) / k * width;
-          for (int64_t i = 0; i < width; ++i) dx.store(r * width + i, w * wide(token[i]));
+          row_loops<T>().scale(from + rows.pair(r) / k * width, w, dx.data + r * width, dx.adds, width);
         }
       });
       if (!dx.adds) zero_rest(dx.data, rows, pairs, width);
@@ -119,10 +115,8 @@ class Combine final : public Kernel {
     const auto dw = grad_input<float>(call, 2, CHASSIS_DTYPE_F32, weights.sizes());
     parallel_for(call.host(), pairs, row_grain(width), [&](int64_t begin, int64_t end) {
       for (int64_t p = begin; p < end; ++p) {
-        float sum = 0;
-        if (const int64_t r = rows.row(p); r >= 0)
-          for (int64_t i = 0; i < width; ++i) sum += wide(x[r * width + i]) * wide(from[p / k * width + i]);
-        dw.store(p, sum);
+        const int64_t r = rows.row(p);
+        dw.store(p, r < 0 ? 0 : row_loops<T>().dot(x + r * width, from + p / k * width, width));
       }
     });
   }
@@ -144,8 +138,7 @@ class GateTokens final : public Kernel {
     T* const to = call.output(0).data<T>();
     parallel_for(call.host(), scores.num_elements(), row_grain(width), [&](int64_t begin, int64_t end) {
       for (int64_t t = begin; t < end; ++t) {
-        const float gate = sigmoid(scores.data<float>()[t]);
-        for (int64_t i = t * width; i < (t + 1) * width; ++i) to[i] = narrow<T>(gate * wide(from[i]));
+        row_loops<T>().scale(from + t * width, sigmoid(scores.data<float>()[t]), to + t * width, false, width);
       }
     });
   }
@@ -162,12 +155,11 @@ class GateTokens final : public Kernel {
     parallel_for(call.host(), scores.num_elements(), row_grain(width), [&](int64_t begin, int64_t end) {
       for (int64_t t = begin; t < end; ++t) {
         const float gate = sigmoid(scores.data<float>()[t]);
-        float sum = 0;
-        for (int64_t i = t * width; i < (t + 1) * width; ++i) {
-          sum += wide(from[i]) * wide(value[i]);
-          if (dx.data != nullptr) dx.store(i, gate * wide(from[i]));
+        if (ds.data != nullptr) {
+          const float sum = row_loops<T>().dot(from + t * width, value + t * width, width);
+          ds.store(t, sum * gate * (1 - gate));
         }
-        if (ds.data != nullptr) ds.store(t, sum * gate * (1 - gate));
+        if (dx.data != nullptr) row_loops<T>().scale(from + t * width, gate, dx.data + t * width, dx.adds, width);
       }
     });
   }
