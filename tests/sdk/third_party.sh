@@ -45,13 +45,14 @@ train() {
   sed -n 's/.*"loss": *\([-0-9.e+]*\).*/\1/p' "$scratch/out-$name/metrics.jsonl" > "$scratch/losses.$name"
   [ "$(wc -l < "$scratch/losses.$name")" -ge 5 ] || { echo "$name: too few losses"; cat "$scratch/out-$name/metrics.jsonl"; exit 1; }
 }
-# build EXAMPLE: builds it with $compiler in $scratch/EXAMPLE-$compiler and runs the conformance tests
+# build EXAMPLE: builds it with $compiler in $scratch/EXAMPLE-$compiler and runs the conformance tests, for which its
+# folder is searched if it computes ops of its own
 build() {
   dir=$scratch/$1-$compiler
   quietly cmake -S "$prefix/share/chassis/examples/$1" -B "$dir" "-DCMAKE_PREFIX_PATH=$prefix" -DCHASSIS_RUST=ON \
     ${cxx:+-DCMAKE_C_COMPILER=$compiler "-DCMAKE_CXX_COMPILER=$cxx"}
   quietly cmake --build "$dir"
-  quietly "$prefix/bin/chassis" plugins check "$dir/$1.so"
+  quietly "$prefix/bin/chassis" plugins check "$dir/$1.so" --plugin-path "$dir"
 }
 # refused WORDS ARGUMENT…: expects that a run of two processes fails with this message
 refused() {
