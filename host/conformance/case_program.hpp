@@ -71,6 +71,11 @@ class CaseProgram {
     block().name += ", large";
     return *this;
   }
+  CaseProgram& one_token() {
+    num_tokens_ = 1;
+    block().name += ", one token in a row";
+    return *this;
+  }
 
  private:
   BlockType& block() { return program_.blocks[0]; }

@@ -221,32 +221,64 @@ CaseProgram score(int64_t num_labels, int64_t width = 37) {
   return c.output("scores", c.op("score", {c.input("x", {n})}, {c.slot("weight", {{labels}, {n}})}));
 }
 
-// The field "experts", kChosen of kExperts for each token; see expert_value().
-constexpr int64_t kExperts = 6, kChosen = 2;
-constexpr const char* kExpertField = "experts";
+// A field with the experts of each token: its name, and the expert of pair `index`, which belongs to token
+// index / num_chosen.
+struct Routing {
+  const char* name;
+  int64_t num_experts, num_chosen;
+  int32_t (*expert)(int64_t index);
+  DimId experts_dim(CaseProgram& c) const { return c.dim("num_experts", num_experts); }
+  DimId chosen_dim(CaseProgram& c) const { return c.dim("chosen", num_chosen); }
+};
 
-CaseProgram top_experts(const char* name, OpAttrs attrs, bool documents) {
+// Expert 3 gets no token, and some tokens have no expert.
+int32_t scattered_expert(int64_t index) {
+  const int64_t token = index / 2;
+  if (token % 7 == 5) return -1;
+  return static_cast<int32_t>(index % 2 == 0 ? token % 3 : token % 4 == 0 ? 5 : 4);
+}
+
+constexpr Routing kScattered = {"experts", 6, 2, scattered_expert};
+constexpr Routing kExtremes[] = {{"a single expert", 1, 1, [](int64_t) { return 0; }},
+                                 {"all tokens to one of several experts", 6, 1, [](int64_t) { return 2; }},
+                                 {"no token with an expert", 6, 2, [](int64_t) { return -1; }}};
+
+const Routing* find_routing(const std::string& field) {
+  if (field == kScattered.name) return &kScattered;
+  const auto found = std::ranges::find(kExtremes, field, &Routing::name);
+  return found == std::end(kExtremes) ? nullptr : found;
+}
+
+std::string suffix_of(const Routing& routing) {
+  return &routing == &kScattered ? "" : std::string(", ") + routing.name;
+}
+
+CaseProgram top_experts(const char* name, OpAttrs attrs, bool documents, int64_t num_experts = 6,
+                        int64_t num_chosen = 2) {
   CaseProgram c(name);
-  const DimId n = c.dim("n", 37), experts = c.dim("num_experts", kExperts), chosen = c.dim("chosen", kChosen);
+  const DimId n = c.dim("n", 37), experts = c.dim("num_experts", num_experts), chosen = c.dim("chosen", num_chosen);
   std::vector<ValueId> inputs = {c.op("score", {c.input("x", {n})}, {c.frozen_slot("router", {{experts}, {n}})})};
   if (documents) inputs.push_back(c.field("document_ids"));
   return c.output("experts", c.op("top_experts", inputs, {}, std::move(attrs), {chosen}));
 }
 
-CaseProgram expert_weights(const char* score, OpAttrs attrs = {}) {
-  CaseProgram c(std::string("expert_weights by ") + score + (attrs.empty() ? "" : ", " + attrs[0].first));
-  const DimId n = c.dim("n", 37), experts = c.dim("num_experts", kExperts), chosen = c.dim("chosen", kChosen);
+CaseProgram expert_weights(const char* score, OpAttrs attrs = {}, const Routing& routing = kScattered) {
+  CaseProgram c(std::string("expert_weights by ") + score + (attrs.empty() ? "" : ", " + attrs[0].first) +
+                suffix_of(routing));
+  const DimId n = c.dim("n", 37), experts = routing.experts_dim(c), chosen = routing.chosen_dim(c);
   const ValueId logits = c.op("score", {c.input("x", {n})}, {c.slot("router", {{experts}, {n}})});
   attrs.emplace_back("score", std::string(score));
-  return c.output("weights", c.op("expert_weights", {logits, c.field(kExpertField, {chosen})}, {}, std::move(attrs)));
+  return c.output("weights", c.op("expert_weights", {logits, c.field(routing.name, {chosen})}, {}, std::move(attrs)));
 }
 
 // A mixture of experts without its router, or one op of it.
-CaseProgram experts(const char* id, bool weighted, bool bias = false, int64_t width = 20) {
-  CaseProgram c(std::string(id) + (weighted ? " with weights" : "") + (bias ? " with a bias" : ""));
-  const DimId in = c.dim("in", width), out = c.dim("out", 21), num_experts = c.dim("num_experts", kExperts),
-              chosen = c.dim("chosen", kChosen);
-  const ValueId which = c.field(kExpertField, {chosen});
+CaseProgram experts(const char* id, bool weighted, bool bias = false, int64_t width = 20,
+                    const Routing& routing = kScattered) {
+  CaseProgram c(std::string(id) + (weighted ? " with weights" : "") + (bias ? " with a bias" : "") +
+                suffix_of(routing));
+  const DimId in = c.dim("in", width), out = c.dim("out", 21), num_experts = routing.experts_dim(c),
+              chosen = routing.chosen_dim(c);
+  const ValueId which = c.field(routing.name, {chosen});
   ValueId weights = kAbsent;
   if (weighted)
     weights = c.op("expert_weights",
@@ -312,6 +344,26 @@ CaseProgram channel_scale(bool of_heads) {
   return c;
 }
 
+// Experts without a row, all rows for one expert, a single expert, and rows of one token.
+std::vector<CaseProgram> extreme_expert_cases() {
+  std::vector<CaseProgram> cases;
+  const auto add = [&](const Routing& routing) {
+    cases.push_back(expert_weights("sigmoid", {}, routing));
+    for (const bool bias : {false, true}) cases.push_back(experts("grouped_linear", false, bias, 20, routing));
+    for (const char* id : {"dispatch", "combine"}) cases.push_back(experts(id, true, false, 20, routing));
+  };
+  for (const Routing& routing : kExtremes) add(routing);
+  cases.push_back(top_experts("top_experts of a single expert", {}, true, 1, 1));
+  cases.push_back(top_experts("top_experts, all of them", {}, true, 6, 6));
+
+  const size_t first = cases.size();
+  add(kScattered);
+  cases.push_back(top_experts("top_experts", {}, true));
+  cases.push_back(gate_tokens());
+  for (size_t i = first; i < cases.size(); ++i) cases[i].one_token();
+  return cases;
+}
+
 std::vector<CaseProgram> all_cases() {
   const auto one = AttrValue(int64_t{1});
   std::vector<CaseProgram> cases;
@@ -360,6 +412,7 @@ std::vector<CaseProgram> all_cases() {
     cases.push_back(experts("grouped_linear+combine", weighted));
   }
   for (const bool bias : {false, true}) cases.push_back(experts("grouped_linear", false, bias));
+  for (CaseProgram& c : extreme_expert_cases()) cases.push_back(std::move(c));
   for (const int64_t first : {0, 6}) cases.push_back(slice(first));
   for (const bool shared : {false, true}) cases.push_back(concat(shared));
   cases.push_back(gate_tokens());
@@ -464,13 +517,6 @@ std::vector<CaseProgram> cases_of_further_patterns(const OpsProvider& provider, 
   return out;
 }
 
-// Expert 3 gets no token, and some tokens have no expert.
-int32_t expert_value(int64_t index) {
-  const int64_t token = index / kChosen;
-  if (token % 7 == 5) return -1;
-  return static_cast<int32_t>(index % kChosen == 0 ? token % 3 : token % 4 == 0 ? 5 : 4);
-}
-
 // The first row has documents of 5 and 6 tokens and 2 positions of padding; every other row is one document.
 int32_t field_value(const std::string& name, int64_t row, int64_t t, int64_t index) {
   const int32_t document = row > 0 ? 0 : t < 5 ? 0 : t < 11 ? 1 : -1;
@@ -532,9 +578,9 @@ std::vector<Named> run_case(const Program& program, const ResolveOptions& option
   for (const auto& [name, value] : program.blocks[0].fields) {
     Tensor& field = fields[name] =
         Tensor::empty(layout.local_shape(program, program.blocks[0].values[value], sizes), Dtype::i32);
+    const Routing* const routing = find_routing(name);
     for (int64_t i = 0; i < field.num_elements(); ++i)
-      field.data_as<int32_t>()[i] =
-          name == kExpertField ? expert_value(i) : field_value(name, i / sizes.time, i % sizes.time, i);
+      field.data_as<int32_t>()[i] = routing ? routing->expert(i) : field_value(name, i / sizes.time, i % sizes.time, i);
   }
   const Kernels kernels(options.device);
   RunContext context;

@@ -39,7 +39,8 @@ struct Sample {
 const Sample kSamples[] = {{"weight", CHASSIS_ROLE_WEIGHT, {7, 11}},
                            {"matrix", CHASSIS_ROLE_WEIGHT, {70, 97}},
                            {"norm", CHASSIS_ROLE_NORM, {333}},
-                           {"embedding", CHASSIS_ROLE_EMBEDDING, {1001, 70}}};
+                           {"embedding", CHASSIS_ROLE_EMBEDDING, {1001, 70}},
+                           {"experts", CHASSIS_ROLE_WEIGHT, {3, 21, 10}}};
 
 int64_t count_of(const Sizes& sizes) {
   return std::accumulate(sizes.begin(), sizes.end(), int64_t{1}, std::multiplies<>());

@@ -24,6 +24,10 @@ using nlohmann::json;
 constexpr const char* kFused = "rank = 4\ntarget_parameters = [\"experts.gate_up_proj\", \"experts.down_proj\"]\n";
 constexpr const char* kDownAlone = "rank = 4\ntargets = []\ntarget_parameters = [\"experts.down_proj\"]\n";
 constexpr const char* kOlder = "rank = 3\nuse_rslora = true\ntargets = [\"q_proj\", '.*\\.experts\\.\\d+\\..*']\n";
+// Routers, by their modules and by their parameters.
+constexpr const char* kRouters = "rank = 4\ntargets = [\"q_proj\", \"gate\"]\n";
+constexpr const char* kRouterParameters =
+    "rank = 4\ntargets = [\"q_proj\"]\ntarget_parameters = [\"mlp.gate.weight\", \"experts.down_proj\"]\n";
 
 // The tensors of a file of safetensors.
 struct FileTensor {
@@ -193,6 +197,16 @@ TEST(ExpertsUnderStrategies, GiveTheNumbersOfOneProcessInLlama4) {
   expect_the_numbers_of_one_process(run, {kFsdp2, kTensor});
 }
 
+TEST(RoutersUnderStrategies, GiveTheNumbersOfOneProcess) {
+  ExpertRun run("mixtral", kRouters);
+  expect_the_numbers_of_one_process(run,
+                                    {kFsdp2,
+                                     kTensor,
+                                     {"sequence", "[[parallel]]\nplugin = \"tensor\"\nsequence_parallel = true\n", 2},
+                                     {"context", "[[parallel]]\nplugin = \"context\"\n", 2},
+                                     {"pipeline", "[[parallel]]\nplugin = \"pipeline\"\n", 2}});
+}
+
 // The same adapter from a checkpoint, from its files, from the files of two ranks, continued, and merged.
 void expect_the_same_everywhere(const std::string& family, const std::string& adapter) {
   SCOPED_TRACE(family + ": " + adapter);
@@ -225,6 +239,12 @@ TEST(ExpertsInFiles, ComputeTheSame) {
   expect_the_same_everywhere("qwen2_moe", kOlder);
   expect_the_same_everywhere("llama4", kFused);
   expect_the_same_everywhere("deepseek_v2", kDownAlone);
+}
+
+TEST(RoutersInFiles, ComputeTheSame) {
+  expect_the_same_everywhere("mixtral", kRouters);
+  expect_the_same_everywhere("qwen3_moe", kRouterParameters);
+  expect_the_same_everywhere("llama4", "rank = 4\ntargets = [\"q_proj\", \"router\"]\n");
 }
 
 // Adapters that peft 0.21 and 0.18 wrote, and one in the form of transformers 4, merged by peft.
@@ -268,7 +288,7 @@ TEST(ExpertsInFiles, HavePeftsNamesAndShapes) {
     run.train("run", "", 1, {"run.max_steps=1"});
     std::string text;
     for (const auto& [name, tensor] : adapter_file(run / "run/final"))
-      if (name.find("layers.0.") != std::string::npos && name.find("experts") != std::string::npos)
+      if (name.find("layers.0.") != std::string::npos && name.find("q_proj") == std::string::npos)
         text += name.substr(std::strlen("base_model.model.model.layers.0.")) + " " + std::to_string(tensor.shape[0]) +
                 " " + std::to_string(tensor.shape[1]) + "\n";
     return text;
@@ -279,6 +299,9 @@ TEST(ExpertsInFiles, HavePeftsNamesAndShapes) {
   EXPECT_EQ(shapes("mixtral", kDownAlone), "mlp.experts.lora_A.weight 20 56\nmlp.experts.lora_B.weight 32 20\n");
   EXPECT_HAS(shapes("mixtral", "rank = 3\ntargets = [\"w2\"]\n"),
              "block_sparse_moe.experts.4.w2.lora_A.weight 3 56\nblock_sparse_moe.experts.4.w2.lora_B.weight 32 3\n");
+  EXPECT_EQ(shapes("mixtral", kRouters),
+            "block_sparse_moe.gate.lora_A.weight 4 32\nblock_sparse_moe.gate.lora_B.weight 5 4\n");
+  EXPECT_HAS(shapes("mixtral", kRouterParameters), "mlp.gate.lora_A.weight 4 32\nmlp.gate.lora_B.weight 5 4\n");
 }
 
 }  // namespace

@@ -128,12 +128,13 @@ plugins = )" + providers.kernels +
     return session;
   }
 
- private:
+ protected:
   static constexpr const char* kLlama =
       "plugin = \"llama\"\nconfig = { vocab_size = 101, hidden_size = 32, intermediate_size = 56, num_hidden_layers = "
       "3, "
       "num_attention_heads = 4, num_key_value_heads = 2, attention_bias = true, initializer_range = 0.1 }";
 
+ private:
   ScratchDirectory folder_;
   std::string config_;
 };

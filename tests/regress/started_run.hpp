@@ -15,9 +15,10 @@ struct Sharding {
 
 class StartedRun : public SmallRun {
  public:
-  // `settings` are overrides for every start.
-  explicit StartedRun(std::vector<std::string> settings, const Providers& providers = {"sdpa", "[\"aten\"]"})
-      : SmallRun(providers), settings_(std::move(settings)) {
+  // `settings` are overrides for every start, `model` is the text of [model].
+  explicit StartedRun(std::vector<std::string> settings, const Providers& providers = {"sdpa", "[\"aten\"]"},
+                      const std::string& model = kLlama)
+      : SmallRun(providers, model), settings_(std::move(settings)) {
     write(random_documents({9, 40, 3, 77, 21, 14, 35, 2, 60, 18, 33, 50, 6}));
   }
 

@@ -70,12 +70,18 @@ class Lora final : public Adapter {
     const bool is_head = op.role == CHASSIS_ROLE_HEAD;
     if (op.is_grouped_linear()) return extend_experts(op, b);
     if (op.is_linear()) linears_.insert(std::string(last_part(op.module)));
+    const bool is_parameter = op.is_router() && is_target_router(op);
     if (!is_target(op.module, op.layer, op.is_linear(), is_head)) {
-      if (op.is_linear()) left_.insert(std::string(last_part(op.module)));
+      if (is_parameter) return extend_router(op, b);
+      if (op.is_linear() || op.is_router()) left_.insert(std::string(last_part(op.module)));
       return;
     }
-    if (!op.is_linear())
-      fail_invalid(place("targets"), "module '", op.module, "' is ", op.op, ", and LoRA extends linears only");
+    if (!op.is_linear() && !op.is_router())
+      fail_invalid(place("targets"), "module '", op.module, "' is ", op.op,
+                   ", and LoRA extends linears and routers only");
+    if (is_parameter)
+      fail_invalid(place("target_parameters"), "'", op.parameter, "' is that of '", op.module,
+                   "', which targets mean too; leave it out of one");
     if (matches_any(settings_.modules_to_save, op.module))
       fail_invalid(
           place("modules_to_save"), "module '", op.module,
@@ -85,7 +91,7 @@ class Lora final : public Adapter {
                    "', for which PEFT has one branch; that is not supported yet: leave it out with exclude");
     const std::string module(op.module);
     const int64_t rank = settings_.rank_of(module), most = std::min(op.in_features(), op.out_features());
-    if (rank > most)
+    if (rank > most && op.is_linear())  // a router may have fewer experts than the rank that it shares with linears
       fail_invalid(place(rank == settings_.rank ? "rank" : "rank_pattern"), "rank ", rank, " of module '", op.module,
                    "' is above ", most, ", the smaller size of its weight [", op.out_features(), ", ", op.in_features(),
                    "]; set rank to it or less, give the module another in rank_pattern, or leave it out with exclude");
@@ -104,7 +110,7 @@ class Lora final : public Adapter {
     refuse_unused("targets", settings_.targets, "matches no linear of the model; it has ", linears_);
     refuse_unused("target_parameters", settings_.target_parameters,
                   parameters_.empty() ? "matches nothing: the model has no experts"
-                                      : "matches no parameter of experts; the model has ",
+                                      : "matches no parameter of experts or routers; the model has ",
                   parameters_);
     refuse_unused("exclude", settings_.exclude, "matches no linear of the model; it has ", linears_);
     std::set<std::string> ends;
@@ -113,7 +119,7 @@ class Lora final : public Adapter {
     if (!has_file_) count_other_rule();
     refuse_unused_patterns("rank_pattern", settings_.rank_pattern);
     refuse_unused_patterns("alpha_pattern", settings_.alpha_pattern);
-    if (targets_.empty() && experts_.empty())
+    if (targets_.empty() && experts_.empty() && routers_.empty())
       fail_invalid(place("targets"), "no module gets a branch: exclude and layers leave none");
     count_dropout_of_experts();
   }
@@ -139,6 +145,8 @@ class Lora final : public Adapter {
     };
     for (const auto& [module, rank] : targets_) add_patterns(module, rank, settings_.scale_of(module));
     add_names_of_experts(names);
+    add_names_of_routers(names);
+    for (const auto& [parameter, router] : routers_) add_patterns(parameter, router.rank, router.scale);
     for (const auto& [pattern, expert] : expert_names_) {
       const ExpertLinear& linear = experts_.at(expert);
       add_patterns(linear.is_fused ? pattern : lora::of_any_expert(pattern), linear.rank, linear.scale);
@@ -154,7 +162,10 @@ class Lora final : public Adapter {
     const bool is_expert = expert != experts_.end();
     const size_t dims = is_expert ? 1 : 0;  // before those of the matrices
     const int64_t rank = a.sizes.at(dims), in = a.sizes.at(dims + 1), num_rows = b.sizes.at(dims);
-    const auto scale = static_cast<float>(is_expert ? expert->second.scale : settings_.scale_of(merge.module));
+    const auto router = routers_.find(merge.name);
+    const auto scale = static_cast<float>(is_expert                  ? expert->second.scale
+                                          : router != routers_.end() ? router->second.scale
+                                                                     : settings_.scale_of(merge.module));
     const float* const up = b.values.data() + merge.expert * num_rows * rank;
     const float* const down = a.values.data() + merge.expert * rank * in;
     for (int64_t row = 0; row < merge.num_rows; ++row) {
@@ -178,9 +189,23 @@ class Lora final : public Adapter {
       const auto orientation = lora::orientation_in(files.tensors(), branch, of_model, peft_version_);
       for (const AdapterPart& part : lora::places(branch, orientation)) files.place(part);
     }
+    for (const auto& [parameter, router] : routers_) {
+      const std::string module = parameter.substr(0, parameter.rfind('.'));
+      const auto place = [&](const std::string& tensor, int64_t rows, int64_t columns) {
+        files.place({tensor, {0, 0}, {rows, columns}, tensor, {rows, columns}, {0, 0}, {0, 1}});
+      };
+      place(module + ".lora_A.weight", router.rank, router.in);
+      place(module + ".lora_B.weight", router.out, router.rank);
+    }
   }
 
  private:
+  // A router that target_parameters means.
+  struct Router {
+    int64_t rank, in, out;
+    double scale;
+  };
+
   static bool matches_any(const std::vector<NamePattern>& patterns, std::string_view module) {
     return std::any_of(patterns.begin(), patterns.end(), [&](const auto& p) { return p.matches(module); });
   }
@@ -247,6 +272,31 @@ class Lora final : public Adapter {
     left_experts_.insert(linear.is_fused ? std::string(last_part(op.module)) : lora::short_parameter(parameter));
     add_branch_of_experts(op, b, linear);
     experts_[linear.module] = std::move(linear);
+  }
+
+  // Transformers 5 has routers that are no linears, so PEFT names their parameter.
+  bool is_target_router(const AdapterOp& op) {
+    const std::string parameter(op.parameter), end = lora::short_parameter(parameter);
+    parameters_.insert(end);
+    const bool is_target = is_target_parameter(parameter, op.layer);
+    if (!is_target) left_routers_.insert(end);
+    return is_target;
+  }
+  void extend_router(const AdapterOp& op, AdapterBuilder& b) {
+    const std::string parameter(op.parameter);
+    const Router router = {settings_.rank_of(parameter), op.in_features(), op.out_features(),
+                           settings_.scale_of(parameter)};
+    add_branch(op, b, router.rank, router.scale);
+    left_.insert(std::string(last_part(op.module)));
+    routers_.emplace(parameter, router);
+  }
+  void add_names_of_routers(lora::PeftNames& names) const {
+    std::set<std::string> parameters;
+    for (const auto& [parameter, router] : routers_) {
+      const std::string end = lora::short_parameter(parameter);
+      parameters.insert(left_routers_.contains(end) ? parameter : end);
+    }
+    names.target_parameters.insert(names.target_parameters.end(), parameters.begin(), parameters.end());
   }
 
   bool is_target_parameter(const std::string& parameter, int64_t layer) {
@@ -396,7 +446,8 @@ class Lora final : public Adapter {
     const Value x = settings_.dropout > 0 ? b.dropout(op.input, settings_.dropout) : op.input;
     Value z = b.op("linear", "lora_A", {x}, {down}, {}, {r}, {kBatch, kTime, r});
     if (scale != 1.0) z = b.scale(z, scale);  // here, where it has r columns
-    const Value branch = b.op("linear", "lora_B", {z}, {up}, {}, op.weight_axes[0], op.output.dims);
+    const Value branch = op.is_router() ? b.op("score", "lora_B", {z}, {up}, {}, {}, op.output.dims)
+                                        : b.op("linear", "lora_B", {z}, {up}, {}, op.weight_axes[0], op.output.dims);
     b.replace_output(b.add(op.output, branch));
   }
 
@@ -447,7 +498,8 @@ class Lora final : public Adapter {
                               const std::vector<std::pair<lora::EndPattern, Number>>& patterns) const {
     for (const auto& [pattern, value] : patterns) {
       const auto matches = [&pattern = pattern](const auto& target) { return pattern.matches(target.first); };
-      const bool used = std::ranges::any_of(targets_, matches) || std::ranges::any_of(expert_names_, matches);
+      const bool used = std::ranges::any_of(targets_, matches) || std::ranges::any_of(expert_names_, matches) ||
+                        std::ranges::any_of(routers_, matches);
       if (!used) fail_invalid(place(option), "'", pattern.text(), "' matches no module that gets a branch");
     }
   }
@@ -499,6 +551,8 @@ class Lora final : public Adapter {
   std::map<std::string, std::string> expert_names_;  // by PEFT's name, of the parameter or of expert 0: a module
   std::set<std::string> parameters_, left_experts_;  // short names of all, and of those without such a branch
   std::map<std::string, Value> shared_;              // scaled A x, by PEFT's parameter
+  std::map<std::string, Router, std::less<>> routers_;  // by parameter
+  std::set<std::string> left_routers_;                  // short names of the parameters of all others
   std::string peft_version_;                         // of the file; of those that are written, the settled one
   bool ties_saved_modules_ = false;
   bool has_head_ = false;  // of scores

@@ -1,6 +1,6 @@
 // Muon (Jordan et al. 2024) with the scale of Moonlight (Liu et al. 2025, "Muon is Scalable for LLM Training"), as
-// torch.optim.Muon: steps a hidden matrix by its momentum with singular values driven towards 1. Embeddings, the head
-// and parameters that are not matrices are stepped by AdamW.
+// torch.optim.Muon: steps a hidden matrix, or that of each expert, by its momentum with singular values driven towards
+// 1. Embeddings, the head and parameters that are not matrices are stepped by AdamW.
 #include <algorithm>
 #include <cmath>
 #include <vector>
@@ -57,7 +57,7 @@ class Muon final : public Optimizer {
   std::span<const chassis_state_desc_t> states(const OptimizerParameter& parameter) const override {
     static constexpr chassis_state_desc_t kMuon[] = {matrix_state("momentum_buffer")};
     static constexpr chassis_state_desc_t kAdamW[] = {element_state("exp_avg"), element_state("exp_avg_sq")};
-    if (parameter.is_hidden_matrix()) return kMuon;
+    if (parameter.num_hidden_matrices() > 0) return kMuon;
     return kAdamW;
   }
 
@@ -65,7 +65,7 @@ class Muon final : public Optimizer {
   uint64_t workspace_bytes(std::span<const OptimizerParameter> parameters) const override {
     int64_t most = 0;
     for (const OptimizerParameter& p : parameters)
-      if (p.is_hidden_matrix()) most = std::max(most, scratch_of(p));
+      if (p.num_hidden_matrices() > 0) most = std::max(most, Matrix(p).scratch());
     return static_cast<uint64_t>(most) * sizeof(float);
   }
 
@@ -79,43 +79,53 @@ class Muon final : public Optimizer {
   void step(const OptimizerStep& step) override {
     if (step.num_tensors() == 0) return;
     for (uint32_t i = 0; i < step.num_tensors(); ++i)
-      if (step.parameter(i).is_hidden_matrix()) step_matrix(step, i);
+      if (step.parameter(i).num_hidden_matrices() > 0) step_matrices(step, i);
     step_others(step);
   }
 
  private:
-  static int64_t scratch_of(const OptimizerParameter& p) {
-    return p.num_elements() + muon::scratch_elements(p.global_shape()[0], p.global_shape()[1]);
+  // The sizes of a hidden matrix, or of that of each expert.
+  struct Matrix {
+    explicit Matrix(const OptimizerParameter& p)
+        : rows(p.global_shape()[p.global_shape().size() - 2]), columns(p.global_shape().back()) {}
+    int64_t rows, columns;
+    int64_t count() const { return rows * columns; }
+    int64_t scratch() const { return count() + muon::scratch_elements(rows, columns); }
+  };
+
+  void step_matrices(const OptimizerStep& step, uint32_t i) const {
+    const OptimizerParameter parameter = step.parameter(i);
+    const Matrix m(parameter);
+    if (step.param(i).num_elements() != parameter.num_elements())
+      fail_invalid("muon steps '", parameter.name(), "' as a whole, with ", parameter.num_elements(), " elements, got ",
+                   step.param(i).num_elements());
+    if (step.workspace_bytes() < static_cast<uint64_t>(m.scratch()) * sizeof(float))
+      throw Failure(CHASSIS_INTERNAL, "muon needs ", m.scratch() * static_cast<int64_t>(sizeof(float)),
+                    " bytes of workspace for '", parameter.name(), "', got ", step.workspace_bytes());
+    for (int64_t e = 0; e < parameter.num_hidden_matrices(); ++e) step_matrix(step, i, m, e * m.count());
   }
 
-  void step_matrix(const OptimizerStep& step, uint32_t i) const {
-    const OptimizerParameter parameter = step.parameter(i);
-    const int64_t rows = parameter.global_shape()[0], columns = parameter.global_shape()[1], count = rows * columns;
-    if (step.param(i).num_elements() != count)
-      fail_invalid("muon steps '", parameter.name(), "' [", rows, ", ", columns, "] as a whole, got ",
-                   step.param(i).num_elements(), " of its elements");
-    if (step.workspace_bytes() < static_cast<uint64_t>(scratch_of(parameter)) * sizeof(float))
-      throw Failure(CHASSIS_INTERNAL, "muon needs ", scratch_of(parameter) * sizeof(float), " bytes of workspace for '",
-                    parameter.name(), "', got ", step.workspace_bytes());
-    auto* p = step.param(i).data<float>();
-    const auto* g = step.grad(i).data<float>();
-    auto* average = step.state(i, 0).data<float>();
+  // The matrix whose elements begin at `first`.
+  void step_matrix(const OptimizerStep& step, uint32_t i, const Matrix& m, int64_t first) const {
+    auto* p = step.param(i).data<float>() + first;
+    const auto* g = step.grad(i).data<float>() + first;
+    auto* average = step.state(i, 0).data<float>() + first;
     auto* scratch = static_cast<float*>(step.workspace());  // first, since it is aligned
-    auto* update = scratch + muon::scratch_elements(rows, columns);
+    auto* update = scratch + muon::scratch_elements(m.rows, m.columns);
     const auto scale = static_cast<float>(step.grad_scale()), momentum = static_cast<float>(momentum_),
                taken = static_cast<float>(1 - momentum_);
     constexpr int64_t kGrain = 16384;
-    parallel_for(host(), count, kGrain, [&](int64_t begin, int64_t end) {
+    parallel_for(host(), m.count(), kGrain, [&](int64_t begin, int64_t end) {
       for (int64_t e = begin; e < end; ++e) {
         const float grad = g[e] * scale;
         average[e] += taken * (grad - average[e]);
         update[e] = nesterov_ ? grad + momentum * (average[e] - grad) : average[e];
       }
     });
-    muon::orthogonalize(host(), update, rows, columns, num_steps_, precision_, scratch);
+    muon::orthogonalize(host(), update, m.rows, m.columns, num_steps_, precision_, scratch);
     const auto decay = static_cast<float>(1 - step.lr(i) * step.weight_decay(i));
-    const auto rate = static_cast<float>(step.lr(i) * factor(rows, columns));
-    parallel_for(host(), count, kGrain, [&](int64_t begin, int64_t end) {
+    const auto rate = static_cast<float>(step.lr(i) * factor(m.rows, m.columns));
+    parallel_for(host(), m.count(), kGrain, [&](int64_t begin, int64_t end) {
       for (int64_t e = begin; e < end; ++e) p[e] = p[e] * decay - rate * update[e];
     });
   }
@@ -132,7 +142,7 @@ class Muon final : public Optimizer {
     };
     std::vector<Row> rows(step.num_tensors());
     for (uint32_t i = 0; i < step.num_tensors(); ++i)
-      if (!step.parameter(i).is_hidden_matrix())
+      if (step.parameter(i).num_hidden_matrices() == 0)
         rows[i] = {step.param(i).data<float>(), step.grad(i).data<float>(), step.state(i, 0).data<float>(),
                    step.state(i, 1).data<float>(),
                    AdamWCoefficients::of(adamw_, step.step(), step.lr(i) * adamw_lr_scale_, step.weight_decay(i),

@@ -41,6 +41,8 @@ struct AdapterOp {
 
   bool is_linear() const noexcept { return op == "linear" && weight_sizes.size() == 2; }
   bool is_grouped_linear() const noexcept { return op == "grouped_linear" && weight_sizes.size() == 3; }
+  // The logits of experts, or the gate of a shared one, in fp32.
+  bool is_router() const noexcept { return op == "score" && role == CHASSIS_ROLE_ROUTER && weight_sizes.size() == 2; }
   int64_t out_features() const { return weight_sizes.at(weight_sizes.size() - 2); }
   int64_t in_features() const { return weight_sizes.at(weight_sizes.size() - 1); }
 };

@@ -74,6 +74,12 @@ class OptimizerParameter {
   bool is_hidden_matrix() const noexcept {
     return raw_.num_dims == 2 && raw_.role != CHASSIS_ROLE_EMBEDDING && raw_.role != CHASSIS_ROLE_HEAD;
   }
+  // The number of hidden matrices that follow one another in the parameter: 1 for a hidden matrix, that of the experts
+  // for weights [experts, rows, columns], 0 for all others. The last two dims are those of each matrix.
+  int64_t num_hidden_matrices() const noexcept {
+    const bool is_hidden = raw_.role != CHASSIS_ROLE_EMBEDDING && raw_.role != CHASSIS_ROLE_HEAD;
+    return !is_hidden ? 0 : raw_.num_dims == 2 ? 1 : raw_.num_dims == 3 ? raw_.global_shape[0] : 0;
+  }
   // The boxes that this rank steps; none in states(). Box i begins at box_begin(i) and ends before box_end(i).
   uint32_t num_boxes() const noexcept { return raw_.num_boxes; }
   std::span<const int64_t> box_begin(uint32_t i) const noexcept {

@@ -241,6 +241,26 @@ TEST_F(Conformance, FindsAnOpsProviderThatIsRightOnlySometimes) {
   EXPECT_HAS(failures_of("claims every second time"), "in f32: claim is not pure: it refuses the node first, and ");
 }
 
+TEST_F(Conformance, FindsAnOpsProviderThatIsWrongOnlyForSomeChoicesOfExperts) {
+  const std::vector<OpsProvider> oracles = {plugins_.ops("reference"), plugins_.ops("naive")};
+  const auto failures_of = [&](const char* fault) {
+    ::setenv("NONCONFORMING", fault, 1);
+    return text_of(compare_with_oracles(plugins_.ops("nonconforming_experts"), oracles).failures);
+  };
+  EXPECT_EQ(failures_of(""), "");
+  EXPECT_HAS(failures_of("leaves empty experts as they are"), "grouped_linear in f32: gradient of weight[");
+  const std::pair<const char*, const char*> faults[] = {
+      {"wrong for a single expert", "grouped_linear, a single expert in f32: y[0] is "},
+      {"wrong if one expert has all rows", "grouped_linear, all tokens to one of several experts in f32: y[0] is "},
+      {"wrong without rows", "grouped_linear, no token with an expert in f32: y[0] is "},
+      {"wrong for one token", "grouped_linear, one token in a row in f32: y[0] is "}};
+  for (const auto& [fault, text] : faults) {
+    const std::string failures = failures_of(fault);
+    EXPECT_HAS(failures, text);
+    EXPECT_EQ(failures.find("grouped_linear in f32"), std::string::npos) << "only that case shows it: " << failures;
+  }
+}
+
 TEST_F(Conformance, FindsAnOpsProviderWhoseAnswersMeanNothing) {
   const std::vector<OpsProvider> oracles = {plugins_.ops("reference"), plugins_.ops("naive")};
   const auto failures_of = [&](const char* fault) {

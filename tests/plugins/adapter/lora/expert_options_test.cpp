@@ -58,10 +58,49 @@ TEST(LoraExperts, GetThoseOfTargetsThatMeanNoLinear) {
   EXPECT_EQ(num_lines(with(kMixtral, "targets = [\"w1\"]\nlayers = \"0\"\n")), 2u);
 }
 
+constexpr const char* kRouterParameter = "targets = []\ntarget_parameters = [\"mlp.gate.weight\"]\n";
+
+TEST(LoraRouters, GetABranchIfTheyAreNamed) {
+  for (const std::string& options : {std::string("targets = [\"gate\"]\n"), std::string(kRouterParameter)}) {
+    const std::string text = with(kMixtral, options);
+    EXPECT_EQ(num_lines(text), 2u * 2) << text;
+    EXPECT_HAS(text, "model.layers.1.mlp.gate.lora_A.weight\n");
+    EXPECT_HAS(text, "model.layers.1.mlp.gate.lora_B.weight\n");
+  }
+  EXPECT_EQ(num_lines(with(kQwen2Moe, "targets = [\"gate\"]\n")), 2u * 2) << "the gate of the shared expert is another";
+  EXPECT_EQ(num_lines(with(kQwen2Moe, "targets = [\"shared_expert_gate\"]\n")), 2u * 2);
+  EXPECT_EQ(num_lines(with(kLlama4, "targets = [\"router\"]\n")), 2u * 2);
+  EXPECT_EQ(num_lines(with(kMixtral, "targets = [\"gate\"]\nlayers = \"1\"\n")), 2u);
+  EXPECT_EQ(num_lines(with(kMixtral, "targets = [\"gate\"]\nrank_pattern = { gate = 16 }\n")), 2u * 2)
+      << "a rank above the number of experts, as PEFT allows";
+}
+
+TEST(LoraRouters, HavePeftsNamesInTheConfiguration) {
+  const json by_module = config_of(kMixtral, "targets = [\"gate\", \"q_proj\"]\n");
+  EXPECT_EQ(by_module.at("target_modules"), (json{"gate", "q_proj"}));
+  EXPECT_FALSE(by_module.contains("target_parameters"));
+  const json by_parameter =
+      config_of(kMixtral, std::string(kRouterParameter) + "rank_pattern = { \"mlp.gate.weight\" = 2 }\n");
+  EXPECT_EQ(by_parameter.at("target_modules"), json::array());
+  EXPECT_EQ(by_parameter.at("target_parameters"), json::array({"mlp.gate.weight"}));
+  EXPECT_EQ(by_parameter.at("rank_pattern"),
+            (json{{"model.layers.0.mlp.gate.weight", 2}, {"model.layers.1.mlp.gate.weight", 2}}));
+  const json with_experts = config_of(
+      kMixtral, "targets = []\ntarget_parameters = [\"experts.down_proj\", \"mlp.gate.weight\"]\nlayers = \"1\"\n");
+  EXPECT_EQ(with_experts.at("target_parameters"),
+            (json{"model.layers.1.mlp.experts.down_proj", "model.layers.1.mlp.gate.weight"}));
+}
+
+TEST(LoraRouters, AreNamedOnce) {
+  EXPECT_HAS(with(kMixtral, "targets = [\"gate\"]\ntarget_parameters = [\"mlp.gate.weight\"]\n"),
+             "'model.layers.0.mlp.gate.weight' is that of 'model.layers.0.block_sparse_moe.gate', which targets mean "
+             "too; leave it out of one");
+}
+
 TEST(LoraExperts, ThatCannotGetOneAreNamed) {
-  EXPECT_HAS(with(kMixtral, "target_parameters = [\"mlp.gate.weight\"]\n"),
-             "adapter.target_parameters: 'mlp.gate.weight' matches no parameter of experts; the model has "
-             "mlp.experts.down_proj, mlp.experts.gate_up_proj");
+  EXPECT_HAS(with(kMixtral, "target_parameters = [\"mlp.gate.bias\"]\n"),
+             "adapter.target_parameters: 'mlp.gate.bias' matches no parameter of experts or routers; the model has "
+             "mlp.experts.down_proj, mlp.experts.gate_up_proj, mlp.gate.weight");
   EXPECT_HAS(adapted(kBoth), "'experts.gate_up_proj' matches nothing: the model has no experts");
   EXPECT_HAS(with(kMixtral, "targets = [\"experts.1.w1\"]\n"),
              "adapter.targets: 'experts.1.w1' and others match 1 of the 4 experts of "

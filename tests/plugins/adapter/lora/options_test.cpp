@@ -54,7 +54,7 @@ TEST(LoraTargets, ThatMatchNothingAreRefusedWithWhatTheModelHas) {
              "adapter.targets: a pattern of 1025 bytes; the maximum is 1024");
   EXPECT_HAS(adapted("exclude = ['.*']\n"), "adapter.targets: no module gets a branch: exclude and layers leave none");
   EXPECT_HAS(adapted("targets = [\"embed_tokens\"]\n"),
-             "adapter.targets: module 'model.embed_tokens' is embedding, and LoRA extends linears only");
+             "adapter.targets: module 'model.embed_tokens' is embedding, and LoRA extends linears and routers only");
 }
 
 TEST(LoraLayers, ThatDoNotExistAreRefused) {

@@ -166,6 +166,36 @@ TEST_F(Muon, EmbeddingsTheHeadAndVectorsAreSteppedByAdamW) {
   EXPECT_EQ(a.bytes(), b.bytes());
 }
 
+// Weights of experts [experts, rows, columns] against a parameter for each expert.
+TEST_F(Muon, StepsTheMatrixOfEachExpertByItself) {
+  for (const auto& [rows, columns] : {std::pair<int64_t, int64_t>(24, 40), {40, 24}, {1, 9}}) {
+    constexpr int64_t kNumExperts = 5;
+    fake::Instance instance(host_, plugin_, "optimizer", "muon");
+    OptimizerRun together(host_, instance, {{{kNumExperts, rows, columns}}});
+    OptimizerRun apart(host_, instance, std::vector<OptimizerSample>(kNumExperts, {{rows, columns}}));
+    EXPECT_EQ(together.num_states, std::vector<uint32_t>{1});
+    together.decay[0] = 0.1;
+    std::fill(apart.decay.begin(), apart.decay.end(), 0.1);
+    const auto slice = [&](chassis_tensor_t whole, size_t e) {
+      return OptimizerRun::data(whole) + static_cast<int64_t>(e) * rows * columns;
+    };
+    for (size_t e = 0; e < kNumExperts; ++e)
+      std::copy_n(slice(together.params[0], e), rows * columns, OptimizerRun::data(apart.params[e]));
+    for (int64_t number = 1; number <= 3; ++number) {
+      together.fill_grads(number);
+      std::fill_n(slice(together.grads[0], 2), rows * columns, 0.0f);  // an expert without a token
+      for (size_t e = 0; e < kNumExperts; ++e)
+        std::copy_n(slice(together.grads[0], e), rows * columns, OptimizerRun::data(apart.grads[e]));
+      for (OptimizerRun* run : {&together, &apart}) run->step(number, 1e-2, 0.5);
+    }
+    for (size_t e = 0; e < kNumExperts; ++e)
+      for (int64_t i = 0; i < rows * columns; ++i) {
+        ASSERT_EQ(slice(together.params[0], e)[i], OptimizerRun::data(apart.params[e])[i]) << e << " at " << i;
+        ASSERT_EQ(slice(together.states[0], e)[i], OptimizerRun::data(apart.states[e])[i]) << e << " at " << i;
+      }
+  }
+}
+
 TEST_F(Muon, GivesTheSameBitsWithAnyNumberOfThreads) {
   std::vector<std::vector<char>> results;
   for (uint32_t threads : {1u, 5u}) {
