@@ -3,6 +3,7 @@
 
 #include "chassis/cost.hpp"
 #include "chassis/dispatch.hpp"
+#include "chassis/experts.hpp"
 #include "chassis/ops.hpp"
 #include "chassis/optimizer.hpp"
 #include "chassis/parallel.hpp"
@@ -376,6 +377,31 @@ TEST(ParallelFor, CoversTheRangeAndPassesExceptionsOn) {
   EXPECT_EQ(seen, std::vector<int>(1000, 1));
   EXPECT_THROW(parallel_for(host, 10, 1, [](int64_t, int64_t) { throw Failure(CHASSIS_INTERNAL, "in a task"); }),
                Failure);
+}
+
+TEST(ExpertRows, SortsThePairsByExpert) {
+  const std::vector<int32_t> experts = {2, 0, -1, 2};
+  const ExpertRows rows(experts.data(), 4, 3);
+  EXPECT_EQ(rows.num_rows(), 3);
+  EXPECT_EQ(rows.pair(0), 1);
+  EXPECT_EQ(rows.begin(1), rows.end(1));
+  EXPECT_EQ(rows.row(2), -1);
+  EXPECT_EQ(rows.row(3), 2);
+}
+
+TEST(ExpertRows, BlamesTheOpThatChoseAnIndexBeyondTheExperts) {
+  const std::pair<int32_t, std::string> cases[] = {{8, "index 8, expected below 8"},
+                                                   {-2, "index -2, expected 0 or more, or -1 for none"}};
+  for (const auto& [wrong, expected] : cases) {
+    const std::vector<int32_t> experts = {7, wrong};
+    try {
+      ExpertRows(experts.data(), 2, 8);
+      FAIL() << "no error for " << wrong;
+    } catch (const Failure& failure) {
+      const std::string text = failure.what();
+      EXPECT_NE(text.find(expected + "; it comes from the model's op that chooses experts"), text.npos) << text;
+    }
+  }
 }
 
 TEST(Tensor, ChecksTypeAndDims) {

@@ -8,23 +8,47 @@ method needs, so that no program reaches 100 %. Nothing is counted twice: no rec
 
 
 def linear_shapes(model: dict) -> list:
-    """(in, out) of the seven linears of a Llama's layer."""
-    hidden, inner = model["hidden_size"], model["intermediate_size"]
+    """(in, out) of the linears of a layer that every token passes: seven in a Llama; with experts, those of attention
+    and the router."""
+    hidden, experts = model["hidden_size"], num_experts(model)
     kv = hidden // model["num_attention_heads"] * model["num_key_value_heads"]
-    return [(hidden, hidden), (hidden, kv), (hidden, kv), (hidden, hidden), (hidden, inner), (hidden, inner),
-            (inner, hidden)]
+    attention = [(hidden, hidden), (hidden, kv), (hidden, kv), (hidden, hidden)]
+    return attention + ([(hidden, experts)] if experts else mlp_shapes(hidden, model["intermediate_size"]))
+
+
+def mlp_shapes(hidden: int, inner: int) -> list:
+    return [(hidden, inner), (hidden, inner), (inner, hidden)]
+
+
+def num_experts(model: dict) -> int:
+    """Of a layer; 0: the layers have none."""
+    return model.get("num_experts", model.get("num_local_experts", 0))
+
+
+def expert_elements(model: dict) -> int:
+    """Of the linears of one expert; 0 without experts."""
+    width = model.get("moe_intermediate_size", model["intermediate_size"])
+    return sum(n * m for n, m in mlp_shapes(model["hidden_size"], width)) if num_experts(model) else 0
 
 
 def weights(model: dict) -> dict:
     """Elements of the linears of all layers, of the head, and of a table of embeddings apart from it. Norms are left
     out."""
     head = model["hidden_size"] * model["vocab_size"]
-    return dict(linears=model["num_hidden_layers"] * sum(n * m for n, m in linear_shapes(model)), head=head,
+    layer = sum(n * m for n, m in linear_shapes(model)) + num_experts(model) * expert_elements(model)
+    return dict(linears=model["num_hidden_layers"] * layer, head=head,
                 embeddings=0 if model["tie_word_embeddings"] else head)
 
 
+def idle_elements(model: dict) -> int:
+    """Elements of the linears that a token does not pass: those of the experts that are not chosen for it."""
+    if not num_experts(model):
+        return 0
+    return model["num_hidden_layers"] * (num_experts(model) - model["num_experts_per_tok"]) * expert_elements(model)
+
+
 def adapter_elements(model: dict, rank: int) -> int:
-    """LoRA on all linears of the layers."""
+    """LoRA on the linears of the layers, without experts."""
     return model["num_hidden_layers"] * sum(rank * (n + m) for n, m in linear_shapes(model))
 
 
@@ -34,7 +58,8 @@ def flops_per_token(model: dict, seq_len: int, rank: int = 0) -> float:
     all_weights = weights(model)
     attention = 6.0 * seq_len * model["hidden_size"] * model["num_hidden_layers"]
     frozen = 4.0 if rank else 6.0
-    return (frozen * (all_weights["linears"] + all_weights["head"]) + 6.0 * adapter_elements(model, rank) + attention)
+    passed = all_weights["linears"] - idle_elements(model) + all_weights["head"]
+    return frozen * passed + 6.0 * adapter_elements(model, rank) + attention
 
 
 def bytes_per_step(model: dict, weight_bytes: float, rank: int = 0, linear_bytes: float = 0.0) -> float:

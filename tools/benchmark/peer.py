@@ -1,15 +1,17 @@
 """The peers of tools/bench and tools/gpu-check, on the same batches and at their best settings: a PyTorch loop over
-transformers' Llama, eager or compiled, HF Trainer, and over gloo (under torchrun) PyTorch's FSDP2, its tensor
+transformers' model, eager or compiled, HF Trainer, and over gloo (under torchrun) PyTorch's FSDP2, its tensor
 parallelism (dtensor) and its pipelining (pipeline, 1F1B), eager or compiled. All use fused AdamW; bf16 is autocast over
 fp32 parameters.
 
     peer.py FOLDER STEPS THREADS eager|compile|trainer|fsdp2|dtensor[-compile]|pipeline[-compile] fp32|bf16
+    peer.py FOLDER STEPS THREADS experts-eager|experts-grouped_mm[-compile] fp32|bf16
     peer.py FOLDER STEPS THREADS peft|qlora[-half][-compile] fp32|bf16
     peer.py FOLDER STEPS THREADS eager|compile|peft[-compile]|qlora[-compile] fp32|bf16 cuda
 
-peft trains LoRA on all linears of FOLDER/base; qlora does so on a base that bitsandbytes quantizes while it is loaded. In
-bf16 the base is bf16 and the adapter fp32 under autocast; with -half the adapter and its AdamW are bf16 too, without
-autocast. With a device, weights are random values made there, and the last line is the peak of its allocator.
+The model is the one that FOLDER/model.json describes; experts-… names its experts_implementation. peft trains LoRA on
+all linears of FOLDER/base; qlora does so on a base that bitsandbytes quantizes while it is loaded. In bf16 the base is
+bf16 and the adapter fp32 under autocast; with -half the adapter and its AdamW are bf16 too, without autocast. With a
+device, weights are random values made there, and the last line is the peak of its allocator.
 """
 import contextlib
 import json
@@ -18,19 +20,22 @@ import sys
 import time
 
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM
+import transformers
+
+from peer_facts import gradient_bytes, print_facts
 
 folder, steps, threads, kind, dtype = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4], sys.argv[5]
 device = sys.argv[6] if len(sys.argv) > 6 else "cpu"
 torch.set_num_threads(threads)
 torch.manual_seed(0)
 config = json.load(open(f"{folder}/model.json"))
+Model = getattr(transformers, config["architectures"][0])
 has_adapter, is_quantized, is_half = kind.startswith(("peft", "qlora")), kind.startswith("qlora"), "-half" in kind
 
 
 def made_on_device(dtype_of_weights):
     with torch.device(device):
-        made = LlamaForCausalLM(LlamaConfig(**config))
+        made = Model(Model.config_class(**config))
     return made.to(dtype_of_weights)
 
 
@@ -47,13 +52,15 @@ if has_adapter:
     if device != "cpu" and is_quantized and not os.path.exists(f"{folder}/base"):
         made_on_device(half_or_single).save_pretrained(f"{folder}/base")
     if device == "cpu" or is_quantized:
-        base = LlamaForCausalLM.from_pretrained(f"{folder}/base", dtype=half_or_single, **quantized)
+        base = Model.from_pretrained(f"{folder}/base", dtype=half_or_single, **quantized)
     else:
         base = made_on_device(half_or_single)
     model = get_peft_model(base, LoraConfig(r=16, lora_alpha=32, target_modules="all-linear", task_type="CAUSAL_LM"),
                            autocast_adapter_dtype=not is_half)
 else:
     model = made_on_device(torch.float32)
+    if kind.startswith("experts-"):
+        model.set_experts_implementation(kind.split("-")[1])
 rows = [json.loads(line)["input_ids"] for line in open(f"{folder}/tokens.jsonl")]
 batch = json.load(open(f"{folder}/batch.json"))
 BATCH, NUM_MICROBATCHES = batch["rows"], batch["num_microbatches"]
@@ -82,6 +89,8 @@ def loop(run) -> None:
             loss.backward()
         torch.nn.utils.clip_grad_norm_([p for group in optimizer.param_groups for p in group["params"]], 1.0)
         optimizer.step()
+        if step == 0:
+            print_facts(model, optimizer, gradients=gradient_bytes(model), reference=0, tokens=BATCH * len(rows[0]))
         optimizer.zero_grad(set_to_none=True)
         print(f"STEP {step + 1} {loss.item() * NUM_MICROBATCHES:.4f}", flush=True)
     if device != "cpu":
@@ -258,7 +267,7 @@ def pipeline() -> None:
 
 
 print(f"peer {kind} ready at {time.time():.2f}", flush=True)
-if has_adapter:
+if has_adapter or kind.startswith("experts-"):
     (compiled if kind.endswith("-compile") else eager)()
 else:
     {"eager": eager, "compile": compiled, "trainer": trainer, "fsdp2": fsdp2,

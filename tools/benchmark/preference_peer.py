@@ -22,6 +22,8 @@ from datasets import Dataset
 from peft import LoraConfig
 from transformers import AutoTokenizer, LlamaForCausalLM, TrainerCallback
 
+from peer_facts import gradient_bytes, num_bytes, print_facts
+
 folder, steps, threads, mode, dtype, kind = sys.argv[1], *map(int, sys.argv[2:4]), *sys.argv[4:7]
 torch.set_num_threads(threads)
 torch.manual_seed(0)
@@ -34,24 +36,16 @@ def load():
                                             attn_implementation="sdpa")
 
 
-def num_bytes(tensors) -> int:
-    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
-
-
 class Watch(TrainerCallback):
     """Counts the bytes of gradients and states while they exist."""
     facts = dict(gradients=0)
 
     def on_pre_optimizer_step(self, args, state, control, model=None, **kwargs):
-        self.facts["gradients"] = num_bytes(p.grad for p in model.parameters() if p.grad is not None)
+        self.facts["gradients"] = gradient_bytes(model)
 
     def on_step_end(self, args, state, control, model=None, optimizer=None, **kwargs):
         if state.global_step == 1:
-            inner = getattr(optimizer, "optimizer", optimizer)
-            self.facts |= dict(parameters=num_bytes(model.parameters()),
-                               optimizer=num_bytes(value for states in inner.state.values() for value in states.values()
-                                                   if torch.is_tensor(value)))
-            print("FACTS " + json.dumps(self.facts), flush=True)
+            print_facts(model, getattr(optimizer, "optimizer", optimizer), **self.facts)
         print(f"STEP {state.global_step}", flush=True)
 
 

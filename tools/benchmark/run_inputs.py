@@ -29,7 +29,7 @@ max_steps = {steps}
 {f"threads = {threads}" if threads else ""}
 device = "{device}"
 [model]
-plugin = "llama"
+plugin = "{model["model_type"]}"
 config = {{ {config} }}
 [data]
 shuffle = false

@@ -94,6 +94,11 @@ def light_of_steps(failures: Failures) -> None:
                     4.0 * (linears + 6400) + 6.0 * adapter + 6 * 10 * 64 * 2)
     failures.expect("bytes", light.bytes_per_step(model, 2.0), 4.0 * (linears + 6400) + 32.0 * (linears + 12800))
     failures.expect("bytes of 4 bits", light.bytes_per_step(model, 2.0, 4, 0.5), linears + 4.0 * 6400 + 32.0 * adapter)
+    experts = dict(model, num_experts=8, num_experts_per_tok=2, moe_intermediate_size=32)
+    attention, expert = 64 * 64 * 2 + 64 * 32 * 2, 3 * 64 * 32
+    failures.expect("linears with experts", light.weights(experts)["linears"], 2 * (attention + 64 * 8 + 8 * expert))
+    failures.expect("FLOPs with experts", light.flops_per_token(experts, 10),
+                    6.0 * (2 * (attention + 64 * 8 + 2 * expert) + 6400) + 6 * 10 * 64 * 2)
     failures.expect("light by products", light.percent(2e12, 1e9, 4.0, 1e12, 1e12), 50.0)
     failures.expect("light by copies", light.percent(2e9, 1e12, 4.0, 1e12, 1e12), 25.0)
     sizes = [light.weights(case.model) for case in speed.cases(False)]

@@ -1,6 +1,7 @@
 // dispatch, grouped_linear and combine: rows sorted by expert, and a product for each expert that has rows.
 #include <limits>
 
+#include "chassis/experts.hpp"
 #include "workspace.hpp"
 
 namespace aten {
@@ -257,8 +258,7 @@ class GroupedLinear : public AtenKernel {
     std::vector<int64_t> counts(static_cast<size_t>(num_experts));
     const int32_t* const ids = on_host.data<int32_t>();
     for (int64_t p = 0; p < pairs; ++p) {
-      if (ids[p] < -1 || ids[p] >= num_experts)
-        throw Failure(CHASSIS_INVALID_ARGUMENT, "expert ", ids[p], " is not one of ", num_experts);
+      check_expert(ids[p], num_experts);
       if (ids[p] >= 0) ++counts[static_cast<size_t>(ids[p])];
     }
     int64_t begin = 0;

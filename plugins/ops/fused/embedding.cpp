@@ -29,7 +29,7 @@ class Embedding final : public Kernel {
     const int32_t* id = ids.data<int32_t>();
     const int64_t tokens = ids.num_elements(), n = call.param(0).size(1);
     const T* d = dy.data<T>();
-    parallel_for(call.host(), n, kColumnGrain, [&](int64_t begin, int64_t end) {
+    parallel_for(call.host(), n, column_grain(tokens), [&](int64_t begin, int64_t end) {
       for (int64_t i = 0; i < tokens; ++i)
         row_loops<T>().add_to_wide(d + i * n + begin, dweight + id[i] * n + begin, end - begin);
     });

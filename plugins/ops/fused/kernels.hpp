@@ -24,8 +24,9 @@ inline int64_t row_grain(int64_t row_elements) {
   return std::max<int64_t>(1, 16384 / std::max<int64_t>(1, row_elements));
 }
 
-// Columns per chunk of a sum over rows: one thread sums each column, in order.
-constexpr int64_t kColumnGrain = 64;
+// Columns per chunk of a sum over rows: one thread sums each column, in order. A chunk reads about as much as one of
+// row_grain(), and at least a cache line of each row.
+inline int64_t column_grain(int64_t rows) { return std::max<int64_t>(64, row_grain(rows)); }
 
 // The gradient of input i: a new tensor like `like`, or the one that the host passes to add to; `carry` then points to
 // its data.

@@ -48,7 +48,7 @@ class LayerNorm final : public Kernel {
     const int64_t n = x.size(-1), rows = n ? x.num_elements() / n : 0;
     const T *d = dy.data<T>(), *v = x.data<T>();
     const float* moments = call.saved(0).data<float>();
-    parallel_for(call.host(), n, kColumnGrain, [&](int64_t begin, int64_t end) {
+    parallel_for(call.host(), n, column_grain(rows), [&](int64_t begin, int64_t end) {
       for (int64_t row = 0; row < rows; ++row) {
         const int64_t at = row * n + begin;
         if (dweight)

@@ -64,7 +64,7 @@ class Norm final : public Kernel {
     const int64_t n = x.size(-1), rows = x.num_elements() / n;
     const T *d = dy.data<T>(), *v = x.data<T>();
     const float* r = call.saved(0).data<float>();
-    parallel_for(call.host(), n, kColumnGrain, [&](int64_t begin, int64_t end) {
+    parallel_for(call.host(), n, column_grain(rows), [&](int64_t begin, int64_t end) {
       for (int64_t row = 0; row < rows; ++row)
         row_loops<T>().norm_weight(d + row * n + begin, v + row * n + begin, dweight + begin, end - begin, r[row]);
     });

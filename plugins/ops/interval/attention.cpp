@@ -11,6 +11,7 @@
 
 #include "chassis/memory.hpp"
 #include "chassis/task.hpp"
+#include "grain.hpp"
 #include "intervals.hpp"
 #include "single_query.hpp"
 #include "tiles.hpp"
@@ -125,14 +126,15 @@ class Attention final : public Kernel {
       if constexpr (std::is_same_v<T, float>) return {values(head), s.K * s.E};
       return {copies.data() + head * s.S * s.E, s.E};
     };
-    parallel_for(call.host(), s.B * s.K, 1, [&](int64_t begin, int64_t end) {
+    parallel_for(call.host(), s.B * s.K, copy_grain(s.S * (s.D + s.E)), [&](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) {
         transpose(pk + (i / s.K * s.S * s.K + i % s.K) * s.D, s.K * s.D, s.S, s.D, transposed.data() + i * s.D * ld,
                   ld);
         read(values(i), s.K * s.E, s.S, s.E, copies.data() + copied<T>(i * s.S * s.E));
       }
     });
-    parallel_for(call.host(), s.B * s.N * s.blocks(), 1, [&](int64_t begin, int64_t end) {
+    const int64_t grain = product_grain(2 * std::min(kQueryBlock, s.T) * s.S * (s.D + s.E));
+    parallel_for(call.host(), s.B * s.N * s.blocks(), grain, [&](int64_t begin, int64_t end) {
       Scratch<float> scores(call.host(), kQueryBlock * ld), queries(call.host(), copied<T>(kQueryBlock * s.D)),
           outputs(call.host(), copied<T>(kQueryBlock * s.E));
       for (int64_t task = begin; task < end; ++task) {
@@ -169,7 +171,8 @@ class Attention final : public Kernel {
            dv = Tensor::create_like(call.host(), v);
     const auto intervals = intervals_of(call, s);
     // One thread computes a key head with all its query heads, so that sums over queries have a fixed order.
-    parallel_for(call.host(), s.B * s.K, 1, [&](int64_t begin, int64_t end) {
+    const int64_t grain = product_grain(2 * s.group() * s.T * s.S * (3 * s.D + 2 * s.E));
+    parallel_for(call.host(), s.B * s.K, grain, [&](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) backward_head(call, s, intervals, i / s.K, i % s.K, dq, dk, dv);
     });
     if (call.wants_grad_input(0)) call.set_grad_input(0, std::move(dq));

@@ -9,6 +9,7 @@
 #include "chassis/amx.hpp"
 #include "chassis/memory.hpp"
 #include "chassis/task.hpp"
+#include "grain.hpp"
 #include "intervals.hpp"
 #include "single_query.hpp"
 
@@ -99,14 +100,15 @@ class Bf16Attention final : public Kernel {
     const Bf16 *const pq = q.data<Bf16>(), *const pk = k.data<Bf16>(), *const pv = v.data<Bf16>();
     Bf16* const po = out.data<Bf16>();
     Scratch<Bf16> keys(call.host(), s.B * s.K * s.Sp * s.Dp), values(call.host(), s.B * s.K * s.Sp * s.Ep);
-    parallel_for(call.host(), s.B * s.K, 1, [&](int64_t begin, int64_t end) {
+    parallel_for(call.host(), s.B * s.K, copy_grain(s.S * (s.D + s.E)), [&](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) {
         const int64_t head = i / s.K * s.S * s.K + i % s.K;
         bf16_blocks()->copy(pk + head * s.D, s.K * s.D, s.S, s.D, keys.data() + i * s.Sp * s.Dp, s.Sp, s.Dp);
         bf16_blocks()->transpose(pv + head * s.E, s.K * s.E, s.S, s.E, values.data() + i * s.Sp * s.Ep, s.Sp, s.Ep);
       }
     });
-    parallel_for(call.host(), s.B * s.N * s.blocks(), 1, [&](int64_t begin, int64_t end) {
+    const int64_t grain = product_grain(2 * std::min(kColumns, s.T) * s.S * (s.D + s.E));
+    parallel_for(call.host(), s.B * s.N * s.blocks(), grain, [&](int64_t begin, int64_t end) {
       const TileScope tiles;
       QueryFactors queries(call.host(), s.Dp);
       Scratch<float> scores(call.host(), kColumns * s.Sp), sums(call.host(), kColumns * s.Ep);
@@ -141,7 +143,8 @@ class Bf16Attention final : public Kernel {
            dv = Tensor::create_like(call.host(), v);
     const auto intervals = intervals_of(call, s);
     // One thread computes a key head with all its query heads, so that sums over queries have a fixed order.
-    parallel_for(call.host(), s.B * s.K, 1, [&](int64_t begin, int64_t end) {
+    const int64_t grain = product_grain(2 * s.group() * s.T * s.S * (3 * s.D + 2 * s.E));
+    parallel_for(call.host(), s.B * s.K, grain, [&](int64_t begin, int64_t end) {
       const TileScope tiles;
       KeyHead head(call.host(), s);
       for (int64_t i = begin; i < end; ++i) backward_head(call, s, intervals, i / s.K, i % s.K, head, dq, dk, dv);

@@ -4,11 +4,21 @@
 
 #include <cstdint>
 #include <cstring>
+#include <string>
 #include <vector>
 
 #include "chassis/guard.hpp"
 
 CHASSIS_SDK_BEGIN
+
+// Throws unless `expert` is -1 or below `num_experts`. The message names the ops that choose experts, since the op that
+// reads the index, by which the host begins it, is not the cause.
+inline void check_expert(int32_t expert, int64_t num_experts) {
+  if (expert >= -1 && expert < num_experts) return;
+  const std::string expected = expert < 0 ? "0 or more, or -1 for none" : "below " + std::to_string(num_experts);
+  throw Failure(CHASSIS_INVALID_ARGUMENT, "input 'experts' has the index ", expert, ", expected ", expected,
+                "; it comes from the model's op that chooses experts, such as top_experts, not from this op");
+}
 
 // The number of experts of which pairs have some; a reader that has no parameter of the experts needs no other.
 inline int64_t num_experts_in(const int32_t* experts, int64_t num_pairs) {
@@ -25,8 +35,7 @@ class ExpertRows {
   ExpertRows(const int32_t* experts, int64_t num_pairs, int64_t num_experts)
       : begin_(static_cast<size_t>(num_experts) + 1), row_(static_cast<size_t>(num_pairs), -1) {
     for (int64_t p = 0; p < num_pairs; ++p) {
-      if (experts[p] < -1 || experts[p] >= num_experts)
-        throw Failure(CHASSIS_INVALID_ARGUMENT, "expert ", experts[p], " is not one of ", num_experts);
+      check_expert(experts[p], num_experts);
       if (experts[p] >= 0) ++begin_[static_cast<size_t>(experts[p]) + 1];
     }
     for (size_t e = 1; e < begin_.size(); ++e) begin_[e] += begin_[e - 1];
