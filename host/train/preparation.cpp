@@ -158,6 +158,7 @@ class Preparation {
     options.before_update = [&run = run_] { run.saves->saver().await_tensors(); };
     options.objective = run_.objective ? &*run_.objective : nullptr;
     options.trace = run_.recorder();
+    options.router_every_steps = settings().log.every_steps;
     options.process_settings = session_.plugins().registry().settings_before_plugins();
     run_.step_data.emplace(step_data_bytes(session_.program(), settings(), sizes), MemoryCategory::kData);
     run_.trainer = std::make_unique<Trainer>(session_.state(), *run_.data, options);
