@@ -219,7 +219,12 @@ void BlockLayout::append_row_sums(Op op, bool divides_positions) {
   if (!divides_positions) return append(std::move(op), {});
   append(std::move(op), {Kind::kPartial, 0});
   of(largest) = {};  // of each rank's positions; nothing but the host reads it
-  renamed_[sums] = insert(CommOp::kAllReduce, sums, {}, 0);
+  const bool is_read =
+      std::ranges::any_of(recorded_, [&](const Op& op) { return std::ranges::count(op.inputs, sums) > 0; }) ||
+      std::ranges::any_of(block_.outputs, [&](const auto& output) {
+        return output.second == sums && !output.first.starts_with(kRouterSumsOutput);
+      });
+  if (is_read) renamed_[sums] = insert(CommOp::kAllReduce, sums, {}, 0);
 }
 
 void BlockLayout::append(Op op, Sharding result) {

@@ -64,9 +64,10 @@ class RouterPass {
               "\"pretrain\"");
     pass_on();
     return fmt::format(
-        "measures the loads of {} routers, and adds their auxiliary loss of weight {:g} ({}) and their "
-        "z-loss of weight {:g}",
-        num_routers_, aux_weight_, balance_.form, request_.z_weight);
+        "measures the loads of {} routers, and adds their auxiliary loss ({}; {} if all loads are equal) with weight "
+        "{:g}, and their z-loss with weight {:g}",
+        num_routers_, balance_.form, is_joint() ? chosen_ : static_cast<int64_t>(num_routers_), aux_weight_,
+        request_.z_weight);
   }
 
  private:

@@ -229,6 +229,8 @@ class Preparation {
     log::info("{}", data_text(*run_.data, trainer().state().step, options.max_steps, options.shape.num_rows()));
     if (const std::string packing = packing_text(*run_.data, session_.program()); !packing.empty())
       log::info("{}", packing);
+    for (const PassReport& report : session_.compiled().reports(Purpose::kTraining))
+      if (report.pass == "routers" && report.what.starts_with("measures")) log::info("{}", report.what);
     if (first_rank()) warn_of_length();
     log::info("{}", results_text(settings(), session_.tokenizer(), run_.directory->path()));
   }

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <limits>
 #include <numeric>
+#include <utility>
 
 #include "chassis/comm.h"
 #include "host/base/log.hpp"
@@ -61,12 +62,9 @@ RouterMetrics::RouterMetrics(const Program& program) {
 }
 
 bool RouterMetrics::is_due(int64_t step, int64_t every_steps) {
-  if (routers_.empty()) return false;
-  if (std::exchange(is_first_, false)) {
+  if (std::exchange(is_first_, false))
     for (Router& router : routers_) std::ranges::fill(router.last_used, step - 1);
-    return true;
-  }
-  return step % every_steps == 0;
+  return !routers_.empty() && (step == 1 || step % every_steps == 0);
 }
 
 NamedValues RouterMetrics::take(Executor& executor, const Ranks& ranks, int64_t step) {

@@ -32,7 +32,7 @@ class RouterMetrics {
 
   explicit RouterMetrics(const Program& program);
 
-  // True at the first step, and then every so many steps, if the model has routers.
+  // True at step 1 and every so many steps, if the model has routers. Called at each step.
   bool is_due(int64_t step, int64_t every_steps);
   // [step][all-ranks] The metrics of all routers since the last call; counts warnings.
   NamedValues take(Executor& executor, const Ranks& ranks, int64_t step);

@@ -26,7 +26,7 @@ struct ModelSpec {
 };
 
 // Layers whose experts add nothing; only their routers matter here.
-Program model(const ModelSpec& spec = {}) {
+Program router_model(const ModelSpec& spec = {}) {
   return test::record([&](Recorder& r) {
     const DimId h = r.dim("hidden", 4), e = r.dim("experts", 5), k = r.dim("chosen", 2), v = r.dim("vocab", 11);
     const std::vector<DimId> stream = {CHASSIS_DIM_BATCH, CHASSIS_DIM_TIME, h};
@@ -59,7 +59,7 @@ Program model(const ModelSpec& spec = {}) {
 }
 
 Program rewritten(const ModelSpec& spec, const RouterRequest& request, std::string* report = nullptr) {
-  Program program = model(spec);
+  Program program = router_model(spec);
   add_objective(program, {});
   const std::string what = add_router_losses(program, request);
   check_rewritten(program, "the router pass");
@@ -72,25 +72,25 @@ std::string ops_of(const BlockType& block) {
   for (const Op& op : block.ops) text += (text.empty() ? "" : " ") + op.id.text();
   return text;
 }
-const BlockType& layer(const Program& program, size_t i) { return program.blocks[program.chains[1].blocks[i]]; }
+const BlockType& layer_of(const Program& program, size_t i) { return program.blocks[program.chains[1].blocks[i]]; }
 bool passes_on(const BlockType& block) { return block.outputs.contains(kRouterBalance); }
 bool takes(const BlockType& block) { return block.inputs.contains(kRouterBalance); }
 
 TEST(RouterPass, TakesTheAttributesThatProvidersDoNotSee) {
   const Program program = rewritten({}, {});
-  for (const Op& op : layer(program, 1).ops) EXPECT_TRUE(op.attr(kAuxWeightAttr) == nullptr);
-  EXPECT_EQ(ops_of(layer(program, 1)), "score top_experts expert_weights dispatch combine");
+  for (const Op& op : layer_of(program, 1).ops) EXPECT_TRUE(op.attr(kAuxWeightAttr) == nullptr);
+  EXPECT_EQ(ops_of(layer_of(program, 1)), "score top_experts expert_weights dispatch combine");
 }
 
 TEST(RouterPass, MeasuresWithoutALoss) {
   std::string report;
   const Program program = rewritten({}, {.measures = true}, &report);
   EXPECT_EQ(report, "measures the loads of 2 routers; their losses are off");
-  EXPECT_EQ(ops_of(layer(program, 1)), "score top_experts router_stats expert_weights dispatch combine");
-  EXPECT_TRUE(layer(program, 1).ops[2].is_detached);
-  EXPECT_EQ(layer(program, 1).outputs.count(kRouterSumsOutput), 1u);
-  EXPECT_EQ(&layer(program, 0), &layer(program, 2));
-  EXPECT_FALSE(passes_on(layer(program, 1)));
+  EXPECT_EQ(ops_of(layer_of(program, 1)), "score top_experts router_stats expert_weights dispatch combine");
+  EXPECT_TRUE(layer_of(program, 1).ops[2].is_detached);
+  EXPECT_EQ(layer_of(program, 1).outputs.count(kRouterSumsOutput), 1u);
+  EXPECT_EQ(&layer_of(program, 0), &layer_of(program, 2));
+  EXPECT_FALSE(passes_on(layer_of(program, 1)));
 }
 
 // The sums of all layers reach the head through the blocks between them, not those before the first router.
@@ -98,15 +98,15 @@ TEST(RouterPass, PassesTheSumsOfAllLayersToTheLastBlock) {
   std::string report;
   const Program program = rewritten({}, {.measures = true, .aux_weight = std::nullopt}, &report);
   EXPECT_EQ(report,
-            "measures the loads of 2 routers, and adds their auxiliary loss of weight 0.25 (layers) and their z-loss "
-            "of weight 0");
-  EXPECT_FALSE(takes(layer(program, 0)) || passes_on(layer(program, 0)));
-  EXPECT_FALSE(takes(layer(program, 1)));
-  EXPECT_TRUE(passes_on(layer(program, 1)));
-  EXPECT_TRUE(takes(layer(program, 2)) && passes_on(layer(program, 2)));
-  EXPECT_TRUE(takes(layer(program, 3)) && passes_on(layer(program, 3)));
-  EXPECT_EQ(ops_of(layer(program, 1)), "score top_experts router_stats expert_weights dispatch combine");
-  EXPECT_EQ(ops_of(layer(program, 3)), "score top_experts router_stats add expert_weights dispatch combine");
+            "measures the loads of 2 routers, and adds their auxiliary loss (layers; 2 if all loads are equal) with "
+            "weight 0.25, and their z-loss with weight 0");
+  EXPECT_FALSE(takes(layer_of(program, 0)) || passes_on(layer_of(program, 0)));
+  EXPECT_FALSE(takes(layer_of(program, 1)));
+  EXPECT_TRUE(passes_on(layer_of(program, 1)));
+  EXPECT_TRUE(takes(layer_of(program, 2)) && passes_on(layer_of(program, 2)));
+  EXPECT_TRUE(takes(layer_of(program, 3)) && passes_on(layer_of(program, 3)));
+  EXPECT_EQ(ops_of(layer_of(program, 1)), "score top_experts router_stats expert_weights dispatch combine");
+  EXPECT_EQ(ops_of(layer_of(program, 3)), "score top_experts router_stats add expert_weights dispatch combine");
   const BlockType& head = *program.last_block();
   EXPECT_TRUE(takes(head));
   EXPECT_FALSE(passes_on(head));
@@ -120,10 +120,10 @@ TEST(RouterPass, AddsUpLossesOfLayers) {
   ModelSpec spec;
   spec.router.emplace_back(kBalanceAttr, std::string("sequence"));
   const Program program = rewritten(spec, {.aux_weight = std::nullopt, .z_weight = 0.5});
-  EXPECT_EQ(ops_of(layer(program, 3)),
+  EXPECT_EQ(ops_of(layer_of(program, 3)),
             "score top_experts router_stats load_balance add expert_weights dispatch combine");
   EXPECT_EQ(ops_of(*program.last_block()), "linear cross_entropy add");
-  const Op& loss = layer(program, 3).ops[3];
+  const Op& loss = layer_of(program, 3).ops[3];
   EXPECT_EQ(std::get<double>(*loss.attr("z_weight")), 0.25) << "a mean over two layers";
   EXPECT_EQ(loss.attr_int("chosen", 0), 2);
 }
@@ -140,7 +140,7 @@ TEST(RouterPass, RefusesALossThatCannotBe) {
   dense.has_experts = {false};
   EXPECT_HAS(test::refusal([&] { rewritten(dense, {.aux_weight = 0.1}); }), "the model has no experts");
   EXPECT_EQ(test::refusal([&] { rewritten(dense, {.measures = true, .aux_weight = std::nullopt}); }), "");
-  Program scored = model();
+  Program scored = router_model();
   add_objective(scored, {.output = ObjectiveOutput::kTokenLogps});
   EXPECT_HAS(test::refusal([&] { add_router_losses(scored, {.aux_weight = 0.1}); }),
              "which is added to the cross entropy of tokens, and this objective has none");
@@ -149,8 +149,9 @@ TEST(RouterPass, RefusesALossThatCannotBe) {
 // Evaluation minimises nothing: its loss is the cross entropy, and no block passes sums on.
 TEST(RouterPass, OnlyTrainingHasTheLoss) {
   StubProvider all("all");
-  const CompiledProgram compiled = compile(model(), {.routers = {.measures = true, .aux_weight = std::nullopt},
-                                                     .resolve = {.batch = 2, .time = 3, .kernels = {all.provider()}}});
+  const CompiledProgram compiled =
+      compile(router_model(), {.routers = {.measures = true, .aux_weight = std::nullopt},
+                               .resolve = {.batch = 2, .time = 3, .kernels = {all.provider()}}});
   const auto has = [&](Purpose purpose, const char* id) {
     return std::ranges::any_of(compiled.resolved(purpose).units, [&](const auto& unit) {
       return std::ranges::any_of(unit->block.ops, [&](const Op& op) { return op.id.text() == id; });
