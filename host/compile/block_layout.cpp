@@ -6,6 +6,7 @@
 #include "host/base/batch_fields.hpp"
 #include "host/base/error.hpp"
 #include "host/base/mesh_axes.hpp"
+#include "host/graph/output_names.hpp"
 
 namespace chassis {
 
@@ -204,12 +205,26 @@ std::pair<int64_t, int64_t> BlockLayout::part_of(DimId dim) const {
 }
 
 void BlockLayout::finish_output(const std::string& name, ValueId& value) {
+  if (name.starts_with(kRouterSumsOutput)) return;  // the host adds up the ranks' parts
   if (auto renamed = renamed_.find(value); renamed != renamed_.end()) value = renamed->second;
   if (of(value).kind == Kind::kPartial)
     throw internal_error("block '" + block_.name + "' has the partial value '" + name + "' as output");
   // The host reads log-probabilities and scores, so every rank gets all of them, and gives them the same gradient.
   if (block_.values[value].type == GraphValueType::kFloat32) value = whole(value);
   if (program_.is_logits(block_.values[value])) value = converted(value, {});
+}
+
+void BlockLayout::append_row_sums(Op op, bool divides_positions) {
+  const ValueId sums = op.outputs[0], largest = op.outputs[1];
+  if (!divides_positions) return append(std::move(op), {});
+  append(std::move(op), {Kind::kPartial, 0});
+  of(largest) = {};  // of each rank's positions; nothing but the host reads it
+  const bool is_read =
+      std::ranges::any_of(recorded_, [&](const Op& op) { return std::ranges::count(op.inputs, sums) > 0; }) ||
+      std::ranges::any_of(block_.outputs, [&](const auto& output) {
+        return output.second == sums && !output.first.starts_with(kRouterSumsOutput);
+      });
+  if (is_read) renamed_[sums] = insert(CommOp::kAllReduce, sums, {}, 0);
 }
 
 void BlockLayout::append(Op op, Sharding result) {

@@ -69,6 +69,8 @@ class BlockLayout {
   ValueId converted(ValueId value, Sharding wanted);
   ValueId insert(CommOp collective, ValueId value, Sharding placed, DimId moved, int64_t pad = 0);
   void append(Op op, Sharding result);
+  // Sums over positions, which ranks add up where each has some of them.
+  void append_row_sums(Op op, bool divides_positions);
   // For plugins' own ops that compute the same on every rank: all of a value, and a rank's part of it.
   ValueId whole(ValueId value);
   ValueId part(ValueId value, DimId dim);

@@ -132,6 +132,8 @@ CompiledProgram compile(Program recorded, CompileOptions options) {
   append(out->reports, report_of_record(out->program));
   if (options.objective) out->reports.push_back({"objective", "", add_objective(out->program, *options.objective)});
   check_rewritten(out->program, "the objective pass");
+  out->reports.push_back({"routers", "", add_router_losses(out->program, options.routers)});
+  check_rewritten(out->program, "the router pass");
   append(out->reports, rewrite("adapter", options.passes.adapters, out->program));
   out->layout = apply_layout(out->program, options.passes.layout);
   append(out->reports, report_of_layout(out->program, out->layout));

@@ -18,6 +18,7 @@
 #include "host/compile/pass_report.hpp"
 #include "host/compile/recompute.hpp"
 #include "host/compile/resolve.hpp"
+#include "host/compile/router_pass.hpp"
 #include "host/graph/program.hpp"
 
 namespace chassis {
@@ -50,6 +51,7 @@ struct Recording {
 
 struct CompileOptions {
   std::optional<ObjectiveRequest> objective = ObjectiveRequest{};  // nullopt: the model stays as it is recorded
+  RouterRequest routers = {};
   ProgramPasses passes = {};
   std::function<void(ParameterTable&)> freeze = {};  // marks the parameters that are not trained
   ResolveOptions resolve = {};                       // its purpose is ignored

@@ -25,7 +25,7 @@ class ContextLayout final : public BlockLayout {
   // Slices at the start of the block, so that runs of ops stay together for the patterns of providers.
   void prepare() override {
     for (Op op : recorded_)
-      if (!op.spec().is_attention()) slice_inputs(op);
+      if (!op.spec().is_attention() && op.spec().placement != OpPlacement::kOfRowSums) slice_inputs(op);
   }
   // Labels are padded with the index that the loss ignores; further ids, with any.
   void slice_inputs(Op& op) {
@@ -40,12 +40,14 @@ class ContextLayout final : public BlockLayout {
 
   void place(Op op) override {
     if (op.spec().is_attention()) return place_attention(std::move(op));
+    if (op.spec().placement == OpPlacement::kOfRowSums) return append(std::move(op), {});
     if (op.attr("long_inv_freq") != nullptr)
       refuse_context(op, "chooses its frequencies by the largest position of a row");
     if (op.spec().is_random) place_random_bits(op);
     if (op.is_own()) prepare_own(op);
     slice_inputs(op);
     if (op.spec().placement == OpPlacement::kLoss) return place_loss(std::move(op));
+    if (op.spec().placement == OpPlacement::kRowSums) return append_row_sums(std::move(op), true);
     if (!block_.has_operand_with(op, CHASSIS_DIM_TIME)) return append(std::move(op), {});
     for (const SlotId slot : op.params) mark_partial(block_.slots[slot]);  // each rank has a part of the positions
     if (op.is_own() && !block_.values[op.outputs[0]].has(CHASSIS_DIM_TIME)) return place_loss(std::move(op));

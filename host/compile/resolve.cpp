@@ -42,7 +42,7 @@ class BlockResolver {
   void run() {
     keep_needed_outputs();
     if (options_.purpose == Purpose::kReference) drop_adapters();
-    if (options_.purpose != Purpose::kTraining) drop_random_ops();
+    if (options_.purpose != Purpose::kTraining) drop_ops_of_training();
     drop_dead_ops(block());
     find_gradients();
     for (size_t at = 0; at < block().ops.size();) at += make_node_at(at);
@@ -54,6 +54,7 @@ class BlockResolver {
   BlockType& block() { return out_.block; }
 
   void keep_needed_outputs() {
+    if (options_.purpose != Purpose::kTraining) drop_router_values();
     if (options_.purpose != Purpose::kLogits) {
       block().outputs.erase(kLogitsOutput);
       return;
@@ -61,6 +62,13 @@ class BlockResolver {
     if (!block().outputs.contains(kLogitsOutput)) return;
     for (const char* name : {kLossOutput, kTokenLogpsOutput, kTopLogpsOutput, kScoresOutput})
       block().outputs.erase(name);
+  }
+
+  // Loads of experts are those of training, and so are the losses that balance them.
+  void drop_router_values() {
+    const auto is_of_router = [](const auto& entry) { return entry.first.starts_with(kRouterPrefix); };
+    std::erase_if(block().outputs, is_of_router);
+    std::erase_if(block().inputs, is_of_router);
   }
 
   // Readers of a value that an adapter replaced read the recorded one.
@@ -76,10 +84,10 @@ class BlockResolver {
     }
   }
 
-  // Replaces the output of such an op by its input, because nothing is trained.
-  void drop_random_ops() {
+  // Replaces the output of such an op by its first input, because nothing is trained.
+  void drop_ops_of_training() {
     for (size_t i = 0; i < block().ops.size(); ++i)
-      if (block().ops[i].spec().is_random)
+      if (block().ops[i].spec().is_random || block().ops[i].is_training_term)
         replace_uses(block(), block().ops[i].outputs[0], block().ops[i].inputs[0], i + 1);
   }
 
@@ -89,6 +97,7 @@ class BlockResolver {
     if (options_.purpose != Purpose::kTraining) return;
     for (const auto& [name, value] : block().inputs) needs[value] = out_.inputs_need_grad;
     for (const Op& op : block().ops) {
+      if (op.is_detached) continue;
       bool any = false;
       for (ValueId v : op.inputs) any |= v != kAbsent && needs[v];
       for (SlotId s : op.params) any |= out_.slot_trainable[s] != 0;

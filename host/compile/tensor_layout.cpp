@@ -55,6 +55,10 @@ class TensorLayout final : public BlockLayout {
         return place_grouped_linear(std::move(op));
       case OpPlacement::kCombine:
         return place_combine(std::move(op));
+      case OpPlacement::kRowSums:
+        return place_row_sums(std::move(op));
+      case OpPlacement::kOfRowSums:
+        return append(std::move(op), {});
       case OpPlacement::kPointwise:
       case OpPlacement::kNone:
         break;
@@ -355,6 +359,14 @@ class TensorLayout final : public BlockLayout {
       complete_partial(output);
     else if (division_.sequence_parallel)
       renamed_[output] = part(output, CHASSIS_DIM_TIME);
+  }
+
+  void place_row_sums(Op op) {
+    const Sharding logits = of(op.inputs[0]);
+    if (logits.kind != Kind::kShard) return append_row_sums(std::move(op), false);
+    if (logits.dim != CHASSIS_DIM_TIME) refuse_undivided(op, logits.dim);
+    op.inputs[1] = part(op.inputs[1], CHASSIS_DIM_TIME);
+    append_row_sums(std::move(op), true);
   }
 
   // An op that acts on each position by itself takes its inputs as they are, if their placements agree.

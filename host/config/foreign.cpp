@@ -97,6 +97,7 @@ constexpr ForeignKey kKeys[] = {
     {"device_map", kHf, "use run.device, and [mesh] to divide a model"},
     {"resize_vocab", kLf, "the vocabulary is never resized silently; prepare the model directory instead"},
     {"resize_token_embeddings_to_32x", kAxolotl, "padding of the vocabulary is a run-time detail here; remove it"},
+    {"moe_aux_loss_coef", kLf, "use model.router_aux_weight"},
     // task and trained parameters
     {".stage", kLf,
      "use train.task: pt is \"pretrain\", sft is \"sft\", rm is \"reward\"; dpo and kto are \"preference\", with "

@@ -86,6 +86,11 @@ TableRows model_table() {
           table("config", &T::config, "", "without a path: the content of config.json"),
           choice("init", &T::init, std::nullopt,
                  "where weights come from; default: pretrained with a path, random without"),
+          number("router_aux_weight", &T::router_aux_weight, "", 0, std::nullopt,
+                 "weight of the auxiliary loss that balances experts; default: router_aux_loss_coef of config.json if "
+                 "output_router_logits is true there, else 0"),
+          number("router_z_weight", &T::router_z_weight, "0.0", 0, std::nullopt,
+                 "weight of the z-loss, the mean square of a router's log Σ exp; 0: none"),
       });
 }
 

@@ -132,6 +132,7 @@ struct Settings {
     Setting<std::string> plugin;
     Setting<TomlValue> config;
     Setting<ModelInit> init;
+    Setting<double> router_aux_weight, router_z_weight;
 
     // The key that defines the model: path, or else config.
     const ConfigEntry& source() const { return path.is_set() ? static_cast<const ConfigEntry&>(path) : config; }

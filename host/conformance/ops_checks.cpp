@@ -271,6 +271,25 @@ CaseProgram expert_weights(const char* score, OpAttrs attrs = {}, const Routing&
   return c.output("weights", c.op("expert_weights", {logits, c.field(routing.name, {chosen})}, {}, std::move(attrs)));
 }
 
+// A router, and the numbers of its choices or, with a form of its loss, that loss.
+CaseProgram router(const std::string& form = {}, double z_weight = 0) {
+  CaseProgram c(form.empty() ? "router_stats" : "load_balance, " + form);
+  const DimId n = c.dim("n", 37), experts = c.dim("num_experts", kExperts), chosen = c.dim("chosen", kChosen),
+              size = c.dim("router_sums", 2 * kExperts + 1);
+  const ValueId logits = c.op("score", {c.input("x", {n})}, {c.slot("router", {{experts}, {n}})});
+  const ValueId sums = c.op("router_stats", {logits, c.field(kExpertField, {chosen})}, {}, {}, {size});
+  if (form.empty()) {
+    const ValueId largest = c.result(1);
+    return c.output("sums", sums).output("largest", largest);
+  }
+  return c.output("loss", c.op("load_balance", {sums, c.field("labels")}, {},
+                               {{"chosen", kChosen},
+                                {"aux_weight", 0.3},
+                                {"z_weight", z_weight},
+                                {"balance", form},
+                                {"ignore_index", int64_t{-100}}}));
+}
+
 // A mixture of experts without its router, or one op of it.
 CaseProgram experts(const char* id, bool weighted, bool bias = false, int64_t width = 20,
                     const Routing& routing = kScattered) {
@@ -406,6 +425,9 @@ std::vector<CaseProgram> all_cases() {
     cases.push_back(expert_weights(score, {{"normalize", one}}));
   }
   cases.push_back(expert_weights("softmax", {{"factor", 2.5}}));
+  cases.push_back(router());
+  for (const char* form : {"layers", "batch", "sequence"}) cases.push_back(router(form));
+  cases.push_back(router("layers", 0.02));
   for (const bool weighted : {false, true}) {
     cases.push_back(experts("dispatch", weighted));
     cases.push_back(experts("combine", weighted));

@@ -58,8 +58,8 @@ class BlockRun : NodeKind {
       for (ValueId v : node.dead_after_forward) frame_.values[v].reset();
     }
     std::map<std::string, Tensor> outputs;
+    for (const auto& [name, value] : block_.block.outputs) outputs[name] = frame_.values[value];
     for (const auto& [name, value] : block_.block.outputs) {
-      outputs[name] = frame_.values[value];
       const bool kept = std::find(block_.kept.begin(), block_.kept.end(), value) != block_.kept.end();
       if (!kept || !training) frame_.values[value].reset();
     }

@@ -74,6 +74,13 @@ void Executor::enter(const char* phase, int microbatch, size_t unit) const {
   backend_->enter_unit(phase, microbatch, static_cast<int64_t>(unit));
 }
 
+std::vector<RouterLoad> Executor::take_router_loads() {
+  return router_loads_.take([this](size_t unit, const std::string& output) {
+    const BlockType& block = resolved(Purpose::kTraining).running(unit).block;
+    return is_own_part(compiled_.layout(), block.values[block.outputs.at(output)]);
+  });
+}
+
 void Executor::visit_saved(const SavedTensorVisitor& visit) const {
   const ResolvedProgram& program = resolved(Purpose::kTraining);
   for (const auto& [key, mb] : microbatches_) {
@@ -171,6 +178,7 @@ StreamValues Executor::run_units(const ResolvedProgram& resolved, UnitRange unit
     if (training && !keeps_frame) mb.of(unit).inputs = stream;
     stream = run_forward(block, run, stream, mb.fields, keeps_frame, keeps_frame ? *mb.of(unit).frame : scratch);
     if (training && !keeps_frame) mb.of(unit).choices = std::move(scratch.choices);
+    if (training) router_loads_.add(unit, stream);
     if (events_) events_->post_forward(unit, {.training = training, .microbatch = mb.number});
     if (narrows_after) keep_last_position(block.block, false, stream);
   }

@@ -15,6 +15,7 @@
 #include "host/compile/pipeline.hpp"
 #include "host/execute/backend.hpp"
 #include "host/execute/kv_cache.hpp"
+#include "host/execute/router_loads.hpp"
 #include "host/execute/run_context.hpp"
 #include "host/state/schedule.hpp"
 #include "host/state/stage_division.hpp"
@@ -131,6 +132,9 @@ class Executor {
 
   const Program& program() const { return compiled_.program(); }
   const ResolvedProgram& resolved(Purpose purpose) const { return compiled_.resolved(purpose); }
+  // [step] What the routers of this rank's units have chosen in training since the last call. Sums over all ranks count
+  // each position once.
+  std::vector<RouterLoad> take_router_loads();
   // For reports of a failure: visits the tensors that a backward would read, each with the name of its value, or of the
   // node whose kernel saved it; forget() drops them.
   using SavedTensorVisitor =
@@ -195,6 +199,7 @@ class Executor {
   std::map<std::pair<int, size_t>, Microbatch> microbatches_;  // by number and first unit
   // Values and gradients for another stage of this rank, by receiving stage and micro-batch.
   std::map<std::pair<int, int>, StreamValues> values_, gradients_;
+  RouterLoads router_loads_;
 };
 
 }  // namespace chassis

@@ -41,6 +41,7 @@ class OpRule {
     }
   }
   double number(std::string_view attr) const { return std::get<double>(*op_.attr(attr)); }
+  const std::string& text(std::string_view attr) const { return std::get<std::string>(*op_.attr(attr)); }
 
   const std::vector<DimId>& dims(size_t input) const { return block_.values[op_.inputs[input]].dims; }
   const ParameterSlot& param(size_t i) const { return block_.slots[op_.params[i]]; }
@@ -383,6 +384,35 @@ void top_experts(OpRule& r) {
   r.output({kB, kT, r.output_dims()[0]}, GraphValueType::kInt32);
 }
 
+int64_t size_of_last(const OpRule& r, size_t input) { return r.program().dims[r.dims(input).back()].size; }
+
+void router_stats(OpRule& r) {
+  chosen_dim(r, 0);
+  expect_experts(r, 1);
+  const DimId sums = last_dim(r);
+  const int64_t num_experts = size_of_last(r, 0), size = r.program().dims[sums].size;
+  if (size != 2 * num_experts + 1)
+    r.fail("its output dim has size " + std::to_string(size) + ", but " + std::to_string(num_experts) +
+           " experts give " + std::to_string(2 * num_experts + 1) + " sums");
+  r.output({kB, sums}, GraphValueType::kFloat32);
+  r.output({kB}, GraphValueType::kFloat32);
+}
+
+void load_balance(OpRule& r) {
+  r.expect_rank(0, 2);
+  r.expect_type(0, GraphValueType::kFloat32, "f32");
+  if (const int64_t size = size_of_last(r, 0); r.dims(0)[0] != kB || size < 3 || size % 2 == 0)
+    r.fail("input 0 is " + r.program().dims_text(r.dims(0)) + ", expected the sums of router_stats");
+  r.expect_dims(1, {kB, kT});
+  r.expect_type(1, GraphValueType::kInt32, "labels");
+  if (r.op().attr_int("chosen", 0) < 1) r.fail("attribute chosen must be at least 1");
+  for (const char* weight : {"aux_weight", "z_weight"})
+    if (!(r.number(weight) >= 0)) r.fail("attribute " + std::string(weight) + " must be a number of at least 0");
+  if (const std::string& form = r.text("balance"); form != "layers" && form != "batch" && form != "sequence")
+    r.fail("attribute balance is '" + form + "', expected layers, batch or sequence");
+  r.output({}, GraphValueType::kFloat32);
+}
+
 void expert_weights(OpRule& r) {
   chosen_dim(r, 0);
   expect_experts(r, 1);
@@ -470,7 +500,15 @@ constexpr AttrSpec kPositionScaleAttrs[] = {{"floor_scale", kFloat}, {"attn_scal
 constexpr AttrSpec kDropoutAttrs[] = {{"p", kFloat}, {"first", kInt, kOptional}, {kQueryPart, kInt, kOptional}};
 constexpr AttrSpec kCrossEntropyAttrs[] = {{"ignore_index", kInt, kOptional}};
 constexpr AttrSpec kSliceAttrs[] = {{"first", kInt}};
-constexpr AttrSpec kTopExpertsAttrs[] = {{"groups", kInt, kOptional}, {"top_groups", kInt, kOptional}};
+constexpr AttrSpec kTopExpertsAttrs[] = {{"groups", kInt, kOptional},
+                                         {"top_groups", kInt, kOptional},
+                                         {kAuxWeightAttr, kFloat, kOptional},
+                                         {kBalanceAttr, kString, kOptional}};
+constexpr AttrSpec kLoadBalanceAttrs[] = {{"chosen", kInt},
+                                          {kAuxWeightAttr, kFloat},
+                                          {"z_weight", kFloat},
+                                          {kBalanceAttr, kString},
+                                          {"ignore_index", kInt, kOptional}};
 constexpr AttrSpec kExpertWeightsAttrs[] = {
     {"score", kString}, {"normalize", kInt, kOptional}, {"factor", kFloat, kOptional}};
 constexpr AttrSpec kPartialCrossEntropyAttrs[] = {{"ignore_index", kInt, kOptional}, {"first", kInt}, {"count", kInt}};
@@ -545,6 +583,12 @@ constexpr OpSpec kOps[] = {
     {.id = "score", .inputs = {1, 1}, .params = {1, 1}, .infer = score},
     {.id = "top_experts", .inputs = {1, 2}, .attrs = kTopExpertsAttrs, .infer = top_experts, .is_choice = true},
     {.id = "expert_weights", .inputs = {2, 2}, .attrs = kExpertWeightsAttrs, .infer = expert_weights, .is_cheap = true},
+    {.id = "router_stats", .inputs = {2, 2}, .infer = router_stats, .placement = OpPlacement::kRowSums},
+    {.id = "load_balance",
+     .inputs = {2, 2},
+     .attrs = kLoadBalanceAttrs,
+     .infer = load_balance,
+     .placement = OpPlacement::kOfRowSums},
     {.id = "dispatch", .inputs = {2, 3}, .infer = dispatch, .placement = OpPlacement::kDispatch, .is_cheap = true},
     {.id = "grouped_linear",
      .inputs = {2, 2},

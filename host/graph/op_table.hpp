@@ -27,9 +27,14 @@ enum class OpPlacement : uint8_t {
   kDispatch,       // gives each expert its rows: all ops up to kCombine need whole rows
   kGroupedLinear,  // contracts the last axis of its weight, for each expert
   kCombine,        // sums the rows of each token
+  kRowSums,        // sums over the positions of each row, besides an output that stays each rank's own
+  kOfRowSums,      // reads such sums, and labels of whole rows
   kOwn,            // a plugin's own op: by the dims that it declares to mix
   kNone,           // a collective, or no op
 };
+
+// Attributes of top_experts that only the host reads (router_pass.cpp), and of load_balance.
+inline constexpr char kAuxWeightAttr[] = "aux_weight", kBalanceAttr[] = "balance";
 
 struct AttrSpec {
   std::string_view name;

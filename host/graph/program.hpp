@@ -86,6 +86,9 @@ struct Op {
   // For an op with which an adapter replaces a value: the index of the input that is this value, which readers of the
   // output read where the adapter is left out. kAbsent: the op does not read it.
   std::optional<uint32_t> bypass = {};
+  bool is_detached = false;  // its inputs get no gradient from it
+  // Adds a term that only training minimises: elsewhere readers of its output read its first input.
+  bool is_training_term = false;
 
   const OpSpec& spec() const { return id.spec(); }
   CommOp comm() const { return id.comm(); }

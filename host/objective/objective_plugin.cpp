@@ -116,7 +116,7 @@ bool is_name_of_records(std::string_view name) {
                                          "peak_memory_bytes",
                                          "active_memory_bytes",
                                          "reserved_memory_bytes"};
-  constexpr std::string_view kFolders[] = {"loss/", "memory/", "comm/", "eval/"};
+  constexpr std::string_view kFolders[] = {"loss/", "memory/", "comm/", "eval/", "router/"};
   return std::ranges::find(kNames, name) != std::end(kNames) ||
          std::ranges::any_of(kFolders, [&](std::string_view folder) { return name.starts_with(folder); });
 }

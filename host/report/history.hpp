@@ -29,7 +29,7 @@ struct Series {
 class History {
  public:
   static constexpr size_t kMaxBuckets = 2048;
-  static constexpr size_t kMaxSeries = 512;
+  static constexpr size_t kMaxSeries = 1024;  // a model with a hundred layers of experts has half of them
 
   // Begins the step of the values that follow. Steps usually ascend; a step may have any number of values. Steps below
   // 1 are ignored; returns false for those.

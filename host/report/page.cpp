@@ -58,6 +58,7 @@ bool has_chart(std::string_view name) {
                                          "active_memory_bytes",
                                          "reserved_memory_bytes"};
   return has_smooth_chart(name) || name.starts_with("memory/") ||
+         (name.starts_with("router/") && name.ends_with("/max_load")) ||
          std::find(std::begin(kNames), std::end(kNames), name) != std::end(kNames);
 }
 

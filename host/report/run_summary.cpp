@@ -5,6 +5,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
+#include <iterator>
 #include <limits>
 #include <map>
 #include <sstream>
@@ -55,6 +57,7 @@ class Summary {
     metric("lr", "lr", false);
     metric("tokens/s", "tokens_per_s", false);
     parts();
+    expert_loads();
     memory();
     checkpoints();
     ranks();
@@ -128,6 +131,36 @@ class Summary {
     const double exposed = recent_of(history_, "comm_exposed_ms"), hidden = recent_of(history_, "comm_hidden_ms");
     if (exposed + hidden > 0.0)
       line("", fmt::format("          communication: exposed {:.3g} ms, hidden {:.3g} ms", exposed, hidden));
+  }
+
+  // The load of the busiest expert, divided by the mean, by layer over the steps; of many layers the most uneven ones.
+  void expert_loads() {
+    constexpr std::string_view kPrefix = "router/", kSuffix = "/max_load";
+    constexpr size_t kMostLayers = 16;
+    std::vector<std::pair<std::string, const Series*>> layers;
+    for (const Series& series : history_.series())
+      if (series.name.starts_with(kPrefix) && series.name.ends_with(kSuffix))
+        layers.emplace_back(series.name.substr(kPrefix.size(), series.name.size() - kPrefix.size() - kSuffix.size()),
+                            &series);
+    if (layers.empty()) return;
+    std::vector<double> loads;
+    for (const auto& layer : layers) loads.push_back(layer.second->last);
+    std::ranges::sort(loads, std::greater());
+    const double least_shown = loads[std::min(loads.size(), kMostLayers) - 1];
+    const size_t width = style_.width > 80 ? 40 : 20;
+    size_t num_shown = 0;
+    for (const auto& [name, series] : layers) {
+      if (!(series->last >= least_shown) || num_shown == kMostLayers) continue;
+      const double idle = last_of(history_, fmt::format("{}{}/idle_experts", kPrefix, name));
+      std::vector<float> known;  // few steps have these metrics
+      std::ranges::copy_if(series->mean, std::back_inserter(known), [](float value) { return std::isfinite(value); });
+      line(num_shown++ == 0 ? "expert load" : "",
+           fmt::format("{:>9.2f} {}  {}, {:.2f} to {:.2f}{}", series->last, sparkline(known, width, style_.unicode),
+                       printable(name), series->lowest, series->highest,
+                       idle > 0 ? fmt::format(", {:g} without a token", idle) : ""));
+    }
+    if (num_shown < layers.size())
+      line("", fmt::format("          {} layers with less are not shown", layers.size() - num_shown));
   }
 
   void memory() {

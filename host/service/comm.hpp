@@ -86,6 +86,9 @@ class Communicator {
   // [all-ranks] of the group. Sums host values over the ranks in rank order, in fp64, so that all ranks get the same
   // bits.
   void sum(ProcessGroup& group, std::span<double> values, std::string_view name);
+  // [all-ranks] of the group. The same by CHASSIS_REDUCE_SUM or CHASSIS_REDUCE_MAX, in an order that the backend
+  // chooses: with many values it sends less. Sums of integers are exact.
+  void reduce(ProcessGroup& group, std::span<double> values, uint32_t reduction, std::string_view name);
   // Throws a failure that was noticed on CUDA while no call waited, as start, wait and sum also do. Call it before
   // results leave the step.
   void throw_if_failed();

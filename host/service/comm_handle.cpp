@@ -269,6 +269,22 @@ void Communicator::sum(ProcessGroup& group, std::span<double> values, std::strin
   }
 }
 
+void Communicator::reduce(ProcessGroup& group, std::span<double> values, uint32_t reduction, std::string_view name) {
+  if (group.size() == 1 || moves_nothing() || values.empty()) return;
+  const std::array sizes{static_cast<int64_t>(values.size())};
+  const Tensor mine = Tensor::borrow(values.data(), sizes, Dtype::f64);
+  Collective call;
+  call.reduce = reduction;
+  call.name = name;
+  call.send = mine.to(device_);
+  call.recv = Tensor::empty(sizes, Dtype::f64, device_);
+  const Tensor reduced = call.recv;
+  run(group, std::move(call));
+  const Tensor all = reduced.to(Device{});
+  throw_if_failed();
+  std::copy_n(all.data_as<double>(), values.size(), values.begin());
+}
+
 void Communicator::throw_if_failed() {
   if (impl_->watch) impl_->watch->throw_if_failed();
 }

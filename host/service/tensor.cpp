@@ -7,6 +7,7 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
 #include <ATen/ops/isfinite.h>
+#include <ATen/ops/maximum.h>
 #include <ATen/ops/sum.h>
 
 #include <algorithm>
@@ -242,6 +243,14 @@ void Tensor::multiply(double factor) const {
   translate_errors([&] {
     NoAutograd guard;
     tensor_of(handle_).mul_(factor);
+  });
+}
+
+void Tensor::raise_to(const Tensor& other) const {
+  translate_errors([&] {
+    NoAutograd guard;
+    at::Tensor& own = tensor_of(handle_);
+    at::maximum_out(own, own, tensor_of(other.handle_));
   });
 }
 

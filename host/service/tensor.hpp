@@ -69,6 +69,7 @@ class Tensor {
   void zero() const;
   void add(const Tensor& other, double scale = 1.0) const;  // this += scale · other
   void multiply(double factor) const;
+  void raise_to(const Tensor& other) const;  // this = max(this, other), element by element; NaN if either is
 
   double item() const;             // the value of a tensor with one element
   double sum_of_squares() const;   // accumulated in fp64 on the CPU, fp32 blocks elsewhere; 0 if empty

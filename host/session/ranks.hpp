@@ -1,6 +1,7 @@
 // The ranks of a run as the training loop sees them.
 #pragma once
 
+#include <cstdint>
 #include <span>
 #include <string_view>
 #include <vector>
@@ -32,6 +33,10 @@ struct Ranks {
   // [step][all-ranks] Sums over all ranks in rank order, so every rank gets the same bits.
   void sum(std::span<double> values, std::string_view name) const {
     communicator.sum(communicator.group({}), values, name);
+  }
+  // [step][all-ranks] By CHASSIS_REDUCE_SUM or CHASSIS_REDUCE_MAX over all ranks; see Communicator::reduce().
+  void reduce(std::span<double> values, uint32_t reduction, std::string_view name) const {
+    communicator.reduce(communicator.group({}), values, reduction, name);
   }
 };
 

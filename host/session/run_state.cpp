@@ -27,6 +27,12 @@ std::vector<Purpose> purposes_of(ConfigUse use) {
   return {};
 }
 
+RouterRequest router_request(const Settings::Model& model) {
+  RouterRequest request{.measures = true, .aux_weight = std::nullopt, .z_weight = model.router_z_weight};
+  if (model.router_aux_weight.is_set()) request.aux_weight = *model.router_aux_weight;
+  return request;
+}
+
 // The tokens of a row for which providers are chosen if no key gives them, as in exports and in generation without
 // max_new_tokens.
 constexpr int64_t kTimeOfAnyLength = 128;
@@ -70,6 +76,7 @@ void compile_program(RunState& state, const Config& config, RunPlugins& plugins,
     if (also) also(parameters);
   };
   options.purposes = purposes_of(config.use());
+  if (config.use() == ConfigUse::kTraining) options.routers = router_request(settings.model);
   state.model.compile(model.recording(settings.model, config.use()), std::move(options));
   state.disk_mapping = model.plugin().disk_mapping(state.parameters());
 }

@@ -158,6 +158,7 @@ class Preparation {
     options.before_update = [&run = run_] { run.saves->saver().await_tensors(); };
     options.objective = run_.objective ? &*run_.objective : nullptr;
     options.trace = run_.recorder();
+    options.router_every_steps = settings().log.every_steps;
     options.process_settings = session_.plugins().registry().settings_before_plugins();
     run_.step_data.emplace(step_data_bytes(session_.program(), settings(), sizes), MemoryCategory::kData);
     run_.trainer = std::make_unique<Trainer>(session_.state(), *run_.data, options);
@@ -228,6 +229,8 @@ class Preparation {
     log::info("{}", data_text(*run_.data, trainer().state().step, options.max_steps, options.shape.num_rows()));
     if (const std::string packing = packing_text(*run_.data, session_.program()); !packing.empty())
       log::info("{}", packing);
+    for (const PassReport& report : session_.compiled().reports(Purpose::kTraining))
+      if (report.pass == "routers" && report.what.starts_with("measures")) log::info("{}", report.what);
     if (first_rank()) warn_of_length();
     log::info("{}", results_text(settings(), session_.tokenizer(), run_.directory->path()));
   }

@@ -34,6 +34,7 @@ struct StepRecord {
   NamedValues objective;  // its terms and metrics
   bool skipped = false;  // not applied, because loss or gradients were not finite
   NamedValues extra;     // other metrics, such as those of plugins
+  NamedValues routers;   // "router/layers.3/max_load" …, in steps at which the loads of experts are written
 
   double tokens_per_second() const { return step_ms > 0.0 ? static_cast<double>(tokens) * 1000.0 / step_ms : 0.0; }
 
@@ -60,6 +61,7 @@ struct StepRecord {
     for (const auto& [name, value] : memory) visit(name, value);
     if (skipped) visit("skipped", true);
     for (const auto& [name, value] : extra) visit(name, value);
+    for (const auto& [name, value] : routers) visit(name, value);
   }
 };
 

@@ -112,7 +112,7 @@ TrainerState trainer_state_from_json(const Json& saved, const std::string& where
 }
 
 Trainer::Trainer(RunState& run, TrainData& data, TrainerOptions options)
-    : run_(run), data_(data), options_(std::move(options)) {}
+    : run_(run), data_(data), options_(std::move(options)), routers_(run.model.compiled->program()) {}
 
 StepRecord Trainer::step() {
   const StepParts parts = run_.step_parts();
@@ -178,6 +178,9 @@ StepRecord Trainer::step() {
   } else {
     refuse_step(record);
   }
+
+  if (routers_.is_due(record.step, options_.router_every_steps) || record.step == options_.max_steps)
+    record.routers = routers_.take(*run_.model.executor, parts.ranks, record.step);
 
   state_.step = record.step;
   state_.tokens += record.tokens;

@@ -18,6 +18,7 @@
 #include "host/session/objective_step.hpp"
 #include "host/session/run_state.hpp"
 #include "host/session/step.hpp"
+#include "host/train/router_metrics.hpp"
 #include "host/train/sinks.hpp"
 #include "host/train/step_record.hpp"
 
@@ -34,6 +35,7 @@ struct TrainerOptions {
   uint64_t seed = 0;                       // for random bits in ops
   std::function<StepRequests()> requests;  // as in StepInputs
   std::function<void()> before_update;     // as in StepInputs
+  int64_t router_every_steps = 10;         // steps between metrics of routers
   ObjectiveStep* objective = nullptr;      // NULL: the cross entropy of tokens. Outlives the trainer
   Trace* trace = nullptr;
   // Compared after each step; nullopt: nothing is.
@@ -78,6 +80,7 @@ class Trainer {
   int64_t skipped_in_a_row_ = 0;
   int64_t last_applied_ = 0;  // the last step that this trainer applied; 0: none
   StepRequests requests_;
+  RouterMetrics routers_;
 };
 
 // [all-ranks] The mean loss over a whole set, or loss and metrics of an objective unless it is NULL. Batch i runs on

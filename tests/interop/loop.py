@@ -3,12 +3,14 @@
 The batches are derived here from the rules that host/data documents, without shuffling: labels are shifted once, the last
 token of a document has no target, positions restart in each piece of a document and attention ends there, padding is not
 attended to. The loss is the sum of cross entropies over the trained tokens of all micro-batches, divided by their number.
+The auxiliary loss of experts is that of each micro-batch times its number of trained tokens.
 """
 
 import itertools
 
 import numpy as np
 import torch
+from transformers.models.mixtral.modeling_mixtral import load_balancing_loss_func
 
 MICRO, STEPS, WARMUP, DECAY = 2, 10, 3, 0.1
 
@@ -78,6 +80,18 @@ def learning_rate(case, step):
     return case.lr * (0.1 + 0.9 * 0.5 * (1 + np.cos(np.pi * progress)))
 
 
+def logits_and_balance(model, config, ids, positions, document_ids, dtype):
+    """Logits, and the auxiliary loss of one micro-batch as transformers computes it, without padding; 0 unless the
+    configuration asks for it. Not by the whole model, whose loss takes no mask of documents."""
+    mask = attention_mask(document_ids, dtype, config)
+    if not getattr(config, "output_router_logits", False):
+        return model(input_ids=ids, position_ids=positions, use_cache=False, attention_mask=mask).logits, 0.0
+    out = model.model(input_ids=ids, position_ids=positions, use_cache=False, attention_mask=mask, output_router_logits=True)
+    num_experts = getattr(config, "num_experts", None) or config.num_local_experts
+    balance = load_balancing_loss_func(out.router_logits, num_experts, config.num_experts_per_tok, document_ids >= 0)
+    return model.lm_head(out.last_hidden_state), config.router_aux_loss_coef * balance
+
+
 def train(model, rows, case):
     """The plain loop over the parameters that require gradients. Returns losses, gradient norms and numbers of trained
     tokens."""
@@ -92,10 +106,9 @@ def train(model, rows, case):
         loss_sum = 0.0
         for part in batch.split(MICRO):
             ids, labels, positions, document_ids = part.unbind(1)
-            logits = model(input_ids=ids, position_ids=positions, use_cache=False,
-                           attention_mask=attention_mask(document_ids, dtype, model.config)).logits
+            logits, balance = logits_and_balance(model, model.config, ids, positions, document_ids, dtype)
             loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=-100,
-                                                     reduction="sum")
+                                                     reduction="sum") + balance * (labels != -100).sum()
             (loss / count).backward()
             loss_sum += loss.item()
         norms.append(torch.nn.utils.clip_grad_norm_(trained, case.clip).item())

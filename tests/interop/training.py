@@ -33,6 +33,8 @@ class Case:
         return torch.optim.AdamW(groups, lr=self.lr, **options)
 
 
+# Large enough to move routers as much as the cross entropy does.
+AUX = dict(output_router_logits=True, router_aux_loss_coef=0.1)
 CASES = {
     "none": Case(dict(attention_bias=True, mlp_bias=True), packing="none", lengths=(5, 49)),
     "concat_split": Case(dict(rope=models.LLAMA3, head_dim=20)),
@@ -82,6 +84,11 @@ CASES = {
     "gpt2": Case(dict(family="gpt2"), clip=1.2),
     "gpt2_odd": Case(dict(family="gpt2", hidden_size=35, num_attention_heads=5, tie_word_embeddings=False), clip=1.0, lengths=(3, 70)),
     "gpt2_none": Case(dict(family="gpt2", n_inner=50), packing="none", lengths=(5, 49)),
+    "aux_mixtral": Case(dict(family="mixtral", **AUX)),
+    "aux_qwen2_moe": Case(dict(family="qwen2_moe", mlp_only_layers=[1], **AUX), clip=1.5),
+    "aux_qwen3_moe_none": Case(dict(family="qwen3_moe", norm_topk_prob=True, **AUX), clip=2.6, packing="none",
+                               lengths=(5, 49)),
+    "aux_olmoe": Case(dict(family="olmoe", **AUX)),
 }
 
 

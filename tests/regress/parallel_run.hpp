@@ -149,6 +149,13 @@ class ParallelRun {
   std::string log() const { return text_of_file(folder_ / "run/log.txt"); }
   // The metrics of the last run's first step.
   nlohmann::json first_record() const { return records().at(0); }
+  // The same of its last step.
+  nlohmann::json last_training_record() const {
+    nlohmann::json last;
+    for (const nlohmann::json& record : records())
+      if (record.contains("grad_norm")) last = record;
+    return last;
+  }
 
  private:
   void write_configuration(const Strategy* strategy) const {

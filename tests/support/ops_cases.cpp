@@ -450,6 +450,64 @@ at::Tensor expert_weights(const at::Tensor& logits, const std::string& score, bo
   return scores * factor;
 }
 
+// The sums of router_stats, and the largest logit of each row, which has no gradient.
+at::Tensor router_stats(const at::Tensor& logits) {
+  const at::Tensor experts = chosen_experts().to(at::kLong), has_experts = experts.select(2, 0) >= 0;
+  const at::Tensor chosen = at::one_hot(experts * (experts >= 0), kExperts) * (experts >= 0).unsqueeze(-1);
+  const at::Tensor log_sums = at::logsumexp(logits, {2}) * has_experts;
+  const at::Tensor sums =
+      at::cat({chosen.sum(at::IntArrayRef{1, 2}).to(kDouble),
+               (at::softmax(logits, -1) * has_experts.unsqueeze(-1)).sum(1), log_sums.square().sum(1, true)},
+              1);
+  const at::Tensor largest =
+      at::amax(logits.masked_fill(has_experts.logical_not().unsqueeze(-1), -1e30), at::IntArrayRef{1, 2});
+  return at::cat({sums.reshape({-1}), largest.detach()});
+}
+
+OpsCase router_stats_case() {
+  OpsCase out;
+  out.name = "router_stats";
+  out.inputs = {random({2, 3, kExperts}), chosen_experts()};
+  out.node = [](c10::ScalarType dtype) {
+    NodeSpec node;
+    node.inputs = {node.operand({2, 3, kExperts}, dtype, true), node.operand({2, 3, kChosen}, kInt, false)};
+    node.outputs = {node.operand({2, 2 * kExperts + 1}, dtype, true), node.operand({2}, dtype, true)};
+    node.ops.push_back({"router_stats", node.inputs, {}, node.outputs, {}});
+    return node;
+  };
+  out.expected = [](const Tensors& x, const Tensors&) { return router_stats(x[0]); };
+  out.is_wide = true;
+  return out;
+}
+
+// Four of six labels count.
+at::Tensor load_balance(const at::Tensor& stats, const std::string& form, double aux_weight, double z_weight) {
+  const at::Tensor rows = form == "sequence" ? stats : stats.sum(at::IntArrayRef{0}, true);
+  const at::Tensor counts = rows.narrow(1, 0, kExperts).detach(), p = rows.narrow(1, kExperts, kExperts);
+  const at::Tensor tokens = counts.sum(at::IntArrayRef{1}) / kChosen, has_tokens = tokens > 0;
+  const at::Tensor of_rows = (counts * p).sum(at::IntArrayRef{1}) / at::where(has_tokens, tokens, 1.0).square();
+  const at::Tensor aux = kExperts * of_rows.sum() / has_tokens.sum();
+  const at::Tensor squares = stats.select(1, 2 * kExperts).sum() / tokens.sum();
+  return 4 * (aux_weight * aux / (form == "layers" ? 1 : kChosen) + z_weight * squares);
+}
+
+void add_load_balances(std::vector<OpsCase>& cases) {
+  at::Tensor stats = at::rand({3, 2 * kExperts + 1}, at::TensorOptions(kDouble)) + 0.5;
+  stats.select(0, 1).zero_();  // a row without tokens
+  const at::Tensor labels = ints({3, -100, 5, 0, -100, 1}, {3, 2});
+  for (const std::string form : {"layers", "batch", "sequence"}) {
+    cases.push_back(make(
+        "load_balance, " + form, "load_balance", {stats, labels}, {}, {},
+        {{"chosen", kChosen},
+         {"aux_weight", 0.7},
+         {"z_weight", 0.3},
+         {"balance", form},
+         {"ignore_index", int64_t{-100}}},
+        [=](const Tensors& x, const Tensors&) { return load_balance(x[0], form, 0.7, 0.3); }, true));
+    cases.back().is_wide = true;
+  }
+}
+
 void add_joins(std::vector<OpsCase>& cases) {
   for (const int64_t first : {0, 5})
     cases.push_back(make("slice from " + std::to_string(first), "slice", {random({2, 3, 4, 9})}, {}, {2, 3, 4, 4},
@@ -772,6 +830,8 @@ std::vector<OpsCase> expert_cases() {
           true));
       cases.back().is_wide = true;
     }
+  cases.push_back(router_stats_case());
+  add_load_balances(cases);
   cases.push_back(make("gate_tokens", "gate_tokens", {random({2, 3, 7}), random({2, 3, 1})}, {}, {2, 3, 7}, {},
                        [](const Tensors& x, const Tensors&) { return x[0] * at::sigmoid(x[1]); }));
   cases.back().is_wide = true;

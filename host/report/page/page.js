@@ -142,6 +142,15 @@
     return lines;
   }
 
+  // One line for each layer with experts.
+  function load_lines() {
+    const run = runs[selected], names = Object.keys(run.metrics).filter((name) => /^router\/.*\/max_load$/.test(name));
+    return names.map((name, k) => {
+      const mean = run.metrics[name].mean;
+      return {x: steps(run, mean.length), y: mean, color: color(k), width: 1.3, dots: true, label: name.slice(7, -9)};
+    });
+  }
+
   const CHARTS = [
     {title: "loss", lines: () => metric_lines("loss", true), log: true},
     {title: "evaluation loss", lines: () => eval_lines("evaluations", "loss"), log: true},
@@ -151,6 +160,7 @@
     {title: "tokens per second", lines: () => metric_lines("tokens_per_s")},
     {title: "parts of a step, ms", lines: part_lines, one: true},
     {title: "memory", lines: memory_lines, one: true, value: bytes},
+    {title: "load of the busiest expert ÷ mean", lines: load_lines, one: true},
     {title: "all metrics", lines: () => metric_lines(chosen), choice: true},
   ];
 

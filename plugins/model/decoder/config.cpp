@@ -206,9 +206,14 @@ void read_experts(Reader& reader, Config& config, int64_t num_experts, int64_t c
     chassis::fail_config({"num_experts_per_tok"}, "num_experts_per_tok ", chosen, " is above the number of experts, ",
                          num_experts);
   reader.require_neutral("router_jitter_noise", 0.0);
-  if (reader.boolean("output_router_logits", false) && reader.number("router_aux_loss_coef", 0.001) != 0)
-    config.uncomputed_losses.push_back("output_router_logits");
-  reader.ignore({"router_aux_loss_coef"});
+  reader.ignore({"output_router_logits", "router_aux_loss_coef"});
+}
+
+// As in transformers, which computes the loss only with output_router_logits.
+void read_balance(Reader& reader, Config& config, double fallback) {
+  const double weight = reader.number("router_aux_loss_coef", fallback);
+  if (weight < 0) reader.fail("router_aux_loss_coef", " is ", weight, ", expected 0 or more");
+  if (reader.boolean("output_router_logits", false)) config.experts.balance.aux_weight = weight;
 }
 
 void write_experts(const Config& config, std::string_view count_key, Json& out) {

@@ -5,8 +5,10 @@
 #include <functional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
+#include "chassis/builder.hpp"
 #include "reader.hpp"
 #include "rope.hpp"
 
@@ -25,6 +27,7 @@ struct Experts {
   int64_t shared_width = 0;         // 0: no shared MLP
   bool shared_gate = false;         // the shared MLP is scaled by sigmoid(x · gate)
   bool scales_input = false;        // out = Σ MLP_e(weight_e · x)
+  chassis::Balance balance = {};
   std::vector<bool> is_dense = {};  // by layer: it has an MLP of intermediate_size; empty: no layer has
 
   bool are_in(size_t layer) const { return num_experts != 0 && (is_dense.empty() || !is_dense[layer]); }
@@ -85,7 +88,7 @@ struct Config {
   Json source = nullptr;                            // as read; of a model of text and images, the part of the text
   bool has_towers = false;                          // the source has more than the text model
   std::vector<std::string> unknown_keys = {};       // of the source
-  std::vector<std::string> uncomputed_losses = {};  // keys of auxiliary losses, which training leaves out
+  std::vector<std::pair<std::string, std::string>> losses_that_are_off = {};  // keys of auxiliary losses, and why
 };
 
 // Names in files of an expert's linears, each after the layer's prefix, and of the router and the shared MLP.
@@ -125,6 +128,8 @@ inline constexpr int64_t kMaxExperts = 4096;
 // more experts for a token than there are.
 void read_experts(Reader& reader, Config& config, int64_t num_experts, int64_t chosen, int64_t width);
 void write_experts(const Config& config, std::string_view count_key, Json& out);
+// The weight of the auxiliary loss; `fallback` is that of the family's configuration in transformers.
+void read_balance(Reader& reader, Config& config, double fallback = 0.001);
 
 // The layers with experts: all but those in mlp_only_layers, and of these each decoder_sparse_step-th.
 void read_expert_layers(Reader& reader, Config& config);

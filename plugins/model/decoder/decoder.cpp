@@ -17,9 +17,9 @@ constexpr const char* kEmbedding = "model.embed_tokens.weight";
 
 void Decoder::configure(std::string_view config_json) {
   config_ = parse_config(family_, config_json);
-  for (const std::string& key : config_.uncomputed_losses)
-    host().count("config key " + key, "'", key, "' asks for an auxiliary loss of experts, which model '", family_.name,
-                 "' does not compute");
+  for (const auto& [key, why] : config_.losses_that_are_off)
+    host().count("config key " + key, "'", key, "' asks for an auxiliary loss of experts, which is off: ", why,
+                 "; model.router_aux_weight sets its weight");
   size_t num_named = 0;  // limited, since a hostile file may have any number of keys
   for (const std::string& key : config_.unknown_keys) {
     host().count(num_named++ < 20 ? "config key " + key : "other config keys", "key '", key, "' is unknown to model '",
@@ -200,7 +200,8 @@ Value Decoder::experts(Builder& b, const Value& x) const {
   const ExpertNames& names = family_.expert_names;
   const std::string mlp_name(family_.mlp);
   const Value logits = b.router(x, mlp_name + (names.is_joined ? ".router.weight" : ".gate.weight"), num_experts_);
-  const Value chosen = b.top_experts(logits, chosen_, b.field("document_ids"), experts.groups, experts.top_groups);
+  const Value chosen =
+      b.top_experts(logits, chosen_, b.field("document_ids"), experts.groups, experts.top_groups, experts.balance);
   const Value weights = b.expert_weights(logits, chosen, experts.score, experts.normalize, experts.factor);
   const Value rows = experts.scales_input ? b.dispatch(x, chosen, weights) : b.dispatch(x, chosen);
   const auto product = [&](const Value& in, const std::string& name, Dim out) {

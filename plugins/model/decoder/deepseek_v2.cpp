@@ -49,6 +49,18 @@ void read_choice(Reader& reader, Config& config) {
   experts.factor = reader.positive("routed_scaling_factor", 1);
 }
 
+// The loss of the original code (DeepSeek-AI 2024, section 2.2.3): of each layer, and of each row with seq_aux. As in
+// the other families, it is off unless output_router_logits is true.
+void read_own_balance(Reader& reader, Config& config) {
+  config.experts.balance.form = reader.boolean("seq_aux", true) ? "sequence" : "batch";
+  const double alpha = reader.number("aux_loss_alpha", 0);
+  if (alpha < 0) reader.fail("aux_loss_alpha", " is ", alpha, ", expected 0 or more");
+  if (reader.boolean("output_router_logits", false))
+    config.experts.balance.aux_weight = alpha;
+  else if (alpha != 0)
+    config.losses_that_are_off.emplace_back("aux_loss_alpha", "output_router_logits is not true");
+}
+
 }  // namespace
 
 const Family& deepseek_v2() {
@@ -74,8 +86,8 @@ const Family& deepseek_v2() {
                 reader.find("first_k_dense_replace") == nullptr ? 0 : reader.count("first_k_dense_replace");
             for (int64_t i = 0; num_dense > 0 && i < config.num_hidden_layers; ++i)
               config.experts.is_dense.push_back(i < num_dense);
-            if (reader.number("aux_loss_alpha", 0) != 0) config.uncomputed_losses.push_back("aux_loss_alpha");
-            reader.ignore({"seq_aux", "ep_size", "num_experts"});
+            read_own_balance(reader, config);
+            reader.ignore({"ep_size", "num_experts"});
           },
       .write =
           [](const Config& config, Json& out) {

@@ -108,6 +108,9 @@ const Family& llama4() {
             if (read_temperature(reader)) config.floor_scale = floor_scale;
             read_experts(reader, config, reader.size("num_local_experts", 16, kMaxExperts),
                          reader.size("num_experts_per_tok", 1), config.intermediate_size);
+            // transformers computes none, whatever router_aux_loss_coef is.
+            if (reader.boolean("output_router_logits", false) && reader.number("router_aux_loss_coef", 0.001) != 0)
+              config.losses_that_are_off.emplace_back("output_router_logits", "transformers has none for Llama 4");
             config.experts.score = "sigmoid";
             config.experts.scales_input = true;
             config.experts.shared_width = config.intermediate_size;

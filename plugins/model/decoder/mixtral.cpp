@@ -22,6 +22,7 @@ const Family& mixtral() {
             read_sliding_layers(reader, config, 4096, [&](int64_t) { return config.sliding_window != 0; });
             read_experts(reader, config, reader.same_size("num_local_experts", "num_experts", 8, kMaxExperts),
                          reader.size("num_experts_per_tok", 2), config.intermediate_size);
+            read_balance(reader, config);
             config.experts.normalize = true;
           },
       .write =

@@ -29,6 +29,7 @@ const Family& olmoe() {
             config.qkv_clip = reader.positive("clip_qkv", 0);
             read_experts(reader, config, reader.same_size("num_experts", "num_local_experts", 64, kMaxExperts),
                          reader.size("num_experts_per_tok", 8), config.intermediate_size);
+            read_balance(reader, config, 0.01);
             config.experts.normalize = reader.boolean("norm_topk_prob", false);
           },
       .write =

@@ -23,6 +23,7 @@ inline void read_qwen_experts(Reader& reader, Config& config, const Experts& def
   read_experts(reader, config, reader.same_size("num_experts", "num_local_experts", defaults.num_experts, kMaxExperts),
                reader.size("num_experts_per_tok", defaults.num_chosen),
                reader.size("moe_intermediate_size", defaults.width));
+  read_balance(reader, config);
   config.experts.normalize = reader.boolean("norm_topk_prob", false);
   read_expert_layers(reader, config);
 }

@@ -165,6 +165,7 @@ std::span<const Entry> lookup_entries();
 std::span<const Entry> norm_entries();
 std::span<const Entry> partial_cross_entropy_entries();
 std::span<const Entry> rope_entries();
+std::span<const Entry> router_entries();
 std::span<const Entry> score_entries();
 std::span<const Entry> token_logp_entries();
 std::span<const Entry> topk_logp_entries();

@@ -14,8 +14,8 @@ constexpr std::span<const Entry> (*kSources[])() = {
     aten::elementwise_entries, aten::expert_entries,        aten::expert_row_entries,
     aten::join_entries,        aten::linear_entries,        aten::linear_cross_entropy_entries,
     aten::lookup_entries,      aten::norm_entries,          aten::partial_cross_entropy_entries,
-    aten::rope_entries,        aten::score_entries,         aten::token_logp_entries,
-    aten::topk_logp_entries,
+    aten::rope_entries,        aten::router_entries,        aten::score_entries,
+    aten::token_logp_entries,  aten::topk_logp_entries,
 };
 
 const Entry& entry_of(const NodeView& node) {

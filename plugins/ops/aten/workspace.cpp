@@ -174,6 +174,24 @@ void expert_weights_workspace(const Host&, const NodeView& node, Infer& out) {
                 scores + 2 * pairs * u.wide_bytes);
 }
 
+void router_stats_workspace(const Host&, const NodeView& node, Infer& out) {
+  const Units u(node);
+  const auto pairs = static_cast<uint64_t>(node.input(1).num_elements());
+  const uint64_t tokens = u.input / static_cast<uint64_t>(std::max<int64_t>(1, node.input(0).size(2)));
+  // Forward has the ones of the counts with their indices, then logits and softmaxes; backward softmaxes and terms.
+  const uint64_t ones = pairs * (kIndexBytes + 1 + u.wide_bytes) + u.input * u.wide_bytes;
+  const uint64_t softmaxes = tokens * (1 + 2 * u.wide_bytes) + 2 * u.input * u.wide_bytes;
+  out.workspace(std::max(ones, softmaxes), softmaxes + u.narrow * u.input * u.wide_bytes);
+}
+
+// Copies of sums, and some of their numbers.
+void load_balance_workspace(const Host&, const NodeView& node, Infer& out) {
+  const Units u(node);
+  const auto labels = static_cast<uint64_t>(node.input(1).num_elements());
+  const uint64_t sums = 3 * u.input * u.wide_bytes + labels * (1 + u.wide_bytes);
+  out.workspace(sums, sums);
+}
+
 void gate_tokens_workspace(const Host&, const NodeView& node, Infer& out) {
   const Units u(node);
   const uint64_t gates = static_cast<uint64_t>(node.input(1).num_elements()) * u.wide_bytes;

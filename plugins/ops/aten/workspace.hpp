@@ -15,6 +15,8 @@ void channel_scale_workspace(const Host& host, const NodeView& node, Infer& out)
 void concat_workspace(const Host& host, const NodeView& node, Infer& out);
 void top_experts_workspace(const Host& host, const NodeView& node, Infer& out);
 void expert_weights_workspace(const Host& host, const NodeView& node, Infer& out);
+void router_stats_workspace(const Host& host, const NodeView& node, Infer& out);
+void load_balance_workspace(const Host& host, const NodeView& node, Infer& out);
 void gate_tokens_workspace(const Host& host, const NodeView& node, Infer& out);
 void dispatch_workspace(const Host& host, const NodeView& node, Infer& out);
 void combine_workspace(const Host& host, const NodeView& node, Infer& out);

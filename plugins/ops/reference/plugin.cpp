@@ -10,9 +10,9 @@ using namespace chassis;
 using reference::Entry;
 
 constexpr std::span<const Entry> (*kSources[])() = {
-    reference::dropout_entries, reference::elementwise_entries, reference::expert_entries, reference::join_entries,
-    reference::linear_entries,  reference::loss_entries,        reference::lookup_entries, reference::norm_entries,
-    reference::rope_entries,    reference::topk_logp_entries,
+    reference::dropout_entries, reference::elementwise_entries, reference::expert_entries,    reference::join_entries,
+    reference::linear_entries,  reference::loss_entries,        reference::lookup_entries,    reference::norm_entries,
+    reference::rope_entries,    reference::router_entries,      reference::topk_logp_entries,
 };
 
 const Entry& entry_of(const NodeView& node) {

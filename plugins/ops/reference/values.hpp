@@ -124,6 +124,7 @@ std::span<const Entry> loss_entries();
 std::span<const Entry> lookup_entries();
 std::span<const Entry> norm_entries();
 std::span<const Entry> rope_entries();
+std::span<const Entry> router_entries();
 std::span<const Entry> topk_logp_entries();
 
 }  // namespace reference

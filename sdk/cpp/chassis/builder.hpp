@@ -75,6 +75,13 @@ struct Mask {
   Value prefix_lens = {};
 };
 
+// The loss that balances the experts of a router by default; `model.router_aux_weight` replaces the weight. For the
+// forms see load_balance in chassis/op.h. "layers": one loss of all layers together.
+struct Balance {
+  double aux_weight = 0;
+  std::string_view form = "layers";  // layers, batch, sequence
+};
+
 // The properties of a plugin's own op, "domain/name"; chassis_op_desc_t describes their effect.
 struct OwnOp {
   // The dims that it mixes: {} for a pointwise op. Not given: all of them.
@@ -289,9 +296,11 @@ class Builder {
   // The experts of each token: [B, T, chosen] i32. Padding of document_ids, if given, gets none. Groups of 1: all
   // experts may be chosen.
   Value top_experts(const Value& logits, Dim chosen, const Value& document_ids = {}, int64_t groups = 1,
-                    int64_t top_groups = 1) {
+                    int64_t top_groups = 1, const Balance& balance = {}) {
     Attrs attrs;
     if (groups != 1) attrs.set("groups", groups).set("top_groups", top_groups);
+    if (balance.aux_weight != 0) attrs.set("aux_weight", balance.aux_weight);
+    if (balance.form != "layers") attrs.set("balance", balance.form);
     std::vector<Value> inputs = {logits};
     if (document_ids) inputs.push_back(document_ids);
     return op("top_experts", "top_experts", inputs, {}, attrs, {chosen}, {kBatch, kTime, chosen});

@@ -114,16 +114,30 @@
  *                   As topk_logp: target - log_sum, and targets - log_sum; 0 as there
  *   score           x [B,T,H]               weight[L,H]                                         [B,T,L] f32
  *                   y = x · weightᵀ, summed in fp32 and not rounded to the dtype of x
- *   top_experts     logits [B,T,E] f32,     (none)            groups i?, top_groups i?          [B,T,k] i32
- *                   document_ids [B,T] i32?
+ *   top_experts     logits [B,T,E] f32,     (none)            groups i?, top_groups i?,         [B,T,k] i32
+ *                   document_ids [B,T] i32?                   aux_weight f?, balance s?
  *                   The k experts with the largest logits, in ascending order; of equal logits the lower expert wins.
  *                   With groups, which divide E evenly, only experts of the top_groups groups whose largest logits are
  *                   the largest (DeepSeek-AI 2024, "DeepSeek-V2"). -1 for all k where document_ids is -1. It has no
- *                   gradient, and backward never chooses again: its output is kept
+ *                   gradient, and backward never chooses again: its output is kept.
+ *                   aux_weight, balance: those of load_balance by default. The host takes them away, so providers
+ *                   do not see them
  *   expert_weights  logits [B,T,E] f32,     (none)            score s, normalize i?,            [B,T,k] f32
  *                   experts [B,T,k] i32                       factor f?
  *                   score softmax: exp(logit) / Σ exp over all E; chosen_softmax: over the chosen ones; sigmoid.
  *                   normalize: divided by their sum over k. Then × factor. 0 where the expert is -1
+ *   router_stats    logits [B,T,E] f32,     (none)            (none)                            [B,2E+1] f32,
+ *                   experts [B,T,k] i32                                                         [B] f32
+ *                   For each row, sums over its tokens that have experts: how many chose each of the E experts; the E
+ *                   softmaxes of their logits; the squares of log Σ exp of their logits. Second, their largest logit,
+ *                   -inf if there are none, which has no gradient. Nor have the counts
+ *   load_balance    stats [B,2E+1] f32,     (none)            chosen i, aux_weight f,           loss [] f32
+ *                   labels [B,T] i32                          z_weight f, balance s,
+ *                                                             ignore_index i (-100)
+ *                   With C, P and Z of router_stats or of a sum of it, n = ΣC/chosen tokens, and N labels other than
+ *                   ignore_index: N · (aux_weight · aux + z_weight · ΣZ/n). balance layers: aux = E · Σ C·P / n², of
+ *                   the sums over rows (Fedus et al. 2022, as in HF Mixtral). batch: that divided by chosen. sequence:
+ *                   the mean of the latter over the rows that have tokens (DeepSeek-AI 2024). 0 without tokens
  *   dispatch        x [B,T,H…],             (none)            (none)                            [B,T,k,H…]
  *                   experts [B,T,k] i32,
  *                   weights [B,T,k] f32?

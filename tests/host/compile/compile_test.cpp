@@ -34,6 +34,7 @@ TEST(Compile, EveryPassReportsThatItDidNothing) {
   EXPECT_EQ(text(compiled.reports(Purpose::kTraining)),
             "  record    4 units of 3 block types with 8 ops and 6 parameters\n"
             "  objective the program has a loss\n"
+            "  routers   the program has no router\n"
             "  adapter   none is chosen\n"
             "  layout    no axis divides the computation\n"
             "  quant     none is chosen\n"
@@ -69,6 +70,7 @@ TEST(Compile, EveryPassReportsWhatItDidOrRefused) {
   const std::string expected =
       "  record    4 units of 3 block types with 8 ops and 6 parameters\n"
       "  objective the program has a loss\n"
+      "  routers   the program has no router\n"
       "  adapter   low-rank on layer.up: adds a branch of rank 4\n"
       "  adapter   low-rank on layer.down: adds a branch of rank 4\n"
       "  adapter   low-rank on head.lm_head: left: it is the head\n"

@@ -60,6 +60,22 @@ TEST_F(RunReaderTest, ReadsScoresApartFromLosses) {
   EXPECT_EQ(summary_json({&run})["runs"][0]["scores"][1]["passed"], 3);
 }
 
+TEST_F(RunReaderTest, DrawsTheLoadOfExpertsByLayer) {
+  write_run(at("a"), "first", 20);
+  const auto layer = [](const std::string& name, double load, int idle) {
+    return ",\"router/" + name + "/max_load\":" + std::to_string(load) + ",\"router/" + name +
+           "/idle_experts\":" + std::to_string(idle);
+  };
+  for (const int64_t step : {21, 30}) {
+    std::string text = metrics_line(step);
+    text.insert(text.find('}'), layer("layers.0", 1.5, 0) + layer("layers.1", step == 21 ? 2.0 : 3.25, 2));
+    append(at("a/metrics.jsonl"), text);
+  }
+  const std::string text = summary_text(RunReader(at("a")), {});
+  EXPECT_HAS(text, "  expert load      1.50 ▁▁  layers.0, 1.50 to 1.50\n");
+  EXPECT_HAS(text, "                   3.25 ▁█  layers.1, 2.00 to 3.25, 2 without a token\n");
+}
+
 TEST_F(RunReaderTest, FollowsAFileThatGrows) {
   write_run(at("a"), "first", 5);
   RunReader run(at("a"));
