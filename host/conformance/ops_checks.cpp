@@ -274,16 +274,16 @@ CaseProgram expert_weights(const char* score, OpAttrs attrs = {}, const Routing&
 // A router, and the numbers of its choices or, with a form of its loss, that loss.
 CaseProgram router(const std::string& form = {}, double z_weight = 0) {
   CaseProgram c(form.empty() ? "router_stats" : "load_balance, " + form);
-  const DimId n = c.dim("n", 37), experts = c.dim("num_experts", kExperts), chosen = c.dim("chosen", kChosen),
-              size = c.dim("router_sums", 2 * kExperts + 1);
+  const DimId n = c.dim("n", 37), experts = kScattered.experts_dim(c), chosen = kScattered.chosen_dim(c),
+              size = c.dim("router_sums", 2 * kScattered.num_experts + 1);
   const ValueId logits = c.op("score", {c.input("x", {n})}, {c.slot("router", {{experts}, {n}})});
-  const ValueId sums = c.op("router_stats", {logits, c.field(kExpertField, {chosen})}, {}, {}, {size});
+  const ValueId sums = c.op("router_stats", {logits, c.field(kScattered.name, {chosen})}, {}, {}, {size});
   if (form.empty()) {
     const ValueId largest = c.result(1);
     return c.output("sums", sums).output("largest", largest);
   }
   return c.output("loss", c.op("load_balance", {sums, c.field("labels")}, {},
-                               {{"chosen", kChosen},
+                               {{"chosen", kScattered.num_chosen},
                                 {"aux_weight", 0.3},
                                 {"z_weight", z_weight},
                                 {"balance", form},
