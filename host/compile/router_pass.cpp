@@ -46,7 +46,7 @@ class RouterPass {
     const bool has_losses = aux_weight_ > 0 || request_.z_weight > 0;
     if (num_routers_ == 0) {
       if (request_.aux_weight.value_or(0) > 0 || request_.z_weight > 0)
-        throw config_error("the model has no experts, so its routers cannot have a loss")
+        throw refusal("the model has no experts, so its routers cannot have a loss")
             .hint("leave model.router_aux_weight and model.router_z_weight out");
       return "the program has no router";
     }
@@ -56,9 +56,9 @@ class RouterPass {
       return fmt::format("measures the loads of {} routers; their losses are off", num_routers_);
     }
     if (const BlockType& last = *program_.last_block(); !last.outputs.contains(kLossOutput))
-      throw config_error(fmt::format("the routers have a loss of weight {:g}, which is added to the cross entropy of "
-                                     "tokens, and this objective has none",
-                                     std::max(aux_weight_, request_.z_weight)))
+      throw refusal(fmt::format("the routers have a loss of weight {:g}, which is added to the cross entropy of "
+                                "tokens, and this objective has none",
+                                std::max(aux_weight_, request_.z_weight)))
           .hint(
               "set model.router_aux_weight = 0 and leave model.router_z_weight out, or set train.task = \"sft\" or "
               "\"pretrain\"");
@@ -79,6 +79,7 @@ class RouterPass {
   };
 
   bool is_joint() const { return balance_.form == "layers"; }
+  Error refusal(const std::string& why) const { return {ExitCode::kConfig, request_.where, why}; }
 
   void take_balances() {
     std::vector<size_t> routers_of(program_.blocks.size());
@@ -163,9 +164,9 @@ class RouterPass {
       block.outputs[kRouterLargestOutput + behind] = op.outputs[1];
     }
     if (is_joint() && !running_dims_.empty() && block.values[op.outputs[0]].dims != running_dims_)
-      throw config_error(fmt::format("the auxiliary loss is one of all layers together, but block '{}' has another "
-                                     "number of experts, {}, than a block before it",
-                                     block.name, num_experts))
+      throw refusal(fmt::format("the auxiliary loss is one of all layers together, but block '{}' has another "
+                                "number of experts, {}, than a block before it",
+                                block.name, num_experts))
           .hint("set model.router_aux_weight = 0");
     block.ops.push_back(std::move(op));
     return block.ops.back().outputs[0];

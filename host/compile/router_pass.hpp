@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 
+#include "host/base/error.hpp"
 #include "host/graph/program.hpp"
 
 namespace chassis {
@@ -15,8 +16,7 @@ struct RouterRequest {
   // Weights of the losses; nullopt: what the model records.
   std::optional<double> aux_weight = 0.0;
   double z_weight = 0.0;
-
-  bool operator==(const RouterRequest&) const = default;
+  SourcePosition where = {};  // of the key that asks for a loss, for errors
 };
 
 // Throws a config error if a loss is asked for that the program cannot have. Always takes the attributes away that only

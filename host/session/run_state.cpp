@@ -30,6 +30,8 @@ std::vector<Purpose> purposes_of(ConfigUse use) {
 RouterRequest router_request(const Settings::Model& model) {
   RouterRequest request{.measures = true, .aux_weight = std::nullopt, .z_weight = model.router_z_weight};
   if (model.router_aux_weight.is_set()) request.aux_weight = *model.router_aux_weight;
+  const bool by_z = model.router_z_weight > 0 && request.aux_weight.value_or(0) == 0;
+  request.where = (by_z ? model.router_z_weight : model.router_aux_weight).where();
   return request;
 }
 
