@@ -2,7 +2,7 @@
 //! of every byte through every step, which takes most of its time. Regexes and merges are the library's, and the
 //! results are the same.
 use crate::error::{Error, Result};
-use crate::tokenizer::Encoded;
+use crate::tokenizer::{check_word, Encoded};
 use ahash::AHashMap;
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -134,6 +134,7 @@ impl Run<'_> {
     fn word(&mut self, begin: usize, end: usize) -> Result<()> {
         let text = self.text;
         let word = &text[begin..end];
+        check_word(&self.pipeline.file, word.len())?;
         if !self.words.contains_key(word) {
             let ids = self.pipeline.tokenize(self.tokenizer, word)?;
             if word.len() > MAX_CACHED_BYTES || self.words.len() >= MAX_CACHED_WORDS {

@@ -25,6 +25,8 @@ pub const TOKEN_ADDED: u32 = 2;
 pub const TOKEN_UNUSED: u32 = 4;
 
 const MAX_IDS_PER_BYTE: usize = 16; // and as many for the end of the text
+/// The maximum of one word, since the library takes about 150 bytes of memory for each of its bytes.
+const MAX_WORD_BYTES: usize = 16 << 20;
 
 #[derive(Clone, Debug)]
 pub struct Info {
@@ -159,8 +161,14 @@ impl Tokenizer {
         // Without an unk token, the library leaves out text that the vocabulary does not have.
         let drops = matches!(model, ModelWrapper::BPE(bpe) if bpe.unk_token.is_none());
         let unspelt = Cell::new(None);
+        let too_long = Cell::new(None);
         let tokenized = guarded(&format!("{}: model", self.file), || {
             Ok(parts.tokenize(|part| {
+                check_word(&self.file, part.get().len()).map_err(|error| {
+                    let message = error.message.clone();
+                    too_long.set(Some(error));
+                    message
+                })?;
                 let tokens = model.tokenize(part.get())?;
                 let spelt = tokens.last().map_or(0, |token| token.offsets.1);
                 if drops && spelt < part.get().len() {
@@ -170,6 +178,9 @@ impl Tokenizer {
                 Ok(tokens)
             }))
         })?;
+        if let Some(error) = too_long.take() {
+            return Err(error);
+        }
         if let Some(c) = unspelt.get() {
             return Err(Error::invalid(format!(
                 "{}: the vocabulary has neither {c:?} (U+{:04X}), which is in the text, nor an unk_token; remove it \
@@ -244,6 +255,17 @@ impl Tokenizer {
     fn is_added(&self, text: &str) -> bool {
         self.ids.get(text).is_some_and(|id| self.entries[*id as usize].0 & TOKEN_ADDED != 0)
     }
+}
+
+/// Refuses a word for which the library would need too much memory.
+pub(crate) fn check_word(file: &str, num_bytes: usize) -> Result<()> {
+    if num_bytes <= MAX_WORD_BYTES {
+        return Ok(());
+    }
+    Err(Error::invalid(format!(
+        "{file}: the text has a word of {num_bytes} bytes, which the pre_tokenizer does not divide; the limit is \
+         {MAX_WORD_BYTES}; divide the word in the data, or remove it"
+    )))
 }
 
 fn entries(inner: &tokenizers::Tokenizer, file: &str) -> Result<Vec<(u32, String)>> {

@@ -1,5 +1,6 @@
 //! Trains a byte-level BPE vocabulary on texts and makes the files of an HF tokenizer. Equal texts give equal files,
 //! with any number of threads.
+use crate::byte_level::floor_char;
 use crate::error::{Error, Result};
 use ahash::AHashMap;
 use compact_str::CompactString;
@@ -90,6 +91,9 @@ const CHAT_TEMPLATE: &str = r#"{%- set ns = namespace(last_user=-1) %}
 /// Bytes of texts that are read before their words are counted on all threads.
 const BATCH_BYTES: usize = 16 << 20;
 const PART_BYTES: usize = 64 << 10;
+const MAX_PART_BYTES: usize = 1 << 20;
+/// A longer word counts as several, since the library's trainer moves the rest of a word with every merge in it.
+const MAX_WORD_LETTERS: usize = 256;
 
 type Counts = AHashMap<CompactString, u64>;
 
@@ -178,7 +182,8 @@ impl Words {
     fn count_part(&self, part: &str, mut counts: Counts) -> Result<Counts> {
         let mut split = PreTokenizedString::from(part);
         self.pre_tokenizer.pre_tokenize(&mut split).map_err(internal)?;
-        for (word, _, _) in split.get_splits(OffsetReferential::Original, OffsetType::None) {
+        let words = split.get_splits(OffsetReferential::Original, OffsetType::None);
+        for word in words.into_iter().flat_map(|(word, _, _)| pieces(word)) {
             match counts.get_mut(word) {
                 Some(count) => *count += 1,
                 None => {
@@ -190,20 +195,46 @@ impl Words {
     }
 }
 
-/// Parts of a long text, cut between a line end and a character that is not white space, where a word ends anyway.
+/// Parts of a long text, cut where a word ends anyway: between a line end and a character that is not white space, or
+/// before a space between two such characters. A text without such places is cut after MAX_PART_BYTES.
 fn parts(text: &str) -> impl Iterator<Item = &str> {
+    let is_text = |c: Option<char>| c.is_some_and(|c| !c.is_whitespace());
     let mut rest = text;
     std::iter::from_fn(move || {
         if rest.is_empty() {
             return None;
         }
         let is_cut = |at: &usize| {
-            rest.as_bytes()[at - 1] == b'\n' && rest[*at..].chars().next().is_some_and(|c| !c.is_whitespace())
+            let before = rest[..*at].chars().next_back();
+            let mut behind = rest[*at..].chars();
+            match behind.next() {
+                Some(' ') => is_text(before) && is_text(behind.next()),
+                next => before == Some('\n') && is_text(next),
+            }
         };
-        let end = (PART_BYTES..rest.len()).filter(|at| rest.is_char_boundary(*at)).find(is_cut).unwrap_or(rest.len());
+        let limit = rest.len().min(MAX_PART_BYTES);
+        let mut places = (PART_BYTES..limit).filter(|at| rest.is_char_boundary(*at));
+        let end = places.find(is_cut).unwrap_or_else(|| floor_char(rest, limit));
         let (part, behind) = rest.split_at(end);
         rest = behind;
         Some(part)
+    })
+}
+
+/// A word in pieces of at most MAX_WORD_LETTERS letters.
+fn pieces(word: &str) -> impl Iterator<Item = &str> {
+    let mut rest = word;
+    std::iter::from_fn(move || {
+        if rest.is_empty() {
+            return None;
+        }
+        let end = match rest.len() {
+            0..=MAX_WORD_LETTERS => rest.len(),
+            _ => rest.char_indices().nth(MAX_WORD_LETTERS).map_or(rest.len(), |(at, _)| at),
+        };
+        let (piece, behind) = rest.split_at(end);
+        rest = behind;
+        Some(piece)
     })
 }
 

@@ -120,6 +120,19 @@ fn an_id_between_others_may_be_unused() {
 }
 
 #[test]
+fn a_word_that_would_take_too_much_memory_is_refused() {
+    let num_bytes = (16 << 20) + 1;
+    for name in NAMES {
+        let error = open(name).encode(&"a".repeat(num_bytes), false, &mut Encoded::default()).unwrap_err();
+        assert_eq!(error.kind, ErrorKind::InvalidArgument);
+        let found = error.message.contains("the limit is 16777216; divide the word in the data");
+        assert!(found && error.message.contains("tokenizer.json: the text has a word of 167772"), "{name}: {error}");
+    }
+    let words = "a ".repeat(num_bytes / 2 + 1);
+    open("byte_level").encode(&words, false, &mut Encoded::default()).unwrap();
+}
+
+#[test]
 fn threads_get_the_same_ids_at_once() {
     let tokenizer = open("byte_level");
     let text = "The quick brown fox, 😀 Привет\n".repeat(50);

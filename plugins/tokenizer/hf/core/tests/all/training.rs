@@ -1,6 +1,7 @@
 //! Vocabularies made from texts.
 use crate::Folder;
 use chassis_hf_core::{Chat, Encoded, Error, ErrorKind, Result, Tokenizer, LEAF_GENERATION};
+use std::time::{Duration, Instant};
 
 fn texts() -> Vec<String> {
     (0..400)
@@ -36,6 +37,26 @@ fn a_trained_vocabulary_opens_and_reads_back_any_text() {
     let mut out = Encoded::default();
     tokenizer.encode("The quick brown fox", false, &mut out).unwrap();
     assert_eq!(out.ids.len(), 4);
+}
+
+#[test]
+fn a_long_word_takes_linear_time() {
+    let mut state = 1u64;
+    let mut letter = || {
+        state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        b"abcdefgh"[(state >> 61) as usize] as char
+    };
+    let word: String = (0..1 << 20).map(|_| letter()).collect();
+    let start = Instant::now();
+    let files = train(320, 2, 1, vec![word]).unwrap();
+    assert!(start.elapsed() < Duration::from_secs(60), "{:?}; an hour if it were quadratic", start.elapsed());
+    assert_eq!(Tokenizer::open(&folder("long-word", &files).0).unwrap().info().vocab_size, 320);
+}
+
+#[test]
+fn a_text_without_line_ends_gives_the_same_files_as_its_parts() {
+    let parts = vec![" quick fox, 12 jumps".to_owned(); 20_000];
+    assert_eq!(train(300, 0, 1, vec![parts.concat()]).unwrap(), train(300, 0, 1, parts).unwrap());
 }
 
 #[test]
