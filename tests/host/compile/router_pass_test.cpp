@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <string>
+#include <vector>
 
 #include "host/compile/compile.hpp"
 #include "host/compile/objective_pass.hpp"
@@ -148,7 +150,11 @@ TEST(RouterPass, RefusesALossThatCannotBe) {
 
 // Evaluation minimises nothing: its loss is the cross entropy, and no block passes sums on.
 TEST(RouterPass, OnlyTrainingHasTheLoss) {
-  StubProvider all("all");
+  std::vector<std::string> ops = StubProvider::every_op();
+  for (const char* id :
+       {"score", "top_experts", "expert_weights", "dispatch", "combine", "router_stats", "load_balance"})
+    ops.emplace_back(id);
+  StubProvider all("all", ops);
   const CompiledProgram compiled =
       compile(router_model(), {.routers = {.measures = true, .aux_weight = std::nullopt},
                                .resolve = {.batch = 2, .time = 3, .kernels = {all.provider()}}});
