@@ -164,9 +164,9 @@ TEST(OptimizerConformance, FindsStatesThatCannotBeSaved) {
 }
 
 TEST(OptimizerConformance, FindsStepsThatLeakMemoryOrThreads) {
-  EXPECT_HAS(ToyOptimizer(gradient_descent, "leaks").failures(), "30 steps left 62");
+  EXPECT_HAS(ToyOptimizer(gradient_descent, "leaks").failures(), "30 steps left 78");
   EXPECT_HAS(ToyOptimizer(gradient_descent, "starts threads").failures(),
-             "30 steps left 120 threads running, expected none");
+             "30 steps left 150 threads running, expected none");
 }
 
 TEST(OptimizerConformance, FindsParametersThatMoveWithoutGradientsOrDoNotMove) {
