@@ -42,10 +42,11 @@ class HashMoe final : public Model {
 
   void record(Builder& b) override {
     const Dim vocab = b.dim("vocab", at("vocab_size")), heads = b.dim("heads", at("num_attention_heads"));
-    const Dim head_dim = b.dim("head_dim", at("hidden_size") / at("num_attention_heads"));
+    const int64_t head_size = at("hidden_size") / at("num_attention_heads");
+    const Dim head_dim = b.dim("head_dim", head_size);
     hidden_ = b.dim("hidden", at("hidden_size")), ffn_ = b.dim("expert_ffn", at("moe_intermediate_size"));
     experts_ = b.dim("experts", at("num_experts")), chosen_ = b.dim("chosen_experts", at("num_experts_per_tok"));
-    const double scale = 1 / std::sqrt(static_cast<double>(at("hidden_size") / at("num_attention_heads")));
+    const double scale = 1 / std::sqrt(static_cast<double>(head_size));
 
     b.chain("embed", "model", b.block("embed", [&] {
       b.output("hidden", b.embedding(b.field("input_ids"), "embed_tokens.weight", vocab, {hidden_}));
