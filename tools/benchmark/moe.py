@@ -18,7 +18,7 @@ import run_inputs
 
 KINDS = ("experts-grouped_mm", "experts-eager", "experts-grouped_mm-compile", "experts-eager-compile")
 TRACED = (3, 6)  # the first and the last step of a trace
-LINEARS = ("gate_proj", "up_proj", "down_proj")
+LINEARS = ("gate_proj", "up_proj")  # the third linear of experts is one with the sum over a token's experts
 
 
 def models_of(llama: dict) -> dict:
@@ -42,7 +42,7 @@ def dense_twin(llama: dict, model: dict) -> dict:
 
 
 def product_seconds(trace: Path) -> float:
-    """Seconds of a step in the products of MLPs or experts, forward and backward."""
+    """Seconds of a step in the first two products of MLPs or experts, forward and backward."""
     events = json.loads(trace.read_text())["traceEvents"]
     sum_us = 0.0
     for span in (event for event in events if event["ph"] == "X" and "plugin" in event["args"]):
@@ -112,7 +112,7 @@ def bench(args, llama: dict, seq_len: int, rows: int, own_threads, machine_limit
     measured.print_table(
         f"{shape}, {rows} x {seq_len} tokens, {args.threads} threads, medians of {args.rounds} rounds; MiB above "
         f"parameters, gradients and states", "transformers", table)
-    print("\n| products of a step, forward and backward | rows an expert | experts, ms | dense of equal FLOPs, ms | "
+    print("\n| gate and up products of a step, forward and backward | rows an expert | experts, ms | dense of equal FLOPs, ms | "
           "dense / experts |\n|---|---|---|---|---|")
     for name, dtype, pairs in products:
         model = models[name]
