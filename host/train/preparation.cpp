@@ -22,6 +22,7 @@
 #include "host/session/reference_values.hpp"
 #include "host/session/run_data.hpp"
 #include "host/train/plugin_sink.hpp"
+#include "host/train/router_metrics.hpp"
 #include "host/train/run_events.hpp"
 #include "host/train/run_facts.hpp"
 #include "host/train/run_report.hpp"
@@ -229,8 +230,9 @@ class Preparation {
     log::info("{}", data_text(*run_.data, trainer().state().step, options.max_steps, options.shape.num_rows()));
     if (const std::string packing = packing_text(*run_.data, session_.program()); !packing.empty())
       log::info("{}", packing);
-    for (const PassReport& report : session_.compiled().reports(Purpose::kTraining))
-      if (report.pass == "routers" && report.what.starts_with("measures")) log::info("{}", report.what);
+    if (has_routers(session_.compiled().program()))
+      for (const PassReport& report : session_.compiled().reports(Purpose::kTraining))
+        if (report.pass == "routers") log::info("{}", report.what);
     if (first_rank()) warn_of_length();
     log::info("{}", results_text(settings(), session_.tokenizer(), run_.directory->path()));
   }

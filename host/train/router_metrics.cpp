@@ -18,7 +18,16 @@ namespace {
 
 double total(const std::vector<double>& values) { return std::accumulate(values.begin(), values.end(), 0.0); }
 
+bool is_router_sums(const std::pair<const std::string, ValueId>& output) {
+  return output.first.starts_with(kRouterSumsOutput);
+}
+
 }  // namespace
+
+bool has_routers(const Program& program) {
+  return std::ranges::any_of(program.blocks,
+                             [](const BlockType& block) { return std::ranges::any_of(block.outputs, is_router_sums); });
+}
 
 // The softmax of a token sums to 1; rounding is removed.
 double RouterSums::num_tokens() const { return std::round(total(probabilities)); }
@@ -51,8 +60,9 @@ RouterMetrics::RouterMetrics(const Program& program) {
   for (const Chain& chain : program.chains)
     for (const uint32_t type : chain.blocks) {
       const BlockType& block = program.blocks[type];
-      for (const auto& [output, value] : block.outputs) {
-        if (!output.starts_with(kRouterSumsOutput)) continue;
+      for (const auto& entry : block.outputs) {
+        if (!is_router_sums(entry)) continue;
+        const auto& [output, value] = entry;
         const auto num_experts = static_cast<size_t>(program.dims[block.values[value].dims[1]].size / 2);
         routers_.push_back({unit, output, names[unit] + output.substr(std::string_view(kRouterSumsOutput).size()),
                             num_experts, std::vector<int64_t>(num_experts)});

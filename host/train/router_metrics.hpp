@@ -24,6 +24,9 @@ struct RouterSums {
   double aux() const;       // E · Σ f·P of these tokens; as many as the experts of a token if all loads are equal
 };
 
+// True if the router pass measures loads in this program.
+bool has_routers(const Program& program);
+
 class RouterMetrics {
  public:
   // The loads above which a warning is counted, and the steps after which an expert without a token is.
