@@ -434,6 +434,8 @@ void write_file_atomic(const std::string& path, std::string_view bytes, unsigned
   }
 }
 
+void mark_used(const std::string& path) noexcept { ::utimensat(AT_FDCWD, path.c_str(), nullptr, 0); }
+
 void fsync_directory(const std::string& path) { File::open_directory(path).fsync(); }
 
 void rename_durably(const std::string& from, const std::string& to) {

@@ -355,8 +355,7 @@ TokenStore open_or_make(const DataSetConfig& config, const std::vector<std::stri
     const KeptStore& kept = all.emplace_back(find_kept(place, key, options.first_on_machine ? &options.poll : nullptr));
     if (!kept.fresh) continue;
     restrict_kept(place);
-    std::error_code ignored;
-    fs::last_write_time(place + "/manifest.json", fs::file_time_type::clock::now(), ignored);  // the time of its use
+    mark_used(place + "/manifest.json");
     return TokenStore(place, kept.facts, files);
   }
   const std::string place = replaceable(config, all).folder;

@@ -87,12 +87,11 @@ PrivateCopy copy_into(const std::string& path, const std::string& folder, const 
   PrivateCopy copy{{}, sha256_file(path), false};
   copy.path = folder + "/" + copy.sha256 + name;
   std::error_code error;
-  const auto mark_used = [&] {
-    const fs::path entry = name.starts_with('/') ? fs::path(copy.path).parent_path() : fs::path(copy.path);
-    fs::last_write_time(entry, fs::file_time_type::clock::now(), error);
+  const auto mark_copy = [&] {
+    mark_used(name.starts_with('/') ? fs::path(copy.path).parent_path().string() : copy.path);
   };
   if (fs::exists(copy.path, error)) {
-    mark_used();  // before it is read, so that no other process removes it meanwhile
+    mark_copy();  // before it is read, so that no other process removes it meanwhile
     if (sha256_file(copy.path) == copy.sha256) return copy;
   }
   const std::string unfinished = temporary_name(folder + "/" + copy.sha256);
@@ -107,7 +106,7 @@ PrivateCopy copy_into(const std::string& path, const std::string& folder, const 
     fs::remove(unfinished, error);
     throw;
   }
-  mark_used();
+  mark_copy();
   const std::string written = sha256_file(copy.path);
   if (written != copy.sha256) {
     fs::remove(copy.path, error);
@@ -205,7 +204,9 @@ PrivateCopy make_private_copy(const std::string& path, const std::string& cache_
 
 void prune_plugin_cache(const std::string& folder, uint64_t max_bytes) {
   std::error_code error;
-  const auto now = fs::file_time_type::clock::now();
+  mark_used(folder);
+  const auto now = fs::last_write_time(folder, error);
+  if (error) return;
   std::vector<CachedCopy> copies;
   uint64_t sum = 0;
   for (fs::directory_iterator entry(folder, error), end; !error && entry != end; entry.increment(error)) {

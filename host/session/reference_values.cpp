@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
-#include <filesystem>
 #include <optional>
 #include <thread>
 #include <utility>
@@ -27,7 +26,6 @@
 namespace chassis {
 namespace {
 
-namespace fs = std::filesystem;
 using namespace std::chrono_literals;
 using Clock = std::chrono::steady_clock;
 
@@ -146,8 +144,7 @@ class Precomputation {
       if (is_first_on_machine()) {
         const CreationLimit limit(mode_of(set));  // permissions of the sources may have been reduced since then
         apply_creation_limit(set.path);
-        std::error_code ignored;
-        fs::last_write_time(set.path, fs::file_time_type::clock::now(), ignored);  // the time of its use
+        mark_used(set.path);
       }
       return store;
     } catch (const Error& error) {
