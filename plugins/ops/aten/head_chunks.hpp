@@ -9,10 +9,10 @@ namespace aten {
 template <class Rows>
 class HeadChunks : public AtenKernel {
  public:
-  // `wide_products`: products of half types give logits in fp32, which LibTorch or the host must be able to compute;
-  // otherwise logits are rounded like the output of a linear.
-  HeadChunks(const Operators& aten, Rows rows, bool wide_products = false)
-      : AtenKernel(aten), rows_(std::move(rows)), wide_products_(wide_products) {}
+  // `wide_columns`: products of half types give logits in fp32, that many columns at once; 0: logits are rounded like
+  // the output of a linear.
+  HeadChunks(const Operators& aten, Rows rows, int64_t wide_columns = 0)
+      : AtenKernel(aten), rows_(std::move(rows)), wide_columns_(wide_columns) {}
 
  protected:
   struct Chunk {
@@ -38,8 +38,8 @@ class HeadChunks : public AtenKernel {
       chunk.logits = aten_.narrow(buffer, 0, 0, chunk.rows);
       if (x.dtype() == chunk.logits.dtype())
         aten_.mm_out(chunk.x, weight_t, chunk.logits);
-      else if (wide_products_)
-        accumulate_product(chunk.logits, 0, chunk.x, weight_t);
+      else if (wide_columns_ > 0)
+        multiply_wide(chunk, weight_t);
       else
         aten_.copy_(chunk.logits, aten_.mm(chunk.x, weight_t));
       if (call.param(1)) aten_.add_(chunk.logits, call.param(1));
@@ -83,7 +83,16 @@ class HeadChunks : public AtenKernel {
   Rows rows_;
 
  private:
-  bool wide_products_;
+  void multiply_wide(const Chunk& chunk, const Tensor& weight_t) const {
+    const int64_t vocab = weight_t.size(1);
+    for (int64_t begin = 0; begin < vocab; begin += wide_columns_) {
+      const int64_t count = std::min(wide_columns_, vocab - begin);
+      accumulate_product(aten_.narrow(chunk.logits, 1, begin, count), 0, chunk.x,
+                         aten_.narrow(weight_t, 1, begin, count));
+    }
+  }
+
+  int64_t wide_columns_;
 };
 
 }  // namespace aten

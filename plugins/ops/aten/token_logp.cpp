@@ -43,7 +43,7 @@ class TokenLogp : public AtenKernel {
 class LinearTokenLogp : public HeadChunks<LossRows> {
  public:
   LinearTokenLogp(const Operators& aten, LossRows rows, const NodeView& node)
-      : HeadChunks(aten, std::move(rows), has_wide_products(aten.host, node)),
+      : HeadChunks(aten, std::move(rows), wide_columns(aten.host, node)),
         saves_(node.training() && node.input(0).needs_grad()) {}
 
   void forward(Call& call) override {
@@ -98,15 +98,6 @@ class LinearTokenLogp : public HeadChunks<LossRows> {
   }
 
  private:
-  // On the CPU, only if the host does not copy the weights for it.
-  static bool has_wide_products(const Host& host, const NodeView& node) {
-    const uint32_t dtype = node.param(0).dtype();
-    if (node.device_type() != CHASSIS_DEVICE_CPU) return multiplies_into_wide(node.device_type(), dtype, wide(dtype));
-    const int64_t vocab = node.param(0).size(0), rows = loss_chunk_rows(node.input(1).num_elements(), vocab);
-    return dtype == CHASSIS_DTYPE_BF16 &&
-           gemm_scratch_bytes(host, dtype, CHASSIS_DTYPE_F32, rows, vocab, node.param(0).size(1)) == 0;
-  }
-
   // chunk.logits are log probabilities.
   void to_gradient(const Chunk& chunk, const BorrowedTensor& factors) const {
     rows_.to_gradient(chunk.logits, chunk.labels, factors);

@@ -80,6 +80,19 @@ bool any_param_needs_grad(const NodeView& node) {
   return false;
 }
 
+int64_t wide_columns(const Host& host, const NodeView& node) {
+  constexpr int64_t kPartBytes = int64_t{8} << 20;
+  const int64_t vocab = node.param(0).size(0), in = node.param(0).size(1);
+  const uint32_t dtype = node.param(0).dtype();
+  if (node.device_type() != CHASSIS_DEVICE_CPU)
+    return multiplies_into_wide(node.device_type(), dtype, wide(dtype)) ? vocab : 0;
+  if (dtype != CHASSIS_DTYPE_BF16) return 0;
+  const int64_t rows = loss_chunk_rows(node.input(1).num_elements(), vocab);
+  if (gemm_scratch_bytes(host, dtype, CHASSIS_DTYPE_F32, rows, vocab, in) == 0) return vocab;
+  // The host widens the weights for a product on processors without products of bf16: those of a part at a time.
+  return std::clamp<int64_t>(kPartBytes / (int64_t{sizeof(float)} * in), 1, vocab);
+}
+
 void head_workspace(const Host&, const NodeView& node, Infer& out) {
   const Units u(node);
   const bool is_partial = node.op(node.num_ops() - 1).id() == "partial_cross_entropy";
@@ -100,10 +113,13 @@ void cross_entropy_workspace(const Host&, const NodeView& node, Infer& out) {
   out.workspace(u.input * u.wide_bytes, u.narrow * u.input * u.wide_bytes);
 }
 
-void token_logp_workspace(const Host&, const NodeView& node, Infer& out) {
+void token_logp_workspace(const Host& host, const NodeView& node, Infer& out) {
   const Units u(node);
-  const int64_t rows = node.input(1).num_elements(), vocab = node.param(0).size(0);
-  const uint64_t chunk = loss_chunk_bytes(rows, vocab, u.dtype);
+  const int64_t rows = node.input(1).num_elements(), vocab = node.param(0).size(0), columns = wide_columns(host, node);
+  uint64_t chunk = loss_chunk_bytes(rows, vocab, u.dtype);
+  if (is_host_product(node, u.dtype))
+    chunk += gemm_scratch_bytes(host, u.dtype, CHASSIS_DTYPE_F32, loss_chunk_rows(rows, vocab), columns,
+                                node.param(0).size(1));
   const uint64_t slopes =
       node.num_ops() == 3 ? static_cast<uint64_t>(loss_chunk_rows(rows, vocab) * vocab) * u.wide_bytes : 0;
   const uint64_t scaled = (1 + u.narrow) * u.slab * u.wide_bytes;

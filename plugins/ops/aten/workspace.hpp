@@ -33,5 +33,8 @@ void linear_group_workspace(const Host& host, const NodeView& node, Infer& out);
 void linear_add_workspace(const Host& host, const NodeView& node, Infer& out);
 
 bool any_param_needs_grad(const NodeView& node);
+// Columns of logits that a head of log-probabilities in a half type computes at once, with sums in fp32. 0 if nothing
+// here can, and logits are rounded like the output of a linear.
+int64_t wide_columns(const Host& host, const NodeView& node);
 
 }  // namespace aten
