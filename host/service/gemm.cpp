@@ -9,6 +9,8 @@
 #include <dlfcn.h>
 
 #include <algorithm>
+#include <cmath>
+#include <functional>
 #include <limits>
 #include <optional>
 #include <string_view>
@@ -65,6 +67,19 @@ StoredMatrix stored_c(const Problem& p) { return {"c", p.c_dtype, p.m, p.n, p.ld
 bool overlap(const StoredMatrix& x, const StoredMatrix& y) {
   const auto *from = static_cast<const char*>(x.data), *other = static_cast<const char*>(y.data);
   return from < other + *y.bytes() && other < from + *x.bytes();
+}
+
+// The problem for some rows of c.
+Problem rows_of(const Problem& p, int64_t begin, int64_t count) {
+  const auto behind = [](const void* data, uint32_t dtype, int64_t elements) {
+    const int64_t bytes = dtype == CHASSIS_DTYPE_F32 ? sizeof(float) : sizeof(uint16_t);
+    return data ? static_cast<const char*>(data) + elements * bytes : nullptr;
+  };
+  Problem part = p;
+  part.m = count;
+  part.a = behind(p.a, p.a_dtype, p.flags & CHASSIS_GEMM_TRANSPOSE_A ? begin : begin * p.lda);
+  part.c = const_cast<void*>(static_cast<const void*>(behind(p.c, p.c_dtype, begin * p.ldc)));
+  return part;
 }
 
 bool is_bf16_product(const Problem& p) {
@@ -198,6 +213,34 @@ void gemm(const Problem& p, Bf16Method method) {
       c.copy_(wide);
     }
   });
+}
+
+std::vector<std::vector<Problem>> divide(std::span<const Problem> problems, int num_threads) {
+  constexpr int64_t kLeastRows = 64, kShares = 4;  // of a thread, so that threads end at about the same time
+  const auto operations = [](const Problem& p) {
+    return static_cast<double>(p.m) * static_cast<double>(p.n) * static_cast<double>(std::max<int64_t>(1, p.k));
+  };
+  double sum = 0;
+  for (const Problem& p : problems) sum += operations(p);
+  const double share = sum / static_cast<double>(kShares * num_threads);
+  std::vector<Problem> parts;
+  for (const Problem& p : problems) {
+    if (p.m <= 0 || p.n <= 0) continue;
+    const int64_t most = (p.m + kLeastRows - 1) / kLeastRows,
+                  count = std::clamp<int64_t>(std::llround(operations(p) / share), 1, most),
+                  rows = (p.m + count - 1) / count;
+    for (int64_t begin = 0; begin < p.m; begin += rows) parts.push_back(rows_of(p, begin, std::min(rows, p.m - begin)));
+  }
+  if (num_threads < 2 || parts.size() < static_cast<size_t>(num_threads)) return {};
+  std::ranges::stable_sort(parts, std::greater{}, operations);
+  std::vector<std::vector<Problem>> lists(static_cast<size_t>(num_threads));
+  std::vector<double> loads(lists.size());
+  for (const Problem& p : parts) {
+    const auto least = static_cast<size_t>(std::ranges::min_element(loads) - loads.begin());
+    lists[least].push_back(p);
+    loads[least] += operations(p);
+  }
+  return lists;
 }
 
 uint64_t gemm_scratch_bytes(const Problem& p, Bf16Method method) {

@@ -2,7 +2,9 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
+#include <vector>
 
 #include "chassis/service/gemm.h"
 #include "host/service/product.hpp"
@@ -35,5 +37,10 @@ Product<T> product_of(const chassis_gemm_problem_t& problem);
 // [step] Requires a problem without a refusal.
 void gemm(const chassis_gemm_problem_t& problem, Bf16Method method);
 uint64_t gemm_scratch_bytes(const chassis_gemm_problem_t& problem, Bf16Method method);
+
+// Divides problems among threads: for each a list, with about as many operations as the others. Long problems are
+// divided by rows of c. Empty if there is too little for all threads; each problem is then best run by all of them.
+std::vector<std::vector<chassis_gemm_problem_t>> divide(std::span<const chassis_gemm_problem_t> problems,
+                                                        int num_threads);
 
 }  // namespace chassis

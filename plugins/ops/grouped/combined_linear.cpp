@@ -1,4 +1,4 @@
-// grouped_linear and combine as one. The products of an expert are added to its tokens as soon as they are made, so
+// grouped_linear and combine as one. The products of some rows are added to their tokens as soon as they are made, so
 // they are never stored for all rows. Backward needs none of them: with g = dy · weight[e], the gradient of a row is
 // its weight times g, and that of the weight is g · row + dy · bias.
 #include <cstring>
@@ -8,7 +8,7 @@
 
 namespace grouped {
 
-int64_t span_rows(const OperandView& weight) {
+int64_t rows_at_once(const OperandView& weight) {
   // About 4 MiB of products at once, and enough rows for a product to run at its speed.
   constexpr int64_t kSpanBytes = int64_t{4} << 20, kLeastRows = 64;
   const int64_t row_bytes = static_cast<int64_t>(sizeof(float)) * std::max(weight.size(1), weight.size(2));
@@ -21,7 +21,9 @@ template <typename T>
 class CombinedLinear final : public Kernel {
  public:
   explicit CombinedLinear(const NodeView& node)
-      : span_rows_(span_rows(node.param(0))), planned_x_(node.input(0), node.input(1)), dtype_(node.input(0).dtype()) {}
+      : rows_at_once_(rows_at_once(node.param(0))),
+        planned_x_(node.input(0), node.input(1)),
+        dtype_(node.input(0).dtype()) {}
 
   void forward(Call& call) override {
     const Operands o(call);
@@ -35,22 +37,28 @@ class CombinedLinear final : public Kernel {
       sums = wide_sums.emplace(call.host(), num_tokens * o.out).data();
     parallel_for(call.host(), num_tokens, row_grain(o.out),
                  [&](int64_t begin, int64_t end) { std::fill(sums + begin * o.out, sums + end * o.out, 0.0f); });
-    Scratch<float> products(call.host(), rows_at_once(o) * o.out);
-    for_spans(o, [&](int64_t e, int64_t begin, int64_t count) {
-      auto problem = gemm_problem(dtype_, CHASSIS_DTYPE_F32, count, o.out, o.in);
-      problem.flags = CHASSIS_GEMM_TRANSPOSE_B;
-      problem.lda = problem.ldb = o.in, problem.ldc = o.out;
-      problem.a = o.x.template data<T>() + begin * o.in;
-      problem.b = o.weight_of(e);
-      problem.c = products.data();
-      gemm(call.host(), problem);
-      // The tokens of an expert differ, so no two rows are added to one sum.
-      parallel_for(call.host(), count, row_grain(o.out), [&](int64_t first, int64_t last) {
-        for (int64_t r = first; r < last; ++r) {
-          float* const sum = sums + o.token(begin + r) * o.out;
-          const float factor = o.factor(begin + r);
-          row_loops<float>().add_scaled(products.data() + r * o.out, factor, sum, o.out);
-          if (o.bias) row_loops<T>().add_scaled(o.bias_of(e), factor, sum, o.out);
+    Scratch<float> products(call.host(), most_rows(o) * o.out);
+    for_spans(o, [&](const Span& span) {
+      Problems problems;
+      for (const Part& part : span.parts) {
+        auto problem = gemm_problem(dtype_, CHASSIS_DTYPE_F32, part.count, o.out, o.in);
+        problem.flags = CHASSIS_GEMM_TRANSPOSE_B;
+        problem.lda = problem.ldb = o.in, problem.ldc = o.out;
+        problem.a = o.x.template data<T>() + part.begin * o.in;
+        problem.b = o.weight_of(part.expert);
+        problem.c = products.data() + (part.begin - span.begin) * o.out;
+        problems.push_back(problem);
+      }
+      gemm(call.host(), problems);
+      // A token's rows are added in the order of its experts by one thread.
+      parallel_for(call.host(), num_tokens, row_grain(o.out), [&](int64_t first, int64_t last) {
+        for (int64_t pair = first * o.k; pair < last * o.k; ++pair) {
+          const int64_t row = o.rows.row(pair);
+          if (row < span.begin || row >= span.begin + span.count) continue;
+          float* const sum = sums + pair / o.k * o.out;
+          const float factor = o.factor(row);
+          row_loops<float>().add_scaled(products.data() + (row - span.begin) * o.out, factor, sum, o.out);
+          if (o.bias) row_loops<T>().add_scaled(o.bias_of(o.expert(pair)), factor, sum, o.out);
         }
       });
     });
@@ -71,27 +79,31 @@ class CombinedLinear final : public Kernel {
     if (wants_dx) dx = grad_input<T>(call, 0, dtype_, planned_x_.in_call(o.experts));
     if (wants_dw) dw = grad_input<float>(call, 2, CHASSIS_DTYPE_F32, o.weights.sizes());
     if (wants_dw && !dw.adds) std::fill_n(dw.data, o.num_pairs, 0.0f);
-    Scratch<T> dys(call.host(), rows_at_once(o) * o.out);
-    Scratch<float> products(call.host(), rows_at_once(o) * o.in);
-    for_spans(o, [&](int64_t e, int64_t begin, int64_t count) {
-      parallel_for(call.host(), count, row_grain(o.out), [&](int64_t first, int64_t last) {
+    Scratch<T> dys(call.host(), most_rows(o) * o.out);
+    Scratch<float> products(call.host(), most_rows(o) * o.in);
+    for_spans(o, [&](const Span& span) {
+      parallel_for(call.host(), span.count, row_grain(o.out), [&](int64_t first, int64_t last) {
         for (int64_t r = first; r < last; ++r)
-          std::memcpy(dys.data() + r * o.out, dy.data<T>() + o.token(begin + r) * o.out,
+          std::memcpy(dys.data() + r * o.out, dy.data<T>() + o.token(span.begin + r) * o.out,
                       static_cast<size_t>(o.out) * sizeof(T));
       });
-      auto problem = gemm_problem(dtype_, CHASSIS_DTYPE_F32, count, o.in, o.out);
-      problem.lda = o.out, problem.ldb = problem.ldc = o.in;
-      problem.a = dys.data();
-      problem.b = o.weight_of(e);
-      problem.c = products.data();
-      gemm(call.host(), problem);
-      parallel_for(call.host(), count, row_grain(o.in), [&](int64_t first, int64_t last) {
+      Problems problems;
+      for (const Part& part : span.parts) {
+        auto problem = gemm_problem(dtype_, CHASSIS_DTYPE_F32, part.count, o.in, o.out);
+        problem.lda = o.out, problem.ldb = problem.ldc = o.in;
+        problem.a = dys.data() + (part.begin - span.begin) * o.out;
+        problem.b = o.weight_of(part.expert);
+        problem.c = products.data() + (part.begin - span.begin) * o.in;
+        problems.push_back(problem);
+      }
+      gemm(call.host(), problems);
+      parallel_for(call.host(), span.count, row_grain(o.in), [&](int64_t first, int64_t last) {
         for (int64_t r = first; r < last; ++r) {
-          const int64_t row = begin + r;
+          const int64_t row = span.begin + r;
           const float* const product = products.data() + r * o.in;
           if (wants_dw) {
             float sum = row_loops<T>().dot_wide(product, o.x.template data<T>() + row * o.in, o.in);
-            if (o.bias) sum += row_loops<T>().dot(dys.data() + r * o.out, o.bias_of(e), o.out);
+            if (o.bias) sum += row_loops<T>().dot(dys.data() + r * o.out, o.bias_of(o.expert(o.rows.pair(row))), o.out);
             dw.store(o.rows.pair(row), sum);
           }
           if (wants_dx) row_loops<T>().scale_wide(product, o.factor(row), dx.data + row * o.in, dx.adds, o.in);
@@ -104,7 +116,7 @@ class CombinedLinear final : public Kernel {
   void backward_params(Call& call) override {
     const BorrowedTensor dy = call.grad_output(0), dweight = call.grad_param(0), dbias = call.grad_param(1);
     const Operands o(call);
-    Scratch<T> dys(call.host(), rows_at_once(o) * o.out);
+    Scratch<T> dys(call.host(), most_rows(o) * o.out);
     for (int64_t e = 0; e < o.rows.num_experts(); ++e)
       if (!dy || o.rows.begin(e) == o.rows.end(e)) {
         if (dweight && call.grad_param_beta(0) == 0)
@@ -112,27 +124,32 @@ class CombinedLinear final : public Kernel {
         if (dbias && call.grad_param_beta(1) == 0) std::fill_n(dbias.data<float>() + e * o.out, o.out, 0.0f);
       }
     if (!dy) return;
-    for_spans(o, [&](int64_t e, int64_t begin, int64_t count) {
-      const bool is_first = begin == o.rows.begin(e);
-      parallel_for(call.host(), count, row_grain(o.out), [&](int64_t first, int64_t last) {
+    for_spans(o, [&](const Span& span) {
+      parallel_for(call.host(), span.count, row_grain(o.out), [&](int64_t first, int64_t last) {
         for (int64_t r = first; r < last; ++r)
-          row_loops<T>().scale(dy.data<T>() + o.token(begin + r) * o.out, o.factor(begin + r), dys.data() + r * o.out,
-                               false, o.out);
+          row_loops<T>().scale(dy.data<T>() + o.token(span.begin + r) * o.out, o.factor(span.begin + r),
+                               dys.data() + r * o.out, false, o.out);
       });
-      if (dweight) {
-        auto problem = gemm_problem(dtype_, CHASSIS_DTYPE_F32, o.out, o.in, count);
-        problem.flags = CHASSIS_GEMM_TRANSPOSE_A;
-        problem.lda = o.out, problem.ldb = problem.ldc = o.in;
-        problem.a = dys.data();
-        problem.b = o.x.template data<T>() + begin * o.in;
-        problem.c = dweight.data<float>() + e * o.out * o.in;
-        problem.beta = is_first ? call.grad_param_beta(0) : 1.0f;
-        gemm(call.host(), problem);
+      Problems problems;
+      for (const Part& part : span.parts) {
+        const bool is_first = part.begin == o.rows.begin(part.expert);
+        const T* const gradients = dys.data() + (part.begin - span.begin) * o.out;
+        if (dweight) {
+          auto problem = gemm_problem(dtype_, CHASSIS_DTYPE_F32, o.out, o.in, part.count);
+          problem.flags = CHASSIS_GEMM_TRANSPOSE_A;
+          problem.lda = o.out, problem.ldb = problem.ldc = o.in;
+          problem.a = gradients;
+          problem.b = o.x.template data<T>() + part.begin * o.in;
+          problem.c = dweight.data<float>() + part.expert * o.out * o.in;
+          problem.beta = is_first ? call.grad_param_beta(0) : 1.0f;
+          problems.push_back(problem);
+        }
+        if (!dbias) continue;
+        float* const sum = dbias.data<float>() + part.expert * o.out;
+        if (is_first && call.grad_param_beta(1) == 0) std::fill_n(sum, o.out, 0.0f);
+        for (int64_t r = 0; r < part.count; ++r) row_loops<T>().add_scaled(gradients + r * o.out, 1.0f, sum, o.out);
       }
-      if (!dbias) return;
-      float* const sum = dbias.data<float>() + e * o.out;
-      if (is_first && call.grad_param_beta(1) == 0) std::fill_n(sum, o.out, 0.0f);
-      for (int64_t r = 0; r < count; ++r) row_loops<T>().add_scaled(dys.data() + r * o.out, 1.0f, sum, o.out);
+      gemm(call.host(), problems);
     });
   }
 
@@ -153,6 +170,7 @@ class CombinedLinear final : public Kernel {
     const T* weight_of(int64_t e) const { return weight.data<T>() + e * out * in; }
     const T* bias_of(int64_t e) const { return bias.data<T>() + e * out; }
     int64_t token(int64_t row) const { return rows.pair(row) / k; }
+    int64_t expert(int64_t pair) const { return experts.data<int32_t>()[pair]; }
     float factor(int64_t row) const { return weights ? weights.data<float>()[rows.pair(row)] : 1.0f; }
 
     BorrowedTensor x, experts, weights, weight, bias;
@@ -160,17 +178,33 @@ class CombinedLinear final : public Kernel {
     ExpertRows rows;
   };
 
-  int64_t rows_at_once(const Operands& o) const { return std::min(span_rows_, o.num_pairs); }
+  // Neighbouring rows of an expert, and those of several experts.
+  struct Part {
+    int64_t expert, begin, count;
+  };
+  struct Span {
+    int64_t begin, count;
+    std::vector<Part> parts;
+  };
 
-  // Calls visit(expert, first row, number of rows) for spans of the rows of each expert that has some.
+  int64_t most_rows(const Operands& o) const { return std::min(rows_at_once_, o.num_pairs); }
+
+  // Calls visit(span) for spans that cover all rows in order.
   template <typename Visit>
   void for_spans(const Operands& o, Visit&& visit) const {
-    for (int64_t e = 0; e < o.rows.num_experts(); ++e)
-      for (int64_t begin = o.rows.begin(e); begin < o.rows.end(e); begin += span_rows_)
-        visit(e, begin, std::min(span_rows_, o.rows.end(e) - begin));
+    int64_t expert = 0;
+    for (int64_t begin = 0; begin < o.rows.num_rows(); begin += rows_at_once_) {
+      const int64_t end = std::min(begin + rows_at_once_, o.rows.num_rows());
+      Span span{begin, end - begin, {}};
+      for (int64_t row = begin; row < end; row = span.parts.back().begin + span.parts.back().count) {
+        while (o.rows.end(expert) <= row) ++expert;
+        span.parts.push_back({expert, row, std::min(end, o.rows.end(expert)) - row});
+      }
+      visit(span);
+    }
   }
 
-  int64_t span_rows_;
+  int64_t rows_at_once_;
   PlannedSizes planned_x_;
   uint32_t dtype_;
 };

@@ -65,8 +65,11 @@ class Scratch {
   T* data_;
 };
 
-// The rows of an expert that the run grouped_linear+combine multiplies at once.
-int64_t span_rows(const OperandView& weight);
+// Products that are computed side by side.
+using Problems = std::vector<chassis_gemm_problem_t>;
+
+// The rows that the run grouped_linear+combine multiplies at once, which may be those of several experts.
+int64_t rows_at_once(const OperandView& weight);
 
 std::unique_ptr<Kernel> make_top_experts(const NodeView& node);
 std::unique_ptr<Kernel> make_expert_weights(const NodeView& node);

@@ -16,6 +16,7 @@ class GroupedLinear final : public Kernel {
     const BorrowedTensor x = call.input(0), experts = call.input(1), weight = call.param(0), bias = call.param(1);
     const Shapes s(experts, weight);
     T* const y = call.output(0).data<T>();
+    Problems problems;
     for (int64_t e = 0; e < s.rows.num_experts(); ++e) {
       const int64_t begin = s.rows.begin(e), count = s.rows.end(e) - begin;
       if (count == 0) continue;
@@ -29,8 +30,9 @@ class GroupedLinear final : public Kernel {
       problem.b = weight.data<T>() + e * s.out * s.in;
       problem.c = y + begin * s.out;
       problem.beta = bias ? 1.0f : 0.0f;
-      gemm(call.host(), problem);
+      problems.push_back(problem);
     }
+    gemm(call.host(), problems);
     zero_rest(y, s.rows, s.num_pairs, s.out);
   }
 
@@ -39,6 +41,7 @@ class GroupedLinear final : public Kernel {
     if (!dy || !call.wants_grad_input(0)) return;
     const Shapes s(experts, weight);
     const auto dx = grad_input<T>(call, 0, dtype_, planned_x_.in_call(experts));
+    Problems problems;
     for (int64_t e = 0; e < s.rows.num_experts(); ++e) {
       const int64_t begin = s.rows.begin(e), count = s.rows.end(e) - begin;
       if (count == 0) continue;
@@ -48,8 +51,9 @@ class GroupedLinear final : public Kernel {
       problem.b = weight.data<T>() + e * s.out * s.in;
       problem.c = dx.data + begin * s.in;
       problem.beta = dx.adds ? 1.0f : 0.0f;
-      gemm(call.host(), problem);
+      problems.push_back(problem);
     }
+    gemm(call.host(), problems);
     if (!dx.adds) zero_rest(dx.data, s.rows, s.num_pairs, s.in);
   }
 
@@ -57,11 +61,13 @@ class GroupedLinear final : public Kernel {
     const BorrowedTensor dy = call.grad_output(0), x = call.input(0), experts = call.input(1), weight = call.param(0);
     const BorrowedTensor dweight = call.grad_param(0), dbias = call.grad_param(1);
     const Shapes s(experts, weight);
+    Problems problems;
     for (int64_t e = 0; e < s.rows.num_experts(); ++e) {
       const int64_t begin = s.rows.begin(e), count = dy ? s.rows.end(e) - begin : 0;
-      if (dweight) add_weight(call, s, begin, count, dy, x, dweight.data<float>() + e * s.out * s.in);
+      if (dweight) add_weight(call, s, begin, count, dy, x, dweight.data<float>() + e * s.out * s.in, problems);
       if (dbias) add_bias(call, s, begin, count, dy, dbias.data<float>() + e * s.out);
     }
+    gemm(call.host(), problems);
   }
 
  private:
@@ -76,7 +82,7 @@ class GroupedLinear final : public Kernel {
   };
 
   void add_weight(Call& call, const Shapes& s, int64_t begin, int64_t count, const BorrowedTensor& dy,
-                  const BorrowedTensor& x, float* dweight) const {
+                  const BorrowedTensor& x, float* dweight, Problems& problems) const {
     const float beta = call.grad_param_beta(0);
     if (count == 0) {
       if (beta == 0) std::fill_n(dweight, s.out * s.in, 0.0f);
@@ -89,7 +95,7 @@ class GroupedLinear final : public Kernel {
     problem.b = x.data<T>() + begin * s.in;
     problem.c = dweight;
     problem.beta = beta;
-    gemm(call.host(), problem);
+    problems.push_back(problem);
   }
 
   void add_bias(Call& call, const Shapes& s, int64_t begin, int64_t count, const BorrowedTensor& dy,

@@ -81,27 +81,34 @@ class Grouped final : public Ops {
       refuse("computes in f32 and bf16, not ", dtype_name(dtype));
   }
 
-  // The products of one expert at a time; it may get all rows.
+  // Scratch of products c[m, n] = a[m, k] · b[k, n] of some rows in all. Products of several experts run side by side,
+  // each with a copy of its b.
+  uint64_t scratch_bytes(const NodeView& node, uint32_t c_dtype, int64_t m, int64_t n, int64_t k) const {
+    const uint64_t bytes = gemm_scratch_bytes(host(), node.input(0).dtype(), c_dtype, m, n, k);
+    const auto others = static_cast<uint64_t>(std::max(1, num_threads(host())) - 1);
+    return bytes == 0 ? 0 : bytes + others * static_cast<uint64_t>(k * n) * sizeof(float);
+  }
+
   void products(const NodeView& node, Infer& out) const {
     const uint32_t dtype = node.input(0).dtype();
     const int64_t rows = node.input(1).num_elements(), width = node.param(0).size(1), in = node.param(0).size(2);
     const auto scratch = [&](uint32_t c_dtype, int64_t m, int64_t n, int64_t k) {
-      return gemm_scratch_bytes(host(), dtype, c_dtype, m, n, k);
+      return scratch_bytes(node, c_dtype, m, n, k);
     };
     out.workspace(scratch(dtype, rows, width, in),
                   std::max(scratch(dtype, rows, in, width), scratch(CHASSIS_DTYPE_F32, width, in, rows)));
   }
 
-  // The products of a span of an expert's rows; with bf16 the sums of all tokens, too.
+  // The products of a span of rows; with bf16 the sums of all tokens, too.
   void combined_products(const NodeView& node, Infer& out) const {
     const uint32_t dtype = node.input(0).dtype();
     const int64_t width = node.param(0).size(1), in = node.param(0).size(2);
-    const int64_t rows = std::min(node.input(1).num_elements(), grouped::span_rows(node.param(0)));
+    const int64_t rows = std::min(node.input(1).num_elements(), grouped::rows_at_once(node.param(0)));
     const auto bytes = [](int64_t count, uint32_t of) { return static_cast<uint64_t>(count) * dtype_bytes(of); };
     const uint64_t sums = dtype == CHASSIS_DTYPE_F32 ? 0 : bytes(node.output(0).num_elements(), CHASSIS_DTYPE_F32);
     const uint64_t dys = bytes(rows * width, dtype);
     const auto scratch = [&](int64_t m, int64_t n, int64_t k) {
-      return gemm_scratch_bytes(host(), dtype, CHASSIS_DTYPE_F32, m, n, k);
+      return scratch_bytes(node, CHASSIS_DTYPE_F32, m, n, k);
     };
     const uint64_t products = bytes(rows * width, CHASSIS_DTYPE_F32), gradients = bytes(rows * in, CHASSIS_DTYPE_F32);
     out.workspace(sums + products + scratch(rows, width, in),

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <span>
 
 #include "chassis/tensor.hpp"
 
@@ -74,6 +75,12 @@ inline chassis_gemm_problem_t gemm_problem(const BorrowedTensor& c, const Borrow
 inline void gemm(const Host& host, const chassis_gemm_problem_t& problem) {
   const auto& service = host.service<chassis_gemm_t>();
   host.check(service.run(&service, &problem));
+}
+
+// [step] Products of which none writes what another reads or writes: many small ones take less time than one by one.
+inline void gemm(const Host& host, std::span<const chassis_gemm_problem_t> problems) {
+  const auto& service = host.service<chassis_gemm_t>();
+  host.check(service.run_many(&service, problems.data(), static_cast<uint32_t>(problems.size())));
 }
 
 // [step] c = alpha · a · b + beta · c; fp32 and bf16, on the CPU.

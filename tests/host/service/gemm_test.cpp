@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -14,6 +15,7 @@
 #include "host/service/few_rows.hpp"
 #include "host/service/few_rows_loops.hpp"
 #include "host/service/host_services.hpp"
+#include "host/service/threads.hpp"
 #include "tests/support/expect_has.hpp"
 
 namespace chassis {
@@ -170,6 +172,24 @@ class Gemm : public testing::Test {
     const std::string text = std::to_string(status_code(status)) + " " + status_text(status);
     status_release(status);
     return text;
+  }
+  std::string run_many(const std::vector<chassis_gemm_problem_t>& problems) {
+    chassis_status_t* status = table_->run_many(table_, problems.data(), static_cast<uint32_t>(problems.size()));
+    const std::string text = status ? std::to_string(status_code(status)) + " " + status_text(status) : "";
+    if (status) status_release(status);
+    return text;
+  }
+  // Runs all of them at once after the first `i` have been added to `problems`.
+  void expect_products(std::vector<Operands>& all, size_t i = 0, std::vector<chassis_gemm_problem_t> problems = {}) {
+    if (i == all.size()) {
+      EXPECT_EQ(run_many(problems), "");
+      return;
+    }
+    SCOPED_TRACE(i);
+    all[i].expect_product([&](const chassis_gemm_problem_t& problem) {
+      problems.push_back(problem);
+      expect_products(all, i + 1, problems);
+    });
   }
   void expect_product(const Case& c) {
     Operands operands(c);
@@ -394,6 +414,76 @@ TEST_F(Gemm, RefusesInvalidProblemsAndLeavesCUnchanged) {
     for (int64_t j = 0; j < 4; ++j) EXPECT_EQ(operands.c.at(i, j), before.at(i, j));
 }
 
+TEST_F(Gemm, ManyAtOnceAreTheSameProducts) {
+  for (uint32_t flags = 0; flags < 4; ++flags)
+    for (const uint32_t dtype : {CHASSIS_DTYPE_F32, CHASSIS_DTYPE_BF16}) {
+      SCOPED_TRACE(testing::Message() << flags << " dtype " << dtype);
+      std::vector<Operands> all;
+      for (const auto& [m, n, k] :
+           {std::tuple{700, 24, 40}, {3, 5, 7}, {0, 4, 4}, {65, 33, 0}, {64, 48, 80}, {1, 9, 300}})
+        for (const float beta : {0.0f, 1.0f})
+          all.emplace_back(Case{.m = m,
+                                .n = n,
+                                .k = k,
+                                .flags = flags,
+                                .a_dtype = dtype,
+                                .b_dtype = dtype,
+                                .c_dtype = dtype,
+                                .alpha = 0.5f,
+                                .beta = beta,
+                                .gap = 3});
+      expect_products(all);
+    }
+}
+
+TEST_F(Gemm, OneRefusalAmongManyLeavesEveryCUnchanged) {
+  std::vector<Operands> all(3, Operands({.m = 3, .n = 4, .k = 5, .beta = 1}));
+  std::vector<chassis_gemm_problem_t> problems;
+  for (Operands& operands : all) problems.push_back(operands.problem());
+  const Matrix before = all[0].c;
+  problems[2].lda = 4;
+  EXPECT_HAS(run_many(problems), "3 gemm: problem 3 of 3: lda = 4 is less than the 5 elements of a row of a");
+  EXPECT_EQ(all[0].c.at(2, 3), before.at(2, 3));
+  problems[0].struct_size = 8;
+  EXPECT_HAS(run_many(problems), "problem 1 of 3 has 8 bytes, expected at least 104");
+  EXPECT_EQ(run_many({}), "");
+}
+
+// Every thread gets about as much, and rows of c are covered once.
+TEST_F(Gemm, DividesProblemsEvenly) {
+  std::vector<chassis_gemm_problem_t> problems;
+  std::vector<std::vector<int>> covered;
+  std::vector<Operands> all;
+  for (const int64_t m : {1000, 10, 70, 0, 300, 129}) all.emplace_back(Case{.m = m, .n = 8, .k = 16});
+  double sum = 0;
+  for (Operands& operands : all) {
+    problems.push_back(operands.problem());
+    covered.emplace_back(static_cast<size_t>(problems.back().m));
+    sum += static_cast<double>(problems.back().m);
+  }
+  for (const int num_threads : {2, 3, 5}) {
+    const auto lists = divide(problems, num_threads);
+    ASSERT_EQ(lists.size(), static_cast<size_t>(num_threads));
+    for (const auto& list : lists) {
+      double rows = 0;
+      for (const chassis_gemm_problem_t& part : list) {
+        rows += static_cast<double>(part.m);
+        for (size_t i = 0; i < problems.size(); ++i) {
+          const auto first = static_cast<const float*>(part.c) - static_cast<const float*>(problems[i].c);
+          if (part.b != problems[i].b) continue;
+          EXPECT_EQ(static_cast<const float*>(part.a) - static_cast<const float*>(problems[i].a), first / 8 * 16);
+          for (int64_t row = 0; row < part.m; ++row) ++covered[i].at(static_cast<size_t>(first / 8 + row));
+        }
+      }
+      EXPECT_LE(rows, 1.25 * sum / num_threads) << num_threads;
+    }
+  }
+  for (const auto& rows : covered)
+    for (const int times : rows) EXPECT_EQ(times, 3);
+  EXPECT_TRUE(divide(problems, 1).empty());
+  EXPECT_TRUE(divide(std::span(problems).subspan(1, 1), 4).empty()) << "10 rows are too few to divide";
+}
+
 TEST_F(Gemm, ReportsTheBytesOfItsCopies) {
   const auto scratch = [&](const Case& c) {
     const chassis_gemm_problem_t problem = Operands(c).problem();
@@ -404,6 +494,10 @@ TEST_F(Gemm, ReportsTheBytesOfItsCopies) {
   // Neither long nor narrow, and with few terms, so every processor multiplies fp32 copies.
   EXPECT_EQ(scratch({.m = 128, .n = 96, .k = 8, .a_dtype = CHASSIS_DTYPE_BF16, .b_dtype = CHASSIS_DTYPE_BF16}),
             (128u + 96) * 8 * 4);
+  std::vector<Operands> all(2, Operands({.m = 8, .n = 4, .k = 16, .a_dtype = CHASSIS_DTYPE_BF16}));
+  const std::vector<chassis_gemm_problem_t> problems = {all[0].problem(), all[1].problem()};
+  EXPECT_EQ(table_->many_scratch_bytes(table_, problems.data(), 2), std::min(2, num_threads()) * 8u * 16 * 4);
+  EXPECT_EQ(table_->many_scratch_bytes(table_, problems.data(), 1), 8u * 16 * 4);
 }
 
 }  // namespace

@@ -40,6 +40,16 @@ typedef struct chassis_gemm {
   chassis_status_t* (*run)(const struct chassis_gemm* g, const chassis_gemm_problem_t* problem);
   /* [any] Bytes of memory that run needs for this problem while it runs; pointers are ignored. */
   uint64_t (*scratch_bytes)(const struct chassis_gemm* g, const chassis_gemm_problem_t* problem);
+  /* [step] As run for each of the problems, in no order; no C may overlap a matrix of another problem. Threads compute
+   * whole problems, or rows of long ones, side by side, which for many small problems is faster than one after another.
+   * `problems` is an array; its stride is the struct_size of the first. The same array gives the same bits on the same
+   * machine with the same number of threads; they may differ from those of run. If a problem is refused, no C has
+   * changed. */
+  chassis_status_t* (*run_many)(const struct chassis_gemm* g, const chassis_gemm_problem_t* problems,
+                                uint32_t num_problems);
+  /* [any] Bytes of memory that run_many needs for these problems while it runs; pointers are ignored. */
+  uint64_t (*many_scratch_bytes)(const struct chassis_gemm* g, const chassis_gemm_problem_t* problems,
+                                 uint32_t num_problems);
 } chassis_gemm_t;
 #define CHASSIS_GEMM_V1_SIZE 32u
 

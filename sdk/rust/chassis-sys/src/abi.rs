@@ -958,7 +958,7 @@ abi_struct! { chassis_format_t 40 8 {
 } }
 abi_grows!(chassis_format_t, CHASSIS_FORMAT_V1_SIZE);
 
-abi_struct! { chassis_gemm_t 32 8 {
+abi_struct! { chassis_gemm_t 48 8 {
     0 4 struct_size: u32,
     4 4 reserved0: u32,
     8 8 r#impl: *mut c_void,
@@ -967,6 +967,16 @@ abi_struct! { chassis_gemm_t 32 8 {
         *const chassis_gemm_problem_t,
     ) -> *mut chassis_status_t>,
     24 8 scratch_bytes: Option<unsafe extern "C" fn(*const chassis_gemm_t, *const chassis_gemm_problem_t) -> u64>,
+    32 8 run_many: Option<unsafe extern "C" fn(
+        *const chassis_gemm_t,
+        *const chassis_gemm_problem_t,
+        u32,
+    ) -> *mut chassis_status_t>,
+    40 8 many_scratch_bytes: Option<unsafe extern "C" fn(
+        *const chassis_gemm_t,
+        *const chassis_gemm_problem_t,
+        u32,
+    ) -> u64>,
 } }
 abi_grows!(chassis_gemm_t, CHASSIS_GEMM_V1_SIZE);
 
