@@ -136,6 +136,16 @@ std::vector<NamePattern> without_heads(std::vector<NamePattern> modules) {
   return modules;
 }
 
+// Rationale: unsloth computes with lora_B of experts as [out, experts, rank], where PEFT has [out, rank, experts]. Shapes
+// and names agree, so the branches of all experts would be exchanged without a word (unslothai/unsloth issue 6930).
+void refuse_other_order(PeftReader& in, const Settings& settings) {
+  const Json* mapping = in.find("auto_mapping");
+  if (settings.target_parameters.empty() || mapping == nullptr || !mapping->is_object()) return;
+  if (const auto fixed = mapping->find("unsloth_fixed"); fixed != mapping->end() && *fixed == true)
+    fail_invalid("auto_mapping.unsloth_fixed = true with target_parameters: unsloth stores lora_B of experts in another ",
+                 "order than PEFT, which this plugin reads; merge the adapter with unsloth and train on from that model");
+}
+
 }  // namespace
 
 Settings settings_from_peft(std::string_view config_json, const Settings& options) {
@@ -198,6 +208,7 @@ Settings settings_from_peft(std::string_view config_json, const Settings& option
     s.trains_bias = true;
   }
   s.lora_plus_ratio = options.lora_plus_ratio;
+  refuse_other_order(in, s);
   in.refuse_unknown();
   return s;
 }

@@ -47,6 +47,7 @@ TEST_F(PeftConfig, IsReadWithItsDefaults) {
                                  {"eva_config", nullptr},
                                  {"layer_replication", nullptr},
                                  {"peft_version", "0.18.0"},
+                                 {"auto_mapping", {{"unsloth_fixed", true}}},
                                  {"task_type", "CAUSAL_LM"},
                                  {"revision", nullptr}})),
             3u * 2 * 2)
@@ -72,6 +73,8 @@ TEST_F(PeftConfig, NamesWhatIsNotDoneHere) {
       {{{"eva_config", {{"rho", 2}}}}, "eva_config = {\"rho\":2}: EVA is not supported here"},
       {{{"loftq_config", {{"loftq_bits", 4}}}}, "LoftQ is not supported here"},
       {{{"megatron_config", {{"a", 1}}}}, "Megatron is not supported here"},
+      {{{"auto_mapping", {{"unsloth_fixed", true}}}, {"target_parameters", {"mlp.experts.gate_up_proj"}}},
+       "auto_mapping.unsloth_fixed = true with target_parameters: unsloth stores lora_B of experts in another order"},
       {{{"init_lora_weights", "pissa"}},
        "init_lora_weights = \"pissa\" is not supported here; its weights change the base"},
       {{{"init_lora_weights", "olora"}}, "init_lora_weights = \"olora\" is not supported here"},
