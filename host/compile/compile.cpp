@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "host/compile/apply_layout.hpp"
+#include "host/compile/cache_pass.hpp"
 #include "host/compile/liveness.hpp"
 #include "host/compile/provider_checks.hpp"
 #include "host/compile/selective.hpp"
@@ -107,6 +108,8 @@ void CompiledProgram::Rewritten::find_lifetimes(Nodes& nodes) const {
     if (!made) {
       auto block = std::make_shared<ResolvedBlock>(*unit);
       find_liveness(program, layout, nodes.options, *block);
+      if (nodes.options.purpose == Purpose::kLogits && nodes.options.narrows_cache)
+        find_cached_values(*block, nodes.options.compute);
       made = std::move(block);
     }
     unit = made;
@@ -192,6 +195,7 @@ std::vector<PassReport> CompiledProgram::reports(Purpose purpose) const {
   append(reports, report_of_providers(program, rewritten_->nodes(purpose).options));
   append(reports, report_of_recompute(program, recomputed_->recompute, recomputed_->reason));
   append(reports, report_of_liveness(program));
+  append(reports, report_of_cache(program, rewritten_->options));
   return reports;
 }
 

@@ -5,9 +5,11 @@
 #include <cstddef>
 #include <map>
 #include <set>
+#include <span>
 #include <tuple>
 
 #include "host/base/log.hpp"
+#include "host/state/shape.hpp"
 
 namespace chassis {
 namespace {
@@ -134,6 +136,27 @@ Reports report_of_liveness(const ResolvedProgram& resolved) {
                        std::to_string(block->kept.size()) + " of " + counted(used.size(), "value") +
                            " live until backward, " + counted(in_place, "output") + " in place of an input"});
   }
+  return reports;
+}
+
+Reports report_of_cache(const ResolvedProgram& resolved, const ResolveOptions& options) {
+  if (resolved.purpose != Purpose::kLogits) return {};
+  Reports reports;
+  for (const ResolvedBlock* block : distinct_blocks(resolved)) {
+    const auto bytes_of = [&](std::span<const ValueId> values) {
+      int64_t bytes = 0;
+      for (const ValueId v : values)
+        bytes += numel(Shape(block->value_shapes[v])) * size_bytes(dtype_of(block->block.values[v], options.compute));
+      return std::to_string(bytes / (options.batch * options.time));
+    };
+    for (const Node& node : block->nodes)
+      if (!node.cached.empty())
+        reports.push_back({"cache", node.name,
+                           "holds " + bytes_of(node.cached) + " bytes of each position in place of " +
+                               bytes_of(std::span(node.inputs).subspan(1, 2)) + ", and " +
+                               counted(node.computed_from_cache.size(), "node") + " run again for each token"});
+  }
+  if (reports.empty()) reports.push_back({"cache", "", "holds all keys and values"});
   return reports;
 }
 

@@ -17,7 +17,7 @@ struct PassReport {
   std::string what;     // what the pass did, or why it did nothing
 };
 
-// Each returns at least one report.
+// Each but the last returns at least one report.
 std::vector<PassReport> report_of_record(const Program& program);
 // Also counts a warning for the linears of adapters that no ring overlaps.
 std::vector<PassReport> report_of_layout(const Program& program, const ProgramLayout& layout);
@@ -25,6 +25,8 @@ std::vector<PassReport> report_of_providers(const ResolvedProgram& resolved, con
 std::vector<PassReport> report_of_recompute(const ResolvedProgram& resolved, const Recompute& recompute,
                                             const std::string& reason);
 std::vector<PassReport> report_of_liveness(const ResolvedProgram& resolved);
+// Empty unless the program is one for generation.
+std::vector<PassReport> report_of_cache(const ResolvedProgram& resolved, const ResolveOptions& options);
 
 // One line per report.
 std::string text(const std::vector<PassReport>& reports);

@@ -46,6 +46,7 @@ struct ResolveOptions {
   int64_t time = 1;
   // Bytes of shared memory that one block of threads on the device may use. nullopt: not known, or the CPU.
   std::optional<uint64_t> shared_limit_bytes = std::nullopt;
+  bool narrows_cache = true;                                // generation caches fewer numbers where that is possible
   std::vector<OpsProvider> attention = {};                  // asked first for ops of that id
   std::vector<OpsProvider> kernels = {};                    // in the user's priority
   SourcePosition attention_where = {}, kernels_where = {};  // positions of the keys that chose them
@@ -100,6 +101,13 @@ struct Node {
   int overwritten_by_recompute = -1;  // the same as overwritten_input, for that run
   std::vector<ValueId> dead_after_recompute;
   std::vector<size_t> recomputed_before_backward;  // nodes that run again before the backward of this one, in order
+
+  // Set by the cache pass, for attention in generation: the cached values if they are not its keys and values, and the
+  // nodes that compute those from them, in order.
+  std::vector<ValueId> cached;
+  std::vector<size_t> computed_from_cache;
+  // With a cache the node runs only as one of those nodes.
+  bool is_left_to_cache = false;
 
   bool flag(uint32_t bit) const { return (infer.flags & bit) != 0; }
   bool keeps_input(size_t i) const;

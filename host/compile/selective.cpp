@@ -9,6 +9,7 @@
 
 #include "host/compile/layout_pass.hpp"
 #include "host/compile/liveness.hpp"
+#include "host/compile/min_cut.hpp"
 #include "host/graph/op_table.hpp"
 #include "host/state/shape.hpp"
 
@@ -16,62 +17,6 @@ namespace chassis {
 namespace {
 
 constexpr size_t kNoNode = static_cast<size_t>(-1);
-
-// The minimum cut between source and sink, by augmenting paths (Edmonds & Karp 1972).
-class MinCut {
- public:
-  static constexpr uint64_t kUncut = uint64_t{1} << 62;  // more than all other capacities together
-
-  explicit MinCut(size_t num_vertices) : edges_of_(num_vertices) {}
-
-  void add_edge(size_t from, size_t to, uint64_t capacity) {
-    edges_of_[from].push_back(edges_.size());
-    edges_.push_back({to, capacity});
-    edges_of_[to].push_back(edges_.size());
-    edges_.push_back({from, 0});
-  }
-
-  // By vertex: 1 on the source's side. If several cuts are minimum, takes the one with the fewest vertices there.
-  std::vector<uint8_t> run(size_t source, size_t sink) {
-    for (;;) {
-      const std::vector<size_t> reached_by = search(source);
-      if (reached_by[sink] == kNoNode) {
-        std::vector<uint8_t> side;
-        for (size_t v = 0; v < reached_by.size(); ++v) side.push_back(v == source || reached_by[v] != kNoNode);
-        return side;
-      }
-      uint64_t flow = kUncut;
-      for (size_t v = sink; v != source; v = edges_[reached_by[v] ^ 1].to)
-        flow = std::min(flow, edges_[reached_by[v]].capacity);
-      for (size_t v = sink; v != source; v = edges_[reached_by[v] ^ 1].to) {
-        edges_[reached_by[v]].capacity -= flow;
-        edges_[reached_by[v] ^ 1].capacity += flow;
-      }
-    }
-  }
-
- private:
-  struct Edge {
-    size_t to;
-    uint64_t capacity;  // residual
-  };
-
-  // Breadth-first search: the edge by which each vertex was reached.
-  std::vector<size_t> search(size_t source) const {
-    std::vector<size_t> reached_by(edges_of_.size(), kNoNode), queue = {source};
-    for (size_t i = 0; i < queue.size(); ++i)
-      for (const size_t edge : edges_of_[queue[i]]) {
-        const size_t to = edges_[edge].to;
-        if (edges_[edge].capacity == 0 || to == source || reached_by[to] != kNoNode) continue;
-        reached_by[to] = edge;
-        queue.push_back(to);
-      }
-    return reached_by;
-  }
-
-  std::vector<Edge> edges_;  // each followed by its reverse
-  std::vector<std::vector<size_t>> edges_of_;
-};
 
 class Selection {
  public:

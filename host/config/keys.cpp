@@ -473,7 +473,10 @@ TableRows generate_table() {
               "divides positive and multiplies negative scores of tokens that occurred (CTRL); default 1"),
        list("stop", &T::stop, "[]", "texts that end an answer; they are not shown"),
        integer("batch_size", &T::batch_size, "8", 1, 1 << 16,
-               "how many prompts are answered at once; a prompt's answer does not depend on it")});
+               "how many prompts are answered at once; a prompt's answer does not depend on it"),
+       flag("full_cache", &T::full_cache, false,
+            "cache all keys and values, also where they can be computed from fewer numbers, as in attention through "
+            "latents: more memory, less work for each token")});
 }
 
 TableRows sample_table() {

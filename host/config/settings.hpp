@@ -297,6 +297,7 @@ struct Settings {
     Setting<double> repetition_penalty;
     SettingList stop;
     Setting<int64_t> batch_size;
+    Setting<bool> full_cache;
   } generate;
 
   struct Sample : ConfigEntry {

@@ -46,8 +46,10 @@ class BlockRun : NodeKind {
       if (auto field = fields.find(name); field != fields.end()) frame_.values[value] = field->second;
     for (size_t n = 0; n < block_.nodes.size(); ++n) {
       const Node& node = block_.nodes[n];
+      if (node.is_left_to_cache && !context_.caches.empty()) continue;
       const NodeRun here(context_, node, "forward");
       for (ValueId v : node.inputs) collectives_.wait_for(v);
+      for (ValueId v : node.cached) collectives_.wait_for(v);
       if (const auto made = frame_.choices.find(n); made != frame_.choices.end())
         frame_.values[node.outputs[0]] = made->second;
       else if (node.provider)
@@ -162,8 +164,9 @@ class BlockRun : NodeKind {
       context.sizes.batch = 1;
       Frame frame;
       frame.values.resize(frame_.values.size());
-      for (const ValueId v : node.inputs)
-        if (v != kAbsent && frame_.values[v]) frame.values[v] = frame_.values[v].narrow(0, row, 1);
+      for (const auto* values : {&node.inputs, &node.cached})
+        for (const ValueId v : *values)
+          if (v != kAbsent && frame_.values[v]) frame.values[v] = frame_.values[v].narrow(0, row, 1);
       KernelRunner runner(block_, context, frame);
       BlockRun(runner).forward_node(n, false, false);
       for (size_t i = 0; i < outputs.size(); ++i) outputs[i].narrow(0, row, 1).copy_from(frame.values[node.outputs[i]]);
@@ -183,11 +186,32 @@ class BlockRun : NodeKind {
 
   // Keys cover all positions so far, queries only the new ones. Document ids are not needed: each row is one document.
   void read_cache(const Node& node, Tensor (&cached)[2]) {
+    if (!node.cached.empty()) compute_from_cache(node, cached);
     for (uint32_t i = 0; i < 2; ++i) {
-      cached[i] = context_.cache()->append(context_.unit, node.ops[0], i == 1, frame_.values[node.inputs[1 + i]]);
+      if (node.cached.empty()) cached[i] = appended(node.inputs[1 + i]);
       call_.inputs[1 + i] = cached[i].handle();
     }
     call_.raw.query_offset += context_.cache()->length();
+  }
+  Tensor appended(ValueId v) const { return context_.cache()->append(context_.unit, v, frame_.values[v]); }
+
+  // The nodes run in a frame of their own, on all positions so far. None takes over the memory of an input, which may
+  // be that of the cache.
+  void compute_from_cache(const Node& node, Tensor (&cached)[2]) {
+    RunContext context = context_;
+    context.sizes.time += context_.cache()->length();
+    Frame frame;
+    frame.values.resize(frame_.values.size());
+    for (const ValueId v : node.cached) frame.values[v] = appended(v);
+    KernelRunner runner(block_, context, frame);
+    BlockRun run(runner);
+    for (const size_t n : node.computed_from_cache) {
+      const NodeRun here(context, block_.nodes[n], "forward again");
+      run.forward_node(n, false, true);
+      for (const ValueId v : block_.nodes[n].dead_after_forward) frame.values[v].reset();
+    }
+    context_.backend->enter_node(node.name);
+    for (uint32_t i = 0; i < 2; ++i) cached[i] = frame.values[node.inputs[1 + i]];
   }
 
   void make_outputs(const Node& node, int overwritten_input) {

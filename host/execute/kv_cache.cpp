@@ -5,19 +5,25 @@
 
 namespace chassis {
 
-Tensor KeyValueCache::append(size_t unit, uint32_t op, bool is_value, const Tensor& fresh) {
+Tensor KeyValueCache::append(size_t unit, ValueId value, const Tensor& fresh) {
   std::vector<int64_t> sizes = fresh.sizes();
   const int64_t added = sizes[1];
   if (length_ + added > capacity_)
     throw config_error("the key-value cache holds " + std::to_string(capacity_) + " positions, " +
                        std::to_string(length_ + added) + " are needed");
-  Tensor& stored = stored_[{{unit, op}, is_value}];
+  Tensor& stored = stored_[{unit, value}];
   if (!stored) {
     sizes[1] = capacity_;
     stored = Tensor::empty(sizes, fresh.dtype(), fresh.device());
   }
   stored.narrow(1, length_, added).copy_from(fresh);
   return stored.narrow(1, 0, length_ + added).contiguous();
+}
+
+uint64_t KeyValueCache::bytes_per_position() const {
+  uint64_t bytes = 0;
+  for (const auto& [place, stored] : stored_) bytes += stored.num_bytes() / static_cast<uint64_t>(stored.size(1));
+  return bytes;
 }
 
 void KeyValueCache::reserve(int64_t capacity) {

@@ -1,4 +1,4 @@
-// Keys and values of the positions seen so far, for every attention op of every unit.
+// Keys and values of the positions seen so far, or the values that they are computed from, for every unit.
 #pragma once
 
 #include <algorithm>
@@ -7,6 +7,7 @@
 #include <span>
 #include <utility>
 
+#include "host/graph/program.hpp"
 #include "host/service/tensor.hpp"
 
 namespace chassis {
@@ -25,14 +26,15 @@ class KeyValueCache {
   // Makes room for this many positions, and keeps those that are filled.
   void reserve(int64_t capacity);
 
-  // Appends k or v [1, T, heads, dim] and returns all positions, [1, length + T, heads, dim].
-  // Throws a config error if the capacity is exceeded.
-  Tensor append(size_t unit, uint32_t op, bool is_value, const Tensor& fresh);
+  // Appends the value [1, T, …] of that unit and returns all positions, [1, length + T, …]; the result may be the
+  // cache's own memory. Throws a config error if the capacity is exceeded.
+  Tensor append(size_t unit, ValueId value, const Tensor& fresh);
+  uint64_t bytes_per_position() const;  // of all values appended so far
 
  private:
   int64_t capacity_;
   int64_t length_ = 0;
-  std::map<std::pair<std::pair<size_t, uint32_t>, bool>, Tensor> stored_;
+  std::map<std::pair<size_t, ValueId>, Tensor> stored_;
 };
 
 // Those of the rows of a micro-batch, in their order. Rows may have different lengths. Empty: without caches.

@@ -17,7 +17,7 @@ void PieceNodes::forward(size_t n, bool saves, const char* phase) {
   std::vector<Tensor> whole, here(node.inputs.size());
   for (const ValueId v : node.inputs) whole.push_back(v == kAbsent ? Tensor() : frame_.values[v]);
   if (context_.cache() && runner_.first_op(node).spec().is_attention())
-    for (uint32_t i : {1u, 2u}) whole[i] = context_.cache()->append(context_.unit, node.ops[0], i == 2, whole[i]);
+    for (uint32_t i : {1u, 2u}) whole[i] = context_.cache()->append(context_.unit, node.inputs[i], whole[i]);
   std::vector<Tensor> saved;
   for (int64_t piece = 0; piece < kRowPieces; ++piece) {
     call_.reset(node, true);

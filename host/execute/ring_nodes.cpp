@@ -46,7 +46,7 @@ void RingNodes::forward(size_t n, bool saves) {
   for (uint32_t i = 0; i < 2; ++i) {
     const Tensor all = run_collective(context_, {CommOp::kAllGather, ring.axis, 1, 0, 0.0, true}, input(1 + i));
     const Tensor row = all.size(1) > context_.sizes.time ? all.narrow(1, 0, context_.sizes.time).contiguous() : all;
-    cached[i] = context_.cache()->append(context_.unit, node.ops[0], i == 1, row).contiguous();
+    cached[i] = context_.cache()->append(context_.unit, node.inputs[1 + i], row).contiguous();
   }
   num_positions += context_.cache()->length();
   output = attend_pieces(ring, input(0), cached[0], cached[1], context_.cache()->length(), attend);

@@ -47,6 +47,7 @@ ResolveOptions resolve_options(const Settings& settings, const Target& target, c
   options.device = choose_device(settings.run, target, world);
   options.compute = compute_dtype(settings.precision, target, options.device);
   options.shared_limit_bytes = shared_memory_limit(options.device);
+  options.narrows_cache = !settings.generate.full_cache;
   options.batch = settings.train.micro_batch_size;
   options.time = kTimeOfAnyLength;
   if (settings.generate.max_new_tokens.is_set()) options.time = settings.generate.max_new_tokens;

@@ -1,4 +1,6 @@
 // Packing, recompute and the key-value cache change no results of any family, and bf16 no more than its rounding does.
+#include <algorithm>
+
 #include "host/generate/generate.hpp"
 #include "tests/regress/small_families.hpp"
 #include "tests/regress/small_run.hpp"
@@ -58,6 +60,35 @@ TEST_P(FamilyRuns, TokensAreTheSameWithAndWithoutTheCache) {
     EXPECT_EQ(ids_of({1, 2, 3, 100}, nullptr), shorter);
     EXPECT_EQ(cached.size(), 17u);
   }
+}
+
+TEST(Latents, AreCachedUnlessFullCacheAsksForKeysAndValues) {
+  const auto families = small_families();
+  const auto family = std::ranges::find(families, std::string("deepseek_v2"), &SmallFamily::name);
+  ASSERT_NE(family, families.end());
+  const SmallRun run({"interval", with_experts("[\"fused\", \"aten\"]", *family)}, family->model);
+  const std::vector<std::vector<int32_t>> prompts = {{1, 2, 3, 100, 99}, {7}, {1, 2, 3, 100}};
+  std::vector<std::vector<int32_t>> narrow, full;
+  // Three layers; a latent of 12 and a rotated part of 4, or four heads with keys of 10 and values of 8.
+  const auto generate_all = [&](const std::vector<std::string>& overrides, uint64_t numbers, auto& made) {
+    const auto session = run.open(overrides);
+    made.resize(prompts.size());
+    std::vector<CachedRow> rows(prompts.size());
+    TextBatch texts;
+    for (size_t i = 0; i < prompts.size(); ++i) {
+      GenerateOptions options;
+      options.max_new_tokens = static_cast<int64_t>(17 + i);  // so they leave one after another
+      texts.add({.prompt = prompts[i],
+                 .options = options,
+                 .on_end = [&made, i](Generated text) { made[i] = std::move(text.ids); },
+                 .cached = &rows[i]});
+    }
+    while (texts.num_texts() > 0) texts.step(session->executor(), session->device());
+    for (CachedRow& row : rows) EXPECT_EQ(row.cache().bytes_per_position(), 3 * numbers * sizeof(float));
+  };
+  generate_all({}, 12 + 4, narrow);
+  generate_all({"generate.full_cache=true"}, 4 * (10 + 8), full);
+  EXPECT_EQ(narrow, full);
 }
 
 TEST_P(FamilyRuns, Bf16StaysWithinItsRoundingErrors) {

@@ -10,16 +10,16 @@
 namespace chassis::test {
 namespace {
 
-const char* const kToml = R"(schema_version = 1
+std::string toml_of(const std::string& model) {
+  return R"(schema_version = 1
 [run]
 max_steps = 30
 seed = 5
 threads = 1
 device = "cpu"
 [model]
-plugin = "llama"
-config = { vocab_size = 272, hidden_size = 48, intermediate_size = 96, num_hidden_layers = 3, num_attention_heads = 6, num_key_value_heads = 2, initializer_range = 0.1, tie_word_embeddings = true }
-[[data.train]]
+)" + model +
+         R"([[data.train]]
 path = "text.txt"
 format = "text"
 [data]
@@ -41,6 +41,15 @@ when = "never"
 max_new_tokens = 21
 temperature = 0.0
 )";
+}
+
+const char* const kLlama = R"(plugin = "llama"
+config = { vocab_size = 272, hidden_size = 48, intermediate_size = 96, num_hidden_layers = 3, num_attention_heads = 6, num_key_value_heads = 2, initializer_range = 0.1, tie_word_embeddings = true }
+)";
+// On two ranks, too, a latent and the rotated part have less than a quarter of the numbers of keys and values.
+const char* const kLatents = R"(plugin = "deepseek_v2"
+config = { vocab_size = 272, hidden_size = 48, intermediate_size = 96, num_hidden_layers = 3, num_attention_heads = 6, q_lora_rank = 16, kv_lora_rank = 12, qk_nope_head_dim = 12, qk_rope_head_dim = 4, v_head_dim = 12, initializer_range = 0.1, n_routed_experts = 4, num_experts_per_tok = 2, moe_intermediate_size = 32, n_shared_experts = 1, first_k_dense_replace = 2 }
+)";
 
 struct Row {
   const char* name;
@@ -48,9 +57,10 @@ struct Row {
   std::vector<std::string> overrides;
 };
 
-TEST(GenerationOnSeveralRanks, GivesTheTextOfOneProcess) {
+// Returns the text of one process.
+std::string expect_the_text_of_one_process(const std::string& model, const std::vector<Row>& rows) {
   const ScratchDirectory folder;
-  write_text(folder / "run.toml", kToml);
+  write_text(folder / "run.toml", toml_of(model));
   std::string text;
   for (int i = 0; i < 60; ++i) text += "the quick brown fox jumps over the lazy dog. ";
   write_text(folder / "text.txt", text);
@@ -87,9 +97,16 @@ TEST(GenerationOnSeveralRanks, GivesTheTextOfOneProcess) {
   };
   const Row alone{"alone", 1, {}};
   const std::string expected = generated(alone, true), answers = answered(alone, "1");
-  EXPECT_NE(expected.find("the quick brown"), std::string::npos) << expected;
   EXPECT_EQ(generated(alone, false), expected);
   EXPECT_NE(answers.find(expected.substr(10)), std::string::npos) << answers;
+  for (const Row& row : rows) {
+    EXPECT_EQ(generated(row, false), expected) << row.name;
+    EXPECT_EQ(answered(row, "3"), answers) << row.name;
+  }
+  return expected;
+}
+
+TEST(GenerationOnSeveralRanks, GivesTheTextOfOneProcess) {
   const std::string first = "parallel.0.plugin=", second = "parallel.1.plugin=";
   const std::string rings = "parallel.0.overlap=ring", positions = "parallel.0.sequence_parallel=true";
   const std::vector<Row> rows = {{"tensor", 2, {first + "tensor"}},
@@ -103,10 +120,19 @@ TEST(GenerationOnSeveralRanks, GivesTheTextOfOneProcess) {
                                  {"pipeline of three", 3, {first + "pipeline"}},
                                  {"tensor and pipeline", 4, {first + "tensor", second + "pipeline", "mesh.tp=2"}},
                                  {"pipeline and fsdp2", 4, {first + "pipeline", second + "fsdp2", "mesh.pp=2"}}};
-  for (const Row& row : rows) {
-    EXPECT_EQ(generated(row, false), expected) << row.name;
-    EXPECT_EQ(answered(row, "3"), answers) << row.name;
-  }
+  const std::string text = expect_the_text_of_one_process(kLlama, rows);
+  EXPECT_NE(text.find("the quick brown"), std::string::npos) << text;
+}
+
+TEST(GenerationOnSeveralRanks, GivesTheTextOfOneProcessToAModelWithLatents) {
+  const std::string first = "parallel.0.plugin=";
+  expect_the_text_of_one_process(kLatents,
+                                 {{"tensor", 2, {first + "tensor"}},
+                                  {"tensor and positions", 2, {first + "tensor", "parallel.0.sequence_parallel=true"}},
+                                  {"all_to_all", 2, {first + "context"}},
+                                  {"gather", 2, {first + "context", "parallel.0.mode=gather"}},
+                                  {"ring", 2, {first + "context", "parallel.0.mode=ring"}},
+                                  {"1f1b", 2, {first + "pipeline"}}});
 }
 
 }  // namespace
