@@ -64,8 +64,9 @@ KeyRow<Table> path(KeyRow<Table> row) {
 }
 
 template <class Table>
-KeyRow<Table> flag(std::string name, Setting<bool> Table::*member, bool preset, std::string doc) {
-  return key_row<Table, bool>(std::move(name), member, preset ? "true" : "false", std::move(doc));
+KeyRow<Table> flag(std::string name, Setting<bool> Table::*member, std::optional<bool> preset, std::string doc) {
+  std::string preset_json = preset ? (*preset ? "true" : "false") : "";
+  return key_row<Table, bool>(std::move(name), member, std::move(preset_json), std::move(doc));
 }
 template <class Table>
 KeyRow<Table> integer(std::string name, Setting<int64_t> Table::*member, std::string preset, double min,

@@ -474,9 +474,9 @@ TableRows generate_table() {
        list("stop", &T::stop, "[]", "texts that end an answer; they are not shown"),
        integer("batch_size", &T::batch_size, "8", 1, 1 << 16,
                "how many prompts are answered at once; a prompt's answer does not depend on it"),
-       flag("full_cache", &T::full_cache, false,
+       flag("full_cache", &T::full_cache, std::nullopt,
             "cache all keys and values, also where they can be computed from fewer numbers, as in attention through "
-            "latents: more memory, less work for each token")});
+            "latents: more memory, less work for each token; default: true on the CPU, false on other devices")});
 }
 
 TableRows sample_table() {

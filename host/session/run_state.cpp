@@ -47,7 +47,9 @@ ResolveOptions resolve_options(const Settings& settings, const Target& target, c
   options.device = choose_device(settings.run, target, world);
   options.compute = compute_dtype(settings.precision, target, options.device);
   options.shared_limit_bytes = shared_memory_limit(options.device);
-  options.narrows_cache = !settings.generate.full_cache;
+  // The CPU's time follows the work, so there memory is the better price.
+  const Setting<bool>& full_cache = settings.generate.full_cache;
+  options.narrows_cache = full_cache.is_set() ? !full_cache : !options.device.is_cpu();
   options.batch = settings.train.micro_batch_size;
   options.time = kTimeOfAnyLength;
   if (settings.generate.max_new_tokens.is_set()) options.time = settings.generate.max_new_tokens;
