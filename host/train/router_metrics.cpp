@@ -80,7 +80,7 @@ bool RouterMetrics::is_due(int64_t step, int64_t every_steps) {
 
 NamedValues RouterMetrics::take(Executor& executor, const Ranks& ranks, int64_t step) {
   if (routers_.empty()) return {};
-  // Of each router the sums before the squares, which have no metric.
+  // The sums of a router before its squares, which have no metric.
   std::vector<std::ptrdiff_t> begins;
   std::ptrdiff_t size = 0;
   for (const Router& router : routers_)
