@@ -123,10 +123,10 @@ class ModelFolder {
     save();
     const SmallRun run({"interval", "[\"fused\", \"aten\"]"}, "path = \"" + path() + "\"\n");
     run.write(random_documents({40, 40, 40, 40}));
-    const std::string output = run.folder() / "run";
+    const std::string output = run.folder() / "run", again = run.folder() / "again";
     for (const std::vector<std::string>& words :
          {std::vector<std::string>{"train", run.config_path(), "run.max_steps=1", "train.micro_batch_size=2"},
-          {"ckpt", "export", output + "/checkpoints/step-1", output + "/again"}}) {
+          {"ckpt", "export", output + "/checkpoints/step-000001", again}}) {
       std::vector<std::string> command = {CHASSIS_PROGRAM};
       command.insert(command.end(), words.begin(), words.end());
       command.insert(command.end(), {"--plugin-path", CHASSIS_TEST_PLUGIN_DIR});
@@ -135,7 +135,7 @@ class ModelFolder {
       if (outcome.exit_code != 0) throw std::runtime_error(outcome.output);
       EXPECT_EQ(outcome.output.find("export differs"), std::string::npos) << outcome.output;
     }
-    return {read_tensors(output + "/final/model.safetensors"), read_tensors(output + "/again/model.safetensors")};
+    return {read_tensors(output + "/final/model.safetensors"), read_tensors(again + "/model.safetensors")};
   }
   std::string refusal_to_export() const {
     save();
